@@ -1,52 +1,91 @@
-// cross_entropy_cutoff  top-k cutoff: value and column of the k-th largest logit of each row with a target (ties: the
-//                          lower column is larger)                                             logits [N, V]
-// Launch: one block of 256 threads per row.
-// Order: integers only: a radix select over four 8-bit digits of the value, then equal values by ascending column.
-// Cost: five reads of the row, four of them with an integer atomic in shared memory per logit.
-// CPU twin: cpu/loss/rows.rs.
+// cross_entropy_cutoff  the last logit that top-k, top-p and min-p keep of z = logits / T, in order of descending value,
+//                          then ascending column: its value and column; and whether the target is kept
+//                          logits [N, V] -> last, cutoff, kept [N]; rows without a target are not written
+//                          k = 0: no top-k; top_p = 1: no top-p; min_p = 0: no min-p
+//                          set, if not null: a row n with set[n] != NO_TARGET has a given kept set and no cutoff
+// A row without a finite maximum has no cutoff: its values are not finite.
+// Launch: one block of 512 threads per row. Order: integer sums. CPU twin: cpu/loss/cutoff.rs.
+// Cost: one read of the row for the maximum, up to eight for each of top-k and top-p (an integer atomic in shared
+//   memory per logit; top-p also an exp), one for min-p.
 #include "logits.cuh"
+#include "radix_select.cuh"
 
-XT_KERNEL(cross_entropy_cutoff_f32, 256)(const float* logits, const uint32_t* target, uint32_t* last, float* cutoff,
-                                         uint32_t v, uint32_t k, float t) {
-  XT_SHARED(uint32_t, count, 256);
-  XT_SHARED(uint32_t, selected, 2);  // key prefix so far; how many logits equal to it are kept
-  uint32_t n = blockIdx.x, tid = threadIdx.x;
-  if (target[n] == NO_TARGET) return;
-  Logits row = {logits + (size_t)n * v, v, 0, NO_TARGET, NO_TARGET, t, 0.0f};
-  uint32_t key = 0, mask = 0, left = k;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    count[tid] = 0;
-    __syncthreads();
-    for (uint32_t i = tid; i < v; i += 256) {
-      uint32_t u = ordered_bits(logit(row, i));
-      if ((u & mask) == key) atomicAdd(&count[u >> shift & 255], 1u);
-    }
-    __syncthreads();
-    if (tid == 0) {
-      uint32_t b = 255;
-      while (count[b] < left) left -= count[b--];
-      selected[0] = key | b << shift;
-      selected[1] = left;
-    }
-    __syncthreads();
-    key = selected[0], left = selected[1], mask |= 255u << shift;
+XT_KERNEL(cross_entropy_cutoff_f32, 512)(const float* logits, const uint32_t* target, uint32_t* last, float* cutoff,
+                                         uint32_t* kept, const uint32_t* set, uint32_t v, uint32_t k, float top_p,
+                                         float min_p, float t) {
+  XT_SHARED(RadixSelect, select, 1);
+  const float neg_inf = xt_bits_f(0xff800000u);
+  uint32_t n = blockIdx.x, y = target[n];
+  if (y == NO_TARGET) return;
+  if (set && set[n] != NO_TARGET) {
+    if (threadIdx.x == 0) last[n] = NO_TARGET, cutoff[n] = neg_inf, kept[n] = 1;
+    return;
   }
-  uint32_t at = 0;
-  for (;; at += 256) {
-    bool equal = at + tid < v && ordered_bits(logit(row, at + tid)) == key;
-    count[tid] = equal;
-    uint32_t here = (uint32_t)__syncthreads_count(equal);
-    if (here >= left) break;
-    left -= here;
-    __syncthreads();
+  const float* x = logits + (size_t)n * v;
+  float max_z = neg_inf;
+  for (uint32_t i = threadIdx.x; i < v; i += blockDim.x) max_z = max_f32(max_z, x[i] / t);
+  max_z = block_max(max_z, select);
+  uint64_t lowest = 0;
+  float least = neg_inf;  // the smallest z that min-p keeps
+  if ((xt_f_bits(max_z) & 0x7fffffffu) < 0x7f800000u) {
+    if (k && k < v) lowest = select_rank<true>(x, v, t, max_z, 0, v - k, select);
+    if (top_p < 1.0f) lowest = top_p_rank(x, v, t, max_z, lowest, top_p, select);
+    if (min_p > 0.0f) {
+      float below = neg_inf;  // the maximum of -z
+      for (uint32_t i = threadIdx.x; i < v; i += blockDim.x) {
+        float z = x[i] / t;
+        if (exp_f32(z - max_z) >= min_p) below = max_f32(below, -z);
+      }
+      least = -block_max(below, select);
+    }
   }
-  if (tid != 0) return;
-  uint32_t i = 0;
-  for (; left > count[i]; i++) left -= count[i];
-  last[n] = at + i;
-  cutoff[n] = logit(row, at + i);
+  if (threadIdx.x != 0) return;
+  // the rank of a z that occurs once may have index digits of 0
+  float cut = lowest ? from_ordered_bits((uint32_t)(lowest >> 32)) : neg_inf;
+  uint32_t at = lowest ? min((uint32_t)~lowest, NO_TARGET - 1) : NO_TARGET;
+  if (least > cut) cut = least, at = NO_TARGET - 1;
+  float z = x[y] / t;
+  last[n] = at, cutoff[n] = cut;
+  kept[n] = at == NO_TARGET || z > cut || (z == cut && y <= at) || z != z;
 }
 XT_EXPORT(cross_entropy_cutoff_f32)
+
+// cross_entropy_kept       bit i % 32 of bits[row, i / 32]: whether the cutoff keeps logit i
+//                          logits [N, V] -> bits [N, ceil(V / 32)]; rows without a target are not written
+// Launch: grid (N, ceil(V / 256)), 8 warps per block, one warp per word. Cost: 4 bytes per logit.
+XT_KERNEL(cross_entropy_kept_f32, 256)(const float* logits, const uint32_t* target, const uint32_t* last,
+                                       const float* cutoff, uint32_t* bits, uint32_t v, float t) {
+  uint32_t n = blockIdx.x, word = blockIdx.y * 8 + (threadIdx.x >> 5), i = word * 32 + (threadIdx.x & 31);
+  uint32_t words = (v + 31) / 32;
+  if (target[n] == NO_TARGET || word >= words) return;
+  bool kept = false;
+  if (i < v) {
+    float z = logits[(size_t)n * v + i] / t;
+    kept = last[n] == NO_TARGET || z > cutoff[n] || (z == cutoff[n] && i <= last[n]);
+  }
+  uint32_t ballot = __ballot_sync(0xffffffffu, kept);
+  if ((threadIdx.x & 31) == 0) bits[(size_t)n * words + word] = ballot;
+}
+XT_EXPORT(cross_entropy_kept_f32)
+
+// cross_entropy_remove     logits[n, i] = -inf unless bit (first + i) of the row's set is 1, or first + i is the target,
+//                          or the logit is a NaN or +inf    logits [N, columns], whose first column is `first`
+//                          set[n]: the row of `bits` [., words]; NO_TARGET: nothing is removed
+// Launch: grid (N, columns / 1024), 256 threads. Cost: up to 8 bytes per logit.
+XT_KERNEL(cross_entropy_remove_f32, 256)(float* logits, const uint32_t* target, const uint32_t* set,
+                                         const uint32_t* bits, uint32_t words, uint32_t columns, uint32_t first) {
+  uint32_t n = blockIdx.x;
+  if (target[n] == NO_TARGET || set[n] == NO_TARGET) return;
+  const uint32_t* kept = bits + (size_t)set[n] * words;
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    uint32_t i = blockIdx.y * 1024 + threadIdx.x + 256 * j, at = first + i;
+    if (i >= columns || (kept[at / 32] >> at % 32 & 1) || at == target[n]) continue;
+    float* z = logits + (size_t)n * columns + i;
+    if (*z < xt_bits_f(0x7f800000u)) *z = xt_bits_f(0xff800000u);
+  }
+}
+XT_EXPORT(cross_entropy_remove_f32)
 
 // cross_entropy_gradient   dz[i] = (p w + b p ((z_i - lse) + H)) / T, at the target (p - 1) w, p = exp(z_i - lse);
 //                          +0 for a removed logit and for a row without a target

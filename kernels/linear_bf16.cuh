@@ -50,7 +50,7 @@ XT_DEV void load_fragment_p(const bf16* s, uint32_t line, uint32_t k, uint32_t a
   }
 }
 
-// B fragments (16 x 8) of two neighbouring mma.
+// B fragments (16 x 8) of two adjacent mma.
 template <int TILE, bool K_MAJOR>
 XT_DEV void load_fragments_q(const bf16* s, uint32_t line, uint32_t k, uint32_t b[4]) {
   uint32_t lane = threadIdx.x & 31;

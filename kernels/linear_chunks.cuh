@@ -140,7 +140,7 @@ struct NormEpilogue {
   const float* gain;  // null: no norm
   float eps;
   float* n;
-  bf16* y_bf16;        // if not null, written instead of n
+  bf16* n_bf16;        // if not null, written instead of n
   uint32_t* counters;  // one counter per tile of rows, zero at launch
 };
 
@@ -150,8 +150,8 @@ XT_DEV void norm_epilogue(const NormEpilogue& norm, const float* y, uint32_t c, 
   if (!norm.gain || !xt_last_block(norm.counters + tile, blocks)) return;
   for (uint32_t row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
     size_t at = (size_t)row * c;
-    if (norm.y_bf16)
-      rms_norm_long(y + at, norm.gain, norm.y_bf16 + at, c, norm.eps, threadIdx.x % 32);
+    if (norm.n_bf16)
+      rms_norm_long(y + at, norm.gain, norm.n_bf16 + at, c, norm.eps, threadIdx.x % 32);
     else
       rms_norm_long(y + at, norm.gain, norm.n + at, c, norm.eps, threadIdx.x % 32);
   }

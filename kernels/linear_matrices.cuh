@@ -12,16 +12,16 @@ template <class T> struct Matrices {
   uint32_t outs0, outs1, outs2;
 };
 
-// The matrix of a block and its first output in that matrix, for blocks of `each` outputs.
+// The matrix of a block and its first output in that matrix, for blocks of `block_outs` outputs.
 struct MatrixTile {
   uint32_t part, o0;
 };
 
-template <class T> XT_DEV MatrixTile matrix_tile(const Matrices<T>& w, uint32_t block, uint32_t each) {
-  uint32_t first = (w.outs0 + each - 1) / each, second = first + (w.outs1 + each - 1) / each;
-  if (block < first) return {0, block * each};
-  if (block < second) return {1, (block - first) * each};
-  return {2, (block - second) * each};
+template <class T> XT_DEV MatrixTile matrix_tile(const Matrices<T>& w, uint32_t block, uint32_t block_outs) {
+  uint32_t first = (w.outs0 + block_outs - 1) / block_outs, second = first + (w.outs1 + block_outs - 1) / block_outs;
+  if (block < first) return {0, block * block_outs};
+  if (block < second) return {1, (block - first) * block_outs};
+  return {2, (block - second) * block_outs};
 }
 template <class T> XT_DEV const T* matrix(const Matrices<T>& w, uint32_t part) {
   return part == 0 ? w.w0 : part == 1 ? w.w1 : w.w2;

@@ -70,7 +70,7 @@ XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
   values[2] = entropy;
 }
 
-// last, cutoff: column and value of the last kept logit of each row; null: no top-k.
+// last, cutoff: column and value of the last kept logit of each row; null: no filter.
 XT_KERNEL_FOR(log_prob_f32, 512, 2)(const float* logits, const uint32_t* target, const uint32_t* last,
                                     const float* cutoff, float* values, uint32_t v, float t, uint32_t entropy) {
   uint32_t n = blockIdx.x;

@@ -1,5 +1,5 @@
 // One row of logits as the losses read it, shared by log_prob.cu and cross_entropy.cu: temperature and an optional
-// top-k cutoff are applied on load.
+// cutoff of top-k, top-p and min-p are applied on load.
 #pragma once
 #include "contract.cuh"
 

@@ -2,7 +2,7 @@
 // rope_backward    the inverse rotation: s with the opposite sign                x, y [N, H, hd]
 // table: addresses of blocks of 256 positions, each [256, hd]: per position the cosines, then the sines.
 // rope_rows, rope_pos: one position per row. rope_at, rope: rows at positions first, first + 1, ...
-// Launch: N H hd/2 pairs, 256 threads per block, four neighbouring pairs of a head per thread (one pair if hd is no
+// Launch: N H hd/2 pairs, 256 threads per block, four adjacent pairs of a head per thread (one pair if hd is no
 //   multiple of 8). Accesses are coalesced: 16 bytes in f32, 8 bytes in bf16.
 // Cost: bound by bandwidth (2 bytes moved per flop). The table rows are shared by the heads of a row and stay in L1;
 //   the block table costs one more dependent load, from L2.

@@ -12,7 +12,8 @@ suite=trixie gcc=14 target=aarch64-unknown-linux-gnu
 fail() { echo "error: $*" >&2; exit 1; }
 need() { command -v "$1" > /dev/null || fail "scripts/arm.sh requires $1: $2"; }
 
-[ "$(uname -sm)" = "Linux x86_64" ] || fail "expected Linux on x86_64, found $(uname -sm); on ARM, run cargo test directly"
+[ "$(uname -sm)" = "Linux x86_64" ] ||
+    fail "expected Linux on x86_64, found $(uname -sm); on ARM, run cargo test directly"
 case "${1:-}" in
     "" | check | gates | bits | cargo) ;;
     *) fail "unknown command $1: expected check, gates, bits or cargo" ;;
@@ -36,7 +37,8 @@ install() {
     need apt-get "run it on Debian"
     need dpkg-deb "run it on Debian"
     local mirror keys deb
-    mirror=$(apt-get update --print-uris | sed -n "s,^'\(.*\)/dists/[^/]*/InRelease' .*,\1,p" | grep -v security | head -1)
+    mirror=$(apt-get update --print-uris | sed -n "s,^'\(.*\)/dists/[^/]*/InRelease' .*,\1,p" |
+        grep -v security | head -1)
     [ -n "$mirror" ] || fail "apt has no mirror: see apt-get update --print-uris"
     keys=$(dpkg -L debian-archive-keyring 2> /dev/null | grep -E 'debian-archive-keyring\.(gpg|pgp)$' | head -1)
     [ -n "$keys" ] || fail "the Debian archive keys are missing: install debian-archive-keyring"
@@ -78,10 +80,11 @@ fi
 # runs cargo for ARM; programs are linked statically, so qemu needs no libraries
 arm() {
     local name=AARCH64_UNKNOWN_LINUX_GNU
+    local flags="-C target-feature=+crt-static -C relocation-model=static -C linker-flavor=ld"
     env RUSTC="$dir/rustc" CARGO_BUILD_TARGET=$target CARGO_TARGET_DIR="$PWD/target/arm" XTRAIN_NVCC=off \
         CARGO_TARGET_${name}_LINKER="$dir/ld" CARGO_TARGET_${name}_RUNNER="$root/usr/bin/qemu-aarch64" \
-        CARGO_TARGET_${name}_RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static -C linker-flavor=ld" \
-        CARGO_PROFILE_TEST_DEBUG=false CARGO_PROFILE_TEST_OPT_LEVEL="${XTRAIN_ARM_OPT:-1}" cargo "$@"
+        CARGO_TARGET_${name}_RUSTFLAGS="$flags" CARGO_PROFILE_TEST_DEBUG=false \
+        CARGO_PROFILE_TEST_OPT_LEVEL="${XTRAIN_ARM_OPT:-1}" cargo "$@"
 }
 
 check() { arm check --workspace --all-targets --locked; }
@@ -115,7 +118,8 @@ train() {
     local program=(target/release/xtrain)
     [ "$1" = host ] || program=("$root/usr/bin/qemu-aarch64" "target/arm/$target/debug/xtrain")
     "${program[@]}" train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt \
-        --set train.steps=3 --set train.warmup=1 --set train.sample_every=0 --set train.eval_every=0 "${@:2}" > /dev/null
+        --set train.steps=3 --set train.warmup=1 --set train.sample_every=0 --set train.eval_every=0 \
+        "${@:2}" > /dev/null
 }
 
 case "${1:-}" in

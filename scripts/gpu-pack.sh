@@ -14,8 +14,8 @@ trap 'rm -rf "$pack"' EXIT
 export XTRAIN_CUDA_ARCHS=${XTRAIN_CUDA_ARCHS:-80,90a,100}
 export CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_TEST_STRIP=symbols CARGO_PROFILE_TEST_DEBUG=false
 cargo build --release --locked --features emu
-built=$(cargo test --locked --no-run --message-format=json -p xtrain-tensor -p xtrain --features xtrain-tensor/faults,xtrain/faults \
-    --lib --test gates)
+built=$(cargo test --locked --no-run --message-format=json -p xtrain-tensor -p xtrain \
+    --features xtrain-tensor/faults,xtrain/faults --lib --test gates)
 # prints the executable that was built for the target of this name; fails unless there is exactly one
 program() {
     local found

@@ -12,7 +12,8 @@ trap 'rm -rf "$out"' EXIT
 echo "nvcc $flags"
 compile() {
     # shellcheck disable=SC2086
-    "$nvcc" $flags -gencode "arch=compute_$1,code=sm_$1" -cubin -Xptxas -v -o "$out/$1" kernels/all.cu 2> "$out/$1.txt" ||
+    "$nvcc" $flags -gencode "arch=compute_$1,code=sm_$1" -cubin -Xptxas -v \
+        -o "$out/$1" kernels/all.cu 2> "$out/$1.txt" ||
         touch "$out/$1.failed"
 }
 # one job per core
@@ -38,7 +39,8 @@ for arch in ${*:-$all}; do
         }
     ' "$out/$arch.txt" | sort | tee "$out/table"
     [ -s "$out/table" ] || { echo "error: ptxas reported no kernel for sm_$arch" >&2; exit 1; }
-    if awk '$3 > 0 { print "error: " $1 " spills " $3 " bytes"; found = 1 } END { exit !found }' "$out/table" >&2; then
+    if awk '$3 > 0 { print "error: " $1 " spills " $3 " bytes"; found = 1 } END { exit !found }' \
+        "$out/table" >&2; then
         failed=1
     fi
 done

@@ -4,6 +4,7 @@ use std::ops::Range;
 use crate::model::data::{DataError, Tokens};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, TrainingExample, objective};
+use crate::training::data_loader::windows_within;
 
 /// Maximum number of rows per forward pass.
 const MAX_ROWS: u64 = 2048;
@@ -62,7 +63,7 @@ pub fn evaluate(
     let (mut sum, mut count, mut bytes) = (0f64, 0u64, 0u64);
     let mut rest = windows;
     while !rest.is_empty() {
-        let (pass, others) = rest.split_at(windows_per_pass(rest));
+        let (pass, others) = rest.split_at(windows_within(rest, MAX_ROWS));
         rest = others;
         let token_windows = pass.iter().map(|w| tokens.window(w.clone())).collect::<Result<Vec<_>, _>>()?;
         let samples: Vec<TrainingExample> = token_windows.into_iter().map(TrainingExample::from).collect();
@@ -79,14 +80,4 @@ pub fn evaluate(
         return Err(Error::Empty);
     }
     Ok(Evaluation { loss: sum / count as f64, tokens: count, bytes })
-}
-
-/// Number of windows that fit in one pass of [`MAX_ROWS`] rows; at least one.
-fn windows_per_pass(windows: &[Range<u64>]) -> usize {
-    let mut rows = 0;
-    let beyond = windows.iter().position(|window| {
-        rows += window.end - window.start - 1;
-        rows > MAX_ROWS
-    });
-    beyond.unwrap_or(windows.len()).max(1)
 }

@@ -62,11 +62,13 @@ mod build_info;
 pub mod cli;
 pub mod config;
 pub mod evaluate;
-pub mod memory;
+pub mod grpo;
+mod memory;
 #[cfg(test)]
 mod reference;
-pub mod report;
+mod report;
 pub mod rewards;
+pub mod rollout_file;
 pub mod run;
 pub mod training;
 pub mod verify;

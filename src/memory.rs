@@ -6,38 +6,38 @@ use crate::tensor::Dtype;
 
 /// Parameters of one part of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Part {
+pub(crate) struct Part {
     /// Name of the part.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Number of tensors.
-    pub tensors: usize,
+    pub(crate) tensors: usize,
     /// Number of parameters.
-    pub parameters: u64,
+    pub(crate) parameters: u64,
 }
 
 /// Memory use of a model, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// f32 master weights: 4 bytes per parameter.
-    pub weights: u64,
+    pub(crate) weights: u64,
     /// Weights packed for the forward products, in the compute dtype.
-    pub packed: u64,
+    pub(crate) packed: u64,
     /// Weights packed for the backward products, in the compute dtype. An untied embedding has none.
-    pub packed_backward: u64,
+    pub(crate) packed_backward: u64,
     /// f32 gradients. A tied embedding has two until the step ends.
-    pub gradients: u64,
+    pub(crate) gradients: u64,
     /// AdamW's two f32 moments.
-    pub moments: u64,
+    pub(crate) moments: u64,
     /// Inference without KV cache: all matrices packed in the compute dtype, including the embedding, and all vectors
     /// in f32.
-    pub to_decode: u64,
+    pub(crate) to_decode: u64,
 }
 
 /// The parts of a model, in forward order. Their parameters add up to [`Config::n_params`].
 ///
 /// # Errors
 /// No model can have this configuration.
-pub fn parts(cfg: &Config) -> Result<Vec<Part>, Error> {
+pub(crate) fn parts(cfg: &Config) -> Result<Vec<Part>, Error> {
     let mut parts = ["embedding", "attention", "MLP", "norms", "head"].map(|name| (name, 0, 0));
     for (name, shape) in Params::shapes(cfg)? {
         let at = match &name {
@@ -58,7 +58,7 @@ pub fn parts(cfg: &Config) -> Result<Vec<Part>, Error> {
 ///
 /// # Errors
 /// No model can have this configuration.
-pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
+pub(crate) fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
     let (mut all, mut products, mut to_decode) = (0u64, 0u64, 0u64);
     for (name, shape) in Params::shapes(cfg)? {
         let n: u64 = shape.iter().map(|&n| n as u64).product();
@@ -82,7 +82,12 @@ pub fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
 /// Estimates the activation memory of a training pass over `rows` rows, in bytes: for every layer the residual stream
 /// in f32 and the other activations in `compute`; with activation checkpointing the input of every layer and the
 /// activations of one. The logits are never stored as a whole.
-pub fn activations(cfg: &Config, compute: Dtype, checkpointing: ActivationCheckpointing, rows: usize) -> u64 {
+pub(crate) fn activations(
+    cfg: &Config,
+    compute: Dtype,
+    checkpointing: ActivationCheckpointing,
+    rows: usize,
+) -> u64 {
     let (c, f) = (cfg.dim as u64, cfg.ffn_dim as u64);
     let (q, kv) = ((cfg.n_heads * cfg.head_dim) as u64, (cfg.n_kv_heads * cfg.head_dim) as u64);
     let normed = if cfg.qk_norm { q + kv } else { 0 };
@@ -100,7 +105,7 @@ pub fn activations(cfg: &Config, compute: Dtype, checkpointing: ActivationCheckp
 
 impl Memory {
     /// Training without activations.
-    pub fn to_train(&self) -> u64 {
+    pub(crate) fn to_train(self) -> u64 {
         self.weights + self.packed + self.packed_backward + self.gradients + self.moments
     }
 }

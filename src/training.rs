@@ -14,7 +14,7 @@ use crate::run::{self, JsonLines};
 pub use data_loader::{DataLoader, Source, WindowSpec, split};
 pub use from_config::{activation_checkpointing, compute, model_config, new_trainer, optim_config, schedule};
 
-mod data_loader;
+pub(crate) mod data_loader;
 mod from_config;
 
 /// The phase that a run enters, for timing.

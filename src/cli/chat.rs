@@ -4,12 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 
-use super::common::{CacheFlags, Common, Sampling};
-use super::exit::CliError;
-use super::generation_args::at_least_one;
-use super::loaded;
+use super::common::{CacheFlags, Common, Sampling, at_least_one};
 use super::template::TemplateFlags;
-use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching};
+use super::{CliError, loaded};
+use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching, Request, StopConditions};
 
 mod conversation;
 mod input;
@@ -19,10 +17,9 @@ mod signals;
 
 use conversation::Conversation;
 use input::{Input, UserInput};
-use reply::{Replies, ReplyOptions};
+use reply::{Output, Replies};
 use signals::ChatSignals;
 
-/// Flags of `xtrain chat`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("which").required(true).args(["path", "model"]))]
 #[command(after_help = "\
@@ -40,48 +37,40 @@ breaks replaced by spaces. --json prints the unmodified text and the token ids.
 Examples:
   xtrain chat --model Qwen3-0.6B --system 'Be brief.' --temperature 0.7 --top-p 0.8
   printf 'Hello\\nAnd in French?\\n' | xtrain chat --model runs/sft --temperature 0")]
-pub struct ChatArgs {
+pub(super) struct ChatArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
     #[arg(value_name = "MODEL")]
-    pub path: Option<PathBuf>,
+    path: Option<PathBuf>,
     /// Same as the positional MODEL.
     #[arg(long, value_name = "MODEL")]
-    pub model: Option<PathBuf>,
+    model: Option<PathBuf>,
     /// System prompt.
     #[arg(long, value_name = "TEXT")]
-    pub system: Option<String>,
+    system: Option<String>,
     /// Maximum number of new tokens per reply.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
-    pub max_new: usize,
+    max_new: usize,
     /// Random seed, 0 to 2^64 - 1. Reply n has sample_id n.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    seed: u64,
     /// Print one JSON object per reply: prompt_ids, ids, text, finish_reason, cached_tokens.
     #[arg(long)]
-    pub json: bool,
-    /// Chat template.
+    json: bool,
     #[command(flatten)]
-    pub template: TemplateFlags,
-    /// Sampling.
+    template: TemplateFlags,
     #[command(flatten)]
-    pub sampling: Sampling,
-    /// Device.
+    sampling: Sampling,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
 /// Printed at the start on a terminal, and by /help.
 const HELP: &str = "/reset clears the conversation, /exit or Ctrl-D exits, Ctrl-C stops a reply, // starts a message \
                     with /";
 
-/// Runs the conversation.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &ChatArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
     let path = args.path.as_ref().or(args.model.as_ref()).map_or(Path::new(""), PathBuf::as_path);
     let loaded = loaded::open(path, &args.common)?;
     let tokenizer = loaded.require_tokenizer("xtrain chat", "xtrain generate accepts ids: --tokens 1,2,3")?;
@@ -106,14 +95,20 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
     if terminal {
         eprintln!("{HELP}");
     }
-    let options = ReplyOptions {
-        max_new: args.max_new,
-        seed: args.seed,
-        sampling: args.sampling.options(),
-        json: args.json,
-        terminal,
+    let output = match terminal {
+        _ if args.json => Output::Json,
+        true => Output::Stream,
+        false => Output::Line,
     };
-    let mut replies = Replies::new(tokenizer, &loaded.eos, engine, options);
+    let request = Request {
+        id: 0,
+        seed: args.seed,
+        prompt: Vec::new(),
+        options: args.sampling.options(),
+        max_new: args.max_new,
+        stop: StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() },
+    };
+    let mut replies = Replies::new(tokenizer, engine, request, output);
     let (mut input, mut reply_stopped) = (Input::new(terminal)?, false);
     loop {
         let message = match input.next(&signals, std::mem::take(&mut reply_stopped))? {
@@ -144,10 +139,8 @@ pub fn run(args: &ChatArgs) -> Result<(), CliError> {
             Err(error) => return Err(input.at_line(error)),
         };
         if turn.dropped > 0 {
-            let n = turn.dropped;
-            eprintln!(
-                "[the conversation exceeds the context of {context} tokens: dropped the {n} oldest messages]"
-            );
+            let exceeds = format!("the conversation exceeds the context of {context} tokens");
+            eprintln!("[{exceeds}: dropped the {} oldest messages]", turn.dropped);
         }
         let done = replies.reply(turn.ids.clone(), &signals)?;
         reply_stopped = done.finish_reason == FinishReason::Stop;

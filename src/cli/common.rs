@@ -13,94 +13,90 @@ use crate::decode::{self, EngineOptions, SampleOptions};
 /// Device flags. Only `--dtype` changes results; the others leave them bit-identical.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
-pub struct Common {
+pub(super) struct Common {
     /// Compute device: cpu, cuda, cuda:N or emulated.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
-    pub device: DeviceName,
+    pub(super) device: DeviceName,
     /// Compute dtype [default: the dtype of the run, otherwise f32].
     #[arg(long, value_name = "TYPE")]
-    pub dtype: Option<Precision>,
+    pub(super) dtype: Option<Precision>,
     /// CPU threads [default: number of available cores].
     #[arg(long, value_name = "N", value_parser = threads)]
-    pub threads: Option<usize>,
+    pub(super) threads: Option<usize>,
 }
 
 /// KV cache flags. The results are bit-identical for all values.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
-pub struct CacheFlags {
+pub(super) struct CacheFlags {
     /// KV cache implementation.
     #[arg(long, value_name = "KIND", default_value = "paged")]
-    pub kv: KvCacheArg,
-    /// Page size and prefill chunk size.
+    pub(super) kv: KvCacheArg,
     #[command(flatten)]
-    pub sizes: CacheSizes,
+    pub(super) sizes: CacheSizes,
 }
 
 /// Page size and prefill chunk size.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
-pub struct CacheSizes {
+pub(super) struct CacheSizes {
     /// Tokens per page of the paged cache.
     #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::PAGE, value_parser = page)]
-    pub page_size: usize,
+    pub(super) page_size: usize,
     /// Maximum prompt tokens per forward pass.
     #[arg(long, value_name = "TOKENS", default_value = "256")]
-    pub prefill_chunk: NonZeroUsize,
+    pub(super) prefill_chunk: NonZeroUsize,
 }
 
 /// The flag `--seed` of commands that have a configuration.
 #[derive(Debug, Clone, Args)]
-pub struct Seed {
+pub(super) struct Seed {
     /// Random seed, 0 to 2^64 - 1; alias for train.seed [default: 0].
     #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
+    pub(super) seed: Option<u64>,
 }
 
 /// Sampling flags. The filters apply in the order of the fields.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
-pub struct Sampling {
+pub(super) struct Sampling {
     /// Softmax temperature; 0 = greedy.
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
-    pub temperature: f32,
+    pub(super) temperature: f32,
     /// Top-k sampling: keep the K most likely tokens; 0 = keep all.
     #[arg(long, value_name = "K", default_value_t = 0)]
-    pub top_k: usize,
+    pub(super) top_k: usize,
     /// Top-p sampling: keep the smallest set of tokens with total probability P; 1 = keep all.
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share)]
-    pub top_p: f32,
+    pub(super) top_p: f32,
     /// Min-p sampling: keep tokens with at least P times the highest probability; 0 = keep all.
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share_or_zero)]
-    pub min_p: f32,
+    pub(super) min_p: f32,
 }
 
 /// Configuration flags.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Configuration")]
-pub struct Layers {
+pub(super) struct Layers {
     /// TOML configuration file; may be repeated, later files override earlier ones.
     #[arg(short, long = "config", value_name = "FILE")]
-    pub config: Vec<std::path::PathBuf>,
+    pub(super) config: Vec<std::path::PathBuf>,
     /// Override one configuration key, for example train.steps=500; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
+    pub(super) set: Vec<String>,
 }
 
-/// The name of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceName {
-    /// `cpu`.
+pub(super) enum DeviceName {
     Cpu,
-    /// `cuda`, or `cuda:N`.
     Cuda(u32),
-    /// `emulated`: the CUDA kernels, run by an emulator on the CPU.
+    /// The CUDA kernels, run by an emulator on the CPU.
     Emulated,
 }
 
 /// KV cache implementations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum KvCacheArg {
+pub(super) enum KvCacheArg {
     /// No KV cache: recompute the prefix for every token.
     Off,
     /// Tensors that grow by concatenation.
@@ -115,30 +111,35 @@ impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(name: &str) -> Result<DeviceName, String> {
-        let number = match name.split_once(':') {
-            None if name == "cpu" => return Ok(DeviceName::Cpu),
-            None if name == "emulated" => return Ok(DeviceName::Emulated),
-            None if name == "cuda" => Some(0),
-            Some(("cuda", number)) => number.parse().ok(),
-            _ => None,
-        };
-        number.map(DeviceName::Cuda).ok_or_else(|| "expected cpu, cuda, cuda:N or emulated".to_string())
+        let number = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        match name {
+            "cpu" => Ok(DeviceName::Cpu),
+            "emulated" => Ok(DeviceName::Emulated),
+            "cuda" => Ok(DeviceName::Cuda(0)),
+            _ => number.map(DeviceName::Cuda).ok_or("expected cpu, cuda, cuda:N or emulated".to_string()),
+        }
     }
 }
 
 impl Common {
     /// The CPU, for commands that read a model and compute nothing.
-    pub fn cpu() -> Common {
+    pub(super) fn cpu() -> Common {
         Common { device: DeviceName::Cpu, dtype: None, threads: None }
     }
 
-    /// Opens the device.
+    /// Opens the device. The CPU has as many of the requested threads as the operating system grants.
     ///
     /// # Errors
     /// This build or this machine does not have the device.
-    pub fn open(&self) -> Result<Device, CliError> {
+    pub(super) fn open(&self) -> Result<Device, CliError> {
         let opened = match self.device {
-            DeviceName::Cpu => return Ok(self.open_cpu()),
+            DeviceName::Cpu => {
+                let device = Device::cpu_with(self.threads(), Simd::detect());
+                if device.threads() < self.threads() {
+                    eprintln!("note: the system granted {} of {} threads", device.threads(), self.threads());
+                }
+                return Ok(device);
+            }
             DeviceName::Cuda(number) => Device::cuda(number),
             DeviceName::Emulated => Device::emulated(ThreadSchedule::Forward),
         };
@@ -146,17 +147,8 @@ impl Common {
         opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))
     }
 
-    /// The CPU, with as many of the requested threads as the operating system grants.
-    fn open_cpu(&self) -> Device {
-        let device = Device::cpu_with(self.threads(), Simd::detect());
-        if device.threads() < self.threads() {
-            eprintln!("note: the system granted {} of {} threads", device.threads(), self.threads());
-        }
-        device
-    }
-
     /// Number of CPU threads.
-    pub fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.unwrap_or_else(cores)
     }
@@ -164,7 +156,7 @@ impl Common {
 
 impl CacheFlags {
     /// The engine options of these flags.
-    pub fn engine(&self) -> EngineOptions {
+    pub(super) fn engine(&self) -> EngineOptions {
         let kv = match self.kv {
             KvCacheArg::Off => decode::KvKind::Off,
             KvCacheArg::Growing => decode::KvKind::Growing,
@@ -177,14 +169,14 @@ impl CacheFlags {
 
 impl CacheSizes {
     /// The engine options of these flags, with this kind of cache.
-    pub fn engine(&self, kv: decode::KvKind) -> EngineOptions {
+    pub(super) fn engine(&self, kv: decode::KvKind) -> EngineOptions {
         EngineOptions { kv, prefill_chunk: Some(self.prefill_chunk.get()), ..EngineOptions::default() }
     }
 }
 
 impl Sampling {
     /// The sampling options. A filter that keeps all tokens is `None`.
-    pub fn options(&self) -> SampleOptions {
+    pub(super) fn options(&self) -> SampleOptions {
         SampleOptions {
             temperature: self.temperature,
             top_k: (self.top_k > 0).then_some(self.top_k),
@@ -197,7 +189,7 @@ impl Sampling {
 
 impl Layers {
     /// The configuration layers, lowest first: files, then `--set`.
-    pub fn layers(&self) -> Vec<Layer> {
+    pub(super) fn layers(&self) -> Vec<Layer> {
         let files = self.config.iter().cloned().map(Layer::File);
         files.chain(self.set.iter().cloned().map(Layer::Set)).collect()
     }
@@ -224,32 +216,32 @@ pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
 }
 
 fn threads(text: &str) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|n| (1..=1024).contains(n))
-        .ok_or_else(|| "expected a number from 1 to 1024".into())
+    number(text, |n| (1..=1024).contains(n), "expected a number from 1 to 1024")
 }
 
 fn page(text: &str) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|n| (1..=65_536).contains(n))
-        .ok_or_else(|| "expected a number from 1 to 65536".into())
+    number(text, |n| (1..=65_536).contains(n), "expected a number from 1 to 65536")
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
-    let divides = |t: f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
+    let divides = |&t: &f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
     number(text, divides, "expected 0, or a number of at least 1e-30")
 }
 
 fn share(text: &str) -> Result<f32, String> {
-    number(text, |x| x > 0.0 && x <= 1.0, "expected a number above 0 and at most 1")
+    number(text, |&x| x > 0.0 && x <= 1.0, "expected a number above 0 and at most 1")
 }
 
 fn share_or_zero(text: &str) -> Result<f32, String> {
-    number(text, |x| (0.0..=1.0).contains(&x), "expected a number from 0 to 1")
+    number(text, |x| (0.0..=1.0).contains(x), "expected a number from 0 to 1")
 }
 
-fn number(text: &str, holds: impl Fn(f32) -> bool, want: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|&x| holds(x)).ok_or_else(|| want.to_string())
+/// Parses a number of new tokens.
+pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
+    number(text, |&n| n >= 1, "expected a number of at least 1")
+}
+
+/// Parses a number that fulfills a condition.
+pub(super) fn number<T: FromStr>(text: &str, holds: impl Fn(&T) -> bool, want: &str) -> Result<T, String> {
+    text.parse().ok().filter(holds).ok_or_else(|| want.to_string())
 }

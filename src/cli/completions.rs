@@ -2,26 +2,20 @@
 use clap::Args;
 use clap_complete::Shell;
 
-use super::exit::CliError;
-use super::out;
+use super::{CliError, out};
 
-/// Flags of `xtrain completions`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   xtrain completions bash > ~/.local/share/bash-completion/completions/xtrain
   xtrain completions zsh > ~/.zfunc/_xtrain
   xtrain completions fish > ~/.config/fish/completions/xtrain.fish")]
-pub struct CompletionsArgs {
+pub(super) struct CompletionsArgs {
     /// Shell.
-    pub shell: Shell,
+    shell: Shell,
 }
 
-/// Prints the completion script.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub fn run(args: &CompletionsArgs, mut command: clap::Command) -> Result<(), CliError> {
+pub(super) fn run(args: &CompletionsArgs, mut command: clap::Command) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "xtrain", &mut script);
     out::print(script)

@@ -2,22 +2,20 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::CliError;
-use super::out;
+use super::{CliError, out};
 use crate::build_info::COMMIT;
 use crate::report::units;
 use crate::tensor::{GpuSurvey, Simd, enumerate_gpus};
 
-/// Flags of `xtrain doctor`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   xtrain doctor
   xtrain doctor --json")]
-pub struct DoctorArgs {
+pub(super) struct DoctorArgs {
     /// Print one JSON object.
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
 /// The output of `--json`. Missing devices are null; `missing` has the reasons.
@@ -41,11 +39,7 @@ struct Gpu {
     bytes: usize,
 }
 
-/// Prints the devices, and the reason for each missing one.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &DoctorArgs) -> Result<(), CliError> {
     let report = Report::of(enumerate_gpus());
     if args.json { out::print_json(&report) } else { out::print(report.text()) }
 }
@@ -53,14 +47,10 @@ pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
 impl Report {
     fn of(survey: GpuSurvey) -> Report {
         let GpuSurvey { driver, devices, kernels, has_kernels, emulator, has_emulator } = survey;
-        let mut missing = Vec::new();
-        missing.extend(driver.as_ref().err().cloned());
-        if driver.is_ok() {
-            missing.extend(devices.as_ref().err().cloned());
-        }
-        missing
-            .extend((!has_kernels).then(|| format!("GPU kernels: {}", kernels.trim_start_matches("none: "))));
-        missing.extend((!has_emulator).then(|| emulator.to_string()));
+        let no_gpus = driver.as_ref().and(devices.as_ref()).err().cloned();
+        let no_kernels = format!("GPU kernels: {}", kernels.trim_start_matches("none: "));
+        let no_emulator = (!has_emulator).then(|| emulator.to_string());
+        let missing = [no_gpus, (!has_kernels).then_some(no_kernels), no_emulator];
         let gpu = |info: crate::tensor::GpuInfo| Gpu {
             name: info.name,
             architecture: info.architecture,
@@ -75,7 +65,7 @@ impl Report {
             gpus: devices.unwrap_or_default().into_iter().map(gpu).collect(),
             gpu_kernels: has_kernels.then_some(kernels),
             emulator: has_emulator,
-            missing,
+            missing: missing.into_iter().flatten().collect(),
         }
     }
 

@@ -6,15 +6,14 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::common::{CacheFlags, Common};
-use super::exit::{CliError, Exit};
 use super::loaded::{self, Loaded};
-use super::{out, source};
+use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
 use crate::evaluate::evaluate;
 use crate::model::data::Content;
 use crate::model::tasks::{FileTask, PromptSet, Task};
-use crate::report::{Column, Table};
+use crate::report::Table;
 use crate::training::{WindowSpec, split};
 
 /// New tokens that a completion may have beyond the length of the expected answer.
@@ -23,43 +22,41 @@ const SPARE: usize = 8;
 /// Maximum number of concurrent sequences.
 const BATCH: usize = 64;
 
-/// Flags of `xtrain eval`.
+const TOKENIZER_HINT: &str = "copy the tokenizer.json of the model to its directory";
+
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["data", "task"]))]
 #[command(after_help = "\
 Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
   xtrain eval runs/quickstart --task sums.jsonl --json")]
-pub struct EvalArgs {
+pub(super) struct EvalArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// Compute loss, perplexity and bits per byte on a text, JSONL or packed token file.
     #[arg(long, value_name = "FILE")]
-    pub data: Option<PathBuf>,
+    data: Option<PathBuf>,
     /// Evaluate only this fraction at the end of --data, as training holds it out [default: all of it].
     #[arg(long, value_name = "FRACTION", requires = "data")]
-    pub val_fraction: Option<f64>,
+    val_fraction: Option<f64>,
     /// Compute the accuracy of greedy completions on a JSONL file with `prompt` and `answer`.
     #[arg(long, value_name = "FILE")]
-    pub task: Option<PathBuf>,
+    task: Option<PathBuf>,
     /// Packing of --data into windows [default: as in training, otherwise stream].
     #[arg(long, value_name = "PACKING", requires = "data")]
-    pub packing: Option<Packing>,
+    packing: Option<Packing>,
     /// Window length of --data [default: the training context, otherwise the context of the model].
     #[arg(long, value_name = "TOKENS", requires = "data")]
-    pub context: Option<usize>,
+    context: Option<usize>,
     /// Print one JSON object.
     #[arg(long)]
-    pub json: bool,
-    /// Device.
+    json: bool,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,11 +94,7 @@ struct Wrong {
     completion: String,
 }
 
-/// Evaluates the model.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &EvalArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let loaded = loaded::open(&args.model, &args.common)?;
     let report = Report {
         data: args.data.as_deref().map(|file| loss(args, &loaded, file)).transpose()?,
@@ -111,17 +104,14 @@ pub fn run(args: &EvalArgs) -> Result<(), CliError> {
 }
 
 fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError> {
-    let tokenizer =
-        loaded.require_tokenizer("--data", "copy the tokenizer.json of the model to its directory")?;
-    let max_context = loaded.model.config().max_positions;
-    let trained = loaded.config.as_ref().map_or(max_context, |config| config.train.context);
-    let context = args.context.unwrap_or(trained);
+    let tokenizer = loaded.require_tokenizer("--data", TOKENIZER_HINT)?;
+    let (max_context, run) = (loaded.model.config().max_positions, loaded.config.as_ref());
+    let context = args.context.or(run.map(|config| config.train.context)).unwrap_or(max_context);
     if !(1..=max_context).contains(&context) {
-        let message =
-            format!("--context: expected 1 to {max_context} (the context of the model), found {context}");
+        let want = format_args!("1 to {max_context} (the context of the model)");
+        let message = format!("--context: expected {want}, found {context}");
         return Err(CliError::new(Exit::Usage, message));
     }
-    let run = loaded.config.as_ref();
     let spec = WindowSpec {
         context,
         packing: args.packing.or(run.map(|config| config.data.packing)).unwrap_or(Packing::Stream),
@@ -133,10 +123,8 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
             split(&tokens, spec.task, fraction)?.validation
         }
         Some(_) => {
-            return Err(CliError::new(
-                Exit::Usage,
-                "--val-fraction: expected a number above 0 and at most 1",
-            ));
+            let message = "--val-fraction: expected a number above 0 and at most 1";
+            return Err(CliError::new(Exit::Usage, message));
         }
         None => 0..tokens.len(),
     };
@@ -156,8 +144,7 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
 }
 
 fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, CliError> {
-    let tokenizer =
-        loaded.require_tokenizer("--task", "copy the tokenizer.json of the model to its directory")?;
+    let tokenizer = loaded.require_tokenizer("--task", TOKENIZER_HINT)?;
     let task = FileTask::open(file)?;
     let prompts = task.prompts(PromptSet::HeldOut);
     let (mut requests, mut answers) = (Vec::new(), Vec::new());
@@ -193,9 +180,8 @@ impl Report {
     fn text(&self) -> String {
         let mut text = String::new();
         if let Some(loss) = &self.data {
-            let heads = ["loss", "perplexity", "bits per byte", "tokens", "bytes", "context"];
-            let columns = [Column::words("data")].into_iter().chain(heads.map(Column::numbers));
-            let mut table = Table::new(columns);
+            let numbers = ["loss", "perplexity", "bits per byte", "tokens", "bytes", "context"];
+            let mut table = Table::new(&["data"], &numbers);
             table.row([
                 loss.file.clone(),
                 format!("{:.4}", loss.loss),
@@ -208,15 +194,9 @@ impl Report {
             text.push_str(&table.render());
         }
         if let Some(result) = &self.task {
-            let heads = ["accuracy", "correct", "prompts"];
-            let mut table = Table::new([Column::words("task")].into_iter().chain(heads.map(Column::numbers)));
+            let mut table = Table::new(&["task"], &["accuracy", "correct", "prompts"]);
             let accuracy = format!("{:.1} %", 100.0 * result.accuracy);
-            table.row([
-                result.name.clone(),
-                accuracy,
-                result.correct.to_string(),
-                result.prompts.to_string(),
-            ]);
+            table.row([&result.name, &accuracy, &result.correct.to_string(), &result.prompts.to_string()]);
             text.push_str(if text.is_empty() { "" } else { "\n" });
             text.push_str(&table.render());
             for wrong in result.wrong.iter().take(5) {

@@ -5,33 +5,20 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::{config, run};
-
-/// The exit codes of `xtrain`, listed in the top-level help.
+/// The exit codes of `xtrain`; [`EXIT_HELP`] describes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Exit {
-    /// Success.
+pub(super) enum Exit {
     Ok = 0,
-    /// A check found a difference.
     Difference = 1,
-    /// Invalid command line or configuration.
     Usage = 2,
-    /// Invalid file contents.
     Data = 65,
-    /// A file or directory does not exist.
     Missing = 66,
-    /// A device or its driver is not available.
     Device = 69,
-    /// A bug in xtrain.
     Bug = 70,
-    /// Reading or writing failed.
     Io = 74,
-    /// Training diverged: a loss, gradient or weight is not finite.
     Diverged = 75,
-    /// Interrupted by SIGINT (Ctrl-C).
     Interrupted = 130,
-    /// Terminated by SIGTERM.
     Terminated = 143,
 }
 
@@ -75,7 +62,7 @@ impl From<Exit> for ExitCode {
 /// one.
 #[derive(Debug, thiserror::Error)]
 #[error("error: {message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
-pub struct CliError {
+pub(super) struct CliError {
     exit: Exit,
     message: String,
     hint: Option<String>,
@@ -84,62 +71,42 @@ pub struct CliError {
 
 impl CliError {
     /// An error with this exit code. Line breaks in the message become spaces.
-    pub fn new(exit: Exit, message: impl fmt::Display) -> CliError {
+    pub(super) fn new(exit: Exit, message: impl fmt::Display) -> CliError {
         CliError { exit, message: one_line(&message.to_string()), hint: None, source: None }
     }
 
-    /// An error with this exit code and the message of `source`.
-    pub(super) fn from_source(exit: Exit, source: impl Error + Send + Sync + 'static) -> CliError {
-        let error = CliError::new(exit, &source);
-        CliError { source: Some(Box::new(source)), ..error }
-    }
-
     /// An I/O error on `path`: [`Exit::Missing`] if it does not exist, otherwise [`Exit::Io`].
-    pub fn io(path: &Path, error: &io::Error) -> CliError {
+    pub(super) fn io(path: &Path, error: &io::Error) -> CliError {
         CliError::new(Exit::of_io(error.kind()), format_args!("{}: {error}", path.display()))
     }
 
-    /// The reader of standard output closed it. The command ends silently with success.
-    pub(super) fn broken_pipe() -> CliError {
-        CliError::new(Exit::Ok, "")
-    }
-
     /// Adds a hint: one line that tells the user what to do.
-    pub fn hint(mut self, hint: impl fmt::Display) -> CliError {
+    pub(super) fn hint(mut self, hint: impl fmt::Display) -> CliError {
         self.hint = Some(one_line(&hint.to_string()));
         self
     }
 
     /// The exit code.
-    pub fn exit(&self) -> Exit {
+    pub(super) fn exit(&self) -> Exit {
         self.exit
     }
 }
 
-impl From<config::Error> for CliError {
-    fn from(error: config::Error) -> CliError {
-        let exit = match &error {
-            config::Error::Read { source, .. } => Exit::of_io(source.kind()),
-            _ => Exit::Usage,
-        };
-        CliError::from_source(exit, error)
+/// An error of a library, with the exit code of a command that fails with it.
+pub(super) trait LibraryError: Error + Send + Sync + 'static {
+    fn exit(&self) -> Exit;
+
+    /// The hint for the user.
+    fn hint(&self) -> Option<String> {
+        None
     }
 }
 
-impl From<run::Error> for CliError {
-    fn from(error: run::Error) -> CliError {
-        match &error {
-            run::Error::Exists { path } => {
-                let hint = format!(
-                    "to resume it: xtrain train --resume {}; to use another directory: --run DIR",
-                    path.display()
-                );
-                CliError::from_source(Exit::Usage, error).hint(hint)
-            }
-            run::Error::Missing { .. } => CliError::from_source(Exit::Missing, error),
-            run::Error::Line { .. } | run::Error::Changed { .. } => CliError::from_source(Exit::Data, error),
-            run::Error::Io { .. } => CliError::from_source(Exit::Io, error),
-        }
+impl<E: LibraryError> From<E> for CliError {
+    fn from(error: E) -> CliError {
+        let new = CliError::new(error.exit(), &error);
+        let hint = error.hint().map(|hint| one_line(&hint));
+        CliError { hint, source: Some(Box::new(error)), ..new }
     }
 }
 
@@ -150,6 +117,7 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run;
 
     #[test]
     fn the_help_lists_every_exit_code() {

@@ -1,75 +1,175 @@
 //! The exit code of each library error.
-
-use super::exit::{CliError, Exit};
+use super::exit::{CliError, Exit, LibraryError};
 use crate::decode::sampler::SampleError;
 use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
-use crate::{decode, evaluate, model, tensor, training, verify};
+use crate::rewards::RewardError;
+use crate::{config, decode, evaluate, grpo, model, run, tensor, training, verify};
 
-impl From<DataError> for CliError {
-    fn from(error: DataError) -> CliError {
-        let exit = match &error {
-            DataError::Io { source, .. } => Exit::of_io(source.kind()),
-            _ => Exit::Data,
-        };
-        CliError::from_source(exit, error)
+impl LibraryError for config::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            config::Error::Read { source, .. } => Exit::of_io(source.kind()),
+            _ => Exit::Usage,
+        }
     }
 }
 
-impl From<TokenizerError> for CliError {
-    fn from(error: TokenizerError) -> CliError {
-        let exit = match error {
+impl LibraryError for run::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            run::Error::Exists { .. } => Exit::Usage,
+            run::Error::Missing { .. } => Exit::Missing,
+            run::Error::Line { .. } | run::Error::Changed { .. } => Exit::Data,
+            run::Error::Io { .. } => Exit::Io,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            run::Error::Exists { path } => {
+                let path = path.display();
+                Some(format!(
+                    "to resume it: xtrain train --resume {path}; to use another directory: --run DIR"
+                ))
+            }
+            run::Error::Changed { .. } => Some("restore the original data, or start a new run".to_string()),
+            _ => None,
+        }
+    }
+}
+
+impl LibraryError for DataError {
+    fn exit(&self) -> Exit {
+        match self {
+            DataError::Io { source, .. } => Exit::of_io(source.kind()),
+            _ => Exit::Data,
+        }
+    }
+}
+
+impl LibraryError for TokenizerError {
+    fn exit(&self) -> Exit {
+        match self {
             TokenizerError::Io { .. } => Exit::Io,
             TokenizerError::Argument { .. } => Exit::Usage,
             _ => Exit::Data,
-        };
-        CliError::from_source(exit, error)
+        }
     }
 }
 
-impl From<ChatError> for CliError {
-    fn from(error: ChatError) -> CliError {
-        let exit = if let ChatError::Missing { .. } = error { Exit::Usage } else { Exit::Data };
-        CliError::from_source(exit, error)
+impl LibraryError for RewardError {
+    fn exit(&self) -> Exit {
+        match self {
+            RewardError::Command { .. } => Exit::Usage,
+            RewardError::Start { .. } => Exit::Missing,
+            _ => Exit::Data,
+        }
     }
 }
 
-impl From<CheckpointError> for CliError {
-    fn from(error: CheckpointError) -> CliError {
-        let exit = match &error {
+impl LibraryError for grpo::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            grpo::Error::Decode(error) => error.exit(),
+            grpo::Error::Model(error) => error.exit(),
+            grpo::Error::Reward(error) => error.exit(),
+            grpo::Error::Store(error) => error.exit(),
+            grpo::Error::Run(error) => error.exit(),
+            grpo::Error::Tokenizer(error) => error.exit(),
+            grpo::Error::Mismatch { .. }
+            | grpo::Error::Unstable { .. }
+            | grpo::Error::Verify { .. }
+            | grpo::Error::TokensChanged { .. }
+            | grpo::Error::WeightsChanged { .. }
+            | grpo::Error::FiltersDiffer { .. } => Exit::Difference,
+            grpo::Error::RewardWeights { .. } | grpo::Error::NoPrompts => Exit::Usage,
+            _ => Exit::Data,
+        }
+    }
+}
+
+impl LibraryError for ChatError {
+    fn exit(&self) -> Exit {
+        if let ChatError::Missing { .. } = self { Exit::Usage } else { Exit::Data }
+    }
+}
+
+impl LibraryError for CheckpointError {
+    fn exit(&self) -> Exit {
+        match self {
             CheckpointError::Io { source, .. } => Exit::of_io(source.kind()),
             CheckpointError::Missing { .. } => Exit::Missing,
             CheckpointError::Locked { .. } => Exit::Usage,
             _ => Exit::Data,
-        };
-        CliError::from_source(exit, error)
+        }
     }
 }
 
-impl From<model::Error> for CliError {
-    fn from(error: model::Error) -> CliError {
-        let exit = match &error {
+impl LibraryError for model::Error {
+    fn exit(&self) -> Exit {
+        match self {
             model::Error::NotFinite { .. } => Exit::Diverged,
             model::Error::Config { .. } => Exit::Usage,
             model::Error::Tensor(tensor::Error::Device { .. }) => Exit::Device,
             _ => Exit::Data,
-        };
-        CliError::from_source(exit, error)
+        }
     }
 }
 
-impl From<decode::Error> for CliError {
-    fn from(error: decode::Error) -> CliError {
-        let exit = match error {
-            decode::Error::Model(e) => return e.into(),
+impl LibraryError for decode::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            decode::Error::Model(error) => error.exit(),
             decode::Error::Sample { source: SampleError::Option { .. }, .. } => Exit::Usage,
             decode::Error::Sample { .. } => Exit::Data,
             _ => Exit::Usage,
-        };
-        CliError::from_source(exit, error)
+        }
+    }
+}
+
+impl LibraryError for StoreError {
+    fn exit(&self) -> Exit {
+        match self {
+            StoreError::Checkpoint(error) => error.exit(),
+            StoreError::Tokenizer(error) => error.exit(),
+            StoreError::Model(model::Error::Tensor(tensor::Error::Device { .. })) => Exit::Device,
+            _ => Exit::Data,
+        }
+    }
+}
+
+impl LibraryError for evaluate::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            evaluate::Error::Data(error) => error.exit(),
+            evaluate::Error::Model(error) => error.exit(),
+            evaluate::Error::Empty => Exit::Data,
+        }
+    }
+}
+
+impl LibraryError for training::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            training::Error::Data(error) => error.exit(),
+            training::Error::Model(error) => error.exit(),
+            training::Error::Store(error) => error.exit(),
+            training::Error::Run(error) => error.exit(),
+            training::Error::Evaluate(error) => error.exit(),
+        }
+    }
+}
+
+impl LibraryError for verify::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            verify::Error::Decode(error) => error.exit(),
+            verify::Error::Model(error) => error.exit(),
+        }
     }
 }
 
@@ -82,47 +182,5 @@ impl CliError {
             (_, Some((_number, reason))) => reason,
         };
         CliError::new(exit, format_args!("{place}: {reason}"))
-    }
-}
-
-impl From<StoreError> for CliError {
-    fn from(error: StoreError) -> CliError {
-        match error {
-            StoreError::Checkpoint(e) => e.into(),
-            StoreError::Tokenizer(e) => e.into(),
-            StoreError::Model(e @ model::Error::Tensor(tensor::Error::Device { .. })) => e.into(),
-            other => CliError::from_source(Exit::Data, other),
-        }
-    }
-}
-
-impl From<evaluate::Error> for CliError {
-    fn from(error: evaluate::Error) -> CliError {
-        match error {
-            evaluate::Error::Data(e) => e.into(),
-            evaluate::Error::Model(e) => e.into(),
-            error => CliError::from_source(Exit::Data, error),
-        }
-    }
-}
-
-impl From<training::Error> for CliError {
-    fn from(error: training::Error) -> CliError {
-        match error {
-            training::Error::Data(e) => e.into(),
-            training::Error::Model(e) => e.into(),
-            training::Error::Store(e) => e.into(),
-            training::Error::Run(e) => e.into(),
-            training::Error::Evaluate(e) => e.into(),
-        }
-    }
-}
-
-impl From<verify::Error> for CliError {
-    fn from(error: verify::Error) -> CliError {
-        match error {
-            verify::Error::Decode(e) => e.into(),
-            verify::Error::Model(e) => e.into(),
-        }
     }
 }

@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::common::Common;
-use super::exit::{CliError, Exit};
-use super::{loaded, out};
+use super::{CliError, Exit, loaded, out};
 use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 use crate::report::units;
 
-/// Flags of `xtrain export`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 A Hugging Face directory has config.json (readable by transformers 4 and 5), model.safetensors and the tokenizer; a \
@@ -23,20 +21,20 @@ Examples:
   xtrain export runs/shakespeare shakespeare.gguf --type q8_0
   xtrain export model.gguf model-hf --format hf --type bf16
   xtrain export runs/shakespeare shards --max-shard-size 500KB")]
-pub struct ExportArgs {
+pub(super) struct ExportArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// Output directory or file.
-    pub out: PathBuf,
+    out: PathBuf,
     /// Output format [default: gguf if OUT ends in .gguf, otherwise hf].
     #[arg(long, value_name = "FORMAT")]
-    pub format: Option<Format>,
+    format: Option<Format>,
     /// Data type of the matrices; q8_0 requires GGUF.
     #[arg(long = "type", value_name = "TYPE", default_value = "f32")]
-    pub quant: WeightType,
+    quant: WeightType,
     /// Maximum size of a safetensors file, for example 500MB, 5GB or 2GiB [default: 5GB].
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
-    pub max_shard_size: Option<u64>,
+    max_shard_size: Option<u64>,
 }
 
 /// Parses a size in bytes: a whole number with KB, MB, GB, KiB, MiB, GiB or no unit, in upper or lower case.
@@ -64,7 +62,7 @@ fn shard_size(text: &str) -> Result<u64, String> {
 
 /// Output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(super) enum Format {
     /// A Hugging Face directory.
     Hf,
     /// A GGUF file.
@@ -73,8 +71,7 @@ pub enum Format {
 
 /// Data types of exported matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "the names are self-explanatory")]
-pub enum WeightType {
+pub(super) enum WeightType {
     F32,
     F16,
     Bf16,
@@ -82,20 +79,15 @@ pub enum WeightType {
     Q8,
 }
 
-/// Writes the model.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &ExportArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     let quant = match args.quant {
         WeightType::F32 => Quant::F32,
         WeightType::F16 => Quant::F16,
         WeightType::Bf16 => Quant::BF16,
         WeightType::Q8 => Quant::Q8_0,
     };
-    let by_extension =
-        if args.out.extension().is_some_and(|e| e == "gguf") { Format::Gguf } else { Format::Hf };
-    let format = args.format.unwrap_or(by_extension);
+    let is_gguf = args.out.extension().is_some_and(|e| e == "gguf");
+    let format = args.format.unwrap_or(if is_gguf { Format::Gguf } else { Format::Hf });
     if format == Format::Hf && quant == Quant::Q8_0 {
         let message = "--type q8_0 requires GGUF; a Hugging Face directory supports f32, f16 and bf16";
         return Err(CliError::new(Exit::Usage, message).hint("use --format gguf"));
@@ -106,8 +98,7 @@ pub fn run(args: &ExportArgs) -> Result<(), CliError> {
     }
     check_absent(&args.out)?;
     let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;
-    let source =
-        ExportSource { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
+    let source = loaded.export_source();
     match format {
         Format::Hf => {
             let shard_size = args.max_shard_size.unwrap_or(export::MAX_SHARD);

@@ -4,14 +4,12 @@ use std::io::IsTerminal;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
-use super::exit::{CliError, Exit};
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::Loaded;
-use super::{out, timed};
+use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
-use crate::report::{Spread, Timings, printable, units};
+use crate::report::{Spread, printable, units};
 
-/// Flags of `xtrain generate`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
 #[command(after_help = format!("\
@@ -24,25 +22,23 @@ pipes receive the unmodified text. A model without a tokenizer prints token ids.
 Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
-pub struct GenerateArgs {
+pub(super) struct GenerateArgs {
     /// Prompt text.
     #[arg(long, value_name = "TEXT")]
-    pub prompt: Option<String>,
+    prompt: Option<String>,
     /// Prompt as token ids, for example 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
-    pub tokens: Option<Vec<u32>>,
+    tokens: Option<Vec<u32>>,
     /// Number of the completion; together with the seed it determines the random numbers.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub sample_id: u64,
+    sample_id: u64,
     /// Print one JSON object instead of text.
     #[arg(long)]
-    pub json: bool,
-    /// Model, length and sampling.
+    json: bool,
     #[command(flatten)]
-    pub generation: GenerationArgs,
+    generation: GenerationArgs,
 }
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct Generated {
     tokens: Vec<u32>,
@@ -65,11 +61,7 @@ struct TimingsJson {
     decode_per_forward_ms: Option<Spread>,
 }
 
-/// Continues the prompt.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let loaded = args.generation.open()?;
     let request = args.generation.request(&loaded, args.sample_id, prompt(args, &loaded)?);
     let cfg = loaded.model.config();
@@ -104,17 +96,29 @@ pub fn run(args: &GenerateArgs) -> Result<(), CliError> {
             logprobs: done.logprobs,
             finish_reason: done.finish_reason.to_string(),
             prompt_tokens,
-            timings: TimingsJson::of(&timings),
+            timings: TimingsJson {
+                time_to_first_token_ms: timings.time_to_first_token_ms(),
+                decode_tokens_per_second: timings.decode_tokens_per_second(),
+                total_ms: timings.total_ms(),
+                prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
+                decode_per_forward_ms: Spread::of_passes(&timings.decode),
+            },
         };
         return out::print_json(&generated);
     }
     let rest = stream.map(|stream| stream.finish()).unwrap_or_default();
     let end = if format!("{shown}{rest}").ends_with('\n') { "" } else { "\n" };
     out::print(format!("{rest}{end}"))?;
-    eprintln!(
-        "{}",
-        summary(done.tokens.len(), finish_reason(done.finish_reason, cfg.max_positions), &timings)
-    );
+    let reason = match done.finish_reason {
+        FinishReason::Context => format!("context ({} tokens)", cfg.max_positions),
+        FinishReason::Length => "length (--max-new)".to_string(),
+        other => other.to_string(),
+    };
+    let (n, first) = (done.tokens.len(), timings.time_to_first_token_ms());
+    let rate =
+        timings.decode_tokens_per_second().map(|rate| format!(", decode {}", units::rate(rate, "tok")));
+    let rate = rate.unwrap_or_default();
+    eprintln!("[{n} new tokens, finish reason: {reason}; time to first token {first:.1} ms{rate}]");
     Ok(())
 }
 
@@ -125,34 +129,5 @@ fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
             Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode(text)?)
         }
         (None, tokens) => Ok(tokens.clone().unwrap_or_default()),
-    }
-}
-
-/// The finish reason for people.
-fn finish_reason(reason: FinishReason, context: usize) -> String {
-    match reason {
-        FinishReason::Context => format!("context ({context} tokens)"),
-        FinishReason::Length => "length (--max-new)".to_string(),
-        other => other.to_string(),
-    }
-}
-
-/// The summary line on standard error.
-fn summary(tokens: usize, reason: String, timings: &Timings) -> String {
-    let rate = timings.decode_tokens_per_second();
-    let rate = rate.map(|rate| format!(", decode {}", units::rate(rate, "tok"))).unwrap_or_default();
-    let first = timings.time_to_first_token_ms();
-    format!("[{tokens} new tokens, finish reason: {reason}; time to first token {first:.1} ms{rate}]")
-}
-
-impl TimingsJson {
-    fn of(timings: &Timings) -> TimingsJson {
-        TimingsJson {
-            time_to_first_token_ms: timings.time_to_first_token_ms(),
-            decode_tokens_per_second: timings.decode_tokens_per_second(),
-            total_ms: timings.total_ms(),
-            prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
-            decode_per_forward_ms: Spread::of_passes(&timings.decode),
-        }
     }
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common, Sampling};
+use super::common::{CacheFlags, Common, Sampling, at_least_one};
 use super::exit::CliError;
 use super::loaded::{self, Loaded};
 use crate::decode::{EngineOptions, Request, StopConditions};
@@ -16,40 +16,34 @@ model.max_positions, by default the training context; --max-new may be larger)."
 
 /// Flags of a command that completes prompts.
 #[derive(Debug, Clone, Args)]
-pub struct GenerationArgs {
+pub(super) struct GenerationArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    pub(super) model: PathBuf,
     /// Maximum number of new tokens. A completion also ends when the model's context is full.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
-    pub max_new: usize,
+    pub(super) max_new: usize,
     /// Continue after end-of-text tokens.
     #[arg(long)]
-    pub ignore_eos: bool,
+    pub(super) ignore_eos: bool,
     /// Random seed, 0 to 2^64 - 1.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
-    /// Sampling.
+    pub(super) seed: u64,
     #[command(flatten)]
-    pub sampling: Sampling,
-    /// Device.
+    pub(super) sampling: Sampling,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    pub(super) common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    pub(super) cache: CacheFlags,
 }
 
 impl GenerationArgs {
     /// Opens the model for inference.
-    ///
-    /// # Errors
-    /// As [`loaded::open`].
-    pub fn open(&self) -> Result<Loaded, CliError> {
+    pub(super) fn open(&self) -> Result<Loaded, CliError> {
         loaded::open(&self.model, &self.common)
     }
 
     /// The request for the completion `id` of `prompt`.
-    pub fn request(&self, loaded: &Loaded, id: u64, prompt: Vec<u32>) -> Request {
+    pub(super) fn request(&self, loaded: &Loaded, id: u64, prompt: Vec<u32>) -> Request {
         let eos = if self.ignore_eos { Vec::new() } else { loaded.eos.clone() };
         Request {
             id,
@@ -63,12 +57,7 @@ impl GenerationArgs {
 
     /// The engine options for at most `max_batch` concurrent sequences of at most `max_seq_len` tokens. `None`: the
     /// model's context.
-    pub fn engine(&self, max_seq_len: Option<usize>, max_batch: usize) -> EngineOptions {
+    pub(super) fn engine(&self, max_seq_len: Option<usize>, max_batch: usize) -> EngineOptions {
         EngineOptions { max_seq_len, max_batch, ..self.cache.engine() }
     }
-}
-
-/// Parses a number of new tokens.
-pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n >= 1).ok_or_else(|| "expected a number of at least 1".to_string())
 }

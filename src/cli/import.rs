@@ -5,13 +5,10 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::common::Common;
-use super::exit::CliError;
-use super::{export, loaded};
+use super::{CliError, export, loaded};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::export::ExportSource;
 use crate::model::store;
 
-/// Flags of `xtrain import`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Commands can also open Hugging Face directories and GGUF files directly. An imported model additionally has a \
@@ -20,29 +17,24 @@ checksum for every tensor and stores its weights in f32. `xtrain train --init RU
 Examples:
   xtrain import Qwen3-0.6B runs/qwen3
   xtrain import model.gguf runs/model")]
-pub struct ImportArgs {
+pub(super) struct ImportArgs {
     /// Model: a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// Directory of the new run.
     #[arg(value_name = "RUN")]
-    pub out: PathBuf,
+    out: PathBuf,
 }
 
-/// Imports the model.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &ImportArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
     export::check_absent(&args.out)?;
     let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;
-    let source =
-        ExportSource { model: &loaded.model, tokenizer: loaded.tokenizer.as_ref(), eos: &loaded.eos };
+    let source = loaded.export_source();
     if let Some(parent) = args.out.parent() {
         std::fs::create_dir_all(parent).map_err(|error| CliError::io(parent, &error))?;
     }
     let saved = CheckpointDir::open(Arc::new(RealFs), &args.out, 2)
         .map_err(CliError::from)
-        .and_then(|checkpoints| Ok(store::save_model(&checkpoints, &source)?));
+        .and_then(|checkpoints| Ok(store::save_model(&checkpoints, &source, 0)?));
     match saved {
         Ok(saved) => export::print_summary("imported into", &saved.path, &source),
         Err(error) => {

@@ -1,10 +1,7 @@
 //! `xtrain train --init`: training that starts from the weights of an existing model.
 use std::path::{Path, PathBuf};
 
-use toml::Value;
-
-use super::exit::{CliError, Exit};
-use super::loaded;
+use super::{CliError, Exit, loaded};
 use crate::config::{Layer, ModelSection, RunConfig};
 use crate::model::store::{self, LoadedModel};
 use crate::model::{Config, Trainer};
@@ -18,9 +15,8 @@ const NO_TOKENIZER: &str = "(none)";
 /// so that [`describe`] can detect whether a higher layer names one.
 pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
     let path = loaded::find(model).ok()?;
-    let own = store::tokenizer_of(&path).map(|_| path.to_string_lossy().into_owned());
-    let value = Value::String(own.unwrap_or_else(|_| NO_TOKENIZER.into()));
-    Some(Layer::Flag { flag: "--init", key: "data.tokenizer", value })
+    let own = store::tokenizer_of(&path).map(|_| path.to_string_lossy());
+    Some(Layer::string("--init", "data.tokenizer", own.unwrap_or(NO_TOKENIZER.into())))
 }
 
 /// Opens the model that `train.init` names and copies its sizes into `[model]`. `None`: `train.init` is empty.
@@ -103,10 +99,8 @@ pub(super) fn trainer(loaded: LoadedModel, config: &RunConfig, source: &Source) 
     let LoadedModel { model, tokenizer, .. } = loaded;
     let (rows, ids) = (model.config().vocab, source.tokenizer.vocab_size());
     if tokenizer.is_some_and(|own| own.digest() != source.tokenizer.digest()) || ids > rows {
-        let message = format!(
-            "data.tokenizer = {} does not match the tokenizer of {}",
-            config.data.tokenizer, config.train.init
-        );
+        let (tokenizer, init) = (&config.data.tokenizer, &config.train.init);
+        let message = format!("data.tokenizer = {tokenizer} does not match the tokenizer of {init}");
         return Err(CliError::new(Exit::Usage, message)
             .hint("remove data.tokenizer: the tokenizer is that of --init"));
     }

@@ -5,35 +5,31 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::{Common, Layers};
-use super::exit::CliError;
-use super::{loaded, out, source};
+use super::{CliError, loaded, out, source};
 use crate::config::RunConfig;
 use crate::decode::CacheShape;
 use crate::memory::{self, Memory, Part};
 use crate::model::{Config, hf};
-use crate::report::{Column, Table, units};
+use crate::report::{Table, units};
 use crate::tensor::{Device, Dtype};
 use crate::training;
 
-/// Flags of `xtrain inspect`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   xtrain inspect runs/shakespeare
   xtrain inspect --set model.preset=qwen3-0.6b --json")]
-pub struct InspectArgs {
+pub(super) struct InspectArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: the configured sizes].
     #[arg(conflicts_with_all = ["config", "set"])]
-    pub model: Option<PathBuf>,
+    model: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
-    pub json: bool,
-    /// Configuration.
+    json: bool,
     #[command(flatten)]
-    pub layers: Layers,
-    /// Device.
+    layers: Layers,
     #[command(flatten)]
-    pub common: Common,
+    common: Common,
 }
 
 /// Rows of the configuration table: the displayed name and the key of `config.json`.
@@ -53,7 +49,6 @@ const KEYS: [(&str, &str); 13] = [
     ("eos_ids", "eos_token_id"),
 ];
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     config: serde_json::Value,
@@ -68,11 +63,7 @@ struct Report {
     tokenizer_vocab: Option<usize>,
 }
 
-/// Prints configuration, parameters, memory use and cache bytes per token.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &InspectArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
     args.common.open()?;
     let report = match &args.model {
         Some(path) => {
@@ -120,7 +111,7 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        let mut config = Table::new([Column::words("config"), Column::numbers("value")]);
+        let mut config = Table::new(&["config"], &["value"]);
         for (key, field) in KEYS {
             let value = &self.config[field];
             config.row([key, &value.as_str().map_or_else(|| value.to_string(), str::to_string)]);
@@ -129,8 +120,7 @@ impl Report {
         if let Some(vocab) = self.tokenizer_vocab {
             config.row(["tokenizer_vocab", &vocab.to_string()]);
         }
-        let heads = ["tensors", "parameters", "share"];
-        let mut parts = Table::new([Column::words("part")].into_iter().chain(heads.map(Column::numbers)));
+        let mut parts = Table::new(&["part"], &["tensors", "parameters", "share"]);
         let share = |n: u64| format!("{:.1} %", 100.0 * n as f64 / self.parameters as f64);
         for part in &self.parts {
             let Part { name, tensors, parameters } = part;
@@ -139,7 +129,7 @@ impl Report {
         let tensors: usize = self.parts.iter().map(|part| part.tensors).sum();
         parts.row(["total".into(), tensors.to_string(), self.parameters.to_string(), share(self.parameters)]);
         let cache = self.cache_bytes_per_token as u64;
-        let mut bytes = Table::new([Column::words("memory"), Column::numbers("bytes"), Column::numbers("")]);
+        let mut bytes = Table::new(&["memory"], &["bytes", ""]);
         for (what, n) in [
             ("inference, without KV cache", self.memory.to_decode),
             ("KV cache per token", cache),

@@ -8,33 +8,35 @@ use signal_hook::flag;
 
 use super::exit::{CliError, Exit};
 
+/// Makes `signal` set `flag`, or end the process with `code` if the flag is already set.
+pub(super) fn set_or_exit(signal: i32, code: Exit, flag: &Arc<AtomicBool>) -> std::io::Result<()> {
+    // The order matters: at the first signal, the shutdown handler must run before the flag is set.
+    flag::register_conditional_shutdown(signal, code as i32, flag.clone())?;
+    flag::register(signal, flag.clone()).map(|_| ())
+}
+
 /// Whether a signal requested a stop. Long jobs check it between steps.
 #[derive(Debug, Clone)]
-pub struct Interrupt {
+pub(super) struct Interrupt {
     exit: Arc<AtomicUsize>,
 }
 
 impl Interrupt {
     /// Installs handlers. The first SIGINT or SIGTERM sets a flag; the next one ends the process immediately with the
     /// exit code of its signal.
-    ///
-    /// # Errors
-    /// The operating system refuses the handlers.
-    pub fn install() -> Result<Interrupt, CliError> {
+    pub(super) fn install() -> Result<Interrupt, CliError> {
         let again = Arc::new(AtomicBool::new(false));
         let exit = Arc::new(AtomicUsize::new(0));
         for (signal, code) in [(SIGINT, Exit::Interrupted), (SIGTERM, Exit::Terminated)] {
-            // The order matters: at the first signal, the shutdown handler must run before the flag is set.
-            flag::register_conditional_shutdown(signal, code as i32, again.clone())
-                .and_then(|_| flag::register(signal, again.clone()))
-                .and_then(|_| flag::register_usize(signal, exit.clone(), code as usize))
+            set_or_exit(signal, code, &again)
+                .and_then(|()| flag::register_usize(signal, exit.clone(), code as usize))
                 .map_err(|error| CliError::io(Path::new("signal handler"), &error))?;
         }
         Ok(Interrupt { exit })
     }
 
     /// The exit code of the signal that arrived. `None`: no signal so far.
-    pub fn requested(&self) -> Option<Exit> {
+    pub(super) fn requested(&self) -> Option<Exit> {
         [Exit::Interrupted, Exit::Terminated]
             .into_iter()
             .find(|&code| code as usize == self.exit.load(Ordering::SeqCst))

@@ -1,18 +1,20 @@
 //! Runs the training loop with progress output, logs and checkpoints.
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
-use super::sample;
+use super::{sample, source};
 use crate::config::{Packing, RunConfig, TaskKind};
 use crate::decode::EngineOptions;
-use crate::model::checkpoint::CheckpointDir;
+use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::PackingStats;
-use crate::model::store::RunState;
+use crate::model::store::{self, Resumed, RunState};
 use crate::model::{Model, Trainer};
 use crate::report::{Progress, units};
-use crate::run::RunDir;
+use crate::run::{self, DataRecord, RunDir};
+use crate::tensor::Device;
 use crate::training::{self, DataLoader, End, Source, Training};
 
 /// A training run that is ready to start or to resume.
@@ -26,6 +28,29 @@ pub(super) struct Job {
     pub(super) state: RunState,
     /// The checkpoint that the run resumes from. `None`: a new run.
     pub(super) last_saved: Option<PathBuf>,
+}
+
+/// The run with its newest loadable checkpoint.
+pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<Job, CliError> {
+    let mut source = source::open(&config)?;
+    check_data(&run, &DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+    let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
+    let Resumed { trainer, run_state: state, eos, path, refused } =
+        store::resume(run.path(), compute, device, optim, training::schedule(&config))?;
+    source.tokenizer = source.tokenizer.with_eos_ids(&eos);
+    refused.iter().for_each(|r| eprintln!("warning: {r}"));
+    let loader = DataLoader::new(&config, &source, state.seed)?;
+    Ok(Job { config, source, loader, checkpoints, run, trainer, state, last_saved: Some(path) })
+}
+
+/// Rejects a resume with other data than the run was started with.
+fn check_data(run: &RunDir, found: &DataRecord) -> Result<(), CliError> {
+    run.check_data(found).map_err(|error| match error {
+        run::Error::Missing { .. } => CliError::from(error)
+            .hint("this file identifies the training data of the run; without it, start a new run"),
+        _ => error.into(),
+    })
 }
 
 /// Trains until the last step or a signal.
@@ -70,23 +95,18 @@ pub(super) fn run_training(
         state: job.state,
     }
     .run(&mut monitor);
-    let signal = monitor.signal();
-    let last = monitor.last_saved.clone();
-    monitor.progress.finish();
-    let resume = format!("to resume: xtrain train --resume {}", job.run.path().display());
-    match (end, signal) {
-        (Ok(End::Done), _) => Ok(()),
-        (Ok(End::Stopped), Some(exit)) => {
+    let Monitor { progress, interrupt, last_saved, .. } = monitor;
+    progress.finish();
+    match (end.map_err(CliError::from), interrupt.requested(), last_saved) {
+        (Ok(End::Stopped), Some(exit), _) => {
+            let resume = format!("to resume: xtrain train --resume {}", job.run.path().display());
             Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
         }
-        (Ok(End::Stopped), None) => Ok(()),
-        (Err(error), _) => {
-            let error = CliError::from(error);
-            Err(match last {
-                Some(path) => error.hint(format_args!("the last checkpoint is {}", path.display())),
-                None => error,
-            })
+        (Ok(End::Done | End::Stopped), ..) => Ok(()),
+        (Err(error), _, Some(path)) => {
+            Err(error.hint(format_args!("the last checkpoint is {}", path.display())))
         }
+        (Err(error), _, None) => Err(error),
     }
 }
 
@@ -109,9 +129,7 @@ fn print_packing_stats(job: &Job) {
         eprintln!("note: {} longer than train.context = {context}: {action}", units::many(long, kind));
     }
     if empty > 0 {
-        eprintln!(
-            "note: {} without target tokens in the first {context} tokens: skipped",
-            units::many(empty, kind)
-        );
+        let skipped = units::many(empty, kind);
+        eprintln!("note: {skipped} without target tokens in the first {context} tokens: skipped");
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use super::common::Common;
 use super::exit::{CliError, Exit};
 use crate::config::{Layer, RunConfig};
+use crate::model::export::ExportSource;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, store};
 use crate::run::RunDir;
@@ -12,17 +13,17 @@ use crate::training;
 
 /// A model with its tokenizer and the configuration of its run.
 #[derive(Debug)]
-pub struct Loaded {
+pub(super) struct Loaded {
     /// Path of the model.
-    pub path: PathBuf,
+    pub(super) path: PathBuf,
     /// The model.
-    pub model: Model,
+    pub(super) model: Model,
     /// The tokenizer. `None`: the model has none.
-    pub tokenizer: Option<Tokenizer>,
+    pub(super) tokenizer: Option<Tokenizer>,
     /// End-of-text ids.
-    pub eos: Vec<u32>,
+    pub(super) eos: Vec<u32>,
     /// Configuration of the run. `None`: the model is not part of a run.
-    pub config: Option<RunConfig>,
+    pub(super) config: Option<RunConfig>,
 }
 
 /// Opens a model for inference: a run (newest valid checkpoint), a checkpoint, a Hugging Face directory or a GGUF
@@ -32,7 +33,7 @@ pub struct Loaded {
 ///
 /// # Errors
 /// The device is not available, the model does not exist, or one of its files is invalid.
-pub fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
+pub(super) fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
     open_with(path, common, store::open_for_inference)
 }
 
@@ -104,11 +105,15 @@ fn run_config(path: &Path) -> Result<Option<RunConfig>, CliError> {
 }
 
 impl Loaded {
+    pub(super) fn export_source(&self) -> ExportSource<'_> {
+        ExportSource { model: &self.model, tokenizer: self.tokenizer.as_ref(), eos: &self.eos }
+    }
+
     /// The tokenizer of the model. `feature` names the part of the command that requires it.
     ///
     /// # Errors
     /// The model has no tokenizer; the error has the hint `hint`.
-    pub fn require_tokenizer(&self, feature: &str, hint: &str) -> Result<&Tokenizer, CliError> {
+    pub(super) fn require_tokenizer(&self, feature: &str, hint: &str) -> Result<&Tokenizer, CliError> {
         self.tokenizer.as_ref().ok_or_else(|| {
             let message = format!("{}: no tokenizer.json; {feature} requires one", self.path.display());
             CliError::new(Exit::Missing, message).hint(hint)

@@ -5,37 +5,30 @@ use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::common::Common;
-use super::exit::{CliError, Exit};
 use super::out::AtomicFile;
-use super::{loaded, out};
+use super::{CliError, Exit, loaded, out};
 use crate::model::{self, Eager, NoCache, Rows};
 
-/// Flags of `xtrain logits`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Writes a safetensors file with one f32 tensor `logits` of shape [tokens, vocab].
 
 Example:
   xtrain logits runs/shakespeare --tokens 82,79,77,69,79,58 --out logits.safetensors")]
-pub struct LogitsArgs {
+pub(super) struct LogitsArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// Token ids, for example 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
-    pub tokens: Vec<u32>,
+    tokens: Vec<u32>,
     /// Output file.
     #[arg(short, long, value_name = "FILE")]
-    pub out: PathBuf,
-    /// Device.
+    out: PathBuf,
     #[command(flatten)]
-    pub common: Common,
+    common: Common,
 }
 
-/// Writes the logits.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let model = loaded::open(&args.model, &args.common)?.model;
     let cfg = model.config();
     if args.tokens.len() > cfg.max_positions {
@@ -44,10 +37,8 @@ pub fn run(args: &LogitsArgs) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Usage, message));
     }
     if let Some(at) = args.tokens.iter().position(|&id| id as usize >= cfg.vocab) {
-        let message = format!(
-            "--tokens: id {} at index {at} is outside the vocabulary of {}",
-            args.tokens[at], cfg.vocab
-        );
+        let (id, size) = (args.tokens[at], cfg.vocab);
+        let message = format!("--tokens: id {id} at index {at} is outside the vocabulary of {size}");
         return Err(CliError::new(Exit::Usage, message));
     }
     let mut file = AtomicFile::create(&args.out)?;

@@ -2,50 +2,53 @@
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub mod bench;
-pub mod chat;
-pub mod common;
-pub mod completions;
-pub mod doctor;
-pub mod dry_run;
-pub mod eval;
-pub mod export;
-pub mod generate;
-pub mod generation_args;
-pub mod import;
-pub mod init;
-pub mod inspect;
-pub mod interrupt;
-pub mod job;
-pub mod loaded;
-pub mod logits;
-pub mod monitor;
-pub mod out;
-pub mod plot;
-pub mod prepare;
-pub mod prompts;
-pub mod quickstart;
-pub mod rollout;
-pub mod sample;
-pub mod source;
-pub mod template;
-pub mod tokenize;
-pub mod tokenizer;
-pub mod train;
-pub mod verify;
-
+mod bench;
+mod chat;
+mod common;
+mod completions;
+mod doctor;
+mod dry_run;
+mod eval;
 mod exit;
 mod exit_codes;
+mod export;
+mod generate;
+mod generation_args;
+mod grpo;
+mod grpo_monitor;
+mod import;
+mod init;
+mod inspect;
+mod interrupt;
+mod job;
+mod loaded;
+mod logits;
+mod monitor;
+mod out;
+mod plot;
+mod prepare;
+mod prompts;
+mod quickstart;
+mod replay;
+mod rollout;
+mod sample;
+mod source;
+mod template;
 mod timed;
-mod version;
+mod tokenize;
+mod tokenizer;
+mod train;
+mod verify;
 
+use crate::build_info::COMMIT;
 use crate::model::third_party;
-
-pub use exit::{CliError, Exit};
+use crate::tensor::Simd;
+use exit::{CliError, Exit};
 
 /// Train and run small transformer language models with bit-exact numerics.
 ///
@@ -54,34 +57,27 @@ pub use exit::{CliError, Exit};
 /// model.
 #[derive(Debug, Parser)]
 #[command(name = "xtrain", arg_required_else_help = true, after_help = exit::EXIT_HELP)]
-pub struct Cli {
-    /// The command.
+struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    command: Command,
     /// Enables a planted fault, to test that the gates detect it. Not part of release builds.
     #[cfg(feature = "faults")]
     #[arg(long, hide = true, global = true)]
-    pub fault: Option<crate::tensor::faults::Fault>,
+    fault: Option<crate::tensor::faults::Fault>,
 }
 
 impl Cli {
-    #[cfg(feature = "faults")]
     fn run(&self) -> Result<(), CliError> {
-        match self.fault {
-            Some(fault) => crate::tensor::faults::with(fault, || run(&self.command)),
-            None => run(&self.command),
+        #[cfg(feature = "faults")]
+        if let Some(fault) = self.fault {
+            return crate::tensor::faults::with(fault, || run(&self.command));
         }
-    }
-
-    #[cfg(not(feature = "faults"))]
-    fn run(&self) -> Result<(), CliError> {
         run(&self.command)
     }
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+enum Command {
     /// Train, evaluate and verify a small model on generated data.
     Quickstart(quickstart::QuickstartArgs),
     /// Tokenize text or JSONL files into a packed token file.
@@ -93,6 +89,8 @@ pub enum Command {
     Tokenizer(tokenizer::TokenizerCommand),
     /// Train or fine-tune a model; interrupted runs resume bit-identically.
     Train(train::TrainArgs),
+    /// Train a model with rewards (GRPO); the sampler's log-probabilities are the trainer's.
+    Grpo(grpo::GrpoArgs),
     /// Evaluate a model on a file: loss, perplexity, bits per byte, accuracy.
     Eval(eval::EvalArgs),
     /// Continue a prompt.
@@ -101,6 +99,8 @@ pub enum Command {
     Chat(chat::ChatArgs),
     /// Generate completions for all prompts of a JSONL file.
     Rollout(rollout::RolloutArgs),
+    /// Regenerate logged completions and compare them bit for bit.
+    Replay(replay::ReplayArgs),
     /// Verify that inference is bitwise equal to the training forward pass.
     Verify(verify::VerifyArgs),
     /// Run benchmarks.
@@ -133,23 +133,16 @@ pub fn main() -> ExitCode {
         let text = owned.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
         let location = panic.location();
         let at = location.map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
-        let error = CliError::new(Exit::Bug, format_args!("bug in xtrain: {text}{at}"));
-        eprintln!(
-            "{}",
-            error.hint("please report it with the command line and the output of xtrain --version")
-        );
+        let hint = "please report it with the command line and the output of xtrain --version";
+        eprintln!("{}", CliError::new(Exit::Bug, format_args!("bug in xtrain: {text}{at}")).hint(hint));
     }));
     guarded(|| {
         let result = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
-        result.map_or_else(
-            |error| {
-                if error.exit() != Exit::Ok {
-                    eprintln!("{error}");
-                }
-                error.exit()
-            },
-            |()| Exit::Ok,
-        )
+        let Err(error) = result else { return Exit::Ok };
+        if error.exit() != Exit::Ok {
+            eprintln!("{error}");
+        }
+        error.exit()
     })
     .into()
 }
@@ -161,10 +154,9 @@ fn guarded(work: impl FnOnce() -> Exit) -> Exit {
 
 /// Parses the command line. `None`: it requested help or the version, which were printed.
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliError> {
-    let parsed = command().try_get_matches_from(args).and_then(|matches| {
-        let cli = Cli::from_arg_matches(&matches)?;
-        Ok((cli, matches))
-    });
+    let parsed = command()
+        .try_get_matches_from(args)
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     match parsed {
         Ok((cli, matches)) => common::check_page_size(&matches).map(|()| Some(cli)),
         Err(error) => match error.kind() {
@@ -180,15 +172,19 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliErr
     }
 }
 
+/// Version, commit, and the devices of this build with the SIMD instruction set in use.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!("{} (commit {COMMIT}; devices: cpu [{}])", env!("CARGO_PKG_VERSION"), Simd::detect())
+});
+
 /// The command tree, with the version of this build.
 pub(crate) fn command() -> clap::Command {
-    Cli::command().version(version::version())
+    Cli::command().version(VERSION.as_str())
 }
 
 /// Converts an error message of clap to one line and a hint.
 fn usage(text: &str) -> CliError {
-    let mut parts = text.split("\n\n");
-    let message = parts.next().unwrap_or_default();
+    let message = text.split("\n\n").next().unwrap_or_default();
     let error = CliError::new(Exit::Usage, message.trim().trim_start_matches("error: "));
     let part = |start: &str| text.split("\n\n").map(str::trim).find_map(|part| part.strip_prefix(start));
     match (part("tip: "), part("Usage: ")) {
@@ -205,10 +201,12 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Train(args) => train::run(args),
+        Command::Grpo(args) => grpo::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Rollout(args) => rollout::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Export(args) => export::run(args),

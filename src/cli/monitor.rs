@@ -4,31 +4,30 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::interrupt::Interrupt;
 use crate::evaluate::Evaluation;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::{Model, StepReport};
-use crate::report::units;
-use crate::report::{Progress, printable};
+use crate::report::{Progress, printable, units};
 use crate::run::JsonLines;
 use crate::training::{Error, Observer, Phase};
 
 /// Generates the text samples after a step.
-pub type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
+pub(super) type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
 
 /// Shows progress, writes `timings.jsonl` and checks for signals.
-pub struct Monitor<'a> {
+pub(super) struct Monitor<'a> {
     /// The progress bar.
-    pub progress: Progress,
+    pub(super) progress: Progress,
     /// `timings.jsonl`.
-    pub timings: JsonLines,
+    pub(super) timings: JsonLines,
     /// SIGINT and SIGTERM.
-    pub interrupt: Interrupt,
+    pub(super) interrupt: Interrupt,
     /// Generates the text samples.
-    pub sampler: SampleFn<'a>,
+    pub(super) sampler: SampleFn<'a>,
     /// The newest checkpoint.
-    pub last_saved: Option<PathBuf>,
+    pub(super) last_saved: Option<PathBuf>,
     phase: Option<Phase>,
     clock: Instant,
     timing: Timing,
@@ -53,52 +52,42 @@ struct Timing {
 
 impl<'a> Monitor<'a> {
     /// A monitor of a run that has trained on `tokens` target tokens so far.
-    pub fn new(
+    pub(super) fn new(
         progress: Progress,
         timings: JsonLines,
         interrupt: Interrupt,
         sampler: SampleFn<'a>,
         tokens: u64,
     ) -> Monitor<'a> {
-        let (start, first_tokens, last_saved) = (Instant::now(), tokens, None);
+        let (clock, timing) = (Instant::now(), Timing::default());
+        let (start, first_tokens, last_saved, phase) = (clock, tokens, None, None);
         Monitor {
             progress,
             timings,
             interrupt,
             sampler,
             last_saved,
-            phase: None,
-            clock: start,
-            timing: Timing::default(),
+            phase,
+            clock,
+            timing,
             tokens,
             start,
             first_tokens,
         }
     }
+}
 
-    /// Adds the time of the phase that just ended to the current line of timings.
-    fn record_phase_time(&mut self) {
+impl Observer for Monitor<'_> {
+    fn enter(&mut self, phase: Phase) -> Result<(), Error> {
         let seconds = self.clock.elapsed().as_secs_f64();
         self.clock = Instant::now();
-        match self.phase {
+        match self.phase.replace(phase) {
             Some(Phase::Step) => self.timing.step_time = seconds,
             Some(Phase::Evaluate) => self.timing.eval_time = Some(seconds),
             Some(Phase::Sample) => self.timing.sample_time = Some(seconds),
             Some(Phase::Save) => self.timing.save_time = Some(seconds),
             Some(Phase::Log | Phase::End) | None => {}
         }
-    }
-
-    /// The exit code of the signal that stopped the run. `None`: no signal arrived.
-    pub fn signal(&self) -> Option<Exit> {
-        self.interrupt.requested()
-    }
-}
-
-impl Observer for Monitor<'_> {
-    fn enter(&mut self, phase: Phase) -> Result<(), Error> {
-        self.record_phase_time();
-        self.phase = Some(phase);
         if !matches!(phase, Phase::Step | Phase::End) {
             return Ok(());
         }
@@ -112,17 +101,15 @@ impl Observer for Monitor<'_> {
         self.timing.step = step;
         self.timing.tokens_per_second = (report.target_tokens - self.tokens) as f64 / self.timing.step_time;
         self.tokens = report.target_tokens;
-        let (tokens, seconds) =
-            (report.target_tokens - self.first_tokens, self.start.elapsed().as_secs_f64());
-        let rate = units::rate(tokens as f64 / seconds, "tok");
+        let tokens = report.target_tokens - self.first_tokens;
+        let rate = units::rate(tokens as f64 / self.start.elapsed().as_secs_f64(), "tok");
         self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));
         if let Some(val) = val {
+            let (loss, val_loss) = (report.loss, val.loss);
+            let (perplexity, bits) = (val.perplexity(), val.bits_per_byte());
             self.progress.line(&format!(
-                "step {step}: loss {:.4}, validation loss {:.4}, perplexity {:.2}, {:.3} bits per byte",
-                report.loss,
-                val.loss,
-                val.perplexity(),
-                val.bits_per_byte()
+                "step {step}: loss {loss:.4}, validation loss {val_loss:.4}, perplexity {perplexity:.2}, {bits:.3} \
+                 bits per byte"
             ));
         }
         Ok(())

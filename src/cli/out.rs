@@ -5,26 +5,24 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::exit::CliError;
+use super::exit::{CliError, Exit};
 
 /// Writes text to standard output and flushes it.
 ///
 /// # Errors
 /// Writing failed. If the reader closed the pipe (`xtrain ... | head`), the error ends the command with exit code 0
 /// and no message.
-pub fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
+pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => CliError::broken_pipe(),
+        // The reader closed the pipe: the command ends silently with success.
+        ErrorKind::BrokenPipe => CliError::new(Exit::Ok, ""),
         _ => CliError::io(Path::new("standard output"), &error),
     })
 }
 
 /// Writes `value` to standard output as JSON on one line.
-///
-/// # Errors
-/// As [`print()`].
-pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+pub(super) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value).expect("a struct of numbers and strings is JSON");
     print(text + "\n")
 }
@@ -32,7 +30,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 /// A file that appears under its name only when it is complete: it is written to a temporary file next to it, which
 /// is renamed at the end. A pipe or a device such as `/dev/null` is written directly.
 #[derive(Debug)]
-pub struct AtomicFile {
+pub(super) struct AtomicFile {
     path: PathBuf,
     /// The temporary file. `None`: `path` is written directly.
     temporary: Option<PathBuf>,
@@ -44,7 +42,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// It cannot be created in the directory of `path`.
-    pub fn create(path: &Path) -> Result<AtomicFile, CliError> {
+    pub(super) fn create(path: &Path) -> Result<AtomicFile, CliError> {
         let io = |error| CliError::io(path, &error);
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         if target.exists() && !target.is_file() {
@@ -59,10 +57,7 @@ impl AtomicFile {
     }
 
     /// Appends `bytes`.
-    ///
-    /// # Errors
-    /// Writing failed.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         self.file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
     }
 
@@ -70,7 +65,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// Writing or renaming failed; an existing file is unchanged.
-    pub fn finish(mut self) -> Result<(), CliError> {
+    pub(super) fn finish(mut self) -> Result<(), CliError> {
         let result = match &self.temporary {
             None => self.file.flush(),
             Some(temporary) => self

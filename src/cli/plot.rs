@@ -4,50 +4,43 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::exit::{CliError, Exit};
-use super::out;
+use super::{CliError, Exit, out};
 use crate::config::nearest;
-use crate::report::{Chart, Glyphs, Scale, Series, Stroke, TextSize, svg, text_plot};
+use crate::report::{Chart, Glyphs, Scale, Series, Stroke, svg, text_plot};
 use crate::run::{Metrics, RunDir};
 
-/// Flags of `xtrain plot`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
   xtrain plot runs/shakespeare
   xtrain plot shakespeare --keys grad_norm --log-y --out grad_norm.svg")]
-pub struct PlotArgs {
+pub(super) struct PlotArgs {
     /// Run: its directory, or its name under runs/.
-    pub run: PathBuf,
+    run: PathBuf,
     /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub keys: Vec<String>,
+    keys: Vec<String>,
     /// SVG output file [default: loss.svg in the run directory].
     #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
+    out: Option<PathBuf>,
     /// Logarithmic x axis.
     #[arg(long)]
-    pub log_x: bool,
+    log_x: bool,
     /// Logarithmic y axis.
     #[arg(long)]
-    pub log_y: bool,
+    log_y: bool,
     /// Plot in the terminal with ASCII characters only [default: unless the locale is UTF-8].
     #[arg(long)]
-    pub ascii: bool,
+    ascii: bool,
     /// Width of the terminal plot, in columns.
     #[arg(long, value_name = "N", default_value_t = 72, value_parser = clap::value_parser!(u16).range(10..=1000))]
-    pub width: u16,
+    width: u16,
     /// Height of the terminal plot, in lines.
     #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u16).range(4..=500))]
-    pub height: u16,
+    height: u16,
 }
 
-/// Writes the SVG file and prints the terminal plot.
-///
-/// # Errors
-/// The run or its log does not exist; the log has an invalid line; a key does not exist; the SVG file cannot be
-/// written.
-pub fn run(args: &PlotArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
     let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };
     let chart = Chart {
@@ -59,34 +52,30 @@ pub fn run(args: &PlotArgs) -> Result<(), CliError> {
     };
     let path = args.out.clone().unwrap_or_else(|| run.path().join("loss.svg"));
     fs::write(&path, svg(&chart)).map_err(|error| CliError::io(&path, &error))?;
-    let size = TextSize { columns: args.width.into(), rows: args.height.into() };
     let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
-    out::print(format!("{}\nwrote {}\n", text_plot(&chart, size, glyphs), path.display()))
+    let plot = text_plot(&chart, args.width.into(), args.height.into(), glyphs);
+    out::print(format!("{plot}\nwrote {}\n", path.display()))
 }
 
 /// The requested curves, by default the losses.
 fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
-    let losses = ["loss", "val_loss"].map(str::to_string);
-    let requested: Vec<&String> = match keys {
-        [] => losses.iter().filter(|key| metrics.curve(key).is_some()).collect(),
-        keys => keys.iter().collect(),
+    let requested: Vec<&str> = match keys {
+        [] => ["loss", "val_loss"].into_iter().filter(|key| metrics.curve(key).is_some()).collect(),
+        keys => keys.iter().map(String::as_str).collect(),
     };
     let all = || metrics.keys().collect::<Vec<_>>().join(", ");
     if requested.is_empty() {
         return Err(CliError::new(Exit::Data, "metrics.jsonl has neither `loss` nor `val_loss`")
             .hint(format_args!("--keys accepts: {}", all())));
     }
-    let curve = |key: &String| {
+    let curve = |key: &str| {
         let points = metrics.curve(key).ok_or_else(|| {
             let near = nearest(key, metrics.keys()).unwrap_or("none");
-            CliError::new(
-                Exit::Usage,
-                format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?"),
-            )
-            .hint(format_args!("available keys: {}", all()))
+            let message = format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?");
+            CliError::new(Exit::Usage, message).hint(format_args!("available keys: {}", all()))
         })?;
         let stroke = if key.starts_with("val_") { Stroke::Marks } else { Stroke::Line };
-        Ok(Series { name: key.clone(), points: points.to_vec(), stroke })
+        Ok(Series { name: key.to_string(), points: points.to_vec(), stroke })
     };
     requested.into_iter().map(curve).collect()
 }

@@ -3,12 +3,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::exit::{CliError, Exit};
-use super::{out, source};
+use super::{CliError, Exit, out, source};
 use crate::model::data;
 use crate::report::{Progress, units};
 
-/// Flags of `xtrain prepare`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 A .jsonl file has one object per line, with `text`, with `prompt` and `completion`, or with `messages`, which are \
@@ -19,32 +17,27 @@ Examples:
   xtrain prepare book.txt --out book.tok
   xtrain prepare a.jsonl b.jsonl --tokenizer tokenizer.json --out corpus.tok
   xtrain prepare chat.jsonl --tokenizer Qwen3-0.6B --out chat.tok")]
-pub struct PrepareArgs {
+pub(super) struct PrepareArgs {
     /// Text or JSONL files, in this order.
     #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
     /// Output file; its name must end in .tok.
     #[arg(short, long, value_name = "FILE")]
-    pub out: PathBuf,
+    out: PathBuf,
     /// bytes, or the path of a tokenizer.json or of a model.
     #[arg(long, value_name = "TOKENIZER", default_value = "bytes")]
-    pub tokenizer: String,
+    tokenizer: String,
 }
 
-/// Packs the files.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &PrepareArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
     if args.out.extension().is_none_or(|extension| extension != "tok") {
         let message = format!("--out: expected a name ending in .tok, found {}", args.out.display());
         return Err(CliError::new(Exit::Usage, message)
             .hint("xtrain train recognizes packed token files by this extension"));
     }
     let tokenizer = source::tokenizer(&args.tokenizer)?;
-    let bytes =
-        args.files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len());
-    let mut bar = Progress::new("prepare", "B", bytes.sum(), 0);
+    let bytes = args.files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
+    let mut bar = Progress::new("prepare", "B", bytes, 0);
     let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |at| bar.at(at.bytes, ""))?;
     bar.finish();
     out::print(format!(

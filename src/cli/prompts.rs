@@ -12,13 +12,13 @@ use crate::model::tokenizer::Tokenizer;
 
 /// A prompt of a JSONL file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prompt {
+pub(super) struct Prompt {
     /// Its location for error messages, for example ``prompts.jsonl:3: `prompt_ids` ``.
-    pub place: String,
+    pub(super) place: String,
     /// Its text. `None`: the line has ids only.
-    pub text: Option<String>,
+    pub(super) text: Option<String>,
     /// Its tokens.
-    pub ids: Vec<u32>,
+    pub(super) ids: Vec<u32>,
 }
 
 /// Reads the prompts of the JSONL file `path` (`-`: standard input). `prompt_ids` are used as they are; otherwise
@@ -26,7 +26,7 @@ pub struct Prompt {
 ///
 /// # Errors
 /// The file cannot be read or has no prompts; a line has neither field; a line has text but there is no tokenizer.
-pub fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, CliError> {
+pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, CliError> {
     let stdin = path == Path::new("-");
     let name = if stdin { "standard input".to_string() } else { path.display().to_string() };
     let io = |error: io::Error| match error.kind() {
@@ -63,21 +63,21 @@ fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Pro
         Some(Value::String(text)) => Some(text.clone()),
         Some(_) => return Err(refuse("`prompt`: expected a string")),
     };
-    let ids = match (object.get("prompt_ids"), &text) {
+    let (field, ids) = match (object.get("prompt_ids"), &text) {
         (Some(Value::Array(ids)), _) => {
             let id = |(at, id): (usize, &Value)| {
                 let whole = id.as_u64().and_then(|id| u32::try_from(id).ok());
                 whole.ok_or_else(|| refuse(&format!("`prompt_ids[{at}]`: expected a token id, found {id}")))
             };
-            ids.iter().enumerate().map(id).collect::<Result<Vec<u32>, _>>()?
+            ("prompt_ids", ids.iter().enumerate().map(id).collect::<Result<Vec<u32>, _>>()?)
         }
-        (None | Some(Value::Null), Some(text)) => tokenizer
-            .ok_or_else(|| refuse("`prompt` requires a tokenizer; the model has no tokenizer.json"))?
-            .encode(text)?,
+        (None | Some(Value::Null), Some(text)) => {
+            let missing = || refuse("`prompt` requires a tokenizer; the model has no tokenizer.json");
+            ("prompt", tokenizer.ok_or_else(missing)?.encode(text)?)
+        }
         (None | Some(Value::Null), None) => return Err(refuse("expected `prompt` or `prompt_ids`")),
         (Some(_), _) => return Err(refuse("`prompt_ids`: expected a list")),
     };
-    let field = if object.get("prompt_ids").is_some_and(Value::is_array) { "prompt_ids" } else { "prompt" };
     Ok(Prompt { place: format!("{place}: `{field}`"), text, ids })
 }
 
@@ -86,7 +86,7 @@ impl Prompt {
     ///
     /// # Errors
     /// It cannot. The error names file, line and field.
-    pub fn checked(&self, request: Request, cfg: &Config) -> Result<Request, CliError> {
+    pub(super) fn checked(&self, request: Request, cfg: &Config) -> Result<Request, CliError> {
         match request.check(cfg) {
             Ok(()) => Ok(request),
             Err(error) => Err(CliError::of_request(Exit::Data, &self.place, &error)),

@@ -4,23 +4,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use toml::Value;
 
 use super::common::{CacheFlags, Common, Seed};
-use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
-use super::{out, source, train, verify};
+use super::{CliError, out, source, train, verify};
 use crate::config::{Layer, RunConfig};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::data::{Role, TokenWriter};
+use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
 use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
-use crate::run::RunDir;
+use crate::run::{DataRecord, RunDir};
 use crate::training::{self, DataLoader};
 
 /// The configuration, unless `--set` changes it.
@@ -35,7 +33,6 @@ const TOKENS: u64 = 2_000_000;
 /// File name of the corpus in the run directory.
 const CORPUS: &str = "corpus.tok";
 
-/// Flags of `xtrain quickstart`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Generates a corpus of sums and short sentences, trains on it, evaluates the model on held-out sums, generates eight \
@@ -45,29 +42,22 @@ the training forward pass.
 Examples:
   xtrain quickstart
   xtrain quickstart --seed 1 --threads 1")]
-pub struct QuickstartArgs {
+pub(super) struct QuickstartArgs {
     /// Directory of the new run.
     #[arg(long, value_name = "DIR", default_value = "runs/quickstart")]
-    pub run: PathBuf,
+    run: PathBuf,
     /// Override one configuration key, for example train.steps=500; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// The seed.
+    set: Vec<String>,
     #[command(flatten)]
-    pub seed: Seed,
-    /// Device.
+    seed: Seed,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
-/// Trains, evaluates, generates and verifies.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let start = Instant::now();
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
@@ -78,7 +68,7 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     write_corpus(&args.run.join(CORPUS), &tokenizer, config.train.seed)?;
     let source = source::open(&config)?;
-    run.write_data(&source::record(&config, &source)?)?;
+    run.write_data(&DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
     let state = RunState { seed: config.train.seed, best: None };
     let loader = DataLoader::new(&config, &source, config.train.seed)?;
     let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
@@ -86,9 +76,9 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
     out::print(evaluate_sums(model, tokenizer, args.cache.engine())?)?;
-    let group = generate_group(model, tokenizer, job.config.train.seed, args.cache.engine())?;
-    out::print(group.text)?;
-    let verdicts = verify::check(model, &group.requests, &verify::requested(&args.common, &args.cache))?;
+    let (requests, text) = generate_group(model, tokenizer, job.config.train.seed, args.cache.engine())?;
+    out::print(text)?;
+    let verdicts = verify::check(model, &requests, &verify::requested(&args.common, &args.cache))?;
     out::print(format!("\n{}", verify::table(&verdicts)))?;
     let path = job.run.path().display();
     out::print(format!(
@@ -102,9 +92,11 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
 }
 
 fn config(args: &QuickstartArgs) -> Result<RunConfig, CliError> {
-    let mut layers = vec![Layer::BuiltIn { name: "quickstart", text: CONFIG }];
-    let file = Value::String(args.run.join(CORPUS).to_string_lossy().into_owned());
-    layers.push(Layer::Flag { flag: "--run", key: "data.files", value: Value::Array(vec![file]) });
+    let corpus = args.run.join(CORPUS);
+    let mut layers = vec![
+        Layer::BuiltIn { name: "quickstart", text: CONFIG },
+        Layer::string("--run", "data.files", corpus.to_string_lossy()),
+    ];
     layers.extend(args.set.iter().cloned().map(Layer::Set));
     layers.extend(train::flag_layers(args.seed.seed, args.common.dtype));
     Ok(RunConfig::load(&layers)?)
@@ -149,19 +141,13 @@ fn evaluate_sums(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) ->
     Ok(format!("\nHeld-out sums: {correct} of {} correct ({accuracy:.1} %)\n{examples}", prompts.len()))
 }
 
-/// Eight completions of one prompt, with their requests.
-struct Group {
-    requests: Vec<Request>,
-    text: String,
-}
-
-/// Generates eight completions of one prompt in one batch.
+/// Generates eight completions of one prompt in one batch. Returns their requests and their text.
 fn generate_group(
     model: &Model,
     tokenizer: &Tokenizer,
     seed: u64,
     engine: EngineOptions,
-) -> Result<Group, CliError> {
+) -> Result<(Vec<Request>, String), CliError> {
     let prompt = "The ";
     let ids = tokenizer.encode(prompt)?;
     let request = |id| {
@@ -175,5 +161,5 @@ fn generate_group(
     for completion in completions {
         text += &format!("  {prompt}{}\n", printable(&completion.text(tokenizer)));
     }
-    Ok(Group { requests, text })
+    Ok((requests, text))
 }

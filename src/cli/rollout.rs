@@ -1,23 +1,23 @@
 //! `xtrain rollout`: batched completions of many prompts.
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use serde::Serialize;
 
-use super::exit::CliError;
+use super::common::number;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
 use super::loaded::Loaded;
-use super::out;
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt};
+use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
+use crate::rollout_file::RolloutLine;
 
-/// Flags of `xtrain rollout`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
 Input: one JSON object per line, {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. Output: one JSON object \
@@ -34,61 +34,33 @@ generates the same completions.
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
   echo '{{\"prompt\": \"12+34=\"}}' | xtrain rollout runs/quickstart -n 4 --max-new 8"))]
-pub struct RolloutArgs {
+pub(super) struct RolloutArgs {
     /// JSONL file with one prompt per line; - is standard input.
     #[arg(long, value_name = "FILE", default_value = "-")]
-    pub prompts: PathBuf,
+    prompts: PathBuf,
     /// JSONL file for the completions; - is standard output.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
-    pub out: PathBuf,
+    out: PathBuf,
     /// Number of completions per prompt.
     #[arg(short = 'n', long = "num-generations", value_name = "G", default_value = "1", value_parser = group_size)]
-    pub n: NonZeroUsize,
+    n: NonZeroUsize,
     /// Maximum number of sequences that run concurrently.
     #[arg(long, alias = "batch", value_name = "N", default_value = "64")]
-    pub max_batch_size: NonZeroUsize,
+    pub(super) max_batch_size: NonZeroUsize,
     /// GPU: decode steps between two synchronizations with the host. The completions do not depend on it.
     #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
-    pub sync_every: NonZeroUsize,
-    /// Model, length and sampling.
+    pub(super) sync_every: NonZeroUsize,
     #[command(flatten)]
-    pub generation: GenerationArgs,
+    generation: GenerationArgs,
 }
 
-/// A completion as a line of JSON, with everything that is needed to reproduce it.
-#[derive(Serialize)]
-struct Line<'a> {
-    prompt_id: usize,
-    group: usize,
-    sample: usize,
-    sample_id: u64,
-    seed: u64,
-    prompt: Option<&'a str>,
-    completion: Option<String>,
-    prompt_ids: &'a [u32],
-    completion_ids: &'a [u32],
-    logprobs: &'a [f32],
-    finish_reason: String,
-    truncated: bool,
-    temperature: f32,
-    top_p: f32,
-    top_k: usize,
-    min_p: f32,
-}
-
-/// Completes the prompts.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &RolloutArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let loaded = args.generation.open()?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let requests = requests(args, &loaded, &prompts)?;
+    let path = (args.out != Path::new("-")).then_some(&args.out);
     let mut writer = CompletionWriter {
-        target: match args.out == Path::new("-") {
-            true => Target::Stdout,
-            false => Target::File(AtomicFile::create(&args.out)?),
-        },
+        file: path.map(|path| AtomicFile::create(path)).transpose()?,
         format: &|done| json_line(args, &loaded, &prompts[done.index / args.n], done),
         out_of_order: BTreeMap::new(),
         written: 0,
@@ -97,12 +69,10 @@ pub fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let total = requests.len() * args.n.get();
     let result = complete(args, &loaded, requests, &interrupt, &mut writer);
     let kept = writer.finish()?;
-    result.map_err(|error| match kept {
-        0 => error,
-        _ if args.out == Path::new("-") => {
-            error.hint(format_args!("{kept} of {total} completions were printed"))
-        }
-        _ => error.hint(format_args!("{kept} of {total} completions are in {}", args.out.display())),
+    result.map_err(|error| match path {
+        _ if kept == 0 => error,
+        Some(path) => error.hint(format_args!("{kept} of {total} completions are in {}", path.display())),
+        None => error.hint(format_args!("{kept} of {total} completions were printed")),
     })
 }
 
@@ -118,10 +88,9 @@ fn complete(
     let total = requests.len() * g;
     let longest = requests.iter().map(|r| r.required_len(cfg)).max();
     let options = args.generation.engine(longest, args.max_batch_size.get().min(total));
-    let mut engine = Engine::new(
-        &loaded.model,
-        EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync: args.sync_every.get(), ..options },
-    )?;
+    let steps_per_sync = args.sync_every.get();
+    let options = EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync, ..options };
+    let mut engine = Engine::new(&loaded.model, options)?;
     for request in requests {
         engine.submit_group(request, g)?;
     }
@@ -129,10 +98,8 @@ fn complete(
     let (clock, mut tokens, mut done) = (Instant::now(), 0, 0);
     while !engine.is_idle() {
         if let Some(exit) = interrupt.requested() {
-            return Err(CliError::new(
-                exit,
-                format_args!("stopped by a signal after {done} of {total} completions"),
-            ));
+            let message = format_args!("stopped by a signal after {done} of {total} completions");
+            return Err(CliError::new(exit, message));
         }
         tokens += engine.step()?.events.len();
         for completion in engine.take_finished() {
@@ -142,9 +109,8 @@ fn complete(
         let rate = tokens as f64 / clock.elapsed().as_secs_f64();
         progress.at(done, &units::rate(rate, "tok"));
     }
-    let counters = engine.counters();
-    if counters.prefix_cache_hits > 0 {
-        let (cached, computed) = (counters.prefix_cache_hits, counters.prefill_rows);
+    let (cached, computed) = (engine.counters().prefix_cache_hits, engine.counters().prefill_rows);
+    if cached > 0 {
         progress.line(&format!("prefix cache: {cached} prompt tokens reused, {computed} computed"));
     }
     progress.finish();
@@ -160,15 +126,10 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<V
     prompts.iter().enumerate().map(request).collect()
 }
 
-/// The destination of the completions.
-enum Target {
-    Stdout,
-    File(AtomicFile),
-}
-
 /// Writes completions in the order of the prompts.
 struct CompletionWriter<'a> {
-    target: Target,
+    /// The file. `None`: standard output.
+    file: Option<AtomicFile>,
     /// Formats a completion as a line.
     format: &'a dyn Fn(&Completion) -> Vec<u8>,
     /// Completions that wait for an earlier one.
@@ -188,9 +149,9 @@ impl CompletionWriter<'_> {
 
     fn write(&mut self, done: &Completion) -> Result<(), CliError> {
         let line = (self.format)(done);
-        match &mut self.target {
-            Target::Stdout => out::print(line)?,
-            Target::File(file) => file.write(&line)?,
+        match &mut self.file {
+            Some(file) => file.write(&line)?,
+            None => out::print(line)?,
         }
         self.written += 1;
         Ok(())
@@ -202,9 +163,8 @@ impl CompletionWriter<'_> {
         for done in std::mem::take(&mut self.out_of_order).into_values() {
             self.write(&done)?;
         }
-        match self.target {
-            Target::File(file) if self.written > 0 => file.finish()?,
-            Target::File(_) | Target::Stdout => (),
+        if let Some(file) = self.file.filter(|_| self.written > 0) {
+            file.finish()?;
         }
         Ok(self.written)
     }
@@ -213,30 +173,38 @@ impl CompletionWriter<'_> {
 fn json_line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Completion) -> Vec<u8> {
     let (tokenizer, g) = (loaded.tokenizer.as_ref(), args.n.get());
     let decoded = tokenizer.filter(|_| prompt.text.is_none()).map(|t| t.decode(&prompt.ids));
-    let line = Line {
-        prompt_id: done.index / g,
+    let sampling = &args.generation.sampling;
+    RolloutLine {
+        step: None,
+        prompt_id: (done.index / g) as u64,
         group: done.index / g,
         sample: done.index % g,
         sample_id: done.id,
         seed: args.generation.seed,
-        prompt: prompt.text.as_deref().or(decoded.as_deref()),
-        completion: tokenizer.map(|t| done.text(t)),
-        prompt_ids: &prompt.ids,
-        completion_ids: &done.tokens,
-        logprobs: &done.logprobs,
-        finish_reason: done.finish_reason.to_string(),
+        policy: None,
+        prompt: prompt.text.as_deref().or(decoded.as_deref()).map(Cow::Borrowed),
+        completion: tokenizer.map(|t| Cow::Owned(done.text(t))),
+        prompt_ids: Cow::Borrowed(&prompt.ids),
+        completion_ids: Cow::Borrowed(&done.tokens),
+        logprobs: Some(Cow::Borrowed(&done.logprobs)),
+        processed_logprobs: Cow::Borrowed(&done.processed_logprobs),
+        mask: None,
+        reward: None,
+        rewards: None,
+        advantage: None,
+        trained: None,
+        finish_reason: Cow::Owned(done.finish_reason.to_string()),
         truncated: matches!(done.finish_reason, FinishReason::Length | FinishReason::Context),
-        temperature: args.generation.sampling.temperature,
-        top_p: args.generation.sampling.top_p,
-        top_k: args.generation.sampling.top_k,
-        min_p: args.generation.sampling.min_p,
-    };
-    let mut bytes = serde_json::to_vec(&line).expect("a struct of numbers and strings is JSON");
-    bytes.push(b'\n');
-    bytes
+        max_new: Some(args.generation.max_new),
+        ignore_eos: args.generation.ignore_eos,
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: sampling.top_k,
+        min_p: sampling.min_p,
+    }
+    .to_json()
 }
 
 fn group_size(text: &str) -> Result<NonZeroUsize, String> {
-    let g = text.parse().ok().filter(|g: &NonZeroUsize| g.get() <= 65_536);
-    g.ok_or_else(|| "expected a number from 1 to 65536".to_string())
+    number(text, |g: &NonZeroUsize| g.get() <= 65_536, "expected a number from 1 to 65536")
 }

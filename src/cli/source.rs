@@ -3,17 +3,13 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit};
 use crate::config::{RunConfig, TaskKind};
-use crate::model::data::{Content, Split, Tokens};
+use crate::model::data::{Content, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
-use crate::run::DataRecord;
 use crate::training::Source;
 
 /// The tokenizer that `data.tokenizer` names.
-///
-/// # Errors
-/// The file does not exist or is not a tokenizer.
-pub fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
+pub(super) fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
     if name == "bytes" {
         return Ok(Tokenizer::byte());
     }
@@ -29,7 +25,7 @@ pub fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
 ///
 /// # Errors
 /// No files are configured; a file is missing or invalid; the validation split is too small.
-pub fn open(config: &RunConfig) -> Result<Source, CliError> {
+pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
     let data = &config.data;
     if data.files.is_empty() {
         return Err(CliError::new(Exit::Usage, "no training data: data.files is empty")
@@ -46,17 +42,12 @@ pub fn open(config: &RunConfig) -> Result<Source, CliError> {
         packed.verify()?;
     }
     let source = Source::new(config, tokens, tokenizer)?;
-    check_validation(config, &source.split)?;
-    Ok(source)
-}
-
-/// Rejects a validation split without any prediction.
-fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
-    let (fraction, held_out) = (config.data.val_fraction, split.validation.end - split.validation.start);
+    let (fraction, validation) = (data.val_fraction, &source.split.validation);
+    let (held_out, total) = (validation.end - validation.start, validation.end);
     if fraction == 0.0 || held_out >= 2 {
-        return Ok(());
+        return Ok(source);
     }
-    let total = split.validation.end;
+    // The validation split has no prediction.
     let message = format!(
         "`data.val_fraction` = {fraction} holds out {held_out} of {total} tokens, expected at least 2"
     );
@@ -64,37 +55,27 @@ fn check_validation(config: &RunConfig, split: &Split) -> Result<(), CliError> {
         .hint("increase it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
 }
 
-/// The digests of the training data.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
-    Ok(DataRecord::of(config, &source.tokens, &source.tokenizer)?)
-}
-
 /// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file.
 ///
 /// # Errors
 /// A file is missing or invalid, has other content, or was packed with another tokenizer.
-pub fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
-    let packed = |file: &Path| file.extension().is_some_and(|e| e == "tok");
-    let tokens = match files {
-        [one] if packed(one) => Tokens::open(one)?,
-        many if many.iter().any(|f| packed(f)) => {
-            let one = many.iter().find(|f| packed(f)).map(|f| f.display().to_string()).unwrap_or_default();
-            let message = format!("{one}: a packed token file (*.tok) must be the only file");
-            return Err(CliError::new(Exit::Usage, message)
-                .hint("pack all files into one: xtrain prepare FILE... --out ALL.tok"));
-        }
-        texts => Tokens::from_files(texts, tokenizer, content)?,
+pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
+    let Some(packed) = files.iter().find(|file| file.extension().is_some_and(|e| e == "tok")) else {
+        return Ok(Tokens::from_files(files, tokenizer, content)?);
     };
-    if let Some(file) = tokens.file().filter(|f| f.digest() != tokenizer.digest()) {
-        let message = format!("{}: packed with a different tokenizer", file.path().display());
+    let path = packed.display();
+    if files.len() > 1 {
+        let message = format_args!("{path}: a packed token file (*.tok) must be the only file");
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("pack all files into one: xtrain prepare FILE... --out ALL.tok"));
+    }
+    let tokens = Tokens::open(packed)?;
+    if tokens.file().is_some_and(|file| file.digest() != tokenizer.digest()) {
+        let message = format_args!("{path}: packed with a different tokenizer");
         return Err(CliError::new(Exit::Data, message).hint("pack it again: xtrain prepare --tokenizer ..."));
     }
-    if let Some(file) = tokens.file().filter(|f| content == Content::Conversations && !f.is_masked()) {
-        let message =
-            format!("{}: expected conversations, found text without a loss mask", file.path().display());
+    if content == Content::Conversations && tokens.file().is_some_and(|file| !file.is_masked()) {
+        let message = format_args!("{path}: expected conversations, found text without a loss mask");
         return Err(CliError::new(Exit::Data, message)
             .hint("pack JSONL with `messages`, or `prompt` and `completion`; use --task lm for text"));
     }

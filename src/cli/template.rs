@@ -11,18 +11,18 @@ use crate::model::tokenizer::Tokenizer;
 /// The chat template and its variables.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Chat template")]
-pub struct TemplateFlags {
+pub(super) struct TemplateFlags {
     /// Jinja file with a chat template [default: the model's template].
     #[arg(long, value_name = "FILE")]
-    pub template: Option<PathBuf>,
+    pub(super) template: Option<PathBuf>,
     /// Set a template variable, for example enable_thinking=false. The value is JSON, otherwise a string.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
-    pub var: Vec<(String, Json)>,
+    pub(super) var: Vec<(String, Json)>,
 }
 
 impl TemplateFlags {
     /// Variables and special tokens for the template of `tokenizer`. The date is today's date in UTC.
-    pub fn options(&self, tokenizer: &Tokenizer) -> Options {
+    pub(super) fn options(&self, tokenizer: &Tokenizer) -> Options {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Options {
             variables: self.var.clone(),
@@ -32,19 +32,14 @@ impl TemplateFlags {
     }
 
     /// The template of the flag, of the model, or the built-in one.
-    ///
-    /// # Errors
-    /// The file cannot be read, or the template is invalid.
-    pub fn open(&self, tokenizer: &Tokenizer, options: &Options) -> Result<ChatTemplate, CliError> {
+    pub(super) fn open(&self, tokenizer: &Tokenizer, options: &Options) -> Result<ChatTemplate, CliError> {
         let Some(file) = &self.template else {
             return Ok(ChatTemplate::of(tokenizer, None, options)?);
         };
         let bytes = std::fs::read(file).map_err(|error| CliError::io(file, &error))?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            CliError::new(Exit::Data, format_args!("{}: expected UTF-8 text", file.display()))
-        })?;
-        let named = |error| CliError::new(Exit::Data, format_args!("{}: {error}", file.display()));
-        ChatTemplate::parse(&text).map_err(named)
+        let bad = |reason: &str| CliError::new(Exit::Data, format_args!("{}: {reason}", file.display()));
+        let text = String::from_utf8(bytes).map_err(|_| bad("expected UTF-8 text"))?;
+        ChatTemplate::parse(&text).map_err(|error| bad(&error.to_string()))
     }
 }
 

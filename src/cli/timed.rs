@@ -7,9 +7,6 @@ use crate::report::{Pass, Timings};
 
 /// Runs `engine` until it is idle and times every forward pass. `on_events` receives the tokens of every step; its
 /// time does not count, and its error ends the rollout.
-///
-/// # Errors
-/// The errors of the engine and of `on_events`.
 pub(super) fn run(
     engine: &mut Engine<'_>,
     on_events: &mut dyn FnMut(&[Event]) -> Result<(), CliError>,

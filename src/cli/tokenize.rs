@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::exit::{CliError, Exit};
 use super::template::TemplateFlags;
-use super::{out, source};
+use super::{CliError, Exit, out, source};
 use crate::model::tokenizer::Tokenizer;
 
 mod messages;
@@ -15,7 +14,6 @@ mod print;
 use messages::ChatOptions;
 use print::{TokenizedText, print};
 
-/// Flags of `xtrain tokenize`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Special tokens in the text are recognized; none are added. The output has one line per token, with its id and its \
@@ -31,38 +29,33 @@ Examples:
   xtrain tokenize --tokenizer runs/shakespeare --file book.txt --json
   xtrain tokenize --tokenizer model.gguf --ids 72,105
   xtrain tokenize --tokenizer Qwen3-0.6B --chat --file messages.jsonl")]
-pub struct TokenizeArgs {
+pub(super) struct TokenizeArgs {
     /// Text [default: standard input].
     #[arg(value_name = "TEXT", conflicts_with_all = ["file", "ids"])]
-    pub text: Option<String>,
+    text: Option<String>,
     /// Read the text from a file; - is standard input.
     #[arg(short, long, value_name = "FILE", conflicts_with = "ids")]
-    pub file: Option<PathBuf>,
+    file: Option<PathBuf>,
     /// Token ids to decode, for example 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
-    pub ids: Option<Vec<u32>>,
+    ids: Option<Vec<u32>>,
     /// bytes, or the path of a tokenizer.json or of a model.
     #[arg(long, visible_alias = "model", value_name = "TOKENIZER", default_value = "bytes")]
-    pub tokenizer: String,
+    tokenizer: String,
     /// Read one conversation per line and render it with the chat template.
     #[arg(long, conflicts_with = "ids")]
-    pub chat: bool,
+    chat: bool,
     /// Append the start of an assistant turn to each conversation.
     #[arg(long, requires = "chat")]
-    pub add_generation_prompt: bool,
+    add_generation_prompt: bool,
     /// Print JSON.
     #[arg(long)]
-    pub json: bool,
-    /// Chat template.
+    json: bool,
     #[command(flatten)]
-    pub template: TemplateFlags,
+    template: TemplateFlags,
 }
 
-/// Tokenizes or decodes.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &TokenizeArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     if !args.chat && (args.template.template.is_some() || !args.template.var.is_empty()) {
         let message = "--template and --var require --chat";
         return Err(CliError::new(Exit::Usage, message).hint("add --chat"));
@@ -73,19 +66,13 @@ pub fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     }
     let input = input(args)?;
     if args.chat {
-        let options = ChatOptions {
-            template: &args.template,
-            add_generation_prompt: args.add_generation_prompt,
-            json: args.json,
-        };
+        let &TokenizeArgs { ref template, add_generation_prompt, json, .. } = args;
+        let options = ChatOptions { template, add_generation_prompt, json };
         return messages::run(&options, &tokenizer, &input.name, &input.text);
     }
     let ids = tokenizer.encode(&input.text)?;
-    print(
-        &tokenizer,
-        &TokenizedText { text: &input.text, ids: &ids, mask: None, print_text: false },
-        args.json,
-    )
+    let tokenized = TokenizedText { text: &input.text, ids: &ids, mask: None, print_text: false };
+    print(&tokenizer, &tokenized, args.json)
 }
 
 /// Input text and its source.
@@ -101,12 +88,14 @@ fn input(args: &TokenizeArgs) -> Result<Input, CliError> {
     }
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let name = file.map_or("standard input".to_string(), |file| file.display().to_string());
-    let mut bytes = Vec::new();
     let read = match file {
-        Some(file) => std::fs::read(file).map(|all| bytes = all),
-        None => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ()),
+        Some(file) => std::fs::read(file),
+        None => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        }
     };
-    read.map_err(|error| CliError::io(Path::new(&name), &error))?;
+    let bytes = read.map_err(|error| CliError::io(Path::new(&name), &error))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Input { name, text }),
         Err(error) => {

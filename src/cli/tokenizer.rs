@@ -3,45 +3,39 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::exit::{CliError, Exit};
-use super::out;
 use super::out::AtomicFile;
+use super::{CliError, Exit, out};
 use crate::model::chat::Message;
 use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;
 
 /// Commands of `xtrain tokenizer`.
 #[derive(Debug, Clone, Subcommand)]
-pub enum TokenizerCommand {
+pub(super) enum TokenizerCommand {
     /// Train a byte-level BPE tokenizer on text or JSONL files.
     Train(TokenizerTrainArgs),
 }
 
-/// Flags of `xtrain tokenizer train`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example:
   xtrain tokenizer train book.txt --vocab 4096 --out tokenizer.json")]
-pub struct TokenizerTrainArgs {
+pub(super) struct TokenizerTrainArgs {
     /// Text or JSONL training files.
     #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
     /// Vocabulary size, including the 256 bytes and special tokens.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(257..=1 << 19))]
-    pub vocab: u32,
+    vocab: u32,
     /// Output file.
     #[arg(short, long, value_name = "FILE", default_value = "tokenizer.json")]
-    pub out: PathBuf,
+    out: PathBuf,
 }
 
 /// Approximate size of a block of training text, in bytes.
 const BLOCK: usize = 1 << 16;
 
-/// Trains the tokenizer and writes it.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(command: &TokenizerCommand) -> Result<(), CliError> {
+pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
     let mut file = AtomicFile::create(&args.out)?;
     let mut texts = Vec::new();

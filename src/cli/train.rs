@@ -6,17 +6,15 @@ use clap::{Args, ValueEnum};
 use toml::Value;
 
 use super::common::{CacheFlags, Common, Layers, Seed};
-use super::exit::{CliError, Exit};
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
-use super::{dry_run, init, out, source};
+use super::{CliError, Exit, dry_run, init, out, source};
 use crate::config::{Layer, Precision, RunConfig, TaskKind, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::store::{self, Resumed, RunState};
-use crate::run::{self, DataRecord, RunDir};
+use crate::model::store::RunState;
+use crate::run::{DataRecord, RunDir};
 use crate::training::{self, DataLoader};
 
-/// Flags of `xtrain train`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Ctrl-C finishes the current step, saves a checkpoint and exits with code 130. --resume continues the run; the result \
@@ -34,49 +32,41 @@ Examples:
   xtrain train --init Qwen3-0.6B --data book.txt --run runs/book --set train.context=512
   xtrain train --task sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
   xtrain train --resume runs/shakespeare")]
-pub struct TrainArgs {
+pub(super) struct TrainArgs {
     /// Text, JSONL or packed token files to train on; alias for data.files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub data: Vec<PathBuf>,
+    data: Vec<PathBuf>,
     /// Training objective; alias for train.task.
     #[arg(long, value_name = "TASK")]
-    pub task: Option<TaskKind>,
+    task: Option<TaskKind>,
     /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
-    pub run: Option<PathBuf>,
+    run: Option<PathBuf>,
     /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights]. Its
     /// tokenizer is the default of data.tokenizer, which is required if the model has no tokenizer. Its end-of-text
     /// ids are kept.
     #[arg(long, value_name = "MODEL")]
-    pub init: Option<PathBuf>,
+    init: Option<PathBuf>,
     /// Resume a run: its directory, or its name under runs/. Changes made with --set are stored in its config.toml.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data", "init", "task"])]
-    pub resume: Option<PathBuf>,
+    resume: Option<PathBuf>,
     /// Recompute activations in the backward pass to save memory; alias for train.gradient_checkpointing=true.
     #[arg(long, alias = "recompute")]
-    pub gradient_checkpointing: bool,
+    pub(super) gradient_checkpointing: bool,
     /// Print the resolved configuration and the memory estimate, and exit.
     #[arg(long)]
-    pub dry_run: bool,
-    /// The configuration.
+    dry_run: bool,
     #[command(flatten)]
-    pub layers: Layers,
-    /// The seed.
+    layers: Layers,
     #[command(flatten)]
-    pub seed: Seed,
-    /// Device.
+    seed: Seed,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
-/// Trains, or prints what would be trained.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &TrainArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     if args.dry_run {
         return dry_run::print(&args.dry_run_config()?);
     }
@@ -85,30 +75,21 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
     if let Some(name) = &args.resume {
         let run = RunDir::open(name)?;
         let (old, config) = args.resumed(&run)?;
-        let mut source = source::open(&config)?;
-        check_data(&run, &source::record(&config, &source)?)?;
-        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
-        let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
-        let Resumed { trainer, run_state: state, eos, path, refused } =
-            store::resume(run.path(), compute, &device, optim, training::schedule(&config))?;
-        source.tokenizer = source.tokenizer.with_eos_ids(&eos);
-        refused.iter().for_each(|r| eprintln!("warning: {r}"));
-        let (step, steps) = (trainer.step_number(), config.train.steps as u64);
+        let steps = config.train.steps as u64;
+        let mut job = job::resume(run, config, &device)?;
+        let step = job.trainer.step_number();
         if step >= steps {
             return out::print(format!(
                 "{0} is complete at step {step}; to continue, increase train.steps: \
                  xtrain train --resume {0} --set train.steps={1}\n",
-                run.path().display(),
+                job.run.path().display(),
                 2 * step,
             ));
         }
-        if config != old {
-            run.write_config(&config)?;
+        if job.config != old {
+            job.run.write_config(&job.config)?;
         }
-        eprintln!("resuming {} at step {step} of {steps}", run.path().display());
-        let loader = DataLoader::new(&config, &source, state.seed)?;
-        let last_saved = Some(path);
-        let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved };
+        eprintln!("resuming {} at step {step} of {steps}", job.run.path().display());
         return job::run_training(&mut job, interrupt, args.cache.engine());
     }
     let mut config = RunConfig::load(&args.config_layers())?;
@@ -122,25 +103,13 @@ pub fn run(args: &TrainArgs) -> Result<(), CliError> {
         None => training::new_trainer(&config, source.tokenizer.vocab_size(), &device)?,
     };
     let loader = DataLoader::new(&config, &source, config.train.seed)?;
-    let data = source::record(&config, &source)?;
+    let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
     let run = RunDir::create(&args.new_run(), &config)?;
     run.write_data(&data)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let state = RunState { seed: config.train.seed, best: None };
     let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
     job::run_training(&mut job, interrupt, args.cache.engine())
-}
-
-/// Rejects a resume with other data than the run was started with.
-fn check_data(run: &RunDir, found: &DataRecord) -> Result<(), CliError> {
-    run.check_data(found).map_err(|error| match error {
-        run::Error::Changed { .. } => {
-            CliError::from(error).hint("restore the original data, or start a new run")
-        }
-        run::Error::Missing { .. } => CliError::from(error)
-            .hint("this file identifies the training data of the run; without it, start a new run"),
-        _ => error.into(),
-    })
 }
 
 /// Rejects changes that would change the result of a resumed run. Its length, its intervals, its memory use and its
@@ -175,46 +144,37 @@ impl TrainArgs {
 
     /// The stored configuration of a run, and the one that it continues with.
     fn resumed(&self, run: &RunDir) -> Result<(RunConfig, RunConfig), CliError> {
-        let mut layers = vec![Layer::File(run.config())];
-        layers.extend(self.config_layers());
+        let layers = [vec![Layer::File(run.config())], self.config_layers()].concat();
         let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
         check_changes(&old, &config)?;
         Ok((old, config))
     }
 
     /// The configuration layers: the tokenizer of `--init`, files, `--set`, flags that are aliases for keys.
-    pub fn config_layers(&self) -> Vec<Layer> {
+    pub(super) fn config_layers(&self) -> Vec<Layer> {
         let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
         layers.extend(self.layers.layers());
         if let Some(model) = &self.init {
-            let value = Value::String(model.to_string_lossy().into_owned());
-            layers.push(Layer::Flag { flag: "--init", key: "train.init", value });
+            layers.push(Layer::string("--init", "train.init", model.to_string_lossy()));
         }
         if let Some(name) = self.task.and_then(|task| task.to_possible_value()) {
-            let value = Value::String(name.get_name().to_string());
-            layers.push(Layer::Flag { flag: "--task", key: "train.task", value });
+            layers.push(Layer::string("--task", "train.task", name.get_name()));
         }
         if !self.data.is_empty() {
             let files = self.data.iter().map(|file| Value::String(file.to_string_lossy().into_owned()));
-            layers.push(Layer::Flag {
-                flag: "--data",
-                key: "data.files",
-                value: Value::Array(files.collect()),
-            });
+            let value = Value::Array(files.collect());
+            layers.push(Layer::Flag { flag: "--data", key: "data.files", value });
         }
         if self.gradient_checkpointing {
-            layers.push(Layer::Flag {
-                flag: "--gradient-checkpointing",
-                key: "train.gradient_checkpointing",
-                value: Value::Boolean(true),
-            });
+            let (flag, key) = ("--gradient-checkpointing", "train.gradient_checkpointing");
+            layers.push(Layer::Flag { flag, key, value: Value::Boolean(true) });
         }
         layers.extend(flag_layers(self.seed.seed, self.common.dtype));
         layers
     }
 
     /// The directory of a new run: `--run`, or `runs/NAME`, where NAME is the stem of the last configuration file.
-    pub fn new_run(&self) -> PathBuf {
+    pub(super) fn new_run(&self) -> PathBuf {
         let stem = self.layers.config.last().and_then(|file| file.file_stem());
         let named = || Path::new("runs").join(stem.unwrap_or("train".as_ref()));
         self.run.clone().unwrap_or_else(named)
@@ -228,8 +188,7 @@ pub(super) fn flag_layers(seed: Option<u64>, dtype: Option<Precision>) -> Vec<La
         layers.push(Layer::Flag { flag: "--seed", key: "train.seed", value: seed_value(seed) });
     }
     if let Some(name) = dtype.and_then(|dtype| dtype.to_possible_value()) {
-        let value = Value::String(name.get_name().to_string());
-        layers.push(Layer::Flag { flag: "--dtype", key: "train.dtype", value });
+        layers.push(Layer::string("--dtype", "train.dtype", name.get_name()));
     }
     layers
 }

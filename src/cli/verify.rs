@@ -3,16 +3,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common};
-use super::exit::{CliError, Exit};
-use super::generation_args::at_least_one;
-use super::{loaded, out, prompts};
+use super::common::{CacheFlags, Common, at_least_one};
+use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
-use crate::report::{Column, Progress, Table, units};
+use crate::report::{Progress, Table, units};
 use crate::verify::{self, Difference, Prompts, RequestedSetting, Verdict};
 
-/// Flags of `xtrain verify`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Runs the same rollouts with different KV caches, page sizes, prefill chunks, batch sizes and thread counts, with and \
@@ -24,34 +21,28 @@ sequence, position, value, expected and found bits.
 Examples:
   xtrain verify runs/shakespeare
   xtrain verify runs/quickstart --prompts prompts.jsonl --max-new 64 --json")]
-pub struct VerifyArgs {
+pub(super) struct VerifyArgs {
     /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub model: PathBuf,
+    model: PathBuf,
     /// JSONL file with one prompt per line [default: 6 random prompts].
     #[arg(long, value_name = "FILE")]
-    pub prompts: Option<PathBuf>,
+    prompts: Option<PathBuf>,
     /// Number of new tokens per completion.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
-    pub max_new: usize,
+    max_new: usize,
     /// Print one JSON object.
     #[arg(long)]
-    pub json: bool,
+    json: bool,
     /// Random seed of prompts and sampling, 0 to 2^64 - 1.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
-    /// Device.
+    seed: u64,
     #[command(flatten)]
-    pub common: Common,
-    /// KV cache.
+    common: Common,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    cache: CacheFlags,
 }
 
-/// Verifies the model.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let loaded = loaded::open_with_master_weights(&args.model, &args.common)?;
     let seed = args.seed;
     let prompts = match &args.prompts {
@@ -67,10 +58,7 @@ pub fn run(args: &VerifyArgs) -> Result<(), CliError> {
     };
     let requests = verify::requests(&prompts, args.max_new, seed);
     let verdicts = check(&loaded.model, &requests, &requested(&args.common, &args.cache))?;
-    match args.json {
-        true => out::print(json(&verdicts))?,
-        false => out::print(table(&verdicts))?,
-    }
+    out::print(if args.json { json(&verdicts) } else { table(&verdicts) })?;
     conclude(&verdicts)
 }
 
@@ -101,9 +89,10 @@ pub(super) fn check(
 
 /// The verdicts and their total as a table.
 pub(super) fn table(verdicts: &[Verdict]) -> String {
-    let words = ["cache", "prefill", "prompts", "device"].map(Column::words);
-    let numbers = ["batch", "rows", "values", "differing", "differing tokens"].map(Column::numbers);
-    let mut table = Table::new(words.into_iter().chain(numbers));
+    let mut table = Table::new(
+        &["cache", "prefill", "prompts", "device"],
+        &["batch", "rows", "values", "differing", "differing tokens"],
+    );
     for v in verdicts {
         let s = &v.setting;
         let chunk = s.chunk.map_or("whole".to_string(), |n| format!("chunks of {n}"));
@@ -111,12 +100,10 @@ pub(super) fn table(verdicts: &[Verdict]) -> String {
         let numbers = [s.batch as u64, v.rows, v.values, v.differing, v.tokens_differing];
         table.row(row.chain(numbers.map(|n| n.to_string())));
     }
+    let table = table.render();
     let values: u64 = verdicts.iter().map(|v| v.values).sum();
     let differing: u64 = verdicts.iter().map(|v| v.differing).sum();
-    format!(
-        "{}\n{values} values compared with the training forward pass, {differing} differ.\n",
-        table.render()
-    )
+    format!("{table}\n{values} values compared with the training forward pass, {differing} differ.\n")
 }
 
 fn sharing(prompts: Prompts) -> &'static str {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 use super::seed::{seed_of, seed_value};
-use super::{Error, PRESETS, Result, RunConfig, nearest};
+use super::{Error, GrpoSection, PRESETS, Result, RunConfig, nearest};
+use crate::model::tasks;
 
 /// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +16,7 @@ enum Kind {
     Bool,
     String,
     StringList,
+    NumberList,
 }
 
 impl Kind {
@@ -36,6 +38,7 @@ impl Kind {
             Kind::Bool => "true or false",
             Kind::String => "a string",
             Kind::StringList => "a list of strings",
+            Kind::NumberList => "a list of numbers",
         }
     }
 
@@ -52,6 +55,14 @@ impl Kind {
             (Kind::StringList, Value::String(s)) => Ok(Value::Array(vec![Value::String(s)])),
             (Kind::StringList, Value::Array(list)) if list.iter().all(Value::is_str) => {
                 Ok(Value::Array(list))
+            }
+            (Kind::NumberList, Value::Array(list)) => {
+                let number = |value: &Value| match value {
+                    Value::Float(x) => Some(Value::Float(*x)),
+                    Value::Integer(n) => Some(Value::Float(*n as f64)),
+                    _ => None,
+                };
+                list.iter().map(number).collect::<Option<_>>().map(Value::Array).ok_or(Value::Array(list))
             }
             (_, value) => Err(value),
         }
@@ -70,9 +81,14 @@ pub(crate) struct KnownKeys {
 impl KnownKeys {
     pub(crate) fn new() -> KnownKeys {
         let mut kinds = BTreeMap::new();
-        for (section, keys) in tree(&RunConfig::default()) {
+        for (section, keys) in tree(&RunConfig { grpo: Some(GrpoSection::default()), ..RunConfig::default() })
+        {
             for (key, value) in keys.as_table().into_iter().flatten() {
-                let kind = if key == "seed" { Kind::Seed } else { Kind::of(value) };
+                let kind = match key.as_str() {
+                    "seed" => Kind::Seed,
+                    "reward_weights" => Kind::NumberList,
+                    _ => Kind::of(value),
+                };
                 kinds.insert(format!("{section}.{key}"), kind);
             }
         }
@@ -103,6 +119,7 @@ impl KnownKeys {
             Kind::Bool => "boolean",
             Kind::String => "string",
             Kind::StringList => "list of strings",
+            Kind::NumberList => "list of numbers",
         }
     }
 
@@ -111,32 +128,29 @@ impl KnownKeys {
     /// # Errors
     /// The key is unknown, the value has another type, or the key does not accept the name.
     pub(super) fn check(&self, place: &str, key: &str, value: Value) -> Result<Value> {
-        let place = || place.to_string();
+        let (place, name) = (place.to_string(), key.to_string());
         let Some(&kind) = self.kinds.get(key) else {
             if self.is_section(key) {
-                return Err(Error::WrongType {
-                    place: place(),
-                    key: key.into(),
-                    want: "a section",
-                    got: show(&value),
-                });
+                return Err(Error::WrongType { place, key: name, want: "a section", got: show(&value) });
             }
-            let nearest = nearest(key, self.keys()).expect("the default configuration has keys").to_string();
-            return Err(Error::UnknownKey { place: place(), key: key.into(), nearest });
+            let same_name = |known: &&str| known.split_once('.').is_some_and(|(_, last)| last == key);
+            let in_section = self.keys().filter(|known| !known.starts_with("grpo.")).find(same_name);
+            let nearest = in_section.or_else(|| nearest(key, self.keys()));
+            let nearest = nearest.expect("the default configuration has keys").to_string();
+            return Err(Error::UnknownKey { place, key: name, nearest });
         };
-        let value = kind.accept(value).map_err(|value| Error::WrongType {
-            place: place(),
-            key: key.into(),
-            want: kind.want(),
-            got: show(&value),
-        })?;
+        let value = match kind.accept(value) {
+            Ok(value) => value,
+            Err(value) => {
+                return Err(Error::WrongType { place, key: name, want: kind.want(), got: show(&value) });
+            }
+        };
         match (value.as_str(), names(key)) {
-            (Some(got), Some(names)) if !names.contains(&got) => {
-                let nearest =
-                    nearest(got, names.iter().copied()).expect("the list of names is not empty").to_string();
-                let want =
-                    names.iter().filter(|name| !name.is_empty()).copied().collect::<Vec<_>>().join(", ");
-                Err(Error::UnknownName { place: place(), key: key.into(), got: got.into(), want, nearest })
+            (Some(got), Some(mut names)) if !names.contains(&got) => {
+                let nearest = nearest(got, names.iter().copied()).expect("the list of names is not empty");
+                let (got, nearest) = (got.to_string(), nearest.to_string());
+                names.retain(|name| !name.is_empty());
+                Err(Error::UnknownName { place, key: name, got, want: names.join(", "), nearest })
             }
             _ => Ok(value),
         }
@@ -152,11 +166,19 @@ impl KnownKeys {
 pub(crate) fn names(key: &str) -> Option<Vec<&'static str>> {
     match key {
         "model.preset" => Some(PRESETS.iter().map(|preset| preset.name).chain([""]).collect()),
-        "train.schedule" => Some(vec!["cosine", "linear", "wsd", "wsd-cosine", "wsd-sqrt", "constant"]),
-        "train.dtype" => Some(vec!["f32", "bf16"]),
+        "train.schedule" | "grpo.schedule" => {
+            Some(vec!["cosine", "linear", "wsd", "wsd-cosine", "wsd-sqrt", "constant"])
+        }
+        "train.dtype" | "grpo.ref_dtype" => Some(vec!["f32", "bf16"]),
         "train.task" => Some(vec!["lm", "sft"]),
         "data.packing" => Some(vec!["stream", "documents"]),
         "train.order" => Some(vec!["random", "shuffled"]),
+        "grpo.task" => Some(tasks::NAMES.iter().copied().chain([""]).collect()),
+        "grpo.loss_type" => Some(vec!["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]),
+        "grpo.importance_sampling_level" => Some(vec!["token", "sequence"]),
+        "grpo.scale_rewards" => Some(vec!["group", "batch", "none"]),
+        "grpo.advantage_baseline" => Some(vec!["group_mean", "leave_one_out"]),
+        "grpo.multi_objective_aggregation" => Some(vec!["sum_then_normalize", "normalize_then_sum"]),
         _ => None,
     }
 }

@@ -42,6 +42,11 @@ pub enum Layer {
 pub(super) type Leaf = (String, Value);
 
 impl Layer {
+    /// A flag that sets a key to a string.
+    pub(crate) fn string(flag: &'static str, key: &'static str, value: impl Into<String>) -> Layer {
+        Layer::Flag { flag, key, value: Value::String(value.into()) }
+    }
+
     /// The values of this layer, each checked against the known keys.
     pub(super) fn leaves(&self, known: &KnownKeys) -> Result<Vec<Leaf>> {
         match self {

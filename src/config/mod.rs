@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod error;
 #[cfg(test)]
 mod every_variant;
+mod grpo;
 mod layer;
 mod nearest;
 mod preset;
@@ -17,6 +18,7 @@ mod seed;
 mod tests;
 
 pub use error::{Error, Result};
+pub use grpo::GrpoSection;
 pub use layer::Layer;
 pub use nearest::nearest;
 pub use preset::{PRESETS, Preset, preset};

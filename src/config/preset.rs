@@ -1,30 +1,20 @@
 //! Named model sizes.
 use super::ModelSection;
 
-/// A named model size: the fields of `[model]` that it sets.
+/// A named model size: the fields of `[model]` that it sets. All presets use tied embeddings and QK-norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Preset {
     /// The value of `model.preset`.
     pub name: &'static str,
-    /// `model.dim`.
-    pub dim: usize,
-    /// `model.n_layers`.
-    pub n_layers: usize,
-    /// `model.n_heads`.
-    pub n_heads: usize,
-    /// `model.n_kv_heads`.
-    pub n_kv_heads: usize,
-    /// `model.head_dim`.
-    pub head_dim: usize,
-    /// `model.ffn_dim`.
-    pub ffn_dim: usize,
+    /// `model.dim`, `n_layers`, `n_heads`, `n_kv_heads`, `head_dim` and `ffn_dim`.
+    sizes: [usize; 6],
     /// `model.vocab`; 0: the vocabulary size of the tokenizer.
-    pub vocab: usize,
+    vocab: usize,
     /// `model.rope_theta`.
-    pub rope_theta: f64,
+    rope_theta: f64,
 }
 
-/// All presets, smallest first. All use tied embeddings and QK-norm.
+/// All presets, smallest first.
 pub const PRESETS: [Preset; 6] = [
     row("tiny-1m", [128, 5, 4, 2, 32, 384]),
     row("tiny-3m", [192, 7, 6, 2, 32, 576]),
@@ -34,10 +24,9 @@ pub const PRESETS: [Preset; 6] = [
     Preset { vocab: 151_936, rope_theta: 1e6, ..row("qwen3-0.6b", [1024, 28, 16, 8, 128, 3072]) },
 ];
 
-/// A preset with the tokenizer's vocabulary: dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim.
+/// A preset with the tokenizer's vocabulary.
 const fn row(name: &'static str, sizes: [usize; 6]) -> Preset {
-    let [dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim] = sizes;
-    Preset { name, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab: 0, rope_theta: 10_000.0 }
+    Preset { name, sizes, vocab: 0, rope_theta: 10_000.0 }
 }
 
 /// The preset with this name. `None`: there is none.
@@ -48,21 +37,11 @@ pub fn preset(name: &str) -> Option<&'static Preset> {
 impl Preset {
     /// The `[model]` section of this preset.
     pub fn section(&self) -> ModelSection {
-        ModelSection {
-            preset: self.name.to_string(),
-            dim: self.dim,
-            n_layers: self.n_layers,
-            n_heads: self.n_heads,
-            n_kv_heads: self.n_kv_heads,
-            head_dim: self.head_dim,
-            ffn_dim: self.ffn_dim,
-            vocab: self.vocab,
-            max_positions: 0,
-            tie_embeddings: true,
-            qk_norm: true,
-            rope_theta: self.rope_theta,
-            norm_eps: 1e-6,
-        }
+        let [dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim] = self.sizes;
+        let Preset { name, vocab, rope_theta, .. } = *self;
+        let sizes =
+            ModelSection { dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, ..Default::default() };
+        ModelSection { preset: name.to_string(), vocab, rope_theta, ..sizes }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use toml::Value;
 
 use super::check::{KnownKeys, tree};
-use super::{Error, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
+use super::{Error, GrpoSection, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
 
 impl RunConfig {
@@ -21,7 +21,8 @@ impl RunConfig {
         }
         let base = given.get("model.preset").and_then(Value::as_str).and_then(preset);
         let model = base.map_or_else(ModelSection::default, |preset| preset.section());
-        let mut all = tree(&RunConfig { model, ..RunConfig::default() });
+        let grpo = given.keys().any(|key| key.starts_with("grpo.")).then(GrpoSection::default);
+        let mut all = tree(&RunConfig { model, grpo, ..RunConfig::default() });
         for (key, value) in &given {
             let (section, last) = key.split_once('.').expect("every known key has a section");
             all[section][last] = value.clone();
@@ -68,6 +69,11 @@ impl RunConfig {
         if train.task == TaskKind::Sft && !given("data.packing") {
             self.data.packing = Packing::Documents;
         }
+        if let Some(grpo) = &mut self.grpo
+            && !given("grpo.epsilon_high")
+        {
+            grpo.epsilon_high = grpo.epsilon;
+        }
         Ok(())
     }
 
@@ -77,6 +83,7 @@ impl RunConfig {
     /// [`Error::Invalid`] for the first invalid value, with its key and the accepted range.
     pub fn validate(&self) -> Result<()> {
         self.model.validate()?;
+        self.grpo.iter().try_for_each(GrpoSection::validate)?;
         let train = &self.train;
         let positive = |x: f64| x > 0.0 && x.is_finite();
         let from_zero = |x: f64| x >= 0.0 && x.is_finite();
@@ -114,26 +121,14 @@ impl RunConfig {
         require(divides, "sample.temperature", t, "0, or a number of at least 1e-30")?;
         require(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
         let packs = train.task == TaskKind::Lm || self.data.packing == Packing::Documents;
-        require(
-            packs,
-            "data.packing",
-            "stream",
-            "documents (train.task = sft does not split conversations)",
-        )?;
+        let want = "documents (train.task = sft does not split conversations)";
+        require(packs, "data.packing", "stream", want)?;
         let share = self.data.val_fraction;
         require((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0 to below 1")?;
-        require(
-            !self.data.tokenizer.is_empty(),
-            "data.tokenizer",
-            "\"\"",
-            "`bytes` or the path of a tokenizer.json",
-        )?;
-        require(
-            sample.top_p > 0.0 && sample.top_p <= 1.0,
-            "sample.top_p",
-            sample.top_p,
-            "a number above 0 and at most 1",
-        )?;
+        let named = !self.data.tokenizer.is_empty();
+        require(named, "data.tokenizer", "\"\"", "`bytes` or the path of a tokenizer.json")?;
+        let top_p = sample.top_p > 0.0 && sample.top_p <= 1.0;
+        require(top_p, "sample.top_p", sample.top_p, "a number above 0 and at most 1")?;
         require((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
     }
 
@@ -159,12 +154,8 @@ impl ModelSection {
         }
         let heads = self.n_heads;
         let divides = self.n_kv_heads > 0 && heads.is_multiple_of(self.n_kv_heads);
-        require(
-            divides,
-            "model.n_kv_heads",
-            self.n_kv_heads,
-            format!("a divisor of model.n_heads = {heads}"),
-        )?;
+        let want = format!("a divisor of model.n_heads = {heads}");
+        require(divides, "model.n_kv_heads", self.n_kv_heads, want)?;
         let even = (2..=256).contains(&self.head_dim) && self.head_dim.is_multiple_of(2);
         require(even, "model.head_dim", self.head_dim, "an even number from 2 to 256")?;
         require(self.vocab <= 1 << 22, "model.vocab", self.vocab, "at most 4194304")?;
@@ -187,6 +178,11 @@ impl ModelSection {
     }
 }
 
-fn require(holds: bool, key: &'static str, got: impl Display, want: impl Into<String>) -> Result<()> {
+pub(super) fn require(
+    holds: bool,
+    key: &'static str,
+    got: impl Display,
+    want: impl Into<String>,
+) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Invalid { key, got: got.to_string(), want: want.into() }) }
 }

@@ -2,6 +2,8 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::GrpoSection;
+
 /// The configuration of a run. A run directory stores the resolved configuration in `config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunConfig {
@@ -13,6 +15,9 @@ pub struct RunConfig {
     pub data: DataSection,
     /// Text samples generated during training.
     pub sample: SampleSection,
+    /// Reinforcement learning. `None`: a run of `xtrain train`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpo: Option<GrpoSection>,
 }
 
 /// `[model]`: the architecture of a Qwen3-style model.

@@ -1,8 +1,6 @@
 //! Seeds in TOML. TOML integers end at 2^63 - 1; a larger seed is a string.
-use std::fmt;
-
-use serde::de::{Error, Visitor};
-use serde::{Deserializer, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toml::Value;
 
 /// The seed as a TOML value.
@@ -20,32 +18,10 @@ pub(super) fn seed_of(value: &Value) -> Option<u64> {
 }
 
 pub(super) fn serialize<S: Serializer>(seed: &u64, to: S) -> Result<S::Ok, S::Error> {
-    match i64::try_from(*seed) {
-        Ok(seed) => to.serialize_i64(seed),
-        Err(_) => to.serialize_str(&seed.to_string()),
-    }
+    seed_value(*seed).serialize(to)
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    struct Seed;
-    impl Visitor<'_> for Seed {
-        type Value = u64;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a whole number from 0 to 2^64 - 1")
-        }
-
-        fn visit_i64<E: Error>(self, n: i64) -> Result<u64, E> {
-            u64::try_from(n).map_err(E::custom)
-        }
-
-        fn visit_u64<E: Error>(self, n: u64) -> Result<u64, E> {
-            Ok(n)
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
-            text.parse().map_err(E::custom)
-        }
-    }
-    from.deserialize_any(Seed)
+    seed_of(&Value::deserialize(from)?)
+        .ok_or_else(|| D::Error::custom("expected a whole number from 0 to 2^64 - 1"))
 }

@@ -2,7 +2,7 @@
 
 /// How an axis spaces its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
+pub(crate) enum Scale {
     /// Linear.
     Linear,
     /// Logarithmic. Values of at most 0 are not drawn.
@@ -28,9 +28,8 @@ impl Axis {
                 let margin = if lo == 0.0 { 1.0 } else { lo.abs() * 0.5 };
                 Axis { lo: lo - margin, hi: hi + margin, scale }
             }
-            Scale::Linear => Axis { lo, hi, scale },
             Scale::Log if lo == hi => Axis { lo: lo / 2.0, hi: hi * 2.0, scale },
-            Scale::Log => Axis { lo, hi, scale },
+            _ => Axis { lo, hi, scale },
         }
     }
 
@@ -52,10 +51,7 @@ impl Axis {
 
     /// About `want` round values in the range, with their labels.
     pub(super) fn ticks(self, want: usize) -> Vec<(f64, String)> {
-        let log = match self.scale {
-            Scale::Linear => Vec::new(),
-            Scale::Log => self.decades(),
-        };
+        let log = if self.scale == Scale::Log { self.decades() } else { Vec::new() };
         let values = if (3..=3 * want).contains(&log.len()) { log } else { self.steps(want) };
         let gap = values.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         values.into_iter().map(|value| (value, label(value, gap))).collect()

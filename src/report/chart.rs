@@ -6,7 +6,7 @@ const MAX_PLAIN_POINTS: usize = 150;
 
 /// How a series is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stroke {
+pub(crate) enum Stroke {
     /// A line; with many points a thin line and its moving mean.
     Line,
     /// A line with a mark at every point.
@@ -15,28 +15,21 @@ pub enum Stroke {
 
 /// A named list of points, in order. Points that are not finite are not drawn.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
-    /// Name in the legend.
-    pub name: String,
+pub(crate) struct Series {
+    pub(crate) name: String,
     /// x and y.
-    pub points: Vec<(f64, f64)>,
-    /// How it is drawn.
-    pub stroke: Stroke,
+    pub(crate) points: Vec<(f64, f64)>,
+    pub(crate) stroke: Stroke,
 }
 
 /// Several series over one pair of axes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chart {
-    /// Title above the chart.
-    pub title: String,
-    /// Label below the x axis.
-    pub x_label: String,
-    /// The spacing of the x axis.
-    pub x_scale: Scale,
-    /// The spacing of the y axis.
-    pub y_scale: Scale,
-    /// The series.
-    pub series: Vec<Series>,
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) x_label: String,
+    pub(crate) x_scale: Scale,
+    pub(crate) y_scale: Scale,
+    pub(crate) series: Vec<Series>,
 }
 
 impl Series {

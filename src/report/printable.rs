@@ -2,7 +2,7 @@
 
 /// Replaces every control character except line break and tab by U+FFFD. A model can generate escape sequences, which
 /// a terminal would execute.
-pub fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let replaced =
         |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().map(replaced).collect()

@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The kind of output on standard error. Progress is never written to standard output, which is for results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Screen {
+enum Screen {
     /// A terminal with colors.
     Color,
     /// A terminal without colors.
@@ -22,7 +22,7 @@ pub enum Screen {
 
 impl Screen {
     /// Detects the kind of standard error. A non-empty `NO_COLOR` disables colors.
-    pub fn detect() -> Screen {
+    fn detect() -> Screen {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         match std::io::stderr().is_terminal() && !dumb {
@@ -35,7 +35,7 @@ impl Screen {
 
 /// The progress of a job of known length.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     job: Job,
     bar: Option<ProgressBar>,
     last_line: Instant,
@@ -55,15 +55,12 @@ struct Job {
 
 impl Progress {
     /// A job of `total` units, of which `first` are already done. These do not count towards the rate.
-    pub fn new(name: &'static str, unit: &'static str, total: u64, first: u64) -> Progress {
+    pub(crate) fn new(name: &'static str, unit: &'static str, total: u64, first: u64) -> Progress {
         Progress::on(Screen::detect(), Job::new(name, unit, total, first))
     }
 
     fn on(screen: Screen, job: Job) -> Progress {
-        let color = match screen {
-            Screen::Color => ".cyan/blue",
-            Screen::Mono | Screen::Lines => "",
-        };
+        let color = if screen == Screen::Color { ".cyan/blue" } else { "" };
         let bar = (screen != Screen::Lines).then(|| {
             let template = format!("{{prefix}} [{{bar:28{color}}}] {{pos}}/{{len}} {{msg}}");
             let style = ProgressStyle::with_template(&template).expect("a template of known keys");
@@ -77,7 +74,7 @@ impl Progress {
     }
 
     /// Reports that `done` units are done. `note` is shown after the rate, for example `loss 1.23`.
-    pub fn at(&mut self, done: u64, note: &str) {
+    pub(crate) fn at(&mut self, done: u64, note: &str) {
         self.job.done = done;
         note.clone_into(&mut self.job.note);
         match &self.bar {
@@ -85,13 +82,16 @@ impl Progress {
                 bar.set_position(done);
                 bar.set_message(self.job.tail(Instant::now()));
             }
-            None if self.last_line.elapsed() >= INTERVAL => self.print_line(),
+            None if self.last_line.elapsed() >= INTERVAL => {
+                self.last_line = Instant::now();
+                to_stderr(&self.job.plain(self.last_line));
+            }
             None => {}
         }
     }
 
     /// Prints a permanent line above the bar.
-    pub fn line(&self, text: &str) {
+    pub(crate) fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| to_stderr(text)),
             None => to_stderr(text),
@@ -99,16 +99,11 @@ impl Progress {
     }
 
     /// Ends the job: removes the bar and prints one last line.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
         to_stderr(&self.job.end(Instant::now()));
-    }
-
-    fn print_line(&mut self) {
-        self.last_line = Instant::now();
-        to_stderr(&self.job.plain(self.last_line));
     }
 }
 

@@ -15,7 +15,7 @@ const BOTTOM: f64 = HEIGHT - 56.0;
 const COLORS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 /// The chart as the text of an SVG file.
-pub fn svg(chart: &Chart) -> String {
+pub(crate) fn svg(chart: &Chart) -> String {
     let (x, y) = (chart.x_axis(), chart.y_axis());
     let mut out = String::new();
     head(&mut out, chart);
@@ -109,24 +109,19 @@ fn place(points: &[(f64, f64)], (x, y): &(Axis, Axis)) -> Vec<(f64, f64)> {
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut kept = Vec::new();
     for column in points.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
-        let ends = [0, column.len() - 1];
         let low = (0..column.len()).min_by(|&a, &b| column[a].1.total_cmp(&column[b].1)).unwrap_or(0);
         let high = (0..column.len()).max_by(|&a, &b| column[a].1.total_cmp(&column[b].1)).unwrap_or(0);
-        let mut at = [ends[0], low, high, ends[1]];
+        let mut at = vec![0, low, high, column.len() - 1];
         at.sort_unstable();
-        for (n, &index) in at.iter().enumerate() {
-            if n == 0 || at[n - 1] != index {
-                kept.push(column[index]);
-            }
-        }
+        at.dedup();
+        kept.extend(at.into_iter().map(|at| column[at]));
     }
     kept
 }
 
 fn path(points: &[(f64, f64)]) -> String {
-    let steps =
-        points.iter().enumerate().map(|(n, (x, y))| format!("{}{x} {y}", if n == 0 { 'M' } else { 'L' }));
-    steps.collect()
+    let commands = ["M"].into_iter().chain(std::iter::repeat("L"));
+    commands.zip(points).map(|(command, (x, y))| format!("{command}{x} {y}")).collect()
 }
 
 fn tenth(x: f64) -> f64 {
@@ -135,18 +130,8 @@ fn tenth(x: f64) -> f64 {
 
 /// Escapes text for XML. Control characters, which XML does not allow, become spaces.
 fn escape(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c if c.is_control() => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    text.replace(char::is_control, " ")
 }
 
 #[cfg(test)]

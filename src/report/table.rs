@@ -1,60 +1,57 @@
 //! Text tables.
 
-/// A column: its header and its alignment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Column<'a> {
-    header: &'a str,
-    right: bool,
-}
-
-impl<'a> Column<'a> {
-    /// A left-aligned column of words.
-    pub fn words(header: &'a str) -> Column<'a> {
-        Column { header, right: false }
-    }
-
-    /// A right-aligned column of numbers.
-    pub fn numbers(header: &'a str) -> Column<'a> {
-        Column { header, right: true }
-    }
-}
+use super::Spread;
 
 /// A table with headers and two spaces between columns. It is ASCII if its cells are.
 #[derive(Debug, Clone)]
-pub struct Table<'a> {
-    columns: Vec<Column<'a>>,
+pub(crate) struct Table {
+    /// Number of left-aligned columns; the columns after them are right-aligned.
+    words: usize,
+    headers: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl<'a> Table<'a> {
-    /// A table without rows.
-    pub fn new(columns: impl IntoIterator<Item = Column<'a>>) -> Table<'a> {
-        Table { columns: columns.into_iter().collect(), rows: Vec::new() }
+impl Table {
+    /// A table without rows, with the headers of its left-aligned columns (words) and of its right-aligned ones
+    /// (numbers).
+    pub(crate) fn new(words: &[&str], numbers: &[&str]) -> Table {
+        let headers = words.iter().chain(numbers).map(ToString::to_string).collect();
+        Table { words: words.len(), headers, rows: Vec::new() }
+    }
+
+    /// A table of named statistics, with `places` decimal places.
+    pub(crate) fn of_spreads<'a>(
+        header: &str,
+        places: usize,
+        spreads: impl IntoIterator<Item = (&'a str, &'a Spread)>,
+    ) -> Table {
+        let mut table = Table::new(&[header], &["min", "p50", "mean", "p95", "max", "n"]);
+        for (name, s) in spreads {
+            let times = [s.min, s.p50, s.mean, s.p95, s.max].map(|x| format!("{x:.places$}"));
+            table.row([name.to_string()].into_iter().chain(times).chain([s.n.to_string()]));
+        }
+        table
     }
 
     /// Adds a row. Missing cells are empty; cells after the last column are dropped.
-    pub fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
+    pub(crate) fn row<C: ToString>(&mut self, cells: impl IntoIterator<Item = C>) {
         let mut row: Vec<String> = cells.into_iter().map(|cell| cell.to_string()).collect();
-        row.resize(self.columns.len(), String::new());
+        row.resize(self.headers.len(), String::new());
         self.rows.push(row);
     }
 
     /// Renders the table: headers, a rule, rows, each with a line break.
-    pub fn render(&self) -> String {
-        let headers: Vec<String> = self.columns.iter().map(|column| column.header.to_string()).collect();
-        let widths: Vec<usize> = (0..self.columns.len())
-            .map(|at| {
-                self.rows.iter().chain([&headers]).map(|row| row[at].chars().count()).max().unwrap_or(0)
-            })
-            .collect();
+    pub(crate) fn render(&self) -> String {
+        let rows = || [&self.headers].into_iter().chain(&self.rows);
+        let width = |at: usize| rows().map(|row| row[at].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.headers.len()).map(width).collect();
         let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
         let mut text = String::new();
-        for row in [&headers, &rule].into_iter().chain(&self.rows) {
+        for row in [&self.headers, &rule].into_iter().chain(&self.rows) {
             let mut line = String::new();
-            for ((cell, column), &width) in row.iter().zip(&self.columns).zip(&widths) {
-                let pad = " ".repeat(width - cell.chars().count());
-                let (before, after) = if column.right { (pad, String::new()) } else { (String::new(), pad) };
-                line.push_str(&format!("{before}{cell}{after}  "));
+            for (at, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                line +=
+                    &if at < self.words { format!("{cell:width$}  ") } else { format!("{cell:>width$}  ") };
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -69,7 +66,7 @@ mod tests {
 
     #[test]
     fn words_are_left_aligned_and_numbers_right_aligned() {
-        let mut table = Table::new([Column::words("cache"), Column::numbers("tok/s"), Column::numbers("x")]);
+        let mut table = Table::new(&["cache"], &["tok/s", "x"]);
         table.row(["paged", "1234.5", "1.00"]);
         table.row(["off", "9.1"]);
         let want = "cache   tok/s     x\n-----  ------  ----\npaged  1234.5  1.00\noff       9.1\n";
@@ -78,6 +75,6 @@ mod tests {
 
     #[test]
     fn a_table_without_rows_is_its_heads() {
-        assert_eq!(Table::new([Column::words("a"), Column::numbers("bc")]).render(), "a  bc\n-  --\n");
+        assert_eq!(Table::new(&["a"], &["bc"]).render(), "a  bc\n-  --\n");
     }
 }

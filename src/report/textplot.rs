@@ -4,30 +4,22 @@ use super::{Chart, Series};
 
 /// The characters of a text plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Glyphs {
+pub(crate) enum Glyphs {
     /// Braille patterns, eight dots per character.
     Braille,
     /// ASCII, one dot per character.
     Ascii,
 }
 
-/// The size of a text plot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TextSize {
-    /// Width of the plot area in characters, at least 10.
-    pub columns: usize,
-    /// Height of the plot area in lines, at least 4.
-    pub rows: usize,
-}
-
 /// The marks of the series. The first series is a line.
 const MARKS: [char; 5] = ['o', 'x', '+', '#', '@'];
 
-/// Renders the chart. The first series is a line (its moving mean if it is long); the others are marks over it.
-pub fn text_plot(chart: &Chart, size: TextSize, glyphs: Glyphs) -> String {
-    let size = TextSize { columns: size.columns.max(10), rows: size.rows.max(4) };
+/// Renders the chart on a plot area of at least 10 columns and 4 rows of characters. The first series is a line (its
+/// moving mean if it is long); the others are marks over it.
+pub(crate) fn text_plot(chart: &Chart, columns: usize, rows: usize, glyphs: Glyphs) -> String {
+    let (columns, rows) = (columns.max(10), rows.max(4));
     let axes = (chart.x_axis(), chart.y_axis());
-    let mut canvas = vec![vec![' '; size.columns]; size.rows];
+    let mut canvas = vec![vec![' '; columns]; rows];
     for (n, series) in chart.series.iter().enumerate() {
         match n.checked_sub(1) {
             None => line(&mut canvas, series, &axes, glyphs),
@@ -153,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_falling_line_goes_from_the_top_left_to_the_bottom_right() {
-        let text = text_plot(&chart(vec![falling(11)]), TextSize { columns: 11, rows: 6 }, Glyphs::Ascii);
+        let text = text_plot(&chart(vec![falling(11)]), 11, 6, Glyphs::Ascii);
         let want = "\
 run
 * loss 90.000
@@ -174,7 +166,7 @@ run
     fn a_chart_without_drawable_points_is_an_empty_frame() {
         for points in [vec![], vec![(f64::NAN, 1.0)], vec![(1.0, f64::INFINITY)]] {
             let series = Series { name: "loss".into(), points, stroke: Stroke::Line };
-            let text = text_plot(&chart(vec![series]), TextSize { columns: 0, rows: 0 }, Glyphs::Braille);
+            let text = text_plot(&chart(vec![series]), 0, 0, Glyphs::Braille);
             assert!(text.contains("loss (no points)"), "{text}");
         }
     }
@@ -183,8 +175,7 @@ run
     fn the_second_series_is_marks() {
         let mut marks = falling(3);
         marks.name = "val_loss".into();
-        let text =
-            text_plot(&chart(vec![falling(3), marks]), TextSize { columns: 20, rows: 5 }, Glyphs::Braille);
+        let text = text_plot(&chart(vec![falling(3), marks]), 20, 5, Glyphs::Braille);
         assert_eq!(text.lines().skip(2).flat_map(str::chars).filter(|&c| c == 'o').count(), 3, "{text}");
     }
 }

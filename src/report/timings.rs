@@ -3,56 +3,55 @@ use serde::Serialize;
 
 /// One forward pass of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Pass {
+pub(crate) struct Pass {
     /// Time in milliseconds, including sampling.
-    pub ms: f64,
+    pub(crate) ms: f64,
     /// Number of tokens sampled from it.
-    pub tokens: usize,
+    pub(crate) tokens: usize,
 }
 
 /// The passes of a rollout whose sequences started together.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Timings {
+pub(crate) struct Timings {
     /// Passes until every sequence has its first token.
-    pub prefill: Vec<Pass>,
+    pub(crate) prefill: Vec<Pass>,
     /// Later passes.
-    pub decode: Vec<Pass>,
+    pub(crate) decode: Vec<Pass>,
 }
 
 /// Summary statistics of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "the names are self-explanatory")]
-pub struct Spread {
-    pub min: f64,
-    pub max: f64,
-    pub mean: f64,
-    pub p50: f64,
-    pub p95: f64,
-    pub n: usize,
+pub(crate) struct Spread {
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) mean: f64,
+    pub(crate) p50: f64,
+    pub(crate) p95: f64,
+    pub(crate) n: usize,
 }
 
 impl Timings {
     /// Time until every sequence has its first token: the sum of the prefill times.
-    pub fn time_to_first_token_ms(&self) -> f64 {
+    pub(crate) fn time_to_first_token_ms(&self) -> f64 {
         self.prefill.iter().map(|pass| pass.ms).sum()
     }
 
     /// Tokens of the decode passes divided by the sum of their times; (n - 1) / sum for one sequence. `None`: there
     /// are no decode passes.
-    pub fn decode_tokens_per_second(&self) -> Option<f64> {
+    pub(crate) fn decode_tokens_per_second(&self) -> Option<f64> {
         let tokens: usize = self.decode.iter().map(|pass| pass.tokens).sum();
         let ms: f64 = self.decode.iter().map(|pass| pass.ms).sum();
         (ms > 0.0).then(|| tokens as f64 / ms * 1e3)
     }
 
     /// Sum of all times.
-    pub fn total_ms(&self) -> f64 {
+    pub(crate) fn total_ms(&self) -> f64 {
         self.prefill.iter().chain(&self.decode).map(|pass| pass.ms).sum()
     }
 
     /// Increase of the time from one decode pass to the next in microseconds: the slope of a least-squares line.
     /// `None`: fewer than two decode passes.
-    pub fn slope_us(&self) -> Option<f64> {
+    pub(crate) fn slope_us(&self) -> Option<f64> {
         let n = self.decode.len();
         if n < 2 {
             return None;
@@ -72,7 +71,7 @@ impl Timings {
 impl Spread {
     /// The statistics of `samples`. `None`: there are no samples. The quantile q is the sorted sample at position
     /// ceil(q n); the median of an even number of samples is the mean of the middle two.
-    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
+    pub(crate) fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut all: Vec<f64> = samples.into_iter().collect();
         all.sort_by(f64::total_cmp);
         let n = all.len();
@@ -83,7 +82,7 @@ impl Spread {
     }
 
     /// The statistics of the times of `passes`.
-    pub fn of_passes(passes: &[Pass]) -> Option<Spread> {
+    pub(crate) fn of_passes(passes: &[Pass]) -> Option<Spread> {
         Spread::of(passes.iter().map(|pass| pass.ms))
     }
 }

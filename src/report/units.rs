@@ -2,22 +2,22 @@
 use std::time::Duration;
 
 /// A count: `812`, `1.23 k`, `45.6 M`, `1.50 G`, `2.00 T`.
-pub fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     scaled(n, &["", " k", " M", " G", " T", " P", " E"])
 }
 
 /// A count with a noun: `1 document`, `2 documents`.
-pub fn many(n: u64, thing: &str) -> String {
+pub(crate) fn many(n: u64, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Bytes in powers of 1000: `812 B`, `12.3 MB`.
-pub fn bytes(n: u64) -> String {
+pub(crate) fn bytes(n: u64) -> String {
     scaled(n, &[" B", " kB", " MB", " GB", " TB", " PB", " EB"])
 }
 
 /// A duration: `12.3 us`, `45.6 ms`, `1.23 s`, `45 s`, `1m 02s`, `2h 03m`, `1d 04h`.
-pub fn duration(time: Duration) -> String {
+pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     let whole = seconds.round() as u64;
     if seconds < 0.9995e-3 {
@@ -36,7 +36,7 @@ pub fn duration(time: Duration) -> String {
 }
 
 /// Events per second, with the unit of the event: `0.42 step/s`, `45.6 ktok/s`.
-pub fn rate(per_second: f64, unit: &str) -> String {
+pub(crate) fn rate(per_second: f64, unit: &str) -> String {
     if !per_second.is_finite() || per_second < 0.0 {
         return format!("- {unit}/s");
     }

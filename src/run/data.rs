@@ -59,9 +59,10 @@ impl DataRecord {
             };
             Ok(Digested { file: file.clone(), digest })
         };
+        let vocabulary = format!("fnv1a:{:016x}", tokenizer.digest());
         Ok(DataRecord {
             files: data.files.iter().map(digest).collect::<Result<_>>()?,
-            tokenizer: tokenizer_digest(&data.tokenizer, tokenizer),
+            tokenizer: Digested { file: data.tokenizer.clone(), digest: vocabulary },
             chat_template: template_digest(tokens, tokenizer, config.train.task),
         })
     }
@@ -116,10 +117,6 @@ impl DataRecord {
     pub(super) fn to_json(&self) -> String {
         format!("{}\n", serde_json::to_string_pretty(self).expect("a struct of strings is JSON"))
     }
-}
-
-fn tokenizer_digest(name: &str, tokenizer: &Tokenizer) -> Digested {
-    Digested { file: name.to_string(), digest: format!("fnv1a:{:016x}", tokenizer.digest()) }
 }
 
 fn template_digest(tokens: &Tokens, tokenizer: &Tokenizer, task: TaskKind) -> Option<String> {

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use super::{DataRecord, Error, JsonLines, Metrics, Result};
 use crate::config::RunConfig;
 
+/// File name of the digests of the training data.
+const DATA: &str = "data.json";
+
 /// The directory of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir {
@@ -28,10 +31,10 @@ impl RunDir {
             _ => io(error),
         })?;
         let run = RunDir { path: path.to_path_buf() };
-        for inner in [run.checkpoints(), run.logs()] {
+        for inner in [run.path.join("checkpoints"), run.path.join("logs")] {
             fs::create_dir(&inner).map_err(|error| Error::io(&inner, error))?;
         }
-        write_durably(&run.config(), &config.to_toml())?;
+        run.write_config(config)?;
         Ok(run)
     }
 
@@ -40,7 +43,7 @@ impl RunDir {
     /// # Errors
     /// The file cannot be written; the old one is kept.
     pub fn write_config(&self, config: &RunConfig) -> Result<()> {
-        write_durably(&self.config(), &config.to_toml())
+        write_durably(&self.config(), config.to_toml().as_bytes())
     }
 
     /// Writes the digests of the training data.
@@ -48,7 +51,7 @@ impl RunDir {
     /// # Errors
     /// The file cannot be written.
     pub fn write_data(&self, record: &DataRecord) -> Result<()> {
-        write_durably(&self.data(), &record.to_json())
+        write_durably(&self.path.join(DATA), record.to_json().as_bytes())
     }
 
     /// Checks that the training data is the data that the run was started with.
@@ -56,7 +59,7 @@ impl RunDir {
     /// # Errors
     /// `data.json` does not exist or cannot be read; [`Error::Changed`].
     pub fn check_data(&self, found: &DataRecord) -> Result<()> {
-        DataRecord::read(&self.data())?.check(found)
+        DataRecord::read(&self.path.join(DATA))?.check(found)
     }
 
     /// Opens the run at `path`, or `runs/PATH` if `path` is a bare name.
@@ -90,34 +93,9 @@ impl RunDir {
         self.path.join("config.toml")
     }
 
-    /// `data.json`: digests of the training data.
-    pub fn data(&self) -> PathBuf {
-        self.path.join("data.json")
-    }
-
     /// `metrics.jsonl`: one line per step.
     pub fn metrics(&self) -> PathBuf {
         self.path.join("metrics.jsonl")
-    }
-
-    /// `timings.jsonl`: wall-clock times per step.
-    pub fn timings(&self) -> PathBuf {
-        self.path.join("timings.jsonl")
-    }
-
-    /// `checkpoints/`.
-    pub fn checkpoints(&self) -> PathBuf {
-        self.path.join("checkpoints")
-    }
-
-    /// `rollouts/`.
-    pub fn rollouts(&self) -> PathBuf {
-        self.path.join("rollouts")
-    }
-
-    /// `logs/`.
-    pub fn logs(&self) -> PathBuf {
-        self.path.join("logs")
     }
 
     /// Opens `metrics.jsonl` and `timings.jsonl` to append after `step`. Lines of later steps and an incomplete last
@@ -126,7 +104,34 @@ impl RunDir {
     /// # Errors
     /// A file cannot be read or written, or has an invalid line before its last.
     pub fn logs_after(&self, step: u64) -> Result<(JsonLines, JsonLines)> {
-        Ok((JsonLines::after(&self.metrics(), step)?, JsonLines::after(&self.timings(), step)?))
+        Ok((
+            JsonLines::after(&self.metrics(), step)?,
+            JsonLines::after(&self.path.join("timings.jsonl"), step)?,
+        ))
+    }
+
+    /// [`RunDir::logs_after`]; at step 0 both files are emptied first, because a run that starts writes a line of
+    /// step 0 again.
+    ///
+    /// # Errors
+    /// As [`RunDir::logs_after`].
+    pub fn logs_from(&self, step: u64) -> Result<(JsonLines, JsonLines)> {
+        if step == 0 {
+            for path in [self.metrics(), self.path.join("timings.jsonl")] {
+                File::create(&path).map_err(|error| Error::io(&path, error))?;
+            }
+        }
+        self.logs_after(step)
+    }
+
+    /// Writes `rollouts/step_NNNNNN.jsonl` durably.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_rollouts(&self, step: u64, lines: &[u8]) -> Result<()> {
+        let dir = self.path.join("rollouts");
+        fs::create_dir_all(&dir).map_err(|error| Error::io(&dir, error))?;
+        write_durably(&dir.join(format!("step_{step:06}.jsonl")), lines)
     }
 
     /// Reads `metrics.jsonl`.
@@ -139,11 +144,11 @@ impl RunDir {
 }
 
 /// Replaces a file atomically. It is either complete or unchanged, also after a power failure.
-fn write_durably(path: &Path, text: &str) -> Result<()> {
+fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = path.with_extension("tmp");
     let write = || {
         let mut file = File::create(&temporary)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         match path.parent() {

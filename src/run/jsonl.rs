@@ -30,8 +30,8 @@ impl JsonLines {
         let (mut keep, mut last_step) = (0, 0);
         for line in Lines::new(path, &file) {
             let line = line?;
-            match object(path, &line).and_then(|object| step_of(path, &line, &object)) {
-                Ok(at) if line.finished && at <= step => last_step = at,
+            match object(path, &line) {
+                Ok((_, at)) if line.finished && at <= step => last_step = at,
                 Err(error) if line.finished && last_step < step => return Err(error),
                 _ => break,
             }
@@ -107,21 +107,13 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// The object of a line.
-pub(super) fn object(path: &Path, line: &Line) -> Result<serde_json::Map<String, Value>> {
+/// The object of a line and its `step`.
+pub(super) fn object(path: &Path, line: &Line) -> Result<(serde_json::Map<String, Value>, u64)> {
     let bad = |reason: String| Error::Line { path: path.to_path_buf(), line: line.number, reason };
-    match serde_json::from_slice(&line.bytes) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(bad("expected a JSON object".to_string())),
-        Err(error) => Err(bad(format!("invalid JSON: {error}"))),
+    let value = serde_json::from_slice(&line.bytes).map_err(|error| bad(format!("invalid JSON: {error}")))?;
+    let Value::Object(object) = value else { return Err(bad("expected a JSON object".to_string())) };
+    match object.get("step").and_then(Value::as_u64) {
+        Some(step) => Ok((object, step)),
+        None => Err(bad("expected a whole number as `step`".to_string())),
     }
-}
-
-/// The `step` of a line's object.
-pub(super) fn step_of(path: &Path, line: &Line, object: &serde_json::Map<String, Value>) -> Result<u64> {
-    object.get("step").and_then(Value::as_u64).ok_or_else(|| Error::Line {
-        path: path.to_path_buf(),
-        line: line.number,
-        reason: "expected a whole number as `step`".to_string(),
-    })
 }

@@ -1,8 +1,9 @@
 //! The metrics of a run, from its `metrics.jsonl`.
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use super::jsonl::{Lines, object, step_of};
+use super::jsonl::{Lines, object};
 use super::{Error, Result};
 
 /// All numbers of a log as curves over the steps.
@@ -20,12 +21,9 @@ impl Metrics {
     /// empty.
     pub fn read(path: &Path) -> Result<Metrics> {
         let file = File::open(path).map_err(|error| Error::io(path, error))?;
-        let mut metrics = Metrics::default();
-        let mut lines = 0;
+        let (mut metrics, mut lines) = (Metrics::default(), 0);
         for line in Lines::new(path, &file) {
-            let line = line?;
-            let object = object(path, &line)?;
-            let step = step_of(path, &line, &object)?;
+            let (object, step) = object(path, &line?)?;
             for (key, value) in object {
                 if let (true, Some(value)) = (key != "step", value.as_f64()) {
                     metrics.push(key, (step as f64, value));
@@ -48,6 +46,17 @@ impl Metrics {
     /// Steps and values of a curve. `None`: there is no curve with this name.
     pub fn curve(&self, key: &str) -> Option<&[(f64, f64)]> {
         self.curves.iter().find(|curve| curve.0 == key).map(|curve| curve.1.as_slice())
+    }
+
+    /// The steps in increasing order, each with its values.
+    pub fn steps(&self) -> impl Iterator<Item = (u64, Vec<(&str, f64)>)> {
+        let mut steps: BTreeMap<u64, Vec<(&str, f64)>> = BTreeMap::new();
+        for (name, points) in &self.curves {
+            points
+                .iter()
+                .for_each(|(step, value)| steps.entry(*step as u64).or_default().push((name, *value)));
+        }
+        steps.into_iter()
     }
 
     fn push(&mut self, key: String, point: (f64, f64)) {

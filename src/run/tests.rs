@@ -30,7 +30,7 @@ fn a_new_run_has_its_configuration_and_cannot_be_created_twice() {
     let path = scratch.0.join("runs/a");
     let run = RunDir::create(&path, &RunConfig::default()).unwrap();
     assert_eq!(fs::read_to_string(run.config()).unwrap(), RunConfig::default().to_toml());
-    assert!(run.checkpoints().is_dir() && run.logs().is_dir());
+    assert!(path.join("checkpoints").is_dir() && path.join("logs").is_dir());
     assert_eq!(run.name(), "a");
     assert!(matches!(RunDir::create(&path, &RunConfig::default()), Err(Error::Exists { .. })));
     assert_eq!(RunDir::open(&path).unwrap(), run);

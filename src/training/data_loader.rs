@@ -79,14 +79,20 @@ impl WindowSpec {
             let end = part.end.min(part.start.saturating_add(limit).saturating_add(1));
             return Ok(evaluation_windows(&(part.start..end), self.context as u64).collect());
         }
-        let (mut windows, mut read) = (self.pieces(tokens, &part)?.ranges, 0);
-        let beyond = windows.iter().position(|window| {
-            read += window.end - window.start - 1;
-            read > limit
-        });
-        windows.truncate(beyond.map_or(windows.len(), |at| at.max(1)));
+        let mut windows = self.pieces(tokens, &part)?.ranges;
+        windows.truncate(windows_within(&windows, limit));
         Ok(windows)
     }
+}
+
+/// Number of windows from the start that have at most `limit` predictions in total; at least one.
+pub(crate) fn windows_within(windows: &[Range<u64>], limit: u64) -> usize {
+    let mut predictions = 0;
+    let beyond = windows.iter().position(|window| {
+        predictions += window.end - window.start - 1;
+        predictions > limit
+    });
+    beyond.unwrap_or(windows.len()).max(1)
 }
 
 /// The windows of a run, for each step and for its evaluations.

@@ -73,7 +73,7 @@ pub fn activation_checkpointing(config: &RunConfig) -> ActivationCheckpointing {
 /// # Errors
 /// [`model::Error::Config`] if no model can have these sizes.
 pub fn new_trainer(config: &RunConfig, tokens: usize, device: &Device) -> Result<Trainer, model::Error> {
-    let model =
-        Model::init(&model_config(config, tokens), compute(config.train.dtype), device, config.train.seed)?;
+    let (cfg, train) = (model_config(config, tokens), &config.train);
+    let model = Model::init(&cfg, compute(train.dtype), device, train.seed)?;
     Trainer::new(model, optim_config(config), schedule(config))
 }

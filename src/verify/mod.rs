@@ -79,17 +79,15 @@ impl Expected {
 fn groups(requests: &[Request], prompts: Prompts) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     for (at, request) in requests.iter().enumerate() {
-        match groups.last_mut() {
-            Some(group)
-                if prompts == Prompts::Shared && {
-                    let first = &requests[group.start];
-                    first.id.checked_add(group.len() as u64) == Some(request.id)
-                        && Request { id: first.id, ..request.clone() } == *first
-                } =>
-            {
-                group.end += 1;
-            }
-            _ => groups.push(at..at + 1),
+        let continues = |group: &Range<usize>| {
+            let first = &requests[group.start];
+            prompts == Prompts::Shared
+                && first.id.checked_add(group.len() as u64) == Some(request.id)
+                && Request { id: first.id, ..request.clone() } == *first
+        };
+        match groups.last_mut().filter(|group| continues(group)) {
+            Some(group) => group.end += 1,
+            None => groups.push(at..at + 1),
         }
     }
     groups

@@ -4,7 +4,8 @@ use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
-    focused, gpu, invariance, multi_step, open_for_inference, packing, prefix_cache, resume, training,
+    focused, gpu, invariance, kept_sets, multi_step, open_for_inference, packing, policy, prefix_cache,
+    resume, training,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -66,6 +67,13 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::FinalZeroNotAdded, Gate::Focused(focused::zero)),
     (Fault::CheckpointDirectoryNotSynced, Gate::Focused(focused::power_cuts)),
     (Fault::CheckpointRenameBeforeSync, Gate::Focused(focused::power_cuts)),
+    (Fault::RewardStdOfPopulation, Gate::Test(policy::over)),
+    (Fault::ClippedTokenGradientKept, Gate::Test(policy::over)),
+    (Fault::MaskedTokensCounted, Gate::Test(policy::over)),
+    (Fault::LossTopPStopsEarly, Gate::Focused(focused::kept_sets)),
+    (Fault::LossMinPIsStrict, Gate::Focused(focused::kept_sets)),
+    (Fault::GivenKeptSetIgnored, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
+    (Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
 ];
 
 /// Runs a gate with its fault; returns the difference that the gate reports.

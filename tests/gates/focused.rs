@@ -6,9 +6,9 @@ use std::sync::Arc;
 use xtrain::decode::SampleOptions;
 use xtrain::decode::sampler::{Address, Sampler};
 use xtrain::model::checkpoint::{
-    CheckpointContents, CheckpointDir, LoadOptions, SimulatedFs, TensorView, newest_good,
+    CheckpointContents, CheckpointDir, LoadOptions, NamedTensor, SimulatedFs, TensorView, newest_good,
 };
-use xtrain::tensor::ops::{self, AttnMask, LossRows, Samples, Slots, Target, Weight};
+use xtrain::tensor::ops::{self, AttnMask, LossRows, SampleRow, Samples, Slots, Target, Weight};
 use xtrain::tensor::testing::{arbitrary, compare_bits};
 use xtrain::tensor::{Device, Dtype, Simd, Tensor};
 
@@ -108,7 +108,7 @@ pub(crate) fn power_cuts() -> Checked {
         let mut rng = CaseRng::new(SEED, at as u64);
         for draw in 0..60 {
             let after = moment.power_cut(&mut |n| if draw == 0 { 0 } else { rng.below(n) });
-            let found = newest_good(&after, run, &LoadOptions::default());
+            let found = newest_good(&after, run, &LoadOptions::default(), &NamedTensor::begin);
             let step = match &found {
                 Ok(found) if !found.refused.is_empty() => {
                     return differ("power cuts", format!("moment {at}, draw {draw}: {}", found.refused[0]));
@@ -139,7 +139,7 @@ pub(crate) fn vocabulary() -> Checked {
         let target = |i: usize| Some(Target { id: (i * 61) as u32, weight: 1.0, bonus: 0.0 });
         let targets: Vec<_> = rows.clone().map(target).collect();
         let samples = Samples::of_lengths([rows.len()]);
-        let rows_of = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+        let rows_of = LossRows::new(&targets, &samples);
         let x = Tensor::new(&device, &[rows.len(), c], x[rows.start * c..rows.end * c].to_vec());
         let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).map_err(error)?;
         let x = x.map_err(error)?;
@@ -155,6 +155,47 @@ pub(crate) fn vocabulary() -> Checked {
         }
     }
     Ok(5 * c)
+}
+
+/// At a bound that is met exactly, the loss keeps the tokens that the sampler keeps: the probabilities removed by
+/// top-p add up to `1 - top_p`, or a probability is `min_p` times the largest.
+pub(crate) fn kept_sets() -> Checked {
+    let device = Device::cpu();
+    let below = (-0.75f32, xtrain::tensor::math::exp(-0.75));
+    for (logits, top_p, min_p) in [
+        (vec![0.25f32; 10], 0.5, 0.0),
+        (vec![-1.5; 200], 0.75, 0.0),
+        (vec![0.0, below.0, -3.0, 0.0, below.0], 1.0, below.1),
+        (vec![2.0, 1.0, 2.0], 1.0, 1.0),
+    ] {
+        let v = logits.len();
+        let x = Tensor::new(&device, &[1, v], logits.clone()).map_err(error)?;
+        let row = |id| SampleRow {
+            seed: SEED,
+            id,
+            position: 0,
+            temperature: 1.0,
+            top_k: 0,
+            top_p,
+            min_p,
+            penalty: 1.0,
+            seen: &[],
+        };
+        let sampled = ops::sample_rows(&x, &[row(3)]).map_err(error)?[0].map_err(error)?;
+        let targets = [Some(Target { id: sampled.token, weight: 1.0, bonus: 0.0 })];
+        let samples = Samples::of_lengths([1]);
+        let rows = LossRows { top_p, min_p, ..LossRows::new(&targets, &samples) };
+        let head = Tensor::new(&device, &[v, 1], logits).map_err(error)?;
+        let head = Weight::new(&head, Dtype::F32).map_err(error)?;
+        let x = Tensor::new(&device, &[1, 1], vec![1f32]).map_err(error)?;
+        let values = ops::cross_entropy(&x, &head, &rows, &mut 0.0).map_err(error)?;
+        let got = values[0].map_or(f32::NAN, |value| value.log_prob);
+        if got.to_bits() != sampled.processed.to_bits() {
+            let want = sampled.processed;
+            return differ("kept sets", format!("{v} logits, top-p {top_p}, min-p {min_p}: {got}, {want}"));
+        }
+    }
+    Ok(4)
 }
 
 /// Two lists of ids, one after the other, each return their own rows.

@@ -185,7 +185,7 @@ pub(crate) fn rows(case: &str, batch: &str) -> Vec<TrainingExample> {
         samples.push(TrainingExample {
             inputs: ids[at.clone()].iter().map(|&i| i as u32).collect(),
             targets: at.clone().map(target).collect(),
-            starts: Vec::new(),
+            ..TrainingExample::default()
         });
     }
     samples

@@ -1,6 +1,6 @@
 //! The golden lines of windows, of packed documents and of policy gradients.
 use xtrain::model::{
-    AdamW, Grads, LogitsProcessing, Model, Rows, TrainingExample, normalize_loss_weights, objective,
+    AdamW, Config, Grads, LogitsProcessing, Model, Rows, TrainingExample, normalize_loss_weights, objective,
 };
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype};
@@ -14,7 +14,8 @@ const MODEL: &str = "models/qwen3_tied";
 fn windowed(device: &Device, compute: Dtype, i: &str) -> String {
     let m = model(MODEL, compute, device);
     let windows = vec![Some(7); m.config().n_layers];
-    sha(logits_of(&m.with_windows(windows).unwrap(), &Rows::whole(&[prompt(MODEL, i)])))
+    let windowed = Model::new(Config { windows, ..m.config().clone() }, m.params).unwrap();
+    sha(logits_of(&windowed, &Rows::whole(&[prompt(MODEL, i)])))
 }
 
 /// Prompts 2, 3 and 4.
@@ -68,7 +69,8 @@ fn policy(m: &Model, top_k: Option<usize>) -> Outcome {
         let advantage = (j % 3) as f32 - 1.0 + 0.25;
         (target.weight, target.bonus) = (advantage / 29.0, (0.01 / 29.0) as f32);
     }
-    let outcome = outcome(m, &[sample], LogitsProcessing { temperature: 0.8, top_k });
+    let outcome =
+        outcome(m, &[sample], LogitsProcessing { temperature: 0.8, top_k, ..LogitsProcessing::default() });
     assert_eq!(outcome.values.len(), 29);
     outcome
 }

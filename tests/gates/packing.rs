@@ -30,7 +30,7 @@ fn alone(document: &[(u32, Role)]) -> TrainingExample {
     TrainingExample {
         inputs: document[..document.len() - 1].iter().map(|token| token.0).collect(),
         targets: document[1..].iter().map(target).collect(),
-        starts: Vec::new(),
+        ..TrainingExample::default()
     }
 }
 

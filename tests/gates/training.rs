@@ -1,8 +1,8 @@
 //! The training gates: the result of a step does not depend on the split into micro-batches, the number of threads or
 //! the instruction set.
 use xtrain::model::{
-    ActivationCheckpointing, Config, Decay, Error, Model, OptimConfig, Params, Result, Schedule, Trainer,
-    TrainingExample, normalize_loss_weights, objective,
+    ActivationCheckpointing, Config, Decay, Error, LogitsProcessing, Model, OptimConfig, Params, Result,
+    Schedule, Trainer, TrainingExample, normalize_loss_weights, objective,
 };
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype, Simd};
@@ -84,7 +84,7 @@ impl Run {
             let targets = (0..n).map(|_| Some(target(token(&mut rng))).filter(|_| !rng.one_in(5)));
             let targets = targets.collect();
             let starts = if n > 16 && rng.one_in(3) { vec![n / 4, n / 2] } else { Vec::new() };
-            samples.push(TrainingExample { inputs, targets, starts });
+            samples.push(TrainingExample { inputs, targets, starts, ..TrainingExample::default() });
         }
         normalize_loss_weights(&mut samples);
         samples
@@ -151,7 +151,7 @@ pub(crate) fn state(trainer: &Trainer) -> Bits {
 fn step(trainer: &mut Trainer, samples: &[TrainingExample], setup: &Setup, n: u64) -> Result<Bits> {
     let (mut loss, mut grads) = (0f32, xtrain::model::Grads::zeros(&trainer.model.params).unwrap());
     for part in setup.parts(samples, n) {
-        trainer.backward(part, &mut loss, &mut grads)?;
+        trainer.backward(part, LogitsProcessing::default(), &mut loss, &mut grads)?;
     }
     let grads = grads.finish()?;
     let rate = trainer.schedule.rate(n);
@@ -256,7 +256,7 @@ pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
             let document = TrainingExample {
                 inputs: sample.inputs[start..end].to_vec(),
                 targets: sample.targets[start..end].to_vec(),
-                starts: Vec::new(),
+                ..TrainingExample::default()
             };
             together.inputs.extend(&document.inputs);
             together.targets.extend(&document.targets);

@@ -78,3 +78,9 @@ pub enum Error {
         source: SampleError,
     },
 }
+
+impl From<xtrain_tensor::Error> for Error {
+    fn from(error: xtrain_tensor::Error) -> Error {
+        Error::Model(error.into())
+    }
+}

@@ -30,13 +30,6 @@ pub struct Tape<'t> {
     samples: Rc<Samples>,
 }
 
-impl std::fmt::Debug for Tape<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tape").field("nodes", &self.rules.len()).finish_non_exhaustive()
-    }
-}
-
-/// The state of a backward pass.
 struct Back<'g> {
     nodes: Vec<Option<Tensor>>,
     grads: &'g mut Grads,
@@ -76,7 +69,6 @@ impl Back<'_> {
     }
 }
 
-/// The parameter indices of a linear.
 #[derive(Debug, Clone, Copy)]
 struct LinearIndex {
     weight: usize,
@@ -104,19 +96,12 @@ impl<'t> Tape<'t> {
         self.run(y, dy, grads).map(|_| ())
     }
 
-    /// [`Tape::backward`], and returns the gradient of `leaf`.
-    ///
-    /// # Errors
-    /// As [`Tape::backward`].
-    ///
-    /// # Panics
-    /// If no recorded operation has used `leaf`.
+    /// [`Tape::backward`], and returns the gradient of `leaf`. Panics if no recorded operation has used `leaf`.
     pub(crate) fn backward_to(self, y: &Var, dy: Tensor, leaf: &Var, grads: &mut Grads) -> Result<Tensor> {
         let mut nodes = self.run(y, dy, grads)?;
         Ok(nodes[leaf.node].take().expect("the pass has used the leaf"))
     }
 
-    /// An input of the tape.
     pub(crate) fn leaf(&mut self, value: Tensor) -> Var {
         self.node(value, Dtype::F32)
     }
@@ -145,16 +130,6 @@ impl<'t> Tape<'t> {
             rule(back, dy)
         })));
         Var { value, node, grad_dtype: Dtype::F32 }
-    }
-
-    fn silu_mul(&mut self, gate: &Var, up: &Var) -> Result<Var> {
-        let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
-        let (gate, up) = (gate.clone(), up.clone());
-        Ok(self.record(y, move |b, dy| {
-            let [dg, du] = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.grad_dtype)?;
-            b.add(&gate, dg)?;
-            b.add(&up, du)
-        }))
     }
 }
 
@@ -210,7 +185,12 @@ impl Functional for Tape<'_> {
 
     fn swiglu(&mut self, x: &Var, gate: &Linear, up: &Linear) -> Result<Var> {
         let [gate, up] = self.linears(x, [gate, up])?;
-        self.silu_mul(&gate, &up)
+        let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
+        Ok(self.record(y, move |b, dy| {
+            let [dg, du] = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.grad_dtype)?;
+            b.add(&gate, dg)?;
+            b.add(&up, du)
+        }))
     }
 
     fn linear_add(&mut self, h: &Var, x: &Var, w: &Linear) -> Result<Var> {

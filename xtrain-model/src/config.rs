@@ -88,22 +88,16 @@ impl Config {
             *self;
         let refuse = |field, want, got: String| Err(Error::Config { field, want, got });
         let sizes = [
-            ("vocab", vocab, 1 << 19),
-            ("dim", dim, 1 << 16),
-            ("ffn_dim", ffn_dim, 1 << 18),
-            ("n_layers", n_layers, 1 << 10),
-            ("n_heads", n_heads, 1 << 10),
-            ("n_kv_heads", n_kv_heads, 1 << 10),
-            ("max_positions", max_positions, (1 << 20) + 1),
+            ("vocab", vocab, 1 << 19, "from 1 to 524288"),
+            ("dim", dim, 1 << 16, "from 1 to 65536"),
+            ("ffn_dim", ffn_dim, 1 << 18, "from 1 to 262144"),
+            ("n_layers", n_layers, 1 << 10, "from 1 to 1024"),
+            ("n_heads", n_heads, 1 << 10, "from 1 to 1024"),
+            ("n_kv_heads", n_kv_heads, 1 << 10, "from 1 to 1024"),
+            ("max_positions", max_positions, (1 << 20) + 1, "from 1 to 1048577"),
         ];
-        for (field, got, max) in sizes {
-            if got == 0 || got > max {
-                return Err(Error::Config {
-                    field,
-                    want: "between 1 and its limit",
-                    got: format!("{got} (limit {max})"),
-                });
-            }
+        if let Some((field, got, _, want)) = sizes.into_iter().find(|(_, n, max, _)| *n == 0 || n > max) {
+            return refuse(field, want, got.to_string());
         }
         if head_dim == 0 || head_dim % 2 != 0 || head_dim > 256 {
             return refuse("head_dim", "even, from 2 to 256", head_dim.to_string());
@@ -117,18 +111,12 @@ impl Config {
         if !(self.norm_eps > 0.0 && self.norm_eps.is_finite()) {
             return refuse("norm_eps", "positive and finite", self.norm_eps.to_string());
         }
-        self.check_windows(&self.windows)?;
+        if !self.windows.is_empty() && self.windows.len() != n_layers || self.windows.contains(&Some(0)) {
+            let want = "a window of at least 1 or null for each layer";
+            return refuse("sliding_window", want, format!("{:?}", self.windows));
+        }
         if let Err(xtrain_tensor::Error::Argument { want, got, .. }) = self.rope_scaling.check() {
             return refuse("rope_scaling", want, got);
-        }
-        Ok(())
-    }
-
-    /// Checks that there is one window per layer.
-    pub(crate) fn check_windows(&self, windows: &[Option<usize>]) -> Result<()> {
-        if !windows.is_empty() && windows.len() != self.n_layers || windows.contains(&Some(0)) {
-            let want = "a window of at least 1 or null for each layer";
-            return Err(Error::Config { field: "sliding_window", want, got: format!("{windows:?}") });
         }
         Ok(())
     }

@@ -79,6 +79,16 @@ pub enum Error {
         /// The number of tokens of the example.
         tokens: usize,
     },
+    /// The number of kept sets of a training example differs from its number of tokens.
+    #[error(
+        "a training example of {tokens} tokens: expected no kept sets or one entry per token, found {sets}"
+    )]
+    KeptSets {
+        /// The number of entries.
+        sets: usize,
+        /// The number of tokens of the example.
+        tokens: usize,
+    },
     /// A value that is NaN or infinite.
     #[error("step {step}: {what} is not finite")]
     NotFinite {

@@ -141,7 +141,6 @@ pub struct KvView<'a, X> {
     pub slots: &'a Slots,
 }
 
-/// The attention mask of `rows`.
 pub(crate) fn attn_mask<'a>(rows: &'a Rows, slots: &'a Slots, window: Option<usize>) -> AttnMask<'a> {
     AttnMask { seq: &rows.seq, pos: &rows.pos, slots, window }
 }

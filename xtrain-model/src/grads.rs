@@ -1,9 +1,6 @@
 //! Gradients: one accumulator for each use of a parameter.
-use xtrain_tensor::ops;
-use xtrain_tensor::{
-    Tensor,
-    faults::{self, Fault},
-};
+use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::{Tensor, ops};
 
 use crate::error::Result;
 use crate::param::Param;
@@ -44,12 +41,10 @@ impl Grads {
     ///
     /// # Errors
     /// Never for gradients created by [`Grads::zeros`].
-    ///
-    /// # Panics
-    /// Never for gradients created by [`Grads::zeros`].
     pub fn finish(mut self) -> Result<Vec<Tensor>> {
-        if self.tied {
-            let head = self.accumulators.pop().expect("a tied table has a second accumulator");
+        if self.tied
+            && let Some(head) = self.accumulators.pop()
+        {
             ops::accumulate(&mut self.accumulators[0], &head)?;
         }
         Ok(self.accumulators)

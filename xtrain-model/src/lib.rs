@@ -31,6 +31,7 @@
 //! | [`objective`] | the loss and its gradient |
 //! | [`store`], [`checkpoint`] | saving, opening and resuming; durable files |
 //! | [`export`], [`gguf`], [`hf`] | exchange formats |
+//! | [`rl`] | advantages and policy losses |
 //! | [`tasks`] | tasks with verifiable answers |
 #![forbid(unsafe_code)]
 #![warn(clippy::pedantic)]
@@ -71,6 +72,7 @@ mod grads;
 pub mod hf;
 mod json;
 mod kv;
+mod mix;
 mod model;
 pub mod objective;
 mod optim;
@@ -78,6 +80,7 @@ mod param;
 mod params;
 mod quant;
 mod recompute;
+pub mod rl;
 mod rows;
 mod schedule;
 pub mod store;
@@ -102,5 +105,5 @@ pub use param::Param;
 pub use params::{Block, Linear, Params};
 pub use rows::Rows;
 pub use schedule::{Decay, Schedule};
-pub use trainer::{ActivationCheckpointing, StepReport, Trainer, normalize_loss_weights};
+pub use trainer::{ActivationCheckpointing, StepGradient, StepReport, Trainer, normalize_loss_weights};
 pub use xtrain_tensor::ops::RopeArgs;

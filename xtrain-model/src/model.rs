@@ -30,17 +30,6 @@ impl Model {
         Ok(Model { cfg, rope, params })
     }
 
-    /// The same model with other sliding windows, one per layer: the number of positions a row attends to, its own
-    /// included. `None`: full attention.
-    ///
-    /// # Errors
-    /// [`Error::Config`](crate::Error::Config) unless there is one window per layer and each is at least 1.
-    pub fn with_windows(mut self, windows: Vec<Option<usize>>) -> Result<Model> {
-        self.cfg.check_windows(&windows)?;
-        self.cfg.windows = windows;
-        Ok(self)
-    }
-
     /// A model with random parameters drawn from `seed`. `compute` is the compute dtype: f32 or bf16.
     ///
     /// # Errors
@@ -87,11 +76,12 @@ impl Model {
     ///
     /// # Errors
     /// When an id or a position is out of range, or when `kv` rejects a row (no room, or not the next position).
-    pub fn forward<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows) -> Result<F::X>
-    where
-        F: Functional,
-        K: KvStore<F>,
-    {
+    pub fn forward<F: Functional>(
+        &self,
+        f: &mut F,
+        kv: &mut (impl KvStore<F> + ?Sized),
+        rows: &Rows,
+    ) -> Result<F::X> {
         let h = f.embedding(&self.params.embed, &rows.id)?;
         self.forward_embeds(f, kv, rows, h)
     }
@@ -100,11 +90,13 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::forward`].
-    pub fn forward_embeds<F, K>(&self, f: &mut F, kv: &mut K, rows: &Rows, mut h: F::X) -> Result<F::X>
-    where
-        F: Functional,
-        K: KvStore<F>,
-    {
+    pub fn forward_embeds<F: Functional>(
+        &self,
+        f: &mut F,
+        kv: &mut (impl KvStore<F> + ?Sized),
+        rows: &Rows,
+        mut h: F::X,
+    ) -> Result<F::X> {
         for layer in 0..self.params.blocks.len() {
             h = self.block(f, kv, rows, layer, &h)?;
         }
@@ -112,18 +104,14 @@ impl Model {
     }
 
     /// One pre-norm block: attention, then the MLP, each added to the residual stream `h [N, C]`.
-    pub(crate) fn block<F, K>(
+    pub(crate) fn block<F: Functional>(
         &self,
         f: &mut F,
-        kv: &mut K,
+        kv: &mut (impl KvStore<F> + ?Sized),
         rows: &Rows,
         layer: usize,
         h: &F::X,
-    ) -> Result<F::X>
-    where
-        F: Functional,
-        K: KvStore<F>,
-    {
+    ) -> Result<F::X> {
         let Config { n_heads, n_kv_heads, head_dim, .. } = self.cfg;
         let (w, n, eps) = (&self.params.blocks[layer], rows.len(), self.cfg.norm_eps as f32);
 

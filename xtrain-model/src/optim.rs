@@ -53,11 +53,6 @@ impl AdamW {
         Ok(AdamW { cfg, m: zeros()?, v: zeros()?, powers: [1.0; 2] })
     }
 
-    /// The hyper-parameters.
-    pub fn config(&self) -> &OptimConfig {
-        &self.cfg
-    }
-
     /// Applies one update with `grads` (in walk order) at learning rate `lr`. If the norm of the gradients is not
     /// finite, nothing changes.
     ///

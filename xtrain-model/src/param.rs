@@ -86,13 +86,6 @@ impl Param {
         }
     }
 
-    /// Moves the parameter to another device.
-    pub(crate) fn move_to(&mut self, device: &Device) -> Result<()> {
-        let value = self.value_mut()?;
-        *value = value.to_device(device)?;
-        Ok(())
-    }
-
     /// The parameter without the f32 master weights of a matrix.
     pub(crate) fn for_inference(&self) -> Result<Param> {
         let Values::Master(value, _) = &self.values else { return Ok(self.clone()) };
@@ -138,10 +131,8 @@ impl Param {
         Ok(())
     }
 
-    /// The rows `id` of an embedding table: `[N, C]` f32.
-    ///
-    /// # Errors
-    /// If the parameter is not a table, or an id is out of range.
+    /// The rows `id` of an embedding table: `[N, C]` f32. Fails if the parameter is not a table, or an id is out of
+    /// range.
     pub(crate) fn rows(&self, id: &[u32]) -> Result<Tensor> {
         match &self.values {
             Values::Master(value, _) => Ok(ops::embedding(value, id, self.compute)?),
@@ -197,7 +188,6 @@ impl ParamReader {
         Ok(ParamReader::Master { shape: shape.to_vec(), values, device: options.device.clone() })
     }
 
-    /// Appends the next values, row-major.
     pub(crate) fn push(&mut self, piece: Piece<'_>) {
         match self {
             ParamReader::Master { values, .. } => piece.widen(values),

@@ -21,7 +21,6 @@ impl Linear {
         Ok(Affine { weight: packed, bias: self.bias()? })
     }
 
-    /// The values of the bias. `None`: no bias.
     pub(crate) fn bias(&self) -> Result<Option<&Tensor>> {
         self.bias.as_ref().map(Param::value).transpose()
     }
@@ -133,11 +132,8 @@ impl Params {
             let values = take(name, shape)?;
             if values.len() != shape.iter().product::<usize>() {
                 let want = format!("the values of a tensor of shape {shape:?}");
-                return Err(Error::Parameter {
-                    name: name.into(),
-                    want,
-                    got: format!("{} values", values.len()),
-                });
+                let got = format!("{} values", values.len());
+                return Err(Error::Parameter { name: name.into(), want, got });
             }
             Ok(Tensor::new(device, shape, values)?.into())
         })
@@ -224,7 +220,10 @@ impl Params {
     /// If the device is out of memory; [`Error::NoMasterWeights`] for a model opened for inference.
     pub fn to_device(&self, device: &Device) -> Result<Params> {
         let mut params = self.clone();
-        params.iter_mut().try_for_each(|p| p.move_to(device))?;
+        for param in params.iter_mut() {
+            let value = param.value_mut()?;
+            *value = value.to_device(device)?;
+        }
         Ok(params)
     }
 

@@ -1,20 +1,20 @@
 //! Element types of weight files: conversion of blocks to and from f32.
 use half::{bf16, f16};
 
-/// A supported element type.
+/// A supported element type. The discriminant is its GGUF number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(non_camel_case_types, reason = "the names of the format")]
 pub enum Quant {
     /// IEEE binary32.
-    F32,
+    F32 = 0,
     /// IEEE binary16.
-    F16,
+    F16 = 1,
     /// The upper half of a binary32.
-    BF16,
+    BF16 = 30,
     /// Blocks of 32 signed bytes with one f16 scale.
-    Q8_0,
+    Q8_0 = 8,
     /// Blocks of 32 signed nibbles with one f16 scale. Read only.
-    Q4_0,
+    Q4_0 = 2,
 }
 
 /// The size of a block.
@@ -52,13 +52,7 @@ impl Quant {
 
     /// The GGUF number of the type.
     pub fn number(self) -> u32 {
-        match self {
-            Quant::F32 => 0,
-            Quant::F16 => 1,
-            Quant::Q4_0 => 2,
-            Quant::Q8_0 => 8,
-            Quant::BF16 => 30,
-        }
+        self as u32
     }
 
     /// The size of a block.
@@ -101,9 +95,7 @@ impl Quant {
     pub fn narrow(self, values: &[f32], out: &mut Vec<u8>) -> bool {
         match self {
             Quant::F32 => {
-                for x in values {
-                    out.extend(x.to_le_bytes());
-                }
+                out.extend(values.iter().flat_map(|x| x.to_le_bytes()));
                 true
             }
             Quant::F16 => values.iter().fold(true, |fits, &x| {

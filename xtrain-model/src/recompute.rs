@@ -2,9 +2,8 @@
 //! pass. One layer's activations are in memory at a time, at the cost of one more forward. The gradients are
 //! bit-identical to those of [`objective::backward`](crate::objective::backward): the same functions run on the same
 //! inputs.
-use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::{LogProb, Samples};
+use xtrain_tensor::ops::LogProb;
 
 use crate::autograd::Tape;
 use crate::error::Result;
@@ -13,12 +12,8 @@ use crate::grads::Grads;
 use crate::kv::NoCache;
 use crate::model::Model;
 use crate::objective::{Batch, LogitsProcessing, TrainingExample};
-use crate::rows::Rows;
 
 /// As [`objective::backward`](crate::objective::backward), with less memory.
-///
-/// # Errors
-/// As [`objective::backward`](crate::objective::backward).
 pub(crate) fn backward(
     model: &Model,
     examples: &[TrainingExample],
@@ -44,30 +39,13 @@ pub(crate) fn backward(
         inputs.fill(first);
     }
     for (layer, input) in inputs.into_iter().enumerate().rev() {
-        let layer = Layer { model, rows, samples: &batch.samples, index: layer };
-        dh = layer.backward(input, dh, grads)?;
+        let mut tape = Tape::new(batch.samples.clone());
+        let input = tape.leaf(input);
+        let output = model.block(&mut tape, &mut NoCache::new(rows)?, rows, layer, &input)?;
+        dh = tape.backward_to(&output, dh, &input, grads)?;
     }
     let mut tape = Tape::new(batch.samples.clone());
     let embedded = tape.embedding(&model.params.embed, &rows.id)?;
     tape.backward(&embedded, dh, grads)?;
     Ok(values)
-}
-
-/// A layer whose forward is recomputed.
-struct Layer<'a> {
-    model: &'a Model,
-    rows: &'a Rows,
-    samples: &'a Samples,
-    index: usize,
-}
-
-impl Layer<'_> {
-    /// The gradient of the layer's input, given the gradient `dy` of its output.
-    fn backward(&self, input: Tensor, dy: Tensor, grads: &mut Grads) -> Result<Tensor> {
-        let mut tape = Tape::new(self.samples.clone());
-        let input = tape.leaf(input);
-        let mut kv = NoCache::new(self.rows)?;
-        let output = self.model.block(&mut tape, &mut kv, self.rows, self.index, &input)?;
-        tape.backward_to(&output, dy, &input, grads)
-    }
 }

@@ -1,6 +1,6 @@
 //! The trainer: a model, its optimizer and the training step.
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::{self, Updated};
+use xtrain_tensor::ops::{self, LogProb, Updated};
 
 use crate::error::{Error, Result};
 use crate::grads::Grads;
@@ -51,7 +51,7 @@ pub struct Trainer {
 }
 
 /// The result of one optimizer step.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepReport {
     /// The number of the step, from 1.
     pub step: u64,
@@ -90,37 +90,55 @@ impl Trainer {
         (self.step, self.target_tokens) = (step, target_tokens);
     }
 
-    /// Adds the loss of one micro-batch to `loss` and its gradient to `grads`, with [`Trainer::checkpointing`].
+    /// Adds the loss of one micro-batch to `loss` and its gradient to `grads`, with [`Trainer::checkpointing`]. Returns
+    /// the log-probabilities of its rows.
     ///
     /// # Errors
     /// As [`objective::backward`].
-    pub fn backward(&self, micro_batch: &[TrainingExample], loss: &mut f32, grads: &mut Grads) -> Result<()> {
-        let processing = LogitsProcessing::default();
+    pub fn backward(
+        &self,
+        micro_batch: &[TrainingExample],
+        processing: LogitsProcessing,
+        loss: &mut f32,
+        grads: &mut Grads,
+    ) -> Result<Vec<Option<LogProb>>> {
         match self.checkpointing {
             ActivationCheckpointing::Off => {
-                objective::backward(&self.model, micro_batch, processing, loss, grads)?
+                objective::backward(&self.model, micro_batch, processing, loss, grads)
             }
             ActivationCheckpointing::PerLayer => {
-                recompute::backward(&self.model, micro_batch, processing, loss, grads)?
+                recompute::backward(&self.model, micro_batch, processing, loss, grads)
             }
-        };
-        Ok(())
+        }
     }
 
-    /// One optimizer step. Each target gets the loss weight 1 / (number of target tokens of the step). Gradients are
-    /// accumulated over micro-batches of at most `micro_batch` examples; the split does not change a bit.
+    /// The gradient of a step whose targets have their final loss weights. It is accumulated over micro-batches of at
+    /// most `micro_batch` examples; the split does not change a bit. Changes nothing but packed copies of the weights.
+    ///
+    /// # Errors
+    /// As [`objective::backward`].
+    pub fn gradient(
+        &mut self,
+        examples: &[TrainingExample],
+        processing: LogitsProcessing,
+        micro_batch: usize,
+    ) -> Result<StepGradient> {
+        self.model.params.pack()?;
+        let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
+        let mut values = Vec::with_capacity(examples.iter().map(|e| e.inputs.len()).sum());
+        for part in examples.chunks(micro_batch.max(1)) {
+            values.extend(self.backward(part, processing, &mut loss, &mut grads)?);
+        }
+        Ok(StepGradient { loss, grads, values })
+    }
+
+    /// Updates the weights. `tokens` is added to [`Trainer::target_tokens`].
     ///
     /// # Errors
     /// [`Error::NotFinite`] if the loss or a gradient is not finite, with unchanged weights; or if the update made a
-    /// weight infinite, in which case the step does not count and must not be saved. [`Error::Tensor`] for an id
-    /// outside the vocabulary.
-    pub fn step(&mut self, mut examples: Vec<TrainingExample>, micro_batch: usize) -> Result<StepReport> {
-        let targets = normalize_loss_weights(&mut examples);
-        self.model.params.pack()?;
-        let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
-        for part in examples.chunks(micro_batch.max(1)) {
-            self.backward(part, &mut loss, &mut grads)?;
-        }
+    /// weight infinite, in which case the step does not count and must not be saved.
+    pub fn apply(&mut self, gradient: StepGradient, tokens: usize) -> Result<StepReport> {
+        let StepGradient { loss, grads, .. } = gradient;
         let step = self.step + 1;
         if !loss.is_finite() {
             return Err(Error::NotFinite { step, what: "the loss".into() });
@@ -144,10 +162,41 @@ impl Trainer {
             return Err(Error::NotFinite { step, what });
         }
         self.step = step;
-        self.target_tokens += targets as u64;
+        self.target_tokens += tokens as u64;
         let target_tokens = self.target_tokens;
         Ok(StepReport { step, loss, grad_norm: norm, learning_rate, target_tokens })
     }
+
+    /// One optimizer step. Each target gets the loss weight 1 / (number of target tokens of the step). Gradients are
+    /// accumulated over micro-batches of at most `micro_batch` examples; the split does not change a bit.
+    ///
+    /// # Errors
+    /// As [`Trainer::gradient`] and [`Trainer::apply`].
+    pub fn step(&mut self, mut examples: Vec<TrainingExample>, micro_batch: usize) -> Result<StepReport> {
+        let targets = normalize_loss_weights(&mut examples);
+        let gradient = self.gradient(&examples, LogitsProcessing::default(), micro_batch)?;
+        self.apply(gradient, targets)
+    }
+
+    /// Counts a step whose loss weights are all zero. It changes neither the weights nor the optimizer.
+    pub fn skip_step(&mut self, tokens: usize) -> StepReport {
+        let learning_rate = self.schedule.rate(self.step);
+        self.step += 1;
+        self.target_tokens += tokens as u64;
+        let target_tokens = self.target_tokens;
+        StepReport { step: self.step, loss: 0.0, grad_norm: 0.0, learning_rate, target_tokens }
+    }
+}
+
+/// The loss and the gradient of one step, before the update.
+#[derive(Debug)]
+pub struct StepGradient {
+    /// The loss.
+    pub loss: f32,
+    /// The gradient of each use of a parameter.
+    pub grads: Grads,
+    /// The log-probabilities of all rows; `None` for a row without a target.
+    pub values: Vec<Option<LogProb>>,
 }
 
 /// The name of the first parameter, in walk order, whose tensor contains a NaN or an infinity.

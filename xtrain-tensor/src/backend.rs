@@ -1,9 +1,11 @@
 //! The device seam: one method per operation.
+use std::fmt;
+
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
+    RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -13,11 +15,10 @@ use crate::tensor::Tensor;
 /// and the order of arithmetic. The operation checks shapes, dtypes and indices before it calls the method. A backend
 /// checks that its operands are on its own device, and returns an error if it has no kernel for them.
 ///
-/// No method has a default body: an operation that a backend lacks does not compile.
-pub(crate) trait Backend {
+/// This trait, [`RowOps`] and [`SharedOps`] have no default bodies: an operation that a backend lacks does not compile.
+pub(crate) trait Backend: RowOps + SharedOps {
     /// Converts `x` to `dtype`: from f32 to bf16, or from bf16 to f32.
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor>;
-    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()>;
     fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor>;
     fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]>;
@@ -36,9 +37,6 @@ pub(crate) trait Backend {
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor>;
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor>;
-    /// The positions of `rope` are `first`, `first + 1`, ...
-    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor>;
-    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor>;
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor>;
     /// `samples` counts the rows of `x [N, H, hd]`.
     fn norm_rope_backward(
@@ -50,7 +48,6 @@ pub(crate) trait Backend {
         dw: &mut Tensor,
         samples: &Samples,
     ) -> Result<Tensor>;
-    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor>;
 
     /// Packs `w [out, in]` for products in `dtype`, f32 or bf16.
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight>;
@@ -61,8 +58,6 @@ pub(crate) trait Backend {
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor>;
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor>;
-    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>>;
-    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor>;
     fn linear_backward_weight(
         &self,
@@ -74,7 +69,6 @@ pub(crate) trait Backend {
     fn linear_backward_bias(&self, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()>;
 
     fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)>;
-    fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor>;
     /// `dy` is in the dtype of `q`.
     fn attention_backward(
         &self,
@@ -83,20 +77,15 @@ pub(crate) trait Backend {
         heads: Heads,
         mask: &AttnMask<'_>,
     ) -> Result<[Tensor; 3]>;
-    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
-    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor>;
-    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor>;
 
     fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor>;
     fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor>;
     fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()>;
-    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor>;
-    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()>;
-    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()>;
-    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()>;
 
     /// One entry per row; `None` for a row without a target.
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>>;
+    /// As [`Backend::cross_entropy`]. Also returns the kept set of each row with a target that does not keep all.
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues>;
     /// As [`Backend::cross_entropy`]. Also returns `dx`, and adds the gradient of the head to `dhead`.
     fn cross_entropy_backward(
         &self,
@@ -106,10 +95,41 @@ pub(crate) trait Backend {
         dhead: &mut Tensor,
     ) -> Result<(Vec<Option<LogProb>>, Tensor)>;
     fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>>;
+}
+
+/// Operations that copy or add whole rows. Both host backends implement them alike (`reference/rows.rs`).
+pub(crate) trait RowOps {
+    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
+    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor>;
+    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor>;
+    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor>;
+    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()>;
+    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()>;
+    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()>;
+}
+
+/// Further operations that both host backends implement alike ([`crate::host`]). A GPU has its own kernels.
+pub(crate) trait SharedOps {
+    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor>;
+    /// The positions of `rope` are `first`, `first + 1`, ...
+    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor>;
+    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor>;
+    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor>;
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>>;
+    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
+    fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor>;
+
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>>;
     /// Creates the state of a sampler of up to `rows` rows and `steps` steps.
     fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>>;
-
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated>;
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32>;
+}
+
+/// A backend whose tensors are in host memory.
+pub(crate) trait HostBackend: Backend + Clone + fmt::Debug + Send + 'static {
+    /// The [`SharedOps::sum_of_squares`] of each gradient.
+    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>>;
+    /// Updates all parameters with gradients scaled by `clip`. Returns whether all updated values are finite.
+    fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool>;
 }

@@ -39,11 +39,6 @@ fn two_product(a: f64, b: f64) -> Dd {
     Dd { high, low: ((ah * bh - high) + ah * bl + al * bh) + al * bl }
 }
 
-/// 2^n. The result must be a normal number.
-fn power_of_two(n: i64) -> f64 {
-    f64::from_bits(((n + 1023) as u64) << 52)
-}
-
 impl From<f64> for Dd {
     fn from(high: f64) -> Dd {
         Dd { high, low: 0.0 }
@@ -112,7 +107,7 @@ impl Dd {
         // |r| < 0.35: the last term is below 2^-120.
         let one = Dd::from(1.0);
         let series = (1..=27).rev().fold(one, |sum, n| one + sum * r / Dd::from(f64::from(n)));
-        let scale = power_of_two(k as i64);
+        let scale = f64::from_bits(((k as i64 + 1023) as u64) << 52); // 2^k
         Dd { high: series.high * scale, low: series.low * scale }
     }
 

@@ -72,6 +72,17 @@ faults! {
     ResumeLosesRngState "a resumed run continues with seed 0 instead of its saved random state"
     CheckpointDirectoryNotSynced "a save reports success before the name of the checkpoint is durable"
     CheckpointRenameBeforeSync "a checkpoint gets its final name before its files are durable"
+    LossTopPStopsEarly "top-p of the loss stops at the token whose running sum equals the budget instead of the one that exceeds it"
+    LossMinPIsStrict "min-p of the loss removes a token whose probability equals the bound"
+    GivenKeptSetIgnored "the loss applies its filters to rows whose kept set is given"
+    LossForgetsMinP "the loss applies top-k and top-p of the sampler, but not its min-p"
+    RewardStdOfPopulation "the standard deviation of rewards divides by n instead of n - 1"
+    ClippedTokenGradientKept "a clipped token keeps its policy gradient"
+    MaskedTokensCounted "the divisor of a policy loss counts the tokens outside the loss mask"
+    WeightsChangeBeforeUpdate "a weight changes between the rollouts of a step and its update"
+    CompletionRetokenized "the update reads the tokens of the completion's text"
+    UpdateForgetsTopP "the update of a run with top-p takes log-probabilities without it"
+    RewardOfTheNeighbor "each completion gets the reward of the one before it"
 }
 
 /// The name in kebab case.

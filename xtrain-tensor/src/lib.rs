@@ -6,9 +6,10 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 7 | [`ops`]: checks the operands, then calls the device's backend. [`softmax`]: rows of logits in slices |
-//! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `dispatch`: maps a device to its backend |
-//! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`, `host_ring`: shared parts of backends |
+//! | 8 | [`ops`]: checks the operands, then calls the device's backend. `testing`: helpers of tests |
+//! | 7 | `dispatch`: maps a device to its backend. [`softmax`]: rows of logits in slices |
+//! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `host`: what `reference` and `cpu` share |
+//! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`: fused operations as their parts |
 //! | 4 | `operands`: weights, attention masks, RoPE tables, and other operands that are not plain tensors |
 //! | 3 | `tensor`: a shape and its values on a device |
 //! | 2 | `device`: [`Device`] and the handles of the backends |
@@ -26,7 +27,7 @@ pub mod faults;
 #[cfg(test)]
 mod gates;
 mod gpu;
-mod host_ring;
+mod host;
 mod huge_page_alloc;
 mod lock;
 pub mod math;

@@ -1,8 +1,9 @@
-//! `exp` and `log` of docs/numerics.md, section 6, and the cosine of the learning-rate schedules. All give the same
-//! bits on every machine.
+//! `exp` and `log` of docs/numerics.md, section 6, the cosine of the learning-rate schedules, and the exponential
+//! and logarithm of policy losses. All give the same bits on every machine.
 
 #![allow(clippy::excessive_precision, reason = "constants are written as the contract writes them")]
 use crate::dd::Dd;
+use crate::portable;
 
 /// `exp` of a smaller value is +0.
 pub(crate) const EXP_LOW: f32 = -87.0;
@@ -73,6 +74,27 @@ pub fn log(x: f32) -> f32 {
     if x == 0.0 { f32::NEG_INFINITY } else { log }
 }
 
+/// e^x in f64 with an error below one ulp.
+///
+/// `exp_f64(0) = 1`; +0 below -745.13; +inf above 709.78; NaN for NaN.
+pub fn exp_f64(x: f64) -> f64 {
+    portable::exp(x)
+}
+
+/// The natural logarithm in f64 with an error of about one ulp. -inf at zero and below 2^-1022; +inf for +inf; NaN
+/// for negative numbers and NaN.
+pub fn log_f64(x: f64) -> f64 {
+    if x.is_normal() && x > 0.0 {
+        portable::log(x)
+    } else if x < 0.0 || x.is_nan() {
+        f64::NAN
+    } else if x == f64::INFINITY {
+        x
+    } else {
+        f64::NEG_INFINITY
+    }
+}
+
 /// Returns the f64 nearest to cos(x), for 0 <= x <= pi.
 pub fn cos(x: f64) -> f64 {
     Dd::cos(x).high
@@ -81,6 +103,14 @@ pub fn cos(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_f64_logarithm_has_its_special_values() {
+        assert_eq!((log_f64(1.0), log_f64(f64::INFINITY)), (0.0, f64::INFINITY));
+        assert_eq!((log_f64(0.0), log_f64(5e-324)), (f64::NEG_INFINITY, f64::NEG_INFINITY));
+        assert!(log_f64(-1.0).is_nan() && log_f64(f64::NAN).is_nan() && log_f64(f64::NEG_INFINITY).is_nan());
+        assert_eq!(log_f64(10.0), std::f64::consts::LN_10);
+    }
 
     #[test]
     fn the_cosine_is_the_nearest_f64() {

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
+use crate::cli::CliError;
 use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers};
+use crate::config::RunConfig;
 
 /// Commands of `xtrain bench`.
 #[derive(Debug, Clone, Subcommand)]
-pub enum BenchCommand {
+pub(crate) enum BenchCommand {
     /// Benchmark training steps on random tokens: milliseconds per step, tokens per second.
     #[command(after_help = "\
 A sample is the wall-clock time of one step (forward, backward, optimizer) on a batch of random tokens, after three \
@@ -66,104 +68,102 @@ Examples:
 
 /// Flags of every `xtrain bench` command.
 #[derive(Debug, Clone, Args)]
-pub struct Shared {
+pub(crate) struct Shared {
     /// Print one JSON object with all samples.
     #[arg(long)]
-    pub json: bool,
-    /// Configuration.
+    pub(super) json: bool,
     #[command(flatten)]
-    pub layers: Layers,
+    pub(super) layers: Layers,
     /// Random seed of the weights [default: train.seed of the configuration].
     #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-    /// Device.
+    pub(super) seed: Option<u64>,
     #[command(flatten)]
-    pub common: Common,
+    pub(super) common: Common,
 }
 
-/// Flags of `xtrain bench train`.
+impl Shared {
+    /// The configuration, with the dtype and the seed of the flags.
+    pub(super) fn config(&self) -> Result<RunConfig, CliError> {
+        let mut config = RunConfig::load(&self.layers.layers())?;
+        config.train.dtype = self.common.dtype.unwrap_or(config.train.dtype);
+        config.train.seed = self.seed.unwrap_or(config.train.seed);
+        Ok(config)
+    }
+}
+
 #[derive(Debug, Clone, Args)]
-pub struct BenchTrainArgs {
+pub(crate) struct BenchTrainArgs {
     /// Number of measured steps, after three warmup steps.
     #[arg(long, value_name = "N", default_value = "20", value_parser = up_to(1 << 32))]
-    pub steps: usize,
-    /// Model, device and output format.
+    pub(super) steps: usize,
     #[command(flatten)]
-    pub shared: Shared,
+    pub(super) shared: Shared,
 }
 
-/// Flags of `xtrain bench decode`.
 #[derive(Debug, Clone, Args)]
-pub struct DecodeArgs {
+pub(crate) struct DecodeArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
     /// sizes].
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
-    pub model: Option<PathBuf>,
+    pub(super) model: Option<PathBuf>,
     /// Batch size: number of sequences.
     #[arg(long, value_name = "N", default_value = "1")]
-    pub batch: NonZeroUsize,
+    pub(super) batch: NonZeroUsize,
     /// All sequences share one prompt, which is prefilled once.
     #[arg(long)]
-    pub one_prompt: bool,
+    pub(super) one_prompt: bool,
     /// Prompt length [default: 128, or half of the model's context].
     #[arg(long, value_name = "TOKENS")]
-    pub prompt_len: Option<NonZeroUsize>,
+    pub(super) prompt_len: Option<NonZeroUsize>,
     /// New tokens per sequence [default: 128, or half of the model's context].
     #[arg(long, value_name = "N")]
-    pub max_new: Option<NonZeroUsize>,
+    pub(super) max_new: Option<NonZeroUsize>,
     /// Number of measured rollouts, after one warmup rollout.
     #[arg(long, value_name = "N", default_value = "5")]
-    pub repeats: NonZeroUsize,
+    pub(super) repeats: NonZeroUsize,
     /// GPU: decode steps between two synchronizations with the host.
     #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
-    pub sync_every: NonZeroUsize,
-    /// Model, device and output format.
+    pub(crate) sync_every: NonZeroUsize,
     #[command(flatten)]
-    pub shared: Shared,
-    /// KV cache.
+    pub(super) shared: Shared,
     #[command(flatten)]
-    pub cache: CacheFlags,
+    pub(super) cache: CacheFlags,
 }
 
-/// Flags of `xtrain bench kv`.
 #[derive(Debug, Clone, Args)]
-pub struct KvArgs {
+pub(crate) struct KvArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
     /// sizes].
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
-    pub model: Option<PathBuf>,
+    pub(super) model: Option<PathBuf>,
     /// Prompt length.
     #[arg(long, value_name = "TOKENS", default_value = "16")]
-    pub prompt_len: NonZeroUsize,
+    pub(super) prompt_len: NonZeroUsize,
     /// Also measure n = 1024. Lengths that exceed the context of a loaded model are skipped.
     #[arg(long)]
-    pub long: bool,
+    pub(super) long: bool,
     /// Number of measured rollouts per row, after one warmup rollout.
     #[arg(long, value_name = "N", default_value = "3")]
-    pub repeats: NonZeroUsize,
-    /// Model, device and output format.
+    pub(super) repeats: NonZeroUsize,
     #[command(flatten)]
-    pub shared: Shared,
-    /// Page size and prefill chunk size.
+    pub(super) shared: Shared,
     #[command(flatten)]
-    pub sizes: CacheSizes,
+    pub(super) sizes: CacheSizes,
 }
 
-/// Flags of `xtrain bench linear`.
 #[derive(Debug, Clone, Args)]
-pub struct LinearArgs {
+pub(crate) struct LinearArgs {
     /// Numbers of rows of x; each is measured separately.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,256", value_parser = up_to(1 << 16))]
-    pub rows: Vec<usize>,
+    pub(super) rows: Vec<usize>,
     /// Number of copies of each matrix [default: 128 MiB in total, 4 to 512 copies].
     #[arg(long, value_name = "N", value_parser = up_to(1 << 16))]
-    pub copies: Option<usize>,
+    pub(super) copies: Option<usize>,
     /// Number of samples.
     #[arg(long, value_name = "N", default_value = "5", value_parser = up_to(1 << 20))]
-    pub repeats: usize,
-    /// Model, device and output format.
+    pub(super) repeats: usize,
     #[command(flatten)]
-    pub shared: Shared,
+    pub(super) shared: Shared,
 }
 
 /// Parses a number from 1 to `max`.
@@ -171,23 +171,21 @@ fn up_to(max: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=max)
 }
 
-/// Flags of `xtrain bench load`.
 #[derive(Debug, Clone, Args)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
     /// sizes].
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
-    pub model: Option<PathBuf>,
+    pub(super) model: Option<PathBuf>,
     /// Number of samples.
     #[arg(long, value_name = "N", default_value = "3")]
-    pub repeats: NonZeroUsize,
+    pub(super) repeats: NonZeroUsize,
     /// Open the model for training: keep f32 master weights, and pack the matrices afterwards.
     #[arg(long)]
-    pub masters: bool,
+    pub(super) masters: bool,
     /// Write the random weights to OUT and exit.
     #[arg(long, value_name = "OUT", hide = true, conflicts_with = "model")]
-    pub make: Option<PathBuf>,
-    /// Model, device and output format.
+    pub(super) make: Option<PathBuf>,
     #[command(flatten)]
-    pub shared: Shared,
+    pub(super) shared: Shared,
 }

@@ -7,8 +7,7 @@ use serde::Serialize;
 use super::args::Shared;
 use super::ideal::Ideal;
 use super::workload::Workload;
-use crate::cli::exit::CliError;
-use crate::cli::{loaded, source, timed};
+use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
 use crate::decode::{Engine, EngineOptions, Request};
 use crate::model::Model;
@@ -44,9 +43,6 @@ impl BenchModel {
 
 /// Opens the model at `path`, or creates one with random weights, the configured sizes and a context of at least
 /// `context` tokens.
-///
-/// # Errors
-/// The model cannot be opened; the configuration or the device is invalid.
 pub(super) fn open(
     path: Option<&Path>,
     shared: &Shared,
@@ -57,13 +53,11 @@ pub(super) fn open(
         let description = BenchModel::new(loaded.path.display().to_string(), &loaded.model);
         return Ok((loaded.model, description));
     }
-    let config = RunConfig::load(&shared.layers.layers())?;
+    let config = shared.config()?;
     let device = shared.common.open()?;
     let mut cfg = training::model_config(&config, source::tokenizer(&config.data.tokenizer)?.vocab_size());
     cfg.max_positions = cfg.max_positions.max(context);
-    let compute = training::compute(shared.common.dtype.unwrap_or(config.train.dtype));
-    let seed = shared.seed.unwrap_or(config.train.seed);
-    let model = Model::init(&cfg, compute, &device, seed)?;
+    let model = Model::init(&cfg, training::compute(config.train.dtype), &device, config.train.seed)?;
     let description = BenchModel::new(name(&config), &model);
     Ok((model, description))
 }
@@ -91,9 +85,6 @@ pub(super) struct Measured {
 }
 
 /// Runs one rollout and measures its passes, the size of its KV cache and the bytes read from it.
-///
-/// # Errors
-/// The errors of the engine.
 pub(super) fn measure(
     model: &Model,
     workload: Workload,

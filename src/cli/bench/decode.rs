@@ -8,10 +8,9 @@ use super::bench_model::{self, BenchModel};
 use super::gpu_counters::{Meter, PerUnit};
 use super::ideal::Ideal;
 use super::workload::Workload;
-use crate::cli::exit::CliError;
-use crate::cli::out;
+use crate::cli::{CliError, out};
 use crate::decode::{CacheShape, EngineOptions};
-use crate::report::{Column, Pass, Spread, Table, Timings, units};
+use crate::report::{Pass, Spread, Table, Timings, units};
 
 /// Default prompt length and number of new tokens.
 const DEFAULT_LEN: usize = 128;
@@ -22,10 +21,8 @@ struct Report {
     #[serde(flatten)]
     model: BenchModel,
     kv: String,
-    batch: usize,
-    one_prompt: bool,
-    prompt_len: usize,
-    max_new: usize,
+    #[serde(flatten)]
+    workload: Workload,
     time_to_first_token_ms: f64,
     decode_tokens_per_second: Option<f64>,
     slope_us_per_token: Option<f64>,
@@ -70,7 +67,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         (cache_bytes, kv) = (measured.cache_bytes, measured.kv);
     }
     let per_token = meter.stop(model.device(), args.repeats.get() * workload.batch * workload.max_new);
-    let median = |of: &dyn Fn(&Timings) -> Option<f64>| Spread::of(samples.iter().filter_map(of));
+    let median = |of: &dyn Fn(&Timings) -> Option<f64>| Some(Spread::of(samples.iter().filter_map(of))?.p50);
     let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
     let per_forward_ms = PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) };
     // The mean, because on a GPU one pass waits for several.
@@ -79,13 +76,10 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     let report = Report {
         model: description,
         kv: options.kv.to_string(),
-        batch: workload.batch,
-        one_prompt: workload.one_prompt,
-        prompt_len: workload.prompt_len,
-        max_new: workload.max_new,
-        time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())).map_or(0.0, |s| s.p50),
-        decode_tokens_per_second: median(&Timings::decode_tokens_per_second).map(|s| s.p50),
-        slope_us_per_token: median(&Timings::slope_us).map(|s| s.p50),
+        workload,
+        time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())).unwrap_or(0.0),
+        decode_tokens_per_second: median(&Timings::decode_tokens_per_second),
+        slope_us_per_token: median(&Timings::slope_us),
         per_forward_ms,
         cache_bytes,
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
@@ -99,16 +93,15 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
 
 impl Report {
     fn text(&self) -> String {
-        let prompts = match (self.one_prompt, self.batch) {
-            (true, batch) => format!("{batch} sequences of one prompt"),
-            (false, batch) => units::many(batch as u64, "prompt"),
+        let Workload { batch, one_prompt, prompt_len, max_new } = self.workload;
+        let prompts = match one_prompt {
+            true => format!("{batch} sequences of one prompt"),
+            false => units::many(batch as u64, "prompt"),
         };
-        let mut text = self.model.title();
-        text.push_str(&format!(
-            "{} of {} tokens, {} new tokens each, cache {}\n\n",
-            prompts, self.prompt_len, self.max_new, self.kv
-        ));
-        let mut table = Table::new([Column::words("median"), Column::numbers("")]);
+        let (title, kv) = (self.model.title(), &self.kv);
+        let head =
+            format!("{title}{prompts} of {prompt_len} tokens, {max_new} new tokens each, cache {kv}\n\n");
+        let mut table = Table::new(&["median"], &[""]);
         table.row(["time to first token", &format!("{:.2} ms", self.time_to_first_token_ms)]);
         let rate = self.decode_tokens_per_second.map_or("-".into(), |rate| format!("{rate:.0} tok/s"));
         table.row(["decode", &rate]);
@@ -116,21 +109,15 @@ impl Report {
         table.row(["slope over position", &slope]);
         let cache = units::bytes(self.cache_bytes as u64);
         table.row(["cache", &format!("{cache} ({} B/token)", self.cache_bytes_per_token)]);
-        text.push_str(&table.render());
-        let heads = ["min", "p50", "mean", "p95", "max", "n"].map(Column::numbers);
-        let mut table = Table::new([Column::words("ms per forward")].into_iter().chain(heads));
-        for (what, spread) in
-            [("prefill", &self.per_forward_ms.prefill), ("decode", &self.per_forward_ms.decode)]
-        {
-            if let Some(s) = spread {
-                let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.3}"));
-                table.row([what.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
-            }
-        }
+        let PerForward { prefill, decode } = &self.per_forward_ms;
+        let spreads = [("prefill", prefill), ("decode", decode)];
+        let spreads = spreads.into_iter().filter_map(|(name, spread)| Some((name, spread.as_ref()?)));
+        let times = Table::of_spreads("ms per forward", 3, spreads);
         let mut counters = self.per_token.map_or(String::new(), |t| format!("\n{}", t.table("new token")));
         if let Some(times) = self.kv_read_over_needed {
             counters.push_str(&format!("keys and values read / lower bound: {times:.3}\n"));
         }
-        format!("{text}\n{}\n{}{counters}", table.render(), self.ideal_step.table())
+        let (medians, times) = (table.render(), times.render());
+        format!("{head}{medians}\n{times}\n{}{counters}", self.ideal_step.table())
     }
 }

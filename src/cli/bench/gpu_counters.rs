@@ -1,22 +1,27 @@
 //! GPU counters of a benchmark, per token or step.
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::report::{Column, Table};
+use crate::report::Table;
 use crate::tensor::{Device, GpuCounters};
 
-/// Counters per unit of work.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct PerUnit {
-    launches: f64,
-    graphs: f64,
-    graph_node_updates: f64,
-    bytes_to_device: f64,
-    bytes_to_host: f64,
-    syncs: f64,
-    kv_bytes_read: f64,
-    partial_bytes: f64,
-    allocations: f64,
-}
+/// A counter: its JSON key, its name in the table, its value.
+type Counter = (&'static str, &'static str, fn(&GpuCounters) -> u64);
+
+const COUNTERS: [Counter; 9] = [
+    ("launches", "kernel launches", |c| c.launches),
+    ("graphs", "graph launches", |c| c.graphs),
+    ("graph_node_updates", "graph node updates", |c| c.graph_node_updates),
+    ("bytes_to_device", "bytes copied to device", |c| c.uploaded),
+    ("bytes_to_host", "bytes copied to host", |c| c.downloaded),
+    ("syncs", "synchronizations", |c| c.syncs),
+    ("kv_bytes_read", "bytes of keys and values read", |c| c.kv_read),
+    ("partial_bytes", "bytes of partial results", |c| c.partials),
+    ("allocations", "allocations", |c| c.allocations),
+];
+
+/// The counters per unit of work, in the order of [`COUNTERS`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PerUnit([f64; COUNTERS.len()]);
 
 /// The counters of the GPU at the start of a measurement. `None`: the device is the CPU.
 #[derive(Debug, Clone, Copy)]
@@ -30,38 +35,22 @@ impl Meter {
     /// The counters since [`Meter::start`], divided by `units` of work. `None`: the device is the CPU.
     pub(super) fn stop(self, device: &Device, units: usize) -> Option<PerUnit> {
         let counters = device.gpu_counters()?.since(self.0?);
-        let per = |n: u64| n as f64 / units.max(1) as f64;
-        Some(PerUnit {
-            launches: per(counters.launches),
-            graphs: per(counters.graphs),
-            graph_node_updates: per(counters.graph_node_updates),
-            bytes_to_device: per(counters.uploaded),
-            bytes_to_host: per(counters.downloaded),
-            syncs: per(counters.syncs),
-            kv_bytes_read: per(counters.kv_read),
-            partial_bytes: per(counters.partials),
-            allocations: per(counters.allocations),
-        })
+        Some(PerUnit(COUNTERS.map(|(.., value)| value(&counters) as f64 / units.max(1) as f64)))
+    }
+}
+
+impl Serialize for PerUnit {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(COUNTERS.iter().zip(self.0).map(|((key, ..), value)| (key, value)))
     }
 }
 
 impl PerUnit {
     /// Formats the counters as a table. `unit` names the unit of work.
     pub(super) fn table(&self, unit: &str) -> String {
-        let head = format!("per {unit}");
-        let mut table = Table::new([Column::words(&head), Column::numbers("")]);
-        for (name, value) in [
-            ("kernel launches", self.launches),
-            ("graph launches", self.graphs),
-            ("graph node updates", self.graph_node_updates),
-            ("bytes copied to device", self.bytes_to_device),
-            ("bytes copied to host", self.bytes_to_host),
-            ("synchronizations", self.syncs),
-            ("bytes of keys and values read", self.kv_bytes_read),
-            ("bytes of partial results", self.partial_bytes),
-            ("allocations", self.allocations),
-        ] {
-            table.row([name, &format!("{value:.2}")]);
+        let mut table = Table::new(&[&format!("per {unit}")], &[""]);
+        for ((_, name, _), value) in COUNTERS.iter().zip(self.0) {
+            table.row([name, &*format!("{value:.2}")]);
         }
         table.render()
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::workload::Workload;
 use crate::decode::CacheShape;
 use crate::model::{Config, Model};
-use crate::report::{Column, Table, units};
+use crate::report::{Table, units};
 use crate::tensor::{Dtype, Peak};
 
 /// The lower bounds of one step, next to its measured time.
@@ -101,7 +101,7 @@ impl Ideal {
 
     /// Formats the bounds as a table.
     pub(super) fn table(self) -> String {
-        let mut table = Table::new([Column::words("lower bounds of a step"), Column::numbers("")]);
+        let mut table = Table::new(&["lower bounds of a step"], &[""]);
         match self.needs {
             Needs::Decode { weight_bytes, cache_bytes } => {
                 table.row(["weights read", &units::bytes(weight_bytes)]);

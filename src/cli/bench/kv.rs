@@ -2,17 +2,15 @@
 use serde::Serialize;
 
 use super::args::KvArgs;
-use super::bench_model::{self, BenchModel, Measured};
+use super::bench_model::{self, BenchModel};
 use super::workload::Workload;
-use crate::cli::exit::CliError;
-use crate::cli::out;
+use crate::cli::{CliError, out};
 use crate::decode::KvKind;
-use crate::report::{Column, Spread, Table, Timings, units};
+use crate::report::{Spread, Table, Timings, units};
 
 /// Numbers of new tokens; the last one only with `--long`.
 const LENGTHS: [usize; 4] = [32, 128, 256, 1024];
 
-/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -57,11 +55,10 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
             for at in 0..kinds.len() {
                 let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
                 let (kv, bytes, samples) = &mut row[at];
-                let Measured { timings, cache_bytes, .. } =
-                    bench_model::measure(&model, workload, args.sizes.engine(*kv))?;
-                *bytes = cache_bytes;
+                let measured = bench_model::measure(&model, workload, args.sizes.engine(*kv))?;
+                *bytes = measured.cache_bytes;
                 if round > 0 {
-                    samples.push(timings);
+                    samples.push(measured.timings);
                 }
             }
         }
@@ -90,9 +87,8 @@ impl Cell {
 
 impl Report {
     fn text(&self) -> String {
-        let heads = ["n", "first token ms", "tok/s", "total ms", "speedup", "cache size"];
-        let columns = [Column::words("cache")].into_iter().chain(heads.map(Column::numbers));
-        let mut table = Table::new(columns);
+        let numbers = ["n", "first token ms", "tok/s", "total ms", "speedup", "cache size"];
+        let mut table = Table::new(&["cache"], &numbers);
         for cell in &self.cells {
             let off = self.cells.iter().find(|c| c.n == cell.n && c.kv == KvKind::Off.to_string());
             let speedup = off.map_or(1.0, |off| off.total_ms / cell.total_ms);
@@ -106,11 +102,7 @@ impl Report {
                 units::bytes(cell.cache_bytes as u64),
             ]);
         }
-        format!(
-            "{}prompt of {} tokens, n new tokens\n\n{}",
-            self.model.title(),
-            self.prompt_len,
-            table.render()
-        )
+        let (title, prompt_len) = (self.model.title(), self.prompt_len);
+        format!("{title}prompt of {prompt_len} tokens, n new tokens\n\n{}", table.render())
     }
 }

@@ -5,13 +5,11 @@ use serde::Serialize;
 
 use super::args::LinearArgs;
 use super::bench_model;
-use crate::cli::exit::CliError;
-use crate::cli::{out, source};
-use crate::config::RunConfig;
+use crate::cli::{CliError, out, source};
 use crate::model::{self, Config};
-use crate::report::{Column, Spread, Table, units};
+use crate::report::{Spread, Table, units};
 use crate::tensor::ops::{self, Weight};
-use crate::tensor::{Device, Dtype, Tensor, fill_normal};
+use crate::tensor::{Tensor, fill_normal};
 use crate::training;
 
 /// Total size of the copies of a matrix in bytes: more than fits in a GPU cache.
@@ -23,7 +21,6 @@ const ROUNDS: usize = 4;
 /// Warmup samples.
 const WARM_UP: usize = 2;
 
-/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,
@@ -46,21 +43,34 @@ struct Product {
 }
 
 pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
-    let config = RunConfig::load(&args.shared.layers.layers())?;
+    let config = args.shared.config()?;
     let device = args.shared.common.open()?;
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
     let cfg = training::model_config(&config, vocab);
-    let compute = training::compute(args.shared.common.dtype.unwrap_or(config.train.dtype));
-    let seed = args.shared.seed.unwrap_or(config.train.seed);
+    let (compute, seed) = (training::compute(config.train.dtype), config.train.seed);
     let mut products = Vec::new();
     for (matrix, shape) in matrices(&cfg) {
         let default_copies =
             TOTAL_COPY_BYTES.div_ceil(shape[0] * shape[1] * compute.bytes()).clamp(COPIES[0], COPIES[1]);
         let copies = args.copies.unwrap_or(default_copies);
-        let weights = random_weights(&device, shape, compute, seed, copies)?;
+        let values = normal(shape[0] * shape[1], seed);
+        let copy = |_| Ok(Weight::new(&Tensor::new(&device, &shape, values.clone())?, compute)?);
+        let weights: Vec<Weight> = (0..copies).map(copy).collect::<model::Result<_>>()?;
         for &rows in &args.rows {
             let samples_us = measure(&weights, rows, seed, args.repeats)?;
-            products.push(Product::new(matrix, shape, rows, copies, samples_us));
+            let us = Spread::of(samples_us.iter().copied()).expect("at least one sample was measured");
+            let [outputs, inputs] = shape;
+            let operations_per_second = 2e6 * (rows * outputs * inputs) as f64 / us.p50;
+            products.push(Product {
+                matrix,
+                outputs,
+                inputs,
+                rows,
+                copies,
+                us,
+                operations_per_second,
+                samples_us,
+            });
         }
     }
     let (model, compute) = (bench_model::name(&config), compute.to_string());
@@ -88,19 +98,6 @@ fn normal(n: usize, seed: u64) -> Vec<f32> {
     values
 }
 
-/// `copies` packed copies of a random matrix of shape `[out, in]`.
-fn random_weights(
-    device: &Device,
-    shape: [usize; 2],
-    compute: Dtype,
-    seed: u64,
-    copies: usize,
-) -> model::Result<Vec<Weight>> {
-    let values = normal(shape[0] * shape[1], seed);
-    let copy = |_| Ok(Weight::new(&Tensor::new(device, &shape, values.clone())?, compute)?);
-    (0..copies).map(copy).collect()
-}
-
 /// Microseconds per product: the time of all products of a sample, divided by their number.
 fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model::Result<Vec<f64>> {
     let (first, mut samples) = (&weights[0], Vec::new());
@@ -123,26 +120,11 @@ fn measure(weights: &[Weight], rows: usize, seed: u64, repeats: usize) -> model:
     Ok(samples)
 }
 
-impl Product {
-    fn new(
-        matrix: &'static str,
-        [outputs, inputs]: [usize; 2],
-        rows: usize,
-        copies: usize,
-        samples_us: Vec<f64>,
-    ) -> Product {
-        let us = Spread::of(samples_us.iter().copied()).expect("at least one sample was measured");
-        let operations_per_second = 2e6 * (rows * outputs * inputs) as f64 / us.p50;
-        Product { matrix, outputs, inputs, rows, copies, us, operations_per_second, samples_us }
-    }
-}
-
 impl Report {
     fn text(&self) -> String {
         let Report { model, device, compute, products } = self;
-        let words = ["matrix"].map(Column::words);
-        let heads = ["out", "in", "rows", "min us", "p50 us", "p95 us", "throughput"].map(Column::numbers);
-        let mut table = Table::new(words.into_iter().chain(heads));
+        let numbers = ["out", "in", "rows", "min us", "p50 us", "p95 us", "throughput"];
+        let mut table = Table::new(&["matrix"], &numbers);
         for p in products {
             let sizes = [p.outputs, p.inputs, p.rows].map(|n| n.to_string());
             let times = [p.us.min, p.us.p50, p.us.p95].map(|us| format!("{us:.2}"));

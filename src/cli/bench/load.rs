@@ -10,18 +10,15 @@ use super::bench_model::{self, BenchModel};
 use super::resident::{Resident, resident};
 use super::temp_checkpoint::{self, TempCheckpoint};
 use crate::cli::common::Common;
-use crate::cli::exit::CliError;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::{loaded, out};
-use crate::config::RunConfig;
+use crate::cli::{CliError, loaded, out};
 use crate::model::Model;
 use crate::model::checkpoint::{RealFs, newest_described};
-use crate::report::{Column, Spread, Table, units};
+use crate::report::{Spread, Table, units};
 
 /// Block size of the plain read, in bytes.
 const BLOCK: usize = 1 << 20;
 
-/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -61,21 +58,19 @@ pub(super) fn run(args: &LoadArgs) -> Result<(), CliError> {
     if let Some(out) = &args.make {
         return temp_checkpoint::write(out, &args.shared);
     }
-    let Some(model) = &args.model else {
-        let config = RunConfig::load(&args.shared.layers.layers())?;
-        let interrupt = Interrupt::install()?;
-        let checkpoint = TempCheckpoint::new(&interrupt)?;
-        let dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
-        let common = Common { dtype: Some(dtype), ..args.shared.common.clone() };
-        let report = measure(&checkpoint.path, args, &common, bench_model::name(&config), Some(&interrupt))?;
-        return print(args, report);
+    let report = match &args.model {
+        Some(model) => {
+            let path = loaded::find(model)?;
+            measure(&path, args, &args.shared.common, path.display().to_string(), None)?
+        }
+        None => {
+            let config = args.shared.config()?;
+            let interrupt = Interrupt::install()?;
+            let checkpoint = TempCheckpoint::new(&interrupt)?;
+            let common = Common { dtype: Some(config.train.dtype), ..args.shared.common.clone() };
+            measure(&checkpoint.path, args, &common, bench_model::name(&config), Some(&interrupt))?
+        }
     };
-    let path = loaded::find(model)?;
-    let name = path.display().to_string();
-    print(args, measure(&path, args, &args.shared.common, name, None)?)
-}
-
-fn print(args: &LoadArgs, report: Report) -> Result<(), CliError> {
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
@@ -101,7 +96,11 @@ fn measure(
         let pack = args.masters.then(|| timed(|| pack(&loaded.model))).transpose()?.map(|((), ms)| ms);
         samples.push(Sample { read, open, pack });
         let packed = pack.and_then(|_| resident());
-        peak = peak.or_else(|| Peak::of(before?, opened?, packed));
+        peak = peak.or_else(|| {
+            let before = before?.now;
+            let over = |after: Resident| after.peak.saturating_sub(before);
+            Some(Peak { opened: over(opened?), packed: packed.map(over) })
+        });
         weight_bytes = (loaded.model.config().n_params() * loaded.model.compute().bytes()) as u64;
         description.get_or_insert_with(|| BenchModel::new(name.clone(), &loaded.model));
     }
@@ -149,16 +148,13 @@ fn weight_files(model: &Path) -> Result<Vec<PathBuf>, CliError> {
 
 /// The safetensors files of a directory whose names contain `part`.
 fn safetensors_files(dir: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
-    let io = |error| CliError::io(dir, &error);
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(io)? {
-        files.push(entry.map_err(io)?.path());
-    }
-    files.retain(|file| {
+    let entries = std::fs::read_dir(dir).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+    let files = entries.map_err(|error| CliError::io(dir, &error))?.into_iter().map(|entry| entry.path());
+    let is_part = |file: &PathBuf| {
         file.extension().is_some_and(|e| e == "safetensors")
             && file.file_name().is_some_and(|name| name.to_string_lossy().contains(part))
-    });
-    Ok(files)
+    };
+    Ok(files.filter(is_part).collect())
 }
 
 /// Reads all bytes of `files` and discards them. Returns their number.
@@ -190,22 +186,11 @@ fn pack(model: &Model) -> Result<(), CliError> {
     Ok(())
 }
 
-impl Peak {
-    fn of(before: Resident, opened: Resident, packed: Option<Resident>) -> Option<Peak> {
-        let over = |after: Resident| after.peak.saturating_sub(before.now);
-        Some(Peak { opened: over(opened), packed: packed.map(over) })
-    }
-}
-
 impl Report {
     fn text(&self) -> String {
-        let heads = ["min", "p50", "mean", "p95", "max", "n"].map(Column::numbers);
-        let mut times = Table::new([Column::words("ms")].into_iter().chain(heads));
-        let rows = [("read files", &self.read_ms), ("open model", &self.open_ms)];
-        for (name, s) in rows.into_iter().chain(self.pack_ms.iter().map(|pack| ("pack matrices", pack))) {
-            let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.1}"));
-            times.row([name.to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
-        }
+        let times = [("read files", &self.read_ms), ("open model", &self.open_ms)].into_iter();
+        let pack = self.pack_ms.iter().map(|pack| ("pack matrices", pack));
+        let times = Table::of_spreads("ms", 1, times.chain(pack));
         let (files, bytes) = (units::many(self.files as u64, "file"), units::bytes(self.file_bytes));
         let title = self.model.title();
         format!("{title}weights in {files}, {bytes}\n\n{}\n{}", times.render(), self.memory())
@@ -213,8 +198,7 @@ impl Report {
 
     fn memory(&self) -> String {
         let Some(peak) = self.peak_bytes else { return "peak memory: not available on this system\n".into() };
-        let heads = ["size", "x weights"].map(Column::numbers);
-        let mut table = Table::new([Column::words("peak memory")].into_iter().chain(heads));
+        let mut table = Table::new(&["peak memory"], &["size", "x weights"]);
         let times = |bytes: u64| format!("{:.2}", bytes as f64 / self.weight_bytes as f64);
         let rows = [("weights in compute dtype", self.weight_bytes), ("open", peak.opened)];
         for (name, bytes) in rows.into_iter().chain(peak.packed.map(|bytes| ("open and pack", bytes))) {

@@ -14,13 +14,9 @@ mod workload;
 
 use super::CliError;
 
-pub use args::{BenchCommand, BenchTrainArgs, DecodeArgs, KvArgs, LinearArgs, LoadArgs, Shared};
+pub(super) use args::BenchCommand;
 
-/// Runs the benchmark.
-///
-/// # Errors
-/// See [`super::Exit`].
-pub fn run(command: &BenchCommand) -> Result<(), CliError> {
+pub(super) fn run(command: &BenchCommand) -> Result<(), CliError> {
     match command {
         BenchCommand::Train(args) => train::run(args),
         BenchCommand::Decode(args) => decode::run(args),

@@ -22,9 +22,6 @@ pub(super) struct TempCheckpoint {
 impl TempCheckpoint {
     /// Runs this command line in a child process with `--make`, so that creating the checkpoint leaves no memory in
     /// use in this process.
-    ///
-    /// # Errors
-    /// The child process fails, or a signal arrives.
     pub(super) fn new(interrupt: &Interrupt) -> Result<TempCheckpoint, CliError> {
         let parent = create_directory()?;
         let io = |error| CliError::io(&parent, &error);
@@ -63,8 +60,6 @@ fn wait(child: &mut Child, interrupt: &Interrupt) -> std::io::Result<ExitStatus>
     }
 }
 
-/// # Errors
-/// A signal arrived.
 pub(super) fn check_signal(interrupt: &Interrupt) -> Result<(), CliError> {
     interrupt.requested().map_or(Ok(()), |exit| Err(CliError::new(exit, "stopped by a signal")))
 }
@@ -90,15 +85,8 @@ impl Drop for TempCheckpoint {
 }
 
 /// Writes random weights of the configured sizes.
-///
-/// # Errors
-/// The configuration is invalid, or writing fails.
 pub(super) fn write(out: &Path, shared: &Shared) -> Result<(), CliError> {
     let (model, _) = bench_model::open(None, shared, 1)?;
-    Ok(export::huggingface(
-        out,
-        &ExportSource { model: &model, tokenizer: None, eos: &[] },
-        Quant::BF16,
-        export::MAX_SHARD,
-    )?)
+    let source = ExportSource { model: &model, tokenizer: None, eos: &[] };
+    Ok(export::huggingface(out, &source, Quant::BF16, export::MAX_SHARD)?)
 }

@@ -7,17 +7,14 @@ use super::args::BenchTrainArgs;
 use super::bench_model::{self, BenchModel};
 use super::gpu_counters::{Meter, PerUnit};
 use super::ideal::Ideal;
-use crate::cli::exit::CliError;
-use crate::cli::{out, source};
-use crate::config::RunConfig;
+use crate::cli::{CliError, out, source};
 use crate::model::TrainingExample;
-use crate::report::{Column, Spread, Table, units};
+use crate::report::{Spread, Table, units};
 use crate::training;
 
 /// Warmup steps.
 const WARM_UP: usize = 3;
 
-/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -34,10 +31,8 @@ struct Report {
 }
 
 pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
-    let mut config = RunConfig::load(&args.shared.layers.layers())?;
+    let config = args.shared.config()?;
     let device = args.shared.common.open()?;
-    config.train.dtype = args.shared.common.dtype.unwrap_or(config.train.dtype);
-    config.train.seed = args.shared.seed.unwrap_or(config.train.seed);
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
     let mut trainer = training::new_trainer(&config, vocab, &device)?;
     let (batch, context) = (config.train.batch, config.train.context);
@@ -46,10 +41,8 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
     for step in 0..WARM_UP + args.steps {
         let sample = |at: usize| {
             let id = (step * batch + at) as u64;
-            TrainingExample::window(
-                &bench_model::random_tokens(config.train.seed, id, context + 1, vocab),
-                1.0,
-            )
+            let tokens = bench_model::random_tokens(config.train.seed, id, context + 1, vocab);
+            TrainingExample::window(&tokens, 1.0)
         };
         let samples: Vec<TrainingExample> = (0..batch).map(sample).collect();
         if step == WARM_UP {
@@ -78,20 +71,11 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
 
 impl Report {
     fn text(&self) -> String {
-        let heads = ["min", "p50", "mean", "p95", "max", "n"].map(Column::numbers);
-        let mut table = Table::new([Column::words("ms per step")].into_iter().chain(heads));
-        let s = &self.ms_per_step;
-        let numbers = [s.min, s.p50, s.mean, s.p95, s.max].map(|ms| format!("{ms:.2}"));
-        table.row(["".to_string()].into_iter().chain(numbers).chain([s.n.to_string()]));
+        let times = Table::of_spreads("ms per step", 2, [("", &self.ms_per_step)]);
         let counters = self.per_step.map_or(String::new(), |t| format!("\n{}", t.table("step")));
-        format!(
-            "{}{} windows of {} tokens per step: {}\n\n{}\n{}{counters}",
-            self.model.title(),
-            self.batch,
-            self.context,
-            units::rate(self.tokens_per_second, "tok"),
-            table.render(),
-            self.ideal_step.table()
-        )
+        let Report { batch, context, .. } = self;
+        let (title, rate) = (self.model.title(), units::rate(self.tokens_per_second, "tok"));
+        let (times, ideal) = (times.render(), self.ideal_step.table());
+        format!("{title}{batch} windows of {context} tokens per step: {rate}\n\n{times}\n{ideal}{counters}")
     }
 }

@@ -1,9 +1,11 @@
 //! The rollout that a benchmark measures.
+use serde::Serialize;
+
 use crate::cli::exit::{CliError, Exit};
 use crate::model::Model;
 
 /// A rollout to measure.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Workload {
     /// Number of sequences.
     pub(super) batch: usize,
@@ -25,7 +27,7 @@ impl Workload {
         if len <= context {
             return Ok(());
         }
-        let message = format!(
+        let message = format_args!(
             "prompt and completion have {len} tokens, expected at most {context}, the model's context"
         );
         Err(CliError::new(Exit::Usage, message).hint(hint))

@@ -34,25 +34,6 @@ pub(super) struct PendingTurn {
     pub(super) dropped: usize,
 }
 
-/// A message that does not fit in the context.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the message is too long: the prompt has {tokens} tokens, expected at most {} (context {context}, of which \
-     {reserved} are reserved for the reply)",
-    context - reserved
-)]
-pub(super) struct TooLong {
-    tokens: usize,
-    reserved: usize,
-    context: usize,
-}
-
-impl From<TooLong> for CliError {
-    fn from(error: TooLong) -> CliError {
-        CliError::from_source(Exit::Data, error)
-    }
-}
-
 impl<'t> Conversation<'t> {
     pub(super) fn new(
         tokenizer: &'t Tokenizer,
@@ -85,7 +66,7 @@ impl<'t> Conversation<'t> {
     /// `reserved` tokens for the reply. The conversation does not change until [`commit`].
     ///
     /// # Errors
-    /// [`TooLong`]; the template rejects the messages.
+    /// The message does not fit in the context; the template rejects the messages.
     ///
     /// [`commit`]: Conversation::commit
     pub(super) fn prepare_turn(&self, message: &str, reserved: usize) -> Result<PendingTurn, CliError> {
@@ -100,7 +81,12 @@ impl<'t> Conversation<'t> {
             }
             let next_turn = (self.pinned + 1..messages.len()).find(|&at| messages[at].role() == "user");
             let Some(next_turn) = next_turn else {
-                return Err(TooLong { tokens: ids.len(), reserved, context: self.context }.into());
+                let (tokens, context, room) = (ids.len(), self.context, self.context - reserved);
+                let message = format_args!(
+                    "the message is too long: the prompt has {tokens} tokens, expected at most {room} (context \
+                     {context}, of which {reserved} are reserved for the reply)"
+                );
+                return Err(CliError::new(Exit::Data, message));
             };
             messages.drain(self.pinned..next_turn);
         }

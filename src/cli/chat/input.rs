@@ -42,8 +42,6 @@ struct Editor {
 }
 
 impl Input {
-    /// # Errors
-    /// The operating system refuses the thread.
     pub(super) fn new(terminal: bool) -> Result<Input, CliError> {
         let refused =
             |e| CliError::new(Exit::Io, format_args!("cannot start a thread to read standard input: {e}"));

@@ -2,33 +2,29 @@
 use serde::Serialize;
 
 use super::signals::ChatSignals;
-use crate::cli::exit::CliError;
-use crate::cli::out;
-use crate::decode::{Completion, Engine, FinishReason, Request, SampleOptions, StopConditions};
+use crate::cli::{CliError, out};
+use crate::decode::{Completion, Engine, FinishReason, Request};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::printable;
 
-/// How replies are generated and printed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ReplyOptions {
-    /// Maximum number of new tokens.
-    pub(super) max_new: usize,
-    pub(super) seed: u64,
-    pub(super) sampling: SampleOptions,
-    /// Print JSON.
-    pub(super) json: bool,
-    /// Whether the output is a terminal.
-    pub(super) terminal: bool,
+/// How replies are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Output {
+    /// On a terminal, token by token.
+    Stream,
+    /// One line of text per reply.
+    Line,
+    /// One JSON object per reply.
+    Json,
 }
 
 /// Generates the replies of a conversation.
 pub(super) struct Replies<'m> {
     engine: Engine<'m>,
     tokenizer: &'m Tokenizer,
-    options: ReplyOptions,
-    eos: Vec<u32>,
-    /// Number of replies so far.
-    count: u64,
+    output: Output,
+    /// The request of the next reply, without its prompt. Its id is the number of replies so far.
+    request: Request,
 }
 
 /// The output of `--json`.
@@ -45,33 +41,23 @@ struct Line<'a> {
 impl<'m> Replies<'m> {
     pub(super) fn new(
         tokenizer: &'m Tokenizer,
-        eos: &[u32],
         engine: Engine<'m>,
-        options: ReplyOptions,
+        mut request: Request,
+        output: Output,
     ) -> Replies<'m> {
         // A turn also ends with the tokenizer's end-of-text ids, even if the model lists only others.
-        let more = tokenizer.eos_ids().iter().filter(|id| !eos.contains(id));
-        let eos = eos.iter().chain(more).copied().collect();
-        Replies { engine, tokenizer, options, eos, count: 0 }
+        let eos = &mut request.stop.eos;
+        let more: Vec<u32> = tokenizer.eos_ids().iter().filter(|id| !eos.contains(id)).copied().collect();
+        eos.extend(more);
+        Replies { engine, tokenizer, output, request }
     }
 
     /// Generates and prints the reply to `prompt`, until it ends or a signal stops it.
-    ///
-    /// # Errors
-    /// The engine fails, or standard output cannot be written.
     pub(super) fn reply(&mut self, prompt: Vec<u32>, signals: &ChatSignals) -> Result<Completion, CliError> {
         let hits_before = self.engine.counters().prefix_cache_hits;
-        let request = Request {
-            id: self.count,
-            seed: self.options.seed,
-            prompt: prompt.clone(),
-            options: self.options.sampling,
-            max_new: self.options.max_new,
-            stop: StopConditions { eos: self.eos.clone(), tokens: Vec::new() },
-        };
-        self.count += 1;
-        let index = self.engine.submit(request)?;
-        let (mut stream, streams) = (self.tokenizer.stream(), self.streams());
+        let index = self.engine.submit(Request { prompt: prompt.clone(), ..self.request.clone() })?;
+        self.request.id += 1;
+        let (mut stream, streams) = (self.tokenizer.stream(), self.output == Output::Stream);
         while !self.engine.is_idle() {
             if signals.stop_requested() {
                 self.engine.stop(index);
@@ -93,26 +79,21 @@ impl<'m> Replies<'m> {
         Ok(done)
     }
 
-    /// Whether replies are printed token by token.
-    fn streams(&self) -> bool {
-        self.options.terminal && !self.options.json
-    }
-
     /// Prints the whole reply, or after a streamed one the reason why it ended.
     fn print_end(&self, done: &Completion, prompt_ids: &[u32], cached_tokens: u64) -> Result<(), CliError> {
         let text = done.text(self.tokenizer);
-        if self.options.json {
-            let (ids, finish_reason) = (&done.tokens[..], done.finish_reason.to_string());
-            return out::print_json(&Line { prompt_ids, ids, text, finish_reason, cached_tokens });
-        }
-        if !self.options.terminal {
-            return out::print(one_line(&text) + "\n");
-        }
-        match done.finish_reason {
-            FinishReason::Eos => {}
-            FinishReason::Stop => eprintln!("[stopped]"),
-            FinishReason::Length => eprintln!("[reached --max-new {}]", self.options.max_new),
-            FinishReason::Context => eprintln!("[the model's context is full]"),
+        match (self.output, done.finish_reason) {
+            (Output::Json, reason) => {
+                let (ids, finish_reason) = (&done.tokens[..], reason.to_string());
+                return out::print_json(&Line { prompt_ids, ids, text, finish_reason, cached_tokens });
+            }
+            (Output::Line, _) => return out::print(one_line(&text) + "\n"),
+            (Output::Stream, FinishReason::Eos) => {}
+            (Output::Stream, FinishReason::Stop) => eprintln!("[stopped]"),
+            (Output::Stream, FinishReason::Length) => {
+                eprintln!("[reached --max-new {}]", self.request.max_new);
+            }
+            (Output::Stream, FinishReason::Context) => eprintln!("[the model's context is full]"),
         }
         Ok(())
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use crate::cli::exit::{CliError, Exit};
+use crate::cli::interrupt::set_or_exit;
 
 /// The signals that arrived.
 #[derive(Debug)]
@@ -18,16 +18,11 @@ pub(super) struct ChatSignals {
 impl ChatSignals {
     /// Installs handlers. The first SIGINT sets a flag; another one before [`ChatSignals::clear_interrupt`] ends the
     /// process with its exit code. The same applies to SIGTERM, whose flag is never cleared.
-    ///
-    /// # Errors
-    /// The operating system refuses the handlers.
     pub(super) fn install() -> Result<ChatSignals, CliError> {
         let [interrupted, terminated] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let signals = [(SIGINT, Exit::Interrupted, &interrupted), (SIGTERM, Exit::Terminated, &terminated)];
         for (signal, code, flag) in signals {
-            // The order matters: at the first signal, the shutdown handler must run before the flag is set.
-            flag::register_conditional_shutdown(signal, code as i32, flag.clone())
-                .and_then(|_| flag::register(signal, flag.clone()))
+            set_or_exit(signal, code, flag)
                 .map_err(|error| CliError::io(Path::new("signal handler"), &error))?;
         }
         Ok(ChatSignals { interrupted, terminated })

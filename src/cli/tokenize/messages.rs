@@ -1,8 +1,7 @@
 //! `xtrain tokenize --chat`: renders conversations, one per line.
 use super::print::{TokenizedText, print};
-use crate::cli::exit::{CliError, Exit};
-use crate::cli::out;
 use crate::cli::template::TemplateFlags;
+use crate::cli::{CliError, Exit, out};
 use crate::model::chat::{ChatError, ChatTemplate, Json, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 
@@ -47,26 +46,28 @@ pub(super) fn run(
             none => none.insert(chat.template.open(tokenizer, &options)?),
         };
         let options = Options { add_generation_prompt: chat.add_generation_prompt, ..options };
-        print_conversation(tokenizer, template, &messages, &options, chat.json).map_err(
-            |error| match error {
-                Error::Chat(error) => refuse(error),
-                Error::Cli(error) => error,
-            },
-        )?;
+        let text = template.render(&messages, &options).map_err(refuse)?.text;
+        let parts = match template.assistant(&messages, &options) {
+            // The assistant turns precede a generation prompt.
+            Ok((whole, parts)) => Some(parts).filter(|_| text.starts_with(&whole)),
+            Err(error @ ChatError::Turn { .. }) => {
+                eprintln!("note: no assistant_mask: {error}");
+                None
+            }
+            Err(error) => return Err(refuse(error)),
+        };
+        let (ids, mask) = tokenizer.encode_masked(&text, parts.as_deref().unwrap_or_default())?;
+        if !chat.json {
+            out::print(&text)?;
+            out::print(if text.ends_with('\n') { "" } else { "\n" })?;
+        }
+        let mask = parts.map(|_| &mask[..]);
+        print(tokenizer, &TokenizedText { text: &text, ids: &ids, mask, print_text: true }, chat.json)?;
     }
     match found {
         true => Ok(()),
         false => Err(CliError::new(Exit::Data, format_args!("{name}: no conversations found")).hint(HINT)),
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    /// The template rejects the messages; the caller adds the line number.
-    #[error(transparent)]
-    Chat(#[from] ChatError),
-    #[error(transparent)]
-    Cli(CliError),
 }
 
 /// The messages of a line and its tools. `None`: the line has no tools.
@@ -76,34 +77,4 @@ fn parse(line: &str) -> Result<(Vec<Message>, Option<Json>), ChatError> {
         Some(list) => Ok((Message::list(&list)?, json.get("tools").filter(|tools| tools.kind() != "null"))),
         None => Ok((Message::list(&json)?, None)),
     }
-}
-
-fn print_conversation(
-    tokenizer: &Tokenizer,
-    template: &ChatTemplate,
-    messages: &[Message],
-    options: &Options,
-    json: bool,
-) -> Result<(), Error> {
-    let text = template.render(messages, options)?.text;
-    let parts = match template.assistant(messages, options) {
-        // The assistant turns precede a generation prompt.
-        Ok((whole, parts)) if text.starts_with(&whole) => Some(parts),
-        Ok(_) => None,
-        Err(error @ ChatError::Turn { .. }) => {
-            eprintln!("note: no assistant_mask: {error}");
-            None
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let encoded = tokenizer.encode_masked(&text, parts.as_deref().unwrap_or_default());
-    let (ids, mask) = encoded.map_err(|error| Error::Cli(error.into()))?;
-    let mask = parts.map(|_| &mask[..]);
-    let tokenized = TokenizedText { text: &text, ids: &ids, mask, print_text: true };
-    if !json {
-        out::print(&text).map_err(Error::Cli)?;
-        let end = if text.ends_with('\n') { "" } else { "\n" };
-        out::print(end).map_err(Error::Cli)?;
-    }
-    print(tokenizer, &tokenized, json).map_err(Error::Cli)
 }

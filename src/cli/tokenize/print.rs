@@ -1,8 +1,7 @@
 //! The output of `xtrain tokenize`.
 use serde::Serialize;
 
-use crate::cli::exit::CliError;
-use crate::cli::out;
+use crate::cli::{CliError, out};
 use crate::model::tokenizer::Tokenizer;
 
 /// The output of `--json` for one text.
@@ -30,9 +29,6 @@ pub(super) struct TokenizedText<'a> {
 }
 
 /// Prints the tokens as a table or as JSON.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub(super) fn print(
     tokenizer: &Tokenizer,
     tokenized: &TokenizedText<'_>,

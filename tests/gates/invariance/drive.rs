@@ -124,7 +124,7 @@ impl<'a> Passes<'a> {
         at.iter().for_each(|&RowId { sequence: s, position: t }| {
             rows.push(s as u32, t as u32, self.answers.tokens[s][t]);
         });
-        let hidden = self.model.forward(&mut Eager, &mut self.cache, &rows);
+        let hidden = self.model.forward(&mut Eager, &mut *self.cache, &rows);
         let logits = hidden.and_then(|h| self.model.logits(&h));
         let logits = logits.map_err(|e| Difference::new(self.case, at[0], What::Failed(e.to_string())))?;
         let logits = logits.data::<f32>().expect("logits are f32");

@@ -2,7 +2,7 @@
 use std::cell::RefCell;
 
 use xtrain::decode::{Completion, Request, SampleOptions, generate_naive};
-use xtrain::model::{Eager, Model, NoCache, Params, Result, Rows, Tape};
+use xtrain::model::{Config, Eager, Model, NoCache, Params, Result, Rows, Tape};
 use xtrain::tensor::{Device, Simd, Tensor};
 
 use super::case::{Case, Driver, SEED};
@@ -42,7 +42,7 @@ pub(super) fn model(case: &Case, device: &Device) -> Result<Model> {
         }
         Ok(all)
     });
-    Model::new(case.cfg.clone(), params?)?.with_windows(case.windows.clone())
+    Model::new(Config { windows: case.windows.clone(), ..case.cfg.clone() }, params?)
 }
 
 /// The oracle's results.

@@ -13,13 +13,12 @@ use std::collections::BTreeMap;
 
 use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
-use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
 use super::ledger::Ledger;
-use super::rotate::rotate_heads;
+use super::rotate::append_separately;
 use super::shape::CacheShape;
 
 /// The classic baseline. Every step copies all keys and values of its sequences, so a sequence of `n` tokens costs
@@ -32,7 +31,7 @@ pub struct Growing {
     /// `layers[layer][seq]`. `None`: the sequence holds nothing.
     layers: Vec<Vec<Option<Kv>>>,
     /// What attention reads: the tensors of the batch in the layer that was extended last.
-    view: Option<View>,
+    view: Option<(Kv, Slots)>,
     /// Number of positions reserved for each sequence.
     reserved: Vec<usize>,
     written: u64,
@@ -44,13 +43,6 @@ pub struct Growing {
 struct Kv {
     k: Tensor,
     v: Tensor,
-}
-
-/// Keys and values of the sequences of a batch, one after another.
-#[derive(Debug)]
-struct View {
-    kv: Kv,
-    slots: Slots,
 }
 
 impl Kv {
@@ -72,15 +64,6 @@ impl Kv {
         Ok(Kv { k: ops::gather_rows(&self.k, rows)?, v: ops::gather_rows(&self.v, rows)? })
     }
 
-    /// The first `len` rows. `None` for 0.
-    fn prefix(&self, len: usize) -> Result<Option<Kv>> {
-        if len == 0 {
-            return Ok(None);
-        }
-        let all = len == self.len();
-        if all { Ok(Some(self.clone())) } else { self.gather(&(0..len as u32).collect::<Vec<_>>()).map(Some) }
-    }
-
     /// All parts, one after another. At least one part. Concatenating halves copies each row O(log parts) times.
     fn cat_all(parts: &[&Kv]) -> Result<Kv> {
         if let [one] = parts {
@@ -92,14 +75,10 @@ impl Kv {
 }
 
 impl Growing {
-    /// An empty cache. `room` limits its growth.
-    ///
-    /// # Errors
-    /// Never: this cache allocates nothing in advance. The other kinds return an error if the device is out of
-    /// memory.
-    pub fn new(shape: CacheShape, room: Room) -> Result<Growing> {
-        Ok(Growing {
-            ledger: Ledger::new(shape.n_layers, room.sequences),
+    /// An empty cache. `room` limits its growth. Nothing is allocated in advance.
+    pub fn new(shape: CacheShape, room: Room) -> Growing {
+        Growing {
+            ledger: Ledger::new(shape.n_layers, room.sequences, room.positions),
             layers: vec![vec![None; room.sequences]; shape.n_layers],
             view: None,
             reserved: vec![0; room.sequences],
@@ -107,7 +86,7 @@ impl Growing {
             copied: 0,
             shape,
             room,
-        })
+        }
     }
 
     /// Appends the keys and values of `rows` to their sequences in `layer`, and sets the view.
@@ -128,16 +107,15 @@ impl Growing {
                 None => new,
             });
         }
-        let seqs: Vec<u32> = rows_of.into_keys().collect();
-        self.set_view(layer, &seqs)?;
+        self.set_view(layer, rows_of.into_keys())?;
         self.written += (rows.len() * self.shape.layer_bytes_per_token()) as u64;
         Ok(())
     }
 
     /// Makes `layer` of these sequences readable as one tensor.
-    fn set_view(&mut self, layer: usize, seqs: &[u32]) -> Result<()> {
+    fn set_view(&mut self, layer: usize, seqs: impl Iterator<Item = u32>) -> Result<()> {
         let (mut base, mut end, mut parts) = (vec![0; self.room.sequences], 0, Vec::new());
-        for &seq in seqs {
+        for seq in seqs {
             let kv = self.layers[layer][seq as usize].as_ref().expect("its rows have just been appended");
             base[seq as usize] = end;
             end += kv.len();
@@ -150,16 +128,17 @@ impl Growing {
         if parts.len() > 1 {
             self.copied += kv.bytes() as u64;
         }
-        self.view = Some(View { kv, slots: Slots::Runs { base } });
+        self.view = Some((kv, Slots::Runs { base }));
         Ok(())
     }
 
-    /// The first `len` positions of `seq` in `layer`.
+    /// The first `len` positions of `seq` in `layer`. `None` for 0.
     fn prefix(&self, layer: usize, seq: u32, len: usize) -> Result<Option<Kv>> {
-        match &self.layers[layer][seq as usize] {
-            Some(kv) => kv.prefix(len),
-            None => Ok(None),
-        }
+        Ok(match &self.layers[layer][seq as usize] {
+            Some(kv) if len == kv.len() => Some(kv.clone()),
+            Some(kv) if len > 0 => Some(kv.gather(&(0..len as u32).collect::<Vec<_>>())?),
+            _ => None,
+        })
     }
 
     /// Makes `to` hold the first `len` positions of `from` in every layer.
@@ -173,58 +152,30 @@ impl Growing {
         Ok(())
     }
 
-    /// Reserves `len` positions for `seq`, if the reservations of the other sequences leave enough.
-    fn reserve_positions(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.ledger.check_exists(seq)?;
-        let others = self.reserved.iter().sum::<usize>() - self.reserved[seq as usize];
-        let limit = self.room.positions.min(self.room.slots.unwrap_or(usize::MAX).saturating_sub(others));
-        if len > limit {
-            return Err(Error::CacheFull { seq, pos: limit as u32 });
+    /// Checks the rows of a pass at `layer`. Its first layer reserves room for all of them, or for none.
+    fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
+        self.ledger.enter(layer, rows)?;
+        if layer > 0 {
+            return Ok(());
         }
-        self.reserved[seq as usize] = self.reserved[seq as usize].max(len);
-        Ok(())
-    }
-
-    /// Reserves room for all rows of the current pass, or for none.
-    fn reserve_pass(&mut self) -> Result<()> {
         let before = self.reserved.clone();
-        let done = (0..self.ledger.n_touched()).try_for_each(|n| {
-            let (seq, len) = self.ledger.touched(n);
-            self.reserve_positions(seq, len)
-        });
-        if done.is_err() {
-            self.reserved = before;
-        }
-        done
-    }
-
-    /// The planted fault: position 2 of the last layer stays zero.
-    fn drop_write(&self, layer: usize, new: Kv, rows: &Rows) -> Result<Kv> {
-        if !faults::on(Fault::DroppedCacheWrite) || layer + 1 < self.shape.n_layers {
-            return Ok(new);
-        }
-        let dropped: Vec<u32> = (0..rows.len()).filter(|&n| rows.pos[n] == 2).map(|n| n as u32).collect();
-        if dropped.is_empty() {
-            return Ok(new);
-        }
-        let (mut new, zeros) = (new, self.shape.zeros(dropped.len())?);
-        ops::scatter_rows(&mut new.k, &zeros, &dropped)?;
-        ops::scatter_rows(&mut new.v, &zeros, &dropped)?;
-        Ok(new)
+        let reserved = self.ledger.pass().into_iter().try_for_each(|(seq, len)| self.reserve(seq, len));
+        reserved.inspect_err(|_| self.reserved = before)
     }
 }
 
 impl KvStore<Eager> for Growing {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
         self.shape.check(&k, &v, rows)?;
-        self.ledger.enter(layer, rows)?;
-        let reserved = if layer == 0 { self.reserve_pass() } else { Ok(()) };
-        let appended = reserved
-            .and_then(|()| self.drop_write(layer, Kv { k, v }, rows))
-            .and_then(|new| self.append(layer, &new, rows));
-        appended.inspect_err(|_| self.ledger.abandon())?;
+        self.enter(layer, rows)?;
+        let mut new = Kv { k, v };
+        if let Some((dropped, zeros)) = self.shape.dropped_rows(layer, rows)? {
+            ops::scatter_rows(&mut new.k, &zeros, &dropped)?;
+            ops::scatter_rows(&mut new.v, &zeros, &dropped)?;
+        }
+        self.append(layer, &new, rows)?;
         self.ledger.leave(layer);
-        let View { kv, slots } = self.view.as_ref().expect("it has just been set");
+        let (kv, slots) = self.view.as_ref().expect("it has just been set");
         Ok(KvView { k: &kv.k, v: &kv.v, slots })
     }
 
@@ -235,8 +186,7 @@ impl KvStore<Eager> for Growing {
         new: Qkv<'_, Tensor>,
         rows: &Rows,
     ) -> Result<(Tensor, KvView<'_, Tensor>)> {
-        let (q, k) = rotate_heads(&new)?;
-        Ok((q, self.extend(layer, k, new.v.clone(), rows)?))
+        append_separately(self, layer, new, rows)
     }
 }
 
@@ -266,18 +216,19 @@ impl Cache for Growing {
     }
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.reserve_positions(seq, len)
-    }
-
-    fn free(&mut self, seq: u32) {
-        if self.ledger.check_exists(seq).is_ok() {
-            self.copy_prefix(seq, seq, 0).expect("an empty prefix copies nothing");
+        self.ledger.check_fits(seq, 0)?;
+        let others = self.reserved.iter().sum::<usize>() - self.reserved[seq as usize];
+        let limit = self.room.positions.min(self.room.slots.unwrap_or(usize::MAX).saturating_sub(others));
+        if len > limit {
+            return Err(Error::CacheFull { seq, pos: limit as u32 });
         }
+        self.reserved[seq as usize] = self.reserved[seq as usize].max(len);
+        Ok(())
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
         self.ledger.check_held(from, len)?;
-        self.reserve_positions(to, len)?;
+        self.reserve(to, len)?;
         self.copy_prefix(from, to, len)
     }
 

@@ -1,8 +1,7 @@
 //! The cache trait.
 use std::fmt::Debug;
 
-use xtrain_model::{Eager, KvStore, KvView, Qkv, Result, Rows};
-use xtrain_tensor::Tensor;
+use xtrain_model::{Eager, KvStore, Result};
 
 use super::kind::KvKind;
 use super::shape::CacheShape;
@@ -42,7 +41,10 @@ pub trait Cache: KvStore<Eager> + Debug {
     }
 
     /// Removes everything that `seq` holds and frees its room.
-    fn free(&mut self, seq: u32);
+    fn free(&mut self, seq: u32) {
+        // the only error is a sequence that does not exist, which holds nothing
+        let _ = self.rewind(Snapshot { seq, len: 0 });
+    }
 
     /// Replaces the content of `to` with the first `len` positions of `from`, shared or copied.
     ///
@@ -83,22 +85,6 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// 2 x layers x kv heads x head size x bytes of the dtype.
     fn bytes_per_token(&self) -> usize {
         self.shape().bytes_per_token()
-    }
-}
-
-impl KvStore<Eager> for Box<dyn Cache> {
-    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
-        (**self).extend(layer, k, v, rows)
-    }
-
-    fn append_rotated(
-        &mut self,
-        f: &mut Eager,
-        layer: usize,
-        new: Qkv<'_, Tensor>,
-        rows: &Rows,
-    ) -> Result<(Tensor, KvView<'_, Tensor>)> {
-        (**self).append_rotated(f, layer, new, rows)
     }
 }
 

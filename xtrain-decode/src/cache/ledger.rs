@@ -5,25 +5,23 @@ use xtrain_model::{Error, Result, Rows};
 #[derive(Debug)]
 pub(super) struct Ledger {
     n_layers: usize,
+    /// Maximum number of positions of a sequence.
+    capacity: usize,
     /// Number of positions that every layer holds, by sequence.
     len: Vec<u32>,
-    /// Lengths after the current pass, for the sequences in `touched`.
+    /// Lengths after the current pass.
     ahead: Vec<u32>,
-    /// The sequences of the current pass.
-    touched: Vec<u32>,
-    /// Number of rows in the current pass.
-    n_rows: usize,
+    /// The sequence and the position of each row of the current pass.
+    rows: Vec<(u32, u32)>,
     /// The layer that the current pass must extend next.
     next: usize,
-    /// Scratch: the next position of each sequence.
-    due: Vec<u32>,
 }
 
 impl Ledger {
-    pub(super) fn new(n_layers: usize, sequences: usize) -> Ledger {
-        let zeros = || vec![0; sequences];
-        let (len, ahead, due) = (zeros(), zeros(), zeros());
-        Ledger { n_layers, len, ahead, touched: Vec::new(), n_rows: 0, next: 0, due }
+    /// For `sequences` empty sequences of at most `capacity` positions.
+    pub(super) fn new(n_layers: usize, sequences: usize, capacity: usize) -> Ledger {
+        let [len, ahead] = [vec![0; sequences], vec![0; sequences]];
+        Ledger { n_layers, capacity, len, ahead, rows: Vec::new(), next: 0 }
     }
 
     /// Number of sequences.
@@ -42,104 +40,82 @@ impl Ledger {
     }
 
     /// The sequences of the current pass and their lengths after it.
-    pub(super) fn ahead(&self) -> impl Iterator<Item = (u32, usize)> {
-        (0..self.n_touched()).map(|n| self.touched(n))
-    }
-
-    /// Number of sequences in the current pass.
-    pub(super) fn n_touched(&self) -> usize {
-        self.touched.len()
-    }
-
-    /// The `n`-th sequence of the current pass and its length after it.
-    pub(super) fn touched(&self, n: usize) -> (u32, usize) {
-        let seq = self.touched[n];
-        (seq, self.ahead[seq as usize] as usize)
+    pub(super) fn pass(&self) -> Vec<(u32, usize)> {
+        let first_rows = self.rows.iter().filter(|&&(seq, pos)| pos == self.len[seq as usize]);
+        first_rows.map(|&(seq, _)| (seq, self.ahead[seq as usize] as usize)).collect()
     }
 
     /// Abandons the current pass, and sets the length of `seq`.
     pub(super) fn set_len(&mut self, seq: u32, len: usize) {
-        self.abandon();
-        self.len[seq as usize] = len as u32;
-    }
-
-    /// Abandons the current pass, and sets the length of `seq` to 0.
-    pub(super) fn clear(&mut self, seq: u32) {
-        if self.check_exists(seq).is_ok() {
-            self.set_len(seq, 0);
-        }
-    }
-
-    /// Ends the current pass. Its rows do not count.
-    pub(super) fn abandon(&mut self) {
         self.next = 0;
+        self.len[seq as usize] = len as u32;
+        self.ahead[seq as usize] = len as u32;
     }
 
-    /// Checks that `rows` follow their sequences in `layer`. Layer 0 starts a pass and abandons an unfinished one.
+    /// Checks that `rows` follow their sequences in `layer`. Layer 0 starts a pass, every other layer gets the rows of
+    /// layer 0. Until [`leave`](Self::leave), only layer 0 can be next: a pass that fails is abandoned.
     pub(super) fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
-        if layer == 0 {
-            self.next = 0;
+        let want = std::mem::take(&mut self.next);
+        match layer {
+            0 => self.start(rows),
+            got if got != want => Err(Error::CacheLayer { want, got }),
+            _ => self.check_same(layer, rows),
         }
-        if layer != self.next {
-            let want = self.next;
-            self.abandon();
-            return Err(Error::CacheLayer { want, got: layer });
-        }
-        self.check(layer, rows).inspect_err(|_| self.abandon())
     }
 
     /// Records that the rows of the pass are written in `layer`. After the last layer, the sequences have their new
     /// lengths.
     pub(super) fn leave(&mut self, layer: usize) {
-        self.next = layer + 1;
-        if self.next == self.n_layers {
-            self.next = 0;
-            self.touched.iter().for_each(|&s| self.len[s as usize] = self.ahead[s as usize]);
+        self.next = (layer + 1) % self.n_layers;
+        if self.next == 0 {
+            self.rows.iter().for_each(|&(seq, _)| self.len[seq as usize] = self.ahead[seq as usize]);
         }
     }
 
-    fn check(&mut self, layer: usize, rows: &Rows) -> Result<()> {
+    fn start(&mut self, rows: &Rows) -> Result<()> {
+        for (seq, _) in self.rows.drain(..) {
+            self.ahead[seq as usize] = self.len[seq as usize];
+        }
         for (&seq, &pos) in rows.seq.iter().zip(&rows.pos) {
-            let len = *self.len.get(seq as usize).ok_or(Error::CacheFull { seq, pos })?;
-            self.due[seq as usize] = len;
-        }
-        if layer == 0 {
-            self.touched.clear();
-            self.n_rows = rows.len();
-        }
-        self.touched.iter().for_each(|&s| self.due[s as usize] = self.len[s as usize]);
-        for (&seq, &pos) in rows.seq.iter().zip(&rows.pos) {
-            let (at, want) = (seq as usize, self.due[seq as usize]);
-            // every layer gets the rows of layer 0
-            let beyond = layer > 0 && pos >= self.ahead[at];
-            if want != pos || beyond {
-                return Err(Error::CachePosition { layer, seq, want, got: pos });
+            let want = self.ahead.get_mut(seq as usize).ok_or(Error::CacheFull { seq, pos })?;
+            if *want != pos {
+                return Err(Error::CachePosition { layer: 0, seq, want: *want, got: pos });
             }
-            if layer == 0 {
-                if pos == self.len[at] {
-                    self.touched.push(seq);
-                }
-                self.ahead[at] = pos + 1;
-            }
-            self.due[at] = pos + 1;
-        }
-        if rows.len() != self.n_rows {
-            let short = self.touched.iter().find(|&&s| self.due[s as usize] < self.ahead[s as usize]);
-            let seq = *short.expect("with fewer rows than in layer 0 one sequence is short");
-            let (want, got) = (self.ahead[seq as usize], self.due[seq as usize]);
-            return Err(Error::CachePosition { layer, seq, want, got });
+            *want += 1;
+            self.rows.push((seq, pos));
+            self.check_fits(seq, pos as usize + 1)?;
         }
         Ok(())
     }
 
-    /// Checks that `seq` is a sequence of this cache.
-    pub(super) fn check_exists(&self, seq: u32) -> Result<()> {
-        if (seq as usize) < self.len.len() { Ok(()) } else { Err(Error::CacheFull { seq, pos: 0 }) }
+    /// Checks that `rows` are those of layer 0.
+    fn check_same(&self, layer: usize, rows: &Rows) -> Result<()> {
+        for (n, (&seq, &pos)) in rows.seq.iter().zip(&rows.pos).enumerate() {
+            if self.rows.get(n) != Some(&(seq, pos)) {
+                let len = *self.len.get(seq as usize).ok_or(Error::CacheFull { seq, pos })?;
+                let want = len + rows.seq[..n].iter().filter(|&&s| s == seq).count() as u32;
+                return Err(Error::CachePosition { layer, seq, want, got: pos });
+            }
+        }
+        match self.rows.get(rows.len()) {
+            Some(&(seq, got)) => {
+                Err(Error::CachePosition { layer, seq, want: self.ahead[seq as usize], got })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that `seq` is a sequence of this cache and can have `len` positions.
+    pub(super) fn check_fits(&self, seq: u32, len: usize) -> Result<()> {
+        match self.len.get(seq as usize).map(|_| self.capacity) {
+            Some(capacity) if len <= capacity => Ok(()),
+            capacity => Err(Error::CacheFull { seq, pos: capacity.unwrap_or(0) as u32 }),
+        }
     }
 
     /// Checks that `seq` holds at least `len` positions.
     pub(super) fn check_held(&self, seq: u32, len: usize) -> Result<()> {
-        self.check_exists(seq)?;
+        self.check_fits(seq, 0)?;
         let want = self.len(seq);
         if len > want {
             return Err(Error::CachePosition { layer: 0, seq, want: want as u32, got: len as u32 });

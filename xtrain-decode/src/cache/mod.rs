@@ -6,7 +6,6 @@
 //!
 //! All kinds give bitwise equal results. `tests.rs` is the conformance suite that every kind passes.
 mod contiguous;
-mod create;
 mod growing;
 mod interface;
 mod kind;
@@ -27,4 +26,22 @@ pub use kind::{KvKind, Room};
 pub use paged::Paged;
 pub use shape::CacheShape;
 
-pub(crate) use rotate::rotate_heads;
+pub(crate) use rotate::append_separately;
+
+use xtrain_model::{Model, Result};
+
+impl KvKind {
+    /// An empty cache of this kind for `model`. `None` for [`KvKind::Off`]. A page size of 0 counts as 1.
+    ///
+    /// # Errors
+    /// If the device has no memory for it.
+    pub fn cache(self, model: &Model, room: Room) -> Result<Option<Box<dyn Cache>>> {
+        let shape = CacheShape::of(model);
+        Ok(match self {
+            KvKind::Off => None,
+            KvKind::Growing => Some(Box::new(Growing::new(shape, room))),
+            KvKind::Contiguous => Some(Box::new(Contiguous::new(shape, room)?)),
+            KvKind::Paged { page } => Some(Box::new(Paged::new(shape, room, page.max(1))?)),
+        })
+    }
+}

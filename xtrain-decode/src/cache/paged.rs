@@ -5,8 +5,7 @@ use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
-use super::ledger::Ledger;
-use super::pool::{Pool, slot};
+use super::pool::Pool;
 use super::prefix::PrefixIndex;
 use super::shape::CacheShape;
 
@@ -14,12 +13,8 @@ use super::shape::CacheShape;
 #[derive(Debug)]
 pub struct Paged {
     pool: Pool,
-    ledger: Ledger,
-    slots: Slots,
     /// Positions in a page.
     page: usize,
-    /// Maximum number of positions of a sequence.
-    positions: usize,
     /// Maximum number of pages.
     limit: usize,
     /// References to each page: the sequences that hold it, and one more if `prefixes` keeps it.
@@ -27,8 +22,6 @@ pub struct Paged {
     free: Vec<u32>,
     /// Pages that are kept for later sequences.
     prefixes: PrefixIndex,
-    /// Changes of the current allocation, to be undone if it fails.
-    journal: Vec<Allocated>,
 }
 
 /// A new page at index `at` of the page table of `seq`. `old`: the shared page that it replaced. `None`: it was
@@ -49,23 +42,20 @@ impl Paged {
         let pages_per_sequence = room.positions.div_ceil(page);
         let all = room.sequences.saturating_mul(pages_per_sequence);
         let limit = room.slots.map_or(all, |slots| slots / page).min(u32::MAX as usize);
+        let slots = Slots::Pages { page, table: vec![Vec::new(); room.sequences] };
         Ok(Paged {
-            ledger: Ledger::new(shape.n_layers, room.sequences),
-            pool: Pool::new(shape, 0)?,
-            slots: Slots::Pages { page, table: vec![Vec::new(); room.sequences] },
+            pool: Pool::new(shape, room, slots, 0)?,
             page,
-            positions: room.positions,
             limit,
             refs: Vec::new(),
             free: Vec::new(),
             prefixes: PrefixIndex::default(),
-            journal: Vec::new(),
         })
     }
 
     /// The pages of a sequence, in the order of its positions.
     pub fn pages(&self, seq: u32) -> &[u32] {
-        match &self.slots {
+        match &self.pool.slots {
             Slots::Pages { table, .. } => table.get(seq as usize).map_or(&[], Vec::as_slice),
             Slots::Runs { .. } => &[],
         }
@@ -77,26 +67,23 @@ impl Paged {
     }
 
     fn table(&mut self, seq: u32) -> &mut Vec<u32> {
-        match &mut self.slots {
+        match &mut self.pool.slots {
             Slots::Pages { table, .. } => &mut table[seq as usize],
             Slots::Runs { .. } => unreachable!("a paged cache has page slots"),
         }
     }
 
-    /// Gives `seq` an unshared page for each position from its length up to `len`.
-    fn make_room(&mut self, seq: u32, len: usize) -> Result<()> {
-        self.ledger.check_exists(seq)?;
-        let held = self.ledger.len(seq);
-        let full = |pos: usize| Error::CacheFull { seq, pos: pos as u32 };
-        if len > self.positions {
-            return Err(full(self.positions));
-        }
+    /// Gives `seq` an unshared page for each position from its length up to `len`. Adds each change to `journal`.
+    fn make_room(&mut self, seq: u32, len: usize, journal: &mut Vec<Allocated>) -> Result<()> {
+        self.pool.ledger.check_fits(seq, len)?;
+        let held = self.pool.ledger.len(seq);
         for at in held / self.page..len.div_ceil(self.page) {
             let old = self.pages(seq).get(at).copied();
             if old.is_some_and(|p| self.refs[p as usize] == 1) {
                 continue;
             }
-            let new = self.take_page()?.ok_or_else(|| full(held.max(at * self.page)))?;
+            let full = Error::CacheFull { seq, pos: held.max(at * self.page) as u32 };
+            let new = self.take_page()?.ok_or(full)?;
             match old {
                 None => self.table(seq).push(new),
                 Some(shared) => {
@@ -106,7 +93,7 @@ impl Paged {
                     self.table(seq)[at] = new;
                 }
             }
-            self.journal.push(Allocated { seq, at, old });
+            journal.push(Allocated { seq, at, old });
         }
         Ok(())
     }
@@ -115,7 +102,7 @@ impl Paged {
     fn take_page(&mut self) -> Result<Option<u32>> {
         let n = self.refs.len();
         if self.free.is_empty() && n < self.limit {
-            let grown = (2 * n).max(self.ledger.sequences()).max(1).min(self.limit);
+            let grown = (2 * n).max(self.pool.ledger.sequences()).max(1).min(self.limit);
             self.pool.grow(grown * self.page)?;
             self.refs.resize(grown, 0);
             self.free.extend((n as u32..grown as u32).rev());
@@ -145,10 +132,12 @@ impl Paged {
         }
     }
 
-    /// Ends an allocation: keeps its changes, or undoes all of them if it failed.
-    fn finish_allocation(&mut self, done: Result<()>) -> Result<()> {
+    /// Makes room for sequences up to their lengths: for all of them or, after an error, for none.
+    fn allocate(&mut self, wanted: &[(u32, usize)]) -> Result<()> {
+        let mut journal = Vec::new();
+        let done = wanted.iter().try_for_each(|&(seq, len)| self.make_room(seq, len, &mut journal));
         if done.is_err() {
-            while let Some(Allocated { seq, at, old }) = self.journal.pop() {
+            for Allocated { seq, at, old } in journal.into_iter().rev() {
                 let new = match old {
                     None => self.table(seq).pop().expect("the journal lists a page that was added"),
                     Some(shared) => {
@@ -158,40 +147,30 @@ impl Paged {
                 };
                 self.release(new);
             }
-            self.ledger.abandon();
         }
-        self.journal.clear();
         done
-    }
-
-    /// Allocates room for all rows of the current pass, or for none.
-    fn make_room_for_pass(&mut self) -> Result<()> {
-        let done = (0..self.ledger.n_touched()).try_for_each(|n| {
-            let (seq, len) = self.ledger.touched(n);
-            self.make_room(seq, len)
-        });
-        self.finish_allocation(done)
     }
 
     /// Checks the rows of a pass at `layer`. Its first layer allocates room for all layers.
     fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
-        self.ledger.enter(layer, rows)?;
-        if layer == 0 { self.make_room_for_pass() } else { Ok(()) }
+        self.pool.ledger.enter(layer, rows)?;
+        if layer == 0 { self.allocate(&self.pool.ledger.pass()) } else { Ok(()) }
     }
 
-    /// Called when the rows are written.
-    fn leave(&mut self, layer: usize) -> KvView<'_, Tensor> {
-        self.ledger.leave(layer);
-        self.pool.view(layer, &self.slots)
+    /// Adds `pages`, which others hold too, to those of `seq`.
+    fn share(&mut self, seq: u32, pages: &[u32]) {
+        for &page in pages {
+            self.refs[page as usize] += 1;
+        }
+        self.table(seq).extend_from_slice(pages);
     }
 }
 
 impl KvStore<Eager> for Paged {
     fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> Result<KvView<'_, Tensor>> {
-        self.pool.shape().check(&k, &v, rows)?;
+        self.pool.shape.check(&k, &v, rows)?;
         self.enter(layer, rows)?;
-        self.pool.write(layer, [&k, &v], rows, &self.slots)?;
-        Ok(self.leave(layer))
+        self.pool.extend(layer, [&k, &v], rows)
     }
 
     fn append_rotated(
@@ -202,9 +181,7 @@ impl KvStore<Eager> for Paged {
         rows: &Rows,
     ) -> Result<(Tensor, KvView<'_, Tensor>)> {
         self.enter(layer, rows)?;
-        let q = self.pool.append_rotated(layer, &new, rows, &self.slots);
-        let q = q.inspect_err(|_| self.ledger.abandon())?;
-        Ok((q, self.leave(layer)))
+        self.pool.append_rotated(layer, &new, rows)
     }
 }
 
@@ -214,16 +191,15 @@ impl Cache for Paged {
     }
 
     fn shape(&self) -> &CacheShape {
-        self.pool.shape()
+        &self.pool.shape
     }
 
     fn seq_len(&self, seq: u32) -> usize {
-        self.ledger.len(seq)
+        self.pool.ledger.len(seq)
     }
 
     fn usage(&self) -> Usage {
-        let in_use = (self.refs.len() - self.free.len()) * self.page;
-        self.pool.usage(in_use, self.ledger.positions())
+        self.pool.usage((self.refs.len() - self.free.len()) * self.page)
     }
 
     fn bytes(&self) -> usize {
@@ -231,67 +207,51 @@ impl Cache for Paged {
     }
 
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
-        let done = self.make_room(seq, len);
-        self.finish_allocation(done)
+        self.allocate(&[(seq, len)])
     }
 
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
         // a shared page is copied before it is written
         let own = self.pages(seq).get(pos / self.page).is_some_and(|&page| self.refs[page as usize] == 1);
-        own.then(|| slot(&self.slots, seq, pos) as u32)
-    }
-
-    fn free(&mut self, seq: u32) {
-        self.trim(seq, 0);
-        self.ledger.clear(seq);
+        own.then(|| self.pool.slot(seq, pos))
     }
 
     fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
-        let tokens = &tokens[..tokens.len().min(self.ledger.len(seq))];
-        if let Slots::Pages { table, page } = &self.slots
-            && let Some(pages) = table.get(seq as usize)
-        {
-            let kept = self.prefixes.insert(tokens, pages, *page);
-            for page in kept {
-                self.refs[page as usize] += 1;
-            }
+        let tokens = &tokens[..tokens.len().min(self.seq_len(seq))];
+        let pages = self.pages(seq).to_vec();
+        for page in self.prefixes.insert(tokens, &pages, self.page) {
+            self.refs[page as usize] += 1;
         }
     }
 
     fn match_prefix(&mut self, seq: u32, tokens: &[u32]) -> usize {
-        if self.ledger.check_exists(seq).is_err() || self.ledger.len(seq) > 0 {
+        if self.pool.ledger.check_fits(seq, 0).is_err() || self.seq_len(seq) > 0 {
             return 0;
         }
         self.trim(seq, 0);
-        let pages = self.prefixes.find(&tokens[..tokens.len().min(self.positions)], self.page);
+        let pages = self.prefixes.find(tokens, self.page);
         let len = pages.len() * self.page;
-        for page in pages {
-            self.refs[page as usize] += 1;
-            self.table(seq).push(page);
-        }
-        self.ledger.set_len(seq, len);
+        self.share(seq, &pages);
+        self.pool.ledger.set_len(seq, len);
         len
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {
-        self.ledger.check_held(from, len)?;
-        self.ledger.check_exists(to)?;
+        self.pool.ledger.check_held(from, len)?;
+        self.pool.ledger.check_fits(to, len)?;
         if from != to {
             self.trim(to, 0);
-            for at in 0..len.div_ceil(self.page) {
-                let page = self.pages(from)[at];
-                self.refs[page as usize] += 1;
-                self.table(to).push(page);
-            }
+            let shared = self.pages(from)[..len.div_ceil(self.page)].to_vec();
+            self.share(to, &shared);
         }
-        self.ledger.set_len(to, len);
+        self.pool.ledger.set_len(to, len);
         Ok(())
     }
 
     fn rewind(&mut self, Snapshot { seq, len }: Snapshot) -> Result<()> {
-        self.ledger.check_held(seq, len)?;
+        self.pool.ledger.check_held(seq, len)?;
         self.trim(seq, len.div_ceil(self.page));
-        self.ledger.set_len(seq, len);
+        self.pool.ledger.set_len(seq, len);
         Ok(())
     }
 }

@@ -1,12 +1,18 @@
 //! QK-norm and RoPE as separate operations.
-use xtrain_model::{HeadNorm, QkNorms, Qkv, Result};
+use xtrain_model::{Eager, HeadNorm, KvStore, KvView, QkNorms, Qkv, Result, Rows};
 use xtrain_tensor::ops::{self, RopeArgs};
 use xtrain_tensor::{Dtype, Tensor};
 
-/// The queries `[N, nh, hd]` and keys `[N, nkv, hd]` of new rows after QK-norm, if the model has one, and RoPE.
-pub(crate) fn rotate_heads(new: &Qkv<'_, Tensor>) -> Result<(Tensor, Tensor)> {
-    let (q_norm, k_norm) = (new.norms.map(QkNorms::of_queries), new.norms.map(QkNorms::of_keys));
-    Ok((norm_rope(new.q, q_norm, new.rope)?, norm_rope(new.k, k_norm, new.rope)?))
+/// [`KvStore::append_rotated`] with separate operations for QK-norm and RoPE.
+pub(crate) fn append_separately<'a>(
+    store: &'a mut impl KvStore<Eager>,
+    layer: usize,
+    Qkv { q, k, v, norms, rope }: Qkv<'_, Tensor>,
+    rows: &Rows,
+) -> Result<(Tensor, KvView<'a, Tensor>)> {
+    let q = norm_rope(q, norms.map(QkNorms::of_queries), rope)?;
+    let k = norm_rope(k, norms.map(QkNorms::of_keys), rope)?;
+    Ok((q, store.extend(layer, k, v.clone(), rows)?))
 }
 
 /// `[N, H hd]` → `[N, H, hd]`. Norm and rotation are computed in f32, and the result is rounded once to the dtype of

@@ -1,5 +1,6 @@
 //! The shape of the keys and values of one position.
 use xtrain_model::{Model, Result, Rows};
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{Device, Dtype, Error, Tensor};
 
 /// The shape of the keys and values of one position, and their device.
@@ -56,5 +57,15 @@ impl CacheShape {
             Some(t) => Err(Error::Dtype { op: "cache", want: "the cache's dtype", got: t.dtype() }.into()),
             None => Ok(()),
         }
+    }
+
+    /// The planted fault: the rows that `layer` stores as zeros, and the zeros. `None`: all rows are stored as given.
+    pub(super) fn dropped_rows(&self, layer: usize, rows: &Rows) -> Result<Option<(Vec<u32>, Tensor)>> {
+        if !faults::on(Fault::DroppedCacheWrite) || layer + 1 < self.n_layers {
+            return Ok(None);
+        }
+        let dropped: Vec<u32> = (0..rows.len() as u32).filter(|&n| rows.pos[n as usize] == 2).collect();
+        let zeros = self.zeros(dropped.len())?;
+        Ok(Some((dropped, zeros)).filter(|(dropped, _)| !dropped.is_empty()))
     }
 }

@@ -26,7 +26,7 @@ fn room(sequences: usize, positions: usize) -> Room {
 /// Every kind, with names for messages.
 fn kinds(dtype: Dtype, room: Room) -> Vec<(String, Box<dyn Cache>)> {
     let mut all: Vec<Box<dyn Cache>> = vec![
-        Box::new(Growing::new(shape(dtype), room).unwrap()),
+        Box::new(Growing::new(shape(dtype), room)),
         Box::new(Contiguous::new(shape(dtype), room).unwrap()),
     ];
     for page in [1, 2, 5, 16, 64] {
@@ -275,7 +275,7 @@ fn a_write_in_place_copies_nothing() {
 #[test]
 fn the_growing_cache_of_one_sequence_equals_cat_seq() {
     for dtype in [Dtype::F32, Dtype::BF16] {
-        let mut cache = Growing::new(shape(dtype), room(1, 64)).unwrap();
+        let mut cache = Growing::new(shape(dtype), room(1, 64));
         let (mut held, mut want) =
             (vec![Vec::new()], Tensor::zeros(&Device::cpu(), &[0, 2, 3], dtype).unwrap());
         for n in [1, 5, 2, 1, 1] {
@@ -292,7 +292,7 @@ fn the_growing_cache_of_one_sequence_equals_cat_seq() {
 
 #[test]
 fn the_growing_cache_holds_its_sequences_and_nothing_else() {
-    let mut cache = Growing::new(shape(Dtype::F32), room(3, 64)).unwrap();
+    let mut cache = Growing::new(shape(Dtype::F32), room(3, 64));
     let mut held = vec![Vec::new(); 3];
     let rows = append(&mut held, &[(0, 1), (0, 2), (0, 3), (2, 4)]);
     pass(&mut cache, &rows, &held, "prompts");

@@ -5,7 +5,7 @@ use super::completion::{Completion, Counters, LogitRow, Step};
 use super::options::EngineOptions;
 use super::plan::Plan;
 use super::request::Request;
-use super::runner::{Runner, Watch};
+use super::runner::{Batch, Runner, Watch};
 use super::scheduler::Scheduler;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -52,8 +52,8 @@ impl<'m> Engine<'m> {
         options.check(model.config())?;
         Ok(Engine {
             model,
-            scheduler: Scheduler::new(model.config(), options),
-            runner: Runner::new(model, &options)?,
+            scheduler: Scheduler::new(model, options)?,
+            runner: Runner::new(model, options),
             plan: Plan::default(),
             max_seq_len: options.room(model.config()).positions,
         })
@@ -88,17 +88,17 @@ impl<'m> Engine<'m> {
         let position = request.prompt.len();
         let sampler = self.runner.sampler(request.options);
         let sampler = sampler.map_err(|source| Error::Sample { id, position, source })?;
-        Ok(self.scheduler.submit(request, g, sampler, self.runner.cache().is_some()))
+        Ok(self.scheduler.submit(request, g, sampler))
     }
 
     /// Returns `true` if there are neither running nor waiting sequences.
     pub fn is_idle(&self) -> bool {
-        self.scheduler.is_idle()
+        self.live() == 0 && self.waiting() == 0
     }
 
     /// Number of running sequences.
     pub fn live(&self) -> usize {
-        self.scheduler.num_running()
+        self.scheduler.running().len()
     }
 
     /// Number of waiting sequences.
@@ -108,17 +108,17 @@ impl<'m> Engine<'m> {
 
     /// Counts of the work done so far.
     pub fn counters(&self) -> Counters {
-        self.scheduler.counters()
+        self.scheduler.counters
     }
 
     /// The cache. `None` for [`KvKind::Off`](crate::KvKind::Off).
     pub fn cache(&self) -> Option<&dyn Cache> {
-        self.runner.cache()
+        self.scheduler.cache()
     }
 
     /// Takes the completions that have finished since the last call, in the order in which they finished.
     pub fn take_finished(&mut self) -> Vec<Completion> {
-        self.scheduler.take_finished()
+        std::mem::take(&mut self.scheduler.finished)
     }
 
     /// Runs until the engine is idle. Returns the completions in the order of submission.
@@ -157,22 +157,23 @@ impl<'m> Engine<'m> {
     /// Ends the sequence of this index in the order of submission. It keeps the tokens it has and finishes with
     /// [`FinishReason::Stop`](crate::FinishReason::Stop). Returns `false` if it is neither running nor waiting.
     pub fn stop(&mut self, index: usize) -> bool {
-        self.scheduler.stop(index, self.runner.cache_mut())
+        self.scheduler.stop(index)
     }
 
     fn advance(&mut self, watch: Watch<'_>) -> Result<Step<'_>> {
-        self.scheduler.clear_events();
-        let before = self.scheduler.counters();
-        let admitted = self.admit();
-        self.scheduler.retire(self.runner.cache_mut());
+        self.scheduler.events.clear();
+        let before = self.scheduler.counters;
+        let admitted = self.scheduler.admit();
+        let admitted = admitted.and(self.sample_forked());
+        self.scheduler.retire();
         admitted?;
         let ran = self.execute(watch);
-        self.scheduler.retire(self.runner.cache_mut());
+        self.scheduler.retire();
         ran?;
-        let after = self.scheduler.counters();
+        let after = self.scheduler.counters;
         let prefill_rows = (after.prefill_rows - before.prefill_rows) as usize;
         Ok(Step {
-            events: self.scheduler.events(),
+            events: &self.scheduler.events,
             passes: (after.passes - before.passes) as usize,
             prefill_rows,
             decode_rows: (after.layer_rows - before.layer_rows) as usize - prefill_rows,
@@ -180,52 +181,51 @@ impl<'m> Engine<'m> {
         })
     }
 
-    /// Admits waiting sequences and samples the first tokens of those that fork a prompt.
-    fn admit(&mut self) -> Result<()> {
-        let mut forked = Vec::new();
-        let admitted = self.scheduler.admit(self.runner.cache_mut(), &mut forked);
-        let outcomes = self.runner.sample_forked(&forked);
-        admitted.and(self.scheduler.accept_outcomes(outcomes))
+    /// Samples the first tokens of sequences that have just forked their prompt.
+    fn sample_forked(&mut self) -> Result<()> {
+        let forked = std::mem::take(&mut self.scheduler.forked);
+        let outcomes = self.runner.sample_forked(&forked, self.scheduler.running());
+        self.scheduler.accept(outcomes)
     }
 
     /// Running sequences that wait for a prompt fork it if it is computed now, and get their first tokens.
     fn fork_waiting(&mut self) -> Result<()> {
-        let mut forked = Vec::new();
-        let result = self.scheduler.fork_waiting(self.runner.cache_mut(), &mut forked);
-        let outcomes = self.runner.sample_forked(&forked);
-        result.and(self.scheduler.accept_outcomes(outcomes))
+        let forked = self.scheduler.fork_waiting();
+        forked.and(self.sample_forked())
     }
 
     /// Plans and runs one step.
     fn execute(&mut self, watch: Watch<'_>) -> Result<()> {
         self.fork_waiting()?;
-        let max_steps = if watch.is_none() { self.runner.max_multi_steps() } else { 0 };
-        self.scheduler.plan(&mut self.plan, max_steps, self.runner.cache_mut())?;
+        let max_steps = if watch.is_none() { self.runner.max_steps() } else { 0 };
+        self.scheduler.plan(&mut self.plan, max_steps)?;
         match self.plan.multi_step {
             Some(steps) => self.execute_steps(steps),
+            None if self.plan.rows.is_empty() => Ok(()),
             None => self.execute_once(watch),
         }
     }
 
     /// One forward pass. The host has the tokens afterwards.
     fn execute_once(&mut self, watch: Watch<'_>) -> Result<()> {
-        if self.plan.rows.is_empty() {
-            return Ok(());
-        }
-        let hidden = self.runner.forward(&self.plan)?;
-        self.scheduler.mark_computed(&self.plan, self.runner.cache_mut());
-        let sampled = self.runner.sample(&self.plan, &hidden, watch)?;
-        let accepted = self.scheduler.accept(sampled);
+        let (_, cache) = self.scheduler.running_and_cache();
+        let hidden = self.runner.forward(&self.plan, cache)?;
+        self.scheduler.mark_computed(&self.plan);
+        let batch = Batch { plan: &self.plan, running: self.scheduler.running() };
+        let outcomes = self.runner.sample(batch, &hidden, watch)?;
+        let accepted = self.scheduler.accept(outcomes);
         accepted.and(self.fork_waiting())
     }
 
     /// Several decode steps. The host gets the tokens of all of them at the end.
     fn execute_steps(&mut self, steps: usize) -> Result<()> {
-        match self.runner.decode_steps(&mut self.plan, steps) {
-            Ok(decoded) => self.scheduler.accept_steps(&self.plan, &decoded, self.runner.cache_mut()),
+        let (running, cache) = self.scheduler.running_and_cache();
+        let cache = cache.as_deref_mut().expect("several steps without a synchronization have a cache");
+        match self.runner.decode_steps(Batch { plan: &self.plan, running }, steps, cache) {
+            Ok(decoded) => self.scheduler.accept_steps(&self.plan, &decoded),
             Err(error) => {
                 // No token was taken, so the rows of these steps are dropped. The first error is the one to report.
-                let _ = self.scheduler.rewind(&self.plan, self.runner.cache_mut());
+                let _ = self.scheduler.rewind(&self.plan);
                 Err(error)
             }
         }

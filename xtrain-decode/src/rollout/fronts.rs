@@ -12,8 +12,7 @@ use crate::error::Result;
 /// # Errors
 /// As [`generate`].
 pub fn generate_greedy_cached(model: &Model, prompt: &[u32], max_new: usize) -> Result<Completion> {
-    let request = Request::greedy(prompt, max_new);
-    generate(model, vec![request], EngineOptions::default()).map(single)
+    generate_cached(model, prompt, max_new, 0.0, 0)
 }
 
 /// A completion of `prompt` sampled at `temperature` (0: greedy). The sequence id is 0.
@@ -28,7 +27,8 @@ pub fn generate_cached(
     seed: u64,
 ) -> Result<Completion> {
     let request = Request::sampled(prompt, max_new, temperature, seed);
-    generate(model, vec![request], EngineOptions::default()).map(single)
+    let completions = generate(model, vec![request], EngineOptions::default())?;
+    Ok(completions.into_iter().next().expect("an accepted request gives one completion"))
 }
 
 /// `g` completions of one prompt, which runs once. Their ids are the id of `request` and the `g - 1` ids after it.
@@ -48,10 +48,9 @@ pub fn generate_cached_batch(model: &Model, request: Request, g: usize) -> Resul
 /// # Errors
 /// As [`Engine::new`], [`Engine::submit`] and [`Engine::step`].
 pub fn generate(model: &Model, requests: Vec<Request>, options: EngineOptions) -> Result<Vec<Completion>> {
-    let options = sized(options, model, &requests);
     let max_batch = options.max_batch.min(requests.len().max(1));
     let options = EngineOptions { max_batch, ..options };
-    let mut engine = Engine::new(model, options)?;
+    let mut engine = Engine::new(model, sized(options, model, &requests))?;
     requests.into_iter().try_for_each(|request| engine.submit(request).map(|_| ()))?;
     engine.run()
 }
@@ -60,8 +59,4 @@ pub fn generate(model: &Model, requests: Vec<Request>, options: EngineOptions) -
 fn sized(options: EngineOptions, model: &Model, requests: &[Request]) -> EngineOptions {
     let longest = requests.iter().map(|r| r.required_len(model.config())).max();
     EngineOptions { max_seq_len: options.max_seq_len.or(longest.map(|n| n.max(1))), ..options }
-}
-
-fn single(completions: Vec<Completion>) -> Completion {
-    completions.into_iter().next().expect("an accepted request gives one completion")
 }

@@ -5,26 +5,21 @@
 //! | `request`, `options`, `completion` | what callers pass in and get back |
 //! | `naive` | the oracle: recomputes the whole sequence for every token |
 //! | `engine` | the public API, composed of the scheduler and the runner |
-//! | `scheduler` | sequences, slots, admission, preemption, prefix reuse |
-//! | `batching`, `sequence`, `groups`, `slots` | parts of the scheduler |
-//! | `plan`, `outcome` | the data passed from the scheduler to the runner and back |
-//! | `runner` | the model, the cache and the samplers |
+//! | `scheduler` | sequences, slots, the cache: admission, planning, acceptance, retirement |
+//! | `plan` | the data passed from the scheduler to the runner and back |
+//! | `runner` | the model and the samplers |
+//! | `sequence` | the state of one request |
 //! | `fronts` | convenience functions |
-mod batching;
 mod completion;
 mod engine;
 mod fronts;
-mod gather;
-mod groups;
 mod naive;
 mod options;
-mod outcome;
 mod plan;
 mod request;
 mod runner;
 mod scheduler;
 mod sequence;
-mod slots;
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,10 @@
 //! The oracles: no cache and no batch. Every token recomputes the whole sequence.
 use xtrain_model::{Eager, KvStore, KvView, Model, NoCache, Qkv, Result as ModelResult, Rows};
-use xtrain_tensor::ops::{self, Slots};
-use xtrain_tensor::{Dtype, Tensor};
+use xtrain_tensor::{Dtype, Tensor, ops};
 
 use super::completion::Completion;
-use super::gather;
 use super::request::Request;
-use crate::cache::rotate_heads;
+use crate::cache::append_separately;
 use crate::error::{Error, Result};
 use crate::sampler::{Address, Sampler};
 
@@ -27,7 +25,7 @@ pub fn generate_naive(model: &Model, request: &Request) -> Result<Completion> {
 /// As [`generate_naive`].
 pub fn generate_naive_repeat_kv(model: &Model, request: &Request) -> Result<Completion> {
     complete(model, request, |rows| {
-        let mut expanded = RepeatKv::new(model.config().n_heads);
+        let mut expanded = RepeatKv { n_heads: model.config().n_heads, store: NoCache::new(rows)? };
         Ok(model.forward(&mut Eager, &mut expanded, rows)?)
     })
 }
@@ -45,8 +43,8 @@ fn complete(
     let mut sampler = Sampler::new(request.options).map_err(failed(prompt_len))?;
     let (mut all, mut logprobs, mut processed_logprobs) = (request.prompt.clone(), Vec::new(), Vec::new());
     loop {
-        let last = gather::rows(&hidden(&Rows::whole(&[&all]))?, &[all.len() - 1])?;
-        let logits = model.logits(&last)?.to_vec::<f32>().map_err(xtrain_model::Error::from)?;
+        let last = ops::gather_rows(&hidden(&Rows::whole(&[&all]))?, &[all.len() as u32 - 1])?;
+        let logits = model.logits(&last)?.to_vec::<f32>()?;
         let address = Address { seed, id, position: all.len() as u32 };
         let choice = sampler.pick(&logits, &all, address).map_err(failed(all.len()))?;
         all.push(choice.token);
@@ -67,29 +65,20 @@ fn complete(
     }
 }
 
-/// No cache, one sequence from position 0, one kv head for each query head.
+/// No cache, and one kv head for each query head.
 struct RepeatKv {
     n_heads: usize,
-    kv: Option<(Tensor, Tensor)>,
-    slots: Slots,
-}
-
-impl RepeatKv {
-    fn new(n_heads: usize) -> RepeatKv {
-        RepeatKv { n_heads, kv: None, slots: Slots::Runs { base: vec![0] } }
-    }
-
-    /// `[N, nkv, hd]` → `[N, nh, hd]`. bf16 values are widened and rounded back, which is exact.
-    fn expand(&self, x: &Tensor) -> ModelResult<Tensor> {
-        Ok(ops::repeat_kv(&x.cast(Dtype::F32)?, self.n_heads)?.cast(x.dtype())?)
-    }
+    store: NoCache<Tensor>,
 }
 
 impl KvStore<Eager> for RepeatKv {
-    fn extend(&mut self, _: usize, k: Tensor, v: Tensor, _: &Rows) -> ModelResult<KvView<'_, Tensor>> {
-        let expanded = (self.expand(&k)?, self.expand(&v)?);
-        let (k, v) = self.kv.insert(expanded);
-        Ok(KvView { k, v, slots: &self.slots })
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> ModelResult<KvView<'_, Tensor>> {
+        // `[N, nkv, hd]` → `[N, nh, hd]`: bf16 values are widened and rounded back, which is exact
+        let expand = |x: &Tensor| -> ModelResult<Tensor> {
+            Ok(ops::repeat_kv(&x.cast(Dtype::F32)?, self.n_heads)?.cast(x.dtype())?)
+        };
+        let (k, v) = (expand(&k)?, expand(&v)?);
+        KvStore::<Eager>::extend(&mut self.store, layer, k, v, rows)
     }
 
     fn append_rotated(
@@ -99,7 +88,6 @@ impl KvStore<Eager> for RepeatKv {
         new: Qkv<'_, Tensor>,
         rows: &Rows,
     ) -> ModelResult<(Tensor, KvView<'_, Tensor>)> {
-        let (q, k) = rotate_heads(&new)?;
-        Ok((q, self.extend(layer, k, new.v.clone(), rows)?))
+        append_separately(self, layer, new, rows)
     }
 }

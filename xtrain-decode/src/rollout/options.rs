@@ -1,7 +1,7 @@
-//! The options of the engine. None of them changes a bit of a completion.
-use xtrain_model::{Config, Model};
+//! The options of the engine.
+use xtrain_model::Config;
 
-use crate::cache::{Cache, KvKind, Room};
+use crate::cache::{KvKind, Room};
 use crate::error::{Error, Result};
 
 /// Options of an [`Engine`](crate::Engine). None of them changes a bit of a completion.
@@ -72,8 +72,11 @@ impl EngineOptions {
     /// # Errors
     /// The first field outside its range.
     pub fn check(&self, cfg: &Config) -> Result<()> {
+        let require = |holds: bool, field, want, got: usize| {
+            if holds { Ok(()) } else { Err(Error::Option { field, want, got: got.to_string() }) }
+        };
         let page = if let KvKind::Paged { page } = self.kv { page } else { 1 };
-        let sizes = [
+        for (field, size) in [
             ("page", Some(page)),
             ("prefill_chunk", self.prefill_chunk),
             ("max_batch", Some(self.max_batch)),
@@ -81,27 +84,19 @@ impl EngineOptions {
             ("max_seq_len", self.max_seq_len),
             ("kv_capacity", self.kv_capacity),
             ("steps_per_sync", Some(self.steps_per_sync)),
-        ];
-        let zero = sizes.iter().find(|(_, n)| *n == Some(0));
-        if let Some(&(field, _)) = zero {
-            return Err(Error::Option { field, want: "at least 1", got: "0".into() });
+        ] {
+            require(size != Some(0), field, "at least 1", 0)?;
         }
-        if self.max_batch > 1 << 20 {
-            let got = self.max_batch.to_string();
-            return Err(Error::Option { field: "max_batch", want: "at most 1048576", got });
-        }
-        if let Some(n) = self.max_seq_len.filter(|&n| n > cfg.max_positions) {
+        require(self.max_batch <= 1 << 20, "max_batch", "at most 1048576", self.max_batch)?;
+        if let Some(n) = self.max_seq_len {
             let want = "at most the model's maximum number of positions";
-            return Err(Error::Option { field: "max_seq_len", want, got: n.to_string() });
+            require(n <= cfg.max_positions, "max_seq_len", want, n)?;
         }
-        let Room { positions, slots, .. } = self.room(cfg);
-        match slots.filter(|&n| self.kv == KvKind::Contiguous && n < positions) {
-            Some(n) => {
-                let want = "at least max_seq_len, for a contiguous cache";
-                Err(Error::Option { field: "kv_capacity", want, got: n.to_string() })
-            }
-            None => Ok(()),
+        if let (KvKind::Contiguous, Some(n)) = (self.kv, self.kv_capacity) {
+            let want = "at least max_seq_len, for a contiguous cache";
+            require(n >= self.room(cfg).positions, "kv_capacity", want, n)?;
         }
+        Ok(())
     }
 
     /// The room of the cache.
@@ -117,9 +112,5 @@ impl EngineOptions {
     /// Maximum number of decode steps between two synchronizations. No sequence has more tokens than positions.
     pub(super) fn max_steps(&self, cfg: &Config) -> usize {
         self.steps_per_sync.min(self.room(cfg).positions)
-    }
-
-    pub(crate) fn cache(&self, model: &Model) -> Result<Option<Box<dyn Cache>>> {
-        Ok(self.kv.cache(model, self.room(model.config()))?)
     }
 }

@@ -1,13 +1,13 @@
-//! The plan of one step: the rows that run, and which of them get a token. Pure data.
+//! The plan of one step and its outcomes: plain data between the scheduler and the runner.
 //!
-//! The scheduler writes a plan and the runner executes it. A plan holds everything that the runner needs to know
-//! about the sequences.
+//! The scheduler writes a plan, the runner executes it and returns the outcomes. Both name a sequence by its index
+//! among the running ones. The runner reads the tokens that a repetition penalty covers from the sequence itself.
 use std::ops::Range;
 use std::sync::Arc;
 
 use xtrain_model::Rows;
 
-use crate::sampler::Address;
+use crate::sampler::{Address, Choice, SampleError};
 
 /// One step of the engine.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Plan {
     /// The rows by sequence, in the order of `rows`.
     pub(super) runs: Vec<Run>,
     /// The rows that a token is sampled from.
-    pub(super) sampled_rows: Vec<usize>,
+    pub(super) sampled_rows: Vec<u32>,
     /// Rows at prompt positions.
     pub(super) prefill_rows: usize,
     /// `Some(n)`: `n` decode steps that run on the device without synchronizing. `None`: one forward pass, after
@@ -30,10 +30,6 @@ pub(super) struct Plan {
 pub(super) struct Run {
     /// Index of the sequence among the running ones.
     pub(super) running: usize,
-    /// Position of the sequence in the order of submission.
-    pub(super) index: usize,
-    /// Id of the sequence.
-    pub(super) id: u64,
     /// Its rows in the plan.
     pub(super) rows: Range<usize>,
     /// How a token is sampled from the last row. `None`: no token is sampled.
@@ -41,14 +37,12 @@ pub(super) struct Run {
 }
 
 /// How the next token of a sequence is sampled.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct SampleSpec {
     /// Which of the runner's samplers samples it.
     pub(super) sampler: SamplerId,
     /// The address of its random number.
     pub(super) address: Address,
-    /// Prompt and output so far, for the repetition penalty. Empty without a penalty.
-    pub(super) history: Vec<u32>,
     /// Other sequences fork from this prompt and need its logits on the host.
     pub(super) shares_logits: bool,
 }
@@ -60,7 +54,6 @@ pub(super) struct SamplerId(pub(super) usize);
 /// The first token of a sequence that took its prompt, and the logits after it, from another sequence.
 #[derive(Debug)]
 pub(super) struct ForkedSample {
-    /// Index of the sequence among the running ones.
     pub(super) running: usize,
     pub(super) spec: SampleSpec,
     /// `[V]`.
@@ -79,3 +72,16 @@ impl Plan {
         self.multi_step = None;
     }
 }
+
+/// The token of one sequence, or why there is none.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) running: usize,
+    pub(super) choice: Result<Choice, SampleError>,
+    /// The logits `[V]`, if other sequences fork from the prompt.
+    pub(super) logits: Option<Arc<[f32]>>,
+}
+
+/// One of several decode steps without a synchronization: a token for each run of the plan. `None`: the row's logits
+/// give no token.
+pub(super) type DecodedStep = Vec<Option<Choice>>;

@@ -60,14 +60,9 @@ impl Request {
     /// The finish reason if the sequence ends with `token` as its `n`-th new token. If several apply, the first of:
     /// end of text, stop, length, context.
     pub(crate) fn finish_reason(&self, token: u32, n: usize, cfg: &Config) -> Option<FinishReason> {
-        let full = if n >= self.max_new {
-            Some(FinishReason::Length)
-        } else if self.prompt.len() + n >= cfg.max_positions {
-            Some(FinishReason::Context)
-        } else {
-            None
-        };
-        self.stop.reason(token).or(full)
+        let length = (n >= self.max_new).then_some(FinishReason::Length);
+        let context = (self.prompt.len() + n >= cfg.max_positions).then_some(FinishReason::Context);
+        self.stop.reason(token).or(length).or(context)
     }
 
     /// Checks that a model of `cfg` can complete the request.

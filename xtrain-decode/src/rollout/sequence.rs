@@ -80,6 +80,11 @@ impl Sequence {
         &self.tokens
     }
 
+    /// The tokens that the repetition penalty covers: all, or none without a penalty.
+    pub(super) fn penalized_tokens(&self) -> &[u32] {
+        if self.request.options.repetition_penalty.is_some() { &self.tokens } else { &[] }
+    }
+
     pub(super) fn prompt(&self) -> &[u32] {
         &self.request.prompt
     }
@@ -107,11 +112,9 @@ impl Sequence {
     /// How its next token is sampled. `first_id` is the id of the first running sequence.
     pub(super) fn sample_spec(&self, first_id: u64, shares_logits: bool) -> SampleSpec {
         let id = if faults::on(Fault::RngUsesFirstSequenceId) { first_id } else { self.id };
-        let penalized = self.request.options.repetition_penalty.is_some();
         SampleSpec {
             sampler: self.sampler,
             address: Address { seed: self.request.seed, id, position: self.tokens.len() as u32 },
-            history: if penalized { self.tokens.clone() } else { Vec::new() },
             shares_logits,
         }
     }

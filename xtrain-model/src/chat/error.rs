@@ -53,22 +53,14 @@ pub enum ChatError {
         at: usize,
     },
     /// There is no template of that name.
-    #[error("chat template {name:?} not found{}", Templates(known))]
+    #[error("chat template {name:?} not found{}{}",
+        if known.is_empty() { "" } else { "; templates: " }, known.join(", "))]
     Missing {
         /// The name.
         name: String,
         /// The names of the existing templates.
         known: Vec<String>,
     },
-}
-
-/// The existing templates, for [`ChatError::Missing`].
-struct Templates<'a>(&'a [String]);
-
-impl fmt::Display for Templates<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "; templates: {}", self.0.join(", ")) }
-    }
 }
 
 /// A text as one line of at most 300 characters without control characters.

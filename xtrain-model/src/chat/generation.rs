@@ -1,5 +1,5 @@
 //! `{% generation %}`: HF's block around assistant text, rewritten to syntax that minijinja supports.
-use super::tags::{Tags, tag_content};
+use super::tags::{tag_content, tags};
 
 /// The variables whose text marks the start and the end of a block.
 pub(super) const MARKS: [&str; 2] = ["__generation_begins", "__generation_ends"];
@@ -11,7 +11,7 @@ pub(super) const MARKS: [&str; 2] = ["__generation_begins", "__generation_ends"]
 /// `{% endwith %}{{ ends }}{% endif %}`. The `-` and `+` of a tag stay at the outer sides.
 pub(super) fn rewrite(source: &str) -> (String, bool) {
     let (mut out, mut from, mut found) = (String::with_capacity(source.len()), 0, false);
-    for tag in Tags::of(source) {
+    for tag in tags(source) {
         let inner = &source[tag.start + 2..tag.end - 2];
         let side =
             |c: Option<char>| c.filter(|c| matches!(c, '-' | '+')).map(String::from).unwrap_or_default();

@@ -8,8 +8,6 @@ use super::error::ChatError;
 use crate::json::{MAX_DEPTH, too_deep};
 
 /// A JSON value. Objects keep their keys in the order of the text, as in Python.
-///
-/// The conversion from a [`serde_json::Value`] keeps its order of keys (sorted).
 #[derive(Clone, PartialEq)]
 pub struct Json(pub(super) Value);
 
@@ -54,26 +52,6 @@ impl Json {
             ValueKind::Map => "an object",
             _ => "null",
         }
-    }
-}
-
-impl From<&serde_json::Value> for Json {
-    fn from(json: &serde_json::Value) -> Json {
-        use serde_json::Value as From;
-        Json(match json {
-            From::Null => Value::from(()),
-            From::Bool(b) => Value::from(*b),
-            From::Number(n) => match (n.as_i64(), n.as_u64()) {
-                (Some(n), _) => Value::from(n),
-                (_, Some(n)) => Value::from(n),
-                _ => Value::from(n.as_f64().unwrap_or(f64::NAN)),
-            },
-            From::String(text) => Value::from(text.as_str()),
-            From::Array(items) => items.iter().map(|item| Json::from(item).0).collect(),
-            From::Object(fields) => {
-                Value::from_pairs(fields.iter().map(|(k, v)| (k.as_str(), Json::from(v).0)))
-            }
-        })
     }
 }
 

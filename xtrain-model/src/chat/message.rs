@@ -8,7 +8,7 @@ use super::json::Json;
 /// `reasoning_content`, ...).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    json: Json,
+    pub(super) json: Json,
     role: String,
 }
 
@@ -57,9 +57,5 @@ impl Message {
     /// The content. `None`: absent, or not a string.
     pub fn content(&self) -> Option<String> {
         self.json.get("content")?.as_str().map(str::to_string)
-    }
-
-    pub(super) fn value(&self) -> Value {
-        self.json.0.clone()
     }
 }

@@ -4,16 +4,12 @@ use std::io::{self, Write};
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use serde::Serialize;
-use serde_json::ser::{CharEscape, Formatter, Serializer};
+use serde_json::ser::{Formatter, Serializer};
 
-use super::guard::is_cancelled;
-use super::limits::MAX_OUTPUT;
+use super::limits::LimitedOutput;
 
 /// `tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False)` of HF's templates: `json.dumps`
-/// with these arguments, without jinja's HTML escapes.
-///
-/// # Errors
-/// An argument of the wrong type; a value that is not JSON; more than [`MAX_OUTPUT`] bytes.
+/// with these arguments, without jinja's HTML escapes. Writes at most [`MAX_OUTPUT`](super::MAX_OUTPUT) bytes.
 pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: &Kwargs) -> Result<Value, Error> {
     let indent = indent.filter(|v| !v.is_none()).or(arguments.get::<Option<Value>>("indent")?);
     let ascii = arguments.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
@@ -36,7 +32,7 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: &Kwargs) -
         Some(pair) => pair.try_into().map_err(|_| refuse("tojson: separators must be two strings"))?,
     };
     let style = PythonStyle { item, key, indent, ascii, depth: 0, filled: false };
-    let mut out = LimitedBuffer { bytes: Vec::new() };
+    let mut out = LimitedOutput::default();
     let mut to = Serializer::with_formatter(&mut out, style);
     let written = if sorted {
         // the map of serde_json is sorted
@@ -46,25 +42,6 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: &Kwargs) -
     };
     written.map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))?;
     String::from_utf8(out.bytes).map(Value::from).map_err(|_| refuse("tojson: text that is not UTF-8"))
-}
-
-/// A buffer of at most [`MAX_OUTPUT`] bytes.
-struct LimitedBuffer {
-    bytes: Vec<u8>,
-}
-
-impl Write for LimitedBuffer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if is_cancelled() || self.bytes.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other("the JSON exceeds the output limit"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The formatting of `json.dumps`.
@@ -100,6 +77,7 @@ impl PythonStyle {
     }
 
     fn next<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        self.filled = true;
         if !first {
             to.write_all(self.item.as_bytes())?;
         }
@@ -120,11 +98,6 @@ impl Formatter for PythonStyle {
         self.next(to, first)
     }
 
-    fn end_array_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.filled = true;
-        Ok(())
-    }
-
     fn begin_object<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
         self.open(to, b"{")
     }
@@ -139,11 +112,6 @@ impl Formatter for PythonStyle {
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
         to.write_all(self.key.as_bytes())
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.filled = true;
-        Ok(())
     }
 
     fn write_f64<W: ?Sized + Write>(&mut self, to: &mut W, value: f64) -> io::Result<()> {
@@ -161,20 +129,6 @@ impl Formatter for PythonStyle {
             }
         }
         Ok(())
-    }
-
-    fn write_char_escape<W: ?Sized + Write>(&mut self, to: &mut W, escape: CharEscape) -> io::Result<()> {
-        match escape {
-            CharEscape::AsciiControl(byte) => write!(to, "\\u{byte:04x}"),
-            CharEscape::Quote => to.write_all(b"\\\""),
-            CharEscape::ReverseSolidus => to.write_all(b"\\\\"),
-            CharEscape::Solidus => to.write_all(b"/"),
-            CharEscape::Backspace => to.write_all(b"\\b"),
-            CharEscape::FormFeed => to.write_all(b"\\f"),
-            CharEscape::LineFeed => to.write_all(b"\\n"),
-            CharEscape::CarriageReturn => to.write_all(b"\\r"),
-            CharEscape::Tab => to.write_all(b"\\t"),
-        }
     }
 }
 

@@ -40,15 +40,16 @@ impl ChatTemplate {
         let all = tokenizer.chat_templates();
         let find = |wanted: &str| all.iter().find(|(name, _)| name == wanted).map(|(_, text)| text);
         let tools = options.tools.as_ref().and_then(|_| find(WITH_TOOLS));
-        match (name, tools.or_else(|| find(DEFAULT))) {
-            (None, Some(text)) => ChatTemplate::parse(text),
-            (None, None) if all.is_empty() => ChatTemplate::parse(BUILT_IN),
-            (name, _) => {
-                let name = name.unwrap_or(DEFAULT);
-                let known = || all.iter().map(|(name, _)| name.clone()).collect();
-                let text =
-                    find(name).ok_or_else(|| ChatError::Missing { name: name.into(), known: known() })?;
-                ChatTemplate::parse(text)
+        let text = match name {
+            Some(name) => find(name),
+            None => tools.or_else(|| find(DEFAULT)),
+        };
+        match text {
+            Some(text) => ChatTemplate::parse(text),
+            None if name.is_none() && all.is_empty() => ChatTemplate::parse(BUILT_IN),
+            None => {
+                let known = all.iter().map(|(name, _)| name.clone()).collect();
+                Err(ChatError::Missing { name: name.unwrap_or(DEFAULT).into(), known })
             }
         }
     }

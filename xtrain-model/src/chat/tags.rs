@@ -8,43 +8,18 @@ pub(super) fn tag_content(inner: &str) -> &str {
 }
 
 /// The byte ranges of the `{% %}` tags of a template, in order, except those in comments, expressions and raw blocks.
-pub(super) struct Tags<'s>(Spans<'s>);
-
-impl<'s> Tags<'s> {
-    /// The tags of `source`.
-    pub(super) fn of(source: &'s str) -> Tags<'s> {
-        Tags(Spans { source, at: 0 })
-    }
-}
-
-impl Iterator for Tags<'_> {
-    type Item = Range<usize>;
-
-    fn next(&mut self) -> Option<Range<usize>> {
-        let source = self.0.source.as_bytes();
-        self.0.find(|span| source[span.start + 1] == b'%')
-    }
+pub(super) fn tags(source: &str) -> impl Iterator<Item = Range<usize>> {
+    spans(source).filter(|span| source[span.clone()].starts_with("{%"))
 }
 
 /// The lengths of the code in the tags and expressions of a template, without string literals. Includes an unclosed
-/// one.
+/// one, which the engine also parses.
 pub(super) fn code_lengths(source: &str) -> impl Iterator<Item = usize> {
-    let mut end = 0;
-    let mut spans = Spans { source, at: 0 };
-    let mut done = false;
-    std::iter::from_fn(move || match spans.next() {
-        Some(span) => {
-            end = span.end;
-            Some(if source[span.clone()].starts_with("{#") { 0 } else { code_length(&source[span]) })
-        }
-        None if done => None,
-        None => {
-            done = true;
-            // the engine also parses an unclosed tag
-            let rest = &source[end..];
-            rest.find("{{").into_iter().chain(rest.find("{%")).min().map(|open| code_length(&rest[open..]))
-        }
-    })
+    let closed: Vec<Range<usize>> = spans(source).collect();
+    let rest = &source[closed.last().map_or(0, |span| span.end)..];
+    let open = rest.find("{{").into_iter().chain(rest.find("{%")).min();
+    let code = closed.into_iter().map(|span| &source[span]).chain(open.map(|open| &rest[open..]));
+    code.map(|code| if code.starts_with("{#") { 0 } else { code_length(code) })
 }
 
 /// The number of bytes outside string literals.
@@ -68,31 +43,21 @@ fn code_length(code: &str) -> usize {
 }
 
 /// The byte ranges of all tags, expressions and comments outside raw blocks.
-struct Spans<'s> {
-    source: &'s str,
-    at: usize,
-}
-
-impl Iterator for Spans<'_> {
-    type Item = Range<usize>;
-
-    fn next(&mut self) -> Option<Range<usize>> {
-        let rest = &self.source[self.at..];
-        let opens = |&i: &usize| matches!(rest.as_bytes().get(i + 1), Some(b'%' | b'{' | b'#'));
-        let open = rest.match_indices('{').map(|(i, _)| i).find(opens)?;
-        let start = self.at + open;
-        let close = match rest.as_bytes()[open + 1] {
-            b'#' => self.source[start + 2..].find("#}").map(|i| start + 4 + i)?,
-            b'{' => end_of(self.source, start + 2, "}}")?,
-            _ => end_of(self.source, start + 2, "%}")?,
+fn spans(source: &str) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let bytes = source.as_bytes();
+        let opens = |&i: &usize| matches!(bytes.get(i + 1), Some(b'%' | b'{' | b'#'));
+        let start = source[at..].match_indices('{').map(|(i, _)| at + i).find(opens)?;
+        let end = match bytes[start + 1] {
+            b'#' => source[start + 2..].find("#}").map(|i| start + 4 + i)?,
+            b'{' => end_of(source, start + 2, "}}")?,
+            _ => end_of(source, start + 2, "%}")?,
         };
-        self.at = close;
-        let is_tag = rest.as_bytes()[open + 1] == b'%';
-        if is_tag && tag_content(&self.source[start + 2..close - 2]) == "raw" {
-            self.at = end_of_raw(self.source, close)?;
-        }
-        Some(start..close)
-    }
+        let is_raw = bytes[start + 1] == b'%' && tag_content(&source[start + 2..end - 2]) == "raw";
+        at = if is_raw { end_of_raw(source, end)? } else { end };
+        Some(start..end)
+    })
 }
 
 /// The offset after the first `close` outside string literals.
@@ -126,9 +91,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(source: &str, tags: &[&str]) {
-        let found: Vec<&str> = Tags::of(source).map(|tag| &source[tag]).collect();
-        assert_eq!(found, tags, "{source}");
+    fn check(source: &str, want: &[&str]) {
+        let found: Vec<&str> = tags(source).map(|tag| &source[tag]).collect();
+        assert_eq!(found, want, "{source}");
     }
 
     #[test]

@@ -1,5 +1,4 @@
 //! A Hugging Face chat template, rendered by minijinja.
-use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,11 +8,11 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::error::ChatError;
 use super::generation::{MARKS, rewrite};
-use super::guard::{is_cancelled, run_limited};
+use super::guard::run_limited;
 use super::json::Json;
-use super::limits::{MAX_OUTPUT, MAX_TEMPLATE};
+use super::limits::{LimitedOutput, MAX_OUTPUT, MAX_TEMPLATE};
 use super::message::Message;
-use super::tags::{Tags, code_lengths, tag_content};
+use super::tags::{code_lengths, tag_content, tags};
 use super::{date, python, text};
 
 /// Maximum length of the code in one tag in bytes, without string literals. The engine's recursion depth for a chain
@@ -82,9 +81,8 @@ impl ChatTemplate {
         let (rewritten, has_generation) = rewrite(&source);
         let engine = run_limited(PARSER_STACK, move || {
             let mut engine = environment();
-            engine
-                .add_template_owned("chat", rewritten)
-                .map_err(|e| ChatError::Syntax { got: describe(&e) })?;
+            let added = engine.add_template_owned("chat", rewritten);
+            added.map_err(|e| ChatError::Syntax { got: describe(&e) })?;
             Ok(Arc::new(engine))
         })?;
         Ok(ChatTemplate { engine, source, has_generation })
@@ -95,18 +93,13 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Whether the template marks the assistant's text with `{% generation %}` blocks.
-    pub fn has_generation(&self) -> bool {
-        self.has_generation
-    }
-
     /// Renders `messages`.
     ///
     /// # Errors
     /// [`ChatError::Raised`] for messages that the template rejects, [`ChatError::Render`] if it fails,
     /// [`ChatError::Limit`] if it exceeds a limit.
     pub fn render(&self, messages: &[Message], options: &Options) -> Result<Rendered, ChatError> {
-        let messages: Value = messages.iter().map(Message::value).collect();
+        let messages: Value = messages.iter().map(|message| message.json.0.clone()).collect();
         let input = input_text(&messages, options);
         let Some(marks) = marks(&self.source, &input) else {
             let want = "text without one of the noncharacters U+FDD0..=U+FDEF";
@@ -118,16 +111,15 @@ impl ChatTemplate {
         // every instruction may nest a value one level deeper, and printing it takes some hundred bytes per level
         let stack = (fuel as usize * 900).min(1 << 30);
         let text = run_limited(stack, move || {
-            let mut out = LimitedOutput { bytes: Vec::new(), full: false };
+            let mut out = LimitedOutput::default();
             let template =
                 engine.get_template("chat").map_err(|e| ChatError::Syntax { got: describe(&e) })?;
             match template.render_captured_to(context, &mut out) {
                 Ok(_) => String::from_utf8(out.bytes).map_err(|e| ChatError::Render { got: e.to_string() }),
-                Err(_) if out.full => Err(ChatError::Limit {
-                    what: "output",
-                    want: format!("at most {MAX_OUTPUT} bytes"),
-                    got: "more".into(),
-                }),
+                Err(_) if out.full => {
+                    let (want, got) = (format!("at most {MAX_OUTPUT} bytes"), "more".into());
+                    Err(ChatError::Limit { what: "output", want, got })
+                }
                 Err(e) => Err(refusal(&e, fuel)),
             }
         })?;
@@ -162,39 +154,29 @@ fn environment() -> Environment<'static> {
 }
 
 /// The argument of `raise_exception`.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct Raised(String);
 
-impl std::fmt::Display for Raised {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Raised {}
-
-/// The variables of a template.
 fn context(messages: Value, options: &Options, marks: [char; 2]) -> Value {
     let json = |json: &Option<Json>| json.as_ref().map_or(Value::from(()), |json| json.0.clone());
-    let mut fields = vec![
-        ("messages".to_string(), messages),
-        ("tools".to_string(), json(&options.tools)),
-        ("documents".to_string(), json(&options.documents)),
-        ("add_generation_prompt".to_string(), Value::from(options.add_generation_prompt)),
+    let mut fields: Vec<(&str, Value)> = vec![
+        ("messages", messages),
+        ("tools", json(&options.tools)),
+        ("documents", json(&options.documents)),
+        ("add_generation_prompt", Value::from(options.add_generation_prompt)),
     ];
-    fields.extend(
-        MARKS.iter().zip(marks).map(|(name, mark)| (name.to_string(), Value::from(mark.to_string()))),
-    );
+    fields.extend(MARKS.into_iter().zip(marks.map(|mark| Value::from(mark.to_string()))));
     if let Some(now) = options.now {
         let strftime = move |format: String| {
             let unknown = || Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {format:?}"));
             date::strftime(&format, now).ok_or_else(unknown)
         };
-        fields.push(("strftime_now".to_string(), Value::from_function(strftime)));
+        fields.push(("strftime_now", Value::from_function(strftime)));
     }
     let special = options.special_tokens.iter();
-    fields.extend(special.map(|(name, text)| (name.clone(), Value::from(text.as_str()))));
-    fields.extend(options.variables.iter().map(|(name, value)| (name.clone(), value.0.clone())));
+    fields.extend(special.map(|(name, text)| (name.as_str(), Value::from(text.as_str()))));
+    fields.extend(options.variables.iter().map(|(name, value)| (name.as_str(), value.0.clone())));
     Value::from_pairs(fields)
 }
 
@@ -225,7 +207,7 @@ fn check_code(source: &str) -> Result<(), ChatError> {
         return limit("bytes of code in one tag", MAX_CODE, longest);
     }
     let elifs =
-        Tags::of(source).filter(|tag| tag_content(&source[tag.start + 2..tag.end - 2]).starts_with("elif"));
+        tags(source).filter(|tag| tag_content(&source[tag.start + 2..tag.end - 2]).starts_with("elif"));
     match elifs.count() {
         n if n > MAX_ELIF => limit("elif tags", MAX_ELIF, n),
         _ => Ok(()),
@@ -252,28 +234,6 @@ fn strip_marks(text: &str, [begins, ends]: [char; 2]) -> Result<(String, Vec<Ran
     }
 }
 
-/// The output of a template, at most [`MAX_OUTPUT`] bytes.
-struct LimitedOutput {
-    bytes: Vec<u8>,
-    full: bool,
-}
-
-impl Write for LimitedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if is_cancelled() || self.bytes.len() + bytes.len() > MAX_OUTPUT {
-            self.full = true;
-            return Err(io::Error::other("the output limit is reached"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Converts an error of the engine.
 fn refusal(error: &Error, fuel: u64) -> ChatError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = source {

@@ -11,9 +11,6 @@ use super::guard::is_cancelled;
 const MAX_WIDTH: usize = 9999;
 
 /// `value.name(args)` for methods that the engine does not have: those of Python's strings and dictionaries.
-///
-/// # Errors
-/// An unknown method; arguments of the wrong type.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if is_cancelled() {
         return Err(Error::new(ErrorKind::InvalidOperation, "cancelled"));

@@ -10,12 +10,10 @@ pub(super) struct ChecksummedReader<'a> {
 }
 
 impl<'a> ChecksummedReader<'a> {
-    /// A reader at the start of `file`.
     pub(super) fn new(file: &'a mut dyn ReadFile) -> ChecksummedReader<'a> {
         ChecksummedReader { file, crc: 0 }
     }
 
-    /// Fills `buffer` with the next bytes.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read(buffer)?;
         self.crc = crc32c::crc32c_append(self.crc, buffer);
@@ -43,12 +41,6 @@ pub(super) struct ChecksummedWriter {
 }
 
 impl ChecksummedWriter {
-    /// A writer of an empty file.
-    pub(super) fn new(file: Box<dyn WriteFile>) -> ChecksummedWriter {
-        ChecksummedWriter { file, length: 0, crc: 0 }
-    }
-
-    /// Appends all of `bytes`.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write(bytes)?;
         self.length += bytes.len() as u64;

@@ -60,39 +60,24 @@ impl Control {
 }
 
 /// Bytes whose length and checksum match the manifest.
-#[derive(Clone, Copy)]
-pub(super) struct Verified<'a>(&'a [u8]);
+pub(super) struct Verified(Vec<u8>);
 
-impl<'a> Verified<'a> {
+impl Verified {
     /// Checks `bytes` against the expected length and checksum.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Length`], [`CheckpointError::Checksum`].
-    pub(super) fn check(
-        file: &Path,
-        bytes: &'a [u8],
-        want_length: u64,
-        want_crc: u32,
-    ) -> Result<Verified<'a>> {
-        let (got_length, got_crc) = (bytes.len() as u64, crc32c::crc32c(bytes));
-        if got_length != want_length {
+    pub(super) fn check(file: &Path, bytes: Vec<u8>, length: u64, crc: u32) -> Result<Verified> {
+        let (file, got) = (file.into(), bytes.len() as u64);
+        if got != length {
             let what = "length in the manifest";
-            return Err(CheckpointError::Length {
-                file: file.into(),
-                what,
-                want: want_length,
-                got: got_length,
-            });
+            return Err(CheckpointError::Length { file, what, want: length, got });
         }
-        if got_crc != want_crc {
-            return Err(CheckpointError::Checksum {
-                file: file.into(),
-                tensor: None,
-                want: want_crc,
-                got: got_crc,
-            });
+        match crc32c::crc32c(&bytes) {
+            got if got == crc => Ok(Verified(bytes)),
+            got => Err(CheckpointError::Checksum { file, tensor: None, want: crc, got }),
         }
-        Ok(Verified(bytes))
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
     }
 }
 
@@ -101,26 +86,19 @@ fn layout() -> Configuration<LittleEndian, Fixint, bincode::config::Limit<LIMIT>
     bincode::config::standard().with_fixed_int_encoding().with_limit::<LIMIT>()
 }
 
-/// Encodes a record.
-///
-/// # Errors
-/// [`CheckpointError::Argument`] if it exceeds the limit of the decoder.
+/// Encodes a record. Fails with [`CheckpointError::Argument`] if it exceeds the limit of the decoder.
 pub(super) fn encode(control: &Control) -> Result<Vec<u8>> {
     let bytes = bincode::serde::encode_to_vec((VERSION, control), layout());
-    bytes.ok().filter(|bytes| bytes.len() < LIMIT).ok_or(CheckpointError::Argument {
-        what: "control record",
-        want: "less than 1 MiB",
-        got: format!("{} optimizer states", control.optimizer_states.len()),
+    bytes.ok().filter(|bytes| bytes.len() < LIMIT).ok_or_else(|| {
+        let got = format!("{} optimizer states", control.optimizer_states.len());
+        CheckpointError::argument("control record", "less than 1 MiB", got)
     })
 }
 
-/// Decodes a record from verified bytes.
-///
-/// # Errors
-/// [`CheckpointError::Version`] for an unsupported layout; [`CheckpointError::Control`] for bytes that are not a
-/// record, or that continue after it.
-pub(super) fn decode(file: &Path, Verified(bytes): Verified<'_>) -> Result<Control> {
-    let refuse = |detail: &str, source: bincode::error::DecodeError| CheckpointError::Control {
+/// Decodes a record from verified bytes. Fails with [`CheckpointError::Version`] for an unsupported layout, with
+/// [`CheckpointError::Malformed`] for bytes that are not a record or continue after it.
+pub(super) fn decode(file: &Path, Verified(bytes): &Verified) -> Result<Control> {
+    let refuse = |detail: &str, source: bincode::error::DecodeError| CheckpointError::Malformed {
         file: file.into(),
         detail: format!("{detail}: {source}"),
         source: Some(Box::new(source)),
@@ -134,7 +112,7 @@ pub(super) fn decode(file: &Path, Verified(bytes): Verified<'_>) -> Result<Contr
         .map_err(|error| refuse("not a control record", error))?;
     if consumed != bytes.len() {
         let detail = format!("expected {consumed} bytes, found {}", bytes.len());
-        return Err(CheckpointError::Control { file: file.into(), detail, source: None });
+        return Err(CheckpointError::Malformed { file: file.into(), detail, source: None });
     }
     Ok(control)
 }

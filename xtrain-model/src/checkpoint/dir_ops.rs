@@ -26,17 +26,14 @@ pub(super) fn ensure_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     sync_dir(fs, parent)
 }
 
-/// Makes the names in a directory durable.
 pub(super) fn sync_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     fs.sync_dir(dir).map_err(CheckpointError::io("sync", dir))
 }
 
-/// Renames within a directory.
 pub(super) fn rename(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<()> {
     fs.rename(from, to).map_err(CheckpointError::io("rename", from))
 }
 
-/// The names in a directory.
 pub(super) fn list(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<String>> {
     fs.list(dir).map_err(CheckpointError::io("list", dir))
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use xtrain_tensor::faults::{self, Fault};
 
-use super::dir_ops::{ensure_dir, list, remove_tree, rename, sync_dir};
+use super::dir_ops::{ensure_dir, exists, list, remove_tree, rename, sync_dir};
 use super::error::{CheckpointError, Refused, Result};
 use super::fs::{FileSystem, Kind, Lock};
-use super::load::{Checkpoint, LoadedCheckpoint, load_into};
+use super::load::{Checkpoint, LoadedCheckpoint, load};
 use super::manifest;
 use super::options::LoadOptions;
 use super::save::{self, Observer, SaveStep};
@@ -62,8 +62,7 @@ impl CheckpointDir {
     /// [`CheckpointError::Io`].
     pub fn open(fs: Arc<dyn FileSystem>, run: &Path, keep: usize) -> Result<CheckpointDir> {
         if keep < 2 {
-            let (what, want) = ("number of checkpoints to keep", "at least 2");
-            return Err(CheckpointError::Argument { what, want, got: keep.to_string() });
+            return Err(CheckpointError::argument("number of checkpoints to keep", "at least 2", keep));
         }
         let dir = run.join("checkpoints");
         ensure_dir(&*fs, run)?;
@@ -143,7 +142,7 @@ impl CheckpointDir {
     /// and moved back if the rename fails.
     fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         let fs = &*self.fs;
-        if fs.kind(path).map_err(CheckpointError::io("inspect", path))? == Kind::Missing {
+        if !exists(fs, path)? {
             return rename(fs, temporary, path);
         }
         let aside = suffixed(path, "old");
@@ -157,15 +156,13 @@ impl CheckpointDir {
     /// Removes replaced checkpoints and all but the newest `keep` up to `step`.
     fn prune(&self, step: u64) -> Result<()> {
         let names = list(&*self.fs, &self.dir)?;
-        let mut steps: Vec<u64> = names
-            .iter()
-            .filter_map(|name| match entry(name) {
-                Some(DirEntry::Final(saved)) if saved <= step => Some(saved),
-                _ => None,
-            })
-            .collect();
-        steps.sort_unstable_by(|a, b| b.cmp(a));
-        let older = steps.into_iter().skip(self.keep).map(step_name);
+        let saved = names.iter().filter_map(|name| match entry(name) {
+            Some(DirEntry::Final(saved)) if saved <= step => Some(saved),
+            _ => None,
+        });
+        let mut saved: Vec<u64> = saved.collect();
+        saved.sort_unstable();
+        let older = saved.into_iter().rev().skip(self.keep).map(step_name);
         let replaced =
             names.iter().filter(|name| matches!(entry(name), Some(DirEntry::Replaced(_)))).cloned();
         self.discard(&older.chain(replaced).collect::<Vec<_>>())
@@ -196,9 +193,10 @@ impl CheckpointDir {
         for name in &names {
             let Some(DirEntry::Replaced(step)) = entry(name) else { continue };
             let path = self.dir.join(step_name(step));
-            match fs.kind(&path).map_err(CheckpointError::io("inspect", &path))? {
-                Kind::Missing => rename(fs, &self.dir.join(name), &path)?,
-                _ => superseded.push(name.clone()),
+            if exists(fs, &path)? {
+                superseded.push(name.clone());
+            } else {
+                rename(fs, &self.dir.join(name), &path)?;
             }
         }
         self.discard(&superseded)?;
@@ -212,27 +210,20 @@ impl CheckpointDir {
     }
 }
 
-/// Finds and loads the newest loadable checkpoint of a run. Needs no lock.
+/// Finds and loads the newest loadable checkpoint of a run. `begin` creates the sink of each model tensor. Needs no
+/// lock.
 ///
 /// # Errors
 /// [`CheckpointError::Missing`] for a run without checkpoints; [`CheckpointError::NoneGood`] with each reason if none
 /// can be loaded; [`CheckpointError::Io`].
-pub fn newest_good(fs: &dyn FileSystem, run: &Path, options: &LoadOptions<'_>) -> Result<Newest> {
-    newest_good_into(fs, run, options, &NamedTensor::begin)
-}
-
-/// [`newest_good`], with `begin` creating the sink of each model tensor.
-///
-/// # Errors
-/// As [`newest_good`].
-pub fn newest_good_into<T: TensorSink>(
+pub fn newest_good<T: TensorSink>(
     fs: &dyn FileSystem,
     run: &Path,
     options: &LoadOptions<'_>,
     begin: NewSink<'_, T>,
 ) -> Result<Newest<T>> {
     let (loaded, refused) = newest(fs, run, &|path| {
-        let loaded = load_into(fs, path, options, begin)?;
+        let loaded = load(fs, path, options, begin)?;
         Ok((loaded.step, loaded))
     })?;
     Ok(Newest { loaded, refused })
@@ -245,7 +236,7 @@ pub fn newest_good_into<T: TensorSink>(
 pub fn newest_described(fs: &dyn FileSystem, run: &Path) -> Result<(PathBuf, serde_json::Value)> {
     let (newest, _) = newest(fs, run, &|path| {
         let checkpoint = Checkpoint::open(fs, path)?;
-        Ok((checkpoint.step(), (path.to_path_buf(), checkpoint.config()?)))
+        Ok((checkpoint.manifest.step, (path.to_path_buf(), checkpoint.config()?)))
     })?;
     Ok(newest)
 }
@@ -278,9 +269,9 @@ fn newest<T>(
         match read(&path) {
             Ok((saved, loaded)) if saved == step => return Ok((loaded, refused)),
             Ok((saved, _)) => {
-                let (file, what) = (path.join(manifest::NAME), "step");
-                let (want, got) = (step.to_string(), saved.to_string());
-                refused.push(Refused { path, why: CheckpointError::Inconsistent { file, what, want, got } });
+                let file = path.join(manifest::NAME);
+                let why = CheckpointError::field(file, "step", step.to_string(), saved);
+                refused.push(Refused { path, why });
             }
             Err(why) => refused.push(Refused { path, why }),
         }
@@ -288,22 +279,18 @@ fn newest<T>(
     Err(CheckpointError::NoneGood { path: run.into(), refused })
 }
 
-/// The directory name of a step.
 fn step_name(step: u64) -> String {
     format!("step_{step:06}")
 }
 
 /// The kind of the entry `name` below `checkpoints`. `None`: not created by this module.
 fn entry(name: &str) -> Option<DirEntry> {
-    let (base, suffix) = match name.split_once('.') {
-        Some((base, suffix)) => (base, Some(suffix)),
-        None => (name, None),
-    };
+    let base = name.split('.').next()?;
     let step: u64 = base.strip_prefix("step_")?.parse().ok()?;
     if step_name(step) != base {
         return None;
     }
-    let Some(suffix) = suffix else { return Some(DirEntry::Final(step)) };
+    let Some((_, suffix)) = name.split_once('.') else { return Some(DirEntry::Final(step)) };
     let (kind, process) = suffix.split_once('-')?;
     process.parse::<u32>().ok()?;
     match kind {

@@ -25,15 +25,6 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The reasons of all refused checkpoints in one line.
-struct Reasons<'a>(&'a [Refused]);
-
-impl fmt::Display for Reasons<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|refused| write!(f, "; {refused}"))
-    }
-}
-
 /// Why a checkpoint was not written or not loaded. Every message names the file and, where one is involved, the
 /// tensor.
 #[derive(Debug, thiserror::Error)]
@@ -106,14 +97,14 @@ pub enum CheckpointError {
         /// The checksum of the bytes found.
         got: u32,
     },
-    /// Text that is not the expected JSON.
+    /// Text that is not the expected JSON, or a control record that does not decode.
     #[error("{}: {detail}", file.display())]
-    Json {
+    Malformed {
         /// The file.
         file: PathBuf,
-        /// What is wrong, with line and column.
+        /// What is wrong, in JSON with line and column.
         detail: String,
-        /// The parser's error. `None`: the JSON is valid, its content is not.
+        /// The parser's error. `None`: the file can be parsed, its content is invalid.
         source: Option<ParseError>,
     },
     /// An unsupported format version.
@@ -134,7 +125,7 @@ pub enum CheckpointError {
         /// The name.
         name: String,
     },
-    /// A header entry that contradicts itself, its neighbours or the file.
+    /// A header entry of an unsupported type, or one that contradicts itself, its neighbours or the file.
     #[error("{}: tensor {tensor}: expected {want}, found {got}", file.display())]
     Entry {
         /// The file.
@@ -146,23 +137,13 @@ pub enum CheckpointError {
         /// What it contains.
         got: String,
     },
-    /// An unsupported element type.
-    #[error("{}: tensor {tensor}: expected F32, BF16 or F16, found {got}", file.display())]
-    Dtype {
+    /// A field that is missing, invalid or contradicts another file of the checkpoint.
+    #[error("{}: {field}: expected {want}, found {got}", file.display())]
+    Field {
         /// The file.
         file: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// The type found.
-        got: String,
-    },
-    /// A metadata value of a GGUF file that is missing or invalid.
-    #[error("{}: {key}: expected {want}, found {got}", file.display())]
-    Key {
-        /// The file.
-        file: PathBuf,
-        /// The key.
-        key: String,
+        /// The field, or the metadata key of a GGUF file.
+        field: String,
         /// The valid values.
         want: String,
         /// The value found.
@@ -216,28 +197,6 @@ pub enum CheckpointError {
         /// The name found.
         got: String,
     },
-    /// A control record that does not decode.
-    #[error("{}: {detail}", file.display())]
-    Control {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong.
-        detail: String,
-        /// The decoder's error. `None`: the record decodes, but bytes remain.
-        source: Option<ParseError>,
-    },
-    /// Two files of one checkpoint that contradict each other.
-    #[error("{}: {what}: expected {want}, found {got}", file.display())]
-    Inconsistent {
-        /// The file.
-        file: PathBuf,
-        /// The field.
-        what: &'static str,
-        /// The expected value.
-        want: String,
-        /// The value found.
-        got: String,
-    },
     /// An unsupported snapshot or option.
     #[error("{what}: expected {want}, found {got}")]
     Argument {
@@ -249,7 +208,8 @@ pub enum CheckpointError {
         got: String,
     },
     /// No checkpoint of a run can be loaded.
-    #[error("{}: no checkpoint can be loaded{}", path.display(), Reasons(refused))]
+    #[error("{}: no checkpoint can be loaded{}", path.display(),
+        refused.iter().fold(String::new(), |all, refused| format!("{all}; {refused}")))]
     NoneGood {
         /// The run directory.
         path: PathBuf,
@@ -275,6 +235,24 @@ impl CheckpointError {
         source: impl Error + Send + Sync + 'static,
     ) -> CheckpointError {
         let detail = format!("{prefix}{source}");
-        CheckpointError::Json { file: file.into(), detail, source: Some(Box::new(source)) }
+        CheckpointError::Malformed { file: file.into(), detail, source: Some(Box::new(source)) }
+    }
+
+    pub(crate) fn field(
+        file: impl Into<PathBuf>,
+        field: &str,
+        want: impl Into<String>,
+        got: impl fmt::Display,
+    ) -> CheckpointError {
+        let (file, field, want) = (file.into(), field.into(), want.into());
+        CheckpointError::Field { file, field, want, got: got.to_string() }
+    }
+
+    pub(crate) fn argument(
+        what: &'static str,
+        want: &'static str,
+        got: impl fmt::Display,
+    ) -> CheckpointError {
+        CheckpointError::Argument { what, want, got: got.to_string() }
     }
 }

@@ -17,72 +17,41 @@ pub enum Kind {
 }
 
 /// File operations with the durability that POSIX guarantees: bytes survive a power failure after
-/// [`WriteFile::sync`], names after [`FileSystem::sync_dir`].
+/// [`WriteFile::sync`], names after [`FileSystem::sync_dir`]. Implemented by [`RealFs`] and by the tests only: not part
+/// of the public interface.
 pub trait FileSystem: Send + Sync {
     /// What `path` refers to. Follows symbolic links.
-    ///
-    /// # Errors
-    /// Any error of the operating system except "not found".
     fn kind(&self, path: &Path) -> io::Result<Kind>;
 
     /// What `path` itself refers to: a symbolic link is [`Kind::Other`].
-    ///
-    /// # Errors
-    /// Any error of the operating system except "not found".
     fn kind_unfollowed(&self, path: &Path) -> io::Result<Kind>;
 
     /// The names in a directory, sorted. Skips names that are not UTF-8.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
     /// Opens a regular file for reading from its start.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     fn open(&self, path: &Path) -> io::Result<Box<dyn ReadFile>>;
 
-    /// Creates a directory inside an existing one.
-    ///
-    /// # Errors
-    /// Errors of the operating system; `AlreadyExists` if the name exists.
+    /// Creates a directory inside an existing one. Fails with `AlreadyExists` if the name exists.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Creates a file.
-    ///
-    /// # Errors
-    /// Errors of the operating system; `AlreadyExists` if the name exists.
+    /// Creates a file. Fails with `AlreadyExists` if the name exists.
     fn create(&self, path: &Path) -> io::Result<Box<dyn WriteFile>>;
 
     /// Renames a file or directory atomically.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Makes the names in a directory durable.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Removes a file.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
     /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Acquires the lock file `path` until the returned value is dropped or the process ends.
-    ///
-    /// # Errors
-    /// `WouldBlock` if the lock is held elsewhere; otherwise errors of the operating system.
+    /// Acquires the lock file `path` until the returned value is dropped or the process ends. Fails with `WouldBlock`
+    /// if the lock is held elsewhere.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>>;
 }
 
@@ -94,25 +63,16 @@ pub trait ReadFile: Send {
     /// The length of the file in bytes when it was opened.
     fn length(&self) -> u64;
 
-    /// Fills `buffer` with the next bytes.
-    ///
-    /// # Errors
-    /// `UnexpectedEof` if fewer bytes are left; otherwise errors of the operating system.
+    /// Fills `buffer` with the next bytes. Fails with `UnexpectedEof` if fewer bytes are left.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<()>;
 }
 
 /// A file that is written sequentially.
 pub trait WriteFile: Send {
     /// Appends all of `bytes`.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes the bytes durable.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -125,11 +85,7 @@ struct RealRead {
     length: u64,
 }
 
-struct RealLock {
-    _file: File,
-}
-
-impl Lock for RealLock {}
+impl Lock for File {}
 
 /// Classifies the result of a metadata query.
 fn kind(metadata: io::Result<fs::Metadata>) -> io::Result<Kind> {
@@ -198,7 +154,7 @@ impl FileSystem for RealFs {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Box::new(RealLock { _file: file })),
+            Ok(()) => Ok(Box::new(file)),
             Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }

@@ -11,37 +11,24 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use super::checksum::ChecksummedReader;
 use super::error::{CheckpointError, Result};
 use super::json;
-use super::tensor_view::TensorView;
 use crate::quant::Quant;
 
 /// Maximum size of a header in bytes.
 const MAX_HEADER: u64 = 16 << 20;
-/// Maximum number of tensors in a file.
 pub(super) const MAX_TENSORS: usize = 100_000;
-/// Maximum number of dimensions of a tensor.
 pub(super) const MAX_DIMS: usize = 8;
 /// Maximum length of a tensor's name in bytes.
 pub(super) const MAX_NAME: usize = 512;
 
-/// A supported element type. All of them widen to f32 without rounding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoredDtype {
-    /// IEEE binary32.
-    F32,
-    /// The upper half of a binary32.
-    BF16,
-    /// IEEE binary16.
-    F16,
-}
-
-impl StoredDtype {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            StoredDtype::F32 => 4,
-            StoredDtype::BF16 | StoredDtype::F16 => 2,
-        }
-    }
+/// A named f32 tensor to be saved, row-major.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorView<'a> {
+    /// The name; for model tensors, the one used in Hugging Face checkpoints.
+    pub name: &'a str,
+    /// The dimensions, none of them zero.
+    pub shape: &'a [usize],
+    /// The elements; their number is the product of `shape`.
+    pub data: &'a [f32],
 }
 
 /// The header entry of one tensor.
@@ -49,8 +36,8 @@ impl StoredDtype {
 pub struct TensorInfo {
     /// The name.
     pub name: String,
-    /// The element type in the file.
-    pub dtype: StoredDtype,
+    /// The element type in the file: F32, BF16 or F16, which widen to f32 without rounding.
+    pub dtype: Quant,
     /// The dimensions: at most eight, none zero.
     pub shape: Vec<usize>,
 }
@@ -59,6 +46,11 @@ impl TensorInfo {
     /// The number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// The name and shape of each of `tensors`, for [`super::require_shapes`].
+    pub fn shapes(tensors: &[TensorInfo]) -> impl Iterator<Item = (&str, &[usize])> + Clone {
+        tensors.iter().map(|info| (&*info.name, &*info.shape))
     }
 }
 
@@ -113,11 +105,9 @@ impl<'de> Deserialize<'de> for Entries {
 }
 
 /// Reads the header of `file` from its start. Returns the tensors in the order of their data, which follows the
-/// header without gaps to the end of the file. Afterwards `from` is at the data of the first tensor.
-///
-/// # Errors
-/// [`CheckpointError`] for a header that contradicts itself, the file's length or the limits. Allocates nothing
-/// larger than the header before the whole header is checked.
+/// header without gaps to the end of the file. Afterwards `from` is at the data of the first tensor. Rejects a header
+/// that contradicts itself, the file's length or the limits. Allocates nothing larger than the header before the
+/// whole header is checked.
 pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<TensorInfo>> {
     let length = from.file.length();
     let too_short = |what, want| CheckpointError::Length { file: file.into(), what, want, got: length };
@@ -144,7 +134,6 @@ pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<
     check_data(file, entries, length - 8 - header)
 }
 
-/// Rejects names that are too long or repeated.
 fn check_names(file: &Path, entries: &[(String, Entry)]) -> Result<()> {
     let mut names = HashSet::with_capacity(entries.len());
     for (name, _) in entries {
@@ -161,14 +150,12 @@ fn check_names(file: &Path, entries: &[(String, Entry)]) -> Result<()> {
 
 /// Checks every entry, then that all entries together cover the `length` bytes of data.
 fn check_data(file: &Path, entries: Vec<(String, Entry)>, length: u64) -> Result<Vec<TensorInfo>> {
-    let mut found = Vec::with_capacity(entries.len());
-    for (name, entry) in entries {
-        let (begin, end) = entry.data_offsets;
-        found.push((begin, end, check_entry(file, name, entry, length)?));
-    }
-    found.sort_by_key(|(begin, ..)| *begin);
+    let check =
+        |(name, entry): (String, Entry)| Ok((entry.data_offsets, check_entry(file, name, entry, length)?));
+    let mut found = entries.into_iter().map(check).collect::<Result<Vec<_>>>()?;
+    found.sort_by_key(|((begin, _), _)| *begin);
     let (mut covered, mut before) = (0, "the header");
-    for (begin, end, info) in &found {
+    for ((begin, end), info) in &found {
         if *begin != covered {
             return Err(CheckpointError::Entry {
                 file: file.into(),
@@ -183,7 +170,7 @@ fn check_data(file: &Path, entries: Vec<(String, Entry)>, length: u64) -> Result
         let what = "data of all tensors together";
         return Err(CheckpointError::Length { file: file.into(), what, want: covered, got: length });
     }
-    Ok(found.into_iter().map(|(.., info)| info).collect())
+    Ok(found.into_iter().map(|(_, info)| info).collect())
 }
 
 /// Checks one entry: its type, its shape, and that its offsets enclose the right number of bytes within the data.
@@ -192,19 +179,17 @@ fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<T
     let refuse = |want: String, got: String| {
         Err(CheckpointError::Entry { file: file.into(), tensor: name.clone(), want, got })
     };
-    let dtype = match dtype.as_str() {
-        "F32" => StoredDtype::F32,
-        "BF16" => StoredDtype::BF16,
-        "F16" => StoredDtype::F16,
-        _ => return Err(CheckpointError::Dtype { file: file.into(), tensor: name, got: dtype }),
-    };
+    let supported =
+        [Quant::F32, Quant::BF16, Quant::F16].into_iter().find(|quant| quant.to_string() == dtype);
+    let Some(dtype) = supported else { return refuse("F32, BF16 or F16".into(), dtype) };
     if shape.len() > MAX_DIMS {
         return refuse(format!("at most {MAX_DIMS} dimensions"), format!("{}", shape.len()));
     }
     if shape.contains(&0) {
         return refuse("no dimension of zero".into(), format!("shape {shape:?}"));
     }
-    let bytes = shape.iter().try_fold(dtype.bytes() as u64, |product, &dim| product.checked_mul(dim));
+    let width = dtype.block().bytes as u64;
+    let bytes = shape.iter().try_fold(width, |product, &dim| product.checked_mul(dim));
     let Some(bytes) = bytes else {
         return refuse("a shape whose size fits 64 bits".into(), format!("shape {shape:?}"));
     };
@@ -223,24 +208,21 @@ fn check_entry(file: &Path, name: String, entry: Entry, length: u64) -> Result<T
 }
 
 /// Encodes the header of a file that stores `tensors` in order as `quant` (F32, F16 or BF16): the length prefix and
-/// the text padded to a multiple of eight bytes. The tensors have passed the checks of a snapshot.
-///
-/// # Errors
-/// [`CheckpointError::Argument`] for a header above the limit of the reader, or for another type.
+/// the text padded to a multiple of eight bytes. The tensors have passed the checks of a snapshot. Rejects a header
+/// above the limit of the reader, and other types.
 pub(crate) fn encode(tensors: &[TensorView<'_>], quant: Quant) -> Result<Vec<u8>> {
-    let (dtype, width) = match quant {
-        Quant::F32 => (Dtype::F32, 4),
-        Quant::F16 => (Dtype::F16, 2),
-        Quant::BF16 => (Dtype::BF16, 2),
+    let dtype = match quant {
+        Quant::F32 => Dtype::F32,
+        Quant::F16 => Dtype::F16,
+        Quant::BF16 => Dtype::BF16,
         Quant::Q8_0 | Quant::Q4_0 => {
-            let (what, want) = ("type of a safetensors file", "F32, F16 or BF16");
-            return Err(CheckpointError::Argument { what, want, got: quant.to_string() });
+            return Err(CheckpointError::argument("type of a safetensors file", "F32, F16 or BF16", quant));
         }
     };
     let mut end = 0;
     let entry = |tensor: &TensorView<'_>| {
         let begin = end;
-        end += width * tensor.data.len();
+        end += quant.block().bytes * tensor.data.len();
         let info = Written { dtype, shape: tensor.shape.to_vec(), data_offsets: (begin, end) };
         (tensor.name.to_owned(), info)
     };
@@ -250,8 +232,8 @@ pub(crate) fn encode(tensors: &[TensorView<'_>], quant: Quant) -> Result<Vec<u8>
     let mut text = serde_json::to_vec(&metadata).expect("strings and numbers are JSON");
     text.resize(text.len().next_multiple_of(8), b' ');
     if text.len() as u64 > MAX_HEADER {
-        let (what, want) = ("names and shapes of all tensors", "a header of at most 16 MiB");
-        return Err(CheckpointError::Argument { what, want, got: format!("{} bytes", text.len()) });
+        let (want, got) = ("a header of at most 16 MiB", format!("{} bytes", text.len()));
+        return Err(CheckpointError::argument("names and shapes of all tensors", want, got));
     }
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.append(&mut text);

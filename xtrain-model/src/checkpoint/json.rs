@@ -6,11 +6,8 @@ use serde::de::DeserializeOwned;
 use super::error::{CheckpointError, Result};
 use crate::json::{MAX_DEPTH, too_deep};
 
-/// Decodes the text of `file`.
-///
-/// # Errors
-/// [`CheckpointError::Limit`] for nesting above 64; [`CheckpointError::Json`] for bytes that are not UTF-8,
-/// not JSON or not a `T`.
+/// Decodes the text of `file`. Fails with [`CheckpointError::Limit`] for nesting above 64, with
+/// [`CheckpointError::Malformed`] for bytes that are not UTF-8, not JSON or not a `T`.
 pub(super) fn decode<T: DeserializeOwned>(file: &Path, bytes: &[u8]) -> Result<T> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| CheckpointError::json(file, "not UTF-8: ", error))?;

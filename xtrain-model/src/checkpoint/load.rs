@@ -17,7 +17,7 @@ use super::tensors::{self, NamedTensor, NewSink, TensorCheck, TensorSink};
 /// Maximum size in bytes of a file that is read at once.
 const MAX_SMALL: u64 = 256 << 20;
 /// Maximum size of config.json in bytes.
-const MAX_CONFIG: u64 = 16 << 20;
+pub(super) const MAX_CONFIG: u64 = 16 << 20;
 
 /// The state that an exact resume needs in addition to the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,19 +49,12 @@ pub struct LoadedCheckpoint<T = NamedTensor> {
     pub trainer: Option<TrainerState>,
 }
 
-/// Loads the checkpoint in `dir` and verifies its manifest, lengths, checksums, digest and shapes.
+/// Loads the checkpoint in `dir` and verifies its manifest, lengths, checksums, digest and shapes. `begin` creates the
+/// sink of each model tensor.
 ///
 /// # Errors
 /// [`CheckpointError`], naming the file and, where one is involved, the tensor.
-pub fn load(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<LoadedCheckpoint> {
-    load_into(fs, dir, options, &NamedTensor::begin)
-}
-
-/// [`load`], with `begin` creating the sink of each model tensor.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_into<T: TensorSink>(
+pub fn load<T: TensorSink>(
     fs: &dyn FileSystem,
     dir: &Path,
     options: &LoadOptions<'_>,
@@ -74,7 +67,7 @@ pub fn load_into<T: TensorSink>(
     for record in &checkpoint.manifest.files {
         let tensors = record.name.starts_with("trainer/") || record.name == "model.safetensors";
         if !tensors && record.name != "config.json" {
-            files.push((record.name.clone(), checkpoint.bytes(&record.name)?));
+            files.push((record.name.clone(), checkpoint.verified(&record.name)?.into_bytes()));
         }
     }
     let trainer = checkpoint.trainer(options)?;
@@ -86,51 +79,43 @@ pub fn load_into<T: TensorSink>(
 pub(super) struct Checkpoint<'a> {
     fs: &'a dyn FileSystem,
     dir: &'a Path,
-    manifest: Manifest,
+    pub(super) manifest: Manifest,
 }
 
 impl<'a> Checkpoint<'a> {
-    /// Reads the manifest.
     pub(super) fn open(fs: &'a dyn FileSystem, dir: &'a Path) -> Result<Checkpoint<'a>> {
         let path = dir.join(manifest::NAME);
         let bytes = read_small(fs, &path, "the manifest of a checkpoint", manifest::MAX_BYTES)?;
         Ok(Checkpoint { fs, dir, manifest: Manifest::decode(&path, &bytes)? })
     }
 
-    /// Number of optimizer steps completed.
-    pub(super) fn step(&self) -> u64 {
-        self.manifest.step
-    }
-
     /// The path and the manifest record of a required file.
     fn record(&self, name: &str) -> Result<(PathBuf, &FileRecord)> {
         let path = self.dir.join(name);
-        match self.manifest.file(name) {
+        match self.manifest.files.iter().find(|file| file.name == name) {
             Some(record) => Ok((path, record)),
             None => Err(CheckpointError::Missing { path, what: "not in the manifest either" }),
         }
     }
 
     /// The verified bytes of a small file.
-    fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+    fn verified(&self, name: &str) -> Result<Verified> {
         let (path, record) = self.record(name)?;
         let bytes = read_small(self.fs, &path, "listed in the manifest", MAX_SMALL)?;
-        Verified::check(&path, &bytes, record.length, record.crc32c)?;
-        Ok(bytes)
+        Verified::check(&path, bytes, record.length, record.crc32c)
     }
 
     /// config.json, checked against the digest in the manifest.
     pub(super) fn config(&self) -> Result<Value> {
         let path = self.dir.join("config.json");
-        let bytes = self.bytes("config.json")?;
+        let bytes = self.verified("config.json")?.into_bytes();
         let (want, got) = (&self.manifest.config_sha256, manifest::sha256(&bytes));
         if *want != got {
-            return Err(inconsistent(path, "sha-256", want, &got));
+            return Err(CheckpointError::field(path, "sha-256", want, got));
         }
         json::decode(&path, &bytes)
     }
 
-    /// The model's tensors.
     pub(super) fn model<T: TensorSink>(
         &self,
         config: &Value,
@@ -144,30 +129,27 @@ impl<'a> Checkpoint<'a> {
         self.tensors("model.safetensors", options, &check, begin)
     }
 
-    /// The trainer's state.
     fn trainer(&self, options: &LoadOptions<'_>) -> Result<Option<TrainerState>> {
         let name = "trainer/control.bin";
         if !self.manifest.files.iter().any(|file| file.name.starts_with("trainer/")) {
             return Ok(None);
         }
-        let bytes = self.bytes(name)?;
-        let (path, record) = self.record(name)?;
-        let control = control::decode(&path, Verified::check(&path, &bytes, record.length, record.crc32c)?)?;
+        let path = self.dir.join(name);
+        let control = control::decode(&path, &self.verified(name)?)?;
         if control.step != self.manifest.step {
-            let (want, got) = (self.manifest.step.to_string(), control.step.to_string());
-            return Err(inconsistent(path, "step", &want, &got));
+            let want = self.manifest.step.to_string();
+            return Err(CheckpointError::field(path, "step", want, control.step));
         }
         let check_states = |path: &Path, found: &[TensorInfo]| {
             let Some(name) = control.unknown_tensor(found.iter().map(|info| info.name.as_str())) else {
                 return Ok(());
             };
-            Err(inconsistent(path, "tensor", &format!("one of {:?}", control.optimizer_states), name))
+            let want = format!("one of {:?}", control.optimizer_states);
+            Err(CheckpointError::field(path, "tensor", want, name))
         };
         let name = "trainer/optimizer.safetensors";
         if options.trainer == TrainerPart::Verify {
-            self.each_tensor(name, &check_states, &mut |path, info, from| {
-                tensors::read(path, &info, options.non_finite, from, &mut ())
-            })?;
+            self.tensors(name, options, &check_states, &|_, _| ())?;
             return Ok(None);
         }
         let optimizer = self.tensors(name, options, &check_states, &NamedTensor::begin)?;
@@ -182,18 +164,6 @@ impl<'a> Checkpoint<'a> {
         check: &TableCheck<'_>,
         begin: NewSink<'_, T>,
     ) -> Result<Vec<T>> {
-        let mut loaded = Vec::new();
-        self.each_tensor(name, check, &mut |path, info, from| {
-            let mut tensor = begin(&info.name, &info.shape);
-            let check = tensors::read(path, &info, options.non_finite, from, &mut tensor)?;
-            loaded.push(tensor);
-            Ok(check)
-        })?;
-        Ok(loaded)
-    }
-
-    /// Calls `read` for each tensor of a safetensors file. Verifies each tensor and the whole file.
-    fn each_tensor(&self, name: &str, check: &TableCheck<'_>, read: &mut ReadTensor<'_>) -> Result<()> {
         let (path, record) = self.record(name)?;
         let mut file = open(self.fs, &path, "listed in the manifest")?;
         let length = file.length();
@@ -205,40 +175,35 @@ impl<'a> Checkpoint<'a> {
         }
         let want: Vec<_> =
             record.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
-        tensors::require_shapes(&path, &want, &found)?;
+        tensors::require_shapes(&path, &want, TensorInfo::shapes(&found))?;
         check(&path, &found)?;
+        let mut loaded = Vec::with_capacity(found.len());
         for (info, want) in found.into_iter().zip(&record.tensors) {
             if info.name != want.name {
-                return Err(inconsistent(path, "order of tensors", &want.name, &info.name));
+                return Err(CheckpointError::field(path, "order of tensors", &want.name, info.name));
             }
-            let TensorCheck { crc: got, finite } = read(&path, info, &mut from)?;
+            let mut tensor = begin(&info.name, &info.shape);
+            let TensorCheck { crc: got, finite } =
+                tensors::read(&path, &info, options.non_finite, &mut from, &mut tensor)?;
             if got != want.crc32c {
                 let (tensor, want) = (Some(want.name.clone()), want.crc32c);
                 return Err(CheckpointError::Checksum { file: path, tensor, want, got });
             }
             finite?;
+            loaded.push(tensor);
         }
         if from.crc != record.crc32c {
             let (want, got) = (record.crc32c, from.crc);
             return Err(CheckpointError::Checksum { file: path, tensor: None, want, got });
         }
-        Ok(())
+        Ok(loaded)
     }
 }
 
 /// Checks the header entries of a file before its tensors are allocated.
 pub(super) type TableCheck<'a> = dyn Fn(&Path, &[TensorInfo]) -> Result<()> + 'a;
 
-/// config.json of a directory without a manifest.
-pub(super) fn read_config(fs: &dyn FileSystem, dir: &Path) -> Result<Value> {
-    let path = dir.join("config.json");
-    json::decode(&path, &read_small(fs, &path, "the model's configuration", MAX_CONFIG)?)
-}
-
 /// Reads an optional small JSON file. `None`: the file does not exist.
-///
-/// # Errors
-/// A file that exists and is not JSON.
 pub(crate) fn read_json(fs: &dyn FileSystem, path: &Path) -> Result<Option<Value>> {
     if !exists(fs, path)? {
         return Ok(None);
@@ -255,9 +220,6 @@ pub(super) fn open(fs: &dyn FileSystem, path: &Path, what: &'static str) -> Resu
     }
 }
 
-/// Reads a tensor from the current position of a file.
-type ReadTensor<'a> = dyn FnMut(&Path, TensorInfo, &mut ChecksummedReader<'_>) -> Result<TensorCheck> + 'a;
-
 /// Reads a whole file of at most `max` bytes.
 pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, max: u64) -> Result<Vec<u8>> {
     let mut file = open(fs, path, what)?;
@@ -268,9 +230,4 @@ pub(super) fn read_small(fs: &dyn FileSystem, path: &Path, what: &'static str, m
     let mut bytes = vec![0; got as usize];
     file.read(&mut bytes).map_err(CheckpointError::io("read", path))?;
     Ok(bytes)
-}
-
-/// The error for two files that contradict each other.
-fn inconsistent(file: impl Into<PathBuf>, what: &'static str, want: &str, got: &str) -> CheckpointError {
-    CheckpointError::Inconsistent { file: file.into(), what, want: want.into(), got: got.into() }
 }

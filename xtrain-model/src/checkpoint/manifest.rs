@@ -8,26 +8,21 @@ use super::checksum::hex;
 use super::error::{CheckpointError, Result};
 use super::json;
 
-/// The file name of the manifest.
 pub(super) const NAME: &str = "manifest.json";
 /// Maximum size of a manifest in bytes.
 pub(super) const MAX_BYTES: u64 = 64 << 20;
-/// The version of the layout.
 const VERSION: u32 = 1;
 
 /// The manifest in the form of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
-    /// The version of the layout.
     pub(super) format_version: u32,
     /// The version of the numeric contract.
     pub(super) numerics: String,
     /// The compute dtype of the run.
     pub(super) dtype: String,
-    /// Number of optimizer steps completed.
     pub(super) step: u64,
-    /// SHA-256 of config.json.
     pub(super) config_sha256: String,
     /// Every file except the manifest, in the order of writing.
     pub(super) files: Vec<FileRecord>,
@@ -42,9 +37,7 @@ pub(super) struct Manifest {
 pub(super) struct FileRecord {
     /// The path inside the checkpoint.
     pub(super) name: String,
-    /// The length in bytes.
     pub(super) length: u64,
-    /// The checksum of the bytes.
     #[serde(with = "hex")]
     pub(super) crc32c: u32,
     /// The tensors of a safetensors file, in the order of their data.
@@ -56,23 +49,14 @@ pub(super) struct FileRecord {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TensorRecord {
-    /// The name.
     pub(super) name: String,
-    /// The dimensions.
     pub(super) shape: Vec<usize>,
     /// The checksum of the tensor's bytes.
     #[serde(with = "hex")]
     pub(super) crc32c: u32,
 }
 
-/// The version field of a manifest, decoded first and independently of the other fields.
-#[derive(Deserialize)]
-struct Version {
-    format_version: u32,
-}
-
 impl Manifest {
-    /// A manifest without files.
     pub(super) fn new(numerics: &str, dtype: &str, step: u64) -> Manifest {
         Manifest {
             format_version: VERSION,
@@ -99,12 +83,13 @@ impl Manifest {
         text
     }
 
-    /// Decodes the manifest in `bytes`, which must be byte-identical to its canonical text.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Json`], [`CheckpointError::Version`], [`CheckpointError::Checksum`],
-    /// [`CheckpointError::Duplicate`], [`CheckpointError::OutsideDirectory`].
+    /// Decodes the manifest in `bytes`, which must be byte-identical to its canonical text. The version is decoded
+    /// first and independently of the other fields.
     pub(super) fn decode(file: &Path, bytes: &[u8]) -> Result<Manifest> {
+        #[derive(Deserialize)]
+        struct Version {
+            format_version: u32,
+        }
         let Version { format_version } = json::decode(file, bytes)?;
         if format_version != VERSION {
             return Err(CheckpointError::Version { file: file.into(), want: VERSION, got: format_version });
@@ -126,11 +111,6 @@ impl Manifest {
             }
         }
         Ok(found)
-    }
-
-    /// The record of a file.
-    pub(super) fn file(&self, name: &str) -> Option<&FileRecord> {
-        self.files.iter().find(|file| file.name == name)
     }
 }
 

@@ -14,7 +14,8 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use xtrain_model::checkpoint::{CheckpointDir, LoadOptions, RealFs, CheckpointContents, TensorView, newest_good};
+//! use xtrain_model::checkpoint::newest_good;
+//! use xtrain_model::checkpoint::{CheckpointContents, CheckpointDir, LoadOptions, NamedTensor, RealFs, TensorView};
 //!
 //! let run = std::env::temp_dir().join(format!("xtrain-doc-{}", std::process::id()));
 //! let checkpoints = CheckpointDir::open(Arc::new(RealFs), &run, 2)?;
@@ -28,7 +29,7 @@
 //!     files: &[],
 //!     trainer: None,
 //! })?;
-//! let newest = newest_good(&RealFs, &run, &LoadOptions::default())?;
+//! let newest = newest_good(&RealFs, &run, &LoadOptions::default(), &NamedTensor::begin)?;
 //! assert_eq!((newest.loaded.step, newest.refused.len()), (7, 0));
 //! assert_eq!(newest.loaded.tensors[0].data, [1.0, -0.0, 1e-40]);
 //! # std::fs::remove_dir_all(&run).unwrap();
@@ -50,28 +51,24 @@ mod save;
 #[cfg(any(test, feature = "faults"))]
 mod simulated;
 mod snapshot;
-mod tensor_view;
 mod tensors;
 #[cfg(test)]
 mod tests;
 mod weights;
 
 pub use control::{Control, Cursor};
-pub use directory::{
-    CheckpointDir, Newest, SavedCheckpoint, newest_described, newest_good, newest_good_into,
-};
+pub use directory::{CheckpointDir, Newest, SavedCheckpoint, newest_described, newest_good};
 pub use error::{CheckpointError, ParseError, Refused, Result};
-pub use fs::{FileSystem, Kind, Lock, ReadFile, RealFs, WriteFile};
+pub use fs::RealFs;
 pub(crate) use header::encode as safetensors_header;
-pub use header::{StoredDtype, TensorInfo};
+pub use header::{TensorInfo, TensorView};
 pub(crate) use load::read_json;
-pub use load::{LoadedCheckpoint, TrainerState, load, load_into};
+pub use load::{LoadedCheckpoint, TrainerState, load};
 pub use options::{LoadOptions, NonFinite, ShapeCheck, TrainerPart};
-pub(crate) use read_ahead::ReadBuffer;
+pub(crate) use read_ahead::{PIECE, ReadBuffer};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};
 pub use snapshot::{CheckpointContents, TrainerView};
-pub use tensor_view::TensorView;
 pub use tensors::{NamedTensor, NewSink, TensorSink, require_shapes};
-pub use weights::{Weights, describe, load_weights, load_weights_into};
+pub use weights::{Weights, describe, load_weights};

@@ -1,5 +1,4 @@
 //! Options of checkpoint loading.
-use std::fmt;
 use std::path::Path;
 
 use serde_json::Value;
@@ -39,15 +38,4 @@ pub struct LoadOptions<'a> {
     pub shapes: Option<&'a ShapeCheck<'a>>,
     /// How to treat the trainer's state.
     pub trainer: TrainerPart,
-}
-
-impl fmt::Debug for LoadOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shapes = self.shapes.map(|_| "..");
-        f.debug_struct("LoadOptions")
-            .field("non_finite", &self.non_finite)
-            .field("shapes", &shapes)
-            .field("trainer", &self.trainer)
-            .finish()
-    }
 }

@@ -7,51 +7,47 @@ use half::bf16;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::Piece;
 
+use crate::quant::Quant;
+
 /// A buffer for one piece of a tensor: elements in their stored type, little-endian until [`ReadBuffer::values`].
 pub(crate) enum ReadBuffer {
     F32(Vec<f32>),
     BF16(Vec<bf16>),
-    /// Another type: the stored bytes, the widened values and the conversion.
-    Other(Vec<u8>, Vec<f32>, Box<Widen>),
+    /// Another type: the stored bytes, the widened values and the type.
+    Other(Vec<u8>, Vec<f32>, Quant),
 }
 
-/// Widens whole blocks and appends their elements.
-type Widen = dyn Fn(&[u8], &mut Vec<f32>) + Send;
-
+/// Number of bytes read or written at a time.
+pub(crate) const PIECE: usize = 256 << 10;
 /// Minimum size in bytes of a tensor that is read ahead.
 const READ_AHEAD_MIN: usize = 4 << 20;
 /// Number of buffers used to read ahead.
 const BUFFERS: usize = 3;
 
 impl ReadBuffer {
-    /// A buffer for `bytes` bytes of f32.
-    pub(crate) fn f32(bytes: usize) -> ReadBuffer {
-        ReadBuffer::F32(vec![0.0; bytes / 4])
+    /// A buffer for `bytes` bytes of `quant`.
+    fn new(quant: Quant, bytes: usize) -> ReadBuffer {
+        match quant {
+            Quant::F32 => ReadBuffer::F32(vec![0.0; bytes / 4]),
+            Quant::BF16 => ReadBuffer::BF16(vec![bf16::ZERO; bytes / 2]),
+            _ => ReadBuffer::Other(vec![0; bytes], Vec::new(), quant),
+        }
     }
 
-    /// A buffer for `bytes` bytes of bf16.
-    pub(crate) fn bf16(bytes: usize) -> ReadBuffer {
-        ReadBuffer::BF16(vec![bf16::ZERO; bytes / 2])
-    }
-
-    /// A buffer for `bytes` bytes of another type, converted by `widen`.
-    pub(crate) fn other(bytes: usize, widen: impl Fn(&[u8], &mut Vec<f32>) + Send + 'static) -> ReadBuffer {
-        ReadBuffer::Other(vec![0; bytes], Vec::new(), Box::new(widen))
-    }
-
-    /// Passes the elements of `left` bytes to `take` in order, one piece at a time. `begin` allocates a buffer,
-    /// `read` fills it with the next bytes. For tensors of at least [`READ_AHEAD_MIN`] bytes a separate thread reads
-    /// the next pieces meanwhile, if the system can start one.
-    ///
-    /// # Errors
-    /// Errors of `read`; `take` is not called again after one.
+    /// Passes the `left` bytes of a tensor to `take` in order, in pieces of whole blocks and at most `piece` bytes.
+    /// `read` fills a buffer with the next bytes. After an error of `read`, `take` is not called again. For tensors
+    /// of at least [`READ_AHEAD_MIN`] bytes a separate thread reads the next pieces meanwhile, if the system can
+    /// start one.
     pub(crate) fn each<E: Send>(
-        begin: impl Fn() -> ReadBuffer,
+        quant: Quant,
+        piece: usize,
         mut left: usize,
         mut read: impl FnMut(&mut [u8]) -> Result<(), E> + Send,
         mut take: impl FnMut(Piece<'_>),
     ) -> Result<(), E> {
-        let (long, mut more) = (left >= READ_AHEAD_MIN, left > 0);
+        let (block, long, mut more) = (quant.block().bytes, left >= READ_AHEAD_MIN, left > 0);
+        let size = left.min(piece / block * block);
+        let begin = || ReadBuffer::new(quant, size);
         let mut next = move |buffer: &mut ReadBuffer| {
             let bytes = buffer.bytes(left);
             left -= bytes.len();
@@ -124,9 +120,9 @@ impl ReadBuffer {
                 }
                 Piece::BF16(elements)
             }
-            ReadBuffer::Other(bytes, wide, widen) => {
+            ReadBuffer::Other(bytes, wide, quant) => {
                 wide.clear();
-                widen(bytes, wide);
+                quant.widen(bytes, wide);
                 Piece::F32(wide)
             }
         }
@@ -152,7 +148,7 @@ mod tests {
             }
             bad.filter(|bad| at > *bad).map_or(Ok(()), Err)
         };
-        let done = ReadBuffer::each(|| ReadBuffer::f32(4000), 4 * n, read, |piece| piece.widen(&mut got));
+        let done = ReadBuffer::each(Quant::F32, 4000, 4 * n, read, |piece| piece.widen(&mut got));
         (got, done)
     }
 
@@ -180,9 +176,8 @@ mod tests {
     fn a_panic_in_take_does_not_block_the_reader() {
         let take = |_: Piece<'_>| panic!("full");
         let read = |_: &mut [u8]| Ok::<_, ()>(());
-        let done = std::panic::catch_unwind(|| {
-            ReadBuffer::each(|| ReadBuffer::bf16(4000), READ_AHEAD_MIN, read, take)
-        });
+        let done =
+            std::panic::catch_unwind(|| ReadBuffer::each(Quant::BF16, 4000, READ_AHEAD_MIN, read, take));
         assert!(done.is_err());
     }
 }

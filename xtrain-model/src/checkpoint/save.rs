@@ -6,10 +6,9 @@ use super::control;
 use super::dir_ops::sync_dir;
 use super::error::{CheckpointError, Result};
 use super::fs::FileSystem;
-use super::header;
+use super::header::{self, TensorView};
 use super::manifest::{self, FileRecord, Manifest, TensorRecord};
 use super::snapshot::{CheckpointContents, TrainerView};
-use super::tensor_view::TensorView;
 use super::tensors;
 use crate::quant::Quant;
 
@@ -41,63 +40,54 @@ pub enum SaveStep {
 pub(super) type Observer<'a> = dyn FnMut(&SaveStep) + 'a;
 
 /// Writes the files of a checkpoint.
-struct Writer<'a> {
+pub(super) struct Writer<'a> {
     fs: &'a dyn FileSystem,
     dir: &'a Path,
     observe: &'a mut Observer<'a>,
+    /// The files that are written, but not durable yet.
     written: Vec<(PathBuf, ChecksummedWriter)>,
+    subdirectory: Option<PathBuf>,
     manifest: Manifest,
 }
 
-/// Files that are written, but not durable yet.
-pub(super) struct Pending<'a> {
-    writer: Writer<'a>,
-    subdirectory: Option<PathBuf>,
-}
-
-/// Creates `dir` and writes every file of `snapshot` except the manifest. The snapshot has been checked.
-///
-/// # Errors
-/// [`CheckpointError::Io`] naming the file; [`CheckpointError::Argument`] for a header or a control record
-/// that is too large.
+/// Creates `dir` and writes every file of `snapshot` except the manifest. The snapshot has been checked. Fails with
+/// [`CheckpointError::Argument`] for a header or a control record that is too large.
 pub(super) fn write<'a>(
     fs: &'a dyn FileSystem,
     dir: &'a Path,
     snapshot: &CheckpointContents<'_>,
     observe: &'a mut Observer<'a>,
-) -> Result<Pending<'a>> {
+) -> Result<Writer<'a>> {
     fs.create_dir(dir).map_err(CheckpointError::io("create", dir))?;
     observe(&SaveStep::Started);
     let manifest = Manifest::new(snapshot.numerics, snapshot.dtype, snapshot.step);
-    let mut writer = Writer { fs, dir, observe, written: Vec::new(), manifest };
+    let mut writer = Writer { fs, dir, observe, written: Vec::new(), subdirectory: None, manifest };
     let mut config = serde_json::to_vec_pretty(snapshot.config).expect("a JSON value always serializes");
     config.push(b'\n');
     writer.manifest.config_sha256 = manifest::sha256(&config);
     writer.file("config.json", &config)?;
-    (writer.observe)(&SaveStep::Written("config.json"));
+    writer.notify(&SaveStep::Written("config.json"));
     for (name, bytes) in snapshot.files {
         writer.file(name, bytes)?;
-        (writer.observe)(&SaveStep::WrittenFile((*name).to_owned()));
+        writer.notify(&SaveStep::WrittenFile((*name).to_owned()));
     }
     writer.tensors("model.safetensors", snapshot.model)?;
-    let mut subdirectory = None;
     if let Some(TrainerView { control, optimizer }) = snapshot.trainer {
         let trainer = dir.join("trainer");
         fs.create_dir(&trainer).map_err(CheckpointError::io("create", &trainer))?;
-        subdirectory = Some(trainer);
+        writer.subdirectory = Some(trainer);
         writer.tensors("trainer/optimizer.safetensors", optimizer)?;
         writer.file("trainer/control.bin", &control::encode(control)?)?;
-        (writer.observe)(&SaveStep::Written("trainer/control.bin"));
+        writer.notify(&SaveStep::Written("trainer/control.bin"));
     }
-    Ok(Pending { writer, subdirectory })
+    Ok(writer)
 }
 
 impl Writer<'_> {
-    /// Creates a file.
     fn create(&self, name: &str) -> Result<(PathBuf, ChecksummedWriter)> {
         let path = self.dir.join(name);
         let file = self.fs.create(&path).map_err(CheckpointError::io("create", &path))?;
-        Ok((path, ChecksummedWriter::new(file)))
+        Ok((path, ChecksummedWriter { file, length: 0, crc: 0 }))
     }
 
     /// Adds a completely written file to the manifest.
@@ -107,7 +97,6 @@ impl Writer<'_> {
         self.written.push((path, file));
     }
 
-    /// Writes a file of plain bytes.
     fn file(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let (path, mut file) = self.create(name)?;
         file.write(bytes).map_err(CheckpointError::io("write", &path))?;
@@ -115,7 +104,6 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes a safetensors file.
     fn tensors(&mut self, name: &'static str, tensors: &[TensorView<'_>]) -> Result<()> {
         let header = header::encode(tensors, Quant::F32)?;
         let (path, mut file) = self.create(name)?;
@@ -126,18 +114,13 @@ impl Writer<'_> {
             records.push(TensorRecord { name: tensor.name.to_owned(), shape: tensor.shape.to_vec(), crc32c });
         }
         self.record(name, path, file, records);
-        (self.observe)(&SaveStep::Written(name));
+        self.notify(&SaveStep::Written(name));
         Ok(())
     }
-}
 
-impl Pending<'_> {
     /// Makes every file durable.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Io`] naming the file.
     pub(super) fn sync_files(&mut self) -> Result<()> {
-        for (path, file) in &mut self.writer.written {
+        for (path, file) in &mut self.written {
             file.file.sync().map_err(CheckpointError::io("sync", &*path))?;
         }
         self.notify(&SaveStep::FilesSynced);
@@ -145,26 +128,21 @@ impl Pending<'_> {
     }
 
     /// Writes the manifest and makes it and all names durable.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Io`] naming the file.
     pub(super) fn seal(&mut self) -> Result<()> {
-        let Writer { fs, dir, observe, manifest, .. } = &mut self.writer;
-        let path = dir.join(manifest::NAME);
-        let mut file = fs.create(&path).map_err(CheckpointError::io("create", &path))?;
-        file.write(&manifest.encode()).map_err(CheckpointError::io("write", &path))?;
+        let path = self.dir.join(manifest::NAME);
+        let mut file = self.fs.create(&path).map_err(CheckpointError::io("create", &path))?;
+        file.write(&self.manifest.encode()).map_err(CheckpointError::io("write", &path))?;
         file.sync().map_err(CheckpointError::io("sync", &path))?;
-        observe(&SaveStep::ManifestSynced);
+        self.notify(&SaveStep::ManifestSynced);
         if let Some(subdirectory) = &self.subdirectory {
-            sync_dir(*fs, subdirectory)?;
+            sync_dir(self.fs, subdirectory)?;
         }
-        sync_dir(*fs, dir)?;
-        observe(&SaveStep::DirectorySynced);
+        sync_dir(self.fs, self.dir)?;
+        self.notify(&SaveStep::DirectorySynced);
         Ok(())
     }
 
-    /// Calls the observer.
     pub(super) fn notify(&mut self, step: &SaveStep) {
-        (self.writer.observe)(step);
+        (self.observe)(step);
     }
 }

@@ -5,9 +5,8 @@ use serde_json::Value;
 
 use super::control::Control;
 use super::error::{CheckpointError, Result};
-use super::header::{MAX_DIMS, MAX_NAME, MAX_TENSORS};
+use super::header::{MAX_DIMS, MAX_NAME, MAX_TENSORS, TensorView};
 use super::manifest::is_plain_name;
-use super::tensor_view::TensorView;
 
 /// The state that an exact resume needs in addition to the model.
 #[derive(Debug, Clone, Copy)]
@@ -44,17 +43,21 @@ impl CheckpointContents<'_> {
         let mut names = HashSet::from(["config.json", "model.safetensors", "manifest.json", "trainer"]);
         for (name, _) in self.files {
             if !is_plain_name(name) || !names.insert(name) {
-                return Err(argument("files", "unique plain file names", format!("{name:?}")));
+                return Err(CheckpointError::argument(
+                    "files",
+                    "unique plain file names",
+                    format!("{name:?}"),
+                ));
             }
         }
         let Some(TrainerView { control, optimizer }) = self.trainer else { return Ok(()) };
         check_tensors("optimizer tensors", optimizer)?;
         if control.step != self.step {
-            return Err(argument("control.step", "the snapshot's step", control.step.to_string()));
+            return Err(CheckpointError::argument("control.step", "the snapshot's step", control.step));
         }
         match control.unknown_tensor(optimizer.iter().map(|tensor| tensor.name)) {
             Some(name) => {
-                Err(argument("optimizer tensors", "names of the form STATE.PARAMETER", name.into()))
+                Err(CheckpointError::argument("optimizer tensors", "names of the form STATE.PARAMETER", name))
             }
             None => Ok(()),
         }
@@ -64,30 +67,30 @@ impl CheckpointContents<'_> {
 /// Rejects tensors that the loader would reject.
 fn check_tensors(what: &'static str, tensors: &[TensorView<'_>]) -> Result<()> {
     if tensors.len() > MAX_TENSORS {
-        return Err(argument(what, "at most 100,000", tensors.len().to_string()));
+        return Err(CheckpointError::argument(what, "at most 100,000", tensors.len()));
     }
     let mut names = HashSet::new();
     for TensorView { name, shape, data } in tensors {
         if name.is_empty() || name.len() > MAX_NAME || *name == "__metadata__" || !names.insert(name) {
-            return Err(argument(what, "unique names of 1 to 512 bytes", format!("{name:?}")));
+            return Err(CheckpointError::argument(
+                what,
+                "unique names of 1 to 512 bytes",
+                format!("{name:?}"),
+            ));
         }
         let elements = shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
         if shape.len() > MAX_DIMS || data.is_empty() || elements != Some(data.len()) {
             let got = format!("{name} of shape {shape:?} with {} elements", data.len());
-            return Err(argument(
-                what,
-                "at most 8 dimensions, none zero, that match the number of elements",
-                got,
-            ));
+            let want = "at most 8 dimensions, none zero, that match the number of elements";
+            return Err(CheckpointError::argument(what, want, got));
         }
         if let Some(at) = data.iter().position(|x| !x.is_finite()) {
-            return Err(argument(what, "finite values", format!("{} at element {at} of {name}", data[at])));
+            return Err(CheckpointError::argument(
+                what,
+                "finite values",
+                format!("{} at element {at} of {name}", data[at]),
+            ));
         }
     }
     Ok(())
-}
-
-/// The error for a field.
-fn argument(what: &'static str, want: &'static str, got: String) -> CheckpointError {
-    CheckpointError::Argument { what, want, got }
 }

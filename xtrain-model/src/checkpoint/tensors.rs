@@ -2,18 +2,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use half::f16;
 use xtrain_tensor::ops::Piece;
 
 use super::checksum::{ChecksummedReader, ChecksummedWriter};
 use super::error::{CheckpointError, Result};
-use super::header::{StoredDtype, TensorInfo};
+use super::header::{TensorInfo, TensorView};
 use super::options::NonFinite;
-use super::read_ahead::ReadBuffer;
-use super::tensor_view::TensorView;
-
-/// Number of bytes read or written at a time.
-const PIECE: usize = 256 << 10;
+use super::read_ahead::{PIECE, ReadBuffer};
 
 /// A loaded tensor, widened to f32 without rounding.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,14 +45,11 @@ impl TensorSink for NamedTensor {
     }
 }
 
-/// Discards the elements.
 impl TensorSink for () {
     fn push(&mut self, _: Piece<'_>) {}
 }
 
-/// The checks of a tensor that was read.
 pub(super) struct TensorCheck {
-    /// The checksum of the tensor's bytes.
     pub(super) crc: u32,
     /// An error if an element is not finite and must be.
     pub(super) finite: Result<()>,
@@ -65,9 +57,6 @@ pub(super) struct TensorCheck {
 
 /// Reads the elements of `info` from the current position of `from`, one piece at a time, and checks each piece while
 /// it is in the CPU's cache.
-///
-/// # Errors
-/// [`CheckpointError::Io`] if the file ends early or cannot be read.
 pub(super) fn read(
     file: &Path,
     info: &TensorInfo,
@@ -75,28 +64,24 @@ pub(super) fn read(
     from: &mut ChecksummedReader<'_>,
     to: &mut dyn TensorSink,
 ) -> Result<TensorCheck> {
-    let length = info.elements() * info.dtype.bytes();
-    let size = PIECE.min(length);
-    let begin = || match info.dtype {
-        StoredDtype::F32 => ReadBuffer::f32(size),
-        StoredDtype::BF16 => ReadBuffer::bf16(size),
-        StoredDtype::F16 => ReadBuffer::other(size, |bytes, to| {
-            to.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()));
-        }),
-    };
+    let length = info.elements() * info.dtype.block().bytes;
     let (mut crc, mut finite, mut before) = (0, Ok(()), 0);
     let read = |bytes: &mut [u8]| {
         crc = from.read_section(bytes, crc)?;
         Ok(())
     };
     let take = |piece: Piece<'_>| {
-        if finite.is_ok() && allowed == NonFinite::Refuse {
-            finite = check_finite(file, &info.name, piece, before);
+        if finite.is_ok()
+            && allowed == NonFinite::Refuse
+            && let Some((at, got)) = piece.first_non_finite()
+        {
+            let (file, tensor) = (file.into(), info.name.clone());
+            finite = Err(CheckpointError::NotFinite { file, tensor, at: before + at, got });
         }
         before += piece.count();
         to.push(piece);
     };
-    ReadBuffer::each(begin, length, read, take).map_err(CheckpointError::io("read", file))?;
+    ReadBuffer::each(info.dtype, PIECE, length, read, take).map_err(CheckpointError::io("read", file))?;
     from.append(crc, length);
     Ok(TensorCheck { crc, finite })
 }
@@ -114,33 +99,30 @@ pub(super) fn write(tensor: &TensorView<'_>, to: &mut ChecksummedWriter) -> std:
     Ok(crc)
 }
 
-/// Rejects a NaN or an infinity in a piece of `tensor`. `before` is the number of elements before the piece.
-fn check_finite(file: &Path, tensor: &str, piece: Piece<'_>, before: usize) -> Result<()> {
-    let Some((at, got)) = piece.first_non_finite() else { return Ok(()) };
-    let (file, tensor) = (file.into(), tensor.into());
-    Err(CheckpointError::NotFinite { file, tensor, at: before + at, got })
-}
-
 /// Compares the tensors of `file` with those of a model before any tensor is read: `got` must contain exactly the
 /// names of `want`, each with its shape.
 ///
 /// # Errors
 /// [`CheckpointError::MissingTensor`], [`CheckpointError::Shape`], [`CheckpointError::UnexpectedTensor`].
-pub fn require_shapes(file: &Path, want: &[(String, Vec<usize>)], got: &[TensorInfo]) -> Result<()> {
-    let mut left: HashMap<&str, &TensorInfo> = got.iter().map(|info| (info.name.as_str(), info)).collect();
+pub fn require_shapes<'a>(
+    file: &Path,
+    want: &[(String, Vec<usize>)],
+    got: impl Iterator<Item = (&'a str, &'a [usize])> + Clone,
+) -> Result<()> {
+    let mut left: HashMap<&str, &[usize]> = got.clone().collect();
     for (name, shape) in want {
         let (file, tensor) = (file.to_owned(), name.clone());
         match left.remove(name.as_str()) {
             None => return Err(CheckpointError::MissingTensor { file, tensor }),
-            Some(info) if info.shape != *shape => {
-                let (want, got) = (shape.clone(), info.shape.clone());
+            Some(got) if got != shape => {
+                let (want, got) = (shape.clone(), got.to_vec());
                 return Err(CheckpointError::Shape { file, tensor, want, got });
             }
             Some(_) => {}
         }
     }
-    match got.iter().find(|info| left.contains_key(info.name.as_str())) {
-        Some(info) => Err(CheckpointError::UnexpectedTensor { file: file.into(), tensor: info.name.clone() }),
+    match got.map(|(name, _)| name).find(|name| left.contains_key(name)) {
+        Some(name) => Err(CheckpointError::UnexpectedTensor { file: file.into(), tensor: name.into() }),
         None => Ok(()),
     }
 }

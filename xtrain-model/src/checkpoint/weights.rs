@@ -11,7 +11,7 @@ use super::error::{CheckpointError, Result};
 use super::fs::FileSystem;
 use super::header::{self, TensorInfo};
 use super::json;
-use super::load::{Checkpoint, open, read_config, read_small};
+use super::load::{Checkpoint, MAX_CONFIG, open, read_small};
 use super::manifest::{self, is_plain_name};
 use super::options::LoadOptions;
 use super::tensors::{self, NamedTensor, NewSink, TensorSink};
@@ -34,27 +34,18 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// A weight file.
 struct WeightFile {
     path: PathBuf,
     /// The tensors that the index lists for this file. `None`: there is no index.
     listed: Option<Vec<String>>,
 }
 
-/// Loads config.json and the weights of `dir`, widened to f32. A directory with a manifest is verified
-/// against it.
+/// Loads config.json and the weights of `dir`. `begin` creates the sink of each tensor. A directory with a manifest is
+/// verified against it.
 ///
 /// # Errors
 /// [`CheckpointError`], naming the file and, where one is involved, the tensor.
-pub fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Weights> {
-    load_weights_into(fs, dir, options, &NamedTensor::begin)
-}
-
-/// [`load_weights`], with `begin` creating the sink of each tensor.
-///
-/// # Errors
-/// As [`load_weights`].
-pub fn load_weights_into<T: TensorSink>(
+pub fn load_weights<T: TensorSink>(
     fs: &dyn FileSystem,
     dir: &Path,
     options: &LoadOptions<'_>,
@@ -109,7 +100,8 @@ fn enumerate_shards(
     dir: &Path,
     options: &LoadOptions<'_>,
 ) -> Result<(Value, Vec<WeightFile>)> {
-    let config = read_config(fs, dir)?;
+    let path = dir.join("config.json");
+    let config = json::decode(&path, &read_small(fs, &path, "the model's configuration", MAX_CONFIG)?)?;
     let (model, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
     let single = exists(fs, &model)?;
     let shards = match (single, exists(fs, &index)?) {
@@ -142,7 +134,7 @@ fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<WeightFile>> {
         json::decode(path, &read_small(fs, path, "the index of the shards", MAX_INDEX)?)?;
     if weight_map.is_empty() {
         let detail = "expected a weight_map that names the shard of each tensor, found none".into();
-        return Err(CheckpointError::Json { file: path.into(), detail, source: None });
+        return Err(CheckpointError::Malformed { file: path.into(), detail, source: None });
     }
     let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, shard) in weight_map {
@@ -158,11 +150,8 @@ fn read_index(fs: &dyn FileSystem, path: &Path) -> Result<Vec<WeightFile>> {
 
 /// Checks that a shard contains exactly the tensors that the index lists for it.
 fn check_listed(path: &Path, listed: &[String], found: &[TensorInfo]) -> Result<()> {
-    let shapes: HashMap<&str, &TensorInfo> = found.iter().map(|info| (info.name.as_str(), info)).collect();
-    let mut want = Vec::with_capacity(listed.len());
-    for name in listed {
-        let shape = shapes.get(name.as_str()).map(|info| info.shape.clone()).unwrap_or_default();
-        want.push((name.clone(), shape));
-    }
-    tensors::require_shapes(path, &want, found)
+    let shapes: HashMap<&str, &[usize]> = TensorInfo::shapes(found).collect();
+    let shape = |name: &str| shapes.get(name).map(|shape| shape.to_vec()).unwrap_or_default();
+    let want: Vec<_> = listed.iter().map(|name| (name.clone(), shape(name))).collect();
+    tensors::require_shapes(path, &want, TensorInfo::shapes(found))
 }

@@ -1,7 +1,7 @@
 //! Conversations as tokens with supervised assistant turns.
+use super::document_sink::Role;
 use super::error::DataError;
 use super::jsonl::Location;
-use super::role::Role;
 use crate::chat::{ChatError, ChatTemplate, Json, Message, Options};
 use crate::tokenizer::Tokenizer;
 
@@ -20,10 +20,8 @@ pub(super) struct EncodedChat {
 }
 
 impl<'a> ChatEncoder<'a> {
-    /// An encoder with the default chat template of `tokenizer`.
-    ///
-    /// # Errors
-    /// An invalid template, reported at the location of the record that needs it.
+    /// An encoder with the default chat template of `tokenizer`. An invalid template is reported at the location of
+    /// the record that needs it.
     pub(super) fn of(tokenizer: &'a Tokenizer, location: &Location) -> Result<ChatEncoder<'a>, DataError> {
         let options = Options::of(tokenizer);
         let template =
@@ -32,9 +30,6 @@ impl<'a> ChatEncoder<'a> {
     }
 
     /// Encodes a conversation. Targets are the tokens of assistant turns and the token that ends each of these turns.
-    ///
-    /// # Errors
-    /// Messages that the template rejects.
     pub(super) fn encode(
         &self,
         messages: &[Message],

@@ -3,8 +3,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::error::DataError;
-use super::order::WindowOrder;
-use super::order::{draw, epoch_window};
+use super::order::{WindowOrder, draw, epoch_window};
 use super::split::evaluation_windows;
 use super::token_window::TokenWindow;
 use super::tokens::Tokens;
@@ -105,9 +104,6 @@ impl DocumentWindows {
     ///
     /// # Errors
     /// No pieces; a piece longer than the context.
-    ///
-    /// # Panics
-    /// Never.
     pub fn pack(
         pieces: &Pieces,
         context: u64,

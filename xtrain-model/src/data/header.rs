@@ -22,15 +22,13 @@ use std::path::Path;
 use super::error::DataError;
 use crate::tokenizer::MAX_VOCABULARY;
 
-/// Size of the header in bytes.
 pub(super) const SIZE: u64 = 64;
 const MAGIC: [u8; 8] = *b"XTOK\r\n\x1a\n";
 
-/// The fields of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) version: Version,
-    pub(super) masked: Masked,
+    pub(super) masked: bool,
     pub(super) vocab: u32,
     pub(super) digest: u64,
     pub(super) count: u64,
@@ -47,13 +45,6 @@ pub(super) enum Version {
     Two = 2,
 }
 
-/// Whether the file has a target mask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Masked {
-    No,
-    Yes,
-}
-
 impl Header {
     /// Bytes per id: 2 if the vocabulary fits 16 bits, else 4.
     pub(super) fn width(&self) -> u64 {
@@ -67,7 +58,7 @@ impl Header {
 
     /// The offset of the table of document ends. `None`: it overflows.
     pub(super) fn ends_at(&self) -> Option<u64> {
-        let mask = if self.masked == Masked::Yes { self.count.div_ceil(8) } else { 0 };
+        let mask = if self.masked { self.count.div_ceil(8) } else { 0 };
         self.mask_at()?.checked_add(mask)
     }
 
@@ -77,14 +68,13 @@ impl Header {
         self.ends_at()?.checked_add(ends)
     }
 
-    /// Encodes the header.
     pub(super) fn to_bytes(self) -> [u8; SIZE as usize] {
         let mut bytes = [0; SIZE as usize];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
         put(8, &(self.version as u32).to_le_bytes());
         put(12, &(self.width() as u32).to_le_bytes());
-        put(16, &u32::from(self.masked == Masked::Yes).to_le_bytes());
+        put(16, &u32::from(self.masked).to_le_bytes());
         put(20, &self.vocab.to_le_bytes());
         put(24, &self.digest.to_le_bytes());
         put(32, &self.count.to_le_bytes());
@@ -95,19 +85,15 @@ impl Header {
         bytes
     }
 
-    /// Decodes a header.
-    ///
-    /// # Errors
-    /// The name of the first invalid field.
+    /// Decodes a header. An error names the first invalid field.
     pub(super) fn from_bytes(bytes: &[u8; SIZE as usize], file: &Path) -> Result<Header, DataError> {
         let bad =
             |field, want: String, got: String| DataError::Format { file: file.into(), field, want, got };
         let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         if bytes[..8] != MAGIC {
-            return Err(bad("magic", format!("{:?}", MAGIC.escape_ascii().to_string()), {
-                format!("{:?}", bytes[..8].escape_ascii().to_string())
-            }));
+            let text = |bytes: &[u8]| format!("{:?}", bytes.escape_ascii().to_string());
+            return Err(bad("magic", text(&MAGIC), text(&bytes[..8])));
         }
         let version = match u32_at(8) {
             1 => Version::One,
@@ -118,14 +104,12 @@ impl Header {
         if u32_at(60) != crc {
             return Err(bad("checksum of the header", format!("{crc:08x}"), format!("{:08x}", u32_at(60))));
         }
-        let masked = match u32_at(16) {
-            0 => Masked::No,
-            1 => Masked::Yes,
-            other => return Err(bad("mask", "0 or 1".into(), other.to_string())),
-        };
+        if u32_at(16) > 1 {
+            return Err(bad("mask", "0 or 1".into(), u32_at(16).to_string()));
+        }
         let header = Header {
             version,
-            masked,
+            masked: u32_at(16) == 1,
             vocab: u32_at(20),
             digest: u64_at(24),
             count: u64_at(32),
@@ -143,11 +127,8 @@ impl Header {
             return Err(bad("bytes 52 to 60", "0".into(), u64_at(52).to_string()));
         }
         if header.documents > header.count {
-            return Err(bad(
-                "documents",
-                format!("at most {} (tokens)", header.count),
-                header.documents.to_string(),
-            ));
+            let want = format!("at most {} (tokens)", header.count);
+            return Err(bad("documents", want, header.documents.to_string()));
         }
         Ok(header)
     }

@@ -38,56 +38,40 @@ pub enum Record {
 const KINDS: &str = "\"text\", or \"prompt\" and \"completion\", or \"messages\"";
 
 impl Record {
-    /// The record of an object. `line` is its text.
-    ///
-    /// # Errors
-    /// Fields that do not match one kind of record.
-    fn from_object(object: &Map<String, Value>, line: &str) -> Result<Record, Mismatch> {
+    /// The record of the object at `location`.
+    fn from_object(object: &Map<String, Value>, location: &Location) -> Result<Record, DataError> {
         let field = |name: &str| match object.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(other) => Err(mismatch("strings as fields", format!("{name:?}: {}", kind_of(other)))),
+            Some(other) => Err(location.error("strings as fields", format!("{name:?}: {}", kind_of(other)))),
         };
         match (field("text")?, field("prompt")?, field("completion")?, object.contains_key("messages")) {
             (Some(text), None, None, false) => Ok(Record::Text(text)),
             (None, Some(prompt), Some(completion), false) => Ok(Record::Pair { prompt, completion }),
-            (None, None, None, true) => Record::chat(line),
-            _ => Err(mismatch(KINDS, fields(object))),
+            (None, None, None, true) => Record::chat(location),
+            _ => Err(location.error(KINDS, fields(object))),
         }
     }
 
-    /// Parses a conversation.
-    ///
-    /// # Errors
-    /// `messages` that are not a list of messages, or that contain no assistant turn.
-    fn chat(line: &str) -> Result<Record, Mismatch> {
+    /// Parses a conversation. Rejects one without an assistant turn.
+    fn chat(location: &Location) -> Result<Record, DataError> {
         const WANT: &str = "\"messages\" as [{\"role\": ..., \"content\": ...}, ...]";
         // parsed again: templates print objects with their keys in the order of the text
-        let read = |line: &str| {
-            let json = Json::parse(line)?;
+        let read = || {
+            let json = Json::parse(&location.text)?;
             let messages = Message::list(&json.get("messages").unwrap_or_else(|| json.clone()))?;
             Ok((messages, json.get("tools").filter(|tools| tools.kind() != "null")))
         };
-        let (messages, tools) = read(line).map_err(|error: ChatError| mismatch(WANT, error.to_string()))?;
+        let (messages, tools) = read().map_err(|error: ChatError| location.error(WANT, error.to_string()))?;
         if messages.iter().all(|message| message.role() != "assistant") {
             let mut roles: Vec<String> = messages.iter().map(|m| format!("{:?}", m.role())).collect();
             roles.dedup();
             roles.truncate(8);
             let want = "\"messages\" with a turn of the role \"assistant\"";
-            return Err(mismatch(want, format!("the roles {}", roles.join(", "))));
+            return Err(location.error(want, format!("the roles {}", roles.join(", "))));
         }
         Ok(Record::Chat { messages, tools })
     }
-}
-
-/// What was expected and what was found.
-struct Mismatch {
-    want: &'static str,
-    got: String,
-}
-
-fn mismatch(want: &'static str, got: String) -> Mismatch {
-    Mismatch { want, got }
 }
 
 /// Calls `each` with every record of `path` and its location. Skips blank lines.
@@ -98,11 +82,7 @@ pub fn records(
     path: &Path,
     mut each: impl FnMut(Record, &Location) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    objects(path, |object, location| {
-        let record = Record::from_object(object, &location.text)
-            .map_err(|Mismatch { want, got }| location.error(want, got))?;
-        each(record, location)
-    })
+    objects(path, |object, location| each(Record::from_object(object, location)?, location))
 }
 
 /// The location of an object in a file.
@@ -142,9 +122,6 @@ impl Location {
 }
 
 /// Calls `each` with the object of every line that is not blank.
-///
-/// # Errors
-/// As [`records`].
 pub(crate) fn objects(
     path: &Path,
     mut each: impl FnMut(&Map<String, Value>, &Location) -> Result<(), DataError>,

@@ -5,6 +5,7 @@
 //! a step as a pure function of (seed, step). [`evaluation_windows`] or [`Pieces`] cover each target of the
 //! validation part once.
 mod conversation;
+mod document_sink;
 mod documents;
 mod error;
 mod header;
@@ -12,8 +13,6 @@ pub mod jsonl;
 mod order;
 mod permutation;
 mod prepare;
-mod role;
-mod separator;
 mod split;
 mod text;
 mod token_file;
@@ -22,12 +21,12 @@ mod tokens;
 mod windows;
 mod writer;
 
+pub use document_sink::{DocumentSink, Role};
 pub use documents::{DocumentWindows, Overflow, PackingStats, Pieces};
 pub use error::DataError;
 pub use order::WindowOrder;
 pub use permutation::Permutation;
 pub use prepare::{Content, PrepareProgress, Prepared, prepare};
-pub use role::Role;
 pub use split::{Split, evaluation_windows};
 pub use token_file::TokenFile;
 pub use token_window::TokenWindow;

@@ -3,10 +3,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::conversation::{ChatEncoder, EncodedChat};
+use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
 use super::jsonl::{self, Record};
-use super::role::Role;
-use super::separator::separator_of;
 use super::text::Blocks;
 use super::writer::TokenWriter;
 use crate::tokenizer::Tokenizer;
@@ -41,30 +40,6 @@ pub struct Prepared {
     pub tokens: u64,
     /// Number of documents.
     pub documents: u64,
-}
-
-/// Receives consecutive documents.
-pub(super) trait DocumentSink {
-    /// Appends tokens to the document.
-    fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError>;
-    /// Ends the document and appends a separator if it has none.
-    fn end_document(&mut self) -> Result<(), DataError>;
-    /// Ends the document without a separator.
-    fn cut(&mut self);
-}
-
-impl DocumentSink for TokenWriter {
-    fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
-        TokenWriter::push(self, ids, role)
-    }
-
-    fn end_document(&mut self) -> Result<(), DataError> {
-        TokenWriter::end_document(self)
-    }
-
-    fn cut(&mut self) {
-        TokenWriter::cut(self);
-    }
 }
 
 /// Tokenizes `inputs` into the token file `output`.
@@ -102,10 +77,8 @@ pub(super) fn feed(
     if inputs.is_empty() {
         return Err(DataError::argument("prepare", "at least one file", "none"));
     }
-    let mut lengths = Vec::with_capacity(inputs.len());
-    for path in inputs {
-        lengths.push(fs::metadata(path).map_err(|e| DataError::io(path, "open", e))?.len());
-    }
+    let length = |path: &PathBuf| Ok(fs::metadata(path).map_err(|e| DataError::io(path, "open", e))?.len());
+    let lengths = inputs.iter().map(length).collect::<Result<Vec<u64>, DataError>>()?;
     let of = lengths.iter().sum();
     let mut done = 0;
     for (path, length) in inputs.iter().zip(lengths) {
@@ -137,11 +110,10 @@ fn feed_text(
     sink: &mut impl DocumentSink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
-    let (mut blocks, separator) = (Blocks::open(path, BLOCK)?, separator_of(tokenizer)?);
-    let mut bytes = 0;
+    let (mut blocks, mut bytes) = (Blocks::open(path, BLOCK)?, 0);
     while let Some(text) = blocks.next()? {
         let refused = |source| DataError::Tokenizer { origin: path.display().to_string(), source };
-        push_text(sink, &tokenizer.encode(&text).map_err(refused)?, separator)?;
+        push_text(sink, &tokenizer.encode(&text).map_err(refused)?)?;
         bytes += text.len() as u64;
         report(bytes);
     }
@@ -155,7 +127,7 @@ fn feed_jsonl(
     sink: &mut impl DocumentSink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
-    let (separator, mut chat) = (separator_of(tokenizer)?, None);
+    let mut chat = None;
     jsonl::records(path, |record, location| {
         let encode = |text: &str| tokenizer.encode(text).map_err(|error| location.not_encoded(&error));
         match record {
@@ -164,7 +136,7 @@ fn feed_jsonl(
                 return Err(location.error(want, "\"text\", which has no supervised answer"));
             }
             Record::Text(text) => {
-                push_text(sink, &encode(&text)?, separator)?;
+                push_text(sink, &encode(&text)?)?;
                 sink.end_document()?;
             }
             Record::Pair { prompt, completion } => {
@@ -195,7 +167,8 @@ fn feed_jsonl(
 }
 
 /// Appends running text. Separators in it end documents.
-fn push_text(sink: &mut impl DocumentSink, ids: &[u32], separator: u32) -> Result<(), DataError> {
+fn push_text(sink: &mut impl DocumentSink, ids: &[u32]) -> Result<(), DataError> {
+    let separator = sink.separator();
     for part in ids.split_inclusive(|&id| id == separator) {
         sink.push(part, Role::Target)?;
         if part.ends_with(&[separator]) {

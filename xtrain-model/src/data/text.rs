@@ -19,10 +19,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks of `path`, of about `size` bytes. A block with a longer line is longer.
-    ///
-    /// # Errors
-    /// A file that cannot be opened or is empty.
+    /// The blocks of `path`, of about `size` bytes. A block with a longer line is longer. Rejects an empty file.
     pub(super) fn open(path: &Path, size: usize) -> Result<Blocks, DataError> {
         let file = File::open(path).map_err(|e| DataError::io(path, "open", e))?;
         let mut blocks = Blocks { path: path.into(), file, size, buffer: Vec::new(), offset: 0 };
@@ -37,9 +34,6 @@ impl Blocks {
     }
 
     /// The next block. `None`: the end of the file.
-    ///
-    /// # Errors
-    /// A read error; bytes that are not UTF-8 or zero (a binary file), by their offset.
     pub(super) fn next(&mut self) -> Result<Option<String>, DataError> {
         let mut searched = 1;
         let cut = loop {
@@ -71,10 +65,8 @@ fn last_boundary(bytes: &[u8], from: usize) -> Option<usize> {
     (from..bytes.len()).rev().find(|&at| bytes[at - 1] == b'\n' && bytes[at].is_ascii_alphanumeric())
 }
 
-/// Converts bytes of `file` from offset `at` to text.
-///
-/// # Errors
-/// Bytes that are not UTF-8, or zero, by their offset.
+/// Converts bytes of `file` from offset `at` to text. Rejects bytes that are not UTF-8 or zero (a binary file), by
+/// their offset.
 pub(super) fn to_text(bytes: Vec<u8>, at: u64, file: &Path) -> Result<String, DataError> {
     let refuse = |i: usize, got: String| DataError::NotText { file: file.into(), offset: at + i as u64, got };
     if let Some(i) = bytes.iter().position(|&byte| byte == 0)

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::error::DataError;
-use super::header::{self, Header, Masked, Version};
+use super::header::{self, Header, Version};
 
 /// An open token file. Its header and length are verified. Ids are checked when they are read. The file is not
 /// memory-mapped: if it shrinks while it is open, reading returns an error instead of crashing the process.
@@ -13,6 +13,12 @@ pub struct TokenFile {
     path: PathBuf,
     file: File,
     header: Header,
+    /// The offset of the mask.
+    mask_at: u64,
+    /// The offset of the table of document ends.
+    ends_at: u64,
+    /// The length of the file.
+    length: u64,
 }
 
 impl TokenFile {
@@ -33,14 +39,13 @@ impl TokenFile {
         let mut bytes = [0; header::SIZE as usize];
         read_at(&file, &mut bytes, 0).map_err(|e| DataError::io(path, "read", e))?;
         let header = Header::from_bytes(&bytes, path)?;
-        if header.file_length() != Some(length) {
-            let want = match header.file_length() {
-                Some(want) => format!("{want} bytes for {} tokens", header.count),
-                None => format!("a length for {} tokens", header.count),
-            };
-            return Err(bad(want, length));
+        match (header.mask_at(), header.ends_at(), header.file_length()) {
+            (Some(mask_at), Some(ends_at), Some(want)) if want == length => {
+                Ok(TokenFile { path: path.into(), file, header, mask_at, ends_at, length })
+            }
+            (.., Some(want)) => Err(bad(format!("{want} bytes for {} tokens", header.count), length)),
+            (.., None) => Err(bad(format!("a length for {} tokens", header.count), length)),
         }
-        Ok(TokenFile { path: path.into(), file, header })
     }
 
     /// The path of the file.
@@ -77,7 +82,7 @@ impl TokenFile {
 
     /// Whether the file has a target mask: some tokens are context only.
     pub fn is_masked(&self) -> bool {
-        self.header.masked == Masked::Yes
+        self.header.masked
     }
 
     /// The ids at the positions `range`.
@@ -89,8 +94,8 @@ impl TokenFile {
         let width = self.header.width();
         let bytes = self.bytes(header::SIZE + range.start * width, (range.end - range.start) * width)?;
         let ids: Vec<u32> = match width {
-            2 => bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect(),
-            _ => bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            2 => bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b).into()).collect(),
+            _ => bytes.as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect(),
         };
         match ids.iter().position(|&id| id >= self.header.vocab) {
             None => Ok(ids),
@@ -107,17 +112,13 @@ impl TokenFile {
     ///
     /// # Errors
     /// A range past the end; a read error.
-    ///
-    /// # Panics
-    /// Never: `open` has checked the header.
     pub fn target_mask(&self, range: Range<u64>) -> Result<Vec<bool>, DataError> {
         self.check(&range)?;
-        if self.header.masked == Masked::No || range.is_empty() {
+        if !self.header.masked || range.is_empty() {
             return Ok(vec![true; (range.end - range.start) as usize]);
         }
         let (first, last) = (range.start / 8, (range.end - 1) / 8);
-        let mask = self.header.mask_at().expect("checked when the file was opened");
-        let bits = self.bytes(mask + first, last + 1 - first)?;
+        let bits = self.bytes(self.mask_at + first, last + 1 - first)?;
         Ok(range.map(|i| bits[(i / 8 - first) as usize] >> (i % 8) & 1 == 1).collect())
     }
 
@@ -126,9 +127,6 @@ impl TokenFile {
     /// # Errors
     /// A file of version 1, which has no document ends; ends that are not increasing or do not end with the tokens; a
     /// read error.
-    ///
-    /// # Panics
-    /// Never: `open` has checked the header.
     pub fn ends(&self) -> Result<Vec<u64>, DataError> {
         let bad = |field, want: String, got: String| {
             Err(DataError::Format { file: self.path.clone(), field, want, got })
@@ -137,10 +135,9 @@ impl TokenFile {
             let want = "2, which stores document ends (written by xtrain prepare)";
             return bad("version", want.into(), "1".into());
         }
-        let at = self.header.ends_at().expect("checked when the file was opened");
-        let bytes = self.bytes(at, self.header.documents * 8)?;
+        let bytes = self.bytes(self.ends_at, self.header.documents * 8)?;
         let (mut ends, mut last) = (Vec::with_capacity(bytes.len() / 8), 0);
-        for end in bytes.chunks_exact(8).map(|b| u64::from_le_bytes(std::array::from_fn(|i| b[i]))) {
+        for end in bytes.as_chunks().0.iter().map(|&b| u64::from_le_bytes(b)) {
             if end <= last || end > self.count() {
                 let want = format!("above {last}, at most {} (tokens)", self.count());
                 return bad("end of a document", want, format!("{end} for document {}", ends.len()));
@@ -159,17 +156,11 @@ impl TokenFile {
     /// # Errors
     /// A checksum that differs from the header's; an id outside the vocabulary; a read error; as
     /// [`ends`](TokenFile::ends).
-    ///
-    /// # Panics
-    /// Never: `open` has checked the header.
     pub fn verify(&self) -> Result<(), DataError> {
         const BLOCK: u64 = 1 << 20;
-        let end = self.header.file_length().expect("checked when the file was opened");
-        let (mut at, mut crc) = (header::SIZE, 0);
-        while at < end {
-            let bytes = self.bytes(at, BLOCK.min(end - at))?;
-            crc = crc32c::crc32c_append(crc, &bytes);
-            at += bytes.len() as u64;
+        let mut crc = 0;
+        for at in (header::SIZE..self.length).step_by(BLOCK as usize) {
+            crc = crc32c::crc32c_append(crc, &self.bytes(at, BLOCK.min(self.length - at))?);
         }
         if crc != self.header.body_crc {
             return Err(DataError::Format {
@@ -179,11 +170,8 @@ impl TokenFile {
                 got: format!("{crc:08x}"),
             });
         }
-        let mut at = 0;
-        while at < self.count() {
-            let next = self.count().min(at + BLOCK);
-            self.ids(at..next)?;
-            at = next;
+        for at in (0..self.count()).step_by(BLOCK as usize) {
+            self.ids(at..self.count().min(at + BLOCK))?;
         }
         match self.header.version {
             Version::One => Ok(()),

@@ -31,9 +31,4 @@ impl TokenWindow {
         self.inputs.extend(other.inputs);
         self.targets.extend(other.targets);
     }
-
-    /// The number of target tokens.
-    pub fn target_count(&self) -> usize {
-        self.targets.iter().flatten().count()
-    }
 }

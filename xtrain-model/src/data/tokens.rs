@@ -2,11 +2,9 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::document_sink::{DocumentSink, Role, separator_of};
 use super::error::DataError;
-use super::prepare::Content;
-use super::prepare::{DocumentSink, feed};
-use super::role::Role;
-use super::separator::separator_of;
+use super::prepare::{Content, feed};
 use super::token_file::TokenFile;
 use super::token_window::TokenWindow;
 use crate::tokenizer::Tokenizer;
@@ -32,44 +30,30 @@ struct Memory {
     /// The end of each document.
     ends: Vec<u64>,
     vocab: u32,
-}
-
-impl Memory {
-    /// Ends the current document without a separator. Does nothing if it is empty.
-    fn cut(&mut self) {
-        let at = self.ids.len() as u64;
-        if self.ends.last().copied().unwrap_or(0) < at {
-            self.ends.push(at);
-        }
-    }
-}
-
-/// Collects tokens in memory.
-struct MemorySink {
-    memory: Memory,
+    /// The token that separates documents. Unused by [`Tokens::from_documents`].
     separator: u32,
 }
 
-impl DocumentSink for MemorySink {
+impl DocumentSink for Memory {
     fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
-        let Memory { ids: all, target_mask, .. } = &mut self.memory;
-        all.extend_from_slice(ids);
-        target_mask.resize(all.len(), role == Role::Target);
+        self.ids.extend_from_slice(ids);
+        self.target_mask.resize(self.ids.len(), role == Role::Target);
         Ok(())
     }
 
-    fn end_document(&mut self) -> Result<(), DataError> {
-        let Memory { ids, ends, .. } = &self.memory;
-        let open = ends.last().copied().unwrap_or(0) < ids.len() as u64;
-        if open && !ids.ends_with(&[self.separator]) {
-            self.push(&[self.separator], Role::Target)?;
-        }
-        self.cut();
-        Ok(())
+    fn last(&self) -> Option<u32> {
+        let open = self.ends.last().copied().unwrap_or(0) < self.ids.len() as u64;
+        self.ids.last().copied().filter(|_| open)
+    }
+
+    fn separator(&self) -> u32 {
+        self.separator
     }
 
     fn cut(&mut self) {
-        self.memory.cut();
+        if self.last().is_some() {
+            self.ends.push(self.ids.len() as u64);
+        }
     }
 }
 
@@ -117,20 +101,16 @@ impl Tokens {
     ///
     /// # Errors
     /// As [`prepare`](super::prepare); records that `content` does not allow.
-    ///
-    /// # Panics
-    /// Never: a vocabulary fits u32.
     pub fn from_files(
         inputs: &[PathBuf],
         tokenizer: &Tokenizer,
         content: Content,
     ) -> Result<Tokens, DataError> {
-        let vocab = u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19");
-        let memory = Memory { vocab, ..Memory::default() };
-        let mut sink = MemorySink { memory, separator: separator_of(tokenizer)? };
-        feed(inputs, tokenizer, content, &mut sink, &mut |_| ())?;
-        sink.cut();
-        Ok(Tokens { source: Source::Memory(sink.memory) })
+        let vocab = tokenizer.vocab_size() as u32;
+        let mut memory = Memory { vocab, separator: separator_of(tokenizer)?, ..Memory::default() };
+        feed(inputs, tokenizer, content, &mut memory, &mut |_| ())?;
+        memory.cut();
+        Ok(Tokens { source: Source::Memory(memory) })
     }
 
     /// The number of tokens.

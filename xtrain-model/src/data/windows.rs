@@ -2,8 +2,7 @@
 use std::ops::Range;
 
 use super::error::DataError;
-use super::order::WindowOrder;
-use super::order::{EpochWindow, draw, epoch_window};
+use super::order::{EpochWindow, WindowOrder, draw, epoch_window};
 use super::permutation::ROUNDS;
 use super::token_window::TokenWindow;
 use super::tokens::Tokens;
@@ -30,12 +29,8 @@ impl Windows {
         }
         let got = part.end.saturating_sub(part.start);
         if got <= context {
-            let want = context.saturating_add(1);
-            return Err(DataError::TooShort {
-                what: "the training data (a context and one more token)".into(),
-                want,
-                got,
-            });
+            let what = "the training data (a context and one more token)".into();
+            return Err(DataError::TooShort { what, want: context.saturating_add(1), got });
         }
         Ok(Windows { part, context, seed, order })
     }

@@ -3,10 +3,9 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use super::document_sink::{DocumentSink, Role, separator_of};
 use super::error::DataError;
-use super::header::{self, Header, Masked, Version};
-use super::role::Role;
-use super::separator::separator_of;
+use super::header::{self, Header, Version};
 use crate::tokenizer::Tokenizer;
 
 /// Writes tokens into a temporary file next to `path`, which [`finish`](TokenWriter::finish) renames. A writer that
@@ -20,6 +19,7 @@ pub struct TokenWriter {
     mask: Vec<u8>,
     ends: Vec<u64>,
     separator: u32,
+    /// The last token of the current document.
     last: Option<u32>,
     finished: bool,
 }
@@ -29,9 +29,6 @@ impl TokenWriter {
     ///
     /// # Errors
     /// A directory that cannot be written; a tokenizer without a separator.
-    ///
-    /// # Panics
-    /// Never: a vocabulary fits u32.
     pub fn create(path: &Path, tokenizer: &Tokenizer) -> Result<TokenWriter, DataError> {
         let Some(name) = path.file_name() else {
             return Err(DataError::argument("TokenWriter", "the path of a file", path.display()));
@@ -41,15 +38,8 @@ impl TokenWriter {
         temporary_name.push(format!(".tmp-{}", std::process::id()));
         let temporary = path.with_file_name(temporary_name);
         let file = File::create(&temporary).map_err(|e| DataError::io(&temporary, "create", e))?;
-        let header = Header {
-            version: Version::Two,
-            masked: Masked::No,
-            vocab: u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19"),
-            digest: tokenizer.digest(),
-            count: 0,
-            documents: 0,
-            body_crc: 0,
-        };
+        let (version, vocab, digest) = (Version::Two, tokenizer.vocab_size() as u32, tokenizer.digest());
+        let header = Header { version, masked: false, vocab, digest, count: 0, documents: 0, body_crc: 0 };
         let mut writer = TokenWriter {
             path: path.into(),
             temporary,
@@ -63,61 +53,6 @@ impl TokenWriter {
         };
         writer.put(&[0; header::SIZE as usize])?;
         Ok(writer)
-    }
-
-    /// Appends tokens of role `role` to the document.
-    ///
-    /// # Errors
-    /// An id outside the vocabulary; a write error.
-    ///
-    /// # Panics
-    /// Never: every eighth token appends a mask byte.
-    pub fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
-        let mut bytes = Vec::with_capacity(ids.len() * self.header.width() as usize);
-        for (&id, at) in ids.iter().zip(self.header.count..) {
-            if id >= self.header.vocab {
-                let origin = self.path.display().to_string();
-                return Err(DataError::Vocabulary { origin, at, got: id, vocab: self.header.vocab });
-            }
-            bytes.extend_from_slice(&id.to_le_bytes()[..self.header.width() as usize]);
-            if at % 8 == 0 {
-                self.mask.push(0);
-            }
-            *self.mask.last_mut().expect("token 0 appended a byte") |=
-                u8::from(role == Role::Target) << (at % 8);
-        }
-        if role == Role::Context && !ids.is_empty() {
-            self.header.masked = Masked::Yes;
-        }
-        self.header.count += ids.len() as u64;
-        self.last = ids.last().copied().or(self.last);
-        self.put_body(&bytes)
-    }
-
-    /// Ends the document and appends a separator, which is a target, if it does not end with one. Does nothing for an
-    /// empty document.
-    ///
-    /// # Errors
-    /// As [`push`](TokenWriter::push).
-    pub fn end_document(&mut self) -> Result<(), DataError> {
-        if self.is_open() && self.last != Some(self.separator) {
-            self.push(&[self.separator], Role::Target)?;
-        }
-        self.cut();
-        Ok(())
-    }
-
-    /// Ends the document without a separator. Does nothing for an empty document.
-    pub fn cut(&mut self) {
-        if self.is_open() {
-            self.ends.push(self.header.count);
-            self.header.documents += 1;
-        }
-    }
-
-    /// Whether the current document has tokens.
-    fn is_open(&self) -> bool {
-        self.ends.last().copied().unwrap_or(0) < self.header.count
     }
 
     /// Number of tokens so far.
@@ -137,7 +72,7 @@ impl TokenWriter {
     /// A write, sync or rename error. On error, `path` is unchanged.
     pub fn finish(mut self) -> Result<(), DataError> {
         self.cut();
-        if self.header.masked == Masked::Yes {
+        if self.header.masked {
             let mask = std::mem::take(&mut self.mask);
             self.put_body(&mask)?;
         }
@@ -169,6 +104,45 @@ impl TokenWriter {
         act: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
     ) -> Result<(), DataError> {
         act(&mut self.file).map_err(|e| DataError::io(&self.temporary, op, e))
+    }
+}
+
+impl DocumentSink for TokenWriter {
+    fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
+        let Header { vocab, count, .. } = self.header;
+        let width = self.header.width() as usize;
+        let mut bytes = Vec::with_capacity(ids.len() * width);
+        for (&id, at) in ids.iter().zip(count..) {
+            if id >= vocab {
+                let origin = self.path.display().to_string();
+                return Err(DataError::Vocabulary { origin, at, got: id, vocab });
+            }
+            bytes.extend_from_slice(&id.to_le_bytes()[..width]);
+            if at % 8 == 0 {
+                self.mask.push(0);
+            }
+            *self.mask.last_mut().expect("token 0 appended a byte") |=
+                u8::from(role == Role::Target) << (at % 8);
+        }
+        self.header.masked |= role == Role::Context && !ids.is_empty();
+        self.header.count += ids.len() as u64;
+        self.last = ids.last().copied().or(self.last);
+        self.put_body(&bytes)
+    }
+
+    fn last(&self) -> Option<u32> {
+        self.last
+    }
+
+    fn separator(&self) -> u32 {
+        self.separator
+    }
+
+    fn cut(&mut self) {
+        if self.last.take().is_some() {
+            self.ends.push(self.header.count);
+            self.header.documents += 1;
+        }
     }
 }
 

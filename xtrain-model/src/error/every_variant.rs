@@ -60,6 +60,11 @@ fn decreasing_document_starts() -> Error {
     objective::evaluate(&model(), &[example], &mut 0.0).unwrap_err()
 }
 
+fn fewer_kept_sets_than_tokens() -> Error {
+    let example = TrainingExample { kept: vec![None; 2], ..TrainingExample::window(&[1, 2, 3, 4], 1.0) };
+    objective::evaluate(&model(), &[example], &mut 0.0).unwrap_err()
+}
+
 fn weight_that_is_infinite() -> Error {
     let mut trainer = Trainer::new(model(), OptimConfig::default(), Schedule::constant(1e39)).unwrap();
     trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
@@ -68,7 +73,7 @@ fn weight_that_is_infinite() -> Error {
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(Error: Tensor Config Parameter NoMasterWeights CacheFull CachePosition CacheLayer Documents
-        NotFinite);
+        KeptSets NotFinite);
     let heads = Model::init(&Config { n_kv_heads: 3, ..cfg() }, Dtype::F32, &Device::cpu(), 1).unwrap_err();
     let gap = Rows { id: vec![1], seq: vec![0], pos: vec![4] };
     let gap = NoCache::<Tensor>::new(&gap).unwrap_err();
@@ -99,6 +104,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 "decreasing document starts",
                 decreasing_document_starts(),
                 &["a training example of 3 tokens", "[2, 1]"],
+            ),
+            (
+                "fewer kept sets than tokens",
+                fewer_kept_sets_than_tokens(),
+                &["a training example of 3 tokens", "found 2"],
             ),
             (
                 "a weight that is not finite",

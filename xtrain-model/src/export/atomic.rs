@@ -9,8 +9,8 @@ use crate::store_error::StoreError;
 /// The temporary path next to `out` that is written first.
 pub(super) fn temporary_path(out: &Path) -> Result<PathBuf, StoreError> {
     if out.exists() {
-        let (what, got) = ("the export", format!("{}, which exists", out.display()));
-        return Err(CheckpointError::Argument { what, want: "a path that does not exist", got }.into());
+        let got = format!("{}, which exists", out.display());
+        return Err(CheckpointError::argument("the export", "a path that does not exist", got).into());
     }
     let mut name = out.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".tmp-{}", std::process::id()));
@@ -29,7 +29,6 @@ pub(super) fn write_file(path: &Path, fill: Fill<'_>) -> Result<(), StoreError> 
     Ok(file.sync_all().map_err(CheckpointError::io("sync", path))?)
 }
 
-/// Makes the names in a directory durable.
 pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let synced = File::open(dir).and_then(|dir| dir.sync_all());

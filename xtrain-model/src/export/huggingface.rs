@@ -3,16 +3,16 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::json;
-use xtrain_tensor::Tensor;
 
 use super::atomic::{publish, sync_dir, temporary_path, write_file};
 use super::shards;
-use crate::checkpoint::{CheckpointError, TensorView, safetensors_header};
+use crate::checkpoint::{CheckpointError, safetensors_header};
 use crate::error::Error;
 use crate::export_source::ExportSource;
 use crate::hf;
 use crate::param::Param;
 use crate::quant::Quant;
+use crate::store::{host_tensors, views};
 use crate::store_error::StoreError;
 
 /// The default maximum size in bytes of a weight file: the default of transformers up to version 4.
@@ -66,14 +66,9 @@ pub fn huggingface(
     publish(write(), &draft, out)
 }
 
-/// Writes tensors as a safetensors file.
 fn weights(to: &mut dyn Write, params: &[&Param], quant: Quant) -> Result<io::Result<()>, StoreError> {
-    let hosts: Vec<(&str, Tensor)> =
-        params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?))).collect::<Result<_, Error>>()?;
-    let mut views = Vec::with_capacity(hosts.len());
-    for (name, host) in &hosts {
-        views.push(TensorView { name, shape: host.shape(), data: host.data().map_err(Error::from)? });
-    }
+    let hosts = host_tensors(params.iter().copied())?;
+    let views = views(&hosts)?;
     if let Err(e) = to.write_all(&safetensors_header(&views, quant)?) {
         return Ok(Err(e));
     }

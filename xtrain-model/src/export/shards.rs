@@ -5,7 +5,6 @@ use crate::model::Model;
 use crate::param::Param;
 use crate::quant::Quant;
 
-/// A weight file.
 pub(super) struct Shard<'a> {
     pub(super) name: String,
     /// The parameters, in walk order.

@@ -7,7 +7,6 @@ use crate::checkpoint::Result;
 use crate::config::{Biases, Config};
 use crate::error::Error;
 
-/// The supported architectures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arch {
     Qwen3,
@@ -33,7 +32,6 @@ impl Arch {
         }
     }
 
-    /// The architecture of a file.
     pub(super) fn read(metadata: &Metadata) -> Result<Arch> {
         const KEY: &str = "general.architecture";
         let name = metadata.text(KEY)?.unwrap_or("none");
@@ -41,10 +39,7 @@ impl Arch {
         arch.ok_or_else(|| metadata.bad(KEY, "qwen3, qwen2 or llama", format!("{name:?}")))
     }
 
-    /// The architecture of a model.
-    ///
-    /// # Errors
-    /// [`Error::Config`] for a model that no supported GGUF architecture can represent.
+    /// The architecture of a model. Fails for a model that no supported GGUF architecture can represent.
     pub(super) fn of(cfg: &Config) -> Result<Arch, Error> {
         let refuse = |field, want, got: String| Err(Error::Config { field, want, got });
         if cfg.windows.iter().any(Option::is_some) {
@@ -70,9 +65,6 @@ impl Arch {
 }
 
 /// Reads the config of a file's model. `divisors` are the divisors of its RoPE frequencies.
-///
-/// # Errors
-/// A missing key or an unsupported value.
 pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> Result<Config> {
     let meta = &header.metadata;
     let key = |name: &str| format!("{}.{name}", arch.name());
@@ -182,9 +174,6 @@ fn rule(cfg: &Config, want: &[f32]) -> RopeScaling {
 }
 
 /// The divisors of a model's RoPE frequencies: computed in f64, rounded once. `None`: the model has none.
-///
-/// # Errors
-/// An invalid RoPE table.
 pub(super) fn divisors(cfg: &Config) -> Result<Option<Vec<f32>>, Error> {
     match &cfg.rope_scaling {
         RopeScaling::Divisors(table) => Ok(Some(table.clone())),
@@ -201,35 +190,35 @@ pub(super) fn divisors(cfg: &Config) -> Result<Option<Vec<f32>>, Error> {
 /// The metadata of a model config, in the order of llama.cpp's converter.
 pub(super) fn write(cfg: &Config, arch: Arch) -> Vec<(String, Value)> {
     let int = |n: usize| Value::Int(n as i64);
-    let (mut values, mut add) = (Vec::new(), Vec::new());
-    add.push(("block_count", int(cfg.n_layers)));
-    add.push(("context_length", int(cfg.max_positions)));
-    add.push(("embedding_length", int(cfg.dim)));
-    add.push(("feed_forward_length", int(cfg.ffn_dim)));
-    add.push(("attention.head_count", int(cfg.n_heads)));
-    add.push(("attention.head_count_kv", int(cfg.n_kv_heads)));
-    add.push(("rope.freq_base", Value::Float(cfg.rope_theta)));
-    add.push(("attention.layer_norm_rms_epsilon", Value::Float(cfg.norm_eps)));
-    add.push(("attention.key_length", int(cfg.head_dim)));
-    add.push(("attention.value_length", int(cfg.head_dim)));
-    add.push(("vocab_size", int(cfg.vocab)));
-    add.push(("rope.dimension_count", int(cfg.head_dim)));
+    let mut values = vec![
+        ("block_count", int(cfg.n_layers)),
+        ("context_length", int(cfg.max_positions)),
+        ("embedding_length", int(cfg.dim)),
+        ("feed_forward_length", int(cfg.ffn_dim)),
+        ("attention.head_count", int(cfg.n_heads)),
+        ("attention.head_count_kv", int(cfg.n_kv_heads)),
+        ("rope.freq_base", Value::Float(cfg.rope_theta)),
+        ("attention.layer_norm_rms_epsilon", Value::Float(cfg.norm_eps)),
+        ("attention.key_length", int(cfg.head_dim)),
+        ("attention.value_length", int(cfg.head_dim)),
+        ("vocab_size", int(cfg.vocab)),
+        ("rope.dimension_count", int(cfg.head_dim)),
+    ];
     match &cfg.rope_scaling {
-        RopeScaling::Linear { factor } => {
-            add.push(("rope.scaling.type", Value::String("linear".into())));
-            add.push(("rope.scaling.factor", Value::Float(*factor)));
-        }
-        RopeScaling::Yarn(yarn) => {
-            add.push(("rope.scaling.type", Value::String("yarn".into())));
-            add.push(("rope.scaling.factor", Value::Float(yarn.factor)));
-            add.push(("rope.scaling.original_context_length", int(yarn.original as usize)));
-            add.push(("rope.scaling.yarn_beta_fast", Value::Float(yarn.beta_fast)));
-            add.push(("rope.scaling.yarn_beta_slow", Value::Float(yarn.beta_slow)));
-        }
+        RopeScaling::Linear { factor } => values.extend([
+            ("rope.scaling.type", Value::String("linear".into())),
+            ("rope.scaling.factor", Value::Float(*factor)),
+        ]),
+        RopeScaling::Yarn(yarn) => values.extend([
+            ("rope.scaling.type", Value::String("yarn".into())),
+            ("rope.scaling.factor", Value::Float(yarn.factor)),
+            ("rope.scaling.original_context_length", int(yarn.original as usize)),
+            ("rope.scaling.yarn_beta_fast", Value::Float(yarn.beta_fast)),
+            ("rope.scaling.yarn_beta_slow", Value::Float(yarn.beta_slow)),
+        ]),
         RopeScaling::Default | RopeScaling::Llama3 { .. } | RopeScaling::Divisors(_) => {}
     }
-    values.extend(add.into_iter().map(|(name, value)| (format!("{}.{name}", arch.name()), value)));
-    values
+    values.into_iter().map(|(name, value)| (format!("{}.{name}", arch.name()), value)).collect()
 }
 
 /// The tensor with the divisors of a file: one for each pair of a head.

@@ -45,47 +45,36 @@ fn text(out: &mut Vec<u8>, text: &str) {
 /// Encodes a value with the types of llama.cpp's converter: integers as u32 if they fit, in lists as i32; floats as
 /// f32.
 fn value(out: &mut Vec<u8>, value: &Value) {
-    let kind = |out: &mut Vec<u8>, kind: u32| out.extend(kind.to_le_bytes());
-    let list = |out: &mut Vec<u8>, kind: u32, n: usize| {
-        out.extend(9u32.to_le_bytes());
+    let scalar = |out: &mut Vec<u8>, kind: u32, bytes: &[u8]| {
         out.extend(kind.to_le_bytes());
+        out.extend(bytes);
+    };
+    let list = |out: &mut Vec<u8>, kind: u32, n: usize| {
+        scalar(out, 9, &kind.to_le_bytes());
         out.extend((n as u64).to_le_bytes());
     };
     match value {
-        Value::Int(n) => {
-            if let Ok(n) = u32::try_from(*n) {
-                kind(out, 4);
-                out.extend(n.to_le_bytes());
-            } else {
-                kind(out, 11);
-                out.extend(n.to_le_bytes());
-            }
-        }
-        Value::Float(x) => {
-            kind(out, 6);
-            out.extend((*x as f32).to_le_bytes());
-        }
-        Value::Bool(b) => {
-            kind(out, 7);
-            out.push(u8::from(*b));
-        }
+        Value::Int(n) => match u32::try_from(*n) {
+            Ok(n) => scalar(out, 4, &n.to_le_bytes()),
+            Err(_) => scalar(out, 11, &n.to_le_bytes()),
+        },
+        Value::Float(x) => scalar(out, 6, &(*x as f32).to_le_bytes()),
+        Value::Bool(b) => scalar(out, 7, &[u8::from(*b)]),
         Value::String(words) => {
-            kind(out, 8);
+            scalar(out, 8, &[]);
             text(out, words);
         }
         Value::Ints(ints) => {
             let narrow: Option<Vec<i32>> = ints.iter().map(|&n| i32::try_from(n).ok()).collect();
             list(out, if narrow.is_some() { 5 } else { 11 }, ints.len());
             match narrow {
-                Some(ints) => ints.iter().for_each(|n| out.extend(n.to_le_bytes())),
-                None => ints.iter().for_each(|n| out.extend(n.to_le_bytes())),
+                Some(ints) => out.extend(ints.iter().flat_map(|n| n.to_le_bytes())),
+                None => out.extend(ints.iter().flat_map(|n| n.to_le_bytes())),
             }
         }
         Value::Floats(floats) => {
             list(out, 6, floats.len());
-            for &x in floats {
-                out.extend((x as f32).to_le_bytes());
-            }
+            out.extend(floats.iter().flat_map(|&x| (x as f32).to_le_bytes()));
         }
         Value::Strings(texts) => {
             list(out, 8, texts.len());

@@ -4,7 +4,7 @@ use std::io::Write;
 use super::config::{self, Arch};
 use super::encode;
 use super::metadata::Value;
-use super::names::{RowOrder, gguf_name, interleave};
+use super::names::{gguf_name, interleave, is_interleaved};
 use super::tokenizer;
 use crate::checkpoint::CheckpointError;
 use crate::error::Error;
@@ -56,11 +56,10 @@ pub fn write(
     for p in model.params.iter() {
         let host = p.value()?.to_host().map_err(Error::from)?;
         let (shape, data) = (host.shape(), host.data::<f32>().map_err(Error::from)?);
-        let values = match (arch, RowOrder::of(p.name())) {
-            (Arch::Llama, RowOrder::Interleaved) => {
-                interleave(data, cfg.head_dim, shape.get(1).copied().unwrap_or(1))
-            }
-            _ => data.to_vec(),
+        let values = if is_interleaved(arch, p.name()) {
+            interleave(data, cfg.head_dim, shape.get(1).copied().unwrap_or(1))
+        } else {
+            data.to_vec()
         };
         let (quant, mut bytes) = (quant_of(shape, quant), Vec::new());
         if !quant.narrow(&values, &mut bytes) {

@@ -6,17 +6,15 @@ use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::metadata::{Metadata, Value};
-use crate::checkpoint::{CheckpointError, NamedTensor, ReadBuffer, Result, TensorSink};
+use crate::checkpoint::{CheckpointError, NamedTensor, PIECE, ReadBuffer, Result, TensorSink};
 use crate::quant::{BlockSize, Quant};
 
-/// The supported version of the format.
 pub(super) const VERSION: u32 = 3;
 /// The default alignment of tensor offsets.
 pub(super) const ALIGNMENT: u64 = 32;
 /// The metadata key that overrides the alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// Maximum number of metadata values.
 const MAX_VALUES: u64 = 10_000;
 /// Maximum number of elements in all lists together.
 const MAX_ELEMENTS: u64 = 1 << 20;
@@ -24,12 +22,8 @@ const MAX_ELEMENTS: u64 = 1 << 20;
 const MAX_NAME: u64 = 512;
 /// Maximum length of a string in bytes.
 const MAX_TEXT: u64 = 16 << 20;
-/// Maximum number of tensors.
 const MAX_TENSORS: u64 = 100_000;
-/// Maximum number of dimensions of a tensor.
 const MAX_DIMS: u32 = 8;
-/// Number of bytes read at a time.
-const PIECE: usize = 256 << 10;
 
 /// The header entry of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,11 +47,8 @@ pub struct Header {
     pub tensors: Vec<Entry>,
 }
 
-/// Opens a regular file. Returns it with its length in bytes.
-///
-/// # Errors
-/// [`CheckpointError::Missing`], [`CheckpointError::NotAFile`], [`CheckpointError::Io`].
-pub(super) fn open(path: &Path) -> Result<(BufReader<File>, u64)> {
+/// Opens a regular file and reads its header.
+pub(super) fn open(path: &Path) -> Result<(BufReader<File>, Header)> {
     let about = match std::fs::metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
             return Err(CheckpointError::Missing { path: path.into(), what: "a GGUF file" });
@@ -67,8 +58,9 @@ pub(super) fn open(path: &Path) -> Result<(BufReader<File>, u64)> {
     if !about.is_file() {
         return Err(CheckpointError::NotAFile { path: path.into() });
     }
-    let file = File::open(path).map_err(CheckpointError::io("open", path))?;
-    Ok((BufReader::new(file), about.len()))
+    let mut file = BufReader::new(File::open(path).map_err(CheckpointError::io("open", path))?);
+    let header = read_header(path, &mut file, about.len())?;
+    Ok((file, header))
 }
 
 /// Reads the header from `from`, the `length` bytes of `file`.
@@ -178,15 +170,8 @@ impl Entry {
         to: &mut dyn TensorSink,
     ) -> Result<()> {
         from.seek(SeekFrom::Start(self.offset)).map_err(CheckpointError::io("seek in", file))?;
-        let (quant, length) = (self.quant, self.bytes() as usize);
-        let block = quant.block().bytes;
-        let size = length.min(PIECE / block * block);
-        let begin = || match quant {
-            Quant::F32 => ReadBuffer::f32(size),
-            Quant::BF16 => ReadBuffer::bf16(size),
-            _ => ReadBuffer::other(size, move |bytes, to| quant.widen(bytes, to)),
-        };
-        ReadBuffer::each(begin, length, |bytes| from.read_exact(bytes), |piece| to.push(piece))
+        let read = |bytes: &mut [u8]| from.read_exact(bytes);
+        ReadBuffer::each(self.quant, PIECE, self.bytes() as usize, read, |piece| to.push(piece))
             .map_err(CheckpointError::io("read", file))
     }
 }
@@ -203,8 +188,7 @@ struct Source<'a, R> {
 
 impl<R: Read> Source<'_, R> {
     fn key(&self, key: &str, want: &str, got: impl Display) -> CheckpointError {
-        let (key, want) = (key.to_string(), format!("{want} before byte {}", self.at));
-        CheckpointError::Key { file: self.file.into(), key, want, got: got.to_string() }
+        CheckpointError::field(self.file, key, format!("{want} before byte {}", self.at), got)
     }
 
     fn limit(&self, what: &'static str, max: u64, got: u64) -> Result<()> {
@@ -319,41 +303,34 @@ impl<R: Read> Source<'_, R> {
 
     /// Reads one tensor entry. Its offset is relative to the start of the data section.
     fn entry(&mut self, alignment: u64) -> Result<Entry> {
-        let name = self.string(MAX_NAME)?;
-        let refuse = |file: &Path, want: String, got: String| {
+        let (name, file) = (self.string(MAX_NAME)?, self.file);
+        let refuse = |want: String, got: String| {
             Err(CheckpointError::Entry { file: file.into(), tensor: name.clone(), want, got })
         };
         let dims = self.u32()?;
         if dims == 0 || dims > MAX_DIMS {
-            return refuse(self.file, format!("1 to {MAX_DIMS} dimensions"), dims.to_string());
+            return refuse(format!("1 to {MAX_DIMS} dimensions"), dims.to_string());
         }
-        let mut shape = Vec::with_capacity(dims as usize);
-        for _ in 0..dims {
-            shape.push(self.u64()?);
-        }
+        let shape = (0..dims).map(|_| self.u64()).collect::<Result<Vec<_>>>()?;
         let (number, offset) = (self.u32()?, self.u64()?);
         let quant = match Quant::of(number) {
             Ok(quant) => quant,
-            Err(name) => return refuse(self.file, "F32, F16, BF16, Q8_0 or Q4_0".into(), name),
+            Err(name) => return refuse("F32, F16, BF16, Q8_0 or Q4_0".into(), name),
         };
         if shape.contains(&0) {
-            return refuse(self.file, "no dimension of zero".into(), format!("shape {shape:?}"));
+            return refuse("no dimension of zero".into(), format!("shape {shape:?}"));
         }
         // 2^56: with four bytes per element, no sum of offsets overflows 64 bits
         let elements = shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)).filter(|&n| n < 1 << 56);
         if elements.is_none() {
-            return refuse(self.file, "fewer than 2^56 elements".into(), format!("shape {shape:?}"));
+            return refuse("fewer than 2^56 elements".into(), format!("shape {shape:?}"));
         }
         let block = quant.block().elements as u64;
         if shape[0] % block != 0 {
-            return refuse(self.file, format!("rows of whole blocks of {block}"), format!("shape {shape:?}"));
+            return refuse(format!("rows of whole blocks of {block}"), format!("shape {shape:?}"));
         }
         if offset % alignment != 0 {
-            return refuse(
-                self.file,
-                format!("an offset that is a multiple of {alignment}"),
-                offset.to_string(),
-            );
+            return refuse(format!("an offset that is a multiple of {alignment}"), offset.to_string());
         }
         let shape = shape.iter().rev().map(|&dim| dim as usize).collect();
         Ok(Entry { name, quant, shape, offset })

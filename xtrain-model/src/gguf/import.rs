@@ -7,10 +7,10 @@ use std::path::Path;
 use xtrain_tensor::ops::Piece;
 
 use super::config::{self, Arch};
-use super::header::{self, Entry, Header, read_header};
-use super::names::{RowOrder, gguf_name, separate};
+use super::header::{self, Entry, Header};
+use super::names::{gguf_name, is_interleaved, separate};
 use super::tokenizer;
-use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink};
+use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink, require_shapes};
 use crate::config::Config;
 use crate::params::Params;
 use crate::store_error::StoreError;
@@ -41,52 +41,43 @@ pub fn recognises(path: &Path) -> bool {
 /// # Errors
 /// As [`read`].
 pub fn config_of(path: &Path) -> Result<Config, StoreError> {
-    let (mut file, length) = header::open(path)?;
-    let header = read_header(path, &mut file, length)?;
-    let (cfg, arch) = read_config(path, &mut file, &header)?;
-    match_tensors(path, &header, &cfg, arch)?;
-    Ok(cfg)
+    let (mut file, header) = header::open(path)?;
+    Ok(read_config(path, &mut file, &header)?.0)
 }
 
-fn read_config(
+/// The names of a model's parameters, each with its tensor in the file.
+type Matched<'h> = Vec<(String, &'h Entry)>;
+
+fn read_config<'h>(
     path: &Path,
     file: &mut BufReader<File>,
-    header: &Header,
-) -> Result<(Config, Arch), StoreError> {
+    header: &'h Header,
+) -> Result<(Config, Arch, Matched<'h>), StoreError> {
     let arch = Arch::read(&header.metadata)?;
     let divisors = match config::divisors_of(header, arch) {
         // a head has at most 128 pairs: `match_tensors` rejects the shape of a longer tensor
         Some(entry) if entry.shape.len() == 1 && entry.shape[0] <= 128 => Some(entry.read(path, file)?.data),
         _ => None,
     };
-    Ok((config::read(header, arch, divisors)?, arch))
+    let cfg = config::read(header, arch, divisors)?;
+    let matched = match_tensors(path, header, &cfg, arch)?;
+    Ok((cfg, arch, matched))
 }
 
-/// Reads the model in `path`.
+/// Reads the model in `path`. `begin` creates the sink of each tensor.
 ///
 /// # Errors
 /// [`StoreError`], naming the file, and the key or tensor where one is concerned.
-pub fn read(path: &Path) -> Result<Imported, StoreError> {
-    read_into(path, &NamedTensor::begin)
-}
-
-/// [`read`], with `begin` creating the sink of each tensor.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_into<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Imported<T>, StoreError> {
-    let (mut file, length) = header::open(path)?;
-    let header = read_header(path, &mut file, length)?;
-    let (cfg, arch) = read_config(path, &mut file, &header)?;
-    let matched = match_tensors(path, &header, &cfg, arch)?;
+pub fn read<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Imported<T>, StoreError> {
+    let (mut file, header) = header::open(path)?;
+    let (cfg, arch, matched) = read_config(path, &mut file, &header)?;
     let (tokenizer, eos) = read_tokenizer(&header, &cfg)?;
     let mut tensors = Vec::with_capacity(matched.len());
     for (name, entry) in matched {
         let mut tensor = begin(&name, &entry.shape);
         let row = entry.shape.get(1).copied().unwrap_or(1);
         let mut separate = SeparateHeads { to: &mut tensor, head_dim: cfg.head_dim, row, head: Vec::new() };
-        let interleaved = arch == Arch::Llama && RowOrder::of(&name) == RowOrder::Interleaved;
-        let to: &mut dyn TensorSink = if interleaved { &mut separate } else { separate.to };
+        let to: &mut dyn TensorSink = if is_interleaved(arch, &name) { &mut separate } else { separate.to };
         let mut finite = FiniteCheck { to, elements: 0, first: None };
         entry.read_into(path, &mut file, &mut finite)?;
         if let Some((at, got)) = finite.first {
@@ -103,10 +94,8 @@ pub fn read_into<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Im
 /// # Errors
 /// As [`read`].
 pub fn describe(path: &Path) -> Result<Imported<()>, StoreError> {
-    let (mut file, length) = header::open(path)?;
-    let header = read_header(path, &mut file, length)?;
-    let (config, arch) = read_config(path, &mut file, &header)?;
-    match_tensors(path, &header, &config, arch)?;
+    let (mut file, header) = header::open(path)?;
+    let (config, ..) = read_config(path, &mut file, &header)?;
     let (tokenizer, eos) = read_tokenizer(&header, &config)?;
     Ok(Imported { config, tensors: Vec::new(), tokenizer, eos })
 }
@@ -164,8 +153,7 @@ impl TensorSink for SeparateHeads<'_> {
 /// # Errors
 /// As [`read`]; [`CheckpointError::Missing`] for a file without one.
 pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
-    let (mut file, length) = header::open(path)?;
-    let header = read_header(path, &mut file, length)?;
+    let (_, header) = header::open(path)?;
     let none = CheckpointError::Missing { path: path.into(), what: "a tokenizer in its metadata" };
     tokenizer::read(&header.metadata)?.ok_or_else(|| none.into())
 }
@@ -177,33 +165,12 @@ pub(super) fn match_tensors<'h>(
     header: &'h Header,
     cfg: &Config,
     arch: Arch,
-) -> Result<Vec<(String, &'h Entry)>, StoreError> {
-    let mut left: HashMap<&str, &Entry> =
-        header.tensors.iter().map(|entry| (entry.name.as_str(), entry)).collect();
-    let check_shape = |entry: &Entry, want: Vec<usize>| {
-        if entry.shape == want {
-            return Ok(());
-        }
-        let (file, tensor, got) = (path.into(), entry.name.clone(), entry.shape.clone());
-        Err(CheckpointError::Shape { file, tensor, want, got })
-    };
-    let mut matched = Vec::new();
-    for (name, want) in Params::shapes(cfg)? {
-        let tensor = gguf_name(&name);
-        let Some(entry) = left.remove(tensor.as_str()) else {
-            return Err(CheckpointError::MissingTensor { file: path.into(), tensor }.into());
-        };
-        check_shape(entry, want)?;
-        matched.push((name, entry));
-    }
-    if let Some(entry) = config::divisors_of(header, arch) {
-        check_shape(entry, vec![cfg.head_dim / 2])?;
-        left.remove(entry.name.as_str());
-    }
-    match header.tensors.iter().find(|entry| left.contains_key(entry.name.as_str())) {
-        Some(entry) => {
-            Err(CheckpointError::UnexpectedTensor { file: path.into(), tensor: entry.name.clone() }.into())
-        }
-        None => Ok(matched),
-    }
+) -> Result<Matched<'h>, StoreError> {
+    let params = Params::shapes(cfg)?;
+    let mut want: Vec<_> = params.iter().map(|(name, shape)| (gguf_name(name), shape.clone())).collect();
+    want.extend(config::divisors_of(header, arch).map(|e| (e.name.clone(), vec![cfg.head_dim / 2])));
+    require_shapes(path, &want, header.tensors.iter().map(|entry| (&*entry.name, &*entry.shape)))?;
+    let entries: HashMap<&str, &Entry> = header.tensors.iter().map(|entry| (&*entry.name, entry)).collect();
+    let names = params.into_iter().zip(want);
+    Ok(names.map(|((name, _), (tensor, _))| (name, entries[&*tensor])).collect())
 }

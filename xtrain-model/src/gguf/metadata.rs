@@ -1,6 +1,6 @@
 //! The metadata of a GGUF file: keys and values.
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::checkpoint::{CheckpointError, Result};
 
@@ -34,12 +34,7 @@ impl Metadata {
 
     /// The error for an invalid value.
     pub(super) fn bad(&self, key: &str, want: &str, got: impl Display) -> CheckpointError {
-        CheckpointError::Key {
-            file: self.file.clone(),
-            key: key.into(),
-            want: want.into(),
-            got: got.to_string(),
-        }
+        CheckpointError::field(&self.file, key, want, got)
     }
 
     /// The error for a value of the wrong type or a missing value.
@@ -55,76 +50,57 @@ impl Metadata {
         self.bad(key, want, got)
     }
 
-    /// A non-negative integer. `None`: the key is absent.
-    ///
-    /// # Errors
-    /// A value of another type, or a negative one.
-    pub fn size(&self, key: &str) -> Result<Option<usize>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::Int(n)) if *n >= 0 => Ok(Some(*n as usize)),
-            Some(_) => Err(self.wrong(key, "a non-negative integer")),
-        }
+    /// The value of `key`, converted. `None`: the key is absent. Fails if `convert` rejects the value.
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        want: &str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        self.get(key).map(|value| convert(value).ok_or_else(|| self.wrong(key, want))).transpose()
     }
 
-    /// A required non-negative integer.
-    ///
-    /// # Errors
-    /// As [`Metadata::size`], or if the key is absent.
-    pub fn required_size(&self, key: &str) -> Result<usize> {
+    /// A non-negative integer. `None`: the key is absent.
+    pub(super) fn size(&self, key: &str) -> Result<Option<usize>> {
+        self.typed(key, "a non-negative integer", |value| match value {
+            Value::Int(n) => usize::try_from(*n).ok(),
+            _ => None,
+        })
+    }
+
+    pub(super) fn required_size(&self, key: &str) -> Result<usize> {
         self.size(key)?.ok_or_else(|| self.wrong(key, "a non-negative integer"))
     }
 
-    /// A floating-point number. `None`: the key is absent.
-    ///
-    /// # Errors
-    /// A value of another type.
-    pub fn number(&self, key: &str) -> Result<Option<f64>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::Float(x)) => Ok(Some(*x)),
-            Some(_) => Err(self.wrong(key, "a number")),
-        }
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
+        self.typed(key, "a number", |value| match value {
+            Value::Float(x) => Some(*x),
+            _ => None,
+        })
     }
 
-    /// A string. `None`: the key is absent.
-    ///
-    /// # Errors
-    /// A value of another type.
-    pub fn text(&self, key: &str) -> Result<Option<&str>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.wrong(key, "a string")),
-        }
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
+        self.typed(key, "a string", |value| match value {
+            Value::String(text) => Some(&text[..]),
+            _ => None,
+        })
     }
 
     /// A list of strings. Empty if the key is absent.
-    ///
-    /// # Errors
-    /// A value of another type.
-    pub fn texts(&self, key: &str) -> Result<&[String]> {
-        match self.get(key) {
-            None => Ok(&[]),
-            Some(Value::Strings(texts)) => Ok(texts),
-            Some(_) => Err(self.wrong(key, "a list of strings")),
-        }
+    pub(super) fn texts(&self, key: &str) -> Result<&[String]> {
+        let texts = self.typed(key, "a list of strings", |value| match value {
+            Value::Strings(texts) => Some(&texts[..]),
+            _ => None,
+        });
+        Ok(texts?.unwrap_or_default())
     }
 
     /// A list of integers. Empty if the key is absent.
-    ///
-    /// # Errors
-    /// A value of another type.
-    pub fn ints(&self, key: &str) -> Result<&[i64]> {
-        match self.get(key) {
-            None => Ok(&[]),
-            Some(Value::Ints(ints)) => Ok(ints),
-            Some(_) => Err(self.wrong(key, "a list of integers")),
-        }
-    }
-
-    /// The path of the file.
-    pub fn path(&self) -> &Path {
-        &self.file
+    pub(super) fn ints(&self, key: &str) -> Result<&[i64]> {
+        let ints = self.typed(key, "a list of integers", |value| match value {
+            Value::Ints(ints) => Some(&ints[..]),
+            _ => None,
+        });
+        Ok(ints?.unwrap_or_default())
     }
 }

@@ -24,5 +24,5 @@ mod tokenizer;
 pub use crate::quant::{BlockSize, Quant};
 pub use export::write;
 pub use header::{Entry, Header, read_header};
-pub use import::{Imported, config_of, describe, read, read_into, recognises, tokenizer_of};
+pub use import::{Imported, config_of, describe, read, recognises, tokenizer_of};
 pub use metadata::{Metadata, Value};

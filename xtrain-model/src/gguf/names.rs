@@ -1,4 +1,5 @@
 //! Tensor names in GGUF, and the row order of Llama's queries and keys.
+use super::config::Arch;
 
 /// Names inside a block: Hugging Face, GGUF.
 const INNER: [(&str, &str); 11] = [
@@ -15,7 +16,6 @@ const INNER: [(&str, &str); 11] = [
     ("mlp.down_proj", "ffn_down"),
 ];
 
-/// The GGUF name of a parameter.
 pub(super) fn gguf_name(name: &str) -> String {
     let outer = [
         ("model.embed_tokens.weight", "token_embd.weight"),
@@ -34,24 +34,10 @@ pub(super) fn gguf_name(name: &str) -> String {
     split().expect("every parameter has a GGUF name: every_parameter_has_a_name tests it")
 }
 
-/// The row order of a parameter in a `llama` file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RowOrder {
-    /// The order of Hugging Face.
-    Unchanged,
-    /// The rows of RoPE pairs are adjacent: projections of queries and keys.
-    Interleaved,
-}
-
-impl RowOrder {
-    /// The row order of the parameter `name`.
-    pub(super) fn of(name: &str) -> RowOrder {
-        if name.contains(".q_proj.") || name.contains(".k_proj.") {
-            RowOrder::Interleaved
-        } else {
-            RowOrder::Unchanged
-        }
-    }
+/// Whether a file stores the rows of RoPE pairs of the parameter `name` adjacent: those of queries and keys in a
+/// `llama` file. Other rows have the order of Hugging Face.
+pub(super) fn is_interleaved(arch: Arch, name: &str) -> bool {
+    arch == Arch::Llama && (name.contains(".q_proj.") || name.contains(".k_proj."))
 }
 
 /// Converts the half-split row order of Hugging Face (pairs are `i` and `i + hd / 2`) to the interleaved order (pairs

@@ -10,11 +10,18 @@ use xtrain_tensor::{Device, Dtype, RopeScaling};
 use super::config::{self, Arch};
 use super::import::match_tensors;
 use super::*;
+use crate::checkpoint::NamedTensor;
+use crate::config::Config;
 use crate::export_source::ExportSource;
+use crate::model::Model;
 use crate::store;
 use crate::store_error::StoreError;
 use crate::test_rng::rng;
 use crate::tokenizer::Tokenizer;
+
+fn read(path: &Path) -> Result<Imported, StoreError> {
+    super::read(path, &NamedTensor::begin)
+}
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(name)
@@ -198,7 +205,8 @@ fn the_scaling_rule_of_divisors_is_recovered() {
 #[test]
 fn a_model_that_gguf_cannot_represent_is_not_written() {
     let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &Device::cpu()).unwrap();
-    let windowed = opened.model.clone().with_windows(vec![Some(4), None]).unwrap();
+    let windows = Config { windows: vec![Some(4), None], ..opened.model.config().clone() };
+    let windowed = Model::new(windows, opened.model.params.clone()).unwrap();
     let subject = |model| ExportSource { model, tokenizer: None, eos: &[] };
     let error = write(&mut Vec::new(), &subject(&windowed), "test", Quant::F32).unwrap_err();
     assert!(error.to_string().contains("sliding_window"), "{error}");

@@ -10,9 +10,7 @@ use crate::error::Error;
 use crate::store_error::StoreError;
 use crate::tokenizer::{MAX_VOCABULARY, Tokenizer, TokenizerError};
 
-/// A pre-tokenizer of GGUF.
 struct PreTokenizer {
-    /// The name in GGUF.
     name: &'static str,
     /// The split pattern. `None`: the pattern of GPT-2.
     pattern: Option<&'static str>,
@@ -52,10 +50,6 @@ const CONTROL: i64 = 3;
 const USER: i64 = 4;
 const UNUSED: i64 = 5;
 
-/// The end-of-text ids.
-///
-/// # Errors
-/// A value that is not a token id.
 pub(super) fn eos_ids(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
     let mut ids: Vec<u32> = Vec::new();
     for key in EOS_KEYS {
@@ -69,21 +63,16 @@ pub(super) fn eos_ids(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
     Ok(ids)
 }
 
-/// The tokenizer in the metadata. `None`: the file contains none.
-///
-/// # Errors
-/// An unsupported kind, by name; lists that contradict each other; errors of the `tokenizers` crate.
+/// The tokenizer in the metadata. `None`: the file contains none. Rejects unsupported kinds, by name, and lists that
+/// contradict each other.
 pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
     let Some(model) = meta.text(MODEL)? else { return Ok(None) };
     if model != "gpt2" {
         return Err(meta.bad(MODEL, "gpt2 (a byte-level BPE)", format!("{model:?}")).into());
     }
-    let pre = match meta.text(PRE)? {
-        None | Some("default") => &PRE_TOKENIZERS[0],
-        Some(name) => match PRE_TOKENIZERS.iter().find(|pre| pre.name == name) {
-            Some(pre) => pre,
-            None => return Err(meta.bad(PRE, "gpt-2, qwen2 or llama-bpe", format!("{name:?}")).into()),
-        },
+    let name = meta.text(PRE)?.filter(|name| *name != "default").unwrap_or(PRE_TOKENIZERS[0].name);
+    let Some(pre) = PRE_TOKENIZERS.iter().find(|pre| pre.name == name) else {
+        return Err(meta.bad(PRE, "gpt-2, qwen2 or llama-bpe", format!("{name:?}")).into());
     };
     let (tokens, types) = (meta.texts(TOKENS)?, meta.ints(TYPES)?);
     if tokens.len() > MAX_VOCABULARY as usize {
@@ -116,18 +105,13 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
         merges.push(json!([pair.0, pair.1]));
     }
     let name = |key: &str| -> Result<Option<&String>, CheckpointError> {
-        match meta.size(key)? {
-            None => Ok(None),
-            Some(id) => match tokens.get(id) {
-                Some(token) => Ok(Some(token)),
-                None => Err(meta.bad(key, &format!("an id below {}", tokens.len()), id)),
-            },
-        }
+        let Some(id) = meta.size(key)? else { return Ok(None) };
+        let none = || meta.bad(key, &format!("an id below {}", tokens.len()), id);
+        tokens.get(id).map(Some).ok_or_else(none)
     };
-    let (bos, add_bos) = (name(BOS)?, meta.get(ADD_BOS) == Some(&Value::Bool(true)));
-    let start = bos.filter(|_| add_bos).map(|token| (token, meta.size(BOS)));
-    let post = match start {
-        Some((token, Ok(Some(id)))) => begins_with(token, id),
+    let add_bos = meta.get(ADD_BOS) == Some(&Value::Bool(true));
+    let post = match (name(BOS)?, meta.size(BOS)?) {
+        (Some(token), Some(id)) if add_bos => begins_with(token, id),
         _ => Json::Null,
     };
     let json = json!({
@@ -164,13 +148,10 @@ pub(super) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
         }
     }
     let text = |json: &Json| format!("{json:#}\n").into_bytes();
-    Ok(Some(Tokenizer::from_parts(text(&json), Some(text(&config)), meta.path())?))
+    Ok(Some(Tokenizer::from_parts(text(&json), Some(text(&config)), &meta.file)?))
 }
 
 /// The chat templates of a file by name: `tokenizer.chat_template` and `tokenizer.chat_template.NAME`.
-///
-/// # Errors
-/// A template that is not a string.
 fn templates(meta: &Metadata) -> Result<Vec<(String, String)>, CheckpointError> {
     let mut templates = Vec::new();
     for (key, _) in &meta.values {
@@ -209,10 +190,7 @@ fn begins_with(token: &str, id: usize) -> Json {
     })
 }
 
-/// The metadata of the end-of-text ids.
-///
-/// # Errors
-/// More ids than GGUF has keys.
+/// The metadata of the end-of-text ids. Fails for more ids than GGUF has keys.
 pub(super) fn write_eos_ids(eos: &[u32]) -> Result<Vec<(String, Value)>, Error> {
     if eos.len() > EOS_KEYS.len() {
         let (field, want) = ("eos_token_id", "at most three ids in a GGUF file");
@@ -222,10 +200,8 @@ pub(super) fn write_eos_ids(eos: &[u32]) -> Result<Vec<(String, Value)>, Error> 
     Ok(pairs.map(|(key, &id)| (key.to_string(), Value::Int(id.into()))).collect())
 }
 
-/// The metadata of a tokenizer for a model of `vocab` ids.
-///
-/// # Errors
-/// A tokenizer that GGUF cannot represent, or one with more ids than the model.
+/// The metadata of a tokenizer for a model of `vocab` ids. Fails for a tokenizer that GGUF cannot represent, or one
+/// with more ids than the model.
 pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, Value)>, StoreError> {
     let files = tokenizer.files();
     let [(name, text), (config_name, config)] = [files[0], files[1]];
@@ -263,9 +239,8 @@ pub(super) fn write(tokenizer: &Tokenizer, vocab: usize) -> Result<Vec<(String, 
     let Some(pre) = find_pre_tokenizer(&json["pre_tokenizer"], merges.is_empty()) else {
         return refuse("the pre-tokenizer of GPT-2, Qwen2 or Llama 3", json["pre_tokenizer"].to_string());
     };
-    let pad =
-        tokens.iter().enumerate().map(|(id, token)| token.clone().unwrap_or_else(|| format!("[PAD{id}]")));
-    let padded: Vec<String> = pad.collect();
+    let padded = tokens.into_iter().enumerate();
+    let padded: Vec<_> = padded.map(|(id, token)| token.unwrap_or_else(|| format!("[PAD{id}]"))).collect();
     let id_of = |field: &str| {
         let token = &config[field];
         let token = token.as_str().or(token["content"].as_str())?;
@@ -308,18 +283,15 @@ fn find_pre_tokenizer(json: &Json, no_merges: bool) -> Option<&'static PreTokeni
     if no_merges && json["type"] == "ByteLevel" {
         return Some(&PRE_TOKENIZERS[0]);
     }
+    let is_byte_level = |step: &Json, use_regex: bool| {
+        step["type"] == "ByteLevel" && step["use_regex"] == use_regex && step["add_prefix_space"] == false
+    };
     PRE_TOKENIZERS.iter().find(|pre| {
-        if pre.pattern.is_none() {
-            return json["type"] == "ByteLevel"
-                && json["use_regex"] == true
-                && json["add_prefix_space"] == false;
-        }
         let (want, steps) = (&pre_tokenizer(pre)["pretokenizers"], &json["pretokenizers"]);
-        want[0] == steps[0]
-            && steps[1]["type"] == "ByteLevel"
-            && steps[1]["use_regex"] == false
-            && steps[1]["add_prefix_space"] == false
-            && steps[2].is_null()
+        match pre.pattern {
+            None => is_byte_level(json, true),
+            Some(_) => want[0] == steps[0] && is_byte_level(&steps[1], false) && steps[2].is_null(),
+        }
     })
 }
 

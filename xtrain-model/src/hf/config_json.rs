@@ -8,7 +8,6 @@ use super::fields::{flag, only, refuse, size};
 use super::rope;
 use super::windows::{self, WindowRule};
 
-/// The supported model families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     Qwen3,

@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// Rejects a field.
 pub(super) fn refuse<T>(field: &'static str, want: &'static str, got: impl Display) -> Result<T> {
     Err(Error::Config { field, want, got: got.to_string() })
 }

@@ -10,9 +10,6 @@ use crate::error::{Error, Result};
 const THETA: f64 = 10_000.0;
 
 /// Reads the base and the scaling of the frequencies.
-///
-/// # Errors
-/// An unsupported type, by name; a missing number.
 pub(super) fn read(json: &Value, max_positions: usize) -> Result<(f64, RopeScaling)> {
     for field in ["rope_parameters", "rope_scaling"] {
         if !json[field].is_object() {
@@ -91,10 +88,8 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
     }
 }
 
-/// The value of `rope_parameters`, including the base.
-///
-/// # Errors
-/// A table of divisors, which `config.json` cannot represent.
+/// The value of `rope_parameters`, including the base. Fails for a table of divisors, which `config.json` cannot
+/// represent.
 pub(super) fn write(cfg: &Config) -> Result<Value> {
     let mut rope = match &cfg.rope_scaling {
         RopeScaling::Default => json!({"rope_type": "default"}),

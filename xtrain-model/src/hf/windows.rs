@@ -1,7 +1,7 @@
 //! Sliding windows in a `config.json`.
 use serde_json::{Value, json};
 
-use super::fields::refuse;
+use super::fields::{flag, refuse, size};
 use crate::config::Config;
 use crate::error::Result;
 
@@ -26,15 +26,8 @@ pub(super) enum WindowRule {
 }
 
 /// Reads the windows of the layers. Empty: no layer has a window.
-///
-/// # Errors
-/// Unknown layer types; a wrong number of layer types; a sliding layer without a window.
 pub(super) fn read(json: &Value, rule: WindowRule, n_layers: usize) -> Result<Vec<Option<usize>>> {
-    let switched = match &json["use_sliding_window"] {
-        Value::Null => false,
-        Value::Bool(on) => *on,
-        other => return refuse("use_sliding_window", "true or false", other),
-    };
+    let switched = flag(json, "use_sliding_window")?;
     let on = match rule {
         WindowRule::Never if switched => return refuse("use_sliding_window", "false in this family", "true"),
         WindowRule::Never => false,
@@ -50,13 +43,9 @@ pub(super) fn read(json: &Value, rule: WindowRule, n_layers: usize) -> Result<Ve
             None => return refuse("sliding_window", "a positive integer or null", value),
         },
     };
-    let first = match (&json["max_window_layers"], rule) {
-        (_, WindowRule::Never | WindowRule::Always) => 0,
-        (Value::Null, _) => DEFAULT_FIRST_LAYER,
-        (value, _) => match value.as_u64() {
-            Some(layer) => usize::try_from(layer).unwrap_or(usize::MAX),
-            None => return refuse("max_window_layers", "a non-negative integer", value),
-        },
+    let first = match rule {
+        WindowRule::Never | WindowRule::Always => 0,
+        WindowRule::Switched => size(json, "max_window_layers", Some(DEFAULT_FIRST_LAYER))?,
     };
     let windows: Vec<Option<usize>> = match &json["layer_types"] {
         Value::Null => (0..n_layers).map(|layer| window.filter(|_| layer >= first)).collect(),
@@ -74,19 +63,13 @@ pub(super) fn read(json: &Value, rule: WindowRule, n_layers: usize) -> Result<Ve
     };
     if rule == WindowRule::Always && window.is_some() && windows.contains(&None) {
         // transformers' Mistral ignores `layer_types` and gives every layer the window
-        return refuse(
-            "layer_types",
-            "sliding_attention for each layer in this family",
-            &json["layer_types"],
-        );
+        let want = "sliding_attention for each layer in this family";
+        return refuse("layer_types", want, &json["layer_types"]);
     }
     Ok(if windows.iter().all(Option::is_none) { Vec::new() } else { windows })
 }
 
-/// Writes the fields that [`read`] reads.
-///
-/// # Errors
-/// Windows that the family does not support.
+/// Writes the fields that [`read`] reads. Fails for windows that the family does not support.
 pub(super) fn write(json: &mut Value, rule: WindowRule, cfg: &Config) -> Result<()> {
     let window = cfg.windows.iter().copied().flatten().next();
     let windows: Vec<Option<usize>> = (0..cfg.n_layers).map(|layer| cfg.window(layer)).collect();

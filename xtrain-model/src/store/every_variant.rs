@@ -6,9 +6,11 @@ use xtrain_tensor::{Device, Dtype};
 
 use super::*;
 use crate::checkpoint::{CheckpointDir, RealFs};
+use crate::config::Config;
 use crate::export_source::ExportSource;
 use crate::gguf;
 use crate::gguf::Quant;
+use crate::model::Model;
 use crate::optim::OptimConfig;
 use crate::schedule::Schedule;
 use xtrain_tensor::testing::named_cases::{check, variants};
@@ -52,7 +54,7 @@ fn with_file(name: &str, text: &str) -> StoreError {
 fn window_in_a_gguf_file() -> StoreError {
     let model = opened().model;
     let windows = vec![Some(4); model.config().n_layers];
-    let model = model.with_windows(windows).unwrap();
+    let model = Model::new(Config { windows, ..model.config().clone() }, model.params).unwrap();
     let subject = ExportSource { model: &model, tokenizer: None, eos: &[] };
     gguf::write(&mut Vec::new(), &subject, "out.gguf", Quant::F32).unwrap_err()
 }
@@ -60,7 +62,7 @@ fn window_in_a_gguf_file() -> StoreError {
 fn run_without_a_trainer() -> StoreError {
     let (scratch, model) = (Scratch::new("no-trainer"), opened().model);
     let dir = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
-    let _ = save_model(&dir, &ExportSource { model: &model, tokenizer: None, eos: &[] }).unwrap();
+    let _ = save_model(&dir, &ExportSource { model: &model, tokenizer: None, eos: &[] }, 0).unwrap();
     resume(&scratch.0, Dtype::F32, &Device::cpu(), OptimConfig::default(), Schedule::constant(1e-3))
         .unwrap_err()
 }

@@ -80,5 +80,5 @@ pub(super) fn build(cfg: Config, tensors: Vec<ParamLoader>, compute: Dtype) -> R
 pub(super) fn check_shapes(file: &Path, config: &Value, got: &[TensorInfo]) -> Result<(), CheckpointError> {
     let invalid = |error: Error| CheckpointError::json(file.with_file_name("config.json"), "", error);
     let cfg: Config = hf::from_json(config).map_err(invalid)?;
-    require_shapes(file, &Params::shapes(&cfg).map_err(invalid)?, got)
+    require_shapes(file, &Params::shapes(&cfg).map_err(invalid)?, TensorInfo::shapes(got))
 }

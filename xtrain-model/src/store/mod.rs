@@ -14,3 +14,4 @@ pub use files::NUMERICS;
 pub use open::{LoadedModel, open, open_for_inference};
 pub use resume::{Resumed, resume};
 pub use save::{RunState, save, save_model};
+pub(crate) use save::{host_tensors, views};

@@ -5,7 +5,7 @@ use xtrain_tensor::{Device, Dtype};
 
 use super::files::{ParamLoader, build, check_shapes, eos_of, tokenizer_in_dir};
 use crate::checkpoint::{
-    LoadOptions, LoadedCheckpoint, RealFs, Refused, TrainerPart, load_weights_into, newest_good_into,
+    LoadOptions, LoadedCheckpoint, RealFs, Refused, TrainerPart, load_weights, newest_good,
 };
 use crate::gguf::{self, Imported};
 use crate::hf;
@@ -49,18 +49,18 @@ pub fn open_for_inference(path: &Path, compute: Dtype, device: &Device) -> Resul
 fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, StoreError> {
     let begin = |name: &str, shape: &[usize]| ParamLoader::begin(params, name, shape);
     if path.is_file() {
-        let Imported { config, tensors, tokenizer, eos } = gguf::read_into(path, &begin)?;
+        let Imported { config, tensors, tokenizer, eos } = gguf::read(path, &begin)?;
         let model = build(config, tensors, params.compute)?;
         return Ok(LoadedModel { model, tokenizer, eos, refused: Vec::new() });
     }
     let options =
         LoadOptions { shapes: Some(&check_shapes), trainer: TrainerPart::Verify, ..LoadOptions::default() };
     let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
-        let newest = newest_good_into(&RealFs, path, &options, &begin)?;
+        let newest = newest_good(&RealFs, path, &options, &begin)?;
         let LoadedCheckpoint { config, tensors, path, .. } = newest.loaded;
         (config, tensors, path, newest.refused)
     } else {
-        let weights = load_weights_into(&RealFs, path, &options, &begin)?;
+        let weights = load_weights(&RealFs, path, &options, &begin)?;
         (weights.config, weights.tensors, path.to_path_buf(), Vec::new())
     };
     let tokenizer = tokenizer_in_dir(&dir)?;

@@ -7,9 +7,7 @@ use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::files::{NUMERICS, ParamLoader, STATES, build, check_shapes, eos_of};
 use super::save::RunState;
-use crate::checkpoint::{
-    Control, LoadOptions, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good_into,
-};
+use crate::checkpoint::{Control, LoadOptions, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good};
 use crate::error::Error;
 use crate::hf;
 use crate::optim::{AdamW, OptimConfig};
@@ -49,7 +47,7 @@ pub fn resume(
     let options = LoadOptions { shapes: Some(&check_shapes), ..LoadOptions::default() };
     let params = ParamOptions { compute, device, master_weights: MasterWeights::Keep };
     let begin = |name: &str, shape: &[usize]| ParamLoader::begin(&params, name, shape);
-    let newest = newest_good_into(&RealFs, run, &options, &begin)?;
+    let newest = newest_good(&RealFs, run, &options, &begin)?;
     let LoadedCheckpoint { config, tensors, path, trainer, numerics, .. } = newest.loaded;
     let not_resumable = |what: String| StoreError::NotATrainer { path: path.clone(), what };
     if numerics != NUMERICS {

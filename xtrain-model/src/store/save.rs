@@ -8,7 +8,7 @@ use crate::checkpoint::{
 use crate::error::Error;
 use crate::export_source::ExportSource;
 use crate::hf;
-use crate::model::Model;
+use crate::param::Param;
 use crate::store_error::StoreError;
 use crate::tokenizer::Tokenizer;
 use crate::trainer::Trainer;
@@ -33,12 +33,10 @@ pub fn save(
     run_state: RunState,
 ) -> Result<SavedCheckpoint, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
-    let eos = tokenizer.eos_ids();
-    let named = host_tensors(model)?;
     let mut states: Vec<(String, Tensor)> = Vec::new();
     for (state, tensors) in STATES.iter().zip([&optimizer.m, &optimizer.v]) {
-        for ((name, _), t) in named.iter().zip(tensors) {
-            states.push((format!("{state}.{name}"), t.to_host().map_err(Error::from)?));
+        for (param, t) in model.params.iter().zip(tensors) {
+            states.push((format!("{state}.{}", param.name()), t.to_host().map_err(Error::from)?));
         }
     }
     let (step, seed) = (trainer.step_number(), run_state.seed);
@@ -54,54 +52,54 @@ pub fn save(
         best_loss: run_state.best.map(|(loss, _)| loss),
         best_step: run_state.best.map_or(0, |(_, step)| step),
     };
-    let generation = generation_config(eos);
-    let mut files: Vec<(&str, &[u8])> = tokenizer.files();
-    files.push((GENERATION, generation.as_bytes()));
-    Ok(dir.save(&CheckpointContents {
-        config: &hf::to_json(model.config(), eos)?,
-        numerics: NUMERICS,
-        dtype: &model.compute().to_string(),
-        step,
-        model: &named.iter().map(|(n, t)| view(n, t)).collect::<Result<Vec<_>, _>>()?,
-        files: &files,
-        trainer: Some(TrainerView {
-            control: &control,
-            optimizer: &states.iter().map(|(n, t)| view(n, t)).collect::<Result<Vec<_>, _>>()?,
-        }),
-    })?)
+    let source = ExportSource { model, tokenizer: Some(tokenizer), eos: tokenizer.eos_ids() };
+    save_source(dir, &source, step, Some(TrainerView { control: &control, optimizer: &views(&states)? }))
 }
 
-/// Saves a model without a trainer, durably and with checksums, as step 0 of a directory of checkpoints.
+/// Saves a model without a trainer, durably and with checksums, as `step` of a directory of checkpoints.
 ///
 /// # Errors
 /// As [`CheckpointDir::save`]; a model that no supported family can represent.
-pub fn save_model(dir: &CheckpointDir, source: &ExportSource<'_>) -> Result<SavedCheckpoint, StoreError> {
+pub fn save_model(
+    dir: &CheckpointDir,
+    source: &ExportSource<'_>,
+    step: u64,
+) -> Result<SavedCheckpoint, StoreError> {
+    save_source(dir, source, step, None)
+}
+
+fn save_source(
+    dir: &CheckpointDir,
+    source: &ExportSource<'_>,
+    step: u64,
+    trainer: Option<TrainerView<'_>>,
+) -> Result<SavedCheckpoint, StoreError> {
     let ExportSource { model, tokenizer, eos } = *source;
-    let named = host_tensors(model)?;
-    let generation = generation_config(eos);
+    let generation = format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }));
     let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
     files.push((GENERATION, generation.as_bytes()));
     Ok(dir.save(&CheckpointContents {
         config: &hf::to_json(model.config(), eos)?,
         numerics: NUMERICS,
         dtype: &model.compute().to_string(),
-        step: 0,
-        model: &named.iter().map(|(n, t)| view(n, t)).collect::<Result<Vec<_>, _>>()?,
+        step,
+        model: &views(&host_tensors(model.params.iter())?)?,
         files: &files,
-        trainer: None,
+        trainer,
     })?)
 }
 
-/// The text of `generation_config.json`.
-fn generation_config(eos: &[u32]) -> String {
-    format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }))
+/// The names and master weights of `params`, copied to the host if necessary.
+pub(crate) fn host_tensors<'a>(
+    params: impl Iterator<Item = &'a Param>,
+) -> Result<Vec<(&'a str, Tensor)>, Error> {
+    params.map(|p| Ok((p.name(), p.value()?.to_host()?))).collect()
 }
 
-/// The master weights of all parameters, copied to the host if necessary.
-fn host_tensors(model: &Model) -> Result<Vec<(&str, Tensor)>, Error> {
-    model.params.iter().map(|p| Ok((p.name(), p.value()?.to_host()?))).collect()
-}
-
-fn view<'a>(name: &'a str, t: &'a Tensor) -> Result<TensorView<'a>, Error> {
-    Ok(TensorView { name, shape: t.shape(), data: t.data()? })
+/// Views of named tensors on the host.
+pub(crate) fn views<N: AsRef<str>>(named: &[(N, Tensor)]) -> Result<Vec<TensorView<'_>>, Error> {
+    named
+        .iter()
+        .map(|(n, t)| Ok(TensorView { name: n.as_ref(), shape: t.shape(), data: t.data()? }))
+        .collect()
 }

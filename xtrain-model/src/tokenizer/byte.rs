@@ -34,13 +34,9 @@ pub(super) fn encode_with_offsets(text: &str) -> Vec<(u32, Range<usize>)> {
 }
 
 pub(super) fn vocabulary() -> Vocabulary {
-    let mut vocabulary = Vocabulary::default();
-    for byte in 0..=255u8 {
-        vocabulary.tokens.push(Some(Box::from([byte])));
-    }
-    vocabulary.tokens.push(Some(END_OF_TEXT.as_bytes().into()));
-    vocabulary.special.push(END_OF_TEXT_ID);
-    vocabulary
+    let bytes = (0..=255u8).map(|byte| Some(Box::from([byte])));
+    let tokens = bytes.chain([Some(END_OF_TEXT.as_bytes().into())]).collect();
+    Vocabulary { tokens, special: vec![END_OF_TEXT_ID] }
 }
 
 /// The tokenizer as a `tokenizer.json` for HF `tokenizers` and `transformers`: a byte-level BPE without merges whose

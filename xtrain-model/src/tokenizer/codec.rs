@@ -43,16 +43,16 @@ pub(super) enum Kind {
 impl Tokenizer {
     /// The built-in tokenizer: each byte is a token, 256 is `<|endoftext|>`.
     pub fn byte() -> Tokenizer {
-        Tokenizer {
-            kind: Kind::Byte,
-            vocabulary: byte::vocabulary(),
-            eos: vec![byte::END_OF_TEXT_ID],
-            model_eos: Vec::new(),
-            settings: Settings::default(),
-            json: byte::to_json().into_bytes(),
-            config: default_config().into_bytes(),
-            template: None,
-        }
+        Tokenizer::new(Kind::Byte, byte::vocabulary(), byte::to_json().into_bytes())
+    }
+
+    /// A tokenizer with default settings. Its end-of-text token is [`END_OF_TEXT`], if it has that token.
+    fn new(kind: Kind, vocabulary: Vocabulary, json: Vec<u8>) -> Tokenizer {
+        let (settings, config) = (Settings::default(), default_config().into_bytes());
+        let (eos, model_eos) = (Vec::new(), Vec::new());
+        let mut new = Tokenizer { kind, vocabulary, eos, model_eos, settings, json, config, template: None };
+        new.eos.extend(new.special_id(END_OF_TEXT));
+        new
     }
 
     /// Loads the tokenizer from the directory `path` (`tokenizer.json`), or from the file `path`. An optional
@@ -108,18 +108,7 @@ impl Tokenizer {
         }
         pipeline::check(&json, file)?;
         let (inner, vocabulary) = hf::load(&json, file)?;
-        let mut tokenizer = Tokenizer {
-            kind: Kind::Hf(Box::new(inner)),
-            vocabulary,
-            eos: Vec::new(),
-            model_eos: Vec::new(),
-            settings: Settings::default(),
-            json,
-            config: default_config().into_bytes(),
-            template: None,
-        };
-        tokenizer.eos.extend(tokenizer.special_id(END_OF_TEXT));
-        Ok(tokenizer)
+        Ok(Tokenizer::new(Kind::Hf(Box::new(inner)), vocabulary, json))
     }
 
     /// Trains a byte-level BPE on `texts`. Ids: `<|endoftext|>` and the other `specials` from 0, then the 256 bytes,
@@ -135,14 +124,12 @@ impl Tokenizer {
         specials: &[&str],
     ) -> Result<Tokenizer, TokenizerError> {
         let mut all = vec![END_OF_TEXT.to_string()];
-        for &special in specials {
-            if special.is_empty() || (special != END_OF_TEXT && all.iter().any(|s| s == special)) {
+        for special in specials.iter().filter(|special| **special != END_OF_TEXT) {
+            if special.is_empty() || all.iter().any(|s| s == special) {
                 let (want, got) = ("unique, non-empty special tokens".into(), format!("{special:?}"));
                 return Err(TokenizerError::Argument { op: "train_bpe", want, got });
             }
-            if special != END_OF_TEXT {
-                all.push(special.to_string());
-            }
+            all.push(special.to_string());
         }
         let (min, max) = (256 + all.len(), MAX_VOCABULARY as usize);
         if !(min..=max).contains(&vocab_size) {
@@ -247,11 +234,8 @@ impl Tokenizer {
     pub fn save(&self, dir: &Path) -> Result<(), TokenizerError> {
         for (name, bytes) in self.files() {
             let file = dir.join(name);
-            std::fs::write(&file, bytes).map_err(|source| TokenizerError::Io {
-                file,
-                op: "write",
-                source,
-            })?;
+            let written = std::fs::write(&file, bytes);
+            written.map_err(|source| TokenizerError::Io { file, op: "write", source })?;
         }
         Ok(())
     }

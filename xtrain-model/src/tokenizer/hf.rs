@@ -2,15 +2,12 @@
 use std::ops::Range;
 use std::path::Path;
 
+use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, SplitDelimiterBehavior,
-    TokenizerBuilder,
-};
+use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, SplitDelimiterBehavior};
 
 use super::alphabet::bytes_of;
 use super::error::TokenizerError;
@@ -26,9 +23,7 @@ pub(super) type Inner = tokenizers::Tokenizer;
 const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Reads a `tokenizer.json`. Disables truncation and padding, which would remove or add tokens of a training text.
-///
-/// # Errors
-/// Content that the crate rejects or panics on; a decoder other than `ByteLevel`; an id at or above 2^19.
+/// Rejects a decoder other than `ByteLevel` and ids at or above 2^19.
 pub(super) fn load(json: &[u8], file: &Path) -> Result<(Inner, Vocabulary), TokenizerError> {
     let want = "a tokenizer.json of HF tokenizers";
     let mut inner = guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, got))?;
@@ -36,10 +31,10 @@ pub(super) fn load(json: &[u8], file: &Path) -> Result<(Inner, Vocabulary), Toke
     inner.with_padding(None);
     // the post-processor would add special tokens and trim spaces from the offsets of tokens
     inner.with_post_processor(None::<PostProcessorWrapper>);
-    match inner.get_decoder() {
-        Some(DecoderWrapper::ByteLevel(_)) => {}
-        Some(_) => return Err(bad(file, "a decoder of type ByteLevel", "another type")),
-        None => return Err(bad(file, "a decoder of type ByteLevel", "none")),
+    let decoder = inner.get_decoder();
+    if !matches!(decoder, Some(DecoderWrapper::ByteLevel(_))) {
+        let got = if decoder.is_some() { "another type" } else { "none" };
+        return Err(bad(file, "a decoder of type ByteLevel", got));
     }
     let vocabulary = vocabulary(&inner, file)?;
     Ok((inner, vocabulary))
@@ -49,8 +44,7 @@ fn vocabulary(inner: &Inner, file: &Path) -> Result<Vocabulary, TokenizerError> 
     let mut vocabulary = Vocabulary::default();
     for (token, id) in inner.get_vocab(true) {
         if id >= MAX_VOCABULARY {
-            let got = format!("id {id} for {token:?}");
-            return Err(bad(file, format!("ids below {MAX_VOCABULARY}"), got));
+            return Err(bad(file, format!("ids below {MAX_VOCABULARY}"), format!("id {id} for {token:?}")));
         }
         let at = id as usize;
         if vocabulary.tokens.len() <= at {
@@ -72,18 +66,12 @@ fn vocabulary(inner: &Inner, file: &Path) -> Result<Vocabulary, TokenizerError> 
 }
 
 /// The ids of `text`. Parses special tokens in the text, adds none.
-///
-/// # Errors
-/// The crate's error for a text that it cannot encode.
 pub(super) fn encode(inner: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
     guarded(|| inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()))
         .map_err(|got| TokenizerError::Encode { got })
 }
 
 /// As [`encode`], each id with its byte range in `text`.
-///
-/// # Errors
-/// As [`encode`].
 pub(super) fn encode_with_offsets(
     inner: &Inner,
     text: &str,
@@ -98,16 +86,13 @@ pub(super) fn encode_with_offsets(
 
 /// Trains a byte-level BPE and returns its `tokenizer.json`. Ids: the special tokens from 0, then the 256 bytes, then
 /// the merges.
-///
-/// # Errors
-/// The crate's error.
 pub(super) fn train_bpe(
     texts: impl Iterator<Item = String> + Send,
     vocab_size: usize,
     specials: &[String],
 ) -> Result<Vec<u8>, TokenizerError> {
     let train = || -> tokenizers::Result<String> {
-        let mut trainer = BpeTrainerBuilder::new()
+        let trainer = BpeTrainerBuilder::new()
             .show_progress(false)
             .vocab_size(vocab_size)
             .special_tokens(specials.iter().map(|s| AddedToken::from(s.clone(), true)).collect())
@@ -116,29 +101,14 @@ pub(super) fn train_bpe(
         let pattern = SplitPattern::Regex(PATTERN.to_string());
         let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?;
         let byte_level = ByteLevel::new(false, true, false);
-        let pre_tokenizer = Sequence::new(vec![
-            PreTokenizerWrapper::Split(split),
-            PreTokenizerWrapper::ByteLevel(byte_level),
-        ]);
-        let mut tokenizer = TokenizerBuilder::<
-            BPE,
-            NormalizerWrapper,
-            PreTokenizerWrapper,
-            PostProcessorWrapper,
-            DecoderWrapper,
-        >::new()
-        .with_model(BPE::default())
-        .with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(pre_tokenizer)))
-        .with_decoder(Some(DecoderWrapper::ByteLevel(byte_level)))
-        .build()?;
-        tokenizer.train(&mut trainer, texts)?;
-        tokenizer.to_string(true)
+        let pre_tokenizer = Sequence::new(vec![split.into(), byte_level.into()]);
+        let mut tokenizer = Inner::new(BPE::default());
+        tokenizer.with_pre_tokenizer(Some(pre_tokenizer)).with_decoder(Some(byte_level));
+        tokenizer.train(&mut TrainerWrapper::from(trainer), texts)?.to_string(true)
     };
-    guarded(train).map(String::into_bytes).map_err(|got| TokenizerError::Argument {
-        op: "train_bpe",
-        want: "a training text".into(),
-        got,
-    })
+    let want = "a training text".into();
+    let json = guarded(train).map_err(|got| TokenizerError::Argument { op: "train_bpe", want, got })?;
+    Ok(json.into_bytes())
 }
 
 /// Runs third-party code. Returns its error or panic as text.

@@ -9,10 +9,7 @@ use crate::json::{MAX_DEPTH, too_deep};
 /// Maximum size of a tokenizer file in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The content of `file`. `None`: the file does not exist.
-///
-/// # Errors
-/// A file that cannot be read or is larger than 64 MiB.
+/// The content of `file`, at most 64 MiB. `None`: the file does not exist.
 pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
     let io = |op, source| TokenizerError::Io { file: file.into(), op, source };
     let open = match File::open(file) {
@@ -27,10 +24,7 @@ pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
     Ok(Some(bytes))
 }
 
-/// Limits the nesting of brackets.
-///
-/// # Errors
-/// Brackets nested deeper than 64.
+/// Rejects brackets nested deeper than 64.
 pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
     match too_deep(bytes) {
         None => Ok(()),
@@ -41,7 +35,6 @@ pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerErro
     }
 }
 
-/// The error for an invalid file.
 pub(super) fn bad(file: &Path, want: impl Into<String>, got: impl Into<String>) -> TokenizerError {
     TokenizerError::Format { file: file.into(), want: want.into(), got: got.into() }
 }

@@ -15,22 +15,17 @@ const MAX_NESTING: usize = 64;
 const MAX_STEPS: usize = 8;
 
 /// A `tokenizer.json` without its vocabulary.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Pipeline {
-    #[serde(default)]
     normalizer: Value,
-    #[serde(default)]
     pre_tokenizer: Value,
-    #[serde(default)]
     post_processor: Value,
-    #[serde(default)]
     decoder: Value,
 }
 
-/// Rejects steps whose parser would overflow the stack or not terminate in reasonable time.
-///
-/// # Errors
-/// Content that is not a JSON object; patterns that are too long or nested too deep; steps nested too deep.
+/// Rejects steps whose parser would overflow the stack or not terminate in reasonable time: steps that are nested too
+/// deep, patterns that are too long or nested too deep.
 pub(super) fn check(json: &[u8], file: &Path) -> Result<(), TokenizerError> {
     let read = serde_json::from_slice::<Pipeline>(json);
     let pipeline = read.map_err(|e| bad(file, "a tokenizer.json of HF tokenizers", e.to_string()))?;

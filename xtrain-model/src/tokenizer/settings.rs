@@ -10,7 +10,6 @@ use super::json::bad;
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The name of the default template.
 const DEFAULT: &str = "default";
 
 /// Special tokens by name, and chat templates by name.
@@ -21,38 +20,24 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads a `tokenizer_config.json`.
-    ///
-    /// # Errors
-    /// Invalid JSON; a special token without text; a `chat_template` that is neither a string nor a list of
-    /// `{"name": ..., "template": ...}`.
     pub(super) fn read(bytes: &[u8], file: &Path) -> Result<Settings, TokenizerError> {
         let value: Value = serde_json::from_slice(bytes).map_err(|e| bad(file, "JSON", e.to_string()))?;
         if !value.is_object() {
             return Err(bad(file, "a JSON object", "another JSON value"));
         }
         let mut special_tokens = Vec::new();
-        for name in NAMES {
-            let text = match &value[name] {
-                Value::Null => continue,
-                Value::String(text) => text,
-                token => {
-                    let Value::String(text) = &token["content"] else {
-                        let want = format!("{name} as a string or {{\"content\": ...}}");
-                        return Err(bad(file, want, short(token)));
-                    };
-                    text
-                }
+        for name in NAMES.into_iter().filter(|name| !value[*name].is_null()) {
+            let token = &value[name];
+            let Some(text) = token.as_str().or(token["content"].as_str()) else {
+                let want = format!("{name} as a string or {{\"content\": ...}}");
+                return Err(bad(file, want, short(token)));
             };
-            special_tokens.push((name.to_string(), text.clone()));
+            special_tokens.push((name.to_string(), text.to_string()));
         }
         Ok(Settings { special_tokens, templates: templates(&value["chat_template"], file)? })
     }
 
     /// Replaces the default template with the content of a `chat_template.jinja`.
-    ///
-    /// # Errors
-    /// A text that is not UTF-8.
     pub(super) fn set_default_template(&mut self, bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
         let text = std::str::from_utf8(bytes);
         let text =
@@ -62,7 +47,6 @@ impl Settings {
         Ok(())
     }
 
-    /// The text of a special token.
     pub(super) fn special(&self, name: &str) -> Option<&str> {
         self.special_tokens.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
     }

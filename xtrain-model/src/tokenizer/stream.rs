@@ -23,9 +23,10 @@ impl StreamDecoder<'_> {
     /// The text that `id` completes. Empty while a character is incomplete.
     pub fn push(&mut self, id: u32) -> String {
         self.buffer.extend_from_slice(self.tokenizer.token_bytes(id));
-        let mut text = String::new();
-        let keep = take_text(&self.buffer, &mut text);
-        self.buffer.drain(..self.buffer.len() - keep);
+        let incomplete = self.buffer.utf8_chunks().last().map_or(0, |chunk| incomplete(chunk.invalid()));
+        let complete = self.buffer.len() - incomplete;
+        let text = String::from_utf8_lossy(&self.buffer[..complete]).into_owned();
+        self.buffer.drain(..complete);
         text
     }
 
@@ -35,27 +36,10 @@ impl StreamDecoder<'_> {
     }
 }
 
-/// Appends the final text of `bytes` to `text`. Returns the number of trailing bytes that start an incomplete
-/// character.
-fn take_text(bytes: &[u8], text: &mut String) -> usize {
-    let mut rest = bytes;
-    loop {
-        match std::str::from_utf8(rest) {
-            Ok(valid) => {
-                text.push_str(valid);
-                return 0;
-            }
-            Err(error) => {
-                let (valid, bad) = rest.split_at(error.valid_up_to());
-                text.push_str(&String::from_utf8_lossy(valid));
-                match error.error_len() {
-                    None => return bad.len(),
-                    Some(n) => {
-                        text.push(char::REPLACEMENT_CHARACTER);
-                        rest = &bad[n..];
-                    }
-                }
-            }
-        }
+/// The length of `bytes` if they are the start of a character, else 0. They are the invalid end of a text.
+fn incomplete(bytes: &[u8]) -> usize {
+    match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() => bytes.len(),
+        _ => 0,
     }
 }

@@ -1,14 +1,10 @@
 //! Rows of a table by index, and their gradient.
-use super::pack::PackedWeight;
-use super::packed::Packed;
-use super::{Cpu, Disjoint};
+use super::pack::{Packed, PackedWeight};
+use super::{Cpu, Disjoint, GRAIN, rows_per_part};
 use crate::dtype::{Dtype, from_bf16, round_bf16};
 use crate::error::{Error, Result};
 use crate::operands::Weight;
 use crate::tensor::Tensor;
-
-/// Elements per work item.
-const GRAIN: usize = 8192;
 
 /// Elements of a cache line.
 const LINE: usize = 16;
@@ -17,7 +13,7 @@ const LINE: usize = 16;
 pub(super) fn embedding(cpu: &Cpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     let (table, c) = (w.data::<f32>()?, w.width());
     let mut y = cpu.recycler.acquire::<f32>(id.len() * c);
-    let rows = (GRAIN / c.max(1)).max(1);
+    let rows = rows_per_part(c);
     cpu.pool.parts(&mut y, rows * c, |part, y| {
         for (&i, y) in id[part * rows..].iter().zip(y.chunks_exact_mut(c.max(1))) {
             let row = &table[i as usize * c..][..c];

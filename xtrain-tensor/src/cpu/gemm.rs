@@ -8,7 +8,7 @@ mod tile;
 
 pub(crate) use forward::{Matrix, product, product_residual};
 pub(crate) use gradient::weight_gradient;
-pub(crate) use panels::{Panels, View, first_panel};
+pub(crate) use panels::{Panels, first_panel};
 pub(crate) use split::{split, tiles};
 pub(crate) use tile::Beta;
 

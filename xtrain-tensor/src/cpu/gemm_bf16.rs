@@ -1,7 +1,7 @@
 //! bf16 matrix products on the CPU in the order of docs/numerics.md, section 2: blocks of 32 along the depth,
 //! zero-padded. Each block is an fma chain over its even and one over its odd elements, both from +0;
 //! `y = y + (even + odd)`. Operands with exponent field 0 and results that are tiny after rounding are zeros of their
-//! sign. This is exactly AMX's `tdpbf16ps`; [`model`] is its scalar implementation.
+//! sign. This is exactly AMX's `tdpbf16ps`; its scalar implementation is [`Bf16`](crate::reference::Bf16).
 //!
 //! Without AMX, plain SIMD gives the same bits if no result can be tiny. *The lattice argument:* if the smallest
 //! exponents of the non-zero operands are ea and eb, every product is a multiple of L = 2^(ea + eb - 14). So is every
@@ -14,7 +14,6 @@ pub(crate) mod amx;
 mod forward;
 mod gradient;
 mod left;
-mod model;
 mod operand;
 mod tile;
 mod tiles;
@@ -23,7 +22,7 @@ pub(crate) use forward::product;
 pub(crate) use gradient::weight_gradient;
 pub(crate) use left::PackedA;
 pub(crate) use operand::{MinExponent, NO_EXPONENT, on_lattice};
-pub(crate) use tiles::{TilePanels, View};
+pub(crate) use tiles::TilePanels;
 
 #[cfg(test)]
 mod tests;

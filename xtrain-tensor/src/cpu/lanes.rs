@@ -2,6 +2,28 @@
 //!
 //! A kernel is written once over [`Lanes`] and run through [`dispatch`], which compiles it for each instruction set.
 //! Every operation is one IEEE operation per lane, so all instruction sets give the same bits.
+
+/// Implements functions of [`Reg`] as expressions over the intrinsics of an instruction set. Those in `unsafe` access
+/// memory.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! instructions {
+    (
+        unsafe { $($access:ident($($access_arg:ident: $at:ty),+) $(-> $access_out:ty)? = $access_value:expr;)* }
+        $($name:ident($($arg:ident: $t:ty),+) $(-> $out:ty)? = $value:expr;)*
+    ) => {
+        $(#[inline(always)]
+        fn $name(_: Self, $($arg: $t),+) $(-> $out)? {
+            // SAFETY: the token proves that the machine has the instructions.
+            unsafe { $value }
+        })*
+        $(#[inline(always)]
+        unsafe fn $access(_: Self, $($access_arg: $at),+) $(-> $access_out)? {
+            // SAFETY: the token proves that the machine has the instructions; the elements are accessible by contract.
+            unsafe { $access_value }
+        })*
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -18,7 +40,7 @@ pub(crate) use vector::{Kernel, Lanes};
 
 /// Runs `kernel` with the instruction set `simd`, or with the widest narrower one of this machine.
 #[inline]
-pub(crate) fn dispatch<K: Kernel>(simd: Simd, kernel: K) -> K::Out {
+pub(crate) fn dispatch<Out, K: Kernel<Out>>(simd: Simd, kernel: K) -> Out {
     #[cfg(target_arch = "x86_64")]
     {
         if simd >= Simd::Avx512

@@ -4,9 +4,9 @@ use std::ops::Range;
 use half::bf16;
 
 use super::gemm::{self, Beta, Matrix};
-use super::gemm_bf16::{self, PackedA};
-use super::pack::{PackedWeight, backward_of, values_of};
-use super::packed::{self, Packed};
+use super::gemm_bf16;
+use super::pack::{Packed, PackedWeight, backward_of, values_of};
+use super::value::with_values;
 use super::{Cpu, pointwise};
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -24,7 +24,8 @@ pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) ->
     if n == 1 && faults::on(Fault::SingleRowSumReversed) {
         reversed_outputs(cpu, x, w, range, &mut y)?;
     } else {
-        product(cpu, x, w.forward::<PackedWeight>()?.matrix.columns(range), &mut y, Beta::Zero)?;
+        let part = [0..w.in_features(), range];
+        w.forward::<PackedWeight>()?.matrix.product(cpu, x, part, &mut y, Beta::Zero)?;
     }
     Tensor::new(x.device(), &shape, y)
 }
@@ -32,28 +33,13 @@ pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) ->
 /// [`outputs`] with the values of `x` and of each row of `w` in reverse order: the planted fault
 /// [`Fault::SingleRowSumReversed`].
 fn reversed_outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>, y: &mut [f32]) -> Result<()> {
-    let x_reversed = match x.dtype() {
-        Dtype::BF16 => {
-            Tensor::new(x.device(), x.shape(), x.data::<bf16>()?.iter().rev().copied().collect::<Vec<_>>())
-        }
-        _ => Tensor::new(x.device(), x.shape(), x.data::<f32>()?.iter().rev().copied().collect::<Vec<_>>()),
-    }?;
-    let (values, shape) = (values_of(w)?, [w.out_features(), w.in_features()]);
+    let x_reversed = with_values!(values = x => {
+        Tensor::new(x.device(), x.shape(), values.iter().rev().copied().collect::<Vec<_>>())?
+    });
+    let (values, shape) = (values_of(w)?, w.shape());
     let values: Vec<f32> = values.chunks_exact(shape[1]).flat_map(|row| row.iter().rev().copied()).collect();
     let w_reversed = Packed::of_weight(cpu, w.dtype(), &values, shape);
-    product(cpu, &x_reversed, w_reversed.columns(range), y, Beta::Zero)
-}
-
-/// `y = beta y + x b`, `x [N, depth]` in the dtype of the packed `b [depth, columns]`.
-fn product(cpu: &Cpu, x: &Tensor, b: packed::View<'_>, y: &mut [f32], beta: Beta) -> Result<()> {
-    let shape = [x.shape()[0], x.width()];
-    match b {
-        packed::View::F32(b) => gemm::product(cpu, Matrix::new(x.data()?, shape[0], shape[1]), b, y, beta),
-        packed::View::Bf16(b) => {
-            gemm_bf16::product(cpu, &PackedA::new(cpu, x.data::<bf16>()?, shape), b, y, beta);
-        }
-    }
-    Ok(())
+    w_reversed.product(cpu, &x_reversed, [0..shape[1], range], y, Beta::Zero)
 }
 
 /// `x wᵀ + b` in f32.
@@ -101,7 +87,7 @@ pub(super) fn input_part(
     range: Range<usize>,
     beta: Beta,
 ) -> Result<()> {
-    product(cpu, dy, backward_of(cpu, w)?.depths(range), dx, beta)
+    backward_of(cpu, w)?.product(cpu, dy, [range, 0..w.in_features()], dx, beta)
 }
 
 /// `dw += rowsum dy x` for the rows of `dw` that are the outputs of `dy`.

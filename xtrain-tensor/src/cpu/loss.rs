@@ -11,9 +11,10 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 use crate::operands::loss::blocks;
-use crate::operands::{LogProb, LossRows, Weight};
+use crate::operands::{KeptSet, LogProb, LossRows, LossValues, Weight};
 use crate::tensor::{Stored, Tensor};
 
+mod cutoff;
 mod rows;
 
 use rows::{Action, GRAIN, RowState, Rows, of_row};
@@ -28,7 +29,22 @@ pub(super) fn values(
     head: &Weight,
     rows: &LossRows<'_>,
 ) -> Result<Vec<Option<LogProb>>> {
-    Ok(values_of(LossPass { cpu, x, head, rows, max_logits: LOGITS }.values()?))
+    Ok(values_of(LossPass { cpu, x, head, rows, max_logits: LOGITS }.values(|_, _, _| {})?))
+}
+
+/// The values of each row with a target, and its kept set. `None`: all tokens are kept.
+pub(super) fn values_and_kept(
+    cpu: &Cpu,
+    x: &Tensor,
+    head: &Weight,
+    rows: &LossRows<'_>,
+) -> Result<LossValues> {
+    let mut kept = vec![None; rows.targets.len()];
+    let known = LossPass { cpu, x, head, rows, max_logits: LOGITS }.values(|n, z, known| {
+        let computed = || known.cut.map(|cut| KeptSet::of(z.len(), |i| cut.keeps(z[i], i)));
+        kept[n] = rows.kept_set(n).cloned().or_else(computed);
+    })?;
+    Ok(LossValues { log_probs: values_of(known), kept })
 }
 
 /// The values of each row with a target, and `dx`. Adds the head's gradient to `dhead`.
@@ -72,8 +88,9 @@ struct LossPass<'a> {
 }
 
 impl LossPass<'_> {
-    /// The values of each row with a target, from blocks of rows over the whole vocabulary.
-    fn values(&self) -> Result<Vec<Option<RowState>>> {
+    /// The values of each row with a target, from blocks of rows over the whole vocabulary. Calls `visit` for each
+    /// such row, in order, with its logits after the removal.
+    fn values(&self, mut visit: impl FnMut(usize, &[f32], &RowState)) -> Result<Vec<Option<RowState>>> {
         let n = self.x.shape()[0];
         let mut known = vec![None; n];
         let step = (self.max_logits / self.head.out_features()).max(1);
@@ -86,7 +103,11 @@ impl LossPass<'_> {
                 0..self.head.out_features(),
             )?;
             let rows = Rows { cpu: self.cpu, loss: self.rows, first: start, column: 0, action: Action::None };
-            rows.process(&mut z, &mut known[block])?;
+            rows.process(&mut z, &mut known[block.clone()])?;
+            let z = z.data::<f32>()?.chunks_exact(self.head.out_features());
+            for (n, z) in block.zip(z) {
+                known[n].iter().for_each(|known| visit(n, z, known));
+            }
         }
         Ok(known)
     }
@@ -100,7 +121,7 @@ impl LossPass<'_> {
     fn gradients(&self, dhead: &mut Tensor) -> Result<(Vec<Option<RowState>>, Tensor)> {
         let (width, out) = (self.head.in_features(), self.head.out_features());
         let whole = 256 * out <= self.max_logits;
-        let mut known = if whole { vec![None; self.x.shape()[0]] } else { self.values()? };
+        let mut known = if whole { vec![None; self.x.shape()[0]] } else { self.values(|_, _, _| {})? };
         let mut dx = self.cpu.recycler.acquire::<f32>(self.x.len());
         let dhead = dhead.data_mut::<f32>()?;
         for (block, samples) in blocks::of_rows(self.rows.samples, self.max_logits, out) {

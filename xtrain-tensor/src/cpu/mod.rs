@@ -5,14 +5,12 @@ mod backend;
 mod embedding;
 pub(crate) mod gemm;
 pub(crate) mod gemm_bf16;
-pub(crate) mod heads;
 pub(crate) mod lanes;
 mod linear;
 mod loss;
 pub(crate) mod norm;
 pub(crate) mod optim;
 mod pack;
-pub(crate) mod packed;
 pub(crate) mod pointwise;
 pub(crate) mod rope;
 pub(crate) mod rowsum;
@@ -23,3 +21,11 @@ pub(crate) mod value;
 pub(crate) use crate::device::Cpu;
 pub(crate) use crate::device::pool::Disjoint;
 pub(crate) use crate::device::simd::Simd;
+
+/// Elements per work item of an elementwise operation.
+const GRAIN: usize = 8192;
+
+/// Rows of `width` elements per work item.
+fn rows_per_part(width: usize) -> usize {
+    (GRAIN / width.max(1)).max(1)
+}

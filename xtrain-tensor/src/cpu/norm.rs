@@ -5,14 +5,7 @@ use super::gemm::Beta;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::rowsum::{ParamGrad, rowsum};
 use super::value::{Value, blocks};
-use super::{Cpu, Disjoint};
-
-/// Elements per work item, rounded to whole rows.
-const GRAIN: usize = 8192;
-
-fn rows_per_part(c: usize) -> usize {
-    (GRAIN / c.max(1)).max(1)
-}
+use super::{Cpu, Disjoint, rows_per_part};
 
 /// The parameters of a norm: the gain `[C]`, and eps.
 #[derive(Debug, Clone, Copy)]
@@ -93,8 +86,6 @@ struct Forward<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for Forward<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let c = self.norm.gain.len();
@@ -133,8 +124,6 @@ struct Backward<'a, T, const ACCUMULATE: bool> {
 }
 
 impl<T: Value, const ACCUMULATE: bool> Kernel for Backward<'_, T, ACCUMULATE> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let c = self.norm.gain.len();

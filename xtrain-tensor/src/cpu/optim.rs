@@ -2,33 +2,50 @@
 use super::Cpu;
 use super::lanes::{Kernel, LANES, Lanes, dispatch};
 use super::value::blocks;
-use crate::operands::AdamWScalars;
+use crate::backend::HostBackend;
+use crate::error::Result;
+use crate::operands::{AdamWScalars, Update};
+use crate::tensor::Tensor;
 
 /// Elements per work item. It grows with `total`, the elements of all parameters, to bound the number of work items.
 fn grain(total: usize) -> usize {
     4096.max((total / 4096).next_multiple_of(LANES))
 }
 
-/// A parameter: values, moments and gradient of the same length, and the weight decay factor of the values.
-pub(crate) struct Update<'a> {
-    pub(crate) w: &'a mut [f32],
-    pub(crate) m: &'a mut [f32],
-    pub(crate) v: &'a mut [f32],
-    pub(crate) g: &'a [f32],
-    pub(crate) decay: f32,
-}
+impl HostBackend for Cpu {
+    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
+        let rows_of = |g: &Tensor| g.len() / g.width().max(1);
+        let mut sums = vec![0f32; gs.iter().map(|g| rows_of(g)).sum()];
+        let grain = grain(gs.iter().map(|g| g.len()).sum());
+        let (mut rest, mut pieces) = (&mut sums[..], Vec::new());
+        for g in gs {
+            let (width, sums) =
+                (g.width().max(1), rest.split_off_mut(..rows_of(g)).expect("a sum for each row"));
+            let rows = (grain / width).max(1);
+            let parts = sums.chunks_mut(rows).zip(g.data()?.chunks(rows * width));
+            pieces.extend(parts.map(|(sums, g)| Squares { g, width, sums }));
+        }
+        self.pool.parts(&mut pieces, 1, |_, piece| dispatch(self.simd, &mut piece[0]));
+        let mut rest = &sums[..];
+        let total = |g: &&Tensor| {
+            let sums = rest.split_off(..rows_of(g)).expect("a sum for each row");
+            dispatch(self.simd, Sum { x: sums })
+        };
+        Ok(gs.iter().map(total).collect())
+    }
 
-/// One AdamW update of all parameters with gradients scaled by `clip`. Returns whether all values are finite.
-pub(crate) fn adamw(cpu: &Cpu, all: Vec<Update<'_>>, clip: f32, s: &AdamWScalars) -> bool {
-    let grain = grain(all.iter().map(|update| update.g.len()).sum());
-    let pieces = |Update { w, m, v, g, decay }| {
-        let parts =
-            w.chunks_mut(grain).zip(m.chunks_mut(grain)).zip(v.chunks_mut(grain)).zip(g.chunks(grain));
-        parts.map(move |(((w, m), v), g)| AdamW { w, m, v, g, clip, decay, s, finite: true })
-    };
-    let mut pieces: Vec<AdamW<'_>> = all.into_iter().flat_map(pieces).collect();
-    cpu.pool.parts(&mut pieces, 1, |_, piece| piece[0].finite = dispatch(cpu.simd, &mut piece[0]));
-    pieces.iter().all(|piece| piece.finite)
+    fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
+        let grain = grain(all.iter().map(|update| update.g.len()).sum());
+        let mut pieces = Vec::new();
+        for Update { w, g, m, v } in all {
+            let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
+            let (w, m) = (w.data_mut()?.chunks_mut(grain), m.data_mut()?.chunks_mut(grain));
+            let parts = w.zip(m).zip(v.data_mut()?.chunks_mut(grain)).zip(g.data()?.chunks(grain));
+            pieces.extend(parts.map(|(((w, m), v), g)| AdamW { w, m, v, g, clip, decay, s, finite: true }));
+        }
+        self.pool.parts(&mut pieces, 1, |_, piece| piece[0].finite = dispatch(self.simd, &mut piece[0]));
+        Ok(pieces.iter().all(|piece| piece.finite))
+    }
 }
 
 struct AdamW<'a> {
@@ -42,9 +59,7 @@ struct AdamW<'a> {
     finite: bool,
 }
 
-impl Kernel for &mut AdamW<'_> {
-    type Out = bool;
-
+impl Kernel<bool> for &mut AdamW<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> bool {
         let AdamWScalars { s1, s2, s3, step, c2, eps, .. } = *self.s;
@@ -67,37 +82,6 @@ impl Kernel for &mut AdamW<'_> {
     }
 }
 
-/// A gradient as rows of `width` elements.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct GradRows<'a> {
-    pub(crate) values: &'a [f32],
-    pub(crate) width: usize,
-}
-
-/// For each gradient: sum32 of each row's squares, then sum32 over the rows' sums.
-pub(crate) fn sums_of_squares(cpu: &Cpu, gs: &[GradRows<'_>]) -> Vec<f32> {
-    let rows_of = |g: &GradRows<'_>| g.values.len() / g.width.max(1);
-    let mut sums = vec![0f32; gs.iter().map(rows_of).sum()];
-    let grain = grain(gs.iter().map(|g| g.values.len()).sum());
-    let (mut rest, mut pieces) = (&mut sums[..], Vec::new());
-    for g in gs {
-        let (sums, others) = std::mem::take(&mut rest).split_at_mut(rows_of(g));
-        let GradRows { values, width } = *g;
-        let rows = (grain / width.max(1)).max(1);
-        let parts = sums.chunks_mut(rows).zip(values.chunks((rows * width).max(1)));
-        pieces.extend(parts.map(|(sums, g)| Squares { g, width, sums }));
-        rest = others;
-    }
-    cpu.pool.parts(&mut pieces, 1, |_, piece| dispatch(cpu.simd, &mut piece[0]));
-    let mut rest = &sums[..];
-    let total = |g| {
-        let (sums, others) = rest.split_at(rows_of(g));
-        rest = others;
-        dispatch(cpu.simd, Sum { x: sums })
-    };
-    gs.iter().map(total).collect()
-}
-
 struct Squares<'a> {
     g: &'a [f32],
     width: usize,
@@ -105,8 +89,6 @@ struct Squares<'a> {
 }
 
 impl Kernel for &mut Squares<'_> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         for (g, sum) in self.g.chunks_exact(self.width).zip(self.sums.iter_mut()) {
@@ -120,14 +102,11 @@ impl Kernel for &mut Squares<'_> {
     }
 }
 
-/// sum32 of a slice.
 struct Sum<'a> {
     x: &'a [f32],
 }
 
-impl Kernel for Sum<'_> {
-    type Out = f32;
-
+impl Kernel<f32> for Sum<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> f32 {
         let mut v = l.zero();

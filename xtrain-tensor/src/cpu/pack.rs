@@ -1,19 +1,80 @@
-//! Weights packed into the panels and tiles of the products.
+//! Weights packed into the panels and tiles of the products: the B operand, in the layout of its dtype.
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use half::bf16;
 
 use super::Cpu;
-use super::gemm::Panels;
-use super::gemm_bf16::TilePanels;
-use super::packed::Packed;
+use super::gemm::{self, Beta, Matrix, Panels};
+use super::gemm_bf16::{self, PackedA, TilePanels};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 use crate::operands::{Lines, PackedMatrix, Packer, RowSink, Weight};
 use crate::tensor::Tensor;
+
+/// A weight packed for products in one direction. It is packed once per update.
+#[derive(Debug)]
+pub(crate) enum Packed {
+    /// For f32 products.
+    F32(Panels),
+    /// For bf16 products: a copy of the master weights, rounded to bf16.
+    Bf16(TilePanels),
+}
+
+impl Packed {
+    /// Packs `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounds it if `dtype` is bf16.
+    pub(crate) fn of_weight(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+        match dtype {
+            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight(cpu, w, shape)),
+            _ => Packed::F32(Panels::of_weight(cpu, w, shape)),
+        }
+    }
+
+    /// Unpacks column `j`. For a weight packed for `x W^T` this is row `j`, with the values that products use: a bf16
+    /// denormal is zero of its sign.
+    pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
+        match self {
+            Packed::F32(w) => w.column(j, to),
+            Packed::Bf16(w) => w.column(j, to),
+        }
+    }
+
+    /// Packs `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounds it if `dtype` is bf16.
+    pub(crate) fn of_weight_transposed(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+        match dtype {
+            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight_transposed(cpu, w, shape)),
+            _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)),
+        }
+    }
+
+    /// `y = beta y + x b`, where b is this matrix at the depths `depths` and the columns `columns`, and `x` is
+    /// `[N, depths]` in the dtype of b. Both ranges begin at a multiple of 32, and end at one or at the end of the
+    /// matrix.
+    pub(crate) fn product(
+        &self,
+        cpu: &Cpu,
+        x: &Tensor,
+        [depths, columns]: [Range<usize>; 2],
+        y: &mut [f32],
+        beta: Beta,
+    ) -> Result<()> {
+        let shape = [x.shape()[0], x.width()];
+        match self {
+            Packed::F32(w) => {
+                let x = Matrix::new(x.data()?, shape[0], shape[1]);
+                gemm::product(cpu, x, w.view().columns(columns).depths(depths), y, beta);
+            }
+            Packed::Bf16(w) => {
+                let x = PackedA::new(cpu, x.data::<bf16>()?, shape);
+                gemm_bf16::product(cpu, &x, w.view().columns(columns).depths(depths), y, beta);
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Rows of a matrix that contain bf16 denormals, by index. [`TilePanels`] store denormals as zeros.
 pub(super) type ExactRows = HashMap<u32, Vec<bf16>>;
@@ -26,12 +87,9 @@ pub(super) struct PackedWeight {
     pub(super) exact_rows: Option<ExactRows>,
 }
 
-/// A weight packed for `dy W`.
-#[derive(Debug)]
-struct PackedTransposed(Packed);
-
 impl PackedMatrix for PackedWeight {}
-impl PackedMatrix for PackedTransposed {}
+/// Packed for `dy W`.
+impl PackedMatrix for Packed {}
 
 fn shape_of(w: &Tensor) -> [usize; 2] {
     [w.shape()[0], w.shape()[1]]
@@ -71,7 +129,7 @@ pub(super) fn pack_for_training(cpu: &Cpu, ws: &[&Tensor], dtype: Dtype) -> Resu
     let weights = pairs.into_iter().zip(ws).zip(&matrices).map(|((packed, &w), &(_, shape))| {
         let [matrix, transposed] = packed.map(|p| p.expect("all matrices were packed"));
         Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), forward(matrix))
-            .with_backward(Box::new(PackedTransposed(transposed)))
+            .with_backward(Box::new(transposed))
     });
     Ok(weights.collect())
 }
@@ -90,11 +148,8 @@ pub(super) fn values_of(w: &Weight) -> Result<Cow<'_, [f32]>> {
 
 /// The matrix of `w` for `dy W`, packed at its first use.
 pub(super) fn backward_of<'a>(cpu: &Cpu, w: &'a Weight) -> Result<&'a Packed> {
-    let pack = || {
-        let (values, shape) = (values_of(w)?, [w.out_features(), w.in_features()]);
-        Ok(PackedTransposed(Packed::of_weight_transposed(cpu, w.dtype(), &values, shape)))
-    };
-    Ok(&w.backward::<PackedTransposed>(pack)?.0)
+    let pack = || Ok(Packed::of_weight_transposed(cpu, w.dtype(), &values_of(w)?, w.shape()));
+    w.backward(pack)
 }
 
 /// A packer for products in `dtype`.
@@ -175,6 +230,31 @@ fn keep_denormal_rows<'a>(exact: &mut ExactRows, first: usize, rows: impl Iterat
         // a disjunction over all values is vectorized
         if row.iter().fold(false, |any, x| any | denormal(x)) {
             exact.insert((first + at) as u32, row.to_vec());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::round_bf16;
+
+    #[test]
+    fn both_directions_of_both_dtypes_return_the_packed_elements() {
+        let w: Vec<f32> = (0..33 * 70).map(|i| (i as f32).sin()).collect();
+        let device = crate::Device::cpu();
+        let cpu = device.as_cpu().unwrap();
+        for (dtype, value) in [(Dtype::F32, (|x| x) as fn(f32) -> f32), (Dtype::BF16, round_bf16)] {
+            let forward = Packed::of_weight(cpu, dtype, &w, [33, 70]);
+            let back = Packed::of_weight_transposed(cpu, dtype, &w, [33, 70]);
+            for (packed, [out, width]) in [(forward, [33, 70]), (back, [70, 33])] {
+                let mut column = vec![0.0; width];
+                for j in 0..out {
+                    packed.column(j, &mut column);
+                    let want = |k: usize| value(if out == 33 { w[j * 70 + k] } else { w[k * 70 + j] });
+                    assert!(column.iter().enumerate().all(|(k, &x)| x == want(k)), "column {j} in {dtype}");
+                }
+            }
         }
     }
 }

@@ -3,10 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::value::{Value, blocks};
-use super::{Cpu, Disjoint};
-
-/// Elements per work item.
-const GRAIN: usize = 8192;
+use super::{Cpu, Disjoint, GRAIN, rows_per_part};
 
 /// `y = silu(g) u`.
 pub(crate) fn silu_mul<T: Value, O: Value>(cpu: &Cpu, g: &[T], u: &[T]) -> Vec<O> {
@@ -25,8 +22,6 @@ struct SiluMul<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for SiluMul<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let one = l.splat(1.0);
@@ -65,8 +60,6 @@ struct SiluMulBackward<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for SiluMulBackward<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let one = l.splat(1.0);
@@ -90,13 +83,12 @@ pub(crate) fn accumulate(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
 
 /// `a = a + b` for each row of `a`; rows are as long as `b`.
 pub(crate) fn add_to_rows(cpu: &Cpu, a: &mut [f32], b: &[f32]) {
-    let rows = (GRAIN / b.len().max(1)).max(1);
+    let rows = rows_per_part(b.len());
     cpu.pool.parts(a, rows * b.len(), |_, a| {
         a.chunks_exact_mut(b.len()).for_each(|a| a.iter_mut().zip(b).for_each(|(a, b)| *a += b));
     });
 }
 
-/// Whether all elements are finite.
 pub(crate) fn all_finite<T: Value>(cpu: &Cpu, x: &[T]) -> bool {
     let all = AtomicBool::new(true);
     cpu.pool.run(x.len().div_ceil(4 * GRAIN), |i| {
@@ -112,9 +104,7 @@ struct AllFinite<'a, T> {
     x: &'a [T],
 }
 
-impl<T: Value> Kernel for AllFinite<'_, T> {
-    type Out = bool;
-
+impl<T: Value> Kernel<bool> for AllFinite<'_, T> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> bool {
         // 0 times NaN or infinity is NaN
@@ -139,8 +129,6 @@ struct Cast<'a, T, O> {
 }
 
 impl<T: Value, O: Value> Kernel for Cast<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         blocks!(self.x.len(), |r| O::write(l, &mut self.y[r.clone()], T::read(l, &self.x[r])));

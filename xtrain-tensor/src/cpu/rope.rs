@@ -1,8 +1,11 @@
-//! Rotary position embedding.
-use super::Cpu;
+//! Rotary position embedding, alone and fused with QK-norm, forward and backward.
 use super::lanes::{Kernel, Lanes, dispatch};
+use super::norm::{Norm, by_chunks};
+use super::rowsum::ParamGrad;
+use super::scratch::Buffer;
 use super::value::{Value, blocks};
-use crate::RopeTable;
+use super::{Cpu, rows_per_part};
+use crate::operands::RopeArgs;
 
 /// The direction of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,50 +16,40 @@ pub(crate) enum Direction {
     Inverse,
 }
 
-/// Rotates each head of the rows `[H, hd]` of `x` by the angles of the rows' positions `pos`.
+/// Rotates each head of the rows `[H, hd]` of `x` by the angles of the rows' positions.
 pub(crate) fn rope<T: Value, O: Value>(
     cpu: &Cpu,
     x: &[T],
-    table: &RopeTable,
-    pos: &[u32],
+    rope: RopeArgs<'_>,
     direction: Direction,
 ) -> Vec<O> {
     let mut y = cpu.recycler.acquire(x.len());
-    let width = x.len() / pos.len().max(1);
-    let rows = (8192 / width.max(1)).max(1);
+    let width = x.len() / rope.positions.len().max(1);
+    let rows = rows_per_part(width);
     cpu.pool.parts(&mut y, rows * width, |i, y| {
-        let n = y.len() / width;
-        let job = RotateRows {
-            x: &x[i * rows * width..][..n * width],
-            pos: &pos[i * rows..][..n],
-            table,
-            width,
-            direction,
-            y,
-        };
-        dispatch(cpu.simd, job);
+        let (x, positions) =
+            (&x[i * rows * width..][..y.len()], &rope.positions[i * rows..][..y.len() / width]);
+        dispatch(cpu.simd, RotateRows { x, rope: RopeArgs { positions, ..rope }, width, direction, y });
     });
     y
 }
 
 struct RotateRows<'a, T, O> {
     x: &'a [T],
-    pos: &'a [u32],
-    table: &'a RopeTable,
+    rope: RopeArgs<'a>,
     width: usize,
     direction: Direction,
     y: &'a mut [O],
 }
 
 impl<T: Value, O: Value> Kernel for RotateRows<'_, T, O> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let hd = self.table.head_dim();
+        let RopeArgs { table, positions } = self.rope;
+        let hd = table.head_dim();
         let rows = self.x.chunks_exact(self.width).zip(self.y.chunks_exact_mut(self.width));
-        for ((x, y), &pos) in rows.zip(self.pos) {
-            let (cos, sin) = self.table.row(pos as usize);
+        for ((x, y), &pos) in rows.zip(positions) {
+            let (cos, sin) = table.row(pos as usize);
             for (x, y) in x.chunks_exact(hd).zip(y.chunks_exact_mut(hd)) {
                 rotate_head(l, x, cos, sin, self.direction, y);
             }
@@ -87,4 +80,91 @@ pub(super) fn rotate_head<L: Lanes, T: Value, O: Value>(
         O::write(l, &mut y1[b.clone()], l.fma(a, c, p));
         O::write(l, &mut y2[b], l.fma(d, c, q));
     });
+}
+
+/// Cosines and sines of head `i`, counted over all rows of `heads` heads.
+#[inline(always)]
+fn angles(rope: RopeArgs<'_>, i: usize, heads: usize) -> (&[f32], &[f32]) {
+    rope.table.row(rope.positions[i / heads] as usize)
+}
+
+/// Normalizes each head of `x [N, H, hd]` in f32, then rotates it by the angles of its row's position. The bits are
+/// those of [`super::norm`] followed by [`rope`].
+pub(crate) fn norm_rope<T: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>, rope: RopeArgs<'_>) -> Vec<T> {
+    let mut y = cpu.recycler.acquire(x.len());
+    let width = x.len() / rope.positions.len().max(1);
+    let rows = rows_per_part(width);
+    cpu.pool.parts(&mut y, rows * width, |i, y| {
+        let (n, row) = (y.len() / width, i * rows);
+        let rope = RopeArgs { positions: &rope.positions[row..][..n], ..rope };
+        dispatch(cpu.simd, NormRotate { x: &x[row * width..][..y.len()], norm, rope, y });
+    });
+    y
+}
+
+struct NormRotate<'a, T> {
+    x: &'a [T],
+    norm: Norm<'a>,
+    rope: RopeArgs<'a>,
+    y: &'a mut [T],
+}
+
+impl<T: Value> Kernel for NormRotate<'_, T> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let hd = self.norm.gain.len();
+        let heads = self.x.len() / hd / self.rope.positions.len();
+        let mut normed = Buffer::<f32>::new(hd);
+        for (i, (x, y)) in self.x.chunks_exact(hd).zip(self.y.chunks_exact_mut(hd)).enumerate() {
+            self.norm.row(l, x, &mut normed[..]);
+            let (cos, sin) = angles(self.rope, i, heads);
+            rotate_head(l, &normed[..], cos, sin, Direction::Forward, y);
+        }
+    }
+}
+
+/// Returns `dx` of [`norm_rope`]; `dw += rowsum dy xh` with `dy` rotated back, summed like
+/// [`super::norm::rms_norm_backward`].
+pub(crate) fn norm_rope_backward<T: Value>(
+    cpu: &Cpu,
+    x: &[T],
+    dy: &[f32],
+    norm: Norm<'_>,
+    rope: RopeArgs<'_>,
+    dw: ParamGrad<'_>,
+) -> Vec<f32> {
+    let mut dx = cpu.recycler.acquire::<f32>(x.len());
+    let hd = norm.gain.len();
+    let heads = x.len() / hd / rope.positions.len().max(1);
+    by_chunks(cpu, dw, &mut dx, |at, dx, sums| {
+        let (first, x, dy) = (at.start / hd, &x[at.clone()], &dy[at]);
+        dispatch(cpu.simd, NormRotateBackward { x, dy, norm, rope, heads, first, dx, sums });
+    });
+    dx
+}
+
+struct NormRotateBackward<'a, T> {
+    x: &'a [T],
+    dy: &'a [f32],
+    norm: Norm<'a>,
+    rope: RopeArgs<'a>,
+    /// Heads per row, and the index of the first head among those of all rows.
+    heads: usize,
+    first: usize,
+    dx: &'a mut [f32],
+    sums: &'a mut [f32],
+}
+
+impl<T: Value> Kernel for NormRotateBackward<'_, T> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let hd = self.norm.gain.len();
+        let mut rotated = Buffer::<f32>::new(hd);
+        let heads = self.x.chunks_exact(hd).zip(self.dy.chunks_exact(hd));
+        for (i, ((x, dy), dx)) in heads.zip(self.dx.chunks_exact_mut(hd)).enumerate() {
+            let (cos, sin) = angles(self.rope, self.first + i, self.heads);
+            rotate_head(l, dy, cos, sin, Direction::Inverse, &mut rotated[..]);
+            self.norm.row_backward::<L, T, false>(l, x, &rotated[..], dx, self.sums);
+        }
+    }
 }

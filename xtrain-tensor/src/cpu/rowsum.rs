@@ -57,8 +57,6 @@ struct AddRows<'a> {
 }
 
 impl Kernel for AddRows<'_> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         for dy in self.dy.chunks_exact(self.sums.len().max(1)) {

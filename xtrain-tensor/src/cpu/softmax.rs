@@ -13,9 +13,7 @@ pub(crate) struct Lse<'a> {
     pub(crate) parts: &'a mut Vec<[f32; 2]>,
 }
 
-impl Kernel for Lse<'_> {
-    type Out = f32;
-
+impl Kernel<f32> for Lse<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> f32 {
         self.parts.clear();
@@ -37,9 +35,7 @@ impl Kernel for Lse<'_> {
 /// The largest logit, -inf if there is none. NaN is skipped.
 pub(crate) struct Max<'a>(pub(crate) &'a [f32]);
 
-impl Kernel for Max<'_> {
-    type Out = f32;
-
+impl Kernel<f32> for Max<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> f32 {
         max(l, self.0)
@@ -94,8 +90,6 @@ pub(crate) struct ExpBelow<'a> {
 }
 
 impl Kernel for ExpBelow<'_> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let m = l.splat(self.m);
@@ -113,9 +107,7 @@ pub(crate) struct Entropy<'a> {
     pub(crate) lse: f32,
 }
 
-impl Kernel for Entropy<'_> {
-    type Out = f32;
-
+impl Kernel<f32> for Entropy<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> f32 {
         let lse = l.splat(self.lse);
@@ -144,14 +136,11 @@ pub(crate) struct Gradient<'a> {
     pub(crate) lse: f32,
     pub(crate) entropy: f32,
     pub(crate) weight: f32,
-    /// Weight of the entropy bonus.
     pub(crate) bonus: f32,
     pub(crate) temperature: f32,
 }
 
 impl Kernel for Gradient<'_> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let (w, bonus, t) = (self.weight, self.bonus, self.temperature);

@@ -1,7 +1,7 @@
 //! Element types that kernels load and store: f32, or bf16 with conversion to and from f32.
 use half::bf16;
 
-use super::lanes::Lanes;
+use super::lanes::{LANES, Lanes};
 use crate::device::recycle::Recycled;
 
 /// An element type of activations.
@@ -15,7 +15,7 @@ pub(crate) trait Value: Recycled {
 impl Value for f32 {
     #[inline(always)]
     fn read<L: Lanes>(l: L, s: &[f32]) -> L::F {
-        l.load_partial(s)
+        if s.len() >= LANES { l.load(s) } else { l.load_partial(s) }
     }
     #[inline(always)]
     fn write<L: Lanes>(l: L, s: &mut [f32], v: L::F) {
@@ -57,8 +57,21 @@ macro_rules! blocks {
 }
 pub(crate) use blocks;
 
-/// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the elements of the tensor `$x`.
+/// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the elements of the tensor `$x`, and with `$o` as the
+/// element type of the dtype `$out`.
 macro_rules! with_values {
+    ($a:ident = $x:expr, $o:ident = $out:expr => $body:expr) => {
+        $crate::cpu::value::with_values!($a = $x => match $out {
+            $crate::Dtype::BF16 => {
+                type $o = half::bf16;
+                $body
+            }
+            _ => {
+                type $o = f32;
+                $body
+            }
+        })
+    };
     ($a:ident = $x:expr => $body:expr) => {
         match $x.dtype() {
             $crate::Dtype::BF16 => {

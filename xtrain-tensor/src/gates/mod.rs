@@ -4,6 +4,8 @@
 mod case;
 mod cases;
 mod device;
+#[cfg(test)]
+mod filters;
 mod golden;
 mod gpu;
 mod gradient;

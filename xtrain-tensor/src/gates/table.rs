@@ -30,7 +30,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 const FUSED: [&str; 3] = ["linear_add_norm", "norm_linears", "norm_swiglu"];
 
 /// Every operation, and the fused pairs.
-pub(super) const TABLE: [Entry; 44] = {
+pub(super) const TABLE: [Entry; 45] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -65,6 +65,7 @@ pub(super) const TABLE: [Entry; 44] = {
         entry("copy_slots", cases::copy_slots, None("caches need no gradient")),
         entry("copy_slots_within", cases::copy_slots_within, None("caches need no gradient")),
         entry("cross_entropy", cases::cross_entropy, Checked(gradient::cross_entropy)),
+        entry("cross_entropy_kept", cases::cross_entropy_kept, With("cross_entropy")),
         entry("cross_entropy_backward", cases::cross_entropy_backward, With("cross_entropy")),
         entry("log_prob", cases::log_prob, None("checked as cross_entropy")),
         entry("sample_rows", cases::sample_rows, None("sampling has no gradient")),

@@ -7,13 +7,13 @@ use super::linear::{self, Epilogue};
 use super::pack;
 use super::rope::{self, RopeKernel};
 use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rows, sample};
-use crate::backend::Backend;
+use crate::backend::{Backend, RowOps, SharedOps};
 use crate::compose;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
+    RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -39,18 +39,19 @@ impl Backend for Gpu {
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
         pointwise::cast(self, x, dtype)
     }
-    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        pointwise::add(self, a, b)
-    }
+
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
         pointwise::accumulate(self, a, b)
     }
+
     fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
         pointwise::silu_mul(self, gate, up, out)
     }
+
     fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
         pointwise::silu_mul_backward(self, [gate, up], dy, out)
     }
+
     fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>> {
         finite::first_non_finite(self, xs)
     }
@@ -78,14 +79,9 @@ impl Backend for Gpu {
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
         rope::rope(self, x, rope, RopeKernel::Rows, out)
     }
+
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
         rope::rope(self, dy, rope, RopeKernel::Back, Dtype::F32)
-    }
-    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor> {
-        rope::rope(self, x, rope, RopeKernel::At(first), x.dtype())
-    }
-    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        rope::rope(self, x, rope, RopeKernel::Pos, x.dtype())
     }
 
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
@@ -104,16 +100,14 @@ impl Backend for Gpu {
         compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
     }
 
-    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
-        fused::write_heads(self, new, pools)
-    }
-
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
         pack::pack(self, w, dtype)
     }
+
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
         ws.iter().map(|w| pack::pack(self, w, dtype)).collect()
     }
+
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
     }
@@ -121,18 +115,9 @@ impl Backend for Gpu {
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
         linear::linear(self, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
     }
+
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
         deferred::linear_add(self, h, x, w)
-    }
-
-    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        let fused = fused_products(x, ws, |source| several::linears(self, source, ws));
-        fused.unwrap_or_else(|| compose::linears(self, x, ws))
-    }
-
-    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        let fused = fused_products(x, &gate_up, |source| several::swiglu(self, source, gate_up));
-        fused.unwrap_or_else(|| compose::swiglu(self, x, gate_up))
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
@@ -158,11 +143,6 @@ impl Backend for Gpu {
         attention::attention(self, qkv, heads, mask)
     }
 
-    fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
-        check_head_size("decode_attention", heads.hd)?;
-        attention::decode_attention(self, qkv, heads, mask)
-    }
-
     fn attention_backward(
         &self,
         saved: &AttnSaved<'_>,
@@ -174,42 +154,24 @@ impl Backend for Gpu {
         attention_backward(self, saved, dy, heads, mask)
     }
 
-    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
-        kv::cat_seq(self, a, b, &shape)
-    }
-
-    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        kv::repeat_kv(self, x, n_heads)
-    }
-    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
-        kv::repeat_kv_backward(self, dy, n_kv_heads)
-    }
-
     fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
         embedding::embedding(self, w, id, dtype)
     }
+
     fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor> {
         embedding::embedding(self, w.table()?, id, w.dtype())
     }
+
     fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
         embedding::embedding_backward(self, dw, id, dy)
-    }
-    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
-        rows::gather_rows(self, x, rows)
-    }
-    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
-        rows::scatter_rows(self, pool, x, slots)
-    }
-    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
-        rows::copy_slots(self, to, from, ranges)
-    }
-    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
-        rows::copy_slots_within(self, pool, range)
     }
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         Ok(loss::loss(self, x, head, rows, None)?.0)
+    }
+
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
+        loss::values_and_kept(self, x, head, rows)
     }
 
     fn cross_entropy_backward(
@@ -225,9 +187,75 @@ impl Backend for Gpu {
     fn log_prob(&self, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
         loss::log_prob(self, logits, target)
     }
+}
+
+impl RowOps for Gpu {
+    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let shape = [&[a.shape()[0] + b.shape()[0]], &a.shape()[1..]].concat();
+        kv::cat_seq(self, a, b, &shape)
+    }
+
+    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
+        kv::repeat_kv(self, x, n_heads)
+    }
+
+    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
+        kv::repeat_kv_backward(self, dy, n_kv_heads)
+    }
+
+    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
+        rows::gather_rows(self, x, rows)
+    }
+
+    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
+        rows::scatter_rows(self, pool, x, slots)
+    }
+
+    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
+        rows::copy_slots(self, to, from, ranges)
+    }
+
+    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
+        rows::copy_slots_within(self, pool, range)
+    }
+}
+
+impl SharedOps for Gpu {
+    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        pointwise::add(self, a, b)
+    }
+
+    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor> {
+        rope::rope(self, x, rope, RopeKernel::At(first), x.dtype())
+    }
+
+    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
+        rope::rope(self, x, rope, RopeKernel::Pos, x.dtype())
+    }
+
+    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
+        fused::write_heads(self, new, pools)
+    }
+
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+        let fused = fused_products(x, ws, |source| several::linears(self, source, ws));
+        fused.unwrap_or_else(|| compose::linears(self, x, ws))
+    }
+
+    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+        let fused = fused_products(x, &gate_up, |source| several::swiglu(self, source, gate_up));
+        fused.unwrap_or_else(|| compose::swiglu(self, x, gate_up))
+    }
+
+    fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+        check_head_size("decode_attention", heads.hd)?;
+        attention::decode_attention(self, qkv, heads, mask)
+    }
+
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
         sample::sample_rows(self, logits, rows)
     }
+
     fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>> {
         Ok(Box::new(sample::GpuSampleRing::new(self, rows, steps)?))
     }
@@ -235,6 +263,7 @@ impl Backend for Gpu {
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
         optim::adamw_all(self, all, max_norm, s)
     }
+
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
         optim::sum_of_squares(self, g)
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::linear::{self, Epilogue, Forward, Group, Part, RowProduct, Tile};
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::loss::blocks;
-use crate::operands::{LogProb, LossRows, Samples, Target, Weight};
+use crate::operands::{KeptSet, LogProb, LossRows, LossValues, Samples, Target, Weight};
 use crate::{Dtype, Error, Result, Tensor};
 
 /// Target of a row without a target; `NO_TARGET` of the kernels.
@@ -33,11 +33,25 @@ struct RowBuffers {
     values: At,
     last: At,
     cut: At,
+    kept: At,
+    set: At,
+    /// The bitmaps that `set` refers to.
+    bits: At,
 }
 
 impl Default for RowBuffers {
     fn default() -> RowBuffers {
-        RowBuffers { target: At(0), factors: At(0), values: At(0), last: At(0), cut: At(0) }
+        let none = At(0);
+        RowBuffers {
+            target: none,
+            factors: none,
+            values: none,
+            last: none,
+            cut: none,
+            kept: none,
+            set: none,
+            bits: none,
+        }
     }
 }
 
@@ -54,6 +68,9 @@ impl RowBuffers {
             values: row(self.values, first, 12),
             last: row(self.last, first, 4),
             cut: row(self.cut, first, 4),
+            kept: row(self.kept, first, 4),
+            set: row(self.set, first, 4),
+            bits: self.bits,
         }
     }
 }
@@ -88,7 +105,10 @@ unsafe fn values_of(
 
 fn download_values(gpu: &Gpu, values: &Buffer) -> Result<Vec<LogProb>> {
     let values = gpu.download::<[f32; 3]>(values)?;
-    Ok(values.into_iter().map(|[lse, log_prob, entropy]| LogProb { lse, log_prob, entropy }).collect())
+    Ok(values
+        .into_iter()
+        .map(|[lse, log_prob, entropy]| LogProb { lse, log_prob, entropy, kept: true })
+        .collect())
 }
 
 /// Values of each row with a target. With `dhead`, also returns the gradient `dx` and adds the head's gradient to
@@ -101,6 +121,26 @@ pub(crate) fn loss(
     dhead: Option<&mut Tensor>,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
     loss_bounded(gpu, x, head, rows, dhead, MAX_LOGITS)
+}
+
+/// Values of each row with a target, and its kept set. `None`: all tokens are kept.
+pub(crate) fn values_and_kept(
+    gpu: &Gpu,
+    x: &Tensor,
+    head: &Weight,
+    rows: &LossRows<'_>,
+) -> Result<LossValues> {
+    let row_state = RowState::new(gpu, rows, head.out_features())?;
+    let (x, buffers) = (x.at(gpu, head.dtype())?, row_state.buffers());
+    let pass = LossPass { gpu, x, head, rows, buffers, max_logits: MAX_LOGITS };
+    let mut kept = rows.kept.to_vec();
+    kept.resize(rows.targets.len(), None);
+    pass.values(rows.targets.len(), Some(&mut kept))?;
+    let log_probs = row_state.download(gpu, rows)?;
+    for (kept, target) in kept.iter_mut().zip(rows.targets) {
+        *kept = kept.take().filter(|_| target.is_some());
+    }
+    Ok(LossValues { log_probs, kept })
 }
 
 /// [`loss`] with at most `max_logits` logits in memory.
@@ -118,7 +158,7 @@ fn loss_bounded(
         LossPass { gpu, x: x.at(gpu, head.dtype())?, head, rows, buffers: row_state.buffers(), max_logits };
     let dx = match dhead {
         None => {
-            pass.values(n)?;
+            pass.values(n, None)?;
             Tensor::zeros(x.device(), &[0], Dtype::F32)?
         }
         Some(dhead) => {
@@ -127,12 +167,7 @@ fn loss_bounded(
             dx
         }
     };
-    let values = download_values(gpu, &row_state.values)?;
-    let values: Vec<_> = rows.targets.iter().zip(values).map(|(t, value)| t.map(|_| value)).collect();
-    match values.iter().position(|v| v.is_some_and(|v| !v.lse.is_finite())) {
-        Some(row) => Err(Error::NotFinite { what: "logits".into(), row }),
-        None => Ok((values, dx)),
-    }
+    Ok((row_state.download(gpu, rows)?, dx))
 }
 
 /// Targets and values of all rows on the device.
@@ -140,8 +175,35 @@ struct RowState {
     target: Buffer,
     factors: Buffer,
     values: Buffer,
-    /// Column and value of the last logit that each row keeps. `None`: no top-k.
-    cut: Option<[Buffer; 2]>,
+    /// Column and value of the last logit that each row keeps, and whether the row keeps its target. `None`: no filter.
+    cut: Option<[Buffer; 3]>,
+    /// The given kept sets. `None`: no row has one.
+    sets: Option<KeptRows>,
+}
+
+/// Given kept sets on the device.
+struct KeptRows {
+    /// `[N]`: the row of `bits`. [`NO_TARGET`]: the filters apply to the row.
+    set: Buffer,
+    /// One bitmap of `ceil(V / 32)` words for each row with a set.
+    bits: Buffer,
+}
+
+impl KeptRows {
+    fn new(gpu: &Gpu, rows: &LossRows<'_>) -> Result<Option<KeptRows>> {
+        if rows.kept.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let (mut index, mut bits, mut count) = (vec![NO_TARGET; rows.targets.len()], Vec::new(), 0);
+        for (n, set) in rows.kept.iter().enumerate() {
+            if let (Some(set), Some(_)) = (set, rows.targets[n]) {
+                set.push_bits(&mut bits);
+                index[n] = count;
+                count += 1;
+            }
+        }
+        Ok(Some(KeptRows { set: gpu.upload(&index)?, bits: gpu.upload(&bits)? }))
+    }
 }
 
 impl RowState {
@@ -149,26 +211,52 @@ impl RowState {
         let n = rows.targets.len();
         let id = |t: &Option<Target>| t.map_or(NO_TARGET, |t| t.id);
         let factors = |t: &Option<Target>| t.map_or([0.0; 2], |t| [t.weight, t.bonus]);
-        let cut = match rows.top_k {
-            Some(k) if k < out => Some([gpu.buffer(4 * n)?, gpu.buffer(4 * n)?]),
-            _ => None,
+        let cut = match rows.filters(out) {
+            true => Some([gpu.buffer(4 * n)?, gpu.buffer(4 * n)?, gpu.zeros(4 * n)?]),
+            false => None,
         };
         Ok(RowState {
             target: gpu.upload(&rows.targets.iter().map(id).collect::<Vec<u32>>())?,
             factors: gpu.upload(&rows.targets.iter().map(factors).collect::<Vec<[f32; 2]>>())?,
             values: gpu.zeros(n * 12)?,
             cut,
+            sets: KeptRows::new(gpu, rows)?,
         })
     }
 
+    /// Waits for the device and returns the values of each row with a target.
+    fn download(&self, gpu: &Gpu, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
+        let values = download_values(gpu, &self.values)?;
+        let kept = self.cut.as_ref().map(|cut| gpu.download::<u32>(&cut[2])).transpose()?;
+        let value = |(n, target): (usize, &Option<Target>)| {
+            target.map(|target| {
+                let kept = match (rows.kept_set(n), &kept) {
+                    (Some(set), _) => set.contains(target.id),
+                    (None, Some(kept)) => kept[n] != 0,
+                    (None, None) => true,
+                };
+                LogProb { kept, ..values[n] }
+            })
+        };
+        let values: Vec<_> = rows.targets.iter().enumerate().map(value).collect();
+        match values.iter().position(|v| v.is_some_and(|v| !v.lse.is_finite())) {
+            Some(row) => Err(Error::NotFinite { what: "logits".into(), row }),
+            None => Ok(values),
+        }
+    }
+
     fn buffers(&self) -> RowBuffers {
-        let [last, cut] = self.cut.as_ref().map_or([At(0); 2], |c| [c[0].arg(), c[1].arg()]);
+        let [last, cut, kept] = self.cut.as_ref().map_or([At(0); 3], |c| c.each_ref().map(Buffer::arg));
+        let [set, bits] = self.sets.as_ref().map_or([At(0); 2], |s| [s.set.arg(), s.bits.arg()]);
         RowBuffers {
             target: self.target.arg(),
             factors: self.factors.arg(),
             values: self.values.arg(),
             last,
             cut,
+            kept,
+            set,
+            bits,
         }
     }
 }
@@ -188,8 +276,9 @@ impl LossPass<'_> {
         self.head.dtype().bytes()
     }
 
-    /// Computes the values of the rows, a block of rows with the full vocabulary at a time.
-    fn values(&self, n: usize) -> Result<()> {
+    /// Computes the values of the rows, a block of rows with the full vocabulary at a time. With `kept`, sets the
+    /// entries that are `None` to the sets that the filters keep.
+    fn values(&self, n: usize, mut kept: Option<&mut [Option<KeptSet>]>) -> Result<()> {
         let out = self.head.out_features();
         let step = (self.max_logits / out).clamp(1, n.max(1));
         let z = self.gpu.buffer(4 * step * out)?;
@@ -197,8 +286,43 @@ impl LossPass<'_> {
             let block = start..n.min(start + step);
             self.logits(&block, 0..out, &z)?;
             self.row_values(&block, &z, Entropy::WithValues)?;
+            if let Some(kept) = kept.as_deref_mut().filter(|_| self.buffers.last != At(0)) {
+                self.download_kept(&block, &z, &mut kept[block.clone()])?;
+            }
         }
         Ok(())
+    }
+
+    /// Sets the entries that are `None` to the sets that the filters keep in the logits of the rows `block`.
+    fn download_kept(&self, block: &Range<usize>, z: &Buffer, kept: &mut [Option<KeptSet>]) -> Result<()> {
+        let (v, buffers) = (self.head.out_features(), self.buffers.starting_at(block.start));
+        let words = v.div_ceil(32);
+        let bits = self.gpu.zeros(4 * words * block.len())?;
+        let t = self.rows.temperature;
+        let args = args![z.arg(), buffers.target, buffers.last, buffers.cut, bits.arg(), v as u32, t];
+        let grid = Grid::blocks([block.len(), words.div_ceil(8), 1], 256);
+        // SAFETY: z is [block, v], the buffers have as many rows as the block, and bits is [block, words].
+        unsafe { self.gpu.launch("cross_entropy_kept_f32", grid, args)? };
+        let bits = self.gpu.download::<u32>(&bits)?;
+        for (kept, bits) in kept.iter_mut().zip(bits.chunks_exact(words)) {
+            kept.get_or_insert_with(|| KeptSet::from_bits(v, bits));
+        }
+        Ok(())
+    }
+
+    /// Sets the logits `z` that the given kept sets remove to -inf.
+    fn remove(&self, block: &Range<usize>, columns: &Range<usize>, z: &Buffer) -> Result<()> {
+        let buffers = self.buffers.starting_at(block.start);
+        if buffers.set == At(0) {
+            return Ok(());
+        }
+        let words = self.head.out_features().div_ceil(32) as u32;
+        let (n, first) = (columns.len() as u32, columns.start as u32);
+        let args = args![z.arg(), buffers.target, buffers.set, buffers.bits, words, n, first];
+        let grid = Grid::blocks([block.len(), columns.len().div_ceil(1024), 1], 256);
+        // SAFETY: z is [block, columns], the buffers have as many rows as the block, and each set refers to a bitmap
+        // of the vocabulary.
+        unsafe { self.gpu.launch("cross_entropy_remove_f32", grid, args) }
     }
 
     /// Computes the values of the rows, `dx`, and the head's gradient. Rows and vocabulary are split as on the CPU:
@@ -208,7 +332,7 @@ impl LossPass<'_> {
         let (width, out) = (self.head.in_features(), self.head.out_features());
         let full_vocab = 256 * out <= self.max_logits;
         if !full_vocab {
-            self.values(n)?;
+            self.values(n, None)?;
         }
         let bonus = self.rows.targets.iter().flatten().any(|t| t.bonus != 0.0);
         let entropy = if full_vocab && !bonus { Entropy::WithGradient } else { Entropy::WithValues };
@@ -235,7 +359,7 @@ impl LossPass<'_> {
         Ok(())
     }
 
-    /// `z` = logits of the rows `block` and the outputs `columns`.
+    /// `z` = logits of the rows `block` and the outputs `columns`, -inf where a given kept set removes them.
     fn logits(&self, block: &Range<usize>, columns: Range<usize>, z: &Buffer) -> Result<()> {
         let (width, dtype) = (self.head.in_features(), self.head.dtype());
         let product = Forward {
@@ -246,7 +370,8 @@ impl LossPass<'_> {
         };
         let tile = Tile::of_forward(block.len(), columns.len(), dtype);
         // SAFETY: rows and columns within x and the head, and z has room for their product.
-        unsafe { linear::forward(self.gpu, product, Epilogue::default(), z.arg(), Dtype::F32, tile) }
+        unsafe { linear::forward(self.gpu, product, Epilogue::default(), z.arg(), Dtype::F32, tile)? };
+        self.remove(block, &columns, z)
     }
 
     /// Computes the values of the rows `block` from all of their logits.
@@ -254,12 +379,14 @@ impl LossPass<'_> {
         let (buffers, shape) =
             (self.buffers.starting_at(block.start), [block.len(), self.head.out_features()]);
         let t = self.rows.temperature;
-        if let (Some(k), true) = (self.rows.top_k, buffers.last != At(0)) {
-            let (v, k) = (shape[1] as u32, k as u32);
-            let args = args![z.arg(), buffers.target, buffers.last, buffers.cut, v, k, t];
-            // SAFETY: z is [block, v], the buffers have as many rows as the block, and k < v.
+        if buffers.last != At(0) {
+            let (v, k) = (shape[1] as u32, self.rows.top_k.map_or(0, |k| k.min(shape[1])) as u32);
+            let LossRows { top_p, min_p, .. } = *self.rows;
+            let RowBuffers { target, last, cut, kept, .. } = buffers;
+            let args = args![z.arg(), target, last, cut, kept, buffers.set, v, k, top_p, min_p, t];
+            // SAFETY: z is [block, v], and the buffers have as many rows as the block.
             unsafe {
-                self.gpu.launch("cross_entropy_cutoff_f32", Grid::blocks([shape[0], 1, 1], 256), args)?
+                self.gpu.launch("cross_entropy_cutoff_f32", Grid::blocks([shape[0], 1, 1], 512), args)?
             };
         }
         // SAFETY: z is [block, v] and the buffers have as many rows as the block.

@@ -61,6 +61,11 @@ impl Weight {
         self.shape[1]
     }
 
+    /// `[out, in]`.
+    pub(crate) fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
     /// The dtype of the operands of its products.
     pub fn dtype(&self) -> Dtype {
         self.dtype

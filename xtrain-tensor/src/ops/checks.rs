@@ -5,7 +5,12 @@ use crate::tensor::Tensor;
 
 /// The error of the operation `op`, which wants the shapes `want` and got those of `xs`.
 pub(super) fn misfit(op: &'static str, want: &'static str, xs: &[&Tensor]) -> Error {
-    Error::Shape { op, want, got: xs.iter().map(|x| x.shape().to_vec()).collect() }
+    misfit_shapes(op, want, &xs.iter().map(|x| x.shape()).collect::<Vec<_>>())
+}
+
+/// [`misfit`] of operands that are not tensors, with their shapes.
+pub(super) fn misfit_shapes(op: &'static str, want: &'static str, got: &[&[usize]]) -> Error {
+    Error::Shape { op, want, got: got.iter().map(|shape| shape.to_vec()).collect() }
 }
 
 /// Returns [`misfit`] if `wrong`.
@@ -16,6 +21,11 @@ pub(super) fn refuse(wrong: bool, op: &'static str, want: &'static str, xs: &[&T
 /// Returns [`Error::Dtype`] if `wrong`.
 pub(super) fn refuse_dtype(wrong: bool, op: &'static str, want: &'static str, got: Dtype) -> Result<()> {
     if wrong { Err(Error::Dtype { op, want, got }) } else { Ok(()) }
+}
+
+/// Returns [`Error::Dtype`] unless `dtype` is f32 or bf16.
+pub(super) fn check_float(op: &'static str, dtype: Dtype) -> Result<()> {
+    refuse_dtype(!matches!(dtype, Dtype::F32 | Dtype::BF16), op, "f32 or bf16", dtype)
 }
 
 /// Refuses an index that is not below `bound`.

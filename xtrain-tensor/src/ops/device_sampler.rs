@@ -1,5 +1,5 @@
 //! Sampling whose tokens stay on the device.
-use super::checks::misfit;
+use super::checks::{misfit, misfit_shapes};
 use super::sample::check_rows;
 use crate::device::Device;
 use crate::dispatch::backend;
@@ -92,8 +92,7 @@ impl DeviceSampler {
     /// [`Error::Shape`] unless `w` has a row for each id; those of [`weight_rows`](super::weight_rows).
     pub fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
         if self.vocab > w.out_features() {
-            let got = vec![vec![w.out_features(), w.in_features()]];
-            return Err(Error::Shape { op: OP, want: "w [V, C], a row for each id", got });
+            return Err(misfit_shapes(OP, "w [V, C], a row for each id", &[&w.shape()]));
         }
         self.ring.weight_rows(w)
     }

@@ -11,8 +11,8 @@ use crate::tensor::Tensor;
 /// `w [V, C]` f32, `id [N]` → `[N, C]` f32.
 ///
 /// # Errors
-/// [`Error::Index`](crate::Error::Index) for an id that is not below `V`, [`Error::Shape`](crate::Error::Shape) unless `w` is a matrix, [`Error::Dtype`](crate::Error::Dtype)
-/// unless it is f32.
+/// [`Error::Index`](crate::Error::Index) for an id that is not below `V`, [`Error::Shape`](crate::Error::Shape) unless
+/// `w` is a matrix, [`Error::Dtype`](crate::Error::Dtype) unless it is f32.
 pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
     let &[v, _] = w.shape() else {
         return Err(misfit("embedding", "w [V, C]", &[w]));
@@ -25,7 +25,8 @@ pub fn embedding(w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
 /// [`embedding`] of the matrix that `w` was packed from, in the dtype of `w`: `[N, in]` f32.
 ///
 /// # Errors
-/// [`Error::Index`](crate::Error::Index) for an id that is not below `out`; [`Error::Argument`](crate::Error::Argument) for bf16 panels that were not packed as a
+/// [`Error::Index`](crate::Error::Index) for an id that is not below `out`;
+/// [`Error::Argument`](crate::Error::Argument) for bf16 panels that were not packed as a
 /// [table](super::WeightPacker::table): they hold denormals as zeros.
 pub fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
     check_index("weight_rows", "id", w.out_features(), id)?;

@@ -1,16 +1,17 @@
 //! Keys and values as separate tensors: appended, or expanded to the query heads.
 //!
 //! Model forward passes use neither: they write keys and values in place, and attention indexes the kv head.
-use super::checks::{misfit, refuse};
+use super::checks::{misfit, misfit_shapes, refuse};
 use crate::dispatch::backend;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// `a` followed by `b` along the sequence axis: `[T, ..]` and `[U, ..]` → `[T + U, ..]`, f32 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`] unless all but the first dimension agree, and for bf16 rows with an odd number of values, because
-/// a GPU copies rows as 32-bit words. [`Error::Dtype`] unless both are f32 or both bf16.
+/// [`Error::Shape`](crate::Error::Shape) unless all but the first dimension agree, and for bf16 rows with an odd number
+/// of values, because a GPU copies rows as 32-bit words. [`Error::Dtype`](crate::Error::Dtype) unless both are f32 or
+/// both bf16.
 pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     const OP: &str = "cat_seq";
     let rest = match (a.shape(), b.shape()) {
@@ -25,10 +26,12 @@ pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Query head `h` reads kv head `h / (nh / nkv)`: `[N, nkv, hd]` → `[N, nh, hd]`, f32.
 ///
 /// # Errors
-/// [`Error::Shape`] unless `x` has three dimensions and `nkv` divides `n_heads`.
+/// [`Error::Shape`](crate::Error::Shape) unless `x` has three dimensions and `nkv` divides `n_heads`.
 pub fn repeat_kv(x: &Tensor, n_heads: usize) -> Result<Tensor> {
-    check("repeat_kv", x, n_heads)?;
-    backend(x.device()).repeat_kv(x, n_heads)
+    match *x.shape() {
+        [_, nkv, _] if nkv > 0 && n_heads.is_multiple_of(nkv) => backend(x.device()).repeat_kv(x, n_heads),
+        _ => Err(misfit("repeat_kv", "x [N, nkv, hd], nkv a divisor of n_heads", &[x])),
+    }
 }
 
 /// The gradient of [`repeat_kv`]: the query heads of a group added in ascending order, from +0. `dy [N, nh, hd]` →
@@ -42,18 +45,7 @@ pub fn repeat_kv_backward(dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
         return Err(misfit(OP, "dy [N, nh, hd]", &[dy]));
     };
     if n_kv_heads == 0 || !nh.is_multiple_of(n_kv_heads) {
-        return Err(Error::Shape {
-            op: OP,
-            want: "nkv that divides nh",
-            got: vec![vec![nh], vec![n_kv_heads]],
-        });
+        return Err(misfit_shapes(OP, "nkv that divides nh", &[&[nh], &[n_kv_heads]]));
     }
     backend(dy.device()).repeat_kv_backward(dy, n_kv_heads)
-}
-
-fn check(op: &'static str, x: &Tensor, n_heads: usize) -> Result<()> {
-    match *x.shape() {
-        [_, nkv, _] if nkv > 0 && n_heads.is_multiple_of(nkv) => Ok(()),
-        _ => Err(misfit(op, "x [N, nkv, hd], nkv a divisor of n_heads", &[x])),
-    }
 }

@@ -1,5 +1,5 @@
-//! The linear map `x Wᵀ + b` and its three gradients.
-use super::checks::{misfit, refuse, refuse_dtype};
+//! The linear map `x Wᵀ + b`, groups of them with the same input, and the three gradients.
+use super::checks::{misfit, misfit_shapes, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -20,9 +20,10 @@ use crate::tensor::Tensor;
 /// # Errors
 /// [`Error::Shape`] if widths differ, [`Error::Dtype`] if `x` is not in the weight's dtype.
 pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Result<Tensor> {
-    check_bias(w, bias)?;
+    let affine = Affine { weight: w, bias };
+    check_bias(affine)?;
     check("linear", x, w.in_features(), w)?;
-    backend(x.device()).linear(x, Affine { weight: w, bias }, out)
+    backend(x.device()).linear(x, affine, out)
 }
 
 /// `h + linear(x, w, b)`, all f32: the projection back into the residual stream.
@@ -33,8 +34,33 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
     const OP: &str = "linear_add";
     let n = check(OP, x, w.in_features(), w)?;
     refuse(h.shape() != [n, w.out_features()], OP, "h as the product", &[h, x])?;
-    check_bias(w, bias)?;
-    backend(x.device()).linear_add(h, x, Affine { weight: w, bias })
+    let affine = Affine { weight: w, bias };
+    check_bias(affine)?;
+    backend(x.device()).linear_add(h, x, affine)
+}
+
+/// [`linear`] of `x [N, in]` with each weight: `[N, out_i]` in the weights' dtype, which is that of
+/// `x`. A GPU runs them in one launch.
+///
+/// # Errors
+/// Those of [`linear`]; [`Error::Argument`] for an empty list of weights.
+pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+    check_group("linears", x, ws)?;
+    backend(x.device()).linears(x, ws)
+}
+
+/// `silu(gate(x)) up(x)`: `[N, out]` in the weights' dtype, to which both products are rounded. Bit-identical to
+/// [`linears`] followed by [`silu_mul`](super::silu_mul). A GPU runs it in one launch.
+///
+/// # Errors
+/// Those of the two operations.
+pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+    check_group("swiglu", x, &gate_up)?;
+    let [gate, up] = gate_up.map(|w| w.weight.shape());
+    if gate != up {
+        return Err(misfit_shapes("swiglu", "gate and up [out, in]", &[&gate, &up]));
+    }
+    backend(x.device()).swiglu(x, gate_up)
 }
 
 /// `dx` of a group of linear maps with the same input `x`. `dx[n][k]` is one running sum over the outputs of the
@@ -92,21 +118,36 @@ pub fn linear_backward_bias(db: &mut Tensor, dy: &Tensor, samples: &Samples) -> 
     backend(&db.device().clone()).linear_backward_bias(db, dy, samples)
 }
 
-pub(super) fn check_bias(w: &Weight, bias: Option<&Tensor>) -> Result<()> {
+/// Returns the number of rows.
+fn check(op: &'static str, x: &Tensor, width: usize, w: &Weight) -> Result<usize> {
+    if x.shape().len() != 2 || x.width() != width {
+        let want = "x [N, in] and w [out, in] (a gradient: [N, out])";
+        return Err(misfit_shapes(op, want, &[x.shape(), &w.shape()]));
+    }
+    refuse_dtype(x.dtype() != w.dtype(), op, "x in the dtype of the packed weight", x.dtype())?;
+    Ok(x.shape()[0])
+}
+
+fn check_bias(Affine { weight, bias }: Affine<'_>) -> Result<()> {
     match bias {
-        Some(b) if b.shape() != [w.out_features()] => {
-            let got = vec![b.shape().to_vec(), vec![w.out_features(), w.in_features()]];
-            Err(Error::Shape { op: "linear", want: "bias [out] of w [out, in]", got })
+        Some(b) if b.shape() != [weight.out_features()] => {
+            Err(misfit_shapes("linear", "bias [out] of w [out, in]", &[b.shape(), &weight.shape()]))
         }
         _ => Ok(()),
     }
 }
 
-fn check(op: &'static str, x: &Tensor, width: usize, w: &Weight) -> Result<usize> {
-    if x.shape().len() != 2 || x.width() != width {
-        let got = vec![x.shape().to_vec(), vec![w.out_features(), w.in_features()]];
-        return Err(Error::Shape { op, want: "x [N, in] and w [out, in] (a gradient: [N, out])", got });
+fn check_group(op: &'static str, x: &Tensor, ws: &[Affine<'_>]) -> Result<()> {
+    refuse(x.shape().len() != 2, op, "x [N, in]", &[x])?;
+    let Some(first) = ws.first() else {
+        return Err(Error::Argument { op, want: "at least one weight", got: "none".into() });
+    };
+    for &w in ws {
+        check_bias(w)?;
+        if w.weight.in_features() != x.width() || w.weight.dtype() != first.weight.dtype() {
+            let want = "rows [N, in], weights [out, in] of one dtype";
+            return Err(misfit_shapes(op, want, &[x.shape(), &w.weight.shape()]));
+        }
     }
-    refuse_dtype(x.dtype() != w.dtype(), op, "x in the dtype of the packed weight", x.dtype())?;
-    Ok(x.shape()[0])
+    refuse_dtype(x.dtype() != first.weight.dtype(), op, "the weights' dtype", x.dtype())
 }

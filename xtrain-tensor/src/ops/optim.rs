@@ -17,7 +17,10 @@ use crate::tensor::Tensor;
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) unless the four tensors of a parameter have one shape.
 pub fn adamw_all(all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
-    all.iter().try_for_each(|one| check("adamw_all", one))?;
+    for Update { w, g, m, v } in all.iter() {
+        let differ = [g.shape(), m.shape(), v.shape()].iter().any(|x| *x != w.shape());
+        refuse(differ, "adamw_all", "one shape", &[w, g, m, v])?;
+    }
     match all.first().map(|one| one.w.device().clone()) {
         Some(device) => backend(&device).adamw_all(all, max_norm, s),
         None => Ok(Updated { norm: 0.0, finite: true }),
@@ -34,8 +37,4 @@ pub fn adamw_all(all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Res
 /// [`Error::Dtype`](crate::Error::Dtype) unless `g` is f32.
 pub fn sum_of_squares(g: &Tensor) -> Result<f32> {
     backend(g.device()).sum_of_squares(g)
-}
-
-fn check(op: &'static str, Update { w, g, m, v }: &Update<'_>) -> Result<()> {
-    refuse([g.shape(), m.shape(), v.shape()].iter().any(|x| *x != w.shape()), op, "one shape", &[w, g, m, v])
 }

@@ -1,9 +1,45 @@
-//! Packing of weights whose values arrive in pieces.
+//! Packing of weights: whole matrices, and matrices whose values arrive in pieces.
+use super::checks::{check_float, misfit_shapes, refuse_dtype};
 use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::operands::{Packer, Piece, Weight};
+use crate::tensor::Tensor;
+
+impl Weight {
+    /// Packs the f32 matrix `w [out, in]` for products in `dtype` (f32 or bf16). Keeps `w` as the master weights,
+    /// without a copy.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) unless `w` has two dimensions of at least 1;
+    /// [`Error::Dtype`](crate::Error::Dtype) unless it is f32 and `dtype` is f32 or bf16.
+    pub fn new(w: &Tensor, dtype: Dtype) -> Result<Weight> {
+        check(w, dtype)?;
+        backend(w.device()).pack(w, dtype)
+    }
+
+    /// [`Weight::new`] of each of `ws`, all on one device. The CPU also packs them for the gradients, in one job.
+    ///
+    /// # Errors
+    /// As [`Weight::new`], for the first invalid matrix.
+    pub fn for_training(ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
+        ws.iter().try_for_each(|w| check(w, dtype))?;
+        match ws.first() {
+            Some(w) => backend(w.device()).pack_for_training(ws, dtype),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+fn check(w: &Tensor, dtype: Dtype) -> Result<()> {
+    const OP: &str = "Weight::new";
+    if w.shape().len() != 2 || w.is_empty() {
+        return Err(misfit_shapes(OP, "w [out, in]", &[w.shape()]));
+    }
+    refuse_dtype(w.dtype() != Dtype::F32, OP, "w in f32", w.dtype())?;
+    check_float(OP, dtype)
+}
 
 /// Packs a [`Weight`] from the values of a matrix, row-major, in pieces of any size.
 ///
@@ -21,18 +57,12 @@ impl WeightPacker {
     /// As [`Weight::new`].
     pub fn new(device: &Device, shape: &[usize], dtype: Dtype) -> Result<WeightPacker> {
         const OP: &str = "WeightPacker::new";
-        let &[out, width] = shape else {
-            return Err(Error::Shape { op: OP, want: "w [out, in]", got: vec![shape.to_vec()] });
-        };
-        if out.checked_mul(width).is_none_or(|n| n == 0) {
-            let want = "w [out, in], both at least 1";
-            return Err(Error::Shape { op: OP, want, got: vec![shape.to_vec()] });
-        }
-        match dtype {
-            Dtype::F32 | Dtype::BF16 => {
+        match *shape {
+            [out, width] if out.checked_mul(width).is_some_and(|n| n > 0) => {
+                check_float(OP, dtype)?;
                 Ok(WeightPacker { packer: backend(device).packer([out, width], dtype)? })
             }
-            Dtype::U32 | Dtype::I32 => Err(Error::Dtype { op: OP, want: "f32 or bf16", got: dtype }),
+            _ => Err(misfit_shapes(OP, "w [out, in], both at least 1", &[shape])),
         }
     }
 
@@ -51,8 +81,8 @@ impl WeightPacker {
     /// Returns the weight. It keeps no f32 master weights.
     ///
     /// # Errors
-    /// [`Error::Shape`] unless the number of values is that of the shape; [`Error::Device`] if the device has no
-    /// memory for it.
+    /// [`Error::Shape`](crate::Error::Shape) unless the number of values is that of the shape;
+    /// [`Error::Device`](crate::Error::Device) if the device has no memory for it.
     pub fn finish(self) -> Result<Weight> {
         self.packer.finish()
     }

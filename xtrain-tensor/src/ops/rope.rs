@@ -1,8 +1,8 @@
 //! Rotary position embedding over half-split pairs (Su et al. 2021, arXiv:2104.09864).
-use super::checks::{check_index, misfit};
+use super::checks::{check_index, misfit, misfit_shapes};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::operands::{RopeArgs, RopeTable};
 use crate::tensor::Tensor;
 
@@ -15,7 +15,8 @@ use crate::tensor::Tensor;
 /// | returns | `[N, H, hd]` | in `out` |
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes do not match the table, [`Error::Index`] for a position beyond it.
+/// [`Error::Shape`](crate::Error::Shape) if shapes do not match the table,
+/// [`Error::Index`](crate::Error::Index) for a position beyond it.
 pub fn rope_rows(x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
     check("rope", x, rope)?;
     backend(x.device()).rope_rows(x, rope, out)
@@ -34,7 +35,7 @@ pub fn rope_backward(dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
 /// `&RopeTable`.
 ///
 /// # Errors
-/// As [`rope_rows`]; [`Error::Argument`] for a `theta` that is not positive.
+/// As [`rope_rows`]; [`Error::Argument`](crate::Error::Argument) for a `theta` that is not positive.
 pub fn rope<'a>(x: &Tensor, angles: impl Into<RopeAngles<'a>>) -> Result<Tensor> {
     rope_at(x, angles, 0)
 }
@@ -103,8 +104,8 @@ pub(super) fn check(op: &'static str, x: &Tensor, RopeArgs { table, positions }:
         return Err(misfit(op, "x [N, H, hd]", &[x]));
     };
     if hd != table.head_dim() || n != positions.len() {
-        let got = vec![x.shape().to_vec(), vec![table.head_dim()], vec![positions.len()]];
-        return Err(Error::Shape { op, want: "x [N, H, hd], a table of hd, N positions", got });
+        let got = [x.shape(), &[table.head_dim()], &[positions.len()]];
+        return Err(misfit_shapes(op, "x [N, H, hd], a table of hd, N positions", &got));
     }
     check_index(op, "position", table.max_positions(), positions)
 }

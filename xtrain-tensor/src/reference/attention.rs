@@ -78,14 +78,14 @@ pub(crate) fn attention<M: Mode>(
     AttentionOutput { y, lse }
 }
 
-/// The operands of the backward: those of the forward, its results, and the upstream gradient.
+/// The operands of the backward: those of the forward, its results, and the upstream gradient. `L` is the type of lse.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AttentionSaved<'a, S> {
+pub(crate) struct AttentionSaved<'a, S, L = S> {
     pub(crate) q: &'a [S],
     pub(crate) k: &'a [S],
     pub(crate) v: &'a [S],
     pub(crate) y: &'a [S],
-    pub(crate) lse: &'a [S],
+    pub(crate) lse: &'a [L],
     pub(crate) dy: &'a [S],
 }
 

@@ -4,17 +4,16 @@ use std::borrow::Cow;
 use half::bf16;
 
 use super::pack::{self, Rows};
-use super::{Bf16, F32, rows};
-use crate::backend::Backend;
+use super::{Bf16, F32};
+use crate::backend::{Backend, HostBackend};
 use crate::compose;
 use crate::device::{Device, Reference};
 use crate::dtype::{Dtype, from_bf16, to_bf16};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
-use crate::host_ring::HostRing;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, Norm, Outcome, Packer, RopeArgs,
-    SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, LossValues, Norm, Packer,
+    RopeArgs, Samples, Update, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -71,25 +70,37 @@ fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
 struct RowOfLoss {
     z: Vec<f32>,
     value: Option<LogProb>,
+    /// `None`: all tokens are kept.
+    kept: Option<KeptSet>,
 }
 
-/// Divides the logits of row `n` by the temperature, sets those that top-k removes to -inf, and computes the row's
-/// values.
+/// Divides the logits of row `n` by the temperature, sets those that the filters remove to -inf, except that of the
+/// target, and computes the row's values.
 fn row_of_loss(z: &[f32], n: usize, rows: &LossRows<'_>) -> RowOfLoss {
-    let Some(target) = rows.targets[n] else { return RowOfLoss { z: z.to_vec(), value: None } };
+    let Some(target) = rows.targets[n] else { return RowOfLoss { z: z.to_vec(), value: None, kept: None } };
     let (mut z, id): (Vec<f32>, _) = (z.iter().map(|z| z / rows.temperature).collect(), target.id as usize);
-    if let Some(k) = rows.top_k.filter(|&k| k < z.len()) {
-        // descending; among equal logits the lowest index first; + 0 makes zeros of both signs equal
-        let mut order: Vec<usize> = (0..z.len()).collect();
-        order.sort_by(|&a, &b| (z[b] + 0.0).total_cmp(&(z[a] + 0.0)).then(a.cmp(&b)));
-        for &i in order[k..].iter().filter(|&&i| i != id) {
-            if !z[i].is_nan() {
-                z[i] = f32::NEG_INFINITY;
-            }
-        }
+    let kept = rows.kept_set(n).cloned().or_else(|| kept_by_filters(&z, rows));
+    if let Some(set) = &kept {
+        set.remove_others(&mut z, 0, Some(id));
     }
+    let is_kept = kept.as_ref().is_none_or(|set| set.contains(target.id));
     let super::RowLoss { lse, log_prob, entropy } = super::log_prob(&z, id);
-    RowOfLoss { z, value: Some(LogProb { lse, log_prob, entropy }) }
+    RowOfLoss { z, value: Some(LogProb { lse, log_prob, entropy, kept: is_kept }), kept }
+}
+
+/// The tokens that the filters of a loss keep. `None`: all. A row with a NaN or an infinite maximum keeps all: its
+/// `lse` is not finite.
+fn kept_by_filters(z: &[f32], rows: &LossRows<'_>) -> Option<KeptSet> {
+    let max = super::largest(z);
+    if !rows.filters(z.len()) || !max.is_finite() || z.iter().any(|z| z.is_nan()) {
+        return None;
+    }
+    let weights = super::integer_weights(z, max);
+    let mut kept = vec![true; z.len()];
+    for i in super::removed(z, max, &weights, rows.top_k.unwrap_or(0), rows.top_p, rows.min_p) {
+        kept[i] = false;
+    }
+    Some(KeptSet::of(z.len(), |i| kept[i]))
 }
 
 /// The rows of a loss over all of their logits.
@@ -103,33 +114,29 @@ fn rows_of_loss(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Ro
     }
 }
 
-fn sums_of_squares<'a>(gs: impl IntoIterator<Item = &'a Tensor>) -> Result<Vec<f32>> {
-    gs.into_iter().map(|g| Ok(super::sum_of_squares(g.data::<f32>()?, g.width().max(1)))).collect()
-}
-
-/// Updates all parameters. Returns whether all updated values are finite.
-fn update(all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
-    let mut finite = true;
-    for Update { w, g, m, v } in all {
-        let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
-        let (w, g) = (w.data_mut::<f32>()?, g.data::<f32>()?);
-        let (m, v) = (m.data_mut::<f32>()?, v.data_mut::<f32>()?);
-        for i in 0..w.len() {
-            (w[i], m[i], v[i]) = super::adamw(w[i], g[i] * clip, m[i], v[i], s, decay);
-        }
-        finite &= w.iter().all(|w| w.is_finite());
+impl HostBackend for Reference {
+    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
+        gs.iter().map(|g| Ok(super::sum_of_squares(g.data::<f32>()?, g.width().max(1)))).collect()
     }
-    Ok(finite)
+
+    fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
+        let mut finite = true;
+        for Update { w, g, m, v } in all {
+            let decay = if w.shape().len() > 1 { s.keep } else { 1.0 };
+            let (w, g) = (w.data_mut::<f32>()?, g.data::<f32>()?);
+            let (m, v) = (m.data_mut::<f32>()?, v.data_mut::<f32>()?);
+            for i in 0..w.len() {
+                (w[i], m[i], v[i]) = super::adamw(w[i], g[i] * clip, m[i], v[i], s, decay);
+            }
+            finite &= w.iter().all(|w| w.is_finite());
+        }
+        Ok(finite)
+    }
 }
 
 impl Backend for Reference {
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
         self.tensor(x.shape(), widened(x)?.into_owned(), dtype)
-    }
-
-    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        let sum = a.data::<f32>()?.iter().zip(b.data::<f32>()?).map(|(a, b)| a + b).collect();
-        self.tensor(a.shape(), sum, Dtype::F32)
     }
 
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
@@ -184,19 +191,9 @@ impl Backend for Reference {
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
         self.tensor(x.shape(), rotated(x, rope, super::rotate)?, out)
     }
-
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
         self.tensor(dy.shape(), rotated(dy, rope, super::rotate_back)?, Dtype::F32)
     }
-
-    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, _first: u32) -> Result<Tensor> {
-        self.rope_rows(x, rope, x.dtype())
-    }
-
-    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-        self.rope_rows(x, rope, x.dtype())
-    }
-
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         compose::norm_rope(self, x, norm, rope)
     }
@@ -213,18 +210,12 @@ impl Backend for Reference {
         compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
     }
 
-    fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
-        compose::write_heads(self, new, pools)
-    }
-
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
         pack::pack(w, dtype)
     }
-
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
         ws.iter().map(|w| pack::pack(w, dtype)).collect()
     }
-
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
     }
@@ -242,14 +233,6 @@ impl Backend for Reference {
         let mut y = self.linear(x, w, Dtype::F32)?;
         self.accumulate(&mut y, h)?;
         Ok(y)
-    }
-
-    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
-        compose::linears(self, x, ws)
-    }
-
-    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-        compose::swiglu(self, x, gate_up)
     }
 
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
@@ -293,12 +276,8 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn attention(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        heads: Heads,
-        mask: &AttnMask<'_>,
-    ) -> Result<(Tensor, Tensor)> {
+    fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
+        let [q, k, v] = qkv;
         let operands = [&*widened(q)?, &*widened(k)?, &*widened(v)?];
         let done = match q.dtype() {
             Dtype::BF16 => super::attention::<Bf16>(operands, heads, mask),
@@ -306,10 +285,6 @@ impl Backend for Reference {
         };
         let y = self.tensor(q.shape(), done.y, q.dtype())?;
         Ok((y, self.tensor(&q.shape()[..2], done.lse, Dtype::F32)?))
-    }
-
-    fn decode_attention(&self, [q, k, v]: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
-        Ok(self.attention([q, k, v], heads, mask)?.0)
     }
 
     fn attention_backward(
@@ -328,18 +303,6 @@ impl Backend for Reference {
         };
         let wrap = |x: &Tensor, d| self.tensor(x.shape(), d, Dtype::F32);
         Ok([wrap(q, dq)?, wrap(k, dk)?, wrap(v, dv)?])
-    }
-
-    fn cat_seq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        rows::cat_seq(a, b)
-    }
-
-    fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
-        rows::repeat_kv(x, n_heads)
-    }
-
-    fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
-        rows::repeat_kv_backward(dy, n_kv_heads)
     }
 
     fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
@@ -367,24 +330,14 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
-        rows::gather_rows(x, rows)
-    }
-
-    fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
-        rows::scatter_rows(pool, x, slots)
-    }
-
-    fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
-        rows::copy_slots(to, from, ranges)
-    }
-
-    fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
-        rows::copy_slots_within(pool, range)
-    }
-
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         Ok(rows_of_loss(x, head, rows)?.into_iter().map(|row| row.value).collect())
+    }
+
+    fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
+        let rows = rows_of_loss(x, head, rows)?;
+        let (log_probs, kept) = rows.into_iter().map(|row| (row.value, row.kept)).unzip();
+        Ok(LossValues { log_probs, kept })
     }
 
     fn cross_entropy_backward(
@@ -397,7 +350,7 @@ impl Backend for Reference {
         let all = rows_of_loss(x, head, rows)?;
         let mut dz = Vec::with_capacity(all.len() * head.out_features());
         for (row, target) in all.iter().zip(rows.targets) {
-            let (Some(LogProb { lse, log_prob, entropy }), Some(target)) = (row.value, target) else {
+            let (Some(LogProb { lse, log_prob, entropy, .. }), Some(target)) = (row.value, target) else {
                 dz.extend(row.z.iter().map(|_| 0.0));
                 continue;
             };
@@ -414,27 +367,8 @@ impl Backend for Reference {
         let rows = logits.data::<f32>()?.chunks_exact(logits.width().max(1)).zip(target);
         let one = |(z, &target): (&[f32], &u32)| {
             let super::RowLoss { lse, log_prob, entropy } = super::log_prob(z, target as usize);
-            LogProb { lse, log_prob, entropy }
+            LogProb { lse, log_prob, entropy, kept: true }
         };
         Ok(rows.map(one).collect())
-    }
-
-    fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
-        let data = logits.data::<f32>()?;
-        Ok(data.chunks_exact(logits.width()).zip(rows).map(|(x, row)| super::sample(x, row)).collect())
-    }
-
-    fn sample_ring(&self, _rows: usize, _steps: usize) -> Result<Box<dyn SampleRing>> {
-        Ok(Box::new(HostRing::new(self.clone())))
-    }
-
-    fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
-        let norm = compose::global_norm(&sums_of_squares(all.iter().map(|one| one.g))?);
-        let finite = !norm.is_finite() || update(all, compose::clip(norm, max_norm), s)?;
-        Ok(Updated { norm, finite })
-    }
-
-    fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
-        Ok(sums_of_squares([g])?[0])
     }
 }

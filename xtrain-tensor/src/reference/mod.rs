@@ -1,7 +1,7 @@
 //! The reference backend: a slow and simple implementation of docs/numerics.md. Every fast path must equal it bit for
 //! bit.
 //!
-//! It is generic over a [`Mode`](mode::Mode), so the same code also runs in f64 for gradient checks.
+//! It is generic over a [`Mode`], so the same code also runs in f64 for gradient checks.
 mod attention;
 mod backend;
 mod linear;
@@ -12,7 +12,7 @@ mod optim;
 mod pack;
 mod pointwise;
 mod reduce;
-pub(crate) mod rows;
+mod rows;
 mod sample;
 
 #[cfg(test)]
@@ -20,17 +20,16 @@ pub(crate) use attention::AttentionOutput;
 pub(crate) use attention::{AttentionSaved, attention, attention_backward};
 pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
 pub(crate) use loss::{RowLoss, dlogits, log_prob};
+pub(crate) use mode::{Bf16, F32, Mode, fma_flushed};
 #[cfg(test)]
-pub(crate) use mode::F64;
-#[cfg(all(test, feature = "emu", xtrain_emu))]
-pub(crate) use mode::Mode;
-pub(crate) use mode::{Bf16, F32, fma_flushed};
+pub(crate) use mode::{Plain, Scalar};
 pub(crate) use norm::{rms_norm, rms_norm_backward};
 pub(crate) use optim::{adamw, sum_of_squares};
 pub(crate) use pointwise::{rotate, rotate_back, silu_mul, silu_mul_backward};
 #[cfg(test)]
 pub(crate) use reduce::{dot, lse, sum32};
 pub(crate) use sample::sample;
+use sample::{integer_weights, largest, removed};
 
 #[cfg(test)]
 pub(crate) use crate::operands::Heads;

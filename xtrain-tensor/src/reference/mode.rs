@@ -1,6 +1,7 @@
 //! The arithmetic modes of the reference.
 use std::fmt::Debug;
-use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::marker::PhantomData;
+use std::ops::{Add, Div, Mul, Neg, Range, Sub};
 
 use crate::dtype::round_bf16;
 use crate::math;
@@ -55,31 +56,8 @@ impl Scalar for f32 {
     }
 }
 
-impl Scalar for f64 {
-    const ZERO: f64 = 0.0;
-    const ONE: f64 = 1.0;
-    const NEG_INFINITY: f64 = f64::NEG_INFINITY;
-
-    fn of(x: f64) -> f64 {
-        x
-    }
-    fn fma(self, b: f64, c: f64) -> f64 {
-        self.mul_add(b, c)
-    }
-    fn sqrt(self) -> f64 {
-        self.sqrt()
-    }
-    fn exp(self) -> f64 {
-        self.exp()
-    }
-    fn log(self) -> f64 {
-        self.ln()
-    }
-}
-
 /// The order in which products are summed, and where values are rounded.
 pub(crate) trait Mode {
-    /// The scalar type.
     type S: Scalar;
 
     /// Indices per chunk of a product.
@@ -88,14 +66,13 @@ pub(crate) trait Mode {
     /// One chunk: the sum of `a(i) b(i)` over `len <= CHUNK` indices, from +0.
     fn chunk(len: usize, a: impl Fn(usize) -> Self::S, b: impl Fn(usize) -> Self::S) -> Self::S;
 
-    /// `y + chunk`.
     fn add(y: Self::S, chunk: Self::S) -> Self::S;
 
     /// One running sum without chunks: continues `y` over the absolute indices `range`. In bf16: blocks of 32 at
     /// absolute indices, with zeros outside the range.
     fn chain(
         y: Self::S,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         a: impl Fn(usize) -> Self::S,
         b: impl Fn(usize) -> Self::S,
     ) -> Self::S;
@@ -104,48 +81,34 @@ pub(crate) trait Mode {
     fn round(x: Self::S) -> Self::S;
 }
 
-/// f32 everywhere.
+/// One scalar type everywhere.
 #[derive(Debug)]
-pub(crate) struct F32;
+pub(crate) struct Plain<S>(PhantomData<S>);
+
+/// f32 everywhere.
+pub(crate) type F32 = Plain<f32>;
 
 /// bf16 products on the CPU (`tdpbf16ps`), f32 elsewhere.
 #[derive(Debug)]
 pub(crate) struct Bf16;
 
-/// f64 everywhere: the same formulas, for gradient checks.
-#[cfg(test)]
-#[derive(Debug)]
-pub(crate) struct F64;
+impl<S: Scalar> Mode for Plain<S> {
+    type S = S;
+    const CHUNK: usize = 256;
 
-macro_rules! chained {
-    ($mode:ty, $s:ty) => {
-        impl Mode for $mode {
-            type S = $s;
-            const CHUNK: usize = 256;
-
-            fn chunk(len: usize, a: impl Fn(usize) -> $s, b: impl Fn(usize) -> $s) -> $s {
-                (0..len).fold(0.0, |c, k| Scalar::fma(a(k), b(k), c))
-            }
-            fn add(y: $s, chunk: $s) -> $s {
-                y + chunk
-            }
-            fn chain(
-                y: $s,
-                range: std::ops::Range<usize>,
-                a: impl Fn(usize) -> $s,
-                b: impl Fn(usize) -> $s,
-            ) -> $s {
-                range.fold(y, |y, j| Scalar::fma(a(j), b(j), y))
-            }
-            fn round(x: $s) -> $s {
-                x
-            }
-        }
-    };
+    fn chunk(len: usize, a: impl Fn(usize) -> S, b: impl Fn(usize) -> S) -> S {
+        Self::chain(S::ZERO, 0..len, a, b)
+    }
+    fn add(y: S, chunk: S) -> S {
+        y + chunk
+    }
+    fn chain(y: S, range: Range<usize>, a: impl Fn(usize) -> S, b: impl Fn(usize) -> S) -> S {
+        range.fold(y, |y, i| a(i).fma(b(i), y))
+    }
+    fn round(x: S) -> S {
+        x
+    }
 }
-chained!(F32, f32);
-#[cfg(test)]
-chained!(F64, f64);
 
 impl Mode for Bf16 {
     type S = f32;
@@ -164,12 +127,7 @@ impl Mode for Bf16 {
         add_flushed(no_denormal(y), chunk)
     }
 
-    fn chain(
-        mut y: f32,
-        range: std::ops::Range<usize>,
-        a: impl Fn(usize) -> f32,
-        b: impl Fn(usize) -> f32,
-    ) -> f32 {
+    fn chain(mut y: f32, range: Range<usize>, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
         let inside = |j: usize| range.contains(&j);
         for start in (range.start / 32 * 32..range.end).step_by(32) {
             let a = |i: usize| if inside(start + i) { a(start + i) } else { 0.0 };

@@ -1,10 +1,8 @@
 //! Weights of the reference: row-major, rounded to the dtype of the products.
-use std::fmt;
-
 use half::bf16;
 
 use crate::device::{Device, Reference};
-use crate::dtype::{Dtype, from_bf16, round_bf16};
+use crate::dtype::{Dtype, Element, from_bf16, round_bf16};
 use crate::error::Result;
 use crate::operands::{Lines, PackValue, PackedMatrix, Packer, RowSink, Weight};
 use crate::tensor::Tensor;
@@ -33,8 +31,11 @@ pub(super) fn pack(w: &Tensor, dtype: Dtype) -> Result<Weight> {
 pub(super) fn packer(reference: &Reference, shape: [usize; 2], dtype: Dtype) -> Box<dyn Packer> {
     let device = Device::Reference(reference.clone());
     match dtype {
-        Dtype::BF16 => Box::new(Lines::new(Sink::<bf16> { device, shape, rows: Vec::new() }, shape, 1)),
-        _ => Box::new(Lines::new(Sink::<f32> { device, shape, rows: Vec::new() }, shape, 1)),
+        Dtype::BF16 => {
+            let rows = Vec::<bf16>::new();
+            Box::new(Lines::new(Sink { device, shape, rows, widen: from_bf16 }, shape, 1))
+        }
+        _ => Box::new(Lines::new(Sink { device, shape, rows: Vec::<f32>::new(), widen: |x| x }, shape, 1)),
     }
 }
 
@@ -44,9 +45,10 @@ struct Sink<T> {
     device: Device,
     shape: [usize; 2],
     rows: Vec<T>,
+    widen: fn(T) -> f32,
 }
 
-impl<T: Widen> RowSink for Sink<T> {
+impl<T: PackValue + Element> RowSink for Sink<T> {
     type Value = T;
 
     fn keep_exact_rows(&mut self) {}
@@ -56,27 +58,7 @@ impl<T: Widen> RowSink for Sink<T> {
     }
 
     fn finish(self) -> Result<Weight> {
-        let rows = Rows(self.rows.into_iter().map(T::widen).collect());
-        Ok(Weight::from_packed(self.shape, T::PRODUCTS, self.device, None, Box::new(rows)))
-    }
-}
-
-/// An element type and the dtype of products over it.
-trait Widen: PackValue + fmt::Debug {
-    const PRODUCTS: Dtype;
-    fn widen(self) -> f32;
-}
-
-impl Widen for f32 {
-    const PRODUCTS: Dtype = Dtype::F32;
-    fn widen(self) -> f32 {
-        self
-    }
-}
-
-impl Widen for bf16 {
-    const PRODUCTS: Dtype = Dtype::BF16;
-    fn widen(self) -> f32 {
-        from_bf16(self)
+        let rows = Rows(self.rows.into_iter().map(self.widen).collect());
+        Ok(Weight::from_packed(self.shape, T::DTYPE, self.device, None, Box::new(rows)))
     }
 }

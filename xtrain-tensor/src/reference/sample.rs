@@ -31,44 +31,57 @@ pub(crate) fn sample(x: &[f32], row: &SampleRow<'_>) -> Result<Sampled, SampleFa
     let (token, processed) = if greedy {
         (z.iter().position(|&z| z == max).expect("the maximum is one of the logits"), 0.0)
     } else {
-        let weights = filter(&mut z, max, row);
+        let mut weights = integer_weights(&z, max);
+        for i in removed(&z, max, &weights, row.top_k as usize, row.top_p, row.min_p) {
+            (z[i], weights[i]) = (f32::NEG_INFINITY, 0);
+        }
         let token = draw(&weights, row);
         (token, z[token] - lse(&z))
     };
     Ok(Sampled { token: token as u32, log_prob: x[token] - lse(x), processed })
 }
 
-fn largest(z: &[f32]) -> f32 {
+pub(super) fn largest(z: &[f32]) -> f32 {
     z.iter().fold(f32::NEG_INFINITY, |m, &z| if z > m { z } else { m })
 }
 
-/// Sets the logits that top-k, top-p and min-p remove to -inf. Returns the integer weights, 0 for removed tokens.
-fn filter(z: &mut [f32], max: f32, row: &SampleRow<'_>) -> Vec<u64> {
+/// `W_i`: the integer weight of `exp(z_i - max)`.
+pub(super) fn integer_weights(z: &[f32], max: f32) -> Vec<u64> {
     let integer = |w: f32| if w > 0.0 { ((f64::from(w) * 2f64.powi(44)) as u64).max(1) } else { 0 };
-    let mut weights: Vec<u64> = z.iter().map(|&z| integer(exp(z - max))).collect();
+    z.iter().map(|&z| integer(exp(z - max))).collect()
+}
+
+/// The tokens that top-k, top-p and min-p remove, in any order. `top_k = 0`, `top_p = 1` and `min_p = 0` are off. No z
+/// is a NaN, and `max` is finite.
+pub(super) fn removed(
+    z: &[f32],
+    max: f32,
+    weights: &[u64],
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+) -> Vec<usize> {
     // ascending; among equal logits the highest index first
     let mut order: Vec<usize> = (0..z.len()).collect();
     order.sort_by(|&a, &b| z[a].partial_cmp(&z[b]).expect("no NaN").then(b.cmp(&a)));
-    let mut removed = match row.top_k as usize {
+    let mut removed = match top_k {
         0 => 0,
         k => z.len().saturating_sub(k),
     };
-    let total: u64 = order[removed..].iter().map(|&i| weights[i]).sum();
-    let budget = ((1.0 - f64::from(row.top_p)) * total as f64) as u64;
-    let mut spent = 0;
-    for &i in &order[removed..order.len() - 1] {
-        spent += weights[i];
-        if spent > budget {
-            break;
+    if top_p < 1.0 {
+        let total: u64 = order[removed..].iter().map(|&i| weights[i]).sum();
+        let budget = ((1.0 - f64::from(top_p)) * total as f64) as u64;
+        let mut spent = 0;
+        for &i in &order[removed..order.len() - 1] {
+            spent += weights[i];
+            if spent > budget {
+                break;
+            }
+            removed += 1;
         }
-        removed += 1;
     }
-    let below_min_p = (0..z.len()).filter(|&i| exp(z[i] - max) < row.min_p);
-    let removed: Vec<usize> = order[..removed].iter().copied().chain(below_min_p).collect();
-    for i in removed {
-        (z[i], weights[i]) = (f32::NEG_INFINITY, 0);
-    }
-    weights
+    let below_min_p = (0..z.len()).filter(|&i| exp(z[i] - max) < min_p);
+    order[..removed].iter().copied().chain(below_min_p).collect()
 }
 
 /// The lowest i with `W_0 + ... + W_i > r`, where r is the high 64 bits of u S.

@@ -16,7 +16,7 @@ fn fixture(name: &str) -> CheckpointError {
 /// The error for a damaged GGUF file.
 fn gguf_fixture(name: &str) -> CheckpointError {
     let corrupt = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/corrupt");
-    match gguf::read(&corrupt.join(name).join("model.gguf")).expect_err(name) {
+    match gguf::read(&corrupt.join(name).join("model.gguf"), &NamedTensor::begin).expect_err(name) {
         StoreError::Checkpoint(error) => error,
         other => panic!("{name}: {other}"),
     }
@@ -76,8 +76,8 @@ fn run_of_damaged_checkpoints() -> CheckpointError {
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(CheckpointError:
-        Io Locked Missing NotAFile Limit Length Checksum Json Version Duplicate Entry Dtype Key Shape MissingTensor
-        UnexpectedTensor NotFinite OutsideDirectory Control Inconsistent Argument NoneGood);
+        Io Locked Missing NotAFile Limit Length Checksum Malformed Version Duplicate Entry Field Shape MissingTensor
+        UnexpectedTensor NotFinite OutsideDirectory Argument NoneGood);
     let step = "run/checkpoints/step_000001/";
     let q = "tensor model.layers.0.self_attn.q_proj.weight";
     let file = |name: &str| format!("{step}{name}: ");
@@ -123,7 +123,7 @@ fn every_variant_is_reached_by_a_named_case() {
             ("a later GGUF", gguf_fixture("g_version_99"), &["g_version_99/model.gguf: ", "found 99"]),
             ("a tensor twice", gguf_fixture("g_duplicate_tensor"), &["model.gguf: ", " occurs twice"]),
             ("a hole", fixture("st_hole"), &[hole, "expected data from offset 2352"]),
-            ("an unknown type", fixture("st_unknown_dtype"), &["model.safetensors: ", q, "found F33"]),
+            ("an unknown type", fixture("st_unknown_dtype"), &[q, ": expected F32, BF16 or F16, found F33"]),
             ("another magic", gguf_fixture("g_bad_magic"), &["g_bad_magic/model.gguf: magic: expected GGUF"]),
             (
                 "no heads",

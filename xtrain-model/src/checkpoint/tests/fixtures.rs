@@ -10,7 +10,8 @@ pub(super) fn load_fixture(name: &str) -> Result<Weights> {
     let mut want = Vec::new();
     let healthy = load_weights(&RealFs, &dir("base_ok"), &LoadOptions::default()).unwrap();
     want.extend(healthy.tensors.into_iter().map(|tensor| (tensor.name, tensor.shape)));
-    let shapes = |file: &Path, _: &Value, found: &[TensorInfo]| require_shapes(file, &want, found);
+    let shapes =
+        |file: &Path, _: &Value, found: &[TensorInfo]| require_shapes(file, &want, TensorInfo::shapes(found));
     load_weights(&RealFs, &dir(name), &LoadOptions { shapes: Some(&shapes), ..LoadOptions::default() })
 }
 

@@ -16,6 +16,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 use xtrain_tensor::rng::PhiloxRng;
 
+use super::fs::{FileSystem, ReadFile};
 use super::*;
 use crate::test_rng::rng;
 
@@ -135,7 +136,15 @@ fn saved(sample: &Sample) -> (SimulatedFs, PathBuf) {
 }
 
 fn newest(fs: &SimulatedFs) -> Result<Newest> {
-    newest_good(fs, run(), &LoadOptions::default())
+    newest_good(fs, run(), &LoadOptions::default(), &NamedTensor::begin)
+}
+
+fn load(fs: &SimulatedFs, dir: &Path, options: &LoadOptions<'_>) -> Result<LoadedCheckpoint> {
+    super::load(fs, dir, options, &NamedTensor::begin)
+}
+
+fn load_weights(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> Result<Weights> {
+    super::load_weights(fs, dir, options, &NamedTensor::begin)
 }
 
 /// The bytes of a file.

@@ -38,7 +38,7 @@ fn a_checkpoint_on_the_real_file_system_is_loaded_bit_identically() {
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), &run, 2).unwrap();
     let path = sample.with(|snapshot| checkpoints.save(snapshot)).unwrap().path;
     assert!(path.ends_with("checkpoints/step_123456789"));
-    let found = newest_good(&RealFs, &run, &LoadOptions::default()).unwrap();
+    let found = newest_good(&RealFs, &run, &LoadOptions::default(), &NamedTensor::begin).unwrap();
     assert!(sample.is(&found.loaded) && found.refused.is_empty());
     assert_eq!((found.loaded.numerics.as_str(), found.loaded.dtype.as_str()), ("1", "f32"));
     assert_eq!(found.loaded.files[0], ("tokenizer.json".to_owned(), b"{\"model\":{}}".to_vec()));

@@ -9,7 +9,7 @@ use super::*;
 fn a_large_vocabulary_takes_four_bytes_an_id() {
     let header = |vocab| header::Header {
         version: header::Version::One,
-        masked: header::Masked::Yes,
+        masked: true,
         vocab,
         digest: 1,
         count: 9,
@@ -25,7 +25,7 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
     for id in ids {
         body.extend_from_slice(&id.to_le_bytes());
     }
-    let wide = header::Header { count: 3, masked: header::Masked::No, ..header(70_001) };
+    let wide = header::Header { count: 3, masked: false, ..header(70_001) };
     let wide = header::Header { body_crc: crc32c::crc32c_append(0, &body), ..wide };
     let file = TokenFile::open(&dir.file("wide.tok", [&wide.to_bytes()[..], &body].concat())).unwrap();
     file.verify().unwrap();

@@ -103,5 +103,5 @@ fn data_shorter_than_a_context_is_refused() {
     );
     assert!(Tokens::from_ids(vec![1, 5], 5).unwrap_err().to_string().contains("token 1 is 5"));
     assert_eq!(TokenWindow::new(&[], &[]), TokenWindow::default());
-    assert_eq!(TokenWindow::new(&[3], &[true]).target_count(), 0);
+    assert!(TokenWindow::new(&[3], &[true]).targets.is_empty());
 }

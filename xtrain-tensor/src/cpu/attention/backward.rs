@@ -17,23 +17,13 @@ use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
 use crate::operands::{AttnMask, Heads};
-
-/// The operands of the backward.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Saved<'a, E> {
-    pub(crate) q: &'a [E],
-    pub(crate) k: &'a [E],
-    pub(crate) v: &'a [E],
-    pub(crate) y: &'a [E],
-    pub(crate) dy: &'a [E],
-    pub(crate) lse: &'a [f32],
-}
+use crate::reference::AttentionSaved;
 
 /// `dq`, `dk` and `dv` of [`crate::ops::attention_backward`], for whole sequences in which each position has its own
 /// slot.
 pub(crate) fn attention_backward<E: Number>(
     cpu: &Cpu,
-    saved: Saved<'_, E>,
+    saved: AttentionSaved<'_, E, f32>,
     heads: Heads,
     mask: &AttnMask<'_>,
 ) -> [Vec<f32>; 3] {
@@ -60,7 +50,7 @@ pub(crate) fn attention_backward<E: Number>(
 }
 
 struct Item<'a, E> {
-    saved: Saved<'a, E>,
+    saved: AttentionSaved<'a, E, f32>,
     heads: Heads,
     mask: &'a AttnMask<'a>,
     simd: Simd,
@@ -108,8 +98,6 @@ struct Work<'a, 'b, E> {
 }
 
 impl<E: Number> Kernel for Work<'_, '_, E> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         self.item.walk(l, &mut self.state);
@@ -203,7 +191,7 @@ impl<E: Number> Item<'_, E> {
             gather::row(l, dy, &mut st.dy[to], &mut min_dy);
             let mut sum = l.zero();
             for (y, dy) in y.chunks(LANES).zip(dy.chunks(LANES)) {
-                sum = Lanes::fma(l, E::load(l, dy), E::load(l, y), sum);
+                sum = Lanes::fma(l, E::read(l, dy), E::read(l, y), sum);
             }
             st.delta[t] = l.sum32(sum);
             st.lse[t] = self.saved.lse[n * self.heads.nh + head];

@@ -9,7 +9,7 @@ use super::number::Number;
 use super::product::Product;
 use super::rows::{CHUNK, SERIAL, STRIP, masked, no_minus_zero, union, widen, within};
 use super::scratch;
-use crate::cpu::gemm::Beta;
+use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
@@ -116,8 +116,6 @@ struct Work<'a, 'b, E> {
 }
 
 impl<E: Number> Kernel for Work<'_, '_, E> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         self.item.walk(l, &mut self.state, self.chunk);
@@ -290,15 +288,11 @@ impl<E: Number> Item<'_, E> {
             let cols = self.visible(strip.clone(), c);
             if !cols.is_empty() {
                 let product = Product {
-                    a: &st.q[i * width..],
-                    a_row_step: width,
-                    a_k_step: 1,
-                    b: kt,
-                    b_row_step: CHUNK,
+                    a: Matrix::new(&st.q[i * width..], strip.len(), width),
+                    b: Chunk { rows: kt, stride: CHUNK },
                     out: &mut st.s[i * CHUNK..],
                     out_row_step: CHUNK,
                     beta: Beta::Zero,
-                    rows: strip.len(),
                     cols,
                     depth: depth.clone(),
                 };
@@ -353,15 +347,11 @@ impl<E: Number> Item<'_, E> {
                 continue;
             }
             let product = Product {
-                a: &st.s[i * CHUNK..],
-                a_row_step: CHUNK,
-                a_k_step: 1,
-                b: value.rows,
-                b_row_step: value.stride,
+                a: Matrix::new(&st.s[i * CHUNK..], strip.len(), CHUNK),
+                b: value,
                 out: &mut st.oc[i * width..],
                 out_row_step: width,
                 beta: Beta::Zero,
-                rows: strip.len(),
                 cols: 0..width,
                 depth: widen(depth, E::STEP),
             };
@@ -396,7 +386,7 @@ impl<E: Number> Item<'_, E> {
             };
             let sum = Lanes::splat(l, st.l[i]);
             for (y, o) in y.chunks_mut(LANES).zip(st.o[i * width..].chunks_exact(LANES)) {
-                E::store(l, y, no_minus_zero(l, Lanes::div(l, l.load(o), sum)));
+                E::write(l, y, no_minus_zero(l, Lanes::div(l, l.load(o), sum)));
             }
             lse[0] = st.m[i];
         }

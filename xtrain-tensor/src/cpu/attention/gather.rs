@@ -11,7 +11,7 @@ use crate::operands::Slots;
 #[inline(always)]
 pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], min_exp: &mut MinExponent<L>) {
     for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
-        let v = E::load(l, &x[x.len().min(i * LANES)..]);
+        let v = E::read(l, &x[x.len().min(i * LANES)..]);
         l.store(out, E::operand(l, v, min_exp));
     }
 }
@@ -167,7 +167,7 @@ const LINE: usize = 64;
 
 /// Keys or values of a chunk. The row of slot j starts at `j * stride`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chunk<'a> {
+pub(crate) struct Chunk<'a> {
     pub(super) rows: &'a [f32],
     pub(super) stride: usize,
 }

@@ -4,14 +4,12 @@
 //! |---|---|
 //! | `forward` | one work item: a block of rows and one kv head; scores, weights and outputs in chunks of 64 keys |
 //! | `backward` | one work item: a sequence and one kv head; each weight is computed once for dq, dk and dv |
-//! | `product` | the matrix products of both, one chain per output |
+//! | `product` | the matrix products of both, one chain per output; flush to zero |
 //! | `number` | the element types f32 and bf16 |
-//! | `flush` | flush to zero for bf16 products whose results may be tiny |
 //! | `gather` | copies or views of queries, keys and values from contiguous or paged slots, as f32 |
 //! | `rows` | ranges of visible keys, masks |
 //! | `scratch` | thread-local working memory |
 mod backward;
-mod flush;
 mod forward;
 mod gather;
 mod number;
@@ -21,6 +19,5 @@ mod scratch;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use backward::{Saved, attention_backward};
+pub(crate) use backward::attention_backward;
 pub(crate) use forward::attention;
-pub(crate) use number::Number;

@@ -3,20 +3,14 @@ use half::bf16;
 
 use super::product::{self, Product};
 use crate::cpu::gemm_bf16::MinExponent;
-use crate::cpu::lanes::{LANES, Lanes};
+use crate::cpu::lanes::Lanes;
+use crate::cpu::value::Value;
 use crate::cpu::{Simd, lanes};
-use crate::device::recycle::Recycled;
 
-/// An element type: its conversion to and from f32 lanes, and the arithmetic of its products.
-pub(crate) trait Number: Recycled {
+/// An element type of attention and the arithmetic of its products.
+pub(crate) trait Number: Value {
     /// Products process this many indices at a time. Their ranges are extended to multiples of it.
     const STEP: usize;
-
-    /// Loads up to 32 elements. Missing lanes are +0.
-    fn load<L: Lanes>(l: L, s: &[Self]) -> L::F;
-
-    /// Rounds the first `s.len()` lanes to `s`.
-    fn store<L: Lanes>(l: L, s: &mut [Self], v: L::F);
 
     /// The elements as f32, if products can read them in place.
     fn plain(x: &[Self]) -> Option<&[f32]>;
@@ -34,14 +28,6 @@ pub(crate) trait Number: Recycled {
 impl Number for f32 {
     const STEP: usize = 1;
 
-    #[inline(always)]
-    fn load<L: Lanes>(l: L, s: &[f32]) -> L::F {
-        if s.len() >= LANES { l.load(s) } else { l.load_partial(s) }
-    }
-    #[inline(always)]
-    fn store<L: Lanes>(l: L, s: &mut [f32], v: L::F) {
-        l.store_partial(s, v);
-    }
     #[inline(always)]
     fn plain(x: &[f32]) -> Option<&[f32]> {
         Some(x)
@@ -63,14 +49,6 @@ impl Number for f32 {
 impl Number for bf16 {
     const STEP: usize = 2;
 
-    #[inline(always)]
-    fn load<L: Lanes>(l: L, s: &[bf16]) -> L::F {
-        l.load_bf16_partial(s)
-    }
-    #[inline(always)]
-    fn store<L: Lanes>(l: L, s: &mut [bf16], v: L::F) {
-        l.store_bf16_partial(s, v);
-    }
     #[inline(always)]
     fn plain(_: &[bf16]) -> Option<&[f32]> {
         None

@@ -4,27 +4,23 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::flush::{add_flushed, fma_flushed};
-use crate::cpu::gemm::Beta;
+use super::gather::Chunk;
+use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::lanes::{Kernel, Lanes, Reg};
+use crate::reference;
 
-/// `out[r][c] = beta out[r][c] + sum over k, ascending, of a(r, k) b(k, c)` for `rows` rows, the columns `cols` and
+/// `out[r][c] = beta out[r][c] + sum over k, ascending, of a(r, k) b(k, c)` for the rows of `a`, the columns `cols` and
 /// the indices `depth`.
 ///
-/// `a(r, k)` is `a[r * a_row_step + k * a_k_step]`, `b(k, c)` is `b[k * b_row_step + c]`, `out(r, c)` is
-/// `out[r * out_row_step + c]`. Columns are computed in groups of two registers. Columns of these groups outside
-/// `cols` are overwritten and must exist.
+/// `b(k, c)` is `b.rows[k * b.stride + c]`, `out(r, c)` is `out[r * out_row_step + c]`. Columns are computed in groups
+/// of two registers. Columns of these groups outside `cols` are overwritten and must exist.
 #[derive(Debug)]
 pub(crate) struct Product<'a> {
-    pub(crate) a: &'a [f32],
-    pub(crate) a_row_step: usize,
-    pub(crate) a_k_step: usize,
-    pub(crate) b: &'a [f32],
-    pub(crate) b_row_step: usize,
+    pub(crate) a: Matrix<'a>,
+    pub(crate) b: Chunk<'a>,
     pub(crate) out: &'a mut [f32],
     pub(crate) out_row_step: usize,
     pub(crate) beta: Beta,
-    pub(crate) rows: usize,
     pub(crate) cols: Range<usize>,
     pub(crate) depth: Range<usize>,
 }
@@ -152,6 +148,39 @@ impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
     }
 }
 
+/// Lanes of the widest register.
+const MAX_WIDTH: usize = 16;
+
+/// `a * b + c`, or zero of its sign if the result is tiny (docs/numerics.md, section 2): x86's rule, on registers. It is
+/// exact, and slow only if a result is tiny.
+#[inline(always)]
+fn fma_flushed<L: Lanes>(l: L, a: L::R, b: L::R, c: L::R) -> L::R {
+    let r = Reg::fma(l, a, b, c);
+    if !Reg::any_tiny(l, r) {
+        return r;
+    }
+    let mut lanes = [[0.0; MAX_WIDTH]; 3];
+    for (lanes, v) in lanes.iter_mut().zip([a, b, c]) {
+        // SAFETY: no register has more than MAX_WIDTH lanes.
+        unsafe { Reg::store(l, lanes.as_mut_ptr(), v) }
+    }
+    let flushed = flush_lanes(&lanes);
+    // SAFETY: as above.
+    unsafe { Reg::load(l, flushed.as_ptr()) }
+}
+
+/// `a + b` with the same rule.
+#[inline(always)]
+fn add_flushed<L: Lanes>(l: L, a: L::R, b: L::R) -> L::R {
+    fma_flushed(l, a, Reg::splat(l, 1.0), b)
+}
+
+#[cold]
+#[inline(never)]
+fn flush_lanes([a, b, c]: &[[f32; MAX_WIDTH]; 3]) -> [f32; MAX_WIDTH] {
+    std::array::from_fn(|i| reference::fma_flushed(a[i], b[i], c[i]))
+}
+
 /// A product as a kernel.
 pub(crate) struct ProductKernel<'a, A>(Product<'a>, PhantomData<A>);
 
@@ -192,11 +221,11 @@ impl<'a, A: Arithmetic> ProductKernel<'a, A> {
         // SAFETY: `run` has checked the first and the last element of each operand.
         unsafe {
             let ab = TileOperands {
-                a: p.a.as_ptr().add(row * p.a_row_step),
-                a_row_step: p.a_row_step,
-                a_k_step: p.a_k_step,
-                b: p.b.as_ptr().add(col),
-                b_row_step: p.b_row_step,
+                a: p.a.data.as_ptr().add(row * p.a.row_step),
+                a_row_step: p.a.row_step,
+                a_k_step: p.a.k_step,
+                b: p.b.rows.as_ptr().add(col),
+                b_row_step: p.b.stride,
             };
             let out = p.out.as_mut_ptr().add(row * p.out_row_step + col);
             let mut y = [[Reg::splat(l, 0.0); C]; R];
@@ -218,21 +247,19 @@ impl<'a, A: Arithmetic> ProductKernel<'a, A> {
 }
 
 impl<A: Arithmetic> Kernel for ProductKernel<'_, A> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         let p = &self.0;
         let group = 2 * L::WIDTH;
-        let (rows, cols) = (p.rows, p.cols.start / group * group..p.cols.end.next_multiple_of(group));
+        let (rows, cols) = (p.a.rows, p.cols.start / group * group..p.cols.end.next_multiple_of(group));
         if rows == 0 || cols.is_empty() {
             return;
         }
         let even = p.depth.start.is_multiple_of(2) && p.depth.end.is_multiple_of(2);
         assert!(even || A::CHAINS == 1, "blocks need even bounds of the depth");
         let end = p.depth.end.max(1);
-        assert!((rows - 1) * p.a_row_step + (end - 1) * p.a_k_step < p.a.len(), "a is out of bounds");
-        assert!((end - 1) * p.b_row_step + cols.end <= p.b.len(), "b is out of bounds");
+        assert!((rows - 1) * p.a.row_step + (end - 1) * p.a.k_step < p.a.data.len(), "a is out of bounds");
+        assert!((end - 1) * p.b.stride + cols.end <= p.b.rows.len(), "b is out of bounds");
         assert!((rows - 1) * p.out_row_step + cols.end <= p.out.len(), "out is out of bounds");
         let max_rows = L::TILE_ROWS / A::CHAINS;
         let mut row = 0;

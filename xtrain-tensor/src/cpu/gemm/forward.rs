@@ -2,14 +2,11 @@
 use std::ops::Range;
 
 use super::panels::View;
-use super::split::{CHUNK, TileGroup, split, tile_groups};
+use super::split::{CHUNK, LINE, TileGroup, split, tile_groups};
 use super::tile::{Beta, Prefetch, TileJob, tile_rows};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};
-
-/// Elements per cache line: half a row of a panel.
-const LINE: usize = LANES / 2;
 
 /// Number of tiles that prefetch the next panel. Each fetches half of it: one of the two cache lines of a panel row
 /// per step over the depth.
@@ -19,7 +16,6 @@ const PREFETCH_TILES: usize = 2;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     pub(crate) data: &'a [f32],
-    /// Number of rows.
     pub(crate) rows: usize,
     /// Elements between rows.
     pub(crate) row_step: usize,

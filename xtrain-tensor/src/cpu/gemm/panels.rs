@@ -13,9 +13,9 @@ pub(super) struct Row(pub(super) [f32; LANES]);
 scratch!(Row, Row([0.0; LANES]));
 
 /// A matrix B `[depth, columns]`, packed as panels `[ceil(columns / 32)][depth][32]` and padded with +0.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Panels {
-    rows: Buffer<Row>,
+    pub(super) rows: Buffer<Row>,
     depth: usize,
     columns: usize,
 }
@@ -83,25 +83,6 @@ impl Panels {
         });
     }
 
-    /// `[depth, columns]`.
-    #[cfg(test)]
-    pub(crate) fn shape(&self) -> [usize; 2] {
-        [self.depth, self.columns]
-    }
-
-    /// The element at depth `k` of column `j`.
-    #[cfg(test)]
-    pub(crate) fn at(&self, k: usize, j: usize) -> f32 {
-        self.rows[j / LANES * self.depth + k].0[j % LANES]
-    }
-
-    /// Size in bytes, including padding.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.rows[..])
-    }
-
-    /// The whole matrix.
     pub(crate) fn view(&self) -> View<'_> {
         View { rows: &self.rows, step: self.depth, depth: self.depth, columns: self.columns }
     }
@@ -122,8 +103,6 @@ struct Transpose<'a> {
 }
 
 impl Kernel for Transpose<'_> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let (depth, step) = (self.depth, L::WIDTH);

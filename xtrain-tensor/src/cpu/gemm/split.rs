@@ -7,7 +7,7 @@ use crate::device::Cpu;
 /// Depth of a chunk.
 pub(crate) const CHUNK: usize = 256;
 
-/// Elements per cache line.
+/// Elements per cache line: half a row of a panel.
 pub(super) const LINE: usize = 16;
 /// Products with fewer multiply-adds (about 5 us) run on the calling thread.
 pub(super) const SERIAL: usize = 1 << 18;

@@ -94,7 +94,10 @@ fn the_input_gradient_of_a_group_accumulates_over_its_weights() {
         let mut want = vec![0.0; m * inputs];
         for (g, o) in outs.into_iter().enumerate() {
             let panels = Panels::of_weight_transposed(cpu, &w[g], [o, inputs]);
-            assert_eq!(panels.at(o - 1, 3).to_bits(), w[g][(o - 1) * inputs + 3].to_bits());
+            let mut column = vec![0.0; o];
+            panels.column(3, &mut column);
+            assert_eq!(column[o - 1].to_bits(), w[g][(o - 1) * inputs + 3].to_bits());
+            assert_eq!(size_of_val(&panels.rows[..]), o * inputs.next_multiple_of(32) * 4);
             let beta = if g == 0 { Beta::Zero } else { Beta::One };
             product(cpu, Matrix::new(&dy[g], m, o), panels.view(), &mut dx, beta);
             for (i, y) in want.iter_mut().enumerate() {

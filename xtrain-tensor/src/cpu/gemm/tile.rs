@@ -77,8 +77,7 @@ const MAX_ROWS: usize = 12;
 /// Number of rows of a tile that uses the registers of `simd` best.
 pub(super) fn tile_rows(simd: Simd) -> usize {
     struct TileRows;
-    impl Kernel for TileRows {
-        type Out = usize;
+    impl Kernel<usize> for TileRows {
         #[inline(always)]
         fn run<L: Lanes>(self, _: L) -> usize {
             L::TILE_ROWS
@@ -123,7 +122,6 @@ impl TileJob {
 struct MicroKernel<'a, const M: usize, const UNIT_STRIDE: bool>(&'a TileJob);
 
 impl<const M: usize, const UNIT_STRIDE: bool> Kernel for MicroKernel<'_, M, UNIT_STRIDE> {
-    type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         assert!(M <= L::TILE_ROWS, "a tile of {M} rows exceeds the maximum of {}", L::TILE_ROWS);

@@ -5,7 +5,7 @@ use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
 use super::super::{Disjoint, Simd};
 use super::operand::{BLOCK, MinExponent, NO_EXPONENT, Operand, round_daz};
-use super::tiles::{MatrixRows, Pairs, TILE, transpose_pairs};
+use super::tiles::{MatrixRows, Pairs, Source as TileSource, TILE, transpose_pairs};
 use crate::Cpu;
 
 /// A matrix A, packed as `[rows][ceil(depth / 32)][32]` and padded with +0.
@@ -52,7 +52,7 @@ impl PackedA {
         PackedA::pack(cpu, [out, depth], &Transposed(MatrixRows { row, depth }))
     }
 
-    fn pack(cpu: &Cpu, [rows, depth]: [usize; 2], source: &impl Source) -> PackedA {
+    fn pack<S: Source>(cpu: &Cpu, [rows, depth]: [usize; 2], source: &S) -> PackedA {
         let mut min_exp = Buffer::new(rows);
         let blocks = match cpu.simd {
             Simd::Amx => Blocks::Amx(pack_rows(cpu, [rows, depth], source, &mut min_exp)),
@@ -68,10 +68,10 @@ impl PackedA {
 }
 
 /// Packs all blocks of all rows, in parallel if there are many, and computes each row's smallest exponent field.
-pub(super) fn pack_rows<B: Block>(
+pub(super) fn pack_rows<B: Block, S: Source>(
     cpu: &Cpu,
     [rows, depth]: [usize; 2],
-    source: &impl Source,
+    source: &S,
     min_exp: &mut [u8],
 ) -> Buffer<B> {
     let blocks = depth.div_ceil(BLOCK);
@@ -80,7 +80,7 @@ pub(super) fn pack_rows<B: Block>(
         min_exp.fill(NO_EXPONENT);
     }
     // parts of 8 groups or more, with at least 8192 values
-    let group = source.group();
+    let group = S::GROUP;
     let part = group * 256usize.div_ceil(group * blocks.max(1)).max(8);
     let min_exp = Disjoint::new(min_exp);
     cpu.pool.parts(&mut out, part * blocks, |i, out: &mut [B]| {
@@ -95,7 +95,7 @@ pub(super) fn pack_rows<B: Block>(
 /// The source of the rows.
 pub(super) trait Source: Sync {
     /// Number of rows that are read together: 16 or 1.
-    fn group(&self) -> usize;
+    const GROUP: usize;
     /// Writes block `block` of a group of rows that starts at row `row`.
     fn fill<L: Lanes>(&self, l: L, row: usize, block: usize, to: &mut [Pairs; TILE]);
 }
@@ -107,10 +107,8 @@ pub(super) struct RowMajor<'a, T> {
 }
 
 impl<T: Operand> Source for RowMajor<'_, T> {
-    #[inline(always)]
-    fn group(&self) -> usize {
-        1
-    }
+    const GROUP: usize = 1;
+
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, row: usize, block: usize, to: &mut [Pairs; TILE]) {
         let from = &self.a[row * self.depth + block * BLOCK..];
@@ -122,21 +120,18 @@ impl<T: Operand> Source for RowMajor<'_, T> {
 pub(super) struct Transposed<F>(pub(super) MatrixRows<F>);
 
 impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for Transposed<F> {
-    #[inline(always)]
-    fn group(&self) -> usize {
-        TILE
-    }
+    const GROUP: usize = TILE;
+
     #[inline(always)]
     fn fill<L: Lanes>(&self, l: L, row: usize, block: usize, to: &mut [Pairs; TILE]) {
         let mut rows = [Pairs::BLANK; TILE];
-        self.0.pairs(block * BLOCK, row, &mut rows);
+        self.0.fill(l, block * BLOCK, row, &mut rows);
         transpose_pairs(l, &rows, to);
     }
 }
 
 /// A block in the format of a kernel.
 pub(super) trait Block: Scratch + Send {
-    /// Stores these values.
     fn set<L: Lanes>(&mut self, l: L, values: &Pairs);
     /// The smallest exponent field of a row's non-zero elements. 0 if the kernel does not need it.
     fn min_exponent<L: Lanes>(l: L, row: &[Self]) -> u8;
@@ -172,21 +167,17 @@ impl Block for F32Block {
 /// A part of the rows, and their smallest exponent fields.
 struct Pack<'a, S, B> {
     source: &'a S,
-    /// First row.
     first: usize,
-    /// Blocks per row.
     blocks: usize,
     out: &'a mut [B],
     min_exp: &'a mut [u8],
 }
 
 impl<S: Source, B: Block> Kernel for Pack<'_, S, B> {
-    type Out = ();
-
     /// Reads the source in memory order.
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
-        let (rows, group) = (self.min_exp.len(), self.source.group());
+        let (rows, group) = (self.min_exp.len(), S::GROUP);
         let mut values_buf = [Pairs::BLANK; TILE];
         if group == 1 {
             for row in 0..rows {

@@ -1,4 +1,4 @@
-//! Checks every kernel against the model, on values at the boundary of flush to zero.
+//! Checks every kernel against the reference, on values at the boundary of flush to zero.
 use std::ops::Range;
 
 use half::bf16;
@@ -11,6 +11,7 @@ use super::tiles::{MatrixRows, Pairs};
 use super::*;
 use crate::device::Device;
 use crate::dtype::to_bf16;
+use crate::reference;
 
 /// Kinds of values: normal; products around 2^-126; denormals, zeros and ties; the neighbors of 2^-63; widely spread
 /// exponents; the finest lattice on which nothing is flushed.
@@ -68,13 +69,7 @@ fn before(seed: u32, n: usize) -> Vec<f32> {
 
 /// The bf16 dot product of docs/numerics.md on the CPU.
 fn dot(y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
-    (0..n).step_by(BLOCK).fold(y, |y, from| {
-        let at = |f: &dyn Fn(usize) -> bf16, k: usize| {
-            if from + k < n { model::daz(widen(f(from + k))) } else { 0.0 }
-        };
-        let block: Vec<f32> = (0..BLOCK).map(|k| at(&a, k)).collect();
-        model::block(y, &block, |k| at(&b, k))
-    })
+    reference::dot::<reference::Bf16>(y, n, |k| widen(a(k)), |k| widen(b(k)))
 }
 
 fn devices() -> impl Iterator<Item = (Simd, Device)> {
@@ -88,7 +83,7 @@ fn same(got: &[f32], want: &[f32], what: &str) {
 }
 
 #[test]
-fn products_have_the_bits_of_the_model_on_every_path_even_at_the_boundary_of_the_flush() {
+fn products_have_the_bits_of_the_reference_on_every_path_even_at_the_boundary_of_the_flush() {
     let sizes = [
         [1, 1, 1],
         [1, 64, 40],
@@ -190,11 +185,11 @@ fn packed_a_for_amx_and_for_simd_hold_the_same_values() {
             depth,
         });
         let mut min_exp = vec![0; rows];
-        let narrow = pack_rows::<Pairs>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
+        let narrow = pack_rows::<Pairs, _>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
         assert!(min_exp.iter().all(|&min_exp| min_exp == 0), "{simd}");
-        let wide = pack_rows::<F32Block>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
-        let narrow_transposed = pack_rows::<Pairs>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
-        let wide_transposed = pack_rows::<F32Block>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
+        let wide = pack_rows::<F32Block, _>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut min_exp);
+        let narrow_transposed = pack_rows::<Pairs, _>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
+        let wide_transposed = pack_rows::<F32Block, _>(cpu, [rows, depth], &transposed, &mut vec![0; rows]);
         for (i, k) in (0..rows).flat_map(|i| (0..96).map(move |k| (i, k))) {
             let (block, at) = (i * 3 + k / BLOCK, k % BLOCK);
             let want = if k < depth { x[i * depth + k].round_daz() } else { bf16::ZERO };
@@ -223,11 +218,20 @@ fn tile_panels_return_the_elements_and_the_transpose() {
         let cpu = device.as_cpu().unwrap();
         let (a, b) =
             (TilePanels::of_weight(cpu, &w, [n, k]), TilePanels::of_weight_transposed(cpu, &w, [n, k]));
-        for (i, x) in w.iter().enumerate() {
-            assert_eq!(a.at(i % k, i / k), widen(*x), "{simd}");
-            assert_eq!(b.at(i / k, i % k), widen(*x), "{simd}");
+        let column = |panels: &TilePanels, j: usize, depth: usize| {
+            let mut column = vec![0.0; depth];
+            panels.column(j, &mut column);
+            column
+        };
+        for i in 0..n {
+            let want: Vec<f32> = w[i * k..][..k].iter().map(|x| widen(*x)).collect();
+            assert_eq!(column(&a, i, k), want, "{simd}");
         }
-        assert_eq!((a.shape(), b.shape()), ([k, n], [n, k]));
-        assert_eq!(a.bytes(), 2 * 96 * 64 + 2);
+        for j in 0..k {
+            let want: Vec<f32> = w[j..].iter().step_by(k).map(|x| widen(*x)).collect();
+            assert_eq!(column(&b, j, n), want, "{simd}");
+        }
+        assert_eq!((a.view().shape(), b.view().shape()), ([k, n], [n, k]));
+        assert_eq!(size_of_val(&a.rows[..]) + a.min_exp.len(), 2 * 96 * 64 + 2);
     }
 }

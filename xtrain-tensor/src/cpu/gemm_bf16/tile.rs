@@ -1,19 +1,16 @@
 //! The micro-kernel of bf16 products for SIMD: a tile of up to 6 rows over the whole depth.
 use std::ops::Range;
 
-use half::bf16;
-
 use super::super::gemm::Beta;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::{Disjoint, Simd};
 use super::left::F32Block;
-use super::model;
 use super::operand::{BLOCK, LATTICE_MIN, widen};
 use super::tiles::{BLOCK_ROWS, Pairs, View};
+use crate::reference::{Bf16, Mode};
 
 /// `y = beta y + a b`, block by block.
 pub(super) struct Tile<'a> {
-    /// The packed rows.
     pub(super) a: &'a [F32Block],
     pub(super) b: View<'a>,
     /// The panels of `b`, up to [`panels_across`].
@@ -77,7 +74,6 @@ impl Tile<'_> {
 struct MicroKernel<'a, const M: usize, const P: usize>(Tile<'a>);
 
 impl<const M: usize, const P: usize> Kernel for MicroKernel<'_, M, P> {
-    type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let (y, stride) = (self.0.y, self.0.y_step);
@@ -230,22 +226,22 @@ unsafe fn off_lattice<L: Lanes, const M: usize, const P: usize>(l: L, y: &[*mut 
     l.max32(any) != 0.0
 }
 
-/// Recomputes one block of one register with the model.
+/// Recomputes one block of one register with the scalar implementation.
 #[inline(always)]
 fn recompute_block<L: Lanes>(l: L, y: L::R, a: &F32Block, b: &[Pairs; BLOCK_ROWS], column: usize) -> L::R {
     let mut lanes = [0.0; LANES];
     // SAFETY: WIDTH <= 32 lanes.
     unsafe { Reg::store(l, lanes.as_mut_ptr(), y) };
-    by_model(&mut lanes[..L::WIDTH], a, b, column);
+    by_reference(&mut lanes[..L::WIDTH], a, b, column);
     // SAFETY: as above.
     unsafe { Reg::load(l, lanes.as_ptr()) }
 }
 
 #[cold]
-fn by_model(y: &mut [f32], a: &F32Block, b: &[Pairs; BLOCK_ROWS], column: usize) {
+fn by_reference(y: &mut [f32], a: &F32Block, b: &[Pairs; BLOCK_ROWS], column: usize) {
     for (lane, y) in y.iter_mut().enumerate() {
         let (tile, j) = ((column + lane) / 16 * 16, (column + lane) % 16);
-        let at = |k: usize| -> bf16 { b[tile + k / 2].0[2 * j + k % 2] };
-        *y = model::block(*y, &a.0, |k| widen(at(k)));
+        let b = |k: usize| widen(b[tile + k / 2].0[2 * j + k % 2]);
+        *y = Bf16::add(*y, Bf16::chunk(BLOCK, |k| a.0[k], b));
     }
 }

@@ -38,11 +38,11 @@ fn min_exponent(rows: &[Pairs]) -> u8 {
 
 /// A matrix B `[depth, columns]`, packed as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]` and padded
 /// with +0. Denormals are stored as zeros of their sign.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct TilePanels {
-    rows: Buffer<Pairs>,
+    pub(super) rows: Buffer<Pairs>,
     /// Smallest exponent field of each panel's non-zero elements.
-    min_exp: Vec<u8>,
+    pub(super) min_exp: Vec<u8>,
     depth: usize,
     columns: usize,
 }
@@ -115,26 +115,6 @@ impl TilePanels {
         });
     }
 
-    /// `[depth, columns]`.
-    #[cfg(test)]
-    pub(crate) fn shape(&self) -> [usize; 2] {
-        [self.depth, self.columns]
-    }
-
-    /// The element at depth `k` of column `j`.
-    #[cfg(test)]
-    pub(crate) fn at(&self, k: usize, j: usize) -> f32 {
-        let block = &self.view().panel(j / LANES)[k / BLOCK * BLOCK_ROWS..];
-        widen(block[j % LANES / 16 * 16 + k % BLOCK / 2].0[j % 16 * 2 + k % 2])
-    }
-
-    /// Size in bytes, including padding.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.rows[..]) + self.min_exp.len()
-    }
-
-    /// The whole matrix.
     pub(crate) fn view(&self) -> View<'_> {
         let blocks = self.depth.div_ceil(BLOCK);
         View {
@@ -148,7 +128,7 @@ impl TilePanels {
 }
 
 /// The source of the elements.
-trait Source: Sync {
+pub(super) trait Source: Sync {
     /// Writes the whole tile that starts at depth `k` and column `column`.
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]);
 }
@@ -156,17 +136,13 @@ trait Source: Sync {
 /// A group of panels, and their smallest exponent fields.
 struct Pack<'a, S> {
     source: &'a S,
-    /// First column.
     column: usize,
-    /// Rows per panel.
     panel: usize,
     rows: &'a mut [Pairs],
     min_exps: &'a mut [u8],
 }
 
 impl<S: Source> Kernel for Pack<'_, S> {
-    type Out = ();
-
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         for block in 0..self.panel / BLOCK_ROWS {
@@ -233,14 +209,6 @@ pub(super) struct MatrixRows<F> {
 impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<F> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, k: usize, column: usize, tile: &mut [Pairs]) {
-        self.pairs(k, column, tile);
-    }
-}
-
-impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T]> MatrixRows<F> {
-    /// Writes the 16 columns from `column` on of each pair of rows from `k` on.
-    #[inline(always)]
-    pub(super) fn pairs(&self, k: usize, column: usize, tile: &mut [Pairs]) {
         let mut values = [[bf16::ZERO; TILE]; 2];
         for (r, pairs) in tile.iter_mut().enumerate() {
             for (k, to) in (k + 2 * r..).zip(&mut values) {
@@ -287,12 +255,10 @@ impl<'a> View<'a> {
         [self.depth, self.columns]
     }
 
-    /// Number of blocks along the depth.
     pub(super) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
 
-    /// The rows of panel `p`.
     pub(super) fn panel(&self, p: usize) -> &'a [Pairs] {
         &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }

@@ -21,9 +21,9 @@ impl Avx2 {
 
     /// Runs `kernel`, compiled for AVX2 and FMA.
     #[inline]
-    pub(super) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
+    pub(super) fn enter<Out, K: Kernel<Out>>(self, kernel: K) -> Out {
         #[target_feature(enable = "avx2,fma")]
-        fn run<K: Kernel>(isa: Avx2, kernel: K) -> K::Out {
+        fn run<Out, K: Kernel<Out>>(isa: Avx2, kernel: K) -> Out {
             kernel.run(isa)
         }
         // SAFETY: `self` was made by `detect`.
@@ -31,20 +31,13 @@ impl Avx2 {
     }
 }
 
-macro_rules! instructions {
-    ($($name:ident($($arg:ident: $t:ty),+) -> $out:ty = $value:expr;)*) => {$(
-        #[inline(always)]
-        fn $name(_: Self, $($arg: $t),+) -> $out {
-            // SAFETY: the token was made by `detect`, so AVX2 and FMA exist.
-            unsafe { $value }
-        }
-    )*};
-}
-
 /// Adds the rounding increment of f32 to bf16. The bf16 value is in the upper 16 bits.
+///
+/// # Safety
+/// The machine has AVX2.
 #[inline(always)]
-fn rounded(_: Avx2, v: R) -> __m256i {
-    // SAFETY: the token was made by `detect`, so AVX2 exists.
+unsafe fn rounded(v: R) -> __m256i {
+    // SAFETY: AVX2 exists, by contract.
     unsafe {
         let b = _mm256_castps_si256(v);
         let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(b), _mm256_set1_epi32(1));
@@ -55,9 +48,12 @@ fn rounded(_: Avx2, v: R) -> __m256i {
 }
 
 /// A mask of the first `n` lanes.
+///
+/// # Safety
+/// The machine has AVX2.
 #[inline(always)]
-fn first(_: Avx2, n: usize) -> __m256i {
-    // SAFETY: the token was made by `detect`, so AVX2 exists.
+unsafe fn first(n: usize) -> __m256i {
+    // SAFETY: AVX2 exists, by contract.
     unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
 }
 
@@ -70,6 +66,24 @@ impl Reg for Avx2 {
     const WIDE_ROWS: usize = 3;
 
     instructions! {
+        unsafe {
+            load(p: *const f32) -> R = _mm256_loadu_ps(p);
+            load_first(p: *const f32, n: usize) -> R = _mm256_maskload_ps(p, first(n));
+            store(p: *mut f32, v: R) = _mm256_storeu_ps(p, v);
+            store_first(p: *mut f32, n: usize, v: R) = _mm256_maskstore_ps(p, first(n), v);
+            load_bf16(p: *const bf16) -> R =
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
+            store_bf16(p: *mut bf16, v: R) = {
+                let w = _mm256_srli_epi32::<16>(rounded(v));
+                let half = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(w, w));
+                _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(half))
+            };
+            load_pairs(p: *const bf16) -> (R, R) = {
+                let w = _mm256_loadu_si256(p.cast());
+                let odd = _mm256_and_si256(w, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+                (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(w)), _mm256_castsi256_ps(odd))
+            };
+        }
         splat(x: f32) -> R = _mm256_set1_ps(x);
         fma(a: R, b: R, c: R) -> R = _mm256_fmadd_ps(a, b, c);
         add(a: R, b: R) -> R = _mm256_add_ps(a, b);
@@ -85,110 +99,35 @@ impl Reg for Avx2 {
         lt(a: R, b: R) -> R = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
         is_nan(a: R) -> R = _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a);
         select(m: R, yes: R, no: R) -> R = _mm256_blendv_ps(no, yes, m);
+        round_bf16(a: R) -> R = _mm256_castsi256_ps(
+            _mm256_and_si256(rounded(a), _mm256_set1_epi32(0xffff_0000_u32 as i32)));
+        zip(a: R, b: R) -> (R, R) = {
+            let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            (_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
+        };
+        sum(v: R) -> f32 = {
+            let v = _mm256_add_ps(v, _mm256_permute2f128_ps::<1>(v, v));
+            let v = _mm256_add_ps(v, _mm256_permute_ps::<0b01_00_11_10>(v));
+            _mm256_cvtss_f32(_mm256_add_ps(v, _mm256_permute_ps::<0b10_11_00_01>(v)))
+        };
+        maximum(v: R) -> f32 = {
+            let v = _mm256_max_ps(v, _mm256_permute2f128_ps::<1>(v, v));
+            let v = _mm256_max_ps(v, _mm256_permute_ps::<0b01_00_11_10>(v));
+            _mm256_cvtss_f32(_mm256_max_ps(v, _mm256_permute_ps::<0b10_11_00_01>(v)))
+        };
+        any_tiny(v: R) -> bool = {
+            let a = _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
+            let small = _mm256_cmp_ps::<_CMP_LE_OQ>(a, _mm256_set1_ps(f32::MIN_POSITIVE));
+            let some = _mm256_cmp_ps::<_CMP_NEQ_OQ>(a, _mm256_setzero_ps());
+            _mm256_movemask_ps(_mm256_and_ps(small, some)) != 0
+        };
+        // a hint on every x86-64, without effect if the address is not readable
+        prefetch_l1(p: *const f32) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        prefetch_l2(p: *const f32) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }
 
     #[inline(always)]
     fn fill(self, r: R) -> [R; 4] {
         [r; 4]
-    }
-    #[inline(always)]
-    fn prefetch_l1(_: Self, p: *const f32) {
-        // SAFETY: a hint available on every x86-64; it does nothing if the address is not readable.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    fn prefetch_l2(_: Self, p: *const f32) {
-        // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load(_: Self, p: *const f32) -> R {
-        // SAFETY: the token proves AVX2; 8 elements are readable, by contract.
-        unsafe { _mm256_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_first(isa: Self, p: *const f32, n: usize) -> R {
-        // SAFETY: the token proves AVX2; the mask selects the n readable elements.
-        unsafe { _mm256_maskload_ps(p, first(isa, n)) }
-    }
-    #[inline(always)]
-    unsafe fn store(_: Self, p: *mut f32, v: R) {
-        // SAFETY: the token proves AVX2; 8 elements are writable, by contract.
-        unsafe { _mm256_storeu_ps(p, v) }
-    }
-    #[inline(always)]
-    unsafe fn store_first(isa: Self, p: *mut f32, n: usize, v: R) {
-        // SAFETY: the token proves AVX2; the mask selects the n writable elements.
-        unsafe { _mm256_maskstore_ps(p, first(isa, n), v) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(_: Self, p: *const bf16) -> R {
-        // SAFETY: the token proves AVX2; 8 elements are readable, by contract.
-        unsafe {
-            let half = _mm_loadu_si128(p.cast());
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(half)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(isa: Self, p: *mut bf16, v: R) {
-        // SAFETY: the token proves AVX2; 8 elements are writable, by contract.
-        unsafe {
-            let w = _mm256_srli_epi32::<16>(rounded(isa, v));
-            let half = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(w, w));
-            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(half));
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_pairs(_: Self, p: *const bf16) -> (R, R) {
-        // SAFETY: the token proves AVX2; 16 elements are readable, by contract.
-        unsafe {
-            let w = _mm256_loadu_si256(p.cast());
-            let odd = _mm256_and_si256(w, _mm256_set1_epi32(0xffff_0000_u32 as i32));
-            (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(w)), _mm256_castsi256_ps(odd))
-        }
-    }
-    #[inline(always)]
-    fn round_bf16(isa: Self, a: R) -> R {
-        // SAFETY: the token proves AVX2.
-        unsafe {
-            let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            _mm256_castsi256_ps(_mm256_and_si256(rounded(isa, a), upper))
-        }
-    }
-    #[inline(always)]
-    fn zip(_: Self, a: R, b: R) -> (R, R) {
-        // SAFETY: the token proves AVX2.
-        unsafe {
-            let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-            (_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
-        }
-    }
-    #[inline(always)]
-    fn sum(_: Self, v: R) -> f32 {
-        // SAFETY: the token proves AVX2.
-        unsafe {
-            let v = _mm256_add_ps(v, _mm256_permute2f128_ps::<1>(v, v));
-            let v = _mm256_add_ps(v, _mm256_permute_ps::<0b01_00_11_10>(v));
-            _mm256_cvtss_f32(_mm256_add_ps(v, _mm256_permute_ps::<0b10_11_00_01>(v)))
-        }
-    }
-    #[inline(always)]
-    fn maximum(_: Self, v: R) -> f32 {
-        // SAFETY: the token proves AVX2.
-        unsafe {
-            let v = _mm256_max_ps(v, _mm256_permute2f128_ps::<1>(v, v));
-            let v = _mm256_max_ps(v, _mm256_permute_ps::<0b01_00_11_10>(v));
-            _mm256_cvtss_f32(_mm256_max_ps(v, _mm256_permute_ps::<0b10_11_00_01>(v)))
-        }
-    }
-    #[inline(always)]
-    fn any_tiny(_: Self, v: R) -> bool {
-        // SAFETY: the token proves AVX2.
-        unsafe {
-            let a = _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
-            let small = _mm256_cmp_ps::<_CMP_LE_OQ>(a, _mm256_set1_ps(f32::MIN_POSITIVE));
-            let some = _mm256_cmp_ps::<_CMP_NEQ_OQ>(a, _mm256_setzero_ps());
-            _mm256_movemask_ps(_mm256_and_ps(small, some)) != 0
-        }
     }
 }

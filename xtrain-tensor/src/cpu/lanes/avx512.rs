@@ -21,9 +21,9 @@ impl Avx512 {
 
     /// Runs `kernel`, compiled for AVX-512F.
     #[inline]
-    pub(super) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
+    pub(super) fn enter<Out, K: Kernel<Out>>(self, kernel: K) -> Out {
         #[target_feature(enable = "avx512f")]
-        fn run<K: Kernel>(isa: Avx512, kernel: K) -> K::Out {
+        fn run<Out, K: Kernel<Out>>(isa: Avx512, kernel: K) -> Out {
             kernel.run(isa)
         }
         // SAFETY: `self` was made by `detect`.
@@ -31,20 +31,13 @@ impl Avx512 {
     }
 }
 
-macro_rules! instructions {
-    ($($name:ident($($arg:ident: $t:ty),+) -> $out:ty = $value:expr;)*) => {$(
-        #[inline(always)]
-        fn $name(_: Self, $($arg: $t),+) -> $out {
-            // SAFETY: the token was made by `detect`, so AVX-512F exists.
-            unsafe { $value }
-        }
-    )*};
-}
-
 /// Adds the rounding increment of f32 to bf16. The bf16 value is in the upper 16 bits.
+///
+/// # Safety
+/// The machine has AVX-512F.
 #[inline(always)]
-fn rounded(_: Avx512, v: R) -> __m512i {
-    // SAFETY: the token was made by `detect`, so AVX-512F exists.
+unsafe fn rounded(v: R) -> __m512i {
+    // SAFETY: AVX-512F exists, by contract.
     unsafe {
         let b = _mm512_castps_si512(v);
         let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(b), _mm512_set1_epi32(1));
@@ -63,6 +56,23 @@ impl Reg for Avx512 {
     const WIDE_ROWS: usize = 4;
 
     instructions! {
+        unsafe {
+            load(p: *const f32) -> R = _mm512_loadu_ps(p);
+            load_first(p: *const f32, n: usize) -> R =
+                _mm512_maskz_loadu_ps(((1u32 << n) - 1) as __mmask16, p);
+            store(p: *mut f32, v: R) = _mm512_storeu_ps(p, v);
+            store_first(p: *mut f32, n: usize, v: R) =
+                _mm512_mask_storeu_ps(p, ((1u32 << n) - 1) as __mmask16, v);
+            load_bf16(p: *const bf16) -> R =
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))));
+            store_bf16(p: *mut bf16, v: R) =
+                _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded(v))));
+            load_pairs(p: *const bf16) -> (R, R) = {
+                let w = _mm512_loadu_si512(p.cast());
+                let odd = _mm512_and_si512(w, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+                (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(w)), _mm512_castsi512_ps(odd))
+            };
+        }
         splat(x: f32) -> R = _mm512_set1_ps(x);
         fma(a: R, b: R, c: R) -> R = _mm512_fmadd_ps(a, b, c);
         add(a: R, b: R) -> R = _mm512_add_ps(a, b);
@@ -79,111 +89,37 @@ impl Reg for Avx512 {
         lt(a: R, b: R) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
         is_nan(a: R) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
         select(m: __mmask16, yes: R, no: R) -> R = _mm512_mask_blend_ps(m, no, yes);
+        round_bf16(a: R) -> R = _mm512_castsi512_ps(
+            _mm512_and_si512(rounded(a), _mm512_set1_epi32(0xffff_0000_u32 as i32)));
+        zip(a: R, b: R) -> (R, R) = {
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            (_mm512_permutex2var_ps(a, low, b), _mm512_permutex2var_ps(a, high, b))
+        };
+        sum(v: R) -> f32 = {
+            let v = _mm512_add_ps(v, _mm512_shuffle_f32x4::<0b01_00_11_10>(v, v));
+            let v = _mm512_add_ps(v, _mm512_shuffle_f32x4::<0b10_11_00_01>(v, v));
+            let v = _mm512_add_ps(v, _mm512_permute_ps::<0b01_00_11_10>(v));
+            _mm512_cvtss_f32(_mm512_add_ps(v, _mm512_permute_ps::<0b10_11_00_01>(v)))
+        };
+        maximum(v: R) -> f32 = {
+            let v = _mm512_max_ps(v, _mm512_shuffle_f32x4::<0b01_00_11_10>(v, v));
+            let v = _mm512_max_ps(v, _mm512_shuffle_f32x4::<0b10_11_00_01>(v, v));
+            let v = _mm512_max_ps(v, _mm512_permute_ps::<0b01_00_11_10>(v));
+            _mm512_cvtss_f32(_mm512_max_ps(v, _mm512_permute_ps::<0b10_11_00_01>(v)))
+        };
+        any_tiny(v: R) -> bool = {
+            let a = _mm512_abs_ps(v);
+            let small = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, _mm512_set1_ps(f32::MIN_POSITIVE));
+            _mm512_mask_cmp_ps_mask::<_CMP_NEQ_OQ>(small, a, _mm512_setzero_ps()) != 0
+        };
+        // a hint on every x86-64, without effect if the address is not readable
+        prefetch_l1(p: *const f32) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        prefetch_l2(p: *const f32) = _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }
 
     #[inline(always)]
     fn fill(self, r: R) -> [R; 2] {
         [r; 2]
-    }
-    #[inline(always)]
-    fn prefetch_l1(_: Self, p: *const f32) {
-        // SAFETY: a hint available on every x86-64; it does nothing if the address is not readable.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    fn prefetch_l2(_: Self, p: *const f32) {
-        // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load(_: Self, p: *const f32) -> R {
-        // SAFETY: the token proves AVX-512F; 16 elements are readable, by contract.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_first(_: Self, p: *const f32, n: usize) -> R {
-        // SAFETY: the token proves AVX-512F; the mask selects the n readable elements.
-        unsafe { _mm512_maskz_loadu_ps(((1u32 << n) - 1) as __mmask16, p) }
-    }
-    #[inline(always)]
-    unsafe fn store(_: Self, p: *mut f32, v: R) {
-        // SAFETY: the token proves AVX-512F; 16 elements are writable, by contract.
-        unsafe { _mm512_storeu_ps(p, v) }
-    }
-    #[inline(always)]
-    unsafe fn store_first(_: Self, p: *mut f32, n: usize, v: R) {
-        // SAFETY: the token proves AVX-512F; the mask selects the n writable elements.
-        unsafe { _mm512_mask_storeu_ps(p, ((1u32 << n) - 1) as __mmask16, v) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(_: Self, p: *const bf16) -> R {
-        // SAFETY: the token proves AVX-512F; 16 elements are readable, by contract.
-        unsafe {
-            let half = _mm256_loadu_si256(p.cast());
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(isa: Self, p: *mut bf16, v: R) {
-        // SAFETY: the token proves AVX-512F; 16 elements are writable, by contract.
-        unsafe {
-            let half = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded(isa, v)));
-            _mm256_storeu_si256(p.cast(), half);
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_pairs(_: Self, p: *const bf16) -> (R, R) {
-        // SAFETY: the token proves AVX-512F; 32 elements are readable, by contract.
-        unsafe {
-            let w = _mm512_loadu_si512(p.cast());
-            let odd = _mm512_and_si512(w, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(w)), _mm512_castsi512_ps(odd))
-        }
-    }
-    #[inline(always)]
-    fn round_bf16(isa: Self, a: R) -> R {
-        // SAFETY: the token proves AVX-512F.
-        unsafe {
-            let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-            _mm512_castsi512_ps(_mm512_and_si512(rounded(isa, a), upper))
-        }
-    }
-    #[inline(always)]
-    fn zip(_: Self, a: R, b: R) -> (R, R) {
-        // SAFETY: the token proves AVX-512F.
-        unsafe {
-            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-            (_mm512_permutex2var_ps(a, low, b), _mm512_permutex2var_ps(a, high, b))
-        }
-    }
-    #[inline(always)]
-    fn sum(_: Self, v: R) -> f32 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe {
-            let v = _mm512_add_ps(v, _mm512_shuffle_f32x4::<0b01_00_11_10>(v, v));
-            let v = _mm512_add_ps(v, _mm512_shuffle_f32x4::<0b10_11_00_01>(v, v));
-            let v = _mm512_add_ps(v, _mm512_permute_ps::<0b01_00_11_10>(v));
-            _mm512_cvtss_f32(_mm512_add_ps(v, _mm512_permute_ps::<0b10_11_00_01>(v)))
-        }
-    }
-    #[inline(always)]
-    fn maximum(_: Self, v: R) -> f32 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe {
-            let v = _mm512_max_ps(v, _mm512_shuffle_f32x4::<0b01_00_11_10>(v, v));
-            let v = _mm512_max_ps(v, _mm512_shuffle_f32x4::<0b10_11_00_01>(v, v));
-            let v = _mm512_max_ps(v, _mm512_permute_ps::<0b01_00_11_10>(v));
-            _mm512_cvtss_f32(_mm512_max_ps(v, _mm512_permute_ps::<0b10_11_00_01>(v)))
-        }
-    }
-    #[inline(always)]
-    fn any_tiny(_: Self, v: R) -> bool {
-        // SAFETY: the token proves AVX-512F.
-        unsafe {
-            let a = _mm512_abs_ps(v);
-            let small = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, _mm512_set1_ps(f32::MIN_POSITIVE));
-            _mm512_mask_cmp_ps_mask::<_CMP_NEQ_OQ>(small, a, _mm512_setzero_ps()) != 0
-        }
     }
 }

@@ -14,16 +14,6 @@ const _: () = assert!(cfg!(all(target_feature = "neon", target_endian = "little"
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Neon;
 
-macro_rules! instructions {
-    ($($name:ident($($arg:ident: $t:ty),+) -> $out:ty = $value:expr;)*) => {$(
-        #[inline(always)]
-        fn $name(_: Self, $($arg: $t),+) -> $out {
-            // SAFETY: the target has NEON.
-            unsafe { $value }
-        }
-    )*};
-}
-
 /// Adds the rounding increment of f32 to bf16. The bf16 value is in the upper 16 bits.
 #[inline(always)]
 fn rounded(v: R) -> uint32x4_t {
@@ -45,6 +35,31 @@ impl Reg for Neon {
     const WIDE_ROWS: usize = 6;
 
     instructions! {
+        unsafe {
+            load(p: *const f32) -> R = vld1q_f32(p);
+            load_first(p: *const f32, n: usize) -> R = {
+                let mut out = [0.0; 4];
+                for (i, o) in out.iter_mut().enumerate().take(n) {
+                    *o = p.add(i).read();
+                }
+                vld1q_f32(out.as_ptr())
+            };
+            store(p: *mut f32, v: R) = vst1q_f32(p, v);
+            store_first(p: *mut f32, n: usize, v: R) = {
+                let mut lanes = [0.0; 4];
+                vst1q_f32(lanes.as_mut_ptr(), v);
+                for (i, x) in lanes.into_iter().enumerate().take(n) {
+                    p.add(i).write(x);
+                }
+            };
+            load_bf16(p: *const bf16) -> R = vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.cast()))));
+            store_bf16(p: *mut bf16, v: R) = vst1_u16(p.cast(), vshrn_n_u32::<16>(rounded(v)));
+            load_pairs(p: *const bf16) -> (R, R) = {
+                let w = vreinterpretq_u32_u16(vld1q_u16(p.cast()));
+                let odd = vandq_u32(w, vdupq_n_u32(0xffff_0000));
+                (vreinterpretq_f32_u32(vshlq_n_u32::<16>(w)), vreinterpretq_f32_u32(odd))
+            };
+        }
         splat(x: f32) -> R = vdupq_n_f32(x);
         fma(a: R, b: R, c: R) -> R = vfmaq_f32(c, a, b);
         add(a: R, b: R) -> R = vaddq_f32(a, b);
@@ -69,69 +84,15 @@ impl Reg for Neon {
             let twice = vshlq_n_u32::<1>(vreinterpretq_u32_f32(v));
             vminvq_u32(vsubq_u32(twice, vdupq_n_u32(1))) < 1 << 24
         };
+        // a hint, without effect if the address is not readable
+        prefetch_l1(p: *const f32) =
+            asm!("prfm pldl1keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags));
+        prefetch_l2(p: *const f32) =
+            asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags));
     }
 
     #[inline(always)]
     fn fill(self, r: R) -> [R; 8] {
         [r; 8]
-    }
-    #[inline(always)]
-    fn prefetch_l1(_: Self, p: *const f32) {
-        // SAFETY: a hint; it does nothing if the address is not readable.
-        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
-    }
-    #[inline(always)]
-    fn prefetch_l2(_: Self, p: *const f32) {
-        // SAFETY: as above.
-        unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) }
-    }
-    #[inline(always)]
-    unsafe fn load(_: Self, p: *const f32) -> R {
-        // SAFETY: the target has NEON; 4 elements are readable, by contract.
-        unsafe { vld1q_f32(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_first(_: Self, p: *const f32, n: usize) -> R {
-        let mut out = [0.0; 4];
-        for (i, o) in out.iter_mut().enumerate().take(n) {
-            // SAFETY: i < n, and n elements are readable, by contract.
-            *o = unsafe { p.add(i).read() };
-        }
-        // SAFETY: the target has NEON; an array of 4.
-        unsafe { vld1q_f32(out.as_ptr()) }
-    }
-    #[inline(always)]
-    unsafe fn store(_: Self, p: *mut f32, v: R) {
-        // SAFETY: the target has NEON; 4 elements are writable, by contract.
-        unsafe { vst1q_f32(p, v) }
-    }
-    #[inline(always)]
-    unsafe fn store_first(_: Self, p: *mut f32, n: usize, v: R) {
-        let mut lanes = [0.0; 4];
-        // SAFETY: the target has NEON; an array of 4.
-        unsafe { vst1q_f32(lanes.as_mut_ptr(), v) }
-        for (i, x) in lanes.into_iter().enumerate().take(n) {
-            // SAFETY: i < n, and n elements are writable, by contract.
-            unsafe { p.add(i).write(x) }
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(_: Self, p: *const bf16) -> R {
-        // SAFETY: the target has NEON; 4 elements are readable, by contract.
-        unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.cast())))) }
-    }
-    #[inline(always)]
-    unsafe fn store_bf16(_: Self, p: *mut bf16, v: R) {
-        // SAFETY: the target has NEON; 4 elements are writable, by contract.
-        unsafe { vst1_u16(p.cast(), vshrn_n_u32::<16>(rounded(v))) }
-    }
-    #[inline(always)]
-    unsafe fn load_pairs(_: Self, p: *const bf16) -> (R, R) {
-        // SAFETY: the target has NEON; 8 elements are readable, by contract.
-        unsafe {
-            let w = vreinterpretq_u32_u16(vld1q_u16(p.cast()));
-            let odd = vandq_u32(w, vdupq_n_u32(0xffff_0000));
-            (vreinterpretq_f32_u32(vshlq_n_u32::<16>(w)), vreinterpretq_f32_u32(odd))
-        }
     }
 }

@@ -18,12 +18,10 @@ macro_rules! each {
         #[cfg_attr(target_arch = "x86_64", inline(never))]
         #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
         fn $name(_: Self, $($arg: R),+) -> R {
-            let mut out = [0.0; W];
-            for (i, o) in out.iter_mut().enumerate() {
+            std::array::from_fn(|i| {
                 $(let $arg = $arg[i];)+
-                *o = $value;
-            }
-            out
+                $value
+            })
         }
     )*};
 }
@@ -105,11 +103,7 @@ impl Reg for Portable {
     }
     #[inline(never)]
     fn lt(_: Self, a: R, b: R) -> [bool; W] {
-        let mut out = [false; W];
-        for i in 0..W {
-            out[i] = a[i] < b[i];
-        }
-        out
+        std::array::from_fn(|i| a[i] < b[i])
     }
     #[inline(never)]
     fn is_nan(_: Self, a: R) -> [bool; W] {
@@ -117,11 +111,7 @@ impl Reg for Portable {
     }
     #[inline(never)]
     fn select(_: Self, m: [bool; W], yes: R, no: R) -> R {
-        let mut out = no;
-        for i in 0..W {
-            out[i] = if m[i] { yes[i] } else { no[i] };
-        }
-        out
+        std::array::from_fn(|i| if m[i] { yes[i] } else { no[i] })
     }
     #[inline(never)]
     fn zip(_: Self, a: R, b: R) -> (R, R) {

@@ -11,8 +11,10 @@ pub(crate) const LANES: usize = 32;
 ///
 /// They are associated functions, not methods, so that `l.add(..)` is always the operation on 32 lanes. Each is one
 /// IEEE operation per lane; denormals are kept.
+///
+/// # Safety
+/// The unsafe functions access the stated number of elements at `p`, which must be readable or writable.
 pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
-    /// A register.
     type R: Copy;
     /// A lane mask, the result of a comparison.
     type M: Copy;
@@ -38,55 +40,28 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     /// from the L1 cache. `p` may be any address.
     fn prefetch_l2(isa: Self, p: *const f32);
     /// Loads `WIDTH` elements.
-    ///
-    /// # Safety
-    /// `p` is readable for `WIDTH` elements.
     unsafe fn load(isa: Self, p: *const f32) -> Self::R;
     /// Loads the first `n <= WIDTH` elements. The other lanes are +0.
-    ///
-    /// # Safety
-    /// `p` is readable for `n` elements.
     unsafe fn load_first(isa: Self, p: *const f32, n: usize) -> Self::R;
     /// Stores `WIDTH` elements.
-    ///
-    /// # Safety
-    /// `p` is writable for `WIDTH` elements.
     unsafe fn store(isa: Self, p: *mut f32, v: Self::R);
     /// Stores the first `n <= WIDTH` lanes.
-    ///
-    /// # Safety
-    /// `p` is writable for `n` elements.
     unsafe fn store_first(isa: Self, p: *mut f32, n: usize, v: Self::R);
     /// Loads `WIDTH` elements as f32.
-    ///
-    /// # Safety
-    /// `p` is readable for `WIDTH` elements.
     unsafe fn load_bf16(isa: Self, p: *const bf16) -> Self::R;
     /// Stores `WIDTH` elements, rounded (ties to even, NaN to 0x7fff).
-    ///
-    /// # Safety
-    /// `p` is writable for `WIDTH` elements.
     unsafe fn store_bf16(isa: Self, p: *mut bf16, v: Self::R);
     /// Loads `WIDTH` pairs as f32. Returns the even elements (low halves) and the odd elements (high halves).
-    ///
-    /// # Safety
-    /// `p` is readable for `2 * WIDTH` elements.
     unsafe fn load_pairs(isa: Self, p: *const bf16) -> (Self::R, Self::R);
     /// `a * b + c`, rounded once.
     fn fma(isa: Self, a: Self::R, b: Self::R, c: Self::R) -> Self::R;
-    /// `a + b`.
     fn add(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// `a - b`.
     fn sub(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// `a * b`.
     fn mul(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// `a / b`.
     fn div(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// The square root.
     fn sqrt(isa: Self, a: Self::R) -> Self::R;
     /// `b > a ? b : a`.
     fn max(isa: Self, a: Self::R, b: Self::R) -> Self::R;
-    /// `-a`.
     fn neg(isa: Self, a: Self::R) -> Self::R;
     /// Rounds to the nearest bf16, kept as f32 (ties to even, NaN to 0x7fff).
     fn round_bf16(isa: Self, a: Self::R) -> Self::R;
@@ -94,7 +69,6 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     fn scale(isa: Self, p: Self::R, t: Self::R) -> Self::R;
     /// `a < b`. NaN compares false.
     fn lt(isa: Self, a: Self::R, b: Self::R) -> Self::M;
-    /// Whether each lane is NaN.
     fn is_nan(isa: Self, a: Self::R) -> Self::M;
     /// `m ? yes : no`.
     fn select(isa: Self, m: Self::M, yes: Self::R, no: Self::R) -> Self::R;
@@ -102,7 +76,6 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     fn zip(isa: Self, a: Self::R, b: Self::R) -> (Self::R, Self::R);
     /// Butterfly sum of a register: `v[t] + v[t ^ o]` for o = WIDTH / 2, ..., 1.
     fn sum(isa: Self, v: Self::R) -> f32;
-    /// The largest lane.
     fn maximum(isa: Self, v: Self::R) -> f32;
     /// Whether any lane is non-zero with a magnitude of at most 2^-126, where flushing to zero may be necessary.
     fn any_tiny(isa: Self, v: Self::R) -> bool;

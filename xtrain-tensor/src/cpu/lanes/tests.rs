@@ -30,8 +30,7 @@ struct Check<'a> {
 macro_rules! check {
     ($simd:expr, $x:expr, $name:literal, $lanes:expr, $scalar:expr) => {{
         struct Op<'a>(&'a Check<'a>);
-        impl Kernel for Op<'_> {
-            type Out = Vec<f32>;
+        impl Kernel<Vec<f32>> for Op<'_> {
             #[inline(always)]
             fn run<L: Lanes>(self, l: L) -> Vec<f32> {
                 let mut out = vec![0.0; self.0.x[0].len()];
@@ -103,8 +102,7 @@ fn exp_and_log_in_lanes_have_the_bits_of_the_scalars_over_a_sweep_of_all_pattern
 }
 
 struct Reductions<'a>(&'a [f32]);
-impl Kernel for Reductions<'_> {
-    type Out = (f32, f32);
+impl Kernel<(f32, f32)> for Reductions<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> (f32, f32) {
         let v = l.load(self.0);
@@ -131,10 +129,9 @@ fn sum32_adds_in_butterfly_order_and_never_returns_minus_zero() {
 }
 
 struct Copies<'a>(&'a [f32]);
-impl Kernel for Copies<'_> {
-    type Out = (Vec<f32>, Vec<bf16>, Vec<f32>);
+impl Kernel<(Vec<f32>, Vec<bf16>, Vec<f32>)> for Copies<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) -> Self::Out {
+    fn run<L: Lanes>(self, l: L) -> (Vec<f32>, Vec<bf16>, Vec<f32>) {
         let n = self.0.len();
         let v = l.load_partial(self.0);
         let whole = l.to_array(v);
@@ -165,8 +162,7 @@ fn partial_loads_and_stores_access_only_their_slice_and_bf16_rounds_to_even() {
 }
 
 struct Zipped<'a>([&'a [f32]; 2]);
-impl Kernel for Zipped<'_> {
-    type Out = Vec<f32>;
+impl Kernel<Vec<f32>> for Zipped<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> Vec<f32> {
         let mut out = vec![0.0; 2 * L::WIDTH];

@@ -5,17 +5,15 @@ use super::reg::{LANES, Reg};
 use crate::math::{self, EXP_HIGH, EXP_LN2, EXP_LOG2E, EXP_LOW, EXP_POLY, EXP_SHIFT};
 
 /// A kernel that is compiled for every instruction set.
-pub(crate) trait Kernel {
-    /// The return type.
-    type Out;
+pub(crate) trait Kernel<Out = ()> {
     /// Runs the kernel. Implementations and all generic functions that they call must be `#[inline(always)]`;
     /// otherwise the SIMD instructions are not inlined.
-    fn run<L: Lanes>(self, l: L) -> Self::Out;
+    fn run<L: Lanes>(self, l: L) -> Out;
 }
 
+/// Applies an operation of [`Reg`] to each register.
 macro_rules! lanewise {
-    ($($(#[$doc:meta])* $name:ident($first:ident $(, $rest:ident)*);)*) => {$(
-        $(#[$doc])*
+    ($($name:ident($first:ident $(, $rest:ident)*);)*) => {$(
         #[inline(always)]
         fn $name(self, $first: Self::F $(, $rest: Self::F)*) -> Self::F {
             let mut out = $first;
@@ -30,23 +28,14 @@ macro_rules! lanewise {
 /// Operations on 32 lanes. A value of this type proves that the machine has the instruction set.
 pub(crate) trait Lanes: Reg {
     lanewise! {
-        /// `a * b + c`, rounded once.
         fma(a, b, c);
-        /// `a + b`.
         add(a, b);
-        /// `a - b`.
         sub(a, b);
-        /// `a * b`.
         mul(a, b);
-        /// `a / b`.
         div(a, b);
-        /// The square root.
         sqrt(a);
-        /// `b > a ? b : a`.
         max(a, b);
-        /// `-a`.
         neg(a);
-        /// Rounds to the nearest bf16, kept as f32 (ties to even, NaN to 0x7fff).
         round_bf16(a);
     }
 

@@ -1,4 +1,5 @@
 //! Values and gradients of rows of logits.
+use super::cutoff::{Cut, Selection, last_kept};
 use crate::cpu::lanes::dispatch;
 use crate::cpu::{Cpu, Disjoint, softmax};
 use crate::error::{Error, Result};
@@ -12,16 +13,15 @@ pub(super) const GRAIN: usize = 8192;
 pub(super) fn of_row(cpu: &Cpu, z: &[f32], target: usize, parts: &mut Vec<[f32; 2]>) -> LogProb {
     let lse = dispatch(cpu.simd, softmax::Lse { z, parts });
     let entropy = dispatch(cpu.simd, softmax::Entropy { z, lse });
-    LogProb { lse, log_prob: z[target] - lse, entropy }
+    LogProb { lse, log_prob: z[target] - lse, entropy, kept: true }
 }
 
 /// The values of a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowState {
     pub(super) value: LogProb,
-    /// The last logit that top-k keeps, in order of descending value, then ascending index: its value and its index.
-    /// `None`: all are kept.
-    cut: Option<(f32, usize)>,
+    /// The last logit that the filters keep. `None`: all are kept.
+    pub(super) cut: Option<Cut>,
 }
 
 /// What to compute from the logits in addition to the values of their rows.
@@ -55,8 +55,9 @@ impl Rows<'_> {
         let work = |i: usize, z: &mut [f32], known: &mut [Option<RowState>]| {
             let mut scratch = Scratch::default();
             for (j, (z, known)) in z.chunks_exact_mut(v).zip(known).enumerate() {
-                match &self.loss.targets[self.first + i * per_part + j] {
-                    Some(target) => self.row(z, target, known, &mut scratch),
+                let n = self.first + i * per_part + j;
+                match &self.loss.targets[n] {
+                    Some(target) => self.row(n, z, target, known, &mut scratch),
                     None => z.fill(0.0),
                 }
             }
@@ -73,22 +74,38 @@ impl Rows<'_> {
         }
     }
 
-    fn row(&self, z: &mut [f32], target: &Target, known: &mut Option<RowState>, scratch: &mut Scratch) {
+    fn row(
+        &self,
+        n: usize,
+        z: &mut [f32],
+        target: &Target,
+        known: &mut Option<RowState>,
+        scratch: &mut Scratch,
+    ) {
         let t = self.loss.temperature;
         if t != 1.0 {
             z.iter_mut().for_each(|z| *z /= t);
         }
         let id = (target.id as usize).checked_sub(self.column).filter(|&id| id < z.len());
+        let set = self.loss.kept_set(n);
         let cut = match known {
             Some(known) => known.cut,
-            None => self.loss.top_k.and_then(|k| last_kept(z, k, &mut scratch.order)),
+            None if set.is_some() => None,
+            None => last_kept(self.cpu.simd, z, self.loss, &mut scratch.selection),
         };
         if let Some(cut) = cut {
             remove_after(z, cut, self.column, id);
         }
+        if let Some(set) = set {
+            set.remove_others(z, self.column, id);
+        }
         let RowState { value, .. } = *known.get_or_insert_with(|| {
             let id = id.expect("the values of a row are computed from all of its columns");
-            RowState { value: of_row(self.cpu, z, id, &mut scratch.parts), cut }
+            let kept = match set {
+                Some(set) => set.contains(target.id),
+                None => cut.is_none_or(|cut| cut.keeps(z[id], id)),
+            };
+            RowState { value: LogProb { kept, ..of_row(self.cpu, z, id, &mut scratch.parts) }, cut }
         });
         if self.action == Action::Gradient {
             gradient(self.cpu, z, id, value, [target.weight, target.bonus, t]);
@@ -100,28 +117,13 @@ impl Rows<'_> {
 #[derive(Default)]
 struct Scratch {
     parts: Vec<[f32; 2]>,
-    order: Vec<u32>,
-}
-
-/// The `k`-th logit in order of descending value, then ascending index: its value and its index. `None`: all are
-/// kept.
-fn last_kept(z: &[f32], k: usize, order: &mut Vec<u32>) -> Option<(f32, usize)> {
-    if k >= z.len() {
-        return None;
-    }
-    order.clear();
-    order.extend(0..z.len() as u32);
-    // + 0 makes zeros of both signs equal
-    let value = |i: &u32| z[*i as usize] + 0.0;
-    let (_, &mut last, _) =
-        order.select_nth_unstable_by(k - 1, |a, b| value(b).total_cmp(&value(a)).then(a.cmp(b)));
-    Some((z[last as usize], last as usize))
+    selection: Selection,
 }
 
 /// Sets logits after the last kept one to -inf, except that of the target. `z` starts at column `first`.
-fn remove_after(z: &mut [f32], (last, at): (f32, usize), first: usize, target: Option<usize>) {
+fn remove_after(z: &mut [f32], cut: Cut, first: usize, target: Option<usize>) {
     for (i, z) in z.iter_mut().enumerate() {
-        let kept = *z > last || *z == last && first + i <= at || z.is_nan();
+        let kept = cut.keeps(*z, first + i) || z.is_nan();
         if !kept && Some(i) != target {
             *z = f32::NEG_INFINITY;
         }

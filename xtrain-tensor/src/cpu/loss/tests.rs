@@ -12,6 +12,8 @@ struct Case {
     width: usize,
     dtype: Dtype,
     top_k: Option<usize>,
+    top_p: f32,
+    min_p: f32,
 }
 
 /// Values of the rows, `dx` and `dhead`. The SIMD CPU holds at most `max_logits` logits at a time.
@@ -26,7 +28,13 @@ fn computed(case: &Case, device: &Device, max_logits: usize) -> Result<[Vec<f32>
     };
     let targets: Vec<Option<Target>> = (0..n).map(target).collect();
     let samples = Samples::of_lengths(case.lengths);
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 0.8, top_k: case.top_k };
+    let rows = LossRows {
+        temperature: 0.8,
+        top_k: case.top_k,
+        top_p: case.top_p,
+        min_p: case.min_p,
+        ..LossRows::new(&targets, &samples)
+    };
     let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32).unwrap();
     let (values, dx) = match device.as_cpu() {
         Some(cpu) => {
@@ -41,12 +49,23 @@ fn computed(case: &Case, device: &Device, max_logits: usize) -> Result<[Vec<f32>
 }
 
 fn cases() -> Vec<Case> {
-    let case = |lengths, out, width, dtype, top_k| Case { lengths, out, width, dtype, top_k };
+    let case = |lengths, out, width, dtype, top_k| Case {
+        lengths,
+        out,
+        width,
+        dtype,
+        top_k,
+        top_p: 1.0,
+        min_p: 0.0,
+    };
     vec![
         case([300, 5], 1300, 9, Dtype::F32, None),
         case([300, 5], 1300, 9, Dtype::BF16, None),
         case([7, 262], 1025, 8, Dtype::F32, Some(20)),
         case([1, 2], 3000, 5, Dtype::BF16, Some(2999)),
+        Case { top_p: 0.9, ..case([3, 259], 1300, 9, Dtype::F32, None) },
+        Case { top_p: 0.5, min_p: 0.2, ..case([5, 2], 1025, 8, Dtype::BF16, Some(700)) },
+        Case { min_p: 0.1, ..case([2, 3], 1537, 9, Dtype::F32, None) },
     ]
 }
 
@@ -88,19 +107,7 @@ fn a_vocabulary_chunk_that_restarts_the_sum_is_detected() {
 
 #[test]
 fn a_row_keeps_its_k_largest_logits_the_first_of_equal_ones_and_its_target() {
-    let device = Device::cpu();
-    let head = [1.0, 3.0, -0.0, 3.0, 0.0, 3.0].map(|x| [x]).concat();
-    let x = Tensor::new(&device, &[1, 1], vec![1f32]).unwrap();
-    let head = Weight::new(&Tensor::new(&device, &[6, 1], head).unwrap(), Dtype::F32).unwrap();
-    let samples = Samples::of_lengths([1]);
-    for (k, id, kept) in [(2, 1, vec![1, 3]), (2, 2, vec![1, 2, 3]), (5, 1, vec![0, 1, 2, 3, 5])] {
-        let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
-        let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
-        let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
-        let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).unwrap();
-        let moved: Vec<usize> = (0..6).filter(|&i| dhead.data::<f32>().unwrap()[i] != 0.0).collect();
-        assert_eq!(moved, kept, "top {k}, target {id}");
-    }
+    crate::testing::check_top_k_of_equal_logits(&Device::cpu());
 }
 
 /// Peak resident memory of this process in KiB. `None`: the system does not report it.
@@ -119,7 +126,7 @@ fn growth(max_logits: usize) -> Option<u64> {
     let targets: Vec<_> =
         (0..n).map(|i| Some(Target { id: i as u32 * 97, weight: 1.0, bonus: 0.0 })).collect();
     let samples = Samples::of_lengths([n]);
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+    let rows = LossRows::new(&targets, &samples);
     let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).unwrap();
     dhead.data_mut::<f32>().unwrap().fill(1.0);
     let cpu = device.as_cpu().unwrap();

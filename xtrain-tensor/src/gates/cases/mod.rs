@@ -19,7 +19,7 @@ pub(super) use heads::{norm_rope, norm_rope_backward};
 pub(super) use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
 };
-pub(super) use loss::{cross_entropy, cross_entropy_backward, log_prob};
+pub(super) use loss::{cross_entropy, cross_entropy_backward, cross_entropy_kept, log_prob};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use normed::{linear_add_norm, linears, norm_linears, norm_swiglu, swiglu};
 pub(super) use optim::{adamw_all, sum_of_squares};

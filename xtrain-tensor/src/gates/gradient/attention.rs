@@ -1,8 +1,9 @@
 //! Gradient samples of attention: grouped heads, windows, several sequences.
 use super::check::{Sample, operand};
+use super::f64::F64;
 use crate::gates::values::CaseRng;
 use crate::ops::{self, AttnMask, AttnSaved, Slots};
-use crate::reference::{self, F64, Heads};
+use crate::reference::{self, Heads};
 use crate::{Dtype, Tensor};
 
 /// Complete sequences in runs, one after the other.

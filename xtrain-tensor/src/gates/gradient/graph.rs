@@ -1,12 +1,13 @@
 //! Gradient samples of compositions: operations in the middle of a graph, and values with two uses.
 use super::attention::Sequences;
 use super::check::{Maker, Many, Sample, operand};
+use super::f64::F64;
 use super::loss::Objective;
 use super::pointwise::rotated;
 use crate::RopeTable;
 use crate::gates::values::CaseRng;
 use crate::ops::Samples;
-use crate::reference::{self, AttentionOutput, F64, Heads};
+use crate::reference::{self, AttentionOutput, Heads};
 
 /// Every composition.
 pub(super) const ALL: [Maker; 3] =

@@ -1,8 +1,9 @@
 //! Gradient samples of the matrix products.
 use super::check::{Many, Sample, operand};
+use super::f64::F64;
 use crate::gates::values::{CaseRng, UGLY};
 use crate::ops::{self, Samples, Weight};
-use crate::reference::{self, F64};
+use crate::reference;
 use crate::{Device, Dtype, Result, Tensor};
 
 /// Rows, the outputs of 1 to 3 weights, the inputs, and the training examples of the rows.

@@ -1,8 +1,9 @@
 //! Gradient samples of the loss.
 use super::check::{Many, Sample, operand};
+use super::f64::F64;
 use crate::gates::values::CaseRng;
 use crate::ops::{self, LossRows, Samples, Target, Weight};
-use crate::reference::{self, F64};
+use crate::reference;
 use crate::{Dtype, Tensor};
 
 /// The rows of a loss, in f64.
@@ -89,12 +90,7 @@ pub(crate) fn cross_entropy(seed: u64) -> Sample {
         shipped: Some(Box::new(move |device, dtype, x, dy| {
             let xs = Tensor::new(device, &[n, c], x[0].clone())?.cast(dtype)?;
             let head = Weight::new(&Tensor::new(device, &[v, c], x[1].clone())?, dtype)?;
-            let rows = LossRows {
-                targets: &o.targets,
-                samples: &o.samples,
-                temperature: o.temperature,
-                top_k: None,
-            };
+            let rows = LossRows { temperature: o.temperature, ..LossRows::new(&o.targets, &o.samples) };
             let (mut loss, mut again) = (0.0, 0.0);
             let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32)?;
             let (values, dx) = ops::cross_entropy_backward(&xs, &head, &rows, &mut loss, &mut dhead)?;

@@ -2,6 +2,7 @@
 //! gradcheck, and the f32 and bf16 operations against the reference in f64.
 mod attention;
 mod check;
+mod f64;
 mod graph;
 mod linear;
 mod loss;

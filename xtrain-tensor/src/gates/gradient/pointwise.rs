@@ -1,8 +1,9 @@
 //! Gradient samples of the operations on rows, elements and tables.
 use super::check::{Sample, operand};
+use super::f64::F64;
 use crate::gates::values::{CaseRng, UGLY};
 use crate::ops::{self, Norm, RopeArgs, Samples};
-use crate::reference::{self, F64};
+use crate::reference;
 use crate::{Dtype, Result, RopeTable, Tensor};
 
 fn vec(x: &Tensor) -> Result<Vec<f32>> {

@@ -29,7 +29,7 @@ const TEMPERATURE: f32 = 0.8;
 /// Values, `dx` and `dhead`; on a GPU with at most `max_logits` logits in memory.
 fn computed(device: &Device, o: &Operands, max_logits: usize) -> Result<[Vec<f32>; 3]> {
     let (x, head, samples, targets) = operands_of(device, o)?;
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: TEMPERATURE, top_k: o.top_k };
+    let rows = LossRows { temperature: TEMPERATURE, top_k: o.top_k, ..LossRows::new(&targets, &samples) };
     let mut dhead = Tensor::zeros(device, &[o.out, o.width], Dtype::F32)?;
     let (values, dx) = match device {
         Device::Gpu(gpu) => loss_bounded(gpu, &x, &head, &rows, Some(&mut dhead), max_logits)?,
@@ -93,19 +93,7 @@ fn splitting_the_vocabulary_or_the_rows_changes_no_bit_of_a_loss() {
 #[test]
 fn equal_logits_are_kept_in_the_order_of_their_indices() {
     let Some(device) = emulated(ThreadSchedule::Random(3)) else { return };
-    let head = [1.0f32, 3.0, -0.0, 3.0, 0.0, 3.0].to_vec();
-    let x = Tensor::new(&device, &[1, 1], vec![1f32]).unwrap();
-    let head = Weight::new(&Tensor::new(&device, &[6, 1], head).unwrap(), Dtype::F32).unwrap();
-    let samples = Samples::of_lengths([1]);
-    for (k, id, kept) in [(2, 1, vec![1, 3]), (2, 2, vec![1, 2, 3]), (5, 1, vec![0, 1, 2, 3, 5])] {
-        let targets = [Some(Target { id, weight: 1.0, bonus: 0.5 })];
-        let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: Some(k) };
-        let mut dhead = Tensor::zeros(&device, &[6, 1], Dtype::F32).unwrap();
-        let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).unwrap();
-        let dhead = dhead.to_vec::<f32>().unwrap();
-        let moved: Vec<usize> = (0..6).filter(|&i| dhead[i] != 0.0).collect();
-        assert_eq!(moved, kept, "top {k}, target {id}");
-    }
+    crate::testing::check_top_k_of_equal_logits(&device);
 }
 
 #[test]
@@ -115,7 +103,7 @@ fn the_first_row_with_non_finite_logits_is_reported() {
     let head = Weight::new(&Tensor::new(&device, &[3, 1], vec![1f32; 3]).unwrap(), Dtype::F32).unwrap();
     let target = Target { id: 1, weight: 1.0, bonus: 0.0 };
     let (targets, samples) = ([Some(target), None, Some(target), Some(target)], Samples::of_lengths([4]));
-    let rows = LossRows { targets: &targets, samples: &samples, temperature: 1.0, top_k: None };
+    let rows = LossRows::new(&targets, &samples);
     let error = ops::cross_entropy(&x, &head, &rows, &mut 0.0).unwrap_err();
     assert!(matches!(error, Error::NotFinite { row: 2, .. }), "{error}");
 }

@@ -4,7 +4,7 @@ use half::bf16;
 use super::*;
 use crate::ops::{embedding, linear, linear_backward_input, weight_rows};
 use crate::testing::{arbitrary, gpus};
-use crate::{Simd, Tensor, ThreadSchedule, from_bf16, to_bf16};
+use crate::{Error, Simd, ThreadSchedule, from_bf16, to_bf16};
 
 const SHAPES: [[usize; 2]; 4] = [[1, 1], [37, 33], [300, 70], [4160, 65]];
 

@@ -1,9 +1,10 @@
 //! One tile of 64 rows by 64 keys: its weights and its contributions to the gradients.
 use super::{Item, NoFlush, State};
+use crate::cpu::attention::gather::Chunk;
 use crate::cpu::attention::number::Number;
 use crate::cpu::attention::product::Product;
 use crate::cpu::attention::rows::{CHUNK, STRIP, masked, widen, within};
-use crate::cpu::gemm::Beta;
+use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes};
 
@@ -34,15 +35,11 @@ impl<E: Number> Item<'_, E> {
             ];
             for (a, b, out, no_flush) in pairs {
                 let product = Product {
-                    a: &a[t * width..],
-                    a_row_step: width,
-                    a_k_step: 1,
-                    b: &b[c * CHUNK * width..],
-                    b_row_step: CHUNK,
+                    a: Matrix::new(&a[t * width..], strip.len(), width),
+                    b: Chunk { rows: &b[c * CHUNK * width..], stride: CHUNK },
                     out: &mut out[from..],
                     out_row_step: CHUNK,
                     beta: Beta::Zero,
-                    rows: strip.len(),
                     cols: cols.clone(),
                     depth: 0..self.heads.hd.next_multiple_of(E::STEP),
                 };
@@ -86,15 +83,11 @@ impl<E: Number> Item<'_, E> {
                 continue;
             }
             let product = Product {
-                a: &st.ds[(t - rows.start) * CHUNK..],
-                a_row_step: CHUNK,
-                a_k_step: 1,
-                b: &st.k[c * CHUNK * width..],
-                b_row_step: width,
+                a: Matrix::new(&st.ds[(t - rows.start) * CHUNK..], strip.len(), CHUNK),
+                b: Chunk { rows: &st.k[c * CHUNK * width..], stride: width },
                 out: &mut st.dq[t * width..],
                 out_row_step: width,
                 beta: Beta::One,
-                rows: strip.len(),
                 cols: 0..width,
                 depth: widen(depth, E::STEP),
             };
@@ -119,15 +112,11 @@ impl<E: Number> Item<'_, E> {
                 [(&*st.ds, &*st.q, &mut *st.dk, no_flush.dk), (&*st.p, &*st.dy, &mut *st.dv, no_flush.dv)];
             for (a, b, out, no_flush) in pairs {
                 let product = Product {
-                    a: &a[j - keys.start..],
-                    a_row_step: 1,
-                    a_k_step: CHUNK,
-                    b: &b[rows.start * width..],
-                    b_row_step: width,
+                    a: Matrix { data: &a[j - keys.start..], rows: strip.len(), row_step: 1, k_step: CHUNK },
+                    b: Chunk { rows: &b[rows.start * width..], stride: width },
                     out: &mut out[j * width..],
                     out_row_step: width,
                     beta: Beta::One,
-                    rows: strip.len(),
                     cols: 0..width,
                     depth: depth.clone(),
                 };

@@ -1,0 +1,194 @@
+//! Progress output and timings of a run of reinforcement learning.
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::exit::Exit;
+use super::interrupt::Interrupt;
+use crate::config::GrpoSection;
+use crate::grpo::metrics::Metrics;
+use crate::grpo::{Batch, Error, Observer, Phase, Warnings};
+use crate::model::checkpoint::CheckpointError;
+use crate::report::{EventFile, Progress, Table, printable, units};
+use crate::run::JsonLines;
+
+/// Shows progress, writes `timings.jsonl` and checks for signals.
+pub(super) struct GrpoMonitor {
+    progress: Progress,
+    timings: JsonLines,
+    events: EventFile,
+    interrupt: Interrupt,
+    show_every: usize,
+    steps: u64,
+    clock: Instant,
+    phase: Option<Phase>,
+    seconds: BTreeMap<&'static str, f64>,
+    tokens: f64,
+    last: Metrics,
+    warnings: Warnings,
+}
+
+/// A line of `timings.jsonl`: the seconds of each phase, and the generated tokens per second of rollout.
+#[derive(Serialize)]
+struct Timing<'a> {
+    step: u64,
+    step_time: f64,
+    tokens_per_second: f64,
+    #[serde(flatten)]
+    phases: &'a BTreeMap<&'static str, f64>,
+}
+
+impl GrpoMonitor {
+    /// A monitor of a run that has finished `step` steps.
+    pub(super) fn new(
+        section: &GrpoSection,
+        timings: JsonLines,
+        events: EventFile,
+        interrupt: Interrupt,
+        step: u64,
+    ) -> GrpoMonitor {
+        let steps = section.steps as u64;
+        GrpoMonitor {
+            progress: Progress::new("grpo", "step", steps, step),
+            timings,
+            events,
+            interrupt,
+            show_every: section.show_every,
+            steps,
+            clock: Instant::now(),
+            phase: None,
+            seconds: BTreeMap::new(),
+            tokens: 0.0,
+            last: Metrics::default(),
+            warnings: Warnings::default(),
+        }
+    }
+
+    /// Ends the progress output. Returns the exit code of the signal that stopped the run.
+    pub(super) fn finish(self) -> Option<Exit> {
+        self.progress.finish();
+        self.interrupt.requested()
+    }
+
+    fn end_phase(&mut self) {
+        let seconds = self.clock.elapsed().as_secs_f64();
+        self.clock = Instant::now();
+        if let Some(phase) = self.phase.take() {
+            *self.seconds.entry(name(phase)).or_default() += seconds;
+        }
+    }
+}
+
+/// The key of a phase in `timings.jsonl`.
+fn name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Rollout => "rollout_time",
+        Phase::Reward => "reward_time",
+        Phase::Reference => "reference_time",
+        Phase::Update => "update_time",
+        Phase::Evaluate => "eval_time",
+        Phase::Verify => "verify_time",
+        Phase::Save => "save_time",
+    }
+}
+
+impl Observer for GrpoMonitor {
+    fn enter(&mut self, phase: Phase) -> Result<(), Error> {
+        self.end_phase();
+        self.phase = Some(phase);
+        Ok(())
+    }
+
+    fn generated(&mut self, _done: usize, _total: usize) -> bool {
+        self.interrupt.requested().is_none()
+    }
+
+    fn step(&mut self, metrics: &Metrics) -> Result<(), Error> {
+        self.end_phase();
+        let (get, step) = (|name| metrics.get(name), metrics.step);
+        let step_time: f64 = self.seconds.values().sum();
+        let rollout = self.seconds.get("rollout_time").copied().unwrap_or(0.0);
+        let tokens_per_second = if rollout > 0.0 { self.tokens / rollout } else { 0.0 };
+        if step > 0 {
+            self.timings.write(&Timing { step, step_time, tokens_per_second, phases: &self.seconds })?;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        // Plots are a convenience: a full disk must not end the run here.
+        let _ = self.events.write(step, now, metrics.iter());
+        if let (Some(sampled), Some(greedy)) = (get("eval/reward_sampled"), get("eval/reward_greedy")) {
+            let pass = get("eval/pass_at_k").unwrap_or(0.0);
+            self.progress.line(&format!(
+                "step {step}: held-out reward: sampled {sampled:.3}, greedy {greedy:.3}, pass@k {pass:.3}"
+            ));
+        }
+        if step > 0 {
+            let reward = get("reward").or(self.last.get("reward")).unwrap_or(0.0);
+            let length = get("completions/mean_length").or(self.last.get("completions/mean_length"));
+            let mut note = format!("reward {reward:.3}, length {:.1}", length.unwrap_or(0.0));
+            note += &format!(", gradient norm {:.3}", get("grad_norm").unwrap_or(0.0));
+            if tokens_per_second > 0.0 {
+                note += &format!(", {}", units::rate(tokens_per_second, "tok"));
+            }
+            self.progress.at(step, &note);
+        }
+        if get("reward").is_some() {
+            self.last = metrics.clone();
+        }
+        for warning in self.warnings.check(metrics) {
+            self.progress.line(&format!("warning at step {step}: {warning}"));
+        }
+        self.seconds.clear();
+        Ok(())
+    }
+
+    fn batch(&mut self, batch: &Batch) {
+        self.tokens =
+            batch.groups.iter().flat_map(|group| &group.samples).map(|s| s.tokens.len() as f64).sum();
+        let due = self.show_every > 0 && (batch.step - 1).is_multiple_of(self.show_every as u64);
+        if due || batch.step == self.steps {
+            self.progress.line(&completions(batch));
+        }
+    }
+
+    fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>) {
+        self.progress.line(&format!("saved {}", path.display()));
+        if let Some(error) = not_pruned {
+            self.progress.line(&format!("warning: older checkpoints were not deleted: {error}"));
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.progress.line(text);
+    }
+
+    fn stop(&mut self) -> bool {
+        self.interrupt.requested().is_some()
+    }
+}
+
+/// The best, the median and the worst completion of a batch.
+fn completions(batch: &Batch) -> String {
+    let all: Vec<_> = crate::grpo::batch::samples(&batch.groups).zip(&batch.scores.total).collect();
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    let reward = |i: usize| all[i].1.unwrap_or(f64::NEG_INFINITY);
+    order.sort_by(|&a, &b| reward(b).total_cmp(&reward(a)).then(a.cmp(&b)));
+    let mut table = Table::new(&["completion", "prompt", "text"], &["reward"]);
+    let picks = [("best", 0), ("median", order.len() / 2), ("worst", order.len() - 1)];
+    for (name, at) in picks {
+        let ((group, sample), reward) = &all[order[at]];
+        let reward = reward.map_or("none".to_string(), |reward| format!("{reward:.3}"));
+        table.row([name.to_string(), short(&group.prompt.text), short(&sample.text), reward]);
+    }
+    format!("completions of step {}:\n{}", batch.step, table.render())
+}
+
+/// The text in one line of at most 48 characters.
+fn short(text: &str) -> String {
+    let line = printable(&text.replace('\n', "\\n"));
+    match line.char_indices().nth(48) {
+        Some((at, _)) => format!("{}...", &line[..at]),
+        None => line.to_string(),
+    }
+}

@@ -1,0 +1,147 @@
+//! `xtrain replay`: regenerates logged completions and compares them bit for bit.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::common::{CacheFlags, Common};
+use super::exit::{CliError, Exit};
+use super::{loaded, out};
+use crate::decode::{Completion, EngineOptions, Request, generate};
+use crate::report::Progress;
+use crate::rollout_file::{RolloutLine, policy_digest};
+
+/// Completions per engine.
+const BATCH: usize = 256;
+
+/// Flags of `xtrain replay`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Regenerates every completion of a file of `xtrain rollout` or of RUN/rollouts/, and compares tokens, log-probabilities \
+and finish reasons, bit for bit. Exits with code 1 if one differs.
+
+The rollouts of a step were sampled by the weights before it. For RUN/rollouts/step_000051.jsonl the default model is \
+the checkpoint RUN/checkpoints/step_000050.
+
+Examples:
+  xtrain replay runs/grpo/rollouts/step_000001.jsonl --model runs/grpo/base
+  xtrain replay completions.jsonl --model runs/quickstart")]
+pub(super) struct ReplayArgs {
+    /// File of completions.
+    file: PathBuf,
+    /// Model that generated them: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file
+    /// [default: the checkpoint of the step before].
+    #[arg(long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Device.
+    #[command(flatten)]
+    common: Common,
+    /// KV cache.
+    #[command(flatten)]
+    cache: CacheFlags,
+}
+
+/// Replays the file.
+///
+/// # Errors
+/// See [`super::Exit`]: [`Exit::Difference`] if a completion differs, [`Exit::Data`] if the model is not the one that
+/// generated the file.
+pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
+    let lines = read(&args.file)?;
+    let path = match &args.model {
+        Some(model) => model.clone(),
+        None => checkpoint_before(&args.file, &lines)?,
+    };
+    let loaded = loaded::open_with_master_weights(&path, &args.common)?;
+    let digest = policy_digest(&loaded.model)?;
+    let file = args.file.display();
+    for (at, line) in lines.iter().enumerate() {
+        if line.policy.as_deref().is_some_and(|policy| policy != digest) {
+            let policy = line.policy.as_deref().unwrap_or_default();
+            let message = format!("{file}:{}: expected the weights {policy}, found {digest}", at + 1);
+            let hint = format!("{} did not generate this file; --model names another one", path.display());
+            return Err(CliError::new(Exit::Data, message).hint(hint));
+        }
+    }
+    let mut progress = Progress::new("replay", "completion", lines.len() as u64, 0);
+    let (mut tokens, mut first, mut differing) = (0, None, 0);
+    for (part, batch) in lines.chunks(BATCH).enumerate() {
+        let requests: Vec<Request> = batch.iter().map(|line| line.request(&loaded.eos)).collect();
+        let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
+        for (i, (line, found)) in batch.iter().zip(generate(&loaded.model, requests, options)?).enumerate() {
+            tokens += line.completion_ids.len();
+            if let Some(difference) = difference(line, &found) {
+                differing += 1;
+                first.get_or_insert_with(|| format!("{file}:{}: {difference}", part * BATCH + i + 1));
+            }
+        }
+        progress.at(lines.len().min((part + 1) * BATCH) as u64, &format!("{differing} differ"));
+    }
+    progress.finish();
+    let same = lines.len() - differing;
+    out::print(format!(
+        "{same} of {} completions regenerated, {tokens} tokens, {differing} differ.\n",
+        lines.len()
+    ))?;
+    match first {
+        None => Ok(()),
+        Some(first) => Err(CliError::new(Exit::Difference, first)),
+    }
+}
+
+/// What differs between a line and the regenerated completion.
+fn difference(line: &RolloutLine<'_>, found: &Completion) -> Option<String> {
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    if *line.completion_ids != found.tokens {
+        let at = line.completion_ids.iter().zip(&found.tokens).position(|(a, b)| a != b);
+        let at = at.unwrap_or_else(|| line.completion_ids.len().min(found.tokens.len()));
+        return Some(format!(
+            "token {at}: expected {:?}, found {:?}",
+            line.completion_ids.get(at),
+            found.tokens.get(at)
+        ));
+    }
+    if bits(&line.processed_logprobs) != bits(&found.processed_logprobs) {
+        return Some("other log-probabilities".to_string());
+    }
+    let found = found.finish_reason.to_string();
+    (line.finish_reason != found)
+        .then(|| format!("finish reason: expected {}, found {found}", line.finish_reason))
+}
+
+/// The lines of the file.
+fn read(path: &Path) -> Result<Vec<RolloutLine<'static>>, CliError> {
+    let text = fs::read_to_string(path).map_err(|error| CliError::io(path, &error))?;
+    let line = |(at, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| {
+            let message = format!("{}:{}: expected a completion: {error}", path.display(), at + 1);
+            CliError::new(Exit::Data, message)
+        })
+    };
+    let lines: Vec<RolloutLine<'static>> = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+        .map(line)
+        .collect::<Result<_, _>>()?;
+    match lines.is_empty() {
+        true => Err(CliError::new(Exit::Data, format_args!("{}: no completions found", path.display()))),
+        false => Ok(lines),
+    }
+}
+
+/// The checkpoint of the step before the one that the file belongs to.
+fn checkpoint_before(file: &Path, lines: &[RolloutLine<'_>]) -> Result<PathBuf, CliError> {
+    let run = file.parent().and_then(Path::parent);
+    let (Some(run), Some(step)) = (run, lines[0].step) else {
+        return Err(CliError::new(Exit::Usage, "the file does not name its model")
+            .hint("--model names the model that generated it"));
+    };
+    let path = run.join("checkpoints").join(format!("step_{:06}", step - 1));
+    match path.is_dir() {
+        true => Ok(path),
+        false => Err(CliError::new(Exit::Missing, format_args!("{}: checkpoint not found", path.display())).hint(
+            "rollouts can be replayed if the checkpoint of the step before them was kept: grpo.save_every, grpo.keep",
+        )),
+    }
+}

@@ -1,0 +1,68 @@
+//! Evaluation on held-out prompts.
+use super::Error;
+use super::batch::{Group, samples};
+use super::rollout::{GroupRequest, RolloutOptions, rollout};
+use super::score::Scorer;
+use crate::decode::SampleOptions;
+use crate::model::Model;
+use crate::model::tokenizer::Tokenizer;
+
+/// The ids of evaluation completions have this bit.
+const EVALUATION: u64 = 1 << 63;
+
+/// The rewards on held-out prompts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeldOut {
+    /// Mean reward of sampled completions.
+    pub sampled: f64,
+    /// Mean reward of greedy completions.
+    pub greedy: f64,
+    /// Fraction of prompts with a sampled completion whose reward is at least 1.
+    pub pass_at_k: f64,
+}
+
+/// Completes every held-out prompt once greedily and `k` times with the sampling options of the run.
+///
+/// # Errors
+/// As [`rollout`] and [`Scorer::score`].
+pub fn evaluate(
+    model: &Model,
+    tokenizer: &Tokenizer,
+    prompts: &[GroupRequest],
+    k: usize,
+    options: &RolloutOptions,
+    scorer: &mut Scorer,
+    progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<HeldOut, Error> {
+    let requests = |size: usize| {
+        let request = |(i, p): (usize, &GroupRequest)| {
+            let first_id = EVALUATION | (p.first_id + i as u64) * size as u64;
+            GroupRequest { first_id, size, ..p.clone() }
+        };
+        prompts.iter().enumerate().map(request).collect::<Vec<_>>()
+    };
+    let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
+    let greedy = rollout(model, tokenizer, requests(1), &greedy, progress)?.groups;
+    let sampled = rollout(model, tokenizer, requests(k), options, progress)?.groups;
+    let greedy = scorer.score(&greedy)?;
+    let rewards = scorer.score(&sampled)?;
+    let passed =
+        sampled_groups(&sampled, &rewards.total).filter(|group| group.iter().any(|&r| r >= 1.0)).count();
+    Ok(HeldOut {
+        sampled: mean(&rewards.total),
+        greedy: mean(&greedy.total),
+        pass_at_k: passed as f64 / prompts.len().max(1) as f64,
+    })
+}
+
+/// The rewards of each group that has one.
+fn sampled_groups<'a>(groups: &'a [Group], total: &'a [Option<f64>]) -> impl Iterator<Item = Vec<f64>> + 'a {
+    debug_assert_eq!(samples(groups).count(), total.len());
+    let mut total = total.iter();
+    groups.iter().map(move |group| total.by_ref().take(group.samples.len()).flatten().copied().collect())
+}
+
+fn mean(rewards: &[Option<f64>]) -> f64 {
+    let known: Vec<f64> = rewards.iter().flatten().copied().collect();
+    known.iter().sum::<f64>() / known.len().max(1) as f64
+}

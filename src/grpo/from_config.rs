@@ -1,0 +1,94 @@
+//! Options of the loop from `[grpo]`.
+use super::rollout::RolloutOptions;
+use super::update::Updater;
+use crate::config::{DecayKind, GrpoSection};
+use crate::decode::{EngineOptions, SampleOptions};
+use crate::model::rl::{AdvantageOptions, PolicyLoss};
+use crate::model::{Decay, OptimConfig, Schedule};
+use crate::tensor::faults::{self, Fault};
+
+/// The optimizer. Without clipping, the maximum gradient norm is infinite.
+pub fn optim_config(section: &GrpoSection) -> OptimConfig {
+    let GrpoSection { beta1, beta2, eps, weight_decay, clip, .. } = *section;
+    OptimConfig { beta1, beta2, eps, weight_decay, clip: if clip == 0.0 { f64::INFINITY } else { clip } }
+}
+
+/// The learning rates.
+pub fn schedule(section: &GrpoSection) -> Schedule {
+    Schedule {
+        decay: decay(section.schedule),
+        warmup_start_lr: 0.0,
+        lr: section.learning_rate,
+        min_lr: section.min_learning_rate,
+        warmup_steps: section.warmup as u64,
+        steps: section.steps as u64,
+        decay_steps: section.steps as u64 / 5,
+    }
+}
+
+fn decay(kind: DecayKind) -> Decay {
+    match kind {
+        DecayKind::Constant => Decay::Constant,
+        DecayKind::Linear => Decay::Linear,
+        DecayKind::Cosine => Decay::Cosine,
+        DecayKind::Wsd => Decay::Wsd,
+        DecayKind::WsdCosine => Decay::WsdCosine,
+        DecayKind::WsdSqrt => Decay::WsdSqrt,
+    }
+}
+
+/// The sampling options of the rollouts. A filter that keeps all tokens is `None`.
+pub fn sampling(section: &GrpoSection) -> SampleOptions {
+    SampleOptions {
+        temperature: section.temperature as f32,
+        top_k: (section.top_k > 0).then_some(section.top_k),
+        top_p: (section.top_p < 1.0).then_some(section.top_p as f32),
+        min_p: (section.min_p > 0.0).then_some(section.min_p as f32),
+        repetition_penalty: None,
+    }
+}
+
+/// Maximum number of sequences that run concurrently in a rollout.
+pub const MAX_BATCH: usize = 256;
+
+/// The rollouts of a run with this seed.
+pub fn rollout_options(section: &GrpoSection, seed: u64, engine: EngineOptions) -> RolloutOptions {
+    let engine = EngineOptions { max_batch: section.completions().min(MAX_BATCH), ..engine };
+    RolloutOptions { seed, sampling: sampling(section), max_new: section.max_completion_length, engine }
+}
+
+/// The advantages, without weights.
+pub fn advantage_options(section: &GrpoSection) -> AdvantageOptions {
+    AdvantageOptions {
+        group: section.num_generations,
+        weights: Vec::new(),
+        scale: section.scale_rewards,
+        baseline: section.advantage_baseline,
+        aggregation: section.multi_objective_aggregation,
+    }
+}
+
+/// The updates.
+pub fn updater(section: &GrpoSection) -> Updater {
+    let optional = |x: f64| (x > 0.0).then_some(x);
+    let loss = PolicyLoss {
+        loss_type: section.loss_type,
+        level: section.importance_sampling_level,
+        epsilon: section.epsilon,
+        epsilon_high: Some(section.epsilon_high),
+        delta: optional(section.delta),
+        beta: section.beta,
+        bias_corrected_kl: section.use_bias_correction_kl,
+        entropy_coef: section.entropy_coef,
+        top_entropy_quantile: section.top_entropy_quantile,
+        off_policy_mask_threshold: optional(section.off_policy_mask_threshold),
+        mask_truncated_completions: section.mask_truncated_completions,
+        max_completion_length: Some(section.max_completion_length),
+        sampler_correction: None,
+    };
+    let mut sampling = sampling(section);
+    if faults::on(Fault::UpdateForgetsTopP) {
+        sampling.top_p = None;
+    }
+    Updater { loss, sampling, micro_batch: section.micro_batch }
+}

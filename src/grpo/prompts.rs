@@ -1,0 +1,97 @@
+//! The order of the prompts: a pure function of (seed, number).
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Map;
+
+use super::Error;
+use super::batch::Prompt;
+use crate::model::data::Permutation;
+use crate::model::tasks::Task;
+use crate::model::tokenizer::Tokenizer;
+use crate::tensor::rng::{Purpose, uniform_u64};
+
+/// Separates the random number addresses of prompt orders from those of training windows and documents.
+const PROMPTS: u64 = 1 << 62;
+/// Separates the numbers and addresses of prompts that replace a group.
+const REPLACEMENTS: u64 = 1 << 61;
+
+/// The training prompts of a run.
+pub struct PromptSource<'a> {
+    seed: u64,
+    from: From<'a>,
+}
+
+enum From<'a> {
+    /// A list. Each prompt is used once per epoch, in a new random order for each epoch.
+    List(Vec<Arc<Prompt>>),
+    /// A task, which draws a prompt for each number.
+    Task { task: &'a dyn Task, tokenizer: &'a Tokenizer },
+}
+
+/// A prompt and its index in the list, or its number in the sequence of a task.
+pub type Numbered = (u64, Arc<Prompt>);
+
+impl fmt::Debug for PromptSource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PromptSource").field("seed", &self.seed).finish_non_exhaustive()
+    }
+}
+
+impl<'a> PromptSource<'a> {
+    /// The prompts of a list with at least one prompt.
+    pub fn list(prompts: Vec<Arc<Prompt>>, seed: u64) -> PromptSource<'a> {
+        PromptSource { seed, from: From::List(prompts) }
+    }
+
+    /// The training prompts of a task; see [`Task::training_prompt`].
+    pub fn task(task: &'a dyn Task, tokenizer: &'a Tokenizer, seed: u64) -> PromptSource<'a> {
+        PromptSource { seed, from: From::Task { task, tokenizer } }
+    }
+
+    /// The prompt with this number in the sequence of the run.
+    ///
+    /// # Errors
+    /// The tokenizer cannot encode a prompt of the task; the task has no training prompts.
+    pub fn at(&self, number: u64) -> Result<Numbered, Error> {
+        self.get(number, |count| {
+            let key =
+                |i: usize| uniform_u64(self.seed, PROMPTS | (number / count), i as u32, Purpose::DataOrder);
+            Permutation::new(count, std::array::from_fn(key)).at(number % count)
+        })
+    }
+
+    /// The prompt that replaces the group `slot` of generation batch `batch` in `round` below 256.
+    ///
+    /// # Errors
+    /// As [`PromptSource::at`].
+    pub fn replacement(&self, batch: u64, round: u64, slot: u64) -> Result<Numbered, Error> {
+        let id = REPLACEMENTS | (batch * 256 + round);
+        self.get(REPLACEMENTS | ((batch * 256 + round) << 20 | slot), |count| {
+            let u = uniform_u64(self.seed, id, slot as u32, Purpose::DataOrder);
+            ((u128::from(u) * u128::from(count)) >> 64) as u64
+        })
+    }
+
+    fn get(&self, number: u64, index: impl FnOnce(u64) -> u64) -> Result<Numbered, Error> {
+        match &self.from {
+            From::List(prompts) => {
+                let at = index(prompts.len() as u64);
+                Ok((at, prompts[at as usize].clone()))
+            }
+            From::Task { task, tokenizer } => {
+                let text = task.training_prompt(self.seed, number).ok_or(Error::NoPrompts)?;
+                Ok((number, Arc::new(text_prompt(text, tokenizer)?)))
+            }
+        }
+    }
+}
+
+/// A prompt without other fields.
+///
+/// # Errors
+/// The tokenizer cannot encode it.
+pub fn text_prompt(text: String, tokenizer: &Tokenizer) -> Result<Prompt, Error> {
+    let ids = tokenizer.encode(&text)?;
+    Ok(Prompt { text, ids, columns: Map::new() })
+}

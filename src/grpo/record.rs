@@ -1,0 +1,57 @@
+//! `rollouts/step_NNNNNN.jsonl`: every completion of a generation batch.
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::batch::Group;
+use super::rollout::RolloutOptions;
+use super::run::Batch;
+use super::score::Scores;
+use crate::rollout_file::RolloutLine;
+
+/// The lines of a batch: the groups of the update, then the discarded ones. `names`: the rewards.
+pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut write = |groups: &[Group], scores: &Scores, first_group: usize, advantages: Option<&[f64]>| {
+        let mut row = 0;
+        for (at, group) in groups.iter().enumerate() {
+            for (sample_index, sample) in group.samples.iter().enumerate() {
+                let rewards: BTreeMap<String, Option<f64>> =
+                    names.iter().cloned().zip(scores.each[row].iter().copied()).collect();
+                let sampling = &options.sampling;
+                let line = RolloutLine {
+                    step: Some(batch.step),
+                    prompt_id: group.prompt_id,
+                    group: first_group + at,
+                    sample: sample_index,
+                    sample_id: sample.id,
+                    seed: options.seed,
+                    policy: Some(Cow::Borrowed(&batch.policy)),
+                    prompt: Some(Cow::Borrowed(&group.prompt.text)),
+                    completion: Some(Cow::Borrowed(&sample.text)),
+                    prompt_ids: Cow::Borrowed(&group.prompt.ids),
+                    completion_ids: Cow::Borrowed(&sample.tokens),
+                    logprobs: None,
+                    processed_logprobs: Cow::Borrowed(&sample.logprobs),
+                    mask: None,
+                    reward: scores.total[row],
+                    rewards: Some(rewards),
+                    advantage: advantages.map(|all| all[row]),
+                    trained: Some(advantages.is_some()),
+                    finish_reason: Cow::Owned(sample.finish.to_string()),
+                    truncated: sample.truncated(),
+                    max_new: Some(options.max_new),
+                    ignore_eos: false,
+                    temperature: sampling.temperature,
+                    top_p: sampling.top_p.unwrap_or(1.0),
+                    top_k: sampling.top_k.unwrap_or(0),
+                    min_p: sampling.min_p.unwrap_or(0.0),
+                };
+                bytes.extend(line.to_json());
+                row += 1;
+            }
+        }
+    };
+    write(&batch.groups, &batch.scores, 0, Some(&batch.advantages.values));
+    write(&batch.discarded, &batch.discarded_scores, batch.groups.len(), None);
+    bytes
+}

@@ -1,0 +1,465 @@
+//! The loop: rollouts, rewards, advantages, updates.
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Error;
+use super::batch::{Group, Prompt, samples};
+use super::eval::{self, HeldOut};
+use super::metrics::{Metrics, lengths};
+use super::prompts::PromptSource;
+use super::record;
+use super::rollout::{GroupRequest, RolloutOptions, rollout};
+use super::score::{Scorer, Scores};
+use super::update::{Agreement, Policy, UpdateReport, Updater, Weighted};
+use crate::config::GrpoSection;
+use crate::decode::{EngineOptions, Request, StopConditions};
+use crate::model::checkpoint::{CheckpointDir, CheckpointError};
+use crate::model::export::ExportSource;
+use crate::model::rl::{AdvantageOptions, Advantages, advantages};
+use crate::model::store::{self, RunState};
+use crate::model::tokenizer::Tokenizer;
+use crate::model::{self, Model, Trainer};
+use crate::rollout_file::policy_digest;
+use crate::run::{JsonLines, RunDir};
+use crate::tensor::faults::{self, Fault};
+use crate::tensor::ops::KeptSet;
+use crate::verify::{RequestedSetting, verify};
+
+/// The ids of completions of replaced groups have this bit.
+const REPLACEMENTS: u64 = 1 << 62;
+
+/// Completions of the group that is compared over the whole vocabulary.
+const VERIFIED: usize = 4;
+
+/// A part of a step, for timings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Generating completions.
+    Rollout,
+    /// Computing rewards.
+    Reward,
+    /// Log-probabilities under the reference model.
+    Reference,
+    /// Gradient and optimizer.
+    Update,
+    /// Evaluation on held-out prompts.
+    Evaluate,
+    /// Comparison with the training forward pass.
+    Verify,
+    /// Writing files.
+    Save,
+}
+
+/// Receives the progress of a run.
+pub trait Observer {
+    /// A phase begins.
+    fn enter(&mut self, phase: Phase) -> Result<(), Error>;
+    /// `done` of `total` completions of the current batch are generated. Returns `false` to stop the run.
+    fn generated(&mut self, done: usize, total: usize) -> bool;
+    /// A step has finished.
+    fn step(&mut self, metrics: &Metrics) -> Result<(), Error>;
+    /// A generation batch has its rewards and advantages.
+    fn batch(&mut self, batch: &Batch);
+    /// A checkpoint was written durably.
+    fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>);
+    /// A message.
+    fn note(&mut self, text: &str);
+    /// Whether the run should save and stop.
+    fn stop(&mut self) -> bool;
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// All steps are finished.
+    Done,
+    /// The observer stopped the run; the last step is saved.
+    Stopped,
+}
+
+/// A generation batch with rewards and advantages.
+#[derive(Debug)]
+pub struct Batch {
+    /// The optimizer step that uses it first, from 1.
+    pub step: u64,
+    /// The groups of the update.
+    pub groups: Vec<Group>,
+    /// Groups that were replaced because their rewards were all equal.
+    pub discarded: Vec<Group>,
+    /// The rewards of the discarded groups.
+    pub discarded_scores: Scores,
+    /// The rewards of the groups of the update.
+    pub scores: Scores,
+    /// The advantages.
+    pub advantages: Advantages,
+    /// The digest of the weights that sampled.
+    pub policy: String,
+}
+
+/// A run of reinforcement learning that is ready to start or to resume.
+pub struct Grpo<'a> {
+    /// `[grpo]` of the configuration.
+    pub section: &'a GrpoSection,
+    /// The seed.
+    pub seed: u64,
+    /// The model and its optimizer.
+    pub trainer: &'a mut Trainer,
+    /// The reference model of the KL term.
+    pub reference: Option<Model>,
+    /// The checkpoints of a reference model that is updated. `None`: it stays as it is.
+    pub reference_checkpoints: Option<&'a CheckpointDir>,
+    /// The tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// The training prompts.
+    pub prompts: &'a PromptSource<'a>,
+    /// The held-out prompts.
+    pub held_out: &'a [Arc<Prompt>],
+    /// The rewards.
+    pub scorer: &'a mut Scorer,
+    /// The rollouts.
+    pub rollout: RolloutOptions,
+    /// The advantages. The weights are those of the scorer.
+    pub advantages: AdvantageOptions,
+    /// The updates.
+    pub updater: Updater,
+    /// The run directory.
+    pub run: &'a RunDir,
+    /// The checkpoints.
+    pub checkpoints: &'a CheckpointDir,
+    /// `metrics.jsonl`.
+    pub metrics: &'a mut JsonLines,
+}
+
+impl Grpo<'_> {
+    /// Runs until the last step, or until the observer stops the run. Weights, metrics and rollouts are functions of
+    /// the configuration, the initial weights and the rewards only: they do not depend on interruptions, threads or
+    /// micro-batches.
+    ///
+    /// # Errors
+    /// [`Error`]; the last checkpoint is kept.
+    pub fn run(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
+        let last = self.section.steps as u64;
+        if self.trainer.step_number() == 0 {
+            self.save(observer)?;
+            let mut metrics = Metrics::new(0);
+            self.evaluate(&mut metrics, observer)?;
+            self.log(&metrics, observer)?;
+        }
+        let mut saved = self.trainer.step_number();
+        loop {
+            let step = self.trainer.step_number();
+            let stop = step < last && observer.stop();
+            let outcome = if step == last || stop { Ok(()) } else { self.batch(observer) };
+            let now = self.trainer.step_number();
+            if !matches!(outcome, Ok(()) | Err(Error::Interrupted)) {
+                return outcome.map(|()| End::Done);
+            }
+            let ends = now == step;
+            if (ends && saved < now) || crossed(self.section.save_every, step, now) {
+                self.save(observer)?;
+                saved = now;
+            }
+            if ends {
+                return Ok(if now == last { End::Done } else { End::Stopped });
+            }
+        }
+    }
+
+    /// One generation batch and all of its optimizer steps.
+    fn batch(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        let section = self.section;
+        let first = self.trainer.step_number();
+        if self.updater.sampling != self.rollout.sampling {
+            let [want, found] =
+                [self.rollout.sampling, self.updater.sampling].map(|options| format!("{options:?}"));
+            return Err(Error::FiltersDiffer { want, found });
+        }
+        let mut batch = self.generate(observer)?;
+        if faults::on(Fault::CompletionRetokenized) {
+            for sample in batch.groups.iter_mut().flat_map(|group| &mut group.samples) {
+                sample.tokens = self.tokenizer.encode(&sample.text)?;
+            }
+        }
+        if faults::on(Fault::WeightsChangeBeforeUpdate) {
+            self.trainer.model.params.norm.value_mut()?.data_mut::<f32>().map_err(model::Error::from)?[0] +=
+                0.125;
+        }
+        observer.enter(Phase::Save)?;
+        let lines = record::lines(&batch, &self.scorer.names(), &self.rollout);
+        self.run.write_rollouts(batch.step, &lines)?;
+        observer.batch(&batch);
+        self.verify(&batch, observer)?;
+        let kept = self.kept_sets(&batch, observer)?;
+        let references = self.reference_values(&batch, &kept, observer)?;
+        let per_step = section.prompts_per_step / section.steps_per_generation;
+        for iteration in 0..section.num_iterations {
+            for (part, groups) in batch.groups.chunks(per_step).enumerate() {
+                observer.enter(Phase::Update)?;
+                let start = part * per_step * section.num_generations;
+                let completions: Vec<Weighted<'_>> = samples(groups)
+                    .enumerate()
+                    .map(|(i, (group, sample))| Weighted {
+                        group,
+                        sample,
+                        advantage: batch.advantages.values[start + i],
+                        reference: references.as_ref().map(|all| all[start + i].clone()),
+                        kept: kept.get(start + i).map_or(&[][..], |kept| kept),
+                    })
+                    .collect();
+                let policy = if (iteration, part) == (0, 0) { Policy::Sampling } else { Policy::Updated };
+                let tokens = if policy == Policy::Sampling { batch.tokens() } else { 0 };
+                let report = self.updater.step(self.trainer, &completions, policy, tokens);
+                let report = report.map_err(|error| self.diagnose(error, &batch))?;
+                let now = report.step.step;
+                let mut metrics = Metrics::new(now);
+                self.push_metrics(&mut metrics, &batch, &report, policy);
+                if now % section.steps_per_batch() as u64 == 0 {
+                    let due = crossed(section.eval_every, first, now) || now == section.steps as u64;
+                    if due && section.eval_every > 0 {
+                        self.evaluate(&mut metrics, observer)?;
+                    }
+                }
+                self.log(&metrics, observer)?;
+            }
+        }
+        if crossed(section.ref_model_sync_steps, first, self.trainer.step_number())
+            && let Some(reference) = &mut self.reference
+        {
+            reference.mix(&self.trainer.model, section.ref_model_mixup_alpha)?;
+        }
+        Ok(())
+    }
+
+    /// The cause of a difference between the sampler and the trainer, if the weights are the cause.
+    fn diagnose(&self, error: Error, batch: &Batch) -> Error {
+        match (&error, policy_digest(&self.trainer.model)) {
+            (Error::Mismatch { .. }, Ok(found)) if found != batch.policy => {
+                Error::WeightsChanged { step: batch.step, policy: batch.policy.clone(), found }
+            }
+            _ => error,
+        }
+    }
+
+    /// Generates and scores the batch of the next step.
+    fn generate(&mut self, observer: &mut dyn Observer) -> Result<Batch, Error> {
+        let section = self.section;
+        let number = self.trainer.step_number() / section.steps_per_batch() as u64;
+        let policy = policy_digest(&self.trainer.model)?;
+        let (b, g) = (section.prompts_per_step as u64, section.num_generations);
+        let request = |slot: u64| {
+            let (prompt_id, prompt) = self.prompts.at(number * b + slot)?;
+            Ok(GroupRequest { prompt_id, prompt, first_id: (number * b + slot) * g as u64, size: g })
+        };
+        let requests = (0..b).map(request).collect::<Result<_, Error>>()?;
+        let mut groups = self.roll(requests, observer)?;
+        observer.enter(Phase::Reward)?;
+        let mut scores = self.scorer.score(&groups)?;
+        let options = AdvantageOptions { weights: self.scorer.weights()?, ..self.advantages.clone() };
+        let mut result = advantages(&scores.each, &options)?;
+        let (mut discarded, mut discarded_scores) = (Vec::new(), Scores::default());
+        for round in 0..section.resample_groups as u64 {
+            let flat: Vec<usize> = (0..groups.len()).filter(|&at| !result.group_has_spread[at]).collect();
+            if flat.is_empty() {
+                break;
+            }
+            let request = |&slot: &usize| {
+                let (prompt_id, prompt) = self.prompts.replacement(number, round, slot as u64)?;
+                let first_id = REPLACEMENTS | ((number * 256 + round) * b + slot as u64) * g as u64;
+                Ok(GroupRequest { prompt_id, prompt, first_id, size: g })
+            };
+            let requests = flat.iter().map(request).collect::<Result<_, Error>>()?;
+            let fresh = self.roll(requests, observer)?;
+            observer.enter(Phase::Reward)?;
+            let fresh_scores = self.scorer.score(&fresh)?;
+            for (i, (slot, group)) in flat.into_iter().zip(fresh).enumerate() {
+                discarded.push(std::mem::replace(&mut groups[slot], group));
+                discarded_scores.append(scores.replace(slot * g, fresh_scores.part(i * g..(i + 1) * g)));
+            }
+            result = advantages(&scores.each, &options)?;
+        }
+        let step = self.trainer.step_number() + 1;
+        Ok(Batch { step, groups, discarded, discarded_scores, scores, advantages: result, policy })
+    }
+
+    fn roll(&self, requests: Vec<GroupRequest>, observer: &mut dyn Observer) -> Result<Vec<Group>, Error> {
+        observer.enter(Phase::Rollout)?;
+        let total = requests.iter().map(|request| request.size).sum();
+        let model = &self.trainer.model;
+        let mut progress = |done| observer.generated(done, total);
+        Ok(rollout(model, self.tokenizer, requests, &self.rollout, &mut progress)?.groups)
+    }
+
+    /// Compares the first group of a batch with the training forward pass over the whole vocabulary.
+    fn verify(&self, batch: &Batch, observer: &mut dyn Observer) -> Result<(), Error> {
+        if !crossed(self.section.verify_every, batch.step - 1, batch.step) {
+            return Ok(());
+        }
+        observer.enter(Phase::Verify)?;
+        let group = &batch.groups[0];
+        let requests: Vec<Request> = group
+            .samples
+            .iter()
+            .take(VERIFIED)
+            .map(|sample| Request {
+                id: sample.id,
+                seed: self.rollout.seed,
+                prompt: group.prompt.ids.clone(),
+                options: self.rollout.sampling,
+                max_new: self.rollout.max_new,
+                stop: StopConditions { eos: self.tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
+            })
+            .collect();
+        let EngineOptions { kv, prefill_chunk: chunk, .. } = self.rollout.engine;
+        let requested = RequestedSetting { threads: self.trainer.model.device().threads(), kv, chunk };
+        let verdicts = verify(&self.trainer.model, &requests, &requested, &mut |_| ())?;
+        let values: u64 = verdicts.iter().map(|verdict| verdict.values).sum();
+        match verdicts.iter().find(|verdict| !verdict.holds()) {
+            Some(bad) => Err(Error::Verify {
+                step: batch.step,
+                first: bad.first.as_ref().map_or("missing rows".to_string(), ToString::to_string),
+            }),
+            None => {
+                let step = batch.step;
+                observer.note(&format!(
+                    "step {step}: {values} values of a group compared with training, 0 differ"
+                ));
+                Ok(())
+            }
+        }
+    }
+
+    /// The log-probabilities of all completions under the reference model. `None`: there is no KL term.
+    fn reference_values(
+        &self,
+        batch: &Batch,
+        kept: &[Vec<Option<KeptSet>>],
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Vec<Vec<f64>>>, Error> {
+        let Some(reference) = &self.reference else { return Ok(None) };
+        observer.enter(Phase::Reference)?;
+        let completions: Vec<Weighted<'_>> = unweighted(batch, kept);
+        self.updater.log_probs(reference, &completions).map(Some)
+    }
+
+    /// The tokens that the filters keep under the weights that sampled. Later passes over the batch and the reference
+    /// model keep the same tokens. Empty: nothing but the first pass reads the batch, or nothing is filtered.
+    fn kept_sets(
+        &self,
+        batch: &Batch,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
+        let reread = self.section.steps_per_batch() > 1 || self.reference.is_some();
+        if !(reread && self.updater.filters()) {
+            return Ok(Vec::new());
+        }
+        observer.enter(Phase::Update)?;
+        self.updater
+            .kept_sets(&self.trainer.model, &unweighted(batch, &[]))
+            .map_err(|error| self.diagnose(error, batch))
+    }
+
+    /// The metrics of an optimizer step. Those of the batch are on the line of its first step.
+    fn push_metrics(&self, metrics: &mut Metrics, batch: &Batch, report: &UpdateReport, policy: Policy) {
+        metrics.push("loss", report.loss);
+        metrics.push("grad_norm", f64::from(report.step.grad_norm));
+        metrics.push("learning_rate", report.step.learning_rate);
+        metrics.push("num_tokens", report.step.target_tokens as f64);
+        if policy == Policy::Sampling {
+            metrics.extend(lengths(&batch.groups).map(|(name, value)| (name.to_string(), value)));
+            let Advantages { reward, functions, frac_reward_zero_std, .. } = &batch.advantages;
+            for (name, function) in self.scorer.names().iter().zip(functions) {
+                metrics.extend(function.mean.map(|mean| (format!("rewards/{name}/mean"), mean)));
+                metrics.extend(function.std.map(|std| (format!("rewards/{name}/std"), std)));
+            }
+            metrics.extend(reward.mean.map(|mean| ("reward".to_string(), mean)));
+            metrics.extend(reward.std.map(|std| ("reward_std".to_string(), std)));
+            metrics.push("frac_reward_zero_std", *frac_reward_zero_std);
+            metrics.push("discarded_groups", batch.discarded.len() as f64);
+        }
+        metrics.extend(report.metrics.named().into_iter().map(|(name, value)| (name.to_string(), value)));
+        metrics.extend(report.entropy.map(|entropy| ("entropy".to_string(), entropy)));
+        if let Some(Agreement { tokens, sum, max }) = report.agreement {
+            metrics.push("sampling/sampling_logp_difference/mean", sum / tokens as f64);
+            metrics.push("sampling/sampling_logp_difference/max", max);
+            metrics.push("sampling/compared_tokens", tokens as f64);
+        }
+        metrics.push("trained_completions", report.trained as f64);
+        metrics.push("trained_rows", report.rows as f64);
+    }
+
+    fn log(&mut self, metrics: &Metrics, observer: &mut dyn Observer) -> Result<(), Error> {
+        self.metrics.write(metrics)?;
+        observer.step(metrics)
+    }
+
+    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+        observer.enter(Phase::Save)?;
+        self.metrics.sync()?;
+        let state = RunState { seed: self.seed, best: None };
+        if let (Some(dir), Some(model)) = (self.reference_checkpoints, &self.reference) {
+            let source =
+                ExportSource { model, tokenizer: Some(self.tokenizer), eos: self.tokenizer.eos_ids() };
+            let saved = store::save_model(dir, &source, self.trainer.step_number())?;
+            if let Some(error) = saved.not_pruned {
+                observer.note(&format!("warning: older reference models were not deleted: {error}"));
+            }
+        }
+        let saved = store::save(self.checkpoints, self.trainer, self.tokenizer, state)?;
+        observer.saved(saved.path, saved.not_pruned);
+        Ok(())
+    }
+
+    fn evaluate(&mut self, metrics: &mut Metrics, observer: &mut dyn Observer) -> Result<(), Error> {
+        if self.held_out.is_empty() {
+            return Ok(());
+        }
+        observer.enter(Phase::Evaluate)?;
+        let step = self.trainer.step_number();
+        let first_id = step * self.held_out.len() as u64;
+        let request = |(at, prompt): (usize, &Arc<Prompt>)| GroupRequest {
+            prompt_id: at as u64,
+            prompt: prompt.clone(),
+            first_id,
+            size: 1,
+        };
+        let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
+        let total = prompts.len();
+        let HeldOut { sampled, greedy, pass_at_k } = eval::evaluate(
+            &self.trainer.model,
+            self.tokenizer,
+            &prompts,
+            self.section.eval_samples,
+            &self.rollout,
+            self.scorer,
+            &mut |done| {
+                observer.generated(done, total);
+                true
+            },
+        )?;
+        metrics.push("eval/reward_sampled", sampled);
+        metrics.push("eval/reward_greedy", greedy);
+        metrics.push("eval/pass_at_k", pass_at_k);
+        Ok(())
+    }
+}
+
+impl Batch {
+    /// Tokens of prompts and completions, without the discarded groups.
+    pub fn tokens(&self) -> usize {
+        samples(&self.groups).map(|(group, sample)| group.prompt.ids.len() + sample.tokens.len()).sum()
+    }
+}
+
+/// The completions of a batch without advantages.
+fn unweighted<'a>(batch: &'a Batch, kept: &'a [Vec<Option<KeptSet>>]) -> Vec<Weighted<'a>> {
+    let weighted = |(i, (group, sample))| {
+        let kept: &[Option<KeptSet>] = kept.get(i).map_or(&[], |kept: &Vec<_>| kept);
+        Weighted { group, sample, advantage: 0.0, reference: None, kept }
+    };
+    samples(&batch.groups).enumerate().map(weighted).collect()
+}
+
+/// Whether a multiple of `every` lies in `before + 1 ..= now`. 0: never.
+fn crossed(every: usize, before: u64, now: u64) -> bool {
+    every > 0 && now / every as u64 > before / every as u64
+}

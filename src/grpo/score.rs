@@ -1,0 +1,109 @@
+//! The rewards of a batch of completions.
+use std::ops::Range;
+
+use super::Error;
+use super::batch::Group;
+use crate::rewards::{Reward, RewardInput};
+
+/// All reward functions of a run.
+pub struct Scorer {
+    rewards: Vec<Box<dyn Reward>>,
+    weights: Vec<f64>,
+}
+
+/// The rewards of all completions of a batch, group by group.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Scores {
+    /// Each reward of each completion `[B * G][F]`. `None`: the reward does not apply.
+    pub each: Vec<Vec<Option<f64>>>,
+    /// The weighted sum of the rewards that apply. `None`: none applies.
+    pub total: Vec<Option<f64>>,
+}
+
+impl Scorer {
+    /// A scorer with one weight per reward name, in the order of the rewards. Empty: 1 for each.
+    pub fn new(rewards: Vec<Box<dyn Reward>>, weights: Vec<f64>) -> Scorer {
+        Scorer { rewards, weights }
+    }
+
+    /// The names of all rewards. A reward program's are known after its first batch.
+    pub fn names(&self) -> Vec<String> {
+        self.rewards.iter().flat_map(|reward| reward.names().iter().cloned()).collect()
+    }
+
+    /// The weight of each reward.
+    ///
+    /// # Errors
+    /// [`Error::RewardWeights`] for a wrong number of weights.
+    pub fn weights(&self) -> Result<Vec<f64>, Error> {
+        let names = self.names();
+        match self.weights.len() {
+            0 => Ok(vec![1.0; names.len()]),
+            n if n == names.len() => Ok(self.weights.clone()),
+            found => Err(Error::RewardWeights { names, found }),
+        }
+    }
+
+    /// The rewards of all completions of `groups`.
+    ///
+    /// # Errors
+    /// As [`Reward::score`] and [`Scorer::weights`]; [`Error::RewardNames`] for two rewards of one name.
+    pub fn score(&mut self, groups: &[Group]) -> Result<Scores, Error> {
+        let input = |group: usize, at: usize| {
+            let (Group { prompt, samples, .. }, sample) = (&groups[group], &groups[group].samples[at]);
+            debug_assert!(at < samples.len());
+            RewardInput {
+                prompt: &prompt.text,
+                completion: &sample.text,
+                prompt_ids: &prompt.ids,
+                completion_ids: &sample.tokens,
+                columns: &prompt.columns,
+                prompt_index: group,
+                completion_index: at,
+                finish_reason: sample.finish,
+            }
+        };
+        let indices =
+            groups.iter().enumerate().flat_map(|(g, group)| (0..group.samples.len()).map(move |i| (g, i)));
+        let batch: Vec<RewardInput<'_>> = indices.map(|(group, at)| input(group, at)).collect();
+        let mut each = vec![Vec::new(); batch.len()];
+        for reward in &mut self.rewards {
+            let found = reward.score(&batch)?;
+            each.iter_mut().zip(found).for_each(|(all, found)| all.extend(found));
+        }
+        let (weights, names) = (self.weights()?, self.names());
+        if let Some(name) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+            return Err(Error::RewardNames { name: name.1.clone() });
+        }
+        let total = each.iter().map(|rewards| weighted_sum(rewards, &weights)).collect();
+        Ok(Scores { each, total })
+    }
+}
+
+impl Scores {
+    /// The scores of the completions `rows`.
+    pub fn part(&self, rows: Range<usize>) -> Scores {
+        Scores { each: self.each[rows.clone()].to_vec(), total: self.total[rows].to_vec() }
+    }
+
+    /// Replaces the scores from completion `at` on. Returns the old ones.
+    pub fn replace(&mut self, at: usize, new: Scores) -> Scores {
+        let rows = at..at + new.total.len();
+        Scores {
+            each: self.each.splice(rows.clone(), new.each).collect(),
+            total: self.total.splice(rows, new.total).collect(),
+        }
+    }
+
+    /// Appends the scores of other completions.
+    pub fn append(&mut self, other: Scores) {
+        self.each.extend(other.each);
+        self.total.extend(other.total);
+    }
+}
+
+/// `sum_f w_f r_f` over the rewards that apply, f rising from +0.
+fn weighted_sum(rewards: &[Option<f64>], weights: &[f64]) -> Option<f64> {
+    let known = || rewards.iter().zip(weights).filter_map(|(r, w)| r.map(|r| w * r));
+    known().next().is_some().then(|| known().fold(0.0, |sum, x| sum + x))
+}

@@ -1,0 +1,275 @@
+//! One optimizer step on completions with advantages.
+use crate::decode::SampleOptions;
+use crate::grpo::Error;
+use crate::grpo::batch::{Group, Sample};
+use crate::model::rl::{PolicyLoss, PolicyMetrics, PolicyRow};
+use crate::model::{LogitsProcessing, Model, StepReport, Trainer, TrainingExample, objective};
+use crate::tensor::ops::{KeptSet, Target};
+
+/// A completion with its advantage.
+#[derive(Debug, Clone)]
+pub struct Weighted<'a> {
+    /// The group of the completion.
+    pub group: &'a Group,
+    /// The completion.
+    pub sample: &'a Sample,
+    /// Its advantage.
+    pub advantage: f64,
+    /// The log-probabilities of its tokens under the reference model.
+    pub reference: Option<Vec<f64>>,
+    /// The tokens that the filters kept under the weights that sampled, per row. Empty: the filters are applied to the
+    /// current logits.
+    pub kept: &'a [Option<KeptSet>],
+}
+
+impl Weighted<'_> {
+    /// Rows of the forward pass: all tokens but the last.
+    pub fn rows(&self) -> usize {
+        self.group.prompt.ids.len() + self.sample.tokens.len() - 1
+    }
+
+    /// The training example. `target` gives the loss weight and the entropy bonus of a token of the completion.
+    fn example(&self, target: impl Fn(usize) -> (f32, f32)) -> TrainingExample {
+        let (prompt, tokens) = (&self.group.prompt.ids, &self.sample.tokens);
+        let inputs: Vec<u32> = prompt.iter().chain(&tokens[..tokens.len() - 1]).copied().collect();
+        let mut targets = vec![None; prompt.len() - 1];
+        targets.extend(tokens.iter().enumerate().map(|(i, &id)| {
+            let (weight, bonus) = target(i);
+            Some(Target { id, weight, bonus })
+        }));
+        TrainingExample { inputs, targets, starts: Vec::new(), kept: self.kept.to_vec() }
+    }
+}
+
+/// Whether the weights are still those that sampled the completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// They are: every log-probability must have the sampler's bits.
+    Sampling,
+    /// They have been updated since.
+    Updated,
+}
+
+/// The result of an optimizer step.
+#[derive(Debug, Clone)]
+pub struct UpdateReport {
+    /// The step of the optimizer.
+    pub step: StepReport,
+    /// The policy loss.
+    pub loss: f64,
+    /// Metrics of the loss.
+    pub metrics: PolicyMetrics,
+    /// Mean entropy of the tokens of the completions in the backward pass. `None`: there were none.
+    pub entropy: Option<f64>,
+    /// Completions in the backward pass: those with a loss weight other than zero.
+    pub trained: usize,
+    /// Rows of the backward pass.
+    pub rows: usize,
+    /// The comparison with the sampler. `None`: the weights have changed since the rollouts.
+    pub agreement: Option<Agreement>,
+}
+
+/// The log-probabilities of the backward pass minus those of the sampler. A step with a difference is an error, so the
+/// values are 0; they are computed, not assumed.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Agreement {
+    /// Number of compared tokens.
+    pub tokens: usize,
+    /// Sum of the absolute differences.
+    pub sum: f64,
+    /// The greatest absolute difference.
+    pub max: f64,
+}
+
+impl Agreement {
+    fn add(&mut self, sampler: &[f32], trainer: &[f64]) {
+        for (&a, b) in sampler.iter().zip(trainer) {
+            let difference = (b - f64::from(a)).abs();
+            (self.tokens, self.sum, self.max) =
+                (self.tokens + 1, self.sum + difference, self.max.max(difference));
+        }
+    }
+}
+
+/// The values of the tokens of one completion.
+struct TokenValues {
+    logp: Vec<f64>,
+    entropy: Vec<f64>,
+}
+
+/// Optimizer steps with one loss.
+#[derive(Debug, Clone)]
+pub struct Updater {
+    /// The loss.
+    pub loss: PolicyLoss,
+    /// The sampling options of the rollouts.
+    pub sampling: SampleOptions,
+    /// Completions per forward pass.
+    pub micro_batch: usize,
+}
+
+impl Updater {
+    /// The processing of the trainer's logits: that of the sampler.
+    pub fn processing(&self) -> LogitsProcessing {
+        let SampleOptions { temperature, top_k, top_p, min_p, .. } = self.sampling;
+        LogitsProcessing { temperature, top_k, top_p: top_p.unwrap_or(1.0), min_p: min_p.unwrap_or(0.0) }
+    }
+
+    /// One optimizer step. Completions whose loss weights and entropy bonuses are all exactly zero are skipped, which
+    /// does not change a bit; if all are, the weights stay as they are. `tokens` is added to the number of tokens of the
+    /// run.
+    ///
+    /// # Errors
+    /// [`Error::TokensChanged`] for a completion whose tokens are not the sampled ones. [`Error::Mismatch`] if the policy is the sampling one and a log-probability differs from the sampler's in any
+    /// bit, with unchanged weights. As [`Trainer::gradient`] and [`Trainer::apply`].
+    pub fn step(
+        &self,
+        trainer: &mut Trainer,
+        completions: &[Weighted<'_>],
+        policy: Policy,
+        tokens: usize,
+    ) -> Result<UpdateReport, Error> {
+        if let Some(changed) = completions.iter().find(|completion| !completion.sample.is_unchanged()) {
+            let (prompt, sample_id) = (changed.group.prompt_id, changed.sample.id);
+            return Err(Error::TokensChanged { prompt, sample_id });
+        }
+        let values = match policy {
+            Policy::Sampling if !self.loss.needs_entropy() => None,
+            _ => Some(self.values(&trainer.model, completions)?),
+        };
+        if let (Policy::Sampling, Some(values)) = (policy, &values) {
+            for (completion, values) in completions.iter().zip(values) {
+                check(completion, &values.logp)?;
+            }
+        }
+        let old: Vec<Vec<f64>> = completions.iter().map(|c| widen(&c.sample.logprobs)).collect();
+        let masks: Vec<Vec<bool>> = completions.iter().map(|c| vec![true; c.sample.tokens.len()]).collect();
+        let rows: Vec<PolicyRow<'_>> = (0..completions.len())
+            .map(|i| PolicyRow {
+                logp: values.as_ref().map_or(&old[i], |values| &values[i].logp),
+                old: &old[i],
+                reference: completions[i].reference.as_deref(),
+                sampler: None,
+                entropy: values.as_ref().map(|values| &values[i].entropy[..]),
+                mask: &masks[i],
+                advantage: completions[i].advantage,
+                truncated: completions[i].sample.truncated(),
+            })
+            .collect();
+        let output = self.loss.evaluate(&rows)?;
+        let factors = |i: usize, t: usize| (output.weights[i][t] as f32, output.bonus[i][t] as f32);
+        let is_trained = |i: &usize| (0..masks[*i].len()).any(|t| factors(*i, t) != (0.0, 0.0));
+        let trained: Vec<usize> = (0..completions.len()).filter(is_trained).collect();
+        let examples: Vec<TrainingExample> =
+            trained.iter().map(|&i| completions[i].example(|t| factors(i, t))).collect();
+        let mut report = UpdateReport {
+            step: StepReport::default(),
+            loss: output.loss,
+            metrics: output.metrics,
+            entropy: None,
+            trained: trained.len(),
+            rows: examples.iter().map(|example| example.inputs.len()).sum(),
+            agreement: None,
+        };
+        if examples.is_empty() {
+            report.step = trainer.skip_step(tokens);
+            return Ok(report);
+        }
+        let gradient = trainer.gradient(&examples, self.processing(), self.micro_batch)?;
+        let (mut rows, mut entropy) = (gradient.values.iter(), 0.0);
+        for (&i, example) in trained.iter().zip(&examples) {
+            let found: Vec<_> = rows.by_ref().take(example.inputs.len()).flatten().collect();
+            entropy += found.iter().map(|value| f64::from(value.entropy)).sum::<f64>();
+            let logp: Vec<f64> = found.iter().map(|value| f64::from(value.log_prob)).collect();
+            match policy {
+                Policy::Sampling => {
+                    check(&completions[i], &logp)?;
+                    report.agreement.get_or_insert_default().add(&completions[i].sample.logprobs, &logp);
+                }
+                Policy::Updated if values.as_ref().is_some_and(|values| values[i].logp != logp) => {
+                    return Err(Error::Unstable { prompt: completions[i].group.prompt_id });
+                }
+                Policy::Updated => {}
+            }
+        }
+        let targets: usize = trained.iter().map(|&i| completions[i].sample.tokens.len()).sum();
+        report.entropy = Some(entropy / targets as f64);
+        report.step = trainer.apply(gradient, tokens)?;
+        Ok(report)
+    }
+
+    /// The log-probabilities and entropies of all tokens of the completions under `model`.
+    fn values(&self, model: &Model, completions: &[Weighted<'_>]) -> Result<Vec<TokenValues>, Error> {
+        let mut all = Vec::with_capacity(completions.len());
+        for part in completions.chunks(self.micro_batch) {
+            let examples: Vec<_> = part.iter().map(|c| c.example(|_| (0.0, 0.0))).collect();
+            let values = objective::values(model, &examples, self.processing())?;
+            let mut rows = values.into_iter();
+            for example in &examples {
+                let found: Vec<_> = rows.by_ref().take(example.inputs.len()).flatten().collect();
+                all.push(TokenValues {
+                    logp: found.iter().map(|value| f64::from(value.log_prob)).collect(),
+                    entropy: found.iter().map(|value| f64::from(value.entropy)).collect(),
+                });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether the filters can remove a token.
+    pub fn filters(&self) -> bool {
+        let SampleOptions { top_k, top_p, min_p, .. } = self.sampling;
+        top_k.is_some() || top_p.is_some() || min_p.is_some()
+    }
+
+    /// The tokens that the filters keep, per row of each completion, under the weights that sampled.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if a log-probability differs from the sampler's in any bit; as [`objective::values`].
+    pub fn kept_sets(
+        &self,
+        model: &Model,
+        completions: &[Weighted<'_>],
+    ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
+        let mut all = Vec::with_capacity(completions.len());
+        for part in completions.chunks(self.micro_batch) {
+            let mut examples: Vec<_> = part.iter().map(|c| c.example(|_| (0.0, 0.0))).collect();
+            let values = objective::store_kept_sets(model, &mut examples, self.processing())?;
+            let mut rows = values.into_iter();
+            for (completion, example) in part.iter().zip(examples) {
+                let found = rows.by_ref().take(example.inputs.len()).flatten();
+                check(completion, &found.map(|value| f64::from(value.log_prob)).collect::<Vec<_>>())?;
+                all.push(example.kept);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The log-probabilities of all tokens under a reference model.
+    ///
+    /// # Errors
+    /// As [`objective::values`].
+    pub fn log_probs(&self, model: &Model, completions: &[Weighted<'_>]) -> Result<Vec<Vec<f64>>, Error> {
+        Ok(self.values(model, completions)?.into_iter().map(|values| values.logp).collect())
+    }
+}
+
+fn widen(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// Checks that the trainer's log-probabilities have the sampler's bits.
+fn check(completion: &Weighted<'_>, logp: &[f64]) -> Result<(), Error> {
+    let sampler = &completion.sample.logprobs;
+    let differs = |(a, b): (&f32, &f64)| a.to_bits() != (*b as f32).to_bits();
+    match sampler.iter().zip(logp).position(differs) {
+        None if sampler.len() == logp.len() => Ok(()),
+        at => Err(Error::Mismatch {
+            prompt: completion.group.prompt_id,
+            sample_id: completion.sample.id,
+            token: at.unwrap_or(logp.len()),
+            sampler: at.map_or(f32::NAN, |at| sampler[at]),
+            trainer: at.map_or(f32::NAN, |at| logp[at] as f32),
+        }),
+    }
+}

@@ -1,0 +1,126 @@
+//! Warnings about the course of a run, in plain words.
+use super::metrics::Metrics;
+
+/// Steps that a mean runs over.
+const WINDOW: usize = 20;
+/// Fraction of groups without spread above which a warning is due.
+const FLAT: f64 = 0.7;
+/// Fall of the greedy reward below its best value that is reported.
+const FALL: f64 = 0.03;
+
+/// The course of a run so far. Each warning is given once.
+#[derive(Debug, Clone, Default)]
+pub struct Warnings {
+    rewards: Vec<f64>,
+    flat: Vec<f64>,
+    /// Sampled and greedy held-out reward of each evaluation.
+    evaluations: Vec<[f64; 2]>,
+    given: Vec<&'static str>,
+}
+
+impl Warnings {
+    /// Adds the metrics of a step. Returns the warnings that are due.
+    pub fn check(&mut self, metrics: &Metrics) -> Vec<String> {
+        self.rewards.extend(metrics.get("reward"));
+        self.flat.extend(metrics.get("frac_reward_zero_std"));
+        if let (Some(sampled), Some(greedy)) =
+            (metrics.get("eval/reward_sampled"), metrics.get("eval/reward_greedy"))
+        {
+            self.evaluations.push([sampled, greedy]);
+        }
+        let truncated = metrics.get("completions/clipped_ratio") == Some(1.0);
+        let due = [
+            ("flat", self.without_spread()),
+            ("greedy", self.greedy_falls()),
+            ("collapse", self.reward_halved()),
+            ("truncated", truncated.then(truncation)),
+        ];
+        let mut warnings = Vec::new();
+        for (name, text) in due {
+            if let Some(text) = text.filter(|_| !self.given.contains(&name)) {
+                self.given.push(name);
+                warnings.push(text);
+            }
+        }
+        warnings
+    }
+
+    fn without_spread(&self) -> Option<String> {
+        let mean = last_mean(&self.flat)?;
+        (mean > FLAT).then(|| {
+            format!(
+                "in the last {WINDOW} steps, {:.0} % of the completions were in groups whose rewards are all equal; \
+                 they do not change the model. Use other prompts, a higher grpo.temperature, more \
+                 grpo.num_generations, or grpo.resample_groups",
+                100.0 * mean
+            )
+        })
+    }
+
+    fn greedy_falls(&self) -> Option<String> {
+        let ([first_sampled, _], [sampled, greedy]) = (self.evaluations.first()?, self.evaluations.last()?);
+        let best = self.evaluations.iter().map(|[_, greedy]| *greedy).fold(f64::NEG_INFINITY, f64::max);
+        (*greedy < best - FALL && sampled > first_sampled).then(|| {
+            format!(
+                "the greedy reward on held-out prompts fell from {best:.3} to {greedy:.3} while the sampled reward \
+                 rose to {sampled:.3}. Use a lower grpo.learning_rate, or one that decays"
+            )
+        })
+    }
+
+    fn reward_halved(&self) -> Option<String> {
+        let start = self.rewards.get(..WINDOW)?.iter().sum::<f64>() / WINDOW as f64;
+        let now = last_mean(&self.rewards)?;
+        (start > 0.0 && now < start / 2.0).then(|| {
+            format!(
+                "the reward fell from {start:.3} (first {WINDOW} steps) to {now:.3} (last {WINDOW} steps). Use a lower \
+                 grpo.learning_rate, or grpo.beta above 0"
+            )
+        })
+    }
+}
+
+fn truncation() -> String {
+    "every completion of this step was cut at grpo.max_completion_length; none ended with an end-of-text token. Raise \
+     grpo.max_completion_length, or start from a model that ends its answers"
+        .to_string()
+}
+
+/// The mean of the last [`WINDOW`] values. `None`: there are fewer.
+fn last_mean(values: &[f64]) -> Option<f64> {
+    let last = values.len().checked_sub(WINDOW)?;
+    Some(values[last..].iter().sum::<f64>() / WINDOW as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(step: u64, values: &[(&str, f64)]) -> Metrics {
+        let mut metrics = Metrics::new(step);
+        values.iter().for_each(|(name, value)| metrics.push(*name, *value));
+        metrics
+    }
+
+    /// The warnings of a run whose step n has these values.
+    fn warnings(steps: u64, values: impl Fn(u64) -> Vec<(&'static str, f64)>) -> Vec<String> {
+        let mut state = Warnings::default();
+        (1..=steps).flat_map(|step| state.check(&line(step, &values(step)))).collect()
+    }
+
+    #[test]
+    fn each_warning_is_given_once_when_it_is_due_and_not_otherwise() {
+        assert_eq!(warnings(60, |_| vec![("reward", 0.5), ("frac_reward_zero_std", 0.6)]), [""; 0]);
+        let flat = warnings(60, |_| vec![("frac_reward_zero_std", 0.8)]);
+        assert!(flat.len() == 1 && flat[0].contains("80 % of the completions"), "{flat:?}");
+        let fallen = warnings(60, |n| vec![("reward", if n <= 20 { 0.6 } else { 0.2 })]);
+        assert!(fallen.len() == 1 && fallen[0].contains("fell from 0.600"), "{fallen:?}");
+        let greedy = warnings(3, |n| {
+            vec![("eval/reward_sampled", n as f64 / 10.0), ("eval/reward_greedy", 1.0 - n as f64 / 10.0)]
+        });
+        assert!(greedy.len() == 1 && greedy[0].contains("from 0.900 to 0.800"), "{greedy:?}");
+        let truncated = warnings(2, |_| vec![("completions/clipped_ratio", 1.0)]);
+        assert!(truncated.len() == 1 && truncated[0].contains("max_completion_length"), "{truncated:?}");
+        assert_eq!(warnings(2, |_| vec![("completions/clipped_ratio", 0.9)]), [""; 0]);
+    }
+}

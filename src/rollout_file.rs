@@ -1,0 +1,132 @@
+//! Rollout files: one JSON line per completion, with everything that is needed to reproduce it.
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::decode::{Request, SampleOptions, StopConditions};
+use crate::model::{Error, Model};
+
+/// One completion. `xtrain grpo` writes all fields; `xtrain rollout` leaves those of a training step out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RolloutLine<'a> {
+    /// The optimizer step that the completion was generated for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Index of the prompt.
+    pub prompt_id: u64,
+    /// Index of the group in its batch.
+    pub group: usize,
+    /// Index of the completion in its group.
+    pub sample: usize,
+    /// Address of the random numbers, together with `seed`.
+    pub sample_id: u64,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Digest of the weights that sampled; see [`policy_digest`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Cow<'a, str>>,
+    /// The prompt as text.
+    pub prompt: Option<Cow<'a, str>>,
+    /// The completion as text, without the end-of-text token.
+    pub completion: Option<Cow<'a, str>>,
+    /// The tokens of the prompt.
+    pub prompt_ids: Cow<'a, [u32]>,
+    /// The sampled tokens, including the one that ended the completion.
+    pub completion_ids: Cow<'a, [u32]>,
+    /// The log-probability of each token before temperature and filters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Cow<'a, [f32]>>,
+    /// The log-probability of each token after temperature and filters.
+    pub processed_logprobs: Cow<'a, [f32]>,
+    /// Whether each token contributes to the loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mask: Option<Vec<u8>>,
+    /// The weighted sum of the rewards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<f64>,
+    /// Each reward; null if the reward does not apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewards: Option<BTreeMap<String, Option<f64>>>,
+    /// The advantage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advantage: Option<f64>,
+    /// Whether the completion was part of the update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trained: Option<bool>,
+    /// Why the completion ended.
+    pub finish_reason: Cow<'a, str>,
+    /// Whether a length limit ended it.
+    pub truncated: bool,
+    /// Maximum number of new tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_new: Option<usize>,
+    /// Whether end-of-text tokens did not end the completion.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_eos: bool,
+    /// Softmax temperature.
+    pub temperature: f32,
+    /// Top-p; 1: off.
+    pub top_p: f32,
+    /// Top-k; 0: off.
+    pub top_k: usize,
+    /// Min-p; 0: off.
+    pub min_p: f32,
+}
+
+impl RolloutLine<'_> {
+    /// The sampling options.
+    pub fn sampling(&self) -> SampleOptions {
+        SampleOptions {
+            temperature: self.temperature,
+            top_k: (self.top_k > 0).then_some(self.top_k),
+            top_p: (self.top_p < 1.0).then_some(self.top_p),
+            min_p: (self.min_p > 0.0).then_some(self.min_p),
+            repetition_penalty: None,
+        }
+    }
+
+    /// The request that regenerates the completion. A line without `max_new` regenerates as many tokens as it has.
+    pub fn request(&self, eos: &[u32]) -> Request {
+        Request {
+            id: self.sample_id,
+            seed: self.seed,
+            prompt: self.prompt_ids.to_vec(),
+            options: self.sampling(),
+            max_new: self.max_new.unwrap_or(self.completion_ids.len()),
+            stop: StopConditions {
+                eos: if self.ignore_eos { Vec::new() } else { eos.to_vec() },
+                tokens: Vec::new(),
+            },
+        }
+    }
+
+    /// The line as JSON, with a line break.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).expect("a struct of numbers and strings is JSON");
+        bytes.push(b'\n');
+        bytes
+    }
+}
+
+/// The digest of the policy of `model`: `sha256:` of the compute dtype and of the names, shapes and f32 master weights
+/// of all parameters, in walk order.
+///
+/// # Errors
+/// The model keeps no master weights; a device cannot be read.
+pub fn policy_digest(model: &Model) -> Result<String, Error> {
+    let mut hash = Sha256::new();
+    hash.update(model.compute().to_string());
+    for param in model.params.iter() {
+        let tensor = param.value()?.to_host()?;
+        hash.update(param.name());
+        tensor.shape().iter().for_each(|n| hash.update((*n as u64).to_le_bytes()));
+        for part in tensor.data::<f32>()?.chunks(1 << 14) {
+            let bytes: Vec<u8> = part.iter().flat_map(|x| x.to_le_bytes()).collect();
+            hash.update(&bytes);
+        }
+    }
+    let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("sha256:{hex}"))
+}

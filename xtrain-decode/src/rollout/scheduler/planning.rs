@@ -1,0 +1,102 @@
+//! Planning: the rows of a step, and preemption if the cache has no room for them.
+use xtrain_model::Error as ModelError;
+use xtrain_tensor::faults::{self, Fault};
+
+use super::{Scheduler, SeqSlot};
+use crate::error::Result;
+use crate::rollout::plan::{Plan, Run};
+
+impl Scheduler<'_> {
+    /// Plans the next step. Preempts sequences until the others have cache room. `max_steps`: the number of decode
+    /// steps that the runner can execute without synchronizing; 0: it synchronizes after each forward pass.
+    pub(in crate::rollout) fn plan(&mut self, plan: &mut Plan, max_steps: usize) -> Result<()> {
+        while !self.fill(plan)? {
+            self.preempt();
+        }
+        if max_steps > 0 && !self.force_sync {
+            plan.multi_step = self.decode_steps(plan, max_steps);
+        }
+        Ok(())
+    }
+
+    /// Fills `plan`: decode rows first, then prompts, the oldest sequence first. Returns `false` if the cache is too
+    /// small for all of them.
+    fn fill(&mut self, plan: &mut Plan) -> Result<bool> {
+        plan.clear();
+        let max_rows = self.options.max_batched_tokens.unwrap_or(usize::MAX);
+        for prefill in [false, true] {
+            for (at, sequence) in self.running.iter().enumerate() {
+                let pending = sequence.num_pending();
+                if sequence.waits_for_prompt || sequence.end.is_some() || (pending > 1) != prefill {
+                    continue;
+                }
+                let left = max_rows - plan.rows.len().min(max_rows);
+                let take = match &mut self.cache {
+                    // Without a cache all rows of a sequence run, or none.
+                    None => pending * usize::from(left >= pending || plan.rows.is_empty()),
+                    Some(cache) => {
+                        let chunk = if prefill { self.options.prefill_chunk } else { None };
+                        let take = pending.min(left).min(chunk.unwrap_or(pending));
+                        match cache.reserve(sequence.slot, sequence.num_computed + take) {
+                            Err(ModelError::CacheFull { .. }) if self.running.len() > 1 => return Ok(false),
+                            reserved => reserved?,
+                        }
+                        take
+                    }
+                };
+                if take > 0 {
+                    self.add_run(plan, at, take);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds the next `take` rows of the sequence at `at`.
+    fn add_run(&self, plan: &mut Plan, at: usize, take: usize) {
+        let sequence = &self.running[at];
+        let (start, end) = (plan.rows.len(), sequence.num_computed + take);
+        for pos in sequence.num_computed..end {
+            let is_prompt = pos < sequence.prompt().len();
+            let row_pos = pos + usize::from(!is_prompt && faults::on(Fault::PositionOffByOne));
+            plan.rows.push(sequence.slot, row_pos as u32, sequence.tokens()[pos]);
+            plan.prefill_rows += usize::from(is_prompt);
+        }
+        let rows = start..start + take;
+        let spec = (end == sequence.tokens().len()).then(|| {
+            plan.sampled_rows.push(rows.end as u32 - 1);
+            let shares_logits = sequence.is_fresh() && self.groups.contains(sequence.group);
+            sequence.sample_spec(self.running[0].id, shares_logits)
+        });
+        plan.runs.push(Run { running: at, rows, spec });
+    }
+
+    /// Decode steps that need no token on the host in between and have cache room: 1 to `max_steps`. `None`: there is
+    /// no cache, a row is not a decode row, or other sequences wait for its logits.
+    fn decode_steps(&mut self, plan: &Plan, max_steps: usize) -> Option<usize> {
+        let cache = self.cache.as_mut()?;
+        let decodes = |run: &Run| run.rows.len() == 1 && run.spec.as_ref().is_some_and(|s| !s.shares_logits);
+        if plan.runs.len() != self.running.len() || !plan.runs.iter().all(decodes) {
+            return None;
+        }
+        let steps = self.running.iter().map(|s| s.remaining(self.cfg)).min()?.clamp(1, max_steps);
+        let mut fits = |step: usize| {
+            let mut rows = plan.rows.seq.iter().zip(&plan.rows.pos);
+            rows.all(|(&slot, &pos)| cache.reserve(slot, pos as usize + step + 1).is_ok())
+        };
+        Some((1..steps).find(|&step| !fits(step)).unwrap_or(steps))
+    }
+
+    /// Preempts the youngest sequence: it gives up its slot and its cache room, and waits to be recomputed.
+    fn preempt(&mut self) {
+        let mut sequence = self.running.pop().expect("only one of several sequences is preempted");
+        self.insert_prefix(&sequence);
+        self.free_cached(sequence.slot);
+        self.free_slots.push(SeqSlot { number: sequence.slot, prompt_of: None });
+        sequence.num_computed = 0;
+        sequence.waits_for_prompt = false;
+        self.waiting.push_front(sequence);
+        self.admission_blocked = true;
+        self.counters.preemptions += 1;
+    }
+}

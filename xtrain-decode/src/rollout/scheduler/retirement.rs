@@ -1,0 +1,67 @@
+//! Retirement: sequences that have ended leave, and their slots become free.
+use super::{Scheduler, SeqSlot};
+use crate::rollout::completion::FinishReason;
+use crate::rollout::options::PrefixCaching;
+use crate::rollout::sequence::{End, Sequence};
+
+impl Scheduler<'_> {
+    /// Ends a running or waiting sequence. Returns `false` if there is none of this index.
+    pub(in crate::rollout) fn stop(&mut self, index: usize) -> bool {
+        if let Some(at) = self.waiting.iter().position(|s| s.index == index) {
+            let sequence = self.waiting.remove(at).expect("the index was found");
+            self.finish(sequence, FinishReason::Stop);
+        } else if let Some(sequence) = self.running.iter_mut().find(|s| s.index == index) {
+            sequence.end = Some(End::Finished(FinishReason::Stop));
+        } else {
+            return false;
+        }
+        self.retire();
+        true
+    }
+
+    /// Removes the sequences that have ended and frees their slots.
+    pub(in crate::rollout) fn retire(&mut self) {
+        let ended: Vec<Sequence> = self.running.extract_if(.., |s| s.end.is_some()).collect();
+        for sequence in ended {
+            self.admission_blocked = false;
+            self.release_slot(&sequence);
+            if let Some(End::Finished(reason)) = sequence.end {
+                self.finish(sequence, reason);
+            }
+        }
+    }
+
+    /// Frees the slot of a sequence that has ended. The cache keeps its prompt until the next sequences are admitted,
+    /// if the first of them needs it.
+    fn release_slot(&mut self, sequence: &Sequence) {
+        let next = self.waiting.front().filter(|s| s.group == sequence.group && s.is_fresh());
+        let prompt_of = next.filter(|_| sequence.holds_prompt()).map(|s| s.group);
+        self.insert_prefix(sequence);
+        if prompt_of.is_none() {
+            self.free_cached(sequence.slot);
+        }
+        self.free_slots.push(SeqSlot { number: sequence.slot, prompt_of });
+    }
+
+    /// Adds the completion of a sequence. If it has no token, it no longer needs the prompt of its group.
+    fn finish(&mut self, sequence: Sequence, reason: FinishReason) {
+        if sequence.is_fresh() {
+            self.groups.leave(sequence.group);
+        }
+        self.finished.push(sequence.into_completion(reason));
+    }
+
+    /// Keeps the rows of a sequence for later ones that begin with the same tokens.
+    pub(super) fn insert_prefix(&mut self, sequence: &Sequence) {
+        if let (Some(cache), PrefixCaching::On) = (&mut self.cache, self.options.prefix_caching) {
+            cache.insert_prefix(sequence.slot, &sequence.tokens()[..sequence.num_computed]);
+        }
+    }
+
+    /// Frees what the cache holds for a slot.
+    pub(super) fn free_cached(&mut self, slot: u32) {
+        if let Some(cache) = &mut self.cache {
+            cache.free(slot);
+        }
+    }
+}

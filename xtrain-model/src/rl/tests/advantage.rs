@@ -1,0 +1,101 @@
+//! Advantages of unusual groups.
+use crate::rl::{AdvantageOptions, Advantages, Baseline, RewardAggregation, ScaleRewards, advantages};
+
+fn one_function(rewards: &[f64], options: &AdvantageOptions) -> Advantages {
+    let rewards: Vec<_> = rewards.iter().map(|&r| vec![Some(r)]).collect();
+    advantages(&rewards, options).unwrap()
+}
+
+/// Every combination of options that is valid.
+fn all_options(group: usize, weights: &[f64]) -> Vec<AdvantageOptions> {
+    let mut all = Vec::new();
+    for &scale in ScaleRewards::ALL {
+        for &baseline in Baseline::ALL {
+            for &aggregation in RewardAggregation::ALL {
+                all.push(AdvantageOptions { group, weights: weights.into(), scale, baseline, aggregation });
+            }
+        }
+    }
+    all.retain(|options| options.check().is_ok());
+    assert_eq!(all.len(), 7);
+    all
+}
+
+#[test]
+fn equal_rewards_give_exactly_zero() {
+    // 0.1 + 0.1 + 0.1 is not 3 * 0.1: a mean by division would leave 1e-17
+    for options in all_options(3, &[1.0]) {
+        let got = one_function(&[0.1, 0.1, 0.1, 0.3, 0.9, 0.7, 0.7, 0.7, 0.7], &options);
+        for at in [0, 1, 2, 6, 7, 8] {
+            assert_eq!(got.values[at].to_bits(), 0, "{options:?}: advantage {at} is {:e}", got.values[at]);
+        }
+        assert!(got.values[3] < 0.0 && got.values[4] > 0.0, "{options:?}");
+        assert_eq!(got.group_has_spread, [false, true, false]);
+        assert_eq!((got.group_std[0], got.group_std[2]), (0.0, 0.0));
+    }
+    let got = one_function(&[0.1, 0.1, 0.1, 0.3, 0.9, 0.7], &AdvantageOptions::new(3, vec![1.0]));
+    assert_eq!(got.frac_reward_zero_std, 0.5);
+}
+
+#[test]
+fn a_function_without_spread_adds_nothing() {
+    let aggregation = RewardAggregation::NormalizeThenSum;
+    let with = |rewards: [[f64; 2]; 3], weights: &[f64]| {
+        let options = AdvantageOptions { aggregation, ..AdvantageOptions::new(3, weights.into()) };
+        let rewards = rewards.map(|r| r[2 - weights.len()..].iter().map(|&r| Some(r)).collect());
+        advantages(&rewards, &options).unwrap()
+    };
+    let rewards = [[0.1, 0.3], [0.1, 0.9], [0.1, 0.5]];
+    let (both, one) = (with(rewards, &[1.0, 2.0]), with(rewards, &[2.0]));
+    assert_eq!(both.values, one.values);
+    assert_eq!((both.functions[0].mean, both.functions[0].std), (Some(0.1), Some(0.0)));
+}
+
+#[test]
+fn one_completion_per_group_has_no_advantage() {
+    for options in all_options(1, &[1.0]) {
+        let got = one_function(&[0.25, -3.0], &options);
+        assert_eq!(got.values, [0.0, 0.0], "{options:?}");
+        assert_eq!(got.group_has_spread, [false, false]);
+        assert_eq!(got.reward.mean, Some(-1.375));
+    }
+}
+
+#[test]
+fn a_completion_without_a_reward_changes_no_other() {
+    for options in all_options(3, &[1.0, 0.5]) {
+        let full = [[Some(1.0), Some(0.5)], [Some(0.0), None], [None, None]].map(Vec::from);
+        let got = advantages(&full, &options).unwrap();
+        let pair = AdvantageOptions { group: 2, ..options.clone() };
+        let want = advantages(&full[..2], &pair).unwrap();
+        assert_eq!(got.values, [&want.values[..], &[0.0]].concat(), "{options:?}");
+        assert_eq!(got.rewards, [Some(1.25), Some(0.0), None]);
+        assert_eq!((got.reward, &got.functions), (want.reward, &want.functions));
+    }
+}
+
+#[test]
+fn a_step_without_completions_or_rewards_is_empty() {
+    for options in all_options(2, &[1.0]) {
+        let empty = advantages(&[], &options).unwrap();
+        assert_eq!((empty.values.len(), empty.frac_reward_zero_std, empty.reward.mean), (0, 0.0, None));
+        let without = advantages(&[vec![None], vec![None]], &options).unwrap();
+        assert_eq!((without.values, without.reward.mean, without.reward.std), (vec![0.0; 2], None, None));
+    }
+}
+
+#[test]
+fn leave_one_out_subtracts_the_mean_of_the_others() {
+    let (scale, baseline) = (ScaleRewards::None, Baseline::LeaveOneOut);
+    let options = AdvantageOptions { scale, baseline, ..AdvantageOptions::new(3, vec![2.0]) };
+    assert_eq!(one_function(&[1.0, 0.0, 0.5], &options).values, [1.5, -1.5, 0.0]);
+}
+
+#[test]
+fn names_parse_back() {
+    for scale in ScaleRewards::ALL {
+        assert_eq!(scale.to_string().parse(), Ok(*scale));
+    }
+    let error = "batches".parse::<ScaleRewards>().unwrap_err().to_string();
+    assert_eq!(error, "scale_rewards: expected one of group batch none, found \"batches\"");
+}

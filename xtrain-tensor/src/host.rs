@@ -1,0 +1,114 @@
+//! The operations that are alike on both host backends: sampling, the optimizer step, and operations for which only a
+//! GPU has separate or fused kernels.
+use crate::backend::{HostBackend, SharedOps};
+use crate::compose;
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::operands::{
+    AdamWScalars, Affine, AttnMask, Heads, Norm, Outcome, RopeArgs, SampleRing, SampleRow, StepLists,
+    UnrotatedHeads, Update, Updated, Weight,
+};
+use crate::reference::sample;
+use crate::tensor::Tensor;
+
+impl<B: HostBackend> SharedOps for B {
+    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let mut y = a.clone();
+        self.accumulate(&mut y, b)?;
+        Ok(y)
+    }
+
+    fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, _first: u32) -> Result<Tensor> {
+        self.rope_rows(x, rope, x.dtype())
+    }
+    fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
+        self.rope_rows(x, rope, x.dtype())
+    }
+
+    fn write_heads(&self, new: &UnrotatedHeads<'_>, [k_pool, v_pool]: [&mut Tensor; 2]) -> Result<Tensor> {
+        let UnrotatedHeads { q, k, v, norms, rope, slots } = *new;
+        let rotated = |x: &Tensor, norm: Option<Norm<'_>>| match norm {
+            Some(norm) => self.norm_rope(x, norm, rope),
+            None => self.rope_rows(x, rope, x.dtype()),
+        };
+        self.scatter_rows(k_pool, &rotated(k, norms.map(|n| n.k()))?, slots)?;
+        self.scatter_rows(v_pool, v, slots)?;
+        rotated(q, norms.map(|n| n.q()))
+    }
+
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+        compose::linears(self, x, ws)
+    }
+    fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
+        compose::swiglu(self, x, gate_up)
+    }
+    fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+        Ok(self.attention(qkv, heads, mask)?.0)
+    }
+
+    /// The decoder has its own CPU sampler, which keeps sorted rows and buffers between steps.
+    fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
+        let data = logits.data::<f32>()?;
+        Ok(data.chunks_exact(logits.width()).zip(rows).map(|(x, row)| sample(x, row)).collect())
+    }
+
+    fn sample_ring(&self, _rows: usize, _steps: usize) -> Result<Box<dyn SampleRing>> {
+        Ok(Box::new(HostRing { backend: self.clone(), last: Vec::new(), outcomes: Vec::new() }))
+    }
+
+    fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
+        let sums = self.sums_of_squares(&all.iter().map(|one| one.g).collect::<Vec<_>>())?;
+        let norm = sums.iter().fold(0f32, |total, sum| total + sum).sqrt();
+        let ratio = max_norm / (norm + 1e-6);
+        let clip = if ratio < 1.0 { ratio } else { 1.0 };
+        Ok(Updated { norm, finite: !norm.is_finite() || self.update(all, clip, s)? })
+    }
+
+    fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
+        Ok(self.sums_of_squares(&[g])?[0])
+    }
+}
+
+/// The state of a sampler: the last token of each row, and the outcomes of the steps since they were staged.
+#[derive(Debug)]
+struct HostRing<B> {
+    backend: B,
+    last: Vec<u32>,
+    outcomes: Vec<Vec<Outcome>>,
+}
+
+impl<B> HostRing<B> {
+    /// The ids that the repetition penalty of a row covers: `before`, and the tokens sampled since.
+    fn seen(&self, before: &[u32], row: usize) -> Vec<u32> {
+        let since = self.outcomes.iter().filter_map(|step| step[row].ok()).map(|s| s.token);
+        before.iter().copied().chain(since).collect()
+    }
+}
+
+impl<B: HostBackend> SampleRing for HostRing<B> {
+    fn stage(&mut self, tokens: &[u32], _lists: StepLists) -> Result<()> {
+        self.last = tokens.to_vec();
+        self.outcomes.clear();
+        Ok(())
+    }
+
+    fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
+        self.backend.embedding(w, &self.last, dtype)
+    }
+    fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
+        self.backend.weight_rows(w, &self.last)
+    }
+
+    fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
+        let seen: Vec<Vec<u32>> = rows.iter().enumerate().map(|(n, row)| self.seen(row.seen, n)).collect();
+        let rows: Vec<_> = rows.iter().zip(&seen).map(|(row, seen)| SampleRow { seen, ..*row }).collect();
+        let outcomes = self.backend.sample_rows(logits, &rows)?;
+        self.last = outcomes.iter().map(|o| o.map_or(0, |s| s.token)).collect();
+        self.outcomes.push(outcomes);
+        Ok(())
+    }
+
+    fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {
+        Ok(std::mem::take(&mut self.outcomes))
+    }
+}
