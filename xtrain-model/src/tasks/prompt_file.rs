@@ -1,4 +1,4 @@
-//! PromptFile from a JSONL file, for reinforcement learning.
+//! The prompts of a JSONL file, for reinforcement learning.
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
