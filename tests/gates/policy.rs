@@ -508,14 +508,7 @@ fn log_probabilities_at_a_temperature_match_pytorch() {
         let target = |&id: &f64| Some(Target { id: id as u32, weight: 1.0, bonus: 0.0 });
         let targets: Vec<_> = ids.iter().map(target).collect();
         let samples = Samples::of_lengths([n]);
-        let rows = LossRows {
-            targets: &targets,
-            samples: &samples,
-            temperature,
-            top_k: None,
-            top_p: 1.0,
-            min_p: 0.0,
-        };
+        let rows = LossRows { temperature, ..LossRows::new(&targets, &samples) };
         let values = ops::cross_entropy(&x, &head, &rows, &mut 0.0).unwrap();
         for (at, value) in values.into_iter().enumerate() {
             let value = value.unwrap();

@@ -80,7 +80,7 @@ impl Batch {
                 let (weight, bonus) = weights.map_or((0.0, 0.0), |o| (of(&o.weights), of(&o.bonus)));
                 Some(Target { id, weight, bonus })
             }));
-            TrainingExample { inputs, targets, starts: Vec::new() }
+            TrainingExample { inputs, targets, ..TrainingExample::default() }
         };
         (0..self.prompts.len()).map(example).collect()
     }
