@@ -20,7 +20,7 @@ use crate::grpo::{End, Grpo, from_config};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::{self, LoadedModel, Resumed, RunState};
-use crate::model::tasks::{self, EncodedPrompt, PromptRecord, PromptSet, Prompts, Task, TaskCorpus};
+use crate::model::tasks::{self, EncodedPrompt, PromptFile, PromptRecord, PromptSet, Task, TaskCorpus};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Trainer};
 use crate::report::{EventFile, units};
@@ -353,7 +353,7 @@ impl Start<'_> {
 
     /// The prompts of a JSONL file.
     fn prompts(&self, file: &str, tokenizer: &Tokenizer) -> Result<Vec<Arc<Prompt>>, CliError> {
-        let prompts = Prompts::open(Path::new(file))?;
+        let prompts = PromptFile::open(Path::new(file))?;
         let encoded = prompts.encode(tokenizer)?;
         let max = self.section.max_prompt_length;
         let prompt = |(record, prompt): (&PromptRecord, EncodedPrompt)| {

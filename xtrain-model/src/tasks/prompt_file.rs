@@ -1,4 +1,4 @@
-//! Prompts from a JSONL file, for reinforcement learning.
+//! The prompts of a JSONL file, for reinforcement learning.
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ use crate::tokenizer::Tokenizer;
 ///
 /// The other fields are columns for rewards.
 #[derive(Debug, Clone)]
-pub struct Prompts {
+pub struct PromptFile {
     file: PathBuf,
     records: Vec<PromptRecord>,
 }
@@ -56,18 +56,18 @@ pub struct EncodedPrompt {
     pub ids: Vec<u32>,
 }
 
-impl Prompts {
+impl PromptFile {
     /// Reads the file `path`. Skips blank lines.
     ///
     /// # Errors
     /// A file that cannot be read or contains no record; an invalid line, by its number.
-    pub fn open(path: &Path) -> Result<Prompts, DataError> {
+    pub fn open(path: &Path) -> Result<PromptFile, DataError> {
         let mut records = Vec::new();
         jsonl::objects(path, |object, location| {
             records.push(PromptRecord::from_object(object, location)?);
             Ok(())
         })?;
-        Ok(Prompts { file: path.into(), records })
+        Ok(PromptFile { file: path.into(), records })
     }
 
     /// The records, in the order of the file.
@@ -170,10 +170,10 @@ fn conversation(key: &str, location: &Location) -> Result<PromptContent, DataErr
 mod tests {
     use super::*;
 
-    fn open(name: &str, text: &str) -> Result<Prompts, DataError> {
+    fn open(name: &str, text: &str) -> Result<PromptFile, DataError> {
         let path = std::env::temp_dir().join(format!("xtrain-prompts-{}-{name}.jsonl", std::process::id()));
         std::fs::write(&path, text).unwrap();
-        let prompts = Prompts::open(&path);
+        let prompts = PromptFile::open(&path);
         std::fs::remove_file(path).unwrap();
         prompts
     }
