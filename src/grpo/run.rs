@@ -410,7 +410,7 @@ impl Grpo<'_> {
     }
 
     fn evaluate(&mut self, metrics: &mut Metrics, observer: &mut dyn Observer) -> Result<(), Error> {
-        if self.held_out.is_empty() {
+        if self.held_out.is_empty() || self.section.eval_every == 0 {
             return Ok(());
         }
         observer.enter(Phase::Evaluate)?;

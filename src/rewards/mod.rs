@@ -15,5 +15,5 @@ mod tests;
 pub use error::{ReplyLocation, RewardError};
 pub use external::{ExternalOptions, ExternalReward};
 pub use protocol::{RESERVED_COLUMNS, Reply};
-pub use reward::{CompletionIndex, Reward, RewardInput};
+pub use reward::{CompletionIndex, Reward, RewardInput, RewardRow};
 pub use task::TaskReward;
