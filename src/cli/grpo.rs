@@ -46,8 +46,9 @@ and stops with an error if one bit differs. A loss near 0 is expected on-policy:
 Without --init, a built-in task first trains a base model in RUN/base, with [model] and [train], on text in which a \
 fraction grpo.wrong_answers of the answers is wrong.
 
-Ctrl-C discards the current rollouts, saves a checkpoint and exits with code 130. --resume continues the run; weights, \
-metrics.jsonl and rollouts/ are bit-identical to those of an uninterrupted run.
+Ctrl-C discards the current rollouts, or finishes the step if they are complete, saves a checkpoint and exits with \
+code 130. --resume continues the run; weights, metrics.jsonl and rollouts/ are bit-identical to those of an \
+uninterrupted run.
 
 Examples:
   xtrain grpo -c configs/grpo.toml

@@ -263,7 +263,9 @@ fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interrup
         let (got, _) = outcome("micro", &config(&[&keys[..], &[key.as_str()]].concat()), &Setup::threads(2));
         assert_equal(&format!("micro-batches of {micro_batch}"), &want, &got);
     }
-    let engine = EngineOptions { prefill_chunk: Some(2), kv_capacity: Some(48), ..EngineOptions::default() };
+    let kv = KvKind::Paged { page: 4 };
+    let engine =
+        EngineOptions { prefill_chunk: Some(2), kv_capacity: Some(48), kv, ..EngineOptions::default() };
     let setup = Setup { engine, stops: vec![4], ..Setup::threads(2) };
     assert_equal("interrupted", &want, &outcome("stops", &config(&keys), &setup).0);
 }
