@@ -1,7 +1,7 @@
 //! The section `[grpo]` and its defaults. docs/reference/config.md is generated from this file.
 use serde::{Deserialize, Serialize};
 
-use super::resolve::require;
+use super::require::require;
 use super::{DecayKind, Precision, Result};
 use crate::decode::SampleOptions;
 use crate::model::rl::{Baseline, ImportanceSamplingLevel, LossType, RewardAggregation, ScaleRewards};

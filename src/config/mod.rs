@@ -11,6 +11,7 @@ mod grpo;
 mod layer;
 mod nearest;
 mod preset;
+mod require;
 mod resolve;
 mod sections;
 mod seed;

@@ -1,11 +1,11 @@
 //! From layers to a validated configuration.
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 use toml::Value;
 
 use super::check::{KnownKeys, tree};
-use super::{Error, GrpoSection, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
+use super::require::require;
+use super::{GrpoSection, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
 
 impl RunConfig {
@@ -80,7 +80,7 @@ impl RunConfig {
     /// Checks that all values are in range and do not contradict each other.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the first invalid value, with its key and the accepted range.
+    /// [`Error::Invalid`](super::Error::Invalid) for the first invalid value, with its key and the accepted range.
     pub fn validate(&self) -> Result<()> {
         self.model.validate()?;
         self.grpo.iter().try_for_each(GrpoSection::validate)?;
@@ -142,7 +142,7 @@ impl ModelSection {
     /// Checks that a model can have these sizes. Their products then fit in 64 bits.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the first invalid size, with its key and the accepted range.
+    /// [`Error::Invalid`](super::Error::Invalid) for the first invalid size, with its key and the accepted range.
     pub fn validate(&self) -> Result<()> {
         for (key, n, max) in [
             ("model.dim", self.dim, 1 << 16),
@@ -176,13 +176,4 @@ impl ModelSection {
         let tables = if self.tie_embeddings { 1 } else { 2 };
         layers * (attention + 3 * dim * ffn + norms) + dim + tables * rows * dim
     }
-}
-
-pub(super) fn require(
-    holds: bool,
-    key: &'static str,
-    got: impl Display,
-    want: impl Into<String>,
-) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::Invalid { key, got: got.to_string(), want: want.into() }) }
 }

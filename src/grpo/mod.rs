@@ -12,9 +12,11 @@ mod record;
 pub mod rollout;
 mod run;
 pub mod score;
+mod scored;
 pub mod update;
 mod warnings;
 
 pub use error::Error;
-pub use run::{Batch, End, Grpo, Observer, Phase};
+pub use run::{End, Grpo, Observer, Phase};
+pub use scored::Batch;
 pub use warnings::Warnings;

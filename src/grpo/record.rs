@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::batch::Group;
 use super::rollout::RolloutOptions;
-use super::run::Batch;
 use super::score::Scores;
+use super::scored::Batch;
 use crate::rollout_file::RolloutLine;
 
 /// The lines of a batch: the groups of the update, then the discarded ones. `names`: the rewards.

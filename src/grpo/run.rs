@@ -10,6 +10,7 @@ use super::prompts::PromptSource;
 use super::record;
 use super::rollout::{GroupRequest, RolloutOptions, rollout};
 use super::score::{Scorer, Scores};
+use super::scored::Batch;
 use super::update::{Agreement, Policy, UpdateReport, Updater, Weighted};
 use crate::config::GrpoSection;
 use crate::decode::{EngineOptions, Request, StopConditions};
@@ -75,25 +76,6 @@ pub enum End {
     Done,
     /// The observer stopped the run; the last step is saved.
     Stopped,
-}
-
-/// A generation batch with rewards and advantages.
-#[derive(Debug)]
-pub struct Batch {
-    /// The optimizer step that uses it first, from 1.
-    pub step: u64,
-    /// The groups of the update.
-    pub groups: Vec<Group>,
-    /// Groups that were replaced because their rewards were all equal.
-    pub discarded: Vec<Group>,
-    /// The rewards of the discarded groups.
-    pub discarded_scores: Scores,
-    /// The rewards of the groups of the update.
-    pub scores: Scores,
-    /// The advantages.
-    pub advantages: Advantages,
-    /// The digest of the weights that sampled.
-    pub policy: String,
 }
 
 /// A run of reinforcement learning that is ready to start or to resume.
@@ -440,13 +422,6 @@ impl Grpo<'_> {
         metrics.push("eval/reward_greedy", greedy);
         metrics.push("eval/pass_at_k", pass_at_k);
         Ok(())
-    }
-}
-
-impl Batch {
-    /// Tokens of prompts and completions, without the discarded groups.
-    pub fn tokens(&self) -> usize {
-        samples(&self.groups).map(|(group, sample)| group.prompt.ids.len() + sample.tokens.len()).sum()
     }
 }
 
