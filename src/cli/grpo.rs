@@ -332,7 +332,6 @@ impl Start<'_> {
     }
 
     /// A base model before its first step. Replaces what a killed process left before its first checkpoint.
-
     fn new_base(&self, path: &Path, task: &(dyn Task + Send + Sync)) -> Result<Job, CliError> {
         if path.is_dir() {
             fs::remove_dir_all(path).map_err(|error| CliError::io(path, &error))?;

@@ -1,8 +1,9 @@
 //! The section `[grpo]` and its defaults. docs/reference/config.md is generated from this file.
 use serde::{Deserialize, Serialize};
 
+use super::Result;
+use super::kinds::{DecayKind, Precision};
 use super::require::require;
-use super::{DecayKind, Precision, Result};
 use crate::decode::SampleOptions;
 use crate::model::rl::{Baseline, ImportanceSamplingLevel, LossType, RewardAggregation, ScaleRewards};
 

@@ -86,6 +86,7 @@ const CRATES: [Crate; 4] = [
             ("optim.rs", 5),
             ("schedule.rs", 5),
             ("trainer.rs", 5),
+            ("mix.rs", 5),
             // files
             ("checkpoint/", 6),
             ("export_source.rs", 6),
@@ -121,12 +122,14 @@ const CRATES: [Crate; 4] = [
             ("report/", 0),
             ("rewards/", 0),
             ("memory.rs", 1),
+            ("rollout_file.rs", 1),
             ("training/", 1),
             ("run/", 1),
             ("training.rs", 2),
             ("evaluate.rs", 2),
             ("verify/", 2),
-            ("cli/", 3),
+            ("grpo/", 3),
+            ("cli/", 4),
         ],
     },
 ];
