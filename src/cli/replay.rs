@@ -66,7 +66,16 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let mut progress = Progress::new("replay", "completion", lines.len() as u64, 0);
     let (mut done, mut tokens, mut first, mut differing) = (0, 0, None, 0);
     for batch in lines.chunks(BATCH) {
-        let requests: Vec<Request> = batch.iter().map(|batch| batch.line.request(&loaded.eos)).collect();
+        let request = |numbered: &Numbered| {
+            let request = numbered.line.request(&loaded.eos);
+            let place = format!("{file}:{}", numbered.number);
+            let sampling = request.options.check();
+            sampling.map_err(|error| CliError::new(Exit::Data, format_args!("{place}: {error}")))?;
+            let checked = request.check(loaded.model.config());
+            checked.map_err(|error| CliError::of_request(Exit::Data, &place, &error))?;
+            Ok(request)
+        };
+        let requests = batch.iter().map(request).collect::<Result<Vec<Request>, CliError>>()?;
         let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
         let found = generate(&loaded.model, requests, options)?;
         for (Numbered { number, line }, found) in batch.iter().zip(found) {

@@ -215,7 +215,8 @@ mod tests {
         let known = KnownKeys::new();
         for key in known.keys() {
             for name in names(key).into_iter().flatten() {
-                let mut all = tree(&RunConfig::default());
+                let grpo = Some(GrpoSection::default());
+                let mut all = tree(&RunConfig { grpo, ..RunConfig::default() });
                 let (section, last) = key.split_once('.').unwrap();
                 all[section][last] = Value::String(name.to_string());
                 let _: RunConfig = all.try_into().unwrap();

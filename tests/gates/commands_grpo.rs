@@ -291,6 +291,19 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
     let first = fs::read_to_string(&original).unwrap().lines().next().unwrap().to_string();
     scratch.file("y.jsonl", &format!("{first}\n\n{{\"prompt_id\": 1}}\n"));
     refused(&scratch.0, &["replay", "y.jsonl", "--model", model], 65, &["y.jsonl:3: expected a completion"]);
+    for (from, to, part) in [
+        (
+            "\"prompt_ids\":[",
+            "\"prompt_ids\":[999,",
+            "prompt position 0: expected a token id below 257, found 999",
+        ),
+        ("\"temperature\":1.3", "\"temperature\":-1", "temperature: expected "),
+        ("\"max_new\":6", "\"max_new\":0", "expected at least 1 new token, found 0"),
+    ] {
+        assert!(first.contains(from), "{from}: {first}");
+        scratch.file("y.jsonl", &format!("{first}\n{}\n", first.replace(from, to)));
+        refused(&scratch.0, &["replay", "y.jsonl", "--model", model], 65, &["y.jsonl:2: ", part]);
+    }
     scratch.file("y.jsonl", "\n");
     refused(&scratch.0, &["replay", "y.jsonl", "--model", model], 65, &["y.jsonl: no completions"]);
     refused(&scratch.0, &["replay", "z.jsonl", "--model", model], 66, &["z.jsonl"]);
@@ -595,4 +608,11 @@ fn train_ignores_the_section_grpo_but_checks_it() {
     done(&scratch.0, &["train", "-c", "c.toml", "--data", "t.txt", "--run", "r"]);
     assert_eq!(lines(&scratch.0.join("r/metrics.jsonl")).len(), 6);
     assert!(!scratch.0.join("r/rollouts").exists());
+    finish(&scratch, "g", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
+    refused(
+        &scratch.0,
+        &["train", "--resume", "g"],
+        2,
+        &["g is a run of xtrain grpo", "xtrain grpo --resume g"],
+    );
 }
