@@ -10,7 +10,7 @@ use super::prompts::PromptSource;
 use super::record;
 use super::rollout::{GroupRequest, RolloutOptions, rollout};
 use super::score::{Scorer, Scores};
-use super::update::{Agreement, Policy, UpdateReport, Updater, Weighted};
+use super::update::{Agreement, Policy, StepInput, UpdateReport, Updater, Weighted};
 use crate::config::GrpoSection;
 use crate::decode::{EngineOptions, Request, StopConditions};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
@@ -192,6 +192,7 @@ impl Grpo<'_> {
         let kept = self.kept_sets(&batch, observer)?;
         let references = self.reference_values(&batch, &kept, observer)?;
         let per_step = section.prompts_per_step / section.steps_per_generation;
+        let loss_tokens = self.loss_tokens(&batch);
         for iteration in 0..section.num_iterations {
             for (part, groups) in batch.groups.chunks(per_step).enumerate() {
                 observer.enter(Phase::Update)?;
@@ -207,8 +208,9 @@ impl Grpo<'_> {
                     })
                     .collect();
                 let policy = if (iteration, part) == (0, 0) { Policy::Sampling } else { Policy::Updated };
-                let tokens = if policy == Policy::Sampling { batch.tokens() } else { 0 };
-                let report = self.updater.step(self.trainer, &completions, policy, tokens);
+                let new_tokens = if policy == Policy::Sampling { batch.tokens() } else { 0 };
+                let input = StepInput { completions: &completions, policy, loss_tokens, new_tokens };
+                let report = self.updater.step(self.trainer, &input);
                 let report = report.map_err(|error| self.diagnose(error, &batch))?;
                 let now = report.step.step;
                 let mut metrics = Metrics::new(now);
@@ -228,6 +230,14 @@ impl Grpo<'_> {
             reference.mix(&self.trainer.model, section.ref_model_mixup_alpha)?;
         }
         Ok(())
+    }
+
+    /// Tokens of the loss of a generation batch per optimizer step of a pass; at least 1.
+    fn loss_tokens(&self, batch: &Batch) -> f64 {
+        let masked = self.section.mask_truncated_completions;
+        let counted = samples(&batch.groups).filter(|(_, sample)| !(masked && sample.truncated()));
+        let tokens: usize = counted.map(|(_, sample)| sample.tokens.len()).sum();
+        tokens.max(1) as f64 / self.section.steps_per_generation as f64
     }
 
     /// The cause of a difference between the sampler and the trainer, if the weights are the cause.
