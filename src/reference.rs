@@ -12,6 +12,7 @@ use crate::config::{GrpoSection, RunConfig};
 /// The documented source of the configuration.
 const SECTIONS: &str = concat!(
     include_str!("config/sections.rs"),
+    include_str!("config/kinds.rs"),
     include_str!("config/grpo.rs"),
     include_str!("../xtrain-model/src/rl/options.rs"),
     include_str!("../xtrain-model/src/rl/advantage.rs"),

@@ -16,7 +16,7 @@ use crate::config::{GrpoSection, Layer, RunConfig};
 use crate::grpo::batch::Prompt;
 use crate::grpo::prompts::{PromptSource, text_prompt};
 use crate::grpo::score::Scorer;
-use crate::grpo::{End, Grpo, from_config};
+use crate::grpo::{Grpo, from_config};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::{self, LoadedModel, Resumed, RunState};
@@ -27,7 +27,7 @@ use crate::report::{EventFile, units};
 use crate::rewards::{ExternalOptions, ExternalReward, Reward, TaskReward};
 use crate::run::{DataRecord, RunDir};
 use crate::tensor::Device;
-use crate::training::{self, DataLoader};
+use crate::training::{self, DataLoader, End};
 
 /// Directory of the base model in the run directory, and its corpus.
 const BASE: &str = "base";

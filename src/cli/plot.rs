@@ -64,7 +64,8 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
         return write(args, &[(path, chart)]);
     }
     let known = |metrics: &Metrics, keys: &[&str]| {
-        let keys: Vec<_> = keys.iter().filter(|key| metrics.curve(key).is_some()).map(ToString::to_string).collect();
+        let keys: Vec<_> =
+            keys.iter().filter(|key| metrics.curve(key).is_some()).map(ToString::to_string).collect();
         if keys.is_empty() { Ok(Vec::new()) } else { series(metrics, &keys) }
     };
     let mut charts = Vec::new();

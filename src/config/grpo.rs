@@ -1,8 +1,9 @@
 //! The section `[grpo]` and its defaults. docs/reference/config.md is generated from this file.
 use serde::{Deserialize, Serialize};
 
-use super::resolve::require;
-use super::{DecayKind, Precision, Result};
+use super::Result;
+use super::error::require;
+use super::kinds::{DecayKind, Precision};
 use crate::decode::SampleOptions;
 use crate::model::rl::{Baseline, ImportanceSamplingLevel, LossType, RewardAggregation, ScaleRewards};
 

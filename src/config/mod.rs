@@ -8,6 +8,7 @@ mod error;
 #[cfg(test)]
 mod every_variant;
 mod grpo;
+mod kinds;
 mod layer;
 mod nearest;
 mod preset;
@@ -19,11 +20,9 @@ mod tests;
 
 pub use error::{Error, Result};
 pub use grpo::GrpoSection;
+pub use kinds::{DecayKind, Order, Packing, Precision, TaskKind};
 pub use layer::Layer;
 pub use nearest::nearest;
 pub use preset::{PRESETS, Preset, preset};
-pub use sections::{
-    DataSection, DecayKind, ModelSection, Order, Packing, Precision, RunConfig, SampleSection, TaskKind,
-    TrainSection,
-};
+pub use sections::{DataSection, ModelSection, RunConfig, SampleSection, TrainSection};
 pub use seed::seed_value;

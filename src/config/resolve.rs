@@ -1,11 +1,11 @@
 //! From layers to a validated configuration.
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 use toml::Value;
 
 use super::check::{KnownKeys, tree};
-use super::{Error, GrpoSection, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
+use super::error::require;
+use super::{GrpoSection, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
 
 impl RunConfig {
@@ -176,13 +176,4 @@ impl ModelSection {
         let tables = if self.tie_embeddings { 1 } else { 2 };
         layers * (attention + 3 * dim * ffn + norms) + dim + tables * rows * dim
     }
-}
-
-pub(super) fn require(
-    holds: bool,
-    key: &'static str,
-    got: impl Display,
-    want: impl Into<String>,
-) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::Invalid { key, got: got.to_string(), want: want.into() }) }
 }

@@ -1,8 +1,8 @@
 //! The sections of a configuration, their keys and defaults. docs/reference/config.md is generated from this file.
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::GrpoSection;
+use super::kinds::{DecayKind, Order, Packing, Precision, TaskKind};
 
 /// The configuration of a run. A run directory stores the resolved configuration in `config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -144,64 +144,6 @@ pub struct SampleSection {
     pub top_p: f64,
     /// Min-p sampling: keep tokens with at least this fraction of the highest probability; 0: keep all.
     pub min_p: f64,
-}
-
-/// Training objective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum TaskKind {
-    /// Language modeling: loss on every token of the text, or on the `completion` of a `prompt`.
-    Lm,
-    /// Supervised fine-tuning: loss on the assistant turns of `messages`, or on the `completion` of a `prompt`.
-    Sft,
-}
-
-/// How tokens are packed into windows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Packing {
-    /// Windows cut from the concatenated text. Attention crosses document boundaries.
-    Stream,
-    /// Whole documents: each attends only to itself and starts at position 0. Longer documents are split.
-    Documents,
-}
-
-/// Compute dtype.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// 32-bit floating point.
-    F32,
-    /// bfloat16 matrix products and activations, accumulated in f32 as specified in docs/numerics.md.
-    Bf16,
-}
-
-/// Learning rate schedule after warmup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DecayKind {
-    /// Cosine decay to the minimum.
-    Cosine,
-    /// Linear decay to the minimum.
-    Linear,
-    /// Warmup-stable-decay: constant, then linear decay.
-    Wsd,
-    /// Warmup-stable-decay: constant, then cosine decay.
-    WsdCosine,
-    /// Warmup-stable-decay: constant, then decay by `1 - sqrt(progress)`.
-    WsdSqrt,
-    /// Constant learning rate.
-    Constant,
-}
-
-/// Order of the training windows; a pure function of seed and step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// Windows at random offsets.
-    Random,
-    /// Every window once per epoch, reshuffled each epoch.
-    Shuffled,
 }
 
 impl Default for ModelSection {

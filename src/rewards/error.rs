@@ -2,7 +2,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::reward::CompletionIndex;
+use super::index::CompletionIndex;
 
 /// Why completions could not be scored.
 #[derive(Debug, thiserror::Error)]

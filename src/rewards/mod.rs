@@ -4,6 +4,7 @@
 //! `None`.
 mod error;
 mod external;
+mod index;
 mod pending;
 mod process;
 mod protocol;
@@ -14,6 +15,7 @@ mod tests;
 
 pub use error::{ReplyLocation, RewardError};
 pub use external::{ExternalOptions, ExternalReward};
+pub use index::CompletionIndex;
 pub use protocol::{RESERVED_COLUMNS, Reply};
-pub use reward::{CompletionIndex, Reward, RewardInput};
+pub use reward::{Reward, RewardInput};
 pub use task::TaskReward;

@@ -4,8 +4,9 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::error::ReplyLocation;
+use super::index::CompletionIndex;
 use super::protocol::{Mismatch, find_id, mismatch};
-use super::reward::{CompletionIndex, RewardInput};
+use super::reward::RewardInput;
 
 /// The replies to a batch. Completion `at` has the id `first_id + at`. Each process has a contiguous part of the
 /// batch.

@@ -2,6 +2,7 @@
 use serde_json::{Map, Value};
 
 use super::error::RewardError;
+use super::index::CompletionIndex;
 use crate::decode::FinishReason;
 
 /// A completion that is to be scored.
@@ -34,21 +35,6 @@ impl RewardInput<'_> {
     /// The indices of the completion, for errors.
     pub fn location(&self) -> CompletionIndex {
         CompletionIndex { prompt: self.prompt_index, completion: self.completion_index }
-    }
-}
-
-/// The place of a completion in a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CompletionIndex {
-    /// The index of the prompt in the batch.
-    pub prompt: usize,
-    /// The index of the completion in the group of its prompt.
-    pub completion: usize,
-}
-
-impl std::fmt::Display for CompletionIndex {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "prompt {}, completion {}", self.prompt, self.completion)
     }
 }
 

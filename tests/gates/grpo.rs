@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use xtrain::config::{Layer, RunConfig};
 use xtrain::decode::{EngineOptions, KvKind, PrefixCaching};
-use xtrain::grpo::metrics::Metrics;
+use xtrain::grpo::metrics::StepMetrics;
 use xtrain::grpo::prompts::{PromptSource, text_prompt};
 use xtrain::grpo::score::Scorer;
-use xtrain::grpo::{Batch, End, Error, Grpo, Observer, Phase, from_config};
+use xtrain::grpo::{Batch, Error, Grpo, GrpoObserver, GrpoPhase, from_config};
 use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
 use xtrain::model::tasks::{PromptSet, Sums, Task};
 use xtrain::model::tokenizer::Tokenizer;
@@ -16,7 +16,7 @@ use xtrain::model::{Model, Trainer, store};
 use xtrain::rewards::{Reward, RewardError, RewardInput};
 use xtrain::run::RunDir;
 use xtrain::tensor::Device;
-use xtrain::training;
+use xtrain::training::{self, End};
 
 /// A reward between 0 and 1 that every completion has, from its tokens.
 struct TokenSum([String; 1]);
@@ -65,8 +65,8 @@ struct Watch {
     compared: Compared,
 }
 
-impl Observer for Watch {
-    fn enter(&mut self, _: Phase) -> Result<(), Error> {
+impl GrpoObserver for Watch {
+    fn enter(&mut self, _: GrpoPhase) -> Result<(), Error> {
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl Observer for Watch {
         true
     }
 
-    fn step(&mut self, metrics: &Metrics) -> Result<(), Error> {
+    fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
         let get = |name| metrics.get(name).unwrap_or(0.0);
         self.compared.tokens += get("sampling/compared_tokens");
         self.compared.max = self.compared.max.max(get("sampling/sampling_logp_difference/max"));
