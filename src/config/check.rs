@@ -133,10 +133,9 @@ impl KnownKeys {
             if self.is_section(key) {
                 return Err(Error::WrongType { place, key: name, want: "a section", got: show(&value) });
             }
-            let same_name = |known: &&str| known.split_once('.').is_some_and(|(_, last)| last == key);
-            let in_section = self.keys().filter(|known| !known.starts_with("grpo.")).find(same_name);
-            let nearest = in_section.or_else(|| nearest(key, self.keys()));
-            let nearest = nearest.expect("the default configuration has keys").to_string();
+            let grpo = key.starts_with("grpo.");
+            let near = nearest(key, self.keys().filter(|known| known.starts_with("grpo.") == grpo));
+            let nearest = near.expect("the default configuration has keys").to_string();
             return Err(Error::UnknownKey { place, key: name, nearest });
         };
         let value = match kind.accept(value) {
@@ -214,7 +213,8 @@ mod tests {
         let known = KnownKeys::new();
         for key in known.keys() {
             for name in names(key).into_iter().flatten() {
-                let mut all = tree(&RunConfig::default());
+                let grpo = Some(GrpoSection::default());
+                let mut all = tree(&RunConfig { grpo, ..RunConfig::default() });
                 let (section, last) = key.split_once('.').unwrap();
                 all[section][last] = Value::String(name.to_string());
                 let _: RunConfig = all.try_into().unwrap();

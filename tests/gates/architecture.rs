@@ -80,6 +80,7 @@ const CRATES: [Crate; 4] = [
             ("autograd.rs", 4),
             ("objective.rs", 4),
             ("recompute.rs", 4),
+            ("mix.rs", 4),
             ("tasks/", 4),
             ("rl/", 4),
             // an optimizer step

@@ -8,7 +8,8 @@ mod tile;
 
 use std::ops::Range;
 
-use super::gather::{self, Chunk, HeadView, Prefetcher};
+use super::chunk::Chunk;
+use super::gather::{self, HeadView, Prefetcher};
 use super::number::Number;
 use super::rows::{CHUNK, SERIAL, no_minus_zero, union, within};
 use super::scratch;

@@ -4,7 +4,8 @@
 //! completions of one prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
-use super::gather::{self, Chunk, HeadView, Prefetcher};
+use super::chunk::Chunk;
+use super::gather::{self, HeadView, Prefetcher};
 use super::number::Number;
 use super::product::Product;
 use super::rows::{CHUNK, SERIAL, STRIP, masked, no_minus_zero, union, widen, within};

@@ -4,7 +4,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::gather::Chunk;
+use super::chunk::Chunk;
 use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::lanes::{Kernel, Lanes, Reg};
 use crate::reference;

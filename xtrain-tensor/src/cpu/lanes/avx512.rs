@@ -3,6 +3,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
+use super::instructions::instructions;
 use super::reg::Reg;
 use super::vector::Kernel;
 

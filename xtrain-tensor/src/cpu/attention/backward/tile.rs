@@ -1,6 +1,6 @@
 //! One tile of 64 rows by 64 keys: its weights and its contributions to the gradients.
 use super::{Item, NoFlush, State};
-use crate::cpu::attention::gather::Chunk;
+use crate::cpu::attention::chunk::Chunk;
 use crate::cpu::attention::number::Number;
 use crate::cpu::attention::product::Product;
 use crate::cpu::attention::rows::{CHUNK, STRIP, masked, widen, within};
