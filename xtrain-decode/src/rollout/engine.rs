@@ -194,7 +194,6 @@ impl<'m> Engine<'m> {
         forked.and(self.sample_forked())
     }
 
-    /// Plans and runs one step.
     fn execute(&mut self, watch: Watch<'_>) -> Result<()> {
         self.fork_waiting()?;
         let max_steps = if watch.is_none() { self.runner.max_steps() } else { 0 };

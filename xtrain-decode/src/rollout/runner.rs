@@ -163,7 +163,6 @@ impl<'m> Runner<'m> {
         self.samplers[spec.sampler.0].pick(logits, from.penalized_tokens(), spec.address)
     }
 
-    /// Runs `steps` decode steps without synchronizing.
     pub(super) fn decode_steps(
         &mut self,
         batch: Batch<'_>,

@@ -18,7 +18,6 @@ use crate::tensor::Tensor;
 /// A weight packed for products in one direction. It is packed once per update.
 #[derive(Debug)]
 pub(crate) enum Packed {
-    /// For f32 products.
     F32(Panels),
     /// For bf16 products: a copy of the master weights, rounded to bf16.
     Bf16(TilePanels),
@@ -99,7 +98,6 @@ fn forward(matrix: Packed) -> Box<PackedWeight> {
     Box::new(PackedWeight { matrix, exact_rows: None })
 }
 
-/// Packs the f32 matrix `w` for products in `dtype`.
 pub(super) fn pack(cpu: &Cpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
     let matrix = forward(Packed::of_weight(cpu, dtype, w.data()?, shape_of(w)));
     Ok(Weight::from_packed(shape_of(w), dtype, w.device().clone(), Some(w.clone()), matrix))
@@ -152,7 +150,6 @@ pub(super) fn backward_of<'a>(cpu: &Cpu, w: &'a Weight) -> Result<&'a Packed> {
     w.backward(pack)
 }
 
-/// A packer for products in `dtype`.
 pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Packer> {
     let ([out, width], threads, cpu) = (shape, cpu.pool.threads(), cpu.clone());
     match dtype {
@@ -167,7 +164,6 @@ pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Pack
     }
 }
 
-/// Packs f32 rows into panels.
 #[derive(Debug)]
 struct PanelSink {
     cpu: Cpu,
@@ -191,7 +187,6 @@ impl RowSink for PanelSink {
     }
 }
 
-/// Packs bf16 rows into tiles.
 #[derive(Debug)]
 struct TileSink {
     cpu: Cpu,

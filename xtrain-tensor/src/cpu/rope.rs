@@ -7,7 +7,6 @@ use super::value::{Value, blocks};
 use super::{Cpu, rows_per_part};
 use crate::operands::RopeArgs;
 
-/// The direction of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// `y1 = fma(x1, c, -(x2 s))`, `y2 = fma(x2, c, x1 s)`.

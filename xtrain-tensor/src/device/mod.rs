@@ -120,7 +120,6 @@ impl Device {
         self.as_cpu().map(|cpu| cpu.simd)
     }
 
-    /// The handle of the SIMD CPU backend.
     pub(crate) fn as_cpu(&self) -> Option<&Cpu> {
         match self {
             Device::Cpu(cpu) => Some(cpu),

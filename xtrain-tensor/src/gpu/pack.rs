@@ -31,7 +31,6 @@ impl Weight {
     }
 }
 
-/// Packs the f32 matrix `w` for products in `dtype`.
 pub(super) fn pack(gpu: &Gpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
     let matrix = if w.dtype() == dtype { w.clone() } else { pointwise::cast(gpu, w, dtype)? };
     let shape = [w.shape()[0], w.shape()[1]];
@@ -39,7 +38,6 @@ pub(super) fn pack(gpu: &Gpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
     Ok(Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), forward))
 }
 
-/// A packer for products in `dtype`.
 pub(super) fn packer(gpu: &Gpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Packer> {
     let gpu = gpu.clone();
     match dtype {

@@ -8,7 +8,6 @@ struct Words {
     gather: &'static str,
     scatter: &'static str,
     copy: &'static str,
-    /// Words per row.
     count: usize,
 }
 

@@ -14,7 +14,6 @@ pub struct Weight {
     shape: [usize; 2],
     dtype: Dtype,
     device: Device,
-    /// The f32 master weights. `None`: only the packed matrix was kept.
     master: Option<Tensor>,
     forward: Box<dyn PackedMatrix>,
     backward: OnceLock<Box<dyn PackedMatrix>>,

@@ -66,7 +66,6 @@ fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
     })
 }
 
-/// A row of a loss.
 struct RowOfLoss {
     z: Vec<f32>,
     value: Option<LogProb>,

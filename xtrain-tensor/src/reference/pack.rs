@@ -20,14 +20,12 @@ fn rounded(x: f32, dtype: Dtype) -> f32 {
     }
 }
 
-/// Packs the f32 matrix `w` for products in `dtype`.
 pub(super) fn pack(w: &Tensor, dtype: Dtype) -> Result<Weight> {
     let rows = w.data::<f32>()?.iter().map(|&x| rounded(x, dtype)).collect();
     let shape = [w.shape()[0], w.shape()[1]];
     Ok(Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), Box::new(Rows(rows))))
 }
 
-/// A packer for products in `dtype`.
 pub(super) fn packer(reference: &Reference, shape: [usize; 2], dtype: Dtype) -> Box<dyn Packer> {
     let device = Device::Reference(reference.clone());
     match dtype {
@@ -39,7 +37,6 @@ pub(super) fn packer(reference: &Reference, shape: [usize; 2], dtype: Dtype) -> 
     }
 }
 
-/// Rows read so far.
 #[derive(Debug)]
 struct Sink<T> {
     device: Device,

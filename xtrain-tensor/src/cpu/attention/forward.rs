@@ -138,7 +138,6 @@ impl<E: Number> Item<'_, E> {
         self.heads.nh / self.heads.nkv
     }
 
-    /// Number of query vectors.
     #[inline(always)]
     fn vectors(&self) -> usize {
         self.block.len() * self.group()
@@ -150,7 +149,6 @@ impl<E: Number> Item<'_, E> {
         self.heads.hd.next_multiple_of(LANES)
     }
 
-    /// The row and the head of query vector `i`.
     #[inline(always)]
     fn row_and_head(&self, i: usize) -> (usize, usize) {
         (self.block.start + i / self.group(), self.kv * self.group() + i % self.group())
@@ -192,7 +190,6 @@ impl<E: Number> Item<'_, E> {
         }
     }
 
-    /// The query vectors of these rows of the block.
     #[inline(always)]
     fn vectors_of(&self, rows: &Range<usize>) -> Range<usize> {
         let at = |row: usize| (row - self.block.start) * self.group();

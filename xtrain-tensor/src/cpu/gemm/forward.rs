@@ -17,9 +17,7 @@ const PREFETCH_TILES: usize = 2;
 pub(crate) struct Matrix<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) rows: usize,
-    /// Elements between rows.
     pub(crate) row_step: usize,
-    /// Elements between columns.
     pub(crate) k_step: usize,
 }
 

@@ -127,7 +127,6 @@ impl TilePanels {
     }
 }
 
-/// The source of the elements.
 pub(super) trait Source: Sync {
     /// Writes the whole tile that starts at depth `k` and column `column`.
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]);
@@ -254,11 +253,9 @@ impl<'a> View<'a> {
     pub(crate) fn shape(&self) -> [usize; 2] {
         [self.depth, self.columns]
     }
-
     pub(super) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
-
     pub(super) fn panel(&self, p: usize) -> &'a [Pairs] {
         &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }

@@ -9,7 +9,6 @@ use crate::error::Result;
 pub(super) struct Counters(Option<(u64, usize)>);
 
 impl Counters {
-    /// Returns at least `n` counters, all zero at the beginning of a launch.
     pub(super) fn address(&mut self, stream: &Stream, n: usize) -> Result<At> {
         if let Some((at, _)) = self.0.filter(|&(_, size)| n <= size) {
             return Ok(At(at));
@@ -25,7 +24,6 @@ impl Counters {
         Ok(At(at))
     }
 
-    /// Returns the memory to the device.
     pub(super) fn free_all(&mut self, launcher: &dyn Launcher) {
         if let Some((at, _)) = self.0.take() {
             launcher.free(at);

@@ -40,7 +40,6 @@ pub struct GpuInfo {
     pub bytes: usize,
 }
 
-/// Attributes of the compute capability.
 const CAPABILITY: [CUdevice_attribute; 2] = [
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -153,7 +152,6 @@ impl Cuda {
     }
 }
 
-/// Clocks and widths reported by the driver.
 fn widths(context: &CudaContext, capability: (i32, i32)) -> Result<Widths, DriverError> {
     use CUdevice_attribute as A;
     Ok(Widths {
@@ -180,11 +178,9 @@ impl Launcher for Cuda {
     fn name(&self) -> String {
         self.name.clone()
     }
-
     fn has_wgmma(&self) -> bool {
         self.wgmma
     }
-
     fn peak(&self) -> Option<Peak> {
         self.peak
     }

@@ -86,7 +86,6 @@ impl Gpu {
         self.shared.stream.count_attention_bytes(read, partials);
     }
 
-    /// The stream of kernels and copies.
     pub(super) fn stream(&self) -> &Stream {
         &self.shared.stream
     }

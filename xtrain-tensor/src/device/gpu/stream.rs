@@ -74,12 +74,10 @@ impl Stream {
         Stream { launcher, memory: Mutex::default(), queue: Mutex::default(), activity: Mutex::default() }
     }
 
-    /// The launcher.
     pub(super) fn launcher(&self) -> &dyn Launcher {
         &*self.launcher
     }
 
-    /// Returns a snapshot of the activity counters.
     pub(super) fn counters(&self) -> GpuCounters {
         let counts = lock(&self.queue).counts;
         let allocations = lock(&self.memory).allocations;
@@ -122,7 +120,6 @@ impl Stream {
         unsafe { lock(&self.queue).push(&*self.launcher, call) }
     }
 
-    /// Submits the queued kernels.
     pub(super) fn flush(&self) -> Result<()> {
         lock(&self.queue).flush(&*self.launcher)
     }
@@ -152,7 +149,6 @@ impl Stream {
         found.map_or_else(|| self.allocate(block), Ok)
     }
 
-    /// Returns a block of `bytes` bytes to the pool.
     pub(super) fn release(&self, at: u64, bytes: usize) {
         if self.launcher.exact() {
             return self.launcher.free(at);
@@ -161,7 +157,6 @@ impl Stream {
         lock(&self.memory).insert(size_class(bytes), at, from);
     }
 
-    /// Copies host bytes to an allocation.
     pub(super) fn copy_to_device(&self, to: u64, bytes: &[u8]) -> Result<()> {
         let flushes = self.flushes();
         let mut activity = lock(&self.activity);
@@ -189,7 +184,6 @@ impl Stream {
         *lock(&self.queue) = Queue::default();
     }
 
-    /// Returns all free blocks to the device.
     pub(super) fn free_all(&self) {
         lock(&self.memory).free_all(self.launcher(), u64::MAX);
     }

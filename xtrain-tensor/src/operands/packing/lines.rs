@@ -27,7 +27,6 @@ pub(crate) trait Packer: fmt::Debug + Send {
 
 /// Packs whole rows.
 pub(crate) trait RowSink: fmt::Debug + Send {
-    /// The element type.
     type Value: PackValue;
 
     /// Keeps the rows exactly, denormals included.
@@ -105,7 +104,6 @@ impl<T: RowSink> Packer for Lines<T> {
     fn keep_exact_rows(&mut self) {
         self.sink.keep_exact_rows();
     }
-
     fn push(&mut self, values: Piece<'_>) {
         T::Value::convert(values, |values| self.push_values(values));
     }
