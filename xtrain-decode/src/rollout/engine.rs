@@ -62,7 +62,7 @@ impl<'m> Engine<'m> {
     /// Adds `request` to the waiting sequences. Returns its index in the order of submission.
     ///
     /// # Errors
-    /// Those of [`Request::check`]; [`Error::TooLong`] if it may need more positions than the engine has for a
+    /// Those of [`Request::check`]; [`Error::Request`] if it may need more positions than the engine has for a
     /// sequence.
     pub fn submit(&mut self, request: Request) -> Result<usize> {
         self.submit_group(request, 1)
@@ -77,9 +77,10 @@ impl<'m> Engine<'m> {
     pub fn submit_group(&mut self, request: Request, g: usize) -> Result<usize> {
         let cfg = self.model.config();
         request.check(cfg)?;
-        let (id, found) = (request.id, request.required_len(cfg));
-        if found > self.max_seq_len {
-            return Err(Error::TooLong { id, want: self.max_seq_len, got: found });
+        let (id, want, found) = (request.id, self.max_seq_len, request.required_len(cfg));
+        if found > want {
+            let what = format!("expected at most {want} positions for prompt and new tokens, found {found}");
+            return Err(Error::Request { id, what });
         }
         if g == 0 || id.checked_add(g as u64 - 1).is_none() {
             let want = "at least 1 completion, with ids below 2^64";

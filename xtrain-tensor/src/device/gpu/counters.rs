@@ -16,7 +16,7 @@ impl Counters {
         let (size, launcher) = (n.next_power_of_two().max(1024), stream.launcher());
         let at = stream.allocate(4 * size)?;
         // queued kernels may use the old counters
-        let zeroed = stream.flush().and_then(|()| launcher.zero(at, 4 * size));
+        let zeroed = stream.flush().and_then(|()| launcher.upload(at, &vec![0; 4 * size]));
         zeroed.inspect_err(|_| launcher.free(at))?;
         if let Some((old, _)) = self.0.replace((at, size)) {
             launcher.free(old);

@@ -221,16 +221,6 @@ impl Launcher for Cuda {
         awaited.map_err(driver_error("copying from the device"))
     }
 
-    fn zero(&self, at: u64, bytes: usize) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.bind()?;
-        // SAFETY: the caller's buffer has at least this many bytes.
-        let set = unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) };
-        set.map_err(driver_error("setting memory to zero"))
-    }
-
     unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
         self.bind()?;
         let function = self.functions.get(kernel, grid.shared)?;

@@ -135,7 +135,6 @@ pub(crate) trait Launcher: Send + Sync {
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()>;
     /// Copies from the device, after everything launched before.
     fn download(&self, to: &mut [u8], from: u64) -> Result<()>;
-    fn zero(&self, at: u64, bytes: usize) -> Result<()>;
     /// Runs a kernel.
     ///
     /// # Safety
