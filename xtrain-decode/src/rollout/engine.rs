@@ -99,12 +99,12 @@ impl<'m> Engine<'m> {
 
     /// Number of running sequences.
     pub fn live(&self) -> usize {
-        self.scheduler.running().len()
+        self.scheduler.running.len()
     }
 
     /// Number of waiting sequences.
     pub fn waiting(&self) -> usize {
-        self.scheduler.num_waiting()
+        self.scheduler.waiting.len()
     }
 
     /// Counts of the work done so far.
@@ -114,7 +114,7 @@ impl<'m> Engine<'m> {
 
     /// The cache. `None` for [`KvKind::Off`](crate::KvKind::Off).
     pub fn cache(&self) -> Option<&dyn Cache> {
-        self.scheduler.cache()
+        self.scheduler.cache.as_deref()
     }
 
     /// Takes the completions that have finished since the last call, in the order in which they finished.
@@ -185,7 +185,7 @@ impl<'m> Engine<'m> {
     /// Samples the first tokens of sequences that have just forked their prompt.
     fn sample_forked(&mut self) -> Result<()> {
         let forked = std::mem::take(&mut self.scheduler.forked);
-        let outcomes = self.runner.sample_forked(&forked, self.scheduler.running());
+        let outcomes = self.runner.sample_forked(&forked, &self.scheduler.running);
         self.scheduler.accept(outcomes)
     }
 
@@ -208,10 +208,9 @@ impl<'m> Engine<'m> {
 
     /// One forward pass. The host has the tokens afterwards.
     fn execute_once(&mut self, watch: Watch<'_>) -> Result<()> {
-        let (_, cache) = self.scheduler.running_and_cache();
-        let hidden = self.runner.forward(&self.plan, cache)?;
+        let hidden = self.runner.forward(&self.plan, &mut self.scheduler.cache)?;
         self.scheduler.mark_computed(&self.plan);
-        let batch = Batch { plan: &self.plan, running: self.scheduler.running() };
+        let batch = Batch { plan: &self.plan, running: &self.scheduler.running };
         let outcomes = self.runner.sample(batch, &hidden, watch)?;
         let accepted = self.scheduler.accept(outcomes);
         accepted.and(self.fork_waiting())
@@ -219,7 +218,7 @@ impl<'m> Engine<'m> {
 
     /// Several decode steps. The host gets the tokens of all of them at the end.
     fn execute_steps(&mut self, steps: usize) -> Result<()> {
-        let (running, cache) = self.scheduler.running_and_cache();
+        let Scheduler { running, cache, .. } = &mut self.scheduler;
         let cache = cache.as_deref_mut().expect("several steps without a synchronization have a cache");
         match self.runner.decode_steps(Batch { plan: &self.plan, running }, steps, cache) {
             Ok(decoded) => self.scheduler.accept_steps(&self.plan, &decoded),

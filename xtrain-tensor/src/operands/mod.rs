@@ -21,7 +21,7 @@ pub use packing::Piece;
 pub(crate) use packing::{Lines, PackValue, Packer, RowSink};
 pub use rope_table::{RopeArgs, RopeTable};
 pub use samples::Samples;
-pub(crate) use sampling::SampleRing;
+pub(crate) use sampling::{MAX_LISTS, SampleRing};
 pub use sampling::{Outcome, SampleFailure, SampleRow, Sampled, StepLists};
 pub(crate) use weight::PackedMatrix;
 pub use weight::{Affine, Weight};

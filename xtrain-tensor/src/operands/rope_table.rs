@@ -158,12 +158,8 @@ impl RopeTable {
     /// # Errors
     /// If the device is out of memory.
     pub fn prefetch(&self, device: &Device, positions: impl Iterator<Item = usize>) -> Result<()> {
-        match device {
-            Device::Gpu(gpu) => {
-                self.device_addresses(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ())
-            }
-            Device::Reference(_) | Device::Cpu(_) => Ok(()),
-        }
+        let Device::Gpu(gpu) = device else { return Ok(()) };
+        self.device_addresses(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ())
     }
 
     /// Number of positions in the table.

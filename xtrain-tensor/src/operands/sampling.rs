@@ -62,6 +62,9 @@ pub type Outcome = std::result::Result<Sampled, SampleFailure>;
 /// Index lists per step and per operation: `[step][list][row]`.
 pub type StepLists = Vec<Vec<Vec<u32>>>;
 
+/// Maximum number of index lists per step.
+pub(crate) const MAX_LISTS: usize = 2;
+
 /// The part of a [`DeviceSampler`](crate::ops::DeviceSampler) that a backend implements. Arguments have been checked.
 pub(crate) trait SampleRing: fmt::Debug + Send {
     /// Sets the last token of each row, and stages the index lists of the following steps.

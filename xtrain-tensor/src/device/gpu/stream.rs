@@ -79,13 +79,12 @@ impl Stream {
     }
 
     pub(super) fn counters(&self) -> GpuCounters {
-        let counts = lock(&self.queue).counts;
         let allocations = lock(&self.memory).allocations;
-        let activity = lock(&self.activity);
+        let (queue, activity) = (lock(&self.queue), lock(&self.activity));
         GpuCounters {
-            graphs: counts.graphs,
-            graph_node_updates: counts.graph_node_updates,
-            steps_without_upload: counts.flushes.saturating_sub(activity.flushes_at_upload),
+            graphs: queue.graphs,
+            graph_node_updates: queue.graph_node_updates,
+            steps_without_upload: queue.flushes.saturating_sub(activity.flushes_at_upload),
             allocations,
             ..activity.counters
         }
@@ -167,7 +166,7 @@ impl Stream {
     }
 
     fn flushes(&self) -> u64 {
-        lock(&self.queue).counts.flushes
+        lock(&self.queue).flushes
     }
 
     /// Copies from the device after all queued kernels, which have been submitted.
