@@ -110,8 +110,7 @@ impl Dd {
         Dd { high: series.high * scale, low: series.low * scale }
     }
 
-    /// cos(x) for 0 <= x <= pi, to about 100 bits. It evaluates the series of the cosine or of the sine at the
-    /// distance to the nearest multiple of pi / 2.
+    /// cos(x) for 0 <= x <= pi, to about 100 bits: a series at the distance to the nearest multiple of pi / 2.
     pub(crate) fn cos(x: f64) -> Dd {
         use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, PI};
         debug_assert!((0.0..=PI).contains(&x));

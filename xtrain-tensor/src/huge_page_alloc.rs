@@ -13,8 +13,7 @@ use crate::lock::lock;
 const PAGE_BYTES: usize = 2 << 20;
 /// Bytes requested from the system at a time.
 const SLAB_BYTES: usize = 16 * PAGE_BYTES;
-/// Blocks of these sizes are cut from slabs. Smaller blocks come from the system, larger ones get separate huge
-/// pages.
+/// Blocks of these sizes are cut from slabs. Smaller ones come from the system, larger ones get separate huge pages.
 const MIN_SLAB_BLOCK: usize = 16 << 10;
 const MAX_SLAB_BLOCK: usize = 8 << 20;
 /// Four sizes per power of two.

@@ -53,16 +53,10 @@ macro_rules! stored {
                 })
             }
             fn get(storage: &Storage) -> Option<&[$t]> {
-                match storage {
-                    Storage::$variant(v) => Some(v),
-                    _ => None,
-                }
+                if let Storage::$variant(v) = storage { Some(v) } else { None }
             }
             fn get_mut(storage: &mut Storage) -> Option<&mut [$t]> {
-                match storage {
-                    Storage::$variant(v) => Some(&mut *Arc::make_mut(v)),
-                    _ => None,
-                }
+                if let Storage::$variant(v) = storage { Some(&mut *Arc::make_mut(v)) } else { None }
             }
         }
     )*};

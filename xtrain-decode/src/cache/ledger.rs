@@ -59,8 +59,7 @@ impl Ledger {
         }
     }
 
-    /// Records that the rows of the pass are written in `layer`. After the last layer, the sequences have their new
-    /// lengths.
+    /// Records that the pass is written in `layer`. After the last layer, the sequences have their new lengths.
     pub(super) fn leave(&mut self, layer: usize) {
         self.next = (layer + 1) % self.n_layers;
         if self.next == 0 {

@@ -22,8 +22,7 @@ pub struct Paged {
     prefixes: PrefixIndex,
 }
 
-/// A new page at index `at` of the page table of `seq`. `old`: the shared page that it replaced. `None`: it was
-/// added.
+/// A new page at index `at` of the table of `seq`. `old`: the shared page that it replaced. `None`: it was added.
 #[derive(Debug, Clone, Copy)]
 struct Allocated {
     seq: u32,

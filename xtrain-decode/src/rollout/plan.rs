@@ -77,6 +77,5 @@ pub(super) struct Outcome {
     pub(super) logits: Option<Arc<[f32]>>,
 }
 
-/// One of several decode steps without a synchronization: a token for each run of the plan. `None`: the row's logits
-/// give no token.
+/// A decode step without synchronization: a token for each run of the plan. `None`: the logits give no token.
 pub(super) type DecodedStep = Vec<Option<Choice>>;

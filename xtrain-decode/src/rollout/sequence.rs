@@ -59,8 +59,7 @@ impl Sequence {
         }
     }
 
-    /// Assigns a sequence slot. The first time it also allocates room for every token that the sequence may get, so
-    /// that appending a token does not allocate.
+    /// Assigns a sequence slot. The first time it reserves memory for all tokens, so that `push` does not allocate.
     pub(super) fn assign_slot(&mut self, slot: u32, cfg: &Config) {
         self.slot = slot;
         if self.tokens.is_empty() {

@@ -3,8 +3,7 @@
 //! A kernel is written once over [`Lanes`] and run through [`dispatch`], which compiles it for each instruction set.
 //! Every operation is one IEEE operation per lane, so all instruction sets give the same bits.
 
-/// Implements functions of [`Reg`] as expressions over the intrinsics of an instruction set. Those in `unsafe` access
-/// memory.
+/// Implements functions of [`Reg`] by intrinsics of an instruction set. Those in `unsafe` access memory.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! instructions {
     (

@@ -32,8 +32,7 @@ impl Packed {
         }
     }
 
-    /// Unpacks column `j`. For a weight packed for `x W^T` this is row `j`, with the values that products use: a bf16
-    /// denormal is zero of its sign.
+    /// Unpacks column `j`: row `j` of a weight packed for `x W^T`, in which a bf16 denormal is zero of its sign.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         match self {
             Packed::F32(w) => w.column(j, to),
@@ -132,8 +131,7 @@ pub(super) fn pack_for_training(cpu: &Cpu, ws: &[&Tensor], dtype: Dtype) -> Resu
     Ok(weights.collect())
 }
 
-/// The f32 master weights of `w`, or, without them, the values that its products use. Packing either gives the same
-/// bits.
+/// The f32 master weights of `w`, or else the values that its products use. Packing either gives the same bits.
 pub(super) fn values_of(w: &Weight) -> Result<Cow<'_, [f32]>> {
     if let Some(master) = w.master() {
         return Ok(Cow::Borrowed(master.data()?));
@@ -173,9 +171,6 @@ struct PanelSink {
 
 impl RowSink for PanelSink {
     type Value = f32;
-
-    /// Panels hold every value exactly.
-    fn keep_exact_rows(&mut self) {}
 
     fn write(&mut self, first: usize, _width: usize, w: &[f32]) {
         self.panels.write(&self.cpu, first, w);

@@ -17,8 +17,7 @@ use crate::operands::{
 };
 use crate::tensor::Tensor;
 
-/// Runs a fused kernel on `x`, or on the operand of the norm that `x` defers. `None`: no fused kernel supports these
-/// operands.
+/// Runs a fused kernel on `x`, or on the operand of its deferred norm. `None`: none supports these operands.
 fn fused_products<T>(
     x: &Tensor,
     ws: &[Affine<'_>],

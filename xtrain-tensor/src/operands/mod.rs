@@ -18,7 +18,7 @@ pub use heads::{AttnSaved, QkNorm, UnrotatedHeads};
 pub use loss::{KeptSet, LogProb, LossRows, LossValues, Target};
 pub use norm::Norm;
 pub use packing::Piece;
-pub(crate) use packing::{Lines, PackValue, Packer, RowSink};
+pub(crate) use packing::{AllRows, Lines, Packer, RowSink};
 pub use rope_table::{RopeArgs, RopeTable};
 pub use samples::Samples;
 pub(crate) use sampling::{MAX_LISTS, SampleRing};

@@ -262,8 +262,7 @@ impl<E: Number> Item<'_, E> {
         })
     }
 
-    /// Computes the scores, then the weights `p`, of a part and a chunk, with the chunk's maxima and sums. Returns
-    /// the smallest exponent field of the weights.
+    /// Computes the weights `p` of a part and a chunk, with maxima and sums. Returns their smallest exponent field.
     #[inline(always)]
     fn weights<L: Lanes>(
         &self,

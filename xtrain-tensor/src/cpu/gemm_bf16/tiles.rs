@@ -99,8 +99,7 @@ impl TilePanels {
         tiles
     }
 
-    /// Packs the columns `range`. `group` panels are packed together, block by block, so that the source is read
-    /// along its cache lines.
+    /// Packs the columns `range`, `group` panels together, block by block: the source is read along its cache lines.
     fn pack(&mut self, cpu: &Cpu, range: Range<usize>, group: usize, source: &impl Source) {
         let panel = self.depth.div_ceil(BLOCK) * BLOCK_ROWS;
         let panels = first_panel(&range, self.columns)..range.end.div_ceil(LANES);
