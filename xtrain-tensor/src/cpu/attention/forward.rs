@@ -139,7 +139,6 @@ impl<E: Number> Item<'_, E> {
         self.heads.nh / self.heads.nkv
     }
 
-    /// Number of query vectors.
     #[inline(always)]
     fn vectors(&self) -> usize {
         self.block.len() * self.group()
@@ -151,7 +150,6 @@ impl<E: Number> Item<'_, E> {
         self.heads.hd.next_multiple_of(LANES)
     }
 
-    /// The row and the head of query vector `i`.
     #[inline(always)]
     fn row_and_head(&self, i: usize) -> (usize, usize) {
         (self.block.start + i / self.group(), self.kv * self.group() + i % self.group())
@@ -193,7 +191,6 @@ impl<E: Number> Item<'_, E> {
         }
     }
 
-    /// The query vectors of these rows of the block.
     #[inline(always)]
     fn vectors_of(&self, rows: &Range<usize>) -> Range<usize> {
         let at = |row: usize| (row - self.block.start) * self.group();
@@ -266,8 +263,7 @@ impl<E: Number> Item<'_, E> {
         })
     }
 
-    /// Computes the scores, then the weights `p`, of a part and a chunk, with the chunk's maxima and sums. Returns
-    /// the smallest exponent field of the weights.
+    /// Computes the weights `p` of a part and a chunk, with maxima and sums. Returns their smallest exponent field.
     #[inline(always)]
     fn weights<L: Lanes>(
         &self,

@@ -137,7 +137,6 @@ pub(super) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// A prefetcher without rows.
     pub(super) fn empty() -> Prefetcher {
         Prefetcher { row: std::ptr::null(), stride: 0, bytes: 0, at: 0, lines: 0 }
     }

@@ -9,8 +9,7 @@ use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes};
 
 impl<E: Number> Item<'_, E> {
-    /// Computes p and ds of a tile, rounded, and +0 for keys that are not visible. Returns their smallest exponent
-    /// fields.
+    /// Computes p and ds of a tile, rounded, and +0 for invisible keys. Returns their smallest exponent fields.
     #[inline(always)]
     pub(super) fn tile<L: Lanes>(
         &self,
