@@ -128,9 +128,6 @@ impl Common {
     }
 
     /// Opens the device. The CPU has as many of the requested threads as the operating system grants.
-    ///
-    /// # Errors
-    /// This build or this machine does not have the device.
     pub(super) fn open(&self) -> Result<Device, CliError> {
         let opened = match self.device {
             DeviceName::Cpu => {
@@ -195,10 +192,7 @@ impl Layers {
     }
 }
 
-/// Rejects `--page-size` with a cache that has no pages.
-///
-/// # Errors
-/// The command line has `--page-size` and a `--kv` other than `paged`.
+/// Rejects a command line with `--page-size` and a `--kv` other than `paged`.
 pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
     if let Some((_, inner)) = matches.subcommand() {
         return check_page_size(inner);

@@ -6,10 +6,7 @@ use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 
 /// Generates `sample.count` continuations of `sample.prompt` at `step`. Each has its own sample id, so the text is a
-/// function of the configuration, the weights and the step.
-///
-/// # Errors
-/// The prompt fills the context of the model, or the tokenizer cannot encode it.
+/// function of the configuration, the weights and the step. Fails if the prompt fills the context of the model.
 pub(super) fn generate_samples(
     model: &Model,
     tokenizer: &Tokenizer,

@@ -11,7 +11,6 @@ use crate::model::tokenizer::Tokenizer;
 mod messages;
 mod print;
 
-use messages::ChatOptions;
 use print::{TokenizedText, print};
 
 #[derive(Debug, Clone, Args)]
@@ -66,9 +65,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     }
     let input = input(args)?;
     if args.chat {
-        let &TokenizeArgs { ref template, add_generation_prompt, json, .. } = args;
-        let options = ChatOptions { template, add_generation_prompt, json };
-        return messages::run(&options, &tokenizer, &input.name, &input.text);
+        return messages::run(args, &tokenizer, &input);
     }
     let ids = tokenizer.encode(&input.text)?;
     let tokenized = TokenizedText { text: &input.text, ids: &ids, mask: None, print_text: false };

@@ -63,12 +63,8 @@ impl<'t> Conversation<'t> {
     }
 
     /// Renders the conversation with `message` and the start of a reply. Drops the oldest turns as needed to leave
-    /// `reserved` tokens for the reply. The conversation does not change until [`commit`].
-    ///
-    /// # Errors
-    /// The message does not fit in the context; the template rejects the messages.
-    ///
-    /// [`commit`]: Conversation::commit
+    /// `reserved` tokens for the reply. The conversation does not change until [`Conversation::commit`]. Fails if the
+    /// message does not fit in the context.
     pub(super) fn prepare_turn(&self, message: &str, reserved: usize) -> Result<PendingTurn, CliError> {
         let mut messages = self.messages.clone();
         messages.push(Message::new("user", message));

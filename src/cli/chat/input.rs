@@ -69,10 +69,7 @@ impl Input {
     }
 
     /// Returns the next line that is not blank. `reported`: the last interrupt stopped a reply, so no hint is printed
-    /// for it.
-    ///
-    /// # Errors
-    /// The input cannot be read or is not text; a signal or a second Ctrl-C ends the conversation.
+    /// for it. A signal or a second Ctrl-C ends the conversation with an error.
     pub(super) fn next(&mut self, signals: &ChatSignals, mut reported: bool) -> Result<UserInput, CliError> {
         let terminal = self.editor.is_some();
         // Whether the next Ctrl-C exits.
