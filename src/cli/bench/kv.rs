@@ -2,8 +2,7 @@
 use serde::Serialize;
 
 use super::args::KvArgs;
-use super::bench_model::{self, BenchModel};
-use super::workload::Workload;
+use super::bench_model::{self, BenchModel, Workload};
 use crate::cli::{CliError, out};
 use crate::decode::KvKind;
 use crate::report::{Spread, Table, Timings, units};
@@ -38,24 +37,21 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
     let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, prompt_len + longest)?;
     let fits = |n: &&usize| prompt_len + **n <= model.config().max_positions;
     let lengths: Vec<usize> = lengths.iter().filter(fits).copied().collect();
-    if lengths.is_empty() {
-        Workload { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(
-            &model,
-            "reduce --prompt-len (the shortest rollout has 32 new tokens), or use a model with a longer context",
-        )?;
-    }
+    let workload = |max_new| Workload { batch: 1, one_prompt: false, prompt_len, max_new };
+    let hint =
+        "reduce --prompt-len (the shortest rollout has 32 new tokens), or use a model with a longer context";
+    workload(LENGTHS[0]).check(&model, hint)?;
     let page = args.sizes.page_size;
     let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }];
     let mut cells = Vec::new();
     for n in lengths {
-        let workload = Workload { batch: 1, one_prompt: false, prompt_len, max_new: n };
         let mut row = kinds.map(|kv| (kv, 0, Vec::new()));
         for round in 0..=args.repeats.get() {
             // Alternate the direction, so that drift affects all caches equally.
             for at in 0..kinds.len() {
                 let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
                 let (kv, bytes, samples) = &mut row[at];
-                let measured = bench_model::measure(&model, workload, args.sizes.engine(*kv))?;
+                let measured = bench_model::measure(&model, workload(n), args.sizes.engine(*kv))?;
                 *bytes = measured.cache_bytes;
                 if round > 0 {
                     samples.push(measured.timings);

@@ -1,5 +1,6 @@
 //! `xtrain bench load`.
-use std::io::{ErrorKind, Read};
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -159,20 +160,13 @@ fn safetensors_files(dir: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
 
 /// Reads all bytes of `files` and discards them. Returns their number.
 fn read(files: &[PathBuf]) -> Result<u64, CliError> {
-    let (mut block, mut bytes) = (vec![0; BLOCK], 0);
-    for path in files {
-        let io = |error| CliError::io(path, &error);
-        let mut file = std::fs::File::open(path).map_err(io)?;
-        loop {
-            match file.read(&mut block) {
-                Ok(0) => break,
-                Ok(n) => bytes += n as u64,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(io(error)),
-            }
-        }
-    }
-    Ok(bytes)
+    let read = |path: &PathBuf| {
+        let file = File::open(path);
+        let read =
+            file.and_then(|file| io::copy(&mut BufReader::with_capacity(BLOCK, file), &mut io::sink()));
+        read.map_err(|error| CliError::io(path, &error))
+    };
+    files.iter().map(read).sum()
 }
 
 /// Packs every matrix that is an operand of a product.

@@ -10,7 +10,6 @@ mod load;
 mod resident;
 mod temp_checkpoint;
 mod train;
-mod workload;
 
 use super::CliError;
 
