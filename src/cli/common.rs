@@ -144,7 +144,6 @@ impl Common {
         opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))
     }
 
-    /// Number of CPU threads.
     pub(super) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.unwrap_or_else(cores)
@@ -152,7 +151,6 @@ impl Common {
 }
 
 impl CacheFlags {
-    /// The engine options of these flags.
     pub(super) fn engine(&self) -> EngineOptions {
         let kv = match self.kv {
             KvCacheArg::Off => decode::KvKind::Off,

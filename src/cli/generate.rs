@@ -122,7 +122,6 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The prompt ids.
 fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
     match (&args.prompt, &args.tokens) {
         (Some(text), _) => {

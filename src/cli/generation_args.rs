@@ -8,7 +8,6 @@ use super::exit::CliError;
 use super::loaded::{self, Loaded};
 use crate::decode::{EngineOptions, Request, StopConditions};
 
-/// Help text about finish reasons.
 pub(super) const FINISH_REASONS: &str = "\
 finish_reason is eos (the model generated an end-of-text token, which is included in the ids but not in the text), \
 length (--max-new tokens were generated) or context (prompt and completion fill the model's context: \
@@ -37,7 +36,6 @@ pub(super) struct GenerationArgs {
 }
 
 impl GenerationArgs {
-    /// Opens the model for inference.
     pub(super) fn open(&self) -> Result<Loaded, CliError> {
         loaded::open(&self.model, &self.common)
     }

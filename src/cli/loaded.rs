@@ -67,7 +67,6 @@ fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, Cli
     Ok(Loaded { path, model, tokenizer, eos, config })
 }
 
-/// Finds the file or directory of a model.
 pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {
     if path.is_file() {
         return Ok(path.to_path_buf());

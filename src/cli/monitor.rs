@@ -18,15 +18,10 @@ pub(super) type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliErro
 
 /// Shows progress, writes `timings.jsonl` and checks for signals.
 pub(super) struct Monitor<'a> {
-    /// The progress bar.
     pub(super) progress: Progress,
-    /// `timings.jsonl`.
     pub(super) timings: JsonLines,
-    /// SIGINT and SIGTERM.
     pub(super) interrupt: Interrupt,
-    /// Generates the text samples.
     pub(super) sampler: SampleFn<'a>,
-    /// The newest checkpoint.
     pub(super) last_saved: Option<PathBuf>,
     phase: Option<Phase>,
     clock: Instant,

@@ -49,7 +49,6 @@ impl AtomicFile {
         Ok(AtomicFile { path: target, temporary: Some(temporary), file })
     }
 
-    /// Appends `bytes`.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         self.file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
     }

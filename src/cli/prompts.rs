@@ -17,7 +17,6 @@ pub(super) struct Prompt {
     pub(super) place: String,
     /// Its text. `None`: the line has ids only.
     pub(super) text: Option<String>,
-    /// Its tokens.
     pub(super) ids: Vec<u32>,
 }
 

@@ -4,8 +4,6 @@ use crate::decode::Completion;
 use crate::model::chat::{ChatTemplate, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 
-/// A conversation.
-///
 /// The tokens of a reply are kept as they were sampled. A later turn appends to them instead of encoding their text
 /// again, which could yield other tokens. So the contents of the KV cache remain a prefix of the next prompt.
 #[derive(Debug)]
@@ -18,9 +16,7 @@ pub(super) struct Conversation<'t> {
     pinned: usize,
     /// Text that the model has processed.
     text: String,
-    /// Tokens of `text`.
     ids: Vec<u32>,
-    /// Context length of the model.
     context: usize,
 }
 

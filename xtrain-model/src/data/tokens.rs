@@ -21,7 +21,6 @@ enum Source {
     File(TokenFile),
 }
 
-/// Tokens in memory.
 #[derive(Debug, Default)]
 struct Memory {
     ids: Vec<u32>,
