@@ -33,7 +33,12 @@ pub(super) struct Job {
 /// The run with its newest loadable checkpoint.
 pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<Job, CliError> {
     let mut source = source::open(&config)?;
-    check_data(&run, &DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
+    let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
+    run.check_data(&data).map_err(|error| match error {
+        run::Error::Missing { .. } => CliError::from(error)
+            .hint("this file identifies the training data of the run; without it, start a new run"),
+        _ => error.into(),
+    })?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
     let Resumed { trainer, run_state: state, eos, path, refused } =
@@ -42,15 +47,6 @@ pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<
     refused.iter().for_each(|r| eprintln!("warning: {r}"));
     let loader = DataLoader::new(&config, &source, state.seed)?;
     Ok(Job { config, source, loader, checkpoints, run, trainer, state, last_saved: Some(path) })
-}
-
-/// Rejects a resume with other data than the run was started with.
-fn check_data(run: &RunDir, found: &DataRecord) -> Result<(), CliError> {
-    run.check_data(found).map_err(|error| match error {
-        run::Error::Missing { .. } => CliError::from(error)
-            .hint("this file identifies the training data of the run; without it, start a new run"),
-        _ => error.into(),
-    })
 }
 
 /// Trains until the last step or a signal.

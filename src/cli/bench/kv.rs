@@ -58,27 +58,23 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
                 }
             }
         }
-        cells.extend(row.map(|(kv, bytes, samples)| Cell::new(kv, n, bytes, samples)));
+        cells.extend(row.map(|(kv, cache_bytes, samples)| {
+            let median = |of: &dyn Fn(&Timings) -> Option<f64>| {
+                Spread::of(samples.iter().filter_map(of)).map_or(0.0, |spread| spread.p50)
+            };
+            Cell {
+                kv: kv.to_string(),
+                n,
+                time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())),
+                decode_tokens_per_second: median(&Timings::decode_tokens_per_second),
+                total_ms: median(&|t| Some(t.total_ms())),
+                cache_bytes,
+                samples,
+            }
+        }));
     }
     let report = Report { model: description, prompt_len, cells };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
-}
-
-impl Cell {
-    fn new(kv: KvKind, n: usize, cache_bytes: usize, samples: Vec<Timings>) -> Cell {
-        let median = |of: &dyn Fn(&Timings) -> Option<f64>| {
-            Spread::of(samples.iter().filter_map(of)).map_or(0.0, |spread| spread.p50)
-        };
-        Cell {
-            kv: kv.to_string(),
-            n,
-            time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())),
-            decode_tokens_per_second: median(&Timings::decode_tokens_per_second),
-            total_ms: median(&|t| Some(t.total_ms())),
-            cache_bytes,
-            samples,
-        }
-    }
 }
 
 impl Report {

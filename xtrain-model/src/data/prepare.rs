@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::conversation::{ChatEncoder, EncodedChat};
+use super::conversation::ChatEncoder;
 use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
 use super::jsonl::{self, Record};
@@ -139,16 +139,8 @@ fn feed_jsonl(
                     Some(encoder) => encoder,
                     None => ChatEncoder::of(tokenizer, location)?,
                 };
-                let EncodedChat { tokens, needs_separator } = encoder.encode(&messages, tools, location)?;
+                encoder.encode(&messages, tools, location, sink)?;
                 chat = Some(encoder);
-                for run in tokens.chunk_by(|a, b| a.1 == b.1) {
-                    sink.push(&run.iter().map(|token| token.0).collect::<Vec<_>>(), run[0].1)?;
-                }
-                if needs_separator {
-                    sink.end_document()?;
-                } else {
-                    sink.cut();
-                }
             }
         }
         report(location.bytes());
