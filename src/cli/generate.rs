@@ -5,7 +5,7 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
-use super::loaded::Loaded;
+use super::loaded::{self, Loaded};
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, printable, units};
@@ -62,7 +62,7 @@ struct TimingsJson {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
-    let loaded = args.generation.open()?;
+    let loaded = loaded::open(&args.generation.model, &args.generation.common)?;
     let request = args.generation.request(&loaded, args.sample_id, prompt(args, &loaded)?);
     let cfg = loaded.model.config();
     let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };

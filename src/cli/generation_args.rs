@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{CacheFlags, Common, Sampling, at_least_one};
-use super::exit::CliError;
-use super::loaded::{self, Loaded};
+use super::loaded::Loaded;
 use crate::decode::{EngineOptions, Request, StopConditions};
 
 pub(super) const FINISH_REASONS: &str = "\
@@ -36,10 +35,6 @@ pub(super) struct GenerationArgs {
 }
 
 impl GenerationArgs {
-    pub(super) fn open(&self) -> Result<Loaded, CliError> {
-        loaded::open(&self.model, &self.common)
-    }
-
     /// The request for the completion `id` of `prompt`.
     pub(super) fn request(&self, loaded: &Loaded, id: u64, prompt: Vec<u32>) -> Request {
         let eos = if self.ignore_eos { Vec::new() } else { loaded.eos.clone() };

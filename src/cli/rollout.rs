@@ -10,7 +10,7 @@ use clap::Args;
 use super::common::number;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
-use super::loaded::Loaded;
+use super::loaded::{self, Loaded};
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt};
 use super::{CliError, out};
@@ -55,7 +55,7 @@ pub(super) struct RolloutArgs {
 }
 
 pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
-    let loaded = args.generation.open()?;
+    let loaded = loaded::open(&args.generation.model, &args.generation.common)?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let requests = requests(args, &loaded, &prompts)?;
     let path = (args.out != Path::new("-")).then_some(&args.out);

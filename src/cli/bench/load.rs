@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::args::LoadArgs;
 use super::bench_model::{self, BenchModel};
-use super::resident::{Resident, resident};
 use super::temp_checkpoint::{self, TempCheckpoint};
 use crate::cli::common::Common;
 use crate::cli::interrupt::Interrupt;
@@ -169,6 +168,25 @@ fn read(files: &[PathBuf]) -> Result<u64, CliError> {
     files.iter().map(read).sum()
 }
 
+/// Resident memory in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Resident {
+    /// Current value.
+    now: u64,
+    /// Maximum since the process started.
+    peak: u64,
+}
+
+/// The resident memory of this process. `None`: not available; only Linux reports it.
+fn resident() -> Option<Resident> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let bytes = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+    };
+    Some(Resident { now: bytes("VmRSS:")?, peak: bytes("VmHWM:")? })
+}
+
 /// Packs every matrix that is an operand of a product.
 fn pack(model: &Model) -> Result<(), CliError> {
     let table = (!model.config().tie_embeddings).then(|| model.params.embed.name());
@@ -199,5 +217,25 @@ impl Report {
             table.row([name.to_string(), units::bytes(bytes), times(bytes)]);
         }
         table.render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::testing::alone;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn written_memory_counts_towards_the_peak() {
+        if !alone("cli::bench::load::tests::written_memory_counts_towards_the_peak") {
+            return;
+        }
+        let before = resident().unwrap();
+        // More than the difference between the peak so far and the current value.
+        let bytes = before.peak - before.now + (48 << 20);
+        drop(std::hint::black_box(vec![1u8; bytes as usize]));
+        let after = resident().unwrap();
+        assert!(after.peak >= before.peak + (24 << 20) && after.peak >= after.now, "{before:?}, {after:?}");
     }
 }

@@ -7,7 +7,7 @@ use xtrain_tensor::ops::Piece;
 use super::checksum::{ChecksummedReader, ChecksummedWriter};
 use super::error::{CheckpointError, Result};
 use super::header::{TensorInfo, TensorView};
-use super::options::NonFinite;
+use super::load::NonFinite;
 use super::read_ahead::{PIECE, ReadBuffer};
 
 /// A loaded tensor, widened to f32 without rounding.
