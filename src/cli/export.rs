@@ -109,7 +109,6 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     print_summary("wrote", &args.out, &source)
 }
 
-/// Rejects an output path that already exists.
 pub(super) fn check_absent(out: &Path) -> Result<(), CliError> {
     if out.exists() {
         let message = format!("{}: already exists", out.display());

@@ -51,7 +51,6 @@ struct Generated {
     timings: TimingsJson,
 }
 
-/// The timings of one rollout, as JSON.
 #[derive(Serialize)]
 struct TimingsJson {
     time_to_first_token_ms: f64,
@@ -68,8 +67,9 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, flag, &e))?;
     // Synchronize every step, so that each token is shown as soon as it is generated.
+    let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
     let options =
-        EngineOptions { steps_per_sync: 1, ..args.generation.engine(Some(request.required_len(cfg)), 1) };
+        EngineOptions { steps_per_sync, max_seq_len, max_batch: 1, ..args.generation.cache.engine() };
     let mut engine = Engine::new(&loaded.model, options)?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;

@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::common::{CacheFlags, Common, Sampling, at_least_one};
 use super::loaded::Loaded;
-use crate::decode::{EngineOptions, Request, StopConditions};
+use crate::decode::{Request, StopConditions};
 
 pub(super) const FINISH_REASONS: &str = "\
 finish_reason is eos (the model generated an end-of-text token, which is included in the ids but not in the text), \
@@ -46,11 +46,5 @@ impl GenerationArgs {
             max_new: self.max_new,
             stop: StopConditions { eos, tokens: Vec::new() },
         }
-    }
-
-    /// The engine options for at most `max_batch` concurrent sequences of at most `max_seq_len` tokens. `None`: the
-    /// model's context.
-    pub(super) fn engine(&self, max_seq_len: Option<usize>, max_batch: usize) -> EngineOptions {
-        EngineOptions { max_seq_len, max_batch, ..self.cache.engine() }
     }
 }

@@ -54,20 +54,19 @@ impl<'a> Monitor<'a> {
         sampler: SampleFn<'a>,
         tokens: u64,
     ) -> Monitor<'a> {
-        let (clock, timing) = (Instant::now(), Timing::default());
-        let (start, first_tokens, last_saved, phase) = (clock, tokens, None, None);
+        let now = Instant::now();
         Monitor {
             progress,
             timings,
             interrupt,
             sampler,
-            last_saved,
-            phase,
-            clock,
-            timing,
+            last_saved: None,
+            phase: None,
+            clock: now,
+            timing: Timing::default(),
             tokens,
-            start,
-            first_tokens,
+            start: now,
+            first_tokens: tokens,
         }
     }
 }

@@ -86,10 +86,13 @@ fn complete(
 ) -> Result<(), CliError> {
     let (cfg, g) = (loaded.model.config(), args.n.get());
     let total = requests.len() * g;
-    let longest = requests.iter().map(|r| r.required_len(cfg)).max();
-    let options = args.generation.engine(longest, args.max_batch_size.get().min(total));
-    let steps_per_sync = args.sync_every.get();
-    let options = EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync, ..options };
+    let options = EngineOptions {
+        prefix_caching: PrefixCaching::On,
+        steps_per_sync: args.sync_every.get(),
+        max_seq_len: requests.iter().map(|r| r.required_len(cfg)).max(),
+        max_batch: args.max_batch_size.get().min(total),
+        ..args.generation.cache.engine()
+    };
     let mut engine = Engine::new(&loaded.model, options)?;
     for request in requests {
         engine.submit_group(request, g)?;
@@ -130,7 +133,6 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<V
 struct CompletionWriter<'a> {
     /// The file. `None`: standard output.
     file: Option<AtomicFile>,
-    /// Formats a completion as a line.
     format: &'a dyn Fn(&Completion) -> Vec<u8>,
     /// Completions that wait for an earlier one.
     out_of_order: BTreeMap<usize, Completion>,

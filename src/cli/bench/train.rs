@@ -12,7 +12,6 @@ use crate::model::TrainingExample;
 use crate::report::{Spread, Table, units};
 use crate::training;
 
-/// Warmup steps.
 const WARM_UP: usize = 3;
 
 #[derive(Debug, Serialize)]
