@@ -123,10 +123,6 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
 }
 
 fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
-    match (&args.prompt, &args.tokens) {
-        (Some(text), _) => {
-            Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode(text)?)
-        }
-        (None, tokens) => Ok(tokens.clone().unwrap_or_default()),
-    }
+    let Some(text) = &args.prompt else { return Ok(args.tokens.clone().unwrap_or_default()) };
+    Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode(text)?)
 }

@@ -11,6 +11,7 @@ use crate::model::tokenizer::Tokenizer;
 mod messages;
 mod print;
 
+use messages::ChatOptions;
 use print::{TokenizedText, print};
 
 #[derive(Debug, Clone, Args)]
@@ -65,7 +66,9 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     }
     let input = input(args)?;
     if args.chat {
-        return messages::run(args, &tokenizer, &input);
+        let &TokenizeArgs { ref template, add_generation_prompt, json, .. } = args;
+        let options = ChatOptions { template, add_generation_prompt, json };
+        return messages::run(&options, &tokenizer, &input.name, &input.text);
     }
     let ids = tokenizer.encode(&input.text)?;
     let tokenized = TokenizedText { text: &input.text, ids: &ids, mask: None, print_text: false };

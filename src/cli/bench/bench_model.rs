@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::args::Shared;
 use super::ideal::Ideal;
-use crate::cli::{CliError, Exit, loaded, source, timed};
+use super::workload::Workload;
+use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
 use crate::decode::{Engine, EngineOptions, Request};
 use crate::model::Model;
@@ -71,32 +72,6 @@ pub(super) fn name(config: &RunConfig) -> String {
 pub(super) fn random_tokens(seed: u64, id: u64, n: usize, vocab: usize) -> Vec<u32> {
     let mut rng = PhiloxRng::new(seed, id, Purpose::DataOrder);
     (0..n).map(|_| rng.random_range(0..vocab as u32)).collect()
-}
-
-/// A rollout to measure.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Workload {
-    /// Number of sequences.
-    pub(super) batch: usize,
-    /// Whether all sequences share one prompt.
-    pub(super) one_prompt: bool,
-    /// Tokens per prompt.
-    pub(super) prompt_len: usize,
-    /// New tokens per sequence.
-    pub(super) max_new: usize,
-}
-
-impl Workload {
-    /// Rejects a workload that exceeds the context of the model. The error has the hint `hint`.
-    pub(super) fn check(&self, model: &Model, hint: &str) -> Result<(), CliError> {
-        let (len, context) = (self.prompt_len + self.max_new, model.config().max_positions);
-        if len <= context {
-            return Ok(());
-        }
-        let want = format_args!("expected at most {context}, the model's context");
-        let message = format_args!("prompt and completion have {len} tokens, {want}");
-        Err(CliError::new(Exit::Usage, message).hint(hint))
-    }
 }
 
 /// The measurements of one rollout.

@@ -4,9 +4,10 @@ use std::num::NonZeroUsize;
 use serde::Serialize;
 
 use super::args::DecodeArgs;
-use super::bench_model::{self, BenchModel, Workload};
+use super::bench_model::{self, BenchModel};
 use super::gpu_counters::PerUnit;
 use super::ideal::Ideal;
+use super::workload::Workload;
 use crate::cli::{CliError, out};
 use crate::decode::{CacheShape, EngineOptions};
 use crate::report::{Pass, Spread, Table, Timings, units};

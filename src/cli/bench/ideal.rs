@@ -3,7 +3,7 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use super::bench_model::Workload;
+use super::workload::Workload;
 use crate::decode::CacheShape;
 use crate::model::{Config, Model};
 use crate::report::{Table, units};

@@ -2,7 +2,8 @@
 use serde::Serialize;
 
 use super::args::KvArgs;
-use super::bench_model::{self, BenchModel, Workload};
+use super::bench_model::{self, BenchModel};
+use super::workload::Workload;
 use crate::cli::{CliError, out};
 use crate::decode::KvKind;
 use crate::report::{Spread, Table, Timings, units};

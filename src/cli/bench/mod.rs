@@ -9,6 +9,7 @@ mod linear;
 mod load;
 mod temp_checkpoint;
 mod train;
+mod workload;
 
 use super::CliError;
 

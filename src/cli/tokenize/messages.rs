@@ -1,18 +1,29 @@
 //! `xtrain tokenize --chat`: renders conversations, one per line.
 use super::print::{TokenizedText, print};
-use super::{Input, TokenizeArgs};
+use crate::cli::template::TemplateFlags;
 use crate::cli::{CliError, Exit, out};
 use crate::model::chat::{ChatError, ChatTemplate, Json, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 
 const HINT: &str = "each line is {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}";
 
-/// Prints every conversation of the input.
-pub(super) fn run(args: &TokenizeArgs, tokenizer: &Tokenizer, input: &Input) -> Result<(), CliError> {
-    let Input { name, text } = input;
-    let (mut found, defaults) = (false, args.template.options(tokenizer));
+/// How conversations are rendered and printed.
+pub(super) struct ChatOptions<'a> {
+    pub(super) template: &'a TemplateFlags,
+    pub(super) add_generation_prompt: bool,
+    pub(super) json: bool,
+}
+
+/// Prints every conversation of `text`. `name` is the file, for error messages.
+pub(super) fn run(
+    chat: &ChatOptions<'_>,
+    tokenizer: &Tokenizer,
+    name: &str,
+    text: &str,
+) -> Result<(), CliError> {
+    let (mut found, defaults) = (false, chat.template.options(tokenizer));
     // A tokenizer may have separate templates without and with tools; the file of --template serves both.
-    let separate = args.template.template.is_none();
+    let separate = chat.template.template.is_none();
     let mut templates: [Option<ChatTemplate>; 2] = [None, None];
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         if line.trim().is_empty() {
@@ -29,9 +40,9 @@ pub(super) fn run(args: &TokenizeArgs, tokenizer: &Tokenizer, input: &Input) -> 
         let options = Options { tools, ..defaults.clone() };
         let template = match template {
             Some(template) => template,
-            none => none.insert(args.template.open(tokenizer, &options)?),
+            none => none.insert(chat.template.open(tokenizer, &options)?),
         };
-        let options = Options { add_generation_prompt: args.add_generation_prompt, ..options };
+        let options = Options { add_generation_prompt: chat.add_generation_prompt, ..options };
         let text = template.render(&messages, &options).map_err(refuse)?.text;
         let parts = match template.assistant(&messages, &options) {
             // The assistant turns precede a generation prompt.
@@ -43,12 +54,12 @@ pub(super) fn run(args: &TokenizeArgs, tokenizer: &Tokenizer, input: &Input) -> 
             Err(error) => return Err(refuse(error)),
         };
         let (ids, mask) = tokenizer.encode_masked(&text, parts.as_deref().unwrap_or_default())?;
-        if !args.json {
+        if !chat.json {
             out::print(&text)?;
             out::print(if text.ends_with('\n') { "" } else { "\n" })?;
         }
         let mask = parts.map(|_| &mask[..]);
-        print(tokenizer, &TokenizedText { text: &text, ids: &ids, mask, print_text: true }, args.json)?;
+        print(tokenizer, &TokenizedText { text: &text, ids: &ids, mask, print_text: true }, chat.json)?;
     }
     match found {
         true => Ok(()),

@@ -11,22 +11,12 @@ use super::fs::{FileSystem, Kind, ReadFile};
 use super::header::{self, TensorInfo};
 use super::json;
 use super::manifest::{self, FileRecord, Manifest};
-use super::tensors::{self, NamedTensor, NewSink, TensorCheck, TensorSink};
+use super::tensors::{self, NamedTensor, NewSink, NonFinite, TensorCheck, TensorSink};
 
 /// Maximum size in bytes of a file that is read at once.
 const MAX_SMALL: u64 = 256 << 20;
 /// Maximum size of config.json in bytes.
 pub(super) const MAX_CONFIG: u64 = 16 << 20;
-
-/// How to treat weights that are NaN or infinite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NonFinite {
-    /// Return an error that names the tensor.
-    #[default]
-    Refuse,
-    /// Load them.
-    Allow,
-}
 
 /// How to treat the trainer's state. It is verified in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

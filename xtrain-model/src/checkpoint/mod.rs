@@ -62,11 +62,11 @@ pub use fs::RealFs;
 pub(crate) use header::encode as safetensors_header;
 pub use header::{TensorInfo, TensorView};
 pub(crate) use load::read_json;
-pub use load::{LoadOptions, LoadedCheckpoint, NonFinite, ShapeCheck, TrainerPart, TrainerState, load};
+pub use load::{LoadOptions, LoadedCheckpoint, ShapeCheck, TrainerPart, TrainerState, load};
 pub(crate) use read_ahead::{PIECE, ReadBuffer};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};
 pub use snapshot::{CheckpointContents, TrainerView};
-pub use tensors::{NamedTensor, NewSink, TensorSink, require_shapes};
+pub use tensors::{NamedTensor, NewSink, NonFinite, TensorSink, require_shapes};
 pub use weights::{Weights, describe, load_weights};

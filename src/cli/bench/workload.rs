@@ -1,0 +1,31 @@
+//! The rollout that a benchmark measures.
+use serde::Serialize;
+
+use crate::cli::{CliError, Exit};
+use crate::model::Model;
+
+/// A rollout to measure.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Workload {
+    /// Number of sequences.
+    pub(super) batch: usize,
+    /// Whether all sequences share one prompt.
+    pub(super) one_prompt: bool,
+    /// Tokens per prompt.
+    pub(super) prompt_len: usize,
+    /// New tokens per sequence.
+    pub(super) max_new: usize,
+}
+
+impl Workload {
+    /// Rejects a workload that exceeds the context of the model. The error has the hint `hint`.
+    pub(super) fn check(&self, model: &Model, hint: &str) -> Result<(), CliError> {
+        let (len, context) = (self.prompt_len + self.max_new, model.config().max_positions);
+        if len <= context {
+            return Ok(());
+        }
+        let want = format_args!("expected at most {context}, the model's context");
+        let message = format_args!("prompt and completion have {len} tokens, {want}");
+        Err(CliError::new(Exit::Usage, message).hint(hint))
+    }
+}
