@@ -110,7 +110,11 @@ impl Manifest {
 /// SHA-256 in hexadecimal digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write;
+    sha2::Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut digits, byte| {
+        write!(digits, "{byte:02x}").expect("writing to a string cannot fail");
+        digits
+    })
 }
 
 /// Whether `name` is a plain file name: it cannot refer to a file outside the directory it is resolved in.
