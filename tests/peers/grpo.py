@@ -2,33 +2,30 @@
 
     python tests/peers/grpo.py [--seeds 0,1,2] [--steps N] [--threads N] [--xtrain PROGRAM] [--json FILE]
 
-The task is the sums of configs/grpo.toml: 435,072 parameters, 16 prompts x 16 completions of at most 8 tokens per step,
-reward 1 for the exact sum and 0 otherwise, a learning rate that falls linearly to 0, f32. Both programs start from the
-same weights: xtrain trains the base model and exports it as a Hugging Face directory. They read the same prompts in the
-same order, and have the same loss (DAPO without KL term), optimizer and number of threads. TRL's options are those of
-xtrain's resolved configuration; everything in which they differ from TRL's defaults is in `trl_options`.
-`--steps N` shortens the schedule, too.
+The task is the sums of configs/grpo.toml: 435,072 parameters, 16 prompts x 16 completions of at most 8 tokens per
+step, reward 1 for the exact sum and 0 otherwise, a learning rate that falls linearly to 0, f32. Both programs start
+from the same weights: xtrain trains the base model and exports it as a Hugging Face directory. They read the same
+prompts in the same order, and have the same loss (DAPO without KL term), optimizer and number of threads. TRL's
+options are those of xtrain's resolved configuration (`trl_options`). `--steps N` shortens the schedule, too.
 
-For each seed, the two programs alternate: each runs `SLICE` steps while the other is stopped, so that changes of the
-machine's speed affect both. Steps are counted by the lines that both write after each step (timings.jsonl; a callback).
-A line shows the median and the minimum over the steps of all seeds, without the first `WARM` of each:
+The two programs alternate: each runs `SLICE` steps while the other is stopped, so that changes of the machine's speed
+affect both. Both write a line after each step (xtrain: timings.jsonl; TRL: a callback). A line of the table shows the
+median and the minimum over the steps of all seeds, without the first `WARM` of each:
 
-* step, wall: from line to line, without the time during which the program was stopped. Includes everything the
+* step, wall: from line to line, without the time during which the program was stopped. Includes everything that the
   programs do by default: xtrain saves all completions and compares the log-probabilities of the sampler and the
   trainer. Evaluation and checkpoints are turned off in both. Lines are read every 5 ms;
 * step, CPU: user and system time of the process and all its threads from line to line;
 * rollout, wall: xtrain's `rollout_time`, and the duration of `generate` in TRL, without the steps in which a program
   was stopped.
 
-xtrain leaves completions with an advantage of 0 out of the update, so its steps have different lengths: compare medians.
-
-Before the times, a line per seed and program shows the mean reward of the first and the last 10 steps, the mean number
-of tokens of a completion with its end-of-text token, and the held-out rewards before and after training. xtrain
-evaluates the trained models of both programs: `sampled` at temperature 1, `greedy` with the most likely tokens.
+xtrain leaves completions with an advantage of 0 out of the update, so its steps have different lengths: compare the
+medians. Before the table, a line per seed and program shows the mean reward of the first and the last 10 steps, the
+mean number of tokens of a completion with its end-of-text token, and the held-out rewards before and after training.
+xtrain evaluates the models of both programs: `sampled` at temperature 1, `greedy` with the most likely tokens.
 
 The script checks that both tokenizers have the same tokens, that xtrain used the prompts that TRL got, and that both
-rewards are the same function. Needs Linux, torch, transformers, datasets and trl. Tested with trl 1.16.0,
-transformers 5.23.0, torch 2.15.0.
+rewards are the same function. Needs Linux and Python 3.11. Tested with trl 1.16.0, transformers 5.23.0, torch 2.15.0.
 
 `--json FILE` appends one JSON object in one line per comparison, as bench.py does: one list of samples per seed. The
 last one has the mean reward of each step as samples, and the held-out rewards.
@@ -60,8 +57,8 @@ POLL = 0.005
 ENDS = 10
 # options with the same name and meaning in xtrain and TRL
 SAME_KEYS = (
-    "num_generations max_completion_length temperature top_p top_k learning_rate weight_decay beta epsilon num_iterations"
-    " steps_per_generation loss_type importance_sampling_level scale_rewards"
+    "num_generations max_completion_length temperature top_p top_k learning_rate weight_decay beta epsilon"
+    " num_iterations steps_per_generation loss_type importance_sampling_level scale_rewards"
 ).split()
 PACKAGES = ["trl", "transformers", "torch", "datasets"]
 
@@ -100,7 +97,6 @@ def trl_options(grpo, seed, steps):
         "bf16": False,
         "gradient_checkpointing": False,
         "use_cpu": True,
-        "dataloader_pin_memory": False,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
@@ -157,11 +153,11 @@ def peer(base, prompts, out, threads, options):
 class Program:
     """A program that appends a line to a file after each step, and its seconds from line to line."""
 
-    def __init__(self, command, lines, log, env=None):
+    def __init__(self, command, lines, log, **env):
         self.command, self.lines, self.log = command, Path(lines), Path(log)
         self.done, self.wall, self.cpu, self.resumed = 0, [], [], []
         with open(log, "w") as out:
-            env = {**os.environ, **(env or {})}
+            env = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", **env}
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=env)
         # clock_getcpuclockid(3): the CPU time of all threads of a process
         self.clock = (~self.process.pid << 3) | 2
@@ -173,14 +169,15 @@ class Program:
         start, cpu_start, until = time.perf_counter(), self.cpu_time(), self.done + steps
         while self.done < until:
             time.sleep(POLL)
+            # WNOWAIT: keeps the clock of a process that has ended
+            ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             new = self.count() - self.done
             if new > 0:
-                # a process that has ended has this clock until poll() or wait()
                 now, cpu = time.perf_counter(), self.cpu_time()
                 self.wall += [(now - start) / new] * new
                 self.cpu += [(cpu - cpu_start) / new] * new
                 self.done, start, cpu_start = self.done + new, now, cpu
-            elif self.process.poll() is not None:
+            elif ended:
                 self.failed(f"ended after {self.done} steps")
         self.process.send_signal(signal.SIGSTOP)
 
@@ -198,10 +195,6 @@ class Program:
 
     def failed(self, why):
         fail(f"{why}: {self.command}\n{self.log.read_text()[-3000:]}")
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
 
     def samples(self):
         """The samples in milliseconds: wall and CPU time of a step, and wall time of the rollouts."""
@@ -243,7 +236,8 @@ class Xtrain:
         sizes = {"steps": 1, "prompts_per_step": count, "num_generations": 2, "max_completion_length": 1}
         self.call(*self.command(run, seed, base, **sizes))
         rows = [row for row in lines_of(run / "rollouts/step_000001.jsonl") if row["sample"] % 2 == 0]
-        file.write_text("".join(json.dumps({key: row[key] for key in ("prompt", "prompt_ids")}) + "\n" for row in rows))
+        rows = [{key: row[key] for key in ("prompt", "prompt_ids")} for row in rows]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return file
 
     def held_out(self, name, model):
@@ -264,7 +258,8 @@ def check_rollouts(run, prompts, groups, size):
         rows = lines_of(file)
         if [row["prompt"] for row in rows[::size]] != expected[step * groups : (step + 1) * groups]:
             fail(f"{file}: other prompts than those of TRL")
-        if sum_reward(*([row[key] for row in rows] for key in ("prompt", "completion"))) != [r["reward"] for r in rows]:
+        columns = ([row[key] for row in rows] for key in ("prompt", "completion"))
+        if sum_reward(*columns) != [row["reward"] for row in rows]:
             fail(f"{file}: other rewards than those of TRL")
 
 
@@ -274,15 +269,13 @@ def compare(args, xtrain, base, grpo, seed):
     prompts = xtrain.prompts(base, seed, args.steps * groups)
     run, out = xtrain.work / f"xtrain-{seed}", xtrain.work / f"trl-{seed}"
     out.mkdir()
-    never = {"eval_every": 0, "save_every": 1 << 30}
     what = [str(base), str(prompts), str(out), args.threads, trl_options(grpo, seed, args.steps)]
-    env = {"OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    mine = xtrain.command(run, seed, base, steps=args.steps, eval_every=0, save_every=1 << 30)
+    theirs = [sys.executable, __file__, "--what", json.dumps(what)]
     both = []
     try:
-        theirs = [sys.executable, __file__, "--what", json.dumps(what)]
-        both.append(trl := Program(theirs, out / "steps.jsonl", out / "log", {**env, "CUDA_VISIBLE_DEVICES": ""}))
+        both.append(trl := Program(theirs, out / "steps.jsonl", out / "log", OMP_NUM_THREADS=str(args.threads)))
         trl.run(WARM)
-        mine = xtrain.command(run, seed, base, steps=args.steps, **never)
         both.append(ours := Program(mine, run / "timings.jsonl", xtrain.work / f"xtrain-{seed}.log"))
         ours.run(WARM)
         while ours.done < args.steps or trl.done < args.steps:
@@ -292,7 +285,8 @@ def compare(args, xtrain, base, grpo, seed):
             program.finish()
     finally:
         for program in both:
-            program.kill()
+            program.process.kill()
+            program.process.wait()
     check_rollouts(run, prompts, groups, size)
     curves = [run / "metrics.jsonl", out / "steps.jsonl"]
     curves = [[line for line in lines_of(file) if line["step"] > 0] for file in curves]
@@ -312,6 +306,7 @@ def print_rewards(seed, program, curve, before, after):
 
 
 def run(args, records, versions, work):
+    """Runs all seeds, prints the rewards and the table, and completes the records."""
     xtrain = Xtrain(args, Path(work))
     base, grpo = xtrain.base()
     before = xtrain.held_out("base", base)
@@ -360,9 +355,8 @@ def main():
     except importlib.metadata.PackageNotFoundError as error:
         fail(f"package {error.name} is not installed; needs {', '.join(PACKAGES)}")
     args.xtrain, args.dtype = Path(args.xtrain).resolve(), "f32"
-    python = ".".join(map(str, sys.version_info[:3]))
     print("; ".join([xtrain_version(args), *(f"{name} {version}" for name, version in versions.items())]))
-    print(f"Python {python}, {args.threads} threads, {args.steps} steps, seeds {args.seeds}", flush=True)
+    print(f"threads {args.threads}, steps {args.steps}, seeds {args.seeds}", flush=True)
     records = Records(args)
     with tempfile.TemporaryDirectory() as work:
         run(args, records, versions, work)
