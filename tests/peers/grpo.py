@@ -19,6 +19,9 @@ median and the minimum over the steps of all seeds, without the first `WARM` of 
 * rollout, wall: xtrain's `rollout_time`, and the duration of `generate` in TRL, without the steps in which a program
   was stopped.
 
+PyTorch runs with OMP_WAIT_POLICY=PASSIVE unless the environment has another value. Otherwise its threads busy-wait:
+this counts as CPU time, and on a shared machine it makes steps with two threads several times longer.
+
 xtrain leaves completions with an advantage of 0 out of the update, so its steps have different lengths: compare the
 medians. Before the table, a line per seed and program shows the mean reward of the first and the last 10 steps, the
 mean number of tokens of a completion with its end-of-text token, and the held-out rewards before and after training.
@@ -325,7 +328,7 @@ def run(args, records, versions, work):
             print_rewards(seed, program, curve, before, rewards)
     for (name, _), record in records.by_name.items():
         record.update(seeds=args.seeds, steps=args.steps, unit="reward" if "reward" in name else "ms")
-        record["peer_figures"]["with"] = versions
+        record["peer_figures"].update(packages=versions, omp_wait_policy=os.environ["OMP_WAIT_POLICY"])
         sides = [record[side] for side in held_out]
         if "reward" in name:
             record["held_out_before"] = before
@@ -356,7 +359,8 @@ def main():
         fail(f"package {error.name} is not installed; needs {', '.join(PACKAGES)}")
     args.xtrain, args.dtype = Path(args.xtrain).resolve(), "f32"
     print("; ".join([xtrain_version(args), *(f"{name} {version}" for name, version in versions.items())]))
-    print(f"threads {args.threads}, steps {args.steps}, seeds {args.seeds}", flush=True)
+    wait = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    print(f"threads {args.threads}, OMP_WAIT_POLICY {wait}, steps {args.steps}, seeds {args.seeds}", flush=True)
     records = Records(args)
     with tempfile.TemporaryDirectory() as work:
         run(args, records, versions, work)
