@@ -283,7 +283,8 @@ def compare(args, xtrain, base, grpo, seed):
         ours.run(WARM)
         while ours.done < args.steps or trl.done < args.steps:
             for program in (ours, trl):
-                program.run(min(SLICE, args.steps - program.done))
+                if program.done < args.steps:
+                    program.run(min(SLICE, args.steps - program.done))
         for program in (ours, trl):
             program.finish()
     finally:
