@@ -94,11 +94,6 @@ size_t xtemu_read(void* to, const void* from, size_t bytes) {
   return first_unwritten(from, bytes);
 }
 
-void xtemu_zero(void* at, size_t bytes) {
-  memset(at, 0, bytes);
-  mark_written(at, bytes);
-}
-
 // Starts counting the bytes that kernels on checked devices read in a range; xtemu_watched returns the count.
 void xtemu_watch(const void* at, size_t bytes) { watch(at, bytes); }
 uint64_t xtemu_watched() { return watched(); }

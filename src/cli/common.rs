@@ -128,9 +128,6 @@ impl Common {
     }
 
     /// Opens the device. The CPU has as many of the requested threads as the operating system grants.
-    ///
-    /// # Errors
-    /// This build or this machine does not have the device.
     pub(super) fn open(&self) -> Result<Device, CliError> {
         let opened = match self.device {
             DeviceName::Cpu => {
@@ -147,7 +144,6 @@ impl Common {
         opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))
     }
 
-    /// Number of CPU threads.
     pub(super) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.unwrap_or_else(cores)
@@ -155,7 +151,6 @@ impl Common {
 }
 
 impl CacheFlags {
-    /// The engine options of these flags.
     pub(super) fn engine(&self) -> EngineOptions {
         let kv = match self.kv {
             KvCacheArg::Off => decode::KvKind::Off,
@@ -195,10 +190,7 @@ impl Layers {
     }
 }
 
-/// Rejects `--page-size` with a cache that has no pages.
-///
-/// # Errors
-/// The command line has `--page-size` and a `--kv` other than `paged`.
+/// Rejects a command line with `--page-size` and a `--kv` other than `paged`.
 pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
     if let Some((_, inner)) = matches.subcommand() {
         return check_page_size(inner);

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{CliError, out};
 use crate::build_info::COMMIT;
 use crate::report::units;
-use crate::tensor::{GpuSurvey, Simd, enumerate_gpus};
+use crate::tensor::{GpuInfo, GpuSurvey, Simd, enumerate_gpus};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -51,11 +51,7 @@ impl Report {
         let no_kernels = format!("GPU kernels: {}", kernels.trim_start_matches("none: "));
         let no_emulator = (!has_emulator).then(|| emulator.to_string());
         let missing = [no_gpus, (!has_kernels).then_some(no_kernels), no_emulator];
-        let gpu = |info: crate::tensor::GpuInfo| Gpu {
-            name: info.name,
-            architecture: info.architecture,
-            bytes: info.bytes,
-        };
+        let gpu = |GpuInfo { name, architecture, bytes, .. }| Gpu { name, architecture, bytes };
         Report {
             version: env!("CARGO_PKG_VERSION"),
             commit: COMMIT,

@@ -2,102 +2,15 @@
 use std::path::Path;
 
 use super::{CliError, out, source};
-use crate::config::{GrpoSection, RunConfig};
+use crate::config::RunConfig;
 use crate::decode::KvKind;
 use crate::grpo;
 use crate::memory;
-use crate::model::Config;
 use crate::report::units;
 use crate::training;
 
 /// Prints parameters, tokens and memory of the run as comments, followed by the configuration as TOML.
 pub(super) fn print(config: &RunConfig) -> Result<(), CliError> {
-    out::print(format!("{}{}", summary(config)?, config.to_toml()))
-}
-
-/// Prints parameters, batch and memory of a run of reinforcement learning as comments, followed by the configuration.
-///
-/// # Errors
-/// As [`print`]; a prompt cannot be read.
-pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), CliError> {
-    let section = config.grpo.clone().unwrap_or_default();
-    let vocab = match config.model.vocab {
-        0 => source::tokenizer(&config.data.tokenizer)?.vocab_size(),
-        vocab => vocab,
-    };
-    let cfg = training::model_config(config, vocab);
-    let memory = GrpoMemory::new(&cfg, config, &section, prompt_len)?;
-    let GrpoMemory { training, activations, cache, reference } = memory;
-    let completions = section.completions();
-    let lines = [
-        ("parameters", units::count(cfg.n_params() as u64)),
-        (
-            "batch",
-            format!(
-                "{} prompts x {} completions of at most {} tokens; {completions} completions per generation batch",
-                section.prompts_per_step, section.num_generations, section.max_completion_length
-            ),
-        ),
-        (
-            "memory",
-            format!(
-                "about {}: weights, gradients and optimizer {}, activations and logits {}, KV cache {}, reference \
-                 model {}",
-                units::bytes(training + activations + cache + reference),
-                units::bytes(training),
-                units::bytes(activations),
-                units::bytes(cache),
-                units::bytes(reference),
-            ),
-        ),
-    ];
-    let text: String = lines.iter().map(|(name, text)| format!("# {name}: {text}\n")).collect();
-    out::print(format!("{text}{}", config.to_toml()))
-}
-
-/// Memory use of reinforcement learning, in bytes.
-struct GrpoMemory {
-    /// Weights, packed weights, gradients and optimizer.
-    training: u64,
-    /// Activations of a micro-batch and its logits.
-    activations: u64,
-    /// The KV cache of the rollouts.
-    cache: u64,
-    /// The reference model.
-    reference: u64,
-}
-
-impl GrpoMemory {
-    fn new(
-        cfg: &Config,
-        config: &RunConfig,
-        section: &GrpoSection,
-        prompt_len: usize,
-    ) -> Result<GrpoMemory, CliError> {
-        let compute = training::compute(config.train.dtype);
-        let length = (prompt_len + section.max_completion_length).min(cfg.max_positions);
-        let completions = section.completions();
-        let rows = section.micro_batch.min(completions) * length;
-        let checkpointing = training::activation_checkpointing(config);
-        // The loss holds at most 16 MiB of logits, or one row.
-        let logits = (4 * rows.min(256) * cfg.vocab).min(16 << 20).max(4 * cfg.vocab) as u64;
-        let sequences = completions.min(grpo::from_config::MAX_BATCH) as u64;
-        let per_token = 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * compute.bytes();
-        let page = KvKind::PAGE;
-        Ok(GrpoMemory {
-            training: memory::memory(cfg, compute)?.to_train(),
-            activations: memory::activations(cfg, compute, checkpointing, rows) + logits,
-            cache: sequences * (length.div_ceil(page) * page * per_token) as u64,
-            reference: match section.beta > 0.0 {
-                true => memory::memory(cfg, training::compute(section.ref_dtype))?.to_decode,
-                false => 0,
-            },
-        })
-    }
-}
-
-/// The size and memory use of a run, as TOML comments.
-fn summary(config: &RunConfig) -> Result<String, CliError> {
     let train = &config.train;
     let tokens = train.batch as u64 * train.context as u64;
     let tokenizer = Path::new(&config.data.tokenizer);
@@ -117,10 +30,10 @@ fn summary(config: &RunConfig) -> Result<String, CliError> {
     let memory = memory::memory(&cfg, compute)?;
     let rows = train.micro_batch * train.context;
     let activations = memory::activations(&cfg, compute, training::activation_checkpointing(config), rows);
-    Ok(format!(
+    out::print(format!(
         "# parameters: {} ({embedding})\n\
          # tokens: {} per step, {} in total\n\
-         # memory: about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}\n",
+         # memory: about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}\n{}",
         units::count(config.model.parameters(vocab.unwrap_or(0))),
         units::count(tokens),
         units::count(tokens.saturating_mul(train.steps as u64)),
@@ -130,5 +43,49 @@ fn summary(config: &RunConfig) -> Result<String, CliError> {
         units::bytes(memory.moments),
         units::bytes(memory.packed + memory.packed_backward),
         units::bytes(activations),
+        config.to_toml(),
+    ))
+}
+
+/// Prints parameters, batch and memory of a run of reinforcement learning as comments, followed by the configuration.
+pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), CliError> {
+    let section = config.grpo.clone().unwrap_or_default();
+    let vocab = match config.model.vocab {
+        0 => source::tokenizer(&config.data.tokenizer)?.vocab_size(),
+        vocab => vocab,
+    };
+    let cfg = training::model_config(config, vocab);
+    let compute = training::compute(config.train.dtype);
+    let length = (prompt_len + section.max_completion_length).min(cfg.max_positions);
+    let completions = section.completions();
+    let rows = section.micro_batch.min(completions) * length;
+    // Weights, packed weights, gradients and optimizer.
+    let train = memory::memory(&cfg, compute)?.to_train();
+    // The loss holds at most 16 MiB of logits, or one row.
+    let logits = (4 * rows.min(256) * cfg.vocab).min(16 << 20).max(4 * cfg.vocab) as u64;
+    let checkpointing = training::activation_checkpointing(config);
+    let activations = memory::activations(&cfg, compute, checkpointing, rows) + logits;
+    let sequences = completions.min(grpo::from_config::MAX_BATCH) as u64;
+    let per_token = 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * compute.bytes();
+    let cache = sequences * (length.next_multiple_of(KvKind::PAGE) * per_token) as u64;
+    let reference = match section.beta > 0.0 {
+        true => memory::memory(&cfg, training::compute(section.ref_dtype))?.to_decode,
+        false => 0,
+    };
+    out::print(format!(
+        "# parameters: {}\n\
+         # batch: {} prompts x {} completions of at most {} tokens; {completions} completions per generation batch\n\
+         # memory: about {}: weights, gradients and optimizer {}, activations and logits {}, KV cache {}, reference \
+         model {}\n{}",
+        units::count(cfg.n_params() as u64),
+        section.prompts_per_step,
+        section.num_generations,
+        section.max_completion_length,
+        units::bytes(train + activations + cache + reference),
+        units::bytes(train),
+        units::bytes(activations),
+        units::bytes(cache),
+        units::bytes(reference),
+        config.to_toml(),
     ))
 }

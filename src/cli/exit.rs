@@ -86,7 +86,6 @@ impl CliError {
         self
     }
 
-    /// The exit code.
     pub(super) fn exit(&self) -> Exit {
         self.exit
     }

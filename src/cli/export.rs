@@ -55,9 +55,8 @@ fn shard_size(text: &str) -> Result<u64, String> {
         .expect("every text ends with the empty unit");
     let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
     let bytes = number.parse::<u64>().ok().filter(|_| digits).and_then(|n| n.checked_mul(*unit));
-    bytes
-        .filter(|&n| n > 0)
-        .ok_or_else(|| "expected a size of at least 1 byte, for example 5GB, 500MB or 2GiB".to_string())
+    let want = "expected a size of at least 1 byte, for example 5GB, 500MB or 2GiB";
+    bytes.filter(|&n| n > 0).ok_or_else(|| want.to_string())
 }
 
 /// Output formats.
@@ -109,7 +108,6 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     print_summary("wrote", &args.out, &source)
 }
 
-/// Rejects an output path that already exists.
 pub(super) fn check_absent(out: &Path) -> Result<(), CliError> {
     if out.exists() {
         let message = format!("{}: already exists", out.display());

@@ -5,7 +5,7 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
-use super::loaded::Loaded;
+use super::loaded::{self, Loaded};
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, printable, units};
@@ -51,7 +51,6 @@ struct Generated {
     timings: TimingsJson,
 }
 
-/// The timings of one rollout, as JSON.
 #[derive(Serialize)]
 struct TimingsJson {
     time_to_first_token_ms: f64,
@@ -62,14 +61,15 @@ struct TimingsJson {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
-    let loaded = args.generation.open()?;
+    let loaded = loaded::open(&args.generation.model, &args.generation.common)?;
     let request = args.generation.request(&loaded, args.sample_id, prompt(args, &loaded)?);
     let cfg = loaded.model.config();
     let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, flag, &e))?;
     // Synchronize every step, so that each token is shown as soon as it is generated.
+    let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
     let options =
-        EngineOptions { steps_per_sync: 1, ..args.generation.engine(Some(request.required_len(cfg)), 1) };
+        EngineOptions { steps_per_sync, max_seq_len, max_batch: 1, ..args.generation.cache.engine() };
     let mut engine = Engine::new(&loaded.model, options)?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;
@@ -122,12 +122,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The prompt ids.
 fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
-    match (&args.prompt, &args.tokens) {
-        (Some(text), _) => {
-            Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode(text)?)
-        }
-        (None, tokens) => Ok(tokens.clone().unwrap_or_default()),
-    }
+    let Some(text) = &args.prompt else { return Ok(args.tokens.clone().unwrap_or_default()) };
+    Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode(text)?)
 }

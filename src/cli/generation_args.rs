@@ -4,11 +4,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{CacheFlags, Common, Sampling, at_least_one};
-use super::exit::CliError;
-use super::loaded::{self, Loaded};
-use crate::decode::{EngineOptions, Request, StopConditions};
+use super::loaded::Loaded;
+use crate::decode::{Request, StopConditions};
 
-/// Help text about finish reasons.
 pub(super) const FINISH_REASONS: &str = "\
 finish_reason is eos (the model generated an end-of-text token, which is included in the ids but not in the text), \
 length (--max-new tokens were generated) or context (prompt and completion fill the model's context: \
@@ -37,11 +35,6 @@ pub(super) struct GenerationArgs {
 }
 
 impl GenerationArgs {
-    /// Opens the model for inference.
-    pub(super) fn open(&self) -> Result<Loaded, CliError> {
-        loaded::open(&self.model, &self.common)
-    }
-
     /// The request for the completion `id` of `prompt`.
     pub(super) fn request(&self, loaded: &Loaded, id: u64, prompt: Vec<u32>) -> Request {
         let eos = if self.ignore_eos { Vec::new() } else { loaded.eos.clone() };
@@ -53,11 +46,5 @@ impl GenerationArgs {
             max_new: self.max_new,
             stop: StopConditions { eos, tokens: Vec::new() },
         }
-    }
-
-    /// The engine options for at most `max_batch` concurrent sequences of at most `max_seq_len` tokens. `None`: the
-    /// model's context.
-    pub(super) fn engine(&self, max_seq_len: Option<usize>, max_batch: usize) -> EngineOptions {
-        EngineOptions { max_seq_len, max_batch, ..self.cache.engine() }
     }
 }

@@ -17,7 +17,7 @@ use crate::config::{GrpoSection, Layer, RunConfig};
 use crate::grpo::batch::Prompt;
 use crate::grpo::prompts::{PromptSource, text_prompt};
 use crate::grpo::score::Scorer;
-use crate::grpo::{self, End, Grpo, from_config};
+use crate::grpo::{self, Grpo, from_config};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::{self, LoadedModel, Resumed, RunState};
@@ -28,7 +28,7 @@ use crate::report::{EventFile, units};
 use crate::rewards::{ExternalOptions, ExternalReward, RESERVED_COLUMNS, Reward, TaskReward};
 use crate::run::{self, DataRecord, RunDir};
 use crate::tensor::Device;
-use crate::training::{self, DataLoader};
+use crate::training::{self, DataLoader, End};
 
 /// Directory of the base model in the run directory, and its corpus.
 const BASE: &str = "base";

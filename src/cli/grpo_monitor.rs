@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::exit::Exit;
 use super::interrupt::Interrupt;
 use crate::config::GrpoSection;
-use crate::grpo::metrics::Metrics;
-use crate::grpo::{Batch, Error, Observer, Phase, Warnings};
+use crate::grpo::metrics::StepMetrics;
+use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase, Warnings};
 use crate::model::checkpoint::CheckpointError;
 use crate::report::{EventFile, Progress, Table, printable, units};
 use crate::run::JsonLines;
@@ -23,10 +23,10 @@ pub(super) struct GrpoMonitor {
     show_every: usize,
     steps: u64,
     clock: Instant,
-    phase: Option<Phase>,
+    phase: Option<GrpoPhase>,
     seconds: BTreeMap<&'static str, f64>,
     tokens: f64,
-    last: Metrics,
+    last: StepMetrics,
     warnings: Warnings,
 }
 
@@ -61,7 +61,7 @@ impl GrpoMonitor {
             phase: None,
             seconds: BTreeMap::new(),
             tokens: 0.0,
-            last: Metrics::default(),
+            last: StepMetrics::default(),
             warnings: Warnings::default(),
         }
     }
@@ -82,20 +82,20 @@ impl GrpoMonitor {
 }
 
 /// The key of a phase in `timings.jsonl`.
-fn name(phase: Phase) -> &'static str {
+fn name(phase: GrpoPhase) -> &'static str {
     match phase {
-        Phase::Rollout => "rollout_time",
-        Phase::Reward => "reward_time",
-        Phase::Reference => "reference_time",
-        Phase::Update => "update_time",
-        Phase::Evaluate => "eval_time",
-        Phase::Verify => "verify_time",
-        Phase::Save => "save_time",
+        GrpoPhase::Rollout => "rollout_time",
+        GrpoPhase::Reward => "reward_time",
+        GrpoPhase::Reference => "reference_time",
+        GrpoPhase::Update => "update_time",
+        GrpoPhase::Evaluate => "eval_time",
+        GrpoPhase::Verify => "verify_time",
+        GrpoPhase::Save => "save_time",
     }
 }
 
-impl Observer for GrpoMonitor {
-    fn enter(&mut self, phase: Phase) -> Result<(), Error> {
+impl GrpoObserver for GrpoMonitor {
+    fn enter(&mut self, phase: GrpoPhase) -> Result<(), Error> {
         self.end_phase();
         self.phase = Some(phase);
         Ok(())
@@ -105,7 +105,7 @@ impl Observer for GrpoMonitor {
         self.interrupt.requested().is_none()
     }
 
-    fn step(&mut self, metrics: &Metrics) -> Result<(), Error> {
+    fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
         self.end_phase();
         let (get, step) = (|name| metrics.get(name), metrics.step);
         let step_time: f64 = self.seconds.values().sum();

@@ -19,10 +19,8 @@ pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
     Some(Layer::string("--init", "data.tokenizer", own.unwrap_or(NO_TOKENIZER.into())))
 }
 
-/// Opens the model that `train.init` names and copies its sizes into `[model]`. `None`: `train.init` is empty.
-///
-/// # Errors
-/// The model cannot be opened; as [`describe`].
+/// Opens the model that `train.init` names and copies its sizes into `[model]`. `None`: `train.init` is empty. Fails as
+/// [`describe`].
 pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<LoadedModel>, CliError> {
     let Some(path) = describe(config)? else { return Ok(None) };
     let loaded = store::open(&path, training::compute(config.train.dtype), device)?;
@@ -36,11 +34,8 @@ pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Loa
 }
 
 /// Copies the sizes of the model that `train.init` names into `[model]`, from the headers of its files. Returns the
-/// path of the model. `None`: `train.init` is empty.
-///
-/// # Errors
-/// The model does not exist; it has no tokenizer and `data.tokenizer` is not set; `[model]` sets other sizes;
-/// `train.context` exceeds the context of the model.
+/// path of the model. `None`: `train.init` is empty. Fails for a model without a tokenizer if `data.tokenizer` is not
+/// set, if `[model]` sets other sizes, and if `train.context` exceeds the context of the model.
 pub(super) fn describe(config: &mut RunConfig) -> Result<Option<PathBuf>, CliError> {
     if config.train.init.is_empty() {
         return Ok(None);
@@ -91,10 +86,8 @@ fn section(cfg: &Config) -> ModelSection {
     }
 }
 
-/// A trainer at step 0 with the weights of the model.
-///
-/// # Errors
-/// The tokenizer of `source` is not the model's, or its vocabulary is larger.
+/// A trainer at step 0 with the weights of the model. Fails if the tokenizer of `source` is not the model's, or its
+/// vocabulary is larger.
 pub(super) fn trainer(loaded: LoadedModel, config: &RunConfig, source: &Source) -> Result<Trainer, CliError> {
     let LoadedModel { model, tokenizer, .. } = loaded;
     let (rows, ids) = (model.config().vocab, source.tokenizer.vocab_size());

@@ -37,9 +37,7 @@ impl Interrupt {
 
     /// The exit code of the signal that arrived. `None`: no signal so far.
     pub(super) fn requested(&self) -> Option<Exit> {
-        [Exit::Interrupted, Exit::Terminated]
-            .into_iter()
-            .find(|&code| code as usize == self.exit.load(Ordering::SeqCst))
+        Exit::from_code(self.exit.load(Ordering::SeqCst) as i32).filter(|&exit| exit != Exit::Ok)
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
-use super::{sample, source};
+use super::source;
 use crate::config::{Packing, RunConfig, TaskKind};
-use crate::decode::EngineOptions;
+use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::PackingStats;
 use crate::model::store::{self, Resumed, RunState};
+use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Trainer};
 use crate::report::{Progress, units};
 use crate::run::{self, DataRecord, RunDir};
@@ -33,7 +34,12 @@ pub(super) struct Job {
 /// The run with its newest loadable checkpoint.
 pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<Job, CliError> {
     let mut source = source::open(&config)?;
-    check_data(&run, &DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
+    let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
+    run.check_data(&data).map_err(|error| match error {
+        run::Error::Missing { .. } => CliError::from(error)
+            .hint("this file identifies the training data of the run; without it, start a new run"),
+        _ => error.into(),
+    })?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
     let Resumed { trainer, run_state: state, eos, path, refused } =
@@ -42,15 +48,6 @@ pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<
     refused.iter().for_each(|r| eprintln!("warning: {r}"));
     let loader = DataLoader::new(&config, &source, state.seed)?;
     Ok(Job { config, source, loader, checkpoints, run, trainer, state, last_saved: Some(path) })
-}
-
-/// Rejects a resume with other data than the run was started with.
-fn check_data(run: &RunDir, found: &DataRecord) -> Result<(), CliError> {
-    run.check_data(found).map_err(|error| match error {
-        run::Error::Missing { .. } => CliError::from(error)
-            .hint("this file identifies the training data of the run; without it, start a new run"),
-        _ => error.into(),
-    })
 }
 
 /// Trains until the last step or a signal.
@@ -79,9 +76,8 @@ pub(super) fn run_training(
         );
     }
     let (mut metrics, timings) = job.run.logs_after(first_step)?;
-    let sampler = |model: &Model, step: u64| {
-        sample::generate_samples(model, &job.source.tokenizer, &job.config, step, engine)
-    };
+    let sampler =
+        |model: &Model, step: u64| generate_samples(model, &job.source.tokenizer, &job.config, step, engine);
     let progress = Progress::new("training", "step", steps, first_step);
     let mut monitor = Monitor::new(progress, timings, interrupt, &sampler, tokens);
     monitor.last_saved = job.last_saved.take();
@@ -108,6 +104,40 @@ pub(super) fn run_training(
         }
         (Err(error), _, None) => Err(error),
     }
+}
+
+/// Generates `sample.count` continuations of `sample.prompt` at `step`. Each has its own sample id, so the text is a
+/// function of the configuration, the weights and the step. Fails if the prompt fills the context of the model.
+fn generate_samples(
+    model: &Model,
+    tokenizer: &Tokenizer,
+    config: &RunConfig,
+    step: u64,
+    engine: EngineOptions,
+) -> Result<String, CliError> {
+    let s = &config.sample;
+    let ids = tokenizer.encode(&s.prompt)?;
+    let request = |i: u64| Request {
+        id: step * s.count as u64 + i,
+        seed: config.train.seed,
+        prompt: ids.clone(),
+        // A filter that keeps all tokens is `None`.
+        options: SampleOptions {
+            temperature: s.temperature as f32,
+            top_k: (s.top_k > 0).then_some(s.top_k),
+            top_p: (s.top_p < 1.0).then_some(s.top_p as f32),
+            min_p: (s.min_p > 0.0).then_some(s.min_p as f32),
+            repetition_penalty: None,
+        },
+        max_new: s.max_new,
+        stop: StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
+    };
+    let requests = (0..s.count as u64).map(request).collect();
+    let mut text = String::new();
+    for completion in generate(model, requests, engine)? {
+        text += &format!("{}{}\n", s.prompt, completion.text(tokenizer));
+    }
+    Ok(text.trim_end().to_string())
 }
 
 /// Prints how many documents were packed, split, truncated or skipped.

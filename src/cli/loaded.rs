@@ -14,41 +14,28 @@ use crate::training;
 /// A model with its tokenizer and the configuration of its run.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// Path of the model.
     pub(super) path: PathBuf,
-    /// The model.
     pub(super) model: Model,
     /// The tokenizer. `None`: the model has none.
     pub(super) tokenizer: Option<Tokenizer>,
-    /// End-of-text ids.
     pub(super) eos: Vec<u32>,
     /// Configuration of the run. `None`: the model is not part of a run.
     pub(super) config: Option<RunConfig>,
 }
 
 /// Opens a model for inference: a run (newest valid checkpoint), a checkpoint, a Hugging Face directory or a GGUF
-/// file. A bare name is also searched under runs/. Newer checkpoints that are damaged are reported as warnings.
-///
-/// The model keeps no f32 master weights of its matrices: it cannot be trained or exported.
-///
-/// # Errors
-/// The device is not available, the model does not exist, or one of its files is invalid.
+/// file. A bare name is also searched under runs/. Newer checkpoints that are damaged are reported as warnings. The
+/// model keeps no f32 master weights of its matrices: it cannot be trained or exported.
 pub(super) fn open(path: &Path, common: &Common) -> Result<Loaded, CliError> {
     open_with(path, common, store::open_for_inference)
 }
 
 /// Like [`open`], but keeps the f32 master weights, for training, export and verification.
-///
-/// # Errors
-/// As [`open`].
 pub(super) fn open_with_master_weights(path: &Path, common: &Common) -> Result<Loaded, CliError> {
     open_with(path, common, store::open)
 }
 
 /// Describes a model from its headers, without reading weights. Also returns the compute dtype.
-///
-/// # Errors
-/// As [`open`], except for errors in the weights.
 pub(super) fn describe(path: &Path, common: &Common) -> Result<(store::Described, Dtype), CliError> {
     let path = find(path)?;
     let mut described = store::describe(&path)?;
@@ -80,10 +67,6 @@ fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, Cli
     Ok(Loaded { path, model, tokenizer, eos, config })
 }
 
-/// Finds the file or directory of a model.
-///
-/// # Errors
-/// It does not exist.
 pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {
     if path.is_file() {
         return Ok(path.to_path_buf());
@@ -109,10 +92,8 @@ impl Loaded {
         ExportSource { model: &self.model, tokenizer: self.tokenizer.as_ref(), eos: &self.eos }
     }
 
-    /// The tokenizer of the model. `feature` names the part of the command that requires it.
-    ///
-    /// # Errors
-    /// The model has no tokenizer; the error has the hint `hint`.
+    /// The tokenizer of the model. If it has none, the error names `feature`, the part of the command that requires one,
+    /// and has the hint `hint`.
     pub(super) fn require_tokenizer(&self, feature: &str, hint: &str) -> Result<&Tokenizer, CliError> {
         self.tokenizer.as_ref().ok_or_else(|| {
             let message = format!("{}: no tokenizer.json; {feature} requires one", self.path.display());

@@ -36,7 +36,6 @@ mod prompts;
 mod quickstart;
 mod replay;
 mod rollout;
-mod sample;
 mod source;
 mod template;
 mod timed;

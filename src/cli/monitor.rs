@@ -18,15 +18,10 @@ pub(super) type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliErro
 
 /// Shows progress, writes `timings.jsonl` and checks for signals.
 pub(super) struct Monitor<'a> {
-    /// The progress bar.
     pub(super) progress: Progress,
-    /// `timings.jsonl`.
     pub(super) timings: JsonLines,
-    /// SIGINT and SIGTERM.
     pub(super) interrupt: Interrupt,
-    /// Generates the text samples.
     pub(super) sampler: SampleFn<'a>,
-    /// The newest checkpoint.
     pub(super) last_saved: Option<PathBuf>,
     phase: Option<Phase>,
     clock: Instant,
@@ -59,20 +54,19 @@ impl<'a> Monitor<'a> {
         sampler: SampleFn<'a>,
         tokens: u64,
     ) -> Monitor<'a> {
-        let (clock, timing) = (Instant::now(), Timing::default());
-        let (start, first_tokens, last_saved, phase) = (clock, tokens, None, None);
+        let now = Instant::now();
         Monitor {
             progress,
             timings,
             interrupt,
             sampler,
-            last_saved,
-            phase,
-            clock,
-            timing,
+            last_saved: None,
+            phase: None,
+            clock: now,
+            timing: Timing::default(),
             tokens,
-            start,
-            first_tokens,
+            start: now,
+            first_tokens: tokens,
         }
     }
 }

@@ -7,15 +7,11 @@ use serde::Serialize;
 
 use super::exit::{CliError, Exit};
 
-/// Writes text to standard output and flushes it.
-///
-/// # Errors
-/// Writing failed. If the reader closed the pipe (`xtrain ... | head`), the error ends the command with exit code 0
-/// and no message.
+/// Writes text to standard output and flushes it. If the reader closed the pipe (`xtrain ... | head`), the error ends the
+/// command with exit code 0 and no message.
 pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        // The reader closed the pipe: the command ends silently with success.
         ErrorKind::BrokenPipe => CliError::new(Exit::Ok, ""),
         _ => CliError::io(Path::new("standard output"), &error),
     })
@@ -38,10 +34,7 @@ pub(super) struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Creates the temporary file for `path`.
-    ///
-    /// # Errors
-    /// It cannot be created in the directory of `path`.
+    /// Creates the temporary file for `path`, in the same directory.
     pub(super) fn create(path: &Path) -> Result<AtomicFile, CliError> {
         let io = |error| CliError::io(path, &error);
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
@@ -56,15 +49,11 @@ impl AtomicFile {
         Ok(AtomicFile { path: target, temporary: Some(temporary), file })
     }
 
-    /// Appends `bytes`.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         self.file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
     }
 
-    /// Renames the file to its final name, replacing an existing file.
-    ///
-    /// # Errors
-    /// Writing or renaming failed; an existing file is unchanged.
+    /// Renames the file to its final name, replacing an existing file. After an error, that file is unchanged.
     pub(super) fn finish(mut self) -> Result<(), CliError> {
         let result = match &self.temporary {
             None => self.file.flush(),

@@ -11,16 +11,20 @@ use crate::run::{Metrics, RunDir};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
+The plot of a run of `xtrain grpo` is its reward; SVG files with its rewards, completion lengths, entropy and time per \
+phase are written to the run directory.
+
 Examples:
   xtrain plot runs/shakespeare
+  xtrain plot runs/grpo
   xtrain plot shakespeare --keys grad_norm --log-y --out grad_norm.svg")]
 pub(super) struct PlotArgs {
     /// Run: its directory, or its name under runs/.
     run: PathBuf,
-    /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss].
+    /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss, or the rewards].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     keys: Vec<String>,
-    /// SVG output file [default: loss.svg in the run directory].
+    /// SVG output file [default: loss.svg, or reward.svg and others, in the run directory].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Logarithmic x axis.
@@ -40,21 +44,57 @@ pub(super) struct PlotArgs {
     height: u16,
 }
 
+/// The default charts of a run of reinforcement learning: the SVG file and its keys.
+const REWARD_CHARTS: [(&str, &[&str]); 3] = [
+    ("reward.svg", &["reward", "eval/reward_sampled", "eval/reward_greedy"]),
+    ("length.svg", &["completions/mean_length", "completions/max_length"]),
+    ("entropy.svg", &["entropy"]),
+];
+
+/// Keys of timings.jsonl in the chart of a run of reinforcement learning.
+const TIMES: [&str; 4] = ["rollout_time", "reward_time", "update_time", "reference_time"];
+
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
-    let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };
-    let chart = Chart {
-        title: run.name(),
-        x_label: "step".to_string(),
-        x_scale: scale(args.log_x),
-        y_scale: scale(args.log_y),
-        series: series(&run.read_metrics()?, &args.keys)?,
+    let metrics = run.read_metrics()?;
+    let defaults = args.keys.is_empty() && args.out.is_none();
+    if !defaults || metrics.curve("reward").is_none() {
+        let chart = chart(args, &run, series(&metrics, &args.keys)?);
+        let path = args.out.clone().unwrap_or_else(|| run.path().join("loss.svg"));
+        return write(args, &[(path, chart)]);
+    }
+    let known = |metrics: &Metrics, keys: &[&str]| {
+        let keys: Vec<_> =
+            keys.iter().filter(|key| metrics.curve(key).is_some()).map(ToString::to_string).collect();
+        if keys.is_empty() { Ok(Vec::new()) } else { series(metrics, &keys) }
     };
-    let path = args.out.clone().unwrap_or_else(|| run.path().join("loss.svg"));
-    fs::write(&path, svg(&chart)).map_err(|error| CliError::io(&path, &error))?;
-    let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
-    let plot = text_plot(&chart, args.width.into(), args.height.into(), glyphs);
-    out::print(format!("{plot}\nwrote {}\n", path.display()))
+    let mut charts = Vec::new();
+    for (file, keys) in REWARD_CHARTS {
+        charts.push((run.path().join(file), chart(args, &run, known(&metrics, keys)?)));
+    }
+    let times = Metrics::read(&run.path().join("timings.jsonl"))?;
+    charts.push((run.path().join("time.svg"), chart(args, &run, known(&times, &TIMES)?)));
+    write(args, &charts)
+}
+
+fn chart(args: &PlotArgs, run: &RunDir, series: Vec<Series>) -> Chart {
+    let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };
+    let (x_scale, y_scale) = (scale(args.log_x), scale(args.log_y));
+    Chart { title: run.name(), x_label: "step".to_string(), x_scale, y_scale, series }
+}
+
+/// Writes every chart as SVG and prints the first one.
+fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
+    let mut text = String::new();
+    for (at, (path, chart)) in charts.iter().enumerate() {
+        fs::write(path, svg(chart)).map_err(|error| CliError::io(path, &error))?;
+        if at == 0 {
+            let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
+            text = text_plot(chart, args.width.into(), args.height.into(), glyphs) + "\n";
+        }
+        text += &format!("wrote {}\n", path.display());
+    }
+    out::print(text)
 }
 
 /// The requested curves, by default the losses.
@@ -74,7 +114,11 @@ fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
             let message = format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?");
             CliError::new(Exit::Usage, message).hint(format_args!("available keys: {}", all()))
         })?;
-        let stroke = if key.starts_with("val_") { Stroke::Marks } else { Stroke::Line };
+        let stroke = match key {
+            _ if key.starts_with("val_") => Stroke::Marks,
+            _ if key.starts_with("eval/") => Stroke::Scores,
+            _ => Stroke::Line,
+        };
         Ok(Series { name: key.to_string(), points: points.to_vec(), stroke })
     };
     requested.into_iter().map(curve).collect()

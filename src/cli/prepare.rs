@@ -38,7 +38,7 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
     let tokenizer = source::tokenizer(&args.tokenizer)?;
     let bytes = args.files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
     let mut bar = Progress::new("prepare", "B", bytes, 0);
-    let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |at| bar.at(at.bytes, ""))?;
+    let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |bytes| bar.at(bytes, ""))?;
     bar.finish();
     out::print(format!(
         "wrote {}: {} from {} ({})\n",

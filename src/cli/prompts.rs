@@ -17,15 +17,11 @@ pub(super) struct Prompt {
     pub(super) place: String,
     /// Its text. `None`: the line has ids only.
     pub(super) text: Option<String>,
-    /// Its tokens.
     pub(super) ids: Vec<u32>,
 }
 
 /// Reads the prompts of the JSONL file `path` (`-`: standard input). `prompt_ids` are used as they are; otherwise
-/// `prompt` is encoded. Other fields and blank lines are ignored.
-///
-/// # Errors
-/// The file cannot be read or has no prompts; a line has neither field; a line has text but there is no tokenizer.
+/// `prompt` is encoded, which requires a tokenizer. Other fields and blank lines are ignored.
 pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, CliError> {
     let stdin = path == Path::new("-");
     let name = if stdin { "standard input".to_string() } else { path.display().to_string() };
@@ -82,15 +78,11 @@ fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Pro
 }
 
 impl Prompt {
-    /// Checks that a model of `cfg` can complete `request`, which was made from this prompt.
-    ///
-    /// # Errors
-    /// It cannot. The error names file, line and field.
+    /// Checks that a model of `cfg` can complete `request`, which was made from this prompt. The error names file, line
+    /// and field.
     pub(super) fn checked(&self, request: Request, cfg: &Config) -> Result<Request, CliError> {
-        match request.check(cfg) {
-            Ok(()) => Ok(request),
-            Err(error) => Err(CliError::of_request(Exit::Data, &self.place, &error)),
-        }
+        request.check(cfg).map_err(|error| CliError::of_request(Exit::Data, &self.place, &error))?;
+        Ok(request)
     }
 }
 

@@ -125,8 +125,7 @@ fn evaluate_sums(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) ->
         let ids = tokenizer.encode(prompt)?;
         requests.push(Request { stop, ..Request::greedy(&ids, Sums::ANSWER_LEN + 1) });
     }
-    let mut completions = generate(model, requests, EngineOptions { max_batch: 64, ..engine })?;
-    completions.sort_by_key(|c| c.index);
+    let completions = generate(model, requests, EngineOptions { max_batch: 64, ..engine })?;
     let (mut correct, mut examples) = (0, String::new());
     for (i, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
         let text = completion.text(tokenizer);
@@ -155,10 +154,8 @@ fn generate_group(
         Request { id, stop, ..Request::sampled(&ids, 48, 0.8, seed) }
     };
     let requests: Vec<Request> = (0..8).map(request).collect();
-    let mut completions = generate(model, requests.clone(), engine)?;
-    completions.sort_by_key(|c| c.index);
     let mut text = format!("\nEight completions of {prompt:?} in one batch:\n");
-    for completion in completions {
+    for completion in generate(model, requests.clone(), engine)? {
         text += &format!("  {prompt}{}\n", printable(&completion.text(tokenizer)));
     }
     Ok((requests, text))

@@ -10,7 +10,7 @@ use clap::Args;
 use super::common::number;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
-use super::loaded::Loaded;
+use super::loaded::{self, Loaded};
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt};
 use super::{CliError, out};
@@ -55,7 +55,7 @@ pub(super) struct RolloutArgs {
 }
 
 pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
-    let loaded = args.generation.open()?;
+    let loaded = loaded::open(&args.generation.model, &args.generation.common)?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let requests = requests(args, &loaded, &prompts)?;
     let path = (args.out != Path::new("-")).then_some(&args.out);
@@ -86,10 +86,13 @@ fn complete(
 ) -> Result<(), CliError> {
     let (cfg, g) = (loaded.model.config(), args.n.get());
     let total = requests.len() * g;
-    let longest = requests.iter().map(|r| r.required_len(cfg)).max();
-    let options = args.generation.engine(longest, args.max_batch_size.get().min(total));
-    let steps_per_sync = args.sync_every.get();
-    let options = EngineOptions { prefix_caching: PrefixCaching::On, steps_per_sync, ..options };
+    let options = EngineOptions {
+        prefix_caching: PrefixCaching::On,
+        steps_per_sync: args.sync_every.get(),
+        max_seq_len: requests.iter().map(|r| r.required_len(cfg)).max(),
+        max_batch: args.max_batch_size.get().min(total),
+        ..args.generation.cache.engine()
+    };
     let mut engine = Engine::new(&loaded.model, options)?;
     for request in requests {
         engine.submit_group(request, g)?;
@@ -130,7 +133,6 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<V
 struct CompletionWriter<'a> {
     /// The file. `None`: standard output.
     file: Option<AtomicFile>,
-    /// Formats a completion as a line.
     format: &'a dyn Fn(&Completion) -> Vec<u8>,
     /// Completions that wait for an earlier one.
     out_of_order: BTreeMap<usize, Completion>,

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit};
 use crate::config::{RunConfig, TaskKind};
-use crate::model::data::{Content, Tokens};
+use crate::model::data::{Content, TokenFile, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
 use crate::training::Source;
@@ -21,10 +21,7 @@ pub(super) fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
     Ok(store::tokenizer_of(path)?)
 }
 
-/// The tokens of `data.files`, split into training and validation.
-///
-/// # Errors
-/// No files are configured; a file is missing or invalid; the validation split is too small.
+/// The tokens of `data.files`, split into training and validation. Fails if the validation split is too small.
 pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
     let data = &config.data;
     if data.files.is_empty() {
@@ -38,9 +35,7 @@ pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
         TaskKind::Sft => Content::Conversations,
     };
     let tokens = tokens(&files, &tokenizer, content)?;
-    if let Some(packed) = tokens.file() {
-        packed.verify()?;
-    }
+    tokens.file().map_or(Ok(()), TokenFile::verify)?;
     let source = Source::new(config, tokens, tokenizer)?;
     let (fraction, validation) = (data.val_fraction, &source.split.validation);
     let (held_out, total) = (validation.end - validation.start, validation.end);
@@ -55,10 +50,8 @@ pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
         .hint("increase it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
 }
 
-/// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file.
-///
-/// # Errors
-/// A file is missing or invalid, has other content, or was packed with another tokenizer.
+/// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file. Fails for other content
+/// than `content`, and for a file that was packed with another tokenizer.
 pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
     let Some(packed) = files.iter().find(|file| file.extension().is_some_and(|e| e == "tok")) else {
         return Ok(Tokens::from_files(files, tokenizer, content)?);

@@ -54,15 +54,14 @@ pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
 /// Appends the texts of a file: the texts of its records, or blocks of plain text.
 fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
     if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jsonl") || e.eq_ignore_ascii_case("ndjson")) {
-        jsonl::records(path, |record, _| {
+        return Ok(jsonl::records(path, |record, _| {
             match record {
                 Record::Text(text) => texts.push(text),
                 Record::Pair { prompt, completion } => texts.extend([prompt, completion]),
                 Record::Chat { messages, .. } => texts.extend(messages.iter().filter_map(Message::content)),
             }
             Ok(())
-        })?;
-        return Ok(());
+        })?);
     }
     let bytes = std::fs::read(path).map_err(|error| CliError::io(path, &error))?;
     let text = String::from_utf8(bytes).ok().filter(|text| !text.is_empty() && !text.contains('\0'));

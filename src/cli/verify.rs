@@ -138,8 +138,7 @@ fn json(verdicts: &[Verdict]) -> String {
     format!("{:#}\n", serde_json::json!({ "holds": holds, "settings": settings }))
 }
 
-/// # Errors
-/// [`Exit::Difference`] if any value differs.
+/// Fails with [`Exit::Difference`] if any value differs.
 pub(super) fn conclude(verdicts: &[Verdict]) -> Result<(), CliError> {
     let Some(bad) = verdicts.iter().find(|v| !v.holds()) else { return Ok(()) };
     let what = match &bad.first {

@@ -1,4 +1,5 @@
 //! Errors of reading a configuration.
+use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
@@ -71,4 +72,14 @@ pub enum Error {
         /// The accepted values.
         want: String,
     },
+}
+
+/// An error that names the key unless the condition holds.
+pub(super) fn require(
+    holds: bool,
+    key: &'static str,
+    got: impl Display,
+    want: impl Into<String>,
+) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Invalid { key, got: got.to_string(), want: want.into() }) }
 }

@@ -2,8 +2,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Result;
+use super::error::require;
 use super::kinds::{DecayKind, Precision};
-use super::require::require;
 use crate::decode::SampleOptions;
 use crate::model::rl::{Baseline, ImportanceSamplingLevel, LossType, RewardAggregation, ScaleRewards};
 

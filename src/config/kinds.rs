@@ -1,4 +1,4 @@
-//! The named values of keys. docs/reference/config.md is generated from this file.
+//! The named values of configuration keys. docs/reference/config.md is generated from this file.
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 

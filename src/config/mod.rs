@@ -12,7 +12,6 @@ mod kinds;
 mod layer;
 mod nearest;
 mod preset;
-mod require;
 mod resolve;
 mod sections;
 mod seed;

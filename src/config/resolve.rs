@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 use super::check::{KnownKeys, tree};
-use super::require::require;
+use super::error::require;
 use super::{GrpoSection, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::scores::Scores;
 use crate::decode::{Completion, FinishReason};
+use crate::model::rl::Advantages;
 
 /// A prompt.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,4 +75,30 @@ pub struct Group {
 /// All completions of a batch, group by group.
 pub fn samples(groups: &[Group]) -> impl Iterator<Item = (&Group, &Sample)> {
     groups.iter().flat_map(|group| group.samples.iter().map(move |sample| (group, sample)))
+}
+
+/// A generation batch with rewards and advantages.
+#[derive(Debug)]
+pub struct Batch {
+    /// The optimizer step that uses it first, from 1.
+    pub step: u64,
+    /// The groups of the update.
+    pub groups: Vec<Group>,
+    /// Groups that were replaced because their rewards were all equal.
+    pub discarded: Vec<Group>,
+    /// The rewards of the discarded groups.
+    pub discarded_scores: Scores,
+    /// The rewards of the groups of the update.
+    pub scores: Scores,
+    /// The advantages.
+    pub advantages: Advantages,
+    /// The digest of the weights that sampled.
+    pub policy: String,
+}
+
+impl Batch {
+    /// Tokens of prompts and completions, without the discarded groups.
+    pub fn tokens(&self) -> usize {
+        samples(&self.groups).map(|(group, sample)| group.prompt.ids.len() + sample.tokens.len()).sum()
+    }
 }

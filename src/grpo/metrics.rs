@@ -6,16 +6,16 @@ use crate::decode::FinishReason;
 
 /// A line of `metrics.jsonl`: the step and its values in order. A pure function of configuration, seed and step.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Metrics {
+pub struct StepMetrics {
     /// The optimizer step.
     pub step: u64,
     values: Vec<(String, f64)>,
 }
 
-impl Metrics {
+impl StepMetrics {
     /// The metrics of `step`, without values.
-    pub fn new(step: u64) -> Metrics {
-        Metrics { step, values: Vec::new() }
+    pub fn new(step: u64) -> StepMetrics {
+        StepMetrics { step, values: Vec::new() }
     }
 
     /// Appends a value.
@@ -39,7 +39,7 @@ impl Metrics {
     }
 }
 
-impl Serialize for Metrics {
+impl Serialize for StepMetrics {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(1 + self.values.len()))?;
         map.serialize_entry("step", &self.step)?;

@@ -12,11 +12,11 @@ mod record;
 pub mod rollout;
 mod run;
 pub mod score;
-mod scored;
+pub mod scores;
 pub mod update;
 mod warnings;
 
+pub use batch::Batch;
 pub use error::Error;
-pub use run::{End, Grpo, Observer, Phase};
-pub use scored::Batch;
+pub use run::{Grpo, GrpoObserver, GrpoPhase};
 pub use warnings::Warnings;

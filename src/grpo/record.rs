@@ -2,10 +2,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::batch::Group;
+use super::batch::{Batch, Group};
 use super::rollout::RolloutOptions;
-use super::score::Scores;
-use super::scored::Batch;
+use super::scores::Scores;
 use crate::rollout_file::RolloutLine;
 
 /// The lines of a batch: the groups of the update, then the discarded ones. `names`: the rewards.

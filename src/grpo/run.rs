@@ -3,15 +3,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Error;
-use super::batch::{Group, Prompt, samples};
+use super::batch::{Batch, Group, Prompt, samples};
 use super::eval::{self, HeldOut};
-use super::metrics::{Metrics, lengths};
+use super::metrics::{StepMetrics, lengths};
 use super::prompts::PromptSource;
 use super::record;
 use super::rollout::{GroupRequest, RolloutOptions, rollout};
-use super::score::{Scorer, Scores};
-use super::scored::Batch;
-use super::update::{Agreement, Policy, UpdateReport, Updater, Weighted};
+use super::score::Scorer;
+use super::scores::Scores;
+use super::update::{Agreement, Policy, StepInput, UpdateReport, Updater, Weighted};
 use crate::config::GrpoSection;
 use crate::decode::{EngineOptions, Request, StopConditions};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
@@ -24,6 +24,7 @@ use crate::rollout_file::policy_digest;
 use crate::run::{JsonLines, RunDir};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::KeptSet;
+use crate::training::End;
 use crate::verify::{RequestedSetting, verify};
 
 /// The ids of completions of replaced groups have this bit.
@@ -34,7 +35,7 @@ const VERIFIED: usize = 4;
 
 /// A part of a step, for timings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
+pub enum GrpoPhase {
     /// Generating completions.
     Rollout,
     /// Computing rewards.
@@ -52,13 +53,13 @@ pub enum Phase {
 }
 
 /// Receives the progress of a run.
-pub trait Observer {
+pub trait GrpoObserver {
     /// A phase begins.
-    fn enter(&mut self, phase: Phase) -> Result<(), Error>;
+    fn enter(&mut self, phase: GrpoPhase) -> Result<(), Error>;
     /// `done` of `total` completions of the current batch are generated. Returns `false` to stop the run.
     fn generated(&mut self, done: usize, total: usize) -> bool;
     /// A step has finished.
-    fn step(&mut self, metrics: &Metrics) -> Result<(), Error>;
+    fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error>;
     /// A generation batch has its rewards and advantages.
     fn batch(&mut self, batch: &Batch);
     /// A checkpoint was written durably.
@@ -67,15 +68,6 @@ pub trait Observer {
     fn note(&mut self, text: &str);
     /// Whether the run should save and stop.
     fn stop(&mut self) -> bool;
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// All steps are finished.
-    Done,
-    /// The observer stopped the run; the last step is saved.
-    Stopped,
 }
 
 /// A run of reinforcement learning that is ready to start or to resume.
@@ -119,11 +111,11 @@ impl Grpo<'_> {
     ///
     /// # Errors
     /// [`Error`]; the last checkpoint is kept.
-    pub fn run(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
+    pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
         let last = self.section.steps as u64;
         if self.trainer.step_number() == 0 {
             self.save(observer)?;
-            let mut metrics = Metrics::new(0);
+            let mut metrics = StepMetrics::new(0);
             self.evaluate(&mut metrics, observer)?;
             self.log(&metrics, observer)?;
         }
@@ -148,7 +140,7 @@ impl Grpo<'_> {
     }
 
     /// One generation batch and all of its optimizer steps.
-    fn batch(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
+    fn batch(&mut self, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         let section = self.section;
         let first = self.trainer.step_number();
         if self.updater.sampling != self.rollout.sampling {
@@ -166,7 +158,7 @@ impl Grpo<'_> {
             self.trainer.model.params.norm.value_mut()?.data_mut::<f32>().map_err(model::Error::from)?[0] +=
                 0.125;
         }
-        observer.enter(Phase::Save)?;
+        observer.enter(GrpoPhase::Save)?;
         let lines = record::lines(&batch, &self.scorer.names(), &self.rollout);
         self.run.write_rollouts(batch.step, &lines)?;
         observer.batch(&batch);
@@ -174,9 +166,10 @@ impl Grpo<'_> {
         let kept = self.kept_sets(&batch, observer)?;
         let references = self.reference_values(&batch, &kept, observer)?;
         let per_step = section.prompts_per_step / section.steps_per_generation;
+        let loss_tokens = self.loss_tokens(&batch);
         for iteration in 0..section.num_iterations {
             for (part, groups) in batch.groups.chunks(per_step).enumerate() {
-                observer.enter(Phase::Update)?;
+                observer.enter(GrpoPhase::Update)?;
                 let start = part * per_step * section.num_generations;
                 let completions: Vec<Weighted<'_>> = samples(groups)
                     .enumerate()
@@ -189,11 +182,12 @@ impl Grpo<'_> {
                     })
                     .collect();
                 let policy = if (iteration, part) == (0, 0) { Policy::Sampling } else { Policy::Updated };
-                let tokens = if policy == Policy::Sampling { batch.tokens() } else { 0 };
-                let report = self.updater.step(self.trainer, &completions, policy, tokens);
+                let new_tokens = if policy == Policy::Sampling { batch.tokens() } else { 0 };
+                let input = StepInput { completions: &completions, policy, loss_tokens, new_tokens };
+                let report = self.updater.step(self.trainer, &input);
                 let report = report.map_err(|error| self.diagnose(error, &batch))?;
                 let now = report.step.step;
-                let mut metrics = Metrics::new(now);
+                let mut metrics = StepMetrics::new(now);
                 self.push_metrics(&mut metrics, &batch, &report, policy);
                 if now % section.steps_per_batch() as u64 == 0 {
                     let due = crossed(section.eval_every, first, now) || now == section.steps as u64;
@@ -212,6 +206,14 @@ impl Grpo<'_> {
         Ok(())
     }
 
+    /// Tokens of the loss of a generation batch per optimizer step of a pass; at least 1.
+    fn loss_tokens(&self, batch: &Batch) -> f64 {
+        let masked = self.section.mask_truncated_completions;
+        let counted = samples(&batch.groups).filter(|(_, sample)| !(masked && sample.truncated()));
+        let tokens: usize = counted.map(|(_, sample)| sample.tokens.len()).sum();
+        tokens.max(1) as f64 / self.section.steps_per_generation as f64
+    }
+
     /// The cause of a difference between the sampler and the trainer, if the weights are the cause.
     fn diagnose(&self, error: Error, batch: &Batch) -> Error {
         match (&error, policy_digest(&self.trainer.model)) {
@@ -223,7 +225,7 @@ impl Grpo<'_> {
     }
 
     /// Generates and scores the batch of the next step.
-    fn generate(&mut self, observer: &mut dyn Observer) -> Result<Batch, Error> {
+    fn generate(&mut self, observer: &mut dyn GrpoObserver) -> Result<Batch, Error> {
         let section = self.section;
         let number = self.trainer.step_number() / section.steps_per_batch() as u64;
         let policy = policy_digest(&self.trainer.model)?;
@@ -234,7 +236,7 @@ impl Grpo<'_> {
         };
         let requests = (0..b).map(request).collect::<Result<_, Error>>()?;
         let mut groups = self.roll(requests, observer)?;
-        observer.enter(Phase::Reward)?;
+        observer.enter(GrpoPhase::Reward)?;
         let mut scores = self.scorer.score(&groups)?;
         let options = AdvantageOptions { weights: self.scorer.weights()?, ..self.advantages.clone() };
         let mut result = advantages(&scores.each, &options)?;
@@ -251,7 +253,7 @@ impl Grpo<'_> {
             };
             let requests = flat.iter().map(request).collect::<Result<_, Error>>()?;
             let fresh = self.roll(requests, observer)?;
-            observer.enter(Phase::Reward)?;
+            observer.enter(GrpoPhase::Reward)?;
             let fresh_scores = self.scorer.score(&fresh)?;
             for (i, (slot, group)) in flat.into_iter().zip(fresh).enumerate() {
                 discarded.push(std::mem::replace(&mut groups[slot], group));
@@ -263,8 +265,12 @@ impl Grpo<'_> {
         Ok(Batch { step, groups, discarded, discarded_scores, scores, advantages: result, policy })
     }
 
-    fn roll(&self, requests: Vec<GroupRequest>, observer: &mut dyn Observer) -> Result<Vec<Group>, Error> {
-        observer.enter(Phase::Rollout)?;
+    fn roll(
+        &self,
+        requests: Vec<GroupRequest>,
+        observer: &mut dyn GrpoObserver,
+    ) -> Result<Vec<Group>, Error> {
+        observer.enter(GrpoPhase::Rollout)?;
         let total = requests.iter().map(|request| request.size).sum();
         let model = &self.trainer.model;
         let mut progress = |done| observer.generated(done, total);
@@ -272,11 +278,11 @@ impl Grpo<'_> {
     }
 
     /// Compares the first group of a batch with the training forward pass over the whole vocabulary.
-    fn verify(&self, batch: &Batch, observer: &mut dyn Observer) -> Result<(), Error> {
+    fn verify(&self, batch: &Batch, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         if !crossed(self.section.verify_every, batch.step - 1, batch.step) {
             return Ok(());
         }
-        observer.enter(Phase::Verify)?;
+        observer.enter(GrpoPhase::Verify)?;
         let group = &batch.groups[0];
         let requests: Vec<Request> = group
             .samples
@@ -315,10 +321,10 @@ impl Grpo<'_> {
         &self,
         batch: &Batch,
         kept: &[Vec<Option<KeptSet>>],
-        observer: &mut dyn Observer,
+        observer: &mut dyn GrpoObserver,
     ) -> Result<Option<Vec<Vec<f64>>>, Error> {
         let Some(reference) = &self.reference else { return Ok(None) };
-        observer.enter(Phase::Reference)?;
+        observer.enter(GrpoPhase::Reference)?;
         let completions: Vec<Weighted<'_>> = unweighted(batch, kept);
         self.updater.log_probs(reference, &completions).map(Some)
     }
@@ -328,20 +334,20 @@ impl Grpo<'_> {
     fn kept_sets(
         &self,
         batch: &Batch,
-        observer: &mut dyn Observer,
+        observer: &mut dyn GrpoObserver,
     ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
         let reread = self.section.steps_per_batch() > 1 || self.reference.is_some();
         if !(reread && self.updater.filters()) {
             return Ok(Vec::new());
         }
-        observer.enter(Phase::Update)?;
+        observer.enter(GrpoPhase::Update)?;
         self.updater
             .kept_sets(&self.trainer.model, &unweighted(batch, &[]))
             .map_err(|error| self.diagnose(error, batch))
     }
 
     /// The metrics of an optimizer step. Those of the batch are on the line of its first step.
-    fn push_metrics(&self, metrics: &mut Metrics, batch: &Batch, report: &UpdateReport, policy: Policy) {
+    fn push_metrics(&self, metrics: &mut StepMetrics, batch: &Batch, report: &UpdateReport, policy: Policy) {
         metrics.push("loss", report.loss);
         metrics.push("grad_norm", f64::from(report.step.grad_norm));
         metrics.push("learning_rate", report.step.learning_rate);
@@ -369,13 +375,13 @@ impl Grpo<'_> {
         metrics.push("trained_rows", report.rows as f64);
     }
 
-    fn log(&mut self, metrics: &Metrics, observer: &mut dyn Observer) -> Result<(), Error> {
+    fn log(&mut self, metrics: &StepMetrics, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         self.metrics.write(metrics)?;
         observer.step(metrics)
     }
 
-    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
-        observer.enter(Phase::Save)?;
+    fn save(&mut self, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
+        observer.enter(GrpoPhase::Save)?;
         self.metrics.sync()?;
         let state = RunState { seed: self.seed, best: None };
         if let (Some(dir), Some(model)) = (self.reference_checkpoints, &self.reference) {
@@ -391,11 +397,11 @@ impl Grpo<'_> {
         Ok(())
     }
 
-    fn evaluate(&mut self, metrics: &mut Metrics, observer: &mut dyn Observer) -> Result<(), Error> {
+    fn evaluate(&mut self, metrics: &mut StepMetrics, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         if self.held_out.is_empty() || self.section.eval_every == 0 {
             return Ok(());
         }
-        observer.enter(Phase::Evaluate)?;
+        observer.enter(GrpoPhase::Evaluate)?;
         let step = self.trainer.step_number();
         let first_id = step * self.held_out.len() as u64;
         let request = |(at, prompt): (usize, &Arc<Prompt>)| GroupRequest {

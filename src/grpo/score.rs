@@ -1,8 +1,7 @@
 //! The rewards of a batch of completions.
-use std::ops::Range;
-
 use super::Error;
 use super::batch::Group;
+use super::scores::Scores;
 use crate::rewards::{Reward, RewardInput, RewardRow};
 use crate::tensor::faults::{self, Fault};
 
@@ -10,15 +9,6 @@ use crate::tensor::faults::{self, Fault};
 pub struct Scorer {
     rewards: Vec<Box<dyn Reward>>,
     weights: Vec<f64>,
-}
-
-/// The rewards of all completions of a batch, group by group.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Scores {
-    /// Each reward of each completion `[B * G][F]`. `None`: the reward does not apply.
-    pub each: Vec<Vec<Option<f64>>>,
-    /// The weighted sum of the rewards that apply. `None`: none applies.
-    pub total: Vec<Option<f64>>,
 }
 
 impl Scorer {
@@ -84,28 +74,6 @@ impl Scorer {
         }
         let total = each.iter().map(|rewards| weighted_sum(rewards, &weights)).collect();
         Ok(Scores { each, total })
-    }
-}
-
-impl Scores {
-    /// The scores of the completions `rows`.
-    pub fn part(&self, rows: Range<usize>) -> Scores {
-        Scores { each: self.each[rows.clone()].to_vec(), total: self.total[rows].to_vec() }
-    }
-
-    /// Replaces the scores from completion `at` on. Returns the old ones.
-    pub fn replace(&mut self, at: usize, new: Scores) -> Scores {
-        let rows = at..at + new.total.len();
-        Scores {
-            each: self.each.splice(rows.clone(), new.each).collect(),
-            total: self.total.splice(rows, new.total).collect(),
-        }
-    }
-
-    /// Appends the scores of other completions.
-    pub fn append(&mut self, other: Scores) {
-        self.each.extend(other.each);
-        self.total.extend(other.total);
     }
 }
 

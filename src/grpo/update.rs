@@ -50,6 +50,20 @@ pub enum Policy {
     Updated,
 }
 
+/// The operands of an optimizer step.
+#[derive(Debug, Clone, Copy)]
+pub struct StepInput<'a> {
+    /// The completions.
+    pub completions: &'a [Weighted<'a>],
+    /// Whether the weights are those that sampled.
+    pub policy: Policy,
+    /// The number of tokens that `dapo`, `cispo` and `vespo` divide by: those of the generation batch divided by the
+    /// number of its optimizer steps in one pass.
+    pub loss_tokens: f64,
+    /// Added to the number of tokens of the run.
+    pub new_tokens: usize,
+}
+
 /// The result of an optimizer step.
 #[derive(Debug, Clone)]
 pub struct UpdateReport {
@@ -116,20 +130,14 @@ impl Updater {
     }
 
     /// One optimizer step. Completions whose loss weights and entropy bonuses are all exactly zero are skipped, which
-    /// does not change a bit; if all are, the weights stay as they are. `tokens` is added to the number of tokens of the
-    /// run.
+    /// does not change a bit; if all are, the weights stay as they are.
     ///
     /// # Errors
-    /// [`Error::TokensChanged`] for a completion whose tokens are not the sampled ones. [`Error::Mismatch`] if the
-    /// policy is the sampling one and a log-probability differs from the sampler's in any bit, with unchanged weights.
-    /// As [`Trainer::gradient`] and [`Trainer::apply`].
-    pub fn step(
-        &self,
-        trainer: &mut Trainer,
-        completions: &[Weighted<'_>],
-        policy: Policy,
-        tokens: usize,
-    ) -> Result<UpdateReport, Error> {
+    /// [`Error::TokensChanged`] for a completion whose tokens are not the sampled ones. [`Error::Mismatch`] if the policy
+    /// is the sampling one and a log-probability differs from the sampler's in any bit, with unchanged weights. As
+    /// [`Trainer::gradient`] and [`Trainer::apply`].
+    pub fn step(&self, trainer: &mut Trainer, input: &StepInput<'_>) -> Result<UpdateReport, Error> {
+        let StepInput { completions, policy, loss_tokens, new_tokens } = *input;
         check_tokens(completions)?;
         let values = match policy {
             Policy::Sampling if !self.loss.needs_entropy() => None,
@@ -154,7 +162,7 @@ impl Updater {
                 truncated: completions[i].sample.truncated(),
             })
             .collect();
-        let output = self.loss.evaluate(&rows)?;
+        let output = self.loss.evaluate_part(&rows, loss_tokens)?;
         let factors = |i: usize, t: usize| (output.weights[i][t] as f32, output.bonus[i][t] as f32);
         let is_trained = |i: &usize| (0..masks[*i].len()).any(|t| factors(*i, t) != (0.0, 0.0));
         let trained: Vec<usize> = (0..completions.len()).filter(is_trained).collect();
@@ -170,7 +178,7 @@ impl Updater {
             agreement: None,
         };
         if examples.is_empty() {
-            report.step = trainer.skip_step(tokens);
+            report.step = trainer.skip_step(new_tokens);
             return Ok(report);
         }
         let gradient = trainer.gradient(&examples, self.processing(), self.micro_batch)?;
@@ -192,7 +200,7 @@ impl Updater {
         }
         let targets: usize = trained.iter().map(|&i| completions[i].sample.tokens.len()).sum();
         report.entropy = Some(entropy / targets as f64);
-        report.step = trainer.apply(gradient, tokens)?;
+        report.step = trainer.apply(gradient, new_tokens)?;
         Ok(report)
     }
 

@@ -1,5 +1,5 @@
 //! Warnings about the course of a run, in plain words.
-use super::metrics::Metrics;
+use super::metrics::StepMetrics;
 
 /// Steps that a mean runs over.
 const WINDOW: usize = 20;
@@ -20,7 +20,7 @@ pub struct Warnings {
 
 impl Warnings {
     /// Adds the metrics of a step. Returns the warnings that are due.
-    pub fn check(&mut self, metrics: &Metrics) -> Vec<String> {
+    pub fn check(&mut self, metrics: &StepMetrics) -> Vec<String> {
         self.rewards.extend(metrics.get("reward"));
         self.flat.extend(metrics.get("frac_reward_zero_std"));
         if let (Some(sampled), Some(greedy)) =
@@ -96,8 +96,8 @@ fn last_mean(values: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn line(step: u64, values: &[(&str, f64)]) -> Metrics {
-        let mut metrics = Metrics::new(step);
+    fn line(step: u64, values: &[(&str, f64)]) -> StepMetrics {
+        let mut metrics = StepMetrics::new(step);
         values.iter().for_each(|(name, value)| metrics.push(*name, *value));
         metrics
     }

@@ -3,7 +3,6 @@
 /// How an axis spaces its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// Linear.
     Linear,
     /// Logarithmic. Values of at most 0 are not drawn.
     Log,

@@ -9,8 +9,10 @@ const MAX_PLAIN_POINTS: usize = 150;
 pub(crate) enum Stroke {
     /// A line; with many points a thin line and its moving mean.
     Line,
-    /// A line with a mark at every point.
+    /// A line with a mark at every point. The lowest value is the best.
     Marks,
+    /// A line with a mark at every point. The highest value is the best.
+    Scores,
 }
 
 /// A named list of points, in order. Points that are not finite are not drawn.
@@ -49,16 +51,21 @@ impl Series {
         self.stroke == Stroke::Line && self.points.len() > MAX_PLAIN_POINTS
     }
 
-    /// Name and last value; for marks also the lowest value if it is lower than the last.
+    /// Name and last value; for marks also the best value if it is not the last.
     pub(super) fn legend(&self) -> String {
         let points = self.curve();
         let Some(&(_, last)) = points.last() else {
             return format!("{} (no points)", self.name);
         };
-        let low = points.iter().map(|point| point.1).fold(f64::INFINITY, f64::min);
-        match (self.stroke, low < last) {
-            (Stroke::Marks, true) => format!("{} {} (best {})", self.name, short(last), short(low)),
-            _ => format!("{} {}", self.name, short(last)),
+        let values = points.iter().map(|point| point.1);
+        let best = match self.stroke {
+            Stroke::Line => last,
+            Stroke::Marks => values.fold(last, f64::min),
+            Stroke::Scores => values.fold(last, f64::max),
+        };
+        match best == last {
+            true => format!("{} {}", self.name, short(last)),
+            false => format!("{} {} (best {})", self.name, short(last), short(best)),
         }
     }
 }

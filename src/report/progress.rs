@@ -41,7 +41,6 @@ pub(crate) struct Progress {
     last_line: Instant,
 }
 
-/// The state of a job.
 #[derive(Debug)]
 struct Job {
     name: &'static str,

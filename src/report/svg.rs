@@ -75,7 +75,7 @@ fn draw(out: &mut String, series: &Series, color: &str, axes: &(Axis, Axis)) {
         r##"<path d="{}" fill="none" stroke="{color}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"/>"##,
         path(&thinned(&line))
     );
-    if series.stroke == Stroke::Marks || line.len() == 1 {
+    if series.stroke != Stroke::Line || line.len() == 1 {
         let radius = if line.len() > 60 { 2.0 } else { 3.5 };
         for (x, y) in line {
             put!(

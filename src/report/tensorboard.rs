@@ -14,9 +14,6 @@ pub(crate) struct EventFile {
 
 impl EventFile {
     /// Creates the file, or replaces it. TensorBoard reads files whose name contains `tfevents`.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub(crate) fn create(path: &Path) -> io::Result<EventFile> {
         let mut file = EventFile { file: File::create(path)? };
         let mut event = Vec::new();
@@ -27,9 +24,6 @@ impl EventFile {
     }
 
     /// Appends the scalars of `step`. `wall_time` is in seconds since 1970.
-    ///
-    /// # Errors
-    /// Writing failed.
     pub(crate) fn write<'a>(
         &mut self,
         step: u64,

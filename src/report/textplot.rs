@@ -23,7 +23,12 @@ pub(crate) fn text_plot(chart: &Chart, columns: usize, rows: usize, glyphs: Glyp
     for (n, series) in chart.series.iter().enumerate() {
         match n.checked_sub(1) {
             None => line(&mut canvas, series, &axes, glyphs),
-            Some(n) => marks(&mut canvas, series, &axes, MARKS[n % MARKS.len()]),
+            Some(n) => {
+                for (x, y) in series.finite().iter().filter_map(|point| place(point, &axes, (columns, rows)))
+                {
+                    canvas[y][x] = MARKS[n % MARKS.len()];
+                }
+            }
         }
     }
     framed(chart, &canvas, &axes, glyphs)
@@ -53,13 +58,6 @@ fn line(canvas: &mut [Vec<char>], series: &Series, axes: &(Axis, Axis), glyphs: 
                 Glyphs::Ascii => '*',
             };
         }
-    }
-}
-
-fn marks(canvas: &mut [Vec<char>], series: &Series, axes: &(Axis, Axis), mark: char) {
-    let dots = (canvas[0].len(), canvas.len());
-    for (x, y) in series.finite().iter().filter_map(|point| place(point, axes, dots)) {
-        canvas[y][x] = mark;
     }
 }
 

@@ -143,11 +143,7 @@ fn sha256(path: &Path) -> Result<String> {
     let io = |error| Error::io(path, error);
     let mut file = fs::File::open(path).map_err(io)?;
     let (mut hash, mut block) = (Sha256::new(), vec![0; BLOCK]);
-    loop {
-        let n = file.read(&mut block).map_err(io)?;
-        if n == 0 {
-            break;
-        }
+    while let n @ 1.. = file.read(&mut block).map_err(io)? {
         hash.update(&block[..n]);
     }
     Ok(format!("sha256:{}", hex(&hash.finalize())))

@@ -104,10 +104,8 @@ impl RunDir {
     /// # Errors
     /// A file cannot be read or written, or has an invalid line before its last.
     pub fn logs_after(&self, step: u64) -> Result<(JsonLines, JsonLines)> {
-        Ok((
-            JsonLines::after(&self.metrics(), step)?,
-            JsonLines::after(&self.path.join("timings.jsonl"), step)?,
-        ))
+        let timings = self.path.join("timings.jsonl");
+        Ok((JsonLines::after(&self.metrics(), step)?, JsonLines::after(&timings, step)?))
     }
 
     /// [`RunDir::logs_after`]; at step 0 both files are emptied first, because a run that starts writes a line of

@@ -3,7 +3,6 @@ mod setting;
 mod verdict;
 
 pub use setting::{Prompts, RequestedSetting, Setting, settings};
-use verdict::Location;
 pub use verdict::{Difference, Verdict};
 
 use std::ops::Range;
@@ -145,9 +144,7 @@ fn check(
             let want =
                 expected.logits[row.index].get(row.position * v..(row.position + 1) * v).unwrap_or(&[]);
             verdict.rows += 1;
-            verdict.compare(Location { id: row.id, position: row.position }, row.logits, want, |at| {
-                format!("logit {at}")
-            });
+            verdict.compare(row.id, row.position, row.logits, want, |at| format!("logit {at}"));
         })?;
     }
     for got in engine.take_finished() {

@@ -38,13 +38,6 @@ pub struct Difference {
     pub got: String,
 }
 
-/// The location of a compared value.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Location {
-    pub(super) id: u64,
-    pub(super) position: usize,
-}
-
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Difference { id, position, what, want, got } = self;
@@ -59,17 +52,17 @@ impl Verdict {
     }
 
     /// Records the first difference.
-    fn record(&mut self, at: Location, what: String, [want, got]: [u32; 2]) {
-        let Location { id, position } = at;
+    fn record(&mut self, id: u64, position: usize, what: String, [want, got]: [u32; 2]) {
         let hex = |bits: u32| format!("{bits:08x}");
         let difference = || Difference { id, position, what, want: hex(want), got: hex(got) };
         self.first.get_or_insert_with(difference);
     }
 
-    /// Compares the values of one row bit for bit. `name` names the value at an index.
+    /// Compares the values of one row of sequence `id` bit for bit. `name` names the value at an index.
     pub(super) fn compare(
         &mut self,
-        location: Location,
+        id: u64,
+        position: usize,
         got: &[f32],
         want: &[f32],
         name: impl Fn(usize) -> String,
@@ -81,9 +74,9 @@ impl Verdict {
         let first = differ.next();
         self.differing += missing + u64::from(first.is_some()) + differ.count() as u64;
         match first {
-            Some((at, bits)) => self.record(location, name(at), bits),
+            Some((at, bits)) => self.record(id, position, name(at), bits),
             None if missing > 0 => {
-                self.record(location, "values".into(), [want.len() as u32, got.len() as u32])
+                self.record(id, position, "values".into(), [want.len() as u32, got.len() as u32])
             }
             None => (),
         }
@@ -91,13 +84,12 @@ impl Verdict {
 
     /// Compares tokens and log-probabilities.
     pub(super) fn compare_completion(&mut self, got: &Completion, want: &Completion) {
-        let id = got.id;
-        let location = |at: usize| Location { id, position: want.prompt_len + at };
+        let (id, start) = (got.id, want.prompt_len);
         for at in 0..got.tokens.len().max(want.tokens.len()) {
             let pair = [want, got].map(|c| c.tokens.get(at).copied());
             if pair[0] != pair[1] {
                 self.tokens_differing += 1;
-                self.record(location(at), "token".into(), pair.map(|id| id.unwrap_or(u32::MAX)));
+                self.record(id, start + at, "token".into(), pair.map(|id| id.unwrap_or(u32::MAX)));
             }
         }
         for (what, got, want) in [
@@ -106,7 +98,7 @@ impl Verdict {
         ] {
             for at in 0..got.len().max(want.len()) {
                 let one = |all: &'_ [f32]| all.get(at..at + 1).unwrap_or(&[]).to_vec();
-                self.compare(location(at), &one(got), &one(want), |_| what.to_string());
+                self.compare(id, start + at, &one(got), &one(want), |_| what.to_string());
             }
         }
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use xtrain::config::{Layer, RunConfig};
 use xtrain::decode::{EngineOptions, KvKind, PrefixCaching};
-use xtrain::grpo::metrics::Metrics;
+use xtrain::grpo::metrics::StepMetrics;
 use xtrain::grpo::prompts::{PromptSource, text_prompt};
 use xtrain::grpo::score::Scorer;
-use xtrain::grpo::{Batch, End, Error, Grpo, Observer, Phase, from_config};
+use xtrain::grpo::{Batch, Error, Grpo, GrpoObserver, GrpoPhase, from_config};
 use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
 use xtrain::model::tasks::{PromptSet, Sums, Task};
 use xtrain::model::tokenizer::Tokenizer;
@@ -16,7 +16,7 @@ use xtrain::model::{Model, Trainer, store};
 use xtrain::rewards::{Reward, RewardError, RewardInput, RewardRow};
 use xtrain::run::RunDir;
 use xtrain::tensor::Device;
-use xtrain::training;
+use xtrain::training::{self, End};
 
 /// A reward between 0 and 1 that every completion has, from its tokens.
 struct TokenSum([String; 1]);
@@ -65,8 +65,8 @@ struct Watch {
     compared: Compared,
 }
 
-impl Observer for Watch {
-    fn enter(&mut self, _: Phase) -> Result<(), Error> {
+impl GrpoObserver for Watch {
+    fn enter(&mut self, _: GrpoPhase) -> Result<(), Error> {
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl Observer for Watch {
         true
     }
 
-    fn step(&mut self, metrics: &Metrics) -> Result<(), Error> {
+    fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
         let get = |name| metrics.get(name).unwrap_or(0.0);
         self.compared.tokens += get("sampling/compared_tokens");
         self.compared.max = self.compared.max.max(get("sampling/sampling_logp_difference/max"));
@@ -265,7 +265,7 @@ fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interrup
     }
     let kv = KvKind::Paged { page: 4 };
     let engine =
-        EngineOptions { prefill_chunk: Some(2), kv_capacity: Some(48), kv, ..EngineOptions::default() };
+        EngineOptions { prefill_chunk: Some(2), kv, kv_capacity: Some(48), ..EngineOptions::default() };
     let setup = Setup { engine, stops: vec![4], ..Setup::threads(2) };
     assert_equal("interrupted", &want, &outcome("stops", &config(&keys), &setup).0);
 }
@@ -331,11 +331,9 @@ fn groups_without_spread_are_replaced_and_a_step_without_spread_changes_nothing(
         ["grpo.num_generations=2", "grpo.max_completion_length=1", "grpo.top_k=2", "grpo.resample_groups=2"];
     let (files, _) = outcome("resample", &config(&keys), &Setup::threads(1));
     let text = String::from_utf8(files[0].1.clone()).unwrap();
-    let discarded = |line: &str| {
-        let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        line["discarded_groups"].as_f64().unwrap_or(0.0)
-    };
-    assert!(text.lines().map(discarded).sum::<f64>() > 0.0, "{text}");
+    let discarded =
+        |line: &str| line.contains("\"discarded_groups\":") && !line.contains("\"discarded_groups\":0.0");
+    assert!(text.lines().any(discarded), "{text}");
     let keys = ["grpo.num_generations=1"];
     let dir = Scratch::new("flat");
     run(&config(&keys), &Setup::threads(1), &dir.0).unwrap();

@@ -374,7 +374,7 @@ def peer_version(peer):
         found = re.search(r'name = "candle-core"\nversion = "(.*)"', lock)
         return found and found[1]
     try:
-        return importlib.metadata.version({"pytorch": "torch", "llama.cpp": "llama-cpp-python"}[peer])
+        return importlib.metadata.version({"pytorch": "torch", "llama.cpp": "llama-cpp-python"}.get(peer, peer))
     except importlib.metadata.PackageNotFoundError:
         return None
 

@@ -23,49 +23,13 @@ pub enum Error {
         /// The value found.
         got: String,
     },
-    /// A prompt without tokens.
-    #[error("sequence {id}: the prompt is empty, expected at least 1 token")]
-    EmptyPrompt {
+    /// A request that the model or the engine cannot complete.
+    #[error("sequence {id}: {what}")]
+    Request {
         /// The sequence.
         id: u64,
-    },
-    /// A prompt that leaves no position for a new token.
-    #[error("sequence {id}: expected a prompt of at most {want} tokens, found {got}")]
-    PromptTooLong {
-        /// The sequence.
-        id: u64,
-        /// Maximum number of prompt tokens: the model's maximum number of positions - 1.
-        want: usize,
-        /// Number of prompt tokens.
-        got: usize,
-    },
-    /// A prompt token outside the vocabulary.
-    #[error("sequence {id}: prompt position {position}: expected a token id below {want}, found {got}")]
-    Vocab {
-        /// The sequence.
-        id: u64,
-        /// The position in the prompt.
-        position: usize,
-        /// Size of the vocabulary.
-        want: usize,
-        /// The token.
-        got: u32,
-    },
-    /// A request for 0 new tokens.
-    #[error("sequence {id}: expected at least 1 new token, found 0")]
-    NoNewTokens {
-        /// The sequence.
-        id: u64,
-    },
-    /// A request that may need more positions than the engine has for a sequence.
-    #[error("sequence {id}: expected at most {want} positions for prompt and new tokens, found {got}")]
-    TooLong {
-        /// The sequence.
-        id: u64,
-        /// Positions that the engine has for a sequence.
-        want: usize,
-        /// Positions that the request may need.
-        got: usize,
+        /// The expected and the found prompt, length or token.
+        what: String,
     },
     /// No token can be sampled, or a sampling option is outside its range.
     #[error("sequence {id}, position {position}: {source}")]

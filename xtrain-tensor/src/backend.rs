@@ -17,7 +17,6 @@ use crate::tensor::Tensor;
 ///
 /// This trait, [`RowOps`] and [`SharedOps`] have no default bodies: an operation that a backend lacks does not compile.
 pub(crate) trait Backend: RowOps + SharedOps {
-    /// Converts `x` to `dtype`: from f32 to bf16, or from bf16 to f32.
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor>;
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()>;
     fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor>;

@@ -11,7 +11,6 @@ pub(crate) struct Dd {
 /// pi / 2 in three parts: a double-double and the remainder.
 const PI_2: (Dd, f64) =
     (Dd { high: std::f64::consts::FRAC_PI_2, low: 6.123_233_995_736_766e-17 }, -1.497_384_904_859_169_8e-33);
-/// log(2).
 const LN_2: Dd = Dd { high: std::f64::consts::LN_2, low: 2.319_046_813_846_299_6e-17 };
 
 /// a + b without error, for |a| >= |b|.
@@ -111,8 +110,7 @@ impl Dd {
         Dd { high: series.high * scale, low: series.low * scale }
     }
 
-    /// cos(x) for 0 <= x <= pi, to about 100 bits. It evaluates the series of the cosine or of the sine at the
-    /// distance to the nearest multiple of pi / 2.
+    /// cos(x) for 0 <= x <= pi, to about 100 bits: a series at the distance to the nearest multiple of pi / 2.
     pub(crate) fn cos(x: f64) -> Dd {
         use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, PI};
         debug_assert!((0.0..=PI).contains(&x));

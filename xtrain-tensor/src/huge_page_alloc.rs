@@ -10,17 +10,14 @@ use std::sync::Mutex;
 
 use crate::lock::lock;
 
-/// Size of a huge page in bytes.
 const PAGE_BYTES: usize = 2 << 20;
 /// Bytes requested from the system at a time.
 const SLAB_BYTES: usize = 16 * PAGE_BYTES;
-/// Blocks of these sizes are cut from slabs. Smaller blocks come from the system, larger ones get separate huge
-/// pages.
+/// Blocks of these sizes are cut from slabs. Smaller ones come from the system, larger ones get separate huge pages.
 const MIN_SLAB_BLOCK: usize = 16 << 10;
 const MAX_SLAB_BLOCK: usize = 8 << 20;
 /// Four sizes per power of two.
 const CLASSES: usize = 4 * (MAX_SLAB_BLOCK / MIN_SLAB_BLOCK).ilog2() as usize + 1;
-/// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
 
 /// An allocator for `#[global_allocator]`. Freed blocks of 16 KiB to 8 MiB are kept for the next allocation of the

@@ -9,7 +9,6 @@ use crate::portable;
 pub(crate) const EXP_LOW: f32 = -87.0;
 /// `exp` of a larger value is +inf.
 pub(crate) const EXP_HIGH: f32 = 88.72283;
-/// log2(e).
 pub(crate) const EXP_LOG2E: f32 = f32::from_bits(0x3fb8_aa3b);
 /// 1.5 * 2^23. Adding it rounds a value to an integer, which ends up in the low bits of the sum; subtracting it again
 /// gives the integer as f32.

@@ -68,8 +68,7 @@ pub(crate) fn log(x: f64) -> f64 {
     low - half_square + f + k * 6.93147180369123816490e-01
 }
 
-/// The largest angle that [`sin_cos`] accepts: 2^20 quarter turns. Up to here the products of the range reduction are
-/// exact.
+/// The largest angle of [`sin_cos`]: 2^20 quarter turns. Up to here the range reduction has exact products.
 pub(crate) const MAX_ANGLE: f64 = 1647099.0;
 
 /// Returns (sin, cos) of an angle of at most [`MAX_ANGLE`].

@@ -19,7 +19,6 @@ pub struct Tensor {
     device: Device,
 }
 
-/// The values of a tensor, by element type.
 #[derive(Debug, Clone)]
 pub(crate) enum Storage {
     F32(Arc<Buffer<f32>>),
@@ -33,7 +32,6 @@ pub(crate) enum Storage {
 #[allow(private_bounds, reason = "sealed: only this file implements it")]
 pub trait Stored: Values {}
 
-/// Access to the values of a [`Storage`].
 trait Values: Recycled + bytemuck::Pod {
     fn wrap(values: Vec<Self>, device: &Device) -> Result<Storage>;
     /// The values, if they are in host memory and of this type.
@@ -55,16 +53,10 @@ macro_rules! stored {
                 })
             }
             fn get(storage: &Storage) -> Option<&[$t]> {
-                match storage {
-                    Storage::$variant(v) => Some(v),
-                    _ => None,
-                }
+                if let Storage::$variant(v) = storage { Some(v) } else { None }
             }
             fn get_mut(storage: &mut Storage) -> Option<&mut [$t]> {
-                match storage {
-                    Storage::$variant(v) => Some(&mut *Arc::make_mut(v)),
-                    _ => None,
-                }
+                if let Storage::$variant(v) = storage { Some(&mut *Arc::make_mut(v)) } else { None }
             }
         }
     )*};

@@ -34,7 +34,6 @@ impl BenchModel {
         }
     }
 
-    /// The title of the tables.
     pub(super) fn title(&self) -> String {
         let BenchModel { model, parameters, compute, device } = self;
         format!("{model}: {} parameters, {compute}, {device}\n", units::count(*parameters))

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::args::DecodeArgs;
 use super::bench_model::{self, BenchModel};
-use super::gpu_counters::{Meter, PerUnit};
+use super::gpu_counters::PerUnit;
 use super::ideal::Ideal;
 use super::workload::Workload;
 use crate::cli::{CliError, out};
@@ -60,13 +60,14 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     let options = EngineOptions { steps_per_sync: args.sync_every.get(), ..args.cache.engine() };
     bench_model::measure(&model, workload, options)?;
     let (mut samples, mut cache_bytes, mut kv) = (Vec::new(), 0, None);
-    let meter = Meter::start(model.device());
+    let start = model.device().gpu_counters();
     for _ in 0..args.repeats.get() {
         let measured = bench_model::measure(&model, workload, options)?;
         samples.push(measured.timings);
         (cache_bytes, kv) = (measured.cache_bytes, measured.kv);
     }
-    let per_token = meter.stop(model.device(), args.repeats.get() * workload.batch * workload.max_new);
+    let tokens = args.repeats.get() * workload.batch * workload.max_new;
+    let per_token = PerUnit::since(start, model.device(), tokens);
     let median = |of: &dyn Fn(&Timings) -> Option<f64>| Some(Spread::of(samples.iter().filter_map(of))?.p50);
     let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
     let per_forward_ms = PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) };

@@ -23,22 +23,6 @@ const COUNTERS: [Counter; 9] = [
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PerUnit([f64; COUNTERS.len()]);
 
-/// The counters of the GPU at the start of a measurement. `None`: the device is the CPU.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Meter(Option<GpuCounters>);
-
-impl Meter {
-    pub(super) fn start(device: &Device) -> Meter {
-        Meter(device.gpu_counters())
-    }
-
-    /// The counters since [`Meter::start`], divided by `units` of work. `None`: the device is the CPU.
-    pub(super) fn stop(self, device: &Device, units: usize) -> Option<PerUnit> {
-        let counters = device.gpu_counters()?.since(self.0?);
-        Some(PerUnit(COUNTERS.map(|(.., value)| value(&counters) as f64 / units.max(1) as f64)))
-    }
-}
-
 impl Serialize for PerUnit {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(COUNTERS.iter().zip(self.0).map(|((key, ..), value)| (key, value)))
@@ -46,6 +30,12 @@ impl Serialize for PerUnit {
 }
 
 impl PerUnit {
+    /// The counters since `start`, divided by `units` of work. `None`: the device is the CPU.
+    pub(super) fn since(start: Option<GpuCounters>, device: &Device, units: usize) -> Option<PerUnit> {
+        let counters = device.gpu_counters()?.since(start?);
+        Some(PerUnit(COUNTERS.map(|(.., value)| value(&counters) as f64 / units.max(1) as f64)))
+    }
+
     /// Formats the counters as a table. `unit` names the unit of work.
     pub(super) fn table(&self, unit: &str) -> String {
         let mut table = Table::new(&[&format!("per {unit}")], &[""]);

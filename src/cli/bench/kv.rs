@@ -38,51 +38,44 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
     let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, prompt_len + longest)?;
     let fits = |n: &&usize| prompt_len + **n <= model.config().max_positions;
     let lengths: Vec<usize> = lengths.iter().filter(fits).copied().collect();
-    if lengths.is_empty() {
-        Workload { batch: 1, one_prompt: false, prompt_len, max_new: LENGTHS[0] }.check(
-            &model,
-            "reduce --prompt-len (the shortest rollout has 32 new tokens), or use a model with a longer context",
-        )?;
-    }
+    let workload = |max_new| Workload { batch: 1, one_prompt: false, prompt_len, max_new };
+    let hint =
+        "reduce --prompt-len (the shortest rollout has 32 new tokens), or use a model with a longer context";
+    workload(LENGTHS[0]).check(&model, hint)?;
     let page = args.sizes.page_size;
     let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }];
     let mut cells = Vec::new();
     for n in lengths {
-        let workload = Workload { batch: 1, one_prompt: false, prompt_len, max_new: n };
         let mut row = kinds.map(|kv| (kv, 0, Vec::new()));
         for round in 0..=args.repeats.get() {
             // Alternate the direction, so that drift affects all caches equally.
             for at in 0..kinds.len() {
                 let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
                 let (kv, bytes, samples) = &mut row[at];
-                let measured = bench_model::measure(&model, workload, args.sizes.engine(*kv))?;
+                let measured = bench_model::measure(&model, workload(n), args.sizes.engine(*kv))?;
                 *bytes = measured.cache_bytes;
                 if round > 0 {
                     samples.push(measured.timings);
                 }
             }
         }
-        cells.extend(row.map(|(kv, bytes, samples)| Cell::new(kv, n, bytes, samples)));
+        cells.extend(row.map(|(kv, cache_bytes, samples)| {
+            let median = |of: &dyn Fn(&Timings) -> Option<f64>| {
+                Spread::of(samples.iter().filter_map(of)).map_or(0.0, |spread| spread.p50)
+            };
+            Cell {
+                kv: kv.to_string(),
+                n,
+                time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())),
+                decode_tokens_per_second: median(&Timings::decode_tokens_per_second),
+                total_ms: median(&|t| Some(t.total_ms())),
+                cache_bytes,
+                samples,
+            }
+        }));
     }
     let report = Report { model: description, prompt_len, cells };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
-}
-
-impl Cell {
-    fn new(kv: KvKind, n: usize, cache_bytes: usize, samples: Vec<Timings>) -> Cell {
-        let median = |of: &dyn Fn(&Timings) -> Option<f64>| {
-            Spread::of(samples.iter().filter_map(of)).map_or(0.0, |spread| spread.p50)
-        };
-        Cell {
-            kv: kv.to_string(),
-            n,
-            time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())),
-            decode_tokens_per_second: median(&Timings::decode_tokens_per_second),
-            total_ms: median(&|t| Some(t.total_ms())),
-            cache_bytes,
-            samples,
-        }
-    }
 }
 
 impl Report {

@@ -18,7 +18,6 @@ const TOTAL_COPY_BYTES: usize = 128 << 20;
 const COPIES: [usize; 2] = [4, 512];
 /// Rounds over the copies per sample: the host submits a round while the GPU executes the previous one.
 const ROUNDS: usize = 4;
-/// Warmup samples.
 const WARM_UP: usize = 2;
 
 #[derive(Debug, Serialize)]

@@ -1,5 +1,6 @@
 //! `xtrain bench load`.
-use std::io::{ErrorKind, Read};
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -7,7 +8,6 @@ use serde::Serialize;
 
 use super::args::LoadArgs;
 use super::bench_model::{self, BenchModel};
-use super::resident::{Resident, resident};
 use super::temp_checkpoint::{self, TempCheckpoint};
 use crate::cli::common::Common;
 use crate::cli::interrupt::Interrupt;
@@ -159,20 +159,32 @@ fn safetensors_files(dir: &Path, part: &str) -> Result<Vec<PathBuf>, CliError> {
 
 /// Reads all bytes of `files` and discards them. Returns their number.
 fn read(files: &[PathBuf]) -> Result<u64, CliError> {
-    let (mut block, mut bytes) = (vec![0; BLOCK], 0);
-    for path in files {
-        let io = |error| CliError::io(path, &error);
-        let mut file = std::fs::File::open(path).map_err(io)?;
-        loop {
-            match file.read(&mut block) {
-                Ok(0) => break,
-                Ok(n) => bytes += n as u64,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(io(error)),
-            }
-        }
-    }
-    Ok(bytes)
+    let read = |path: &PathBuf| {
+        let file = File::open(path);
+        let read =
+            file.and_then(|file| io::copy(&mut BufReader::with_capacity(BLOCK, file), &mut io::sink()));
+        read.map_err(|error| CliError::io(path, &error))
+    };
+    files.iter().map(read).sum()
+}
+
+/// Resident memory in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Resident {
+    /// Current value.
+    now: u64,
+    /// Maximum since the process started.
+    peak: u64,
+}
+
+/// The resident memory of this process. `None`: not available; only Linux reports it.
+fn resident() -> Option<Resident> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let bytes = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+    };
+    Some(Resident { now: bytes("VmRSS:")?, peak: bytes("VmHWM:")? })
 }
 
 /// Packs every matrix that is an operand of a product.
@@ -205,5 +217,25 @@ impl Report {
             table.row([name.to_string(), units::bytes(bytes), times(bytes)]);
         }
         table.render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::testing::alone;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn written_memory_counts_towards_the_peak() {
+        if !alone("cli::bench::load::tests::written_memory_counts_towards_the_peak") {
+            return;
+        }
+        let before = resident().unwrap();
+        // More than the difference between the peak so far and the current value.
+        let bytes = before.peak - before.now + (48 << 20);
+        drop(std::hint::black_box(vec![1u8; bytes as usize]));
+        let after = resident().unwrap();
+        assert!(after.peak >= before.peak + (24 << 20) && after.peak >= after.now, "{before:?}, {after:?}");
     }
 }

@@ -7,7 +7,6 @@ mod ideal;
 mod kv;
 mod linear;
 mod load;
-mod resident;
 mod temp_checkpoint;
 mod train;
 mod workload;

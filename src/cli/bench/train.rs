@@ -5,14 +5,13 @@ use serde::Serialize;
 
 use super::args::BenchTrainArgs;
 use super::bench_model::{self, BenchModel};
-use super::gpu_counters::{Meter, PerUnit};
+use super::gpu_counters::PerUnit;
 use super::ideal::Ideal;
 use crate::cli::{CliError, out, source};
 use crate::model::TrainingExample;
 use crate::report::{Spread, Table, units};
 use crate::training;
 
-/// Warmup steps.
 const WARM_UP: usize = 3;
 
 #[derive(Debug, Serialize)]
@@ -37,7 +36,7 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
     let mut trainer = training::new_trainer(&config, vocab, &device)?;
     let (batch, context) = (config.train.batch, config.train.context);
     let vocab = trainer.model.config().vocab;
-    let (mut samples_ms, mut meter) = (Vec::new(), Meter::start(&device));
+    let (mut samples_ms, mut start) = (Vec::new(), None);
     for step in 0..WARM_UP + args.steps {
         let sample = |at: usize| {
             let id = (step * batch + at) as u64;
@@ -46,7 +45,7 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
         };
         let samples: Vec<TrainingExample> = (0..batch).map(sample).collect();
         if step == WARM_UP {
-            meter = Meter::start(&device);
+            start = device.gpu_counters();
         }
         let clock = Instant::now();
         trainer.step(samples, config.train.micro_batch)?;
@@ -63,7 +62,7 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
         tokens_per_second: (batch * context) as f64 / ms_per_step.p50 * 1e3,
         ideal_step: Ideal::train(&trainer.model, batch, context, ms_per_step.p50),
         ms_per_step,
-        per_step: meter.stop(&device, args.steps),
+        per_step: PerUnit::since(start, &device, args.steps),
         samples_ms,
     };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }

@@ -1,7 +1,7 @@
 //! The rollout that a benchmark measures.
 use serde::Serialize;
 
-use crate::cli::exit::{CliError, Exit};
+use crate::cli::{CliError, Exit};
 use crate::model::Model;
 
 /// A rollout to measure.
@@ -18,18 +18,14 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Rejects a workload that exceeds the context of the model.
-    ///
-    /// # Errors
-    /// It does. The error has the hint `hint`.
+    /// Rejects a workload that exceeds the context of the model. The error has the hint `hint`.
     pub(super) fn check(&self, model: &Model, hint: &str) -> Result<(), CliError> {
         let (len, context) = (self.prompt_len + self.max_new, model.config().max_positions);
         if len <= context {
             return Ok(());
         }
-        let message = format_args!(
-            "prompt and completion have {len} tokens, expected at most {context}, the model's context"
-        );
+        let want = format_args!("expected at most {context}, the model's context");
+        let message = format_args!("prompt and completion have {len} tokens, {want}");
         Err(CliError::new(Exit::Usage, message).hint(hint))
     }
 }

@@ -4,8 +4,6 @@ use crate::decode::Completion;
 use crate::model::chat::{ChatTemplate, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 
-/// A conversation.
-///
 /// The tokens of a reply are kept as they were sampled. A later turn appends to them instead of encoding their text
 /// again, which could yield other tokens. So the contents of the KV cache remain a prefix of the next prompt.
 #[derive(Debug)]
@@ -18,9 +16,7 @@ pub(super) struct Conversation<'t> {
     pinned: usize,
     /// Text that the model has processed.
     text: String,
-    /// Tokens of `text`.
     ids: Vec<u32>,
-    /// Context length of the model.
     context: usize,
 }
 
@@ -63,12 +59,8 @@ impl<'t> Conversation<'t> {
     }
 
     /// Renders the conversation with `message` and the start of a reply. Drops the oldest turns as needed to leave
-    /// `reserved` tokens for the reply. The conversation does not change until [`commit`].
-    ///
-    /// # Errors
-    /// The message does not fit in the context; the template rejects the messages.
-    ///
-    /// [`commit`]: Conversation::commit
+    /// `reserved` tokens for the reply. The conversation does not change until [`Conversation::commit`]. Fails if the
+    /// message does not fit in the context.
     pub(super) fn prepare_turn(&self, message: &str, reserved: usize) -> Result<PendingTurn, CliError> {
         let mut messages = self.messages.clone();
         messages.push(Message::new("user", message));

@@ -1,5 +1,5 @@
 //! User input: lines of a terminal or of a pipe.
-use std::io::{BufRead, ErrorKind, Read};
+use std::io::{BufRead, Read};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::Duration;
@@ -69,10 +69,7 @@ impl Input {
     }
 
     /// Returns the next line that is not blank. `reported`: the last interrupt stopped a reply, so no hint is printed
-    /// for it.
-    ///
-    /// # Errors
-    /// The input cannot be read or is not text; a signal or a second Ctrl-C ends the conversation.
+    /// for it. A signal or a second Ctrl-C ends the conversation with an error.
     pub(super) fn next(&mut self, signals: &ChatSignals, mut reported: bool) -> Result<UserInput, CliError> {
         let terminal = self.editor.is_some();
         // Whether the next Ctrl-C exits.
@@ -166,14 +163,8 @@ fn parse(line: &str, terminal: bool) -> Option<UserInput> {
 /// Reads the next line of a pipe.
 fn read_line() -> Result<Line, CliError> {
     let mut bytes = Vec::new();
-    let mut stdin = std::io::stdin().lock();
-    loop {
-        match stdin.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut bytes) {
-            Ok(_) => break,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => return Err(CliError::io(Path::new("standard input"), &error)),
-        }
-    }
+    let read = std::io::stdin().lock().take(MAX_LINE + 1).read_until(b'\n', &mut bytes);
+    read.map_err(|error| CliError::io(Path::new("standard input"), &error))?;
     if bytes.is_empty() {
         return Ok(Line::End);
     }

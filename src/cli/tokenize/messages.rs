@@ -15,9 +15,6 @@ pub(super) struct ChatOptions<'a> {
 }
 
 /// Prints every conversation of `text`. `name` is the file, for error messages.
-///
-/// # Errors
-/// A line is not a conversation, the template rejects it, or the text has no conversation.
 pub(super) fn run(
     chat: &ChatOptions<'_>,
     tokenizer: &Tokenizer,

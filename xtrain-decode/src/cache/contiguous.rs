@@ -12,7 +12,6 @@ use super::shape::CacheShape;
 #[derive(Debug)]
 pub struct Contiguous {
     pool: Pool,
-    /// Slots per sequence.
     capacity: usize,
 }
 
@@ -51,11 +50,9 @@ impl Cache for Contiguous {
     fn kind(&self) -> KvKind {
         KvKind::Contiguous
     }
-
     fn shape(&self) -> &CacheShape {
         &self.pool.shape
     }
-
     fn seq_len(&self, seq: u32) -> usize {
         self.pool.ledger.len(seq)
     }
@@ -69,11 +66,9 @@ impl Cache for Contiguous {
     fn bytes(&self) -> usize {
         self.pool.bytes()
     }
-
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
         self.pool.ledger.check_fits(seq, len)
     }
-
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
         self.pool.ledger.check_fits(seq, pos + 1).ok().map(|()| self.pool.slot(seq, pos))
     }

@@ -49,7 +49,6 @@ impl Kv {
     fn len(&self) -> usize {
         self.k.shape()[0]
     }
-
     fn bytes(&self) -> usize {
         (self.k.len() + self.v.len()) * self.k.dtype().bytes()
     }
@@ -59,7 +58,6 @@ impl Kv {
         Ok(Kv { k: ops::cat_seq(&self.k, &next.k)?, v: ops::cat_seq(&self.v, &next.v)? })
     }
 
-    /// The given rows.
     fn gather(&self, rows: &[u32]) -> Result<Kv> {
         Ok(Kv { k: ops::gather_rows(&self.k, rows)?, v: ops::gather_rows(&self.v, rows)? })
     }
@@ -194,11 +192,9 @@ impl Cache for Growing {
     fn kind(&self) -> KvKind {
         KvKind::Growing
     }
-
     fn shape(&self) -> &CacheShape {
         &self.shape
     }
-
     fn seq_len(&self, seq: u32) -> usize {
         self.ledger.len(seq)
     }

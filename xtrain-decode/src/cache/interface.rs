@@ -70,22 +70,6 @@ pub trait Cache: KvStore<Eager> + Debug {
         let _ = (seq, tokens);
         0
     }
-
-    /// A mark to [`rewind`](Cache::rewind) to. It is valid until the sequence is rewound below it, freed, or forked
-    /// onto.
-    fn snapshot(&self, seq: u32) -> Snapshot {
-        Snapshot { seq, len: self.seq_len(seq) }
-    }
-
-    /// Number of layers.
-    fn num_layers(&self) -> usize {
-        self.shape().n_layers
-    }
-
-    /// 2 x layers x kv heads x head size x bytes of the dtype.
-    fn bytes_per_token(&self) -> usize {
-        self.shape().bytes_per_token()
-    }
 }
 
 /// A length of a sequence, to rewind to.

@@ -1,11 +1,9 @@
 //! The lengths of the sequences in a cache, and the position checks for the rows of a pass.
 use xtrain_model::{Error, Result, Rows};
 
-/// The lengths of the sequences, and the current pass.
 #[derive(Debug)]
 pub(super) struct Ledger {
     n_layers: usize,
-    /// Maximum number of positions of a sequence.
     capacity: usize,
     /// Number of positions that every layer holds, by sequence.
     len: Vec<u32>,
@@ -18,13 +16,11 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// For `sequences` empty sequences of at most `capacity` positions.
     pub(super) fn new(n_layers: usize, sequences: usize, capacity: usize) -> Ledger {
         let [len, ahead] = [vec![0; sequences], vec![0; sequences]];
         Ledger { n_layers, capacity, len, ahead, rows: Vec::new(), next: 0 }
     }
 
-    /// Number of sequences.
     pub(super) fn sequences(&self) -> usize {
         self.len.len()
     }
@@ -63,8 +59,7 @@ impl Ledger {
         }
     }
 
-    /// Records that the rows of the pass are written in `layer`. After the last layer, the sequences have their new
-    /// lengths.
+    /// Records that the pass is written in `layer`. After the last layer, the sequences have their new lengths.
     pub(super) fn leave(&mut self, layer: usize) {
         self.next = (layer + 1) % self.n_layers;
         if self.next == 0 {

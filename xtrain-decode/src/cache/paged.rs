@@ -13,9 +13,7 @@ use super::shape::CacheShape;
 #[derive(Debug)]
 pub struct Paged {
     pool: Pool,
-    /// Positions in a page.
     page: usize,
-    /// Maximum number of pages.
     limit: usize,
     /// References to each page: the sequences that hold it, and one more if `prefixes` keeps it.
     refs: Vec<u32>,
@@ -24,8 +22,7 @@ pub struct Paged {
     prefixes: PrefixIndex,
 }
 
-/// A new page at index `at` of the page table of `seq`. `old`: the shared page that it replaced. `None`: it was
-/// added.
+/// A new page at index `at` of the table of `seq`. `old`: the shared page that it replaced. `None`: it was added.
 #[derive(Debug, Clone, Copy)]
 struct Allocated {
     seq: u32,
@@ -115,7 +112,6 @@ impl Paged {
         Ok(page)
     }
 
-    /// Removes one reference.
     fn release(&mut self, page: u32) {
         let refs = &mut self.refs[page as usize];
         *refs -= 1;
@@ -189,23 +185,18 @@ impl Cache for Paged {
     fn kind(&self) -> KvKind {
         KvKind::Paged { page: self.page }
     }
-
     fn shape(&self) -> &CacheShape {
         &self.pool.shape
     }
-
     fn seq_len(&self, seq: u32) -> usize {
         self.pool.ledger.len(seq)
     }
-
     fn usage(&self) -> Usage {
         self.pool.usage((self.refs.len() - self.free.len()) * self.page)
     }
-
     fn bytes(&self) -> usize {
         self.pool.bytes()
     }
-
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
         self.allocate(&[(seq, len)])
     }

@@ -13,9 +13,7 @@ use super::shape::CacheShape;
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) shape: CacheShape,
-    /// The lengths of the sequences.
     pub(super) ledger: Ledger,
-    /// The slots of the sequences.
     pub(super) slots: Slots,
     layers: Vec<[Tensor; 2]>,
     n_slots: usize,
@@ -32,12 +30,10 @@ impl Pool {
         Ok(Pool { shape, ledger, slots, layers, n_slots, written: 0, copied: 0 })
     }
 
-    /// Bytes of the tensors.
     pub(super) fn bytes(&self) -> usize {
         self.layers.iter().flatten().map(Tensor::len).sum::<usize>() * self.shape.dtype.bytes()
     }
 
-    /// The usage, given the slots in use.
     pub(super) fn usage(&self, in_use: usize) -> Usage {
         let Pool { n_slots, written, copied, .. } = *self;
         Usage { slots: n_slots, in_use, positions: self.ledger.positions(), written, copied }
@@ -84,7 +80,6 @@ impl Pool {
         Ok((q, self.leave(layer, rows, &slots)?))
     }
 
-    /// Called when `rows` are written.
     fn leave(&mut self, layer: usize, rows: &Rows, slots: &[u32]) -> Result<KvView<'_, Tensor>> {
         if let Some((dropped, zeros)) = self.shape.dropped_rows(layer, rows)? {
             let slots: Vec<u32> = dropped.iter().map(|&n| slots[n as usize]).collect();
@@ -118,7 +113,6 @@ impl Pool {
         Ok(())
     }
 
-    /// The slot of each row.
     fn slots_of(&self, rows: &Rows) -> Vec<u32> {
         rows.seq.iter().zip(&rows.pos).map(|(&seq, &pos)| self.slot(seq, pos as usize)).collect()
     }

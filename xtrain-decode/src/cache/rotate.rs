@@ -15,8 +15,7 @@ pub(crate) fn append_separately<'a>(
     Ok((q, store.extend(layer, k, v.clone(), rows)?))
 }
 
-/// `[N, H hd]` → `[N, H, hd]`. Norm and rotation are computed in f32, and the result is rounded once to the dtype of
-/// `x`.
+/// `[N, H hd]` → `[N, H, hd]`. Norm and rotation are in f32; the result is rounded once to the dtype of `x`.
 fn norm_rope(x: &Tensor, norm: Option<HeadNorm<'_>>, rope: RopeArgs<'_>) -> Result<Tensor> {
     let (hd, dtype) = (rope.table.head_dim(), x.dtype());
     let mut x = x.reshape(&[x.shape()[0], x.width() / hd, hd])?;

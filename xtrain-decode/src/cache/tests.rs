@@ -232,7 +232,7 @@ fn bytes_follow_the_formula() {
     for dtype in [Dtype::F32, Dtype::BF16] {
         for (name, mut cache) in kinds(dtype, room(3, 30)) {
             let per_token = 2 * LAYERS * 2 * 3 * if dtype == Dtype::F32 { 4 } else { 2 };
-            assert_eq!(cache.bytes_per_token(), per_token, "{name}");
+            assert_eq!(cache.shape().bytes_per_token(), per_token, "{name}");
             let mut held = vec![Vec::new(); 3];
             for step in 0..20 {
                 let rows = append(&mut held, &[(0, step), (2, step)]);
@@ -296,7 +296,7 @@ fn the_growing_cache_holds_its_sequences_and_nothing_else() {
     let mut held = vec![Vec::new(); 3];
     let rows = append(&mut held, &[(0, 1), (0, 2), (0, 3), (2, 4)]);
     pass(&mut cache, &rows, &held, "prompts");
-    let per_token = cache.bytes_per_token();
+    let per_token = cache.shape().bytes_per_token();
     assert_eq!((cache.bytes(), cache.usage().slots), (4 * per_token, 4));
     // the three positions of sequence 0 and the one of sequence 2 are copied into one view
     assert_eq!(cache.usage().copied, 4 * per_token as u64);
@@ -328,7 +328,7 @@ fn completions_of_one_prompt_share_its_pages_until_they_write() {
     pass(&mut cache, &rows, &held, "written");
     assert_eq!(prompt[..2].iter().map(|&p| cache.references(p)).collect::<Vec<_>>(), [3, 3]);
     assert!((0..3).all(|s| cache.references(cache.pages(s)[2]) == 1), "each has its own last page");
-    assert_eq!(cache.usage().copied % (2 * cache.bytes_per_token() as u64), 0);
+    assert_eq!(cache.usage().copied % (2 * cache.shape().bytes_per_token() as u64), 0);
 
     (0..3).for_each(|s| cache.free(s));
     assert!(prompt.iter().all(|&p| cache.references(p) == 0));

@@ -62,7 +62,7 @@ impl<'m> Engine<'m> {
     /// Adds `request` to the waiting sequences. Returns its index in the order of submission.
     ///
     /// # Errors
-    /// Those of [`Request::check`]; [`Error::TooLong`] if it may need more positions than the engine has for a
+    /// Those of [`Request::check`]; [`Error::Request`] if it may need more positions than the engine has for a
     /// sequence.
     pub fn submit(&mut self, request: Request) -> Result<usize> {
         self.submit_group(request, 1)
@@ -77,9 +77,10 @@ impl<'m> Engine<'m> {
     pub fn submit_group(&mut self, request: Request, g: usize) -> Result<usize> {
         let cfg = self.model.config();
         request.check(cfg)?;
-        let (id, found) = (request.id, request.required_len(cfg));
-        if found > self.max_seq_len {
-            return Err(Error::TooLong { id, want: self.max_seq_len, got: found });
+        let (id, want, found) = (request.id, self.max_seq_len, request.required_len(cfg));
+        if found > want {
+            let what = format!("expected at most {want} positions for prompt and new tokens, found {found}");
+            return Err(Error::Request { id, what });
         }
         if g == 0 || id.checked_add(g as u64 - 1).is_none() {
             let want = "at least 1 completion, with ids below 2^64";
@@ -98,12 +99,12 @@ impl<'m> Engine<'m> {
 
     /// Number of running sequences.
     pub fn live(&self) -> usize {
-        self.scheduler.running().len()
+        self.scheduler.running.len()
     }
 
     /// Number of waiting sequences.
     pub fn waiting(&self) -> usize {
-        self.scheduler.num_waiting()
+        self.scheduler.waiting.len()
     }
 
     /// Counts of the work done so far.
@@ -113,7 +114,7 @@ impl<'m> Engine<'m> {
 
     /// The cache. `None` for [`KvKind::Off`](crate::KvKind::Off).
     pub fn cache(&self) -> Option<&dyn Cache> {
-        self.scheduler.cache()
+        self.scheduler.cache.as_deref()
     }
 
     /// Takes the completions that have finished since the last call, in the order in which they finished.
@@ -184,7 +185,7 @@ impl<'m> Engine<'m> {
     /// Samples the first tokens of sequences that have just forked their prompt.
     fn sample_forked(&mut self) -> Result<()> {
         let forked = std::mem::take(&mut self.scheduler.forked);
-        let outcomes = self.runner.sample_forked(&forked, self.scheduler.running());
+        let outcomes = self.runner.sample_forked(&forked, &self.scheduler.running);
         self.scheduler.accept(outcomes)
     }
 
@@ -194,7 +195,6 @@ impl<'m> Engine<'m> {
         forked.and(self.sample_forked())
     }
 
-    /// Plans and runs one step.
     fn execute(&mut self, watch: Watch<'_>) -> Result<()> {
         self.fork_waiting()?;
         let max_steps = if watch.is_none() { self.runner.max_steps() } else { 0 };
@@ -208,10 +208,9 @@ impl<'m> Engine<'m> {
 
     /// One forward pass. The host has the tokens afterwards.
     fn execute_once(&mut self, watch: Watch<'_>) -> Result<()> {
-        let (_, cache) = self.scheduler.running_and_cache();
-        let hidden = self.runner.forward(&self.plan, cache)?;
+        let hidden = self.runner.forward(&self.plan, &mut self.scheduler.cache)?;
         self.scheduler.mark_computed(&self.plan);
-        let batch = Batch { plan: &self.plan, running: self.scheduler.running() };
+        let batch = Batch { plan: &self.plan, running: &self.scheduler.running };
         let outcomes = self.runner.sample(batch, &hidden, watch)?;
         let accepted = self.scheduler.accept(outcomes);
         accepted.and(self.fork_waiting())
@@ -219,7 +218,7 @@ impl<'m> Engine<'m> {
 
     /// Several decode steps. The host gets the tokens of all of them at the end.
     fn execute_steps(&mut self, steps: usize) -> Result<()> {
-        let (running, cache) = self.scheduler.running_and_cache();
+        let Scheduler { running, cache, .. } = &mut self.scheduler;
         let cache = cache.as_deref_mut().expect("several steps without a synchronization have a cache");
         match self.runner.decode_steps(Batch { plan: &self.plan, running }, steps, cache) {
             Ok(decoded) => self.scheduler.accept_steps(&self.plan, &decoded),

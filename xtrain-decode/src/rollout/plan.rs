@@ -9,10 +9,8 @@ use xtrain_model::Rows;
 
 use crate::sampler::{Address, Choice, SampleError};
 
-/// One step of the engine.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// The rows of the forward pass.
     pub(super) rows: Rows,
     /// The rows by sequence, in the order of `rows`.
     pub(super) runs: Vec<Run>,
@@ -30,7 +28,6 @@ pub(super) struct Plan {
 pub(super) struct Run {
     /// Index of the sequence among the running ones.
     pub(super) running: usize,
-    /// Its rows in the plan.
     pub(super) rows: Range<usize>,
     /// How a token is sampled from the last row. `None`: no token is sampled.
     pub(super) spec: Option<SampleSpec>,
@@ -41,13 +38,11 @@ pub(super) struct Run {
 pub(super) struct SampleSpec {
     /// Which of the runner's samplers samples it.
     pub(super) sampler: SamplerId,
-    /// The address of its random number.
     pub(super) address: Address,
     /// Other sequences fork from this prompt and need its logits on the host.
     pub(super) shares_logits: bool,
 }
 
-/// One of the runner's samplers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SamplerId(pub(super) usize);
 
@@ -82,6 +77,5 @@ pub(super) struct Outcome {
     pub(super) logits: Option<Arc<[f32]>>,
 }
 
-/// One of several decode steps without a synchronization: a token for each run of the plan. `None`: the row's logits
-/// give no token.
+/// A decode step without synchronization: a token for each run of the plan. `None`: the logits give no token.
 pub(super) type DecodedStep = Vec<Option<Choice>>;

@@ -71,19 +71,22 @@ impl Request {
     /// An empty or too long prompt, a token outside the vocabulary, `max_new` = 0, a sampling option outside its
     /// range. Each error names the id.
     pub fn check(&self, cfg: &Config) -> Result<()> {
-        let (id, got) = (self.id, self.prompt.len());
-        if got == 0 {
-            return Err(Error::EmptyPrompt { id });
+        let (id, len) = (self.id, self.prompt.len());
+        let refuse = |what: String| Err(Error::Request { id, what });
+        if len == 0 {
+            return refuse("the prompt is empty, expected at least 1 token".into());
         }
-        if got >= cfg.max_positions {
-            return Err(Error::PromptTooLong { id, want: cfg.max_positions - 1, got });
+        if len >= cfg.max_positions {
+            let want = cfg.max_positions - 1;
+            return refuse(format!("expected a prompt of at most {want} tokens, found {len}"));
         }
-        if let Some(position) = self.prompt.iter().position(|&t| t as usize >= cfg.vocab) {
-            return Err(Error::Vocab { id, position, want: cfg.vocab, got: self.prompt[position] });
+        if let Some((at, got)) = self.prompt.iter().enumerate().find(|&(_, &t)| t as usize >= cfg.vocab) {
+            let want = cfg.vocab;
+            return refuse(format!("prompt position {at}: expected a token id below {want}, found {got}"));
         }
         if self.max_new == 0 {
-            return Err(Error::NoNewTokens { id });
+            return refuse("expected at least 1 new token, found 0".into());
         }
-        self.options.check().map_err(|source| Error::Sample { id, position: got, source })
+        self.options.check().map_err(|source| Error::Sample { id, position: len, source })
     }
 }

@@ -75,8 +75,7 @@ impl<'m> Runner<'m> {
         }
     }
 
-    /// Samples a token for each run of the plan that ends its sequence. `watch` receives every row of logits that is
-    /// computed.
+    /// Samples a token for each run of the plan that ends its sequence. `watch` gets every computed row of logits.
     pub(super) fn sample(
         &mut self,
         batch: Batch<'_>,
@@ -163,7 +162,6 @@ impl<'m> Runner<'m> {
         self.samplers[spec.sampler.0].pick(logits, from.penalized_tokens(), spec.address)
     }
 
-    /// Runs `steps` decode steps without synchronizing.
     pub(super) fn decode_steps(
         &mut self,
         batch: Batch<'_>,

@@ -12,11 +12,9 @@ use crate::sampler::{Address, Choice};
 /// A request and its tokens so far. Until it runs for the first time it allocates no memory for tokens.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// Position in the order of submission.
     pub(super) index: usize,
     /// Index of the first sequence that was submitted with the same prompt in the same call.
     pub(super) group: usize,
-    /// The sequence id.
     pub(super) id: u64,
     /// Its slot in the batch, which is also its number in the cache.
     pub(super) slot: u32,
@@ -35,7 +33,6 @@ pub(super) struct Sequence {
     processed_logprobs: Vec<f32>,
 }
 
-/// How a sequence ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Finished(FinishReason),
@@ -62,8 +59,7 @@ impl Sequence {
         }
     }
 
-    /// Assigns a sequence slot. The first time it also allocates room for every token that the sequence may get, so
-    /// that appending a token does not allocate.
+    /// Assigns a sequence slot. The first time it reserves memory for all tokens, so that `push` does not allocate.
     pub(super) fn assign_slot(&mut self, slot: u32, cfg: &Config) {
         self.slot = slot;
         if self.tokens.is_empty() {
@@ -75,7 +71,6 @@ impl Sequence {
         }
     }
 
-    /// The prompt and the new tokens.
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -84,7 +79,6 @@ impl Sequence {
     pub(super) fn penalized_tokens(&self) -> &[u32] {
         if self.request.options.repetition_penalty.is_some() { &self.tokens } else { &[] }
     }
-
     pub(super) fn prompt(&self) -> &[u32] {
         &self.request.prompt
     }

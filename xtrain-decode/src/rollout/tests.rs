@@ -97,7 +97,7 @@ fn only_required_rows_run() {
             let c = engine.counters();
             assert_eq!((c.layer_rows, c.head_rows), (5 + 9 - 1 + 1, 9 + 1), "{kv}");
             let usage = engine.cache().unwrap().usage();
-            let per_token = engine.cache().unwrap().bytes_per_token() as u64;
+            let per_token = engine.cache().unwrap().shape().bytes_per_token() as u64;
             assert_eq!(usage.written, c.layer_rows * per_token, "{kv}");
             assert_eq!(usage.in_use, 0, "{kv}: all slots are free again");
         }

@@ -7,7 +7,8 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Option<String> {
     let (year, month, day) = civil(days);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     let noon = (hour + 11) % 12 + 1;
-    let (name, weekday) = (MONTHS[month as usize - 1], WEEKDAYS[(days + 4).rem_euclid(7) as usize]);
+    let name = MONTHS.split(' ').nth(month as usize - 1)?;
+    let weekday = WEEKDAYS[(days + 4).rem_euclid(7) as usize];
     let day_of_year = days - days_from(year, 1, 1) + 1;
     let (mut out, mut rest) = (String::new(), format.chars());
     while let Some(c) = rest.next() {
@@ -48,20 +49,7 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Option<String> {
     Some(out)
 }
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
+const MONTHS: &str = "January February March April May June July August September October November December";
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 /// The year, month and day of a day since 1970-01-01, in the Gregorian calendar. The computation counts years from

@@ -12,7 +12,6 @@ use crate::third_party::guarded;
 
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Maximum run time.
     time: Duration,
     /// Time before monitoring starts. Nearly all templates take less than a millisecond.
     unmonitored: Duration,

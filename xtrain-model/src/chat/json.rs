@@ -61,12 +61,6 @@ impl From<&str> for Json {
     }
 }
 
-impl From<bool> for Json {
-    fn from(value: bool) -> Json {
-        Json(Value::from(value))
-    }
-}
-
 impl fmt::Debug for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -50,12 +50,8 @@ pub struct Control {
 impl Control {
     /// The first of `tensors` whose name does not start with one of the optimizer's states.
     pub(super) fn unknown_tensor<'a>(&self, tensors: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-        let has_state = |name: &str| {
-            let matches =
-                |state: &String| name.strip_prefix(state.as_str()).is_some_and(|rest| rest.starts_with('.'));
-            self.optimizer_states.iter().any(matches)
-        };
-        tensors.into_iter().find(|name| !has_state(name))
+        let of = |name: &str, state: &str| name.strip_prefix(state).is_some_and(|rest| rest.starts_with('.'));
+        tensors.into_iter().find(|name| !self.optimizer_states.iter().any(|state| of(name, state)))
     }
 }
 

@@ -135,12 +135,8 @@ impl FileSystem for RealFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        #[cfg(unix)]
-        File::open(dir)?.sync_all()?;
         // Other systems cannot open a directory as a file; there, renames are as durable as the system makes them.
-        #[cfg(not(unix))]
-        let _ = dir;
-        Ok(())
+        if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {

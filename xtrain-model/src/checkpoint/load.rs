@@ -11,13 +11,36 @@ use super::fs::{FileSystem, Kind, ReadFile};
 use super::header::{self, TensorInfo};
 use super::json;
 use super::manifest::{self, FileRecord, Manifest};
-use super::options::{LoadOptions, TrainerPart};
-use super::tensors::{self, NamedTensor, NewSink, TensorCheck, TensorSink};
+use super::tensors::{self, NamedTensor, NewSink, NonFinite, TensorCheck, TensorSink};
 
 /// Maximum size in bytes of a file that is read at once.
 const MAX_SMALL: u64 = 256 << 20;
 /// Maximum size of config.json in bytes.
 pub(super) const MAX_CONFIG: u64 = 16 << 20;
+
+/// How to treat the trainer's state. It is verified in both cases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TrainerPart {
+    /// Load it.
+    #[default]
+    Load,
+    /// Verify it without keeping it in memory. For inference.
+    Verify,
+}
+
+/// Compares config.json with the tensors of a file. See [`super::require_shapes`].
+pub type ShapeCheck<'a> = dyn Fn(&Path, &Value, &[TensorInfo]) -> Result<()> + 'a;
+
+/// Options of checkpoint loading.
+#[derive(Default, Clone, Copy)]
+pub struct LoadOptions<'a> {
+    /// How to treat weights that are NaN or infinite.
+    pub non_finite: NonFinite,
+    /// Called before any tensor of the model is allocated. `None`: no check.
+    pub shapes: Option<&'a ShapeCheck<'a>>,
+    /// How to treat the trainer's state.
+    pub trainer: TrainerPart,
+}
 
 /// The state that an exact resume needs in addition to the model.
 #[derive(Debug, Clone, PartialEq)]

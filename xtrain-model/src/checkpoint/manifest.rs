@@ -14,7 +14,7 @@ pub(super) const MAX_BYTES: u64 = 64 << 20;
 const VERSION: u32 = 1;
 
 /// The manifest in the form of the file.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     pub(super) format_version: u32,
@@ -58,15 +58,8 @@ pub(super) struct TensorRecord {
 
 impl Manifest {
     pub(super) fn new(numerics: &str, dtype: &str, step: u64) -> Manifest {
-        Manifest {
-            format_version: VERSION,
-            numerics: numerics.to_owned(),
-            dtype: dtype.to_owned(),
-            step,
-            config_sha256: String::new(),
-            files: Vec::new(),
-            checksum: 0,
-        }
+        let (numerics, dtype) = (numerics.to_owned(), dtype.to_owned());
+        Manifest { format_version: VERSION, numerics, dtype, step, ..Manifest::default() }
     }
 
     /// The text of the file, including its checksum.

@@ -45,7 +45,6 @@ mod header;
 mod json;
 mod load;
 mod manifest;
-mod options;
 mod read_ahead;
 mod save;
 #[cfg(any(test, feature = "faults"))]
@@ -63,12 +62,11 @@ pub use fs::RealFs;
 pub(crate) use header::encode as safetensors_header;
 pub use header::{TensorInfo, TensorView};
 pub(crate) use load::read_json;
-pub use load::{LoadedCheckpoint, TrainerState, load};
-pub use options::{LoadOptions, NonFinite, ShapeCheck, TrainerPart};
+pub use load::{LoadOptions, LoadedCheckpoint, ShapeCheck, TrainerPart, TrainerState, load};
 pub(crate) use read_ahead::{PIECE, ReadBuffer};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};
 pub use snapshot::{CheckpointContents, TrainerView};
-pub use tensors::{NamedTensor, NewSink, TensorSink, require_shapes};
+pub use tensors::{NamedTensor, NewSink, NonFinite, TensorSink, require_shapes};
 pub use weights::{Weights, describe, load_weights};

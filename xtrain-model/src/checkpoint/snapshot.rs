@@ -43,11 +43,8 @@ impl CheckpointContents<'_> {
         let mut names = HashSet::from(["config.json", "model.safetensors", "manifest.json", "trainer"]);
         for (name, _) in self.files {
             if !is_plain_name(name) || !names.insert(name) {
-                return Err(CheckpointError::argument(
-                    "files",
-                    "unique plain file names",
-                    format!("{name:?}"),
-                ));
+                let got = format!("{name:?}");
+                return Err(CheckpointError::argument("files", "unique plain file names", got));
             }
         }
         let Some(TrainerView { control, optimizer }) = self.trainer else { return Ok(()) };
@@ -55,12 +52,10 @@ impl CheckpointContents<'_> {
         if control.step != self.step {
             return Err(CheckpointError::argument("control.step", "the snapshot's step", control.step));
         }
-        match control.unknown_tensor(optimizer.iter().map(|tensor| tensor.name)) {
-            Some(name) => {
-                Err(CheckpointError::argument("optimizer tensors", "names of the form STATE.PARAMETER", name))
-            }
-            None => Ok(()),
-        }
+        let Some(name) = control.unknown_tensor(optimizer.iter().map(|tensor| tensor.name)) else {
+            return Ok(());
+        };
+        Err(CheckpointError::argument("optimizer tensors", "names of the form STATE.PARAMETER", name))
     }
 }
 
@@ -72,11 +67,8 @@ fn check_tensors(what: &'static str, tensors: &[TensorView<'_>]) -> Result<()> {
     let mut names = HashSet::new();
     for TensorView { name, shape, data } in tensors {
         if name.is_empty() || name.len() > MAX_NAME || *name == "__metadata__" || !names.insert(name) {
-            return Err(CheckpointError::argument(
-                what,
-                "unique names of 1 to 512 bytes",
-                format!("{name:?}"),
-            ));
+            let got = format!("{name:?}");
+            return Err(CheckpointError::argument(what, "unique names of 1 to 512 bytes", got));
         }
         let elements = shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
         if shape.len() > MAX_DIMS || data.is_empty() || elements != Some(data.len()) {
@@ -85,11 +77,8 @@ fn check_tensors(what: &'static str, tensors: &[TensorView<'_>]) -> Result<()> {
             return Err(CheckpointError::argument(what, want, got));
         }
         if let Some(at) = data.iter().position(|x| !x.is_finite()) {
-            return Err(CheckpointError::argument(
-                what,
-                "finite values",
-                format!("{} at element {at} of {name}", data[at]),
-            ));
+            let got = format!("{} at element {at} of {name}", data[at]);
+            return Err(CheckpointError::argument(what, "finite values", got));
         }
     }
     Ok(())

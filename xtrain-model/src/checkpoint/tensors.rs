@@ -7,7 +7,6 @@ use xtrain_tensor::ops::Piece;
 use super::checksum::{ChecksummedReader, ChecksummedWriter};
 use super::error::{CheckpointError, Result};
 use super::header::{TensorInfo, TensorView};
-use super::options::NonFinite;
 use super::read_ahead::{PIECE, ReadBuffer};
 
 /// A loaded tensor, widened to f32 without rounding.
@@ -47,6 +46,16 @@ impl TensorSink for NamedTensor {
 
 impl TensorSink for () {
     fn push(&mut self, _: Piece<'_>) {}
+}
+
+/// How to treat weights that are NaN or infinite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NonFinite {
+    /// Return an error that names the tensor.
+    #[default]
+    Refuse,
+    /// Load them.
+    Allow,
 }
 
 pub(super) struct TensorCheck {

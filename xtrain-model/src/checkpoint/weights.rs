@@ -11,9 +11,8 @@ use super::error::{CheckpointError, Result};
 use super::fs::FileSystem;
 use super::header::{self, TensorInfo};
 use super::json;
-use super::load::{Checkpoint, MAX_CONFIG, open, read_small};
+use super::load::{Checkpoint, LoadOptions, MAX_CONFIG, open, read_small};
 use super::manifest::{self, is_plain_name};
-use super::options::LoadOptions;
 use super::tensors::{self, NamedTensor, NewSink, TensorSink};
 
 /// Maximum size of an index in bytes.

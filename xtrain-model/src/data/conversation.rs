@@ -1,5 +1,5 @@
 //! Conversations as tokens with supervised assistant turns.
-use super::document_sink::Role;
+use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
 use super::jsonl::Location;
 use crate::chat::{ChatError, ChatTemplate, Json, Message, Options};
@@ -12,13 +12,6 @@ pub(super) struct ChatEncoder<'a> {
     options: Options,
 }
 
-/// The tokens of a conversation.
-pub(super) struct EncodedChat {
-    pub(super) tokens: Vec<(u32, Role)>,
-    /// Whether the conversation needs a separator: it ends with an assistant turn without an end-of-text token.
-    pub(super) needs_separator: bool,
-}
-
 impl<'a> ChatEncoder<'a> {
     /// An encoder with the default chat template of `tokenizer`. An invalid template is reported at the location of
     /// the record that needs it.
@@ -29,13 +22,15 @@ impl<'a> ChatEncoder<'a> {
         Ok(ChatEncoder { tokenizer, template, options })
     }
 
-    /// Encodes a conversation. Targets are the tokens of assistant turns and the token that ends each of these turns.
+    /// Appends a conversation to `sink`. Targets are the tokens of assistant turns and the token that ends each of these
+    /// turns. A separator follows an assistant turn without an end-of-text token at the end of the conversation.
     pub(super) fn encode(
         &self,
         messages: &[Message],
         tools: Option<Json>,
         location: &Location,
-    ) -> Result<EncodedChat, DataError> {
+        sink: &mut impl DocumentSink,
+    ) -> Result<(), DataError> {
         let options = Options { tools, ..self.options.clone() };
         let (text, parts) =
             self.template.assistant(messages, &options).map_err(|error| refused(location, &error))?;
@@ -50,9 +45,17 @@ impl<'a> ChatEncoder<'a> {
         let turn = mask[..end].iter().rposition(|&target| !target).map_or(0, |before| before + 1);
         let ends_with_assistant = messages.last().is_none_or(|message| message.role() == "assistant");
         let needs_separator = ends_with_assistant && !ids[turn..end].iter().any(is_eos);
-        let role = |target| if target { Role::Target } else { Role::Context };
-        let tokens = ids.into_iter().zip(mask.into_iter().map(role)).collect();
-        Ok(EncodedChat { tokens, needs_separator })
+        let mut at = 0;
+        for run in mask.chunk_by(|a, b| a == b) {
+            let role = if run[0] { Role::Target } else { Role::Context };
+            sink.push(&ids[at..at + run.len()], role)?;
+            at += run.len();
+        }
+        if needs_separator {
+            return sink.end_document();
+        }
+        sink.cut();
+        Ok(())
     }
 }
 

@@ -155,10 +155,7 @@ impl DocumentWindows {
     pub fn ranges(&self, step: u64, index: u32, batch: u32) -> &[Range<u64>] {
         let window = match self.order {
             WindowOrder::Random => draw(self.seed, step, index, self.per_epoch()),
-            WindowOrder::Epochs => {
-                let number = u128::from(step) * u128::from(batch) + u128::from(index);
-                epoch_window(self.seed, number, self.per_epoch()).window
-            }
+            WindowOrder::Epochs => epoch_window(self.seed, step, index, batch, self.per_epoch()).window,
         } as usize;
         &self.pieces[self.starts[window]..self.starts[window + 1]]
     }

@@ -36,7 +36,6 @@ pub(super) struct Header {
     pub(super) body_crc: u32,
 }
 
-/// The version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     /// Without document ends.

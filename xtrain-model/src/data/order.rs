@@ -21,8 +21,9 @@ pub(super) struct EpochWindow {
     pub(super) window: u64,
 }
 
-/// The window of example `number` of a run whose epochs have `count` windows.
-pub(super) fn epoch_window(seed: u64, number: u128, count: u64) -> EpochWindow {
+/// The window of example `index` of the `batch` examples of `step`, if an epoch has `count` windows.
+pub(super) fn epoch_window(seed: u64, step: u64, index: u32, batch: u32, count: u64) -> EpochWindow {
+    let number = u128::from(step) * u128::from(batch) + u128::from(index);
     let epoch = (number / u128::from(count)) as u64;
     let key = |i| uniform_u64(seed, epoch, i as u32, Purpose::DataOrder);
     let order = Permutation::new(count, std::array::from_fn(key));

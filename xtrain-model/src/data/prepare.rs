@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::conversation::{ChatEncoder, EncodedChat};
+use super::conversation::ChatEncoder;
 use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
 use super::jsonl::{self, Record};
@@ -22,15 +22,6 @@ pub enum Content {
     Conversations,
 }
 
-/// The progress of [`prepare`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PrepareProgress {
-    /// Number of input bytes processed.
-    pub bytes: u64,
-    /// Number of bytes of all inputs.
-    pub of: u64,
-}
-
 /// The result of [`prepare`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prepared {
@@ -48,7 +39,7 @@ pub struct Prepared {
 /// is masked out of the loss; or `messages`, rendered by the tokenizer's chat template, with loss on assistant turns
 /// only. Any other file is text: one document, or several separated by `<|endoftext|>`. Every document ends with the
 /// separator, except a conversation whose last turn ends with an end-of-text token. The token file stores the
-/// document ends.
+/// document ends. `progress` receives the number of input bytes processed so far.
 ///
 /// # Errors
 /// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL with these fields (with the line); an
@@ -57,7 +48,7 @@ pub fn prepare(
     inputs: &[PathBuf],
     output: &Path,
     tokenizer: &Tokenizer,
-    progress: &mut dyn FnMut(PrepareProgress),
+    progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared, DataError> {
     let mut writer = TokenWriter::create(output, tokenizer)?;
     let bytes = feed(inputs, tokenizer, Content::Any, &mut writer, progress)?;
@@ -72,17 +63,16 @@ pub(super) fn feed(
     tokenizer: &Tokenizer,
     content: Content,
     sink: &mut impl DocumentSink,
-    progress: &mut dyn FnMut(PrepareProgress),
+    progress: &mut dyn FnMut(u64),
 ) -> Result<u64, DataError> {
     if inputs.is_empty() {
         return Err(DataError::argument("prepare", "at least one file", "none"));
     }
     let length = |path: &PathBuf| Ok(fs::metadata(path).map_err(|e| DataError::io(path, "open", e))?.len());
     let lengths = inputs.iter().map(length).collect::<Result<Vec<u64>, DataError>>()?;
-    let of = lengths.iter().sum();
     let mut done = 0;
     for (path, length) in inputs.iter().zip(lengths) {
-        let mut report = |bytes: u64| progress(PrepareProgress { bytes: done + bytes.min(length), of });
+        let mut report = |bytes: u64| progress(done + bytes.min(length));
         if is_jsonl(path) {
             feed_jsonl(path, tokenizer, content, sink, &mut report)?;
         } else if content == Content::Conversations {
@@ -97,7 +87,7 @@ pub(super) fn feed(
         }
         done += length;
     }
-    Ok(of)
+    Ok(done)
 }
 
 fn is_jsonl(path: &Path) -> bool {
@@ -149,16 +139,8 @@ fn feed_jsonl(
                     Some(encoder) => encoder,
                     None => ChatEncoder::of(tokenizer, location)?,
                 };
-                let EncodedChat { tokens, needs_separator } = encoder.encode(&messages, tools, location)?;
+                encoder.encode(&messages, tools, location, sink)?;
                 chat = Some(encoder);
-                for run in tokens.chunk_by(|a, b| a.1 == b.1) {
-                    sink.push(&run.iter().map(|token| token.0).collect::<Vec<_>>(), run[0].1)?;
-                }
-                if needs_separator {
-                    sink.end_document()?;
-                } else {
-                    sink.cut();
-                }
             }
         }
         report(location.bytes());

@@ -17,7 +17,6 @@ pub struct TokenFile {
     mask_at: u64,
     /// The offset of the table of document ends.
     ends_at: u64,
-    /// The length of the file.
     length: u64,
 }
 

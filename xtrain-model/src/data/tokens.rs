@@ -21,13 +21,11 @@ enum Source {
     File(TokenFile),
 }
 
-/// Tokens in memory.
 #[derive(Debug, Default)]
 struct Memory {
     ids: Vec<u32>,
     /// Whether each token is a target; as long as `ids`.
     target_mask: Vec<bool>,
-    /// The end of each document.
     ends: Vec<u64>,
     vocab: u32,
     /// The token that separates documents. Unused by [`Tokens::from_documents`].

@@ -47,8 +47,8 @@ impl Windows {
             WindowOrder::Random => draw(self.seed, step, index, length - self.context),
             WindowOrder::Epochs => {
                 let leftover = (length - 1) % self.context;
-                let number = u128::from(step) * u128::from(batch) + u128::from(index);
-                let EpochWindow { epoch, window } = epoch_window(self.seed, number, self.per_epoch());
+                let EpochWindow { epoch, window } =
+                    epoch_window(self.seed, step, index, batch, self.per_epoch());
                 draw(self.seed, epoch, ROUNDS as u32, leftover + 1) + window * self.context
             }
         };

@@ -154,16 +154,9 @@ impl Drop for TokenWriter {
     }
 }
 
-#[cfg(unix)]
+/// Makes the name of a file durable. Other systems than Unix cannot open a directory as a file.
 fn sync_parent(path: &Path) -> Result<(), DataError> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| DataError::io(parent, "sync", e))
-}
-
-#[cfg(not(unix))]
-fn sync_parent(_path: &Path) -> Result<(), DataError> {
-    Ok(())
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = if cfg!(unix) { File::open(parent).and_then(|dir| dir.sync_all()) } else { Ok(()) };
+    synced.map_err(|e| DataError::io(parent, "sync", e))
 }

@@ -1,9 +1,23 @@
 //! Export of a model as a Hugging Face directory or a GGUF file. The output appears completely or not at all.
 mod atomic;
-mod gguf_file;
 mod huggingface;
 mod shards;
 
+use std::path::Path;
+
 pub use crate::export_source::ExportSource;
-pub use gguf_file::gguf;
+use crate::gguf;
+use crate::quant::Quant;
+use crate::store_error::StoreError;
 pub use huggingface::{MAX_SHARD, huggingface};
+
+/// Writes a GGUF file. See [`gguf::write`]. `out` must not exist.
+///
+/// # Errors
+/// As [`gguf::write`].
+pub fn gguf(out: &Path, source: &ExportSource<'_>, quant: Quant) -> Result<(), StoreError> {
+    let name = out.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into_owned());
+    let draft = atomic::temporary_path(out)?;
+    let done = atomic::write_file(&draft, &mut |to| gguf::write(to, source, &name, quant).map(Ok));
+    atomic::publish(done, &draft, out)
+}

@@ -7,7 +7,6 @@ use crate::quant::Quant;
 
 pub(super) struct Shard<'a> {
     pub(super) name: String,
-    /// The parameters, in walk order.
     pub(super) params: Vec<&'a Param>,
     /// The size of the tensors in bytes.
     bytes: u64,

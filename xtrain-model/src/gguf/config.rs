@@ -127,12 +127,10 @@ fn scaling(
     cfg: &Config,
     divisors: Option<Vec<f32>>,
 ) -> Result<RopeScaling> {
-    let number = |name: &str| meta.number(&key(name));
+    let (number, size) = (|name: &str| meta.number(&key(name)), |name: &str| meta.size(&key(name)));
     let kind = key("rope.scaling.type");
-    let factor = || match number("rope.scaling.factor")? {
-        Some(factor) => Ok(factor),
-        None => Err(meta.bad(&key("rope.scaling.factor"), "a number", "none")),
-    };
+    let no_factor = || meta.bad(&key("rope.scaling.factor"), "a number", "none");
+    let factor = || number("rope.scaling.factor")?.ok_or_else(no_factor);
     let attention = key("rope.scaling.attn_factor");
     if let Some(other) = meta.number(&attention)?.filter(|&x| x != 1.0) {
         return Err(meta.bad(&attention, "1", other));
@@ -143,10 +141,7 @@ fn scaling(
         (Some("linear"), None) => Ok(RopeScaling::Linear { factor: factor()? }),
         (Some("yarn"), None) => Ok(RopeScaling::Yarn(Yarn {
             factor: factor()?,
-            original: match meta.size(&key("rope.scaling.original_context_length"))? {
-                Some(original) => original as f64,
-                None => cfg.max_positions as f64,
-            },
+            original: size("rope.scaling.original_context_length")?.unwrap_or(cfg.max_positions) as f64,
             beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
             beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
             attention: None,

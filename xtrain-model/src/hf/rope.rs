@@ -35,15 +35,9 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
     const KINDS: &str = "default, linear, llama3 or yarn";
     let optional = |field: &'static str| match &rope[field] {
         Value::Null => Ok(None),
-        value => match value.as_f64() {
-            Some(number) => Ok(Some(number)),
-            None => refuse(field, "a number", value),
-        },
+        value => value.as_f64().map_or_else(|| refuse(field, "a number", value), |number| Ok(Some(number))),
     };
-    let required = |field| match optional(field)? {
-        Some(number) => Ok(number),
-        None => refuse(field, "a number", "none"),
-    };
+    let required = |field| optional(field)?.map_or_else(|| refuse(field, "a number", "none"), Ok);
     let original = || {
         let named = optional("original_max_position_embeddings")?;
         Ok::<f64, Error>(named.or(original.as_f64()).unwrap_or(max_positions as f64))

@@ -21,7 +21,6 @@ pub const NUMERICS: &str = "1";
 
 /// The optimizer's states. Each tensor of the optimizer is named `STATE.PARAMETER`.
 pub(super) const STATES: [&str; 2] = ["m", "v"];
-/// The file with the end-of-text ids.
 pub(super) const GENERATION: &str = "generation_config.json";
 
 /// The tokenizer in a model directory. `None`: the directory has no `tokenizer.json`.

@@ -69,11 +69,8 @@ pub fn resume(
             let saved =
                 named.remove(&name).ok_or_else(|| not_resumable(format!("tensor {name} is missing")))?;
             if saved.shape != tensor.shape() {
-                return Err(not_resumable(format!(
-                    "tensor {name}: expected shape {:?}, found {:?}",
-                    tensor.shape(),
-                    saved.shape
-                )));
+                let (want, got) = (tensor.shape(), saved.shape);
+                return Err(not_resumable(format!("tensor {name}: expected shape {want:?}, found {got:?}")));
             }
             if !faults::on(Fault::ResumeLosesOptimizerState) {
                 *tensor = Tensor::new(device, &saved.shape, saved.data).map_err(Error::from)?;

@@ -26,13 +26,9 @@ pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
 
 /// Rejects brackets nested deeper than 64.
 pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
-    match too_deep(bytes) {
-        None => Ok(()),
-        Some(at) => {
-            let want = format!("JSON nested at most {MAX_DEPTH} deep");
-            Err(bad(file, want, format!("one more level at byte {at}")))
-        }
-    }
+    let Some(at) = too_deep(bytes) else { return Ok(()) };
+    let want = format!("JSON nested at most {MAX_DEPTH} deep");
+    Err(bad(file, want, format!("one more level at byte {at}")))
 }
 
 pub(super) fn bad(file: &Path, want: impl Into<String>, got: impl Into<String>) -> TokenizerError {

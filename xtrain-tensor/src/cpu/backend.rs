@@ -197,7 +197,6 @@ impl Backend for Cpu {
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         loss::values(self, x, head, rows)
     }
-
     fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
         loss::values_and_kept(self, x, head, rows)
     }

@@ -6,7 +6,6 @@ use crate::error::{Error, Result};
 use crate::operands::Weight;
 use crate::tensor::Tensor;
 
-/// Elements of a cache line.
 const LINE: usize = 16;
 
 /// `y[n] = w[id[n]]`, rounded to bf16 if `dtype` is bf16.

@@ -3,31 +3,12 @@
 //! A kernel is written once over [`Lanes`] and run through [`dispatch`], which compiles it for each instruction set.
 //! Every operation is one IEEE operation per lane, so all instruction sets give the same bits.
 
-/// Implements functions of [`Reg`] as expressions over the intrinsics of an instruction set. Those in `unsafe` access
-/// memory.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-macro_rules! instructions {
-    (
-        unsafe { $($access:ident($($access_arg:ident: $at:ty),+) $(-> $access_out:ty)? = $access_value:expr;)* }
-        $($name:ident($($arg:ident: $t:ty),+) $(-> $out:ty)? = $value:expr;)*
-    ) => {
-        $(#[inline(always)]
-        fn $name(_: Self, $($arg: $t),+) $(-> $out)? {
-            // SAFETY: the token proves that the machine has the instructions.
-            unsafe { $value }
-        })*
-        $(#[inline(always)]
-        unsafe fn $access(_: Self, $($access_arg: $at),+) $(-> $access_out)? {
-            // SAFETY: the token proves that the machine has the instructions; the elements are accessible by contract.
-            unsafe { $access_value }
-        })*
-    };
-}
-
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod instructions;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;

@@ -30,8 +30,7 @@ pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) ->
     Tensor::new(x.device(), &shape, y)
 }
 
-/// [`outputs`] with the values of `x` and of each row of `w` in reverse order: the planted fault
-/// [`Fault::SingleRowSumReversed`].
+/// [`outputs`] with `x` and each row of `w` reversed: the planted fault [`Fault::SingleRowSumReversed`].
 fn reversed_outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>, y: &mut [f32]) -> Result<()> {
     let x_reversed = with_values!(values = x => {
         Tensor::new(x.device(), x.shape(), values.iter().rev().copied().collect::<Vec<_>>())?

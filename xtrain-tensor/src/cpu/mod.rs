@@ -25,7 +25,6 @@ pub(crate) use crate::device::simd::Simd;
 /// Elements per work item of an elementwise operation.
 const GRAIN: usize = 8192;
 
-/// Rows of `width` elements per work item.
 fn rows_per_part(width: usize) -> usize {
     (GRAIN / width.max(1)).max(1)
 }

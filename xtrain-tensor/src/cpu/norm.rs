@@ -7,7 +7,6 @@ use super::rowsum::{ParamGrad, rowsum};
 use super::value::{Value, blocks};
 use super::{Cpu, Disjoint, rows_per_part};
 
-/// The parameters of a norm: the gain `[C]`, and eps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Norm<'a> {
     pub(crate) gain: &'a [f32],
@@ -69,7 +68,6 @@ impl Norm<'_> {
     }
 }
 
-/// Applies [`Norm::row`] to each row of `x`.
 pub(crate) fn rms_norm<T: Value, O: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>) -> Vec<O> {
     let mut y = cpu.recycler.acquire(x.len());
     let len = rows_per_part(norm.gain.len()) * norm.gain.len();

@@ -18,7 +18,6 @@ use crate::tensor::Tensor;
 /// A weight packed for products in one direction. It is packed once per update.
 #[derive(Debug)]
 pub(crate) enum Packed {
-    /// For f32 products.
     F32(Panels),
     /// For bf16 products: a copy of the master weights, rounded to bf16.
     Bf16(TilePanels),
@@ -33,8 +32,7 @@ impl Packed {
         }
     }
 
-    /// Unpacks column `j`. For a weight packed for `x W^T` this is row `j`, with the values that products use: a bf16
-    /// denormal is zero of its sign.
+    /// Unpacks column `j`: row `j` of a weight packed for `x W^T`, in which a bf16 denormal is zero of its sign.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         match self {
             Packed::F32(w) => w.column(j, to),
@@ -99,7 +97,6 @@ fn forward(matrix: Packed) -> Box<PackedWeight> {
     Box::new(PackedWeight { matrix, exact_rows: None })
 }
 
-/// Packs the f32 matrix `w` for products in `dtype`.
 pub(super) fn pack(cpu: &Cpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
     let matrix = forward(Packed::of_weight(cpu, dtype, w.data()?, shape_of(w)));
     Ok(Weight::from_packed(shape_of(w), dtype, w.device().clone(), Some(w.clone()), matrix))
@@ -134,8 +131,7 @@ pub(super) fn pack_for_training(cpu: &Cpu, ws: &[&Tensor], dtype: Dtype) -> Resu
     Ok(weights.collect())
 }
 
-/// The f32 master weights of `w`, or, without them, the values that its products use. Packing either gives the same
-/// bits.
+/// The f32 master weights of `w`, or else the values that its products use. Packing either gives the same bits.
 pub(super) fn values_of(w: &Weight) -> Result<Cow<'_, [f32]>> {
     if let Some(master) = w.master() {
         return Ok(Cow::Borrowed(master.data()?));
@@ -152,7 +148,6 @@ pub(super) fn backward_of<'a>(cpu: &Cpu, w: &'a Weight) -> Result<&'a Packed> {
     w.backward(pack)
 }
 
-/// A packer for products in `dtype`.
 pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Packer> {
     let ([out, width], threads, cpu) = (shape, cpu.pool.threads(), cpu.clone());
     match dtype {
@@ -167,7 +162,6 @@ pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Pack
     }
 }
 
-/// Packs f32 rows into panels.
 #[derive(Debug)]
 struct PanelSink {
     cpu: Cpu,
@@ -177,9 +171,6 @@ struct PanelSink {
 
 impl RowSink for PanelSink {
     type Value = f32;
-
-    /// Panels hold every value exactly.
-    fn keep_exact_rows(&mut self) {}
 
     fn write(&mut self, first: usize, _width: usize, w: &[f32]) {
         self.panels.write(&self.cpu, first, w);
@@ -191,7 +182,6 @@ impl RowSink for PanelSink {
     }
 }
 
-/// Packs bf16 rows into tiles.
 #[derive(Debug)]
 struct TileSink {
     cpu: Cpu,

@@ -7,7 +7,6 @@ use super::value::{Value, blocks};
 use super::{Cpu, rows_per_part};
 use crate::operands::RopeArgs;
 
-/// The direction of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// `y1 = fma(x1, c, -(x2 s))`, `y2 = fma(x2, c, x1 s)`.
@@ -23,13 +22,23 @@ pub(crate) fn rope<T: Value, O: Value>(
     rope: RopeArgs<'_>,
     direction: Direction,
 ) -> Vec<O> {
+    by_rows(cpu, x, rope, |x, rope, y| dispatch(cpu.simd, RotateRows { x, rope, direction, y }))
+}
+
+/// Runs `rotate(rows, their rope, their part of the result)` for parts of the rows of `x`.
+fn by_rows<T: Value, O: Value>(
+    cpu: &Cpu,
+    x: &[T],
+    rope: RopeArgs<'_>,
+    rotate: impl Fn(&[T], RopeArgs<'_>, &mut [O]) + Sync,
+) -> Vec<O> {
     let mut y = cpu.recycler.acquire(x.len());
     let width = x.len() / rope.positions.len().max(1);
     let rows = rows_per_part(width);
     cpu.pool.parts(&mut y, rows * width, |i, y| {
-        let (x, positions) =
-            (&x[i * rows * width..][..y.len()], &rope.positions[i * rows..][..y.len() / width]);
-        dispatch(cpu.simd, RotateRows { x, rope: RopeArgs { positions, ..rope }, width, direction, y });
+        let (first, n) = (i * rows, y.len() / width);
+        let rope = RopeArgs { positions: &rope.positions[first..][..n], ..rope };
+        rotate(&x[first * width..][..y.len()], rope, y);
     });
     y
 }
@@ -37,7 +46,6 @@ pub(crate) fn rope<T: Value, O: Value>(
 struct RotateRows<'a, T, O> {
     x: &'a [T],
     rope: RopeArgs<'a>,
-    width: usize,
     direction: Direction,
     y: &'a mut [O],
 }
@@ -46,8 +54,8 @@ impl<T: Value, O: Value> Kernel for RotateRows<'_, T, O> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let RopeArgs { table, positions } = self.rope;
-        let hd = table.head_dim();
-        let rows = self.x.chunks_exact(self.width).zip(self.y.chunks_exact_mut(self.width));
+        let (hd, width) = (table.head_dim(), self.x.len() / positions.len());
+        let rows = self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width));
         for ((x, y), &pos) in rows.zip(positions) {
             let (cos, sin) = table.row(pos as usize);
             for (x, y) in x.chunks_exact(hd).zip(y.chunks_exact_mut(hd)) {
@@ -91,15 +99,7 @@ fn angles(rope: RopeArgs<'_>, i: usize, heads: usize) -> (&[f32], &[f32]) {
 /// Normalizes each head of `x [N, H, hd]` in f32, then rotates it by the angles of its row's position. The bits are
 /// those of [`super::norm`] followed by [`rope`].
 pub(crate) fn norm_rope<T: Value>(cpu: &Cpu, x: &[T], norm: Norm<'_>, rope: RopeArgs<'_>) -> Vec<T> {
-    let mut y = cpu.recycler.acquire(x.len());
-    let width = x.len() / rope.positions.len().max(1);
-    let rows = rows_per_part(width);
-    cpu.pool.parts(&mut y, rows * width, |i, y| {
-        let (n, row) = (y.len() / width, i * rows);
-        let rope = RopeArgs { positions: &rope.positions[row..][..n], ..rope };
-        dispatch(cpu.simd, NormRotate { x: &x[row * width..][..y.len()], norm, rope, y });
-    });
-    y
+    by_rows(cpu, x, rope, |x, rope, y| dispatch(cpu.simd, NormRotate { x, norm, rope, y }))
 }
 
 struct NormRotate<'a, T> {
@@ -123,8 +123,7 @@ impl<T: Value> Kernel for NormRotate<'_, T> {
     }
 }
 
-/// Returns `dx` of [`norm_rope`]; `dw += rowsum dy xh` with `dy` rotated back, summed like
-/// [`super::norm::rms_norm_backward`].
+/// `dx` of [`norm_rope`]; `dw += rowsum dy xh` with `dy` rotated back, as in [`super::norm::rms_norm_backward`].
 pub(crate) fn norm_rope_backward<T: Value>(
     cpu: &Cpu,
     x: &[T],

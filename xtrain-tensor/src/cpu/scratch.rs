@@ -6,13 +6,11 @@ use std::thread::LocalKey;
 /// Maximum number of free buffers per thread.
 const MAX_FREE: usize = 128;
 
-/// An element type of scratch buffers.
 pub(crate) trait Scratch: Copy + 'static {
     const BLANK: Self;
     fn free() -> &'static LocalKey<RefCell<Vec<Vec<Self>>>>;
 }
 
-/// Implements [`Scratch`] for an element type.
 macro_rules! scratch {
     ($t:ty, $blank:expr) => {
         impl $crate::cpu::scratch::Scratch for $t {

@@ -100,8 +100,7 @@ impl Kernel for ExpBelow<'_> {
     }
 }
 
-/// `-sum p log p`: chunks of 128, each a sum32 of `fma(p, lse - z, v)`, added in ascending order. A logit of -inf
-/// adds nothing.
+/// `-sum p log p`: chunks of 128, each a sum32 of `fma(p, lse - z, v)`, in ascending order. A z of -inf adds nothing.
 pub(crate) struct Entropy<'a> {
     pub(crate) z: &'a [f32],
     pub(crate) lse: f32,

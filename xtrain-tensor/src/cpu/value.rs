@@ -57,8 +57,7 @@ macro_rules! blocks {
 }
 pub(crate) use blocks;
 
-/// Runs `$body` with `$a` (a `&[f32]` or `&[bf16]`) bound to the elements of the tensor `$x`, and with `$o` as the
-/// element type of the dtype `$out`.
+/// Runs `$body` with the elements of `$x` (f32 or bf16) as the slice `$a`, and the type of the dtype `$out` as `$o`.
 macro_rules! with_values {
     ($a:ident = $x:expr, $o:ident = $out:expr => $body:expr) => {
         $crate::cpu::value::with_values!($a = $x => match $out {

@@ -99,7 +99,8 @@ impl Device {
         self.as_gpu().and_then(Gpu::peak)
     }
 
-    /// Submits the queued kernels of a GPU as one step of a loop, without synchronizing. Does nothing on a CPU.
+    /// Submits the queued kernels of a GPU as one step of a loop, without synchronizing. A sequence of kernels that
+    /// repeats is submitted as a CUDA graph. Does nothing on a CPU.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
@@ -107,7 +108,8 @@ impl Device {
         self.as_gpu().map_or(Ok(()), Gpu::submit_step)
     }
 
-    /// Synchronizes: returns when all queued work of a GPU is done. Does nothing on a CPU.
+    /// Synchronizes: returns when all queued work of a GPU is done. Does nothing on a CPU. An operation that is
+    /// deferred until its result is read (`rms_norm` of few rows, `linear_add` of many) is not queued and does not run.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel failed.
@@ -120,18 +122,11 @@ impl Device {
         self.as_cpu().map(|cpu| cpu.simd)
     }
 
-    /// The handle of the SIMD CPU backend.
     pub(crate) fn as_cpu(&self) -> Option<&Cpu> {
-        match self {
-            Device::Cpu(cpu) => Some(cpu),
-            Device::Reference(_) | Device::Gpu(_) => None,
-        }
+        if let Device::Cpu(cpu) = self { Some(cpu) } else { None }
     }
 
     fn as_gpu(&self) -> Option<&Gpu> {
-        match self {
-            Device::Gpu(gpu) => Some(gpu),
-            Device::Reference(_) | Device::Cpu(_) => None,
-        }
+        if let Device::Gpu(gpu) = self { Some(gpu) } else { None }
     }
 }

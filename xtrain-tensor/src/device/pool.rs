@@ -29,7 +29,6 @@ const BUSY_SPIN: Duration = Duration::from_micros(100);
 /// which is longer than the time between two jobs of a step.
 const SPIN_LIMIT: Duration = Duration::from_millis(5);
 
-/// A fork-join pool. Outputs are split among threads, reductions never.
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
@@ -60,13 +59,11 @@ type Job = *const (dyn Fn(usize) + Sync);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Whether a job is running.
     busy: AtomicBool,
     /// The number of chunks and the claims from each [`End`].
     claims: AtomicU64,
     /// Number of completed chunks.
     done: AtomicUsize,
-    /// The closure of the running job.
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
     /// Number of workers that sleep or are about to sleep.
@@ -168,7 +165,6 @@ impl Shared {
         lock(&self.panic).take()
     }
 
-    /// The main loop of a worker.
     fn worker_loop(&self, end: End) {
         let mut idle_since = None;
         while !self.stop.load(Relaxed) {
@@ -276,7 +272,6 @@ impl<'a, T> Disjoint<'a, T> {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
-    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -37,7 +37,6 @@ impl Simd {
         Simd::ALL.into_iter().filter(|s| s.is_available())
     }
 
-    /// Whether the machine has this instruction set.
     fn is_available(self) -> bool {
         match self {
             Simd::Portable => true,

@@ -17,8 +17,7 @@ use crate::operands::{
 };
 use crate::tensor::Tensor;
 
-/// Runs a fused kernel on `x`, or on the operand of the norm that `x` defers. `None`: no fused kernel supports these
-/// operands.
+/// Runs a fused kernel on `x`, or on the operand of its deferred norm. `None`: none supports these operands.
 fn fused_products<T>(
     x: &Tensor,
     ws: &[Affine<'_>],
@@ -39,23 +38,18 @@ impl Backend for Gpu {
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
         pointwise::cast(self, x, dtype)
     }
-
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
         pointwise::accumulate(self, a, b)
     }
-
     fn silu_mul(&self, gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
         pointwise::silu_mul(self, gate, up, out)
     }
-
     fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
         pointwise::silu_mul_backward(self, [gate, up], dy, out)
     }
-
     fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>> {
         finite::first_non_finite(self, xs)
     }
-
     fn rms_norm(&self, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
         deferred::rms_norm(self, x, norm, out)
     }
@@ -79,11 +73,9 @@ impl Backend for Gpu {
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
         rope::rope(self, x, rope, RopeKernel::Rows, out)
     }
-
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
         rope::rope(self, dy, rope, RopeKernel::Back, Dtype::F32)
     }
-
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
         compose::norm_rope(self, x, norm, rope)
     }
@@ -103,23 +95,18 @@ impl Backend for Gpu {
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
         pack::pack(self, w, dtype)
     }
-
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
         ws.iter().map(|w| pack::pack(self, w, dtype)).collect()
     }
-
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
     }
-
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
         linear::linear(self, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
     }
-
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
         deferred::linear_add(self, h, x, w)
     }
-
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
         linear::input_gradient(self, dys, ws)
     }
@@ -157,19 +144,15 @@ impl Backend for Gpu {
     fn embedding(&self, w: &Tensor, id: &[u32], dtype: Dtype) -> Result<Tensor> {
         embedding::embedding(self, w, id, dtype)
     }
-
     fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor> {
         embedding::embedding(self, w.table()?, id, w.dtype())
     }
-
     fn embedding_backward(&self, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
         embedding::embedding_backward(self, dw, id, dy)
     }
-
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
         Ok(loss::loss(self, x, head, rows, None)?.0)
     }
-
     fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
         loss::values_and_kept(self, x, head, rows)
     }
@@ -198,23 +181,18 @@ impl RowOps for Gpu {
     fn repeat_kv(&self, x: &Tensor, n_heads: usize) -> Result<Tensor> {
         kv::repeat_kv(self, x, n_heads)
     }
-
     fn repeat_kv_backward(&self, dy: &Tensor, n_kv_heads: usize) -> Result<Tensor> {
         kv::repeat_kv_backward(self, dy, n_kv_heads)
     }
-
     fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
         rows::gather_rows(self, x, rows)
     }
-
     fn scatter_rows(&self, pool: &mut Tensor, x: &Tensor, slots: &[u32]) -> Result<()> {
         rows::scatter_rows(self, pool, x, slots)
     }
-
     fn copy_slots(&self, to: &mut Tensor, from: &Tensor, ranges: &[SlotRange]) -> Result<()> {
         rows::copy_slots(self, to, from, ranges)
     }
-
     fn copy_slots_within(&self, pool: &mut Tensor, range: SlotRange) -> Result<()> {
         rows::copy_slots_within(self, pool, range)
     }
@@ -224,15 +202,12 @@ impl SharedOps for Gpu {
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         pointwise::add(self, a, b)
     }
-
     fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor> {
         rope::rope(self, x, rope, RopeKernel::At(first), x.dtype())
     }
-
     fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
         rope::rope(self, x, rope, RopeKernel::Pos, x.dtype())
     }
-
     fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
         fused::write_heads(self, new, pools)
     }
@@ -255,15 +230,12 @@ impl SharedOps for Gpu {
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
         sample::sample_rows(self, logits, rows)
     }
-
     fn sample_ring(&self, rows: usize, steps: usize) -> Result<Box<dyn SampleRing>> {
         Ok(Box::new(sample::GpuSampleRing::new(self, rows, steps)?))
     }
-
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
         optim::adamw_all(self, all, max_norm, s)
     }
-
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
         optim::sum_of_squares(self, g)
     }

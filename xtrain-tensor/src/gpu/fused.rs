@@ -6,8 +6,7 @@ use crate::{Dtype, Error, Result, Tensor};
 /// Rows (or heads) per block, one warp each.
 const WARPS: usize = 4;
 
-/// QK-norm, RoPE and KV-cache append of new rows; returns the rotated queries. Shapes, positions and slots have been
-/// checked.
+/// QK-norm, RoPE and KV-cache append of new rows; returns the rotated queries. The operands have been checked.
 pub(crate) fn write_heads(
     gpu: &Gpu,
     new: &UnrotatedHeads<'_>,

@@ -2,8 +2,7 @@
 use super::{Gpu, Grid, args};
 use crate::{Dtype, Result, Tensor};
 
-/// `a` followed by `b`, f32 or bf16. Both are copied as 32-bit words; the operation has checked that their sizes are
-/// whole numbers of words.
+/// `a` followed by `b`, f32 or bf16, copied as 32-bit words. The operation has checked that they are whole words.
 pub(crate) fn cat_seq(gpu: &Gpu, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let dtype = if a.dtype() == Dtype::BF16 { Dtype::BF16 } else { Dtype::F32 };
     let y = Tensor::on_gpu(gpu, shape, dtype)?;

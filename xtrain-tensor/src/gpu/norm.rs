@@ -18,8 +18,7 @@ pub(super) fn rms_norm_into(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype, y
     unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args) }
 }
 
-/// Returns `dx` and adds `rowsum dy xh` to `dw`. `x` and `dy` are `[.., C]`, the gain and `dw` are `[C]`, `samples`
-/// cover the rows.
+/// Returns `dx` and adds `rowsum dy xh` to `dw`: `x`, `dy` `[.., C]`; gain, `dw` `[C]`; `samples` cover the rows.
 pub(crate) fn rms_norm_backward(
     gpu: &Gpu,
     x: &Tensor,

@@ -38,8 +38,7 @@ impl Table {
     }
 }
 
-/// Computes the `ClipState` on the device: sum of squares, norm, clip factor, whether the norm is finite, overflow
-/// flag.
+/// Computes the `ClipState` on the device: sum of squares, norm, clip factor, finiteness of the norm, overflow flag.
 fn norm(gpu: &Gpu, table: &Table, at: At, max_norm: f32) -> Result<Buffer> {
     let (sums, squares, clip_state) =
         (gpu.buffer(4 * table.rows)?, gpu.buffer(4 * table.tensors)?, gpu.buffer(20)?);

@@ -5,7 +5,7 @@ use super::{At, Gpu, pointwise};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::operands::{Lines, PackValue, PackedMatrix, Packer, RowSink, Weight};
+use crate::operands::{AllRows, PackedMatrix, Packer, Weight};
 use crate::tensor::{Stored, Tensor};
 
 /// `[out, in]` on the device: the f32 matrix itself, or its copy in bf16.
@@ -31,7 +31,6 @@ impl Weight {
     }
 }
 
-/// Packs the f32 matrix `w` for products in `dtype`.
 pub(super) fn pack(gpu: &Gpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
     let matrix = if w.dtype() == dtype { w.clone() } else { pointwise::cast(gpu, w, dtype)? };
     let shape = [w.shape()[0], w.shape()[1]];
@@ -39,36 +38,15 @@ pub(super) fn pack(gpu: &Gpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
     Ok(Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), forward))
 }
 
-/// A packer for products in `dtype`.
 pub(super) fn packer(gpu: &Gpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Packer> {
-    let gpu = gpu.clone();
+    let device = Device::Gpu(gpu.clone());
     match dtype {
-        Dtype::BF16 => Box::new(Lines::new(Sink::<bf16> { gpu, shape, rows: Vec::new() }, shape, 1)),
-        _ => Box::new(Lines::new(Sink::<f32> { gpu, shape, rows: Vec::new() }, shape, 1)),
+        Dtype::BF16 => AllRows::packer(device, shape, of_rows::<bf16>),
+        _ => AllRows::packer(device, shape, of_rows::<f32>),
     }
 }
 
-/// Rows read so far; all of them are uploaded together.
-#[derive(Debug)]
-struct Sink<T> {
-    gpu: Gpu,
-    shape: [usize; 2],
-    rows: Vec<T>,
-}
-
-impl<T: PackValue + Stored> RowSink for Sink<T> {
-    type Value = T;
-
-    /// The matrix holds every value exactly.
-    fn keep_exact_rows(&mut self) {}
-
-    fn write(&mut self, _first: usize, _width: usize, w: &[T]) {
-        self.rows.extend_from_slice(w);
-    }
-
-    fn finish(self) -> Result<Weight> {
-        let device = Device::Gpu(self.gpu);
-        let matrix = DeviceMatrix(Tensor::new(&device, &self.shape, self.rows)?);
-        Ok(Weight::from_packed(self.shape, T::DTYPE, device, None, Box::new(matrix)))
-    }
+fn of_rows<T: Stored>(device: Device, shape: [usize; 2], rows: Vec<T>) -> Result<Weight> {
+    let matrix = DeviceMatrix(Tensor::new(&device, &shape, rows)?);
+    Ok(Weight::from_packed(shape, matrix.0.dtype(), device, None, Box::new(matrix)))
 }

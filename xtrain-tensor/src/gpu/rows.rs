@@ -8,7 +8,6 @@ struct Words {
     gather: &'static str,
     scatter: &'static str,
     copy: &'static str,
-    /// Words per row.
     count: usize,
 }
 
@@ -16,13 +15,11 @@ impl Words {
     /// The widest word that divides the rows of `x`.
     fn of(x: &Tensor) -> Words {
         let bytes = x.shape()[1..].iter().product::<usize>() * x.dtype().bytes();
-        let [gather, scatter, copy] = match bytes {
-            _ if bytes.is_multiple_of(16) => ["gather_rows_16", "scatter_rows_16", "copy_slots_16"],
-            _ if bytes.is_multiple_of(4) => ["gather_rows_4", "scatter_rows_4", "copy_slots_4"],
-            _ => ["gather_rows_2", "scatter_rows_2", "copy_slots_2"],
+        let (size, [gather, scatter, copy]) = match bytes {
+            _ if bytes.is_multiple_of(16) => (16, ["gather_rows_16", "scatter_rows_16", "copy_slots_16"]),
+            _ if bytes.is_multiple_of(4) => (4, ["gather_rows_4", "scatter_rows_4", "copy_slots_4"]),
+            _ => (2, ["gather_rows_2", "scatter_rows_2", "copy_slots_2"]),
         };
-        let size =
-            [16, 4, 2].into_iter().find(|size| bytes.is_multiple_of(*size)).expect("2 divides all dtypes");
         Words { gather, scatter, copy, count: bytes / size }
     }
 

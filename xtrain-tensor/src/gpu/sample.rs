@@ -2,7 +2,7 @@
 //! which stay on the device until they are read back. The index lists of all steps are uploaded once, before the
 //! first step.
 use super::{At, Buffer, Gpu, Grid, args};
-use crate::operands::{Outcome, SampleFailure, SampleRing, SampleRow, Sampled, StepLists, Weight};
+use crate::operands::{MAX_LISTS, Outcome, SampleFailure, SampleRing, SampleRow, Sampled, StepLists, Weight};
 use crate::{
     Dtype, Error, Result, Tensor,
     faults::{self, Fault},
@@ -22,9 +22,6 @@ const WORDS: usize = 12;
 
 /// Initial step counter (one before step 0), and padding; the lists follow.
 const STEP_HEADER: [u32; 4] = [u32::MAX, 0, 0, 0];
-
-/// Maximum number of index lists per step.
-const LISTS: usize = 2;
 
 /// Samples a token for each row of `logits [N, V]`; options and ids have been checked.
 pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
@@ -63,8 +60,8 @@ impl GpuSampleRing {
             return Err(Error::Argument { op: "DeviceSampler", want, got });
         };
         let (samples, tokens) = (gpu.buffer(bytes)?, gpu.buffer(4 * rows)?);
-        let current_lists = gpu.buffer(4 * LISTS * rows)?;
-        let step = Buffer::acquire_idle(gpu, size_of_val(&STEP_HEADER) + bytes / 16 * 4 * LISTS)?;
+        let current_lists = gpu.buffer(4 * MAX_LISTS * rows)?;
+        let step = Buffer::acquire_idle(gpu, size_of_val(&STEP_HEADER) + bytes / 16 * 4 * MAX_LISTS)?;
         // SAFETY: the buffer is large enough, and no queued kernel uses it.
         unsafe { gpu.upload_into(step.at(), &STEP_HEADER)? };
         let gpu = gpu.clone();

@@ -8,11 +8,9 @@ use crate::tensor::Tensor;
 /// The numbers of heads and their size. Query head `h` reads kv head `h / (nh / nkv)`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Heads {
-    /// Query heads.
     pub(crate) nh: usize,
     /// Key and value heads; divides `nh`.
     pub(crate) nkv: usize,
-    /// Head size.
     pub(crate) hd: usize,
 }
 

@@ -89,8 +89,7 @@ impl RopeTable {
         Self::of(inverse, amplitude, max_positions)
     }
 
-    /// Creates the table from scaled frequencies in radians per position, one for each pair: `head_dim` is twice their
-    /// number.
+    /// Creates the table from scaled frequencies in radians per position, one for each of `head_dim / 2` pairs.
     fn of(inverse: Vec<f64>, amplitude: f64, max_positions: usize) -> Result<RopeTable> {
         if inverse.is_empty() || inverse.len() > Self::MAX_HEAD_DIM / 2 {
             return refuse("1..=128 frequencies", inverse.len());
@@ -158,12 +157,8 @@ impl RopeTable {
     /// # Errors
     /// If the device is out of memory.
     pub fn prefetch(&self, device: &Device, positions: impl Iterator<Item = usize>) -> Result<()> {
-        match device {
-            Device::Gpu(gpu) => {
-                self.device_addresses(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ())
-            }
-            Device::Reference(_) | Device::Cpu(_) => Ok(()),
-        }
+        let Device::Gpu(gpu) = device else { return Ok(()) };
+        self.device_addresses(gpu, positions.filter(|&p| p < self.max_positions())).map(|_| ())
     }
 
     /// Number of positions in the table.

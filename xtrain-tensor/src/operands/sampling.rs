@@ -62,13 +62,15 @@ pub type Outcome = std::result::Result<Sampled, SampleFailure>;
 /// Index lists per step and per operation: `[step][list][row]`.
 pub type StepLists = Vec<Vec<Vec<u32>>>;
 
+/// Maximum number of index lists per step.
+pub(crate) const MAX_LISTS: usize = 2;
+
 /// The part of a [`DeviceSampler`](crate::ops::DeviceSampler) that a backend implements. Arguments have been checked.
 pub(crate) trait SampleRing: fmt::Debug + Send {
     /// Sets the last token of each row, and stages the index lists of the following steps.
     fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()>;
 
-    /// Returns the rows of the f32 table `w [V, C]` for the last tokens, rounded if `dtype` is bf16. The tokens are
-    /// below `V`.
+    /// The rows of the f32 table `w [V, C]` for the last tokens (below `V`), rounded if `dtype` is bf16.
     fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor>;
 
     /// [`SampleRing::embedding`] of a packed table.

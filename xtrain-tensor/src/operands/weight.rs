@@ -14,7 +14,6 @@ pub struct Weight {
     shape: [usize; 2],
     dtype: Dtype,
     device: Device,
-    /// The f32 master weights. `None`: only the packed matrix was kept.
     master: Option<Tensor>,
     forward: Box<dyn PackedMatrix>,
     backward: OnceLock<Box<dyn PackedMatrix>>,
@@ -33,8 +32,7 @@ pub struct Affine<'a> {
 pub(crate) trait PackedMatrix: Any + fmt::Debug + Send + Sync {}
 
 impl Weight {
-    /// Creates a weight from its packed matrix. `master` is the f32 matrix that it was packed from. `None`: it was
-    /// not kept.
+    /// Creates a weight from its packed matrix and the f32 matrix `master`. `None`: it was not kept.
     pub(crate) fn from_packed(
         shape: [usize; 2],
         dtype: Dtype,

@@ -74,25 +74,13 @@ pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_
 }
 
 fn check(op: &'static str, [q, k, v]: [&Tensor; 3], mask: &AttnMask<'_>) -> Result<Heads> {
-    let heads = match (q.shape(), k.shape()) {
-        (&[_, nh, hd], &[_, nkv, hd_k])
-            if hd == hd_k
-                && (1..=256).contains(&hd)
-                && nkv > 0
-                && nh.is_multiple_of(nkv)
-                && k.shape() == v.shape() =>
-        {
-            Heads { nh, nkv, hd }
-        }
-        _ => {
-            return Err(misfit(
-                op,
-                "q [N, nh, hd], k and v [S, nkv, hd], nkv a divisor of nh, hd at most 256",
-                &[q, k, v],
-            ));
-        }
+    const SHAPES: &str = "q [N, nh, hd], k and v [S, nkv, hd], nkv a divisor of nh, hd at most 256";
+    let (&[_, nh, hd], &[_, nkv, hd_k]) = (q.shape(), k.shape()) else {
+        return Err(misfit(op, SHAPES, &[q, k, v]));
     };
+    let fits = hd == hd_k && (1..=256).contains(&hd) && nkv > 0 && nh.is_multiple_of(nkv);
+    refuse(!fits || k.shape() != v.shape(), op, SHAPES, &[q, k, v])?;
     refuse_dtype(q.dtype() != k.dtype() || k.dtype() != v.dtype(), op, "q, k and v in one dtype", k.dtype())?;
     mask.check(op, q.shape()[0], k.shape()[0])?;
-    Ok(heads)
+    Ok(Heads { nh, nkv, hd })
 }

@@ -18,7 +18,6 @@ pub(super) fn refuse(wrong: bool, op: &'static str, want: &'static str, xs: &[&T
     if wrong { Err(misfit(op, want, xs)) } else { Ok(()) }
 }
 
-/// Returns [`Error::Dtype`] if `wrong`.
 pub(super) fn refuse_dtype(wrong: bool, op: &'static str, want: &'static str, got: Dtype) -> Result<()> {
     if wrong { Err(Error::Dtype { op, want, got }) } else { Ok(()) }
 }

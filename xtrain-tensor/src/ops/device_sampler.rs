@@ -5,13 +5,10 @@ use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::operands::{Outcome, SampleRing, SampleRow, StepLists, Weight};
+use crate::operands::{MAX_LISTS, Outcome, SampleRing, SampleRow, StepLists, Weight};
 use crate::tensor::Tensor;
 
 const OP: &str = "DeviceSampler";
-
-/// Index lists per step.
-const LISTS: usize = 2;
 
 /// Samples tokens step by step and keeps them on the device. The tokens of a step are the input of the next step. On
 /// a GPU, several steps run without synchronization.
@@ -66,7 +63,7 @@ impl DeviceSampler {
         let fits = |step: &Vec<Vec<u32>>| {
             step.len() == n_lists && step.iter().all(|list| list.len() == tokens.len())
         };
-        if lists.len() > self.capacity[1] || n_lists > LISTS || !lists.iter().all(fits) {
+        if lists.len() > self.capacity[1] || n_lists > MAX_LISTS || !lists.iter().all(fits) {
             let got = format!("{} steps of {n_lists}", lists.len());
             return Err(Error::Argument { op: OP, want: "up to two lists per step, an index per row", got });
         }

@@ -24,7 +24,6 @@ pub fn sample_rows(logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcom
     backend(logits.device()).sample_rows(logits, rows)
 }
 
-/// The checks of [`sample_rows`].
 pub(super) fn check_rows(op: &'static str, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
     let (&[_, v], true) = (logits.shape(), logits.shape().first() == Some(&rows.len())) else {
         return Err(misfit(op, "logits [N, V], N rows", &[logits]));

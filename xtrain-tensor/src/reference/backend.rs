@@ -66,7 +66,6 @@ fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
     })
 }
 
-/// A row of a loss.
 struct RowOfLoss {
     z: Vec<f32>,
     value: Option<LogProb>,
@@ -88,8 +87,7 @@ fn row_of_loss(z: &[f32], n: usize, rows: &LossRows<'_>) -> RowOfLoss {
     RowOfLoss { z, value: Some(LogProb { lse, log_prob, entropy, kept: is_kept }), kept }
 }
 
-/// The tokens that the filters of a loss keep. `None`: all. A row with a NaN or an infinite maximum keeps all: its
-/// `lse` is not finite.
+/// The tokens that the filters keep. `None`: all, also for a NaN or an infinite maximum, whose `lse` is not finite.
 fn kept_by_filters(z: &[f32], rows: &LossRows<'_>) -> Option<KeptSet> {
     let max = super::largest(z);
     if !rows.filters(z.len()) || !max.is_finite() || z.iter().any(|z| z.is_nan()) {

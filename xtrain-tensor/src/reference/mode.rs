@@ -7,7 +7,6 @@ use crate::dtype::round_bf16;
 use crate::math;
 
 /// A scalar type of the reference.
-#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub(crate) trait Scalar:
     Copy
     + Debug

@@ -11,7 +11,6 @@ use crate::rollout::sequence::Sequence;
 /// Where a sequence gets the keys and values of its prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PromptSource {
-    /// The sequence computes the prompt itself.
     Compute,
     /// The sequence forks from this slot, which holds the whole prompt and whose logits are known.
     Fork(u32),

@@ -10,7 +10,6 @@ pub(super) struct PromptGroups {
 
 #[derive(Debug)]
 struct Group {
-    /// Sequences without a token.
     fresh: usize,
     /// The logits after the prompt, once they are computed.
     logits: Option<Arc<[f32]>>,

@@ -42,11 +42,11 @@ pub(super) struct Scheduler<'m> {
     cfg: &'m Config,
     options: EngineOptions,
     /// `None`: every step recomputes its sequences.
-    cache: Option<Box<dyn Cache>>,
+    pub(super) cache: Option<Box<dyn Cache>>,
     /// Sequences without a slot, in the order in which they run.
-    waiting: VecDeque<Sequence>,
-    /// Sequences with a slot, the oldest first.
-    running: Vec<Sequence>,
+    pub(super) waiting: VecDeque<Sequence>,
+    /// Sequences with a slot, the oldest first. Plans and outcomes name them by their index.
+    pub(super) running: Vec<Sequence>,
     /// The last one is handed out first.
     free_slots: Vec<SeqSlot>,
     groups: PromptGroups,
@@ -94,25 +94,6 @@ impl<'m> Scheduler<'m> {
             events: Vec::new(),
             finished: Vec::new(),
         })
-    }
-
-    pub(super) fn cache(&self) -> Option<&dyn Cache> {
-        self.cache.as_deref()
-    }
-
-    /// Number of waiting sequences.
-    pub(super) fn num_waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// The running sequences. Plans and outcomes name them by their index.
-    pub(super) fn running(&self) -> &[Sequence] {
-        &self.running
-    }
-
-    /// The running sequences, and the cache for a forward pass over their rows.
-    pub(super) fn running_and_cache(&mut self) -> (&[Sequence], &mut Option<Box<dyn Cache>>) {
-        (&self.running, &mut self.cache)
     }
 
     /// Adds `g` completions of a checked request to the waiting sequences. Returns the index of the first. With a

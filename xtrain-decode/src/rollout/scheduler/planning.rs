@@ -19,8 +19,7 @@ impl Scheduler<'_> {
         Ok(())
     }
 
-    /// Fills `plan`: decode rows first, then prompts, the oldest sequence first. Returns `false` if the cache is too
-    /// small for all of them.
+    /// Fills `plan`: decode rows, then prompts, oldest sequence first. Returns `false` if the cache is too small.
     fn fill(&mut self, plan: &mut Plan) -> Result<bool> {
         plan.clear();
         let max_rows = self.options.max_batched_tokens.unwrap_or(usize::MAX);

@@ -58,7 +58,6 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Frees what the cache holds for a slot.
     pub(super) fn free_cached(&mut self, slot: u32) {
         if let Some(cache) = &mut self.cache {
             cache.free(slot);

@@ -34,7 +34,7 @@ fn a_waiting_completion_owns_no_token_memory() {
     scheduler.submit(Request::greedy(&[1, 2, 3], 9), 1 << 16, SamplerId(0));
     scheduler.admit().unwrap();
     let first = &scheduler.running[0];
-    assert_eq!((scheduler.running().len(), scheduler.num_waiting()), (3, (1 << 16) - 3));
+    assert_eq!((scheduler.running.len(), scheduler.waiting.len()), (3, (1 << 16) - 3));
     assert!(scheduler.running.iter().all(|s| s.memory(first) == (12, true)));
     assert!(scheduler.waiting.iter().all(|s| s.memory(first) == (0, true)));
     // a sequence that is stopped before it had a slot has no token

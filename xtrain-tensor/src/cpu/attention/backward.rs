@@ -8,7 +8,8 @@ mod tile;
 
 use std::ops::Range;
 
-use super::gather::{self, Chunk, HeadView, Prefetcher};
+use super::chunk::Chunk;
+use super::gather::{self, HeadView, Prefetcher};
 use super::number::Number;
 use super::rows::{CHUNK, SERIAL, no_minus_zero, union, within};
 use super::scratch;
@@ -19,8 +20,7 @@ use crate::device::Cpu;
 use crate::operands::{AttnMask, Heads};
 use crate::reference::AttentionSaved;
 
-/// `dq`, `dk` and `dv` of [`crate::ops::attention_backward`], for whole sequences in which each position has its own
-/// slot.
+/// [`crate::ops::attention_backward`] of whole sequences in which each position has its own slot.
 pub(crate) fn attention_backward<E: Number>(
     cpu: &Cpu,
     saved: AttentionSaved<'_, E, f32>,
@@ -61,8 +61,7 @@ struct Item<'a, E> {
     outputs: &'a [Disjoint<'a, f32>; 3],
 }
 
-/// The buffers of a work item. Matrices have a row of `width` elements for each position and are zero after the end
-/// of the sequence.
+/// The buffers of a work item. Matrices have a row of `width` elements per position, then rows of zeros.
 struct State<'a> {
     /// By position: keys; queries, dy and dq of the current head; the sums of dk and dv.
     k: &'a mut [f32],

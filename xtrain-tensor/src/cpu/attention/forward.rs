@@ -4,7 +4,8 @@
 //! completions of one prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
-use super::gather::{self, Chunk, HeadView, Prefetcher};
+use super::chunk::Chunk;
+use super::gather::{self, HeadView, Prefetcher};
 use super::number::Number;
 use super::product::Product;
 use super::rows::{CHUNK, SERIAL, STRIP, masked, no_minus_zero, union, widen, within};
@@ -138,7 +139,6 @@ impl<E: Number> Item<'_, E> {
         self.heads.nh / self.heads.nkv
     }
 
-    /// Number of query vectors.
     #[inline(always)]
     fn vectors(&self) -> usize {
         self.block.len() * self.group()
@@ -150,7 +150,6 @@ impl<E: Number> Item<'_, E> {
         self.heads.hd.next_multiple_of(LANES)
     }
 
-    /// The row and the head of query vector `i`.
     #[inline(always)]
     fn row_and_head(&self, i: usize) -> (usize, usize) {
         (self.block.start + i / self.group(), self.kv * self.group() + i % self.group())
@@ -192,7 +191,6 @@ impl<E: Number> Item<'_, E> {
         }
     }
 
-    /// The query vectors of these rows of the block.
     #[inline(always)]
     fn vectors_of(&self, rows: &Range<usize>) -> Range<usize> {
         let at = |row: usize| (row - self.block.start) * self.group();
@@ -265,8 +263,7 @@ impl<E: Number> Item<'_, E> {
         })
     }
 
-    /// Computes the scores, then the weights `p`, of a part and a chunk, with the chunk's maxima and sums. Returns
-    /// the smallest exponent field of the weights.
+    /// Computes the weights `p` of a part and a chunk, with maxima and sums. Returns their smallest exponent field.
     #[inline(always)]
     fn weights<L: Lanes>(
         &self,

@@ -1,6 +1,7 @@
 //! Copies and views of query, key and value rows as f32.
 use std::ops::Range;
 
+use super::chunk::Chunk;
 use super::number::Number;
 use super::rows::{CHUNK, widen};
 use crate::cpu::gemm_bf16::MinExponent;
@@ -136,7 +137,6 @@ pub(super) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// A prefetcher without rows.
     pub(super) fn empty() -> Prefetcher {
         Prefetcher { row: std::ptr::null(), stride: 0, bytes: 0, at: 0, lines: 0 }
     }
@@ -164,13 +164,6 @@ impl Prefetcher {
 
 /// Bytes per cache line.
 const LINE: usize = 64;
-
-/// Keys or values of a chunk. The row of slot j starts at `j * stride`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Chunk<'a> {
-    pub(super) rows: &'a [f32],
-    pub(super) stride: usize,
-}
 
 /// `out[d * 64 + j] = chunk[j][d]` for d below `width` (a multiple of 32) and j in `keys`, a part of `0..64`. Columns
 /// next to `keys` may be overwritten. Prefetches as many cache lines as it reads.

@@ -10,6 +10,7 @@
 //! | `rows` | ranges of visible keys, masks |
 //! | `scratch` | thread-local working memory |
 mod backward;
+mod chunk;
 mod forward;
 mod gather;
 mod number;

@@ -7,7 +7,6 @@ use crate::cpu::lanes::Lanes;
 use crate::cpu::value::Value;
 use crate::cpu::{Simd, lanes};
 
-/// An element type of attention and the arithmetic of its products.
 pub(crate) trait Number: Value {
     /// Products process this many indices at a time. Their ranges are extended to multiples of it.
     const STEP: usize;

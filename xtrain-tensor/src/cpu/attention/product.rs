@@ -4,7 +4,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::gather::Chunk;
+use super::chunk::Chunk;
 use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::lanes::{Kernel, Lanes, Reg};
 use crate::reference;
@@ -42,7 +42,6 @@ pub(crate) trait Arithmetic {
     ) -> [[L::R; C]; R];
 }
 
-/// The operands of a tile.
 #[derive(Debug)]
 pub(crate) struct TileOperands {
     a: *const f32,
@@ -181,7 +180,6 @@ fn flush_lanes([a, b, c]: &[[f32; MAX_WIDTH]; 3]) -> [f32; MAX_WIDTH] {
     std::array::from_fn(|i| reference::fma_flushed(a[i], b[i], c[i]))
 }
 
-/// A product as a kernel.
 pub(crate) struct ProductKernel<'a, A>(Product<'a>, PhantomData<A>);
 
 impl<'a, A: Arithmetic> ProductKernel<'a, A> {

@@ -8,8 +8,7 @@ use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};
 
-/// Number of tiles that prefetch the next panel. Each fetches half of it: one of the two cache lines of a panel row
-/// per step over the depth.
+/// Number of tiles that prefetch the next panel: one for each of the two cache lines of a panel row.
 const PREFETCH_TILES: usize = 2;
 
 /// A strided matrix: element (r, k) is `data[r * row_step + k * k_step]`.
@@ -17,9 +16,7 @@ const PREFETCH_TILES: usize = 2;
 pub(crate) struct Matrix<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) rows: usize,
-    /// Elements between rows.
     pub(crate) row_step: usize,
-    /// Elements between columns.
     pub(crate) k_step: usize,
 }
 

@@ -103,8 +103,7 @@ impl Gradient<'_> {
         }
     }
 
-    /// The B operand: up to 32 columns of x from column `i` on, in the rows of a chunk. They are copied to `panel` if
-    /// the chunk has many rows.
+    /// Up to 32 columns of x from column `i` on, in the rows of a chunk; copied to `panel` if the rows are many.
     fn b_operand(&self, rows: Range<usize>, i: usize, panel: &mut [Row]) -> BOperand {
         let inputs = self.shape[1];
         let columns = LANES.min(inputs - i);

@@ -68,8 +68,7 @@ impl Panels {
         panels
     }
 
-    /// Packs the columns `range`. `fill(columns, rows)` writes one panel; a panel with fewer than 32 columns is
-    /// zeroed first.
+    /// Packs the columns `range`: `fill(columns, rows)` writes one panel, zeroed if it has fewer than 32 columns.
     fn pack(&mut self, cpu: &Cpu, range: Range<usize>, fill: impl Fn(Range<usize>, &mut [Row]) + Sync) {
         let (first, columns) = (first_panel(&range, self.columns), self.columns);
         self.rows.grow(range.end.div_ceil(LANES) * self.depth);

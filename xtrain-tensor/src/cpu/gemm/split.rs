@@ -48,8 +48,7 @@ pub(super) struct TileGroup {
     pub(super) count: usize,
 }
 
-/// Splits `total` rows into tiles of at most `max` rows, as evenly as possible, in groups of equal height. The taller
-/// tiles come first.
+/// Splits `total` rows into as many tiles as [`tiles`], grouped by height. The taller tiles come first.
 pub(super) fn tile_groups(total: usize, max: usize) -> impl Iterator<Item = TileGroup> {
     let count = total.div_ceil(max).max(1);
     let (height, more) = (total / count, total % count);

@@ -53,7 +53,6 @@ pub(super) struct Prefetch {
     pub(super) tiles: usize,
 }
 
-/// The pointers of one tile, and its prefetch streams.
 #[derive(Debug, Clone, Copy)]
 struct TilePtrs {
     a: *const f32,
@@ -140,7 +139,6 @@ impl<const M: usize, const UNIT_STRIDE: bool> Kernel for MicroKernel<'_, M, UNIT
 }
 
 impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
-    /// Pointers of tile `i`.
     #[inline(always)]
     fn pointers(&self, i: usize) -> TilePtrs {
         let t = self.0;

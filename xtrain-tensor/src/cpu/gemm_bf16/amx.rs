@@ -102,7 +102,6 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The operands of the assembly.
 struct Operands {
     /// Blocks along the depth, at least one.
     blocks: usize,

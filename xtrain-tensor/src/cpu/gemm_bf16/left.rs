@@ -22,14 +22,12 @@ scratch!(u8, NO_EXPONENT);
 /// The blocks of all rows, in the format of the kernel.
 #[derive(Debug)]
 pub(super) enum Blocks {
-    /// For AMX.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AMX reads them"))]
     Amx(Buffer<Pairs>),
     /// For SIMD kernels: widened to f32, because they broadcast single elements.
     Simd(Buffer<F32Block>),
 }
 
-/// A block as f32.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct F32Block(pub(super) [f32; BLOCK]);
@@ -92,7 +90,6 @@ pub(super) fn pack_rows<B: Block, S: Source>(
     out
 }
 
-/// The source of the rows.
 pub(super) trait Source: Sync {
     /// Number of rows that are read together: 16 or 1.
     const GROUP: usize;

@@ -47,8 +47,7 @@ pub(super) fn round_daz<T: Operand, const N: usize>(values: &[T], out: &mut [bf1
     }
 }
 
-/// The running minimum of the exponents of an operand's non-zero values, in lanes. It holds their smallest magnitude,
-/// negated.
+/// The running minimum of the exponents of non-zero values, in lanes: their smallest magnitude, negated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MinExponent<L: Reg>(L::F);
 
@@ -67,8 +66,7 @@ impl<L: Lanes> MinExponent<L> {
         self.0 = l.max(self.0, l.select_lt(magnitude, bound, none, l.neg(magnitude)));
     }
 
-    /// The smallest exponent field over all lanes. Without a non-zero finite value it is that of infinity, which is
-    /// [`NO_EXPONENT`].
+    /// The smallest exponent field over all lanes; [`NO_EXPONENT`], that of infinity, if no finite value is non-zero.
     #[inline(always)]
     pub(crate) fn field(self, l: L) -> u8 {
         ((-l.max32(self.0)).to_bits() >> 23) as u8

@@ -37,8 +37,7 @@ pub(super) fn tile_rows(simd: Simd) -> usize {
     }
 }
 
-/// Number of panels per tile for tiles of `rows` rows. A few rows alone have too few independent sums to keep the CPU
-/// busy.
+/// Panels per tile of `rows` rows. A few rows alone have too few independent sums to keep the CPU busy.
 pub(super) fn panels_across(simd: Simd, rows: usize) -> usize {
     match (simd, rows) {
         (Simd::Amx | Simd::Avx512, 1) => 4,

@@ -99,8 +99,7 @@ impl TilePanels {
         tiles
     }
 
-    /// Packs the columns `range`. `group` panels are packed together, block by block, so that the source is read
-    /// along its cache lines.
+    /// Packs the columns `range`, `group` panels together, block by block: the source is read along its cache lines.
     fn pack(&mut self, cpu: &Cpu, range: Range<usize>, group: usize, source: &impl Source) {
         let panel = self.depth.div_ceil(BLOCK) * BLOCK_ROWS;
         let panels = first_panel(&range, self.columns)..range.end.div_ceil(LANES);
@@ -127,7 +126,6 @@ impl TilePanels {
     }
 }
 
-/// The source of the elements.
 pub(super) trait Source: Sync {
     /// Writes the whole tile that starts at depth `k` and column `column`.
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]);
@@ -254,11 +252,9 @@ impl<'a> View<'a> {
     pub(crate) fn shape(&self) -> [usize; 2] {
         [self.depth, self.columns]
     }
-
     pub(super) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
-
     pub(super) fn panel(&self, p: usize) -> &'a [Pairs] {
         &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }

@@ -3,6 +3,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
+use super::instructions::instructions;
 use super::reg::Reg;
 use super::vector::Kernel;
 
@@ -13,7 +14,6 @@ type R = __m256;
 pub(super) struct Avx2(());
 
 impl Avx2 {
-    /// Returns the token if the machine has AVX2 and FMA.
     #[inline]
     pub(super) fn detect() -> Option<Avx2> {
         (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Avx2(()))

@@ -3,6 +3,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
+use super::instructions::instructions;
 use super::reg::Reg;
 use super::vector::Kernel;
 
@@ -13,7 +14,6 @@ type R = __m512;
 pub(super) struct Avx512(());
 
 impl Avx512 {
-    /// Returns the token if the machine has AVX-512F.
     #[inline]
     pub(super) fn detect() -> Option<Avx512> {
         is_x86_feature_detected!("avx512f").then_some(Avx512(()))

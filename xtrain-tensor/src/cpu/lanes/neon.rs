@@ -4,6 +4,7 @@ use std::arch::asm;
 
 use half::bf16;
 
+use super::instructions::instructions;
 use super::reg::Reg;
 
 type R = float32x4_t;

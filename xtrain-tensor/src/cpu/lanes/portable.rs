@@ -7,7 +7,6 @@ use crate::dtype::{from_bf16, round_bf16, to_bf16};
 const W: usize = 8;
 type R = [f32; W];
 
-/// Plain Rust without intrinsics.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable;
 

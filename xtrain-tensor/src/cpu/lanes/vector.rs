@@ -161,7 +161,6 @@ pub(crate) trait Lanes: Reg {
         s.copy_from_slice(&whole[..s.len()]);
     }
 
-    /// Returns the lanes as an array.
     #[inline(always)]
     fn to_array(self, v: Self::F) -> [f32; LANES] {
         let mut out = [0.0; LANES];
@@ -243,7 +242,6 @@ pub(crate) trait Lanes: Reg {
 
 impl<T: Reg> Lanes for T {}
 
-/// `exp` of one register.
 #[inline(always)]
 fn exp_reg<I: Reg>(isa: I, x: I::R) -> I::R {
     let c = |v: f32| Reg::splat(isa, v);

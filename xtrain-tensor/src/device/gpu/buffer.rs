@@ -60,7 +60,6 @@ impl Buffer {
         *lock(&self.deferred) = Some(Box::new(op));
     }
 
-    /// Queues the deferred operation, if there is one.
     pub(crate) fn run_deferred(&self) -> Result<()> {
         let mut deferred = lock(&self.deferred);
         if let Some(op) = &*deferred {
@@ -82,12 +81,10 @@ impl Buffer {
         *lock(&self.deferred) = None;
     }
 
-    /// The device that owns the memory.
     pub(crate) fn home(&self) -> &Gpu {
         &self.home
     }
 
-    /// Returns a copy of the buffer.
     pub(crate) fn duplicate(&self) -> Result<Buffer> {
         let copy = self.home.buffer(self.bytes)?;
         let args = args![copy.arg(), self.arg(), self.bytes as u64];
@@ -140,7 +137,6 @@ impl Gpu {
         Buffer::new(self, bytes, false)
     }
 
-    /// Returns zeroed device memory.
     pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer> {
         let buffer = self.buffer(bytes)?;
         // SAFETY: a buffer of `bytes` bytes; blocks begin at multiples of 16.

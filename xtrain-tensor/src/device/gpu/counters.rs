@@ -9,7 +9,6 @@ use crate::error::Result;
 pub(super) struct Counters(Option<(u64, usize)>);
 
 impl Counters {
-    /// Returns at least `n` counters, all zero at the beginning of a launch.
     pub(super) fn address(&mut self, stream: &Stream, n: usize) -> Result<At> {
         if let Some((at, _)) = self.0.filter(|&(_, size)| n <= size) {
             return Ok(At(at));
@@ -17,7 +16,7 @@ impl Counters {
         let (size, launcher) = (n.next_power_of_two().max(1024), stream.launcher());
         let at = stream.allocate(4 * size)?;
         // queued kernels may use the old counters
-        let zeroed = stream.flush().and_then(|()| launcher.zero(at, 4 * size));
+        let zeroed = stream.flush().and_then(|()| launcher.upload(at, &vec![0; 4 * size]));
         zeroed.inspect_err(|_| launcher.free(at))?;
         if let Some((old, _)) = self.0.replace((at, size)) {
             launcher.free(old);
@@ -25,7 +24,6 @@ impl Counters {
         Ok(At(at))
     }
 
-    /// Returns the memory to the device.
     pub(super) fn free_all(&mut self, launcher: &dyn Launcher) {
         if let Some((at, _)) = self.0.take() {
             launcher.free(at);

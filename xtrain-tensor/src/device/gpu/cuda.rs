@@ -40,7 +40,6 @@ pub struct GpuInfo {
     pub bytes: usize,
 }
 
-/// Attributes of the compute capability.
 const CAPABILITY: [CUdevice_attribute; 2] = [
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -153,7 +152,6 @@ impl Cuda {
     }
 }
 
-/// Clocks and widths reported by the driver.
 fn widths(context: &CudaContext, capability: (i32, i32)) -> Result<Widths, DriverError> {
     use CUdevice_attribute as A;
     Ok(Widths {
@@ -180,11 +178,9 @@ impl Launcher for Cuda {
     fn name(&self) -> String {
         self.name.clone()
     }
-
     fn has_wgmma(&self) -> bool {
         self.wgmma
     }
-
     fn peak(&self) -> Option<Peak> {
         self.peak
     }
@@ -223,16 +219,6 @@ impl Launcher for Cuda {
         let copied = unsafe { result::memcpy_dtoh_async(to, from, self.stream.cu_stream()) };
         let awaited = copied.and_then(|()| self.stream.synchronize());
         awaited.map_err(driver_error("copying from the device"))
-    }
-
-    fn zero(&self, at: u64, bytes: usize) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.bind()?;
-        // SAFETY: the caller's buffer has at least this many bytes.
-        let set = unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) };
-        set.map_err(driver_error("setting memory to zero"))
     }
 
     unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {

@@ -111,12 +111,6 @@ impl Launcher for Emulated {
         Ok(())
     }
 
-    fn zero(&self, at: u64, bytes: usize) -> Result<()> {
-        // SAFETY: the caller's buffer has at least this many bytes.
-        unsafe { ffi::xtemu_zero(at as *mut c_void, bytes) };
-        Ok(())
-    }
-
     unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
         let entry = self.kernels.find(kernel, args)?;
         let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();

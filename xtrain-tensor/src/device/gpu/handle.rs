@@ -61,17 +61,12 @@ impl Gpu {
         self.shared.stream.launcher().has_wgmma()
     }
 
-    /// Theoretical peak throughput. `None`: the emulator, or a device whose driver does not report clocks and widths.
-    pub fn peak(&self) -> Option<Peak> {
+    pub(crate) fn peak(&self) -> Option<Peak> {
         self.shared.stream.launcher().peak()
     }
 
-    /// Submits the queued kernels and waits until the device has finished. An operation that is deferred until its
-    /// result is read (`rms_norm` of few rows, `linear_add` of many) is not queued yet and does not run.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if a kernel failed.
-    pub fn wait(&self) -> Result<()> {
+    /// See [`Device::wait`](crate::Device::wait).
+    pub(crate) fn wait(&self) -> Result<()> {
         self.submit_step()?;
         self.shared.stream.launcher().wait()
     }
@@ -86,7 +81,6 @@ impl Gpu {
         self.shared.stream.count_attention_bytes(read, partials);
     }
 
-    /// The stream of kernels and copies.
     pub(super) fn stream(&self) -> &Stream {
         &self.shared.stream
     }
@@ -112,12 +106,8 @@ impl Gpu {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Submits the queued kernels as one step without synchronizing. A sequence of kernels that repeats is submitted
-    /// as a CUDA graph.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
-    pub fn submit_step(&self) -> Result<()> {
+    /// See [`Device::submit_step`](crate::Device::submit_step).
+    pub(crate) fn submit_step(&self) -> Result<()> {
         let _issue = self.issue();
         self.end_step()
     }

@@ -10,7 +10,6 @@ use crate::faults::{self, Fault};
 /// Number of cached lists: more than any single operation uses.
 const MAX_LISTS: usize = 32;
 
-/// The index lists on the device.
 #[derive(Debug, Default)]
 pub(super) struct Indices {
     cached: Vec<List>,
@@ -66,7 +65,6 @@ impl Indices {
         At(list.at)
     }
 
-    /// Returns the device address of `values`, uploading them if necessary. Valid for the calling operation only.
     pub(super) fn address(&mut self, stream: &Stream, values: &[u32]) -> Result<At> {
         self.clock += 1;
         if let Some(&(_, at)) = self.staged.iter().find(|(staged, _)| staged == values) {
@@ -102,7 +100,6 @@ impl Indices {
         self.staged.clear();
     }
 
-    /// Returns the memory to the device.
     pub(super) fn free_all(&mut self, launcher: &dyn Launcher) {
         self.cached.drain(..).filter(|list| list.capacity > 0).for_each(|list| launcher.free(list.at));
     }

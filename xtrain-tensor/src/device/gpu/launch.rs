@@ -21,7 +21,6 @@ impl Grid {
         Grid::blocks([n.div_ceil(threads as usize), 1, 1], threads)
     }
 
-    /// Sets the dynamic shared memory to `bytes`.
     pub(crate) fn shared(self, bytes: usize) -> Grid {
         Grid { shared: bytes as u32, ..self }
     }
@@ -84,7 +83,6 @@ macro_rules! args {
 }
 pub(crate) use args;
 
-/// One kernel launch: kernel, geometry, arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Call<'a> {
     pub(crate) kernel: &'static str,
@@ -137,7 +135,6 @@ pub(crate) trait Launcher: Send + Sync {
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()>;
     /// Copies from the device, after everything launched before.
     fn download(&self, to: &mut [u8], from: u64) -> Result<()>;
-    fn zero(&self, at: u64, bytes: usize) -> Result<()>;
     /// Runs a kernel.
     ///
     /// # Safety

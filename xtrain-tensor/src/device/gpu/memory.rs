@@ -5,18 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use super::launch::Launcher;
 use crate::error::Result;
 
-/// The memory pool of a device.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// Free blocks by size class, ordered by address, so that a step that requests the same sizes gets the same
     /// blocks. The value is the flush count from which the block is idle ([`super::queue::Queue::idle_from_flush`]).
     free: HashMap<usize, BTreeMap<u64, u64>>,
-    /// Number of device allocations.
     pub(super) allocations: u64,
 }
 
 impl Memory {
-    /// Allocates a block from the device.
     pub(super) fn allocate(&mut self, launcher: &dyn Launcher, bytes: usize) -> Result<u64> {
         self.allocations += 1;
         launcher.allocate(bytes)

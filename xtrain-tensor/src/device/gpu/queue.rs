@@ -22,17 +22,9 @@ const MAX_GRAPHS: usize = 16;
 pub(super) struct Queue {
     pending: Calls,
     cached: Vec<CachedGraph>,
-    pub(super) counts: Counts,
-}
-
-/// Counts of submissions to the device.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Counts {
     /// Non-empty flushes.
     pub(super) flushes: u64,
-    /// Graph launches.
     pub(super) graphs: u64,
-    /// Graph nodes whose launch parameters were updated before a graph launch.
     pub(super) graph_node_updates: u64,
 }
 
@@ -82,7 +74,7 @@ impl Queue {
     /// Returns the number of flushes after which no queued kernel refers to a block that is freed now: kernels that
     /// use it were queued before and have been submitted by then. The current count if the queue is empty.
     pub(super) fn idle_from_flush(&self) -> u64 {
-        self.counts.flushes + u64::from(!self.pending.calls.is_empty())
+        self.flushes + u64::from(!self.pending.calls.is_empty())
     }
 
     /// Queues a call. Flushes first if the queue is full.
@@ -102,7 +94,7 @@ impl Queue {
         if self.pending.calls.is_empty() {
             return Ok(());
         }
-        self.counts.flushes += 1;
+        self.flushes += 1;
         let mut calls = mem::take(&mut self.pending);
         let result = self.issue(launcher, &calls);
         calls.clear();
@@ -120,16 +112,16 @@ impl Queue {
                 let oldest = oldest.map_or(0, |(at, _)| at);
                 self.cached.swap_remove(oldest);
             }
-            self.cached.push(CachedGraph { last: calls.clone(), graph: None, used: self.counts.flushes });
+            self.cached.push(CachedGraph { last: calls.clone(), graph: None, used: self.flushes });
             return launch_each(launcher, calls);
         };
         // on an error the graph is dropped from the cache
         let mut cached = self.cached.swap_remove(at);
-        self.counts.graph_node_updates += cached.update(launcher, calls)?;
-        cached.used = self.counts.flushes;
+        self.graph_node_updates += cached.update(launcher, calls)?;
+        cached.used = self.flushes;
         // SAFETY: as promised for each call when it was pushed.
         unsafe { cached.graph.as_ref().expect("built or updated above").run()? };
-        self.counts.graphs += 1;
+        self.graphs += 1;
         self.cached.push(cached);
         Ok(())
     }

@@ -74,20 +74,17 @@ impl Stream {
         Stream { launcher, memory: Mutex::default(), queue: Mutex::default(), activity: Mutex::default() }
     }
 
-    /// The launcher.
     pub(super) fn launcher(&self) -> &dyn Launcher {
         &*self.launcher
     }
 
-    /// Returns a snapshot of the activity counters.
     pub(super) fn counters(&self) -> GpuCounters {
-        let counts = lock(&self.queue).counts;
         let allocations = lock(&self.memory).allocations;
-        let activity = lock(&self.activity);
+        let (queue, activity) = (lock(&self.queue), lock(&self.activity));
         GpuCounters {
-            graphs: counts.graphs,
-            graph_node_updates: counts.graph_node_updates,
-            steps_without_upload: counts.flushes.saturating_sub(activity.flushes_at_upload),
+            graphs: queue.graphs,
+            graph_node_updates: queue.graph_node_updates,
+            steps_without_upload: queue.flushes.saturating_sub(activity.flushes_at_upload),
             allocations,
             ..activity.counters
         }
@@ -122,7 +119,6 @@ impl Stream {
         unsafe { lock(&self.queue).push(&*self.launcher, call) }
     }
 
-    /// Submits the queued kernels.
     pub(super) fn flush(&self) -> Result<()> {
         lock(&self.queue).flush(&*self.launcher)
     }
@@ -152,7 +148,6 @@ impl Stream {
         found.map_or_else(|| self.allocate(block), Ok)
     }
 
-    /// Returns a block of `bytes` bytes to the pool.
     pub(super) fn release(&self, at: u64, bytes: usize) {
         if self.launcher.exact() {
             return self.launcher.free(at);
@@ -161,7 +156,6 @@ impl Stream {
         lock(&self.memory).insert(size_class(bytes), at, from);
     }
 
-    /// Copies host bytes to an allocation.
     pub(super) fn copy_to_device(&self, to: u64, bytes: &[u8]) -> Result<()> {
         let flushes = self.flushes();
         let mut activity = lock(&self.activity);
@@ -172,7 +166,7 @@ impl Stream {
     }
 
     fn flushes(&self) -> u64 {
-        lock(&self.queue).counts.flushes
+        lock(&self.queue).flushes
     }
 
     /// Copies from the device after all queued kernels, which have been submitted.
@@ -189,7 +183,6 @@ impl Stream {
         *lock(&self.queue) = Queue::default();
     }
 
-    /// Returns all free blocks to the device.
     pub(super) fn free_all(&self) {
         lock(&self.memory).free_all(self.launcher(), u64::MAX);
     }

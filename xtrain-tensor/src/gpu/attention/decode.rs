@@ -14,7 +14,8 @@ impl Operands<'_> {
         }
         let (gpu, heads) = (self.gpu, self.mask_args.heads);
         self.count(rows, mask);
-        let (hd, group, chunks) = (heads.hd, heads.nh / heads.nkv, tiles::max_chunks(mask, rows));
+        let (hd, group) = (heads.hd, heads.nh / heads.nkv);
+        let chunks = rows.iter().map(|&n| tiles::chunks(mask, n as usize)).max().unwrap_or(0);
         let parts = rows.len() * heads.nh * chunks;
         let (ml, o) = (gpu.buffer(parts * 8)?, gpu.buffer(parts * hd * 4)?);
         let counters = gpu.counters(rows.len() * heads.nkv)?;

@@ -65,8 +65,3 @@ pub(super) fn chunks(mask: &AttnMask<'_>, n: usize) -> usize {
     let keys = mask.keys(n);
     keys.end.div_ceil(CHUNK) - keys.start / CHUNK
 }
-
-/// Maximum number of chunks over these rows.
-pub(super) fn max_chunks(mask: &AttnMask<'_>, rows: &[u32]) -> usize {
-    rows.iter().map(|&n| chunks(mask, n as usize)).max().unwrap_or(0)
-}

@@ -21,7 +21,6 @@ pub(crate) enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// `[rows, width]`.
     fn shape(self) -> [usize; 2] {
         let (Source::Plain(x) | Source::Normed(x, _)) = self;
         [x.shape()[0], x.width()]
@@ -48,7 +47,6 @@ pub(crate) fn supports_fused(source: Source<'_>, ws: &[Affine<'_>]) -> bool {
     skinny && ws.len() <= MATRICES && blocks <= MAX_GRID_Y
 }
 
-/// The kernels of one operation.
 struct Kernels {
     /// With a fused norm: bf16, f32.
     normed: [&'static str; 2],

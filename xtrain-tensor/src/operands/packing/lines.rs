@@ -2,6 +2,7 @@
 use std::fmt;
 
 use super::piece::{PackValue, Piece};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::operands::weight::Weight;
 
@@ -27,17 +28,15 @@ pub(crate) trait Packer: fmt::Debug + Send {
 
 /// Packs whole rows.
 pub(crate) trait RowSink: fmt::Debug + Send {
-    /// The element type.
     type Value: PackValue;
 
-    /// Keeps the rows exactly, denormals included.
-    fn keep_exact_rows(&mut self);
+    /// Keeps the rows exactly, denormals included. Does nothing if the sink holds every value exactly.
+    fn keep_exact_rows(&mut self) {}
 
     /// Returns the weight after all rows have been written.
     fn finish(self) -> Result<Weight>;
 
-    /// Packs rows of `width` values, from row `first` on. Their number fills whole panels, unless they are the last
-    /// rows.
+    /// Packs rows of `width` values, from row `first` on: whole panels, unless they are the last rows.
     fn write(&mut self, first: usize, width: usize, w: &[Self::Value]);
 }
 
@@ -105,7 +104,6 @@ impl<T: RowSink> Packer for Lines<T> {
     fn keep_exact_rows(&mut self) {
         self.sink.keep_exact_rows();
     }
-
     fn push(&mut self, values: Piece<'_>) {
         T::Value::convert(values, |values| self.push_values(values));
     }
@@ -117,5 +115,34 @@ impl<T: RowSink> Packer for Lines<T> {
         }
         let got = vec![vec![out, width], vec![rows * width + pending.len() + surplus]];
         Err(Error::Shape { op: "WeightPacker", want: "as many values as the shape holds", got })
+    }
+}
+
+/// Collects all rows, which are packed together.
+#[derive(Debug)]
+pub(crate) struct AllRows<T> {
+    device: Device,
+    shape: [usize; 2],
+    rows: Vec<T>,
+    pack: PackRows<T>,
+}
+
+/// Packs the values of a matrix `[out, in]` for a device.
+type PackRows<T> = fn(Device, [usize; 2], Vec<T>) -> Result<Weight>;
+
+impl<T: PackValue + 'static> AllRows<T> {
+    pub(crate) fn packer(device: Device, shape: [usize; 2], pack: PackRows<T>) -> Box<dyn Packer> {
+        Box::new(Lines::new(AllRows { device, shape, rows: Vec::new(), pack }, shape, 1))
+    }
+}
+
+impl<T: PackValue> RowSink for AllRows<T> {
+    type Value = T;
+
+    fn write(&mut self, _first: usize, _width: usize, w: &[T]) {
+        self.rows.extend_from_slice(w);
+    }
+    fn finish(self) -> Result<Weight> {
+        (self.pack)(self.device, self.shape, self.rows)
     }
 }

@@ -2,6 +2,5 @@
 mod lines;
 mod piece;
 
-pub(crate) use lines::{Lines, Packer, RowSink};
-pub(crate) use piece::PackValue;
+pub(crate) use lines::{AllRows, Lines, Packer, RowSink};
 pub use piece::Piece;

@@ -1,6 +1,6 @@
 //! One tile of 64 rows by 64 keys: its weights and its contributions to the gradients.
 use super::{Item, NoFlush, State};
-use crate::cpu::attention::gather::Chunk;
+use crate::cpu::attention::chunk::Chunk;
 use crate::cpu::attention::number::Number;
 use crate::cpu::attention::product::Product;
 use crate::cpu::attention::rows::{CHUNK, STRIP, masked, widen, within};
@@ -9,8 +9,7 @@ use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes};
 
 impl<E: Number> Item<'_, E> {
-    /// Computes p and ds of a tile, rounded, and +0 for keys that are not visible. Returns their smallest exponent
-    /// fields.
+    /// Computes p and ds of a tile, rounded, and +0 for invisible keys. Returns their smallest exponent fields.
     #[inline(always)]
     pub(super) fn tile<L: Lanes>(
         &self,

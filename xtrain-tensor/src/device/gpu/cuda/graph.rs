@@ -11,7 +11,6 @@ use super::functions::Functions;
 use crate::Result;
 use crate::device::gpu::launch::{Arg, Call, Graph};
 
-/// A CUDA graph, its nodes in order, and the instantiated executable graph.
 pub(super) struct Chain {
     stream: Arc<CudaStream>,
     functions: Arc<Functions>,

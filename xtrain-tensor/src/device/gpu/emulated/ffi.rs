@@ -42,6 +42,5 @@ unsafe extern "C" {
     pub(super) fn xtemu_free(at: *mut c_void);
     pub(super) fn xtemu_write(to: *mut c_void, from: *const c_void, bytes: usize);
     pub(super) fn xtemu_read(to: *mut c_void, from: *const c_void, bytes: usize) -> usize;
-    pub(super) fn xtemu_zero(at: *mut c_void, bytes: usize);
     pub(super) fn xtemu_on_fault(note: extern "C" fn());
 }

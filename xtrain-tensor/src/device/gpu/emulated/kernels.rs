@@ -24,7 +24,6 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// The kernels of this compilation.
     pub(super) fn of(build: EmulatorBuild) -> &'static Kernels {
         // SAFETY: each returns the head of a list of static kernels, or null.
         static PLAIN: LazyLock<Kernels> =
