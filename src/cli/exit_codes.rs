@@ -86,6 +86,7 @@ impl LibraryError for grpo::Error {
             | grpo::Error::TokensChanged { .. }
             | grpo::Error::WeightsChanged { .. }
             | grpo::Error::FiltersDiffer { .. } => Exit::Difference,
+            grpo::Error::RewardOrder { .. } | grpo::Error::RewardCount { .. } => Exit::Bug,
             grpo::Error::RewardWeights { .. } | grpo::Error::NoPrompts => Exit::Usage,
             _ => Exit::Data,
         }

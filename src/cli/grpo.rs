@@ -1,4 +1,5 @@
 //! `xtrain grpo`: reinforcement learning with verifiable rewards.
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::config::{GrpoSection, Layer, RunConfig};
 use crate::grpo::batch::Prompt;
 use crate::grpo::prompts::{PromptSource, text_prompt};
 use crate::grpo::score::Scorer;
-use crate::grpo::{Grpo, from_config};
+use crate::grpo::{self, Grpo, from_config};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::{self, LoadedModel, Resumed, RunState};
@@ -24,8 +25,8 @@ use crate::model::tasks::{self, EncodedPrompt, PromptFile, PromptRecord, PromptS
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Trainer};
 use crate::report::{EventFile, units};
-use crate::rewards::{ExternalOptions, ExternalReward, Reward, TaskReward};
-use crate::run::{DataRecord, RunDir};
+use crate::rewards::{ExternalOptions, ExternalReward, RESERVED_COLUMNS, Reward, TaskReward};
+use crate::run::{self, DataRecord, RunDir};
 use crate::tensor::Device;
 use crate::training::{self, DataLoader, End};
 
@@ -45,8 +46,9 @@ and stops with an error if one bit differs. A loss near 0 is expected on-policy:
 Without --init, a built-in task first trains a base model in RUN/base, with [model] and [train], on text in which a \
 fraction grpo.wrong_answers of the answers is wrong.
 
-Ctrl-C discards the current rollouts, saves a checkpoint and exits with code 130. --resume continues the run; weights, \
-metrics.jsonl and rollouts/ are bit-identical to those of an uninterrupted run.
+Ctrl-C discards the current rollouts, or finishes the step if they are complete, saves a checkpoint and exits with \
+code 130. --resume continues the run; weights, metrics.jsonl and rollouts/ are bit-identical to those of an \
+uninterrupted run.
 
 Examples:
   xtrain grpo -c configs/grpo.toml
@@ -104,6 +106,7 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     };
     let section = section(&config)?.clone();
     let task = task(&section)?;
+    check_weights(&section)?;
     if args.dry_run {
         let mut config = config;
         init::describe(&mut config)?;
@@ -112,14 +115,64 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
         return dry_run::print_grpo(&config, longest);
     }
     let device = args.common.open()?;
-    let interrupt = Interrupt::install()?;
-    let run = match run {
-        Some(run) => run,
-        None => RunDir::create(&args.new_run(), &config)?,
-    };
     let start = Start { args, config: &config, section: &section, task: task.as_deref(), device: &device };
+    start.check_files()?;
+    let interrupt = Interrupt::install()?;
+    let (run, rewards) = match run {
+        Some(run) => {
+            let rewards = start.rewards(&run)?;
+            (run, rewards)
+        }
+        None => {
+            let run = create(&args.new_run(), &config)?;
+            // A reward program that does not start leaves no run behind.
+            let rewards = start.rewards(&run).inspect_err(|_| drop(fs::remove_dir_all(run.path())))?;
+            (run, rewards)
+        }
+    };
     let mut ready = start.open(&run, &interrupt)?;
-    start.train(&run, &mut ready, interrupt)
+    start.train(&run, &mut ready, rewards, interrupt)
+}
+
+/// Creates the directory of a new run.
+fn create(path: &Path, config: &RunConfig) -> Result<RunDir, CliError> {
+    RunDir::create(path, config).map_err(|error| match error {
+        run::Error::Exists { .. } => {
+            let path = path.display();
+            let hint =
+                format!("to resume it: xtrain grpo --resume {path}; to use another directory: --run DIR");
+            CliError::from(error).hint(hint)
+        }
+        _ => error.into(),
+    })
+}
+
+/// Whether a run has a checkpoint. A save that was killed leaves a temporary directory, which is none.
+fn has_checkpoint(run: &Path) -> bool {
+    let mut files = run.join("checkpoints").read_dir().into_iter().flatten().flatten();
+    files.any(|file| {
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("step_") && !name.contains(".tmp-")
+    })
+}
+
+/// Checks the number of reward weights as far as it is known before a reward program has replied.
+fn check_weights(section: &GrpoSection) -> Result<(), CliError> {
+    let (programs, found) = (section.reward.len(), section.reward_weights.len());
+    if found == 0 {
+        return Ok(());
+    }
+    if programs == 0 && found != 1 {
+        return Err(grpo::Error::RewardWeights { names: vec![section.task.clone()], found }.into());
+    }
+    if found < programs {
+        let message = format!(
+            "grpo.reward_weights: expected at least {programs} weights, one for each reward, found {found}"
+        );
+        return Err(CliError::new(Exit::Usage, message));
+    }
+    Ok(())
 }
 
 /// `[grpo]` of the configuration.
@@ -144,6 +197,11 @@ fn task(section: &GrpoSection) -> Result<Option<Box<dyn Task + Send + Sync>>, Cl
     }
 }
 
+fn no_initial_weights() -> CliError {
+    CliError::new(Exit::Usage, "no initial weights: train.init is empty")
+        .hint("--init MODEL names a run, a checkpoint, a Hugging Face directory or a GGUF file")
+}
+
 /// What a run starts from.
 struct Start<'a> {
     args: &'a GrpoArgs,
@@ -161,6 +219,34 @@ struct Ready {
 }
 
 impl Start<'_> {
+    /// Checks that the initial model and the prompts can be found, before the run directory is created.
+    fn check_files(&self) -> Result<(), CliError> {
+        match self.config.train.init.as_str() {
+            "" if self.task.is_none() => return Err(no_initial_weights()),
+            "" => {}
+            init => drop(loaded::find(Path::new(init))?),
+        }
+        for file in [&self.section.prompts, &self.section.eval_prompts] {
+            if !file.is_empty() {
+                self.check_columns(file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no column of the prompts has a name that xtrain uses in the lines to reward programs.
+    fn check_columns(&self, file: &str) -> Result<(), CliError> {
+        let prompts = PromptFile::open(Path::new(file))?;
+        for record in prompts.records().iter().filter(|_| !self.section.reward.is_empty()) {
+            if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {
+                let message = format!("{file}:{}: column {name:?}: expected another name", record.line);
+                return Err(CliError::new(Exit::Data, message)
+                    .hint("this name is reserved in the lines to reward programs"));
+            }
+        }
+        Ok(())
+    }
+
     /// Opens the newest checkpoint of the run, or its initial model.
     fn open(&self, run: &RunDir, interrupt: &Interrupt) -> Result<Ready, CliError> {
         let (optim, schedule) =
@@ -172,9 +258,7 @@ impl Start<'_> {
             None => source::tokenizer(&self.config.data.tokenizer)?,
         };
         tokenizer = tokenizer.with_eos_ids(&initial.eos);
-        let has_checkpoint =
-            run.path().join("checkpoints").read_dir().is_ok_and(|mut files| files.next().is_some());
-        let trainer = match has_checkpoint {
+        let trainer = match has_checkpoint(run.path()) {
             false => Trainer::new(initial.model, optim, schedule)?,
             true => {
                 let resumed = store::resume(run.path(), compute, self.device, optim, schedule)?;
@@ -219,10 +303,12 @@ impl Start<'_> {
     /// Trains the base model, or finishes its training.
     fn train_base(&self, path: &Path, interrupt: &Interrupt) -> Result<(), CliError> {
         let Some(task) = self.task else {
-            return Err(CliError::new(Exit::Usage, "no initial weights: train.init is empty")
-                .hint("--init MODEL names a run, a checkpoint, a Hugging Face directory or a GGUF file"));
+            return Err(no_initial_weights());
         };
-        let mut job = match path.is_dir() {
+        if path.join("checkpoints").join(format!("step_{:06}", self.config.train.steps)).is_dir() {
+            return Ok(());
+        }
+        let mut job = match has_checkpoint(path) {
             true => {
                 let run = RunDir::open(path)?;
                 let config = RunConfig::load(&[Layer::File(run.config())])?;
@@ -230,18 +316,26 @@ impl Start<'_> {
             }
             false => self.new_base(path, task)?,
         };
-        if job.trainer.step_number() >= job.config.train.steps as u64 {
-            return Ok(());
-        }
         eprintln!(
             "training the base model on {} with {} % wrong answers",
             task.name(),
             100.0 * self.section.wrong_answers
         );
-        job::run_training(&mut job, interrupt.clone(), self.args.cache.engine())
+        let end = job::run_training(&mut job, interrupt.clone(), self.args.cache.engine());
+        let run = path.parent().unwrap_or(path).display();
+        end.map_err(|error| match error.exit() {
+            Exit::Interrupted | Exit::Terminated => {
+                error.hint(format_args!("to resume: xtrain grpo --resume {run}"))
+            }
+            _ => error,
+        })
     }
 
+    /// A base model before its first step. Replaces what a killed process left before its first checkpoint.
     fn new_base(&self, path: &Path, task: &(dyn Task + Send + Sync)) -> Result<Job, CliError> {
+        if path.is_dir() {
+            fs::remove_dir_all(path).map_err(|error| CliError::io(path, &error))?;
+        }
         let corpus = path.join(CORPUS);
         let mut config = RunConfig { grpo: None, ..self.config.clone() };
         config.data.files = vec![corpus.to_string_lossy().into_owned()];
@@ -269,15 +363,22 @@ impl Start<'_> {
     }
 
     /// Runs the loop.
-    fn train(&self, run: &RunDir, ready: &mut Ready, interrupt: Interrupt) -> Result<(), CliError> {
+    fn train(
+        &self,
+        run: &RunDir,
+        ready: &mut Ready,
+        rewards: Vec<Box<dyn Reward>>,
+        interrupt: Interrupt,
+    ) -> Result<(), CliError> {
         let (section, seed) = (self.section, self.config.train.seed);
         let Ready { trainer, reference, tokenizer } = ready;
         let (step, steps) = (trainer.step_number(), section.steps as u64);
-        let mut scorer = Scorer::new(self.rewards(run)?, section.reward_weights.clone());
-        let held_out = self.held_out(tokenizer)?;
+        let mut scorer = Scorer::new(rewards, section.reward_weights.clone());
+        let max_positions = trainer.model.config().max_positions;
+        let held_out = self.held_out(tokenizer, max_positions)?;
         let prompts = match self.task {
             Some(task) => PromptSource::task(task, tokenizer, seed),
-            None => PromptSource::list(self.prompts(&section.prompts, tokenizer)?, seed),
+            None => PromptSource::list(self.prompts(&section.prompts, tokenizer, max_positions)?, seed),
         };
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
         let reference_checkpoints = (reference.is_some() && section.ref_model_sync_steps > 0)
@@ -351,11 +452,21 @@ impl Start<'_> {
         self.section.reward.iter().map(start).collect()
     }
 
-    /// The prompts of a JSONL file.
-    fn prompts(&self, file: &str, tokenizer: &Tokenizer) -> Result<Vec<Arc<Prompt>>, CliError> {
+    /// The prompts of a JSONL file. Each leaves room for one token in `max_positions`.
+    fn prompts(
+        &self,
+        file: &str,
+        tokenizer: &Tokenizer,
+        max_positions: usize,
+    ) -> Result<Vec<Arc<Prompt>>, CliError> {
         let prompts = PromptFile::open(Path::new(file))?;
         let encoded = prompts.encode(tokenizer)?;
-        let max = self.section.max_prompt_length;
+        let context = max_positions.saturating_sub(1);
+        let max = self.section.max_prompt_length.min(context);
+        let hint = match max == context {
+            true => "shorten the prompt; a completion needs at least one position of the model's context",
+            false => "raise grpo.max_prompt_length, or shorten the prompt",
+        };
         let prompt = |(record, prompt): (&PromptRecord, EncodedPrompt)| {
             let EncodedPrompt { text, ids } = prompt;
             if ids.len() > max {
@@ -364,8 +475,7 @@ impl Start<'_> {
                     "{file}:{}: expected a prompt of at most {max} tokens, found {found}",
                     record.line
                 );
-                return Err(CliError::new(Exit::Data, message)
-                    .hint("raise grpo.max_prompt_length, or shorten the prompt"));
+                return Err(CliError::new(Exit::Data, message).hint(hint));
             }
             Ok(Arc::new(Prompt { text, ids, columns: record.columns.clone() }))
         };
@@ -373,7 +483,7 @@ impl Start<'_> {
     }
 
     /// The held-out prompts: those of `grpo.eval_prompts`, or of the task.
-    fn held_out(&self, tokenizer: &Tokenizer) -> Result<Vec<Arc<Prompt>>, CliError> {
+    fn held_out(&self, tokenizer: &Tokenizer, max_positions: usize) -> Result<Vec<Arc<Prompt>>, CliError> {
         let mut prompts = match (self.section.eval_prompts.as_str(), self.task) {
             ("", None) => Vec::new(),
             ("", Some(task)) => {
@@ -381,7 +491,7 @@ impl Start<'_> {
                 let prompts = texts.map(|text| Ok(Arc::new(text_prompt(text, tokenizer)?)));
                 prompts.collect::<Result<_, crate::grpo::Error>>()?
             }
-            (file, _) => self.prompts(file, tokenizer)?,
+            (file, _) => self.prompts(file, tokenizer, max_positions)?,
         };
         if self.section.eval_limit > 0 {
             prompts.truncate(self.section.eval_limit);

@@ -55,27 +55,38 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let loaded = loaded::open_with_master_weights(&path, &args.common)?;
     let digest = policy_digest(&loaded.model)?;
     let file = args.file.display();
-    for (at, line) in lines.iter().enumerate() {
+    for Numbered { number, line } in &lines {
         if line.policy.as_deref().is_some_and(|policy| policy != digest) {
             let policy = line.policy.as_deref().unwrap_or_default();
-            let message = format!("{file}:{}: expected the weights {policy}, found {digest}", at + 1);
+            let message = format!("{file}:{number}: expected the weights {policy}, found {digest}");
             let hint = format!("{} did not generate this file; --model names another one", path.display());
             return Err(CliError::new(Exit::Data, message).hint(hint));
         }
     }
     let mut progress = Progress::new("replay", "completion", lines.len() as u64, 0);
-    let (mut tokens, mut first, mut differing) = (0, None, 0);
-    for (part, batch) in lines.chunks(BATCH).enumerate() {
-        let requests: Vec<Request> = batch.iter().map(|line| line.request(&loaded.eos)).collect();
+    let (mut done, mut tokens, mut first, mut differing) = (0, 0, None, 0);
+    for batch in lines.chunks(BATCH) {
+        let request = |numbered: &Numbered| {
+            let request = numbered.line.request(&loaded.eos);
+            let place = format!("{file}:{}", numbered.number);
+            let sampling = request.options.check();
+            sampling.map_err(|error| CliError::new(Exit::Data, format_args!("{place}: {error}")))?;
+            let checked = request.check(loaded.model.config());
+            checked.map_err(|error| CliError::of_request(Exit::Data, &place, &error))?;
+            Ok(request)
+        };
+        let requests = batch.iter().map(request).collect::<Result<Vec<Request>, CliError>>()?;
         let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
-        for (i, (line, found)) in batch.iter().zip(generate(&loaded.model, requests, options)?).enumerate() {
+        let found = generate(&loaded.model, requests, options)?;
+        for (Numbered { number, line }, found) in batch.iter().zip(found) {
             tokens += line.completion_ids.len();
             if let Some(difference) = difference(line, &found) {
                 differing += 1;
-                first.get_or_insert_with(|| format!("{file}:{}: {difference}", part * BATCH + i + 1));
+                first.get_or_insert_with(|| format!("{file}:{number}: {difference}"));
             }
         }
-        progress.at(lines.len().min((part + 1) * BATCH) as u64, &format!("{differing} differ"));
+        done += batch.len();
+        progress.at(done as u64, &format!("{differing} differ"));
     }
     progress.finish();
     let same = lines.len() - differing;
@@ -91,39 +102,51 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
 
 /// What differs between a line and the regenerated completion.
 fn difference(line: &RolloutLine<'_>, found: &Completion) -> Option<String> {
-    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     if *line.completion_ids != found.tokens {
         let at = line.completion_ids.iter().zip(&found.tokens).position(|(a, b)| a != b);
         let at = at.unwrap_or_else(|| line.completion_ids.len().min(found.tokens.len()));
-        return Some(format!(
-            "token {at}: expected {:?}, found {:?}",
-            line.completion_ids.get(at),
-            found.tokens.get(at)
-        ));
+        let name = |tokens: &[u32]| tokens.get(at).map_or("the end".to_string(), u32::to_string);
+        let (want, found) = (name(&line.completion_ids), name(&found.tokens));
+        return Some(format!("token {at}: expected {want}, found {found}"));
     }
-    if bits(&line.processed_logprobs) != bits(&found.processed_logprobs) {
-        return Some("other log-probabilities".to_string());
+    let (want, logprobs) = (&line.processed_logprobs, &found.processed_logprobs);
+    if want.len() != logprobs.len() {
+        return Some(format!("expected {} log-probabilities, found {}", want.len(), logprobs.len()));
+    }
+    if let Some(at) = want.iter().zip(logprobs).position(|(a, b)| a.to_bits() != b.to_bits()) {
+        return Some(format!(
+            "token {at}: expected the log-probability {}, found {}",
+            want[at], logprobs[at]
+        ));
     }
     let found = found.finish_reason.to_string();
     (line.finish_reason != found)
         .then(|| format!("finish reason: expected {}, found {found}", line.finish_reason))
 }
 
-/// The lines of the file.
-fn read(path: &Path) -> Result<Vec<RolloutLine<'static>>, CliError> {
+/// A line and its number, from 1.
+struct Numbered {
+    number: usize,
+    line: RolloutLine<'static>,
+}
+
+/// The lines of the file. Blank lines are skipped.
+fn read(path: &Path) -> Result<Vec<Numbered>, CliError> {
     let text = fs::read_to_string(path).map_err(|error| CliError::io(path, &error))?;
     let line = |(at, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| {
-            let message = format!("{}:{}: expected a completion: {error}", path.display(), at + 1);
+        let number = at + 1;
+        let line = serde_json::from_str(line).map_err(|error| {
+            let message = format!("{}:{number}: expected a completion: {error}", path.display());
             CliError::new(Exit::Data, message)
-        })
+        })?;
+        Ok(Numbered { number, line })
     };
-    let lines: Vec<RolloutLine<'static>> = text
+    let lines: Vec<Numbered> = text
         .lines()
         .enumerate()
         .filter(|(_, line)| !line.trim().is_empty())
         .map(line)
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<_, CliError>>()?;
     match lines.is_empty() {
         true => Err(CliError::new(Exit::Data, format_args!("{}: no completions found", path.display()))),
         false => Ok(lines),
@@ -131,13 +154,14 @@ fn read(path: &Path) -> Result<Vec<RolloutLine<'static>>, CliError> {
 }
 
 /// The checkpoint of the step before the one that the file belongs to.
-fn checkpoint_before(file: &Path, lines: &[RolloutLine<'_>]) -> Result<PathBuf, CliError> {
+fn checkpoint_before(file: &Path, lines: &[Numbered]) -> Result<PathBuf, CliError> {
     let run = file.parent().and_then(Path::parent);
-    let (Some(run), Some(step)) = (run, lines[0].step) else {
+    let before = lines[0].line.step.and_then(|step| step.checked_sub(1));
+    let (Some(run), Some(before)) = (run, before) else {
         return Err(CliError::new(Exit::Usage, "the file does not name its model")
             .hint("--model names the model that generated it"));
     };
-    let path = run.join("checkpoints").join(format!("step_{:06}", step - 1));
+    let path = run.join("checkpoints").join(format!("step_{before:06}"));
     match path.is_dir() {
         true => Ok(path),
         false => Err(CliError::new(Exit::Missing, format_args!("{}: checkpoint not found", path.display())).hint(

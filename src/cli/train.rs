@@ -146,6 +146,11 @@ impl TrainArgs {
     fn resumed(&self, run: &RunDir) -> Result<(RunConfig, RunConfig), CliError> {
         let layers = [vec![Layer::File(run.config())], self.config_layers()].concat();
         let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
+        if old.grpo.is_some() && old.data.files.is_empty() {
+            let run = run.path().display();
+            return Err(CliError::new(Exit::Usage, format_args!("{run} is a run of xtrain grpo"))
+                .hint(format_args!("to resume it: xtrain grpo --resume {run}")));
+        }
         check_changes(&old, &config)?;
         Ok((old, config))
     }

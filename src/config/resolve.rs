@@ -80,7 +80,7 @@ impl RunConfig {
     /// Checks that all values are in range and do not contradict each other.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the first invalid value, with its key and the accepted range.
+    /// [`Error::Invalid`](super::Error::Invalid) for the first invalid value, with its key and the accepted range.
     pub fn validate(&self) -> Result<()> {
         self.model.validate()?;
         self.grpo.iter().try_for_each(GrpoSection::validate)?;
@@ -142,7 +142,7 @@ impl ModelSection {
     /// Checks that a model can have these sizes. Their products then fit in 64 bits.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the first invalid size, with its key and the accepted range.
+    /// [`Error::Invalid`](super::Error::Invalid) for the first invalid size, with its key and the accepted range.
     pub fn validate(&self) -> Result<()> {
         for (key, n, max) in [
             ("model.dim", self.dim, 1 << 16),

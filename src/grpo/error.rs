@@ -98,6 +98,18 @@ pub enum Error {
         /// The completion whose rewards were returned.
         found: CompletionIndex,
     },
+    /// A reward returned a wrong number of rows or values.
+    #[error("reward {reward:?}: expected {want} {of}, found {found}")]
+    RewardCount {
+        /// The name of the reward.
+        reward: String,
+        /// What was counted.
+        of: &'static str,
+        /// The expected number.
+        want: usize,
+        /// The number found.
+        found: usize,
+    },
     /// A forward pass for values and the backward pass gave different log-probabilities.
     #[error(
         "prompt {prompt}: the forward pass of the update gives other log-probabilities than the pass before it"

@@ -398,7 +398,7 @@ impl Grpo<'_> {
     }
 
     fn evaluate(&mut self, metrics: &mut StepMetrics, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
-        if self.held_out.is_empty() {
+        if self.held_out.is_empty() || self.section.eval_every == 0 {
             return Ok(());
         }
         observer.enter(GrpoPhase::Evaluate)?;

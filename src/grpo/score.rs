@@ -2,7 +2,8 @@
 use super::Error;
 use super::batch::Group;
 use super::scores::Scores;
-use crate::rewards::{Reward, RewardInput};
+use crate::rewards::{Reward, RewardInput, RewardRow};
+use crate::tensor::faults::{self, Fault};
 
 /// All reward functions of a run.
 pub struct Scorer {
@@ -37,7 +38,9 @@ impl Scorer {
     /// The rewards of all completions of `groups`.
     ///
     /// # Errors
-    /// As [`Reward::score`] and [`Scorer::weights`]; [`Error::RewardNames`] for two rewards of one name.
+    /// As [`Reward::score`] and [`Scorer::weights`]; [`Error::RewardNames`] for two rewards of one name;
+    /// [`Error::RewardOrder`] and [`Error::RewardCount`] for a reward that does not return one row per completion, in
+    /// order.
     pub fn score(&mut self, groups: &[Group]) -> Result<Scores, Error> {
         let input = |group: usize, at: usize| {
             let (Group { prompt, samples, .. }, sample) = (&groups[group], &groups[group].samples[at]);
@@ -58,8 +61,12 @@ impl Scorer {
         let batch: Vec<RewardInput<'_>> = indices.map(|(group, at)| input(group, at)).collect();
         let mut each = vec![Vec::new(); batch.len()];
         for reward in &mut self.rewards {
-            let found = reward.score(&batch)?;
-            each.iter_mut().zip(found).for_each(|(all, found)| all.extend(found));
+            let mut rows = reward.score(&batch)?;
+            if faults::on(Fault::RewardOfTheNeighbor) {
+                rows.rotate_right(1);
+            }
+            check_rows(reward.names(), &batch, &rows)?;
+            each.iter_mut().zip(rows).for_each(|(all, row)| all.extend(row.rewards));
         }
         let (weights, names) = (self.weights()?, self.names());
         if let Some(name) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
@@ -67,6 +74,28 @@ impl Scorer {
         }
         let total = each.iter().map(|rewards| weighted_sum(rewards, &weights)).collect();
         Ok(Scores { each, total })
+    }
+}
+
+/// Checks that row i has the rewards of completion i, one per name.
+fn check_rows(names: &[String], batch: &[RewardInput<'_>], rows: &[RewardRow]) -> Result<(), Error> {
+    let reward = || names.join(", ");
+    for (input, row) in batch.iter().zip(rows) {
+        let (want, found) = (input.location(), row.at);
+        if want != found {
+            return Err(Error::RewardOrder { reward: reward(), want, found });
+        }
+        if row.rewards.len() != names.len() {
+            let (want, found) = (names.len(), row.rewards.len());
+            return Err(Error::RewardCount { reward: reward(), of: "values", want, found });
+        }
+    }
+    match rows.len() == batch.len() {
+        true => Ok(()),
+        false => {
+            let (want, found) = (batch.len(), rows.len());
+            Err(Error::RewardCount { reward: reward(), of: "completions", want, found })
+        }
     }
 }
 

@@ -138,10 +138,7 @@ impl Updater {
     /// [`Trainer::gradient`] and [`Trainer::apply`].
     pub fn step(&self, trainer: &mut Trainer, input: &StepInput<'_>) -> Result<UpdateReport, Error> {
         let StepInput { completions, policy, loss_tokens, new_tokens } = *input;
-        if let Some(changed) = completions.iter().find(|completion| !completion.sample.is_unchanged()) {
-            let (prompt, sample_id) = (changed.group.prompt_id, changed.sample.id);
-            return Err(Error::TokensChanged { prompt, sample_id });
-        }
+        check_tokens(completions)?;
         let values = match policy {
             Policy::Sampling if !self.loss.needs_entropy() => None,
             _ => Some(self.values(&trainer.model, completions)?),
@@ -234,12 +231,14 @@ impl Updater {
     /// The tokens that the filters keep, per row of each completion, under the weights that sampled.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if a log-probability differs from the sampler's in any bit; as [`objective::values`].
+    /// [`Error::TokensChanged`]; [`Error::Mismatch`] if a log-probability differs from the sampler's in any bit; as
+    /// [`objective::values`].
     pub fn kept_sets(
         &self,
         model: &Model,
         completions: &[Weighted<'_>],
     ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
+        check_tokens(completions)?;
         let mut all = Vec::with_capacity(completions.len());
         for part in completions.chunks(self.micro_batch) {
             let mut examples: Vec<_> = part.iter().map(|c| c.example(|_| (0.0, 0.0))).collect();
@@ -257,14 +256,25 @@ impl Updater {
     /// The log-probabilities of all tokens under a reference model.
     ///
     /// # Errors
-    /// As [`objective::values`].
+    /// [`Error::TokensChanged`]; as [`objective::values`].
     pub fn log_probs(&self, model: &Model, completions: &[Weighted<'_>]) -> Result<Vec<Vec<f64>>, Error> {
+        check_tokens(completions)?;
         Ok(self.values(model, completions)?.into_iter().map(|values| values.logp).collect())
     }
 }
 
 fn widen(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// Checks that the tokens of all completions are the sampled ones.
+fn check_tokens(completions: &[Weighted<'_>]) -> Result<(), Error> {
+    match completions.iter().find(|completion| !completion.sample.is_unchanged()) {
+        None => Ok(()),
+        Some(Weighted { group, sample, .. }) => {
+            Err(Error::TokensChanged { prompt: group.prompt_id, sample_id: sample.id })
+        }
+    }
 }
 
 /// Checks that the trainer's log-probabilities have the sampler's bits.

@@ -8,7 +8,7 @@ use super::error::{ReplyLocation, RewardError};
 use super::pending::Pending;
 use super::process::{self, MAX_LINE, Output, RewardProcess};
 use super::protocol::{self, Mismatch, Reply, mismatch};
-use super::reward::{Reward, RewardInput};
+use super::reward::{Reward, RewardInput, RewardRow};
 
 /// Number of lines of all processes that may wait in memory.
 const QUEUE: usize = 16;
@@ -90,7 +90,7 @@ impl ExternalReward {
     }
 
     /// Sends the lines of `batch` and receives the replies.
-    fn exchange(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<Vec<Option<f64>>>, RewardError> {
+    fn exchange(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
         let deadline = Instant::now() + self.time_limit;
         let mut pending = Pending::new(batch, self.next_id, self.processes.len());
         self.next_id += batch.len() as u64;
@@ -228,7 +228,7 @@ impl Reward for ExternalReward {
         &self.names
     }
 
-    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<Vec<Option<f64>>>, RewardError> {
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
         if self.processes.is_empty() {
             return Err(RewardError::Stopped { command: self.command.clone() });
         }

@@ -17,5 +17,5 @@ pub use error::{ReplyLocation, RewardError};
 pub use external::{ExternalOptions, ExternalReward};
 pub use index::CompletionIndex;
 pub use protocol::{RESERVED_COLUMNS, Reply};
-pub use reward::{Reward, RewardInput};
+pub use reward::{Reward, RewardInput, RewardRow};
 pub use task::TaskReward;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::error::ReplyLocation;
 use super::index::CompletionIndex;
 use super::protocol::{Mismatch, find_id, mismatch};
-use super::reward::RewardInput;
+use super::reward::{RewardInput, RewardRow};
 
 /// The replies to a batch. Completion `at` has the id `first_id + at`. Each process has a contiguous part of the
 /// batch.
@@ -105,8 +105,11 @@ impl<'a> Pending<'a> {
     }
 
     /// The rewards of the batch. Every completion has a reply.
-    pub(super) fn into_rows(self) -> Vec<Vec<Option<f64>>> {
-        self.rows.into_iter().flatten().collect()
+    pub(super) fn into_rows(self) -> Vec<RewardRow> {
+        let row = |(input, rewards): (&RewardInput<'_>, Option<_>)| {
+            Some(RewardRow { at: input.location(), rewards: rewards? })
+        };
+        self.batch.iter().zip(self.rows).filter_map(row).collect()
     }
 
     fn index(&self, id: u64) -> Option<usize> {

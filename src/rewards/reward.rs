@@ -38,16 +38,26 @@ impl RewardInput<'_> {
     }
 }
 
+/// The rewards of one completion.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RewardRow {
+    /// The completion.
+    pub at: CompletionIndex,
+    /// One value per name. `None`: the function gives this completion no reward, and it is skipped in the sum of
+    /// rewards. Values are finite.
+    pub rewards: Vec<Option<f64>>,
+}
+
 /// One or more named reward functions over completions.
 pub trait Reward: Send {
     /// The names of the reward functions, in the order of the columns of [`score`](Reward::score). May be empty
     /// before the first batch is scored if the implementation learns the names from it; fixed afterwards.
     fn names(&self) -> &[String];
 
-    /// The rewards of `batch`: one row per completion in the order of `batch`, with one value per name. `None`: the
-    /// function gives this completion no reward, and it is skipped in the sum of rewards. Values are finite.
+    /// The rewards of `batch`: one row per completion in the order of `batch`. The caller checks that row i belongs to
+    /// completion i.
     ///
     /// # Errors
     /// See [`RewardError`]. After an error the implementation may be unusable.
-    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<Vec<Option<f64>>>, RewardError>;
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError>;
 }

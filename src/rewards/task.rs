@@ -1,6 +1,6 @@
 //! The reward of a task.
 use super::error::RewardError;
-use super::reward::{Reward, RewardInput};
+use super::reward::{Reward, RewardInput, RewardRow};
 use crate::model::tasks::Task;
 
 /// 1 for a completion that the task accepts, otherwise 0. See [`Task::check`]. The name of the reward is that of the
@@ -24,10 +24,10 @@ impl Reward for TaskReward {
         &self.names
     }
 
-    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<Vec<Option<f64>>>, RewardError> {
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
         let reward = |input: &RewardInput<'_>| {
             let correct = self.task.check(input.prompt, input.completion);
-            vec![Some(f64::from(u8::from(correct)))]
+            RewardRow { at: input.location(), rewards: vec![Some(f64::from(u8::from(correct)))] }
         };
         Ok(batch.iter().map(reward).collect())
     }

@@ -66,6 +66,15 @@ fn error_of(body: &str, count: usize, limit: Duration) -> String {
     error.to_string()
 }
 
+/// The rewards of `samples`, row by row. Every row names its completion.
+#[track_caller]
+fn rewards(reward: &mut dyn Reward, samples: &[Sample]) -> Vec<Vec<Option<f64>>> {
+    let inputs = inputs(samples);
+    let rows = reward.score(&inputs).unwrap();
+    assert!(rows.iter().map(|row| row.at).eq(inputs.iter().map(|input| input.location())));
+    rows.into_iter().map(|row| row.rewards).collect()
+}
+
 #[track_caller]
 fn refuses(body: &str, want: &[&str]) {
     let error = error_of(body, 4, Duration::from_secs(20));
@@ -91,7 +100,7 @@ fn a_task_rewards_correct_completions_with_1() {
     for (sample, completion) in samples.iter_mut().zip(["082", "083", "082\n1"]) {
         (sample.prompt, sample.completion) = ("37+45=".into(), completion.into());
     }
-    let rows = reward.score(&inputs(&samples)).unwrap();
+    let rows = rewards(&mut reward, &samples);
     assert_eq!(rows, [[Some(1.0)], [Some(0.0)], [Some(1.0)]]);
 }
 
@@ -102,7 +111,7 @@ fn every_completion_gets_its_own_reward() {
         let mut reward = start(&shell("echo \"{\\\"id\\\":$id,\\\"reward\\\":$id}\""), processes);
         assert!(reward.names().is_empty());
         for batch in 0..3u32 {
-            let rows = reward.score(&inputs(&samples)).unwrap();
+            let rows = rewards(&mut reward, &samples);
             let want: Vec<_> = (0..37).map(|at| vec![Some(f64::from(37 * batch + at))]).collect();
             assert_eq!(rows, want, "{processes} processes");
         }
@@ -115,7 +124,7 @@ fn every_completion_gets_its_own_reward() {
 fn a_batch_may_be_smaller_than_the_number_of_processes() {
     let mut reward = start(&shell("echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\""), 3);
     let samples = samples(1);
-    assert_eq!(reward.score(&inputs(&samples)).unwrap(), [[Some(1.0)]]);
+    assert_eq!(rewards(&mut reward, &samples), [[Some(1.0)]]);
 }
 
 #[test]
@@ -124,7 +133,7 @@ fn replies_may_come_in_any_order_with_several_names_and_null() {
         echo \"{\\\"rewards\\\":{\\\"b\\\":null,\\\"a\\\":$i.5},\\\"id\\\":$i}\"; done; fi";
     let mut reward = start(&shell(body), 1);
     let samples = samples(6);
-    let rows = reward.score(&inputs(&samples)).unwrap();
+    let rows = rewards(&mut reward, &samples);
     assert_eq!(rows, (0..6).map(|at| vec![Some(f64::from(at) + 0.5), None]).collect::<Vec<_>>());
     assert_eq!(reward.names(), ["a", "b"]);
 }
@@ -149,7 +158,7 @@ fn a_program_receives_the_fields_and_columns_of_a_completion() {
         sample.columns.insert("answer".into(), json!({"x": [1.5, null, "ü"]}));
         sample.columns.insert("want".into(), want.to_string().into());
     }
-    let rows = start(&command, 1).score(&inputs(&samples)).unwrap();
+    let rows = rewards(&mut start(&command, 1), &samples);
     assert_eq!(rows, [[Some(1.0)], [Some(1.0)]]);
 }
 
@@ -163,7 +172,7 @@ fn full_pipes_do_not_stop_the_exchange() {
     }
     let body = "echo \"{\\\"id\\\":$id,\\\"reward\\\":1,\\\"copy\\\":$line}\"";
     let mut reward = start(&shell(body), 2);
-    assert_eq!(reward.score(&inputs(&samples)).unwrap(), vec![vec![Some(1.0)]; 12]);
+    assert_eq!(rewards(&mut reward, &samples), vec![vec![Some(1.0)]; 12]);
     // standard error, too
     let Some(command) = python(
         "import sys, json\nfor line in sys.stdin:\n  sys.stderr.write('e' * 100000 + '\\n')\n  \
@@ -171,7 +180,7 @@ fn full_pipes_do_not_stop_the_exchange() {
     ) else {
         return;
     };
-    assert_eq!(start(&command, 1).score(&inputs(&samples)).unwrap(), vec![vec![Some(2.0)]; 12]);
+    assert_eq!(rewards(&mut start(&command, 1), &samples), vec![vec![Some(2.0)]; 12]);
 }
 
 #[test]
@@ -373,7 +382,7 @@ fn a_python_program_scores_256_completions_quickly() {
     let mut times = Vec::new();
     for _ in 0..9 {
         let clock = Instant::now();
-        let rows = reward.score(&inputs(&samples)).unwrap();
+        let rows = rewards(&mut reward, &samples);
         times.push(clock.elapsed());
         assert_eq!(rows.iter().filter(|row| row[0] == Some(1.0)).count(), 25);
     }
@@ -393,7 +402,7 @@ fn the_example_programs_score_completions() {
     let score = |words: &[&str]| {
         let command = shlex::try_join(words.iter().copied()).unwrap();
         let mut reward = start(&command, 2);
-        let rows = reward.score(&inputs(&samples)).unwrap();
+        let rows = rewards(&mut reward, &samples);
         (reward.names().to_vec(), rows)
     };
     let (names, rows) = score(&["sh", &format!("{dir}/not_truncated.sh")]);
@@ -433,7 +442,7 @@ fn a_trl_function_gets_messages_for_a_conversation() {
     }
     let trl = format!("{}/examples/rewards/trl.py", env!("CARGO_MANIFEST_DIR"));
     let command = shlex::try_join(["python3", &trl, file.to_str().unwrap(), "f"]).unwrap();
-    let rows = start(&command, 1).score(&inputs(&samples)).unwrap();
+    let rows = rewards(&mut start(&command, 1), &samples);
     std::fs::remove_file(file).unwrap();
     assert_eq!(rows, [[Some(1.0)], [Some(0.0)], [Some(1.0)], [Some(0.0)]]);
 }

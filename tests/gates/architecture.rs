@@ -87,6 +87,7 @@ const CRATES: [Crate; 4] = [
             ("optim.rs", 5),
             ("schedule.rs", 5),
             ("trainer.rs", 5),
+            ("mix.rs", 5),
             // files
             ("checkpoint/", 6),
             ("export_source.rs", 6),
@@ -123,6 +124,7 @@ const CRATES: [Crate; 4] = [
             ("rewards/", 0),
             ("rollout_file.rs", 0),
             ("memory.rs", 1),
+            ("rollout_file.rs", 1),
             ("training/", 1),
             ("run/", 1),
             ("training.rs", 2),

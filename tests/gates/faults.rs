@@ -4,7 +4,7 @@ use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
-    focused, gpu, invariance, kept_sets, multi_step, open_for_inference, packing, policy, prefix_cache,
+    focused, gpu, grpo, invariance, kept_sets, multi_step, open_for_inference, packing, policy, prefix_cache,
     resume, training,
 };
 
@@ -67,6 +67,10 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::FinalZeroNotAdded, Gate::Focused(focused::zero)),
     (Fault::CheckpointDirectoryNotSynced, Gate::Focused(focused::power_cuts)),
     (Fault::CheckpointRenameBeforeSync, Gate::Focused(focused::power_cuts)),
+    (Fault::WeightsChangeBeforeUpdate, Gate::Test(grpo::steps)),
+    (Fault::CompletionRetokenized, Gate::Test(grpo::steps)),
+    (Fault::UpdateForgetsTopP, Gate::Test(grpo::steps)),
+    (Fault::RewardOfTheNeighbor, Gate::Test(grpo::steps)),
     (Fault::RewardStdOfPopulation, Gate::Test(policy::over)),
     (Fault::ClippedTokenGradientKept, Gate::Test(policy::over)),
     (Fault::MaskedTokensCounted, Gate::Test(policy::over)),

@@ -4,6 +4,8 @@ mod architecture;
 mod cli;
 mod commands;
 mod commands_chat;
+#[cfg(unix)]
+mod commands_grpo;
 mod commands_rollout;
 mod commands_sft;
 mod commands_tokenize;
