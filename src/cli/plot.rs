@@ -72,8 +72,12 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     for (file, keys) in REWARD_CHARTS {
         charts.push((run.path().join(file), chart(args, &run, known(&metrics, keys)?)));
     }
-    let times = Metrics::read(&run.path().join("timings.jsonl"))?;
-    charts.push((run.path().join("time.svg"), chart(args, &run, known(&times, &TIMES)?)));
+    // A copy of a run may lack its timings.
+    let timings = run.path().join("timings.jsonl");
+    if timings.exists() {
+        let times = Metrics::read(&timings)?;
+        charts.push((run.path().join("time.svg"), chart(args, &run, known(&times, &TIMES)?)));
+    }
     write(args, &charts)
 }
 

@@ -133,9 +133,11 @@ impl KnownKeys {
             if self.is_section(key) {
                 return Err(Error::WrongType { place, key: name, want: "a section", got: show(&value) });
             }
-            let grpo = key.starts_with("grpo.");
-            let near = nearest(key, self.keys().filter(|known| known.starts_with("grpo.") == grpo));
-            let nearest = near.expect("the default configuration has keys").to_string();
+            let same_name = |known: &&str| known.split_once('.').is_some_and(|(_, last)| last == key);
+            // Of two keys that are equally similar, the one outside [grpo] is suggested.
+            let keys = |in_grpo: bool| self.keys().filter(move |key| key.starts_with("grpo.") == in_grpo);
+            let nearest = keys(false).find(same_name).or_else(|| nearest(key, keys(false).chain(keys(true))));
+            let nearest = nearest.expect("the default configuration has keys").to_string();
             return Err(Error::UnknownKey { place, key: name, nearest });
         };
         let value = match kind.accept(value) {

@@ -242,16 +242,21 @@ fn plot_accepts_a_run_by_path_and_by_name() {
 fn plot_refuses_what_it_cannot_read() {
     let scratch = Scratch::new("noplot");
     scratch.file("bad/metrics.jsonl", "{\"step\":1,\"loss\":2}\nnonsense\n");
-    scratch.file("none/metrics.jsonl", "{\"step\":1,\"reward\":2}\n");
+    scratch.file("none/metrics.jsonl", "{\"step\":1,\"accuracy\":2}\n");
     scratch.file("empty/metrics.jsonl", "");
     fs::create_dir_all(scratch.0.join("bare")).unwrap();
     refused(&scratch.0, &["plot", "gone"], 66, &["gone"]);
     refused(&scratch.0, &["plot", "bare"], 66, &["metrics.jsonl"]);
     refused(&scratch.0, &["plot", "bad"], 65, &["metrics.jsonl:2: "]);
     refused(&scratch.0, &["plot", "empty"], 65, &["metrics.jsonl"]);
-    refused(&scratch.0, &["plot", "none"], 65, &["`loss`", "reward"]);
-    refused(&scratch.0, &["plot", "none", "--keys", "rewrd"], 2, &["`rewrd`", "`reward`"]);
-    refused(&scratch.0, &["plot", "none", "--keys", "reward", "--out", "no/such.svg"], 66, &["no/such.svg"]);
+    refused(&scratch.0, &["plot", "none"], 65, &["`loss`", "accuracy"]);
+    refused(&scratch.0, &["plot", "none", "--keys", "accurcy"], 2, &["`accurcy`", "`accuracy`"]);
+    refused(
+        &scratch.0,
+        &["plot", "none", "--keys", "accuracy", "--out", "no/such.svg"],
+        66,
+        &["no/such.svg"],
+    );
 }
 
 #[test]
