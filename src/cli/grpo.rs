@@ -102,14 +102,16 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
             let config = args.resumed(&run)?;
             (Some(run), config)
         }
-        None => (None, RunConfig::load(&args.config_layers())?),
+        None => {
+            let mut config = RunConfig::load(&args.config_layers())?;
+            init::describe(&mut config)?;
+            (None, config)
+        }
     };
     let section = section(&config)?.clone();
     let task = task(&section)?;
     check_weights(&section)?;
     if args.dry_run {
-        let mut config = config;
-        init::describe(&mut config)?;
         let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
         let longest = prompts.map(|prompt| prompt.len()).max().unwrap_or(section.max_prompt_length);
         return dry_run::print_grpo(&config, longest);
