@@ -20,6 +20,7 @@ use crate::grpo::score::Scorer;
 use crate::grpo::{self, Grpo, from_config};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
+use crate::model::export::ExportSource;
 use crate::model::store::{self, LoadedModel, Resumed, RunState};
 use crate::model::tasks::{self, EncodedPrompt, PromptFile, PromptRecord, PromptSet, Task, TaskCorpus};
 use crate::model::tokenizer::Tokenizer;
@@ -254,36 +255,58 @@ impl Start<'_> {
         let (optim, schedule) =
             (from_config::optim_config(self.section), from_config::schedule(self.section));
         let compute = training::compute(self.config.train.dtype);
-        let initial = self.initial(run, interrupt)?;
-        let mut tokenizer = match initial.tokenizer {
+        let (trainer, tokenizer, eos) = match has_checkpoint(run.path()) {
+            false => {
+                let LoadedModel { model, tokenizer, eos, .. } = self.initial(run, interrupt)?;
+                (Trainer::new(model, optim, schedule)?, tokenizer, eos)
+            }
+            true => {
+                let resumed = store::resume(run.path(), compute, self.device, optim, schedule)?;
+                let Resumed { trainer, refused, eos, path, .. } = resumed;
+                refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+                (trainer, Some(store::tokenizer_of(&path)?), eos)
+            }
+        };
+        let tokenizer = match tokenizer {
             Some(tokenizer) => tokenizer,
             None => source::tokenizer(&self.config.data.tokenizer)?,
         };
-        tokenizer = tokenizer.with_eos_ids(&initial.eos);
-        let trainer = match has_checkpoint(run.path()) {
-            false => Trainer::new(initial.model, optim, schedule)?,
-            true => {
-                let resumed = store::resume(run.path(), compute, self.device, optim, schedule)?;
-                let Resumed { trainer, refused, .. } = resumed;
-                refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-                trainer
-            }
-        };
+        let tokenizer = tokenizer.with_eos_ids(&eos);
+        self.check_data(run, &tokenizer)?;
         let step = trainer.step_number();
         let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
         Ok(Ready { trainer, reference, tokenizer })
     }
 
-    /// The reference model: the initial one, or the one that belongs to the checkpoint of `step` if it is updated.
-    fn reference(&self, run: &RunDir, step: u64) -> Result<Model, CliError> {
-        let compute = training::compute(self.section.ref_dtype);
-        let initial = self.initial_path(run)?;
-        if self.section.ref_model_sync_steps == 0 {
-            return Ok(store::open_for_inference(&initial, compute, self.device)?.model);
+    /// Records the digests of the prompts in a new run; rejects a resume with other prompts.
+    fn check_data(&self, run: &RunDir, tokenizer: &Tokenizer) -> Result<(), CliError> {
+        let files =
+            [&self.section.prompts, &self.section.eval_prompts].into_iter().filter(|file| !file.is_empty());
+        let record = DataRecord::of_files(files, &self.config.data.tokenizer, tokenizer)?;
+        match run.path().join("data.json").exists() {
+            true => Ok(run.check_data(&record)?),
+            false => Ok(run.write_data(&record)?),
         }
-        let saved = run.path().join(REFERENCE).join("checkpoints").join(format!("step_{step:06}"));
-        let path = if step == 0 { initial } else { saved };
-        Ok(store::open(&path, compute, self.device)?.model)
+    }
+
+    /// The reference model of the checkpoint of `step`. A new run copies the initial model to RUN/reference, so that a
+    /// resume does not depend on the files of the initial model.
+    fn reference(&self, run: &RunDir, step: u64) -> Result<Model, CliError> {
+        let (compute, dir) = (training::compute(self.section.ref_dtype), run.path().join(REFERENCE));
+        if step == 0 && !has_checkpoint(&dir) {
+            let initial = store::open(&self.initial_path(run)?, compute, self.device)?;
+            let LoadedModel { model, tokenizer, eos, .. } = &initial;
+            let checkpoints = CheckpointDir::open(Arc::new(RealFs), &dir, self.section.keep)?;
+            let source = ExportSource { model, tokenizer: tokenizer.as_ref(), eos };
+            let _ = store::save_model(&checkpoints, &source, 0)?;
+        }
+        let is_updated = self.section.ref_model_sync_steps > 0;
+        let saved = if is_updated { step } else { 0 };
+        let path = dir.join("checkpoints").join(format!("step_{saved:06}"));
+        match is_updated {
+            true => Ok(store::open(&path, compute, self.device)?.model),
+            false => Ok(store::open_for_inference(&path, compute, self.device)?.model),
+        }
     }
 
     fn initial_path(&self, run: &RunDir) -> Result<PathBuf, CliError> {
@@ -443,15 +466,17 @@ impl Start<'_> {
             let task = tasks::by_name(&self.section.task).expect("the configuration was checked");
             return Ok(vec![Box::new(TaskReward::new(task))]);
         }
-        let options = ExternalOptions {
-            processes: self.section.reward_processes,
-            time_limit: Duration::from_secs_f64(self.section.reward_timeout),
-            log_dir: Some(run.path().join("logs")),
-        };
-        let start = |command: &String| -> Result<Box<dyn Reward>, CliError> {
+        let logs = run.path().join("logs");
+        let start = |(at, command): (usize, &String)| -> Result<Box<dyn Reward>, CliError> {
+            let options = ExternalOptions {
+                processes: self.section.reward_processes,
+                time_limit: Duration::from_secs_f64(self.section.reward_timeout),
+                log_dir: Some(logs.clone()),
+                first_log: at * self.section.reward_processes,
+            };
             Ok(Box::new(ExternalReward::start(command, &options)?))
         };
-        self.section.reward.iter().map(start).collect()
+        self.section.reward.iter().enumerate().map(start).collect()
     }
 
     /// The prompts of a JSONL file. Each leaves room for one token in `max_positions`.

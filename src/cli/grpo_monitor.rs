@@ -9,7 +9,7 @@ use super::exit::Exit;
 use super::interrupt::Interrupt;
 use crate::config::GrpoSection;
 use crate::grpo::metrics::StepMetrics;
-use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase, Warnings};
+use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase, Warnings, crossed};
 use crate::model::checkpoint::CheckpointError;
 use crate::report::{EventFile, Progress, Table, printable, units};
 use crate::run::JsonLines;
@@ -22,6 +22,7 @@ pub(super) struct GrpoMonitor {
     interrupt: Interrupt,
     show_every: usize,
     steps: u64,
+    steps_per_batch: u64,
     clock: Instant,
     phase: Option<GrpoPhase>,
     seconds: BTreeMap<&'static str, f64>,
@@ -57,6 +58,7 @@ impl GrpoMonitor {
             interrupt,
             show_every: section.show_every,
             steps,
+            steps_per_batch: section.steps_per_batch() as u64,
             clock: Instant::now(),
             phase: None,
             seconds: BTreeMap::new(),
@@ -146,8 +148,8 @@ impl GrpoObserver for GrpoMonitor {
     fn batch(&mut self, batch: &Batch) {
         self.tokens =
             batch.groups.iter().flat_map(|group| &group.samples).map(|s| s.tokens.len() as f64).sum();
-        let due = self.show_every > 0 && (batch.step - 1).is_multiple_of(self.show_every as u64);
-        if due || batch.step == self.steps {
+        let last = batch.step - 1 + self.steps_per_batch;
+        if batch.step == 1 || crossed(self.show_every, batch.step - 1, last) || last == self.steps {
             self.progress.line(&completions(batch));
         }
     }

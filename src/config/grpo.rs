@@ -226,6 +226,19 @@ impl GrpoSection {
         let (every, per_batch) = (self.ref_model_sync_steps, self.steps_per_batch());
         let want = format!("a multiple of steps_per_generation x num_iterations = {per_batch}");
         require(every.is_multiple_of(per_batch), "grpo.ref_model_sync_steps", every, want)?;
+        let rounds = self.resample_groups;
+        require(rounds <= 255, "grpo.resample_groups", rounds, "at most 255")?;
+        let several = self.multi_objective_aggregation == RewardAggregation::NormalizeThenSum;
+        let group =
+            self.scale_rewards == ScaleRewards::Group && self.advantage_baseline == Baseline::GroupMean;
+        let want = "sum_then_normalize, or scale_rewards = group and advantage_baseline = group_mean";
+        require(!several || group, "grpo.multi_objective_aggregation", "normalize_then_sum", want)?;
+        let clipped = self.delta == 0.0 || self.loss_type.is_clipped();
+        let want = format!("0 with loss_type = {}, which is not clipped by epsilon", self.loss_type);
+        require(clipped, "grpo.delta", self.delta, want)?;
+        let synced = self.ref_model_sync_steps == 0 || self.beta > 0.0;
+        let want = "0 without a reference model (grpo.beta = 0)";
+        require(synced, "grpo.ref_model_sync_steps", self.ref_model_sync_steps, want)?;
         let tasks_text = self.task.is_empty() || self.prompts.is_empty();
         require(tasks_text, "grpo.prompts", format!("{:?}", self.prompts), "no prompts with grpo.task")?;
         self.validate_numbers()
@@ -243,10 +256,14 @@ impl GrpoSection {
             ("grpo.beta", self.beta),
             ("grpo.entropy_coef", self.entropy_coef),
             ("grpo.off_policy_mask_threshold", self.off_policy_mask_threshold),
-            ("grpo.reward_timeout", self.reward_timeout),
         ] {
             require(finite(x), key, x, "a number of at least 0")?;
         }
+        let limit = self.reward_timeout;
+        let valid = limit > 0.0 && limit <= 1e6;
+        require(valid, "grpo.reward_timeout", limit, "a number above 0 and at most 1000000 seconds")?;
+        let weight = self.reward_weights.iter().find(|weight| !weight.is_finite());
+        require(weight.is_none(), "grpo.reward_weights", weight.unwrap_or(&0.0), "finite numbers")?;
         for (key, x) in [("grpo.beta1", self.beta1), ("grpo.beta2", self.beta2)] {
             require((0.0..1.0).contains(&x), key, x, "a number from 0 to below 1")?;
         }
@@ -259,7 +276,7 @@ impl GrpoSection {
         }
         for (key, x) in [("grpo.top_p", self.top_p), ("grpo.top_entropy_quantile", self.top_entropy_quantile)]
         {
-            require(x > 0.0 && x <= 1.0, key, x, "a number above 0 and at most 1")?;
+            require(x as f32 > 0.0 && x <= 1.0, key, x, "a number above 0 and at most 1")?;
         }
         let (rate, peak) = (self.min_learning_rate, self.learning_rate);
         let want = format!("0 to {peak} (grpo.learning_rate)");

@@ -118,16 +118,6 @@ pub enum Error {
         /// The prompt.
         prompt: u64,
     },
-    /// A prompt cannot be used.
-    #[error("prompt {prompt}: expected 1 to {max} tokens, found {found}")]
-    PromptLength {
-        /// The index of the prompt.
-        prompt: u64,
-        /// The longest prompt.
-        max: usize,
-        /// Its length.
-        found: usize,
-    },
     /// The trainer's log-probability of a token differs from the sampler's.
     #[error(
         "prompt {prompt}, completion {sample_id}, token {token}: the trainer's log-probability {trainer} differs from \

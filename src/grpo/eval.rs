@@ -10,13 +10,13 @@ use crate::model::tokenizer::Tokenizer;
 /// The ids of evaluation completions have this bit.
 const EVALUATION: u64 = 1 << 63;
 
-/// The rewards on held-out prompts.
+/// The rewards on held-out prompts. `None`: no reward applies to any completion.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HeldOut {
     /// Mean reward of sampled completions.
-    pub sampled: f64,
+    pub sampled: Option<f64>,
     /// Mean reward of greedy completions.
-    pub greedy: f64,
+    pub greedy: Option<f64>,
     /// Fraction of prompts with a sampled completion whose reward is at least 1.
     pub pass_at_k: f64,
 }
@@ -42,8 +42,8 @@ pub fn evaluate(
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()
     };
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
-    let greedy = rollout(model, tokenizer, requests(1), &greedy, progress)?.groups;
-    let sampled = rollout(model, tokenizer, requests(k), options, progress)?.groups;
+    let greedy = rollout(model, tokenizer, requests(1), &greedy, progress)?;
+    let sampled = rollout(model, tokenizer, requests(k), options, progress)?;
     let greedy = scorer.score(&greedy)?;
     let rewards = scorer.score(&sampled)?;
     let passed =
@@ -62,7 +62,7 @@ fn sampled_groups<'a>(groups: &'a [Group], total: &'a [Option<f64>]) -> impl Ite
     groups.iter().map(move |group| total.by_ref().take(group.samples.len()).flatten().copied().collect())
 }
 
-fn mean(rewards: &[Option<f64>]) -> f64 {
+fn mean(rewards: &[Option<f64>]) -> Option<f64> {
     let known: Vec<f64> = rewards.iter().flatten().copied().collect();
-    known.iter().sum::<f64>() / known.len().max(1) as f64
+    (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
 }

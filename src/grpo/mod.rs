@@ -18,5 +18,5 @@ mod warnings;
 
 pub use batch::Batch;
 pub use error::Error;
-pub use run::{Grpo, GrpoObserver, GrpoPhase};
+pub use run::{Grpo, GrpoObserver, GrpoPhase, crossed};
 pub use warnings::Warnings;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::Error;
 use super::batch::{Group, Prompt, Sample};
-use crate::decode::{Counters, Engine, EngineOptions, Request, SampleOptions, StopConditions};
+use crate::decode::{Engine, EngineOptions, Request, SampleOptions, StopConditions};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 
@@ -33,17 +33,9 @@ pub struct GroupRequest {
     pub size: usize,
 }
 
-/// The groups of a batch and the work of the engine.
-#[derive(Debug)]
-pub struct Rollout {
-    /// The groups, in the order of the requests.
-    pub groups: Vec<Group>,
-    /// The work.
-    pub counters: Counters,
-}
-
 /// Generates all groups in one engine: B prompts x G completions, one prefill per prompt, finished sequences leave at
-/// once. `progress` receives the number of finished completions after each step; it returns `false` to stop early.
+/// once. Returns them in the order of the requests. `progress` receives the number of finished completions after each
+/// step; it returns `false` to stop early.
 ///
 /// # Errors
 /// As [`Engine::submit`] and [`Engine::step`]; [`Error::Interrupted`] if `progress` stops it.
@@ -53,7 +45,7 @@ pub fn rollout(
     requests: Vec<GroupRequest>,
     options: &RolloutOptions,
     progress: &mut dyn FnMut(usize) -> bool,
-) -> Result<Rollout, Error> {
+) -> Result<Vec<Group>, Error> {
     let total: usize = requests.iter().map(|request| request.size).sum();
     let longest = requests.iter().map(|request| request.prompt.ids.len()).max().unwrap_or(1);
     let max_seq_len = (longest + options.max_new).min(model.config().max_positions);
@@ -90,6 +82,5 @@ pub fn rollout(
         };
         Group { prompt_id, prompt, samples: finished.by_ref().take(size).map(sample).collect() }
     };
-    let groups = requests.into_iter().map(group).collect();
-    Ok(Rollout { groups, counters: engine.counters() })
+    Ok(requests.into_iter().map(group).collect())
 }

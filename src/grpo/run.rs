@@ -274,12 +274,14 @@ impl Grpo<'_> {
         let total = requests.iter().map(|request| request.size).sum();
         let model = &self.trainer.model;
         let mut progress = |done| observer.generated(done, total);
-        Ok(rollout(model, self.tokenizer, requests, &self.rollout, &mut progress)?.groups)
+        rollout(model, self.tokenizer, requests, &self.rollout, &mut progress)
     }
 
-    /// Compares the first group of a batch with the training forward pass over the whole vocabulary.
+    /// Regenerates completions of the first group of a batch with several caches and batch sizes, and compares them with
+    /// the training forward pass over the whole vocabulary.
     fn verify(&self, batch: &Batch, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
-        if !crossed(self.section.verify_every, batch.step - 1, batch.step) {
+        let last = batch.step - 1 + self.section.steps_per_batch() as u64;
+        if !crossed(self.section.verify_every, batch.step - 1, last) {
             return Ok(());
         }
         observer.enter(GrpoPhase::Verify)?;
@@ -365,7 +367,9 @@ impl Grpo<'_> {
             metrics.push("discarded_groups", batch.discarded.len() as f64);
         }
         metrics.extend(report.metrics.named().into_iter().map(|(name, value)| (name.to_string(), value)));
-        metrics.extend(report.entropy.map(|entropy| ("entropy".to_string(), entropy)));
+        if metrics.get("entropy").is_none() {
+            metrics.extend(report.entropy.map(|entropy| ("entropy".to_string(), entropy)));
+        }
         if let Some(Agreement { tokens, sum, max }) = report.agreement {
             metrics.push("sampling/sampling_logp_difference/mean", sum / tokens as f64);
             metrics.push("sampling/sampling_logp_difference/max", max);
@@ -424,8 +428,8 @@ impl Grpo<'_> {
                 true
             },
         )?;
-        metrics.push("eval/reward_sampled", sampled);
-        metrics.push("eval/reward_greedy", greedy);
+        let means = [("eval/reward_sampled", sampled), ("eval/reward_greedy", greedy)];
+        metrics.extend(means.into_iter().filter_map(|(name, mean)| Some((name.to_string(), mean?))));
         metrics.push("eval/pass_at_k", pass_at_k);
         Ok(())
     }
@@ -441,6 +445,6 @@ fn unweighted<'a>(batch: &'a Batch, kept: &'a [Vec<Option<KeptSet>>]) -> Vec<Wei
 }
 
 /// Whether a multiple of `every` lies in `before + 1 ..= now`. 0: never.
-fn crossed(every: usize, before: u64, now: u64) -> bool {
+pub fn crossed(every: usize, before: u64, now: u64) -> bool {
     every > 0 && now / every as u64 > before / every as u64
 }

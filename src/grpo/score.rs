@@ -43,8 +43,8 @@ impl Scorer {
     /// order.
     pub fn score(&mut self, groups: &[Group]) -> Result<Scores, Error> {
         let input = |group: usize, at: usize| {
-            let (Group { prompt, samples, .. }, sample) = (&groups[group], &groups[group].samples[at]);
-            debug_assert!(at < samples.len());
+            let Group { prompt, samples, .. } = &groups[group];
+            let sample = &samples[at];
             RewardInput {
                 prompt: &prompt.text,
                 completion: &sample.text,

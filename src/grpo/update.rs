@@ -23,11 +23,6 @@ pub struct Weighted<'a> {
 }
 
 impl Weighted<'_> {
-    /// Rows of the forward pass: all tokens but the last.
-    pub fn rows(&self) -> usize {
-        self.group.prompt.ids.len() + self.sample.tokens.len() - 1
-    }
-
     /// The training example. `target` gives the loss weight and the entropy bonus of a token of the completion.
     fn example(&self, target: impl Fn(usize) -> (f32, f32)) -> TrainingExample {
         let (prompt, tokens) = (&self.group.prompt.ids, &self.sample.tokens);

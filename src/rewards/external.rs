@@ -25,12 +25,14 @@ pub struct ExternalOptions {
     /// Directory to which the standard error of process k is appended, as `reward-k.log`. `None`: only the last lines
     /// are kept, for errors.
     pub log_dir: Option<PathBuf>,
+    /// The number k of the log of the first process.
+    pub first_log: usize,
 }
 
 impl Default for ExternalOptions {
     /// One process, 60 seconds, no log.
     fn default() -> ExternalOptions {
-        ExternalOptions { processes: 1, time_limit: Duration::from_secs(60), log_dir: None }
+        ExternalOptions { processes: 1, time_limit: Duration::from_secs(60), log_dir: None, first_log: 0 }
     }
 }
 
@@ -71,7 +73,10 @@ impl ExternalReward {
         let (sender, output) = sync_channel(QUEUE);
         let mut processes = Vec::new();
         for number in 0..options.processes.max(1) {
-            let log = options.log_dir.as_ref().map(|dir| open_log(dir.join(format!("reward-{number}.log"))));
+            let log = options
+                .log_dir
+                .as_ref()
+                .map(|dir| open_log(dir.join(format!("reward-{}.log", options.first_log + number))));
             let process = RewardProcess::start(&words, number, sender.clone(), log.transpose()?);
             processes.push(process.map_err(|source| {
                 let program = words[0].clone();

@@ -42,7 +42,7 @@ fn input(at: usize, sample: &Sample) -> RewardInput<'_> {
 }
 
 fn options(processes: usize) -> ExternalOptions {
-    ExternalOptions { processes, time_limit: Duration::from_secs(20), log_dir: None }
+    ExternalOptions { processes, time_limit: Duration::from_secs(20), log_dir: None, first_log: 0 }
 }
 
 /// A shell program that sets `id` for each line of standard input and runs `body`.

@@ -67,6 +67,24 @@ impl DataRecord {
         })
     }
 
+    /// The digests of `files` and of a tokenizer with this name.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn of_files<'a>(
+        files: impl IntoIterator<Item = &'a String>,
+        name: &str,
+        tokenizer: &Tokenizer,
+    ) -> Result<DataRecord> {
+        let digest = |file: &String| Ok(Digested { file: file.clone(), digest: sha256(Path::new(file))? });
+        let vocabulary = format!("fnv1a:{:016x}", tokenizer.digest());
+        Ok(DataRecord {
+            files: files.into_iter().map(digest).collect::<Result<_>>()?,
+            tokenizer: Digested { file: name.to_string(), digest: vocabulary },
+            chat_template: None,
+        })
+    }
+
     /// Checks that `found` has the digests of this record.
     ///
     /// # Errors

@@ -10,7 +10,9 @@ use xtrain::tensor::ops::{self, LossRows, Samples, Target, Weight};
 use xtrain::tensor::{Device, Dtype, Tensor};
 
 use crate::fixtures::{json, tensors};
-use crate::focused::Checked;
+
+/// The number of compared values, or the first difference.
+type Checked = Result<usize, String>;
 
 /// The tolerance in f64, relative to numbers above 1.
 const F64: f64 = 1e-12;

@@ -14,19 +14,19 @@ use super::named::named;
 pub enum LossType {
     /// `-min(min(c, delta) A, clip(c, 1 - epsilon, 1 + epsilon_high) A)`, divided by n B.
     Grpo,
-    /// As `Grpo`, divided by N.
+    /// As `grpo`, divided by N.
     Bnpo,
-    /// As `Grpo`, divided by B times the maximum completion length.
+    /// As `grpo`, divided by B times the maximum completion length.
     DrGrpo,
-    /// As `Grpo`, divided by N, or by the tokens of the whole generation batch.
+    /// As `grpo`, divided by N, or by the tokens of the whole generation batch.
     #[default]
     Dapo,
-    /// `-stopgrad(min(c, epsilon_high)) A l`, divided as `Dapo`. The clip is at `epsilon_high`, not 1 +
+    /// `-stopgrad(min(c, epsilon_high)) A l`, divided as `dapo`. The clip is at `epsilon_high`, not 1 +
     /// `epsilon_high`.
     Cispo,
-    /// `-(4 / tau) sigmoid(tau (c - 1)) A`, tau = 1 if A > 0 and 1.05 otherwise, divided as `Grpo`.
+    /// `-(4 / tau) sigmoid(tau (c - 1)) A`, tau = 1 if A > 0 and 1.05 otherwise, divided as `grpo`.
     Sapo,
-    /// As `Grpo`, divided by B.
+    /// As `grpo`, divided by B.
     Luspo,
     /// `-stopgrad(phi) A l`, phi = exp(lambda + kappa v - lambda e^v), v the log-ratio of the sequence, divided as
     /// `Dapo`.
