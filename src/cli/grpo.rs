@@ -13,7 +13,7 @@ use super::grpo_monitor::GrpoMonitor;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
 use super::{dry_run, init, loaded, source, train};
-use crate::config::{GrpoSection, Layer, RunConfig};
+use crate::config::{GrpoSection, Layer, ModelSection, RunConfig};
 use crate::grpo::batch::Prompt;
 use crate::grpo::prompts::{PromptSource, text_prompt};
 use crate::grpo::score::Scorer;
@@ -103,23 +103,21 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
             let config = args.resumed(&run)?;
             (Some(run), config)
         }
-        None => {
-            let mut config = RunConfig::load(&args.config_layers())?;
-            init::describe(&mut config)?;
-            (None, config)
-        }
+        None => (None, RunConfig::load(&args.config_layers())?),
     };
     let section = section(&config)?.clone();
     let task = task(&section)?;
     check_weights(&section)?;
     if args.dry_run {
+        let config = with_sizes_of_init(config)?;
         let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
         let longest = prompts.map(|prompt| prompt.len()).max().unwrap_or(section.max_prompt_length);
         return dry_run::print_grpo(&config, longest);
     }
     let device = args.common.open()?;
+    check_files(&config, &section, task.is_some())?;
+    let config = if run.is_none() { with_sizes_of_init(config)? } else { config };
     let start = Start { args, config: &config, section: &section, task: task.as_deref(), device: &device };
-    start.check_files()?;
     let interrupt = Interrupt::install()?;
     let (run, rewards) = match run {
         Some(run) => {
@@ -136,6 +134,44 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     let mut ready = start.open(&run, &interrupt)?;
     start.train(&run, &mut ready, rewards, interrupt)
 }
+
+/// The configuration with the sizes of the model that `train.init` names, whatever `[model]` says.
+fn with_sizes_of_init(mut config: RunConfig) -> Result<RunConfig, CliError> {
+    if !config.train.init.is_empty() {
+        config.model = ModelSection::default();
+        init::describe(&mut config)?;
+    }
+    Ok(config)
+}
+
+impl Start<'_> {
+    /// Checks that the initial model and the prompts can be found, before the run directory is created.
+    fn check_files(config: &RunConfig, section: &GrpoSection, has_task: bool) -> Result<(), CliError> {
+        match config.train.init.as_str() {
+            "" if !has_task => return Err(no_initial_weights()),
+            "" => {}
+            init => drop(loaded::find(Path::new(init))?),
+        }
+        for file in [&section.prompts, &section.eval_prompts] {
+            if !file.is_empty() {
+                check_columns(section, file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no column of the prompts has a name that xtrain uses in the lines to reward programs.
+    fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
+        let prompts = PromptFile::open(Path::new(file))?;
+        for record in prompts.records().iter().filter(|_| !section.reward.is_empty()) {
+            if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {
+                let message = format!("{file}:{}: column {name:?}: expected another name", record.line);
+                return Err(CliError::new(Exit::Data, message)
+                    .hint("this name is reserved in the lines to reward programs"));
+            }
+        }
+        Ok(())
+    }
 
 /// Creates the directory of a new run.
 fn create(path: &Path, config: &RunConfig) -> Result<RunDir, CliError> {
@@ -220,35 +256,6 @@ struct Ready {
     reference: Option<Model>,
     tokenizer: Tokenizer,
 }
-
-impl Start<'_> {
-    /// Checks that the initial model and the prompts can be found, before the run directory is created.
-    fn check_files(&self) -> Result<(), CliError> {
-        match self.config.train.init.as_str() {
-            "" if self.task.is_none() => return Err(no_initial_weights()),
-            "" => {}
-            init => drop(loaded::find(Path::new(init))?),
-        }
-        for file in [&self.section.prompts, &self.section.eval_prompts] {
-            if !file.is_empty() {
-                self.check_columns(file)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that no column of the prompts has a name that xtrain uses in the lines to reward programs.
-    fn check_columns(&self, file: &str) -> Result<(), CliError> {
-        let prompts = PromptFile::open(Path::new(file))?;
-        for record in prompts.records().iter().filter(|_| !self.section.reward.is_empty()) {
-            if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {
-                let message = format!("{file}:{}: column {name:?}: expected another name", record.line);
-                return Err(CliError::new(Exit::Data, message)
-                    .hint("this name is reserved in the lines to reward programs"));
-            }
-        }
-        Ok(())
-    }
 
     /// Opens the newest checkpoint of the run, or its initial model.
     fn open(&self, run: &RunDir, interrupt: &Interrupt) -> Result<Ready, CliError> {

@@ -155,8 +155,17 @@ fn a_run_prints_and_writes_what_the_guide_lists() {
         assert!(errors.contains(part), "{part:?}: {errors}");
     }
     let run = scratch.0.join("r");
-    let files =
-        ["base", "checkpoints", "config.toml", "lock", "logs", "metrics.jsonl", "rollouts", "timings.jsonl"];
+    let files = [
+        "base",
+        "checkpoints",
+        "config.toml",
+        "data.json",
+        "lock",
+        "logs",
+        "metrics.jsonl",
+        "rollouts",
+        "timings.jsonl",
+    ];
     assert_eq!(names(&run), files);
     let steps = |from: u64| (from..=STEPS).map(|step| format!("step_{step:06}")).collect::<Vec<_>>();
     assert_eq!(names(&run.join("checkpoints")), steps(0));
