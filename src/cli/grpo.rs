@@ -144,34 +144,33 @@ fn with_sizes_of_init(mut config: RunConfig) -> Result<RunConfig, CliError> {
     Ok(config)
 }
 
-impl Start<'_> {
-    /// Checks that the initial model and the prompts can be found, before the run directory is created.
-    fn check_files(config: &RunConfig, section: &GrpoSection, has_task: bool) -> Result<(), CliError> {
-        match config.train.init.as_str() {
-            "" if !has_task => return Err(no_initial_weights()),
-            "" => {}
-            init => drop(loaded::find(Path::new(init))?),
-        }
-        for file in [&section.prompts, &section.eval_prompts] {
-            if !file.is_empty() {
-                check_columns(section, file)?;
-            }
-        }
-        Ok(())
+/// Checks that the initial model and the prompts can be found, before the run directory is created.
+fn check_files(config: &RunConfig, section: &GrpoSection, has_task: bool) -> Result<(), CliError> {
+    match config.train.init.as_str() {
+        "" if !has_task => return Err(no_initial_weights()),
+        "" => {}
+        init => drop(loaded::find(Path::new(init))?),
     }
+    for file in [&section.prompts, &section.eval_prompts] {
+        if !file.is_empty() {
+            check_columns(section, file)?;
+        }
+    }
+    Ok(())
+}
 
-    /// Checks that no column of the prompts has a name that xtrain uses in the lines to reward programs.
-    fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
-        let prompts = PromptFile::open(Path::new(file))?;
-        for record in prompts.records().iter().filter(|_| !section.reward.is_empty()) {
-            if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {
-                let message = format!("{file}:{}: column {name:?}: expected another name", record.line);
-                return Err(CliError::new(Exit::Data, message)
-                    .hint("this name is reserved in the lines to reward programs"));
-            }
+/// Checks that no column of the prompts has a name that xtrain uses in the lines to reward programs.
+fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
+    let prompts = PromptFile::open(Path::new(file))?;
+    for record in prompts.records().iter().filter(|_| !section.reward.is_empty()) {
+        if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {
+            let message = format!("{file}:{}: column {name:?}: expected another name", record.line);
+            return Err(CliError::new(Exit::Data, message)
+                .hint("this name is reserved in the lines to reward programs"));
         }
-        Ok(())
     }
+    Ok(())
+}
 
 /// Creates the directory of a new run.
 fn create(path: &Path, config: &RunConfig) -> Result<RunDir, CliError> {
@@ -257,6 +256,7 @@ struct Ready {
     tokenizer: Tokenizer,
 }
 
+impl Start<'_> {
     /// Opens the newest checkpoint of the run, or its initial model.
     fn open(&self, run: &RunDir, interrupt: &Interrupt) -> Result<Ready, CliError> {
         let (optim, schedule) =
