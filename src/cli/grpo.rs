@@ -138,7 +138,10 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
 /// The configuration with the sizes of the model that `train.init` names, whatever `[model]` says.
 fn with_sizes_of_init(mut config: RunConfig) -> Result<RunConfig, CliError> {
     if !config.train.init.is_empty() {
+        let context = store::config_of(&loaded::find(Path::new(&config.train.init))?)?.max_positions;
         config.model = ModelSection::default();
+        // No base model is trained: the context of its windows has no meaning.
+        config.train.context = config.train.context.min(context);
         init::describe(&mut config)?;
     }
     Ok(config)
