@@ -10,9 +10,9 @@
 #include "logits.cuh"
 #include "radix_select.cuh"
 
-XT_KERNEL(cross_entropy_cutoff_f32, 512)(const float* logits, const uint32_t* target, uint32_t* last, float* cutoff,
-                                         uint32_t* kept, const uint32_t* set, uint32_t v, uint32_t k, float top_p,
-                                         float min_p, float t) {
+XT_KERNEL_FOR(cross_entropy_cutoff_f32, 512, 2)(const float* logits, const uint32_t* target, uint32_t* last,
+                                                float* cutoff, uint32_t* kept, const uint32_t* set, uint32_t v,
+                                                uint32_t k, float top_p, float min_p, float t) {
   XT_SHARED(RadixSelect, select, 1);
   const float neg_inf = xt_bits_f(0xff800000u);
   uint32_t n = blockIdx.x, y = target[n];
