@@ -40,9 +40,6 @@ pub struct RolloutLine<'a> {
     pub logprobs: Option<Cow<'a, [f32]>>,
     /// The log-probability of each token after temperature and filters.
     pub processed_logprobs: Cow<'a, [f32]>,
-    /// Whether each token contributes to the loss.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mask: Option<Vec<u8>>,
     /// The weighted sum of the rewards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
@@ -76,24 +73,13 @@ pub struct RolloutLine<'a> {
 }
 
 impl RolloutLine<'_> {
-    /// The sampling options.
-    pub fn sampling(&self) -> SampleOptions {
-        SampleOptions {
-            temperature: self.temperature,
-            top_k: (self.top_k > 0).then_some(self.top_k),
-            top_p: (self.top_p < 1.0).then_some(self.top_p),
-            min_p: (self.min_p > 0.0).then_some(self.min_p),
-            repetition_penalty: None,
-        }
-    }
-
     /// The request that regenerates the completion. A line without `max_new` regenerates as many tokens as it has.
     pub fn request(&self, eos: &[u32]) -> Request {
         Request {
             id: self.sample_id,
             seed: self.seed,
             prompt: self.prompt_ids.to_vec(),
-            options: self.sampling(),
+            options: SampleOptions::filtered(self.temperature, self.top_k, self.top_p, self.min_p),
             max_new: self.max_new.unwrap_or(self.completion_ids.len()),
             stop: StopConditions {
                 eos: if self.ignore_eos { Vec::new() } else { eos.to_vec() },

@@ -13,6 +13,7 @@ use crate::run::{self, JsonLines};
 
 pub use data_loader::{DataLoader, Source, WindowSpec, split};
 pub use from_config::{activation_checkpointing, compute, model_config, new_trainer, optim_config, schedule};
+pub(crate) use from_config::{decay, max_norm};
 
 pub(crate) mod data_loader;
 mod from_config;

@@ -170,15 +170,8 @@ impl CacheSizes {
 }
 
 impl Sampling {
-    /// The sampling options. A filter that keeps all tokens is `None`.
     pub(super) fn options(&self) -> SampleOptions {
-        SampleOptions {
-            temperature: self.temperature,
-            top_k: (self.top_k > 0).then_some(self.top_k),
-            top_p: (self.top_p < 1.0).then_some(self.top_p),
-            min_p: (self.min_p > 0.0).then_some(self.min_p),
-            repetition_penalty: None,
-        }
+        SampleOptions::filtered(self.temperature, self.top_k, self.top_p, self.min_p)
     }
 }
 

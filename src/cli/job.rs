@@ -121,14 +121,7 @@ fn generate_samples(
         id: step * s.count as u64 + i,
         seed: config.train.seed,
         prompt: ids.clone(),
-        // A filter that keeps all tokens is `None`.
-        options: SampleOptions {
-            temperature: s.temperature as f32,
-            top_k: (s.top_k > 0).then_some(s.top_k),
-            top_p: (s.top_p < 1.0).then_some(s.top_p as f32),
-            min_p: (s.min_p > 0.0).then_some(s.min_p as f32),
-            repetition_penalty: None,
-        },
+        options: SampleOptions::filtered(s.temperature as f32, s.top_k, s.top_p as f32, s.min_p as f32),
         max_new: s.max_new,
         stop: StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
     };

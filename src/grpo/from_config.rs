@@ -1,22 +1,23 @@
 //! Options of the loop from `[grpo]`.
 use super::rollout::RolloutOptions;
 use super::update::Updater;
-use crate::config::{DecayKind, GrpoSection};
+use crate::config::GrpoSection;
 use crate::decode::{EngineOptions, SampleOptions};
 use crate::model::rl::{AdvantageOptions, PolicyLoss};
-use crate::model::{Decay, OptimConfig, Schedule};
+use crate::model::{OptimConfig, Schedule};
 use crate::tensor::faults::{self, Fault};
+use crate::training;
 
-/// The optimizer. Without clipping, the maximum gradient norm is infinite.
+/// The optimizer.
 pub fn optim_config(section: &GrpoSection) -> OptimConfig {
     let GrpoSection { beta1, beta2, eps, weight_decay, clip, .. } = *section;
-    OptimConfig { beta1, beta2, eps, weight_decay, clip: if clip == 0.0 { f64::INFINITY } else { clip } }
+    OptimConfig { beta1, beta2, eps, weight_decay, clip: training::max_norm(clip) }
 }
 
 /// The learning rates.
 pub fn schedule(section: &GrpoSection) -> Schedule {
     Schedule {
-        decay: decay(section.schedule),
+        decay: training::decay(section.schedule),
         warmup_start_lr: 0.0,
         lr: section.learning_rate,
         min_lr: section.min_learning_rate,
@@ -26,26 +27,10 @@ pub fn schedule(section: &GrpoSection) -> Schedule {
     }
 }
 
-fn decay(kind: DecayKind) -> Decay {
-    match kind {
-        DecayKind::Constant => Decay::Constant,
-        DecayKind::Linear => Decay::Linear,
-        DecayKind::Cosine => Decay::Cosine,
-        DecayKind::Wsd => Decay::Wsd,
-        DecayKind::WsdCosine => Decay::WsdCosine,
-        DecayKind::WsdSqrt => Decay::WsdSqrt,
-    }
-}
-
-/// The sampling options of the rollouts. A filter that keeps all tokens is `None`.
+/// The sampling options of the rollouts.
 pub fn sampling(section: &GrpoSection) -> SampleOptions {
-    SampleOptions {
-        temperature: section.temperature as f32,
-        top_k: (section.top_k > 0).then_some(section.top_k),
-        top_p: (section.top_p < 1.0).then_some(section.top_p as f32),
-        min_p: (section.min_p > 0.0).then_some(section.min_p as f32),
-        repetition_penalty: None,
-    }
+    let GrpoSection { temperature, top_k, top_p, min_p, .. } = *section;
+    SampleOptions::filtered(temperature as f32, top_k, top_p as f32, min_p as f32)
 }
 
 /// Maximum number of sequences that run concurrently in a rollout.

@@ -31,7 +31,6 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     completion_ids: Cow::Borrowed(&sample.tokens),
                     logprobs: None,
                     processed_logprobs: Cow::Borrowed(&sample.logprobs),
-                    mask: None,
                     reward: scores.total[row],
                     rewards: Some(rewards),
                     advantage: advantages.map(|all| all[row]),

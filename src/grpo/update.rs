@@ -184,8 +184,8 @@ impl Updater {
             let logp: Vec<f64> = found.iter().map(|value| f64::from(value.log_prob)).collect();
             match policy {
                 Policy::Sampling => {
-                    check(&completions[i], &logp)?;
                     report.agreement.get_or_insert_default().add(&completions[i].sample.logprobs, &logp);
+                    check(&completions[i], &logp)?;
                 }
                 Policy::Updated if values.as_ref().is_some_and(|values| values[i].logp != logp) => {
                     return Err(Error::Unstable { prompt: completions[i].group.prompt_id });

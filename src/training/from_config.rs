@@ -31,26 +31,35 @@ pub fn compute(precision: Precision) -> Dtype {
     }
 }
 
-/// The optimizer of a configuration. Without clipping, the maximum gradient norm is infinite.
+/// The optimizer of a configuration.
 pub fn optim_config(config: &RunConfig) -> OptimConfig {
     let t = &config.train;
-    let clip = if t.clip == 0.0 { f64::INFINITY } else { t.clip };
+    let clip = max_norm(t.clip);
     OptimConfig { beta1: t.beta1, beta2: t.beta2, eps: t.eps, weight_decay: t.weight_decay, clip }
 }
 
-/// The learning rate schedule of a configuration.
-pub fn schedule(config: &RunConfig) -> Schedule {
-    let t = &config.train;
-    let decay = match t.schedule {
+/// The learning rate decay of a configuration.
+pub(crate) fn decay(kind: config::DecayKind) -> Decay {
+    match kind {
         config::DecayKind::Constant => Decay::Constant,
         config::DecayKind::Linear => Decay::Linear,
         config::DecayKind::Cosine => Decay::Cosine,
         config::DecayKind::Wsd => Decay::Wsd,
         config::DecayKind::WsdCosine => Decay::WsdCosine,
         config::DecayKind::WsdSqrt => Decay::WsdSqrt,
-    };
+    }
+}
+
+/// The maximum gradient norm of a configured clip. 0: no clipping, an infinite norm.
+pub(crate) fn max_norm(clip: f64) -> f64 {
+    if clip == 0.0 { f64::INFINITY } else { clip }
+}
+
+/// The learning rate schedule of a configuration.
+pub fn schedule(config: &RunConfig) -> Schedule {
+    let t = &config.train;
     Schedule {
-        decay,
+        decay: decay(t.schedule),
         warmup_start_lr: t.initial_learning_rate,
         lr: t.learning_rate,
         min_lr: t.min_learning_rate,

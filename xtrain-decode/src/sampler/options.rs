@@ -34,6 +34,17 @@ impl SampleOptions {
         SampleOptions { temperature: 0.0, ..SampleOptions::default() }
     }
 
+    /// Sampling with filters as flags and files write them: `top_k` 0, `top_p` 1 and `min_p` 0 keep all tokens.
+    pub fn filtered(temperature: f32, top_k: usize, top_p: f32, min_p: f32) -> SampleOptions {
+        SampleOptions {
+            temperature,
+            top_k: (top_k > 0).then_some(top_k),
+            top_p: (top_p < 1.0).then_some(top_p),
+            min_p: (min_p > 0.0).then_some(min_p),
+            repetition_penalty: None,
+        }
+    }
+
     /// Checks that every option is in its range.
     ///
     /// # Errors
