@@ -75,13 +75,8 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// As [`Engine::submit`]; [`Error::Option`] for `g` = 0 or ids beyond 2^64.
     pub fn submit_group(&mut self, request: Request, g: usize) -> Result<usize> {
-        let cfg = self.model.config();
-        request.check(cfg)?;
-        let (id, want, found) = (request.id, self.max_seq_len, request.required_len(cfg));
-        if found > want {
-            let what = format!("expected at most {want} positions for prompt and new tokens, found {found}");
-            return Err(Error::Request { id, what });
-        }
+        self.check(&request)?;
+        let id = request.id;
         if g == 0 || id.checked_add(g as u64 - 1).is_none() {
             let want = "at least 1 completion, with ids below 2^64";
             return Err(Error::Option { field: "completions", want, got: format!("{g} from id {id}") });
@@ -90,6 +85,17 @@ impl<'m> Engine<'m> {
         let sampler = self.runner.sampler(request.options);
         let sampler = sampler.map_err(|source| Error::Sample { id, position, source })?;
         Ok(self.scheduler.submit(request, g, sampler))
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
+        let cfg = self.model.config();
+        request.check(cfg)?;
+        let (id, want, found) = (request.id, self.max_seq_len, request.required_len(cfg));
+        if found > want {
+            let what = format!("expected at most {want} positions for prompt and new tokens, found {found}");
+            return Err(Error::Request { id, what });
+        }
+        Ok(())
     }
 
     /// Returns `true` if there are neither running nor waiting sequences.
@@ -153,6 +159,33 @@ impl<'m> Engine<'m> {
     /// As [`Engine::step`].
     pub fn step_watched(&mut self, watch: &mut dyn FnMut(LogitRow<'_>)) -> Result<Step<'_>> {
         self.advance(Some(watch))
+    }
+
+    /// Continues a finished sequence: appends `tokens`, which are not sampled, and samples up to `max_new` tokens after
+    /// them. Returns the index of the continuation. It is a sequence of its own with the same id, seed, sampling options
+    /// and stop tokens: its prompt is the prompt, the completion and `tokens`. Its results are those of this
+    /// [`Request`]; random numbers are addressed by position, so none is used twice.
+    ///
+    /// The cached rows of the finished sequence are not computed again, unless another sequence needed their room; see
+    /// [`Continuation`](crate::Continuation). The last token of the completion has no row yet and runs with `tokens`.
+    /// A sequence can be continued once.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if no sequence of this index can be continued: it has not finished, was continued or released,
+    /// or [`EngineOptions::continuation`] is off. [`Error::Request`] if the continuation has no room. The sequence can
+    /// still be continued then.
+    pub fn extend(&mut self, index: usize, tokens: &[u32], max_new: usize) -> Result<usize> {
+        let Some(request) = self.scheduler.continuation(index, tokens, max_new) else {
+            let want = "a finished sequence that was not continued or released";
+            return Err(Error::Option { field: "index", want, got: index.to_string() });
+        };
+        self.check(&request)?;
+        Ok(self.scheduler.extend(index, request))
+    }
+
+    /// Drops the finished sequences that can be continued, and frees their rows in the cache.
+    pub fn release_finished(&mut self) {
+        self.scheduler.release_finished();
     }
 
     /// Ends the sequence of this index in the order of submission. It keeps the tokens it has and finishes with

@@ -28,5 +28,5 @@ pub use completion::{Completion, Counters, Event, FinishReason, LogitRow, Step};
 pub use engine::Engine;
 pub use fronts::{generate, generate_cached, generate_cached_batch, generate_greedy_cached};
 pub use naive::{generate_naive, generate_naive_repeat_kv};
-pub use options::{EngineOptions, LogitsRows, PrefixCaching};
+pub use options::{Continuation, EngineOptions, LogitsRows, PrefixCaching};
 pub use request::{Request, StopConditions};

@@ -24,6 +24,8 @@ pub struct EngineOptions {
     pub logits_rows: LogitsRows,
     /// Whether cached rows are kept for later prompts that begin with the same tokens.
     pub prefix_caching: PrefixCaching,
+    /// Whether finished sequences can be continued.
+    pub continuation: Continuation,
     /// On a GPU, the maximum number of decode steps between two synchronizations of the host. 1 gives each token as
     /// soon as it is sampled. The CPU synchronizes after every step.
     pub steps_per_sync: usize,
@@ -37,6 +39,17 @@ pub enum PrefixCaching {
     Off,
     /// A paged cache keeps them as long as it has other free pages. A prompt that begins with the same tokens does
     /// not run these rows again.
+    On,
+}
+
+/// Whether finished sequences can be continued; see [`Engine::extend`](crate::Engine::extend).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Continuation {
+    /// A finished sequence is dropped.
+    #[default]
+    Off,
+    /// A finished sequence is kept until it is continued or released. Its cached rows are kept as long as no other
+    /// sequence needs their room.
     On,
 }
 
@@ -61,6 +74,7 @@ impl Default for EngineOptions {
             kv_capacity: None,
             logits_rows: LogitsRows::Sampled,
             prefix_caching: PrefixCaching::Off,
+            continuation: Continuation::Off,
             steps_per_sync: 8,
         }
     }

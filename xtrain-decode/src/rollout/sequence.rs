@@ -106,9 +106,11 @@ impl Sequence {
     /// How its next token is sampled. `first_id` is the id of the first running sequence.
     pub(super) fn sample_spec(&self, first_id: u64, shares_logits: bool) -> SampleSpec {
         let id = if faults::on(Fault::RngUsesFirstSequenceId) { first_id } else { self.id };
+        let from_prompt = faults::on(Fault::RandomNumbersCountFromPrompt);
+        let position = if from_prompt { self.logprobs.len() } else { self.tokens.len() } as u32;
         SampleSpec {
             sampler: self.sampler,
-            address: Address { seed: self.request.seed, id, position: self.tokens.len() as u32 },
+            address: Address { seed: self.request.seed, id, position },
             shares_logits,
         }
     }
@@ -132,19 +134,31 @@ impl Sequence {
         }
     }
 
-    pub(super) fn into_completion(self, finish_reason: FinishReason) -> Completion {
+    pub(super) fn completion(&self, finish_reason: FinishReason) -> Completion {
         let prompt_len = self.prompt().len();
-        let mut tokens = self.tokens;
-        tokens.drain(..prompt_len.min(tokens.len()));
         Completion {
             index: self.index,
             id: self.id,
             prompt_len,
-            tokens,
-            logprobs: self.logprobs,
-            processed_logprobs: self.processed_logprobs,
+            tokens: self.tokens.get(prompt_len..).unwrap_or_default().to_vec(),
+            logprobs: self.logprobs.clone(),
+            processed_logprobs: self.processed_logprobs.clone(),
             finish_reason,
         }
+    }
+
+    /// The request for its continuation: its prompt is all tokens of this sequence, then `tokens`.
+    pub(super) fn continuation(&self, tokens: &[u32], max_new: usize) -> Request {
+        let all = if self.tokens.is_empty() { self.prompt() } else { &self.tokens };
+        Request { id: self.id, prompt: [all, tokens].concat(), max_new, ..(*self.request).clone() }
+    }
+
+    /// The sequence of a continuation, with the slot and the cached rows of this one.
+    pub(super) fn continued(&self, request: Request, index: usize, cfg: &Config) -> Sequence {
+        let mut next = Sequence::new(Arc::new(request), index, 0, self.sampler);
+        next.assign_slot(self.slot, cfg);
+        next.num_computed = self.num_computed;
+        next
     }
 
     /// Capacity of the token buffer, and whether `other` shares the request.

@@ -12,6 +12,8 @@ use crate::cache::KvKind;
 use crate::error::Error;
 use crate::sampler::SampleOptions;
 
+mod continuation;
+
 const KINDS: [KvKind; 5] = [
     KvKind::Growing,
     KvKind::Contiguous,

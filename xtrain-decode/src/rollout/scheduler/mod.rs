@@ -12,6 +12,7 @@
 //! | `planning` | selects the rows of a step; preempts sequences if the cache is too small |
 //! | `acceptance` | takes the results of a step: computed rows and sampled tokens |
 //! | `retirement` | removes sequences that have ended and frees their slots |
+//! | `continuation` | finished sequences that can be continued |
 //! | `groups` | prompts that several completions share |
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,10 +26,12 @@ use super::request::Request;
 use super::sequence::Sequence;
 use crate::cache::Cache;
 use crate::error::Result;
+use continuation::HeldSequences;
 use groups::PromptGroups;
 
 mod acceptance;
 mod admission;
+mod continuation;
 mod groups;
 mod planning;
 mod retirement;
@@ -63,6 +66,7 @@ pub(super) struct Scheduler<'m> {
     pub(super) events: Vec<Event>,
     /// Completions that the caller has not taken yet.
     pub(super) finished: Vec<Completion>,
+    held: HeldSequences,
 }
 
 /// A place in the batch and in the cache.
@@ -93,6 +97,7 @@ impl<'m> Scheduler<'m> {
             counters: Counters::default(),
             events: Vec::new(),
             finished: Vec::new(),
+            held: HeldSequences::default(),
         })
     }
 

@@ -7,11 +7,14 @@ use crate::error::Result;
 use crate::rollout::plan::{Plan, Run};
 
 impl Scheduler<'_> {
-    /// Plans the next step. Preempts sequences until the others have cache room. `max_steps`: the number of decode
+    /// Plans the next step. Until all sequences have cache room, frees the rows of finished sequences that are held, then
+    /// preempts sequences. `max_steps`: the number of decode
     /// steps that the runner can execute without synchronizing; 0: it synchronizes after each forward pass.
     pub(in crate::rollout) fn plan(&mut self, plan: &mut Plan, max_steps: usize) -> Result<()> {
         while !self.fill(plan)? {
-            self.preempt();
+            if !self.evict_held() {
+                self.preempt();
+            }
         }
         if max_steps > 0 && !self.force_sync {
             plan.multi_step = self.decode_steps(plan, max_steps);
@@ -22,6 +25,7 @@ impl Scheduler<'_> {
     /// Fills `plan`: decode rows, then prompts, oldest sequence first. Returns `false` if the cache is too small.
     fn fill(&mut self, plan: &mut Plan) -> Result<bool> {
         plan.clear();
+        let can_free = self.running.len() > 1 || self.held.holds_rows();
         let max_rows = self.options.max_batched_tokens.unwrap_or(usize::MAX);
         for prefill in [false, true] {
             for (at, sequence) in self.running.iter().enumerate() {
@@ -37,7 +41,7 @@ impl Scheduler<'_> {
                         let chunk = if prefill { self.options.prefill_chunk } else { None };
                         let take = pending.min(left).min(chunk.unwrap_or(pending));
                         match cache.reserve(sequence.slot, sequence.num_computed + take) {
-                            Err(ModelError::CacheFull { .. }) if self.running.len() > 1 => return Ok(false),
+                            Err(ModelError::CacheFull { .. }) if can_free => return Ok(false),
                             reserved => reserved?,
                         }
                         take

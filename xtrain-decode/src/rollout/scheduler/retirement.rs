@@ -1,7 +1,7 @@
 //! Retirement: sequences that have ended leave, and their slots become free.
 use super::{Scheduler, SeqSlot};
 use crate::rollout::completion::FinishReason;
-use crate::rollout::options::PrefixCaching;
+use crate::rollout::options::{Continuation, PrefixCaching};
 use crate::rollout::sequence::{End, Sequence};
 
 impl Scheduler<'_> {
@@ -9,7 +9,7 @@ impl Scheduler<'_> {
     pub(in crate::rollout) fn stop(&mut self, index: usize) -> bool {
         if let Some(at) = self.waiting.iter().position(|s| s.index == index) {
             let sequence = self.waiting.remove(at).expect("the index was found");
-            self.finish(sequence, FinishReason::Stop);
+            self.finish(sequence, FinishReason::Stop, None);
         } else if let Some(sequence) = self.running.iter_mut().find(|s| s.index == index) {
             sequence.end = Some(End::Finished(FinishReason::Stop));
         } else {
@@ -24,9 +24,12 @@ impl Scheduler<'_> {
         let ended: Vec<Sequence> = self.running.extract_if(.., |s| s.end.is_some()).collect();
         for sequence in ended {
             self.admission_blocked = false;
-            self.release_slot(&sequence);
+            let slot = self.holds_rows(&sequence).then_some(sequence.slot);
+            if slot.is_none() {
+                self.release_slot(&sequence);
+            }
             if let Some(End::Finished(reason)) = sequence.end {
-                self.finish(sequence, reason);
+                self.finish(sequence, reason, slot);
             }
         }
     }
@@ -43,12 +46,16 @@ impl Scheduler<'_> {
         self.free_slots.push(SeqSlot { number: sequence.slot, prompt_of });
     }
 
-    /// Adds the completion of a sequence. If it has no token, it no longer needs the prompt of its group.
-    fn finish(&mut self, sequence: Sequence, reason: FinishReason) {
+    /// Adds the completion of a sequence. If it has no token, it no longer needs the prompt of its group. `slot`: the
+    /// slot that it keeps.
+    fn finish(&mut self, sequence: Sequence, reason: FinishReason, slot: Option<u32>) {
         if sequence.is_fresh() {
             self.groups.leave(sequence.group);
         }
-        self.finished.push(sequence.into_completion(reason));
+        self.finished.push(sequence.completion(reason));
+        if self.options.continuation == Continuation::On {
+            self.held.insert(sequence, slot);
+        }
     }
 
     /// Keeps the rows of a sequence for later ones that begin with the same tokens.
