@@ -1,6 +1,7 @@
 //! Rollout files: one JSON line per completion, with everything that is needed to reproduce it.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -33,13 +34,16 @@ pub struct RolloutLine<'a> {
     pub completion: Option<Cow<'a, str>>,
     /// The tokens of the prompt.
     pub prompt_ids: Cow<'a, [u32]>,
-    /// The sampled tokens, including the one that ended the completion.
+    /// The tokens, including the one that ended the completion.
     pub completion_ids: Cow<'a, [u32]>,
     /// The log-probability of each token before temperature and filters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Cow<'a, [f32]>>,
-    /// The log-probability of each token after temperature and filters.
+    /// The log-probability of each token after temperature and filters. 0 for an appended token.
     pub processed_logprobs: Cow<'a, [f32]>,
+    /// 1 for each sampled token, 0 for each token that a reward program appended. `None`: all are sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mask: Option<Vec<u8>>,
     /// The weighted sum of the rewards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
@@ -73,19 +77,41 @@ pub struct RolloutLine<'a> {
 }
 
 impl RolloutLine<'_> {
-    /// The request that regenerates the completion. A line without `max_new` regenerates as many tokens as it has.
-    pub fn request(&self, eos: &[u32]) -> Request {
+    /// The request that regenerates the turn whose tokens start at `start`; the tokens before it are part of its prompt.
+    /// A line without `max_new` regenerates as many tokens as it has.
+    pub fn request(&self, start: usize, eos: &[u32]) -> Request {
         Request {
             id: self.sample_id,
             seed: self.seed,
-            prompt: self.prompt_ids.to_vec(),
+            prompt: [&self.prompt_ids[..], &self.completion_ids[..start]].concat(),
             options: SampleOptions::filtered(self.temperature, self.top_k, self.top_p, self.min_p),
-            max_new: self.max_new.unwrap_or(self.completion_ids.len()),
+            max_new: self.max_new.unwrap_or(self.completion_ids.len()).saturating_sub(start),
             stop: StopConditions {
                 eos: if self.ignore_eos { Vec::new() } else { eos.to_vec() },
                 tokens: Vec::new(),
             },
         }
+    }
+
+    /// The sampled tokens of each turn, as ranges of `completion_ids`.
+    ///
+    /// # Errors
+    /// A mask that is not one 0 or 1 per token, or without a sampled token at its start or end: what was expected.
+    pub fn turns(&self) -> Result<Vec<Range<usize>>, String> {
+        let Some(mask) = &self.mask else {
+            return Ok(vec![Range { start: 0, end: self.completion_ids.len() }]);
+        };
+        let want = self.completion_ids.len();
+        if mask.len() != want {
+            return Err(format!("mask: expected {want} values, one for each token, found {}", mask.len()));
+        }
+        if let Some(found) = mask.iter().find(|value| **value > 1) {
+            return Err(format!("mask: expected 0 or 1, found {found}"));
+        }
+        if [mask.first(), mask.last()] != [Some(&1); 2] {
+            return Err("mask: expected a sampled token (1) at the start and at the end".to_string());
+        }
+        Ok(turns(&mask.iter().map(|&value| value == 1).collect::<Vec<_>>()))
     }
 
     /// The line as JSON, with a line break.
@@ -94,6 +120,19 @@ impl RolloutLine<'_> {
         bytes.push(b'\n');
         bytes
     }
+}
+
+/// The ranges of sampled tokens: the turns.
+pub fn turns(mask: &[bool]) -> Vec<Range<usize>> {
+    let mut turns = Vec::new();
+    let mut at = 0;
+    for run in mask.chunk_by(|a, b| a == b) {
+        if run[0] {
+            turns.push(at..at + run.len());
+        }
+        at += run.len();
+    }
+    turns
 }
 
 /// The digest of the policy of `model`: `sha256:` of the compute dtype and of the names, shapes and f32 master weights

@@ -1,5 +1,6 @@
 //! `xtrain replay`: regenerates logged completions and compares them bit for bit.
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -66,8 +67,21 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let mut progress = Progress::new("replay", "completion", lines.len() as u64, 0);
     let (mut done, mut tokens, mut first, mut differing) = (0, 0, None, 0);
     for batch in lines.chunks(BATCH) {
-        let request = |numbered: &Numbered| {
-            let request = numbered.line.request(&loaded.eos);
+        let turns: Vec<(&Numbered, Range<usize>)> = batch
+            .iter()
+            .map(|numbered| {
+                let place = format!("{file}:{}", numbered.number);
+                let turns = numbered.line.turns();
+                let turns =
+                    turns.map_err(|error| CliError::new(Exit::Data, format_args!("{place}: {error}")))?;
+                Ok(turns.into_iter().map(move |turn| (numbered, turn)))
+            })
+            .collect::<Result<Vec<_>, CliError>>()?
+            .into_iter()
+            .flatten()
+            .collect();
+        let request = |(numbered, turn): &(&Numbered, Range<usize>)| {
+            let request = numbered.line.request(turn.start, &loaded.eos);
             let place = format!("{file}:{}", numbered.number);
             let sampling = request.options.check();
             sampling.map_err(|error| CliError::new(Exit::Data, format_args!("{place}: {error}")))?;
@@ -75,12 +89,18 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
             checked.map_err(|error| CliError::of_request(Exit::Data, &place, &error))?;
             Ok(request)
         };
-        let requests = batch.iter().map(request).collect::<Result<Vec<Request>, CliError>>()?;
+        let requests = turns.iter().map(request).collect::<Result<Vec<Request>, CliError>>()?;
         let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
         let found = generate(&loaded.model, requests, options)?;
-        for (Numbered { number, line }, found) in batch.iter().zip(found) {
+        let mut found = turns.iter().zip(&found).peekable();
+        for numbered in batch {
+            let Numbered { number, line } = numbered;
+            let is_part = |((of, _), _): &(&(&Numbered, _), _)| std::ptr::eq(*of, numbered);
+            let mut turns = std::iter::from_fn(|| found.next_if(is_part));
             tokens += line.completion_ids.len();
-            if let Some(difference) = difference(line, &found) {
+            let difference = turns.by_ref().find_map(|((_, turn), found)| difference(line, turn, found));
+            turns.for_each(drop);
+            if let Some(difference) = difference {
                 differing += 1;
                 first.get_or_insert_with(|| format!("{file}:{number}: {difference}"));
             }
@@ -100,27 +120,35 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     }
 }
 
-/// What differs between a line and the regenerated completion.
-fn difference(line: &RolloutLine<'_>, found: &Completion) -> Option<String> {
-    if *line.completion_ids != found.tokens {
-        let at = line.completion_ids.iter().zip(&found.tokens).position(|(a, b)| a != b);
-        let at = at.unwrap_or_else(|| line.completion_ids.len().min(found.tokens.len()));
+/// What differs between a turn of a line and the regenerated turn.
+fn difference(line: &RolloutLine<'_>, turn: &Range<usize>, found: &Completion) -> Option<String> {
+    let (first, tokens) = (turn.start, &line.completion_ids[turn.clone()]);
+    if *tokens != found.tokens {
+        let at = tokens.iter().zip(&found.tokens).position(|(a, b)| a != b);
+        let at = at.unwrap_or_else(|| tokens.len().min(found.tokens.len()));
         let name = |tokens: &[u32]| tokens.get(at).map_or("the end".to_string(), u32::to_string);
-        let (want, found) = (name(&line.completion_ids), name(&found.tokens));
-        return Some(format!("token {at}: expected {want}, found {found}"));
+        let (want, found) = (name(tokens), name(&found.tokens));
+        return Some(format!("token {}: expected {want}, found {found}", first + at));
     }
-    let (want, logprobs) = (&line.processed_logprobs, &found.processed_logprobs);
-    if want.len() != logprobs.len() {
-        return Some(format!("expected {} log-probabilities, found {}", want.len(), logprobs.len()));
+    let logprobs = &line.processed_logprobs;
+    if line.completion_ids.len() != logprobs.len() {
+        return Some(format!(
+            "expected {} log-probabilities, found {}",
+            line.completion_ids.len(),
+            logprobs.len()
+        ));
     }
+    let (want, logprobs) = (&logprobs[turn.clone()], &found.processed_logprobs);
     if let Some(at) = want.iter().zip(logprobs).position(|(a, b)| a.to_bits() != b.to_bits()) {
         return Some(format!(
-            "token {at}: expected the log-probability {}, found {}",
-            want[at], logprobs[at]
+            "token {}: expected the log-probability {}, found {}",
+            first + at,
+            want[at],
+            logprobs[at]
         ));
     }
     let found = found.finish_reason.to_string();
-    (line.finish_reason != found)
+    (turn.end == line.completion_ids.len() && line.finish_reason != found)
         .then(|| format!("finish reason: expected {}, found {found}", line.finish_reason))
 }
 

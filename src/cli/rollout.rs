@@ -190,6 +190,7 @@ fn json_line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Comple
         completion_ids: Cow::Borrowed(&done.tokens),
         logprobs: Some(Cow::Borrowed(&done.logprobs)),
         processed_logprobs: Cow::Borrowed(&done.processed_logprobs),
+        mask: None,
         reward: None,
         rewards: None,
         advantage: None,

@@ -43,8 +43,10 @@ pub struct GrpoSection {
     pub micro_batch: usize,
     /// Longest prompt in tokens; a longer prompt is an error.
     pub max_prompt_length: usize,
-    /// Longest completion in tokens.
+    /// Longest completion in tokens, sampled and appended.
     pub max_completion_length: usize,
+    /// Maximum number of turns of a completion: a reward program can continue a completion that has fewer turns.
+    pub max_turns: usize,
     /// Softmax temperature of the rollouts.
     pub temperature: f64,
     /// Top-k sampling: keep the k most likely tokens; 0: keep all.
@@ -143,6 +145,7 @@ impl Default for GrpoSection {
             micro_batch: 64,
             max_prompt_length: 512,
             max_completion_length: 256,
+            max_turns: 1,
             temperature: 1.0,
             top_k: 0,
             top_p: 1.0,
@@ -209,6 +212,7 @@ impl GrpoSection {
             ("grpo.micro_batch", self.micro_batch, 1 << 20),
             ("grpo.max_prompt_length", self.max_prompt_length, 1 << 20),
             ("grpo.max_completion_length", self.max_completion_length, 1 << 20),
+            ("grpo.max_turns", self.max_turns, 1 << 10),
             ("grpo.reward_processes", self.reward_processes, 1 << 10),
             ("grpo.eval_samples", self.eval_samples, 1 << 16),
             ("grpo.steps_per_generation", self.steps_per_generation, self.prompts_per_step),

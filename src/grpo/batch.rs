@@ -1,5 +1,6 @@
 //! A generation batch: groups of completions with their prompts.
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -7,6 +8,8 @@ use serde_json::{Map, Value};
 use super::scores::Scores;
 use crate::decode::{Completion, FinishReason};
 use crate::model::rl::Advantages;
+use crate::model::tokenizer::Tokenizer;
+use crate::rollout_file::turns;
 
 /// A prompt.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,45 +22,116 @@ pub struct Prompt {
     pub columns: Map<String, Value>,
 }
 
-/// One completion of a group.
+/// One completion of a group: turns of sampled tokens, with the tokens that rewards appended between them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// The address of its random numbers.
     pub id: u64,
-    /// The sampled tokens.
+    /// The tokens as the model read and sampled them.
     pub tokens: Vec<u32>,
-    /// The log-probability of each token after temperature and filters: the policy's.
+    /// Whether each token was sampled. The others were appended: they are read, but have no loss.
+    pub mask: Vec<bool>,
+    /// The log-probability of each token after temperature and filters: the policy's. 0 for an appended token.
     pub logprobs: Vec<f32>,
-    /// Its text without the end-of-text token.
+    /// Its text without the end-of-text token of the last turn.
     pub text: String,
-    /// Why it ended.
+    /// Why the last turn ended.
     pub finish: FinishReason,
-    /// Digest of the sampled tokens, within this process.
+    /// Text that was to be appended did not fit.
+    pub cut: bool,
+    /// Digest of the tokens and the mask, within this process.
     digest: u64,
 }
 
 impl Sample {
-    /// The sample of a completion whose text is `text`.
-    pub fn new(completion: Completion, text: String) -> Sample {
-        let Completion { id, tokens, processed_logprobs: logprobs, finish_reason: finish, .. } = completion;
-        let digest = digest(&tokens);
-        Sample { id, tokens, logprobs, text, finish, digest }
+    /// The sample of the first turn.
+    pub fn new(turn: Completion, tokenizer: &Tokenizer) -> Sample {
+        let mut sample = Sample {
+            id: turn.id,
+            tokens: Vec::new(),
+            mask: Vec::new(),
+            logprobs: Vec::new(),
+            text: String::new(),
+            finish: turn.finish_reason,
+            cut: false,
+            digest: 0,
+        };
+        sample.push_turn(turn, tokenizer);
+        sample
     }
 
-    /// Whether the tokens are still the sampled ones.
+    /// Adds the sampled tokens of a turn.
+    pub fn push_turn(&mut self, turn: Completion, tokenizer: &Tokenizer) {
+        self.tokens.extend(&turn.tokens);
+        self.mask.resize(self.tokens.len(), true);
+        self.logprobs.extend(&turn.processed_logprobs);
+        self.finish = turn.finish_reason;
+        self.text = tokenizer.decode(self.text_tokens(0));
+        self.digest = digest(&self.tokens, &self.mask);
+    }
+
+    /// Appends tokens that are not sampled.
+    pub fn append(&mut self, tokens: &[u32]) {
+        self.tokens.extend(tokens);
+        self.mask.resize(self.tokens.len(), false);
+        self.logprobs.resize(self.tokens.len(), 0.0);
+        self.digest = digest(&self.tokens, &self.mask);
+    }
+
+    /// The sampled tokens of each turn, as ranges of `tokens`.
+    pub fn turns(&self) -> Vec<Range<usize>> {
+        turns(&self.mask)
+    }
+
+    /// The sampled text of the last turn, without its end-of-text token.
+    pub fn turn_text(&self, tokenizer: &Tokenizer) -> String {
+        let start = self.turns().last().map_or(0, |turn| turn.start);
+        tokenizer.decode(self.text_tokens(start))
+    }
+
+    /// The tokens from `start` on, without the end-of-text token of the last turn.
+    fn text_tokens(&self, start: usize) -> &[u32] {
+        let ended = usize::from(self.finish == FinishReason::Eos);
+        &self.tokens[start..self.tokens.len() - ended]
+    }
+
+    /// Number of sampled tokens.
+    pub fn sampled(&self) -> usize {
+        self.mask.iter().filter(|&&sampled| sampled).count()
+    }
+
+    /// The log-probabilities of the sampled tokens.
+    pub fn sampled_logprobs(&self) -> Vec<f32> {
+        self.logprobs
+            .iter()
+            .zip(&self.mask)
+            .filter_map(|(&logprob, &sampled)| sampled.then_some(logprob))
+            .collect()
+    }
+
+    /// One value per token from one value per sampled token; 0 for appended tokens.
+    pub fn per_token(&self, sampled: &[f64]) -> Vec<f64> {
+        let mut sampled = sampled.iter();
+        self.mask
+            .iter()
+            .map(|&is_sampled| if is_sampled { sampled.next().copied().unwrap_or(0.0) } else { 0.0 })
+            .collect()
+    }
+
+    /// Whether tokens and mask are still those of the rollout.
     pub fn is_unchanged(&self) -> bool {
-        digest(&self.tokens) == self.digest
+        digest(&self.tokens, &self.mask) == self.digest
     }
 
     /// Whether the completion was cut by a length limit.
     pub fn truncated(&self) -> bool {
-        matches!(self.finish, FinishReason::Length | FinishReason::Context)
+        self.cut || matches!(self.finish, FinishReason::Length | FinishReason::Context)
     }
 }
 
-fn digest(tokens: &[u32]) -> u64 {
+fn digest(tokens: &[u32], mask: &[bool]) -> u64 {
     let mut hash = DefaultHasher::new();
-    tokens.hash(&mut hash);
+    (tokens, mask).hash(&mut hash);
     hash.finish()
 }
 
@@ -97,7 +171,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Tokens of prompts and completions, without the discarded groups.
+    /// Tokens of prompts and completions, sampled and appended, without the discarded groups.
     pub fn tokens(&self) -> usize {
         samples(&self.groups).map(|(group, sample)| group.prompt.ids.len() + sample.tokens.len()).sum()
     }

@@ -110,6 +110,16 @@ pub enum Error {
         /// The number found.
         found: usize,
     },
+    /// A reward continues a completion in a way that is not possible.
+    #[error("{at}: expected {want}, found {found}")]
+    Append {
+        /// The completion.
+        at: CompletionIndex,
+        /// What the reply must be.
+        want: &'static str,
+        /// What it is.
+        found: String,
+    },
     /// A forward pass for values and the backward pass gave different log-probabilities.
     #[error(
         "prompt {prompt}: the forward pass of the update gives other log-probabilities than the pass before it"

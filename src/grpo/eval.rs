@@ -1,8 +1,9 @@
 //! Evaluation on held-out prompts.
 use super::Error;
 use super::batch::{Group, samples};
-use super::rollout::{GroupRequest, RolloutOptions, rollout};
+use super::rollout::{GroupRequest, RolloutOptions};
 use super::score::Scorer;
+use super::turns::{Progress, generate};
 use crate::decode::SampleOptions;
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
@@ -24,7 +25,7 @@ pub struct HeldOut {
 /// Completes every held-out prompt once greedily and `k` times with the sampling options of the run.
 ///
 /// # Errors
-/// As [`rollout`] and [`Scorer::score`].
+/// As [`generate`].
 pub fn evaluate(
     model: &Model,
     tokenizer: &Tokenizer,
@@ -32,7 +33,7 @@ pub fn evaluate(
     k: usize,
     options: &RolloutOptions,
     scorer: &mut Scorer,
-    progress: &mut dyn FnMut(usize) -> bool,
+    progress: &mut dyn FnMut(Progress) -> Result<(), Error>,
 ) -> Result<HeldOut, Error> {
     let requests = |size: usize| {
         let request = |(i, p): (usize, &GroupRequest)| {
@@ -42,10 +43,8 @@ pub fn evaluate(
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()
     };
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
-    let greedy = rollout(model, tokenizer, requests(1), &greedy, progress)?;
-    let sampled = rollout(model, tokenizer, requests(k), options, progress)?;
-    let greedy = scorer.score(&greedy)?;
-    let rewards = scorer.score(&sampled)?;
+    let (_, greedy) = generate(model, tokenizer, requests(1), &greedy, scorer, progress)?;
+    let (sampled, rewards) = generate(model, tokenizer, requests(k), options, scorer, progress)?;
     let passed =
         sampled_groups(&sampled, &rewards.total).filter(|group| group.iter().any(|&r| r >= 1.0)).count();
     Ok(HeldOut {

@@ -39,7 +39,8 @@ pub const MAX_BATCH: usize = 256;
 /// The rollouts of a run with this seed.
 pub fn rollout_options(section: &GrpoSection, seed: u64, engine: EngineOptions) -> RolloutOptions {
     let engine = EngineOptions { max_batch: section.completions().min(MAX_BATCH), ..engine };
-    RolloutOptions { seed, sampling: sampling(section), max_new: section.max_completion_length, engine }
+    let (max_new, max_turns) = (section.max_completion_length, section.max_turns);
+    RolloutOptions { seed, sampling: sampling(section), max_new, max_turns, engine }
 }
 
 /// The advantages, without weights.

@@ -2,7 +2,6 @@
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::batch::{Group, samples};
-use crate::decode::FinishReason;
 
 /// A line of `metrics.jsonl`: the step and its values in order. A pure function of configuration, seed and step.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -50,12 +49,11 @@ impl Serialize for StepMetrics {
     }
 }
 
-/// The lengths of the completions of a batch: `completions/*`.
+/// The numbers of sampled tokens of the completions of a batch: `completions/*`.
 pub fn lengths(groups: &[Group]) -> [(&'static str, f64); 7] {
-    let all: Vec<usize> = samples(groups).map(|(_, sample)| sample.tokens.len()).collect();
-    let ended = |finish| matches!(finish, FinishReason::Eos | FinishReason::Stop);
+    let all: Vec<usize> = samples(groups).map(|(_, sample)| sample.sampled()).collect();
     let terminated: Vec<usize> =
-        samples(groups).filter(|(_, s)| ended(s.finish)).map(|(_, s)| s.tokens.len()).collect();
+        samples(groups).filter(|(_, s)| !s.truncated()).map(|(_, s)| s.sampled()).collect();
     let mean = |n: &[usize]| n.iter().sum::<usize>() as f64 / n.len().max(1) as f64;
     let least = |n: &[usize]| n.iter().min().map_or(0.0, |&n| n as f64);
     let greatest = |n: &[usize]| n.iter().max().map_or(0.0, |&n| n as f64);

@@ -13,6 +13,7 @@ pub mod rollout;
 mod run;
 pub mod score;
 pub mod scores;
+pub mod turns;
 pub mod update;
 mod warnings;
 

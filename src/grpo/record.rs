@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::batch::{Batch, Group};
+use super::batch::{Batch, Group, Sample};
 use super::rollout::RolloutOptions;
 use super::scores::Scores;
 use crate::rollout_file::RolloutLine;
@@ -31,6 +31,7 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     completion_ids: Cow::Borrowed(&sample.tokens),
                     logprobs: None,
                     processed_logprobs: Cow::Borrowed(&sample.logprobs),
+                    mask: mask(sample),
                     reward: scores.total[row],
                     rewards: Some(rewards),
                     advantage: advantages.map(|all| all[row]),
@@ -52,4 +53,10 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
     write(&batch.groups, &batch.scores, 0, Some(&batch.advantages.values));
     write(&batch.discarded, &batch.discarded_scores, batch.groups.len(), None);
     bytes
+}
+
+/// The mask of a completion with appended tokens.
+fn mask(sample: &Sample) -> Option<Vec<u8>> {
+    let has_appended = sample.mask.contains(&false);
+    has_appended.then(|| sample.mask.iter().map(|&sampled| u8::from(sampled)).collect())
 }

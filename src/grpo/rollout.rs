@@ -3,9 +3,12 @@ use std::sync::Arc;
 
 use super::Error;
 use super::batch::{Group, Prompt, Sample};
-use crate::decode::{Engine, EngineOptions, Request, SampleOptions, StopConditions};
+use crate::decode::{
+    Completion, Continuation, Engine, EngineOptions, Request, SampleOptions, StopConditions,
+};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
+use crate::rewards::CompletionIndex;
 
 /// How completions are generated.
 #[derive(Debug, Clone)]
@@ -14,8 +17,10 @@ pub struct RolloutOptions {
     pub seed: u64,
     /// Temperature and filters.
     pub sampling: SampleOptions,
-    /// Longest completion in tokens.
+    /// Longest completion in tokens, sampled and appended.
     pub max_new: usize,
+    /// Maximum number of turns of a completion.
+    pub max_turns: usize,
     /// Cache and batch of the engine. No result depends on them.
     pub engine: EngineOptions,
 }
@@ -33,54 +38,158 @@ pub struct GroupRequest {
     pub size: usize,
 }
 
-/// Generates all groups in one engine: B prompts x G completions, one prefill per prompt, finished sequences leave at
-/// once. Returns them in the order of the requests. `progress` receives the number of finished completions after each
-/// step; it returns `false` to stop early.
-///
-/// # Errors
-/// As [`Engine::submit`] and [`Engine::step`]; [`Error::Interrupted`] if `progress` stops it.
-pub fn rollout(
-    model: &Model,
-    tokenizer: &Tokenizer,
-    requests: Vec<GroupRequest>,
-    options: &RolloutOptions,
-    progress: &mut dyn FnMut(usize) -> bool,
-) -> Result<Vec<Group>, Error> {
-    let total: usize = requests.iter().map(|request| request.size).sum();
-    let longest = requests.iter().map(|request| request.prompt.ids.len()).max().unwrap_or(1);
-    let max_seq_len = (longest + options.max_new).min(model.config().max_positions);
-    let max_batch = options.engine.max_batch.min(total.max(1));
-    let engine = EngineOptions { max_seq_len: Some(max_seq_len), max_batch, ..options.engine };
-    let mut engine = Engine::new(model, engine)?;
-    for request in &requests {
-        let GroupRequest { prompt, first_id, size, .. } = request;
-        let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
-        let request = Request {
-            id: *first_id,
-            seed: options.seed,
-            prompt: prompt.ids.clone(),
-            options: options.sampling,
-            max_new: options.max_new,
-            stop,
-        };
-        engine.submit_group(request, *size)?;
+/// The completions of groups in one engine: B prompts x G completions, one prefill per prompt, finished sequences leave
+/// at once. A completion can be continued with text: its cached rows are not computed again.
+pub struct Rollout<'a> {
+    tokenizer: &'a Tokenizer,
+    options: &'a RolloutOptions,
+    max_positions: usize,
+    /// `None`: no completion can be continued.
+    engine: Option<Engine<'a>>,
+    /// The completion of each sequence of the engine.
+    sequences: Vec<CompletionIndex>,
+    /// The groups, in the order of the requests, with their completions so far.
+    groups: Vec<Group>,
+}
+
+impl<'a> Rollout<'a> {
+    /// The first turn of all completions. Nothing is computed until [`Rollout::run`].
+    ///
+    /// # Errors
+    /// As [`Engine::new`] and [`Engine::submit_group`].
+    pub fn new(
+        model: &'a Model,
+        tokenizer: &'a Tokenizer,
+        requests: Vec<GroupRequest>,
+        options: &'a RolloutOptions,
+    ) -> Result<Rollout<'a>, Error> {
+        let total: usize = requests.iter().map(|request| request.size).sum();
+        let longest = requests.iter().map(|request| request.prompt.ids.len()).max().unwrap_or(1);
+        let max_positions = model.config().max_positions;
+        let max_seq_len = (longest + options.max_new).min(max_positions);
+        let max_batch = options.engine.max_batch.min(total.max(1));
+        let continuation = if options.max_turns > 1 { Continuation::On } else { Continuation::Off };
+        let engine =
+            EngineOptions { max_seq_len: Some(max_seq_len), max_batch, continuation, ..options.engine };
+        let mut engine = Engine::new(model, engine)?;
+        let (mut sequences, mut groups) = (Vec::with_capacity(total), Vec::with_capacity(requests.len()));
+        for GroupRequest { prompt_id, prompt, first_id, size } in requests {
+            let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
+            let request = Request {
+                id: first_id,
+                seed: options.seed,
+                prompt: prompt.ids.clone(),
+                options: options.sampling,
+                max_new: options.max_new,
+                stop,
+            };
+            engine.submit_group(request, size)?;
+            let place = |completion| CompletionIndex { prompt: groups.len(), completion };
+            sequences.extend((0..size).map(place));
+            groups.push(Group { prompt_id, prompt, samples: Vec::with_capacity(size) });
+        }
+        Ok(Rollout { tokenizer, options, max_positions, engine: Some(engine), sequences, groups })
     }
-    let mut finished = Vec::with_capacity(total);
-    while !engine.is_idle() {
-        engine.step()?;
-        finished.extend(engine.take_finished());
-        if !progress(finished.len()) {
-            return Err(Error::Interrupted);
+
+    /// Samples until all turns have ended. `progress` receives the number of completions whose turn has ended after each
+    /// step.
+    ///
+    /// # Errors
+    /// As [`Engine::step`]; those of `progress`, which stop it.
+    pub fn run(&mut self, progress: &mut dyn FnMut(usize) -> Result<(), Error>) -> Result<(), Error> {
+        let Some(engine) = &mut self.engine else { return Ok(()) };
+        let total: usize = self.groups.iter().map(|group| group.samples.capacity()).sum();
+        let mut finished = Vec::new();
+        while !engine.is_idle() {
+            engine.step()?;
+            finished.extend(engine.take_finished());
+            let unfinished = engine.live() + engine.waiting();
+            progress(total - unfinished)?;
+        }
+        finished.sort_by_key(|completion: &Completion| completion.index);
+        for completion in finished {
+            let CompletionIndex { prompt, completion: at } = self.sequences[completion.index];
+            let samples = &mut self.groups[prompt].samples;
+            match samples.get_mut(at) {
+                Some(sample) => sample.push_turn(completion, self.tokenizer),
+                None => samples.push(Sample::new(completion, self.tokenizer)),
+            }
+        }
+        if !self.places().any(|at| self.can_append(at)) {
+            self.engine = None;
+        }
+        Ok(())
+    }
+
+    /// The places of all completions, group by group.
+    pub fn places(&self) -> impl Iterator<Item = CompletionIndex> + '_ {
+        let of_group = |(prompt, group): (usize, &Group)| {
+            (0..group.samples.len()).map(move |completion| CompletionIndex { prompt, completion })
+        };
+        self.groups.iter().enumerate().flat_map(of_group)
+    }
+
+    /// The groups, with their completions so far.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The completion at this place.
+    pub fn sample(&self, at: CompletionIndex) -> &Sample {
+        &self.groups[at.prompt].samples[at.completion]
+    }
+
+    /// Whether a completion can be continued: its last turn was not cut, it may have one more turn, and it has room for
+    /// at least one token to append and one to sample.
+    pub fn can_append(&self, at: CompletionIndex) -> bool {
+        let sample = self.sample(at);
+        sample.turns().len() < self.options.max_turns && !sample.truncated() && self.room(at) >= 2
+    }
+
+    /// Tokens that a completion may still have.
+    fn room(&self, at: CompletionIndex) -> usize {
+        let context = self.max_positions - self.groups[at.prompt].prompt.ids.len();
+        self.options.max_new.min(context) - self.sample(at).tokens.len()
+    }
+
+    /// Continues a completion with the tokens of `text`. Text that leaves no room for a new token is not appended: the
+    /// completion is truncated then. [`Rollout::run`] samples the next turn.
+    ///
+    /// # Errors
+    /// [`Error::Append`] for a completion that cannot be continued or text without tokens; as [`Tokenizer::encode`] and
+    /// [`Engine::extend`].
+    pub fn append(&mut self, at: CompletionIndex, text: &str) -> Result<(), Error> {
+        let refused = |want, found: &str| Error::Append { at, want, found: found.to_string() };
+        let ids = self.tokenizer.encode(text)?;
+        if ids.is_empty() {
+            return Err(refused("text of at least one token", "none"));
+        }
+        let (can_append, room) = (self.can_append(at), self.room(at));
+        let sample = &mut self.groups[at.prompt].samples[at.completion];
+        let engine = self.engine.as_mut().filter(|_| can_append);
+        let engine =
+            engine.ok_or_else(|| refused("rewards", "text to append to a completion that has ended"))?;
+        if ids.len() >= room {
+            sample.cut = true;
+            return Ok(());
+        }
+        let sequence =
+            self.sequences.iter().rposition(|&other| other == at).expect("each completion has a sequence");
+        engine.extend(sequence, &ids, self.options.max_new - sample.tokens.len() - ids.len())?;
+        self.sequences.push(at);
+        sample.append(&ids);
+        Ok(())
+    }
+
+    /// Frees the cached rows of the completions that are not continued. Call it before the continued ones run.
+    pub fn release_finished(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            engine.release_finished();
         }
     }
-    finished.sort_by_key(|completion| completion.index);
-    let mut finished = finished.into_iter();
-    let group = |GroupRequest { prompt_id, prompt, size, .. }: GroupRequest| {
-        let sample = |completion: crate::decode::Completion| {
-            let text = completion.text(tokenizer);
-            Sample::new(completion, text)
-        };
-        Group { prompt_id, prompt, samples: finished.by_ref().take(size).map(sample).collect() }
-    };
-    Ok(requests.into_iter().map(group).collect())
+
+    /// The groups with their completions.
+    pub fn into_groups(self) -> Vec<Group> {
+        self.groups
+    }
 }

@@ -8,9 +8,10 @@ use super::eval::{self, HeldOut};
 use super::metrics::{StepMetrics, lengths};
 use super::prompts::PromptSource;
 use super::record;
-use super::rollout::{GroupRequest, RolloutOptions, rollout};
+use super::rollout::{GroupRequest, RolloutOptions};
 use super::score::Scorer;
 use super::scores::Scores;
+use super::turns::{self, Progress};
 use super::update::{Agreement, Policy, StepInput, UpdateReport, Updater, Weighted};
 use crate::config::GrpoSection;
 use crate::decode::{EngineOptions, Request, StopConditions};
@@ -210,7 +211,7 @@ impl Grpo<'_> {
     fn loss_tokens(&self, batch: &Batch) -> f64 {
         let masked = self.section.mask_truncated_completions;
         let counted = samples(&batch.groups).filter(|(_, sample)| !(masked && sample.truncated()));
-        let tokens: usize = counted.map(|(_, sample)| sample.tokens.len()).sum();
+        let tokens: usize = counted.map(|(_, sample)| sample.sampled()).sum();
         tokens.max(1) as f64 / self.section.steps_per_generation as f64
     }
 
@@ -235,9 +236,7 @@ impl Grpo<'_> {
             Ok(GroupRequest { prompt_id, prompt, first_id: (number * b + slot) * g as u64, size: g })
         };
         let requests = (0..b).map(request).collect::<Result<_, Error>>()?;
-        let mut groups = self.roll(requests, observer)?;
-        observer.enter(GrpoPhase::Reward)?;
-        let mut scores = self.scorer.score(&groups)?;
+        let (mut groups, mut scores) = self.roll(requests, observer)?;
         let options = AdvantageOptions { weights: self.scorer.weights()?, ..self.advantages.clone() };
         let mut result = advantages(&scores.each, &options)?;
         let (mut discarded, mut discarded_scores) = (Vec::new(), Scores::default());
@@ -252,9 +251,7 @@ impl Grpo<'_> {
                 Ok(GroupRequest { prompt_id, prompt, first_id, size: g })
             };
             let requests = flat.iter().map(request).collect::<Result<_, Error>>()?;
-            let fresh = self.roll(requests, observer)?;
-            observer.enter(GrpoPhase::Reward)?;
-            let fresh_scores = self.scorer.score(&fresh)?;
+            let (fresh, fresh_scores) = self.roll(requests, observer)?;
             for (i, (slot, group)) in flat.into_iter().zip(fresh).enumerate() {
                 discarded.push(std::mem::replace(&mut groups[slot], group));
                 discarded_scores.append(scores.replace(slot * g, fresh_scores.part(i * g..(i + 1) * g)));
@@ -266,15 +263,19 @@ impl Grpo<'_> {
     }
 
     fn roll(
-        &self,
+        &mut self,
         requests: Vec<GroupRequest>,
         observer: &mut dyn GrpoObserver,
-    ) -> Result<Vec<Group>, Error> {
-        observer.enter(GrpoPhase::Rollout)?;
+    ) -> Result<(Vec<Group>, Scores), Error> {
         let total = requests.iter().map(|request| request.size).sum();
+        let mut progress = |progress| match progress {
+            Progress::Rollout => observer.enter(GrpoPhase::Rollout),
+            Progress::Generated(done) if !observer.generated(done, total) => Err(Error::Interrupted),
+            Progress::Generated(_) => Ok(()),
+            Progress::Reward => observer.enter(GrpoPhase::Reward),
+        };
         let model = &self.trainer.model;
-        let mut progress = |done| observer.generated(done, total);
-        rollout(model, self.tokenizer, requests, &self.rollout, &mut progress)
+        turns::generate(model, self.tokenizer, requests, &self.rollout, self.scorer, &mut progress)
     }
 
     /// Regenerates completions of the first group of a batch with several caches and batch sizes, and compares them with
@@ -290,12 +291,13 @@ impl Grpo<'_> {
             .samples
             .iter()
             .take(VERIFIED)
-            .map(|sample| Request {
+            .flat_map(|sample| sample.turns().into_iter().map(move |turn| (sample, turn.start)))
+            .map(|(sample, start)| Request {
                 id: sample.id,
                 seed: self.rollout.seed,
-                prompt: group.prompt.ids.clone(),
+                prompt: [&group.prompt.ids[..], &sample.tokens[..start]].concat(),
                 options: self.rollout.sampling,
-                max_new: self.rollout.max_new,
+                max_new: self.rollout.max_new - start,
                 stop: StopConditions { eos: self.tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
             })
             .collect();
@@ -423,9 +425,11 @@ impl Grpo<'_> {
             self.section.eval_samples,
             &self.rollout,
             self.scorer,
-            &mut |done| {
-                observer.generated(done, total);
-                true
+            &mut |progress| {
+                if let Progress::Generated(done) = progress {
+                    observer.generated(done, total);
+                }
+                Ok(())
             },
         )?;
         let means = [("eval/reward_sampled", sampled), ("eval/reward_greedy", greedy)];

@@ -1,8 +1,7 @@
 //! The rewards of a batch of completions.
 use super::Error;
-use super::batch::Group;
 use super::scores::Scores;
-use crate::rewards::{Reward, RewardInput, RewardRow};
+use crate::rewards::{Reward, RewardInput, RewardReply, RewardRow};
 use crate::tensor::faults::{self, Fault};
 
 /// All reward functions of a run.
@@ -35,39 +34,39 @@ impl Scorer {
         }
     }
 
-    /// The rewards of all completions of `groups`.
+    /// The reply to each completion of `batch`: the values of all rewards, or text to continue with. The rewards are
+    /// asked in their order; those after one that continues a completion are not asked about it.
     ///
     /// # Errors
-    /// As [`Reward::score`] and [`Scorer::weights`]; [`Error::RewardNames`] for two rewards of one name;
-    /// [`Error::RewardOrder`] and [`Error::RewardCount`] for a reward that does not return one row per completion, in
-    /// order.
-    pub fn score(&mut self, groups: &[Group]) -> Result<Scores, Error> {
-        let input = |group: usize, at: usize| {
-            let Group { prompt, samples, .. } = &groups[group];
-            let sample = &samples[at];
-            RewardInput {
-                prompt: &prompt.text,
-                completion: &sample.text,
-                prompt_ids: &prompt.ids,
-                completion_ids: &sample.tokens,
-                columns: &prompt.columns,
-                prompt_index: group,
-                completion_index: at,
-                finish_reason: sample.finish,
-            }
-        };
-        let indices =
-            groups.iter().enumerate().flat_map(|(g, group)| (0..group.samples.len()).map(move |i| (g, i)));
-        let batch: Vec<RewardInput<'_>> = indices.map(|(group, at)| input(group, at)).collect();
-        let mut each = vec![Vec::new(); batch.len()];
+    /// As [`Reward::score`]; [`Error::RewardOrder`] and [`Error::RewardCount`] for a reward that does not return one row
+    /// per completion, in order; [`Error::Append`] for text to a completion that cannot be continued.
+    pub fn reply(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardReply>, Error> {
+        let mut replies = vec![RewardReply::Rewards(Vec::new()); batch.len()];
         for reward in &mut self.rewards {
-            let mut rows = reward.score(&batch)?;
+            let pairs = batch.iter().zip(&mut replies);
+            let open = pairs.filter(|(_, reply)| matches!(reply, RewardReply::Rewards(_)));
+            let (asked, replies): (Vec<RewardInput<'_>>, Vec<&mut RewardReply>) =
+                open.map(|(input, reply)| (*input, reply)).unzip();
+            let mut rows = reward.score(&asked)?;
             if faults::on(Fault::RewardOfTheNeighbor) {
                 rows.rotate_right(1);
             }
-            check_rows(reward.names(), &batch, &rows)?;
-            each.iter_mut().zip(rows).for_each(|(all, row)| all.extend(row.rewards));
+            check_rows(reward.names(), &asked, &rows)?;
+            for (reply, row) in replies.into_iter().zip(rows) {
+                match (reply, row.reply) {
+                    (RewardReply::Rewards(all), RewardReply::Rewards(new)) => all.extend(new),
+                    (reply, new) => *reply = new,
+                }
+            }
         }
+        Ok(replies)
+    }
+
+    /// The scores of completions from the values of all rewards `[B * G][F]`.
+    ///
+    /// # Errors
+    /// As [`Scorer::weights`]; [`Error::RewardNames`] for two rewards of one name.
+    pub fn scores(&self, each: Vec<Vec<Option<f64>>>) -> Result<Scores, Error> {
         let (weights, names) = (self.weights()?, self.names());
         if let Some(name) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
             return Err(Error::RewardNames { name: name.1.clone() });
@@ -77,7 +76,7 @@ impl Scorer {
     }
 }
 
-/// Checks that row i has the rewards of completion i, one per name.
+/// Checks that row i is the reply to completion i: one reward per name, or text if it can be continued.
 fn check_rows(names: &[String], batch: &[RewardInput<'_>], rows: &[RewardRow]) -> Result<(), Error> {
     let reward = || names.join(", ");
     for (input, row) in batch.iter().zip(rows) {
@@ -85,9 +84,16 @@ fn check_rows(names: &[String], batch: &[RewardInput<'_>], rows: &[RewardRow]) -
         if want != found {
             return Err(Error::RewardOrder { reward: reward(), want, found });
         }
-        if row.rewards.len() != names.len() {
-            let (want, found) = (names.len(), row.rewards.len());
-            return Err(Error::RewardCount { reward: reward(), of: "values", want, found });
+        match &row.reply {
+            RewardReply::Rewards(rewards) if rewards.len() != names.len() => {
+                let (want, found) = (names.len(), rewards.len());
+                return Err(Error::RewardCount { reward: reward(), of: "values", want, found });
+            }
+            RewardReply::Append(text) if !input.can_append() => {
+                let found = format!("the text {text:?} to append");
+                return Err(Error::Append { at: input.location(), want: "rewards", found });
+            }
+            _ => {}
         }
     }
     match rows.len() == batch.len() {

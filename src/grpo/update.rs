@@ -4,6 +4,7 @@ use crate::grpo::Error;
 use crate::grpo::batch::{Group, Sample};
 use crate::model::rl::{PolicyLoss, PolicyMetrics, PolicyRow};
 use crate::model::{LogitsProcessing, Model, StepReport, Trainer, TrainingExample, objective};
+use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::{KeptSet, Target};
 
 /// A completion with its advantage.
@@ -23,6 +24,11 @@ pub struct Weighted<'a> {
 }
 
 impl Weighted<'_> {
+    /// Whether a token of the completion is a target: it was sampled.
+    fn trained(&self, token: usize) -> bool {
+        self.sample.mask[token] || faults::on(Fault::AppendedTokensTrained)
+    }
+
     /// The training example. `target` gives the loss weight and the entropy bonus of a token of the completion.
     fn example(&self, target: impl Fn(usize) -> (f32, f32)) -> TrainingExample {
         let (prompt, tokens) = (&self.group.prompt.ids, &self.sample.tokens);
@@ -30,7 +36,7 @@ impl Weighted<'_> {
         let mut targets = vec![None; prompt.len() - 1];
         targets.extend(tokens.iter().enumerate().map(|(i, &id)| {
             let (weight, bonus) = target(i);
-            Some(Target { id, weight, bonus })
+            self.trained(i).then_some(Target { id, weight, bonus })
         }));
         TrainingExample { inputs, targets, starts: Vec::new(), kept: self.kept.to_vec() }
     }
@@ -100,7 +106,7 @@ impl Agreement {
     }
 }
 
-/// The values of the tokens of one completion.
+/// The values of the tokens of one completion; 0 for appended tokens.
 struct TokenValues {
     logp: Vec<f64>,
     entropy: Vec<f64>,
@@ -144,7 +150,8 @@ impl Updater {
             }
         }
         let old: Vec<Vec<f64>> = completions.iter().map(|c| widen(&c.sample.logprobs)).collect();
-        let masks: Vec<Vec<bool>> = completions.iter().map(|c| vec![true; c.sample.tokens.len()]).collect();
+        let masks: Vec<Vec<bool>> =
+            completions.iter().map(|c| (0..c.sample.tokens.len()).map(|t| c.trained(t)).collect()).collect();
         let rows: Vec<PolicyRow<'_>> = (0..completions.len())
             .map(|i| PolicyRow {
                 logp: values.as_ref().map_or(&old[i], |values| &values[i].logp),
@@ -182,9 +189,13 @@ impl Updater {
             let found: Vec<_> = rows.by_ref().take(example.inputs.len()).flatten().collect();
             entropy += found.iter().map(|value| f64::from(value.entropy)).sum::<f64>();
             let logp: Vec<f64> = found.iter().map(|value| f64::from(value.log_prob)).collect();
+            let sample = completions[i].sample;
+            if policy == Policy::Sampling {
+                report.agreement.get_or_insert_default().add(&sample.sampled_logprobs(), &logp);
+            }
+            let logp = sample.per_token(&logp);
             match policy {
                 Policy::Sampling => {
-                    report.agreement.get_or_insert_default().add(&completions[i].sample.logprobs, &logp);
                     check(&completions[i], &logp)?;
                 }
                 Policy::Updated if values.as_ref().is_some_and(|values| values[i].logp != logp) => {
@@ -193,7 +204,7 @@ impl Updater {
                 Policy::Updated => {}
             }
         }
-        let targets: usize = trained.iter().map(|&i| completions[i].sample.tokens.len()).sum();
+        let targets: usize = trained.iter().map(|&i| completions[i].sample.sampled()).sum();
         report.entropy = Some(entropy / targets as f64);
         report.step = trainer.apply(gradient, new_tokens)?;
         Ok(report)
@@ -206,12 +217,12 @@ impl Updater {
             let examples: Vec<_> = part.iter().map(|c| c.example(|_| (0.0, 0.0))).collect();
             let values = objective::values(model, &examples, self.processing())?;
             let mut rows = values.into_iter();
-            for example in &examples {
+            for (completion, example) in part.iter().zip(&examples) {
                 let found: Vec<_> = rows.by_ref().take(example.inputs.len()).flatten().collect();
-                all.push(TokenValues {
-                    logp: found.iter().map(|value| f64::from(value.log_prob)).collect(),
-                    entropy: found.iter().map(|value| f64::from(value.entropy)).collect(),
-                });
+                let logp: Vec<f64> = found.iter().map(|value| f64::from(value.log_prob)).collect();
+                let entropy: Vec<f64> = found.iter().map(|value| f64::from(value.entropy)).collect();
+                let per_token = |values: &[f64]| completion.sample.per_token(values);
+                all.push(TokenValues { logp: per_token(&logp), entropy: per_token(&entropy) });
             }
         }
         Ok(all)
@@ -241,14 +252,15 @@ impl Updater {
             let mut rows = values.into_iter();
             for (completion, example) in part.iter().zip(examples) {
                 let found = rows.by_ref().take(example.inputs.len()).flatten();
-                check(completion, &found.map(|value| f64::from(value.log_prob)).collect::<Vec<_>>())?;
+                let logp: Vec<f64> = found.map(|value| f64::from(value.log_prob)).collect();
+                check(completion, &completion.sample.per_token(&logp))?;
                 all.push(example.kept);
             }
         }
         Ok(all)
     }
 
-    /// The log-probabilities of all tokens under a reference model.
+    /// The log-probabilities of all tokens under a reference model; 0 for appended tokens.
     ///
     /// # Errors
     /// [`Error::TokensChanged`]; as [`objective::values`].

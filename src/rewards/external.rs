@@ -8,7 +8,7 @@ use super::error::{ReplyLocation, RewardError};
 use super::pending::Pending;
 use super::process::{self, MAX_LINE, Output, RewardProcess};
 use super::protocol::{self, Mismatch, Reply, mismatch};
-use super::reward::{Reward, RewardInput, RewardRow};
+use super::reward::{Reward, RewardInput, RewardReply, RewardRow};
 
 /// Number of lines of all processes that may wait in memory.
 const QUEUE: usize = 16;
@@ -157,8 +157,8 @@ impl ExternalReward {
             Ok(at) => at,
             Err((location, error)) => return Err(self.refused(number, location, error, &line)),
         };
-        match protocol::parse_reply(&object).and_then(|reply| self.row(reply)) {
-            Ok(row) => pending.insert(at, row),
+        match protocol::parse_reply(&object).and_then(|reply| self.reply(reply, pending.can_append(at))) {
+            Ok(reply) => pending.insert(at, reply),
             Err(error) => {
                 let location = ReplyLocation::Completion(pending.location(at));
                 return Err(self.refused(number, location, error, &line));
@@ -167,16 +167,17 @@ impl ExternalReward {
         Ok(())
     }
 
-    /// The rewards of a reply, in the order of the names. The first reply determines the names.
+    /// A reply with its rewards in the order of the names. The first rewards determine the names.
     ///
     /// # Errors
-    /// Other names than those of the first reply; text to append.
-    fn row(&mut self, reply: Reply) -> Result<Vec<Option<f64>>, Mismatch> {
+    /// Other names than those of the first rewards; text to append to a completion that cannot be continued.
+    fn reply(&mut self, reply: Reply, can_append: bool) -> Result<RewardReply, Mismatch> {
         let rewards = match reply {
             Reply::Rewards(rewards) => rewards,
+            Reply::Append(text) if can_append => return Ok(RewardReply::Append(text)),
             Reply::Append(_) => {
-                let got = "\"append\": continuing a completion is not supported";
-                return Err(mismatch("\"rewards\" or \"reward\"", got));
+                let want = "\"rewards\" or \"reward\" for a completion that cannot be continued";
+                return Err(mismatch(want, "\"append\" (see \"can_append\" and grpo.max_turns)"));
             }
         };
         if self.names.is_empty() {
@@ -186,7 +187,7 @@ impl ExternalReward {
             let want = format!("the rewards {} of the first reply", quoted(&self.names));
             return Err(mismatch(want, quoted(rewards.keys())));
         }
-        Ok(rewards.into_values().collect())
+        Ok(RewardReply::Rewards(rewards.into_values().collect()))
     }
 
     /// # Errors

@@ -1,7 +1,7 @@
 //! Rewards of completions: built-in tasks and external programs.
 //!
-//! A [`Reward`] has one or more named functions. It maps a batch of completions to one number per function, or
-//! `None`.
+//! A [`Reward`] has one or more named functions. It maps each completion of a batch to one number per function, or
+//! `None`, or to text that continues the completion.
 mod error;
 mod external;
 mod index;
@@ -16,6 +16,6 @@ mod tests;
 pub use error::{ReplyLocation, RewardError};
 pub use external::{ExternalOptions, ExternalReward};
 pub use index::CompletionIndex;
-pub use protocol::{RESERVED_COLUMNS, Reply};
-pub use reward::{Reward, RewardInput, RewardRow};
+pub use protocol::RESERVED_COLUMNS;
+pub use reward::{Reward, RewardInput, RewardReply, RewardRow, Turn};
 pub use task::TaskReward;

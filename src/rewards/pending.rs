@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::error::ReplyLocation;
 use super::index::CompletionIndex;
 use super::protocol::{Mismatch, find_id, mismatch};
-use super::reward::{RewardInput, RewardRow};
+use super::reward::{RewardInput, RewardReply, RewardRow};
 
 /// The replies to a batch. Completion `at` has the id `first_id + at`. Each process has a contiguous part of the
 /// batch.
@@ -14,7 +14,7 @@ pub(super) struct Pending<'a> {
     batch: &'a [RewardInput<'a>],
     first_id: u64,
     processes: usize,
-    rows: Vec<Option<Vec<Option<f64>>>>,
+    rows: Vec<Option<RewardReply>>,
     missing: usize,
 }
 
@@ -98,16 +98,21 @@ impl<'a> Pending<'a> {
         }
     }
 
-    /// Stores the rewards of completion `at`, which has none.
-    pub(super) fn insert(&mut self, at: usize, row: Vec<Option<f64>>) {
-        self.missing -= usize::from(self.rows[at].is_none());
-        self.rows[at] = Some(row);
+    /// Whether completion `at` can be continued.
+    pub(super) fn can_append(&self, at: usize) -> bool {
+        self.batch[at].can_append()
     }
 
-    /// The rewards of the batch. Every completion has a reply.
+    /// Stores the reply to completion `at`, which has none.
+    pub(super) fn insert(&mut self, at: usize, reply: RewardReply) {
+        self.missing -= usize::from(self.rows[at].is_none());
+        self.rows[at] = Some(reply);
+    }
+
+    /// The replies to the batch. Every completion has a reply.
     pub(super) fn into_rows(self) -> Vec<RewardRow> {
-        let row = |(input, rewards): (&RewardInput<'_>, Option<_>)| {
-            Some(RewardRow { at: input.location(), rewards: rewards? })
+        let row = |(input, reply): (&RewardInput<'_>, Option<_>)| {
+            Some(RewardRow { at: input.location(), reply: reply? })
         };
         self.batch.iter().zip(self.rows).filter_map(row).collect()
     }

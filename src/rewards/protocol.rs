@@ -5,10 +5,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::error::RewardError;
-use super::reward::RewardInput;
+use super::reward::{RewardInput, Turn};
 
 /// The keys that xtrain writes. The columns of a prompt must have other names.
-pub const RESERVED_COLUMNS: [&str; 9] = [
+pub const RESERVED_COLUMNS: [&str; 13] = [
     "id",
     "prompt",
     "prompt_index",
@@ -18,11 +18,15 @@ pub const RESERVED_COLUMNS: [&str; 9] = [
     "completion_ids",
     "finish_reason",
     "truncated",
+    "turn",
+    "turn_text",
+    "completion_mask",
+    "can_append",
 ];
 
 /// The reply of a process to one completion.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
+pub(super) enum Reply {
     /// `{"id": 7, "rewards": {"name": 1.0, "other": null}}` or, for one function with the name `reward`,
     /// `{"id": 7, "reward": 1.0}`.
     Rewards(BTreeMap<String, Option<f64>>),
@@ -43,7 +47,26 @@ struct Request<'a> {
     finish_reason: String,
     truncated: bool,
     #[serde(flatten)]
+    turn: Option<TurnFields<'a>>,
+    #[serde(flatten)]
     columns: &'a Map<String, Value>,
+}
+
+/// The fields of a request whose completion may have several turns.
+#[derive(Serialize)]
+struct TurnFields<'a> {
+    turn: usize,
+    turn_text: &'a str,
+    completion_mask: Vec<u8>,
+    can_append: bool,
+}
+
+impl<'a> TurnFields<'a> {
+    fn new(turn: Turn<'a>) -> TurnFields<'a> {
+        let Turn { number, text, mask, can_append } = turn;
+        let completion_mask = mask.iter().map(|&sampled| u8::from(sampled)).collect();
+        TurnFields { turn: number, turn_text: text, completion_mask, can_append }
+    }
 }
 
 /// Appends the line of a completion to `lines`.
@@ -67,7 +90,8 @@ pub(super) fn write_request(
         prompt_ids: input.prompt_ids,
         completion_ids: input.completion_ids,
         finish_reason: input.finish_reason.to_string(),
-        truncated: input.truncated(),
+        truncated: input.truncated,
+        turn: input.turn.map(TurnFields::new),
         columns: input.columns,
     };
     serde_json::to_writer(&mut *lines, &request).expect("string keys are JSON");
@@ -115,7 +139,8 @@ fn has_non_finite_literal(line: &[u8]) -> bool {
 /// The reply of an object.
 ///
 /// # Errors
-/// Not exactly one of `reward`, `rewards` and `append`, or one of another type; an empty object as `rewards`.
+/// Not exactly one of `reward`, `rewards` and `append`, or one of another type; an empty object as `rewards`; an empty
+/// text as `append`.
 pub(super) fn parse_reply(object: &Map<String, Value>) -> Result<Reply, Mismatch> {
     match (object.get("rewards"), object.get("reward"), object.get("append")) {
         (Some(Value::Object(rewards)), None, None) if !rewards.is_empty() => {
@@ -128,6 +153,9 @@ pub(super) fn parse_reply(object: &Map<String, Value>) -> Result<Reply, Mismatch
             let name = "reward".to_string();
             let value = number(&name, value)?;
             Ok(Reply::Rewards(BTreeMap::from([(name, value)])))
+        }
+        (None, None, Some(Value::String(text))) if text.is_empty() => {
+            Err(mismatch("at least one character as \"append\"", "an empty string"))
         }
         (None, None, Some(Value::String(text))) => Ok(Reply::Append(text.clone())),
         (None, None, Some(other)) => Err(mismatch("a string as \"append\"", kind_of(other))),
@@ -201,8 +229,10 @@ mod tests {
             ("{\"rewards\":{}}", "at least one name", "none"),
             ("{\"rewards\":1}", "an object as \"rewards\"", "1"),
             ("{\"append\":null}", "a string as \"append\"", "null"),
+            ("{\"append\":7}", "a string as \"append\"", "7"),
+            ("{\"append\":\"\"}", "at least one character as \"append\"", "an empty string"),
             ("{\"id\":1}", "one of \"rewards\"", "the fields \"id\""),
-            ("{\"reward\":1,\"append\":\"\"}", "one of \"rewards\"", "the fields"),
+            ("{\"reward\":1,\"append\":\"x\"}", "one of \"rewards\"", "the fields"),
         ] {
             let error = reply(line).unwrap_err();
             assert!(error.want.contains(want) && error.got.contains(got), "{line}: {error:?}");

@@ -22,14 +22,32 @@ pub struct RewardInput<'a> {
     pub prompt_index: usize,
     /// The index of the completion in the group of its prompt.
     pub completion_index: usize,
-    /// Why the completion ended.
+    /// Why the completion ended, or its last turn.
     pub finish_reason: FinishReason,
+    /// Whether the completion was cut off: it ended at the maximum number of tokens or at the context limit, or text
+    /// that was to be appended did not fit.
+    pub truncated: bool,
+    /// The turn of a completion that may have several. `None`: completions have one turn.
+    pub turn: Option<Turn<'a>>,
+}
+
+/// The last turn of a completion.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn<'a> {
+    /// Its number, from 1.
+    pub number: usize,
+    /// The sampled text of this turn, without its end-of-text token.
+    pub text: &'a str,
+    /// For each token of the completion, whether it was sampled. The others were appended.
+    pub mask: &'a [bool],
+    /// Whether the completion can be continued.
+    pub can_append: bool,
 }
 
 impl RewardInput<'_> {
-    /// Whether the completion was cut off: it ended at the maximum number of new tokens or at the context limit.
-    pub fn truncated(&self) -> bool {
-        matches!(self.finish_reason, FinishReason::Length | FinishReason::Context)
+    /// Whether the completion can be continued.
+    pub fn can_append(&self) -> bool {
+        self.turn.is_some_and(|turn| turn.can_append)
     }
 
     /// The indices of the completion, for errors.
@@ -38,14 +56,24 @@ impl RewardInput<'_> {
     }
 }
 
-/// The rewards of one completion.
+/// The reply to one completion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RewardRow {
     /// The completion.
     pub at: CompletionIndex,
+    /// The reply.
+    pub reply: RewardReply,
+}
+
+/// Rewards, or text to continue with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RewardReply {
     /// One value per name. `None`: the function gives this completion no reward, and it is skipped in the sum of
     /// rewards. Values are finite.
-    pub rewards: Vec<Option<f64>>,
+    Rewards(Vec<Option<f64>>),
+    /// Continue the completion after this text, which is not empty, and score the longer completion. Allowed if
+    /// [`RewardInput::can_append`].
+    Append(String),
 }
 
 /// One or more named reward functions over completions.
@@ -54,7 +82,7 @@ pub trait Reward: Send {
     /// before the first batch is scored if the implementation learns the names from it; fixed afterwards.
     fn names(&self) -> &[String];
 
-    /// The rewards of `batch`: one row per completion in the order of `batch`. The caller checks that row i belongs to
+    /// The replies to `batch`: one row per completion in the order of `batch`. The caller checks that row i belongs to
     /// completion i.
     ///
     /// # Errors

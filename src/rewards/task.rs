@@ -1,6 +1,6 @@
 //! The reward of a task.
 use super::error::RewardError;
-use super::reward::{Reward, RewardInput, RewardRow};
+use super::reward::{Reward, RewardInput, RewardReply, RewardRow};
 use crate::model::tasks::Task;
 
 /// 1 for a completion that the task accepts, otherwise 0. See [`Task::check`]. The name of the reward is that of the
@@ -27,7 +27,8 @@ impl Reward for TaskReward {
     fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
         let reward = |input: &RewardInput<'_>| {
             let correct = self.task.check(input.prompt, input.completion);
-            RewardRow { at: input.location(), rewards: vec![Some(f64::from(u8::from(correct)))] }
+            let rewards = vec![Some(f64::from(u8::from(correct)))];
+            RewardRow { at: input.location(), reply: RewardReply::Rewards(rewards) }
         };
         Ok(batch.iter().map(reward).collect())
     }

@@ -38,6 +38,8 @@ fn input(at: usize, sample: &Sample) -> RewardInput<'_> {
         prompt_index: at / 2,
         completion_index: at % 2,
         finish_reason: if at.is_multiple_of(2) { FinishReason::Eos } else { FinishReason::Length },
+        truncated: !at.is_multiple_of(2),
+        turn: None,
     }
 }
 
@@ -72,7 +74,11 @@ fn rewards(reward: &mut dyn Reward, samples: &[Sample]) -> Vec<Vec<Option<f64>>>
     let inputs = inputs(samples);
     let rows = reward.score(&inputs).unwrap();
     assert!(rows.iter().map(|row| row.at).eq(inputs.iter().map(|input| input.location())));
-    rows.into_iter().map(|row| row.rewards).collect()
+    let rewards = |row: RewardRow| match row.reply {
+        RewardReply::Rewards(rewards) => rewards,
+        RewardReply::Append(text) => panic!("{text:?} instead of rewards"),
+    };
+    rows.into_iter().map(rewards).collect()
 }
 
 #[track_caller]
@@ -249,7 +255,7 @@ fn an_invalid_line_is_reported_with_its_completion() {
     refuses("echo \"{\\\"id\\\":$((id+7)),\\\"reward\\\":1}\"", &["sent to this process", "found 7"]);
     refuses(
         "echo \"{\\\"id\\\":$id,\\\"append\\\":\\\"x\\\"}\"",
-        &["prompt 0, completion 0", "not supported"],
+        &["prompt 0, completion 0", "that cannot be continued", "grpo.max_turns"],
     );
     let names = "echo \"{\\\"id\\\":$id,\\\"rewards\\\":{\\\"n$((id/3))\\\":1}}\"";
     refuses(names, &["prompt 1, completion 1", "the rewards \"n0\" of the first reply", "found \"n1\""]);

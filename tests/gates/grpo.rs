@@ -13,7 +13,7 @@ use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
 use xtrain::model::tasks::{PromptSet, Sums, Task};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Model, Trainer, store};
-use xtrain::rewards::{Reward, RewardError, RewardInput, RewardRow};
+use xtrain::rewards::{Reward, RewardError, RewardInput, RewardReply, RewardRow};
 use xtrain::run::RunDir;
 use xtrain::tensor::Device;
 use xtrain::training::{self, End};
@@ -29,7 +29,8 @@ impl Reward for TokenSum {
     fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
         let reward = |input: &RewardInput<'_>| {
             let sum: u32 = input.completion_ids.iter().sum();
-            RewardRow { at: input.location(), rewards: vec![Some(f64::from(sum % 7) / 7.0)] }
+            let rewards = vec![Some(f64::from(sum % 7) / 7.0)];
+            RewardRow { at: input.location(), reply: RewardReply::Rewards(rewards) }
         };
         Ok(batch.iter().map(reward).collect())
     }
