@@ -31,6 +31,10 @@ FIELDS = {
     "completion_ids",
     "finish_reason",
     "truncated",
+    "turn",
+    "turn_text",
+    "completion_mask",
+    "can_append",
 }
 
 

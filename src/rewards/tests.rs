@@ -431,6 +431,55 @@ fn the_example_programs_score_completions() {
     assert_eq!(rows, digits.into_iter().zip(exact).map(|(a, b)| [a, b]).collect::<Vec<_>>());
 }
 
+/// The reply of `command` to a completion in the turn `number`.
+#[track_caller]
+fn reply_in_turn(
+    command: &str,
+    text: &str,
+    number: usize,
+    can_append: bool,
+) -> Result<RewardReply, RewardError> {
+    let mut sample = samples(1).remove(0);
+    sample.completion = text.into();
+    sample.columns.insert("answer".into(), json!("12"));
+    let turn = Some(Turn { number, text, mask: &[true], can_append });
+    let rows = start(command, 1).score(&[RewardInput { turn, ..input(0, &sample) }])?;
+    Ok(rows[0].reply.clone())
+}
+
+#[test]
+fn a_reply_continues_a_completion_unless_it_has_ended() {
+    let reply = |can_append| {
+        let append = "case $line in *'\"turn\":2,\"turn_text\":\"ab\",\"completion_mask\":[1],\"can_append\"'*) \
+            echo \"{\\\"id\\\":$id,\\\"append\\\":\\\"x\\\"}\" ;; esac";
+        reply_in_turn(&shell(append), "ab", 2, can_append)
+    };
+    assert_eq!(reply(true).unwrap(), RewardReply::Append("x".into()));
+    let error = reply(false).unwrap_err().to_string();
+    assert!(error.contains("prompt 0, completion 0: expected \"rewards\" or \"reward\""), "{error}");
+    let error = reply_in_turn(&shell("echo \"{\\\"id\\\":$id,\\\"append\\\":\\\"\\\"}\""), "", 1, true);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("at least one character as \"append\", found an empty string"), "{error}");
+}
+
+#[test]
+fn the_calculator_continues_a_completion_with_the_value_of_its_formula() {
+    if python("").is_none() {
+        return;
+    }
+    let command =
+        shlex::try_join(["python3", concat!(env!("CARGO_MANIFEST_DIR"), "/examples/rewards/calculator.py")]);
+    let command = command.unwrap();
+    let reply = |text: &str, can_append| reply_in_turn(&command, text, 1, can_append).unwrap();
+    let append = |text: &str| RewardReply::Append(text.into());
+    let reward = |reward| RewardReply::Rewards(vec![Some(reward)]);
+    assert_eq!(reply("First\ncalc: (1+2)*4", true), append("\n12\n"));
+    assert_eq!(reply("calc: 2**9", true), append("\nerror\n"));
+    assert_eq!(reply("calc: (1+2)*4", false), reward(0.0));
+    assert_eq!(reply("12", true), reward(1.0));
+    assert_eq!(reply("", true), reward(0.0));
+}
+
 #[test]
 fn a_trl_function_gets_messages_for_a_conversation() {
     let text = "def f(prompts, completions, answer, **kwargs):\n  assert isinstance(kwargs['completion_ids'][0], list)\n  \

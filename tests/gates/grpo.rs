@@ -36,28 +36,35 @@ impl Reward for TokenSum {
     }
 }
 
-/// How a run is computed. No file depends on it.
+/// How a run is computed. No file depends on device, engine and stops.
 #[derive(Debug, Clone)]
-struct Setup {
-    device: Device,
-    engine: EngineOptions,
+pub(crate) struct Setup {
+    pub(crate) device: Device,
+    pub(crate) engine: EngineOptions,
     /// The run is stopped before these steps and resumed.
-    stops: Vec<u64>,
+    pub(crate) stops: Vec<u64>,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) reward: fn() -> Box<dyn Reward>,
 }
 
 impl Setup {
-    fn threads(threads: usize) -> Setup {
-        let device = Device::cpu_with(threads, xtrain::tensor::Simd::detect());
-        Setup { device, engine: EngineOptions::default(), stops: Vec::new() }
+    pub(crate) fn threads(threads: usize) -> Setup {
+        Setup {
+            device: Device::cpu_with(threads, xtrain::tensor::Simd::detect()),
+            engine: EngineOptions::default(),
+            stops: Vec::new(),
+            tokenizer: Tokenizer::byte(),
+            reward: || Box::new(TokenSum(["sum".to_string()])),
+        }
     }
 }
 
 /// What a run compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Compared {
-    tokens: f64,
-    max: f64,
-    steps: u64,
+pub(crate) struct Compared {
+    pub(crate) tokens: f64,
+    pub(crate) max: f64,
+    pub(crate) steps: u64,
 }
 
 /// Stops the run before a step and counts the comparisons.
@@ -95,7 +102,7 @@ impl GrpoObserver for Watch {
 }
 
 /// A configuration of a small model.
-fn config(keys: &[&str]) -> RunConfig {
+pub(crate) fn config(keys: &[&str]) -> RunConfig {
     let base = [
         "model.dim=16",
         "model.n_layers=2",
@@ -121,9 +128,9 @@ fn config(keys: &[&str]) -> RunConfig {
 }
 
 /// Runs the loop in `dir` from random weights, with the interruptions of `setup`.
-fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error> {
+pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error> {
     let section = config.grpo.as_ref().expect("[grpo]");
-    let (tokenizer, task, seed) = (Tokenizer::byte(), Sums::default(), config.train.seed);
+    let (tokenizer, task, seed) = (setup.tokenizer.clone(), Sums::default(), config.train.seed);
     let (optim, schedule) = (from_config::optim_config(section), from_config::schedule(section));
     let (compute, cfg) =
         (training::compute(config.train.dtype), training::model_config(config, tokenizer.vocab_size()));
@@ -154,7 +161,7 @@ fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error>
             rollout: from_config::rollout_options(section, seed, setup.engine),
             advantages: from_config::advantage_options(section),
             updater: from_config::updater(section),
-            scorer: &mut Scorer::new(vec![Box::new(TokenSum(["sum".to_string()]))], Vec::new()),
+            scorer: &mut Scorer::new(vec![(setup.reward)()], Vec::new()),
             run: &directory,
             checkpoints: &checkpoints,
             metrics: &mut metrics,
@@ -168,10 +175,10 @@ fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error>
 }
 
 /// A directory that is removed on drop.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub(crate) fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("xtrain-grpo-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         Scratch(path)
@@ -185,7 +192,7 @@ impl Drop for Scratch {
 }
 
 /// The bytes of metrics, rollouts and weights of a run.
-fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut all = vec![("metrics.jsonl".to_string(), std::fs::read(dir.join("metrics.jsonl")).unwrap())];
     for part in ["rollouts", "checkpoints"] {
         let mut paths: Vec<PathBuf> = walk(&dir.join(part));
@@ -213,7 +220,7 @@ fn outcome(name: &str, config: &RunConfig, setup: &Setup) -> (Vec<(String, Vec<u
 }
 
 #[track_caller]
-fn assert_equal(name: &str, want: &[(String, Vec<u8>)], got: &[(String, Vec<u8>)]) {
+pub(crate) fn assert_equal(name: &str, want: &[(String, Vec<u8>)], got: &[(String, Vec<u8>)]) {
     let names = |files: &[(String, Vec<u8>)]| files.iter().map(|f| f.0.clone()).collect::<Vec<_>>();
     assert_eq!(names(want), names(got), "{name}");
     for ((file, want), (_, got)) in want.iter().zip(got) {

@@ -46,4 +46,5 @@ mod signals;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod training;
+mod turns;
 mod verify;

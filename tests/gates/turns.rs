@@ -1,0 +1,184 @@
+//! The gate of completions with several turns: sampled tokens have the trainer's bits, appended tokens have no loss, and
+//! no file of a run depends on threads, micro-batches, engines or interruptions.
+use serde_json::Value;
+use xtrain::decode::{EngineOptions, KvKind};
+use xtrain::grpo::Error;
+use xtrain::model::tokenizer::Tokenizer;
+use xtrain::rewards::{Reward, RewardError, RewardInput, RewardReply, RewardRow};
+
+use crate::grpo::{Compared, Scratch, Setup, assert_equal, config, files, run};
+
+/// How a reward continues completions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Appends {
+    /// Some completions, with different texts.
+    Some,
+    /// Every completion that can be continued.
+    Always,
+    /// Every completion.
+    Forever,
+}
+
+/// Continues completions; the reward depends on the tokens.
+struct Tool {
+    appends: Appends,
+    names: [String; 1],
+}
+
+impl Tool {
+    fn boxed(appends: Appends) -> Box<dyn Reward> {
+        Box::new(Tool { appends, names: ["sum".to_string()] })
+    }
+}
+
+impl Reward for Tool {
+    fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
+        let reply = |input: &RewardInput<'_>| {
+            let sum: u32 = input.completion_ids.iter().sum();
+            let appends = match self.appends {
+                Appends::Some => input.can_append() && sum % 4 > 0,
+                Appends::Always => input.can_append(),
+                Appends::Forever => true,
+            };
+            let reply = match appends {
+                true => RewardReply::Append("=".repeat(1 + sum as usize % 3)),
+                false => RewardReply::Rewards(vec![Some(f64::from(sum % 7) / 7.0)]),
+            };
+            RewardRow { at: input.location(), reply }
+        };
+        Ok(batch.iter().map(reply).collect())
+    }
+}
+
+/// A quarter of the byte tokens end a turn, so that random weights end turns.
+fn setup(threads: usize) -> Setup {
+    let eos: Vec<u32> = (0..64).collect();
+    Setup {
+        tokenizer: Tokenizer::byte().with_eos_ids(&eos),
+        reward: || Tool::boxed(Appends::Some),
+        ..Setup::threads(threads)
+    }
+}
+
+const KEYS: [&str; 2] = ["grpo.max_turns=3", "grpo.max_completion_length=16"];
+
+/// Runs the configuration with `keys`; returns its files and the comparison.
+fn outcome(name: &str, keys: &[&str], setup: &Setup) -> Result<(Vec<(String, Vec<u8>)>, Compared), Error> {
+    let dir = Scratch::new(&format!("turns-{name}"));
+    let compared = run(&config(&[&KEYS[..], keys].concat()), setup, &dir.0)?;
+    Ok((files(&dir.0), compared))
+}
+
+/// The completions in the files of a run.
+fn rollouts(files: &[(String, Vec<u8>)]) -> Vec<Value> {
+    let rollouts = files.iter().filter(|(name, _)| name.starts_with("rollouts"));
+    let lines = rollouts.flat_map(|(_, bytes)| std::str::from_utf8(bytes).unwrap().lines());
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Whether each token of a line was sampled.
+fn mask(line: &Value) -> Vec<bool> {
+    match line["mask"].as_array() {
+        Some(mask) => mask.iter().map(|value| value == 1).collect(),
+        None => vec![true; line["completion_ids"].as_array().unwrap().len()],
+    }
+}
+
+fn turns(line: &Value) -> usize {
+    mask(line).chunk_by(|a, b| a == b).filter(|run| run[0]).count()
+}
+
+#[test]
+fn sampled_tokens_of_all_turns_are_compared_and_appended_tokens_have_no_loss() {
+    let options = [
+        ["train.dtype=f32", "grpo.top_k=0", "grpo.verify_every=1"],
+        ["train.dtype=bf16", "grpo.top_p=0.9", "grpo.verify_every=0"],
+        ["train.dtype=f32", "grpo.min_p=0.02", "grpo.entropy_coef=0.01"],
+    ];
+    for keys in options {
+        let (files, compared) = outcome(&keys.concat(), &keys, &setup(2)).unwrap();
+        let lines = rollouts(&files);
+        assert!((2..=3).all(|n| lines.iter().filter(|line| turns(line) == n).count() > 5), "{keys:?}");
+        // Without the entropy bonus, completions with an advantage of 0 are not part of the update.
+        let all = keys[2].contains("entropy");
+        let trained = lines.iter().filter(|line| all || line["advantage"] != 0.0);
+        let sampled: usize = trained.flat_map(mask).map(usize::from).sum();
+        assert_eq!((compared.tokens as usize, compared.max), (sampled, 0.0), "{keys:?}");
+        for line in &lines {
+            let (mask, logprobs) = (mask(line), line["processed_logprobs"].as_array().unwrap());
+            assert_eq!(mask.len(), logprobs.len());
+            assert!(mask.iter().zip(logprobs).all(|(sampled, logprob)| *sampled || *logprob == 0.0));
+            let ids = line["completion_ids"].as_array().unwrap();
+            assert!(mask.iter().zip(ids).all(|(sampled, id)| *sampled || *id == u32::from(b'=')));
+            assert!(mask.len() <= 16 && mask[mask.len() - 1]);
+        }
+    }
+}
+
+#[test]
+fn the_files_of_a_run_with_turns_do_not_depend_on_how_it_is_computed() {
+    let keys = ["grpo.num_iterations=2", "grpo.steps=8", "grpo.beta=0.05", "grpo.top_p=0.9"];
+    let (want, _) = outcome("base", &keys, &setup(1)).unwrap();
+    let (got, _) = outcome("threads", &keys, &setup(3)).unwrap();
+    assert_equal("3 threads", &want, &got);
+    for micro_batch in ["grpo.micro_batch=1", "grpo.micro_batch=100"] {
+        let (got, _) = outcome("micro", &[&keys[..], &[micro_batch]].concat(), &setup(2)).unwrap();
+        assert_equal(micro_batch, &want, &got);
+    }
+    let paged = KvKind::Paged { page: 4 };
+    for (kv, kv_capacity, prefill_chunk) in [(paged, Some(64), Some(2)), (KvKind::Off, None, None)] {
+        let engine = EngineOptions { kv, kv_capacity, prefill_chunk, ..EngineOptions::default() };
+        let setup = Setup { engine, stops: vec![4], ..setup(2) };
+        let (got, _) = outcome("engine", &keys, &setup).unwrap();
+        assert_equal(&format!("{kv}, interrupted"), &want, &got);
+    }
+}
+
+#[test]
+fn the_limits_end_a_completion_that_a_reward_always_continues() {
+    let keys = ["grpo.steps=1", "grpo.eval_every=0"];
+    let always = Setup { reward: || Tool::boxed(Appends::Always), ..setup(1) };
+    let (files, _) = outcome("always", &keys, &always).unwrap();
+    let lines = rollouts(&files);
+    let truncated = |line: &Value| line["truncated"] == true;
+    assert!(lines.iter().all(|line| turns(line) == 3 || truncated(line) || mask(line).len() >= 15));
+    assert!(lines.iter().any(|line| turns(line) == 3) && lines.iter().any(truncated));
+    // Text that did not fit truncates a completion whose last turn ended with an end-of-text token.
+    let long = ["grpo.steps=1", "grpo.eval_every=0", "grpo.max_completion_length=5", "grpo.max_turns=9"];
+    let lines = rollouts(&outcome("long", &long, &always).unwrap().0);
+    assert!(lines.iter().any(|line| truncated(line) && line["finish_reason"] == "eos"));
+    let forever = Setup { reward: || Tool::boxed(Appends::Forever), ..setup(1) };
+    let error = outcome("forever", &keys, &forever).unwrap_err();
+    assert!(matches!(&error, Error::Append { want: "rewards", .. }), "{error}");
+    let error = outcome("one-turn", &["grpo.max_turns=1"], &forever).unwrap_err();
+    assert!(matches!(&error, Error::Append { want: "rewards", .. }), "{error}");
+}
+
+/// Two steps with several turns, each compared over the whole vocabulary. Returns the number of compared tokens.
+#[cfg(feature = "faults")]
+pub(crate) fn steps() -> Result<usize, String> {
+    let keys = ["grpo.steps=2", "grpo.eval_every=0", "grpo.verify_every=1"];
+    let outcome = outcome("steps", &keys, &setup(2));
+    outcome
+        .map(|(_, compared)| compared.tokens as usize)
+        .map_err(|error| format!("gate turns, seed 0: {error}"))
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn each_fault_of_a_turn_stops_the_run_with_its_own_error() {
+    use xtrain::tensor::faults::{self, Fault};
+
+    assert!(steps().unwrap() > 100);
+    let keys = ["grpo.steps=2", "grpo.eval_every=0", "grpo.verify_every=1"];
+    let error =
+        |fault: Fault| faults::with(fault, || outcome("fault", &keys, &setup(2)).map(drop)).unwrap_err();
+    let trained = error(Fault::AppendedTokensTrained);
+    assert!(matches!(trained, Error::Mismatch { .. }), "{trained}");
+    let repeated = error(Fault::RandomNumbersCountFromPrompt);
+    assert!(matches!(repeated, Error::Verify { step: 1, .. }), "{repeated}");
+}
