@@ -328,6 +328,54 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
     refused(&scratch.0, &["replay", "c.jsonl"], 2, &["--model"]);
 }
 
+#[test]
+fn replay_regenerates_completions_that_a_reward_program_continued() {
+    let scratch = scratch("turns", "");
+    let append = "case $line in *'\"can_append\":true'*) echo \"{\\\"id\\\":$id,\\\"append\\\":\\\"7+\\\"}\"; continue;; esac";
+    write_reward(&scratch, append);
+    let keys =
+        ["max_turns=3", "num_generations=16", "max_completion_length=24", "top_p=0.95", "verify_every=1"];
+    let keys = keys.map(|key| format!("grpo.{key}"));
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key.as_str()]).collect();
+    finish(&scratch, "r", &[&REWARD[..], &sets].concat());
+    let (mut continued, mut example) = (0, None);
+    for step in 1..=STEPS {
+        let file = format!("r/rollouts/step_{step:06}.jsonl");
+        for more in [&[][..], &["--page-size", "3", "--prefill-chunk", "2"]] {
+            let shown = done(&scratch.0, &[&["replay", &file], more].concat());
+            assert!(shown.starts_with("32 of 32 completions regenerated, "), "{shown}");
+        }
+        for (at, line) in lines(&scratch.0.join(&file)).iter().enumerate() {
+            let mask: Vec<Value> = line["mask"].as_array().cloned().unwrap_or_default();
+            if let Some(start) = mask.iter().position(|value| *value == 0) {
+                continued += 1;
+                let ids = &line["completion_ids"].as_array().unwrap()[start - 1..start + 2];
+                assert_eq!(ids, [256, u32::from(b'7'), u32::from(b'+')], "{line}");
+                assert!(line["completion"].as_str().unwrap().contains("<|endoftext|>7+"), "{line}");
+                example.get_or_insert((file.clone(), at, start));
+            }
+        }
+    }
+    assert!(continued > 3, "{continued} continued completions");
+    let (file, at, start) = example.unwrap();
+    let model = &format!("r/checkpoints/step_{:06}", file[18..24].parse::<u64>().unwrap() - 1);
+    let (original, copy) = (scratch.0.join(&file), scratch.0.join("x.jsonl"));
+    // another appended token gives other log-probabilities
+    changed(&original, &copy, at, "completion_ids", |value| value[start] = u32::from(b'8').into());
+    let output = xtrain(&scratch.0, &["replay", "x.jsonl", "--model", model]);
+    let place = format!("x.jsonl:{}: token {}: expected", at + 1, start + 2);
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains(&place), "{output:?}");
+    for (change, part) in [
+        ((|mask| mask[0] = 0.into()) as fn(&mut Value), "mask: expected a sampled token (1) at the start"),
+        (|mask| mask[0] = 2.into(), "mask: expected 0 or 1, found 2"),
+        (|mask| mask.as_array_mut().unwrap().push(1.into()), "mask: expected "),
+    ] {
+        changed(&original, &copy, at, "mask", change);
+        let place = format!("x.jsonl:{}: {part}", at + 1);
+        refused(&scratch.0, &["replay", "x.jsonl", "--model", model], 65, &[place.as_str()]);
+    }
+}
+
 /// What a reward program runs for each line to make it slow and visible: marks before and after a wait.
 const SLOW: &str = "echo start >> calls-$PPID; sleep 0.01; echo end >> calls-$PPID";
 
