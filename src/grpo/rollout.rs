@@ -44,6 +44,8 @@ pub struct Rollout<'a> {
     tokenizer: &'a Tokenizer,
     options: &'a RolloutOptions,
     max_positions: usize,
+    /// Number of completions.
+    total: usize,
     /// `None`: no completion can be continued.
     engine: Option<Engine<'a>>,
     /// The completion of each sequence of the engine.
@@ -88,7 +90,7 @@ impl<'a> Rollout<'a> {
             sequences.extend((0..size).map(place));
             groups.push(Group { prompt_id, prompt, samples: Vec::with_capacity(size) });
         }
-        Ok(Rollout { tokenizer, options, max_positions, engine: Some(engine), sequences, groups })
+        Ok(Rollout { tokenizer, options, max_positions, total, engine: Some(engine), sequences, groups })
     }
 
     /// Samples until all turns have ended. `progress` receives the number of completions whose turn has ended after each
@@ -98,13 +100,12 @@ impl<'a> Rollout<'a> {
     /// As [`Engine::step`]; those of `progress`, which stop it.
     pub fn run(&mut self, progress: &mut dyn FnMut(usize) -> Result<(), Error>) -> Result<(), Error> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
-        let total: usize = self.groups.iter().map(|group| group.samples.capacity()).sum();
         let mut finished = Vec::new();
         while !engine.is_idle() {
             engine.step()?;
             finished.extend(engine.take_finished());
             let unfinished = engine.live() + engine.waiting();
-            progress(total - unfinished)?;
+            progress(self.total - unfinished)?;
         }
         finished.sort_by_key(|completion: &Completion| completion.index);
         for completion in finished {

@@ -352,14 +352,15 @@ fn replay_regenerates_completions_that_a_reward_program_continued() {
                 let ids = &line["completion_ids"].as_array().unwrap()[start - 1..start + 2];
                 assert_eq!(ids, [256, u32::from(b'7'), u32::from(b'+')], "{line}");
                 assert!(line["completion"].as_str().unwrap().contains("<|endoftext|>7+"), "{line}");
-                example.get_or_insert((file.clone(), at, start));
+                example.get_or_insert((step, at, start));
             }
         }
     }
     assert!(continued > 3, "{continued} continued completions");
-    let (file, at, start) = example.unwrap();
-    let model = &format!("r/checkpoints/step_{:06}", file[18..24].parse::<u64>().unwrap() - 1);
-    let (original, copy) = (scratch.0.join(&file), scratch.0.join("x.jsonl"));
+    let (step, at, start) = example.unwrap();
+    let model = &format!("r/checkpoints/step_{:06}", step - 1);
+    let original = scratch.0.join(format!("r/rollouts/step_{step:06}.jsonl"));
+    let copy = scratch.0.join("x.jsonl");
     // another appended token gives other log-probabilities
     changed(&original, &copy, at, "completion_ids", |value| value[start] = u32::from(b'8').into());
     let output = xtrain(&scratch.0, &["replay", "x.jsonl", "--model", model]);

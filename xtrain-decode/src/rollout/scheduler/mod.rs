@@ -12,7 +12,7 @@
 //! | `planning` | selects the rows of a step; preempts sequences if the cache is too small |
 //! | `acceptance` | takes the results of a step: computed rows and sampled tokens |
 //! | `retirement` | removes sequences that have ended and frees their slots |
-//! | `continuation` | finished sequences that can be continued |
+//! | `continuation`, `held` | finished sequences that can be continued |
 //! | `groups` | prompts that several completions share |
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,13 +26,14 @@ use super::request::Request;
 use super::sequence::Sequence;
 use crate::cache::Cache;
 use crate::error::Result;
-use continuation::HeldSequences;
 use groups::PromptGroups;
+use held::HeldSequences;
 
 mod acceptance;
 mod admission;
 mod continuation;
 mod groups;
+mod held;
 mod planning;
 mod retirement;
 
