@@ -19,7 +19,8 @@ const BATCH: usize = 256;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Regenerates every completion of a file of `xtrain rollout` or of RUN/rollouts/, and compares tokens, log-probabilities \
-and finish reasons, bit for bit. Exits with code 1 if one differs.
+and finish reasons, bit for bit. Tokens that a reward program appended are inputs. Exits with code 1 if a completion \
+differs.
 
 The rollouts of a step were sampled by the weights before it. For RUN/rollouts/step_000051.jsonl the default model is \
 the checkpoint RUN/checkpoints/step_000050.
@@ -67,19 +68,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let mut progress = Progress::new("replay", "completion", lines.len() as u64, 0);
     let (mut done, mut tokens, mut first, mut differing) = (0, 0, None, 0);
     for batch in lines.chunks(BATCH) {
-        let turns: Vec<(&Numbered, Range<usize>)> = batch
-            .iter()
-            .map(|numbered| {
-                let place = format!("{file}:{}", numbered.number);
-                let turns = numbered.line.turns();
-                let turns =
-                    turns.map_err(|error| CliError::new(Exit::Data, format_args!("{place}: {error}")))?;
-                Ok(turns.into_iter().map(move |turn| (numbered, turn)))
-            })
-            .collect::<Result<Vec<_>, CliError>>()?
-            .into_iter()
-            .flatten()
-            .collect();
+        let turns = turns(batch, &args.file)?;
         let request = |(numbered, turn): &(&Numbered, Range<usize>)| {
             let request = numbered.line.request(turn.start, &loaded.eos);
             let place = format!("{file}:{}", numbered.number);
@@ -118,6 +107,19 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
         None => Ok(()),
         Some(first) => Err(CliError::new(Exit::Difference, first)),
     }
+}
+
+/// The turns of all lines of a batch, with their lines.
+fn turns<'a>(batch: &'a [Numbered], file: &Path) -> Result<Vec<(&'a Numbered, Range<usize>)>, CliError> {
+    let mut all = Vec::with_capacity(batch.len());
+    for numbered in batch {
+        let turns = numbered.line.turns().map_err(|error| {
+            let message = format!("{}:{}: {error}", file.display(), numbered.number);
+            CliError::new(Exit::Data, message)
+        })?;
+        all.extend(turns.into_iter().map(|turn| (numbered, turn)));
+    }
+    Ok(all)
 }
 
 /// What differs between a turn of a line and the regenerated turn.

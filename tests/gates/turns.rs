@@ -40,7 +40,7 @@ impl Reward for Tool {
         let reply = |input: &RewardInput<'_>| {
             let sum: u32 = input.completion_ids.iter().sum();
             let appends = match self.appends {
-                Appends::Some => input.can_append() && sum % 4 > 0,
+                Appends::Some => input.can_append() && !sum.is_multiple_of(4),
                 Appends::Always => input.can_append(),
                 Appends::Forever => true,
             };
@@ -66,8 +66,11 @@ fn setup(threads: usize) -> Setup {
 
 const KEYS: [&str; 2] = ["grpo.max_turns=3", "grpo.max_completion_length=16"];
 
+/// Names and bytes of the files of a run.
+type Files = Vec<(String, Vec<u8>)>;
+
 /// Runs the configuration with `keys`; returns its files and the comparison.
-fn outcome(name: &str, keys: &[&str], setup: &Setup) -> Result<(Vec<(String, Vec<u8>)>, Compared), Error> {
+fn outcome(name: &str, keys: &[&str], setup: &Setup) -> Result<(Files, Compared), Error> {
     let dir = Scratch::new(&format!("turns-{name}"));
     let compared = run(&config(&[&KEYS[..], keys].concat()), setup, &dir.0)?;
     Ok((files(&dir.0), compared))

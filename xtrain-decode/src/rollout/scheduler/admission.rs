@@ -22,7 +22,7 @@ impl Scheduler<'_> {
     /// Gives free slots to waiting sequences, in their order. Those that fork their prompt have a first token due.
     pub(in crate::rollout) fn admit(&mut self) -> Result<()> {
         let mut result = Ok(());
-        while !(self.admission_blocked && !self.running.is_empty()) && self.has_free_slot() {
+        while (!self.admission_blocked || self.running.is_empty()) && self.has_free_slot() {
             let Some(sequence) = self.waiting.pop_front() else { break };
             result = result.and(self.start(sequence));
         }

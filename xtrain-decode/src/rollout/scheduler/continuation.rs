@@ -27,16 +27,12 @@ impl Scheduler<'_> {
         let Held { sequence, slot } = self.held.remove(index).expect("the sequence is held");
         let new = self.submitted;
         self.submitted += 1;
-        let mut next = sequence.continued(request, new, self.cfg);
-        match slot {
-            Some(_) => {
-                self.counters.continued_rows += next.num_computed as u64;
-                self.running.push(next);
-            }
-            None => {
-                next.num_computed = 0;
-                self.waiting.push_back(next);
-            }
+        let next = sequence.continued(request, new, self.cfg);
+        self.counters.continued_rows += next.num_computed as u64;
+        if slot.is_some() {
+            self.running.push(next);
+        } else {
+            self.waiting.push_back(next);
         }
         new
     }
@@ -58,11 +54,10 @@ impl Scheduler<'_> {
     /// Frees the rows of the held sequence that was submitted last. Returns `false` if none holds rows.
     pub(super) fn evict_held(&mut self) -> bool {
         let Some(index) = self.held.last_with_slot() else { return false };
-        let Held { mut sequence, slot } = self.held.remove(index).expect("the index was found");
+        let Held { sequence, slot } = self.held.remove(index).expect("the index was found");
         self.insert_prefix(&sequence);
         self.free_cached(sequence.slot);
         self.free_slots.extend(slot.map(|number| SeqSlot { number, prompt_of: None }));
-        sequence.num_computed = 0;
         self.held.insert(sequence, None);
         true
     }

@@ -49,8 +49,12 @@ fn a_continuation_runs_only_its_new_rows_and_equals_the_longer_request() {
 #[test]
 fn held_rows_give_way_to_other_sequences() {
     let model = model();
-    for (kv, kv_capacity) in [(KvKind::Paged { page: 5 }, Some(30)), (KvKind::Growing, None)] {
-        let o = EngineOptions { max_batch: 2, max_seq_len: Some(30), kv_capacity, ..continuing(kv) };
+    // Two sequences hold all slots, or all pages.
+    let paged = KvKind::Paged { page: 5 };
+    for (kv, max_batch, kv_capacity) in
+        [(paged, 2, None), (paged, 4, Some(30)), (KvKind::Growing, 2, None), (KvKind::Contiguous, 2, None)]
+    {
+        let o = EngineOptions { max_batch, max_seq_len: Some(30), kv_capacity, ..continuing(kv) };
         let mut engine = Engine::new(&model, o).unwrap();
         let first = [request(1, &[1, 2, 3], 9), request(2, &[4, 5], 9)];
         first.iter().for_each(|request| _ = engine.submit(request.clone()).unwrap());
