@@ -59,6 +59,7 @@
     reason = "dq, dk, dv and q, k, v are the names of the literature"
 )]
 mod autograd;
+mod batch;
 pub mod chat;
 pub mod checkpoint;
 mod config;
@@ -99,7 +100,7 @@ pub use functional::{Eager, Functional, HeadNorm, KvView, QkNorms, Qkv};
 pub use grads::Grads;
 pub use kv::{KvStore, NoCache};
 pub use model::Model;
-pub use objective::{LogitsProcessing, TrainingExample};
+pub use objective::{Branch, LogitsProcessing, TrainingExample};
 pub use optim::{AdamW, OptimConfig};
 pub use param::Param;
 pub use params::{Block, Linear, Params};

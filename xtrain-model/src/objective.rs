@@ -1,16 +1,13 @@
 //! The loss of a micro-batch and its gradient.
-use xtrain_tensor::Tensor;
-use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::{self, KeptSet, LogProb, LossRows, Samples, Target};
+use xtrain_tensor::ops::{self, KeptSet, LogProb, Target};
 
 use crate::autograd::Tape;
+use crate::batch::Batch;
 use crate::data::TokenWindow;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::functional::Eager;
 use crate::grads::Grads;
-use crate::kv::NoCache;
 use crate::model::Model;
-use crate::rows::Rows;
 
 /// One training example: the smallest unit of a micro-batch. It may contain several documents.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,6 +21,21 @@ pub struct TrainingExample {
     pub starts: Vec<usize>,
     /// Kept sets of an earlier pass ([`store_kept_sets`]), as long as `inputs`, or empty. They replace the filters of
     /// [`LogitsProcessing`] in their rows; the temperature still applies. `None`: the filters apply to the row.
+    pub kept: Vec<Option<KeptSet>>,
+    /// Continuations of `inputs`. The rows of `inputs` are computed once for all of them. An example with branches has
+    /// no targets, starts and kept sets of its own. Its gradient is that of the branches alone up to the order of its
+    /// sums (docs/numerics.md, section 4); its values have the same bits.
+    pub branches: Vec<Branch>,
+}
+
+/// A continuation of the inputs of a training example. Branches do not attend to each other.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Branch {
+    /// The tokens after those of the example.
+    pub inputs: Vec<u32>,
+    /// The target of the example's last token, then of each token of `inputs`.
+    pub targets: Vec<Option<Target>>,
+    /// Kept sets, as long as `targets`, or empty; see [`TrainingExample::kept`].
     pub kept: Vec<Option<KeptSet>>,
 }
 
@@ -61,6 +73,28 @@ impl TrainingExample {
             ..TrainingExample::default()
         }
     }
+
+    /// The number of rows of the example in a forward pass.
+    pub fn rows(&self) -> usize {
+        self.inputs.len() + self.branches.iter().map(|branch| branch.inputs.len()).sum::<usize>()
+    }
+
+    /// The number of rows of its loss: one per entry of its targets and of those of its branches.
+    pub fn loss_rows(&self) -> usize {
+        self.targets.len() + self.branches.iter().map(|branch| branch.targets.len()).sum::<usize>()
+    }
+
+    /// The targets, in the order of the loss rows.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        let branches = self.branches.iter().flat_map(|branch| &branch.targets);
+        self.targets.iter().chain(branches).flatten()
+    }
+
+    /// [`TrainingExample::targets`], mutable.
+    pub fn targets_mut(&mut self) -> impl Iterator<Item = &mut Target> {
+        let branches = self.branches.iter_mut().flat_map(|branch| &mut branch.targets);
+        self.targets.iter_mut().chain(branches).flatten()
+    }
 }
 
 impl From<TokenWindow> for TrainingExample {
@@ -69,82 +103,8 @@ impl From<TokenWindow> for TrainingExample {
         let TokenWindow { inputs, targets, starts } = window;
         let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });
         let targets = targets.into_iter().map(target).collect();
-        TrainingExample { inputs, targets, starts, kept: Vec::new() }
+        TrainingExample { inputs, targets, starts, ..TrainingExample::default() }
     }
-}
-
-/// A micro-batch as rows of a forward pass.
-pub(crate) struct Batch {
-    pub(crate) rows: Rows,
-    pub(crate) samples: Samples,
-    targets: Vec<Option<Target>>,
-    /// The given kept sets of the rows. Empty: no example has any.
-    kept: Vec<Option<KeptSet>>,
-}
-
-impl Batch {
-    /// The rows of `examples`. Each document is a separate sequence.
-    pub(crate) fn new(examples: &[TrainingExample]) -> Result<Batch> {
-        let mut documents: Vec<&[u32]> = Vec::new();
-        for example in examples {
-            let (mut rest, mut from) = (&example.inputs[..], 0);
-            let starts = if faults::on(Fault::CrossDocumentAttention) { &[] } else { &example.starts[..] };
-            for &start in starts {
-                let length = start.checked_sub(from).filter(|&n| n > 0 && n < rest.len());
-                let (document, others) = rest.split_at(length.ok_or_else(|| Error::Documents {
-                    starts: example.starts.clone(),
-                    tokens: example.inputs.len(),
-                })?);
-                documents.push(document);
-                (rest, from) = (others, start);
-            }
-            documents.push(rest);
-        }
-        Ok(Batch {
-            kept: kept_of(examples)?,
-            rows: Rows::whole(&documents),
-            samples: Samples::of_lengths(examples.iter().map(|e| e.inputs.len())),
-            targets: examples.iter().flat_map(|e| e.targets.iter().copied()).collect(),
-        })
-    }
-
-    fn loss(&self, processing: LogitsProcessing) -> LossRows<'_> {
-        let LogitsProcessing { temperature, top_k, top_p, min_p } = processing;
-        let kept = &self.kept;
-        LossRows { temperature, top_k, top_p, min_p, kept, ..LossRows::new(&self.targets, &self.samples) }
-    }
-
-    /// Adds the loss of `hidden` to `loss` and the gradient of the head to `grads`. Returns the log-probabilities of
-    /// the rows and the gradient of `hidden`.
-    pub(crate) fn loss_backward(
-        &self,
-        model: &Model,
-        hidden: &Tensor,
-        processing: LogitsProcessing,
-        loss: &mut f32,
-        grads: &mut Grads,
-    ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
-        let head = model.params.head().packed()?;
-        let accumulator = grads.accumulator_mut(model.params.head_index());
-        Ok(ops::cross_entropy_backward(hidden, &head, &self.loss(processing), loss, accumulator)?)
-    }
-}
-
-/// The kept sets of all rows. Empty: no example has any.
-fn kept_of(examples: &[TrainingExample]) -> Result<Vec<Option<KeptSet>>> {
-    if let Some(example) = examples.iter().find(|e| !e.kept.is_empty() && e.kept.len() != e.inputs.len()) {
-        return Err(Error::KeptSets { sets: example.kept.len(), tokens: example.inputs.len() });
-    }
-    if examples.iter().all(|example| example.kept.is_empty()) {
-        return Ok(Vec::new());
-    }
-    let mut kept = Vec::new();
-    for example in examples {
-        let rows = kept.len() + example.inputs.len();
-        kept.extend_from_slice(&example.kept);
-        kept.resize(rows, None);
-    }
-    Ok(kept)
 }
 
 /// Adds the loss of one micro-batch to `loss` and its gradient to `grads`. Returns the log-probabilities of its rows.
@@ -152,7 +112,7 @@ fn kept_of(examples: &[TrainingExample]) -> Result<Vec<Option<KeptSet>>> {
 ///
 /// # Errors
 /// An id outside the vocabulary; a document that is too long; [`Error::Documents`] for starts that are not increasing
-/// offsets inside their example; [`Error::KeptSets`] for kept sets that are not one per token; a row whose logits are
+/// offsets inside their example; [`Error::Branches`]; [`Error::KeptSets`] for kept sets that are not one per token; a row whose logits are
 /// not finite.
 pub fn backward(
     model: &Model,
@@ -163,7 +123,7 @@ pub fn backward(
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(examples)?;
     let mut tape = Tape::new(batch.samples.clone());
-    let hidden = model.forward(&mut tape, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
+    let hidden = model.forward(&mut tape, &mut batch.keys()?, &batch.rows)?;
     let (values, dx) = batch.loss_backward(model, &hidden.value, processing, loss, grads)?;
     tape.backward(&hidden, dx, grads)?;
     Ok(values)
@@ -205,13 +165,18 @@ pub fn store_kept_sets(
     processing: LogitsProcessing,
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(examples)?;
-    let hidden = model.forward(&mut Eager, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
+    let hidden = model.forward(&mut Eager, &mut batch.keys()?, &batch.rows)?;
     let head = model.params.head().packed()?;
-    let values = ops::cross_entropy_kept(&hidden, &head, &batch.loss(processing), &mut 0.0)?;
+    let values =
+        ops::cross_entropy_kept(&batch.loss_hidden(&hidden)?, &head, &batch.loss(processing), &mut 0.0)?;
     if values.kept.iter().any(Option::is_some) {
         let mut kept = values.kept.into_iter();
         for example in examples {
-            example.kept = kept.by_ref().take(example.inputs.len()).collect();
+            let mut take = |rows: usize| kept.by_ref().take(rows).collect();
+            example.kept = take(example.targets.len());
+            for branch in &mut example.branches {
+                branch.kept = take(branch.targets.len());
+            }
         }
     }
     Ok(values.log_probs)
@@ -224,6 +189,11 @@ fn processed(
     loss: &mut f32,
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(examples)?;
-    let hidden = model.forward(&mut Eager, &mut NoCache::new(&batch.rows)?, &batch.rows)?;
-    Ok(ops::cross_entropy(&hidden, &*model.params.head().packed()?, &batch.loss(processing), loss)?)
+    let hidden = model.forward(&mut Eager, &mut batch.keys()?, &batch.rows)?;
+    Ok(ops::cross_entropy(
+        &batch.loss_hidden(&hidden)?,
+        &*model.params.head().packed()?,
+        &batch.loss(processing),
+        loss,
+    )?)
 }

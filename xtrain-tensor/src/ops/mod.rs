@@ -15,6 +15,7 @@ mod rms_norm;
 mod rope;
 mod rows;
 mod sample;
+mod shared_prefix;
 
 pub use attention::{attention, attention_backward, decode_attention};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward, cross_entropy_kept};
@@ -31,7 +32,7 @@ pub use optim::{adamw_all, sum_of_squares};
 pub use packing::WeightPacker;
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{RopeAngles, rope, rope_at, rope_backward, rope_pos, rope_rows};
-pub use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub use rows::{copy_slots, copy_slots_within, gather_rows, gather_rows_backward, scatter_rows};
 pub use sample::sample_rows;
 
 pub use operands::{
