@@ -83,7 +83,7 @@ faults! {
     CompletionRetokenized "the update reads the tokens of the completion's text"
     UpdateForgetsTopP "the update of a run with top-p takes log-probabilities without it"
     RewardOfTheNeighbor "each completion gets the reward of the one before it"
-    PrefixGradientInEverySequence "the gradient of a shared prefix row enters every sequence that reads the row"
+    PrefixGradientOverwritten "the key and value gradients of a shared prefix are those of its last sequence alone"
     BranchAtFirstPosition "the rows of a branch of a training example start at position 0"
 }
 

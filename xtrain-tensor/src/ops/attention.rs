@@ -1,8 +1,7 @@
 //! Causal grouped-query attention over a pool of KV slots.
 use super::checks::{misfit, refuse, refuse_dtype};
-use super::shared_prefix::WholeSequences;
 use crate::dispatch::backend;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::operands::{AttnMask, AttnSaved, Heads};
 use crate::tensor::Tensor;
 
@@ -57,12 +56,39 @@ pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_
         "y and dy as q, lse [N, nh]",
         &[q, y, dy, lse],
     )?;
-    let shared = WholeSequences::of(OP, mask, k.shape()[0])?;
+    check_sequences(OP, mask, k.shape()[0])?;
     let dy = dy.cast(q.dtype())?;
-    match shared {
-        Some(whole) => whole.attention_backward(saved, &dy, heads, mask.window),
-        None => backend(q.device()).attention_backward(saved, &dy, heads, mask),
+    backend(q.device()).attention_backward(saved, &dy, heads, mask)
+}
+
+/// Checks that every row has its own slot, that the rows of a sequence are at consecutive positions, and that every
+/// earlier position of the sequence is in the slot of a row.
+fn check_sequences(op: &'static str, mask: &AttnMask<'_>, n_slots: usize) -> Result<()> {
+    let refused = |want, got| Err(Error::Argument { op, want, got });
+    let mut taken = vec![false; n_slots];
+    for (&seq, &pos) in mask.seq.iter().zip(mask.pos) {
+        let slot = mask.slots.slot(seq, pos as usize);
+        if std::mem::replace(&mut taken[slot], true) {
+            let got = format!("slot {slot} twice, at position {pos} of sequence {seq}");
+            return refused("a separate slot for every row", got);
+        }
     }
+    for (seq, rows) in mask.rows_by_sequence() {
+        let first = mask.pos[rows[0]] as usize;
+        if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| mask.pos[n] as usize != first + i) {
+            let got = format!("position {} in place of {} in sequence {seq}", mask.pos[n], first + at);
+            return refused("consecutive positions in a sequence", got);
+        }
+        let has_row =
+            |pos: &usize| mask.slots.get(seq, *pos).is_some_and(|slot| taken.get(slot) == Some(&true));
+        if let Some(pos) = (0..first).find(|pos| !has_row(pos)) {
+            return refused(
+                "a row for every position of a sequence",
+                format!("none at {pos} of sequence {seq}"),
+            );
+        }
+    }
+    Ok(())
 }
 
 fn check(op: &'static str, [q, k, v]: [&Tensor; 3], mask: &AttnMask<'_>) -> Result<Heads> {

@@ -15,7 +15,6 @@ mod rms_norm;
 mod rope;
 mod rows;
 mod sample;
-mod shared_prefix;
 
 pub use attention::{attention, attention_backward, decode_attention};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward, cross_entropy_kept};
