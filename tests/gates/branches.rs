@@ -12,7 +12,7 @@ use crate::training::{Difference, Run, failed};
 /// The largest difference of a gradient, relative to the largest element of its parameter. Both gradients are sums of
 /// the same rounded products; f32 sums of some hundred terms differ by a few times 2^-24, bf16 rounds the summed dk
 /// and dv once instead of every addend (2^-9).
-const TOLERANCE: [(Dtype, f32); 2] = [(Dtype::F32, 1e-5), (Dtype::BF16, 2e-2)];
+const TOLERANCE: [(Dtype, f32); 2] = [(Dtype::F32, 4e-6), (Dtype::BF16, 2e-2)];
 
 /// A prompt with branches.
 pub(crate) fn tree(rng: &mut CaseRng, vocab: usize, longest: usize) -> TrainingExample {
@@ -65,7 +65,9 @@ fn compare(model: &Model, trees: &[TrainingExample]) -> Result<(usize, f32), Dif
     let ((got, values), (want, apart)) = (gradient(model, trees)?, gradient(model, &branches)?);
     if let Some(at) = (0..apart.len()).find(|&at| values.get(at) != Some(&apart[at])) {
         let (got, want) = (values.get(at), apart[at]);
-        return Err(Difference(format!("gate branches: value {at}: got {got:08x?}, want {want:08x?}")));
+        return Err(Difference(format!(
+            "gate branches, seed 91: value {at}: got {got:08x?}, want {want:08x?}"
+        )));
     }
     let mut worst = 0f32;
     for (name, (got, want)) in model.params.iter().map(|p| p.name()).zip(got.iter().zip(&want)) {
@@ -75,7 +77,7 @@ fn compare(model: &Model, trees: &[TrainingExample]) -> Result<(usize, f32), Dif
         let (_, tolerance) = TOLERANCE[usize::from(model.compute() == Dtype::BF16)];
         if difference.is_nan() || difference > tolerance {
             return Err(Difference(format!(
-                "gate branches: gradient of {name}: relative difference {difference}"
+                "gate branches, seed 91: gradient of {name}: relative difference {difference}"
             )));
         }
         worst = worst.max(difference);

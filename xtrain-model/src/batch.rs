@@ -4,10 +4,10 @@ use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, KeptSet, LogProb, LossRows, Samples, Target};
 
 use crate::error::{Error, Result};
+use crate::example::{Branch, LogitsProcessing, TrainingExample};
 use crate::grads::Grads;
 use crate::kv::NoCache;
 use crate::model::Model;
-use crate::objective::{Branch, LogitsProcessing, TrainingExample};
 use crate::rows::Rows;
 
 /// The rows of a micro-batch.

@@ -8,10 +8,10 @@ use xtrain_tensor::ops::LogProb;
 use crate::autograd::Tape;
 use crate::batch::Batch;
 use crate::error::Result;
+use crate::example::{LogitsProcessing, TrainingExample};
 use crate::functional::{Eager, Functional};
 use crate::grads::Grads;
 use crate::model::Model;
-use crate::objective::{LogitsProcessing, TrainingExample};
 
 /// As [`objective::backward`](crate::objective::backward), with less memory.
 pub(crate) fn backward(

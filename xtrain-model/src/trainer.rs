@@ -3,9 +3,10 @@ use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{self, LogProb, Updated};
 
 use crate::error::{Error, Result};
+use crate::example::{LogitsProcessing, TrainingExample};
 use crate::grads::Grads;
 use crate::model::Model;
-use crate::objective::{self, LogitsProcessing, TrainingExample};
+use crate::objective;
 use crate::optim::{AdamW, OptimConfig};
 use crate::param::Param;
 use crate::params::Params;

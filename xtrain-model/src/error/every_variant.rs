@@ -2,7 +2,8 @@
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::*;
-use crate::objective::{self, Branch, TrainingExample};
+use crate::example::{Branch, TrainingExample};
+use crate::objective;
 use crate::schedule::Schedule;
 use crate::{AdamW, Config, Eager, KvStore, KvView, Model, NoCache, OptimConfig, Params, Rows, Trainer};
 use xtrain_tensor::testing::named_cases::{check, variants};
