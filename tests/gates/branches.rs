@@ -65,9 +65,7 @@ fn compare(model: &Model, trees: &[TrainingExample]) -> Result<(usize, f32), Dif
     let ((got, values), (want, apart)) = (gradient(model, trees)?, gradient(model, &branches)?);
     if let Some(at) = (0..apart.len()).find(|&at| values.get(at) != Some(&apart[at])) {
         let (got, want) = (values.get(at), apart[at]);
-        return Err(Difference(format!(
-            "gate branches, seed 91: value {at}: got {got:08x?}, want {want:08x?}"
-        )));
+        return Err(Difference(format!("value {at}: got {got:08x?}, want {want:08x?}")));
     }
     let mut worst = 0f32;
     for (name, (got, want)) in model.params.iter().map(|p| p.name()).zip(got.iter().zip(&want)) {
@@ -76,9 +74,7 @@ fn compare(model: &Model, trees: &[TrainingExample]) -> Result<(usize, f32), Dif
         let difference = differences.fold(0f32, f32::max);
         let (_, tolerance) = TOLERANCE[usize::from(model.compute() == Dtype::BF16)];
         if difference.is_nan() || difference > tolerance {
-            return Err(Difference(format!(
-                "gate branches, seed 91: gradient of {name}: relative difference {difference}"
-            )));
+            return Err(Difference(format!("gradient of {name}: relative difference {difference}")));
         }
         worst = worst.max(difference);
     }
@@ -103,7 +99,7 @@ pub(crate) fn over(n: u64) -> Result<[(usize, f32); 2], Difference> {
 
 #[test]
 fn a_branch_has_the_values_of_the_branch_alone_and_its_share_of_the_gradient() {
-    let all = over(48).unwrap_or_else(|Difference(e)| panic!("{e}"));
+    let all = over(48).unwrap_or_else(|Difference(e)| panic!("gate branches: {e}"));
     for ((dtype, tolerance), (values, worst)) in TOLERANCE.into_iter().zip(all) {
         println!(
             "branches in {dtype}: {values} values, 0 differ; gradients within {worst:.1e} of {tolerance:.1e}"
@@ -122,7 +118,9 @@ fn branches_on_a_gpu_have_the_bits_of_the_cpu() {
         (grads, values)
     };
     let of = |device: &Device| {
-        gradient(&model(device), &trees).map(bits).unwrap_or_else(|Difference(e)| panic!("{e}"))
+        gradient(&model(device), &trees)
+            .map(bits)
+            .unwrap_or_else(|Difference(e)| panic!("gate branches: {e}"))
     };
     let (want, mut compared) = (of(&Device::cpu()), 0);
     for device in gpus(&[ThreadSchedule::Forward, ThreadSchedule::Random(6)]) {

@@ -33,7 +33,7 @@ enum Gate {
 }
 
 fn branches() -> focused::Checked {
-    branches::over(8).map(|[(values, _), _]| values).map_err(|e| e.0)
+    branches::over(8).map(|[(values, _), _]| values).map_err(|e| format!("gate branches, seed 91: {}", e.0))
 }
 
 /// Each fault and the gate that finds it.
