@@ -100,15 +100,6 @@ impl Sample {
         self.mask.iter().filter(|&&sampled| sampled).count()
     }
 
-    /// The log-probabilities of the sampled tokens.
-    pub fn sampled_logprobs(&self) -> Vec<f32> {
-        self.logprobs
-            .iter()
-            .zip(&self.mask)
-            .filter_map(|(&logprob, &sampled)| sampled.then_some(logprob))
-            .collect()
-    }
-
     /// One value per token from one value per sampled token; 0 for appended tokens.
     pub fn per_token(&self, sampled: &[f64]) -> Vec<f64> {
         let mut sampled = sampled.iter();

@@ -99,16 +99,19 @@ fn turns(line: &Value) -> usize {
 fn sampled_tokens_of_all_turns_are_compared_and_appended_tokens_have_no_loss() {
     let options = [
         ["train.dtype=f32", "grpo.top_k=0", "grpo.verify_every=1"],
-        ["train.dtype=bf16", "grpo.top_p=0.9", "grpo.verify_every=0"],
+        ["train.dtype=bf16", "grpo.top_p=0.9", "grpo.prompt_sharing=1"],
         ["train.dtype=f32", "grpo.min_p=0.02", "grpo.entropy_coef=0.01"],
     ];
     for keys in options {
         let (files, compared) = outcome(&keys.concat(), &keys, &setup(2)).unwrap();
         let lines = rollouts(&files);
         assert!((2..=3).all(|n| lines.iter().filter(|line| turns(line) == n).count() > 5), "{keys:?}");
-        // Without the entropy bonus, completions with an advantage of 0 are not part of the update.
+        // Without the entropy bonus, training examples whose advantages are all 0 are not part of the update.
         let all = keys[2].contains("entropy");
-        let trained = lines.iter().filter(|line| all || line["advantage"] != 0.0);
+        let shared = if keys[2].contains("sharing") { 1 } else { 4 };
+        let groups =
+            lines.chunks(shared).filter(|group| all || group.iter().any(|line| line["advantage"] != 0.0));
+        let trained = groups.flatten();
         let sampled: usize = trained.flat_map(mask).map(usize::from).sum();
         assert_eq!((compared.tokens as usize, compared.max), (sampled, 0.0), "{keys:?}");
         for line in &lines {

@@ -83,6 +83,8 @@ faults! {
     CompletionRetokenized "the update reads the tokens of the completion's text"
     UpdateForgetsTopP "the update of a run with top-p takes log-probabilities without it"
     RewardOfTheNeighbor "each completion gets the reward of the one before it"
+    PrefixGradientOverwritten "the key and value gradients of a shared prefix are those of its last sequence alone"
+    BranchAtFirstPosition "the rows of a branch of a training example start at position 0"
     RandomNumbersCountFromPrompt "the position of a random number counts from the end of the prompt, which a later turn extends"
     AppendedTokensTrained "the loss mask of a completion counts appended tokens as sampled"
 }
