@@ -1,10 +1,9 @@
 //! Evaluation on held-out prompts.
 use super::Error;
 use super::batch::{Group, samples};
-use super::rollout::{GroupRequest, RolloutOptions, rollout};
+use super::rollout::{GroupRequest, RolloutOptions, Sampler, rollout};
 use super::score::Scorer;
 use crate::decode::SampleOptions;
-use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 
 /// The ids of evaluation completions have this bit.
@@ -26,7 +25,7 @@ pub struct HeldOut {
 /// # Errors
 /// As [`rollout`] and [`Scorer::score`].
 pub fn evaluate(
-    model: &Model,
+    Sampler { model, memory }: Sampler<'_>,
     tokenizer: &Tokenizer,
     prompts: &[GroupRequest],
     k: usize,
@@ -42,8 +41,8 @@ pub fn evaluate(
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()
     };
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
-    let greedy = rollout(model, tokenizer, requests(1), &greedy, progress)?;
-    let sampled = rollout(model, tokenizer, requests(k), options, progress)?;
+    let greedy = rollout(Sampler { model, memory }, tokenizer, requests(1), &greedy, progress)?;
+    let sampled = rollout(Sampler { model, memory }, tokenizer, requests(k), options, progress)?;
     let greedy = scorer.score(&greedy)?;
     let rewards = scorer.score(&sampled)?;
     let passed =

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::Error;
 use super::batch::{Group, Prompt, Sample};
-use crate::decode::{Engine, EngineOptions, Request, SampleOptions, StopConditions};
+use crate::decode::{Engine, EngineOptions, KvMemory, Request, SampleOptions, StopConditions};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 
@@ -18,6 +18,18 @@ pub struct RolloutOptions {
     pub max_new: usize,
     /// Cache and batch of the engine. No result depends on them.
     pub engine: EngineOptions,
+}
+
+/// Maximum number of bytes of the KV cache that are allocated before the first token. A larger cache grows.
+const RESERVED_BYTES: usize = 1 << 30;
+
+/// A model with the memory of its KV cache, which rollouts with later weights reuse.
+#[derive(Debug)]
+pub struct Sampler<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The memory of the KV cache. It holds no prefix.
+    pub memory: &'a mut KvMemory,
 }
 
 /// A group to generate.
@@ -40,7 +52,7 @@ pub struct GroupRequest {
 /// # Errors
 /// As [`Engine::submit`] and [`Engine::step`]; [`Error::Interrupted`] if `progress` stops it.
 pub fn rollout(
-    model: &Model,
+    Sampler { model, memory }: Sampler<'_>,
     tokenizer: &Tokenizer,
     requests: Vec<GroupRequest>,
     options: &RolloutOptions,
@@ -51,7 +63,7 @@ pub fn rollout(
     let max_seq_len = (longest + options.max_new).min(model.config().max_positions);
     let max_batch = options.engine.max_batch.min(total.max(1));
     let engine = EngineOptions { max_seq_len: Some(max_seq_len), max_batch, ..options.engine };
-    let mut engine = Engine::new(model, engine)?;
+    let mut engine = Engine::with_memory(model, engine, std::mem::take(memory))?;
     for request in &requests {
         let GroupRequest { prompt, first_id, size, .. } = request;
         let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
@@ -65,6 +77,7 @@ pub fn rollout(
         };
         engine.submit_group(request, *size)?;
     }
+    engine.reserve(RESERVED_BYTES)?;
     let mut finished = Vec::with_capacity(total);
     while !engine.is_idle() {
         engine.step()?;
@@ -73,6 +86,7 @@ pub fn rollout(
             return Err(Error::Interrupted);
         }
     }
+    *memory = engine.into_memory();
     finished.sort_by_key(|completion| completion.index);
     let mut finished = finished.into_iter();
     let group = |GroupRequest { prompt_id, prompt, size, .. }: GroupRequest| {

@@ -8,12 +8,12 @@ use super::eval::{self, HeldOut};
 use super::metrics::{StepMetrics, lengths};
 use super::prompts::PromptSource;
 use super::record;
-use super::rollout::{GroupRequest, RolloutOptions, rollout};
+use super::rollout::{GroupRequest, RolloutOptions, Sampler, rollout};
 use super::score::Scorer;
 use super::scores::Scores;
 use super::update::{Agreement, Policy, StepInput, UpdateReport, Updater, Weighted};
 use crate::config::GrpoSection;
-use crate::decode::{EngineOptions, Request, StopConditions};
+use crate::decode::{EngineOptions, KvMemory, Request, StopConditions};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::export::ExportSource;
 use crate::model::rl::{AdvantageOptions, Advantages, advantages};
@@ -92,6 +92,8 @@ pub struct Grpo<'a> {
     pub scorer: &'a mut Scorer,
     /// The rollouts.
     pub rollout: RolloutOptions,
+    /// The memory of the KV cache, which all rollouts of the run use.
+    pub kv_memory: KvMemory,
     /// The advantages. The weights are those of the scorer.
     pub advantages: AdvantageOptions,
     /// The updates.
@@ -266,15 +268,15 @@ impl Grpo<'_> {
     }
 
     fn roll(
-        &self,
+        &mut self,
         requests: Vec<GroupRequest>,
         observer: &mut dyn GrpoObserver,
     ) -> Result<Vec<Group>, Error> {
         observer.enter(GrpoPhase::Rollout)?;
         let total = requests.iter().map(|request| request.size).sum();
-        let model = &self.trainer.model;
+        let sampler = Sampler { model: &self.trainer.model, memory: &mut self.kv_memory };
         let mut progress = |done| observer.generated(done, total);
-        rollout(model, self.tokenizer, requests, &self.rollout, &mut progress)
+        rollout(sampler, self.tokenizer, requests, &self.rollout, &mut progress)
     }
 
     /// Regenerates completions of the first group of a batch with several caches and batch sizes, and compares them with
@@ -417,7 +419,7 @@ impl Grpo<'_> {
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
         let total = prompts.len();
         let HeldOut { sampled, greedy, pass_at_k } = eval::evaluate(
-            &self.trainer.model,
+            Sampler { model: &self.trainer.model, memory: &mut self.kv_memory },
             self.tokenizer,
             &prompts,
             self.section.eval_samples,

@@ -23,7 +23,7 @@ use super::options::EngineOptions;
 use super::plan::{ForkedSample, SamplerId};
 use super::request::Request;
 use super::sequence::Sequence;
-use crate::cache::Cache;
+use crate::cache::{Cache, KvMemory};
 use crate::error::Result;
 use groups::PromptGroups;
 
@@ -75,13 +75,13 @@ struct SeqSlot {
 }
 
 impl<'m> Scheduler<'m> {
-    pub(super) fn new(model: &'m Model, options: EngineOptions) -> Result<Scheduler<'m>> {
+    pub(super) fn new(model: &'m Model, options: EngineOptions, memory: KvMemory) -> Result<Scheduler<'m>> {
         let room = options.room(model.config());
         let slots = (0..room.sequences as u32).rev();
         Ok(Scheduler {
             cfg: model.config(),
             options,
-            cache: options.kv.cache(model, room)?,
+            cache: options.kv.cache(model, room, memory)?,
             waiting: VecDeque::new(),
             running: Vec::new(),
             free_slots: slots.map(|number| SeqSlot { number, prompt_of: None }).collect(),
