@@ -4,6 +4,7 @@ use crate::grpo::Error;
 use crate::grpo::batch::{Group, Sample};
 use crate::model::rl::{PolicyLoss, PolicyMetrics, PolicyRow};
 use crate::model::{LogitsProcessing, Model, StepReport, Trainer, TrainingExample, objective};
+use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::{KeptSet, Target};
 
 /// A completion with its advantage.
@@ -26,12 +27,16 @@ impl Weighted<'_> {
     /// The training example. `target` gives the loss weight and the entropy bonus of a token of the completion.
     fn example(&self, target: impl Fn(usize) -> (f32, f32)) -> TrainingExample {
         let (prompt, tokens) = (&self.group.prompt.ids, &self.sample.tokens);
-        let inputs: Vec<u32> = prompt.iter().chain(&tokens[..tokens.len() - 1]).copied().collect();
+        let mut inputs: Vec<u32> = prompt.iter().chain(&tokens[..tokens.len() - 1]).copied().collect();
         let mut targets = vec![None; prompt.len() - 1];
         targets.extend(tokens.iter().enumerate().map(|(i, &id)| {
             let (weight, bonus) = target(i);
             Some(Target { id, weight, bonus })
         }));
+        if faults::on(Fault::UpdatePadsCompletions) {
+            inputs.resize(inputs.len().next_multiple_of(8), 0);
+            targets.resize(inputs.len(), None);
+        }
         TrainingExample { inputs, targets, starts: Vec::new(), kept: self.kept.to_vec() }
     }
 }

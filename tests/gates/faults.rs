@@ -4,8 +4,8 @@ use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
-    focused, gpu, grpo, invariance, kept_sets, multi_step, open_for_inference, packing, policy, prefix_cache,
-    resume, training,
+    focused, gpu, grpo, grpo_counts, invariance, kept_sets, multi_step, open_for_inference, packing, policy,
+    prefix_cache, resume, training,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -71,6 +71,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::CompletionRetokenized, Gate::Test(grpo::steps)),
     (Fault::UpdateForgetsTopP, Gate::Test(grpo::steps)),
     (Fault::RewardOfTheNeighbor, Gate::Test(grpo::steps)),
+    (Fault::GroupPromptNotShared, Gate::Test(grpo_counts::groups)),
+    (Fault::UpdatePadsCompletions, Gate::Test(grpo_counts::rows)),
     (Fault::RewardStdOfPopulation, Gate::Test(policy::over)),
     (Fault::ClippedTokenGradientKept, Gate::Test(policy::over)),
     (Fault::MaskedTokensCounted, Gate::Test(policy::over)),

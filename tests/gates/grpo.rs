@@ -37,7 +37,7 @@ impl Reward for TokenSum {
 
 /// How a run is computed. No file depends on it.
 #[derive(Debug, Clone)]
-struct Setup {
+pub(crate) struct Setup {
     device: Device,
     engine: EngineOptions,
     /// The run is stopped before these steps and resumed.
@@ -45,7 +45,7 @@ struct Setup {
 }
 
 impl Setup {
-    fn threads(threads: usize) -> Setup {
+    pub(crate) fn threads(threads: usize) -> Setup {
         let device = Device::cpu_with(threads, xtrain::tensor::Simd::detect());
         Setup { device, engine: EngineOptions::default(), stops: Vec::new() }
     }
@@ -53,7 +53,7 @@ impl Setup {
 
 /// What a run compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Compared {
+pub(crate) struct Compared {
     tokens: f64,
     max: f64,
     steps: u64,
@@ -94,7 +94,7 @@ impl GrpoObserver for Watch {
 }
 
 /// A configuration of a small model.
-fn config(keys: &[&str]) -> RunConfig {
+pub(crate) fn config(keys: &[&str]) -> RunConfig {
     let base = [
         "model.dim=16",
         "model.n_layers=2",
@@ -120,7 +120,7 @@ fn config(keys: &[&str]) -> RunConfig {
 }
 
 /// Runs the loop in `dir` from random weights, with the interruptions of `setup`.
-fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error> {
+pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error> {
     let section = config.grpo.as_ref().expect("[grpo]");
     let (tokenizer, task, seed) = (Tokenizer::byte(), Sums::default(), config.train.seed);
     let (optim, schedule) = (from_config::optim_config(section), from_config::schedule(section));
@@ -168,10 +168,10 @@ fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error>
 }
 
 /// A directory that is removed on drop.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub(crate) fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("xtrain-grpo-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         Scratch(path)

@@ -83,6 +83,8 @@ faults! {
     CompletionRetokenized "the update reads the tokens of the completion's text"
     UpdateForgetsTopP "the update of a run with top-p takes log-probabilities without it"
     RewardOfTheNeighbor "each completion gets the reward of the one before it"
+    GroupPromptNotShared "each completion of a group computes the prompt itself"
+    UpdatePadsCompletions "the update pads each completion to a multiple of eight rows"
 }
 
 /// The name in kebab case.

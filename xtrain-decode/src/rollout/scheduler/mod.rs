@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use xtrain_model::{Config, Model};
+use xtrain_tensor::faults::{self, Fault};
 
 use super::completion::{Completion, Counters, Event};
 use super::options::EngineOptions;
@@ -101,7 +102,7 @@ impl<'m> Scheduler<'m> {
     pub(super) fn submit(&mut self, request: Request, g: usize, sampler: SamplerId) -> usize {
         let (first, request) = (self.submitted, Arc::new(request));
         self.waiting.extend((0..g).map(|n| Sequence::new(request.clone(), first, n, sampler)));
-        if g > 1 && self.cache.is_some() {
+        if g > 1 && self.cache.is_some() && !faults::on(Fault::GroupPromptNotShared) {
             self.groups.insert(first, g);
         }
         self.submitted += g;

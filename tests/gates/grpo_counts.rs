@@ -1,0 +1,92 @@
+//! The work of a step of reinforcement learning, counted: one prefill for a group, shared pages, no padding.
+use serde_json::Value;
+use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
+use xtrain::model::{Config, Model};
+use xtrain::tensor::{Device, Dtype};
+
+use crate::grpo::{Scratch, Setup, config, run};
+
+const G: usize = 32;
+const NEW_TOKENS: usize = 40;
+
+/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak. Returns
+/// the number of rows that ran.
+fn group(len: usize, page: usize) -> Result<usize, String> {
+    let cfg = Config {
+        vocab: 64,
+        dim: 16,
+        ffn_dim: 24,
+        n_layers: 1,
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 8,
+        max_positions: 640,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        ..Config::default()
+    };
+    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
+    let prompt: Vec<u32> = (0..len as u32).map(|i| i * 7 % 64).collect();
+    let options = EngineOptions { max_batch: G, kv: KvKind::Paged { page }, ..EngineOptions::default() };
+    let mut engine = Engine::new(&model, options).unwrap();
+    engine.submit_group(Request::sampled(&prompt, NEW_TOKENS, 1.0, 0), G).unwrap();
+    engine.reserve(usize::MAX).unwrap();
+    let (reserved, mut peak) = (engine.cache().unwrap().usage().slots, 0);
+    while !engine.is_idle() {
+        engine.step().unwrap();
+        peak = peak.max(engine.cache().unwrap().usage().in_use);
+    }
+    let (counters, usage) = (engine.counters(), engine.cache().unwrap().usage());
+    let differ = |what: String| Err(format!("gate counts, seed 0: {len} tokens, page {page}: {what}"));
+    if counters.prefill_rows != len as u64 {
+        return differ(format!("expected {len} prompt rows, found {}", counters.prefill_rows));
+    }
+    // the last token of a completion has no row
+    let (needed, slack) = (len + G * (NEW_TOKENS - 1), (G + 1) * page);
+    if !(needed..needed + slack).contains(&peak) {
+        return differ(format!("expected {needed} slots and at most a page per sequence, found {peak}"));
+    }
+    if usage.slots != reserved || !(peak..needed + slack).contains(&reserved) {
+        return differ(format!("{reserved} slots reserved, {peak} used, {} at the end", usage.slots));
+    }
+    Ok(counters.layer_rows as usize)
+}
+
+/// The prompt of a group runs once, and its pages are shared.
+pub(crate) fn groups() -> Result<usize, String> {
+    [(512, 64), (500, 64), (512, 16), (33, 5)].into_iter().map(|(len, page)| group(len, page)).sum()
+}
+
+/// The backward pass has a row for each token but the last of each trained completion. Returns the number of rows.
+pub(crate) fn rows() -> Result<usize, String> {
+    let dir = Scratch::new("rows");
+    run(&config(&["grpo.eval_every=0"]), &Setup::threads(1), &dir.0).map_err(|e| e.to_string())?;
+    let lines = |path: &str| -> Vec<Value> {
+        let text = std::fs::read_to_string(dir.0.join(path)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let mut total = 0;
+    for step in lines("metrics.jsonl").iter().filter(|step| step["step"] != 0) {
+        let number = step["step"].as_u64().unwrap();
+        let completions = lines(&format!("rollouts/step_{number:06}.jsonl"));
+        let trained = completions.iter().filter(|line| line["advantage"].as_f64().unwrap() != 0.0);
+        let len = |line: &Value, key: &str| line[key].as_array().unwrap().len();
+        let want: usize = trained.map(|line| len(line, "prompt_ids") + len(line, "completion_ids") - 1).sum();
+        let found = step["trained_rows"].as_f64().unwrap() as usize;
+        if found != want {
+            return Err(format!("gate counts, seed 0: step {number}: expected {want} rows, found {found}"));
+        }
+        total += found;
+    }
+    Ok(total)
+}
+
+#[test]
+fn the_prompt_of_a_group_runs_once_and_its_pages_are_shared() {
+    assert!(groups().unwrap() > 4 * G * (NEW_TOKENS - 1));
+}
+
+#[test]
+fn the_update_processes_no_padding() {
+    assert!(rows().unwrap() > 500);
+}
