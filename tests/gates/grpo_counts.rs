@@ -62,10 +62,17 @@ pub(crate) fn groups() -> Result<usize, String> {
     [(512, 64), (500, 64), (512, 16), (33, 5)].into_iter().map(|(len, page)| group(len, page)).sum()
 }
 
-/// The backward pass has a row for each token but the last of each trained completion. Returns the number of rows.
+/// The backward pass has a row for each token but the last of each completion, and those of its prompt once for the
+/// group. Groups without weights have none. Returns the number of rows.
 pub(crate) fn rows() -> Result<usize, String> {
-    let dir = Scratch::new("rows");
-    run(&config(&["grpo.eval_every=0"]), &Setup::threads(1), &dir.0).map_err(|e| e.to_string())?;
+    let short = ["grpo.num_generations=2", "grpo.max_completion_length=2", "grpo.top_k=2"];
+    Ok(rows_of("rows", &[])? + rows_of("short", &short)?)
+}
+
+fn rows_of(name: &str, keys: &[&str]) -> Result<usize, String> {
+    let dir = Scratch::new(name);
+    let config = config(&[&["grpo.eval_every=0"], keys].concat());
+    run(&config, &Setup::threads(1), &dir.0).map_err(|e| e.to_string())?;
     let lines = |path: &str| -> Vec<Value> {
         let text = std::fs::read_to_string(dir.0.join(path)).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -74,9 +81,14 @@ pub(crate) fn rows() -> Result<usize, String> {
     for step in lines("metrics.jsonl").iter().filter(|step| step["step"] != 0) {
         let number = step["step"].as_u64().unwrap();
         let completions = lines(&format!("rollouts/step_{number:06}.jsonl"));
-        let trained = completions.iter().filter(|line| line["advantage"].as_f64().unwrap() != 0.0);
         let len = |line: &Value, key: &str| line[key].as_array().unwrap().len();
-        let want: usize = trained.map(|line| len(line, "prompt_ids") + len(line, "completion_ids") - 1).sum();
+        let mut want = 0;
+        for group in completions.chunk_by(|a, b| a["group"] == b["group"]) {
+            if group.iter().any(|line| line["advantage"].as_f64().unwrap() != 0.0) {
+                let rows = group.iter().map(|line| len(line, "completion_ids") - 1).sum::<usize>();
+                want += len(&group[0], "prompt_ids") + rows;
+            }
+        }
         let found = step["trained_rows"].as_f64().unwrap() as usize;
         if found != want {
             return Err(format!("gate counts, seed 0: step {number}: expected {want} rows, found {found}"));
@@ -98,13 +110,13 @@ fn the_update_processes_no_padding() {
 
 #[cfg(feature = "faults")]
 #[test]
-fn the_counts_find_a_prompt_that_is_not_shared_and_padding() {
+fn the_counts_find_a_prompt_that_is_not_shared_and_rows_without_weight() {
     use xtrain::tensor::faults::{self, Fault};
 
     let shared = faults::with(Fault::GroupPromptNotShared, groups).unwrap_err();
     assert!(shared.contains("expected 512 prompt rows, found 16384"), "{shared}");
-    let padded = faults::with(Fault::UpdatePadsCompletions, rows).unwrap_err();
-    assert!(padded.contains("rows, found "), "{padded}");
+    let zeros = faults::with(Fault::ZeroWeightsTrained, rows).unwrap_err();
+    assert!(zeros.contains("rows, found "), "{zeros}");
 }
 
 /// Seconds of the rollout of `lengths`, one sequence each.

@@ -83,8 +83,10 @@ faults! {
     CompletionRetokenized "the update reads the tokens of the completion's text"
     UpdateForgetsTopP "the update of a run with top-p takes log-probabilities without it"
     RewardOfTheNeighbor "each completion gets the reward of the one before it"
+    PrefixGradientOverwritten "the key and value gradients of a shared prefix are those of its last sequence alone"
+    BranchAtFirstPosition "the rows of a branch of a training example start at position 0"
     GroupPromptNotShared "each completion of a group computes the prompt itself"
-    UpdatePadsCompletions "the update pads each completion to a multiple of eight rows"
+    ZeroWeightsTrained "completions whose loss weights are all zero enter the backward pass"
 }
 
 /// The name in kebab case.
