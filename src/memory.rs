@@ -103,6 +103,15 @@ pub(crate) fn activations(
     rows as u64 * (layers + 4 * c + c * compute.bytes() as u64)
 }
 
+/// Estimates the memory of gradients of activations in a backward pass over `rows` rows with the compute dtype
+/// `compute`, in bytes: those of one layer, in f32. In f32 they are in the memory of activations that are no longer
+/// needed.
+pub(crate) fn activation_gradients(cfg: &Config, compute: Dtype, rows: usize) -> u64 {
+    let heads = (cfg.n_heads + 2 * cfg.n_kv_heads) * cfg.head_dim;
+    let row = 4 * (2 * cfg.dim + 3 * cfg.ffn_dim + heads);
+    if compute == Dtype::F32 { 0 } else { (rows * row) as u64 }
+}
+
 impl Memory {
     /// Training without activations.
     pub(crate) fn to_train(self) -> u64 {

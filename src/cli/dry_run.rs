@@ -47,6 +47,9 @@ pub(super) fn print(config: &RunConfig) -> Result<(), CliError> {
     ))
 }
 
+/// Code, tokenizer, prompts and buffers of files.
+const PROGRAM: u64 = 25_000_000;
+
 /// Prints parameters, batch and memory of a run of reinforcement learning as comments, followed by the configuration.
 pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), CliError> {
     let section = config.grpo.clone().unwrap_or_default();
@@ -64,7 +67,8 @@ pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), Cl
     // The loss holds at most 16 MiB of logits, or one row.
     let logits = (4 * rows.min(256) * cfg.vocab).min(16 << 20).max(4 * cfg.vocab) as u64;
     let checkpointing = training::activation_checkpointing(config);
-    let activations = memory::activations(&cfg, compute, checkpointing, rows) + logits;
+    let gradients = memory::activation_gradients(&cfg, compute, rows);
+    let activations = memory::activations(&cfg, compute, checkpointing, rows) + gradients + logits;
     let sequences = completions.min(grpo::from_config::MAX_BATCH) as u64;
     let per_token = 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * compute.bytes();
     let cache = sequences * (length.next_multiple_of(KvKind::PAGE) * per_token) as u64;
@@ -76,16 +80,17 @@ pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), Cl
         "# parameters: {}\n\
          # batch: {} prompts x {} completions of at most {} tokens; {completions} completions per generation batch\n\
          # memory: about {}: weights, gradients and optimizer {}, activations and logits {}, KV cache {}, reference \
-         model {}\n{}",
+         model {}, program {}\n{}",
         units::count(cfg.n_params() as u64),
         section.prompts_per_step,
         section.num_generations,
         section.max_completion_length,
-        units::bytes(train + activations + cache + reference),
+        units::bytes(train + activations + cache + reference + PROGRAM),
         units::bytes(train),
         units::bytes(activations),
         units::bytes(cache),
         units::bytes(reference),
+        units::bytes(PROGRAM),
         config.to_toml(),
     ))
 }

@@ -14,6 +14,7 @@ use super::interrupt::Interrupt;
 use super::job::{self, Job};
 use super::{dry_run, init, loaded, source, train};
 use crate::config::{GrpoSection, Layer, ModelSection, RunConfig};
+use crate::decode::KvMemory;
 use crate::grpo::batch::Prompt;
 use crate::grpo::prompts::{PromptSource, text_prompt};
 use crate::grpo::score::Scorer;
@@ -438,6 +439,7 @@ impl Start<'_> {
             prompts: &prompts,
             held_out: &held_out,
             rollout: from_config::rollout_options(section, seed, self.args.cache.engine()),
+            kv_memory: KvMemory::default(),
             advantages: from_config::advantage_options(section),
             updater: from_config::updater(section),
             scorer: &mut scorer,

@@ -11,7 +11,7 @@ use crate::config::GrpoSection;
 use crate::grpo::metrics::StepMetrics;
 use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase, Warnings, crossed};
 use crate::model::checkpoint::CheckpointError;
-use crate::report::{EventFile, Progress, Table, printable, units};
+use crate::report::{EventFile, Progress, Resident, Table, printable, units};
 use crate::run::JsonLines;
 
 /// Shows progress, writes `timings.jsonl` and checks for signals.
@@ -31,7 +31,8 @@ pub(super) struct GrpoMonitor {
     warnings: Warnings,
 }
 
-/// A line of `timings.jsonl`: the seconds of each phase, and the generated tokens per second of rollout.
+/// A line of `timings.jsonl`: the seconds of each phase, the generated tokens per second of rollout, and the resident
+/// memory at the end of the step.
 #[derive(Serialize)]
 struct Timing<'a> {
     step: u64,
@@ -39,6 +40,10 @@ struct Timing<'a> {
     tokens_per_second: f64,
     #[serde(flatten)]
     phases: &'a BTreeMap<&'static str, f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resident_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_resident_bytes: Option<u64>,
 }
 
 impl GrpoMonitor {
@@ -114,7 +119,15 @@ impl GrpoObserver for GrpoMonitor {
         let rollout = self.seconds.get("rollout_time").copied().unwrap_or(0.0);
         let tokens_per_second = if rollout > 0.0 { self.tokens / rollout } else { 0.0 };
         if step > 0 {
-            self.timings.write(&Timing { step, step_time, tokens_per_second, phases: &self.seconds })?;
+            let resident = Resident::measure();
+            self.timings.write(&Timing {
+                step,
+                step_time,
+                tokens_per_second,
+                phases: &self.seconds,
+                resident_bytes: resident.map(|resident| resident.now),
+                peak_resident_bytes: resident.map(|resident| resident.peak),
+            })?;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         // Plots are a convenience: a full disk must not end the run here.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::Error;
 use super::batch::{Group, Prompt, Sample};
 use crate::decode::{
-    Completion, Continuation, Engine, EngineOptions, Request, SampleOptions, StopConditions,
+    Completion, Continuation, Engine, EngineOptions, KvMemory, Request, SampleOptions, StopConditions,
 };
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
@@ -23,6 +23,18 @@ pub struct RolloutOptions {
     pub max_turns: usize,
     /// Cache and batch of the engine. No result depends on them.
     pub engine: EngineOptions,
+}
+
+/// Maximum number of bytes of the KV cache that are allocated before the first token. A larger cache grows.
+const RESERVED_BYTES: usize = 1 << 30;
+
+/// A model with the memory of its KV cache, which rollouts with later weights reuse.
+#[derive(Debug)]
+pub struct Sampler<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The memory of the KV cache. It holds no prefix.
+    pub memory: &'a mut KvMemory,
 }
 
 /// A group to generate.
@@ -48,6 +60,8 @@ pub struct Rollout<'a> {
     total: usize,
     /// `None`: no completion can be continued.
     engine: Option<Engine<'a>>,
+    /// Receives the memory of the engine.
+    memory: &'a mut KvMemory,
     /// The completion of each sequence of the engine.
     sequences: Vec<CompletionIndex>,
     /// The groups, in the order of the requests, with their completions so far.
@@ -58,9 +72,9 @@ impl<'a> Rollout<'a> {
     /// The first turn of all completions. Nothing is computed until [`Rollout::run`].
     ///
     /// # Errors
-    /// As [`Engine::new`] and [`Engine::submit_group`].
+    /// As [`Engine::with_memory`], [`Engine::submit_group`] and [`Engine::reserve`].
     pub fn new(
-        model: &'a Model,
+        Sampler { model, memory }: Sampler<'a>,
         tokenizer: &'a Tokenizer,
         requests: Vec<GroupRequest>,
         options: &'a RolloutOptions,
@@ -73,7 +87,7 @@ impl<'a> Rollout<'a> {
         let continuation = if options.max_turns > 1 { Continuation::On } else { Continuation::Off };
         let engine =
             EngineOptions { max_seq_len: Some(max_seq_len), max_batch, continuation, ..options.engine };
-        let mut engine = Engine::new(model, engine)?;
+        let mut engine = Engine::with_memory(model, engine, std::mem::take(memory))?;
         let (mut sequences, mut groups) = (Vec::with_capacity(total), Vec::with_capacity(requests.len()));
         for GroupRequest { prompt_id, prompt, first_id, size } in requests {
             let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
@@ -90,7 +104,17 @@ impl<'a> Rollout<'a> {
             sequences.extend((0..size).map(place));
             groups.push(Group { prompt_id, prompt, samples: Vec::with_capacity(size) });
         }
-        Ok(Rollout { tokenizer, options, max_positions, total, engine: Some(engine), sequences, groups })
+        engine.reserve(RESERVED_BYTES)?;
+        Ok(Rollout {
+            tokenizer,
+            options,
+            max_positions,
+            total,
+            engine: Some(engine),
+            memory,
+            sequences,
+            groups,
+        })
     }
 
     /// Samples until all turns have ended. `progress` receives the number of completions whose turn has ended after each
@@ -117,9 +141,16 @@ impl<'a> Rollout<'a> {
             }
         }
         if !self.places().any(|at| self.can_append(at)) {
-            self.engine = None;
+            self.end();
         }
         Ok(())
+    }
+
+    /// Drops the engine and keeps its memory.
+    fn end(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            *self.memory = engine.into_memory();
+        }
     }
 
     /// The places of all completions, group by group.
@@ -190,7 +221,8 @@ impl<'a> Rollout<'a> {
     }
 
     /// The groups with their completions.
-    pub fn into_groups(self) -> Vec<Group> {
+    pub fn into_groups(mut self) -> Vec<Group> {
+        self.end();
         self.groups
     }
 }

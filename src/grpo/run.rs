@@ -9,13 +9,13 @@ use super::examples::Weighted;
 use super::metrics::{StepMetrics, lengths};
 use super::prompts::PromptSource;
 use super::record;
-use super::rollout::{GroupRequest, RolloutOptions};
+use super::rollout::{GroupRequest, RolloutOptions, Sampler};
 use super::score::Scorer;
 use super::scores::Scores;
 use super::turns::{self, Progress};
 use super::update::{Agreement, Policy, StepInput, UpdateReport, Updater};
 use crate::config::GrpoSection;
-use crate::decode::{EngineOptions, Request, StopConditions};
+use crate::decode::{EngineOptions, KvMemory, Request, StopConditions};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::export::ExportSource;
 use crate::model::rl::{AdvantageOptions, Advantages, advantages};
@@ -94,6 +94,8 @@ pub struct Grpo<'a> {
     pub scorer: &'a mut Scorer,
     /// The rollouts.
     pub rollout: RolloutOptions,
+    /// The memory of the KV cache, which all rollouts of the run use.
+    pub kv_memory: KvMemory,
     /// The advantages. The weights are those of the scorer.
     pub advantages: AdvantageOptions,
     /// The updates.
@@ -275,8 +277,8 @@ impl Grpo<'_> {
             Progress::Generated(_) => Ok(()),
             Progress::Reward => observer.enter(GrpoPhase::Reward),
         };
-        let model = &self.trainer.model;
-        turns::generate(model, self.tokenizer, requests, &self.rollout, self.scorer, &mut progress)
+        let sampler = Sampler { model: &self.trainer.model, memory: &mut self.kv_memory };
+        turns::generate(sampler, self.tokenizer, requests, &self.rollout, self.scorer, &mut progress)
     }
 
     /// Regenerates completions of the first group of a batch with several caches and batch sizes, and compares them with
@@ -420,7 +422,7 @@ impl Grpo<'_> {
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
         let total = prompts.len();
         let HeldOut { sampled, greedy, pass_at_k } = eval::evaluate(
-            &self.trainer.model,
+            Sampler { model: &self.trainer.model, memory: &mut self.kv_memory },
             self.tokenizer,
             &prompts,
             self.section.eval_samples,

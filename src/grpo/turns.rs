@@ -1,10 +1,9 @@
 //! Completions with rewards: rollouts and rewards alternate until every completion has its rewards.
 use super::Error;
 use super::batch::Group;
-use super::rollout::{GroupRequest, Rollout, RolloutOptions};
+use super::rollout::{GroupRequest, Rollout, RolloutOptions, Sampler};
 use super::score::Scorer;
 use super::scores::Scores;
-use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::rewards::{CompletionIndex, RewardInput, RewardReply, Turn};
 
@@ -25,14 +24,14 @@ pub enum Progress {
 /// # Errors
 /// As [`Rollout::run`], [`Rollout::append`], [`Scorer::reply`] and [`Scorer::scores`]; those of `progress`.
 pub fn generate(
-    model: &Model,
+    sampler: Sampler<'_>,
     tokenizer: &Tokenizer,
     requests: Vec<GroupRequest>,
     options: &RolloutOptions,
     scorer: &mut Scorer,
     progress: &mut dyn FnMut(Progress) -> Result<(), Error>,
 ) -> Result<(Vec<Group>, Scores), Error> {
-    let mut rollout = Rollout::new(model, tokenizer, requests, options)?;
+    let mut rollout = Rollout::new(sampler, tokenizer, requests, options)?;
     progress(Progress::Rollout)?;
     rollout.run(&mut |done| progress(Progress::Generated(done)))?;
     let mut open: Vec<CompletionIndex> = rollout.places().collect();

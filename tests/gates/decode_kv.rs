@@ -1,7 +1,7 @@
 //! Tokens, log-probabilities and logits of cached decoding are bit-identical to those of naive recomputation.
 use xtrain::decode::cache::{Cache, CacheShape};
 use xtrain::decode::{
-    EngineOptions, FinishReason, KvKind, Request, Room, SampleOptions, StopConditions, generate,
+    EngineOptions, FinishReason, KvKind, KvMemory, Request, Room, SampleOptions, StopConditions, generate,
     generate_cached, generate_greedy_cached, generate_naive,
 };
 use xtrain::model::{Eager, KvStore, KvView, Result, Rows};
@@ -181,7 +181,7 @@ fn a_cache_holds_the_golden_keys_and_values() {
     let CacheShape { n_layers, n_kv_heads, head_dim, .. } = CacheShape::of(&model);
     for kv in KINDS {
         let room = Room { sequences: 2, positions: 64, slots: None };
-        let Some(cache) = kv.cache(&model, room).unwrap() else { continue };
+        let Some(cache) = kv.cache(&model, room, KvMemory::default()).unwrap() else { continue };
         let mut store = Watched { cache, seen: Vec::new() };
         // in two chunks, after another sequence
         for chunk in [0..4, 4..prompt.len()] {

@@ -4,8 +4,8 @@ use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
-    branches, focused, gpu, grpo, invariance, kept_sets, multi_step, open_for_inference, packing, policy,
-    prefix_cache, resume, training, turns,
+    branches, focused, gpu, grpo, grpo_counts, invariance, kept_sets, multi_step, open_for_inference,
+    packing, policy, prefix_cache, resume, training, turns,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -79,6 +79,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::BranchAtFirstPosition, Gate::Test(branches)),
     (Fault::RandomNumbersCountFromPrompt, Gate::Test(turns::steps)),
     (Fault::AppendedTokensTrained, Gate::Test(turns::steps)),
+    (Fault::GroupPromptNotShared, Gate::Test(grpo_counts::groups)),
+    (Fault::ZeroWeightsTrained, Gate::Test(grpo_counts::rows)),
     (Fault::RewardStdOfPopulation, Gate::Test(policy::over)),
     (Fault::ClippedTokenGradientKept, Gate::Test(policy::over)),
     (Fault::MaskedTokensCounted, Gate::Test(policy::over)),

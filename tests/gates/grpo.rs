@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use xtrain::config::{Layer, RunConfig};
-use xtrain::decode::{EngineOptions, KvKind, PrefixCaching};
+use xtrain::decode::{EngineOptions, KvKind, KvMemory, PrefixCaching};
 use xtrain::grpo::metrics::StepMetrics;
 use xtrain::grpo::prompts::{PromptSource, text_prompt};
 use xtrain::grpo::score::Scorer;
@@ -159,6 +159,7 @@ pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compa
             prompts: &PromptSource::task(&task, &tokenizer, seed),
             held_out: &held_out,
             rollout: from_config::rollout_options(section, seed, setup.engine),
+            kv_memory: KvMemory::default(),
             advantages: from_config::advantage_options(section),
             updater: from_config::updater(section),
             scorer: &mut Scorer::new(vec![(setup.reward)()], Vec::new()),

@@ -28,10 +28,13 @@ mod golden;
 mod golden_policy;
 mod gpu;
 mod grpo;
+mod grpo_counts;
 mod import_export;
 mod invariance;
 mod kept_sets;
 mod kill;
+#[cfg(target_os = "linux")]
+mod memory_grpo;
 mod multi_step;
 mod nvcc;
 mod open_for_inference;

@@ -61,7 +61,7 @@ mod error;
 mod rollout;
 pub mod sampler;
 
-pub use cache::{Cache, CacheShape, KvKind, Room};
+pub use cache::{Cache, CacheShape, KvKind, KvMemory, Room};
 pub use error::{Error, Result};
 pub use rollout::{
     Completion, Continuation, Counters, Engine, EngineOptions, Event, FinishReason, LogitRow, LogitsRows,

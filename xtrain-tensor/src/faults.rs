@@ -87,6 +87,8 @@ faults! {
     BranchAtFirstPosition "the rows of a branch of a training example start at position 0"
     RandomNumbersCountFromPrompt "the position of a random number counts from the end of the prompt, which a later turn extends"
     AppendedTokensTrained "the loss mask of a completion counts appended tokens as sampled"
+    GroupPromptNotShared "each completion of a group computes the prompt itself"
+    ZeroWeightsTrained "completions whose loss weights are all zero enter the backward pass"
 }
 
 /// The name in kebab case.

@@ -14,7 +14,7 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::{CliError, loaded, out};
 use crate::model::Model;
 use crate::model::checkpoint::{RealFs, newest_described};
-use crate::report::{Spread, Table, units};
+use crate::report::{Resident, Spread, Table, units};
 
 /// Block size of the plain read, in bytes.
 const BLOCK: usize = 1 << 20;
@@ -87,15 +87,15 @@ fn measure(
     for _ in 0..args.repeats.get() {
         interrupt.map_or(Ok(()), temp_checkpoint::check_signal)?;
         let (_, read) = timed(|| read(&files))?;
-        let before = resident();
+        let before = Resident::measure();
         let (loaded, open) = timed(|| match args.masters {
             true => loaded::open_with_master_weights(path, common),
             false => loaded::open(path, common),
         })?;
-        let opened = resident();
+        let opened = Resident::measure();
         let pack = args.masters.then(|| timed(|| pack(&loaded.model))).transpose()?.map(|((), ms)| ms);
         samples.push(Sample { read, open, pack });
-        let packed = pack.and_then(|_| resident());
+        let packed = pack.and_then(|_| Resident::measure());
         peak = peak.or_else(|| {
             let before = before?.now;
             let over = |after: Resident| after.peak.saturating_sub(before);
@@ -168,25 +168,6 @@ fn read(files: &[PathBuf]) -> Result<u64, CliError> {
     files.iter().map(read).sum()
 }
 
-/// Resident memory in bytes.
-#[derive(Debug, Clone, Copy)]
-struct Resident {
-    /// Current value.
-    now: u64,
-    /// Maximum since the process started.
-    peak: u64,
-}
-
-/// The resident memory of this process. `None`: not available; only Linux reports it.
-fn resident() -> Option<Resident> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let bytes = |field: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-        Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
-    };
-    Some(Resident { now: bytes("VmRSS:")?, peak: bytes("VmHWM:")? })
-}
-
 /// Packs every matrix that is an operand of a product.
 fn pack(model: &Model) -> Result<(), CliError> {
     let table = (!model.config().tie_embeddings).then(|| model.params.embed.name());
@@ -217,25 +198,5 @@ impl Report {
             table.row([name.to_string(), units::bytes(bytes), times(bytes)]);
         }
         table.render()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tensor::testing::alone;
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn written_memory_counts_towards_the_peak() {
-        if !alone("cli::bench::load::tests::written_memory_counts_towards_the_peak") {
-            return;
-        }
-        let before = resident().unwrap();
-        // More than the difference between the peak so far and the current value.
-        let bytes = before.peak - before.now + (48 << 20);
-        drop(std::hint::black_box(vec![1u8; bytes as usize]));
-        let after = resident().unwrap();
-        assert!(after.peak >= before.peak + (24 << 20) && after.peak >= after.now, "{before:?}, {after:?}");
     }
 }

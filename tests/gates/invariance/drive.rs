@@ -1,6 +1,6 @@
 //! The paths under test: passes over a cache with any batch, and the engine.
 use xtrain::decode::cache::{Cache, Snapshot};
-use xtrain::decode::{Engine, EngineOptions, LogitsRows, Room};
+use xtrain::decode::{Engine, EngineOptions, KvMemory, LogitsRows, Room};
 use xtrain::model::{Eager, Error, Model, Rows};
 
 use super::case::{Batch, Case, Driver, SEED, Seq};
@@ -33,7 +33,7 @@ struct Passes<'a> {
 impl<'a> Passes<'a> {
     fn new(case: &'a Case, answers: &'a Answers, model: &'a Model) -> Passes<'a> {
         let room = Room { sequences: case.seqs.len(), positions: case.longest(), slots: None };
-        let cache = case.kv.cache(model, room).unwrap().expect("a case has a cache");
+        let cache = case.kv.cache(model, room, KvMemory::default()).unwrap().expect("a case has a cache");
         let done = vec![0; case.seqs.len()];
         let rng = CaseRng::new(SEED ^ 4, case.number);
         Passes { case, answers, model, cache, done, rng, seen: Seen::default() }

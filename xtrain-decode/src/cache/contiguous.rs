@@ -5,6 +5,7 @@ use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
+use super::memory::KvMemory;
 use super::pool::Pool;
 use super::shape::CacheShape;
 
@@ -16,14 +17,14 @@ pub struct Contiguous {
 }
 
 impl Contiguous {
-    /// Allocates all slots.
+    /// Allocates all slots, in `memory` if it is large enough.
     ///
     /// # Errors
     /// If the device has no memory for them.
-    pub fn new(shape: CacheShape, room: Room) -> Result<Contiguous> {
+    pub fn new(shape: CacheShape, room: Room, memory: KvMemory) -> Result<Contiguous> {
         let Room { sequences, positions: capacity, .. } = room;
         let slots = Slots::Runs { base: (0..sequences).map(|s| s * capacity).collect() };
-        Ok(Contiguous { pool: Pool::new(shape, room, slots, sequences * capacity)?, capacity })
+        Ok(Contiguous { pool: Pool::new(shape, room, slots, sequences * capacity, memory)?, capacity })
     }
 }
 
@@ -71,6 +72,10 @@ impl Cache for Contiguous {
     }
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {
         self.pool.ledger.check_fits(seq, pos + 1).ok().map(|()| self.pool.slot(seq, pos))
+    }
+
+    fn into_memory(self: Box<Self>) -> KvMemory {
+        self.pool.into_memory()
     }
 
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()> {

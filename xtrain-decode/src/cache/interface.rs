@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use xtrain_model::{Eager, KvStore, Result};
 
 use super::kind::KvKind;
+use super::memory::KvMemory;
 use super::shape::CacheShape;
 
 /// The keys and values of many sequences, for forward passes without a tape.
@@ -33,6 +34,21 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// [`Error::CacheFull`](xtrain_model::Error::CacheFull) with the first position that does not fit. Nothing has
     /// changed then.
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()>;
+
+    /// Allocates `pages` pages, or as many as the cache may have, so that it does not have to grow. Only a paged cache
+    /// grows.
+    ///
+    /// # Errors
+    /// If the device has no memory for them.
+    fn expect(&mut self, pages: usize) -> Result<()> {
+        let _ = pages;
+        Ok(())
+    }
+
+    /// Ends the cache and returns its memory for a later one. Empty if the cache has none to pass on.
+    fn into_memory(self: Box<Self>) -> KvMemory {
+        KvMemory::default()
+    }
 
     /// The slot of a reserved position, in every layer. `None`: the slot is known only when the row is written.
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {

@@ -10,6 +10,7 @@ mod growing;
 mod interface;
 mod kind;
 mod ledger;
+mod memory;
 mod paged;
 mod pool;
 mod prefix;
@@ -23,6 +24,7 @@ pub use contiguous::Contiguous;
 pub use growing::Growing;
 pub use interface::{Cache, Snapshot, Usage};
 pub use kind::{KvKind, Room};
+pub use memory::KvMemory;
 pub use paged::Paged;
 pub use shape::CacheShape;
 
@@ -31,17 +33,18 @@ pub(crate) use rotate::append_separately;
 use xtrain_model::{Model, Result};
 
 impl KvKind {
-    /// An empty cache of this kind for `model`. `None` for [`KvKind::Off`]. A page size of 0 counts as 1.
+    /// An empty cache of this kind for `model`, in `memory` if it has the right shape. `None` for [`KvKind::Off`]. A
+    /// page size of 0 counts as 1.
     ///
     /// # Errors
     /// If the device has no memory for it.
-    pub fn cache(self, model: &Model, room: Room) -> Result<Option<Box<dyn Cache>>> {
+    pub fn cache(self, model: &Model, room: Room, memory: KvMemory) -> Result<Option<Box<dyn Cache>>> {
         let shape = CacheShape::of(model);
         Ok(match self {
             KvKind::Off => None,
             KvKind::Growing => Some(Box::new(Growing::new(shape, room))),
-            KvKind::Contiguous => Some(Box::new(Contiguous::new(shape, room)?)),
-            KvKind::Paged { page } => Some(Box::new(Paged::new(shape, room, page.max(1))?)),
+            KvKind::Contiguous => Some(Box::new(Contiguous::new(shape, room, memory)?)),
+            KvKind::Paged { page } => Some(Box::new(Paged::new(shape, room, page.max(1), memory)?)),
         })
     }
 }

@@ -5,6 +5,7 @@ use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
+use super::memory::KvMemory;
 use super::pool::Pool;
 use super::prefix::PrefixIndex;
 use super::shape::CacheShape;
@@ -31,21 +32,23 @@ struct Allocated {
 }
 
 impl Paged {
-    /// An empty cache with pages of `page` positions, at least one.
+    /// An empty cache with pages of `page` positions, at least one. The pages in `memory` are free.
     ///
     /// # Errors
     /// If the device has no memory for it.
-    pub fn new(shape: CacheShape, room: Room, page: usize) -> Result<Paged> {
+    pub fn new(shape: CacheShape, room: Room, page: usize, memory: KvMemory) -> Result<Paged> {
         let pages_per_sequence = room.positions.div_ceil(page);
         let all = room.sequences.saturating_mul(pages_per_sequence);
         let limit = room.slots.map_or(all, |slots| slots / page).min(u32::MAX as usize);
         let slots = Slots::Pages { page, table: vec![Vec::new(); room.sequences] };
+        let pool = Pool::new(shape, room, slots, 0, memory)?;
+        let n = (pool.n_slots() / page).min(limit);
         Ok(Paged {
-            pool: Pool::new(shape, room, slots, 0)?,
+            pool,
             page,
             limit,
-            refs: Vec::new(),
-            free: Vec::new(),
+            refs: vec![0; n],
+            free: (0..n as u32).rev().collect(),
             prefixes: PrefixIndex::default(),
         })
     }
@@ -99,10 +102,7 @@ impl Paged {
     fn take_page(&mut self) -> Result<Option<u32>> {
         let n = self.refs.len();
         if self.free.is_empty() && n < self.limit {
-            let grown = (2 * n).max(self.pool.ledger.sequences()).max(1).min(self.limit);
-            self.pool.grow(grown * self.page)?;
-            self.refs.resize(grown, 0);
-            self.free.extend((n as u32..grown as u32).rev());
+            self.grow((2 * n).max(self.pool.ledger.sequences()).max(1).min(self.limit))?;
         }
         let Paged { free, prefixes, refs, .. } = self;
         let page = free.pop().or_else(|| prefixes.evict(|page| refs[page as usize] == 1));
@@ -110,6 +110,14 @@ impl Paged {
             self.refs[page as usize] = 1;
         }
         Ok(page)
+    }
+
+    /// Adds free pages, up to `n` in total.
+    fn grow(&mut self, n: usize) -> Result<()> {
+        self.pool.grow(n * self.page)?;
+        self.free.extend((self.refs.len() as u32..n as u32).rev());
+        self.refs.resize(n, 0);
+        Ok(())
     }
 
     fn release(&mut self, page: u32) {
@@ -199,6 +207,13 @@ impl Cache for Paged {
     }
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
         self.allocate(&[(seq, len)])
+    }
+    fn expect(&mut self, pages: usize) -> Result<()> {
+        let n = pages.min(self.limit);
+        if n > self.refs.len() { self.grow(n) } else { Ok(()) }
+    }
+    fn into_memory(self: Box<Self>) -> KvMemory {
+        self.pool.into_memory()
     }
 
     fn slot(&self, seq: u32, pos: usize) -> Option<u32> {

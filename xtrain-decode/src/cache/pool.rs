@@ -7,6 +7,7 @@ use xtrain_tensor::ops::{self, QkNorm, SlotRange, Slots, UnrotatedHeads};
 use super::interface::Usage;
 use super::kind::Room;
 use super::ledger::Ledger;
+use super::memory::KvMemory;
 use super::shape::CacheShape;
 
 /// A key tensor and a value tensor `[S, nkv, hd]` for each layer. No other value shares them, so writes are in place.
@@ -22,12 +23,29 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Zeros in `n_slots` slots, and an empty ledger.
-    pub(super) fn new(shape: CacheShape, room: Room, slots: Slots, n_slots: usize) -> Result<Pool> {
-        let layer = |_| Ok([shape.zeros(n_slots)?, shape.zeros(n_slots)?]);
-        let layers = (0..shape.n_layers).map(layer).collect::<Result<_>>()?;
+    /// At least `n_slots` slots, in `memory` if it is large enough, otherwise zeros, and an empty ledger.
+    pub(super) fn new(
+        shape: CacheShape,
+        room: Room,
+        slots: Slots,
+        n_slots: usize,
+        memory: KvMemory,
+    ) -> Result<Pool> {
+        let zeros = |_| Ok([shape.zeros(n_slots)?, shape.zeros(n_slots)?]);
+        let (layers, n_slots) = match memory.layers_of(&shape).filter(|(_, held)| *held >= n_slots) {
+            Some(held) => held,
+            None => ((0..shape.n_layers).map(zeros).collect::<Result<_>>()?, n_slots),
+        };
         let ledger = Ledger::new(shape.n_layers, room.sequences, room.positions);
         Ok(Pool { shape, ledger, slots, layers, n_slots, written: 0, copied: 0 })
+    }
+
+    pub(super) fn n_slots(&self) -> usize {
+        self.n_slots
+    }
+
+    pub(super) fn into_memory(self) -> KvMemory {
+        KvMemory::new(self.layers)
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -9,6 +9,7 @@ use super::contiguous::Contiguous;
 use super::growing::Growing;
 use super::interface::{Cache, Snapshot};
 use super::kind::{KvKind, Room};
+use super::memory::KvMemory;
 use super::paged::Paged;
 use super::shape::CacheShape;
 
@@ -27,10 +28,10 @@ fn room(sequences: usize, positions: usize) -> Room {
 fn kinds(dtype: Dtype, room: Room) -> Vec<(String, Box<dyn Cache>)> {
     let mut all: Vec<Box<dyn Cache>> = vec![
         Box::new(Growing::new(shape(dtype), room)),
-        Box::new(Contiguous::new(shape(dtype), room).unwrap()),
+        Box::new(Contiguous::new(shape(dtype), room, KvMemory::default()).unwrap()),
     ];
     for page in [1, 2, 5, 16, 64] {
-        all.push(Box::new(Paged::new(shape(dtype), room, page).unwrap()));
+        all.push(Box::new(Paged::new(shape(dtype), room, page, KvMemory::default()).unwrap()));
     }
     all.into_iter().map(|c| (format!("{} {dtype}", c.kind()), c)).collect()
 }
@@ -311,7 +312,7 @@ fn the_growing_cache_holds_its_sequences_and_nothing_else() {
 
 #[test]
 fn completions_of_one_prompt_share_its_pages_until_they_write() {
-    let mut cache = Paged::new(shape(Dtype::F32), room(3, 64), 4).unwrap();
+    let mut cache = Paged::new(shape(Dtype::F32), room(3, 64), 4, KvMemory::default()).unwrap();
     let mut held = vec![Vec::new(); 3];
     let rows = append(&mut held, &(0..10).map(|i| (0, i)).collect::<Vec<_>>());
     pass(&mut cache, &rows, &held, "prompt");
@@ -338,7 +339,7 @@ fn completions_of_one_prompt_share_its_pages_until_they_write() {
 #[test]
 fn a_failed_allocation_is_undone() {
     let room = Room { sequences: 3, positions: 64, slots: Some(20) };
-    let mut cache = Paged::new(shape(Dtype::F32), room, 4).unwrap();
+    let mut cache = Paged::new(shape(Dtype::F32), room, 4, KvMemory::default()).unwrap();
     let mut held = vec![Vec::new(); 3];
     let rows = append(&mut held, &(0..6).map(|i| (0, i)).collect::<Vec<_>>());
     pass(&mut cache, &rows, &held, "prompt");
@@ -360,7 +361,7 @@ fn a_failed_allocation_is_undone() {
 
 #[test]
 fn pages_grow_by_doubling() {
-    let mut cache = Paged::new(shape(Dtype::F32), room(1, 1 << 12), 2).unwrap();
+    let mut cache = Paged::new(shape(Dtype::F32), room(1, 1 << 12), 2, KvMemory::default()).unwrap();
     let (mut held, mut grown, mut slots) = (vec![Vec::new()], 0, 0);
     for token in 0..1 << 12 {
         let rows = append(&mut held, &[(0, token)]);

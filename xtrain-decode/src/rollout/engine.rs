@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::request::Request;
 use super::runner::{Batch, Runner, Watch};
 use super::scheduler::Scheduler;
-use crate::cache::Cache;
+use crate::cache::{Cache, KvMemory};
 use crate::error::{Error, Result};
 
 /// Completes requests with continuous batching.
@@ -49,10 +49,19 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// [`Error::Option`] for an option outside its range. [`Error::Model`] if the device has no memory for the cache.
     pub fn new(model: &'m Model, options: EngineOptions) -> Result<Engine<'m>> {
+        Engine::with_memory(model, options, KvMemory::default())
+    }
+
+    /// [`Engine::new`] with the cache in the memory of an engine that has ended, which may have had other weights. No
+    /// key, value or prefix of that engine is used.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn with_memory(model: &'m Model, options: EngineOptions, memory: KvMemory) -> Result<Engine<'m>> {
         options.check(model.config())?;
         Ok(Engine {
             model,
-            scheduler: Scheduler::new(model, options)?,
+            scheduler: Scheduler::new(model, options, memory)?,
             runner: Runner::new(model, options),
             plan: Plan::default(),
             max_seq_len: options.room(model.config()).positions,
@@ -121,6 +130,20 @@ impl<'m> Engine<'m> {
     /// The cache. `None` for [`KvKind::Off`](crate::KvKind::Off).
     pub fn cache(&self) -> Option<&dyn Cache> {
         self.scheduler.cache.as_deref()
+    }
+
+    /// Allocates the cache room that the submitted requests need if none of them ends early, at most `max_bytes`.
+    /// Otherwise a paged cache grows when it needs pages, and copies what it holds.
+    ///
+    /// # Errors
+    /// If the device has no memory for it.
+    pub fn reserve(&mut self, max_bytes: usize) -> Result<()> {
+        self.scheduler.reserve(max_bytes)
+    }
+
+    /// Ends the engine and returns the memory of its cache for [`Engine::with_memory`].
+    pub fn into_memory(self) -> KvMemory {
+        self.scheduler.cache.map_or_else(KvMemory::default, Cache::into_memory)
     }
 
     /// Takes the completions that have finished since the last call, in the order in which they finished.

@@ -98,9 +98,14 @@ impl Sequence {
         !self.waits_for_prompt && self.num_computed >= self.prompt().len()
     }
 
+    /// Positions of the prompt and the most new tokens it may get.
+    pub(super) fn required_len(&self, cfg: &Config) -> usize {
+        self.request.required_len(cfg)
+    }
+
     /// Tokens that it may still get before it reaches its length or the context limit.
     pub(super) fn remaining(&self, cfg: &Config) -> usize {
-        self.request.required_len(cfg) - self.tokens.len()
+        self.required_len(cfg) - self.tokens.len()
     }
 
     /// How its next token is sampled. `first_id` is the id of the first running sequence.

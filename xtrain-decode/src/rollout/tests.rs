@@ -6,9 +6,9 @@ use super::completion::{Completion, FinishReason};
 use super::engine::Engine;
 use super::fronts::{generate, generate_greedy_cached};
 use super::naive::{generate_naive, generate_naive_repeat_kv};
-use super::options::EngineOptions;
+use super::options::{EngineOptions, PrefixCaching};
 use super::request::{Request, StopConditions};
-use crate::cache::KvKind;
+use crate::cache::{KvKind, KvMemory};
 use crate::error::Error;
 use crate::sampler::SampleOptions;
 
@@ -232,6 +232,55 @@ fn completions_of_one_prompt_wait_if_the_cache_is_too_small_for_all() {
             let what = format!("{kv}, {kv_capacity} positions");
             same_as_naive(&model, &all, &engine.take_finished(), &what);
             assert!(engine.counters().preemptions > 0 && peak <= kv_capacity, "{what}: {peak} slots");
+        }
+    }
+}
+
+#[test]
+fn an_engine_in_the_memory_of_another_model_uses_none_of_its_keys_values_or_prefixes() {
+    let (prompt, g) = ([4, 5, 6, 7, 8, 9, 10], 3);
+    let all: Vec<Request> = (30..30 + g).map(|id| request(id, &prompt, 20)).collect();
+    for dtype in [Dtype::F32, Dtype::BF16] {
+        for kv in KINDS {
+            let what = format!("{kv}, {dtype}");
+            let mut model = Model::init(&config(), dtype, &Device::cpu(), 1).unwrap();
+            let options = EngineOptions { prefix_caching: PrefixCaching::On, ..options(kv) };
+            let (mut memory, mut bytes) = (KvMemory::default(), 0);
+            for step in 0..3 {
+                let mut engine = Engine::with_memory(&model, options, memory).unwrap();
+                if step == 1 {
+                    engine.reserve(usize::MAX).unwrap();
+                }
+                engine.submit_group(all[0].clone(), g as usize).unwrap();
+                same_as_naive(&model, &all, &engine.run().unwrap(), &what);
+                let counters = engine.counters();
+                assert_eq!((counters.prefill_rows, counters.prefix_cache_hits), (7, 0), "{what}");
+                memory = engine.into_memory();
+                assert!(step == 0 || memory.bytes() == bytes, "{what}: {} bytes", memory.bytes());
+                bytes = memory.bytes();
+                assert_eq!(bytes == 0, kv == KvKind::Growing, "{what}");
+                memory.poison();
+                model.params.norm.value_mut().unwrap().data_mut::<f32>().unwrap()[0] += 0.5;
+            }
+        }
+    }
+}
+
+#[test]
+fn reserved_room_is_that_of_the_prompt_and_all_completions() {
+    let model = model();
+    let options = options(KvKind::Paged { page: 4 });
+    for (max_pages, pages) in [(1000, 2 + 5 * 3 + 2 + 2 * 3), (10, 10)] {
+        let mut engine = Engine::new(&model, options).unwrap();
+        engine.submit_group(request(1, &[1; 9], 10), 5).unwrap();
+        engine.submit_group(request(11, &[2; 9], 10), 2).unwrap();
+        let page = 4 * engine.cache().unwrap().shape().bytes_per_token();
+        engine.reserve(max_pages * page).unwrap();
+        assert_eq!(engine.cache().unwrap().bytes(), pages * page);
+        engine.run().unwrap();
+        if max_pages > pages {
+            let usage = engine.cache().unwrap().usage();
+            assert_eq!(usage.slots, 4 * pages, "the cache has not grown");
         }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod recycle;
 pub(crate) mod simd;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use cpu::{Cpu, Reference};
 pub(crate) use gpu::Gpu;
@@ -120,6 +121,16 @@ impl Device {
     /// The instruction set of the SIMD CPU backend. `None`: the reference or a GPU.
     pub fn simd(&self) -> Option<Simd> {
         self.as_cpu().map(|cpu| cpu.simd)
+    }
+
+    /// Whether both are handles of one device, with the same threads and memory.
+    pub fn is(&self, other: &Device) -> bool {
+        match (self, other) {
+            (Device::Reference(a), Device::Reference(b)) => Arc::ptr_eq(&a.recycler, &b.recycler),
+            (Device::Cpu(a), Device::Cpu(b)) => Arc::ptr_eq(&a.recycler, &b.recycler),
+            (Device::Gpu(a), Device::Gpu(b)) => a.same(b),
+            _ => false,
+        }
     }
 
     pub(crate) fn as_cpu(&self) -> Option<&Cpu> {

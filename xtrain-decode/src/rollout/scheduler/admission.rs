@@ -2,7 +2,7 @@
 use xtrain_model::Error as ModelError;
 
 use super::{Scheduler, SeqSlot};
-use crate::cache::Snapshot;
+use crate::cache::{KvKind, Snapshot};
 use crate::error::Result;
 use crate::rollout::options::PrefixCaching;
 use crate::rollout::plan::ForkedSample;
@@ -32,6 +32,20 @@ impl Scheduler<'_> {
             }
         }
         result
+    }
+
+    /// Allocates the pages that the waiting sequences need if none of them ends early, at most `max_bytes`. The full
+    /// pages of a prompt are shared by its group.
+    pub(in crate::rollout) fn reserve(&mut self, max_bytes: usize) -> Result<()> {
+        let (KvKind::Paged { page }, Some(cache)) = (self.options.kv, &mut self.cache) else { return Ok(()) };
+        let (mut pages, mut group) = (0, None);
+        for sequence in &self.waiting {
+            let shared = sequence.prompt().len() / page;
+            pages += sequence.required_len(self.cfg).div_ceil(page) - shared;
+            pages += if group == Some(sequence.group) { 0 } else { shared };
+            group = Some(sequence.group);
+        }
+        Ok(cache.expect(pages.min(max_bytes / (page * cache.shape().bytes_per_token()).max(1)))?)
     }
 
     /// Gives `sequence` a free slot, and its prompt if another sequence has it. Prefers a slot that holds the prompt.

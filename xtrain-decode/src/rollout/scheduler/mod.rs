@@ -18,13 +18,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use xtrain_model::{Config, Model};
+use xtrain_tensor::faults::{self, Fault};
 
 use super::completion::{Completion, Counters, Event};
 use super::options::EngineOptions;
 use super::plan::{ForkedSample, SamplerId};
 use super::request::Request;
 use super::sequence::Sequence;
-use crate::cache::Cache;
+use crate::cache::{Cache, KvMemory};
 use crate::error::Result;
 use groups::PromptGroups;
 use held::HeldSequences;
@@ -80,13 +81,13 @@ struct SeqSlot {
 }
 
 impl<'m> Scheduler<'m> {
-    pub(super) fn new(model: &'m Model, options: EngineOptions) -> Result<Scheduler<'m>> {
+    pub(super) fn new(model: &'m Model, options: EngineOptions, memory: KvMemory) -> Result<Scheduler<'m>> {
         let room = options.room(model.config());
         let slots = (0..room.sequences as u32).rev();
         Ok(Scheduler {
             cfg: model.config(),
             options,
-            cache: options.kv.cache(model, room)?,
+            cache: options.kv.cache(model, room, memory)?,
             waiting: VecDeque::new(),
             running: Vec::new(),
             free_slots: slots.map(|number| SeqSlot { number, prompt_of: None }).collect(),
@@ -107,7 +108,7 @@ impl<'m> Scheduler<'m> {
     pub(super) fn submit(&mut self, request: Request, g: usize, sampler: SamplerId) -> usize {
         let (first, request) = (self.submitted, Arc::new(request));
         self.waiting.extend((0..g).map(|n| Sequence::new(request.clone(), first, n, sampler)));
-        if g > 1 && self.cache.is_some() {
+        if g > 1 && self.cache.is_some() && !faults::on(Fault::GroupPromptNotShared) {
             self.groups.insert(first, g);
         }
         self.submitted += g;

@@ -1,4 +1,5 @@
 //! Tests of the scheduler without a runner.
+use crate::cache::KvMemory;
 use xtrain_tensor::{Device, Dtype};
 
 use super::*;
@@ -24,7 +25,8 @@ fn model() -> Model {
 
 /// A scheduler of 3 slots.
 fn scheduler(model: &Model) -> Scheduler<'_> {
-    Scheduler::new(model, EngineOptions { max_batch: 3, ..EngineOptions::default() }).unwrap()
+    let options = EngineOptions { max_batch: 3, ..EngineOptions::default() };
+    Scheduler::new(model, options, KvMemory::default()).unwrap()
 }
 
 #[test]

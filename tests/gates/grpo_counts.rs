@@ -1,0 +1,163 @@
+//! The work of a step of reinforcement learning, counted: one prefill for a group, shared pages, no padding.
+use serde_json::Value;
+use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
+use xtrain::model::{Config, Model};
+use xtrain::tensor::{Device, Dtype};
+
+use crate::grpo::{Scratch, Setup, config, run};
+
+const G: usize = 32;
+const NEW_TOKENS: usize = 40;
+
+/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak. Returns
+/// the number of rows that ran.
+fn group(len: usize, page: usize) -> Result<usize, String> {
+    let cfg = Config {
+        vocab: 64,
+        dim: 16,
+        ffn_dim: 24,
+        n_layers: 1,
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 8,
+        max_positions: 640,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        ..Config::default()
+    };
+    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
+    let prompt: Vec<u32> = (0..len as u32).map(|i| i * 7 % 64).collect();
+    let options = EngineOptions { max_batch: G, kv: KvKind::Paged { page }, ..EngineOptions::default() };
+    let mut engine = Engine::new(&model, options).unwrap();
+    engine.submit_group(Request::sampled(&prompt, NEW_TOKENS, 1.0, 0), G).unwrap();
+    engine.reserve(usize::MAX).unwrap();
+    let (reserved, mut peak) = (engine.cache().unwrap().usage().slots, 0);
+    while !engine.is_idle() {
+        engine.step().unwrap();
+        peak = peak.max(engine.cache().unwrap().usage().in_use);
+    }
+    let (counters, usage) = (engine.counters(), engine.cache().unwrap().usage());
+    let differ = |what: String| Err(format!("gate counts, seed 0: {len} tokens, page {page}: {what}"));
+    if counters.prefill_rows != len as u64 {
+        return differ(format!("expected {len} prompt rows, found {}", counters.prefill_rows));
+    }
+    // The full pages of the prompt are shared; the last token of a completion has no row.
+    let pages = |positions: usize| positions.div_ceil(page) - len / page;
+    let want = (len / page + G * pages(len + NEW_TOKENS - 1)) * page;
+    if peak != want {
+        return differ(format!("expected {want} slots, found {peak}"));
+    }
+    let needed = len + G * (NEW_TOKENS - 1);
+    if len.is_multiple_of(page) && peak > needed + G * page {
+        return differ(format!("expected {needed} slots and at most a page per sequence, found {peak}"));
+    }
+    if usage.slots != reserved || reserved != (len / page + G * pages(len + NEW_TOKENS)) * page {
+        return differ(format!("{reserved} slots reserved, {peak} used, {} at the end", usage.slots));
+    }
+    Ok(counters.layer_rows as usize)
+}
+
+/// The prompt of a group runs once, and its pages are shared.
+pub(crate) fn groups() -> Result<usize, String> {
+    [(512, 64), (500, 64), (512, 16), (33, 5)].into_iter().map(|(len, page)| group(len, page)).sum()
+}
+
+/// The backward pass has a row for each token but the last of each completion, and those of its prompt once for the
+/// group. Groups without weights have none. Returns the number of rows.
+pub(crate) fn rows() -> Result<usize, String> {
+    let short = ["grpo.num_generations=2", "grpo.max_completion_length=2", "grpo.top_k=2"];
+    Ok(rows_of("rows", &[])? + rows_of("short", &short)?)
+}
+
+fn rows_of(name: &str, keys: &[&str]) -> Result<usize, String> {
+    let dir = Scratch::new(name);
+    let config = config(&[&["grpo.eval_every=0"], keys].concat());
+    run(&config, &Setup::threads(1), &dir.0).map_err(|e| e.to_string())?;
+    let lines = |path: &str| -> Vec<Value> {
+        let text = std::fs::read_to_string(dir.0.join(path)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let mut total = 0;
+    for step in lines("metrics.jsonl").iter().filter(|step| step["step"] != 0) {
+        let number = step["step"].as_u64().unwrap();
+        let completions = lines(&format!("rollouts/step_{number:06}.jsonl"));
+        let len = |line: &Value, key: &str| line[key].as_array().unwrap().len();
+        let mut want = 0;
+        for group in completions.chunk_by(|a, b| a["group"] == b["group"]) {
+            if group.iter().any(|line| line["advantage"].as_f64().unwrap() != 0.0) {
+                let rows = group.iter().map(|line| len(line, "completion_ids") - 1).sum::<usize>();
+                want += len(&group[0], "prompt_ids") + rows;
+            }
+        }
+        let found = step["trained_rows"].as_f64().unwrap() as usize;
+        if found != want {
+            return Err(format!("gate counts, seed 0: step {number}: expected {want} rows, found {found}"));
+        }
+        total += found;
+    }
+    Ok(total)
+}
+
+#[test]
+fn the_prompt_of_a_group_runs_once_and_its_pages_are_shared() {
+    assert!(groups().unwrap() > 4 * G * (NEW_TOKENS - 1));
+}
+
+#[test]
+fn the_update_processes_no_padding() {
+    assert!(rows().unwrap() > 500);
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn the_counts_find_a_prompt_that_is_not_shared_and_rows_without_weight() {
+    use xtrain::tensor::faults::{self, Fault};
+
+    let shared = faults::with(Fault::GroupPromptNotShared, groups).unwrap_err();
+    assert!(shared.contains("expected 512 prompt rows, found 16384"), "{shared}");
+    let zeros = faults::with(Fault::ZeroWeightsTrained, rows).unwrap_err();
+    assert!(zeros.contains("rows, found "), "{zeros}");
+}
+
+/// Seconds of the rollout of `lengths`, one sequence each.
+fn seconds(model: &Model, lengths: &[usize]) -> f64 {
+    let prompt: Vec<u32> = (0..64).collect();
+    let options = EngineOptions { max_batch: lengths.len(), ..EngineOptions::default() };
+    let start = std::time::Instant::now();
+    let mut engine = Engine::new(model, options).unwrap();
+    for (id, &max_new) in lengths.iter().enumerate() {
+        let request = Request { id: id as u64, ..Request::sampled(&prompt, max_new, 1.0, 0) };
+        engine.submit(request).unwrap();
+    }
+    engine.run().unwrap();
+    start.elapsed().as_secs_f64()
+}
+
+/// A measurement for docs/bench.md.
+#[test]
+#[ignore = "a measurement: run it alone with --ignored --nocapture"]
+fn retiring_finished_rows_saves_more_than_half_of_the_time() {
+    let cfg = Config {
+        vocab: 257,
+        dim: 384,
+        ffn_dim: 1024,
+        n_layers: 6,
+        n_heads: 6,
+        n_kv_heads: 2,
+        head_dim: 64,
+        max_positions: 320,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        qk_norm: true,
+        ..Config::default()
+    };
+    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
+    // 80 % of the lengths are in the first fifth of the range up to 256
+    let lengths: Vec<usize> = (0..64).map(|i| if i % 5 == 4 { 256 - i } else { 1 + 13 * i % 51 }).collect();
+    let pairs: Vec<[f64; 2]> =
+        (0..3).map(|_| [seconds(&model, &lengths), seconds(&model, &[256; 64])]).collect();
+    let times = |at: usize| pairs.iter().map(|pair| pair[at]).fold(f64::INFINITY, f64::min);
+    let (retired, full) = (times(0), times(1));
+    println!("retired {retired:.2} s, longest length for all {full:.2} s, {:.1} times", full / retired);
+    assert!(full >= 2.0 * retired);
+}

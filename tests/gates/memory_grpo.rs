@@ -1,0 +1,113 @@
+//! The memory of `xtrain grpo`: the estimate of a dry run, the peak with a reference model, and no growth.
+use serde_json::Value;
+use xtrain::tensor::testing::times;
+
+use crate::cli::{Scratch, ok, xtrain};
+
+/// A base model of a few steps, and completions whose lengths and rewards vary little.
+const CONFIG: &str = "\
+[model]
+dim = 128
+n_layers = 2
+n_heads = 4
+ffn_dim = 352
+[train]
+context = 64
+batch = 4
+steps = 4
+eval_every = 0
+sample_every = 0
+[data]
+val_fraction = 0
+[grpo]
+steps = 3
+prompts_per_step = 16
+num_generations = 16
+max_completion_length = 8
+eval_every = 0
+verify_every = 0
+save_every = 1000
+";
+
+/// Rewards that differ within a group: those of the id.
+const REWARD: &str = "sh -c 'while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; \
+    echo \"{\\\"id\\\":$id,\\\"reward\\\":$((id % 7))}\"; done'";
+
+/// A run in a directory of its own.
+struct Memory {
+    /// Bytes of the estimate.
+    estimate: f64,
+    /// Peak resident bytes.
+    peak: f64,
+    /// Resident bytes after each step.
+    resident: Vec<f64>,
+}
+
+/// The bytes of `about SIZE UNIT` in the line of the estimate.
+fn estimate(shown: &str) -> f64 {
+    let line = shown.lines().find_map(|line| line.strip_prefix("# memory: about ")).unwrap();
+    let (size, unit) = line.split_once(':').unwrap().0.split_once(' ').unwrap();
+    let scale =
+        [("kB", 1e3), ("MB", 1e6), ("GB", 1e9)].into_iter().find(|(name, _)| *name == unit).unwrap().1;
+    size.parse::<f64>().unwrap() * scale
+}
+
+fn measure(name: &str, keys: &[&str]) -> Memory {
+    let scratch = Scratch::new(&format!("memory-{name}"));
+    scratch.file("c.toml", CONFIG);
+    let mut args = vec!["grpo", "-c", "c.toml", "--task", "sums", "--threads", "1", "--reward", REWARD];
+    keys.iter().for_each(|key| args.extend(["--set", key]));
+    let estimate = estimate(&ok(&scratch.0, &[&args[..], &["--dry-run"]].concat()));
+    let output = xtrain(&scratch.0, &[&args[..], &["--run", "r"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(scratch.0.join("r/timings.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let resident = lines.iter().map(|line| line["resident_bytes"].as_f64().unwrap()).collect();
+    let peak = lines.last().unwrap()["peak_resident_bytes"].as_f64().unwrap();
+    println!("{name}: estimate {:.0} MB, peak {:.0} MB", estimate / 1e6, peak / 1e6);
+    Memory { estimate, peak, resident }
+}
+
+#[track_caller]
+fn check_estimate(name: &str, keys: &[&str]) -> Memory {
+    let memory = measure(name, keys);
+    let Memory { estimate, peak, .. } = memory;
+    let tolerance = 0.1 * peak + 64e6;
+    assert!((estimate - peak).abs() <= tolerance, "{name}: estimate {estimate:.0}, peak {peak:.0} bytes");
+    memory
+}
+
+/// A model of 5 M parameters.
+const LARGE: [&str; 4] = ["model.dim=384", "model.ffn_dim=1024", "model.n_layers=3", "model.head_dim=64"];
+/// A KV cache of 268 MB.
+const CACHE: [&str; 3] = ["model.head_dim=128", "model.n_heads=8", "model.n_layers=2"];
+
+#[test]
+fn the_estimate_of_a_dry_run_is_near_the_peak() {
+    check_estimate("sums", &[]);
+    check_estimate("bf16", &["train.dtype=bf16"]);
+    check_estimate("cache", &CACHE);
+    check_estimate("activations", &["model.ffn_dim=8192", "grpo.micro_batch=256", "grpo.steps=2"]);
+}
+
+#[test]
+fn a_bf16_reference_model_adds_at_most_a_third_to_the_peak() {
+    let small = ["grpo.prompts_per_step=2", "grpo.num_generations=4"];
+    let keys = [&LARGE[..], &small].concat();
+    let without = check_estimate("without", &keys);
+    for (dtype, limit) in [("f32", 1.6), ("bf16", 1.35)] {
+        let key = format!("grpo.ref_dtype={dtype}");
+        let with = check_estimate(dtype, &[&keys[..], &["grpo.beta=0.05", key.as_str()]].concat());
+        assert!(with.peak <= limit * without.peak, "{dtype}: {} and {} bytes", with.peak, without.peak);
+    }
+}
+
+#[test]
+fn resident_memory_does_not_grow_from_step_to_step() {
+    let steps = times(40, 100);
+    let key = format!("grpo.steps={steps}");
+    let Memory { resident, .. } = measure("steps", &["grpo.num_generations=8", key.as_str()]);
+    let (before, after) = (resident[9], resident[resident.len() - 1]);
+    // one percent, and two huge pages that a step with more rows may need
+    assert!(after <= 1.01 * before + f64::from(4 << 20), "step 10: {before}, step {steps}: {after} bytes");
+}

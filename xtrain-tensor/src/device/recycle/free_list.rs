@@ -1,0 +1,201 @@
+//! The free buffers of one element type, by size class.
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Maximum number of bytes in a free list.
+const MAX_FREE_BYTES: usize = 1 << 30;
+/// A request takes a free buffer of at most this multiple of its own class.
+const MAX_FIT: usize = 2;
+
+/// The smallest size class of at least `len` elements. There are eight classes per power of two, so at most an eighth
+/// of a new buffer is unused.
+pub(super) fn class_size(len: usize) -> usize {
+    let step = 1 << (len.max(16) - 1).ilog2().saturating_sub(3);
+    len.next_multiple_of(step)
+}
+
+/// Free buffers by their capacity, which is a class size.
+///
+/// A class keeps no more buffers than were in use at the same time. Above [`MAX_FREE_BYTES`], the buffers of the class
+/// that was not used for the longest time are freed.
+#[derive(Debug)]
+pub(crate) struct FreeList<T> {
+    classes: BTreeMap<usize, Class<T>>,
+    bytes: usize,
+    max_bytes: usize,
+    /// Number of uses so far.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Class<T> {
+    free: Vec<Vec<T>>,
+    /// Buffers that were taken and not given back.
+    in_use: usize,
+    /// The clock at the last use.
+    used: u64,
+}
+
+impl<T> Default for Class<T> {
+    fn default() -> Class<T> {
+        Class { free: Vec::new(), in_use: 0, used: 0 }
+    }
+}
+
+impl<T> Default for FreeList<T> {
+    fn default() -> FreeList<T> {
+        FreeList { classes: BTreeMap::new(), bytes: 0, max_bytes: MAX_FREE_BYTES, clock: 0 }
+    }
+}
+
+impl<T> FreeList<T> {
+    /// Takes a buffer with room for `len` elements: a free one of the best fitting class, or a new one. Its length and
+    /// values are unspecified. A new buffer replaces a free one that is a little smaller, because it fits the same
+    /// requests: the lengths of a loop that vary by less than a factor of two need no more memory than the largest.
+    pub(super) fn take(&mut self, len: usize) -> Vec<T> {
+        let size = class_size(len);
+        let fitting = self.with_free(size..MAX_FIT * size + 1).next();
+        let buffer = match fitting {
+            Some(size) => self.pop(size),
+            None => {
+                let smaller = self.with_free(size / MAX_FIT..size).next_back();
+                drop(smaller.map(|size| self.pop(size)));
+                Vec::with_capacity(size)
+            }
+        };
+        self.touch(buffer.capacity()).in_use += 1;
+        buffer
+    }
+
+    /// The classes in `sizes` that have a free buffer.
+    fn with_free(&self, sizes: Range<usize>) -> impl DoubleEndedIterator<Item = usize> {
+        self.classes.range(sizes).filter(|(_, class)| !class.free.is_empty()).map(|(&size, _)| size)
+    }
+
+    /// Removes a free buffer of a class that has one.
+    fn pop(&mut self, size: usize) -> Vec<T> {
+        self.bytes -= size_of::<T>() * size;
+        self.touch(size).free.pop().expect("the caller found a free buffer")
+    }
+
+    /// Keeps a buffer that was taken. Other buffers are freed, unless their capacity is that of one in use.
+    pub(super) fn give_back(&mut self, buffer: Vec<T>) {
+        let size = buffer.capacity();
+        let Some(class) = self.classes.get_mut(&size).filter(|class| class.in_use > 0) else { return };
+        class.in_use -= 1;
+        let bytes = size_of::<T>() * size;
+        while self.bytes + bytes > self.max_bytes {
+            if !self.evict() {
+                return;
+            }
+        }
+        self.bytes += bytes;
+        self.touch(size).free.push(buffer);
+    }
+
+    fn touch(&mut self, size: usize) -> &mut Class<T> {
+        self.clock += 1;
+        let class = self.classes.entry(size).or_default();
+        class.used = self.clock;
+        class
+    }
+
+    /// Frees the buffers of the least recently used class. Returns `false` if there are none.
+    fn evict(&mut self) -> bool {
+        let classes = self.classes.iter_mut().filter(|(_, class)| !class.free.is_empty());
+        let Some((size, class)) = classes.min_by_key(|(_, class)| class.used) else { return false };
+        self.bytes -= size_of::<T>() * size * class.free.len();
+        class.free = Vec::new();
+        true
+    }
+
+    /// Bytes of the free buffers.
+    #[cfg(test)]
+    pub(super) fn free_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The capacities of the free buffers.
+    fn free(list: &FreeList<f32>) -> Vec<usize> {
+        let all: Vec<usize> = list.classes.values().flat_map(|c| c.free.iter().map(Vec::capacity)).collect();
+        assert_eq!(list.bytes, 4 * all.iter().sum::<usize>());
+        all
+    }
+
+    #[test]
+    fn a_class_is_at_most_an_eighth_larger_than_the_length() {
+        let mut previous = 0;
+        for len in 256..40_000 {
+            let size = class_size(len);
+            assert!(len <= size && 8 * size <= 9 * len + 8 && class_size(size) == size, "{len}: {size}");
+            assert!(size >= previous);
+            previous = size;
+        }
+        assert_eq!([1025, 1152, 1153].map(class_size), [1152, 1152, 1280]);
+    }
+
+    #[test]
+    fn similar_lengths_share_buffers_and_the_best_fit_is_taken() {
+        let mut list = FreeList::<f32>::default();
+        let [small, large] = [1000, 1900].map(|len| list.take(len));
+        let addresses = [small.as_ptr(), large.as_ptr()];
+        list.give_back(large);
+        list.give_back(small);
+        assert_eq!(free(&list), [1024, 1920]);
+        let taken = [990, 961, 950].map(|len| list.take(len));
+        assert_eq!([taken[0].as_ptr(), taken[1].as_ptr()], addresses);
+        assert_eq!(taken.map(|buffer| buffer.capacity()), [1024, 1920, 960]);
+        // a buffer of more than twice the class is not taken
+        list.give_back(Vec::with_capacity(1920));
+        assert_eq!(list.take(800).capacity(), 832);
+        assert_eq!(free(&list), [1920]);
+    }
+
+    #[test]
+    fn a_class_keeps_no_more_buffers_than_were_in_use() {
+        let mut list = FreeList::<f32>::default();
+        for _ in 0..10 {
+            let two = [list.take(1000), list.take(1000)];
+            list.give_back(Vec::with_capacity(1024));
+            two.into_iter().for_each(|buffer| list.give_back(buffer));
+            list.give_back(Vec::with_capacity(1024));
+            list.give_back(Vec::with_capacity(1000));
+        }
+        assert_eq!(free(&list), [1024, 1024]);
+    }
+
+    #[test]
+    fn a_larger_buffer_replaces_a_smaller_one() {
+        let mut list = FreeList::<f32>::default();
+        for len in [1000, 2000, 3000, 1600] {
+            let buffer = list.take(len);
+            list.give_back(buffer);
+        }
+        assert_eq!(free(&list), [3072]);
+        let buffer = list.take(1000);
+        list.give_back(buffer);
+        assert_eq!(free(&list), [1024, 3072], "3072 is too large for 1000");
+    }
+
+    #[test]
+    fn above_the_limit_the_least_recently_used_class_is_freed() {
+        let mut list = FreeList::<f32> { max_bytes: 4 * 7000, ..FreeList::default() };
+        for len in [4096, 1920, 896] {
+            let buffer = list.take(len);
+            list.give_back(buffer);
+        }
+        let buffer = list.take(4096);
+        list.give_back(buffer);
+        let [first, second] = [list.take(896), list.take(896)];
+        [first, second].into_iter().for_each(|buffer| list.give_back(buffer));
+        assert_eq!(free(&list), [896, 896, 4096], "1920 was used first");
+        let large = list.take(8192);
+        list.give_back(large);
+        assert_eq!(free(&list), [0; 0], "a buffer above the limit is not kept");
+    }
+}
