@@ -5,8 +5,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::exit::Exit;
-use super::interrupt::Interrupt;
+use crate::cli::exit::Exit;
+use crate::cli::interrupt::Interrupt;
 use crate::config::GrpoSection;
 use crate::grpo::metrics::StepMetrics;
 use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase, Warnings, crossed};

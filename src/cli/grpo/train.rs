@@ -1,0 +1,112 @@
+//! The loop of `xtrain grpo` with its rewards and logs.
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::monitor::GrpoMonitor;
+use super::setup::Setup;
+use super::start::{REFERENCE, Ready};
+use crate::cli::exit::CliError;
+use crate::cli::interrupt::Interrupt;
+use crate::grpo::prompts::PromptSource;
+use crate::grpo::score::Scorer;
+use crate::grpo::{Grpo, from_config};
+use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::tasks;
+use crate::report::{EventFile, units};
+use crate::rewards::{ExternalOptions, ExternalReward, Reward, TaskReward};
+use crate::run::RunDir;
+use crate::training::End;
+
+impl Setup<'_> {
+    /// The reward programs, or the reward of the task.
+    pub(super) fn rewards(&self, run: &RunDir) -> Result<Vec<Box<dyn Reward>>, CliError> {
+        if self.section.reward.is_empty() {
+            let task = tasks::by_name(&self.section.task).expect("the configuration was checked");
+            return Ok(vec![Box::new(TaskReward::new(task))]);
+        }
+        let logs = run.path().join("logs");
+        let start = |(at, command): (usize, &String)| -> Result<Box<dyn Reward>, CliError> {
+            let options = ExternalOptions {
+                processes: self.section.reward_processes,
+                time_limit: Duration::from_secs_f64(self.section.reward_timeout),
+                log_dir: Some(logs.clone()),
+                first_log: at * self.section.reward_processes,
+            };
+            Ok(Box::new(ExternalReward::start(command, &options)?))
+        };
+        self.section.reward.iter().enumerate().map(start).collect()
+    }
+
+    /// Runs the loop.
+    pub(super) fn train(
+        &self,
+        run: &RunDir,
+        ready: &mut Ready,
+        rewards: Vec<Box<dyn Reward>>,
+        interrupt: Interrupt,
+    ) -> Result<(), CliError> {
+        let (section, seed) = (self.section, self.config.train.seed);
+        let Ready { trainer, reference, tokenizer } = ready;
+        let (step, steps) = (trainer.step_number(), section.steps as u64);
+        let mut scorer = Scorer::new(rewards, section.reward_weights.clone());
+        let max_positions = trainer.model.config().max_positions;
+        let held_out = self.held_out(tokenizer, max_positions)?;
+        let prompts = match self.task {
+            Some(task) => PromptSource::task(task, tokenizer, seed),
+            None => PromptSource::list(self.prompts(&section.prompts, tokenizer, max_positions)?, seed),
+        };
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
+        let reference_checkpoints = (reference.is_some() && section.ref_model_sync_steps > 0)
+            .then(|| CheckpointDir::open(Arc::new(RealFs), &run.path().join(REFERENCE), section.keep))
+            .transpose()?;
+        let (mut metrics, timings) = run.logs_from(step)?;
+        eprintln!(
+            "{} parameters, {} prompts x {} completions per step, {} steps, writing to {}",
+            units::count(trainer.model.config().n_params() as u64),
+            section.prompts_per_step,
+            section.num_generations,
+            steps,
+            run.path().display(),
+        );
+        let mut monitor = GrpoMonitor::new(section, timings, self.events(run)?, interrupt, step);
+        let end = Grpo {
+            section,
+            seed,
+            reference: reference.take(),
+            reference_checkpoints: reference_checkpoints.as_ref(),
+            tokenizer,
+            prompts: &prompts,
+            held_out: &held_out,
+            rollout: from_config::rollout_options(section, seed, self.engine),
+            advantages: from_config::advantage_options(section),
+            updater: from_config::updater(section),
+            scorer: &mut scorer,
+            run,
+            checkpoints: &checkpoints,
+            metrics: &mut metrics,
+            trainer,
+        }
+        .run(&mut monitor);
+        let signal = monitor.finish();
+        let resume = format!("to resume: xtrain grpo --resume {}", run.path().display());
+        match (end, signal) {
+            (Ok(End::Stopped), Some(exit)) => {
+                Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
+            }
+            (Ok(_), _) => Ok(()),
+            (Err(error), _) => Err(CliError::from(error).hint(resume)),
+        }
+    }
+
+    /// The event file of TensorBoard, with the metrics so far.
+    fn events(&self, run: &RunDir) -> Result<EventFile, CliError> {
+        let path = run.path().join("logs").join("events.out.tfevents.0.xtrain");
+        let io = |error| CliError::io(&path, &error);
+        let mut events = EventFile::create(&path).map_err(io)?;
+        let Ok(metrics) = run.read_metrics() else { return Ok(events) };
+        for (step, values) in metrics.steps() {
+            events.write(step, 0.0, values).map_err(io)?;
+        }
+        Ok(events)
+    }
+}
