@@ -55,7 +55,6 @@ impl Setup {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Compared {
     tokens: f64,
-    max: f64,
     steps: u64,
 }
 
@@ -75,9 +74,7 @@ impl GrpoObserver for Watch {
     }
 
     fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
-        let get = |name| metrics.get(name).unwrap_or(0.0);
-        self.compared.tokens += get("sampling/compared_tokens");
-        self.compared.max = self.compared.max.max(get("sampling/sampling_logp_difference/max"));
+        self.compared.tokens += metrics.get("sampling/compared_tokens").unwrap_or(0.0);
         self.compared.steps = metrics.step;
         Ok(())
     }
