@@ -35,6 +35,20 @@ impl Scorer {
         }
     }
 
+    /// Checks that no two rewards have one name.
+    fn check_names(&self) -> Result<(), Error> {
+        let named = |(at, reward): (usize, &'_ Box<dyn Reward>)| {
+            reward.names().iter().map(move |name| (at, name.clone())).collect::<Vec<_>>()
+        };
+        let all: Vec<(usize, String)> = self.rewards.iter().enumerate().flat_map(named).collect();
+        for (i, (second, name)) in all.iter().enumerate() {
+            if let Some((first, _)) = all[..i].iter().find(|(_, other)| other == name) {
+                return Err(Error::RewardNames { name: name.clone(), rewards: [*first, *second] });
+            }
+        }
+        Ok(())
+    }
+
     /// The rewards of all completions of `groups`.
     ///
     /// # Errors
@@ -68,10 +82,8 @@ impl Scorer {
             check_rows(reward.names(), &batch, &rows)?;
             each.iter_mut().zip(rows).for_each(|(all, row)| all.extend(row.rewards));
         }
-        let (weights, names) = (self.weights()?, self.names());
-        if let Some(name) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
-            return Err(Error::RewardNames { name: name.1.clone() });
-        }
+        self.check_names()?;
+        let weights = self.weights()?;
         let total = each.iter().map(|rewards| weighted_sum(rewards, &weights)).collect();
         Ok(Scores { each, total })
     }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::cli::{Scratch, program, text, xtrain};
 use crate::commands::parsed;
 
+mod devices;
 mod errors;
 mod interruptions;
 mod replay;

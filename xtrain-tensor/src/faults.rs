@@ -83,6 +83,8 @@ faults! {
     CompletionRetokenized "the update reads the tokens of the completion's text"
     UpdateForgetsTopP "the update of a run with top-p takes log-probabilities without it"
     RewardOfTheNeighbor "each completion gets the reward of the one before it"
+    ReferenceMixSwapped "an update of the reference model swaps alpha and 1 - alpha"
+    ResumeForgetsReferenceUpdate "a resumed run starts with the initial reference model"
 }
 
 /// The name in kebab case.

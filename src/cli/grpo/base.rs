@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::checks::no_initial_weights;
 use super::setup::Setup;
-use crate::cli::exit::{CliError, Exit};
+use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::job::{self, Job};
 use crate::cli::source;
@@ -14,23 +14,13 @@ use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
 use crate::model::tasks::{Task, TaskCorpus};
-use crate::run::{DataRecord, RunDir};
+use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::training::{self, DataLoader};
 
 /// Directory of the base model in the run directory.
 pub(super) const BASE: &str = "base";
 /// Its corpus.
 const CORPUS: &str = "corpus.tok";
-
-/// Whether a run has a checkpoint. A save that was killed leaves a temporary directory, which is none.
-pub(super) fn has_checkpoint(run: &Path) -> bool {
-    let mut files = run.join("checkpoints").read_dir().into_iter().flatten().flatten();
-    files.any(|file| {
-        let name = file.file_name();
-        let name = name.to_string_lossy();
-        name.starts_with("step_") && !name.contains(".tmp-")
-    })
-}
 
 impl Setup<'_> {
     /// Trains the base model, or finishes its training.
@@ -55,7 +45,7 @@ impl Setup<'_> {
             100.0 * self.section.wrong_answers
         );
         let end = job::run_training(&mut job, interrupt.clone(), self.engine);
-        let run = path.parent().unwrap_or(path).display();
+        let run = shell_word(path.parent().unwrap_or(path));
         end.map_err(|error| match error.exit() {
             Exit::Interrupted | Exit::Terminated => {
                 error.hint(format_args!("to resume: xtrain grpo --resume {run}"))

@@ -2,12 +2,15 @@
 use std::path::Path;
 
 use crate::cli::exit::{CliError, Exit};
-use crate::cli::{init, loaded};
+use crate::cli::{init, loaded, source};
 use crate::config::{GrpoSection, ModelSection, RunConfig};
 use crate::grpo;
 use crate::model::store;
-use crate::model::tasks::{self, PromptFile, Task};
+use crate::model::tasks::{self, PromptFile, PromptSet, Task};
 use crate::rewards::RESERVED_COLUMNS;
+use crate::training;
+
+use super::prompt_limit::PromptLimit;
 
 /// `[grpo]` of the configuration.
 pub(super) fn section(config: &RunConfig) -> Result<&GrpoSection, CliError> {
@@ -45,6 +48,36 @@ pub(super) fn check_weights(section: &GrpoSection) -> Result<(), CliError> {
             "grpo.reward_weights: expected at least {programs} weights, one for each reward, found {found}"
         );
         return Err(CliError::new(Exit::Usage, message));
+    }
+    Ok(())
+}
+
+/// Checks that no reward program occurs twice: the names of its rewards would.
+pub(super) fn check_programs(section: &GrpoSection) -> Result<(), CliError> {
+    let programs = &section.reward;
+    match programs.iter().enumerate().find(|(at, program)| programs[..*at].contains(program)) {
+        Some((_, program)) => {
+            let message = format!("grpo.reward: expected different reward programs, found {program:?} twice");
+            Err(CliError::new(Exit::Usage, message).hint("two rewards must not have one name"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that the prompts of a task fit in the context of its base model, before the base model is trained.
+pub(super) fn check_task_prompts(
+    config: &RunConfig,
+    section: &GrpoSection,
+    task: &dyn Task,
+) -> Result<(), CliError> {
+    if !config.train.init.is_empty() {
+        return Ok(());
+    }
+    let tokenizer = source::tokenizer(&config.data.tokenizer)?;
+    let context = training::model_config(config, tokenizer.vocab_size()).max_positions;
+    let limit = PromptLimit::new(section, context);
+    for text in [PromptSet::Train, PromptSet::HeldOut].into_iter().flat_map(|part| task.prompts(part)) {
+        limit.check(&format!("task {}, prompt {text:?}", task.name()), tokenizer.encode(&text)?.len())?;
     }
     Ok(())
 }

@@ -8,19 +8,22 @@ use toml::Value;
 mod base;
 mod checks;
 mod monitor;
+mod prompt_limit;
 mod prompts;
 mod setup;
 mod start;
 mod train;
 
 use super::common::{CacheFlags, Common, Layers, Seed};
-use super::exit::{CliError, Exit};
+use super::exit::{CliError, Exit, shell_word};
 use super::interrupt::Interrupt;
 use super::{dry_run, init, train as train_command};
 use crate::config::{Layer, RunConfig};
 use crate::model::tasks::PromptSet;
 use crate::run::{self, RunDir};
-use checks::{check_files, check_weights, section, task, with_sizes_of_init};
+use checks::{
+    check_files, check_programs, check_task_prompts, check_weights, section, task, with_sizes_of_init,
+};
 use setup::Setup;
 
 /// Flags of `xtrain grpo`.
@@ -94,6 +97,7 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     let section = section(&config)?.clone();
     let task = task(&section)?;
     check_weights(&section)?;
+    check_programs(&section)?;
     if args.dry_run {
         let config = with_sizes_of_init(config)?;
         let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
@@ -103,6 +107,9 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     let device = args.common.open()?;
     check_files(&config, &section, task.is_some())?;
     let config = if run.is_none() { with_sizes_of_init(config)? } else { config };
+    if let Some(task) = &task {
+        check_task_prompts(&config, &section, task.as_ref())?;
+    }
     let engine = args.cache.engine();
     let setup = Setup { config: &config, section: &section, task: task.as_deref(), device: &device, engine };
     let interrupt = Interrupt::install()?;
@@ -126,7 +133,7 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
 fn create(path: &Path, config: &RunConfig) -> Result<RunDir, CliError> {
     RunDir::create(path, config).map_err(|error| match error {
         run::Error::Exists { .. } => {
-            let path = path.display();
+            let path = shell_word(path);
             let hint =
                 format!("to resume it: xtrain grpo --resume {path}; to use another directory: --run DIR");
             CliError::from(error).hint(hint)

@@ -42,13 +42,14 @@ struct Timing<'a> {
 }
 
 impl GrpoMonitor {
-    /// A monitor of a run that has finished `step` steps.
+    /// A monitor of a run that has finished `step` steps, with the warnings of these steps.
     pub(super) fn new(
         section: &GrpoSection,
         timings: JsonLines,
         events: EventFile,
         interrupt: Interrupt,
         step: u64,
+        warnings: Warnings,
     ) -> GrpoMonitor {
         let steps = section.steps as u64;
         GrpoMonitor {
@@ -64,7 +65,7 @@ impl GrpoMonitor {
             seconds: BTreeMap::new(),
             tokens: 0.0,
             last: StepMetrics::default(),
-            warnings: Warnings::default(),
+            warnings,
         }
     }
 

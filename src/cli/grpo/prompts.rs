@@ -2,8 +2,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::prompt_limit::PromptLimit;
 use super::setup::Setup;
-use crate::cli::exit::{CliError, Exit};
+use crate::cli::exit::CliError;
 use crate::grpo;
 use crate::grpo::batch::Prompt;
 use crate::grpo::prompts::text_prompt;
@@ -20,22 +21,10 @@ impl Setup<'_> {
     ) -> Result<Vec<Arc<Prompt>>, CliError> {
         let prompts = PromptFile::open(Path::new(file))?;
         let encoded = prompts.encode(tokenizer)?;
-        let context = max_positions.saturating_sub(1);
-        let max = self.section.max_prompt_length.min(context);
-        let hint = match max == context {
-            true => "shorten the prompt; a completion needs at least one position of the model's context",
-            false => "raise grpo.max_prompt_length, or shorten the prompt",
-        };
+        let limit = PromptLimit::new(self.section, max_positions);
         let prompt = |(record, prompt): (&PromptRecord, EncodedPrompt)| {
             let EncodedPrompt { text, ids } = prompt;
-            if ids.len() > max {
-                let found = ids.len();
-                let message = format!(
-                    "{file}:{}: expected a prompt of at most {max} tokens, found {found}",
-                    record.line
-                );
-                return Err(CliError::new(Exit::Data, message).hint(hint));
-            }
+            limit.check(&format!("{file}:{}", record.line), ids.len())?;
             Ok(Arc::new(Prompt { text, ids, columns: record.columns.clone() }))
         };
         prompts.records().iter().zip(encoded).map(prompt).collect()

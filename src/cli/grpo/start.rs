@@ -1,23 +1,18 @@
 //! The models that a run starts or resumes with.
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use super::base::{BASE, has_checkpoint};
+use super::base::BASE;
 use super::setup::Setup;
 use crate::cli::exit::CliError;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{loaded, source};
-use crate::grpo::from_config;
-use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::grpo::{from_config, reference};
 use crate::model::export::ExportSource;
 use crate::model::store::{self, LoadedModel, Resumed};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Trainer};
-use crate::run::{DataRecord, RunDir};
+use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::training;
-
-/// Directory of the reference model in the run directory.
-pub(super) const REFERENCE: &str = "reference";
 
 /// A run that is ready to start or to resume.
 pub(super) struct Ready {
@@ -66,24 +61,16 @@ impl Setup<'_> {
         }
     }
 
-    /// The reference model of the checkpoint of `step`. A new run copies the initial model to RUN/reference, so that a
-    /// resume does not depend on the files of the initial model.
+    /// The reference model of the checkpoint of `step`; for a new run, the initial model.
     fn reference(&self, run: &RunDir, step: u64) -> Result<Model, CliError> {
-        let (compute, dir) = (training::compute(self.section.ref_dtype), run.path().join(REFERENCE));
-        if step == 0 && !has_checkpoint(&dir) {
+        if step == 0 && !reference::exists(run) {
+            let compute = training::compute(self.section.ref_dtype);
             let initial = store::open(&self.initial_path(run)?, compute, self.device)?;
             let LoadedModel { model, tokenizer, eos, .. } = &initial;
-            let checkpoints = CheckpointDir::open(Arc::new(RealFs), &dir, self.section.keep)?;
             let source = ExportSource { model, tokenizer: tokenizer.as_ref(), eos };
-            let _ = store::save_model(&checkpoints, &source, 0)?;
+            reference::create(run, self.section, &source)?;
         }
-        let is_updated = self.section.ref_model_sync_steps > 0;
-        let saved = if is_updated { step } else { 0 };
-        let path = dir.join("checkpoints").join(format!("step_{saved:06}"));
-        match is_updated {
-            true => Ok(store::open(&path, compute, self.device)?.model),
-            false => Ok(store::open_for_inference(&path, compute, self.device)?.model),
-        }
+        Ok(reference::open(run, self.section, step, self.device)?)
     }
 
     fn initial_path(&self, run: &RunDir) -> Result<PathBuf, CliError> {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::monitor::GrpoMonitor;
 use super::setup::Setup;
-use super::start::{REFERENCE, Ready};
-use crate::cli::exit::CliError;
+use super::start::Ready;
+use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::interrupt::Interrupt;
+use crate::grpo::metrics::StepMetrics;
 use crate::grpo::prompts::PromptSource;
 use crate::grpo::score::Scorer;
-use crate::grpo::{Grpo, from_config};
+use crate::grpo::{self, Grpo, Warnings, from_config, reference};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::tasks;
 use crate::report::{EventFile, units};
@@ -46,7 +47,7 @@ impl Setup<'_> {
         interrupt: Interrupt,
     ) -> Result<(), CliError> {
         let (section, seed) = (self.section, self.config.train.seed);
-        let Ready { trainer, reference, tokenizer } = ready;
+        let Ready { trainer, reference: reference_model, tokenizer } = ready;
         let (step, steps) = (trainer.step_number(), section.steps as u64);
         let mut scorer = Scorer::new(rewards, section.reward_weights.clone());
         let max_positions = trainer.model.config().max_positions;
@@ -56,9 +57,7 @@ impl Setup<'_> {
             None => PromptSource::list(self.prompts(&section.prompts, tokenizer, max_positions)?, seed),
         };
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
-        let reference_checkpoints = (reference.is_some() && section.ref_model_sync_steps > 0)
-            .then(|| CheckpointDir::open(Arc::new(RealFs), &run.path().join(REFERENCE), section.keep))
-            .transpose()?;
+        let reference_checkpoints = reference::checkpoints(run, section)?;
         let (mut metrics, timings) = run.logs_from(step)?;
         eprintln!(
             "{} parameters, {} prompts x {} completions per step, {} steps, writing to {}",
@@ -68,11 +67,12 @@ impl Setup<'_> {
             steps,
             run.path().display(),
         );
-        let mut monitor = GrpoMonitor::new(section, timings, self.events(run)?, interrupt, step);
+        let (events, warnings) = self.history(run)?;
+        let mut monitor = GrpoMonitor::new(section, timings, events, interrupt, step, warnings);
         let end = Grpo {
             section,
             seed,
-            reference: reference.take(),
+            reference: reference_model.take(),
             reference_checkpoints: reference_checkpoints.as_ref(),
             tokenizer,
             prompts: &prompts,
@@ -88,25 +88,44 @@ impl Setup<'_> {
         }
         .run(&mut monitor);
         let signal = monitor.finish();
-        let resume = format!("to resume: xtrain grpo --resume {}", run.path().display());
+        let resume = format!("to resume: xtrain grpo --resume {}", shell_word(run.path()));
         match (end, signal) {
             (Ok(End::Stopped), Some(exit)) => {
                 Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
             }
             (Ok(_), _) => Ok(()),
-            (Err(error), _) => Err(CliError::from(error).hint(resume)),
+            (Err(error), _) => Err(self.failure(error).hint(resume)),
         }
     }
 
-    /// The event file of TensorBoard, with the metrics so far.
-    fn events(&self, run: &RunDir) -> Result<EventFile, CliError> {
+    /// The event file of TensorBoard with the metrics so far, and the state of the warnings after them.
+    fn history(&self, run: &RunDir) -> Result<(EventFile, Warnings), CliError> {
         let path = run.path().join("logs").join("events.out.tfevents.0.xtrain");
         let io = |error| CliError::io(&path, &error);
         let mut events = EventFile::create(&path).map_err(io)?;
-        let Ok(metrics) = run.read_metrics() else { return Ok(events) };
+        // A new run has no line yet.
+        let Ok(metrics) = run.read_metrics() else { return Ok((events, Warnings::default())) };
+        let mut lines = Vec::new();
         for (step, values) in metrics.steps() {
-            events.write(step, 0.0, values).map_err(io)?;
+            events.write(step, 0.0, values.iter().copied()).map_err(io)?;
+            let mut line = StepMetrics::new(step);
+            line.extend(values.into_iter().map(|(name, value)| (name.to_string(), value)));
+            lines.push(line);
         }
-        Ok(events)
+        Ok((events, Warnings::after(lines)))
+    }
+
+    /// A failure of the loop. Two reward programs with one reward name are named by their command lines.
+    fn failure(&self, error: grpo::Error) -> CliError {
+        match &error {
+            grpo::Error::RewardNames { name, rewards } if !self.section.reward.is_empty() => {
+                let [first, second] = rewards.map(|at| &self.section.reward[at]);
+                let message = format!(
+                    "reward programs {first:?} and {second:?}: expected different reward names, found {name:?} in both"
+                );
+                CliError::new(Exit::Data, message)
+            }
+            _ => error.into(),
+        }
     }
 }

@@ -2,7 +2,8 @@
 use std::fs;
 
 use super::{
-    COMPLETIONS, REWARD, TASK, assert_equal, bytes, finish, grpo, names, resume, scratch, write_reward,
+    COMPLETIONS, READ, REPLY, REWARD, TASK, assert_equal, bytes, finish, grpo, names, resume, scratch,
+    write_reward,
 };
 use crate::cli::{refused, text, xtrain};
 
@@ -88,6 +89,18 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
             &["`grpo.steps`", "multiple of"],
         ),
         (task(&["--set", "grpo.temperature=0"]), 2, &["`grpo.temperature`"]),
+        (task(&["--set", "grpo.num_generations=1"]), 2, &["`grpo.num_generations`", "at least 2"]),
+        (
+            task(&["--reward", "sh reward.sh", "--reward", "sh reward.sh"]),
+            2,
+            &["grpo.reward", "\"sh reward.sh\" twice"],
+        ),
+        (
+            task(&["--set", "train.context=6"]),
+            65,
+            &["task sums, prompt \"", "expected a prompt of at most 5 tokens, found 6", "context"],
+        ),
+        (task(&["--set", "grpo.max_prompt_length=4"]), 65, &["at most 4 tokens", "grpo.max_prompt_length"]),
         (task(&["--set", "grpo.loss_type=ppo"]), 2, &["`grpo.loss_type`", "dapo"]),
         (vec!["grpo", "--resume", "gone"], 66, &["gone"]),
         (vec!["grpo", "--resume", "a", "--task", "sums"], 2, &["--resume", "--task"]),
@@ -101,6 +114,18 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
     // a run that exists
     scratch.file("r/note", "");
     refused(&scratch.0, &task(&["--run", "r"]), 2, &["r: the run already exists", "xtrain grpo --resume r"]);
+    // its name is one word of the command in the hint
+    scratch.file("a run/note", "");
+    refused(&scratch.0, &task(&["--run", "a run"]), 2, &["xtrain grpo --resume 'a run'; to use"]);
+    // two programs with one reward name
+    scratch.file("other.sh", &format!("{READ}\n{REPLY}"));
+    let programs = ["--reward", "sh reward.sh", "--reward", "sh other.sh", "--run", "two names"];
+    let output = xtrain(&scratch.0, &task(&programs));
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(65), "{errors}");
+    let both = "reward programs \"sh reward.sh\" and \"sh other.sh\": expected different reward names, found \"reward\"";
+    assert!(errors.contains(both), "{errors}");
+    assert!(errors.ends_with("hint: to resume: xtrain grpo --resume 'two names'\n"), "{errors}");
     // reward weights of a program are checked at its first reply
     let args = task(&["--reward", "sh reward.sh", "--run", "w", "--set", "grpo.reward_weights=[1, 2]"]);
     let output = xtrain(&scratch.0, &args);

@@ -7,9 +7,10 @@ use xtrain::tensor::rng::{Purpose, uniform_u64};
 use xtrain::tensor::testing::times;
 
 use super::{
-    REWARD, STEPS, TASK, assert_equal, bytes, finish, lines, names, resume, scratch, start, succeeded,
+    COMPLETIONS, REWARD, STEPS, TASK, assert_equal, bytes, finish, grpo, lines, names, resume, scratch,
+    start, succeeded, write_reward,
 };
-use crate::cli::{Scratch, refused, text};
+use crate::cli::{Scratch, refused, text, xtrain};
 
 /// What a reward program runs for each line to make it slow and visible: marks before and after a wait.
 const SLOW: &str = "echo start >> calls-$PPID; sleep 0.01; echo end >> calls-$PPID";
@@ -99,6 +100,20 @@ fn interrupted(scratch: &Scratch, run: &str, log: &str, more: &[&str]) {
     let hint = format!("hint: to resume: xtrain grpo --resume {run}");
     assert!(errors.contains("error: stopped by a signal; checkpoint saved"), "{errors}");
     assert_eq!(errors.lines().last(), Some(hint.as_str()), "{errors}");
+}
+
+#[test]
+fn a_resumed_run_does_not_repeat_its_warnings() {
+    let scratch = scratch("warnings", &format!("if [ $n = {} ]; then exit 1; fi", COMPLETIONS + 1));
+    let keys = ["grpo.max_completion_length=1", "grpo.eval_every=0"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
+    let output = xtrain(&scratch.0, &[&grpo(&TASK)[..], &["--run", "r"], &REWARD, &sets].concat());
+    let (warning, errors) = ("every completion of this step was cut", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(65), "{errors}");
+    assert!(errors.contains(&format!("warning at step 1: {warning}")), "{errors}");
+    write_reward(&scratch, "");
+    let errors = resume(&scratch, "r");
+    assert!(!errors.contains(warning), "{errors}");
 }
 
 #[test]
