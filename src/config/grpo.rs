@@ -39,8 +39,11 @@ pub struct GrpoSection {
     pub steps_per_generation: usize,
     /// Passes over one generation batch.
     pub num_iterations: usize,
-    /// Completions per forward pass of the update. The results are bit-identical for every value. Default: 64.
+    /// Completions per forward pass of the update, but at least those that share a prompt. The results are bit-identical for every value. Default: 64.
     pub micro_batch: usize,
+    /// Completions of a group that share one computation of their prompt in the update. Part of the arithmetic: another
+    /// value sums the gradient in another order. 1: the prompt is computed for each completion. Default: 64.
+    pub prompt_sharing: usize,
     /// Longest prompt in tokens; a longer prompt is an error.
     pub max_prompt_length: usize,
     /// Longest completion in tokens.
@@ -141,6 +144,7 @@ impl Default for GrpoSection {
             steps_per_generation: 1,
             num_iterations: 1,
             micro_batch: 64,
+            prompt_sharing: 64,
             max_prompt_length: 512,
             max_completion_length: 256,
             temperature: 1.0,
@@ -207,6 +211,7 @@ impl GrpoSection {
             ("grpo.num_generations", self.num_generations, 1 << 16),
             ("grpo.num_iterations", self.num_iterations, 1 << 10),
             ("grpo.micro_batch", self.micro_batch, 1 << 20),
+            ("grpo.prompt_sharing", self.prompt_sharing, 1 << 16),
             ("grpo.max_prompt_length", self.max_prompt_length, 1 << 20),
             ("grpo.max_completion_length", self.max_completion_length, 1 << 20),
             ("grpo.reward_processes", self.reward_processes, 1 << 10),

@@ -1,4 +1,5 @@
 //! Options of the loop from `[grpo]`.
+use super::examples::Examples;
 use super::rollout::RolloutOptions;
 use super::update::Updater;
 use crate::config::GrpoSection;
@@ -75,5 +76,9 @@ pub fn updater(section: &GrpoSection) -> Updater {
     if faults::on(Fault::UpdateForgetsTopP) {
         sampling.top_p = None;
     }
-    Updater { loss, sampling, micro_batch: section.micro_batch }
+    let examples = Examples {
+        shared: section.prompt_sharing.min(section.num_generations),
+        micro_batch: section.micro_batch,
+    };
+    Updater { loss, sampling, examples }
 }

@@ -5,6 +5,7 @@
 pub mod batch;
 mod error;
 pub mod eval;
+pub mod examples;
 pub mod from_config;
 pub mod metrics;
 pub mod prompts;

@@ -1,40 +1,12 @@
 //! One optimizer step on completions with advantages.
+use std::ops::Range;
+
+use super::examples::{Examples, TokenValues, Weighted};
 use crate::decode::SampleOptions;
 use crate::grpo::Error;
-use crate::grpo::batch::{Group, Sample};
 use crate::model::rl::{PolicyLoss, PolicyMetrics, PolicyRow};
 use crate::model::{LogitsProcessing, Model, StepReport, Trainer, TrainingExample, objective};
-use crate::tensor::ops::{KeptSet, Target};
-
-/// A completion with its advantage.
-#[derive(Debug, Clone)]
-pub struct Weighted<'a> {
-    /// The group of the completion.
-    pub group: &'a Group,
-    /// The completion.
-    pub sample: &'a Sample,
-    /// Its advantage.
-    pub advantage: f64,
-    /// The log-probabilities of its tokens under the reference model.
-    pub reference: Option<Vec<f64>>,
-    /// The tokens that the filters kept under the weights that sampled, per row. Empty: the filters are applied to the
-    /// current logits.
-    pub kept: &'a [Option<KeptSet>],
-}
-
-impl Weighted<'_> {
-    /// The training example. `target` gives the loss weight and the entropy bonus of a token of the completion.
-    fn example(&self, target: impl Fn(usize) -> (f32, f32)) -> TrainingExample {
-        let (prompt, tokens) = (&self.group.prompt.ids, &self.sample.tokens);
-        let inputs: Vec<u32> = prompt.iter().chain(&tokens[..tokens.len() - 1]).copied().collect();
-        let mut targets = vec![None; prompt.len() - 1];
-        targets.extend(tokens.iter().enumerate().map(|(i, &id)| {
-            let (weight, bonus) = target(i);
-            Some(Target { id, weight, bonus })
-        }));
-        TrainingExample { inputs, targets, starts: Vec::new(), kept: self.kept.to_vec() }
-    }
-}
+use crate::tensor::ops::KeptSet;
 
 /// Whether the weights are still those that sampled the completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,12 +72,6 @@ impl Agreement {
     }
 }
 
-/// The values of the tokens of one completion.
-struct TokenValues {
-    logp: Vec<f64>,
-    entropy: Vec<f64>,
-}
-
 /// Optimizer steps with one loss.
 #[derive(Debug, Clone)]
 pub struct Updater {
@@ -113,8 +79,8 @@ pub struct Updater {
     pub loss: PolicyLoss,
     /// The sampling options of the rollouts.
     pub sampling: SampleOptions,
-    /// Completions per forward pass.
-    pub micro_batch: usize,
+    /// How completions become training examples.
+    pub examples: Examples,
 }
 
 impl Updater {
@@ -124,8 +90,8 @@ impl Updater {
         LogitsProcessing { temperature, top_k, top_p: top_p.unwrap_or(1.0), min_p: min_p.unwrap_or(0.0) }
     }
 
-    /// One optimizer step. Completions whose loss weights and entropy bonuses are all exactly zero are skipped, which
-    /// does not change a bit; if all are, the weights stay as they are.
+    /// One optimizer step. Training examples whose loss weights and entropy bonuses are all exactly zero are skipped,
+    /// which does not change a bit; if all are, the weights stay as they are.
     ///
     /// # Errors
     /// [`Error::TokensChanged`] for a completion whose tokens are not the sampled ones. [`Error::Mismatch`] if the policy
@@ -159,42 +125,49 @@ impl Updater {
             .collect();
         let output = self.loss.evaluate_part(&rows, loss_tokens)?;
         let factors = |i: usize, t: usize| (output.weights[i][t] as f32, output.bonus[i][t] as f32);
-        let is_trained = |i: &usize| (0..masks[*i].len()).any(|t| factors(*i, t) != (0.0, 0.0));
-        let trained: Vec<usize> = (0..completions.len()).filter(is_trained).collect();
-        let examples: Vec<TrainingExample> =
-            trained.iter().map(|&i| completions[i].example(|t| factors(i, t))).collect();
+        let is_trained = |part: &Range<usize>| {
+            part.clone().any(|i| (0..masks[i].len()).any(|t| factors(i, t) != (0.0, 0.0)))
+        };
+        let parts: Vec<Range<usize>> = self.examples.parts(completions).filter(is_trained).collect();
+        let example = |part: &Range<usize>| {
+            self.examples.example(&completions[part.clone()], |i, t| factors(part.start + i, t))
+        };
+        let examples: Vec<TrainingExample> = parts.iter().map(example).collect();
         let mut report = UpdateReport {
             step: StepReport::default(),
             loss: output.loss,
             metrics: output.metrics,
             entropy: None,
-            trained: trained.len(),
-            rows: examples.iter().map(|example| example.inputs.len()).sum(),
+            trained: parts.iter().map(Range::len).sum(),
+            rows: examples.iter().map(TrainingExample::rows).sum(),
             agreement: None,
         };
         if examples.is_empty() {
             report.step = trainer.skip_step(new_tokens);
             return Ok(report);
         }
-        let gradient = trainer.gradient(&examples, self.processing(), self.micro_batch)?;
-        let (mut rows, mut entropy) = (gradient.values.iter(), 0.0);
-        for (&i, example) in trained.iter().zip(&examples) {
-            let found: Vec<_> = rows.by_ref().take(example.inputs.len()).flatten().collect();
-            entropy += found.iter().map(|value| f64::from(value.entropy)).sum::<f64>();
-            let logp: Vec<f64> = found.iter().map(|value| f64::from(value.log_prob)).collect();
+        let gradient = trainer.gradient(&examples, self.processing(), self.examples.per_pass())?;
+        let mut rows = gradient.values.iter().copied();
+        let (mut tokens, mut entropy) = (0, 0.0);
+        for i in parts.into_iter().flatten() {
+            let found = self.examples.values_of(&completions[i], &mut rows);
+            entropy += found.entropy.iter().sum::<f64>();
+            tokens += found.entropy.len();
             match policy {
                 Policy::Sampling => {
-                    report.agreement.get_or_insert_default().add(&completions[i].sample.logprobs, &logp);
-                    check(&completions[i], &logp)?;
+                    check(&completions[i], &found.logp)?;
+                    report
+                        .agreement
+                        .get_or_insert_default()
+                        .add(&completions[i].sample.logprobs, &found.logp);
                 }
-                Policy::Updated if values.as_ref().is_some_and(|values| values[i].logp != logp) => {
+                Policy::Updated if values.as_ref().is_some_and(|values| values[i].logp != found.logp) => {
                     return Err(Error::Unstable { prompt: completions[i].group.prompt_id });
                 }
                 Policy::Updated => {}
             }
         }
-        let targets: usize = trained.iter().map(|&i| completions[i].sample.tokens.len()).sum();
-        report.entropy = Some(entropy / targets as f64);
+        report.entropy = Some(entropy / tokens as f64);
         report.step = trainer.apply(gradient, new_tokens)?;
         Ok(report)
     }
@@ -202,17 +175,9 @@ impl Updater {
     /// The log-probabilities and entropies of all tokens of the completions under `model`.
     fn values(&self, model: &Model, completions: &[Weighted<'_>]) -> Result<Vec<TokenValues>, Error> {
         let mut all = Vec::with_capacity(completions.len());
-        for part in completions.chunks(self.micro_batch) {
-            let examples: Vec<_> = part.iter().map(|c| c.example(|_| (0.0, 0.0))).collect();
-            let values = objective::values(model, &examples, self.processing())?;
-            let mut rows = values.into_iter();
-            for example in &examples {
-                let found: Vec<_> = rows.by_ref().take(example.inputs.len()).flatten().collect();
-                all.push(TokenValues {
-                    logp: found.iter().map(|value| f64::from(value.log_prob)).collect(),
-                    entropy: found.iter().map(|value| f64::from(value.entropy)).collect(),
-                });
-            }
+        for (part, examples) in self.examples.passes(completions) {
+            let mut rows = objective::values(model, &examples, self.processing())?.into_iter();
+            all.extend(part.iter().map(|completion| self.examples.values_of(completion, &mut rows)));
         }
         Ok(all)
     }
@@ -223,7 +188,7 @@ impl Updater {
         top_k.is_some() || top_p.is_some() || min_p.is_some()
     }
 
-    /// The tokens that the filters keep, per row of each completion, under the weights that sampled.
+    /// The tokens that the filters keep, per token of each completion, under the weights that sampled.
     ///
     /// # Errors
     /// [`Error::TokensChanged`]; [`Error::Mismatch`] if a log-probability differs from the sampler's in any bit; as
@@ -235,15 +200,13 @@ impl Updater {
     ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
         check_tokens(completions)?;
         let mut all = Vec::with_capacity(completions.len());
-        for part in completions.chunks(self.micro_batch) {
-            let mut examples: Vec<_> = part.iter().map(|c| c.example(|_| (0.0, 0.0))).collect();
+        for (part, mut examples) in self.examples.passes(completions) {
             let values = objective::store_kept_sets(model, &mut examples, self.processing())?;
             let mut rows = values.into_iter();
-            for (completion, example) in part.iter().zip(examples) {
-                let found = rows.by_ref().take(example.inputs.len()).flatten();
-                check(completion, &found.map(|value| f64::from(value.log_prob)).collect::<Vec<_>>())?;
-                all.push(example.kept);
+            for completion in part {
+                check(completion, &self.examples.values_of(completion, &mut rows).logp)?;
             }
+            all.extend(self.examples.kept_sets_of(examples));
         }
         Ok(all)
     }

@@ -78,6 +78,8 @@ const CRATES: [Crate; 4] = [
             // the backward pass
             ("grads.rs", 4),
             ("autograd.rs", 4),
+            ("example.rs", 4),
+            ("batch.rs", 4),
             ("objective.rs", 4),
             ("recompute.rs", 4),
             ("mix.rs", 4),

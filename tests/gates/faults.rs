@@ -4,8 +4,8 @@ use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
-    focused, gpu, grpo, invariance, kept_sets, multi_step, open_for_inference, packing, policy, prefix_cache,
-    resume, training,
+    branches, focused, gpu, grpo, invariance, kept_sets, multi_step, open_for_inference, packing, policy,
+    prefix_cache, resume, training,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -30,6 +30,10 @@ enum Gate {
     Test(fn() -> focused::Checked),
     /// A gate that needs a GPU or the emulator and that another test runs without the fault.
     GpuTest(fn(&Device) -> focused::Checked),
+}
+
+fn branches() -> focused::Checked {
+    branches::over(8).map(|[(values, _), _]| values).map_err(|e| format!("gate branches, seed 91: {}", e.0))
 }
 
 /// Each fault and the gate that finds it.
@@ -73,6 +77,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::RewardOfTheNeighbor, Gate::Test(grpo::faults::steps)),
     (Fault::ReferenceMixSwapped, Gate::Test(grpo::reference_updates::over)),
     (Fault::ResumeForgetsReferenceUpdate, Gate::Test(grpo::reference_updates::over)),
+    (Fault::PrefixGradientOverwritten, Gate::Test(branches)),
+    (Fault::BranchAtFirstPosition, Gate::Test(branches)),
     (Fault::RewardStdOfPopulation, Gate::Test(policy::over)),
     (Fault::ClippedTokenGradientKept, Gate::Test(policy::over)),
     (Fault::MaskedTokensCounted, Gate::Test(policy::over)),

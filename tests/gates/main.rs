@@ -1,6 +1,7 @@
 //! The gates: promises that hold across crates, checked bit for bit.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod architecture;
+mod branches;
 mod cli;
 mod commands;
 mod commands_chat;

@@ -7,6 +7,7 @@ use xtrain::model::{
 use xtrain::tensor::ops::{LogProb, Target};
 use xtrain::tensor::{Device, Dtype, Simd};
 
+use crate::branches;
 use crate::rng::{CaseRng, values};
 
 const SEED: u64 = 20_250_608;
@@ -72,8 +73,18 @@ impl Run {
         Trainer::new(model, OptimConfig::default(), schedule())
     }
 
-    /// The training examples of step `step`: different lengths, some rows without a target.
+    /// The training examples of step `step`: documents, and prompts with branches.
     fn samples(&self, data: u64, step: u64) -> Vec<TrainingExample> {
+        let mut samples = self.documents(data, step);
+        let mut rng = CaseRng::new(data ^ 1, step);
+        samples.push(branches::tree(&mut rng, self.cfg.vocab, 30));
+        samples.push(branches::tree(&mut rng, self.cfg.vocab, 3));
+        normalize_loss_weights(&mut samples);
+        samples
+    }
+
+    /// Training examples of different lengths. Some rows have no target.
+    fn documents(&self, data: u64, step: u64) -> Vec<TrainingExample> {
         let mut rng = CaseRng::new(data, step);
         let token = |rng: &mut CaseRng| rng.below(self.cfg.vocab) as u32;
         let mut samples = Vec::new();
@@ -243,7 +254,7 @@ pub(crate) fn packed(run: &Run) -> Result<usize, Difference> {
             |v: Option<LogProb>| v.map_or([0; 3], |v| [v.lse, v.log_prob, v.entropy].map(f32::to_bits));
         Ok(vec![("values".into(), values.into_iter().flat_map(bits).collect())])
     };
-    let samples = run.samples(run.data, 0);
+    let samples = run.documents(run.data, 0);
     let (mut together, mut alone) = (TrainingExample::default(), Vec::new());
     for sample in samples {
         let mut ends = sample.starts.clone();

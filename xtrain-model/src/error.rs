@@ -89,6 +89,16 @@ pub enum Error {
         /// The number of tokens of the example.
         tokens: usize,
     },
+    /// A training example whose branches do not fit together.
+    #[error("a training example with {branches} branches: expected {want}, found {got}")]
+    Branches {
+        /// The number of branches.
+        branches: usize,
+        /// What was expected.
+        want: &'static str,
+        /// What was found.
+        got: String,
+    },
     /// A value that is NaN or infinite.
     #[error("step {step}: {what} is not finite")]
     NotFinite {

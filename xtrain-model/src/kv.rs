@@ -63,6 +63,11 @@ impl<X> NoCache<X> {
         }
         Ok(NoCache { kv: None, slots: Slots::Runs { base } })
     }
+
+    /// For one pass in which row `table[s][p]` holds the key of position `p` of sequence `s`.
+    pub(crate) fn of_table(table: Vec<Vec<u32>>) -> NoCache<X> {
+        NoCache { kv: None, slots: Slots::Pages { page: 1, table } }
+    }
 }
 
 impl<F: Functional> KvStore<F> for NoCache<F::X> {

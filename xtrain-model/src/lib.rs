@@ -59,11 +59,13 @@
     reason = "dq, dk, dv and q, k, v are the names of the literature"
 )]
 mod autograd;
+mod batch;
 pub mod chat;
 pub mod checkpoint;
 mod config;
 pub mod data;
 mod error;
+mod example;
 pub mod export;
 mod export_source;
 mod functional;
@@ -95,11 +97,11 @@ mod trainer;
 pub use autograd::{Tape, Var};
 pub use config::{Biases, Config};
 pub use error::{Error, Result};
+pub use example::{Branch, LogitsProcessing, TrainingExample};
 pub use functional::{Eager, Functional, HeadNorm, KvView, QkNorms, Qkv};
 pub use grads::Grads;
 pub use kv::{KvStore, NoCache};
 pub use model::Model;
-pub use objective::{LogitsProcessing, TrainingExample};
 pub use optim::{AdamW, OptimConfig};
 pub use param::Param;
 pub use params::{Block, Linear, Params};

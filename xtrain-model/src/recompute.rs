@@ -6,12 +6,12 @@ use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::LogProb;
 
 use crate::autograd::Tape;
+use crate::batch::Batch;
 use crate::error::Result;
+use crate::example::{LogitsProcessing, TrainingExample};
 use crate::functional::{Eager, Functional};
 use crate::grads::Grads;
-use crate::kv::NoCache;
 use crate::model::Model;
-use crate::objective::{Batch, LogitsProcessing, TrainingExample};
 
 /// As [`objective::backward`](crate::objective::backward), with less memory.
 pub(crate) fn backward(
@@ -27,7 +27,7 @@ pub(crate) fn backward(
     let mut inputs = Vec::new();
     for layer in 0..model.config().n_layers {
         inputs.push(h.clone());
-        h = model.block(&mut Eager, &mut NoCache::new(rows)?, rows, layer, &h)?;
+        h = model.block(&mut Eager, &mut batch.keys()?, rows, layer, &h)?;
     }
     let mut tape = Tape::new(batch.samples.clone());
     let last = tape.leaf(h);
@@ -41,7 +41,7 @@ pub(crate) fn backward(
     for (layer, input) in inputs.into_iter().enumerate().rev() {
         let mut tape = Tape::new(batch.samples.clone());
         let input = tape.leaf(input);
-        let output = model.block(&mut tape, &mut NoCache::new(rows)?, rows, layer, &input)?;
+        let output = model.block(&mut tape, &mut batch.keys()?, rows, layer, &input)?;
         dh = tape.backward_to(&output, dh, &input, grads)?;
     }
     let mut tape = Tape::new(batch.samples.clone());

@@ -3,9 +3,10 @@ use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{self, LogProb, Updated};
 
 use crate::error::{Error, Result};
+use crate::example::{LogitsProcessing, TrainingExample};
 use crate::grads::Grads;
 use crate::model::Model;
-use crate::objective::{self, LogitsProcessing, TrainingExample};
+use crate::objective;
 use crate::optim::{AdamW, OptimConfig};
 use crate::param::Param;
 use crate::params::Params;
@@ -125,7 +126,7 @@ impl Trainer {
     ) -> Result<StepGradient> {
         self.model.params.pack()?;
         let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
-        let mut values = Vec::with_capacity(examples.iter().map(|e| e.inputs.len()).sum());
+        let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::loss_rows).sum());
         for part in examples.chunks(micro_batch.max(1)) {
             values.extend(self.backward(part, processing, &mut loss, &mut grads)?);
         }
@@ -195,7 +196,7 @@ pub struct StepGradient {
     pub loss: f32,
     /// The gradient of each use of a parameter.
     pub grads: Grads,
-    /// The log-probabilities of all rows; `None` for a row without a target.
+    /// The log-probabilities of all loss rows; `None` for a row without a target.
     pub values: Vec<Option<LogProb>>,
 }
 
@@ -210,9 +211,9 @@ fn non_finite_param<'a>(
 
 /// Sets the loss weight of every target of a step to 1 / (number of targets). Returns the number of targets.
 pub fn normalize_loss_weights(examples: &mut [TrainingExample]) -> usize {
-    let n: usize = examples.iter().map(|e| e.targets.iter().flatten().count()).sum();
+    let n: usize = examples.iter().map(|e| e.targets().count()).sum();
     let weight = (1.0 / n.max(1) as f64) as f32;
-    for target in examples.iter_mut().flat_map(|e| e.targets.iter_mut().flatten()) {
+    for target in examples.iter_mut().flat_map(TrainingExample::targets_mut) {
         target.weight = weight;
     }
     n

@@ -83,6 +83,8 @@ faults! {
     CompletionRetokenized "the update reads the tokens of the completion's text"
     UpdateForgetsTopP "the update of a run with top-p takes log-probabilities without it"
     RewardOfTheNeighbor "each completion gets the reward of the one before it"
+    PrefixGradientOverwritten "the key and value gradients of a shared prefix are those of its last sequence alone"
+    BranchAtFirstPosition "the rows of a branch of a training example start at position 0"
     ReferenceMixSwapped "an update of the reference model swaps alpha and 1 - alpha"
     ResumeForgetsReferenceUpdate "a resumed run starts with the initial reference model"
 }

@@ -2,14 +2,15 @@
 use xtrain::config::RunConfig;
 use xtrain::decode::EngineOptions;
 use xtrain::grpo::batch::{Group, samples};
+use xtrain::grpo::examples::Weighted;
 use xtrain::grpo::from_config;
 use xtrain::grpo::prompts::PromptSource;
 use xtrain::grpo::rollout::{GroupRequest, rollout};
-use xtrain::grpo::update::{Policy, StepInput, Updater, Weighted};
+use xtrain::grpo::update::{Policy, StepInput, Updater};
 use xtrain::model::rl::PolicyRow;
 use xtrain::model::tasks::Sums;
 use xtrain::model::tokenizer::Tokenizer;
-use xtrain::model::{Model, Trainer, TrainingExample};
+use xtrain::model::{Branch, Model, Trainer, TrainingExample};
 use xtrain::tensor::ops::Target;
 use xtrain::tensor::{Device, Dtype};
 use xtrain::training;
@@ -65,20 +66,39 @@ fn examples(updater: &Updater, completions: &[Weighted<'_>], loss_tokens: f64) -
     };
     let rows: Vec<PolicyRow<'_>> = (0..completions.len()).map(row).collect();
     let output = updater.loss.evaluate_part(&rows, loss_tokens).unwrap();
-    let example = |(at, completion): (usize, &Weighted<'_>)| {
-        let (prompt, tokens) = (&completion.group.prompt.ids, &completion.sample.tokens);
-        let mut targets = vec![None; prompt.len() - 1];
-        targets.extend(tokens.iter().enumerate().map(|(t, &id)| {
+    let output = &output;
+    let targets = |at: usize| {
+        let target = move |(t, &id): (usize, &u32)| {
             let (weight, bonus) = (output.weights[at][t] as f32, output.bonus[at][t] as f32);
             Some(Target { id, weight, bonus })
-        }));
-        let inputs = prompt.iter().chain(&tokens[..tokens.len() - 1]).copied().collect();
-        TrainingExample { inputs, targets, ..TrainingExample::default() }
+        };
+        completions[at].sample.tokens.iter().enumerate().map(target)
     };
-    completions.iter().enumerate().map(example).collect()
+    let inputs = |at: usize| {
+        let tokens = &completions[at].sample.tokens;
+        tokens[..tokens.len() - 1].to_vec()
+    };
+    let alone = |at: usize| {
+        let prompt = &completions[at].group.prompt.ids;
+        TrainingExample {
+            inputs: [prompt.clone(), inputs(at)].concat(),
+            targets: vec![None; prompt.len() - 1].into_iter().chain(targets(at)).collect(),
+            ..TrainingExample::default()
+        }
+    };
+    let branch = |at: usize| Branch { inputs: inputs(at), targets: targets(at).collect(), kept: Vec::new() };
+    let together = |first: usize| TrainingExample {
+        inputs: completions[first].group.prompt.ids.clone(),
+        branches: (first..first + GROUP).map(branch).collect(),
+        ..TrainingExample::default()
+    };
+    match updater.examples.shared {
+        1 => (0..completions.len()).map(alone).collect(),
+        _ => (0..completions.len()).step_by(GROUP).map(together).collect(),
+    }
 }
 
-/// Compares a step on all completions, on those with a weight, and a backward pass over all of them.
+/// Compares a step on all completions, on the groups with spread, and a backward pass over all completions.
 #[track_caller]
 fn check(keys: &[&str], want_trained: usize) {
     let config = config(keys);
@@ -102,16 +122,18 @@ fn check(keys: &[&str], want_trained: usize) {
     assert!(want != state(&trainer(&config)), "the step changes the weights");
     assert!(step(&all) == want, "{keys:?}: completions without a weight change the update");
     if want_trained < all.len() {
-        let some: Vec<Weighted<'_>> = all.iter().filter(|c| c.advantage != 0.0).cloned().collect();
-        assert!(step(&some) == want, "{keys:?}: groups without spread change the update");
+        let some = [&all[..GROUP], &all[2 * GROUP..]].concat();
+        assert!(step(&some) == want, "{keys:?}: a group without spread changes the update");
     }
 }
 
 #[test]
 fn completions_without_a_weight_do_not_change_the_bits_of_an_update() {
     let trained = ADVANTAGES.iter().filter(|advantage| **advantage != 0.0).count();
-    check(&[], trained);
-    check(&["grpo.micro_batch=3", "grpo.temperature=1.3"], trained);
+    check(&["grpo.prompt_sharing=1"], trained);
+    check(&["grpo.prompt_sharing=1", "grpo.micro_batch=3", "grpo.temperature=1.3"], trained);
+    // completions that share their prompt are left out together
+    check(&[], ADVANTAGES.len() - GROUP);
     // the entropy bonus gives every completion a weight
     check(&["grpo.entropy_coef=0.01"], ADVANTAGES.len());
 }

@@ -2,7 +2,8 @@
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::*;
-use crate::objective::{self, TrainingExample};
+use crate::example::{Branch, TrainingExample};
+use crate::objective;
 use crate::schedule::Schedule;
 use crate::{AdamW, Config, Eager, KvStore, KvView, Model, NoCache, OptimConfig, Params, Rows, Trainer};
 use xtrain_tensor::testing::named_cases::{check, variants};
@@ -65,6 +66,12 @@ fn fewer_kept_sets_than_tokens() -> Error {
     objective::evaluate(&model(), &[example], &mut 0.0).unwrap_err()
 }
 
+fn branch_without_a_first_target() -> Error {
+    let branch = Branch { inputs: vec![1, 2], targets: vec![None; 2], kept: Vec::new() };
+    let example = TrainingExample { inputs: vec![3], branches: vec![branch], ..TrainingExample::default() };
+    objective::evaluate(&model(), &[example], &mut 0.0).unwrap_err()
+}
+
 fn weight_that_is_infinite() -> Error {
     let mut trainer = Trainer::new(model(), OptimConfig::default(), Schedule::constant(1e39)).unwrap();
     trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
@@ -73,7 +80,7 @@ fn weight_that_is_infinite() -> Error {
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(Error: Tensor Config Parameter NoMasterWeights CacheFull CachePosition CacheLayer Documents
-        KeptSets NotFinite);
+        KeptSets Branches NotFinite);
     let heads = Model::init(&Config { n_kv_heads: 3, ..cfg() }, Dtype::F32, &Device::cpu(), 1).unwrap_err();
     let gap = Rows { id: vec![1], seq: vec![0], pos: vec![4] };
     let gap = NoCache::<Tensor>::new(&gap).unwrap_err();
@@ -109,6 +116,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 "fewer kept sets than tokens",
                 fewer_kept_sets_than_tokens(),
                 &["a training example of 3 tokens", "found 2"],
+            ),
+            (
+                "a branch without a first target",
+                branch_without_a_first_target(),
+                &["with 1 branches", "2 targets for 2 tokens"],
             ),
             (
                 "a weight that is not finite",

@@ -12,8 +12,9 @@ macro_rules! sized {
     };
 }
 
-pub(super) mod backward;
+mod backward;
 mod decode;
+pub(super) mod shared_prefix;
 #[cfg(test)]
 #[cfg(all(feature = "emu", xtrain_emu))]
 mod tests;

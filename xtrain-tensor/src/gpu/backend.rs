@@ -1,5 +1,5 @@
 //! The operations of the GPU backend. Their caller holds the device's issue lock ([`crate::dispatch`]).
-use super::attention::backward::attention_backward;
+use super::attention::shared_prefix::attention_backward;
 use super::attention::{self, check_head_size};
 use super::deferred::{self, DeferredNorm};
 use super::linear::several::{self, Source};

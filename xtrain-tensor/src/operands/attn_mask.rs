@@ -118,7 +118,7 @@ impl AttnMask<'_> {
         self.window.map_or(len, |w| len.min(pos + w))
     }
 
-    /// The rows of each sequence, ordered by position. The sequences must be complete, from position 0 on.
+    /// The rows of each sequence, ordered by position.
     pub(crate) fn rows_by_sequence(&self) -> Vec<(u32, Vec<usize>)> {
         let mut rows: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         let mut from = 0;
@@ -130,6 +130,11 @@ impl AttnMask<'_> {
             rows.sort_by_key(|&n| self.pos[n]); // linear if the rows are already in order
         }
         rows.into_iter().collect()
+    }
+
+    /// Whether a sequence has positions whose keys belong to rows of another sequence.
+    pub(crate) fn shares_prefixes(&self, sequences: &[(u32, Vec<usize>)]) -> bool {
+        sequences.iter().any(|(_, rows)| self.pos[rows[0]] > 0)
     }
 
     /// Returns an error if a row has a visible key outside a pool of `n_slots` slots.

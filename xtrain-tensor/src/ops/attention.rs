@@ -36,15 +36,16 @@ pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>)
     backend(q.device()).decode_attention([q, k, v], heads, mask)
 }
 
-/// `[dq, dk, dv]`, f32, of an attention over whole sequences.
+/// `[dq, dk, dv]`, f32, of an attention. Sequences may share the rows of a prefix: their first positions are then in
+/// the slots of rows of another sequence.
 ///
 /// `dy [N, nh, hd]` f32 is first rounded to the dtype of `q`. Order: one chain from +0 per element. `dq` adds the
 /// keys in ascending order; `dk` and `dv` add the query heads of the group, and inside each the rows, in ascending
-/// order.
+/// order. A shared row adds the sums of the sequences that read it, in ascending order.
 ///
 /// # Errors
-/// As [`attention`]; [`Error::Argument`] unless the sequences are whole, from position 0, and every
-/// position has its own slot.
+/// As [`attention`]; [`Error::Argument`] unless every row has its own slot, the rows of a sequence are at consecutive
+/// positions, and every earlier position of the sequence is in the slot of a row.
 pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_>) -> Result<[Tensor; 3]> {
     const OP: &str = "attention_backward";
     let AttnSaved { q, k, v, y, lse } = *saved;
@@ -55,22 +56,39 @@ pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_
         "y and dy as q, lse [N, nh]",
         &[q, y, dy, lse],
     )?;
-    for (seq, rows) in mask.rows_by_sequence() {
-        if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| mask.pos[n] as usize != i) {
-            let got = format!("position {} in place of {at} in sequence {seq}", mask.pos[n]);
-            return Err(Error::Argument { op: OP, want: "whole sequences from position 0", got });
-        }
-    }
-    let mut taken = vec![false; k.shape()[0]];
+    check_sequences(OP, mask, k.shape()[0])?;
+    let dy = dy.cast(q.dtype())?;
+    backend(q.device()).attention_backward(saved, &dy, heads, mask)
+}
+
+/// Checks that every row has its own slot, that the rows of a sequence are at consecutive positions, and that every
+/// earlier position of the sequence is in the slot of a row.
+fn check_sequences(op: &'static str, mask: &AttnMask<'_>, n_slots: usize) -> Result<()> {
+    let refused = |want, got| Err(Error::Argument { op, want, got });
+    let mut taken = vec![false; n_slots];
     for (&seq, &pos) in mask.seq.iter().zip(mask.pos) {
         let slot = mask.slots.slot(seq, pos as usize);
         if std::mem::replace(&mut taken[slot], true) {
             let got = format!("slot {slot} twice, at position {pos} of sequence {seq}");
-            return Err(Error::Argument { op: OP, want: "a separate slot for every position", got });
+            return refused("a separate slot for every row", got);
         }
     }
-    let dy = dy.cast(q.dtype())?;
-    backend(q.device()).attention_backward(saved, &dy, heads, mask)
+    for (seq, rows) in mask.rows_by_sequence() {
+        let first = mask.pos[rows[0]] as usize;
+        if let Some((at, &n)) = rows.iter().enumerate().find(|&(i, &n)| mask.pos[n] as usize != first + i) {
+            let got = format!("position {} in place of {} in sequence {seq}", mask.pos[n], first + at);
+            return refused("consecutive positions in a sequence", got);
+        }
+        let has_row =
+            |pos: &usize| mask.slots.get(seq, *pos).is_some_and(|slot| taken.get(slot) == Some(&true));
+        if let Some(pos) = (0..first).find(|pos| !has_row(pos)) {
+            return refused(
+                "a row for every position of a sequence",
+                format!("none at {pos} of sequence {seq}"),
+            );
+        }
+    }
+    Ok(())
 }
 
 fn check(op: &'static str, [q, k, v]: [&Tensor; 3], mask: &AttnMask<'_>) -> Result<Heads> {

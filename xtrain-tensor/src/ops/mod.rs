@@ -31,7 +31,7 @@ pub use optim::{adamw_all, sum_of_squares};
 pub use packing::WeightPacker;
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{RopeAngles, rope, rope_at, rope_backward, rope_pos, rope_rows};
-pub use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub use rows::{copy_slots, copy_slots_within, gather_rows, gather_rows_backward, scatter_rows};
 pub use sample::sample_rows;
 
 pub use operands::{

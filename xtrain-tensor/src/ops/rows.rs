@@ -1,6 +1,7 @@
 //! Gather, scatter and copy of rows. Any dtype; no value changes.
 use super::checks::{check_index, misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::operands::SlotRange;
 use crate::tensor::Tensor;
@@ -16,6 +17,23 @@ pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     };
     check_index(OP, "row", *m, rows)?;
     backend(x.device()).gather_rows(x, rows)
+}
+
+/// The gradient of [`gather_rows`] in f32: `dx[m] = 0 + dy[n] + ..` over all `n` with `rows[n] = m`, in ascending order.
+/// `dy [N, ..]` → `[m, ..]`.
+///
+/// # Errors
+/// As [`gather_rows`]; [`Error::Shape`] unless `dy` has one row for each of `rows`.
+pub fn gather_rows_backward(dy: &Tensor, rows: &[u32], m: usize) -> Result<Tensor> {
+    const OP: &str = "gather_rows_backward";
+    let Some((&n, row)) = dy.shape().split_first().filter(|(n, _)| **n == rows.len()) else {
+        return Err(misfit(OP, "dy [N, ..] for N rows", &[dy]));
+    };
+    check_index(OP, "row", m, rows)?;
+    let width: usize = row.iter().product();
+    let mut dx = Tensor::zeros(dy.device(), &[m, width], Dtype::F32)?;
+    backend(dy.device()).embedding_backward(&mut dx, rows, &dy.reshape(&[n, width])?)?;
+    dx.reshape(&[&[m], row].concat())
 }
 
 /// `pool[slots[n]] = x[n]`: `x [N, ..]`, `pool [S, ..]`. The slots must be distinct; a repeated slot receives one of

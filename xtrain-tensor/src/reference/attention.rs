@@ -129,22 +129,26 @@ pub(crate) fn attention_backward<M: Mode>(
 
     let (mut dk, mut dv) = (vec![zero; k.len()], vec![zero; v.len()]);
     for (seq, rows) in mask.rows_by_sequence() {
-        for pos in 0..rows.len() {
-            let end = mask.visible_until(pos, rows.len());
+        let prefix = mask.pos[rows[0]] as usize;
+        for pos in 0..prefix + rows.len() {
+            let at = pos.max(prefix)..mask.visible_until(pos, prefix + rows.len()).max(prefix);
+            let row = |t: usize| rows[t - prefix];
             for g in 0..heads.nkv {
                 let kv = heads.kv(mask.slots.slot(seq, pos), g * (heads.nh / heads.nkv));
                 let (mut sum_k, mut sum_v) = (vec![zero; hd], vec![zero; hd]);
                 for h in g * heads.nh / heads.nkv..(g + 1) * heads.nh / heads.nkv {
-                    let w: Vec<(M::S, M::S)> = (pos..end).map(|t| p_and_ds(rows[t], h, pos)).collect();
-                    let (p, ds) = (|t: usize| M::round(w[t - pos].0), |t: usize| M::round(w[t - pos].1));
+                    let w: Vec<(M::S, M::S)> = at.clone().map(|t| p_and_ds(row(t), h, pos)).collect();
+                    let p = |t: usize| M::round(w[t - at.start].0);
+                    let ds = |t: usize| M::round(w[t - at.start].1);
                     for d in 0..hd {
-                        sum_k[d] = M::chain(sum_k[d], pos..end, ds, |t| q[heads.q(rows[t], h)][d]);
-                        sum_v[d] = M::chain(sum_v[d], pos..end, p, |t| dy[heads.q(rows[t], h)][d]);
+                        sum_k[d] = M::chain(sum_k[d], at.clone(), ds, |t| q[heads.q(row(t), h)][d]);
+                        sum_v[d] = M::chain(sum_v[d], at.clone(), p, |t| dy[heads.q(row(t), h)][d]);
                     }
                 }
                 for d in 0..hd {
-                    dk[kv.start + d] = no_minus_zero(sum_k[d] * scale);
-                    dv[kv.start + d] = no_minus_zero(sum_v[d]);
+                    let (dk, dv) = (&mut dk[kv.start + d], &mut dv[kv.start + d]);
+                    *dk = *dk + no_minus_zero(sum_k[d] * scale);
+                    *dv = *dv + no_minus_zero(sum_v[d]);
                 }
             }
         }

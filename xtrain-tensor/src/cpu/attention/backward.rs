@@ -1,4 +1,5 @@
-//! Attention backward. A work item is one sequence and one kv head. Each weight and its gradient are computed once,
+//! Attention backward. A work item is one tree of sequences and one kv head; sequences that share a prefix form a tree.
+//! Each weight and its gradient are computed once,
 //! in tiles of 64 rows by 64 keys, and then added to dq, dk and dv.
 //!
 //! The loops run over the heads of the group, then over rows, then over keys, each in ascending order. An element of
@@ -6,6 +7,7 @@
 //! the partial sums between tiles does not change that order.
 mod tile;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::chunk::Chunk;
@@ -17,10 +19,11 @@ use crate::cpu::gemm_bf16::{MinExponent, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
+use crate::faults::{self, Fault};
 use crate::operands::{AttnMask, Heads};
 use crate::reference::AttentionSaved;
 
-/// [`crate::ops::attention_backward`] of whole sequences in which each position has its own slot.
+/// [`crate::ops::attention_backward`].
 pub(crate) fn attention_backward<E: Number>(
     cpu: &Cpu,
     saved: AttentionSaved<'_, E, f32>,
@@ -28,19 +31,24 @@ pub(crate) fn attention_backward<E: Number>(
     mask: &AttnMask<'_>,
 ) -> [Vec<f32>; 3] {
     let sequences = mask.rows_by_sequence();
+    let trees = trees(mask, &sequences);
     let mut out = [saved.q, saved.k, saved.v].map(|x| cpu.recycler.acquire::<f32>(x.len()));
     let [dq, dk, dv] = &mut out;
-    if dk.len() > mask.rows() * heads.nkv * heads.hd {
-        // slots without a position; all others, and every row of dq, are written
+    if dk.len() > mask.rows() * heads.nkv * heads.hd || mask.shares_prefixes(&sequences) {
+        // slots without a row, and slots that receive a sum; all others, and every row of dq, are written
         dk.fill(0.0);
         dv.fill(0.0);
     }
     let outputs = &[Disjoint::new(dq), Disjoint::new(dk), Disjoint::new(dv)];
     let item = |i: usize| {
-        let ((seq, rows), kv) = (&sequences[i / heads.nkv], i % heads.nkv);
-        Item { saved, heads, mask, simd: cpu.simd, rows, seq: *seq, kv, outputs }.run();
+        let (tree, kv) = (&trees[i / heads.nkv], i % heads.nkv);
+        for &(seq, rows) in tree {
+            let prefix = mask.pos[rows[0]] as usize;
+            let adds = tree.len() > 1 && !faults::on(Fault::PrefixGradientOverwritten);
+            Item { saved, heads, mask, simd: cpu.simd, rows, prefix, adds, seq: *seq, kv, outputs }.run();
+        }
     };
-    let n = sequences.len() * heads.nkv;
+    let n = trees.len() * heads.nkv;
     let work: usize = (0..mask.rows()).map(|n| mask.keys(n).len()).sum();
     match 3 * work * heads.nh * heads.hd < SERIAL {
         true => (0..n).for_each(item),
@@ -49,13 +57,32 @@ pub(crate) fn attention_backward<E: Number>(
     out
 }
 
+/// The rows of a sequence.
+type Sequence<'a> = &'a (u32, Vec<usize>);
+
+/// Sequences that share the slot of their first position, in ascending order.
+fn trees<'a>(mask: &AttnMask<'_>, sequences: &'a [(u32, Vec<usize>)]) -> Vec<Vec<Sequence<'a>>> {
+    if !mask.shares_prefixes(sequences) {
+        return sequences.iter().map(|sequence| vec![sequence]).collect();
+    }
+    let mut trees: BTreeMap<usize, Vec<Sequence<'a>>> = BTreeMap::new();
+    for sequence in sequences {
+        trees.entry(mask.slots.slot(sequence.0, 0)).or_default().push(sequence);
+    }
+    trees.into_values().collect()
+}
+
 struct Item<'a, E> {
     saved: AttentionSaved<'a, E, f32>,
     heads: Heads,
     mask: &'a AttnMask<'a>,
     simd: Simd,
-    /// The row of each position.
+    /// The row of each position from `prefix` on.
     rows: &'a [usize],
+    /// The number of positions whose keys belong to rows of other sequences.
+    prefix: usize,
+    /// Whether dk and dv are added to the outputs, because several sequences read their slots.
+    adds: bool,
     seq: u32,
     kv: usize,
     outputs: &'a [Disjoint<'a, f32>; 3],
@@ -105,7 +132,7 @@ impl<E: Number> Kernel for Work<'_, '_, E> {
 
 impl<E: Number> Item<'_, E> {
     fn run(&self) {
-        let len = self.rows.len().next_multiple_of(CHUNK);
+        let len = self.len().next_multiple_of(CHUNK);
         let (all, tile) = (len * self.width(), CHUNK * CHUNK);
         let lens = [all, all, all, all, all, all, all, all, len, len, tile, tile];
         scratch::with(lens, |[k, q, dy, dq, dk, dv, kt, vt, lse, delta, p, ds]| {
@@ -120,10 +147,16 @@ impl<E: Number> Item<'_, E> {
         self.heads.hd.next_multiple_of(LANES)
     }
 
-    /// The keys visible to the row at position `t`.
+    /// The number of positions.
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.prefix + self.rows.len()
+    }
+
+    /// The keys visible to the row at position `t`. Empty for a position of the prefix.
     #[inline(always)]
     fn keys(&self, t: usize) -> Range<usize> {
-        self.mask.keys(self.rows[t])
+        t.checked_sub(self.prefix).map_or(0..0, |t| self.mask.keys(self.rows[t]))
     }
 
     #[inline(always)]
@@ -134,9 +167,9 @@ impl<E: Number> Item<'_, E> {
         for head in self.kv * group..(self.kv + 1) * group {
             let (q, dy) = self.gather_head(l, st, head);
             (no_flush.scores, no_flush.dp) = (on_lattice(q, k), on_lattice(dy, v));
-            for block in 0..self.rows.len().div_ceil(CHUNK) {
+            for block in self.prefix / CHUNK..self.len().div_ceil(CHUNK) {
                 let mut dq_no_flush = true;
-                let first = self.keys(block * CHUNK).start;
+                let first = self.keys(self.prefix.max(block * CHUNK)).start;
                 for c in first / CHUNK..=block {
                     let (p, ds) = self.tile(l, st, block, c, &no_flush);
                     dq_no_flush &= on_lattice(ds, k);
@@ -154,7 +187,7 @@ impl<E: Number> Item<'_, E> {
     /// Gathers keys and values. Returns their smallest exponent fields.
     #[inline(always)]
     fn gather_keys<L: Lanes>(&self, l: L, st: &mut State<'_>) -> (u8, u8) {
-        let (len, width) = (self.rows.len(), self.width());
+        let (len, width) = (self.len(), self.width());
         let Heads { nkv, hd, .. } = self.heads;
         let view = HeadView { slots: self.mask.slots, seq: self.seq, nkv, kv: self.kv, hd, next: None };
         let (mut min_k, mut min_v) = (MinExponent::new(l), MinExponent::new(l));
@@ -178,12 +211,15 @@ impl<E: Number> Item<'_, E> {
     /// Gathers queries, dy, L and D of a head. Returns the smallest exponent fields of the queries and of dy.
     #[inline(always)]
     fn gather_head<L: Lanes>(&self, l: L, st: &mut State<'_>, head: usize) -> (u8, u8) {
-        let (len, width) = (self.rows.len(), self.width());
+        let (len, width) = (self.len(), self.width());
         let (mut min_q, mut min_dy) = (MinExponent::new(l), MinExponent::new(l));
-        st.q[len * width..].fill(0.0);
-        st.dy[len * width..].fill(0.0);
+        // the first block may begin with positions of the prefix
+        for x in [&mut *st.q, &mut *st.dy] {
+            x[self.prefix / CHUNK * CHUNK * width..self.prefix * width].fill(0.0);
+            x[len * width..].fill(0.0);
+        }
         st.dq.fill(0.0);
-        for (t, &n) in self.rows.iter().enumerate() {
+        for (t, &n) in (self.prefix..).zip(self.rows) {
             let (from, to) = (self.heads.q(n, head), t * width..(t + 1) * width);
             let (y, dy) = (&self.saved.y[from.clone()], &self.saved.dy[from.clone()]);
             gather::row(l, &self.saved.q[from], &mut st.q[to.clone()], &mut min_q);
@@ -201,7 +237,7 @@ impl<E: Number> Item<'_, E> {
     /// The positions of a block, up to the end of the sequence.
     #[inline(always)]
     fn block(&self, block: usize) -> Range<usize> {
-        block * CHUNK..self.rows.len().min((block + 1) * CHUNK)
+        block * CHUNK..self.len().min((block + 1) * CHUNK)
     }
 
     /// The slots of chunk `c` visible to any of the rows `rows`.
@@ -213,7 +249,7 @@ impl<E: Number> Item<'_, E> {
     #[inline(always)]
     fn store_dq<L: Lanes>(&self, l: L, st: &State<'_>, head: usize) {
         let scale = Lanes::splat(l, self.heads.scale());
-        for (&n, sum) in self.rows.iter().zip(st.dq.chunks_exact(self.width())) {
+        for (&n, sum) in self.rows.iter().zip(st.dq.chunks_exact(self.width()).skip(self.prefix)) {
             // SAFETY: a row is in one sequence and a query head in one group, so no other work item accesses these
             // elements.
             let out = unsafe { self.outputs[0].slice(self.heads.q(n, head)) };
@@ -225,15 +261,31 @@ impl<E: Number> Item<'_, E> {
     fn store_dk_dv<L: Lanes>(&self, l: L, st: &State<'_>) {
         let width = self.width();
         let (scale, one) = (Lanes::splat(l, self.heads.scale()), Lanes::splat(l, 1.0));
-        for pos in 0..self.rows.len() {
+        for pos in 0..self.len() {
             let slot = self.mask.slots.slot(self.seq, pos);
             let at = self.heads.kv(slot, self.kv * (self.heads.nh / self.heads.nkv));
-            // SAFETY: `ops::attention_backward` has checked that no two positions share a slot, and each work item of
-            // a sequence has a different kv head, so no other work item accesses these elements.
+            // SAFETY: `ops::attention_backward` has checked that every row has its own slot. Sequences that read the
+            // same slot are in one tree, and each work item of a tree has a different kv head, so no other work item
+            // accesses these elements.
             let (dk, dv) = unsafe { (self.outputs[1].slice(at.clone()), self.outputs[2].slice(at)) };
-            store_scaled(l, dk, &st.dk[pos * width..(pos + 1) * width], scale);
-            store_scaled(l, dv, &st.dv[pos * width..(pos + 1) * width], one);
+            let sums = [&st.dk[pos * width..(pos + 1) * width], &st.dv[pos * width..(pos + 1) * width]];
+            for ((out, sum), factor) in [dk, dv].into_iter().zip(sums).zip([scale, one]) {
+                match self.adds {
+                    true => add_scaled(l, out, sum, factor),
+                    false => store_scaled(l, out, sum, factor),
+                }
+            }
         }
+    }
+}
+
+/// `out = out + (sum * factor + 0)`.
+#[inline(always)]
+fn add_scaled<L: Lanes>(l: L, out: &mut [f32], sum: &[f32], factor: L::F) {
+    for (out, sum) in out.chunks_mut(LANES).zip(sum.chunks_exact(LANES)) {
+        let more = no_minus_zero(l, Lanes::mul(l, l.load(sum), factor));
+        let sum = Lanes::add(l, l.load_partial(out), more);
+        l.store_partial(out, sum);
     }
 }
 

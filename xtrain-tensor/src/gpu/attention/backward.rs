@@ -54,7 +54,7 @@ impl Shape {
     }
 }
 
-/// `[dq, dk, dv]`. `dy` has the dtype of `q`. The operands have been checked.
+/// `[dq, dk, dv]` of whole sequences. `dy` has the dtype of `q`. The operands have been checked.
 pub(in crate::gpu) fn attention_backward(
     gpu: &Gpu,
     saved: &AttnSaved<'_>,

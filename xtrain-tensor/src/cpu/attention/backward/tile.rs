@@ -101,8 +101,8 @@ impl<E: Number> Item<'_, E> {
         let (rows, keys) = (self.block(block), self.block(c));
         for j in keys.clone().step_by(STRIP) {
             let strip = j..keys.end.min(j + STRIP);
-            let end = self.mask.visible_until(strip.end - 1, self.rows.len()).min(rows.end);
-            let depth = j.max(rows.start)..end;
+            let end = self.mask.visible_until(strip.end - 1, self.len()).min(rows.end);
+            let depth = j.max(rows.start).max(self.prefix)..end;
             if depth.is_empty() {
                 continue;
             }

@@ -1,0 +1,134 @@
+//! Completions as training examples: those of a group share the rows of their prompt.
+use std::ops::Range;
+
+use super::batch::{Group, Sample};
+use crate::model::{Branch, TrainingExample};
+use crate::tensor::ops::{KeptSet, LogProb, Target};
+
+/// A completion with its advantage.
+#[derive(Debug, Clone)]
+pub struct Weighted<'a> {
+    /// The group of the completion.
+    pub group: &'a Group,
+    /// The completion.
+    pub sample: &'a Sample,
+    /// Its advantage.
+    pub advantage: f64,
+    /// The log-probabilities of its tokens under the reference model.
+    pub reference: Option<Vec<f64>>,
+    /// The tokens that the filters kept under the weights that sampled, per token. Empty: the filters are applied to
+    /// the current logits.
+    pub kept: &'a [Option<KeptSet>],
+}
+
+/// How completions become training examples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Examples {
+    /// Maximum number of completions of a group in one example, which computes their prompt once. 1: an example is one
+    /// completion with its prompt.
+    pub shared: usize,
+    /// Completions per forward pass. No result depends on it.
+    pub micro_batch: usize,
+}
+
+/// The values of the tokens of one completion.
+pub(super) struct TokenValues {
+    pub(super) logp: Vec<f64>,
+    pub(super) entropy: Vec<f64>,
+}
+
+impl Examples {
+    /// The completions of each example.
+    pub(super) fn parts<'a>(
+        &self,
+        completions: &'a [Weighted<'_>],
+    ) -> impl Iterator<Item = Range<usize>> + 'a {
+        let (shared, mut start) = (self.shared.max(1), 0);
+        let groups = completions.chunk_by(|a, b| std::ptr::eq(a.group, b.group));
+        groups.flat_map(move |group| group.chunks(shared)).map(move |part| {
+            start += part.len();
+            start - part.len()..start
+        })
+    }
+
+    /// Examples per forward pass.
+    pub(super) fn per_pass(&self) -> usize {
+        (self.micro_batch / self.shared.max(1)).max(1)
+    }
+
+    /// The completions of each forward pass and their examples, without loss weights.
+    pub(super) fn passes<'a, 'g>(
+        &self,
+        completions: &'a [Weighted<'g>],
+    ) -> impl Iterator<Item = (&'a [Weighted<'g>], Vec<TrainingExample>)> {
+        let parts: Vec<Range<usize>> = self.parts(completions).collect();
+        let pass = |parts: &[Range<usize>]| {
+            let example = |part: &Range<usize>| self.example(&completions[part.clone()], |_, _| (0.0, 0.0));
+            let range = parts[0].start..parts[parts.len() - 1].end;
+            (&completions[range], parts.iter().map(example).collect())
+        };
+        parts.chunks(self.per_pass()).map(pass).collect::<Vec<_>>().into_iter()
+    }
+
+    /// The example of `part`. `target(i, t)` gives the loss weight and the entropy bonus of token `t` of completion `i`.
+    pub(super) fn example(
+        &self,
+        part: &[Weighted<'_>],
+        target: impl Fn(usize, usize) -> (f32, f32),
+    ) -> TrainingExample {
+        let prompt = &part[0].group.prompt.ids;
+        let branch = |(i, completion): (usize, &Weighted<'_>)| {
+            let tokens = &completion.sample.tokens;
+            let target = |(t, &id): (usize, &u32)| {
+                let (weight, bonus) = target(i, t);
+                Some(Target { id, weight, bonus })
+            };
+            Branch {
+                inputs: tokens[..tokens.len() - 1].to_vec(),
+                targets: tokens.iter().enumerate().map(target).collect(),
+                kept: completion.kept.to_vec(),
+            }
+        };
+        let branches = part.iter().enumerate().map(branch);
+        if self.shared > 1 {
+            let branches = branches.collect();
+            return TrainingExample { inputs: prompt.clone(), branches, ..TrainingExample::default() };
+        }
+        let mut example = TrainingExample { inputs: prompt.clone(), ..TrainingExample::default() };
+        for Branch { inputs, targets, kept } in branches {
+            let unread = prompt.len() - 1;
+            example.inputs.extend(inputs);
+            example.targets = vec![None; unread].into_iter().chain(targets).collect();
+            if !kept.is_empty() {
+                example.kept = vec![None; unread].into_iter().chain(kept).collect();
+            }
+        }
+        example
+    }
+
+    /// The values of the next completion, from the values of all loss rows.
+    pub(super) fn values_of(
+        &self,
+        completion: &Weighted<'_>,
+        rows: &mut impl Iterator<Item = Option<LogProb>>,
+    ) -> TokenValues {
+        let unread = if self.shared > 1 { 0 } else { completion.group.prompt.ids.len() - 1 };
+        let found: Vec<LogProb> = rows.take(unread + completion.sample.tokens.len()).flatten().collect();
+        TokenValues {
+            logp: found.iter().map(|value| f64::from(value.log_prob)).collect(),
+            entropy: found.iter().map(|value| f64::from(value.entropy)).collect(),
+        }
+    }
+
+    /// The kept sets of each completion of `examples`, per token.
+    pub(super) fn kept_sets_of(&self, examples: Vec<TrainingExample>) -> Vec<Vec<Option<KeptSet>>> {
+        let of = |mut example: TrainingExample| -> Vec<Vec<Option<KeptSet>>> {
+            if self.shared > 1 {
+                return example.branches.into_iter().map(|branch| branch.kept).collect();
+            }
+            let unread = example.targets.iter().take_while(|target| target.is_none()).count();
+            vec![example.kept.split_off(unread.min(example.kept.len()))]
+        };
+        examples.into_iter().flat_map(of).collect()
+    }
+}
