@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the contents of gpu-pack.sh on a GPU machine and writes gpu-<device>-<date>.md to the same directory (it
 # belongs in docs/bench/): the gates, then speed compared with PyTorch and cuBLASLt if python3 has torch, then
-# tables, then large batches compared with PyTorch. Finishes within 10 minutes. The report is valid after every
+# tables, the step times of GRPO, then large batches compared with PyTorch. Finishes within 10 minutes. The report is valid after every
 # section, so an interrupted run keeps its results. Nothing is skipped silently: the script fails without a GPU, and a
 # section fails if it has no time left or one of its filters selects no test.
 # usage: bash gpu-report.sh [--dry-run]    --dry-run: runs every command line on the emulator, with tiny sizes
@@ -16,6 +16,7 @@ if [ "${1:-}" = --dry-run ]; then
     short=(--repeats 1 --prompt-len 4 --max-new 5)
     brief=(--set train.batch=1 --set train.context=8 --set train.micro_batch=1)
     peers=(--quick --device cpu)
+    groups=("2 2" "2 3") length=4
 elif [ $# -gt 0 ]; then
     echo "usage: bash gpu-report.sh [--dry-run]" >&2
     exit 2
@@ -25,10 +26,12 @@ else
     [ -n "$name" ] || { echo "error: nvidia-smi finds no GPU" >&2; exit 69; }
     device=cuda
     tiny=() short=() brief=() peers=()
+    groups=("6 6" "8 64") length=64
 fi
 report="gpu-$(echo "$name" | tr ' /' '--' | tr '[:upper:]' '[:lower:]')-$(date +%F).md"
 output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+runs=$(mktemp -d)
+trap 'rm -rf "$output" "$runs"' EXIT
 failed=0
 {
     echo "# $name, $(date +%F)"
@@ -93,6 +96,7 @@ section() {
 section 150 "Kernels against the CPU, bitwise" ./test-tensor gpu tensor_core --nocapture --test-threads 1
 section 90 "Whole models against the CPU, bitwise" ./test-gates gpu:: multi_step:: golden::the_gpu --nocapture \
     --test-threads 1
+section 60 "GRPO against the CPU, bitwise" ./test-gates grpo::devices:: --nocapture --test-threads 1
 if python3 -c 'import torch' 2> /dev/null; then
     section 100 "Decoding compared with PyTorch, batch 1" python3 gpu.py decode --sizes 125m,0.6b --batches 1 \
         "${peers[@]}"
@@ -114,6 +118,29 @@ for dtype in bf16 f32; do
             section 20 "Training, $preset, $dtype" ./xtrain bench train --device $device --dtype $dtype --steps 10 \
                 --set train.batch=8 --set train.micro_batch=8 --set train.context=1024 "${size[@]}" "${brief[@]}"
     done
+done
+# GRPO from a base model of one step: the lines of timings.jsonl, one per step. The rewards differ within a group;
+# otherwise there would be no update to time.
+cat > "$runs/reward.sh" << 'END'
+while IFS= read -r line; do
+    id=${line#*:} id=${id%%,*} rest=${line#*,}
+    echo "{\"id\":$id,\"reward\":$((${#rest} % 5))}"
+done
+END
+for shape in "${groups[@]}"; do
+    read -r prompts completions <<< "$shape"
+    run=$runs/grpo-$prompts-$completions
+    config=(--set model.preset=base-125m "${tiny[@]}")
+    for key in train.steps=1 train.batch=1 train.context=128 train.eval_every=0 train.sample_every=0 \
+        data.val_fraction=0 grpo.steps=3 "grpo.prompts_per_step=$prompts" "grpo.num_generations=$completions" \
+        "grpo.max_completion_length=$length" grpo.eval_every=0 grpo.verify_every=0 grpo.show_every=0 \
+        grpo.save_every=3; do
+        config+=(--set "$key")
+    done
+    section 45 "GRPO, base-125m, $prompts x $completions completions of up to $length tokens, bf16" \
+        bash -c './xtrain grpo --task sums --run "$0" "$@" && cat "$0/timings.jsonl"' "$run" --device $device \
+        --dtype bf16 --reward "sh $runs/reward.sh" "${config[@]}"
+    rm -rf "$run"
 done
 if python3 -c 'import torch' 2> /dev/null; then
     section 110 "Decoding compared with PyTorch, batch 256" python3 gpu.py decode --batches 256 "${peers[@]}"

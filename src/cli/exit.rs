@@ -109,6 +109,12 @@ impl<E: LibraryError> From<E> for CliError {
     }
 }
 
+/// A path as one word of a shell command: in quotation marks if it has spaces or other special characters.
+pub(super) fn shell_word(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    shlex::try_quote(&path).map_or_else(|_| path.to_string(), |word| word.into_owned())
+}
+
 fn one_line(text: &str) -> String {
     text.split(['\n', '\r']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
@@ -133,6 +139,14 @@ mod tests {
         let error = CliError::new(Exit::Data, "a.txt:\n  not text\n").hint("look\nat it");
         assert_eq!(error.to_string(), "error: a.txt: not text\nhint: look at it");
         assert!(error.source().is_none());
+    }
+
+    #[test]
+    fn paths_with_special_characters_are_quoted() {
+        for (path, want) in [("runs/a", "runs/a"), ("my runs/a", "'my runs/a'"), ("it's", "\"it's\"")] {
+            assert_eq!(shell_word(Path::new(path)), want);
+            assert_eq!(shlex::split(&shell_word(Path::new(path))).unwrap(), [path]);
+        }
     }
 
     #[test]

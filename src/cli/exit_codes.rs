@@ -1,5 +1,5 @@
 //! The exit code of each library error.
-use super::exit::{CliError, Exit, LibraryError};
+use super::exit::{CliError, Exit, LibraryError, shell_word};
 use crate::decode::sampler::SampleError;
 use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
@@ -31,7 +31,7 @@ impl LibraryError for run::Error {
     fn hint(&self) -> Option<String> {
         match self {
             run::Error::Exists { path } => {
-                let path = path.display();
+                let path = shell_word(path);
                 Some(format!(
                     "to resume it: xtrain train --resume {path}; to use another directory: --run DIR"
                 ))

@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::exit::CliError;
+use super::exit::{CliError, shell_word};
 use super::interrupt::Interrupt;
 use super::monitor::Monitor;
 use super::source;
@@ -95,7 +95,7 @@ pub(super) fn run_training(
     progress.finish();
     match (end.map_err(CliError::from), interrupt.requested(), last_saved) {
         (Ok(End::Stopped), Some(exit), _) => {
-            let resume = format!("to resume: xtrain train --resume {}", job.run.path().display());
+            let resume = format!("to resume: xtrain train --resume {}", shell_word(job.run.path()));
             Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
         }
         (Ok(End::Done | End::Stopped), ..) => Ok(()),

@@ -20,7 +20,6 @@ mod export;
 mod generate;
 mod generation_args;
 mod grpo;
-mod grpo_monitor;
 mod import;
 mod init;
 mod inspect;

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use toml::Value;
 
 use super::common::{CacheFlags, Common, Layers, Seed};
+use super::exit::shell_word;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
 use super::{CliError, Exit, dry_run, init, out, source};
@@ -147,9 +148,9 @@ impl TrainArgs {
         let layers = [vec![Layer::File(run.config())], self.config_layers()].concat();
         let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
         if old.grpo.is_some() && old.data.files.is_empty() {
-            let run = run.path().display();
-            return Err(CliError::new(Exit::Usage, format_args!("{run} is a run of xtrain grpo"))
-                .hint(format_args!("to resume it: xtrain grpo --resume {run}")));
+            let (path, word) = (run.path().display(), shell_word(run.path()));
+            return Err(CliError::new(Exit::Usage, format_args!("{path} is a run of xtrain grpo"))
+                .hint(format_args!("to resume it: xtrain grpo --resume {word}")));
         }
         check_changes(&old, &config)?;
         Ok((old, config))

@@ -33,7 +33,7 @@ pub struct GrpoSection {
     pub steps: usize,
     /// Prompts per generation batch.
     pub prompts_per_step: usize,
-    /// Completions per prompt: the group size G.
+    /// Completions per prompt: the group size G, at least 2.
     pub num_generations: usize,
     /// Optimizer steps that one generation batch is split into.
     pub steps_per_generation: usize,
@@ -224,6 +224,8 @@ impl GrpoSection {
         ] {
             require((1..=max).contains(&n), key, n, format!("a whole number from 1 to {max}"))?;
         }
+        let want = "at least 2: the advantage of a completion without others in its group is 0";
+        require(self.num_generations >= 2, "grpo.num_generations", self.num_generations, want)?;
         let divides = self.prompts_per_step.is_multiple_of(self.steps_per_generation);
         let want = format!("a divisor of grpo.prompts_per_step = {}", self.prompts_per_step);
         require(divides, "grpo.steps_per_generation", self.steps_per_generation, want)?;

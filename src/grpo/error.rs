@@ -53,10 +53,12 @@ pub enum Error {
         found: usize,
     },
     /// Two rewards have one name.
-    #[error("two rewards have the name {name:?}")]
+    #[error("rewards {} and {}: expected different names, found {name:?} in both", rewards[0] + 1, rewards[1] + 1)]
     RewardNames {
         /// The name.
         name: String,
+        /// The indices of the two rewards.
+        rewards: [usize; 2],
     },
     /// The tokens of a completion are not those that were sampled.
     #[error(

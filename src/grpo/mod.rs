@@ -10,6 +10,7 @@ pub mod from_config;
 pub mod metrics;
 pub mod prompts;
 mod record;
+pub mod reference;
 pub mod rollout;
 mod run;
 pub mod score;

@@ -34,6 +34,20 @@ impl Scorer {
         }
     }
 
+    /// Checks that no two rewards have one name.
+    fn check_names(&self) -> Result<(), Error> {
+        let named = |(at, reward): (usize, &'_ Box<dyn Reward>)| {
+            reward.names().iter().map(move |name| (at, name.clone())).collect::<Vec<_>>()
+        };
+        let all: Vec<(usize, String)> = self.rewards.iter().enumerate().flat_map(named).collect();
+        for (i, (second, name)) in all.iter().enumerate() {
+            if let Some((first, _)) = all[..i].iter().find(|(_, other)| other == name) {
+                return Err(Error::RewardNames { name: name.clone(), rewards: [*first, *second] });
+            }
+        }
+        Ok(())
+    }
+
     /// The reply to each completion of `batch`: the values of all rewards, or text to continue with. The rewards are
     /// asked in their order; those after one that continues a completion are not asked about it.
     ///
@@ -67,10 +81,8 @@ impl Scorer {
     /// # Errors
     /// As [`Scorer::weights`]; [`Error::RewardNames`] for two rewards of one name.
     pub fn scores(&self, each: Vec<Vec<Option<f64>>>) -> Result<Scores, Error> {
-        let (weights, names) = (self.weights()?, self.names());
-        if let Some(name) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
-            return Err(Error::RewardNames { name: name.1.clone() });
-        }
+        self.check_names()?;
+        let weights = self.weights()?;
         let total = each.iter().map(|rewards| weighted_sum(rewards, &weights)).collect();
         Ok(Scores { each, total })
     }

@@ -19,6 +19,15 @@ pub struct Warnings {
 }
 
 impl Warnings {
+    /// The state of a resumed run after the lines of its `metrics.jsonl`. Warnings that were due are not given again.
+    pub fn after(lines: impl IntoIterator<Item = StepMetrics>) -> Warnings {
+        let mut warnings = Warnings::default();
+        for metrics in lines {
+            warnings.check(&metrics);
+        }
+        warnings
+    }
+
     /// Adds the metrics of a step. Returns the warnings that are due.
     pub fn check(&mut self, metrics: &StepMetrics) -> Vec<String> {
         self.rewards.extend(metrics.get("reward"));
@@ -106,6 +115,25 @@ mod tests {
     fn warnings(steps: u64, values: impl Fn(u64) -> Vec<(&'static str, f64)>) -> Vec<String> {
         let mut state = Warnings::default();
         (1..=steps).flat_map(|step| state.check(&line(step, &values(step)))).collect()
+    }
+
+    #[test]
+    fn a_resumed_run_continues_its_course_and_repeats_no_warning() {
+        // The rewards of the first 20 steps are the start that later steps are compared with.
+        let values =
+            |n: u64| [("reward", if n <= 20 { 0.6 } else { 0.2 }), ("completions/clipped_ratio", 1.0)];
+        let lines: Vec<StepMetrics> = (1..=60).map(|step| line(step, &values(step))).collect();
+        let given = |state: &mut Warnings, lines: &[StepMetrics]| -> Vec<String> {
+            lines.iter().flat_map(|metrics| state.check(metrics)).collect()
+        };
+        let want = given(&mut Warnings::default(), &lines);
+        assert_eq!(want.len(), 2, "{want:?}");
+        for stop in 0..=lines.len() {
+            let (before, after) = lines.split_at(stop);
+            let first = given(&mut Warnings::default(), before);
+            let second = given(&mut Warnings::after(before.iter().cloned()), after);
+            assert_eq!([first, second].concat(), want, "resumed after step {stop}");
+        }
     }
 
     #[test]

@@ -141,6 +141,16 @@ impl RunDir {
     }
 }
 
+/// Whether a run has a checkpoint. A save that was killed leaves a temporary directory, which is none.
+pub fn has_checkpoint(run: &Path) -> bool {
+    let mut files = run.join("checkpoints").read_dir().into_iter().flatten().flatten();
+    files.any(|file| {
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("step_") && !name.contains(".tmp-")
+    })
+}
+
 /// Replaces a file atomically. It is either complete or unchanged, also after a power failure.
 fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = path.with_extension("tmp");

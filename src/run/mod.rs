@@ -17,7 +17,7 @@ mod metrics;
 mod tests;
 
 pub use data::{DataRecord, Digested};
-pub use dir::RunDir;
+pub use dir::{RunDir, has_checkpoint};
 pub use error::{Error, Result};
 pub use jsonl::JsonLines;
 pub use metrics::Metrics;

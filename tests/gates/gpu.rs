@@ -94,7 +94,7 @@ fn run(trainer: &mut Trainer, micro: usize) -> Vec<(String, Vec<u32>)> {
 }
 
 /// The named weights and moments.
-fn state(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
+pub(crate) fn state(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
     let (Trainer { model, optimizer, .. }, mut all) = (trainer, Vec::new());
     for ((p, m), v) in model.params.iter().zip(&optimizer.m).zip(&optimizer.v) {
         for (what, x) in [("", p.value().unwrap()), ("m.", m), ("v.", v)] {

@@ -113,7 +113,7 @@ fn sampled_tokens_of_all_turns_are_compared_and_appended_tokens_have_no_loss() {
             lines.chunks(shared).filter(|group| all || group.iter().any(|line| line["advantage"] != 0.0));
         let trained = groups.flatten();
         let sampled: usize = trained.flat_map(mask).map(usize::from).sum();
-        assert_eq!((compared.tokens as usize, compared.max), (sampled, 0.0), "{keys:?}");
+        assert_eq!(compared.tokens as usize, sampled, "{keys:?}");
         for line in &lines {
             let (mask, logprobs) = (mask(line), line["processed_logprobs"].as_array().unwrap());
             assert_eq!(mask.len(), logprobs.len());

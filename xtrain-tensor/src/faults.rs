@@ -89,6 +89,8 @@ faults! {
     AppendedTokensTrained "the loss mask of a completion counts appended tokens as sampled"
     GroupPromptNotShared "each completion of a group computes the prompt itself"
     ZeroWeightsTrained "completions whose loss weights are all zero enter the backward pass"
+    ReferenceMixSwapped "an update of the reference model swaps alpha and 1 - alpha"
+    ResumeForgetsReferenceUpdate "a resumed run starts with the initial reference model"
 }
 
 /// The name in kebab case.

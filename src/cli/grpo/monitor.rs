@@ -5,8 +5,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::exit::Exit;
-use super::interrupt::Interrupt;
+use crate::cli::exit::Exit;
+use crate::cli::interrupt::Interrupt;
 use crate::config::GrpoSection;
 use crate::grpo::metrics::StepMetrics;
 use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase, Warnings, crossed};
@@ -47,13 +47,14 @@ struct Timing<'a> {
 }
 
 impl GrpoMonitor {
-    /// A monitor of a run that has finished `step` steps.
+    /// A monitor of a run that has finished `step` steps, with the warnings of these steps.
     pub(super) fn new(
         section: &GrpoSection,
         timings: JsonLines,
         events: EventFile,
         interrupt: Interrupt,
         step: u64,
+        warnings: Warnings,
     ) -> GrpoMonitor {
         let steps = section.steps as u64;
         GrpoMonitor {
@@ -69,7 +70,7 @@ impl GrpoMonitor {
             seconds: BTreeMap::new(),
             tokens: 0.0,
             last: StepMetrics::default(),
-            warnings: Warnings::default(),
+            warnings,
         }
     }
 

@@ -1,0 +1,87 @@
+//! The base model of a task, which is trained before the first step.
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::checks::no_initial_weights;
+use super::setup::Setup;
+use crate::cli::exit::{CliError, Exit, shell_word};
+use crate::cli::interrupt::Interrupt;
+use crate::cli::job::{self, Job};
+use crate::cli::source;
+use crate::config::{Layer, RunConfig};
+use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::data::{DocumentSink as _, Role, TokenWriter};
+use crate::model::store::RunState;
+use crate::model::tasks::{Task, TaskCorpus};
+use crate::run::{DataRecord, RunDir, has_checkpoint};
+use crate::training::{self, DataLoader};
+
+/// Directory of the base model in the run directory.
+pub(super) const BASE: &str = "base";
+/// Its corpus.
+const CORPUS: &str = "corpus.tok";
+
+impl Setup<'_> {
+    /// Trains the base model, or finishes its training.
+    pub(super) fn train_base(&self, path: &Path, interrupt: &Interrupt) -> Result<(), CliError> {
+        let Some(task) = self.task else {
+            return Err(no_initial_weights());
+        };
+        if path.join("checkpoints").join(format!("step_{:06}", self.config.train.steps)).is_dir() {
+            return Ok(());
+        }
+        let mut job = match has_checkpoint(path) {
+            true => {
+                let run = RunDir::open(path)?;
+                let config = RunConfig::load(&[Layer::File(run.config())])?;
+                job::resume(run, config, self.device)?
+            }
+            false => self.new_base(path, task)?,
+        };
+        eprintln!(
+            "training the base model on {} with {} % wrong answers",
+            task.name(),
+            100.0 * self.section.wrong_answers
+        );
+        let end = job::run_training(&mut job, interrupt.clone(), self.engine);
+        let run = shell_word(path.parent().unwrap_or(path));
+        end.map_err(|error| match error.exit() {
+            Exit::Interrupted | Exit::Terminated => {
+                error.hint(format_args!("to resume: xtrain grpo --resume {run}"))
+            }
+            _ => error,
+        })
+    }
+
+    /// A base model before its first step. Replaces what a killed process left before its first checkpoint.
+    fn new_base(&self, path: &Path, task: &(dyn Task + Send + Sync)) -> Result<Job, CliError> {
+        if path.is_dir() {
+            fs::remove_dir_all(path).map_err(|error| CliError::io(path, &error))?;
+        }
+        let corpus = path.join(CORPUS);
+        let mut config = RunConfig { grpo: None, ..self.config.clone() };
+        config.data.files = vec![corpus.to_string_lossy().into_owned()];
+        let tokenizer = source::tokenizer(&config.data.tokenizer)?;
+        let trainer = training::new_trainer(&config, tokenizer.vocab_size(), self.device)?;
+        let run = RunDir::create(path, &config)?;
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+        let documents = TaskCorpus::new(task, config.train.seed, self.section.wrong_answers)?;
+        let train = &config.train;
+        let count = (train.steps * train.batch * train.context) as u64;
+        let mut writer = TokenWriter::create(&corpus, &tokenizer)?;
+        for document in documents.documents() {
+            if writer.count() >= count.clamp(1 << 16, 1 << 22) {
+                break;
+            }
+            writer.push(&tokenizer.encode(&document)?, Role::Target)?;
+            writer.end_document()?;
+        }
+        writer.finish()?;
+        let source = source::open(&config)?;
+        run.write_data(&DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
+        let state = RunState { seed: config.train.seed, best: None };
+        let loader = DataLoader::new(&config, &source, config.train.seed)?;
+        Ok(Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None })
+    }
+}

@@ -1,0 +1,128 @@
+//! Checks of a configuration before a run directory is created.
+use std::path::Path;
+
+use crate::cli::exit::{CliError, Exit};
+use crate::cli::{init, loaded, source};
+use crate::config::{GrpoSection, ModelSection, RunConfig};
+use crate::grpo;
+use crate::model::store;
+use crate::model::tasks::{self, PromptFile, PromptSet, Task};
+use crate::rewards::RESERVED_COLUMNS;
+use crate::training;
+
+use super::prompt_limit::PromptLimit;
+
+/// `[grpo]` of the configuration.
+pub(super) fn section(config: &RunConfig) -> Result<&GrpoSection, CliError> {
+    config.grpo.as_ref().ok_or_else(|| {
+        CliError::new(Exit::Usage, "the configuration has no [grpo] section")
+            .hint("start with -c configs/grpo.toml, or set --task or --prompts")
+    })
+}
+
+/// The task of the configuration. `None`: the prompts come from a file.
+pub(super) fn task(section: &GrpoSection) -> Result<Option<Box<dyn Task + Send + Sync>>, CliError> {
+    match (section.task.as_str(), section.prompts.as_str()) {
+        ("", "") => Err(CliError::new(Exit::Usage, "no prompts: grpo.task and grpo.prompts are empty")
+            .hint("--task NAME names a built-in task, --prompts FILE a JSONL file")),
+        ("", _) if section.reward.is_empty() => {
+            Err(CliError::new(Exit::Usage, "no reward: grpo.prompts requires grpo.reward")
+                .hint("--reward 'python3 my_reward.py' names a reward program"))
+        }
+        ("", _) => Ok(None),
+        (name, _) => Ok(tasks::by_name(name)),
+    }
+}
+
+/// Checks the number of reward weights as far as it is known before a reward program has replied.
+pub(super) fn check_weights(section: &GrpoSection) -> Result<(), CliError> {
+    let (programs, found) = (section.reward.len(), section.reward_weights.len());
+    if found == 0 {
+        return Ok(());
+    }
+    if programs == 0 && found != 1 {
+        return Err(grpo::Error::RewardWeights { names: vec![section.task.clone()], found }.into());
+    }
+    if found < programs {
+        let message = format!(
+            "grpo.reward_weights: expected at least {programs} weights, one for each reward, found {found}"
+        );
+        return Err(CliError::new(Exit::Usage, message));
+    }
+    Ok(())
+}
+
+/// Checks that no reward program occurs twice: the names of its rewards would.
+pub(super) fn check_programs(section: &GrpoSection) -> Result<(), CliError> {
+    let programs = &section.reward;
+    match programs.iter().enumerate().find(|(at, program)| programs[..*at].contains(program)) {
+        Some((_, program)) => {
+            let message = format!("grpo.reward: expected different reward programs, found {program:?} twice");
+            Err(CliError::new(Exit::Usage, message).hint("two rewards must not have one name"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that the prompts of a task fit in the context of its base model, before the base model is trained.
+pub(super) fn check_task_prompts(
+    config: &RunConfig,
+    section: &GrpoSection,
+    task: &dyn Task,
+) -> Result<(), CliError> {
+    if !config.train.init.is_empty() {
+        return Ok(());
+    }
+    let tokenizer = source::tokenizer(&config.data.tokenizer)?;
+    let context = training::model_config(config, tokenizer.vocab_size()).max_positions;
+    let limit = PromptLimit::new(section, context);
+    for text in [PromptSet::Train, PromptSet::HeldOut].into_iter().flat_map(|part| task.prompts(part)) {
+        limit.check(&format!("task {}, prompt {text:?}", task.name()), tokenizer.encode(&text)?.len())?;
+    }
+    Ok(())
+}
+
+/// Checks that the initial model and the prompts can be found, before the run directory is created.
+pub(super) fn check_files(config: &RunConfig, section: &GrpoSection, has_task: bool) -> Result<(), CliError> {
+    match config.train.init.as_str() {
+        "" if !has_task => return Err(no_initial_weights()),
+        "" => {}
+        init => drop(loaded::find(Path::new(init))?),
+    }
+    for file in [&section.prompts, &section.eval_prompts] {
+        if !file.is_empty() {
+            check_columns(section, file)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no column of the prompts has a name that xtrain uses in the lines to reward programs.
+fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
+    let prompts = PromptFile::open(Path::new(file))?;
+    for record in prompts.records().iter().filter(|_| !section.reward.is_empty()) {
+        if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {
+            let message = format!("{file}:{}: column {name:?}: expected another name", record.line);
+            return Err(CliError::new(Exit::Data, message)
+                .hint("this name is reserved in the lines to reward programs"));
+        }
+    }
+    Ok(())
+}
+
+/// The configuration with the sizes of the model that `train.init` names, whatever `[model]` says.
+pub(super) fn with_sizes_of_init(mut config: RunConfig) -> Result<RunConfig, CliError> {
+    if !config.train.init.is_empty() {
+        let context = store::config_of(&loaded::find(Path::new(&config.train.init))?)?.max_positions;
+        config.model = ModelSection::default();
+        // No base model is trained: the context of its windows has no meaning.
+        config.train.context = config.train.context.min(context);
+        init::describe(&mut config)?;
+    }
+    Ok(config)
+}
+
+pub(super) fn no_initial_weights() -> CliError {
+    CliError::new(Exit::Usage, "no initial weights: train.init is empty")
+        .hint("--init MODEL names a run, a checkpoint, a Hugging Face directory or a GGUF file")
+}

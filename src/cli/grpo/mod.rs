@@ -1,0 +1,183 @@
+//! `xtrain grpo`: reinforcement learning with verifiable rewards.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use toml::Value;
+
+mod base;
+mod checks;
+mod monitor;
+mod prompt_limit;
+mod prompts;
+mod setup;
+mod start;
+mod train;
+
+use super::common::{CacheFlags, Common, Layers, Seed};
+use super::exit::{CliError, Exit, shell_word};
+use super::interrupt::Interrupt;
+use super::{dry_run, init, train as train_command};
+use crate::config::{Layer, RunConfig};
+use crate::model::tasks::PromptSet;
+use crate::run::{self, RunDir};
+use checks::{
+    check_files, check_programs, check_task_prompts, check_weights, section, task, with_sizes_of_init,
+};
+use setup::Setup;
+
+/// Flags of `xtrain grpo`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+A step generates num_generations completions of each of prompts_per_step prompts, scores them, and updates the model \
+with their advantages. The trainer's log-probabilities are bit-identical to the sampler's; each step compares them \
+and stops with an error if one bit differs. A loss near 0 is expected on-policy: watch the reward.
+
+Without --init, a built-in task first trains a base model in RUN/base, with [model] and [train], on text in which a \
+fraction grpo.wrong_answers of the answers is wrong.
+
+Ctrl-C discards the current rollouts, or finishes the step if they are complete, saves a checkpoint and exits with \
+code 130. --resume continues the run; weights, metrics.jsonl and rollouts/ are bit-identical to those of an \
+uninterrupted run.
+
+Examples:
+  xtrain grpo -c configs/grpo.toml
+  xtrain grpo -c configs/grpo.toml --seed 1 --set grpo.steps=100 --run runs/short
+  xtrain grpo --init Qwen3-0.6B --prompts prompts.jsonl --reward 'python3 my_reward.py' --run runs/mine
+  xtrain grpo --resume runs/grpo")]
+pub(super) struct GrpoArgs {
+    /// Built-in task: prompts, rewards and base model; alias for grpo.task.
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
+    /// JSONL file of prompts; alias for grpo.prompts.
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Reward program with its arguments; may be repeated; alias for grpo.reward.
+    #[arg(long, value_name = "COMMAND")]
+    reward: Vec<String>,
+    /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+    /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file; alias for train.init.
+    #[arg(long, value_name = "MODEL")]
+    init: Option<PathBuf>,
+    /// Resume a run: its directory, or its name under runs/.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task", "prompts", "reward"])]
+    resume: Option<PathBuf>,
+    /// Print the resolved configuration and the memory estimate, and exit.
+    #[arg(long)]
+    dry_run: bool,
+    /// The configuration.
+    #[command(flatten)]
+    layers: Layers,
+    /// The seed.
+    #[command(flatten)]
+    seed: Seed,
+    /// Device.
+    #[command(flatten)]
+    common: Common,
+    /// KV cache.
+    #[command(flatten)]
+    cache: CacheFlags,
+}
+
+/// Trains with rewards.
+///
+/// # Errors
+/// See [`super::Exit`].
+pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
+    let (run, config) = match &args.resume {
+        Some(name) => {
+            let run = RunDir::open(name)?;
+            let config = args.resumed(&run)?;
+            (Some(run), config)
+        }
+        None => (None, RunConfig::load(&args.config_layers())?),
+    };
+    let section = section(&config)?.clone();
+    let task = task(&section)?;
+    check_weights(&section)?;
+    check_programs(&section)?;
+    if args.dry_run {
+        let config = with_sizes_of_init(config)?;
+        let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
+        let longest = prompts.map(|prompt| prompt.len()).max().unwrap_or(section.max_prompt_length);
+        return dry_run::print_grpo(&config, longest);
+    }
+    let device = args.common.open()?;
+    check_files(&config, &section, task.is_some())?;
+    let config = if run.is_none() { with_sizes_of_init(config)? } else { config };
+    if let Some(task) = &task {
+        check_task_prompts(&config, &section, task.as_ref())?;
+    }
+    let engine = args.cache.engine();
+    let setup = Setup { config: &config, section: &section, task: task.as_deref(), device: &device, engine };
+    let interrupt = Interrupt::install()?;
+    let (run, rewards) = match run {
+        Some(run) => {
+            let rewards = setup.rewards(&run)?;
+            (run, rewards)
+        }
+        None => {
+            let run = create(&args.new_run(), &config)?;
+            // A reward program that does not start leaves no run behind.
+            let rewards = setup.rewards(&run).inspect_err(|_| drop(fs::remove_dir_all(run.path())))?;
+            (run, rewards)
+        }
+    };
+    let mut ready = setup.open(&run, &interrupt)?;
+    setup.train(&run, &mut ready, rewards, interrupt)
+}
+
+/// Creates the directory of a new run.
+fn create(path: &Path, config: &RunConfig) -> Result<RunDir, CliError> {
+    RunDir::create(path, config).map_err(|error| match error {
+        run::Error::Exists { .. } => {
+            let path = shell_word(path);
+            let hint =
+                format!("to resume it: xtrain grpo --resume {path}; to use another directory: --run DIR");
+            CliError::from(error).hint(hint)
+        }
+        _ => error.into(),
+    })
+}
+
+impl GrpoArgs {
+    /// The configuration that a resumed run continues with.
+    fn resumed(&self, run: &RunDir) -> Result<RunConfig, CliError> {
+        let mut layers = vec![Layer::File(run.config())];
+        layers.extend(self.config_layers());
+        let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
+        if old != config {
+            return Err(CliError::new(Exit::Usage, "--resume cannot change the configuration of a grpo run"));
+        }
+        Ok(config)
+    }
+
+    fn config_layers(&self) -> Vec<Layer> {
+        let text = |path: &Path| Value::String(path.to_string_lossy().into_owned());
+        let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
+        layers.extend(self.layers.layers());
+        let mut flag = |flag, key, value| layers.push(Layer::Flag { flag, key, value });
+        if let Some(model) = &self.init {
+            flag("--init", "train.init", text(model));
+        }
+        if let Some(task) = &self.task {
+            flag("--task", "grpo.task", Value::String(task.clone()));
+        }
+        if let Some(prompts) = &self.prompts {
+            flag("--prompts", "grpo.prompts", text(prompts));
+        }
+        if !self.reward.is_empty() {
+            let commands = self.reward.iter().cloned().map(Value::String).collect();
+            flag("--reward", "grpo.reward", Value::Array(commands));
+        }
+        layers.extend(train_command::flag_layers(self.seed.seed, self.common.dtype));
+        layers
+    }
+
+    fn new_run(&self) -> PathBuf {
+        let stem = self.layers.config.last().and_then(|file| file.file_stem());
+        self.run.clone().unwrap_or_else(|| Path::new("runs").join(stem.unwrap_or("grpo".as_ref())))
+    }
+}

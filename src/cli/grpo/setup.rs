@@ -1,0 +1,19 @@
+//! What the parts of `xtrain grpo` share.
+use crate::config::{GrpoSection, RunConfig};
+use crate::decode::EngineOptions;
+use crate::model::tasks::Task;
+use crate::tensor::Device;
+
+/// What a run starts from.
+pub(super) struct Setup<'a> {
+    /// The configuration.
+    pub(super) config: &'a RunConfig,
+    /// Its section `[grpo]`.
+    pub(super) section: &'a GrpoSection,
+    /// The task of the configuration. `None`: the prompts come from a file.
+    pub(super) task: Option<&'a (dyn Task + Send + Sync)>,
+    /// The device.
+    pub(super) device: &'a Device,
+    /// The engine of the rollouts.
+    pub(super) engine: EngineOptions,
+}

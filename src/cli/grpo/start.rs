@@ -1,0 +1,91 @@
+//! The models that a run starts or resumes with.
+use std::path::{Path, PathBuf};
+
+use super::base::BASE;
+use super::setup::Setup;
+use crate::cli::exit::CliError;
+use crate::cli::interrupt::Interrupt;
+use crate::cli::{loaded, source};
+use crate::grpo::{from_config, reference};
+use crate::model::export::ExportSource;
+use crate::model::store::{self, LoadedModel, Resumed};
+use crate::model::tokenizer::Tokenizer;
+use crate::model::{Model, Trainer};
+use crate::run::{DataRecord, RunDir, has_checkpoint};
+use crate::training;
+
+/// A run that is ready to start or to resume.
+pub(super) struct Ready {
+    pub(super) trainer: Trainer,
+    pub(super) reference: Option<Model>,
+    pub(super) tokenizer: Tokenizer,
+}
+
+impl Setup<'_> {
+    /// Opens the newest checkpoint of the run, or its initial model.
+    pub(super) fn open(&self, run: &RunDir, interrupt: &Interrupt) -> Result<Ready, CliError> {
+        let (optim, schedule) =
+            (from_config::optim_config(self.section), from_config::schedule(self.section));
+        let compute = training::compute(self.config.train.dtype);
+        let (trainer, tokenizer, eos) = match has_checkpoint(run.path()) {
+            false => {
+                let LoadedModel { model, tokenizer, eos, .. } = self.initial(run, interrupt)?;
+                (Trainer::new(model, optim, schedule)?, tokenizer, eos)
+            }
+            true => {
+                let resumed = store::resume(run.path(), compute, self.device, optim, schedule)?;
+                let Resumed { trainer, refused, eos, path, .. } = resumed;
+                refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+                (trainer, Some(store::tokenizer_of(&path)?), eos)
+            }
+        };
+        let tokenizer = match tokenizer {
+            Some(tokenizer) => tokenizer,
+            None => source::tokenizer(&self.config.data.tokenizer)?,
+        };
+        let tokenizer = tokenizer.with_eos_ids(&eos);
+        self.check_data(run, &tokenizer)?;
+        let step = trainer.step_number();
+        let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
+        Ok(Ready { trainer, reference, tokenizer })
+    }
+
+    /// Records the digests of the prompts in a new run; rejects a resume with other prompts.
+    fn check_data(&self, run: &RunDir, tokenizer: &Tokenizer) -> Result<(), CliError> {
+        let files =
+            [&self.section.prompts, &self.section.eval_prompts].into_iter().filter(|file| !file.is_empty());
+        let record = DataRecord::of_files(files, &self.config.data.tokenizer, tokenizer)?;
+        match run.path().join("data.json").exists() {
+            true => Ok(run.check_data(&record)?),
+            false => Ok(run.write_data(&record)?),
+        }
+    }
+
+    /// The reference model of the checkpoint of `step`; for a new run, the initial model.
+    fn reference(&self, run: &RunDir, step: u64) -> Result<Model, CliError> {
+        if step == 0 && !reference::exists(run) {
+            let compute = training::compute(self.section.ref_dtype);
+            let initial = store::open(&self.initial_path(run)?, compute, self.device)?;
+            let LoadedModel { model, tokenizer, eos, .. } = &initial;
+            let source = ExportSource { model, tokenizer: tokenizer.as_ref(), eos };
+            reference::create(run, self.section, &source)?;
+        }
+        Ok(reference::open(run, self.section, step, self.device)?)
+    }
+
+    fn initial_path(&self, run: &RunDir) -> Result<PathBuf, CliError> {
+        match self.config.train.init.as_str() {
+            "" => Ok(run.path().join(BASE)),
+            init => loaded::find(Path::new(init)),
+        }
+    }
+
+    /// The initial model: that of `train.init`, or the base model of the task, which is trained first.
+    fn initial(&self, run: &RunDir, interrupt: &Interrupt) -> Result<LoadedModel, CliError> {
+        if self.config.train.init.is_empty() {
+            self.train_base(&run.path().join(BASE), interrupt)?;
+        }
+        let path = self.initial_path(run)?;
+        Ok(store::open(&path, training::compute(self.config.train.dtype), self.device)?)
+    }
+}

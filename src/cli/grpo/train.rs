@@ -1,0 +1,133 @@
+//! The loop of `xtrain grpo` with its rewards and logs.
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::monitor::GrpoMonitor;
+use super::setup::Setup;
+use super::start::Ready;
+use crate::cli::exit::{CliError, Exit, shell_word};
+use crate::cli::interrupt::Interrupt;
+use crate::decode::KvMemory;
+use crate::grpo::metrics::StepMetrics;
+use crate::grpo::prompts::PromptSource;
+use crate::grpo::score::Scorer;
+use crate::grpo::{self, Grpo, Warnings, from_config, reference};
+use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::tasks;
+use crate::report::{EventFile, units};
+use crate::rewards::{ExternalOptions, ExternalReward, Reward, TaskReward};
+use crate::run::RunDir;
+use crate::training::End;
+
+impl Setup<'_> {
+    /// The reward programs, or the reward of the task.
+    pub(super) fn rewards(&self, run: &RunDir) -> Result<Vec<Box<dyn Reward>>, CliError> {
+        if self.section.reward.is_empty() {
+            let task = tasks::by_name(&self.section.task).expect("the configuration was checked");
+            return Ok(vec![Box::new(TaskReward::new(task))]);
+        }
+        let logs = run.path().join("logs");
+        let start = |(at, command): (usize, &String)| -> Result<Box<dyn Reward>, CliError> {
+            let options = ExternalOptions {
+                processes: self.section.reward_processes,
+                time_limit: Duration::from_secs_f64(self.section.reward_timeout),
+                log_dir: Some(logs.clone()),
+                first_log: at * self.section.reward_processes,
+            };
+            Ok(Box::new(ExternalReward::start(command, &options)?))
+        };
+        self.section.reward.iter().enumerate().map(start).collect()
+    }
+
+    /// Runs the loop.
+    pub(super) fn train(
+        &self,
+        run: &RunDir,
+        ready: &mut Ready,
+        rewards: Vec<Box<dyn Reward>>,
+        interrupt: Interrupt,
+    ) -> Result<(), CliError> {
+        let (section, seed) = (self.section, self.config.train.seed);
+        let Ready { trainer, reference: reference_model, tokenizer } = ready;
+        let (step, steps) = (trainer.step_number(), section.steps as u64);
+        let mut scorer = Scorer::new(rewards, section.reward_weights.clone());
+        let max_positions = trainer.model.config().max_positions;
+        let held_out = self.held_out(tokenizer, max_positions)?;
+        let prompts = match self.task {
+            Some(task) => PromptSource::task(task, tokenizer, seed),
+            None => PromptSource::list(self.prompts(&section.prompts, tokenizer, max_positions)?, seed),
+        };
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
+        let reference_checkpoints = reference::checkpoints(run, section)?;
+        let (mut metrics, timings) = run.logs_from(step)?;
+        eprintln!(
+            "{} parameters, {} prompts x {} completions per step, {} steps, writing to {}",
+            units::count(trainer.model.config().n_params() as u64),
+            section.prompts_per_step,
+            section.num_generations,
+            steps,
+            run.path().display(),
+        );
+        let (events, warnings) = self.history(run)?;
+        let mut monitor = GrpoMonitor::new(section, timings, events, interrupt, step, warnings);
+        let end = Grpo {
+            section,
+            seed,
+            reference: reference_model.take(),
+            reference_checkpoints: reference_checkpoints.as_ref(),
+            tokenizer,
+            prompts: &prompts,
+            held_out: &held_out,
+            rollout: from_config::rollout_options(section, seed, self.engine),
+            kv_memory: KvMemory::default(),
+            advantages: from_config::advantage_options(section),
+            updater: from_config::updater(section),
+            scorer: &mut scorer,
+            run,
+            checkpoints: &checkpoints,
+            metrics: &mut metrics,
+            trainer,
+        }
+        .run(&mut monitor);
+        let signal = monitor.finish();
+        let resume = format!("to resume: xtrain grpo --resume {}", shell_word(run.path()));
+        match (end, signal) {
+            (Ok(End::Stopped), Some(exit)) => {
+                Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
+            }
+            (Ok(_), _) => Ok(()),
+            (Err(error), _) => Err(self.failure(error).hint(resume)),
+        }
+    }
+
+    /// The event file of TensorBoard with the metrics so far, and the state of the warnings after them.
+    fn history(&self, run: &RunDir) -> Result<(EventFile, Warnings), CliError> {
+        let path = run.path().join("logs").join("events.out.tfevents.0.xtrain");
+        let io = |error| CliError::io(&path, &error);
+        let mut events = EventFile::create(&path).map_err(io)?;
+        // A new run has no line yet.
+        let Ok(metrics) = run.read_metrics() else { return Ok((events, Warnings::default())) };
+        let mut lines = Vec::new();
+        for (step, values) in metrics.steps() {
+            events.write(step, 0.0, values.iter().copied()).map_err(io)?;
+            let mut line = StepMetrics::new(step);
+            line.extend(values.into_iter().map(|(name, value)| (name.to_string(), value)));
+            lines.push(line);
+        }
+        Ok((events, Warnings::after(lines)))
+    }
+
+    /// A failure of the loop. Two reward programs with one reward name are named by their command lines.
+    fn failure(&self, error: grpo::Error) -> CliError {
+        match &error {
+            grpo::Error::RewardNames { name, rewards } if !self.section.reward.is_empty() => {
+                let [first, second] = rewards.map(|at| &self.section.reward[at]);
+                let message = format!(
+                    "reward programs {first:?} and {second:?}: expected different reward names, found {name:?} in both"
+                );
+                CliError::new(Exit::Data, message)
+            }
+            _ => error.into(),
+        }
+    }
+}

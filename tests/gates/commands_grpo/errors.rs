@@ -1,0 +1,135 @@
+//! Errors of `xtrain grpo`: reward programs, prompts, command line and configuration.
+use std::fs;
+
+use super::{
+    COMPLETIONS, READ, REPLY, REWARD, TASK, assert_equal, bytes, finish, grpo, names, resume, scratch,
+    write_reward,
+};
+use crate::cli::{refused, text, xtrain};
+
+#[test]
+fn a_broken_reward_program_is_a_named_error_and_the_run_resumes_after_it_is_fixed() {
+    let scratch = scratch("broken", "");
+    let more = [&REWARD[..], &["--set", "grpo.eval_every=0", "--set", "grpo.reward_timeout=2"]].concat();
+    finish(&scratch, "whole", &more);
+    let want = bytes(&scratch.0.join("whole"));
+    let cases: [(&str, &str, &[&str]); 6] = [
+        ("hang", "sleep 60", &["prompt 0, completion 2: no reply within 2 s", "6 completions"]),
+        ("death", "echo oops >&2; exit 3", &["prompt 0, completion 2: ended with exit status: 3", "oops"]),
+        ("garbage", "echo hello", &["waiting for prompt 0, completion 2: ", "\"hello\""]),
+        ("nan", "reward=NaN", &["prompt 0, completion 2: ", "NaN"]),
+        ("little", "continue", &["prompt 0, completion 2: no reply within 2 s", "1 completions"]),
+        ("much", "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"", &["prompt 0, completion 2: ", "second reply"]),
+    ];
+    for (name, body, parts) in cases {
+        // the third completion of the second step
+        write_reward(&scratch, &format!("if [ $n = {} ]; then {body}; fi", COMPLETIONS + 3));
+        let output = xtrain(&scratch.0, &[&grpo(&TASK)[..], &["--run", name], &more].concat());
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(65), "{name}: {errors}");
+        let hint = format!("hint: to resume: xtrain grpo --resume {name}");
+        assert_eq!(errors.lines().last(), Some(hint.as_str()), "{name}: {errors}");
+        let error = errors.lines().find(|line| line.starts_with("error: ")).unwrap();
+        assert!(error.contains("reward process 0 (\"sh reward.sh\")"), "{name}: {error}");
+        parts.iter().for_each(|part| assert!(error.contains(part), "{name}: {part:?}: {error}"));
+        assert_eq!(names(&scratch.0.join(name).join("rollouts")), ["step_000001.jsonl"], "{name}");
+        write_reward(&scratch, "");
+        resume(&scratch, name);
+        assert_equal(&want, &scratch.0.join(name), name);
+    }
+    assert_eq!(fs::read_to_string(scratch.0.join("death/logs/reward-0.log")).unwrap(), "oops\n");
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_reported_by_file_and_line() {
+    let scratch = scratch("long", "");
+    finish(&scratch, "base", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
+    scratch.file("p.jsonl", &format!("{{\"prompt\": \"ab\"}}\n{{\"prompt\": \"{}\"}}\n", "a".repeat(32)));
+    let args = ["grpo", "-c", "c.toml", "--init", "base", "--prompts", "p.jsonl"];
+    for (run, set) in [("a", "grpo.max_prompt_length=31"), ("b", "grpo.max_prompt_length=512")] {
+        let output = xtrain(&scratch.0, &[&args[..], &REWARD, &["--run", run, "--set", set]].concat());
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(65), "{errors}");
+        assert!(errors.contains("p.jsonl:2: expected a prompt of at most 31 tokens, found 32"), "{errors}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written() {
+    let scratch = scratch("usage", "");
+    scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
+    let prompts = ["grpo", "--prompts", "p.jsonl"];
+    let with = |more: &[&'static str]| [&prompts[..], more].concat();
+    let task = |more: &[&'static str]| [&grpo(&TASK)[..], more].concat();
+    for (args, code, parts) in [
+        (vec!["grpo"], 2, &["[grpo]", "configs/grpo.toml"][..]),
+        (vec!["grpo", "-c", "c.toml"], 2, &["no prompts", "--task"]),
+        (vec!["grpo", "--task", "sumz"], 2, &["sumz", "did you mean \"sums\""]),
+        (vec!["grpo", "--set", "grpo.num_generation=4"], 2, &["`grpo.num_generations`"]),
+        (with(&[]), 2, &["no reward", "--reward"]),
+        (with(&["--task", "sums"]), 2, &["`grpo.prompts`", "grpo.task"]),
+        (with(&["--reward", "sh reward.sh"]), 2, &["no initial weights", "--init"]),
+        (with(&["--reward", "sh reward.sh", "--init", "gone"]), 66, &["gone: model not found"]),
+        (vec!["grpo", "--prompts", "gone.jsonl", "--reward", "a", "--init", "."], 66, &["gone.jsonl"]),
+        (task(&["--reward", "no-such-program"]), 66, &["no-such-program"]),
+        (task(&["--reward", "sh 'x"]), 2, &["quotation mark"]),
+        (
+            task(&["--set", "grpo.reward_weights=[1, 2]"]),
+            2,
+            &["grpo.reward_weights", "expected 1 weights", "found 2"],
+        ),
+        (
+            task(&["--reward", "a", "--reward", "b", "--set", "grpo.reward_weights=[1]"]),
+            2,
+            &["grpo.reward_weights", "at least 2", "found 1"],
+        ),
+        (
+            task(&["--set", "grpo.steps=5", "--set", "grpo.num_iterations=2"]),
+            2,
+            &["`grpo.steps`", "multiple of"],
+        ),
+        (task(&["--set", "grpo.temperature=0"]), 2, &["`grpo.temperature`"]),
+        (task(&["--set", "grpo.num_generations=1"]), 2, &["`grpo.num_generations`", "at least 2"]),
+        (
+            task(&["--reward", "sh reward.sh", "--reward", "sh reward.sh"]),
+            2,
+            &["grpo.reward", "\"sh reward.sh\" twice"],
+        ),
+        (
+            task(&["--set", "train.context=6"]),
+            65,
+            &["task sums, prompt \"", "expected a prompt of at most 5 tokens, found 6", "context"],
+        ),
+        (task(&["--set", "grpo.max_prompt_length=4"]), 65, &["at most 4 tokens", "grpo.max_prompt_length"]),
+        (task(&["--set", "grpo.loss_type=ppo"]), 2, &["`grpo.loss_type`", "dapo"]),
+        (vec!["grpo", "--resume", "gone"], 66, &["gone"]),
+        (vec!["grpo", "--resume", "a", "--task", "sums"], 2, &["--resume", "--task"]),
+    ] {
+        refused(&scratch.0, &args, code, parts);
+        let mut files = names(&scratch.0);
+        files.retain(|name| name != "runs");
+        assert_eq!(files, ["c.toml", "p.jsonl", "reward.sh"], "{args:?}");
+        assert_eq!(names(&scratch.0.join("runs")), [""; 0], "{args:?}");
+    }
+    // a run that exists
+    scratch.file("r/note", "");
+    refused(&scratch.0, &task(&["--run", "r"]), 2, &["r: the run already exists", "xtrain grpo --resume r"]);
+    // its name is one word of the command in the hint
+    scratch.file("a run/note", "");
+    refused(&scratch.0, &task(&["--run", "a run"]), 2, &["xtrain grpo --resume 'a run'; to use"]);
+    // two programs with one reward name
+    scratch.file("other.sh", &format!("{READ}\n{REPLY}"));
+    let programs = ["--reward", "sh reward.sh", "--reward", "sh other.sh", "--run", "two names"];
+    let output = xtrain(&scratch.0, &task(&programs));
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(65), "{errors}");
+    let both = "reward programs \"sh reward.sh\" and \"sh other.sh\": expected different reward names, found \"reward\"";
+    assert!(errors.contains(both), "{errors}");
+    assert!(errors.ends_with("hint: to resume: xtrain grpo --resume 'two names'\n"), "{errors}");
+    // reward weights of a program are checked at its first reply
+    let args = task(&["--reward", "sh reward.sh", "--run", "w", "--set", "grpo.reward_weights=[1, 2]"]);
+    let output = xtrain(&scratch.0, &args);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("expected 1 weights, one for each of reward, found 2"), "{errors}");
+}

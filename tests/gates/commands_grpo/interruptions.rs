@@ -1,0 +1,145 @@
+//! Kills and signals: the files of a resumed run are those of an uninterrupted one.
+use std::fs;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use xtrain::tensor::rng::{Purpose, uniform_u64};
+use xtrain::tensor::testing::times;
+
+use super::{
+    COMPLETIONS, REWARD, STEPS, TASK, assert_equal, bytes, finish, grpo, lines, names, resume, scratch,
+    start, succeeded, write_reward,
+};
+use crate::cli::{Scratch, refused, text, xtrain};
+
+/// What a reward program runs for each line to make it slow and visible: marks before and after a wait.
+const SLOW: &str = "echo start >> calls-$PPID; sleep 0.01; echo end >> calls-$PPID";
+
+/// The number of `start` and `end` marks of the reward program of a process.
+fn calls(scratch: &Scratch, child: &Child) -> [usize; 2] {
+    let text = fs::read_to_string(scratch.0.join(format!("calls-{}", child.id()))).unwrap_or_default();
+    ["start", "end"].map(|mark| text.lines().filter(|line| *line == mark).count())
+}
+
+#[test]
+fn a_run_killed_at_random_instants_ends_with_the_bytes_of_an_uninterrupted_run() {
+    let (min_kills, min_scoring) = (times(20, 200), times(5, 50));
+    let scratch = scratch("kill", SLOW);
+    let begin = [&TASK[..], &REWARD].concat();
+    finish(&scratch, "whole", &REWARD);
+    let want = bytes(&scratch.0.join("whole"));
+    let run = scratch.0.join("killed");
+    let start_or_resume = || {
+        if run.join("config.toml").is_file() {
+            return start(&scratch, &["--resume", "killed", "--threads", "1"]);
+        }
+        let _ = fs::remove_dir_all(&run);
+        start(&scratch, &[&begin[..], &["--run", "killed"]].concat())
+    };
+    let (mut kills, mut scoring, mut rounds) = (0, 0, 0);
+    // as soon as the first files exist
+    for file in
+        ["config.toml", "base", "base/config.toml", "base/corpus.tok", "base/data.json", "base/lock", "lock"]
+    {
+        let mut child = start_or_resume();
+        while child.try_wait().unwrap().is_none() && !run.join(file).exists() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        child.kill().unwrap();
+        assert!(!child.wait().unwrap().success(), "{file}");
+        kills += 1;
+    }
+    while kills < min_kills || scoring < min_scoring {
+        rounds += 1;
+        assert!(rounds <= 20 * min_kills, "{kills} kills, {scoring} of them while completions were scored");
+        let mut child = start_or_resume();
+        // alternating: at any instant, and while a completion is scored
+        let drawn = uniform_u64(12, rounds, 0, Purpose::Prompts);
+        let due = Instant::now() + Duration::from_millis(2 + drawn % 200);
+        let marks = 1 + (drawn % 14) as usize;
+        while child.try_wait().unwrap().is_none() {
+            let [start, end] = calls(&scratch, &child);
+            if (rounds % 2 == 0 && Instant::now() >= due)
+                || (rounds % 2 == 1 && start >= marks && start > end)
+            {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if let Some(status) = child.try_wait().unwrap() {
+            let output = child.wait_with_output().unwrap();
+            assert!(status.success(), "round {rounds} ended with {status}: {}", text(&output.stderr));
+            // finished before it was killed: start again
+            fs::remove_dir_all(&run).unwrap();
+            continue;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        let [start, end] = calls(&scratch, &child);
+        scoring += u64::from(start > end);
+    }
+    let output = start_or_resume().wait_with_output().unwrap();
+    succeeded(&output);
+    println!("grpo: {kills} kills, {scoring} of them while completions were scored");
+    assert_equal(&want, &run, &format!("{kills} kills"));
+}
+
+/// Sends SIGINT to a run as soon as a log of it has three lines; checks exit code and hint.
+fn interrupted(scratch: &Scratch, run: &str, log: &str, more: &[&str]) {
+    let child = start(scratch, &[&TASK[..], &["--run", run], more].concat());
+    let since = Instant::now();
+    while fs::read_to_string(scratch.0.join(run).join(log)).unwrap_or_default().lines().count() < 3 {
+        assert!(since.elapsed() < Duration::from_secs(60), "no step was logged");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{errors}");
+    let hint = format!("hint: to resume: xtrain grpo --resume {run}");
+    assert!(errors.contains("error: stopped by a signal; checkpoint saved"), "{errors}");
+    assert_eq!(errors.lines().last(), Some(hint.as_str()), "{errors}");
+}
+
+#[test]
+fn a_resumed_run_does_not_repeat_its_warnings() {
+    let scratch = scratch("warnings", &format!("if [ $n = {} ]; then exit 1; fi", COMPLETIONS + 1));
+    let keys = ["grpo.max_completion_length=1", "grpo.eval_every=0"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
+    let output = xtrain(&scratch.0, &[&grpo(&TASK)[..], &["--run", "r"], &REWARD, &sets].concat());
+    let (warning, errors) = ("every completion of this step was cut", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(65), "{errors}");
+    assert!(errors.contains(&format!("warning at step 1: {warning}")), "{errors}");
+    write_reward(&scratch, "");
+    let errors = resume(&scratch, "r");
+    assert!(!errors.contains(warning), "{errors}");
+}
+
+#[test]
+fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
+    let scratch = scratch("signal", SLOW);
+    // saves happen only at step 0, at the last step and after the signal
+    let reward = [&REWARD[..], &["--set", "grpo.save_every=0"]].concat();
+    finish(&scratch, "whole", &reward);
+    let want = bytes(&scratch.0.join("whole"));
+    interrupted(&scratch, "r", "metrics.jsonl", &reward);
+    let run = scratch.0.join("r");
+    let (saved, logged) = (names(&run.join("checkpoints")), lines(&run.join("metrics.jsonl")));
+    let step = logged.last().unwrap()["step"].as_u64().unwrap();
+    assert!((2..STEPS).contains(&step), "{step}");
+    assert_eq!(saved, ["step_000000".to_string(), format!("step_{step:06}")]);
+    resume(&scratch, "r");
+    assert_equal(&want, &run, "after SIGINT");
+    // while the base model is trained
+    let base = ["--set", "train.steps=2000", "--set", "train.save_every=0", "--set", "grpo.eval_every=0"];
+    interrupted(&scratch, "b", "base/metrics.jsonl", &base);
+    assert!(!scratch.0.join("b/metrics.jsonl").exists());
+    resume(&scratch, "b");
+    assert_eq!(lines(&scratch.0.join("b/metrics.jsonl")).len(), 5);
+    // a finished run has nothing left to do, and cannot be changed
+    resume(&scratch, "r");
+    assert_equal(&want, &run, "after a resume without steps");
+    let more = ["grpo", "--resume", "r", "--set", "grpo.steps=8"];
+    refused(&scratch.0, &more, 2, &["--resume", "configuration"]);
+}

@@ -1,0 +1,189 @@
+//! What a run of `xtrain grpo` prints, writes and passes to a reward program.
+use serde_json::Value;
+
+use super::{COMPLETIONS, REWARD, STEPS, TASK, finish, grpo, lines, names, scratch, succeeded};
+use crate::cli::{ok, refused, xtrain};
+use crate::commands::{done, parsed};
+
+#[test]
+fn a_run_prints_and_writes_what_the_guide_lists() {
+    let scratch = scratch("files", "");
+    let errors = finish(&scratch, "r", &["--set", "grpo.entropy_coef=0.01"]);
+    for part in [
+        "training the base model on sums with 50 % wrong answers",
+        "2 prompts x 4 completions per step, 4 steps, writing to r",
+        "saved r/checkpoints/step_000000",
+        "step 0: held-out reward: sampled ",
+        "completions of step 1:",
+        " values of a group compared with training, 0 differ",
+        "step 4: held-out reward: sampled ",
+        "saved r/checkpoints/step_000004",
+    ] {
+        assert!(errors.contains(part), "{part:?}: {errors}");
+    }
+    let run = scratch.0.join("r");
+    let files = [
+        "base",
+        "checkpoints",
+        "config.toml",
+        "data.json",
+        "lock",
+        "logs",
+        "metrics.jsonl",
+        "rollouts",
+        "timings.jsonl",
+    ];
+    assert_eq!(names(&run), files);
+    let steps = |from: u64| (from..=STEPS).map(|step| format!("step_{step:06}")).collect::<Vec<_>>();
+    assert_eq!(names(&run.join("checkpoints")), steps(0));
+    assert_eq!(
+        names(&run.join("rollouts")),
+        steps(1).iter().map(|s| format!("{s}.jsonl")).collect::<Vec<_>>()
+    );
+    let timings = lines(&run.join("timings.jsonl"));
+    assert_eq!(timings.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    for key in ["rollout_time", "reward_time", "update_time", "save_time", "tokens_per_second"] {
+        assert!(timings[0][key].as_f64().is_some(), "{key}");
+    }
+
+    let metrics = lines(&run.join("metrics.jsonl"));
+    assert_eq!(
+        metrics.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [0, 1, 2, 3, 4]
+    );
+    for (step, line) in metrics.iter().enumerate() {
+        let max = line.get("sampling/sampling_logp_difference/max").map(|max| max.as_f64().unwrap());
+        assert!(step == 0 || max == Some(0.0), "{line}");
+        let evaluated = ["sampled", "greedy"].map(|key| line.get(format!("eval/reward_{key}")).is_some());
+        assert_eq!(evaluated, [step % 2 == 0; 2], "{line}");
+    }
+    let rows = |step: usize| {
+        let all = lines(&run.join(format!("rollouts/step_{step:06}.jsonl")));
+        assert_eq!(all.len(), COMPLETIONS);
+        all
+    };
+    let mut tokens = 0;
+    for (step, line) in metrics.iter().enumerate().skip(1) {
+        let rows = rows(step);
+        let n: usize = rows.iter().map(|row| row["completion_ids"].as_array().unwrap().len()).sum();
+        let prompts: usize = rows.iter().map(|row| row["prompt_ids"].as_array().unwrap().len()).sum();
+        assert_eq!(line["sampling/compared_tokens"].as_f64(), Some(n as f64));
+        // The prompt of a group is computed once. The last token of a completion is no input.
+        let shared: usize = rows.chunks(4).map(|g| g[0]["prompt_ids"].as_array().unwrap().len()).sum();
+        assert_eq!(line["trained_rows"].as_f64(), Some((n + shared - rows.len()) as f64), "no padding");
+        tokens += n + prompts;
+        assert_eq!(line["num_tokens"].as_f64(), Some(tokens as f64));
+        let mean = rows.iter().map(|row| row["reward"].as_f64().unwrap()).sum::<f64>() / rows.len() as f64;
+        assert!((line["reward"].as_f64().unwrap() - mean).abs() < 1e-12, "{line}");
+        assert_eq!(line["rewards/sums/mean"], line["reward"]);
+    }
+    let row = &rows(2)[5];
+    let at = ["step", "group", "sample", "sample_id", "seed"].map(|key| row[key].as_u64().unwrap());
+    assert_eq!(at, [2, 1, 1, 13, 0]);
+    assert_eq!((row["trained"].as_bool(), row["max_new"].as_u64()), (Some(true), Some(6)));
+    let numbers = ["advantage", "temperature", "top_p", "top_k", "min_p"].map(|key| row[key].as_f64());
+    assert!(numbers.iter().all(Option::is_some), "{row}");
+    let lengths = ["completion_ids", "processed_logprobs"].map(|key| row[key].as_array().unwrap().len());
+    assert_eq!(lengths[0], lengths[1]);
+    assert!(row["policy"].as_str().unwrap().starts_with("sha256:"));
+    for key in ["prompt", "completion", "finish_reason"] {
+        assert!(row[key].is_string(), "{key}");
+    }
+    let plot = ok(&scratch.0, &["plot", "r", "--keys", "reward,grad_norm", "--ascii"]);
+    assert!(plot.contains("reward"), "{plot}");
+}
+
+#[test]
+fn a_dry_run_prints_an_estimate_and_the_configuration_and_writes_nothing() {
+    let scratch = scratch("dry", "");
+    let shown = ok(&scratch.0, &[&grpo(&TASK)[..], &["--seed", "3", "--dry-run"]].concat());
+    for line in [
+        "# parameters: ",
+        "# batch: 2 prompts x 4 completions",
+        "# memory: about ",
+        "task = \"sums\"",
+        "seed = 3",
+    ] {
+        assert!(shown.lines().any(|found| found.starts_with(line)), "{line}: {shown}");
+    }
+    assert_eq!(names(&scratch.0), ["c.toml", "reward.sh"]);
+    scratch.file("again.toml", &shown);
+    assert_eq!(ok(&scratch.0, &["grpo", "-c", "again.toml", "--dry-run"]), shown);
+}
+
+#[test]
+fn columns_of_the_prompts_reach_the_reward_program() {
+    let body =
+        "printf '%s\\n' \"$line\" >> seen; reward=0; case \"$line\" in *'\"want\":\"x\"'*) reward=1;; esac";
+    let scratch = scratch("columns", body);
+    finish(&scratch, "base", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
+    let prompts = [
+        "{\"prompt\": \"ab\", \"want\": \"x\", \"n\": 7}",
+        "{\"prompt\": \"c\\\"d\\n\", \"want\": \"y\", \"deep\": {\"a\": [1, null]}}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"want\": \"x\"}",
+    ];
+    scratch.file("p.jsonl", &prompts.join("\n"));
+    let args = ["-c", "c.toml", "--init", "base", "--prompts", "p.jsonl", "--run", "r"];
+    let keys = [
+        "grpo.prompts_per_step=3",
+        "grpo.entropy_coef=0.01",
+        "grpo.eval_prompts=p.jsonl",
+        "train.context=64",
+    ];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
+    succeeded(&xtrain(&scratch.0, &[&grpo(&args)[..], &REWARD, &sets].concat()));
+    let (seen, mut rows) = (lines(&scratch.0.join("seen")), Vec::new());
+    (1..=STEPS)
+        .for_each(|step| rows.extend(lines(&scratch.0.join(format!("r/rollouts/step_{step:06}.jsonl")))));
+    assert_eq!(rows.len(), 4 * 3 * 4);
+    for row in &rows {
+        let id = row["prompt_id"].as_u64().unwrap() as usize;
+        assert_eq!(row["reward"], [1.0, 0.0, 1.0][id], "{row}");
+        let same = |line: &&Value| {
+            ["prompt", "completion", "prompt_ids", "completion_ids", "finish_reason", "truncated"]
+                .iter()
+                .all(|key| line[*key] == row[*key])
+        };
+        let line = seen.iter().find(same).unwrap_or_else(|| panic!("{row}"));
+        for (key, value) in
+            parsed(prompts[id]).as_object().unwrap().iter().filter(|(key, _)| *key != "prompt")
+        {
+            assert_eq!(&line[key], value, "{line}");
+        }
+    }
+    let mut ids: Vec<u64> = seen.iter().map(|line| line["id"].as_u64().unwrap()).collect();
+    ids.dedup();
+    assert_eq!(ids, (0..seen.len() as u64).collect::<Vec<_>>());
+    assert!(seen.len() > rows.len(), "the held-out prompts are scored, too");
+
+    // invalid prompts
+    for (line, parts) in [
+        ("{\"prompt\": 3}", &["bad.jsonl: line 2", "prompt"][..]),
+        ("{\"text\": \"a\"}", &["bad.jsonl: line 2", "prompt"]),
+        ("{\"prompt\": \"a\", \"id\": 3}", &["bad.jsonl:2", "\"id\"", "reserved"]),
+        ("nonsense", &["bad.jsonl: line 2"]),
+    ] {
+        scratch.file("bad.jsonl", &format!("{{\"prompt\": \"a\"}}\n{line}\n"));
+        let args = ["grpo", "--init", "base", "--prompts", "bad.jsonl", "--run", "bad"];
+        refused(&scratch.0, &[&args[..], &REWARD].concat(), 65, parts);
+        assert!(!scratch.0.join("bad").exists(), "{line}");
+    }
+}
+
+#[test]
+fn train_ignores_the_section_grpo_but_checks_it() {
+    let scratch = scratch("train", "");
+    scratch.file("t.txt", &"some text to train on\n".repeat(40));
+    refused(&scratch.0, &["train", "-c", "c.toml"], 2, &["data.files", "--data"]);
+    refused(&scratch.0, &["train", "-c", "c.toml", "--set", "grpo.step=3"], 2, &["`grpo.steps`"]);
+    done(&scratch.0, &["train", "-c", "c.toml", "--data", "t.txt", "--run", "r"]);
+    assert_eq!(lines(&scratch.0.join("r/metrics.jsonl")).len(), 6);
+    assert!(!scratch.0.join("r/rollouts").exists());
+    finish(&scratch, "g", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
+    refused(
+        &scratch.0,
+        &["train", "--resume", "g"],
+        2,
+        &["g is a run of xtrain grpo", "xtrain grpo --resume g"],
+    );
+}

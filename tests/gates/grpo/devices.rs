@@ -1,0 +1,80 @@
+//! The files of a run are the same on every instruction set and, in f32, on a GPU.
+use xtrain::config::RunConfig;
+use xtrain::grpo::Error;
+use xtrain::tensor::testing::gpus;
+use xtrain::tensor::{Device, Simd, ThreadSchedule};
+
+use super::{Files, Scratch, Setup, assert_equal, config, files, outcome, run};
+
+/// The files of a run, or the error that stopped it.
+fn files_on(name: &str, config: &RunConfig, device: &Device) -> Result<Files, Error> {
+    let dir = Scratch::new(name);
+    run(config, &Setup::on(device.clone()), &dir.0)?;
+    Ok(files(&dir.0))
+}
+
+#[test]
+fn the_files_of_a_run_do_not_depend_on_the_instruction_set() {
+    for dtype in ["f32", "bf16"] {
+        let keys =
+            [&format!("train.dtype={dtype}"), "grpo.beta=0.05", "grpo.top_p=0.9", "grpo.entropy_coef=0.01"];
+        let config = config(&keys);
+        let on = |simd: Simd| {
+            let name = format!("simd-{dtype}-{simd}");
+            outcome(&name, &config, &Setup::on(Device::cpu_with(2, simd))).0
+        };
+        let want = on(Simd::Portable);
+        for simd in Simd::available().filter(|simd| *simd != Simd::Portable) {
+            assert_equal(&format!("{simd}, {dtype}"), &want, &on(simd));
+            println!("{dtype}: the files of {simd} are those of portable code");
+        }
+    }
+}
+
+/// A run of two steps that the emulator finishes in seconds.
+fn two_steps() -> RunConfig {
+    config(&[
+        "model.n_layers=1",
+        "model.dim=32",
+        "model.head_dim=16",
+        "grpo.steps=2",
+        "grpo.prompts_per_step=2",
+        "grpo.num_generations=3",
+        "grpo.max_completion_length=5",
+        "grpo.beta=0.05",
+        "grpo.eval_every=0",
+    ])
+}
+
+#[test]
+fn two_steps_on_a_gpu_have_the_files_of_the_cpu() {
+    let (config, devices) = (two_steps(), gpus(&[ThreadSchedule::Forward]));
+    let want = files_on("gpu-cpu", &config, &Device::cpu()).unwrap();
+    for device in &devices {
+        let what = device.to_string();
+        assert_equal(&what, &want, &files_on(&format!("gpu-{what}"), &config, device).unwrap());
+        println!("two steps of GRPO: the files of {what} are those of the CPU");
+    }
+}
+
+/// Each comparison fails with a fault of its device.
+#[cfg(feature = "faults")]
+#[test]
+fn a_fault_of_a_device_changes_the_files() {
+    use xtrain::tensor::faults::{self, Fault};
+
+    use super::compare;
+
+    let config = two_steps();
+    let want = files_on("fault-none", &config, &Device::cpu()).unwrap();
+    let devices = gpus(&[ThreadSchedule::Forward]);
+    let faulty = devices.iter().map(|device| (Fault::FusedNormWithoutEps, device));
+    for (fault, device) in faulty.chain([(Fault::RngIgnoresSequenceId, &Device::cpu())]) {
+        let found = faults::with(fault, || files_on(&format!("fault-{fault}"), &config, device));
+        let difference = match found {
+            Ok(found) => compare("with a fault", &want, &found).expect_err("a fault that was not found"),
+            Err(error) => error.to_string(),
+        };
+        println!("{fault} on {device}: {difference}");
+    }
+}

@@ -1,0 +1,74 @@
+//! The log-probabilities of a run are the sampler's, and its files depend on its configuration only.
+use xtrain::decode::{EngineOptions, KvKind, PrefixCaching};
+
+use super::{Scratch, Setup, assert_equal, config, outcome, run};
+
+#[test]
+fn every_log_probability_of_every_step_has_the_bits_of_the_sampler() {
+    let chunked = EngineOptions { prefill_chunk: Some(3), ..EngineOptions::default() };
+    let preempted =
+        EngineOptions { kv_capacity: Some(64), kv: KvKind::Paged { page: 4 }, ..EngineOptions::default() };
+    let cached =
+        EngineOptions { prefix_caching: PrefixCaching::On, kv: KvKind::Paged { page: 4 }, ..chunked };
+    let engines = [EngineOptions::default(), chunked, preempted, cached];
+    let filters = ["grpo.top_k=0", "grpo.top_k=5", "grpo.top_p=0.8", "grpo.min_p=0.1"];
+    let mut tokens = 0.0;
+    for (i, temperature) in ["0.7", "1", "1.3"].iter().enumerate() {
+        for (j, filter) in filters.iter().enumerate() {
+            let dtype = if (i + j) % 2 == 0 { "f32" } else { "bf16" };
+            let keys = [&format!("grpo.temperature={temperature}"), *filter, &format!("train.dtype={dtype}")];
+            let setup = Setup { engine: engines[j], ..Setup::threads(2) };
+            let (_, compared) = outcome(&format!("bits-{i}-{j}"), &config(&keys), &setup);
+            assert_eq!(compared.steps, 4, "{keys:?}");
+            tokens += compared.tokens;
+        }
+    }
+    assert!(tokens > 4000.0, "{tokens}");
+}
+
+#[test]
+fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interruptions() {
+    let keys = [
+        "grpo.num_iterations=2",
+        "grpo.steps_per_generation=2",
+        "grpo.steps=8",
+        "grpo.beta=0.05",
+        "grpo.top_p=0.9",
+    ];
+    let (want, compared) = outcome("base", &config(&keys), &Setup::threads(1));
+    assert!(compared.tokens > 0.0);
+    for threads in [2, 3] {
+        let (got, _) = outcome("threads", &config(&keys), &Setup::threads(threads));
+        assert_equal(&format!("{threads} threads"), &want, &got);
+    }
+    for micro_batch in [1, 3, 100] {
+        let key = format!("grpo.micro_batch={micro_batch}");
+        let (got, _) = outcome("micro", &config(&[&keys[..], &[key.as_str()]].concat()), &Setup::threads(2));
+        assert_equal(&format!("micro-batches of {micro_batch}"), &want, &got);
+    }
+    let kv = KvKind::Paged { page: 4 };
+    let engine =
+        EngineOptions { prefill_chunk: Some(2), kv, kv_capacity: Some(48), ..EngineOptions::default() };
+    let setup = Setup { engine, stops: vec![4], ..Setup::threads(2) };
+    assert_equal("interrupted", &want, &outcome("stops", &config(&keys), &setup).0);
+}
+
+#[test]
+fn groups_without_spread_are_replaced_and_a_step_without_spread_changes_nothing() {
+    let keys =
+        ["grpo.num_generations=2", "grpo.max_completion_length=1", "grpo.top_k=2", "grpo.resample_groups=2"];
+    let (files, _) = outcome("resample", &config(&keys), &Setup::threads(1));
+    let text = String::from_utf8(files[0].1.clone()).unwrap();
+    let discarded = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        line["discarded_groups"].as_f64().unwrap_or(0.0)
+    };
+    assert!(text.lines().map(discarded).sum::<f64>() > 0.0, "{text}");
+    // all completions of a group are the greedy one
+    let keys = ["grpo.top_k=1"];
+    let dir = Scratch::new("flat");
+    run(&config(&keys), &Setup::threads(1), &dir.0).unwrap();
+    let weights =
+        |step| std::fs::read(dir.0.join(format!("checkpoints/step_{step:06}/model.safetensors"))).unwrap();
+    assert!(weights(3) == weights(4));
+}

@@ -1,0 +1,143 @@
+//! Completions whose loss weights are all zero are left out of an update, which does not change a bit.
+use xtrain::config::RunConfig;
+use xtrain::decode::{EngineOptions, KvMemory};
+use xtrain::grpo::batch::{Group, samples};
+use xtrain::grpo::examples::Weighted;
+use xtrain::grpo::from_config;
+use xtrain::grpo::prompts::PromptSource;
+use xtrain::grpo::rollout::{GroupRequest, Rollout, Sampler};
+use xtrain::grpo::update::{Policy, StepInput, Updater};
+use xtrain::model::rl::PolicyRow;
+use xtrain::model::tasks::Sums;
+use xtrain::model::tokenizer::Tokenizer;
+use xtrain::model::{Branch, Model, Trainer, TrainingExample};
+use xtrain::tensor::ops::Target;
+use xtrain::tensor::{Device, Dtype};
+use xtrain::training;
+
+use super::config;
+use crate::gpu::state;
+
+/// Completions per group.
+const GROUP: usize = 4;
+/// Advantages of three groups. The second group has no spread.
+const ADVANTAGES: [f64; 12] = [0.75, -1.25, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, -0.5, 1.5, -1.0, 0.0];
+
+fn trainer(config: &RunConfig) -> Trainer {
+    let section = config.grpo.as_ref().unwrap();
+    let cfg = training::model_config(config, Tokenizer::byte().vocab_size());
+    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
+    Trainer::new(model, from_config::optim_config(section), from_config::schedule(section)).unwrap()
+}
+
+fn groups(config: &RunConfig, model: &Model) -> Vec<Group> {
+    let (tokenizer, task) = (Tokenizer::byte(), Sums::default());
+    let prompts = PromptSource::task(&task, &tokenizer, 0);
+    let request = |at: usize| {
+        let (prompt_id, prompt) = prompts.at(at as u64).unwrap();
+        GroupRequest { prompt_id, prompt, first_id: (at * GROUP) as u64, size: GROUP }
+    };
+    let requests = (0..ADVANTAGES.len() / GROUP).map(request).collect();
+    let options = from_config::rollout_options(config.grpo.as_ref().unwrap(), 0, EngineOptions::default());
+    let mut memory = KvMemory::default();
+    let sampler = Sampler { model, memory: &mut memory };
+    let mut rollout = Rollout::new(sampler, &tokenizer, requests, &options).unwrap();
+    rollout.run(&mut |_| Ok(())).unwrap();
+    rollout.into_groups()
+}
+
+fn weighted(groups: &[Group]) -> Vec<Weighted<'_>> {
+    let weighted =
+        |((group, sample), advantage)| Weighted { group, sample, advantage, reference: None, kept: &[] };
+    samples(groups).zip(ADVANTAGES).map(weighted).collect()
+}
+
+/// The training examples of all completions, also of those without a weight.
+fn examples(updater: &Updater, completions: &[Weighted<'_>], loss_tokens: f64) -> Vec<TrainingExample> {
+    let logp: Vec<Vec<f64>> =
+        completions.iter().map(|c| c.sample.logprobs.iter().map(|&x| f64::from(x)).collect()).collect();
+    let (zeros, masks): (Vec<_>, Vec<_>) =
+        logp.iter().map(|row| (vec![0.0; row.len()], vec![true; row.len()])).unzip();
+    let row = |at: usize| PolicyRow {
+        logp: &logp[at],
+        old: &logp[at],
+        reference: None,
+        sampler: None,
+        entropy: Some(&zeros[at]),
+        mask: &masks[at],
+        advantage: completions[at].advantage,
+        truncated: false,
+    };
+    let rows: Vec<PolicyRow<'_>> = (0..completions.len()).map(row).collect();
+    let output = updater.loss.evaluate_part(&rows, loss_tokens).unwrap();
+    let output = &output;
+    let targets = |at: usize| {
+        let target = move |(t, &id): (usize, &u32)| {
+            let (weight, bonus) = (output.weights[at][t] as f32, output.bonus[at][t] as f32);
+            Some(Target { id, weight, bonus })
+        };
+        completions[at].sample.tokens.iter().enumerate().map(target)
+    };
+    let inputs = |at: usize| {
+        let tokens = &completions[at].sample.tokens;
+        tokens[..tokens.len() - 1].to_vec()
+    };
+    let alone = |at: usize| {
+        let prompt = &completions[at].group.prompt.ids;
+        TrainingExample {
+            inputs: [prompt.clone(), inputs(at)].concat(),
+            targets: vec![None; prompt.len() - 1].into_iter().chain(targets(at)).collect(),
+            ..TrainingExample::default()
+        }
+    };
+    let branch = |at: usize| Branch { inputs: inputs(at), targets: targets(at).collect(), kept: Vec::new() };
+    let together = |first: usize| TrainingExample {
+        inputs: completions[first].group.prompt.ids.clone(),
+        branches: (first..first + GROUP).map(branch).collect(),
+        ..TrainingExample::default()
+    };
+    match updater.examples.shared {
+        1 => (0..completions.len()).map(alone).collect(),
+        _ => (0..completions.len()).step_by(GROUP).map(together).collect(),
+    }
+}
+
+/// Compares a step on all completions, on the groups with spread, and a backward pass over all completions.
+#[track_caller]
+fn check(keys: &[&str], want_trained: usize) {
+    let config = config(keys);
+    let section = config.grpo.as_ref().unwrap();
+    let updater = from_config::updater(section);
+    let groups = groups(&config, &trainer(&config).model);
+    let all = weighted(&groups);
+    let loss_tokens = all.iter().map(|c| c.sample.tokens.len()).sum::<usize>() as f64;
+    let step = |completions: &[Weighted<'_>]| {
+        let mut trainer = trainer(&config);
+        let input = StepInput { completions, policy: Policy::Sampling, loss_tokens, new_tokens: 0 };
+        let report = updater.step(&mut trainer, &input).unwrap();
+        assert_eq!(report.trained, want_trained, "{keys:?}");
+        state(&trainer)
+    };
+    let mut whole = trainer(&config);
+    let examples = examples(&updater, &all, loss_tokens);
+    let gradient = whole.gradient(&examples, updater.processing(), section.micro_batch).unwrap();
+    whole.apply(gradient, 0).unwrap();
+    let want = state(&whole);
+    assert!(want != state(&trainer(&config)), "the step changes the weights");
+    assert!(step(&all) == want, "{keys:?}: completions without a weight change the update");
+    if want_trained < all.len() {
+        let some = [&all[..GROUP], &all[2 * GROUP..]].concat();
+        assert!(step(&some) == want, "{keys:?}: a group without spread changes the update");
+    }
+}
+
+#[test]
+fn completions_without_a_weight_do_not_change_the_bits_of_an_update() {
+    let trained = ADVANTAGES.iter().filter(|advantage| **advantage != 0.0).count();
+    check(&["grpo.prompt_sharing=1"], trained);
+    check(&["grpo.prompt_sharing=1", "grpo.micro_batch=3", "grpo.temperature=1.3"], trained);
+    // completions that share their prompt are left out together
+    check(&[], ADVANTAGES.len() - GROUP);
+    // the entropy bonus gives every completion a weight
+    check(&["grpo.entropy_coef=0.01"], ADVANTAGES.len());
+}
