@@ -70,7 +70,7 @@ pub(crate) fn rows() -> Result<usize, String> {
 }
 
 fn rows_of(name: &str, keys: &[&str]) -> Result<usize, String> {
-    let dir = Scratch::new(name);
+    let dir = Scratch::new(&format!("{name}-{:?}", std::thread::current().id()));
     let config = config(&[&["grpo.eval_every=0"], keys].concat());
     run(&config, &Setup::threads(1), &dir.0).map_err(|e| e.to_string())?;
     let lines = |path: &str| -> Vec<Value> {
