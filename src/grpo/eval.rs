@@ -1,7 +1,7 @@
 //! Evaluation on held-out prompts.
 use super::Error;
 use super::batch::{Group, samples};
-use super::rollout::{GroupRequest, RolloutOptions, Sampler, rollout};
+use super::rollout::{GroupRequest, RolloutModel, RolloutOptions, rollout};
 use super::score::Scorer;
 use crate::decode::SampleOptions;
 use crate::model::tokenizer::Tokenizer;
@@ -25,7 +25,7 @@ pub struct HeldOut {
 /// # Errors
 /// As [`rollout`] and [`Scorer::score`].
 pub fn evaluate(
-    Sampler { model, memory }: Sampler<'_>,
+    RolloutModel { model, memory }: RolloutModel<'_>,
     tokenizer: &Tokenizer,
     prompts: &[GroupRequest],
     k: usize,
@@ -41,8 +41,8 @@ pub fn evaluate(
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()
     };
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
-    let greedy = rollout(Sampler { model, memory }, tokenizer, requests(1), &greedy, progress)?;
-    let sampled = rollout(Sampler { model, memory }, tokenizer, requests(k), options, progress)?;
+    let greedy = rollout(RolloutModel { model, memory }, tokenizer, requests(1), &greedy, progress)?;
+    let sampled = rollout(RolloutModel { model, memory }, tokenizer, requests(k), options, progress)?;
     let greedy = scorer.score(&greedy)?;
     let rewards = scorer.score(&sampled)?;
     let passed =

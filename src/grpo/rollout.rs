@@ -25,7 +25,7 @@ const RESERVED_BYTES: usize = 1 << 30;
 
 /// A model with the memory of its KV cache, which rollouts with later weights reuse.
 #[derive(Debug)]
-pub struct Sampler<'a> {
+pub struct RolloutModel<'a> {
     /// The model.
     pub model: &'a Model,
     /// The memory of the KV cache. It holds no prefix.
@@ -52,7 +52,7 @@ pub struct GroupRequest {
 /// # Errors
 /// As [`Engine::submit`] and [`Engine::step`]; [`Error::Interrupted`] if `progress` stops it.
 pub fn rollout(
-    Sampler { model, memory }: Sampler<'_>,
+    RolloutModel { model, memory }: RolloutModel<'_>,
     tokenizer: &Tokenizer,
     requests: Vec<GroupRequest>,
     options: &RolloutOptions,

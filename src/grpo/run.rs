@@ -9,7 +9,7 @@ use super::examples::Weighted;
 use super::metrics::{StepMetrics, lengths};
 use super::prompts::PromptSource;
 use super::record;
-use super::rollout::{GroupRequest, RolloutOptions, Sampler, rollout};
+use super::rollout::{GroupRequest, RolloutModel, RolloutOptions, rollout};
 use super::score::Scorer;
 use super::scores::Scores;
 use super::update::{Agreement, Policy, StepInput, UpdateReport, Updater};
@@ -275,7 +275,7 @@ impl Grpo<'_> {
     ) -> Result<Vec<Group>, Error> {
         observer.enter(GrpoPhase::Rollout)?;
         let total = requests.iter().map(|request| request.size).sum();
-        let sampler = Sampler { model: &self.trainer.model, memory: &mut self.kv_memory };
+        let sampler = RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory };
         let mut progress = |done| observer.generated(done, total);
         rollout(sampler, self.tokenizer, requests, &self.rollout, &mut progress)
     }
@@ -420,7 +420,7 @@ impl Grpo<'_> {
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
         let total = prompts.len();
         let HeldOut { sampled, greedy, pass_at_k } = eval::evaluate(
-            Sampler { model: &self.trainer.model, memory: &mut self.kv_memory },
+            RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory },
             self.tokenizer,
             &prompts,
             self.section.eval_samples,

@@ -9,8 +9,8 @@ use crate::grpo::{Scratch, Setup, config, run};
 const G: usize = 32;
 const NEW_TOKENS: usize = 40;
 
-/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak. Returns
-/// the number of rows that ran.
+/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak.
+/// Returns the number of rows that ran.
 fn group(len: usize, page: usize) -> Result<usize, String> {
     let cfg = Config {
         vocab: 64,
