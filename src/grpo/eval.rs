@@ -1,7 +1,7 @@
 //! Evaluation on held-out prompts.
 use super::Error;
 use super::batch::{Group, samples};
-use super::rollout::{GroupRequest, RolloutOptions, Sampler};
+use super::rollout::{GroupRequest, RolloutOptions, RolloutModel};
 use super::score::Scorer;
 use super::turns::{Progress, generate};
 use crate::decode::SampleOptions;
@@ -26,7 +26,7 @@ pub struct HeldOut {
 /// # Errors
 /// As [`generate`].
 pub fn evaluate(
-    Sampler { model, memory }: Sampler<'_>,
+    RolloutModel { model, memory }: RolloutModel<'_>,
     tokenizer: &Tokenizer,
     prompts: &[GroupRequest],
     k: usize,
@@ -42,9 +42,9 @@ pub fn evaluate(
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()
     };
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
-    let (_, greedy) = generate(Sampler { model, memory }, tokenizer, requests(1), &greedy, scorer, progress)?;
+    let (_, greedy) = generate(RolloutModel { model, memory }, tokenizer, requests(1), &greedy, scorer, progress)?;
     let (sampled, rewards) =
-        generate(Sampler { model, memory }, tokenizer, requests(k), options, scorer, progress)?;
+        generate(RolloutModel { model, memory }, tokenizer, requests(k), options, scorer, progress)?;
     let passed =
         sampled_groups(&sampled, &rewards.total).filter(|group| group.iter().any(|&r| r >= 1.0)).count();
     Ok(HeldOut {

@@ -67,6 +67,13 @@ impl Examples {
         (self.micro_batch / self.shared.max(1)).max(1)
     }
 
+    /// Rows of the largest forward pass over `completions` completions with prompts and completions of these lengths.
+    pub(crate) fn rows_per_pass(&self, completions: usize, [prompt, new]: [usize; 2]) -> usize {
+        let shared = self.shared.max(1);
+        let completions = completions.min(self.per_pass() * shared);
+        completions.div_ceil(shared) * prompt + completions * new.saturating_sub(1)
+    }
+
     /// The completions of each forward pass and their examples, without loss weights.
     pub(super) fn passes<'a, 'g>(
         &self,

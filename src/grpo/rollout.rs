@@ -30,7 +30,7 @@ const RESERVED_BYTES: usize = 1 << 30;
 
 /// A model with the memory of its KV cache, which rollouts with later weights reuse.
 #[derive(Debug)]
-pub struct Sampler<'a> {
+pub struct RolloutModel<'a> {
     /// The model.
     pub model: &'a Model,
     /// The memory of the KV cache. It holds no prefix.
@@ -74,7 +74,7 @@ impl<'a> Rollout<'a> {
     /// # Errors
     /// As [`Engine::with_memory`], [`Engine::submit_group`] and [`Engine::reserve`].
     pub fn new(
-        Sampler { model, memory }: Sampler<'a>,
+        RolloutModel { model, memory }: RolloutModel<'a>,
         tokenizer: &'a Tokenizer,
         requests: Vec<GroupRequest>,
         options: &'a RolloutOptions,

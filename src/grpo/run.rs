@@ -9,7 +9,7 @@ use super::examples::Weighted;
 use super::metrics::{StepMetrics, lengths};
 use super::prompts::PromptSource;
 use super::record;
-use super::rollout::{GroupRequest, RolloutOptions, Sampler};
+use super::rollout::{GroupRequest, RolloutOptions, RolloutModel};
 use super::score::Scorer;
 use super::scores::Scores;
 use super::turns::{self, Progress};
@@ -277,7 +277,7 @@ impl Grpo<'_> {
             Progress::Generated(_) => Ok(()),
             Progress::Reward => observer.enter(GrpoPhase::Reward),
         };
-        let sampler = Sampler { model: &self.trainer.model, memory: &mut self.kv_memory };
+        let sampler = RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory };
         turns::generate(sampler, self.tokenizer, requests, &self.rollout, self.scorer, &mut progress)
     }
 
@@ -422,7 +422,7 @@ impl Grpo<'_> {
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
         let total = prompts.len();
         let HeldOut { sampled, greedy, pass_at_k } = eval::evaluate(
-            Sampler { model: &self.trainer.model, memory: &mut self.kv_memory },
+            RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory },
             self.tokenizer,
             &prompts,
             self.section.eval_samples,

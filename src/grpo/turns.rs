@@ -1,7 +1,7 @@
 //! Completions with rewards: rollouts and rewards alternate until every completion has its rewards.
 use super::Error;
 use super::batch::Group;
-use super::rollout::{GroupRequest, Rollout, RolloutOptions, Sampler};
+use super::rollout::{GroupRequest, Rollout, RolloutOptions, RolloutModel};
 use super::score::Scorer;
 use super::scores::Scores;
 use crate::model::tokenizer::Tokenizer;
@@ -24,7 +24,7 @@ pub enum Progress {
 /// # Errors
 /// As [`Rollout::run`], [`Rollout::append`], [`Scorer::reply`] and [`Scorer::scores`]; those of `progress`.
 pub fn generate(
-    sampler: Sampler<'_>,
+    sampler: RolloutModel<'_>,
     tokenizer: &Tokenizer,
     requests: Vec<GroupRequest>,
     options: &RolloutOptions,

@@ -9,8 +9,8 @@ use crate::grpo::{Scratch, Setup, config, run};
 const G: usize = 32;
 const NEW_TOKENS: usize = 40;
 
-/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak. Returns
-/// the number of rows that ran.
+/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak.
+/// Returns the number of rows that ran.
 fn group(len: usize, page: usize) -> Result<usize, String> {
     let cfg = Config {
         vocab: 64,
@@ -70,7 +70,7 @@ pub(crate) fn rows() -> Result<usize, String> {
 }
 
 fn rows_of(name: &str, keys: &[&str]) -> Result<usize, String> {
-    let dir = Scratch::new(name);
+    let dir = Scratch::new(&format!("{name}-{:?}", std::thread::current().id()));
     let config = config(&[&["grpo.eval_every=0"], keys].concat());
     run(&config, &Setup::threads(1), &dir.0).map_err(|e| e.to_string())?;
     let lines = |path: &str| -> Vec<Value> {

@@ -97,7 +97,10 @@ fn a_bf16_reference_model_adds_at_most_a_third_to_the_peak() {
     let without = check_estimate("without", &keys);
     for (dtype, limit) in [("f32", 1.6), ("bf16", 1.35)] {
         let key = format!("grpo.ref_dtype={dtype}");
-        let with = check_estimate(dtype, &[&keys[..], &["grpo.beta=0.05", key.as_str()]].concat());
+        let with = check_estimate(
+            &format!("reference-{dtype}"),
+            &[&keys[..], &["grpo.beta=0.05", key.as_str()]].concat(),
+        );
         assert!(with.peak <= limit * without.peak, "{dtype}: {} and {} bytes", with.peak, without.peak);
     }
 }

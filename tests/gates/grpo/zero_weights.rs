@@ -5,7 +5,7 @@ use xtrain::grpo::batch::{Group, samples};
 use xtrain::grpo::examples::Weighted;
 use xtrain::grpo::from_config;
 use xtrain::grpo::prompts::PromptSource;
-use xtrain::grpo::rollout::{GroupRequest, Rollout, Sampler};
+use xtrain::grpo::rollout::{GroupRequest, Rollout, RolloutModel};
 use xtrain::grpo::update::{Policy, StepInput, Updater};
 use xtrain::model::rl::PolicyRow;
 use xtrain::model::tasks::Sums;
@@ -40,7 +40,7 @@ fn groups(config: &RunConfig, model: &Model) -> Vec<Group> {
     let requests = (0..ADVANTAGES.len() / GROUP).map(request).collect();
     let options = from_config::rollout_options(config.grpo.as_ref().unwrap(), 0, EngineOptions::default());
     let mut memory = KvMemory::default();
-    let sampler = Sampler { model, memory: &mut memory };
+    let sampler = RolloutModel { model, memory: &mut memory };
     let mut rollout = Rollout::new(sampler, &tokenizer, requests, &options).unwrap();
     rollout.run(&mut |_| Ok(())).unwrap();
     rollout.into_groups()

@@ -35,8 +35,8 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// changed then.
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()>;
 
-    /// Allocates `pages` pages, or as many as the cache may have, so that it does not have to grow. Only a paged cache
-    /// grows.
+    /// Allocates `pages` pages, or as many as the cache may have, so that it does not have to grow. Only a paged
+    /// cache grows.
     ///
     /// # Errors
     /// If the device has no memory for them.

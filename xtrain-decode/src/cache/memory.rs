@@ -5,8 +5,8 @@ use super::shape::CacheShape;
 
 /// The key and value tensors of an engine that has ended, so that the next one does not allocate them again.
 ///
-/// It holds no sequence and no prefix: the slots of the next engine are free, and a slot is written before it is read.
-/// The next engine may have other weights. Memory of another shape, dtype or device is not used.
+/// It holds no sequence and no prefix: the slots of the next engine are free, and a slot is written before it is
+/// read. The next engine may have other weights. Memory of another shape, dtype or device is not used.
 #[derive(Debug, Default)]
 pub struct KvMemory {
     layers: Vec<[Tensor; 2]>,

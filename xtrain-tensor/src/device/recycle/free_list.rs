@@ -16,8 +16,8 @@ pub(super) fn class_size(len: usize) -> usize {
 
 /// Free buffers by their capacity, which is a class size.
 ///
-/// A class keeps no more buffers than were in use at the same time. Above [`MAX_FREE_BYTES`], the buffers of the class
-/// that was not used for the longest time are freed.
+/// A class keeps no more buffers than were in use at the same time. Above [`MAX_FREE_BYTES`], the buffers of the
+/// class that was not used for the longest time are freed.
 #[derive(Debug)]
 pub(crate) struct FreeList<T> {
     classes: BTreeMap<usize, Class<T>>,
@@ -49,8 +49,8 @@ impl<T> Default for FreeList<T> {
 }
 
 impl<T> FreeList<T> {
-    /// Takes a buffer with room for `len` elements: a free one of the best fitting class, or a new one. Its length and
-    /// values are unspecified. A new buffer replaces a free one that is a little smaller, because it fits the same
+    /// Takes a buffer with room for `len` elements: a free one of the best fitting class, or a new one. Its length
+    /// and values are unspecified. A new buffer replaces a free one that is a little smaller, because it fits the same
     /// requests: the lengths of a loop that vary by less than a factor of two need no more memory than the largest.
     pub(super) fn take(&mut self, len: usize) -> Vec<T> {
         let size = class_size(len);
