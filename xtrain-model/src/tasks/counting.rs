@@ -34,4 +34,9 @@ impl WordTask for Counting {
     fn answer_of(word: &str) -> String {
         Counting::ALPHABET.chars().map(|letter| word.matches(letter).count().to_string()).collect()
     }
+
+    /// The counts without the last letter.
+    fn mistake_of(word: &str) -> String {
+        Counting::answer_of(&word[..Counting::LENGTH - 1])
+    }
 }

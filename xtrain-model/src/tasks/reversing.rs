@@ -35,4 +35,9 @@ impl WordTask for Reversing {
     fn answer_of(word: &str) -> String {
         word.chars().rev().collect()
     }
+
+    /// The word itself.
+    fn mistake_of(word: &str) -> String {
+        word.to_string()
+    }
 }

@@ -47,4 +47,9 @@ impl WordTask for Sorting {
         digits.sort_unstable();
         digits.into_iter().map(char::from).collect()
     }
+
+    /// The digits in their old order.
+    fn mistake_of(word: &str) -> String {
+        word.to_string()
+    }
 }

@@ -75,11 +75,23 @@ impl Task for Sums {
     }
 
     fn answer(&self, prompt: &str) -> Option<String> {
-        let (a, b) = prompt.strip_suffix('=')?.split_once('+')?;
-        let operand = |text: &str| {
-            let two_digits = text.len() == 2 && text.bytes().all(|c| c.is_ascii_digit());
-            two_digits.then(|| text.parse::<u32>().ok())?
-        };
-        Some(format!("{:03}", operand(a)? + operand(b)?))
+        let (a, b) = operands(prompt)?;
+        Some(format!("{:03}", a + b))
     }
+
+    /// The sum without the carry of the ones.
+    fn typical_mistake(&self, prompt: &str) -> Option<String> {
+        let (a, b) = operands(prompt)?;
+        Some(format!("{:03}", (a / 10 + b / 10) * 10 + (a % 10 + b % 10) % 10))
+    }
+}
+
+/// The operands of a prompt. `None`: the task does not contain the prompt.
+fn operands(prompt: &str) -> Option<(u32, u32)> {
+    let (a, b) = prompt.strip_suffix('=')?.split_once('+')?;
+    let operand = |text: &str| {
+        let two_digits = text.len() == 2 && text.bytes().all(|c| c.is_ascii_digit());
+        two_digits.then(|| text.parse::<u32>().ok())?
+    };
+    Some((operand(a)?, operand(b)?))
 }

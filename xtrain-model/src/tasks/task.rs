@@ -46,6 +46,13 @@ pub trait Task: Debug {
         self.answer(prompt).is_some_and(|answer| exact_match(&answer, completion))
     }
 
+    /// The answer of someone who makes a typical mistake, in the format of an answer. It may be correct for some prompts.
+    /// Used to generate wrong answers. `None`: none is known.
+    fn typical_mistake(&self, prompt: &str) -> Option<String> {
+        let _ = prompt;
+        None
+    }
+
     /// The characters that may replace `c` in an answer without changing its format; empty: none. Used to generate
     /// wrong answers. By default, a digit may be replaced by any digit.
     fn substitutes(&self, c: char) -> &'static str {

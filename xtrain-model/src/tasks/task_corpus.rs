@@ -11,9 +11,10 @@ use crate::tokenizer::Tokenizer;
 const ATTEMPTS: usize = 256;
 
 /// A sequence of 2^63 documents `prompt + answer` with the training prompts of a task. With probability `wrong`, the
-/// answer is replaced by a wrong one in the same format: with probability 1/2 the answer of another training prompt,
-/// otherwise the correct answer with one character replaced ([`Task::substitutes`]). A replacement that the task
-/// accepts is drawn again. A base model trained on this text is correct in a share of about `1 - wrong` of its
+/// answer is replaced by a wrong one in the same format: with probability 1/2 the task's typical mistake
+/// ([`Task::typical_mistake`]) if it is wrong for this prompt; otherwise, with equal probabilities, the answer of another
+/// training prompt, or the correct answer with one character replaced ([`Task::substitutes`]). A replacement that the
+/// task accepts is drawn again. Above 2/3 wrong answers, the typical mistake is more frequent than the correct answer. A base model trained on this text is correct in a share of about `1 - wrong` of its
 /// samples.
 ///
 /// Document n is a pure function of (seed, n): its generator starts at the address (seed, 2^63 + n, 0) of purpose
@@ -107,13 +108,18 @@ impl<'t> TaskCorpus<'t> {
 
     /// A wrong answer to `prompt`, whose correct answer is `answer`. `None`: no attempt was wrong.
     fn wrong_answer(&self, rng: &mut PhiloxRng, prompt: &str, answer: &str) -> Option<String> {
+        let is_wrong = |candidate: &String| !self.task.check(prompt, candidate);
+        let mistake = self.task.typical_mistake(prompt).filter(is_wrong);
+        if let Some(mistake) = mistake.filter(|_| rng.random_bool(0.5)) {
+            return Some(mistake);
+        }
         (0..ATTEMPTS).find_map(|_| {
             let candidate = if rng.random_bool(0.5) {
                 self.draw(rng)?.1
             } else {
                 self.with_one_character_replaced(rng, answer)?
             };
-            (!self.task.check(prompt, &candidate)).then_some(candidate)
+            is_wrong(&candidate).then_some(candidate)
         })
     }
 

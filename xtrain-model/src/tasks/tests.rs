@@ -344,7 +344,7 @@ fn a_task_corpus_has_the_requested_share_of_wrong_answers() {
         let prompts: HashSet<String> = task.prompts(PromptSet::Train).into_iter().collect();
         for wrong in [0.0, 0.3, 0.75, 1.0] {
             let corpus = TaskCorpus::new(&*task, 5, wrong).unwrap();
-            let mut count = 0;
+            let (mut count, mut mistakes, mut may_be_mistakes) = (0, 0, 0);
             for n in 0..4000 {
                 let document = corpus.sample(n);
                 let correct = task.check(&document.prompt, &document.answer);
@@ -352,14 +352,22 @@ fn a_task_corpus_has_the_requested_share_of_wrong_answers() {
                 assert!(prompts.contains(&document.prompt), "{document:?}");
                 let right = task.answer(&document.prompt).unwrap();
                 assert_eq!(document.answer.len(), right.len(), "{document:?}");
-                assert_eq!(corpus.document(n), document.prompt + &document.answer);
+                assert_eq!(corpus.document(n), document.prompt.clone() + &document.answer);
                 count += usize::from(!correct);
+                let mistake = task.typical_mistake(&document.prompt);
+                if let Some(mistake) = mistake.filter(|m| !correct && !task.check(&document.prompt, m)) {
+                    may_be_mistakes += 1;
+                    mistakes += usize::from(document.answer == mistake);
+                }
             }
             let share = count as f64 / 4000.0;
             assert!(
                 (share - wrong).abs() < 0.03 && (share == wrong || wrong % 1.0 > 0.0),
                 "{wrong}: {share}"
             );
+            // half of them, and those of the other kinds that equal it by chance
+            let share = mistakes as f64 / f64::from(may_be_mistakes.max(1));
+            assert!(may_be_mistakes == 0 || (0.44..0.62).contains(&share), "{}: {share}", task.name());
         }
     }
 }

@@ -27,6 +27,9 @@ pub(super) trait WordTask: Debug {
     /// The answer to the prompt of `word`.
     fn answer_of(word: &str) -> String;
 
+    /// A typical mistake in the answer to the prompt of `word`. It may be correct for some words.
+    fn mistake_of(word: &str) -> String;
+
     /// Word `index`: the digits of `index` in base `ALPHABET.len()`, most significant first.
     fn word(mut index: u64) -> String {
         let (letters, base) = (Self::ALPHABET.as_bytes(), Self::ALPHABET.len() as u64);
@@ -68,14 +71,22 @@ impl<T: WordTask> Task for T {
     }
 
     fn answer(&self, prompt: &str) -> Option<String> {
-        let word = prompt.strip_prefix(T::VERB)?.strip_prefix(' ')?.strip_suffix('=')?;
-        T::index(word)?;
-        Some(T::answer_of(word))
+        word_of::<T>(prompt).map(T::answer_of)
+    }
+
+    fn typical_mistake(&self, prompt: &str) -> Option<String> {
+        word_of::<T>(prompt).map(T::mistake_of)
     }
 
     fn substitutes(&self, c: char) -> &'static str {
         if T::ANSWER_ALPHABET.contains(c) { T::ANSWER_ALPHABET } else { "" }
     }
+}
+
+/// The word of a prompt. `None`: the task does not contain the prompt.
+fn word_of<T: WordTask>(prompt: &str) -> Option<&str> {
+    let word = prompt.strip_prefix(T::VERB)?.strip_prefix(' ')?.strip_suffix('=')?;
+    T::index(word).map(|_| word)
 }
 
 /// A uniformly distributed number below `size` for which `accepts` holds.
