@@ -1,7 +1,7 @@
 //! Evaluation on held-out prompts.
 use super::Error;
 use super::batch::{Group, samples};
-use super::rollout::{GroupRequest, RolloutOptions, RolloutModel};
+use super::rollout::{GroupRequest, RolloutModel, RolloutOptions};
 use super::score::Scorer;
 use super::turns::{Progress, generate};
 use crate::decode::SampleOptions;
@@ -42,7 +42,8 @@ pub fn evaluate(
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()
     };
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
-    let (_, greedy) = generate(RolloutModel { model, memory }, tokenizer, requests(1), &greedy, scorer, progress)?;
+    let (_, greedy) =
+        generate(RolloutModel { model, memory }, tokenizer, requests(1), &greedy, scorer, progress)?;
     let (sampled, rewards) =
         generate(RolloutModel { model, memory }, tokenizer, requests(k), options, scorer, progress)?;
     let passed =

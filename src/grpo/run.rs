@@ -9,7 +9,7 @@ use super::examples::Weighted;
 use super::metrics::{StepMetrics, lengths};
 use super::prompts::PromptSource;
 use super::record;
-use super::rollout::{GroupRequest, RolloutOptions, RolloutModel};
+use super::rollout::{GroupRequest, RolloutModel, RolloutOptions};
 use super::score::Scorer;
 use super::scores::Scores;
 use super::turns::{self, Progress};

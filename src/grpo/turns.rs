@@ -1,7 +1,7 @@
 //! Completions with rewards: rollouts and rewards alternate until every completion has its rewards.
 use super::Error;
 use super::batch::Group;
-use super::rollout::{GroupRequest, Rollout, RolloutOptions, RolloutModel};
+use super::rollout::{GroupRequest, Rollout, RolloutModel, RolloutOptions};
 use super::score::Scorer;
 use super::scores::Scores;
 use crate::model::tokenizer::Tokenizer;

@@ -153,6 +153,12 @@ impl<E: Number> Item<'_, E> {
         self.prefix + self.rows.len()
     }
 
+    /// The number of positions, padded to the steps of a product: rows beyond the last position are zero.
+    #[inline(always)]
+    fn padded(&self) -> usize {
+        self.len().next_multiple_of(E::STEP)
+    }
+
     /// The keys visible to the row at position `t`. Empty for a position of the prefix.
     #[inline(always)]
     fn keys(&self, t: usize) -> Range<usize> {
@@ -192,19 +198,23 @@ impl<E: Number> Item<'_, E> {
         let view = HeadView { slots: self.mask.slots, seq: self.seq, nkv, kv: self.kv, hd, next: None };
         let (mut min_k, mut min_v) = (MinExponent::new(l), MinExponent::new(l));
         // only the transposed values are used, so their rows are gathered in the buffer of dq
+        let padding = len * width..self.padded() * width;
         for x in [&mut *st.k, &mut *st.dq] {
-            x[len * width..].fill(0.0);
+            x[padding.clone()].fill(0.0);
         }
         view.copy(l, self.saved.k, 0..len, st.k, &mut min_k);
         view.copy(l, self.saved.v, 0..len, st.dq, &mut min_v);
         for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
-            for (x, t) in x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width)) {
-                let chunk = Chunk { rows: x, stride: width };
-                gather::transpose(l, chunk, width, 0..CHUNK, t, &mut Prefetcher::empty());
+            let chunks = x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width));
+            for (c, (x, t)) in chunks.enumerate() {
+                let (chunk, keys) =
+                    (Chunk { rows: x, stride: width }, 0..CHUNK.min(self.padded() - c * CHUNK));
+                gather::transpose(l, chunk, width, keys, t, &mut Prefetcher::empty());
             }
         }
-        st.dk.fill(0.0);
-        st.dv.fill(0.0);
+        for x in [&mut *st.dk, &mut *st.dv] {
+            x[..len * width].fill(0.0);
+        }
         (min_k.field(l), min_v.field(l))
     }
 
@@ -216,9 +226,9 @@ impl<E: Number> Item<'_, E> {
         // the first block may begin with positions of the prefix
         for x in [&mut *st.q, &mut *st.dy] {
             x[self.prefix / CHUNK * CHUNK * width..self.prefix * width].fill(0.0);
-            x[len * width..].fill(0.0);
+            x[len * width..self.padded() * width].fill(0.0);
         }
-        st.dq.fill(0.0);
+        st.dq[self.prefix / CHUNK * CHUNK * width..len * width].fill(0.0);
         for (t, &n) in (self.prefix..).zip(self.rows) {
             let (from, to) = (self.heads.q(n, head), t * width..(t + 1) * width);
             let (y, dy) = (&self.saved.y[from.clone()], &self.saved.dy[from.clone()]);
