@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the pictures of the README, light and dark, from recorded runs and from docs/bench/*.json.
+"""Draws the pictures of the README and the guide, light and dark, from recorded runs and from docs/bench/*.json.
 
     python3 scripts/pictures.py                       draws docs/images/*.svg from the recordings in docs/images/*.json
     python3 scripts/pictures.py --check               fails if a picture is not what the recordings give
     python3 scripts/pictures.py --record PROGRAM      first records `PROGRAM quickstart` in a pseudo-terminal, and trains
-                                                      configs/shakespeare.toml (about two minutes on two cores)
+                                                      configs/shakespeare.toml (about two minutes on two cores);
+                                                      grpo.json is recorded by hand, with the commands that it names
 
 Standard library only; recording needs Unix.
 """
@@ -210,6 +211,51 @@ def loss(theme):
     return svg.done()
 
 
+def grpo(theme):
+    """Held-out reward of GRPO runs: three seeds on sums, and learning rates with a control."""
+    data = json.loads((IMAGES / "grpo.json").read_text())
+    svg = Svg(880, 372, "Held-out reward of xtrain grpo on sums: three seeds, learning rates, shuffled rewards", theme)
+    seeds = list(data["sums"].values())
+    lines = [(run, 1, "mine", None) for run in seeds] + [(run, 2, "val", None) for run in seeds]
+    panel = reward_panel(svg, 0, "It learns: seeds 0, 1, 2", "held-out reward of configs/grpo.toml", lines)
+    svg.text(*panel(300, 0.56), "greedy", 12, "val", weight=600)
+    svg.text(*panel(300, 0.47), "sampled at temperature 1", 12, "mine", weight=600)
+    dashes = {"5e-5": "2 4", "2e-4": "5 4", "5e-4": None, "1e-3": "9 3", "2e-3": None, "5e-3": "5 4"}
+    colors = {"5e-5": "soft", "2e-4": "soft", "5e-4": "mine", "1e-3": "good", "2e-3": "val", "5e-3": "bad"}
+    lines = [(run, 1, colors[rate], dashes[rate]) for rate, run in data["rates"].items()]
+    lines.append((data["control"], 1, "text", "1 3"))
+    panel = reward_panel(svg, 440, "Learning rates, and a control", "held-out reward at temperature 1, seed 0; the rate decays to 0", lines)
+    for step, value, text, color in [
+        (232, 0.615, "5e-5", "soft"), (130, 0.725, "2e-4", "soft"), (55, 0.93, "5e-4", "mine"), (290, 1.02, "1e-3", "good"),
+        (205, 0.5, "2e-3 dips", "val"), (205, 0.11, "5e-3 collapses to 0", "bad"), (205, 0.045, "control: shuffled rewards", "text"),
+    ]:
+        svg.text(*panel(step, value), text, 11.5, color, weight=600)
+    return svg.done()
+
+
+def reward_panel(svg, left, title, caption, lines):
+    """Draws `lines` of (points, index of the value, color, dashes) from 0 to 1. Returns the place of (step, value)."""
+    x0, x1, y0, y1 = left + 48, left + 420, 326, 74
+    last = max(run[-1][0] for run, *_ in lines)
+
+    def at(step, value):
+        return x0 + (x1 - x0) * step / last, y0 + (y1 - y0) * value
+
+    svg.text(left + 20, 32, title, 15, weight=600)
+    svg.text(left + 20, 50, caption, 11.5, "soft")
+    for tick in (0, 0.25, 0.5, 0.75, 1):
+        svg.line(x0, at(0, tick)[1], x1, at(0, tick)[1], "grid")
+        svg.text(x0 - 8, at(0, tick)[1] + 4, f"{tick:g}", 11, "soft", "end")
+    for tick in range(0, last + 1, last // 4):
+        svg.text(at(tick, 0)[0], y0 + 18, f"{tick}", 11, "soft", "middle")
+    svg.text((x0 + x1) / 2, y0 + 36, "step", 11, "soft", "middle")
+    for run, index, color, dashes in lines:
+        more = {"stroke_dasharray": dashes} if dashes else {}
+        svg.add("path", d=path([at(row[0], row[index]) for row in run]), fill="none", stroke=color, stroke_width=1.8,
+                stroke_linejoin="round", **more)
+    return at
+
+
 def path(points):
     return "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
 
@@ -373,7 +419,8 @@ def main():
     IMAGES.mkdir(parents=True, exist_ok=True)
     if args.record:
         record(args.record)
-    for name, draw in {"loss": loss, "speed": speed, "terminal": terminal}.items():
+    pictures = {"grpo": grpo, "loss": loss, "speed": speed, "terminal": terminal}
+    for name, draw in pictures.items():
         for theme in THEMES:
             target, new = IMAGES / f"{name}-{theme}.svg", draw(theme)
             if len(new) > 60_000:
@@ -382,7 +429,7 @@ def main():
                 target.write_text(new)
             elif not target.exists() or target.read_text() != new:
                 sys.exit(f"error: {target.relative_to(ROOT)} is not what the recordings give: python3 scripts/pictures.py")
-    print(f"docs/images: {3 * len(THEMES)} pictures")
+    print(f"docs/images: {len(pictures) * len(THEMES)} pictures")
 
 
 if __name__ == "__main__":
