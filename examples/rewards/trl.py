@@ -51,7 +51,8 @@ def batches(file):
     while chunk := os.read(file, 1 << 20):
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
-            yield [json.loads(line) for line in lines]
+            # one array is parsed faster than its lines one by one
+            yield json.loads(b"[" + b",".join(lines) + b"]")
 
 
 def by_columns(rows):

@@ -240,6 +240,9 @@ impl Grpo<'_> {
         };
         let requests = (0..b).map(request).collect::<Result<_, Error>>()?;
         let (mut groups, mut scores) = self.roll(requests, observer)?;
+        if faults::on(Fault::RewardsShuffled) {
+            scores.shuffle(self.trainer.step_number());
+        }
         let options = AdvantageOptions { weights: self.scorer.weights()?, ..self.advantages.clone() };
         let mut result = advantages(&scores.each, &options)?;
         let (mut discarded, mut discarded_scores) = (Vec::new(), Scores::default());

@@ -1,6 +1,8 @@
 //! The scores of a batch of completions.
 use std::ops::Range;
 
+use crate::tensor::rng::{Purpose, uniform_u64};
+
 /// The rewards of all completions of a batch, group by group.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scores {
@@ -22,6 +24,17 @@ impl Scores {
         Scores {
             each: self.each.splice(rows.clone(), new.each).collect(),
             total: self.total.splice(rows, new.total).collect(),
+        }
+    }
+
+    /// Permutes the scores among the completions, for a planted fault. The permutation is a function of the step, and
+    /// every permutation has the same probability.
+    pub(super) fn shuffle(&mut self, step: u64) {
+        for last in (1..self.total.len()).rev() {
+            let drawn = uniform_u64(0, step, last as u32, Purpose::DataOrder);
+            let other = (drawn % (last as u64 + 1)) as usize;
+            self.each.swap(last, other);
+            self.total.swap(last, other);
         }
     }
 

@@ -1,17 +1,15 @@
 //! Rewards from external programs.
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::error::{ReplyLocation, RewardError};
 use super::pending::Pending;
 use super::process::{self, MAX_LINE, Output, RewardProcess};
 use super::protocol::{self, Mismatch, Reply, mismatch};
+use super::queue::OutputQueue;
 use super::reward::{Reward, RewardInput, RewardReply, RewardRow};
 
-/// Number of lines of all processes that may wait in memory.
-const QUEUE: usize = 16;
 /// Number of bytes of an invalid line that an error shows.
 const SHOWN: usize = 200;
 
@@ -51,7 +49,7 @@ pub struct ExternalReward {
     processes: Vec<RewardProcess>,
     /// Whether each process has closed its standard output.
     ended: Vec<bool>,
-    output: Receiver<(usize, Output)>,
+    output: OutputQueue,
     /// The id of the next completion. Ids are never used twice, so a late reply is recognized.
     next_id: u64,
 }
@@ -70,7 +68,7 @@ impl ExternalReward {
         if words.is_empty() {
             return Err(refused("a program and its arguments", "no words"));
         }
-        let (sender, output) = sync_channel(QUEUE);
+        let (sender, output) = OutputQueue::new();
         let mut processes = Vec::new();
         for number in 0..options.processes.max(1) {
             let log = options
@@ -99,7 +97,7 @@ impl ExternalReward {
         let deadline = Instant::now() + self.time_limit;
         let mut pending = Pending::new(batch, self.next_id, self.processes.len());
         self.next_id += batch.len() as u64;
-        while let Ok((number, output)) = self.output.try_recv() {
+        while let Some((number, output)) = self.output.try_next() {
             if let Output::Line(line) = &output {
                 let error = mismatch("no output before the next batch", "a line");
                 return Err(self.refused(number, ReplyLocation::AfterLastReply, error, line));
@@ -116,7 +114,7 @@ impl ExternalReward {
         self.check_not_ended(&pending)?;
         while pending.missing() > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.output.recv_timeout(left) {
+            match self.output.next(left) {
                 Ok((number, output)) => self.receive(number, output, &mut pending)?,
                 Err(_) => return Err(self.time_limit_exceeded(&pending)),
             }

@@ -8,6 +8,7 @@ mod index;
 mod pending;
 mod process;
 mod protocol;
+mod queue;
 mod reward;
 mod task;
 #[cfg(test)]

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum length of a line of standard output in bytes, without its line break.
 pub(super) const MAX_LINE: usize = 1 << 20;
+/// Number of bytes that are read from standard output at once.
+const READ: usize = 1 << 16;
 /// Number of lines of standard error that errors show.
 const STDERR_LINES: usize = 8;
 /// Maximum length of such a line in bytes.
@@ -32,6 +34,9 @@ pub(super) enum Output {
     Failed(io::Error),
 }
 
+/// What processes printed, in order, each with the number of its process.
+pub(super) type Outputs = Vec<(usize, Output)>;
+
 /// A running process. Dropping it kills it. See [`close`].
 #[derive(Debug)]
 pub(super) struct RewardProcess {
@@ -53,7 +58,7 @@ impl RewardProcess {
     pub(super) fn start(
         words: &[String],
         number: usize,
-        output: SyncSender<(usize, Output)>,
+        output: SyncSender<Outputs>,
         log: Option<File>,
     ) -> io::Result<RewardProcess> {
         let mut command = Command::new(&words[0]);
@@ -168,26 +173,36 @@ fn write_input(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
     }
 }
 
-/// Sends the lines of standard output until its end, an error, or a line that is too long.
-fn read_output(stdout: ChildStdout, number: usize, output: &SyncSender<(usize, Output)>) {
-    let mut reader = BufReader::with_capacity(1 << 16, stdout);
+/// Sends the lines of standard output until its end, an error, or a line that is too long. Lines that were read
+/// together are sent together.
+fn read_output(stdout: ChildStdout, number: usize, output: &SyncSender<Outputs>) {
+    let mut reader = BufReader::with_capacity(READ, stdout);
     loop {
-        let mut line = Vec::new();
-        let event = match reader.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line) {
-            Err(error) => Output::Failed(error),
-            Ok(0) => Output::End,
-            Ok(_) if line.last() == Some(&b'\n') => {
-                line.pop();
-                Output::Line(line)
-            }
-            Ok(length) if length > MAX_LINE => Output::LongLine(line),
-            // the last line has no line break
-            Ok(_) => Output::Line(line),
-        };
-        let more = matches!(event, Output::Line(_));
-        if output.send((number, event)).is_err() || !more {
+        let (mut outputs, mut more) = (Vec::new(), true);
+        while more && (outputs.is_empty() || reader.buffer().contains(&b'\n')) {
+            let next = next_output(&mut reader);
+            more = matches!(next, Output::Line(_));
+            outputs.push((number, next));
+        }
+        if output.send(outputs).is_err() || !more {
             return;
         }
+    }
+}
+
+/// Reads the next line.
+fn next_output(reader: &mut impl BufRead) -> Output {
+    let mut line = Vec::new();
+    match reader.take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line) {
+        Err(error) => Output::Failed(error),
+        Ok(0) => Output::End,
+        Ok(_) if line.last() == Some(&b'\n') => {
+            line.pop();
+            Output::Line(line)
+        }
+        Ok(length) if length > MAX_LINE => Output::LongLine(line),
+        // the last line has no line break
+        Ok(_) => Output::Line(line),
     }
 }
 

@@ -75,6 +75,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::CompletionRetokenized, Gate::Test(grpo::faults::steps)),
     (Fault::UpdateForgetsTopP, Gate::Test(grpo::faults::steps)),
     (Fault::RewardOfTheNeighbor, Gate::Test(grpo::faults::steps)),
+    (Fault::RewardsShuffled, Gate::Test(grpo::learning::over)),
     (Fault::ReferenceMixSwapped, Gate::Test(grpo::reference_updates::over)),
     (Fault::ResumeForgetsReferenceUpdate, Gate::Test(grpo::reference_updates::over)),
     (Fault::PrefixGradientOverwritten, Gate::Test(branches)),

@@ -23,6 +23,7 @@ mod devices;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
 mod files;
+pub(crate) mod learning;
 pub(crate) mod reference_updates;
 mod zero_weights;
 
@@ -79,6 +80,8 @@ impl Setup {
 pub(crate) struct Compared {
     pub(crate) tokens: f64,
     pub(crate) steps: u64,
+    /// The largest difference between two log-probabilities.
+    pub(crate) difference: f64,
 }
 
 /// Stops the run before a step and counts the comparisons.
@@ -98,6 +101,8 @@ impl GrpoObserver for Watch {
 
     fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
         self.compared.tokens += metrics.get("sampling/compared_tokens").unwrap_or(0.0);
+        let difference = metrics.get("sampling/sampling_logp_difference/max").unwrap_or(0.0);
+        self.compared.difference = self.compared.difference.max(difference);
         self.compared.steps = metrics.step;
         Ok(())
     }

@@ -2,8 +2,8 @@
 //! returns the CPU's tokens, bits and finish reasons, also when sequences finish between two synchronizations, have a
 //! repetition penalty, wait or are preempted.
 use xtrain::decode::{
-    Completion, Counters, Engine, EngineOptions, Event, KvKind, Request, SampleOptions, StopConditions,
-    generate_naive,
+    Completion, Continuation, Counters, Engine, EngineOptions, Event, KvKind, Request, SampleOptions,
+    StopConditions, generate_naive,
 };
 use xtrain::model::{Biases, Config, Model};
 use xtrain::tensor::testing::gpus;
@@ -129,6 +129,67 @@ fn several_steps_per_sync_have_the_bits_and_finish_reasons_of_the_cpu() {
     for device in gpus(&[ThreadSchedule::Priorities(21)]) {
         let n = over(&device).unwrap_or_else(|e| panic!("{e}"));
         println!("multi-step on {device}: {n} values compared, 0 differ");
+    }
+}
+
+/// Continues completions twice on the device, with pages and with little cache, and compares every turn with the longer
+/// request on the CPU; returns the number of compared values.
+fn continuations(device: &Device) -> Result<usize, String> {
+    let model = |device: &Device| biased(&config(), Dtype::F32, device);
+    let on_device = model(device).for_inference().map_err(|e| e.to_string())?;
+    let on_cpu = model(&Device::cpu());
+    let (mut n, mut kept) = (0, 0);
+    for (kv_capacity, steps_per_sync) in [(None, 1), (None, 4), (Some(96), 4)] {
+        let what = format!("continuation, {steps_per_sync} steps, {kv_capacity:?} positions, on {device}");
+        let failed = |e: xtrain::decode::Error| format!("gate multi-step: {what}: {e}");
+        let (kv, continuation) = (KvKind::Paged { page: 4 }, Continuation::On);
+        let options =
+            EngineOptions { kv, kv_capacity, steps_per_sync, continuation, ..EngineOptions::default() };
+        let mut engine = Engine::new(&on_device, options).map_err(failed)?;
+        // Three turns of the longest prompt have to fit in the context.
+        let mut turn: Vec<Request> = requests()
+            .into_iter()
+            .filter(|r| r.prompt.len() < 20)
+            .map(|r| Request { max_new: 6, ..r })
+            .collect();
+        for request in &turn {
+            engine.submit(request.clone()).map_err(failed)?;
+        }
+        for appended in [&[5, 8][..], &[11], &[]] {
+            let done = engine.run().map_err(failed)?;
+            for (request, got) in turn.iter_mut().zip(&done) {
+                n += same(got, &generate_naive(&on_cpu, request).map_err(failed)?, &what)?;
+                request.prompt.extend(got.tokens.iter().chain(appended));
+                if !appended.is_empty() {
+                    engine.extend(got.index, appended, request.max_new).map_err(failed)?;
+                }
+            }
+        }
+        kept += engine.counters().continued_rows;
+    }
+    match kept {
+        0 => Err("gate multi-step: no row of a continued sequence was kept".to_string()),
+        _ => Ok(n),
+    }
+}
+
+#[test]
+fn continuations_on_a_gpu_have_the_bits_of_the_cpu() {
+    for device in gpus(&[ThreadSchedule::Priorities(22)]) {
+        let n = continuations(&device).unwrap_or_else(|e| panic!("{e}"));
+        println!("continuations on {device}: {n} values compared, 0 differ");
+    }
+}
+
+/// Positions that stay those of the first step between two synchronizations give other values.
+#[cfg(feature = "faults")]
+#[test]
+fn a_fault_of_a_continuation_is_found_on_a_gpu() {
+    use xtrain::tensor::faults::{self, Fault};
+
+    for device in gpus(&[ThreadSchedule::Forward]) {
+        let found = faults::with(Fault::StaleStepIndices, || continuations(&device));
+        println!("{}", found.expect_err("a fault that was not found"));
     }
 }
 

@@ -91,6 +91,7 @@ faults! {
     ZeroWeightsTrained "completions whose loss weights are all zero enter the backward pass"
     ReferenceMixSwapped "an update of the reference model swaps alpha and 1 - alpha"
     ResumeForgetsReferenceUpdate "a resumed run starts with the initial reference model"
+    RewardsShuffled "the rewards of a batch are permuted among its completions"
 }
 
 /// The name in kebab case.

@@ -3,6 +3,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
+use xtrain::tensor::testing::times;
 
 use super::{REWARD, STEPS, finish, lines, scratch, write_reward};
 use crate::cli::{refused, text, xtrain};
@@ -141,4 +142,21 @@ fn replay_regenerates_completions_that_a_reward_program_continued() {
         let place = format!("x.jsonl:{}: {part}", at + 1);
         refused(&scratch.0, &["replay", "x.jsonl", "--model", model], 65, &[place.as_str()]);
     }
+}
+
+/// The longer suite regenerates 1,000 completions.
+#[test]
+fn replay_regenerates_every_completion_of_a_run() {
+    let scratch = scratch("replay-all", "");
+    let steps = times(2, 8);
+    let keys = [&format!("steps={steps}"), "prompts_per_step=5", "num_generations=25", "eval_every=0"];
+    let keys = keys.map(|key| format!("grpo.{key}"));
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key.as_str()]).collect();
+    finish(&scratch, "r", &sets);
+    for step in 1..=steps {
+        let shown = done(&scratch.0, &["replay", &format!("r/rollouts/step_{step:06}.jsonl")]);
+        assert!(shown.starts_with("125 of 125 completions regenerated, "), "{shown}");
+        assert!(shown.ends_with(" tokens, 0 differ.\n"), "{shown}");
+    }
+    println!("replay: {} of {} completions regenerated", 125 * steps, 125 * steps);
 }

@@ -1,8 +1,11 @@
 //! The log-probabilities of a run are the sampler's, and its files depend on its configuration only.
 use xtrain::decode::{EngineOptions, KvKind, PrefixCaching};
+use xtrain::tensor::testing::times;
 
 use super::{Scratch, Setup, assert_equal, config, outcome, run};
 
+/// The test command combines each temperature with each filter, and alternates data types and engines. The longer suite
+/// runs every combination, with larger batches.
 #[test]
 fn every_log_probability_of_every_step_has_the_bits_of_the_sampler() {
     let chunked = EngineOptions { prefill_chunk: Some(3), ..EngineOptions::default() };
@@ -12,18 +15,34 @@ fn every_log_probability_of_every_step_has_the_bits_of_the_sampler() {
         EngineOptions { prefix_caching: PrefixCaching::On, kv: KvKind::Paged { page: 4 }, ..chunked };
     let engines = [EngineOptions::default(), chunked, preempted, cached];
     let filters = ["grpo.top_k=0", "grpo.top_k=5", "grpo.top_p=0.8", "grpo.min_p=0.1"];
-    let mut tokens = 0.0;
+    let (combinations, prompts, generations) = (times(1, 8) as usize, times(4, 16), times(4, 16));
+    let steps = times(4, 7);
+    let sizes = [
+        ("steps", steps),
+        ("prompts_per_step", prompts),
+        ("num_generations", generations),
+        ("eval_every", 0),
+    ];
+    let sizes = sizes.map(|(key, size)| format!("grpo.{key}={size}"));
+    let (mut runs, mut tokens) = (0, 0.0);
     for (i, temperature) in ["0.7", "1", "1.3"].iter().enumerate() {
         for (j, filter) in filters.iter().enumerate() {
-            let dtype = if (i + j) % 2 == 0 { "f32" } else { "bf16" };
-            let keys = [&format!("grpo.temperature={temperature}"), *filter, &format!("train.dtype={dtype}")];
-            let setup = Setup { engine: engines[j], ..Setup::threads(2) };
-            let (_, compared) = outcome(&format!("bits-{i}-{j}"), &config(&keys), &setup);
-            assert_eq!(compared.steps, 4, "{keys:?}");
-            tokens += compared.tokens;
+            for n in 0..combinations {
+                let dtype = ["f32", "bf16"][(i + j + n) % 2];
+                let keys =
+                    [&format!("grpo.temperature={temperature}"), *filter, &format!("train.dtype={dtype}")];
+                let engine = engines[(j + n / 2) % 4];
+                let setup = Setup { engine, ..Setup::threads(2) };
+                let config = config(&[&sizes.each_ref().map(String::as_str), &keys[..]].concat());
+                let (_, compared) = outcome(&format!("bits-{i}-{j}"), &config, &setup);
+                assert_eq!((compared.steps, compared.difference), (steps, 0.0), "{keys:?}, {engine:?}");
+                tokens += compared.tokens;
+                runs += 1;
+            }
         }
     }
-    assert!(tokens > 4000.0, "{tokens}");
+    println!("grpo: {tokens} log-probabilities of {runs} runs compared, 0 differ");
+    assert!(tokens > times(4000, 1_000_000) as f64, "{tokens}");
 }
 
 #[test]
