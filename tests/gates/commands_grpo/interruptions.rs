@@ -108,7 +108,7 @@ fn a_resumed_run_does_not_repeat_its_warnings() {
     let keys = ["grpo.max_completion_length=1", "grpo.eval_every=0"];
     let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
     let output = xtrain(&scratch.0, &[&grpo(&TASK)[..], &["--run", "r"], &REWARD, &sets].concat());
-    let (warning, errors) = ("every completion of this step was cut", text(&output.stderr));
+    let (warning, errors) = ("every completion of this step reached the length limit", text(&output.stderr));
     assert_eq!(output.status.code(), Some(65), "{errors}");
     assert!(errors.contains(&format!("warning at step 1: {warning}")), "{errors}");
     write_reward(&scratch, "");
