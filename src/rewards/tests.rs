@@ -401,6 +401,17 @@ fn all_processes_are_killed_after_an_error() {
 }
 
 #[test]
+fn the_guide_prints_the_code_of_the_calculator() {
+    let read = |path: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let (program, guide) = (read("examples/rewards/calculator.py"), read("docs/guide/rewards.md"));
+    let start = program.find("def reply(row):").unwrap();
+    assert!(guide.contains(&program[start..]), "{}", &program[start..]);
+}
+
+#[test]
 fn a_python_program_scores_256_completions_quickly() {
     let text = "import sys, json\nfor line in sys.stdin:\n  row = json.loads(line)\n  \
         print(json.dumps({'id': row['id'], 'reward': float(row['completion'].endswith('7'))}), flush=True)\n";
