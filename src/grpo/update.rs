@@ -44,7 +44,7 @@ pub struct UpdateReport {
     pub metrics: PolicyMetrics,
     /// Mean entropy of the tokens of the completions in the backward pass. `None`: there were none.
     pub entropy: Option<f64>,
-    /// Completions in the backward pass: those with a loss weight other than zero.
+    /// Completions in the backward pass: those of training examples with a loss weight other than zero.
     pub trained: usize,
     /// Rows of the backward pass.
     pub rows: usize,
@@ -140,7 +140,8 @@ impl Updater {
         let mut report = UpdateReport {
             step: StepReport::default(),
             loss: output.loss,
-            metrics: output.metrics,
+            // the entropy of a step is that of its backward pass
+            metrics: PolicyMetrics { entropy: None, ..output.metrics },
             entropy: None,
             trained: parts.iter().map(Range::len).sum(),
             rows: examples.iter().map(TrainingExample::rows).sum(),

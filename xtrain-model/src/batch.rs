@@ -43,9 +43,10 @@ impl Batch {
         let mut rows = Rows::default();
         let mut shared = SharedRows { table: Vec::new(), loss: Vec::new() };
         for example in examples {
-            match example.branches.is_empty() {
-                true => shared.push_documents(&mut rows, example)?,
-                false => shared.push_tree(&mut rows, example),
+            if example.branches.is_empty() {
+                shared.push_documents(&mut rows, example)?;
+            } else {
+                shared.push_tree(&mut rows, example);
             }
         }
         let targets = |e: &TrainingExample| -> Vec<Option<Target>> {

@@ -42,6 +42,7 @@ mod tests;
 
 pub use advantage::{
     AdvantageOptions, Advantages, Baseline, MeanStd, RewardAggregation, ScaleRewards, advantages,
+    weighted_reward,
 };
 pub use error::{Result, RlError};
 pub use metrics::{ClipRatios, PolicyMetrics, SamplingMetrics};
