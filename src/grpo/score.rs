@@ -37,13 +37,13 @@ impl Scorer {
 
     /// Checks that no two rewards have one name.
     fn check_names(&self) -> Result<(), Error> {
-        let named = |(at, reward): (usize, &'_ Box<dyn Reward>)| {
-            reward.names().iter().map(move |name| (at, name.clone())).collect::<Vec<_>>()
-        };
-        let all: Vec<(usize, String)> = self.rewards.iter().enumerate().flat_map(named).collect();
+        let mut all: Vec<(usize, &String)> = Vec::new();
+        for (at, reward) in self.rewards.iter().enumerate() {
+            all.extend(reward.names().iter().map(|name| (at, name)));
+        }
         for (i, (second, name)) in all.iter().enumerate() {
             if let Some((first, _)) = all[..i].iter().find(|(_, other)| other == name) {
-                return Err(Error::RewardNames { name: name.clone(), rewards: [*first, *second] });
+                return Err(Error::RewardNames { name: (*name).clone(), rewards: [*first, *second] });
             }
         }
         Ok(())
