@@ -91,6 +91,7 @@ faults! {
     ZeroWeightsTrained "completions whose loss weights are all zero enter the backward pass"
     ReferenceMixSwapped "an update of the reference model swaps alpha and 1 - alpha"
     ResumeForgetsReferenceUpdate "a resumed run starts with the initial reference model"
+    WeightsFromStaleValues "the loss weights of a reused batch come from the values of the sampler, not from the current ones"
 }
 
 /// The name in kebab case.
