@@ -25,6 +25,7 @@ pub(crate) mod faults;
 mod files;
 pub(crate) mod learning;
 pub(crate) mod reference_updates;
+pub(crate) mod reused_batch;
 mod zero_weights;
 
 /// Names and bytes of the files of a run.
