@@ -9,10 +9,8 @@ use crate::grpo::{Scratch, Setup, config, run};
 const G: usize = 32;
 const NEW_TOKENS: usize = 40;
 
-/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak.
-/// Returns the number of rows that ran.
-fn group(len: usize, page: usize) -> Result<usize, String> {
-    let cfg = Config {
+fn model_config() -> Config {
+    Config {
         vocab: 64,
         dim: 16,
         ffn_dim: 24,
@@ -24,8 +22,13 @@ fn group(len: usize, page: usize) -> Result<usize, String> {
         rope_theta: 1e4,
         norm_eps: 1e-6,
         ..Config::default()
-    };
-    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
+    }
+}
+
+/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak.
+/// Returns the number of rows that ran.
+fn group(len: usize, page: usize) -> Result<usize, String> {
+    let model = Model::init(&model_config(), Dtype::F32, &Device::cpu(), 0).unwrap();
     let prompt: Vec<u32> = (0..len as u32).map(|i| i * 7 % 64).collect();
     let options = EngineOptions { max_batch: G, kv: KvKind::Paged { page }, ..EngineOptions::default() };
     let mut engine = Engine::new(&model, options).unwrap();
@@ -119,45 +122,24 @@ fn the_counts_find_a_prompt_that_is_not_shared_and_rows_without_weight() {
     assert!(zeros.contains("rows, found "), "{zeros}");
 }
 
-/// Seconds of the rollout of `lengths`, one sequence each.
-fn seconds(model: &Model, lengths: &[usize]) -> f64 {
-    let prompt: Vec<u32> = (0..64).collect();
-    let options = EngineOptions { max_batch: lengths.len(), ..EngineOptions::default() };
-    let start = std::time::Instant::now();
-    let mut engine = Engine::new(model, options).unwrap();
-    for (id, &max_new) in lengths.iter().enumerate() {
-        let request = Request { id: id as u64, ..Request::sampled(&prompt, max_new, 1.0, 0) };
-        engine.submit(request).unwrap();
-    }
-    engine.run().unwrap();
-    start.elapsed().as_secs_f64()
-}
-
-/// A measurement for docs/bench.md.
 #[test]
-#[ignore = "a measurement: run it alone with --ignored --nocapture"]
-fn retiring_finished_rows_saves_more_than_half_of_the_time() {
-    let cfg = Config {
-        vocab: 257,
-        dim: 384,
-        ffn_dim: 1024,
-        n_layers: 6,
-        n_heads: 6,
-        n_kv_heads: 2,
-        head_dim: 64,
-        max_positions: 320,
-        rope_theta: 1e4,
-        norm_eps: 1e-6,
-        qk_norm: true,
-        ..Config::default()
-    };
-    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
+fn a_finished_row_leaves_the_batch() {
+    let model = Model::init(&model_config(), Dtype::F32, &Device::cpu(), 0).unwrap();
     // 80 % of the lengths are in the first fifth of the range up to 256
     let lengths: Vec<usize> = (0..64).map(|i| if i % 5 == 4 { 256 - i } else { 1 + 13 * i % 51 }).collect();
-    let pairs: Vec<[f64; 2]> =
-        (0..3).map(|_| [seconds(&model, &lengths), seconds(&model, &[256; 64])]).collect();
-    let times = |at: usize| pairs.iter().map(|pair| pair[at]).fold(f64::INFINITY, f64::min);
-    let (retired, full) = (times(0), times(1));
-    println!("retired {retired:.2} s, longest length for all {full:.2} s, {:.1} times", full / retired);
-    assert!(full >= 2.0 * retired);
+    let rows = |lengths: &[usize]| {
+        let options = EngineOptions { max_batch: lengths.len(), ..EngineOptions::default() };
+        let mut engine = Engine::new(&model, options).unwrap();
+        for (id, &max_new) in lengths.iter().enumerate() {
+            let request = Request { id: id as u64, ..Request::sampled(&[1, 2, 3, 4], max_new, 1.0, 0) };
+            engine.submit(request).unwrap();
+        }
+        engine.run().unwrap();
+        assert_eq!(engine.counters().surplus_rows, 0);
+        engine.counters().layer_rows as usize
+    };
+    let (retired, full) = (rows(&lengths), rows(&[256; 64]));
+    assert_eq!(retired, lengths.iter().map(|n| 4 + n - 1).sum::<usize>());
+    println!("rows: {retired} if finished rows leave, {full} otherwise");
+    assert!(full >= 2 * retired);
 }

@@ -30,7 +30,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 const FUSED: [&str; 3] = ["linear_add_norm", "norm_linears", "norm_swiglu"];
 
 /// Every operation, and the fused pairs.
-pub(super) const TABLE: [Entry; 45] = {
+pub(super) const TABLE: [Entry; 46] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -60,7 +60,8 @@ pub(super) const TABLE: [Entry; 45] = {
         entry("repeat_kv", cases::repeat_kv, Checked(gradient::repeat_kv)),
         entry("repeat_kv_backward", cases::repeat_kv_backward, With("repeat_kv")),
         entry("cat_seq", cases::cat_seq, None("caches need no gradient")),
-        entry("gather_rows", cases::gather_rows, None("only moves rows")),
+        entry("gather_rows", cases::gather_rows, Checked(gradient::gather_rows)),
+        entry("gather_rows_backward", cases::gather_rows_backward, With("gather_rows")),
         entry("scatter_rows", cases::scatter_rows, None("caches need no gradient")),
         entry("copy_slots", cases::copy_slots, None("caches need no gradient")),
         entry("copy_slots_within", cases::copy_slots_within, None("caches need no gradient")),

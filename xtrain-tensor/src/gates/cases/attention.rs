@@ -110,8 +110,12 @@ pub(crate) fn decode_attention() -> Vec<Case> {
     over_pools("decode_attention", |len| vec![len - 1])
 }
 
-/// A row of these cases is a complete sequence: its dq, dk and dv.
 pub(crate) fn attention_backward() -> Vec<Case> {
+    whole_sequences().into_iter().chain(shared_prefixes()).collect()
+}
+
+/// A row of these cases is a complete sequence: its dq, dk and dv.
+fn whole_sequences() -> Vec<Case> {
     const SCENES: [(HeadCounts, &[usize], Option<usize>); 14] = [
         ([2, 1, 2], &[1, 33, 5], None),
         ([4, 2, 4], &[31, 3, 64], Some(7)),
@@ -167,6 +171,58 @@ pub(crate) fn attention_backward() -> Vec<Case> {
                     out.push(row);
                 }
                 Ok(out)
+            }));
+        }
+    }
+    cases
+}
+
+/// The gradients of a sequence and of those that continue it.
+fn shared_prefixes() -> Vec<Case> {
+    /// Heads, rows of the prefix, rows of each sequence that continues it, window.
+    const SCENES: [(HeadCounts, usize, &[usize], Option<usize>); 8] = [
+        ([2, 1, 4], 1, &[1, 1, 1], None),
+        ([4, 2, 8], 5, &[3, 1, 7], None),
+        ([2, 2, 16], 64, &[1, 33], None),
+        ([3, 1, 24], 63, &[2, 5], Some(9)),
+        ([4, 1, 32], 65, &[64, 3], None),
+        ([2, 1, 64], 33, &[31, 32, 1], Some(65)),
+        ([1, 1, 80], 17, &[50], None),
+        ([2, 2, 128], 3, &[66, 2], Some(1)),
+    ];
+    let mut cases = Vec::new();
+    for (i, (heads, prefix, branches, window)) in SCENES.into_iter().enumerate() {
+        for (d, dtype) in DTYPES.into_iter().enumerate() {
+            let ([nh, nkv, hd], values) = (heads, Values::of(i / 2 + d));
+            let seed = (i * 2 + d) as u64 + 277;
+            let n = prefix + branches.iter().sum::<usize>();
+            let window_name = window.map_or(String::new(), |w| format!("-w{w}"));
+            let name = format!("{nh}.{nkv}.{hd}-{prefix}+{branches:?}{window_name}-{}", label(dtype, values));
+            let score = score_values(values, i);
+            let (q, dy) = (score.fill(n * nh * hd, seed), values.fill(n * nh * hd, seed + 3000));
+            let (k, v) = (score.fill(n * nkv * hd, seed + 1000), values.fill(n * nkv * hd, seed + 2000));
+            let name = name.replace(' ', "");
+            cases.push(Case::rows("attention_backward", name, seed, 1, move |dev, _| {
+                let (mut seq, mut pos): (Vec<u32>, Vec<u32>) = (0..prefix as u32).map(|p| (0, p)).unzip();
+                let mut table = vec![pos.clone()];
+                for (s, &n) in (1..).zip(branches) {
+                    let own = (seq.len() as u32..).take(n);
+                    table.push((0..prefix as u32).chain(own).collect());
+                    seq.extend(vec![s; n]);
+                    pos.extend((prefix as u32..).take(n));
+                }
+                let slots = Slots::Pages { page: 1, table };
+                let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
+                let of = |x: &[f32], heads: usize, dtype| tensor(dev, &[n, heads, hd], x, dtype);
+                let (q, k, v) = (of(&q, nh, dtype)?, of(&k, nkv, dtype)?, of(&v, nkv, dtype)?);
+                let (y, lse) = ops::attention(&q, &k, &v, &mask)?;
+                let saved = AttnSaved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
+                let gradients = ops::attention_backward(&saved, &of(&dy, nh, Dtype::F32)?, &mask)?;
+                let mut all = Vec::new();
+                for x in &gradients {
+                    all.extend(x.to_vec::<f32>()?);
+                }
+                Ok(vec![all])
             }));
         }
     }

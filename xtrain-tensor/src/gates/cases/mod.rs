@@ -25,7 +25,7 @@ pub(super) use normed::{linear_add_norm, linears, norm_linears, norm_swiglu, swi
 pub(super) use optim::{adamw_all, sum_of_squares};
 pub(super) use pointwise::{accumulate, add, first_non_finite, silu_mul, silu_mul_backward};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};
-pub(super) use rows::{copy_slots, copy_slots_within, gather_rows, scatter_rows};
+pub(super) use rows::{copy_slots, copy_slots_within, gather_rows, gather_rows_backward, scatter_rows};
 pub(super) use sample::sample_rows;
 pub(super) use tables::{cat_seq, embedding, embedding_backward, repeat_kv, repeat_kv_backward, weight_rows};
 

@@ -3,7 +3,7 @@ use super::DTYPES;
 use crate::gates::case::{Case, pick, split, tensor};
 use crate::gates::values::{CaseRng, Values, label};
 use crate::ops::{self, SlotRange};
-use crate::{Result, Tensor};
+use crate::{Dtype, Result, Tensor};
 
 /// Rows of the list, rows of the pool, the shape of a row. Rows are copied in words of 16, 4 and 2 bytes.
 const SHAPES: [(usize, usize, &[usize]); 8] = [
@@ -66,6 +66,21 @@ pub(crate) fn gather_rows() -> Vec<Case> {
                 split(&ops::gather_rows(&x, &pick(&ids, 1, rows))?, rows.len())
             }));
         }
+    }
+    cases
+}
+
+pub(crate) fn gather_rows_backward() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, (m, n, row)) in SHAPES.into_iter().enumerate() {
+        let (seed, values) = (i as u64 + 1501, Values::of(i));
+        let width = row.iter().product::<usize>();
+        let (dy, ids) = (values.fill(n * width, seed), CaseRng::new(seed).ids(n, m));
+        let name = format!("{n}-{m}x{row:?}-{}", label(Dtype::F32, values)).replace(' ', "");
+        cases.push(Case::rows("gather_rows_backward", name, seed, 1, move |device, _| {
+            let dy = tensor(device, &[&[n], row].concat(), &dy, Dtype::F32)?;
+            split(&ops::gather_rows_backward(&dy, &ids, m)?, 1)
+        }));
     }
     cases
 }

@@ -23,6 +23,19 @@ impl Sequences {
         Sequences { seq, pos, slots: Slots::Runs { base }, window }
     }
 
+    /// A sequence of `prefix` rows, and sequences that continue it with this many rows each.
+    fn tree(prefix: usize, branches: &[usize], window: Option<usize>) -> Sequences {
+        let (mut seq, mut pos) = (vec![0; prefix], (0..prefix as u32).collect::<Vec<_>>());
+        let mut table = vec![pos.clone()];
+        for (s, &n) in (1..).zip(branches) {
+            let own = (seq.len() as u32..).take(n);
+            table.push((0..prefix as u32).chain(own).collect());
+            seq.extend(vec![s; n]);
+            pos.extend((prefix as u32..).take(n));
+        }
+        Sequences { seq, pos, slots: Slots::Pages { page: 1, table }, window }
+    }
+
     pub(super) fn mask(&self) -> AttnMask<'_> {
         AttnMask { seq: &self.seq, pos: &self.pos, slots: &self.slots, window: self.window }
     }
@@ -38,11 +51,15 @@ pub(crate) fn attention(seed: u64) -> Sample {
     let lengths = rng.choose::<&[usize]>(&[&[1, 3], &[5], &[7, 1, 2], &[31], &[33, 3], &[65], &[64], &[1]]);
     let [nh, nkv, hd] = rng.choose(&[[1, 1, 2], [2, 1, 4], [4, 2, 6], [3, 3, 2], [3, 1, 10], [1, 1, 32]]);
     let window = rng.choose(&[None, None, Some(1), Some(3), Some(32)]);
-    let (sequences, heads) = (Sequences::new(lengths, window), Heads { nh, nkv, hd });
-    let n = sequences.rows();
+    let is_tree = rng.choose(&[false, true]);
+    let sequences = match is_tree {
+        true => Sequences::tree(lengths[0], &[lengths[lengths.len() - 1], 2, 1], window),
+        false => Sequences::new(lengths, window),
+    };
+    let (n, heads) = (sequences.rows(), Heads { nh, nkv, hd });
     let (a, b) = (sequences.clone(), sequences.clone());
     Sample {
-        name: format!("attention/{lengths:?}x{nh}.{nkv}.{hd}-{window:?}"),
+        name: format!("attention/{lengths:?}x{nh}.{nkv}.{hd}-{window:?}-tree-{is_tree}"),
         inputs: vec![
             operand(n * nh * hd, seed + 2),
             operand(n * nkv * hd, seed + 3),

@@ -12,4 +12,4 @@ pub(super) use attention::attention;
 pub(super) use check::Sample;
 pub(super) use linear::{linear, linear_add};
 pub(super) use loss::cross_entropy;
-pub(super) use pointwise::{add, embedding, repeat_kv, rms_norm, rope_rows, silu_mul};
+pub(super) use pointwise::{add, embedding, gather_rows, repeat_kv, rms_norm, rope_rows, silu_mul};

@@ -176,3 +176,30 @@ pub(crate) fn repeat_kv(seed: u64) -> Sample {
         })),
     }
 }
+
+/// Input: `x`. Some rows are read several times, others never.
+pub(crate) fn gather_rows(seed: u64) -> Sample {
+    let mut rng = CaseRng::new(seed);
+    let (m, n, c) = (rng.choose(&UGLY), rng.choose(&UGLY), rng.choose(&[1, 4, 33]));
+    let rows = rng.ids(n, m);
+    let (forward_rows, backward_rows) = (rows.clone(), rows.clone());
+    Sample {
+        name: format!("gather_rows/{n}-{m}x{c}"),
+        inputs: vec![operand(m * c, seed + 2)],
+        forward: Box::new(move |x| {
+            forward_rows.iter().flat_map(|&row| x[0][row as usize * c..][..c].to_vec()).collect()
+        }),
+        backward: Box::new(move |_, dy| {
+            let mut dx = vec![0.0; m * c];
+            for (&row, dy) in backward_rows.iter().zip(dy.chunks_exact(c)) {
+                dx[row as usize * c..][..c].iter_mut().zip(dy).for_each(|(a, b)| *a += b);
+            }
+            vec![dx]
+        }),
+        shipped: Some(Box::new(move |device, _, x, dy| {
+            let y = ops::gather_rows(&Tensor::new(device, &[m, c], x[0].clone())?, &rows)?;
+            let dy = Tensor::new(device, &[n, c], dy.to_vec())?;
+            Ok((vec(&y)?, vec![vec(&ops::gather_rows_backward(&dy, &rows, m)?)?]))
+        })),
+    }
+}
