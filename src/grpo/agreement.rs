@@ -3,8 +3,8 @@ use super::batch::Sample;
 use super::examples::Weighted;
 use crate::grpo::Error;
 
-/// The log-probabilities of the backward pass minus those of the sampler. A step with a difference is an error, so the
-/// values are 0; they are computed, not assumed.
+/// The log-probabilities of the backward pass minus those of the sampler. A step with a difference is an error, so
+/// the values are 0; they are computed, not assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Agreement {
     /// Number of compared tokens.

@@ -110,7 +110,8 @@ impl Examples {
         part[0].group.prompt.ids.len() + part.iter().map(unread).sum::<usize>()
     }
 
-    /// The example of `part`. `target(i, t)` gives the loss weight and the entropy bonus of token `t` of completion `i`.
+    /// The example of `part`. `target(i, t)` gives the loss weight and the entropy bonus of token `t` of completion
+    /// `i`.
     pub(super) fn example(
         &self,
         part: &[Weighted<'_>],

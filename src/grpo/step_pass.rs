@@ -4,7 +4,7 @@ use std::ops::Range;
 use super::agreement::check;
 use super::examples::{Examples, TokenValues, Weighted};
 use crate::grpo::Error;
-use crate::model::rl::{PolicyLoss, PolicyOutput, PolicyRow};
+use crate::model::rl::{ImportanceSamplingLevel, PolicyLoss, PolicyOutput, PolicyRow};
 use crate::model::{LogitsProcessing, StepGradient, Trainer, TrainingExample};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::{LogProb, Target};
@@ -23,10 +23,11 @@ pub(super) struct StepPass<'a> {
 }
 
 /// The result.
-pub(super) struct Weighed {
+pub(super) struct PassOutput {
     /// The loss of the step, with the loss weights of all tokens.
     pub(super) output: PolicyOutput,
-    /// The completions of each example of the backward pass.
+    /// The completions of each example of the backward pass. All weights of an example can be zero if they were
+    /// computed during the pass.
     pub(super) parts: Vec<Range<usize>>,
     /// The values of all completions that the loss was computed from. `None`: the sampler's.
     pub(super) values: Option<Vec<TokenValues>>,
@@ -34,27 +35,50 @@ pub(super) struct Weighed {
     pub(super) gradient: Option<StepGradient>,
 }
 
+impl PassOutput {
+    /// Whether an example of the backward pass has a weight other than zero.
+    pub(super) fn is_trained(&self, part: &Range<usize>) -> bool {
+        let PolicyOutput { weights, bonus, .. } = &self.output;
+        let mut all = part.clone().flat_map(|i| weights[i].iter().chain(&bonus[i]));
+        faults::on(Fault::ZeroWeightsTrained) || all.any(|&x| x as f32 != 0.0)
+    }
+
+    /// The examples with a weight other than zero.
+    pub(super) fn trained(&self) -> impl Iterator<Item = Range<usize>> {
+        self.parts.iter().filter(|part| self.is_trained(part)).cloned()
+    }
+}
+
 impl StepPass<'_> {
-    /// The weights come from the sampler's values if these are the current ones. Otherwise they are computed between
-    /// the forward and the backward pass of each micro-batch, or, if a weight depends on the values of the whole step,
-    /// after a forward pass over all completions. The bits are the same.
-    pub(super) fn run(&self, trainer: &mut Trainer) -> Result<Weighed, Error> {
-        match (self.samples && !self.loss.needs_entropy(), self.loss.needs_whole_step()) {
-            (true, _) => self.weigh_before(trainer, None),
-            (false, true) => {
-                let values = self.values(trainer)?;
-                self.weigh_before(trainer, Some(values))
-            }
-            (false, false) => self.weigh_between(trainer),
+    /// The weights come from the sampler's values if these are the current ones. Otherwise they are computed
+    /// between the forward and the backward pass of each micro-batch, or after a forward pass over all completions:
+    /// if a weight depends on the values of the whole step, or if examples with weights are probably few. The bits
+    /// are the same.
+    pub(super) fn run(&self, trainer: &mut Trainer) -> Result<PassOutput, Error> {
+        if self.samples && !self.loss.needs_entropy() {
+            self.weights_first(trainer, None)
+        } else if self.loss.needs_whole_step() || self.drops_examples() {
+            let values = self.values(trainer)?;
+            self.weights_first(trainer, Some(values))
+        } else {
+            self.weights_during(trainer)
         }
     }
 
+    /// Whether clipping often makes all weights of an example zero: an example is one completion, whose tokens are
+    /// clipped together. A forward pass then costs less than the backward pass of these examples.
+    fn drops_examples(&self) -> bool {
+        let PolicyLoss { level, loss_type, .. } = self.loss;
+        let is_clipped = *level == ImportanceSamplingLevel::Sequence && loss_type.is_clipped();
+        is_clipped && self.examples.shared <= 1 && !self.loss.needs_reference()
+    }
+
     /// Weights from `values`, then the gradient.
-    fn weigh_before(
+    fn weights_first(
         &self,
         trainer: &mut Trainer,
         values: Option<Vec<TokenValues>>,
-    ) -> Result<Weighed, Error> {
+    ) -> Result<PassOutput, Error> {
         let rows = StepRows::new(self.completions);
         let output = self.loss.evaluate_part(&rows.all(values.as_deref()), self.loss_tokens)?;
         let factors = |i: usize, t: usize| (output.weights[i][t] as f32, output.bonus[i][t] as f32);
@@ -68,11 +92,11 @@ impl StepPass<'_> {
         let gradient = (!examples.is_empty())
             .then(|| trainer.gradient(&examples, self.processing, self.examples.per_pass()))
             .transpose()?;
-        Ok(Weighed { output, parts, values, gradient })
+        Ok(PassOutput { output, parts, values, gradient })
     }
 
     /// Weights of each micro-batch from the values of its forward pass.
-    fn weigh_between(&self, trainer: &mut Trainer) -> Result<Weighed, Error> {
+    fn weights_during(&self, trainer: &mut Trainer) -> Result<PassOutput, Error> {
         let rows = StepRows::new(self.completions);
         let sizes = self.loss.sizes(&rows.all(None), self.loss_tokens);
         let (parts, left_out) = self.parts(|i| !self.loss.ignores(&rows.row(i, None)));
@@ -112,7 +136,7 @@ impl StepPass<'_> {
             .then(|| trainer.gradient_with(&examples, self.processing, self.examples.per_pass(), &mut set))
             .transpose()?;
         let output = self.loss.evaluate_part(&rows.all(Some(&values)), self.loss_tokens)?;
-        Ok(Weighed { output, parts, values: Some(values), gradient })
+        Ok(PassOutput { output, parts, values: Some(values), gradient })
     }
 
     /// The values of all completions under the current weights.

@@ -2,13 +2,12 @@
 use std::ops::Range;
 
 use super::agreement::{Agreement, check, check_tokens};
-use super::examples::{Examples, Weighted};
-use super::step_pass::{StepPass, Weighed};
+use super::examples::{Examples, TokenValues, Weighted};
+use super::step_pass::{PassOutput, StepPass};
 use crate::decode::SampleOptions;
 use crate::grpo::Error;
 use crate::model::rl::{PolicyLoss, PolicyMetrics};
-use crate::model::{LogitsProcessing, Model, StepReport, Trainer, objective};
-use crate::tensor::faults::{self, Fault};
+use crate::model::{LogitsProcessing, Model, StepGradient, StepReport, Trainer, objective};
 use crate::tensor::ops::KeptSet;
 
 /// Whether the weights are still those that sampled the completions.
@@ -81,7 +80,7 @@ impl Updater {
     pub fn step(&self, trainer: &mut Trainer, input: &StepInput<'_>) -> Result<UpdateReport, Error> {
         let StepInput { completions, policy, loss_tokens, new_tokens } = *input;
         check_tokens(completions)?;
-        let pass = StepPass {
+        let operands = StepPass {
             loss: &self.loss,
             examples: self.examples,
             processing: self.processing(),
@@ -89,52 +88,63 @@ impl Updater {
             samples: policy == Policy::Sampling,
             loss_tokens,
         };
-        let Weighed { output, parts, values, gradient } = pass.run(trainer)?;
-        let is_trained = |part: &Range<usize>| {
-            let mut factors = part.clone().flat_map(|i| output.weights[i].iter().chain(&output.bonus[i]));
-            faults::on(Fault::ZeroWeightsTrained) || factors.any(|&x| x as f32 != 0.0)
-        };
-        let trained = || parts.iter().filter(|part| is_trained(part));
+        let mut pass = operands.run(trainer)?;
+        let trained: Vec<&[Weighted<'_>]> = pass.trained().map(|part| &completions[part]).collect();
         let mut report = UpdateReport {
             step: StepReport::default(),
-            loss: output.loss,
+            loss: pass.output.loss,
             // the entropy of a step is that of its backward pass
-            metrics: PolicyMetrics { entropy: None, ..output.metrics },
+            metrics: PolicyMetrics { entropy: None, ..pass.output.metrics },
             entropy: None,
-            trained: trained().map(ExactSizeIterator::len).sum(),
-            rows: trained().map(|part| self.examples.rows(&completions[part.clone()])).sum(),
+            trained: trained.iter().map(|part| part.len()).sum(),
+            rows: trained.iter().map(|part| self.examples.rows(part)).sum(),
             agreement: None,
         };
-        let Some(gradient) = gradient.filter(|_| report.trained > 0) else {
-            report.step = trainer.skip_step(new_tokens);
-            return Ok(report);
-        };
+        match pass.gradient.take().filter(|_| !trained.is_empty()) {
+            None => report.step = trainer.skip_step(new_tokens),
+            Some(gradient) => {
+                self.compare(input, &pass, &gradient, &mut report)?;
+                report.step = trainer.apply(gradient, new_tokens)?;
+            }
+        }
+        Ok(report)
+    }
+
+    /// Compares the log-probabilities of the backward pass with those that the weights were computed from. Reports
+    /// the agreement and the entropy of the trained completions.
+    fn compare(
+        &self,
+        input: &StepInput<'_>,
+        pass: &PassOutput,
+        gradient: &StepGradient,
+        report: &mut UpdateReport,
+    ) -> Result<(), Error> {
         let mut rows = gradient.values.iter().copied();
         let (mut tokens, mut entropy) = (0, 0.0);
-        for part in &parts {
+        for part in &pass.parts {
+            let is_trained = pass.is_trained(part);
             for i in part.clone() {
-                let found = self.examples.values_of(&completions[i], &mut rows);
-                match policy {
-                    Policy::Sampling => check(&completions[i], &found.logp)?,
-                    Policy::Updated if values.as_ref().is_some_and(|values| values[i].logp != found.logp) => {
-                        return Err(Error::Unstable { prompt: completions[i].group.prompt_id });
+                let completion = &input.completions[i];
+                let found = self.examples.values_of(completion, &mut rows);
+                let differs = |values: &Vec<TokenValues>| values[i].logp != found.logp;
+                match input.policy {
+                    Policy::Sampling => check(completion, &found.logp)?,
+                    Policy::Updated if pass.values.as_ref().is_some_and(differs) => {
+                        return Err(Error::Unstable { prompt: completion.group.prompt_id });
                     }
                     Policy::Updated => {}
                 }
-                if !is_trained(part) {
-                    continue;
+                if is_trained {
+                    entropy += found.entropy.iter().sum::<f64>();
+                    tokens += completion.sample.sampled();
                 }
-                entropy += found.entropy.iter().sum::<f64>();
-                tokens += completions[i].sample.sampled();
-                if policy == Policy::Sampling {
-                    let agreement = report.agreement.get_or_insert_default();
-                    agreement.add(completions[i].sample, &found.logp);
+                if is_trained && input.policy == Policy::Sampling {
+                    report.agreement.get_or_insert_default().add(completion.sample, &found.logp);
                 }
             }
         }
         report.entropy = Some(entropy / tokens as f64);
-        report.step = trainer.apply(gradient, new_tokens)?;
-        Ok(report)
+        Ok(())
     }
 
     /// Whether the filters can remove a token.

@@ -54,8 +54,8 @@ pub struct Trainer {
     target_tokens: u64,
 }
 
-/// Sets the loss weights and entropy bonuses of a micro-batch between its forward and its backward pass. Arguments: the
-/// indices of its examples in the step; the values of its loss rows; their targets, whose ids stay.
+/// Sets the loss weights and entropy bonuses of a micro-batch between its forward and its backward pass. Arguments:
+/// the indices of its examples in the step; the values of its loss rows; their targets, whose ids stay.
 pub type SetLossWeights<'a, E> =
     dyn FnMut(Range<usize>, &[Option<LogProb>], &mut [Option<Target>]) -> Result<(), E> + 'a;
 
@@ -132,8 +132,9 @@ impl Trainer {
         }
     }
 
-    /// The gradient of a step whose targets have their final loss weights. It is accumulated over micro-batches of at
-    /// most `micro_batch` examples; the split does not change a bit. Changes nothing but packed copies of the weights.
+    /// The gradient of a step whose targets have their final loss weights. It is accumulated over micro-batches of
+    /// at most `micro_batch` examples; the split does not change a bit. Changes nothing but packed copies of the
+    /// weights.
     ///
     /// # Errors
     /// As [`objective::backward`].

@@ -27,7 +27,8 @@ pub struct PolicyWeights {
 }
 
 impl PolicyLoss {
-    /// The sizes of the step of `rows`: every completion of the step. Reads their masks and whether they are truncated.
+    /// The sizes of the step of `rows`: every completion of the step. Reads their masks and whether they are
+    /// truncated.
     pub fn sizes(&self, rows: &[PolicyRow<'_>], step_tokens: f64) -> StepSizes {
         let count = |row: &PolicyRow<'_>| {
             let masked_too = faults::on(Fault::MaskedTokensCounted);
