@@ -61,8 +61,9 @@ pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), Cl
     let compute = training::compute(config.train.dtype);
     let length = (prompt_len + section.max_completion_length).min(cfg.max_positions);
     let completions = section.completions();
+    let (groups, group) = (section.prompts_per_step, section.num_generations);
     let lengths = [prompt_len, length.saturating_sub(prompt_len)];
-    let rows = grpo::from_config::updater(&section).examples.rows_per_pass(completions, lengths);
+    let rows = grpo::from_config::updater(&section).examples.rows_per_pass([groups, group], lengths);
     // Weights, packed weights, gradients and optimizer.
     let train = memory::memory(&cfg, compute)?.to_train();
     // The loss holds at most 16 MiB of logits, or one row.

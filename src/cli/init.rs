@@ -68,7 +68,7 @@ fn copy_sizes(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
 }
 
 /// The sizes of a model as a `[model]` section.
-fn section(cfg: &Config) -> ModelSection {
+pub(super) fn section(cfg: &Config) -> ModelSection {
     ModelSection {
         preset: String::new(),
         dim: cfg.dim,

@@ -47,6 +47,14 @@ impl Layer {
         Layer::Flag { flag, key, value: Value::String(value.into()) }
     }
 
+    /// The keys and values of this layer.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load`](super::RunConfig::load) for this layer.
+    pub(crate) fn values(&self) -> Result<Vec<(String, Value)>> {
+        self.leaves(&KnownKeys::new())
+    }
+
     /// The values of this layer, each checked against the known keys.
     pub(super) fn leaves(&self, known: &KnownKeys) -> Result<Vec<Leaf>> {
         match self {

@@ -68,11 +68,13 @@ impl Examples {
         (self.micro_batch / self.shared.max(1)).max(1)
     }
 
-    /// Rows of the largest forward pass over `completions` completions with prompts and completions of these lengths.
-    pub(crate) fn rows_per_pass(&self, completions: usize, [prompt, new]: [usize; 2]) -> usize {
+    /// Rows of the largest forward pass over `[groups, completions per group]` with prompts and completions of these
+    /// lengths. The last example of a group has fewer completions if `shared` does not divide the group.
+    pub(crate) fn rows_per_pass(&self, [groups, group]: [usize; 2], [prompt, new]: [usize; 2]) -> usize {
         let shared = self.shared.max(1);
-        let completions = completions.min(self.per_pass() * shared);
-        completions.div_ceil(shared) * prompt + completions * new.saturating_sub(1)
+        let examples = (groups * group.div_ceil(shared)).min(self.per_pass());
+        let completions = (groups * group).min(examples * shared);
+        examples * prompt + completions * new.saturating_sub(1)
     }
 
     /// The completions of each forward pass over the examples `parts`, and the examples, without loss weights.
@@ -193,5 +195,23 @@ impl Examples {
             vec![example.kept.split_off(unread.min(example.kept.len()))]
         };
         examples.into_iter().flat_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_pass_has_a_prompt_for_each_part_of_a_group() {
+        let rows =
+            |shared, micro_batch, sizes| Examples { shared, micro_batch }.rows_per_pass(sizes, [10, 3]);
+        // 2 groups of 4: parts of 3 and 1 completions, 2 rows per completion and 10 per part
+        assert_eq!(rows(3, 100, [2, 4]), 4 * 10 + 8 * 2);
+        // 2 parts per pass
+        assert_eq!(rows(3, 6, [2, 4]), 2 * 10 + 6 * 2);
+        assert_eq!(rows(4, 100, [2, 4]), 2 * 10 + 8 * 2);
+        assert_eq!(rows(4, 1, [2, 4]), 10 + 4 * 2);
+        assert_eq!(rows(1, 5, [2, 4]), 5 * 12);
     }
 }

@@ -121,7 +121,11 @@ impl Grpo<'_> {
         if self.trainer.step_number() == 0 {
             self.save(observer)?;
             let mut metrics = StepMetrics::new(0);
-            self.evaluate(&mut metrics, observer)?;
+            match self.evaluate(&mut metrics, observer) {
+                // Its line is not written: a resume evaluates step 0 again.
+                Err(Error::Interrupted) => return Ok(End::Stopped),
+                evaluated => evaluated?,
+            }
             self.log(&metrics, observer)?;
         }
         let mut saved = self.trainer.step_number();
@@ -410,6 +414,8 @@ impl Grpo<'_> {
         Ok(())
     }
 
+    /// Evaluates on the held-out prompts. Only the evaluation of step 0 can be interrupted: a later one belongs to a step
+    /// whose weights are updated and whose line of metrics is not written yet.
     fn evaluate(&mut self, metrics: &mut StepMetrics, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         if self.held_out.is_empty() || self.section.eval_every == 0 {
             return Ok(());
@@ -432,11 +438,11 @@ impl Grpo<'_> {
             self.section.eval_samples,
             &self.rollout,
             self.scorer,
-            &mut |progress| {
-                if let Progress::Generated(done) = progress {
-                    observer.generated(done, total);
+            &mut |progress| match progress {
+                Progress::Generated(done) if !observer.generated(done, total) && step == 0 => {
+                    Err(Error::Interrupted)
                 }
-                Ok(())
+                _ => Ok(()),
             },
         )?;
         let means = [("eval/reward_sampled", sampled), ("eval/reward_greedy", greedy)];

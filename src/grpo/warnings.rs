@@ -90,8 +90,8 @@ impl Warnings {
 }
 
 fn truncation() -> String {
-    "every completion of this step was cut at grpo.max_completion_length; none ended with an end-of-text token. Raise \
-     grpo.max_completion_length, or start from a model that ends its answers"
+    "every completion of this step reached the length limit. Raise grpo.max_completion_length, or start from a model \
+     that ends its answers"
         .to_string()
 }
 

@@ -35,6 +35,14 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
+/// A number with three decimals: `0.125`, `-12.000`; very large and very small ones with an exponent: `1.000e308`.
+pub(crate) fn decimal(x: f64) -> String {
+    match x.abs() {
+        0.0 | 1e-3..1e7 => format!("{x:.3}"),
+        _ => format!("{x:.3e}"),
+    }
+}
+
 /// Events per second, with the unit of the event: `0.42 step/s`, `45.6 ktok/s`.
 pub(crate) fn rate(per_second: f64, unit: &str) -> String {
     if !per_second.is_finite() || per_second < 0.0 {
@@ -76,6 +84,14 @@ fn digits(x: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn decimals_are_short() {
+        for (x, want) in [(0.0, "0.000"), (0.25, "0.250"), (-12.0, "-12.000"), (1e308, "1.000e308")] {
+            assert_eq!(decimal(x), want);
+        }
+        assert_eq!([-1e308, 2e-7, f64::NAN].map(decimal), ["-1.000e308", "2.000e-7", "NaN"]);
+    }
 
     #[test]
     fn counts_and_bytes_have_three_digits() {

@@ -16,7 +16,7 @@ const SHOWN: usize = 200;
 /// Options of [`ExternalReward`].
 #[derive(Debug, Clone)]
 pub struct ExternalOptions {
-    /// Number of processes; at least 1. Each gets a contiguous part of a batch.
+    /// Number of processes; at least 1. Completion c of prompt p goes to process (p + c) mod `processes`.
     pub processes: usize,
     /// Time limit of a batch. The first batch includes the start of the program.
     pub time_limit: Duration,

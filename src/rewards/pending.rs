@@ -1,6 +1,4 @@
 //! The completions of a batch that wait for their replies.
-use std::ops::Range;
-
 use serde_json::Value;
 
 use super::error::ReplyLocation;
@@ -8,8 +6,8 @@ use super::index::CompletionIndex;
 use super::protocol::{Mismatch, find_id, mismatch};
 use super::reward::{RewardInput, RewardReply, RewardRow};
 
-/// The replies to a batch. Completion `at` has the id `first_id + at`. Each process has a contiguous part of the
-/// batch.
+/// The replies to a batch. Completion `at` has the id `first_id + at`. Completion c of prompt p belongs to process
+/// (p + c) mod `processes`, so all turns of a completion go to one process.
 pub(super) struct Pending<'a> {
     batch: &'a [RewardInput<'a>],
     first_id: u64,
@@ -23,10 +21,14 @@ impl<'a> Pending<'a> {
         Pending { batch, first_id, processes, rows: vec![None; batch.len()], missing: batch.len() }
     }
 
-    /// The part of process `number`. The sizes of the parts differ by at most 1.
-    pub(super) fn part(&self, number: usize) -> Range<usize> {
-        let start = |number| self.batch.len() * number / self.processes;
-        start(number)..start(number + 1)
+    /// The completions of process `number`, in order.
+    pub(super) fn part(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.batch.len()).filter(move |&at| self.process_of(at) == number)
+    }
+
+    fn process_of(&self, at: usize) -> usize {
+        let CompletionIndex { prompt, completion } = self.location(at);
+        (prompt + completion) % self.processes
     }
 
     /// The id of completion `at`.
@@ -89,8 +91,8 @@ impl<'a> Pending<'a> {
                 "the \"id\" of a completion of this batch",
                 format!("{id}, which is of an earlier batch"),
             )),
-            Some(at) if self.part(number).contains(&at) && self.rows[at].is_none() => Ok(at),
-            Some(at) if self.part(number).contains(&at) => {
+            Some(at) if self.process_of(at) == number && self.rows[at].is_none() => Ok(at),
+            Some(at) if self.process_of(at) == number => {
                 let place = ReplyLocation::Completion(self.location(at));
                 Err((place, mismatch("one reply per completion", format!("a second reply with \"id\" {id}"))))
             }

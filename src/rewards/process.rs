@@ -45,6 +45,8 @@ pub(super) struct RewardProcess {
     input: Option<Sender<Vec<u8>>>,
     stderr: Arc<Mutex<VecDeque<String>>>,
     stderr_thread: JoinHandle<()>,
+    /// Its exit status was collected, and its process group killed.
+    ended: bool,
 }
 
 impl RewardProcess {
@@ -80,7 +82,9 @@ impl RewardProcess {
             thread("stderr").spawn(move || read_errors(stderr, &tail, log))
         })();
         match threads {
-            Ok(stderr_thread) => Ok(RewardProcess { child, input: Some(input), stderr: tail, stderr_thread }),
+            Ok(stderr_thread) => {
+                Ok(RewardProcess { child, input: Some(input), stderr: tail, stderr_thread, ended: false })
+            }
             Err(error) => {
                 kill(&mut child);
                 Err(error)
@@ -119,12 +123,19 @@ impl RewardProcess {
         format!("; the last lines of its standard error:\n{}", lines.join("\n"))
     }
 
-    /// Its exit status if it ends within `limit`.
+    /// Its exit status if it ends within `limit`. Processes that it started and that still run are killed then.
     fn wait(&mut self, limit: Duration) -> Option<io::Result<std::process::ExitStatus>> {
         let start = Instant::now();
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => return Some(Ok(status)),
+                Ok(Some(status)) => {
+                    if !self.ended {
+                        // Now: when its group is empty, the number of the group may be used again.
+                        kill_group(&self.child);
+                        self.ended = true;
+                    }
+                    return Some(Ok(status));
+                }
                 Ok(None) if start.elapsed() < limit => thread::sleep(POLL),
                 Ok(None) => return None,
                 Err(error) => return Some(Err(error)),
@@ -135,7 +146,9 @@ impl RewardProcess {
 
 impl Drop for RewardProcess {
     fn drop(&mut self) {
-        kill(&mut self.child);
+        if !self.ended {
+            kill(&mut self.child);
+        }
     }
 }
 
@@ -150,18 +163,22 @@ pub(super) fn close(processes: &mut [RewardProcess]) {
     }
 }
 
-/// Kills a process that runs, on Unix with its process group, and collects its exit status.
+/// Kills a process whose exit status was not collected, on Unix with its process group, and collects its exit status.
 fn kill(child: &mut Child) {
-    if let Ok(Some(_)) = child.try_wait() {
-        return;
-    }
+    kill_group(child);
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Kills the process group of `child` on Unix, also if `child` itself has ended.
+fn kill_group(child: &Child) {
     #[cfg(unix)]
     if let Ok(group) = i32::try_from(child.id()) {
         use nix::sys::signal::{Signal, killpg};
         let _ = killpg(nix::unistd::Pid::from_raw(group), Signal::SIGKILL);
     }
-    let _ = child.kill();
-    let _ = child.wait();
+    #[cfg(not(unix))]
+    let _ = child;
 }
 
 /// Writes to standard input until the sender is dropped or the process does not read any more.

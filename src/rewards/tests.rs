@@ -134,6 +134,22 @@ fn a_batch_may_be_smaller_than_the_number_of_processes() {
 }
 
 #[test]
+fn all_turns_of_a_completion_go_to_one_process() {
+    // The reward is the process id.
+    let mut reward = start(&shell("echo \"{\\\"id\\\":$id,\\\"reward\\\":$$}\""), 3);
+    let samples = samples(12);
+    let first = rewards(&mut reward, &samples);
+    let of = |process: &Vec<Option<f64>>| first.iter().filter(|other| *other == process).count();
+    assert!(first.iter().all(|process| of(process) == 4), "{first:?}");
+    let all = inputs(&samples);
+    let continued = [1, 2, 5, 6, 7, 11];
+    let rows = reward.score(&continued.map(|at| all[at])).unwrap();
+    for (row, at) in rows.into_iter().zip(continued) {
+        assert_eq!(row.reply, RewardReply::Rewards(first[at].clone()), "completion {at}");
+    }
+}
+
+#[test]
 fn replies_may_come_in_any_order_with_several_names_and_null() {
     let body = "all=\"$id $all\"; n=$((n+1)); if [ $n = 6 ]; then for i in $all; do \
         echo \"{\\\"rewards\\\":{\\\"b\\\":null,\\\"a\\\":$i.5},\\\"id\\\":$i}\"; done; fi";
@@ -352,13 +368,13 @@ fn closing_lets_a_program_finish_and_kills_one_that_does_not() {
     assert!((Duration::from_millis(1900)..Duration::from_secs(8)).contains(&time), "{time:?}");
 }
 
-#[test]
-fn all_processes_are_killed_after_an_error() {
-    let file = std::env::temp_dir().join(format!("xtrain-reward-pids-{}", std::process::id()));
+/// A program that starts `sleep`, writes both process ids to a file and continues with `end` leaves no process behind.
+#[track_caller]
+fn all_are_killed(name: &str, end: &str) {
+    let file = std::env::temp_dir().join(format!("xtrain-reward-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&file);
-    // the program and its child write their ids
     let path = shlex::try_quote(file.to_str().unwrap()).unwrap().into_owned();
-    let body = format!("sleep 60 & echo $$ $! >> {path}; [ $id -lt 2 ] && echo garbage; wait");
+    let body = format!("sleep 60 > /dev/null 2>&1 & echo $$ $! >> {path}; {end}");
     let mut reward = start(&shell(&body), 2);
     let samples = samples(4);
     let clock = Instant::now();
@@ -371,11 +387,28 @@ fn all_processes_are_killed_after_an_error() {
         let state = || std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         let gone = || state().rsplit(')').next().is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z"));
         while cfg!(target_os = "linux") && !gone() {
-            assert!(clock.elapsed() < Duration::from_secs(10), "process {id} runs: {}", state());
+            assert!(clock.elapsed() < Duration::from_secs(10), "{name}: process {id} runs: {}", state());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
     std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn all_processes_are_killed_after_an_error() {
+    all_are_killed("waits", "[ $id -lt 2 ] && echo garbage; wait");
+    all_are_killed("ended", "exit 3");
+}
+
+#[test]
+fn the_guide_prints_the_code_of_the_calculator() {
+    let read = |path: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let (program, guide) = (read("examples/rewards/calculator.py"), read("docs/guide/rewards.md"));
+    let start = program.find("def reply(row):").unwrap();
+    assert!(guide.contains(&program[start..]), "{}", &program[start..]);
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Reward for TokenSum {
 pub(crate) struct Setup {
     pub(crate) device: Device,
     pub(crate) engine: EngineOptions,
-    /// The run is stopped before these steps and resumed.
+    /// The run is stopped after these steps, or as soon as possible then, and resumed. 0: in the first evaluation.
     pub(crate) stops: Vec<u64>,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) reward: fn() -> Box<dyn Reward>,
@@ -98,7 +98,7 @@ impl GrpoObserver for Watch {
     }
 
     fn generated(&mut self, _: usize, _: usize) -> bool {
-        true
+        !self.stop()
     }
 
     fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error> {
@@ -160,6 +160,7 @@ pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compa
             0 => Trainer::new(Model::init(&cfg, compute, &setup.device, seed)?, optim, schedule)?,
             _ => store::resume(dir, compute, &setup.device, optim, schedule)?.trainer,
         };
+        trainer.checkpointing = training::activation_checkpointing(config);
         let step = trainer.step_number();
         if section.beta > 0.0 && step == 0 {
             let source =
@@ -196,6 +197,10 @@ pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compa
         }
         .run(&mut watch)?;
         assert_eq!(end == End::Done, stop.is_none());
+        if stop == Some(0) {
+            let metrics = std::fs::read(dir.join("metrics.jsonl")).unwrap();
+            assert!(metrics.is_empty(), "gate grpo, seed 0: the first evaluation was not interrupted");
+        }
         compared = watch.compared;
     }
     Ok(compared)

@@ -127,7 +127,13 @@ fn sampled_tokens_of_all_turns_are_compared_and_appended_tokens_have_no_loss() {
 
 #[test]
 fn the_files_of_a_run_with_turns_do_not_depend_on_how_it_is_computed() {
-    let keys = ["grpo.num_iterations=2", "grpo.steps=8", "grpo.beta=0.05", "grpo.top_p=0.9"];
+    let keys = [
+        "grpo.num_iterations=2",
+        "grpo.steps=8",
+        "grpo.beta=0.05",
+        "grpo.top_p=0.9",
+        "grpo.prompt_sharing=3",
+    ];
     let (want, _) = outcome("base", &keys, &setup(1)).unwrap();
     let (got, _) = outcome("threads", &keys, &setup(3)).unwrap();
     assert_equal("3 threads", &want, &got);
@@ -142,6 +148,26 @@ fn the_files_of_a_run_with_turns_do_not_depend_on_how_it_is_computed() {
         let (got, _) = outcome("engine", &keys, &setup).unwrap();
         assert_equal(&format!("{kv}, interrupted"), &want, &got);
     }
+}
+
+#[test]
+fn groups_with_several_turns_are_replaced_if_their_rewards_are_equal() {
+    let keys = ["grpo.resample_groups=2", "grpo.num_generations=2", "grpo.top_k=3", "grpo.eval_every=0"];
+    let (want, compared) = outcome("resample", &keys, &setup(1)).unwrap();
+    let lines = rollouts(&want);
+    let (trained, replaced): (Vec<&Value>, Vec<&Value>) =
+        lines.iter().partition(|line| line["trained"] == true);
+    assert_eq!(trained.len(), 4 * 4 * 2);
+    assert!(replaced.iter().any(|line| turns(line) > 1) && trained.iter().any(|line| turns(line) > 1));
+    assert!(replaced.chunks(2).all(|group| group[0]["reward"] == group[1]["reward"]));
+    let groups = trained.chunks(2).filter(|group| group[0]["advantage"] != 0.0);
+    let sampled: usize = groups.flatten().flat_map(|line| mask(line)).map(usize::from).sum();
+    assert_eq!(compared.tokens as usize, sampled);
+    let kv = KvKind::Paged { page: 4 };
+    let engine =
+        EngineOptions { kv, kv_capacity: Some(64), prefill_chunk: Some(2), ..EngineOptions::default() };
+    let (got, _) = outcome("resample-engine", &keys, &Setup { engine, stops: vec![2], ..setup(3) }).unwrap();
+    assert_equal("engine, interrupted", &want, &got);
 }
 
 #[test]

@@ -2,10 +2,9 @@
 use std::path::Path;
 
 use crate::cli::exit::{CliError, Exit};
-use crate::cli::{init, loaded, source};
-use crate::config::{GrpoSection, ModelSection, RunConfig};
+use crate::cli::{loaded, source};
+use crate::config::{GrpoSection, RunConfig};
 use crate::grpo;
-use crate::model::store;
 use crate::model::tasks::{self, PromptFile, PromptSet, Task};
 use crate::rewards::RESERVED_COLUMNS;
 use crate::training;
@@ -108,18 +107,6 @@ fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
         }
     }
     Ok(())
-}
-
-/// The configuration with the sizes of the model that `train.init` names, whatever `[model]` says.
-pub(super) fn with_sizes_of_init(mut config: RunConfig) -> Result<RunConfig, CliError> {
-    if !config.train.init.is_empty() {
-        let context = store::config_of(&loaded::find(Path::new(&config.train.init))?)?.max_positions;
-        config.model = ModelSection::default();
-        // No base model is trained: the context of its windows has no meaning.
-        config.train.context = config.train.context.min(context);
-        init::describe(&mut config)?;
-    }
-    Ok(config)
 }
 
 pub(super) fn no_initial_weights() -> CliError {

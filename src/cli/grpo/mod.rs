@@ -7,23 +7,24 @@ use toml::Value;
 
 mod base;
 mod checks;
+mod initial;
 mod monitor;
 mod prompt_limit;
 mod prompts;
+mod resume;
 mod setup;
 mod start;
 mod train;
 
 use super::common::{CacheFlags, Common, Layers, Seed};
-use super::exit::{CliError, Exit, shell_word};
+use super::exit::{CliError, shell_word};
 use super::interrupt::Interrupt;
 use super::{dry_run, init, train as train_command};
 use crate::config::{Layer, RunConfig};
 use crate::model::tasks::PromptSet;
 use crate::run::{self, RunDir};
-use checks::{
-    check_files, check_programs, check_task_prompts, check_weights, section, task, with_sizes_of_init,
-};
+use checks::{check_files, check_programs, check_task_prompts, check_weights, section, task};
+use initial::{check_unused, with_sizes_of_init};
 use setup::Setup;
 
 /// Flags of `xtrain grpo`.
@@ -36,8 +37,9 @@ and stops with an error if one bit differs. A loss near 0 is expected on-policy:
 Without --init, a built-in task first trains a base model in RUN/base, with [model] and [train], on text in which a \
 fraction grpo.wrong_answers of the answers is wrong.
 
-Ctrl-C discards the current rollouts, or finishes the step if they are complete, saves a checkpoint and exits with \
-code 130. --resume continues the run; weights, metrics.jsonl and rollouts/ are bit-identical to those of an \
+Ctrl-C during a rollout, or during the evaluation of step 0, discards its completions. At any other time the \
+optimizer steps of the generation batch are finished, with their evaluation. Then a checkpoint is saved, and the exit \
+code is 130. --resume continues the run; weights, metrics.jsonl and rollouts/ are bit-identical to those of an \
 uninterrupted run.
 
 Examples:
@@ -61,8 +63,9 @@ pub(super) struct GrpoArgs {
     /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file; alias for train.init.
     #[arg(long, value_name = "MODEL")]
     init: Option<PathBuf>,
-    /// Resume a run: its directory, or its name under runs/.
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task", "prompts", "reward"])]
+    /// Resume a run: its directory, or its name under runs/. Changes made with --set or --reward are stored in its
+    /// config.toml; those that would change a result are rejected.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task", "prompts"])]
     resume: Option<PathBuf>,
     /// Print the resolved configuration and the memory estimate, and exit.
     #[arg(long)]
@@ -86,19 +89,23 @@ pub(super) struct GrpoArgs {
 /// # Errors
 /// See [`super::Exit`].
 pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
+    let layers = args.config_layers();
     let (run, config) = match &args.resume {
         Some(name) => {
             let run = RunDir::open(name)?;
-            let config = args.resumed(&run)?;
+            let config = resumed(&run, layers.clone())?;
             (Some(run), config)
         }
-        None => (None, RunConfig::load(&args.config_layers())?),
+        None => (None, RunConfig::load(&layers)?),
     };
     let section = section(&config)?.clone();
     let task = task(&section)?;
     check_weights(&section)?;
     check_programs(&section)?;
     if args.dry_run {
+        if run.is_none() {
+            check_unused(&layers, &config)?.iter().for_each(|note| eprintln!("{note}"));
+        }
         let config = with_sizes_of_init(config)?;
         let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
         let longest = prompts.map(|prompt| prompt.len()).max().unwrap_or(section.max_prompt_length);
@@ -106,16 +113,21 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     }
     let device = args.common.open()?;
     check_files(&config, &section, task.is_some())?;
-    let config = if run.is_none() { with_sizes_of_init(config)? } else { config };
+    let (note, config) = match run {
+        Some(_) => (None, config),
+        None => (check_unused(&layers, &config)?, with_sizes_of_init(config)?),
+    };
     if let Some(task) = &task {
         check_task_prompts(&config, &section, task.as_ref())?;
     }
     let engine = args.cache.engine();
     let setup = Setup { config: &config, section: &section, task: task.as_deref(), device: &device, engine };
     let interrupt = Interrupt::install()?;
+    note.iter().for_each(|note| eprintln!("{note}"));
     let (run, rewards) = match run {
         Some(run) => {
             let rewards = setup.rewards(&run)?;
+            run.write_config(&config)?;
             (run, rewards)
         }
         None => {
@@ -142,18 +154,15 @@ fn create(path: &Path, config: &RunConfig) -> Result<RunDir, CliError> {
     })
 }
 
-impl GrpoArgs {
-    /// The configuration that a resumed run continues with.
-    fn resumed(&self, run: &RunDir) -> Result<RunConfig, CliError> {
-        let mut layers = vec![Layer::File(run.config())];
-        layers.extend(self.config_layers());
-        let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
-        if old != config {
-            return Err(CliError::new(Exit::Usage, "--resume cannot change the configuration of a grpo run"));
-        }
-        Ok(config)
-    }
+/// The configuration that a resumed run continues with: that of the run with the changes of `layers`.
+fn resumed(run: &RunDir, layers: Vec<Layer>) -> Result<RunConfig, CliError> {
+    let layers = [vec![Layer::File(run.config())], layers].concat();
+    let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
+    resume::check_changes(&old, &config)?;
+    Ok(config)
+}
 
+impl GrpoArgs {
     fn config_layers(&self) -> Vec<Layer> {
         let text = |path: &Path| Value::String(path.to_string_lossy().into_owned());
         let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();

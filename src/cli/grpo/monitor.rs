@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::cli::exit::Exit;
 use crate::cli::interrupt::Interrupt;
 use crate::config::GrpoSection;
+use crate::grpo::batch::Sample;
 use crate::grpo::metrics::StepMetrics;
 use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase, Warnings, crossed};
 use crate::model::checkpoint::CheckpointError;
@@ -26,18 +27,21 @@ pub(super) struct GrpoMonitor {
     clock: Instant,
     phase: Option<GrpoPhase>,
     seconds: BTreeMap<&'static str, f64>,
-    tokens: f64,
+    /// Sampled tokens of the rollouts of the step.
+    tokens: usize,
     last: StepMetrics,
     warnings: Warnings,
 }
 
-/// A line of `timings.jsonl`: the seconds of each phase, the generated tokens per second of rollout, and the resident
+/// A line of `timings.jsonl`: the seconds of each phase, the sampled tokens per second of rollout, and the resident
 /// memory at the end of the step.
 #[derive(Serialize)]
 struct Timing<'a> {
     step: u64,
     step_time: f64,
-    tokens_per_second: f64,
+    /// `None`: the step used the completions of an earlier one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_second: Option<f64>,
     #[serde(flatten)]
     phases: &'a BTreeMap<&'static str, f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +72,7 @@ impl GrpoMonitor {
             clock: Instant::now(),
             phase: None,
             seconds: BTreeMap::new(),
-            tokens: 0.0,
+            tokens: 0,
             last: StepMetrics::default(),
             warnings,
         }
@@ -117,8 +121,8 @@ impl GrpoObserver for GrpoMonitor {
         self.end_phase();
         let (get, step) = (|name| metrics.get(name), metrics.step);
         let step_time: f64 = self.seconds.values().sum();
-        let rollout = self.seconds.get("rollout_time").copied().unwrap_or(0.0);
-        let tokens_per_second = if rollout > 0.0 { self.tokens / rollout } else { 0.0 };
+        let rollout = self.seconds.get("rollout_time").filter(|&&seconds| seconds > 0.0);
+        let tokens_per_second = rollout.map(|seconds| self.tokens as f64 / seconds);
         if step > 0 {
             let resident = Resident::measure();
             self.timings.write(&Timing {
@@ -135,17 +139,19 @@ impl GrpoObserver for GrpoMonitor {
         let _ = self.events.write(step, now, metrics.iter());
         if let (Some(sampled), Some(greedy)) = (get("eval/reward_sampled"), get("eval/reward_greedy")) {
             let pass = get("eval/pass_at_k").unwrap_or(0.0);
+            let [sampled, greedy] = [sampled, greedy].map(units::decimal);
             self.progress.line(&format!(
-                "step {step}: held-out reward: sampled {sampled:.3}, greedy {greedy:.3}, pass@k {pass:.3}"
+                "step {step}: held-out reward: sampled {sampled}, greedy {greedy}, pass@k {pass:.3}"
             ));
         }
         if step > 0 {
             let reward = get("reward").or(self.last.get("reward")).unwrap_or(0.0);
             let length = get("completions/mean_length").or(self.last.get("completions/mean_length"));
-            let mut note = format!("reward {reward:.3}, length {:.1}", length.unwrap_or(0.0));
+            let reward = units::decimal(reward);
+            let mut note = format!("reward {reward}, length {:.1}", length.unwrap_or(0.0));
             note += &format!(", gradient norm {:.3}", get("grad_norm").unwrap_or(0.0));
-            if tokens_per_second > 0.0 {
-                note += &format!(", {}", units::rate(tokens_per_second, "tok"));
+            if let Some(rate) = tokens_per_second {
+                note += &format!(", {}", units::rate(rate, "tok"));
             }
             self.progress.at(step, &note);
         }
@@ -160,8 +166,8 @@ impl GrpoObserver for GrpoMonitor {
     }
 
     fn batch(&mut self, batch: &Batch) {
-        self.tokens =
-            batch.groups.iter().flat_map(|group| &group.samples).map(|s| s.tokens.len() as f64).sum();
+        let groups = batch.groups.iter().chain(&batch.discarded);
+        self.tokens = groups.flat_map(|group| &group.samples).map(Sample::sampled).sum();
         let last = batch.step - 1 + self.steps_per_batch;
         if batch.step == 1 || crossed(self.show_every, batch.step - 1, last) || last == self.steps {
             self.progress.line(&completions(batch));
@@ -194,7 +200,7 @@ fn completions(batch: &Batch) -> String {
     let picks = [("best", 0), ("median", order.len() / 2), ("worst", order.len() - 1)];
     for (name, at) in picks {
         let ((group, sample), reward) = &all[order[at]];
-        let reward = reward.map_or("none".to_string(), |reward| format!("{reward:.3}"));
+        let reward = reward.map_or("none".to_string(), units::decimal);
         table.row([name.to_string(), short(&group.prompt.text), short(&sample.text), reward]);
     }
     format!("completions of step {}:\n{}", batch.step, table.render())

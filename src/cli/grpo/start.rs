@@ -27,7 +27,7 @@ impl Setup<'_> {
         let (optim, schedule) =
             (from_config::optim_config(self.section), from_config::schedule(self.section));
         let compute = training::compute(self.config.train.dtype);
-        let (trainer, tokenizer, eos) = match has_checkpoint(run.path()) {
+        let (mut trainer, tokenizer, eos) = match has_checkpoint(run.path()) {
             false => {
                 let LoadedModel { model, tokenizer, eos, .. } = self.initial(run, interrupt)?;
                 (Trainer::new(model, optim, schedule)?, tokenizer, eos)
@@ -45,6 +45,7 @@ impl Setup<'_> {
         };
         let tokenizer = tokenizer.with_eos_ids(&eos);
         self.check_data(run, &tokenizer)?;
+        trainer.checkpointing = training::activation_checkpointing(self.config);
         let step = trainer.step_number();
         let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
         Ok(Ready { trainer, reference, tokenizer })

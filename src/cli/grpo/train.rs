@@ -91,11 +91,17 @@ impl Setup<'_> {
         .run(&mut monitor);
         let signal = monitor.finish();
         let resume = format!("to resume: xtrain grpo --resume {}", shell_word(run.path()));
+        let repeats = |error: &grpo::Error| {
+            use grpo::Error::{FiltersDiffer, NoPrompts, RewardWeights};
+            matches!(error, RewardWeights { .. } | NoPrompts | FiltersDiffer { .. })
+        };
         match (end, signal) {
             (Ok(End::Stopped), Some(exit)) => {
                 Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
             }
             (Ok(_), _) => Ok(()),
+            // A resume would end with the same error.
+            (Err(error), _) if repeats(&error) => Err(self.failure(error)),
             (Err(error), _) => Err(self.failure(error).hint(resume)),
         }
     }

@@ -132,4 +132,29 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("expected 1 weights, one for each of reward, found 2"), "{errors}");
+    assert!(!errors.contains("to resume"), "a resume fails again: {errors}");
+}
+
+#[test]
+fn a_run_with_initial_weights_does_not_use_the_sections_of_a_base_model() {
+    let scratch = scratch("initial", "");
+    finish(&scratch, "base", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
+    let args = [&grpo(&TASK)[..], &["--init", "base", "--run", "r"]].concat();
+    for (key, parts) in [
+        ("model.dim=32", &["`model.dim` = 32", "the sizes in [model] differ from those of base: 16"][..]),
+        ("model.preset=small-10m", &["`model.preset` = ", "the sizes in [model] differ"]),
+        ("train.steps=9", &["`train.steps` = 9", "initial weights", "[grpo]"]),
+    ] {
+        refused(&scratch.0, &[&args[..], &["--set", key]].concat(), 2, parts);
+        assert!(!scratch.0.join("r").exists(), "{key}");
+    }
+    let keys = ["model.dim=16", "train.dtype=bf16", "train.seed=4", "grpo.steps=1", "grpo.eval_every=0"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
+    let output = xtrain(&scratch.0, &[&args[..], &sets].concat());
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let notes: Vec<&str> = errors.lines().filter(|line| line.starts_with("note: ")).collect();
+    let want =
+        "note: [model] and [train] of c.toml describe a base model and are not used: the model is base";
+    assert_eq!(notes, [want], "{errors}");
 }

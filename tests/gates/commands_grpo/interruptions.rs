@@ -108,7 +108,7 @@ fn a_resumed_run_does_not_repeat_its_warnings() {
     let keys = ["grpo.max_completion_length=1", "grpo.eval_every=0"];
     let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
     let output = xtrain(&scratch.0, &[&grpo(&TASK)[..], &["--run", "r"], &REWARD, &sets].concat());
-    let (warning, errors) = ("every completion of this step was cut", text(&output.stderr));
+    let (warning, errors) = ("every completion of this step reached the length limit", text(&output.stderr));
     assert_eq!(output.status.code(), Some(65), "{errors}");
     assert!(errors.contains(&format!("warning at step 1: {warning}")), "{errors}");
     write_reward(&scratch, "");
@@ -141,5 +141,35 @@ fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
     resume(&scratch, "r");
     assert_equal(&want, &run, "after a resume without steps");
     let more = ["grpo", "--resume", "r", "--set", "grpo.steps=8"];
-    refused(&scratch.0, &more, 2, &["--resume", "configuration"]);
+    refused(&scratch.0, &more, 2, &["--resume cannot change grpo.steps", "grpo.micro_batch"]);
+}
+
+#[test]
+fn a_resume_may_change_what_changes_no_result() {
+    let scratch = scratch("changes", &format!("if [ $n = {} ]; then exit 1; fi", 2 * COMPLETIONS + 1));
+    let more = [&REWARD[..], &["--set", "grpo.eval_every=0"]].concat();
+    let output = xtrain(&scratch.0, &[&grpo(&TASK)[..], &["--run", "r"], &more].concat());
+    assert_eq!(output.status.code(), Some(65), "{}", text(&output.stderr));
+    write_reward(&scratch, "");
+    finish(&scratch, "whole", &more);
+    fs::rename(scratch.0.join("reward.sh"), scratch.0.join("moved.sh")).unwrap();
+    let changed = ["grpo", "--resume", "r", "--threads", "1"];
+    for (key, parts) in [
+        (
+            ["--set", "grpo.steps=8", "--set", "train.seed=3"],
+            &["--resume cannot change grpo.steps, train.seed"],
+        ),
+        (["--reward", "a", "--reward", "b"], &["--resume cannot change grpo.reward"]),
+    ] {
+        refused(&scratch.0, &[&changed[..], &key].concat(), 2, parts);
+    }
+    let keys = ["micro_batch=3", "reward_timeout=30", "reward_processes=2", "save_every=2", "show_every=0"];
+    let keys = keys.map(|key| format!("grpo.{key}"));
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key.as_str()]).collect();
+    succeeded(&xtrain(&scratch.0, &[&changed[..], &["--reward", "sh moved.sh"], &sets].concat()));
+    assert_equal(&bytes(&scratch.0.join("whole")), &scratch.0.join("r"), "after a resume with changes");
+    let config = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
+    for line in ["reward = [\"sh moved.sh\"]", "micro_batch = 3", "reward_timeout = 30.0", "save_every = 2"] {
+        assert!(config.lines().any(|found| found == line), "{line}: {config}");
+    }
 }

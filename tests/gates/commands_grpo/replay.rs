@@ -74,6 +74,8 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
             "prompt position 0: expected a token id below 257, found 999",
         ),
         ("\"temperature\":1.3", "\"temperature\":-1", "temperature: expected "),
+        ("\"top_p\":0.9", "\"top_p\":7.0", "top_p: expected a number in (0, 1], found 7"),
+        ("\"min_p\":0.0", "\"min_p\":-3.0", "min_p: expected a number in [0, 1], found -3"),
         ("\"max_new\":6", "\"max_new\":0", "expected at least 1 new token, found 0"),
     ] {
         assert!(first.contains(from), "{from}: {first}");

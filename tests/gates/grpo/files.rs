@@ -53,6 +53,7 @@ fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interrup
         "grpo.steps=8",
         "grpo.beta=0.05",
         "grpo.top_p=0.9",
+        "grpo.prompt_sharing=3",
     ];
     let (want, compared) = outcome("base", &config(&keys), &Setup::threads(1));
     assert!(compared.tokens > 0.0);
@@ -65,11 +66,23 @@ fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interrup
         let (got, _) = outcome("micro", &config(&[&keys[..], &[key.as_str()]].concat()), &Setup::threads(2));
         assert_equal(&format!("micro-batches of {micro_batch}"), &want, &got);
     }
+    let checkpointed = config(&[&keys[..], &["train.gradient_checkpointing=true"]].concat());
+    let (got, _) = outcome("checkpointed", &checkpointed, &Setup::threads(2));
+    assert_equal("gradient checkpointing", &want, &got);
     let kv = KvKind::Paged { page: 4 };
     let engine =
         EngineOptions { prefill_chunk: Some(2), kv, kv_capacity: Some(48), ..EngineOptions::default() };
     let setup = Setup { engine, stops: vec![4], ..Setup::threads(2) };
     assert_equal("interrupted", &want, &outcome("stops", &config(&keys), &setup).0);
+}
+
+/// A later evaluation is finished: the weights of its step are already updated.
+#[test]
+fn an_interrupted_first_evaluation_is_repeated_and_a_later_one_is_finished() {
+    let config = config(&["grpo.num_iterations=2"]);
+    let (want, _) = outcome("evaluations", &config, &Setup::threads(2));
+    let setup = Setup { stops: vec![0, 1, 3], ..Setup::threads(2) };
+    assert_equal("interrupted", &want, &outcome("evaluations-stops", &config, &setup).0);
 }
 
 #[test]

@@ -34,13 +34,14 @@ impl SampleOptions {
         SampleOptions { temperature: 0.0, ..SampleOptions::default() }
     }
 
-    /// Sampling with filters as flags and files write them: `top_k` 0, `top_p` 1 and `min_p` 0 keep all tokens.
+    /// Sampling with filters as flags and files write them: `top_k` 0, `top_p` 1 and `min_p` 0 keep all tokens. Other
+    /// values are kept as they are, for [`SampleOptions::check`].
     pub fn filtered(temperature: f32, top_k: usize, top_p: f32, min_p: f32) -> SampleOptions {
         SampleOptions {
             temperature,
             top_k: (top_k > 0).then_some(top_k),
-            top_p: (top_p < 1.0).then_some(top_p),
-            min_p: (min_p > 0.0).then_some(min_p),
+            top_p: (top_p != 1.0).then_some(top_p),
+            min_p: (min_p != 0.0).then_some(min_p),
             repetition_penalty: None,
         }
     }
