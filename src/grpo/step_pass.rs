@@ -70,7 +70,8 @@ impl StepPass<'_> {
     fn drops_examples(&self) -> bool {
         let PolicyLoss { level, loss_type, .. } = self.loss;
         let is_clipped = *level == ImportanceSamplingLevel::Sequence && loss_type.is_clipped();
-        is_clipped && self.examples.shared <= 1 && !self.loss.needs_reference()
+        let only_term = !(self.loss.needs_reference() || self.loss.needs_entropy());
+        is_clipped && only_term && self.examples.shared <= 1
     }
 
     /// Weights from `values`, then the gradient.
