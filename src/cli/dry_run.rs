@@ -6,6 +6,7 @@ use crate::config::RunConfig;
 use crate::decode::KvKind;
 use crate::grpo;
 use crate::memory;
+use crate::model::Config;
 use crate::report::units;
 use crate::training;
 
@@ -28,8 +29,7 @@ pub(super) fn print(config: &RunConfig) -> Result<(), CliError> {
     let cfg = training::model_config(config, vocab.unwrap_or(1));
     let compute = training::compute(train.dtype);
     let memory = memory::memory(&cfg, compute)?;
-    let rows = train.micro_batch * train.context;
-    let activations = memory::activations(&cfg, compute, training::activation_checkpointing(config), rows);
+    let activations = training_activations(config, &cfg);
     out::print(format!(
         "# parameters: {} ({embedding})\n\
          # tokens: {} per step, {} in total\n\
@@ -45,6 +45,13 @@ pub(super) fn print(config: &RunConfig) -> Result<(), CliError> {
         units::bytes(activations),
         config.to_toml(),
     ))
+}
+
+/// The activations of a forward pass of `[train]`, in bytes.
+fn training_activations(config: &RunConfig, cfg: &Config) -> u64 {
+    let (train, compute) = (&config.train, training::compute(config.train.dtype));
+    let rows = train.micro_batch * train.context;
+    memory::activations(cfg, compute, training::activation_checkpointing(config), rows)
 }
 
 /// Code, tokenizer, prompts and buffers of files.
@@ -78,16 +85,26 @@ pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), Cl
         true => memory::memory(&cfg, training::compute(section.ref_dtype))?.to_decode,
         false => 0,
     };
+    let total = train + activations + cache + reference + PROGRAM;
+    // The same process trains the base model first.
+    let base = match config.train.init.as_str() {
+        "" => train + training_activations(config, &cfg) + PROGRAM,
+        _ => 0,
+    };
+    let base_note = match base {
+        0 => String::new(),
+        base => format!("; while the base model is trained {}", units::bytes(base)),
+    };
     out::print(format!(
         "# parameters: {}\n\
          # batch: {} prompts x {} completions of at most {} tokens; {completions} completions per generation batch\n\
          # memory: about {}: weights, gradients and optimizer {}, activations and logits {}, KV cache {}, reference \
-         model {}, program {}\n{}",
+         model {}, program {}{base_note}\n{}",
         units::count(cfg.n_params() as u64),
         section.prompts_per_step,
         section.num_generations,
         section.max_completion_length,
-        units::bytes(train + activations + cache + reference + PROGRAM),
+        units::bytes(total.max(base)),
         units::bytes(train),
         units::bytes(activations),
         units::bytes(cache),

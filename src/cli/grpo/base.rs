@@ -15,6 +15,7 @@ use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
 use crate::model::tasks::{Task, TaskCorpus};
 use crate::run::{DataRecord, RunDir, has_checkpoint};
+use crate::tensor::Device;
 use crate::training::{self, DataLoader};
 
 /// Directory of the base model in the run directory.
@@ -31,13 +32,15 @@ impl Setup<'_> {
         if path.join("checkpoints").join(format!("step_{:06}", self.config.train.steps)).is_dir() {
             return Ok(());
         }
+        // A device keeps the memory of its tensors: that of the base model ends with it.
+        let device = &self.common.open()?;
         let mut job = match has_checkpoint(path) {
             true => {
                 let run = RunDir::open(path)?;
                 let config = RunConfig::load(&[Layer::File(run.config())])?;
-                job::resume(run, config, self.device)?
+                job::resume(run, config, device)?
             }
-            false => self.new_base(path, task)?,
+            false => self.new_base(path, task, device)?,
         };
         eprintln!(
             "training the base model on {} with {} % wrong answers",
@@ -55,7 +58,12 @@ impl Setup<'_> {
     }
 
     /// A base model before its first step. Replaces what a killed process left before its first checkpoint.
-    fn new_base(&self, path: &Path, task: &(dyn Task + Send + Sync)) -> Result<Job, CliError> {
+    fn new_base(
+        &self,
+        path: &Path,
+        task: &(dyn Task + Send + Sync),
+        device: &Device,
+    ) -> Result<Job, CliError> {
         if path.is_dir() {
             fs::remove_dir_all(path).map_err(|error| CliError::io(path, &error))?;
         }
@@ -63,7 +71,7 @@ impl Setup<'_> {
         let mut config = RunConfig { grpo: None, ..self.config.clone() };
         config.data.files = vec![corpus.to_string_lossy().into_owned()];
         let tokenizer = source::tokenizer(&config.data.tokenizer)?;
-        let trainer = training::new_trainer(&config, tokenizer.vocab_size(), self.device)?;
+        let trainer = training::new_trainer(&config, tokenizer.vocab_size(), device)?;
         let run = RunDir::create(path, &config)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let documents = TaskCorpus::new(task, config.train.seed, self.section.wrong_answers)?;

@@ -121,7 +121,8 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
         check_task_prompts(&config, &section, task.as_ref())?;
     }
     let engine = args.cache.engine();
-    let setup = Setup { config: &config, section: &section, task: task.as_deref(), device: &device, engine };
+    let (task, common) = (task.as_deref(), &args.common);
+    let setup = Setup { config: &config, section: &section, task, common, device: &device, engine };
     let interrupt = Interrupt::install()?;
     note.iter().for_each(|note| eprintln!("{note}"));
     let (run, rewards) = match run {

@@ -1,4 +1,5 @@
 //! What the parts of `xtrain grpo` share.
+use crate::cli::common::Common;
 use crate::config::{GrpoSection, RunConfig};
 use crate::decode::EngineOptions;
 use crate::model::tasks::Task;
@@ -12,6 +13,8 @@ pub(super) struct Setup<'a> {
     pub(super) section: &'a GrpoSection,
     /// The task of the configuration. `None`: the prompts come from a file.
     pub(super) task: Option<&'a (dyn Task + Send + Sync)>,
+    /// The flags of the device.
+    pub(super) common: &'a Common,
     /// The device.
     pub(super) device: &'a Device,
     /// The engine of the rollouts.

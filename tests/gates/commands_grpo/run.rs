@@ -94,6 +94,17 @@ fn a_run_prints_and_writes_what_the_guide_lists() {
 }
 
 #[test]
+fn only_steps_with_a_rollout_have_tokens_per_second() {
+    let scratch = scratch("rates", "");
+    finish(&scratch, "r", &["--set", "grpo.num_iterations=2", "--set", "grpo.eval_every=0"]);
+    let timings = lines(&scratch.0.join("r/timings.jsonl"));
+    for key in ["tokens_per_second", "rollout_time"] {
+        let found: Vec<bool> = timings.iter().map(|line| line.get(key).is_some()).collect();
+        assert_eq!(found, [true, false, true, false], "{key}");
+    }
+}
+
+#[test]
 fn a_dry_run_prints_an_estimate_and_the_configuration_and_writes_nothing() {
     let scratch = scratch("dry", "");
     let shown = ok(&scratch.0, &[&grpo(&TASK)[..], &["--seed", "3", "--dry-run"]].concat());

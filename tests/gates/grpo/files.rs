@@ -76,13 +76,23 @@ fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interrup
     assert_equal("interrupted", &want, &outcome("stops", &config(&keys), &setup).0);
 }
 
-/// A later evaluation is finished: the weights of its step are already updated.
-#[test]
-fn an_interrupted_first_evaluation_is_repeated_and_a_later_one_is_finished() {
+#[track_caller]
+fn check_stop_in_evaluation(stop: u64) {
     let config = config(&["grpo.num_iterations=2"]);
-    let (want, _) = outcome("evaluations", &config, &Setup::threads(2));
-    let setup = Setup { stops: vec![0, 1, 3], ..Setup::threads(2) };
-    assert_equal("interrupted", &want, &outcome("evaluations-stops", &config, &setup).0);
+    let (want, _) = outcome(&format!("evaluation-{stop}"), &config, &Setup::threads(2));
+    let setup = Setup { stops: vec![stop], ..Setup::threads(2) };
+    assert_equal("interrupted", &want, &outcome(&format!("stop-{stop}"), &config, &setup).0);
+}
+
+#[test]
+fn an_interrupted_first_evaluation_is_repeated() {
+    check_stop_in_evaluation(0);
+}
+
+/// The weights of its step are already updated.
+#[test]
+fn a_later_evaluation_is_finished() {
+    check_stop_in_evaluation(1);
 }
 
 #[test]
