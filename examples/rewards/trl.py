@@ -86,6 +86,11 @@ def call(functions, columns, rows):
     return rewards
 
 
+def encoded(batch):
+    """The replies as one line each, encoded by one call. Names of functions have no brackets."""
+    return json.dumps(batch)[1:-1].replace("}}, {", "}}\n{") + "\n"
+
+
 def main():
     if len(sys.argv) < 3:
         sys.exit("usage: trl.py FILE FUNCTION...")
@@ -95,8 +100,8 @@ def main():
     functions = load(sys.argv[1], sys.argv[2:])
     for batch in batches(0):
         for columns, rows in by_columns(batch):
-            for row, rewards in zip(rows, call(functions, columns, rows)):
-                replies.write(json.dumps({"id": row["id"], "rewards": rewards}) + "\n")
+            rewards = call(functions, columns, rows)
+            replies.write(encoded([{"id": row["id"], "rewards": each} for row, each in zip(rows, rewards)]))
         replies.flush()
 
 

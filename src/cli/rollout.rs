@@ -16,7 +16,7 @@ use super::prompts::{self, Prompt};
 use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
-use crate::rollout_file::RolloutLine;
+use crate::rollout_file::{RolloutLine, policy_digest};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
@@ -50,18 +50,24 @@ pub(super) struct RolloutArgs {
     /// GPU: decode steps between two synchronizations with the host. The completions do not depend on it.
     #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
     pub(super) sync_every: NonZeroUsize,
+    /// Write the digest of the weights into each line, so that `xtrain replay` refuses other weights. Keeps the f32
+    /// master weights in memory.
+    #[arg(long)]
+    policy_digest: bool,
     #[command(flatten)]
     generation: GenerationArgs,
 }
 
 pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
-    let loaded = loaded::open(&args.generation.model, &args.generation.common)?;
+    let open = if args.policy_digest { loaded::open_with_master_weights } else { loaded::open };
+    let loaded = open(&args.generation.model, &args.generation.common)?;
+    let policy = args.policy_digest.then(|| policy_digest(&loaded.model)).transpose()?;
     let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let requests = requests(args, &loaded, &prompts)?;
     let path = (args.out != Path::new("-")).then_some(&args.out);
     let mut writer = CompletionWriter {
         file: path.map(|path| AtomicFile::create(path)).transpose()?,
-        format: &|done| json_line(args, &loaded, &prompts[done.index / args.n], done),
+        format: &|done| json_line(args, &loaded, policy.as_deref(), &prompts[done.index / args.n], done),
         out_of_order: BTreeMap::new(),
         written: 0,
     };
@@ -172,7 +178,13 @@ impl CompletionWriter<'_> {
     }
 }
 
-fn json_line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Completion) -> Vec<u8> {
+fn json_line(
+    args: &RolloutArgs,
+    loaded: &Loaded,
+    policy: Option<&str>,
+    prompt: &Prompt,
+    done: &Completion,
+) -> Vec<u8> {
     let (tokenizer, g) = (loaded.tokenizer.as_ref(), args.n.get());
     let decoded = tokenizer.filter(|_| prompt.text.is_none()).map(|t| t.decode(&prompt.ids));
     let sampling = &args.generation.sampling;
@@ -183,7 +195,7 @@ fn json_line(args: &RolloutArgs, loaded: &Loaded, prompt: &Prompt, done: &Comple
         sample: done.index % g,
         sample_id: done.id,
         seed: args.generation.seed,
-        policy: None,
+        policy: policy.map(Cow::Borrowed),
         prompt: prompt.text.as_deref().or(decoded.as_deref()).map(Cow::Borrowed),
         completion: tokenizer.map(|t| Cow::Owned(done.text(t))),
         prompt_ids: Cow::Borrowed(&prompt.ids),

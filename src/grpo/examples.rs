@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use super::batch::{Group, Sample};
-use crate::model::{Branch, TrainingExample};
+use crate::model::{Branch, Error, LogitsProcessing, Model, TrainingExample, objective};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::{KeptSet, LogProb, Target};
 
@@ -43,6 +43,7 @@ pub struct Examples {
 }
 
 /// The values of the tokens of one completion; 0 for appended tokens.
+#[derive(Debug, Clone, Default)]
 pub(super) struct TokenValues {
     pub(super) logp: Vec<f64>,
     pub(super) entropy: Vec<f64>,
@@ -76,21 +77,43 @@ impl Examples {
         examples * prompt + completions * new.saturating_sub(1)
     }
 
-    /// The completions of each forward pass and their examples, without loss weights.
-    pub(super) fn passes<'a, 'g>(
-        &self,
-        completions: &'a [Weighted<'g>],
-    ) -> impl Iterator<Item = (&'a [Weighted<'g>], Vec<TrainingExample>)> {
-        let parts: Vec<Range<usize>> = self.parts(completions).collect();
-        let pass = |parts: &[Range<usize>]| {
-            let example = |part: &Range<usize>| self.example(&completions[part.clone()], |_, _| (0.0, 0.0));
-            let range = parts[0].start..parts[parts.len() - 1].end;
-            (&completions[range], parts.iter().map(example).collect())
+    /// The completions of each forward pass over the examples `parts`, and the examples, without loss weights.
+    pub(super) fn passes<'a>(
+        &'a self,
+        completions: &'a [Weighted<'a>],
+        parts: &'a [Range<usize>],
+    ) -> impl Iterator<Item = (Vec<usize>, Vec<TrainingExample>)> + 'a {
+        let example = move |part: &Range<usize>| self.example(&completions[part.clone()], |_, _| (0.0, 0.0));
+        let pass = move |parts: &[Range<usize>]| {
+            (parts.iter().cloned().flatten().collect(), parts.iter().map(example).collect())
         };
-        parts.chunks(self.per_pass()).map(pass).collect::<Vec<_>>().into_iter()
+        parts.chunks(self.per_pass()).map(pass)
     }
 
-    /// The example of `part`. `target(i, t)` gives the loss weight and the entropy bonus of token `t` of completion `i`.
+    /// The values of the completions of `parts` under `model`, each with the index of its completion.
+    pub(super) fn values(
+        &self,
+        model: &Model,
+        completions: &[Weighted<'_>],
+        parts: &[Range<usize>],
+        processing: LogitsProcessing,
+    ) -> Result<Vec<(usize, TokenValues)>, Error> {
+        let mut all = Vec::new();
+        for (pass, examples) in self.passes(completions, parts) {
+            let mut rows = objective::values(model, &examples, processing)?.into_iter();
+            all.extend(pass.into_iter().map(|i| (i, self.values_of(&completions[i], &mut rows))));
+        }
+        Ok(all)
+    }
+
+    /// Rows of the example of `part` in a forward pass.
+    pub(super) fn rows(&self, part: &[Weighted<'_>]) -> usize {
+        let unread = |completion: &Weighted<'_>| completion.sample.tokens.len() - 1;
+        part[0].group.prompt.ids.len() + part.iter().map(unread).sum::<usize>()
+    }
+
+    /// The example of `part`. `target(i, t)` gives the loss weight and the entropy bonus of token `t` of completion
+    /// `i`.
     pub(super) fn example(
         &self,
         part: &[Weighted<'_>],
@@ -132,13 +155,34 @@ impl Examples {
         completion: &Weighted<'_>,
         rows: &mut impl Iterator<Item = Option<LogProb>>,
     ) -> TokenValues {
-        let unread = if self.shared > 1 { 0 } else { completion.group.prompt.ids.len() - 1 };
-        let found: Vec<LogProb> = rows.take(unread + completion.sample.tokens.len()).flatten().collect();
+        let found: Vec<LogProb> = rows.take(self.loss_rows(completion)).flatten().collect();
         let per_token = |value: fn(&LogProb) -> f32| {
             let values: Vec<f64> = found.iter().map(|found| f64::from(value(found))).collect();
             completion.sample.per_token(&values)
         };
         TokenValues { logp: per_token(|found| found.log_prob), entropy: per_token(|found| found.entropy) }
+    }
+
+    /// Sets the weights of the next completion in the targets of all loss rows. `factors` gives the loss weight and
+    /// the entropy bonus of a token.
+    pub(super) fn set_weights<'t>(
+        &self,
+        completion: &Weighted<'_>,
+        targets: &mut impl Iterator<Item = &'t mut Option<Target>>,
+        factors: impl Fn(usize) -> (f32, f32),
+    ) {
+        let unread = self.loss_rows(completion) - completion.sample.tokens.len();
+        for (t, target) in targets.take(self.loss_rows(completion)).skip(unread).enumerate() {
+            if let Some(target) = target {
+                (target.weight, target.bonus) = factors(t);
+            }
+        }
+    }
+
+    /// Number of loss rows of a completion.
+    fn loss_rows(&self, completion: &Weighted<'_>) -> usize {
+        let unread = if self.shared > 1 { 0 } else { completion.group.prompt.ids.len() - 1 };
+        unread + completion.sample.tokens.len()
     }
 
     /// The kept sets of each completion of `examples`, per token.

@@ -2,6 +2,7 @@
 //!
 //! The loop is truly on-policy: the sampler's log-probabilities are the trainer's. There is no pass for old
 //! log-probabilities, and each step compares the bits of both sides ([`update`]).
+pub mod agreement;
 pub mod batch;
 mod error;
 pub mod eval;
@@ -15,6 +16,7 @@ pub mod rollout;
 mod run;
 pub mod score;
 pub mod scores;
+mod step_pass;
 pub mod turns;
 pub mod update;
 mod warnings;

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Error;
+use super::agreement::Agreement;
 use super::batch::{Batch, Group, Prompt, samples};
 use super::eval::{self, HeldOut};
 use super::examples::Weighted;
@@ -13,7 +14,7 @@ use super::rollout::{GroupRequest, RolloutModel, RolloutOptions};
 use super::score::Scorer;
 use super::scores::Scores;
 use super::turns::{self, Progress};
-use super::update::{Agreement, Policy, StepInput, UpdateReport, Updater};
+use super::update::{Policy, StepInput, UpdateReport, Updater};
 use crate::config::GrpoSection;
 use crate::decode::{EngineOptions, KvMemory, Request, StopConditions};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};

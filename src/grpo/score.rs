@@ -1,6 +1,7 @@
 //! The rewards of a batch of completions.
 use super::Error;
 use super::scores::Scores;
+use crate::model::rl::weighted_reward;
 use crate::rewards::{Reward, RewardInput, RewardReply, RewardRow};
 use crate::tensor::faults::{self, Fault};
 
@@ -36,20 +37,20 @@ impl Scorer {
 
     /// Checks that no two rewards have one name.
     fn check_names(&self) -> Result<(), Error> {
-        let named = |(at, reward): (usize, &'_ Box<dyn Reward>)| {
-            reward.names().iter().map(move |name| (at, name.clone())).collect::<Vec<_>>()
-        };
-        let all: Vec<(usize, String)> = self.rewards.iter().enumerate().flat_map(named).collect();
+        let mut all: Vec<(usize, &String)> = Vec::new();
+        for (at, reward) in self.rewards.iter().enumerate() {
+            all.extend(reward.names().iter().map(|name| (at, name)));
+        }
         for (i, (second, name)) in all.iter().enumerate() {
             if let Some((first, _)) = all[..i].iter().find(|(_, other)| other == name) {
-                return Err(Error::RewardNames { name: name.clone(), rewards: [*first, *second] });
+                return Err(Error::RewardNames { name: (*name).clone(), rewards: [*first, *second] });
             }
         }
         Ok(())
     }
 
-    /// The reply to each completion of `batch`: the values of all rewards, or text to continue with. The rewards are
-    /// asked in their order; those after one that continues a completion are not asked about it.
+    /// The reply to each completion of `batch`: the values of all rewards, or text to continue with. The rewards score
+    /// in their order. If one continues a completion, those after it do not score the completion in this turn.
     ///
     /// # Errors
     /// As [`Reward::score`]; [`Error::RewardOrder`] and [`Error::RewardCount`] for a reward that does not return one row
@@ -83,7 +84,7 @@ impl Scorer {
     pub fn scores(&self, each: Vec<Vec<Option<f64>>>) -> Result<Scores, Error> {
         self.check_names()?;
         let weights = self.weights()?;
-        let total = each.iter().map(|rewards| weighted_sum(rewards, &weights)).collect();
+        let total = each.iter().map(|rewards| weighted_reward(rewards, &weights)).collect();
         Ok(Scores { each, total })
     }
 }
@@ -115,10 +116,4 @@ fn check_rows(names: &[String], batch: &[RewardInput<'_>], rows: &[RewardRow]) -
             Err(Error::RewardCount { reward: reward(), of: "completions", want, found })
         }
     }
-}
-
-/// `sum_f w_f r_f` over the rewards that apply, f rising from +0.
-fn weighted_sum(rewards: &[Option<f64>], weights: &[f64]) -> Option<f64> {
-    let known = || rewards.iter().zip(weights).filter_map(|(r, w)| r.map(|r| w * r));
-    known().next().is_some().then(|| known().fold(0.0, |sum, x| sum + x))
 }

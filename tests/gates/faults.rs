@@ -84,6 +84,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::AppendedTokensTrained, Gate::Test(turns::steps)),
     (Fault::GroupPromptNotShared, Gate::Test(grpo_counts::groups)),
     (Fault::ZeroWeightsTrained, Gate::Test(grpo_counts::rows)),
+    (Fault::WeightsFromStaleValues, Gate::Test(grpo::reused_batch::over)),
     (Fault::RewardStdOfPopulation, Gate::Test(policy::over)),
     (Fault::ClippedTokenGradientKept, Gate::Test(policy::over)),
     (Fault::MaskedTokensCounted, Gate::Test(policy::over)),

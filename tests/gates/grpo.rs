@@ -2,6 +2,7 @@
 //! weights, metrics and rollouts of a run do not depend on threads, micro-batches, caches or interruptions.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use xtrain::config::{Layer, RunConfig};
 use xtrain::decode::{EngineOptions, KvMemory};
@@ -25,6 +26,7 @@ pub(crate) mod faults;
 mod files;
 pub(crate) mod learning;
 pub(crate) mod reference_updates;
+pub(crate) mod reused_batch;
 mod zero_weights;
 
 /// Names and bytes of the files of a run.
@@ -208,8 +210,11 @@ pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compa
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
+    /// A path of its own, also for tests that use one name at the same time.
     pub(crate) fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-grpo-{}-{name}", std::process::id()));
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("xtrain-grpo-{unique}-{name}"));
         let _ = std::fs::remove_dir_all(&path);
         Scratch(path)
     }

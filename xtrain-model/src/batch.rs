@@ -10,6 +10,11 @@ use crate::kv::NoCache;
 use crate::model::Model;
 use crate::rows::Rows;
 
+/// Sets the loss weights and entropy bonuses of the targets of a micro-batch from its values. Both have one entry per
+/// loss row.
+pub(crate) type SetTargets<'a, E> =
+    dyn FnMut(&[Option<LogProb>], &mut [Option<Target>]) -> Result<(), E> + 'a;
+
 /// The rows of a micro-batch.
 pub(crate) struct Batch {
     pub(crate) rows: Rows,
@@ -43,9 +48,10 @@ impl Batch {
         let mut rows = Rows::default();
         let mut shared = SharedRows { table: Vec::new(), loss: Vec::new() };
         for example in examples {
-            match example.branches.is_empty() {
-                true => shared.push_documents(&mut rows, example)?,
-                false => shared.push_tree(&mut rows, example),
+            if example.branches.is_empty() {
+                shared.push_documents(&mut rows, example)?;
+            } else {
+                shared.push_tree(&mut rows, example);
             }
         }
         let targets = |e: &TrainingExample| -> Vec<Option<Target>> {
@@ -84,6 +90,30 @@ impl Batch {
         let LogitsProcessing { temperature, top_k, top_p, min_p } = processing;
         let LossPart { samples, targets, kept } = &self.loss;
         LossRows { temperature, top_k, top_p, min_p, kept, ..LossRows::new(targets, samples) }
+    }
+
+    /// Adds the loss of `hidden` to `loss`. Returns the log-probabilities of the loss rows.
+    pub(crate) fn values(
+        &self,
+        model: &Model,
+        hidden: &Tensor,
+        processing: LogitsProcessing,
+        loss: &mut f32,
+    ) -> Result<Vec<Option<LogProb>>> {
+        let head = model.params.head().packed()?;
+        Ok(ops::cross_entropy(&self.loss_hidden(hidden)?, &head, &self.loss(processing), loss)?)
+    }
+
+    /// Calls `set` with the values of `hidden` and the targets.
+    pub(crate) fn set_targets<E: From<Error>>(
+        &mut self,
+        model: &Model,
+        hidden: &Tensor,
+        processing: LogitsProcessing,
+        set: &mut SetTargets<'_, E>,
+    ) -> Result<(), E> {
+        let values = self.values(model, hidden, processing, &mut 0.0)?;
+        set(&values, &mut self.loss.targets)
     }
 
     /// Adds the loss of `hidden` to `loss` and the gradient of the head to `grads`. Returns the log-probabilities of

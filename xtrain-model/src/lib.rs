@@ -107,5 +107,7 @@ pub use param::Param;
 pub use params::{Block, Linear, Params};
 pub use rows::Rows;
 pub use schedule::{Decay, Schedule};
-pub use trainer::{ActivationCheckpointing, StepGradient, StepReport, Trainer, normalize_loss_weights};
+pub use trainer::{
+    ActivationCheckpointing, SetLossWeights, StepGradient, StepReport, Trainer, normalize_loss_weights,
+};
 pub use xtrain_tensor::ops::RopeArgs;

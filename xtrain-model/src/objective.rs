@@ -2,8 +2,8 @@
 use xtrain_tensor::ops::{self, LogProb};
 
 use crate::autograd::Tape;
-use crate::batch::Batch;
-use crate::error::Result;
+use crate::batch::{Batch, SetTargets};
+use crate::error::{Error, Result};
 use crate::example::{LogitsProcessing, TrainingExample};
 use crate::functional::Eager;
 use crate::grads::Grads;
@@ -27,9 +27,25 @@ pub fn backward(
     loss: &mut f32,
     grads: &mut Grads,
 ) -> Result<Vec<Option<LogProb>>> {
-    let batch = Batch::new(examples)?;
+    backward_with::<Error>(model, examples, processing, None, loss, grads)
+}
+
+/// As [`backward`]. Between the forward and the backward pass, `set` gives the targets their loss weights and entropy
+/// bonuses.
+pub(crate) fn backward_with<E: From<Error>>(
+    model: &Model,
+    examples: &[TrainingExample],
+    processing: LogitsProcessing,
+    set: Option<&mut SetTargets<'_, E>>,
+    loss: &mut f32,
+    grads: &mut Grads,
+) -> Result<Vec<Option<LogProb>>, E> {
+    let mut batch = Batch::new(examples)?;
     let mut tape = Tape::new(batch.samples.clone());
     let hidden = model.forward(&mut tape, &mut batch.keys()?, &batch.rows)?;
+    if let Some(set) = set {
+        batch.set_targets(model, &hidden.value, processing, set)?;
+    }
     let (values, dx) = batch.loss_backward(model, &hidden.value, processing, loss, grads)?;
     tape.backward(&hidden, dx, grads)?;
     Ok(values)
@@ -96,10 +112,5 @@ fn processed(
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(examples)?;
     let hidden = model.forward(&mut Eager, &mut batch.keys()?, &batch.rows)?;
-    Ok(ops::cross_entropy(
-        &batch.loss_hidden(&hidden)?,
-        &*model.params.head().packed()?,
-        &batch.loss(processing),
-        loss,
-    )?)
+    batch.values(model, &hidden, processing, loss)
 }

@@ -1,7 +1,10 @@
 //! The trainer: a model, its optimizer and the training step.
-use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::{self, LogProb, Updated};
+use std::ops::Range;
 
+use xtrain_tensor::Tensor;
+use xtrain_tensor::ops::{self, LogProb, Target, Updated};
+
+use crate::batch::SetTargets;
 use crate::error::{Error, Result};
 use crate::example::{LogitsProcessing, TrainingExample};
 use crate::grads::Grads;
@@ -50,6 +53,11 @@ pub struct Trainer {
     step: u64,
     target_tokens: u64,
 }
+
+/// Sets the loss weights and entropy bonuses of a micro-batch between its forward and its backward pass. Arguments:
+/// the indices of its examples in the step; the values of its loss rows; their targets, whose ids stay.
+pub type SetLossWeights<'a, E> =
+    dyn FnMut(Range<usize>, &[Option<LogProb>], &mut [Option<Target>]) -> Result<(), E> + 'a;
 
 /// The result of one optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -103,18 +111,30 @@ impl Trainer {
         loss: &mut f32,
         grads: &mut Grads,
     ) -> Result<Vec<Option<LogProb>>> {
+        self.backward_with::<Error>(micro_batch, processing, None, loss, grads)
+    }
+
+    fn backward_with<E: From<Error>>(
+        &self,
+        micro_batch: &[TrainingExample],
+        processing: LogitsProcessing,
+        set: Option<&mut SetTargets<'_, E>>,
+        loss: &mut f32,
+        grads: &mut Grads,
+    ) -> Result<Vec<Option<LogProb>>, E> {
         match self.checkpointing {
             ActivationCheckpointing::Off => {
-                objective::backward(&self.model, micro_batch, processing, loss, grads)
+                objective::backward_with(&self.model, micro_batch, processing, set, loss, grads)
             }
             ActivationCheckpointing::PerLayer => {
-                recompute::backward(&self.model, micro_batch, processing, loss, grads)
+                recompute::backward_with(&self.model, micro_batch, processing, set, loss, grads)
             }
         }
     }
 
-    /// The gradient of a step whose targets have their final loss weights. It is accumulated over micro-batches of at
-    /// most `micro_batch` examples; the split does not change a bit. Changes nothing but packed copies of the weights.
+    /// The gradient of a step whose targets have their final loss weights. It is accumulated over micro-batches of
+    /// at most `micro_batch` examples; the split does not change a bit. Changes nothing but packed copies of the
+    /// weights.
     ///
     /// # Errors
     /// As [`objective::backward`].
@@ -124,11 +144,49 @@ impl Trainer {
         processing: LogitsProcessing,
         micro_batch: usize,
     ) -> Result<StepGradient> {
+        self.accumulate::<Error>(examples, processing, micro_batch, None)
+    }
+
+    /// [`Trainer::gradient`] with loss weights that depend on the values of this pass. After the forward pass of each
+    /// micro-batch and before its backward pass, `set` gives the targets their weights and bonuses. The gradient has
+    /// the bits of [`Trainer::gradient`] with the same weights; it takes one more product with the head.
+    ///
+    /// # Errors
+    /// As [`Trainer::gradient`]; the errors of `set`.
+    pub fn gradient_with<E: From<Error>>(
+        &mut self,
+        examples: &[TrainingExample],
+        processing: LogitsProcessing,
+        micro_batch: usize,
+        set: &mut SetLossWeights<'_, E>,
+    ) -> Result<StepGradient, E> {
+        self.accumulate(examples, processing, micro_batch, Some(set))
+    }
+
+    fn accumulate<E: From<Error>>(
+        &mut self,
+        examples: &[TrainingExample],
+        processing: LogitsProcessing,
+        micro_batch: usize,
+        mut set: Option<&mut SetLossWeights<'_, E>>,
+    ) -> Result<StepGradient, E> {
         self.model.params.pack()?;
         let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
         let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::loss_rows).sum());
+        let mut first = 0;
         for part in examples.chunks(micro_batch.max(1)) {
-            values.extend(self.backward(part, processing, &mut loss, &mut grads)?);
+            let range = first..first + part.len();
+            first = range.end;
+            let found = match &mut set {
+                None => self.backward_with::<E>(part, processing, None, &mut loss, &mut grads),
+                Some(set) => {
+                    let mut set = |values: &[Option<LogProb>], targets: &mut [Option<Target>]| {
+                        set(range.clone(), values, targets)
+                    };
+                    self.backward_with(part, processing, Some(&mut set), &mut loss, &mut grads)
+                }
+            };
+            values.extend(found?);
         }
         Ok(StepGradient { loss, grads, values })
     }

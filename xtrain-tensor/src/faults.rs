@@ -92,6 +92,7 @@ faults! {
     ReferenceMixSwapped "an update of the reference model swaps alpha and 1 - alpha"
     ResumeForgetsReferenceUpdate "a resumed run starts with the initial reference model"
     RewardsShuffled "the rewards of a batch are permuted among its completions"
+    WeightsFromStaleValues "the loss weights of a reused batch come from the values of the sampler, not from the current ones"
 }
 
 /// The name in kebab case.

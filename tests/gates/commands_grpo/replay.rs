@@ -95,6 +95,14 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
     changed(&scratch.0.join("c.jsonl"), &copy, 3, "processed_logprobs", |value| next(value, 1));
     differs("x.jsonl", "r", &["x.jsonl:4: token 1: expected the log-probability "]);
     refused(&scratch.0, &["replay", "c.jsonl"], 2, &["--model"]);
+
+    // completions of `xtrain rollout` that name their weights
+    let args =
+        ["rollout", "r", "--prompts", "p.jsonl", "--max-new", "4", "--out", "d.jsonl", "--policy-digest"];
+    done(&scratch.0, &args);
+    assert!(done(&scratch.0, &["replay", "d.jsonl", "--model", "r"]).starts_with("2 of 2 completions"));
+    let other = ["replay", "d.jsonl", "--model", "r/checkpoints/step_000003"];
+    refused(&scratch.0, &other, 65, &["d.jsonl:1: expected the weights sha256:"]);
 }
 
 #[test]

@@ -7,12 +7,12 @@ use xtrain::grpo::from_config;
 use xtrain::grpo::prompts::PromptSource;
 use xtrain::grpo::rollout::{GroupRequest, Rollout, RolloutModel};
 use xtrain::grpo::update::{Policy, StepInput, Updater};
-use xtrain::model::rl::PolicyRow;
+use xtrain::model::rl::{PolicyOutput, PolicyRow};
 use xtrain::model::tasks::Sums;
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Branch, Model, Trainer, TrainingExample};
+use xtrain::tensor::Device;
 use xtrain::tensor::ops::Target;
-use xtrain::tensor::{Device, Dtype};
 use xtrain::training;
 
 use super::config;
@@ -21,16 +21,17 @@ use crate::gpu::state;
 /// Completions per group.
 const GROUP: usize = 4;
 /// Advantages of three groups. The second group has no spread.
-const ADVANTAGES: [f64; 12] = [0.75, -1.25, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, -0.5, 1.5, -1.0, 0.0];
+pub(super) const ADVANTAGES: [f64; 12] = [0.75, -1.25, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, -0.5, 1.5, -1.0, 0.0];
 
-fn trainer(config: &RunConfig) -> Trainer {
+pub(super) fn trainer(config: &RunConfig) -> Trainer {
     let section = config.grpo.as_ref().unwrap();
     let cfg = training::model_config(config, Tokenizer::byte().vocab_size());
-    let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
+    let compute = training::compute(config.train.dtype);
+    let model = Model::init(&cfg, compute, &Device::cpu(), 0).unwrap();
     Trainer::new(model, from_config::optim_config(section), from_config::schedule(section)).unwrap()
 }
 
-fn groups(config: &RunConfig, model: &Model) -> Vec<Group> {
+pub(super) fn groups(config: &RunConfig, model: &Model) -> Vec<Group> {
     let (tokenizer, task) = (Tokenizer::byte(), Sums::default());
     let prompts = PromptSource::task(&task, &tokenizer, 0);
     let request = |at: usize| {
@@ -52,8 +53,8 @@ fn weighted(groups: &[Group]) -> Vec<Weighted<'_>> {
     samples(groups).zip(ADVANTAGES).map(weighted).collect()
 }
 
-/// The training examples of all completions, also of those without a weight.
-fn examples(updater: &Updater, completions: &[Weighted<'_>], loss_tokens: f64) -> Vec<TrainingExample> {
+/// The loss weights of a step with the weights that sampled.
+fn weights(updater: &Updater, completions: &[Weighted<'_>], loss_tokens: f64) -> PolicyOutput {
     let logp: Vec<Vec<f64>> =
         completions.iter().map(|c| c.sample.logprobs.iter().map(|&x| f64::from(x)).collect()).collect();
     let (zeros, masks): (Vec<_>, Vec<_>) =
@@ -69,11 +70,19 @@ fn examples(updater: &Updater, completions: &[Weighted<'_>], loss_tokens: f64) -
         truncated: false,
     };
     let rows: Vec<PolicyRow<'_>> = (0..completions.len()).map(row).collect();
-    let output = updater.loss.evaluate_part(&rows, loss_tokens).unwrap();
-    let output = &output;
+    updater.loss.evaluate_part(&rows, loss_tokens).unwrap()
+}
+
+/// The training examples of all completions, also of those without a weight. `None`: all weights are 0.
+pub(super) fn examples(
+    updater: &Updater,
+    completions: &[Weighted<'_>],
+    output: Option<&PolicyOutput>,
+) -> Vec<TrainingExample> {
     let targets = |at: usize| {
         let target = move |(t, &id): (usize, &u32)| {
-            let (weight, bonus) = (output.weights[at][t] as f32, output.bonus[at][t] as f32);
+            let of = |values: &[Vec<f64>]| values[at][t] as f32;
+            let (weight, bonus) = output.map_or((0.0, 0.0), |o| (of(&o.weights), of(&o.bonus)));
             Some(Target { id, weight, bonus })
         };
         completions[at].sample.tokens.iter().enumerate().map(target)
@@ -93,12 +102,12 @@ fn examples(updater: &Updater, completions: &[Weighted<'_>], loss_tokens: f64) -
     let branch = |at: usize| Branch { inputs: inputs(at), targets: targets(at).collect(), kept: Vec::new() };
     let together = |first: usize| TrainingExample {
         inputs: completions[first].group.prompt.ids.clone(),
-        branches: (first..first + GROUP).map(branch).collect(),
+        branches: (first..first + updater.examples.shared).map(branch).collect(),
         ..TrainingExample::default()
     };
     match updater.examples.shared {
         1 => (0..completions.len()).map(alone).collect(),
-        _ => (0..completions.len()).step_by(GROUP).map(together).collect(),
+        _ => (0..completions.len()).step_by(updater.examples.shared).map(together).collect(),
     }
 }
 
@@ -119,7 +128,8 @@ fn check(keys: &[&str], want_trained: usize) {
         state(&trainer)
     };
     let mut whole = trainer(&config);
-    let examples = examples(&updater, &all, loss_tokens);
+    let weights = weights(&updater, &all, loss_tokens);
+    let examples = examples(&updater, &all, Some(&weights));
     let gradient = whole.gradient(&examples, updater.processing(), section.micro_batch).unwrap();
     whole.apply(gradient, 0).unwrap();
     let want = state(&whole);

@@ -156,12 +156,12 @@ impl AdvantageOptions {
 /// # Errors
 /// [`RlError::Option`] for invalid options, [`RlError::Groups`] for an incomplete group, [`RlError::Functions`] for a
 /// completion with another number of rewards, [`RlError::Reward`] for a reward that is not finite, and
-/// [`RlError::NotFinite`] for finite rewards whose advantage overflows.
+/// [`RlError::NotFinite`] for finite rewards whose advantage, mean or standard deviation overflows.
 pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> Result<Advantages> {
     options.check()?;
     check_rewards(rewards, options)?;
     let AdvantageOptions { group, weights, scale, .. } = options;
-    let totals: Vec<Option<f64>> = rewards.iter().map(|r| weighted(r, weights)).collect();
+    let totals: Vec<Option<f64>> = rewards.iter().map(|r| weighted_reward(r, weights)).collect();
     if let Some(completion) = totals.iter().position(|r| r.is_some_and(|r| !r.is_finite())) {
         let got = totals[completion].unwrap_or(f64::NAN);
         return Err(RlError::NotFinite { completion, token: None, what: "weighted reward", got });
@@ -209,6 +209,16 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
             got: values[completion],
         });
     }
+    let reward = mean_std(&present(&totals));
+    let functions: Vec<MeanStd> = (0..weights.len()).map(|f| mean_std(&of_function(f))).collect();
+    let deviations = functions.iter().chain([&reward]).flat_map(|of| [of.mean, of.std]).flatten();
+    if deviations.chain(group_std.iter().copied()).any(|x| !x.is_finite()) {
+        let largest =
+            (0..totals.len()).max_by(|&a, &b| magnitude(totals[a]).total_cmp(&magnitude(totals[b])));
+        let completion = largest.unwrap_or(0);
+        let what = "weighted reward with a finite standard deviation of its step";
+        return Err(RlError::NotFinite { completion, token: None, what, got: magnitude(totals[completion]) });
+    }
     let zeros = |std: &f64| f64::from(u8::from(*std <= STD_ZERO));
     let frac_reward_zero_std = match step_std {
         _ if rewards.is_empty() => 0.0,
@@ -217,13 +227,17 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
     };
     Ok(Advantages {
         values,
-        reward: mean_std(&present(&totals)),
-        functions: (0..weights.len()).map(|f| mean_std(&of_function(f))).collect(),
+        reward,
+        functions,
         rewards: totals,
         group_std,
         group_has_spread,
         frac_reward_zero_std,
     })
+}
+
+fn magnitude(reward: Option<f64>) -> f64 {
+    reward.map_or(0.0, f64::abs)
 }
 
 fn check_rewards(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> Result<()> {
@@ -249,8 +263,8 @@ fn present(values: &[Option<f64>]) -> Vec<f64> {
     values.iter().copied().flatten().collect()
 }
 
-/// The weighted sum of the rewards that are present, or `None` of none.
-fn weighted(rewards: &[Option<f64>], weights: &[f64]) -> Option<f64> {
+/// The weighted sum of the rewards of a completion that are present, functions rising from +0, or `None` of none.
+pub fn weighted_reward(rewards: &[Option<f64>], weights: &[f64]) -> Option<f64> {
     let terms = rewards.iter().zip(weights).filter_map(|(r, w)| r.map(|r| w * r));
     rewards.iter().any(Option::is_some).then(|| sum(terms))
 }
@@ -288,7 +302,7 @@ fn normalized_sums(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> 
                 .zip(&statistics)
                 .map(|(r, (mean, std))| r.map(|r| (r - mean) / (std + STD_EPS)))
                 .collect();
-            weighted(&z, &options.weights)
+            weighted_reward(&z, &options.weights)
         }));
     }
     sums

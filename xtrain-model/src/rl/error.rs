@@ -85,6 +85,22 @@ pub enum RlError {
     },
 }
 
+impl RlError {
+    /// The error with another index for its completion: `index` of the one it has.
+    #[must_use]
+    pub fn map_completion(mut self, index: impl FnOnce(usize) -> usize) -> RlError {
+        match &mut self {
+            RlError::Option { .. } | RlError::Groups { .. } => {}
+            RlError::Functions { completion, .. }
+            | RlError::Reward { completion, .. }
+            | RlError::Length { completion, .. }
+            | RlError::Missing { completion, .. }
+            | RlError::NotFinite { completion, .. } => *completion = index(*completion),
+        }
+        self
+    }
+}
+
 /// ", token 3", or nothing.
 fn of_token(token: Option<usize>) -> String {
     token.map_or_else(String::new, |token| format!(", token {token}"))

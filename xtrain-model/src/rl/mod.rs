@@ -2,8 +2,8 @@
 //!
 //! Everything here is a pure function in f64 on the host, with the formulas and the order of every sum in
 //! docs/numerics.md, section 8. A policy loss returns one weight for each token; the cross-entropy of
-//! [`objective`](crate::objective) turns the weights into gradients. A step is evaluated in one call, so no bit
-//! depends on its split into micro-batches.
+//! [`objective`](crate::objective) turns the weights into gradients. What they need of the whole step is formed
+//! before them, so no bit depends on the split into micro-batches.
 //!
 //! ```
 //! use xtrain_model::rl::{AdvantageOptions, PolicyLoss, PolicyRow, advantages};
@@ -36,14 +36,17 @@ mod ratio;
 mod row;
 mod row_output;
 mod stats;
+mod step_weights;
 mod surrogate;
 #[cfg(test)]
 mod tests;
 
 pub use advantage::{
     AdvantageOptions, Advantages, Baseline, MeanStd, RewardAggregation, ScaleRewards, advantages,
+    weighted_reward,
 };
 pub use error::{Result, RlError};
 pub use metrics::{ClipRatios, PolicyMetrics, SamplingMetrics};
 pub use options::{ImportanceSamplingLevel, LossType, PolicyLoss, SamplerCorrection, SamplerCorrectionMode};
 pub use row::{PolicyOutput, PolicyRow};
+pub use step_weights::{PolicyWeights, StepSizes};

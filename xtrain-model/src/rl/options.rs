@@ -69,7 +69,8 @@ named!(ImportanceSamplingLevel, "importance_sampling_level":
 );
 
 /// How the policy term is corrected for a sampler whose log-probabilities differ from the old ones: it is multiplied
-/// by the ratio. `vespo` adds the logarithm of the ratio to that of the sequence instead.
+/// by the ratio. `vespo` adds the logarithm of the ratio to that of the sequence instead. `xtrain grpo` needs none: its
+/// sampler has the trainer's log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplerCorrection {
     /// The ratio exp(old - sampler) of a token or of a sequence, and the treatment of ratios outside the bounds.

@@ -1,11 +1,10 @@
 //! The value of a policy loss and its weights.
-use xtrain_tensor::faults::{self, Fault};
-
 use super::error::{Result, RlError};
-use super::options::{LossType, PolicyLoss};
+use super::options::PolicyLoss;
 use super::row::{PolicyOutput, PolicyRow};
 use super::row_output::RowOutput;
 use super::stats::{quantile, sum};
+use super::step_weights::PolicyWeights;
 
 impl PolicyLoss {
     /// The loss of a step and its gradients. `rows` holds every completion of the step.
@@ -28,41 +27,17 @@ impl PolicyLoss {
     /// # Errors
     /// As [`PolicyLoss::evaluate`]; [`RlError::Option`] unless `step_tokens` is positive and finite.
     pub fn evaluate_part(&self, rows: &[PolicyRow<'_>], step_tokens: f64) -> Result<PolicyOutput> {
-        self.check()?;
-        if !(step_tokens > 0.0 && step_tokens.is_finite()) {
-            let (want, got) = ("a positive number".into(), step_tokens.to_string());
-            return Err(RlError::Option { field: "step_tokens", want, got });
-        }
-        for (completion, row) in rows.iter().enumerate() {
-            row.check(completion, self)?;
-        }
-        let threshold = self.entropy_threshold(rows);
-        let outputs: Vec<RowOutput> = rows
-            .iter()
-            .enumerate()
-            .map(|(completion, row)| self.row_output(completion, row, threshold))
-            .collect::<Result<_>>()?;
-
-        let divisors = self.divisors(rows, &outputs, step_tokens);
+        let sizes = self.sizes(rows, step_tokens);
+        self.check_step(rows, &sizes)?;
+        let outputs = self.row_outputs(rows, self.entropy_threshold(rows))?;
+        let divisors = self.divisors(&outputs, &sizes);
         let policy_loss = sum(outputs.iter().zip(&divisors).map(|(output, divisor)| output.sum / divisor));
-        let mut weights: Vec<Vec<f64>> = rows.iter().map(|row| vec![0.0; row.logp.len()]).collect();
-        let mut bonus = weights.clone();
         let active: usize = outputs.iter().map(|o| o.high_entropy.iter().filter(|&&kept| kept).count()).sum();
-        let token_bonus = self.entropy_coef / active.max(1) as f64;
-        let mut active_entropy = 0.0;
-        for (at, output) in outputs.iter().enumerate() {
-            for (i, &t) in output.tokens.iter().enumerate() {
-                weights[at][t] = 0.0 - output.gradient[i] / divisors[at];
-                if self.entropy_coef != 0.0 && output.high_entropy[i] {
-                    bonus[at][t] = token_bonus;
-                    active_entropy += rows[at].entropy.map_or(0.0, |entropy| entropy[t]);
-                }
-            }
-        }
+        let PolicyWeights { weights, bonus } = self.scaled(rows, &outputs, &divisors, active);
         let loss = if self.entropy_coef == 0.0 {
             policy_loss
         } else {
-            policy_loss - self.entropy_coef * (active_entropy / active.max(1) as f64)
+            policy_loss - self.entropy_coef * (active_entropy(rows, &outputs) / active.max(1) as f64)
         };
         if !loss.is_finite() {
             let completion = outputs.iter().position(|o| !o.sum.is_finite()).unwrap_or(rows.len() - 1);
@@ -82,23 +57,13 @@ impl PolicyLoss {
         let mut entropies: Vec<f64> = rows.iter().flat_map(of_row).collect();
         quantile(&mut entropies, 1.0 - self.top_entropy_quantile)
     }
+}
 
-    /// The divisor of each row.
-    fn divisors(&self, rows: &[PolicyRow<'_>], outputs: &[RowOutput], step_tokens: f64) -> Vec<f64> {
-        let count = |at: usize| {
-            let masked_too = faults::on(Fault::MaskedTokensCounted);
-            if masked_too { rows[at].mask.len() } else { outputs[at].tokens.len() }
-        };
-        let step: usize = (0..rows.len()).map(count).sum();
-        let batch = rows.len() as f64;
-        (0..rows.len())
-            .map(|at| match self.loss_type {
-                LossType::Grpo | LossType::Sapo => count(at).max(1) as f64 * batch,
-                LossType::Bnpo => step.max(1) as f64,
-                LossType::DrGrpo => batch * self.max_completion_length.unwrap_or(1) as f64,
-                LossType::Dapo | LossType::Cispo | LossType::Vespo => step_tokens,
-                LossType::Luspo => batch,
-            })
-            .collect()
-    }
+/// The sum of the entropies of all kept tokens.
+fn active_entropy(rows: &[PolicyRow<'_>], outputs: &[RowOutput]) -> f64 {
+    let of_row = |(row, output): (&PolicyRow<'_>, &RowOutput)| -> Vec<f64> {
+        let kept = output.tokens.iter().zip(&output.high_entropy).filter(|(_, kept)| **kept);
+        kept.map(|(&t, _)| row.entropy.map_or(0.0, |entropy| entropy[t])).collect()
+    };
+    sum(rows.iter().zip(outputs).flat_map(of_row))
 }

@@ -46,7 +46,7 @@ pub trait Task: Debug {
         self.answer(prompt).is_some_and(|answer| exact_match(&answer, completion))
     }
 
-    /// The answer of someone who makes a typical mistake, in the format of an answer. It may be correct for some prompts.
+    /// A typical wrong answer, in the format of an answer. It may be correct for some prompts.
     /// Used to generate wrong answers. `None`: none is known.
     fn typical_mistake(&self, prompt: &str) -> Option<String> {
         let _ = prompt;

@@ -45,7 +45,7 @@ pub fn decode_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>)
 ///
 /// # Errors
 /// As [`attention`]; [`Error::Argument`] unless every row has its own slot, the rows of a sequence are at consecutive
-/// positions, and every earlier position of the sequence is in the slot of a row.
+/// positions, and its earlier positions are in the slots of the same positions of one other sequence.
 pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_>) -> Result<[Tensor; 3]> {
     const OP: &str = "attention_backward";
     let AttnSaved { q, k, v, y, lse } = *saved;
@@ -61,14 +61,14 @@ pub fn attention_backward(saved: &AttnSaved<'_>, dy: &Tensor, mask: &AttnMask<'_
     backend(q.device()).attention_backward(saved, &dy, heads, mask)
 }
 
-/// Checks that every row has its own slot, that the rows of a sequence are at consecutive positions, and that every
-/// earlier position of the sequence is in the slot of a row.
+/// Checks that every row has its own slot, that the rows of a sequence are at consecutive positions, and that its
+/// earlier positions are those of one other sequence.
 fn check_sequences(op: &'static str, mask: &AttnMask<'_>, n_slots: usize) -> Result<()> {
     let refused = |want, got| Err(Error::Argument { op, want, got });
-    let mut taken = vec![false; n_slots];
+    let mut owners = vec![None; n_slots];
     for (&seq, &pos) in mask.seq.iter().zip(mask.pos) {
         let slot = mask.slots.slot(seq, pos as usize);
-        if std::mem::replace(&mut taken[slot], true) {
+        if owners[slot].replace((seq, pos as usize)).is_some() {
             let got = format!("slot {slot} twice, at position {pos} of sequence {seq}");
             return refused("a separate slot for every row", got);
         }
@@ -79,13 +79,18 @@ fn check_sequences(op: &'static str, mask: &AttnMask<'_>, n_slots: usize) -> Res
             let got = format!("position {} in place of {} in sequence {seq}", mask.pos[n], first + at);
             return refused("consecutive positions in a sequence", got);
         }
-        let has_row =
-            |pos: &usize| mask.slots.get(seq, *pos).is_some_and(|slot| taken.get(slot) == Some(&true));
-        if let Some(pos) = (0..first).find(|pos| !has_row(pos)) {
+        let Some(last) = first.checked_sub(1) else { continue };
+        let slot = |seq, pos| mask.slots.get(seq, pos).filter(|&slot| slot < n_slots);
+        let owner = slot(seq, last).and_then(|slot| owners[slot]);
+        let Some((other, _)) = owner.filter(|&(other, pos)| pos == last && other != seq) else {
             return refused(
                 "a row for every position of a sequence",
-                format!("none at {pos} of sequence {seq}"),
+                format!("none at {last} of sequence {seq}"),
             );
+        };
+        if let Some(pos) = (0..first).find(|&pos| slot(seq, pos) != slot(other, pos)) {
+            let got = format!("position {last} of sequence {other}, and another slot at position {pos}");
+            return refused("a prefix of one other sequence", got);
         }
     }
     Ok(())

@@ -18,7 +18,9 @@ fn a_continuation_runs_only_its_new_rows_and_equals_the_longer_request() {
         for prefill_chunk in [None, Some(2)] {
             let mut engine = Engine::new(&model, EngineOptions { prefill_chunk, ..continuing(kv) }).unwrap();
             let requests = [request(1, &[1, 2, 3, 4, 5], 9), request(2, &[6], 4)];
-            requests.iter().for_each(|request| _ = engine.submit(request.clone()).unwrap());
+            for request in &requests {
+                engine.submit(request.clone()).unwrap();
+            }
             let mut done = engine.run().unwrap();
             let mut longer_requests = requests.to_vec();
             for turn in 0..3 {
@@ -57,12 +59,18 @@ fn held_rows_give_way_to_other_sequences() {
         let o = EngineOptions { max_batch, max_seq_len: Some(30), kv_capacity, ..continuing(kv) };
         let mut engine = Engine::new(&model, o).unwrap();
         let first = [request(1, &[1, 2, 3], 9), request(2, &[4, 5], 9)];
-        first.iter().for_each(|request| _ = engine.submit(request.clone()).unwrap());
+        for request in &first {
+            engine.submit(request.clone()).unwrap();
+        }
         let held = engine.run().unwrap();
         let others = [request(3, &[9; 20], 5), request(4, &[8; 12], 6), request(5, &[7; 9], 7)];
-        others.iter().for_each(|request| _ = engine.submit(request.clone()).unwrap());
+        for request in &others {
+            engine.submit(request.clone()).unwrap();
+        }
         same_as_naive(&model, &others, &engine.run().unwrap(), "others");
-        held.iter().for_each(|completion| _ = engine.extend(completion.index, &[1], 5).unwrap());
+        for completion in &held {
+            engine.extend(completion.index, &[1], 5).unwrap();
+        }
         let longer: Vec<Request> =
             first.iter().zip(&held).map(|(r, done)| longer(r, done, &[1], 5)).collect();
         same_as_naive(&model, &longer, &engine.run().unwrap(), "continued");

@@ -1,5 +1,7 @@
 //! Advantages of unusual groups.
-use crate::rl::{AdvantageOptions, Advantages, Baseline, RewardAggregation, ScaleRewards, advantages};
+use crate::rl::{
+    AdvantageOptions, Advantages, Baseline, RewardAggregation, RlError, ScaleRewards, advantages,
+};
 
 fn one_function(rewards: &[f64], options: &AdvantageOptions) -> Advantages {
     let rewards: Vec<_> = rewards.iter().map(|&r| vec![Some(r)]).collect();
@@ -98,4 +100,13 @@ fn names_parse_back() {
     }
     let error = "batches".parse::<ScaleRewards>().unwrap_err().to_string();
     assert_eq!(error, "scale_rewards: expected one of group batch none, found \"batches\"");
+}
+
+#[test]
+fn rewards_whose_deviation_overflows_are_refused() {
+    let rewards: Vec<Vec<Option<f64>>> = [1e200, -1e200, 1.0, 0.0].map(|r| vec![Some(r)]).to_vec();
+    for options in all_options(4, &[1.0]) {
+        let error = advantages(&rewards, &options).unwrap_err();
+        assert!(matches!(error, RlError::NotFinite { .. }), "{options:?}: {error}");
+    }
 }

@@ -265,6 +265,39 @@ fn completions_one_at_a_time_have_the_weights_of_the_step() {
     }
 }
 
+/// From the sizes of the step, one completion at a time has the weights and bonuses of the step, for every loss.
+#[test]
+fn the_sizes_of_the_step_give_the_weights_of_one_completion() {
+    for loss in losses() {
+        for (beta, entropy_coef, mask_truncated_completions) in [(0.0, 0.0, false), (0.1, 0.03, true)] {
+            let loss = PolicyLoss { beta, entropy_coef, mask_truncated_completions, ..loss };
+            let mut rows = rows();
+            (rows[1].truncated, rows[0].mask, rows[2].advantage) = (true, &[true, false, true], 0.0);
+            let (whole, sizes) = (loss.evaluate_part(&rows, 2.5).unwrap(), loss.sizes(&rows, 2.5));
+            let parts = rows.iter().map(|row| loss.weights(&[*row], &sizes).unwrap());
+            let (weights, bonus): (Vec<_>, Vec<_>) =
+                parts.map(|part| (part.weights.concat(), part.bonus.concat())).unzip();
+            assert_eq!((&whole.weights, &whole.bonus), (&weights, &bonus), "{loss:?}");
+            for (at, row) in rows.iter().enumerate() {
+                let zero = weights[at].iter().chain(&bonus[at]).all(|w| w.to_bits() == 0);
+                assert_eq!(loss.ignores(row), zero, "{loss:?}, completion {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_of_a_part_need_no_entropy_threshold() {
+    let loss = PolicyLoss { top_entropy_quantile: 0.5, ..PolicyLoss::default() };
+    let error = loss.weights(&rows(), &loss.sizes(&rows(), 6.0)).unwrap_err().to_string();
+    assert!(
+        error.starts_with("top_entropy_quantile: expected 1 ") && error.ends_with("found 0.5"),
+        "{error}"
+    );
+    let error = RlError::NotFinite { completion: 2, token: None, what: "loss", got: f64::NAN };
+    assert!(error.map_completion(|at| at + 5).to_string().starts_with("completion 7: loss"));
+}
+
 #[test]
 fn a_ratio_that_overflows_is_clipped_or_an_error() {
     let logp = [-0.5];

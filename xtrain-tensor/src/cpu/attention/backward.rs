@@ -274,9 +274,9 @@ impl<E: Number> Item<'_, E> {
         for pos in 0..self.len() {
             let slot = self.mask.slots.slot(self.seq, pos);
             let at = self.heads.kv(slot, self.kv * (self.heads.nh / self.heads.nkv));
-            // SAFETY: `ops::attention_backward` has checked that every row has its own slot. Sequences that read the
-            // same slot are in one tree, and each work item of a tree has a different kv head, so no other work item
-            // accesses these elements.
+            // SAFETY: `ops::attention_backward` has checked that every row has its own slot, and that a prefix is that
+            // of one other sequence. So sequences that read the same slot also share their first slot and are in one
+            // tree. Each work item of a tree has a different kv head: no other one accesses these elements.
             let (dk, dv) = unsafe { (self.outputs[1].slice(at.clone()), self.outputs[2].slice(at)) };
             let sums = [&st.dk[pos * width..(pos + 1) * width], &st.dv[pos * width..(pos + 1) * width]];
             for ((out, sum), factor) in [dk, dv].into_iter().zip(sums).zip([scale, one]) {
