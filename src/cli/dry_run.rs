@@ -85,30 +85,27 @@ pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), Cl
         true => memory::memory(&cfg, training::compute(section.ref_dtype))?.to_decode,
         false => 0,
     };
-    let total = train + activations + cache + reference + PROGRAM;
-    // The same process trains the base model first.
+    // The same process trains the base model first. The allocator keeps its blocks by size: those of the weights and of
+    // the optimizer are used again, those of the activations have other sizes.
     let base = match config.train.init.as_str() {
-        "" => train + training_activations(config, &cfg) + PROGRAM,
+        "" => training_activations(config, &cfg),
         _ => 0,
-    };
-    let base_note = match base {
-        0 => String::new(),
-        base => format!("; while the base model is trained {}", units::bytes(base)),
     };
     out::print(format!(
         "# parameters: {}\n\
          # batch: {} prompts x {} completions of at most {} tokens; {completions} completions per generation batch\n\
          # memory: about {}: weights, gradients and optimizer {}, activations and logits {}, KV cache {}, reference \
-         model {}, program {}{base_note}\n{}",
+         model {}, base model {}, program {}\n{}",
         units::count(cfg.n_params() as u64),
         section.prompts_per_step,
         section.num_generations,
         section.max_completion_length,
-        units::bytes(total.max(base)),
+        units::bytes(train + activations + cache + reference + base + PROGRAM),
         units::bytes(train),
         units::bytes(activations),
         units::bytes(cache),
         units::bytes(reference),
+        units::bytes(base),
         units::bytes(PROGRAM),
         config.to_toml(),
     ))

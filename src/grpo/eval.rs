@@ -1,9 +1,12 @@
 //! Evaluation on held-out prompts.
-use super::Error;
-use super::batch::{Group, samples};
+use std::sync::Arc;
+
+use super::batch::{Group, Prompt, samples};
+use super::metrics::StepMetrics;
 use super::rollout::{GroupRequest, RolloutModel, RolloutOptions};
 use super::score::Scorer;
 use super::turns::{Progress, generate};
+use super::{Error, Grpo, GrpoObserver, GrpoPhase};
 use crate::decode::SampleOptions;
 use crate::model::tokenizer::Tokenizer;
 
@@ -53,6 +56,49 @@ pub fn evaluate(
         greedy: mean(&greedy.total),
         pass_at_k: passed as f64 / prompts.len().max(1) as f64,
     })
+}
+
+impl Grpo<'_> {
+    /// Evaluates on the held-out prompts. Only the evaluation of step 0 can be interrupted: a later one belongs to a step
+    /// whose weights are updated and whose line of metrics is not written yet.
+    pub(super) fn evaluate(
+        &mut self,
+        metrics: &mut StepMetrics,
+        observer: &mut dyn GrpoObserver,
+    ) -> Result<(), Error> {
+        if self.held_out.is_empty() || self.section.eval_every == 0 {
+            return Ok(());
+        }
+        observer.enter(GrpoPhase::Evaluate)?;
+        let step = self.trainer.step_number();
+        let first_id = step * self.held_out.len() as u64;
+        let request = |(at, prompt): (usize, &Arc<Prompt>)| GroupRequest {
+            prompt_id: at as u64,
+            prompt: prompt.clone(),
+            first_id,
+            size: 1,
+        };
+        let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
+        let total = prompts.len();
+        let HeldOut { sampled, greedy, pass_at_k } = evaluate(
+            RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory },
+            self.tokenizer,
+            &prompts,
+            self.section.eval_samples,
+            &self.rollout,
+            self.scorer,
+            &mut |progress| match progress {
+                Progress::Generated(done) if !observer.generated(done, total) && step == 0 => {
+                    Err(Error::Interrupted)
+                }
+                _ => Ok(()),
+            },
+        )?;
+        let means = [("eval/reward_sampled", sampled), ("eval/reward_greedy", greedy)];
+        metrics.extend(means.into_iter().filter_map(|(name, mean)| Some((name.to_string(), mean?))));
+        metrics.push("eval/pass_at_k", pass_at_k);
+        Ok(())
+    }
 }
 
 /// The rewards of each group that has one.

@@ -3,23 +3,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Error;
-use super::agreement::Agreement;
-use super::batch::{Batch, Group, Prompt, samples};
-use super::eval::{self, HeldOut};
+use super::batch::{Batch, Prompt, samples};
 use super::examples::Weighted;
-use super::metrics::{StepMetrics, lengths};
+use super::metrics::StepMetrics;
 use super::prompts::PromptSource;
 use super::record;
-use super::rollout::{GroupRequest, RolloutModel, RolloutOptions};
+use super::rollout::RolloutOptions;
 use super::score::Scorer;
-use super::scores::Scores;
-use super::turns::{self, Progress};
-use super::update::{Policy, StepInput, UpdateReport, Updater};
+use super::update::{Policy, StepInput, Updater};
 use crate::config::GrpoSection;
-use crate::decode::{EngineOptions, KvMemory, Request, StopConditions};
+use crate::decode::KvMemory;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::export::ExportSource;
-use crate::model::rl::{AdvantageOptions, Advantages, advantages};
+use crate::model::rl::AdvantageOptions;
 use crate::model::store::{self, RunState};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, Trainer};
@@ -28,13 +24,6 @@ use crate::run::{JsonLines, RunDir};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::KeptSet;
 use crate::training::End;
-use crate::verify::{RequestedSetting, verify};
-
-/// The ids of completions of replaced groups have this bit.
-const REPLACEMENTS: u64 = 1 << 62;
-
-/// Completions of the group that is compared over the whole vocabulary.
-const VERIFIED: usize = 4;
 
 /// A part of a step, for timings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -233,104 +222,6 @@ impl Grpo<'_> {
         }
     }
 
-    /// Generates and scores the batch of the next step.
-    fn generate(&mut self, observer: &mut dyn GrpoObserver) -> Result<Batch, Error> {
-        let section = self.section;
-        let number = self.trainer.step_number() / section.steps_per_batch() as u64;
-        let policy = policy_digest(&self.trainer.model)?;
-        let (b, g) = (section.prompts_per_step as u64, section.num_generations);
-        let request = |slot: u64| {
-            let (prompt_id, prompt) = self.prompts.at(number * b + slot)?;
-            Ok(GroupRequest { prompt_id, prompt, first_id: (number * b + slot) * g as u64, size: g })
-        };
-        let requests = (0..b).map(request).collect::<Result<_, Error>>()?;
-        let (mut groups, mut scores) = self.roll(requests, observer)?;
-        if faults::on(Fault::RewardsShuffled) {
-            scores.shuffle(self.trainer.step_number());
-        }
-        let options = AdvantageOptions { weights: self.scorer.weights()?, ..self.advantages.clone() };
-        let mut result = advantages(&scores.each, &options)?;
-        let (mut discarded, mut discarded_scores) = (Vec::new(), Scores::default());
-        for round in 0..section.resample_groups as u64 {
-            let flat: Vec<usize> = (0..groups.len()).filter(|&at| !result.group_has_spread[at]).collect();
-            if flat.is_empty() {
-                break;
-            }
-            let request = |&slot: &usize| {
-                let (prompt_id, prompt) = self.prompts.replacement(number, round, slot as u64)?;
-                let first_id = REPLACEMENTS | (((number * 256 + round) * b + slot as u64) * g as u64);
-                Ok(GroupRequest { prompt_id, prompt, first_id, size: g })
-            };
-            let requests = flat.iter().map(request).collect::<Result<_, Error>>()?;
-            let (fresh, fresh_scores) = self.roll(requests, observer)?;
-            for (i, (slot, group)) in flat.into_iter().zip(fresh).enumerate() {
-                discarded.push(std::mem::replace(&mut groups[slot], group));
-                discarded_scores.append(scores.replace(slot * g, fresh_scores.part(i * g..(i + 1) * g)));
-            }
-            result = advantages(&scores.each, &options)?;
-        }
-        let step = self.trainer.step_number() + 1;
-        Ok(Batch { step, groups, discarded, discarded_scores, scores, advantages: result, policy })
-    }
-
-    fn roll(
-        &mut self,
-        requests: Vec<GroupRequest>,
-        observer: &mut dyn GrpoObserver,
-    ) -> Result<(Vec<Group>, Scores), Error> {
-        let total = requests.iter().map(|request| request.size).sum();
-        let mut progress = |progress| match progress {
-            Progress::Rollout => observer.enter(GrpoPhase::Rollout),
-            Progress::Generated(done) if !observer.generated(done, total) => Err(Error::Interrupted),
-            Progress::Generated(_) => Ok(()),
-            Progress::Reward => observer.enter(GrpoPhase::Reward),
-        };
-        let sampler = RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory };
-        turns::generate(sampler, self.tokenizer, requests, &self.rollout, self.scorer, &mut progress)
-    }
-
-    /// Regenerates completions of the first group of a batch with several caches and batch sizes, and compares them with
-    /// the training forward pass over the whole vocabulary.
-    fn verify(&self, batch: &Batch, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
-        let last = batch.step - 1 + self.section.steps_per_batch() as u64;
-        if !crossed(self.section.verify_every, batch.step - 1, last) {
-            return Ok(());
-        }
-        observer.enter(GrpoPhase::Verify)?;
-        let group = &batch.groups[0];
-        let requests: Vec<Request> = group
-            .samples
-            .iter()
-            .take(VERIFIED)
-            .flat_map(|sample| sample.turns().into_iter().map(move |turn| (sample, turn.start)))
-            .map(|(sample, start)| Request {
-                id: sample.id,
-                seed: self.rollout.seed,
-                prompt: [&group.prompt.ids[..], &sample.tokens[..start]].concat(),
-                options: self.rollout.sampling,
-                max_new: self.rollout.max_new - start,
-                stop: StopConditions { eos: self.tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
-            })
-            .collect();
-        let EngineOptions { kv, prefill_chunk: chunk, .. } = self.rollout.engine;
-        let requested = RequestedSetting { threads: self.trainer.model.device().threads(), kv, chunk };
-        let verdicts = verify(&self.trainer.model, &requests, &requested, &mut |_| ())?;
-        let values: u64 = verdicts.iter().map(|verdict| verdict.values).sum();
-        match verdicts.iter().find(|verdict| !verdict.holds()) {
-            Some(bad) => Err(Error::Verify {
-                step: batch.step,
-                first: bad.first.as_ref().map_or("missing rows".to_string(), ToString::to_string),
-            }),
-            None => {
-                let step = batch.step;
-                observer.note(&format!(
-                    "step {step}: {values} values of a group compared with training, 0 differ"
-                ));
-                Ok(())
-            }
-        }
-    }
-
     /// The log-probabilities of all completions under the reference model. `None`: there is no KL term.
     fn reference_values(
         &self,
@@ -361,37 +252,6 @@ impl Grpo<'_> {
             .map_err(|error| self.diagnose(error, batch))
     }
 
-    /// The metrics of an optimizer step. Those of the batch are on the line of its first step.
-    fn push_metrics(&self, metrics: &mut StepMetrics, batch: &Batch, report: &UpdateReport, policy: Policy) {
-        metrics.push("loss", report.loss);
-        metrics.push("grad_norm", f64::from(report.step.grad_norm));
-        metrics.push("learning_rate", report.step.learning_rate);
-        metrics.push("num_tokens", report.step.target_tokens as f64);
-        if policy == Policy::Sampling {
-            metrics.extend(lengths(&batch.groups).map(|(name, value)| (name.to_string(), value)));
-            let Advantages { reward, functions, frac_reward_zero_std, .. } = &batch.advantages;
-            for (name, function) in self.scorer.names().iter().zip(functions) {
-                metrics.extend(function.mean.map(|mean| (format!("rewards/{name}/mean"), mean)));
-                metrics.extend(function.std.map(|std| (format!("rewards/{name}/std"), std)));
-            }
-            metrics.extend(reward.mean.map(|mean| ("reward".to_string(), mean)));
-            metrics.extend(reward.std.map(|std| ("reward_std".to_string(), std)));
-            metrics.push("frac_reward_zero_std", *frac_reward_zero_std);
-            metrics.push("discarded_groups", batch.discarded.len() as f64);
-        }
-        metrics.extend(report.metrics.named().into_iter().map(|(name, value)| (name.to_string(), value)));
-        if metrics.get("entropy").is_none() {
-            metrics.extend(report.entropy.map(|entropy| ("entropy".to_string(), entropy)));
-        }
-        if let Some(Agreement { tokens, sum, max }) = report.agreement {
-            metrics.push("sampling/sampling_logp_difference/mean", sum / tokens as f64);
-            metrics.push("sampling/sampling_logp_difference/max", max);
-            metrics.push("sampling/compared_tokens", tokens as f64);
-        }
-        metrics.push("trained_completions", report.trained as f64);
-        metrics.push("trained_rows", report.rows as f64);
-    }
-
     fn log(&mut self, metrics: &StepMetrics, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         self.metrics.write(metrics)?;
         observer.step(metrics)
@@ -411,43 +271,6 @@ impl Grpo<'_> {
         }
         let saved = store::save(self.checkpoints, self.trainer, self.tokenizer, state)?;
         observer.saved(saved.path, saved.not_pruned);
-        Ok(())
-    }
-
-    /// Evaluates on the held-out prompts. Only the evaluation of step 0 can be interrupted: a later one belongs to a step
-    /// whose weights are updated and whose line of metrics is not written yet.
-    fn evaluate(&mut self, metrics: &mut StepMetrics, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
-        if self.held_out.is_empty() || self.section.eval_every == 0 {
-            return Ok(());
-        }
-        observer.enter(GrpoPhase::Evaluate)?;
-        let step = self.trainer.step_number();
-        let first_id = step * self.held_out.len() as u64;
-        let request = |(at, prompt): (usize, &Arc<Prompt>)| GroupRequest {
-            prompt_id: at as u64,
-            prompt: prompt.clone(),
-            first_id,
-            size: 1,
-        };
-        let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
-        let total = prompts.len();
-        let HeldOut { sampled, greedy, pass_at_k } = eval::evaluate(
-            RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory },
-            self.tokenizer,
-            &prompts,
-            self.section.eval_samples,
-            &self.rollout,
-            self.scorer,
-            &mut |progress| match progress {
-                Progress::Generated(done) if !observer.generated(done, total) && step == 0 => {
-                    Err(Error::Interrupted)
-                }
-                _ => Ok(()),
-            },
-        )?;
-        let means = [("eval/reward_sampled", sampled), ("eval/reward_greedy", greedy)];
-        metrics.extend(means.into_iter().filter_map(|(name, mean)| Some((name.to_string(), mean?))));
-        metrics.push("eval/pass_at_k", pass_at_k);
         Ok(())
     }
 }

@@ -72,7 +72,9 @@ fn measure(name: &str, keys: &[&str]) -> Memory {
 fn check_estimate(name: &str, keys: &[&str]) -> Memory {
     let memory = measure(name, keys);
     let Memory { estimate, peak, .. } = memory;
-    let tolerance = 0.1 * peak + 64e6;
+    // 10 %, and what is not in the model: the program and the files it reads, counted as 25 MB, and the blocks of 2 MiB
+    // and more that the allocator has cut but not used.
+    let tolerance = 0.1 * peak + 15e6;
     assert!((estimate - peak).abs() <= tolerance, "{name}: estimate {estimate:.0}, peak {peak:.0} bytes");
     memory
 }
@@ -86,6 +88,7 @@ const CACHE: [&str; 3] = ["model.head_dim=128", "model.n_heads=8", "model.n_laye
 fn the_estimate_of_a_dry_run_is_near_the_peak() {
     check_estimate("sums", &[]);
     check_estimate("bf16", &["train.dtype=bf16"]);
+    check_estimate("base", &["train.batch=32"]);
     check_estimate("cache", &CACHE);
     check_estimate("activations", &["model.ffn_dim=8192", "grpo.micro_batch=256", "grpo.steps=2"]);
 }

@@ -1,0 +1,52 @@
+//! The comparison of a group with the training forward pass over the whole vocabulary.
+use super::batch::Batch;
+use super::{Error, Grpo, GrpoObserver, GrpoPhase, crossed};
+use crate::decode::{EngineOptions, Request, StopConditions};
+use crate::verify::{RequestedSetting, verify};
+
+/// Completions of the group that is compared over the whole vocabulary.
+const VERIFIED: usize = 4;
+
+impl Grpo<'_> {
+    /// Regenerates completions of the first group of a batch with several caches and batch sizes, and compares them with
+    /// the training forward pass over the whole vocabulary.
+    pub(super) fn verify(&self, batch: &Batch, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
+        let last = batch.step - 1 + self.section.steps_per_batch() as u64;
+        if !crossed(self.section.verify_every, batch.step - 1, last) {
+            return Ok(());
+        }
+        observer.enter(GrpoPhase::Verify)?;
+        let group = &batch.groups[0];
+        let requests: Vec<Request> = group
+            .samples
+            .iter()
+            .take(VERIFIED)
+            .flat_map(|sample| sample.turns().into_iter().map(move |turn| (sample, turn.start)))
+            .map(|(sample, start)| Request {
+                id: sample.id,
+                seed: self.rollout.seed,
+                prompt: [&group.prompt.ids[..], &sample.tokens[..start]].concat(),
+                options: self.rollout.sampling,
+                max_new: self.rollout.max_new - start,
+                stop: StopConditions { eos: self.tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
+            })
+            .collect();
+        let EngineOptions { kv, prefill_chunk: chunk, .. } = self.rollout.engine;
+        let requested = RequestedSetting { threads: self.trainer.model.device().threads(), kv, chunk };
+        let verdicts = verify(&self.trainer.model, &requests, &requested, &mut |_| ())?;
+        let values: u64 = verdicts.iter().map(|verdict| verdict.values).sum();
+        match verdicts.iter().find(|verdict| !verdict.holds()) {
+            Some(bad) => Err(Error::Verify {
+                step: batch.step,
+                first: bad.first.as_ref().map_or("missing rows".to_string(), ToString::to_string),
+            }),
+            None => {
+                let step = batch.step;
+                observer.note(&format!(
+                    "step {step}: {values} values of a group compared with training, 0 differ"
+                ));
+                Ok(())
+            }
+        }
+    }
+}
