@@ -85,8 +85,8 @@ pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), Cl
         true => memory::memory(&cfg, training::compute(section.ref_dtype))?.to_decode,
         false => 0,
     };
-    // The same process trains the base model first. The allocator keeps its blocks by size: those of the weights and of
-    // the optimizer are used again, those of the activations have other sizes.
+    // The same process trains the base model first. The allocator keeps its blocks by size: those of the weights and
+    // of the optimizer are used again, those of the activations have other sizes.
     let base = match config.train.init.as_str() {
         "" => training_activations(config, &cfg),
         _ => 0,

@@ -59,8 +59,8 @@ pub fn evaluate(
 }
 
 impl Grpo<'_> {
-    /// Evaluates on the held-out prompts. Only the evaluation of step 0 can be interrupted: a later one belongs to a step
-    /// whose weights are updated and whose line of metrics is not written yet.
+    /// Evaluates on the held-out prompts. Only the evaluation of step 0 can be interrupted: a later one belongs to a
+    /// step whose weights are updated and whose line of metrics is not written yet.
     pub(super) fn evaluate(
         &mut self,
         metrics: &mut StepMetrics,

@@ -11,8 +11,8 @@ use crate::model::store;
 const USED: [&str; 5] =
     ["train.init", "train.seed", "train.dtype", "train.gradient_checkpointing", "train.context"];
 
-/// Checks the values of `[model]` and `[train]` in `layers` for a run with initial weights: it trains no base model. A
-/// file may have been written for a base model. Returns the note about such files.
+/// Checks the values of `[model]` and `[train]` in `layers` for a run with initial weights: it trains no base model.
+/// A file may have been written for a base model. Returns the note about such files.
 ///
 /// # Errors
 /// `--set` sets a size that is not the model's, or a key of `[train]` without effect.
