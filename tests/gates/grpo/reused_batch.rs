@@ -131,7 +131,7 @@ impl Case {
             trainer.checkpointing = checkpointing;
             let found = self.step(&mut trainer, &REUSED, Policy::Updated)?;
             // the entropy of a step is that of its backward pass
-            let metrics = PolicyMetrics { entropy: None, ..want.output.metrics.clone() };
+            let metrics = PolicyMetrics { entropy: None, ..want.output.metrics };
             if found.loss.to_bits() != want.output.loss.to_bits() || found.metrics != metrics {
                 return differ(format!(
                     "{what}: loss {} or metrics, expected {}",
