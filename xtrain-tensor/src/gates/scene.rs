@@ -69,6 +69,20 @@ impl Pool {
     }
 }
 
+/// The rows of a sequence of `prefix` positions and of sequences that continue it with `branches` rows each: the sequence
+/// and the position of each row, and the row of each position of each sequence.
+pub(super) fn tree(prefix: usize, branches: &[usize]) -> (Vec<u32>, Vec<u32>, Slots) {
+    let (mut seq, mut pos): (Vec<u32>, Vec<u32>) = (0..prefix as u32).map(|p| (0, p)).unzip();
+    let mut table = vec![pos.clone()];
+    for (s, &n) in (1..).zip(branches) {
+        let own = (seq.len() as u32..).take(n);
+        table.push((0..prefix as u32).chain(own).collect());
+        seq.extend(vec![s; n]);
+        pos.extend((prefix as u32..).take(n));
+    }
+    (seq, pos, Slots::Pages { page: 1, table })
+}
+
 /// The positions at chunk borders in a sequence of length `len`, and its last position.
 pub(super) fn edges(len: usize) -> Vec<usize> {
     let mut at: Vec<usize> =

@@ -2,7 +2,7 @@
 use super::DTYPES;
 use crate::gates::Rows;
 use crate::gates::case::{Case, join, pick, split, tensor};
-use crate::gates::scene::{HeadCounts, Layout, Pool, edges};
+use crate::gates::scene::{HeadCounts, Layout, Pool, edges, tree};
 use crate::gates::values::{Values, label};
 use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::{Device, Dtype, Result};
@@ -203,15 +203,7 @@ fn shared_prefixes() -> Vec<Case> {
             let (k, v) = (score.fill(n * nkv * hd, seed + 1000), values.fill(n * nkv * hd, seed + 2000));
             let name = name.replace(' ', "");
             cases.push(Case::rows("attention_backward", name, seed, 1, move |dev, _| {
-                let (mut seq, mut pos): (Vec<u32>, Vec<u32>) = (0..prefix as u32).map(|p| (0, p)).unzip();
-                let mut table = vec![pos.clone()];
-                for (s, &n) in (1..).zip(branches) {
-                    let own = (seq.len() as u32..).take(n);
-                    table.push((0..prefix as u32).chain(own).collect());
-                    seq.extend(vec![s; n]);
-                    pos.extend((prefix as u32..).take(n));
-                }
-                let slots = Slots::Pages { page: 1, table };
+                let (seq, pos, slots) = tree(prefix, branches);
                 let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
                 let of = |x: &[f32], heads: usize, dtype| tensor(dev, &[n, heads, hd], x, dtype);
                 let (q, k, v) = (of(&q, nh, dtype)?, of(&k, nkv, dtype)?, of(&v, nkv, dtype)?);

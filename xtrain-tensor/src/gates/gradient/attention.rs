@@ -1,6 +1,7 @@
 //! Gradient samples of attention: grouped heads, windows, several sequences.
 use super::check::{Sample, operand};
 use super::f64::F64;
+use crate::gates::scene;
 use crate::gates::values::CaseRng;
 use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::reference::{self, Heads};
@@ -25,15 +26,8 @@ impl Sequences {
 
     /// A sequence of `prefix` rows, and sequences that continue it with this many rows each.
     fn tree(prefix: usize, branches: &[usize], window: Option<usize>) -> Sequences {
-        let (mut seq, mut pos) = (vec![0; prefix], (0..prefix as u32).collect::<Vec<_>>());
-        let mut table = vec![pos.clone()];
-        for (s, &n) in (1..).zip(branches) {
-            let own = (seq.len() as u32..).take(n);
-            table.push((0..prefix as u32).chain(own).collect());
-            seq.extend(vec![s; n]);
-            pos.extend((prefix as u32..).take(n));
-        }
-        Sequences { seq, pos, slots: Slots::Pages { page: 1, table }, window }
+        let (seq, pos, slots) = scene::tree(prefix, branches);
+        Sequences { seq, pos, slots, window }
     }
 
     pub(super) fn mask(&self) -> AttnMask<'_> {
