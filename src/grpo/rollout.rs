@@ -3,9 +3,7 @@ use std::sync::Arc;
 
 use super::Error;
 use super::batch::{Group, Prompt, Sample};
-use crate::decode::{
-    Completion, Continuation, Engine, EngineOptions, KvMemory, Request, SampleOptions, StopConditions,
-};
+use crate::decode::{Continuation, Engine, EngineOptions, KvMemory, Request, SampleOptions, StopConditions};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::rewards::CompletionIndex;
@@ -64,12 +62,14 @@ pub struct Rollout<'a> {
     memory: &'a mut KvMemory,
     /// The completion of each sequence of the engine.
     sequences: Vec<CompletionIndex>,
-    /// The groups, in the order of the requests, with their completions so far.
+    /// The groups, in the order of the requests. Their completions are in `samples` until the end.
     groups: Vec<Group>,
+    /// The completions of each group. `None`: the first turn has not ended.
+    samples: Vec<Vec<Option<Sample>>>,
 }
 
 impl<'a> Rollout<'a> {
-    /// The first turn of all completions. Nothing is computed until [`Rollout::run`].
+    /// The first turn of all completions. Nothing is computed until [`Rollout::step`].
     ///
     /// # Errors
     /// As [`Engine::with_memory`], [`Engine::submit_group`] and [`Engine::reserve`].
@@ -88,7 +88,7 @@ impl<'a> Rollout<'a> {
         let engine =
             EngineOptions { max_seq_len: Some(max_seq_len), max_batch, continuation, ..options.engine };
         let mut engine = Engine::with_memory(model, engine, std::mem::take(memory))?;
-        let (mut sequences, mut groups) = (Vec::with_capacity(total), Vec::with_capacity(requests.len()));
+        let (mut sequences, mut groups, mut samples) = (Vec::with_capacity(total), Vec::new(), Vec::new());
         for GroupRequest { prompt_id, prompt, first_id, size } in requests {
             let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
             let request = Request {
@@ -102,7 +102,8 @@ impl<'a> Rollout<'a> {
             engine.submit_group(request, size)?;
             let place = |completion| CompletionIndex { prompt: groups.len(), completion };
             sequences.extend((0..size).map(place));
-            groups.push(Group { prompt_id, prompt, samples: Vec::with_capacity(size) });
+            groups.push(Group { prompt_id, prompt, samples: Vec::new() });
+            samples.push(vec![None; size]);
         }
         engine.reserve(RESERVED_BYTES)?;
         Ok(Rollout {
@@ -114,36 +115,40 @@ impl<'a> Rollout<'a> {
             memory,
             sequences,
             groups,
+            samples,
         })
     }
 
-    /// Samples until all turns have ended. `progress` receives the number of completions whose turn has ended after each
-    /// step.
+    /// One step of the engine. Returns the completions whose turn has ended in this step, in order. `None`: all turns
+    /// have ended before.
     ///
     /// # Errors
-    /// As [`Engine::step`]; those of `progress`, which stop it.
-    pub fn run(&mut self, progress: &mut dyn FnMut(usize) -> Result<(), Error>) -> Result<(), Error> {
-        let Some(engine) = &mut self.engine else { return Ok(()) };
-        let mut finished = Vec::new();
-        while !engine.is_idle() {
-            engine.step()?;
-            finished.extend(engine.take_finished());
-            let unfinished = engine.live() + engine.waiting();
-            progress(self.total - unfinished)?;
-        }
-        finished.sort_by_key(|completion: &Completion| completion.index);
-        for completion in finished {
-            let CompletionIndex { prompt, completion: at } = self.sequences[completion.index];
-            let samples = &mut self.groups[prompt].samples;
-            match samples.get_mut(at) {
-                Some(sample) => sample.push_turn(completion, self.tokenizer),
-                None => samples.push(Sample::new(completion, self.tokenizer)),
+    /// As [`Engine::step`].
+    pub fn step(&mut self) -> Result<Option<Vec<CompletionIndex>>, Error> {
+        let Some(engine) = self.engine.as_mut().filter(|engine| !engine.is_idle()) else {
+            if !self.places().any(|at| self.can_append(at)) {
+                self.end();
             }
+            return Ok(None);
+        };
+        engine.step()?;
+        let mut ended = Vec::new();
+        for turn in engine.take_finished() {
+            let at = self.sequences[turn.index];
+            match &mut self.samples[at.prompt][at.completion] {
+                Some(sample) => sample.push_turn(turn, self.tokenizer),
+                sample => *sample = Some(Sample::new(turn, self.tokenizer)),
+            }
+            ended.push(at);
         }
-        if !self.places().any(|at| self.can_append(at)) {
-            self.end();
-        }
-        Ok(())
+        ended.sort();
+        Ok(Some(ended))
+    }
+
+    /// Number of completions whose turn has ended.
+    pub fn ended(&self) -> usize {
+        let unfinished = |engine: &Engine<'_>| engine.live() + engine.waiting();
+        self.total - self.engine.as_ref().map_or(0, unfinished)
     }
 
     /// Drops the engine and keeps its memory.
@@ -155,20 +160,20 @@ impl<'a> Rollout<'a> {
 
     /// The places of all completions, group by group.
     pub fn places(&self) -> impl Iterator<Item = CompletionIndex> + '_ {
-        let of_group = |(prompt, group): (usize, &Group)| {
-            (0..group.samples.len()).map(move |completion| CompletionIndex { prompt, completion })
+        let of_group = |(prompt, group): (usize, &Vec<_>)| {
+            (0..group.len()).map(move |completion| CompletionIndex { prompt, completion })
         };
-        self.groups.iter().enumerate().flat_map(of_group)
+        self.samples.iter().enumerate().flat_map(of_group)
     }
 
-    /// The groups, with their completions so far.
-    pub fn groups(&self) -> &[Group] {
-        &self.groups
+    /// The prompt of this group.
+    pub fn prompt(&self, group: usize) -> &Prompt {
+        &self.groups[group].prompt
     }
 
-    /// The completion at this place.
+    /// The completion at this place, whose first turn has ended.
     pub fn sample(&self, at: CompletionIndex) -> &Sample {
-        &self.groups[at.prompt].samples[at.completion]
+        self.samples[at.prompt][at.completion].as_ref().expect("the first turn has ended")
     }
 
     /// Whether a completion can be continued: its last turn was not cut, it may have one more turn, and it has room for
@@ -185,7 +190,7 @@ impl<'a> Rollout<'a> {
     }
 
     /// Continues a completion with the tokens of `text`. Text that leaves no room for a new token is not appended: the
-    /// completion is truncated then. [`Rollout::run`] samples the next turn.
+    /// completion is truncated then. [`Rollout::step`] samples the next turn.
     ///
     /// # Errors
     /// [`Error::Append`] for a completion that cannot be continued or text without tokens; as [`Tokenizer::encode`] and
@@ -197,7 +202,7 @@ impl<'a> Rollout<'a> {
             return Err(refused("text of at least one token", "none"));
         }
         let (can_append, room) = (self.can_append(at), self.room(at));
-        let sample = &mut self.groups[at.prompt].samples[at.completion];
+        let sample = self.samples[at.prompt][at.completion].as_mut().expect("the first turn has ended");
         let engine = self.engine.as_mut().filter(|_| can_append);
         let engine =
             engine.ok_or_else(|| refused("rewards", "text to append to a completion that has ended"))?;
@@ -220,9 +225,13 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// The groups with their completions.
+    /// The groups with their completions. All turns have ended.
     pub fn into_groups(mut self) -> Vec<Group> {
         self.end();
-        self.groups
+        let complete = |(mut group, samples): (Group, Vec<Option<Sample>>)| {
+            group.samples = samples.into_iter().flatten().collect();
+            group
+        };
+        self.groups.into_iter().zip(self.samples).map(complete).collect()
     }
 }

@@ -49,6 +49,21 @@ impl Scorer {
         Ok(())
     }
 
+    /// Announces completions whose last turn has ended and their places in the batch of the next [`Scorer::reply`].
+    /// Each completion is announced at most once. If completions may have several turns, only the first reward is
+    /// informed: which completions the others score depends on its replies.
+    ///
+    /// # Errors
+    /// As [`Reward::announce`].
+    pub fn announce(&mut self, places: &[usize], inputs: &[RewardInput<'_>]) -> Result<(), Error> {
+        let has_turns = inputs.iter().any(|input| input.turn.is_some());
+        let informed = if has_turns { 1 } else { self.rewards.len() };
+        for reward in self.rewards.iter_mut().take(informed) {
+            reward.announce(places, inputs)?;
+        }
+        Ok(())
+    }
+
     /// The reply to each completion of `batch`: the values of all rewards, or text to continue with. The rewards score
     /// in their order. If one continues a completion, those after it do not score the completion in this turn.
     ///

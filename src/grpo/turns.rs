@@ -19,10 +19,12 @@ pub enum Progress {
 }
 
 /// Generates and scores all groups, in the order of the requests. Completions that a reward continues get another turn
-/// and are scored again; the others are final. `progress` stops it with an error.
+/// and are scored again; the others are final. Rewards may start to score a completion while others are sampled.
+/// `progress` stops it with an error.
 ///
 /// # Errors
-/// As [`Rollout::run`], [`Rollout::append`], [`Scorer::reply`] and [`Scorer::scores`]; those of `progress`.
+/// As [`Rollout::step`], [`Rollout::append`], [`Scorer::announce`], [`Scorer::reply`] and [`Scorer::scores`]; those of
+/// `progress`.
 pub fn generate(
     sampler: RolloutModel<'_>,
     tokenizer: &Tokenizer,
@@ -31,15 +33,22 @@ pub fn generate(
     scorer: &mut Scorer,
     progress: &mut dyn FnMut(Progress) -> Result<(), Error>,
 ) -> Result<(Vec<Group>, Scores), Error> {
+    let sizes: Vec<usize> = requests.iter().map(|request| request.size).collect();
     let mut rollout = Rollout::new(sampler, tokenizer, requests, options)?;
-    progress(Progress::Rollout)?;
-    rollout.run(&mut |done| progress(Progress::Generated(done)))?;
     let mut open: Vec<CompletionIndex> = rollout.places().collect();
-    let mut each: Vec<Vec<Vec<Option<f64>>>> =
-        rollout.groups().iter().map(|group| vec![Vec::new(); group.samples.len()]).collect();
+    let mut each: Vec<Vec<Vec<Option<f64>>>> = sizes.iter().map(|&size| vec![Vec::new(); size]).collect();
     loop {
+        progress(Progress::Rollout)?;
+        while let Some(ended) = rollout.step()? {
+            let place = |at| open.binary_search(at).expect("each completion whose turn runs is open");
+            let places: Vec<usize> = ended.iter().map(place).collect();
+            let inputs = Inputs::new(&rollout, tokenizer, options, &ended);
+            scorer.announce(&places, &inputs.all(&rollout))?;
+            progress(Progress::Generated(rollout.ended()))?;
+        }
         progress(Progress::Reward)?;
-        let replies = reply(&rollout, tokenizer, options, scorer, &open)?;
+        let inputs = Inputs::new(&rollout, tokenizer, options, &open);
+        let replies = scorer.reply(&inputs.all(&rollout))?;
         let mut continued = Vec::new();
         for (at, reply) in open.into_iter().zip(replies) {
             match reply {
@@ -54,31 +63,38 @@ pub fn generate(
         if continued.is_empty() {
             return Ok((rollout.into_groups(), scorer.scores(each.into_iter().flatten().collect())?));
         }
-        progress(Progress::Rollout)?;
-        rollout.run(&mut |done| progress(Progress::Generated(done)))?;
         open = continued;
     }
 }
 
-/// The replies of all rewards to the completions `at`.
-fn reply(
-    rollout: &Rollout<'_>,
-    tokenizer: &Tokenizer,
-    options: &RolloutOptions,
-    scorer: &mut Scorer,
-    at: &[CompletionIndex],
-) -> Result<Vec<RewardReply>, Error> {
-    let has_turns = options.max_turns > 1;
-    let text = |&at: &CompletionIndex| has_turns.then(|| rollout.sample(at).turn_text(tokenizer));
-    let texts: Vec<Option<String>> = at.iter().map(text).collect();
-    let pairs = at.iter().zip(&texts);
-    let inputs: Vec<RewardInput<'_>> = pairs.map(|(&at, text)| input(rollout, at, text.as_deref())).collect();
-    scorer.reply(&inputs)
+/// Completions as rewards read them.
+struct Inputs<'a> {
+    at: &'a [CompletionIndex],
+    /// The sampled text of the last turn of each, if it may have several.
+    texts: Vec<Option<String>>,
+}
+
+impl<'a> Inputs<'a> {
+    fn new(
+        rollout: &Rollout<'_>,
+        tokenizer: &Tokenizer,
+        options: &RolloutOptions,
+        at: &'a [CompletionIndex],
+    ) -> Inputs<'a> {
+        let has_turns = options.max_turns > 1;
+        let text = |&at: &CompletionIndex| has_turns.then(|| rollout.sample(at).turn_text(tokenizer));
+        Inputs { at, texts: at.iter().map(text).collect() }
+    }
+
+    fn all<'s>(&'s self, rollout: &'s Rollout<'_>) -> Vec<RewardInput<'s>> {
+        let pairs = self.at.iter().zip(&self.texts);
+        pairs.map(|(&at, text)| input(rollout, at, text.as_deref())).collect()
+    }
 }
 
 /// The completion `at` as rewards read it. `text`: the sampled text of its last turn, if it may have several.
 fn input<'a>(rollout: &'a Rollout<'_>, at: CompletionIndex, text: Option<&'a str>) -> RewardInput<'a> {
-    let (group, sample) = (&rollout.groups()[at.prompt], rollout.sample(at));
+    let (prompt, sample) = (rollout.prompt(at.prompt), rollout.sample(at));
     let turn = text.map(|text| Turn {
         number: sample.turns().len(),
         text,
@@ -86,11 +102,11 @@ fn input<'a>(rollout: &'a Rollout<'_>, at: CompletionIndex, text: Option<&'a str
         can_append: rollout.can_append(at),
     });
     RewardInput {
-        prompt: &group.prompt.text,
+        prompt: &prompt.text,
         completion: &sample.text,
-        prompt_ids: &group.prompt.ids,
+        prompt_ids: &prompt.ids,
         completion_ids: &sample.tokens,
-        columns: &group.prompt.columns,
+        columns: &prompt.columns,
         prompt_index: at.prompt,
         completion_index: at.completion,
         finish_reason: sample.finish,

@@ -1,4 +1,5 @@
 //! Rewards from external programs.
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ impl Default for ExternalOptions {
 }
 
 /// Rewards from persistent processes of an external program, one JSON line per completion in each direction. See
-/// docs/guide/rewards.md for the protocol.
+/// docs/guide/rewards.md for the protocol. The line of an announced completion is sent at once.
 ///
 /// The names of the rewards are those of the first reply, sorted. After an error all processes are killed, and every
 /// further batch is [`RewardError::Stopped`]. Dropping it closes the standard input of the processes, waits for up to
@@ -50,8 +51,10 @@ pub struct ExternalReward {
     /// Whether each process has closed its standard output.
     ended: Vec<bool>,
     output: OutputQueue,
-    /// The id of the next completion. Ids are never used twice, so a late reply is recognized.
+    /// The id of the first completion of the next batch. Ids are never used twice, so a late reply is recognized.
     next_id: u64,
+    /// The places in the next batch of the completions that were announced and whose lines were sent.
+    announced: BTreeSet<usize>,
 }
 
 impl ExternalReward {
@@ -89,28 +92,18 @@ impl ExternalReward {
             processes,
             output,
             next_id: 0,
+            announced: BTreeSet::new(),
         })
     }
 
-    /// Sends the lines of `batch` and receives the replies.
+    /// Sends the lines of the completions of `batch` that were not announced, and receives all replies.
     fn exchange(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
         let deadline = Instant::now() + self.time_limit;
+        self.begin_batch()?;
+        let announced = std::mem::take(&mut self.announced);
+        self.send(batch.iter().enumerate().filter(|(at, _)| !announced.contains(at)))?;
         let mut pending = Pending::new(batch, self.next_id, self.processes.len());
         self.next_id += batch.len() as u64;
-        while let Some((number, output)) = self.output.try_next() {
-            if let Output::Line(line) = &output {
-                let error = mismatch("no output before the next batch", "a line");
-                return Err(self.refused(number, ReplyLocation::AfterLastReply, error, line));
-            }
-            self.receive(number, output, &mut pending)?;
-        }
-        for (number, process) in self.processes.iter().enumerate() {
-            let mut lines = Vec::new();
-            for at in pending.part(number) {
-                protocol::write_request(&mut lines, pending.id(at), &batch[at])?;
-            }
-            process.send(lines);
-        }
         self.check_not_ended(&pending)?;
         while pending.missing() > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -120,6 +113,41 @@ impl ExternalReward {
             }
         }
         Ok(pending.into_rows())
+    }
+
+    /// Sends the lines of completions, each with its place in the next batch.
+    fn send<'a>(
+        &mut self,
+        completions: impl Iterator<Item = (usize, &'a RewardInput<'a>)>,
+    ) -> Result<(), RewardError> {
+        let mut lines = vec![Vec::new(); self.processes.len()];
+        for (at, input) in completions {
+            let process = input.location().process(self.processes.len());
+            protocol::write_request(&mut lines[process], self.next_id + at as u64, input)?;
+        }
+        for (process, lines) in self.processes.iter().zip(lines).filter(|(_, lines)| !lines.is_empty()) {
+            process.send(lines);
+        }
+        Ok(())
+    }
+
+    /// Before the first line of a batch: checks that no process has written anything after its last reply.
+    fn begin_batch(&mut self) -> Result<(), RewardError> {
+        while self.announced.is_empty()
+            && let Some((number, output)) = self.output.try_next()
+        {
+            match output {
+                Output::Line(line) | Output::LongLine(line) => {
+                    let error = mismatch("no output before the next batch", "a line");
+                    return Err(self.refused(number, ReplyLocation::AfterLastReply, error, &line));
+                }
+                Output::Failed(source) => {
+                    return Err(RewardError::Read { process: self.describe(number), source });
+                }
+                Output::End => self.ended[number] = true,
+            }
+        }
+        Ok(())
     }
 
     /// Processes one event of process `number`.
@@ -221,6 +249,13 @@ impl ExternalReward {
         RewardError::Reply { process: self.describe(number), at, want, got, line: shortened(line) }
     }
 
+    /// Kills all processes after an error.
+    fn kill_after<T>(&mut self, result: &Result<T, RewardError>) {
+        if result.is_err() {
+            self.processes.clear();
+        }
+    }
+
     fn describe(&self, number: usize) -> String {
         format!("reward process {number} ({:?})", self.command)
     }
@@ -232,15 +267,22 @@ impl Reward for ExternalReward {
         &self.names
     }
 
+    fn announce(&mut self, places: &[usize], inputs: &[RewardInput<'_>]) -> Result<(), RewardError> {
+        if self.processes.is_empty() {
+            return Err(RewardError::Stopped { command: self.command.clone() });
+        }
+        let result = self.begin_batch().and_then(|()| self.send(places.iter().copied().zip(inputs)));
+        self.kill_after(&result);
+        self.announced.extend(places);
+        result
+    }
+
     fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
         if self.processes.is_empty() {
             return Err(RewardError::Stopped { command: self.command.clone() });
         }
         let result = self.exchange(batch);
-        if result.is_err() {
-            // each is killed
-            self.processes.clear();
-        }
+        self.kill_after(&result);
         result
     }
 }

@@ -6,8 +6,7 @@ use super::index::CompletionIndex;
 use super::protocol::{Mismatch, find_id, mismatch};
 use super::reward::{RewardInput, RewardReply, RewardRow};
 
-/// The replies to a batch. Completion `at` has the id `first_id + at`. Completion c of prompt p belongs to process
-/// (p + c) mod `processes`, so all turns of a completion go to one process.
+/// The replies to a batch. Completion `at` has the id `first_id + at`.
 pub(super) struct Pending<'a> {
     batch: &'a [RewardInput<'a>],
     first_id: u64,
@@ -27,13 +26,7 @@ impl<'a> Pending<'a> {
     }
 
     fn process_of(&self, at: usize) -> usize {
-        let CompletionIndex { prompt, completion } = self.location(at);
-        (prompt + completion) % self.processes
-    }
-
-    /// The id of completion `at`.
-    pub(super) fn id(&self, at: usize) -> u64 {
-        self.first_id + at as u64
+        self.location(at).process(self.processes)
     }
 
     pub(super) fn location(&self, at: usize) -> CompletionIndex {

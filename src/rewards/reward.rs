@@ -82,6 +82,16 @@ pub trait Reward: Send {
     /// before the first batch is scored if the implementation learns the names from it; fixed afterwards.
     fn names(&self) -> &[String];
 
+    /// Completions of the batch that the next call of [`score`](Reward::score) scores, with their places in it. They are
+    /// complete while others are still generated, so that an implementation can start to score them. Each is announced
+    /// at most once; not all need to be.
+    ///
+    /// # Errors
+    /// As [`score`](Reward::score).
+    fn announce(&mut self, _places: &[usize], _inputs: &[RewardInput<'_>]) -> Result<(), RewardError> {
+        Ok(())
+    }
+
     /// The replies to `batch`: one row per completion in the order of `batch`. The caller checks that row i belongs to
     /// completion i.
     ///

@@ -133,6 +133,39 @@ fn every_completion_gets_its_own_reward() {
 }
 
 #[test]
+fn announced_completions_are_scored_once_and_have_the_same_ids() {
+    let samples = samples(37);
+    for processes in [1, 2, 5] {
+        let mut reward = start(&shell("echo \"{\\\"id\\\":$id,\\\"reward\\\":$id}\""), processes);
+        for batch in 0..3u32 {
+            // two announcements, not in order, and nine completions that are not announced
+            let places: Vec<usize> = (0..37).map(|i| (17 * i + 5) % 37).take(28).collect();
+            for part in places.chunks(15) {
+                let all: Vec<RewardInput<'_>> = part.iter().map(|&at| input(at, &samples[at])).collect();
+                reward.announce(part, &all).unwrap();
+            }
+            let want: Vec<_> = (0..37).map(|at| vec![Some(f64::from(37 * batch + at))]).collect();
+            assert_eq!(rewards(&mut reward, &samples), want, "{processes} processes");
+        }
+    }
+}
+
+#[test]
+fn an_announced_completion_is_scored_before_the_batch() {
+    let path = std::env::temp_dir().join(format!("xtrain-announced-{}", std::process::id()));
+    let body = format!("echo $id > {}; echo \"{{\\\"id\\\":$id,\\\"reward\\\":1}}\"", path.display());
+    let (mut reward, samples) = (start(&shell(&body), 1), samples(2));
+    reward.announce(&[1], &[input(1, &samples[1])]).unwrap();
+    let start = Instant::now();
+    while std::fs::read_to_string(&path).ok().as_deref() != Some("1\n") {
+        assert!(start.elapsed() < Duration::from_secs(20), "the program received no line");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(rewards(&mut reward, &samples), [[Some(1.0)], [Some(1.0)]]);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn a_batch_may_be_smaller_than_the_number_of_processes() {
     let mut reward = start(&shell("echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\""), 3);
     let samples = samples(1);

@@ -43,7 +43,7 @@ pub(super) fn groups(config: &RunConfig, model: &Model) -> Vec<Group> {
     let mut memory = KvMemory::default();
     let sampler = RolloutModel { model, memory: &mut memory };
     let mut rollout = Rollout::new(sampler, &tokenizer, requests, &options).unwrap();
-    rollout.run(&mut |_| Ok(())).unwrap();
+    while rollout.step().unwrap().is_some() {}
     rollout.into_groups()
 }
 
