@@ -81,7 +81,7 @@ pub(crate) fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
 
 /// Estimates the activation memory of a training pass over `rows` rows, in bytes: for every layer the residual stream
 /// in f32 and the other activations in `compute`; with activation checkpointing the input of every layer and the
-/// activations of one. The logits are never stored as a whole.
+/// activations of one. The gradients of the activations of one layer are in f32. The logits are never stored as a whole.
 pub(crate) fn activations(
     cfg: &Config,
     compute: Dtype,
@@ -100,16 +100,8 @@ pub(crate) fn activations(
         ActivationCheckpointing::Off => cfg.n_layers as u64 * layer,
         ActivationCheckpointing::PerLayer => 4 * c * cfg.n_layers as u64 + layer,
     };
-    rows as u64 * (layers + 4 * c + c * compute.bytes() as u64)
-}
-
-/// Estimates the memory of gradients of activations in a backward pass over `rows` rows with the compute dtype
-/// `compute`, in bytes: those of one layer, in f32. In f32 they are in the memory of activations that are no longer
-/// needed.
-pub(crate) fn activation_gradients(cfg: &Config, compute: Dtype, rows: usize) -> u64 {
-    let heads = (cfg.n_heads + 2 * cfg.n_kv_heads) * cfg.head_dim;
-    let row = 4 * (2 * cfg.dim + 3 * cfg.ffn_dim + heads);
-    if compute == Dtype::F32 { 0 } else { (rows * row) as u64 }
+    let gradients = 4 * (2 * c + 3 * f + q + 2 * kv);
+    rows as u64 * (layers + gradients + 4 * c + c * compute.bytes() as u64)
 }
 
 impl Memory {

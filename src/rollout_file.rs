@@ -147,9 +147,13 @@ pub fn policy_digest(model: &Model) -> Result<String, Error> {
         let tensor = param.value()?.to_host()?;
         hash.update(param.name());
         tensor.shape().iter().for_each(|n| hash.update((*n as u64).to_le_bytes()));
-        for part in tensor.data::<f32>()?.chunks(1 << 14) {
-            let bytes: Vec<u8> = part.iter().flat_map(|x| x.to_le_bytes()).collect();
-            hash.update(&bytes);
+        let mut bytes = [0u8; 4 << 12];
+        for part in tensor.data::<f32>()?.chunks(1 << 12) {
+            let bytes = &mut bytes[..4 * part.len()];
+            for (bytes, x) in bytes.as_chunks_mut().0.iter_mut().zip(part) {
+                *bytes = x.to_le_bytes();
+            }
+            hash.update(bytes);
         }
     }
     let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();

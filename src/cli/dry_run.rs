@@ -47,7 +47,7 @@ pub(super) fn print(config: &RunConfig) -> Result<(), CliError> {
     ))
 }
 
-/// The activations of a forward pass of `[train]`, in bytes.
+/// The activations of a training pass of `[train]`, in bytes.
 fn training_activations(config: &RunConfig, cfg: &Config) -> u64 {
     let (train, compute) = (&config.train, training::compute(config.train.dtype));
     let rows = train.micro_batch * train.context;
@@ -76,8 +76,7 @@ pub(super) fn print_grpo(config: &RunConfig, prompt_len: usize) -> Result<(), Cl
     // The loss holds at most 16 MiB of logits, or one row.
     let logits = (4 * rows.min(256) * cfg.vocab).min(16 << 20).max(4 * cfg.vocab) as u64;
     let checkpointing = training::activation_checkpointing(config);
-    let gradients = memory::activation_gradients(&cfg, compute, rows);
-    let activations = memory::activations(&cfg, compute, checkpointing, rows) + gradients + logits;
+    let activations = memory::activations(&cfg, compute, checkpointing, rows) + logits;
     let sequences = completions.min(grpo::from_config::MAX_BATCH) as u64;
     let per_token = 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * compute.bytes();
     let cache = sequences * (length.next_multiple_of(KvKind::PAGE) * per_token) as u64;

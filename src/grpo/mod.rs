@@ -22,6 +22,7 @@ mod step_pass;
 pub mod turns;
 pub mod update;
 mod verify;
+mod warm_up;
 mod warnings;
 
 pub use batch::Batch;

@@ -16,6 +16,9 @@ const PROMPTS: u64 = 1 << 62;
 /// Separates the numbers and addresses of prompts that replace a group.
 const REPLACEMENTS: u64 = 1 << 61;
 
+/// Prompts of a task that [`PromptSource::longest`] reads.
+const TASK_PROMPTS: u64 = 64;
+
 /// The training prompts of a run.
 pub struct PromptSource<'a> {
     seed: u64,
@@ -71,6 +74,22 @@ impl<'a> PromptSource<'a> {
             let u = uniform_u64(self.seed, id, slot as u32, Purpose::DataOrder);
             ((u128::from(u) * u128::from(count)) >> 64) as u64
         })
+    }
+
+    /// The length of the longest prompt of a list, or of the first prompts of a task.
+    ///
+    /// # Errors
+    /// As [`PromptSource::at`].
+    pub fn longest(&self) -> Result<usize, Error> {
+        let count = match &self.from {
+            From::List(prompts) => prompts.len() as u64,
+            From::Task { .. } => TASK_PROMPTS,
+        };
+        let mut longest = 1;
+        for number in 0..count {
+            longest = longest.max(self.get(number, |_| number)?.1.ids.len());
+        }
+        Ok(longest)
     }
 
     fn get(&self, number: u64, index: impl FnOnce(u64) -> u64) -> Result<Numbered, Error> {

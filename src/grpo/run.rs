@@ -107,6 +107,9 @@ impl Grpo<'_> {
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
         let last = self.section.steps as u64;
+        if self.trainer.step_number() < last {
+            self.warm_up(observer)?;
+        }
         if self.trainer.step_number() == 0 {
             self.save(observer)?;
             let mut metrics = StepMetrics::new(0);

@@ -4,8 +4,14 @@ use std::ops::Range;
 
 /// Maximum number of bytes in a free list.
 const MAX_FREE_BYTES: usize = 1 << 30;
-/// A request takes a free buffer of at most this multiple of its own class.
-const MAX_FIT: usize = 2;
+/// Classes from this number of elements on are those of activations, whose lengths vary with the rows of a pass.
+const LARGE: usize = 1 << 14;
+
+/// A request of a class takes a free buffer of at most this multiple of it. A small tensor would keep a large buffer from
+/// the activations.
+fn max_fit(size: usize) -> usize {
+    if size < LARGE { 2 } else { 16 }
+}
 
 /// The smallest size class of at least `len` elements. There are eight classes per power of two, so at most an eighth
 /// of a new buffer is unused.
@@ -51,14 +57,14 @@ impl<T> Default for FreeList<T> {
 impl<T> FreeList<T> {
     /// Takes a buffer with room for `len` elements: a free one of the best fitting class, or a new one. Its length
     /// and values are unspecified. A new buffer replaces a free one that is a little smaller, because it fits the same
-    /// requests: the lengths of a loop that vary by less than a factor of two need no more memory than the largest.
+    /// requests: a loop whose lengths vary by less than [`max_fit`] needs no more memory than its largest step.
     pub(super) fn take(&mut self, len: usize) -> Vec<T> {
         let size = class_size(len);
-        let fitting = self.with_free(size..MAX_FIT * size + 1).next();
+        let fitting = self.with_free(size..max_fit(size) * size + 1).next();
         let buffer = match fitting {
             Some(size) => self.pop(size),
             None => {
-                let smaller = self.with_free(size / MAX_FIT..size).next_back();
+                let smaller = self.with_free(size / max_fit(size)..size).next_back();
                 drop(smaller.map(|size| self.pop(size)));
                 Vec::with_capacity(size)
             }
@@ -180,6 +186,21 @@ mod tests {
         let buffer = list.take(1000);
         list.give_back(buffer);
         assert_eq!(free(&list), [1024, 3072], "3072 is too large for 1000");
+    }
+
+    #[test]
+    fn fewer_rows_use_the_buffers_of_more_rows() {
+        const WIDTHS: [usize; 4] = [128, 128, 352, 384];
+        let mut list = FreeList::<f32>::default();
+        let mut step = |rows: usize| {
+            let buffers = WIDTHS.map(|width| list.take(rows * width));
+            buffers.into_iter().for_each(|buffer| list.give_back(buffer));
+            free(&list)
+        };
+        let first = step(1600);
+        for rows in [130, 900, 1600, 260, 1599, 140] {
+            assert_eq!(step(rows), first, "{rows} rows");
+        }
     }
 
     #[test]
