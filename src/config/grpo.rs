@@ -41,8 +41,9 @@ pub struct GrpoSection {
     pub num_iterations: usize,
     /// Completions per forward pass of the update, but at least those that share a prompt. The results are bit-identical for every value. Default: 64.
     pub micro_batch: usize,
-    /// Completions of a group that share one computation of their prompt in the update. Part of the arithmetic: another
-    /// value sums the gradient in another order. 1: the prompt is computed for each completion. Default: 64.
+    /// Completions of a group that share the rows of their prompt and of equal beginnings in the update. Part of the
+    /// arithmetic: another value sums the gradient in another order. 1: each completion is computed with its prompt.
+    /// Default: 64.
     pub prompt_sharing: usize,
     /// Longest prompt in tokens; a longer prompt is an error.
     pub max_prompt_length: usize,

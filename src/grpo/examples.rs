@@ -1,4 +1,4 @@
-//! Completions as training examples: those of a group share the rows of their prompt.
+//! Completions as training examples: those of a group share the rows of their prompt and of equal beginnings.
 use std::ops::Range;
 
 use super::batch::{Group, Sample};
@@ -35,8 +35,8 @@ impl Weighted<'_> {
 /// How completions become training examples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Examples {
-    /// Maximum number of completions of a group in one example, which computes their prompt once. 1: an example is one
-    /// completion with its prompt.
+    /// Maximum number of completions of a group in one example, which computes their prompt and equal beginnings once.
+    /// 1: an example is one completion with its prompt.
     pub shared: usize,
     /// Completions per forward pass. No result depends on it.
     pub micro_batch: usize,
@@ -69,7 +69,7 @@ impl Examples {
     }
 
     /// Rows of the largest forward pass over `[groups, completions per group]` with prompts and completions of these
-    /// lengths. The last example of a group has fewer completions if `shared` does not divide the group.
+    /// lengths, if no two completions of a group begin with the same token. The last example of a group has fewer completions if `shared` does not divide the group.
     pub(crate) fn rows_per_pass(&self, [groups, group]: [usize; 2], [prompt, new]: [usize; 2]) -> usize {
         let shared = self.shared.max(1);
         let examples = (groups * group.div_ceil(shared)).min(self.per_pass());
@@ -108,8 +108,7 @@ impl Examples {
 
     /// Rows of the example of `part` in a forward pass.
     pub(super) fn rows(&self, part: &[Weighted<'_>]) -> usize {
-        let unread = |completion: &Weighted<'_>| completion.sample.tokens.len() - 1;
-        part[0].group.prompt.ids.len() + part.iter().map(unread).sum::<usize>()
+        self.example(part, |_, _| (0.0, 0.0)).rows()
     }
 
     /// The example of `part`. `target(i, t)` gives the loss weight and the entropy bonus of token `t` of completion
@@ -149,13 +148,13 @@ impl Examples {
         example
     }
 
-    /// The values of the next completion, from the values of all loss rows.
+    /// The values of the next completion, from the values of all targets.
     pub(super) fn values_of(
         &self,
         completion: &Weighted<'_>,
         rows: &mut impl Iterator<Item = Option<LogProb>>,
     ) -> TokenValues {
-        let found: Vec<LogProb> = rows.take(self.loss_rows(completion)).flatten().collect();
+        let found: Vec<LogProb> = rows.take(self.targets(completion)).flatten().collect();
         let per_token = |value: fn(&LogProb) -> f32| {
             let values: Vec<f64> = found.iter().map(|found| f64::from(value(found))).collect();
             completion.sample.per_token(&values)
@@ -163,7 +162,7 @@ impl Examples {
         TokenValues { logp: per_token(|found| found.log_prob), entropy: per_token(|found| found.entropy) }
     }
 
-    /// Sets the weights of the next completion in the targets of all loss rows. `factors` gives the loss weight and
+    /// Sets the weights of the next completion in the targets. `factors` gives the loss weight and
     /// the entropy bonus of a token.
     pub(super) fn set_weights<'t>(
         &self,
@@ -171,16 +170,16 @@ impl Examples {
         targets: &mut impl Iterator<Item = &'t mut Option<Target>>,
         factors: impl Fn(usize) -> (f32, f32),
     ) {
-        let unread = self.loss_rows(completion) - completion.sample.tokens.len();
-        for (t, target) in targets.take(self.loss_rows(completion)).skip(unread).enumerate() {
+        let unread = self.targets(completion) - completion.sample.tokens.len();
+        for (t, target) in targets.take(self.targets(completion)).skip(unread).enumerate() {
             if let Some(target) = target {
                 (target.weight, target.bonus) = factors(t);
             }
         }
     }
 
-    /// Number of loss rows of a completion.
-    fn loss_rows(&self, completion: &Weighted<'_>) -> usize {
+    /// Number of targets of a completion, with those of its prompt.
+    fn targets(&self, completion: &Weighted<'_>) -> usize {
         let unread = if self.shared > 1 { 0 } else { completion.group.prompt.ids.len() - 1 };
         unread + completion.sample.tokens.len()
     }

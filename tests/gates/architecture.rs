@@ -78,7 +78,9 @@ const CRATES: [Crate; 4] = [
             // the backward pass
             ("grads.rs", 4),
             ("autograd.rs", 4),
+            ("prefix_tree.rs", 4),
             ("example.rs", 4),
+            ("batch/", 4),
             ("batch.rs", 4),
             ("objective.rs", 4),
             ("recompute.rs", 4),

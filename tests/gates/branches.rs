@@ -15,21 +15,31 @@ use crate::training::{Difference, Run, failed};
 /// 2^-9 before it reaches the embedding. A lost term is found in f32, by the same code.
 const TOLERANCE: [(Dtype, f32); 2] = [(Dtype::F32, 4e-6), (Dtype::BF16, 2e-2)];
 
-/// A prompt with branches.
+/// A prompt with five branches. The second and the third begin like the first; the fourth is a beginning of the first;
+/// the last is the first.
 pub(crate) fn tree(rng: &mut CaseRng, vocab: usize, longest: usize) -> TrainingExample {
     let mut tokens = |n: usize| -> Vec<u32> { (0..n).map(|_| rng.below(vocab) as u32).collect() };
     let lengths: Vec<usize> = tokens(4).into_iter().map(|n| n as usize * 7 % longest).collect();
     let inputs = tokens(1 + lengths[0]);
-    let branches = lengths[1..].iter().enumerate().map(|(i, &n)| {
+    let first = tokens(1 + lengths[1]);
+    let beginning = |n: usize| &first[..n.min(first.len())];
+    let other = first[first.len() / 2] ^ 1;
+    let similar = [beginning(first.len() / 2), &[if (other as usize) < vocab { other } else { 0 }]].concat();
+    let branches = [
+        first.clone(),
+        [beginning(lengths[2]), &tokens(lengths[2])].concat(),
+        [similar, tokens(lengths[3])].concat(),
+        beginning(lengths[3]).to_vec(),
+        first.clone(),
+    ];
+    let last = tokens(branches.len());
+    let branch = |(i, inputs): (usize, Vec<u32>)| {
         let target =
-            |(t, id)| (t % 5 != 3).then_some(Target { id, weight: 0.01 * (i + 1) as f32, bonus: 0.0 });
-        Branch {
-            inputs: tokens(n),
-            targets: tokens(n + 1).into_iter().enumerate().map(target).collect(),
-            kept: Vec::new(),
-        }
-    });
-    let branches = branches.collect();
+            |(t, &id)| (t % 5 != 3).then_some(Target { id, weight: 0.01 * (i + 1) as f32, bonus: 0.0 });
+        let targets = inputs.iter().chain([&last[i]]).enumerate().map(target).collect();
+        Branch { inputs, targets, kept: Vec::new() }
+    };
+    let branches = branches.into_iter().enumerate().map(branch).collect();
     TrainingExample { inputs, branches, ..TrainingExample::default() }
 }
 

@@ -1,6 +1,9 @@
-//! The work of a step of reinforcement learning, counted: one prefill for a group, shared pages, no padding.
+//! The work of a step of reinforcement learning, counted: prompts and equal beginnings of a group run once, their pages
+//! are shared, and there is no padding.
+use std::collections::BTreeSet;
+
 use serde_json::Value;
-use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
+use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, Request};
 use xtrain::model::{Config, Model};
 use xtrain::tensor::{Device, Dtype};
 
@@ -25,7 +28,14 @@ fn model_config() -> Config {
     }
 }
 
-/// `G` completions of a prompt of `len` tokens: the rows of the prefill, and the slots of the cache at its peak.
+/// Number of different beginnings of completions, without the completions themselves: the rows of their tokens, if equal
+/// beginnings run once. The last token of a completion has no row.
+fn beginnings<'a>(completions: impl Iterator<Item = &'a [u32]>) -> usize {
+    let of = |tokens: &'a [u32]| (1..tokens.len()).map(move |n| &tokens[..n]);
+    completions.flat_map(of).collect::<BTreeSet<_>>().len()
+}
+
+/// `G` completions of a prompt of `len` tokens: the rows that run, and the slots of the cache at its peak.
 /// Returns the number of rows that ran.
 fn group(len: usize, page: usize) -> Result<usize, String> {
     let model = Model::init(&model_config(), Dtype::F32, &Device::cpu(), 0).unwrap();
@@ -35,8 +45,10 @@ fn group(len: usize, page: usize) -> Result<usize, String> {
     engine.submit_group(Request::sampled(&prompt, NEW_TOKENS, 1.0, 0), G).unwrap();
     engine.reserve(usize::MAX).unwrap();
     let (reserved, mut peak) = (engine.cache().unwrap().usage().slots, 0);
+    let mut finished = Vec::new();
     while !engine.is_idle() {
         engine.step().unwrap();
+        finished.extend(engine.take_finished());
         peak = peak.max(engine.cache().unwrap().usage().in_use);
     }
     let (counters, usage) = (engine.counters(), engine.cache().unwrap().usage());
@@ -44,9 +56,18 @@ fn group(len: usize, page: usize) -> Result<usize, String> {
     if counters.prefill_rows != len as u64 {
         return differ(format!("expected {len} prompt rows, found {}", counters.prefill_rows));
     }
-    // The full pages of the prompt are shared; the last token of a completion has no row.
-    let pages = |positions: usize| positions.div_ceil(page) - len / page;
-    let want = (len / page + G * pages(len + NEW_TOKENS - 1)) * page;
+    let rows = beginnings(finished.iter().map(|completion| &completion.tokens[..]));
+    let found = (counters.layer_rows - counters.prefill_rows) as usize;
+    if found != rows {
+        return differ(format!("expected {rows} rows of new tokens, found {found}"));
+    }
+    // A page is shared by all completions with the same tokens up to its end. The last token of a completion has no row.
+    let end = len + NEW_TOKENS - 1;
+    let shared = |page_end: usize| {
+        let tokens = |c: &Completion| c.tokens[..page_end.min(end).saturating_sub(len)].to_vec();
+        finished.iter().map(tokens).collect::<BTreeSet<_>>().len()
+    };
+    let want: usize = (1..=end.div_ceil(page)).map(|n| shared(n * page) * page).sum();
     if peak != want {
         return differ(format!("expected {want} slots, found {peak}"));
     }
@@ -54,6 +75,7 @@ fn group(len: usize, page: usize) -> Result<usize, String> {
     if len.is_multiple_of(page) && peak > needed + G * page {
         return differ(format!("expected {needed} slots and at most a page per sequence, found {peak}"));
     }
+    let pages = |positions: usize| positions.div_ceil(page) - len / page;
     if usage.slots != reserved || reserved != (len / page + G * pages(len + NEW_TOKENS)) * page {
         return differ(format!("{reserved} slots reserved, {peak} used, {} at the end", usage.slots));
     }
@@ -65,8 +87,8 @@ pub(crate) fn groups() -> Result<usize, String> {
     [(512, 64), (500, 64), (512, 16), (33, 5)].into_iter().map(|(len, page)| group(len, page)).sum()
 }
 
-/// The backward pass has a row for each token but the last of each completion, and those of its prompt once for the
-/// group. Groups without weights have none. Returns the number of rows.
+/// The backward pass has a row for each token of a prompt and for each different beginning of its completions. Groups
+/// without weights have none. Returns the number of rows.
 pub(crate) fn rows() -> Result<usize, String> {
     let short = ["grpo.num_generations=2", "grpo.max_completion_length=2", "grpo.top_k=2"];
     Ok(rows_of("rows", &[])? + rows_of("short", &short)?)
@@ -84,12 +106,16 @@ fn rows_of(name: &str, keys: &[&str]) -> Result<usize, String> {
     for step in lines("metrics.jsonl").iter().filter(|step| step["step"] != 0) {
         let number = step["step"].as_u64().unwrap();
         let completions = lines(&format!("rollouts/step_{number:06}.jsonl"));
-        let len = |line: &Value, key: &str| line[key].as_array().unwrap().len();
+        let ids = |line: &Value| -> Vec<u32> {
+            let ids = line["completion_ids"].as_array().unwrap();
+            ids.iter().map(|id| id.as_u64().unwrap() as u32).collect()
+        };
         let mut want = 0;
         for group in completions.chunk_by(|a, b| a["group"] == b["group"]) {
             if group.iter().any(|line| line["advantage"].as_f64().unwrap() != 0.0) {
-                let rows = group.iter().map(|line| len(line, "completion_ids") - 1).sum::<usize>();
-                want += len(&group[0], "prompt_ids") + rows;
+                let completions: Vec<Vec<u32>> = group.iter().map(ids).collect();
+                let prompt = group[0]["prompt_ids"].as_array().unwrap().len();
+                want += prompt + beginnings(completions.iter().map(Vec::as_slice));
             }
         }
         let found = step["trained_rows"].as_f64().unwrap() as usize;
@@ -102,22 +128,24 @@ fn rows_of(name: &str, keys: &[&str]) -> Result<usize, String> {
 }
 
 #[test]
-fn the_prompt_of_a_group_runs_once_and_its_pages_are_shared() {
-    assert!(groups().unwrap() > 4 * G * (NEW_TOKENS - 1));
+fn the_prompt_and_equal_beginnings_of_a_group_run_once_and_pages_are_shared() {
+    assert!(groups().unwrap() > 4 * 500);
 }
 
 #[test]
 fn the_update_processes_no_padding() {
-    assert!(rows().unwrap() > 500);
+    assert!(rows().unwrap() > 300);
 }
 
 #[cfg(feature = "faults")]
 #[test]
-fn the_counts_find_a_prompt_that_is_not_shared_and_rows_without_weight() {
+fn the_counts_find_rows_that_are_not_shared_and_rows_without_weight() {
     use xtrain::tensor::faults::{self, Fault};
 
     let shared = faults::with(Fault::GroupPromptNotShared, groups).unwrap_err();
     assert!(shared.contains("expected 512 prompt rows, found 16384"), "{shared}");
+    let apart = faults::with(Fault::EqualSequencesComputedApart, groups).unwrap_err();
+    assert!(apart.contains("rows of new tokens, found 1248"), "{apart}");
     let zeros = faults::with(Fault::ZeroWeightsTrained, rows).unwrap_err();
     assert!(zeros.contains("rows, found "), "{zeros}");
 }

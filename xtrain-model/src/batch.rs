@@ -1,7 +1,9 @@
 //! A micro-batch as rows of a forward pass and rows of the loss.
+mod layout;
+mod loss_part;
+
 use xtrain_tensor::Tensor;
-use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::{self, KeptSet, LogProb, LossRows, Samples, Target};
+use xtrain_tensor::ops::{self, KeptSet, LogProb, Samples, Target};
 
 use crate::error::{Error, Result};
 use crate::example::{Branch, LogitsProcessing, TrainingExample};
@@ -9,9 +11,11 @@ use crate::grads::Grads;
 use crate::kv::NoCache;
 use crate::model::Model;
 use crate::rows::Rows;
+use layout::Layout;
+use loss_part::LossPart;
 
 /// Sets the loss weights and entropy bonuses of the targets of a micro-batch from its values. Both have one entry per
-/// loss row.
+/// target of the examples and of their branches.
 pub(crate) type SetTargets<'a, E> =
     dyn FnMut(&[Option<LogProb>], &mut [Option<Target>]) -> Result<(), E> + 'a;
 
@@ -21,78 +25,51 @@ pub(crate) struct Batch {
     /// The rows of each example.
     pub(crate) samples: Samples,
     loss: LossPart,
-    /// `None`: every sequence is whole.
-    shared: Option<SharedRows>,
-}
-
-/// The rows of the loss.
-struct LossPart {
-    samples: Samples,
-    targets: Vec<Option<Target>>,
-    /// The given kept sets. Empty: no example has any.
-    kept: Vec<Option<KeptSet>>,
-}
-
-/// How sequences share rows.
-struct SharedRows {
-    /// The row of each position of each sequence.
-    table: Vec<Vec<u32>>,
-    /// The row of each loss row.
-    loss: Vec<u32>,
+    /// The row of each position of each sequence. `None`: every sequence is whole, and every row is one of the loss.
+    table: Option<Vec<Vec<u32>>>,
 }
 
 impl Batch {
-    /// The rows of `examples`. Each document and each branch is a separate sequence.
+    /// The rows of `examples`. Each document is a separate sequence, and so is each branch with rows of its own.
     pub(crate) fn new(examples: &[TrainingExample]) -> Result<Batch> {
-        examples.iter().try_for_each(check_branches)?;
-        let mut rows = Rows::default();
-        let mut shared = SharedRows { table: Vec::new(), loss: Vec::new() };
+        examples.iter().try_for_each(check)?;
+        let (mut layout, mut loss) = (Layout::default(), LossPart::default());
+        let mut lengths = Vec::with_capacity(examples.len());
         for example in examples {
-            if example.branches.is_empty() {
-                shared.push_documents(&mut rows, example)?;
-            } else {
-                shared.push_tree(&mut rows, example);
+            let first = layout.rows.len();
+            match example.branches.is_empty() {
+                true => loss.push_rows(example, layout.push_documents(example)?),
+                false => loss.push_tree(example, &layout.push_tree(example)),
             }
+            lengths.push(layout.rows.len() - first);
         }
-        let targets = |e: &TrainingExample| -> Vec<Option<Target>> {
-            e.targets.iter().chain(e.branches.iter().flat_map(|branch| &branch.targets)).copied().collect()
-        };
+        loss.add_weights();
+        let has_branches = examples.iter().any(|example| !example.branches.is_empty());
         Ok(Batch {
-            rows,
-            samples: Samples::of_lengths(examples.iter().map(TrainingExample::rows)),
-            loss: LossPart {
-                samples: Samples::of_lengths(examples.iter().map(TrainingExample::loss_rows)),
-                targets: examples.iter().flat_map(targets).collect(),
-                kept: kept_of(examples)?,
-            },
-            shared: examples.iter().any(|e| !e.branches.is_empty()).then_some(shared),
+            samples: Samples::of_lengths(lengths),
+            rows: layout.rows,
+            loss,
+            table: has_branches.then_some(layout.table),
         })
     }
 
     /// The keys and values of one pass over the rows.
     pub(crate) fn keys<X>(&self) -> Result<NoCache<X>> {
-        match &self.shared {
+        match &self.table {
             None => NoCache::new(&self.rows),
-            Some(shared) => Ok(NoCache::of_table(shared.table.clone())),
+            Some(table) => Ok(NoCache::of_table(table.clone())),
         }
     }
 
     /// The final hidden states of the loss rows.
-    pub(crate) fn loss_hidden(&self, hidden: &Tensor) -> Result<Tensor> {
-        match &self.shared {
+    fn loss_hidden(&self, hidden: &Tensor) -> Result<Tensor> {
+        match &self.table {
             None => Ok(hidden.clone()),
-            Some(shared) => Ok(ops::gather_rows(hidden, &shared.loss)?),
+            Some(_) => Ok(ops::gather_rows(hidden, &self.loss.rows)?),
         }
     }
 
-    /// The operands of the loss.
-    pub(crate) fn loss(&self, processing: LogitsProcessing) -> LossRows<'_> {
-        let LogitsProcessing { temperature, top_k, top_p, min_p } = processing;
-        let LossPart { samples, targets, kept } = &self.loss;
-        LossRows { temperature, top_k, top_p, min_p, kept, ..LossRows::new(targets, samples) }
-    }
-
-    /// Adds the loss of `hidden` to `loss`. Returns the log-probabilities of the loss rows.
+    /// Adds the loss of `hidden` to `loss`. Returns the log-probability of each target.
     pub(crate) fn values(
         &self,
         model: &Model,
@@ -100,8 +77,21 @@ impl Batch {
         processing: LogitsProcessing,
         loss: &mut f32,
     ) -> Result<Vec<Option<LogProb>>> {
-        let head = model.params.head().packed()?;
-        Ok(ops::cross_entropy(&self.loss_hidden(hidden)?, &head, &self.loss(processing), loss)?)
+        let (head, rows) = (model.params.head().packed()?, self.loss.operands(processing));
+        let values = ops::cross_entropy(&self.loss_hidden(hidden)?, &head, &rows, loss)?;
+        Ok(self.loss.per_target(&values))
+    }
+
+    /// The log-probability of each target, and the set of tokens that the filters keep.
+    pub(crate) fn kept_sets(
+        &self,
+        model: &Model,
+        hidden: &Tensor,
+        processing: LogitsProcessing,
+    ) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+        let (head, rows) = (model.params.head().packed()?, self.loss.operands(processing));
+        let found = ops::cross_entropy_kept(&self.loss_hidden(hidden)?, &head, &rows, &mut 0.0)?;
+        Ok((self.loss.per_target(&found.log_probs), self.loss.per_target(&found.kept)))
     }
 
     /// Calls `set` with the values of `hidden` and the targets.
@@ -113,11 +103,13 @@ impl Batch {
         set: &mut SetTargets<'_, E>,
     ) -> Result<(), E> {
         let values = self.values(model, hidden, processing, &mut 0.0)?;
-        set(&values, &mut self.loss.targets)
+        set(&values, &mut self.loss.targets)?;
+        self.loss.add_weights();
+        Ok(())
     }
 
-    /// Adds the loss of `hidden` to `loss` and the gradient of the head to `grads`. Returns the log-probabilities of
-    /// the loss rows and the gradient of `hidden`.
+    /// Adds the loss of `hidden` to `loss` and the gradient of the head to `grads`. Returns the log-probability of each
+    /// target and the gradient of `hidden`.
     pub(crate) fn loss_backward(
         &self,
         model: &Model,
@@ -126,68 +118,33 @@ impl Batch {
         loss: &mut f32,
         grads: &mut Grads,
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
-        let head = model.params.head().packed()?;
+        let (head, rows) = (model.params.head().packed()?, self.loss.operands(processing));
         let accumulator = grads.accumulator_mut(model.params.head_index());
         let x = self.loss_hidden(hidden)?;
-        let (values, dx) = ops::cross_entropy_backward(&x, &head, &self.loss(processing), loss, accumulator)?;
-        match &self.shared {
-            None => Ok((values, dx)),
-            Some(shared) => {
-                let dx = ops::gather_rows_backward(&dx, &shared.loss, hidden.shape()[0])?;
-                Ok((values, dx))
-            }
-        }
+        let (values, dx) = ops::cross_entropy_backward(&x, &head, &rows, loss, accumulator)?;
+        let dx = match &self.table {
+            None => dx,
+            Some(_) => ops::gather_rows_backward(&dx, &self.loss.rows, hidden.shape()[0])?,
+        };
+        Ok((self.loss.per_target(&values), dx))
     }
 }
 
-impl SharedRows {
-    /// Adds the rows of an example without branches.
-    fn push_documents(&mut self, rows: &mut Rows, example: &TrainingExample) -> Result<()> {
-        let first = rows.len() as u32;
-        self.loss.extend(first..first + example.inputs.len() as u32);
-        let (mut rest, mut from) = (&example.inputs[..], 0);
-        let starts = if faults::on(Fault::CrossDocumentAttention) { &[] } else { &example.starts[..] };
-        for &start in starts {
-            let length = start.checked_sub(from).filter(|&n| n > 0 && n < rest.len());
-            let (document, others) = rest.split_at(length.ok_or_else(|| Error::Documents {
-                starts: example.starts.clone(),
-                tokens: example.inputs.len(),
-            })?);
-            self.push_sequence(rows, &[], document);
-            (rest, from) = (others, start);
-        }
-        self.push_sequence(rows, &[], rest);
-        Ok(())
-    }
-
-    /// Adds the rows of a prompt, then those of its branches.
-    fn push_tree(&mut self, rows: &mut Rows, example: &TrainingExample) {
-        let prompt: Vec<u32> = (rows.len() as u32..).take(example.inputs.len()).collect();
-        self.push_sequence(rows, &[], &example.inputs);
-        for branch in &example.branches {
-            let own = rows.len() as u32;
-            self.loss.extend(prompt.last().copied().into_iter().chain((own..).take(branch.inputs.len())));
-            self.push_sequence(rows, &prompt, &branch.inputs);
-        }
-    }
-
-    /// Adds the rows of a sequence that continues the rows `prefix`.
-    fn push_sequence(&mut self, rows: &mut Rows, prefix: &[u32], ids: &[u32]) {
-        let (seq, mut table) = (self.table.len() as u32, prefix.to_vec());
-        let first = if faults::on(Fault::BranchAtFirstPosition) { 0 } else { prefix.len() as u32 };
-        for (pos, &id) in (first..).zip(ids) {
-            table.push(rows.len() as u32);
-            rows.push(seq, pos, id);
-        }
-        self.table.push(table);
-    }
-}
-
-fn check_branches(example: &TrainingExample) -> Result<()> {
+/// Checks that the branches and the kept sets of an example fit together.
+fn check(example: &TrainingExample) -> Result<()> {
     let TrainingExample { inputs, targets, starts, kept, branches } = example;
     let error = |want, got| Err(Error::Branches { branches: branches.len(), want, got });
+    let sets = |tokens: usize, kept: &[Option<KeptSet>]| match kept.is_empty() || kept.len() == tokens {
+        true => Ok(()),
+        false => Err(Error::KeptSets { sets: kept.len(), tokens }),
+    };
     if branches.is_empty() {
-        return Ok(());
+        if targets.len() != inputs.len() {
+            let (op, want) = ("cross_entropy", "one target per token");
+            let got = format!("{} targets for {} tokens", targets.len(), inputs.len());
+            return Err(Error::Tensor(xtrain_tensor::Error::Argument { op, want, got }));
+        }
+        return sets(targets.len(), kept);
     }
     if inputs.is_empty() {
         return error("at least one input token", "none".into());
@@ -196,31 +153,12 @@ fn check_branches(example: &TrainingExample) -> Result<()> {
         let got = format!("{} targets, {} starts, {} kept sets", targets.len(), starts.len(), kept.len());
         return error("targets, starts and kept sets in the branches only", got);
     }
-    match branches.iter().find(|branch| branch.targets.len() != branch.inputs.len() + 1) {
-        None => Ok(()),
-        Some(Branch { inputs, targets, .. }) => {
+    for Branch { inputs, targets, kept } in branches {
+        if targets.len() != inputs.len() + 1 {
             let got = format!("{} targets for {} tokens", targets.len(), inputs.len());
-            error("one target per token of a branch and one for the token before it", got)
+            return error("one target per token of a branch and one for the token before it", got);
         }
+        sets(targets.len(), kept)?;
     }
-}
-
-/// The kept sets of all loss rows. Empty: no example has any.
-fn kept_of(examples: &[TrainingExample]) -> Result<Vec<Option<KeptSet>>> {
-    let parts = |e: &TrainingExample| -> Vec<(usize, Vec<Option<KeptSet>>)> {
-        let branches = e.branches.iter().map(|branch| (branch.targets.len(), branch.kept.clone()));
-        [(e.targets.len(), e.kept.clone())].into_iter().chain(branches).collect()
-    };
-    let parts: Vec<_> = examples.iter().flat_map(parts).collect();
-    if let Some((tokens, kept)) = parts.iter().find(|(n, kept)| !kept.is_empty() && kept.len() != *n) {
-        return Err(Error::KeptSets { sets: kept.len(), tokens: *tokens });
-    }
-    if parts.iter().all(|(_, kept)| kept.is_empty()) {
-        return Ok(Vec::new());
-    }
-    let padded = parts.into_iter().flat_map(|(n, mut kept)| {
-        kept.resize(n, None);
-        kept
-    });
-    Ok(padded.collect())
+    Ok(())
 }

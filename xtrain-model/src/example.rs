@@ -2,6 +2,7 @@
 use xtrain_tensor::ops::{KeptSet, Target};
 
 use crate::data::TokenWindow;
+use crate::prefix_tree::PrefixTree;
 
 /// One training example: the smallest unit of a micro-batch. It may contain several documents.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,9 +17,10 @@ pub struct TrainingExample {
     /// Kept sets of an earlier pass ([`store_kept_sets`](crate::objective::store_kept_sets)), as long as `inputs`, or empty. They replace the filters of
     /// [`LogitsProcessing`] in their rows; the temperature still applies. `None`: the filters apply to the row.
     pub kept: Vec<Option<KeptSet>>,
-    /// Continuations of `inputs`. The rows of `inputs` are computed once for all of them. An example with branches has
-    /// no targets, starts and kept sets of its own. Its gradient is that of the branches alone up to the order of its
-    /// sums (docs/numerics.md, section 4); its values have the same bits.
+    /// Continuations of `inputs`. The rows of `inputs` are computed once for all of them, and so are the rows of the
+    /// first tokens of branches that begin with the same tokens. An example with branches has no targets, starts and
+    /// kept sets of its own. Its gradient is that of the branches alone up to the order of its sums
+    /// (docs/numerics.md, section 4); its values have the same bits.
     pub branches: Vec<Branch>,
 }
 
@@ -68,17 +70,21 @@ impl TrainingExample {
         }
     }
 
-    /// The number of rows of the example in a forward pass.
+    /// The number of rows of the example in a forward pass. Branches with an equal beginning share its rows.
     pub fn rows(&self) -> usize {
-        self.inputs.len() + self.branches.iter().map(|branch| branch.inputs.len()).sum::<usize>()
+        let mut tree = PrefixTree::default();
+        for branch in &self.branches {
+            tree.insert(0, &branch.inputs, 1 + tree.len() as u32);
+        }
+        self.inputs.len() + tree.len()
     }
 
-    /// The number of rows of its loss: one per entry of its targets and of those of its branches.
-    pub fn loss_rows(&self) -> usize {
+    /// The number of its targets and of those of its branches, `None` included.
+    pub fn target_entries(&self) -> usize {
         self.targets.len() + self.branches.iter().map(|branch| branch.targets.len()).sum::<usize>()
     }
 
-    /// The targets, in the order of the loss rows.
+    /// The targets: those of the example, then those of each branch.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
         let branches = self.branches.iter().flat_map(|branch| &branch.targets);
         self.targets.iter().chain(branches).flatten()

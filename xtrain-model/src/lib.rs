@@ -80,6 +80,7 @@ pub mod objective;
 mod optim;
 mod param;
 mod params;
+mod prefix_tree;
 mod quant;
 mod recompute;
 pub mod rl;

@@ -1,5 +1,5 @@
 //! The loss of a micro-batch and its gradient.
-use xtrain_tensor::ops::{self, LogProb};
+use xtrain_tensor::ops::LogProb;
 
 use crate::autograd::Tape;
 use crate::batch::{Batch, SetTargets};
@@ -88,20 +88,18 @@ pub fn store_kept_sets(
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(examples)?;
     let hidden = model.forward(&mut Eager, &mut batch.keys()?, &batch.rows)?;
-    let head = model.params.head().packed()?;
-    let values =
-        ops::cross_entropy_kept(&batch.loss_hidden(&hidden)?, &head, &batch.loss(processing), &mut 0.0)?;
-    if values.kept.iter().any(Option::is_some) {
-        let mut kept = values.kept.into_iter();
+    let (values, kept) = batch.kept_sets(model, &hidden, processing)?;
+    if kept.iter().any(Option::is_some) {
+        let mut kept = kept.into_iter();
         for example in examples {
-            let mut take = |rows: usize| kept.by_ref().take(rows).collect();
+            let mut take = |targets: usize| kept.by_ref().take(targets).collect();
             example.kept = take(example.targets.len());
             for branch in &mut example.branches {
                 branch.kept = take(branch.targets.len());
             }
         }
     }
-    Ok(values.log_probs)
+    Ok(values)
 }
 
 fn processed(

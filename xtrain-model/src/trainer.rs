@@ -172,7 +172,7 @@ impl Trainer {
     ) -> Result<StepGradient, E> {
         self.model.params.pack()?;
         let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
-        let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::loss_rows).sum());
+        let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::target_entries).sum());
         let mut first = 0;
         for part in examples.chunks(micro_batch.max(1)) {
             let range = first..first + part.len();

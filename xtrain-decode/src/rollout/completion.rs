@@ -119,7 +119,8 @@ pub struct Step<'a> {
 pub struct Counters {
     /// Forward passes.
     pub passes: u64,
-    /// Rows that ran through the layers. For one sequence: prompt tokens + new tokens - 1.
+    /// Rows that ran through the layers. For one sequence: prompt tokens + new tokens - 1. Rows that completions of a
+    /// group share are counted once.
     pub layer_rows: u64,
     /// Prompt rows among them. The prompt of a group runs once.
     pub prefill_rows: u64,
@@ -128,7 +129,7 @@ pub struct Counters {
     /// Rows that ran after the end of their sequence, because the host had not synchronized yet. No other counter
     /// includes them.
     pub surplus_rows: u64,
-    /// Sequences that forked their prompt from another sequence.
+    /// Sequences that forked their rows from another sequence.
     pub forks: u64,
     /// Rows that did not run because the prefix cache held them; see [`PrefixCaching`](crate::PrefixCaching).
     pub prefix_cache_hits: u64,

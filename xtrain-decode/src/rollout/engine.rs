@@ -78,7 +78,8 @@ impl<'m> Engine<'m> {
     }
 
     /// Adds `g` completions of one prompt to the waiting sequences: `request` with its id, and the `g - 1` ids after
-    /// it. The prompt runs once and its cache room is shared. A waiting completion uses no memory, neither in the
+    /// it. The prompt runs once and its cache room is shared. On the CPU, completions that start together share the rows
+    /// of their tokens as long as these are equal, unless [`EngineOptions::continuation`] is on. A waiting completion uses no memory, neither in the
     /// cache nor for its tokens. Returns the index of the first in the order of submission.
     ///
     /// # Errors
@@ -176,7 +177,8 @@ impl<'m> Engine<'m> {
         self.advance(None)
     }
 
-    /// [`Engine::step`]; `watch` receives every row of logits that the LM head computes.
+    /// [`Engine::step`]; `watch` receives every row of logits that the LM head computes, once for each sequence whose
+    /// next token is sampled from it, except for the first tokens of sequences that share a prompt.
     ///
     /// # Errors
     /// As [`Engine::step`].
@@ -242,7 +244,8 @@ impl<'m> Engine<'m> {
     fn sample_forked(&mut self) -> Result<()> {
         let forked = std::mem::take(&mut self.scheduler.forked);
         let outcomes = self.runner.sample_forked(&forked, &self.scheduler.running);
-        self.scheduler.accept(outcomes)
+        let accepted = self.scheduler.accept(outcomes);
+        accepted.and(self.scheduler.separate())
     }
 
     /// Running sequences that wait for a prompt fork it if it is computed now, and get their first tokens.

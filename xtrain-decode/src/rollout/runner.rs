@@ -122,7 +122,9 @@ impl<'m> Runner<'m> {
                     rows_of_logits.next().expect("a row of logits for each row that the head ran on");
                 if let Some(watch) = &mut watch {
                     let position = batch.plan.rows.pos[at] as usize;
-                    watch(LogitRow { index: sequence.index, id: sequence.id, position, logits });
+                    let followers = batch.running.iter().filter(|s| s.leader == Some(sequence.index));
+                    let all = std::iter::once(sequence).chain(followers.filter(|_| sequence.followers > 0));
+                    all.for_each(|s| watch(LogitRow { index: s.index, id: s.id, position, logits }));
                 }
                 if let Some(spec) = spec {
                     let shared = spec.shares_logits.then(|| logits.into());

@@ -22,6 +22,10 @@ pub(super) struct Sequence {
     pub(super) num_computed: usize,
     /// Another sequence is computing its prompt.
     pub(super) waits_for_prompt: bool,
+    /// The index of the sequence with the same tokens whose rows it uses. It has no rows of its own then.
+    pub(super) leader: Option<usize>,
+    /// Number of sequences that use its rows.
+    pub(super) followers: usize,
     /// How it ended. `None`: it has not ended.
     pub(super) end: Option<End>,
     /// The request of the group, with the id of the first sequence in it.
@@ -50,6 +54,8 @@ impl Sequence {
             slot: 0,
             num_computed: 0,
             waits_for_prompt: false,
+            leader: None,
+            followers: 0,
             end: None,
             request,
             sampler,

@@ -10,6 +10,13 @@ pub struct Samples {
     bounds: Vec<usize>,
 }
 
+impl Default for Samples {
+    /// No samples.
+    fn default() -> Samples {
+        Samples::of_lengths([])
+    }
+}
+
 impl Samples {
     /// Creates consecutive samples with these numbers of rows.
     pub fn of_lengths(lengths: impl IntoIterator<Item = usize>) -> Samples {
@@ -19,6 +26,11 @@ impl Samples {
             Some(*at)
         }));
         Samples { bounds }
+    }
+
+    /// Adds a sample with this number of rows.
+    pub fn push(&mut self, length: usize) {
+        self.bounds.push(self.rows() + length);
     }
 
     /// The number of rows of all samples.

@@ -45,7 +45,9 @@ impl Scheduler<'_> {
     /// The first row without a token. Its sequence has ended, the others have their tokens.
     pub(in crate::rollout) fn accept(&mut self, outcomes: Vec<Outcome>) -> Result<()> {
         let mut result = Ok(());
-        for Outcome { running, choice, logits } in outcomes {
+        for outcome in outcomes {
+            self.stage_followers(&outcome);
+            let Outcome { running, choice, logits } = outcome;
             let sequence = &mut self.running[running];
             if sequence.is_fresh() {
                 self.groups.first_token(sequence.group, logits);

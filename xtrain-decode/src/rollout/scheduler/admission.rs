@@ -119,6 +119,21 @@ impl Scheduler<'_> {
         Ok(())
     }
 
+    /// The sequence at `at` follows the one that has just computed its prompt in slot `from`, or forks the prompt. Its
+    /// first token is then due.
+    fn share_prompt(&mut self, at: usize, from: u32) -> Result<()> {
+        let holder = self.running.iter().position(|s| s.slot == from && s.end.is_none());
+        if !holder.is_some_and(|holder| self.follow(at, holder)) {
+            return self.fork_prompt(at, from);
+        }
+        let first_id = self.running[0].id;
+        self.running[at].waits_for_prompt = false;
+        let sequence = &self.running[at];
+        let logits = self.groups.logits(sequence.group).expect("a prompt to fork from has its logits");
+        self.forked.push(ForkedSample { running: at, spec: sequence.sample_spec(first_id, true), logits });
+        Ok(())
+    }
+
     /// Forks computed prompts for the sequences that wait for them; their first token is then due. If no sequence
     /// computes the prompt any more, a waiting sequence computes it itself.
     pub(in crate::rollout) fn fork_waiting(&mut self) -> Result<()> {
@@ -129,7 +144,7 @@ impl Scheduler<'_> {
                 continue;
             }
             match self.prompt_source(sequence, SeqSlot { number: sequence.slot, prompt_of: None }) {
-                PromptSource::Fork(from) => result = result.and(self.fork_prompt(at, from)),
+                PromptSource::Fork(from) => result = result.and(self.share_prompt(at, from)),
                 PromptSource::Compute => self.running[at].waits_for_prompt = false,
                 PromptSource::Wait => (),
             }

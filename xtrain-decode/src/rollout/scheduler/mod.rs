@@ -14,14 +14,16 @@
 //! | `retirement` | removes sequences that have ended and frees their slots |
 //! | `continuation`, `held` | finished sequences that can be continued |
 //! | `groups` | prompts that several completions share |
+//! | `sharing` | rows that completions with equal tokens share |
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use xtrain_model::{Config, Model};
+use xtrain_tensor::Device;
 use xtrain_tensor::faults::{self, Fault};
 
 use super::completion::{Completion, Counters, Event};
-use super::options::EngineOptions;
+use super::options::{Continuation, EngineOptions};
 use super::plan::{ForkedSample, SamplerId};
 use super::request::Request;
 use super::sequence::Sequence;
@@ -37,6 +39,7 @@ mod groups;
 mod held;
 mod planning;
 mod retirement;
+mod sharing;
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +58,8 @@ pub(super) struct Scheduler<'m> {
     /// The last one is handed out first.
     free_slots: Vec<SeqSlot>,
     groups: PromptGroups,
+    /// Sequences of a group share the rows of equal tokens.
+    shares_rows: bool,
     /// The cache was too small for the running sequences: none is admitted until one ends.
     admission_blocked: bool,
     /// The next step synchronizes after one forward pass, so that the host can determine why a row has no token.
@@ -92,6 +97,9 @@ impl<'m> Scheduler<'m> {
             running: Vec::new(),
             free_slots: slots.map(|number| SeqSlot { number, prompt_of: None }).collect(),
             groups: PromptGroups::default(),
+            // a GPU runs several steps ahead instead, and a continuation needs rows of its own
+            shares_rows: !matches!(model.device(), Device::Gpu(_))
+                && options.continuation == Continuation::Off,
             admission_blocked: false,
             force_sync: false,
             submitted: 0,

@@ -30,7 +30,11 @@ impl Scheduler<'_> {
         for prefill in [false, true] {
             for (at, sequence) in self.running.iter().enumerate() {
                 let pending = sequence.num_pending();
-                if sequence.waits_for_prompt || sequence.end.is_some() || (pending > 1) != prefill {
+                if sequence.waits_for_prompt
+                    || sequence.leader.is_some()
+                    || sequence.end.is_some()
+                    || (pending > 1) != prefill
+                {
                     continue;
                 }
                 let left = max_rows - plan.rows.len().min(max_rows);
@@ -68,7 +72,8 @@ impl Scheduler<'_> {
         let rows = start..start + take;
         let spec = (end == sequence.tokens().len()).then(|| {
             plan.sampled_rows.push(rows.end as u32 - 1);
-            let shares_logits = sequence.is_fresh() && self.groups.contains(sequence.group);
+            let shares_prompt = sequence.is_fresh() && self.groups.contains(sequence.group);
+            let shares_logits = shares_prompt || sequence.followers > 0;
             sequence.sample_spec(self.running[0].id, shares_logits)
         });
         plan.runs.push(Run { running: at, rows, spec });
@@ -90,7 +95,8 @@ impl Scheduler<'_> {
         Some((1..steps).find(|&step| !fits(step)).unwrap_or(steps))
     }
 
-    /// Preempts the youngest sequence: it gives up its slot and its cache room, and waits to be recomputed.
+    /// Preempts the youngest sequence: it gives up its slot and its cache room, and waits to be recomputed. Its leader
+    /// is older, so its own followers have been preempted before.
     fn preempt(&mut self) {
         let mut sequence = self.running.pop().expect("only one of several sequences is preempted");
         self.insert_prefix(&sequence);
@@ -98,6 +104,11 @@ impl Scheduler<'_> {
         self.free_slots.push(SeqSlot { number: sequence.slot, prompt_of: None });
         sequence.num_computed = 0;
         sequence.waits_for_prompt = false;
+        if let Some(leader) = sequence.leader.take()
+            && let Some(leader) = self.running.iter_mut().find(|s| s.index == leader)
+        {
+            leader.followers -= 1;
+        }
         self.waiting.push_front(sequence);
         self.admission_blocked = true;
         self.counters.preemptions += 1;

@@ -10,8 +10,9 @@ impl Scheduler<'_> {
         if let Some(at) = self.waiting.iter().position(|s| s.index == index) {
             let sequence = self.waiting.remove(at).expect("the index was found");
             self.finish(sequence, FinishReason::Stop, None);
-        } else if let Some(sequence) = self.running.iter_mut().find(|s| s.index == index) {
-            sequence.end = Some(End::Finished(FinishReason::Stop));
+        } else if let Some(at) = self.running.iter().position(|s| s.index == index) {
+            self.release_followers(at);
+            self.running[at].end = Some(End::Finished(FinishReason::Stop));
         } else {
             return false;
         }
