@@ -45,6 +45,9 @@ pub struct GrpoSection {
     /// arithmetic: another value sums the gradient in another order. 1: each completion is computed with its prompt.
     /// Default: 64.
     pub prompt_sharing: usize,
+    /// Compute a micro-batch with completions of the maximum length before the first step. A run without enough memory
+    /// for it fails then, and its memory does not grow later. The results are bit-identical. Default: true.
+    pub preallocate: bool,
     /// Longest prompt in tokens; a longer prompt is an error.
     pub max_prompt_length: usize,
     /// Longest completion in tokens, sampled and appended.
@@ -148,6 +151,7 @@ impl Default for GrpoSection {
             num_iterations: 1,
             micro_batch: 64,
             prompt_sharing: 64,
+            preallocate: true,
             max_prompt_length: 512,
             max_completion_length: 256,
             max_turns: 1,

@@ -108,7 +108,13 @@ impl Examples {
 
     /// Rows of the example of `part` in a forward pass.
     pub(super) fn rows(&self, part: &[Weighted<'_>]) -> usize {
-        self.example(part, |_, _| (0.0, 0.0)).rows()
+        let inputs = |completion: &Weighted<'_>| {
+            let tokens = &completion.sample.tokens;
+            Branch { inputs: tokens[..tokens.len() - 1].to_vec(), ..Branch::default() }
+        };
+        let branches = part.iter().map(inputs).collect();
+        TrainingExample { inputs: part[0].group.prompt.ids.clone(), branches, ..TrainingExample::default() }
+            .rows()
     }
 
     /// The example of `part`. `target(i, t)` gives the loss weight and the entropy bonus of token `t` of completion

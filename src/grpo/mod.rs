@@ -10,6 +10,7 @@ pub mod examples;
 pub mod from_config;
 mod generate;
 pub mod metrics;
+mod preallocate;
 pub mod prompts;
 mod record;
 pub mod reference;
@@ -22,7 +23,6 @@ mod step_pass;
 pub mod turns;
 pub mod update;
 mod verify;
-mod warm_up;
 mod warnings;
 
 pub use batch::Batch;

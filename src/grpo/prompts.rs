@@ -76,18 +76,21 @@ impl<'a> PromptSource<'a> {
         })
     }
 
-    /// The length of the longest prompt of a list, or of the first prompts of a task.
+    /// The longest prompt of a list, or of the first prompts of a task.
     ///
     /// # Errors
     /// As [`PromptSource::at`].
-    pub fn longest(&self) -> Result<usize, Error> {
+    pub fn longest(&self) -> Result<Arc<Prompt>, Error> {
         let count = match &self.from {
             From::List(prompts) => prompts.len() as u64,
             From::Task { .. } => TASK_PROMPTS,
         };
-        let mut longest = 1;
-        for number in 0..count {
-            longest = longest.max(self.get(number, |_| number)?.1.ids.len());
+        let mut longest = self.get(0, |_| 0)?.1;
+        for number in 1..count {
+            let (_, prompt) = self.get(number, |_| number)?;
+            if prompt.ids.len() > longest.ids.len() {
+                longest = prompt;
+            }
         }
         Ok(longest)
     }

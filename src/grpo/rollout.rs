@@ -179,7 +179,7 @@ impl<'a> Rollout<'a> {
     /// Whether a completion can be continued: its last turn was not cut, it may have one more turn, and it has room for
     /// at least one token to append and one to sample.
     pub fn can_append(&self, at: CompletionIndex) -> bool {
-        let sample = self.sample(at);
+        let Some(sample) = &self.samples[at.prompt][at.completion] else { return false };
         sample.turns().len() < self.options.max_turns && !sample.truncated() && self.room(at) >= 2
     }
 

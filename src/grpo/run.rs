@@ -28,6 +28,8 @@ use crate::training::End;
 /// A part of a step, for timings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GrpoPhase {
+    /// The passes that allocate memory before the first step.
+    Preallocate,
     /// Generating completions.
     Rollout,
     /// Computing rewards.
@@ -107,8 +109,8 @@ impl Grpo<'_> {
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
         let last = self.section.steps as u64;
-        if self.trainer.step_number() < last {
-            self.warm_up(observer)?;
+        if self.section.preallocate && self.trainer.step_number() < last {
+            self.preallocate(observer)?;
         }
         if self.trainer.step_number() == 0 {
             self.save(observer)?;

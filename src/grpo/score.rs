@@ -64,6 +64,11 @@ impl Scorer {
         Ok(())
     }
 
+    /// No [`Scorer::reply`] follows for the announced completions.
+    pub fn discard_announced(&mut self) {
+        self.rewards.iter_mut().for_each(|reward| reward.discard_announced());
+    }
+
     /// The reply to each completion of `batch`: the values of all rewards, or text to continue with. The rewards score
     /// in their order. If one continues a completion, those after it do not score the completion in this turn.
     ///

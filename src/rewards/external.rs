@@ -55,6 +55,8 @@ pub struct ExternalReward {
     next_id: u64,
     /// The places in the next batch of the completions that were announced and whose lines were sent.
     announced: BTreeSet<usize>,
+    /// The ids of lines whose replies are ignored.
+    discarded: BTreeSet<u64>,
 }
 
 impl ExternalReward {
@@ -93,6 +95,7 @@ impl ExternalReward {
             output,
             next_id: 0,
             announced: BTreeSet::new(),
+            discarded: BTreeSet::new(),
         })
     }
 
@@ -137,6 +140,7 @@ impl ExternalReward {
             && let Some((number, output)) = self.output.try_next()
         {
             match output {
+                Output::Line(line) if self.is_discarded(&line) => {}
                 Output::Line(line) | Output::LongLine(line) => {
                     let error = mismatch("no output before the next batch", "a line");
                     return Err(self.refused(number, ReplyLocation::AfterLastReply, error, &line));
@@ -150,6 +154,12 @@ impl ExternalReward {
         Ok(())
     }
 
+    /// Whether a line is the reply to a discarded completion, whose first reply this is.
+    fn is_discarded(&mut self, line: &[u8]) -> bool {
+        let id = || protocol::parse_object(line).ok()?.get("id")?.as_u64();
+        !self.discarded.is_empty() && id().is_some_and(|id| self.discarded.remove(&id))
+    }
+
     /// Processes one event of process `number`.
     fn receive(
         &mut self,
@@ -158,6 +168,7 @@ impl ExternalReward {
         pending: &mut Pending<'_>,
     ) -> Result<(), RewardError> {
         let line = match output {
+            Output::Line(line) if self.is_discarded(&line) => return Ok(()),
             Output::Line(line) => line,
             Output::LongLine(line) => {
                 let want = format!("a line of at most {MAX_LINE} bytes");
@@ -275,6 +286,14 @@ impl Reward for ExternalReward {
         self.kill_after(&result);
         self.announced.extend(places);
         result
+    }
+
+    fn discard_announced(&mut self) {
+        let Some(last) = self.announced.last() else { return };
+        let next_id = self.next_id + *last as u64 + 1;
+        self.discarded.extend(self.announced.iter().map(|&at| self.next_id + at as u64));
+        self.announced.clear();
+        self.next_id = next_id;
     }
 
     fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {

@@ -92,6 +92,9 @@ pub trait Reward: Send {
         Ok(())
     }
 
+    /// No call of [`score`](Reward::score) follows for the announced completions.
+    fn discard_announced(&mut self) {}
+
     /// The replies to `batch`: one row per completion in the order of `batch`. The caller checks that row i belongs to
     /// completion i.
     ///

@@ -151,6 +151,16 @@ fn announced_completions_are_scored_once_and_have_the_same_ids() {
 }
 
 #[test]
+fn replies_to_discarded_completions_are_ignored() {
+    let samples = samples(6);
+    let mut reward = start(&shell("echo \"{\\\"id\\\":$id,\\\"reward\\\":$id}\""), 1);
+    reward.announce(&[1, 3], &[input(1, &samples[1]), input(3, &samples[3])]).unwrap();
+    reward.discard_announced();
+    let want: Vec<_> = (4..10).map(|id| vec![Some(f64::from(id))]).collect();
+    assert_eq!(rewards(&mut reward, &samples), want, "ids 0 to 3 are not used again");
+}
+
+#[test]
 fn an_announced_completion_is_scored_before_the_batch() {
     let path = std::env::temp_dir().join(format!("xtrain-announced-{}", std::process::id()));
     let body = format!("echo $id > {}; echo \"{{\\\"id\\\":$id,\\\"reward\\\":1}}\"", path.display());

@@ -1,7 +1,7 @@
 //! The gate of training examples with branches: the values are those of every branch alone, bit for bit, and the
 //! gradient differs from theirs only by the order of sums.
 use xtrain::model::{Branch, Grads, LogitsProcessing, Model, TrainingExample, objective};
-use xtrain::tensor::ops::{LogProb, Target};
+use xtrain::tensor::ops::{KeptSet, LogProb, Target};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
@@ -34,10 +34,14 @@ pub(crate) fn tree(rng: &mut CaseRng, vocab: usize, longest: usize) -> TrainingE
     ];
     let last = tokens(branches.len());
     let branch = |(i, inputs): (usize, Vec<u32>)| {
-        let target =
-            |(t, &id)| (t % 5 != 3).then_some(Target { id, weight: 0.01 * (i + 1) as f32, bonus: 0.0 });
-        let targets = inputs.iter().chain([&last[i]]).enumerate().map(target).collect();
-        Branch { inputs, targets, kept: Vec::new() }
+        let [weight, bonus] = [0.01, 0.003].map(|x| x * (i + 1) as f32);
+        let target = |(t, &id)| (t % 5 != 3).then_some(Target { id, weight, bonus });
+        let targets: Vec<_> = inputs.iter().chain([&last[i]]).enumerate().map(target).collect();
+        // the last two branches have sets, which differ
+        let half = |t: usize| (0..vocab as u32).filter(|id| id % 3 != (i + t) as u32 % 3).collect::<Vec<_>>();
+        let set = |t: usize| if i < 3 { None } else { KeptSet::from_ids(vocab, &half(t)) };
+        let kept = (0..targets.len()).map(set).collect();
+        Branch { inputs, targets, kept }
     };
     let branches = branches.into_iter().enumerate().map(branch).collect();
     TrainingExample { inputs, branches, ..TrainingExample::default() }
@@ -48,6 +52,7 @@ fn alone(tree: &TrainingExample) -> Vec<TrainingExample> {
     let example = |branch: &Branch| TrainingExample {
         inputs: [&tree.inputs[..], &branch.inputs].concat(),
         targets: [&vec![None; tree.inputs.len() - 1][..], &branch.targets].concat(),
+        kept: [&vec![None; tree.inputs.len() - 1][..], &branch.kept].concat(),
         ..TrainingExample::default()
     };
     tree.branches.iter().map(example).collect()

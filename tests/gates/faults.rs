@@ -83,6 +83,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::BranchAtFirstPosition, Gate::Test(branches)),
     (Fault::SimilarTokensShareRows, Gate::Test(branches)),
     (Fault::SharedLossWeightDropped, Gate::Test(branches)),
+    (Fault::SharedLossBonusDropped, Gate::Test(branches)),
+    (Fault::SharedLossRowOfOtherKeptSet, Gate::Test(branches)),
     (Fault::SharedLossRowOfOtherTarget, Gate::Test(branches)),
     (Fault::RandomNumbersCountFromPrompt, Gate::Test(turns::steps)),
     (Fault::AppendedTokensTrained, Gate::Test(turns::steps)),

@@ -9,7 +9,8 @@ use crate::functional::Eager;
 use crate::grads::Grads;
 use crate::model::Model;
 
-/// Adds the loss of one micro-batch to `loss` and its gradient to `grads`. Returns the log-probabilities of its rows.
+/// Adds the loss of one micro-batch to `loss` and its gradient to `grads`. Returns the log-probability of each
+/// target: those of each example, then those of its branches.
 /// The sums are bit-identical for every split of a step's examples into micro-batches.
 ///
 /// # Errors

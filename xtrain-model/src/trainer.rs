@@ -55,7 +55,7 @@ pub struct Trainer {
 }
 
 /// Sets the loss weights and entropy bonuses of a micro-batch between its forward and its backward pass. Arguments:
-/// the indices of its examples in the step; the values of its loss rows; their targets, whose ids stay.
+/// the indices of its examples in the step; the values of its targets; the targets, whose ids stay.
 pub type SetLossWeights<'a, E> =
     dyn FnMut(Range<usize>, &[Option<LogProb>], &mut [Option<Target>]) -> Result<(), E> + 'a;
 
@@ -100,7 +100,7 @@ impl Trainer {
     }
 
     /// Adds the loss of one micro-batch to `loss` and its gradient to `grads`, with [`Trainer::checkpointing`]. Returns
-    /// the log-probabilities of its rows.
+    /// the log-probability of each target.
     ///
     /// # Errors
     /// As [`objective::backward`].
@@ -254,7 +254,7 @@ pub struct StepGradient {
     pub loss: f32,
     /// The gradient of each use of a parameter.
     pub grads: Grads,
-    /// The log-probabilities of all loss rows; `None` for a row without a target.
+    /// The log-probability of each target, `None` for a missing one: those of each example, then those of its branches.
     pub values: Vec<Option<LogProb>>,
 }
 

@@ -88,6 +88,8 @@ faults! {
     PrefixGradientOverwritten "the key and value gradients of a shared prefix are those of its last sequence alone"
     SimilarTokensShareRows "branches of a training example share the rows of tokens that differ in their last bit only"
     SharedLossWeightDropped "a loss row that several branches share has the loss weight of the first one"
+    SharedLossBonusDropped "a loss row that several branches share has the entropy bonus of the first one"
+    SharedLossRowOfOtherKeptSet "branches with a common row share its loss row although their kept sets differ"
     SharedLossRowOfOtherTarget "branches with a common row share its loss row although their targets differ"
     BranchAtFirstPosition "the rows of a branch of a training example start at position 0"
     RandomNumbersCountFromPrompt "the position of a random number counts from the end of the prompt, which a later turn extends"

@@ -96,6 +96,7 @@ impl GrpoMonitor {
 /// The key of a phase in `timings.jsonl`.
 fn name(phase: GrpoPhase) -> &'static str {
     match phase {
+        GrpoPhase::Preallocate => "preallocate_time",
         GrpoPhase::Rollout => "rollout_time",
         GrpoPhase::Reward => "reward_time",
         GrpoPhase::Reference => "reference_time",

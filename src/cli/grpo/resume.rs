@@ -7,11 +7,12 @@ use crate::config::{GrpoSection, RunConfig};
 
 /// The keys that a resume may change: no weight, no metric and no completion depends on them. `grpo.reward` names the
 /// same programs at other places.
-const MAY_CHANGE: [&str; 8] = [
+const MAY_CHANGE: [&str; 9] = [
     "grpo.reward",
     "grpo.reward_processes",
     "grpo.reward_timeout",
     "grpo.micro_batch",
+    "grpo.preallocate",
     "grpo.verify_every",
     "grpo.show_every",
     "grpo.save_every",

@@ -78,8 +78,9 @@ impl<'m> Engine<'m> {
     }
 
     /// Adds `g` completions of one prompt to the waiting sequences: `request` with its id, and the `g - 1` ids after
-    /// it. The prompt runs once and its cache room is shared. On the CPU, completions that start together share the rows
-    /// of their tokens as long as these are equal, unless [`EngineOptions::continuation`] is on. A waiting completion uses no memory, neither in the
+    /// it. The prompt runs once and its cache room is shared. On the CPU, completions that have a slot when the prompt is
+    /// complete also share the rows of their tokens as long as these are equal, unless [`EngineOptions::continuation`] is
+    /// on. A waiting completion uses no memory, neither in the
     /// cache nor for its tokens. Returns the index of the first in the order of submission.
     ///
     /// # Errors

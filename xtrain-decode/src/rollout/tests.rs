@@ -420,6 +420,27 @@ fn a_caller_can_stop_a_sequence() {
 }
 
 #[test]
+fn completions_continue_when_the_one_that_computes_their_rows_is_stopped() {
+    let model = model();
+    for kv in KINDS {
+        let mut engine = Engine::new(&model, options(kv)).unwrap();
+        let greedy = Request { options: SampleOptions::greedy(), ..request(0, &[1, 2, 3], 9) };
+        let want = generate_naive(&model, &greedy).unwrap();
+        engine.submit_group(greedy, 4).unwrap();
+        engine.step().unwrap();
+        engine.step().unwrap();
+        assert!(engine.stop(0), "{kv}");
+        engine.step().unwrap();
+        assert!(engine.stop(1), "{kv}");
+        let got = engine.run().unwrap();
+        let lengths: Vec<usize> = got.iter().map(|c| c.tokens.len()).collect();
+        assert_eq!(lengths, [2, 3, 9, 9], "{kv}");
+        assert!(got.iter().all(|c| want.tokens.starts_with(&c.tokens)), "{kv}: {got:?}, expected {want:?}");
+        assert_eq!(engine.counters().layer_rows, 3 + 8, "{kv}: the rows of one completion");
+    }
+}
+
+#[test]
 fn invalid_requests_and_options_are_refused_by_name() {
     let model = model();
     let mut engine =

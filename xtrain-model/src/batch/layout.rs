@@ -39,7 +39,7 @@ impl Layout {
     /// last row of the prompt and the rows of its tokens.
     pub(super) fn push_tree(&mut self, example: &TrainingExample) -> Vec<Vec<u32>> {
         let prompt: Vec<u32> = (self.rows.len() as u32..).take(example.inputs.len()).collect();
-        let last = prompt.last().copied().unwrap_or_default();
+        let last = *prompt.last().expect("an example with branches has inputs");
         self.push_sequence(Vec::new(), &example.inputs);
         let mut tree = PrefixTree::default();
         let branch = |inputs: &Vec<u32>| {

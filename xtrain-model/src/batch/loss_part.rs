@@ -47,7 +47,8 @@ impl LossPart {
                 let any = faults::on(Fault::SharedLossRowOfOtherTarget);
                 let id = target.map(|target| if any { 0 } else { target.id });
                 let candidates = known.entry((row, id)).or_default();
-                let found = candidates.iter().copied().find(|&at| self.kept[at as usize] == *kept);
+                let any = faults::on(Fault::SharedLossRowOfOtherKeptSet);
+                let found = candidates.iter().copied().find(|&at| any || self.kept[at as usize] == *kept);
                 let at = found.unwrap_or(self.rows.len() as u32);
                 if found.is_none() {
                     candidates.push(at);
@@ -67,12 +68,13 @@ impl LossPart {
         self.sums.resize(self.rows.len(), None);
         for (target, &at) in self.targets.iter().zip(&self.loss_rows) {
             match (&mut self.sums[at as usize], target) {
-                (Some(_), Some(_)) if faults::on(Fault::SharedLossWeightDropped) => {}
                 (Some(sum), Some(target)) => {
-                    sum.weight += target.weight;
-                    sum.bonus += target.bonus;
+                    let dropped = |fault| if faults::on(fault) { 0.0 } else { 1.0 };
+                    sum.weight += target.weight * dropped(Fault::SharedLossWeightDropped);
+                    sum.bonus += target.bonus * dropped(Fault::SharedLossBonusDropped);
                 }
-                (sum, target) => *sum = *target,
+                (sum @ None, target) => *sum = *target,
+                (Some(_), None) => {}
             }
         }
     }
@@ -85,7 +87,7 @@ impl LossPart {
         LossRows { temperature, top_k, top_p, min_p, kept, ..rows }
     }
 
-    /// The values of each target from those of each loss row.
+    /// The values of each target from those of each loss row. None if there are no values.
     pub(super) fn per_target<T: Clone>(&self, values: &[T]) -> Vec<T> {
         let value = |&at: &u32| values.get(at as usize).cloned();
         self.loss_rows.iter().filter_map(value).collect()

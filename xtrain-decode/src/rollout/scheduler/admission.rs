@@ -122,7 +122,7 @@ impl Scheduler<'_> {
     /// The sequence at `at` follows the one that has just computed its prompt in slot `from`, or forks the prompt. Its
     /// first token is then due.
     fn share_prompt(&mut self, at: usize, from: u32) -> Result<()> {
-        let holder = self.running.iter().position(|s| s.slot == from && s.end.is_none());
+        let holder = self.running.iter().position(|s| s.slot == from);
         if !holder.is_some_and(|holder| self.follow(at, holder)) {
             return self.fork_prompt(at, from);
         }

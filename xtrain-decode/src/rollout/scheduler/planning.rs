@@ -95,10 +95,25 @@ impl Scheduler<'_> {
         Some((1..steps).find(|&step| !fits(step)).unwrap_or(steps))
     }
 
-    /// Preempts the youngest sequence: it gives up its slot and its cache room, and waits to be recomputed. Its leader
-    /// is older, so its own followers have been preempted before.
+    /// Preempts the youngest sequence with cached rows, and the sequences that share them. If there is only the oldest, the
+    /// youngest of those that share its rows is preempted.
     fn preempt(&mut self) {
-        let mut sequence = self.running.pop().expect("only one of several sequences is preempted");
+        let last = self.running.len() - 1;
+        let youngest = (1..=last).rev().find(|&at| self.running[at].leader.is_none()).unwrap_or(last);
+        let index = self.running[youngest].index;
+        for at in (youngest + 1..=last)
+            .rev()
+            .filter(|&at| self.running[at].leader == Some(index))
+            .collect::<Vec<_>>()
+        {
+            self.suspend(at);
+        }
+        self.suspend(youngest);
+    }
+
+    /// The sequence at `at` gives up its slot and its cache room, and waits to be recomputed.
+    fn suspend(&mut self, at: usize) {
+        let mut sequence = self.running.remove(at);
         self.insert_prefix(&sequence);
         self.free_cached(sequence.slot);
         self.free_slots.push(SeqSlot { number: sequence.slot, prompt_of: None });

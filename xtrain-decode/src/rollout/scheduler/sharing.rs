@@ -40,7 +40,7 @@ impl Scheduler<'_> {
             return Ok(());
         }
         // the place of each leader by its index, and of the first sequence with the rows of a leader and a last token
-        let (mut leaders, mut first) = (HashMap::new(), HashMap::new());
+        let (mut leaders, mut first, mut result) = (HashMap::new(), HashMap::new(), Ok(()));
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
             sequence.followers = 0;
@@ -53,10 +53,10 @@ impl Scheduler<'_> {
             } else if self.running[at].leader.is_none() {
                 leaders.insert(family, at);
             } else {
-                self.fork_rows(at, leaders.get(&family).copied())?;
+                result = result.and(self.fork_rows(at, leaders.get(&family).copied()));
             }
         }
-        Ok(())
+        result
     }
 
     /// One of the followers of the sequence at `leader`, which leaves, forks its rows and leads the others.
