@@ -55,14 +55,20 @@ impl StepPass<'_> {
     /// if a weight depends on the values of the whole step, or if examples with weights are probably few. The bits
     /// are the same.
     pub(super) fn run(&self, trainer: &mut Trainer) -> Result<PassOutput, Error> {
-        if self.samples && !self.loss.needs_entropy() {
+        let mut pass = if self.samples && !self.loss.needs_entropy() {
             self.weights_first(trainer, None)
         } else if self.loss.needs_whole_step() || self.drops_examples() {
             let values = self.values(trainer)?;
             self.weights_first(trainer, Some(values))
         } else {
             self.weights_during(trainer)
+        }?;
+        if let (Some(values), Some(part), true) =
+            (&mut pass.values, pass.parts.first(), faults::on(Fault::ValuesChangeAfterWeights))
+        {
+            values[part.start].logp[0] += 1e-6;
         }
+        Ok(pass)
     }
 
     /// Whether clipping often makes all weights of an example zero: an example is one completion, whose tokens are

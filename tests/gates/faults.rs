@@ -4,7 +4,7 @@ use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
-    branches, focused, gpu, grpo, grpo_counts, invariance, kept_sets, multi_step, open_for_inference,
+    branches, focused, gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, multi_step, open_for_inference,
     packing, policy, prefix_cache, resume, training, turns,
 };
 
@@ -57,6 +57,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::StaleStepIndices, Gate::GpuTest(multi_step::over)),
     (Fault::FusedNormWithoutEps, Gate::GpuTest(gpu::many_rows)),
     (Fault::TokensAfterStopKept, Gate::GpuTest(multi_step::over)),
+    (Fault::GpuWindowOffByOne, Gate::GpuTest(gpu_windows::over)),
+    (Fault::GpuWindowOfAllButOneIgnored, Gate::GpuTest(gpu_windows::over)),
     (Fault::CopyOnWriteSkipped, Gate::Gpu(focused::sharing)),
     (Fault::RecomputeFromWrongInput, Gate::Splits),
     (Fault::PrefetchedPieceReordered, Gate::Test(open_for_inference::long_tables)),

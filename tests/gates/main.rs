@@ -27,6 +27,7 @@ mod gguf;
 mod golden;
 mod golden_policy;
 mod gpu;
+mod gpu_windows;
 mod grpo;
 mod grpo_counts;
 mod import_export;

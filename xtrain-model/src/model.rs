@@ -1,5 +1,6 @@
 //! The model of the Qwen3, Qwen2, Llama and Mistral families: pre-norm blocks, GQA with optional QK-norm, RoPE,
 //! SwiGLU. The forward pass is written once.
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, DeviceSampler, RopeArgs};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
@@ -119,7 +120,9 @@ impl Model {
         let [q, k, v] = f.linears(&x, [&w.q, &w.k, &w.v])?;
         let v = f.reshape(&v, &[n, n_kv_heads, head_dim])?;
         let norms = w.qk_norm.as_ref().map(|[q, k]| QkNorms { q, k, eps });
-        let rope = RopeArgs { table: &self.rope, positions: &rows.pos };
+        let next = [rows.pos.first().map_or(0, |&pos| pos + 1)];
+        let shifted = n == 1 && faults::on(Fault::SingleRowRopeOffByOne);
+        let rope = RopeArgs { table: &self.rope, positions: if shifted { &next } else { &rows.pos } };
         let (q, kv) = kv.append_rotated(f, layer, Qkv { q: &q, k: &k, v: &v, norms, rope }, rows)?;
         let y = f.attention(&q, kv, rows, self.cfg.window(layer))?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;

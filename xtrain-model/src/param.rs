@@ -1,6 +1,7 @@
 //! One trained tensor: its f32 master weights, its packed weights, or both.
 use std::sync::{Arc, OnceLock};
 
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, DeviceSampler, Piece, Weight, WeightPacker};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
@@ -110,7 +111,9 @@ impl Param {
             Values::Packed(weight, _) => return Ok(Arc::clone(weight)),
             Values::Master(value, packed) => (value, packed),
         };
-        if let Some(w) = packed.get() {
+        if let Some(w) = packed.get()
+            && !faults::on(Fault::WeightPackedAgain)
+        {
             return Ok(Arc::clone(w));
         }
         let w = Arc::new(Weight::new(value, self.compute)?);

@@ -99,6 +99,16 @@ faults! {
     ReferenceMixSwapped "an update of the reference model swaps alpha and 1 - alpha"
     ResumeForgetsReferenceUpdate "a resumed run starts with the initial reference model"
     RewardsShuffled "the rewards of a batch are permuted among its completions"
+    GpuWindowOffByOne "a row on a GPU attends to one position more than its window"
+    GpuWindowOfAllButOneIgnored "a GPU ignores a window that hides one position"
+    QuantBlockSplit "a tensor of quantized blocks is read in pieces that end inside a block"
+    WidestSimdNotDetected "the widest instruction set of the machine is not detected"
+    PortableSumReversed "a linear map in portable code sums its inputs in reverse order"
+    HeldPrefixEvicted "the prefix cache evicts a page that a sequence holds"
+    PreemptedMemberForksAgain "a preempted completion of a group forks its prompt again and samples its first token again"
+    SingleRowRopeOffByOne "RoPE rotates the only row of a pass by the position after its own"
+    WeightPackedAgain "a matrix is packed again at every use"
+    ValuesChangeAfterWeights "a value of a reused batch changes after its loss weights are computed"
     WeightsFromStaleValues "the loss weights of a reused batch come from the values of the sampler, not from the current ones"
 }
 

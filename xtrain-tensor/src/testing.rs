@@ -115,6 +115,21 @@ pub fn compare_bits(got: &[f32], want: &[f32]) -> Result<(), String> {
     ))
 }
 
+/// Compares the bits of two lists of f32 values.
+///
+/// # Errors
+/// As [`compare_bits`], but NaNs with different bits differ.
+pub fn compare_words(got: &[u32], want: &[u32]) -> Result<(), String> {
+    if got.len() != want.len() {
+        return Err(format!("{} values, want {}", got.len(), want.len()));
+    }
+    let mut differing = got.iter().zip(want).enumerate().filter(|(_, (a, b))| a != b);
+    let Some((at, (&a, &b))) = differing.next() else { return Ok(()) };
+    let text = |bits| format!("{:e} ({bits:08x})", f32::from_bits(bits));
+    let n = 1 + differing.count();
+    Err(format!("{n} of {} values differ in bits, first at {at}: got {}, want {}", got.len(), text(a), text(b)))
+}
+
 /// Asserts that two slices are bitwise equal. Any NaN equals any NaN.
 ///
 /// # Panics

@@ -65,6 +65,7 @@ impl PrefixIndex {
             let first = (Some(page), Arc::from([]));
             self.pages.range(first..).next().is_some_and(|((before, _), _)| *before == Some(page))
         };
+        let idle = |page| idle(page) || faults::on(Fault::HeldPrefixEvicted);
         let leaves = self.pages.iter().filter(|(_, kept)| idle(kept.page) && !followed(kept.page));
         // of the pages of one lookup, which have the same time, only the last one has no follower
         let (key, kept) = leaves.min_by_key(|(_, kept)| kept.last_used)?;

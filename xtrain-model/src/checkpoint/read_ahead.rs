@@ -46,7 +46,8 @@ impl ReadBuffer {
         mut take: impl FnMut(Piece<'_>),
     ) -> Result<(), E> {
         let (block, long, mut more) = (quant.block().bytes, left >= READ_AHEAD_MIN, left > 0);
-        let size = left.min(piece / block * block);
+        let whole = if faults::on(Fault::QuantBlockSplit) { piece } else { piece / block * block };
+        let size = left.min(whole);
         let begin = || ReadBuffer::new(quant, size);
         let mut next = move |buffer: &mut ReadBuffer| {
             let bytes = buffer.bytes(left);

@@ -7,7 +7,7 @@ use super::gemm::{self, Beta, Matrix};
 use super::gemm_bf16;
 use super::pack::{Packed, PackedWeight, backward_of, values_of};
 use super::value::with_values;
-use super::{Cpu, pointwise};
+use super::{Cpu, Simd, pointwise};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -21,7 +21,7 @@ pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) ->
     let n = x.shape()[0];
     let mut y = cpu.recycler.acquire::<f32>(n * range.len());
     let shape = [n, range.len()];
-    if n == 1 && faults::on(Fault::SingleRowSumReversed) {
+    if is_reversed(cpu, n) {
         reversed_outputs(cpu, x, w, range, &mut y)?;
     } else {
         let part = [0..w.in_features(), range];
@@ -30,15 +30,25 @@ pub(super) fn outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>) ->
     Tensor::new(x.device(), &shape, y)
 }
 
-/// [`outputs`] with `x` and each row of `w` reversed: the planted fault [`Fault::SingleRowSumReversed`].
+/// Whether a planted fault reverses the sums of `n` rows.
+fn is_reversed(cpu: &Cpu, n: usize) -> bool {
+    n == 1 && faults::on(Fault::SingleRowSumReversed)
+        || cpu.simd == Simd::Portable && faults::on(Fault::PortableSumReversed)
+}
+
+/// [`outputs`] with each row of `x` and of `w` reversed.
 fn reversed_outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>, y: &mut [f32]) -> Result<()> {
     let x_reversed = with_values!(values = x => {
-        Tensor::new(x.device(), x.shape(), values.iter().rev().copied().collect::<Vec<_>>())?
+        Tensor::new(x.device(), x.shape(), rows_reversed(values, x.width()))?
     });
     let (values, shape) = (values_of(w)?, w.shape());
-    let values: Vec<f32> = values.chunks_exact(shape[1]).flat_map(|row| row.iter().rev().copied()).collect();
+    let values = rows_reversed(&values, shape[1]);
     let w_reversed = Packed::of_weight(cpu, w.dtype(), &values, shape);
     w_reversed.product(cpu, &x_reversed, [0..shape[1], range], y, Beta::Zero)
+}
+
+fn rows_reversed<T: Copy>(values: &[T], width: usize) -> Vec<T> {
+    values.chunks_exact(width).flat_map(|row| row.iter().rev().copied()).collect()
 }
 
 /// `x wᵀ + b` in f32.
@@ -52,7 +62,7 @@ pub(super) fn linear(cpu: &Cpu, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
 
 /// `h + (x wᵀ + b)`, all f32.
 pub(super) fn linear_add(cpu: &Cpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
-    let plain = w.bias.is_none() && !faults::on(Fault::SingleRowSumReversed);
+    let plain = w.bias.is_none() && !is_reversed(cpu, 1);
     if let (Packed::F32(b), true) = (&w.weight.forward::<PackedWeight>()?.matrix, plain) {
         let mut y = cpu.recycler.acquire::<f32>(h.len());
         let a = Matrix::new(x.data()?, x.shape()[0], w.weight.in_features());

@@ -2,6 +2,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::faults::{self, Fault};
+
 /// An instruction set, narrowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -38,6 +40,13 @@ impl Simd {
     }
 
     fn is_available(self) -> bool {
+        let is_widest = || !Simd::ALL.into_iter().any(|s| s > self && s.is_supported());
+        let missed = faults::on(Fault::WidestSimdNotDetected) && self != Simd::Portable && is_widest();
+        self.is_supported() && !missed
+    }
+
+    /// Whether the CPU and the operating system support the set.
+    fn is_supported(self) -> bool {
         match self {
             Simd::Portable => true,
             Simd::Neon => cfg!(target_arch = "aarch64"),

@@ -25,6 +25,7 @@ use std::ops::Range;
 use tiles::CHUNK;
 
 use super::{Arg, At, Gpu, Grid, args};
+use crate::faults::{self, Fault};
 use crate::operands::{AttnMask, Heads, Slots};
 use crate::{Dtype, Error, Result, Tensor};
 
@@ -70,7 +71,9 @@ impl MaskArgs {
         };
         let (seq, pos, table) = (gpu.indices(mask.seq)?, gpu.indices(mask.pos)?, gpu.indices(&table)?);
         let longest = mask.pos.iter().max().map_or(0, |&p| p as usize + 1);
-        let window = mask.window.filter(|&w| w < longest).unwrap_or(0);
+        let more = usize::from(faults::on(Fault::GpuWindowOfAllButOneIgnored));
+        let window = mask.window.filter(|&w| w + more < longest);
+        let window = window.map_or(0, |w| w + usize::from(faults::on(Fault::GpuWindowOffByOne)));
         Ok(MaskArgs { seq, pos, table, page, stride, window, heads })
     }
 

@@ -1,5 +1,6 @@
 //! Admission: waiting sequences get slots, and prompts that are in the cache already.
 use xtrain_model::Error as ModelError;
+use xtrain_tensor::faults::{self, Fault};
 
 use super::{Scheduler, SeqSlot};
 use crate::cache::{KvKind, Snapshot};
@@ -80,7 +81,8 @@ impl Scheduler<'_> {
     }
 
     fn prompt_source(&self, sequence: &Sequence, slot: SeqSlot) -> PromptSource {
-        if !sequence.is_fresh() || !self.groups.contains(sequence.group) {
+        let needs_prompt = sequence.is_fresh() || faults::on(Fault::PreemptedMemberForksAgain);
+        if !needs_prompt || !self.groups.contains(sequence.group) {
             return PromptSource::Compute;
         }
         let has_logits = self.groups.logits(sequence.group).is_some();
