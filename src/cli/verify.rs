@@ -8,12 +8,13 @@ use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::Request;
 use crate::model::Model;
 use crate::report::{Progress, Table, units};
-use crate::verify::{self, Difference, Prompts, RequestedSetting, Verdict};
+use crate::verify::{self, CacheRoom, Difference, Prompts, RequestedSetting, Setting, Verdict};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Runs the same rollouts with different KV caches, page sizes, prefill chunks, batch sizes and thread counts, with and \
-without shared prompts. Compares every logit with the training forward pass, and every token and log-probability \
+without shared prompts, and with so little room in the cache that sequences are preempted; on a GPU also with several \
+steps between two synchronizations of the host. Compares every logit with the training forward pass, and every token and log-probability \
 with naive decoding, which recomputes the prefix for every token. Prints how many values were compared and how many \
 differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
 sequence, position, value, expected and found bits.
@@ -96,7 +97,7 @@ pub(super) fn table(verdicts: &[Verdict]) -> String {
     for v in verdicts {
         let s = &v.setting;
         let chunk = s.chunk.map_or("whole".to_string(), |n| format!("chunks of {n}"));
-        let row = [s.kv.to_string(), chunk, sharing(s.prompts).to_string(), s.device.to_string()].into_iter();
+        let row = [cache(s), chunk, sharing(s.prompts).to_string(), s.device.to_string()].into_iter();
         let numbers = [s.batch as u64, v.rows, v.values, v.differing, v.tokens_differing];
         table.row(row.chain(numbers.map(|n| n.to_string())));
     }
@@ -104,6 +105,25 @@ pub(super) fn table(verdicts: &[Verdict]) -> String {
     let values: u64 = verdicts.iter().map(|v| v.values).sum();
     let differing: u64 = verdicts.iter().map(|v| v.differing).sum();
     format!("{table}\n{values} values compared with the training forward pass, {differing} differ.\n")
+}
+
+/// The cache of a setting, its room and the steps between two synchronizations.
+fn cache(setting: &Setting) -> String {
+    let mut text = setting.kv.to_string();
+    if setting.room == CacheRoom::OneSequence {
+        text += ", room for one";
+    }
+    if setting.steps_per_sync > 1 {
+        text += &format!(", {} steps per sync", setting.steps_per_sync);
+    }
+    text
+}
+
+fn room(room: CacheRoom) -> &'static str {
+    match room {
+        CacheRoom::AllSequences => "all sequences",
+        CacheRoom::OneSequence => "one sequence",
+    }
 }
 
 fn sharing(prompts: Prompts) -> &'static str {
@@ -124,9 +144,14 @@ fn json(verdicts: &[Verdict]) -> String {
             "prefill_chunk": v.setting.chunk,
             "prompts": sharing(v.setting.prompts),
             "batch": v.setting.batch,
+            "room": room(v.setting.room),
+            "steps_per_sync": v.setting.steps_per_sync,
             "device": v.setting.device.to_string(),
             "rows": v.rows,
             "rows_expected": v.rows_expected,
+            "rows_recomputed": v.rows_recomputed,
+            "preemptions": v.preemptions,
+            "passes_ahead": v.passes_ahead,
             "values": v.values,
             "differing": v.differing,
             "tokens_differing": v.tokens_differing,
@@ -143,7 +168,10 @@ pub(super) fn conclude(verdicts: &[Verdict]) -> Result<(), CliError> {
     let Some(bad) = verdicts.iter().find(|v| !v.holds()) else { return Ok(()) };
     let what = match &bad.first {
         Some(first) => format!("bits differ, first at {first}"),
-        None => format!("compared {} rows of logits, expected {}", bad.rows, bad.rows_expected),
+        None => {
+            let want = bad.rows_expected + bad.rows_recomputed;
+            format!("compared {} rows of logits, expected {want}", bad.rows)
+        }
     };
-    Err(CliError::new(Exit::Difference, format_args!("{}: {what}", bad.setting.kv)))
+    Err(CliError::new(Exit::Difference, format_args!("{}: {what}", cache(&bad.setting))))
 }

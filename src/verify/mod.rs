@@ -2,15 +2,17 @@
 mod setting;
 mod verdict;
 
-pub use setting::{Prompts, RequestedSetting, Setting, settings};
+pub use setting::{CacheRoom, Prompts, RequestedSetting, Setting, settings};
 pub use verdict::{Difference, Verdict};
 
 use std::ops::Range;
 
 use rand::RngExt as _;
 
-use crate::decode::{self, Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, generate_naive};
-use crate::model::{self, Model, NoCache, Rows, Tape};
+use crate::decode::{
+    self, Completion, Engine, EngineOptions, KvKind, LogitRow, LogitsRows, Request, generate_naive,
+};
+use crate::model::{self, Config, Model, NoCache, Rows, Tape};
 use crate::tensor::rng::{PhiloxRng, Purpose};
 use crate::tensor::{Device, Dtype, Simd};
 
@@ -121,36 +123,54 @@ fn check(
 ) -> Result<Verdict, Error> {
     // The commands run models that were opened for inference.
     let model = model.to_device(&setting.device)?.for_inference()?;
-    let options = EngineOptions {
-        kv: setting.kv,
-        prefill_chunk: setting.chunk,
-        max_batch: setting.batch,
-        logits_rows: LogitsRows::All,
-        ..EngineOptions::default()
-    };
+    let options = engine_options(model.config(), requests, &setting);
     let mut engine = Engine::new(&model, options)?;
     let groups = groups(requests, setting.prompts);
     for group in &groups {
         // The submission order is the order of the requests, so an index of the engine is an index of `requests`.
         engine.submit_group(requests[group.start].clone(), group.len())?;
     }
-    let rows_expected = expected.rows(&groups, setting.kv);
-    let (rows, values, differing, tokens_differing) = (0, 0, 0, 0);
-    let mut verdict =
-        Verdict { setting, rows, rows_expected, values, differing, tokens_differing, first: None };
-    let v = model.config().vocab;
+    let has_logits = options.logits_rows == LogitsRows::All;
+    let rows_expected = if has_logits { expected.rows(&groups, setting.kv) } else { 0 };
+    let (v, is_cached) = (model.config().vocab, setting.kv != KvKind::Off);
+    let mut verdict = Verdict::new(setting, rows_expected);
+    // one past the last position of each sequence that was computed
+    let mut computed = vec![0; requests.len()];
     while !engine.is_idle() {
-        engine.step_watched(&mut |row| {
+        let mut watch = |row: LogitRow<'_>| {
             let want =
                 expected.logits[row.index].get(row.position * v..(row.position + 1) * v).unwrap_or(&[]);
             verdict.rows += 1;
+            verdict.rows_recomputed += u64::from(is_cached && row.position < computed[row.index]);
+            computed[row.index] = computed[row.index].max(row.position + 1);
             verdict.compare(row.id, row.position, row.logits, want, |at| format!("logit {at}"));
-        })?;
+        };
+        let step = if has_logits { engine.step_watched(&mut watch)? } else { engine.step()? };
+        verdict.passes_ahead += step.passes.saturating_sub(1) as u64;
     }
+    verdict.preemptions = engine.counters().preemptions;
     for got in engine.take_finished() {
         verdict.compare_completion(&got, &expected.completions[got.index]);
     }
     Ok(verdict)
+}
+
+/// The options of the engine of a setting.
+fn engine_options(cfg: &Config, requests: &[Request], setting: &Setting) -> EngineOptions {
+    let page = if let KvKind::Paged { page } = setting.kv { page } else { 1 };
+    let longest = requests.iter().map(|r| r.required_len(cfg)).max().unwrap_or(1);
+    EngineOptions {
+        kv: setting.kv,
+        kv_capacity: match setting.room {
+            CacheRoom::AllSequences => None,
+            CacheRoom::OneSequence => Some(longest.next_multiple_of(page) + page),
+        },
+        prefill_chunk: setting.chunk,
+        max_batch: setting.batch,
+        steps_per_sync: setting.steps_per_sync,
+        logits_rows: if setting.steps_per_sync > 1 { LogitsRows::Sampled } else { LogitsRows::All },
+        ..EngineOptions::default()
+    }
 }
 
 /// `count` random prompts of different lengths, at most 80 tokens, that leave room for `max_new` tokens in the

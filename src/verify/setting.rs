@@ -13,8 +13,22 @@ pub struct Setting {
     pub prompts: Prompts,
     /// Maximum number of concurrent sequences.
     pub batch: usize,
+    /// The room of the cache.
+    pub room: CacheRoom,
+    /// Maximum number of decode steps of a GPU between two synchronizations. With more than 1 the host receives no
+    /// logits: only tokens and log-probabilities are compared.
+    pub steps_per_sync: usize,
     /// The device: the CPU with its threads and SIMD instruction set, or a GPU.
     pub device: Device,
+}
+
+/// The room of the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheRoom {
+    /// For all running sequences.
+    AllSequences,
+    /// For the longest sequence and one page: sequences are preempted and computed again.
+    OneSequence,
 }
 
 /// How the completions of one prompt are prefilled.
@@ -38,8 +52,9 @@ pub struct RequestedSetting {
 }
 
 /// The settings to verify: first the requested one; then every cache, pages smaller and larger than an attention
-/// chunk, whole and chunked prompts, own and shared prompts, one sequence at a time and all at once. On the CPU with
-/// one thread and with `threads`, and with every SIMD instruction set of this machine; on a GPU only on that GPU.
+/// chunk, whole and chunked prompts, own and shared prompts, one sequence at a time and all at once, and a cache with
+/// room for one sequence. On the CPU with one thread and with `threads`, and with every SIMD instruction set of this
+/// machine; on a GPU only on that GPU, also with eight steps between two synchronizations.
 pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) -> Vec<Setting> {
     use Prompts::{Own, Shared};
     let threads = requested.threads;
@@ -50,7 +65,7 @@ pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) 
             Device::Cpu(_) => Device::cpu_with(threads, widest),
             other => other.clone(),
         };
-        Setting { kv, chunk, prompts, batch, device }
+        Setting { kv, chunk, prompts, batch, room: CacheRoom::AllSequences, steps_per_sync: 1, device }
     };
     let mut rows = vec![
         setting(requested.kv, requested.chunk, Shared, all, threads),
@@ -65,6 +80,14 @@ pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) 
         setting(KvKind::Paged { page: 16 }, Some(1), Shared, 3, threads + 1),
         setting(KvKind::Paged { page: 100 }, Some(11), Own, all, threads),
     ];
+    let preempting = setting(KvKind::Paged { page: 4 }, Some(9), Own, all, threads);
+    rows.push(Setting { room: CacheRoom::OneSequence, ..preempting });
+    if let Device::Gpu(_) = device {
+        let ahead = setting(KvKind::Paged { page: 16 }, None, Shared, all, 1);
+        let room = CacheRoom::OneSequence;
+        rows.push(Setting { steps_per_sync: 8, ..ahead.clone() });
+        rows.push(Setting { steps_per_sync: 8, room, prompts: Own, ..ahead });
+    }
     if let Device::Cpu(_) = device {
         let others = Simd::available().filter(|&s| s != widest);
         let paged = setting(KvKind::Paged { page: 16 }, None, Shared, all, 1);

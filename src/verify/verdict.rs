@@ -11,8 +11,14 @@ pub struct Verdict {
     pub setting: Setting,
     /// Number of compared rows of logits.
     pub rows: u64,
-    /// Expected number of rows of logits.
+    /// Expected number of rows of logits, without those that preempted sequences computed again.
     pub rows_expected: u64,
+    /// Number of compared rows that preempted sequences computed again.
+    pub rows_recomputed: u64,
+    /// Number of preemptions.
+    pub preemptions: u64,
+    /// Number of forward passes that started before the host had the tokens of the pass before.
+    pub passes_ahead: u64,
     /// Number of compared values: logits, and two log-probabilities per token.
     pub values: u64,
     /// Number of values that differ in any bit.
@@ -46,9 +52,26 @@ impl fmt::Display for Difference {
 }
 
 impl Verdict {
+    /// A verdict before anything was compared.
+    pub(super) fn new(setting: Setting, rows_expected: u64) -> Verdict {
+        Verdict {
+            setting,
+            rows: 0,
+            rows_expected,
+            rows_recomputed: 0,
+            preemptions: 0,
+            passes_ahead: 0,
+            values: 0,
+            differing: 0,
+            tokens_differing: 0,
+            first: None,
+        }
+    }
+
     /// Whether all expected rows were compared and nothing differs.
     pub fn holds(&self) -> bool {
-        self.differing == 0 && self.tokens_differing == 0 && self.rows == self.rows_expected
+        let rows = self.rows_expected + self.rows_recomputed;
+        self.differing == 0 && self.tokens_differing == 0 && self.rows == rows
     }
 
     /// Records the first difference.

@@ -1,7 +1,7 @@
 //! `verify`: what it compares, and which faults it finds.
 use xtrain::decode::KvKind;
 use xtrain::tensor::Dtype;
-use xtrain::verify::{Prompts, RequestedSetting, Verdict, prompts, requests, verify};
+use xtrain::verify::{CacheRoom, Prompts, RequestedSetting, Verdict, prompts, requests, verify};
 
 use crate::cli::{Scratch, ok};
 use crate::commands::{model, parsed};
@@ -21,10 +21,13 @@ fn verify_compares_every_row_every_token_and_every_log_probability() {
         assert!(v.holds(), "{v:?}");
         // 4 prompts and 3 more completions of the first one, 9 tokens each, a vocabulary of 512
         assert_eq!(v.values, v.rows * 512 + 2 * 9 * 7, "{v:?}");
+        let preempts = v.setting.room == CacheRoom::OneSequence;
+        assert_eq!((v.preemptions > 0, v.rows_recomputed > 0), (preempts, preempts), "{v:?}");
     }
+    assert_eq!(all.iter().filter(|v| v.setting.room == CacheRoom::OneSequence).count(), 1);
     let rows = |prompts: Prompts| {
         let cached = all.iter().filter(|v| v.setting.prompts == prompts && v.setting.kv != KvKind::Off);
-        let mut rows: Vec<u64> = cached.map(|v| v.rows).collect();
+        let mut rows: Vec<u64> = cached.map(|v| v.rows - v.rows_recomputed).collect();
         rows.dedup();
         rows
     };
@@ -43,7 +46,9 @@ fn verify_prints_its_verdict_as_json() {
     let got = parsed(&crate::cli::text(&output.stdout));
     assert_eq!(got["holds"], true);
     for setting in got["settings"].as_array().unwrap() {
-        assert!(setting["first"].is_null() && setting["rows"] == setting["rows_expected"], "{setting}");
+        let count = |key: &str| setting[key].as_u64().unwrap();
+        let rows = count("rows_expected") + count("rows_recomputed");
+        assert!(setting["first"].is_null() && count("rows") == rows, "{setting}");
         assert!(["own", "shared"].contains(&setting["prompts"].as_str().unwrap()));
     }
     assert!(ok(&scratch.0, &["verify", "--help"]).contains("log-probability"));

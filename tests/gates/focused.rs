@@ -9,7 +9,7 @@ use xtrain::model::checkpoint::{
     CheckpointContents, CheckpointDir, LoadOptions, NamedTensor, SimulatedFs, TensorView, newest_good,
 };
 use xtrain::tensor::ops::{self, AttnMask, LossRows, SampleRow, Samples, Slots, Target, Weight};
-use xtrain::tensor::testing::{arbitrary, compare_bits};
+use xtrain::tensor::testing::{arbitrary, compare_bits, simds};
 use xtrain::tensor::{Device, Dtype, Simd, Tensor};
 
 use crate::rng::CaseRng;
@@ -70,7 +70,7 @@ pub(crate) fn zero() -> Checked {
     let base = (0..rows as usize).map(|s| 2 * s).collect();
     let slots = Slots::Runs { base };
     let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
-    let cpus = Simd::available().map(|simd| Device::cpu_with(2, simd));
+    let cpus = simds().into_iter().map(|simd| Device::cpu_with(2, simd));
     for device in [Device::reference()].into_iter().chain(cpus) {
         let zeros = Tensor::zeros(&device, &[2 * rows as usize, 1, 2], Dtype::F32).map_err(error)?;
         let (q, k, mut v) = (zeros.clone(), zeros.clone(), zeros);

@@ -4,8 +4,8 @@ use xtrain::model::{
     TrainingExample, normalize_loss_weights, objective,
 };
 use xtrain::tensor::ops::Target;
-use xtrain::tensor::testing::{assert_bits_eq, gpus, times};
-use xtrain::tensor::{Device, Dtype, Simd, Tensor, ThreadSchedule};
+use xtrain::tensor::testing::{assert_bits_eq, gpus, simds, times};
+use xtrain::tensor::{Device, Dtype, Tensor, ThreadSchedule};
 
 use crate::fixtures::{f32s, golden, json, lines, model, sha, tensors};
 
@@ -20,7 +20,7 @@ fn ids(v: &serde_json::Value) -> Vec<u32> {
 
 /// The reference, and a device for every instruction set of this machine.
 pub(crate) fn devices() -> impl Iterator<Item = Device> {
-    [Device::reference()].into_iter().chain(Simd::available().map(|simd| Device::cpu_with(2, simd)))
+    [Device::reference()].into_iter().chain(simds().into_iter().map(|simd| Device::cpu_with(2, simd)))
 }
 
 pub(crate) fn logits(model: &Model, seq: &[u32]) -> Vec<f32> {

@@ -68,7 +68,7 @@ pub(crate) fn trainer_of(model: Model) -> Trainer {
 }
 
 /// Three training examples of different lengths, one longer than a chunk of 64 keys. Some rows have no target.
-fn samples(step: u64) -> Vec<TrainingExample> {
+pub(crate) fn samples(step: u64) -> Vec<TrainingExample> {
     let mut rng = CaseRng::new(77, step);
     let sample = |n: usize, rng: &mut CaseRng| {
         let mut token = || rng.below(37) as u32;
@@ -193,6 +193,9 @@ fn rollouts_on(device: &Device, model: &Model) {
     for verdict in &verdicts {
         assert!(verdict.holds(), "{verdict:?}");
     }
+    let ahead: u64 = verdicts.iter().map(|v| v.passes_ahead).sum();
+    let preemptions: u64 = verdicts.iter().map(|v| v.preemptions).sum();
+    assert!(ahead > 0 && preemptions > 0, "{ahead} passes ahead of the host, {preemptions} preemptions");
     let values: u64 = verdicts.iter().map(|v| v.values).sum();
     println!("rollouts on {device} in {compute}: {values} values compared, 0 differ");
     assert!(values > 50_000, "{values}");

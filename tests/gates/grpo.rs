@@ -20,7 +20,7 @@ use xtrain::run::RunDir;
 use xtrain::tensor::{Device, Simd};
 use xtrain::training::{self, End};
 
-mod devices;
+pub(crate) mod devices;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
 mod files;

@@ -40,11 +40,14 @@ const MINIMUM: Counts = Counts {
     crosses_256: 50,
     literal: 20,
     windowed: 120,
+    evicted: 1,
+    member: 1,
+    member_evicted: 1,
 };
 
 /// The minimum counts on this machine. If a single instruction set has FMA, the others are drawn less often.
 fn minimum() -> Counts {
-    let simd = if case::simds().1.len() > 1 { MINIMUM.simd } else { 90 };
+    let simd = if case::simd_groups().1.len() > 1 { MINIMUM.simd } else { 90 };
     Counts { simd, ..MINIMUM }
 }
 

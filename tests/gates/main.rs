@@ -24,6 +24,7 @@ mod fixtures;
 #[cfg(feature = "faults")]
 mod focused;
 mod gguf;
+mod gguf_pieces;
 mod golden;
 mod golden_policy;
 mod gpu;
@@ -40,6 +41,7 @@ mod multi_step;
 mod nvcc;
 mod open_for_inference;
 mod packing;
+mod packs;
 mod policy;
 mod policy_end_to_end;
 mod prefix_cache;

@@ -67,6 +67,25 @@ fn a_prompt_with_a_cached_prefix_reuses_its_rows_and_has_the_same_bits() {
     assert!(hits > 1000 && preempted > 0, "{hits} cache hits, {preempted} preemptions");
 }
 
+/// Two prompts with the same first page run at the same time, in a cache with exactly the pages of the longer
+/// sequence. The page that the shorter one leaves behind must not take the place of the last page of the longer one.
+/// Returns the number of compared rows.
+#[cfg(feature = "faults")]
+pub(crate) fn duplicates() -> Result<usize, String> {
+    let model = qwen3(Dtype::F32);
+    let long: Vec<u32> = (0..60).map(|t| 7 * t % 512).collect();
+    let requests = [(0, &long[..5], 1), (1, &long, 2)];
+    let requests = requests.map(|(id, prompt, new)| Request { id, ..Request::sampled(prompt, new, 1.0, 31) });
+    let oracle = Oracle::new(&model, requests.to_vec());
+    let caching = EngineOptions {
+        prefix_caching: PrefixCaching::On,
+        kv_capacity: Some(65),
+        max_seq_len: Some(64),
+        ..options(KvKind::Paged { page: 5 }, 2)
+    };
+    oracle.check(&model, caching).map_err(|e| format!("gate prefix cache, seed 31: duplicates: {e}"))
+}
+
 #[test]
 fn prefix_caching_is_off_by_default_and_needs_pages() {
     let model = qwen3(Dtype::F32);

@@ -5,6 +5,7 @@ use xtrain::model::{
     Schedule, Trainer, TrainingExample, normalize_loss_weights, objective,
 };
 use xtrain::tensor::ops::{LogProb, Target};
+use xtrain::tensor::testing::simds;
 use xtrain::tensor::{Device, Dtype, Simd};
 
 use crate::branches;
@@ -232,7 +233,7 @@ pub(crate) fn failed(e: impl std::fmt::Display) -> Difference {
 /// step.
 pub(crate) fn splits(run: &Run, max_threads: usize) -> Result<usize, Difference> {
     let mut rng = CaseRng::new(SEED ^ 2, run.number);
-    let simds: Vec<Option<Simd>> = [None].into_iter().chain(Simd::available().map(Some)).collect();
+    let simds: Vec<Option<Simd>> = [None].into_iter().chain(simds().into_iter().map(Some)).collect();
     let want = complete(run, &Setup::plain()).map_err(failed)?;
     let mut n = 0;
     for _ in 0..3 {

@@ -105,6 +105,7 @@ faults! {
     WidestSimdNotDetected "the widest instruction set of the machine is not detected"
     PortableSumReversed "a linear map in portable code sums its inputs in reverse order"
     HeldPrefixEvicted "the prefix cache evicts a page that a sequence holds"
+    DuplicatePrefixHeld "a sequence holds its own copy of a page that the prefix cache keeps"
     PreemptedMemberForksAgain "a preempted completion of a group forks its prompt again and samples its first token again"
     SingleRowRopeOffByOne "RoPE rotates the only row of a pass by the position after its own"
     WeightPackedAgain "a matrix is packed again at every use"

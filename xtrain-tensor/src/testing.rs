@@ -1,9 +1,12 @@
 //! Helpers for tests: exact inputs, bitwise comparison and golden values.
+mod instruction_sets;
 pub mod named_cases;
 
 use std::fmt::Debug;
 use std::io::Write;
 use std::sync::Once;
+
+pub use instruction_sets::{checked_simds, simds};
 
 use crate::rng::{Purpose, draw, philox, uniform_u64};
 use crate::{Device, Result, ThreadSchedule};

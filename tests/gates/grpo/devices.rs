@@ -1,10 +1,10 @@
 //! The files of a run are the same on every instruction set and, in f32, on a GPU.
 use xtrain::config::RunConfig;
 use xtrain::grpo::Error;
-use xtrain::tensor::testing::gpus;
+use xtrain::tensor::testing::{checked_simds, gpus};
 use xtrain::tensor::{Device, Simd, ThreadSchedule};
 
-use super::{Files, Scratch, Setup, assert_equal, config, files, outcome, run};
+use super::{Files, Scratch, Setup, assert_equal, compare, config, files, run};
 
 /// The files of a run, or the error that stopped it.
 fn files_on(name: &str, config: &RunConfig, device: &Device) -> Result<Files, Error> {
@@ -13,21 +13,34 @@ fn files_on(name: &str, config: &RunConfig, device: &Device) -> Result<Files, Er
     Ok(files(&dir.0))
 }
 
+/// Compares the files of a run on every instruction set with those of portable code. Returns the number of compared
+/// bytes.
+fn any_instruction_set(dtype: &str) -> Result<usize, String> {
+    let keys =
+        [&format!("train.dtype={dtype}"), "grpo.beta=0.05", "grpo.top_p=0.9", "grpo.entropy_coef=0.01"];
+    let (config, mut compared) = (config(&keys), 0);
+    let on = |simd: Simd| {
+        let files = files_on(&format!("simd-{dtype}-{simd}"), &config, &Device::cpu_with(2, simd));
+        files.map_err(|e| format!("gate grpo, seed 0: {simd}, {dtype}: {e}"))
+    };
+    let want = on(Simd::Portable)?;
+    for simd in checked_simds()?.into_iter().filter(|simd| *simd != Simd::Portable) {
+        compared += compare(&format!("{simd}, {dtype}"), &want, &on(simd)?)?;
+        println!("{dtype}: the files of {simd} are those of portable code");
+    }
+    Ok(compared)
+}
+
+/// [`any_instruction_set`] in f32, for the faults of one instruction set.
+#[cfg(feature = "faults")]
+pub(crate) fn in_f32() -> Result<usize, String> {
+    any_instruction_set("f32")
+}
+
 #[test]
 fn the_files_of_a_run_do_not_depend_on_the_instruction_set() {
     for dtype in ["f32", "bf16"] {
-        let keys =
-            [&format!("train.dtype={dtype}"), "grpo.beta=0.05", "grpo.top_p=0.9", "grpo.entropy_coef=0.01"];
-        let config = config(&keys);
-        let on = |simd: Simd| {
-            let name = format!("simd-{dtype}-{simd}");
-            outcome(&name, &config, &Setup::on(Device::cpu_with(2, simd))).0
-        };
-        let want = on(Simd::Portable);
-        for simd in Simd::available().filter(|simd| *simd != Simd::Portable) {
-            assert_equal(&format!("{simd}, {dtype}"), &want, &on(simd));
-            println!("{dtype}: the files of {simd} are those of portable code");
-        }
+        any_instruction_set(dtype).unwrap_or_else(|difference| panic!("{difference}"));
     }
 }
 
@@ -62,8 +75,6 @@ fn two_steps_on_a_gpu_have_the_files_of_the_cpu() {
 #[test]
 fn a_fault_of_a_device_changes_the_files() {
     use xtrain::tensor::faults::{self, Fault};
-
-    use super::compare;
 
     let config = two_steps();
     let want = files_on("fault-none", &config, &Device::cpu()).unwrap();

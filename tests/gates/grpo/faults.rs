@@ -20,6 +20,12 @@ pub(crate) fn steps() -> Result<usize, String> {
     two_steps("steps", &[]).map_err(|error| format!("gate grpo, seed 0: {error}"))
 }
 
+/// Two steps on each batch: the second one is a step on a reused batch.
+pub(crate) fn iterations() -> Result<usize, String> {
+    let keys = ["grpo.num_iterations=2"];
+    two_steps("iterations", &keys).map_err(|error| format!("gate grpo, seed 0: {error}"))
+}
+
 #[test]
 fn each_fault_of_a_step_stops_the_run_with_its_own_error() {
     let error = |fault: Fault, keys: &[&str]| {
@@ -49,6 +55,12 @@ fn each_fault_of_a_step_stops_the_run_with_its_own_error() {
             let page = error(stale, keys);
             assert!(matches!(page, Error::Mismatch { .. }), "{stale}: {page}");
         }
+    }
+    // The values of a step on a reused batch, computed with its weights during the pass or in a pass before it.
+    for keys in [&["grpo.num_iterations=2"][..], &["grpo.num_iterations=2", "grpo.importance_sampling_level=sequence"]] {
+        assert!(two_steps(&format!("no-fault-reused-{}", keys.len()), keys).unwrap() > 50);
+        let unstable = error(Fault::ValuesChangeAfterWeights, keys);
+        assert!(matches!(unstable, Error::Unstable { .. }), "{unstable}");
     }
     // The comparison over the whole vocabulary precedes the update.
     let page = error(Fault::PageOffByOne, &["grpo.verify_every=1", "grpo.beta=0", "grpo.top_k=0"]);

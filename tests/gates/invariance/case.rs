@@ -1,6 +1,7 @@
 //! A case: a model, sequences, and a way to compute their logits other than the oracle's.
-use xtrain::decode::KvKind;
+use xtrain::decode::{KvKind, PrefixCaching};
 use xtrain::model::{Biases, Config};
+use xtrain::tensor::testing::simds;
 use xtrain::tensor::{Dtype, Simd};
 
 use crate::rng::CaseRng;
@@ -45,7 +46,8 @@ pub(super) struct Seq {
     pub(super) prompt: usize,
     /// Maximum number of rows in a chunk.
     pub(super) chunk: usize,
-    /// `(of, len)`: the first `len` tokens equal those of the earlier sequence `of` and share its cached rows.
+    /// `(of, len)`: the first `len` tokens equal those of the earlier sequence `of`. Passes share its cached rows; an
+    /// engine shares the pages that it still has.
     pub(super) prefix: Option<(usize, usize)>,
 }
 
@@ -68,6 +70,8 @@ pub(super) enum Driver {
         spare: Option<usize>,
         /// The first `group` sequences are completions of one prompt.
         group: usize,
+        /// Pages are kept for later prompts; some prompts begin with the tokens of an earlier one.
+        prefix_caching: PrefixCaching,
     },
 }
 
@@ -106,6 +110,7 @@ impl Case {
                 max_batched_tokens: rng.one_in(2).then(|| rng.between(1, 60)),
                 spare: rng.one_in(2).then(|| 64 + rng.below(2 * longest)),
                 group: 1,
+                prefix_caching: PrefixCaching::Off,
             },
             false => Driver::Passes {
                 batch: rng.choose(&[Batch::One, Batch::Some, Batch::Some, Batch::All]),
@@ -132,26 +137,55 @@ impl Case {
         case.form_group(&mut rng);
         case.draw_windows(&mut rng);
         case.draw_biases(&mut rng);
+        case.keep_prefixes(&mut CaseRng::new(SEED ^ 5, number));
         case
+    }
+
+    /// In most engines with pages, the cache keeps prefixes and has little room. Some prompts begin with the tokens
+    /// of an earlier one. In half of these engines, only completions of one prompt run at the same time.
+    fn keep_prefixes(&mut self, rng: &mut CaseRng) {
+        let (n, longest) = (self.seqs.len(), self.longest());
+        let (KvKind::Paged { page }, Driver::Engine { group, .. }) = (self.kv, &self.driver) else { return };
+        if rng.one_in(4) {
+            return;
+        }
+        if *group == 1 && n > 2 && rng.one_in(2) {
+            self.share_prompt(rng.between(2, n - 1));
+        }
+        let Driver::Engine { max_batch, group, spare, prefix_caching, .. } = &mut self.driver else { return };
+        *prefix_caching = PrefixCaching::On;
+        *spare = Some(rng.below(longest + 2 * page));
+        if *group > 1 && !rng.one_in(3) {
+            *max_batch = rng.between(2, *group);
+            *spare = Some(rng.below(page + 4));
+        }
+        let mut left = rows(&self.seqs, *group).saturating_sub(64);
+        for s in *group..self.seqs.len() {
+            let of = rng.below(s);
+            let len = (self.seqs[s].prompt - 1).min(self.seqs[of].prompt).min(left);
+            if len > 0 && !rng.one_in(3) {
+                self.seqs[s].prefix = Some((of, len));
+                left -= len;
+            }
+        }
     }
 
     /// In one engine of three, the first sequences are completions of one prompt.
     fn form_group(&mut self, rng: &mut CaseRng) {
         let n = self.seqs.len();
+        if matches!(self.driver, Driver::Engine { .. }) && n > 2 && rng.one_in(3) {
+            self.share_prompt(rng.between(2, n - 1));
+        }
+    }
+
+    /// Makes the first `g` sequences of an engine completions of one prompt, unless few rows remain.
+    fn share_prompt(&mut self, g: usize) {
         if let Driver::Engine { group, .. } = &mut self.driver
-            && n > 2
-            && rng.one_in(3)
+            && rows(&self.seqs, g) >= 64
         {
-            let rows = |seqs: &[Seq], g: usize| {
-                let new = seqs[0].len - seqs[0].prompt;
-                seqs[g..].iter().map(|s| s.len - 1).sum::<usize>() + seqs[0].prompt + g * (new - 1)
-            };
-            let g = rng.between(2, n - 1);
-            if rows(&self.seqs, g) >= 64 {
-                *group = g;
-                let first = self.seqs[0].clone();
-                self.seqs[1..g].fill(first);
-            }
+            *group = g;
+            let first = self.seqs[0].clone();
+            self.seqs[1..g].fill(first);
         }
     }
 
@@ -182,16 +216,22 @@ impl Case {
     }
 }
 
+/// The rows of an engine whose first `group` sequences are completions of one prompt.
+fn rows(seqs: &[Seq], group: usize) -> usize {
+    let new = seqs[0].len - seqs[0].prompt;
+    seqs[group..].iter().map(|s| s.len - 1).sum::<usize>() + seqs[0].prompt + group * (new - 1)
+}
+
 /// The reference (`None`) and the instruction sets of this machine: those that emulate FMA while others have it, and
 /// the rest.
-pub(super) fn simds() -> (Vec<Option<Simd>>, Vec<Option<Simd>>) {
-    let all = [None].into_iter().chain(Simd::available().map(Some));
+pub(super) fn simd_groups() -> (Vec<Option<Simd>>, Vec<Option<Simd>>) {
+    let all = [None].into_iter().chain(simds().into_iter().map(Some));
     all.partition(|s| *s < Some(Simd::Avx2) && Simd::detect() >= Simd::Avx2)
 }
 
 /// Draws an instruction set. Those that emulate FMA are drawn less often, and only for cheap cases.
 fn simd(rng: &mut CaseRng, light: bool) -> Option<Simd> {
-    let (slow, fast) = simds();
+    let (slow, fast) = simd_groups();
     match light && !slow.is_empty() && rng.one_in(8) {
         true => rng.choose(&slow),
         false => rng.choose(&fast),

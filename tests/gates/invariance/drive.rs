@@ -145,7 +145,7 @@ impl<'a> Passes<'a> {
 
 /// Runs the engine and compares every row of logits, every token and every log-probability.
 fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Difference> {
-    let Driver::Engine { max_batch, max_batched_tokens, spare, group } = case.driver else {
+    let Driver::Engine { max_batch, max_batched_tokens, spare, group, prefix_caching } = case.driver else {
         return Ok(Seen::default());
     };
     let failed = |e: xtrain::decode::Error| Difference::new(case, RowId::FIRST, What::Failed(e.to_string()));
@@ -157,6 +157,7 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         max_seq_len: None,
         kv_capacity: spare.map(|n| case.longest() + case.page() + n),
         logits_rows: LogitsRows::All,
+        prefix_caching,
         ..EngineOptions::default()
     };
     let mut engine = Engine::new(model, options).map_err(failed)?;
@@ -167,10 +168,14 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         s += g;
     }
     let (mut seen, mut first) = (Seen::default(), Ok(()));
+    // one past the last position of each sequence that was computed
+    let mut computed = vec![0; answers.requests.len()];
     while !engine.is_idle() {
         let mut rows = 0;
         let step = engine.step_watched(&mut |row| {
             rows += 1;
+            seen.member_recomputed |= row.index < group && group > 1 && row.position < computed[row.index];
+            computed[row.index] = computed[row.index].max(row.position + 1);
             let at = RowId { sequence: row.index, position: row.position };
             if first.is_ok() {
                 first = match row.position < answers.tokens[row.index].len() {
@@ -192,11 +197,13 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         seen.mixed |= step.events.len() > 1 || step.decode_rows > 1;
         seen.prefill_with_decode |= step.decode_rows > 0 && step.prefill_rows > 0;
         seen.rows += rows;
+        first.clone()?;
     }
-    first?;
     seen.mixed |= seen.prefill_with_decode;
     let counters = engine.counters();
     (seen.shared, seen.recomputed) = (counters.forks > 0, counters.preemptions > 0);
+    seen.prefix_hit = counters.prefix_cache_hits > 0;
+    seen.evicted = engine.cache().is_some_and(|cache| cache.usage().evicted > 0);
     let mut got = engine.take_finished();
     got.sort_by_key(|c| c.index);
     for (s, (got, (_, want))) in got.iter().zip(&answers.requests).enumerate() {

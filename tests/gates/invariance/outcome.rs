@@ -39,6 +39,12 @@ pub(crate) struct Counts {
     pub(crate) literal: usize,
     /// Some layer has a sliding window.
     pub(crate) windowed: usize,
+    /// A prompt began with kept pages, in an engine that evicted others.
+    pub(crate) evicted: usize,
+    /// A completion of a group was preempted.
+    pub(crate) member: usize,
+    /// Both.
+    pub(crate) member_evicted: usize,
 }
 
 /// What happened while a case ran.
@@ -50,6 +56,12 @@ pub(super) struct Seen {
     pub(super) prefill_with_decode: bool,
     pub(super) shared: bool,
     pub(super) recomputed: bool,
+    /// Rows of a completion of a group were computed again.
+    pub(super) member_recomputed: bool,
+    /// A prompt began with pages that the prefix cache had kept.
+    pub(super) prefix_hit: bool,
+    /// The prefix cache evicted a page.
+    pub(super) evicted: bool,
 }
 
 impl Counts {
@@ -78,6 +90,9 @@ impl Counts {
             crosses_256: crosses(256),
             literal: n(case.oracle.literal),
             windowed: n(case.windows.iter().any(Option::is_some)),
+            evicted: n(seen.prefix_hit && seen.evicted),
+            member: n(seen.member_recomputed),
+            member_evicted: n(seen.member_recomputed && seen.prefix_hit && seen.evicted),
         }
     }
 
@@ -137,7 +152,10 @@ fields!(
     crosses_64,
     crosses_256,
     literal,
-    windowed
+    windowed,
+    evicted,
+    member,
+    member_evicted
 );
 
 impl fmt::Display for Counts {

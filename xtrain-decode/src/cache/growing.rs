@@ -203,7 +203,7 @@ impl Cache for Growing {
     fn usage(&self) -> Usage {
         let positions = self.ledger.positions();
         let Growing { written, copied, .. } = *self;
-        Usage { slots: positions, in_use: positions, positions, written, copied }
+        Usage { slots: positions, in_use: positions, positions, written, copied, evicted: 0 }
     }
 
     /// The tensors of the sequences. The concatenated view of one layer is scratch and not counted.

@@ -110,4 +110,6 @@ pub struct Usage {
     pub written: u64,
     /// Bytes copied from slot to slot: growth, forks, copies on write.
     pub copied: u64,
+    /// Pages that were kept as prefixes and given to other sequences.
+    pub evicted: u64,
 }

@@ -1,13 +1,14 @@
 //! The paged cache: slots are allocated in pages, shared between sequences, and copied on write.
 use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
 use super::memory::KvMemory;
 use super::pool::Pool;
-use super::prefix::PrefixIndex;
+use super::prefix::{Inserted, PrefixIndex};
 use super::shape::CacheShape;
 
 /// A pool of reference-counted pages. It grows by doubling up to its limit.
@@ -21,6 +22,8 @@ pub struct Paged {
     free: Vec<u32>,
     /// Pages that are kept for later sequences.
     prefixes: PrefixIndex,
+    /// Pages evicted from `prefixes`.
+    evicted: u64,
 }
 
 /// A new page at index `at` of the table of `seq`. `old`: the shared page that it replaced. `None`: it was added.
@@ -50,6 +53,7 @@ impl Paged {
             refs: vec![0; n],
             free: (0..n as u32).rev().collect(),
             prefixes: PrefixIndex::default(),
+            evicted: 0,
         })
     }
 
@@ -104,11 +108,13 @@ impl Paged {
         if self.free.is_empty() && n < self.limit {
             self.grow((2 * n).max(self.pool.ledger.sequences()).max(1).min(self.limit))?;
         }
-        let Paged { free, prefixes, refs, .. } = self;
-        let page = free.pop().or_else(|| prefixes.evict(|page| refs[page as usize] == 1));
-        if let Some(page) = page {
+        if let Some(page) = self.free.pop() {
             self.refs[page as usize] = 1;
+            return Ok(Some(page));
         }
+        // its only reference, that of `prefixes`, passes to the caller
+        let page = self.prefixes.evict(|page| self.refs[page as usize] == 1);
+        self.evicted += u64::from(page.is_some());
         Ok(page)
     }
 
@@ -200,7 +206,8 @@ impl Cache for Paged {
         self.pool.ledger.len(seq)
     }
     fn usage(&self) -> Usage {
-        self.pool.usage((self.refs.len() - self.free.len()) * self.page)
+        let usage = self.pool.usage((self.refs.len() - self.free.len()) * self.page);
+        Usage { evicted: self.evicted, ..usage }
     }
     fn bytes(&self) -> usize {
         self.pool.bytes()
@@ -224,9 +231,19 @@ impl Cache for Paged {
 
     fn insert_prefix(&mut self, seq: u32, tokens: &[u32]) {
         let tokens = &tokens[..tokens.len().min(self.seq_len(seq))];
-        let pages = self.pages(seq).to_vec();
-        for page in self.prefixes.insert(tokens, &pages, self.page) {
+        let own = self.pages(seq).to_vec();
+        let Inserted { added, kept } = self.prefixes.insert(tokens, &own, self.page);
+        for page in added {
             self.refs[page as usize] += 1;
+        }
+        // A copy of a page that was kept before is given up. A kept page whose followers a sequence holds is then held
+        // by the same sequence: a page that no sequence holds can be evicted after its followers.
+        for (at, (&kept, &own)) in kept.iter().zip(&own).enumerate() {
+            if kept != own && !faults::on(Fault::DuplicatePrefixHeld) {
+                self.refs[kept as usize] += 1;
+                self.table(seq)[at] = kept;
+                self.release(own);
+            }
         }
     }
 

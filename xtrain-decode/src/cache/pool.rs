@@ -54,7 +54,7 @@ impl Pool {
 
     pub(super) fn usage(&self, in_use: usize) -> Usage {
         let Pool { n_slots, written, copied, .. } = *self;
-        Usage { slots: n_slots, in_use, positions: self.ledger.positions(), written, copied }
+        Usage { slots: n_slots, in_use, positions: self.ledger.positions(), written, copied, evicted: 0 }
     }
 
     /// Writes the keys and values of `rows`, which have entered `layer`, into the slots of their positions.

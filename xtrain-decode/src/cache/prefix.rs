@@ -23,6 +23,15 @@ struct KeptPage {
     last_used: u64,
 }
 
+/// The result of [`PrefixIndex::insert`].
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Inserted {
+    /// The pages that were not kept before. Each needs one more reference.
+    pub(super) added: Vec<u32>,
+    /// The kept page of each whole page of tokens.
+    pub(super) kept: Vec<u32>,
+}
+
 impl PrefixIndex {
     /// The pages of the longest kept prefix of `tokens`, in order, of `size` tokens each.
     pub(super) fn find(&mut self, tokens: &[u32], size: usize) -> Vec<u32> {
@@ -42,20 +51,21 @@ impl PrefixIndex {
         pages
     }
 
-    /// Keeps `pages`, which hold `tokens`: whole pages of `size` tokens only. Returns the pages that were not kept
-    /// before; each needs one more reference.
-    pub(super) fn insert(&mut self, tokens: &[u32], pages: &[u32], size: usize) -> Vec<u32> {
+    /// Keeps `pages`, which hold `tokens`: whole pages of `size` tokens only.
+    pub(super) fn insert(&mut self, tokens: &[u32], pages: &[u32], size: usize) -> Inserted {
         self.clock += 1;
-        let (last_used, mut before, mut added) = (self.clock, None, Vec::new());
+        let (last_used, mut before) = (self.clock, None);
+        let Inserted { mut added, mut kept } = Inserted::default();
         for (chunk, &page) in tokens.chunks_exact(size).zip(pages) {
-            let kept = self.pages.entry((before, chunk.into())).or_insert_with(|| {
+            let entry = self.pages.entry((before, chunk.into())).or_insert_with(|| {
                 added.push(page);
                 KeptPage { page, last_used }
             });
-            kept.last_used = last_used;
-            before = Some(kept.page);
+            entry.last_used = last_used;
+            before = Some(entry.page);
+            kept.push(entry.page);
         }
-        added
+        Inserted { added, kept }
     }
 
     /// Removes the least recently used page among the pages without a kept successor for which `idle` returns `true`.
@@ -82,8 +92,10 @@ mod tests {
     #[test]
     fn a_prefix_is_found_by_its_tokens_page_by_page() {
         let mut index = PrefixIndex::default();
-        assert_eq!(index.insert(&[1, 2, 3, 4, 5], &[7, 8, 9], 2), [7, 8], "whole pages only");
-        assert_eq!(index.insert(&[1, 2, 6, 6], &[10, 11], 2), [11], "the first page is kept already");
+        let whole = Inserted { added: vec![7, 8], kept: vec![7, 8] };
+        assert_eq!(index.insert(&[1, 2, 3, 4, 5], &[7, 8, 9], 2), whole, "whole pages only");
+        let other = Inserted { added: vec![11], kept: vec![7, 11] };
+        assert_eq!(index.insert(&[1, 2, 6, 6], &[10, 11], 2), other, "the first page is kept already");
         for (tokens, want) in [
             (&[1, 2, 3, 4, 9, 9][..], &[7, 8][..]),
             (&[1, 2, 6, 6], &[7, 11]),

@@ -66,8 +66,9 @@ fn values_are_narrowed_to_the_blocks_of_the_reference() {
         let mut got = Vec::new();
         let _ = quant.narrow(&x, &mut got);
         let want = blocks(&format!("quantize.{quant}.raw"));
-        let differ = got.iter().zip(&want).filter(|(a, b)| a != b).count();
-        assert_eq!((got.len(), differ), (want.len(), 0), "{quant}");
+        let first = got.iter().zip(&want).enumerate().find(|(_, (a, b))| a != b);
+        assert_eq!(got.len(), want.len(), "{quant}");
+        assert!(first.is_none(), "{quant}: byte, found and expected: {first:02x?}");
     }
 }
 

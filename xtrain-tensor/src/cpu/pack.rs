@@ -2,6 +2,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use half::bf16;
 
@@ -26,6 +27,7 @@ pub(crate) enum Packed {
 impl Packed {
     /// Packs `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounds it if `dtype` is bf16.
     pub(crate) fn of_weight(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+        cpu.packed.fetch_add(1, Ordering::Relaxed);
         match dtype {
             Dtype::BF16 => Packed::Bf16(TilePanels::of_weight(cpu, w, shape)),
             _ => Packed::F32(Panels::of_weight(cpu, w, shape)),
@@ -42,6 +44,7 @@ impl Packed {
 
     /// Packs `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounds it if `dtype` is bf16.
     pub(crate) fn of_weight_transposed(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+        cpu.packed.fetch_add(1, Ordering::Relaxed);
         match dtype {
             Dtype::BF16 => Packed::Bf16(TilePanels::of_weight_transposed(cpu, w, shape)),
             _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)),

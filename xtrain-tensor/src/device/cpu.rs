@@ -1,5 +1,6 @@
 //! The handles of the two backends that compute on the host.
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::pool::Pool;
 use super::recycle::Recycler;
@@ -11,13 +12,20 @@ pub struct Cpu {
     pub(crate) pool: Arc<Pool>,
     pub(crate) simd: Simd,
     pub(crate) recycler: Arc<Recycler>,
+    /// The number of matrices that were packed for products, each direction counted.
+    pub(crate) packed: Arc<AtomicU64>,
 }
 
 impl Cpu {
     /// `threads` threads (at least one, including the caller's) and the instruction set `simd`. If this machine lacks
     /// the set, the widest narrower one is used.
     pub(crate) fn new(threads: usize, simd: Simd) -> Cpu {
-        Cpu { pool: Arc::new(Pool::new(threads.max(1))), simd: simd.or_narrower(), recycler: Arc::default() }
+        Cpu {
+            pool: Arc::new(Pool::new(threads.max(1))),
+            simd: simd.or_narrower(),
+            recycler: Arc::default(),
+            packed: Arc::default(),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod simd;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub use cpu::{Cpu, Reference};
 pub(crate) use gpu::Gpu;
@@ -93,6 +94,12 @@ impl Device {
     /// The activity counters of a GPU since it was opened. `None`: the device is a CPU.
     pub fn gpu_counters(&self) -> Option<GpuCounters> {
         self.as_gpu().map(Gpu::gpu_counters)
+    }
+
+    /// The number of matrices that the SIMD CPU backend has packed from all their values, each direction counted.
+    /// `None`: the reference or a GPU.
+    pub fn packed_matrices(&self) -> Option<u64> {
+        self.as_cpu().map(|cpu| cpu.packed.load(Ordering::Relaxed))
     }
 
     /// The peak throughput of a GPU. `None`: a CPU, the emulator, or a driver that does not report it.

@@ -26,7 +26,8 @@ mod zero;
 
 use std::fmt;
 
-use crate::{Device, Result, Simd};
+use crate::testing::simds;
+use crate::{Device, Result};
 
 /// Number of cases and values that a gate compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -115,7 +116,7 @@ fn reference() -> Device {
 
 /// The reference, and a device for every instruction set of this machine and each of these numbers of threads.
 fn devices(threads: &[usize]) -> Vec<Device> {
-    let cpus = Simd::available().flat_map(|simd| threads.iter().map(move |&n| Device::cpu_with(n, simd)));
+    let cpus = simds().into_iter().flat_map(|simd| threads.iter().map(move |&n| Device::cpu_with(n, simd)));
     [reference()].into_iter().chain(cpus).collect()
 }
 

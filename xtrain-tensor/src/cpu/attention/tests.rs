@@ -2,7 +2,8 @@
 use crate::cpu::gemm_bf16::{NO_EXPONENT, on_lattice};
 use crate::ops::{AttnMask, AttnSaved, Slots, attention, attention_backward};
 use crate::rng::{Purpose, draw};
-use crate::{Device, Dtype, Simd, Tensor};
+use crate::testing::simds;
+use crate::{Device, Dtype, Tensor};
 
 /// Random numbers of one case.
 struct CaseRng {
@@ -177,13 +178,13 @@ fn compute(device: &Device, case: &Case, operands: &[Tensor; 4], backward: bool)
 fn check(case: &Case, rng: &mut CaseRng, backward: bool) {
     let operands = case.operands(rng);
     let want = compute(&Device::reference(), case, &operands, backward);
-    for simd in Simd::available() {
+    for simd in simds() {
         let got = compute(&Device::cpu_with(1 + rng.below(3), simd), case, &operands, backward);
         for ((got, want), name) in got.iter().zip(&want).zip(["y", "L", "dq", "dk", "dv"]) {
             let (g, w) = (bits(got), bits(want));
             if let Some(i) = (0..w.len()).find(|&i| g[i] != w[i]) {
-                let (g, w) = (f32::from_bits(g[i]), f32::from_bits(w[i]));
-                panic!("{simd}: {name}[{i}] is {g:e}, want {w:e}, in case {} {case:?}", rng.case);
+                let text = |bits: u32| format!("{:e} ({bits:08x})", f32::from_bits(bits));
+                panic!("{simd}: {name}[{i}] is {}, want {}, in case {} {case:?}", text(g[i]), text(w[i]), rng.case);
             }
         }
     }

@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use super::*;
 use crate::cpu::Simd;
+use crate::testing::{assert_bits_eq, simds};
 use crate::device::Device;
 
 /// Values with denormals, exact zeros of both signs, ties, and products that cancel.
@@ -34,13 +35,11 @@ fn dot(y: f32, n: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> 
 }
 
 fn devices() -> impl Iterator<Item = (Simd, Device)> {
-    Simd::available().flat_map(|s| [1, 3].map(|threads| (s, Device::cpu_with(threads, s))))
+    simds().into_iter().flat_map(|s| [1, 3].map(|threads| (s, Device::cpu_with(threads, s))))
 }
 
 fn same(got: &[f32], want: &[f32], what: &str) {
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert_eq!(g.to_bits(), w.to_bits(), "{what}, element {i}: {g:e}, want {w:e}");
-    }
+    assert_bits_eq(got, want, what);
 }
 
 const SIZES: [[usize; 3]; 14] = [

@@ -4,6 +4,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::Simd;
+use crate::testing::{assert_bits_eq, simds};
 use super::super::gemm::Beta;
 use super::left::{F32Block, RowMajor, Transposed, pack_rows};
 use super::operand::{BLOCK, Operand, widen};
@@ -73,13 +74,11 @@ fn dot(y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -
 }
 
 fn devices() -> impl Iterator<Item = (Simd, Device)> {
-    Simd::available().flat_map(|s| [1, 3].map(|threads| (s, Device::cpu_with(threads, s))))
+    simds().into_iter().flat_map(|s| [1, 3].map(|threads| (s, Device::cpu_with(threads, s))))
 }
 
 fn same(got: &[f32], want: &[f32], what: &str) {
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert_eq!(g.to_bits(), w.to_bits(), "{what}, element {i}: {g:e}, want {w:e}");
-    }
+    assert_bits_eq(got, want, what);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use half::bf16;
 use super::*;
 use crate::dtype::{from_bf16, round_bf16, to_bf16};
 use crate::math;
+use crate::testing::simds;
 
 /// Zeros, denormals, boundary values, infinities, NaN, and values over all exponents.
 fn values() -> Vec<f32> {
@@ -47,7 +48,13 @@ macro_rules! check {
         for (i, got) in dispatch($simd, Op(&op)).into_iter().enumerate() {
             let [a, b, c] = op.x.map(|x| x[i]);
             let want = scalar(a, b, c);
-            assert!(same(got, want), "{} {}({a:e}, {b:e}, {c:e}) = {got:e}, want {want:e}", $simd, op.name);
+            let bits = [a, b, c, got, want].map(f32::to_bits);
+            assert!(
+                same(got, want),
+                "{} {}({a:e}, {b:e}, {c:e}) = {got:e}, want {want:e}, bits {bits:08x?}",
+                $simd,
+                op.name
+            );
         }
     }};
 }
@@ -60,7 +67,7 @@ fn every_lane_operation_has_the_bits_of_scalar_rust_on_every_instruction_set() {
     let mut c = a.clone();
     c.rotate_right(91);
     let x = [&a[..], &b[..], &c[..]];
-    for simd in Simd::available() {
+    for simd in simds() {
         check!(simd, x, "fma", |l, a, b, c| l.fma(a, b, c), |a, b, c| a.mul_add(b, c));
         check!(simd, x, "add", |l, a, b, _| l.add(a, b), |a, b, _| a + b);
         check!(simd, x, "sub", |l, a, b, _| l.sub(a, b), |a, b, _| a - b);
@@ -82,7 +89,7 @@ fn every_lane_operation_has_the_bits_of_scalar_rust_on_every_instruction_set() {
 
 #[test]
 fn max_keeps_the_first_of_two_zeros_of_different_sign() {
-    for simd in Simd::available() {
+    for simd in simds() {
         let (p, n) = ([0.0f32; LANES], [-0.0f32; LANES]);
         check!(simd, [&p[..], &n[..], &p[..]], "max", |l, a, b, _| l.max(a, b), |a, _, _| a);
         check!(simd, [&n[..], &p[..], &p[..]], "max", |l, a, b, _| l.max(a, b), |a, _, _| a);
@@ -94,7 +101,7 @@ fn exp_and_log_in_lanes_have_the_bits_of_the_scalars_over_a_sweep_of_all_pattern
     let x: Vec<f32> = (0..1u64 << 32).step_by(40_961).map(|u| f32::from_bits(u as u32)).collect();
     let x = &x[..x.len() / LANES * LANES];
     let near: Vec<f32> = (0..32_768).map(|i| (i as f32 - 16_384.0) * 5.5e-3).collect();
-    for simd in Simd::available() {
+    for simd in simds() {
         check!(simd, [x; 3], "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
         check!(simd, [x; 3], "log", |l, a, _, _| l.log(a), |a, _, _| math::log(a));
         check!(simd, [&near[..]; 3], "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
@@ -113,14 +120,15 @@ impl Kernel<(f32, f32)> for Reductions<'_> {
 #[test]
 fn sum32_adds_in_butterfly_order_and_never_returns_minus_zero() {
     let x = values();
-    for simd in Simd::available() {
+    for simd in simds() {
         for chunk in x.chunks_exact(LANES) {
             let mut v = chunk.to_vec();
             for o in [16, 8, 4, 2, 1] {
                 v = (0..LANES).map(|t| v[t] + v[t ^ o]).collect();
             }
             let (sum, max) = dispatch(simd, Reductions(chunk));
-            assert!(same(sum, v[0] + 0.0), "{simd} {chunk:?}: {sum:e}, want {:e}", v[0]);
+            let bits = [sum, v[0] + 0.0].map(f32::to_bits);
+            assert!(same(sum, v[0] + 0.0), "{simd} {chunk:?}: {sum:e}, want {:e}, bits {bits:08x?}", v[0]);
             let want = chunk.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
             assert!(max == want || chunk.iter().any(|x| x.is_nan()), "{simd} {chunk:?}: {max:e}");
         }
@@ -147,14 +155,15 @@ impl Kernel<(Vec<f32>, Vec<bf16>, Vec<f32>)> for Copies<'_> {
 #[test]
 fn partial_loads_and_stores_access_only_their_slice_and_bf16_rounds_to_even() {
     let x = values();
-    for simd in Simd::available() {
+    for simd in simds() {
         for n in 0..=LANES {
             for x in x.chunks_exact(LANES) {
                 let (plain, narrow, wide) = dispatch(simd, Copies(&x[..n]));
                 for i in 0..n {
-                    assert!(same(plain[i], x[i]));
+                    let found = [plain[i], x[i], wide[i], from_bf16(narrow[i])].map(f32::to_bits);
+                    assert!(same(plain[i], x[i]), "{simd}, {i} of {n}: {found:08x?}");
                     assert_eq!(narrow[i].to_bits(), to_bf16(x[i]).to_bits(), "{simd} {:e}", x[i]);
-                    assert!(same(wide[i], from_bf16(narrow[i])));
+                    assert!(same(wide[i], from_bf16(narrow[i])), "{simd}, {i} of {n}: {found:08x?}");
                 }
             }
         }
@@ -181,7 +190,7 @@ impl Kernel<Vec<f32>> for Zipped<'_> {
 fn zip_interleaves_the_lanes_of_two_registers() {
     let a: Vec<f32> = (0..LANES).map(|i| i as f32).collect();
     let b: Vec<f32> = a.iter().map(|x| -x).collect();
-    for simd in Simd::available() {
+    for simd in simds() {
         let got = dispatch(simd, Zipped([&a, &b]));
         let want: Vec<f32> = (0..got.len()).map(|i| if i % 2 == 0 { a[i / 2] } else { b[i / 2] }).collect();
         assert_eq!(got, want, "{simd}");

@@ -1,8 +1,8 @@
 //! Splitting the vocabulary into chunks changes no bit and bounds the memory.
 use super::*;
 use crate::operands::{Samples, Target};
-use crate::testing::{arbitrary, compare_bits};
-use crate::{Device, Simd, ops};
+use crate::testing::{arbitrary, compare_bits, simds};
+use crate::{Device, ops};
 
 /// A loss of two samples. In most cases one sample is longer than a chunk of rows, and the vocabulary has more than
 /// two chunks of 512.
@@ -75,7 +75,7 @@ fn chunks_against_whole() -> std::result::Result<usize, String> {
     for case in cases() {
         let rows = case.lengths.iter().sum::<usize>();
         let reference = computed(&case, &Device::reference(), 0).map_err(|e| e.to_string())?;
-        for simd in Simd::available() {
+        for simd in simds() {
             let device = Device::cpu_with(2, simd);
             let whole = computed(&case, &device, 256 * case.out).map_err(|e| e.to_string())?;
             let chunks = computed(&case, &device, 512 * rows.min(256)).map_err(|e| e.to_string())?;

@@ -179,7 +179,12 @@ fn same(got: &[f32], want: &[f32], what: &str) {
     assert!(want.iter().all(|x| x.is_finite()), "{what}: a non-finite value compares nothing");
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
-        assert_eq!(got.to_bits(), want.to_bits(), "{what} at {i}: expected {want}, found {got}");
+        let bits = [want, got].map(|x| x.to_bits());
+        assert_eq!(
+            bits[1], bits[0],
+            "{what} at {i}: expected {want:e} ({:08x}), found {got:e} ({:08x})",
+            bits[0], bits[1]
+        );
     }
 }
 

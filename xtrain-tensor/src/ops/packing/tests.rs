@@ -3,7 +3,7 @@ use half::bf16;
 
 use super::*;
 use crate::ops::{embedding, linear, linear_backward_input, weight_rows};
-use crate::testing::{arbitrary, gpus};
+use crate::testing::{arbitrary, assert_bits_eq, gpus, simds};
 use crate::{Error, Simd, ThreadSchedule, from_bf16, to_bf16};
 
 const SHAPES: [[usize; 2]; 4] = [[1, 1], [37, 33], [300, 70], [4160, 65]];
@@ -22,14 +22,16 @@ fn values(n: usize) -> Vec<f32> {
 /// All devices, also with several threads, because the size of a write depends on their number.
 fn all() -> Vec<Device> {
     let of = |simd| [1, 3].map(|threads| Device::cpu_with(threads, simd));
-    let mut all: Vec<Device> = Simd::available().flat_map(of).collect();
+    let mut all: Vec<Device> = simds().into_iter().flat_map(of).collect();
     all.push(Device::reference());
     all.extend(gpus(&[ThreadSchedule::Forward]));
     all
 }
 
-fn bits(x: &Tensor) -> Vec<u32> {
-    x.to_f32().unwrap().to_vec::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
+#[track_caller]
+fn same(got: &Tensor, want: &Tensor, what: &str) {
+    let values = |x: &Tensor| x.to_f32().unwrap().to_vec::<f32>().unwrap();
+    assert_bits_eq(&values(got), &values(want), what);
 }
 
 fn packed(device: &Device, [out, width]: [usize; 2], dtype: Dtype, piece: usize) -> Weight {
@@ -54,9 +56,9 @@ fn products_gradients_and_rows_have_the_bits_of_the_matrix_for_any_piece_size() 
             for piece in [1, 40_000, usize::MAX] {
                 let got = packed(&device, [out, width], dtype, piece);
                 let what = format!("{out} x {width} in {dtype} on {device}");
-                assert_eq!(bits(&weight_rows(&got, &ids).unwrap()), bits(&rows), "rows of {what}");
-                assert_eq!(bits(&linear(&x, &got, None, Dtype::F32).unwrap()), bits(&y), "{what}");
-                assert_eq!(bits(&linear_backward_input(&[&dy], &[&got]).unwrap()), bits(&dx), "dx, {what}");
+                same(&weight_rows(&got, &ids).unwrap(), &rows, &format!("rows of {what}"));
+                same(&linear(&x, &got, None, Dtype::F32).unwrap(), &y, &what);
+                same(&linear_backward_input(&[&dy], &[&got]).unwrap(), &dx, &format!("dx, {what}"));
                 compared += 1;
             }
         }
@@ -89,12 +91,9 @@ fn bf16_pieces_are_packed_as_their_values_in_f32() {
             let y = linear(&x, &want, None, Dtype::F32).unwrap();
             for piece in [1, 30_000, 70_000, usize::MAX] {
                 let (got, what) = (of(piece, true), format!("{out} x {width} in {dtype} on {device}"));
-                assert_eq!(
-                    bits(&weight_rows(&got, &ids).unwrap()),
-                    bits(&Tensor::new(&device, &[out, width], wide.clone()).unwrap()),
-                    "rows of {what}"
-                );
-                assert_eq!(bits(&linear(&x, &got, None, Dtype::F32).unwrap()), bits(&y), "{what}");
+                let rows = Tensor::new(&device, &[out, width], wide.clone()).unwrap();
+                same(&weight_rows(&got, &ids).unwrap(), &rows, &format!("rows of {what}"));
+                same(&linear(&x, &got, None, Dtype::F32).unwrap(), &y, &what);
             }
         }
     }
