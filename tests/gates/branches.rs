@@ -2,7 +2,7 @@
 //! gradient differs from theirs only by the order of sums.
 use xtrain::model::{Branch, Grads, LogitsProcessing, Model, TrainingExample, objective};
 use xtrain::tensor::ops::{KeptSet, LogProb, Target};
-use xtrain::tensor::testing::gpus;
+use xtrain::tensor::testing::{compare_words, gpus};
 use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
 use crate::gpu;
@@ -141,13 +141,12 @@ fn branches_on_a_gpu_have_the_bits_of_the_cpu() {
     let (want, mut compared) = (of(&Device::cpu()), 0);
     for device in gpus(&[ThreadSchedule::Forward, ThreadSchedule::Random(6)]) {
         let got = of(&device);
-        assert_eq!(got.1, want.1, "values on {device}");
-        let differs = got.0.iter().zip(&want.0).position(|(a, b)| a != b);
-        assert_eq!(
-            (differs, got.0.len()),
-            (None, want.0.len()),
-            "first difference of the gradients on {device}"
-        );
+        for (what, got, want) in
+            [("values", got.1.as_flattened(), want.1.as_flattened()), ("gradients", &got.0[..], &want.0[..])]
+        {
+            compare_words(got, want)
+                .unwrap_or_else(|e| panic!("gate branches, seed 92: {what} on {device}: {e}"));
+        }
         compared += want.0.len() + want.1.len();
     }
     println!("branches on the GPU: {compared} values compared, 0 differ");

@@ -137,9 +137,7 @@ fn bytes(run: &Path) -> Vec<(String, Vec<u8>)> {
 #[track_caller]
 fn assert_equal(want: &[(String, Vec<u8>)], run: &Path, what: &str) {
     let got = bytes(run);
-    let names = |files: &[(String, Vec<u8>)]| files.iter().map(|file| file.0.clone()).collect::<Vec<_>>();
-    assert_eq!(names(want), names(&got), "{what}");
-    for ((name, want), (_, got)) in want.iter().zip(&got) {
-        assert!(want == got, "{what}: {name} differs");
+    if let Some(difference) = crate::difference::first_file(&got, want) {
+        panic!("{what}: {difference}");
     }
 }

@@ -87,7 +87,7 @@ impl Oracle {
                 rows += 1;
                 if let (Some(at), None) = (differs, &first) {
                     let what = format!("sequence {}, row {}, logit {at}", row.id, row.position);
-                    first = Some(format!("{what}: got {}, want {}", row.logits[at], want[at]));
+                    first = Some(format!("{what}: {}", got_and_want(row.logits[at], want[at])));
                 }
             });
             step.map_err(|e| first.clone().unwrap_or_else(|| e.to_string()))?;
@@ -105,6 +105,11 @@ impl Oracle {
     }
 }
 
+/// Two values with their bits.
+fn got_and_want(got: f32, want: f32) -> String {
+    format!("got {got:e} ({:08x}), want {want:e} ({:08x})", got.to_bits(), want.to_bits())
+}
+
 /// Compares two completions bit for bit, except for the order of submission.
 pub(crate) fn same(got: &Completion, want: &Completion) -> Result<(), String> {
     let at = |n: usize| format!("sequence {}, row {}", want.id, want.prompt_len + n - 1);
@@ -119,7 +124,7 @@ pub(crate) fn same(got: &Completion, want: &Completion) -> Result<(), String> {
     ];
     for (a, b, what) in pairs {
         if let Some(n) = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits()) {
-            return Err(format!("{}: {what}: got {}, want {}", at(n), a[n], b[n]));
+            return Err(format!("{}: {what}: {}", at(n), got_and_want(a[n], b[n])));
         }
     }
     let rest = |c: &Completion| (c.id, c.prompt_len, c.tokens.len(), c.logprobs.len(), c.finish_reason);

@@ -6,6 +6,7 @@ use xtrain::decode::{
 use xtrain::model::{Eager, NoCache, Rows};
 use xtrain::tensor::Dtype;
 use xtrain::tensor::rng::{Purpose, draw};
+use xtrain::tensor::testing::assert_bits_eq;
 
 use crate::decode::{KINDS, Oracle, logits, options, prompts, qwen3, same};
 
@@ -68,8 +69,7 @@ fn forward_batched_ragged_matches_looped() {
         let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows).unwrap(), &rows).unwrap();
         let batched = model.logits(&hidden).unwrap();
         let looped: Vec<f32> = seqs.iter().flat_map(|s| logits(&model, s)).collect();
-        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        assert!(bits(batched.data().unwrap()) == bits(&looped), "{dtype}");
+        assert_bits_eq(batched.data().unwrap(), &looped, dtype);
     }
 }
 

@@ -192,7 +192,9 @@ pub(crate) fn kept_sets() -> Checked {
         let got = values[0].map_or(f32::NAN, |value| value.log_prob);
         if got.to_bits() != sampled.processed.to_bits() {
             let want = sampled.processed;
-            return differ("kept sets", format!("{v} logits, top-p {top_p}, min-p {min_p}: {got}, {want}"));
+            let bits = [got, want].map(f32::to_bits);
+            let values = format!("log-probability {got:e}, expected {want:e}, bits {bits:08x?}");
+            return differ("kept sets", format!("{v} logits, top-p {top_p}, min-p {min_p}: {values}"));
         }
     }
     Ok(4)

@@ -55,7 +55,8 @@ pub(crate) fn over() -> Result<usize, String> {
         return Err(failed(format!("{long} matrices of more than one piece")));
     }
     let tokens = [5, 1, 60, 33];
-    compare_bits(&logits(&packed, &tokens), &logits(&opened, &tokens)).map_err(|e| failed(format!("logits: {e}")))?;
+    compare_bits(&logits(&packed, &tokens), &logits(&opened, &tokens))
+        .map_err(|e| failed(format!("logits: {e}")))?;
     Ok(compared)
 }
 

@@ -21,9 +21,12 @@ fn rollouts(device: &Device, compute: Dtype) -> Result<usize, String> {
     match verdicts.iter().find(|v| !v.holds()) {
         None => Ok(verdicts.iter().map(|v| v.values as usize).sum()),
         Some(bad) => {
-            let first = bad.first.as_ref().map_or("other rows were computed".to_string(), ToString::to_string);
+            let first =
+                bad.first.as_ref().map_or("other rows were computed".to_string(), ToString::to_string);
             let Setting { kv, chunk, batch, .. } = &bad.setting;
-            Err(format!("mistral_window in {compute}, {kv}, chunk {chunk:?}, batch {batch}, on {device}: {first}"))
+            Err(format!(
+                "mistral_window in {compute}, {kv}, chunk {chunk:?}, batch {batch}, on {device}: {first}"
+            ))
         }
     }
 }

@@ -20,6 +20,8 @@ use xtrain::run::RunDir;
 use xtrain::tensor::{Device, Simd};
 use xtrain::training::{self, End};
 
+use crate::difference;
+
 pub(crate) mod devices;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
@@ -256,12 +258,8 @@ fn outcome(name: &str, config: &RunConfig, setup: &Setup) -> (Files, Compared) {
 
 /// The number of equal bytes, or the first file that differs.
 fn compare(what: &str, want: &Files, got: &Files) -> Result<usize, String> {
-    let names = |files: &Files| files.iter().map(|file| file.0.clone()).collect::<Vec<_>>();
-    if names(want) != names(got) {
-        return Err(format!("gate grpo, seed 0: {what}: files {:?}, expected {:?}", names(got), names(want)));
-    }
-    match want.iter().zip(got).find(|(want, got)| want.1 != got.1) {
-        Some((file, _)) => Err(format!("gate grpo, seed 0: {what}: {} differs", file.0)),
+    match difference::first_file(got, want) {
+        Some(difference) => Err(format!("gate grpo, seed 0: {what}: {difference}")),
         None => Ok(want.iter().map(|file| file.1.len()).sum()),
     }
 }

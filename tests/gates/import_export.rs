@@ -2,6 +2,7 @@
 use std::path::Path;
 
 use xtrain::model::{Model, store};
+use xtrain::tensor::testing::assert_bits_eq;
 use xtrain::tensor::{Device, Dtype};
 
 use crate::cli::{Scratch, ok, refused};
@@ -17,10 +18,9 @@ fn open(path: &Path) -> Model {
 fn same(a: &Model, b: &Model) {
     assert_eq!(a.config(), b.config());
     for (a, b) in a.params.iter().zip(b.params.iter()) {
-        let bits = |p: &xtrain::model::Param| -> Vec<u32> {
-            p.value().unwrap().data::<f32>().unwrap().iter().map(|x| x.to_bits()).collect()
-        };
-        assert_eq!((a.name(), bits(a)), (b.name(), bits(b)));
+        assert_eq!(a.name(), b.name());
+        let [a_values, b_values] = [a, b].map(|p| p.value().unwrap().data::<f32>().unwrap());
+        assert_bits_eq(a_values, b_values, a.name());
     }
 }
 

@@ -40,9 +40,9 @@ const MINIMUM: Counts = Counts {
     crosses_256: 50,
     literal: 20,
     windowed: 120,
-    evicted: 1,
-    member: 1,
-    member_evicted: 1,
+    evicted: 35,
+    member: 5,
+    member_evicted: 5,
 };
 
 /// The minimum counts on this machine. If a single instruction set has FMA, the others are drawn less often.

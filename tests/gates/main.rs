@@ -16,6 +16,7 @@ mod corrupt;
 mod decode;
 mod decode_batch;
 mod decode_kv;
+mod difference;
 mod families;
 mod families_small;
 #[cfg(feature = "faults")]

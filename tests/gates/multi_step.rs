@@ -55,19 +55,9 @@ fn run(model: &Model, options: EngineOptions) -> Result<Run, String> {
     Ok(Run { events, completions, counters: engine.counters() })
 }
 
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
-}
-
 fn same(got: &Completion, want: &Completion, what: &str) -> Result<usize, String> {
-    let pairs = [(&got.logprobs, &want.logprobs), (&got.processed_logprobs, &want.processed_logprobs)];
-    let right = got.tokens == want.tokens
-        && got.finish_reason == want.finish_reason
-        && pairs.iter().all(|(a, b)| bits(a) == bits(b));
-    match right {
-        true => Ok(3 * want.tokens.len()),
-        false => Err(format!("gate multi-step: {what}, id {}: got {got:?}, want {want:?}", want.id)),
-    }
+    let compared = crate::decode::same(got, want);
+    compared.map(|()| 3 * want.tokens.len()).map_err(|e| format!("gate multi-step, seed 31: {what}: {e}"))
 }
 
 /// Engines with plenty of room, with few sequence slots and with little cache.

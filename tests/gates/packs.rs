@@ -9,7 +9,8 @@ use crate::gpu::{config, samples, trainer_of};
 /// of compared counts.
 pub(crate) fn over() -> Result<usize, String> {
     let mut compared = 0;
-    for (dtype, tied) in [(Dtype::F32, true), (Dtype::F32, false), (Dtype::BF16, true), (Dtype::BF16, false)] {
+    for (dtype, tied) in [(Dtype::F32, true), (Dtype::F32, false), (Dtype::BF16, true), (Dtype::BF16, false)]
+    {
         for checkpointing in [ActivationCheckpointing::Off, ActivationCheckpointing::PerLayer] {
             for rollouts in [0, 2] {
                 let what = format!("{dtype}, tied {tied}, {checkpointing:?}, {rollouts} rollouts");
@@ -38,8 +39,10 @@ fn updates(
     for step in 0..3 {
         let before = packed();
         for seed in 0..rollouts {
-            let requests = (0..3).map(|id| Request { id, ..Request::sampled(&[1, 2, 3], 4, 1.0, seed as u64) });
-            generate(&trainer.model, requests.collect(), EngineOptions::default()).map_err(|e| e.to_string())?;
+            let requests =
+                (0..3).map(|id| Request { id, ..Request::sampled(&[1, 2, 3], 4, 1.0, seed as u64) });
+            generate(&trainer.model, requests.collect(), EngineOptions::default())
+                .map_err(|e| e.to_string())?;
         }
         let (forward, want) = (packed() - before, if rollouts > 0 { matrices } else { 0 });
         if forward != want {

@@ -208,10 +208,11 @@ pub(crate) fn splits() -> Result<usize, String> {
                 let looped = bits(&batch.step(&m, &loss, on_policy, micro_batch));
                 for ((what, together), (_, looped)) in together.iter().zip(&looped) {
                     if let Some(at) = (0..together.len()).find(|&i| looped.get(i) != Some(&together[i])) {
-                        let name = &case["name"];
+                        let (name, want) = (&case["name"], together[at]);
+                        let got = looped.get(at).copied().unwrap_or_default();
                         return Err(format!(
                             "gate policy splits, seed of the fixture: {name}, {micro_batch} completions at a time: \
-                             {what} {at} differs"
+                             {what} {at}: bits {got:016x}, expected {want:016x}"
                         ));
                     }
                     compared += together.len();

@@ -43,12 +43,11 @@ fn stopped(scratch: &Path, signal: &'static str, code: i32) -> Result<(), String
     if !status.success() {
         return Err(format!("SIG{signal}: the resumed run ended with {status}"));
     }
-    for ((name, got), (_, want)) in bytes(&run, STEPS).into_iter().zip(bytes(&scratch.join("whole"), STEPS)) {
-        if got != want {
-            return Err(format!("SIG{signal} after {steps} steps: {name} differs"));
-        }
+    let whole = bytes(&scratch.join("whole"), STEPS);
+    match crate::difference::first_file(&bytes(&run, STEPS), &whole) {
+        None => Ok(()),
+        Some(difference) => Err(format!("SIG{signal} after {steps} steps: {difference}")),
     }
-    Ok(())
 }
 
 #[cfg(unix)]

@@ -130,7 +130,12 @@ pub fn compare_words(got: &[u32], want: &[u32]) -> Result<(), String> {
     let Some((at, (&a, &b))) = differing.next() else { return Ok(()) };
     let text = |bits| format!("{:e} ({bits:08x})", f32::from_bits(bits));
     let n = 1 + differing.count();
-    Err(format!("{n} of {} values differ in bits, first at {at}: got {}, want {}", got.len(), text(a), text(b)))
+    Err(format!(
+        "{n} of {} values differ in bits, first at {at}: got {}, want {}",
+        got.len(),
+        text(a),
+        text(b)
+    ))
 }
 
 /// Asserts that two slices are bitwise equal. Any NaN equals any NaN.

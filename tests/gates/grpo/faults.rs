@@ -57,7 +57,10 @@ fn each_fault_of_a_step_stops_the_run_with_its_own_error() {
         }
     }
     // The values of a step on a reused batch, computed with its weights during the pass or in a pass before it.
-    for keys in [&["grpo.num_iterations=2"][..], &["grpo.num_iterations=2", "grpo.importance_sampling_level=sequence"]] {
+    for keys in [
+        &["grpo.num_iterations=2"][..],
+        &["grpo.num_iterations=2", "grpo.importance_sampling_level=sequence"],
+    ] {
         assert!(two_steps(&format!("no-fault-reused-{}", keys.len()), keys).unwrap() > 50);
         let unstable = error(Fault::ValuesChangeAfterWeights, keys);
         assert!(matches!(unstable, Error::Unstable { .. }), "{unstable}");

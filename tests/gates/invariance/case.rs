@@ -142,7 +142,8 @@ impl Case {
     }
 
     /// In most engines with pages, the cache keeps prefixes and has little room. Some prompts begin with the tokens
-    /// of an earlier one. In half of these engines, only completions of one prompt run at the same time.
+    /// of an earlier one. In half of these engines, only completions of the longest sequence's prompt run at the same
+    /// time, and they have more tokens than the cache has room for.
     fn keep_prefixes(&mut self, rng: &mut CaseRng) {
         let (n, longest) = (self.seqs.len(), self.longest());
         let (KvKind::Paged { page }, Driver::Engine { group, .. }) = (self.kv, &self.driver) else { return };
@@ -150,6 +151,9 @@ impl Case {
             return;
         }
         if *group == 1 && n > 2 && rng.one_in(2) {
+            let at = (0..n).find(|&s| self.seqs[s].len == longest).expect("the longest sequence");
+            self.seqs.swap(0, at);
+            self.seqs[0].prompt = longest - rng.between(2, (longest - 1).min(30));
             self.share_prompt(rng.between(2, n - 1));
         }
         let Driver::Engine { max_batch, group, spare, prefix_caching, .. } = &mut self.driver else { return };

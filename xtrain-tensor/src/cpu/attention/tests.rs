@@ -184,7 +184,12 @@ fn check(case: &Case, rng: &mut CaseRng, backward: bool) {
             let (g, w) = (bits(got), bits(want));
             if let Some(i) = (0..w.len()).find(|&i| g[i] != w[i]) {
                 let text = |bits: u32| format!("{:e} ({bits:08x})", f32::from_bits(bits));
-                panic!("{simd}: {name}[{i}] is {}, want {}, in case {} {case:?}", text(g[i]), text(w[i]), rng.case);
+                panic!(
+                    "{simd}: {name}[{i}] is {}, want {}, in case {} {case:?}",
+                    text(g[i]),
+                    text(w[i]),
+                    rng.case
+                );
             }
         }
     }

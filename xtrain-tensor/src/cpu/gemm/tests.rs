@@ -3,8 +3,8 @@ use std::ops::Range;
 
 use super::*;
 use crate::cpu::Simd;
-use crate::testing::{assert_bits_eq, simds};
 use crate::device::Device;
+use crate::testing::{assert_bits_eq, simds};
 
 /// Values with denormals, exact zeros of both signs, ties, and products that cancel.
 fn values(seed: u32, n: usize) -> Vec<f32> {

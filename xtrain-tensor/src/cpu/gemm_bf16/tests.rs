@@ -4,7 +4,6 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::Simd;
-use crate::testing::{assert_bits_eq, simds};
 use super::super::gemm::Beta;
 use super::left::{F32Block, RowMajor, Transposed, pack_rows};
 use super::operand::{BLOCK, Operand, widen};
@@ -13,6 +12,7 @@ use super::*;
 use crate::device::Device;
 use crate::dtype::to_bf16;
 use crate::reference;
+use crate::testing::{assert_bits_eq, simds};
 
 /// Kinds of values: normal; products around 2^-126; denormals, zeros and ties; the neighbors of 2^-63; widely spread
 /// exponents; the finest lattice on which nothing is flushed.
