@@ -14,9 +14,9 @@ use crate::verify::{self, CacheRoom, Difference, Prompts, RequestedSetting, Sett
 #[command(after_help = "\
 Runs the same rollouts with different KV caches, page sizes, prefill chunks, batch sizes and thread counts, with and \
 without shared prompts, and with so little room in the cache that sequences are preempted; on a GPU also with several \
-steps between two synchronizations of the host. Compares every logit with the training forward pass, and every token and log-probability \
-with naive decoding, which recomputes the prefix for every token. Prints how many values were compared and how many \
-differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
+steps between two synchronizations of the host. Compares every logit with the training forward pass, and every token \
+and log-probability with naive decoding, which recomputes the prefix for every token. Prints how many values were \
+compared and how many differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
 sequence, position, value, expected and found bits.
 
 Examples:

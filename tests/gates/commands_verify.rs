@@ -1,6 +1,9 @@
 //! `verify`: what it compares, and which faults it finds.
 use xtrain::decode::KvKind;
 use xtrain::tensor::Dtype;
+use xtrain::tensor::testing::simds;
+#[cfg(feature = "faults")]
+use xtrain::tensor::{ThreadSchedule, testing::gpus};
 use xtrain::verify::{CacheRoom, Prompts, RequestedSetting, Verdict, prompts, requests, verify};
 
 use crate::cli::{Scratch, ok};
@@ -25,6 +28,9 @@ fn verify_compares_every_row_every_token_and_every_log_probability() {
         assert_eq!((v.preemptions > 0, v.rows_recomputed > 0), (preempts, preempts), "{v:?}");
     }
     assert_eq!(all.iter().filter(|v| v.setting.room == CacheRoom::OneSequence).count(), 1);
+    for simd in simds() {
+        assert!(all.iter().any(|v| v.setting.device.simd() == Some(simd)), "no setting runs on {simd}");
+    }
     let rows = |prompts: Prompts| {
         let cached = all.iter().filter(|v| v.setting.prompts == prompts && v.setting.kv != KvKind::Off);
         let mut rows: Vec<u64> = cached.map(|v| v.rows - v.rows_recomputed).collect();
@@ -33,6 +39,29 @@ fn verify_compares_every_row_every_token_and_every_log_probability() {
     };
     let (own, shared) = (rows(Prompts::Own), rows(Prompts::Shared));
     assert!(own.len() == 1 && shared.len() == 1 && shared[0] < own[0], "{own:?} {shared:?}");
+}
+
+/// On a GPU, two settings run several steps ahead of the host. Only they find a fault of these steps.
+#[cfg(feature = "faults")]
+#[test]
+fn verify_finds_a_fault_of_steps_ahead_of_the_host() {
+    use xtrain::tensor::faults::{Fault, with};
+
+    for device in gpus(&[ThreadSchedule::Forward]) {
+        let model = crate::fixtures::model("models/mistral_window", Dtype::F32, &device);
+        let requests = requests(&prompts(&model, 4, 2, 9), 9, 4);
+        let setting = RequestedSetting { threads: 1, kv: KvKind::default(), chunk: None };
+        let run = || verify(&model, &requests, &setting, &mut |_| ()).unwrap();
+        for (faulty, verdicts) in [(false, run()), (true, with(Fault::StaleStepIndices, run))] {
+            let ahead = verdicts.iter().filter(|v| v.setting.steps_per_sync > 1);
+            assert_eq!(ahead.clone().count(), 2);
+            assert!(ahead.clone().all(|v| v.passes_ahead > 0), "seed 4 on {device}: {verdicts:?}");
+            for v in &verdicts {
+                let finds = faulty && v.setting.steps_per_sync > 1;
+                assert_eq!(v.holds(), !finds, "seed 4 on {device}, faulty {faulty}: {v:?}");
+            }
+        }
+    }
 }
 
 #[test]

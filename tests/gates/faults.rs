@@ -132,11 +132,19 @@ fn found_by(fault: Fault, gate: Gate) -> Result<String, String> {
             if devices.is_empty() {
                 return Ok(format!("gate {fault}, seed {}: NOT RUN, no GPU and no emulator", focused::SEED));
             }
-            let missed = devices.iter().find_map(|device| faults::with(fault, || gate(device)).ok());
-            match missed {
-                Some(n) => Err(format!("{fault} was not found: {n} values are equal")),
-                None => Ok(format!("gate {fault}, seed {}, on {} devices", focused::SEED, devices.len())),
+            let mut found = Vec::new();
+            for device in &devices {
+                match faults::with(fault, || gate(device)) {
+                    Ok(n) => return Err(missed(format!("{n} values are equal on {device}"))),
+                    Err(difference) => found.push(difference),
+                }
             }
+            Ok(format!(
+                "gate {fault}, seed {}, on {} devices: {}",
+                focused::SEED,
+                devices.len(),
+                found.join("; ")
+            ))
         }
         Gate::Focused(gate) | Gate::Test(gate) => match faults::with(fault, gate) {
             Ok(n) => Err(missed(format!("{n} values are equal"))),

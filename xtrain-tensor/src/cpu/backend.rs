@@ -187,7 +187,7 @@ impl Backend for Cpu {
     fn weight_rows(&self, w: &Weight, id: &[u32]) -> Result<Tensor> {
         match w.master() {
             Some(table) => embedding::embedding(self, table, id, w.dtype()),
-            None => embedding::weight_rows(w, id),
+            None => embedding::weight_rows(self, w, id),
         }
     }
 

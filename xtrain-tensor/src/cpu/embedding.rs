@@ -26,14 +26,14 @@ pub(super) fn embedding(cpu: &Cpu, w: &Tensor, id: &[u32], dtype: Dtype) -> Resu
 }
 
 /// [`embedding`] of a weight without f32 master weights.
-pub(super) fn weight_rows(w: &Weight, id: &[u32]) -> Result<Tensor> {
+pub(super) fn weight_rows(cpu: &Cpu, w: &Weight, id: &[u32]) -> Result<Tensor> {
     let PackedWeight { matrix, exact_rows } = w.forward()?;
     if matches!(matrix, Packed::Bf16(_)) && exact_rows.is_none() {
         let got = "a weight without its denormals".into();
         return Err(Error::Argument { op: "weight_rows", want: "a weight packed as a table", got });
     }
     let c = w.in_features();
-    let mut y = vec![0f32; id.len() * c];
+    let mut y = cpu.recycler.acquire::<f32>(id.len() * c);
     for (&i, y) in id.iter().zip(y.chunks_exact_mut(c)) {
         match exact_rows.as_ref().and_then(|rows| rows.get(&i)) {
             Some(row) => y.iter_mut().zip(row).for_each(|(y, &x)| *y = from_bf16(x)),
