@@ -74,6 +74,10 @@ fn compile() {
     checked.flag("-fsanitize=thread,alignment").flag("-g1");
     checked.flag_if_supported("--param=tsan-instrument-func-entry-exit=0");
     runtime.files(RUNTIME.map(|part| format!("../kernels/emu/{part}.cpp")));
+    if var("CARGO_FEATURE_FAULTS").is_ok() {
+        plain.define("XTEMU_FAULTS", None);
+        checked.define("XTEMU_FAULTS", None);
+    }
     for (build, name) in [(plain, "xtemu_plain"), (checked, "xtemu_checked"), (runtime, "xtemu_runtime")] {
         if let Err(error) = build.try_compile(name) {
             fail(&format!("the emulator does not compile: {error}"));

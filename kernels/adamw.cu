@@ -39,7 +39,8 @@ XT_KERNEL(adamw_f32, 256)(const Parameter* all, uint32_t tensors, ClipState* cli
       store4(p.m + at, m);
       store4(p.v + at, v);
     } else {
-      for (uint64_t i = at; i < p.n; i++) finite = finite & adamw_of(p.w[i], p.m[i], p.v[i], p.g[i], s);
+      for (uint64_t i = at; i < p.n && !XT_FAULT(TailOfTensorNotUpdated); i++)
+        finite = finite & adamw_of(p.w[i], p.m[i], p.v[i], p.g[i], s);
     }
   }
   if (__any_sync(0xffffffffu, !finite) && (threadIdx.x & 31) == 0) atomicMax(&clip_state->overflowed, 1u);

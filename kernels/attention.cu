@@ -29,7 +29,7 @@ XT_DEV void attention_tile(const float* q, const float* k, const float* v, float
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     uint32_t n = ty * 4 + i;
-    end[i] = n < t.count ? mask.pos[query_row(t, n)] + 1 : 0;
+    end[i] = n < t.count ? mask.pos[query_row(t, n)] + 1 + XT_FAULT(NextKeyAttended) : 0;
     start[i] = end[i] ? first_visible(mask, end[i] - 1) : 0;
     m[i] = minus_infinity();
     l[i] = 0.0f;

@@ -128,7 +128,7 @@ XT_DEV void attention_dkv(const float* q, const float* k, const float* v, const 
   const uint32_t *tile = tiles + 3 * blockIdx.x, *rows = order + tile[0], len = tile[1], j0 = tile[2];
   const uint32_t seq = mask.seq[rows[j0]], count = min(len - j0, TILE_ROWS);
   // one past the last row for which the last position of this tile is visible
-  const uint32_t end = mask.window ? min(len, j0 + count - 1 + mask.window) : len;
+  const uint32_t end = mask.window ? min(len, j0 + count - 1 + mask.window - XT_FAULT(LastRowOfWindowSkipped)) : len;
 
   auto key = [&](const float* x) {
     return [=](uint32_t n) {

@@ -73,7 +73,7 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
   for (uint32_t c = from; c < to; c++) {
     const uint32_t at = c * CHUNK;
     const bool any_visible = at < any_to && at + CHUNK > any_from,
-               all_visible = at >= all_from && at + CHUNK <= all_to;
+               all_visible = at >= all_from && at + CHUNK <= all_to + XT_FAULT(LastKeyOfChunkUnmasked);
     copy_rows_async(values, CHUNK, hd, v, kv_row(v, c));
     xt_cp_commit();
     if (c + 1 < to) load_chunk_slots(slots + (c + 1) % 2 * CHUNK, mask, seq, c + 1, lo, hi);

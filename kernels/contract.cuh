@@ -72,6 +72,7 @@ XT_DEV float log_f32(float x) {
 // ---- docs/numerics.md, section 2
 // The butterfly reduction that ends a sum32, over the 32 lanes of a warp. All lanes receive the result.
 XT_DEV float sum32(float v) {
+  if (XT_FAULT(LastLaneNotSummed) && threadIdx.x % 32 == 31) v = 0.0f;
 #pragma unroll
   for (int o = 16; o; o >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, o);
   return v + 0.0f;

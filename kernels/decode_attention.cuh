@@ -8,7 +8,8 @@ template <class T>
 XT_DEV void merge_parts(const float* ml, const float* parts, uint32_t n, T* y, float* lse, uint32_t d, uint32_t hd) {
   float m = ml[0], l = ml[1];
   float4 o = *(const float4*)(parts + d);
-  for (uint32_t i = 1; i < n; i++) {
+  for (uint32_t next = 1; next < n; next++) {
+    uint32_t i = XT_FAULT(DecodeChunksMergedInReverse) ? n - next : next;
     float mc = ml[2 * i], lc = ml[2 * i + 1];
     float4 oc = *(const float4*)(parts + (size_t)i * hd + d);
     float top = max_f32(m, mc), a = exp_f32(m - top), b = exp_f32(mc - top);

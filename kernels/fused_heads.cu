@@ -48,7 +48,7 @@ XT_DEV void write_heads(const HeadBuffers<T>& p, const uint32_t* pos, const uint
   uint32_t row = (uint32_t)(head_index / heads), head = (uint32_t)(head_index % heads), hd = p.hd;
   const float* cos = rope_row(p.table, pos[row], hd);
   if (head < p.nh) {
-    size_t at = ((size_t)row * p.nh + head) * hd;
+    size_t at = ((size_t)row * (XT_FAULT(QueryRowsOfKeyStride) ? p.nkv : p.nh) + head) * hd;
     norm_rotate(p.q + at, p.q_gain, cos, p.rotated + at, hd, p.eps, staging[warp], lane);
     return;
   }

@@ -15,6 +15,7 @@ XT_DEV void load_vec8(bf16* s, const bf16* g, uint32_t n, bool vector) {
     xt_cp_async16(s, g, n != 0);
     return;
   }
+  if (XT_FAULT(TailOfVectorNotCopied) && n % 8 != 0) n--;
 #pragma unroll
   for (uint32_t i = 0; i < 8; i++) s[i].u = i < n ? g[i].u : (uint16_t)0;
 }
@@ -103,7 +104,7 @@ XT_DEV void store_tile(const float* s, const Epilogue& out, const Tile& tile, ui
     if (out.h) {
       Vec4<float> h = load4(out.h + at);
 #pragma unroll
-      for (int e = 0; e < 4; e++) v.v[e] = h.v[e] + v.v[e];
+      for (int e = 0; e < 4; e++) v.v[e] = residual_of(h.v[e]) + v.v[e];
     }
     if (out.y_bf16) {
       Vec4<bf16> r;
@@ -185,7 +186,10 @@ XT_DEV void product_bf16(const Tile& tile, const P& p, const Operand<bf16>& q, c
   for (uint32_t slot = 0; slot < STAGES - 1; slot++) load_next_stage(slot);
 
   for (uint32_t slot = 0;; slot = (slot + 1) % STAGES) {
-    xt_cp_wait<STAGES - 2>();
+    if (XT_FAULT(StageNotAwaited))
+      xt_cp_wait<STAGES - 1>();
+    else
+      xt_cp_wait<STAGES - 2>();
     __syncthreads();
     load_next_stage((slot + STAGES - 1) % STAGES);
     const bf16 *ps = smem + slot * (P_SIZE + Q_SIZE), *qs = ps + P_SIZE;

@@ -99,10 +99,13 @@ struct Epilogue {
 XT_DEV void set_output(Epilogue& out, float* y) { out.y = y; }
 XT_DEV void set_output(Epilogue& out, bf16* y) { out.y_bf16 = y; }
 
+// A value of the residual stream.
+XT_DEV float residual_of(float h) { return XT_FAULT(ResidualDenormalFlushed) && fabsf(h) < 0x1p-126f ? 0.0f : h; }
+
 // h + (sum + bias), in f32.
 XT_DEV float apply_epilogue(const Epilogue& out, float sum, uint32_t p, size_t at) {
   if (out.bias) sum = sum + out.bias[p];
-  if (out.h) sum = out.h[at] + sum;
+  if (out.h) sum = residual_of(out.h[at]) + sum;
   return sum;
 }
 
@@ -129,7 +132,7 @@ template <class T> XT_DEV T round_to(float x) {
 
 template <class T> XT_DEV float swiglu_of(const SwiGluEpilogue<T>& out, float gate, float up, uint32_t o) {
   if (out.gate_bias) gate = gate + out.gate_bias[o];
-  if (out.up_bias) up = up + out.up_bias[o];
+  if (out.up_bias && (out.gate_bias || !XT_FAULT(UpBiasNeedsGateBias))) up = up + out.up_bias[o];
   T g = round_to<T>(gate), u = round_to<T>(up);
   return silu_mul_of(load(&g), load(&u));
 }
@@ -147,7 +150,7 @@ struct NormEpilogue {
 // Called at the end of each of the `blocks` blocks that share row tile `tile`, rows [first, end).
 XT_DEV void norm_epilogue(const NormEpilogue& norm, const float* y, uint32_t c, uint32_t tile, uint32_t blocks,
                           uint32_t first, uint32_t end) {
-  if (!norm.gain || !xt_last_block(norm.counters + tile, blocks)) return;
+  if (!norm.gain || !xt_last_block(norm.counters + tile, XT_FAULT(NormBeforeOtherBlocks) ? 1 : blocks)) return;
   for (uint32_t row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
     size_t at = (size_t)row * c;
     if (norm.n_bf16)

@@ -130,12 +130,12 @@ XT_DEV void product_f32(const Tile& tile, const P& p, const Operand<float>& q, c
 #pragma unroll
       for (int j = 0; j < 8; j++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) y[j][i] = y[j][i] + c[j][i], c[j][i] = 0.0f;
+        for (int i = 0; i < 8; i++) y[j][i] = y[j][i] + c[j][i], c[j][i] = XT_FAULT(ChunkSumKept) ? c[j][i] : 0.0f;
     }
     if (!more) break;
     store_shared<TILE, P_K_MAJOR>(ps + (half ^ 8), fp);
     store_shared<TILE, Q_K_MAJOR>(qs + (half ^ 8), fq);
-    __syncthreads();
+    if (!XT_FAULT(StepBarrierMissing)) __syncthreads();
     current = next;
   }
 

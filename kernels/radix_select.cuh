@@ -36,7 +36,7 @@ XT_DEV void find_bin(RadixSelect* select, uint64_t budget) {
   if (!passed || lane != (uint32_t)(__ffs(passed) - 1)) return;
   removed += running - mine;
   uint32_t bin = 8 * lane;
-  for (; removed + select->bins[bin] <= budget; bin++) removed += select->bins[bin];
+  for (; removed + select->bins[bin] + XT_FAULT(FilterStopsEarly) <= budget; bin++) removed += select->bins[bin];
   select->digit = bin;
   select->bin_weight = select->bins[bin];
   select->removed = removed;

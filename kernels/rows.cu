@@ -48,7 +48,8 @@ ROWS(2, uint16_t)
 XT_KERNEL(copy_bytes, 256)(uint4* to, const uint4* from, uint64_t bytes) {
   uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, words = bytes / 16;
   for (uint64_t i = first; i < words; i += (uint64_t)gridDim.x * blockDim.x) to[i] = from[i];
-  if (first < bytes % 16 / 2) ((uint16_t*)(to + words))[first] = ((const uint16_t*)(from + words))[first];
+  if (first < bytes % 16 / 2 && !XT_FAULT(TailOfBufferNotCopied))
+    ((uint16_t*)(to + words))[first] = ((const uint16_t*)(from + words))[first];
 }
 XT_EXPORT(copy_bytes)
 

@@ -14,6 +14,8 @@ typedef struct {
 // blocks.
 #define XT_KERNEL_FOR(name, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name
 #define XT_EXPORT(name)
+// Whether a planted fault is switched on: never, outside an emulator that is built for the gates.
+#define XT_FAULT(name) false
 #define XT_BEGIN
 #define XT_END
 #define XT_SHARED(T, name, N) __shared__ __align__(16) T name[N]
@@ -81,19 +83,14 @@ XT_DEV void xt_wgmma_commit() {}
 template <int N> XT_DEV void xt_wgmma_wait() {}
 XT_DEV void xt_wgmma_m64n64k16(float*, uint64_t, uint64_t, int) { __trap(); }
 #endif
-// Returns true in the last of `blocks` blocks to reach `counter`; that block then sees everything the others wrote
-// before reaching it. The counter is zero at launch and is reset to zero. All threads of a block must call it, once
-// per launch.
-XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
+// Returns true in the last of `blocks` blocks to reach `counter`, for all its threads.
+XT_DEV bool xt_arrives_last(uint32_t* counter, uint32_t blocks) {
   __shared__ uint32_t before;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) before = atomicAdd(counter, 1u);
   __syncthreads();
-  if (before + 1 != blocks) return false;
-  if (threadIdx.x == 0) *counter = 0;
-  __threadfence();
-  return true;
+  return before + 1 == blocks;
 }
 // Two f32 to bf16x2, round to nearest even, NaN to 0x7fff; `low` in the lower half.
 XT_DEV uint32_t xt_pack_bf16(float low, float high) {
@@ -106,3 +103,13 @@ XT_DEV uint32_t xt_f_bits(float f) { return __float_as_uint(f); }
 #else  // ------------------------------------------------------------------ emulator
 #include "emu/cuda.hpp"
 #endif
+
+// Returns true in the last of `blocks` blocks to reach `counter`; that block then sees everything the others wrote
+// before reaching it. The counter is zero at launch and is reset to zero. All threads of a block must call it, once
+// per launch.
+XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
+  if (!xt_arrives_last(counter, blocks)) return false;
+  if (threadIdx.x == 0 && !XT_FAULT(BlockCounterNotReset)) *counter = 0;
+  __threadfence();
+  return true;
+}

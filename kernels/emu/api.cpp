@@ -44,7 +44,7 @@ extern "C" {
 struct xtemu_config {
   uint32_t grid[3], block[3], shared;
   int order;
-  uint64_t seed;
+  uint64_t seed, fault;
   uint32_t workers;
   int checked;
 };
@@ -59,6 +59,7 @@ int xtemu_launch(const Kernel* kernel, const xtemu_config* c, void** args, char*
   launch.shared = c->shared;
   launch.order = (Order)c->order;
   launch.seed = c->seed;
+  launch.fault = c->fault;
   launch.checked = c->checked != 0;
   launch.error = validate(launch);
   if (launch.error.empty()) {

@@ -26,6 +26,15 @@
                                         ::xtemu::Signature<decltype(&k)>::parameters,                                \
                                         ::xtemu::Signature<decltype(&k)>::count, xt_max_threads_##k});
 
+// ---- planted faults
+// Compares the fault of the launch, which the host sets (gpu/emulated.rs), with a name of the enum `Fault`.
+#ifdef XTEMU_FAULTS
+#define XT_FAULT(name)                                                                                               \
+  (::xtemu::thread_context->position->fault == std::integral_constant<uint64_t, ::xtemu::fault_id(#name)>::value)
+#else
+#define XT_FAULT(name) false
+#endif
+
 // ---- built-in variables
 #define threadIdx (::xtemu::thread_context->thread)
 #define blockIdx (::xtemu::thread_context->position->block)
@@ -106,7 +115,7 @@ template <class T> static inline T atomic_cas(T* p, T expected, T v) {
 #define atomicCAS ::xtemu::atomic_cas
 
 // ---- synchronization between blocks
-static inline bool xt_last_block(uint32_t* counter, uint32_t blocks) {
+static inline bool xt_arrives_last(uint32_t* counter, uint32_t blocks) {
   XT_SHARED(uint32_t, before, 1);
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -114,9 +123,7 @@ static inline bool xt_last_block(uint32_t* counter, uint32_t blocks) {
     ::xtemu::block_arrived(counter, *before + 1 == blocks);
   }
   __syncthreads();
-  if (*before + 1 != blocks) return false;
-  if (threadIdx.x == 0) *counter = 0;
-  return true;
+  return *before + 1 == blocks;
 }
 
 // ---- asynchronous copies

@@ -15,7 +15,15 @@ namespace xtemu {
 struct Position {
   uint3 block;
   dim3 block_dim, grid_dim;
+  uint64_t fault;  // fault_id of the planted fault that is switched on; 0: none
 };
+
+// FNV-1a of the name of a planted fault; mirrored in gpu/emulated/ffi.rs.
+constexpr uint64_t fault_id(const char* name) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 0x100000001b3ull;
+  return hash;
+}
 
 // Operands and result of a thread in a warp collective.
 struct alignas(64) Lane {

@@ -138,7 +138,7 @@ static void begin(Worker& w, Launch& launch, int number) {
   uint32_t n = launch.threads();
   w.launch = &launch;
   w.ready.start(launch.order, launch.seed * 0x9e3779b97f4a7c15ull + number);
-  w.position = {{0, 0, 0}, launch.block, launch.grid};
+  w.position = {{0, 0, 0}, launch.block, launch.grid, launch.fault};
   w.threads.resize(n);
   w.warps.resize((n + 31) / 32);
   for (uint32_t i = 0; i < n; i++) {

@@ -26,6 +26,7 @@ struct Launch {
   uint32_t shared;  // bytes of dynamic shared memory
   Order order;
   uint64_t seed;
+  uint64_t fault;
   bool checked;
 
   std::vector<uint32_t> blocks;  // execution order of the blocks; empty: ascending

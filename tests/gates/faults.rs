@@ -155,7 +155,8 @@ fn found_by(fault: Fault, gate: Gate) -> Result<String, String> {
 
 #[test]
 fn every_planted_fault_is_found_by_its_gate() {
-    for &fault in Fault::ALL {
+    // the faults of kernels are found by the gates of xtrain-tensor (gates/planted.rs)
+    for &fault in Fault::ALL.iter().filter(|fault| !Fault::IN_KERNELS.contains(fault)) {
         let listed = CAUGHT.iter().find(|c| c.0 == fault);
         let what = fault.description();
         let (_, gate) = listed.unwrap_or_else(|| panic!("no gate is listed for the fault {fault} ({what})"));

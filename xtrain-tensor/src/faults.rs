@@ -18,21 +18,27 @@ use std::fmt;
 use std::str::FromStr;
 
 macro_rules! faults {
-    ($($variant:ident $what:literal)*) => {
+    ($($variant:ident $what:literal)* ; $($in_kernel:ident $wrong:literal)*) => {
         /// A fault that can be switched on. Its name is the variant in kebab case.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Fault {
             $(#[doc = $what] $variant,)*
+            $(#[doc = $wrong] $in_kernel,)*
         }
 
         impl Fault {
             /// Every fault.
-            pub const ALL: &[Fault] = &[$(Fault::$variant),*];
+            pub const ALL: &[Fault] = &[$(Fault::$variant,)* $(Fault::$in_kernel,)*];
+
+            /// The faults of CUDA kernels. They are planted in `kernels/*.cu` by `XT_FAULT`, which is false except on
+            /// the emulator.
+            pub const IN_KERNELS: &[Fault] = &[$(Fault::$in_kernel,)*];
 
             /// What goes wrong.
             pub const fn description(self) -> &'static str {
                 match self {
                     $(Fault::$variant => $what,)*
+                    $(Fault::$in_kernel => $wrong,)*
                 }
             }
         }
@@ -111,6 +117,24 @@ faults! {
     WeightPackedAgain "a matrix is packed again at every use"
     ValuesChangeAfterWeights "a value of a reused batch changes after its loss weights are computed"
     WeightsFromStaleValues "the loss weights of a reused batch come from the values of the sampler, not from the current ones"
+    ; // in kernels
+    DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
+    BlockCounterNotReset "the last block does not reset the counter of its blocks"
+    NextKeyAttended "attention in f32 reads one key after the position of a row"
+    LastKeyOfChunkUnmasked "attention in bf16 does not mask the last key of a chunk that is visible up to that key"
+    LastRowOfWindowSkipped "dk and dv omit the last row for which the last key of a tile is inside the window"
+    ChunkSumKept "an f32 product starts a chunk of 256 from the sum of the previous chunk"
+    StepBarrierMissing "the threads of an f32 product read the operands of a step without waiting for each other"
+    StageNotAwaited "a bf16 product reads a stage before its copy is complete"
+    TailOfVectorNotCopied "a copy of fewer than eight bf16 values omits the last one"
+    TailOfBufferNotCopied "a copy of a buffer omits the bytes after the last 16"
+    TailOfTensorNotUpdated "AdamW does not update the last elements of a tensor whose length is not a multiple of four"
+    QueryRowsOfKeyStride "write_heads reads and writes rows of queries at the distance of rows of keys"
+    LastLaneNotSummed "a sum over the lanes of a warp omits the last lane"
+    NormBeforeOtherBlocks "each block of a residual sum computes the norm of its rows without waiting for the other blocks"
+    UpBiasNeedsGateBias "SwiGLU omits the bias of up if the gate has none"
+    ResidualDenormalFlushed "a residual sum reads a denormal of the stream as zero"
+    FilterStopsEarly "top-k and top-p on a GPU keep the token whose running sum equals the budget"
 }
 
 /// The name in kebab case.
@@ -140,7 +164,13 @@ thread_local! {
 /// Whether a fault is switched on in this thread. Always `false` without the feature `faults`.
 #[inline(always)]
 pub fn on(fault: Fault) -> bool {
-    cfg!(feature = "faults") && ACTIVE.get() == Some(fault)
+    active() == Some(fault)
+}
+
+/// The fault that is switched on in this thread. Always `None` without the feature `faults`.
+#[inline(always)]
+pub(crate) fn active() -> Option<Fault> {
+    if cfg!(feature = "faults") { ACTIVE.get() } else { None }
 }
 
 /// Runs `work` with a fault switched on in this thread, and in threads that receive it through [`current`].
@@ -156,7 +186,7 @@ pub struct Carried(Option<Fault>);
 /// The fault of this thread.
 #[inline(always)]
 pub fn current() -> Carried {
-    Carried(if cfg!(feature = "faults") { ACTIVE.get() } else { None })
+    Carried(active())
 }
 
 impl Carried {

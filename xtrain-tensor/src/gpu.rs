@@ -20,7 +20,7 @@ mod embedding;
 mod finite;
 mod fused;
 mod kv;
-mod linear;
+pub(crate) mod linear;
 mod loss;
 mod norm;
 mod optim;

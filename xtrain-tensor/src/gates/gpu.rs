@@ -33,7 +33,7 @@ fn promised(case: &Case) -> bool {
 }
 
 /// Runs every case on the device, and compares the bits where they are promised.
-fn gate(cases: &[Case], device: &Device) -> Result<Counts, Difference> {
+pub(super) fn gate(cases: &[Case], device: &Device) -> Result<Counts, Difference> {
     let (mut counts, reference) = (Counts::default(), reference());
     for case in cases {
         let check = Comparison { gate: GATE, case: format!("{case} on {}", name(device)), seed: case.seed };

@@ -30,6 +30,40 @@ fn no_kernel_tests_whether_it_is_emulated() {
     assert!(seen > 3, "{seen} files in {:?}", kernels());
 }
 
+/// The names in `XT_FAULT(name)` in a source, without those of the macro itself.
+#[cfg(feature = "faults")]
+fn planted(code: &str) -> impl Iterator<Item = &str> {
+    let names = code.split("XT_FAULT(").skip(1).filter_map(|rest| rest.split(')').next());
+    names.filter(|name| *name != "name")
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn the_kernels_contain_every_fault_of_kernels_and_no_other() {
+    let mut found: Vec<String> = Vec::new();
+    for entry in fs::read_dir(kernels()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "cu" || e == "cuh") {
+            found.extend(planted(&code(&fs::read_to_string(&path).unwrap())).map(str::to_string));
+        }
+    }
+    found.sort();
+    found.dedup();
+    let mut want: Vec<String> = crate::faults::Fault::IN_KERNELS.iter().map(|f| format!("{f:?}")).collect();
+    want.sort();
+    assert_eq!(found, want, "left: XT_FAULT(..) in kernels/; right: Fault::IN_KERNELS");
+    assert!(found.len() >= 8, "{found:?}");
+}
+
+#[test]
+fn kernels_for_a_gpu_contain_no_fault() {
+    let text = fs::read_to_string(kernels().join("xt.cuh")).unwrap();
+    let device = text.split("#else  // ---").next().unwrap();
+    assert!(device.contains("#ifdef __CUDACC__") && !device.contains("cuda.hpp"));
+    assert_eq!(device.matches("XT_FAULT").count(), 1, "{device}");
+    assert!(device.contains("\n#define XT_FAULT(name) false\n"), "{device}");
+}
+
 /// A kernel's name without dtypes, tiles and head sizes.
 #[cfg(all(feature = "emu", xtrain_emu))]
 fn operation(kernel: &str) -> &str {

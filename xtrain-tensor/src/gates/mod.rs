@@ -15,6 +15,8 @@ mod kernel_faults;
 mod kernel_sources;
 mod mask;
 mod named;
+#[cfg(all(test, feature = "faults", xtrain_emu))]
+mod planted;
 mod rows;
 mod scene;
 mod split;

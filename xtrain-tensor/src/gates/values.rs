@@ -17,9 +17,12 @@ pub(super) enum Values {
     Tiny,
     /// Values around 2^-63, so that products and sums are near the smallest normal number.
     Edge,
+    /// Values from 2^100 to 2^126 and zeros, all of both signs: squares overflow, sums of a few do not.
+    Huge,
 }
 
 impl Values {
+    /// The kinds for every operation.
     pub(super) const ALL: [Values; 4] = [Values::Ugly, Values::Plain, Values::Edge, Values::Tiny];
 
     /// The kind of values of case `i`.
@@ -52,6 +55,13 @@ impl Values {
                     x * power(-64 + (word % 4) as i32)
                 };
                 arbitrary(n, seed).into_iter().enumerate().map(edge).collect()
+            }
+            Values::Huge => {
+                let huge = |(i, x): (usize, f32)| match draw(seed, i as u64, 5, Purpose::DataOrder)[0] % 32 {
+                    word @ 0..27 => (1.0 + x.abs() / 2.0).copysign(x) * power(100 + word as i32 % 27),
+                    _ => 0.0f32.copysign(x),
+                };
+                arbitrary(n, seed).into_iter().enumerate().map(huge).collect()
             }
         }
     }

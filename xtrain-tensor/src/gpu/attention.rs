@@ -17,7 +17,7 @@ mod decode;
 pub(super) mod shared_prefix;
 #[cfg(test)]
 #[cfg(all(feature = "emu", xtrain_emu))]
-mod tests;
+pub(crate) mod tests;
 mod tiles;
 
 use std::ops::Range;

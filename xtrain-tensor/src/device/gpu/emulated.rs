@@ -53,6 +53,7 @@ impl Emulated {
             shared: grid.shared,
             order,
             seed,
+            fault: ffi::fault(),
             workers,
             checked: c_int::from(self.checks()),
         }

@@ -69,16 +69,19 @@ fn score_values(values: Values, i: usize) -> Values {
     if i.is_multiple_of(2) { Values::Plain } else { values }
 }
 
-fn over_pools(op: &'static str, rows: fn(usize) -> Vec<usize>) -> Vec<Case> {
+/// Cases of the rows that `rows` selects in each sequence. `suffix`: of the names of the cases.
+fn over_pools(op: &'static str, suffix: &str, first_seed: u64, rows: fn(usize) -> Vec<usize>) -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, (heads, lengths, window)) in SCENES.into_iter().enumerate() {
         let layout = Layout::ALL[i % Layout::ALL.len()];
         for (d, dtype) in DTYPES.into_iter().enumerate() {
             let ([nh, nkv, hd], values) = (heads, Values::of(i / 2 + d));
-            let seed = (i * 2 + d) as u64 + 77;
+            let seed = (i * 2 + d) as u64 + first_seed;
             let window_name = window.map_or(String::new(), |w| format!("-w{w}"));
-            let name =
-                format!("{nh}.{nkv}.{hd}-{lengths:?}{window_name}-{layout:?}-{}", label(dtype, values));
+            let name = format!(
+                "{nh}.{nkv}.{hd}-{lengths:?}{window_name}-{layout:?}-{}{suffix}",
+                label(dtype, values)
+            );
             let at: Vec<(u32, u32)> = (0u32..)
                 .zip(lengths)
                 .flat_map(|(s, &len)| rows(len).into_iter().map(move |p| (s, p as u32)))
@@ -103,11 +106,14 @@ fn over_pools(op: &'static str, rows: fn(usize) -> Vec<usize>) -> Vec<Case> {
 }
 
 pub(crate) fn attention() -> Vec<Case> {
-    over_pools("attention", edges)
+    let mut cases = over_pools("attention", "", 77, edges);
+    // rows at consecutive positions, which a GPU computes in tiles
+    cases.extend(over_pools("attention", "-run", 10_077, |len| (len.saturating_sub(70)..len).collect()));
+    cases
 }
 
 pub(crate) fn decode_attention() -> Vec<Case> {
-    over_pools("decode_attention", |len| vec![len - 1])
+    over_pools("decode_attention", "", 77, |len| vec![len - 1])
 }
 
 pub(crate) fn attention_backward() -> Vec<Case> {

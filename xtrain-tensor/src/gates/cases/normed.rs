@@ -19,15 +19,18 @@ const SHAPES: [(usize, usize, &[usize]); 10] = [
     (70, 33, &[70, 5, 64]),
 ];
 
-/// An f32 residual stream, its norm weight, and weights. Every other weight has a bias.
+/// An f32 residual stream, its norm weight, and weights.
 struct Operands {
     n: usize,
     width: usize,
     outs: Vec<usize>,
     dtype: Dtype,
+    values: Values,
     h: Vec<f32>,
     gain: Vec<f32>,
     ws: Vec<[Vec<f32>; 2]>,
+    /// The weights that have a bias.
+    biased: Vec<bool>,
     seed: u64,
     name: String,
 }
@@ -46,10 +49,12 @@ impl Operands {
                     gain: Values::Plain.fill(width, seed + 300),
                     ws: outs.iter().zip(1..).map(weights).collect(),
                     name: format!("{n}x{outs:?}x{width}-{}", label(dtype, values)).replace(' ', ""),
+                    biased: (0..outs.len()).map(|i| i % 2 == 0).collect(),
                     outs: outs.to_vec(),
                     n,
                     width,
                     dtype,
+                    values,
                     seed,
                 });
             }
@@ -63,9 +68,9 @@ impl Operands {
         let h = tensor(device, &[rows.len(), width], &pick(&self.h, width, rows), Dtype::F32)?;
         let gain = tensor(device, &[width], &self.gain, Dtype::F32)?;
         let mut ws = Vec::new();
-        for (i, ([w, b], &out)) in self.ws.iter().zip(&self.outs).enumerate() {
+        for (([w, b], &out), &biased) in self.ws.iter().zip(&self.outs).zip(&self.biased) {
             let weight = Weight::new(&tensor(device, &[out, width], w, Dtype::F32)?, dtype)?;
-            let bias = (i % 2 == 0).then(|| tensor(device, &[out], b, Dtype::F32)).transpose()?;
+            let bias = biased.then(|| tensor(device, &[out], b, Dtype::F32)).transpose()?;
             ws.push((weight, bias));
         }
         Ok(On { h, gain, ws })
@@ -96,9 +101,24 @@ pub(crate) fn norm_linears() -> Vec<Case> {
     Operands::all(1701).into_iter().map(case).collect()
 }
 
-/// Two weights of one shape, as gate and up. The values of the second are those of the first, reversed.
-fn paired(mut all: Operands) -> Operands {
+/// Gate and up of one shape: the gate has a bias, and once more with the other combinations of biases in turn.
+fn pairs(first_seed: u64) -> impl Iterator<Item = Operands> {
+    const BIASES: [(&str, [bool; 2]); 3] =
+        [("no-bias", [false, false]), ("up-bias", [false, true]), ("biases", [true, true])];
+    let usual = Operands::all(first_seed).into_iter().map(|all| paired(all, [true, false]));
+    let others = Operands::all(first_seed + 10_000).into_iter().enumerate().map(|(i, all)| {
+        // three combinations, two dtypes of each shape: consecutive shapes start with another combination
+        let (name, biased) = BIASES[(i / 2 + i % 2) % 3];
+        let all = paired(all, biased);
+        Operands { name: format!("{}-{name}", all.name), ..all }
+    });
+    usual.chain(others)
+}
+
+/// Two weights of one shape. The values of the second are those of the first, reversed.
+fn paired(mut all: Operands, biased: [bool; 2]) -> Operands {
     all.outs = vec![all.outs[0]; 2];
+    all.biased = biased.to_vec();
     let [mut w, mut b] = all.ws[0].clone();
     w.reverse();
     b.reverse();
@@ -120,21 +140,21 @@ pub(crate) fn linears() -> Vec<Case> {
 
 pub(crate) fn swiglu() -> Vec<Case> {
     let case = |all: Operands| {
-        let all = paired(all);
         Case::rows("swiglu", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let ws = on.affine();
             split(&ops::swiglu(&on.h.cast(all.dtype)?, [ws[0], ws[1]])?, rows.len())
         })
     };
-    Operands::all(1851).into_iter().map(case).collect()
+    pairs(1851).map(case).collect()
 }
 
 pub(crate) fn linear_add_norm() -> Vec<Case> {
-    let case = |all: Operands| {
-        let (out, values) = (all.outs[0], Values::Plain);
-        let (stream, gain) = (values.fill(all.n * out, all.seed + 700), values.fill(out, all.seed + 800));
-        Case::rows("linear_add_norm", all.name.clone(), all.seed, all.n, move |device, rows| {
+    let case = |(all, values, name): (Operands, Values, String)| {
+        let out = all.outs[0];
+        let stream = values.fill(all.n * out, all.seed + 700);
+        let gain = Values::Plain.fill(out, all.seed + 800);
+        Case::rows("linear_add_norm", name, all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let h = tensor(device, &[rows.len(), out], &pick(&stream, out, rows), Dtype::F32)?;
             let gain = tensor(device, &[out], &gain, Dtype::F32)?;
@@ -144,12 +164,23 @@ pub(crate) fn linear_add_norm() -> Vec<Case> {
             Ok(join(split(&sum, rows.len())?, split(&normed, rows.len())?))
         })
     };
-    Operands::all(1901).into_iter().map(case).collect()
+    let usual = |all: Operands| {
+        let name = all.name.clone();
+        (all, Values::Plain, name)
+    };
+    // next to tiny products, a stream whose denormals and zeros decide the sum; next to others, one of huge values
+    let edge = |all: Operands| {
+        let tiny = matches!(all.values, Values::Tiny | Values::Edge);
+        let values = if tiny { Values::Tiny } else { Values::Huge };
+        let name = format!("{}-stream-{values:?}", all.name).to_lowercase();
+        (all, values, name)
+    };
+    let edges = Operands::all(11_901).into_iter().map(edge);
+    Operands::all(1901).into_iter().map(usual).chain(edges).map(case).collect()
 }
 
 pub(crate) fn norm_swiglu() -> Vec<Case> {
     let case = |all: Operands| {
-        let all = paired(all);
         Case::rows("norm_swiglu", all.name.clone(), all.seed, all.n, move |device, rows| {
             let on = all.on(device, rows)?;
             let ws = on.affine();
@@ -157,5 +188,5 @@ pub(crate) fn norm_swiglu() -> Vec<Case> {
             split(&ops::swiglu(&x, [ws[0], ws[1]])?, rows.len())
         })
     };
-    Operands::all(1751).into_iter().map(case).collect()
+    pairs(1751).map(case).collect()
 }

@@ -1,6 +1,8 @@
 //! C interface of the emulator: kernels/emu/api.cpp and device.hpp.
 use std::ffi::{c_char, c_int, c_void};
 
+use crate::faults;
+
 /// A node of the kernel list; mirrors `xtemu::Kernel`.
 #[repr(C)]
 pub(super) struct Kernel {
@@ -24,8 +26,15 @@ pub(super) struct Config {
     pub(super) shared: u32,
     pub(super) order: c_int,
     pub(super) seed: u64,
+    pub(super) fault: u64,
     pub(super) workers: u32,
     pub(super) checked: c_int,
+}
+
+/// The planted fault that is switched on, as kernels know it: FNV-1a of its name. 0: none.
+pub(super) fn fault() -> u64 {
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    faults::active().map_or(0, |fault| format!("{fault:?}").bytes().fold(0xcbf2_9ce4_8422_2325, hash))
 }
 
 unsafe extern "C" {

@@ -1,0 +1,90 @@
+//! Gate: every fault that is planted in a kernel (`XT_FAULT` in `kernels/`) is found, by a comparison of bits or by
+//! the checked emulator. Without a fault, the same comparisons are run by `gates/gpu.rs` and by the tests of `gpu/`.
+use super::table::TABLE;
+use super::{Difference, gpu};
+use crate::faults::{self, Fault};
+use crate::gpu::attention::tests as attention;
+use crate::gpu::linear::tests as linear;
+use crate::{Device, ThreadSchedule, testing};
+
+/// The gate that finds a fault.
+enum Gate {
+    /// The cases of this operation, by the bits of a result.
+    Bits(&'static str),
+    /// The cases of this operation on the checked emulator, which reports one of these errors.
+    Checked(&'static str, &'static [&'static str]),
+    /// A comparison of bits that a test runs without the fault.
+    Test(fn() -> Result<usize, String>),
+}
+
+const RACES: &[&str] = &[
+    "read of uninitialized memory",
+    "race: read of an unordered write",
+    "race: write after an unordered read",
+];
+
+/// Each fault and the gate that finds it.
+const CAUGHT: &[(Fault, Gate)] = &[
+    (Fault::DecodeChunksMergedInReverse, Gate::Bits("decode_attention")),
+    (Fault::BlockCounterNotReset, Gate::Bits("decode_attention")),
+    (Fault::NextKeyAttended, Gate::Bits("attention")),
+    (Fault::LastKeyOfChunkUnmasked, Gate::Test(attention::order_of_the_contract)),
+    (Fault::LastRowOfWindowSkipped, Gate::Bits("attention_backward")),
+    (Fault::ChunkSumKept, Gate::Bits("linear_backward_input")),
+    (Fault::StepBarrierMissing, Gate::Checked("linear", RACES)),
+    (Fault::StageNotAwaited, Gate::Checked("linear_backward_input", &["destination of a pending cp.async"])),
+    (Fault::TailOfVectorNotCopied, Gate::Test(linear::products)),
+    (Fault::TailOfBufferNotCopied, Gate::Bits("scatter_rows")),
+    (Fault::TailOfTensorNotUpdated, Gate::Bits("adamw_all")),
+    (Fault::QueryRowsOfKeyStride, Gate::Bits("write_heads")),
+    (Fault::LastLaneNotSummed, Gate::Bits("rms_norm")),
+    // the last block computes the norm again, and correctly: only the checked emulator sees the early reads
+    (Fault::NormBeforeOtherBlocks, Gate::Checked("linear_add_norm", RACES)),
+    (Fault::UpBiasNeedsGateBias, Gate::Bits("swiglu")),
+    (Fault::ResidualDenormalFlushed, Gate::Test(linear::residual::sums)),
+    (Fault::FilterStopsEarly, Gate::Bits("cross_entropy")),
+];
+
+/// Runs the cases of an operation with a fault. Returns the difference.
+fn difference(fault: Fault, op: &str, device: Option<Device>) -> Difference {
+    let entry = TABLE.iter().find(|entry| entry.name == op).expect("an operation of the table");
+    let device = device.expect("this build has an emulator");
+    let missed = |counts| panic!("{fault} was not found by {op} on {device}: {counts}");
+    faults::with(fault, || gpu::gate(&(entry.cases)(), &device)).map_or_else(|found| found, missed)
+}
+
+/// Runs a gate with its fault. Returns the text of the difference that it finds.
+fn found_by(fault: Fault, gate: &Gate) -> String {
+    match *gate {
+        Gate::Bits(op) => {
+            let found = difference(fault, op, testing::emulated(ThreadSchedule::Forward));
+            assert!(found.want != "a result", "{fault}: an error instead of other bits: {found}");
+            found.to_string()
+        }
+        Gate::Checked(op, texts) => {
+            let found = difference(fault, op, testing::checked(ThreadSchedule::Random(9)));
+            assert!(
+                texts.iter().any(|text| found.got.contains(text)),
+                "{fault}: not one of {texts:?}: {found}"
+            );
+            found.to_string()
+        }
+        Gate::Test(gate) => match faults::with(fault, gate) {
+            Ok(n) => panic!("{fault} was not found: {n} values are equal"),
+            Err(text) => text,
+        },
+    }
+}
+
+#[test]
+fn every_fault_of_a_kernel_is_found_by_its_gate() {
+    for &fault in Fault::IN_KERNELS {
+        let listed = CAUGHT.iter().find(|c| c.0 == fault);
+        let what = fault.description();
+        let (_, gate) = listed.unwrap_or_else(|| panic!("no gate is listed for the fault {fault} ({what})"));
+        let start = std::time::Instant::now();
+        let text = found_by(fault, gate);
+        println!("{fault}: {text}, {:?}", start.elapsed());
+        assert!(text.contains("seed"), "{text}");
+    }
+}
