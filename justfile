@@ -16,6 +16,10 @@ ptx:
 kernels:
     bash scripts/kernels.sh
 
+# Counts the branches of the kernels that the gates take on the emulator.
+coverage:
+    python3 scripts/kernel_coverage.py
+
 # Builds the book into target/book. Broken links and anchors are errors.
 book:
     python3 scripts/bench_table.py --check

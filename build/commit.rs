@@ -1,11 +1,15 @@
 //! Build script of the root crate: sets `XTRAIN_COMMIT` to the commit that is built, or to `unknown` without git or a
-//! repository.
+//! repository, and `cfg(xtrain_emu)` if xtrain-tensor has the emulator.
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build/commit.rs");
     println!("cargo::rustc-env=XTRAIN_COMMIT={}", commit().unwrap_or_else(|| "unknown".to_string()));
+    println!("cargo::rustc-check-cfg=cfg(xtrain_emu)");
+    if std::env::var("DEP_XTRAIN_KERNELS_EMULATOR").is_ok_and(|built| built == "true") {
+        println!("cargo::rustc-cfg=xtrain_emu");
+    }
 }
 
 /// The commit of the repository whose root is the workspace. A repository that merely contains a copy does not count.

@@ -31,6 +31,48 @@ pub(crate) fn embed() {
         println!("cargo::rustc-cfg=xtrain_emu");
     }
     println!("cargo::rustc-env=XTRAIN_EMULATOR={}", missing.as_deref().unwrap_or("built"));
+    // for the build script of the root crate (the key `links` of the manifest)
+    println!("cargo::metadata=EMULATOR={}", missing.is_none());
+    if missing.is_some() {
+        record_skipped_gates();
+    }
+}
+
+/// Writes `skipped_gates.rs`: a documentation test that is ignored and whose name says that no kernel ran. Documentation
+/// tests run last, and those of this crate after all others, so the name is in the last lines of the test command.
+fn record_skipped_gates() {
+    let name = match var("CARGO_FEATURE_EMU") {
+        Ok(_) => format!(
+            "no_kernel_ran_and_{}_gates_were_skipped_without_a_compiler_for_the_emulator",
+            skipped_gates()
+        ),
+        Err(_) => "no_kernel_ran_without_the_feature_emu".to_string(),
+    };
+    let module = format!("/// ```ignore\n/// ```\npub mod {name} {{}}\n");
+    let path = Path::new(&var("OUT_DIR").expect("cargo sets OUT_DIR")).join("skipped_gates.rs");
+    if let Err(error) = std::fs::write(&path, module) {
+        fail(&format!("{}: {error}", path.display()));
+    }
+}
+
+/// The number of tests in the workspace that need the emulator: the ignored ones, and all of a file that is compiled
+/// with the emulator only.
+fn skipped_gates() -> usize {
+    let count = |text: &str| match text.contains("\n#![cfg(xtrain_emu)]") {
+        true => text.matches("#[test]").count(),
+        false => text.matches("not(xtrain_emu), ignore").count(),
+    };
+    let (mut skipped, mut paths) = (0, vec!["src".into(), "../tests/gates".into()]);
+    while let Some(path) = paths.pop() {
+        let path: std::path::PathBuf = path;
+        if let Ok(entries) = std::fs::read_dir(&path) {
+            paths.extend(entries.flatten().map(|entry| entry.path()));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            println!("cargo::rerun-if-changed={}", path.display());
+            skipped += std::fs::read_to_string(&path).map_or(0, |text| count(&text));
+        }
+    }
+    skipped
 }
 
 /// The reason why the emulator cannot be built. `None`: it can.
@@ -74,6 +116,13 @@ fn compile() {
     checked.flag("-fsanitize=thread,alignment").flag("-g1");
     checked.flag_if_supported("--param=tsan-instrument-func-entry-exit=0");
     runtime.files(RUNTIME.map(|part| format!("../kernels/emu/{part}.cpp")));
+    println!("cargo::rerun-if-env-changed=XTRAIN_KERNEL_COVERAGE");
+    let coverage = var("XTRAIN_KERNEL_COVERAGE").is_ok_and(|value| value == "1");
+    if coverage {
+        // counts the branches that kernels take (scripts/kernel_coverage.py); without optimization, each is one of the
+        // source
+        plain.opt_level(0).flag("--coverage").flag("-fprofile-update=atomic").flag("-fno-exceptions");
+    }
     if var("CARGO_FEATURE_FAULTS").is_ok() {
         plain.define("XTEMU_FAULTS", None);
         checked.define("XTEMU_FAULTS", None);
@@ -82,5 +131,8 @@ fn compile() {
         if let Err(error) = build.try_compile(name) {
             fail(&format!("the emulator does not compile: {error}"));
         }
+    }
+    if coverage {
+        println!("cargo::rustc-link-lib=gcov");
     }
 }

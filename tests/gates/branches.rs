@@ -125,6 +125,7 @@ fn a_branch_has_the_values_of_the_branch_alone_and_its_share_of_the_gradient() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn branches_on_a_gpu_have_the_bits_of_the_cpu() {
     let mut rng = CaseRng::new(92, 0);
     let trees: Vec<_> = [3, 40, 70].into_iter().map(|longest| tree(&mut rng, 37, longest)).collect();

@@ -304,10 +304,8 @@ fn the_ideal_training_step_is_computed_from_the_shapes() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn the_decode_benchmark_on_a_gpu_counts_bytes_read_and_synchronizations() {
-    if xtrain::tensor::testing::emulated(xtrain::tensor::ThreadSchedule::Forward).is_none() {
-        return;
-    }
     let (scratch, m) = (Scratch::new("bench-gpu"), model());
     let decode = [
         "bench",

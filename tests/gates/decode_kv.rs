@@ -4,9 +4,10 @@ use xtrain::decode::{
     EngineOptions, FinishReason, KvKind, KvMemory, Request, Room, SampleOptions, StopConditions, generate,
     generate_cached, generate_greedy_cached, generate_naive,
 };
-use xtrain::model::{Eager, KvStore, KvView, Result, Rows};
+use xtrain::model::{Eager, KvStore, KvView, Model, Result, Rows};
 use xtrain::tensor::ops::Slots;
-use xtrain::tensor::{Device, Dtype, Tensor};
+use xtrain::tensor::testing::{gpus, times};
+use xtrain::tensor::{Device, Dtype, Tensor, ThreadSchedule};
 
 use crate::decode::{KINDS, Oracle, answers, ids, options, prompts, qwen3, same};
 use crate::families::FAMILIES;
@@ -77,17 +78,32 @@ fn the_three_cached_calls_equal_the_oracle() {
 
 #[test]
 fn sampled_tokens_are_the_golden_tokens() {
-    let model = qwen3(Dtype::F32);
+    golden_samples(&qwen3(Dtype::F32), &KINDS);
+}
+
+/// The test command checks the paged cache, the longer suite all caches.
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn tokens_sampled_on_a_gpu_are_the_golden_tokens() {
+    for device in gpus(&[ThreadSchedule::Random(8)]) {
+        let kinds = if times(0, 1) == 1 { &KINDS[..] } else { &[KvKind::Paged { page: 5 }] };
+        golden_samples(&qwen3(Dtype::F32).to_device(&device).unwrap(), kinds);
+        println!("golden samples on {device}: {} caches, 0 differ", kinds.len());
+    }
+}
+
+/// Compares sampled tokens and their log-probabilities with the golden lines, for these caches.
+fn golden_samples(model: &Model, kinds: &[KvKind]) {
     let ways = [
         ("a", SampleOptions::default()),
         ("b", SampleOptions { temperature: 0.8, top_k: Some(20), top_p: Some(0.9), ..Default::default() }),
         ("c", SampleOptions { temperature: 1.3, min_p: Some(0.05), ..Default::default() }),
     ];
-    for kv in KINDS {
+    for &kv in kinds {
         let request = |options| Request { id: 7, options, ..Request::sampled(&prompts()[1], 64, 1.0, 1234) };
         let all = ways.iter().map(|w| request(w.1)).collect();
         let o = EngineOptions { kv, max_batch: 2, ..EngineOptions::default() };
-        for (got, (line, _)) in generate(&model, all, o).unwrap().into_iter().zip(ways) {
+        for (got, (line, _)) in generate(model, all, o).unwrap().into_iter().zip(ways) {
             let tokens: Vec<String> = got.tokens.iter().map(u32::to_string).collect();
             let found = format!("{} {}", sha(got.logprobs), tokens.join(","));
             assert_eq!(found, golden("sampled.txt", &format!("S/{line}")), "{kv}");

@@ -97,6 +97,7 @@ fn every_golden_line_of_models_is_reproduced() {
 /// The longer suite checks every f32 line. The test command checks the caches, one prompt of each model, and three of
 /// the twenty steps.
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn the_gpu_has_the_golden_bits_in_f32() {
     gpus(&[ThreadSchedule::Random(5)]).iter().for_each(golden_on);
 }

@@ -3,7 +3,8 @@ use xtrain::model::{
     AdamW, Config, Grads, LogitsProcessing, Model, Rows, TrainingExample, normalize_loss_weights, objective,
 };
 use xtrain::tensor::ops::{LogProb, Target};
-use xtrain::tensor::{Device, Dtype};
+use xtrain::tensor::testing::{gpus, times};
+use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
 use crate::fixtures::{lines, model, sha};
 use crate::golden::{devices, hyper_parameters, logits_of, prompt, weights};
@@ -119,6 +120,26 @@ fn differing(device: &Device) -> Vec<String> {
 fn every_golden_line_of_windows_packing_and_policy_is_reproduced() {
     for device in devices() {
         assert_eq!(differing(&device), [""; 0], "on {device}");
+    }
+}
+
+/// The f32 lines. In bf16, a GPU has the bits of its tensor cores.
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn a_gpu_has_the_golden_lines_of_windows_packing_and_policy_in_f32() {
+    // one window, and the packed documents; all lines in the longer suite
+    let usual = ["W/3", "P/logits", "P/grads", "R/loss"];
+    for device in gpus(&[ThreadSchedule::Random(6)]) {
+        let mut checked = 0;
+        for (name, want) in lines("windows_packing_policy.txt") {
+            let bf16 = name.starts_with("WB/") || name.starts_with("RB/");
+            if !bf16 && (times(0, 1) == 1 || usual.contains(&&*name)) {
+                assert_eq!(answer(&name, &device), want, "{name} on {device}");
+                checked += 1;
+            }
+        }
+        println!("golden windows, packing and policy on {device}: {checked} lines, 0 differ");
+        assert_eq!(checked as u64, times(usual.len() as u64, 13), "on {device}");
     }
 }
 

@@ -126,6 +126,7 @@ fn same(got: &[(String, Vec<u32>)], want: &[(String, Vec<u32>)], what: &str) -> 
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn three_steps_on_the_gpu_have_the_bits_of_the_cpu() {
     let mut compared = 0;
     for tied in [false, true] {
@@ -149,6 +150,7 @@ fn three_steps_on_the_gpu_have_the_bits_of_the_cpu() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_step_after_the_first_two_allocates_nothing_and_downloads_only_scalars() {
     gpus(&[Order::Forward]).iter().for_each(check_warm_step);
 }
@@ -202,11 +204,13 @@ fn rollouts_on(device: &Device, model: &Model) {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn rollouts_on_the_gpu_have_the_bits_of_the_training_forward_on_the_cpu() {
     rollouts(Dtype::F32);
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn rollouts_on_the_gpu_in_bf16_have_the_bits_of_its_training_forward() {
     rollouts(Dtype::BF16);
 }
@@ -232,6 +236,7 @@ fn engine(model: &Model, requests: Vec<Request>, steps_per_sync: usize) -> Engin
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn tokens_sampled_on_the_gpu_equal_those_of_the_cpu_and_only_they_are_downloaded() {
     gpus(&[Order::Random(11)]).iter().for_each(check_sampled);
 }
@@ -279,6 +284,7 @@ fn steps(device: &Device, engine: &mut Engine<'_>) -> Vec<StepCounters> {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_decode_step_is_one_graph_of_six_kernels_per_layer() {
     for device in gpus(&[Order::Forward]) {
         for (compute, penalty) in [(Dtype::F32, None), (Dtype::BF16, None), (Dtype::BF16, Some(1.2))] {
@@ -357,6 +363,7 @@ pub(crate) fn many_rows(device: &Device) -> Result<usize, String> {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_decode_step_of_many_rows_is_six_kernels_per_layer_and_has_the_bits_of_few_rows() {
     for device in gpus(&[Order::Priorities(6)]) {
         let n = many_rows(&device).unwrap_or_else(|e| panic!("{e}"));
@@ -378,6 +385,7 @@ fn a_decode_step_of_many_rows_is_six_kernels_per_layer_and_has_the_bits_of_few_r
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_sequence_that_passes_position_256_keeps_its_graph_and_needs_no_upload() {
     // a page, a chunk of keys and a block of the rotary table begin at 256; the last synchronization is after 253
     let cfg = Config { max_positions: 300, ..config(true) };
@@ -403,6 +411,7 @@ fn a_sequence_that_passes_position_256_keeps_its_graph_and_needs_no_upload() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_run_saved_on_the_gpu_resumes_bit_identically_on_the_cpu_and_back() {
     gpus(&[Order::Backward]).iter().for_each(check_moved);
 }

@@ -114,6 +114,7 @@ fn the_loss_computes_the_log_probabilities_of_the_sampler_for_every_filter() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn the_loss_of_a_gpu_computes_the_log_probabilities_of_its_sampler() {
     for device in gpus(&[ThreadSchedule::Random(9)]) {
         let n = over(&device, options().len()).unwrap_or_else(|e| panic!("{e}"));

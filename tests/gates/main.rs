@@ -51,6 +51,7 @@ mod quickstart;
 mod resume;
 mod rng;
 mod signals;
+mod tape_gradient;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod training;

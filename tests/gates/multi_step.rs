@@ -115,6 +115,7 @@ pub(crate) fn over(device: &Device) -> Result<usize, String> {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn several_steps_per_sync_have_the_bits_and_finish_reasons_of_the_cpu() {
     for device in gpus(&[ThreadSchedule::Priorities(21)]) {
         let n = over(&device).unwrap_or_else(|e| panic!("{e}"));
@@ -164,6 +165,7 @@ fn continuations(device: &Device) -> Result<usize, String> {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn continuations_on_a_gpu_have_the_bits_of_the_cpu() {
     for device in gpus(&[ThreadSchedule::Priorities(22)]) {
         let n = continuations(&device).unwrap_or_else(|e| panic!("{e}"));
@@ -174,6 +176,7 @@ fn continuations_on_a_gpu_have_the_bits_of_the_cpu() {
 /// Positions that stay those of the first step between two synchronizations give other values.
 #[cfg(feature = "faults")]
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_fault_of_a_continuation_is_found_on_a_gpu() {
     use xtrain::tensor::faults::{self, Fault};
 
@@ -184,6 +187,7 @@ fn a_fault_of_a_continuation_is_found_on_a_gpu() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_sampling_failure_is_reported_as_by_an_engine_that_synchronizes_every_step() {
     // a sequence that draws this token cannot draw another one
     let poisoned = |device: &Device| {

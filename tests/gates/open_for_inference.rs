@@ -9,7 +9,7 @@ use xtrain::model::gguf::Quant;
 use xtrain::model::{
     AdamW, Config, Error, Grads, LogitsProcessing, Model, OptimConfig, TrainingExample, objective, store,
 };
-use xtrain::tensor::testing::{compare_bits, gpus};
+use xtrain::tensor::testing::{available_gpus, compare_bits};
 use xtrain::tensor::{Device, Dtype, Simd, ThreadSchedule};
 
 use crate::cli::{Scratch, program, text};
@@ -62,7 +62,7 @@ fn same([whole, packed]: &[Model; 2], tokens: &[u32], what: &str) -> Result<usiz
 
 fn devices() -> Vec<Device> {
     let mut devices = vec![Device::cpu_with(3, Simd::detect()), Device::reference()];
-    devices.extend(gpus(&[ThreadSchedule::Forward]));
+    devices.extend(available_gpus(&[ThreadSchedule::Forward]));
     devices
 }
 

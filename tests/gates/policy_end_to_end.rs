@@ -5,7 +5,7 @@ use serde_json::Value;
 use xtrain::model::rl::{PolicyLoss, PolicyOutput, PolicyRow};
 use xtrain::model::{Grads, LogitsProcessing, Model, TrainingExample, objective};
 use xtrain::tensor::ops::{LogProb, Target};
-use xtrain::tensor::testing::gpus;
+use xtrain::tensor::testing::available_gpus;
 use xtrain::tensor::{Device, Dtype, Tensor, ThreadSchedule};
 
 use crate::fixtures::{json, model, tensors};
@@ -178,7 +178,7 @@ fn check_on(device: &Device) {
 #[test]
 fn policy_gradients_of_a_model_match_trl_in_f64() {
     check_on(&Device::cpu());
-    gpus(&[ThreadSchedule::Forward]).iter().for_each(check_on);
+    available_gpus(&[ThreadSchedule::Forward]).iter().for_each(check_on);
 }
 
 /// The bits of all numbers of a step.

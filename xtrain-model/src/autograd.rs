@@ -1,6 +1,7 @@
 //! Reverse-mode differentiation: a tape of backward rules.
 use std::rc::Rc;
 
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, Norm, RopeArgs, Samples, Slots};
 use xtrain_tensor::{Dtype, RopeTable, Tensor};
 
@@ -187,7 +188,10 @@ impl Functional for Tape<'_> {
         let [gate, up] = self.linears(x, [gate, up])?;
         let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
         Ok(self.record(y, move |b, dy| {
-            let [dg, du] = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.grad_dtype)?;
+            let [mut dg, mut du] = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.grad_dtype)?;
+            if faults::on(Fault::GateGradientIsUps) {
+                std::mem::swap(&mut dg, &mut du);
+            }
             b.add(&gate, dg)?;
             b.add(&up, du)
         }))

@@ -117,6 +117,7 @@ faults! {
     WeightPackedAgain "a matrix is packed again at every use"
     ValuesChangeAfterWeights "a value of a reused batch changes after its loss weights are computed"
     WeightsFromStaleValues "the loss weights of a reused batch come from the values of the sampler, not from the current ones"
+    GateGradientIsUps "the backward pass of SwiGLU exchanges the gradients of gate and up"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

@@ -42,6 +42,9 @@ pub mod softmax;
 mod tensor;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+// a documentation test whose name reports the gates that were skipped
+#[cfg(all(doctest, not(xtrain_emu)))]
+include!(concat!(env!("OUT_DIR"), "/skipped_gates.rs"));
 
 pub use device::gpu::{Gpu, GpuCounters, GpuInfo, GpuSurvey, Peak, ThreadSchedule, enumerate_gpus};
 pub use device::simd::Simd;

@@ -11,22 +11,49 @@ pub use instruction_sets::{checked_simds, simds};
 use crate::rng::{Purpose, draw, philox, uniform_u64};
 use crate::{Device, Result, ThreadSchedule};
 
-/// The emulated GPU. `None`, with a printed note: this build has no emulator.
+/// The emulated GPU.
+///
+/// A test that calls this function, [`checked`] or [`gpus`] has the attribute
+/// `cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")`: without an emulator it is reported as ignored, not
+/// as passed.
 ///
 /// # Panics
-/// If there is no emulator and `XTRAIN_REQUIRE_EMU=1` is set: a skipped gate must not count as passed.
-pub fn emulated(schedule: ThreadSchedule) -> Option<Device> {
-    static NOTE: Once = Once::new();
-    required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", "the kernels on the emulator", &NOTE)
+/// If this build has no emulator.
+#[track_caller]
+pub fn emulated(schedule: ThreadSchedule) -> Device {
+    Device::emulated(schedule).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The emulated GPU that checks every memory access. `None`, with a printed note: this build has no emulator.
+/// The emulated GPU that checks every memory access.
 ///
 /// # Panics
-/// If there is no emulator and `XTRAIN_REQUIRE_EMU=1` is set.
-pub fn checked(schedule: ThreadSchedule) -> Option<Device> {
+/// If this build has no emulator.
+#[track_caller]
+pub fn checked(schedule: ThreadSchedule) -> Device {
+    Device::checked(schedule).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Every GPU that a gate runs on: the emulated GPU with each of these schedules, and the GPU of this machine.
+///
+/// # Panics
+/// If there is none.
+#[track_caller]
+pub fn gpus(schedules: &[ThreadSchedule]) -> Vec<Device> {
+    let gpus = available_gpus(schedules);
+    assert!(!gpus.is_empty(), "this build has no emulator, and this machine has no usable GPU");
+    gpus
+}
+
+/// [`gpus`], or nothing and a printed note: for gates that compare other devices, too.
+///
+/// # Panics
+/// If the environment requires a device that is missing: `XTRAIN_REQUIRE_EMU=1`, `XTRAIN_REQUIRE_GPU=1`.
+pub fn available_gpus(schedules: &[ThreadSchedule]) -> Vec<Device> {
     static NOTE: Once = Once::new();
-    required(Device::checked(schedule), "XTRAIN_REQUIRE_EMU", "the kernels with every access checked", &NOTE)
+    let emulated = |schedule| {
+        required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", "the kernels on the emulator", &NOTE)
+    };
+    schedules.iter().copied().filter_map(emulated).chain(cuda()).collect()
 }
 
 /// The GPU of this machine. `None`, with a printed note: it has no usable GPU.
@@ -36,11 +63,6 @@ pub fn checked(schedule: ThreadSchedule) -> Option<Device> {
 pub fn cuda() -> Option<Device> {
     static NOTE: Once = Once::new();
     required(Device::cuda(0), "XTRAIN_REQUIRE_GPU", "the gates on a GPU", &NOTE)
-}
-
-/// Every GPU that a gate runs on: the emulated GPU with each of these schedules, and the GPU of this machine.
-pub fn gpus(schedules: &[ThreadSchedule]) -> Vec<Device> {
-    schedules.iter().copied().filter_map(emulated).chain(cuda()).collect()
 }
 
 /// A device that is optional unless the environment variable `variable` is 1. A missing device prints one note that
@@ -217,6 +239,12 @@ pub(crate) fn check_top_k_of_equal_logits(device: &Device) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_required_emulator_is_built() {
+        let is_required = std::env::var_os("XTRAIN_REQUIRE_EMU").is_some_and(|value| value == "1");
+        assert!(!is_required || cfg!(xtrain_emu), "XTRAIN_REQUIRE_EMU=1: {}", env!("XTRAIN_EMULATOR"));
+    }
 
     #[test]
     fn a_difference_names_the_count_and_the_first_index() {

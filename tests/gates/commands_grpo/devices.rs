@@ -2,9 +2,6 @@
 use std::fs;
 use std::path::Path;
 
-use xtrain::tensor::ThreadSchedule;
-use xtrain::tensor::testing::emulated;
-
 use super::{finish, grpo, names, scratch, succeeded};
 use crate::cli::{Scratch, xtrain};
 
@@ -27,10 +24,8 @@ fn two_steps(scratch: &Scratch, device: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn two_steps_on_the_emulator_write_the_files_of_the_cpu() {
-    if emulated(ThreadSchedule::Forward).is_none() {
-        return;
-    }
     let scratch = scratch("emulated", "");
     finish(
         &scratch,

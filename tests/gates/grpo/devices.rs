@@ -1,7 +1,7 @@
 //! The files of a run are the same on every instruction set and, in f32, on a GPU.
 use xtrain::config::RunConfig;
 use xtrain::grpo::Error;
-use xtrain::tensor::testing::{checked_simds, gpus};
+use xtrain::tensor::testing::{available_gpus, checked_simds, gpus};
 use xtrain::tensor::{Device, Simd, ThreadSchedule};
 
 use super::{Files, Scratch, Setup, assert_equal, compare, config, files, run};
@@ -60,6 +60,7 @@ fn two_steps() -> RunConfig {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn two_steps_on_a_gpu_have_the_files_of_the_cpu() {
     let (config, devices) = (two_steps(), gpus(&[ThreadSchedule::Forward]));
     let want = files_on("gpu-cpu", &config, &Device::cpu()).unwrap();
@@ -78,7 +79,7 @@ fn a_fault_of_a_device_changes_the_files() {
 
     let config = two_steps();
     let want = files_on("fault-none", &config, &Device::cpu()).unwrap();
-    let devices = gpus(&[ThreadSchedule::Forward]);
+    let devices = available_gpus(&[ThreadSchedule::Forward]);
     let faulty = devices.iter().map(|device| (Fault::FusedNormWithoutEps, device));
     for (fault, device) in faulty.chain([(Fault::RngIgnoresSequenceId, &Device::cpu())]) {
         let found = faults::with(fault, || files_on(&format!("fault-{fault}"), &config, device));

@@ -145,7 +145,7 @@ pub(crate) fn gate(device: &Device, cases: u64) -> Result<Counts, Difference> {
 mod tests {
     use super::*;
     use crate::ops::KeptSet;
-    use crate::testing::emulated;
+    use crate::testing::{available_gpus, emulated};
     use crate::{Error, ThreadSchedule};
 
     #[test]
@@ -157,8 +157,9 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
     fn the_loss_of_a_gpu_keeps_the_tokens_that_its_sampler_keeps() {
-        let Some(device) = emulated(ThreadSchedule::Random(5)) else { return };
+        let device = emulated(ThreadSchedule::Random(5));
         let counts = gate(&device, 120).unwrap_or_else(|difference| panic!("{difference}"));
         println!("gate {GATE} on {device}: {counts}");
     }
@@ -177,7 +178,9 @@ mod tests {
     fn a_row_without_a_finite_maximum_or_with_a_nan_is_an_error_under_every_filter() {
         let (inf, set, samples) = (f32::INFINITY, [KeptSet::from_ids(3, &[0, 1])], Samples::of_lengths([1]));
         let rows = LossRows::new(&TARGETS, &samples);
-        for device in super::super::devices(&[1]).into_iter().chain(emulated(ThreadSchedule::Forward)) {
+        for device in
+            super::super::devices(&[1]).into_iter().chain(available_gpus(&[ThreadSchedule::Forward]))
+        {
             for logits in [[f32::NAN, 1.0, 2.0], [1.0, 2.0, f32::NAN], [1.0, 0.5, inf], [-inf, -inf, -inf]] {
                 for rows in [
                     LossRows { top_k: Some(2), ..rows },

@@ -9,11 +9,11 @@ const SCHEDULES: [ThreadSchedule; 4] = [
     ThreadSchedule::Priorities(8),
 ];
 
-/// The emulated GPU. `None`: this build has no emulator.
-fn gpu(open: fn(ThreadSchedule) -> Option<Device>, schedule: ThreadSchedule) -> Option<Gpu> {
-    match open(schedule)? {
-        Device::Gpu(gpu) => Some(gpu),
-        Device::Reference(_) | Device::Cpu(_) => None,
+/// The emulated GPU.
+fn gpu(open: fn(ThreadSchedule) -> Device, schedule: ThreadSchedule) -> Gpu {
+    match open(schedule) {
+        Device::Gpu(gpu) => gpu,
+        device @ (Device::Reference(_) | Device::Cpu(_)) => panic!("expected a GPU, found {device}"),
     }
 }
 
@@ -31,7 +31,7 @@ fn run(gpu: &Gpu, kernel: &'static str, grid: Grid, more: &[Arg]) -> Result<Vec<
 #[track_caller]
 fn caught(kernel: &'static str, grid: Grid, texts: &[&str]) {
     for schedule in SCHEDULES {
-        let Some(gpu) = gpu(testing::checked, schedule) else { return };
+        let gpu = gpu(testing::checked, schedule);
         let error = run(&gpu, kernel, grid, &[]).expect_err(kernel).to_string();
         println!("{schedule:?}: {error}");
         assert!(error.starts_with(&format!("{kernel}: block (")), "{error}");
@@ -45,10 +45,11 @@ fn block(threads: u32) -> Grid {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_kernel_without_a_fault_passes() {
     for open in [testing::emulated, testing::checked] {
         for schedule in SCHEDULES {
-            let Some(gpu) = gpu(open, schedule) else { return };
+            let gpu = gpu(open, schedule);
             let y = run(&gpu, "fault_none", block(256), &[]).unwrap();
             assert!((0..256).all(|t| y[t] == ((t + 64) % 256 + 1) as f32), "{y:?}");
         }
@@ -56,11 +57,12 @@ fn a_kernel_without_a_fault_passes() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn the_last_block_reads_only_what_was_written_before_the_counter() {
     let blocks = Grid::blocks([3, 1, 1], 64);
     for open in [testing::emulated, testing::checked] {
         for schedule in SCHEDULES {
-            let Some(gpu) = gpu(open, schedule) else { return };
+            let gpu = gpu(open, schedule);
             let y = run(&gpu, "fault_none_of_blocks", blocks, &[]).unwrap();
             assert!((0..64).all(|t| y[t] == (3 * t + 3 + 192) as f32), "{y:?}");
             assert_eq!(y[255].to_bits(), 0, "the counter of {schedule:?}");
@@ -70,6 +72,7 @@ fn the_last_block_reads_only_what_was_written_before_the_counter() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_missing_barrier_is_found() {
     let texts = ["race: read of an unordered write", "race: write after an unordered read", "uninitialized"];
     caught("fault_missing_barrier", block(256), &texts);
@@ -77,20 +80,23 @@ fn a_missing_barrier_is_found() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_race_over_stages_is_found() {
     let texts = ["race: read of an unordered write", "race: write after an unordered read"];
     caught("fault_stages", block(64), &texts);
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_shared_memory_access_out_of_bounds_is_found() {
     caught("fault_shared_bounds", block(32), &["write out of bounds of 4 bytes, shared memory"]);
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_global_memory_access_out_of_bounds_is_found() {
     for schedule in SCHEDULES {
-        let Some(gpu) = gpu(testing::checked, schedule) else { return };
+        let gpu = gpu(testing::checked, schedule);
         let error = run(&gpu, "fault_global_bounds", Grid::over(257, 128), args![256u32]);
         let error = error.unwrap_err().to_string();
         assert!(
@@ -102,32 +108,36 @@ fn a_global_memory_access_out_of_bounds_is_found() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_read_of_uninitialized_memory_is_found() {
     caught("fault_uninitialised", block(64), &["read of uninitialized memory"]);
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn memory_that_no_kernel_wrote_is_not_downloaded() {
-    let Some(gpu) = gpu(testing::checked, ThreadSchedule::Forward) else { return };
+    let gpu = gpu(testing::checked, ThreadSchedule::Forward);
     let buffer = gpu.buffer(12).unwrap();
     let error = gpu.download::<f32>(&buffer).unwrap_err().to_string();
     assert_eq!(error, "download of 12 bytes: byte 0 is uninitialized");
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_missing_wait_for_a_copy_is_found() {
     caught("fault_missing_copy_wait", block(32), &["access to the destination of a pending cp.async"]);
     // without the checker, the value that is read shows it
-    let Some(gpu) = gpu(testing::emulated, ThreadSchedule::Forward) else { return };
+    let gpu = gpu(testing::emulated, ThreadSchedule::Forward);
     let y = run(&gpu, "fault_missing_copy_wait", block(32), &[]).unwrap();
     assert!(y[0].is_nan(), "{y:?}");
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn barriers_and_collectives_that_only_some_threads_reach_are_found() {
     for open in [testing::emulated, testing::checked] {
         for schedule in SCHEDULES {
-            let Some(gpu) = gpu(open, schedule) else { return };
+            let gpu = gpu(open, schedule);
             let error = run(&gpu, "fault_divergent_barrier", block(64), &[]).unwrap_err().to_string();
             assert!(error.contains("divergent barrier: this thread at faults.cu:"), "{error}");
             let error = run(&gpu, "fault_absent_lanes", block(32), &[]).unwrap_err().to_string();
@@ -140,19 +150,22 @@ fn barriers_and_collectives_that_only_some_threads_reach_are_found() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_race_between_blocks_is_found() {
     caught("fault_blocks", Grid::blocks([3, 1, 1], 64), &["race: write after an unordered write"]);
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn an_invalid_address_and_a_misaligned_one_are_found() {
     caught("fault_null", block(32), &["access of 4 bytes, not device memory"]);
     caught("fault_misaligned", block(32), &["misaligned access"]);
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_wrong_argument_list_is_refused() {
-    let Some(gpu) = gpu(testing::emulated, ThreadSchedule::Forward) else { return };
+    let gpu = gpu(testing::emulated, ThreadSchedule::Forward);
     let refused = |more: &[Arg]| run(&gpu, "fault_global_bounds", block(32), more).unwrap_err().to_string();
     let wants =
         "fault_global_bounds: expected arguments (pointer, pointer, 4 bytes), found (pointer, pointer";
@@ -162,8 +175,9 @@ fn a_wrong_argument_list_is_refused() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_block_larger_than_the_compiled_maximum_is_refused() {
-    let Some(gpu) = gpu(testing::emulated, ThreadSchedule::Forward) else { return };
+    let gpu = gpu(testing::emulated, ThreadSchedule::Forward);
     let error = run(&gpu, "fault_stages", block(65), &[]).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -174,19 +188,17 @@ fn a_block_larger_than_the_compiled_maximum_is_refused() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_sum_in_the_order_of_arrival_differs_between_schedules() {
     let sums = |schedule| {
-        let gpu = gpu(testing::emulated, schedule)?;
+        let gpu = gpu(testing::emulated, schedule);
         let x: Vec<f32> = (0..256).map(|i| 1.0 / (i as f32 + 1.0)).collect();
         let (x, y) = (gpu.upload(&x).unwrap(), gpu.zeros(4).unwrap());
         // SAFETY: x holds 256 values and y one, as the kernel expects.
         unsafe { gpu.launch("fault_arrival_order", Grid::over(256, 64), args![x.arg(), y.arg()]).unwrap() };
-        Some(gpu.download::<f32>(&y).unwrap()[0].to_bits())
+        gpu.download::<f32>(&y).unwrap()[0].to_bits()
     };
-    let mut bits: Vec<u32> = SCHEDULES.into_iter().map_while(sums).collect();
-    if bits.is_empty() {
-        return;
-    }
+    let mut bits: Vec<u32> = SCHEDULES.into_iter().map(sums).collect();
     bits.sort_unstable();
     bits.dedup();
     assert!(bits.len() > 1, "{bits:x?}");

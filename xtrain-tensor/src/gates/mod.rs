@@ -15,13 +15,13 @@ mod kernel_faults;
 mod kernel_sources;
 mod mask;
 mod named;
-#[cfg(all(test, feature = "faults", xtrain_emu))]
+#[cfg(all(test, feature = "faults"))]
 mod planted;
 mod rows;
 mod scene;
 mod split;
 mod table;
-#[cfg(all(test, feature = "emu", xtrain_emu))]
+#[cfg(test)]
 mod tensor_core;
 mod values;
 mod zero;

@@ -1,5 +1,6 @@
 //! Gate: a tensor core has the bits of the emulator's model and the properties that kernels rely on: its operands can
 //! be swapped, a step of zeros changes nothing, and wgmma has the bits of mma.sync.
+#![cfg(xtrain_emu)]
 use half::bf16;
 
 use crate::gpu::{Gpu, Grid, args, mma_dot16};

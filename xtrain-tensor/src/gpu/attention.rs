@@ -16,7 +16,6 @@ mod backward;
 mod decode;
 pub(super) mod shared_prefix;
 #[cfg(test)]
-#[cfg(all(feature = "emu", xtrain_emu))]
 pub(crate) mod tests;
 mod tiles;
 

@@ -77,5 +77,4 @@ pub(super) fn linear_add(gpu: &Gpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Re
 }
 
 #[cfg(test)]
-#[cfg(all(feature = "emu", xtrain_emu))]
 mod tests;

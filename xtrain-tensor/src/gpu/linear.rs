@@ -317,5 +317,4 @@ pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &S
 }
 
 #[cfg(test)]
-#[cfg(all(feature = "emu", xtrain_emu))]
 pub(crate) mod tests;

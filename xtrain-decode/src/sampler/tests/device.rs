@@ -3,7 +3,7 @@ use super::super::error::SampleError;
 use super::reference::cases;
 use super::*;
 use xtrain_tensor::ops::{self, SampleFailure, SampleRow, Sampled};
-use xtrain_tensor::testing::emulated;
+use xtrain_tensor::testing::available_gpus;
 use xtrain_tensor::{Device, Tensor, ThreadSchedule};
 
 /// A row of logits and how its token is sampled.
@@ -45,7 +45,7 @@ impl Row {
 
 /// The CPU, and the emulated GPU with two schedules if it is compiled in.
 fn devices() -> Vec<Device> {
-    let gpus = [ThreadSchedule::Forward, ThreadSchedule::Priorities(3)].into_iter().filter_map(emulated);
+    let gpus = available_gpus(&[ThreadSchedule::Forward, ThreadSchedule::Priorities(3)]);
     std::iter::once(Device::cpu()).chain(gpus).collect()
 }
 

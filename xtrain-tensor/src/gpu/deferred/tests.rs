@@ -1,4 +1,5 @@
 //! Deferred operations under reshape and in-place changes: the bits of the CPU, which computes everything at once.
+#![cfg(xtrain_emu)]
 use crate::ops::{self, Affine, Weight};
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, Dtype, Result, Tensor, ThreadSchedule};

@@ -3,7 +3,7 @@ use half::bf16;
 
 use super::*;
 use crate::ops::{embedding, linear, linear_backward_input, weight_rows};
-use crate::testing::{arbitrary, assert_bits_eq, gpus, simds};
+use crate::testing::{arbitrary, assert_bits_eq, available_gpus, simds};
 use crate::{Error, Simd, ThreadSchedule, from_bf16, to_bf16};
 
 const SHAPES: [[usize; 2]; 4] = [[1, 1], [37, 33], [300, 70], [4160, 65]];
@@ -24,7 +24,7 @@ fn all() -> Vec<Device> {
     let of = |simd| [1, 3].map(|threads| Device::cpu_with(threads, simd));
     let mut all: Vec<Device> = simds().into_iter().flat_map(of).collect();
     all.push(Device::reference());
-    all.extend(gpus(&[ThreadSchedule::Forward]));
+    all.extend(available_gpus(&[ThreadSchedule::Forward]));
     all
 }
 

@@ -1,5 +1,6 @@
 //! Residual sums whose stream decides the result: denormals and zeros next to tiny products, and huge values. The sum
 //! is compared with its definition, the fused norm with the reference.
+#![cfg(xtrain_emu)]
 use super::{
     Epilogue, Forward, Norm, NormEpilogue, TILES, Tensor, Weight, arbitrary, as_gpu, compare_bits, expected,
     forward, gpu, on, ops,
