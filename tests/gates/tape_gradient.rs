@@ -145,7 +145,8 @@ fn model(config: &Config, seed: u64) -> Model {
         let vector = p.value().unwrap().shape().len() == 1;
         let (index, data) = (p.index() as u64, p.value_mut().unwrap().data_mut::<f32>().unwrap());
         if vector {
-            data.iter_mut().zip(arbitrary(data.len(), seed + index)).for_each(|(x, r)| *x += 0.4 * r);
+            let random = arbitrary(data.len(), seed + index);
+            data.iter_mut().zip(random).for_each(|(x, r)| *x += 0.4 * r);
         }
     }
     model
@@ -155,7 +156,7 @@ fn model(config: &Config, seed: u64) -> Model {
 fn examples(rng: &mut CaseRng, vocab: usize) -> Vec<TrainingExample> {
     let mut example = |documents: &[usize]| {
         let n: usize = documents.iter().sum();
-        let mut token = || rng.below(vocab as u64) as u32;
+        let mut token = || rng.below(vocab) as u32;
         let inputs = (0..n).map(|_| token()).collect();
         let target = |id| Target { id, weight: 0.0, bonus: 0.0 };
         let targets = (0..n).map(|t| Some(target(token())).filter(|_| t % 5 != 3)).collect();
@@ -200,7 +201,7 @@ fn check(config: &Config, seed: u64) -> Result<usize, String> {
     for (p, g) in model.params.iter().zip(&grads) {
         let g = wide(g);
         let size = dot(&g, &g).sqrt();
-        let random = |which| wide(&arbitrary(g.len(), seed + 1000 * which + p.index() as u64));
+        let random = |which: u64| wide(&arbitrary(g.len(), seed + 1000 * which + p.index() as u64));
         for (which, direction) in [g.clone(), random(1), random(2)].into_iter().enumerate() {
             let length = dot(&direction, &direction).sqrt();
             let moved = |by: f64| {

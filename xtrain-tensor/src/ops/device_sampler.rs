@@ -225,6 +225,36 @@ mod tests {
         }
     }
 
+    /// A kernel penalizes 4096 logits per block: each of these tokens belongs to another block than the one before.
+    #[test]
+    fn a_penalty_applies_to_the_tokens_of_earlier_steps_across_blocks() {
+        const TOKENS: [u32; 5] = [4100, 3, 8199, 4095, 4096];
+        let mut logits = arbitrary(8200, 6);
+        for (at, &token) in TOKENS.iter().enumerate() {
+            logits[token as usize] = 9.0 - at as f32 / 2.0;
+        }
+        for device in testing::available_gpus(&[ThreadSchedule::Forward]).into_iter().chain([Device::cpu()]) {
+            let mut sampler = DeviceSampler::new(&device, 1, TOKENS.len()).unwrap();
+            let logits = Tensor::new(&device, &[1, logits.len()], logits.clone()).unwrap();
+            sampler.stage(&[0], Vec::new()).unwrap();
+            let row = |step: usize| SampleRow {
+                seed: 3,
+                id: 0,
+                position: step as u32,
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                penalty: 5.0,
+                seen: &[],
+            };
+            (0..TOKENS.len()).for_each(|step| sampler.sample(&logits, &[row(step)]).unwrap());
+            let sampled = sampler.read_back().unwrap();
+            let tokens: Vec<u32> = sampled.iter().map(|rows| rows[0].expect("a token").token).collect();
+            assert_eq!(tokens, TOKENS, "{device}");
+        }
+    }
+
     #[test]
     fn steps_without_rows_have_no_tokens() {
         for device in testing::available_gpus(&[ThreadSchedule::Forward]).into_iter().chain([Device::cpu()]) {

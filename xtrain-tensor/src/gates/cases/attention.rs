@@ -8,7 +8,9 @@ use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::{Device, Dtype, Result};
 
 /// Heads, lengths of the sequences, window.
-const SCENES: [(HeadCounts, &[usize], Option<usize>); 20] = [
+type Scene = (HeadCounts, &'static [usize], Option<usize>);
+
+const SCENES: [Scene; 20] = [
     ([2, 1, 2], &[1, 65, 33], None),
     ([4, 2, 4], &[129, 3], Some(7)),
     ([3, 3, 6], &[31, 32, 64], None),
@@ -69,10 +71,16 @@ fn score_values(values: Values, i: usize) -> Values {
     if i.is_multiple_of(2) { Values::Plain } else { values }
 }
 
-/// Cases of the rows that `rows` selects in each sequence. `suffix`: of the names of the cases.
-fn over_pools(op: &'static str, suffix: &str, first_seed: u64, rows: fn(usize) -> Vec<usize>) -> Vec<Case> {
+/// Cases of the rows that `rows` selects in each sequence of the scenes. `suffix`: of the names of the cases.
+fn over_pools(
+    op: &'static str,
+    suffix: &str,
+    first_seed: u64,
+    scenes: impl IntoIterator<Item = Scene>,
+    rows: fn(usize) -> Vec<usize>,
+) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (i, (heads, lengths, window)) in SCENES.into_iter().enumerate() {
+    for (i, (heads, lengths, window)) in scenes.into_iter().enumerate() {
         let layout = Layout::ALL[i % Layout::ALL.len()];
         for (d, dtype) in DTYPES.into_iter().enumerate() {
             let ([nh, nkv, hd], values) = (heads, Values::of(i / 2 + d));
@@ -106,14 +114,15 @@ fn over_pools(op: &'static str, suffix: &str, first_seed: u64, rows: fn(usize) -
 }
 
 pub(crate) fn attention() -> Vec<Case> {
-    let mut cases = over_pools("attention", "", 77, edges);
-    // rows at consecutive positions, which a GPU computes in tiles
-    cases.extend(over_pools("attention", "-run", 10_077, |len| (len.saturating_sub(70)..len).collect()));
-    cases
+    let edges = over_pools("attention", "", 77, SCENES, edges);
+    // rows at consecutive positions, which a GPU computes in tiles, for the head sizes that it supports
+    let runs = SCENES.into_iter().filter(|([.., hd], ..)| hd.is_multiple_of(8));
+    let runs = over_pools("attention", "-run", 10_077, runs, |len| (len.saturating_sub(34)..len).collect());
+    edges.into_iter().chain(runs).collect()
 }
 
 pub(crate) fn decode_attention() -> Vec<Case> {
-    over_pools("decode_attention", "", 77, |len| vec![len - 1])
+    over_pools("decode_attention", "", 77, SCENES, |len| vec![len - 1])
 }
 
 pub(crate) fn attention_backward() -> Vec<Case> {
@@ -122,7 +131,7 @@ pub(crate) fn attention_backward() -> Vec<Case> {
 
 /// A row of these cases is a complete sequence: its dq, dk and dv.
 fn whole_sequences() -> Vec<Case> {
-    const SCENES: [(HeadCounts, &[usize], Option<usize>); 14] = [
+    const SCENES: [(HeadCounts, &[usize], Option<usize>); 15] = [
         ([2, 1, 2], &[1, 33, 5], None),
         ([4, 2, 4], &[31, 3, 64], Some(7)),
         ([3, 3, 6], &[65], None),
@@ -137,6 +146,7 @@ fn whole_sequences() -> Vec<Case> {
         ([2, 1, 128], &[7, 31], Some(128)),
         ([1, 1, 256], &[33], None),
         ([1, 1, 4], &[257], Some(130)),
+        ([2, 1, 136], &[35, 3], Some(9)),
     ];
     let mut cases = Vec::new();
     for (i, (heads, lengths, window)) in SCENES.into_iter().enumerate() {

@@ -6,7 +6,7 @@ use crate::ops::{self, Norm, Samples};
 use crate::{Dtype, Tensor};
 
 /// Rows, heads, width of a head.
-const SHAPES: [[usize; 3]; 18] = [
+const SHAPES: [[usize; 3]; 19] = [
     [1, 1, 1],
     [3, 1, 5],
     [7, 1, 31],
@@ -25,6 +25,7 @@ const SHAPES: [[usize; 3]; 18] = [
     [1, 1, 1000],
     [2, 1, 1025],
     [1, 2, 1539],
+    [3, 1, 1100],
 ];
 
 pub(crate) fn rms_norm() -> Vec<Case> {

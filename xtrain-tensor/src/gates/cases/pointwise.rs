@@ -83,7 +83,7 @@ pub(crate) fn silu_mul_backward() -> Vec<Case> {
 }
 
 pub(crate) fn first_non_finite() -> Vec<Case> {
-    let mut cases = Vec::new();
+    let mut cases = many_non_finite();
     for (i, n) in [1usize, 33, 257, 1000].into_iter().enumerate() {
         for (dtype, bad) in [(Dtype::F32, 1.0), (Dtype::F32, f32::NAN), (Dtype::BF16, f32::NEG_INFINITY)] {
             let seed = i as u64 + 991;
@@ -102,4 +102,19 @@ pub(crate) fn first_non_finite() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Tensors of more values than a GPU has threads in a launch: a thread continues after a non-finite value.
+fn many_non_finite() -> Vec<Case> {
+    let case = |dtype| {
+        let (n, seed) = ((1 << 18) + 300, 995);
+        Case::rows("first_non_finite", format!("{n}-{dtype}-many"), seed, 1, move |dev, _| {
+            let mut x = Values::Plain.fill(n, seed);
+            (0..n).step_by(100).for_each(|i| x[i] = f32::NAN);
+            let all = [tensor(dev, &[3], &[1.0; 3], dtype)?, tensor(dev, &[n], &x, dtype)?];
+            let first = ops::first_non_finite(&[&all[0], &all[1]])?;
+            Ok(vec![vec![first.map_or(-1.0, |at| at as f32)]])
+        })
+    };
+    DTYPES.map(case).into()
 }

@@ -24,38 +24,46 @@ const OPTIONS: [(f32, u32, f32, f32, f32); 12] = [
 ];
 
 pub(crate) fn sample_rows() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for (i, v) in VOCABULARIES.into_iter().enumerate() {
-        for values in [Values::Plain, Values::Ugly, Values::Tiny] {
-            let (seed, n) = (i as u64 + 1501, OPTIONS.len());
-            let mut rng = CaseRng::new(seed);
-            let mut x = values.fill(n * v, seed);
-            for (at, x) in x.iter_mut().enumerate() {
-                // logits of three scales, and in every third row many ties
-                let size = [1.0, 8.0, 30.0][at / v % 3];
-                *x = if at / v % 3 == 2 && values == Values::Plain { (*x * 4.0).round() } else { *x * size };
-                if rng.below(7) == 0 {
-                    *x = f32::NEG_INFINITY;
-                }
-            }
-            x[v * 5..v * 6].fill(if values == Values::Tiny { f32::NEG_INFINITY } else { -0.0 });
-            x[v * 6 - 1] = if values == Values::Ugly { f32::NAN } else { x[v * 6 - 1] };
-            let seen = rng.ids(n * 9, v);
-            let name = format!("{n}x{v}-{}", label(Dtype::F32, values));
-            cases.push(Case::rows("sample_rows", name, seed, n, move |device, rows| {
-                let x = tensor(device, &[rows.len(), v], &pick(&x, v, rows), Dtype::F32)?;
-                let row = |&r: &usize| {
-                    let (temperature, top_k, top_p, min_p, penalty) = OPTIONS[r];
-                    let (id, seen) = (r as u64 + (1 << 40), &seen[9 * r..9 * r + 9]);
-                    let position = seed as u32 * 3 + r as u32;
-                    SampleRow { seed, id, position, temperature, top_k, top_p, min_p, penalty, seen }
-                };
-                let got = ops::sample_rows(&x, &rows.iter().map(row).collect::<Vec<_>>())?;
-                Ok(got.into_iter().map(values_of).collect())
-            }));
+    let of = |(i, v)| [Values::Plain, Values::Ugly, Values::Tiny].map(|values| case(i, v, values, None));
+    let mut cases: Vec<Case> = VOCABULARIES.into_iter().enumerate().flat_map(of).collect();
+    // a logit of +inf is the first or the last of its row
+    cases.push(case(5, 300, Values::Plain, Some(0)));
+    cases.push(case(6, 1000, Values::Ugly, Some(999)));
+    cases
+}
+
+/// Every option over logits of vocabulary `v`. `infinite`: the token whose logit is +inf in every fourth row.
+fn case(i: usize, v: usize, values: Values, infinite: Option<usize>) -> Case {
+    let (seed, n) = (i as u64 + 1501, OPTIONS.len());
+    let mut rng = CaseRng::new(seed);
+    let mut x = values.fill(n * v, seed);
+    for (at, x) in x.iter_mut().enumerate() {
+        // logits of three scales, and in every third row many ties
+        let size = [1.0, 8.0, 30.0][at / v % 3];
+        *x = if at / v % 3 == 2 && values == Values::Plain { (*x * 4.0).round() } else { *x * size };
+        if rng.below(7) == 0 {
+            *x = f32::NEG_INFINITY;
         }
     }
-    cases
+    x[v * 5..v * 6].fill(if values == Values::Tiny { f32::NEG_INFINITY } else { -0.0 });
+    x[v * 6 - 1] = if values == Values::Ugly { f32::NAN } else { x[v * 6 - 1] };
+    if let Some(token) = infinite {
+        x.iter_mut().skip(token).step_by(4 * v).for_each(|x| *x = f32::INFINITY);
+    }
+    let seen = rng.ids(n * 9, v);
+    let end = infinite.map_or(String::new(), |token| format!("-inf{token}"));
+    let name = format!("{n}x{v}-{}{end}", label(Dtype::F32, values));
+    Case::rows("sample_rows", name, seed, n, move |device, rows| {
+        let x = tensor(device, &[rows.len(), v], &pick(&x, v, rows), Dtype::F32)?;
+        let row = |&r: &usize| {
+            let (temperature, top_k, top_p, min_p, penalty) = OPTIONS[r];
+            let (id, seen) = (r as u64 + (1 << 40), &seen[9 * r..9 * r + 9]);
+            let position = seed as u32 * 3 + r as u32;
+            SampleRow { seed, id, position, temperature, top_k, top_p, min_p, penalty, seen }
+        };
+        let got = ops::sample_rows(&x, &rows.iter().map(row).collect::<Vec<_>>())?;
+        Ok(got.into_iter().map(values_of).collect())
+    })
 }
 
 /// A sampled token, or a number for the reason of the failure.

@@ -72,7 +72,7 @@ enum Launch {
 /// `[nh, nkv, hd]`, lengths of the sequences, window, page (0: runs).
 type Shape = ([usize; 3], &'static [usize], Option<usize>, usize);
 
-const SHAPES: [Shape; 12] = [
+const SHAPES: [Shape; 14] = [
     ([2, 1, 8], &[1, 66, 33], None, 0),
     ([4, 2, 64], &[130], None, 16),
     ([6, 2, 16], &[65, 3], Some(7), 5),
@@ -85,6 +85,8 @@ const SHAPES: [Shape; 12] = [
     ([2, 1, 136], &[80], Some(50), 0),
     ([5, 1, 256], &[66], None, 4),
     ([1, 1, 200], &[40, 1], Some(1), 9),
+    ([2, 1, 208], &[40], Some(5), 3),
+    ([3, 1, 80], &[50], Some(11), 0),
 ];
 
 /// Operands of an attention over whole sequences, and its attention mask.
