@@ -125,6 +125,15 @@ fn same(got: &[(String, Vec<u32>)], want: &[(String, Vec<u32>)], what: &str) -> 
     compare(got, want, what).unwrap_or_else(|difference| panic!("{difference}"))
 }
 
+/// The attribute that ignores the other tests of this file is right.
+#[test]
+fn a_build_with_the_emulator_runs_its_tests() {
+    let emulated = Device::emulated(Order::Forward);
+    assert_eq!(cfg!(xtrain_emu), emulated.is_ok(), "{emulated:?}");
+    let is_required = std::env::var_os("XTRAIN_REQUIRE_EMU").is_some_and(|value| value == "1");
+    assert!(emulated.is_ok() || !is_required, "XTRAIN_REQUIRE_EMU=1, but {emulated:?}");
+}
+
 #[test]
 #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn three_steps_on_the_gpu_have_the_bits_of_the_cpu() {
