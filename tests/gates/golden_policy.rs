@@ -52,7 +52,7 @@ fn outcome(m: &Model, samples: &[TrainingExample], how: LogitsProcessing) -> Out
 }
 
 fn sha_of(grads: Grads) -> String {
-    sha(grads.finish().unwrap().iter().flat_map(|g| g.data::<f32>().unwrap().to_vec()))
+    sha(grads.finish().unwrap().iter().flat_map(|g| g.to_vec::<f32>().unwrap()))
 }
 
 /// The gradients of the mean cross-entropy of the documents, `together` documents per example.
