@@ -78,7 +78,7 @@ fn the_three_cached_calls_equal_the_oracle() {
 
 #[test]
 fn sampled_tokens_are_the_golden_tokens() {
-    golden_samples(&qwen3(Dtype::F32), &KINDS);
+    golden_samples(&qwen3(Dtype::F32), &KINDS).unwrap();
 }
 
 /// The test command checks the paged cache, the longer suite all caches.
@@ -87,13 +87,24 @@ fn sampled_tokens_are_the_golden_tokens() {
 fn tokens_sampled_on_a_gpu_are_the_golden_tokens() {
     for device in gpus(&[ThreadSchedule::Random(8)]) {
         let kinds = if times(0, 1) == 1 { &KINDS[..] } else { &[KvKind::Paged { page: 5 }] };
-        golden_samples(&qwen3(Dtype::F32).to_device(&device).unwrap(), kinds);
+        golden_samples(&qwen3(Dtype::F32).to_device(&device).unwrap(), kinds).unwrap();
         println!("golden samples on {device}: {} caches, 0 differ", kinds.len());
     }
 }
 
+#[cfg(feature = "faults")]
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn a_fault_of_a_kernel_changes_the_golden_tokens() {
+    use xtrain::tensor::faults::{Fault, with};
+    let device = xtrain::tensor::testing::emulated(ThreadSchedule::Forward);
+    let model = qwen3(Dtype::F32).to_device(&device).unwrap();
+    let found = with(Fault::FilterStopsEarly, || golden_samples(&model, &[KvKind::Contiguous]));
+    println!("{}", found.expect_err("a fault that was not found"));
+}
+
 /// Compares sampled tokens and their log-probabilities with the golden lines, for these caches.
-fn golden_samples(model: &Model, kinds: &[KvKind]) {
+fn golden_samples(model: &Model, kinds: &[KvKind]) -> std::result::Result<(), String> {
     let ways = [
         ("a", SampleOptions::default()),
         ("b", SampleOptions { temperature: 0.8, top_k: Some(20), top_p: Some(0.9), ..Default::default() }),
@@ -106,11 +117,16 @@ fn golden_samples(model: &Model, kinds: &[KvKind]) {
         for (got, (line, _)) in generate(model, all, o).unwrap().into_iter().zip(ways) {
             let tokens: Vec<String> = got.tokens.iter().map(u32::to_string).collect();
             let found = format!("{} {}", sha(got.logprobs), tokens.join(","));
-            assert_eq!(found, golden("sampled.txt", &format!("S/{line}")), "{kv}");
-            let processed = golden("sampled.txt", &format!("S/{line}/processed"));
-            assert_eq!(sha(got.processed_logprobs), processed, "{kv}, {line}");
+            let processed = sha(got.processed_logprobs);
+            for (what, found) in [(format!("S/{line}"), found), (format!("S/{line}/processed"), processed)] {
+                let want = golden("sampled.txt", &what);
+                if found != want {
+                    return Err(format!("{what}, {kv}, seed 1234: found {found}, expected {want}"));
+                }
+            }
         }
     }
+    Ok(())
 }
 
 /// A prompt and the reference's greedy continuation.

@@ -145,6 +145,18 @@ fn a_gpu_has_the_golden_lines_of_windows_packing_and_policy_in_f32() {
 
 #[cfg(feature = "faults")]
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn a_fault_of_a_kernel_changes_the_golden_lines() {
+    use xtrain::tensor::faults::{Fault, with};
+    let device = xtrain::tensor::testing::emulated(ThreadSchedule::Forward);
+    for (name, fault) in [("W/3", Fault::NextKeyAttended), ("P/grads", Fault::LastLaneNotSummed)] {
+        let want = lines("windows_packing_policy.txt").into_iter().find(|line| line.0 == name).unwrap().1;
+        assert_ne!(with(fault, || answer(name, &device)), want, "{name} with the fault {fault}");
+    }
+}
+
+#[cfg(feature = "faults")]
+#[test]
 fn faults_of_windows_and_of_packing_change_their_golden_lines() {
     use xtrain::tensor::faults::{Fault, with};
     let device = Device::cpu();
