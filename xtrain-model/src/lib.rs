@@ -90,6 +90,8 @@ pub mod store;
 mod store_error;
 pub mod tasks;
 #[cfg(test)]
+mod test_memory;
+#[cfg(test)]
 mod test_rng;
 pub mod third_party;
 pub mod tokenizer;

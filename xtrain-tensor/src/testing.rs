@@ -1,4 +1,5 @@
 //! Helpers for tests: exact inputs, bitwise comparison and golden values.
+mod counted_heap;
 mod instruction_sets;
 pub mod named_cases;
 
@@ -6,6 +7,7 @@ use std::fmt::Debug;
 use std::io::Write;
 use std::sync::Once;
 
+pub use counted_heap::CountedHeap;
 pub use instruction_sets::{checked_simds, simds};
 
 use crate::rng::{Purpose, draw, philox, uniform_u64};

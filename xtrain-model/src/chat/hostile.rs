@@ -2,15 +2,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rand::RngExt as _;
-use xtrain_tensor::testing::times;
+use xtrain_tensor::testing::{alone, times};
 
 use super::*;
+use crate::test_memory::with_little_memory;
 use crate::test_rng::rng;
 
 /// The result of an untrusted template for one message: `= ` and the text, or the error.
 fn outcome(template: &str) -> String {
+    let options = Options { special_tokens: vec![("eos_token".into(), "!".into())], ..Options::default() };
     let rendered = ChatTemplate::parse(template)
-        .and_then(|template| template.render(&[Message::new("user", "a")], &Options::default()));
+        .and_then(|template| template.render(&[Message::new("user", "a")], &options));
     let text = rendered.map_or_else(|error| error.to_string(), |rendered| format!("= {}", rendered.text));
     assert!(text.starts_with("= ") || text.lines().count() == 1 && text.len() < 1500, "{text}");
     text
@@ -159,17 +161,28 @@ fn mutate(template: &str, mut random: impl FnMut(usize) -> usize) -> String {
 
 #[test]
 fn mutated_templates_do_no_harm() {
+    if !alone("chat::hostile::mutated_templates_do_no_harm") {
+        return;
+    }
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers");
     let qwen = std::fs::read_to_string(dir.join("qwen_bpe/chat_template.jinja")).unwrap();
-    let (mut rendered, cases) = (0, times(4_000, 40_000));
-    for case in 0..cases {
+    let (cases, threads) = (times(20_000, 200_000), 4);
+    let renders = |case: u64| {
         let mut rng = rng(case);
         let random = |n: usize| rng.random_range(0..n);
         let text = mutate([&qwen, BUILT_IN][case as usize % 2], random);
         let done = catch_unwind(AssertUnwindSafe(|| outcome(&text)));
-        let result = done.unwrap_or_else(|_| panic!("case {case}: {text:?}"));
-        rendered += u64::from(result.starts_with("= "));
-    }
+        done.unwrap_or_else(|_| panic!("case {case}: {text:?}")).starts_with("= ")
+    };
+    let part = &|first: u64| (first..cases).step_by(threads).filter(|&case| renders(case)).count();
+    // each case waits for two threads of its own; together they need no more memory than one may
+    let all = || {
+        std::thread::scope(|scope| {
+            let parts: Vec<_> = (0..threads as u64).map(|first| scope.spawn(move || part(first))).collect();
+            parts.into_iter().map(|part| part.join().unwrap() as u64).sum::<u64>()
+        })
+    };
+    let rendered = with_little_memory("chat templates on four threads", qwen.len(), all);
     println!("chat templates: {rendered} of {cases} mutations still render");
     assert!(rendered > cases / 50 && rendered < cases / 2, "{rendered} of {cases}");
 }

@@ -9,6 +9,7 @@ use super::super::control::{self, Verified};
 use super::super::header;
 use super::super::manifest::Manifest;
 use super::*;
+use crate::test_memory::with_little_memory;
 
 /// Byte strings that are meaningful to one of the parsers.
 const PIECES: [&[u8]; 18] = [
@@ -63,26 +64,24 @@ fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut PhiloxRng) {
     }
 }
 
-/// Calls `load` with mutations of `seed` and counts those that it accepts.
+/// Calls `load` with mutations of `seed` and counts those that it accepts. `name` is that of the test, which runs in its
+/// own process.
 #[track_caller]
-fn check(cases: u64, seed: &[u8], header: usize, load: impl Fn(&[u8]) -> bool) -> usize {
-    let before = address_space();
-    let accepted = (0..cases).filter(|&case| {
+fn check(name: &str, seed: &[u8], header: usize, load: impl Fn(&[u8]) -> bool) -> usize {
+    let accepted = (0..cases()).filter(|&case| {
         let (mut bytes, mut random) = (seed.to_vec(), rng(case));
         mutate(&mut bytes, header, &mut random);
-        catch_unwind(AssertUnwindSafe(|| load(&bytes))).unwrap_or_else(|_| panic!("case {case} panicked"))
+        let load = || catch_unwind(AssertUnwindSafe(|| load(&bytes)));
+        with_little_memory(format_args!("{name}, case {case}"), bytes.len(), load)
+            .unwrap_or_else(|_| panic!("case {case} panicked"))
     });
-    let accepted = accepted.count();
-    let grown = address_space() - before;
-    assert!(grown < 1 << 20, "the address space grew by {grown} KiB");
-    accepted
+    accepted.count()
 }
 
-/// The peak address space of this process in KiB. 0 if the system does not report it.
-fn address_space() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+/// Whether this process runs only the test `name` of this file. If not, another process runs it.
+#[track_caller]
+fn alone(name: &str) -> bool {
+    xtrain_tensor::testing::alone(&format!("checkpoint::tests::mutations::{name}"))
 }
 
 /// A file in memory.
@@ -118,16 +117,24 @@ fn accepts(bytes: &[u8]) -> bool {
 
 #[test]
 fn mutated_safetensors_headers_do_no_harm() {
+    const NAME: &str = "mutated_safetensors_headers_do_no_harm";
+    if !alone(NAME) {
+        return;
+    }
     let (fs, dir) = saved(&Sample::small(1, 0));
     let bytes = bytes(&fs, &dir.join("model.safetensors"));
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let accepted = check(cases(), &bytes, header, accepts);
+    let accepted = check(NAME, &bytes, header, accepts);
     println!("safetensors: {accepted} of {} mutations are valid files", cases());
     assert!(accepts(&bytes) && (accepted as u64) < cases() / 2);
 }
 
 #[test]
 fn mutated_control_records_do_no_harm() {
+    const NAME: &str = "mutated_control_records_do_no_harm";
+    if !alone(NAME) {
+        return;
+    }
     let seed = control::encode(&Sample::small(1, 0).control).unwrap();
     let decode = |bytes: &[u8]| {
         let file = Path::new("mutated");
@@ -136,19 +143,27 @@ fn mutated_control_records_do_no_harm() {
         control::decode(file, &verified).is_ok_and(|control| control::encode(&control).unwrap() == bytes)
     };
     assert!(decode(&seed));
-    check(cases(), &seed, seed.len(), decode);
+    check(NAME, &seed, seed.len(), decode);
 }
 
 #[test]
 fn mutated_manifests_are_refused() {
+    const NAME: &str = "mutated_manifests_are_refused";
+    if !alone(NAME) {
+        return;
+    }
     let (fs, dir) = saved(&Sample::small(1, 0));
     let seed = bytes(&fs, &dir.join("manifest.json"));
     let decode = |bytes: &[u8]| Manifest::decode(Path::new("mutated"), bytes).is_ok() && bytes != seed;
-    assert_eq!(check(cases(), &seed, seed.len(), decode), 0);
+    assert_eq!(check(NAME, &seed, seed.len(), decode), 0);
 }
 
 #[test]
 fn mutated_indices_do_no_harm() {
+    const NAME: &str = "mutated_indices_do_no_harm";
+    if !alone(NAME) {
+        return;
+    }
     let (fs, dir) = (SimulatedFs::default(), Path::new("shards"));
     let index = dir.join("model.safetensors.index.json");
     let (source, path) = saved(&Sample::small(1, 0));
@@ -168,5 +183,5 @@ fn mutated_indices_do_no_harm() {
         })
     };
     assert!(load(seed) && !load(br#"{"weight_map":{}}"#));
-    check(cases(), seed, seed.len(), load);
+    check(NAME, seed, seed.len(), load);
 }
