@@ -1,5 +1,6 @@
 //! The error of chat templates.
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// Why messages could not be rendered.
 ///
@@ -52,6 +53,14 @@ pub enum ChatError {
         /// The index of the message, from 0.
         at: usize,
     },
+    /// A template of a file has a syntax error or cannot be rendered.
+    #[error("{}: {source}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// The error.
+        source: Box<ChatError>,
+    },
     /// There is no template of that name.
     #[error("chat template {name:?} not found{}{}",
         if known.is_empty() { "" } else { "; templates: " }, known.join(", "))]
@@ -61,6 +70,18 @@ pub enum ChatError {
         /// The names of the existing templates.
         known: Vec<String>,
     },
+}
+
+impl ChatError {
+    /// Adds the file of the template, if it is known, to an error of the template itself.
+    pub(super) fn in_file(self, file: Option<&Path>) -> ChatError {
+        match (self, file) {
+            (source @ (ChatError::Syntax { .. } | ChatError::Render { .. }), Some(file)) => {
+                ChatError::File { file: file.into(), source: Box::new(source) }
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 /// A text as one line of at most 300 characters without control characters.

@@ -26,17 +26,20 @@ fn turn_that_changes() -> ChatError {
     ChatTemplate::parse(template).unwrap().assistant(&talk, &Options::default()).unwrap_err()
 }
 
-fn unknown_name() -> ChatError {
-    let config =
-        r#"{"chat_template": [{"name": "default", "template": "d"}, {"name": "rag", "template": "r"}]}"#;
+/// The error of the template `name` of a tokenizer with the chat templates `templates`.
+fn of_tokenizer(templates: &str, name: Option<&str>) -> ChatError {
+    let config = format!("{{\"chat_template\": {templates}}}").into_bytes();
     let json = Tokenizer::byte().files()[0].1.to_vec();
-    let named = Tokenizer::from_parts(json, Some(config.into()), Path::new("some/tokenizer.json")).unwrap();
-    ChatTemplate::of(&named, Some("tools"), &Options::default()).unwrap_err()
+    let tokenizer = Tokenizer::from_parts(json, Some(config), Path::new("some/tokenizer.json")).unwrap();
+    let options = Options::default();
+    let rendered = |template: ChatTemplate| template.render(&[Message::new("user", "a")], &options);
+    ChatTemplate::of(&tokenizer, name, &options).and_then(rendered).unwrap_err()
 }
 
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
-    let variants = variants!(ChatError: Syntax Raised Render Limit Message Turn Missing);
+    let named = r#"[{"name": "default", "template": "d"}, {"name": "rag", "template": "r"}]"#;
+    let variants = variants!(ChatError: Syntax Raised Render Limit Message Turn File Missing);
     let endless = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}";
     check(
         &variants,
@@ -62,8 +65,18 @@ fn every_variant_is_reached_by_a_named_case() {
                 &["the text of message 1 depends on the messages after it"],
             ),
             (
+                "a syntax error in a file",
+                of_tokenizer("\"{{\"", None),
+                &["some/tokenizer_config.json: chat template: syntax error: "],
+            ),
+            (
+                "an unknown function in a file",
+                of_tokenizer("\"{{ f() }}\"", None),
+                &["some/tokenizer_config.json: chat template: cannot be rendered: "],
+            ),
+            (
                 "an unknown template",
-                unknown_name(),
+                of_tokenizer(named, Some("tools")),
                 &["chat template \"tools\" not found", "templates: default, rag"],
             ),
         ],

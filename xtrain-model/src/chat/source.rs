@@ -45,7 +45,7 @@ impl ChatTemplate {
             None => tools.or_else(|| find(DEFAULT)),
         };
         match text {
-            Some(text) => ChatTemplate::parse(text),
+            Some(text) => ChatTemplate::parse_file(text, tokenizer.chat_template_file()),
             None if name.is_none() && all.is_empty() => ChatTemplate::parse(BUILT_IN),
             None => {
                 let known = all.iter().map(|(name, _)| name.clone()).collect();

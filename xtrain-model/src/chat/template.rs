@@ -1,5 +1,6 @@
 //! A Hugging Face chat template, rendered by minijinja.
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
@@ -35,6 +36,8 @@ pub struct ChatTemplate {
     engine: Arc<Environment<'static>>,
     source: Arc<str>,
     has_generation: bool,
+    /// The file of the template, for errors.
+    file: Option<Arc<Path>>,
 }
 
 /// The variables of a template in addition to the messages.
@@ -85,7 +88,13 @@ impl ChatTemplate {
             added.map_err(|e| ChatError::Syntax { got: describe(&e) })?;
             Ok(Arc::new(engine))
         })?;
-        Ok(ChatTemplate { engine, source, has_generation })
+        Ok(ChatTemplate { engine, source, has_generation, file: None })
+    }
+
+    /// [`ChatTemplate::parse`] for a template of `file`, which its errors name.
+    pub(super) fn parse_file(text: &str, file: Option<&Path>) -> Result<ChatTemplate, ChatError> {
+        let template = ChatTemplate::parse(text).map_err(|error| error.in_file(file))?;
+        Ok(ChatTemplate { file: file.map(Arc::from), ..template })
     }
 
     /// The text of the template with line breaks as `\n`.
@@ -99,6 +108,10 @@ impl ChatTemplate {
     /// [`ChatError::Raised`] for messages that the template rejects, [`ChatError::Render`] if it fails,
     /// [`ChatError::Limit`] if it exceeds a limit.
     pub fn render(&self, messages: &[Message], options: &Options) -> Result<Rendered, ChatError> {
+        self.render_within_limits(messages, options).map_err(|error| error.in_file(self.file.as_deref()))
+    }
+
+    fn render_within_limits(&self, messages: &[Message], options: &Options) -> Result<Rendered, ChatError> {
         let messages: Value = messages.iter().map(|message| message.json.0.clone()).collect();
         let input = input_text(&messages, options);
         let Some(marks) = marks(&self.source, &input) else {

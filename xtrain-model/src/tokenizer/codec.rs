@@ -69,7 +69,7 @@ impl Tokenizer {
             let source = io::Error::new(io::ErrorKind::NotFound, "no such file");
             return Err(TokenizerError::Io { file, op: "open", source });
         };
-        json::check_depth(&bytes, &file)?;
+        json::check_text(&bytes, &file)?;
         let config = json::read(&file.with_file_name(CONFIG))?;
         let mut tokenizer = Tokenizer::from_parts(bytes, config, &file)?;
         let template = file.with_file_name(TEMPLATE);
@@ -92,7 +92,10 @@ impl Tokenizer {
     ) -> Result<Tokenizer, TokenizerError> {
         let mut tokenizer = Tokenizer::from_json(json, file)?;
         if let Some(config) = config {
-            tokenizer.configure(config, &file.with_file_name(CONFIG))?;
+            let is_json = file.extension().is_some_and(|extension| extension == "json");
+            // a GGUF file contains both parts
+            let config_file = if is_json { file.with_file_name(CONFIG) } else { file.to_path_buf() };
+            tokenizer.configure(config, &config_file)?;
         }
         Ok(tokenizer)
     }
@@ -102,7 +105,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`load`](Tokenizer::load).
     pub fn from_json(json: Vec<u8>, file: &Path) -> Result<Tokenizer, TokenizerError> {
-        json::check_depth(&json, file)?;
+        json::check_text(&json, file)?;
         if byte::recognises(&json) {
             return Ok(Tokenizer { json, ..Tokenizer::byte() });
         }
@@ -218,6 +221,11 @@ impl Tokenizer {
         &self.settings.templates
     }
 
+    /// The file of the default chat template. `None`: the tokenizer was not loaded with templates.
+    pub(crate) fn chat_template_file(&self) -> Option<&Path> {
+        self.settings.template_file.as_deref()
+    }
+
     /// The files of the tokenizer as (name, content): `tokenizer.json`, `tokenizer_config.json` and, if it was
     /// loaded, `chat_template.jinja`. For a loaded tokenizer, the content is byte-identical to the loaded files.
     pub fn files(&self) -> Vec<(&'static str, &[u8])> {
@@ -241,7 +249,7 @@ impl Tokenizer {
     }
 
     pub(super) fn configure(&mut self, bytes: Vec<u8>, file: &Path) -> Result<(), TokenizerError> {
-        json::check_depth(&bytes, file)?;
+        json::check_text(&bytes, file)?;
         let settings = Settings::read(&bytes, file)?;
         if let Some(name) = settings.special("eos_token") {
             let Some(id) = self.special_id(name) else {

@@ -12,6 +12,7 @@ use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, SplitDelimite
 use super::alphabet::bytes_of;
 use super::error::TokenizerError;
 use super::json::bad;
+use super::pipeline;
 use super::vocabulary::{MAX_VOCABULARY, Vocabulary};
 use crate::third_party;
 
@@ -26,7 +27,11 @@ const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p
 /// Rejects a decoder other than `ByteLevel` and ids at or above 2^19.
 pub(super) fn load(json: &[u8], file: &Path) -> Result<(Inner, Vocabulary), TokenizerError> {
     let want = "a tokenizer.json of HF tokenizers";
-    let mut inner = guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, got))?;
+    let in_field = |got: String| match pipeline::field_of(json, &got) {
+        Some(field) => format!("{field}: {got}"),
+        None => got,
+    };
+    let mut inner = guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, in_field(got)))?;
     guarded(|| inner.with_truncation(None).map(|_| ())).map_err(|got| bad(file, want, got))?;
     inner.with_padding(None);
     // the post-processor would add special tokens and trim spaces from the offsets of tokens

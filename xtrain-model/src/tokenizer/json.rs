@@ -24,8 +24,11 @@ pub(super) fn read(file: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
     Ok(Some(bytes))
 }
 
-/// Rejects brackets nested deeper than 64.
-pub(super) fn check_depth(bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
+/// Rejects bytes that are not UTF-8, and brackets nested deeper than 64.
+pub(super) fn check_text(bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
+    if let Err(error) = std::str::from_utf8(bytes) {
+        return Err(bad(file, "UTF-8 text", format!("an invalid byte at {}", error.valid_up_to())));
+    }
     let Some(at) = too_deep(bytes) else { return Ok(()) };
     let want = format!("JSON nested at most {MAX_DEPTH} deep");
     Err(bad(file, want, format!("one more level at byte {at}")))

@@ -53,6 +53,31 @@ fn walk(value: &Value, depth: usize, name: &str, file: &Path) -> Result<(), Toke
     }
 }
 
+/// The field of a `tokenizer.json` that an error of HF's parser is about. The parser names its own types only.
+pub(super) fn field_of(json: &[u8], error: &str) -> Option<String> {
+    const UNTAGGED: [(&str, &str); 5] = [
+        ("ModelUntagged", "model"),
+        ("NormalizerUntagged", "normalizer"),
+        ("PreTokenizerUntagged", "pre_tokenizer"),
+        ("PostProcessorUntagged", "post_processor"),
+        ("DecoderUntagged", "decoder"),
+    ];
+    if error.contains("Model missing") {
+        return Some("model".into());
+    }
+    if error.contains("out of vocabulary") {
+        return Some("model.merges".into());
+    }
+    let json: Value = serde_json::from_slice(json).ok()?;
+    if error.contains("Parsing error at position") {
+        let with_pattern = |(_, field): &&(&str, &str)| json[*field].to_string().contains("\"Regex\":");
+        let fields: Vec<&str> = UNTAGGED.iter().filter(with_pattern).map(|(_, field)| *field).collect();
+        return Some(format!("a pattern of {}", fields.join(" or ")));
+    }
+    let (_, field) = UNTAGGED.iter().find(|(name, _)| error.contains(name))?;
+    Some(format!("{field} of type {}", json[*field]["type"]))
+}
+
 fn check_pattern(pattern: &str, name: &str, file: &Path) -> Result<(), TokenizerError> {
     let want = |limit: String| format!("a pattern {limit} in {name}");
     if pattern.len() > MAX_PATTERN {

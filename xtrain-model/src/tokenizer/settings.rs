@@ -1,5 +1,5 @@
 //! The content of `tokenizer_config.json` and `chat_template.jinja`.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -17,6 +17,8 @@ const DEFAULT: &str = "default";
 pub(super) struct Settings {
     pub(super) special_tokens: Vec<(String, String)>,
     pub(super) templates: Vec<(String, String)>,
+    /// The file of the default template.
+    pub(super) template_file: Option<PathBuf>,
 }
 
 impl Settings {
@@ -34,7 +36,9 @@ impl Settings {
             };
             special_tokens.push((name.to_string(), text.to_string()));
         }
-        Ok(Settings { special_tokens, templates: templates(&value["chat_template"], file)? })
+        let templates = templates(&value["chat_template"], file)?;
+        let template_file = (!templates.is_empty()).then(|| file.to_path_buf());
+        Ok(Settings { special_tokens, templates, template_file })
     }
 
     /// Replaces the default template with the content of a `chat_template.jinja`.
@@ -44,6 +48,7 @@ impl Settings {
             text.map_err(|e| bad(file, "UTF-8 text", format!("an invalid byte at {}", e.valid_up_to())))?;
         self.templates.retain(|(name, _)| name != DEFAULT);
         self.templates.insert(0, (DEFAULT.into(), text.into()));
+        self.template_file = Some(file.to_path_buf());
         Ok(())
     }
 
