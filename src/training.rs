@@ -10,6 +10,7 @@ use crate::model::data::DataError;
 use crate::model::store::{self, RunState, StoreError};
 use crate::model::{self, Model, StepReport, Trainer, TrainingExample};
 use crate::run::{self, JsonLines};
+use crate::tensor::faults::{self, Fault};
 
 pub use data_loader::{DataLoader, Source, WindowSpec, split};
 pub use from_config::{activation_checkpointing, compute, model_config, new_trainer, optim_config, schedule};
@@ -136,6 +137,7 @@ impl Training<'_> {
     fn steps(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
         let train = &self.config.train;
         let last = train.steps as u64;
+        let first = if faults::on(Fault::ResumeRestartsData) { self.trainer.step_number() } else { 0 };
         if self.trainer.step_number() == 0 {
             self.save(observer)?;
         }
@@ -145,7 +147,7 @@ impl Training<'_> {
                 return Ok(End::Done);
             }
             observer.enter(Phase::Step)?;
-            let windows = self.loader.batch(&self.source.tokens, step, train.batch as u32)?;
+            let windows = self.loader.batch(&self.source.tokens, step - first, train.batch as u32)?;
             let samples = windows.into_iter().map(TrainingExample::from).collect();
             let report = self.trainer.step(samples, train.micro_batch)?;
             let due =

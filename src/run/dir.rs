@@ -1,9 +1,9 @@
 //! Run directories.
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{DataRecord, Error, JsonLines, Metrics, Result};
+use super::{DataRecord, Error, JsonLines, Metrics, Result, durable};
 use crate::config::RunConfig;
 
 /// File name of the digests of the training data.
@@ -24,15 +24,15 @@ impl RunDir {
     pub fn create(path: &Path, config: &RunConfig) -> Result<RunDir> {
         let io = |error| Error::io(path, error);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| Error::io(parent, error))?;
+            durable::ensure_dir(parent).map_err(|error| Error::io(parent, error))?;
         }
-        fs::create_dir(path).map_err(|error| match error.kind() {
+        durable::create_dir(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::Exists { path: path.to_path_buf() },
             _ => io(error),
         })?;
         let run = RunDir { path: path.to_path_buf() };
         for inner in [run.path.join("checkpoints"), run.path.join("logs")] {
-            fs::create_dir(&inner).map_err(|error| Error::io(&inner, error))?;
+            durable::create_dir(&inner).map_err(|error| Error::io(&inner, error))?;
         }
         run.write_config(config)?;
         Ok(run)
@@ -128,7 +128,7 @@ impl RunDir {
     /// The file cannot be written.
     pub fn write_rollouts(&self, step: u64, lines: &[u8]) -> Result<()> {
         let dir = self.path.join("rollouts");
-        fs::create_dir_all(&dir).map_err(|error| Error::io(&dir, error))?;
+        durable::ensure_dir(&dir).map_err(|error| Error::io(&dir, error))?;
         write_durably(&dir.join(format!("step_{step:06}.jsonl")), lines)
     }
 
@@ -153,16 +153,5 @@ pub fn has_checkpoint(run: &Path) -> bool {
 
 /// Replaces a file atomically. It is either complete or unchanged, also after a power failure.
 fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = path.with_extension("tmp");
-    let write = || {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        match path.parent() {
-            Some(dir) if cfg!(unix) => File::open(dir)?.sync_all(),
-            _ => Ok(()),
-        }
-    };
-    write().map_err(|error| Error::io(path, error))
+    durable::write(path, bytes).map_err(|error| Error::io(path, error))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Error, Result};
+use super::{Error, Result, durable};
 
 /// A log that is appended to.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens or creates the log at `path` to append after `step`. Truncates it before the first line of a later step
+    /// Opens or creates the log at `path`, durably, to append after `step`. Truncates it before the first line of a later step
     /// and before an incomplete last line. The text after the line of `step` may be invalid, for example after a
     /// power failure.
     ///
@@ -27,6 +27,7 @@ impl JsonLines {
         let io = |error| Error::io(path, error);
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        durable::sync_name(path).map_err(io)?;
         let (mut keep, mut last_step) = (0, 0);
         for line in Lines::new(path, &file) {
             let line = line?;

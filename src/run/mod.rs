@@ -10,6 +10,7 @@
 //! | `rollouts/`, `logs/` | rollouts and logs |
 mod data;
 mod dir;
+mod durable;
 mod error;
 mod jsonl;
 mod metrics;

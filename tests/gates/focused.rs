@@ -6,7 +6,8 @@ use std::sync::Arc;
 use xtrain::decode::SampleOptions;
 use xtrain::decode::sampler::{Address, Sampler};
 use xtrain::model::checkpoint::{
-    CheckpointContents, CheckpointDir, LoadOptions, NamedTensor, SimulatedFs, TensorView, newest_good,
+    CheckpointContents, CheckpointDir, Control, LoadOptions, NamedTensor, SimulatedFs, TensorView,
+    TrainerView, newest_good,
 };
 use xtrain::tensor::ops::{self, AttnMask, LossRows, SampleRow, Samples, Slots, Target, Weight};
 use xtrain::tensor::testing::{arbitrary, compare_bits, simds};
@@ -95,10 +96,13 @@ pub(crate) fn power_cuts() -> Checked {
     for step in [1, 2] {
         let data = [step as f32, -0.0, 1e-40];
         let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &data };
+        let m = TensorView { name: "m.model.norm.weight", shape: &[3], data: &data };
+        let optimizer_states = vec!["m".into()];
+        let control = Control { step, optimizer: "adamw".into(), optimizer_states, ..Control::default() };
         let config = serde_json::json!({ "hidden_size": 3 });
         let (numerics, dtype, model, files) = ("1", "f32", &[norm][..], &[][..]);
-        let snapshot =
-            CheckpointContents { config: &config, numerics, dtype, step, model, files, trainer: None };
+        let trainer = Some(TrainerView { control: &control, optimizer: &[m] });
+        let snapshot = CheckpointContents { config: &config, numerics, dtype, step, model, files, trainer };
         let _ = checkpoints.save(&snapshot).map_err(error)?;
         acknowledged.push((fs.history().len(), Some(step)));
     }

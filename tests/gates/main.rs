@@ -1,5 +1,6 @@
 //! The gates: promises that hold across crates, checked bit for bit.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod adamw;
 mod architecture;
 mod branches;
 mod cli;
@@ -12,7 +13,9 @@ mod commands_sft;
 mod commands_tokenize;
 mod commands_train;
 mod commands_verify;
+mod conversations;
 mod corrupt;
+mod corrupt_tokenizers;
 mod decode;
 mod decode_batch;
 mod decode_kv;
@@ -38,6 +41,7 @@ mod kept_sets;
 mod kill;
 #[cfg(target_os = "linux")]
 mod memory_grpo;
+mod micro_batches;
 mod multi_step;
 mod nvcc;
 mod open_for_inference;
@@ -49,8 +53,14 @@ mod prefix_cache;
 mod pytorch;
 mod quickstart;
 mod resume;
+mod resume_data;
 mod rng;
+mod rope_scaling;
 mod signals;
+#[cfg(all(target_os = "linux", feature = "faults"))]
+mod syncs;
+#[cfg(all(target_os = "linux", feature = "faults"))]
+mod system_calls;
 mod tape_gradient;
 #[cfg(target_os = "linux")]
 mod terminal;

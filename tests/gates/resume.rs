@@ -19,13 +19,16 @@ use crate::training::{Bits, Difference, GateCase, failed, state as trainer_state
 
 const SEED: u64 = 20_251_121;
 
+/// Further files of a checkpoint that are compared byte by byte.
+const WHOLE: [&str; 3] = ["manifest.json", "model.safetensors", "trainer/optimizer.safetensors"];
+
 /// A run and the steps at which it is stopped.
 #[derive(Debug)]
-struct Case {
-    number: u64,
-    config: RunConfig,
-    stops: Vec<u64>,
-    threads: usize,
+pub(crate) struct Case {
+    pub(crate) number: u64,
+    pub(crate) config: RunConfig,
+    pub(crate) stops: Vec<u64>,
+    pub(crate) threads: usize,
 }
 
 impl Case {
@@ -53,19 +56,26 @@ impl Case {
             format!("train.eval_every={}", rng.between(0, 3)),
             "train.eval_tokens=40".into(),
             "train.sample_every=0".into(),
+            // the larger rate makes the validation loss rise
+            format!("train.learning_rate={}", rng.choose(&["0.001", "0.3"])),
         ];
         let config = RunConfig::load(&keys.map(Layer::Set)).expect("a configuration");
         let stops = (0..rng.between(1, 2)).map(|_| rng.between(1, steps - 1) as u64).collect();
         Case { number, config, stops, threads: rng.between(1, 2) }
     }
 
-    fn source(&self) -> Source {
+    /// Documents of different lengths. Some tokens are context only.
+    pub(crate) fn source(&self) -> Source {
         let mut rng = CaseRng::new(SEED ^ 1, self.number);
         let tokenizer = Tokenizer::byte();
         let mut documents: Vec<Vec<(u32, Role)>> = Vec::new();
         for _ in 0..40 {
-            let ids = (0..rng.between(2, 28)).map(|_| (rng.below(90) as u32, Role::Target));
-            documents.push(ids.collect());
+            let mut document: Vec<(u32, Role)> = Vec::new();
+            for at in 0..rng.between(2, 28) {
+                let role = if at != 1 && rng.one_in(4) { Role::Context } else { Role::Target };
+                document.push((rng.below(90) as u32, role));
+            }
+            documents.push(document);
         }
         let tokens = Tokens::from_documents(documents, tokenizer.vocab_size() as u32).expect("ids of bytes");
         Source::new(&self.config, tokens, tokenizer).expect("a share")
@@ -119,8 +129,14 @@ fn train(
     .map_err(failed)?;
     assert_eq!(end == End::Stopped, at != u64::MAX, "{case:?}");
     let mut all = trainer_state(&trainer);
-    let log = std::fs::read(run.metrics()).map_err(failed)?;
-    all.push(("metrics.jsonl".into(), log.into_iter().map(u32::from).collect()));
+    let saved = run.path().join(format!("checkpoints/step_{:06}", trainer.step_number()));
+    for file in
+        [run.metrics(), saved.join("trainer/control.bin")].into_iter().chain(WHOLE.map(|f| saved.join(f)))
+    {
+        let bytes = std::fs::read(&file).map_err(failed)?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        all.push((name, bytes.into_iter().map(u32::from).collect()));
+    }
     Ok(all)
 }
 
@@ -134,7 +150,15 @@ fn begin(case: &Case, dir: &Path) -> Result<(RunDir, Trainer, RunState), Differe
 }
 
 /// A directory that is removed on drop.
-struct Temporary(PathBuf);
+pub(crate) struct Temporary(pub(crate) PathBuf);
+
+impl Temporary {
+    /// A directory of this thread: a gate runs with and without its fault at the same time.
+    pub(crate) fn new(name: &str, number: u64) -> Temporary {
+        let name = format!("xtrain-{name}-{}-{:?}-{number}", std::process::id(), std::thread::current().id());
+        Temporary(std::env::temp_dir().join(name))
+    }
+}
 
 impl Drop for Temporary {
     fn drop(&mut self) {
@@ -143,12 +167,15 @@ impl Drop for Temporary {
     }
 }
 
-fn resumed(case: &Case) -> Result<usize, Difference> {
-    let name = format!("xtrain-resume-{}-{:?}", std::process::id(), std::thread::current().id());
-    let dir = Temporary(std::env::temp_dir().join(format!("{name}-{}", case.number)));
-    let (run, trainer, state) = begin(case, &dir.0.join("uninterrupted"))?;
-    let want = train(case, &run, trainer, state, u64::MAX)?;
-    let (run, mut trainer, mut state) = begin(case, &dir.0.join("stopped"))?;
+/// Trains without an interruption. Returns the trainer's state, the metrics and the files of the last checkpoint.
+pub(crate) fn uninterrupted(case: &Case, dir: &Path) -> Result<Bits, Difference> {
+    let (run, trainer, state) = begin(case, dir)?;
+    train(case, &run, trainer, state, u64::MAX)
+}
+
+/// [`uninterrupted`] with the stops of the case; each time, the run is resumed from its directory.
+pub(crate) fn interrupted(case: &Case, dir: &Path) -> Result<Bits, Difference> {
+    let (run, mut trainer, mut state) = begin(case, dir)?;
     let mut at = 0;
     let mut stops = case.stops.clone();
     stops.sort_unstable();
@@ -163,7 +190,13 @@ fn resumed(case: &Case) -> Result<usize, Difference> {
             (trainer, state, at) = (resumed.trainer, resumed.run_state, stop);
         }
     }
-    let got = train(case, &run, trainer, state, u64::MAX)?;
+    train(case, &run, trainer, state, u64::MAX)
+}
+
+fn resumed(case: &Case) -> Result<usize, Difference> {
+    let dir = Temporary::new("resume", case.number);
+    let want = uninterrupted(case, &dir.0.join("uninterrupted"))?;
+    let got = interrupted(case, &dir.0.join("stopped"))?;
     let gate_case = GateCase { gate: "resume", number: case.number, seed: SEED };
     crate::training::same_bits(gate_case, &format!("{case:?}"), &got, &want)
 }

@@ -1,4 +1,5 @@
 //! AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101) and clipping by the global norm.
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, AdamWScalars, Update, Updated};
 use xtrain_tensor::{Dtype, Tensor};
 
@@ -76,7 +77,8 @@ impl AdamW {
     /// The scalars of the next step, each computed in f64 and rounded once, and the powers after the step.
     fn scalars(&self, lr: f64) -> (AdamWScalars, [f64; 2]) {
         let OptimConfig { beta1, beta2, eps, weight_decay, .. } = self.cfg;
-        let powers = [self.powers[0] * beta1, self.powers[1] * beta2];
+        let stopped = faults::on(Fault::AdamwPowersStop) && self.powers[0] * beta1 < 0.05;
+        let powers = if stopped { self.powers } else { [self.powers[0] * beta1, self.powers[1] * beta2] };
         let scalars = AdamWScalars {
             s1: (1.0 - beta1) as f32,
             s2: beta2 as f32,

@@ -2,6 +2,7 @@
 use std::ops::Range;
 
 use xtrain_tensor::Tensor;
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, Target, Updated};
 
 use crate::batch::SetTargets;
@@ -233,6 +234,13 @@ impl Trainer {
     /// As [`Trainer::gradient`] and [`Trainer::apply`].
     pub fn step(&mut self, mut examples: Vec<TrainingExample>, micro_batch: usize) -> Result<StepReport> {
         let targets = normalize_loss_weights(&mut examples);
+        if faults::on(Fault::MeanOfMicroBatchMeans) {
+            let parts = examples.len().div_ceil(micro_batch.max(1)) as f32;
+            for part in examples.chunks_mut(micro_batch.max(1)) {
+                normalize_loss_weights(part);
+                part.iter_mut().flat_map(TrainingExample::targets_mut).for_each(|t| t.weight /= parts);
+            }
+        }
         let gradient = self.gradient(&examples, LogitsProcessing::default(), micro_batch)?;
         self.apply(gradient, targets)
     }

@@ -1,5 +1,6 @@
 //! Scaling of RoPE frequencies, which extends a model to contexts longer than its training context.
 use crate::dd::Dd;
+use crate::faults::{self, Fault};
 use crate::{Error, Result};
 
 /// A scaling of the frequencies `inv[i] = theta^(-2i / head_dim)`. It is computed in f64, with the operations in the
@@ -129,7 +130,8 @@ impl Yarn {
         let pair = |rotations: f64| {
             (dim * log(self.original / (rotations * 2.0 * std::f64::consts::PI))) / (2.0 * log(theta))
         };
-        let (low, high) = match self.truncate {
+        let rounding = if faults::on(Fault::YarnAlwaysTruncates) { Truncate::Whole } else { self.truncate };
+        let (low, high) = match rounding {
             Truncate::Whole => (pair(self.beta_fast).floor(), pair(self.beta_slow).ceil()),
             Truncate::Exact => (pair(self.beta_fast), pair(self.beta_slow)),
         };

@@ -1,7 +1,7 @@
 //! An in-memory file system that simulates power failures, a full disk and I/O errors.
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::fs::{FileSystem, Kind, Lock, ReadFile, WriteFile};
@@ -37,6 +37,7 @@ struct Disk {
     injected: Option<Injected>,
     locks: Vec<Id>,
     history: Option<Vec<Disk>>,
+    operations: Option<Vec<String>>,
 }
 
 /// The root directory.
@@ -57,6 +58,7 @@ impl Default for SimulatedFs {
             injected: None,
             locks: Vec::new(),
             history: None,
+            operations: None,
         })
     }
 }
@@ -85,6 +87,16 @@ impl SimulatedFs {
         self.disk().history = Some(Vec::new());
     }
 
+    /// Starts to record the operations that change the disk.
+    pub fn start_operations(&self) {
+        self.disk().operations = Some(Vec::new());
+    }
+
+    /// The recorded operations, each the name of the system call and its paths from the root.
+    pub fn operations(&self) -> Vec<String> {
+        self.disk().operations.clone().unwrap_or_default()
+    }
+
     /// The recorded disks, each as a separate file system: the state that a process killed at that point leaves.
     pub fn history(&self) -> Vec<SimulatedFs> {
         self.disk().history.iter().flatten().cloned().map(SimulatedFs::from_disk).collect()
@@ -95,7 +107,14 @@ impl SimulatedFs {
     pub fn fork(&self) -> SimulatedFs {
         let disk = self.disk();
         let (nodes, calls) = (disk.nodes.clone(), disk.calls);
-        SimulatedFs::from_disk(Disk { nodes, calls, injected: None, locks: Vec::new(), history: None })
+        SimulatedFs::from_disk(Disk {
+            nodes,
+            calls,
+            injected: None,
+            locks: Vec::new(),
+            history: None,
+            operations: None,
+        })
     }
 
     /// A possible state after a power failure. `choose(n)` picks one of n outcomes: whether a name survives, and
@@ -229,6 +248,14 @@ impl Disk {
         }
     }
 
+    /// Records a system call.
+    fn record(&mut self, name: &str, paths: &[&Path]) {
+        if let Some(operations) = &mut self.operations {
+            let from_root = |path: &&Path| format!(" {}", steps(path).collect::<Vec<_>>().join("/"));
+            operations.push(name.to_owned() + &paths.iter().map(from_root).collect::<String>());
+        }
+    }
+
     fn find(&self, path: &Path) -> io::Result<Id> {
         steps(path).try_fold(ROOT, |id, name| match &self.nodes[id] {
             Node::Directory { live, .. } => live.get(name).copied().ok_or(ErrorKind::NotFound.into()),
@@ -285,6 +312,7 @@ enum CallKind {
 struct SimulatedWriter {
     fs: SimulatedFs,
     id: Id,
+    path: PathBuf,
 }
 
 struct SimulatedReader {
@@ -351,6 +379,7 @@ impl FileSystem for SimulatedFs {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         disk.call(CallKind::Grow)?;
+        disk.record("mkdir", &[dir]);
         let node = Node::Directory { live: Names::new(), durable: Names::new(), pending: Vec::new() };
         disk.add(dir, node).map(drop)
     }
@@ -359,12 +388,13 @@ impl FileSystem for SimulatedFs {
         let mut disk = self.disk();
         disk.call(CallKind::Grow)?;
         let id = disk.add(path, Node::File { live: Arc::default(), durable: 0, pending: Vec::new() })?;
-        Ok(Box::new(SimulatedWriter { fs: self.clone(), id }))
+        Ok(Box::new(SimulatedWriter { fs: self.clone(), id, path: path.to_path_buf() }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         disk.call(CallKind::Change)?;
+        disk.record("rename", &[from, to]);
         let id = disk.find(from)?;
         let ((directory, old), (other, new)) = (disk.parent(from)?, disk.parent(to)?);
         if directory != other {
@@ -379,6 +409,7 @@ impl FileSystem for SimulatedFs {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         disk.call(CallKind::Grow)?;
+        disk.record("fsync", &[dir]);
         let id = disk.find(dir)?;
         match &mut disk.nodes[id] {
             Node::Directory { live, durable, pending } => {
@@ -393,6 +424,7 @@ impl FileSystem for SimulatedFs {
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         disk.call(CallKind::Change)?;
+        disk.record("unlink", &[path]);
         disk.find(path)?;
         let (directory, name) = disk.parent(path)?;
         disk.change(directory, vec![(name.to_owned(), None)])
@@ -401,6 +433,7 @@ impl FileSystem for SimulatedFs {
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         disk.call(CallKind::Change)?;
+        disk.record("rmdir", &[dir]);
         let id = disk.find(dir)?;
         if disk.has_entries(id) {
             return Err(ErrorKind::DirectoryNotEmpty.into());
@@ -442,6 +475,7 @@ impl WriteFile for SimulatedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut disk = self.fs.disk();
         let done = disk.call(CallKind::Grow);
+        disk.record("write", &[&self.path]);
         let written = if done.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
         if let Node::File { live, pending, .. } = &mut disk.nodes[self.id] {
             Arc::make_mut(live).extend_from_slice(written);
@@ -454,6 +488,7 @@ impl WriteFile for SimulatedWriter {
     fn sync(&mut self) -> io::Result<()> {
         let mut disk = self.fs.disk();
         disk.call(CallKind::Grow)?;
+        disk.record("fsync", &[&self.path]);
         if let Node::File { live, durable, pending } = &mut disk.nodes[self.id] {
             *durable = live.len();
             pending.clear();

@@ -1,4 +1,6 @@
 //! Conversations as tokens with supervised assistant turns.
+use xtrain_tensor::faults::{self, Fault};
+
 use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
 use super::jsonl::Location;
@@ -36,7 +38,9 @@ impl<'a> ChatEncoder<'a> {
             self.template.assistant(messages, &options).map_err(|error| refused(location, &error))?;
         let (ids, mut mask) =
             self.tokenizer.encode_masked(&text, &parts).map_err(|error| location.not_encoded(&error))?;
-        let is_eos = |id: &u32| self.tokenizer.eos_ids().contains(id);
+        let eos = self.tokenizer.eos_ids();
+        let eos = if faults::on(Fault::OnlyFirstEndTokenTrained) { &eos[..eos.len().min(1)] } else { eos };
+        let is_eos = |id: &u32| eos.contains(id);
         // `{% generation %}` blocks may stop before the token that ends the turn
         for at in 1..ids.len() {
             mask[at] |= mask[at - 1] && is_eos(&ids[at]) && !is_eos(&ids[at - 1]);

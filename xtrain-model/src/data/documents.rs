@@ -2,6 +2,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use xtrain_tensor::faults::{self, Fault};
+
 use super::error::DataError;
 use super::order::{WindowOrder, draw, epoch_window};
 use super::split::evaluation_windows;
@@ -65,7 +67,9 @@ impl Pieces {
             let max_pieces = if overflow == Overflow::Truncate { 1 } else { usize::MAX };
             let stats = &mut pieces.packing_stats;
             for piece in evaluation_windows(&document, context).take(max_pieces) {
-                if !masked || tokens.target_mask(piece.start + 1..piece.end)?.contains(&true) {
+                let keeps_rest = faults::on(Fault::TrailingPieceWithoutTargetKept);
+                let from = if keeps_rest { document.start } else { piece.start };
+                if !masked || tokens.target_mask(from + 1..piece.end)?.contains(&true) {
                     stats.inputs += inputs(&piece);
                     pieces.ranges.push(piece);
                 }

@@ -86,6 +86,7 @@ pub fn resume(
     }
     trainer.optimizer = optimizer;
     let seed = if faults::on(Fault::ResumeLosesRngState) { 0 } else { data.seed };
-    let run_state = RunState { seed, best: best_loss.map(|loss| (loss, best_step)) };
+    let best = best_loss.filter(|_| !faults::on(Fault::ResumeForgetsBestLoss));
+    let run_state = RunState { seed, best: best.map(|loss| (loss, best_step)) };
     Ok(Resumed { trainer, run_state, eos, path, refused: newest.refused })
 }

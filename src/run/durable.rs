@@ -1,0 +1,49 @@
+//! Names and files that survive a power failure.
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::tensor::faults::{self, Fault};
+
+/// Makes the name of `path` durable. Other systems than Unix cannot open a directory as a file.
+pub(super) fn sync_name(path: &Path) -> io::Result<()> {
+    if cfg!(not(unix)) || faults::on(Fault::RunNamesNotSynced) {
+        return Ok(());
+    }
+    File::open(parent(path))?.sync_all()
+}
+
+/// The directory of `path`.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Creates a directory in an existing one, durably.
+pub(super) fn create_dir(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    sync_name(path)
+}
+
+/// Creates a directory and missing parent directories, durably. The directory may exist.
+pub(super) fn ensure_dir(path: &Path) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    if !parent(path).exists() {
+        ensure_dir(parent(path))?;
+    }
+    match create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        done => done,
+    }
+}
+
+/// Replaces a file atomically. It is either complete or unchanged, also after a power failure.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_name(path)
+}
