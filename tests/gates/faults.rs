@@ -7,8 +7,8 @@ use xtrain::tensor::{Device, ThreadSchedule};
 use crate::syncs;
 use crate::{
     adamw, branches, conversations, families, focused, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts,
-    invariance, kept_sets, micro_batches, multi_step, open_for_inference, packing, packs, policy, prefix_cache,
-    resume, resume_data, rope_scaling, tape_gradient, training, turns,
+    invariance, kept_sets, micro_batches, multi_step, open_for_inference, packing, packs, policy,
+    prefix_cache, resume, resume_data, rope_scaling, tape_gradient, training, turns,
 };
 
 /// Number of cases within which the invariance gate must find a fault.

@@ -3,7 +3,7 @@ mod layout;
 mod loss_part;
 
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::{self, KeptSet, LogProb, Samples, Target};
+use xtrain_tensor::ops::{self, KeptSet, LogProb, LossValues, Samples, Target};
 
 use crate::error::{Error, Result};
 use crate::example::{Branch, LogitsProcessing, TrainingExample};
@@ -37,9 +37,10 @@ impl Batch {
         let mut lengths = Vec::with_capacity(examples.len());
         for example in examples {
             let first = layout.rows.len();
-            match example.branches.is_empty() {
-                true => loss.push_rows(example, layout.push_documents(example)?),
-                false => loss.push_tree(example, &layout.push_tree(example)),
+            if example.branches.is_empty() {
+                loss.push_rows(example, layout.push_documents(example)?);
+            } else {
+                loss.push_tree(example, &layout.push_tree(example));
             }
             lengths.push(layout.rows.len() - first);
         }
@@ -88,10 +89,11 @@ impl Batch {
         model: &Model,
         hidden: &Tensor,
         processing: LogitsProcessing,
-    ) -> Result<(Vec<Option<LogProb>>, Vec<Option<KeptSet>>)> {
+    ) -> Result<LossValues> {
         let (head, rows) = (model.params.head().packed()?, self.loss.operands(processing));
         let found = ops::cross_entropy_kept(&self.loss_hidden(hidden)?, &head, &rows, &mut 0.0)?;
-        Ok((self.loss.per_target(&found.log_probs), self.loss.per_target(&found.kept)))
+        let log_probs = self.loss.per_target(&found.log_probs);
+        Ok(LossValues { log_probs, kept: self.loss.per_target(&found.kept) })
     }
 
     /// Calls `set` with the values of `hidden` and the targets.
@@ -134,9 +136,9 @@ impl Batch {
 fn check(example: &TrainingExample) -> Result<()> {
     let TrainingExample { inputs, targets, starts, kept, branches } = example;
     let error = |want, got| Err(Error::Branches { branches: branches.len(), want, got });
-    let sets = |tokens: usize, kept: &[Option<KeptSet>]| match kept.is_empty() || kept.len() == tokens {
-        true => Ok(()),
-        false => Err(Error::KeptSets { sets: kept.len(), tokens }),
+    let sets = |tokens: usize, kept: &[Option<KeptSet>]| {
+        let fits = kept.is_empty() || kept.len() == tokens;
+        if fits { Ok(()) } else { Err(Error::KeptSets { sets: kept.len(), tokens }) }
     };
     if branches.is_empty() {
         if targets.len() != inputs.len() {

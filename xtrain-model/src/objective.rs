@@ -1,5 +1,5 @@
 //! The loss of a micro-batch and its gradient.
-use xtrain_tensor::ops::LogProb;
+use xtrain_tensor::ops::{LogProb, LossValues};
 
 use crate::autograd::Tape;
 use crate::batch::{Batch, SetTargets};
@@ -89,7 +89,7 @@ pub fn store_kept_sets(
 ) -> Result<Vec<Option<LogProb>>> {
     let batch = Batch::new(examples)?;
     let hidden = model.forward(&mut Eager, &mut batch.keys()?, &batch.rows)?;
-    let (values, kept) = batch.kept_sets(model, &hidden, processing)?;
+    let LossValues { log_probs, kept } = batch.kept_sets(model, &hidden, processing)?;
     if kept.iter().any(Option::is_some) {
         let mut kept = kept.into_iter();
         for example in examples {
@@ -100,7 +100,7 @@ pub fn store_kept_sets(
             }
         }
     }
-    Ok(values)
+    Ok(log_probs)
 }
 
 fn processed(

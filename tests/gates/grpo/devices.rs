@@ -1,7 +1,9 @@
 //! The files of a run are the same on every instruction set and, in f32, on a GPU.
 use xtrain::config::RunConfig;
 use xtrain::grpo::Error;
-use xtrain::tensor::testing::{available_gpus, checked_simds, gpus};
+#[cfg(feature = "faults")]
+use xtrain::tensor::testing::available_gpus;
+use xtrain::tensor::testing::{checked_simds, gpus};
 use xtrain::tensor::{Device, Simd, ThreadSchedule};
 
 use super::{Files, Scratch, Setup, assert_equal, compare, config, files, run};
