@@ -38,8 +38,9 @@ pub(crate) fn embed() {
     }
 }
 
-/// Writes `skipped_gates.rs`: a documentation test that is ignored and whose name says that no kernel ran. Documentation
-/// tests run last, and those of this crate after all others, so the name is in the last lines of the test command.
+/// Writes `skipped_gates.rs`: a documentation test that is ignored and whose name says that no kernel ran.
+/// Documentation tests run last, and those of this crate after all others, so the name is in the last lines of the test
+/// command.
 fn record_skipped_gates() {
     let name = match var("CARGO_FEATURE_EMU") {
         Ok(_) => format!(

@@ -1,4 +1,5 @@
-//! Fine-tunes a small model on conversations, with the loss on assistant turns only, then generates answers to questions.
+//! Fine-tunes a small model on conversations, with the loss on assistant turns only, then generates answers to
+//! questions.
 //!
 //! Run with `cargo run --release --example 03_fine_tune_on_conversations`.
 use std::path::Path;

@@ -81,7 +81,8 @@ pub(crate) fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
 
 /// Estimates the activation memory of a training pass over `rows` rows, in bytes: for every layer the residual stream
 /// in f32 and the other activations in `compute`; with activation checkpointing the input of every layer and the
-/// activations of one. The gradients of the activations of one layer are in f32. The logits are never stored as a whole.
+/// activations of one. The gradients of the activations of one layer are in f32. The logits are never stored as a
+/// whole.
 pub(crate) fn activations(
     cfg: &Config,
     compute: Dtype,

@@ -77,8 +77,8 @@ pub struct RolloutLine<'a> {
 }
 
 impl RolloutLine<'_> {
-    /// The request that regenerates the turn whose tokens start at `start`; the tokens before it are part of its prompt.
-    /// A line without `max_new` regenerates as many tokens as it has.
+    /// The request that regenerates the turn whose tokens start at `start`; the tokens before it are part of its
+    /// prompt. A line without `max_new` regenerates as many tokens as it has.
     pub fn request(&self, start: usize, eos: &[u32]) -> Request {
         Request {
             id: self.sample_id,

@@ -92,8 +92,8 @@ impl Loaded {
         ExportSource { model: &self.model, tokenizer: self.tokenizer.as_ref(), eos: &self.eos }
     }
 
-    /// The tokenizer of the model. If it has none, the error names `feature`, the part of the command that requires one,
-    /// and has the hint `hint`.
+    /// The tokenizer of the model. If it has none, the error names `feature`, the part of the command that requires
+    /// one, and has the hint `hint`.
     pub(super) fn require_tokenizer(&self, feature: &str, hint: &str) -> Result<&Tokenizer, CliError> {
         self.tokenizer.as_ref().ok_or_else(|| {
             let message = format!("{}: no tokenizer.json; {feature} requires one", self.path.display());

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::exit::{CliError, Exit};
 
-/// Writes text to standard output and flushes it. If the reader closed the pipe (`xtrain ... | head`), the error ends the
-/// command with exit code 0 and no message.
+/// Writes text to standard output and flushes it. If the reader closed the pipe (`xtrain ... | head`), the error ends
+/// the command with exit code 0 and no message.
 pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| match error.kind() {

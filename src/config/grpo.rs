@@ -39,7 +39,8 @@ pub struct GrpoSection {
     pub steps_per_generation: usize,
     /// Passes over one generation batch.
     pub num_iterations: usize,
-    /// Completions per forward pass of the update, but at least those that share a prompt. The results are bit-identical for every value. Default: 64.
+    /// Completions per forward pass of the update, but at least those that share a prompt. The results are
+    /// bit-identical for every value. Default: 64.
     pub micro_batch: usize,
     /// Completions of a group that share the rows of their prompt and of equal beginnings in the update. Part of the
     /// arithmetic: another value sums the gradient in another order. 1: each completion is computed with its prompt.

@@ -69,7 +69,8 @@ impl Examples {
     }
 
     /// Rows of the largest forward pass over `[groups, completions per group]` with prompts and completions of these
-    /// lengths, if no two completions of a group begin with the same token. The last example of a group has fewer completions if `shared` does not divide the group.
+    /// lengths, if no two completions of a group begin with the same token. The last example of a group has fewer
+    /// completions if `shared` does not divide the group.
     pub(crate) fn rows_per_pass(&self, [groups, group]: [usize; 2], [prompt, new]: [usize; 2]) -> usize {
         let shared = self.shared.max(1);
         let examples = (groups * group.div_ceil(shared)).min(self.per_pass());

@@ -9,9 +9,9 @@ use crate::decode::{Completion, FinishReason};
 use crate::model::{TrainingExample, objective};
 
 impl Grpo<'_> {
-    /// Computes the gradient of a micro-batch of the longest prompt with the longest completions, and forward passes over
-    /// 1, 2, 4, ... rows, and discards the results. A run without enough memory for its updates fails here and not in a
-    /// later step, and later passes find their memory in the free lists.
+    /// Computes the gradient of a micro-batch of the longest prompt with the longest completions, and forward passes
+    /// over 1, 2, 4, ... rows, and discards the results. A run without enough memory for its updates fails here and not
+    /// in a later step, and later passes find their memory in the free lists.
     pub(super) fn preallocate(&mut self, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         observer.enter(GrpoPhase::Preallocate)?;
         let section = self.section;

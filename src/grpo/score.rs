@@ -73,8 +73,8 @@ impl Scorer {
     /// in their order. If one continues a completion, those after it do not score the completion in this turn.
     ///
     /// # Errors
-    /// As [`Reward::score`]; [`Error::RewardOrder`] and [`Error::RewardCount`] for a reward that does not return one row
-    /// per completion, in order; [`Error::Append`] for text to a completion that cannot be continued.
+    /// As [`Reward::score`]; [`Error::RewardOrder`] and [`Error::RewardCount`] for a reward that does not return one
+    /// row per completion, in order; [`Error::Append`] for text to a completion that cannot be continued.
     pub fn reply(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardReply>, Error> {
         let mut replies = vec![RewardReply::Rewards(Vec::new()); batch.len()];
         for reward in &mut self.rewards {

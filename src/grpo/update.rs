@@ -74,9 +74,9 @@ impl Updater {
     /// which does not change a bit; if all are, the weights stay as they are.
     ///
     /// # Errors
-    /// [`Error::TokensChanged`] for a completion whose tokens are not the sampled ones. [`Error::Mismatch`] if the policy
-    /// is the sampling one and a log-probability differs from the sampler's in any bit, with unchanged weights. As
-    /// [`Trainer::gradient`] and [`Trainer::apply`].
+    /// [`Error::TokensChanged`] for a completion whose tokens are not the sampled ones. [`Error::Mismatch`] if the
+    /// policy is the sampling one and a log-probability differs from the sampler's in any bit, with unchanged weights.
+    /// As [`Trainer::gradient`] and [`Trainer::apply`].
     pub fn step(&self, trainer: &mut Trainer, input: &StepInput<'_>) -> Result<UpdateReport, Error> {
         let StepInput { completions, policy, loss_tokens, new_tokens } = *input;
         check_tokens(completions)?;

@@ -82,9 +82,9 @@ pub trait Reward: Send {
     /// before the first batch is scored if the implementation learns the names from it; fixed afterwards.
     fn names(&self) -> &[String];
 
-    /// Completions of the batch that the next call of [`score`](Reward::score) scores, with their places in it. They are
-    /// complete while others are still generated, so that an implementation can start to score them. Each is announced
-    /// at most once; not all need to be.
+    /// Completions of the batch that the next call of [`score`](Reward::score) scores, with their places in it. They
+    /// are complete while others are still generated, so that an implementation can start to score them. Each is
+    /// announced at most once; not all need to be.
     ///
     /// # Errors
     /// As [`score`](Reward::score).

@@ -17,9 +17,9 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens or creates the log at `path`, durably, to append after `step`. Truncates it before the first line of a later step
-    /// and before an incomplete last line. The text after the line of `step` may be invalid, for example after a
-    /// power failure.
+    /// Opens or creates the log at `path`, durably, to append after `step`. Truncates it before the first line of a
+    /// later step and before an incomplete last line. The text after the line of `step` may be invalid, for example
+    /// after a power failure.
     ///
     /// # Errors
     /// The file cannot be read or written; a line before `step` is not an object with a `step`.

@@ -28,8 +28,8 @@ fn model_config() -> Config {
     }
 }
 
-/// Number of different beginnings of completions, without the completions themselves: the rows of their tokens, if equal
-/// beginnings run once. The last token of a completion has no row.
+/// Number of different beginnings of completions, without the completions themselves: the rows of their tokens, if
+/// equal beginnings run once. The last token of a completion has no row.
 fn beginnings<'a>(completions: impl Iterator<Item = &'a [u32]>) -> usize {
     let of = |tokens: &'a [u32]| (1..tokens.len()).map(move |n| &tokens[..n]);
     completions.flat_map(of).collect::<BTreeSet<_>>().len()

@@ -1,4 +1,5 @@
-//! The gate for the data of a resumed run: if the weights do not change, the loss of a step is a function of its windows.
+//! The gate for the data of a resumed run: if the weights do not change, the loss of a step is a function of its
+//! windows.
 use xtrain::config::{Layer, RunConfig};
 use xtrain::model::{TrainingExample, normalize_loss_weights, objective};
 use xtrain::tensor::Device;

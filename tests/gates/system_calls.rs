@@ -36,8 +36,8 @@ pub(crate) fn recorded<R>(work: impl FnOnce() -> R) -> (R, Vec<Call>) {
     (result, CALLS.take().unwrap_or_default())
 }
 
-/// The calls below `root` as lines: the name of the function and its paths from `root`. Writes to the same file in a row
-/// are one line.
+/// The calls below `root` as lines: the name of the function and its paths from `root`. Writes to the same file in a
+/// row are one line.
 pub(crate) fn lines(calls: &[Call], root: &Path) -> Vec<String> {
     let below = |path: &PathBuf| Some(format!(" {}", path.strip_prefix(root).ok()?.display()));
     let line =

@@ -13,8 +13,8 @@ const SEED: u64 = 140;
 
 /// Largest difference between a directional derivative and the finite difference, relative to the norm of the
 /// parameter's gradient. The gradient has the error of some hundred dependent f32 roundings of 6e-8 each; the largest
-/// difference was 1.4e-6. The error of the finite difference is below 1e-7 (see `STEP`). A wrong sign, a missing term or
-/// exchanged terms are off by more than 1e-2.
+/// difference was 1.4e-6. The error of the finite difference is below 1e-7 (see `STEP`). A wrong sign, a missing term
+/// or exchanged terms are off by more than 1e-2.
 const TOLERANCE: f64 = 2e-5;
 
 /// Step of the central difference along a direction of norm 1: the third derivative contributes about STEP^2 = 1e-8,

@@ -1,5 +1,5 @@
-//! The gate of completions with several turns: sampled tokens have the trainer's bits, appended tokens have no loss, and
-//! no file of a run depends on threads, micro-batches, engines or interruptions.
+//! The gate of completions with several turns: sampled tokens have the trainer's bits, appended tokens have no loss,
+//! and no file of a run depends on threads, micro-batches, engines or interruptions.
 use serde_json::Value;
 use xtrain::decode::{EngineOptions, KvKind};
 use xtrain::grpo::Error;

@@ -14,8 +14,9 @@ pub struct TrainingExample {
     /// The start of the second document, the third, ...: increasing offsets in `inputs`. Positions restart there, and
     /// attention is limited to the document.
     pub starts: Vec<usize>,
-    /// Kept sets of an earlier pass ([`store_kept_sets`](crate::objective::store_kept_sets)), as long as `inputs`, or empty. They replace the filters of
-    /// [`LogitsProcessing`] in their rows; the temperature still applies. `None`: the filters apply to the row.
+    /// Kept sets of an earlier pass ([`store_kept_sets`](crate::objective::store_kept_sets)), as long as `inputs`, or
+    /// empty. They replace the filters of [`LogitsProcessing`] in their rows; the temperature still applies. `None`:
+    /// the filters apply to the row.
     pub kept: Vec<Option<KeptSet>>,
     /// Continuations of `inputs`. The rows of `inputs` are computed once for all of them, and so are the rows of the
     /// first tokens of branches that begin with the same tokens. An example with branches has no targets, starts and

@@ -73,8 +73,8 @@ pub fn values(
     processed(model, examples, processing, &mut 0.0)
 }
 
-/// As [`values`]. Also sets [`TrainingExample::kept`] to the sets that the filters keep. It stays empty if no filter can
-/// remove a token.
+/// As [`values`]. Also sets [`TrainingExample::kept`] to the sets that the filters keep. It stays empty if no filter
+/// can remove a token.
 ///
 /// Later passes over the examples then keep the tokens that the weights of this pass keep, also after the weights have
 /// changed. The set of a row takes at most `4 ceil(V / 32)` bytes; with top-k it takes at most `4 k`. Sets that the

@@ -15,9 +15,8 @@ use crate::{Device, Result, ThreadSchedule};
 
 /// The emulated GPU.
 ///
-/// A test that calls this function, [`checked`] or [`gpus`] has the attribute
-/// `cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")`: without an emulator it is reported as ignored, not
-/// as passed.
+/// A test that calls this function, [`checked`] or [`gpus`] has the attribute `cfg_attr(not(xtrain_emu), ignore = "this
+/// build has no emulator")`: without an emulator it is reported as ignored, not as passed.
 ///
 /// # Panics
 /// If this build has no emulator.

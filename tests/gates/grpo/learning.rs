@@ -7,13 +7,13 @@ use super::{Scratch, Setup, config, run};
 /// Steps whose rewards are averaged, at the start and at the end of a run.
 const AVERAGED: usize = 10;
 
-/// The standard deviation of the rise of 16 runs with shuffled rewards (seeds 0 to 7, f32 and bf16). The sampling of 1,280
-/// tokens at each end accounts for less than 0.02; the rest is the random walk of the weights.
+/// The standard deviation of the rise of 16 runs with shuffled rewards (seeds 0 to 7, f32 and bf16). The sampling of
+/// 1,280 tokens at each end accounts for less than 0.02; the rest is the random walk of the weights.
 #[cfg(feature = "faults")]
 const NOISE: f64 = 0.034;
 
-/// The least rise of the mean reward: more than 14 times the noise. The same 16 runs with their own rewards rise by 0.60
-/// to 0.69.
+/// The least rise of the mean reward: more than 14 times the noise. The same 16 runs with their own rewards rise by
+/// 0.60 to 0.69.
 const RISE: f64 = 0.5;
 
 /// The fraction of tokens below 64. Random weights give a quarter of the tokens such an id.

@@ -133,7 +133,8 @@ pub struct Counters {
     pub forks: u64,
     /// Rows that did not run because the prefix cache held them; see [`PrefixCaching`](crate::PrefixCaching).
     pub prefix_cache_hits: u64,
-    /// Rows that did not run again because a continued sequence kept them; see [`Engine::extend`](crate::Engine::extend).
+    /// Rows that did not run again because a continued sequence kept them; see
+    /// [`Engine::extend`](crate::Engine::extend).
     pub continued_rows: u64,
     /// Times that a sequence was preempted, to be recomputed.
     pub preemptions: u64,

@@ -78,10 +78,10 @@ impl<'m> Engine<'m> {
     }
 
     /// Adds `g` completions of one prompt to the waiting sequences: `request` with its id, and the `g - 1` ids after
-    /// it. The prompt runs once and its cache room is shared. On the CPU, completions that have a slot when the prompt is
-    /// complete also share the rows of their tokens as long as these are equal, unless [`EngineOptions::continuation`] is
-    /// on. A waiting completion uses no memory, neither in the
-    /// cache nor for its tokens. Returns the index of the first in the order of submission.
+    /// it. The prompt runs once and its cache room is shared. On the CPU, completions that have a slot when the prompt
+    /// is complete also share the rows of their tokens as long as these are equal, unless
+    /// [`EngineOptions::continuation`] is on. A waiting completion uses no memory, neither in the cache nor for its
+    /// tokens. Returns the index of the first in the order of submission.
     ///
     /// # Errors
     /// As [`Engine::submit`]; [`Error::Option`] for `g` = 0 or ids beyond 2^64.
@@ -188,8 +188,8 @@ impl<'m> Engine<'m> {
     }
 
     /// Continues a finished sequence: appends `tokens`, which are not sampled, and samples up to `max_new` tokens after
-    /// them. Returns the index of the continuation. It is a sequence of its own with the same id, seed, sampling options
-    /// and stop tokens: its prompt is the prompt, the completion and `tokens`. Its results are those of this
+    /// them. Returns the index of the continuation. It is a sequence of its own with the same id, seed, sampling
+    /// options and stop tokens: its prompt is the prompt, the completion and `tokens`. Its results are those of this
     /// [`Request`]; random numbers are addressed by position, so none is used twice.
     ///
     /// The cached rows of the finished sequence are not computed again, unless another sequence needed their room; see

@@ -24,8 +24,8 @@ impl<'a> ChatEncoder<'a> {
         Ok(ChatEncoder { tokenizer, template, options })
     }
 
-    /// Appends a conversation to `sink`. Targets are the tokens of assistant turns and the token that ends each of these
-    /// turns. A separator follows an assistant turn without an end-of-text token at the end of the conversation.
+    /// Appends a conversation to `sink`. Targets are the tokens of assistant turns and the token that ends each of
+    /// these turns. A separator follows an assistant turn without an end-of-text token at the end of the conversation.
     pub(super) fn encode(
         &self,
         messages: &[Message],

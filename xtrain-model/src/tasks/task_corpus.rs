@@ -12,10 +12,10 @@ const ATTEMPTS: usize = 256;
 
 /// A sequence of 2^63 documents `prompt + answer` with the training prompts of a task. With probability `wrong`, the
 /// answer is replaced by a wrong one in the same format: with probability 1/2 the task's typical mistake
-/// ([`Task::typical_mistake`]) if it is wrong for this prompt; otherwise, with equal probabilities, the answer of another
-/// training prompt, or the correct answer with one character replaced ([`Task::substitutes`]). A replacement that the
-/// task accepts is drawn again. Above 2/3 wrong answers, the typical mistake is more frequent than the correct answer. A base model trained on this text is correct in a share of about `1 - wrong` of its
-/// samples.
+/// ([`Task::typical_mistake`]) if it is wrong for this prompt; otherwise, with equal probabilities, the answer of
+/// another training prompt, or the correct answer with one character replaced ([`Task::substitutes`]). A replacement
+/// that the task accepts is drawn again. Above 2/3 wrong answers, the typical mistake is more frequent than the correct
+/// answer. A base model trained on this text is correct in a share of about `1 - wrong` of its samples.
 ///
 /// Document n is a pure function of (seed, n): its generator starts at the address (seed, 2^63 + n, 0) of purpose
 /// [`Purpose::DataOrder`]. The distributions of `rand` may change between its versions, and the text with them.

@@ -69,8 +69,8 @@ impl Pool {
     }
 }
 
-/// The rows of a sequence of `prefix` positions and of sequences that continue it with `branches` rows each: the sequence
-/// and the position of each row, and the row of each position of each sequence.
+/// The rows of a sequence of `prefix` positions and of sequences that continue it with `branches` rows each: the
+/// sequence and the position of each row, and the row of each position of each sequence.
 pub(super) fn tree(prefix: usize, branches: &[usize]) -> (Vec<u32>, Vec<u32>, Slots) {
     let (mut seq, mut pos): (Vec<u32>, Vec<u32>) = (0..prefix as u32).map(|p| (0, p)).unzip();
     let mut table = vec![pos.clone()];

@@ -30,7 +30,8 @@ impl Tensor {
 /// `a + b`, both f32 of one shape.
 ///
 /// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if the shapes differ, [`Error::Dtype`](crate::Error::Dtype) unless both are f32.
+/// [`Error::Shape`](crate::Error::Shape) if the shapes differ, [`Error::Dtype`](crate::Error::Dtype) unless both are
+/// f32.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     check("add", &[a, b])?;
     backend(a.device()).add(a, b)

@@ -19,8 +19,8 @@ pub fn gather_rows(x: &Tensor, rows: &[u32]) -> Result<Tensor> {
     backend(x.device()).gather_rows(x, rows)
 }
 
-/// The gradient of [`gather_rows`] in f32: `dx[m] = 0 + dy[n] + ..` over all `n` with `rows[n] = m`, in ascending order.
-/// `dy [N, ..]` → `[m, ..]`.
+/// The gradient of [`gather_rows`] in f32: `dx[m] = 0 + dy[n] + ..` over all `n` with `rows[n] = m`, in ascending
+/// order. `dy [N, ..]` → `[m, ..]`.
 ///
 /// # Errors
 /// As [`gather_rows`]; [`Error::Shape`] unless `dy` has one row for each of `rows`.

@@ -2,10 +2,10 @@
 //!
 //!     RAYON_NUM_THREADS=1 candle-peer ROWS PROMPT NEW ONE
 //!
-//! candle_transformers' Qwen3 with random f32 weights repeatedly completes ROWS prompts of PROMPT tokens (ONE=1: the same
-//! prompt in all rows) by NEW tokens, as one batch with its own KV cache. A sample is one pass after the prompts: the
-//! next token of every row, including the argmax. candle shares nothing between rows with the same prompt: each has its
-//! own keys.
+//! candle_transformers' Qwen3 with random f32 weights repeatedly completes ROWS prompts of PROMPT tokens (ONE=1: the
+//! same prompt in all rows) by NEW tokens, as one batch with its own KV cache. A sample is one pass after the prompts:
+//! the next token of every row, including the argmax. candle shares nothing between rows with the same prompt: each has
+//! its own keys.
 //!
 //! Prints `warm` after the warm-up passes, then measures until SIGTERM and prints the milliseconds of each pass.
 

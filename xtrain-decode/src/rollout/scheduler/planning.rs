@@ -7,9 +7,9 @@ use crate::error::Result;
 use crate::rollout::plan::{Plan, Run};
 
 impl Scheduler<'_> {
-    /// Plans the next step. Until all sequences have cache room, frees the rows of finished sequences that are held, then
-    /// preempts sequences. `max_steps`: the number of decode
-    /// steps that the runner can execute without synchronizing; 0: it synchronizes after each forward pass.
+    /// Plans the next step. Until all sequences have cache room, frees the rows of finished sequences that are held,
+    /// then preempts sequences. `max_steps`: the number of decode steps that the runner can execute without
+    /// synchronizing; 0: it synchronizes after each forward pass.
     pub(in crate::rollout) fn plan(&mut self, plan: &mut Plan, max_steps: usize) -> Result<()> {
         while !self.fill(plan)? {
             if !self.evict_held() {
@@ -95,8 +95,8 @@ impl Scheduler<'_> {
         Some((1..steps).find(|&step| !fits(step)).unwrap_or(steps))
     }
 
-    /// Preempts the youngest sequence with cached rows, and the sequences that share them. If there is only the oldest, the
-    /// youngest of those that share its rows is preempted.
+    /// Preempts the youngest sequence with cached rows, and the sequences that share them. If there is only the oldest,
+    /// the youngest of those that share its rows is preempted.
     fn preempt(&mut self) {
         let last = self.running.len() - 1;
         let youngest = (1..=last).rev().find(|&at| self.running[at].leader.is_none()).unwrap_or(last);

@@ -64,8 +64,8 @@ fn mutate(bytes: &mut Vec<u8>, header: usize, random: &mut PhiloxRng) {
     }
 }
 
-/// Calls `load` with mutations of `seed` and counts those that it accepts. `name` is that of the test, which runs in its
-/// own process.
+/// Calls `load` with mutations of `seed` and counts those that it accepts. `name` is that of the test, which runs in
+/// its own process.
 #[track_caller]
 fn check(name: &str, seed: &[u8], header: usize, load: impl Fn(&[u8]) -> bool) -> usize {
     let accepted = (0..cases()).filter(|&case| {

@@ -1,6 +1,5 @@
 //! Attention backward. A work item is one tree of sequences and one kv head; sequences that share a prefix form a tree.
-//! Each weight and its gradient are computed once,
-//! in tiles of 64 rows by 64 keys, and then added to dq, dk and dv.
+//! Each weight and its gradient are computed once, in tiles of 64 rows by 64 keys, and then added to dq, dk and dv.
 //!
 //! The loops run over the heads of the group, then over rows, then over keys, each in ascending order. An element of
 //! dq thus sums its keys, and an element of dk or dv its heads and rows, in the order of docs/numerics.md. Storing

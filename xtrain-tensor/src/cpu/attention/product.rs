@@ -150,8 +150,8 @@ impl<const FLUSH: bool> Arithmetic for Blocks<FLUSH> {
 /// Lanes of the widest register.
 const MAX_WIDTH: usize = 16;
 
-/// `a * b + c`, or zero of its sign if the result is tiny (docs/numerics.md, section 2): x86's rule, on registers. It is
-/// exact, and slow only if a result is tiny.
+/// `a * b + c`, or zero of its sign if the result is tiny (docs/numerics.md, section 2): x86's rule, on registers. It
+/// is exact, and slow only if a result is tiny.
 #[inline(always)]
 fn fma_flushed<L: Lanes>(l: L, a: L::R, b: L::R, c: L::R) -> L::R {
     let r = Reg::fma(l, a, b, c);

@@ -1,7 +1,7 @@
 //! A macro for the intrinsics of an instruction set.
 
-/// Implements functions of [`Reg`](super::Reg) as expressions over the intrinsics of an instruction set. Those in `unsafe` access
-/// memory.
+/// Implements functions of [`Reg`](super::Reg) as expressions over the intrinsics of an instruction set. Those in
+/// `unsafe` access memory.
 macro_rules! instructions {
     (
         unsafe { $($access:ident($($access_arg:ident: $at:ty),+) $(-> $access_out:ty)? = $access_value:expr;)* }

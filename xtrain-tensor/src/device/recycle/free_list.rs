@@ -7,8 +7,8 @@ const MAX_FREE_BYTES: usize = 1 << 30;
 /// Classes from this number of elements on are those of activations, whose lengths vary with the rows of a pass.
 const LARGE: usize = 1 << 14;
 
-/// A request of a class takes a free buffer of at most this multiple of it. A small tensor would keep a large buffer from
-/// the activations.
+/// A request of a class takes a free buffer of at most this multiple of it. A small tensor would keep a large buffer
+/// from the activations.
 fn max_fit(size: usize) -> usize {
     if size < LARGE { 2 } else { 16 }
 }
