@@ -23,7 +23,7 @@ if [ "${1:-}" = --dry-run ]; then
     short=(--repeats 1 --prompt-len 4 --max-new 5)
     brief=(--set train.batch=1 --set train.context=8 --set train.micro_batch=1)
     peers=(--quick --device cpu)
-    groups=("2 2" "2 3") length=4 ignored=()
+    groups=("2 2" "2 3") length=4
 elif [ $# -gt 0 ]; then
     echo "usage: bash gpu-report.sh [--grpo] [--dry-run]" >&2
     exit 2
@@ -33,7 +33,7 @@ else
     [ -n "$name" ] || { echo "error: nvidia-smi finds no GPU" >&2; exit 69; }
     device=cuda
     tiny=() short=() brief=() peers=()
-    groups=("6 6" "8 64") length=64 ignored=(--include-ignored)
+    groups=("6 6" "8 64") length=64
 fi
 report="gpu-$(echo "$name" | tr ' /' '--' | tr '[:upper:]' '[:lower:]')-$(date +%F)$suffix.md"
 output=$(mktemp)
@@ -101,8 +101,7 @@ section() {
     write_section "$title" "\`$*\`: $verdict in $((SECONDS - start)) s" "$(tail -60 "$output")"
 }
 if [ -z "$suffix" ]; then
-    section 150 "Kernels against the CPU, bitwise" ./test-tensor gpu tensor_core --nocapture --test-threads 1 \
-        "${ignored[@]}"
+    section 150 "Kernels against the CPU, bitwise" ./test-tensor gpu tensor_core --nocapture --test-threads 1
     section 90 "Whole models against the CPU, bitwise" ./test-gates gpu:: gpu_windows:: multi_step:: \
         golden::the_gpu --nocapture --test-threads 1
     section 60 "GRPO against the CPU, bitwise" ./test-gates grpo::devices:: --nocapture --test-threads 1

@@ -33,22 +33,8 @@ pub fn generate(
     scorer: &mut Scorer,
     progress: &mut dyn FnMut(Progress) -> Result<(), Error>,
 ) -> Result<(Vec<Group>, Scores), Error> {
-    let result = turns(sampler, tokenizer, requests, options, scorer, progress);
-    if result.is_err() {
-        scorer.discard_announced();
-    }
-    result
-}
-
-/// As [`generate`]. After an error, completions may be announced and not scored.
-fn turns(
-    sampler: RolloutModel<'_>,
-    tokenizer: &Tokenizer,
-    requests: Vec<GroupRequest>,
-    options: &RolloutOptions,
-    scorer: &mut Scorer,
-    progress: &mut dyn FnMut(Progress) -> Result<(), Error>,
-) -> Result<(Vec<Group>, Scores), Error> {
+    // those of a call that ended with an error
+    scorer.discard_announced();
     let sizes: Vec<usize> = requests.iter().map(|request| request.size).collect();
     let mut rollout = Rollout::new(sampler, tokenizer, requests, options)?;
     let mut open: Vec<CompletionIndex> = rollout.places().collect();

@@ -76,7 +76,7 @@ mod tests {
     #[test]
     #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
     fn every_operation_has_a_kernel_with_the_bits_of_the_reference() {
-        run_all(testing::emulated(ThreadSchedule::Forward));
+        testing::gpus(&[ThreadSchedule::Forward]).into_iter().for_each(run_all);
     }
 
     #[test]
@@ -95,12 +95,6 @@ mod tests {
     #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
     fn warps_that_run_far_ahead_give_the_same_bits() {
         run_all(testing::emulated(ThreadSchedule::Priorities(8)));
-    }
-
-    #[test]
-    #[ignore = "needs a GPU"]
-    fn the_gpu_of_this_machine_has_the_bits_of_the_reference() {
-        run_all(Device::cuda(0).unwrap_or_else(|error| panic!("{error}")));
     }
 
     #[test]
