@@ -47,7 +47,7 @@ pub struct GrpoSection {
     /// Default: 64.
     pub prompt_sharing: usize,
     /// Compute a micro-batch with completions of the maximum length before the first step. A run without enough memory
-    /// for it fails then, and its memory does not grow later. The results are bit-identical. Default: true.
+    /// for it fails then, and later steps reuse this memory. The results are bit-identical. Default: true.
     pub preallocate: bool,
     /// Longest prompt in tokens; a longer prompt is an error.
     pub max_prompt_length: usize,

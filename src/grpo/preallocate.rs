@@ -11,7 +11,7 @@ use crate::model::{TrainingExample, objective};
 impl Grpo<'_> {
     /// Computes the gradient of a micro-batch of the longest prompt with the longest completions, and forward passes
     /// over 1, 2, 4, ... rows, and discards the results. A run without enough memory for its updates fails here and not
-    /// in a later step, and later passes find their memory in the free lists.
+    /// in a later step, and later passes reuse its memory.
     pub(super) fn preallocate(&mut self, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         observer.enter(GrpoPhase::Preallocate)?;
         let section = self.section;
