@@ -33,6 +33,7 @@ const CRATES: [Crate; 4] = [
             ("rope_scaling.rs", 0),
             ("huge_page_alloc.rs", 0),
             ("lock.rs", 0),
+            ("sync.rs", 0),
             // resources of a device: threads, instruction set, memory, the GPU runtime
             ("device/", 1),
             ("device/mod.rs", 2),

@@ -39,6 +39,7 @@ mod reference;
 pub mod rng;
 mod rope_scaling;
 pub mod softmax;
+mod sync;
 mod tensor;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

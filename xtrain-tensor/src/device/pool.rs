@@ -8,26 +8,17 @@
 //! 3. The caller returns when `done == chunks`. Then no thread holds a claim and no index is left, so no thread reads
 //!    `job` before the next job is published.
 use std::any::Any;
-use std::cell::UnsafeCell;
-use std::hint::spin_loop;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use crate::faults;
 use crate::lock::lock;
-
-/// How long a thread spins without yielding its core.
-const BUSY_SPIN: Duration = Duration::from_micros(100);
-
-/// How long a thread spins and yields before it sleeps. Sleeping and waking costs 50 us or more on a virtual machine,
-/// which is longer than the time between two jobs of a step.
-const SPIN_LIMIT: Duration = Duration::from_millis(5);
+use crate::sync::{
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Builder, Condvar, JoinHandle, Mutex, PoisonError, SharedCell,
+    Spin, fence,
+};
 
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -64,7 +55,7 @@ struct Shared {
     claims: AtomicU64,
     /// Number of completed chunks.
     done: AtomicUsize,
-    job: UnsafeCell<Option<Job>>,
+    job: SharedCell<Option<Job>>,
     stop: AtomicBool,
     /// Number of workers that sleep or are about to sleep.
     asleep: AtomicUsize,
@@ -77,7 +68,7 @@ struct Shared {
 }
 
 // SAFETY: all fields but `job` are Sync. `job` is written only by the holder of `busy` while no index can be claimed,
-// and read only by a thread that holds a claim. The store and the read-modify-writes of `claims` order the write
+// and read only by a thread that holds a claim. The read-modify-writes of `claims` order the write
 // before the reads; those of `done` order the reads before the next write. The closure it points to is Sync.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer is used only while the caller keeps the closure alive.
@@ -90,7 +81,7 @@ impl Pool {
         let worker = |i| {
             let shared = shared.clone();
             let end = if i % 2 == 0 { End::Front } else { End::Back };
-            std::thread::Builder::new().spawn(move || shared.worker_loop(end)).ok()
+            Builder::new().spawn(move || shared.worker_loop(end)).ok()
         };
         let workers = (1..threads).map_while(worker).collect();
         Pool { shared, workers }
@@ -138,7 +129,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, SeqCst);
+        self.shared.stop.store(true, Relaxed);
         drop(lock(&self.shared.panic));
         self.shared.published.notify_all();
         for worker in self.workers.drain(..) {
@@ -153,10 +144,12 @@ impl Shared {
     fn run_job(&self, job: Job, chunks: usize) -> Option<Box<dyn Any + Send>> {
         // SAFETY: the previous job has ended (`busy` was free), so no thread holds a claim or can get one before the
         // store below. No other thread accesses the cell.
-        unsafe { *self.job.get() = Some(job) };
+        unsafe { self.job.set(Some(job)) };
         self.done.store(0, Relaxed);
-        self.claims.store((chunks as u64) << (2 * BITS), SeqCst);
-        if self.asleep.load(SeqCst) > 0 {
+        // a store would do, but loom does not order it after a concurrent claim of the previous job
+        self.claims.swap((chunks as u64) << (2 * BITS), AcqRel);
+        fence(SeqCst); // with that of `sleep`
+        if self.asleep.load(Relaxed) > 0 {
             drop(lock(&self.panic));
             self.published.notify_all();
         }
@@ -166,13 +159,13 @@ impl Shared {
     }
 
     fn worker_loop(&self, end: End) {
-        let mut idle_since = None;
+        let mut idle = Spin::default();
         while !self.stop.load(Relaxed) {
             if self.run_claimed(end) {
-                idle_since = None;
-            } else if !spin_or_yield(*idle_since.get_or_insert_with(Instant::now)) {
+                idle = Spin::default();
+            } else if !idle.again() {
                 self.sleep();
-                idle_since = None;
+                idle = Spin::default();
             }
         }
     }
@@ -184,15 +177,23 @@ impl Shared {
         while let Some((index, of)) = self.claim(end) {
             // SAFETY: this thread holds a claim. So `job` was written before the claim was published, and until the
             // claim is counted below it is not written again and points to a live closure.
-            let f = unsafe { &*(*self.job.get()).expect("a published job has a closure") };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(index))) {
+            let result = unsafe {
+                self.job.with(|job| {
+                    let f = &*job.expect("a published job has a closure");
+                    catch_unwind(AssertUnwindSafe(|| f(index)))
+                })
+            };
+            if let Err(panic) = result {
                 lock(&self.panic).get_or_insert(panic);
             }
             (count, chunks) = (count + 1, of);
         }
-        if count > 0 && self.done.fetch_add(count, SeqCst) + count == chunks && self.waiting.load(SeqCst) {
-            drop(lock(&self.panic));
-            self.finished.notify_all();
+        if count > 0 && self.done.fetch_add(count, AcqRel) + count == chunks {
+            fence(SeqCst); // with that of `await_end`
+            if self.waiting.load(Relaxed) {
+                drop(lock(&self.panic));
+                self.finished.notify_all();
+            }
         }
         count > 0
     }
@@ -212,46 +213,38 @@ impl Shared {
     /// Sleeps until a job is published or the pool ends.
     fn sleep(&self) {
         let mut guard = lock(&self.panic);
-        self.asleep.fetch_add(1, SeqCst);
-        // Either this load sees the job, or the caller's load of `asleep` sees this thread. In the second case the
-        // caller notifies after it has taken the lock, that is, after the wait has begun.
-        while !self.stop.load(SeqCst) && !self.has_claims() {
+        self.asleep.fetch_add(1, Relaxed);
+        // Either the load below sees the job, or the caller's load of `asleep` sees this thread. In the second case
+        // the caller notifies after it has taken the lock, that is, after the wait has begun.
+        fence(SeqCst);
+        while !self.stop.load(Relaxed) && !self.has_claims() {
             guard = self.published.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
-        self.asleep.fetch_sub(1, SeqCst);
+        self.asleep.fetch_sub(1, Relaxed);
     }
 
     fn has_claims(&self) -> bool {
-        let [front, back, chunks] = unpack_claims(self.claims.load(SeqCst));
+        let [front, back, chunks] = unpack_claims(self.claims.load(Relaxed));
         front + back < chunks
     }
 
     /// Waits until all chunks are counted. It spins first, then sleeps.
     fn await_end(&self, chunks: usize) {
-        let since = Instant::now();
+        let mut idle = Spin::default();
         while self.done.load(Acquire) != chunks {
-            if spin_or_yield(since) {
+            if idle.again() {
                 continue;
             }
             let mut guard = lock(&self.panic);
-            self.waiting.store(true, SeqCst);
-            while self.done.load(SeqCst) != chunks {
+            self.waiting.store(true, Relaxed);
+            // Either the load below sees the last chunk, or the load of `waiting` after the last chunk sees this thread.
+            fence(SeqCst);
+            while self.done.load(Acquire) != chunks {
                 guard = self.finished.wait(guard).unwrap_or_else(PoisonError::into_inner);
             }
-            self.waiting.store(false, SeqCst);
+            self.waiting.store(false, Relaxed);
         }
     }
-}
-
-/// Spins or yields once for a thread that waits since `since`. Returns false when the thread should sleep.
-fn spin_or_yield(since: Instant) -> bool {
-    let waited = since.elapsed();
-    if waited < BUSY_SPIN {
-        (0..2).for_each(|_| spin_loop());
-    } else {
-        std::thread::yield_now();
-    }
-    waited < SPIN_LIMIT
 }
 
 /// A mutable slice whose disjoint parts are written by the calls of one job.
@@ -306,7 +299,10 @@ impl<'a, T> Disjoint<'a, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::sync::SPIN_LIMIT;
 
     #[test]
     fn every_index_runs_once_whatever_the_number_of_threads_and_chunks() {
