@@ -44,3 +44,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("prompt [0, 1, 2], completion {:?} ({})", completion.tokens, completion.finish_reason);
     Ok(())
 }
+
+#[test]
+fn the_example_runs() {
+    main().unwrap();
+}

@@ -55,3 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{} rows of logits compared, {differing} values differ", rows.len());
     Ok(())
 }
+
+#[test]
+fn the_example_runs() {
+    main().unwrap();
+}

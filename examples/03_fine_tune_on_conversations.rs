@@ -72,3 +72,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     Ok(())
 }
+
+#[test]
+fn the_example_runs() {
+    main().unwrap();
+}

@@ -30,7 +30,7 @@ impl Drop for Scratch {
 
 /// The path of the program: `XTRAIN_BIN`, or a file next to the test binary or one directory above it, where cargo
 /// puts it.
-fn program_path() -> PathBuf {
+pub(crate) fn program_path() -> PathBuf {
     let name = format!("xtrain{}", std::env::consts::EXE_SUFFIX);
     let tests = std::env::current_exe().unwrap();
     let built = || tests.ancestors().skip(1).take(2).map(|dir| dir.join(&name)).find(|path| path.is_file());
