@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::decode::{Request, SampleOptions, StopConditions};
@@ -74,9 +75,42 @@ pub struct RolloutLine<'a> {
     pub top_k: usize,
     /// Min-p; 0: off.
     pub min_p: f32,
+    /// The other fields of the prompt's line, with their names.
+    #[serde(flatten)]
+    pub columns: Cow<'a, Map<String, Value>>,
 }
 
 impl RolloutLine<'_> {
+    /// The names that a column must not have: those of the other fields.
+    pub const RESERVED_COLUMNS: [&'static str; 26] = [
+        "step",
+        "prompt_id",
+        "group",
+        "sample",
+        "sample_id",
+        "seed",
+        "policy",
+        "prompt",
+        "completion",
+        "prompt_ids",
+        "completion_ids",
+        "logprobs",
+        "processed_logprobs",
+        "mask",
+        "reward",
+        "rewards",
+        "advantage",
+        "trained",
+        "finish_reason",
+        "truncated",
+        "max_new",
+        "ignore_eos",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+    ];
+
     /// The request that regenerates the turn whose tokens start at `start`; the tokens before it are part of its
     /// prompt. A line without `max_new` regenerates as many tokens as it has.
     pub fn request(&self, start: usize, eos: &[u32]) -> Request {
@@ -158,4 +192,28 @@ pub fn policy_digest(model: &Model) -> Result<String, Error> {
     }
     let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("sha256:{hex}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_reserved() {
+        let values = |name: &str| match name {
+            "prompt_ids" | "completion_ids" | "logprobs" | "processed_logprobs" | "mask" => {
+                Value::Array(Vec::new())
+            }
+            "prompt" | "completion" | "policy" | "finish_reason" => Value::from("x"),
+            "truncated" | "trained" | "ignore_eos" => Value::from(true),
+            "rewards" => Value::Object(Map::new()),
+            _ => Value::from(1),
+        };
+        let names = RolloutLine::RESERVED_COLUMNS;
+        let all: Map<String, Value> = names.iter().map(|name| (name.to_string(), values(name))).collect();
+        let line: RolloutLine<'_> = serde_json::from_value(Value::Object(all)).unwrap();
+        assert!(line.columns.is_empty(), "{:?}", line.columns);
+        let written: Map<String, Value> = serde_json::from_slice(&line.to_json()).unwrap();
+        assert_eq!(written.len(), names.len(), "{:?}", written.keys());
+    }
 }

@@ -1,112 +1,123 @@
-//! Prompts from JSONL files.
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+//! Prompts from JSONL files and standard input.
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use serde_json::Value;
+use clap::ValueEnum;
+use serde_json::{Map, Value};
 
 use super::exit::{CliError, Exit};
+use super::loaded::Loaded;
 use crate::decode::Request;
 use crate::model::Config;
+use crate::model::tasks::{EncodedPrompt, PromptFile, PromptRecord};
 use crate::model::tokenizer::Tokenizer;
+use crate::rollout_file::RolloutLine;
 
 /// A prompt of a JSONL file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Prompt {
-    /// Its location for error messages, for example ``prompts.jsonl:3: `prompt_ids` ``.
+    /// Its location for error messages, for example `prompts.jsonl: line 3`.
     pub(super) place: String,
-    /// Its text. `None`: the line has ids only.
+    /// Its text. `None`: ids without a tokenizer.
     pub(super) text: Option<String>,
     pub(super) ids: Vec<u32>,
+    /// The other fields of its line.
+    pub(super) columns: Map<String, Value>,
 }
 
-/// Reads the prompts of the JSONL file `path` (`-`: standard input). `prompt_ids` are used as they are; otherwise
-/// `prompt` is encoded, which requires a tokenizer. Other fields and blank lines are ignored.
+/// The end of a prompt whose tokens are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum TruncatedSide {
+    /// Keep the last tokens that leave room for --max-new tokens, or for one if --max-new fills the context.
+    Left,
+}
+
+/// The hint for prompts that do not fit the context.
+pub(super) const TRUNCATE: &str = "--truncate-prompt left completes them without their first tokens";
+
+const HINT: &str =
+    "each line is {\"prompt\": \"some text\"}, {\"messages\": [...]} or {\"prompt_ids\": [1, 2, 3]}";
+
+/// Reads the prompts of the JSONL file `path` (`-`: standard input). Text and messages require a tokenizer.
 pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, CliError> {
     let stdin = path == Path::new("-");
-    let name = if stdin { "standard input".to_string() } else { path.display().to_string() };
-    let io = |error: io::Error| match error.kind() {
-        io::ErrorKind::InvalidData => CliError::new(Exit::Data, format_args!("{name}: expected UTF-8 text")),
-        _ => CliError::io(Path::new(&name), &error),
-    };
-    let reader: Box<dyn BufRead> = match stdin {
-        true => Box::new(io::stdin().lock()),
-        false => Box::new(BufReader::new(File::open(path).map_err(io)?)),
-    };
-    let mut prompts = Vec::new();
-    for (at, line) in reader.lines().enumerate() {
-        let (place, line) = (format!("{name}:{}", at + 1), line.map_err(io)?);
-        let line = line.trim_start_matches('\u{feff}');
-        if !line.trim().is_empty() {
-            prompts.push(parse(line, place, tokenizer)?);
+    let name = if stdin { Path::new("standard input") } else { path };
+    let file = match stdin {
+        true => {
+            if io::stdin().is_terminal() {
+                eprintln!(
+                    "reading prompts from standard input, one JSON object per line; Ctrl-D ends the input"
+                );
+            }
+            PromptFile::read(io::stdin().lock(), name)
         }
-    }
-    if prompts.is_empty() {
-        return Err(CliError::new(Exit::Data, format_args!("{name}: no prompts found")).hint(HINT));
-    }
-    Ok(prompts)
+        false => PromptFile::open(path),
+    };
+    let hint = |error| {
+        let error = CliError::from(error);
+        if error.exit() == Exit::Data { error.hint(HINT) } else { error }
+    };
+    let file = file.map_err(hint)?;
+    let encoded = file.encode(tokenizer).map_err(hint)?;
+    let prompt = |(record, EncodedPrompt { text, ids }): (&PromptRecord, EncodedPrompt)| {
+        let place = format!("{}: line {}", name.display(), record.line);
+        Prompt { place, text, ids, columns: record.columns.clone() }
+    };
+    Ok(file.records().iter().zip(encoded).map(prompt).collect())
 }
 
-const HINT: &str = "each line is {\"prompt\": \"some text\"} or {\"prompt_ids\": [1, 2, 3]}";
+/// Checks that no column of a prompt has the name of a field of its completions.
+pub(super) fn check_columns(prompts: &[Prompt]) -> Result<(), CliError> {
+    let reserved = |prompt: &Prompt| {
+        RolloutLine::RESERVED_COLUMNS.into_iter().find(|name| prompt.columns.contains_key(*name))
+    };
+    match prompts.iter().find_map(|prompt| Some((prompt, reserved(prompt)?))) {
+        None => Ok(()),
+        Some((prompt, name)) => {
+            let message = format_args!("{}: field {name:?}: expected another name", prompt.place);
+            Err(CliError::new(Exit::Data, message)
+                .hint("fields of a prompt are copied to its completions, which have a field with this name"))
+        }
+    }
+}
 
-fn parse(line: &str, place: String, tokenizer: Option<&Tokenizer>) -> Result<Prompt, CliError> {
-    let refuse = |what: &str| CliError::new(Exit::Data, format_args!("{place}: {what}")).hint(HINT);
-    let value: Value =
-        serde_json::from_str(line).map_err(|e| refuse(&format!("invalid JSON at column {}", e.column())))?;
-    let Value::Object(object) = value else { return Err(refuse("expected a JSON object")) };
-    let text = match object.get("prompt") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(_) => return Err(refuse("`prompt`: expected a string")),
-    };
-    let (field, ids) = match (object.get("prompt_ids"), &text) {
-        (Some(Value::Array(ids)), _) => {
-            let id = |(at, id): (usize, &Value)| {
-                let whole = id.as_u64().and_then(|id| u32::try_from(id).ok());
-                whole.ok_or_else(|| refuse(&format!("`prompt_ids[{at}]`: expected a token id, found {id}")))
-            };
-            ("prompt_ids", ids.iter().enumerate().map(id).collect::<Result<Vec<u32>, _>>()?)
+/// Truncates the prompts that do not fit the context of the model, or removes them with a warning.
+///
+/// # Errors
+/// No prompt is left.
+pub(super) fn fit(
+    prompts: &mut Vec<Prompt>,
+    max_new: usize,
+    truncate: Option<TruncatedSide>,
+    loaded: &Loaded,
+) -> Result<(), CliError> {
+    let context = loaded.model.config().max_positions;
+    let kept = context - if max_new < context { max_new } else { 1 };
+    prompts.retain_mut(|prompt| {
+        let length = prompt.ids.len();
+        if length < context {
+            return true;
         }
-        (None | Some(Value::Null), Some(text)) => {
-            let missing = || refuse("`prompt` requires a tokenizer; the model has no tokenizer.json");
-            ("prompt", tokenizer.ok_or_else(missing)?.encode(text)?)
+        if truncate == Some(TruncatedSide::Left) {
+            prompt.ids.drain(..length - kept);
+            prompt.text = loaded.tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&prompt.ids));
+            return true;
         }
-        (None | Some(Value::Null), None) => return Err(refuse("expected `prompt` or `prompt_ids`")),
-        (Some(_), _) => return Err(refuse("`prompt_ids`: expected a list")),
-    };
-    Ok(Prompt { place: format!("{place}: `{field}`"), text, ids })
+        let (place, want) = (&prompt.place, context - 1);
+        eprintln!("warning: {place}: expected a prompt of at most {want} tokens, found {length}; skipped");
+        false
+    });
+    if prompts.is_empty() {
+        return Err(CliError::new(Exit::Data, "no prompt fits the context").hint(TRUNCATE));
+    }
+    Ok(())
 }
 
 impl Prompt {
-    /// Checks that a model of `cfg` can complete `request`, which was made from this prompt. The error names file, line
-    /// and field.
+    /// Checks that a model of `cfg` can complete `request`, which was made from this prompt. The error names file and
+    /// line.
     pub(super) fn checked(&self, request: Request, cfg: &Config) -> Result<Request, CliError> {
         request.check(cfg).map_err(|error| CliError::of_request(Exit::Data, &self.place, &error))?;
         Ok(request)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(line: &str) -> Result<Prompt, String> {
-        parse(line, "p:1".into(), Some(&Tokenizer::byte())).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn ids_take_precedence_over_text_and_text_is_encoded() {
-        assert_eq!(parsed("{\"prompt\":\"ab\",\"answer\":1}").unwrap().ids, [97, 98]);
-        let both = parsed("{\"prompt\":\"ab\",\"prompt_ids\":[5]}").unwrap();
-        assert_eq!((both.text.as_deref(), &both.ids[..]), (Some("ab"), &[5][..]));
-    }
-
-    #[test]
-    fn an_invalid_line_is_reported_with_its_location() {
-        for line in ["[]", "{}", "{\"prompt\":3}", "{\"prompt_ids\":[-1]}", "{\"prompt_ids\":\"1\"}", "{"] {
-            let error = parsed(line).unwrap_err();
-            assert!(error.starts_with("error: p:1: "), "{line}: {error}");
-        }
-        assert!(parse("{\"prompt\":\"a\"}", "p:1".into(), None).is_err());
     }
 }

@@ -8,11 +8,12 @@ use std::time::Instant;
 use clap::Args;
 
 use super::common::number;
+use super::exit::Exit;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
 use super::loaded::{self, Loaded};
 use super::out::AtomicFile;
-use super::prompts::{self, Prompt};
+use super::prompts::{self, Prompt, TruncatedSide};
 use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
 use crate::report::{Progress, units};
@@ -20,10 +21,14 @@ use crate::rollout_file::{RolloutLine, policy_digest};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
-Input: one JSON object per line, {{\"prompt\": \"12+34=\"}} or {{\"prompt_ids\": [49, 50]}}. Output: one JSON object \
-per completion, in prompt order, with token ids, log-probabilities and finish reason. Each prompt is prefilled once \
+Input: one JSON object per line with one of {{\"prompt\": \"12+34=\"}}, {{\"messages\": [...]}} (a conversation, rendered with \
+the chat template of the model) and {{\"prompt_ids\": [49, 50]}}. Output: one JSON object \
+per completion, in prompt order, with token ids, log-probabilities and finish reason, and with the other fields of the \
+prompt's line. Each prompt is prefilled once \
 for its G completions, and prompts with a common prefix share its cached pages. Completion s of prompt p has \
 sample_id p * G + s.
+
+A prompt that does not fit the context is skipped with a warning, unless it is truncated; the exit code is then 65.
 
 {FINISH_REASONS}
 
@@ -50,6 +55,9 @@ pub(super) struct RolloutArgs {
     /// GPU: decode steps between two synchronizations with the host. The completions do not depend on it.
     #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
     pub(super) sync_every: NonZeroUsize,
+    /// Truncate prompts that do not fit the context, instead of skipping them.
+    #[arg(long, value_name = "SIDE")]
+    truncate_prompt: Option<TruncatedSide>,
     /// Write the digest of the weights into each line, so that `xtrain replay` refuses other weights. Keeps the f32
     /// master weights in memory.
     #[arg(long)]
@@ -62,7 +70,11 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let open = if args.policy_digest { loaded::open_with_master_weights } else { loaded::open };
     let loaded = open(&args.generation.model, &args.generation.common)?;
     let policy = args.policy_digest.then(|| policy_digest(&loaded.model)).transpose()?;
-    let prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
+    let mut prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
+    let count = prompts.len();
+    prompts::check_columns(&prompts)?;
+    prompts::fit(&mut prompts, args.generation.max_new, args.truncate_prompt, &loaded)?;
+    let skipped = count - prompts.len();
     let requests = requests(args, &loaded, &prompts)?;
     let path = (args.out != Path::new("-")).then_some(&args.out);
     let mut writer = CompletionWriter {
@@ -79,7 +91,14 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
         _ if kept == 0 => error,
         Some(path) => error.hint(format_args!("{kept} of {total} completions are in {}", path.display())),
         None => error.hint(format_args!("{kept} of {total} completions were printed")),
-    })
+    })?;
+    match skipped {
+        0 => Ok(()),
+        _ => {
+            let message = format_args!("{skipped} of {count} prompts were skipped; the others are complete");
+            Err(CliError::new(Exit::Data, message).hint(prompts::TRUNCATE))
+        }
+    }
 }
 
 /// Runs the engine until all completions are written or a signal arrives.
@@ -186,7 +205,6 @@ fn json_line(
     done: &Completion,
 ) -> Vec<u8> {
     let (tokenizer, g) = (loaded.tokenizer.as_ref(), args.n.get());
-    let decoded = tokenizer.filter(|_| prompt.text.is_none()).map(|t| t.decode(&prompt.ids));
     let sampling = &args.generation.sampling;
     RolloutLine {
         step: None,
@@ -196,7 +214,7 @@ fn json_line(
         sample_id: done.id,
         seed: args.generation.seed,
         policy: policy.map(Cow::Borrowed),
-        prompt: prompt.text.as_deref().or(decoded.as_deref()).map(Cow::Borrowed),
+        prompt: prompt.text.as_deref().map(Cow::Borrowed),
         completion: tokenizer.map(|t| Cow::Owned(done.text(t))),
         prompt_ids: Cow::Borrowed(&prompt.ids),
         completion_ids: Cow::Borrowed(&done.tokens),
@@ -215,6 +233,7 @@ fn json_line(
         top_p: sampling.top_p,
         top_k: sampling.top_k,
         min_p: sampling.min_p,
+        columns: Cow::Borrowed(&prompt.columns),
     }
     .to_json()
 }

@@ -44,6 +44,7 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     top_p: sampling.top_p.unwrap_or(1.0),
                     top_k: sampling.top_k.unwrap_or(0),
                     min_p: sampling.min_p.unwrap_or(0.0),
+                    columns: Cow::default(),
                 };
                 bytes.extend(line.to_json());
                 row += 1;

@@ -1,5 +1,8 @@
 //! The commands that generate: finish reasons, signals, flags.
+use std::fs;
 use std::path::Path;
+
+use serde_json::Value;
 
 use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::commands::{done, model, parsed};
@@ -69,21 +72,80 @@ fn a_flag_that_a_benchmark_does_not_use_is_refused() {
 fn an_invalid_prompt_is_reported_by_file_line_and_field() {
     let (scratch, m) = (Scratch::new("places"), model());
     for (name, line, parts) in [
-        ("id", "{\"prompt_ids\": [1, 512]}", &["`prompt_ids`", "512", "position 1"][..]),
-        ("empty", "{\"prompt\": \"\"}", &["`prompt`", "empty"]),
-        ("none", "{\"prompt_ids\": []}", &["`prompt_ids`", "empty"]),
-        ("type", "{\"prompt_ids\": [1, -2]}", &["`prompt_ids[1]`", "-2"]),
-        ("text", "{\"prompt\": 3}", &["`prompt`", "string"]),
+        ("id", "{\"prompt_ids\": [1, 512]}", &["512", "position 1"][..]),
+        ("empty", "{\"prompt\": \"\"}", &["empty prompt"]),
+        ("none", "{\"prompt_ids\": []}", &["\"prompt_ids\"", "empty list"]),
+        ("type", "{\"prompt_ids\": [1, -2]}", &["\"prompt_ids\"", "-2 at index 1"]),
+        ("text", "{\"prompt\": 3}", &["\"prompt\"", "string"]),
+        ("both", "{\"prompt\": \"a\", \"prompt_ids\": [1]}", &["\"prompt\"", "\"prompt_ids\""]),
         ("json", "{\"prompt\": \"a\"", &["column"]),
         ("list", "[1, 2]", &["object"]),
     ] {
         let file = format!("{name}.jsonl");
         scratch.file(&file, &format!("{{\"prompt_ids\": [1]}}\n{line}\n"));
-        let place = format!("{file}:2: ");
+        let place = format!("{file}: line 2: ");
         let parts = [&[place.as_str()], parts].concat();
         refused(&scratch.0, &["rollout", &m, "--prompts", &file], 65, &parts);
         refused(&scratch.0, &["verify", &m, "--prompts", &file], 65, &parts);
     }
+}
+
+#[test]
+fn conversations_are_rendered_and_other_fields_are_copied() {
+    let (scratch, m) = (Scratch::new("columns"), model());
+    let messages =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"answer\": [3], \"id\": \"q7\"}";
+    scratch.file("p.jsonl", &format!("{messages}\n{{\"prompt_ids\": [5, 6], \"id\": 8}}\n"));
+    let printed = done(&scratch.0, &["rollout", &m, "--prompts", "p.jsonl", "-n", "2", "--max-new", "3"]);
+    let lines: Vec<Value> = printed.lines().map(parsed).collect();
+    for (line, id) in lines.iter().zip(["\"q7\"", "\"q7\"", "8", "8"]) {
+        assert_eq!(line["id"].to_string(), id, "{line}");
+    }
+    assert_eq!(lines[1]["answer"].to_string(), "[3]");
+    let prompt = lines[0]["prompt"].as_str().unwrap();
+    assert!(
+        prompt.starts_with("<|im_start|>user\nhi<|im_end|>") && prompt.ends_with("assistant\n"),
+        "{prompt}"
+    );
+    scratch.file("taken.jsonl", "{\"prompt_ids\": [1], \"seed\": 4}\n");
+    refused(
+        &scratch.0,
+        &["rollout", &m, "--prompts", "taken.jsonl"],
+        65,
+        &["taken.jsonl: line 1", "\"seed\""],
+    );
+}
+
+#[test]
+fn a_prompt_that_does_not_fit_is_skipped_or_truncated_and_the_others_are_completed() {
+    let (scratch, m) = (Scratch::new("long"), model());
+    let ids = |n: usize| (0..n).map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+    let line = |n: usize| format!("{{\"prompt_ids\": [{}]}}\n", ids(n));
+    scratch.file("p.jsonl", &[line(2), line(300), line(255)].concat());
+    let args = ["rollout", &m, "--prompts", "p.jsonl", "--max-new", "3", "--out", "c.jsonl"];
+    let output = xtrain(&scratch.0, &args);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(65), "{errors}");
+    assert!(
+        errors.contains("p.jsonl: line 2: expected a prompt of at most 255 tokens, found 300; skipped"),
+        "{errors}"
+    );
+    assert!(errors.contains("1 of 3 prompts were skipped"), "{errors}");
+    let lengths = || {
+        let lines = fs::read_to_string(scratch.0.join("c.jsonl")).unwrap();
+        let length = |line: &str| parsed(line)["prompt_ids"].as_array().unwrap().len();
+        lines.lines().map(length).collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(), [2, 255]);
+    fs::remove_file(scratch.0.join("c.jsonl")).unwrap();
+    done(&scratch.0, &[&args[..], &["--truncate-prompt", "left"]].concat());
+    assert_eq!(lengths(), [2, 253, 255]);
+    let truncated = fs::read_to_string(scratch.0.join("c.jsonl")).unwrap();
+    assert_eq!(parsed(truncated.lines().nth(1).unwrap())["prompt_ids"][0], 47);
+    scratch.file("p.jsonl", &line(300));
+    let output = xtrain(&scratch.0, &args);
+    assert_eq!(output.status.code(), Some(65));
+    assert!(text(&output.stderr).contains("error: no prompt fits the context"), "{output:?}");
 }
 
 #[cfg(unix)]

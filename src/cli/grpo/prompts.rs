@@ -20,10 +20,11 @@ impl Setup<'_> {
         max_positions: usize,
     ) -> Result<Vec<Arc<Prompt>>, CliError> {
         let prompts = PromptFile::open(Path::new(file))?;
-        let encoded = prompts.encode(tokenizer)?;
+        let encoded = prompts.encode(Some(tokenizer))?;
         let limit = PromptLimit::new(self.section, max_positions);
         let prompt = |(record, prompt): (&PromptRecord, EncodedPrompt)| {
             let EncodedPrompt { text, ids } = prompt;
+            let text = text.unwrap_or_default();
             limit.check(&format!("{file}:{}", record.line), ids.len())?;
             Ok(Arc::new(Prompt { text, ids, columns: record.columns.clone() }))
         };

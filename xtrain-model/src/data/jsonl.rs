@@ -121,13 +121,21 @@ impl Location {
     }
 }
 
-/// Calls `each` with the object of every line that is not blank.
+/// Calls `each` with the object of every line of `path` that is not blank.
 pub(crate) fn objects(
+    path: &Path,
+    each: impl FnMut(&Map<String, Value>, &Location) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let file = File::open(path).map_err(|e| DataError::io(path, "open", e))?;
+    objects_of(BufReader::new(file), path, each)
+}
+
+/// Like [`objects`], for the text of `reader`. Errors name it `path`.
+pub(crate) fn objects_of(
+    mut reader: impl BufRead,
     path: &Path,
     mut each: impl FnMut(&Map<String, Value>, &Location) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let file = File::open(path).map_err(|e| DataError::io(path, "open", e))?;
-    let mut reader = BufReader::new(file);
     let mut location = Location { file: path.into(), line: 0, read: 0, text: String::new() };
     let mut count = 0u64;
     loop {
@@ -154,13 +162,21 @@ pub(crate) fn objects(
         match serde_json::from_str(&location.text) {
             Ok(Value::Object(object)) => each(&object, &location)?,
             Ok(other) => return Err(location.error("a JSON object", kind_of(&other))),
-            Err(error) => return Err(location.error("a JSON object", error.to_string())),
+            Err(error) => return Err(location.error("a JSON object", invalid_json(&error))),
         }
     }
     if count == 0 {
         return Err(location.error("a record", "the end of the file"));
     }
     Ok(())
+}
+
+/// What is wrong with a line that is not JSON.
+fn invalid_json(error: &serde_json::Error) -> String {
+    match error.is_eof() {
+        true => format!("JSON that ends too early, at column {}", error.column()),
+        false => format!("invalid JSON at column {}", error.column()),
+    }
 }
 
 /// The kind of a JSON value, for errors.

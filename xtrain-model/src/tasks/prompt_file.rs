@@ -1,4 +1,5 @@
-//! The prompts of a JSONL file, for reinforcement learning.
+//! The prompts of a JSONL file, for rollouts and reinforcement learning.
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -14,8 +15,9 @@ use crate::tokenizer::Tokenizer;
 /// |---|---|
 /// | `prompt`: a string | this text |
 /// | `messages`, or `prompt` as a list | a conversation that ends before an assistant turn; with `tools`, if any |
+/// | `prompt_ids`: a list of token ids | these tokens |
 ///
-/// The other fields are columns for rewards.
+/// The other fields are columns: rewards read them, and `xtrain rollout` copies them.
 #[derive(Debug, Clone)]
 pub struct PromptFile {
     file: PathBuf,
@@ -29,11 +31,11 @@ pub struct PromptRecord {
     pub line: u64,
     /// The prompt.
     pub content: PromptContent,
-    /// The fields except `prompt`. A conversation is the field `messages`.
+    /// The fields except `prompt` and `prompt_ids`. A conversation is the field `messages`.
     pub columns: Map<String, Value>,
 }
 
-/// The text or the conversation of a prompt.
+/// The text, the conversation or the tokens of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptContent {
     /// Text, used as it is.
@@ -45,13 +47,15 @@ pub enum PromptContent {
         /// The functions that the assistant may call. `None`: no tools.
         tools: Option<Json>,
     },
+    /// Tokens, used as they are.
+    Ids(Vec<u32>),
 }
 
 /// A prompt as the model reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedPrompt {
-    /// The text. A conversation ends with the start of an assistant turn.
-    pub text: String,
+    /// The text. A conversation ends with the start of an assistant turn. `None`: tokens without a tokenizer.
+    pub text: Option<String>,
     /// The tokens of the text; at least one.
     pub ids: Vec<u32>,
 }
@@ -70,27 +74,47 @@ impl PromptFile {
         Ok(PromptFile { file: path.into(), records })
     }
 
+    /// Like [`PromptFile::open`], for the text of `reader`. Errors name it `name`.
+    ///
+    /// # Errors
+    /// As [`PromptFile::open`].
+    pub fn read(reader: impl BufRead, name: &Path) -> Result<PromptFile, DataError> {
+        let mut records = Vec::new();
+        jsonl::objects_of(reader, name, |object, location| {
+            records.push(PromptRecord::from_object(object, location)?);
+            Ok(())
+        })?;
+        Ok(PromptFile { file: name.into(), records })
+    }
+
     /// The records, in the order of the file.
     pub fn records(&self) -> &[PromptRecord] {
         &self.records
     }
 
     /// The prompts as tokens. Conversations are rendered with the default chat template of `tokenizer` and a
-    /// generation prompt.
+    /// generation prompt. `None`: only token ids are prompts.
     ///
     /// # Errors
-    /// By line: messages that the template rejects, text that the tokenizer cannot encode, an empty prompt.
-    pub fn encode(&self, tokenizer: &Tokenizer) -> Result<Vec<EncodedPrompt>, DataError> {
-        let mut renderer = Renderer { tokenizer, templates: [None, None] };
-        self.records.iter().map(|record| self.encode_record(record, &mut renderer)).collect()
+    /// By line: messages that the template rejects, text that the tokenizer cannot encode, text without a tokenizer, an
+    /// empty prompt.
+    pub fn encode(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<EncodedPrompt>, DataError> {
+        let mut renderer = tokenizer.map(|tokenizer| Renderer { tokenizer, templates: [None, None] });
+        self.records.iter().map(|record| self.encode_record(record, renderer.as_mut())).collect()
     }
 
     fn encode_record(
         &self,
         record: &PromptRecord,
-        renderer: &mut Renderer<'_>,
+        renderer: Option<&mut Renderer<'_>>,
     ) -> Result<EncodedPrompt, DataError> {
         let error = |want, got| DataError::Line { file: self.file.clone(), line: record.line, want, got };
+        if let PromptContent::Ids(ids) = &record.content {
+            let text = renderer.map(|renderer| renderer.tokenizer.decode(ids));
+            return Ok(EncodedPrompt { text, ids: ids.clone() });
+        }
+        let without = || error("\"prompt_ids\" for a model without a tokenizer", "text".into());
+        let renderer = renderer.ok_or_else(without)?;
         let text = match &record.content {
             PromptContent::Text(text) => text.clone(),
             PromptContent::Chat { messages, tools } => {
@@ -98,13 +122,14 @@ impl PromptFile {
                 let want = "\"messages\" that the tokenizer's chat template accepts";
                 text.map_err(|e| error(want, e.to_string()))?
             }
+            PromptContent::Ids(_) => unreachable!("returned above"),
         };
         let ids = renderer.tokenizer.encode(&text);
         let ids = ids.map_err(|e| error("text that the tokenizer can encode", e.to_string()))?;
         if ids.is_empty() {
             return Err(error("a prompt of at least one token", "an empty prompt".into()));
         }
-        Ok(EncodedPrompt { text, ids })
+        Ok(EncodedPrompt { text: Some(text), ids })
     }
 }
 
@@ -130,21 +155,39 @@ impl Renderer<'_> {
 impl PromptRecord {
     fn from_object(object: &Map<String, Value>, location: &Location) -> Result<PromptRecord, DataError> {
         let mut columns = object.clone();
-        let prompt = columns.remove("prompt");
-        let content = match (prompt, object.contains_key("messages")) {
-            (Some(Value::String(text)), false) => PromptContent::Text(text),
-            (Some(messages @ Value::Array(_)), false) => {
+        let [prompt, ids] = ["prompt", "prompt_ids"].map(|key| columns.remove(key).filter(|v| !v.is_null()));
+        let content = match (prompt, ids, object.contains_key("messages")) {
+            (Some(Value::String(text)), None, false) => PromptContent::Text(text),
+            (Some(messages @ Value::Array(_)), None, false) => {
                 columns.insert("messages".into(), messages);
                 conversation("prompt", location)?
             }
-            (None, true) => conversation("messages", location)?,
-            (Some(other), false) => {
+            (None, None, true) => conversation("messages", location)?,
+            (None, Some(ids), false) => PromptContent::Ids(token_ids(&ids, location)?),
+            (Some(other), None, false) => {
                 let got = format!("\"prompt\": {}", kind_of(&other));
                 return Err(location.error("a string or a list of messages as \"prompt\"", got));
             }
-            _ => return Err(location.error("one of \"prompt\" and \"messages\"", fields(object))),
+            _ => {
+                let want = "one of \"prompt\", \"messages\" and \"prompt_ids\"";
+                return Err(location.error(want, fields(object)));
+            }
         };
         Ok(PromptRecord { line: location.line(), content, columns })
+    }
+}
+
+/// The tokens in the field `prompt_ids`; at least one.
+fn token_ids(value: &Value, location: &Location) -> Result<Vec<u32>, DataError> {
+    let error = |got: String| location.error("a list of token ids as \"prompt_ids\"", got);
+    let Value::Array(values) = value else { return Err(error(kind_of(value).into())) };
+    let id = |(at, value): (usize, &Value)| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| error(format!("{value} at index {at}")))
+    };
+    match values.is_empty() {
+        true => Err(error("an empty list".into())),
+        false => values.iter().enumerate().map(id).collect(),
     }
 }
 
@@ -178,22 +221,40 @@ mod tests {
         prompts
     }
 
+    fn columns_of(prompts: &PromptFile, at: usize) -> Value {
+        Value::Object(prompts.records()[at].columns.clone())
+    }
+
     #[test]
-    fn a_prompt_is_text_or_a_conversation_and_the_other_fields_are_columns() {
+    fn tokens_need_no_tokenizer() {
+        let prompts = open("ids", "{\"prompt_ids\": [5]}\n").unwrap();
+        assert_eq!(prompts.encode(None).unwrap(), [EncodedPrompt { text: None, ids: vec![5] }]);
+        let text = open("text", "{\"prompt_ids\": [5]}\n{\"prompt\": \"a\"}\n").unwrap();
+        let error = text.encode(None).unwrap_err().to_string();
+        assert!(error.contains("line 2: expected \"prompt_ids\" for a model without a tokenizer"), "{error}");
+    }
+
+    #[test]
+    fn a_prompt_is_text_a_conversation_or_tokens_and_the_other_fields_are_columns() {
         let text = "{\"prompt\": \"1+1=\", \"answer\": \"2\", \"n\": [1]}\n\n\
                     {\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"answer\": null}\n\
-                    {\"prompt\": [{\"role\": \"user\", \"content\": \"ok\"}]}\n";
+                    {\"prompt\": [{\"role\": \"user\", \"content\": \"ok\"}]}\n{\"prompt_ids\": [97, 98], \"id\": 7}\n";
         let prompts = open("good", text).unwrap();
-        let encoded = prompts.encode(&Tokenizer::byte()).unwrap();
-        let texts: Vec<&str> = encoded.iter().map(|prompt| prompt.text.as_str()).collect();
-        assert_eq!(texts, ["1+1=", "user\nhi<|endoftext|>assistant\n", "user\nok<|endoftext|>assistant\n"]);
+        let encoded = prompts.encode(Some(&Tokenizer::byte())).unwrap();
+        let texts: Vec<&str> = encoded.iter().filter_map(|prompt| prompt.text.as_deref()).collect();
+        let chats = ["user\nhi<|endoftext|>assistant\n", "user\nok<|endoftext|>assistant\n"];
+        assert_eq!(texts, ["1+1=", chats[0], chats[1], "ab"]);
+        assert_eq!(
+            (&encoded[3].ids[..], columns_of(&prompts, 3)),
+            (&[97, 98][..], serde_json::json!({"id": 7}))
+        );
         assert_eq!(encoded[0].ids, [49, 43, 49, 61]);
-        let columns = |at: usize| Value::Object(prompts.records()[at].columns.clone());
+        let columns = |at| columns_of(&prompts, at);
         assert_eq!(columns(0), serde_json::json!({"answer": "2", "n": [1]}));
         let messages = serde_json::json!([{"role": "user", "content": "hi"}]);
         assert_eq!(columns(1), serde_json::json!({"answer": null, "messages": messages}));
         assert_eq!(columns(2)["messages"][0]["content"], "ok");
-        assert_eq!(prompts.records().iter().map(|record| record.line).collect::<Vec<_>>(), [1, 3, 4]);
+        assert_eq!(prompts.records().iter().map(|record| record.line).collect::<Vec<_>>(), [1, 3, 4, 5]);
     }
 
     #[test]
@@ -206,9 +267,17 @@ mod tests {
             ),
             (
                 "{\"text\": \"a\"}",
-                "line 1: expected one of \"prompt\" and \"messages\", found the fields \"text\"",
+                "line 1: expected one of \"prompt\", \"messages\" and \"prompt_ids\", found the fields \"text\"",
             ),
             ("{\"prompt\": \"a\", \"messages\": []}", "line 1: expected one of"),
+            ("{\"prompt\": \"a\", \"prompt_ids\": [1]}", "line 1: expected one of"),
+            (
+                "{\"prompt_ids\": [1, -2]}",
+                "expected a list of token ids as \"prompt_ids\", found -2 at index 1",
+            ),
+            ("{\"prompt_ids\": []}", "found an empty list"),
+            ("{\"prompt_ids\": \"1\"}", "found a string"),
+            ("{\"prompt\": ", "line 1: expected a JSON object, found JSON that ends too early, at column 11"),
             ("{\"messages\": []}", "line 1: expected messages"),
             ("{\"messages\": [{\"content\": \"a\"}]}", "line 1: expected messages"),
             (
@@ -221,7 +290,7 @@ mod tests {
             assert!(error.contains("bad.jsonl") && error.contains(want), "{text}: {error}");
         }
         let empty = open("blank", "{\"prompt\": \"a\"}\n{\"prompt\": \"\"}").unwrap();
-        let error = empty.encode(&Tokenizer::byte()).unwrap_err().to_string();
+        let error = empty.encode(Some(&Tokenizer::byte())).unwrap_err().to_string();
         assert!(error.contains("blank.jsonl: line 2: expected a prompt of at least one token"), "{error}");
     }
 }
