@@ -1,6 +1,7 @@
 """A control: the exact sums of configs/grpo.toml, with the rewards of each batch in random order.
 
-    xtrain grpo -c configs/grpo.toml --reward 'python3 examples/rewards/shuffled.py'
+    xtrain grpo -c configs/grpo.toml --set grpo.score_duplicates=true \\
+      --reward 'python3 examples/rewards/shuffled.py'
 
 A run with this reward must not learn. xtrain writes a batch at once, so a pause of 30 ms ends it.
 """

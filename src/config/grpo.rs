@@ -27,6 +27,9 @@ pub struct GrpoSection {
     pub reward_weights: Vec<f64>,
     /// Processes per reward program.
     pub reward_processes: usize,
+    /// Whether reward programs score each of several equal completions of a prompt. false: they get one of them, and
+    /// its reply counts for all; completions of several turns are always scored one by one. Default: false.
+    pub score_duplicates: bool,
     /// Time limit of the rewards of one batch, in seconds.
     pub reward_timeout: f64,
     /// Number of optimizer steps.
@@ -144,6 +147,7 @@ impl Default for GrpoSection {
             reward: Vec::new(),
             reward_weights: Vec::new(),
             reward_processes: 1,
+            score_duplicates: false,
             reward_timeout: 60.0,
             steps: 200,
             prompts_per_step: 16,

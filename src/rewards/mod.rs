@@ -2,6 +2,7 @@
 //!
 //! A [`Reward`] has one or more named functions. It maps each completion of a batch to one number per function, or
 //! `None`, or to text that continues the completion.
+mod distinct;
 mod error;
 mod external;
 mod index;
@@ -14,6 +15,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
+pub use distinct::DistinctReward;
 pub use error::{ReplyLocation, RewardError};
 pub use external::{ExternalOptions, ExternalReward};
 pub use index::CompletionIndex;

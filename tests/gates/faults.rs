@@ -6,9 +6,9 @@ use xtrain::tensor::{Device, ThreadSchedule};
 #[cfg(target_os = "linux")]
 use crate::syncs;
 use crate::{
-    adamw, branches, conversations, families, focused, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts,
-    invariance, kept_sets, micro_batches, multi_step, open_for_inference, packing, packs, policy,
-    prefix_cache, resume, resume_data, rope_scaling, tape_gradient, training, turns,
+    adamw, branches, conversations, equal_completions, families, focused, gguf_pieces, gpu, gpu_windows,
+    grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step, open_for_inference, packing, packs,
+    policy, prefix_cache, resume, resume_data, rope_scaling, tape_gradient, training, turns,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -96,6 +96,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::CompletionRetokenized, Gate::Test(grpo::faults::steps)),
     (Fault::UpdateForgetsTopP, Gate::Test(grpo::faults::steps)),
     (Fault::RewardOfTheNeighbor, Gate::Test(grpo::faults::steps)),
+    (Fault::EndOfCompletionNotCompared, Gate::Test(equal_completions::over)),
     (Fault::RewardsShuffled, Gate::Test(grpo::learning::over)),
     (Fault::ReferenceMixSwapped, Gate::Test(grpo::reference_updates::over)),
     (Fault::ResumeForgetsReferenceUpdate, Gate::Test(grpo::reference_updates::over)),

@@ -20,6 +20,9 @@ mod decode;
 mod decode_batch;
 mod decode_kv;
 mod difference;
+#[cfg(unix)]
+mod documented_commands;
+mod equal_completions;
 mod families;
 mod families_small;
 #[cfg(feature = "faults")]

@@ -91,6 +91,7 @@ faults! {
     CompletionRetokenized "the update reads the tokens of the completion's text"
     UpdateForgetsTopP "the update of a run with top-p takes log-probabilities without it"
     RewardOfTheNeighbor "each completion gets the reward of the one before it"
+    EndOfCompletionNotCompared "completions with one beginning get one reward"
     PrefixGradientOverwritten "the key and value gradients of a shared prefix are those of its last sequence alone"
     SimilarTokensShareRows "branches of a training example share the rows of tokens that differ in their last bit only"
     SharedLossWeightDropped "a loss row that several branches share has the loss weight of the first one"

@@ -15,7 +15,7 @@ use crate::grpo::{self, Grpo, Warnings, from_config, reference};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::tasks;
 use crate::report::{EventFile, units};
-use crate::rewards::{ExternalOptions, ExternalReward, Reward, TaskReward};
+use crate::rewards::{DistinctReward, ExternalOptions, ExternalReward, Reward, TaskReward};
 use crate::run::RunDir;
 use crate::training::End;
 
@@ -34,9 +34,15 @@ impl Setup<'_> {
                 log_dir: Some(logs.clone()),
                 first_log: at * self.section.reward_processes,
             };
-            Ok(Box::new(ExternalReward::start(command, &options)?))
+            let reward: Box<dyn Reward> = Box::new(ExternalReward::start(command, &options)?);
+            Ok(if self.scores_duplicates() { reward } else { Box::new(DistinctReward::new(reward)) })
         };
         self.section.reward.iter().enumerate().map(start).collect()
+    }
+
+    /// Whether reward programs get every completion, not one of several equal completions.
+    fn scores_duplicates(&self) -> bool {
+        self.section.score_duplicates || self.section.max_turns > 1
     }
 
     /// Runs the loop.
