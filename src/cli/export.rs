@@ -8,6 +8,7 @@ use super::{CliError, Exit, loaded, out};
 use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 use crate::report::units;
+use crate::tensor::RopeScaling;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -102,6 +103,12 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
         Format::Hf => {
             let shard_size = args.max_shard_size.unwrap_or(export::MAX_SHARD);
             export::huggingface(&args.out, &source, quant, shard_size)?;
+            if matches!(source.model.config().rope_scaling, RopeScaling::Divisors(_)) {
+                eprintln!(
+                    "note: config.json names the llama3 rule nearest to the model's RoPE divisors; logits may \
+                     differ in the last digits (GGUF keeps the divisors)"
+                );
+            }
         }
         Format::Gguf => export::gguf(&args.out, &source, quant)?,
     }

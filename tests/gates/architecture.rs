@@ -65,6 +65,7 @@ const CRATES: [Crate; 4] = [
             ("third_party.rs", 0),
             ("quant.rs", 0),
             ("config.rs", 1),
+            ("rope_divisors.rs", 2),
             ("tokenizer/", 1),
             // parameters
             ("param.rs", 2),

@@ -58,6 +58,7 @@ mod quickstart;
 mod resume;
 mod resume_data;
 mod rng;
+mod rope_divisors;
 mod rope_scaling;
 mod signals;
 #[cfg(all(target_os = "linux", feature = "faults"))]

@@ -118,6 +118,12 @@ impl Config {
         if let Err(xtrain_tensor::Error::Argument { want, got, .. }) = self.rope_scaling.check() {
             return refuse("rope_scaling", want, got);
         }
+        if let RopeScaling::Divisors(table) = &self.rope_scaling
+            && 2 * table.len() != head_dim
+        {
+            let got = format!("{} divisors for a head of {head_dim}", table.len());
+            return refuse("rope_scaling", "one divisor for each pair of a head", got);
+        }
         Ok(())
     }
 

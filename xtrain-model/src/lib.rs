@@ -84,6 +84,7 @@ mod prefix_tree;
 mod quant;
 mod recompute;
 pub mod rl;
+mod rope_divisors;
 mod rows;
 mod schedule;
 pub mod store;

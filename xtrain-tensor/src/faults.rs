@@ -129,6 +129,7 @@ faults! {
     RunNamesNotSynced "the names of a run's directory and files are not synced"
     TrainerDirectoryNotSynced "the names of the trainer's files in a checkpoint are not synced"
     GateGradientIsUps "the backward pass of SwiGLU exchanges the gradients of gate and up"
+    RopeDivisorsRenamed "divisors of RoPE frequencies in a GGUF file become the nearest llama3 rule"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

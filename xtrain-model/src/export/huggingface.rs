@@ -3,15 +3,18 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::json;
+use xtrain_tensor::RopeScaling;
 
 use super::atomic::{publish, sync_dir, temporary_path, write_file};
 use super::shards;
 use crate::checkpoint::{CheckpointError, safetensors_header};
+use crate::config::Config;
 use crate::error::Error;
 use crate::export_source::ExportSource;
 use crate::hf;
 use crate::param::Param;
 use crate::quant::Quant;
+use crate::rope_divisors;
 use crate::store::{host_tensors, views};
 use crate::store_error::StoreError;
 
@@ -21,12 +24,15 @@ pub const MAX_SHARD: u64 = 5_000_000_000;
 /// Writes a Hugging Face directory: `config.json` in both spellings, `generation_config.json`, the weights in F32,
 /// F16 or BF16, and the tokenizer's files. `out` must not exist.
 ///
+/// Divisors of RoPE frequencies that a GGUF file holds become the llama3 rule that agrees with them within the
+/// rounding errors of f32: logits may differ in the last digits.
+///
 /// The weights are `model.safetensors`, or shards of at most `max_shard` bytes of tensors each, with
 /// `model.safetensors.index.json`. A larger tensor gets its own shard.
 ///
 /// # Errors
-/// A model that no supported family can represent; a weight outside the range of `quant`; I/O errors, naming the
-/// file.
+/// A model that no supported family can represent; divisors that no llama3 rule yields; a weight outside the range of
+/// `quant`; I/O errors, naming the file.
 pub fn huggingface(
     out: &Path,
     source: &ExportSource<'_>,
@@ -42,7 +48,7 @@ pub fn huggingface(
             return Err(Error::Config { field, want, got: quant.to_string() }.into());
         }
     };
-    let mut config = hf::to_json(source.model.config(), source.eos)?;
+    let mut config = hf::to_json(&with_named_rope(source.model.config())?, source.eos)?;
     (config["dtype"], config["torch_dtype"]) = (json!(dtype), json!(dtype));
     let generation = json!({"eos_token_id": hf::eos_json(source.eos)});
     let draft = temporary_path(out)?;
@@ -64,6 +70,17 @@ pub fn huggingface(
         sync_dir(&draft)
     };
     publish(write(), &draft, out)
+}
+
+/// The config with a RoPE scaling that other programs can read: for a table of divisors, the llama3 rule that agrees
+/// with it within the rounding errors of f32. Its logits may differ in the last digits.
+fn with_named_rope(cfg: &Config) -> Result<Config, Error> {
+    let RopeScaling::Divisors(table) = &cfg.rope_scaling else { return Ok(cfg.clone()) };
+    let Some(rope_scaling) = rope_divisors::rule_within_rounding(cfg, table) else {
+        let (field, want) = ("rope_scaling", "divisors of a llama3 rule; export to GGUF keeps any divisors");
+        return Err(Error::Config { field, want, got: "other divisors".into() });
+    };
+    Ok(Config { rope_scaling, ..cfg.clone() })
 }
 
 fn weights(to: &mut dyn Write, params: &[&Param], quant: Quant) -> Result<io::Result<()>, StoreError> {

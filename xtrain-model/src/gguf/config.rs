@@ -1,4 +1,5 @@
 //! The model config in the metadata of a GGUF file.
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{RopeScaling, Truncate, Yarn};
 
 use super::header::{Entry, Header};
@@ -6,6 +7,7 @@ use super::metadata::{Metadata, Value};
 use crate::checkpoint::Result;
 use crate::config::{Biases, Config};
 use crate::error::Error;
+use crate::rope_divisors;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arch {
@@ -19,8 +21,6 @@ pub(super) enum Arch {
 const THETA: f64 = 10_000.0;
 /// The tensor with the divisors of Llama's RoPE frequencies.
 pub(super) const DIVISORS: &str = "rope_freqs.weight";
-/// Llama 3's low and high frequency factors, which its converter turns into divisors.
-const LLAMA3: (f64, f64) = (1.0, 4.0);
 
 impl Arch {
     /// The value of `general.architecture`.
@@ -137,7 +137,14 @@ fn scaling(
     }
     match (meta.text(&kind)?, divisors) {
         (None | Some("none"), None) => Ok(RopeScaling::Default),
-        (None | Some("none"), Some(divisors)) => Ok(rule(cfg, &divisors)),
+        // divisors that a converter rounded otherwise are a rule of their own
+        (None | Some("none"), Some(divisors)) => {
+            let mut rule = rope_divisors::exact_rule(cfg, &divisors);
+            if faults::on(Fault::RopeDivisorsRenamed) {
+                rule = rope_divisors::rule_within_rounding(cfg, &divisors);
+            }
+            Ok(rule.unwrap_or(RopeScaling::Divisors(divisors)))
+        }
         (Some("linear"), None) => Ok(RopeScaling::Linear { factor: factor()? }),
         (Some("yarn"), None) => Ok(RopeScaling::Yarn(Yarn {
             factor: factor()?,
@@ -151,34 +158,6 @@ fn scaling(
         (Some(other), Some(_)) => {
             Err(meta.bad(&kind, &format!("none in a file with {DIVISORS}"), format!("{other:?}")))
         }
-    }
-}
-
-/// The Llama 3 rule that reproduces these divisors exactly, else the divisors themselves.
-fn rule(cfg: &Config, want: &[f32]) -> RopeScaling {
-    let factor = f64::from(want.iter().copied().fold(1f32, f32::max));
-    let (low, high) = LLAMA3;
-    (0..=30)
-        .map(|power| f64::from(1u32 << power))
-        .find_map(|original| {
-            let scaling = RopeScaling::Llama3 { factor, low, high, original };
-            let found = divisors(&Config { rope_scaling: scaling.clone(), ..cfg.clone() }).ok()??;
-            (factor > 1.0 && found == want).then_some(scaling)
-        })
-        .unwrap_or_else(|| RopeScaling::Divisors(want.to_vec()))
-}
-
-/// The divisors of a model's RoPE frequencies: computed in f64, rounded once. `None`: the model has none.
-pub(super) fn divisors(cfg: &Config) -> Result<Option<Vec<f32>>, Error> {
-    match &cfg.rope_scaling {
-        RopeScaling::Divisors(table) => Ok(Some(table.clone())),
-        scaling @ RopeScaling::Llama3 { .. } => {
-            let table = |scaling| xtrain_tensor::RopeTable::scaled(cfg.rope_theta, scaling, cfg.head_dim, 1);
-            let (plain, scaled) = (table(&RopeScaling::Default)?, table(scaling)?);
-            let pairs = plain.inverse_frequencies().iter().zip(scaled.inverse_frequencies());
-            Ok(Some(pairs.map(|(plain, scaled)| (plain / scaled) as f32).collect()))
-        }
-        _ => Ok(None),
     }
 }
 

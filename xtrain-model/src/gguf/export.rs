@@ -10,6 +10,7 @@ use crate::checkpoint::CheckpointError;
 use crate::error::Error;
 use crate::export_source::ExportSource;
 use crate::quant::Quant;
+use crate::rope_divisors;
 use crate::store_error::StoreError;
 
 /// Writes a GGUF file with the model name `name`: matrices as `quant`, vectors in F32.
@@ -39,7 +40,7 @@ pub fn write(
     }
     values.extend(tokenizer::write_eos_ids(eos)?);
     let mut tensors: Vec<(String, Vec<usize>, Quant)> = Vec::new();
-    let divisors = config::divisors(cfg)?;
+    let divisors = rope_divisors::divisors(cfg)?;
     if let Some(divisors) = &divisors {
         tensors.push((config::DIVISORS.into(), vec![divisors.len()], Quant::F32));
     }

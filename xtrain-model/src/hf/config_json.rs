@@ -52,11 +52,11 @@ impl Family {
 /// end-of-text ids.
 ///
 /// # Errors
-/// [`Error::Config`](crate::Error::Config) for biases, windows or RoPE scaling that no family supports.
+/// [`Error::Config`](crate::Error::Config) for biases or windows that no family supports.
 pub fn to_json(cfg: &Config, eos: &[u32]) -> Result<Value> {
     let family = Family::of(cfg)?;
     let [model_type, architecture] = family.names();
-    let rope = rope::write(cfg)?;
+    let rope = rope::write(cfg);
     let scaling = if rope["rope_type"] == "default" { Value::Null } else { rope.clone() };
     let mut json = json!({
         "architectures": [architecture],

@@ -8,6 +8,10 @@ use crate::error::{Error, Result};
 
 /// The default base of the frequencies.
 const THETA: f64 = 10_000.0;
+/// The `rope_type` of a table of divisors, and the field that holds it.
+const DIVISORS: &str = "divisors";
+/// Maximum number of pairs of a head.
+const MAX_PAIRS: usize = 128;
 
 /// Reads the base and the scaling of the frequencies.
 pub(super) fn read(json: &Value, max_positions: usize) -> Result<(f64, RopeScaling)> {
@@ -17,8 +21,8 @@ pub(super) fn read(json: &Value, max_positions: usize) -> Result<(f64, RopeScali
         }
     }
     let none = Value::Null;
-    let rope = [&json["rope_parameters"], &json["rope_scaling"]].into_iter().find(|v| v.is_object());
-    let rope = rope.unwrap_or(&none);
+    let (new, old) = (&json["rope_parameters"], &json["rope_scaling"]);
+    let rope = [new, old].into_iter().find(|v| v.is_object()).unwrap_or(&none);
     only(json, "partial_rotary_factor", "1", |v| v.as_f64() == Some(1.0))?;
     only(rope, "partial_rotary_factor", "1", |v| v.as_f64() == Some(1.0))?;
     let theta = match (&rope["rope_theta"], &json["rope_theta"]) {
@@ -28,7 +32,12 @@ pub(super) fn read(json: &Value, max_positions: usize) -> Result<(f64, RopeScali
             None => return refuse("rope_theta", "a number", theta),
         },
     };
-    Ok((theta, scaling(rope, &json["original_max_position_embeddings"], max_positions)?))
+    let scaling = |rope| scaling(rope, &json["original_max_position_embeddings"], max_positions);
+    let rule = scaling(rope)?;
+    if new.is_object() && old.is_object() && scaling(old)? != rule {
+        return refuse("rope_scaling", "null or the rule of rope_parameters", old);
+    }
+    Ok((theta, rule))
 }
 
 fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeScaling> {
@@ -78,13 +87,27 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
                 },
             }))
         }
+        Some(DIVISORS) => divisors(rope),
         _ => refuse("rope_type", KINDS, kind),
     }
 }
 
-/// The value of `rope_parameters`, including the base. Fails for a table of divisors, which `config.json` cannot
-/// represent.
-pub(super) fn write(cfg: &Config) -> Result<Value> {
+/// The divisors of [`RopeScaling::Divisors`]: finite f32, at most one for each pair of the largest head.
+fn divisors(rope: &Value) -> Result<RopeScaling> {
+    const WANT: &str = "a list of one f32 for each pair of a head";
+    let Some(list) = rope[DIVISORS].as_array().filter(|list| list.len() <= MAX_PAIRS) else {
+        return refuse(DIVISORS, WANT, "no such list");
+    };
+    let divisor = |value: &Value| match value.as_f64().map(|x| x as f32) {
+        Some(x) if x.is_finite() => Ok(x),
+        _ => refuse(DIVISORS, WANT, value),
+    };
+    Ok(RopeScaling::Divisors(list.iter().map(divisor).collect::<Result<_>>()?))
+}
+
+/// The value of `rope_parameters`, including the base. A table of divisors has a `rope_type` of its own, `divisors`,
+/// which other programs reject: they would compute other logits.
+pub(super) fn write(cfg: &Config) -> Value {
     let mut rope = match &cfg.rope_scaling {
         RopeScaling::Default => json!({"rope_type": "default"}),
         RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
@@ -109,12 +132,14 @@ pub(super) fn write(cfg: &Config) -> Result<Value> {
             }
             json
         }
-        RopeScaling::Divisors(_) => {
-            return refuse("rope_scaling", "a rule that config.json can represent", "a table of divisors");
-        }
+        // f64 represents each divisor exactly
+        RopeScaling::Divisors(table) => json!({
+            "rope_type": DIVISORS,
+            DIVISORS: table.iter().copied().map(f64::from).collect::<Vec<f64>>(),
+        }),
     };
     rope["rope_theta"] = json!(cfg.rope_theta);
-    Ok(rope)
+    rope
 }
 
 /// A number of positions. Integers are written without a fraction.

@@ -135,7 +135,14 @@ fn rotary_scalings_are_read_in_both_spellings() {
     assert_eq!((y.original, y.beta_fast, y.attention), (256.0, 32.0, Some(1.5)));
     round_trip(&linear);
     round_trip(&yarn);
+    let divisors = scaled(json!({"rope_type": "divisors", "divisors": vec![1.25; 8]}));
+    let divisors = divisors.unwrap();
+    assert_eq!(divisors.rope_scaling, RopeScaling::Divisors(vec![1.25; 8]));
+    round_trip(&divisors);
     for (bad, says) in [
+        (json!({"rope_type": "divisors"}), "divisors"),
+        (json!({"rope_type": "divisors", "divisors": vec![1.25; 7]}), "one divisor for each pair"),
+        (json!({"rope_type": "divisors", "divisors": vec![1e300; 8]}), "divisors"),
         (json!({"rope_type": "dynamic", "factor": 2.0}), "dynamic"),
         (json!({"rope_type": "spiral"}), "spiral"),
         (json!({"rope_type": "linear"}), "factor"),
@@ -145,6 +152,24 @@ fn rotary_scalings_are_read_in_both_spellings() {
         (json!("linear"), "rope_parameters"),
     ] {
         let error = scaled(bad).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn both_spellings_of_a_rotary_scaling_have_to_agree() {
+    let both = |old: Value| {
+        of("llama", |j| {
+            j["rope_parameters"] = json!({"rope_type": "default", "rope_theta": 500.0});
+            j["rope_scaling"] = old;
+        })
+    };
+    assert!(both(json!({"type": "default"})).is_ok());
+    for (old, says) in [
+        (json!({"type": "longrope", "short_factor": [1.0], "long_factor": [4.0]}), "longrope"),
+        (json!({"type": "linear", "factor": 4.0}), "rope_scaling must be null or the rule"),
+    ] {
+        let error = both(old).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
 }
@@ -168,6 +193,7 @@ fn unsupported_fields_are_refused_by_name() {
         ("head_dim", json!(15), "head_dim"),
         ("rms_norm_eps", json!("nan"), "norm_eps"),
         ("rope_theta", json!(0.0), "rope_theta"),
+        ("rope_scaling", json!({"type": "longrope", "factor": 4.0}), "longrope"),
     ] {
         let mut j = json();
         j["rope_parameters"] = Value::Null;
@@ -192,7 +218,6 @@ fn a_config_that_no_family_supports_is_not_written() {
         Config { biases: Biases { qkv: true, o: false, mlp: false }, ..base.clone() },
         Config { qk_norm: false, windows: vec![Some(4), None], ..base.clone() },
         Config { windows: vec![Some(4), Some(5)], ..base.clone() },
-        Config { rope_scaling: RopeScaling::Divisors(vec![1.0; 8]), ..base.clone() },
     ] {
         assert!(to_json(&cfg, &[]).is_err(), "{cfg:?}");
     }
