@@ -5,7 +5,7 @@ use xtrain::model::store;
 use xtrain::tensor::{Device, Dtype};
 
 use crate::decode::ids;
-use crate::fixtures::{f32s, json, path, tensors};
+use crate::fixtures::{f32s, json, path, sha, tensors};
 use crate::golden::logits;
 
 #[test]
@@ -78,4 +78,31 @@ fn logits_and_greedy_tokens_are_those_of_the_reference() {
         let got = generate(&model, vec![request], EngineOptions::default()).unwrap();
         assert_eq!(got[0].tokens, ids(&case["greedy16_f32"]), "{name}");
     }
+}
+
+/// Compares every matrix of a file with K-quants with the values of gguf-py. Returns their number.
+pub(crate) fn k_quants() -> Result<usize, String> {
+    let name = "gguf/k_quants.gguf";
+    let bytes = std::fs::read(path(name)).unwrap();
+    let header = read_header(name.as_ref(), &bytes[..], bytes.len() as u64).map_err(|e| e.to_string())?;
+    let mut compared = 0;
+    for (tensor, want) in json("gguf/k_quants.json").as_object().unwrap() {
+        let entry = header.tensors.iter().find(|entry| entry.name == *tensor).unwrap();
+        let got = entry.read(name.as_ref(), &mut std::io::Cursor::new(&bytes)).unwrap().data;
+        compared += got.len();
+        let got = sha(got);
+        if want.as_str() != Some(&got) {
+            let quant = entry.quant;
+            return Err(format!("gate K-quants, seed 14: {tensor} ({quant}): got values {got}, want {want}"));
+        }
+    }
+    Ok(compared)
+}
+
+#[test]
+fn k_quants_have_the_values_of_gguf_py() {
+    let compared = k_quants().unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(compared, 56 * 1024);
+    let opened = store::open(&path("gguf/k_quants.gguf"), Dtype::F32, &Device::cpu()).unwrap();
+    assert!(logits(&opened.model, &[1, 2, 3]).iter().all(|x| x.is_finite()));
 }

@@ -73,6 +73,7 @@ pub mod gguf;
 mod grads;
 pub mod hf;
 mod json;
+mod k_quants;
 mod kv;
 mod mix;
 mod model;

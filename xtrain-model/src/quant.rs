@@ -1,6 +1,8 @@
 //! Element types of weight files: conversion of blocks to and from f32.
 use half::{bf16, f16};
 
+use crate::k_quants::{Q4_K_BYTES, Q5_K_BYTES, Q6_K_BYTES, SUPER_BLOCK, widen_q4_k, widen_q5_k, widen_q6_k};
+
 /// A supported element type. The discriminant is its GGUF number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(non_camel_case_types, reason = "the names of the format")]
@@ -15,7 +17,17 @@ pub enum Quant {
     Q8_0 = 8,
     /// Blocks of 32 signed nibbles with one f16 scale. Read only.
     Q4_0 = 2,
+    /// Super-blocks of 256 nibbles with 6-bit scales and minima. Read only.
+    Q4_K = 12,
+    /// Super-blocks of 256 elements of 5 bits with 6-bit scales and minima. Read only.
+    Q5_K = 13,
+    /// Super-blocks of 256 signed elements of 6 bits with 8-bit scales. Read only.
+    Q6_K = 14,
 }
+
+/// Every supported type.
+const ALL: [Quant; 8] =
+    [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0, Quant::Q4_0, Quant::Q4_K, Quant::Q5_K, Quant::Q6_K];
 
 /// The size of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,11 +55,17 @@ impl Quant {
     /// # Errors
     /// The name of an unsupported type.
     pub fn of(number: u32) -> Result<Quant, String> {
-        let all = [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0, Quant::Q4_0];
-        all.into_iter().find(|quant| quant.number() == number).ok_or_else(|| {
+        ALL.into_iter().find(|quant| quant.number() == number).ok_or_else(|| {
             let name = NAMES.get(number as usize).map(|name| (*name).to_string());
             name.unwrap_or_else(|| format!("type {number}"))
         })
+    }
+
+    /// The names of all supported types, for errors.
+    pub(crate) fn names() -> String {
+        let (last, others) = ALL.split_last().expect("the list is not empty");
+        let others: Vec<String> = others.iter().map(Quant::to_string).collect();
+        format!("{} or {last}", others.join(", "))
     }
 
     /// The GGUF number of the type.
@@ -62,10 +80,14 @@ impl Quant {
             Quant::F16 | Quant::BF16 => BlockSize { elements: 1, bytes: 2 },
             Quant::Q8_0 => BlockSize { elements: BLOCK, bytes: 2 + BLOCK },
             Quant::Q4_0 => BlockSize { elements: BLOCK, bytes: 2 + BLOCK / 2 },
+            Quant::Q4_K => BlockSize { elements: SUPER_BLOCK, bytes: Q4_K_BYTES },
+            Quant::Q5_K => BlockSize { elements: SUPER_BLOCK, bytes: Q5_K_BYTES },
+            Quant::Q6_K => BlockSize { elements: SUPER_BLOCK, bytes: Q6_K_BYTES },
         }
     }
 
-    /// Appends the values of whole blocks. Each value is a product of two f32, rounded once, or an exact widening.
+    /// Appends the values of whole blocks. Each value is an exact widening, a product of two f32, rounded once, or the
+    /// difference of two exact products, rounded once.
     pub fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
         match self {
             Quant::F32 => out.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
@@ -85,6 +107,9 @@ impl Quant {
                     out.extend(q.iter().map(|&q| value(q >> 4)));
                 }
             }
+            Quant::Q4_K => widen_q4_k(bytes, out),
+            Quant::Q5_K => widen_q5_k(bytes, out),
+            Quant::Q6_K => widen_q6_k(bytes, out),
         }
     }
 
@@ -114,7 +139,7 @@ impl Quant {
                 out.extend(block.iter().map(|x| (x * inverse).round() as i8 as u8));
                 fits && f16::from_f32(scale).is_finite() && inverse.is_finite()
             }),
-            Quant::Q4_0 => false,
+            Quant::Q4_0 | Quant::Q4_K | Quant::Q5_K | Quant::Q6_K => false,
         }
     }
 }
@@ -131,10 +156,11 @@ mod tests {
 
     #[test]
     fn every_type_has_a_name() {
-        for quant in [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0, Quant::Q4_0] {
+        for quant in ALL {
             assert_eq!(Quant::of(quant.number()), Ok(quant));
         }
-        assert_eq!(Quant::of(12).unwrap_err(), "Q4_K");
+        assert_eq!(Quant::names(), "F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K");
+        assert_eq!(Quant::of(10).unwrap_err(), "Q2_K");
         assert_eq!(Quant::of(200).unwrap_err(), "type 200");
     }
 

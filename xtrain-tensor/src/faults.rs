@@ -130,6 +130,7 @@ faults! {
     TrainerDirectoryNotSynced "the names of the trainer's files in a checkpoint are not synced"
     GateGradientIsUps "the backward pass of SwiGLU exchanges the gradients of gate and up"
     RopeDivisorsRenamed "divisors of RoPE frequencies in a GGUF file become the nearest llama3 rule"
+    KQuantMinimumIgnored "the values of a K-quant block with minima omit the minimum"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

@@ -215,7 +215,7 @@ pub(crate) fn encode(tensors: &[TensorView<'_>], quant: Quant) -> Result<Vec<u8>
         Quant::F32 => Dtype::F32,
         Quant::F16 => Dtype::F16,
         Quant::BF16 => Dtype::BF16,
-        Quant::Q8_0 | Quant::Q4_0 => {
+        _ => {
             return Err(CheckpointError::argument("type of a safetensors file", "F32, F16 or BF16", quant));
         }
     };

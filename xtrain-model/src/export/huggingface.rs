@@ -43,7 +43,7 @@ pub fn huggingface(
         Quant::F32 => "float32",
         Quant::F16 => "float16",
         Quant::BF16 => "bfloat16",
-        Quant::Q8_0 | Quant::Q4_0 => {
+        _ => {
             let (field, want) = ("type", "F32, F16 or BF16 in a Hugging Face directory");
             return Err(Error::Config { field, want, got: quant.to_string() }.into());
         }

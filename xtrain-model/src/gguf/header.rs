@@ -315,7 +315,7 @@ impl<R: Read> Source<'_, R> {
         let (number, offset) = (self.u32()?, self.u64()?);
         let quant = match Quant::of(number) {
             Ok(quant) => quant,
-            Err(name) => return refuse("F32, F16, BF16, Q8_0 or Q4_0".into(), name),
+            Err(name) => return refuse(Quant::names(), name),
         };
         if shape.contains(&0) {
             return refuse("no dimension of zero".into(), format!("shape {shape:?}"));

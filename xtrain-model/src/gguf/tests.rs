@@ -299,14 +299,17 @@ fn mutated_files_do_no_harm() {
     if !alone("gguf::tests::mutated_files_do_no_harm") {
         return;
     }
-    let seed = std::fs::read(path("corrupt/g_base_ok/model.gguf")).unwrap();
-    let first = read_header(Path::new("seed"), &seed[..], seed.len() as u64).unwrap();
-    let header = first.tensors.iter().map(|t| t.offset).min().unwrap() as usize;
+    let seeds = ["corrupt/g_base_ok/model.gguf", "gguf/k_quants.gguf"].map(|name| {
+        let seed = std::fs::read(path(name)).unwrap();
+        let first = read_header(Path::new("seed"), &seed[..], seed.len() as u64).unwrap();
+        (first.tensors.iter().map(|t| t.offset).min().unwrap() as usize, seed)
+    });
     let cases = times(20_000, 200_000);
     let mut accepted = 0;
     for case in 0..cases {
+        let (header, seed) = &seeds[case as usize % seeds.len()];
         let (mut bytes, mut random) = (seed.clone(), rng(case));
-        mutate(&mut bytes, header, &mut random);
+        mutate(&mut bytes, *header, &mut random);
         // the steps of `read`, from memory: header, config, tensors, tokenizer
         let load = || -> Result<(), StoreError> {
             let name = Path::new("mutated");
