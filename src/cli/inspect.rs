@@ -1,14 +1,15 @@
 //! `xtrain inspect`: prints configuration, parameters and memory use of a model.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 
 use super::common::{Common, Layers};
-use super::{CliError, loaded, out, source};
+use super::{CliError, Exit, loaded, out, source};
 use crate::config::RunConfig;
 use crate::decode::CacheShape;
 use crate::memory::{self, Memory, Part};
+use crate::model::store::{self, WeightCounts};
 use crate::model::{Config, hf};
 use crate::report::{Table, units};
 use crate::tensor::{Device, Dtype};
@@ -16,13 +17,20 @@ use crate::training;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
+--verify reads the whole model, checks the checksums of a checkpoint, and counts weights that are NaN or infinite. \
+Without it, only headers are read.
+
 Examples:
   xtrain inspect runs/shakespeare
+  xtrain inspect model.gguf --verify
   xtrain inspect --set model.preset=qwen3-0.6b --json")]
 pub(super) struct InspectArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: the configured sizes].
     #[arg(conflicts_with_all = ["config", "set"])]
     model: Option<PathBuf>,
+    /// Read all weights, verify their checksums and count those that are NaN or infinite.
+    #[arg(long, requires = "model")]
+    verify: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -61,11 +69,22 @@ struct Report {
     eos: Vec<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tokenizer_vocab: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<Verified>,
+}
+
+/// What reading all weights found.
+#[derive(Serialize)]
+struct Verified {
+    tensors: u64,
+    weights: u64,
+    nan: u64,
+    infinite: u64,
 }
 
 pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
     args.common.open()?;
-    let report = match &args.model {
+    let mut report = match &args.model {
         Some(path) => {
             let (described, compute) = loaded::describe(path, &args.common)?;
             let vocab = described.tokenizer.as_ref().map(|t| t.vocab_size());
@@ -80,7 +99,33 @@ pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
             Report::of(&training::model_config(&config, vocab), compute, eos, Some(vocab))?
         }
     };
-    if args.json { out::print_json(&report) } else { out::print(report.text()) }
+    let counts = args.model.as_deref().filter(|_| args.verify).map(verify).transpose()?;
+    report.verified = counts.as_ref().map(|found| Verified {
+        tensors: found.tensors,
+        weights: found.weights,
+        nan: found.nan,
+        infinite: found.infinite,
+    });
+    if args.json {
+        out::print_json(&report)?
+    } else {
+        out::print(report.text())?
+    }
+    let Some((found, name)) =
+        counts.as_ref().and_then(|found| Some((found, found.first_non_finite.as_ref()?)))
+    else {
+        return Ok(());
+    };
+    let WeightCounts { weights, nan, infinite, .. } = found;
+    let message = format!("{nan} of {weights} weights are NaN and {infinite} are infinite, first in {name}");
+    Err(CliError::new(Exit::Data, message))
+}
+
+/// Reads the whole model. Reports newer checkpoints that are damaged.
+fn verify(path: &Path) -> Result<WeightCounts, CliError> {
+    let found = store::verify(&loaded::find(path)?)?;
+    found.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    Ok(found)
 }
 
 impl Report {
@@ -107,6 +152,7 @@ impl Report {
             max_positions: cfg.max_positions,
             eos,
             tokenizer_vocab,
+            verified: None,
         })
     }
 
@@ -143,6 +189,13 @@ impl Report {
         ] {
             bytes.row([what.to_string(), n.to_string(), units::bytes(n)]);
         }
-        [config, parts, bytes].map(|table| table.render()).join("\n")
+        let mut tables = vec![config, parts, bytes];
+        if let Some(Verified { tensors, weights, nan, infinite }) = self.verified {
+            let mut verified = Table::new(&["verified"], &["count"]);
+            let counts = [("tensors", tensors), ("weights", weights), ("NaN", nan), ("infinite", infinite)];
+            counts.into_iter().for_each(|(what, n)| verified.row([what, &n.to_string()]));
+            tables.push(verified);
+        }
+        tables.iter().map(Table::render).collect::<Vec<_>>().join("\n")
     }
 }

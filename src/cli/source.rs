@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit};
 use crate::config::{RunConfig, TaskKind};
-use crate::model::data::{Content, TokenFile, Tokens};
+use crate::model::data::{Content, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
 use crate::training::Source;
@@ -35,7 +35,6 @@ pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
         TaskKind::Sft => Content::Conversations,
     };
     let tokens = tokens(&files, &tokenizer, content)?;
-    tokens.file().map_or(Ok(()), TokenFile::verify)?;
     let source = Source::new(config, tokens, tokenizer)?;
     let (fraction, validation) = (data.val_fraction, &source.split.validation);
     let (held_out, total) = (validation.end - validation.start, validation.end);

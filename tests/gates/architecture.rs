@@ -67,6 +67,7 @@ const CRATES: [Crate; 4] = [
             ("quant.rs", 0),
             ("config.rs", 1),
             ("rope_divisors.rs", 2),
+            ("kept_fields.rs", 2),
             ("tokenizer/", 1),
             // parameters
             ("param.rs", 2),

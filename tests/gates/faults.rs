@@ -6,10 +6,10 @@ use xtrain::tensor::{Device, ThreadSchedule};
 #[cfg(target_os = "linux")]
 use crate::syncs;
 use crate::{
-    adamw, branches, conversations, equal_completions, families, focused, gguf, gguf_pieces, gpu,
-    gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step, open_for_inference,
-    packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors, rope_scaling, tape_gradient,
-    training, turns,
+    adamw, branches, conversations, damaged_files, equal_completions, families, focused, gguf, gguf_pieces,
+    gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
+    open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
+    rope_scaling, tape_gradient, training, turns,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -83,6 +83,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::MeanOfMicroBatchMeans, Gate::Test(micro_batches::over)),
     (Fault::RopeDivisorsRenamed, Gate::Test(rope_divisors::over)),
     (Fault::KQuantMinimumIgnored, Gate::Test(gguf::k_quants)),
+    (Fault::TokenFileNotVerified, Gate::Test(damaged_files::token_file)),
+    (Fault::SmallFilesNotVerified, Gate::Test(damaged_files::small_files)),
     (Fault::YarnAlwaysTruncates, Gate::Test(rope_scaling::over)),
     (Fault::TrailingPieceWithoutTargetKept, Gate::Test(conversations::pieces)),
     (Fault::OnlyFirstEndTokenTrained, Gate::Test(conversations::ends)),

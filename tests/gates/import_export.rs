@@ -56,6 +56,82 @@ fn import_and_export_keep_the_bytes_of_every_tensor() {
 }
 
 #[test]
+fn an_export_keeps_the_fields_that_no_computation_reads() {
+    let scratch = Scratch::new("exchange-kept");
+    let from = path("models/qwen3_tied");
+    let dir = scratch.0.join("m");
+    std::fs::create_dir(&dir).unwrap();
+    for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(from.join(name), dir.join(name)).unwrap();
+    }
+    let mut config = json("models/qwen3_tied/config.json");
+    (config["bos_token_id"], config["pad_token_id"]) = (3.into(), 0.into());
+    config["max_window_layers"] = 21.into();
+    scratch.file("m/config.json", &config.to_string());
+    let generation =
+        r#"{"bos_token_id": 3, "do_sample": true, "eos_token_id": [2, 0], "temperature": 0.6, "top_k": 20}"#;
+    scratch.file("m/generation_config.json", generation);
+    scratch.file("text.txt", &"a text to train on, long enough for a few windows of it. ".repeat(20));
+    ok(&scratch.0, &["import", "m", "run"]);
+    let train = ["train", "--init", "run", "--data", "text.txt", "--run", "tuned", "--set", "train.steps=1"];
+    done(&scratch.0, &[&train[..], &["--set", "train.context=16", "--set", "train.save_every=1"]].concat());
+    done(&scratch.0, &["train", "--resume", "tuned", "--set", "train.steps=2"]);
+    for (model, out) in [("m", "a"), ("run", "b"), ("tuned", "c")] {
+        ok(&scratch.0, &["export", model, out]);
+        let read = |name: &str| parsed(&std::fs::read_to_string(scratch.0.join(out).join(name)).unwrap());
+        assert_eq!(read("generation_config.json"), parsed(generation), "{model}");
+        let written = read("config.json");
+        for field in ["bos_token_id", "pad_token_id", "max_window_layers"] {
+            assert_eq!(written[field], config[field], "{model}: {field}");
+        }
+    }
+}
+
+#[test]
+fn inspect_reads_all_weights_and_counts_those_that_are_not_finite() {
+    let scratch = Scratch::new("exchange-verify");
+    let gguf = path("gguf/llama3_rope.Q4_0.gguf").display().to_string();
+    let found = parsed(&ok(&scratch.0, &["inspect", &gguf, "--verify", "--json"]));
+    assert_eq!(found["verified"]["weights"], found["parameters"]);
+    assert_eq!((&found["verified"]["nan"], &found["verified"]["infinite"]), (&0.into(), &0.into()));
+    let bad = path("models/qwen3_tied");
+    std::fs::create_dir(scratch.0.join("m")).unwrap();
+    std::fs::copy(bad.join("config.json"), scratch.0.join("m/config.json")).unwrap();
+    let mut bytes = std::fs::read(bad.join("model.safetensors")).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    bytes[end - 12..end - 8].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    std::fs::write(scratch.0.join("m/model.safetensors"), bytes).unwrap();
+    let output = crate::cli::xtrain(&scratch.0, &["inspect", "m", "--verify", "--json"]);
+    assert_eq!(output.status.code(), Some(65), "{output:?}");
+    let found = parsed(&crate::cli::text(&output.stdout));
+    assert_eq!((&found["verified"]["nan"], &found["verified"]["infinite"]), (&1.into(), &1.into()));
+    ok(&scratch.0, &["import", &path("models/qwen3_tied").display().to_string(), "run"]);
+    ok(&scratch.0, &["inspect", "run", "--verify"]);
+    let file = scratch.0.join("run/checkpoints/step_000000/model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[end / 2] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    refused(&scratch.0, &["inspect", "run", "--verify"], 65, &["model.safetensors"]);
+    ok(&scratch.0, &["inspect", "run"]);
+}
+
+#[test]
+fn a_directory_of_another_family_is_refused_by_family() {
+    let scratch = Scratch::new("exchange-family");
+    for family in ["gpt2", "bert"] {
+        scratch.file(&format!("{family}/config.json"), &format!(r#"{{"model_type": "{family}"}}"#));
+        scratch.file(&format!("{family}/pytorch_model.bin"), "weights");
+        refused(
+            &scratch.0,
+            &["inspect", family],
+            65,
+            &["model_type", family, "qwen3, qwen2, llama or mistral"],
+        );
+    }
+}
+
+#[test]
 fn shards_hold_every_tensor_once_and_respect_the_maximum_size() {
     let scratch = Scratch::new("exchange-shards");
     for (n, (from, dtype, max_size)) in [

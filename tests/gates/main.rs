@@ -16,6 +16,7 @@ mod commands_verify;
 mod conversations;
 mod corrupt;
 mod corrupt_tokenizers;
+mod damaged_files;
 mod decode;
 mod decode_batch;
 mod decode_kv;

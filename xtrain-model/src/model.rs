@@ -7,6 +7,7 @@ use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 use crate::config::Config;
 use crate::error::Result;
 use crate::functional::{Functional, QkNorms, Qkv};
+use crate::kept_fields::KeptFields;
 use crate::kv::KvStore;
 use crate::params::Params;
 use crate::rows::Rows;
@@ -18,6 +19,8 @@ pub struct Model {
     rope: RopeTable,
     /// The parameters.
     pub params: Params,
+    /// Fields of the model's files that no computation reads. Saved and exported models have them again.
+    pub kept_fields: KeptFields,
 }
 
 impl Model {
@@ -28,7 +31,7 @@ impl Model {
     pub fn new(cfg: Config, params: Params) -> Result<Model> {
         cfg.check()?;
         let rope = RopeTable::scaled(cfg.rope_theta, &cfg.rope_scaling, cfg.head_dim, cfg.max_positions)?;
-        Ok(Model { cfg, rope, params })
+        Ok(Model { cfg, rope, params, kept_fields: KeptFields::default() })
     }
 
     /// A model with random parameters drawn from `seed`. `compute` is the compute dtype: f32 or bf16.

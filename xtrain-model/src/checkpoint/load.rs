@@ -2,6 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use xtrain_tensor::faults::{self, Fault};
 
 use super::checksum::ChecksummedReader;
 use super::control::{self, Control, Verified};
@@ -28,6 +29,9 @@ pub enum TrainerPart {
     Verify,
 }
 
+/// Rejects a config.json, named by its path, before any weights are looked for.
+pub type ConfigCheck<'a> = dyn Fn(&Path, &Value) -> Result<()> + 'a;
+
 /// Compares config.json with the tensors of a file. See [`super::require_shapes`].
 pub type ShapeCheck<'a> = dyn Fn(&Path, &Value, &[TensorInfo]) -> Result<()> + 'a;
 
@@ -36,6 +40,8 @@ pub type ShapeCheck<'a> = dyn Fn(&Path, &Value, &[TensorInfo]) -> Result<()> + '
 pub struct LoadOptions<'a> {
     /// How to treat weights that are NaN or infinite.
     pub non_finite: NonFinite,
+    /// Called before the weights of a directory without a manifest are opened. `None`: no check.
+    pub config: Option<&'a ConfigCheck<'a>>,
     /// Called before any tensor of the model is allocated. `None`: no check.
     pub shapes: Option<&'a ShapeCheck<'a>>,
     /// How to treat the trainer's state.
@@ -99,7 +105,7 @@ pub fn load<T: TensorSink>(
 }
 
 /// A checkpoint of which only the manifest is verified so far.
-pub(super) struct Checkpoint<'a> {
+pub(crate) struct Checkpoint<'a> {
     fs: &'a dyn FileSystem,
     dir: &'a Path,
     pub(super) manifest: Manifest,
@@ -126,6 +132,19 @@ impl<'a> Checkpoint<'a> {
         let (path, record) = self.record(name)?;
         let bytes = read_small(self.fs, &path, "listed in the manifest", MAX_SMALL)?;
         Verified::check(&path, bytes, record.length, record.crc32c)
+    }
+
+    /// The content of a small file, verified if the manifest lists it. `None`: it is neither listed nor there.
+    pub(crate) fn file(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let listed = self.manifest.files.iter().any(|file| file.name == name);
+        if listed && !faults::on(Fault::SmallFilesNotVerified) {
+            return Ok(Some(self.verified(name)?.into_bytes()));
+        }
+        let path = self.dir.join(name);
+        if !exists(self.fs, &path)? {
+            return Ok(None);
+        }
+        read_small(self.fs, &path, "a file of the model", MAX_SMALL).map(Some)
     }
 
     /// config.json, checked against the digest in the manifest.
@@ -231,7 +250,12 @@ pub(crate) fn read_json(fs: &dyn FileSystem, path: &Path) -> Result<Option<Value
     if !exists(fs, path)? {
         return Ok(None);
     }
-    json::decode(path, &read_small(fs, path, "generation settings", MAX_CONFIG)?).map(Some)
+    decode_json(path, &read_small(fs, path, "generation settings", MAX_CONFIG)?).map(Some)
+}
+
+/// The JSON in `bytes`, the content of `path`.
+pub(crate) fn decode_json(path: &Path, bytes: &[u8]) -> Result<Value> {
+    json::decode(path, bytes)
 }
 
 /// Opens a regular file. `what` describes its content, for the error if it is missing.

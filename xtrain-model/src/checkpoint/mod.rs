@@ -61,12 +61,13 @@ pub use error::{CheckpointError, ParseError, Refused, Result};
 pub use fs::RealFs;
 pub(crate) use header::encode as safetensors_header;
 pub use header::{TensorInfo, TensorView};
-pub(crate) use load::read_json;
-pub use load::{LoadOptions, LoadedCheckpoint, ShapeCheck, TrainerPart, TrainerState, load};
+pub(crate) use load::{Checkpoint, decode_json, read_json};
+pub use load::{ConfigCheck, LoadOptions, LoadedCheckpoint, ShapeCheck, TrainerPart, TrainerState, load};
 pub(crate) use read_ahead::{PIECE, ReadBuffer};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};
 pub use snapshot::{CheckpointContents, TrainerView};
 pub use tensors::{NamedTensor, NewSink, NonFinite, TensorSink, require_shapes};
+pub(crate) use weights::with_manifest;
 pub use weights::{Weights, describe, load_weights};

@@ -81,6 +81,11 @@ pub fn describe(fs: &dyn FileSystem, dir: &Path, options: &LoadOptions<'_>) -> R
     Ok(enumerate_shards(fs, dir, options)?.0)
 }
 
+/// The checkpoint in `dir`, to read its small files. `None`: `dir` has no manifest.
+pub(crate) fn with_manifest<'a>(fs: &'a dyn FileSystem, dir: &'a Path) -> Result<Option<Checkpoint<'a>>> {
+    if has_manifest(fs, dir)? { Checkpoint::open(fs, dir).map(Some) } else { Ok(None) }
+}
+
 /// Whether `dir` is an xtrain checkpoint, which has a manifest.
 fn has_manifest(fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
     if exists(fs, &dir.join(manifest::NAME))? {
@@ -101,6 +106,9 @@ fn enumerate_shards(
 ) -> Result<(Value, Vec<WeightFile>)> {
     let path = dir.join("config.json");
     let config = json::decode(&path, &read_small(fs, &path, "the model's configuration", MAX_CONFIG)?)?;
+    if let Some(check) = options.config {
+        check(&path, &config)?;
+    }
     let (model, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
     let single = exists(fs, &model)?;
     let shards = match (single, exists(fs, &index)?) {

@@ -2,6 +2,8 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use xtrain_tensor::faults::{self, Fault};
+
 use super::document_sink::{DocumentSink, Role, separator_of};
 use super::error::DataError;
 use super::prepare::{Content, feed};
@@ -56,12 +58,16 @@ impl DocumentSink for Memory {
 }
 
 impl Tokens {
-    /// Opens the token file `path`. See [`TokenFile::open`].
+    /// Opens the token file `path` and verifies all of it, in one pass: a damaged file would change results silently.
     ///
     /// # Errors
-    /// As [`TokenFile::open`].
+    /// As [`TokenFile::open`] and [`TokenFile::verify`].
     pub fn open(path: &Path) -> Result<Tokens, DataError> {
-        Ok(Tokens { source: Source::File(TokenFile::open(path)?) })
+        let file = TokenFile::open(path)?;
+        if !faults::on(Fault::TokenFileNotVerified) {
+            file.verify()?;
+        }
+        Ok(Tokens { source: Source::File(file) })
     }
 
     /// One document of `ids`, all of them targets. `vocab` is the vocabulary size.

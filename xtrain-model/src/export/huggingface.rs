@@ -48,9 +48,11 @@ pub fn huggingface(
             return Err(Error::Config { field, want, got: quant.to_string() }.into());
         }
     };
+    let kept = &source.model.kept_fields;
     let mut config = hf::to_json(&with_named_rope(source.model.config())?, source.eos)?;
+    kept.add_to(&mut config);
     (config["dtype"], config["torch_dtype"]) = (json!(dtype), json!(dtype));
-    let generation = json!({"eos_token_id": hf::eos_json(source.eos)});
+    let generation = kept.generation(hf::eos_json(source.eos));
     let draft = temporary_path(out)?;
     std::fs::create_dir(&draft).map_err(CheckpointError::io("create", &draft))?;
     let write = || -> Result<(), StoreError> {

@@ -12,6 +12,7 @@ use super::names::{gguf_name, is_interleaved, separate};
 use super::tokenizer;
 use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink, require_shapes};
 use crate::config::Config;
+use crate::kept_fields::KeptFields;
 use crate::params::Params;
 use crate::store_error::StoreError;
 use crate::tokenizer::Tokenizer;
@@ -27,6 +28,8 @@ pub struct Imported<T = NamedTensor> {
     pub tokenizer: Option<Tokenizer>,
     /// The end-of-text ids.
     pub eos: Vec<u32>,
+    /// The ids of the tokens that begin and pad a text.
+    pub kept_fields: KeptFields,
 }
 
 /// Whether a file starts with the magic of GGUF.
@@ -86,7 +89,21 @@ pub fn read<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Importe
         }
         tensors.push(tensor);
     }
-    Ok(Imported { config: cfg, tensors, tokenizer, eos })
+    let kept_fields = tokenizer::kept_fields(&header.metadata)?;
+    Ok(Imported { config: cfg, tensors, tokenizer, eos, kept_fields })
+}
+
+/// The tensors alone, also with elements that are not finite.
+pub(crate) fn weights<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Vec<T>, StoreError> {
+    let (mut file, header) = header::open(path)?;
+    let (_, _, matched) = read_config(path, &mut file, &header)?;
+    let mut tensors = Vec::with_capacity(matched.len());
+    for (name, entry) in matched {
+        let mut tensor = begin(&name, &entry.shape);
+        entry.read_into(path, &mut file, &mut tensor)?;
+        tensors.push(tensor);
+    }
+    Ok(tensors)
 }
 
 /// [`read`] without the tensors. The config is checked against the file's table of tensors.
@@ -97,7 +114,8 @@ pub fn describe(path: &Path) -> Result<Imported<()>, StoreError> {
     let (mut file, header) = header::open(path)?;
     let (config, ..) = read_config(path, &mut file, &header)?;
     let (tokenizer, eos) = read_tokenizer(&header, &config)?;
-    Ok(Imported { config, tensors: Vec::new(), tokenizer, eos })
+    let kept_fields = tokenizer::kept_fields(&header.metadata)?;
+    Ok(Imported { config, tensors: Vec::new(), tokenizer, eos, kept_fields })
 }
 
 /// The tokenizer and the end-of-text ids. The tokenizer must not have more tokens than the model.

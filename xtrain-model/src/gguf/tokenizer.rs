@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use super::metadata::{Metadata, Value};
 use crate::checkpoint::CheckpointError;
 use crate::error::Error;
+use crate::kept_fields::KeptFields;
 use crate::store_error::StoreError;
 use crate::tokenizer::{MAX_VOCABULARY, Tokenizer, TokenizerError};
 
@@ -61,6 +62,11 @@ pub(super) fn eos_ids(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
         }
     }
     Ok(ids)
+}
+
+/// The ids of the tokens that begin and pad a text.
+pub(super) fn kept_fields(meta: &Metadata) -> Result<KeptFields, CheckpointError> {
+    Ok(KeptFields::of_ids(meta.size(BOS)?, meta.size(PAD)?))
 }
 
 /// The tokenizer in the metadata. `None`: the file contains none. Rejects unsupported kinds, by name, and lists that

@@ -3,11 +3,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::files::{GENERATION, check_shapes, eos_in, eos_of, tokenizer_in_dir};
-use crate::checkpoint::{self, CheckpointError, LoadOptions, RealFs, newest_described, read_json};
+use super::files::{GENERATION, ModelDir, eos_in, load_options};
+use crate::checkpoint::{self, CheckpointError, RealFs, newest_described};
 use crate::config::Config;
 use crate::store_error::StoreError;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{FILE as TOKENIZER, Tokenizer};
 use crate::{gguf, hf};
 
 /// A model without its weights.
@@ -32,7 +32,9 @@ pub fn describe(path: &Path) -> Result<Described, StoreError> {
         return Ok(Described { config, tokenizer, eos });
     }
     let (dir, json) = directory(path)?;
-    let (tokenizer, eos) = (tokenizer_in_dir(&dir)?, eos_of(&dir, &json)?);
+    let files = ModelDir::open(&dir)?;
+    let tokenizer = files.tokenizer()?;
+    let eos = files.eos(&json)?;
     Ok(Described { config: hf::from_json(&json)?, tokenizer, eos })
 }
 
@@ -49,8 +51,7 @@ fn directory(path: &Path) -> Result<(PathBuf, Value), CheckpointError> {
     if path.join("checkpoints").is_dir() {
         return newest_described(&RealFs, path);
     }
-    let options = LoadOptions { shapes: Some(&check_shapes), ..LoadOptions::default() };
-    Ok((path.to_path_buf(), checkpoint::describe(&RealFs, path, &options)?))
+    Ok((path.to_path_buf(), checkpoint::describe(&RealFs, path, &load_options())?))
 }
 
 /// The tokenizer of a model that [`super::open`] opens, of a `tokenizer.json`, or of a directory that contains one.
@@ -69,12 +70,18 @@ pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
 
 /// The tokenizer of a directory or file, with the end-of-text ids of a `generation_config.json` in the directory.
 fn tokenizer_with_eos(path: &Path) -> Result<Tokenizer, StoreError> {
-    let tokenizer = Tokenizer::load(path)?;
-    let generation = path.join(GENERATION);
-    Ok(match read_json(&RealFs, &generation) {
-        Ok(Some(json)) => tokenizer.with_eos_ids(&eos_in(&generation, &json)?),
-        Ok(None) => tokenizer,
-        Err(_) if path.is_file() => tokenizer,
+    if path.is_file() && path.file_name().is_none_or(|name| name != TOKENIZER) {
+        return Ok(Tokenizer::load(path)?);
+    }
+    let dir = if path.is_file() { path.parent().unwrap_or(Path::new("")) } else { path };
+    let files = ModelDir::open(dir)?;
+    // a directory without a tokenizer: the error of `load`
+    let tokenizer = files.tokenizer()?.map_or_else(|| Tokenizer::load(path), Ok)?;
+    let generation = match files.generation() {
+        Ok(generation) => generation,
+        // next to a tokenizer.json may be any file of this name
+        Err(_) if path.is_file() => return Ok(tokenizer),
         Err(error) => return Err(error.into()),
-    })
+    };
+    Ok(tokenizer.with_eos_ids(&eos_in(&dir.join(GENERATION), &generation)?))
 }

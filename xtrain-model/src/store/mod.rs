@@ -4,6 +4,7 @@ mod files;
 mod open;
 mod resume;
 mod save;
+mod verify;
 
 #[cfg(test)]
 mod every_variant;
@@ -15,3 +16,4 @@ pub use open::{LoadedModel, open, open_for_inference};
 pub use resume::{Resumed, resume};
 pub use save::{RunState, save, save_model};
 pub(crate) use save::{host_tensors, views};
+pub use verify::{WeightCounts, verify};

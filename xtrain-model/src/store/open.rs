@@ -3,7 +3,7 @@ use std::path::Path;
 
 use xtrain_tensor::{Device, Dtype};
 
-use super::files::{ParamLoader, build, check_shapes, eos_of, tokenizer_in_dir};
+use super::files::{ModelDir, ParamLoader, build, load_options};
 use crate::checkpoint::{
     LoadOptions, LoadedCheckpoint, RealFs, Refused, TrainerPart, load_weights, newest_good,
 };
@@ -49,12 +49,12 @@ pub fn open_for_inference(path: &Path, compute: Dtype, device: &Device) -> Resul
 fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, StoreError> {
     let begin = |name: &str, shape: &[usize]| ParamLoader::begin(params, name, shape);
     if path.is_file() {
-        let Imported { config, tensors, tokenizer, eos } = gguf::read(path, &begin)?;
-        let model = build(config, tensors, params.compute)?;
+        let Imported { config, tensors, tokenizer, eos, kept_fields } = gguf::read(path, &begin)?;
+        let mut model = build(config, tensors, params.compute)?;
+        model.kept_fields = kept_fields;
         return Ok(LoadedModel { model, tokenizer, eos, refused: Vec::new() });
     }
-    let options =
-        LoadOptions { shapes: Some(&check_shapes), trainer: TrainerPart::Verify, ..LoadOptions::default() };
+    let options = LoadOptions { trainer: TrainerPart::Verify, ..load_options() };
     let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
         let newest = newest_good(&RealFs, path, &options, &begin)?;
         let LoadedCheckpoint { config, tensors, path, .. } = newest.loaded;
@@ -63,7 +63,10 @@ fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, Stor
         let weights = load_weights(&RealFs, path, &options, &begin)?;
         (weights.config, weights.tensors, path.to_path_buf(), Vec::new())
     };
-    let tokenizer = tokenizer_in_dir(&dir)?;
-    let model = build(hf::from_json(&config)?, tensors, params.compute)?;
-    Ok(LoadedModel { model, tokenizer, eos: eos_of(&dir, &config)?, refused })
+    let files = ModelDir::open(&dir)?;
+    let tokenizer = files.tokenizer()?;
+    let mut model = build(hf::from_json(&config)?, tensors, params.compute)?;
+    model.kept_fields = files.kept_fields(&config)?;
+    let eos = files.eos(&config)?;
+    Ok(LoadedModel { model, tokenizer, eos, refused })
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
-use super::files::{NUMERICS, ParamLoader, STATES, build, check_shapes, eos_of};
+use super::files::{ModelDir, NUMERICS, ParamLoader, STATES, build, load_options};
 use super::save::RunState;
-use crate::checkpoint::{Control, LoadOptions, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good};
+use crate::checkpoint::{Control, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good};
 use crate::error::Error;
 use crate::hf;
 use crate::optim::{AdamW, OptimConfig};
@@ -44,10 +44,9 @@ pub fn resume(
     optim: OptimConfig,
     schedule: Schedule,
 ) -> Result<Resumed, StoreError> {
-    let options = LoadOptions { shapes: Some(&check_shapes), ..LoadOptions::default() };
     let params = ParamOptions { compute, device, master_weights: MasterWeights::Keep };
     let begin = |name: &str, shape: &[usize]| ParamLoader::begin(&params, name, shape);
-    let newest = newest_good(&RealFs, run, &options, &begin)?;
+    let newest = newest_good(&RealFs, run, &load_options(), &begin)?;
     let LoadedCheckpoint { config, tensors, path, trainer, numerics, .. } = newest.loaded;
     let not_resumable = |what: String| StoreError::NotATrainer { path: path.clone(), what };
     if numerics != NUMERICS {
@@ -57,8 +56,10 @@ pub fn resume(
     }
     let state =
         trainer.ok_or_else(|| not_resumable("the checkpoint holds a model without a trainer".into()))?;
-    let eos = eos_of(&path, &config)?;
-    let model = build(hf::from_json(&config)?, tensors, compute)?;
+    let files = ModelDir::open(&path)?;
+    let (eos, kept_fields) = (files.eos(&config)?, files.kept_fields(&config)?);
+    let mut model = build(hf::from_json(&config)?, tensors, compute)?;
+    model.kept_fields = kept_fields;
     let mut optimizer = AdamW::new(optim, &model.params)?;
     let mut named: HashMap<String, NamedTensor> =
         state.optimizer.into_iter().map(|t| (t.name.clone(), t)).collect();

@@ -75,11 +75,13 @@ fn save_source(
     trainer: Option<TrainerView<'_>>,
 ) -> Result<SavedCheckpoint, StoreError> {
     let ExportSource { model, tokenizer, eos } = *source;
-    let generation = format!("{:#}", serde_json::json!({ "eos_token_id": hf::eos_json(eos) }));
+    let mut config = hf::to_json(model.config(), eos)?;
+    model.kept_fields.add_to(&mut config);
+    let generation = format!("{:#}", model.kept_fields.generation(hf::eos_json(eos)));
     let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
     files.push((GENERATION, generation.as_bytes()));
     Ok(dir.save(&CheckpointContents {
-        config: &hf::to_json(model.config(), eos)?,
+        config: &config,
         numerics: NUMERICS,
         dtype: &model.compute().to_string(),
         step,

@@ -8,9 +8,9 @@ use super::settings::Settings;
 use super::vocabulary::{END_OF_TEXT, MAX_VOCABULARY, Vocabulary};
 use super::{byte, hf, pipeline};
 
-const FILE: &str = "tokenizer.json";
-pub(super) const CONFIG: &str = "tokenizer_config.json";
-pub(super) const TEMPLATE: &str = "chat_template.jinja";
+pub(crate) const FILE: &str = "tokenizer.json";
+pub(crate) const CONFIG: &str = "tokenizer_config.json";
+pub(crate) const TEMPLATE: &str = "chat_template.jinja";
 
 /// Converts text to token ids and back.
 ///
@@ -71,10 +71,21 @@ impl Tokenizer {
         };
         json::check_text(&bytes, &file)?;
         let config = json::read(&file.with_file_name(CONFIG))?;
-        let mut tokenizer = Tokenizer::from_parts(bytes, config, &file)?;
-        let template = file.with_file_name(TEMPLATE);
-        if let Some(bytes) = json::read(&template)? {
-            tokenizer.settings.set_default_template(&bytes, &template)?;
+        let template = json::read(&file.with_file_name(TEMPLATE))?;
+        Tokenizer::from_files(bytes, config, template, &file)
+    }
+
+    /// Creates a tokenizer from the content of a `tokenizer.json`, of an optional `tokenizer_config.json`, and of an
+    /// optional `chat_template.jinja`. `file` is the path of the first in errors.
+    pub(crate) fn from_files(
+        json: Vec<u8>,
+        config: Option<Vec<u8>>,
+        template: Option<Vec<u8>>,
+        file: &Path,
+    ) -> Result<Tokenizer, TokenizerError> {
+        let mut tokenizer = Tokenizer::from_parts(json, config, file)?;
+        if let Some(bytes) = template {
+            tokenizer.settings.set_default_template(&bytes, &file.with_file_name(TEMPLATE))?;
             tokenizer.template = Some(bytes);
         }
         Ok(tokenizer)

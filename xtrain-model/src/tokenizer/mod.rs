@@ -18,6 +18,7 @@ mod tests;
 mod vocabulary;
 
 pub use codec::Tokenizer;
+pub(crate) use codec::{CONFIG, FILE, TEMPLATE};
 pub use error::TokenizerError;
 pub use stream::StreamDecoder;
 pub use vocabulary::{END_OF_TEXT, MAX_VOCABULARY};
