@@ -73,7 +73,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let mut engine = Engine::new(&loaded.model, options)?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;
-    let mut stream = loaded.tokenizer.as_ref().filter(|_| !args.json).map(|t| t.stream());
+    let mut stream = loaded.tokenizer.as_ref().filter(|_| !args.json).map(|t| t.stream_continuation());
     let terminal = std::io::stdout().is_terminal();
     let mut shown = String::new();
     let timings = timed::run(&mut engine, &mut |events| {

@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 
 use super::{CliError, Exit, loaded};
 use crate::config::{Layer, ModelSection, RunConfig};
-use crate::model::store::{self, LoadedModel};
+use crate::model::store::{self, LoadedModel, StoreError};
+use crate::model::tokenizer::TokenizerError;
 use crate::model::{Config, Trainer};
 use crate::tensor::Device;
 use crate::training::{self, Source};
@@ -25,6 +26,7 @@ pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<Loa
     let Some(path) = describe(config)? else { return Ok(None) };
     let loaded = store::open(&path, training::compute(config.train.dtype), device)?;
     loaded.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    loaded.unsupported_tokenizer.iter().for_each(loaded::warn_unsupported);
     copy_sizes(config, loaded.model.config())?;
     if loaded.tokenizer.is_none() {
         let (model, name) = (&config.train.init, &config.data.tokenizer);
@@ -43,7 +45,11 @@ pub(super) fn describe(config: &mut RunConfig) -> Result<Option<PathBuf>, CliErr
     let path = loaded::find(Path::new(&config.train.init))?;
     let cfg = store::config_of(&path)?;
     if config.data.tokenizer == NO_TOKENIZER {
-        let message = format!("{} has no tokenizer, and `data.tokenizer` is not set", config.train.init);
+        let reason = match store::tokenizer_of(&path) {
+            Err(StoreError::Tokenizer(reason @ TokenizerError::Unsupported { .. })) => reason.to_string(),
+            _ => format!("{} has no tokenizer", config.train.init),
+        };
+        let message = format!("{reason}, and `data.tokenizer` is not set");
         return Err(CliError::new(Exit::Usage, message).hint(
             "--set data.tokenizer=FILE (a tokenizer.json), or data.tokenizer=bytes if the ids are bytes",
         ));

@@ -5,7 +5,7 @@ use super::common::Common;
 use super::exit::{CliError, Exit};
 use crate::config::{Layer, RunConfig};
 use crate::model::export::ExportSource;
-use crate::model::tokenizer::Tokenizer;
+use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::model::{Model, store};
 use crate::run::RunDir;
 use crate::tensor::{Device, Dtype};
@@ -16,8 +16,10 @@ use crate::training;
 pub(super) struct Loaded {
     pub(super) path: PathBuf,
     pub(super) model: Model,
-    /// The tokenizer. `None`: the model has none.
+    /// The tokenizer. `None`: the model has none that is supported.
     pub(super) tokenizer: Option<Tokenizer>,
+    /// Why the tokenizer is not supported.
+    unsupported_tokenizer: Option<TokenizerError>,
     pub(super) eos: Vec<u32>,
     /// Configuration of the run. `None`: the model is not part of a run.
     pub(super) config: Option<RunConfig>,
@@ -39,10 +41,16 @@ pub(super) fn open_with_master_weights(path: &Path, common: &Common) -> Result<L
 pub(super) fn describe(path: &Path, common: &Common) -> Result<(store::Described, Dtype), CliError> {
     let path = find(path)?;
     let mut described = store::describe(&path)?;
+    described.unsupported_tokenizer.iter().for_each(warn_unsupported);
     if described.eos.is_empty() {
         described.eos.extend(described.tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
     }
     Ok((described, compute_dtype(run_config(&path)?.as_ref(), common)))
+}
+
+/// Reports a tokenizer of an unsupported kind.
+pub(super) fn warn_unsupported(reason: &TokenizerError) {
+    eprintln!("warning: {reason}; the model can be used with token ids only");
 }
 
 /// The compute dtype: `--dtype`, otherwise that of the run, otherwise f32.
@@ -60,11 +68,12 @@ fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, Cli
     let config = run_config(&path)?;
     let loaded = opener(&path, compute_dtype(config.as_ref(), common), &device)?;
     loaded.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-    let store::LoadedModel { model, tokenizer, mut eos, .. } = loaded;
+    let store::LoadedModel { model, tokenizer, unsupported_tokenizer, mut eos, .. } = loaded;
+    unsupported_tokenizer.iter().for_each(warn_unsupported);
     if eos.is_empty() {
         eos.extend(tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
     }
-    Ok(Loaded { path, model, tokenizer, eos, config })
+    Ok(Loaded { path, model, tokenizer, unsupported_tokenizer, eos, config })
 }
 
 pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {
@@ -96,7 +105,9 @@ impl Loaded {
     /// one, and has the hint `hint`.
     pub(super) fn require_tokenizer(&self, feature: &str, hint: &str) -> Result<&Tokenizer, CliError> {
         self.tokenizer.as_ref().ok_or_else(|| {
-            let message = format!("{}: no tokenizer.json; {feature} requires one", self.path.display());
+            let missing =
+                if self.unsupported_tokenizer.is_some() { "supported tokenizer" } else { "tokenizer.json" };
+            let message = format!("{}: no {missing}; {feature} requires one", self.path.display());
             CliError::new(Exit::Missing, message).hint(hint)
         })
     }

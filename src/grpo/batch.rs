@@ -66,7 +66,7 @@ impl Sample {
         self.mask.resize(self.tokens.len(), true);
         self.logprobs.extend(&turn.processed_logprobs);
         self.finish = turn.finish_reason;
-        self.text = tokenizer.decode(self.text_tokens(0));
+        self.text = tokenizer.decode_continuation(self.text_tokens(0));
         self.digest = digest(&self.tokens, &self.mask);
     }
 
@@ -86,7 +86,7 @@ impl Sample {
     /// The sampled text of the last turn, without its end-of-text token.
     pub fn turn_text(&self, tokenizer: &Tokenizer) -> String {
         let start = self.turns().last().map_or(0, |turn| turn.start);
-        tokenizer.decode(self.text_tokens(start))
+        tokenizer.decode_continuation(self.text_tokens(start))
     }
 
     /// The tokens from `start` on, without the end-of-text token of the last turn.

@@ -197,7 +197,7 @@ impl<'a> Rollout<'a> {
     /// [`Engine::extend`].
     pub fn append(&mut self, at: CompletionIndex, text: &str) -> Result<(), Error> {
         let refused = |want, found: &str| Error::Append { at, want, found: found.to_string() };
-        let ids = self.tokenizer.encode(text)?;
+        let ids = self.tokenizer.encode_continuation(text)?;
         if ids.is_empty() {
             return Err(refused("text of at least one token", "none"));
         }

@@ -154,7 +154,7 @@ impl Grpo<'_> {
         let mut batch = self.generate(observer)?;
         if faults::on(Fault::CompletionRetokenized) {
             for sample in batch.groups.iter_mut().flat_map(|group| &mut group.samples) {
-                sample.tokens = self.tokenizer.encode(&sample.text)?;
+                sample.tokens = self.tokenizer.encode_continuation(&sample.text)?;
             }
         }
         if faults::on(Fault::WeightsChangeBeforeUpdate) {

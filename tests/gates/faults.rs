@@ -9,7 +9,7 @@ use crate::{
     adamw, branches, conversations, damaged_files, equal_completions, families, focused, gguf, gguf_pieces,
     gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
     open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
-    rope_scaling, tape_gradient, training, turns,
+    rope_scaling, sentencepiece, tape_gradient, training, turns,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -85,6 +85,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::KQuantMinimumIgnored, Gate::Test(gguf::k_quants)),
     (Fault::TokenFileNotVerified, Gate::Test(damaged_files::token_file)),
     (Fault::SmallFilesNotVerified, Gate::Test(damaged_files::small_files)),
+    (Fault::ContinuationGetsPrefix, Gate::Test(sentencepiece::over)),
     (Fault::YarnAlwaysTruncates, Gate::Test(rope_scaling::over)),
     (Fault::TrailingPieceWithoutTargetKept, Gate::Test(conversations::pieces)),
     (Fault::OnlyFirstEndTokenTrained, Gate::Test(conversations::ends)),

@@ -61,6 +61,7 @@ mod resume_data;
 mod rng;
 mod rope_divisors;
 mod rope_scaling;
+mod sentencepiece;
 mod signals;
 #[cfg(all(target_os = "linux", feature = "faults"))]
 mod syncs;

@@ -3,7 +3,18 @@ use std::path::PathBuf;
 
 use crate::checkpoint::CheckpointError;
 use crate::error::Error;
-use crate::tokenizer::TokenizerError;
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// A tokenizer, or the reason why its kind is not supported. Neither: the model has none.
+pub(crate) type FoundTokenizer = (Option<Tokenizer>, Option<TokenizerError>);
+
+/// Separates an unsupported kind of tokenizer, whose model can be used with token ids, from other errors.
+pub(crate) fn found(read: Result<Option<Tokenizer>, StoreError>) -> Result<FoundTokenizer, StoreError> {
+    match read {
+        Err(StoreError::Tokenizer(reason @ TokenizerError::Unsupported { .. })) => Ok((None, Some(reason))),
+        read => Ok((read?, None)),
+    }
+}
 
 /// Why a model could not be saved or opened.
 #[derive(Debug, thiserror::Error)]

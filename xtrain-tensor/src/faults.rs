@@ -131,6 +131,7 @@ faults! {
     GateGradientIsUps "the backward pass of SwiGLU exchanges the gradients of gate and up"
     RopeDivisorsRenamed "divisors of RoPE frequencies in a GGUF file become the nearest llama3 rule"
     KQuantMinimumIgnored "the values of a K-quant block with minima omit the minimum"
+    ContinuationGetsPrefix "text that continues other text is encoded with the space that begins a text"
     TokenFileNotVerified "a packed token file is opened without checking its tokens"
     SmallFilesNotVerified "the tokenizer of a checkpoint is read without checking it against the manifest"
     ; // in kernels

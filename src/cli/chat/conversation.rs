@@ -87,15 +87,17 @@ impl<'t> Conversation<'t> {
     /// Encodes `text`. If it starts with the processed text, the tokens of that prefix are reused.
     fn encode(&self, text: &str) -> Result<Vec<u32>, CliError> {
         match text.strip_prefix(self.text.as_str()) {
-            Some(rest) => Ok([&self.ids[..], &self.tokenizer.encode(rest)?].concat()),
-            None => Ok(self.tokenizer.encode(text)?),
+            Some(rest) if !self.text.is_empty() => {
+                Ok([&self.ids[..], &self.tokenizer.encode_continuation(rest)?].concat())
+            }
+            _ => Ok(self.tokenizer.encode(text)?),
         }
     }
 
     /// Adds the turn and its reply to the conversation.
     pub(super) fn commit(&mut self, turn: PendingTurn, reply: &Completion) {
         let PendingTurn { mut text, mut ids, messages, .. } = turn;
-        text += &self.tokenizer.decode(&reply.tokens);
+        text += &self.tokenizer.decode_continuation(&reply.tokens);
         ids.extend(&reply.tokens);
         self.messages = messages;
         self.messages.push(Message::new("assistant", &reply.text(self.tokenizer)));

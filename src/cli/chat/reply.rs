@@ -57,7 +57,7 @@ impl<'m> Replies<'m> {
         let hits_before = self.engine.counters().prefix_cache_hits;
         let index = self.engine.submit(Request { prompt: prompt.clone(), ..self.request.clone() })?;
         self.request.id += 1;
-        let (mut stream, streams) = (self.tokenizer.stream(), self.output == Output::Stream);
+        let (mut stream, streams) = (self.tokenizer.stream_continuation(), self.output == Output::Stream);
         while !self.engine.is_idle() {
             if signals.stop_requested() {
                 self.engine.stop(index);

@@ -56,7 +56,7 @@ impl Completion {
 
     /// The text of the completion.
     pub fn text(&self, tokenizer: &Tokenizer) -> String {
-        tokenizer.decode(self.text_tokens())
+        tokenizer.decode_continuation(self.text_tokens())
     }
 }
 

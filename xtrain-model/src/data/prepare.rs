@@ -103,7 +103,8 @@ fn feed_text(
     let (mut blocks, mut bytes) = (Blocks::open(path, BLOCK)?, 0);
     while let Some(text) = blocks.next()? {
         let refused = |source| DataError::Tokenizer { origin: path.display().to_string(), source };
-        push_text(sink, &tokenizer.encode(&text).map_err(refused)?)?;
+        let ids = if bytes == 0 { tokenizer.encode(&text) } else { tokenizer.encode_continuation(&text) };
+        push_text(sink, &ids.map_err(refused)?)?;
         bytes += text.len() as u64;
         report(bytes);
     }
@@ -131,7 +132,8 @@ fn feed_jsonl(
             }
             Record::Pair { prompt, completion } => {
                 sink.push(&encode(&prompt)?, Role::Context)?;
-                sink.push(&encode(&completion)?, Role::Target)?;
+                let completion = tokenizer.encode_continuation(&completion);
+                sink.push(&completion.map_err(|error| location.not_encoded(&error))?, Role::Target)?;
                 sink.end_document()?;
             }
             Record::Chat { messages, tools } => {

@@ -14,8 +14,8 @@ use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink, requi
 use crate::config::Config;
 use crate::kept_fields::KeptFields;
 use crate::params::Params;
-use crate::store_error::StoreError;
-use crate::tokenizer::Tokenizer;
+use crate::store_error::{StoreError, found};
+use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// A model read from a file.
 #[derive(Debug)]
@@ -24,8 +24,10 @@ pub struct Imported<T = NamedTensor> {
     pub config: Config,
     /// The tensors under their Hugging Face names, in walk order.
     pub tensors: Vec<T>,
-    /// The tokenizer. `None`: the file contains none.
+    /// The tokenizer. `None`: the file contains none that is supported.
     pub tokenizer: Option<Tokenizer>,
+    /// Why the tokenizer of the file is not supported.
+    pub unsupported_tokenizer: Option<TokenizerError>,
     /// The end-of-text ids.
     pub eos: Vec<u32>,
     /// The ids of the tokens that begin and pad a text.
@@ -74,7 +76,8 @@ fn read_config<'h>(
 pub fn read<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Imported<T>, StoreError> {
     let (mut file, header) = header::open(path)?;
     let (cfg, arch, matched) = read_config(path, &mut file, &header)?;
-    let (tokenizer, eos) = read_tokenizer(&header, &cfg)?;
+    let (tokenizer, unsupported_tokenizer) = found(read_tokenizer(&header, &cfg))?;
+    let eos = tokenizer::eos_ids(&header.metadata)?;
     let mut tensors = Vec::with_capacity(matched.len());
     for (name, entry) in matched {
         let mut tensor = begin(&name, &entry.shape);
@@ -90,7 +93,7 @@ pub fn read<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Importe
         tensors.push(tensor);
     }
     let kept_fields = tokenizer::kept_fields(&header.metadata)?;
-    Ok(Imported { config: cfg, tensors, tokenizer, eos, kept_fields })
+    Ok(Imported { config: cfg, tensors, tokenizer, unsupported_tokenizer, eos, kept_fields })
 }
 
 /// The tensors alone, also with elements that are not finite.
@@ -113,19 +116,21 @@ pub(crate) fn weights<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Resu
 pub fn describe(path: &Path) -> Result<Imported<()>, StoreError> {
     let (mut file, header) = header::open(path)?;
     let (config, ..) = read_config(path, &mut file, &header)?;
-    let (tokenizer, eos) = read_tokenizer(&header, &config)?;
+    let (tokenizer, unsupported_tokenizer) = found(read_tokenizer(&header, &config))?;
+    let eos = tokenizer::eos_ids(&header.metadata)?;
     let kept_fields = tokenizer::kept_fields(&header.metadata)?;
-    Ok(Imported { config, tensors: Vec::new(), tokenizer, eos, kept_fields })
+    let tensors = Vec::new();
+    Ok(Imported { config, tensors, tokenizer, unsupported_tokenizer, eos, kept_fields })
 }
 
-/// The tokenizer and the end-of-text ids. The tokenizer must not have more tokens than the model.
-fn read_tokenizer(header: &Header, cfg: &Config) -> Result<(Option<Tokenizer>, Vec<u32>), StoreError> {
+/// The tokenizer, which must not have more tokens than the model.
+fn read_tokenizer(header: &Header, cfg: &Config) -> Result<Option<Tokenizer>, StoreError> {
     let tokenizer = tokenizer::read(&header.metadata)?;
     if let Some(tokens) = tokenizer.as_ref().map(Tokenizer::vocab_size).filter(|&n| n > cfg.vocab) {
         let want = format!("at most {}, the vocabulary of the model", cfg.vocab);
         return Err(header.metadata.bad("tokenizer.ggml.tokens", &want, tokens).into());
     }
-    Ok((tokenizer, tokenizer::eos_ids(&header.metadata)?))
+    Ok(tokenizer)
 }
 
 /// Forwards elements and finds the first one that is not finite.

@@ -95,6 +95,15 @@ impl Metadata {
         Ok(texts?.unwrap_or_default())
     }
 
+    /// A list of numbers. Empty if the key is absent.
+    pub(super) fn floats(&self, key: &str) -> Result<&[f64]> {
+        let floats = self.typed(key, "a list of numbers", |value| match value {
+            Value::Floats(floats) => Some(&floats[..]),
+            _ => None,
+        });
+        Ok(floats?.unwrap_or_default())
+    }
+
     /// A list of integers. Empty if the key is absent.
     pub(super) fn ints(&self, key: &str) -> Result<&[i64]> {
         let ints = self.typed(key, "a list of integers", |value| match value {

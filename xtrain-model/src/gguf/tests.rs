@@ -179,6 +179,70 @@ fn the_built_in_tokenizer_survives_export_and_import() {
     assert!(tokenizer::write_eos_ids(&[1, 2, 3, 4]).is_err(), "more ids than keys");
 }
 
+fn spm() -> (Tokenizer, Metadata) {
+    let bytes = std::fs::read(path("gguf/llama_spm.gguf")).unwrap();
+    let header = read_header(Path::new("llama_spm.gguf"), &bytes[..], bytes.len() as u64).unwrap();
+    (Tokenizer::load(&path("tokenizers/llama_spm")).unwrap(), header.metadata)
+}
+
+/// Texts with spaces, line breaks, characters outside the vocabulary and special tokens.
+const TEXTS: [&str; 5] =
+    ["Hello world", "  two\n\n spaces ", "caf\u{e9} \u{6f22}", "<s>[INST] x [/INST] y</s>", ""];
+
+#[test]
+fn a_sentencepiece_vocabulary_with_scores_encodes_as_hf_does() {
+    let (hf, metadata) = spm();
+    let gguf = tokenizer::read(&metadata).unwrap().unwrap();
+    assert_eq!((gguf.digest(), gguf.eos_ids()), (hf.digest(), hf.eos_ids()));
+    let json = |t: &Tokenizer| serde_json::from_slice::<serde_json::Value>(t.files()[0].1).unwrap();
+    let (ours, theirs) = (json(&gguf), json(&hf));
+    for part in ["model", "normalizer", "decoder", "added_tokens"] {
+        assert_eq!(ours[part], theirs[part], "{part}");
+    }
+    assert_eq!(ours["post_processor"]["single"], theirs["post_processor"]["single"]);
+    for text in TEXTS {
+        assert_eq!(gguf.encode(text).unwrap(), hf.encode(text).unwrap(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_sentencepiece_tokenizer_survives_export_and_import() {
+    for name in ["llama_spm", "metaspace_spm"] {
+        let ours = Tokenizer::load(&path(&format!("tokenizers/{name}"))).unwrap();
+        let mut values = tokenizer::write(&ours, 704).unwrap();
+        values.extend(tokenizer::write_eos_ids(&[2]).unwrap());
+        let again = Metadata { file: "test".into(), values };
+        let (_, theirs) = spm();
+        let keys = ["model", "tokens", "bos_token_id", "unknown_token_id", "add_bos_token"];
+        for key in keys.map(|key| format!("tokenizer.ggml.{key}")) {
+            match (again.get(&key), theirs.get(&key)) {
+                (Some(Value::Strings(a)), Some(Value::Strings(b))) => assert_eq!(a[..700], b[..]),
+                (a, b) => assert_eq!(a, b, "{key}"),
+            }
+        }
+        let types = |meta: &Metadata| meta.ints("tokenizer.ggml.token_type").unwrap()[..700].to_vec();
+        assert_eq!(types(&again), types(&theirs), "{name}");
+        let again = tokenizer::read(&again).unwrap().unwrap();
+        let merges = |t: &Tokenizer| {
+            serde_json::from_slice::<serde_json::Value>(t.files()[0].1).unwrap()["model"]["merges"].clone()
+        };
+        assert_eq!(merges(&again), merges(&ours), "{name}");
+        assert_eq!(again.encode("Hello world").unwrap(), ours.encode("Hello world").unwrap());
+    }
+}
+
+#[test]
+fn a_model_with_an_unsupported_tokenizer_has_its_weights_and_the_reason() {
+    let mut bytes = std::fs::read(path("corrupt/g_base_ok/model.gguf")).unwrap();
+    swap(&mut bytes, b"\x04\0\0\0\0\0\0\0gpt2", b"\x04\0\0\0\0\0\0\0gpt3");
+    let file = Scratch::new("gpt3", &bytes);
+    let imported = read(&file.0).unwrap();
+    assert!(imported.tokenizer.is_none());
+    let reason = imported.unsupported_tokenizer.unwrap().to_string();
+    assert!(reason.contains("tokenizer not supported") && reason.contains("gpt3"), "{reason}");
+    assert!(tokenizer_of(&file.0).unwrap_err().to_string().contains("gpt3"));
+}
+
 #[test]
 fn every_chat_template_survives_export_and_import() {
     let file = Path::new("test/tokenizer.json");
@@ -241,7 +305,6 @@ fn each_error_names_its_cause() {
             "attention.head_coumt",
             changed(|b| swap(b, b"attention.head_count\x04", b"attention.head_coumt\x04")),
         ),
-        ("gpt3", changed(|b| swap(b, b"\x04\0\0\0\0\0\0\0gpt2", b"\x04\0\0\0\0\0\0\0gpt3"))),
         ("UTF-8", changed(|b| swap(b, b"general.type", b"general.\xff\xff\xff\xff"))),
         (
             "blk.0.attn_q.weight is missing",
@@ -330,4 +393,54 @@ fn mutated_files_do_no_harm() {
     }
     println!("gguf: {accepted} of {cases} mutations are valid files");
     assert!(accepted < cases / 2);
+}
+
+/// A header with a small SentencePiece vocabulary.
+fn small_spm() -> Vec<u8> {
+    let text = |text: &str| Value::String(text.into());
+    let pieces = ["<unk>", "<s>", "</s>", "<0x0A>", "\u{2581}", "a", "b", "ab", "\u{2581}ab", "ba", "aba"];
+    let types = [2, 3, 3, 6, 1, 1, 1, 1, 1, 1, 1];
+    let scores = (0..pieces.len()).map(|id| -(id as f64)).collect();
+    let values = [
+        ("model", text("llama")),
+        ("tokens", Value::Strings(pieces.map(String::from).to_vec())),
+        ("scores", Value::Floats(scores)),
+        ("token_type", Value::Ints(types.to_vec())),
+        ("add_space_prefix", Value::Bool(true)),
+        ("bos_token_id", Value::Int(1)),
+        ("eos_token_id", Value::Int(2)),
+        ("unknown_token_id", Value::Int(0)),
+    ];
+    let values = values.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value));
+    encode::header(&values, &[])
+}
+
+#[test]
+fn mutated_sentencepiece_vocabularies_do_no_harm() {
+    if !alone("gguf::tests::mutated_sentencepiece_vocabularies_do_no_harm") {
+        return;
+    }
+    let seed = small_spm();
+    let cases = times(20_000, 200_000);
+    let mut accepted = 0;
+    for case in 0..cases {
+        let (mut bytes, mut random) = (seed.clone(), rng(case));
+        let length = bytes.len();
+        mutate(&mut bytes, length, &mut random);
+        let load = || -> Result<bool, StoreError> {
+            let header = read_header(Path::new("mutated"), &bytes[..], bytes.len() as u64)?;
+            let Some(tokenizer) = tokenizer::read(&header.metadata)? else { return Ok(false) };
+            let ids = tokenizer.encode("ab a\nba")?;
+            tokenizer.decode(&ids);
+            let _ = tokenizer::write(&tokenizer, tokenizer.vocab_size())?;
+            Ok(true)
+        };
+        let done = with_little_memory(format_args!("spm, case {case}"), bytes.len(), || {
+            catch_unwind(AssertUnwindSafe(load))
+        });
+        let done = done.unwrap_or_else(|_| panic!("case {case} panicked"));
+        accepted += u64::from(matches!(done, Ok(true)));
+    }
+    println!("spm: {accepted} of {cases} mutations are valid vocabularies");
+    assert!((cases / 50..cases).contains(&accepted), "{accepted} of {cases}");
 }

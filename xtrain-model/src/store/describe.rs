@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::files::{GENERATION, ModelDir, eos_in, load_options};
 use crate::checkpoint::{self, CheckpointError, RealFs, newest_described};
 use crate::config::Config;
-use crate::store_error::StoreError;
-use crate::tokenizer::{FILE as TOKENIZER, Tokenizer};
+use crate::store_error::{StoreError, found};
+use crate::tokenizer::{FILE as TOKENIZER, Tokenizer, TokenizerError};
 use crate::{gguf, hf};
 
 /// A model without its weights.
@@ -15,8 +15,10 @@ use crate::{gguf, hf};
 pub struct Described {
     /// The config.
     pub config: Config,
-    /// The tokenizer. `None`: the directory or file contains none.
+    /// The tokenizer. `None`: the directory or file contains none that is supported.
     pub tokenizer: Option<Tokenizer>,
+    /// Why the tokenizer is not supported.
+    pub unsupported_tokenizer: Option<TokenizerError>,
     /// The end-of-text ids.
     pub eos: Vec<u32>,
 }
@@ -28,14 +30,14 @@ pub struct Described {
 /// As [`super::open`], except for errors in the tensors.
 pub fn describe(path: &Path) -> Result<Described, StoreError> {
     if path.is_file() {
-        let gguf::Imported { config, tokenizer, eos, .. } = gguf::describe(path)?;
-        return Ok(Described { config, tokenizer, eos });
+        let gguf::Imported { config, tokenizer, unsupported_tokenizer, eos, .. } = gguf::describe(path)?;
+        return Ok(Described { config, tokenizer, unsupported_tokenizer, eos });
     }
     let (dir, json) = directory(path)?;
     let files = ModelDir::open(&dir)?;
-    let tokenizer = files.tokenizer()?;
+    let (tokenizer, unsupported_tokenizer) = found(files.tokenizer())?;
     let eos = files.eos(&json)?;
-    Ok(Described { config: hf::from_json(&json)?, tokenizer, eos })
+    Ok(Described { config: hf::from_json(&json)?, tokenizer, unsupported_tokenizer, eos })
 }
 
 /// The config alone. See [`describe`].

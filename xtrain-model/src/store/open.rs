@@ -11,16 +11,18 @@ use crate::gguf::{self, Imported};
 use crate::hf;
 use crate::model::Model;
 use crate::param::{MasterWeights, ParamOptions};
-use crate::store_error::StoreError;
-use crate::tokenizer::Tokenizer;
+use crate::store_error::{StoreError, found};
+use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// A model and its tokenizer.
 #[derive(Debug)]
 pub struct LoadedModel {
     /// The model.
     pub model: Model,
-    /// The tokenizer. `None`: the directory or file contains none.
+    /// The tokenizer. `None`: the directory or file contains none that is supported.
     pub tokenizer: Option<Tokenizer>,
+    /// Why the tokenizer is not supported. The caller reports it; the model can be used with token ids.
+    pub unsupported_tokenizer: Option<TokenizerError>,
     /// The end-of-text ids.
     pub eos: Vec<u32>,
     /// Newer checkpoints of a run that are damaged. The caller reports them.
@@ -49,10 +51,11 @@ pub fn open_for_inference(path: &Path, compute: Dtype, device: &Device) -> Resul
 fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, StoreError> {
     let begin = |name: &str, shape: &[usize]| ParamLoader::begin(params, name, shape);
     if path.is_file() {
-        let Imported { config, tensors, tokenizer, eos, kept_fields } = gguf::read(path, &begin)?;
+        let imported = gguf::read(path, &begin)?;
+        let Imported { config, tensors, tokenizer, unsupported_tokenizer, eos, kept_fields } = imported;
         let mut model = build(config, tensors, params.compute)?;
         model.kept_fields = kept_fields;
-        return Ok(LoadedModel { model, tokenizer, eos, refused: Vec::new() });
+        return Ok(LoadedModel { model, tokenizer, unsupported_tokenizer, eos, refused: Vec::new() });
     }
     let options = LoadOptions { trainer: TrainerPart::Verify, ..load_options() };
     let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
@@ -64,9 +67,9 @@ fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, Stor
         (weights.config, weights.tensors, path.to_path_buf(), Vec::new())
     };
     let files = ModelDir::open(&dir)?;
-    let tokenizer = files.tokenizer()?;
+    let (tokenizer, unsupported_tokenizer) = found(files.tokenizer())?;
     let mut model = build(hf::from_json(&config)?, tensors, params.compute)?;
     model.kept_fields = files.kept_fields(&config)?;
     let eos = files.eos(&config)?;
-    Ok(LoadedModel { model, tokenizer, eos, refused })
+    Ok(LoadedModel { model, tokenizer, unsupported_tokenizer, eos, refused })
 }

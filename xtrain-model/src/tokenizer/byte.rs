@@ -36,7 +36,7 @@ pub(super) fn encode_with_offsets(text: &str) -> Vec<(u32, Range<usize>)> {
 pub(super) fn vocabulary() -> Vocabulary {
     let bytes = (0..=255u8).map(|byte| Some(Box::from([byte])));
     let tokens = bytes.chain([Some(END_OF_TEXT.as_bytes().into())]).collect();
-    Vocabulary { tokens, special: vec![END_OF_TEXT_ID] }
+    Vocabulary { tokens, special: vec![END_OF_TEXT_ID], ..Vocabulary::default() }
 }
 
 /// The tokenizer as a `tokenizer.json` for HF `tokenizers` and `transformers`: a byte-level BPE without merges whose

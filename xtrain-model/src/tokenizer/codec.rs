@@ -1,6 +1,8 @@
-//! The tokenizer: bytes or a byte-level BPE behind one type.
+//! The tokenizer: bytes or a `tokenizer.json` behind one type.
 use std::io;
 use std::path::Path;
+
+use xtrain_tensor::faults::{self, Fault};
 
 use super::error::TokenizerError;
 use super::json::{self, bad};
@@ -17,9 +19,11 @@ pub(crate) const TEMPLATE: &str = "chat_template.jinja";
 /// | kind | ids |
 /// |---|---|
 /// | bytes (built in) | 0..=255 the byte, 256 `<|endoftext|>`; vocabulary 257. No padding token: packed windows and ragged rows need none |
-/// | HF `tokenizer.json` | as in the file; the decoder must be `ByteLevel` (GPT-2, Llama 3, Qwen, ...) |
+/// | HF `tokenizer.json`, byte-level | as in the file (GPT-2, Llama 3, Qwen, ...) |
+/// | HF `tokenizer.json` of SentencePiece | as in the file; unknown characters are `<0xHH>` tokens (Llama 2, Mistral) |
 ///
-/// Every token is a byte string. Decoding concatenates them, so streamed text equals decoded text.
+/// Every token is a byte string. Decoding concatenates them, so streamed text equals decoded text. Bytes of `<0xHH>`
+/// tokens that are invalid UTF-8 become one U+FFFD for each invalid sequence; HF writes one for each byte of the run.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     pub(super) kind: Kind,
@@ -37,7 +41,7 @@ pub struct Tokenizer {
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
     Byte,
-    Hf(Box<hf::Inner>),
+    Hf(Box<hf::Encoder>),
 }
 
 impl Tokenizer {
@@ -61,8 +65,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// A file that is missing, unreadable, larger than 64 MiB or nested deeper than 64 levels; one that HF
-    /// `tokenizers` rejects; a decoder other than `ByteLevel`; an id at or above [`MAX_VOCABULARY`]; an `eos_token`
-    /// that is not in the vocabulary.
+    /// `tokenizers` rejects; an unsupported decoder; an id at or above [`MAX_VOCABULARY`]; an `eos_token` that is not
+    /// in the vocabulary.
     pub fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {
         let file = if path.is_dir() { path.join(FILE) } else { path.to_path_buf() };
         let Some(bytes) = json::read(&file)? else {
@@ -120,9 +124,9 @@ impl Tokenizer {
         if byte::recognises(&json) {
             return Ok(Tokenizer { json, ..Tokenizer::byte() });
         }
-        pipeline::check(&json, file)?;
-        let (inner, vocabulary) = hf::load(&json, file)?;
-        Ok(Tokenizer::new(Kind::Hf(Box::new(inner)), vocabulary, json))
+        let pipeline = pipeline::check(&json, file)?;
+        let (encoder, vocabulary) = hf::load(&json, &pipeline, file)?;
+        Ok(Tokenizer::new(Kind::Hf(Box::new(encoder)), vocabulary, json))
     }
 
     /// Trains a byte-level BPE on `texts`. Ids: `<|endoftext|>` and the other `specials` from 0, then the 256 bytes,
@@ -161,15 +165,23 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         match &self.kind {
             Kind::Byte => Ok(byte::encode(text)),
-            Kind::Hf(inner) => hf::encode(inner, text),
+            Kind::Hf(encoder) => encoder.encode(text),
         }
     }
 
-    /// The text of `ids`, including special tokens: their bytes concatenated. Invalid UTF-8 and ids outside the
-    /// vocabulary become U+FFFD.
-    pub fn decode(&self, ids: &[u32]) -> String {
-        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+    /// The ids of a text that continues other text, such as the completion of a prompt. A SentencePiece tokenizer adds
+    /// a space to the beginning of a text, and not to its continuation. For other tokenizers this is
+    /// [`encode`](Tokenizer::encode).
+    ///
+    /// # Errors
+    /// As [`encode`](Tokenizer::encode).
+    pub fn encode_continuation(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        match &self.kind {
+            Kind::Hf(encoder) if !faults::on(Fault::ContinuationGetsPrefix) => {
+                encoder.encode_continuation(text)
+            }
+            _ => self.encode(text),
+        }
     }
 
     /// The bytes of one id. An id outside the vocabulary has the bytes of U+FFFD.
@@ -276,7 +288,7 @@ impl Tokenizer {
     fn special_id(&self, name: &str) -> Option<u32> {
         match &self.kind {
             Kind::Byte => (name == END_OF_TEXT).then_some(byte::END_OF_TEXT_ID),
-            Kind::Hf(inner) => inner.token_to_id(name),
+            Kind::Hf(encoder) => encoder.token_to_id(name),
         }
     }
 }

@@ -26,6 +26,16 @@ pub enum TokenizerError {
         /// What it contains.
         got: String,
     },
+    /// A tokenizer of another kind. Its model can be used with token ids.
+    #[error("{}: tokenizer not supported: expected {want}, found {got}", file.display())]
+    Unsupported {
+        /// The file.
+        file: PathBuf,
+        /// The supported kinds.
+        want: String,
+        /// The kind of the tokenizer.
+        got: String,
+    },
     /// An argument outside its range.
     #[error("{op}: expected {want}, found {got}")]
     Argument {

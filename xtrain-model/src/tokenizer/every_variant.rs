@@ -6,6 +6,10 @@ use xtrain_tensor::testing::named_cases::{check, variants};
 
 const FILE: &str = "some/tokenizer.json";
 
+/// A vocabulary of one word piece.
+const WORD_PIECES: &str = r###"{"version": "1.0", "added_tokens": [], "decoder": {"type": "WordPiece", "prefix": "##",
+    "cleanup": false}, "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}"###;
+
 /// The error for these bytes as a `tokenizer.json`.
 fn from_bytes(json: &str) -> TokenizerError {
     Tokenizer::from_json(json.into(), Path::new(FILE)).unwrap_err()
@@ -29,7 +33,7 @@ fn unknown_end_of_text() -> TokenizerError {
 
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
-    let variants = variants!(TokenizerError: Io Format Argument Encode);
+    let variants = variants!(TokenizerError: Io Format Unsupported Argument Encode);
     let missing = Tokenizer::load(Path::new("nowhere/tokenizer.json")).unwrap_err();
     check(
         &variants,
@@ -41,6 +45,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 "an unknown end-of-text token",
                 unknown_end_of_text(),
                 &["some/tokenizer_config.json: ", "eos_token", "</s>"],
+            ),
+            (
+                "a decoder of words",
+                from_bytes(WORD_PIECES),
+                &["some/tokenizer.json: tokenizer not supported", "found WordPiece"],
             ),
             (
                 "a small vocabulary",

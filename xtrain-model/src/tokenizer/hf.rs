@@ -1,18 +1,23 @@
 //! Calls to the `tokenizers` crate. The only file that uses it; converts its panics to errors.
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
+use serde_json::Value;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, SplitDelimiterBehavior};
+use tokenizers::{
+    AddedToken, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
+};
 
-use super::alphabet::bytes_of;
+use super::decoder::{Beginning, Decoder, SUPPORTED};
 use super::error::TokenizerError;
 use super::json::bad;
-use super::pipeline;
+use super::pipeline::{self, Pipeline};
+use super::prefix;
 use super::vocabulary::{MAX_VOCABULARY, Vocabulary};
 use crate::third_party;
 
@@ -23,9 +28,24 @@ pub(super) type Inner = tokenizers::Tokenizer;
 /// runs of spaces.
 const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// Encoders of a `tokenizer.json`.
+#[derive(Debug, Clone)]
+pub(super) struct Encoder {
+    inner: Inner,
+    /// Encodes text that continues other text: without the space that `inner` adds to the beginning of a text. `None`:
+    /// `inner` adds none.
+    continuing: Option<Inner>,
+    /// The text of each added token by id.
+    added: HashMap<u32, String>,
+}
+
 /// Reads a `tokenizer.json`. Disables truncation and padding, which would remove or add tokens of a training text.
-/// Rejects a decoder other than `ByteLevel` and ids at or above 2^19.
-pub(super) fn load(json: &[u8], file: &Path) -> Result<(Inner, Vocabulary), TokenizerError> {
+/// Rejects a decoder that does not map each token to bytes, and ids at or above 2^19.
+pub(super) fn load(
+    json: &[u8],
+    pipeline: &Pipeline,
+    file: &Path,
+) -> Result<(Encoder, Vocabulary), TokenizerError> {
     let want = "a tokenizer.json of HF tokenizers";
     let in_field = |got: String| match pipeline::field_of(json, &got) {
         Some(field) => format!("{field}: {got}"),
@@ -36,17 +56,41 @@ pub(super) fn load(json: &[u8], file: &Path) -> Result<(Inner, Vocabulary), Toke
     inner.with_padding(None);
     // the post-processor would add special tokens and trim spaces from the offsets of tokens
     inner.with_post_processor(None::<PostProcessorWrapper>);
-    let decoder = inner.get_decoder();
-    if !matches!(decoder, Some(DecoderWrapper::ByteLevel(_))) {
-        let got = if decoder.is_some() { "another type" } else { "none" };
-        return Err(bad(file, "a decoder of type ByteLevel", got));
-    }
-    let vocabulary = vocabulary(&inner, file)?;
-    Ok((inner, vocabulary))
+    let Some(decoder) = Decoder::read(&pipeline.decoder) else {
+        let (want, got) = (SUPPORTED.into(), kind_of(&pipeline.decoder));
+        return Err(TokenizerError::Unsupported { file: file.into(), want, got });
+    };
+    let vocabulary = vocabulary(&inner, &decoder, file)?;
+    let without_prefix = prefix::removed(&pipeline.normalizer, &pipeline.pre_tokenizer);
+    let continuing = without_prefix.map(|(normalizer, pre_tokenizer)| {
+        let mut continuing = inner.clone();
+        let build = || -> tokenizers::Result<()> {
+            continuing.with_normalizer(serde_json::from_value::<Option<NormalizerWrapper>>(normalizer)?)?;
+            continuing
+                .with_pre_tokenizer(serde_json::from_value::<Option<PreTokenizerWrapper>>(pre_tokenizer)?);
+            Ok(())
+        };
+        guarded(build).map(|()| continuing).map_err(|got| bad(file, want, got))
+    });
+    let continuing = continuing.transpose()?;
+    let added = inner.get_added_tokens_decoder().iter().map(|(&id, t)| (id, t.content.clone())).collect();
+    Ok((Encoder { inner, continuing, added }, vocabulary))
 }
 
-fn vocabulary(inner: &Inner, file: &Path) -> Result<Vocabulary, TokenizerError> {
-    let mut vocabulary = Vocabulary::default();
+/// The type of a decoder, and of the steps of a sequence.
+fn kind_of(decoder: &Value) -> String {
+    let name = |step: &Value| step["type"].as_str().unwrap_or("none").chars().take(40).collect::<String>();
+    match decoder["decoders"].as_array() {
+        Some(steps) => {
+            let steps: Vec<String> = steps.iter().take(8).map(name).collect();
+            format!("{} of {}", name(decoder), steps.join(", "))
+        }
+        None => name(decoder),
+    }
+}
+
+fn vocabulary(inner: &Inner, decoder: &Decoder, file: &Path) -> Result<Vocabulary, TokenizerError> {
+    let mut vocabulary = Vocabulary { beginning: decoder.beginning, ..Vocabulary::default() };
     for (token, id) in inner.get_vocab(true) {
         if id >= MAX_VOCABULARY {
             return Err(bad(file, format!("ids below {MAX_VOCABULARY}"), format!("id {id} for {token:?}")));
@@ -59,7 +103,12 @@ fn vocabulary(inner: &Inner, file: &Path) -> Result<Vocabulary, TokenizerError> 
             let got = format!("id {id} for {token:?} and for {:?}", String::from_utf8_lossy(first));
             return Err(bad(file, "one token for each id", got));
         }
-        vocabulary.tokens[at] = Some(bytes_of(&token).into());
+        vocabulary.tokens[at] = Some(decoder.bytes(&token).into());
+        if let Beginning::InFirstToken(space) = decoder.beginning
+            && token.contains(space)
+        {
+            vocabulary.first.insert(id, decoder.bytes(&token.replace(space, "")).into());
+        }
     }
     if vocabulary.tokens.is_empty() {
         return Err(bad(file, "a vocabulary", "no token"));
@@ -70,17 +119,41 @@ fn vocabulary(inner: &Inner, file: &Path) -> Result<Vocabulary, TokenizerError> 
     Ok(vocabulary)
 }
 
-/// The ids of `text`. Parses special tokens in the text, adds none.
-pub(super) fn encode(inner: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
-    guarded(|| inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()))
-        .map_err(|got| TokenizerError::Encode { got })
+impl Encoder {
+    /// The id of a token.
+    pub(super) fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The ids of `text`. Parses special tokens in the text, adds none.
+    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        guarded(|| self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()))
+            .map_err(|got| TokenizerError::Encode { got })
+    }
+
+    /// The ids of `text` that continues other text. A text that follows a special token is encoded as by
+    /// [`Encoder::encode`].
+    pub(super) fn encode_continuation(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let Some(continuing) = &self.continuing else { return self.encode(text) };
+        let found = with_offsets(continuing, text)?;
+        let is_added = |(id, range): &(u32, Range<usize>)| {
+            self.added.get(id).is_some_and(|token| text[range.clone()].trim() == token.trim())
+        };
+        let first = found.iter().position(is_added).unwrap_or(found.len());
+        let mut ids: Vec<u32> = found[..first].iter().map(|(id, _)| *id).collect();
+        if let Some((_, range)) = found.get(first) {
+            ids.extend(self.encode(&text[range.start..])?);
+        }
+        Ok(ids)
+    }
+
+    /// As [`Encoder::encode`], each id with its byte range in `text`.
+    pub(super) fn encode_with_offsets(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
+        with_offsets(&self.inner, text)
+    }
 }
 
-/// As [`encode`], each id with its byte range in `text`.
-pub(super) fn encode_with_offsets(
-    inner: &Inner,
-    text: &str,
-) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
+fn with_offsets(inner: &Inner, text: &str) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
     let encode = || {
         let encoding = inner.encode(text, false)?;
         let offsets = encoding.get_offsets().iter().map(|&(from, to)| from..to);

@@ -1,9 +1,9 @@
 //! Token offsets and token masks.
 use std::ops::Range;
 
+use super::byte;
 use super::codec::{Kind, Tokenizer};
 use super::error::TokenizerError;
-use super::{byte, hf};
 
 impl Tokenizer {
     /// The ids of [`encode`](Tokenizer::encode), each with its byte range in `text`. All ids of one character have
@@ -14,7 +14,7 @@ impl Tokenizer {
     pub fn encode_with_offsets(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
         match &self.kind {
             Kind::Byte => Ok(byte::encode_with_offsets(text)),
-            Kind::Hf(inner) => hf::encode_with_offsets(inner, text),
+            Kind::Hf(encoder) => encoder.encode_with_offsets(text),
         }
     }
 

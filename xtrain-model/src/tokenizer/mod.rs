@@ -1,7 +1,9 @@
-//! Conversion between text and token ids: bytes, or a byte-level BPE in the `tokenizer.json` format of HF.
+//! Conversion between text and token ids: bytes, or a `tokenizer.json` of HF: byte-level, or SentencePiece with bytes
+//! for unknown characters.
 mod alphabet;
 mod byte;
 mod codec;
+mod decoder;
 mod error;
 #[cfg(test)]
 mod every_variant;
@@ -11,6 +13,7 @@ mod mask;
 #[cfg(test)]
 mod mutations;
 mod pipeline;
+mod prefix;
 mod settings;
 mod stream;
 #[cfg(test)]
@@ -19,6 +22,7 @@ mod vocabulary;
 
 pub use codec::Tokenizer;
 pub(crate) use codec::{CONFIG, FILE, TEMPLATE};
+pub(crate) use decoder::byte as byte_of;
 pub use error::TokenizerError;
 pub use stream::StreamDecoder;
 pub use vocabulary::{END_OF_TEXT, MAX_VOCABULARY};

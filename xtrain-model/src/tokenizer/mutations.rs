@@ -97,6 +97,7 @@ fn used(tokenizer: Result<Tokenizer, TokenizerError>) -> Result<(), TokenizerErr
     assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
     assert_eq!(tokenizer.encode_masked(TEXT, &[3..9, 11..12])?.0, ids);
     tokenizer.decode(&ids);
+    tokenizer.decode_continuation(&tokenizer.encode_continuation(TEXT)?);
     assert!(tokenizer.text_bytes(&ids) <= 1 << 20);
     Ok(())
 }
@@ -156,6 +157,47 @@ fn mutated_files_do_no_harm() {
         loaded.configure(config, Path::new("some/tokenizer_config.json"))?;
         Ok(loaded)
     });
+}
+
+#[test]
+fn mutated_sentencepiece_files_do_no_harm() {
+    if !alone("tokenizer::mutations::mutated_sentencepiece_files_do_no_harm") {
+        return;
+    }
+    let file = Path::new("some/tokenizer.json");
+    check_mutations("tokenizer.json of SentencePiece", &sentencepiece(), times(20_000, 200_000), |json| {
+        Tokenizer::from_json(json, file)
+    });
+}
+
+/// A `tokenizer.json` with bytes for unknown characters and a space before a text.
+fn sentencepiece() -> Value {
+    let bytes = TEXT.bytes().collect::<BTreeSet<u8>>().into_iter().map(|byte| format!("<0x{byte:02X}>"));
+    let pieces = ["\u{2581}", "t", "h", "e", "a", "c", "th", "the", "\u{2581}the"].map(String::from);
+    let special = ["<unk>", "<|endoftext|>"].map(String::from);
+    let vocabulary = special.into_iter().chain(bytes).chain(pieces);
+    let replace =
+        |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let prepend = json!({"type": "Prepend", "prepend": "\u{2581}"});
+    let strip = json!({"type": "Strip", "content": " ", "start": 1, "stop": 0});
+    let bytes = json!({"type": "ByteFallback"});
+    json!({
+        "version": "1.0",
+        "added_tokens": [{
+            "id": 1, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        }],
+        "normalizer": {"type": "Sequence", "normalizers": [prepend, replace(" ", "\u{2581}")]},
+        "pre_tokenizer": null,
+        "decoder": {
+            "type": "Sequence", "decoders": [replace("\u{2581}", " "), bytes, {"type": "Fuse"}, strip],
+        },
+        "model": {
+            "type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+            "vocab": vocabulary.zip(0..).collect::<std::collections::BTreeMap<String, u32>>(),
+            "merges": [["t", "h"], ["th", "e"], ["\u{2581}", "the"]],
+        },
+    })
 }
 
 /// The result of using the byte tokenizer with a change.

@@ -17,16 +17,16 @@ const MAX_STEPS: usize = 8;
 /// A `tokenizer.json` without its vocabulary.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Pipeline {
-    normalizer: Value,
-    pre_tokenizer: Value,
+pub(super) struct Pipeline {
+    pub(super) normalizer: Value,
+    pub(super) pre_tokenizer: Value,
     post_processor: Value,
-    decoder: Value,
+    pub(super) decoder: Value,
 }
 
-/// Rejects steps whose parser would overflow the stack or not terminate in reasonable time: steps that are nested too
+/// Reads the steps. Rejects steps whose parser would overflow the stack or not terminate in reasonable time: steps that are nested too
 /// deep, patterns that are too long or nested too deep.
-pub(super) fn check(json: &[u8], file: &Path) -> Result<(), TokenizerError> {
+pub(super) fn check(json: &[u8], file: &Path) -> Result<Pipeline, TokenizerError> {
     let read = serde_json::from_slice::<Pipeline>(json);
     let pipeline = read.map_err(|e| bad(file, "a tokenizer.json of HF tokenizers", e.to_string()))?;
     let steps = [
@@ -35,7 +35,8 @@ pub(super) fn check(json: &[u8], file: &Path) -> Result<(), TokenizerError> {
         ("post_processor", &pipeline.post_processor),
         ("decoder", &pipeline.decoder),
     ];
-    steps.into_iter().try_for_each(|(name, value)| walk(value, 0, name, file))
+    steps.into_iter().try_for_each(|(name, value)| walk(value, 0, name, file))?;
+    Ok(pipeline)
 }
 
 fn walk(value: &Value, depth: usize, name: &str, file: &Path) -> Result<(), TokenizerError> {

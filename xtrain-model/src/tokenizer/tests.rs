@@ -67,6 +67,52 @@ fn check_against_hf(name: &str) {
 }
 
 #[test]
+fn sentencepiece_tokenizers_encode_decode_and_stream_as_hf_does() {
+    check_against_hf("llama_spm");
+    check_against_hf("metaspace_spm");
+}
+
+#[test]
+fn a_continuation_has_no_space_at_its_beginning() {
+    for name in ["llama_spm", "metaspace_spm", "qwen_bpe"] {
+        let (tokenizer, _) = fixture(name);
+        for (text, rest) in
+            [("Hello", " world"), ("Hel", "lo world"), ("a\n", "b"), ("x ", "<s> y"), ("", "a")]
+        {
+            let (first, more) =
+                (tokenizer.encode(text).unwrap(), tokenizer.encode_continuation(rest).unwrap());
+            let both = tokenizer.decode(&[&first[..], &more].concat());
+            let space = if text.is_empty() { rest.trim_start() } else { rest };
+            assert_eq!(both.replace("<s>  ", "<s> "), format!("{text}{space}"), "{name}");
+            let mut stream = tokenizer.stream_continuation();
+            let mut streamed: String = more.iter().map(|&id| stream.push(id)).collect();
+            streamed += &stream.finish();
+            assert_eq!(streamed, tokenizer.decode_continuation(&more), "{name}");
+            assert_eq!(streamed.replace("<s>  ", "<s> "), rest, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_special_token_in_a_continuation_is_followed_by_a_new_text() {
+    let (tokenizer, _) = fixture("llama_spm");
+    let whole = tokenizer.encode("a</s><s>b c").unwrap();
+    let (first, rest) =
+        (tokenizer.encode("a").unwrap(), tokenizer.encode_continuation("</s><s>b c").unwrap());
+    assert_eq!([&first[..], &rest].concat(), whole);
+}
+
+#[test]
+fn bytes_that_are_no_character_become_one_replacement_for_each_invalid_sequence() {
+    let (tokenizer, _) = fixture("llama_spm");
+    let byte = |byte: u8| 3 + u32::from(byte);
+    assert_eq!(tokenizer.token_bytes(byte(0xc3)), [0xc3]);
+    let ids = [byte(0xc3), byte(0xa4), byte(0xff), byte(b'x'), byte(0xe6), byte(0xbc)];
+    assert_eq!(tokenizer.decode(&ids), "ä\u{fffd}x\u{fffd}");
+    assert_eq!(streamed(&tokenizer, &ids), "ä\u{fffd}x\u{fffd}");
+}
+
+#[test]
 fn a_qwen_tokenizer_encodes_decodes_and_streams_as_hf_does() {
     check_against_hf("qwen_bpe");
 }
@@ -210,7 +256,10 @@ fn the_eos_ids_of_a_model_override_those_of_its_tokenizer() {
 #[test]
 fn hf_reads_the_file_of_the_byte_tokenizer_with_the_same_ids() {
     let byte = Tokenizer::byte();
-    let (inner, vocabulary) = hf::load(&byte.json, Path::new("byte")).unwrap();
+    let (inner, vocabulary) = {
+        let file = Path::new("byte");
+        hf::load(&byte.json, &pipeline::check(&byte.json, file).unwrap(), file).unwrap()
+    };
     let mut twin = byte.clone();
     (twin.kind, twin.vocabulary) = (Kind::Hf(Box::new(inner)), vocabulary);
     let text = "Hello,  wörld 123\r\n\t🙂<|endoftext|> \0x";
@@ -286,7 +335,7 @@ fn files_that_are_not_tokenizers_are_refused_by_name() {
     refused(
         &byte
             .replace("\"decoder\": {\n    \"type\": \"ByteLevel\"", "\"decoder\": {\n    \"type\": \"Fuse\""),
-        "decoder of type ByteLevel",
+        "tokenizer not supported: expected a decoder of type ByteLevel",
     );
     refused(&byte.replace("\"Ġ\": 32", "\"Ġ\": 4000000000"), "ids below 524288");
     refused(&byte.replace("\"Ġ\": 32", "\"Ġ\": 33"), "one token for each id");

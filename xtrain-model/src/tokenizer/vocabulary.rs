@@ -1,4 +1,7 @@
 //! The vocabulary of a tokenizer and its limits.
+use std::collections::HashMap;
+
+use super::decoder::Beginning;
 
 /// The special token that ends a document.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
@@ -13,4 +16,8 @@ pub(super) struct Vocabulary {
     pub(super) tokens: Vec<Option<Box<[u8]>>>,
     /// The ids of special tokens, sorted.
     pub(super) special: Vec<u32>,
+    /// What is removed from the beginning of a decoded text.
+    pub(super) beginning: Beginning,
+    /// The bytes of the tokens that differ at the beginning of a text: see [`Beginning::InFirstToken`].
+    pub(super) first: HashMap<u32, Box<[u8]>>,
 }

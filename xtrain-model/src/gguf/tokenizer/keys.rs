@@ -1,0 +1,27 @@
+//! The metadata keys of a tokenizer, and the types of tokens.
+
+pub(super) const MODEL: &str = "tokenizer.ggml.model";
+pub(super) const PRE: &str = "tokenizer.ggml.pre";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TYPES: &str = "tokenizer.ggml.token_type";
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+pub(super) const TRIM_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
+pub(super) const TEMPLATE: &str = "tokenizer.chat_template";
+/// The names of all chat templates except the default.
+pub(super) const TEMPLATES: &str = "tokenizer.chat_templates";
+pub(super) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+/// The keys of end-of-text ids. The first is the id of `eos_token`.
+pub(super) const EOS_KEYS: [&str; 3] =
+    ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+pub(super) const BOS: &str = "tokenizer.ggml.bos_token_id";
+pub(super) const PAD: &str = "tokenizer.ggml.padding_token_id";
+pub(super) const UNK: &str = "tokenizer.ggml.unknown_token_id";
+
+pub(super) const NORMAL: i64 = 1;
+pub(super) const UNKNOWN: i64 = 2;
+pub(super) const CONTROL: i64 = 3;
+pub(super) const USER: i64 = 4;
+pub(super) const UNUSED: i64 = 5;
+pub(super) const BYTE: i64 = 6;

@@ -1,0 +1,215 @@
+//! Reading a tokenizer from metadata, as the files of a Hugging Face tokenizer.
+use serde_json::{Map, Value as Json, json};
+
+use super::keys::{
+    ADD_BOS, BOS, CONTROL, EOS_KEYS, MERGES, MODEL, NORMAL, PAD, PRE, SCORES, SPACE_PREFIX, TEMPLATE, TOKENS,
+    TRIM_SPACES, TYPES, UNK, UNKNOWN, UNUSED, USER,
+};
+use super::pre_tokenizer::{PRE_TOKENIZERS, pre_tokenizer};
+use super::sentencepiece;
+use crate::checkpoint::CheckpointError;
+use crate::gguf::metadata::{Metadata, Value};
+use crate::kept_fields::KeptFields;
+use crate::store_error::StoreError;
+use crate::tokenizer::{MAX_VOCABULARY, Tokenizer, TokenizerError};
+
+/// The end-of-text ids.
+pub(in crate::gguf) fn eos_ids(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
+    let mut ids: Vec<u32> = Vec::new();
+    for key in EOS_KEYS {
+        if let Some(id) = meta.size(key)? {
+            let id = u32::try_from(id).map_err(|_| meta.bad(key, "an id", id))?;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// The ids of the tokens that begin and pad a text.
+pub(in crate::gguf) fn kept_fields(meta: &Metadata) -> Result<KeptFields, CheckpointError> {
+    Ok(KeptFields::of_ids(meta.size(BOS)?, meta.size(PAD)?))
+}
+
+/// The tokenizer in the metadata. `None`: the file contains none. Rejects unsupported kinds, by name, and lists that
+/// contradict each other.
+pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
+    let Some(model) = meta.text(MODEL)? else { return Ok(None) };
+    let (tokens, types) = (meta.texts(TOKENS)?, meta.ints(TYPES)?);
+    if tokens.len() > MAX_VOCABULARY as usize {
+        return Err(meta.bad(TOKENS, &format!("at most {MAX_VOCABULARY} tokens"), tokens.len()).into());
+    }
+    if !types.is_empty() && types.len() != tokens.len() {
+        return Err(meta.bad(TYPES, &format!("{} types, one per token", tokens.len()), types.len()).into());
+    }
+    let (mut vocabulary, mut added) = (Map::new(), Vec::new());
+    for (id, token) in tokens.iter().enumerate() {
+        let kind = types.get(id).copied().unwrap_or(NORMAL);
+        if kind == UNUSED {
+            continue;
+        }
+        if vocabulary.insert(token.clone(), json!(id)).is_some() {
+            return Err(meta.bad(TOKENS, "unique tokens", format!("{token:?} twice")).into());
+        }
+        if matches!(kind, CONTROL | USER | UNKNOWN) {
+            added.push(json!({
+                "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": kind != USER,
+            }));
+        }
+    }
+    let steps = match model {
+        "gpt2" => byte_level_steps(meta)?,
+        "llama" => sentencepiece_steps(meta, tokens, types)?,
+        other => {
+            let want = "gpt2 (a byte-level BPE) or llama (SentencePiece)";
+            return Err(unsupported(meta, MODEL, want, format!("{other:?}")));
+        }
+    };
+    let name = |key: &str| -> Result<Option<&String>, CheckpointError> {
+        let Some(id) = meta.size(key)? else { return Ok(None) };
+        let none = || meta.bad(key, &format!("an id below {}", tokens.len()), id);
+        tokens.get(id).map(Some).ok_or_else(none)
+    };
+    let add_bos = meta.get(ADD_BOS) == Some(&Value::Bool(true));
+    let post = match (name(BOS)?, meta.size(BOS)?) {
+        (Some(token), Some(id)) if add_bos => begins_with(token, id),
+        _ => Json::Null,
+    };
+    let json = json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": added,
+        "normalizer": steps.normalizer,
+        "pre_tokenizer": steps.pre_tokenizer,
+        "post_processor": post,
+        "decoder": steps.decoder,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": steps.unknown, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": steps.byte_fallback, "byte_fallback": steps.byte_fallback,
+            "ignore_merges": steps.ignore_merges,
+            "vocab": vocabulary,
+            "merges": steps.merges,
+        },
+    });
+    let mut config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": false,
+        "add_bos_token": add_bos,
+    });
+    for (field, key) in
+        [("eos_token", EOS_KEYS[0]), ("bos_token", BOS), ("pad_token", PAD), ("unk_token", UNK)]
+    {
+        if let Some(token) = name(key)? {
+            config[field] = json!(token);
+        }
+    }
+    match &templates(meta)?[..] {
+        [] => {}
+        [(name, text)] if name == "default" => config["chat_template"] = json!(text),
+        many => {
+            let each = many.iter().map(|(name, text)| json!({"name": name, "template": text}));
+            config["chat_template"] = each.collect();
+        }
+    }
+    let text = |json: &Json| format!("{json:#}\n").into_bytes();
+    Ok(Some(Tokenizer::from_parts(text(&json), Some(text(&config)), &meta.file)?))
+}
+
+/// The parts of a `tokenizer.json` that differ between the kinds of tokenizers.
+struct Steps {
+    normalizer: Json,
+    pre_tokenizer: Json,
+    decoder: Json,
+    /// The token of unknown characters. Null: there is none.
+    unknown: Json,
+    byte_fallback: bool,
+    ignore_merges: bool,
+    merges: Vec<Json>,
+}
+
+fn unsupported(meta: &Metadata, key: &str, want: &str, got: String) -> StoreError {
+    let (file, want) = (meta.file.clone(), format!("{key} of {want}"));
+    TokenizerError::Unsupported { file, want, got }.into()
+}
+
+/// The steps of a byte-level BPE.
+fn byte_level_steps(meta: &Metadata) -> Result<Steps, StoreError> {
+    let name = meta.text(PRE)?.filter(|name| *name != "default").unwrap_or(PRE_TOKENIZERS[0].name);
+    let Some(pre) = PRE_TOKENIZERS.iter().find(|pre| pre.name == name) else {
+        return Err(unsupported(meta, PRE, "gpt-2, qwen2 or llama-bpe", format!("{name:?}")));
+    };
+    let mut merges = Vec::with_capacity(meta.texts(MERGES)?.len());
+    for merge in meta.texts(MERGES)? {
+        let Some(pair) = merge.split_once(' ') else {
+            return Err(meta.bad(MERGES, "two tokens separated by a space", format!("{merge:?}")).into());
+        };
+        merges.push(json!([pair.0, pair.1]));
+    }
+    Ok(Steps {
+        normalizer: if pre.nfc { json!({"type": "NFC"}) } else { Json::Null },
+        pre_tokenizer: pre_tokenizer(pre),
+        decoder: json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
+        unknown: Json::Null,
+        byte_fallback: false,
+        ignore_merges: pre.ignore_merges,
+        merges,
+    })
+}
+
+/// The steps of a SentencePiece vocabulary. Its merges follow from its scores.
+fn sentencepiece_steps(meta: &Metadata, tokens: &[String], types: &[i64]) -> Result<Steps, StoreError> {
+    let scores = meta.floats(SCORES)?;
+    if scores.len() != tokens.len() {
+        return Err(meta
+            .bad(SCORES, &format!("{} scores, one per token", tokens.len()), scores.len())
+            .into());
+    }
+    if meta.get(TRIM_SPACES) == Some(&Value::Bool(true)) {
+        return Err(unsupported(meta, TRIM_SPACES, "false", "true".into()));
+    }
+    let used = (0..tokens.len()).filter(|&id| types.get(id) != Some(&UNUSED));
+    let scored: Vec<(&str, f64)> = used.map(|id| (&*tokens[id], scores[id])).collect();
+    let merges = sentencepiece::merges(&scored);
+    let merges =
+        merges.map_err(|got| meta.bad(TOKENS, "tokens of at most 1024 bytes, 64 MiB of merges", got))?;
+    let (normalizer, decoder) = sentencepiece::steps(meta.get(SPACE_PREFIX) != Some(&Value::Bool(false)));
+    let unknown = types.iter().position(|&kind| kind == UNKNOWN);
+    Ok(Steps {
+        normalizer,
+        pre_tokenizer: Json::Null,
+        decoder,
+        unknown: unknown.map_or(Json::Null, |id| json!(tokens[id])),
+        byte_fallback: true,
+        ignore_merges: false,
+        merges: merges.into_iter().map(|(left, right)| json!([left, right])).collect(),
+    })
+}
+
+/// The chat templates of a file by name: `tokenizer.chat_template` and `tokenizer.chat_template.NAME`.
+fn templates(meta: &Metadata) -> Result<Vec<(String, String)>, CheckpointError> {
+    let mut templates = Vec::new();
+    for (key, _) in &meta.values {
+        let name = match key.strip_prefix(TEMPLATE) {
+            Some("") => "default",
+            Some(name) if name.starts_with('.') => &name[1..],
+            _ => continue,
+        };
+        if let Some(text) = meta.text(key)? {
+            templates.push((name.to_string(), text.to_string()));
+        }
+    }
+    Ok(templates)
+}
+
+/// The post-processor that prepends the beginning-of-text token if special tokens are added.
+fn begins_with(token: &str, id: usize) -> Json {
+    let special = |kind: u8| json!({"SpecialToken": {"id": token, "type_id": kind}});
+    let sequence = |id: &str, kind: u8| json!({"Sequence": {"id": id, "type_id": kind}});
+    json!({
+        "type": "TemplateProcessing",
+        "single": [special(0), sequence("A", 0)],
+        "pair": [special(0), sequence("A", 0), special(1), sequence("B", 1)],
+        "special_tokens": {token: {"id": token, "ids": [id], "tokens": [token]}},
+    })
+}

@@ -1,0 +1,154 @@
+//! SentencePiece vocabularies: the tokenizer model `llama` of GGUF, whose scores order the merges of a BPE.
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::{Value as Json, json};
+
+/// The character that stands for a space.
+const SPACE: &str = "\u{2581}";
+/// Maximum length of a token in bytes. Every position of a token may be the end of a merge.
+const MAX_TOKEN: usize = 1024;
+/// Maximum size of all merges in bytes: the maximum size of a `tokenizer.json`.
+const MAX_MERGES: usize = 64 << 20;
+
+/// A merge of two tokens.
+pub(super) type Merge<'a> = (&'a str, &'a str);
+
+/// The merges that follow from the scores of a vocabulary: every split of a token into two tokens, in descending order
+/// of the token's score. Of the splits of one token, the one with the longest left part is first. This is the order of
+/// transformers' converter. Fails with what was found instead of a supported vocabulary.
+pub(super) fn merges<'a>(tokens: &[(&'a str, f64)]) -> Result<Vec<Merge<'a>>, String> {
+    let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, (token, _))| (*token, id)).collect();
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    for &(token, score) in tokens {
+        if token.len() > MAX_TOKEN {
+            return Err(format!("a token of {} bytes", token.len()));
+        }
+        if score.is_nan() {
+            return Err(format!("the score NaN of {token:?}"));
+        }
+        let from = found.len();
+        for (at, _) in token.char_indices().skip(1) {
+            let (left, right) = token.split_at(at);
+            if let (Some(a), Some(b)) = (ids.get(left), ids.get(right)) {
+                bytes += token.len();
+                found.push((score + 0.0, (a, b), (left, right)));
+            }
+        }
+        found[from..].sort_by_key(|(_, ids, _)| *ids);
+        if bytes > MAX_MERGES {
+            return Err("more".into());
+        }
+    }
+    let chars = |text: &str| text.chars().count();
+    found.sort_by(|(x, _, (a, b)), (y, _, (c, d))| {
+        y.total_cmp(x).then_with(|| chars(c).cmp(&chars(a))).then_with(|| chars(d).cmp(&chars(b)))
+    });
+    Ok(found.into_iter().map(|(_, _, merge)| merge).collect())
+}
+
+/// The steps of a `tokenizer.json` for a vocabulary of SentencePiece: its normalizer and its decoder.
+pub(super) fn steps(space_prefix: bool) -> (Json, Json) {
+    let replace =
+        |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let mut normalizers = vec![replace(" ", SPACE)];
+    let mut decoders = vec![replace(SPACE, " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+    if space_prefix {
+        normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    (
+        json!({"type": "Sequence", "normalizers": normalizers}),
+        json!({"type": "Sequence", "decoders": decoders}),
+    )
+}
+
+/// Whether the steps of `json`, a `tokenizer.json`, are those of a SentencePiece vocabulary with bytes for unknown
+/// characters, and if so, whether it adds a space to the beginning of a text.
+pub(super) fn space_prefix_of(json: &Json) -> Option<bool> {
+    let alone = |steps: &Json| match steps["normalizers"].as_array() {
+        Some(list) if list.len() == 1 => list[0].clone(),
+        _ => steps.clone(),
+    };
+    let metaspace = |step: &Json| step["type"] == "Metaspace" && step["replacement"] == SPACE;
+    let (normalizer, pre_tokenizer) = (&json["normalizer"], &json["pre_tokenizer"]);
+    if json["model"]["type"] != "BPE" || json["model"]["byte_fallback"] != true {
+        return None;
+    }
+    [true, false].into_iter().find(|&space_prefix| {
+        let (want, decoder) = steps(space_prefix);
+        let normalizes = pre_tokenizer.is_null() && alone(normalizer) == alone(&want);
+        let never = pre_tokenizer["prepend_scheme"] == "never";
+        let splits = pre_tokenizer["split"] != false;
+        let metaspace = normalizer.is_null() && metaspace(pre_tokenizer) && !splits && never != space_prefix;
+        json["decoder"] == decoder && (normalizes || metaspace)
+    })
+}
+
+/// Scores from which the merges of a tokenizer follow. `None`: there are none. Tokens that no merge yields have the
+/// lowest scores, except those of `zero`.
+pub(super) fn scores(
+    tokens: &[String],
+    merges: &[Merge<'_>],
+    zero: impl Fn(usize) -> bool,
+) -> Option<Vec<f64>> {
+    let mut rank: HashMap<String, usize> = HashMap::new();
+    let mut last = String::new();
+    for (left, right) in merges {
+        let token = format!("{left}{right}");
+        if token != last {
+            let next = rank.len();
+            if rank.insert(token.clone(), next).is_some() {
+                return None;
+            }
+            last = token;
+        }
+    }
+    let mut below = rank.len();
+    let scored: Vec<(&str, f64)> = (0..)
+        .zip(tokens)
+        .map(|(id, token)| {
+            let score = rank.get(token).copied().unwrap_or_else(|| {
+                below += 1;
+                below - 1
+            });
+            (&**token, if zero(id) { 0.0 } else { -(score as f64) })
+        })
+        .collect();
+    let want: BTreeSet<Merge<'_>> = merges.iter().copied().collect();
+    let got: BTreeSet<Merge<'_>> = self::merges(&scored).ok()?.into_iter().collect();
+    (want == got).then(|| scored.into_iter().map(|(_, score)| score).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merges_are_ordered_by_the_score_of_their_token() {
+        let tokens = [("a", -9.0), ("b", -9.0), ("ab", -1.0), ("ba", -2.0), ("aba", 0.0)];
+        let want = [("ab", "a"), ("a", "ba"), ("a", "b"), ("b", "a")];
+        assert_eq!(merges(&tokens).unwrap(), want);
+        let names = tokens.map(|(token, _)| token.to_string());
+        let scores = scores(&names, &want, |_| false).unwrap();
+        let again: Vec<(&str, f64)> = names.iter().map(String::as_str).zip(scores).collect();
+        assert_eq!(merges(&again).unwrap(), want);
+    }
+
+    #[test]
+    fn merges_that_no_scores_yield_are_refused() {
+        let tokens = ["a", "b", "ab", "ba", "aba"].map(String::from);
+        let scored = |merges: &[Merge<'_>]| scores(&tokens, merges, |_| false).is_some();
+        assert!(!scored(&[("a", "b"), ("b", "a"), ("ab", "a")]), "a split is missing");
+        assert!(!scored(&[("a", "ba"), ("a", "b"), ("ab", "a"), ("b", "a")]), "splits of a token are apart");
+    }
+
+    #[test]
+    fn hostile_vocabularies_are_refused() {
+        let long = "a".repeat(MAX_TOKEN + 1);
+        assert!(merges(&[(&long, 0.0)]).is_err() && merges(&[("a", f64::NAN)]).is_err());
+        let family: Vec<String> =
+            (1..=MAX_TOKEN).flat_map(|n| ["a", "b", "c"].map(|letter| letter.repeat(n))).collect();
+        let tokens: Vec<(&str, f64)> = family.iter().map(|token| (&**token, 0.0)).collect();
+        assert!(merges(&tokens).is_err(), "a billion bytes of merges");
+    }
+}
