@@ -1,13 +1,16 @@
 //! The training loop: batches, optimizer steps, evaluations and checkpoints.
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::config::RunConfig;
+use crate::config::{RunConfig, TaskKind};
 use crate::evaluate::{self, Evaluation, evaluate};
+use crate::model::chat::BUILT_IN;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::data::DataError;
 use crate::model::store::{self, RunState, StoreError};
+use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, StepReport, Trainer, TrainingExample};
 use crate::run::{self, JsonLines};
 use crate::tensor::faults::{self, Fault};
@@ -202,8 +205,20 @@ impl Training<'_> {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         observer.enter(Phase::Save)?;
         self.metrics.sync()?;
-        let saved = store::save(self.checkpoints, self.trainer, &self.source.tokenizer, self.state)?;
+        let tokenizer = with_trained_template(self.config, &self.source.tokenizer);
+        let saved = store::save(self.checkpoints, self.trainer, &tokenizer, self.state)?;
         observer.saved(saved.path, saved.not_pruned);
         Ok(())
     }
+}
+
+/// The tokenizer with the chat template that training used: a model that is fine-tuned with [`BUILT_IN`] keeps it, so
+/// that other programs render conversations as its training data. A tokenizer without a token that ends a turn has no
+/// template: its model is trained on prompts and completions.
+pub fn with_trained_template<'t>(config: &RunConfig, tokenizer: &'t Tokenizer) -> Cow<'t, Tokenizer> {
+    if config.train.task != TaskKind::Sft || !tokenizer.chat_templates().is_empty() {
+        return Cow::Borrowed(tokenizer);
+    }
+    let with_template = tokenizer.clone().with_chat_template(BUILT_IN);
+    with_template.map_or(Cow::Borrowed(tokenizer), Cow::Owned)
 }

@@ -73,6 +73,11 @@ fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, Cli
     if eos.is_empty() {
         eos.extend(tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
     }
+    // a run of an earlier version has no chat template in its checkpoints
+    let tokenizer = match (&config, tokenizer) {
+        (Some(config), Some(own)) => Some(training::with_trained_template(config, &own).into_owned()),
+        (_, tokenizer) => tokenizer,
+    };
     Ok(Loaded { path, model, tokenizer, unsupported_tokenizer, eos, config })
 }
 

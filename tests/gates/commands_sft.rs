@@ -242,3 +242,36 @@ fn a_page_size_needs_a_paged_cache() {
     done(&scratch.0, &[&args[..], &["paged"]].concat());
     done(&scratch.0, &args[..8]);
 }
+
+#[test]
+fn a_model_that_was_fine_tuned_with_the_built_in_template_keeps_it() {
+    let scratch = Scratch::new("sft-template");
+    let dir = &scratch.0;
+    scratch.file("c.jsonl", &conversations());
+    let sft = tiny("r", "c.jsonl", &["train.steps=1"]);
+    done(dir, &[&sft[..], &["--task", "sft"]].concat());
+    ok(dir, &["export", "r", "hf"]);
+    ok(dir, &["export", "r", "m.gguf"]);
+    let config = fs::read_to_string(dir.join("hf/tokenizer_config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    assert!(config["chat_template"].as_str().unwrap().contains("generation"), "{config}");
+    scratch.file("chat.json", r#"[{"role": "user", "content": "say 1"}]"#);
+    for model in ["r", "hf", "m.gguf"] {
+        let shown = ok(dir, &["tokenize", "--chat", "--json", "--model", model, "--file", "chat.json"]);
+        let shown: Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
+        assert_eq!(shown["text"], "user\nsay 1<|endoftext|>", "{model}");
+        let chat = xtrain(dir, &["chat", "--model", model, "--max-new", "1"]);
+        assert!(chat.status.success() && !text(&chat.stderr).contains("built-in"), "{model}: {chat:?}");
+    }
+    // a run of an earlier version: its checkpoints have no template
+    let checkpoint =
+        fs::read_dir(dir.join("r/checkpoints")).unwrap().flatten().map(|entry| entry.path()).max();
+    let old = checkpoint.unwrap();
+    for name in ["manifest.json", "trainer"] {
+        let path = old.join(name);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+    fs::write(old.join("tokenizer_config.json"), r#"{"eos_token": "<|endoftext|>"}"#).unwrap();
+    let chat = xtrain(dir, &["chat", "--model", &old.display().to_string(), "--max-new", "1"]);
+    assert!(chat.status.success() && !text(&chat.stderr).contains("built-in"), "{chat:?}");
+}

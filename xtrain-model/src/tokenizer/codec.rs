@@ -2,6 +2,7 @@
 use std::io;
 use std::path::Path;
 
+use serde_json::{Map, Value};
 use xtrain_tensor::faults::{self, Fault};
 
 use super::error::TokenizerError;
@@ -244,6 +245,21 @@ impl Tokenizer {
         &self.settings.templates
     }
 
+    /// The tokenizer with a default chat template. Templates name the end-of-text token: the first end-of-text id gets
+    /// the name `eos_token` if no token has it.
+    ///
+    /// # Errors
+    /// A tokenizer without an end-of-text id, which no template could end a turn with.
+    pub fn with_chat_template(mut self, template: &str) -> Result<Tokenizer, TokenizerError> {
+        let file = Path::new(CONFIG);
+        let eos = self.eos_ids().first().map(|&id| self.decode_continuation(&[id]));
+        let config =
+            with_template(&self.config, template, eos).map_err(|got| bad(file, "a JSON object", got))?;
+        self.configure(config, file)?;
+        self.template = None;
+        Ok(self)
+    }
+
     /// The file of the default chat template. `None`: the tokenizer was not loaded with templates.
     pub(crate) fn chat_template_file(&self) -> Option<&Path> {
         self.settings.template_file.as_deref()
@@ -291,6 +307,17 @@ impl Tokenizer {
             Kind::Hf(encoder) => encoder.token_to_id(name),
         }
     }
+}
+
+/// A `tokenizer_config.json` with a chat template, and with `eos` as `eos_token` if it names none.
+fn with_template(config: &[u8], template: &str, eos: Option<String>) -> Result<Vec<u8>, String> {
+    let config = serde_json::from_slice::<Map<String, Value>>(config);
+    let mut config = config.map_err(|error| error.to_string())?;
+    config.insert("chat_template".into(), template.into());
+    if config.get("eos_token").is_none_or(Value::is_null) {
+        config.insert("eos_token".into(), eos.ok_or("no end-of-text token")?.into());
+    }
+    Ok(format!("{:#}\n", Value::Object(config)).into_bytes())
 }
 
 fn default_config() -> String {
