@@ -9,7 +9,7 @@ use crate::{
     adamw, branches, conversations, damaged_files, equal_completions, families, focused, gguf, gguf_pieces,
     gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
     open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
-    rope_scaling, sentencepiece, tape_gradient, training, turns,
+    rope_scaling, sentencepiece, tape_gradient, training, turns, weighted_steps,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -80,6 +80,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::ResumeForgetsBestLoss, Gate::Resume),
     (Fault::ResumeRestartsData, Gate::Test(resume_data::over)),
     (Fault::AdamwPowersStop, Gate::Test(adamw::over)),
+    (Fault::WeightedStepTakesMean, Gate::Test(weighted_steps::over)),
     (Fault::MeanOfMicroBatchMeans, Gate::Test(micro_batches::over)),
     (Fault::RopeDivisorsRenamed, Gate::Test(rope_divisors::over)),
     (Fault::KQuantMinimumIgnored, Gate::Test(gguf::k_quants)),

@@ -73,3 +73,4 @@ mod terminal;
 mod training;
 mod turns;
 mod verify;
+mod weighted_steps;

@@ -89,6 +89,15 @@ pub enum Error {
         /// The number of tokens of the example.
         tokens: usize,
     },
+    /// A loss weight other than 1 in a step that takes the mean over its targets.
+    #[error(
+        "Trainer::step takes the mean over all targets: expected loss weights of 1, found {got}; \
+         Trainer::step_weighted uses the weights of the examples"
+    )]
+    LossWeight {
+        /// The loss weight.
+        got: String,
+    },
     /// A training example whose branches do not fit together.
     #[error("a training example with {branches} branches: expected {want}, found {got}")]
     Branches {

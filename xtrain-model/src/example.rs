@@ -60,7 +60,9 @@ impl Default for LogitsProcessing {
 }
 
 impl TrainingExample {
-    /// A window of running text: each token except the last predicts its successor, with loss weight `weight`.
+    /// A window of running text: each token except the last predicts its successor, with loss weight `weight`: 1 for
+    /// [`Trainer::step`](crate::Trainer::step), any number for
+    /// [`Trainer::step_weighted`](crate::Trainer::step_weighted).
     pub fn window(tokens: &[u32], weight: f32) -> TrainingExample {
         let target = |&id: &u32| Some(Target { id, weight, bonus: 0.0 });
         let n = tokens.len().saturating_sub(1);
@@ -99,7 +101,7 @@ impl TrainingExample {
 }
 
 impl From<TokenWindow> for TrainingExample {
-    /// The window with loss weights of 1. [`Trainer::step`](crate::Trainer::step) normalizes the weights.
+    /// The window with loss weights of 1. [`Trainer::step`](crate::Trainer::step) takes their mean.
     fn from(window: TokenWindow) -> TrainingExample {
         let TokenWindow { inputs, targets, starts } = window;
         let target = |id: Option<u32>| id.map(|id| Target { id, weight: 1.0, bonus: 0.0 });

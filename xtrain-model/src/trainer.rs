@@ -227,13 +227,20 @@ impl Trainer {
         Ok(StepReport { step, loss, grad_norm: norm, learning_rate, target_tokens })
     }
 
-    /// One optimizer step. Each target gets the loss weight 1 / (number of target tokens of the step). Gradients are
-    /// accumulated over micro-batches of at most `micro_batch` examples; the split does not change a bit.
+    /// One optimizer step on the mean of the losses of all targets: each has the loss weight 1 / (number of target
+    /// tokens of the step). The examples have loss weights of 1, or already these; [`Trainer::step_weighted`] uses other
+    /// ones. Gradients are accumulated over micro-batches of at most `micro_batch` examples; the split does not change a
+    /// bit.
     ///
     /// # Errors
-    /// As [`Trainer::gradient`] and [`Trainer::apply`].
+    /// [`Error::LossWeight`] for another loss weight; as [`Trainer::gradient`] and [`Trainer::apply`].
     pub fn step(&mut self, mut examples: Vec<TrainingExample>, micro_batch: usize) -> Result<StepReport> {
+        let given: Vec<f32> = examples.iter().flat_map(TrainingExample::targets).map(|t| t.weight).collect();
         let targets = normalize_loss_weights(&mut examples);
+        let mean = examples.iter().flat_map(TrainingExample::targets).next().map_or(1.0, |t| t.weight);
+        if let Some(got) = given.iter().find(|weight| **weight != 1.0 && **weight != mean) {
+            return Err(Error::LossWeight { got: got.to_string() });
+        }
         if faults::on(Fault::MeanOfMicroBatchMeans) {
             let parts = examples.len().div_ceil(micro_batch.max(1)) as f32;
             for part in examples.chunks_mut(micro_batch.max(1)) {
@@ -241,6 +248,25 @@ impl Trainer {
                 part.iter_mut().flat_map(TrainingExample::targets_mut).for_each(|t| t.weight /= parts);
             }
         }
+        let gradient = self.gradient(&examples, LogitsProcessing::default(), micro_batch)?;
+        self.apply(gradient, targets)
+    }
+
+    /// One optimizer step on the sum of the losses of all targets, each times its loss weight: advantages, or 1 / n for
+    /// a mean over n targets. Otherwise as [`Trainer::step`]: with the schedule, clipping and the step counter. A step
+    /// whose loss weights are all zero applies momentum and weight decay; [`Trainer::skip_step`] applies nothing.
+    ///
+    /// # Errors
+    /// As [`Trainer::gradient`] and [`Trainer::apply`].
+    pub fn step_weighted(
+        &mut self,
+        mut examples: Vec<TrainingExample>,
+        micro_batch: usize,
+    ) -> Result<StepReport> {
+        if faults::on(Fault::WeightedStepTakesMean) {
+            normalize_loss_weights(&mut examples);
+        }
+        let targets = examples.iter().map(|example| example.targets().count()).sum();
         let gradient = self.gradient(&examples, LogitsProcessing::default(), micro_batch)?;
         self.apply(gradient, targets)
     }

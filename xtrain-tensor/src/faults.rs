@@ -125,6 +125,7 @@ faults! {
     AdamwPowersStop "the powers of AdamW's beta1 and beta2 no longer change once beta1^t is below 0.05"
     OnlyFirstEndTokenTrained "the training mask knows the first end-of-text token of a tokenizer only"
     MeanOfMicroBatchMeans "the loss of a step is the mean of the means of its micro-batches"
+    WeightedStepTakesMean "a step with loss weights replaces them by those of a mean"
     FilesNotSynced "the real file system reports success without syncing a file or a directory"
     RunNamesNotSynced "the names of a run's directory and files are not synced"
     TrainerDirectoryNotSynced "the names of the trainer's files in a checkpoint are not synced"

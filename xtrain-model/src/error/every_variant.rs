@@ -72,6 +72,13 @@ fn branch_without_a_first_target() -> Error {
     objective::evaluate(&model(), &[example], &mut 0.0).unwrap_err()
 }
 
+fn advantage_in_a_mean() -> Error {
+    let mut trainer = Trainer::new(model(), OptimConfig::default(), Schedule::constant(1e-3)).unwrap();
+    let error = trainer.step(vec![TrainingExample::window(&[1, 2, 3], -0.5)], 1).unwrap_err();
+    assert_eq!(trainer.step_number(), 0);
+    error
+}
+
 fn weight_that_is_infinite() -> Error {
     let mut trainer = Trainer::new(model(), OptimConfig::default(), Schedule::constant(1e39)).unwrap();
     trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
@@ -80,7 +87,7 @@ fn weight_that_is_infinite() -> Error {
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(Error: Tensor Config Parameter NoMasterWeights CacheFull CachePosition CacheLayer Documents
-        KeptSets Branches NotFinite);
+        KeptSets LossWeight Branches NotFinite);
     let heads = Model::init(&Config { n_kv_heads: 3, ..cfg() }, Dtype::F32, &Device::cpu(), 1).unwrap_err();
     let gap = Rows { id: vec![1], seq: vec![0], pos: vec![4] };
     let gap = NoCache::<Tensor>::new(&gap).unwrap_err();
@@ -121,6 +128,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 "a branch without a first target",
                 branch_without_a_first_target(),
                 &["with 1 branches", "2 targets for 2 tokens"],
+            ),
+            (
+                "an advantage in a step that takes a mean",
+                advantage_in_a_mean(),
+                &["expected loss weights of 1, found -0.5", "step_weighted"],
             ),
             (
                 "a weight that is not finite",
