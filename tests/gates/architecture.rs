@@ -64,6 +64,7 @@ const CRATES: [Crate; 4] = [
             ("json.rs", 0),
             ("third_party.rs", 0),
             ("k_quants.rs", 0),
+            ("temporary.rs", 0),
             ("quant.rs", 0),
             ("config.rs", 1),
             ("rope_divisors.rs", 2),

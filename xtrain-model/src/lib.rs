@@ -92,6 +92,7 @@ mod schedule;
 pub mod store;
 mod store_error;
 pub mod tasks;
+pub mod temporary;
 #[cfg(test)]
 mod test_memory;
 #[cfg(test)]

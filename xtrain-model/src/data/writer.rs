@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::document_sink::{DocumentSink, Role, separator_of};
 use super::error::DataError;
 use super::header::{self, Header, Version};
+use crate::temporary::temporary_path;
 use crate::tokenizer::Tokenizer;
 
 /// Writes tokens into a temporary file next to `path`, which [`finish`](TokenWriter::finish) renames. A writer that
@@ -30,13 +31,11 @@ impl TokenWriter {
     /// # Errors
     /// A directory that cannot be written; a tokenizer without a separator.
     pub fn create(path: &Path, tokenizer: &Tokenizer) -> Result<TokenWriter, DataError> {
-        let Some(name) = path.file_name() else {
+        if path.file_name().is_none() {
             return Err(DataError::argument("TokenWriter", "the path of a file", path.display()));
-        };
+        }
         let separator = separator_of(tokenizer)?;
-        let mut temporary_name = name.to_os_string();
-        temporary_name.push(format!(".tmp-{}", std::process::id()));
-        let temporary = path.with_file_name(temporary_name);
+        let temporary = temporary_path(path);
         let file = File::create(&temporary).map_err(|e| DataError::io(&temporary, "create", e))?;
         let (version, vocab, digest) = (Version::Two, tokenizer.vocab_size() as u32, tokenizer.digest());
         let header = Header { version, masked: false, vocab, digest, count: 0, documents: 0, body_crc: 0 };

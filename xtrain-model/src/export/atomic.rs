@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::CheckpointError;
 use crate::store_error::StoreError;
+use crate::temporary;
 
 /// The temporary path next to `out` that is written first.
 pub(super) fn temporary_path(out: &Path) -> Result<PathBuf, StoreError> {
@@ -12,9 +13,7 @@ pub(super) fn temporary_path(out: &Path) -> Result<PathBuf, StoreError> {
         let got = format!("{}, which exists", out.display());
         return Err(CheckpointError::argument("the export", "a path that does not exist", got).into());
     }
-    let mut name = out.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".tmp-{}", std::process::id()));
-    Ok(out.with_file_name(name))
+    Ok(temporary::temporary_path(out))
 }
 
 /// Writes the content of a file. The inner result holds I/O errors, the outer one errors of the content.
