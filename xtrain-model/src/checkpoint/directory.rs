@@ -14,6 +14,9 @@ use super::save::{self, Observer, SaveStep};
 use super::snapshot::CheckpointContents;
 use super::tensors::{NamedTensor, NewSink, TensorSink};
 
+/// How often a search for the newest checkpoint starts, while a training run removes checkpoints.
+const MAX_ATTEMPTS: usize = 16;
+
 /// The checkpoints of a run, locked for writing.
 pub struct CheckpointDir {
     fs: Arc<dyn FileSystem>,
@@ -240,8 +243,42 @@ pub fn newest_described(fs: &dyn FileSystem, run: &Path) -> Result<(PathBuf, ser
     Ok(newest)
 }
 
-/// The newest checkpoint that `read` accepts and whose step matches its name, and the newer ones that were refused.
+/// The path and the verified content of the file `name` of the newest checkpoint with a valid manifest. `None`: its
+/// manifest does not list the file. Reads no tensor.
+///
+/// # Errors
+/// As [`newest_good`].
+pub fn newest_file(fs: &dyn FileSystem, run: &Path, name: &str) -> Result<Option<(PathBuf, Vec<u8>)>> {
+    let (newest, _) = newest(fs, run, &|path| {
+        let checkpoint = Checkpoint::open(fs, path)?;
+        let bytes = checkpoint.file(name)?;
+        Ok((checkpoint.manifest.step, bytes.map(|bytes| (path.join(name), bytes))))
+    })?;
+    Ok(newest)
+}
+
+/// The newest checkpoint that `read` accepts and whose step matches its name, and the newer ones that were refused. If
+/// a checkpoint is removed while it is read, because a training run has saved newer ones, the search starts again.
 fn newest<T>(
+    fs: &dyn FileSystem,
+    run: &Path,
+    read: &dyn Fn(&Path) -> Result<(u64, T)>,
+) -> Result<(T, Vec<Refused>)> {
+    let mut attempts = 0;
+    loop {
+        let found = newest_listed(fs, run, read);
+        let (Ok((_, refused)) | Err(CheckpointError::NoneGood { refused, .. })) = &found else {
+            return found;
+        };
+        let removed = refused.iter().any(|refused| matches!(fs.kind(&refused.path), Ok(Kind::Missing)));
+        attempts += 1;
+        if !removed || attempts == MAX_ATTEMPTS {
+            return found;
+        }
+    }
+}
+
+fn newest_listed<T>(
     fs: &dyn FileSystem,
     run: &Path,
     read: &dyn Fn(&Path) -> Result<(u64, T)>,
@@ -304,4 +341,42 @@ fn suffixed(path: &Path, kind: &str) -> PathBuf {
     let mut name = path.file_name().expect("the path of a step ends with a name").to_owned();
     name.push(format!(".{kind}-{}", std::process::id()));
     path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::checkpoint::RealFs;
+
+    #[test]
+    fn a_checkpoint_that_is_removed_while_it_is_read_is_no_damage() {
+        let run = std::env::temp_dir().join(format!("xtrain-pruned-{}", std::process::id()));
+        let step = |step: u64| run.join("checkpoints").join(step_name(step));
+        for old in [1, 2] {
+            std::fs::create_dir_all(step(old)).unwrap();
+        }
+        let reads = Cell::new(0);
+        let read = |path: &Path| {
+            reads.set(reads.get() + 1);
+            if reads.get() == 1 {
+                // A training run saves two newer ones.
+                for new in [3, 4] {
+                    std::fs::create_dir_all(step(new)).unwrap();
+                }
+                for old in [1, 2] {
+                    std::fs::remove_dir_all(step(old)).unwrap();
+                }
+            }
+            if path.is_dir() {
+                Ok((4, path.to_path_buf()))
+            } else {
+                Err(CheckpointError::Missing { path: path.into(), what: "a file" })
+            }
+        };
+        let (found, refused) = newest(&RealFs, &run, &read).unwrap();
+        std::fs::remove_dir_all(&run).unwrap();
+        assert_eq!((found, refused.len(), reads.get()), (step(4), 0, 3));
+    }
 }

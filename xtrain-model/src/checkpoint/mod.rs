@@ -56,7 +56,7 @@ mod tests;
 mod weights;
 
 pub use control::{Control, Cursor};
-pub use directory::{CheckpointDir, Newest, SavedCheckpoint, newest_described, newest_good};
+pub use directory::{CheckpointDir, Newest, SavedCheckpoint, newest_described, newest_file, newest_good};
 pub use error::{CheckpointError, ParseError, Refused, Result};
 pub use fs::RealFs;
 pub(crate) use header::encode as safetensors_header;

@@ -34,10 +34,20 @@ pub fn describe(path: &Path) -> Result<Described, StoreError> {
         return Ok(Described { config, tokenizer, unsupported_tokenizer, eos });
     }
     let (dir, json) = directory(path)?;
-    let files = ModelDir::open(&dir)?;
+    let described = describe_dir(&dir, &json);
+    // A training run may have removed the checkpoint; a newer one takes its place.
+    if dir.is_dir() {
+        return described;
+    }
+    let (dir, json) = directory(path)?;
+    describe_dir(&dir, &json)
+}
+
+fn describe_dir(dir: &Path, json: &Value) -> Result<Described, StoreError> {
+    let files = ModelDir::open(dir)?;
     let (tokenizer, unsupported_tokenizer) = found(files.tokenizer())?;
-    let eos = files.eos(&json)?;
-    Ok(Described { config: hf::from_json(&json)?, tokenizer, unsupported_tokenizer, eos })
+    let eos = files.eos(json)?;
+    Ok(Described { config: hf::from_json(json)?, tokenizer, unsupported_tokenizer, eos })
 }
 
 /// The config alone. See [`describe`].

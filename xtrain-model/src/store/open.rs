@@ -1,5 +1,5 @@
 //! Opening a model for training, export or inference.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use xtrain_tensor::{Device, Dtype};
 
@@ -25,6 +25,8 @@ pub struct LoadedModel {
     pub unsupported_tokenizer: Option<TokenizerError>,
     /// The end-of-text ids.
     pub eos: Vec<u32>,
+    /// The file or directory. For a run: the checkpoint.
+    pub path: PathBuf,
     /// Newer checkpoints of a run that are damaged. The caller reports them.
     pub refused: Vec<Refused>,
 }
@@ -48,6 +50,9 @@ pub fn open_for_inference(path: &Path, compute: Dtype, device: &Device) -> Resul
     open_with(path, &ParamOptions { compute, device, master_weights: MasterWeights::Discard })
 }
 
+/// How often an opened checkpoint may be removed by a training run before its tokenizer is read.
+const MAX_ATTEMPTS: usize = 16;
+
 fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, StoreError> {
     let begin = |name: &str, shape: &[usize]| ParamLoader::begin(params, name, shape);
     if path.is_file() {
@@ -55,21 +60,33 @@ fn open_with(path: &Path, params: &ParamOptions<'_>) -> Result<LoadedModel, Stor
         let Imported { config, tensors, tokenizer, unsupported_tokenizer, eos, kept_fields } = imported;
         let mut model = build(config, tensors, params.compute)?;
         model.kept_fields = kept_fields;
-        return Ok(LoadedModel { model, tokenizer, unsupported_tokenizer, eos, refused: Vec::new() });
+        let (path, refused) = (path.to_path_buf(), Vec::new());
+        return Ok(LoadedModel { model, tokenizer, unsupported_tokenizer, eos, path, refused });
     }
     let options = LoadOptions { trainer: TrainerPart::Verify, ..load_options() };
-    let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
-        let newest = newest_good(&RealFs, path, &options, &begin)?;
-        let LoadedCheckpoint { config, tensors, path, .. } = newest.loaded;
-        (config, tensors, path, newest.refused)
-    } else {
-        let weights = load_weights(&RealFs, path, &options, &begin)?;
-        (weights.config, weights.tensors, path.to_path_buf(), Vec::new())
-    };
-    let files = ModelDir::open(&dir)?;
-    let (tokenizer, unsupported_tokenizer) = found(files.tokenizer())?;
-    let mut model = build(hf::from_json(&config)?, tensors, params.compute)?;
-    model.kept_fields = files.kept_fields(&config)?;
-    let eos = files.eos(&config)?;
-    Ok(LoadedModel { model, tokenizer, unsupported_tokenizer, eos, refused })
+    let mut attempts = 0;
+    loop {
+        let (config, tensors, dir, refused) = if path.join("checkpoints").is_dir() {
+            let newest = newest_good(&RealFs, path, &options, &begin)?;
+            let LoadedCheckpoint { config, tensors, path, .. } = newest.loaded;
+            (config, tensors, path, newest.refused)
+        } else {
+            let weights = load_weights(&RealFs, path, &options, &begin)?;
+            (weights.config, weights.tensors, path.to_path_buf(), Vec::new())
+        };
+        let small_files = || {
+            let files = ModelDir::open(&dir)?;
+            let tokenizer = found(files.tokenizer())?;
+            Ok::<_, StoreError>((tokenizer, files.kept_fields(&config)?, files.eos(&config)?))
+        };
+        let small_files = small_files();
+        attempts += 1;
+        if !dir.is_dir() && attempts < MAX_ATTEMPTS {
+            continue;
+        }
+        let ((tokenizer, unsupported_tokenizer), kept_fields, eos) = small_files?;
+        let mut model = build(hf::from_json(&config)?, tensors, params.compute)?;
+        model.kept_fields = kept_fields;
+        return Ok(LoadedModel { model, tokenizer, unsupported_tokenizer, eos, path: dir, refused });
+    }
 }
