@@ -19,9 +19,12 @@ const MAX_SLAB_BLOCK: usize = 8 << 20;
 /// Four sizes per power of two.
 const CLASSES: usize = 4 * (MAX_SLAB_BLOCK / MIN_SLAB_BLOCK).ilog2() as usize + 1;
 const CACHE_LINE: usize = 64;
+/// The exit code of a process without memory: EX_OSERR.
+const OUT_OF_MEMORY: i32 = 71;
 
 /// An allocator for `#[global_allocator]`. Freed blocks of 16 KiB to 8 MiB are kept for the next allocation of the
-/// same size class; others return to the system.
+/// same size class; others return to the system. If the system has no memory, the process prints an error and ends
+/// with exit code 71: a failed allocation would abort it.
 pub struct HugePages(Mutex<Slabs>);
 
 impl fmt::Debug for HugePages {
@@ -135,17 +138,31 @@ fn alloc_huge_pages(layout: Layout) -> *mut u8 {
     start
 }
 
+/// Ends the process if `block` is null: the system had no memory for `bytes`.
+fn allocated(block: *mut u8, bytes: usize) -> *mut u8 {
+    if block.is_null() {
+        // Neither standard error nor the number needs memory.
+        eprintln!("error: not enough memory: an allocation of {bytes} bytes failed");
+        eprintln!(
+            "hint: reduce the batch, the lengths or the sizes of the model, or raise the limit (ulimit -v)"
+        );
+        std::process::exit(OUT_OF_MEMORY);
+    }
+    block
+}
+
 // SAFETY: a block has the requested size and alignment. It comes from the system, or it is at least as large as
 // requested and starts at a multiple of a cache line (slabs start at page boundaries, classes are multiples of 4
 // KiB). Between `acquire` and `release` it belongs to one user. Its size class is a function of its layout.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match SizeClass::of(layout) {
+        let block = match SizeClass::of(layout) {
             // SAFETY: the caller's promise.
             SizeClass::System => unsafe { System.alloc(layout) },
             SizeClass::HugePages(layout) => alloc_huge_pages(layout),
             SizeClass::Slab { class, bytes } => lock(&self.0).acquire(class, bytes),
-        }
+        };
+        allocated(block, layout.size())
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -161,14 +178,12 @@ unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if SizeClass::of(layout) == SizeClass::System {
             // SAFETY: the caller's promise.
-            return unsafe { System.alloc_zeroed(layout) };
+            return allocated(unsafe { System.alloc_zeroed(layout) }, layout.size());
         }
         // SAFETY: the caller's promise; the block has the requested size.
         unsafe {
             let block = self.alloc(layout);
-            if !block.is_null() {
-                block.write_bytes(0, layout.size());
-            }
+            block.write_bytes(0, layout.size());
             block
         }
     }
@@ -177,16 +192,16 @@ unsafe impl GlobalAlloc for HugePages {
         // SAFETY: the caller's promise: `size` fits a layout of this alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (SizeClass::of(layout), SizeClass::of(wanted)) {
-            // SAFETY: the caller's promise.
-            (SizeClass::System, SizeClass::System) => unsafe { System.realloc(block, layout, size) },
+            (SizeClass::System, SizeClass::System) => {
+                // SAFETY: the caller's promise.
+                allocated(unsafe { System.realloc(block, layout, size) }, size)
+            }
             (SizeClass::Slab { class, .. }, SizeClass::Slab { class: same, .. }) if class == same => block,
             // SAFETY: the caller's promise; both blocks are at least as large as the copy.
             _ => unsafe {
                 let new = self.alloc(wanted);
-                if !new.is_null() {
-                    block.copy_to_nonoverlapping(new, size.min(layout.size()));
-                    self.dealloc(block, layout);
-                }
+                block.copy_to_nonoverlapping(new, size.min(layout.size()));
+                self.dealloc(block, layout);
                 new
             },
         }
