@@ -64,6 +64,7 @@ pub mod config;
 pub mod evaluate;
 pub mod grpo;
 mod memory;
+mod memory_limit;
 #[cfg(test)]
 mod reference;
 mod report;

@@ -102,7 +102,7 @@ pub(crate) fn activations(
         ActivationCheckpointing::PerLayer => 4 * c * cfg.n_layers as u64 + layer,
     };
     let gradients = 4 * (2 * c + 3 * f + q + 2 * kv);
-    rows as u64 * (layers + gradients + 4 * c + c * compute.bytes() as u64)
+    (rows as u64).saturating_mul(layers + gradients + 4 * c + c * compute.bytes() as u64)
 }
 
 impl Memory {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::config::{RunConfig, TaskKind};
+use crate::config::{self, RunConfig, TaskKind};
 use crate::evaluate::{self, Evaluation, evaluate};
 use crate::model::chat::BUILT_IN;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
@@ -206,7 +206,9 @@ impl Training<'_> {
         observer.enter(Phase::Save)?;
         self.metrics.sync()?;
         let tokenizer = with_trained_template(self.config, &self.source.tokenizer);
-        let saved = store::save(self.checkpoints, self.trainer, &tokenizer, self.state)?;
+        let record = config::record(self.config);
+        let files = [(run::RECORD, record.as_bytes())];
+        let saved = store::save(self.checkpoints, self.trainer, &tokenizer, self.state, &files)?;
         observer.saved(saved.path, saved.not_pruned);
         Ok(())
     }

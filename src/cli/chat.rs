@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args};
 
 use super::common::{CacheFlags, Common, Sampling, at_least_one};
+use super::memory_check::require_cache;
 use super::template::TemplateFlags;
 use super::{CliError, loaded};
 use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching, Request, StopConditions};
@@ -86,6 +87,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         steps_per_sync: 1,
         ..args.cache.engine()
     };
+    require_cache(&loaded.model, &engine, "the memory of other programs, or use --kv growing")?;
     let engine = Engine::new(&loaded.model, engine)?;
     let signals = ChatSignals::install()?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();

@@ -56,6 +56,14 @@ pub(super) struct Seed {
     pub(super) seed: Option<u64>,
 }
 
+/// The flag `--force` of commands with an output file.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct Force {
+    /// Replace the output file if it exists.
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
 /// Sampling flags. The filters apply in the order of the fields.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]

@@ -6,7 +6,9 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::common::{CacheFlags, Common};
+use super::input_file::require_end;
 use super::loaded::{self, Loaded};
+use super::memory_check::require_cache_of;
 use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
@@ -48,6 +50,10 @@ pub(super) struct EvalArgs {
     /// Window length of --data [default: the training context, otherwise the context of the model].
     #[arg(long, value_name = "TOKENS", requires = "data")]
     context: Option<usize>,
+    /// Fail if the newest checkpoint of a run is damaged. Without it, the newest valid one is evaluated. A checkpoint
+    /// that is named itself is never replaced by another one.
+    #[arg(long)]
+    strict: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -59,6 +65,11 @@ pub(super) struct EvalArgs {
 
 #[derive(Serialize)]
 struct Report {
+    /// The file or directory with the weights.
+    checkpoint: String,
+    /// Newer checkpoints of the run that are damaged.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Loss>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +107,14 @@ struct Wrong {
 
 pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let loaded = loaded::open(&args.model, &args.common)?;
+    if args.strict && !loaded.refused.is_empty() {
+        let (damaged, path) = (loaded.refused[0].display(), loaded.checkpoint.display());
+        return Err(CliError::new(Exit::Data, format_args!("{damaged}: the checkpoint is damaged"))
+            .hint(format_args!("without --strict, {path} is evaluated")));
+    }
     let report = Report {
+        checkpoint: loaded.checkpoint.display().to_string(),
+        refused: loaded.refused.iter().map(|path| path.display().to_string()).collect(),
         data: args.data.as_deref().map(|file| loss(args, &loaded, file)).transpose()?,
         task: args.task.as_deref().map(|file| accuracy(args, &loaded, file)).transpose()?,
     };
@@ -145,6 +163,7 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
 
 fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, CliError> {
     let tokenizer = loaded.require_tokenizer("--task", TOKENIZER_HINT)?;
+    require_end(file)?;
     let task = FileTask::open(file)?;
     let prompts = task.prompts(PromptSet::HeldOut);
     let (mut requests, mut answers) = (Vec::new(), Vec::new());
@@ -162,6 +181,7 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, C
     }
     let clock = Instant::now();
     let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
+    require_cache_of(&loaded.model, &requests, options)?;
     let done = decode::generate(&loaded.model, requests, options)?;
     let seconds = clock.elapsed().as_secs_f64();
     let mut wrong = Vec::new();

@@ -16,6 +16,7 @@ pub(super) enum Exit {
     Missing = 66,
     Device = 69,
     Bug = 70,
+    Memory = 71,
     Io = 74,
     Diverged = 75,
     Interrupted = 130,
@@ -31,7 +32,7 @@ impl Exit {
     /// The exit code with this number. `None`: there is none.
     pub(super) fn from_code(code: i32) -> Option<Exit> {
         use Exit::*;
-        [Ok, Difference, Usage, Data, Missing, Device, Bug, Io, Diverged, Interrupted, Terminated]
+        [Ok, Difference, Usage, Data, Missing, Device, Bug, Memory, Io, Diverged, Interrupted, Terminated]
             .into_iter()
             .find(|exit| *exit as i32 == code)
     }
@@ -47,6 +48,7 @@ Exit codes:
    66  file or directory not found
    69  device or driver not available
    70  bug in xtrain
+   71  not enough memory
    74  reading or writing failed
    75  training diverged (NaN or infinity)
   130  interrupted (Ctrl-C) after saving

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::{self, Loaded};
+use super::memory_check::require_cache;
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, printable, units};
@@ -70,6 +71,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
     let options =
         EngineOptions { steps_per_sync, max_seq_len, max_batch: 1, ..args.generation.cache.engine() };
+    require_cache(&loaded.model, &options, "--max-new or the length of the prompt")?;
     let mut engine = Engine::new(&loaded.model, options)?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;

@@ -1,5 +1,6 @@
 //! `xtrain import`: converts an external model to a run.
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -8,6 +9,7 @@ use super::common::Common;
 use super::{CliError, export, loaded};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store;
+use crate::run::has_checkpoint;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -26,7 +28,9 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
-    export::check_absent(&args.out)?;
+    if !is_unfinished(&args.out) {
+        export::check_absent(&args.out)?;
+    }
     let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;
     let source = loaded.export_source();
     if let Some(parent) = args.out.parent() {
@@ -43,4 +47,11 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
             Err(error)
         }
     }
+}
+
+/// Whether a directory is what an import leaves that was killed: a run without a checkpoint and without other files.
+fn is_unfinished(run: &Path) -> bool {
+    let own = |name: &OsStr| name == "checkpoints" || name == "lock";
+    let mut files = run.read_dir().into_iter().flatten().flatten();
+    run.is_dir() && !has_checkpoint(run) && files.all(|file| own(&file.file_name()))
 }

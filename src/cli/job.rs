@@ -1,12 +1,13 @@
 //! Runs the training loop with progress output, logs and checkpoints.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::exit::{CliError, shell_word};
+use super::exit::{CliError, Exit, shell_word};
 use super::interrupt::Interrupt;
+use super::memory_check::require_training;
 use super::monitor::Monitor;
 use super::source;
-use crate::config::{Packing, RunConfig, TaskKind};
+use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::PackingStats;
@@ -14,7 +15,7 @@ use crate::model::store::{self, Resumed, RunState};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Trainer};
 use crate::report::{Progress, units};
-use crate::run::{self, DataRecord, RunDir};
+use crate::run::{self, DataRecord, JsonLines, RunDir};
 use crate::tensor::Device;
 use crate::training::{self, DataLoader, End, Source, Training};
 
@@ -32,14 +33,26 @@ pub(super) struct Job {
 }
 
 /// The run with its newest loadable checkpoint.
-pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<Job, CliError> {
-    let mut source = source::open(&config)?;
+pub(super) fn resume(run: RunDir, mut config: RunConfig, device: &Device) -> Result<Job, CliError> {
+    for file in &mut config.data.files {
+        *file = in_run(&run, file);
+    }
+    let mut source = source::open_with(&config, tokenizer(&run, &config)?).map_err(|error| {
+        if error.exit() != Exit::Missing {
+            return error;
+        }
+        error.hint(format_args!(
+            "if the training data was moved: xtrain train --resume {} --data FILE...",
+            shell_word(run.path())
+        ))
+    })?;
     let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
     run.check_data(&data).map_err(|error| match error {
         run::Error::Missing { .. } => CliError::from(error)
             .hint("this file identifies the training data of the run; without it, start a new run"),
         _ => error.into(),
     })?;
+    require_training(&config, source.tokenizer.vocab_size(), device)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
     let Resumed { trainer, run_state: state, eos, path, refused } =
@@ -48,6 +61,46 @@ pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<
     refused.iter().for_each(|r| eprintln!("warning: {r}"));
     let loader = DataLoader::new(&config, &source, state.seed)?;
     Ok(Job { config, source, loader, checkpoints, run, trainer, state, last_saved: Some(path) })
+}
+
+/// The path of a data file: in the run directory if it exists only there, because the run was moved.
+fn in_run(run: &RunDir, file: &str) -> String {
+    let moved = Path::new(file).file_name().map(|name| run.path().join(name));
+    match moved.filter(|moved| !Path::new(file).exists() && moved.is_file()) {
+        Some(moved) => moved.to_string_lossy().into_owned(),
+        None => file.to_string(),
+    }
+}
+
+/// The tokenizer of the configuration, or that of the checkpoint if it no longer exists.
+fn tokenizer(run: &RunDir, config: &RunConfig) -> Result<Tokenizer, CliError> {
+    let name = &config.data.tokenizer;
+    if name == "bytes" || Path::new(name).exists() {
+        return source::tokenizer(name);
+    }
+    eprintln!("note: {name} not found; using the tokenizer of the checkpoint");
+    Ok(store::tokenizer_of(run.path())?)
+}
+
+impl Job {
+    /// Saves the checkpoint that the run resumes from again if a recorded key has changed since `old`. Prints the
+    /// changes.
+    pub(super) fn record_changes(&mut self, old: &RunConfig) -> Result<(), CliError> {
+        let (before, now) = (config::record(old), config::record(&self.config));
+        if before == now {
+            return Ok(());
+        }
+        for KeyDifference { key, recorded, found } in
+            config::differences("config.toml", &before, &self.config)?
+        {
+            eprintln!("{key}: {recorded} -> {found}");
+        }
+        let files = [(run::RECORD, now.as_bytes())];
+        let saved =
+            store::save(&self.checkpoints, &self.trainer, &self.source.tokenizer, self.state, &files)?;
+        self.last_saved = Some(saved.path);
+        Ok(())
+    }
 }
 
 /// Trains until the last step or a signal.
@@ -76,6 +129,7 @@ pub(super) fn run_training(
         );
     }
     let (mut metrics, timings) = job.run.logs_after(first_step)?;
+    warn_of_damage(&[&metrics, &timings]);
     let sampler =
         |model: &Model, step: u64| generate_samples(model, &job.source.tokenizer, &job.config, step, engine);
     let progress = Progress::new("training", "step", steps, first_step);
@@ -99,11 +153,23 @@ pub(super) fn run_training(
             Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
         }
         (Ok(End::Done | End::Stopped), ..) => Ok(()),
+        (Err(error), _, Some(path)) if error.exit() == Exit::Diverged => Err(error.hint(format_args!(
+            "the last checkpoint is {}; a resume repeats these steps bit for bit unless it changes the learning rate: \
+             xtrain train --resume {} --set train.learning_rate={}",
+            path.display(),
+            shell_word(job.run.path()),
+            job.config.train.learning_rate / 2.0,
+        ))),
         (Err(error), _, Some(path)) => {
             Err(error.hint(format_args!("the last checkpoint is {}", path.display())))
         }
         (Err(error), _, None) => Err(error),
     }
+}
+
+/// Reports damaged lines of the logs of a run.
+pub(super) fn warn_of_damage(logs: &[&JsonLines]) {
+    logs.iter().filter_map(|log| log.set_aside()).for_each(|damage| eprintln!("warning: {damage}"));
 }
 
 /// Generates `sample.count` continuations of `sample.prompt` at `step`. Each has its own sample id, so the text is a

@@ -15,6 +15,10 @@ use crate::training;
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) path: PathBuf,
+    /// The file or directory with the weights. For a run: the checkpoint.
+    pub(super) checkpoint: PathBuf,
+    /// Newer checkpoints that are damaged.
+    pub(super) refused: Vec<PathBuf>,
     pub(super) model: Model,
     /// The tokenizer. `None`: the model has none that is supported.
     pub(super) tokenizer: Option<Tokenizer>,
@@ -67,8 +71,13 @@ fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, Cli
     let path = find(path)?;
     let config = run_config(&path)?;
     let loaded = opener(&path, compute_dtype(config.as_ref(), common), &device)?;
-    loaded.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-    let store::LoadedModel { model, tokenizer, unsupported_tokenizer, mut eos, .. } = loaded;
+    let store::LoadedModel { model, tokenizer, unsupported_tokenizer, mut eos, path: checkpoint, refused } =
+        loaded;
+    refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    if !refused.is_empty() {
+        eprintln!("warning: using the older checkpoint {}", checkpoint.display());
+    }
+    let refused = refused.into_iter().map(|refused| refused.path).collect();
     unsupported_tokenizer.iter().for_each(warn_unsupported);
     if eos.is_empty() {
         eos.extend(tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
@@ -78,7 +87,7 @@ fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, Cli
         (Some(config), Some(own)) => Some(training::with_trained_template(config, &own).into_owned()),
         (_, tokenizer) => tokenizer,
     };
-    Ok(Loaded { path, model, tokenizer, unsupported_tokenizer, eos, config })
+    Ok(Loaded { path, checkpoint, refused, model, tokenizer, unsupported_tokenizer, eos, config })
 }
 
 pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
-use super::common::Common;
+use super::common::{Common, Force};
 use super::out::AtomicFile;
 use super::{CliError, Exit, loaded, out};
 use crate::model::{self, Eager, NoCache, Rows};
@@ -25,10 +25,13 @@ pub(super) struct LogitsArgs {
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
     common: Common,
 }
 
 pub(super) fn run(args: &LogitsArgs) -> Result<(), CliError> {
+    out::check_absent(&args.out, args.force)?;
     let model = loaded::open(&args.model, &args.common)?.model;
     let cfg = model.config();
     if args.tokens.len() > cfg.max_positions {

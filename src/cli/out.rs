@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::common::Force;
 use super::exit::{CliError, Exit};
+use crate::model::temporary::temporary_path;
 
 /// Writes text to standard output and flushes it. If the reader closed the pipe (`xtrain ... | head`), the error ends
 /// the command with exit code 0 and no message.
@@ -21,6 +23,16 @@ pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value).expect("a struct of numbers and strings is JSON");
     print(text + "\n")
+}
+
+/// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes and devices are
+/// written, not replaced.
+pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
+    if force.force || !path.is_file() {
+        return Ok(());
+    }
+    let message = format_args!("{}: already exists", path.display());
+    Err(CliError::new(Exit::Usage, message).hint("choose another path, or replace it with --force"))
 }
 
 /// A file that appears under its name only when it is complete: it is written to a temporary file next to it, which
@@ -42,15 +54,25 @@ impl AtomicFile {
             let file = File::options().write(true).open(&target).map_err(io)?;
             return Ok(AtomicFile { path: target, temporary: None, file: BufWriter::new(file) });
         }
-        let mut name = target.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = target.with_file_name(name);
+        let temporary = temporary_path(&target);
         let file = BufWriter::new(File::create(&temporary).map_err(io)?);
         Ok(AtomicFile { path: target, temporary: Some(temporary), file })
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         self.file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
+    }
+
+    /// Renames an incomplete file to `NAME.partial`, next to the file. Returns this path; that of a pipe or a device is
+    /// its own.
+    pub(super) fn keep_partial(mut self) -> Result<PathBuf, CliError> {
+        if self.temporary.is_some() {
+            let mut name = self.path.file_name().unwrap_or_default().to_os_string();
+            name.push(".partial");
+            self.path.set_file_name(name);
+        }
+        let path = self.path.clone();
+        self.finish().map(|()| path)
     }
 
     /// Renames the file to its final name, replacing an existing file. After an error, that file is unchanged.

@@ -1,9 +1,10 @@
 //! `xtrain plot`: plots the metrics of a run.
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use super::common::Force;
+use super::out::AtomicFile;
 use super::{CliError, Exit, out};
 use crate::config::nearest;
 use crate::report::{Chart, Glyphs, Scale, Series, Stroke, svg, text_plot};
@@ -24,9 +25,12 @@ pub(super) struct PlotArgs {
     /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss, or the rewards].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     keys: Vec<String>,
-    /// SVG output file [default: loss.svg, or reward.svg and others, in the run directory].
+    /// SVG output file [default: loss.svg, reward.svg and others, or plot-KEYS.svg, in the run directory; an
+    /// earlier plot of the same keys is replaced].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Logarithmic x axis.
     #[arg(long)]
     log_x: bool,
@@ -55,12 +59,13 @@ const REWARD_CHARTS: [(&str, &[&str]); 3] = [
 const TIMES: [&str; 4] = ["rollout_time", "reward_time", "update_time", "reference_time"];
 
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
+    args.out.as_ref().map_or(Ok(()), |path| out::check_absent(path, args.force))?;
     let run = RunDir::open(&args.run)?;
     let metrics = run.read_metrics()?;
     let defaults = args.keys.is_empty() && args.out.is_none();
     if !defaults || metrics.curve("reward").is_none() {
         let chart = chart(args, &run, series(&metrics, &args.keys)?);
-        let path = args.out.clone().unwrap_or_else(|| run.path().join("loss.svg"));
+        let path = args.out.clone().unwrap_or_else(|| run.path().join(default_name(&args.keys)));
         return write(args, &[(path, chart)]);
     }
     let known = |metrics: &Metrics, keys: &[&str]| {
@@ -81,6 +86,15 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     write(args, &charts)
 }
 
+/// The file name of a plot of `keys`. The names of two different plots differ.
+fn default_name(keys: &[String]) -> String {
+    if keys.is_empty() {
+        return "loss.svg".to_string();
+    }
+    let keys: Vec<String> = keys.iter().map(|key| key.replace('/', "_")).collect();
+    format!("plot-{}.svg", keys.join("-"))
+}
+
 fn chart(args: &PlotArgs, run: &RunDir, series: Vec<Series>) -> Chart {
     let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };
     let (x_scale, y_scale) = (scale(args.log_x), scale(args.log_y));
@@ -91,7 +105,9 @@ fn chart(args: &PlotArgs, run: &RunDir, series: Vec<Series>) -> Chart {
 fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
     let mut text = String::new();
     for (at, (path, chart)) in charts.iter().enumerate() {
-        fs::write(path, svg(chart)).map_err(|error| CliError::io(path, &error))?;
+        let mut file = AtomicFile::create(path)?;
+        file.write(svg(chart).as_bytes())?;
+        file.finish()?;
         if at == 0 {
             let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
             text = text_plot(chart, args.width.into(), args.height.into(), glyphs) + "\n";

@@ -3,6 +3,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::common::Force;
+use super::input_file::require_end;
 use super::{CliError, Exit, out, source};
 use crate::model::data;
 use crate::report::{Progress, units};
@@ -24,6 +26,8 @@ pub(super) struct PrepareArgs {
     /// Output file; its name must end in .tok.
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    force: Force,
     /// bytes, or the path of a tokenizer.json or of a model.
     #[arg(long, value_name = "TOKENIZER", default_value = "bytes")]
     tokenizer: String,
@@ -35,6 +39,8 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Usage, message)
             .hint("xtrain train recognizes packed token files by this extension"));
     }
+    args.files.iter().try_for_each(|file| require_end(file))?;
+    out::check_absent(&args.out, args.force)?;
     let tokenizer = source::tokenizer(&args.tokenizer)?;
     let bytes = args.files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
     let mut bar = Progress::new("prepare", "B", bytes, 0);

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use super::exit::{CliError, Exit};
+use super::input_file::require_end;
 use super::loaded::Loaded;
 use crate::decode::Request;
 use crate::model::Config;
@@ -42,6 +43,9 @@ const HINT: &str =
 pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, CliError> {
     let stdin = path == Path::new("-");
     let name = if stdin { Path::new("standard input") } else { path };
+    if !stdin {
+        require_end(path)?;
+    }
     let file = match stdin {
         true => {
             if io::stdin().is_terminal() {

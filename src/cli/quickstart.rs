@@ -8,8 +8,10 @@ use clap::Args;
 use super::common::{CacheFlags, Common, Seed};
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
+use super::memory_check::require_training;
+use super::paths::make_absolute;
 use super::{CliError, out, source, train, verify};
-use crate::config::{Layer, RunConfig};
+use crate::config::{Layer, Resolved};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
@@ -61,10 +63,13 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let start = Instant::now();
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
-    let config = config(args)?;
+    let resolved = resolved(args)?;
+    let text = resolved.to_toml();
+    let config = resolved.config;
     let tokenizer = Tokenizer::byte();
+    require_training(&config, tokenizer.vocab_size(), &device)?;
     let trainer = training::new_trainer(&config, tokenizer.vocab_size(), &device)?;
-    let run = RunDir::create(&args.run, &config)?;
+    let run = RunDir::create(&args.run, &text)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     write_corpus(&args.run.join(CORPUS), &tokenizer, config.train.seed)?;
     let source = source::open(&config)?;
@@ -91,7 +96,7 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     verify::conclude(&verdicts)
 }
 
-fn config(args: &QuickstartArgs) -> Result<RunConfig, CliError> {
+fn resolved(args: &QuickstartArgs) -> Result<Resolved, CliError> {
     let corpus = args.run.join(CORPUS);
     let mut layers = vec![
         Layer::BuiltIn { name: "quickstart", text: CONFIG },
@@ -99,7 +104,9 @@ fn config(args: &QuickstartArgs) -> Result<RunConfig, CliError> {
     ];
     layers.extend(args.set.iter().cloned().map(Layer::Set));
     layers.extend(train::flag_layers(args.seed.seed, args.common.dtype));
-    Ok(RunConfig::load(&layers)?)
+    let mut resolved = Resolved::load(&layers)?;
+    make_absolute(&mut resolved.config)?;
+    Ok(resolved)
 }
 
 /// Writes the corpus to the run directory, so that the run can be resumed like any other.

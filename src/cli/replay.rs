@@ -7,6 +7,8 @@ use clap::Args;
 
 use super::common::{CacheFlags, Common};
 use super::exit::{CliError, Exit};
+use super::input_file::require_end;
+use super::memory_check::require_cache_of;
 use super::{loaded, out};
 use crate::decode::{Completion, EngineOptions, Request, generate};
 use crate::report::Progress;
@@ -80,6 +82,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
         };
         let requests = turns.iter().map(request).collect::<Result<Vec<Request>, CliError>>()?;
         let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
+        require_cache_of(&loaded.model, &requests, options)?;
         let found = generate(&loaded.model, requests, options)?;
         let mut found = turns.iter().zip(&found).peekable();
         for numbered in batch {
@@ -162,6 +165,7 @@ struct Numbered {
 
 /// The lines of the file. Blank lines are skipped.
 fn read(path: &Path) -> Result<Vec<Numbered>, CliError> {
+    require_end(path)?;
     let text = fs::read_to_string(path).map_err(|error| CliError::io(path, &error))?;
     let line = |(at, line): (usize, &str)| {
         let number = at + 1;

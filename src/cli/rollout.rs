@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::common::number;
+use super::common::{Force, number};
 use super::exit::Exit;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
 use super::loaded::{self, Loaded};
+use super::memory_check::require_cache;
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt, TruncatedSide};
 use super::{CliError, out};
@@ -32,9 +33,9 @@ A prompt that does not fit the context is skipped with a warning, unless it is t
 
 {FINISH_REASONS}
 
---out is written atomically when the command ends. Ctrl-C (exit code 130) and SIGTERM (143) keep the finished \
-completions: they are in --out or were printed, each with its prompt_id and sample. Running the same command again \
-generates the same completions.
+--out appears when all completions are finished. Ctrl-C (exit code 130) and SIGTERM (143) keep the finished \
+completions: they are in OUT.partial or were printed, each with its prompt_id and sample. Running the same command \
+again generates the same completions.
 
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
@@ -63,10 +64,14 @@ pub(super) struct RolloutArgs {
     #[arg(long)]
     policy_digest: bool,
     #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
     generation: GenerationArgs,
 }
 
 pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
+    let path = (args.out != Path::new("-")).then_some(&args.out);
+    path.map_or(Ok(()), |path| out::check_absent(path, args.force))?;
     let open = if args.policy_digest { loaded::open_with_master_weights } else { loaded::open };
     let loaded = open(&args.generation.model, &args.generation.common)?;
     let policy = args.policy_digest.then(|| policy_digest(&loaded.model)).transpose()?;
@@ -76,7 +81,6 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     prompts::fit(&mut prompts, args.generation.max_new, args.truncate_prompt, &loaded)?;
     let skipped = count - prompts.len();
     let requests = requests(args, &loaded, &prompts)?;
-    let path = (args.out != Path::new("-")).then_some(&args.out);
     let mut writer = CompletionWriter {
         file: path.map(|path| AtomicFile::create(path)).transpose()?,
         format: &|done| json_line(args, &loaded, policy.as_deref(), &prompts[done.index / args.n], done),
@@ -86,8 +90,9 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let interrupt = Interrupt::install()?;
     let total = requests.len() * args.n.get();
     let result = complete(args, &loaded, requests, &interrupt, &mut writer);
-    let kept = writer.finish()?;
-    result.map_err(|error| match path {
+    let Err(error) = result else { return writer.finish() };
+    let Kept { completions: kept, partial } = writer.keep_partial()?;
+    Err(match partial {
         _ if kept == 0 => error,
         Some(path) => error.hint(format_args!("{kept} of {total} completions are in {}", path.display())),
         None => error.hint(format_args!("{kept} of {total} completions were printed")),
@@ -118,6 +123,7 @@ fn complete(
         max_batch: args.max_batch_size.get().min(total),
         ..args.generation.cache.engine()
     };
+    require_cache(&loaded.model, &options, "--max-batch-size, --max-new or the length of the prompts")?;
     let mut engine = Engine::new(&loaded.model, options)?;
     for request in requests {
         engine.submit_group(request, g)?;
@@ -184,17 +190,28 @@ impl CompletionWriter<'_> {
         Ok(())
     }
 
-    /// Writes the completions that still wait for an earlier one, and moves the file to its final name unless it is
-    /// empty. Returns the number of completions written.
-    fn finish(mut self) -> Result<usize, CliError> {
+    /// Moves the file with all completions to its final name.
+    fn finish(self) -> Result<(), CliError> {
+        self.file.map_or(Ok(()), AtomicFile::finish)
+    }
+
+    /// Writes the completions that still wait for an earlier one. Keeps an incomplete file next to the final name
+    /// unless it is empty.
+    fn keep_partial(mut self) -> Result<Kept, CliError> {
         for done in std::mem::take(&mut self.out_of_order).into_values() {
             self.write(&done)?;
         }
-        if let Some(file) = self.file.filter(|_| self.written > 0) {
-            file.finish()?;
-        }
-        Ok(self.written)
+        let completions = self.written;
+        let partial = self.file.filter(|_| completions > 0).map(AtomicFile::keep_partial).transpose()?;
+        Ok(Kept { completions, partial })
     }
+}
+
+/// What an interrupted command keeps.
+struct Kept {
+    completions: usize,
+    /// The file. `None`: standard output.
+    partial: Option<PathBuf>,
 }
 
 fn json_line(

@@ -2,6 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit};
+use super::input_file::require_end;
 use crate::config::{RunConfig, TaskKind};
 use crate::model::data::{Content, Tokens};
 use crate::model::store;
@@ -23,12 +24,16 @@ pub(super) fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
 
 /// The tokens of `data.files`, split into training and validation. Fails if the validation split is too small.
 pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
+    open_with(config, tokenizer(&config.data.tokenizer)?)
+}
+
+/// [`open`] with this tokenizer.
+pub(super) fn open_with(config: &RunConfig, tokenizer: Tokenizer) -> Result<Source, CliError> {
     let data = &config.data;
     if data.files.is_empty() {
         return Err(CliError::new(Exit::Usage, "no training data: data.files is empty")
             .hint("--data FILE names text, JSONL or packed token files"));
     }
-    let tokenizer = tokenizer(&data.tokenizer)?;
     let files: Vec<PathBuf> = data.files.iter().map(PathBuf::from).collect();
     let content = match config.train.task {
         TaskKind::Lm => Content::Any,
@@ -52,6 +57,7 @@ pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
 /// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file. Fails for other content
 /// than `content`, and for a file that was packed with another tokenizer.
 pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
+    files.iter().try_for_each(|file| require_end(file))?;
     let Some(packed) = files.iter().find(|file| file.extension().is_some_and(|e| e == "tok")) else {
         return Ok(Tokens::from_files(files, tokenizer, content)?);
     };

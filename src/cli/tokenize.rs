@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::input_file::require_end;
 use super::template::TemplateFlags;
 use super::{CliError, Exit, out, source};
 use crate::model::tokenizer::Tokenizer;
@@ -89,7 +90,10 @@ fn input(args: &TokenizeArgs) -> Result<Input, CliError> {
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let name = file.map_or("standard input".to_string(), |file| file.display().to_string());
     let read = match file {
-        Some(file) => std::fs::read(file),
+        Some(file) => {
+            require_end(file)?;
+            std::fs::read(file)
+        }
         None => {
             let mut bytes = Vec::new();
             std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)

@@ -3,6 +3,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::common::Force;
+use super::input_file::require_end;
 use super::out::AtomicFile;
 use super::{CliError, Exit, out};
 use crate::model::chat::Message;
@@ -30,6 +32,8 @@ pub(super) struct TokenizerTrainArgs {
     /// Output file.
     #[arg(short, long, value_name = "FILE", default_value = "tokenizer.json")]
     out: PathBuf,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// Approximate size of a block of training text, in bytes.
@@ -37,6 +41,7 @@ const BLOCK: usize = 1 << 16;
 
 pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
+    out::check_absent(&args.out, args.force)?;
     let mut file = AtomicFile::create(&args.out)?;
     let mut texts = Vec::new();
     for path in &args.files {
@@ -53,6 +58,7 @@ pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
 
 /// Appends the texts of a file: the texts of its records, or blocks of plain text.
 fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
+    require_end(path)?;
     if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jsonl") || e.eq_ignore_ascii_case("ndjson")) {
         return Ok(jsonl::records(path, |record, _| {
             match record {

@@ -9,18 +9,23 @@ use super::common::{CacheFlags, Common, Layers, Seed};
 use super::exit::shell_word;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
+use super::memory_check::require_training;
+use super::paths::make_absolute;
+use super::resumed::{ResumedConfig, resumed};
 use super::{CliError, Exit, dry_run, init, out, source};
-use crate::config::{Layer, Precision, RunConfig, TaskKind, seed_value};
+use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::RunState;
-use crate::run::{DataRecord, RunDir};
+use crate::run::{DataRecord, RunDir, has_checkpoint};
+use crate::tensor::Device;
 use crate::training::{self, DataLoader};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Ctrl-C finishes the current step, saves a checkpoint and exits with code 130. --resume continues the run; the result \
 is bit-identical to an uninterrupted run. A resume with different training data is rejected (exit code 65), based on \
-the digests in RUN/data.json.
+the digests in RUN/data.json, and so is a config.toml that differs from what the checkpoint recorded. --set changes the \
+number of steps, the learning rate and its schedule, intervals, memory use and samples.
 
 --task sft computes the loss on the assistant turns of JSONL rows with `messages`, or on the `completion` of a \
 `prompt`, including the token that ends the turn. Windows hold whole conversations, which do not attend to each \
@@ -32,7 +37,8 @@ Examples:
   xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
   xtrain train --init Qwen3-0.6B --data book.txt --run runs/book --set train.context=512
   xtrain train --task sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
-  xtrain train --resume runs/shakespeare")]
+  xtrain train --resume runs/shakespeare
+  xtrain train --resume runs/shakespeare --set train.learning_rate=5e-4")]
 pub(super) struct TrainArgs {
     /// Text, JSONL or packed token files to train on; alias for data.files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
@@ -49,7 +55,8 @@ pub(super) struct TrainArgs {
     #[arg(long, value_name = "MODEL")]
     init: Option<PathBuf>,
     /// Resume a run: its directory, or its name under runs/. Changes made with --set are stored in its config.toml.
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "data", "init", "task"])]
+    /// --data names its training data at another place.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task"])]
     resume: Option<PathBuf>,
     /// Recompute activations in the backward pass to save memory; alias for train.gradient_checkpointing=true.
     #[arg(long, alias = "recompute")]
@@ -67,17 +74,97 @@ pub(super) struct TrainArgs {
     cache: CacheFlags,
 }
 
+/// The keys that a resume may change.
+const MAY_CHANGE: [&str; 15] = [
+    "train.steps",
+    "train.learning_rate",
+    "train.initial_learning_rate",
+    "train.min_learning_rate",
+    "train.schedule",
+    "train.warmup",
+    "train.decay",
+    "train.micro_batch",
+    "train.gradient_checkpointing",
+    "train.keep",
+    "train.save_every",
+    "train.eval_every",
+    "train.eval_tokens",
+    "train.sample_every",
+    "sample.",
+];
+
 pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     if args.dry_run {
         return dry_run::print(&args.dry_run_config()?);
     }
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
-    if let Some(name) = &args.resume {
-        let run = RunDir::open(name)?;
-        let (old, config) = args.resumed(&run)?;
-        let steps = config.train.steps as u64;
-        let mut job = job::resume(run, config, &device)?;
+    let Some(name) = &args.resume else {
+        let config = Resolved::load(&args.config_layers())?;
+        return args.start(config, None, &device, interrupt);
+    };
+    let run = RunDir::open(name)?;
+    let config = args.resumed(&run)?;
+    if !has_checkpoint(run.path()) {
+        eprintln!("starting {}: it has no checkpoint yet", run.path().display());
+        return args.start(config.new, Some(run), &device, interrupt);
+    }
+    args.resume(config, run, &device, interrupt)
+}
+
+impl TrainArgs {
+    /// Trains from the first step, in a new run directory or in that of a run without a checkpoint.
+    fn start(
+        &self,
+        mut resolved: Resolved,
+        run: Option<RunDir>,
+        device: &Device,
+        interrupt: Interrupt,
+    ) -> Result<(), CliError> {
+        let config = &mut resolved.config;
+        init::describe(config)?;
+        let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
+        require_training(config, vocab, device)?;
+        let initial = init::open(config, device)?;
+        make_absolute(config)?;
+        let mut source = source::open(config)?;
+        let trainer = match initial {
+            Some(initial) => {
+                source.tokenizer = source.tokenizer.with_eos_ids(&initial.eos);
+                init::trainer(initial, config, &source)?
+            }
+            None => training::new_trainer(config, source.tokenizer.vocab_size(), device)?,
+        };
+        let loader = DataLoader::new(config, &source, config.train.seed)?;
+        let data = DataRecord::of(config, &source.tokens, &source.tokenizer)?;
+        let run = match run {
+            Some(run) => {
+                run.write_config(&resolved.to_toml())?;
+                run
+            }
+            None => RunDir::create(&self.new_run(), &resolved.to_toml())?,
+        };
+        run.write_data(&data)?;
+        let config = resolved.config;
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+        let state = RunState { seed: config.train.seed, best: None };
+        let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
+        job::run_training(&mut job, interrupt, self.cache.engine())
+    }
+
+    /// Continues a run from its newest checkpoint.
+    fn resume(
+        &self,
+        config: ResumedConfig,
+        run: RunDir,
+        device: &Device,
+        interrupt: Interrupt,
+    ) -> Result<(), CliError> {
+        let ResumedConfig { old, new: mut resolved } = config;
+        make_absolute(&mut resolved.config)?;
+        let text = resolved.to_toml();
+        let steps = resolved.config.train.steps as u64;
+        let mut job = job::resume(run, resolved.config, device)?;
         let step = job.trainer.step_number();
         if step >= steps {
             return out::print(format!(
@@ -87,73 +174,33 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
                 2 * step,
             ));
         }
-        if job.config != old {
-            job.run.write_config(&job.config)?;
-        }
+        job.record_changes(&old)?;
+        job.run.write_config(&text)?;
         eprintln!("resuming {} at step {step} of {steps}", job.run.path().display());
-        return job::run_training(&mut job, interrupt, args.cache.engine());
+        job::run_training(&mut job, interrupt, self.cache.engine())
     }
-    let mut config = RunConfig::load(&args.config_layers())?;
-    let initial = init::open(&mut config, &device)?;
-    let mut source = source::open(&config)?;
-    let trainer = match initial {
-        Some(initial) => {
-            source.tokenizer = source.tokenizer.with_eos_ids(&initial.eos);
-            init::trainer(initial, &config, &source)?
-        }
-        None => training::new_trainer(&config, source.tokenizer.vocab_size(), &device)?,
-    };
-    let loader = DataLoader::new(&config, &source, config.train.seed)?;
-    let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
-    let run = RunDir::create(&args.new_run(), &config)?;
-    run.write_data(&data)?;
-    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
-    let state = RunState { seed: config.train.seed, best: None };
-    let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
-    job::run_training(&mut job, interrupt, args.cache.engine())
-}
 
-/// Rejects changes that would change the result of a resumed run. Its length, its intervals, its memory use and its
-/// samples may change.
-fn check_changes(old: &RunConfig, new: &RunConfig) -> Result<(), CliError> {
-    let mut allowed = old.clone();
-    allowed.sample = new.sample.clone();
-    let (to, from) = (&mut allowed.train, &new.train);
-    (to.steps, to.keep, to.save_every) = (from.steps, from.keep, from.save_every);
-    (to.micro_batch, to.gradient_checkpointing) = (from.micro_batch, from.gradient_checkpointing);
-    (to.eval_every, to.eval_tokens, to.sample_every) = (from.eval_every, from.eval_tokens, from.sample_every);
-    if allowed == *new {
-        return Ok(());
-    }
-    Err(CliError::new(Exit::Usage, "--resume cannot change this part of the configuration").hint(
-        "only train.steps, train.micro_batch, train.gradient_checkpointing, train.keep, train.save_every, \
-         train.eval_every, train.eval_tokens, train.sample_every and [sample] can change; start a new run for \
-         other changes",
-    ))
-}
-
-impl TrainArgs {
     /// The configuration that `--dry-run` prints, from files and headers only.
-    fn dry_run_config(&self) -> Result<RunConfig, CliError> {
+    fn dry_run_config(&self) -> Result<Resolved, CliError> {
         if let Some(name) = &self.resume {
-            return Ok(self.resumed(&RunDir::open(name)?)?.1);
+            return Ok(self.resumed(&RunDir::open(name)?)?.new);
         }
-        let mut config = RunConfig::load(&self.config_layers())?;
-        init::describe(&mut config)?;
-        Ok(config)
+        let mut resolved = Resolved::load(&self.config_layers())?;
+        init::describe(&mut resolved.config)?;
+        Ok(resolved)
     }
 
-    /// The stored configuration of a run, and the one that it continues with.
-    fn resumed(&self, run: &RunDir) -> Result<(RunConfig, RunConfig), CliError> {
-        let layers = [vec![Layer::File(run.config())], self.config_layers()].concat();
-        let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
-        if old.grpo.is_some() && old.data.files.is_empty() {
+    /// The configuration of a resumed run.
+    fn resumed(&self, run: &RunDir) -> Result<ResumedConfig, CliError> {
+        let stored = RunConfig::load(&[Layer::File(run.config())]);
+        if stored.is_ok_and(|stored| stored.grpo.is_some() && stored.data.files.is_empty()) {
             let (path, word) = (run.path().display(), shell_word(run.path()));
             return Err(CliError::new(Exit::Usage, format_args!("{path} is a run of xtrain grpo"))
                 .hint(format_args!("to resume it: xtrain grpo --resume {word}")));
         }
-        check_changes(&old, &config)?;
-        Ok((old, config))
+        let moved = if self.data.is_empty() { None } else { Some("data.files") };
+        let may_change: Vec<&str> = MAY_CHANGE.into_iter().chain(moved).collect();
+        resumed(run, &self.config_layers(), &may_change)
     }
 
     /// The configuration layers: the tokenizer of `--init`, files, `--set`, flags that are aliases for keys.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{CacheFlags, Common, at_least_one};
+use super::memory_check::require_cache_of;
 use super::{CliError, Exit, loaded, out, prompts};
-use crate::decode::Request;
+use crate::decode::{EngineOptions, Request};
 use crate::model::Model;
 use crate::report::{Progress, Table, units};
 use crate::verify::{self, CacheRoom, Difference, Prompts, RequestedSetting, Setting, Verdict};
@@ -58,6 +59,8 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
         }
     };
     let requests = verify::requests(&prompts, args.max_new, seed);
+    let options = EngineOptions { max_batch: requests.len(), ..args.cache.engine() };
+    require_cache_of(&loaded.model, &requests, options)?;
     let verdicts = check(&loaded.model, &requests, &requested(&args.common, &args.cache))?;
     out::print(if args.json { json(&verdicts) } else { table(&verdicts) })?;
     conclude(&verdicts)

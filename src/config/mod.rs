@@ -1,9 +1,10 @@
 //! The configuration of a run: sections of keys with defaults, layered from TOML files and flags.
 //!
-//! Later layers override earlier ones: defaults, the sizes of a preset, files from left to right, `--set key=value`,
-//! dedicated flags such as `--seed`. Every key of a layer is checked against the table of known keys first, so a
+//! Later layers override earlier ones: defaults, files from left to right, `--set key=value` and dedicated flags such
+//! as `--seed`. A preset is below the other keys of its layer and replaces the section `[model]` of earlier layers. Every key of a layer is checked against the table of known keys first, so a
 //! misspelled key is an error that suggests the correct one.
 pub(crate) mod check;
+mod derived;
 mod error;
 #[cfg(test)]
 mod every_variant;
@@ -12,17 +13,22 @@ mod kinds;
 mod layer;
 mod nearest;
 mod preset;
+mod record;
 mod resolve;
 mod sections;
 mod seed;
 #[cfg(test)]
 mod tests;
 
+pub use derived::Derived;
 pub use error::{Error, Result};
 pub use grpo::GrpoSection;
 pub use kinds::{DecayKind, Order, Packing, Precision, TaskKind};
 pub use layer::Layer;
 pub use nearest::nearest;
 pub use preset::{PRESETS, Preset, preset};
+pub(crate) use record::differing;
+pub use record::{KeyDifference, differences, record, restored};
+pub use resolve::Resolved;
 pub use sections::{DataSection, ModelSection, RunConfig, SampleSection, TrainSection};
 pub use seed::seed_value;

@@ -4,9 +4,105 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 use super::check::{KnownKeys, tree};
+use super::derived::Derived;
 use super::error::require;
-use super::{GrpoSection, Layer, ModelSection, Order, Packing, Result, RunConfig, TaskKind, preset};
+use super::{GrpoSection, Layer, ModelSection, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
+
+/// Keys and their values.
+type Given = BTreeMap<String, Value>;
+
+/// A configuration, and the keys whose values were computed from other keys because no layer sets them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// The configuration.
+    pub config: RunConfig,
+    /// The computed keys.
+    pub derived: Derived,
+}
+
+impl Resolved {
+    /// Merges `layers` over the defaults, computes the defaults that depend on other keys, and validates the result.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load`].
+    pub fn load(layers: &[Layer]) -> Result<Resolved> {
+        resolve(merge(layers)?)
+    }
+
+    /// The configuration of a resumed run: this one with the changes of `layers`. Other values stay, also computed
+    /// ones, except that a computed minimum learning rate follows the learning rate.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load`].
+    pub fn changed(&self, layers: &[Layer]) -> Result<Resolved> {
+        let changes = merge(layers)?;
+        let mut given = flat(&self.config);
+        let mut derived: Vec<&'static str> =
+            self.derived.keys(&self.config).filter(|key| !changes.contains_key(*key)).collect();
+        if changes.contains_key("train.learning_rate") && derived.contains(&"train.min_learning_rate") {
+            given.remove("train.min_learning_rate");
+        }
+        given.extend(changes);
+        let config = resolve(given.clone())?.config;
+        // A value that stays although its inputs changed is no longer computed.
+        let values = flat(&config);
+        given.retain(|key, _| !derived.contains(&key.as_str()));
+        let computed = resolve(given).map(|computed| flat(&computed.config)).unwrap_or_default();
+        derived.retain(|key| computed.get(*key) == values.get(*key));
+        Ok(Resolved { config, derived: Derived::new(derived) })
+    }
+
+    /// The configuration as a TOML file. Computed values are comments.
+    pub fn to_toml(&self) -> String {
+        self.derived.comment_out(&self.config)
+    }
+}
+
+/// The values of `layers`; later layers override earlier ones. A preset replaces `[model]` of earlier layers. All flags
+/// are one layer.
+fn merge(layers: &[Layer]) -> Result<Given> {
+    let known = KnownKeys::new();
+    let is_flag = |layer: &Layer| matches!(layer, Layer::Set(_) | Layer::Flag { .. });
+    let mut given = Given::new();
+    for layer in layers.chunk_by(|a, b| is_flag(a) && is_flag(b)) {
+        let mut values = Given::new();
+        for part in layer {
+            values.extend(part.leaves(&known)?);
+        }
+        if values.get("model.preset").is_some_and(|name| name.as_str() != Some("")) {
+            given.retain(|key, _| !key.starts_with("model."));
+        }
+        given.extend(values);
+    }
+    Ok(given)
+}
+
+/// The values over the defaults, with those that depend on others.
+fn resolve(given: Given) -> Result<Resolved> {
+    let base = given.get("model.preset").and_then(Value::as_str).and_then(preset);
+    let model = base.map_or_else(ModelSection::default, |preset| preset.section());
+    let grpo = given.keys().any(|key| key.starts_with("grpo.")).then(GrpoSection::default);
+    let mut all = tree(&RunConfig { model, grpo, ..RunConfig::default() });
+    for (key, value) in &given {
+        let (section, last) = key.split_once('.').expect("every known key has a section");
+        all[section][last] = value.clone();
+    }
+    let mut config: RunConfig = all.try_into().expect("every value was checked against its key");
+    let derived = config.derive(base.is_some(), |key| given.contains_key(key))?;
+    config.validate()?;
+    Ok(Resolved { config, derived })
+}
+
+/// All keys of a configuration with their values.
+pub(super) fn flat(config: &RunConfig) -> Given {
+    let mut all = Given::new();
+    for (section, values) in tree(config) {
+        let Value::Table(values) = values else { continue };
+        all.extend(values.into_iter().map(|(key, value)| (format!("{section}.{key}"), value)));
+    }
+    all
+}
 
 impl RunConfig {
     /// Merges `layers` over the defaults, computes the defaults that depend on other keys, and validates the result.
@@ -14,67 +110,7 @@ impl RunConfig {
     /// # Errors
     /// A file cannot be read or is not TOML; a key is unknown; a value has the wrong type or is invalid.
     pub fn load(layers: &[Layer]) -> Result<RunConfig> {
-        let known = KnownKeys::new();
-        let mut given: BTreeMap<String, Value> = BTreeMap::new();
-        for layer in layers {
-            given.extend(layer.leaves(&known)?);
-        }
-        let base = given.get("model.preset").and_then(Value::as_str).and_then(preset);
-        let model = base.map_or_else(ModelSection::default, |preset| preset.section());
-        let grpo = given.keys().any(|key| key.starts_with("grpo.")).then(GrpoSection::default);
-        let mut all = tree(&RunConfig { model, grpo, ..RunConfig::default() });
-        for (key, value) in &given {
-            let (section, last) = key.split_once('.').expect("every known key has a section");
-            all[section][last] = value.clone();
-        }
-        let mut config: RunConfig = all.try_into().expect("every value was checked against its key");
-        config.derive(base.is_some(), |key| given.contains_key(key))?;
-        config.validate()?;
-        Ok(config)
-    }
-
-    /// Computes the defaults that depend on other keys.
-    fn derive(&mut self, from_preset: bool, given: impl Fn(&str) -> bool) -> Result<()> {
-        let model = &mut self.model;
-        if !from_preset {
-            if !given("model.n_kv_heads") {
-                model.n_kv_heads = model.n_heads;
-            }
-            if !given("model.head_dim") && model.n_heads > 0 {
-                let want =
-                    format!("a multiple of model.n_heads = {}, or model.head_dim to be set", model.n_heads);
-                require(model.dim.is_multiple_of(model.n_heads), "model.dim", model.dim, want)?;
-                model.head_dim = model.dim / model.n_heads;
-            }
-            if !given("model.ffn_dim") {
-                model.ffn_dim = (model.dim.saturating_mul(8) / 3).div_ceil(32) * 32;
-            }
-        }
-        let train = &mut self.train;
-        if !given("train.micro_batch") {
-            train.micro_batch = train.batch;
-        }
-        if !given("train.min_learning_rate") {
-            train.min_learning_rate = train.learning_rate / 10.0;
-        }
-        if !given("train.warmup") {
-            train.warmup = (train.steps / 10).min(100);
-        }
-        if !given("train.decay") {
-            train.decay = train.steps / 5;
-        }
-        if train.task == TaskKind::Sft && !given("train.order") {
-            train.order = Order::Shuffled;
-        }
-        if train.task == TaskKind::Sft && !given("data.packing") {
-            self.data.packing = Packing::Documents;
-        }
-        if let Some(grpo) = &mut self.grpo
-            && !given("grpo.epsilon_high")
-        {
-            grpo.epsilon_high = grpo.epsilon;
-        }
-        Ok(())
+        Ok(Resolved::load(layers)?.config)
     }
 
     /// Checks that all values are in range and do not contradict each other.

@@ -168,10 +168,77 @@ fn an_invalid_value_names_its_key() {
 }
 
 #[test]
-fn a_preset_is_below_every_layer() {
-    let config = with(&["model.n_layers=2", "model.preset=small-10m"]).unwrap();
-    let want = ModelSection { n_layers: 2, ..preset("small-10m").unwrap().section() };
-    assert_eq!(config.model, want);
+fn a_preset_is_below_its_layer_and_replaces_the_model_of_earlier_layers() {
+    let small = preset("small-10m").unwrap().section();
+    let want = ModelSection { n_layers: 2, ..small.clone() };
+    assert_eq!(with(&["model.n_layers=2", "model.preset=small-10m"]).unwrap().model, want);
+    let file =
+        Scratch::new("preset", "[model]\ndim = 96\nn_heads = 3\nqk_norm = false\n[train]\nbatch = 3\n");
+    let load = |sets: &[&str]| {
+        let flags = sets.iter().map(|text| set(text));
+        RunConfig::load(&[file.layer()].into_iter().chain(flags).collect::<Vec<_>>()).unwrap()
+    };
+    let config = load(&["model.preset=small-10m"]);
+    assert_eq!((config.model, config.train.batch), (small, 3));
+    assert_eq!(load(&["model.n_layers=2", "model.preset=small-10m"]).model, want);
+    assert_eq!(load(&["model.preset=\"\""]).model.dim, 96);
+    let second = Scratch::new("second", "model.preset = 'tiny-1m'\nmodel.dim = 64\n");
+    let config = RunConfig::load(&[file.layer(), second.layer()]).unwrap();
+    assert_eq!(config.model, ModelSection { dim: 64, ..preset("tiny-1m").unwrap().section() });
+}
+
+#[test]
+fn a_stored_configuration_does_not_fix_computed_values() {
+    let resolved =
+        Resolved::load(&[set("model.dim=64"), set("train.batch=4"), set("train.warmup=3")]).unwrap();
+    let text = resolved.to_toml();
+    for line in ["# computed: head_dim = 16", "# computed: micro_batch = 4", "warmup = 3", "batch = 4"] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let file = Scratch::new("stored", &text);
+    assert_eq!(Resolved::load(&[file.layer()]).unwrap(), resolved);
+    let config = RunConfig::load(&[file.layer(), set("model.n_heads=8"), set("train.batch=1")]).unwrap();
+    let (model, train) = (config.model, config.train);
+    assert_eq!((model.head_dim, model.n_kv_heads, train.micro_batch, train.warmup), (8, 8, 1, 3));
+    // Files of earlier versions have every value as a key.
+    let old = Scratch::new("old", &resolved.config.to_toml());
+    assert_eq!(RunConfig::load(&[old.layer()]).unwrap(), resolved.config);
+}
+
+#[test]
+fn a_change_of_a_run_keeps_its_computed_values() {
+    let resolved = Resolved::load(&[set("train.steps=500"), set("train.learning_rate=1e-2")]).unwrap();
+    let changed = resolved.changed(&[set("train.steps=1000"), set("train.learning_rate=1e-4")]).unwrap();
+    let train = &changed.config.train;
+    assert_eq!((train.steps, train.warmup, train.decay, train.min_learning_rate), (1000, 50, 100, 1e-5));
+    let text = changed.to_toml();
+    for line in ["warmup = 50", "decay = 100", "# computed: min_learning_rate = 0.00001", "steps = 1000"] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let file = Scratch::new("changed", &text);
+    assert_eq!(Resolved::load(&[file.layer()]).unwrap(), changed);
+    assert_eq!(resolved.changed(&[]).unwrap(), resolved);
+}
+
+#[test]
+fn no_flipped_bit_of_a_stored_configuration_changes_a_recorded_value() {
+    let sets = ["train.learning_rate=3e-4", "train.dtype=bf16", "train.seed=77", "grpo.beta=0.01"];
+    let resolved = Resolved::load(&sets.map(set)).unwrap();
+    let (recorded, text) = (record(&resolved.config), resolved.to_toml());
+    assert_eq!(differences("run.toml", &recorded, &resolved.config).unwrap(), []);
+    let (mut accepted, mut named) = (0, 0);
+    for at in (0..8 * text.len()).step_by(61) {
+        let mut bytes = text.clone().into_bytes();
+        bytes[at / 8] ^= 1 << (at % 8);
+        let Ok(flipped) = String::from_utf8(bytes) else { continue };
+        let file = Scratch::new("flipped", &flipped);
+        let Ok(found) = RunConfig::load(&[file.layer()]) else { continue };
+        let differing = differences("run.toml", &recorded, &found).unwrap();
+        assert!(!differing.is_empty() || record(&found) == recorded, "bit {at}: {flipped}");
+        accepted += usize::from(differing.is_empty());
+        named += differing.len();
+    }
+    assert!(accepted > 3 && named > 3, "{accepted} {named}");
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::model::{TrainingExample, objective};
 impl Grpo<'_> {
     /// Computes the gradient of a micro-batch of the longest prompt with the longest completions, and forward passes
     /// over 1, 2, 4, ... rows, and discards the results. A run without enough memory for its updates fails here and not
-    /// in a later step, and later passes reuse its memory.
+    /// in a later step, and later passes reuse its memory. [`Error::Interrupted`] if the observer stops the run between
+    /// two passes.
     pub(super) fn preallocate(&mut self, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         observer.enter(GrpoPhase::Preallocate)?;
         let section = self.section;
@@ -34,11 +35,16 @@ impl Grpo<'_> {
             self.trainer.gradient(&largest, processing, examples.per_pass())?;
         }
         let powers = successors(Some(1usize), |rows| rows.checked_mul(2));
+        let stop = |observer: &mut dyn GrpoObserver| match observer.stop() {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        };
         for rows in powers.take_while(|&rows| rows <= completions.len()) {
+            stop(observer)?;
             let single = vec![TrainingExample::window(&[prompt.ids[0]; 2], 0.0); rows];
             objective::values(&self.trainer.model, &single, processing)?;
         }
-        Ok(())
+        stop(observer)
     }
 
     /// Completion `at` of a group, with `len` tokens of the prompt: the digits of `at`, the lowest first, so that few

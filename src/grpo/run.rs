@@ -20,7 +20,7 @@ use crate::model::store::{self, RunState};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, Trainer};
 use crate::rollout_file::policy_digest;
-use crate::run::{JsonLines, RunDir};
+use crate::run::{self, JsonLines, RunDir};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::KeptSet;
 use crate::training::End;
@@ -96,6 +96,8 @@ pub struct Grpo<'a> {
     pub run: &'a RunDir,
     /// The checkpoints.
     pub checkpoints: &'a CheckpointDir,
+    /// The configuration that checkpoints record, see [`config::record`](crate::config::record).
+    pub record: &'a str,
     /// `metrics.jsonl`.
     pub metrics: &'a mut JsonLines,
 }
@@ -109,11 +111,20 @@ impl Grpo<'_> {
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
         let last = self.section.steps as u64;
+        let mut stopped = false;
         if self.section.preallocate && self.trainer.step_number() < last {
-            self.preallocate(observer)?;
+            match self.preallocate(observer) {
+                Err(Error::Interrupted) => stopped = true,
+                preallocated => preallocated?,
+            }
         }
         if self.trainer.step_number() == 0 {
             self.save(observer)?;
+        }
+        if stopped {
+            return Ok(End::Stopped);
+        }
+        if self.trainer.step_number() == 0 {
             let mut metrics = StepMetrics::new(0);
             match self.evaluate(&mut metrics, observer) {
                 // Its line is not written: a resume evaluates step 0 again.
@@ -274,7 +285,8 @@ impl Grpo<'_> {
                 observer.note(&format!("warning: older reference models were not deleted: {error}"));
             }
         }
-        let saved = store::save(self.checkpoints, self.trainer, self.tokenizer, state)?;
+        let files = [(run::RECORD, self.record.as_bytes())];
+        let saved = store::save(self.checkpoints, self.trainer, self.tokenizer, state, &files)?;
         observer.saved(saved.path, saved.not_pruned);
         Ok(())
     }

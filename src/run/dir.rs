@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{DataRecord, Error, JsonLines, Metrics, Result, durable};
-use crate::config::RunConfig;
 
 /// File name of the digests of the training data.
 const DATA: &str = "data.json";
@@ -16,23 +15,30 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the directory of a new run with its `config.toml`, and missing parent directories. If two runs are
-    /// created with the same name at the same time, one of them fails.
+    /// Creates the directory of a new run with the text `config` as `config.toml`, and missing parent directories. If
+    /// two runs are created with the same name at the same time, one of them fails.
     ///
     /// # Errors
-    /// The directory exists, or cannot be written.
-    pub fn create(path: &Path, config: &RunConfig) -> Result<RunDir> {
+    /// The directory exists and is not empty, or cannot be written.
+    pub fn create(path: &Path, config: &str) -> Result<RunDir> {
         let io = |error| Error::io(path, error);
         if let Some(parent) = path.parent() {
             durable::ensure_dir(parent).map_err(|error| Error::io(parent, error))?;
         }
-        durable::create_dir(path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Error::Exists { path: path.to_path_buf() },
-            _ => io(error),
-        })?;
+        let exists = |_| Error::Exists { path: path.to_path_buf() };
+        match durable::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !is_empty(path) => {
+                return Err(exists(error));
+            }
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+            _ => {}
+        }
         let run = RunDir { path: path.to_path_buf() };
         for inner in [run.path.join("checkpoints"), run.path.join("logs")] {
-            durable::create_dir(&inner).map_err(|error| Error::io(&inner, error))?;
+            durable::create_dir(&inner).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => exists(error),
+                _ => Error::io(&inner, error),
+            })?;
         }
         run.write_config(config)?;
         Ok(run)
@@ -42,8 +48,8 @@ impl RunDir {
     ///
     /// # Errors
     /// The file cannot be written; the old one is kept.
-    pub fn write_config(&self, config: &RunConfig) -> Result<()> {
-        write_durably(&self.config(), config.to_toml().as_bytes())
+    pub fn write_config(&self, config: &str) -> Result<()> {
+        write_durably(&self.config(), config.as_bytes())
     }
 
     /// Writes the digests of the training data.
@@ -54,12 +60,15 @@ impl RunDir {
         write_durably(&self.path.join(DATA), record.to_json().as_bytes())
     }
 
-    /// Checks that the training data is the data that the run was started with.
+    /// Checks that the training data is the data that the run was started with. Its files may have other names than
+    /// before, which are stored.
     ///
     /// # Errors
     /// `data.json` does not exist or cannot be read; [`Error::Changed`].
     pub fn check_data(&self, found: &DataRecord) -> Result<()> {
-        DataRecord::read(&self.path.join(DATA))?.check(found)
+        let record = DataRecord::read(&self.path.join(DATA))?;
+        record.check(found)?;
+        if record == *found { Ok(()) } else { self.write_data(found) }
     }
 
     /// Opens the run at `path`, or `runs/PATH` if `path` is a bare name.
@@ -88,7 +97,7 @@ impl RunDir {
         whole.file_name().map_or_else(|| "run".to_string(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// `config.toml`: the resolved configuration.
+    /// `config.toml`: the configuration, with computed values as comments.
     pub fn config(&self) -> PathBuf {
         self.path.join("config.toml")
     }
@@ -99,10 +108,11 @@ impl RunDir {
     }
 
     /// Opens `metrics.jsonl` and `timings.jsonl` to append after `step`. Lines of later steps and an incomplete last
-    /// line are removed; a resumed run writes them again.
+    /// line are removed; a resumed run writes them again. Damaged lines are moved to another file; see
+    /// [`JsonLines::set_aside`].
     ///
     /// # Errors
-    /// A file cannot be read or written, or has an invalid line before its last.
+    /// A file cannot be read or written.
     pub fn logs_after(&self, step: u64) -> Result<(JsonLines, JsonLines)> {
         let timings = self.path.join("timings.jsonl");
         Ok((JsonLines::after(&self.metrics(), step)?, JsonLines::after(&timings, step)?))
@@ -139,6 +149,11 @@ impl RunDir {
     pub fn read_metrics(&self) -> Result<Metrics> {
         Metrics::read(&self.metrics())
     }
+}
+
+/// Whether `path` is a directory without files.
+fn is_empty(path: &Path) -> bool {
+    path.read_dir().is_ok_and(|mut files| files.next().is_none())
 }
 
 /// Whether a run has a checkpoint. A save that was killed leaves a temporary directory, which is none.

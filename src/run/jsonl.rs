@@ -1,4 +1,5 @@
 //! JSON Lines logs.
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -14,32 +15,59 @@ pub struct JsonLines {
     path: PathBuf,
     file: File,
     line: Vec<u8>,
+    set_aside: Option<SetAside>,
+}
+
+/// Damaged lines of a log, which were moved to another file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetAside {
+    /// The log.
+    pub log: PathBuf,
+    /// The file with the damaged lines.
+    pub path: PathBuf,
+    /// Number of damaged lines.
+    pub lines: usize,
+}
+
+impl fmt::Display for SetAside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SetAside { log, path, lines } = self;
+        let (log, path) = (log.display(), path.display());
+        write!(f, "{log}: {lines} damaged lines were moved to {path}; the log does not contain their steps")
+    }
 }
 
 impl JsonLines {
-    /// Opens or creates the log at `path`, durably, to append after `step`. Truncates it before the first line of a
-    /// later step and before an incomplete last line. The text after the line of `step` may be invalid, for example
-    /// after a power failure.
+    /// Opens or creates the log at `path`, durably, to append after `step`. Removes the lines of later steps and an
+    /// incomplete last line. The text after the line of `step` may be invalid, for example after a power failure.
+    /// A damaged line before it, which is not an object with a `step` or whose step is out of order, is moved to a file
+    /// of the same name with `.damaged`; see [`JsonLines::set_aside`].
     ///
     /// # Errors
-    /// The file cannot be read or written; a line before `step` is not an object with a `step`.
+    /// The file cannot be read or written.
     pub fn after(path: &Path, step: u64) -> Result<JsonLines> {
         let io = |error| Error::io(path, error);
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
         durable::sync_name(path).map_err(io)?;
-        let (mut keep, mut last_step) = (0, 0);
-        for line in Lines::new(path, &file) {
-            let line = line?;
-            match object(path, &line) {
-                Ok((_, at)) if line.finished && at <= step => last_step = at,
-                Err(error) if line.finished && last_step < step => return Err(error),
-                _ => break,
+        let Kept { lines, damaged } = kept(path, &file, step)?;
+        let set_aside = match damaged.is_empty() {
+            true => None,
+            false => {
+                let aside = set_aside(path, &damaged)?;
+                durable::write(path, &joined(&lines)).map_err(io)?;
+                file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
+                Some(aside)
             }
-            keep += line.bytes.len() as u64 + 1;
-        }
+        };
+        let keep = lines.iter().map(|line| line.len() as u64 + 1).sum();
         file.set_len(keep).and_then(|()| file.seek(SeekFrom::Start(keep))).map_err(io)?;
-        Ok(JsonLines { path: path.to_path_buf(), file, line: Vec::new() })
+        Ok(JsonLines { path: path.to_path_buf(), file, line: Vec::new(), set_aside })
+    }
+
+    /// The damaged lines that were found when the log was opened.
+    pub fn set_aside(&self) -> Option<&SetAside> {
+        self.set_aside.as_ref()
     }
 
     /// Writes one object as one line in a single write, so that concurrent readers see complete lines.
@@ -67,6 +95,53 @@ impl JsonLines {
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|error| Error::io(&self.path, error))
     }
+}
+
+/// The lines of a log up to a step.
+#[derive(Default)]
+struct Kept {
+    lines: Vec<Vec<u8>>,
+    /// Lines before the last kept one that are no lines of a log.
+    damaged: Vec<Vec<u8>>,
+}
+
+/// Reads a log up to the last line of a step of at most `last`.
+fn kept(path: &Path, file: &File, last: u64) -> Result<Kept> {
+    let mut kept = Kept::default();
+    // The step of the last kept line, and the lines after it.
+    let (mut step, mut since) = (0, Vec::new());
+    for line in Lines::new(path, file) {
+        let line = line?;
+        let found = object(path, &line).ok().map(|(_, step)| step);
+        match found.filter(|found| line.finished && (step..=last).contains(found)) {
+            Some(found) => {
+                step = found;
+                kept.damaged.extend(since.drain(..).map(|line: Line| line.bytes));
+                kept.lines.push(line.bytes);
+            }
+            None => since.push(line),
+        }
+    }
+    // At the end, lines of later steps and a line that was not finished are no damage. After the line of `last`, every
+    // line is written again.
+    since.retain(|line| step < last && line.finished && object(path, line).is_err());
+    kept.damaged.extend(since.into_iter().map(|line| line.bytes));
+    Ok(kept)
+}
+
+fn joined(lines: &[Vec<u8>]) -> Vec<u8> {
+    lines.iter().flat_map(|line| line.iter().copied().chain([b'\n'])).collect()
+}
+
+/// Appends damaged lines of the log `path` to the file next to it.
+fn set_aside(path: &Path, damaged: &[Vec<u8>]) -> Result<SetAside> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".damaged");
+    let aside = path.with_file_name(name);
+    let io = |error| Error::io(&aside, error);
+    let mut file = OpenOptions::new().append(true).create(true).open(&aside).map_err(io)?;
+    file.write_all(&joined(damaged)).and_then(|()| file.sync_all()).map_err(io)?;
+    Ok(SetAside { log: path.to_path_buf(), lines: damaged.len(), path: aside })
 }
 
 /// A line of a log.

@@ -28,11 +28,11 @@ impl Drop for Scratch {
 fn a_new_run_has_its_configuration_and_cannot_be_created_twice() {
     let scratch = Scratch::new("create");
     let path = scratch.0.join("runs/a");
-    let run = RunDir::create(&path, &RunConfig::default()).unwrap();
+    let run = RunDir::create(&path, &RunConfig::default().to_toml()).unwrap();
     assert_eq!(fs::read_to_string(run.config()).unwrap(), RunConfig::default().to_toml());
     assert!(path.join("checkpoints").is_dir() && path.join("logs").is_dir());
     assert_eq!(run.name(), "a");
-    assert!(matches!(RunDir::create(&path, &RunConfig::default()), Err(Error::Exists { .. })));
+    assert!(matches!(RunDir::create(&path, &RunConfig::default().to_toml()), Err(Error::Exists { .. })));
     assert_eq!(RunDir::open(&path).unwrap(), run);
     assert!(matches!(RunDir::open(&path.join("b")), Err(Error::Missing { .. })));
 }
@@ -59,6 +59,36 @@ fn a_resumed_log_is_identical_to_an_uninterrupted_one() {
         write(&cut, 8, 20);
         assert_eq!(fs::read(&cut).unwrap(), want, "torn by {torn} bytes");
     }
+}
+
+#[test]
+fn damaged_lines_of_a_log_are_set_aside_and_the_others_are_kept() {
+    let scratch = Scratch::new("damaged");
+    let path = scratch.0.join("timings.jsonl");
+    let line = |step: u64| format!("{{\"step\":{step},\"x\":1}}\n");
+    let whole: String = (1..=6).map(line).collect();
+    for (damage, with, steps, moved) in [
+        ("", "", vec![1, 2, 3, 4], 0),
+        ("{\"step\":2", "{\"stop\":2", vec![1, 3, 4], 1),
+        ("{\"step\":2", "{\"step\":9", vec![1, 3, 4], 1),
+        ("{\"step\":3", "[\"step\":1", vec![1, 2, 4], 1),
+        ("{\"step\":4", "\u{0}\"step\":4", vec![1, 2, 3], 1),
+        ("{\"step\":5", "xx", vec![1, 2, 3, 4], 0),
+        ("}\n{\"step\":3", "},{\"step\":3", vec![1, 4], 1),
+    ] {
+        let _ = fs::remove_file(scratch.0.join("timings.jsonl.damaged"));
+        fs::write(&path, whole.replacen(damage, with, 1)).unwrap();
+        let log = JsonLines::after(&path, 4).unwrap();
+        let kept: String = steps.into_iter().map(line).collect();
+        assert_eq!(fs::read_to_string(&path).unwrap(), kept, "{with}");
+        let aside = log.set_aside().map_or(0, |aside| aside.lines);
+        let text = fs::read_to_string(scratch.0.join("timings.jsonl.damaged")).unwrap_or_default();
+        assert_eq!((aside, text.lines().count()), (moved, moved), "{with}: {text}");
+    }
+    // A log that is appended to after it was repaired has its lines in order.
+    fs::write(&path, whole.replacen("{\"step\":2", "{", 1)).unwrap();
+    JsonLines::after(&path, 4).unwrap().write(&json!({ "step": 5, "x": 1 })).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), [1, 3, 4, 5].map(line).concat());
 }
 
 #[test]

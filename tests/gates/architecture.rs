@@ -131,6 +131,7 @@ const CRATES: [Crate; 4] = [
             ("report/", 0),
             ("rewards/", 0),
             ("rollout_file.rs", 0),
+            ("memory_limit.rs", 0),
             ("memory.rs", 1),
             ("training/", 1),
             ("run/", 1),

@@ -85,7 +85,7 @@ fn help_lists_commands_and_exit_codes() {
     {
         assert!(help.contains(word), "{word}");
     }
-    for code in [0, 1, 2, 65, 66, 69, 70, 74, 75, 130, 143] {
+    for code in [0, 1, 2, 65, 66, 69, 70, 71, 74, 75, 130, 143] {
         assert!(
             help.lines().any(|line| line.trim_start().starts_with(&format!("{code}  "))),
             "{code}: {help}"
@@ -116,7 +116,7 @@ fn a_wrong_command_line_exits_with_2_and_one_line() {
     for (args, parts) in [
         (&["trian"][..], &["'trian'", "'train'"][..]),
         (&["train", "--cofnig", "x"], &["'--cofnig'", "'--config'"]),
-        (&["train", "--resume", "a", "--data", "b"], &["'--resume <RUN>'", "'--data <FILE>...'"]),
+        (&["train", "--resume", "a", "--init", "b"], &["'--resume <RUN>'", "'--init <MODEL>'"]),
         (&["train", "--threads", "0"], &["'--threads <N>'"]),
         (&["train", "--dtype", "f16"], &["'f16'", "f32, bf16"]),
         (&["train", "--device", "tpu"], &["'tpu'", "cpu, cuda"]),
@@ -236,6 +236,12 @@ fn plot_accepts_a_run_by_path_and_by_name() {
     );
     assert!(shown.is_ascii() && shown.contains("val_loss"), "{shown}");
     assert!(scratch.0.join("v.svg").exists());
+    // Another plot does not replace the plot of the losses; the same one does.
+    for _ in 0..2 {
+        ok(&scratch.0, &["plot", "a", "--keys", "val_loss"]);
+    }
+    assert_eq!(fs::read_to_string(scratch.0.join("runs/a/loss.svg")).unwrap(), svg);
+    assert!(scratch.0.join("runs/a/plot-val_loss.svg").exists());
 }
 
 #[test]

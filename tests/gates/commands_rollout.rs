@@ -190,12 +190,13 @@ mod signals {
     fn a_signal_keeps_the_finished_completions() {
         let scratch = Scratch::new("kept");
         scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt_ids\": [1, 2, 3]}\n");
-        let child = start(&scratch.0, &["--out", "c.jsonl"]);
+        scratch.file("c.jsonl", "complete\n");
+        let child = start(&scratch.0, &["--out", "c.jsonl", "--force"]);
         let start = Instant::now();
         let written = || {
             let mut files = std::fs::read_dir(&scratch.0).unwrap().flatten();
             files
-                .any(|f| f.file_name().to_string_lossy().ends_with(".tmp") && f.metadata().unwrap().len() > 0)
+                .any(|f| f.file_name().to_string_lossy().contains(".tmp-") && f.metadata().unwrap().len() > 0)
         };
         while !written() {
             assert!(start.elapsed() < Duration::from_secs(120), "nothing was written");
@@ -204,10 +205,11 @@ mod signals {
         signal(&child, "-INT");
         let (code, errors) = end(child);
         assert_eq!(code, Some(130), "{errors}");
-        let kept = each_once(&std::fs::read_to_string(scratch.0.join("c.jsonl")).unwrap());
-        let hint = format!("{kept} of 120000 completions are in c.jsonl");
+        let kept = each_once(&std::fs::read_to_string(scratch.0.join("c.jsonl.partial")).unwrap());
+        let hint = format!("{kept} of 120000 completions are in {}/c.jsonl.partial", scratch.0.display());
         assert!(errors.contains("stopped by a signal") && errors.contains(&hint), "{errors}");
-        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 2, "a temporary file is left");
+        assert_eq!(std::fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(), "complete\n");
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 3, "a temporary file is left");
     }
 
     #[test]

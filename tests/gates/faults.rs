@@ -6,8 +6,8 @@ use xtrain::tensor::{Device, ThreadSchedule};
 #[cfg(target_os = "linux")]
 use crate::syncs;
 use crate::{
-    adamw, branches, conversations, damaged_files, equal_completions, families, focused, gguf, gguf_pieces,
-    gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
+    adamw, branches, commands_resume, conversations, damaged_files, equal_completions, families, focused,
+    gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
     open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
     rope_scaling, sentencepiece, tape_gradient, training, turns, weighted_steps,
 };
@@ -78,6 +78,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::ResumeLosesStep, Gate::Resume),
     (Fault::ResumeLosesRngState, Gate::Resume),
     (Fault::ResumeForgetsBestLoss, Gate::Resume),
+    (Fault::ResumeIgnoresRecord, Gate::Test(commands_resume::over)),
     (Fault::ResumeRestartsData, Gate::Test(resume_data::over)),
     (Fault::AdamwPowersStop, Gate::Test(adamw::over)),
     (Fault::WeightedStepTakesMean, Gate::Test(weighted_steps::over)),

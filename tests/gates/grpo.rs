@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use xtrain::config::{Layer, RunConfig};
+use xtrain::config::{Layer, RunConfig, record};
 use xtrain::decode::{EngineOptions, KvMemory};
 use xtrain::grpo::metrics::StepMetrics;
 use xtrain::grpo::prompts::{PromptSource, text_prompt};
@@ -155,7 +155,7 @@ pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compa
     let (optim, schedule) = (from_config::optim_config(section), from_config::schedule(section));
     let (compute, cfg) =
         (training::compute(config.train.dtype), training::model_config(config, tokenizer.vocab_size()));
-    let directory = RunDir::create(dir, config).unwrap();
+    let directory = RunDir::create(dir, &config.to_toml()).unwrap();
     let mut compared = Compared::default();
     for stop in setup.stops.iter().map(|&stop| Some(stop)).chain([None]) {
         let mut trainer = match compared.steps {
@@ -194,6 +194,7 @@ pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compa
             scorer: &mut Scorer::new(vec![(setup.reward)()], Vec::new()),
             run: &directory,
             checkpoints: &checkpoints,
+            record: &record(config),
             metrics: &mut metrics,
             trainer: &mut trainer,
         }

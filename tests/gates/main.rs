@@ -8,6 +8,9 @@ mod commands;
 mod commands_chat;
 #[cfg(unix)]
 mod commands_grpo;
+mod commands_memory;
+mod commands_overwrite;
+mod commands_resume;
 mod commands_rollout;
 mod commands_sft;
 mod commands_tokenize;

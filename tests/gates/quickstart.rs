@@ -33,7 +33,7 @@ fn the_quickstart_completes_and_its_run_can_be_resumed_and_verified() {
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("xtrain train --resume runs/quickstart"), "{}", text(&again.stderr));
     let other =
-        xtrain(&scratch.0, &["train", "--resume", "runs/quickstart", "--set", "train.learning_rate=1"]);
+        xtrain(&scratch.0, &["train", "--resume", "runs/quickstart", "--set", "train.weight_decay=1"]);
     assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
 }
 

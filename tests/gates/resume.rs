@@ -145,7 +145,7 @@ fn begin(case: &Case, dir: &Path) -> Result<(RunDir, Trainer, RunState), Differe
     let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
     let vocab = Tokenizer::byte().vocab_size();
     let trainer = training::new_trainer(&case.config, vocab, &device).map_err(failed)?;
-    let run = RunDir::create(dir, &case.config).map_err(failed)?;
+    let run = RunDir::create(dir, &case.config.to_toml()).map_err(failed)?;
     Ok((run, trainer, RunState { seed: case.config.train.seed, best: None }))
 }
 

@@ -121,6 +121,7 @@ faults! {
     YarnAlwaysTruncates "the ends of YaRN's ramp are rounded although `truncate` is false"
     TrailingPieceWithoutTargetKept "a piece of a long document without a target is kept if an earlier piece has one"
     ResumeForgetsBestLoss "a resumed run starts without the lowest validation loss of the interrupted one"
+    ResumeIgnoresRecord "a resumed run does not compare its config.toml with the checkpoint"
     ResumeRestartsData "a resumed run reads the training data from the start"
     AdamwPowersStop "the powers of AdamW's beta1 and beta2 no longer change once beta1^t is below 0.05"
     OnlyFirstEndTokenTrained "the training mask knows the first end-of-text token of a tokenizer only"

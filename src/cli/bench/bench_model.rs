@@ -7,9 +7,11 @@ use serde::Serialize;
 use super::args::Shared;
 use super::ideal::Ideal;
 use super::workload::Workload;
+use crate::cli::memory_check::{require, require_cache};
 use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
 use crate::decode::{Engine, EngineOptions, Request};
+use crate::memory;
 use crate::model::Model;
 use crate::report::{Timings, units};
 use crate::tensor::rng::{PhiloxRng, Purpose};
@@ -56,6 +58,8 @@ pub(super) fn open(
     let device = shared.common.open()?;
     let mut cfg = training::model_config(&config, source::tokenizer(&config.data.tokenizer)?.vocab_size());
     cfg.max_positions = cfg.max_positions.max(context);
+    let needed = memory::memory(&cfg, training::compute(config.train.dtype))?;
+    require(needed.weights + needed.packed, &device, "the model", "the sizes in [model]")?;
     let model = Model::init(&cfg, training::compute(config.train.dtype), &device, config.train.seed)?;
     let description = BenchModel::new(name(&config), &model);
     Ok((model, description))
@@ -90,7 +94,9 @@ pub(super) fn measure(
     options: EngineOptions,
 ) -> Result<Measured, CliError> {
     let max_seq_len = Some(workload.prompt_len + workload.max_new);
-    let mut engine = Engine::new(model, EngineOptions { max_seq_len, max_batch: workload.batch, ..options })?;
+    let options = EngineOptions { max_seq_len, max_batch: workload.batch, ..options };
+    require_cache(model, &options, "--batch, --prompt-len or --max-new")?;
+    let mut engine = Engine::new(model, options)?;
     let request = |id| Request {
         id,
         ..Request::greedy(&random_tokens(0, id, workload.prompt_len, model.config().vocab), workload.max_new)

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::args::LinearArgs;
 use super::bench_model;
+use crate::cli::memory_check::require;
 use crate::cli::{CliError, out, source};
 use crate::model::{self, Config};
 use crate::report::{Spread, Table, units};
@@ -52,6 +53,12 @@ pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
         let default_copies =
             TOTAL_COPY_BYTES.div_ceil(shape[0] * shape[1] * compute.bytes()).clamp(COPIES[0], COPIES[1]);
         let copies = args.copies.unwrap_or(default_copies);
+        let elements = (shape[0] * shape[1]) as u64;
+        let rows = args.rows.iter().max().map_or(0, |rows| *rows as u64);
+        let needed = elements
+            .saturating_mul(8 + (copies * compute.bytes()) as u64)
+            .saturating_add(rows.saturating_mul(4 * (shape[0] + shape[1]) as u64));
+        require(needed, &device, "the benchmark", "--copies, --rows or the sizes in [model]")?;
         let values = normal(shape[0] * shape[1], seed);
         let copy = |_| Ok(Weight::new(&Tensor::new(&device, &shape, values.clone())?, compute)?);
         let weights: Vec<Weight> = (0..copies).map(copy).collect::<model::Result<_>>()?;

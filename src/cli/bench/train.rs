@@ -7,6 +7,7 @@ use super::args::BenchTrainArgs;
 use super::bench_model::{self, BenchModel};
 use super::gpu_counters::PerUnit;
 use super::ideal::Ideal;
+use crate::cli::memory_check::require_training;
 use crate::cli::{CliError, out, source};
 use crate::model::TrainingExample;
 use crate::report::{Spread, Table, units};
@@ -33,6 +34,7 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
     let config = args.shared.config()?;
     let device = args.shared.common.open()?;
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
+    require_training(&config, vocab, &device)?;
     let mut trainer = training::new_trainer(&config, vocab, &device)?;
     let (batch, context) = (config.train.batch, config.train.context);
     let vocab = trainer.model.config().vocab;

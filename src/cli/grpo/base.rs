@@ -8,8 +8,10 @@ use super::setup::Setup;
 use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::job::{self, Job};
+use crate::cli::paths::make_absolute;
+use crate::cli::resumed::resumed;
 use crate::cli::source;
-use crate::config::{Layer, RunConfig};
+use crate::config::RunConfig;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
@@ -37,7 +39,7 @@ impl Setup<'_> {
         let mut job = match has_checkpoint(path) {
             true => {
                 let run = RunDir::open(path)?;
-                let config = RunConfig::load(&[Layer::File(run.config())])?;
+                let config = resumed(&run, &[], &[])?.new.config;
                 job::resume(run, config, device)?
             }
             false => self.new_base(path, task, device)?,
@@ -70,9 +72,10 @@ impl Setup<'_> {
         let corpus = path.join(CORPUS);
         let mut config = RunConfig { grpo: None, ..self.config.clone() };
         config.data.files = vec![corpus.to_string_lossy().into_owned()];
+        make_absolute(&mut config)?;
         let tokenizer = source::tokenizer(&config.data.tokenizer)?;
         let trainer = training::new_trainer(&config, tokenizer.vocab_size(), device)?;
-        let run = RunDir::create(path, &config)?;
+        let run = RunDir::create(path, &config.to_toml())?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let documents = TaskCorpus::new(task, config.train.seed, self.section.wrong_answers)?;
         let train = &config.train;

@@ -2,6 +2,7 @@
 use std::path::Path;
 
 use crate::cli::exit::{CliError, Exit};
+use crate::cli::input_file::require_end;
 use crate::cli::{loaded, source};
 use crate::config::{GrpoSection, RunConfig};
 use crate::grpo;
@@ -82,8 +83,15 @@ pub(super) fn check_task_prompts(
 }
 
 /// Checks that the initial model and the prompts can be found, before the run directory is created.
-pub(super) fn check_files(config: &RunConfig, section: &GrpoSection, has_task: bool) -> Result<(), CliError> {
+/// A run that has a checkpoint does not need the initial model.
+pub(super) fn check_files(
+    config: &RunConfig,
+    section: &GrpoSection,
+    has_task: bool,
+    started: bool,
+) -> Result<(), CliError> {
     match config.train.init.as_str() {
+        _ if started => {}
         "" if !has_task => return Err(no_initial_weights()),
         "" => {}
         init => drop(loaded::find(Path::new(init))?),
@@ -98,6 +106,7 @@ pub(super) fn check_files(config: &RunConfig, section: &GrpoSection, has_task: b
 
 /// Checks that no column of the prompts has a name that xtrain uses in the lines to reward programs.
 fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
+    require_end(Path::new(file))?;
     let prompts = PromptFile::open(Path::new(file))?;
     for record in prompts.records().iter().filter(|_| !section.reward.is_empty()) {
         if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {

@@ -19,12 +19,16 @@ mod train;
 use super::common::{CacheFlags, Common, Layers, Seed};
 use super::exit::{CliError, shell_word};
 use super::interrupt::Interrupt;
+use super::memory_check::require_grpo;
+use super::paths::make_absolute;
+use super::resumed::ResumedConfig;
 use super::{dry_run, init, train as train_command};
-use crate::config::{Layer, RunConfig};
-use crate::model::tasks::PromptSet;
-use crate::run::{self, RunDir};
+use crate::config::{GrpoSection, Layer, Resolved};
+use crate::model::tasks::{PromptSet, Task};
+use crate::run::{self, RunDir, has_checkpoint};
 use checks::{check_files, check_programs, check_task_prompts, check_weights, section, task};
 use initial::{check_unused, with_sizes_of_init};
+use resume::resumed_config;
 use setup::Setup;
 
 /// Flags of `xtrain grpo`.
@@ -63,9 +67,9 @@ pub(super) struct GrpoArgs {
     /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file; alias for train.init.
     #[arg(long, value_name = "MODEL")]
     init: Option<PathBuf>,
-    /// Resume a run: its directory, or its name under runs/. Changes made with --set or --reward are stored in its
-    /// config.toml; those that would change a result are rejected.
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task", "prompts"])]
+    /// Resume a run: its directory, or its name under runs/. Changes made with --set, --reward or --prompts are stored
+    /// in its config.toml; other prompts, and changes of other results than those of the learning rate, are rejected.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task"])]
     resume: Option<PathBuf>,
     /// Print the resolved configuration and the memory estimate, and exit.
     #[arg(long)]
@@ -90,49 +94,55 @@ pub(super) struct GrpoArgs {
 /// See [`super::Exit`].
 pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     let layers = args.config_layers();
-    let (run, config) = match &args.resume {
+    let (run, old, mut resolved) = match &args.resume {
         Some(name) => {
             let run = RunDir::open(name)?;
-            let config = resumed(&run, layers.clone())?;
-            (Some(run), config)
+            let ResumedConfig { old, new } = resumed_config(&run, &layers)?;
+            (Some(run), Some(old), new)
         }
-        None => (None, RunConfig::load(&layers)?),
+        None => (None, None, Resolved::load(&layers)?),
     };
-    let section = section(&config)?.clone();
+    let section = section(&resolved.config)?.clone();
     let task = task(&section)?;
     check_weights(&section)?;
     check_programs(&section)?;
     if args.dry_run {
         if run.is_none() {
-            check_unused(&layers, &config)?.iter().for_each(|note| eprintln!("{note}"));
+            check_unused(&layers, &resolved.config)?.iter().for_each(|note| eprintln!("{note}"));
         }
-        let config = with_sizes_of_init(config)?;
-        let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
-        let longest = prompts.map(|prompt| prompt.len()).max().unwrap_or(section.max_prompt_length);
-        return dry_run::print_grpo(&config, longest);
+        resolved.config = with_sizes_of_init(resolved.config)?;
+        return dry_run::print_grpo(&resolved, longest_prompt(&section, task.as_deref()));
     }
     let device = args.common.open()?;
-    check_files(&config, &section, task.is_some())?;
-    let (note, config) = match run {
-        Some(_) => (None, config),
-        None => (check_unused(&layers, &config)?, with_sizes_of_init(config)?),
-    };
+    let started = run.as_ref().is_some_and(|run| has_checkpoint(run.path()));
+    check_files(&resolved.config, &section, task.is_some(), started)?;
+    let mut note = None;
+    if run.is_none() {
+        note = check_unused(&layers, &resolved.config)?;
+        resolved.config = with_sizes_of_init(resolved.config)?;
+    }
+    make_absolute(&mut resolved.config)?;
+    let text = resolved.to_toml();
+    let config = resolved.config;
+    let section = checks::section(&config)?.clone();
     if let Some(task) = &task {
         check_task_prompts(&config, &section, task.as_ref())?;
     }
+    require_grpo(&config, longest_prompt(&section, task.as_deref()), &device)?;
     let engine = args.cache.engine();
     let (task, common) = (task.as_deref(), &args.common);
-    let setup = Setup { config: &config, section: &section, task, common, device: &device, engine };
+    let (config, section, device) = (&config, &section, &device);
+    let setup = Setup { config, old: old.as_ref(), section, task, common, device, engine };
     let interrupt = Interrupt::install()?;
     note.iter().for_each(|note| eprintln!("{note}"));
     let (run, rewards) = match run {
         Some(run) => {
             let rewards = setup.rewards(&run)?;
-            run.write_config(&config)?;
+            run.write_config(&text)?;
             (run, rewards)
         }
         None => {
-            let run = create(&args.new_run(), &config)?;
+            let run = create(&args.new_run(), &text)?;
             // A reward program that does not start leaves no run behind.
             let rewards = setup.rewards(&run).inspect_err(|_| drop(fs::remove_dir_all(run.path())))?;
             (run, rewards)
@@ -142,8 +152,14 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     setup.train(&run, &mut ready, rewards, interrupt)
 }
 
+/// The length of the longest prompt in tokens, or an upper bound.
+fn longest_prompt(section: &GrpoSection, task: Option<&(dyn Task + Send + Sync)>) -> usize {
+    let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
+    prompts.map(|prompt| prompt.len()).max().unwrap_or(section.max_prompt_length)
+}
+
 /// Creates the directory of a new run.
-fn create(path: &Path, config: &RunConfig) -> Result<RunDir, CliError> {
+fn create(path: &Path, config: &str) -> Result<RunDir, CliError> {
     RunDir::create(path, config).map_err(|error| match error {
         run::Error::Exists { .. } => {
             let path = shell_word(path);
@@ -153,14 +169,6 @@ fn create(path: &Path, config: &RunConfig) -> Result<RunDir, CliError> {
         }
         _ => error.into(),
     })
-}
-
-/// The configuration that a resumed run continues with: that of the run with the changes of `layers`.
-fn resumed(run: &RunDir, layers: Vec<Layer>) -> Result<RunConfig, CliError> {
-    let layers = [vec![Layer::File(run.config())], layers].concat();
-    let (old, config) = (RunConfig::load(&layers[..1])?, RunConfig::load(&layers)?);
-    resume::check_changes(&old, &config)?;
-    Ok(config)
 }
 
 impl GrpoArgs {

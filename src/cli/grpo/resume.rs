@@ -1,13 +1,18 @@
 //! The configuration that a resumed run continues with.
-use toml::Value;
-
 use crate::cli::exit::{CliError, Exit};
-use crate::config::check::tree;
-use crate::config::{GrpoSection, RunConfig};
+use crate::cli::resumed::{ResumedConfig, resumed};
+use crate::config::{GrpoSection, Layer, RunConfig};
+use crate::run::RunDir;
 
-/// The keys that a resume may change: no weight, no metric and no completion depends on them. `grpo.reward` names the
-/// same programs at other places.
-const MAY_CHANGE: [&str; 9] = [
+/// The keys that a resume may change: the learning rate, its schedule, and keys on which no weight, no metric and no
+/// completion depends. The reward programs and the prompts are the same at other places.
+const MAY_CHANGE: [&str; 15] = [
+    "grpo.learning_rate",
+    "grpo.min_learning_rate",
+    "grpo.schedule",
+    "grpo.warmup",
+    "grpo.prompts",
+    "grpo.eval_prompts",
     "grpo.reward",
     "grpo.reward_processes",
     "grpo.reward_timeout",
@@ -19,37 +24,13 @@ const MAY_CHANGE: [&str; 9] = [
     "grpo.keep",
 ];
 
-/// Rejects a configuration with which the run would end with other files than without the interruption.
-pub(super) fn check_changes(old: &RunConfig, new: &RunConfig) -> Result<(), CliError> {
+/// The configuration of `run` with the changes of `layers`. Fails for other changes than those of [`MAY_CHANGE`].
+pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedConfig, CliError> {
+    let config = resumed(run, layers, &MAY_CHANGE)?;
     let programs = |config: &RunConfig| config.grpo.as_ref().map(|grpo: &GrpoSection| grpo.reward.len());
-    let same_programs = programs(old) == programs(new);
-    let may_change = |key: &str| MAY_CHANGE.contains(&key) && (key != "grpo.reward" || same_programs);
-    let refused: Vec<String> = differing(old, new).into_iter().filter(|key| !may_change(key)).collect();
-    if refused.is_empty() {
-        return Ok(());
+    if programs(&config.old) == programs(&config.new.config) {
+        return Ok(config);
     }
-    let message = format!("--resume cannot change {}", refused.join(", "));
-    let hint = format!(
-        "only {} can change, and grpo.reward only in the commands, not in their number; start a new run for other \
-         changes",
-        MAY_CHANGE.join(", ")
-    );
-    Err(CliError::new(Exit::Usage, message).hint(hint))
-}
-
-/// The keys whose values differ.
-fn differing(old: &RunConfig, new: &RunConfig) -> Vec<String> {
-    let (old, new) = (tree(old), tree(new));
-    let value = |config: &toml::Table, section: &str, key: &str| -> Option<Value> {
-        config.get(section)?.as_table()?.get(key).cloned()
-    };
-    let mut keys = Vec::new();
-    for (section, values) in &new {
-        for key in values.as_table().into_iter().flat_map(|table| table.keys()) {
-            if value(&old, section, key) != value(&new, section, key) {
-                keys.push(format!("{section}.{key}"));
-            }
-        }
-    }
-    keys
+    let message = "--resume cannot change grpo.reward in the number of its commands";
+    Err(CliError::new(Exit::Usage, message).hint("start a new run with other rewards"))
 }

@@ -9,6 +9,8 @@ use crate::tensor::Device;
 pub(super) struct Setup<'a> {
     /// The configuration.
     pub(super) config: &'a RunConfig,
+    /// The configuration before the resume. `None`: a new run.
+    pub(super) old: Option<&'a RunConfig>,
     /// Its section `[grpo]`.
     pub(super) section: &'a GrpoSection,
     /// The task of the configuration. `None`: the prompts come from a file.

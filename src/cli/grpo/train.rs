@@ -7,16 +7,19 @@ use super::setup::Setup;
 use super::start::Ready;
 use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::interrupt::Interrupt;
+use crate::cli::job::warn_of_damage;
+use crate::config;
 use crate::decode::KvMemory;
 use crate::grpo::metrics::StepMetrics;
 use crate::grpo::prompts::PromptSource;
 use crate::grpo::score::Scorer;
 use crate::grpo::{self, Grpo, Warnings, from_config, reference};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::store::{self, RunState};
 use crate::model::tasks;
 use crate::report::{EventFile, units};
 use crate::rewards::{DistinctReward, ExternalOptions, ExternalReward, Reward, TaskReward};
-use crate::run::RunDir;
+use crate::run::{RECORD, RunDir};
 use crate::training::End;
 
 impl Setup<'_> {
@@ -66,6 +69,12 @@ impl Setup<'_> {
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
         let reference_checkpoints = reference::checkpoints(run, section)?;
         let (mut metrics, timings) = run.logs_from(step)?;
+        warn_of_damage(&[&metrics, &timings]);
+        let record = config::record(self.config);
+        if self.old.is_some_and(|old| step > 0 && config::record(old) != record) {
+            let (state, files) = (RunState { seed, best: None }, [(RECORD, record.as_bytes())]);
+            let _saved = store::save(&checkpoints, trainer, tokenizer, state, &files)?;
+        }
         eprintln!(
             "{} parameters, {} prompts x {} completions per step, {} steps, writing to {}",
             units::count(trainer.model.config().n_params() as u64),
@@ -91,6 +100,7 @@ impl Setup<'_> {
             scorer: &mut scorer,
             run,
             checkpoints: &checkpoints,
+            record: &record,
             metrics: &mut metrics,
             trainer,
         }
@@ -108,7 +118,16 @@ impl Setup<'_> {
             (Ok(_), _) => Ok(()),
             // A resume would end with the same error.
             (Err(error), _) if repeats(&error) => Err(self.failure(error)),
-            (Err(error), _) => Err(self.failure(error).hint(resume)),
+            (Err(error), _) => {
+                let error = self.failure(error);
+                let rate = format!(
+                    "a resume repeats these steps bit for bit unless it changes the learning rate; {resume} --set \
+                     grpo.learning_rate={}",
+                    section.learning_rate / 2.0
+                );
+                let diverged = error.exit() == Exit::Diverged;
+                Err(error.hint(if diverged { rate } else { resume }))
+            }
         }
     }
 

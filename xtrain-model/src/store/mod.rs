@@ -3,6 +3,7 @@ mod describe;
 mod files;
 mod open;
 mod resume;
+mod run_file;
 mod save;
 mod verify;
 
@@ -14,6 +15,7 @@ pub use describe::{Described, config_of, describe, tokenizer_of};
 pub use files::NUMERICS;
 pub use open::{LoadedModel, open, open_for_inference};
 pub use resume::{Resumed, resume};
+pub use run_file::{RunFile, run_file};
 pub use save::{RunState, save, save_model};
 pub(crate) use save::{host_tensors, views};
 pub use verify::{WeightCounts, verify};

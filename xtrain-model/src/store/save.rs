@@ -22,7 +22,8 @@ pub struct RunState {
     pub best: Option<(f64, u64)>,
 }
 
-/// Saves a trainer durably as `step_N`. See [`CheckpointDir::save`].
+/// Saves a trainer durably as `step_N`, with further files of the run, by name and content. See
+/// [`CheckpointDir::save`].
 ///
 /// # Errors
 /// As [`CheckpointDir::save`].
@@ -31,6 +32,7 @@ pub fn save(
     trainer: &Trainer,
     tokenizer: &Tokenizer,
     run_state: RunState,
+    run_files: &[(&str, &[u8])],
 ) -> Result<SavedCheckpoint, StoreError> {
     let Trainer { model, optimizer, .. } = trainer;
     let mut states: Vec<(String, Tensor)> = Vec::new();
@@ -53,7 +55,8 @@ pub fn save(
         best_step: run_state.best.map_or(0, |(_, step)| step),
     };
     let source = ExportSource { model, tokenizer: Some(tokenizer), eos: tokenizer.eos_ids() };
-    save_source(dir, &source, step, Some(TrainerView { control: &control, optimizer: &views(&states)? }))
+    let trainer = TrainerView { control: &control, optimizer: &views(&states)? };
+    save_source(dir, &source, step, Some(trainer), run_files)
 }
 
 /// Saves a model without a trainer, durably and with checksums, as `step` of a directory of checkpoints.
@@ -65,7 +68,7 @@ pub fn save_model(
     source: &ExportSource<'_>,
     step: u64,
 ) -> Result<SavedCheckpoint, StoreError> {
-    save_source(dir, source, step, None)
+    save_source(dir, source, step, None, &[])
 }
 
 fn save_source(
@@ -73,6 +76,7 @@ fn save_source(
     source: &ExportSource<'_>,
     step: u64,
     trainer: Option<TrainerView<'_>>,
+    run_files: &[(&str, &[u8])],
 ) -> Result<SavedCheckpoint, StoreError> {
     let ExportSource { model, tokenizer, eos } = *source;
     let mut config = hf::to_json(model.config(), eos)?;
@@ -80,6 +84,7 @@ fn save_source(
     let generation = format!("{:#}", model.kept_fields.generation(hf::eos_json(eos)));
     let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
     files.push((GENERATION, generation.as_bytes()));
+    files.extend(run_files);
     Ok(dir.save(&CheckpointContents {
         config: &config,
         numerics: NUMERICS,

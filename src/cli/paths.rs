@@ -1,0 +1,28 @@
+//! Paths of a configuration that do not depend on the working directory.
+use std::path::{Path, absolute};
+
+use super::CliError;
+use super::loaded;
+use crate::config::RunConfig;
+
+/// Makes the paths of a configuration absolute, except those inside the commands of reward programs.
+pub(super) fn make_absolute(config: &mut RunConfig) -> Result<(), CliError> {
+    if !config.train.init.is_empty()
+        && let Ok(found) = loaded::find(Path::new(&config.train.init))
+    {
+        config.train.init = found.to_string_lossy().into_owned();
+    }
+    let mut paths: Vec<&mut String> = config.data.files.iter_mut().collect();
+    paths.push(&mut config.train.init);
+    if config.data.tokenizer != "bytes" {
+        paths.push(&mut config.data.tokenizer);
+    }
+    if let Some(grpo) = &mut config.grpo {
+        paths.extend([&mut grpo.prompts, &mut grpo.eval_prompts]);
+    }
+    for path in paths.into_iter().filter(|path| !path.is_empty()) {
+        let whole = absolute(&*path).map_err(|error| CliError::io(Path::new(&*path), &error))?;
+        *path = whole.to_string_lossy().into_owned();
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Output files of commands: an existing file is not replaced. Files of killed processes are removed.
+use std::fs;
+
+use crate::cli::{Scratch, refused, text, xtrain};
+use crate::commands::{done, model, parsed, tiny_run};
+
+const LINE: &str = "the cat sat on the mat and the dog sat too\n";
+
+#[test]
+fn no_command_replaces_a_file_without_force() {
+    let (scratch, m) = (Scratch::new("overwrite"), model());
+    let dir = &scratch.0;
+    scratch.file("t.txt", &LINE.repeat(20));
+    scratch.file("runs/a/metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"loss\":1}\n");
+    let prompts = "{\"prompt_ids\": [1, 2, 3]}\n";
+    for (args, out) in [
+        (&["prepare", "t.txt", "--out", "o.tok"][..], "o.tok"),
+        (&["tokenizer", "train", "t.txt", "--vocab", "280"], "tokenizer.json"),
+        (&["logits", &m, "--tokens", "1,2", "--out", "l.safetensors"], "l.safetensors"),
+        (&["plot", "runs/a", "--out", "p.svg"], "p.svg"),
+        (&["rollout", &m, "--prompts", "r.jsonl", "--max-new", "2", "--out", "r.jsonl"], "r.jsonl"),
+    ] {
+        scratch.file("r.jsonl", prompts);
+        if out != "r.jsonl" {
+            done(dir, args);
+        }
+        let before = fs::read(dir.join(out)).unwrap();
+        scratch.file(out, if out == "r.jsonl" { prompts } else { "mine\n" });
+        let mine = fs::read(dir.join(out)).unwrap();
+        refused(dir, args, 2, &[out, "already exists", "--force"]);
+        assert!(fs::read(dir.join(out)).unwrap() == mine, "{args:?}");
+        done(dir, &[args, &["--force"]].concat());
+        let after = fs::read(dir.join(out)).unwrap();
+        assert!(after != mine && (out == "r.jsonl" || after == before), "{args:?}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_killed_import_can_be_repeated_and_its_files_are_removed() {
+    let scratch = Scratch::new("import");
+    let dir = scratch.0.join("r/checkpoints/step_000000.tmp-4194998");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("model.safetensors"), "half").unwrap();
+    scratch.file("r/lock", "");
+    scratch.file("o.gguf.tmp-4194998", "half");
+    done(&scratch.0, &["import", &model(), "r"]);
+    assert!(scratch.0.join("r/checkpoints/step_000000/manifest.json").is_file() && !dir.exists());
+    refused(&scratch.0, &["import", &model(), "r"], 2, &["r: already exists"]);
+    done(&scratch.0, &["export", "r", "o.gguf"]);
+    assert!(!scratch.0.join("o.gguf.tmp-4194998").exists());
+}
+
+#[test]
+fn an_evaluation_names_its_checkpoint_and_is_strict_on_request() {
+    let scratch = Scratch::new("strict");
+    scratch.file("t.txt", &LINE.repeat(20));
+    let sets = ["train.steps=2", "train.save_every=1", "train.keep=3"];
+    done(&scratch.0, &tiny_run("r", "t.txt", &sets));
+    let eval = |model: &'static str| ["eval", model, "--data", "t.txt", "--json"];
+    let whole = parsed(&done(&scratch.0, &eval("r")));
+    assert_eq!(whole["checkpoint"], "r/checkpoints/step_000002");
+    assert!(whole.get("refused").is_none(), "{whole}");
+    let weights = scratch.0.join("r/checkpoints/step_000002/model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    let output = xtrain(&scratch.0, &eval("r"));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("warning: using the older checkpoint r/checkpoints/step_000001"), "{errors}");
+    let older = parsed(&text(&output.stdout));
+    assert_eq!(older["checkpoint"], "r/checkpoints/step_000001");
+    assert_eq!(older["refused"][0], "r/checkpoints/step_000002");
+    let strict = xtrain(&scratch.0, &[&eval("r")[..], &["--strict"]].concat());
+    let errors = text(&strict.stderr);
+    assert_eq!(strict.status.code(), Some(65), "{errors}");
+    assert!(errors.contains("r/checkpoints/step_000002: the checkpoint is damaged"), "{errors}");
+    refused(&scratch.0, &eval("r/checkpoints/step_000002"), 65, &["step_000002/model.safetensors"]);
+}

@@ -1,0 +1,192 @@
+//! Resumed runs as processes: their configuration, their data at other places, damaged logs.
+use std::fs;
+use std::path::Path;
+
+#[cfg(feature = "faults")]
+use xtrain::tensor::faults::{self, Fault};
+
+use crate::cli::{Scratch, refused, text, xtrain};
+use crate::commands::{done, tiny_run};
+use crate::fixtures::path;
+
+const LINE: &str = "the cat sat on the mat and the dog sat too\n";
+
+/// A directory with a text and a run of two steps.
+fn two_steps(name: &str, more: &[&str]) -> Scratch {
+    let scratch = Scratch::new(name);
+    scratch.file("t.txt", &LINE.repeat(20));
+    done(&scratch.0, &tiny_run("r", "t.txt", &[&["train.steps=2"], more].concat()));
+    scratch
+}
+
+/// Resumes the run `r` of the directory with more flags; returns its standard error.
+#[track_caller]
+fn resumed(dir: &Path, more: &[&str]) -> String {
+    let output = xtrain(dir, &[&["train", "--resume", "r"], more].concat());
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{more:?}: {errors}");
+    errors
+}
+
+fn replace(file: &Path, from: &str, to: &str) {
+    let old = fs::read_to_string(file).unwrap();
+    assert!(old.contains(from), "{from:?} is not in {old}");
+    fs::write(file, old.replacen(from, to, 1)).unwrap();
+}
+
+const STEPS: [&str; 2] = ["--set", "train.steps=4"];
+
+/// Changes a learning rate in config.toml; a resume must name it. Returns the number of resumes.
+pub(crate) fn over() -> Result<usize, String> {
+    let scratch = two_steps("config", &[]);
+    replace(&scratch.0.join("r/config.toml"), "\nlearning_rate = 0.001", "\nlearning_rate = 0.003");
+    #[cfg(feature = "faults")]
+    let fault =
+        if faults::on(Fault::ResumeIgnoresRecord) { &["--fault", "resume-ignores-record"][..] } else { &[] };
+    #[cfg(not(feature = "faults"))]
+    let fault: &[&str] = &[];
+    let output = xtrain(&scratch.0, &[&["train", "--resume", "r"], &STEPS[..], fault].concat());
+    let errors = text(&output.stderr);
+    let parts =
+        ["r/config.toml: `train.learning_rate` = 0.003: expected 0.001", "--set train.learning_rate=0.003"];
+    if output.status.code() == Some(65) && parts.iter().all(|part| errors.contains(part)) {
+        return Ok(1);
+    }
+    Err(format!("gate resumed configuration, seed 0: a changed learning rate is not named: {errors}"))
+}
+
+#[test]
+fn a_changed_configuration_is_named_and_accepted_through_set_only() {
+    over().unwrap_or_else(|error| panic!("{error}"));
+    let scratch = two_steps("changed", &[]);
+    let (dir, config) = (&scratch.0, scratch.0.join("r/config.toml"));
+    replace(&config, "\nlearning_rate = 0.001", "\nlearning_rate = 0.003");
+    replace(&config, "n_layers = 1", "n_layers = 2");
+    let parts = ["`model.n_layers` = 2: expected 1", "`train.learning_rate` = 0.003", "step_000002/run.toml"];
+    refused(dir, &["train", "--resume", "r"], 65, &parts);
+    replace(&config, "n_layers = 2", "n_layers = 1");
+    // Keys on which no result depends can be edited.
+    replace(&config, "keep = 2", "keep = 3");
+    let shown = resumed(dir, &["--set", "train.learning_rate=0.003", "--set", "train.steps=4"]);
+    for line in ["train.learning_rate: 0.001 -> 0.003", "train.steps: 2 -> 4", "resuming r at step 2 of 4"] {
+        assert!(shown.lines().any(|found| found == line), "{line}: {shown}");
+    }
+    for step in [2, 4] {
+        let record =
+            fs::read_to_string(dir.join(format!("r/checkpoints/step_00000{step}/run.toml"))).unwrap();
+        assert!(record.contains("\nlearning_rate = 0.003\n") && record.contains("\nsteps = 4\n"), "{record}");
+        assert!(!record.contains("t.txt") && !record.contains("keep"), "{record}");
+    }
+    let metrics = fs::read_to_string(dir.join("r/metrics.jsonl")).unwrap();
+    assert_eq!(metrics.lines().count(), 4);
+    assert!(resumed(dir, &[]).is_empty(), "a complete run");
+    fs::write(&config, "[train\n").unwrap();
+    refused(dir, &["train", "--resume", "r"], 2, &["r/config.toml:1: ", "step_000004/run.toml"]);
+}
+
+#[test]
+fn a_configuration_of_an_earlier_version_resumes() {
+    let scratch = two_steps("earlier", &[]);
+    let config = scratch.0.join("r/config.toml");
+    let every_key = fs::read_to_string(&config).unwrap().replace("# computed: ", "");
+    fs::write(&config, every_key.replace(&format!("{}/", scratch.0.display()), "")).unwrap();
+    resumed(&scratch.0, &STEPS);
+}
+
+#[test]
+fn a_resume_does_not_depend_on_the_working_directory() {
+    let scratch = two_steps("elsewhere", &[]);
+    let dir = scratch.0.join("other/place");
+    fs::create_dir_all(&dir).unwrap();
+    let run = scratch.0.join("r").display().to_string();
+    done(&dir, &["train", "--resume", &run, "--set", "train.steps=3"]);
+    let config = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
+    assert!(config.contains(&format!("files = [\"{}\"]", scratch.0.join("t.txt").display())), "{config}");
+}
+
+#[test]
+fn a_resume_accepts_the_same_data_under_another_name() {
+    let scratch = two_steps("moved", &[]);
+    fs::rename(scratch.0.join("t.txt"), scratch.0.join("moved.txt")).unwrap();
+    let resume = ["train", "--resume", "r", "--set", "train.steps=3"];
+    refused(&scratch.0, &resume, 66, &["/t.txt", "xtrain train --resume r --data FILE"]);
+    scratch.file("other.txt", &LINE.repeat(21));
+    let other = [&resume[..], &["--data", "other.txt"]].concat();
+    refused(&scratch.0, &other, 65, &["other.txt", "expected sha256:"]);
+    refused(
+        &scratch.0,
+        &[&resume[..], &["--set", "data.files=moved.txt"]].concat(),
+        2,
+        &["cannot change data.files"],
+    );
+    done(&scratch.0, &[&resume[..], &["--data", "moved.txt"]].concat());
+    resumed(&scratch.0, &STEPS);
+}
+
+#[test]
+fn a_resume_without_the_tokenizer_file_uses_that_of_the_checkpoint() {
+    let scratch = Scratch::new("tokenizer");
+    scratch.file("t.txt", &LINE.repeat(20));
+    fs::copy(path("models/qwen3_tied/tokenizer.json"), scratch.0.join("tok.json")).unwrap();
+    done(&scratch.0, &tiny_run("r", "t.txt", &["train.steps=2", "data.tokenizer=tok.json"]));
+    fs::remove_file(scratch.0.join("tok.json")).unwrap();
+    let shown = resumed(&scratch.0, &STEPS);
+    assert!(shown.contains("tok.json not found; using the tokenizer of the checkpoint"), "{shown}");
+}
+
+#[test]
+fn a_damaged_log_does_not_block_a_resume() {
+    let scratch = two_steps("logs", &[]);
+    for (log, from) in [("metrics.jsonl", "{\"step\":1"), ("timings.jsonl", "{\"step\":1")] {
+        replace(&scratch.0.join("r").join(log), from, "{\"stap\":1");
+    }
+    let shown = resumed(&scratch.0, &STEPS);
+    for log in ["metrics.jsonl", "timings.jsonl"] {
+        let note = format!("warning: r/{log}: 1 damaged lines were moved to r/{log}.damaged");
+        assert!(shown.contains(&note), "{note}: {shown}");
+        let kept = fs::read_to_string(scratch.0.join("r").join(log)).unwrap();
+        assert_eq!(kept.lines().count(), 3, "{kept}");
+    }
+}
+
+#[test]
+fn a_diverged_run_names_a_way_out_and_a_resume_can_take_it() {
+    let scratch = Scratch::new("wayout");
+    scratch.file("t.txt", &LINE.repeat(20));
+    let keys = ["train.steps=9", "train.learning_rate=1e30", "train.warmup=0", "train.save_every=1"];
+    let output = xtrain(&scratch.0, &tiny_run("r", "t.txt", &keys));
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{errors}");
+    let hint = "xtrain train --resume r --set train.learning_rate=";
+    assert!(errors.contains("bit for bit") && errors.contains(hint), "{errors}");
+    // The rate of the first steps has made the weights useless, but finite.
+    for old in fs::read_dir(scratch.0.join("r/checkpoints")).unwrap().flatten() {
+        if old.file_name() != "step_000000" {
+            fs::remove_dir_all(old.path()).unwrap();
+        }
+    }
+    let shown = resumed(&scratch.0, &["--set", "train.learning_rate=1e-3"]);
+    assert!(shown.contains("train.min_learning_rate: "), "{shown}");
+}
+
+#[test]
+fn a_run_without_a_checkpoint_starts_when_it_is_resumed() {
+    let scratch = two_steps("unstarted", &[]);
+    let run = scratch.0.join("r");
+    let want = fs::read(run.join("checkpoints/step_000002/manifest.json")).unwrap();
+    fs::remove_dir_all(run.join("checkpoints")).unwrap();
+    fs::remove_file(run.join("data.json")).unwrap();
+    let shown = resumed(&scratch.0, &[]);
+    assert!(shown.contains("starting r: it has no checkpoint yet"), "{shown}");
+    assert!(fs::read(run.join("checkpoints/step_000002/manifest.json")).unwrap() == want);
+    assert_eq!(fs::read_to_string(run.join("metrics.jsonl")).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn an_empty_directory_can_be_the_directory_of_a_new_run() {
+    let scratch = Scratch::new("emptyrun");
+    scratch.file("t.txt", &LINE.repeat(20));
+    fs::create_dir(scratch.0.join("r")).unwrap();
+    done(&scratch.0, &tiny_run("r", "t.txt", &["train.steps=1"]));
+    refused(&scratch.0, &tiny_run("r", "t.txt", &["train.steps=1"]), 2, &["r: the run already exists"]);
+}
