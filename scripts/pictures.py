@@ -6,6 +6,7 @@
     python3 scripts/pictures.py --record PROGRAM      first records `PROGRAM quickstart` in a pseudo-terminal, and trains
                                                       configs/shakespeare.toml (about two minutes on two cores);
                                                       grpo.json is recorded by hand, with the commands that it names
+    python3 scripts/pictures.py --watch PROGRAM RUN   records the screen of `PROGRAM watch RUN` (needs the package pyte)
 
 Standard library only; recording needs Unix.
 """
@@ -115,6 +116,46 @@ def recorded_terminal(command, directory):
         last = next((text for _, _, text in reversed(events) if text), "")
         sys.exit(f"error: {' '.join(command)} failed: {last}")
     return thinned(events)
+
+
+def record_watch(program, run):
+    """Records one screen of `PROGRAM watch RUN` into docs/images/watch.json: rows of [text, color]."""
+    import fcntl
+    import pty
+    import select
+    import struct
+    import termios
+
+    import pyte
+
+    columns, rows = 108, 28
+    pid, terminal = pty.fork()
+    if pid == 0:
+        time.sleep(0.3)  # until the size is set
+        os.execvpe(program, [program, "watch", run], {**os.environ, "TERM": "xterm-256color"})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    shown = pyte.Screen(columns, rows)
+    stream, end = pyte.ByteStream(shown), time.monotonic() + 2.5
+    while time.monotonic() < end:
+        if select.select([terminal], [], [], 0.1)[0]:
+            stream.feed(os.read(terminal, 1 << 16))
+    # the sixteen colors of a terminal, as pyte reports them
+    names = {"default": "text", "00cdcd": "mine", "cdcd00": "val", "00cd00": "good", "cd0000": "bad", "cd00cd": "bad"}
+    lines = []
+    for y in range(rows):
+        runs = []
+        for x in range(columns):
+            cell = shown.buffer[y][x]
+            color = names.get(cell.fg, "soft")
+            if runs and runs[-1][1] == color:
+                runs[-1][0] += cell.data
+            else:
+                runs.append([cell.data, color])
+        lines.append(runs)
+    os.write(terminal, b"q")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    recording = {"command": f"xtrain watch {run}", "version": version, "columns": columns, "lines": lines}
+    (IMAGES / "watch.json").write_text(json.dumps(recording, ensure_ascii=False).replace("]], [[", "]],\n[[") + "\n")
 
 
 def thinned(events):
@@ -366,6 +407,49 @@ def terminal(theme):
     return svg.done()
 
 
+# the ends of the strokes of a box character, in halves of a cell: left, right, up, down
+STROKES = {"\u2500": "lr", "\u2501": "lr", "\u2502": "ud", "\u250c": "rd", "\u2510": "ld", "\u2514": "ru", "\u2518": "lu"}
+
+
+def watch(theme):
+    """One recorded screen of `xtrain watch`. Dots and boxes are drawn, because fonts differ in them."""
+    data = json.loads((IMAGES / "watch.json").read_text())
+    step, advance, pad, head = 17, 7.6, 16, 14
+    width = int(data["columns"] * advance + 2 * pad)
+    svg = Svg(width, head + len(data["lines"]) * step + 14, "xtrain watch: curves, progress, a sample and the time of each phase", theme)
+    texts, paths = [], {}
+    for row, runs in enumerate(data["lines"]):
+        column, top = 0, head + row * step
+        for text, color in runs:
+            for at, char in enumerate(text):
+                x, code = pad + (column + at) * advance, ord(char)
+                middle, center = top + step / 2, x + advance / 2
+                if 0x2800 <= code < 0x2900:
+                    for bit, (dx, dy) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]):
+                        if code >> bit & 1:
+                            spot = f"M{x + advance * (0.25 + dx / 2):.1f} {top + step * (0.125 + dy / 4):.1f}h0"
+                            paths.setdefault((color, 2.4), []).append(spot)
+                elif char in STROKES:
+                    ends = {"l": f"H{x:.1f}", "r": f"H{x + advance:.1f}", "u": f"V{top}", "d": f"V{top + step}"}
+                    weight = 3 if char == "\u2501" else 1
+                    for end in STROKES[char]:
+                        paths.setdefault((color, weight), []).append(f"M{center:.1f} {middle:.1f}{ends[end]}")
+                elif char == "\u2588":
+                    paths.setdefault((color, 11), []).append(f"M{x:.1f} {middle:.1f}h{advance}")
+            words = re.sub("[\u2500-\u259f\u2800-\u28ff]", " ", text)
+            for word in re.finditer(r"\S+(?: \S+)*", words):
+                x, length = pad + (column + word.start()) * advance, len(word[0]) * advance
+                texts.append((x, top + step * 0.72, word[0], color, length))
+            column += len(text)
+    for (color, weight), strokes in paths.items():
+        cap = "round" if weight == 2.4 else None
+        svg.add("path", d="".join(strokes), fill="none", stroke=color, stroke_width=weight, stroke_linecap=cap)
+    for x, y, text, color, length in texts:
+        svg.add("text", escape(text), x=round(x, 1), y=round(y, 1), fill=svg.color[color], font_size=12.5, font_family=MONO,
+                textLength=round(length, 1), lengthAdjust="spacingAndGlyphs")
+    return svg.done()
+
+
 def screen(events):
     """Versions of lines as (line, begin, end or None, text) in seconds of the picture, and how it scrolls."""
     first, pace = 1.2, 0.28
@@ -414,12 +498,15 @@ def styled(text, command):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", metavar="PROGRAM", help="a release build of xtrain")
+    parser.add_argument("--watch", nargs=2, metavar=("PROGRAM", "RUN"))
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)
+    if args.watch:
+        record_watch(*args.watch)
     if args.record:
         record(args.record)
-    pictures = {"grpo": grpo, "loss": loss, "speed": speed, "terminal": terminal}
+    pictures = {"grpo": grpo, "loss": loss, "speed": speed, "terminal": terminal, "watch": watch}
     for name, draw in pictures.items():
         for theme in THEMES:
             target, new = IMAGES / f"{name}-{theme}.svg", draw(theme)

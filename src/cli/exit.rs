@@ -88,8 +88,18 @@ impl CliError {
         self
     }
 
+    /// Puts the file that the error is about before the message.
+    pub(super) fn in_file(self, path: &Path) -> CliError {
+        CliError { message: format!("{}: {}", path.display(), self.message), ..self }
+    }
+
     pub(super) fn exit(&self) -> Exit {
         self.exit
+    }
+
+    /// The message, without hint.
+    pub(super) fn message(&self) -> &str {
+        &self.message
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::exit::{CliError, Exit, shell_word};
 use super::interrupt::Interrupt;
 use super::memory_check::require_training;
-use super::monitor::Monitor;
-use super::source;
+use super::monitor::{Monitor, MonitorLogs};
+use super::{logs, source};
 use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
@@ -103,12 +103,18 @@ impl Job {
     }
 }
 
-/// Trains until the last step or a signal.
+/// Trains until the last step or a signal, as a session of the run.
 pub(super) fn run_training(
     job: &mut Job,
     interrupt: Interrupt,
     engine: EngineOptions,
 ) -> Result<(), CliError> {
+    let (run, step) = (job.run.clone(), job.trainer.step_number());
+    let device = job.trainer.model.device().clone();
+    logs::session(&run, &device, step, || train(job, interrupt, engine))
+}
+
+fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(), CliError> {
     job.trainer.checkpointing = training::activation_checkpointing(&job.config);
     let (first_step, tokens) = (job.trainer.step_number(), job.trainer.target_tokens());
     let steps = job.config.train.steps as u64;
@@ -130,10 +136,15 @@ pub(super) fn run_training(
     }
     let (mut metrics, timings) = job.run.logs_after(first_step)?;
     warn_of_damage(&[&metrics, &timings]);
+    let samples =
+        (job.config.train.sample_every > 0).then(|| job.run.samples_after(first_step)).transpose()?;
+    // A new run has no line yet.
+    let events = logs::event_file(&job.run, &job.run.read_metrics().unwrap_or_default())?;
+    let logs = MonitorLogs { timings, samples, events };
     let sampler =
         |model: &Model, step: u64| generate_samples(model, &job.source.tokenizer, &job.config, step, engine);
     let progress = Progress::new("training", "step", steps, first_step);
-    let mut monitor = Monitor::new(progress, timings, interrupt, &sampler, tokens);
+    let mut monitor = Monitor::new(progress, logs, interrupt, &sampler, tokens);
     monitor.last_saved = job.last_saved.take();
     let end = Training {
         config: &job.config,
@@ -180,7 +191,7 @@ fn generate_samples(
     config: &RunConfig,
     step: u64,
     engine: EngineOptions,
-) -> Result<String, CliError> {
+) -> Result<Vec<String>, CliError> {
     let s = &config.sample;
     let ids = tokenizer.encode(&s.prompt)?;
     let request = |i: u64| Request {
@@ -192,11 +203,8 @@ fn generate_samples(
         stop: StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
     };
     let requests = (0..s.count as u64).map(request).collect();
-    let mut text = String::new();
-    for completion in generate(model, requests, engine)? {
-        text += &format!("{}{}\n", s.prompt, completion.text(tokenizer));
-    }
-    Ok(text.trim_end().to_string())
+    let completions = generate(model, requests, engine)?;
+    Ok(completions.iter().map(|completion| format!("{}{}", s.prompt, completion.text(tokenizer))).collect())
 }
 
 /// Prints how many documents were packed, split, truncated or skipped.

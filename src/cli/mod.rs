@@ -29,6 +29,7 @@ mod interrupt;
 mod job;
 mod loaded;
 mod logits;
+mod logs;
 mod memory_check;
 mod monitor;
 mod out;
@@ -38,6 +39,7 @@ mod prepare;
 mod prompts;
 mod quickstart;
 mod replay;
+mod report;
 mod resumed;
 mod rollout;
 mod source;
@@ -47,6 +49,7 @@ mod tokenize;
 mod tokenizer;
 mod train;
 mod verify;
+mod watch;
 
 use crate::build_info::COMMIT;
 use crate::model::third_party;
@@ -119,6 +122,10 @@ enum Command {
     Logits(logits::LogitsArgs),
     /// Plot the loss curves of a run in the terminal and as SVG.
     Plot(plot::PlotArgs),
+    /// Watch a run in the terminal: live curves, progress, samples, time per phase.
+    Watch(watch::WatchArgs),
+    /// Write a run as one HTML file: curves, samples, configuration, machine.
+    Report(report::ReportArgs),
     /// List the available devices and the reasons for missing ones.
     Doctor(doctor::DoctorArgs),
     /// Print a shell completion script.
@@ -217,6 +224,8 @@ fn run(command: &Command) -> Result<(), CliError> {
         Command::Inspect(args) => inspect::run(args),
         Command::Logits(args) => logits::run(args),
         Command::Plot(args) => plot::run(args),
+        Command::Watch(args) => watch::run(args),
+        Command::Report(args) => report::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args, self::command()),
     }

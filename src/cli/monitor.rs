@@ -1,6 +1,6 @@
 //! Progress output and timings of a training run.
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -9,17 +9,27 @@ use super::interrupt::Interrupt;
 use crate::evaluate::Evaluation;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::{Model, StepReport};
-use crate::report::{Progress, printable, units};
-use crate::run::JsonLines;
+use crate::report::{EventFile, Progress, printable, units};
+use crate::run::{JsonLines, SampleLine};
 use crate::training::{Error, Observer, Phase};
 
 /// Generates the text samples after a step.
-pub(super) type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<String, CliError>;
+pub(super) type SampleFn<'a> = &'a dyn Fn(&Model, u64) -> Result<Vec<String>, CliError>;
 
-/// Shows progress, writes `timings.jsonl` and checks for signals.
+/// The files that a monitor writes.
+pub(super) struct MonitorLogs {
+    /// `timings.jsonl`.
+    pub(super) timings: JsonLines,
+    /// `samples.jsonl`. `None`: the run generates no samples.
+    pub(super) samples: Option<JsonLines>,
+    /// Events for TensorBoard.
+    pub(super) events: EventFile,
+}
+
+/// Shows progress, writes timings, samples and events, and checks for signals.
 pub(super) struct Monitor<'a> {
     pub(super) progress: Progress,
-    pub(super) timings: JsonLines,
+    logs: MonitorLogs,
     pub(super) interrupt: Interrupt,
     pub(super) sampler: SampleFn<'a>,
     pub(super) last_saved: Option<PathBuf>,
@@ -49,7 +59,7 @@ impl<'a> Monitor<'a> {
     /// A monitor of a run that has trained on `tokens` target tokens so far.
     pub(super) fn new(
         progress: Progress,
-        timings: JsonLines,
+        logs: MonitorLogs,
         interrupt: Interrupt,
         sampler: SampleFn<'a>,
         tokens: u64,
@@ -57,7 +67,7 @@ impl<'a> Monitor<'a> {
         let now = Instant::now();
         Monitor {
             progress,
-            timings,
+            logs,
             interrupt,
             sampler,
             last_saved: None,
@@ -68,6 +78,25 @@ impl<'a> Monitor<'a> {
             start: now,
             first_tokens: tokens,
         }
+    }
+}
+
+impl Monitor<'_> {
+    /// Writes the numbers of a step, as in `metrics.jsonl`. Plots are a convenience: a full disk must not end the run
+    /// here.
+    fn write_events(&mut self, report: &StepReport, val: Option<&Evaluation>) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let mut scalars = vec![
+            ("loss", f64::from(report.loss)),
+            ("grad_norm", f64::from(report.grad_norm)),
+            ("learning_rate", report.learning_rate),
+            ("num_tokens", report.target_tokens as f64),
+        ];
+        if let Some(val) = val {
+            let values = [val.loss, val.perplexity(), val.bits_per_byte()];
+            scalars.extend(["val_loss", "val_perplexity", "val_bits_per_byte"].into_iter().zip(values));
+        }
+        let _ = self.logs.events.write(report.step, now, scalars);
     }
 }
 
@@ -87,7 +116,7 @@ impl Observer for Monitor<'_> {
         }
         let done = std::mem::take(&mut self.timing);
         // The checkpoint before the first step does not belong to a step.
-        if done.step > 0 { Ok(self.timings.write(&done)?) } else { Ok(()) }
+        if done.step > 0 { Ok(self.logs.timings.write(&done)?) } else { Ok(()) }
     }
 
     fn step(&mut self, report: &StepReport, val: Option<&Evaluation>) -> Result<(), Error> {
@@ -95,6 +124,7 @@ impl Observer for Monitor<'_> {
         self.timing.step = step;
         self.timing.tokens_per_second = (report.target_tokens - self.tokens) as f64 / self.timing.step_time;
         self.tokens = report.target_tokens;
+        self.write_events(report, val);
         let tokens = report.target_tokens - self.first_tokens;
         let rate = units::rate(tokens as f64 / self.start.elapsed().as_secs_f64(), "tok");
         self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));
@@ -119,7 +149,14 @@ impl Observer for Monitor<'_> {
 
     fn sample(&mut self, model: &Model, step: u64) {
         match (self.sampler)(model, step) {
-            Ok(text) => self.progress.line(&format!("sample at step {step}:\n{}", printable(&text))),
+            Ok(samples) => {
+                let text = samples.join("\n");
+                self.progress.line(&format!("sample at step {step}:\n{}", printable(text.trim_end())));
+                let log = self.logs.samples.as_mut();
+                if let Some(Err(error)) = log.map(|log| log.write(&SampleLine { step, samples })) {
+                    self.progress.line(&format!("warning: the samples were not logged: {error}"));
+                }
+            }
             Err(error) => self.progress.line(&format!("warning: sampling failed: {error}")),
         }
     }

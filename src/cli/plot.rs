@@ -1,5 +1,6 @@
 //! `xtrain plot`: plots the metrics of a run.
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -13,15 +14,20 @@ use crate::run::{Metrics, RunDir};
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 The plot of a run of `xtrain grpo` is its reward; SVG files with its rewards, completion lengths, entropy and time per \
-phase are written to the run directory.
+phase are written to the run directory. Several runs are compared in one chart, which is written as SVG only with \
+--out. A curve of more than 150 values is drawn as its moving mean; the legend has the number of values of a mean, and \
+the last mean.
 
 Examples:
   xtrain plot runs/shakespeare
   xtrain plot runs/grpo
+  xtrain plot runs/a runs/b --keys val_loss --out a-b.svg
+  xtrain plot runs/shakespeare --csv metrics.csv
   xtrain plot shakespeare --keys grad_norm --log-y --out grad_norm.svg")]
 pub(super) struct PlotArgs {
-    /// Run: its directory, or its name under runs/.
-    run: PathBuf,
+    /// Runs: their directories, or their names under runs/.
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<PathBuf>,
     /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss, or the rewards].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     keys: Vec<String>,
@@ -40,12 +46,16 @@ pub(super) struct PlotArgs {
     /// Plot in the terminal with ASCII characters only [default: unless the locale is UTF-8].
     #[arg(long)]
     ascii: bool,
-    /// Width of the terminal plot, in columns.
-    #[arg(long, value_name = "N", default_value_t = 72, value_parser = clap::value_parser!(u16).range(10..=1000))]
-    width: u16,
+    /// Maximum width of the terminal plot, in columns [default: 80, or the width of the terminal if it is narrower].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..=1000))]
+    width: Option<u16>,
     /// Height of the terminal plot, in lines.
     #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u16).range(4..=500))]
     height: u16,
+    /// Write all metrics as CSV to this file instead of plotting: one column per key, one row per step. `-`: standard
+    /// output.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["keys", "out", "log_x", "log_y", "ascii", "width", "height"])]
+    csv: Option<PathBuf>,
 }
 
 /// The default charts of a run of reinforcement learning: the SVG file and its keys.
@@ -59,12 +69,16 @@ const REWARD_CHARTS: [(&str, &[&str]); 3] = [
 const TIMES: [&str; 4] = ["rollout_time", "reward_time", "update_time", "reference_time"];
 
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
-    args.out.as_ref().map_or(Ok(()), |path| out::check_absent(path, args.force))?;
-    let run = RunDir::open(&args.run)?;
+    [&args.out, &args.csv].into_iter().flatten().try_for_each(|path| out::check_absent(path, args.force))?;
+    let [run] = &args.runs[..] else { return compare(args) };
+    let run = RunDir::open(run)?;
     let metrics = run.read_metrics()?;
+    if let Some(path) = &args.csv {
+        return write_csv(&metrics, path);
+    }
     let defaults = args.keys.is_empty() && args.out.is_none();
     if !defaults || metrics.curve("reward").is_none() {
-        let chart = chart(args, &run, series(&metrics, &args.keys)?);
+        let chart = chart(args, run.name(), series(&metrics, &args.keys)?);
         let path = args.out.clone().unwrap_or_else(|| run.path().join(default_name(&args.keys)));
         return write(args, &[(path, chart)]);
     }
@@ -75,13 +89,13 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     };
     let mut charts = Vec::new();
     for (file, keys) in REWARD_CHARTS {
-        charts.push((run.path().join(file), chart(args, &run, known(&metrics, keys)?)));
+        charts.push((run.path().join(file), chart(args, run.name(), known(&metrics, keys)?)));
     }
     // A copy of a run may lack its timings.
     let timings = run.path().join("timings.jsonl");
     if timings.exists() {
         let times = Metrics::read(&timings)?;
-        charts.push((run.path().join("time.svg"), chart(args, &run, known(&times, &TIMES)?)));
+        charts.push((run.path().join("time.svg"), chart(args, run.name(), known(&times, &TIMES)?)));
     }
     write(args, &charts)
 }
@@ -95,10 +109,78 @@ fn default_name(keys: &[String]) -> String {
     format!("plot-{}.svg", keys.join("-"))
 }
 
-fn chart(args: &PlotArgs, run: &RunDir, series: Vec<Series>) -> Chart {
+/// The curves of several runs in one chart: by default the validation loss, the loss or the reward, the first that all
+/// runs have.
+fn compare(args: &PlotArgs) -> Result<(), CliError> {
+    if args.csv.is_some() {
+        return Err(CliError::new(
+            Exit::Usage,
+            format_args!("--csv: expected one run, found {}", args.runs.len()),
+        )
+        .hint("write one file for each run"));
+    }
+    let runs = args.runs.iter().map(|run| RunDir::open(run)).collect::<Result<Vec<_>, _>>()?;
+    let metrics = runs.iter().map(RunDir::read_metrics).collect::<Result<Vec<_>, _>>()?;
+    let in_all = |key: &&str| metrics.iter().all(|metrics| metrics.curve(key).is_some());
+    let default = ["reward", "val_loss", "loss"].into_iter().find(in_all).unwrap_or("loss");
+    let keys = if args.keys.is_empty() { vec![default.to_string()] } else { args.keys.clone() };
+    let same_names = (1..runs.len()).any(|at| runs[..at].iter().any(|run| run.name() == runs[at].name()));
+    let name = |run: &RunDir| if same_names { run.path().display().to_string() } else { run.name() };
+    let mut all = Vec::new();
+    for (run, metrics) in runs.iter().zip(&metrics) {
+        let of_run = series(metrics, &keys).map_err(|error| error.in_file(run.path()))?;
+        all.extend(
+            of_run
+                .into_iter()
+                .map(|series| Series { name: format!("{}: {}", name(run), series.name), ..series }),
+        );
+    }
+    let title = runs.iter().map(name).collect::<Vec<_>>().join(" and ");
+    let chart = chart(args, title, all);
+    match &args.out {
+        Some(path) => write(args, &[(path.clone(), chart)]),
+        None => out::print(in_terminal(args, &chart)),
+    }
+}
+
+/// Writes every step as a row. A value that a step lacks is empty.
+fn write_csv(metrics: &Metrics, path: &Path) -> Result<(), CliError> {
+    let keys: Vec<&str> = metrics.keys().collect();
+    let quoted = |key: &&str| {
+        let special = key.contains([',', '"', '\n', '\r']);
+        if special { format!("\"{}\"", key.replace('"', "\"\"")) } else { (*key).to_string() }
+    };
+    let mut text =
+        ["step".to_string()].into_iter().chain(keys.iter().map(quoted)).collect::<Vec<_>>().join(",");
+    text.push('\n');
+    for (step, values) in metrics.steps() {
+        let value =
+            |key: &&str| values.iter().find(|(name, _)| name == key).map(|(_, value)| value.to_string());
+        let row = keys.iter().map(|key| value(key).unwrap_or_default());
+        text += &[step.to_string()].into_iter().chain(row).collect::<Vec<_>>().join(",");
+        text.push('\n');
+    }
+    if path.as_os_str() == "-" {
+        return out::print(text);
+    }
+    let mut file = AtomicFile::create(path)?;
+    file.write(text.as_bytes())?;
+    file.finish()?;
+    out::print(format!("wrote {}\n", path.display()))
+}
+
+fn chart(args: &PlotArgs, title: String, series: Vec<Series>) -> Chart {
     let scale = |log: bool| if log { Scale::Log } else { Scale::Linear };
-    let (x_scale, y_scale) = (scale(args.log_x), scale(args.log_y));
-    Chart { title: run.name(), x_label: "step".to_string(), x_scale, y_scale, series }
+    Chart { x_scale: scale(args.log_x), y_scale: scale(args.log_y), ..Chart::of(title, series) }
+}
+
+/// The chart as text, with an empty line after it.
+fn in_terminal(args: &PlotArgs, chart: &Chart) -> String {
+    let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
+    let terminal =
+        || std::io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten();
+    let width = args.width.unwrap_or_else(|| terminal().map_or(80, |(columns, _)| columns.clamp(20, 80)));
+    text_plot(chart, width.into(), args.height.into(), glyphs)
 }
 
 /// Writes every chart as SVG and prints the first one.
@@ -109,8 +191,7 @@ fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
         file.write(svg(chart).as_bytes())?;
         file.finish()?;
         if at == 0 {
-            let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
-            text = text_plot(chart, args.width.into(), args.height.into(), glyphs) + "\n";
+            text = in_terminal(args, chart) + "\n";
         }
         text += &format!("wrote {}\n", path.display());
     }
@@ -134,12 +215,7 @@ fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
             let message = format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?");
             CliError::new(Exit::Usage, message).hint(format_args!("available keys: {}", all()))
         })?;
-        let stroke = match key {
-            _ if key.starts_with("val_") => Stroke::Marks,
-            _ if key.starts_with("eval/") => Stroke::Scores,
-            _ => Stroke::Line,
-        };
-        Ok(Series { name: key.to_string(), points: points.to_vec(), stroke })
+        Ok(Series { name: key.to_string(), points: points.to_vec(), stroke: Stroke::of_key(key) })
     };
     requested.into_iter().map(curve).collect()
 }

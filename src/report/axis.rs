@@ -39,6 +39,11 @@ impl Axis {
         Axis { lo: self.unmap(lo - more), hi: self.unmap(hi + more), ..self }
     }
 
+    /// The low and the high end.
+    pub(super) fn ends(self) -> [f64; 2] {
+        [self.lo, self.hi]
+    }
+
     /// Position of a value: 0 at the low end, 1 at the high end. `None`: the scale cannot show it.
     pub(super) fn at(self, value: f64) -> Option<f64> {
         if !value.is_finite() || (self.scale == Scale::Log && value <= 0.0) {

@@ -9,10 +9,29 @@ const MAX_PLAIN_POINTS: usize = 150;
 pub(crate) enum Stroke {
     /// A line; with many points a thin line and its moving mean.
     Line,
+    /// A line through every point, however many: the values have no noise.
+    Exact,
     /// A line with a mark at every point. The lowest value is the best.
     Marks,
     /// A line with a mark at every point. The highest value is the best.
     Scores,
+}
+
+impl Stroke {
+    /// How the metric with this key is drawn.
+    pub(crate) fn of_key(key: &str) -> Stroke {
+        match key {
+            "learning_rate" | "num_tokens" => Stroke::Exact,
+            _ if key.starts_with("val_") => Stroke::Marks,
+            _ if key.starts_with("eval/") => Stroke::Scores,
+            _ => Stroke::Line,
+        }
+    }
+
+    /// Whether every point has a mark.
+    pub(super) fn has_marks(self) -> bool {
+        matches!(self, Stroke::Marks | Stroke::Scores)
+    }
 }
 
 /// A named list of points, in order. Points that are not finite are not drawn.
@@ -36,12 +55,12 @@ pub(crate) struct Chart {
 
 impl Series {
     /// The finite points.
-    pub(super) fn finite(&self) -> Vec<(f64, f64)> {
+    pub(crate) fn finite(&self) -> Vec<(f64, f64)> {
         self.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
     }
 
     /// The curve to draw: the finite points, or the moving mean of a line of many.
-    pub(super) fn curve(&self) -> Vec<(f64, f64)> {
+    pub(crate) fn curve(&self) -> Vec<(f64, f64)> {
         let points = self.finite();
         if self.is_noisy() { moving_mean(&points, points.len() / 80) } else { points }
     }
@@ -51,18 +70,26 @@ impl Series {
         self.stroke == Stroke::Line && self.points.len() > MAX_PLAIN_POINTS
     }
 
-    /// Name and last value; for marks also the best value if it is not the last.
-    pub(super) fn legend(&self) -> String {
+    /// The number of values of a moving mean. `None`: the points are drawn as they are.
+    pub(crate) fn smoothing(&self) -> Option<usize> {
+        self.is_noisy().then(|| 2 * (self.finite().len() / 80) + 1)
+    }
+
+    /// Name and last value; for a moving mean its length, for marks also the best value if it is not the last.
+    pub(crate) fn legend(&self) -> String {
         let points = self.curve();
         let Some(&(_, last)) = points.last() else {
             return format!("{} (no points)", self.name);
         };
         let values = points.iter().map(|point| point.1);
         let best = match self.stroke {
-            Stroke::Line => last,
+            Stroke::Line | Stroke::Exact => last,
             Stroke::Marks => values.fold(last, f64::min),
             Stroke::Scores => values.fold(last, f64::max),
         };
+        if let Some(n) = self.smoothing() {
+            return format!("{} {} (mean of {n})", self.name, short(last));
+        }
         match best == last {
             true => format!("{} {}", self.name, short(last)),
             false => format!("{} {} (best {})", self.name, short(last), short(best)),
@@ -71,6 +98,12 @@ impl Series {
 }
 
 impl Chart {
+    /// A chart over the steps, with linear axes.
+    pub(crate) fn of(title: String, series: Vec<Series>) -> Chart {
+        let (x_scale, y_scale) = (Scale::Linear, Scale::Linear);
+        Chart { title, x_label: "step".to_string(), x_scale, y_scale, series }
+    }
+
     pub(super) fn x_axis(&self) -> Axis {
         Axis::over(self.all().map(|point| point.0), self.x_scale)
     }
@@ -85,7 +118,7 @@ impl Chart {
 }
 
 /// Formats a value with four digits, or with a power of ten if it is very large or small.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_string(),
         size if (1e-2..1e4).contains(&size) => format!("{value:.3}"),

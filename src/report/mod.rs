@@ -1,6 +1,7 @@
 //! Terminal and SVG output: tables, units, progress, charts.
 mod axis;
 mod chart;
+pub(crate) mod html;
 mod printable;
 mod progress;
 mod resident;
@@ -12,7 +13,7 @@ mod timings;
 pub(crate) mod units;
 
 pub(crate) use axis::Scale;
-pub(crate) use chart::{Chart, Series, Stroke};
+pub(crate) use chart::{Chart, Series, Stroke, short};
 pub(crate) use printable::printable;
 pub(crate) use progress::Progress;
 pub(crate) use resident::Resident;

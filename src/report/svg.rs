@@ -2,7 +2,7 @@
 use std::fmt::Write;
 
 use super::axis::Axis;
-use super::{Chart, Series, Stroke};
+use super::{Chart, Series};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 480.0;
@@ -62,20 +62,21 @@ fn grid(out: &mut String, x: &Axis, y: &Axis) {
 }
 
 fn draw(out: &mut String, series: &Series, color: &str, axes: &(Axis, Axis)) {
+    let frame = Frame { left: LEFT, right: RIGHT, top: TOP, bottom: BOTTOM };
     if series.is_noisy() {
-        let thin = path(&thinned(&place(&series.finite(), axes)));
+        let thin = path(&thinned(&frame.place(&series.finite(), axes)));
         put!(
             out,
             r##"<path d="{thin}" fill="none" stroke="{color}" stroke-opacity=".28" stroke-width="1"/>"##
         );
     }
-    let line = place(&series.curve(), axes);
+    let line = frame.place(&series.curve(), axes);
     put!(
         out,
         r##"<path d="{}" fill="none" stroke="{color}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"/>"##,
         path(&thinned(&line))
     );
-    if series.stroke != Stroke::Line || line.len() == 1 {
+    if series.stroke.has_marks() || line.len() == 1 {
         let radius = if line.len() > 60 { 2.0 } else { 3.5 };
         for (x, y) in line {
             put!(
@@ -96,17 +97,29 @@ fn legend(out: &mut String, chart: &Chart) {
     }
 }
 
-/// Converts points to pixels, rounded to a tenth.
-fn place(points: &[(f64, f64)], (x, y): &(Axis, Axis)) -> Vec<(f64, f64)> {
-    let at = |point: &(f64, f64)| {
-        let (x, y) = (x.at(point.0)?, y.at(point.1)?);
-        Some((tenth(LEFT + x * (RIGHT - LEFT)), tenth(BOTTOM - y * (BOTTOM - TOP))))
-    };
-    points.iter().filter_map(at).collect()
+/// The plot area of a picture, in pixels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Frame {
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) bottom: f64,
+}
+
+impl Frame {
+    /// Converts points to pixels, rounded to a tenth.
+    pub(super) fn place(self, points: &[(f64, f64)], (x, y): &(Axis, Axis)) -> Vec<(f64, f64)> {
+        let at = |point: &(f64, f64)| {
+            let (x, y) = (x.at(point.0)?, y.at(point.1)?);
+            let across = self.left + x * (self.right - self.left);
+            Some((tenth(across), tenth(self.bottom - y * (self.bottom - self.top))))
+        };
+        points.iter().filter_map(at).collect()
+    }
 }
 
 /// Keeps at most the first, lowest, highest and last point of each pixel column. A screen cannot show more.
-fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+pub(super) fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut kept = Vec::new();
     for column in points.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
         let low = (0..column.len()).min_by(|&a, &b| column[a].1.total_cmp(&column[b].1)).unwrap_or(0);
@@ -119,17 +132,17 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     kept
 }
 
-fn path(points: &[(f64, f64)]) -> String {
+pub(super) fn path(points: &[(f64, f64)]) -> String {
     let commands = ["M"].into_iter().chain(std::iter::repeat("L"));
     commands.zip(points).map(|(command, (x, y))| format!("{command}{x} {y}")).collect()
 }
 
-fn tenth(x: f64) -> f64 {
+pub(super) fn tenth(x: f64) -> f64 {
     (x * 10.0).round() / 10.0
 }
 
 /// Escapes text for XML. Control characters, which XML does not allow, become spaces.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
     text.replace(char::is_control, " ")
 }
@@ -137,7 +150,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Scale;
+    use crate::report::{Scale, Stroke};
 
     fn chart(points: Vec<(f64, f64)>, stroke: Stroke) -> Chart {
         let series = vec![Series { name: "a<b>".into(), points, stroke }];

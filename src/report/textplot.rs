@@ -14,18 +14,22 @@ pub(crate) enum Glyphs {
 /// The marks of the series. The first series is a line.
 const MARKS: [char; 5] = ['o', 'x', '+', '#', '@'];
 
-/// Renders the chart on a plot area of at least 10 columns and 4 rows of characters. The first series is a line (its
-/// moving mean if it is long); the others are marks over it.
-pub(crate) fn text_plot(chart: &Chart, columns: usize, rows: usize, glyphs: Glyphs) -> String {
-    let (columns, rows) = (columns.max(10), rows.max(4));
+/// Renders the chart in lines of at most `width` characters, with a plot area of at least 10 columns and 4 rows. The
+/// first series is a line (its moving mean if it is long); the others are marks over it, at their moving mean if it is
+/// drawn as a line elsewhere.
+pub(crate) fn text_plot(chart: &Chart, width: usize, rows: usize, glyphs: Glyphs) -> String {
     let axes = (chart.x_axis(), chart.y_axis());
+    let rows = rows.max(4);
+    let labels = axes.1.ticks(rows / 3).into_iter().map(|(_, label)| label.chars().count());
+    let gap = labels.max().unwrap_or(0);
+    // A label, a space, the axis.
+    let columns = width.saturating_sub(gap + 2).max(10);
     let mut canvas = vec![vec![' '; columns]; rows];
     for (n, series) in chart.series.iter().enumerate() {
         match n.checked_sub(1) {
             None => line(&mut canvas, series, &axes, glyphs),
             Some(n) => {
-                for (x, y) in series.finite().iter().filter_map(|point| place(point, &axes, (columns, rows)))
-                {
+                for (x, y) in series.curve().iter().filter_map(|point| place(point, &axes, (columns, rows))) {
                     canvas[y][x] = MARKS[n % MARKS.len()];
                 }
             }
@@ -91,11 +95,13 @@ fn framed(chart: &Chart, canvas: &[Vec<char>], (x, y): &(Axis, Axis), glyphs: Gl
         }
     }
     let gap = left.iter().map(|label| label.chars().count()).max().unwrap_or(0);
-    let mut out = format!("{}\n", chart.title);
+    let width = gap + 2 + columns;
+    let mut out = cut(&chart.title, width);
+    out.push('\n');
     let line = if glyphs == Glyphs::Braille { '\u{28d2}' } else { '*' };
     let names = chart.series.iter().zip([line].into_iter().chain(MARKS.into_iter().cycle()));
-    let names: Vec<String> = names.map(|(series, mark)| format!("{mark} {}", series.legend())).collect();
-    out.push_str(&format!("{}\n", names.join("   ")));
+    let names = names.map(|(series, mark)| cut(&format!("{mark} {}", series.legend()), width));
+    out.push_str(&in_lines(names, width));
     for (row, label) in canvas.iter().zip(&left) {
         let edge = if label.is_empty() { '|' } else { '+' };
         let text: String = row.iter().collect();
@@ -103,13 +109,15 @@ fn framed(chart: &Chart, canvas: &[Vec<char>], (x, y): &(Axis, Axis), glyphs: Gl
         out.push('\n');
     }
     let mut rule = vec!['-'; columns];
-    let mut labels = vec![' '; gap + 2 + columns + 8];
+    let mut labels = vec![' '; width];
     let mut free = 0;
     for (value, label) in x.ticks(columns / 12) {
         let Some(at) = x.at(value) else { continue };
         let at = (at * (columns - 1) as f64).round() as usize;
-        let start = (gap + 2 + at).saturating_sub(label.chars().count() / 2);
-        if start < free || start + label.chars().count() > labels.len() {
+        let length = label.chars().count();
+        // The label of the last tick ends with the line.
+        let start = (gap + 2 + at).saturating_sub(length / 2).min(width.saturating_sub(length));
+        if start < free || length > width {
             continue;
         }
         rule[at] = '+';
@@ -121,9 +129,32 @@ fn framed(chart: &Chart, canvas: &[Vec<char>], (x, y): &(Axis, Axis), glyphs: Gl
     let rule: String = rule.into_iter().collect();
     let labels: String = labels.into_iter().collect();
     out.push_str(&format!("{:gap$} +{rule}\n{}\n", "", labels.trim_end()));
-    out.push_str(format!("{:width$}{}", "", chart.x_label, width = gap + 2 + columns / 2).trim_end());
+    out.push_str(format!("{:center$}{}", "", chart.x_label, center = gap + 2 + columns / 2).trim_end());
     out.push('\n');
     out
+}
+
+/// The entries, separated by spaces, in as few lines of at most `width` characters as their order allows.
+fn in_lines(entries: impl Iterator<Item = String>, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for entry in entries {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 3 + entry.chars().count() <= width => {
+                *line += "   ";
+                *line += &entry;
+            }
+            _ => lines.push(entry),
+        }
+    }
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// The text, shortened to `width` characters.
+fn cut(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        None => text.to_string(),
+        Some(_) => text.chars().take(width.saturating_sub(3)).chain("...".chars()).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -137,13 +168,13 @@ mod tests {
     }
 
     fn falling(n: u32) -> Series {
-        let points = (0..n).map(|n| (f64::from(n), f64::from(100 - n))).collect();
+        let points = (0..n).map(|n| (f64::from(n), 100.0 - f64::from(n))).collect();
         Series { name: "loss".into(), points, stroke: Stroke::Line }
     }
 
     #[test]
     fn a_falling_line_goes_from_the_top_left_to_the_bottom_right() {
-        let text = text_plot(&chart(vec![falling(11)]), 11, 6, Glyphs::Ascii);
+        let text = text_plot(&chart(vec![falling(11)]), 16, 6, Glyphs::Ascii);
         let want = "\
 run
 * loss 90.000
@@ -164,16 +195,35 @@ run
     fn a_chart_without_drawable_points_is_an_empty_frame() {
         for points in [vec![], vec![(f64::NAN, 1.0)], vec![(1.0, f64::INFINITY)]] {
             let series = Series { name: "loss".into(), points, stroke: Stroke::Line };
-            let text = text_plot(&chart(vec![series]), 0, 0, Glyphs::Braille);
+            let text = text_plot(&chart(vec![series]), 24, 0, Glyphs::Braille);
             assert!(text.contains("loss (no points)"), "{text}");
         }
+    }
+
+    #[test]
+    fn no_line_is_longer_than_the_width() {
+        for width in [20, 40, 80] {
+            for n in [3, 2000] {
+                let mut long = falling(n);
+                long.name = "completions/mean_terminated_length".into();
+                let text = text_plot(&chart(vec![falling(n), long]), width, 8, Glyphs::Braille);
+                let longest = text.lines().map(|line| line.chars().count()).max();
+                assert!(longest <= Some(width), "{width}:\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_legend_of_a_moving_mean_says_so() {
+        let text = text_plot(&chart(vec![falling(1600)]), 60, 8, Glyphs::Ascii);
+        assert!(text.contains("loss -1489.000 (mean of 41)"), "{text}");
     }
 
     #[test]
     fn the_second_series_is_marks() {
         let mut marks = falling(3);
         marks.name = "val_loss".into();
-        let text = text_plot(&chart(vec![falling(3), marks]), 20, 5, Glyphs::Braille);
+        let text = text_plot(&chart(vec![falling(3), marks]), 40, 5, Glyphs::Braille);
         assert_eq!(text.lines().skip(2).flat_map(str::chars).filter(|&c| c == 'o').count(), 3, "{text}");
     }
 }

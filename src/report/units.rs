@@ -35,6 +35,27 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
+/// A duration in seconds, as [`duration`]. Values that are no duration are a dash.
+pub(crate) fn seconds(seconds: f64) -> String {
+    Duration::try_from_secs_f64(seconds).map_or("-".to_string(), duration)
+}
+
+/// A time in seconds since 1970: `2026-11-23 17:05 UTC`.
+pub(crate) fn utc(seconds: u64) -> String {
+    let (days, minutes) = ((seconds / 86_400) as i64, seconds % 86_400 / 60);
+    // Days from civil, reversed: years start in March, so that the leap day is the last of a year.
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + 400 * era + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
+}
+
 /// A number with three decimals: `0.125`, `-12.000`; very large and very small ones with an exponent: `1.000e308`.
 pub(crate) fn decimal(x: f64) -> String {
     match x.abs() {
@@ -84,6 +105,20 @@ fn digits(x: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_a_date_of_the_gregorian_calendar() {
+        for (seconds, want) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+            (1_795_453_500, "2026-11-23 17:05 UTC"),
+        ] {
+            assert_eq!(utc(seconds), want);
+        }
+        assert_eq!((super::seconds(62.0), super::seconds(f64::NAN)), ("1m 02s".into(), "-".into()));
+    }
 
     #[test]
     fn decimals_are_short() {

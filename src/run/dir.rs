@@ -107,6 +107,14 @@ impl RunDir {
         self.path.join("metrics.jsonl")
     }
 
+    /// Opens `samples.jsonl` to append after `step`, as [`RunDir::logs_after`].
+    ///
+    /// # Errors
+    /// As [`RunDir::logs_after`].
+    pub fn samples_after(&self, step: u64) -> Result<JsonLines> {
+        JsonLines::after(&self.path.join("samples.jsonl"), step)
+    }
+
     /// Opens `metrics.jsonl` and `timings.jsonl` to append after `step`. Lines of later steps and an incomplete last
     /// line are removed; a resumed run writes them again. Damaged lines are moved to another file; see
     /// [`JsonLines::set_aside`].

@@ -24,11 +24,7 @@ impl Metrics {
         let (mut metrics, mut lines) = (Metrics::default(), 0);
         for line in Lines::new(path, &file) {
             let (object, step) = object(path, &line?)?;
-            for (key, value) in object {
-                if let (true, Some(value)) = (key != "step", value.as_f64()) {
-                    metrics.push(key, (step as f64, value));
-                }
-            }
+            metrics.add(step, object);
             lines += 1;
         }
         if lines == 0 {
@@ -57,6 +53,15 @@ impl Metrics {
                 .for_each(|(step, value)| steps.entry(*step as u64).or_default().push((name, *value)));
         }
         steps.into_iter()
+    }
+
+    /// Adds the numbers of a line.
+    pub(crate) fn add(&mut self, step: u64, fields: serde_json::Map<String, serde_json::Value>) {
+        for (key, value) in fields {
+            if let (true, Some(value)) = (key != "step", value.as_f64()) {
+                self.push(key, (step as f64, value));
+            }
+        }
     }
 
     fn push(&mut self, key: String, point: (f64, f64)) {

@@ -6,22 +6,30 @@
 //! | `data.json` | digests of the training data |
 //! | `metrics.jsonl` | one line per step, a pure function of configuration, seed and step |
 //! | `timings.jsonl` | wall-clock times per step |
+//! | `samples.jsonl` | text samples, a pure function of configuration, seed and step |
 //! | `checkpoints/` | checkpoints |
-//! | `rollouts/`, `logs/` | rollouts and logs |
-/// The file of a checkpoint with the configuration that a resume is compared with.
-pub const RECORD: &str = "run.toml";
-
+//! | `rollouts/` | rollouts |
+//! | `logs/` | `session.json`: the last process and its machine; TensorBoard events; reward programs |
 mod data;
 mod dir;
 mod durable;
 mod error;
 mod jsonl;
+mod log_tail;
 mod metrics;
+mod run_view;
+mod session;
 #[cfg(test)]
 mod tests;
+
+/// The file of a checkpoint with the configuration that a resume is compared with.
+pub const RECORD: &str = "run.toml";
 
 pub use data::{DataRecord, Digested};
 pub use dir::{RunDir, has_checkpoint};
 pub use error::{Error, Result};
 pub use jsonl::{JsonLines, SetAside};
 pub use metrics::Metrics;
+pub use run_view::SampleLine;
+pub(crate) use run_view::{Activity, RunView, Scored};
+pub use session::{Machine, RunSession, SessionEnd, SessionOutcome};

@@ -278,3 +278,42 @@ fn two_interrupts_from_another_process_at_the_prompt_restore_the_terminal() {
     assert_eq!(chat.wait(), Some(130));
     assert_eq!(restored, COOKED);
 }
+
+#[test]
+fn watch_draws_until_a_key_ends_it_and_restores_the_terminal() {
+    let scratch = Scratch::new("watch-terminal");
+    for (key, steps) in [("q", 3), (STOP, 1), ("\x1b", 0)] {
+        let lines: String = (1..=steps).map(|n| format!("{{\"step\":{n},\"loss\":{}.5}}\n", 9 - n)).collect();
+        scratch.file("r/metrics.jsonl", &lines);
+        let mut command = program();
+        command
+            .args(["watch", "r", "--interval", "0.05"])
+            .env("TERM", "xterm-256color")
+            .current_dir(&scratch.0);
+        let mut terminal = Terminal::new(&mut command);
+        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: a valid descriptor and a pointer to a size.
+        assert_eq!(unsafe { libc::ioctl(terminal.keys.as_raw_fd(), libc::TIOCSWINSZ as _, &size) }, 0);
+        terminal.shows("quits");
+        if steps > 0 {
+            terminal.shows(&format!("{}.500", 9 - steps));
+            scratch.file("r/metrics.jsonl", &(lines + "{\"step\":9,\"loss\":0.125}\n"));
+            // Only the cells that differ are written again.
+            terminal.shows("125");
+        }
+        terminal.types(key);
+        let shown = Arc::clone(&terminal.shown);
+        assert_eq!(terminal.wait(), Some(0), "{key:?}");
+        // The alternate screen is entered and left, and the cursor is shown again.
+        let ends = || {
+            let all = String::from_utf8_lossy(&shown.lock().unwrap()).into_owned();
+            let (enter, leave) = (all.rfind("\x1b[?1049h"), all.rfind("\x1b[?1049l"));
+            enter.is_some() && leave > enter && all.rfind("\x1b[?25h") > enter
+        };
+        let since = Instant::now();
+        while !ends() {
+            assert!(since.elapsed() < Duration::from_secs(20), "{key:?}: the screen is not restored");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

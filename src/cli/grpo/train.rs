@@ -8,6 +8,7 @@ use super::start::Ready;
 use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::job::warn_of_damage;
+use crate::cli::logs;
 use crate::config;
 use crate::decode::KvMemory;
 use crate::grpo::metrics::StepMetrics;
@@ -48,8 +49,19 @@ impl Setup<'_> {
         self.section.score_duplicates || self.section.max_turns > 1
     }
 
-    /// Runs the loop.
+    /// Runs the loop, as a session of the run.
     pub(super) fn train(
+        &self,
+        run: &RunDir,
+        ready: &mut Ready,
+        rewards: Vec<Box<dyn Reward>>,
+        interrupt: Interrupt,
+    ) -> Result<(), CliError> {
+        let step = ready.trainer.step_number();
+        logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, interrupt))
+    }
+
+    fn run_loop(
         &self,
         run: &RunDir,
         ready: &mut Ready,
@@ -133,14 +145,11 @@ impl Setup<'_> {
 
     /// The event file of TensorBoard with the metrics so far, and the state of the warnings after them.
     fn history(&self, run: &RunDir) -> Result<(EventFile, Warnings), CliError> {
-        let path = run.path().join("logs").join("events.out.tfevents.0.xtrain");
-        let io = |error| CliError::io(&path, &error);
-        let mut events = EventFile::create(&path).map_err(io)?;
         // A new run has no line yet.
-        let Ok(metrics) = run.read_metrics() else { return Ok((events, Warnings::default())) };
+        let metrics = run.read_metrics().unwrap_or_default();
+        let events = logs::event_file(run, &metrics)?;
         let mut lines = Vec::new();
         for (step, values) in metrics.steps() {
-            events.write(step, 0.0, values.iter().copied()).map_err(io)?;
             let mut line = StepMetrics::new(step);
             line.extend(values.into_iter().map(|(name, value)| (name.to_string(), value)));
             lines.push(line);

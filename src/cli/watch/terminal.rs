@@ -1,0 +1,68 @@
+//! The dashboard in a terminal.
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::dashboard;
+use super::watched::Watched;
+use crate::cli::exit::CliError;
+use crate::cli::interrupt::Interrupt;
+
+/// Time after which a signal is noticed.
+const WAIT: Duration = Duration::from_millis(200);
+
+/// Draws the run until a key or a signal ends the view. The terminal is restored in any case, also after a panic.
+pub(super) fn watch(watched: &mut Watched, interval: Duration) -> Result<(), CliError> {
+    // An invalid log is reported before the screen changes.
+    watched.refresh()?;
+    let interrupt = Interrupt::install()?;
+    let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
+    let end = draw_until_quit(&mut terminal, watched, interval, &interrupt);
+    ratatui::try_restore().map_err(|error| failed(&error))?;
+    end?;
+    match interrupt.requested() {
+        Some(exit) => Err(CliError::new(exit, "stopped by a signal; the run is not affected")),
+        None => Ok(()),
+    }
+}
+
+fn draw_until_quit(
+    terminal: &mut DefaultTerminal,
+    watched: &mut Watched,
+    interval: Duration,
+    interrupt: &Interrupt,
+) -> Result<(), CliError> {
+    while interrupt.requested().is_none() {
+        let next = Instant::now() + interval;
+        watched.refresh()?;
+        let draw = |terminal: &mut DefaultTerminal| {
+            terminal.draw(|frame| dashboard::draw(frame, watched)).map(|_| ()).map_err(|error| failed(&error))
+        };
+        draw(terminal)?;
+        while Instant::now() < next && interrupt.requested().is_none() {
+            let wait = WAIT.min(next.saturating_duration_since(Instant::now()));
+            if !event::poll(wait).map_err(|error| failed(&error))? {
+                continue;
+            }
+            match event::read().map_err(|error| failed(&error))? {
+                Event::Key(key) if quits(key) => return Ok(()),
+                Event::Resize(..) => draw(terminal)?,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// q, Escape and Ctrl-C. In raw mode, Ctrl-C is a key.
+fn quits(key: KeyEvent) -> bool {
+    let ctrl_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind != KeyEventKind::Release && (ctrl_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
+}
+
+fn failed(error: &io::Error) -> CliError {
+    CliError::io(Path::new("terminal"), error).hint("--plain prints lines instead")
+}

@@ -1,0 +1,36 @@
+//! A run that may not exist yet.
+use std::path::{Path, PathBuf};
+
+use crate::cli::exit::CliError;
+use crate::run::{Activity, RunDir, RunView};
+
+/// The run of `xtrain watch`.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) run: PathBuf,
+    /// `None`: the directory does not exist.
+    pub(super) view: Option<RunView>,
+}
+
+impl Watched {
+    /// The run at `path`, not read yet.
+    pub(super) fn new(path: &Path) -> Watched {
+        Watched { run: path.to_path_buf(), view: None }
+    }
+
+    /// Reads what was written since the last call.
+    ///
+    /// # Errors
+    /// A log cannot be read, or has an invalid line before its last.
+    pub(super) fn refresh(&mut self) -> Result<(), CliError> {
+        if self.view.is_none() {
+            self.view = RunDir::open(&self.run).ok().map(|run| RunView::new(&run));
+        }
+        Ok(self.view.iter_mut().try_for_each(RunView::refresh)?)
+    }
+
+    /// Whether the run goes on.
+    pub(super) fn activity(&self) -> Activity {
+        self.view.as_ref().map_or(Activity::Waiting, RunView::activity)
+    }
+}

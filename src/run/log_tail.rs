@@ -1,0 +1,77 @@
+//! Logs that another process appends to.
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::jsonl::{Line, object};
+use super::{Error, Result};
+
+/// The finished lines of a JSON Lines log, read as they are appended.
+#[derive(Debug)]
+pub(crate) struct LogTail {
+    path: PathBuf,
+    /// Number of bytes read, up to the end of a line.
+    offset: u64,
+    lines: usize,
+}
+
+/// The lines that were appended since the last call.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Appended {
+    /// The log was truncated or replaced: these are all its lines.
+    pub(crate) restarted: bool,
+    /// The step and the fields of each line.
+    pub(crate) lines: Vec<(u64, Map<String, Value>)>,
+}
+
+impl LogTail {
+    /// The log at `path`, which need not exist yet.
+    pub(crate) fn new(path: &Path) -> LogTail {
+        LogTail { path: path.to_path_buf(), offset: 0, lines: 0 }
+    }
+
+    /// The lines that were finished since the last call. An unfinished last line is left for a later call. A log that
+    /// does not exist has no lines.
+    ///
+    /// # Errors
+    /// The file cannot be read; a finished line is not an object with a whole number as `step`.
+    pub(crate) fn read(&mut self) -> Result<Appended> {
+        let io = |error| Error::io(&self.path, error);
+        let mut file = match File::open(&self.path).map_err(io) {
+            Err(Error::Missing { .. }) => return Ok(self.restart()),
+            file => file?,
+        };
+        if file.metadata().map_err(io)?.len() < self.offset {
+            self.restart();
+            return Ok(Appended { restarted: true, ..self.read()? });
+        }
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(self.offset)).and_then(|_| file.read_to_end(&mut bytes)).map_err(io)?;
+        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let mut found = Appended::default();
+        let mut number = self.lines;
+        for line in bytes[..end].split_inclusive(|byte| *byte == b'\n') {
+            number += 1;
+            let line = Line { number, bytes: line[..line.len() - 1].to_vec(), finished: true };
+            match object(&self.path, &line) {
+                Ok((fields, step)) => found.lines.push((step, fields)),
+                // A log that was truncated and has grown again since.
+                Err(_) if self.offset > 0 => {
+                    self.restart();
+                    return Ok(Appended { restarted: true, ..self.read()? });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        (self.offset, self.lines) = (self.offset + end as u64, number);
+        Ok(found)
+    }
+
+    fn restart(&mut self) -> Appended {
+        let restarted = self.offset > 0;
+        (self.offset, self.lines) = (0, 0);
+        Appended { restarted, lines: Vec::new() }
+    }
+}

@@ -1,0 +1,58 @@
+//! `xtrain watch` without a terminal: lines while a run grows, until it ends.
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::cli::{Scratch, ok, program, refused};
+
+/// The session of a process that ended with `outcome`.
+fn session(outcome: &str) -> String {
+    let machine = json!({"version": "0", "commit": "x", "device": "cpu", "system": "linux"});
+    let end = json!({"time": 1, "outcome": outcome, "message": "the loss is not finite"});
+    json!({"pid": 1, "started": 0, "first_step": 0, "machine": machine, "end": end}).to_string()
+}
+
+#[test]
+fn watch_follows_a_run_that_does_not_exist_yet_until_it_fails() {
+    let scratch = Scratch::new("watch");
+    let mut watch = program()
+        .args(["watch", "runs/a", "--interval", "0.05"])
+        .current_dir(&scratch.0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // Lines with other values may come between: a poll can see a part of the writes.
+    let mut shows = |want: &str| {
+        let found = lines.by_ref().find(|line| line.contains(want));
+        assert!(found.is_some(), "no line with {want:?}");
+        found.unwrap()
+    };
+    assert_eq!(shows("waiting"), "waiting for runs/a");
+    scratch.file("runs/a/config.toml", "[train]\nsteps = 8\n");
+    let log = scratch.file("runs/a/metrics.jsonl", "{\"step\":1,\"loss\":4.0}\n{\"step\":2,\"lo");
+    assert_eq!(shows("step 1/8"), "a: step 1/8 (12 %), loss 4.000");
+    let mut log = fs::OpenOptions::new().append(true).open(log).unwrap();
+    log.write_all(b"ss\":3.5,\"val_loss\":3.75}\n").unwrap();
+    assert_eq!(shows("step 2/8"), "a: step 2/8 (25 %), loss 3.500, validation loss 3.750");
+    // A resumed run truncates its logs.
+    log.set_len(0).unwrap();
+    log.write_all(b"{\"step\":1,\"loss\":4.0}\n").unwrap();
+    shows("step 1/8");
+    scratch.file("runs/a/logs/session.json", &session("failed"));
+    assert_eq!(shows("failed"), "a: step 1/8 (12 %), loss 4.000; failed: the loss is not finite");
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn watch_of_a_run_that_has_ended_is_one_line() {
+    let scratch = Scratch::new("watched");
+    scratch.file("a/metrics.jsonl", "{\"step\":1,\"loss\":4.0}\n");
+    scratch.file("a/logs/session.json", &session("done"));
+    assert_eq!(ok(&scratch.0, &["watch", "a"]), "a: step 1, loss 4.000; finished\n");
+    scratch.file("a/metrics.jsonl", "nonsense\n");
+    refused(&scratch.0, &["watch", "a"], 65, &["metrics.jsonl:1: "]);
+    refused(&scratch.0, &["watch", "a", "--interval", "0"], 2, &["--interval", "from 0.05 to 3600"]);
+}
