@@ -1,5 +1,6 @@
 //! The training loop: batches, optimizer steps, evaluations and checkpoints.
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -9,18 +10,24 @@ use crate::evaluate::{self, Evaluation, evaluate};
 use crate::model::chat::BUILT_IN;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::data::DataError;
+use crate::model::export::ExportSource;
 use crate::model::store::{self, RunState, StoreError};
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{self, Model, StepReport, Trainer, TrainingExample};
+use crate::model::{
+    self, LogitsProcessing, Model, StepReport, Trainer, TrainingExample, normalize_loss_weights,
+};
 use crate::run::{self, JsonLines};
 use crate::tensor::faults::{self, Fault};
 
 pub use data_loader::{DataLoader, Source, WindowSpec, split};
 pub use from_config::{activation_checkpointing, compute, model_config, new_trainer, optim_config, schedule};
 pub(crate) use from_config::{decay, max_norm};
+pub use lr_find::{LrRange, lr_losses, steepest_rate};
 
 pub(crate) mod data_loader;
 mod from_config;
+mod group_norms;
+mod lr_find;
 
 /// The phase that a run enters, for timing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,13 +94,15 @@ pub enum Error {
 pub enum End {
     /// All steps are finished.
     Done,
+    /// `train.patience` evaluations had no lower validation loss; the last step is saved.
+    Early,
     /// The observer stopped the run; the last step is saved.
     Stopped,
 }
 
 /// A line of `metrics.jsonl`, a pure function of configuration, seed and step.
 #[derive(Serialize)]
-struct Line {
+struct Line<'a> {
     step: u64,
     loss: f32,
     grad_norm: f32,
@@ -105,6 +114,8 @@ struct Line {
     val_perplexity: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     val_bits_per_byte: Option<f64>,
+    #[serde(flatten)]
+    norms: &'a BTreeMap<String, f64>,
 }
 
 /// A resumable training run.
@@ -117,6 +128,8 @@ pub struct Training<'a> {
     pub loader: &'a DataLoader,
     /// The directory of the checkpoints.
     pub checkpoints: &'a CheckpointDir,
+    /// The directory of the weights with the lowest validation loss. `None`: they are not kept.
+    pub best: Option<&'a CheckpointDir>,
     /// `metrics.jsonl`.
     pub metrics: &'a mut JsonLines,
     /// The model and its optimizer.
@@ -149,32 +162,72 @@ impl Training<'_> {
             if step >= last {
                 return Ok(End::Done);
             }
+            if self.is_out_of_patience(step) {
+                return Ok(End::Early);
+            }
             observer.enter(Phase::Step)?;
             let windows = self.loader.batch(&self.source.tokens, step - first, train.batch as u32)?;
-            let samples = windows.into_iter().map(TrainingExample::from).collect();
-            let report = self.trainer.step(samples, train.micro_batch)?;
+            let examples = windows.into_iter().map(TrainingExample::from).collect();
+            let (report, norms) = self.step(examples)?;
             let due =
                 |every: usize| every > 0 && report.step.is_multiple_of(every as u64) || report.step == last;
             let mut val = None;
             if due(train.eval_every) {
                 observer.enter(Phase::Evaluate)?;
                 val = self.evaluate(report.step)?;
+                self.save_best(report.step, observer)?;
             }
             observer.enter(Phase::Log)?;
-            self.log(&report, val.as_ref())?;
+            self.log(&report, val.as_ref(), &norms)?;
             observer.step(&report, val.as_ref())?;
             if due(train.sample_every) && train.sample_every > 0 {
                 observer.enter(Phase::Sample)?;
                 observer.sample(&self.trainer.model, report.step);
             }
             let stop = report.step < last && observer.stop();
-            if stop || due(train.save_every) {
+            if stop || self.is_out_of_patience(report.step) || due(train.save_every) {
                 self.save(observer)?;
             }
             if stop {
                 return Ok(End::Stopped);
             }
         }
+    }
+
+    /// One optimizer step. Every `train.stats_every` steps also the norms of each group of parameters.
+    fn step(
+        &mut self,
+        mut examples: Vec<TrainingExample>,
+    ) -> Result<(StepReport, BTreeMap<String, f64>), Error> {
+        let (every, micro_batch) = (self.config.train.stats_every as u64, self.config.train.micro_batch);
+        if every == 0 || !(self.trainer.step_number() + 1).is_multiple_of(every) {
+            return Ok((self.trainer.step(examples, micro_batch)?, BTreeMap::new()));
+        }
+        let targets = normalize_loss_weights(&mut examples);
+        let gradient = self.trainer.gradient(&examples, LogitsProcessing::default(), micro_batch)?;
+        let norms = group_norms::group_norms(self.trainer, &gradient)?;
+        Ok((self.trainer.apply(gradient, targets)?, norms))
+    }
+
+    /// Whether the last `train.patience` evaluations up to `step` had no lower validation loss.
+    fn is_out_of_patience(&self, step: u64) -> bool {
+        let (patience, every) =
+            (self.config.train.patience as u64, self.config.train.eval_every.max(1) as u64);
+        let since = |(_, best): (f64, u64)| step / every - (best / every).min(step / every);
+        patience > 0 && self.state.best.is_some_and(|best| since(best) >= patience)
+    }
+
+    /// Saves the weights of `step` as the best ones if its validation loss is the lowest so far.
+    fn save_best(&mut self, step: u64, observer: &mut dyn Observer) -> Result<(), Error> {
+        let Some(best) = self.best.filter(|_| self.state.best.is_some_and(|(_, best)| best == step)) else {
+            return Ok(());
+        };
+        observer.enter(Phase::Save)?;
+        let tokenizer = with_trained_template(self.config, &self.source.tokenizer);
+        let source =
+            ExportSource { model: &self.trainer.model, tokenizer: Some(&tokenizer), eos: tokenizer.eos_ids() };
+        let _ = store::save_model(best, &source, step)?;
+        Ok(())
     }
 
     fn evaluate(&mut self, step: u64) -> Result<Option<Evaluation>, Error> {
@@ -189,7 +242,12 @@ impl Training<'_> {
         Ok(Some(val))
     }
 
-    fn log(&mut self, report: &StepReport, val: Option<&Evaluation>) -> Result<(), Error> {
+    fn log(
+        &mut self,
+        report: &StepReport,
+        val: Option<&Evaluation>,
+        norms: &BTreeMap<String, f64>,
+    ) -> Result<(), Error> {
         Ok(self.metrics.write(&Line {
             step: report.step,
             loss: report.loss,
@@ -199,6 +257,7 @@ impl Training<'_> {
             val_loss: val.map(|v| v.loss),
             val_perplexity: val.map(Evaluation::perplexity),
             val_bits_per_byte: val.map(Evaluation::bits_per_byte),
+            norms,
         })?)
     }
 

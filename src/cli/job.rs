@@ -146,24 +146,32 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
     let progress = Progress::new("training", "step", steps, first_step);
     let mut monitor = Monitor::new(progress, logs, interrupt, &sampler, tokens);
     monitor.last_saved = job.last_saved.take();
-    let end = Training {
+    let best = job.config.train.keep_best.then(|| best_dir(&job.run)).transpose()?;
+    let mut training = Training {
         config: &job.config,
         source: &job.source,
         loader: &job.loader,
         checkpoints: &job.checkpoints,
+        best: best.as_ref(),
         metrics: &mut metrics,
         trainer: &mut job.trainer,
         state: job.state,
-    }
-    .run(&mut monitor);
+    };
+    let (end, best) = (training.run(&mut monitor), training.state.best);
     let Monitor { progress, interrupt, last_saved, .. } = monitor;
     progress.finish();
+    if let (Ok(End::Early), Some((loss, step))) = (&end, best) {
+        eprintln!(
+            "stopped early: no lower validation loss in {} evaluations; the lowest is {loss:.4} at step {step}",
+            job.config.train.patience
+        );
+    }
     match (end.map_err(CliError::from), interrupt.requested(), last_saved) {
         (Ok(End::Stopped), Some(exit), _) => {
             let resume = format!("to resume: xtrain train --resume {}", shell_word(job.run.path()));
             Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
         }
-        (Ok(End::Done | End::Stopped), ..) => Ok(()),
+        (Ok(End::Done | End::Early | End::Stopped), ..) => Ok(()),
         (Err(error), _, Some(path)) if error.exit() == Exit::Diverged => Err(error.hint(format_args!(
             "the last checkpoint is {}; a resume repeats these steps bit for bit unless it changes the learning rate: \
              xtrain train --resume {} --set train.learning_rate={}",
@@ -181,6 +189,15 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
 /// Reports damaged lines of the logs of a run.
 pub(super) fn warn_of_damage(logs: &[&JsonLines]) {
     logs.iter().filter_map(|log| log.set_aside()).for_each(|damage| eprintln!("warning: {damage}"));
+}
+
+/// `best/` of a run: a directory of checkpoints with a copy of the configuration, which opens as a model.
+fn best_dir(run: &RunDir) -> Result<CheckpointDir, CliError> {
+    let path = run.path().join("best");
+    let best = CheckpointDir::open(Arc::new(RealFs), &path, 2)?;
+    let config = std::fs::read_to_string(run.config()).map_err(|error| CliError::io(&run.config(), &error))?;
+    RunDir::open(&path)?.write_config(&config)?;
+    Ok(best)
 }
 
 /// Generates `sample.count` continuations of `sample.prompt` at `step`. Each has its own sample id, so the text is a

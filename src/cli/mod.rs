@@ -30,6 +30,7 @@ mod job;
 mod loaded;
 mod logits;
 mod logs;
+mod lr_find;
 mod memory_check;
 mod monitor;
 mod out;

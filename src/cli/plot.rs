@@ -139,7 +139,7 @@ fn compare(args: &PlotArgs) -> Result<(), CliError> {
     let chart = chart(args, title, all);
     match &args.out {
         Some(path) => write(args, &[(path.clone(), chart)]),
-        None => out::print(in_terminal(args, &chart)),
+        None => out::print(in_terminal(&chart, args.width, args.height, args.ascii)),
     }
 }
 
@@ -174,13 +174,13 @@ fn chart(args: &PlotArgs, title: String, series: Vec<Series>) -> Chart {
     Chart { x_scale: scale(args.log_x), y_scale: scale(args.log_y), ..Chart::of(title, series) }
 }
 
-/// The chart as text, with an empty line after it.
-fn in_terminal(args: &PlotArgs, chart: &Chart) -> String {
-    let glyphs = if args.ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
+/// The chart as text, in lines of at most `width` characters. `None`: 80, or the width of a narrower terminal.
+pub(super) fn in_terminal(chart: &Chart, width: Option<u16>, height: u16, ascii: bool) -> String {
+    let glyphs = if ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
     let terminal =
         || std::io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten();
-    let width = args.width.unwrap_or_else(|| terminal().map_or(80, |(columns, _)| columns.clamp(20, 80)));
-    text_plot(chart, width.into(), args.height.into(), glyphs)
+    let width = width.unwrap_or_else(|| terminal().map_or(80, |(columns, _)| columns.clamp(20, 80)));
+    text_plot(chart, width.into(), height.into(), glyphs)
 }
 
 /// Writes every chart as SVG and prints the first one.
@@ -191,7 +191,7 @@ fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
         file.write(svg(chart).as_bytes())?;
         file.finish()?;
         if at == 0 {
-            text = in_terminal(args, chart) + "\n";
+            text = in_terminal(chart, args.width, args.height, args.ascii) + "\n";
         }
         text += &format!("wrote {}\n", path.display());
     }

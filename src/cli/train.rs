@@ -12,7 +12,7 @@ use super::job::{self, Job};
 use super::memory_check::require_training;
 use super::paths::make_absolute;
 use super::resumed::{ResumedConfig, resumed};
-use super::{CliError, Exit, dry_run, init, out, source};
+use super::{CliError, Exit, dry_run, init, lr_find, out, source};
 use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::RunState;
@@ -35,6 +35,8 @@ data.packing=documents, windows hold whole text documents; longer documents are 
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
   xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
+  xtrain train -c configs/shakespeare.toml --lr-find
+  xtrain train -c configs/shakespeare.toml --set train.keep_best=true --set train.patience=5
   xtrain train --init Qwen3-0.6B --data book.txt --run runs/book --set train.context=512
   xtrain train --task sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
   xtrain train --resume runs/shakespeare
@@ -64,6 +66,11 @@ pub(super) struct TrainArgs {
     /// Print the resolved configuration and the memory estimate, and exit.
     #[arg(long)]
     dry_run: bool,
+    /// Train a few steps with a learning rate that grows from 1e-6 to 1, plot the losses, suggest a rate, and exit. No
+    /// run is written [default number of steps: 100].
+    #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "100",
+        value_parser = clap::value_parser!(u16).range(10..=10_000), conflicts_with_all = ["resume", "dry_run", "run"])]
+    lr_find: Option<u16>,
     #[command(flatten)]
     layers: Layers,
     #[command(flatten)]
@@ -75,7 +82,7 @@ pub(super) struct TrainArgs {
 }
 
 /// The keys that a resume may change.
-const MAY_CHANGE: [&str; 15] = [
+const MAY_CHANGE: [&str; 18] = [
     "train.steps",
     "train.learning_rate",
     "train.initial_learning_rate",
@@ -86,10 +93,13 @@ const MAY_CHANGE: [&str; 15] = [
     "train.micro_batch",
     "train.gradient_checkpointing",
     "train.keep",
+    "train.keep_best",
     "train.save_every",
     "train.eval_every",
     "train.eval_tokens",
+    "train.patience",
     "train.sample_every",
+    "train.stats_every",
     "sample.",
 ];
 
@@ -136,6 +146,9 @@ impl TrainArgs {
             None => training::new_trainer(config, source.tokenizer.vocab_size(), device)?,
         };
         let loader = DataLoader::new(config, &source, config.train.seed)?;
+        if let Some(steps) = self.lr_find {
+            return lr_find::run(config, (&loader, &source), trainer, steps.into(), &interrupt);
+        }
         let data = DataRecord::of(config, &source.tokens, &source.tokenizer)?;
         let run = match run {
             Some(run) => {

@@ -6,7 +6,7 @@ use super::resolve::flat;
 use super::{Error, Resolved, Result, RunConfig};
 
 /// Keys that are not recorded: no weight and no metric depends on them, or `data.json` has a digest of the file.
-const NOT_RECORDED: [&str; 20] = [
+const NOT_RECORDED: [&str; 21] = [
     "data.files",
     "data.tokenizer",
     "grpo.eval_prompts",
@@ -23,6 +23,7 @@ const NOT_RECORDED: [&str; 20] = [
     "train.gradient_checkpointing",
     "train.init",
     "train.keep",
+    "train.keep_best",
     "train.micro_batch",
     "train.sample_every",
     "train.save_every",

@@ -110,6 +110,12 @@ pub struct TrainSection {
     pub save_every: usize,
     /// Number of recent checkpoints to keep; at least 2.
     pub keep: usize,
+    /// Also keep the weights with the lowest validation loss, in `best/` of the run, which is a model of its own.
+    pub keep_best: bool,
+    /// Stop after N consecutive evaluations without a lower validation loss.
+    pub patience: usize,
+    /// Add the norms of the gradient and of the weights of each layer to the metrics every N steps.
+    pub stats_every: usize,
     /// Order of the training windows. Default: `random`; `shuffled` for `task = "sft"`.
     pub order: Order,
 }
@@ -194,6 +200,9 @@ impl Default for TrainSection {
             sample_every: 250,
             save_every: 250,
             keep: 2,
+            keep_best: false,
+            patience: 0,
+            stats_every: 0,
             order: Order::Random,
         }
     }

@@ -245,6 +245,44 @@ fn plot_accepts_a_run_by_path_and_by_name() {
 }
 
 #[test]
+fn plot_compares_runs_within_the_width() {
+    let scratch = Scratch::new("plots");
+    let lines = |offset: f64| -> String {
+        (1..=300).map(|n| format!("{{\"step\":{n},\"loss\":{}}}\n", offset + 3.0 / f64::from(n))).collect()
+    };
+    scratch.file("a/metrics.jsonl", &lines(1.0));
+    scratch.file("other/a/metrics.jsonl", &lines(2.0));
+    scratch.file("g/metrics.jsonl", "{\"step\":1,\"reward\":1}\n");
+    let shown = ok(&scratch.0, &["plot", "a", "other/a", "--width", "40", "--ascii"]);
+    assert!(shown.lines().all(|line| line.len() <= 40), "{shown}");
+    for part in ["a and other/a", "* a: loss 1.010 (mean of 7)", "o other/a: loss 2.010 (mean of 7)"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("wrote") && !scratch.0.join("a/loss.svg").exists(), "{shown}");
+    ok(&scratch.0, &["plot", "a", "other/a", "--out", "ab.svg"]);
+    let svg = fs::read_to_string(scratch.0.join("ab.svg")).unwrap();
+    assert!(svg.contains("other/a: loss") && svg.contains(">a: loss"), "{svg}");
+    refused(&scratch.0, &["plot", "a", "g"], 2, &["g: ", "`loss`", "reward"]);
+    refused(&scratch.0, &["plot", "a", "g", "--csv", "-"], 2, &["--csv", "found 2"]);
+}
+
+#[test]
+fn plot_writes_the_metrics_as_csv() {
+    let scratch = Scratch::new("csv");
+    let lines = [
+        "{\"step\":1,\"loss\":2.5,\"rewards/a,b/mean\":1}",
+        "{\"step\":2,\"loss\":1e-7,\"val_loss\":2.0}",
+        "{\"step\":3,\"loss\":null}",
+    ];
+    scratch.file("a/metrics.jsonl", &(lines.join("\n") + "\n"));
+    let want = "step,loss,\"rewards/a,b/mean\",val_loss\n1,2.5,1,\n2,0.0000001,,2\n";
+    assert_eq!(ok(&scratch.0, &["plot", "a", "--csv", "-"]), want);
+    assert_eq!(ok(&scratch.0, &["plot", "a", "--csv", "m.csv"]), "wrote m.csv\n");
+    assert_eq!(fs::read_to_string(scratch.0.join("m.csv")).unwrap(), want);
+    refused(&scratch.0, &["plot", "a", "--csv", "m.csv", "--log-y"], 2, &["--csv", "--log-y"]);
+}
+
+#[test]
 fn plot_refuses_what_it_cannot_read() {
     let scratch = Scratch::new("noplot");
     scratch.file("bad/metrics.jsonl", "{\"step\":1,\"loss\":2}\nnonsense\n");

@@ -6,6 +6,7 @@ mod branches;
 mod cli;
 mod commands;
 mod commands_chat;
+mod commands_early;
 #[cfg(unix)]
 mod commands_grpo;
 mod commands_memory;

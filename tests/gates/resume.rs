@@ -121,6 +121,7 @@ fn train(
         source: &source,
         loader: &loader,
         checkpoints: &checkpoints,
+        best: None,
         metrics: &mut metrics,
         trainer: &mut trainer,
         state,

@@ -1,0 +1,62 @@
+//! `xtrain train --lr-find`: the learning rate range test.
+use super::exit::CliError;
+use super::interrupt::Interrupt;
+use super::out;
+use super::plot::in_terminal;
+use crate::config::RunConfig;
+use crate::model::{Error, Schedule, Trainer, TrainingExample};
+use crate::report::{Chart, Progress, Scale, Series, Stroke};
+use crate::training::{self, DataLoader, LrRange, Source};
+
+/// The lowest and the highest rate.
+const RATES: [f64; 2] = [1e-6, 1.0];
+
+/// Plots the loss over the learning rate and prints a suggestion. Writes no file.
+pub(super) fn run(
+    config: &RunConfig,
+    data: (&DataLoader, &Source),
+    mut trainer: Trainer,
+    steps: usize,
+    interrupt: &Interrupt,
+) -> Result<(), CliError> {
+    trainer.checkpointing = training::activation_checkpointing(config);
+    let range = LrRange { lowest: RATES[0], highest: RATES[1], steps };
+    let (loader, source) = data;
+    let mut progress = Progress::new("learning rate test", "step", steps as u64, 0);
+    let points = training::lr_losses(range, |step, rate| -> Result<Option<f32>, CliError> {
+        if interrupt.requested().is_some() {
+            return Ok(None);
+        }
+        trainer.schedule = Schedule::constant(rate);
+        let windows = loader.batch(&source.tokens, step as u64, config.train.batch as u32)?;
+        let examples = windows.into_iter().map(TrainingExample::from).collect();
+        let loss = match trainer.step(examples, config.train.micro_batch) {
+            Ok(report) => report.loss,
+            // The rate is too high for this model.
+            Err(Error::NotFinite { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        progress.at(step as u64 + 1, &format!("loss {loss:.3}"));
+        Ok(Some(loss))
+    })?;
+    progress.finish();
+    if let Some(exit) = interrupt.requested() {
+        return Err(CliError::new(exit, "stopped by a signal; no run was written"));
+    }
+    let suggestion = training::steepest_rate(&points);
+    let series = Series { name: "loss".to_string(), points, stroke: Stroke::Line };
+    let chart = Chart {
+        x_label: "learning rate".to_string(),
+        x_scale: Scale::Log,
+        ..Chart::of("learning rate test".to_string(), vec![series])
+    };
+    let configured = config.train.learning_rate;
+    let result = match suggestion {
+        Some(rate) => format!(
+            "The loss falls fastest at a learning rate of {rate:.1e}; train.learning_rate is {configured:e}.\n\
+             To use it: --set train.learning_rate={rate:.1e}\n"
+        ),
+        None => "The loss does not fall at any learning rate of the test.\n".to_string(),
+    };
+    out::print(format!("{}\n{result}", in_terminal(&chart, None, 14, false)))
+}

@@ -1,0 +1,150 @@
+//! `xtrain train`: the best weights, early stopping, norms of each layer, events, the learning rate test.
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::cli::{Scratch, refused, text, xtrain};
+use crate::commands::{done, parsed, tiny_run};
+
+fn scratch(name: &str) -> Scratch {
+    let scratch = Scratch::new(name);
+    scratch.file("t.txt", &"the cat sat on the mat and the dog sat too\n".repeat(20));
+    scratch
+}
+
+/// Runs a command that must succeed. Returns its standard error.
+#[track_caller]
+fn errors(dir: &Path, args: &[&str]) -> String {
+    let output = xtrain(dir, args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    text(&output.stderr)
+}
+
+fn metrics(run: &Path) -> Vec<Value> {
+    fs::read_to_string(run.join("metrics.jsonl")).unwrap().lines().map(parsed).collect()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_best_weights_are_those_of_the_step_with_the_lowest_validation_loss() {
+    let scratch = scratch("best");
+    let dir = &scratch.0;
+    let keys = [
+        "train.steps=12",
+        "train.eval_every=2",
+        "train.save_every=1",
+        "train.keep=99",
+        "train.learning_rate=0.5",
+    ];
+    done(
+        dir,
+        &tiny_run("r", "t.txt", &[&keys[..], &["train.keep_best=true", "train.stats_every=3"]].concat()),
+    );
+    let loss = |line: &Value| line["val_loss"].as_f64();
+    let lines = metrics(&dir.join("r"));
+    let evaluated = lines.iter().filter(|line| loss(line).is_some());
+    let best = evaluated.min_by(|a, b| loss(a).unwrap().total_cmp(&loss(b).unwrap())).unwrap();
+    let step = format!("step_{:06}", best["step"].as_u64().unwrap());
+    assert_eq!(names(&dir.join("r/best/checkpoints")).last(), Some(&step), "{lines:?}");
+    let weights = |at: &str| fs::read(dir.join(at).join(&step).join("model.safetensors")).unwrap();
+    assert_eq!(weights("r/best/checkpoints"), weights("r/checkpoints"));
+    done(dir, &["generate", "r/best", "--prompt", "the", "--max-new", "2"]);
+
+    // The options change no bit of the run.
+    done(dir, &tiny_run("s", "t.txt", &keys));
+    for file in ["model.safetensors", "trainer/optimizer.safetensors", "manifest.json"] {
+        let bytes = |run: &str| fs::read(dir.join(run).join("checkpoints/step_000012").join(file)).unwrap();
+        assert_eq!(bytes("r"), bytes("s"), "{file}");
+    }
+    for (line, plain) in lines.iter().zip(metrics(&dir.join("s"))) {
+        let mut line = line.as_object().unwrap().clone();
+        let squares: f64 = line
+            .iter()
+            .filter(|(key, _)| key.starts_with("grad_norm/"))
+            .map(|(_, norm)| norm.as_f64().unwrap().powi(2))
+            .sum();
+        let (norm, step) = (line["grad_norm"].as_f64().unwrap(), line["step"].as_u64().unwrap());
+        assert_eq!(step % 3 == 0, squares > 0.0, "{line:?}");
+        assert!(squares == 0.0 || (squares.sqrt() / norm - 1.0).abs() < 1e-5, "{line:?}");
+        let groups = line.keys().filter(|key| key.contains('/')).count();
+        assert_eq!(groups, if step % 3 == 0 { 6 } else { 0 }, "embed, layers.0 and norm: {line:?}");
+        line.retain(|key, _| !key.contains('/'));
+        assert_eq!(Value::Object(line), plain);
+    }
+}
+
+#[test]
+fn a_run_without_progress_stops_early_and_a_resume_does_not_restart_it() {
+    let scratch = scratch("early");
+    let dir = &scratch.0;
+    // In f32, this learning rate changes no weight.
+    let rates = ["train.learning_rate=1e-60", "train.min_learning_rate=1e-60"];
+    let keys = ["train.steps=50", "train.eval_every=2", "train.patience=3", "train.save_every=0"];
+    let shown = errors(dir, &tiny_run("r", "t.txt", &[&keys[..], &rates].concat()));
+    assert!(
+        shown.contains("stopped early: no lower validation loss in 3 evaluations; the lowest is "),
+        "{shown}"
+    );
+    assert!(shown.contains(" at step 2\n"), "{shown}");
+    assert_eq!(metrics(&dir.join("r")).len(), 8);
+    assert!(dir.join("r/checkpoints/step_000008").is_dir());
+    let again = errors(dir, &["train", "--resume", "r"]);
+    assert!(again.contains("stopped early"), "{again}");
+    assert_eq!(metrics(&dir.join("r")).len(), 8);
+    errors(dir, &["train", "--resume", "r", "--set", "train.patience=0", "--set", "train.steps=10"]);
+    assert_eq!(metrics(&dir.join("r")).len(), 10);
+    refused(
+        dir,
+        &tiny_run("s", "t.txt", &["train.patience=1", "train.eval_every=0"]),
+        2,
+        &["`train.patience`", "train.eval_every"],
+    );
+}
+
+#[test]
+fn a_run_writes_an_event_for_each_step() {
+    let scratch = scratch("events");
+    let dir = &scratch.0;
+    let events = || {
+        let bytes = fs::read(dir.join("r/logs/events.out.tfevents.0.xtrain")).unwrap();
+        let (mut at, mut records) = (0, Vec::new());
+        while at < bytes.len() {
+            let length = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+            records.push(String::from_utf8_lossy(&bytes[at + 12..at + 12 + length]).into_owned());
+            at += 16 + length;
+        }
+        records
+    };
+    done(dir, &tiny_run("r", "t.txt", &["train.steps=3"]));
+    let records = events();
+    assert_eq!(records.len(), 4, "the version and three steps");
+    assert!(
+        records[1].contains("loss") && !records[1].contains("val_loss") && records[3].contains("val_loss")
+    );
+    done(dir, &["train", "--resume", "r", "--set", "train.steps=5"]);
+    assert_eq!(events().len(), 6, "a resume writes the earlier steps again");
+}
+
+#[test]
+fn the_learning_rate_test_suggests_a_rate_and_writes_nothing() {
+    let scratch = scratch("lrfind");
+    let args = [
+        &["train", "--lr-find=40", "--data", "t.txt"][..],
+        &["--set", "model.dim=16", "--set", "train.batch=2"],
+    ]
+    .concat();
+    let args = [&args[..], &["--set", "train.context=8", "--set", "model.n_heads=2"]].concat();
+    let shown = done(&scratch.0, &args);
+    assert!(shown.contains("learning rate test") && shown.contains("--set train.learning_rate="), "{shown}");
+    assert_eq!(done(&scratch.0, &args), shown, "a function of configuration and seed");
+    assert_eq!(names(&scratch.0), ["t.txt"]);
+    refused(&scratch.0, &["train", "--lr-find=1", "--data", "t.txt"], 2, &["--lr-find", "10"]);
+    refused(&scratch.0, &["train", "--lr-find", "--resume", "r"], 2, &["--lr-find", "--resume"]);
+}
