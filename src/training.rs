@@ -60,6 +60,8 @@ pub trait Observer {
     /// # Errors
     /// An error ends the run.
     fn step(&mut self, report: &StepReport, val: Option<&Evaluation>) -> Result<(), Error>;
+    /// The norms of each group of parameters at a step of `train.stats_every`; [`Observer::step`] of the step follows.
+    fn norms(&mut self, _norms: &BTreeMap<String, f64>) {}
     /// A checkpoint was written durably. `not_pruned`: an error while deleting old checkpoints.
     fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>);
     /// Called every `train.sample_every` steps to generate samples.
@@ -179,6 +181,9 @@ impl Training<'_> {
             }
             observer.enter(Phase::Log)?;
             self.log(&report, val.as_ref(), &norms)?;
+            if !norms.is_empty() {
+                observer.norms(&norms);
+            }
             observer.step(&report, val.as_ref())?;
             if due(train.sample_every) && train.sample_every > 0 {
                 observer.enter(Phase::Sample)?;

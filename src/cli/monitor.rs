@@ -1,4 +1,5 @@
 //! Progress output and timings of a training run.
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -39,6 +40,8 @@ pub(super) struct Monitor<'a> {
     tokens: u64,
     start: Instant,
     first_tokens: u64,
+    /// The norms of the step, for its events.
+    norms: BTreeMap<String, f64>,
 }
 
 /// A line of `timings.jsonl`, in seconds: the step itself, and the evaluation, sampling and saving after it.
@@ -77,6 +80,7 @@ impl<'a> Monitor<'a> {
             tokens,
             start: now,
             first_tokens: tokens,
+            norms: BTreeMap::new(),
         }
     }
 }
@@ -96,6 +100,8 @@ impl Monitor<'_> {
             let values = [val.loss, val.perplexity(), val.bits_per_byte()];
             scalars.extend(["val_loss", "val_perplexity", "val_bits_per_byte"].into_iter().zip(values));
         }
+        let norms = std::mem::take(&mut self.norms);
+        scalars.extend(norms.iter().map(|(key, norm)| (key.as_str(), *norm)));
         let _ = self.logs.events.write(report.step, now, scalars);
     }
 }
@@ -137,6 +143,10 @@ impl Observer for Monitor<'_> {
             ));
         }
         Ok(())
+    }
+
+    fn norms(&mut self, norms: &BTreeMap<String, f64>) {
+        self.norms.clone_from(norms);
     }
 
     fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>) {

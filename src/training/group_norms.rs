@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::model::{self, StepGradient, Trainer};
 use crate::tensor::Tensor;
 
-/// The norms of a step before its update, with their keys in `metrics.jsonl`: `grad_norm/layers.0`, `weight_norm/embed`.
+/// The norms of a step before its update, with their keys in `metrics.jsonl`, such as `grad_norm/layers.0`.
 ///
 /// The squares are added in f64 in the order of the parameters, so the norms are the same on every machine.
 ///

@@ -122,9 +122,10 @@ fn a_run_writes_an_event_for_each_step() {
         }
         records
     };
-    done(dir, &tiny_run("r", "t.txt", &["train.steps=3"]));
+    done(dir, &tiny_run("r", "t.txt", &["train.steps=3", "train.stats_every=3"]));
     let records = events();
     assert_eq!(records.len(), 4, "the version and three steps");
+    assert!(!records[2].contains("weight_norm/") && records[3].contains("weight_norm/layers.0"));
     assert!(
         records[1].contains("loss") && !records[1].contains("val_loss") && records[3].contains("val_loss")
     );

@@ -19,7 +19,7 @@ fn elements(html: &str) -> Vec<String> {
         let tag = &rest[at + 1..];
         let end = tag.find('>').expect("an unfinished tag");
         let inner = &tag[..end];
-        assert!(inner.matches('"').count() % 2 == 0 && !inner.contains('<'), "<{inner}>");
+        assert!(inner.matches('"').count().is_multiple_of(2) && !inner.contains('<'), "<{inner}>");
         match inner.strip_prefix('/') {
             Some(name) => assert_eq!(open.pop().as_deref(), Some(name), "</{name}>"),
             None => {

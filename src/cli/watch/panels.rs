@@ -12,6 +12,14 @@ use crate::run::{RunView, Scored};
 /// The colors of the curves of a chart.
 const COLORS: [Color; 3] = [Color::Cyan, Color::Yellow, Color::Magenta];
 
+/// The points of a curve.
+struct Drawn {
+    /// The values behind a moving mean; otherwise empty.
+    dots: Vec<(f64, f64)>,
+    line: Vec<(f64, f64)>,
+    color: Color,
+}
+
 /// A chart of the metrics with these keys. A moving mean has its values as dots.
 pub(super) fn chart(frame: &mut Frame<'_>, area: Rect, view: &RunView, keys: &[&str]) {
     let mut curves = Vec::new();
@@ -24,25 +32,25 @@ pub(super) fn chart(frame: &mut Frame<'_>, area: Rect, view: &RunView, keys: &[&
     }
     let title = curves.iter().map(|(series, color)| Span::styled(format!(" {} ", series.legend()), *color));
     let block = Block::bordered().border_style(dim()).title(Line::from_iter(title));
-    let drawn: Vec<(Vec<(f64, f64)>, Vec<(f64, f64)>, Color)> = curves
+    let drawn: Vec<Drawn> = curves
         .iter()
         .map(|(series, color)| {
-            let raw = if series.smoothing().is_some() { series.finite() } else { Vec::new() };
-            (raw, series.curve(), *color)
+            let dots = if series.smoothing().is_some() { series.finite() } else { Vec::new() };
+            Drawn { dots, line: series.curve(), color: *color }
         })
         .collect();
-    let all = || drawn.iter().flat_map(|(raw, line, _)| raw.iter().chain(line));
+    let all = || drawn.iter().flat_map(|drawn| drawn.dots.iter().chain(&drawn.line));
     let Some(x) = range(all().map(|point| point.0)) else {
         let text = format!("{}: no values yet", keys.join(", "));
         let text = Paragraph::new(text).style(dim()).wrap(Wrap { trim: false }).block(block);
         return frame.render_widget(text, area);
     };
     let y = range(all().map(|point| point.1)).unwrap_or([0.0, 1.0]);
-    let dots = drawn.iter().filter(|(raw, ..)| !raw.is_empty());
-    let dots = dots.map(|(raw, ..)| Dataset::default().marker(Marker::Braille).style(dim()).data(raw));
-    let lines = drawn.iter().map(|(_, line, color)| {
+    let dots = drawn.iter().filter(|drawn| !drawn.dots.is_empty());
+    let dots = dots.map(|drawn| Dataset::default().marker(Marker::Braille).style(dim()).data(&drawn.dots));
+    let lines = drawn.iter().map(|drawn| {
         let dataset = Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line);
-        dataset.style(Style::new().fg(*color)).data(line)
+        dataset.style(Style::new().fg(drawn.color)).data(&drawn.line)
     });
     let labels = |[lo, hi]: [f64; 2], format: fn(f64) -> String| [lo, (lo + hi) / 2.0, hi].map(format);
     let chart = Chart::new(dots.chain(lines).collect())
