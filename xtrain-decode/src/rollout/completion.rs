@@ -47,14 +47,14 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The tokens that are text: all but the end-of-text token that ended the sequence. The pieces of a
-    /// [`StreamDecoder`](xtrain_model::tokenizer::StreamDecoder) over them concatenate to [`Completion::text`].
+    /// The tokens that are text: all but the end-of-text token that ended the sequence. The pieces of
+    /// [`Tokenizer::stream_continuation`] over them concatenate to [`Completion::text`].
     pub fn text_tokens(&self) -> &[u32] {
         let ended = usize::from(self.finish_reason == FinishReason::Eos);
         &self.tokens[..self.tokens.len().saturating_sub(ended)]
     }
 
-    /// The text of the completion.
+    /// The text of the completion, which continues the text of its prompt.
     pub fn text(&self, tokenizer: &Tokenizer) -> String {
         tokenizer.decode_continuation(self.text_tokens())
     }

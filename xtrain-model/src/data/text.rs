@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::error::DataError;
 
 /// The blocks of a text file. A block ends only after a line break that is followed by an ASCII letter or digit: no
-/// byte-level tokenizer has a token across such a boundary. Removes a byte-order mark at the start. Keeps line breaks
-/// unchanged.
+/// byte-level tokenizer has a token across such a boundary, and a SentencePiece tokenizer rarely has one. Removes a
+/// byte-order mark at the start. Keeps line breaks unchanged.
 #[derive(Debug)]
 pub(super) struct Blocks {
     path: PathBuf,

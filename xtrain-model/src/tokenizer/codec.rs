@@ -216,7 +216,8 @@ impl Tokenizer {
         self.eos.last().copied()
     }
 
-    /// The number of text bytes of `ids`, for bits per byte. Special tokens count as 0 bytes.
+    /// The number of text bytes of `ids`, for bits per byte. Special tokens count as 0 bytes, the space that a
+    /// SentencePiece tokenizer adds to the beginning of a text as one.
     pub fn text_bytes(&self, ids: &[u32]) -> u64 {
         let plain = ids.iter().filter(|id| self.vocabulary.special.binary_search(id).is_err());
         plain.map(|&id| self.token_bytes(id).len() as u64).sum()
