@@ -44,7 +44,12 @@ pub(super) fn resumed(
         return Ok(ResumedConfig { old: old.config, new });
     }
     let message = format!("--resume cannot change {}", refused.join(", "));
-    let hint = format!("only {} can change; start a new run for other changes", may_change.join(", "));
+    let name = |key: &&str| match key.strip_suffix('.') {
+        Some(section) => format!("[{section}]"),
+        None => (*key).to_string(),
+    };
+    let names: Vec<String> = may_change.iter().map(name).collect();
+    let hint = format!("only {} can change; start a new run for other changes", names.join(", "));
     Err(CliError::new(Exit::Usage, message).hint(hint))
 }
 

@@ -1,7 +1,7 @@
 //! Output files of commands: an existing file is not replaced. Files of killed processes are removed.
 use std::fs;
 
-use crate::cli::{Scratch, refused, text, xtrain};
+use crate::cli::{Scratch, program, refused, text, xtrain};
 use crate::commands::{done, model, parsed, tiny_run};
 
 const LINE: &str = "the cat sat on the mat and the dog sat too\n";
@@ -77,4 +77,22 @@ fn an_evaluation_names_its_checkpoint_and_is_strict_on_request() {
     assert_eq!(strict.status.code(), Some(65), "{errors}");
     assert!(errors.contains("r/checkpoints/step_000002: the checkpoint is damaged"), "{errors}");
     refused(&scratch.0, &eval("r/checkpoints/step_000002"), 65, &["step_000002/model.safetensors"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn an_export_that_cannot_be_written_names_its_file() {
+    let scratch = Scratch::new("full");
+    fs::create_dir(scratch.0.join("sub")).unwrap();
+    for (out, named) in [("sub/o.gguf", "sub/o.gguf"), ("sub/hf", "sub/hf/model.safetensors")] {
+        // Writing beyond 50 KiB fails, and its signal is ignored.
+        let script = "trap '' XFSZ && ulimit -f 100 && exec \"$0\" \"$@\"";
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script]).arg(program().get_program()).args(["export", &model(), out]);
+        let output = shell.current_dir(&scratch.0).output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(74), "{errors}");
+        assert!(errors.contains(&format!("cannot write {named}: ")), "{errors}");
+        assert_eq!(fs::read_dir(scratch.0.join("sub")).unwrap().count(), 0, "{out}");
+    }
 }

@@ -29,7 +29,7 @@ use crate::run::{self, RunDir, has_checkpoint};
 use checks::{check_files, check_programs, check_task_prompts, check_weights, section, task};
 use initial::{check_unused, with_sizes_of_init};
 use resume::resumed_config;
-use setup::Setup;
+use setup::{Changes, Setup};
 
 /// Flags of `xtrain grpo`.
 #[derive(Debug, Clone, Args)]
@@ -132,13 +132,16 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     let engine = args.cache.engine();
     let (task, common) = (task.as_deref(), &args.common);
     let (config, section, device) = (&config, &section, &device);
-    let setup = Setup { config, old: old.as_ref(), section, task, common, device, engine };
+    let changes = old.as_ref().map(|old| Changes { old, text: &text });
+    let setup = Setup { config, changes, section, task, common, device, engine };
     let interrupt = Interrupt::install()?;
     note.iter().for_each(|note| eprintln!("{note}"));
     let (run, rewards) = match run {
         Some(run) => {
             let rewards = setup.rewards(&run)?;
-            run.write_config(&text)?;
+            if !started {
+                run.write_config(&text)?;
+            }
             (run, rewards)
         }
         None => {

@@ -9,8 +9,8 @@ use crate::tensor::Device;
 pub(super) struct Setup<'a> {
     /// The configuration.
     pub(super) config: &'a RunConfig,
-    /// The configuration before the resume. `None`: a new run.
-    pub(super) old: Option<&'a RunConfig>,
+    /// The changes of a resume. `None`: a new run.
+    pub(super) changes: Option<Changes<'a>>,
     /// Its section `[grpo]`.
     pub(super) section: &'a GrpoSection,
     /// The task of the configuration. `None`: the prompts come from a file.
@@ -21,4 +21,13 @@ pub(super) struct Setup<'a> {
     pub(super) device: &'a Device,
     /// The engine of the rollouts.
     pub(super) engine: EngineOptions,
+}
+
+/// What a resume changes.
+#[derive(Clone, Copy)]
+pub(super) struct Changes<'a> {
+    /// The configuration so far.
+    pub(super) old: &'a RunConfig,
+    /// The new `config.toml`.
+    pub(super) text: &'a str,
 }

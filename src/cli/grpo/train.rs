@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::monitor::GrpoMonitor;
-use super::setup::Setup;
+use super::setup::{Changes, Setup};
 use super::start::Ready;
 use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::interrupt::Interrupt;
@@ -83,9 +83,12 @@ impl Setup<'_> {
         let (mut metrics, timings) = run.logs_from(step)?;
         warn_of_damage(&[&metrics, &timings]);
         let record = config::record(self.config);
-        if self.old.is_some_and(|old| step > 0 && config::record(old) != record) {
-            let (state, files) = (RunState { seed, best: None }, [(RECORD, record.as_bytes())]);
-            let _saved = store::save(&checkpoints, trainer, tokenizer, state, &files)?;
+        if let Some(Changes { old, text }) = self.changes {
+            if step > 0 && config::record(old) != record {
+                let (state, files) = (RunState { seed, best: None }, [(RECORD, record.as_bytes())]);
+                let _saved = store::save(&checkpoints, trainer, tokenizer, state, &files)?;
+            }
+            run.write_config(text)?;
         }
         eprintln!(
             "{} parameters, {} prompts x {} completions per step, {} steps, writing to {}",

@@ -172,4 +172,15 @@ fn a_resume_may_change_what_changes_no_result() {
     for line in ["reward = [\"sh moved.sh\"]", "micro_batch = 3", "reward_timeout = 30.0", "save_every = 2"] {
         assert!(config.lines().any(|found| found == line), "{line}: {config}");
     }
+    // The file does not change results, and the learning rate can be changed.
+    let file = scratch.0.join("r/config.toml");
+    fs::write(&file, config.replace("\nepsilon = 0.2\n", "\nepsilon = 0.3\n")).unwrap();
+    refused(&scratch.0, &changed, 65, &["r/config.toml: `grpo.epsilon` = 0.3: expected 0.2"]);
+    fs::write(&file, &config).unwrap();
+    succeeded(&xtrain(&scratch.0, &[&changed[..], &["--set", "grpo.learning_rate=0.25"]].concat()));
+    let record = scratch.0.join(format!("r/checkpoints/step_{STEPS:06}/run.toml"));
+    for path in [file, record] {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("\nlearning_rate = 0.25\n"), "{}: {text}", path.display());
+    }
 }

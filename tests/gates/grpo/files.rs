@@ -77,22 +77,30 @@ fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interrup
 }
 
 #[track_caller]
-fn check_stop_in_evaluation(stop: u64) {
-    let config = config(&["grpo.num_iterations=2"]);
-    let (want, _) = outcome(&format!("evaluation-{stop}"), &config, &Setup::threads(2));
+fn check_stop(stop: u64, preallocate: bool) {
+    let key = format!("grpo.preallocate={preallocate}");
+    let config = config(&["grpo.num_iterations=2", &key]);
+    let (want, _) = outcome(&format!("evaluation-{stop}-{preallocate}"), &config, &Setup::threads(2));
     let setup = Setup { stops: vec![stop], ..Setup::threads(2) };
-    assert_equal("interrupted", &want, &outcome(&format!("stop-{stop}"), &config, &setup).0);
+    let (got, _) = outcome(&format!("stop-{stop}-{preallocate}"), &config, &setup);
+    assert_equal("interrupted", &want, &got);
+}
+
+/// The first passes are interrupted, before the evaluation of step 0.
+#[test]
+fn a_run_that_is_stopped_while_it_allocates_memory_starts_again() {
+    check_stop(0, true);
 }
 
 #[test]
 fn an_interrupted_first_evaluation_is_repeated() {
-    check_stop_in_evaluation(0);
+    check_stop(0, false);
 }
 
 /// The weights of its step are already updated.
 #[test]
 fn a_later_evaluation_is_finished() {
-    check_stop_in_evaluation(1);
+    check_stop(1, true);
 }
 
 #[test]

@@ -45,6 +45,7 @@ mod header;
 mod json;
 mod load;
 mod manifest;
+mod newest;
 mod read_ahead;
 mod save;
 #[cfg(any(test, feature = "faults"))]
@@ -56,13 +57,14 @@ mod tests;
 mod weights;
 
 pub use control::{Control, Cursor};
-pub use directory::{CheckpointDir, Newest, SavedCheckpoint, newest_described, newest_file, newest_good};
+pub use directory::{CheckpointDir, SavedCheckpoint};
 pub use error::{CheckpointError, ParseError, Refused, Result};
 pub use fs::RealFs;
 pub(crate) use header::encode as safetensors_header;
 pub use header::{TensorInfo, TensorView};
 pub(crate) use load::{Checkpoint, decode_json, read_json};
 pub use load::{ConfigCheck, LoadOptions, LoadedCheckpoint, ShapeCheck, TrainerPart, TrainerState, load};
+pub use newest::{Newest, newest_described, newest_file, newest_good};
 pub(crate) use read_ahead::{PIECE, ReadBuffer};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]

@@ -34,6 +34,20 @@ pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     Ok(synced.map_err(CheckpointError::io("sync", dir))?)
 }
 
+/// The error with `out` in place of `draft`, which is removed.
+fn named(error: StoreError, draft: &Path, out: &Path) -> StoreError {
+    match error {
+        StoreError::Checkpoint(CheckpointError::Io { op, path, source }) => {
+            let inside = path.strip_prefix(draft).ok().map(|inside| match inside.as_os_str().is_empty() {
+                true => out.to_path_buf(),
+                false => out.join(inside),
+            });
+            CheckpointError::Io { op, path: inside.unwrap_or(path), source }.into()
+        }
+        error => error,
+    }
+}
+
 /// Renames a complete `draft` to `out`; removes it after an error.
 pub(super) fn publish(done: Result<(), StoreError>, draft: &Path, out: &Path) -> Result<(), StoreError> {
     let done = done.and_then(|()| {
@@ -44,5 +58,5 @@ pub(super) fn publish(done: Result<(), StoreError>, draft: &Path, out: &Path) ->
         // report the first error
         let _ = if draft.is_dir() { std::fs::remove_dir_all(draft) } else { std::fs::remove_file(draft) };
     }
-    done
+    done.map_err(|error| named(error, draft, out))
 }

@@ -5,6 +5,7 @@ mod shards;
 
 use std::path::Path;
 
+use crate::checkpoint::CheckpointError;
 pub use crate::export_source::ExportSource;
 use crate::gguf;
 use crate::quant::Quant;
@@ -18,6 +19,10 @@ pub use huggingface::{MAX_SHARD, huggingface};
 pub fn gguf(out: &Path, source: &ExportSource<'_>, quant: Quant) -> Result<(), StoreError> {
     let name = out.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into_owned());
     let draft = atomic::temporary_path(out)?;
-    let done = atomic::write_file(&draft, &mut |to| gguf::write(to, source, &name, quant).map(Ok));
+    let done = atomic::write_file(&draft, &mut |to| match gguf::write(to, source, &name, quant) {
+        // `write_file` names the file.
+        Err(StoreError::Checkpoint(CheckpointError::Io { source, .. })) => Ok(Err(source)),
+        written => written.map(Ok),
+    });
     atomic::publish(done, &draft, out)
 }
