@@ -47,7 +47,7 @@ class Xtrain:
     def logits(self, model, tokens, out):
         from safetensors.numpy import load_file
 
-        self("logits", model, "--tokens", ",".join(map(str, tokens)), "--out", out)
+        self("logits", model, "--tokens", ",".join(map(str, tokens)), "--out", out, "--force")
         return load_file(out)["logits"]
 
     def greedy(self, model, tokens):
