@@ -1,0 +1,59 @@
+//! Mutation testing of the workspace: which changes of a source does no test notice?
+//!
+//! One build contains all mutants; an environment variable selects one at run time. Each mutant is run with the tests
+//! that reach it, fastest first, until one fails.
+mod build;
+mod instrument;
+mod points;
+mod process;
+mod record;
+mod run;
+mod scratch;
+mod table;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use scratch::Scratch;
+
+/// The mutated files and directories.
+const MODULES: [&str; 10] = [
+    "xtrain-decode/src/cache/",
+    "xtrain-decode/src/rollout/",
+    "xtrain-decode/src/sampler/",
+    "xtrain-model/src/chat/",
+    "xtrain-model/src/checkpoint/",
+    "xtrain-model/src/data/",
+    "xtrain-model/src/gguf/",
+    "xtrain-model/src/optim.rs",
+    "xtrain-model/src/schedule.rs",
+    "xtrain-tensor/src/ops/",
+];
+
+const USAGE: &str = "usage: mutants build|record|run|table SCRATCH [PREFIX]
+  build   copies the repository to SCRATCH/tree, writes the mutants into the copy and compiles its tests
+  record  runs each test of a crate directory that begins with PREFIX once and records which mutants it reaches
+  run     runs the mutants of files that begin with PREFIX and were not caught by the recorded tests
+  table   writes docs/mutants.md";
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let repository =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
+    let prefix = arguments.get(2).map_or("", String::as_str);
+    let (Some(stage), Some(directory)) = (arguments.first(), arguments.get(1)) else { exit_with_usage() };
+    std::fs::create_dir_all(directory).expect("the scratch directory can be created");
+    let scratch = Scratch(PathBuf::from(directory).canonicalize().expect("the scratch directory"));
+    match stage.as_str() {
+        "build" => build::build(&repository, &scratch, &MODULES),
+        "record" => record::record(&scratch, prefix),
+        "run" => run::run(&scratch, prefix),
+        "table" => table::write(&repository, &scratch, &MODULES),
+        _ => exit_with_usage(),
+    }
+}
+
+fn exit_with_usage() -> ! {
+    eprintln!("{USAGE}");
+    std::process::exit(2);
+}

@@ -1,0 +1,81 @@
+//! Writes docs/mutants.md from the outcomes and from the list of equivalent mutants.
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use crate::points::Mutant;
+use crate::scratch::{Outcome, Scratch};
+
+const HEAD: &str = "# Mutation testing
+
+Each mutant is one change of a source: an operator, the guard of a match arm, or the body of a function. A mutant is
+caught if a test fails, crashes or takes too long with it. [CONTRIBUTING](contributing.md) describes how to run this
+again; the program is in `tests/mutants`. This page is generated.
+
+| column | meaning |
+|---|---|
+| caught | a test fails with the mutant |
+| equivalent | no test can catch it; the reason is below |
+| open | no test that ran has caught it |
+| unreached | open, and no test that was recorded reaches it |
+
+";
+
+/// Writes the page. Warns of listed equivalent mutants that do not exist or are caught.
+pub fn write(repository: &Path, scratch: &Scratch, modules: &[&str]) {
+    let outcomes = scratch.outcomes();
+    let mutants = scratch.mutants();
+    let list = fs::read_to_string(repository.join("tests/mutants/equivalent.txt")).unwrap_or_default();
+    let equivalent: HashMap<&str, &str> = list.lines().filter_map(|line| line.split_once(" || ")).collect();
+    let mut page = HEAD.to_string();
+    page += "| module | mutants | caught | equivalent | open | of these unreached | not run |\n|---|--:|--:|--:|--:|--:|--:|\n";
+    let (mut reasons, mut open) = (String::new(), String::new());
+    let mut sums = [0; 6];
+    for module in modules {
+        let mut row = [0; 6];
+        for mutant in mutants.iter().filter(|mutant| mutant.file.starts_with(module)) {
+            row[0] += 1;
+            let reason = equivalent.get(mutant.key.as_str());
+            match outcomes.get(&mutant.key) {
+                Some(Outcome { caught: Some(test), .. }) => {
+                    row[1] += 1;
+                    if reason.is_some() {
+                        println!("not equivalent, caught by {test}: {}", mutant.key);
+                    }
+                }
+                _ if reason.is_some() => {
+                    row[2] += 1;
+                    reasons += &format!("{}\n    {}\n", mutant.key, reason.expect("is some"));
+                }
+                None => row[5] += 1,
+                Some(outcome) => {
+                    row[3] += 1;
+                    row[4] += usize::from(outcome.reaching == 0);
+                    open += &line(mutant, outcome);
+                }
+            }
+        }
+        page += &format!("| {} |{}\n", module.replace("/src/", ": ").trim_end_matches('/'), cells(&row));
+        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+    }
+    page += &format!("| **all** |{}\n", cells(&sums));
+    page += &format!("\n## Equivalent mutants\n\n```text\n{reasons}```\n");
+    page += &format!("\n## Open mutants\n\n```text\n{open}```\n");
+    fs::write(repository.join("docs/mutants.md"), page).expect("docs/mutants.md can be written");
+    for key in equivalent.keys().filter(|key| !mutants.iter().any(|mutant| mutant.key == **key)) {
+        println!("no such mutant: {key}");
+    }
+}
+
+fn cells(row: &[usize; 6]) -> String {
+    row.iter().map(|value| format!(" {value} |")).collect()
+}
+
+fn line(mutant: &Mutant, outcome: &Outcome) -> String {
+    let note = match outcome {
+        Outcome { reaching: 0, .. } => " (unreached)".to_string(),
+        Outcome { reaching, ran, .. } if ran < reaching => format!(" ({ran} of {reaching} tests)"),
+        _ => String::new(),
+    };
+    format!("{}{note}\n", mutant.key)
+}
