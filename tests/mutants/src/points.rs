@@ -242,6 +242,9 @@ impl<'a> Visit<'a> for Finder<'_> {
 
     fn visit_expr_binary(&mut self, node: &'a syn::ExprBinary) {
         let operators = others(&node.op);
+        if matches!(node.op, BinOp::And(_)) && self.text(&node.left).starts_with("faults::on(") {
+            return;
+        }
         let plain = !self.text(node).contains("faults::on(") && !binds(&node.left) && !binds(&node.right);
         if plain && !operators.is_empty() {
             self.replace_operator(node, operators);

@@ -13,6 +13,8 @@ use super::memory::KvMemory;
 use super::paged::Paged;
 use super::shape::CacheShape;
 
+mod room;
+
 const LAYERS: usize = 3;
 const WIDTH: usize = 6;
 

@@ -483,6 +483,21 @@ fn invalid_requests_and_options_are_refused_by_name() {
 }
 
 #[test]
+fn options_at_their_limits_are_accepted() {
+    let contiguous = options(KvKind::Contiguous);
+    for options in [
+        EngineOptions { max_batch: 1 << 20, ..contiguous },
+        EngineOptions { kv_capacity: Some(64), ..contiguous },
+        EngineOptions { max_seq_len: Some(64), ..contiguous },
+    ] {
+        options.check(&config()).unwrap();
+    }
+    assert!(EngineOptions { max_batch: (1 << 20) + 1, ..contiguous }.check(&config()).is_err());
+    let room = EngineOptions { kv_capacity: Some(130), ..contiguous }.room(&config());
+    assert_eq!((room.sequences, room.positions), (2, 64), "whole sequences fit a contiguous cache");
+}
+
+#[test]
 fn steps_per_sync_are_at_most_the_positions_of_a_sequence() {
     let max_steps = |steps_per_sync, max_seq_len| {
         EngineOptions { max_seq_len, steps_per_sync, ..options(KvKind::default()) }.max_steps(&config())

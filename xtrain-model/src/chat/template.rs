@@ -229,6 +229,7 @@ fn check_code(source: &str) -> Result<(), ChatError> {
 
 /// Removes the marks from `text`. Also returns the byte ranges between them.
 fn strip_marks(text: &str, [begins, ends]: [char; 2]) -> Result<(String, Vec<Range<usize>>), ChatError> {
+    let refused = || Err(ChatError::Render { got: "a nested or unclosed {% generation %} block".into() });
     let (mut out, mut ranges, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
     for c in text.chars() {
         match (c, open) {
@@ -237,13 +238,13 @@ fn strip_marks(text: &str, [begins, ends]: [char; 2]) -> Result<(String, Vec<Ran
                 ranges.push(from..out.len());
                 open = None;
             }
-            (c, _) if c == begins || c == ends => break,
+            (c, _) if c == begins || c == ends => return refused(),
             (c, _) => out.push(c),
         }
     }
     match open {
         None => Ok((out, ranges)),
-        Some(_) => Err(ChatError::Render { got: "a nested or unclosed {% generation %} block".into() }),
+        Some(_) => refused(),
     }
 }
 

@@ -119,6 +119,13 @@ fn a_template_is_selected_by_name_or_by_tools_or_is_the_built_in_one() {
     assert_eq!(source(Some("default"), &tools).unwrap(), "d");
     let error = source(Some("rag"), &tools).unwrap_err().to_string();
     assert_eq!(error, "chat template \"rag\" not found; templates: default, tool_use");
+    let error = ChatTemplate::of(&Tokenizer::byte(), Some("rag"), &tools).unwrap_err().to_string();
+    assert!(error.starts_with("chat template \"rag\" not found"), "{error}");
+    let config = r#"{"chat_template": [{"name": "rag", "template": "r"}]}"#;
+    let json = Tokenizer::byte().files()[0].1.to_vec();
+    let without_default = Tokenizer::from_parts(json, Some(config.into()), Path::new("t")).unwrap();
+    let error = ChatTemplate::of(&without_default, None, &tools).unwrap_err().to_string();
+    assert_eq!(error, "chat template \"default\" not found; templates: rag");
     let built_in = ChatTemplate::of(&Tokenizer::byte(), None, &Options::default()).unwrap();
     let marked = built_in.render(&[], &Options::of(&Tokenizer::byte())).unwrap().generated.is_some();
     assert!(built_in.source() == BUILT_IN && marked);
@@ -141,15 +148,23 @@ fn values_are_printed_as_in_python() {
         ("{{ tools[0].e | tojson(indent=2) }}{{ tools[0].f | tojson(indent=2) }}", "{}[]"),
         ("{{ [1, {'b': 2}] | tojson(indent=1) }}", "[\n 1,\n {\n  \"b\": 2\n }\n]"),
         ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", "{\"a\":2,\"b\":1}"),
+        ("{{ [1] | tojson(2) }}{{ [1] | tojson(none) }}{{ [1] | tojson(indent=none) }}", "[\n  1\n][1][1]"),
+        ("{{ [1] | tojson(indent='~') }}", "[\n~1\n]"),
+        ("{{ [1] | tojson(64) | length }} {{ [1] | tojson(indent='~' * 64) | length }}", "69 69"),
         ("{{ 'é🙂' | tojson(ensure_ascii=true) }}", "\"\\u00e9\\ud83d\\ude42\""),
         ("{{ none }} {{ true }} {{ 1.0 }} {{ nobody }}|", "None True 1.0 |"),
         ("{{ strftime_now('%d %b %Y') }}", "02 Jan 1970"),
         ("{{ none is iterable }} {{ 'a' is sequence }} {{ {} is sequence }}", "False True True"),
         ("{{ 'a-b-c'.rpartition('-')[0] }} {{ 'abc'.removeprefix('a') }} {{ 'a b'.split()[1] }}", "a-b bc b"),
+        ("{{ 'a'.partition('-') | join('/') }} {{ 'a'.rpartition('-') | join('/') }}", "a// //a"),
         ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
         ("a\r\nb{% if true %}\n  c{% endif %}\n", "a\nb  c"),
     ] {
         assert_eq!(render(template).as_deref(), Ok(want), "{template}");
+    }
+    for template in ["{{ [1] | tojson(65) }}", "{{ [1] | tojson(indent='~' * 65) }}"] {
+        let refused = render(template).unwrap_err().to_string();
+        assert!(refused.contains("more than 64 spaces"), "{refused}");
     }
     let refused = render("{{ undefined_name | tojson }}").unwrap_err().to_string();
     assert!(refused.contains("undefined"), "{refused}");
@@ -174,4 +189,41 @@ fn invalid_messages_are_refused() {
     }
     let long = ChatTemplate::parse(&" ".repeat(MAX_TEMPLATE + 1)).unwrap_err().to_string();
     assert!(long.contains("length: expected at most 1048576 bytes, found 1048577"), "{long}");
+    ChatTemplate::parse(&" ".repeat(MAX_TEMPLATE)).unwrap();
+}
+
+/// A template that reads every byte of a long conversation needs more instructions than one for a short conversation.
+#[test]
+fn the_limit_of_instructions_grows_with_the_input() {
+    let template = "{% set ns = namespace(n=0) %}{% for c in messages[0].content %}{% for i in range(2) %}\
+                    {% set ns.n = ns.n + 1 %}{% endfor %}{% endfor %}{{ ns.n }}";
+    let template = ChatTemplate::parse(template).unwrap();
+    let rendered =
+        template.render(&[Message::new("user", &"a".repeat(20_000))], &Options::default()).unwrap();
+    assert_eq!(rendered.text, "40000");
+}
+
+#[test]
+fn blocks_of_assistant_text_that_are_nested_or_cross_others_are_refused() {
+    for template in [
+        "{% generation %}a{% generation %}b{% endgeneration %}c{% endgeneration %}",
+        "{% if true %}{% with %}a{% endgeneration %}b",
+    ] {
+        let error = ChatTemplate::parse(template).unwrap().render(&[], &Options::default()).unwrap_err();
+        assert!(error.to_string().contains("a nested or unclosed {% generation %} block"), "{error}");
+    }
+}
+
+#[test]
+fn a_token_that_ends_a_text_is_passed_to_the_template_once() {
+    let json = Tokenizer::byte().files()[0].1.to_vec();
+    let named =
+        |config: &str| Tokenizer::from_parts(json.clone(), Some(config.into()), Path::new("t")).unwrap();
+    let count = |tokenizer: &Tokenizer| {
+        let tokens = Options::of(tokenizer).special_tokens;
+        tokens.iter().filter(|(name, _)| name == "eos_token").count()
+    };
+    for config in [r#"{"eos_token": "<|endoftext|>"}"#, r#"{"pad_token": "<|endoftext|>"}"#] {
+        assert_eq!(count(&named(config)), 1, "{config}");
+    }
 }

@@ -66,3 +66,21 @@ pub(super) mod hex {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[derive(serde::Deserialize)]
+    struct Record {
+        #[serde(with = "super::hex")]
+        crc: u32,
+    }
+
+    #[test]
+    fn a_checksum_has_eight_digits() {
+        let read = |digits: &str| serde_json::from_str::<Record>(&format!("{{\"crc\":\"{digits}\"}}"));
+        assert_eq!(read("000000ab").unwrap().crc, 0xab);
+        for digits in ["ab", "0000000ab", "000000xy"] {
+            assert!(read(digits).is_err(), "{digits}");
+        }
+    }
+}

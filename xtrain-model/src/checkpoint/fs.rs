@@ -181,3 +181,18 @@ impl WriteFile for File {
         if faults::on(Fault::FilesNotSynced) { Ok(()) } else { self.sync_all() }
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// A path that cannot be inspected is not a missing one, which a caller may create.
+    #[test]
+    fn only_a_path_that_does_not_exist_is_missing() {
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(RealFs.kind(&program).unwrap(), Kind::File);
+        assert_eq!(RealFs.kind(&program.with_file_name("nothing")).unwrap(), Kind::Missing);
+        let error = RealFs.kind(&program.join("below a file")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+    }
+}

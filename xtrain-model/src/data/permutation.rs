@@ -45,3 +45,16 @@ pub(crate) fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The order of a run's data depends on these bits.
+    #[test]
+    fn mixing_gives_the_numbers_of_split_mix_64() {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let first: [u64; 3] = std::array::from_fn(|i| mix(STEP.wrapping_mul(i as u64 + 1)));
+        assert_eq!(first, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
+    }
+}

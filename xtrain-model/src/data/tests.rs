@@ -6,6 +6,7 @@ use crate::tokenizer::Tokenizer;
 
 mod conversations;
 mod every_variant;
+mod lines;
 mod token_file;
 mod windows;
 
@@ -61,7 +62,12 @@ fn a_text_file_becomes_its_bytes_and_a_separator() {
         assert_eq!(file.documents(), want.iter().filter(|&&id| id == 256).count() as u64);
         let memory = Tokens::from_files(&[input], &Tokenizer::byte(), Content::Any).unwrap();
         assert_eq!(memory.ids(0..memory.len()).unwrap(), want);
+        for (tokens, path) in [(memory, None), (Tokens::open(file.path()).unwrap(), Some(file.path()))] {
+            assert_eq!((tokens.vocab(), tokens.is_empty(), tokens.is_masked()), (257, false, false));
+            assert_eq!(tokens.file().map(TokenFile::path), path);
+        }
     }
+    assert!(Tokens::from_ids(Vec::new(), 257).is_ok_and(|tokens| tokens.is_empty()));
 }
 
 #[test]

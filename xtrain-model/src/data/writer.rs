@@ -110,12 +110,12 @@ impl DocumentSink for TokenWriter {
     fn push(&mut self, ids: &[u32], role: Role) -> Result<(), DataError> {
         let Header { vocab, count, .. } = self.header;
         let width = self.header.width() as usize;
+        if let Some((&got, at)) = ids.iter().zip(count..).find(|(id, _)| **id >= vocab) {
+            let origin = self.path.display().to_string();
+            return Err(DataError::Vocabulary { origin, at, got, vocab });
+        }
         let mut bytes = Vec::with_capacity(ids.len() * width);
         for (&id, at) in ids.iter().zip(count..) {
-            if id >= vocab {
-                let origin = self.path.display().to_string();
-                return Err(DataError::Vocabulary { origin, at, got: id, vocab });
-            }
             bytes.extend_from_slice(&id.to_le_bytes()[..width]);
             if at % 8 == 0 {
                 self.mask.push(0);

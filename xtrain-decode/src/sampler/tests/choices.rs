@@ -43,6 +43,29 @@ fn taking_the_last_of_equal_maxima_is_caught() {
 }
 
 #[test]
+fn filters_at_their_limits_keep_the_largest_logit() {
+    let free = SampleOptions::default();
+    for options in [
+        SampleOptions { min_p: Some(1.0), ..free },
+        SampleOptions { top_p: Some(f32::MIN_POSITIVE), ..free },
+        SampleOptions { top_k: Some(1), top_p: Some(1.0), min_p: Some(0.0), ..free },
+    ] {
+        for position in 0..20 {
+            let choice = sampler(options).pick(&[1.0, 3.0, 2.5], &[], address(1, 2, position)).unwrap();
+            assert_eq!(choice.token, 1, "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn filters_that_keep_everything_are_none() {
+    let free = SampleOptions { temperature: 0.7, ..SampleOptions::default() };
+    assert_eq!(SampleOptions::filtered(0.7, 0, 1.0, 0.0), free);
+    let filtered = SampleOptions { top_k: Some(1), top_p: Some(0.9), min_p: Some(0.1), ..free };
+    assert_eq!(SampleOptions::filtered(0.7, 1, 0.9, 0.1), filtered);
+}
+
+#[test]
 fn temperature_1e_minus_6_equals_greedy() {
     let (mut cold, mut greedy) = (
         sampler(SampleOptions { temperature: 1e-6, ..SampleOptions::default() }),

@@ -61,6 +61,32 @@ fn an_interrupted_replacement_is_restored() {
 }
 
 #[test]
+fn a_checkpoint_under_the_name_of_another_step_is_refused() {
+    let (fs, path) = saved(&Sample::small(7, 0));
+    fs.rename(&path, &path.with_file_name("step_000008")).unwrap();
+    let error = newest(&fs).unwrap_err();
+    let CheckpointError::NoneGood { refused, .. } = &error else { panic!("{error}") };
+    let why = refused[0].why.to_string();
+    assert!(why.contains("manifest.json") && why.contains("step: expected 8, found 7"), "{why}");
+}
+
+/// Another process may create a directory between the query and the call.
+#[test]
+fn only_a_directory_that_exists_already_may_fail_to_be_created() {
+    use std::io::ErrorKind::{AlreadyExists, PermissionDenied};
+    for (kind, created) in [(AlreadyExists, true), (PermissionDenied, false)] {
+        let mut failed_to_create = false;
+        for call in 0..20 {
+            let fs = SimulatedFs::default();
+            fs.inject(Some(Injected::Once(call, kind)));
+            let opened = CheckpointDir::open(Arc::new(fs.clone()), run(), 2).map(|_| ());
+            failed_to_create |= matches!(opened, Err(CheckpointError::Io { op: "create", .. }));
+        }
+        assert_eq!(failed_to_create, !created, "{kind}");
+    }
+}
+
+#[test]
 fn an_observer_is_called_after_every_step_of_a_save_in_order() {
     let (fs, mut steps) = (SimulatedFs::default(), Vec::new());
     let _ = Sample::small(1, 0)

@@ -135,6 +135,70 @@ fn counts_and_names_above_their_caps_are_refused() {
     );
 }
 
+/// The limits themselves are allowed: each of these headers fails for another reason.
+#[test]
+fn counts_and_sizes_at_their_limits_are_accepted() {
+    let header = |text: &str, prefix: usize| {
+        let error = forged("model.safetensors", |bytes| {
+            *bytes = [&(prefix as u64).to_le_bytes(), text.as_bytes()].concat();
+        });
+        error.to_string()
+    };
+    assert!(header("", 0).contains("line 1 column 0"));
+    assert!(header("[]", 2).contains("expected an object of tensors"));
+    assert!(header("{}", 3).contains("end of the header: expected 11 bytes, found 10"));
+    let longest = format!("{{{}}}", " ".repeat((16 << 20) - 2));
+    assert!(header(&longest, longest.len()).contains("is missing"));
+    let entry = r#"{"dtype":"F32","shape":[],"data_offsets":[0,4]}"#;
+    let named = format!(r#"{{"{}":{entry}}}"#, "x".repeat(512));
+    assert!(header(&named, named.len()).contains("expected 4 bytes of data, found 0"));
+    let entries: Vec<String> = (0..100_000).map(|at| format!(r#""{at}":{entry}"#)).collect();
+    let most = format!("{{{}}}", entries.join(","));
+    assert!(header(&most, most.len()).contains("expected 4 bytes of data, found 0"));
+}
+
+#[test]
+fn a_checkpoint_at_the_limits_is_saved_and_loaded() {
+    let names: Vec<String> = (0..100_000).map(|at| format!("{at:0>5}")).collect();
+    let mut tensors: Vec<Owned> = names.into_iter().map(|name| (name, vec![1], vec![1.0])).collect();
+    let save = |tensors: &[Owned], file: &str| {
+        let (fs, model) = (SimulatedFs::default(), views(tensors));
+        let done = Sample::small(1, 0).with(|snapshot| {
+            let files: &[(&str, &[u8])] = &[(file, b"")];
+            opened(&fs).save(&CheckpointContents { model: &model, files, trainer: None, ..*snapshot })
+        });
+        done.map(|saved| {
+            newest(&fs).unwrap().loaded.tensors.len() == tensors.len() && saved.not_pruned.is_none()
+        })
+    };
+    assert!(save(&tensors, &"x".repeat(255)).unwrap());
+    let error = save(&tensors[..1], &"x".repeat(256)).unwrap_err().to_string();
+    assert!(error.contains("unique plain file names"), "{error}");
+    tensors.push(("x".repeat(512), vec![1], vec![1.0]));
+    let error = save(&tensors, "x").unwrap_err().to_string();
+    assert!(error.contains("at most 100,000, found 100001"), "{error}");
+    assert!(save(&tensors[99_999..], "x").unwrap());
+}
+
+#[test]
+fn a_file_may_be_as_long_as_its_limit() {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    let (path, length) = (dir.join("config.json"), bytes(&fs, &dir.join("config.json")).len());
+    let read = |max: usize| super::super::load::read_small(&fs, &path, "a file", max as u64);
+    assert_eq!(read(length).unwrap().len(), length);
+    assert!(matches!(read(length - 1), Err(CheckpointError::Limit { .. })));
+}
+
+#[test]
+fn a_checkpoint_opened_for_its_weights_is_verified_too() {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    assert_eq!(load_weights(&fs, &dir, &LoadOptions::default()).unwrap().tensors.len(), 2);
+    let last_bit = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
+    fs.damage(&dir.join("model.safetensors"), last_bit).unwrap();
+    let error = load_weights(&fs, &dir, &LoadOptions::default()).unwrap_err();
+    assert!(matches!(error, CheckpointError::Checksum { tensor: Some(_), .. }), "{error}");
+}
+
 #[test]
 fn a_control_record_is_decoded_completely_or_not_at_all() {
     let file = Path::new("control.bin");

@@ -38,6 +38,7 @@ fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
             "2.AB!3.C!",
         ),
         (Some(turns("{{ m.content }}")), "2AB3C!"),
+        (Some(turns("{{ m.content }}{% if m.role == 'user' %}{{ eos_token }}{% endif %}")), "2.AB3.C!"),
         (Some(turns(&format!("{generation}{{{{ m.content }}}}{{% endif %}};"))), "2;AB;3;C;!"),
     ] {
         let tokenizer = template.map_or_else(Tokenizer::byte, |template| with_template(&template));

@@ -136,6 +136,35 @@ fn a_token_file_stores_document_ends_and_an_older_one_reports_that_it_does_not()
 }
 
 #[test]
+fn a_range_of_tokens_may_be_empty_but_not_reversed_or_beyond_the_end() {
+    let dir = Scratch::new("ranges");
+    let mut writer = TokenWriter::create(&dir.0.join("long.tok"), &Tokenizer::byte()).unwrap();
+    writer.push(&[1; 999], Role::Context).unwrap();
+    writer.push(&[2], Role::Target).unwrap();
+    let error = writer.push(&[256, 257], Role::Target).unwrap_err().to_string();
+    assert!(error.contains("token 1001 is 257, expected an id below 257"), "{error}");
+    writer.finish().unwrap();
+    let file = TokenFile::open(&dir.0.join("long.tok")).unwrap();
+    assert_eq!(file.target_mask(998..1000).unwrap(), [false, true]);
+    for at in [0, 7, 1000] {
+        assert_eq!((file.ids(at..at).unwrap(), file.target_mask(at..at).unwrap()), (vec![], vec![]));
+    }
+    #[allow(clippy::reversed_empty_ranges, reason = "must be refused")]
+    for range in [999..1001, 1001..1001, 5..4] {
+        assert!(matches!(file.ids(range.clone()), Err(DataError::Argument { .. })), "{range:?}");
+        assert!(matches!(file.target_mask(range.clone()), Err(DataError::Argument { .. })), "{range:?}");
+    }
+}
+
+#[test]
+fn every_token_may_be_a_document() {
+    let dir = Scratch::new("single");
+    let input = dir.file("in.txt", "<|endoftext|>".repeat(3));
+    let file = prepared(&dir, &[input], &Tokenizer::byte()).unwrap();
+    assert_eq!((file.count(), file.ends().unwrap()), (3, vec![1, 2, 3]));
+}
+
+#[test]
 fn a_file_that_shrinks_under_its_reader_is_an_error() {
     let dir = Scratch::new("shrinks");
     let path = dir.file("x.tok", small_file(&dir));

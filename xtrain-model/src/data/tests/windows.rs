@@ -43,6 +43,32 @@ fn windows_do_not_depend_on_the_order_of_calls() {
 }
 
 #[test]
+fn the_windows_of_an_epoch_are_adjacent_and_begin_at_every_offset_that_is_left() {
+    for (end, per_epoch, starts) in [(15, 1, 0..1), (18, 1, 0..4), (19, 2, 0..1), (20, 2, 0..2)] {
+        let windows = Windows::new(10..end, 4, 7, WindowOrder::Epochs).unwrap();
+        assert_eq!(windows.per_epoch(), per_epoch, "10..{end}");
+        let first =
+            |epoch| (0..per_epoch as u32).map(|at| windows.range(epoch, at, per_epoch as u32).start).min();
+        let seen: std::collections::BTreeSet<u64> = (0..50).map(|epoch| first(epoch).unwrap() - 10).collect();
+        assert_eq!(seen, starts.collect(), "10..{end}");
+    }
+}
+
+#[test]
+fn an_appended_window_is_a_document_of_its_own() {
+    let window = |ids: &[u32]| TokenWindow::new(ids, &vec![true; ids.len()]);
+    let mut joined = TokenWindow::default();
+    joined.append(window(&[1, 2, 3]));
+    assert_eq!(joined.starts, [0; 0]);
+    joined.append(window(&[9]));
+    assert_eq!(joined.starts, [0; 0], "a window without inputs");
+    let mut two = window(&[4, 5]);
+    two.append(window(&[6, 7, 8]));
+    joined.append(two);
+    assert_eq!((joined.inputs, joined.starts), (vec![1, 2, 4, 6, 7], vec![2, 3]));
+}
+
+#[test]
 fn a_run_resumed_at_a_step_reads_what_the_whole_run_read() {
     let tokens = Tokens::from_ids((0..500).collect(), 500).unwrap();
     let windows = Windows::new(0..500, 16, 1, WindowOrder::Random).unwrap();

@@ -1,0 +1,36 @@
+//! Lines of JSONL files.
+use super::jsonl::{Location, Record, records};
+use super::*;
+
+#[test]
+fn only_the_first_line_may_begin_with_a_byte_order_mark() {
+    let dir = Scratch::new("mark");
+    let row = "{\"text\":\"a\"}";
+    let file =
+        prepared(&dir, &[dir.file("in.jsonl", format!("\u{feff}{row}\n{row}"))], &Tokenizer::byte()).unwrap();
+    assert_eq!(file.ids(0..file.count()).unwrap(), [97, 256, 97, 256]);
+    refused("in.jsonl", format!("{row}\n\u{feff}{row}").as_bytes(), "line 2: expected a JSON object");
+}
+
+#[test]
+fn a_line_of_the_maximum_length_is_read_and_a_longer_one_is_refused() {
+    const LIMIT: usize = 64 << 20;
+    let blank = |length: usize| [&vec![b' '; length][..], b"\n[]"].concat();
+    refused("longest.jsonl", &blank(LIMIT - 1), "line 2: expected a JSON object, found an array");
+    refused("longer.jsonl", &blank(LIMIT), "line 1: expected a line of at most 64 MiB, found more");
+}
+
+#[test]
+fn tools_that_are_null_are_no_tools() {
+    let dir = Scratch::new("tools");
+    let row = r#"{"messages":[{"role":"assistant","content":"a"}],"tools":"#;
+    let path = dir.file("in.jsonl", format!("{row}null}}\n{row}[1]}}\n"));
+    let mut seen = Vec::new();
+    let each = |record, _: &Location| {
+        let Record::Chat { tools, .. } = record else { panic!("a conversation") };
+        seen.push(tools.is_some());
+        Ok(())
+    };
+    records(&path, each).unwrap();
+    assert_eq!(seen, [false, true]);
+}
