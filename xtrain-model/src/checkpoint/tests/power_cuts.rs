@@ -126,6 +126,23 @@ fn no_power_cut_loses_an_acknowledged_save_or_shows_a_torn_one() {
     assert!(seen.len() as u64 >= 100_000 * more, "{}", seen.len());
 }
 
+/// Also the older ones, which pruning removes and another save of the same step replaces.
+#[test]
+fn every_checkpoint_under_its_final_name_is_complete_after_a_power_cut() {
+    let dir = run().join("checkpoints");
+    for (at, moment) in moments(&SimulatedFs::default(), None, &script()).iter().enumerate() {
+        let mut random = rng(at as u64);
+        for _ in 0..10 {
+            let after = moment.fs.power_cut(&mut |n| random.random_range(0..n));
+            let names = after.list(&dir).unwrap_or_default();
+            for name in names.iter().filter(|name| !name.contains('.')) {
+                let loaded = load(&after, &dir.join(name), &LoadOptions::default());
+                loaded.unwrap_or_else(|error| panic!("moment {at}: {error}"));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_process_killed_at_any_call_leaves_a_resumable_run() {
     for moment in moments(&SimulatedFs::default(), None, &script()) {
