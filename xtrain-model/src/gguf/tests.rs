@@ -20,6 +20,8 @@ use crate::test_memory::with_little_memory;
 use crate::test_rng::rng;
 use crate::tokenizer::Tokenizer;
 
+mod limits;
+
 fn read(path: &Path) -> Result<Imported, StoreError> {
     super::read(path, &NamedTensor::begin)
 }

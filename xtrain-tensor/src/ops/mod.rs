@@ -11,6 +11,8 @@ mod linear;
 mod log_prob;
 mod optim;
 mod packing;
+#[cfg(test)]
+mod refusals;
 mod rms_norm;
 mod rope;
 mod rows;
