@@ -229,8 +229,11 @@ impl Training<'_> {
         };
         observer.enter(Phase::Save)?;
         let tokenizer = with_trained_template(self.config, &self.source.tokenizer);
-        let source =
-            ExportSource { model: &self.trainer.model, tokenizer: Some(&tokenizer), eos: tokenizer.eos_ids() };
+        let source = ExportSource {
+            model: &self.trainer.model,
+            tokenizer: Some(&tokenizer),
+            eos: tokenizer.eos_ids(),
+        };
         let _ = store::save_model(best, &source, step)?;
         Ok(())
     }

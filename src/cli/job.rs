@@ -195,7 +195,8 @@ pub(super) fn warn_of_damage(logs: &[&JsonLines]) {
 fn best_dir(run: &RunDir) -> Result<CheckpointDir, CliError> {
     let path = run.path().join("best");
     let best = CheckpointDir::open(Arc::new(RealFs), &path, 2)?;
-    let config = std::fs::read_to_string(run.config()).map_err(|error| CliError::io(&run.config(), &error))?;
+    let config =
+        std::fs::read_to_string(run.config()).map_err(|error| CliError::io(&run.config(), &error))?;
     RunDir::open(&path)?.write_config(&config)?;
     Ok(best)
 }
