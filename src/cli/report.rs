@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::common::Force;
 use super::exit::{CliError, Exit, shell_word};
 use super::out::{self, AtomicFile};
 use crate::build_info::COMMIT;
@@ -31,21 +32,17 @@ pub(super) struct ReportArgs {
     /// Second run, drawn dashed.
     #[arg(long, value_name = "RUN")]
     compare: Option<PathBuf>,
-    /// Output file [default: report.html in the run directory].
+    /// Output file [default: report.html in the run directory; an earlier report there is replaced].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Replace an existing output file.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: Force,
 }
 
 pub(super) fn run(args: &ReportArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
+    args.out.as_ref().map_or(Ok(()), |path| out::check_absent(path, args.force))?;
     let path = args.out.clone().unwrap_or_else(|| run.path().join("report.html"));
-    if path.is_file() && !args.force {
-        return Err(CliError::new(Exit::Usage, format_args!("{}: the file already exists", path.display()))
-            .hint("--force replaces it; --out FILE names another one"));
-    }
     let mut views = vec![view(&run)?];
     if let Some(other) = &args.compare {
         views.push(view(&RunDir::open(other)?)?);

@@ -114,8 +114,11 @@ fn a_report_has_every_value_and_no_text_becomes_markup() {
     ] {
         assert!(html.contains(part), "{part}");
     }
-    refused(&scratch.0, &["report", "a"], 2, &["runs/a/report.html", "already exists", "--force"]);
-    ok(&scratch.0, &["report", "a", "--force"]);
+    ok(&scratch.0, &["report", "a"]);
+    let named = ["report", "a", "--out", "a.html"];
+    ok(&scratch.0, &named);
+    refused(&scratch.0, &named, 2, &["a.html", "already exists", "--force"]);
+    ok(&scratch.0, &[&named[..], &["--force"]].concat());
     ok(&scratch.0, &["report", "a", "--out", "elsewhere.html"]);
     assert_eq!(fs::read_to_string(scratch.0.join("elsewhere.html")).unwrap(), html);
 }
