@@ -1,11 +1,11 @@
 //! `xtrain chat`: an interactive conversation.
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
 
-use clap::{ArgGroup, Args};
+use clap::Args;
 
-use super::common::{CacheFlags, Common, Sampling, at_least_one};
+use super::common::{CacheFlags, Common, Sampling, at_least_one, whole};
 use super::memory_check::require_cache;
+use super::model_arg::ModelArg;
 use super::template::TemplateFlags;
 use super::{CliError, loaded};
 use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching, Request, StopConditions};
@@ -22,7 +22,6 @@ use reply::{Output, Replies};
 use signals::ChatSignals;
 
 #[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("which").required(true).args(["path", "model"]))]
 #[command(after_help = "\
 On a terminal, replies are streamed and the line editor has a history. /reset clears the conversation but keeps the \
 system prompt, /help lists the commands, /exit or Ctrl-D exits. Ctrl-C stops a reply and keeps its text; a second \
@@ -39,12 +38,8 @@ Examples:
   xtrain chat --model Qwen3-0.6B --system 'Be brief.' --temperature 0.7 --top-p 0.8
   printf 'Hello\\nAnd in French?\\n' | xtrain chat --model runs/sft --temperature 0")]
 pub(super) struct ChatArgs {
-    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    #[arg(value_name = "MODEL")]
-    path: Option<PathBuf>,
-    /// Same as the positional MODEL.
-    #[arg(long, value_name = "MODEL")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArg,
     /// System prompt.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -52,7 +47,7 @@ pub(super) struct ChatArgs {
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
     max_new: usize,
     /// Random seed, 0 to 2^64 - 1. Reply n has sample_id n.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]
     seed: u64,
     /// Print one JSON object per reply: prompt_ids, ids, text, finish_reason, cached_tokens.
     #[arg(long)]
@@ -72,8 +67,7 @@ const HELP: &str = "/reset clears the conversation, /exit or Ctrl-D exits, Ctrl-
                     with /";
 
 pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
-    let path = args.path.as_ref().or(args.model.as_ref()).map_or(Path::new(""), PathBuf::as_path);
-    let loaded = loaded::open(path, &args.common)?;
+    let loaded = loaded::open(args.model.path(), &args.common)?;
     let tokenizer = loaded.require_tokenizer("xtrain chat", "xtrain generate accepts ids: --tokens 1,2,3")?;
     let template_options = args.template.options(tokenizer);
     let template = args.template.open(tokenizer, &template_options)?;

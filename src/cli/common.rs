@@ -44,7 +44,7 @@ pub(super) struct CacheSizes {
     #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::PAGE, value_parser = page)]
     pub(super) page_size: usize,
     /// Maximum prompt tokens per forward pass.
-    #[arg(long, value_name = "TOKENS", default_value = "256")]
+    #[arg(long, value_name = "TOKENS", default_value = "256", value_parser = count)]
     pub(super) prefill_chunk: NonZeroUsize,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct CacheSizes {
 #[derive(Debug, Clone, Args)]
 pub(super) struct Seed {
     /// Random seed, 0 to 2^64 - 1; alias for train.seed [default: 0].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     pub(super) seed: Option<u64>,
 }
 
@@ -234,7 +234,24 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     number(text, |&n| n >= 1, "expected a number of at least 1")
 }
 
-/// Parses a number that fulfills a condition.
+/// Parses a number of at least 1.
+pub(super) fn count(text: &str) -> Result<NonZeroUsize, String> {
+    number(text, |_| true, "expected a whole number of at least 1")
+}
+
+/// Parses a whole number.
+pub(super) fn whole(text: &str) -> Result<u64, String> {
+    number(text, |_| true, "expected a whole number from 0 to 2^64 - 1")
+}
+
+/// Parses a number that fulfills a condition. A whole number may have an exponent: 1e3.
 pub(super) fn number<T: FromStr>(text: &str, holds: impl Fn(&T) -> bool, want: &str) -> Result<T, String> {
-    text.parse().ok().filter(holds).ok_or_else(|| want.to_string())
+    let number = text.parse().ok().or_else(|| without_exponent(text)?.parse().ok());
+    number.filter(holds).ok_or_else(|| want.to_string())
+}
+
+/// The digits of a whole number with an exponent. `None`: it has none, is not whole, or is not exact in f64.
+fn without_exponent(text: &str) -> Option<String> {
+    let value: f64 = text.parse().ok().filter(|_| text.contains(['e', 'E']))?;
+    (value.fract() == 0.0 && (0.0..9e15).contains(&value)).then(|| format!("{value:.0}"))
 }

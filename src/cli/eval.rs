@@ -9,6 +9,7 @@ use super::common::{CacheFlags, Common};
 use super::input_file::require_end;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
+use super::model_arg::ModelArg;
 use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
@@ -33,8 +34,8 @@ Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
   xtrain eval runs/quickstart --task sums.jsonl --json")]
 pub(super) struct EvalArgs {
-    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// Compute loss, perplexity and bits per byte on a text, JSONL or packed token file.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
@@ -106,7 +107,7 @@ struct Wrong {
 }
 
 pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
-    let loaded = loaded::open(&args.model, &args.common)?;
+    let loaded = loaded::open(args.model.path(), &args.common)?;
     if args.strict && !loaded.refused.is_empty() {
         let (damaged, path) = (loaded.refused[0].display(), loaded.checkpoint.display());
         return Err(CliError::new(Exit::Data, format_args!("{damaged}: the checkpoint is damaged"))

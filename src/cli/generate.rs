@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
+use super::common::whole;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache;
@@ -31,7 +32,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
     /// Number of the completion; together with the seed it determines the random numbers.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]
     sample_id: u64,
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -62,7 +63,7 @@ struct TimingsJson {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
-    let loaded = loaded::open(&args.generation.model, &args.generation.common)?;
+    let loaded = loaded::open(args.generation.model.path(), &args.generation.common)?;
     let request = args.generation.request(&loaded, args.sample_id, prompt(args, &loaded)?);
     let cfg = loaded.model.config();
     let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };

@@ -1,10 +1,9 @@
 //! Flags shared by `generate` and `rollout`: model, length, sampling.
-use std::path::PathBuf;
-
 use clap::Args;
 
-use super::common::{CacheFlags, Common, Sampling, at_least_one};
+use super::common::{CacheFlags, Common, Sampling, at_least_one, whole};
 use super::loaded::Loaded;
+use super::model_arg::ModelArg;
 use crate::decode::{Request, StopConditions};
 
 pub(super) const FINISH_REASONS: &str = "\
@@ -15,8 +14,8 @@ model.max_positions, by default the training context; --max-new may be larger)."
 /// Flags of a command that completes prompts.
 #[derive(Debug, Clone, Args)]
 pub(super) struct GenerationArgs {
-    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    pub(super) model: PathBuf,
+    #[command(flatten)]
+    pub(super) model: ModelArg,
     /// Maximum number of new tokens. A completion also ends when the model's context is full.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
     pub(super) max_new: usize,
@@ -24,7 +23,7 @@ pub(super) struct GenerationArgs {
     #[arg(long)]
     pub(super) ignore_eos: bool,
     /// Random seed, 0 to 2^64 - 1.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]
     pub(super) seed: u64,
     #[command(flatten)]
     pub(super) sampling: Sampling,

@@ -5,6 +5,7 @@ use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::common::{Common, Force};
+use super::model_arg::ModelArg;
 use super::out::AtomicFile;
 use super::{CliError, Exit, loaded, out};
 use crate::model::{self, Eager, NoCache, Rows};
@@ -16,8 +17,8 @@ Writes a safetensors file with one f32 tensor `logits` of shape [tokens, vocab].
 Example:
   xtrain logits runs/shakespeare --tokens 82,79,77,69,79,58 --out logits.safetensors")]
 pub(super) struct LogitsArgs {
-    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// Token ids, for example 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     tokens: Vec<u32>,
@@ -32,7 +33,7 @@ pub(super) struct LogitsArgs {
 
 pub(super) fn run(args: &LogitsArgs) -> Result<(), CliError> {
     out::check_absent(&args.out, args.force)?;
-    let model = loaded::open(&args.model, &args.common)?.model;
+    let model = loaded::open(args.model.path(), &args.common)?.model;
     let cfg = model.config();
     if args.tokens.len() > cfg.max_positions {
         let (got, want) = (args.tokens.len(), cfg.max_positions);

@@ -32,6 +32,7 @@ mod logits;
 mod logs;
 mod lr_find;
 mod memory_check;
+mod model_arg;
 mod monitor;
 mod out;
 mod paths;
@@ -190,7 +191,16 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 
 /// The command tree, with the version of this build.
 pub(crate) fn command() -> clap::Command {
-    Cli::command().version(VERSION.as_str())
+    accept_numbers(Cli::command()).version(VERSION.as_str()).args_override_self(true)
+}
+
+/// Accepts negative numbers as values of all flags, so that errors describe the value and not an unknown flag `-1`.
+fn accept_numbers(command: clap::Command) -> clap::Command {
+    let names: Vec<String> =
+        command.get_subcommands().map(|command| command.get_name().to_string()).collect();
+    let command = command
+        .mut_args(|arg| if arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg });
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, accept_numbers))
 }
 
 /// Converts an error message of clap to one line and a hint.

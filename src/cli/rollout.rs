@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::common::{Force, number};
+use super::common::{Force, count, number};
 use super::exit::Exit;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::interrupt::Interrupt;
@@ -51,10 +51,10 @@ pub(super) struct RolloutArgs {
     #[arg(short = 'n', long = "num-generations", value_name = "G", default_value = "1", value_parser = group_size)]
     n: NonZeroUsize,
     /// Maximum number of sequences that run concurrently.
-    #[arg(long, alias = "batch", value_name = "N", default_value = "64")]
+    #[arg(long, alias = "batch", value_name = "N", default_value = "64", value_parser = count)]
     pub(super) max_batch_size: NonZeroUsize,
     /// GPU: decode steps between two synchronizations with the host. The completions do not depend on it.
-    #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
+    #[arg(long, alias = "look", value_name = "STEPS", default_value = "8", value_parser = count)]
     pub(super) sync_every: NonZeroUsize,
     /// Truncate prompts that do not fit the context, instead of skipping them.
     #[arg(long, value_name = "SIDE")]
@@ -73,7 +73,7 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let path = (args.out != Path::new("-")).then_some(&args.out);
     path.map_or(Ok(()), |path| out::check_absent(path, args.force))?;
     let open = if args.policy_digest { loaded::open_with_master_weights } else { loaded::open };
-    let loaded = open(&args.generation.model, &args.generation.common)?;
+    let loaded = open(args.generation.model.path(), &args.generation.common)?;
     let policy = args.policy_digest.then(|| policy_digest(&loaded.model)).transpose()?;
     let mut prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let count = prompts.len();

@@ -3,8 +3,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common, at_least_one};
+use super::common::{CacheFlags, Common, at_least_one, whole};
 use super::memory_check::require_cache_of;
+use super::model_arg::ModelArg;
 use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::{EngineOptions, Request};
 use crate::model::Model;
@@ -24,8 +25,8 @@ Examples:
   xtrain verify runs/shakespeare
   xtrain verify runs/quickstart --prompts prompts.jsonl --max-new 64 --json")]
 pub(super) struct VerifyArgs {
-    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// JSONL file with one prompt per line [default: 6 random prompts].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
@@ -36,7 +37,7 @@ pub(super) struct VerifyArgs {
     #[arg(long)]
     json: bool,
     /// Random seed of prompts and sampling, 0 to 2^64 - 1.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]
     seed: u64,
     #[command(flatten)]
     common: Common,
@@ -45,7 +46,7 @@ pub(super) struct VerifyArgs {
 }
 
 pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
-    let loaded = loaded::open_with_master_weights(&args.model, &args.common)?;
+    let loaded = loaded::open_with_master_weights(args.model.path(), &args.common)?;
     let seed = args.seed;
     let prompts = match &args.prompts {
         None => verify::prompts(&loaded.model, seed, 6, args.max_new),

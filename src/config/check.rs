@@ -47,6 +47,10 @@ impl Kind {
     fn accept(self, value: Value) -> Result<Value, Value> {
         match (self, value) {
             (Kind::Integer, Value::Integer(n)) if n >= 0 => Ok(Value::Integer(n)),
+            // 1e3
+            (Kind::Integer, Value::Float(x)) if x.fract() == 0.0 && (0.0..9e15).contains(&x) => {
+                Ok(Value::Integer(x as i64))
+            }
             (Kind::Seed, value) => seed_of(&value).map(seed_value).ok_or(value),
             (Kind::Number, Value::Float(x)) => Ok(Value::Float(x)),
             (Kind::Number, Value::Integer(n)) => Ok(Value::Float(n as f64)),
@@ -131,7 +135,8 @@ impl KnownKeys {
         let (place, name) = (place.to_string(), key.to_string());
         let Some(&kind) = self.kinds.get(key) else {
             if self.is_section(key) {
-                return Err(Error::WrongType { place, key: name, want: "a section", got: show(&value) });
+                let want = "a section with keys, such as --set train.steps=500 or [train] in a file";
+                return Err(Error::WrongType { place, key: name, want, got: show(&value) });
             }
             let same_name = |known: &&str| known.split_once('.').is_some_and(|(_, last)| last == key);
             // Of two keys that are equally similar, the one outside [grpo] is suggested.
@@ -148,7 +153,8 @@ impl KnownKeys {
         };
         match (value.as_str(), names(key)) {
             (Some(got), Some(mut names)) if !names.contains(&got) => {
-                let nearest = nearest(got, names.iter().copied()).expect("the list of names is not empty");
+                let nearest = nearest(got, names.iter().copied().filter(|name| !name.is_empty()))
+                    .expect("the list of names is not empty");
                 let (got, nearest) = (got.to_string(), nearest.to_string());
                 names.retain(|name| !name.is_empty());
                 Err(Error::UnknownName { place, key: name, got, want: names.join(", "), nearest })
@@ -197,7 +203,7 @@ fn show(value: &Value) -> String {
         Value::Boolean(_) => "the boolean",
         Value::String(_) => "the string",
         Value::Array(_) => "the list",
-        Value::Table(_) => return "a section".to_string(),
+        Value::Table(_) => return "a table".to_string(),
         Value::Datetime(_) => "the date",
     };
     let text = value.to_string();

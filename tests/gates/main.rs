@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod adamw;
 mod architecture;
+#[cfg(unix)]
+mod bad_inputs;
 mod branches;
 mod cli;
 mod commands;

@@ -6,7 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use crate::cli::CliError;
-use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers};
+use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers, count, whole};
 use crate::config::RunConfig;
 
 /// Commands of `xtrain bench`.
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     #[command(flatten)]
     pub(super) layers: Layers,
     /// Random seed of the weights [default: train.seed of the configuration].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     pub(super) seed: Option<u64>,
     #[command(flatten)]
     pub(super) common: Common,
@@ -107,22 +107,22 @@ pub(crate) struct DecodeArgs {
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub(super) model: Option<PathBuf>,
     /// Batch size: number of sequences.
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
     pub(super) batch: NonZeroUsize,
     /// All sequences share one prompt, which is prefilled once.
     #[arg(long)]
     pub(super) one_prompt: bool,
     /// Prompt length [default: 128, or half of the model's context].
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = count)]
     pub(super) prompt_len: Option<NonZeroUsize>,
     /// New tokens per sequence [default: 128, or half of the model's context].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     pub(super) max_new: Option<NonZeroUsize>,
     /// Number of measured rollouts, after one warmup rollout.
-    #[arg(long, value_name = "N", default_value = "5")]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count)]
     pub(super) repeats: NonZeroUsize,
     /// GPU: decode steps between two synchronizations with the host.
-    #[arg(long, alias = "look", value_name = "STEPS", default_value = "8")]
+    #[arg(long, alias = "look", value_name = "STEPS", default_value = "8", value_parser = count)]
     pub(crate) sync_every: NonZeroUsize,
     #[command(flatten)]
     pub(super) shared: Shared,
@@ -137,13 +137,13 @@ pub(crate) struct KvArgs {
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub(super) model: Option<PathBuf>,
     /// Prompt length.
-    #[arg(long, value_name = "TOKENS", default_value = "16")]
+    #[arg(long, value_name = "TOKENS", default_value = "16", value_parser = count)]
     pub(super) prompt_len: NonZeroUsize,
     /// Also measure n = 1024. Lengths that exceed the context of a loaded model are skipped.
     #[arg(long)]
     pub(super) long: bool,
     /// Number of measured rollouts per row, after one warmup rollout.
-    #[arg(long, value_name = "N", default_value = "3")]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = count)]
     pub(super) repeats: NonZeroUsize,
     #[command(flatten)]
     pub(super) shared: Shared,
@@ -178,7 +178,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub(super) model: Option<PathBuf>,
     /// Number of samples.
-    #[arg(long, value_name = "N", default_value = "3")]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = count)]
     pub(super) repeats: NonZeroUsize,
     /// Open the model for training: keep f32 master weights, and pack the matrices afterwards.
     #[arg(long)]

@@ -1,0 +1,118 @@
+//! Inputs that are wrong: `tests/data/bad_inputs.txt` has each command, its exit code and the first line of its
+//! message. `XTRAIN_BLESS=1` writes the file again.
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::cli::{Scratch, ok, program, text};
+use crate::commands::tiny_run;
+use crate::fixtures::path;
+
+/// Texts of parsers and types that mean nothing to a user.
+const FORBIDDEN: [&str; 22] = [
+    "EOF",
+    "Err(",
+    "None",
+    "Option",
+    "ParseInt",
+    "PathBuf",
+    "Some(",
+    "Utf8Error",
+    "Vec<",
+    "expected value",
+    "invalid digit",
+    "invalid float",
+    "invalid type",
+    "io::",
+    "missing field",
+    "non-zero type",
+    "panicked",
+    "serde",
+    "target type",
+    "trailing characters",
+    "u32",
+    "usize",
+];
+
+/// A directory with a model, a run, and files that are not what their names say.
+fn directory() -> Scratch {
+    let scratch = Scratch::new("bad-inputs");
+    let noise: Vec<u8> = (0..20_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(scratch.0.join("noise"), noise).unwrap();
+    for (name, content) in [
+        ("empty", ""),
+        ("text.txt", "The quick brown fox jumps over the lazy dog. ".repeat(40).as_str()),
+        ("list.jsonl", "[1, 2]\n"),
+        ("cut.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"a\n"),
+        ("other.jsonl", "{\"question\": \"a\"}\n"),
+        ("number.jsonl", "{\"prompt\": 5}\n"),
+        ("both.jsonl", "{\"prompt\": \"a\", \"prompt_ids\": [1]}\n"),
+        ("ids.jsonl", "{\"prompt_ids\": [1, -2]}\n"),
+        ("large.jsonl", "{\"prompt_ids\": [99999]}\n"),
+        ("taken.jsonl", "{\"prompt\": \"a\", \"seed\": 1}\n"),
+        ("roles.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n"),
+        ("content.jsonl", "{\"messages\": [{\"role\": \"user\"}]}\n"),
+        ("good.jsonl", "{\"prompt\": \"a\"}\n"),
+        ("cut.toml", "[train\nsteps = 5\n"),
+        ("key.toml", "[train]\nstep = 5\n"),
+        ("type.toml", "[train]\nsteps = \"many\"\n"),
+        ("twice.toml", "[train]\nsteps = 5\nsteps = 6\n"),
+        ("bare.toml", "steps = 5\n"),
+        ("date.toml", "[train]\nsteps = 2020-01-01\n"),
+        ("section.toml", "train = 5\n"),
+        ("bad.tok", "not a token file"),
+        ("bad.gguf", "GGUF and no more"),
+        ("bare/config.json", "{}"),
+        ("cut/config.json", "{\"model_type\": \"llama\","),
+        ("family/config.json", "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"]}"),
+        ("template.jinja", "{% for message in messages %}"),
+    ] {
+        scratch.file(name, content);
+    }
+    std::os::unix::fs::symlink(path("models/qwen3_tied"), scratch.0.join("model")).unwrap();
+    let sets = ["train.steps=2", "train.warmup=1", "train.eval_every=0", "data.val_fraction=0"];
+    ok_or_print(&scratch.0, &tiny_run("runs/run", "text.txt", &sets));
+    scratch
+}
+
+/// Runs a command that must succeed.
+fn ok_or_print(dir: &Path, args: &[&str]) {
+    let output = program().args(args).current_dir(dir).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {output:?}");
+}
+
+/// The exit code of a command line and the first line of its message.
+fn run(dir: &Path, line: &str) -> (i32, String) {
+    let words = shlex::split(line).unwrap_or_else(|| panic!("{line}: not a command line"));
+    assert_eq!(words[0], "xtrain", "{line}");
+    let output = program().args(&words[1..]).current_dir(dir).stdin(Stdio::null()).output().unwrap();
+    let errors = text(&output.stderr);
+    let message = errors.lines().find(|line| line.starts_with("error: ")).or(errors.lines().next());
+    let message = message.unwrap_or_default().replace(&*dir.to_string_lossy(), "DIR");
+    (output.status.code().unwrap_or(-1), message)
+}
+
+#[test]
+fn wrong_input_has_the_documented_exit_code_and_message() {
+    let file = path("bad_inputs.txt");
+    let table = fs::read_to_string(&file).unwrap();
+    let scratch = directory();
+    let commands: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
+    assert!(commands.len() >= 150, "{} commands", commands.len());
+    let mut found = String::new();
+    for command in &commands {
+        let (code, message) = run(&scratch.0, command);
+        let raw = FORBIDDEN.iter().find(|raw| message.contains(**raw));
+        assert_eq!(raw, None, "{command}: {message}");
+        assert!(code != 0 && code != 70 && message.starts_with("error: "), "{command}: {code} {message}");
+        found += &format!("$ {command}\n{code} {message}\n\n");
+    }
+    if std::env::var_os("XTRAIN_BLESS").is_some() {
+        fs::write(&file, &found).unwrap();
+    }
+    for (want, found) in table.split("\n\n").zip(found.split("\n\n")) {
+        assert_eq!(found.trim(), want.trim());
+    }
+    // the program still works in this directory
+    ok(&scratch.0, &["tokenize", "a", "--tokenizer", "model"]);
+}
