@@ -38,11 +38,12 @@ pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
 fn named(error: StoreError, draft: &Path, out: &Path) -> StoreError {
     match error {
         StoreError::Checkpoint(CheckpointError::Io { op, path, source }) => {
-            let inside = path.strip_prefix(draft).ok().map(|inside| match inside.as_os_str().is_empty() {
-                true => out.to_path_buf(),
-                false => out.join(inside),
-            });
-            CheckpointError::Io { op, path: inside.unwrap_or(path), source }.into()
+            let named = match path.strip_prefix(draft) {
+                Ok(inside) if !inside.as_os_str().is_empty() => out.join(inside),
+                Ok(_) => out.to_path_buf(),
+                Err(_) => path,
+            };
+            CheckpointError::Io { op, path: named, source }.into()
         }
         error => error,
     }
