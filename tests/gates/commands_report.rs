@@ -81,7 +81,7 @@ fn check(html: &str) {
     assert_eq!(all.iter().filter(|name| *name == "script").count(), 2, "the data and the page's script");
     assert!(!all.iter().any(|name| ["img", "link", "iframe", "object", "base"].contains(&name.as_str())));
     // The escaped text of a sample may name an address; nothing else may.
-    let rest = html.replace("&lt;img src=x", "");
+    let rest = html.replace("&lt;img src=x", "").replace("\\u003cimg src=x", "");
     for outside in ["http:", "https:", "//cdn", "url(", "@import", "src=", "href=", "fetch(", "import("] {
         assert!(!rest.contains(outside), "{outside}");
     }
@@ -166,8 +166,11 @@ fn a_report_of_reinforcement_learning_has_completions_and_rewards() {
     let metrics: String = (1..=5)
         .map(|step| {
             let reward = f64::from(step) / 5.0;
-            let line =
-                json!({"step": step, "reward": reward, "entropy": 1.0, "completions/mean_length": 7.5});
+            let mut line = json!({"step": step, "entropy": 1.0, "completions/mean_length": 7.5});
+            // Reward programs choose the names of their rewards.
+            for key in ["reward", &format!("rewards/{HOSTILE}/mean"), "rewards/other/mean"] {
+                line[key] = json!(reward);
+            }
             format!("{line}\n")
         })
         .collect();
