@@ -19,6 +19,8 @@ use crate::rollout_file::RolloutLine;
 pub(super) struct Prompt {
     /// Its location for error messages, for example `prompts.jsonl: line 3`.
     pub(super) place: String,
+    /// Its index in the file, which skipped prompts do not change.
+    pub(super) index: usize,
     /// Its text. `None`: ids without a tokenizer.
     pub(super) text: Option<String>,
     pub(super) ids: Vec<u32>,
@@ -63,11 +65,12 @@ pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Pro
     };
     let file = file.map_err(hint)?;
     let encoded = file.encode(tokenizer).map_err(hint)?;
-    let prompt = |(record, EncodedPrompt { text, ids }): (&PromptRecord, EncodedPrompt)| {
+    let prompt = |(index, (record, prompt)): (usize, (&PromptRecord, EncodedPrompt))| {
+        let EncodedPrompt { text, ids } = prompt;
         let place = format!("{}: line {}", name.display(), record.line);
-        Prompt { place, text, ids, columns: record.columns.clone() }
+        Prompt { place, index, text, ids, columns: record.columns.clone() }
     };
-    Ok(file.records().iter().zip(encoded).map(prompt).collect())
+    Ok(file.records().iter().zip(encoded).enumerate().map(prompt).collect())
 }
 
 /// Checks that no column of a prompt has the name of a field of its completions.

@@ -153,11 +153,11 @@ fn complete(
 
 /// One request per prompt, each checked against the model.
 fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<Vec<Request>, CliError> {
-    let request = |(at, prompt): (usize, &Prompt)| {
-        let id = (at as u64).saturating_mul(args.n.get() as u64);
+    let request = |prompt: &Prompt| {
+        let id = (prompt.index as u64).saturating_mul(args.n.get() as u64);
         prompt.checked(args.generation.request(loaded, id, prompt.ids.clone()), loaded.model.config())
     };
-    prompts.iter().enumerate().map(request).collect()
+    prompts.iter().map(request).collect()
 }
 
 /// Writes completions in the order of the prompts.
@@ -225,7 +225,7 @@ fn json_line(
     let sampling = &args.generation.sampling;
     RolloutLine {
         step: None,
-        prompt_id: (done.index / g) as u64,
+        prompt_id: prompt.index as u64,
         group: done.index / g,
         sample: done.index % g,
         sample_id: done.id,

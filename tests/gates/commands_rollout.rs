@@ -137,6 +137,13 @@ fn a_prompt_that_does_not_fit_is_skipped_or_truncated_and_the_others_are_complet
         lines.lines().map(length).collect::<Vec<_>>()
     };
     assert_eq!(lengths(), [2, 255]);
+    let lines = fs::read_to_string(scratch.0.join("c.jsonl")).unwrap();
+    let last = parsed(lines.lines().last().unwrap());
+    assert_eq!(
+        [&last["prompt_id"], &last["sample_id"]].map(Value::to_string),
+        ["2", "2"],
+        "numbers of the file"
+    );
     fs::remove_file(scratch.0.join("c.jsonl")).unwrap();
     done(&scratch.0, &[&args[..], &["--truncate-prompt", "left"]].concat());
     assert_eq!(lengths(), [2, 253, 255]);

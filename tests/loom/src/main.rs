@@ -70,7 +70,12 @@ fn explore(case: &Case) -> usize {
     count.load(Ordering::Relaxed)
 }
 
-const FAULTS: [Fault; 3] = [Fault::NoFences, Fault::Relaxed, Fault::NoNotification];
+/// The planted faults and a part of the message with which each is found.
+const FAULTS: [(Fault, &str); 3] = [
+    (Fault::NoFences, "deadlock"),
+    (Fault::Relaxed, "Causality violation"),
+    (Fault::NoNotification, "deadlock"),
+];
 
 /// The message with which a process with a planted fault ends. `None`: it ends without a failure.
 fn failure(fault: Fault) -> Option<String> {
@@ -84,8 +89,8 @@ fn failure(fault: Fault) -> Option<String> {
 
 fn main() -> ExitCode {
     if let Some(name) = std::env::args().nth(1) {
-        let fault = FAULTS.into_iter().find(|fault| format!("{fault:?}") == name);
-        plant(fault.unwrap_or_else(|| panic!("expected one of {FAULTS:?}, found {name}")));
+        let fault = FAULTS.into_iter().find(|(fault, _)| format!("{fault:?}") == name);
+        plant(fault.unwrap_or_else(|| panic!("expected one of {FAULTS:?}, found {name}")).0);
         CASES.iter().for_each(|case| _ = explore(case));
         return ExitCode::SUCCESS;
     }
@@ -95,10 +100,10 @@ fn main() -> ExitCode {
         println!("{:>7}  {jobs:<9}  {:>11}  {:>13}", case.threads, case.preemptions, explore(case));
     }
     let mut all_found = true;
-    for fault in FAULTS {
+    for (fault, want) in FAULTS {
         let failure = failure(fault);
-        all_found &= failure.is_some();
-        println!("{fault:?}: {}", failure.as_deref().unwrap_or("NOT FOUND"));
+        all_found &= failure.as_deref().is_some_and(|message| message.contains(want));
+        println!("{fault:?}: expected {want:?}, found {:?}", failure.as_deref().unwrap_or("no failure"));
     }
     if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
