@@ -90,20 +90,25 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let interrupt = Interrupt::install()?;
     let total = requests.len() * args.n.get();
     let result = complete(args, &loaded, requests, &interrupt, &mut writer);
-    let Err(error) = result else { return writer.finish() };
+    let Err(error) = result else {
+        writer.finish()?;
+        return check_none_skipped(skipped, count);
+    };
     let Kept { completions: kept, partial } = writer.keep_partial()?;
     Err(match partial {
         _ if kept == 0 => error,
         Some(path) => error.hint(format_args!("{kept} of {total} completions are in {}", path.display())),
         None => error.hint(format_args!("{kept} of {total} completions were printed")),
-    })?;
-    match skipped {
-        0 => Ok(()),
-        _ => {
-            let message = format_args!("{skipped} of {count} prompts were skipped; the others are complete");
-            Err(CliError::new(Exit::Data, message).hint(prompts::TRUNCATE))
-        }
+    })
+}
+
+/// The error of a command that skipped prompts and completed the others.
+fn check_none_skipped(skipped: usize, count: usize) -> Result<(), CliError> {
+    if skipped == 0 {
+        return Ok(());
     }
+    let message = format_args!("{skipped} of {count} prompts were skipped; the others are complete");
+    Err(CliError::new(Exit::Data, message).hint(prompts::TRUNCATE))
 }
 
 /// Runs the engine until all completions are written or a signal arrives.

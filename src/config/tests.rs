@@ -114,7 +114,9 @@ fn the_old_name_of_a_key_is_accepted() {
 #[test]
 fn a_value_of_another_type_names_the_key_and_both_types() {
     refused(&["train.steps=many"], &["`train.steps`", "a whole number", "the string \"many\""]);
-    refused(&["train.steps=2e3"], &["`train.steps`", "a whole number", "the number 2000.0"]);
+    assert_eq!(with(&["train.steps=2e3"]).unwrap().train.steps, 2000);
+    refused(&["train.steps=2.5"], &["`train.steps`", "a whole number", "the number 2.5"]);
+    refused(&["train.steps=-2e3"], &["`train.steps`", "a whole number", "the number -2000.0"]);
     refused(&["train.steps=-1"], &["`train.steps`", "-1"]);
     refused(&["model.qk_norm=1"], &["`model.qk_norm`", "true or false", "1"]);
     refused(&["train.learning_rate=true"], &["`train.learning_rate`", "a number", "true"]);

@@ -70,8 +70,7 @@ fn an_allocation_that_fails_ends_the_process_with_an_error() {
     let scratch = Scratch::new("alloc");
     let file = scratch.file("p.jsonl", "");
     std::fs::File::options().write(true).open(&file).unwrap().set_len(3 << 30).unwrap();
-    let rollout = ["rollout", &model(), "--prompts", "p.jsonl", "--threads", "1"];
-    let output = limited(&scratch.0, 600, &rollout);
+    let output = limited(&scratch.0, 600, &["tokenize", "--file", "p.jsonl"]);
     too_large(&output, &["an allocation of", "ulimit -v"]);
 }
 
