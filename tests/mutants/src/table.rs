@@ -26,7 +26,7 @@ pub fn write(repository: &Path, scratch: &Scratch, modules: &[&str]) {
     let outcomes = scratch.outcomes();
     let mutants = scratch.mutants();
     let list = fs::read_to_string(repository.join("tests/mutants/equivalent.txt")).unwrap_or_default();
-    let equivalent: HashMap<&str, &str> = list.lines().filter_map(|line| line.split_once(" || ")).collect();
+    let equivalent: HashMap<&str, &str> = list.lines().filter_map(|line| line.split_once(" ## ")).collect();
     let mut page = HEAD.to_string();
     page += "| module | mutants | caught | equivalent | open | of these unreached | not run |\n|---|--:|--:|--:|--:|--:|--:|\n";
     let (mut reasons, mut open) = (String::new(), String::new());

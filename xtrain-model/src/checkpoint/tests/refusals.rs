@@ -181,6 +181,19 @@ fn a_checkpoint_at_the_limits_is_saved_and_loaded() {
 }
 
 #[test]
+fn a_header_may_be_as_long_as_its_limit() {
+    let encode = |length: usize| {
+        let name = "x".repeat(length);
+        let tensor = TensorView { name: &name, shape: &[1], data: &[1.0] };
+        super::super::header::encode(&[tensor], crate::quant::Quant::F32).map(|bytes| bytes.len())
+    };
+    let others = encode(8).unwrap() - 8;
+    let longest = (16 << 20) + 8 - others;
+    assert_eq!(encode(longest).unwrap(), (16 << 20) + 8);
+    assert!(encode(longest + 8).is_err());
+}
+
+#[test]
 fn a_file_may_be_as_long_as_its_limit() {
     let (fs, dir) = saved(&Sample::small(1, 0));
     let (path, length) = (dir.join("config.json"), bytes(&fs, &dir.join("config.json")).len());

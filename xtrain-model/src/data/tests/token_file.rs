@@ -162,6 +162,8 @@ fn every_token_may_be_a_document() {
     let input = dir.file("in.txt", "<|endoftext|>".repeat(3));
     let file = prepared(&dir, &[input], &Tokenizer::byte()).unwrap();
     assert_eq!((file.count(), file.ends().unwrap()), (3, vec![1, 2, 3]));
+    assert_eq!(file.digest(), Tokenizer::byte().digest());
+    assert_eq!(file.checksum().to_le_bytes(), std::fs::read(file.path()).unwrap()[60..64]);
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn optional_metadata_have_defaults_or_the_value_that_is_supported() {
 
 #[test]
 fn a_scaling_that_an_architecture_cannot_represent_is_refused() {
-    let scaled = |rope_scaling, qk_norm| Arch::of(&Config { rope_scaling, qk_norm, ..Config::tiny() });
+    let scaled = |rope_scaling, qk_norm| Arch::of(&Config { qk_norm, rope_scaling, ..Config::tiny() });
     let llama3 = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64.0 };
     assert_eq!(scaled(llama3.clone(), false), Ok(Arch::Llama));
     assert!(scaled(llama3, true).is_err());
@@ -109,8 +109,8 @@ fn a_scaling_that_an_architecture_cannot_represent_is_refused() {
         attention: None,
         truncate: Truncate::Whole,
     };
-    assert_eq!(scaled(RopeScaling::Yarn(yarn.clone()), true), Ok(Arch::Qwen3));
-    assert!(scaled(RopeScaling::Yarn(Yarn { attention: Some(1.0), ..yarn.clone() }), true).is_err());
+    assert_eq!(scaled(RopeScaling::Yarn(yarn), true), Ok(Arch::Qwen3));
+    assert!(scaled(RopeScaling::Yarn(Yarn { attention: Some(1.0), ..yarn }), true).is_err());
     assert!(scaled(RopeScaling::Yarn(Yarn { truncate: Truncate::Exact, ..yarn }), true).is_err());
 }
 
@@ -192,7 +192,7 @@ fn a_nan_in_the_second_piece_is_counted_from_the_first() {
 
 /// The byte tokenizer with changed JSON.
 fn changed_tokenizer(change: impl FnOnce(&mut serde_json::Value), config: &str) -> Tokenizer {
-    let mut json: serde_json::Value = serde_json::from_slice(&Tokenizer::byte().files()[0].1).unwrap();
+    let mut json: serde_json::Value = serde_json::from_slice(Tokenizer::byte().files()[0].1).unwrap();
     change(&mut json);
     Tokenizer::from_parts(json.to_string().into_bytes(), Some(config.into()), Path::new("t")).unwrap()
 }
@@ -234,7 +234,7 @@ fn names_of_templates_and_end_tokens_are_written() {
     };
     for add in [false, true] {
         let again = tokenizer::read(&metadata(add)).unwrap().unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&again.files()[0].1).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(again.files()[0].1).unwrap();
         assert_eq!(json["post_processor"].is_null(), !add);
         let written = tokenizer::write(&again, 300).unwrap();
         assert!(written.contains(&("tokenizer.ggml.add_bos_token".into(), Value::Bool(add))));
