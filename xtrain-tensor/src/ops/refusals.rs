@@ -45,6 +45,18 @@ fn index<T: Debug>(result: Result<T>) {
     assert!(matches!(result, Err(Error::Index { .. })), "{result:?}");
 }
 
+#[test]
+fn a_sampler_reads_tables_with_a_row_for_each_token_only() {
+    let z = zeros();
+    let mut sampler = DeviceSampler::new(&z.0, 2, 1).unwrap();
+    sampler.stage(&[5, 3], Vec::new()).unwrap();
+    sampler.embedding(&z.f32(&[6, 4]), Dtype::F32).unwrap();
+    shape(sampler.embedding(&z.f32(&[5, 4]), Dtype::F32));
+    shape(sampler.embedding(&z.bf16(&[6, 4]), Dtype::F32));
+    sampler.weight_rows(&z.weight(&[6, 4], Dtype::F32)).unwrap();
+    shape(sampler.weight_rows(&z.weight(&[5, 4], Dtype::F32)));
+}
+
 /// Rows of one sequence at positions 0, 1, ...
 fn causal<'a>(slots: &'a Slots, pos: &'a [u32]) -> AttnMask<'a> {
     AttnMask { seq: &[0; 8][..pos.len()], pos, slots, window: None }
@@ -189,6 +201,8 @@ fn norms_and_tables_take_operands_that_fit_only() {
     shape(backward(&[3, 5], &[4], &[3, 4]));
     shape(backward(&[3, 4], &[5], &[3, 4]));
     shape(backward(&[3, 4], &[4], &[2, 4]));
+    shape(add(&x, &z.f32(&[4, 3])));
+    shape(silu_mul_backward(&x, &x, &z.f32(&[4, 3]), Dtype::F32));
     shape(embedding(&x.reshape(&[12]).unwrap(), &[0], Dtype::F32));
     dtype(embedding(&z.bf16(&[3, 4]), &[0], Dtype::F32));
     index(embedding(&x, &[3], Dtype::F32));
