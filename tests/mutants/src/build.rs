@@ -42,13 +42,13 @@ pub fn build(repository: &Path, scratch: &Scratch, modules: &[&str]) {
             write_if_changed(&tree.join(file), with_mutants.code.as_bytes());
             instrumented.insert(file.clone(), with_mutants);
         }
+        let mut mutants: Vec<_> = all.iter().map(|(mutant, _)| mutant).collect();
+        mutants.retain(|mutant| !dropped.contains(&mutant.id));
+        mutants.sort_by_key(|mutant| mutant.id);
+        scratch.write("mutants.json", &mutants);
         match compile(&tree, &instrumented) {
             Ok(binaries) => {
-                let mut mutants: Vec<_> = all.iter().map(|(mutant, _)| mutant.clone()).collect();
-                mutants.retain(|mutant| !dropped.contains(&mutant.id));
-                mutants.sort_by_key(|mutant| mutant.id);
                 println!("{} mutants; {} others do not compile", mutants.len(), dropped.len());
-                scratch.write("mutants.json", &mutants);
                 scratch.write("binaries.json", &binaries);
                 return scratch.forget();
             }

@@ -65,7 +65,8 @@ fn attempt(mutant: &Mutant, candidates: &[&Test], temporary: &std::path::Path) -
         outcome.ran += 1;
         let limit = Duration::from_secs_f64(5.0 + 8.0 * test.seconds);
         // without the mutant the test passes again: it is not the load of the machine
-        if !passes(test, &mutant.id.to_string(), limit, temporary) && passes(test, "0", limit, temporary) {
+        if !passes(test, &mutant.id.to_string(), limit, temporary) && passes(test, "0", 4 * limit, temporary)
+        {
             outcome.caught = Some(test.name.clone());
             break;
         }

@@ -19,6 +19,9 @@ again; the program is in `tests/mutants`. This page is generated.
 | open | no test that ran has caught it |
 | unreached | open, and no test that was recorded reaches it |
 
+Tests that take long are left out: the random gate of invariance, the test of all power cuts, and some of the emulator.
+An open mutant may be caught by one of them. \"N of M tests\": the other tests that reach it did not run.
+
 ";
 
 /// Writes the page. Warns of listed equivalent mutants that do not exist or are caught.
