@@ -30,3 +30,16 @@ impl Write for LimitedOutput {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_may_be_as_long_as_its_limit() {
+        let mut out = LimitedOutput::default();
+        out.write_all(&vec![b' '; MAX_OUTPUT - 1]).unwrap();
+        out.write_all(b" ").unwrap();
+        assert!(!out.full && out.write_all(b" ").is_err() && out.full);
+    }
+}

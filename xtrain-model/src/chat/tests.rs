@@ -190,6 +190,10 @@ fn invalid_messages_are_refused() {
     let long = ChatTemplate::parse(&" ".repeat(MAX_TEMPLATE + 1)).unwrap_err().to_string();
     assert!(long.contains("length: expected at most 1048576 bytes, found 1048577"), "{long}");
     ChatTemplate::parse(&" ".repeat(MAX_TEMPLATE)).unwrap();
+    let code = |length: usize| ChatTemplate::parse(&format!("{{{{1{}}}}}", " ".repeat(length - 5)));
+    code(8 << 10).unwrap();
+    let long = code((8 << 10) + 1).unwrap_err().to_string();
+    assert!(long.contains("bytes of code in one tag: expected at most 8192, found 8193"), "{long}");
 }
 
 /// A template that reads every byte of a long conversation needs more instructions than one for a short conversation.

@@ -134,6 +134,19 @@ mod tests {
     }
 
     #[test]
+    fn ranges_may_reach_the_end_and_each_other() {
+        let cpu = Device::cpu();
+        let (mut to, from) = (pool(&cpu, 4), pool(&cpu, 2));
+        copy_slots(&mut to, &from, &[SlotRange { from: 0, to: 2, len: 2 }]).unwrap();
+        assert_eq!(to.data::<f32>().unwrap()[6..], *from.data::<f32>().unwrap());
+        copy_slots_within(&mut to, SlotRange { from: 1, to: 3, len: 1 }).unwrap();
+        copy_slots_within(&mut to, SlotRange { from: 2, to: 0, len: 2 }).unwrap();
+        assert_eq!(to.data::<f32>().unwrap()[3..6], [3.0, 4.0, 5.0]);
+        let error = copy_slots_within(&mut to, SlotRange { from: 0, to: 2, len: 3 }).unwrap_err().to_string();
+        assert_eq!(error, "copy_slots_within: the end of a range 5 at index 0 is not below 5");
+    }
+
+    #[test]
     fn rows_of_another_shape_or_dtype_are_refused() {
         let cpu = Device::cpu();
         let mut to = pool(&cpu, 4);
