@@ -27,6 +27,8 @@ max_completion_length = 8
 eval_every = 0
 verify_every = 0
 save_every = 1000
+# a reward for each id
+score_duplicates = true
 ";
 
 /// Rewards that differ within a group: those of the id.
