@@ -40,6 +40,8 @@ mod tests {
         let mut out = LimitedOutput::default();
         out.write_all(&vec![b' '; MAX_OUTPUT - 1]).unwrap();
         out.write_all(b" ").unwrap();
-        assert!(!out.full && out.write_all(b" ").is_err() && out.full);
+        assert!(!out.full);
+        assert!(out.write_all(b" ").is_err());
+        assert!(out.full);
     }
 }
