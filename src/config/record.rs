@@ -5,7 +5,8 @@ use super::check::tree;
 use super::resolve::flat;
 use super::{Error, Resolved, Result, RunConfig};
 
-/// Keys that are not recorded: no weight and no metric depends on them, or `data.json` has a digest of the file.
+/// Keys that are not recorded: no weight and no metric depends on them, `data.json` has a digest of the file, or, for
+/// the reward programs, the command may name another place. Their number is recorded as [`REWARD_PROGRAMS`].
 const NOT_RECORDED: [&str; 21] = [
     "data.files",
     "data.tokenizer",
@@ -30,6 +31,9 @@ const NOT_RECORDED: [&str; 21] = [
     "model.preset",
 ];
 
+/// The number of reward programs in the section `grpo` of a record.
+const REWARD_PROGRAMS: &str = "reward_programs";
+
 /// A key whose value is not the recorded one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyDifference {
@@ -51,6 +55,9 @@ pub fn record(config: &RunConfig) -> String {
             values.remove(last);
         }
     }
+    if let (Some(count), Some(Value::Table(grpo))) = (reward_programs(config), all.get_mut("grpo")) {
+        grpo.insert(REWARD_PROGRAMS.to_string(), count);
+    }
     all.retain(|_, values| values.as_table().is_some_and(|values| !values.is_empty()));
     toml::to_string(&all).expect("every field is a TOML type")
 }
@@ -65,7 +72,8 @@ pub fn differences(place: &str, record: &str, config: &RunConfig) -> Result<Vec<
         place: place.to_string(),
         reason: error.message().replace('\n', ", "),
     })?;
-    let found = flat(config);
+    let mut found = flat(config);
+    found.extend(reward_programs(config).map(|count| (format!("grpo.{REWARD_PROGRAMS}"), count)));
     let mut differences = Vec::new();
     for (section, values) in recorded {
         for (key, recorded) in values.as_table().into_iter().flatten() {
@@ -77,6 +85,10 @@ pub fn differences(place: &str, record: &str, config: &RunConfig) -> Result<Vec<
         }
     }
     Ok(differences)
+}
+
+fn reward_programs(config: &RunConfig) -> Option<Value> {
+    config.grpo.as_ref().map(|grpo| Value::Integer(grpo.reward.len() as i64))
 }
 
 /// The keys whose values differ.

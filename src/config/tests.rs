@@ -244,6 +244,20 @@ fn no_flipped_bit_of_a_stored_configuration_changes_a_recorded_value() {
 }
 
 #[test]
+fn a_record_has_the_number_of_reward_programs_and_not_their_commands() {
+    let rewards = |list: &str| with(&["grpo.prompts=p.jsonl", &format!("grpo.reward={list}")]).unwrap();
+    let recorded = record(&rewards("['sh a.sh', 'sh b.sh']"));
+    assert!(!recorded.contains("sh a.sh"), "{recorded}");
+    assert_eq!(differences("run.toml", &recorded, &rewards("['sh c.sh', 'sh d.sh']")).unwrap(), []);
+    let removed = differences("run.toml", &recorded, &rewards("['sh a.sh']")).unwrap();
+    assert_eq!(removed.len(), 1);
+    assert_eq!((removed[0].key.as_str(), &removed[0].found), ("grpo.reward_programs", &Value::Integer(1)));
+    // A record of an earlier version does not have the number.
+    let earlier = recorded.replace("reward_programs = 2\n", "");
+    assert_eq!(differences("run.toml", &earlier, &rewards("['sh a.sh']")).unwrap(), []);
+}
+
+#[test]
 fn unset_sizes_are_derived_from_the_others() {
     let config = with(&["model.dim=192", "model.n_heads=6", "train.steps=50", "train.batch=3"]).unwrap();
     let model = &config.model;
