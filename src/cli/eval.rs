@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::common::{CacheFlags, Common};
-use super::input_file::require_end;
+use super::input_file::require_rereadable;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
 use super::model_arg::ModelArg;
@@ -107,6 +107,7 @@ struct Wrong {
 }
 
 pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
+    args.data.iter().chain(&args.task).try_for_each(|file| require_rereadable(file))?;
     let loaded = loaded::open(args.model.path(), &args.common)?;
     if args.strict && !loaded.refused.is_empty() {
         let (damaged, path) = (loaded.refused[0].display(), loaded.checkpoint.display());
@@ -164,7 +165,6 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
 
 fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, CliError> {
     let tokenizer = loaded.require_tokenizer("--task", TOKENIZER_HINT)?;
-    require_end(file)?;
     let task = FileTask::open(file)?;
     let prompts = task.prompts(PromptSet::HeldOut);
     let (mut requests, mut answers) = (Vec::new(), Vec::new());

@@ -14,14 +14,33 @@ pub(super) fn require_end(path: &Path) -> Result<(), CliError> {
     Err(CliError::new(Exit::Data, message))
 }
 
-#[cfg(unix)]
+/// Checks that a file can be read more than once: it is no pipe and no device. A path without a file and a directory are
+/// left to the reader.
+pub(super) fn require_rereadable(path: &Path) -> Result<(), CliError> {
+    let Some(found) = special_file(path) else { return Ok(()) };
+    let message = format_args!("{}: expected a regular file, found a {found}", path.display());
+    Err(CliError::new(Exit::Data, message)
+        .hint("it is read more than once; write its content to a file first"))
+}
+
 fn is_device(path: &Path) -> bool {
+    special_file(path) == Some("device")
+}
+
+/// The kind of a file that is neither a regular file nor a directory.
+#[cfg(unix)]
+fn special_file(path: &Path) -> Option<&'static str> {
     use std::os::unix::fs::FileTypeExt;
-    fs::metadata(path)
-        .is_ok_and(|file| file.file_type().is_char_device() || file.file_type().is_block_device())
+    let kind = fs::metadata(path).ok()?.file_type();
+    match () {
+        () if kind.is_char_device() || kind.is_block_device() => Some("device"),
+        () if kind.is_fifo() => Some("pipe"),
+        () if kind.is_socket() => Some("socket"),
+        () => None,
+    }
 }
 
 #[cfg(not(unix))]
-fn is_device(_: &Path) -> bool {
-    false
+fn special_file(_: &Path) -> Option<&'static str> {
+    None
 }

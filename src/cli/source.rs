@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit};
-use super::input_file::require_end;
+use super::input_file::require_rereadable;
 use crate::config::{RunConfig, TaskKind};
 use crate::model::data::{Content, Tokens};
 use crate::model::store;
@@ -57,7 +57,7 @@ pub(super) fn open_with(config: &RunConfig, tokenizer: Tokenizer) -> Result<Sour
 /// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file. Fails for other content
 /// than `content`, and for a file that was packed with another tokenizer.
 pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
-    files.iter().try_for_each(|file| require_end(file))?;
+    files.iter().try_for_each(|file| require_rereadable(file))?;
     let Some(packed) = files.iter().find(|file| file.extension().is_some_and(|e| e == "tok")) else {
         return Ok(Tokens::from_files(files, tokenizer, content)?);
     };

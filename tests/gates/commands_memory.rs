@@ -1,10 +1,10 @@
 //! Commands that need more memory than there is, and files without an end.
 #![cfg(target_os = "linux")]
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use crate::cli::{Scratch, program, refused, text, xtrain};
-use crate::commands::model;
+use crate::commands::{done, model};
 
 const LINE: &str = "the cat sat on the mat and the dog sat too\n";
 
@@ -79,17 +79,38 @@ fn a_file_without_an_end_is_refused() {
     let (scratch, m) = (Scratch::new("endless"), model());
     scratch.file("t.txt", LINE);
     for args in [
-        &["train", "--run", "r", "--data", "/dev/zero"][..],
-        &["rollout", &m, "--prompts", "/dev/zero"],
-        &["eval", &m, "--data", "/dev/zero"],
-        &["eval", &m, "--task", "/dev/zero"],
+        &["rollout", &m, "--prompts", "/dev/zero"][..],
         &["prepare", "/dev/zero", "--out", "o.tok"],
         &["tokenize", "--file", "/dev/zero"],
         &["tokenizer", "train", "/dev/zero", "--out", "o.json"],
         &["replay", "/dev/zero", "--model", &m],
-        &["grpo", "--init", &m, "--prompts", "/dev/zero", "--reward", "cat", "--run", "r"],
     ] {
         refused(&scratch.0, args, 65, &["/dev/zero: expected a file or a pipe, found a device"]);
     }
+}
+
+#[test]
+fn a_pipe_is_refused_where_a_file_is_read_twice() {
+    let (scratch, m) = (Scratch::new("pipes"), model());
+    scratch.file("t.txt", LINE);
+    assert!(Command::new("mkfifo").arg(scratch.0.join("pipe")).status().unwrap().success());
+    for (file, kind) in [("/dev/zero", "device"), ("pipe", "pipe")] {
+        for args in [
+            &["train", "--run", "r", "--data", file][..],
+            &["train", "--run", "r", "--data", "t.txt", file],
+            &["eval", &m, "--data", file],
+            &["eval", &m, "--task", file],
+            &["grpo", "--init", &m, "--prompts", file, "--reward", "cat", "--run", "r"],
+        ] {
+            let message = format!("{file}: expected a regular file, found a {kind}");
+            refused(&scratch.0, args, 65, &[&message, "read more than once"]);
+        }
+    }
     assert!(!scratch.0.join("r").exists());
+    // The prompts of a rollout are read once.
+    let mut writer = Command::new("sh");
+    writer.args(["-c", "echo '{\"prompt_ids\": [1, 2]}' > pipe"]).current_dir(&scratch.0);
+    let mut writer = writer.spawn().unwrap();
+    let shown = done(&scratch.0, &["rollout", &m, "--prompts", "pipe", "--max-new", "1", "--out", "-"]);
+    assert!(writer.wait().unwrap().success() && !shown.is_empty());
 }

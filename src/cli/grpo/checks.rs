@@ -2,7 +2,7 @@
 use std::path::Path;
 
 use crate::cli::exit::{CliError, Exit};
-use crate::cli::input_file::require_end;
+use crate::cli::input_file::require_rereadable;
 use crate::cli::{loaded, source};
 use crate::config::{GrpoSection, RunConfig};
 use crate::grpo;
@@ -106,7 +106,7 @@ pub(super) fn check_files(
 
 /// Checks that no column of the prompts has a name that xtrain uses in the lines to reward programs.
 fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
-    require_end(Path::new(file))?;
+    require_rereadable(Path::new(file))?;
     let prompts = PromptFile::open(Path::new(file))?;
     for record in prompts.records().iter().filter(|_| !section.reward.is_empty()) {
         if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {
