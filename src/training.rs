@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::config::{self, RunConfig, TaskKind};
 use crate::evaluate::{self, Evaluation, evaluate};
 use crate::model::chat::BUILT_IN;
-use crate::model::checkpoint::{CheckpointDir, CheckpointError};
+use crate::model::checkpoint::{CheckpointDir, CheckpointError, SavedCheckpoint};
 use crate::model::data::DataError;
 use crate::model::export::ExportSource;
 use crate::model::store::{self, RunState, StoreError};
@@ -272,13 +272,26 @@ impl Training<'_> {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         observer.enter(Phase::Save)?;
         self.metrics.sync()?;
-        let tokenizer = with_trained_template(self.config, &self.source.tokenizer);
-        let record = config::record(self.config);
-        let files = [(run::RECORD, record.as_bytes())];
-        let saved = store::save(self.checkpoints, self.trainer, &tokenizer, self.state, &files)?;
+        let saved = save(self.checkpoints, self.config, self.trainer, &self.source.tokenizer, self.state)?;
         observer.saved(saved.path, saved.not_pruned);
         Ok(())
     }
+}
+
+/// Saves a checkpoint of a run with the record of its configuration and the chat template that it is trained with.
+///
+/// # Errors
+/// As [`store::save`].
+pub fn save(
+    checkpoints: &CheckpointDir,
+    config: &RunConfig,
+    trainer: &Trainer,
+    tokenizer: &Tokenizer,
+    state: RunState,
+) -> Result<SavedCheckpoint, StoreError> {
+    let record = config::record(config);
+    let files = [(run::RECORD, record.as_bytes())];
+    store::save(checkpoints, trainer, &with_trained_template(config, tokenizer), state, &files)
 }
 
 /// The tokenizer with the chat template that training used: a model that is fine-tuned with [`BUILT_IN`] keeps it, so

@@ -83,23 +83,23 @@ fn tokenizer(run: &RunDir, config: &RunConfig) -> Result<Tokenizer, CliError> {
 }
 
 impl Job {
-    /// Saves the checkpoint that the run resumes from again if a recorded key has changed since `old`. Prints the
-    /// changes.
-    pub(super) fn record_changes(&mut self, old: &RunConfig) -> Result<(), CliError> {
+    /// Replaces the configuration of the run with `text`. If a recorded key has changed since `old`, saves the checkpoint
+    /// that the run resumes from again and prints the changes.
+    pub(super) fn record_changes(&mut self, old: &RunConfig, text: &str) -> Result<(), CliError> {
         let (before, now) = (config::record(old), config::record(&self.config));
         if before == now {
-            return Ok(());
+            return Ok(self.run.write_config(text)?);
         }
         for KeyDifference { key, recorded, found } in
             config::differences("config.toml", &before, &self.config)?
         {
             eprintln!("{key}: {recorded} -> {found}");
         }
-        let files = [(run::RECORD, now.as_bytes())];
-        let saved =
-            store::save(&self.checkpoints, &self.trainer, &self.source.tokenizer, self.state, &files)?;
+        self.run.write_pending_config(text)?;
+        let (tokenizer, state) = (&self.source.tokenizer, self.state);
+        let saved = training::save(&self.checkpoints, &self.config, &self.trainer, tokenizer, state)?;
         self.last_saved = Some(saved.path);
-        Ok(())
+        Ok(self.run.write_config(text)?)
     }
 }
 
@@ -135,9 +135,9 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
         );
     }
     let (mut metrics, timings) = job.run.logs_after(first_step)?;
-    warn_of_damage(&[&metrics, &timings]);
     let samples =
         (job.config.train.sample_every > 0).then(|| job.run.samples_after(first_step)).transpose()?;
+    warn_of_damage([&metrics, &timings].into_iter().chain(&samples));
     // A new run has no line yet.
     let events = logs::event_file(&job.run, &job.run.read_metrics().unwrap_or_default())?;
     let logs = MonitorLogs { timings, samples, events };
@@ -146,7 +146,8 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
     let progress = Progress::new("training", "step", steps, first_step);
     let mut monitor = Monitor::new(progress, logs, interrupt, &sampler, tokens);
     monitor.last_saved = job.last_saved.take();
-    let best = job.config.train.keep_best.then(|| best_dir(&job.run)).transpose()?;
+    let best_step = job.state.best.map(|(_, step)| step);
+    let best = job.config.train.keep_best.then(|| best_dir(&job.run, best_step)).transpose()?;
     let mut training = Training {
         config: &job.config,
         source: &job.source,
@@ -187,14 +188,16 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
 }
 
 /// Reports damaged lines of the logs of a run.
-pub(super) fn warn_of_damage(logs: &[&JsonLines]) {
-    logs.iter().filter_map(|log| log.set_aside()).for_each(|damage| eprintln!("warning: {damage}"));
+pub(super) fn warn_of_damage<'a>(logs: impl IntoIterator<Item = &'a JsonLines>) {
+    logs.into_iter().filter_map(JsonLines::set_aside).for_each(|damage| eprintln!("warning: {damage}"));
 }
 
-/// `best/` of a run: a directory of checkpoints with a copy of the configuration, which opens as a model.
-fn best_dir(run: &RunDir) -> Result<CheckpointDir, CliError> {
+/// `best/` of a run: a directory of checkpoints with a copy of the configuration, which opens as a model. Removes
+/// all weights but those of `step`: a run that was killed may have saved weights of steps that a resume repeats.
+fn best_dir(run: &RunDir, step: Option<u64>) -> Result<CheckpointDir, CliError> {
     let path = run.path().join("best");
     let best = CheckpointDir::open(Arc::new(RealFs), &path, 2)?;
+    best.retain_step(step)?;
     let config =
         std::fs::read_to_string(run.config()).map_err(|error| CliError::io(&run.config(), &error))?;
     RunDir::open(&path)?.write_config(&config)?;

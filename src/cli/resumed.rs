@@ -34,7 +34,10 @@ pub(super) fn resumed(
         None => error.into(),
     })?;
     let old = match recorded.filter(|_| !faults::on(Fault::ResumeIgnoresRecord)) {
-        Some(record) => compared(run, stored, &record, layers, may_change)?,
+        Some(record) => {
+            let stored = pending(run, &stored, &record)?.unwrap_or(stored);
+            compared(run, stored, &record, layers, may_change)?
+        }
         None => stored,
     };
     let new = old.changed(layers)?;
@@ -51,6 +54,32 @@ pub(super) fn resumed(
     let names: Vec<String> = may_change.iter().map(name).collect();
     let hint = format!("only {} can change; start a new run for other changes", names.join(", "));
     Err(CliError::new(Exit::Usage, message).hint(hint))
+}
+
+/// `config.toml.new`, if the newest checkpoint recorded it and not `config.toml`: a resume that changed the
+/// configuration was killed after it had saved the checkpoint.
+fn pending(run: &RunDir, stored: &Resolved, record: &store::RunFile) -> Result<Option<Resolved>, CliError> {
+    let path = run.pending_config();
+    if !path.is_file() || is_recorded(stored, record)? {
+        return Ok(None);
+    }
+    let Ok(pending) = Resolved::load(&[Layer::File(path.clone())]) else { return Ok(None) };
+    if !is_recorded(&pending, record)? {
+        return Ok(None);
+    }
+    eprintln!(
+        "note: the last change of the configuration was interrupted; {} replaces config.toml",
+        path.display()
+    );
+    Ok(Some(pending))
+}
+
+/// Whether a checkpoint recorded the configuration, apart from computed values.
+fn is_recorded(config: &Resolved, record: &store::RunFile) -> Result<bool, CliError> {
+    let place = record.path.display().to_string();
+    let differences = config::differences(&place, &String::from_utf8_lossy(&record.bytes), &config.config)?;
+    let computed: Vec<&str> = config.derived.keys(&config.config).collect();
+    Ok(differences.iter().all(|KeyDifference { key, .. }| computed.contains(&key.as_str())))
 }
 
 /// The stored configuration with the recorded values. Fails if another value is not set by a layer.

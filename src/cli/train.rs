@@ -13,7 +13,7 @@ use super::memory_check::require_training;
 use super::paths::make_absolute;
 use super::resumed::{ResumedConfig, resumed};
 use super::{CliError, Exit, dry_run, init, lr_find, out, source};
-use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, seed_value};
+use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::RunState;
 use crate::run::{DataRecord, RunDir, has_checkpoint};
@@ -110,7 +110,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
     let Some(name) = &args.resume else {
-        let config = Resolved::load(&args.config_layers())?;
+        let config = args.new_config()?;
         return args.start(config, None, &device, interrupt);
     };
     let run = RunDir::open(name)?;
@@ -187,8 +187,7 @@ impl TrainArgs {
                 2 * step,
             ));
         }
-        job.record_changes(&old)?;
-        job.run.write_config(&text)?;
+        job.record_changes(&old, &text)?;
         eprintln!("resuming {} at step {step} of {steps}", job.run.path().display());
         job::run_training(&mut job, interrupt, self.cache.engine())
     }
@@ -198,8 +197,15 @@ impl TrainArgs {
         if let Some(name) = &self.resume {
             return Ok(self.resumed(&RunDir::open(name)?)?.new);
         }
-        let mut resolved = Resolved::load(&self.config_layers())?;
+        let mut resolved = self.new_config()?;
         init::describe(&mut resolved.config)?;
+        Ok(resolved)
+    }
+
+    /// The configuration of a new run.
+    fn new_config(&self) -> Result<Resolved, CliError> {
+        let resolved = Resolved::load(&self.config_layers())?;
+        resolved.config.require_validation()?;
         Ok(resolved)
     }
 
@@ -213,7 +219,14 @@ impl TrainArgs {
         }
         let moved = if self.data.is_empty() { None } else { Some("data.files") };
         let may_change: Vec<&str> = MAY_CHANGE.into_iter().chain(moved).collect();
-        resumed(run, &self.config_layers(), &may_change)
+        let config = resumed(run, &self.config_layers(), &may_change)?;
+        if config.old.require_validation().is_ok() {
+            config.new.config.require_validation()?;
+        }
+        if has_checkpoint(run.path()) {
+            require_comparable(&config.old.train, &config.new.config.train)?;
+        }
+        Ok(config)
     }
 
     /// The configuration layers: the tokenizer of `--init`, files, `--set`, flags that are aliases for keys.
@@ -245,6 +258,23 @@ impl TrainArgs {
         let named = || Path::new("runs").join(stem.unwrap_or("train".as_ref()));
         self.run.clone().unwrap_or_else(named)
     }
+}
+
+/// Checks that validation losses before and after a resume can be compared, if the run depends on the lowest one:
+/// `train.patience` counts evaluations of one interval, and both keys compare losses on the same tokens.
+fn require_comparable(old: &TrainSection, new: &TrainSection) -> Result<(), CliError> {
+    let key = match (old.eval_every == new.eval_every, old.eval_tokens == new.eval_tokens) {
+        (false, _) => "train.eval_every",
+        (true, false) => "train.eval_tokens",
+        (true, true) => return Ok(()),
+    };
+    if new.patience == 0 && !new.keep_best {
+        return Ok(());
+    }
+    let message = format!("--resume cannot change {key} of a run with train.patience or train.keep_best");
+    Err(CliError::new(Exit::Usage, message)
+        .hint("the lowest validation loss so far belongs to the old value; to change it, also --set train.patience=0 \
+               --set train.keep_best=false"))
 }
 
 /// The flags `--seed` and `--dtype` as configuration layers.

@@ -170,6 +170,19 @@ impl RunConfig {
         require((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
     }
 
+    /// Checks that a run with `train.patience` or `train.keep_best` has a validation split. Not part of
+    /// [`RunConfig::validate`]: runs of earlier versions without one, where these keys had no effect, stay readable.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](super::Error::Invalid) for `data.val_fraction`.
+    pub fn require_validation(&self) -> Result<()> {
+        let share = self.data.val_fraction;
+        let want = |key| format!("a number above 0 and below 1 ({key} needs a validation loss)");
+        let train = &self.train;
+        require(share > 0.0 || train.patience == 0, "data.val_fraction", share, want("train.patience"))?;
+        require(share > 0.0 || !train.keep_best, "data.val_fraction", share, want("train.keep_best"))
+    }
+
     /// The configuration as a TOML file.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("every field is a TOML type")

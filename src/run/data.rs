@@ -1,5 +1,4 @@
 //! Digests of the training data of a run. A resume with other data is rejected.
-use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -42,6 +41,9 @@ pub struct DataRecord {
     /// `None`: the training data is packed, or no template is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// Further digests that a record of the same templates may have; see [`TemplateDigests`].
+    #[serde(skip)]
+    equivalent: Vec<String>,
 }
 
 impl DataRecord {
@@ -60,10 +62,13 @@ impl DataRecord {
             Ok(Digested { file: file.clone(), digest })
         };
         let vocabulary = format!("fnv1a:{:016x}", tokenizer.digest());
+        let TemplateDigests { chat_template, equivalent } =
+            TemplateDigests::of(tokens, tokenizer, config.train.task);
         Ok(DataRecord {
             files: data.files.iter().map(digest).collect::<Result<_>>()?,
             tokenizer: Digested { file: data.tokenizer.clone(), digest: vocabulary },
-            chat_template: template_digest(tokens, tokenizer, config.train.task),
+            chat_template,
+            equivalent,
         })
     }
 
@@ -82,6 +87,7 @@ impl DataRecord {
             files: files.into_iter().map(digest).collect::<Result<_>>()?,
             tokenizer: Digested { file: name.to_string(), digest: vocabulary },
             chat_template: None,
+            equivalent: Vec::new(),
         })
     }
 
@@ -109,12 +115,18 @@ impl DataRecord {
         }
         // Runs of earlier versions have no digest of the chat template.
         match (&self.chat_template, &found.chat_template) {
-            (Some(want), got) if got.as_ref() != Some(want) => {
+            (Some(want), got) if got.as_ref() != Some(want) && !found.equivalent.contains(want) => {
                 let file = format!("the chat template of {}", self.tokenizer.file);
                 Err(changed(&file, want, got.as_deref().unwrap_or("none")))
             }
             _ => Ok(()),
         }
+    }
+
+    /// This record with the names of the files of `found`, which [`DataRecord::check`] accepted.
+    pub(super) fn renamed(&self, found: &DataRecord) -> DataRecord {
+        let chat_template = self.chat_template.as_ref().or(found.chat_template.as_ref()).cloned();
+        DataRecord { chat_template, equivalent: Vec::new(), ..found.clone() }
     }
 
     /// Reads a record.
@@ -139,23 +151,47 @@ impl DataRecord {
     }
 }
 
-fn template_digest(tokens: &Tokens, tokenizer: &Tokenizer, task: TaskKind) -> Option<String> {
-    let mut templates = Cow::Borrowed(tokenizer.chat_templates());
-    if templates.is_empty() && task == TaskKind::Sft {
-        templates.to_mut().push(("built-in".into(), BUILT_IN.into()));
+/// The digests of the chat templates of a tokenizer. A checkpoint of a fine-tuned model has the built-in template as
+/// its default template, and names the end-of-text token; its digest is that of a tokenizer without a template.
+struct TemplateDigests {
+    /// The digest that is recorded. `None`: no template is used.
+    chat_template: Option<String>,
+    /// Digests of the same templates under other names.
+    equivalent: Vec<String>,
+}
+
+impl TemplateDigests {
+    fn of(tokens: &Tokens, tokenizer: &Tokenizer, task: TaskKind) -> TemplateDigests {
+        let (own, special) = (tokenizer.chat_templates(), Options::of(tokenizer).special_tokens);
+        if tokens.file().is_some() || own.is_empty() && task != TaskKind::Sft {
+            return TemplateDigests { chat_template: None, equivalent: Vec::new() };
+        }
+        let digest = |templates: &[Named], special: &[Named]| template_digest(tokenizer, templates, special);
+        let built_in = own.iter().all(|(_, text)| text == BUILT_IN) && own.len() <= 1;
+        if task != TaskKind::Sft || !built_in {
+            return TemplateDigests { chat_template: Some(digest(own, &special)), equivalent: Vec::new() };
+        }
+        let unnamed = [("built-in".to_string(), BUILT_IN.to_string())];
+        let (mut last, eos): (Vec<Named>, Vec<Named>) =
+            special.iter().cloned().partition(|(name, _)| name != "eos_token");
+        last.extend(eos);
+        let equivalent = vec![digest(&unnamed, &last), digest(own, &special)];
+        TemplateDigests { chat_template: Some(digest(&unnamed, &special)), equivalent }
     }
-    if templates.is_empty() || tokens.file().is_some() {
-        return None;
-    }
+}
+
+/// A name and a text: a template, or a special token.
+type Named = (String, String);
+
+/// The digest of templates, the special tokens that they use, and the end-of-text ids.
+fn template_digest(tokenizer: &Tokenizer, templates: &[Named], special: &[Named]) -> String {
     let mut hash = Sha256::new();
-    // The special tokens that templates use and the end-of-text ids are included.
-    let special = Options::of(tokenizer).special_tokens;
-    for part in templates.iter().chain(&special).flat_map(|(name, text)| [name, text]) {
+    for part in templates.iter().chain(special).flat_map(|(name, text)| [name, text]) {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
     tokenizer.eos_ids().iter().for_each(|id| hash.update(id.to_le_bytes()));
-    Some(format!("sha256:{}", hex(&hash.finalize())))
+    format!("sha256:{}", hex(&hash.finalize()))
 }
 
 /// `sha256:` and the hash of the bytes of a file.

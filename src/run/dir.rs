@@ -44,12 +44,23 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Replaces the configuration of the run.
+    /// Replaces the configuration of the run, and removes [`RunDir::pending_config`].
     ///
     /// # Errors
     /// The file cannot be written; the old one is kept.
     pub fn write_config(&self, config: &str) -> Result<()> {
-        write_durably(&self.config(), config.as_bytes())
+        write_durably(&self.config(), config.as_bytes())?;
+        let pending = self.pending_config();
+        durable::remove(&pending).map_err(|error| Error::io(&pending, error))
+    }
+
+    /// Writes [`RunDir::pending_config`] durably. A checkpoint that records this configuration is saved next, and
+    /// [`RunDir::write_config`] follows.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_pending_config(&self, config: &str) -> Result<()> {
+        write_durably(&self.pending_config(), config.as_bytes())
     }
 
     /// Writes the digests of the training data.
@@ -68,7 +79,8 @@ impl RunDir {
     pub fn check_data(&self, found: &DataRecord) -> Result<()> {
         let record = DataRecord::read(&self.path.join(DATA))?;
         record.check(found)?;
-        if record == *found { Ok(()) } else { self.write_data(found) }
+        let renamed = record.renamed(found);
+        if record == renamed { Ok(()) } else { self.write_data(&renamed) }
     }
 
     /// Opens the run at `path`, or `runs/PATH` if `path` is a bare name.
@@ -100,6 +112,12 @@ impl RunDir {
     /// `config.toml`: the configuration, with computed values as comments.
     pub fn config(&self) -> PathBuf {
         self.path.join("config.toml")
+    }
+
+    /// `config.toml.new`: the configuration that replaces [`RunDir::config`] after a checkpoint has recorded it. Exists
+    /// only while a resume changes the configuration, or if it was killed then.
+    pub fn pending_config(&self) -> PathBuf {
+        self.path.join("config.toml.new")
     }
 
     /// `metrics.jsonl`: one line per step.

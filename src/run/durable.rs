@@ -38,6 +38,15 @@ pub(super) fn ensure_dir(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes a file durably if it exists.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => sync_name(path),
+    }
+}
+
 /// Replaces a file atomically. It is either complete or unchanged, also after a power failure.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Error, Result, durable};
+use crate::report::units;
 
 /// A log that is appended to.
 #[derive(Debug)]
@@ -33,7 +34,8 @@ impl fmt::Display for SetAside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SetAside { log, path, lines } = self;
         let (log, path) = (log.display(), path.display());
-        write!(f, "{log}: {lines} damaged lines were moved to {path}; the log does not contain their steps")
+        let damaged = units::many(*lines as u64, "damaged line");
+        write!(f, "{log}: {damaged} moved to {path}; their steps are missing from the log")
     }
 }
 

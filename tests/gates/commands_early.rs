@@ -83,6 +83,42 @@ fn the_best_weights_are_those_of_the_step_with_the_lowest_validation_loss() {
 }
 
 #[test]
+fn a_resume_removes_best_weights_of_steps_that_it_repeats() {
+    let scratch = scratch("best-stale");
+    let dir = &scratch.0;
+    done(dir, &tiny_run("r", "t.txt", &["train.steps=2", "train.eval_every=2", "train.keep_best=true"]));
+    let best = dir.join("r/best/checkpoints");
+    assert_eq!(names(&best), ["step_000002"]);
+    // A killed run has saved the weights of a later step, after the last checkpoint.
+    let stale = best.join("step_000050");
+    fs::create_dir(&stale).unwrap();
+    fs::write(stale.join("model.safetensors"), "").unwrap();
+    errors(dir, &["train", "--resume", "r", "--set", "train.steps=3"]);
+    let kept = names(&best);
+    assert!(kept.iter().all(|name| ["step_000002", "step_000003"].contains(&&**name)), "{kept:?}");
+    done(dir, &["generate", "r/best", "--prompt", "the", "--max-new", "2"]);
+}
+
+#[test]
+fn options_that_compare_validation_losses_need_comparable_ones() {
+    let scratch = scratch("comparable");
+    let dir = &scratch.0;
+    for key in ["train.patience=2", "train.keep_best=true"] {
+        let parts = ["`data.val_fraction` = 0", key.split('=').next().unwrap()];
+        refused(dir, &tiny_run("r", "t.txt", &[key, "data.val_fraction=0"]), 2, &parts);
+    }
+    done(dir, &tiny_run("r", "t.txt", &["train.steps=2", "train.eval_every=2", "train.patience=9"]));
+    let resume = ["train", "--resume", "r", "--set", "train.steps=3", "--set"];
+    for (set, key) in
+        [("train.eval_every=1", "train.eval_every"), ("train.eval_tokens=16", "train.eval_tokens")]
+    {
+        let message = format!("cannot change {key} of a run with train.patience");
+        refused(dir, &[&resume[..], &[set]].concat(), 2, &[&message, "train.patience=0"]);
+    }
+    done(dir, &[&resume[..], &["train.eval_every=1", "--set", "train.patience=0"]].concat());
+}
+
+#[test]
 fn a_run_without_progress_stops_early_and_a_resume_does_not_restart_it() {
     let scratch = scratch("early");
     let dir = &scratch.0;

@@ -135,17 +135,74 @@ fn a_resume_without_the_tokenizer_file_uses_that_of_the_checkpoint() {
 }
 
 #[test]
+fn a_fine_tuned_run_resumes_without_its_tokenizer_file_and_keeps_its_template() {
+    let scratch = Scratch::new("tokenizer-sft");
+    let (dir, run) = (&scratch.0, scratch.0.join("r"));
+    scratch.file("c.jsonl", &"{\"prompt\": \"say 1\", \"completion\": \"1\"}\n".repeat(20));
+    done(dir, &["tokenizer", "train", "c.jsonl", "--vocab", "300", "--out", "tok.json"]);
+    let keys = ["train.steps=2", "train.context=64", "data.tokenizer=tok.json", "train.task=sft"];
+    done(dir, &tiny_run("r", "c.jsonl", &keys));
+    let record = || fs::read_to_string(run.join("data.json")).unwrap();
+    let template = |step: u64| {
+        let config = run.join(format!("checkpoints/step_00000{step}/tokenizer_config.json"));
+        fs::read_to_string(config).unwrap().contains("chat_template")
+    };
+    let before = record();
+    assert!(before.contains("chat_template") && template(2));
+    fs::rename(dir.join("tok.json"), dir.join("gone.json")).unwrap();
+    resumed(dir, &["--set", "train.steps=3"]);
+    fs::rename(dir.join("gone.json"), dir.join("tok.json")).unwrap();
+    resumed(dir, &["--set", "train.steps=4"]);
+    assert_eq!(record(), before);
+    for step in [3, 4] {
+        assert!(template(step), "step {step}");
+    }
+}
+
+#[test]
+fn a_resume_that_was_killed_between_checkpoint_and_config_continues_with_the_change() {
+    let scratch = two_steps("pending", &[]);
+    let (dir, config) = (&scratch.0, scratch.0.join("r/config.toml"));
+    let old = fs::read_to_string(&config).unwrap();
+    let pending = scratch.0.join("r/config.toml.new");
+    resumed(dir, &STEPS);
+    assert!(!pending.exists());
+    // The state after such a kill: the checkpoint has recorded the file of the next resume.
+    let new = fs::read_to_string(&config).unwrap();
+    resumed(dir, &["--set", "train.steps=6"]);
+    fs::rename(&config, &pending).unwrap();
+    fs::write(&config, &new).unwrap();
+    let shown = resumed(dir, &["--dry-run"]);
+    assert!(shown.contains("interrupted; r/config.toml.new replaces config.toml"), "{shown}");
+    assert!(pending.exists(), "a dry run changes no file");
+    let shown = resumed(dir, &["--set", "train.steps=7"]);
+    assert!(shown.contains("train.steps: 6 -> 7"), "{shown}");
+    assert!(!pending.exists());
+    assert!(fs::read_to_string(&config).unwrap().contains("\nsteps = 7\n"));
+    // A pending file that no checkpoint recorded is ignored, and one next to an edited file does not hide the edit.
+    fs::write(&pending, &old).unwrap();
+    resumed(dir, &["--set", "train.steps=8"]);
+    assert!(!pending.exists());
+    fs::write(&pending, &old).unwrap();
+    replace(&config, "\nlearning_rate = 0.001", "\nlearning_rate = 0.003");
+    refused(dir, &["train", "--resume", "r"], 65, &["`train.learning_rate` = 0.003: expected 0.001"]);
+}
+
+#[test]
 fn a_damaged_log_does_not_block_a_resume() {
     let scratch = two_steps("logs", &[]);
-    for (log, from) in [("metrics.jsonl", "{\"step\":1"), ("timings.jsonl", "{\"step\":1")] {
-        replace(&scratch.0.join("r").join(log), from, "{\"stap\":1");
+    scratch.file("r/samples.jsonl", "{\"step\":1,\"samples\":[]}\n{\"step\":2,\"samples\":[]}\n");
+    let logs = ["metrics.jsonl", "timings.jsonl", "samples.jsonl"];
+    for log in logs {
+        replace(&scratch.0.join("r").join(log), "{\"step\":1", "{\"stap\":1");
     }
-    let shown = resumed(&scratch.0, &STEPS);
-    for log in ["metrics.jsonl", "timings.jsonl"] {
-        let note = format!("warning: r/{log}: 1 damaged lines were moved to r/{log}.damaged");
+    let more = ["--set", "train.sample_every=4", "--set", "sample.max_new=2"];
+    let shown = resumed(&scratch.0, &[&STEPS[..], &more].concat());
+    for log in logs {
+        let note = format!("warning: r/{log}: 1 damaged line moved to r/{log}.damaged");
         assert!(shown.contains(&note), "{note}: {shown}");
         let kept = fs::read_to_string(scratch.0.join("r").join(log)).unwrap();
-        assert_eq!(kept.lines().count(), 3, "{kept}");
+        assert_eq!(kept.lines().count(), if log == "samples.jsonl" { 2 } else { 3 }, "{kept}");
     }
 }
 

@@ -81,10 +81,11 @@ impl Setup<'_> {
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
         let reference_checkpoints = reference::checkpoints(run, section)?;
         let (mut metrics, timings) = run.logs_from(step)?;
-        warn_of_damage(&[&metrics, &timings]);
+        warn_of_damage([&metrics, &timings]);
         let record = config::record(self.config);
         if let Some(Changes { old, text }) = self.changes {
             if step > 0 && config::record(old) != record {
+                run.write_pending_config(text)?;
                 let (state, files) = (RunState { seed, best: None }, [(RECORD, record.as_bytes())]);
                 let _saved = store::save(&checkpoints, trainer, tokenizer, state, &files)?;
             }

@@ -100,6 +100,19 @@ impl CheckpointDir {
         Ok(SavedCheckpoint { path, not_pruned })
     }
 
+    /// Removes every checkpoint but that of `step`. `None`: all of them.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`] naming the path.
+    pub fn retain_step(&self, step: Option<u64>) -> Result<()> {
+        let other = |name: &String| match entry(name) {
+            Some(DirEntry::Final(saved)) => step != Some(saved),
+            _ => false,
+        };
+        let names: Vec<String> = list(&*self.fs, &self.dir)?.into_iter().filter(other).collect();
+        self.discard(&names)
+    }
+
     /// All steps up to the acknowledgement: writes into `temporary`, then renames it to `path`.
     fn write_and_publish(
         &self,
