@@ -20,11 +20,19 @@ const MAX_SLAB_BLOCK: usize = 8 << 20;
 const CLASSES: usize = 4 * (MAX_SLAB_BLOCK / MIN_SLAB_BLOCK).ilog2() as usize + 1;
 const CACHE_LINE: usize = 64;
 /// The exit code of a process without memory: EX_OSERR.
+#[cfg(target_os = "linux")]
 const OUT_OF_MEMORY: i32 = 71;
+/// The message of a process without memory, around the number of bytes.
+#[cfg(target_os = "linux")]
+const ERROR: &[u8] = b"error: not enough memory: an allocation of ";
+#[cfg(target_os = "linux")]
+const HINT: &[u8] =
+    b" bytes failed\nhint: reduce the batch, the lengths or the sizes of the model, or raise the \
+                      limit (ulimit -v)\n";
 
 /// An allocator for `#[global_allocator]`. Freed blocks of 16 KiB to 8 MiB are kept for the next allocation of the
 /// same size class; others return to the system. If the system has no memory, the process prints an error and ends
-/// with exit code 71: a failed allocation would abort it.
+/// with exit code 71 on Linux; elsewhere it aborts.
 pub struct HugePages(Mutex<Slabs>);
 
 impl fmt::Debug for HugePages {
@@ -141,14 +149,41 @@ fn alloc_huge_pages(layout: Layout) -> *mut u8 {
 /// Ends the process if `block` is null: the system had no memory for `bytes`.
 fn allocated(block: *mut u8, bytes: usize) -> *mut u8 {
     if block.is_null() {
-        // Neither standard error nor the number needs memory.
-        eprintln!("error: not enough memory: an allocation of {bytes} bytes failed");
-        eprintln!(
-            "hint: reduce the batch, the lengths or the sizes of the model, or raise the limit (ulimit -v)"
-        );
-        std::process::exit(OUT_OF_MEMORY);
+        exit_without_memory(bytes);
     }
     block
+}
+
+/// Prints an error and ends the process. Neither allocates, panics, takes a lock nor runs exit handlers: the caller is
+/// the allocator.
+#[cfg(target_os = "linux")]
+fn exit_without_memory(bytes: usize) -> ! {
+    let mut digits = [0; 20];
+    for text in [ERROR, decimal(bytes, &mut digits), HINT] {
+        // SAFETY: the bytes of a slice. If standard error cannot be written, only the exit code remains.
+        unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    }
+    // SAFETY: ends the process; always allowed.
+    unsafe { libc::_exit(OUT_OF_MEMORY) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exit_without_memory(_: usize) -> ! {
+    std::process::abort()
+}
+
+/// The decimal digits of `number`, at the end of `digits`.
+#[cfg(target_os = "linux")]
+fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
+    let mut first = digits.len();
+    for (at, digit) in digits.iter_mut().enumerate().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        (first, number) = (at, number / 10);
+        if number == 0 {
+            break;
+        }
+    }
+    digits.get(first..).unwrap_or_default()
 }
 
 // SAFETY: a block has the requested size and alignment. It comes from the system, or it is at least as large as
@@ -234,6 +269,14 @@ mod tests {
         assert_eq!(SizeClass::of(layout(MIN_SLAB_BLOCK - 1, 4)), SizeClass::System);
         assert_eq!(SizeClass::of(layout(MIN_SLAB_BLOCK, 128)), SizeClass::System);
         assert!(matches!(SizeClass::of(layout(MAX_SLAB_BLOCK + 1, 64)), SizeClass::HugePages(_)));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_number_is_written_without_an_allocation() {
+        for number in [0, 9, 10, 67_108_864, usize::MAX] {
+            assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
+        }
     }
 
     #[test]
