@@ -81,7 +81,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         steps_per_sync: 1,
         ..args.cache.engine()
     };
-    require_cache(&loaded.model, &engine, "the memory of other programs, or use --kv growing")?;
+    require_cache(&loaded.model, &engine, "use --kv growing, or end other programs")?;
     let engine = Engine::new(&loaded.model, engine)?;
     let signals = ChatSignals::install()?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();

@@ -72,7 +72,11 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
     let options =
         EngineOptions { steps_per_sync, max_seq_len, max_batch: 1, ..args.generation.cache.engine() };
-    require_cache(&loaded.model, &options, "--max-new or the length of the prompt")?;
+    require_cache(
+        &loaded.model,
+        &options,
+        "reduce --max-new or the length of the prompt, or use --kv growing",
+    )?;
     let mut engine = Engine::new(&loaded.model, options)?;
     let prompt_tokens = request.prompt.len();
     engine.submit(request)?;

@@ -59,7 +59,7 @@ pub(super) fn open(
     let mut cfg = training::model_config(&config, source::tokenizer(&config.data.tokenizer)?.vocab_size());
     cfg.max_positions = cfg.max_positions.max(context);
     let needed = memory::memory(&cfg, training::compute(config.train.dtype))?;
-    require(needed.weights + needed.packed, &device, "the model", "the sizes in [model]")?;
+    require(needed.weights + needed.packed, &device, "the model", "reduce the sizes in [model]")?;
     let model = Model::init(&cfg, training::compute(config.train.dtype), &device, config.train.seed)?;
     let description = BenchModel::new(name(&config), &model);
     Ok((model, description))
@@ -95,7 +95,7 @@ pub(super) fn measure(
 ) -> Result<Measured, CliError> {
     let max_seq_len = Some(workload.prompt_len + workload.max_new);
     let options = EngineOptions { max_seq_len, max_batch: workload.batch, ..options };
-    require_cache(model, &options, "--batch, --prompt-len or --max-new")?;
+    require_cache(model, &options, "reduce --batch, --prompt-len or --max-new")?;
     let mut engine = Engine::new(model, options)?;
     let request = |id| Request {
         id,

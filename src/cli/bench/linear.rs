@@ -58,7 +58,7 @@ pub(super) fn run(args: &LinearArgs) -> Result<(), CliError> {
         let needed = elements
             .saturating_mul(8 + (copies * compute.bytes()) as u64)
             .saturating_add(rows.saturating_mul(4 * (shape[0] + shape[1]) as u64));
-        require(needed, &device, "the benchmark", "--copies, --rows or the sizes in [model]")?;
+        require(needed, &device, "the benchmark", "reduce --copies, --rows or the sizes in [model]")?;
         let values = normal(shape[0] * shape[1], seed);
         let copy = |_| Ok(Weight::new(&Tensor::new(&device, &shape, values.clone())?, compute)?);
         let weights: Vec<Weight> = (0..copies).map(copy).collect::<model::Result<_>>()?;
