@@ -25,18 +25,72 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(text + "\n")
 }
 
-/// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes and devices are
-/// written, not replaced.
+/// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes, devices and
+/// open files such as `/dev/stdout` are written, not replaced.
 pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
-    if force.force || !path.is_file() {
+    if force.force || !path.is_file() || is_open_file(path) {
         return Ok(());
     }
     let message = format_args!("{}: already exists", path.display());
     Err(CliError::new(Exit::Usage, message).hint("choose another path, or replace it with --force"))
 }
 
+/// Checks that a command which keeps an incomplete output file as `NAME.partial` may write it: it does not exist, or
+/// `--force` replaces it.
+pub(super) fn check_partial_absent(path: &Path, force: Force) -> Result<(), CliError> {
+    let partial = partial_path(&target_of(path));
+    if force.force || partial.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let message = format_args!("{}: already exists", partial.display());
+    Err(CliError::new(Exit::Usage, message)
+        .hint("it holds results of an interrupted command: move it, or replace it with --force"))
+}
+
+/// The path of an incomplete output file.
+fn partial_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".partial");
+    path.with_file_name(name)
+}
+
+/// The path that is written: links are followed, except those to open files.
+fn target_of(path: &Path) -> PathBuf {
+    match is_open_file(path) {
+        true => path.to_path_buf(),
+        false => fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()),
+    }
+}
+
+/// Whether the path names an open file of this process. The file behind it may be a regular one.
+fn is_open_file(path: &Path) -> bool {
+    let directories = [Path::new("/dev/fd"), Path::new("/proc/self/fd")];
+    [STDOUT, STDERR].contains(&path.to_str().unwrap_or_default())
+        || path.parent().is_some_and(|parent| directories.contains(&parent))
+}
+
+const STDOUT: &str = "/dev/stdout";
+const STDERR: &str = "/dev/stderr";
+
+/// Opens a pipe, a device or an open file for writing. A regular file behind it keeps its content.
+fn open_directly(path: &Path) -> std::io::Result<File> {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        // A duplicate shares its position with what this process prints.
+        let number = path.file_name().filter(|_| is_open_file(path)).unwrap_or_default();
+        if number == "stdout" || number == "1" {
+            return Ok(std::io::stdout().as_fd().try_clone_to_owned()?.into());
+        }
+        if number == "stderr" || number == "2" {
+            return Ok(std::io::stderr().as_fd().try_clone_to_owned()?.into());
+        }
+    }
+    File::options().append(true).open(path)
+}
+
 /// A file that appears under its name only when it is complete: it is written to a temporary file next to it, which
-/// is renamed at the end. A pipe or a device such as `/dev/null` is written directly.
+/// is renamed at the end. A pipe, a device such as `/dev/null` or an open file such as `/dev/stdout` is written directly.
 #[derive(Debug)]
 pub(super) struct AtomicFile {
     path: PathBuf,
@@ -49,9 +103,9 @@ impl AtomicFile {
     /// Creates the temporary file for `path`, in the same directory.
     pub(super) fn create(path: &Path) -> Result<AtomicFile, CliError> {
         let io = |error| CliError::io(path, &error);
-        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        if target.exists() && !target.is_file() {
-            let file = File::options().write(true).open(&target).map_err(io)?;
+        let target = target_of(path);
+        if is_open_file(path) || (target.exists() && !target.is_file()) {
+            let file = open_directly(&target).map_err(io)?;
             return Ok(AtomicFile { path: target, temporary: None, file: BufWriter::new(file) });
         }
         let temporary = temporary_path(&target);
@@ -63,13 +117,10 @@ impl AtomicFile {
         self.file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
     }
 
-    /// Renames an incomplete file to `NAME.partial`, next to the file. Returns this path; that of a pipe or a device is
-    /// its own.
+    /// Renames an incomplete file to `NAME.partial`, and returns this path. What is written directly keeps its path.
     pub(super) fn keep_partial(mut self) -> Result<PathBuf, CliError> {
         if self.temporary.is_some() {
-            let mut name = self.path.file_name().unwrap_or_default().to_os_string();
-            name.push(".partial");
-            self.path.set_file_name(name);
+            self.path = partial_path(&self.path);
         }
         let path = self.path.clone();
         self.finish().map(|()| path)

@@ -39,6 +39,11 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Usage, message)
             .hint("xtrain train recognizes packed token files by this extension"));
     }
+    if args.out.exists() && !args.out.is_file() {
+        let message = format!("--out: expected the path of a file, found {}", args.out.display());
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("packed token files cannot be written to a pipe, a device or a directory"));
+    }
     args.files.iter().try_for_each(|file| require_end(file))?;
     out::check_absent(&args.out, args.force)?;
     let tokenizer = source::tokenizer(&args.tokenizer)?;

@@ -35,7 +35,7 @@ A prompt that does not fit the context is skipped with a warning, unless it is t
 
 --out appears when all completions are finished. Ctrl-C (exit code 130) and SIGTERM (143) keep the finished \
 completions: they are in OUT.partial or were printed, each with its prompt_id and sample. Running the same command \
-again generates the same completions.
+again generates the same completions; an existing OUT.partial is replaced with --force only.
 
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
@@ -71,7 +71,10 @@ pub(super) struct RolloutArgs {
 
 pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     let path = (args.out != Path::new("-")).then_some(&args.out);
-    path.map_or(Ok(()), |path| out::check_absent(path, args.force))?;
+    if let Some(path) = path {
+        out::check_absent(path, args.force)?;
+        out::check_partial_absent(path, args.force)?;
+    }
     let open = if args.policy_digest { loaded::open_with_master_weights } else { loaded::open };
     let loaded = open(args.generation.model.path(), &args.generation.common)?;
     let policy = args.policy_digest.then(|| policy_digest(&loaded.model)).transpose()?;
@@ -128,7 +131,11 @@ fn complete(
         max_batch: args.max_batch_size.get().min(total),
         ..args.generation.cache.engine()
     };
-    require_cache(&loaded.model, &options, "--max-batch-size, --max-new or the length of the prompts")?;
+    require_cache(
+        &loaded.model,
+        &options,
+        "reduce --max-batch-size, --max-new or the length of the prompts",
+    )?;
     let mut engine = Engine::new(&loaded.model, options)?;
     for request in requests {
         engine.submit_group(request, g)?;

@@ -36,6 +36,43 @@ fn no_command_replaces_a_file_without_force() {
 }
 
 #[test]
+fn the_completions_of_an_interrupted_rollout_are_not_replaced_without_force() {
+    let (scratch, m) = (Scratch::new("partial"), model());
+    scratch.file("p.jsonl", "{\"prompt_ids\": [1, 2, 3]}\n");
+    scratch.file("c.jsonl.partial", "mine\n");
+    let args = ["rollout", &m, "--prompts", "p.jsonl", "--max-new", "2", "--out", "c.jsonl"];
+    refused(&scratch.0, &args, 2, &["c.jsonl.partial: already exists", "--force"]);
+    assert!(!scratch.0.join("c.jsonl").exists());
+    done(&scratch.0, &[&args[..], &["--force"]].concat());
+    assert_eq!(fs::read_to_string(scratch.0.join("c.jsonl.partial")).unwrap(), "mine\n");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn open_files_are_written_and_pipes_are_not_replaced() {
+    let (scratch, m) = (Scratch::new("open"), model());
+    scratch.file("p.jsonl", "{\"prompt_ids\": [1, 2, 3]}\n");
+    for (out, shell) in [("/dev/stdout", ">> f"), ("/dev/fd/1", ">> f"), ("/dev/fd/7", "7>> f")] {
+        scratch.file("f", "first\n");
+        let script = format!("exec \"$0\" \"$@\" {shell}");
+        let args = ["rollout", &m, "--prompts", "p.jsonl", "--max-new", "2", "--out", out];
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &script]).arg(program().get_program()).args(args).current_dir(&scratch.0);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let lines = fs::read_to_string(scratch.0.join("f")).unwrap();
+        assert!(lines.starts_with("first\n{") && lines.lines().count() == 2, "{out}: {lines}");
+    }
+    scratch.file("t.txt", &LINE.repeat(20));
+    let pipe = scratch.0.join("o.tok");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let prepare = ["prepare", "t.txt", "--out", "o.tok"];
+    refused(&scratch.0, &prepare, 2, &["--out: expected the path of a file, found o.tok"]);
+    refused(&scratch.0, &[&prepare[..], &["--force"]].concat(), 2, &["expected the path of a file"]);
+    assert!(!pipe.is_file());
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn a_killed_import_can_be_repeated_and_its_files_are_removed() {
     let scratch = Scratch::new("import");
@@ -43,12 +80,12 @@ fn a_killed_import_can_be_repeated_and_its_files_are_removed() {
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("model.safetensors"), "half").unwrap();
     scratch.file("r/lock", "");
-    scratch.file("o.gguf.tmp-4194998", "half");
+    scratch.file("o.gguf.xtrain-tmp-4194998", "half");
     done(&scratch.0, &["import", &model(), "r"]);
     assert!(scratch.0.join("r/checkpoints/step_000000/manifest.json").is_file() && !dir.exists());
     refused(&scratch.0, &["import", &model(), "r"], 2, &["r: already exists"]);
     done(&scratch.0, &["export", "r", "o.gguf"]);
-    assert!(!scratch.0.join("o.gguf.tmp-4194998").exists());
+    assert!(!scratch.0.join("o.gguf.xtrain-tmp-4194998").exists());
 }
 
 #[test]

@@ -202,8 +202,9 @@ mod signals {
         let start = Instant::now();
         let written = || {
             let mut files = std::fs::read_dir(&scratch.0).unwrap().flatten();
-            files
-                .any(|f| f.file_name().to_string_lossy().contains(".tmp-") && f.metadata().unwrap().len() > 0)
+            files.any(|f| {
+                f.file_name().to_string_lossy().contains(".xtrain-tmp-") && f.metadata().unwrap().len() > 0
+            })
         };
         while !written() {
             assert!(start.elapsed() < Duration::from_secs(120), "nothing was written");
