@@ -8,7 +8,7 @@ use super::common::Force;
 use super::out::AtomicFile;
 use super::{CliError, Exit, out};
 use crate::config::nearest;
-use crate::report::{Chart, Glyphs, Scale, Series, Stroke, svg, text_plot};
+use crate::report::{Chart, Glyphs, Scale, Series, Stroke, printable, svg, text_plot};
 use crate::run::{Metrics, RunDir};
 
 #[derive(Debug, Clone, Args)]
@@ -109,7 +109,7 @@ fn default_name(keys: &[String]) -> String {
     format!("plot-{}.svg", keys.join("-"))
 }
 
-/// The curves of several runs in one chart: by default the validation loss, the loss or the reward, the first that all
+/// The curves of several runs in one chart: by default the reward, the validation loss or the loss, the first that all
 /// runs have.
 fn compare(args: &PlotArgs) -> Result<(), CliError> {
     if args.csv.is_some() {
@@ -180,7 +180,7 @@ pub(super) fn in_terminal(chart: &Chart, width: Option<u16>, height: u16, ascii:
     let terminal =
         || std::io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten();
     let width = width.unwrap_or_else(|| terminal().map_or(80, |(columns, _)| columns.clamp(20, 80)));
-    text_plot(chart, width.into(), height.into(), glyphs)
+    printable(&text_plot(chart, width.into(), height.into(), glyphs))
 }
 
 /// Writes every chart as SVG and prints the first one.
@@ -193,7 +193,7 @@ fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
         if at == 0 {
             text = in_terminal(chart, args.width, args.height, args.ascii) + "\n";
         }
-        text += &format!("wrote {}\n", path.display());
+        text += &printable(&format!("wrote {}\n", path.display()));
     }
     out::print(text)
 }
@@ -204,14 +204,14 @@ fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
         [] => ["loss", "val_loss"].into_iter().filter(|key| metrics.curve(key).is_some()).collect(),
         keys => keys.iter().map(String::as_str).collect(),
     };
-    let all = || metrics.keys().collect::<Vec<_>>().join(", ");
+    let all = || printable(&metrics.keys().collect::<Vec<_>>().join(", "));
     if requested.is_empty() {
         return Err(CliError::new(Exit::Data, "metrics.jsonl has neither `loss` nor `val_loss`")
             .hint(format_args!("--keys accepts: {}", all())));
     }
     let curve = |key: &str| {
         let points = metrics.curve(key).ok_or_else(|| {
-            let near = nearest(key, metrics.keys()).unwrap_or("none");
+            let near = printable(nearest(key, metrics.keys()).unwrap_or("none"));
             let message = format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?");
             CliError::new(Exit::Usage, message).hint(format_args!("available keys: {}", all()))
         })?;

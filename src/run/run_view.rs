@@ -207,7 +207,7 @@ impl RunView {
         let first = step.saturating_sub(50) as f64;
         let keys = self.timings.keys().filter(|key| self.is_phase(key));
         let recent = keys.flat_map(|key| self.timings.curve(key).into_iter().flatten());
-        let seconds: f64 = recent.filter(|point| point.0 > first).map(|point| point.1).sum();
+        let seconds: f64 = recent.filter(|point| point.0 > first).filter_map(duration).sum();
         let each = seconds / (step as f64 - first);
         (each > 0.0 && each.is_finite()).then(|| each * steps.saturating_sub(step) as f64)
     }
@@ -220,12 +220,17 @@ impl RunView {
     /// The total seconds of each phase, the largest first: `step`, `eval`, ... or `rollout`, `update`, ...
     pub(crate) fn time_split(&self) -> Vec<(String, f64)> {
         let keys = self.timings.keys().filter(|key| self.is_phase(key));
-        let total = |key: &str| self.timings.curve(key).into_iter().flatten().map(|point| point.1).sum();
+        let total = |key: &str| self.timings.curve(key).into_iter().flatten().filter_map(duration).sum();
         let mut parts: Vec<(String, f64)> =
             keys.map(|key| (key.trim_end_matches("_time").to_string(), total(key))).collect();
         parts.sort_by(|a, b| b.1.total_cmp(&a.1));
         parts
     }
+}
+
+/// The seconds of a point. `None`: no time, in a log that something else wrote.
+fn duration(point: &(f64, f64)) -> Option<f64> {
+    Some(point.1).filter(|seconds| seconds.is_finite() && *seconds >= 0.0)
 }
 
 /// The newest file of `rollouts/` and its step.

@@ -56,3 +56,30 @@ fn watch_of_a_run_that_has_ended_is_one_line() {
     refused(&scratch.0, &["watch", "a"], 65, &["metrics.jsonl:1: "]);
     refused(&scratch.0, &["watch", "a", "--interval", "0"], 2, &["--interval", "from 0.05 to 3600"]);
 }
+
+#[test]
+#[cfg(unix)]
+fn names_keys_and_messages_of_a_run_do_not_control_the_terminal() {
+    let scratch = Scratch::new("escapes");
+    let (run, key) = ("a\u{1b}[2J", "loss\u{1b}[2J");
+    for run in [run, "b"] {
+        scratch.file(
+            &format!("{run}/metrics.jsonl"),
+            &format!("{}\n", json!({"step": 1, "loss": 4.0, key: 1.0})),
+        );
+        let session = session("failed").replace("the loss", "\\u001b[2J");
+        scratch.file(&format!("{run}/logs/session.json"), &session);
+    }
+    for args in [
+        &["watch", run][..],
+        &["watch", "b"],
+        &["plot", run],
+        &["plot", "b", "--keys", key, "--out", "b.svg"],
+        &["plot", run, "b"],
+    ] {
+        let shown = ok(&scratch.0, args);
+        assert!(shown.contains("[2J") && !shown.contains('\u{1b}'), "{args:?}: {shown}");
+    }
+    refused(&scratch.0, &["plot", "b", "--keys", "los"], 2, &["`loss"]);
+    refused(&scratch.0, &["plot", "b", "--keys", "x"], 2, &["available keys: loss, loss\u{fffd}[2J"]);
+}

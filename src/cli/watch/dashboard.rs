@@ -135,6 +135,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn times_that_are_none_are_ignored() {
+        let times = "{\"step\":1,\"step_time\":1,\"eval_time\":-0.999999999999}\n\
+                     {\"step\":2,\"a_time\":-1e300,\"b_time\":1e308,\"c_time\":1e308}\n";
+        let run =
+            Run::new("times", &[("metrics.jsonl", "{\"step\":1,\"loss\":1}\n"), ("timings.jsonl", times)]);
+        assert!(run.screen(120, 40).contains("time"));
+    }
+
     fn training() -> Run {
         let metrics: String = (1..=4)
             .map(|step| format!("{{\"step\":{step},\"loss\":{},\"learning_rate\":0.001}}\n", 5 - step))

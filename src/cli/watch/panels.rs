@@ -107,7 +107,7 @@ pub(super) fn times(frame: &mut Frame<'_>, area: Rect, view: &RunView) {
     let title = format!(" time {} ", units::seconds(total));
     let width = usize::from(area.width.saturating_sub(21));
     let line = |(name, seconds): &(String, f64)| {
-        let share = seconds / total;
+        let share = (seconds / total).clamp(0.0, 1.0);
         let bar = "\u{2588}".repeat((share * width as f64).round() as usize);
         Line::from(vec![
             Span::raw(format!("{name:<11.11} {:>4.0} % ", 100.0 * share)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::watched::Watched;
 use crate::cli::exit::CliError;
 use crate::cli::out;
-use crate::report::units;
+use crate::report::{printable, units};
 use crate::run::{Activity, RunView};
 
 /// Prints a line for each update until the run ends.
@@ -15,7 +15,7 @@ pub(super) fn watch(watched: &mut Watched, interval: Duration) -> Result<(), Cli
         watched.refresh()?;
         let activity = watched.activity();
         let line = match &watched.view {
-            None => format!("waiting for {}", watched.run.display()),
+            None => printable(&format!("waiting for {}", watched.run.display())),
             Some(view) => status(view, &activity),
         };
         if line != last {
@@ -37,11 +37,11 @@ pub(super) fn status(view: &RunView, activity: &Activity) -> String {
         parts.extend(view.seconds_left().map(|seconds| format!("{} left", units::seconds(seconds))));
     }
     let line = format!("{}: {}", view.name, parts.join(", "));
-    match activity {
+    printable(&match activity {
         Activity::Waiting | Activity::Running => line,
         Activity::Failed(message) => format!("{line}; failed: {message}"),
         ended => format!("{line}; {}", ended.word()),
-    }
+    })
 }
 
 /// `step 500/2000 (25 %)`.
