@@ -91,7 +91,7 @@ impl DataRecord {
         })
     }
 
-    /// Checks that `found` has the digests of this record, whatever the names of its files.
+    /// Checks that `found` has the digests of this record. The names of the files may differ.
     ///
     /// # Errors
     /// [`Error::Changed`] for the first file that differs.

@@ -24,8 +24,8 @@ pub(super) struct Pipeline {
     pub(super) decoder: Value,
 }
 
-/// Reads the steps. Rejects steps whose parser would overflow the stack or not terminate in reasonable time: steps that are nested too
-/// deep, patterns that are too long or nested too deep.
+/// Reads the steps. Rejects steps whose parser would overflow the stack or not terminate in reasonable time:
+/// steps that are nested too deep, patterns that are too long or nested too deep.
 pub(super) fn check(json: &[u8], file: &Path) -> Result<Pipeline, TokenizerError> {
     let read = serde_json::from_slice::<Pipeline>(json);
     let pipeline = read.map_err(|e| bad(file, "a tokenizer.json of HF tokenizers", e.to_string()))?;
