@@ -77,7 +77,7 @@ pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreE
         (Some(token), Some(id)) if add_bos => begins_with(token, id),
         _ => Json::Null,
     };
-    let json = json!({
+    let mut json = json!({
         "version": "1.0", "truncation": null, "padding": null,
         "added_tokens": added,
         "normalizer": steps.normalizer,
@@ -89,9 +89,10 @@ pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreE
             "end_of_word_suffix": null, "fuse_unk": steps.byte_fallback, "byte_fallback": steps.byte_fallback,
             "ignore_merges": steps.ignore_merges,
             "vocab": vocabulary,
-            "merges": steps.merges,
         },
     });
+    // moved: `json!` would copy them
+    json["model"]["merges"] = Json::Array(steps.merges);
     let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": false,
@@ -171,8 +172,9 @@ fn sentencepiece_steps(meta: &Metadata, tokens: &[String], types: &[i64]) -> Res
     let used = (0..tokens.len()).filter(|&id| types.get(id) != Some(&UNUSED));
     let scored: Vec<(&str, f64)> = used.map(|id| (&*tokens[id], scores[id])).collect();
     let merges = sentencepiece::merges(&scored);
-    let merges =
-        merges.map_err(|got| meta.bad(TOKENS, "tokens of at most 1024 bytes, 64 MiB of merges", got))?;
+    let merges = merges.map_err(|got| {
+        meta.bad(TOKENS, "tokens of at most 1024 bytes, and merges that need at most 64 MiB of memory", got)
+    })?;
     let (normalizer, decoder) = sentencepiece::steps(meta.get(SPACE_PREFIX) != Some(&Value::Bool(false)));
     let unknown = types.iter().position(|&kind| kind == UNKNOWN);
     Ok(Steps {

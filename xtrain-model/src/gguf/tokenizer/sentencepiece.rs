@@ -7,8 +7,10 @@ use serde_json::{Value as Json, json};
 const SPACE: &str = "\u{2581}";
 /// Maximum length of a token in bytes. Every position of a token may be the end of a merge.
 const MAX_TOKEN: usize = 1024;
-/// Maximum size of all merges in bytes: the maximum size of a `tokenizer.json`.
+/// Maximum memory of all merges in bytes, as a list and as JSON values.
 const MAX_MERGES: usize = 64 << 20;
+/// Memory of a merge in addition to its text: an entry of the list, a JSON array and its two strings.
+const MERGE_BYTES: usize = 200;
 
 /// A merge of two tokens.
 pub(super) type Merge<'a> = (&'a str, &'a str);
@@ -17,6 +19,16 @@ pub(super) type Merge<'a> = (&'a str, &'a str);
 /// of the token's score. Of the splits of one token, the one with the longest left part is first. This is the order of
 /// transformers' converter. Fails with what was found instead of a supported vocabulary.
 pub(super) fn merges<'a>(tokens: &[(&'a str, f64)]) -> Result<Vec<Merge<'a>>, String> {
+    merges_within(tokens, MAX_MERGES)
+}
+
+/// The memory of a merge that yields a token of `length` bytes.
+fn memory_of(length: usize) -> usize {
+    MERGE_BYTES + 2 * length
+}
+
+/// [`merges`] that need at most `max_bytes` of memory.
+fn merges_within<'a>(tokens: &[(&'a str, f64)], max_bytes: usize) -> Result<Vec<Merge<'a>>, String> {
     let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, (token, _))| (*token, id)).collect();
     let (mut found, mut bytes) = (Vec::new(), 0);
     for &(token, score) in tokens {
@@ -30,14 +42,14 @@ pub(super) fn merges<'a>(tokens: &[(&'a str, f64)]) -> Result<Vec<Merge<'a>>, St
         for (at, _) in token.char_indices().skip(1) {
             let (left, right) = token.split_at(at);
             if let (Some(a), Some(b)) = (ids.get(left), ids.get(right)) {
-                bytes += token.len();
+                bytes += memory_of(token.len());
+                if bytes > max_bytes {
+                    return Err(format!("more than {} merges", found.len()));
+                }
                 found.push((score + 0.0, (a, b), (left, right)));
             }
         }
         found[from..].sort_by_key(|(_, ids, _)| *ids);
-        if bytes > MAX_MERGES {
-            return Err("more".into());
-        }
     }
     let chars = |text: &str| text.chars().count();
     found.sort_by(|(x, _, (a, b)), (y, _, (c, d))| {
@@ -114,8 +126,10 @@ pub(super) fn scores(
             (&**token, if zero(id) { 0.0 } else { -(score as f64) })
         })
         .collect();
+    // Equal sets of merges need equal memory.
+    let bytes = merges.iter().map(|(left, right)| memory_of(left.len() + right.len())).sum();
     let want: BTreeSet<Merge<'_>> = merges.iter().copied().collect();
-    let got: BTreeSet<Merge<'_>> = self::merges(&scored).ok()?.into_iter().collect();
+    let got: BTreeSet<Merge<'_>> = merges_within(&scored, bytes).ok()?.into_iter().collect();
     (want == got).then(|| scored.into_iter().map(|(_, score)| score).collect())
 }
 
@@ -149,6 +163,25 @@ mod tests {
         let family: Vec<String> =
             (1..=MAX_TOKEN).flat_map(|n| ["a", "b", "c"].map(|letter| letter.repeat(n))).collect();
         let tokens: Vec<(&str, f64)> = family.iter().map(|token| (&**token, 0.0)).collect();
-        assert!(merges(&tokens).is_err(), "a billion bytes of merges");
+        let error = merges(&tokens).unwrap_err();
+        assert!(error.starts_with("more than ") && error.ends_with(" merges"), "{error}");
+    }
+
+    #[test]
+    fn many_short_merges_are_refused_and_those_of_128_thousand_tokens_are_not() {
+        let check = |tokens: usize| {
+            // every token of three letters has two splits
+            let letters: Vec<char> = ('a'..='z').chain('A'..='Z').chain('0'..='9').collect();
+            let mut all: Vec<String> = letters.iter().map(char::to_string).collect();
+            all.extend((0..3844).map(|n| format!("{}{}", letters[n / 62], letters[n % 62])));
+            all.extend(
+                (0..tokens)
+                    .map(|n| format!("{}{}{}", letters[n / 3844], letters[n / 62 % 62], letters[n % 62])),
+            );
+            let scored: Vec<(&str, f64)> = all.iter().map(|token| (&**token, 0.0)).collect();
+            merges(&scored).map(|merges| merges.len())
+        };
+        assert!(check(128_000 - 3906).unwrap() > 2 * 120_000);
+        assert!(check(238_328).is_err());
     }
 }
