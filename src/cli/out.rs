@@ -56,10 +56,8 @@ fn partial_path(path: &Path) -> PathBuf {
 
 /// The path that is written: links are followed, except those to open files.
 fn target_of(path: &Path) -> PathBuf {
-    match is_open_file(path) {
-        true => path.to_path_buf(),
-        false => fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()),
-    }
+    let followed = if is_open_file(path) { None } else { fs::canonicalize(path).ok() };
+    followed.unwrap_or_else(|| path.to_path_buf())
 }
 
 /// Whether the path names an open file of this process. The file behind it may be a regular one.
