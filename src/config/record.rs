@@ -5,9 +5,10 @@ use super::check::tree;
 use super::resolve::flat;
 use super::{Error, Resolved, Result, RunConfig};
 
-/// Keys that are not recorded: no weight and no metric depends on them, `data.json` has a digest of the file, or, for
-/// the reward programs, the command may name another place. Their number is recorded as [`REWARD_PROGRAMS`].
-const NOT_RECORDED: [&str; 21] = [
+/// Keys that are not recorded: no weight and no metric depends on them, they add metrics only, `data.json` has a digest
+/// of the file, or, for the reward programs, the command may name another place. Their number is recorded as
+/// [`REWARD_PROGRAMS`].
+const NOT_RECORDED: [&str; 22] = [
     "data.files",
     "data.tokenizer",
     "grpo.eval_prompts",
@@ -28,6 +29,7 @@ const NOT_RECORDED: [&str; 21] = [
     "train.micro_batch",
     "train.sample_every",
     "train.save_every",
+    "train.stats_every",
     "model.preset",
 ];
 
