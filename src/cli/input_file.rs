@@ -14,8 +14,8 @@ pub(super) fn require_end(path: &Path) -> Result<(), CliError> {
     Err(CliError::new(Exit::Data, message))
 }
 
-/// Checks that a file can be read more than once: it is no pipe and no device. A path without a file and a directory are
-/// left to the reader.
+/// Checks that a file can be read more than once: it is no pipe and no device. A path without a file and a directory
+/// are left to the reader.
 pub(super) fn require_rereadable(path: &Path) -> Result<(), CliError> {
     let Some(found) = special_file(path) else { return Ok(()) };
     let message = format_args!("{}: expected a regular file, found a {found}", path.display());

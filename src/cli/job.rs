@@ -83,8 +83,8 @@ fn tokenizer(run: &RunDir, config: &RunConfig) -> Result<Tokenizer, CliError> {
 }
 
 impl Job {
-    /// Replaces the configuration of the run with `text`. If a recorded key has changed since `old`, saves the checkpoint
-    /// that the run resumes from again and prints the changes.
+    /// Replaces the configuration of the run with `text`. If a recorded key has changed since `old`, saves the
+    /// checkpoint that the run resumes from again and prints the changes.
     pub(super) fn record_changes(&mut self, old: &RunConfig, text: &str) -> Result<(), CliError> {
         let (before, now) = (config::record(old), config::record(&self.config));
         if before == now {
