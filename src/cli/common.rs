@@ -72,7 +72,7 @@ pub(super) struct Sampling {
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
     pub(super) temperature: f32,
     /// Top-k sampling: keep the K most likely tokens; 0 = keep all.
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = at_least_zero)]
     pub(super) top_k: usize,
     /// Top-p sampling: keep the smallest set of tokens with total probability P; 1 = keep all.
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share)]
@@ -232,6 +232,15 @@ fn share_or_zero(text: &str) -> Result<f32, String> {
 /// Parses a number of new tokens.
 pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     number(text, |&n| n >= 1, "expected a number of at least 1")
+}
+
+fn at_least_zero(text: &str) -> Result<usize, String> {
+    number(text, |_| true, "expected a whole number of at least 0")
+}
+
+/// Parses a token id.
+pub(super) fn token_id(text: &str) -> Result<u32, String> {
+    number(text, |_| true, "expected token ids, such as 82,79,77")
 }
 
 /// Parses a number of at least 1.

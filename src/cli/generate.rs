@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 
-use super::common::whole;
+use super::common::{token_id, whole};
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache;
@@ -29,7 +29,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Prompt as token ids, for example 1,2,3.
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     tokens: Option<Vec<u32>>,
     /// Number of the completion; together with the seed it determines the random numbers.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
-use super::common::{Common, Force};
+use super::common::{Common, Force, token_id};
 use super::model_arg::ModelArg;
 use super::out::AtomicFile;
 use super::{CliError, Exit, loaded, out};
@@ -20,7 +20,7 @@ pub(super) struct LogitsArgs {
     #[command(flatten)]
     model: ModelArg,
     /// Token ids, for example 1,2,3.
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true, value_parser = token_id)]
     tokens: Vec<u32>,
     /// Output file.
     #[arg(short, long, value_name = "FILE")]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::common::token_id;
 use super::input_file::require_end;
 use super::template::TemplateFlags;
 use super::{CliError, Exit, out, source};
@@ -38,7 +39,7 @@ pub(super) struct TokenizeArgs {
     #[arg(short, long, value_name = "FILE", conflicts_with = "ids")]
     file: Option<PathBuf>,
     /// Token ids to decode, for example 1,2,3.
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     ids: Option<Vec<u32>>,
     /// bytes, or the path of a tokenizer.json or of a model.
     #[arg(long, visible_alias = "model", value_name = "TOKENIZER", default_value = "bytes")]

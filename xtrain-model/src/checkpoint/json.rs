@@ -2,6 +2,7 @@
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 
 use super::error::{CheckpointError, Result};
 use crate::json::{MAX_DEPTH, too_deep};
@@ -15,5 +16,15 @@ pub(super) fn decode<T: DeserializeOwned>(file: &Path, bytes: &[u8]) -> Result<T
         let (what, max) = ("depth of nested JSON", MAX_DEPTH as u64);
         return Err(CheckpointError::Limit { file: file.into(), what, max, got: max + 1 });
     }
-    serde_json::from_str(text).map_err(|error| CheckpointError::json(file, "not the expected JSON: ", error))
+    serde_json::from_str(text).map_err(|source| {
+        let detail = match source.classify() {
+            Category::Data => format!("not the expected JSON: {source}"),
+            _ => format!(
+                "not the expected JSON: it ends or is invalid at line {}, column {}",
+                source.line(),
+                source.column()
+            ),
+        };
+        CheckpointError::Malformed { file: file.into(), detail, source: Some(Box::new(source)) }
+    })
 }

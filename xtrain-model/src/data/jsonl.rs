@@ -173,10 +173,8 @@ pub(crate) fn objects_of(
 
 /// What is wrong with a line that is not JSON.
 fn invalid_json(error: &serde_json::Error) -> String {
-    match error.is_eof() {
-        true => format!("JSON that ends too early, at column {}", error.column()),
-        false => format!("invalid JSON at column {}", error.column()),
-    }
+    let what = if error.is_eof() { "JSON that ends too early," } else { "invalid JSON" };
+    format!("{what} at column {}", error.column())
 }
 
 /// The kind of a JSON value, for errors.

@@ -185,10 +185,10 @@ fn token_ids(value: &Value, location: &Location) -> Result<Vec<u32>, DataError> 
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
         id.ok_or_else(|| error(format!("{value} at index {at}")))
     };
-    match values.is_empty() {
-        true => Err(error("an empty list".into())),
-        false => values.iter().enumerate().map(id).collect(),
+    if values.is_empty() {
+        return Err(error("an empty list".into()));
     }
+    values.iter().enumerate().map(id).collect()
 }
 
 /// The conversation in field `key`. The line is parsed again because templates print objects with their keys in the
