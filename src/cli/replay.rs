@@ -169,8 +169,10 @@ fn read(path: &Path) -> Result<Vec<Numbered>, CliError> {
     let text = fs::read_to_string(path).map_err(|error| CliError::io(path, &error))?;
     let line = |(at, line): (usize, &str)| {
         let number = at + 1;
-        let line = serde_json::from_str(line).map_err(|error| {
-            let message = format!("{}:{number}: expected a completion: {error}", path.display());
+        let line = serde_json::from_str(line).map_err(|error: serde_json::Error| {
+            let error = error.to_string();
+            let reason = error.split(" at line ").next().unwrap_or_default();
+            let message = format!("{}:{number}: expected a completion: {reason}", path.display());
             CliError::new(Exit::Data, message)
         })?;
         Ok(Numbered { number, line })

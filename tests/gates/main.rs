@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod adamw;
 mod architecture;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod bad_inputs;
 mod branches;
 mod cli;
