@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::common::Force;
+use super::common::{Force, number};
 use super::input_file::require_end;
 use super::out::AtomicFile;
 use super::{CliError, Exit, out};
@@ -12,6 +12,11 @@ use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;
 
 /// Commands of `xtrain tokenizer`.
+/// Parses a vocabulary size.
+fn vocab(text: &str) -> Result<u32, String> {
+    number(text, |n| (257..=1 << 19).contains(n), "expected a number from 257 to 524288")
+}
+
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum TokenizerCommand {
     /// Train a byte-level BPE tokenizer on text or JSONL files.
@@ -27,7 +32,7 @@ pub(super) struct TokenizerTrainArgs {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Vocabulary size, including the 256 bytes and special tokens.
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(257..=1 << 19))]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = vocab)]
     vocab: u32,
     /// Output file.
     #[arg(short, long, value_name = "FILE", default_value = "tokenizer.json")]
