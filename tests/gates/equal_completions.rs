@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use xtrain::decode::FinishReason;
 use xtrain::rewards::{DistinctReward, Reward, RewardError, RewardInput, RewardReply, RewardRow};
 
-use crate::focused::Checked;
 use crate::rng::CaseRng;
 
 /// Completions per batch; 8 per prompt.
@@ -66,7 +65,7 @@ fn batch(rng: &mut CaseRng) -> Vec<(Vec<u32>, FinishReason)> {
 }
 
 /// Scores 200 batches. A third of them follows announced completions that were discarded.
-pub(crate) fn over() -> Checked {
+pub(crate) fn over() -> Result<usize, String> {
     let asked = Arc::new(Mutex::new(Asked::default()));
     let mut reward = DistinctReward::new(Box::new(Recorder(asked.clone())));
     let columns = serde_json::Map::new();

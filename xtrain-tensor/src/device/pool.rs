@@ -299,8 +299,6 @@ impl<'a, T> Disjoint<'a, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::sync::SPIN_LIMIT;
 
@@ -362,7 +360,7 @@ mod tests {
                 pool.run(64, |_| {
                     threads.lock().unwrap().insert(std::thread::current().id());
                     count.fetch_add(usize::from(faults::on(fault)), Relaxed);
-                    std::thread::sleep(Duration::from_micros(20));
+                    std::thread::sleep(std::time::Duration::from_micros(20));
                 });
             }
             count.into_inner()
