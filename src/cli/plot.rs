@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::Force;
+use super::common::{Force, number};
 use super::out::AtomicFile;
 use super::{CliError, Exit, out};
 use crate::config::nearest;
@@ -47,15 +47,23 @@ pub(super) struct PlotArgs {
     #[arg(long)]
     ascii: bool,
     /// Maximum width of the terminal plot, in columns [default: 80, or the width of the terminal if it is narrower].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..=1000))]
+    #[arg(long, value_name = "N", value_parser = width)]
     width: Option<u16>,
     /// Height of the terminal plot, in lines.
-    #[arg(long, value_name = "N", default_value_t = 18, value_parser = clap::value_parser!(u16).range(4..=500))]
+    #[arg(long, value_name = "N", default_value_t = 18, value_parser = height)]
     height: u16,
     /// Write all metrics as CSV to this file instead of plotting: one column per key, one row per step. `-`: standard
     /// output.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["keys", "out", "log_x", "log_y", "ascii", "width", "height"])]
     csv: Option<PathBuf>,
+}
+
+fn width(text: &str) -> Result<u16, String> {
+    number(text, |n| (20..=1000).contains(n), "expected a number from 20 to 1000")
+}
+
+fn height(text: &str) -> Result<u16, String> {
+    number(text, |n| (4..=500).contains(n), "expected a number from 4 to 500")
 }
 
 /// The default charts of a run of reinforcement learning: the SVG file and its keys.
