@@ -20,7 +20,7 @@ pub(super) fn decode<T: DeserializeOwned>(file: &Path, bytes: &[u8]) -> Result<T
         let detail = match source.classify() {
             Category::Data => format!("not the expected JSON: {source}"),
             _ => format!(
-                "not the expected JSON: it ends or is invalid at line {}, column {}",
+                "not the expected JSON: it ends or is invalid at line {} column {}",
                 source.line(),
                 source.column()
             ),
