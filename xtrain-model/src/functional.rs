@@ -1,7 +1,7 @@
 //! The operations that a forward pass uses. [`Eager`] computes values only; the tape of
 //! [`autograd`](crate::autograd) also records how to differentiate them.
 use xtrain_tensor::Tensor;
-use xtrain_tensor::ops::{self, Affine, AttnMask, Norm, RopeArgs, Slots};
+use xtrain_tensor::ops::{self, AttnMask, Norm, RopeArgs, Slots};
 
 use crate::error::Result;
 use crate::param::Param;
@@ -150,6 +150,14 @@ pub(crate) fn split_heads(x: &Tensor, head_dim: usize) -> Result<Tensor> {
     Ok(x.reshape(&[x.shape()[0], x.width() / head_dim, head_dim])?)
 }
 
+/// `f` of each element, or the first error.
+fn try_map<T, U, const G: usize>(all: [T; G], mut f: impl FnMut(T) -> Result<U>) -> Result<[U; G]> {
+    let mut result = Ok(());
+    let mapped =
+        all.map(|x| f(x).map_err(|e| result = std::mem::replace(&mut result, Ok(())).and(Err(e))).ok());
+    result.map(|()| mapped.map(|x| x.expect("there was no error")))
+}
+
 /// Inference: no tape. A value is freed after its last use.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Eager;
@@ -166,10 +174,10 @@ impl Functional for Eager {
     }
 
     fn linears<const G: usize>(&mut self, x: &Tensor, ws: [&Linear; G]) -> Result<[Tensor; G]> {
-        let packed = ws.iter().map(|w| w.weight.packed()).collect::<Result<Vec<_>>>()?;
-        let affine = ws.iter().zip(&packed).map(|(w, packed)| w.affine(packed));
-        let ys = ops::linears(x, &affine.collect::<Result<Vec<Affine<'_>>>>()?)?;
-        Ok(ys.try_into().expect("one output for each of G weights"))
+        let packed = try_map(ws, |w| Ok((w, w.weight.packed()?)))?;
+        let affine = try_map(packed.each_ref(), |(w, packed)| w.affine(packed))?;
+        let mut ys = ops::linears(x, &affine)?.into_iter();
+        Ok(std::array::from_fn(|_| ys.next().expect("one output for each of G weights")))
     }
 
     fn swiglu(&mut self, x: &Tensor, gate: &Linear, up: &Linear) -> Result<Tensor> {

@@ -7,7 +7,7 @@ use crate::operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
     RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, Tensors};
 
 /// The operations that a backend implements.
 ///
@@ -114,7 +114,7 @@ pub(crate) trait SharedOps {
     fn rope_at(&self, x: &Tensor, rope: RopeArgs<'_>, first: u32) -> Result<Tensor>;
     fn rope_pos(&self, x: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor>;
     fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor>;
-    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>>;
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors>;
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor>;
 

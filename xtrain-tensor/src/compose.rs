@@ -4,10 +4,10 @@ use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{Affine, Norm, RopeArgs, Samples};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, Tensors};
 
 /// `linear` with each weight, in the weights' dtype.
-pub(crate) fn linears(b: &dyn Backend, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+pub(crate) fn linears(b: &dyn Backend, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors> {
     ws.iter().map(|&w| b.linear(x, w, w.weight.dtype())).collect()
 }
 

@@ -135,6 +135,7 @@ faults! {
     KQuantMinimumIgnored "the values of a K-quant block with minima omit the minimum"
     ContinuationGetsPrefix "text that continues other text is encoded with the space that begins a text"
     TokenFileNotVerified "a packed token file is opened without checking its tokens"
+    TensorHandleFreed "the reference count of a tensor is freed with it and not kept for the next tensor"
     SmallFilesNotVerified "the tokenizer of a checkpoint is read without checking it against the manifest"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"

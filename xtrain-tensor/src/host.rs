@@ -9,7 +9,7 @@ use crate::operands::{
     UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::reference::sample;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, Tensors};
 
 impl<B: HostBackend> SharedOps for B {
     fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -36,7 +36,7 @@ impl<B: HostBackend> SharedOps for B {
         rotated(q, norms.map(|n| n.q()))
     }
 
-    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors> {
         compose::linears(self, x, ws)
     }
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {

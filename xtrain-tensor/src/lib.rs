@@ -56,4 +56,4 @@ pub use huge_page_alloc::HugePages;
 pub use normal::{fill_normal, standard_normal};
 pub use operands::RopeTable;
 pub use rope_scaling::{RopeScaling, Truncate, Yarn};
-pub use tensor::{Stored, Tensor};
+pub use tensor::{Stored, Tensor, Tensors};

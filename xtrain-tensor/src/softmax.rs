@@ -13,7 +13,7 @@ pub fn lse_row(z: &[f32]) -> f32 {
     if max(z) == f32::NEG_INFINITY {
         return f32::NEG_INFINITY;
     }
-    dispatch(Simd::detect(), softmax::Lse { z, parts: &mut Vec::new() })
+    dispatch(Simd::detect(), softmax::Lse(z))
 }
 
 /// Returns the largest value, or -inf if there is none. NaN is skipped. If the largest values are zeros of both

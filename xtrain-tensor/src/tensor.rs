@@ -3,9 +3,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::bf16;
+use smallvec::SmallVec;
 
 use crate::device::gpu::{self, At, Deferred, Gpu};
-use crate::device::recycle::{Buffer, Recycled};
+use crate::device::recycle::{Recycled, Values};
 use crate::device::{Cpu, Device, Reference};
 use crate::dtype::{Dtype, Element, by_dtype};
 use crate::error::{Error, Result};
@@ -14,25 +15,31 @@ use crate::faults::{self, Fault};
 /// A row-major, contiguous tensor. Cloning shares the values.
 #[derive(Debug, Clone)]
 pub struct Tensor {
-    shape: Vec<usize>,
+    shape: Shape,
     storage: Storage,
     device: Device,
 }
 
+/// The sizes of the dimensions. Up to four are stored inline, so that a new tensor needs no allocation for them.
+type Shape = SmallVec<[usize; 4]>;
+
+/// The results of an operation with several outputs. Up to four are stored inline.
+pub type Tensors = SmallVec<[Tensor; 4]>;
+
 #[derive(Debug, Clone)]
 pub(crate) enum Storage {
-    F32(Arc<Buffer<f32>>),
-    BF16(Arc<Buffer<bf16>>),
-    U32(Arc<Buffer<u32>>),
-    I32(Arc<Buffer<i32>>),
+    F32(Values<f32>),
+    BF16(Values<bf16>),
+    U32(Values<u32>),
+    I32(Values<i32>),
     Gpu(Arc<gpu::Buffer>, Dtype),
 }
 
 /// Element types that a tensor can hold.
 #[allow(private_bounds, reason = "sealed: only this file implements it")]
-pub trait Stored: Values {}
+pub trait Stored: Wrapped {}
 
-trait Values: Recycled + bytemuck::Pod {
+trait Wrapped: Recycled + bytemuck::Pod {
     fn wrap(values: Vec<Self>, device: &Device) -> Result<Storage>;
     /// The values, if they are in host memory and of this type.
     fn get(storage: &Storage) -> Option<&[Self]>;
@@ -43,11 +50,11 @@ trait Values: Recycled + bytemuck::Pod {
 macro_rules! stored {
     ($($t:ty => $variant:ident),*) => {$(
         impl Stored for $t {}
-        impl Values for $t {
+        impl Wrapped for $t {
             fn wrap(values: Vec<$t>, device: &Device) -> Result<Storage> {
                 Ok(match device {
                     Device::Reference(Reference { recycler }) | Device::Cpu(Cpu { recycler, .. }) => {
-                        Storage::$variant(Arc::new(Buffer::new(values, recycler)))
+                        Storage::$variant(Values::new(values, recycler))
                     }
                     Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.upload(&values)?), <$t>::DTYPE),
                 })
@@ -56,7 +63,7 @@ macro_rules! stored {
                 if let Storage::$variant(v) = storage { Some(v) } else { None }
             }
             fn get_mut(storage: &mut Storage) -> Option<&mut [$t]> {
-                if let Storage::$variant(v) = storage { Some(&mut *Arc::make_mut(v)) } else { None }
+                if let Storage::$variant(v) = storage { Some(v.make_mut()) } else { None }
             }
         }
     )*};
@@ -74,7 +81,7 @@ impl Tensor {
             let got = vec![shape.to_vec(), vec![values.len()]];
             return Err(Error::Shape { op: "Tensor::new", want: "as many values as the shape holds", got });
         }
-        Ok(Tensor { shape: shape.to_vec(), storage: T::wrap(values, device)?, device: device.clone() })
+        Ok(Tensor { shape: shape.into(), storage: T::wrap(values, device)?, device: device.clone() })
     }
 
     /// A tensor of zeros.
@@ -98,7 +105,7 @@ impl Tensor {
             Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.zeros(n * dtype.bytes())?), dtype),
             Device::Reference(_) | Device::Cpu(_) => by_dtype!(dtype, T => zeroed::<T>(device, n))?,
         };
-        Ok(Tensor { shape: shape.to_vec(), storage, device: device.clone() })
+        Ok(Tensor { shape: shape.into(), storage, device: device.clone() })
     }
 
     /// Creates an f32 tensor of zeros for each of `shapes`. The SIMD CPU fills all of them in one job.
@@ -126,7 +133,7 @@ impl Tensor {
         }
         let buffer = gpu.buffer(n * dtype.bytes())?;
         let storage = Storage::Gpu(Arc::new(buffer), dtype);
-        Ok(Tensor { shape: shape.to_vec(), storage, device: Device::Gpu(gpu.clone()) })
+        Ok(Tensor { shape: shape.into(), storage, device: Device::Gpu(gpu.clone()) })
     }
 
     /// The device address of the values, for a kernel of `gpu` that reads them as `dtype`.
@@ -307,14 +314,14 @@ impl Tensor {
     /// [`Error::Shape`] if the numbers of elements differ.
     pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
         if count(shape) != Some(self.len()) {
-            let got = vec![self.shape.clone(), shape.to_vec()];
+            let got = vec![self.shape.to_vec(), shape.to_vec()];
             return Err(Error::Shape {
                 op: "Tensor::reshape",
                 want: "shapes with the same number of elements",
                 got,
             });
         }
-        Ok(Tensor { shape: shape.to_vec(), storage: self.storage.clone(), device: self.device.clone() })
+        Ok(Tensor { shape: shape.into(), storage: self.storage.clone(), device: self.device.clone() })
     }
 }
 

@@ -157,7 +157,8 @@ impl Growing {
             return Ok(());
         }
         let before = self.reserved.clone();
-        let reserved = self.ledger.pass().into_iter().try_for_each(|(seq, len)| self.reserve(seq, len));
+        let wanted: Vec<(u32, usize)> = self.ledger.pass().collect();
+        let reserved = wanted.into_iter().try_for_each(|(seq, len)| self.reserve(seq, len));
         reserved.inspect_err(|_| self.reserved = before)
     }
 }

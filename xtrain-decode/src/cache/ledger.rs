@@ -25,6 +25,11 @@ impl Ledger {
         self.len.len()
     }
 
+    /// Maximum number of positions of a sequence.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Number of positions that every layer holds. 0 for a sequence that does not exist.
     pub(super) fn len(&self, seq: u32) -> usize {
         self.len.get(seq as usize).map_or(0, |&n| n as usize)
@@ -36,9 +41,9 @@ impl Ledger {
     }
 
     /// The sequences of the current pass and their lengths after it.
-    pub(super) fn pass(&self) -> Vec<(u32, usize)> {
+    pub(super) fn pass(&self) -> impl Iterator<Item = (u32, usize)> {
         let first_rows = self.rows.iter().filter(|&&(seq, pos)| pos == self.len[seq as usize]);
-        first_rows.map(|&(seq, _)| (seq, self.ahead[seq as usize] as usize)).collect()
+        first_rows.map(|&(seq, _)| (seq, self.ahead[seq as usize] as usize))
     }
 
     /// Abandons the current pass, and sets the length of `seq`.

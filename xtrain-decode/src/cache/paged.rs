@@ -24,6 +24,9 @@ pub struct Paged {
     prefixes: PrefixIndex,
     /// Pages evicted from `prefixes`.
     evicted: u64,
+    /// The sequences of a pass and their lengths after it. Empty between passes; kept for its memory, as `journal`.
+    wanted: Vec<(u32, usize)>,
+    journal: Vec<Allocated>,
 }
 
 /// A new page at index `at` of the table of `seq`. `old`: the shared page that it replaced. `None`: it was added.
@@ -54,6 +57,8 @@ impl Paged {
             free: (0..n as u32).rev().collect(),
             prefixes: PrefixIndex::default(),
             evicted: 0,
+            wanted: Vec::new(),
+            journal: Vec::new(),
         })
     }
 
@@ -144,10 +149,10 @@ impl Paged {
 
     /// Makes room for sequences up to their lengths: for all of them or, after an error, for none.
     fn allocate(&mut self, wanted: &[(u32, usize)]) -> Result<()> {
-        let mut journal = Vec::new();
+        let mut journal = std::mem::take(&mut self.journal);
         let done = wanted.iter().try_for_each(|&(seq, len)| self.make_room(seq, len, &mut journal));
         if done.is_err() {
-            for Allocated { seq, at, old } in journal.into_iter().rev() {
+            for Allocated { seq, at, old } in journal.drain(..).rev() {
                 let new = match old {
                     None => self.table(seq).pop().expect("the journal lists a page that was added"),
                     Some(shared) => {
@@ -158,13 +163,23 @@ impl Paged {
                 self.release(new);
             }
         }
+        journal.clear();
+        self.journal = journal;
         done
     }
 
     /// Checks the rows of a pass at `layer`. Its first layer allocates room for all layers.
     fn enter(&mut self, layer: usize, rows: &Rows) -> Result<()> {
         self.pool.ledger.enter(layer, rows)?;
-        if layer == 0 { self.allocate(&self.pool.ledger.pass()) } else { Ok(()) }
+        if layer > 0 {
+            return Ok(());
+        }
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.extend(self.pool.ledger.pass());
+        let allocated = self.allocate(&wanted);
+        wanted.clear();
+        self.wanted = wanted;
+        allocated
     }
 
     /// Adds `pages`, which others hold too, to those of `seq`.
@@ -217,6 +232,10 @@ impl Cache for Paged {
     }
     fn expect(&mut self, pages: usize) -> Result<()> {
         let n = pages.min(self.limit);
+        let of_a_sequence = n.min(self.pool.ledger.capacity().div_ceil(self.page));
+        if let Slots::Pages { table, .. } = &mut self.pool.slots {
+            table.iter_mut().for_each(|pages| pages.reserve(of_a_sequence.saturating_sub(pages.len())));
+        }
         if n > self.refs.len() { self.grow(n) } else { Ok(()) }
     }
     fn into_memory(self: Box<Self>) -> KvMemory {

@@ -18,6 +18,8 @@ pub(super) struct Pool {
     pub(super) slots: Slots,
     layers: Vec<[Tensor; 2]>,
     n_slots: usize,
+    /// The slots of the rows of a pass. Empty between operations; kept for its memory.
+    row_slots: Vec<u32>,
     written: u64,
     copied: u64,
 }
@@ -37,7 +39,7 @@ impl Pool {
             None => ((0..shape.n_layers).map(zeros).collect::<Result<_>>()?, n_slots),
         };
         let ledger = Ledger::new(shape.n_layers, room.sequences, room.positions);
-        Ok(Pool { shape, ledger, slots, layers, n_slots, written: 0, copied: 0 })
+        Ok(Pool { shape, ledger, slots, layers, n_slots, row_slots: Vec::new(), written: 0, copied: 0 })
     }
 
     pub(super) fn n_slots(&self) -> usize {
@@ -68,7 +70,7 @@ impl Pool {
         for (pool, new) in self.layers[layer].iter_mut().zip(kv) {
             ops::scatter_rows(pool, new, &slots)?;
         }
-        self.leave(layer, rows, &slots)
+        self.leave(layer, rows, slots)
     }
 
     /// Applies QK-norm and RoPE to the heads of `rows`, which have entered `layer`, and writes keys and values into
@@ -95,16 +97,18 @@ impl Pool {
         };
         let [k, v] = &mut self.layers[layer];
         let q = ops::write_heads(&new, k, v)?;
-        Ok((q, self.leave(layer, rows, &slots)?))
+        Ok((q, self.leave(layer, rows, slots)?))
     }
 
-    fn leave(&mut self, layer: usize, rows: &Rows, slots: &[u32]) -> Result<KvView<'_, Tensor>> {
+    /// Records that `rows` are written to `slots`.
+    fn leave(&mut self, layer: usize, rows: &Rows, slots: Vec<u32>) -> Result<KvView<'_, Tensor>> {
         if let Some((dropped, zeros)) = self.shape.dropped_rows(layer, rows)? {
-            let slots: Vec<u32> = dropped.iter().map(|&n| slots[n as usize]).collect();
-            self.layers[layer].iter_mut().try_for_each(|t| ops::scatter_rows(t, &zeros, &slots))?;
+            let dropped: Vec<u32> = dropped.iter().map(|&n| slots[n as usize]).collect();
+            self.layers[layer].iter_mut().try_for_each(|t| ops::scatter_rows(t, &zeros, &dropped))?;
         }
         self.written += (rows.len() * self.shape.layer_bytes_per_token()) as u64;
         self.ledger.leave(layer);
+        self.row_slots = slots;
         let [k, v] = &self.layers[layer];
         Ok(KvView { k, v, slots: &self.slots })
     }
@@ -131,8 +135,12 @@ impl Pool {
         Ok(())
     }
 
-    fn slots_of(&self, rows: &Rows) -> Vec<u32> {
-        rows.seq.iter().zip(&rows.pos).map(|(&seq, &pos)| self.slot(seq, pos as usize)).collect()
+    /// The slots of the positions of `rows`. [`leave`](Self::leave) takes the memory back.
+    fn slots_of(&mut self, rows: &Rows) -> Vec<u32> {
+        let mut slots = std::mem::take(&mut self.row_slots);
+        slots.clear();
+        slots.extend(rows.seq.iter().zip(&rows.pos).map(|(&seq, &pos)| self.slot(seq, pos as usize)));
+        slots
     }
 
     /// The slot that position `pos` of sequence `seq` is written to.

@@ -5,6 +5,8 @@
 //! Tokens and log-probabilities stay on the device, where each step reads the tokens of the step before. The
 //! scheduler drops the tokens after the end of a sequence, so tokens, bits and the order in which sequences
 //! finish are the same as with one synchronization per step.
+use std::vec::Drain;
+
 use xtrain_model::{Eager, Model, NoCache, Result as ModelResult, Rows};
 use xtrain_tensor::ops::{self, DeviceSampler, SampleRow, Sampled as DeviceSample};
 use xtrain_tensor::{Device, Dtype, Tensor};
@@ -40,13 +42,15 @@ pub(super) struct Runner<'m> {
     model: &'m Model,
     options: EngineOptions,
     samplers: Vec<Sampler>,
+    /// The outcomes of a step. Empty between steps; kept for its memory.
+    outcomes: Vec<Outcome>,
     /// Tokens that are sampled and not yet on the host. `None`: none was needed so far.
     device_sampler: Option<DeviceSampler>,
 }
 
 impl<'m> Runner<'m> {
     pub(super) fn new(model: &'m Model, options: EngineOptions) -> Runner<'m> {
-        Runner { model, options, samplers: Vec::new(), device_sampler: None }
+        Runner { model, options, samplers: Vec::new(), outcomes: Vec::new(), device_sampler: None }
     }
 
     /// The sampler for `options`, created if there is none yet.
@@ -81,14 +85,15 @@ impl<'m> Runner<'m> {
         batch: Batch<'_>,
         hidden: &Tensor,
         watch: Watch<'_>,
-    ) -> Result<Vec<Outcome>> {
+    ) -> Result<Drain<'_, Outcome>> {
         let logits = self.logits(batch.plan, hidden)?;
-        if watch.is_none()
-            && let Some(outcomes) = self.sample_on_device(batch, &logits)?
-        {
-            return Ok(outcomes);
+        self.outcomes.clear();
+        let on_device = if watch.is_none() { self.sample_on_device(batch, &logits)? } else { None };
+        match on_device {
+            Some(outcomes) => self.outcomes = outcomes,
+            None => self.sample_on_host(batch, &logits, watch)?,
         }
-        self.sample_on_host(batch, &logits, watch)
+        Ok(self.outcomes.drain(..))
     }
 
     /// The logits of all rows, or of those that a token is sampled from.
@@ -102,15 +107,9 @@ impl<'m> Runner<'m> {
         Ok(self.model.logits(&ops::gather_rows(hidden, &plan.sampled_rows)?)?)
     }
 
-    fn sample_on_host(
-        &mut self,
-        batch: Batch<'_>,
-        logits: &Tensor,
-        mut watch: Watch<'_>,
-    ) -> Result<Vec<Outcome>> {
+    fn sample_on_host(&mut self, batch: Batch<'_>, logits: &Tensor, mut watch: Watch<'_>) -> Result<()> {
         let data = logits.read::<f32>()?;
         let mut rows_of_logits = data.chunks_exact(self.model.config().vocab);
-        let mut outcomes = Vec::new();
         for Run { running, rows, spec } in &batch.plan.runs {
             let sequence = &batch.running[*running];
             for at in rows.clone() {
@@ -129,11 +128,11 @@ impl<'m> Runner<'m> {
                 if let Some(spec) = spec {
                     let shared = spec.shares_logits.then(|| logits.into());
                     let choice = self.pick(spec, sequence, logits);
-                    outcomes.push(Outcome { running: *running, choice, logits: shared });
+                    self.outcomes.push(Outcome { running: *running, choice, logits: shared });
                 }
             }
         }
-        Ok(outcomes)
+        Ok(())
     }
 
     /// Samples on the GPU that holds the logits, so that they are not downloaded. `None`: on the CPU, if sequences

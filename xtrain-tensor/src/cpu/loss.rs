@@ -65,9 +65,8 @@ pub(super) fn log_prob(cpu: &Cpu, z: &[f32], target: &[u32]) -> Result<Vec<LogPr
     let mut values = vec![LogProb::default(); target.len()];
     let per_part = (GRAIN / v.max(1)).max(1);
     cpu.pool.parts(&mut values, per_part, |i, values| {
-        let mut parts = Vec::new();
         for (n, value) in (i * per_part..).zip(values) {
-            *value = of_row(cpu, &z[n * v..][..v], target[n] as usize, &mut parts);
+            *value = of_row(cpu, &z[n * v..][..v], target[n] as usize);
         }
     });
     Ok(values)

@@ -56,6 +56,11 @@ impl<T: Scratch> Buffer<T> {
         Buffer(values)
     }
 
+    /// Drops the elements from `len` on.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
     /// Extends the buffer to at least `len` elements. New elements have unspecified values.
     pub(crate) fn grow(&mut self, len: usize) {
         if self.0.len() < len {

@@ -1,5 +1,6 @@
 //! Kernels over one row of logits: `lse`, entropy, and the gradient of a weighted log-probability.
 use super::lanes::{Kernel, LANES, Lanes};
+use super::scratch::{Buffer, scratch};
 use super::value::blocks;
 use crate::math;
 
@@ -7,25 +8,25 @@ use crate::math;
 const CHUNK: usize = 128;
 
 /// `log sum exp z`: chunks of 128 with a maximum and a sum32 each, then a sum32 over the chunks.
-pub(crate) struct Lse<'a> {
-    pub(crate) z: &'a [f32],
-    /// Scratch for the maximum and the sum of each chunk.
-    pub(crate) parts: &'a mut Vec<[f32; 2]>,
-}
+pub(crate) struct Lse<'a>(pub(crate) &'a [f32]);
+
+/// The maximum and the sum of a chunk.
+type Part = [f32; 2];
+scratch!(Part, [0.0; 2]);
 
 impl Kernel<f32> for Lse<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> f32 {
-        self.parts.clear();
+        let mut parts = Buffer::<Part>::new(self.0.len().div_ceil(CHUNK));
         let mut top = f32::NEG_INFINITY;
-        for z in self.z.chunks(CHUNK) {
+        for (z, part) in self.0.chunks(CHUNK).zip(parts.iter_mut()) {
             let m = max(l, z);
             let sum = if m == f32::NEG_INFINITY { 0.0 } else { sum_exp(l, z, m) };
             top = if m > top { m } else { top };
-            self.parts.push([m, sum]);
+            *part = [m, sum];
         }
         let mut v = [0f32; LANES];
-        for (i, [m, sum]) in self.parts.iter().enumerate() {
+        for (i, [m, sum]) in parts.iter().enumerate() {
             v[i % LANES] = sum.mul_add(math::exp(m - top), v[i % LANES]);
         }
         top + math::log(l.sum32(l.load(&v)))

@@ -1,103 +1,110 @@
-//! Free lists for the memory of tensors. A dropped tensor's buffer is reused by the next tensor of a similar length,
-//! so after the first steps a training loop allocates nothing, and no memory page is faulted in or zeroed twice.
-use std::ops::{Deref, DerefMut};
+//! Free lists for the memory of tensors: their values and their reference counts. A dropped tensor's buffer is reused
+//! by the next tensor of a similar length, so after the first steps no memory page is faulted in or zeroed twice.
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use half::bf16;
 
 use crate::Element;
+use crate::faults::{self, Fault};
 use crate::lock::lock;
 use free_list::FreeList;
 
 mod free_list;
 
-/// Buffers with fewer elements are not kept.
-const MIN_ELEMENTS: usize = 256;
-
 /// The free buffers of a CPU device.
 #[derive(Debug, Default)]
 pub(crate) struct Recycler {
-    f32: Mutex<FreeList<f32>>,
-    bf16: Mutex<FreeList<bf16>>,
+    f32: Mutex<Free<f32>>,
+    bf16: Mutex<Free<bf16>>,
+    u32: Mutex<Free<u32>>,
+    i32: Mutex<Free<i32>>,
 }
 
-/// An element type whose buffers a device may keep.
+/// The free memory of tensors of one element type.
+#[derive(Debug, Default)]
+pub(crate) struct Free<T> {
+    buffers: FreeList<T>,
+    /// Empty, each with one reference: where [`Values`] puts a buffer. There are at most as many as tensors were in use
+    /// at the same time.
+    handles: Vec<Arc<Vec<T>>>,
+}
+
+/// An element type that has free lists.
 pub(crate) trait Recycled: Element {
-    /// The free list of this type. `None`: buffers of this type are not kept.
-    fn free_list(_recycler: &Recycler) -> Option<&Mutex<FreeList<Self>>> {
-        None
-    }
+    fn free(recycler: &Recycler) -> &Mutex<Free<Self>>;
 }
 
-impl Recycled for f32 {
-    fn free_list(recycler: &Recycler) -> Option<&Mutex<FreeList<f32>>> {
-        Some(&recycler.f32)
-    }
+macro_rules! recycled {
+    ($($t:ident),*) => {$(
+        impl Recycled for $t {
+            fn free(recycler: &Recycler) -> &Mutex<Free<$t>> {
+                &recycler.$t
+            }
+        }
+    )*};
 }
-impl Recycled for bf16 {
-    fn free_list(recycler: &Recycler) -> Option<&Mutex<FreeList<bf16>>> {
-        Some(&recycler.bf16)
-    }
-}
-impl Recycled for u32 {}
-impl Recycled for i32 {}
+recycled!(f32, bf16, u32, i32);
 
 impl Recycler {
     /// Returns a buffer of `len` elements with unspecified values. The caller must write all of them.
     pub(crate) fn acquire<T: Recycled>(&self, len: usize) -> Vec<T> {
-        let Some(free_list) = T::free_list(self).filter(|_| len >= MIN_ELEMENTS) else {
-            return vec![T::default(); len];
-        };
-        let mut values = lock(free_list).take(len);
+        if len == 0 {
+            return Vec::new();
+        }
+        let mut values = lock(T::free(self)).buffers.take(len);
         values.resize(len, T::default());
         values
     }
+}
 
-    fn release<T: Recycled>(&self, values: Vec<T>) {
-        if let Some(free_list) = T::free_list(self).filter(|_| values.capacity() >= MIN_ELEMENTS) {
-            lock(free_list).give_back(values);
+/// The values of a tensor. Clones share them. When the last clone is dropped, the memory returns to the device's free
+/// lists.
+#[derive(Debug, Clone)]
+pub(crate) struct Values<T: Recycled> {
+    /// `None`: only while it is dropped.
+    handle: Option<Arc<Vec<T>>>,
+    recycler: Arc<Recycler>,
+}
+
+impl<T: Recycled> Values<T> {
+    pub(crate) fn new(values: Vec<T>, recycler: &Arc<Recycler>) -> Values<T> {
+        let mut handle = lock(T::free(recycler)).handles.pop().unwrap_or_default();
+        *Arc::get_mut(&mut handle).expect("a free handle has one reference") = values;
+        Values { handle: Some(handle), recycler: Arc::clone(recycler) }
+    }
+
+    /// Borrows the values mutably. Copies them first if they are shared.
+    pub(crate) fn make_mut(&mut self) -> &mut [T] {
+        let shared = self.handle.as_mut().is_some_and(|handle| Arc::get_mut(handle).is_none());
+        if shared {
+            let mut copy = self.recycler.acquire(self.len());
+            copy.copy_from_slice(self);
+            *self = Values::new(copy, &self.recycler);
+        }
+        let own = self.handle.as_mut().and_then(Arc::get_mut);
+        own.expect("the values are not shared, or were copied")
+    }
+}
+
+impl<T: Recycled> Drop for Values<T> {
+    fn drop(&mut self) {
+        let Some(mut handle) = self.handle.take() else { return };
+        // two clones that are dropped at once may both see the other: then the last one frees the memory
+        let Some(values) = Arc::get_mut(&mut handle).map(std::mem::take) else { return };
+        let mut free = lock(T::free(&self.recycler));
+        free.buffers.give_back(values);
+        if !faults::on(Fault::TensorHandleFreed) {
+            free.handles.push(handle);
         }
     }
 }
 
-/// The values of a tensor. When it is dropped, its memory returns to the device's free list.
-#[derive(Debug)]
-pub(crate) struct Buffer<T: Recycled> {
-    values: Vec<T>,
-    recycler: Arc<Recycler>,
-}
-
-impl<T: Recycled> Buffer<T> {
-    pub(crate) fn new(values: Vec<T>, recycler: &Arc<Recycler>) -> Buffer<T> {
-        Buffer { values, recycler: Arc::clone(recycler) }
-    }
-}
-
-impl<T: Recycled> Clone for Buffer<T> {
-    fn clone(&self) -> Buffer<T> {
-        let mut values = self.recycler.acquire(self.values.len());
-        values.copy_from_slice(&self.values);
-        Buffer { values, recycler: Arc::clone(&self.recycler) }
-    }
-}
-
-impl<T: Recycled> Drop for Buffer<T> {
-    fn drop(&mut self) {
-        self.recycler.release(std::mem::take(&mut self.values));
-    }
-}
-
-impl<T: Recycled> Deref for Buffer<T> {
+impl<T: Recycled> Deref for Values<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        &self.values
-    }
-}
-
-impl<T: Recycled> DerefMut for Buffer<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.values
+        self.handle.as_deref().map_or(&[], Vec::as_slice)
     }
 }
 
@@ -108,7 +115,7 @@ mod tests {
     #[test]
     fn a_dropped_buffer_is_reused() {
         let recycler = Arc::new(Recycler::default());
-        let first = Buffer::new(recycler.acquire::<f32>(1000), &recycler);
+        let first = Values::new(recycler.acquire::<f32>(1000), &recycler);
         let address = first.as_ptr();
         drop(first);
         let (second, third) = (recycler.acquire::<f32>(1000), recycler.acquire::<f32>(1000));
@@ -132,7 +139,7 @@ mod tests {
         // above 32 MiB the C library returns freed blocks to the system
         const LEN: usize = 10 << 20;
         let recycler = Arc::new(Recycler::default());
-        let step = || Buffer::new(recycler.acquire::<f32>(LEN), &recycler).fill(1.0);
+        let step = || Values::new(recycler.acquire::<f32>(LEN), &recycler).make_mut().fill(1.0);
         let before = page_faults();
         step();
         let first = page_faults();
@@ -149,8 +156,8 @@ mod tests {
         const WIDTHS: [usize; 4] = [1024, 1024, 1024, 512];
         let recycler = Arc::new(Recycler::default());
         let step = |rows: usize| {
-            let tensors = WIDTHS.map(|width| Buffer::new(recycler.acquire::<f32>(rows * width), &recycler));
-            tensors.into_iter().for_each(|mut values| values.fill(1.0));
+            let tensors = WIDTHS.map(|width| Values::new(recycler.acquire::<f32>(rows * width), &recycler));
+            tensors.into_iter().for_each(|mut values| values.make_mut().fill(1.0));
         };
         let rows = |step: usize| 4096 + step * 797 % 2048;
         (0..40).for_each(|at| step(rows(at)));
@@ -159,7 +166,7 @@ mod tests {
         // fewer than the 4,096 pages of the smallest tensor: pages at the end of buffers
         assert!(page_faults() - before < 2048, "{} faults in 160 steps", page_faults() - before);
         let largest = size_of::<f32>() * WIDTHS.iter().sum::<usize>() * 6144;
-        let free = lock(&recycler.f32).free_bytes();
+        let free = lock(&recycler.f32).buffers.free_bytes();
         assert!(free <= 2 * largest, "{free} bytes are free; the largest step has {largest}");
     }
 }

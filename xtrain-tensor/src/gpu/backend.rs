@@ -15,7 +15,7 @@ use crate::operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
     RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
 };
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, Tensors};
 
 /// Runs a fused kernel on `x`, or on the operand of its deferred norm. `None`: none supports these operands.
 fn fused_products<T>(
@@ -212,7 +212,7 @@ impl SharedOps for Gpu {
         fused::write_heads(self, new, pools)
     }
 
-    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+    fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors> {
         let fused = fused_products(x, ws, |source| several::linears(self, source, ws));
         fused.unwrap_or_else(|| compose::linears(self, x, ws))
     }

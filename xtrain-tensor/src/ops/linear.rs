@@ -4,7 +4,7 @@ use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::operands::{Affine, Samples, Weight};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, Tensors};
 
 /// `y[n][o] = dot(x[n], w[o]) + b[o]`, rounded to `out`.
 ///
@@ -44,7 +44,7 @@ pub fn linear_add(h: &Tensor, x: &Tensor, w: &Weight, bias: Option<&Tensor>) -> 
 ///
 /// # Errors
 /// Those of [`linear`]; [`Error::Argument`] for an empty list of weights.
-pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors> {
     check_group("linears", x, ws)?;
     backend(x.device()).linears(x, ws)
 }

@@ -43,7 +43,7 @@ impl Scheduler<'_> {
     ///
     /// # Errors
     /// The first row without a token. Its sequence has ended, the others have their tokens.
-    pub(in crate::rollout) fn accept(&mut self, outcomes: Vec<Outcome>) -> Result<()> {
+    pub(in crate::rollout) fn accept(&mut self, outcomes: impl IntoIterator<Item = Outcome>) -> Result<()> {
         let mut result = Ok(());
         for outcome in outcomes {
             self.stage_followers(&outcome);

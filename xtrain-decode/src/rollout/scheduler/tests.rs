@@ -67,7 +67,7 @@ fn a_repetition_penalty_reads_the_tokens_of_a_sequence_in_place() {
         assert!(free.penalized_tokens().is_empty());
         scheduler.mark_computed(&plan);
         let choice = Choice { token: 5, logprob: 0.0, processed_logprob: 0.0 };
-        let outcomes = (0..2).map(|running| Outcome { running, choice: Ok(choice), logits: None }).collect();
+        let outcomes = (0..2).map(|running| Outcome { running, choice: Ok(choice), logits: None });
         scheduler.accept(outcomes).unwrap();
     }
     scheduler.retire();

@@ -13,6 +13,7 @@ use super::scratch;
 use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
+use crate::cpu::scratch::{Buffer, scratch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
 use crate::operands::{AttnMask, Heads};
@@ -33,10 +34,10 @@ pub(crate) fn attention<E: Number>(
     let mut lse = cpu.recycler.acquire(mask.rows() * heads.nh);
     let (y_out, lse_out) = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
     let item = |i: usize| {
-        let block_and_head = |i: usize| Some((blocks.get(i / heads.nkv)?, i % heads.nkv));
-        let Some((block, kv)) = block_and_head(i) else { return };
-        let next = block_and_head(i + 1).map(|(block, kv)| (mask.seq[block.start], kv));
-        let block = block.clone();
+        let block_and_head = |i: usize| Some((*blocks.get(i / heads.nkv)?, i % heads.nkv));
+        let Some(([start, end], kv)) = block_and_head(i) else { return };
+        let next = block_and_head(i + 1).map(|([start, _], kv)| (mask.seq[start], kv));
+        let block = start..end;
         Item { operands: [q, k, v], heads, mask, simd: cpu.simd, block, kv, next, y_out, lse_out }.run();
     };
     let n = blocks.len() * heads.nkv;
@@ -50,21 +51,29 @@ pub(crate) fn attention<E: Number>(
 
 /// Groups consecutive rows whose sequences start with the same slots into blocks of at most `max_rows` rows. A block
 /// with `join_below` rows or more is not joined by another sequence, so that every thread has work.
-fn blocks(mask: &AttnMask<'_>, max_rows: usize, join_below: usize) -> Vec<Range<usize>> {
-    let mut blocks: Vec<Range<usize>> = Vec::new();
+fn blocks(mask: &AttnMask<'_>, max_rows: usize, join_below: usize) -> Buffer<Block> {
+    let (mut blocks, mut len) = (Buffer::<Block>::new(mask.rows()), 0);
     for n in 0..mask.rows() {
-        let joins = |block: &Range<usize>| {
-            block.len() < max_rows
+        let joins = |[start, end]: Block| {
+            end - start < max_rows
                 && (mask.seq[n] == mask.seq[n - 1]
-                    || block.len() < join_below && share_a_chunk(mask, n - 1, n))
+                    || end - start < join_below && share_a_chunk(mask, n - 1, n))
         };
-        match blocks.last_mut() {
-            Some(block) if joins(block) => block.end = n + 1,
-            _ => blocks.push(n..n + 1),
+        match blocks[..len].last_mut() {
+            Some(block) if joins(*block) => block[1] = n + 1,
+            _ => {
+                blocks[len] = [n, n + 1];
+                len += 1;
+            }
         }
     }
+    blocks.truncate(len);
     blocks
 }
+
+/// The first row of a block and the one after its last.
+type Block = [usize; 2];
+scratch!(Block, [0; 2]);
 
 /// Whether the first chunk visible to either of two rows is in the same slots for both.
 fn share_a_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {

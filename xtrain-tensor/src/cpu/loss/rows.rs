@@ -9,9 +9,9 @@ use crate::tensor::Tensor;
 /// Logits per work item.
 pub(super) const GRAIN: usize = 8192;
 
-/// The values of one row `z`; `parts` is scratch.
-pub(super) fn of_row(cpu: &Cpu, z: &[f32], target: usize, parts: &mut Vec<[f32; 2]>) -> LogProb {
-    let lse = dispatch(cpu.simd, softmax::Lse { z, parts });
+/// The values of one row `z`.
+pub(super) fn of_row(cpu: &Cpu, z: &[f32], target: usize) -> LogProb {
+    let lse = dispatch(cpu.simd, softmax::Lse(z));
     let entropy = dispatch(cpu.simd, softmax::Entropy { z, lse });
     LogProb { lse, log_prob: z[target] - lse, entropy, kept: true }
 }
@@ -53,11 +53,11 @@ impl Rows<'_> {
         let v = logits.width();
         let per_part = (GRAIN / v).max(1);
         let work = |i: usize, z: &mut [f32], known: &mut [Option<RowState>]| {
-            let mut scratch = Scratch::default();
+            let mut selection = Selection::default();
             for (j, (z, known)) in z.chunks_exact_mut(v).zip(known).enumerate() {
                 let n = self.first + i * per_part + j;
                 match &self.loss.targets[n] {
-                    Some(target) => self.row(n, z, target, known, &mut scratch),
+                    Some(target) => self.row(n, z, target, known, &mut selection),
                     None => z.fill(0.0),
                 }
             }
@@ -80,7 +80,7 @@ impl Rows<'_> {
         z: &mut [f32],
         target: &Target,
         known: &mut Option<RowState>,
-        scratch: &mut Scratch,
+        selection: &mut Selection,
     ) {
         let t = self.loss.temperature;
         if t != 1.0 {
@@ -91,7 +91,7 @@ impl Rows<'_> {
         let cut = match known {
             Some(known) => known.cut,
             None if set.is_some() => None,
-            None => last_kept(self.cpu.simd, z, self.loss, &mut scratch.selection),
+            None => last_kept(self.cpu.simd, z, self.loss, selection),
         };
         if let Some(cut) = cut {
             remove_after(z, cut, self.column, id);
@@ -105,19 +105,12 @@ impl Rows<'_> {
                 Some(set) => set.contains(target.id),
                 None => cut.is_none_or(|cut| cut.keeps(z[id], id)),
             };
-            RowState { value: LogProb { kept, ..of_row(self.cpu, z, id, &mut scratch.parts) }, cut }
+            RowState { value: LogProb { kept, ..of_row(self.cpu, z, id) }, cut }
         });
         if self.action == Action::Gradient {
             gradient(self.cpu, z, id, value, [target.weight, target.bonus, t]);
         }
     }
-}
-
-/// Buffers that are reused for each row.
-#[derive(Default)]
-struct Scratch {
-    parts: Vec<[f32; 2]>,
-    selection: Selection,
 }
 
 /// Sets logits after the last kept one to -inf, except that of the target. `z` starts at column `first`.

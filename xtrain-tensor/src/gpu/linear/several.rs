@@ -3,7 +3,7 @@
 use super::{MAX_GRID_Y, Tile, TileKernels, skinny, tile_kernels};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::operands::{Affine, Norm};
-use crate::{Dtype, Result, Tensor};
+use crate::{Dtype, Result, Tensor, Tensors};
 
 /// Maximum number of rows for the kernels with a fused norm. Each block norms all rows; at 8 rows this reads as many
 /// bytes as the weights of the block.
@@ -107,21 +107,16 @@ impl Kernels {
 }
 
 /// Products with up to three weights. The operands have been checked.
-pub(crate) fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Vec<Tensor>> {
+pub(crate) fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Tensors> {
     let outs: Vec<usize> = ws.iter().map(|w| w.weight.out_features()).collect();
     linears_by(gpu, source, ws, LINEARS.tile(source, &outs, ws[0].weight.dtype()))
 }
 
 /// [`linears`] with a given tile.
-pub(super) fn linears_by(
-    gpu: &Gpu,
-    source: Source<'_>,
-    ws: &[Affine<'_>],
-    tile: Tile,
-) -> Result<Vec<Tensor>> {
+pub(super) fn linears_by(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>], tile: Tile) -> Result<Tensors> {
     let ([rows, width], dtype) = (source.shape(), ws[0].weight.dtype());
     let ys = ws.iter().map(|w| Tensor::on_gpu(gpu, &[rows, w.weight.out_features()], dtype));
-    let ys = ys.collect::<Result<Vec<_>>>()?;
+    let ys = ys.collect::<Result<Tensors>>()?;
     let (mut w_at, mut b_at, mut y_at) = ([At(0); MATRICES], [At(0); MATRICES], [At(0); MATRICES]);
     let mut outs = [0; MATRICES];
     for (i, (w, y)) in ws.iter().zip(&ys).enumerate() {
