@@ -234,7 +234,9 @@ impl Cache for Paged {
         let n = pages.min(self.limit);
         let of_a_sequence = n.min(self.pool.ledger.capacity().div_ceil(self.page));
         if let Slots::Pages { table, .. } = &mut self.pool.slots {
-            table.iter_mut().for_each(|pages| pages.reserve(of_a_sequence.saturating_sub(pages.len())));
+            for pages in table.iter_mut() {
+                pages.reserve(of_a_sequence.saturating_sub(pages.len()));
+            }
         }
         if n > self.refs.len() { self.grow(n) } else { Ok(()) }
     }
