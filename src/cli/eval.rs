@@ -109,10 +109,8 @@ struct Wrong {
 pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
     args.data.iter().chain(&args.task).try_for_each(|file| require_rereadable(file))?;
     let loaded = loaded::open(args.model.path(), &args.common)?;
-    if args.strict && !loaded.refused.is_empty() {
-        let (damaged, path) = (loaded.refused[0].display(), loaded.checkpoint.display());
-        return Err(CliError::new(Exit::Data, format_args!("{damaged}: the checkpoint is damaged"))
-            .hint(format_args!("without --strict, {path} is evaluated")));
+    if args.strict {
+        loaded::require_newest(&loaded.refused, &loaded.checkpoint, "evaluated")?;
     }
     let report = Report {
         checkpoint: loaded.checkpoint.display().to_string(),
@@ -172,7 +170,7 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, C
         let answer = task.answer(prompt).expect("the task has an answer for each of its prompts");
         let max_new = tokenizer.encode(&answer)?.len() + SPARE;
         let stop = StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() };
-        let ids = tokenizer.encode(prompt)?;
+        let ids = tokenizer.encode_with_bos(prompt)?;
         let request = Request { id: at as u64, stop, ..Request::greedy(&ids, max_new) };
         let place = format!("{}: {prompt:?}", file.display());
         let checked = request.check(loaded.model.config());

@@ -131,5 +131,5 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
 
 fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
     let Some(text) = &args.prompt else { return Ok(args.tokens.clone().unwrap_or_default()) };
-    Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode(text)?)
+    Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode_with_bos(text)?)
 }

@@ -31,6 +31,9 @@ pub(super) struct InspectArgs {
     /// Read all weights, verify their checksums and count those that are NaN or infinite.
     #[arg(long, requires = "model")]
     verify: bool,
+    /// Fail if the newest checkpoint of a run is damaged. Without it, the newest valid one is described.
+    #[arg(long, requires = "model")]
+    strict: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -59,6 +62,12 @@ const KEYS: [(&str, &str); 13] = [
 
 #[derive(Serialize)]
 struct Report {
+    /// The file or directory of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<String>,
+    /// Newer checkpoints of the run that are damaged.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<String>,
     config: serde_json::Value,
     compute: String,
     parameters: u64,
@@ -84,12 +93,9 @@ struct Verified {
 
 pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
     args.common.open()?;
+    let counts = args.model.as_deref().filter(|_| args.verify).map(verify).transpose()?;
     let mut report = match &args.model {
-        Some(path) => {
-            let (described, compute) = loaded::describe(path, &args.common)?;
-            let vocab = described.tokenizer.as_ref().map(|t| t.vocab_size());
-            Report::of(&described.config, compute, described.eos, vocab)?
-        }
+        Some(path) => describe(args, path, counts.as_ref())?,
         None => {
             let config = RunConfig::load(&args.layers.layers())?;
             let tokenizer = source::tokenizer(&config.data.tokenizer)?;
@@ -99,7 +105,6 @@ pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
             Report::of(&training::model_config(&config, vocab), compute, eos, Some(vocab))?
         }
     };
-    let counts = args.model.as_deref().filter(|_| args.verify).map(verify).transpose()?;
     report.verified = counts.as_ref().map(|found| Verified {
         tensors: found.tensors,
         weights: found.weights,
@@ -121,11 +126,27 @@ pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
     Err(CliError::new(Exit::Data, message))
 }
 
-/// Reads the whole model. Reports newer checkpoints that are damaged.
+/// Reads the whole model.
 fn verify(path: &Path) -> Result<WeightCounts, CliError> {
-    let found = store::verify(&loaded::find(path)?)?;
-    found.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-    Ok(found)
+    Ok(store::verify(&loaded::find(path)?)?)
+}
+
+/// Describes the model in `path`, or the checkpoint that was verified. Reports newer checkpoints that are damaged.
+fn describe(args: &InspectArgs, path: &Path, counts: Option<&WeightCounts>) -> Result<Report, CliError> {
+    let (described, compute) =
+        loaded::describe(counts.map_or(path, |verified| &verified.path), &args.common)?;
+    let refused = counts.map_or(&described.refused, |verified| &verified.refused);
+    let paths: Vec<PathBuf> = refused.iter().map(|refused| refused.path.clone()).collect();
+    if args.strict {
+        loaded::require_newest(&paths, &described.path, "described")?;
+    }
+    loaded::warn_refused(refused, &described.path);
+    let vocab = described.tokenizer.as_ref().map(|t| t.vocab_size());
+    Ok(Report {
+        checkpoint: Some(described.path.display().to_string()),
+        refused: paths.iter().map(|path| path.display().to_string()).collect(),
+        ..Report::of(&described.config, compute, described.eos, vocab)?
+    })
 }
 
 impl Report {
@@ -143,6 +164,8 @@ impl Report {
             device: Device::cpu(),
         };
         Ok(Report {
+            checkpoint: None,
+            refused: Vec::new(),
             config: hf::to_json(cfg, &eos)?,
             compute: compute.to_string(),
             parameters: cfg.n_params() as u64,

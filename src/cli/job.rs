@@ -37,15 +37,16 @@ pub(super) fn resume(run: RunDir, mut config: RunConfig, device: &Device) -> Res
     for file in &mut config.data.files {
         *file = in_run(&run, file);
     }
-    let mut source = source::open_with(&config, tokenizer(&run, &config)?).map_err(|error| {
-        if error.exit() != Exit::Missing {
-            return error;
-        }
-        error.hint(format_args!(
-            "if the training data was moved: xtrain train --resume {} --data FILE...",
-            shell_word(run.path())
-        ))
-    })?;
+    let mut source =
+        source::open_with(&config, run.as_recorded(tokenizer(&run, &config)?)?).map_err(|error| {
+            if error.exit() != Exit::Missing {
+                return error;
+            }
+            error.hint(format_args!(
+                "if the training data was moved: xtrain train --resume {} --data FILE...",
+                shell_word(run.path())
+            ))
+        })?;
     let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
     run.check_data(&data).map_err(|error| match error {
         run::Error::Missing { .. } => CliError::from(error)
@@ -214,7 +215,7 @@ fn generate_samples(
     engine: EngineOptions,
 ) -> Result<Vec<String>, CliError> {
     let s = &config.sample;
-    let ids = tokenizer.encode(&s.prompt)?;
+    let ids = tokenizer.encode_with_bos(&s.prompt)?;
     let request = |i: u64| Request {
         id: step * s.count as u64 + i,
         seed: config.train.seed,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use super::common::Common;
 use super::exit::{CliError, Exit};
 use crate::config::{Layer, RunConfig};
+use crate::model::checkpoint::Refused;
 use crate::model::export::ExportSource;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::model::{Model, store};
@@ -52,6 +53,23 @@ pub(super) fn describe(path: &Path, common: &Common) -> Result<(store::Described
     Ok((described, compute_dtype(run_config(&path)?.as_ref(), common)))
 }
 
+/// Reports newer checkpoints that are damaged, and the older one that is used.
+pub(super) fn warn_refused(refused: &[Refused], used: &Path) {
+    refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    if !refused.is_empty() {
+        eprintln!("warning: using the older checkpoint {}", used.display());
+    }
+}
+
+/// The flag `--strict`: fails for a damaged newest checkpoint. `used` is the older one that `verb` names the use of,
+/// for example `evaluated`.
+pub(super) fn require_newest(refused: &[PathBuf], used: &Path, verb: &str) -> Result<(), CliError> {
+    let Some(damaged) = refused.first() else { return Ok(()) };
+    let message = format_args!("{}: the checkpoint is damaged", damaged.display());
+    Err(CliError::new(Exit::Data, message)
+        .hint(format_args!("without --strict, {} is {verb}", used.display())))
+}
+
 /// Reports a tokenizer of an unsupported kind.
 pub(super) fn warn_unsupported(reason: &TokenizerError) {
     eprintln!("warning: {reason}; the model can be used with token ids only");
@@ -73,10 +91,7 @@ fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, Cli
     let loaded = opener(&path, compute_dtype(config.as_ref(), common), &device)?;
     let store::LoadedModel { model, tokenizer, unsupported_tokenizer, mut eos, path: checkpoint, refused } =
         loaded;
-    refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
-    if !refused.is_empty() {
-        eprintln!("warning: using the older checkpoint {}", checkpoint.display());
-    }
+    warn_refused(&refused, &checkpoint);
     let refused = refused.into_iter().map(|refused| refused.path).collect();
     unsupported_tokenizer.iter().for_each(warn_unsupported);
     if eos.is_empty() {

@@ -1,4 +1,5 @@
 //! `xtrain train --lr-find`: the learning rate range test.
+use super::common::number;
 use super::exit::CliError;
 use super::interrupt::Interrupt;
 use super::out;
@@ -10,6 +11,11 @@ use crate::training::{self, DataLoader, LrRange, Source};
 
 /// The lowest and the highest rate.
 const RATES: [f64; 2] = [1e-6, 1.0];
+
+/// Parses the number of steps.
+pub(super) fn steps(text: &str) -> Result<u16, String> {
+    number(text, |n| (10..=10_000).contains(n), "expected a number from 10 to 10000")
+}
 
 /// Plots the loss over the learning rate and prints a suggestion. Writes no file.
 pub(super) fn run(

@@ -37,6 +37,7 @@ mod monitor;
 mod out;
 mod paths;
 mod plot;
+mod preflight;
 mod prepare;
 mod prompts;
 mod quickstart;
@@ -148,8 +149,13 @@ pub fn main() -> ExitCode {
         let hint = "please report it with the command line and the output of xtrain --version";
         eprintln!("{}", CliError::new(Exit::Bug, format_args!("bug in xtrain: {text}{at}")).hint(hint));
     }));
+    run_command(std::env::args_os())
+}
+
+/// Runs a command line in this process. `args` begins with the name of the program.
+pub fn run_command(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     guarded(|| {
-        let result = parse(std::env::args_os()).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
+        let result = parse(args).and_then(|cli| cli.map_or(Ok(()), |cli| cli.run()));
         let Err(error) = result else { return Exit::Ok };
         if error.exit() != Exit::Ok {
             eprintln!("{error}");

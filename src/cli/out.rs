@@ -8,6 +8,8 @@ use serde::Serialize;
 use super::common::Force;
 use super::exit::{CliError, Exit};
 use crate::model::temporary::temporary_path;
+use crate::run::sync_name;
+use crate::tensor::faults::{self, Fault};
 
 /// Writes text to standard output and flushes it. If the reader closed the pipe (`xtrain ... | head`), the error ends
 /// the command with exit code 0 and no message.
@@ -124,7 +126,8 @@ impl AtomicFile {
         self.finish().map(|()| path)
     }
 
-    /// Renames the file to its final name, replacing an existing file. After an error, that file is unchanged.
+    /// Renames the file to its final name, replacing an existing file, and makes the name durable. After an error,
+    /// that file is unchanged, or complete if only its name could not be synced.
     pub(super) fn finish(mut self) -> Result<(), CliError> {
         let result = match &self.temporary {
             None => self.file.flush(),
@@ -132,7 +135,11 @@ impl AtomicFile {
                 .file
                 .flush()
                 .and_then(|()| self.file.get_ref().sync_all())
-                .and_then(|()| fs::rename(temporary, &self.path)),
+                .and_then(|()| fs::rename(temporary, &self.path))
+                .and_then(|()| match faults::on(Fault::OutputNameNotSynced) {
+                    true => Ok(()),
+                    false => sync_name(&self.path),
+                }),
         };
         result.map_err(|error| CliError::io(&self.path, &error))
     }

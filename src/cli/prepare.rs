@@ -6,14 +6,14 @@ use clap::Args;
 use super::common::Force;
 use super::input_file::require_end;
 use super::{CliError, Exit, out, source};
-use crate::model::data;
+use crate::model::data::{self, NamedTokenizer};
 use crate::report::{Progress, units};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 A .jsonl file has one object per line, with `text`, with `prompt` and `completion`, or with `messages`, which are \
 rendered with the tokenizer's chat template. Any other file is plain text. `xtrain train --data book.tok` trains on \
-the result. Prompts and the messages of other roles than the assistant do not contribute to the loss.
+the result, with the tokenizer whose path it records. Prompts and the messages of other roles than the assistant do not contribute to the loss.
 
 Examples:
   xtrain prepare book.txt --out book.tok
@@ -47,9 +47,11 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
     args.files.iter().try_for_each(|file| require_end(file))?;
     out::check_absent(&args.out, args.force)?;
     let tokenizer = source::tokenizer(&args.tokenizer)?;
+    let name = source::absolute_name(&args.tokenizer)?;
+    let named = NamedTokenizer { name: &name, tokenizer: &tokenizer };
     let bytes = args.files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
     let mut bar = Progress::new("prepare", "B", bytes, 0);
-    let prepared = data::prepare(&args.files, &args.out, &tokenizer, &mut |bytes| bar.at(bytes, ""))?;
+    let prepared = data::prepare(&args.files, &args.out, named, &mut |bytes| bar.at(bytes, ""))?;
     bar.finish();
     out::print(format!(
         "wrote {}: {} from {} ({})\n",

@@ -10,7 +10,7 @@ use super::interrupt::Interrupt;
 use super::job::{self, Job};
 use super::memory_check::require_training;
 use super::paths::make_absolute;
-use super::{CliError, out, source, train, verify};
+use super::{CliError, out, preflight, source, train, verify};
 use crate::config::{Layer, Resolved};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
@@ -66,7 +66,9 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let resolved = resolved(args)?;
     let text = resolved.to_toml();
     let config = resolved.config;
+    config.require_validation()?;
     let tokenizer = Tokenizer::byte();
+    preflight::check(&config, &tokenizer)?;
     require_training(&config, tokenizer.vocab_size(), &device)?;
     let trainer = training::new_trainer(&config, tokenizer.vocab_size(), &device)?;
     let run = RunDir::create(&args.run, &text)?;
@@ -116,7 +118,7 @@ fn write_corpus(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<(), Cli
         if writer.count() >= TOKENS {
             break;
         }
-        writer.push(&tokenizer.encode(&document)?, Role::Target)?;
+        writer.push(&tokenizer.encode_with_bos(&document)?, Role::Target)?;
         writer.end_document()?;
     }
     Ok(writer.finish()?)
@@ -129,7 +131,7 @@ fn evaluate_sums(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) ->
     let mut requests = Vec::with_capacity(prompts.len());
     for prompt in &prompts {
         let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
-        let ids = tokenizer.encode(prompt)?;
+        let ids = tokenizer.encode_with_bos(prompt)?;
         requests.push(Request { stop, ..Request::greedy(&ids, Sums::ANSWER_LEN + 1) });
     }
     let completions = generate(model, requests, EngineOptions { max_batch: 64, ..engine })?;
@@ -155,7 +157,7 @@ fn generate_group(
     engine: EngineOptions,
 ) -> Result<(Vec<Request>, String), CliError> {
     let prompt = "The ";
-    let ids = tokenizer.encode(prompt)?;
+    let ids = tokenizer.encode_with_bos(prompt)?;
     let request = |id| {
         let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
         Request { id, stop, ..Request::sampled(&ids, 48, 0.8, seed) }

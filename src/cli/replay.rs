@@ -11,6 +11,7 @@ use super::input_file::require_end;
 use super::memory_check::require_cache_of;
 use super::{loaded, out};
 use crate::decode::{Completion, EngineOptions, Request, generate};
+use crate::model::json;
 use crate::report::Progress;
 use crate::rollout_file::{RolloutLine, policy_digest};
 
@@ -170,10 +171,8 @@ fn read(path: &Path) -> Result<Vec<Numbered>, CliError> {
     let line = |(at, line): (usize, &str)| {
         let number = at + 1;
         let line = serde_json::from_str(line).map_err(|error: serde_json::Error| {
-            let error = error.to_string();
-            let reason = error.split(" at line ").next().unwrap_or_default();
-            let message = format!("{}:{number}: expected a completion: {reason}", path.display());
-            CliError::new(Exit::Data, message)
+            let (path, got) = (path.display(), json::found_at_column(&error));
+            CliError::new(Exit::Data, format_args!("{path}:{number}: expected a completion, found {got}"))
         })?;
         Ok(Numbered { number, line })
     };

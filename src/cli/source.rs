@@ -1,10 +1,10 @@
 //! The tokenizer and the training data of a configuration.
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 use super::exit::{CliError, Exit};
 use super::input_file::require_rereadable;
-use crate::config::{RunConfig, TaskKind};
-use crate::model::data::{Content, Tokens};
+use crate::config::{Layer, RunConfig, TaskKind};
+use crate::model::data::{Content, TokenFile, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
 use crate::training::Source;
@@ -20,6 +20,38 @@ pub(super) fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
             .hint("expected `bytes`, or the path of a tokenizer.json or of a model"));
     }
     Ok(store::tokenizer_of(path)?)
+}
+
+/// The name of a tokenizer that does not depend on the working directory: `bytes` or an absolute path.
+pub(super) fn absolute_name(name: &str) -> Result<String, CliError> {
+    if name == "bytes" {
+        return Ok(name.into());
+    }
+    let whole = absolute(name).map_err(|error| CliError::io(Path::new(name), &error))?;
+    Ok(whole.to_string_lossy().into_owned())
+}
+
+/// The tokenizer that the packed token file of a configuration records, as a layer below those that name one. `None`: a
+/// layer names a tokenizer, the data is not packed, or the file records none.
+pub(super) fn recorded_tokenizer(config: &RunConfig, layers: &[Layer]) -> Result<Option<Layer>, CliError> {
+    let [file] = &config.data.files[..] else { return Ok(None) };
+    for layer in layers {
+        if layer.values()?.iter().any(|(key, _)| key == "data.tokenizer") {
+            return Ok(None);
+        }
+    }
+    // a file that cannot be opened is reported when its tokens are read
+    let packed = Path::new(file).extension().is_some_and(|e| e == "tok" && Path::new(file).is_file());
+    let Some(packed) = packed.then(|| TokenFile::open(Path::new(file)).ok()).flatten() else {
+        return Ok(None);
+    };
+    let Some(name) = packed.tokenizer() else { return Ok(None) };
+    if name != "bytes" && !Path::new(name).exists() {
+        let message = format_args!("{file}: packed with the tokenizer {name}, which does not exist");
+        return Err(CliError::new(Exit::Missing, message)
+            .hint("name the same tokenizer at another place: --set data.tokenizer=FILE"));
+    }
+    Ok(Some(Layer::string("--data", "data.tokenizer", name)))
 }
 
 /// The tokens of `data.files`, split into training and validation. Fails if the validation split is too small.
@@ -68,9 +100,14 @@ pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content)
             .hint("pack all files into one: xtrain prepare FILE... --out ALL.tok"));
     }
     let tokens = Tokens::open(packed)?;
-    if tokens.file().is_some_and(|file| file.digest() != tokenizer.digest()) {
-        let message = format_args!("{path}: packed with a different tokenizer");
-        return Err(CliError::new(Exit::Data, message).hint("pack it again: xtrain prepare --tokenizer ..."));
+    if let Some(file) = tokens.file().filter(|file| file.digest() != tokenizer.digest()) {
+        let recorded = file.tokenizer().map(|name| format!(" ({name})")).unwrap_or_default();
+        let (want, got) = (file.digest(), tokenizer.digest());
+        let message = format_args!(
+            "{path}: packed with a different tokenizer{recorded}: expected one with digest {want:016x}, found {got:016x}"
+        );
+        return Err(CliError::new(Exit::Data, message)
+            .hint("use the tokenizer of the file, or pack it again: xtrain prepare --tokenizer ..."));
     }
     if content == Content::Conversations && tokens.file().is_some_and(|file| !file.is_masked()) {
         let message = format_args!("{path}: expected conversations, found text without a loss mask");

@@ -18,7 +18,8 @@ use print::{TokenizedText, print};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Special tokens in the text are recognized; none are added. The output has one line per token, with its id and its \
+Special tokens in the text are recognized; none are added, also no BOS token, with which the prompts of some models \
+begin. The output has one line per token, with its id and its \
 text (\\xNN for a byte that is not a whole character), followed by the counts.
 
 With --chat, each line of input is a conversation: {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}, or \

@@ -12,7 +12,7 @@ use super::job::{self, Job};
 use super::memory_check::require_training;
 use super::paths::make_absolute;
 use super::resumed::{ResumedConfig, resumed};
-use super::{CliError, Exit, dry_run, init, lr_find, out, source};
+use super::{CliError, Exit, dry_run, init, lr_find, out, preflight, source};
 use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::RunState;
@@ -69,7 +69,7 @@ pub(super) struct TrainArgs {
     /// Train a few steps with a learning rate that grows from 1e-6 to 1, plot the losses, suggest a rate, and exit. No
     /// run is written [default number of steps: 100].
     #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "100",
-        value_parser = clap::value_parser!(u16).range(10..=10_000), conflicts_with_all = ["resume", "dry_run", "run"])]
+        value_parser = lr_find::steps, conflicts_with_all = ["resume", "dry_run", "run"])]
     lr_find: Option<u16>,
     #[command(flatten)]
     layers: Layers,
@@ -133,8 +133,9 @@ impl TrainArgs {
     ) -> Result<(), CliError> {
         let config = &mut resolved.config;
         init::describe(config)?;
-        let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
-        require_training(config, vocab, device)?;
+        let tokenizer = source::tokenizer(&config.data.tokenizer)?;
+        preflight::check(config, &tokenizer)?;
+        require_training(config, tokenizer.vocab_size(), device)?;
         let initial = init::open(config, device)?;
         make_absolute(config)?;
         let mut source = source::open(config)?;
@@ -187,6 +188,10 @@ impl TrainArgs {
                 2 * step,
             ));
         }
+        let samples = |config: &RunConfig| (config.sample.clone(), config.train.sample_every > 0);
+        if job.config.train.sample_every > 0 && samples(&old) != samples(&job.config) {
+            preflight::check_prompt(&job.config, &job.source.tokenizer)?;
+        }
         job.record_changes(&old, &text)?;
         eprintln!("resuming {} at step {step} of {steps}", job.run.path().display());
         job::run_training(&mut job, interrupt, self.cache.engine())
@@ -204,7 +209,12 @@ impl TrainArgs {
 
     /// The configuration of a new run.
     fn new_config(&self) -> Result<Resolved, CliError> {
-        let resolved = Resolved::load(&self.config_layers())?;
+        let mut layers = self.config_layers();
+        let mut resolved = Resolved::load(&layers)?;
+        if let Some(recorded) = source::recorded_tokenizer(&resolved.config, &layers)? {
+            layers.insert(0, recorded);
+            resolved = Resolved::load(&layers)?;
+        }
         resolved.config.require_validation()?;
         Ok(resolved)
     }

@@ -170,17 +170,24 @@ impl RunConfig {
         require((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
     }
 
-    /// Checks that a run with `train.patience` or `train.keep_best` has a validation split. Not part of
-    /// [`RunConfig::validate`]: runs of earlier versions without one, where these keys had no effect, stay readable.
+    /// Checks that a run with `train.patience`, `train.keep_best` or `train.eval_tokens` has a validation split, and that
+    /// the first two have an evaluation before the run ends. Not part of [`RunConfig::validate`]: runs of earlier
+    /// versions, where these keys had no effect, stay readable.
     ///
     /// # Errors
-    /// [`Error::Invalid`](super::Error::Invalid) for `data.val_fraction`.
+    /// [`Error::Invalid`](super::Error::Invalid) for `data.val_fraction`, `train.eval_tokens` or `train.eval_every`.
     pub fn require_validation(&self) -> Result<()> {
         let share = self.data.val_fraction;
         let want = |key| format!("a number above 0 and below 1 ({key} needs a validation loss)");
         let train = &self.train;
         require(share > 0.0 || train.patience == 0, "data.val_fraction", share, want("train.patience"))?;
-        require(share > 0.0 || !train.keep_best, "data.val_fraction", share, want("train.keep_best"))
+        require(share > 0.0 || !train.keep_best, "data.val_fraction", share, want("train.keep_best"))?;
+        let tokens = train.eval_tokens;
+        require(share > 0.0 || tokens == 0, "train.eval_tokens", tokens, "0 without data.val_fraction")?;
+        let (every, steps) = (train.eval_every, train.steps);
+        let compares = train.keep_best || train.patience > 0;
+        let want = format!("1 to {steps} (train.steps) with train.keep_best or train.patience");
+        require(!compares || (1..=steps).contains(&every), "train.eval_every", every, want)
     }
 
     /// The configuration as a TOML file.

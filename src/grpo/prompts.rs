@@ -114,6 +114,6 @@ impl<'a> PromptSource<'a> {
 /// # Errors
 /// The tokenizer cannot encode it.
 pub fn text_prompt(text: String, tokenizer: &Tokenizer) -> Result<Prompt, Error> {
-    let ids = tokenizer.encode(&text)?;
+    let ids = tokenizer.encode_with_bos(&text)?;
     Ok(Prompt { text, ids, columns: Map::new() })
 }

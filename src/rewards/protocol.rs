@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::error::RewardError;
 use super::reward::{RewardInput, Turn};
+use crate::model::json;
 
 /// The keys that xtrain writes. The columns of a prompt must have other names.
 pub const RESERVED_COLUMNS: [&str; 13] = [
@@ -123,9 +124,10 @@ pub(super) fn parse_object(line: &[u8]) -> Result<Map<String, Value>, Mismatch> 
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(mismatch(WANT, kind_of(&other))),
         Err(error) if has_non_finite_literal(line) => {
-            Err(mismatch(WANT, format!("NaN or Infinity, which JSON does not have ({error})")))
+            let got = json::found_at_column(&error);
+            Err(mismatch(WANT, format!("NaN or Infinity, which JSON does not have ({got})")))
         }
-        Err(error) => Err(mismatch(WANT, format!("invalid JSON ({error})"))),
+        Err(error) => Err(mismatch(WANT, json::found_at_column(&error))),
     }
 }
 
@@ -218,7 +220,7 @@ mod tests {
     fn an_invalid_reply_is_described() {
         for (line, want, got) in [
             ("", "a JSON object", "an empty line"),
-            ("ok", "a JSON object", "invalid JSON"),
+            ("ok", "a JSON object", "text that is not JSON"),
             ("[1]", "a JSON object", "an array"),
             ("{\"id\":1,\"reward\":NaN}", "a JSON object", "NaN or Infinity"),
             ("{\"id\":1,\"reward\":-Infinity}", "a JSON object", "NaN or Infinity"),

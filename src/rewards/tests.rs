@@ -301,7 +301,7 @@ fn a_process_that_ended_between_batches_is_reported_in_the_next() {
 
 #[test]
 fn an_invalid_line_is_reported_with_its_completion() {
-    refuses("echo loading", &["waiting for prompt 0, completion 0", "invalid JSON", "\"loading\""]);
+    refuses("echo loading", &["waiting for prompt 0, completion 0", "text that is not JSON", "\"loading\""]);
     refuses("echo", &["waiting for prompt 0, completion 0", "an empty line"]);
     refuses(
         "echo \"{\\\"id\\\":$id,\\\"reward\\\":NaN}\"",

@@ -10,6 +10,7 @@ use super::{Error, Result};
 use crate::config::{RunConfig, TaskKind};
 use crate::model::chat::{BUILT_IN, Options};
 use crate::model::data::Tokens;
+use crate::model::json;
 use crate::model::tokenizer::Tokenizer;
 
 /// Block size of hashing, in bytes.
@@ -37,6 +38,10 @@ pub struct DataRecord {
     pub files: Vec<Digested>,
     /// The tokenizer.
     pub tokenizer: Digested,
+    /// The id of the token that begins each prompt and document. `None`: none is added, or the run is of an earlier
+    /// version, which added none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bos: Option<u32>,
     /// `sha256:` of the tokenizer's chat templates, or of the built-in one if it has none and the task is sft.
     /// `None`: the training data is packed, or no template is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,6 +72,7 @@ impl DataRecord {
         Ok(DataRecord {
             files: data.files.iter().map(digest).collect::<Result<_>>()?,
             tokenizer: Digested { file: data.tokenizer.clone(), digest: vocabulary },
+            bos: tokenizer.bos_id(),
             chat_template,
             equivalent,
         })
@@ -86,6 +92,7 @@ impl DataRecord {
         Ok(DataRecord {
             files: files.into_iter().map(digest).collect::<Result<_>>()?,
             tokenizer: Digested { file: name.to_string(), digest: vocabulary },
+            bos: tokenizer.bos_id(),
             chat_template: None,
             equivalent: Vec::new(),
         })
@@ -112,6 +119,11 @@ impl DataRecord {
         let difference = want.iter().zip(&got).find(|(want, got)| want.digest != got.digest);
         if let Some((want, got)) = difference {
             return Err(changed(&got.file, &want.digest, &got.digest));
+        }
+        if self.bos != found.bos {
+            let id = |bos: Option<u32>| bos.map_or_else(|| "none".to_string(), |id| format!("id {id}"));
+            let file = format!("the token that begins a text, of {}", self.tokenizer.file);
+            return Err(changed(&file, &id(self.bos), &id(found.bos)));
         }
         // Runs of earlier versions have no digest of the chat template.
         match (&self.chat_template, &found.chat_template) {
@@ -141,7 +153,7 @@ impl DataRecord {
         serde_json::from_slice(&bytes).map_err(|error| Error::Line {
             path: path.to_path_buf(),
             line: error.line(),
-            reason: format!("expected a record of the training data: {error}"),
+            reason: format!("expected a record of the training data, found {}", json::found(&error)),
         })
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{DataRecord, Error, JsonLines, Metrics, Result, durable};
+use crate::model::tokenizer::Tokenizer;
 
 /// File name of the digests of the training data.
 const DATA: &str = "data.json";
@@ -69,6 +70,19 @@ impl RunDir {
     /// The file cannot be written.
     pub fn write_data(&self, record: &DataRecord) -> Result<()> {
         write_durably(&self.path.join(DATA), record.to_json().as_bytes())
+    }
+
+    /// The tokenizer as the run uses it: a run of an earlier version adds no token to the beginning of a text. A run
+    /// without `data.json` has not started.
+    ///
+    /// # Errors
+    /// `data.json` cannot be read.
+    pub fn as_recorded(&self, tokenizer: Tokenizer) -> Result<Tokenizer> {
+        let path = self.path.join(DATA);
+        if path.exists() && DataRecord::read(&path)?.bos.is_none() {
+            return Ok(tokenizer.without_bos());
+        }
+        Ok(tokenizer)
     }
 
     /// Checks that the training data is the data that the run was started with. Its files may have other names than

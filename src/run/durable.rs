@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::tensor::faults::{self, Fault};
 
 /// Makes the name of `path` durable. Other systems than Unix cannot open a directory as a file.
-pub(super) fn sync_name(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_name(path: &Path) -> io::Result<()> {
     if cfg!(not(unix)) || faults::on(Fault::RunNamesNotSynced) {
         return Ok(());
     }

@@ -27,6 +27,7 @@ pub const RECORD: &str = "run.toml";
 
 pub use data::{DataRecord, Digested};
 pub use dir::{RunDir, has_checkpoint};
+pub(crate) use durable::sync_name;
 pub use error::{Error, Result};
 pub use jsonl::{JsonLines, SetAside};
 pub use metrics::Metrics;

@@ -97,12 +97,12 @@ fn an_invalid_line_is_reported_with_file_and_line() {
     let path = scratch.0.join("metrics.jsonl");
     for (text, line, part) in [
         ("", 1, "empty"),
-        ("{\"step\":1}\nxx\n", 2, "invalid JSON"),
-        ("{\"step\":1}\n\n", 2, "invalid JSON"),
+        ("{\"step\":1}\nxx\n", 2, "text that is not JSON at column 1"),
+        ("{\"step\":1}\n\n", 2, "no text"),
         ("[1]\n", 1, "a JSON object"),
         ("{\"loss\":1}\n", 1, "`step`"),
         ("{\"step\":-1}\n", 1, "`step`"),
-        ("{\"step\":1}\n{\"step\":2,\"lo", 2, "invalid JSON"),
+        ("{\"step\":1}\n{\"step\":2,\"lo", 2, "JSON that ends inside a string"),
     ] {
         fs::write(&path, text).unwrap();
         let message = Metrics::read(&path).unwrap_err().to_string();

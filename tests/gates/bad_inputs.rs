@@ -9,9 +9,12 @@ use crate::commands::tiny_run;
 use crate::fixtures::path;
 
 /// Texts of parsers and types that mean nothing to a user.
-const FORBIDDEN: [&str; 21] = [
+const FORBIDDEN: [&str; 28] = [
+    "..=",
     "EOF",
     "Err(",
+    "Missing vocab",
+    "Model missing",
     "None",
     "Option",
     "ParseInt",
@@ -20,16 +23,20 @@ const FORBIDDEN: [&str; 21] = [
     "Utf8Error",
     "Vec<",
     "expected value",
+    "column 0",
     "invalid digit",
     "invalid float",
     "invalid type",
     "io::",
+    "missing field",
     "non-zero type",
     "panicked",
     "serde",
     "target type",
     "trailing characters",
     "u32",
+    "unknown field",
+    "untagged",
     "usize",
 ];
 
@@ -38,11 +45,27 @@ fn directory() -> Scratch {
     let scratch = Scratch::new("bad-inputs");
     let noise: Vec<u8> = (0..20_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     fs::write(scratch.0.join("noise"), noise).unwrap();
+    let pair = format!("{{\"prompt\": \"{}\", \"completion\": \"b\"}}\n", "a".repeat(300));
+    let long = pair.repeat(90);
     for (name, content) in [
         ("empty", ""),
         ("text.txt", "The quick brown fox jumps over the lazy dog. ".repeat(40).as_str()),
         ("list.jsonl", "[1, 2]\n"),
         ("cut.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"a\n"),
+        ("cut_object.jsonl", "{\"prompt\": \"a\"\n"),
+        ("value.jsonl", "{\"prompt\": nul}\n"),
+        ("long.jsonl", long.as_str()),
+        ("blank.jsonl", "{\"text\": \"\"}\n"),
+        ("completion.jsonl", "{\"prompt_id\": \"a\"}\n"),
+        ("object.json", "{}"),
+        ("list.json", "[1]"),
+        ("cut.json", "{\"version\": \"1.0\", \"model\": {\"type\": \"BPE\", "),
+        ("model.json", "{\"version\": \"1.0\", \"model\": {\"type\": \"BPE\"}}"),
+        ("type.json", "{\"version\": \"1.0\", \"model\": {\"type\": \"Morse\"}}"),
+        (
+            "vocab.json",
+            "{\"version\": \"1.0\", \"model\": {\"type\": \"BPE\", \"vocab\": 5, \"merges\": []}}",
+        ),
         ("other.jsonl", "{\"question\": \"a\"}\n"),
         ("number.jsonl", "{\"prompt\": 5}\n"),
         ("both.jsonl", "{\"prompt\": \"a\", \"prompt_ids\": [1]}\n"),

@@ -155,7 +155,7 @@ fn input_that_a_model_cannot_run_is_refused_in_one_line() {
         (
             &["rollout", &m, "--prompts", "text.jsonl"],
             65,
-            &["text.jsonl: line 1", "invalid JSON", "prompt_ids"],
+            &["text.jsonl: line 1", "text that is not JSON", "prompt_ids"],
         ),
         (&["rollout", &m, "--prompts", "bad.jsonl", "--max-new", "0"], 2, &["--max-new"]),
         (&["eval", &m, "--data", "gone.txt"], 66, &["gone.txt"]),

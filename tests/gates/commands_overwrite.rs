@@ -117,6 +117,45 @@ fn an_evaluation_names_its_checkpoint_and_is_strict_on_request() {
 }
 
 #[test]
+fn inspect_names_the_checkpoint_that_it_describes_and_is_strict_on_request() {
+    let scratch = Scratch::new("inspected");
+    let dir = &scratch.0;
+    scratch.file("t.txt", &LINE.repeat(20));
+    done(dir, &tiny_run("r", "t.txt", &["train.steps=2", "train.save_every=1", "train.keep=3"]));
+    let [newest, older] = ["r/checkpoints/step_000002", "r/checkpoints/step_000001"];
+    assert_eq!(parsed(&done(dir, &["inspect", "r", "--json"]))["checkpoint"], newest);
+    let check = |args: &[&str]| {
+        let output = xtrain(dir, &[args, &["--json"]].concat());
+        let (errors, report) = (text(&output.stderr), parsed(&text(&output.stdout)));
+        assert!(
+            errors.contains(&format!("warning: using the older checkpoint {older}")),
+            "{args:?}: {errors}"
+        );
+        assert_eq!(
+            (&report["checkpoint"], &report["refused"][0]),
+            (&older.into(), &newest.into()),
+            "{args:?}"
+        );
+        let strict = [args, &["--strict"]].concat();
+        refused(dir, &strict, 65, &[&format!("{newest}: the checkpoint is damaged"), "without --strict"]);
+    };
+    let flip = |file: &str| {
+        let path = dir.join(newest).join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    };
+    // only --verify reads the weights
+    flip("model.safetensors");
+    assert_eq!(parsed(&done(dir, &["inspect", "r", "--json"]))["checkpoint"], newest);
+    check(&["inspect", "r", "--verify"]);
+    flip("config.json");
+    check(&["inspect", "r"]);
+    check(&["inspect", "r", "--verify"]);
+}
+
+#[test]
 #[cfg(unix)]
 fn an_export_that_cannot_be_written_names_its_file() {
     let scratch = Scratch::new("full");

@@ -39,7 +39,7 @@ fn cases() -> Vec<(&'static str, &'static str, Vec<u8>, &'static [&'static str])
     let half = base().len() / 2;
     let name = base().windows(7).position(|w| w == b"content").unwrap() + 4;
     vec![
-        ("t_truncated", file, base()[..half].to_vec(), &["EOF while parsing"]),
+        ("t_truncated", file, base()[..half].to_vec(), &["JSON that ends inside "]),
         ("t_not_utf8", file, [&base()[..name], b"\xff\xfe\xfd", &base()[name..]].concat(), &["UTF-8"]),
         (
             "t_unknown_model",
@@ -86,7 +86,7 @@ fn cases() -> Vec<(&'static str, &'static str, Vec<u8>, &'static [&'static str])
             }),
             &["\u{120}", "vocabulary"],
         ),
-        ("t_empty_object", file, b"{}".to_vec(), &["model", "missing"]),
+        ("t_empty_object", file, b"{}".to_vec(), &["an object without the field `model`"]),
         (
             "ct_syntax_error",
             "tokenizer_config.json",

@@ -41,7 +41,7 @@ fn branches() -> focused::Checked {
 }
 
 /// The faults whose gates record the system calls of Linux.
-const ON_LINUX: [Fault; 2] = [Fault::FilesNotSynced, Fault::RunNamesNotSynced];
+const ON_LINUX: [Fault; 3] = [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced];
 
 /// Faults that tests outside of this program find: tests/allocations.rs.
 const CAUGHT_ELSEWHERE: [Fault; 1] = [Fault::TensorHandleFreed];
@@ -88,6 +88,9 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::MeanOfMicroBatchMeans, Gate::Test(micro_batches::over)),
     (Fault::RopeDivisorsRenamed, Gate::Test(rope_divisors::over)),
     (Fault::KQuantMinimumIgnored, Gate::Test(gguf::k_quants)),
+    (Fault::BosNotAdded, Gate::Test(sentencepiece::begins)),
+    (Fault::DocumentBosNotAdded, Gate::Test(sentencepiece::over)),
+    (Fault::QuantFifthBitIgnored, Gate::Test(gguf::small_quants)),
     (Fault::TokenFileNotVerified, Gate::Test(damaged_files::token_file)),
     (Fault::SmallFilesNotVerified, Gate::Test(damaged_files::small_files)),
     (Fault::ContinuationGetsPrefix, Gate::Test(sentencepiece::over)),
@@ -103,6 +106,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::FilesNotSynced, Gate::Test(syncs::saves)),
     #[cfg(target_os = "linux")]
     (Fault::RunNamesNotSynced, Gate::Test(syncs::run)),
+    #[cfg(target_os = "linux")]
+    (Fault::OutputNameNotSynced, Gate::Test(syncs::output)),
     (Fault::WeightsChangeBeforeUpdate, Gate::Test(grpo::faults::steps)),
     (Fault::CompletionRetokenized, Gate::Test(grpo::faults::steps)),
     (Fault::UpdateForgetsTopP, Gate::Test(grpo::faults::steps)),

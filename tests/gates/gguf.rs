@@ -80,29 +80,45 @@ fn logits_and_greedy_tokens_are_those_of_the_reference() {
     }
 }
 
-/// Compares every matrix of a file with K-quants with the values of gguf-py. Returns their number.
-pub(crate) fn k_quants() -> Result<usize, String> {
-    let name = "gguf/k_quants.gguf";
-    let bytes = std::fs::read(path(name)).unwrap();
-    let header = read_header(name.as_ref(), &bytes[..], bytes.len() as u64).map_err(|e| e.to_string())?;
+/// Compares every matrix of `gguf/{name}.gguf` with the values of gguf-py. Returns the number of values.
+fn quantized(name: &str, seed: u64) -> Result<usize, String> {
+    let file = format!("gguf/{name}.gguf");
+    let bytes = std::fs::read(path(&file)).unwrap();
+    let header = read_header(file.as_ref(), &bytes[..], bytes.len() as u64).map_err(|e| e.to_string())?;
     let mut compared = 0;
-    for (tensor, want) in json("gguf/k_quants.json").as_object().unwrap() {
+    for (tensor, want) in json(&format!("gguf/{name}.json")).as_object().unwrap() {
         let entry = header.tensors.iter().find(|entry| entry.name == *tensor).unwrap();
-        let got = entry.read(name.as_ref(), &mut std::io::Cursor::new(&bytes)).unwrap().data;
+        let got = entry.read(file.as_ref(), &mut std::io::Cursor::new(&bytes)).unwrap().data;
         compared += got.len();
         let got = sha(got);
         if want.as_str() != Some(&got) {
             let quant = entry.quant;
-            return Err(format!("gate K-quants, seed 14: {tensor} ({quant}): got values {got}, want {want}"));
+            return Err(format!(
+                "gate {name}, seed {seed}: {tensor} ({quant}): got values {got}, want {want}"
+            ));
         }
     }
+    let opened = store::open(&path(&file), Dtype::F32, &Device::cpu()).map_err(|e| e.to_string())?;
+    assert!(logits(&opened.model, &[1, 2, 3]).iter().all(|x| x.is_finite()));
     Ok(compared)
+}
+
+/// `Q4_K`, `Q5_K`, `Q6_K`.
+pub(crate) fn k_quants() -> Result<usize, String> {
+    quantized("k_quants", 14)
+}
+
+/// `Q4_1`, `Q5_0`, `Q5_1`, `IQ4_NL`, `IQ4_XS`, `Q2_K`, `Q3_K`.
+pub(crate) fn small_quants() -> Result<usize, String> {
+    quantized("small_quants", 15)
 }
 
 #[test]
 fn k_quants_have_the_values_of_gguf_py() {
-    let compared = k_quants().unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(compared, 56 * 1024);
-    let opened = store::open(&path("gguf/k_quants.gguf"), Dtype::F32, &Device::cpu()).unwrap();
-    assert!(logits(&opened.model, &[1, 2, 3]).iter().all(|x| x.is_finite()));
+    assert_eq!(k_quants(), Ok(56 * 1024));
+}
+
+#[test]
+fn smaller_quantized_types_have_the_values_of_gguf_py() {
+    assert_eq!(small_quants(), Ok(56 * 1024));
 }

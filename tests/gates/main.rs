@@ -7,6 +7,7 @@ mod bad_inputs;
 mod branches;
 mod cli;
 mod commands;
+mod commands_before;
 mod commands_chat;
 mod commands_early;
 #[cfg(unix)]

@@ -25,10 +25,11 @@ pub(crate) fn over() -> Result<usize, String> {
     let lines =
         pairs.map(|(prompt, completion)| json!({"prompt": prompt, "completion": completion}).to_string());
     let files = [scratch.file("long.txt", &long), scratch.file("pairs.jsonl", &lines.join("\n"))];
+    // a document begins with the BOS token, after which the tokenizer adds its space
     let joined: String =
-        pairs.iter().map(|(prompt, completion)| format!("{prompt}{completion}</s>")).collect();
+        pairs.iter().map(|(prompt, completion)| format!("<s> {prompt}{completion}</s>")).collect();
     let mut compared = 0;
-    let long = format!("{long}</s>");
+    let long = format!("<s> {long}</s>");
     let cases = [
         ("llama_spm", &files[0], &long),
         ("llama_spm", &files[1], &joined),
@@ -49,6 +50,84 @@ pub(crate) fn over() -> Result<usize, String> {
         compared += want.len();
     }
     Ok(compared)
+}
+
+/// The first token of prompts, compared with HF tokenizers. Returns the number of texts.
+pub(crate) fn begins() -> Result<usize, String> {
+    let mut compared = 0;
+    for name in ["llama3_bpe", "llama_spm", "metaspace_spm", "qwen_bpe"] {
+        let own = tokenizer(name);
+        for case in
+            crate::fixtures::json(&format!("tokenizers/{name}/cases.json"))["encode"].as_array().unwrap()
+        {
+            let (text, want) = (case["text"].as_str().unwrap(), case["ids_with_special"][0].as_u64());
+            let got = own.encode_with_bos(text).unwrap().first().map(|&id| u64::from(id));
+            if got != want {
+                return Err(format!(
+                    "gate BOS, seed 0: {name}, {text:?}: the first token is {got:?}, expected {want:?}"
+                ));
+            }
+            compared += 1;
+        }
+    }
+    Ok(compared)
+}
+
+#[test]
+fn a_prompt_begins_as_with_hf_tokenizers() {
+    let compared = begins().unwrap_or_else(|e| panic!("{e}"));
+    assert!(compared > 80, "{compared}");
+}
+
+#[test]
+fn prompts_of_every_command_begin_with_the_bos_token_once() {
+    let scratch = Scratch::new("bos");
+    let dir = &scratch.0;
+    model(&scratch, "llama_spm");
+    ok(dir, &["export", "base", "hf"]);
+    ok(dir, &["export", "base", "m.gguf"]);
+    let plain = tokenizer("llama_spm").encode("ROMEO:").unwrap().len();
+    let lines = [json!({"prompt": "ROMEO:"}), json!({"prompt": "<s>ROMEO:"}), json!({"prompt_ids": [5, 6]})];
+    scratch.file("p.jsonl", &lines.map(|line| line.to_string()).join("\n"));
+    for model in ["base", "hf", "m.gguf"] {
+        let tokens = |prompt: &str| {
+            let args = ["generate", model, "--prompt", prompt, "--max-new", "1", "--json"];
+            parsed(&ok(dir, &args))["prompt_tokens"].as_u64().unwrap() as usize
+        };
+        assert_eq!((tokens("ROMEO:"), tokens("<s>ROMEO:")), (plain + 1, plain + 1), "{model}");
+        let output = xtrain(dir, &["rollout", model, "--prompts", "p.jsonl", "--max-new", "1"]);
+        let lines: Vec<Value> = text(&output.stdout).lines().map(parsed).collect();
+        let ids = |at: usize| lines[at]["prompt_ids"].as_array().unwrap().clone();
+        for at in [0, 1] {
+            assert_eq!((ids(at).len(), ids(at)[0].as_u64()), (plain + 1, Some(1)), "{model}: {lines:?}");
+        }
+        assert_eq!(ids(2), [5, 6]);
+    }
+}
+
+#[test]
+fn a_run_of_an_earlier_version_resumes_without_the_bos_token() {
+    let scratch = Scratch::new("bos-resume");
+    let dir = &scratch.0;
+    let run = model(&scratch, "llama_spm");
+    let data = run.join("data.json");
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&data).unwrap()).unwrap();
+    assert_eq!(record["bos"], 1);
+    let resume =
+        |steps: &str| xtrain(dir, &["train", "--resume", "base", "--set", &format!("train.steps={steps}")]);
+    let tokens = |errors: &str| {
+        let words = errors.split(" training tokens").next().unwrap();
+        words.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let new = text(&resume("2").stderr);
+    record.as_object_mut().unwrap().remove("bos");
+    std::fs::write(&data, record.to_string()).unwrap();
+    let old = text(&resume("3").stderr);
+    assert_eq!(tokens(&new), tokens(&old) + 1, "{new}\n{old}");
+    record["bos"] = json!(2);
+    std::fs::write(&data, record.to_string()).unwrap();
+    let resume = ["train", "--resume", "base", "--set", "train.steps=4"];
+    refused(dir, &resume, 65, &["the token that begins a text", "id 2", "id 1"]);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! The gates for durability on the real file system: the system calls of saves and of a run.
+use std::ffi::OsString;
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde_json::json;
+use xtrain::cli::run_command;
 use xtrain::config::{Layer, RunConfig};
 use xtrain::model::checkpoint::{
     CheckpointContents, CheckpointDir, CheckpointError, Control, RealFs, SimulatedFs, TensorView, TrainerView,
@@ -102,6 +105,26 @@ pub(crate) fn run() -> Result<usize, String> {
     }
 }
 
+/// An output file of a command: when the command ends, the file and its name are durable. Returns the number of system
+/// calls.
+pub(crate) fn output() -> Result<usize, String> {
+    let dir = Temporary::new("syncs-of-an-output", 0);
+    std::fs::create_dir(&dir.0).map_err(failed)?;
+    let out = dir.0.join("out.json");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/shakespeare.toml");
+    let args = ["xtrain", "tokenizer", "train", text, "--vocab", "300", "--out"].map(OsString::from);
+    let (code, calls) = recorded(|| run_command(args.into_iter().chain([out.clone().into()])));
+    if code != ExitCode::SUCCESS {
+        return Err(format!("gate syncs of an output, seed {SEED}: {code:?}"));
+    }
+    match &not_durable(&calls, &dir.0)[..] {
+        [] => Ok(calls.len()),
+        lost => {
+            Err(format!("gate syncs of an output, seed {SEED}: a power failure may lose {}", lost.join(", ")))
+        }
+    }
+}
+
 #[test]
 fn saves_make_the_system_calls_that_the_simulated_file_system_expects() {
     let n = saves().unwrap_or_else(|e| panic!("{e}"));
@@ -113,4 +136,10 @@ fn saves_make_the_system_calls_that_the_simulated_file_system_expects() {
 fn a_run_that_ended_is_durable() {
     let n = run().unwrap_or_else(|e| panic!("{e}"));
     println!("syncs of a run: {n} system calls");
+}
+
+#[test]
+fn an_output_file_of_a_command_is_durable() {
+    let n = output().unwrap_or_else(|e| panic!("{e}"));
+    println!("syncs of an output: {n} system calls");
 }

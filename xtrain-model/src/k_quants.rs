@@ -1,9 +1,14 @@
 //! The K-quants of GGUF: super-blocks of 256 elements with one or two f16 factors and a scale for each part.
-use half::f16;
 use xtrain_tensor::faults::{self, Fault};
+
+use crate::block_quants::factor;
 
 /// Number of elements in a super-block.
 pub(crate) const SUPER_BLOCK: usize = 256;
+/// Number of bytes of a super-block of `Q2_K`: scales and minima, elements, two factors.
+pub(crate) const Q2_K_BYTES: usize = 16 + 64 + 2 + 2;
+/// Number of bytes of a super-block of `Q3_K`: the upper bits, two lower bits of each element, scales, a factor.
+pub(crate) const Q3_K_BYTES: usize = 32 + 64 + 12 + 2;
 /// Number of bytes of a super-block of `Q4_K`: two factors, 12 bytes of scales and minima, nibbles.
 pub(crate) const Q4_K_BYTES: usize = 2 + 2 + 12 + 128;
 /// Number of bytes of a super-block of `Q5_K`: as `Q4_K`, with a fifth bit of each element.
@@ -13,12 +18,8 @@ pub(crate) const Q6_K_BYTES: usize = 128 + 64 + 16 + 2;
 
 /// Number of elements of `Q4_K` and `Q5_K` with a common scale and minimum.
 const PART: usize = 32;
-/// Number of elements of `Q6_K` with a common scale.
-const SIXTH_PART: usize = 16;
-
-fn factor(bytes: [u8; 2]) -> f32 {
-    f16::from_le_bytes(bytes).to_f32()
-}
+/// Number of elements of `Q2_K`, `Q3_K` and `Q6_K` with a common scale.
+const SMALL_PART: usize = 16;
 
 /// The 6-bit scale and minimum of part `i`. The first four parts have six bits of a byte each; the others have four
 /// bits of the last bytes and the two upper bits of the first ones.
@@ -52,6 +53,51 @@ fn nibble(nibbles: &[u8], part: usize, i: usize) -> u8 {
     nibbles[part / 2 * PART + i] >> (4 * (part % 2)) & 0x0f
 }
 
+/// Element `at` of 2 bits: each half of a super-block has 32 bytes, with four elements in each.
+fn two_bits(bytes: &[u8], at: usize) -> u8 {
+    let (half, at) = (at / 128, at % 128);
+    bytes[32 * half + at % 32] >> (2 * (at / 32)) & 3
+}
+
+/// Appends the values of super-blocks of `Q2_K`: `(factor scale) element - (least minimum)`, where the products are
+/// exact.
+pub(crate) fn widen_q2_k(bytes: &[u8], out: &mut Vec<f32>) {
+    for block in bytes.as_chunks::<Q2_K_BYTES>().0 {
+        let (scales, rest) = block.split_at(16);
+        let (elements, last) = rest.split_at(64);
+        let (factor, least) = (factor([last[0], last[1]]), factor([last[2], last[3]]));
+        for (part, &packed) in scales.iter().enumerate() {
+            let (scale, minimum) = (factor * f32::from(packed & 0x0f), least * f32::from(packed >> 4));
+            let at = (part * SMALL_PART..).take(SMALL_PART);
+            out.extend(at.map(|at| scale * f32::from(two_bits(elements, at)) - minimum));
+        }
+    }
+}
+
+/// The 6-bit scale of part `part` of `Q3_K`: a nibble of the first eight bytes, and two bits of the last four.
+fn scale_of_q3_k(packed: &[u8], part: usize) -> u8 {
+    let low = packed[part % 8] >> (4 * (part / 8)) & 0x0f;
+    low | (packed[8 + part % 4] >> (2 * (part / 4)) & 3) << 4
+}
+
+/// Appends the values of super-blocks of `Q3_K`: `(factor (scale - 32)) (element - 4)`, an exact product. The third
+/// bits of eight elements are in one byte.
+pub(crate) fn widen_q3_k(bytes: &[u8], out: &mut Vec<f32>) {
+    for block in bytes.as_chunks::<Q3_K_BYTES>().0 {
+        let (third, rest) = block.split_at(32);
+        let (lower, rest) = rest.split_at(64);
+        let (scales, last) = rest.split_at(12);
+        let factor = factor([last[0], last[1]]);
+        for part in 0..SUPER_BLOCK / SMALL_PART {
+            let scale = factor * (f32::from(scale_of_q3_k(scales, part)) - 32.0);
+            out.extend((part * SMALL_PART..).take(SMALL_PART).map(|at| {
+                let high = third[at % 32] >> (at / 32) & 1;
+                scale * (f32::from(two_bits(lower, at) | high << 2) - 4.0)
+            }));
+        }
+    }
+}
+
 /// Appends the values of super-blocks of `Q4_K`.
 pub(crate) fn widen_q4_k(bytes: &[u8], out: &mut Vec<f32>) {
     for block in bytes.as_chunks::<Q4_K_BYTES>().0 {
@@ -78,12 +124,10 @@ pub(crate) fn widen_q6_k(bytes: &[u8], out: &mut Vec<f32>) {
         let factor = factor([last[0], last[1]]);
         for (part, &scale) in scales.iter().enumerate() {
             let scale = factor * f32::from(scale as i8);
-            out.extend((part * SIXTH_PART..).take(SIXTH_PART).map(|at| {
-                // each half of a super-block has 64 bytes of nibbles and 32 bytes of upper bits
-                let (half, at) = (at / 128, at % 128);
-                let low = nibbles[64 * half + at % 64] >> (4 * (at / 64)) & 0x0f;
-                let high = upper[32 * half + at % 32] >> (2 * (at / 32)) & 3;
-                scale * (f32::from(low | high << 4) - 32.0)
+            out.extend((part * SMALL_PART..).take(SMALL_PART).map(|at| {
+                // each half of a super-block has 64 bytes of nibbles
+                let low = nibbles[64 * (at / 128) + at % 64] >> (4 * (at % 128 / 64)) & 0x0f;
+                scale * (f32::from(low | two_bits(upper, at) << 4) - 32.0)
             }));
         }
     }

@@ -60,6 +60,7 @@
 )]
 mod autograd;
 mod batch;
+mod block_quants;
 pub mod chat;
 pub mod checkpoint;
 mod config;
@@ -72,7 +73,8 @@ mod functional;
 pub mod gguf;
 mod grads;
 pub mod hf;
-mod json;
+mod iq4_quants;
+pub mod json;
 mod k_quants;
 mod kept_fields;
 mod kv;

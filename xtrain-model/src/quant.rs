@@ -1,7 +1,9 @@
 //! Element types of weight files: conversion of blocks to and from f32.
 use half::{bf16, f16};
 
-use crate::k_quants::{Q4_K_BYTES, Q5_K_BYTES, Q6_K_BYTES, SUPER_BLOCK, widen_q4_k, widen_q5_k, widen_q6_k};
+use crate::block_quants::{self, BLOCK, Q4_0_BYTES, Q4_1_BYTES, Q5_0_BYTES, Q5_1_BYTES, Q8_0_BYTES};
+use crate::iq4_quants::{self, IQ4_XS_BYTES};
+use crate::k_quants::{self, Q2_K_BYTES, Q3_K_BYTES, Q4_K_BYTES, Q5_K_BYTES, Q6_K_BYTES, SUPER_BLOCK};
 
 /// A supported element type. The discriminant is its GGUF number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,20 @@ pub enum Quant {
     Q8_0 = 8,
     /// Blocks of 32 signed nibbles with one f16 scale. Read only.
     Q4_0 = 2,
+    /// Blocks of 32 nibbles with an f16 scale and minimum. Read only.
+    Q4_1 = 3,
+    /// Blocks of 32 signed elements of 5 bits with one f16 scale. Read only.
+    Q5_0 = 6,
+    /// Blocks of 32 elements of 5 bits with an f16 scale and minimum. Read only.
+    Q5_1 = 7,
+    /// Blocks of 32 indices of a table of 16 values with one f16 scale. Read only.
+    IQ4_NL = 20,
+    /// Super-blocks of 256 indices of a table of 16 values with 6-bit scales. Read only.
+    IQ4_XS = 23,
+    /// Super-blocks of 256 elements of 2 bits with 4-bit scales and minima. Read only.
+    Q2_K = 10,
+    /// Super-blocks of 256 signed elements of 3 bits with 6-bit scales. Read only.
+    Q3_K = 11,
     /// Super-blocks of 256 nibbles with 6-bit scales and minima. Read only.
     Q4_K = 12,
     /// Super-blocks of 256 elements of 5 bits with 6-bit scales and minima. Read only.
@@ -26,8 +42,23 @@ pub enum Quant {
 }
 
 /// Every supported type.
-const ALL: [Quant; 8] =
-    [Quant::F32, Quant::F16, Quant::BF16, Quant::Q8_0, Quant::Q4_0, Quant::Q4_K, Quant::Q5_K, Quant::Q6_K];
+const ALL: [Quant; 15] = [
+    Quant::F32,
+    Quant::F16,
+    Quant::BF16,
+    Quant::Q8_0,
+    Quant::Q4_0,
+    Quant::Q4_1,
+    Quant::Q5_0,
+    Quant::Q5_1,
+    Quant::IQ4_NL,
+    Quant::IQ4_XS,
+    Quant::Q2_K,
+    Quant::Q3_K,
+    Quant::Q4_K,
+    Quant::Q5_K,
+    Quant::Q6_K,
+];
 
 /// The size of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +76,6 @@ const NAMES: [&str; 40] = [
     "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "type 31", "type 32", "type 33", "TQ1_0", "TQ2_0",
     "type 36", "type 37", "type 38", "MXFP4",
 ];
-
-/// Number of elements in a block of [`Quant::Q8_0`] and [`Quant::Q4_0`].
-const BLOCK: usize = 32;
 
 impl Quant {
     /// The type with the GGUF number `number`.
@@ -75,41 +103,43 @@ impl Quant {
 
     /// The size of a block.
     pub fn block(self) -> BlockSize {
-        match self {
-            Quant::F32 => BlockSize { elements: 1, bytes: 4 },
-            Quant::F16 | Quant::BF16 => BlockSize { elements: 1, bytes: 2 },
-            Quant::Q8_0 => BlockSize { elements: BLOCK, bytes: 2 + BLOCK },
-            Quant::Q4_0 => BlockSize { elements: BLOCK, bytes: 2 + BLOCK / 2 },
-            Quant::Q4_K => BlockSize { elements: SUPER_BLOCK, bytes: Q4_K_BYTES },
-            Quant::Q5_K => BlockSize { elements: SUPER_BLOCK, bytes: Q5_K_BYTES },
-            Quant::Q6_K => BlockSize { elements: SUPER_BLOCK, bytes: Q6_K_BYTES },
-        }
+        let (elements, bytes) = match self {
+            Quant::F32 => (1, 4),
+            Quant::F16 | Quant::BF16 => (1, 2),
+            Quant::Q8_0 => (BLOCK, Q8_0_BYTES),
+            Quant::Q4_0 | Quant::IQ4_NL => (BLOCK, Q4_0_BYTES),
+            Quant::Q4_1 => (BLOCK, Q4_1_BYTES),
+            Quant::Q5_0 => (BLOCK, Q5_0_BYTES),
+            Quant::Q5_1 => (BLOCK, Q5_1_BYTES),
+            Quant::IQ4_XS => (SUPER_BLOCK, IQ4_XS_BYTES),
+            Quant::Q2_K => (SUPER_BLOCK, Q2_K_BYTES),
+            Quant::Q3_K => (SUPER_BLOCK, Q3_K_BYTES),
+            Quant::Q4_K => (SUPER_BLOCK, Q4_K_BYTES),
+            Quant::Q5_K => (SUPER_BLOCK, Q5_K_BYTES),
+            Quant::Q6_K => (SUPER_BLOCK, Q6_K_BYTES),
+        };
+        BlockSize { elements, bytes }
     }
 
     /// Appends the values of whole blocks. Each value is an exact widening, a product of two f32, rounded once, or the
-    /// difference of two exact products, rounded once.
+    /// sum or difference of exact products, rounded once.
     pub fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
         match self {
             Quant::F32 => out.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
             Quant::F16 => out.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32())),
             Quant::BF16 => out.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32())),
-            Quant::Q8_0 => {
-                for [a, b, q @ ..] in bytes.as_chunks::<34>().0 {
-                    let scale = f16::from_le_bytes([*a, *b]).to_f32();
-                    out.extend(q.iter().map(|&q| scale * f32::from(q as i8)));
-                }
-            }
-            Quant::Q4_0 => {
-                for [a, b, q @ ..] in bytes.as_chunks::<18>().0 {
-                    let scale = f16::from_le_bytes([*a, *b]).to_f32();
-                    let value = |nibble: u8| scale * f32::from(nibble as i8 - 8);
-                    out.extend(q.iter().map(|&q| value(q & 15)));
-                    out.extend(q.iter().map(|&q| value(q >> 4)));
-                }
-            }
-            Quant::Q4_K => widen_q4_k(bytes, out),
-            Quant::Q5_K => widen_q5_k(bytes, out),
-            Quant::Q6_K => widen_q6_k(bytes, out),
+            Quant::Q8_0 => block_quants::widen_q8_0(bytes, out),
+            Quant::Q4_0 => block_quants::widen_q4_0(bytes, out),
+            Quant::Q4_1 => block_quants::widen_q4_1(bytes, out),
+            Quant::Q5_0 => block_quants::widen_q5_0(bytes, out),
+            Quant::Q5_1 => block_quants::widen_q5_1(bytes, out),
+            Quant::IQ4_NL => iq4_quants::widen_iq4_nl(bytes, out),
+            Quant::IQ4_XS => iq4_quants::widen_iq4_xs(bytes, out),
+            Quant::Q2_K => k_quants::widen_q2_k(bytes, out),
+            Quant::Q3_K => k_quants::widen_q3_k(bytes, out),
+            Quant::Q4_K => k_quants::widen_q4_k(bytes, out),
+            Quant::Q5_K => k_quants::widen_q5_k(bytes, out),
+            Quant::Q6_K => k_quants::widen_q6_k(bytes, out),
         }
     }
 
@@ -139,7 +169,7 @@ impl Quant {
                 out.extend(block.iter().map(|x| (x * inverse).round() as i8 as u8));
                 fits && f16::from_f32(scale).is_finite() && inverse.is_finite()
             }),
-            Quant::Q4_0 | Quant::Q4_K | Quant::Q5_K | Quant::Q6_K => false,
+            _ => false,
         }
     }
 }
@@ -159,8 +189,10 @@ mod tests {
         for quant in ALL {
             assert_eq!(Quant::of(quant.number()), Ok(quant));
         }
-        assert_eq!(Quant::names(), "F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K");
-        assert_eq!(Quant::of(10).unwrap_err(), "Q2_K");
+        let names =
+            "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
+        assert_eq!(Quant::names(), names);
+        assert_eq!(Quant::of(16).unwrap_err(), "IQ2_XXS");
         assert_eq!(Quant::of(200).unwrap_err(), "type 200");
     }
 

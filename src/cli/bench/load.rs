@@ -131,7 +131,7 @@ fn weight_files(model: &Path) -> Result<Vec<PathBuf>, CliError> {
         return Ok(vec![model.to_path_buf()]);
     }
     let dir = match model.join("checkpoints").is_dir() {
-        true => newest_described(&RealFs, model)?.0,
+        true => newest_described(&RealFs, model)?.path,
         false => model.to_path_buf(),
     };
     let single = dir.join("model.safetensors");

@@ -85,7 +85,7 @@ impl Setup<'_> {
             if writer.count() >= count.clamp(1 << 16, 1 << 22) {
                 break;
             }
-            writer.push(&tokenizer.encode(&document)?, Role::Target)?;
+            writer.push(&tokenizer.encode_with_bos(&document)?, Role::Target)?;
             writer.end_document()?;
         }
         writer.finish()?;

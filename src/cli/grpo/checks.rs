@@ -77,7 +77,10 @@ pub(super) fn check_task_prompts(
     let context = training::model_config(config, tokenizer.vocab_size()).max_positions;
     let limit = PromptLimit::new(section, context);
     for text in [PromptSet::Train, PromptSet::HeldOut].into_iter().flat_map(|part| task.prompts(part)) {
-        limit.check(&format!("task {}, prompt {text:?}", task.name()), tokenizer.encode(&text)?.len())?;
+        limit.check(
+            &format!("task {}, prompt {text:?}", task.name()),
+            tokenizer.encode_with_bos(&text)?.len(),
+        )?;
     }
     Ok(())
 }

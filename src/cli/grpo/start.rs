@@ -43,7 +43,7 @@ impl Setup<'_> {
             Some(tokenizer) => tokenizer,
             None => source::tokenizer(&self.config.data.tokenizer)?,
         };
-        let tokenizer = tokenizer.with_eos_ids(&eos);
+        let tokenizer = run.as_recorded(tokenizer.with_eos_ids(&eos))?;
         self.check_data(run, &tokenizer)?;
         trainer.checkpointing = training::activation_checkpointing(self.config);
         let step = trainer.step_number();

@@ -5,7 +5,7 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::error::ChatError;
-use crate::json::{MAX_DEPTH, too_deep};
+use crate::json::{MAX_DEPTH, found_at_line, too_deep};
 
 /// A JSON value. Objects keep their keys in the order of the text, as in Python.
 #[derive(Clone, PartialEq)]
@@ -22,7 +22,7 @@ impl Json {
             return Err(ChatError::Message { want: "JSON nested at most 64 deep", got });
         }
         let read = serde_json::from_str::<Value>(text);
-        read.map(Json).map_err(|e| ChatError::Message { want: "JSON", got: e.to_string() })
+        read.map(Json).map_err(|e| ChatError::Message { want: "JSON", got: found_at_line(&e) })
     }
 
     /// The value of `key` in an object. `None`: not an object, or the key is absent.

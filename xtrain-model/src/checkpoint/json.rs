@@ -2,10 +2,9 @@
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
-use serde_json::error::Category;
 
 use super::error::{CheckpointError, Result};
-use crate::json::{MAX_DEPTH, too_deep};
+use crate::json::{MAX_DEPTH, found_at_line, too_deep};
 
 /// Decodes the text of `file`. Fails with [`CheckpointError::Limit`] for nesting above 64, with
 /// [`CheckpointError::Malformed`] for bytes that are not UTF-8, not JSON or not a `T`.
@@ -17,14 +16,7 @@ pub(super) fn decode<T: DeserializeOwned>(file: &Path, bytes: &[u8]) -> Result<T
         return Err(CheckpointError::Limit { file: file.into(), what, max, got: max + 1 });
     }
     serde_json::from_str(text).map_err(|source| {
-        let detail = match source.classify() {
-            Category::Data => format!("not the expected JSON: {source}"),
-            _ => format!(
-                "not the expected JSON: it ends or is invalid at line {} column {}",
-                source.line(),
-                source.column()
-            ),
-        };
+        let detail = format!("not the expected JSON: {}", found_at_line(&source));
         CheckpointError::Malformed { file: file.into(), detail, source: Some(Box::new(source)) }
     })
 }

@@ -64,7 +64,7 @@ pub(crate) use header::encode as safetensors_header;
 pub use header::{TensorInfo, TensorView};
 pub(crate) use load::{Checkpoint, decode_json, read_json};
 pub use load::{ConfigCheck, LoadOptions, LoadedCheckpoint, ShapeCheck, TrainerPart, TrainerState, load};
-pub use newest::{Newest, newest_described, newest_file, newest_good};
+pub use newest::{DescribedCheckpoint, Newest, newest_described, newest_file, newest_good};
 pub(crate) use read_ahead::{PIECE, ReadBuffer};
 pub use save::SaveStep;
 #[cfg(any(test, feature = "faults"))]

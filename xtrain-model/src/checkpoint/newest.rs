@@ -40,16 +40,25 @@ pub fn newest_good<T: TensorSink>(
     Ok(Newest { loaded, refused })
 }
 
-/// The path and config.json of the newest checkpoint with a valid manifest and config.json. Reads no tensor.
+/// A checkpoint without its tensors, and the newer ones that were refused.
+#[derive(Debug)]
+pub struct DescribedCheckpoint {
+    /// The checkpoint directory.
+    pub path: PathBuf,
+    /// config.json.
+    pub config: serde_json::Value,
+    /// Newer checkpoints with a damaged manifest or config.json. The caller reports them.
+    pub refused: Vec<Refused>,
+}
+
+/// The newest checkpoint with a valid manifest and config.json. Reads no tensor.
 ///
 /// # Errors
 /// As [`newest_good`].
-pub fn newest_described(fs: &dyn FileSystem, run: &Path) -> Result<(PathBuf, serde_json::Value)> {
-    let (newest, _) = newest(fs, run, &|path| {
-        let checkpoint = Checkpoint::open(fs, path)?;
-        Ok((checkpoint.manifest.step, (path.to_path_buf(), checkpoint.config()?)))
-    })?;
-    Ok(newest)
+pub fn newest_described(fs: &dyn FileSystem, run: &Path) -> Result<DescribedCheckpoint> {
+    let ((path, config), refused) =
+        newest_opened(fs, run, |path, checkpoint| Ok((path.to_path_buf(), checkpoint.config()?)))?;
+    Ok(DescribedCheckpoint { path, config, refused })
 }
 
 /// The path and the verified content of the file `name` of the newest checkpoint with a valid manifest. `None`: its
@@ -58,12 +67,23 @@ pub fn newest_described(fs: &dyn FileSystem, run: &Path) -> Result<(PathBuf, ser
 /// # Errors
 /// As [`newest_good`].
 pub fn newest_file(fs: &dyn FileSystem, run: &Path, name: &str) -> Result<Option<(PathBuf, Vec<u8>)>> {
-    let (newest, _) = newest(fs, run, &|path| {
-        let checkpoint = Checkpoint::open(fs, path)?;
-        let bytes = checkpoint.file(name)?;
-        Ok((checkpoint.manifest.step, bytes.map(|bytes| (path.join(name), bytes))))
+    let (newest, _) = newest_opened(fs, run, |path, checkpoint| {
+        Ok(checkpoint.file(name)?.map(|bytes| (path.join(name), bytes)))
     })?;
     Ok(newest)
+}
+
+/// What `read` returns for the newest checkpoint with a valid manifest that it accepts, and the newer ones that were
+/// refused.
+fn newest_opened<T>(
+    fs: &dyn FileSystem,
+    run: &Path,
+    read: impl Fn(&Path, &Checkpoint<'_>) -> Result<T>,
+) -> Result<(T, Vec<Refused>)> {
+    newest(fs, run, &|path| {
+        let checkpoint = Checkpoint::open(fs, path)?;
+        Ok((checkpoint.manifest.step, read(path, &checkpoint)?))
+    })
 }
 
 /// The newest checkpoint that `read` accepts and whose step matches its name, and the newer ones that were refused. If

@@ -120,8 +120,7 @@ impl DocumentWindows {
             return Err(DataError::argument("windows", want, format!("{long:?}")));
         }
         if ranges.is_empty() {
-            let what = "the training data (a document with a target)".into();
-            return Err(DataError::TooShort { what, want: 2, got: pieces.packing_stats.documents });
+            return Err(DataError::NoTargets { documents: pieces.packing_stats.documents, context });
         }
         let mut windows: Vec<Vec<usize>> = Vec::new();
         let mut room: BTreeSet<(u64, usize)> = BTreeSet::new();

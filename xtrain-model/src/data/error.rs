@@ -75,6 +75,17 @@ pub enum DataError {
         /// The number of tokens found.
         got: u64,
     },
+    /// No document has a token to train on.
+    #[error(
+        "the training data: expected a document with a target after its first token and within the first {context} \
+         predictions, found {}", without_target(*documents)
+    )]
+    NoTargets {
+        /// The number of documents.
+        documents: u64,
+        /// The maximum number of predictions per window.
+        context: u64,
+    },
     /// An argument outside its range.
     #[error("{op}: expected {want}, found {got}")]
     Argument {
@@ -93,6 +104,15 @@ pub enum DataError {
         /// The tokenizer's error.
         source: TokenizerError,
     },
+}
+
+/// The words for documents without a target.
+fn without_target(documents: u64) -> String {
+    match documents {
+        0 => "no document".into(),
+        1 => "1 document without one".into(),
+        n => format!("{n} documents without one"),
+    }
 }
 
 impl DataError {

@@ -3,7 +3,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic `XTOK\r\n\x1a\n` |
-//! | 8..12 | version: 2; 1 for a file without document ends |
+//! | 8..12 | version: 3; 2 for a file without the name of its tokenizer, 1 also without document ends |
 //! | 12..16 | bytes per id: 2 or 4 |
 //! | 16..20 | 1 if a target mask follows the ids, else 0 |
 //! | 20..24 | vocabulary size |
@@ -16,13 +16,17 @@
 //!
 //! All numbers are little-endian. The ids follow the header. The optional mask has one bit per token (bit i % 8 of
 //! byte i / 8): 1 if the token is a target. From version 2, the end of each document in tokens follows, 8 bytes each,
-//! increasing, the last one equal to the number of tokens.
+//! increasing, the last one equal to the number of tokens. From version 3, the name of the tokenizer follows: `bytes` or
+//! the path of a file or directory, at most 4096 bytes of UTF-8, and the CRC-32C of these bytes. No other checksum
+//! includes the name.
 use std::path::Path;
 
 use super::error::DataError;
 use crate::tokenizer::MAX_VOCABULARY;
 
 pub(super) const SIZE: u64 = 64;
+/// Maximum length of the name of a tokenizer in bytes.
+pub(super) const MAX_NAME: u64 = 4096;
 const MAGIC: [u8; 8] = *b"XTOK\r\n\x1a\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub(super) enum Version {
     One = 1,
     /// With a table of document ends after the mask.
     Two = 2,
+    /// With the name of the tokenizer after the document ends.
+    Three = 3,
 }
 
 impl Header {
@@ -61,9 +67,9 @@ impl Header {
         self.mask_at()?.checked_add(mask)
     }
 
-    /// The size of the file. `None`: it overflows.
-    pub(super) fn file_length(&self) -> Option<u64> {
-        let ends = if self.version == Version::Two { self.documents.checked_mul(8)? } else { 0 };
+    /// The size of the file up to the name of the tokenizer. `None`: it overflows.
+    pub(super) fn body_end(&self) -> Option<u64> {
+        let ends = if self.version == Version::One { 0 } else { self.documents.checked_mul(8)? };
         self.ends_at()?.checked_add(ends)
     }
 
@@ -97,7 +103,8 @@ impl Header {
         let version = match u32_at(8) {
             1 => Version::One,
             2 => Version::Two,
-            other => return Err(bad("version", "1 or 2".into(), other.to_string())),
+            3 => Version::Three,
+            other => return Err(bad("version", "1, 2 or 3".into(), other.to_string())),
         };
         let crc = crc32c::crc32c_append(0, &bytes[..60]);
         if u32_at(60) != crc {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::error::DataError;
 use super::text;
 use crate::chat::{ChatError, Json, Message};
+use crate::json;
 use crate::tokenizer::TokenizerError;
 
 /// Maximum length of a line in bytes.
@@ -159,22 +160,16 @@ pub(crate) fn objects_of(
         }
         count += 1;
         location.text = line;
-        match serde_json::from_str(&location.text) {
+        match serde_json::from_str(location.text.trim_end_matches(['\n', '\r'])) {
             Ok(Value::Object(object)) => each(&object, &location)?,
             Ok(other) => return Err(location.error("a JSON object", kind_of(&other))),
-            Err(error) => return Err(location.error("a JSON object", invalid_json(&error))),
+            Err(error) => return Err(location.error("a JSON object", json::found_at_column(&error))),
         }
     }
     if count == 0 {
         return Err(location.error("a record", "the end of the file"));
     }
     Ok(())
-}
-
-/// What is wrong with a line that is not JSON.
-fn invalid_json(error: &serde_json::Error) -> String {
-    let what = if error.is_eof() { "JSON that ends too early," } else { "invalid JSON" };
-    format!("{what} at column {}", error.column())
 }
 
 /// The kind of a JSON value, for errors.

@@ -26,7 +26,7 @@ pub use documents::{DocumentWindows, Overflow, PackingStats, Pieces};
 pub use error::DataError;
 pub use order::WindowOrder;
 pub use permutation::Permutation;
-pub use prepare::{Content, Prepared, prepare};
+pub use prepare::{Content, NamedTokenizer, Prepared, prepare};
 pub use split::{Split, evaluation_windows};
 pub use token_file::TokenFile;
 pub use token_window::TokenWindow;

@@ -2,6 +2,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use xtrain_tensor::faults::{self, Fault};
+
 use super::conversation::ChatEncoder;
 use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
@@ -33,24 +35,41 @@ pub struct Prepared {
     pub documents: u64,
 }
 
+/// The tokenizer of [`prepare`].
+#[derive(Debug, Clone, Copy)]
+pub struct NamedTokenizer<'a> {
+    /// `bytes`, or the path of a file or directory; the token file records it. Empty: not recorded.
+    pub name: &'a str,
+    /// The tokenizer.
+    pub tokenizer: &'a Tokenizer,
+}
+
+impl<'a> From<&'a Tokenizer> for NamedTokenizer<'a> {
+    fn from(tokenizer: &'a Tokenizer) -> NamedTokenizer<'a> {
+        NamedTokenizer { name: "", tokenizer }
+    }
+}
+
 /// Tokenizes `inputs` into the token file `output`.
 ///
 /// A file named `*.jsonl` or `*.ndjson` has one record per line: `text`; or `prompt` and `completion`, whose prompt
 /// is masked out of the loss; or `messages`, rendered by the tokenizer's chat template, with loss on assistant turns
 /// only. Any other file is text: one document, or several separated by `<|endoftext|>`. Every document ends with the
 /// separator, except a conversation whose last turn ends with an end-of-text token. The token file stores the
-/// document ends. `progress` receives the number of input bytes processed so far.
+/// document ends. A document and a prompt begin with the tokenizer's [`bos_id`](Tokenizer::bos_id), if it has one; the
+/// text of a chat template is not changed. `progress` receives the number of input bytes processed so far.
 ///
 /// # Errors
 /// A file that is missing, empty, not UTF-8 (with the offset) or not JSONL with these fields (with the line); an
 /// output that cannot be written. On error, `output` is unchanged.
-pub fn prepare(
+pub fn prepare<'a>(
     inputs: &[PathBuf],
     output: &Path,
-    tokenizer: &Tokenizer,
+    tokenizer: impl Into<NamedTokenizer<'a>>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared, DataError> {
-    let mut writer = TokenWriter::create(output, tokenizer)?;
+    let NamedTokenizer { name, tokenizer } = tokenizer.into();
+    let mut writer = TokenWriter::create(output, tokenizer)?.with_tokenizer_name(name);
     let bytes = feed(inputs, tokenizer, Content::Any, &mut writer, progress)?;
     let prepared = Prepared { bytes, tokens: writer.count(), documents: writer.documents() };
     writer.finish()?;
@@ -104,7 +123,7 @@ fn feed_text(
     while let Some(text) = blocks.next()? {
         let refused = |source| DataError::Tokenizer { origin: path.display().to_string(), source };
         let ids = if bytes == 0 { tokenizer.encode(&text) } else { tokenizer.encode_continuation(&text) };
-        push_text(sink, &ids.map_err(refused)?)?;
+        push_text(sink, tokenizer.bos_id(), &ids.map_err(refused)?)?;
         bytes += text.len() as u64;
         report(bytes);
     }
@@ -127,11 +146,12 @@ fn feed_jsonl(
                 return Err(location.error(want, "\"text\", which has no supervised answer"));
             }
             Record::Text(text) => {
-                push_text(sink, &encode(&text)?)?;
+                push_text(sink, tokenizer.bos_id(), &encode(&text)?)?;
                 sink.end_document()?;
             }
             Record::Pair { prompt, completion } => {
-                sink.push(&encode(&prompt)?, Role::Context)?;
+                let prompt = tokenizer.encode_with_bos(&prompt);
+                sink.push(&prompt.map_err(|error| location.not_encoded(&error))?, Role::Context)?;
                 let completion = tokenizer.encode_continuation(&completion);
                 sink.push(&completion.map_err(|error| location.not_encoded(&error))?, Role::Target)?;
                 sink.end_document()?;
@@ -150,10 +170,15 @@ fn feed_jsonl(
     })
 }
 
-/// Appends running text. Separators in it end documents.
-fn push_text(sink: &mut impl DocumentSink, ids: &[u32]) -> Result<(), DataError> {
+/// Appends running text. Separators in it end documents. Every document with text begins with `bos`.
+fn push_text(sink: &mut impl DocumentSink, bos: Option<u32>, ids: &[u32]) -> Result<(), DataError> {
     let separator = sink.separator();
+    let bos = bos.filter(|_| !faults::on(Fault::DocumentBosNotAdded));
     for part in ids.split_inclusive(|&id| id == separator) {
+        let begins = sink.last().is_none() && part != [separator];
+        if let Some(bos) = bos.filter(|bos| begins && part[0] != *bos) {
+            sink.push(&[bos], Role::Target)?;
+        }
         sink.push(part, Role::Target)?;
         if part.ends_with(&[separator]) {
             sink.cut();

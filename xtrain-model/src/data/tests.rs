@@ -191,3 +191,33 @@ fn progress_reaches_the_total() {
     assert_eq!(seen.last(), Some(&3_500_013));
     assert_eq!(done, Prepared { bytes: 3_500_013, tokens: 3_500_003, documents: 2 });
 }
+
+#[test]
+fn documents_begin_with_the_bos_token_of_the_tokenizer() {
+    let dir = Scratch::new("bos");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers/llama_spm");
+    let tokenizer = Tokenizer::load(&fixture).unwrap();
+    let rows = "{\"text\":\"a\"}\n{\"text\":\"<s>a\"}\n{\"text\":\"\"}\n{\"prompt\":\"a\",\"completion\":\"b\"}\n\
+                {\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}\n";
+    let inputs = [dir.file("a.txt", "a</s></s>b"), dir.file("b.jsonl", rows)];
+    let of = |tokenizer: &Tokenizer| {
+        let tokens = Tokens::from_files(&inputs, tokenizer, Content::Any).unwrap();
+        let ends = tokens.ends().unwrap();
+        let starts = [0].into_iter().chain(ends.iter().copied());
+        let first: Vec<u32> =
+            starts.zip(&ends).map(|(start, _)| tokens.ids(start..start + 1).unwrap()[0]).collect();
+        (first, tokens.len(), tokens)
+    };
+    let (first, count, tokens) = of(&tokenizer);
+    // an empty document has only its end, and the built-in chat template writes no BOS token
+    assert_eq!(
+        first.iter().map(|&id| id == 1).collect::<Vec<_>>(),
+        [true, false, true, true, true, true, false]
+    );
+    let (_, without, _) = of(&tokenizer.clone().without_bos());
+    assert_eq!(count, without + 4, "the text of the second row has its own");
+    let pair = tokens.ends().unwrap()[4];
+    assert_eq!(tokens.target_mask(pair..pair + 2).unwrap(), [false, false], "the prompt is context only");
+    let file = prepared(&dir, &inputs, &tokenizer).unwrap();
+    assert_eq!(file.ids(0..count).unwrap(), tokens.ids(0..count).unwrap());
+}

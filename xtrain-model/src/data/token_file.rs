@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use super::error::DataError;
 use super::header::{self, Header, Version};
 
+/// Number of bytes of the checksum of the tokenizer's name.
+const CRC_BYTES: u64 = 4;
+
 /// An open token file. Its header and length are verified. Ids are checked when they are read. The file is not
 /// memory-mapped: if it shrinks while it is open, reading returns an error instead of crashing the process.
 #[derive(Debug)]
@@ -17,7 +20,10 @@ pub struct TokenFile {
     mask_at: u64,
     /// The offset of the table of document ends.
     ends_at: u64,
-    length: u64,
+    /// The end of the document ends.
+    body_end: u64,
+    /// The name of the tokenizer. `None`: not recorded.
+    tokenizer: Option<String>,
 }
 
 impl TokenFile {
@@ -38,13 +44,41 @@ impl TokenFile {
         let mut bytes = [0; header::SIZE as usize];
         read_at(&file, &mut bytes, 0).map_err(|e| DataError::io(path, "read", e))?;
         let header = Header::from_bytes(&bytes, path)?;
-        match (header.mask_at(), header.ends_at(), header.file_length()) {
-            (Some(mask_at), Some(ends_at), Some(want)) if want == length => {
-                Ok(TokenFile { path: path.into(), file, header, mask_at, ends_at, length })
-            }
-            (.., Some(want)) => Err(bad(format!("{want} bytes for {} tokens", header.count), length)),
-            (.., None) => Err(bad(format!("a length for {} tokens", header.count), length)),
+        let (Some(mask_at), Some(ends_at), Some(body_end)) =
+            (header.mask_at(), header.ends_at(), header.body_end())
+        else {
+            return Err(bad(format!("a length for {} tokens", header.count), length));
+        };
+        let named = header.version == Version::Three;
+        let name = if named { 1 + CRC_BYTES..=header::MAX_NAME + CRC_BYTES } else { 0..=0 };
+        if !length.checked_sub(body_end).is_some_and(|rest| name.contains(&rest)) {
+            let at_least = if named { "more than " } else { "" };
+            let want = format!("{at_least}{body_end} bytes for {} tokens", header.count);
+            return Err(bad(want, length));
         }
+        let tokenizer = None;
+        let mut opened = TokenFile { path: path.into(), file, header, mask_at, ends_at, body_end, tokenizer };
+        if named {
+            opened.tokenizer = Some(opened.read_name(length - body_end)?);
+        }
+        Ok(opened)
+    }
+
+    /// The name of the tokenizer in the last `length` bytes, and its checksum.
+    fn read_name(&self, length: u64) -> Result<String, DataError> {
+        let mut name = self.bytes(self.body_end, length)?;
+        let crc = name.split_off((length - CRC_BYTES) as usize);
+        let (want, got) = (crc32c::crc32c(&name), u32::from_le_bytes(std::array::from_fn(|i| crc[i])));
+        let bad = |want: String, got: String| DataError::Format {
+            file: self.path.clone(),
+            field: "name of the tokenizer",
+            want,
+            got,
+        };
+        if want != got {
+            return Err(bad(format!("checksum {want:08x}"), format!("{got:08x}")));
+        }
+        String::from_utf8(name).map_err(|_| bad("UTF-8 text".into(), "other bytes".into()))
     }
 
     /// The path of the file.
@@ -72,10 +106,18 @@ impl TokenFile {
         self.header.digest
     }
 
+    /// The name of the tokenizer that created the file: `bytes`, or the path of a file or directory. `None`: not
+    /// recorded, as in a file of an earlier version.
+    pub fn tokenizer(&self) -> Option<&str> {
+        self.tokenizer.as_deref()
+    }
+
     /// The checksum of the header. The header contains the checksum and the number of the tokens and the tokenizer's
-    /// digest: files with equal checksums that passed [`verify`](TokenFile::verify) contain the same tokens.
+    /// digest: files with equal checksums that passed [`verify`](TokenFile::verify) contain the same tokens. The name
+    /// of the tokenizer does not change it.
     pub fn checksum(&self) -> u32 {
-        let [.., a, b, c, d] = self.header.to_bytes();
+        let version = if self.header.version == Version::Three { Version::Two } else { self.header.version };
+        let [.., a, b, c, d] = Header { version, ..self.header }.to_bytes();
         u32::from_le_bytes([a, b, c, d])
     }
 
@@ -158,8 +200,8 @@ impl TokenFile {
     pub fn verify(&self) -> Result<(), DataError> {
         const BLOCK: u64 = 1 << 20;
         let mut crc = 0;
-        for at in (header::SIZE..self.length).step_by(BLOCK as usize) {
-            crc = crc32c::crc32c_append(crc, &self.bytes(at, BLOCK.min(self.length - at))?);
+        for at in (header::SIZE..self.body_end).step_by(BLOCK as usize) {
+            crc = crc32c::crc32c_append(crc, &self.bytes(at, BLOCK.min(self.body_end - at))?);
         }
         if crc != self.header.body_crc {
             return Err(DataError::Format {
@@ -174,7 +216,7 @@ impl TokenFile {
         }
         match self.header.version {
             Version::One => Ok(()),
-            Version::Two => self.ends().map(|_| ()),
+            Version::Two | Version::Three => self.ends().map(|_| ()),
         }
     }
 

@@ -20,6 +20,8 @@ pub struct TokenWriter {
     mask: Vec<u8>,
     ends: Vec<u64>,
     separator: u32,
+    /// The name of the tokenizer. Empty: not recorded.
+    name: String,
     /// The last token of the current document.
     last: Option<u32>,
     finished: bool,
@@ -47,11 +49,22 @@ impl TokenWriter {
             mask: Vec::new(),
             ends: Vec::new(),
             separator,
+            name: String::new(),
             last: None,
             finished: false,
         };
         writer.put(&[0; header::SIZE as usize])?;
         Ok(writer)
+    }
+
+    /// The writer that also records the name of the tokenizer: `bytes`, or the path of a file or directory. An empty
+    /// name, or one of more than 4096 bytes, is not recorded.
+    #[must_use]
+    pub fn with_tokenizer_name(mut self, name: &str) -> TokenWriter {
+        if name.len() as u64 <= header::MAX_NAME {
+            self.name = name.into();
+        }
+        self
     }
 
     /// Number of tokens so far.
@@ -77,6 +90,12 @@ impl TokenWriter {
         }
         let ends: Vec<u8> = self.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
         self.put_body(&ends)?;
+        if !self.name.is_empty() {
+            self.header.version = Version::Three;
+            let name = std::mem::take(&mut self.name);
+            self.put(name.as_bytes())?;
+            self.put(&crc32c::crc32c(name.as_bytes()).to_le_bytes())?;
+        }
         let header = self.header.to_bytes();
         self.at("write", |file| file.seek(SeekFrom::Start(0)).map(|_| ()))?;
         self.put(&header)?;

@@ -88,7 +88,7 @@ fn file_type(quant: Quant) -> Result<i64, Error> {
         Quant::F16 => Ok(1),
         Quant::Q8_0 => Ok(7),
         Quant::BF16 => Ok(32),
-        Quant::Q4_0 | Quant::Q4_K | Quant::Q5_K | Quant::Q6_K => {
+        _ => {
             let (field, want) = ("type", "F32, F16, BF16 or Q8_0 for writing");
             Err(Error::Config { field, want, got: quant.to_string() })
         }

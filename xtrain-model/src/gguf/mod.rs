@@ -2,7 +2,7 @@
 //!
 //! | item | support |
 //! |---|---|
-//! | types read | F32, F16, BF16, `Q8_0`, `Q4_0`, `Q4_K`, `Q5_K`, `Q6_K`, widened to f32; others are rejected by name |
+//! | types read | F32, F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `IQ4_NL`, `IQ4_XS`, `Q2_K` to `Q6_K`, widened to f32; others are rejected by name |
 //! | types written | F32, F16, BF16, `Q8_0`; vectors stay F32; rows whose length is not a multiple of 32 become F16 |
 //! | `llama` | GGUF interleaves the row pairs of queries and keys; reading restores the half-split order |
 //! | `rope_freqs.weight` | divisors of RoPE frequencies; the llama3 rule if it has exactly these divisors |

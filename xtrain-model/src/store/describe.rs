@@ -1,10 +1,8 @@
 //! The config and the tokenizer of a model, without its weights.
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use super::files::{GENERATION, ModelDir, eos_in, load_options};
-use crate::checkpoint::{self, CheckpointError, RealFs, newest_described};
+use crate::checkpoint::{self, CheckpointError, DescribedCheckpoint, RealFs, Refused, newest_described};
 use crate::config::Config;
 use crate::store_error::{StoreError, found};
 use crate::tokenizer::{FILE as TOKENIZER, Tokenizer, TokenizerError};
@@ -21,6 +19,10 @@ pub struct Described {
     pub unsupported_tokenizer: Option<TokenizerError>,
     /// The end-of-text ids.
     pub eos: Vec<u32>,
+    /// The file or directory. For a run: the checkpoint.
+    pub path: PathBuf,
+    /// Newer checkpoints of a run with a damaged manifest or config.json. The caller reports them.
+    pub refused: Vec<Refused>,
 }
 
 /// Describes what [`super::open`] opens without reading the weights. Headers of weight files are checked against
@@ -31,23 +33,22 @@ pub struct Described {
 pub fn describe(path: &Path) -> Result<Described, StoreError> {
     if path.is_file() {
         let gguf::Imported { config, tokenizer, unsupported_tokenizer, eos, .. } = gguf::describe(path)?;
-        return Ok(Described { config, tokenizer, unsupported_tokenizer, eos });
+        let (path, refused) = (path.to_path_buf(), Vec::new());
+        return Ok(Described { config, tokenizer, unsupported_tokenizer, eos, path, refused });
     }
-    let (dir, json) = directory(path)?;
-    let described = describe_dir(&dir, &json);
+    let found = directory(path)?;
+    let dir = found.path.clone();
+    let described = describe_dir(found);
     // A training run may have removed the checkpoint; a newer one takes its place.
-    if dir.is_dir() {
-        return described;
-    }
-    let (dir, json) = directory(path)?;
-    describe_dir(&dir, &json)
+    if dir.is_dir() { described } else { describe_dir(directory(path)?) }
 }
 
-fn describe_dir(dir: &Path, json: &Value) -> Result<Described, StoreError> {
-    let files = ModelDir::open(dir)?;
+fn describe_dir(checkpoint: DescribedCheckpoint) -> Result<Described, StoreError> {
+    let DescribedCheckpoint { path, config, refused } = checkpoint;
+    let files = ModelDir::open(&path)?;
     let (tokenizer, unsupported_tokenizer) = found(files.tokenizer())?;
-    let eos = files.eos(json)?;
-    Ok(Described { config: hf::from_json(json)?, tokenizer, unsupported_tokenizer, eos })
+    let (eos, config) = (files.eos(&config)?, hf::from_json(&config)?);
+    Ok(Described { config, tokenizer, unsupported_tokenizer, eos, path, refused })
 }
 
 /// The config alone. See [`describe`].
@@ -55,15 +56,16 @@ fn describe_dir(dir: &Path, json: &Value) -> Result<Described, StoreError> {
 /// # Errors
 /// As [`describe`].
 pub fn config_of(path: &Path) -> Result<Config, StoreError> {
-    if path.is_file() { gguf::config_of(path) } else { Ok(hf::from_json(&directory(path)?.1)?) }
+    if path.is_file() { gguf::config_of(path) } else { Ok(hf::from_json(&directory(path)?.config)?) }
 }
 
 /// The directory of the weights and its config.json. For a run: the newest checkpoint.
-fn directory(path: &Path) -> Result<(PathBuf, Value), CheckpointError> {
+fn directory(path: &Path) -> Result<DescribedCheckpoint, CheckpointError> {
     if path.join("checkpoints").is_dir() {
         return newest_described(&RealFs, path);
     }
-    Ok((path.to_path_buf(), checkpoint::describe(&RealFs, path, &load_options())?))
+    let config = checkpoint::describe(&RealFs, path, &load_options())?;
+    Ok(DescribedCheckpoint { path: path.to_path_buf(), config, refused: Vec::new() })
 }
 
 /// The tokenizer of a model that [`super::open`] opens, of a `tokenizer.json`, or of a directory that contains one.
@@ -72,7 +74,7 @@ fn directory(path: &Path) -> Result<(PathBuf, Value), CheckpointError> {
 /// As [`super::open`]; as [`Tokenizer::load`] for a path without a tokenizer.
 pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
     if path.join("checkpoints").is_dir() {
-        return tokenizer_with_eos(&newest_described(&RealFs, path)?.0);
+        return tokenizer_with_eos(&newest_described(&RealFs, path)?.path);
     }
     if path.is_file() && gguf::recognises(path) {
         return gguf::tokenizer_of(path);

@@ -1,5 +1,5 @@
 //! Reading every byte of a model to verify it.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use xtrain_tensor::ops::Piece;
 
@@ -23,6 +23,8 @@ pub struct WeightCounts {
     pub infinite: u64,
     /// The name of the first tensor with a weight that is not finite.
     pub first_non_finite: Option<String>,
+    /// The file or directory. For a run: the checkpoint.
+    pub path: PathBuf,
     /// Newer checkpoints of a run that are damaged. The caller reports them.
     pub refused: Vec<Refused>,
 }
@@ -34,13 +36,13 @@ pub struct WeightCounts {
 /// As [`super::open`], except for weights that are not finite.
 pub fn verify(path: &Path) -> Result<WeightCounts, StoreError> {
     if path.is_file() {
-        return Ok(WeightCounts::of(gguf::weights(path, &TensorCounts::begin)?));
+        return Ok(WeightCounts::of(path, gguf::weights(path, &TensorCounts::begin)?));
     }
     let options =
         LoadOptions { non_finite: NonFinite::Allow, trainer: TrainerPart::Verify, ..load_options() };
     if path.join("checkpoints").is_dir() {
         let newest = newest_good(&RealFs, path, &options, &TensorCounts::begin)?;
-        let counts = WeightCounts::of(newest.loaded.tensors);
+        let counts = WeightCounts::of(&newest.loaded.path, newest.loaded.tensors);
         return Ok(WeightCounts { refused: newest.refused, ..counts });
     }
     let tensors = if ModelDir::open(path)?.is_checkpoint() {
@@ -48,12 +50,13 @@ pub fn verify(path: &Path) -> Result<WeightCounts, StoreError> {
     } else {
         load_weights(&RealFs, path, &options, &TensorCounts::begin)?.tensors
     };
-    Ok(WeightCounts::of(tensors))
+    Ok(WeightCounts::of(path, tensors))
 }
 
 impl WeightCounts {
-    fn of(tensors: Vec<TensorCounts>) -> WeightCounts {
-        let mut all = WeightCounts { tensors: tensors.len() as u64, ..WeightCounts::default() };
+    fn of(path: &Path, tensors: Vec<TensorCounts>) -> WeightCounts {
+        let (path, count) = (path.to_path_buf(), tensors.len() as u64);
+        let mut all = WeightCounts { path, tensors: count, ..WeightCounts::default() };
         for TensorCounts { name, weights, nan, infinite } in tensors {
             all.weights += weights;
             all.nan += nan;

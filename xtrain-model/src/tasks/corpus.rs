@@ -88,7 +88,7 @@ pub(super) fn tokens(
             break;
         }
         let refused = |source| DataError::Tokenizer { origin: "corpus".into(), source };
-        ids.extend(tokenizer.encode(&document).map_err(refused)?);
+        ids.extend(tokenizer.encode_with_bos(&document).map_err(refused)?);
         ids.push(separator);
     }
     Tokens::from_ids(ids, u32::try_from(tokenizer.vocab_size()).expect("a vocabulary is at most 2^19"))

@@ -115,16 +115,17 @@ impl PromptFile {
         }
         let without = || error("\"prompt_ids\" for a model without a tokenizer", "text".into());
         let renderer = renderer.ok_or_else(without)?;
-        let text = match &record.content {
-            PromptContent::Text(text) => text.clone(),
+        let (text, begins) = match &record.content {
+            PromptContent::Text(text) => (text.clone(), true),
             PromptContent::Chat { messages, tools } => {
                 let text = renderer.render(messages, tools.as_ref());
                 let want = "\"messages\" that the tokenizer's chat template accepts";
-                text.map_err(|e| error(want, e.to_string()))?
+                (text.map_err(|e| error(want, e.to_string()))?, false)
             }
             PromptContent::Ids(_) => unreachable!("returned above"),
         };
-        let ids = renderer.tokenizer.encode(&text);
+        let tokenizer = renderer.tokenizer;
+        let ids = if begins { tokenizer.encode_with_bos(&text) } else { tokenizer.encode(&text) };
         let ids = ids.map_err(|e| error("text that the tokenizer can encode", e.to_string()))?;
         if ids.is_empty() {
             return Err(error("a prompt of at least one token", "an empty prompt".into()));
@@ -258,6 +259,21 @@ mod tests {
     }
 
     #[test]
+    fn text_begins_with_the_bos_token_and_templates_and_ids_are_not_changed() {
+        let dir =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers/llama3_bpe");
+        let tokenizer = Tokenizer::load(&dir).unwrap();
+        let text = "{\"prompt\": \"a\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n\
+                    {\"prompt_ids\": [7]}\n";
+        let encoded = open("bos", text).unwrap().encode(Some(&tokenizer)).unwrap();
+        let bos = tokenizer.bos_id().unwrap();
+        let count = |at: usize| encoded[at].ids.iter().filter(|id| **id == bos).count();
+        assert_eq!((count(0), count(1), count(2)), (1, 1, 0), "{encoded:?}");
+        assert_eq!((encoded[0].ids[0], encoded[1].ids[0]), (bos, bos));
+        assert_eq!(encoded[1].text.as_deref().unwrap().matches("<|begin_of_text|>").count(), 1);
+    }
+
+    #[test]
     fn an_invalid_prompt_is_refused_by_file_and_line() {
         for (text, want) in [
             ("", "expected a record"),
@@ -277,7 +293,7 @@ mod tests {
             ),
             ("{\"prompt_ids\": []}", "found an empty list"),
             ("{\"prompt_ids\": \"1\"}", "found a string"),
-            ("{\"prompt\": ", "line 1: expected a JSON object, found JSON that ends too early, at column 11"),
+            ("{\"prompt\": ", "line 1: expected a JSON object, found JSON that ends too early at column 11"),
             ("{\"messages\": []}", "line 1: expected messages"),
             ("{\"messages\": [{\"content\": \"a\"}]}", "line 1: expected messages"),
             (

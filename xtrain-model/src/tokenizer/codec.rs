@@ -3,13 +3,13 @@ use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use xtrain_tensor::faults::{self, Fault};
 
 use super::error::TokenizerError;
 use super::json::{self, bad};
 use super::settings::Settings;
 use super::vocabulary::{END_OF_TEXT, MAX_VOCABULARY, Vocabulary};
 use super::{byte, hf, pipeline};
+use crate::json::found_at_line;
 
 pub(crate) const FILE: &str = "tokenizer.json";
 pub(crate) const CONFIG: &str = "tokenizer_config.json";
@@ -32,6 +32,8 @@ pub struct Tokenizer {
     eos: Vec<u32>,
     /// The end-of-text ids of a model. Empty: those of the tokenizer.
     model_eos: Vec<u32>,
+    /// The id that begins a text. `None`: nothing is added.
+    pub(super) bos: Option<u32>,
     settings: Settings,
     pub(super) json: Vec<u8>,
     config: Vec<u8>,
@@ -55,7 +57,8 @@ impl Tokenizer {
     fn new(kind: Kind, vocabulary: Vocabulary, json: Vec<u8>) -> Tokenizer {
         let (settings, config) = (Settings::default(), default_config().into_bytes());
         let (eos, model_eos) = (Vec::new(), Vec::new());
-        let mut new = Tokenizer { kind, vocabulary, eos, model_eos, settings, json, config, template: None };
+        let (bos, template) = (None, None);
+        let mut new = Tokenizer { kind, vocabulary, eos, model_eos, bos, settings, json, config, template };
         new.eos.extend(new.special_id(END_OF_TEXT));
         new
     }
@@ -127,7 +130,8 @@ impl Tokenizer {
         }
         let pipeline = pipeline::check(&json, file)?;
         let (encoder, vocabulary) = hf::load(&json, &pipeline, file)?;
-        Ok(Tokenizer::new(Kind::Hf(Box::new(encoder)), vocabulary, json))
+        let bos = pipeline.first_token().and_then(|token| encoder.token_to_id(token));
+        Ok(Tokenizer { bos, ..Tokenizer::new(Kind::Hf(Box::new(encoder)), vocabulary, json) })
     }
 
     /// Trains a byte-level BPE on `texts`. Ids: `<|endoftext|>` and the other `specials` from 0, then the 256 bytes,
@@ -156,33 +160,6 @@ impl Tokenizer {
             return Err(TokenizerError::Argument { op: "train_bpe", want, got: vocab_size.to_string() });
         }
         Tokenizer::from_json(hf::train_bpe(texts, vocab_size, &all)?, Path::new("the trained tokenizer"))
-    }
-
-    /// The ids of `text`. Special tokens in the text are parsed (as in HF). None are added. Cannot fail for the byte
-    /// tokenizer.
-    ///
-    /// # Errors
-    /// A text that the tokenizer's pattern cannot process.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        match &self.kind {
-            Kind::Byte => Ok(byte::encode(text)),
-            Kind::Hf(encoder) => encoder.encode(text),
-        }
-    }
-
-    /// The ids of a text that continues other text, such as the completion of a prompt. A SentencePiece tokenizer adds
-    /// a space to the beginning of a text, and not to its continuation. For other tokenizers this is
-    /// [`encode`](Tokenizer::encode).
-    ///
-    /// # Errors
-    /// As [`encode`](Tokenizer::encode).
-    pub fn encode_continuation(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        match &self.kind {
-            Kind::Hf(encoder) if !faults::on(Fault::ContinuationGetsPrefix) => {
-                encoder.encode_continuation(text)
-            }
-            _ => self.encode(text),
-        }
     }
 
     /// The bytes of one id. An id outside the vocabulary has the bytes of U+FFFD.
@@ -313,7 +290,7 @@ impl Tokenizer {
 /// A `tokenizer_config.json` with a chat template, and with `eos` as `eos_token` if it names none.
 fn with_template(config: &[u8], template: &str, eos: Option<String>) -> Result<Vec<u8>, String> {
     let config = serde_json::from_slice::<Map<String, Value>>(config);
-    let mut config = config.map_err(|error| error.to_string())?;
+    let mut config = config.map_err(|error| found_at_line(&error))?;
     config.insert("chat_template".into(), template.into());
     if config.get("eos_token").is_none_or(Value::is_null) {
         config.insert("eos_token".into(), eos.ok_or("no end-of-text token")?.into());

@@ -47,11 +47,8 @@ pub(super) fn load(
     file: &Path,
 ) -> Result<(Encoder, Vocabulary), TokenizerError> {
     let want = "a tokenizer.json of HF tokenizers";
-    let in_field = |got: String| match pipeline::field_of(json, &got) {
-        Some(field) => format!("{field}: {got}"),
-        None => got,
-    };
-    let mut inner = guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, in_field(got)))?;
+    let mut inner =
+        guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, pipeline::in_words(json, &got)))?;
     guarded(|| inner.with_truncation(None).map(|_| ())).map_err(|got| bad(file, want, got))?;
     inner.with_padding(None);
     // the post-processor would add special tokens and trim spaces from the offsets of tokens

@@ -4,6 +4,7 @@ mod alphabet;
 mod byte;
 mod codec;
 mod decoder;
+mod encode;
 mod error;
 #[cfg(test)]
 mod every_variant;

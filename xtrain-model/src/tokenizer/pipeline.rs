@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::error::TokenizerError;
 use super::json::bad;
+use crate::json::{found_at_line, other_value};
 
 /// Maximum length of a pattern in bytes. Patterns in use have a few hundred.
 const MAX_PATTERN: usize = 4096;
@@ -24,11 +25,24 @@ pub(super) struct Pipeline {
     pub(super) decoder: Value,
 }
 
+impl Pipeline {
+    /// The token that the post-processor puts at the beginning of a text, such as `<s>`. `None`: it puts none there.
+    pub(super) fn first_token(&self) -> Option<&str> {
+        let steps = self.post_processor["processors"].as_array();
+        let steps = steps.map_or(std::slice::from_ref(&self.post_processor), Vec::as_slice);
+        let template = steps.iter().find(|step| step["type"] == "TemplateProcessing")?;
+        template["single"][0]["SpecialToken"]["id"].as_str()
+    }
+}
+
 /// Reads the steps. Rejects steps whose parser would overflow the stack or not terminate in reasonable time:
 /// steps that are nested too deep, patterns that are too long or nested too deep.
 pub(super) fn check(json: &[u8], file: &Path) -> Result<Pipeline, TokenizerError> {
     let read = serde_json::from_slice::<Pipeline>(json);
-    let pipeline = read.map_err(|e| bad(file, "a tokenizer.json of HF tokenizers", e.to_string()))?;
+    if json.trim_ascii_start().starts_with(b"[") && read.is_ok() {
+        return Err(bad(file, "a tokenizer.json of HF tokenizers", "a list"));
+    }
+    let pipeline = read.map_err(|e| bad(file, "a tokenizer.json of HF tokenizers", found_at_line(&e)))?;
     let steps = [
         ("normalizer", &pipeline.normalizer),
         ("pre_tokenizer", &pipeline.pre_tokenizer),
@@ -54,8 +68,26 @@ fn walk(value: &Value, depth: usize, name: &str, file: &Path) -> Result<(), Toke
     }
 }
 
-/// The field of a `tokenizer.json` that an error of HF's parser is about. The parser names its own types only.
-pub(super) fn field_of(json: &[u8], error: &str) -> Option<String> {
+/// An error of HF's parser in words. The parser names its own types only; the words name the field of the file.
+pub(super) fn in_words(json: &[u8], error: &str) -> String {
+    let text = error.rsplit_once(" at line ").map_or(error, |(text, _)| text);
+    if text.contains("Model missing") {
+        return "an object without the field `model`".into();
+    }
+    if text.contains("Missing vocab/merges") {
+        return "a `model` without `vocab` or `merges`".into();
+    }
+    match field_of(json, text) {
+        Some(field) if text.contains("untagged enum") => {
+            format!("{field}, which is unknown or lacks a field")
+        }
+        Some(field) => format!("{field}: {text}"),
+        None => other_value(text).unwrap_or_else(|| text.into()),
+    }
+}
+
+/// The field of a `tokenizer.json` that an error of HF's parser is about.
+fn field_of(json: &[u8], error: &str) -> Option<String> {
     const UNTAGGED: [(&str, &str); 5] = [
         ("ModelUntagged", "model"),
         ("NormalizerUntagged", "normalizer"),
@@ -63,9 +95,6 @@ pub(super) fn field_of(json: &[u8], error: &str) -> Option<String> {
         ("PostProcessorUntagged", "post_processor"),
         ("DecoderUntagged", "decoder"),
     ];
-    if error.contains("Model missing") {
-        return Some("model".into());
-    }
     if error.contains("out of vocabulary") {
         return Some("model.merges".into());
     }

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::error::TokenizerError;
 use super::json::bad;
+use crate::json::found_at_line;
 
 /// The names of special tokens.
 const NAMES: [&str; 7] =
@@ -23,7 +24,7 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn read(bytes: &[u8], file: &Path) -> Result<Settings, TokenizerError> {
-        let value: Value = serde_json::from_slice(bytes).map_err(|e| bad(file, "JSON", e.to_string()))?;
+        let value: Value = serde_json::from_slice(bytes).map_err(|e| bad(file, "JSON", found_at_line(&e)))?;
         if !value.is_object() {
             return Err(bad(file, "a JSON object", "another JSON value"));
         }

@@ -27,10 +27,14 @@ fn word_without_a_token(name: &str, text: &str) -> DataError {
 
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
-    let variants = variants!(DataError: Io NotText Line Format Vocabulary TooShort Argument Tokenizer);
+    let variants =
+        variants!(DataError: Io NotText Line Format Vocabulary TooShort NoTargets Argument Tokenizer);
     let missing = TokenFile::open(Path::new("nowhere/in.tok")).unwrap_err();
     let id = Tokens::from_ids(vec![3, 9], 5).unwrap_err();
     let short = Windows::new(0..4, 4, 0, WindowOrder::Random).unwrap_err();
+    let single = Tokens::from_ids(vec![3], 5).unwrap();
+    let single = Pieces::cut(&single, &(0..1), 4, Overflow::Split).unwrap();
+    let single = DocumentWindows::pack(&single, 4, 0, WindowOrder::Random).unwrap_err();
     let nothing = prepare(&[], Path::new("out.tok"), &Tokenizer::byte(), &mut |_| ()).unwrap_err();
     check(
         &variants,
@@ -50,6 +54,11 @@ fn every_variant_is_reached_by_a_named_case() {
             ("another packed file", packed(&[7; 64]), &["in.tok: magic: expected "]),
             ("an id above the vocabulary", id, &["tokens in memory: token 1 is 9, expected an id below 5"]),
             ("too few tokens", short, &["the training data", "expected at least 5 tokens, found 4"]),
+            (
+                "a document of one token",
+                single,
+                &["expected a document with a target ", "first 4 predictions, found 1 document without one"],
+            ),
             ("no file to prepare", nothing, &["prepare: expected at least one file, found none"]),
             (
                 "a word without a token",

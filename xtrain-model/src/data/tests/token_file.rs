@@ -19,9 +19,9 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
         body_crc: 0,
     };
     assert_eq!((header(65536).width(), header(65537).width()), (2, 4));
-    assert_eq!(header(65536).file_length(), Some(64 + 18 + 2));
+    assert_eq!(header(65536).body_end(), Some(64 + 18 + 2));
     let listed = header::Header { version: header::Version::Two, documents: 3, ..header(65536) };
-    assert_eq!(listed.file_length(), Some(64 + 18 + 2 + 3 * 8));
+    assert_eq!(listed.body_end(), Some(64 + 18 + 2 + 3 * 8));
     let dir = Scratch::new("wide");
     let (ids, mut body) = ([0u32, 70_000, 65_536], Vec::new());
     for id in ids {
@@ -70,7 +70,7 @@ fn a_damaged_token_file_is_refused_by_its_field() {
     check(good[..good.len() - 1].to_vec(), "length: expected 179 bytes for 35 tokens, found 178 bytes");
     check([&good[..], &[0]].concat(), "found 180 bytes");
     check(edited(0, b"SAFE"), "magic: expected \"XTOK");
-    check(edited(8, &[3]), "version: expected 1 or 2, found 3");
+    check(edited(8, &[4]), "version: expected 1, 2 or 3, found 4");
     check(edited(8, &[1]), "length: expected 139 bytes for 35 tokens, found 179 bytes");
     check([&good[..20], &[9], &good[21..]].concat(), "checksum of the header");
     check(edited(12, &[4]), "bytes per id: expected 2 for a vocabulary of 257, found 4");
@@ -233,4 +233,45 @@ fn no_mutated_token_file_makes_the_reader_panic() {
         }
     }
     assert!(valid > 100 && refused > 10_000, "{valid} valid, {refused} refused");
+}
+
+#[test]
+fn a_token_file_records_the_name_of_its_tokenizer() {
+    let dir = Scratch::new("named");
+    let input = [dir.file("a.txt", "abc")];
+    let unnamed = prepared(&dir, &input, &Tokenizer::byte()).unwrap();
+    assert_eq!(unnamed.tokenizer(), None);
+    let named = |name: &str| {
+        let out = dir.0.join("named.tok");
+        prepare(&input, &out, NamedTokenizer { name, tokenizer: &Tokenizer::byte() }, &mut |_| ()).unwrap();
+        TokenFile::open(&out)
+    };
+    let file = named("/data/tokenizer.json").unwrap();
+    file.verify().unwrap();
+    assert_eq!(file.tokenizer(), Some("/data/tokenizer.json"));
+    assert_eq!((file.ids(0..4).unwrap(), file.ends().unwrap()), (vec![97, 98, 99, 256], vec![4]));
+    assert_eq!(file.checksum(), unnamed.checksum(), "the name is no part of the tokens");
+    let long = "n".repeat(4097);
+    assert_eq!(named(&long).unwrap().tokenizer(), None);
+    assert_eq!(named(&long[1..]).unwrap().tokenizer(), Some(&long[1..]));
+
+    let bytes = std::fs::read(named("tokenizer").unwrap().path()).unwrap();
+    let check = |bytes: Vec<u8>, want: &str| {
+        let error = TokenFile::open(&dir.file("bad.tok", bytes)).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    };
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = bytes.clone();
+        let at = bytes.len() - at;
+        bytes[at] = byte;
+        bytes
+    };
+    check(changed(1, bytes[bytes.len() - 1] ^ 1), "name of the tokenizer: expected checksum ");
+    check(changed(5, b'!'), "name of the tokenizer: expected checksum ");
+    let body = bytes.len() - 13;
+    check(bytes[..body].to_vec(), "length: expected more than 80 bytes for 4 tokens, found 80 bytes");
+    check(bytes[..body + 4].to_vec(), "length: expected more than 80 bytes for 4 tokens");
+    check([&bytes[..], &[0; 4096]].concat(), "length: expected more than 80 bytes for 4 tokens");
+    let latin = [&bytes[..body], &[0xff], &crc32c::crc32c(&[0xff]).to_le_bytes()[..]].concat();
+    check(latin, "name of the tokenizer: expected UTF-8 text");
 }

@@ -10,6 +10,8 @@ pub(super) struct PreTokenizer {
     pub(super) nfc: bool,
     /// Whether whole words of the vocabulary take precedence over merges.
     pub(super) ignore_merges: bool,
+    /// Whether a text begins with the BOS token if the file does not say so.
+    pub(super) adds_bos: bool,
 }
 
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -17,9 +19,15 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 
 /// The supported pre-tokenizers. The first is the default.
 pub(super) const PRE_TOKENIZERS: [PreTokenizer; 3] = [
-    PreTokenizer { name: "gpt-2", pattern: None, nfc: false, ignore_merges: false },
-    PreTokenizer { name: "qwen2", pattern: Some(QWEN2), nfc: true, ignore_merges: false },
-    PreTokenizer { name: "llama-bpe", pattern: Some(LLAMA3), nfc: false, ignore_merges: true },
+    PreTokenizer { name: "gpt-2", pattern: None, nfc: false, ignore_merges: false, adds_bos: false },
+    PreTokenizer { name: "qwen2", pattern: Some(QWEN2), nfc: true, ignore_merges: false, adds_bos: false },
+    PreTokenizer {
+        name: "llama-bpe",
+        pattern: Some(LLAMA3),
+        nfc: false,
+        ignore_merges: true,
+        adds_bos: true,
+    },
 ];
 
 fn byte_level(use_regex: bool) -> Json {

@@ -72,7 +72,10 @@ pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreE
         let none = || meta.bad(key, &format!("an id below {}", tokens.len()), id);
         tokens.get(id).map(Some).ok_or_else(none)
     };
-    let add_bos = meta.get(ADD_BOS) == Some(&Value::Bool(true));
+    let add_bos = match meta.get(ADD_BOS) {
+        Some(add) => add == &Value::Bool(true),
+        None => steps.adds_bos,
+    };
     let post = match (name(BOS)?, meta.size(BOS)?) {
         (Some(token), Some(id)) if add_bos => begins_with(token, id),
         _ => Json::Null,
@@ -126,6 +129,8 @@ struct Steps {
     unknown: Json,
     byte_fallback: bool,
     ignore_merges: bool,
+    /// Whether a text begins with the BOS token if the file does not say so. The rule is that of llama.cpp.
+    adds_bos: bool,
     merges: Vec<Json>,
 }
 
@@ -154,6 +159,7 @@ fn byte_level_steps(meta: &Metadata) -> Result<Steps, StoreError> {
         unknown: Json::Null,
         byte_fallback: false,
         ignore_merges: pre.ignore_merges,
+        adds_bos: pre.adds_bos,
         merges,
     })
 }
@@ -184,6 +190,7 @@ fn sentencepiece_steps(meta: &Metadata, tokens: &[String], types: &[i64]) -> Res
         unknown: unknown.map_or(Json::Null, |id| json!(tokens[id])),
         byte_fallback: true,
         ignore_merges: false,
+        adds_bos: true,
         merges: merges.into_iter().map(|(left, right)| json!([left, right])).collect(),
     })
 }

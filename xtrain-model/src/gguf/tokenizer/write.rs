@@ -12,6 +12,7 @@ use super::pre_tokenizer::find_pre_tokenizer;
 use super::sentencepiece::{self, Merge};
 use crate::error::Error;
 use crate::gguf::metadata::Value;
+use crate::json::found_at_line;
 use crate::store_error::StoreError;
 use crate::tokenizer::{Tokenizer, TokenizerError, byte_of};
 
@@ -34,7 +35,7 @@ pub(in crate::gguf) fn write(
     let files = tokenizer.files();
     let [(name, text), (config_name, config)] = [files[0], files[1]];
     let parse = |name: &str, bytes: &[u8]| -> Result<Json, StoreError> {
-        serde_json::from_slice(bytes).map_err(|e| unnamed(name, "JSON", e))
+        serde_json::from_slice(bytes).map_err(|e| unnamed(name, "JSON", found_at_line(&e)))
     };
     let (json, config) = (parse(name, text)?, parse(config_name, config)?);
     let mut tokens: Vec<Option<String>> = vec![None; vocab];
@@ -61,8 +62,8 @@ pub(in crate::gguf) fn write(
         let token = token.as_str().or(token["content"].as_str())?;
         padded.iter().position(|t| t == token)
     };
-    let (bos, padding) = (id_of("bos_token"), id_of("pad_token"));
-    let add_bos = bos.is_some() && adds_bos(&json["post_processor"], &config);
+    let added = tokenizer.bos_id().map(|id| id as usize);
+    let (bos, padding) = (added.or_else(|| id_of("bos_token")), id_of("pad_token"));
     let vocabulary = Vocabulary { json: &json, tokens: &padded, types: &types, merges: &merges };
     let kind = match sentencepiece::space_prefix_of(&json) {
         Some(space_prefix) => vocabulary.sentencepiece(space_prefix, id_of("unk_token")),
@@ -72,7 +73,7 @@ pub(in crate::gguf) fn write(
     values.insert(2, (TOKENS, Value::Strings(padded)));
     values.extend(padding.map(|id| (PAD, Value::Int(id as i64))));
     values.extend(bos.map(|id| (BOS, Value::Int(id as i64))));
-    values.push((ADD_BOS, Value::Bool(add_bos)));
+    values.push((ADD_BOS, Value::Bool(added.is_some())));
     let mut values: Vec<(String, Value)> =
         values.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
     let mut names = Vec::new();
@@ -160,12 +161,4 @@ fn merges_of<'a>(json: &'a Json, name: &str) -> Result<Vec<Merge<'a>>, StoreErro
 fn unnamed(name: &str, want: &str, got: impl Display) -> StoreError {
     let file = Path::new(name).into();
     TokenizerError::Format { file, want: want.into(), got: got.to_string() }.into()
-}
-
-/// Whether the post-processor prepends the `bos_token` if special tokens are added.
-fn adds_bos(post: &Json, config: &Json) -> bool {
-    let all = post["processors"].as_array().cloned().unwrap_or_else(|| vec![post.clone()]);
-    let template = all.iter().find(|p| p["type"] == "TemplateProcessing");
-    let bos = config["bos_token"].as_str().or(config["bos_token"]["content"].as_str());
-    template.is_some_and(|t| t["single"][0]["SpecialToken"]["id"].as_str() == bos)
 }

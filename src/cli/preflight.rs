@@ -1,0 +1,79 @@
+//! Checks of a training run before its first step.
+use super::exit::{CliError, Exit};
+use crate::config::RunConfig;
+use crate::model::tokenizer::Tokenizer;
+
+/// Checks that the model has a row for every token, and that `sample.prompt` can be continued. Warns of settings without
+/// effect.
+pub(super) fn check(config: &RunConfig, tokenizer: &Tokenizer) -> Result<(), CliError> {
+    check_vocabulary(config, tokenizer.vocab_size())?;
+    if config.train.sample_every > 0 {
+        check_prompt(config, tokenizer)?;
+    }
+    warn_of_patience(config);
+    Ok(())
+}
+
+/// Compares the vocabulary of the model with that of the tokenizer, `tokens` ids.
+fn check_vocabulary(config: &RunConfig, tokens: usize) -> Result<(), CliError> {
+    let (rows, name, init) = (config.model.vocab, &config.data.tokenizer, &config.train.init);
+    if rows == 0 {
+        return Ok(());
+    }
+    if rows < tokens && init.is_empty() {
+        let message = format_args!(
+            "`model.vocab` = {rows}: expected at least {tokens}, the vocabulary of the tokenizer {name}"
+        );
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("remove model.vocab: its default is the vocabulary of the tokenizer"));
+    }
+    if rows < tokens {
+        let message = format_args!(
+            "`data.tokenizer` = {name}: expected a vocabulary of at most {rows}, that of {init}, found {tokens}"
+        );
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("remove data.tokenizer: the tokenizer is that of --init"));
+    }
+    if init.is_empty() && rows / 2 >= tokens {
+        eprintln!(
+            "warning: `model.vocab` = {rows}: {name} has {tokens} tokens; the other {} rows are not trained",
+            rows - tokens
+        );
+    }
+    Ok(())
+}
+
+/// Checks that `sample.prompt` has at least one token and leaves room for another one.
+pub(super) fn check_prompt(config: &RunConfig, tokenizer: &Tokenizer) -> Result<(), CliError> {
+    let prompt = &config.sample.prompt;
+    let refused = |problem: String| {
+        let message = format_args!("`sample.prompt`: {problem}");
+        CliError::new(Exit::Usage, message).hint("set another prompt, or train.sample_every=0 for no samples")
+    };
+    let ids = tokenizer.encode_with_bos(prompt);
+    let ids =
+        ids.map_err(|error| refused(format!("expected text of the tokenizer, found {prompt:?}: {error}")))?;
+    let context = config.train.context.max(config.model.max_positions);
+    match ids.len() {
+        0 => Err(refused(format!("expected at least 1 token, found none in {prompt:?}"))),
+        n if n >= context => {
+            let want = format!("at most {} tokens, one less than the context of the model", context - 1);
+            Err(refused(format!("expected {want}, found {n}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Warns if the run has too few evaluations for `train.patience`.
+fn warn_of_patience(config: &RunConfig) {
+    let (patience, steps) = (config.train.patience, config.train.steps);
+    // the run ends at the last step anyway
+    let evaluations = (steps - 1) / config.train.eval_every.max(1);
+    if patience > 0 && evaluations <= patience {
+        eprintln!(
+            "warning: `train.patience` = {patience} has no effect: expected at least {} evaluations before the last \
+             step, found {evaluations}",
+            patience + 1
+        );
+    }
+}
