@@ -31,7 +31,7 @@ pub struct RolloutLine<'a> {
     pub policy: Option<Cow<'a, str>>,
     /// The prompt as text.
     pub prompt: Option<Cow<'a, str>>,
-    /// The completion as text, without the end-of-text token.
+    /// The completion as text, without the end-of-text token and before the stop text.
     pub completion: Option<Cow<'a, str>>,
     /// The tokens of the prompt.
     pub prompt_ids: Cow<'a, [u32]>,
@@ -67,6 +67,9 @@ pub struct RolloutLine<'a> {
     /// Whether end-of-text tokens did not end the completion.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ignore_eos: bool,
+    /// The texts that end a completion.
+    #[serde(default, skip_serializing_if = "no_stop")]
+    pub stop: Cow<'a, [String]>,
     /// Softmax temperature.
     pub temperature: f32,
     /// Top-p; 1: off.
@@ -75,6 +78,9 @@ pub struct RolloutLine<'a> {
     pub top_k: usize,
     /// Min-p; 0: off.
     pub min_p: f32,
+    /// Repetition penalty. `None`: off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f32>,
     /// The other fields of the prompt's line, with their names.
     #[serde(flatten)]
     pub columns: Cow<'a, Map<String, Value>>,
@@ -82,7 +88,7 @@ pub struct RolloutLine<'a> {
 
 impl RolloutLine<'_> {
     /// The names that a column must not have: those of the other fields.
-    pub const RESERVED_COLUMNS: [&'static str; 26] = [
+    pub const RESERVED_COLUMNS: [&'static str; 28] = [
         "step",
         "prompt_id",
         "group",
@@ -105,20 +111,26 @@ impl RolloutLine<'_> {
         "truncated",
         "max_new",
         "ignore_eos",
+        "stop",
         "temperature",
         "top_p",
         "top_k",
         "min_p",
+        "repetition_penalty",
     ];
 
     /// The request that regenerates the turn whose tokens start at `start`; the tokens before it are part of its
-    /// prompt. A line without `max_new` regenerates as many tokens as it has.
+    /// prompt. A line without `max_new` regenerates as many tokens as it has. The stop texts of the line end it in
+    /// addition; see [`TextStops`](crate::decode::TextStops).
     pub fn request(&self, start: usize, eos: &[u32]) -> Request {
         Request {
             id: self.sample_id,
             seed: self.seed,
             prompt: [&self.prompt_ids[..], &self.completion_ids[..start]].concat(),
-            options: SampleOptions::filtered(self.temperature, self.top_k, self.top_p, self.min_p),
+            options: SampleOptions {
+                repetition_penalty: self.repetition_penalty,
+                ..SampleOptions::filtered(self.temperature, self.top_k, self.top_p, self.min_p)
+            },
             max_new: self.max_new.unwrap_or(self.completion_ids.len()).saturating_sub(start),
             stop: StopConditions {
                 eos: if self.ignore_eos { Vec::new() } else { eos.to_vec() },
@@ -154,6 +166,11 @@ impl RolloutLine<'_> {
         bytes.push(b'\n');
         bytes
     }
+}
+
+/// Whether a line has no stop texts.
+fn no_stop(stop: &[String]) -> bool {
+    stop.is_empty()
 }
 
 /// The ranges of sampled tokens: the turns.
@@ -204,6 +221,7 @@ mod tests {
             "prompt_ids" | "completion_ids" | "logprobs" | "processed_logprobs" | "mask" => {
                 Value::Array(Vec::new())
             }
+            "stop" => Value::Array(vec![Value::from("x")]),
             "prompt" | "completion" | "policy" | "finish_reason" => Value::from("x"),
             "truncated" | "trained" | "ignore_eos" => Value::from(true),
             "rewards" => Value::Object(Map::new()),

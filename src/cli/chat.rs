@@ -3,12 +3,12 @@ use std::io::IsTerminal;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common, Sampling, at_least_one, whole};
+use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
 use super::memory_check::require_cache;
 use super::model_arg::ModelArg;
 use super::template::TemplateFlags;
 use super::{CliError, loaded};
-use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching, Request, StopConditions};
+use crate::decode::{Engine, EngineOptions, PrefixCaching, Request, StopConditions};
 
 mod conversation;
 mod input;
@@ -18,7 +18,7 @@ mod signals;
 
 use conversation::Conversation;
 use input::{Input, UserInput};
-use reply::{Output, Replies};
+use reply::{Output, Replies, ReplyEnd};
 use signals::ChatSignals;
 
 #[derive(Debug, Clone, Args)]
@@ -27,12 +27,12 @@ On a terminal, replies are streamed and the line editor has a history. /reset cl
 system prompt, /help lists the commands, /exit or Ctrl-D exits. Ctrl-C stops a reply and keeps its text; a second \
 Ctrl-C exits (exit code 130).
 
-A reply ends at an end-of-text id, after --max-new tokens, or when the model's context is full. If the conversation \
-exceeds the context, the oldest turns are dropped and a note is printed. The paged cache (--kv paged, the default) \
+A reply ends at an end-of-text id, before a --stop text, after --max-new tokens, or when the model's context is full. \
+If the conversation exceeds the context, the oldest turns are dropped and a note is printed. The paged cache (--kv paged, the default) \
 keeps full pages of earlier turns, so each turn only computes its new tokens; the results are bit-identical.
 
 If standard input is not a terminal, each input line is a message and each reply is one line of output, with line \
-breaks replaced by spaces. --json prints the unmodified text and the token ids.
+breaks replaced by spaces. --json prints the unmodified text and the token ids, with the names of `xtrain rollout`.
 
 Examples:
   xtrain chat --model Qwen3-0.6B --system 'Be brief.' --temperature 0.7 --top-p 0.8
@@ -49,13 +49,16 @@ pub(super) struct ChatArgs {
     /// Random seed, 0 to 2^64 - 1. Reply n has sample_id n.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]
     seed: u64,
-    /// Print one JSON object per reply: prompt_ids, ids, text, finish_reason, cached_tokens.
+    /// Print one JSON object per reply: completion, prompt_ids, completion_ids, logprobs, finish_reason,
+    /// cached_tokens.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     template: TemplateFlags,
     #[command(flatten)]
     sampling: Sampling,
+    #[command(flatten)]
+    stop: StopFlag,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -104,7 +107,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         max_new: args.max_new,
         stop: StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() },
     };
-    let mut replies = Replies::new(tokenizer, engine, request, output);
+    let mut replies = Replies::new(tokenizer, engine, request, args.stop.stop.clone(), output);
     let (mut input, mut reply_stopped) = (Input::new(terminal)?, false);
     loop {
         let message = match input.next(&signals, std::mem::take(&mut reply_stopped))? {
@@ -138,9 +141,9 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
             let exceeds = format!("the conversation exceeds the context of {context} tokens");
             eprintln!("[{exceeds}: dropped the {} oldest messages]", turn.dropped);
         }
-        let done = replies.reply(turn.ids.clone(), &signals)?;
-        reply_stopped = done.finish_reason == FinishReason::Stop;
-        conversation.commit(turn, &done);
+        let reply = replies.reply(turn.ids.clone(), &signals)?;
+        reply_stopped = reply.end == ReplyEnd::Interrupted;
+        conversation.commit(turn, &reply);
         if let Some(exit) = signals.exit(terminal) {
             return Err(CliError::new(exit, "stopped by a signal"));
         }

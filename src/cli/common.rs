@@ -64,7 +64,7 @@ pub(super) struct Force {
     pub(super) force: bool,
 }
 
-/// Sampling flags. The filters apply in the order of the fields.
+/// Sampling flags. The repetition penalty applies first, then the others in the order of the fields.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct Sampling {
@@ -80,6 +80,20 @@ pub(super) struct Sampling {
     /// Min-p sampling: keep tokens with at least P times the highest probability; 0 = keep all.
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share_or_zero)]
     pub(super) min_p: f32,
+    /// Repetition penalty: divide the positive logits of tokens in prompt and output by X and multiply the negative
+    /// ones; 1 = no penalty. Applies before the temperature.
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = penalty)]
+    pub(super) repetition_penalty: f32,
+}
+
+/// The flag `--stop`.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(super) struct StopFlag {
+    /// End the completion when its text contains TEXT; may be repeated. The printed text ends before TEXT. The ids and
+    /// log-probabilities include all tokens up to the one that completes TEXT.
+    #[arg(long, value_name = "TEXT", value_parser = stop_text)]
+    pub(super) stop: Vec<String>,
 }
 
 /// Configuration flags.
@@ -179,7 +193,15 @@ impl CacheSizes {
 
 impl Sampling {
     pub(super) fn options(&self) -> SampleOptions {
-        SampleOptions::filtered(self.temperature, self.top_k, self.top_p, self.min_p)
+        SampleOptions {
+            repetition_penalty: self.penalty(),
+            ..SampleOptions::filtered(self.temperature, self.top_k, self.top_p, self.min_p)
+        }
+    }
+
+    /// The repetition penalty. `None`: there is none.
+    pub(super) fn penalty(&self) -> Option<f32> {
+        (self.repetition_penalty != 1.0).then_some(self.repetition_penalty)
     }
 }
 
@@ -227,6 +249,14 @@ fn share(text: &str) -> Result<f32, String> {
 
 fn share_or_zero(text: &str) -> Result<f32, String> {
     number(text, |x| (0.0..=1.0).contains(x), "expected a number from 0 to 1")
+}
+
+fn penalty(text: &str) -> Result<f32, String> {
+    number(text, |&x| x > 0.0 && f32::is_finite(x), "expected a number above 0")
+}
+
+fn stop_text(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("expected a text of at least one character".into()) } else { Ok(text.into()) }
 }
 
 /// Parses a number of new tokens.

@@ -15,7 +15,7 @@ use crate::config::{self, Packing};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
 use crate::evaluate::evaluate;
 use crate::model::data::Content;
-use crate::model::tasks::{FileTask, PromptSet, Task};
+use crate::model::tasks::{self, FileTask, PromptSet, Task};
 use crate::report::Table;
 use crate::training::{WindowSpec, split};
 
@@ -32,6 +32,7 @@ const TOKENIZER_HINT: &str = "copy the tokenizer.json of the model to its direct
 #[command(after_help = "\
 Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
+  xtrain eval runs/quickstart --task sums
   xtrain eval runs/quickstart --task sums.jsonl --json")]
 pub(super) struct EvalArgs {
     #[command(flatten)]
@@ -42,9 +43,10 @@ pub(super) struct EvalArgs {
     /// Evaluate only this fraction at the end of --data, as training holds it out [default: all of it].
     #[arg(long, value_name = "FRACTION", requires = "data")]
     val_fraction: Option<f64>,
-    /// Compute the accuracy of greedy completions on a JSONL file with `prompt` and `answer`.
-    #[arg(long, value_name = "FILE")]
-    task: Option<PathBuf>,
+    /// Compute the accuracy of greedy completions on the held-out prompts of a built-in task (sums, sorting, reversing,
+    /// counting, countdown), or on a JSONL file with `prompt` and `answer`.
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
     /// Packing of --data into windows [default: as in training, otherwise stream].
     #[arg(long, value_name = "PACKING", requires = "data")]
     packing: Option<Packing>,
@@ -107,7 +109,8 @@ struct Wrong {
 }
 
 pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
-    args.data.iter().chain(&args.task).try_for_each(|file| require_rereadable(file))?;
+    args.data.iter().try_for_each(|file| require_rereadable(file))?;
+    let task = args.task.as_deref().map(task).transpose()?;
     let loaded = loaded::open(args.model.path(), &args.common)?;
     if args.strict {
         loaded::require_newest(&loaded.refused, &loaded.checkpoint, "evaluated")?;
@@ -116,7 +119,7 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
         checkpoint: loaded.checkpoint.display().to_string(),
         refused: loaded.refused.iter().map(|path| path.display().to_string()).collect(),
         data: args.data.as_deref().map(|file| loss(args, &loaded, file)).transpose()?,
-        task: args.task.as_deref().map(|file| accuracy(args, &loaded, file)).transpose()?,
+        task: task.map(|task| accuracy(args, &loaded, &*task)).transpose()?,
     };
     if args.json { out::print_json(&report) } else { out::print(report.text()) }
 }
@@ -161,9 +164,22 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
     })
 }
 
-fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, CliError> {
+/// A built-in task by its name, or the task of a file.
+fn task(name: &str) -> Result<Box<dyn Task>, CliError> {
+    if let Some(task) = tasks::by_name(name) {
+        return Ok(task);
+    }
+    let file = Path::new(name);
+    require_rereadable(file)?;
+    FileTask::open(file).map(|task| Box::new(task) as Box<dyn Task>).map_err(|error| {
+        let error = CliError::from(error);
+        let hint = "expected a JSONL file, or one of sums, sorting, reversing, counting, countdown";
+        if error.exit() == Exit::Missing { error.hint(hint) } else { error }
+    })
+}
+
+fn accuracy(args: &EvalArgs, loaded: &Loaded, task: &dyn Task) -> Result<Accuracy, CliError> {
     let tokenizer = loaded.require_tokenizer("--task", TOKENIZER_HINT)?;
-    let task = FileTask::open(file)?;
     let prompts = task.prompts(PromptSet::HeldOut);
     let (mut requests, mut answers) = (Vec::new(), Vec::new());
     for (at, prompt) in prompts.iter().enumerate() {
@@ -172,7 +188,7 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Accuracy, C
         let stop = StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() };
         let ids = tokenizer.encode_with_bos(prompt)?;
         let request = Request { id: at as u64, stop, ..Request::greedy(&ids, max_new) };
-        let place = format!("{}: {prompt:?}", file.display());
+        let place = format!("{}: {prompt:?}", args.task.as_deref().unwrap_or_default());
         let checked = request.check(loaded.model.config());
         checked.map_err(|e| CliError::of_request(Exit::Data, &place, &e))?;
         requests.push(request);

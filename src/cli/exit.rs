@@ -29,6 +29,11 @@ impl Exit {
         if kind == io::ErrorKind::NotFound { Exit::Missing } else { Exit::Io }
     }
 
+    /// The beginning of a message with this exit code.
+    fn prefix(self) -> &'static str {
+        if matches!(self, Exit::Interrupted | Exit::Terminated) { "" } else { "error: " }
+    }
+
     /// The exit code with this number. `None`: there is none.
     pub(super) fn from_code(code: i32) -> Option<Exit> {
         use Exit::*;
@@ -51,8 +56,8 @@ Exit codes:
    71  not enough memory
    74  reading or writing failed
    75  training diverged (NaN or infinity)
-  130  interrupted (Ctrl-C) after saving
-  143  terminated (SIGTERM) after saving";
+  130  stopped by Ctrl-C, after saving; not an error
+  143  stopped by SIGTERM, after saving; not an error";
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
@@ -60,10 +65,10 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command failed: a message of one line, an optional hint, the exit code, and the underlying error if there is
-/// one.
+/// Why a command failed or stopped: a message of one line, an optional hint, the exit code, and the underlying error if
+/// there is one. The message of a command that a signal stopped does not begin with `error`.
 #[derive(Debug, thiserror::Error)]
-#[error("error: {message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
+#[error("{}{message}{}", exit.prefix(), hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
 pub(super) struct CliError {
     exit: Exit,
     message: String,
@@ -151,6 +156,14 @@ mod tests {
         let error = CliError::new(Exit::Data, "a.txt:\n  not text\n").hint("look\nat it");
         assert_eq!(error.to_string(), "error: a.txt: not text\nhint: look at it");
         assert!(error.source().is_none());
+    }
+
+    #[test]
+    fn a_command_that_a_signal_stopped_reports_no_error() {
+        for exit in [Exit::Interrupted, Exit::Terminated] {
+            let stopped = CliError::new(exit, "stopped by a signal; checkpoint saved").hint("to resume: a");
+            assert_eq!(stopped.to_string(), "stopped by a signal; checkpoint saved\nhint: to resume: a");
+        }
     }
 
     #[test]

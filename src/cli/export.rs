@@ -3,17 +3,22 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::common::Common;
+use super::common::{Common, Force};
+use super::model_arg::ModelArg;
+use super::output_dir::{OutputDir, Replaceable};
 use super::{CliError, Exit, loaded, out};
 use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
+use crate::model::temporary::is_exported_model;
 use crate::report::units;
 use crate::tensor::RopeScaling;
 
 #[derive(Debug, Clone, Args)]
+#[command(allow_missing_positional = true)]
 #[command(after_help = "\
 A Hugging Face directory has config.json (readable by transformers 4 and 5), model.safetensors and the tokenizer; a \
-GGUF file contains all of them. OUT must not exist and is created atomically. Weights larger than one shard are \
+GGUF file contains all of them. OUT is created atomically. --force replaces an existing file, or a directory that is \
+a Hugging Face model and nothing else. Weights larger than one shard are \
 split into model-00001-of-0000N.safetensors and so on, with model.safetensors.index.json. A tensor larger than a \
 shard gets its own shard.
 
@@ -23,9 +28,10 @@ Examples:
   xtrain export model.gguf model-hf --format hf --type bf16
   xtrain export runs/shakespeare shards --max-shard-size 500KB")]
 pub(super) struct ExportArgs {
-    /// Model: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// Output directory or file.
+    #[arg(value_name = "OUT", required = true)]
     out: PathBuf,
     /// Output format [default: gguf if OUT ends in .gguf, otherwise hf].
     #[arg(long, value_name = "FORMAT")]
@@ -36,6 +42,8 @@ pub(super) struct ExportArgs {
     /// Maximum size of a safetensors file, for example 500MB, 5GB or 2GiB [default: 5GB].
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
     max_shard_size: Option<u64>,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// Parses a size in bytes: a whole number with KB, MB, GB, KiB, MiB, GiB or no unit, in upper or lower case.
@@ -96,13 +104,20 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
         let message = "--max-shard-size requires a Hugging Face directory; a GGUF file has no shards";
         return Err(CliError::new(Exit::Usage, message).hint("remove it, or use --format hf"));
     }
-    check_absent(&args.out)?;
-    let loaded = loaded::open_with_master_weights(&args.model, &Common::cpu())?;
+    let directory = match format {
+        Format::Hf => Some(OutputDir::check(&args.out, args.force, EXPORTED)?),
+        Format::Gguf => None,
+    };
+    if directory.is_none() {
+        check_file(&args.out, args.force)?;
+    }
+    let loaded = loaded::open_with_master_weights(args.model.path(), &Common::cpu())?;
     let source = loaded.export_source();
-    match format {
-        Format::Hf => {
+    match &directory {
+        Some(directory) => {
             let shard_size = args.max_shard_size.unwrap_or(export::MAX_SHARD);
-            export::huggingface(&args.out, &source, quant, shard_size)?;
+            export::huggingface(directory.path(), &source, quant, shard_size)?;
+            directory.finish()?;
             if matches!(source.model.config().rope_scaling, RopeScaling::Divisors(_)) {
                 eprintln!(
                     "note: config.json names the llama3 rule nearest to the model's RoPE divisors; logits may \
@@ -110,17 +125,23 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
                 );
             }
         }
-        Format::Gguf => export::gguf(&args.out, &source, quant)?,
+        None if args.force.force => export::replace_gguf(&args.out, &source, quant)?,
+        None => export::gguf(&args.out, &source, quant)?,
     }
     print_summary("wrote", &args.out, &source)
 }
 
-pub(super) fn check_absent(out: &Path) -> Result<(), CliError> {
-    if out.exists() {
-        let message = format!("{}: already exists", out.display());
-        return Err(CliError::new(Exit::Usage, message).hint("choose another path"));
+/// What `--force` replaces: a Hugging Face directory as this command writes it.
+const EXPORTED: Replaceable =
+    Replaceable { holds: is_exported_model, what: "a Hugging Face model without other files" };
+
+/// Checks that a GGUF file may be written.
+fn check_file(path: &Path, force: Force) -> Result<(), CliError> {
+    if path.is_dir() {
+        let message = format_args!("{}: expected a path for a GGUF file, found a directory", path.display());
+        return Err(CliError::new(Exit::Usage, message).hint("choose another path, or use --format hf"));
     }
-    Ok(())
+    out::check_absent(path, force)
 }
 
 /// Prints path, parameter count and vocabulary size of the written model.

@@ -8,24 +8,31 @@ use super::common::{token_id, whole};
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache;
+use super::prompt_input::{PromptInput, PromptSource};
 use super::{CliError, Exit, out, timed};
-use crate::decode::{Engine, EngineOptions, FinishReason};
-use crate::report::{Spread, printable, units};
+use crate::decode::{Completion, Engine, EngineOptions, FinishReason};
+use crate::report::{Spread, Timings, printable, units};
 
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
 #[command(after_help = format!("\
 Text is streamed as it is generated, in whole characters. On a terminal control characters are replaced; files and \
-pipes receive the unmodified text. A model without a tokenizer prints token ids. --json prints one object: tokens \
-(the new ids), text, logprobs, logprob_bits (hexadecimal), finish_reason, prompt_tokens, timings.
+pipes receive the unmodified text. A model without a tokenizer prints token ids. --json prints one object with the \
+names of `xtrain rollout`: prompt, completion, prompt_ids, completion_ids, logprobs, finish_reason, and logprob_bits \
+(hexadecimal), timings.
+
+The end of the text that can be the beginning of a --stop text is printed when the next tokens show that it is not.
 
 {FINISH_REASONS}
 
 Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
+  xtrain generate runs/shakespeare --prompt 'ROMEO:' --stop 'JULIET:' --repetition-penalty 1.1 --echo
+  echo 'ROMEO:' | xtrain generate runs/shakespeare --prompt -
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub(super) struct GenerateArgs {
-    /// Prompt text.
+    /// Prompt text; - reads standard input, without a line break at its end. An empty text starts from the
+    /// beginning-of-text token of the model.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Prompt as token ids, for example 1,2,3.
@@ -34,6 +41,9 @@ pub(super) struct GenerateArgs {
     /// Number of the completion; together with the seed it determines the random numbers.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]
     sample_id: u64,
+    /// Print the prompt before the completion.
+    #[arg(long, conflicts_with = "json")]
+    echo: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -43,13 +53,15 @@ pub(super) struct GenerateArgs {
 
 #[derive(Serialize)]
 struct Generated {
-    tokens: Vec<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<String>,
+    prompt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion: Option<String>,
+    prompt_ids: Vec<u32>,
+    completion_ids: Vec<u32>,
     logprobs: Vec<f32>,
     logprob_bits: Vec<String>,
     finish_reason: String,
-    prompt_tokens: usize,
     timings: TimingsJson,
 }
 
@@ -64,10 +76,12 @@ struct TimingsJson {
 
 pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let loaded = loaded::open(args.generation.model.path(), &args.generation.common)?;
-    let request = args.generation.request(&loaded, args.sample_id, prompt(args, &loaded)?);
+    let mut stops = args.generation.text_stops(&loaded)?;
+    let source = PromptSource::of(args.prompt.as_deref(), args.tokens.as_deref());
+    let prompt = source.read(&loaded)?;
+    let request = args.generation.request(&loaded, args.sample_id, prompt.ids.clone());
     let cfg = loaded.model.config();
-    let flag = if args.prompt.is_some() { "--prompt" } else { "--tokens" };
-    request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, flag, &e))?;
+    request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
     // Synchronize every step, so that each token is shown as soon as it is generated.
     let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
     let options =
@@ -78,58 +92,103 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
         "reduce --max-new or the length of the prompt, or use --kv growing",
     )?;
     let mut engine = Engine::new(&loaded.model, options)?;
-    let prompt_tokens = request.prompt.len();
     engine.submit(request)?;
-    let mut stream = loaded.tokenizer.as_ref().filter(|_| !args.json).map(|t| t.stream_continuation());
-    let terminal = std::io::stdout().is_terminal();
-    let mut shown = String::new();
-    let timings = timed::run(&mut engine, &mut |events| {
-        for event in events.iter().filter(|e| !args.json && e.is_text()) {
-            shown = match &mut stream {
-                Some(stream) if terminal => printable(&stream.push(event.token)),
-                Some(stream) => stream.push(event.token),
-                None => format!("{} ", event.token),
-            };
-            out::print(&shown)?;
-        }
-        Ok(())
-    })?;
-    let done = engine.take_finished().into_iter().next().expect("one request yields one completion");
-    if args.json {
-        let generated = Generated {
-            text: loaded.tokenizer.as_ref().map(|t| done.text(t)),
-            logprob_bits: done.logprobs.iter().map(|x| format!("{:08x}", x.to_bits())).collect(),
-            tokens: done.tokens,
-            logprobs: done.logprobs,
-            finish_reason: done.finish_reason.to_string(),
-            prompt_tokens,
-            timings: TimingsJson {
-                time_to_first_token_ms: timings.time_to_first_token_ms(),
-                decode_tokens_per_second: timings.decode_tokens_per_second(),
-                total_ms: timings.total_ms(),
-                prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
-                decode_per_forward_ms: Spread::of_passes(&timings.decode),
-            },
-        };
-        return out::print_json(&generated);
+    let mut printer =
+        Printer { shows: !args.json, terminal: std::io::stdout().is_terminal(), ..Printer::default() };
+    if args.echo {
+        printer.print(&prompt.shown())?;
     }
-    let rest = stream.map(|stream| stream.finish()).unwrap_or_default();
-    let end = if format!("{shown}{rest}").ends_with('\n') { "" } else { "\n" };
-    out::print(format!("{rest}{end}"))?;
+    let before = printer.printed;
+    let timings = timed::run(&mut engine, &mut |events| {
+        for event in events {
+            match &mut stops {
+                Some(stops) => printer.print(&stops.push(event))?,
+                None if event.is_text() => printer.print(&format!("{} ", event.token))?,
+                None => {}
+            }
+        }
+        Ok(stops.as_mut().map(|stops| stops.reached()).unwrap_or_default())
+    })?;
+    let mut done = engine.take_finished().into_iter().next().expect("one request yields one completion");
+    let text = stops.as_mut().map(|stops| stops.finish(&mut done));
+    if args.json {
+        return out::print_json(&generated(prompt, done, text, &timings));
+    }
+    // what was held back until the end
+    printer
+        .print(text.as_deref().and_then(|text| text.get(printer.printed - before..)).unwrap_or_default())?;
+    printer.end_line()?;
+    print_summary(&loaded, &done, &timings);
+    Ok(())
+}
+
+/// Prints text as it is generated.
+#[derive(Debug, Default)]
+struct Printer {
+    /// Whether text is printed at all.
+    shows: bool,
+    /// Whether control characters are replaced.
+    terminal: bool,
+    /// Number of bytes printed so far, before control characters are replaced.
+    printed: usize,
+    /// Whether the last character printed is a line break.
+    at_line_start: bool,
+}
+
+impl Printer {
+    fn print(&mut self, text: &str) -> Result<(), CliError> {
+        if !self.shows || text.is_empty() {
+            return Ok(());
+        }
+        self.printed += text.len();
+        self.at_line_start = text.ends_with('\n');
+        if self.terminal { out::print(printable(text)) } else { out::print(text) }
+    }
+
+    /// Ends the last line, if it is not ended yet.
+    fn end_line(&self) -> Result<(), CliError> {
+        if self.at_line_start { Ok(()) } else { out::print("\n") }
+    }
+}
+
+impl PromptInput {
+    /// The prompt as `--echo` prints it: text, or ids without a tokenizer.
+    fn shown(&self) -> String {
+        let ids = || self.ids.iter().map(|id| format!("{id} ")).collect();
+        self.text.clone().unwrap_or_else(ids)
+    }
+}
+
+fn generated(prompt: PromptInput, done: Completion, text: Option<String>, timings: &Timings) -> Generated {
+    Generated {
+        prompt: prompt.text,
+        completion: text,
+        prompt_ids: prompt.ids,
+        logprob_bits: done.logprobs.iter().map(|x| format!("{:08x}", x.to_bits())).collect(),
+        completion_ids: done.tokens,
+        logprobs: done.logprobs,
+        finish_reason: done.finish_reason.to_string(),
+        timings: TimingsJson {
+            time_to_first_token_ms: timings.time_to_first_token_ms(),
+            decode_tokens_per_second: timings.decode_tokens_per_second(),
+            total_ms: timings.total_ms(),
+            prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
+            decode_per_forward_ms: Spread::of_passes(&timings.decode),
+        },
+    }
+}
+
+/// Prints the number of tokens, the finish reason and the speed to standard error.
+fn print_summary(loaded: &Loaded, done: &Completion, timings: &Timings) {
     let reason = match done.finish_reason {
-        FinishReason::Context => format!("context ({} tokens)", cfg.max_positions),
+        FinishReason::Context => format!("context ({} tokens)", loaded.model.config().max_positions),
         FinishReason::Length => "length (--max-new)".to_string(),
-        other => other.to_string(),
+        FinishReason::Stop => "stop (--stop)".to_string(),
+        FinishReason::Eos => "eos".to_string(),
     };
     let (n, first) = (done.tokens.len(), timings.time_to_first_token_ms());
     let rate =
         timings.decode_tokens_per_second().map(|rate| format!(", decode {}", units::rate(rate, "tok")));
     let rate = rate.unwrap_or_default();
     eprintln!("[{n} new tokens, finish reason: {reason}; time to first token {first:.1} ms{rate}]");
-    Ok(())
-}
-
-fn prompt(args: &GenerateArgs, loaded: &Loaded) -> Result<Vec<u32>, CliError> {
-    let Some(text) = &args.prompt else { return Ok(args.tokens.clone().unwrap_or_default()) };
-    Ok(loaded.require_tokenizer("--prompt", "pass token ids: --tokens 1,2,3")?.encode_with_bos(text)?)
 }

@@ -1,13 +1,15 @@
 //! Flags shared by `generate` and `rollout`: model, length, sampling.
 use clap::Args;
 
-use super::common::{CacheFlags, Common, Sampling, at_least_one, whole};
+use super::CliError;
+use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
 use super::loaded::Loaded;
 use super::model_arg::ModelArg;
-use crate::decode::{Request, StopConditions};
+use crate::decode::{Request, StopConditions, TextStops};
 
 pub(super) const FINISH_REASONS: &str = "\
 finish_reason is eos (the model generated an end-of-text token, which is included in the ids but not in the text), \
+stop (the text reached a --stop text, whose tokens are included in the ids but which is not in the text), \
 length (--max-new tokens were generated) or context (prompt and completion fill the model's context: \
 model.max_positions, by default the training context; --max-new may be larger).";
 
@@ -28,12 +30,27 @@ pub(super) struct GenerationArgs {
     #[command(flatten)]
     pub(super) sampling: Sampling,
     #[command(flatten)]
+    pub(super) stop: StopFlag,
+    #[command(flatten)]
     pub(super) common: Common,
     #[command(flatten)]
     pub(super) cache: CacheFlags,
 }
 
 impl GenerationArgs {
+    /// The stop texts for the completions. `None`: there are none, and the model has no tokenizer.
+    ///
+    /// # Errors
+    /// `--stop` with a model that has no tokenizer.
+    pub(super) fn text_stops<'t>(&self, loaded: &'t Loaded) -> Result<Option<TextStops<'t>>, CliError> {
+        let StopFlag { stop } = &self.stop;
+        let tokenizer = match stop.is_empty() {
+            true => loaded.tokenizer.as_ref(),
+            false => Some(loaded.require_tokenizer("--stop", "remove --stop; --max-new limits the length")?),
+        };
+        Ok(tokenizer.map(|tokenizer| TextStops::new(tokenizer, stop.clone())))
+    }
+
     /// The request for the completion `id` of `prompt`.
     pub(super) fn request(&self, loaded: &Loaded, id: u64, prompt: Vec<u32>) -> Request {
         let eos = if self.ignore_eos { Vec::new() } else { loaded.eos.clone() };

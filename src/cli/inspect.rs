@@ -5,6 +5,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::{Common, Layers};
+use super::model_arg::OptionalModelArg;
 use super::{CliError, Exit, loaded, out, source};
 use crate::config::RunConfig;
 use crate::decode::CacheShape;
@@ -25,14 +26,13 @@ Examples:
   xtrain inspect model.gguf --verify
   xtrain inspect --set model.preset=qwen3-0.6b --json")]
 pub(super) struct InspectArgs {
-    /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: the configured sizes].
-    #[arg(conflicts_with_all = ["config", "set"])]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: OptionalModelArg,
     /// Read all weights, verify their checksums and count those that are NaN or infinite.
-    #[arg(long, requires = "model")]
+    #[arg(long, requires = "model_given")]
     verify: bool,
     /// Fail if the newest checkpoint of a run is damaged. Without it, the newest valid one is described.
-    #[arg(long, requires = "model")]
+    #[arg(long, requires = "model_given")]
     strict: bool,
     /// Print one JSON object.
     #[arg(long)]
@@ -93,8 +93,8 @@ struct Verified {
 
 pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
     args.common.open()?;
-    let counts = args.model.as_deref().filter(|_| args.verify).map(verify).transpose()?;
-    let mut report = match &args.model {
+    let counts = args.model.path().filter(|_| args.verify).map(verify).transpose()?;
+    let mut report = match args.model.path() {
         Some(path) => describe(args, path, counts.as_ref())?,
         None => {
             let config = RunConfig::load(&args.layers.layers())?;

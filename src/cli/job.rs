@@ -142,8 +142,7 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
     // A new run has no line yet.
     let events = logs::event_file(&job.run, &job.run.read_metrics().unwrap_or_default())?;
     let logs = MonitorLogs { timings, samples, events };
-    let sampler =
-        |model: &Model, step: u64| generate_samples(model, &job.source.tokenizer, &job.config, step, engine);
+    let sampler = |model: &Model, step: u64| generate_samples(model, &job.source, &job.config, step, engine);
     let progress = Progress::new("training", "step", steps, first_step);
     let mut monitor = Monitor::new(progress, logs, interrupt, &sampler, tokens);
     monitor.last_saved = job.last_saved.take();
@@ -206,16 +205,24 @@ fn best_dir(run: &RunDir, step: Option<u64>) -> Result<CheckpointDir, CliError> 
 }
 
 /// Generates `sample.count` continuations of `sample.prompt` at `step`. Each has its own sample id, so the text is a
-/// function of the configuration, the weights and the step. Fails if the prompt fills the context of the model.
+/// function of the configuration, the data, the weights and the step. Fails if the prompt fills the context of the
+/// model.
 fn generate_samples(
     model: &Model,
-    tokenizer: &Tokenizer,
+    source: &Source,
     config: &RunConfig,
     step: u64,
     engine: EngineOptions,
 ) -> Result<Vec<String>, CliError> {
-    let s = &config.sample;
-    let ids = tokenizer.encode_with_bos(&s.prompt)?;
+    let (s, tokenizer) = (&config.sample, &source.tokenizer);
+    let (ids, prompt) = match s.prompt.is_empty() && config.train.task == TaskKind::Sft {
+        true => {
+            let ids = source.first_turn(config.train.context.max(2) - 1)?;
+            let text = tokenizer.decode(&ids);
+            (ids, text)
+        }
+        false => (tokenizer.encode_with_bos(&s.prompt)?, s.prompt.clone()),
+    };
     let request = |i: u64| Request {
         id: step * s.count as u64 + i,
         seed: config.train.seed,
@@ -226,7 +233,7 @@ fn generate_samples(
     };
     let requests = (0..s.count as u64).map(request).collect();
     let completions = generate(model, requests, engine)?;
-    Ok(completions.iter().map(|completion| format!("{}{}", s.prompt, completion.text(tokenizer))).collect())
+    Ok(completions.iter().map(|completion| format!("{prompt}{}", completion.text(tokenizer))).collect())
 }
 
 /// Prints how many documents were packed, split, truncated or skipped.

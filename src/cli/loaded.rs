@@ -130,6 +130,26 @@ impl Loaded {
         ExportSource { model: &self.model, tokenizer: self.tokenizer.as_ref(), eos: &self.eos }
     }
 
+    /// The beginning-of-text token of the tokenizer, or of the model's `config.json`. `None`: there is none.
+    ///
+    /// # Errors
+    /// The tokenizer cannot encode the text of the token.
+    pub(super) fn bos(&self) -> Result<Option<u32>, CliError> {
+        let own = self
+            .tokenizer
+            .iter()
+            .flat_map(|tokenizer| tokenizer.special_tokens().iter().map(move |t| (tokenizer, t)));
+        for (tokenizer, (name, text)) in own {
+            if name == "bos_token"
+                && let [id] = tokenizer.encode_continuation(text)?[..]
+            {
+                return Ok(Some(id));
+            }
+        }
+        let vocab = self.model.config().vocab;
+        Ok(self.model.kept_fields.bos_token_id().filter(|&id| (id as usize) < vocab))
+    }
+
     /// The tokenizer of the model. If it has none, the error names `feature`, the part of the command that requires
     /// one, and has the hint `hint`.
     pub(super) fn require_tokenizer(&self, feature: &str, hint: &str) -> Result<&Tokenizer, CliError> {

@@ -1,6 +1,6 @@
 //! Checks of a training run before its first step.
 use super::exit::{CliError, Exit};
-use crate::config::RunConfig;
+use crate::config::{RunConfig, TaskKind};
 use crate::model::tokenizer::Tokenizer;
 
 /// Checks that the model has a row for every token, and that `sample.prompt` can be continued. Warns of settings without
@@ -46,6 +46,9 @@ fn check_vocabulary(config: &RunConfig, tokens: usize) -> Result<(), CliError> {
 /// Checks that `sample.prompt` has at least one token and leaves room for another one.
 pub(super) fn check_prompt(config: &RunConfig, tokenizer: &Tokenizer) -> Result<(), CliError> {
     let prompt = &config.sample.prompt;
+    if prompt.is_empty() && config.train.task == TaskKind::Sft {
+        return Ok(()); // the first held-out turn
+    }
     let refused = |problem: String| {
         let message = format_args!("`sample.prompt`: {problem}");
         CliError::new(Exit::Usage, message).hint("set another prompt, or train.sample_every=0 for no samples")

@@ -52,7 +52,8 @@ pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Pro
         true => {
             if io::stdin().is_terminal() {
                 eprintln!(
-                    "reading prompts from standard input, one JSON object per line; Ctrl-D ends the input"
+                    "reading prompts from standard input, one JSON object per line, such as {{\"prompt\": \"Hi\"}}; \
+                     Ctrl-D ends the input; --prompts FILE reads a file"
                 );
             }
             PromptFile::read(io::stdin().lock(), name)

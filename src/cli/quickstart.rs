@@ -8,10 +8,11 @@ use clap::Args;
 use super::common::{CacheFlags, Common, Seed};
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
+use super::loaded::{self, Loaded};
 use super::memory_check::require_training;
 use super::paths::make_absolute;
-use super::{CliError, out, preflight, source, train, verify};
-use crate::config::{Layer, Resolved};
+use super::{CliError, Exit, out, preflight, source, train, verify};
+use crate::config::{self, KeyDifference, Layer, Resolved};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
@@ -20,7 +21,7 @@ use crate::model::store::RunState;
 use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
-use crate::run::{DataRecord, RunDir};
+use crate::run::{self, DataRecord, RunDir, has_checkpoint};
 use crate::training::{self, DataLoader};
 
 /// The configuration, unless `--set` changes it.
@@ -39,13 +40,14 @@ const CORPUS: &str = "corpus.tok";
 #[command(after_help = "\
 Generates a corpus of sums and short sentences, trains on it, evaluates the model on held-out sums, generates eight \
 completions in one batch, and verifies that all logits, tokens and log-probabilities are bitwise equal to those of \
-the training forward pass.
+the training forward pass. If DIR holds a run of quickstart that is finished, no model is trained: the evaluation, the \
+completions and the verification are repeated with it.
 
 Examples:
   xtrain quickstart
   xtrain quickstart --seed 1 --threads 1")]
 pub(super) struct QuickstartArgs {
-    /// Directory of the new run.
+    /// Directory of the run.
     #[arg(long, value_name = "DIR", default_value = "runs/quickstart")]
     run: PathBuf,
     /// Override one configuration key, for example train.steps=500; may be repeated.
@@ -61,6 +63,16 @@ pub(super) struct QuickstartArgs {
 
 pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let start = Instant::now();
+    if let Some(loaded) = finished(args)? {
+        eprintln!("{} is finished; showing its results again", args.run.display());
+        let tokenizer = loaded.require_tokenizer("quickstart", "use another directory: --run DIR")?;
+        let seed = loaded.config.as_ref().map_or(0, |config| config.train.seed);
+        return demonstrate(
+            args,
+            Trained { model: &loaded.model, tokenizer, seed, path: &loaded.path },
+            start,
+        );
+    }
     let device = args.common.open()?;
     let interrupt = Interrupt::install()?;
     let resolved = resolved(args)?;
@@ -82,12 +94,55 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     job::run_training(&mut job, interrupt, args.cache.engine())?;
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);
+    let seed = job.config.train.seed;
+    demonstrate(args, Trained { model, tokenizer, seed, path: job.run.path() }, start)
+}
+
+/// A trained model.
+#[derive(Debug, Clone, Copy)]
+struct Trained<'a> {
+    model: &'a Model,
+    tokenizer: &'a Tokenizer,
+    seed: u64,
+    /// Its run.
+    path: &'a Path,
+}
+
+/// The model of `--run` if it is a run that has all of its steps. `None`: there is no run.
+///
+/// # Errors
+/// The run is not finished, or has other settings than the flags.
+fn finished(args: &QuickstartArgs) -> Result<Option<Loaded>, CliError> {
+    let file = args.run.join("config.toml");
+    if !has_checkpoint(&args.run) || !file.is_file() {
+        return Ok(None);
+    }
+    let stored = Resolved::load(&[Layer::File(file)])?;
+    let wanted = stored.changed(&flags(args))?;
+    let record = config::record(&stored.config);
+    if let Some(KeyDifference { key, recorded, found }) =
+        config::differences("config.toml", &record, &wanted.config)?.first()
+    {
+        let path = args.run.display();
+        let message = format!("{path}: expected a run with `{key}` = {found}, found {recorded}");
+        return Err(CliError::new(Exit::Usage, message).hint("to use another directory: --run DIR"));
+    }
+    let last = format!("step_{:06}", stored.config.train.steps);
+    if !args.run.join("checkpoints").join(last).is_dir() {
+        return Err(run::Error::Exists { path: args.run.clone() }.into());
+    }
+    loaded::open_with_master_weights(&args.run, &args.common).map(Some)
+}
+
+/// Evaluates the model on held-out sums, generates completions, and verifies them.
+fn demonstrate(args: &QuickstartArgs, trained: Trained<'_>, start: Instant) -> Result<(), CliError> {
+    let Trained { model, tokenizer, seed, path } = trained;
     out::print(evaluate_sums(model, tokenizer, args.cache.engine())?)?;
-    let (requests, text) = generate_group(model, tokenizer, job.config.train.seed, args.cache.engine())?;
+    let (requests, text) = generate_group(model, tokenizer, seed, args.cache.engine())?;
     out::print(text)?;
     let verdicts = verify::check(model, &requests, &verify::requested(&args.common, &args.cache))?;
     out::print(format!("\n{}", verify::table(&verdicts)))?;
-    let path = job.run.path().display();
+    let path = path.display();
     out::print(format!(
         "Finished in {}. Next steps:\n  \
          xtrain generate {path} --prompt 12+34= --temperature 0\n  \
@@ -104,11 +159,16 @@ fn resolved(args: &QuickstartArgs) -> Result<Resolved, CliError> {
         Layer::BuiltIn { name: "quickstart", text: CONFIG },
         Layer::string("--run", "data.files", corpus.to_string_lossy()),
     ];
-    layers.extend(args.set.iter().cloned().map(Layer::Set));
-    layers.extend(train::flag_layers(args.seed.seed, args.common.dtype));
+    layers.extend(flags(args));
     let mut resolved = Resolved::load(&layers)?;
     make_absolute(&mut resolved.config)?;
     Ok(resolved)
+}
+
+/// The flags that set keys.
+fn flags(args: &QuickstartArgs) -> Vec<Layer> {
+    let set = args.set.iter().cloned().map(Layer::Set);
+    set.chain(train::flag_layers(args.seed.seed, args.common.dtype)).collect()
 }
 
 /// Writes the corpus to the run directory, so that the run can be resumed like any other.

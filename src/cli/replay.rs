@@ -8,9 +8,10 @@ use clap::Args;
 use super::common::{CacheFlags, Common};
 use super::exit::{CliError, Exit};
 use super::input_file::require_end;
+use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
-use super::{loaded, out};
-use crate::decode::{Completion, EngineOptions, Request, generate};
+use super::out;
+use crate::decode::{Completion, Engine, EngineOptions, Request, TextStops};
 use crate::model::json;
 use crate::report::Progress;
 use crate::rollout_file::{RolloutLine, policy_digest};
@@ -36,7 +37,7 @@ pub(super) struct ReplayArgs {
     file: PathBuf,
     /// Model that generated them: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file
     /// [default: the checkpoint of the step before].
-    #[arg(long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Device.
     #[command(flatten)]
@@ -84,7 +85,9 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
         let requests = turns.iter().map(request).collect::<Result<Vec<Request>, CliError>>()?;
         let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
         require_cache_of(&loaded.model, &requests, options)?;
-        let found = generate(&loaded.model, requests, options)?;
+        let stops = turns.iter().map(|(numbered, _)| text_stops(&loaded, &numbered.line));
+        let stops = stops.collect::<Result<Vec<Option<TextStops<'_>>>, CliError>>()?;
+        let found = regenerate(&loaded, requests, stops, options)?;
         let mut found = turns.iter().zip(&found).peekable();
         for numbered in batch {
             let Numbered { number, line } = numbered;
@@ -111,6 +114,47 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
         None => Ok(()),
         Some(first) => Err(CliError::new(Exit::Difference, first)),
     }
+}
+
+/// The stop texts of a line. `None`: it has none.
+fn text_stops<'t>(loaded: &'t Loaded, line: &RolloutLine<'_>) -> Result<Option<TextStops<'t>>, CliError> {
+    if line.stop.is_empty() {
+        return Ok(None);
+    }
+    let hint = "the stop texts of the file can only be found with the tokenizer of its model";
+    let tokenizer = loaded.require_tokenizer("a completion with \"stop\"", hint)?;
+    Ok(Some(TextStops::new(tokenizer, line.stop.to_vec())))
+}
+
+/// The completions of `requests`, in their order, each with its own stop texts.
+fn regenerate(
+    loaded: &Loaded,
+    requests: Vec<Request>,
+    mut stops: Vec<Option<TextStops<'_>>>,
+    options: EngineOptions,
+) -> Result<Vec<Completion>, CliError> {
+    let max_seq_len = requests.iter().map(|request| request.required_len(loaded.model.config())).max();
+    let max_batch = options.max_batch.min(requests.len().max(1));
+    let mut engine = Engine::new(&loaded.model, EngineOptions { max_seq_len, max_batch, ..options })?;
+    requests.into_iter().try_for_each(|request| engine.submit(request).map(drop))?;
+    while !engine.is_idle() {
+        for event in engine.step()?.events {
+            if let Some(stops) = &mut stops[event.index] {
+                stops.push(event);
+            }
+        }
+        for index in stops.iter_mut().flatten().flat_map(TextStops::reached) {
+            engine.stop(index);
+        }
+    }
+    let mut all = engine.take_finished();
+    all.sort_by_key(|completion| completion.index);
+    for (completion, stops) in all.iter_mut().zip(&mut stops) {
+        if let Some(stops) = stops {
+            stops.finish(completion);
+        }
+    }
+    Ok(all)
 }
 
 /// The turns of all lines of a batch, with their lines.

@@ -16,7 +16,7 @@ use super::memory_check::require_cache;
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt, TruncatedSide};
 use super::{CliError, out};
-use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request};
+use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request, TextStops};
 use crate::report::{Progress, units};
 use crate::rollout_file::{RolloutLine, policy_digest};
 
@@ -39,6 +39,7 @@ again generates the same completions; an existing OUT.partial is replaced with -
 
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
+  xtrain rollout runs/quickstart --prompts prompts.jsonl --stop '!' --stop '?' --out ended.jsonl
   echo '{{\"prompt\": \"12+34=\"}}' | xtrain rollout runs/quickstart -n 4 --max-new 8"))]
 pub(super) struct RolloutArgs {
     /// JSONL file with one prompt per line; - is standard input.
@@ -84,15 +85,16 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     prompts::fit(&mut prompts, args.generation.max_new, args.truncate_prompt, &loaded)?;
     let skipped = count - prompts.len();
     let requests = requests(args, &loaded, &prompts)?;
+    let stops = args.generation.text_stops(&loaded)?;
     let mut writer = CompletionWriter {
         file: path.map(|path| AtomicFile::create(path)).transpose()?,
-        format: &|done| json_line(args, &loaded, policy.as_deref(), &prompts[done.index / args.n], done),
+        format: &|done| json_line(args, policy.as_deref(), &prompts[done.completion.index / args.n], done),
         out_of_order: BTreeMap::new(),
         written: 0,
     };
     let interrupt = Interrupt::install()?;
     let total = requests.len() * args.n.get();
-    let result = complete(args, &loaded, requests, &interrupt, &mut writer);
+    let result = complete(args, Work { loaded: &loaded, requests, stops }, &interrupt, &mut writer);
     let Err(error) = result else {
         writer.finish()?;
         return check_none_skipped(skipped, count);
@@ -114,14 +116,29 @@ fn check_none_skipped(skipped: usize, count: usize) -> Result<(), CliError> {
     Err(CliError::new(Exit::Data, message).hint(prompts::TRUNCATE))
 }
 
+/// What an engine has to complete.
+struct Work<'a> {
+    loaded: &'a Loaded,
+    requests: Vec<Request>,
+    /// The texts of the completions. `None`: the model has no tokenizer.
+    stops: Option<TextStops<'a>>,
+}
+
+/// A completion and its text.
+struct Completed {
+    completion: Completion,
+    /// `None`: the model has no tokenizer.
+    text: Option<String>,
+}
+
 /// Runs the engine until all completions are written or a signal arrives.
 fn complete(
     args: &RolloutArgs,
-    loaded: &Loaded,
-    requests: Vec<Request>,
+    work: Work<'_>,
     interrupt: &Interrupt,
     writer: &mut CompletionWriter<'_>,
 ) -> Result<(), CliError> {
+    let Work { loaded, requests, mut stops } = work;
     let (cfg, g) = (loaded.model.config(), args.n.get());
     let total = requests.len() * g;
     let options = EngineOptions {
@@ -147,10 +164,18 @@ fn complete(
             let message = format_args!("stopped by a signal after {done} of {total} completions");
             return Err(CliError::new(exit, message));
         }
-        tokens += engine.step()?.events.len();
-        for completion in engine.take_finished() {
+        let events = engine.step()?.events;
+        tokens += events.len();
+        if let Some(stops) = &mut stops {
+            events.iter().for_each(|event| drop(stops.push(event)));
+            for index in stops.reached() {
+                engine.stop(index);
+            }
+        }
+        for mut completion in engine.take_finished() {
             done += 1;
-            writer.push(completion)?;
+            let text = stops.as_mut().map(|stops| stops.finish(&mut completion));
+            writer.push(Completed { completion, text })?;
         }
         let rate = tokens as f64 / clock.elapsed().as_secs_f64();
         progress.at(done, &units::rate(rate, "tok"));
@@ -176,23 +201,23 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<V
 struct CompletionWriter<'a> {
     /// The file. `None`: standard output.
     file: Option<AtomicFile>,
-    format: &'a dyn Fn(&Completion) -> Vec<u8>,
+    format: &'a dyn Fn(&Completed) -> Vec<u8>,
     /// Completions that wait for an earlier one.
-    out_of_order: BTreeMap<usize, Completion>,
+    out_of_order: BTreeMap<usize, Completed>,
     written: usize,
 }
 
 impl CompletionWriter<'_> {
     /// Writes the completion, and those that waited for it, or keeps it until the earlier ones are written.
-    fn push(&mut self, done: Completion) -> Result<(), CliError> {
-        self.out_of_order.insert(done.index, done);
+    fn push(&mut self, done: Completed) -> Result<(), CliError> {
+        self.out_of_order.insert(done.completion.index, done);
         while let Some(next) = self.out_of_order.remove(&self.written) {
             self.write(&next)?;
         }
         Ok(())
     }
 
-    fn write(&mut self, done: &Completion) -> Result<(), CliError> {
+    fn write(&mut self, done: &Completed) -> Result<(), CliError> {
         let line = (self.format)(done);
         match &mut self.file {
             Some(file) => file.write(&line)?,
@@ -226,15 +251,9 @@ struct Kept {
     partial: Option<PathBuf>,
 }
 
-fn json_line(
-    args: &RolloutArgs,
-    loaded: &Loaded,
-    policy: Option<&str>,
-    prompt: &Prompt,
-    done: &Completion,
-) -> Vec<u8> {
-    let (tokenizer, g) = (loaded.tokenizer.as_ref(), args.n.get());
-    let sampling = &args.generation.sampling;
+fn json_line(args: &RolloutArgs, policy: Option<&str>, prompt: &Prompt, done: &Completed) -> Vec<u8> {
+    let Completed { completion: done, text } = done;
+    let (sampling, g) = (&args.generation.sampling, args.n.get());
     RolloutLine {
         step: None,
         prompt_id: prompt.index as u64,
@@ -244,7 +263,7 @@ fn json_line(
         seed: args.generation.seed,
         policy: policy.map(Cow::Borrowed),
         prompt: prompt.text.as_deref().map(Cow::Borrowed),
-        completion: tokenizer.map(|t| Cow::Owned(done.text(t))),
+        completion: text.as_deref().map(Cow::Borrowed),
         prompt_ids: Cow::Borrowed(&prompt.ids),
         completion_ids: Cow::Borrowed(&done.tokens),
         logprobs: Some(Cow::Borrowed(&done.logprobs)),
@@ -258,10 +277,12 @@ fn json_line(
         truncated: matches!(done.finish_reason, FinishReason::Length | FinishReason::Context),
         max_new: Some(args.generation.max_new),
         ignore_eos: args.generation.ignore_eos,
+        stop: Cow::Borrowed(&args.generation.stop.stop),
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: sampling.top_k,
         min_p: sampling.min_p,
+        repetition_penalty: sampling.penalty(),
         columns: Cow::Borrowed(&prompt.columns),
     }
     .to_json()

@@ -5,12 +5,12 @@ use super::exit::CliError;
 use crate::decode::{Engine, Event};
 use crate::report::{Pass, Timings};
 
-/// Runs `engine` until it is idle and times every forward pass. `on_events` receives the tokens of every step; its
-/// time does not count, and its error ends the rollout.
-pub(super) fn run(
-    engine: &mut Engine<'_>,
-    on_events: &mut dyn FnMut(&[Event]) -> Result<(), CliError>,
-) -> Result<Timings, CliError> {
+/// Receives the tokens of a step. Returns the indices of the sequences to stop.
+pub(super) type OnEvents<'a> = &'a mut dyn FnMut(&[Event]) -> Result<Vec<usize>, CliError>;
+
+/// Runs `engine` until it is idle and times every forward pass. The time of `on_events` does not count, and its error
+/// ends the rollout.
+pub(super) fn run(engine: &mut Engine<'_>, on_events: OnEvents<'_>) -> Result<Timings, CliError> {
     let mut timings = Timings::default();
     let mut waiting = engine.waiting() + engine.live();
     let mut has_token = vec![false; waiting];
@@ -30,7 +30,9 @@ pub(super) fn run(
                 waiting -= 1;
             }
         }
-        on_events(step.events)?;
+        for index in on_events(step.events)? {
+            engine.stop(index);
+        }
     }
     Ok(timings)
 }

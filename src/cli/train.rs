@@ -1,11 +1,12 @@
 //! `xtrain train`: trains or fine-tunes a model.
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use toml::Value;
 
-use super::common::{CacheFlags, Common, Layers, Seed};
+use super::common::{CacheFlags, Common, Layers, Seed, count, number};
 use super::exit::shell_word;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
@@ -24,21 +25,22 @@ use crate::training::{self, DataLoader};
 #[command(after_help = "\
 Ctrl-C finishes the current step, saves a checkpoint and exits with code 130. --resume continues the run; the result \
 is bit-identical to an uninterrupted run. A resume with different training data is rejected (exit code 65), based on \
-the digests in RUN/data.json, and so is a config.toml that differs from what the checkpoint recorded. --set changes the \
-number of steps, the learning rate and its schedule, intervals, memory use and samples.
+the digests in RUN/data.json, and so is a config.toml that differs from what the checkpoint recorded. --set and its \
+aliases change the number of steps, the learning rate and its schedule, intervals, memory use and samples.
 
---task sft computes the loss on the assistant turns of JSONL rows with `messages`, or on the `completion` of a \
+--objective sft computes the loss on the assistant turns of JSONL rows with `messages`, or on the `completion` of a \
 `prompt`, including the token that ends the turn. Windows hold whole conversations, which do not attend to each \
 other. Conversations longer than train.context are truncated, and their number is reported. With \
 data.packing=documents, windows hold whole text documents; longer documents are split.
 
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
+  xtrain train --data book.txt --run runs/book --steps 500 --lr 2e-3 --batch 8 --tokenizer tokenizer.json
   xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
   xtrain train -c configs/shakespeare.toml --lr-find
   xtrain train -c configs/shakespeare.toml --set train.keep_best=true --set train.patience=5
   xtrain train --init Qwen3-0.6B --data book.txt --run runs/book --set train.context=512
-  xtrain train --task sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
+  xtrain train --objective sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --set train.context=1024
   xtrain train --resume runs/shakespeare
   xtrain train --resume runs/shakespeare --set train.learning_rate=5e-4")]
 pub(super) struct TrainArgs {
@@ -46,8 +48,20 @@ pub(super) struct TrainArgs {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
     /// Training objective; alias for train.task.
-    #[arg(long, value_name = "TASK")]
-    task: Option<TaskKind>,
+    #[arg(long, alias = "task", value_name = "OBJECTIVE")]
+    pub(super) objective: Option<TaskKind>,
+    /// Number of optimizer steps; alias for train.steps.
+    #[arg(long, value_name = "N", value_parser = count)]
+    steps: Option<NonZeroUsize>,
+    /// Peak learning rate; alias for train.learning_rate.
+    #[arg(long, visible_alias = "learning-rate", value_name = "RATE", value_parser = learning_rate)]
+    lr: Option<f64>,
+    /// Windows per step; alias for train.batch.
+    #[arg(long, visible_alias = "batch-size", value_name = "N", value_parser = count)]
+    batch: Option<NonZeroUsize>,
+    /// bytes, or the path of a tokenizer.json or of a model; alias for data.tokenizer.
+    #[arg(long, value_name = "TOKENIZER")]
+    tokenizer: Option<String>,
     /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
@@ -58,7 +72,7 @@ pub(super) struct TrainArgs {
     init: Option<PathBuf>,
     /// Resume a run: its directory, or its name under runs/. Changes made with --set are stored in its config.toml.
     /// --data names its training data at another place.
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "objective"])]
     resume: Option<PathBuf>,
     /// Recompute activations in the backward pass to save memory; alias for train.gradient_checkpointing=true.
     #[arg(long, alias = "recompute")]
@@ -246,8 +260,19 @@ impl TrainArgs {
         if let Some(model) = &self.init {
             layers.push(Layer::string("--init", "train.init", model.to_string_lossy()));
         }
-        if let Some(name) = self.task.and_then(|task| task.to_possible_value()) {
-            layers.push(Layer::string("--task", "train.task", name.get_name()));
+        if let Some(name) = self.objective.and_then(|objective| objective.to_possible_value()) {
+            layers.push(Layer::string("--objective", "train.task", name.get_name()));
+        }
+        let sizes = [("--steps", "train.steps", self.steps), ("--batch", "train.batch", self.batch)];
+        for (flag, key, n) in sizes {
+            let value = n.and_then(|n| i64::try_from(n.get()).ok()).map(Value::Integer);
+            layers.extend(value.map(|value| Layer::Flag { flag, key, value }));
+        }
+        if let Some(rate) = self.lr {
+            layers.push(Layer::Flag { flag: "--lr", key: "train.learning_rate", value: Value::Float(rate) });
+        }
+        if let Some(tokenizer) = &self.tokenizer {
+            layers.push(Layer::string("--tokenizer", "data.tokenizer", tokenizer));
         }
         if !self.data.is_empty() {
             let files = self.data.iter().map(|file| Value::String(file.to_string_lossy().into_owned()));
@@ -285,6 +310,10 @@ fn require_comparable(old: &TrainSection, new: &TrainSection) -> Result<(), CliE
     Err(CliError::new(Exit::Usage, message)
         .hint("the lowest validation loss so far belongs to the old value; to change it, also --set train.patience=0 \
                --set train.keep_best=false"))
+}
+
+fn learning_rate(text: &str) -> Result<f64, String> {
+    number(text, |&rate| rate > 0.0 && f64::is_finite(rate), "expected a number above 0")
 }
 
 /// The flags `--seed` and `--dtype` as configuration layers.

@@ -19,7 +19,7 @@ without shared prompts, and with so little room in the cache that sequences are 
 steps between two synchronizations of the host. Compares every logit with the training forward pass, and every token \
 and log-probability with naive decoding, which recomputes the prefix for every token. Prints how many values were \
 compared and how many differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
-sequence, position, value, expected and found bits.
+sample id, position, value, expected and found bits.
 
 Examples:
   xtrain verify runs/shakespeare
@@ -140,7 +140,9 @@ fn sharing(prompts: Prompts) -> &'static str {
 fn json(verdicts: &[Verdict]) -> String {
     let first = |d: &Difference| {
         let Difference { id, position, what, want, got } = d;
-        serde_json::json!({ "sequence": id, "position": position, "what": what, "want": want, "got": got })
+        serde_json::json!({
+            "sample_id": id, "position": position, "what": what, "expected": want, "found": got,
+        })
     };
     let row = |v: &Verdict| {
         serde_json::json!({

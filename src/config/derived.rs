@@ -85,6 +85,9 @@ impl RunConfig {
         if free("data.packing") {
             self.data.packing = if conversations { Packing::Documents } else { Packing::Stream };
         }
+        if conversations && free("sample.prompt") {
+            self.sample.prompt = String::new();
+        }
         if let Some(grpo) = &mut self.grpo
             && free("grpo.epsilon_high")
         {

@@ -6,7 +6,7 @@ use toml::Value;
 use super::check::{KnownKeys, tree};
 use super::derived::Derived;
 use super::error::require;
-use super::{GrpoSection, Layer, ModelSection, Packing, Result, RunConfig, TaskKind, preset};
+use super::{Error, GrpoSection, Layer, ModelSection, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
 
 /// Keys and their values.
@@ -60,15 +60,25 @@ impl Resolved {
 }
 
 /// The values of `layers`; later layers override earlier ones. A preset replaces `[model]` of earlier layers. All flags
-/// are one layer.
+/// are one layer, in which a flag and a `--set` before it must not contradict each other.
 fn merge(layers: &[Layer]) -> Result<Given> {
     let known = KnownKeys::new();
     let is_flag = |layer: &Layer| matches!(layer, Layer::Set(_) | Layer::Flag { .. });
     let mut given = Given::new();
     for layer in layers.chunk_by(|a, b| is_flag(a) && is_flag(b)) {
         let mut values = Given::new();
+        let mut set = BTreeMap::new();
         for part in layer {
-            values.extend(part.leaves(&known)?);
+            for (key, value) in part.leaves(&known)? {
+                match part {
+                    Layer::Set(text) => drop(set.insert(key.clone(), text)),
+                    Layer::Flag { flag, .. } if values.get(&key).is_some_and(|old| *old != value) => {
+                        require_no_set(flag, &key, &set)?;
+                    }
+                    _ => {}
+                }
+                values.insert(key, value);
+            }
         }
         if values.get("model.preset").is_some_and(|name| name.as_str() != Some("")) {
             given.retain(|key, _| !key.starts_with("model."));
@@ -76,6 +86,13 @@ fn merge(layers: &[Layer]) -> Result<Given> {
         given.extend(values);
     }
     Ok(given)
+}
+
+/// Checks that no `--set` gives `key`, which `flag` sets to another value.
+fn require_no_set(flag: &str, key: &str, set: &BTreeMap<String, &String>) -> Result<()> {
+    let Some(text) = set.get(key) else { return Ok(()) };
+    let place = format!("{flag} and --set {text}");
+    Err(Error::Syntax { place, reason: format!("expected one value of `{key}`, found two") })
 }
 
 /// The values over the defaults, with those that depend on others.

@@ -136,7 +136,8 @@ pub struct DataSection {
 /// `[sample]`: text samples generated during training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SampleSection {
-    /// Prompt of the samples.
+    /// Prompt of the samples. Default: a line break; empty for `task = "sft"`, which means the first held-out
+    /// conversation up to its first answer.
     pub prompt: String,
     /// Number of samples.
     pub count: usize,

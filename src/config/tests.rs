@@ -54,11 +54,21 @@ fn later_layers_win() {
     let a = Scratch::new("a", "[train]\nsteps = 5\nbatch = 2\n[model]\ndim = 64\n");
     let b = Scratch::new("b", "train.steps = 6\n");
     let flag = Layer::Flag { flag: "--seed", key: "train.seed", value: Value::Integer(9) };
-    let config =
-        RunConfig::load(&[a.layer(), b.layer(), set("train.seed=3"), set("model.dim=96"), flag]).unwrap();
+    let layers = [a.layer(), b.layer(), set("train.seed=3"), set("train.seed=9"), set("model.dim=96"), flag];
+    let config = RunConfig::load(&layers).unwrap();
     assert_eq!((config.train.steps, config.train.batch, config.train.seed, config.model.dim), (6, 2, 9, 96));
     let config = RunConfig::load(&[b.layer(), a.layer()]).unwrap();
     assert_eq!((config.train.steps, config.model.dim), (5, 64));
+}
+
+#[test]
+fn a_flag_that_contradicts_a_set_before_it_is_refused() {
+    let flag = || Layer::Flag { flag: "--seed", key: "train.seed", value: Value::Integer(9) };
+    let file = Scratch::new("contradiction", "[train]\nseed = 3\n");
+    assert_eq!(RunConfig::load(&[file.layer(), flag()]).unwrap().train.seed, 9);
+    assert_eq!(RunConfig::load(&[flag(), set("train.seed=3")]).unwrap().train.seed, 3);
+    let error = RunConfig::load(&[set("train.seed=3"), flag()]).unwrap_err().to_string();
+    assert_eq!(error, "--seed and --set train.seed=3: expected one value of `train.seed`, found two");
 }
 
 #[test]

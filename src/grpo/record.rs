@@ -40,10 +40,12 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     truncated: sample.truncated(),
                     max_new: Some(options.max_new),
                     ignore_eos: false,
+                    stop: Cow::default(),
                     temperature: sampling.temperature,
                     top_p: sampling.top_p.unwrap_or(1.0),
                     top_k: sampling.top_k.unwrap_or(0),
                     min_p: sampling.min_p.unwrap_or(0.0),
+                    repetition_penalty: sampling.repetition_penalty,
                     columns: Cow::default(),
                 };
                 bytes.extend(line.to_json());

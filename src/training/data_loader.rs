@@ -28,6 +28,21 @@ impl Source {
         let split = split(&tokens, config.train.task, config.data.val_fraction)?;
         Ok(Source { tokens, tokenizer, split })
     }
+
+    /// The tokens of the first held-out document up to its first target token, or of the first training document: the
+    /// first turn of a conversation and the start of its answer. At least one token, and at most the last `max`.
+    ///
+    /// # Errors
+    /// The tokens cannot be read.
+    pub fn first_turn(&self, max: usize) -> Result<Vec<u32>, DataError> {
+        let held_out = &self.split.validation;
+        let start = if held_out.is_empty() { self.split.train.start } else { held_out.start };
+        let end = self.tokens.ends()?.into_iter().find(|&end| end > start).unwrap_or(start);
+        let targets = self.tokens.target_mask(start..end)?;
+        let context = targets.iter().position(|&target| target).unwrap_or(targets.len());
+        let turn_end = (start + context as u64).max((start + 1).min(end));
+        self.tokens.ids(turn_end.saturating_sub(max as u64).max(start)..turn_end)
+    }
 }
 
 /// Splits off the last `fraction` of the tokens, or of the conversations, for validation.

@@ -320,3 +320,26 @@ fn a_closed_pipe_is_not_an_error() {
     let output = Command::new("sh").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();
     assert_eq!(text(&output.stderr), "0\n");
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_script_for_bash_completes_configuration_keys() {
+    let scratch = Scratch::new("completion");
+    scratch.file("xtrain.bash", &ok(&scratch.0, &["completions", "bash"]));
+    let completed = |words: &str, last: usize| {
+        let script = format!(
+            "compopt() {{ echo options: $*; }}; source ./xtrain.bash; COMP_WORDS=({words}); COMP_CWORD={last}; \
+             _xtrain xtrain \"${{COMP_WORDS[{last}]}}\" \"${{COMP_WORDS[{last} - 1]}}\"; echo ${{COMPREPLY[@]}}"
+        );
+        let output = Command::new("bash").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout)
+    };
+    let no_space = "options: -o nospace\n";
+    assert_eq!(
+        completed("xtrain train --set train.st", 3),
+        format!("{no_space}train.stats_every= train.steps=\n")
+    );
+    assert_eq!(completed("xtrain grpo --set grpo.temp", 3), format!("{no_space}grpo.temperature=\n"));
+    assert_eq!(completed("xtrain train --objective s", 3), "sft\n");
+}

@@ -55,7 +55,7 @@ fn generate_returns_the_greedy_tokens_of_the_reference_with_every_cache() {
         let n = greedy.len().to_string();
         let args = ["generate", &m, "--tokens", &prompt, "--max-new", &n, "--temperature", "0"];
         let got = parsed(&ok(&scratch.0, &[&args[..], &["--ignore-eos", "--json", "--kv", kv]].concat()));
-        assert_eq!(got["tokens"].as_array().unwrap(), greedy, "{kv}");
+        assert_eq!(got["completion_ids"].as_array().unwrap(), greedy, "{kv}");
         assert_eq!(got["finish_reason"], "length");
         for key in ["time_to_first_token_ms", "decode_tokens_per_second"] {
             assert!(got["timings"][key].as_f64().unwrap() > 0.0, "{key}");
@@ -76,9 +76,9 @@ fn generate_streams_the_same_text_as_its_json_output() {
     let args = ["generate", &m, "--prompt", "ab", "--max-new", "24", "--seed", "5", "--ignore-eos"];
     let shown = done(&scratch.0, &args);
     let whole = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
-    assert_eq!(shown.trim_end_matches('\n'), whole["text"].as_str().unwrap().trim_end_matches('\n'));
+    assert_eq!(shown.trim_end_matches('\n'), whole["completion"].as_str().unwrap().trim_end_matches('\n'));
     let other = parsed(&ok(&scratch.0, &[&args[..], &["--json", "--sample-id", "1"]].concat()));
-    assert_ne!(other["tokens"], whole["tokens"], "another sample of one seed");
+    assert_ne!(other["completion_ids"], whole["completion_ids"], "another sample of one seed");
 }
 
 #[test]
@@ -123,7 +123,11 @@ fn rollout_numbers_its_samples_prompt_by_prompt_and_each_equals_a_single_generat
         let (prompt, id) = (flag(&line["prompt_ids"]), at.to_string());
         let alone = ["generate", &m, "--tokens", &prompt, "--json", "--sample-id", &id];
         let alone = parsed(&ok(&scratch.0, &[&alone[..], &common].concat()));
-        assert_eq!((&alone["tokens"], &alone["logprobs"]), (&line["completion_ids"], logprobs), "{at}");
+        assert_eq!(
+            (&alone["completion_ids"], &alone["logprobs"]),
+            (&line["completion_ids"], logprobs),
+            "{at}"
+        );
     }
     assert_ne!(lines[0]["completion_ids"], lines[1]["completion_ids"], "samples of a group differ");
 }
@@ -190,7 +194,7 @@ fn eval_reports_the_loss_of_a_text_and_the_accuracy_on_a_task() {
         &scratch.0,
         &["generate", &m, "--prompt", "Hello", "--temperature", "0", "--max-new", "16", "--json"],
     ));
-    let answer = reply["text"].as_str().unwrap().trim().lines().next().unwrap().to_string();
+    let answer = reply["completion"].as_str().unwrap().trim().lines().next().unwrap().to_string();
     let lines = [("Hello", answer.as_str()), ("cd", "never this")];
     let lines = lines.map(|(p, a)| serde_json::json!({"prompt": p, "answer": a}).to_string()).join("\n");
     scratch.file("task.jsonl", &lines);
@@ -198,6 +202,9 @@ fn eval_reports_the_loss_of_a_text_and_the_accuracy_on_a_task() {
     assert_eq!((&got["task"]["prompts"], &got["task"]["wrong"][0]["prompt"]), (&2.into(), &"cd".into()));
     let shown = ok(&scratch.0, &["eval", &m, "--data", "t.txt", "--task", "task.jsonl"]);
     assert!(shown.contains("perplexity") && shown.contains("50.0 %"), "{shown}");
+    let sums = parsed(&ok(&scratch.0, &["eval", &m, "--task", "sums", "--json"]));
+    assert_eq!((&sums["task"]["name"], &sums["task"]["prompts"]), (&"sums".into(), &998.into()));
+    refused(&scratch.0, &["eval", &m, "--task", "sumz"], 66, &["sumz", "one of sums, sorting"]);
 }
 
 /// A NaN weight is an error for commands that read weights and does not matter to `inspect`, which reads headers
@@ -214,8 +221,9 @@ fn inspect_reads_no_weight() {
     bytes[end - 64..].fill(0xff);
     std::fs::write(&file, bytes).unwrap();
     let m = to.0.to_str().unwrap();
-    let whole = ok(&scratch.0, &["inspect", &model(), "--json"]);
-    assert_eq!(parsed(&ok(&scratch.0, &["inspect", m, "--json"])), parsed(&whole));
+    let mut whole = parsed(&ok(&scratch.0, &["inspect", &model(), "--json"]));
+    whole["checkpoint"] = m.into();
+    assert_eq!(parsed(&ok(&scratch.0, &["inspect", m, "--json"])), whole);
     let read = ["logits", m, "--tokens", "1,2", "--out", "x.safetensors"];
     refused(&scratch.0, &read, 65, &["model.safetensors", "model.norm.weight", "NaN"]);
 }

@@ -28,7 +28,7 @@ fn each_turn_is_the_completion_of_the_conversation_and_reuses_cached_rows() {
         let pages = ["--page-size", &page.to_string()];
         let got = replies(&scratch, &[&flags[..], &pages[..]].concat(), talk);
         for (n, pair) in got.windows(2).enumerate() {
-            let seen = ids(&pair[0]["prompt_ids"]).len() + ids(&pair[0]["ids"]).len();
+            let seen = ids(&pair[0]["prompt_ids"]).len() + ids(&pair[0]["completion_ids"]).len();
             // all whole pages of what the model computed: all but the reply's last token
             assert_eq!(
                 pair[1]["cached_tokens"].as_u64(),
@@ -44,7 +44,7 @@ fn each_turn_is_the_completion_of_the_conversation_and_reuses_cached_rows() {
     assert_eq!(ids(&got[0]["prompt_ids"])[..13], begins[..13], "the system prompt");
     for (n, pair) in got.windows(2).enumerate() {
         // the tokens of a turn begin with the previous turn and its reply
-        let seen = [ids(&pair[0]["prompt_ids"]), ids(&pair[0]["ids"])].concat();
+        let seen = [ids(&pair[0]["prompt_ids"]), ids(&pair[0]["completion_ids"])].concat();
         let next = ids(&pair[1]["prompt_ids"]);
         assert!(next.starts_with(&seen), "turn {n}: {seen:?} {next:?}");
     }
@@ -53,11 +53,14 @@ fn each_turn_is_the_completion_of_the_conversation_and_reuses_cached_rows() {
         let (prompt, id) = (prompt.join(","), n.to_string());
         let args = ["generate", &m, "--tokens", &prompt, "--max-new", "12", "--json", "--sample-id", &id];
         let alone = parsed(&crate::commands::done(&scratch.0, &[&args[..], &flags[..4]].concat()));
-        assert_eq!(alone["tokens"], turn["ids"], "turn {n}");
+        assert_eq!(alone["completion_ids"], turn["completion_ids"], "turn {n}");
     }
     let off = replies(&scratch, &[&flags[..], &["--kv", "off"]].concat(), "Hi\n\nWhat is 2+2?\nand?\n");
     for (with, without) in got.iter().zip(&off) {
-        assert_eq!((&with["ids"], &without["cached_tokens"]), (&without["ids"], &0.into()));
+        assert_eq!(
+            (&with["completion_ids"], &without["cached_tokens"]),
+            (&without["completion_ids"], &0.into())
+        );
     }
 }
 

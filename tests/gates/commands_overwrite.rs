@@ -172,3 +172,36 @@ fn an_export_that_cannot_be_written_names_its_file() {
         assert_eq!(fs::read_dir(scratch.0.join("sub")).unwrap().count(), 0, "{out}");
     }
 }
+
+#[test]
+fn an_export_replaces_a_model_and_an_import_an_imported_run_with_force_only() {
+    let (scratch, m) = (Scratch::new("replaced"), model());
+    let dir = &scratch.0;
+    for (args, out, file) in [
+        (&["export", "-m", &m, "hf", "--type", "bf16"][..], "hf", "config.json"),
+        (&["export", &m, "m.gguf", "--type", "q8_0"], "m.gguf", ""),
+        (&["import", "--model", &m, "run"], "run", "checkpoints/step_000000/manifest.json"),
+    ] {
+        done(dir, args);
+        let path = dir.join(out).join(file);
+        let written = fs::read(if file.is_empty() { dir.join(out) } else { path.clone() }).unwrap();
+        refused(dir, args, 2, &[out, "already exists", "--force"]);
+        let path = if file.is_empty() { dir.join(out) } else { path };
+        fs::write(&path, "damaged").unwrap();
+        done(dir, &[args, &["--force"]].concat());
+        assert_eq!(fs::read(&path).unwrap(), written, "{args:?}");
+    }
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(), ["hf", "m.gguf", "run"], "a temporary file is left");
+    // Other files are not replaced.
+    scratch.file("hf/notes.txt", "mine");
+    refused(dir, &["export", &m, "hf", "--force"], 2, &["hf", "Hugging Face model without other files"]);
+    scratch.file("run/config.toml", "mine");
+    refused(dir, &["import", &m, "run", "--force"], 2, &["run", "a run of xtrain import"]);
+    refused(dir, &["export", &m, "hf", "--format", "gguf", "--force"], 2, &["hf", "found a directory"]);
+    refused(dir, &["export", "only-one"], 2, &["<MODEL|--model <MODEL>>"]);
+}

@@ -13,7 +13,10 @@ fn a_completion_that_fills_the_context_finishes_by_context() {
     let prompt = vec!["5"; 250].join(",");
     let args = ["generate", &m, "--tokens", &prompt, "--max-new", "1000", "--ignore-eos"];
     let got = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
-    assert_eq!((&got["finish_reason"], got["tokens"].as_array().unwrap().len()), (&"context".into(), 6));
+    assert_eq!(
+        (&got["finish_reason"], got["completion_ids"].as_array().unwrap().len()),
+        (&"context".into(), 6)
+    );
     let errors = text(&xtrain(&scratch.0, &args).stderr);
     assert!(errors.starts_with("[6 new tokens, finish reason: context (256 tokens)"), "{errors}");
     for command in ["generate", "rollout"] {
@@ -44,7 +47,11 @@ fn a_temperature_below_1e_minus_30_is_a_usage_error_and_1e_minus_6_is_greedy() {
     let greedy = at("0");
     for cold in ["1e-6", "1e-30"] {
         let got = at(cold);
-        assert_eq!((&got["tokens"], &got["logprobs"]), (&greedy["tokens"], &greedy["logprobs"]), "{cold}");
+        assert_eq!(
+            (&got["completion_ids"], &got["logprobs"]),
+            (&greedy["completion_ids"], &greedy["logprobs"]),
+            "{cold}"
+        );
     }
 }
 

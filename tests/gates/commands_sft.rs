@@ -40,7 +40,8 @@ fn only_answers_count_as_target_tokens_and_a_token_file_is_the_same_data() {
     let scratch = Scratch::new("sft");
     let dir = &scratch.0;
     scratch.file("c.jsonl", &conversations());
-    let sft = |run, data, more: &[&'static str]| [&tiny(run, data, more)[..], &["--task", "sft"]].concat();
+    let sft =
+        |run, data, more: &[&'static str]| [&tiny(run, data, more)[..], &["--objective", "sft"]].concat();
     let shown = xtrain(dir, &sft("r", "c.jsonl", &["train.steps=4", "train.save_every=2"]));
     let stderr = text(&shown.stderr);
     assert!(shown.status.success(), "{stderr}");
@@ -89,7 +90,8 @@ fn a_conversation_longer_than_a_window_is_truncated_counted_and_reported() {
     let (dir, long) = (&scratch.0, "a".repeat(90));
     let rows = [row("a", "ok"), row("b", &long), row(&long, "ok"), row("c", "ok")];
     scratch.file("c.jsonl", &rows.concat());
-    let shown = xtrain(dir, &[&tiny("r", "c.jsonl", &["train.steps=1"])[..], &["--task", "sft"]].concat());
+    let shown =
+        xtrain(dir, &[&tiny("r", "c.jsonl", &["train.steps=1"])[..], &["--objective", "sft"]].concat());
     let stderr = text(&shown.stderr);
     for part in [
         "3 conversations packed into 2 windows",
@@ -105,7 +107,7 @@ fn fine_tuning_starts_from_an_imported_model_and_its_chat_template() {
     let scratch = Scratch::new("sft-init");
     let (dir, model) = (&scratch.0, path("models/qwen3_tied").display().to_string());
     scratch.file("c.jsonl", &conversations());
-    let train = ["train", "--task", "sft", "--init", &model, "--data", "c.jsonl", "--run", "r"];
+    let train = ["train", "--objective", "sft", "--init", &model, "--data", "c.jsonl", "--run", "r"];
     let keys = ["train.context=128", "train.batch=1", "train.steps=3", "data.val_fraction=0.25"];
     let sets = keys.iter().flat_map(|key| ["--set", *key]);
     let words: Vec<&str> = train.into_iter().chain(sets).collect();
@@ -144,13 +146,13 @@ fn an_invalid_conversation_is_refused_by_file_line_and_field() {
         ("c.jsonl", &["c.jsonl: line 1: expected \"messages\" as [", "a string"]),
         ("d.jsonl", &["d.jsonl: line 1: expected \"messages\", or \"prompt\"", "found \"text\""]),
     ] {
-        refused(dir, &[&tiny("r", file, &[])[..], &["--task", "sft"]].concat(), 65, parts);
+        refused(dir, &[&tiny("r", file, &[])[..], &["--objective", "sft"]].concat(), 65, parts);
     }
-    let sft = |more: &[&'static str]| [&tiny("r", "one.jsonl", more)[..], &["--task", "sft"]].concat();
+    let sft = |more: &[&'static str]| [&tiny("r", "one.jsonl", more)[..], &["--objective", "sft"]].concat();
     refused(dir, &sft(&["data.packing=stream"]), 2, &["`data.packing`", "train.task = sft"]);
     refused(dir, &sft(&["data.packing=bins"]), 2, &["`data.packing`", "stream, documents"]);
     refused(dir, &sft(&[]), 65, &["a document with a target"]);
-    refused(dir, &["train", "--task", "rl"], 2, &["'rl'", "lm, sft"]);
+    refused(dir, &["train", "--objective", "rl"], 2, &["'rl'", "lm, sft"]);
     assert!(!dir.join("r").exists());
 }
 
@@ -249,7 +251,7 @@ fn a_model_that_was_fine_tuned_with_the_built_in_template_keeps_it() {
     let dir = &scratch.0;
     scratch.file("c.jsonl", &conversations());
     let sft = tiny("r", "c.jsonl", &["train.steps=1"]);
-    done(dir, &[&sft[..], &["--task", "sft"]].concat());
+    done(dir, &[&sft[..], &["--objective", "sft"]].concat());
     ok(dir, &["export", "r", "hf"]);
     ok(dir, &["export", "r", "m.gguf"]);
     let config = fs::read_to_string(dir.join("hf/tokenizer_config.json")).unwrap();
@@ -274,4 +276,30 @@ fn a_model_that_was_fine_tuned_with_the_built_in_template_keeps_it() {
     fs::write(old.join("tokenizer_config.json"), r#"{"eos_token": "<|endoftext|>"}"#).unwrap();
     let chat = xtrain(dir, &["chat", "--model", &old.display().to_string(), "--max-new", "1"]);
     assert!(chat.status.success() && !text(&chat.stderr).contains("built-in"), "{chat:?}");
+}
+
+#[test]
+fn a_fine_tuned_model_is_sampled_on_the_first_held_out_turn_unless_a_prompt_is_set() {
+    let scratch = Scratch::new("sft-samples");
+    let dir = &scratch.0;
+    scratch.file("c.jsonl", &conversations());
+    let pairs: String =
+        (0..8).map(|i| format!("{{\"prompt\": \"say {i}\", \"completion\": \" ok\"}}\n")).collect();
+    scratch.file("p.jsonl", &pairs);
+    let sample = |run: &'static str, data: &'static str, more: &[&'static str]| {
+        let keys = ["train.steps=1", "train.sample_every=1", "sample.max_new=3", "train.save_every=0"];
+        let args = [&tiny(run, data, &[&keys[..], more].concat())[..], &["--objective", "sft"]].concat();
+        done(dir, &args);
+        let lines = fs::read_to_string(dir.join(run).join("samples.jsonl")).unwrap();
+        let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+        line.to_string()
+    };
+    // The last two of eight conversations are held out.
+    let shown = sample("r", "c.jsonl", &[]);
+    assert!(shown.contains("user\\nsay 6<|endoftext|>assistant\\n"), "{shown}");
+    let config = fs::read_to_string(dir.join("r/config.toml")).unwrap();
+    assert!(config.contains("# computed: prompt = \"\"\n"), "{config}");
+    assert!(sample("q", "p.jsonl", &[]).contains("\"say 6"), "the prompt of the pair");
+    assert!(sample("s", "c.jsonl", &["data.val_fraction=0"]).contains("user\\nsay 0<|endoftext|>assistant"));
+    assert!(sample("t", "c.jsonl", &["sample.prompt=hello"]).contains("\"hello"), "a prompt that is set");
 }

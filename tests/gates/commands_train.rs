@@ -133,3 +133,38 @@ fn every_command_accepts_any_64_bit_seed() {
         refused(dir, &["train", "--dry-run", "--set", &format!("train.seed={bad}")], 2, &["2^64 - 1"]);
     }
 }
+
+#[test]
+fn the_short_flags_of_train_are_settings_and_must_not_contradict_them() {
+    let scratch = Scratch::new("short-flags");
+    let dir = &scratch.0;
+    let shown = |args: &[&str]| ok(dir, &[&["train", "--dry-run"], args].concat());
+    let want = shown(&[
+        "--set",
+        "train.steps=1000",
+        "--set",
+        "train.learning_rate=2e-3",
+        "--set",
+        "train.batch=8",
+        "--set",
+        "data.tokenizer=bytes",
+        "--set",
+        "train.task=sft",
+    ]);
+    assert!(want.contains("steps = 1000") && want.contains("batch = 8"), "{want}");
+    let short =
+        ["--steps", "1e3", "--lr", "2e-3", "--batch", "8", "--tokenizer", "bytes", "--objective", "sft"];
+    assert_eq!(shown(&short), want);
+    assert_eq!(shown(&[&short[..8], &["--task", "sft", "--set", "train.steps=1000"]].concat()), want);
+    let long = ["--steps=1000", "--learning-rate=0.002", "--batch-size=8", "--objective=sft"];
+    assert_eq!(shown(&long), want);
+    let both = ["train", "--dry-run", "--steps", "5", "--set", "train.steps=6"];
+    refused(dir, &both, 2, &["--steps and --set train.steps=6", "`train.steps`"]);
+    refused(dir, &["train", "--dry-run", "--set", "train.seed=1", "--seed", "2"], 2, &["--seed and --set"]);
+    scratch.file("t.txt", &"the cat sat on the mat\n".repeat(40));
+    crate::commands::done(dir, &[&tiny("r", "t.txt", &[])[..], &["--steps", "2"]].concat());
+    fails(dir, &["train", "--resume", "r", "--batch", "4"], 2, &["--resume cannot change train.batch"]);
+    crate::commands::done(dir, &["train", "--resume", "r", "--steps", "3", "--lr", "1e-4"]);
+    let config = fs::read_to_string(dir.join("r/config.toml")).unwrap();
+    assert!(config.contains("\nsteps = 3\n") && config.contains("\nlearning_rate = 0.0001\n"), "{config}");
+}

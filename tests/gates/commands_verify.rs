@@ -99,3 +99,18 @@ fn verify_finds_a_planted_fault_and_reports_the_position_and_the_bits() {
         assert_ne!(first.want, first.got, "{fault}: {first}");
     }
 }
+
+#[cfg(feature = "faults")]
+#[test]
+fn a_difference_in_json_has_the_names_of_a_rollout_line() {
+    let (scratch, m) = (Scratch::new("verify-difference"), model());
+    let args = ["verify", &m, "--max-new", "5", "--json", "--threads", "1", "--fault", "dropped-cache-write"];
+    let output = crate::cli::xtrain(&scratch.0, &args);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let got = parsed(&crate::cli::text(&output.stdout));
+    let first = got["settings"].as_array().unwrap().iter().map(|setting| &setting["first"]);
+    let first = first.into_iter().find(|first| !first.is_null()).unwrap().as_object().unwrap();
+    let mut names: Vec<&str> = first.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["expected", "found", "position", "sample_id", "what"]);
+}

@@ -62,6 +62,9 @@ case "$*" in
 esac
 tiny="--set model.n_layers=1 --set model.dim=64"
 steps="--set train.steps=2 --set train.warmup=1"
+case "$*" in
+*--steps*) steps="--steps 2 --set train.warmup=1" ;;
+esac
 case $command$init in
 quickstart) set -- "$@" $tiny $steps ;;
 train) set -- "$@" $tiny $steps --set train.batch=2 --set train.context=128 --set train.eval_every=0 ;;

@@ -9,7 +9,7 @@ use crate::{
     adamw, branches, commands_resume, conversations, damaged_files, equal_completions, families, focused,
     gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
     open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
-    rope_scaling, sentencepiece, tape_gradient, training, turns, weighted_steps,
+    rope_scaling, sentencepiece, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -145,6 +145,9 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::LossTopPStopsEarly, Gate::Focused(focused::kept_sets)),
     (Fault::LossMinPIsStrict, Gate::Focused(focused::kept_sets)),
     (Fault::GivenKeptSetIgnored, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
+    (Fault::StopTextWithinToken, Gate::Test(stop_text::over)),
+    (Fault::HeldTextLost, Gate::Test(stop_text::over)),
+    (Fault::SurplusAfterStopTextKept, Gate::Test(stop_text::over)),
     (Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
 ];
 

@@ -212,7 +212,7 @@ fn commands_accept_a_gguf_file_like_a_directory() {
     let prompt: Vec<String> = case["prompt"].as_array().unwrap().iter().map(ToString::to_string).collect();
     let args = ["generate", &file, "--tokens", &prompt.join(","), "--max-new", "16", "--temperature", "0"];
     let got = parsed(&ok(&scratch.0, &[&args[..], &["--ignore-eos", "--json"]].concat()));
-    assert_eq!(got["tokens"], case["greedy16_f32"]);
+    assert_eq!(got["completion_ids"], case["greedy16_f32"]);
     let got = parsed(&ok(&scratch.0, &["inspect", &file, "--json"]));
     assert_eq!((&got["config"]["model_type"], &got["eos"][0]), (&"qwen3".into(), &2.into()));
 }

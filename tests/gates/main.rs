@@ -14,10 +14,12 @@ mod commands_early;
 mod commands_grpo;
 mod commands_memory;
 mod commands_overwrite;
+mod commands_prompt;
 mod commands_report;
 mod commands_resume;
 mod commands_rollout;
 mod commands_sft;
+mod commands_stop;
 mod commands_tokenize;
 mod commands_train;
 mod commands_verify;
@@ -72,6 +74,7 @@ mod rope_divisors;
 mod rope_scaling;
 mod sentencepiece;
 mod signals;
+mod stop_text;
 #[cfg(all(target_os = "linux", feature = "faults"))]
 mod syncs;
 #[cfg(all(target_os = "linux", feature = "faults"))]

@@ -1,7 +1,7 @@
 //! The README's commands, run as a user runs them.
 use xtrain::tensor::testing::times;
 
-use crate::cli::{Scratch, text, xtrain};
+use crate::cli::{Scratch, refused, text, xtrain};
 
 const SHORT: [&str; 10] = [
     "--set",
@@ -29,9 +29,17 @@ fn the_quickstart_completes_and_its_run_can_be_resumed_and_verified() {
     assert!(scratch.0.join("runs/quickstart/checkpoints/step_000014").is_dir());
     let verified = xtrain(&scratch.0, &["verify", "runs/quickstart", "--max-new", "5", "--kv", "growing"]);
     assert!(verified.status.success(), "{}", text(&verified.stderr));
+    let before = std::fs::read(scratch.0.join("runs/quickstart/metrics.jsonl")).unwrap();
     let again = xtrain(&scratch.0, &["quickstart"]);
-    assert_eq!(again.status.code(), Some(2));
-    assert!(text(&again.stderr).contains("xtrain train --resume runs/quickstart"), "{}", text(&again.stderr));
+    let shown = text(&again.stdout);
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("runs/quickstart is finished; showing its results again"));
+    assert!(shown.contains("Held-out sums: ") && shown.contains("0 differ.\nFinished in "), "{shown}");
+    assert_eq!(std::fs::read(scratch.0.join("runs/quickstart/metrics.jsonl")).unwrap(), before);
+    assert!(xtrain(&scratch.0, &["quickstart", "--seed", "0", "--set", "train.steps=14"]).status.success());
+    refused(&scratch.0, &["quickstart", "--seed", "1"], 2, &["`train.seed` = 1, found 0", "--run DIR"]);
+    std::fs::remove_dir_all(scratch.0.join("runs/quickstart/checkpoints/step_000014")).unwrap();
+    refused(&scratch.0, &["quickstart"], 2, &["already exists", "xtrain train --resume runs/quickstart"]);
     let other =
         xtrain(&scratch.0, &["train", "--resume", "runs/quickstart", "--set", "train.weight_decay=1"]);
     assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));

@@ -92,7 +92,7 @@ fn prompts_of_every_command_begin_with_the_bos_token_once() {
     for model in ["base", "hf", "m.gguf"] {
         let tokens = |prompt: &str| {
             let args = ["generate", model, "--prompt", prompt, "--max-new", "1", "--json"];
-            parsed(&ok(dir, &args))["prompt_tokens"].as_u64().unwrap() as usize
+            parsed(&ok(dir, &args))["prompt_ids"].as_array().unwrap().len()
         };
         assert_eq!((tokens("ROMEO:"), tokens("<s>ROMEO:")), (plain + 1, plain + 1), "{model}");
         let output = xtrain(dir, &["rollout", model, "--prompts", "p.jsonl", "--max-new", "1"]);
@@ -137,7 +137,7 @@ fn pieces_of_a_text_are_joined_without_spaces() {
 }
 
 /// A model directory with the tokenizer `name` and a vocabulary of 704.
-fn model(scratch: &Scratch, name: &str) -> PathBuf {
+pub(crate) fn model(scratch: &Scratch, name: &str) -> PathBuf {
     let run = scratch.0.join("base");
     let text = scratch.file("text.txt", &"ROMEO: what is the matter?\n".repeat(40));
     let (text, tokenizer) = (text.display().to_string(), path(&format!("tokenizers/{name}")));
@@ -178,7 +178,7 @@ fn a_model_with_a_sentencepiece_tokenizer_is_trained_exported_and_chatted_with()
     let generated = ["base", "hf", "m.gguf"].map(|model| {
         let args =
             ["generate", model, "--prompt", "ROMEO:", "--max-new", "4", "--temperature", "0", "--json"];
-        parsed(&ok(&scratch.0, &args))["tokens"].clone()
+        parsed(&ok(&scratch.0, &args))["completion_ids"].clone()
     });
     assert!(generated[0] == generated[1] && generated[0] == generated[2], "{generated:?}");
     let chat = xtrain(&scratch.0, &["chat", "--model", "hf", "--max-new", "2", "--temperature", "0"]);

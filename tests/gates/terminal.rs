@@ -317,3 +317,28 @@ fn watch_draws_until_a_key_ends_it_and_restores_the_terminal() {
         }
     }
 }
+
+#[test]
+fn a_command_that_reads_a_terminal_prints_what_it_waits_for() {
+    let model = path("models/qwen3_tied").display().to_string();
+    for (args, note, typed) in [
+        (
+            &["rollout"][..],
+            "reading prompts from standard input, one JSON object per line",
+            "{\"prompt\": \"Hi\"}\n",
+        ),
+        (
+            &["generate", "--prompt", "-"],
+            "reading the prompt from standard input; Ctrl-D ends the input",
+            "Hi\n",
+        ),
+    ] {
+        let mut command = program();
+        command.args(args).args(["--max-new", "2", "--model", &model]);
+        let mut terminal = Terminal::new(&mut command);
+        terminal.shows(note);
+        terminal.types(typed);
+        terminal.types(END);
+        assert_eq!(terminal.wait(), Some(0), "{args:?}");
+    }
+}

@@ -53,7 +53,7 @@ class Xtrain:
     def greedy(self, model, tokens):
         tokens = ",".join(map(str, tokens))
         options = ["--tokens", tokens, "--max-new", NEW, "--temperature", 0, "--ignore-eos", "--json"]
-        return json.loads(self("generate", model, *options))["tokens"]
+        return json.loads(self("generate", model, *options))["completion_ids"]
 
 
 def weights(directory):

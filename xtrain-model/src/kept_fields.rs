@@ -34,6 +34,11 @@ impl KeptFields {
         KeptFields { config, generation: Map::new() }
     }
 
+    /// The id of the token that begins a text. `None`: the files name none.
+    pub fn bos_token_id(&self) -> Option<u32> {
+        self.config.get(IDS[0]).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok())
+    }
+
     /// Adds the fields to a `config.json`.
     pub(crate) fn add_to(&self, config: &mut Value) {
         for (name, value) in &self.config {

@@ -35,7 +35,7 @@ fn remove_stale(out: &Path, prefix: &str) {
 }
 
 /// Whether a directory contains nothing but files of an exported model.
-fn is_exported_model(dir: &Path) -> bool {
+pub fn is_exported_model(dir: &Path) -> bool {
     let ours = |entry: &DirEntry| {
         let (name, kind) = (entry.file_name(), entry.file_type());
         let name = name.to_string_lossy();

@@ -141,6 +141,9 @@ faults! {
     TokenFileNotVerified "a packed token file is opened without checking its tokens"
     TensorHandleFreed "the reference count of a tensor is freed with it and not kept for the next tensor"
     SmallFilesNotVerified "the tokenizer of a checkpoint is read without checking it against the manifest"
+    StopTextWithinToken "a stop text is found only inside the text of one token"
+    HeldTextLost "text that was held back as the beginning of a stop text is lost at the end of a completion"
+    SurplusAfterStopTextKept "a completion keeps the tokens after the one that completes a stop text"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

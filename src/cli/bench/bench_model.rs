@@ -115,7 +115,7 @@ pub(super) fn measure(
         if start.is_none() && has_token.iter().all(|&b| b) {
             start = model.device().gpu_counters();
         }
-        Ok(())
+        Ok(Vec::new())
     })?;
     let read = |start| model.device().gpu_counters().map(|t| t.since(start).kv_read);
     let kv = start.and_then(read).filter(|_| needed > 0).map(|read| [read, needed]);

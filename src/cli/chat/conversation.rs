@@ -1,6 +1,6 @@
 //! The messages of a conversation and their tokens.
+use super::reply::{Reply, ReplyEnd};
 use crate::cli::exit::{CliError, Exit};
-use crate::decode::Completion;
 use crate::model::chat::{ChatTemplate, Message, Options};
 use crate::model::tokenizer::Tokenizer;
 
@@ -94,13 +94,16 @@ impl<'t> Conversation<'t> {
         }
     }
 
-    /// Adds the turn and its reply to the conversation.
-    pub(super) fn commit(&mut self, turn: PendingTurn, reply: &Completion) {
+    /// Adds the turn and its reply to the conversation. The tokens of a reply that ended at a stop text have more text
+    /// than the message: the next turn encodes its text again.
+    pub(super) fn commit(&mut self, turn: PendingTurn, reply: &Reply) {
         let PendingTurn { mut text, mut ids, messages, .. } = turn;
-        text += &self.tokenizer.decode_continuation(&reply.tokens);
-        ids.extend(&reply.tokens);
+        if reply.end != ReplyEnd::StopText {
+            text += &self.tokenizer.decode_continuation(&reply.completion.tokens);
+            ids.extend(&reply.completion.tokens);
+        }
         self.messages = messages;
-        self.messages.push(Message::new("assistant", &reply.text(self.tokenizer)));
+        self.messages.push(Message::new("assistant", &reply.text));
         (self.text, self.ids) = (text, ids);
     }
 }
@@ -108,12 +111,21 @@ impl<'t> Conversation<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::FinishReason;
+    use crate::decode::{Completion, FinishReason};
 
-    fn reply(tokens: &[u32], finish_reason: FinishReason) -> Completion {
+    fn reply(tokens: &[u32], finish_reason: FinishReason) -> Reply {
         let (logprobs, processed_logprobs) = (vec![0.0; tokens.len()], vec![0.0; tokens.len()]);
         let tokens = tokens.to_vec();
-        Completion { index: 0, id: 0, prompt_len: 0, tokens, logprobs, processed_logprobs, finish_reason }
+        let completion = Completion {
+            index: 0,
+            id: 0,
+            prompt_len: 0,
+            tokens,
+            logprobs,
+            processed_logprobs,
+            finish_reason,
+        };
+        Reply { text: completion.text(&Tokenizer::byte()), completion, end: ReplyEnd::Finished }
     }
 
     fn conversation<'t>(tokenizer: &'t Tokenizer, system: Option<&str>, context: usize) -> Conversation<'t> {
@@ -147,6 +159,16 @@ mod tests {
         chat.commit(third, &reply(&[120], FinishReason::Stop));
         let fourth = chat.prepare_turn("!", 8).unwrap();
         assert!(fourth.ids.starts_with(&seen) && fourth.ids[seen.len()] == 256);
+        // A reply that a stop text ended is encoded again, without the stop text.
+        let seen = fourth.ids.clone();
+        let stopped =
+            Reply { text: "ab".into(), end: ReplyEnd::StopText, ..reply(&[97, 98, 33], FinishReason::Stop) };
+        chat.commit(fourth, &stopped);
+        let fifth = chat.prepare_turn(".", 8).unwrap();
+        assert_eq!(
+            fifth.ids,
+            [&seen[..], &bytes.encode("ab<|endoftext|>user\n.<|endoftext|>assistant\n").unwrap()].concat()
+        );
         chat.reset();
         assert_eq!(chat.prepare_turn("hi", 8).unwrap().text, "user\nhi<|endoftext|>assistant\n");
     }

@@ -3,7 +3,7 @@ use serde::Serialize;
 
 use super::signals::ChatSignals;
 use crate::cli::{CliError, out};
-use crate::decode::{Completion, Engine, FinishReason, Request};
+use crate::decode::{Completion, Engine, FinishReason, Request, TextStops};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::printable;
 
@@ -18,10 +18,30 @@ pub(super) enum Output {
     Json,
 }
 
+/// A reply.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) completion: Completion,
+    /// Its text, before a stop text.
+    pub(super) text: String,
+    pub(super) end: ReplyEnd,
+}
+
+/// How a reply ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReplyEnd {
+    /// By its last token or a length limit.
+    Finished,
+    /// Its text reached a stop text.
+    StopText,
+    /// A signal stopped it.
+    Interrupted,
+}
+
 /// Generates the replies of a conversation.
 pub(super) struct Replies<'m> {
     engine: Engine<'m>,
-    tokenizer: &'m Tokenizer,
+    stops: TextStops<'m>,
     output: Output,
     /// The request of the next reply, without its prompt. Its id is the number of replies so far.
     request: Request,
@@ -30,9 +50,10 @@ pub(super) struct Replies<'m> {
 /// The output of `--json`.
 #[derive(Serialize)]
 struct Line<'a> {
+    completion: &'a str,
     prompt_ids: &'a [u32],
-    ids: &'a [u32],
-    text: String,
+    completion_ids: &'a [u32],
+    logprobs: &'a [f32],
     finish_reason: String,
     /// Prompt tokens whose keys and values were in the cache.
     cached_tokens: u64,
@@ -43,53 +64,68 @@ impl<'m> Replies<'m> {
         tokenizer: &'m Tokenizer,
         engine: Engine<'m>,
         mut request: Request,
+        stops: Vec<String>,
         output: Output,
     ) -> Replies<'m> {
         // A turn also ends with the tokenizer's end-of-text ids, even if the model lists only others.
         let eos = &mut request.stop.eos;
         let more: Vec<u32> = tokenizer.eos_ids().iter().filter(|id| !eos.contains(id)).copied().collect();
         eos.extend(more);
-        Replies { engine, tokenizer, output, request }
+        Replies { engine, stops: TextStops::new(tokenizer, stops), output, request }
     }
 
     /// Generates and prints the reply to `prompt`, until it ends or a signal stops it.
-    pub(super) fn reply(&mut self, prompt: Vec<u32>, signals: &ChatSignals) -> Result<Completion, CliError> {
+    pub(super) fn reply(&mut self, prompt: Vec<u32>, signals: &ChatSignals) -> Result<Reply, CliError> {
         let hits_before = self.engine.counters().prefix_cache_hits;
         let index = self.engine.submit(Request { prompt: prompt.clone(), ..self.request.clone() })?;
         self.request.id += 1;
-        let (mut stream, streams) = (self.tokenizer.stream_continuation(), self.output == Output::Stream);
+        let (mut end, mut streamed, streams) = (ReplyEnd::Finished, 0, self.output == Output::Stream);
         while !self.engine.is_idle() {
             if signals.stop_requested() {
                 self.engine.stop(index);
+                end = ReplyEnd::Interrupted;
                 break;
             }
-            for event in self.engine.step()?.events.iter().filter(|event| event.is_text()) {
-                let piece = stream.push(event.token);
+            for event in self.engine.step()?.events {
+                let piece = self.stops.push(event);
                 if streams {
+                    streamed += piece.len();
                     out::print(printable(&piece))?;
                 }
             }
+            for reached in self.stops.reached() {
+                self.engine.stop(reached);
+                end = ReplyEnd::StopText;
+            }
         }
-        let done = self.engine.take_finished().pop().expect("one request yields one completion");
+        let mut completion = self.engine.take_finished().pop().expect("one request yields one completion");
+        let text = self.stops.finish(&mut completion);
         if streams {
-            out::print(printable(&stream.finish()) + "\n")?;
+            out::print(printable(&text[streamed..]) + "\n")?;
         }
         let cached_tokens = self.engine.counters().prefix_cache_hits - hits_before;
-        self.print_end(&done, &prompt, cached_tokens)?;
-        Ok(done)
+        let reply = Reply { completion, text, end };
+        self.print_end(&reply, &prompt, cached_tokens)?;
+        Ok(reply)
     }
 
     /// Prints the whole reply, or after a streamed one the reason why it ended.
-    fn print_end(&self, done: &Completion, prompt_ids: &[u32], cached_tokens: u64) -> Result<(), CliError> {
-        let text = done.text(self.tokenizer);
+    fn print_end(&self, reply: &Reply, prompt_ids: &[u32], cached_tokens: u64) -> Result<(), CliError> {
+        let Reply { completion: done, text, end } = reply;
         match (self.output, done.finish_reason) {
             (Output::Json, reason) => {
-                let (ids, finish_reason) = (&done.tokens[..], reason.to_string());
-                return out::print_json(&Line { prompt_ids, ids, text, finish_reason, cached_tokens });
+                return out::print_json(&Line {
+                    completion: text,
+                    prompt_ids,
+                    completion_ids: &done.tokens,
+                    logprobs: &done.logprobs,
+                    finish_reason: reason.to_string(),
+                    cached_tokens,
+                });
             }
-            (Output::Line, _) => return out::print(one_line(&text) + "\n"),
-            (Output::Stream, FinishReason::Eos) => {}
-            (Output::Stream, FinishReason::Stop) => eprintln!("[stopped]"),
+            (Output::Line, _) => return out::print(one_line(text) + "\n"),
+            (Output::Stream, FinishReason::Stop) if *end == ReplyEnd::Interrupted => eprintln!("[stopped]"),
+            (Output::Stream, FinishReason::Eos | FinishReason::Stop) => {}
             (Output::Stream, FinishReason::Length) => {
                 eprintln!("[reached --max-new {}]", self.request.max_new);
             }

@@ -8,7 +8,7 @@ use xtrain_model::tokenizer::Tokenizer;
 pub enum FinishReason {
     /// Its last token is an end-of-text token.
     Eos,
-    /// Its last token is a stop token, or the caller stopped it.
+    /// Its last token is a stop token or completes a stop text, or the caller stopped it.
     Stop,
     /// It has the maximum number of new tokens.
     Length,
@@ -52,6 +52,13 @@ impl Completion {
     pub fn text_tokens(&self) -> &[u32] {
         let ended = usize::from(self.finish_reason == FinishReason::Eos);
         &self.tokens[..self.tokens.len().saturating_sub(ended)]
+    }
+
+    /// Keeps the first `len` tokens.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        self.logprobs.truncate(len);
+        self.processed_logprobs.truncate(len);
     }
 
     /// The text of the completion, which continues the text of its prompt.

@@ -10,6 +10,7 @@
 //! | `runner` | the model and the samplers |
 //! | `sequence` | the state of one request |
 //! | `fronts` | convenience functions |
+//! | `text_stops`, `stop_matcher` | the text of sequences, and texts that end them |
 mod completion;
 mod engine;
 mod fronts;
@@ -20,6 +21,8 @@ mod request;
 mod runner;
 mod scheduler;
 mod sequence;
+mod stop_matcher;
+mod text_stops;
 
 #[cfg(test)]
 mod tests;
@@ -30,3 +33,4 @@ pub use fronts::{generate, generate_cached, generate_cached_batch, generate_gree
 pub use naive::{generate_naive, generate_naive_repeat_kv};
 pub use options::{Continuation, EngineOptions, LogitsRows, PrefixCaching};
 pub use request::{Request, StopConditions};
+pub use text_stops::TextStops;

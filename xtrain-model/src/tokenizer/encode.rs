@@ -54,7 +54,8 @@ impl Tokenizer {
 
     /// The tokenizer without [`bos_id`](Tokenizer::bos_id). Its [`files`](Tokenizer::files) do not change.
     #[must_use]
-    pub fn without_bos(self) -> Tokenizer {
-        Tokenizer { bos: None, ..self }
+    pub fn without_bos(mut self) -> Tokenizer {
+        self.bos = None;
+        self
     }
 }

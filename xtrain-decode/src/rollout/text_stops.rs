@@ -1,0 +1,125 @@
+//! Stop texts: sequences that end when their text contains one of several texts.
+use std::collections::BTreeMap;
+
+use xtrain_model::tokenizer::{StreamDecoder, Tokenizer};
+use xtrain_tensor::faults::{self, Fault};
+
+use super::completion::{Completion, Event, FinishReason};
+use super::stop_matcher::StopMatcher;
+
+/// The text of sequences while they are generated, and the texts that end them.
+///
+/// A sequence ends with the token that completes a stop text. Its text ends before the stop text. The first match is
+/// the one that ends first, and of several that end at one place the longest, so the result does not depend on how the
+/// text is split into tokens. The caller passes every event of an [`Engine`](crate::Engine) to
+/// [`TextStops::push`], stops the sequences of [`TextStops::reached`] after each step, and passes each completion to
+/// [`TextStops::finish`]:
+///
+/// ```
+/// # use xtrain_decode::{Completion, Engine, EngineOptions, Request, TextStops};
+/// # use xtrain_model::{Config, Model, tokenizer::Tokenizer};
+/// # use xtrain_tensor::{Device, Dtype};
+/// # let cfg = Config {
+/// #     vocab: 257, dim: 16, ffn_dim: 32, n_layers: 1, n_heads: 2, n_kv_heads: 1, head_dim: 8,
+/// #     max_positions: 128, rope_theta: 1e4, norm_eps: 1e-6, ..Config::default()
+/// # };
+/// # let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0)?;
+/// let tokenizer = Tokenizer::byte();
+/// let mut stops = TextStops::new(&tokenizer, vec!["\n".to_string()]);
+/// let mut engine = Engine::new(&model, EngineOptions::default())?;
+/// engine.submit(Request::sampled(&[65, 66], 8, 1.0, 7))?;
+/// while !engine.is_idle() {
+///     for event in engine.step()?.events {
+///         print!("{}", stops.push(event));
+///     }
+///     for index in stops.reached() {
+///         engine.stop(index);
+///     }
+///     for mut completion in engine.take_finished() {
+///         let text = stops.finish(&mut completion);
+///         assert!(!text.contains('\n') && completion.tokens.len() <= 8);
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// On a GPU that runs several steps between two synchronizations, the tokens after the end are dropped.
+#[derive(Debug, Clone)]
+pub struct TextStops<'t> {
+    tokenizer: &'t Tokenizer,
+    stops: Vec<String>,
+    /// The sequences without a completion, by index.
+    open: BTreeMap<usize, OpenText<'t>>,
+    /// The sequences that reached a stop text since the last call of [`TextStops::reached`].
+    reached: Vec<usize>,
+}
+
+/// The text of one sequence so far.
+#[derive(Debug, Clone)]
+struct OpenText<'t> {
+    decoder: StreamDecoder<'t>,
+    matcher: StopMatcher,
+    /// The certain text.
+    text: String,
+    /// Number of tokens up to the one that completes a stop text.
+    tokens: usize,
+}
+
+impl<'t> TextStops<'t> {
+    /// Texts that end a sequence; empty ones are ignored. Without stop texts, only decodes.
+    pub fn new(tokenizer: &'t Tokenizer, mut stops: Vec<String>) -> TextStops<'t> {
+        stops.retain(|stop| !stop.is_empty());
+        TextStops { tokenizer, stops, open: BTreeMap::new(), reached: Vec::new() }
+    }
+
+    /// Takes a new token. Returns the text that is certain now, in whole characters: an end of the text that can be the
+    /// beginning of a stop text is held back.
+    pub fn push(&mut self, event: &Event) -> String {
+        let tokenizer = self.tokenizer;
+        let open = self.open.entry(event.index).or_insert_with(|| OpenText::new(tokenizer));
+        if open.matcher.found() || !event.is_text() {
+            return String::new();
+        }
+        open.tokens += 1;
+        let piece = open.decoder.push(event.token);
+        let certain = open.matcher.push(&piece, &self.stops);
+        open.text.push_str(&certain);
+        if open.matcher.found() {
+            self.reached.push(event.index);
+        }
+        certain
+    }
+
+    /// The indices of the sequences that reached a stop text since the last call, for
+    /// [`Engine::stop`](crate::Engine::stop).
+    pub fn reached(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.reached)
+    }
+
+    /// Ends the text of a completion and returns it. If it reached a stop text, the completion keeps the tokens up to
+    /// the one that completes the stop text, and its finish reason is [`FinishReason::Stop`]. Otherwise the text is
+    /// that of [`Completion::text`].
+    pub fn finish(&mut self, completion: &mut Completion) -> String {
+        let Some(mut open) = self.open.remove(&completion.index) else { return String::new() };
+        // Bytes of an incomplete character become U+FFFD, which may be part of a stop text.
+        let rest = open.decoder.finish();
+        let rest = open.matcher.push(&rest, &self.stops);
+        open.text.push_str(&rest);
+        if open.matcher.found() {
+            if !faults::on(Fault::SurplusAfterStopTextKept) {
+                completion.truncate(open.tokens);
+            }
+            completion.finish_reason = FinishReason::Stop;
+        } else {
+            open.text.push_str(&open.matcher.finish());
+        }
+        open.text
+    }
+}
+
+impl OpenText<'_> {
+    fn new(tokenizer: &Tokenizer) -> OpenText<'_> {
+        let decoder = tokenizer.stream_continuation();
+        OpenText { decoder, matcher: StopMatcher::new(), text: String::new(), tokens: 0 }
+    }
+}
