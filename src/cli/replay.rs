@@ -15,6 +15,7 @@ use crate::decode::{Completion, Engine, EngineOptions, Request, TextStops};
 use crate::model::json;
 use crate::report::Progress;
 use crate::rollout_file::{RolloutLine, policy_digest};
+use crate::tensor::faults::{self, Fault};
 
 /// Completions per engine.
 const BATCH: usize = 256;
@@ -95,7 +96,9 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
             let mut turns = std::iter::from_fn(|| found.next_if(is_part));
             tokens += line.completion_ids.len();
             let difference = turns.by_ref().find_map(|((_, turn), found)| difference(line, turn, found));
-            turns.for_each(drop);
+            if !faults::on(Fault::ReplayKeepsTurns) {
+                turns.for_each(drop);
+            }
             if let Some(difference) = difference {
                 differing += 1;
                 first.get_or_insert_with(|| format!("{file}:{number}: {difference}"));

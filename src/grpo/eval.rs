@@ -9,6 +9,7 @@ use super::turns::{Progress, generate};
 use super::{Error, Grpo, GrpoObserver, GrpoPhase};
 use crate::decode::SampleOptions;
 use crate::model::tokenizer::Tokenizer;
+use crate::tensor::faults::{self, Fault};
 
 /// The ids of evaluation completions have this bit.
 const EVALUATION: u64 = 1 << 63;
@@ -39,7 +40,9 @@ pub fn evaluate(
 ) -> Result<HeldOut, Error> {
     let requests = |size: usize| {
         let request = |(i, p): (usize, &GroupRequest)| {
-            let first_id = EVALUATION | ((p.first_id + i as u64) * size as u64);
+            let shared = faults::on(Fault::HeldOutPromptsShareNumbers);
+            let ids = if shared { 1 } else { size as u64 };
+            let first_id = EVALUATION | ((p.first_id + i as u64) * ids);
             GroupRequest { first_id, size, ..p.clone() }
         };
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()

@@ -8,6 +8,7 @@ use crate::decode::SampleOptions;
 use crate::grpo::Error;
 use crate::model::rl::{PolicyLoss, PolicyMetrics};
 use crate::model::{LogitsProcessing, Model, StepGradient, StepReport, Trainer, objective};
+use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::KeptSet;
 
 /// Whether the weights are still those that sampled the completions.
@@ -136,7 +137,9 @@ impl Updater {
                 }
                 if is_trained {
                     entropy += found.entropy.iter().sum::<f64>();
-                    tokens += completion.sample.sampled();
+                    let sample = completion.sample;
+                    let all = faults::on(Fault::AppendedTokensInEntropy);
+                    tokens += if all { sample.tokens.len() } else { sample.sampled() };
                 }
                 if is_trained && input.policy == Policy::Sampling {
                     report.agreement.get_or_insert_default().add(completion.sample, &found.logp);

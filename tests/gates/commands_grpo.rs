@@ -11,7 +11,7 @@ use crate::commands::parsed;
 mod devices;
 mod errors;
 mod interruptions;
-mod replay;
+pub(crate) mod replay;
 mod run;
 
 /// The configuration of a small run.

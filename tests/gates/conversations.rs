@@ -19,11 +19,6 @@ fn failed(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-/// A directory of this thread: a gate runs with and without its fault at the same time.
-fn scratch(name: &str) -> Scratch {
-    Scratch::new(&format!("{name}-{:?}", std::thread::current().id()))
-}
-
 /// Tokens as text: targets in capitals, end-of-text tokens as `.` or, if they are targets, `!`. The second
 /// end-of-text token of [`two_ends`] is `;` or `?`.
 fn shown(ids: &[u32], is_target: impl IntoIterator<Item = bool>) -> String {
@@ -41,7 +36,7 @@ fn shown(ids: &[u32], is_target: impl IntoIterator<Item = bool>) -> String {
 /// `task = "lm"` with whole documents in windows of 16 predictions: a part of a conversation without a target is
 /// omitted, also after an answer.
 pub(crate) fn pieces() -> Result<usize, String> {
-    let dir = scratch("conversation-pieces");
+    let dir = Scratch::new("conversation-pieces");
     let path = dir.0.join("data.jsonl");
     let message = |role: &str, content: &str| json!({ "role": role, "content": content });
     let (question, after) = ("2".repeat(8), "3".repeat(40));
@@ -107,7 +102,7 @@ fn two_ends(template: &str) -> Result<Tokenizer, String> {
 /// A template that ends assistant turns with one of two tokens: both are targets, and neither is followed by
 /// a separator.
 pub(crate) fn ends() -> Result<usize, String> {
-    let dir = scratch("two-ends");
+    let dir = Scratch::new("two-ends");
     let path = dir.0.join("data.jsonl");
     let row = |last: &str| {
         let messages = json!([

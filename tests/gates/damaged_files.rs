@@ -15,10 +15,6 @@ use crate::fixtures::path;
 /// Number of flipped bits of a file.
 const FLIPS: usize = 24;
 
-fn scratch(name: &str) -> Scratch {
-    Scratch::new(&format!("{name}-{:?}", std::thread::current().id()))
-}
-
 /// Calls `use_it` for copies of `file` with one flipped bit each. Fails if it accepts a copy.
 fn flipped(file: &Path, use_it: impl Fn() -> Result<(), String>) -> Result<usize, String> {
     let bytes = std::fs::read(file).unwrap();
@@ -48,14 +44,14 @@ fn packed(scratch: &Scratch) -> PathBuf {
 
 /// A packed token file with a flipped bit is not opened.
 pub(crate) fn token_file() -> Result<usize, String> {
-    let scratch = scratch("damaged-tokens");
+    let scratch = Scratch::new("damaged-tokens");
     let file = packed(&scratch);
     flipped(&file, || Tokens::open(&file).map(drop).map_err(|e| e.to_string()))
 }
 
 /// A checkpoint with a flipped bit in its tokenizer or its generation settings is not opened, and has no tokenizer.
 pub(crate) fn small_files() -> Result<usize, String> {
-    let scratch = scratch("damaged-checkpoint");
+    let scratch = Scratch::new("damaged-checkpoint");
     let device = Device::cpu();
     let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &device).unwrap();
     let own = opened.tokenizer.unwrap();
@@ -85,7 +81,7 @@ pub(crate) fn small_files() -> Result<usize, String> {
 fn a_packed_token_file_with_a_flipped_bit_is_not_opened() {
     let rejected = token_file().unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(rejected, FLIPS);
-    let scratch = scratch("damaged-eval");
+    let scratch = Scratch::new("damaged-eval");
     let file = packed(&scratch);
     let model = path("models/qwen3_tied").display().to_string();
     std::fs::copy(&file, scratch.0.join("whole.tok")).unwrap();
@@ -100,7 +96,7 @@ fn a_packed_token_file_with_a_flipped_bit_is_not_opened() {
 fn no_reader_of_a_checkpoint_accepts_a_damaged_small_file() {
     let rejected = small_files().unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(rejected, 4 * 3 * FLIPS);
-    let scratch = scratch("damaged-commands");
+    let scratch = Scratch::new("damaged-commands");
     let model = path("models/qwen3_tied").display().to_string();
     ok(&scratch.0, &["import", &model, "run"]);
     let file = scratch.0.join("run/checkpoints/step_000000/tokenizer.json");

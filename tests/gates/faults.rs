@@ -6,10 +6,11 @@ use xtrain::tensor::{Device, ThreadSchedule};
 #[cfg(target_os = "linux")]
 use crate::syncs;
 use crate::{
-    adamw, branches, commands_resume, conversations, damaged_files, equal_completions, families, focused,
-    gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
-    open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
-    rope_scaling, sentencepiece, stop_text, tape_gradient, training, turns, weighted_steps,
+    adamw, branches, commands_grpo, commands_resume, conversations, damaged_files, equal_completions,
+    families, focused, gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets,
+    micro_batches, multi_step, open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data,
+    rope_divisors, rope_scaling, schedules, sentencepiece, stop_text, tape_gradient, training, turns,
+    weighted_steps,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -149,6 +150,14 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::HeldTextLost, Gate::Test(stop_text::over)),
     (Fault::SurplusAfterStopTextKept, Gate::Test(stop_text::over)),
     (Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
+    (Fault::LossChunkForgetsFirstColumn, Gate::Focused(focused::vocabulary)),
+    (Fault::ValueGradientFlushOfQueries, Gate::Focused(focused::tiny_gradients)),
+    (Fault::YarnRampEndsAtLastPair, Gate::Test(rope_scaling::over)),
+    (Fault::WsdDecayStartsInWarmup, Gate::Test(schedules::over)),
+    (Fault::LlamaBiasRowsNotInterleaved, Gate::Test(gguf::biases)),
+    (Fault::HeldOutPromptsShareNumbers, Gate::Test(grpo::held_out::over)),
+    (Fault::AppendedTokensInEntropy, Gate::Test(turns::entropy)),
+    (Fault::ReplayKeepsTurns, Gate::Test(commands_grpo::replay::over)),
 ];
 
 /// Runs a gate with its fault; returns the difference that the gate reports.

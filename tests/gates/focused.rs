@@ -9,7 +9,7 @@ use xtrain::model::checkpoint::{
     CheckpointContents, CheckpointDir, Control, LoadOptions, NamedTensor, SimulatedFs, TensorView,
     TrainerView, newest_good,
 };
-use xtrain::tensor::ops::{self, AttnMask, LossRows, SampleRow, Samples, Slots, Target, Weight};
+use xtrain::tensor::ops::{self, AttnMask, AttnSaved, LossRows, SampleRow, Samples, Slots, Target, Weight};
 use xtrain::tensor::testing::{arbitrary, compare_bits, simds};
 use xtrain::tensor::{Device, Dtype, Simd, Tensor};
 
@@ -136,14 +136,16 @@ pub(crate) fn power_cuts() -> Checked {
 /// vocabulary is processed in chunks.
 pub(crate) fn vocabulary() -> Checked {
     let (n, v, c, device) = (300, 20_000, 3, Device::cpu_with(2, Simd::detect()));
-    let head = Tensor::new(&device, &[v, c], arbitrary(v * c, SEED)).map_err(error)?;
+    // each row of the head occurs 200 times, so that logits in both chunks are equal to the last one that top-k keeps
+    let head = arbitrary(v / 200 * c, SEED).repeat(200);
+    let head = Tensor::new(&device, &[v, c], head).map_err(error)?;
     let head = Weight::new(&head, Dtype::F32).map_err(error)?;
     let x = arbitrary(n * c, SEED + 1);
-    let gradient = |rows: std::ops::Range<usize>| -> Result<Vec<f32>, String> {
+    let gradient = |rows: std::ops::Range<usize>, top_k| -> Result<Vec<f32>, String> {
         let target = |i: usize| Some(Target { id: (i * 61) as u32, weight: 1.0, bonus: 0.0 });
         let targets: Vec<_> = rows.clone().map(target).collect();
         let samples = Samples::of_lengths([rows.len()]);
-        let rows_of = LossRows::new(&targets, &samples);
+        let rows_of = LossRows { top_k, ..LossRows::new(&targets, &samples) };
         let x = Tensor::new(&device, &[rows.len(), c], x[rows.start * c..rows.end * c].to_vec());
         let mut dhead = Tensor::zeros(&device, &[v, c], Dtype::F32).map_err(error)?;
         let x = x.map_err(error)?;
@@ -151,14 +153,48 @@ pub(crate) fn vocabulary() -> Checked {
             ops::cross_entropy_backward(&x, &head, &rows_of, &mut 0.0, &mut dhead).map_err(error)?;
         Ok(dx.data::<f32>().map_err(error)?.to_vec())
     };
-    let together = gradient(0..n)?;
-    for row in [0, 7, 255, 256, 299] {
-        let alone = gradient(row..row + 1)?;
-        if let Err(what) = compare_bits(&together[row * c..][..c], &alone) {
-            return differ("vocabulary", format!("row {row}: {what}"));
+    for top_k in [None, Some(150)] {
+        let together = gradient(0..n, top_k)?;
+        for row in [0, 7, 255, 256, 299] {
+            let alone = gradient(row..row + 1, top_k)?;
+            if let Err(what) = compare_bits(&together[row * c..][..c], &alone) {
+                return differ("vocabulary", format!("row {row}, top-k {top_k:?}: {what}"));
+            }
         }
     }
-    Ok(5 * c)
+    Ok(2 * 5 * c)
+}
+
+/// Gradients of attention in bf16 that are near the smallest normal number are flushed as in the reference.
+pub(crate) fn tiny_gradients() -> Checked {
+    let (n, heads, hd) = (40, 2, 32);
+    let gradients = |device: &Device| -> Result<[Vec<f32>; 3], String> {
+        let tensor =
+            |seed| Tensor::new(device, &[n, heads, hd], arbitrary(n * heads * hd, seed)).map_err(error);
+        let bf16 = |seed| tensor(seed)?.cast(Dtype::BF16).map_err(error);
+        let (q, k, v) = (bf16(SEED)?, bf16(SEED + 1)?, bf16(SEED + 2)?);
+        let tiny: Vec<f32> =
+            arbitrary(n * heads * hd, SEED + 3).iter().map(|x| x * 0.5f32.powi(121)).collect();
+        let dy = Tensor::new(device, &[n, heads, hd], tiny).map_err(error)?;
+        let (seq, pos): (Vec<u32>, Vec<u32>) = (vec![0; n], (0..n as u32).collect());
+        let slots = Slots::Runs { base: vec![0] };
+        let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
+        let (y, lse) = ops::attention(&q, &k, &v, &mask).map_err(error)?;
+        let saved = AttnSaved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
+        let [dq, dk, dv] = ops::attention_backward(&saved, &dy, &mask).map_err(error)?;
+        let values = |x: Tensor| x.to_vec::<f32>().map_err(error);
+        Ok([values(dq)?, values(dk)?, values(dv)?])
+    };
+    let want = gradients(&Device::reference())?;
+    for simd in simds() {
+        let got = gradients(&Device::cpu_with(1, simd))?;
+        for ((got, want), name) in got.iter().zip(&want).zip(["dq", "dk", "dv"]) {
+            if let Err(what) = compare_bits(got, want) {
+                return differ("tiny gradients", format!("{name} on {simd}: {what}"));
+            }
+        }
+    }
+    Ok(3 * n * heads * hd * simds().len())
 }
 
 /// At a bound that is met exactly, the loss keeps the tokens that the sampler keeps: the probabilities removed by

@@ -1,9 +1,12 @@
 //! GGUF files against gguf-py's reader, and against transformers on the dequantised weights.
 use xtrain::decode::{EngineOptions, Request, generate};
-use xtrain::model::gguf::read_header;
-use xtrain::model::store;
+use xtrain::model::export::{self, ExportSource};
+use xtrain::model::gguf::{Quant, read_header};
+use xtrain::model::{Biases, Config, Model, store};
+use xtrain::tensor::testing::compare_bits;
 use xtrain::tensor::{Device, Dtype};
 
+use crate::cli::Scratch;
 use crate::decode::ids;
 use crate::fixtures::{f32s, json, path, sha, tensors};
 use crate::golden::logits;
@@ -121,4 +124,67 @@ fn k_quants_have_the_values_of_gguf_py() {
 #[test]
 fn smaller_quantized_types_have_the_values_of_gguf_py() {
     assert_eq!(small_quants(), Ok(56 * 1024));
+}
+
+/// The values of a parameter.
+fn values_of(model: &Model, name: &str) -> Vec<f32> {
+    let param = model.params.iter().find(|p| p.name() == name).unwrap();
+    param.value().unwrap().to_vec().unwrap()
+}
+
+/// A llama file has the rows of a bias in the order of the rows of its matrix: llama.cpp's converter permutes both. The
+/// biases of the model are the first columns of their matrices. Returns the number of compared values.
+pub(crate) fn biases() -> Result<usize, String> {
+    let biases = Biases { qkv: true, o: true, mlp: false };
+    let cfg = Config {
+        n_layers: 2,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 8,
+        biases,
+        qk_norm: false,
+        ..Config::tiny()
+    };
+    let mut model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 14).map_err(|e| e.to_string())?;
+    let of_bias: Vec<Option<Vec<f32>>> = model
+        .params
+        .iter()
+        .map(|p| p.name().strip_suffix(".bias").map(|stem| values_of(&model, &format!("{stem}.weight"))))
+        .collect();
+    for (bias, matrix) in model.params.iter_mut().zip(of_bias) {
+        let Some(matrix) = matrix else { continue };
+        let bias = bias.value_mut().unwrap().data_mut::<f32>().unwrap();
+        let width = matrix.len() / bias.len();
+        bias.iter_mut().zip(matrix.chunks(width)).for_each(|(to, row)| *to = row[0]);
+    }
+    let scratch = Scratch::new("llama-biases");
+    let file = scratch.0.join("model.gguf");
+    let source = ExportSource { model: &model, tokenizer: None, eos: &[] };
+    export::gguf(&file, &source, Quant::F32).map_err(|e| e.to_string())?;
+    let bytes = std::fs::read(&file).unwrap();
+    let header = read_header(&file, &bytes[..], bytes.len() as u64).map_err(|e| e.to_string())?;
+    let read = |name: String| {
+        let entry = header.tensors.iter().find(|entry| entry.name == name).unwrap();
+        entry.read(&file, &mut std::io::Cursor::new(&bytes)).unwrap().data
+    };
+    let mut compared = 0;
+    for name in (0..2).flat_map(|layer| ["q", "k", "v"].map(|x| format!("blk.{layer}.attn_{x}"))) {
+        let (bias, matrix) = (read(format!("{name}.bias")), read(format!("{name}.weight")));
+        let first: Vec<f32> = matrix.chunks(matrix.len() / bias.len()).map(|row| row[0]).collect();
+        compare_bits(&bias, &first).map_err(|e| format!("gate llama biases, seed 14: {name}.bias: {e}"))?;
+        compared += bias.len();
+    }
+    let again = store::open(&file, Dtype::F32, &Device::cpu()).map_err(|e| e.to_string())?.model;
+    for param in model.params.iter() {
+        let (got, want) = (values_of(&again, param.name()), values_of(&model, param.name()));
+        compare_bits(&got, &want)
+            .map_err(|e| format!("gate llama biases, seed 14: {}: {e}", param.name()))?;
+    }
+    Ok(compared)
+}
+
+#[test]
+fn the_biases_of_a_llama_file_have_the_row_order_of_their_matrices() {
+    let compared = biases().unwrap_or_else(|difference| panic!("{difference}"));
+    println!("llama biases: {compared} values, 0 differ");
 }

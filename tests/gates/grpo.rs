@@ -26,6 +26,7 @@ pub(crate) mod devices;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
 mod files;
+pub(crate) mod held_out;
 pub(crate) mod learning;
 pub(crate) mod reference_updates;
 pub(crate) mod reused_batch;

@@ -72,6 +72,7 @@ mod resume_data;
 mod rng;
 mod rope_divisors;
 mod rope_scaling;
+mod schedules;
 mod sentencepiece;
 mod signals;
 mod stop_text;

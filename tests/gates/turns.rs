@@ -4,7 +4,10 @@ use serde_json::Value;
 use xtrain::decode::{EngineOptions, KvKind};
 use xtrain::grpo::Error;
 use xtrain::model::tokenizer::Tokenizer;
+use xtrain::model::{LogitsProcessing, TrainingExample, objective, store};
 use xtrain::rewards::{Reward, RewardError, RewardInput, RewardReply, RewardRow};
+use xtrain::tensor::ops::Target;
+use xtrain::tensor::{Device, Dtype};
 
 use crate::grpo::{Compared, Scratch, Setup, assert_equal, config, files, run};
 
@@ -188,6 +191,55 @@ fn the_limits_end_a_completion_that_a_reward_always_continues() {
     assert!(matches!(&error, Error::Append { want: "rewards", .. }), "{error}");
     let error = outcome("one-turn", &["grpo.max_turns=1"], &forever).unwrap_err();
     assert!(matches!(&error, Error::Append { want: "rewards", .. }), "{error}");
+}
+
+/// Compares the mean entropy of a step with that of its sampled tokens, from a forward pass over each trained
+/// completion. Returns the number of tokens.
+pub(crate) fn entropy() -> Result<usize, String> {
+    let dir = Scratch::new("turns-entropy");
+    let keys = ["grpo.steps=1", "grpo.eval_every=0", "train.dtype=f32"];
+    run(&config(&[&KEYS[..], &keys].concat()), &setup(2), &dir.0).map_err(|error| error.to_string())?;
+    let all = files(&dir.0);
+    let metrics = std::str::from_utf8(&all[0].1).unwrap().lines().last().unwrap();
+    let got = serde_json::from_str::<Value>(metrics).unwrap()["entropy"].as_f64().unwrap();
+    let checkpoint = dir.0.join("checkpoints/step_000000");
+    let model =
+        store::open(&checkpoint, Dtype::F32, &Device::cpu()).map_err(|error| error.to_string())?.model;
+    let lines = rollouts(&all);
+    let trained = lines.chunks(4).filter(|group| group.iter().any(|line| line["advantage"] != 0.0)).flatten();
+    let (mut sum, mut tokens, mut appended) = (0.0, 0, 0);
+    for line in trained {
+        let ids = |key: &str| -> Vec<u32> { serde_json::from_value(line[key].clone()).unwrap() };
+        let (prompt, completion, mask) = (ids("prompt_ids"), ids("completion_ids"), mask(line));
+        let target = |(&id, sampled): (&u32, bool)| sampled.then_some(Target { id, weight: 0.0, bonus: 0.0 });
+        let targets = completion.iter().zip(mask.iter().copied()).map(target);
+        let example = TrainingExample {
+            inputs: [&prompt[..], &completion[..completion.len() - 1]].concat(),
+            targets: vec![None; prompt.len() - 1].into_iter().chain(targets).collect(),
+            ..TrainingExample::default()
+        };
+        let temperature = line["temperature"].as_f64().unwrap() as f32;
+        let processing = LogitsProcessing { temperature, ..LogitsProcessing::default() };
+        let values = objective::values(&model, &[example], processing).map_err(|error| error.to_string())?;
+        let entropies = values.into_iter().flatten().map(|value| f64::from(value.entropy));
+        sum += entropies.sum::<f64>();
+        tokens += mask.iter().filter(|sampled| **sampled).count();
+        appended += mask.iter().filter(|sampled| !**sampled).count();
+    }
+    assert!(appended > 20, "{appended} appended tokens");
+    let want = sum / tokens as f64;
+    if (got - want).abs() > 1e-12 * want {
+        return Err(format!(
+            "gate turns, seed 0: expected the mean entropy {want} of {tokens} tokens, found {got}"
+        ));
+    }
+    Ok(tokens)
+}
+
+#[test]
+fn the_mean_entropy_is_that_of_the_sampled_tokens() {
+    let tokens = entropy().unwrap_or_else(|difference| panic!("{difference}"));
+    println!("turns: the mean entropy of {tokens} tokens");
 }
 
 /// Two steps with several turns, each compared over the whole vocabulary. Returns the number of compared tokens.

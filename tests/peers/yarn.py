@@ -11,8 +11,10 @@ from pathlib import Path
 getcontext().prec = 60
 OUT = Path(__file__).resolve().parent.parent / "data" / "rope" / "yarn.json"
 POSITIONS = [1, 7, 256, 1000]
-# head_dim, theta, factor, original, beta_fast, beta_slow: small; as gpt-oss; a ramp inside one pair
-SHAPES = [(8, 100, 4, 16, 4, 1), (64, 150000, 32, 4096, 32, 1), (16, 10000, 4, 64, 2, 1.5)]
+# head_dim, theta, factor, original, beta_fast, beta_slow: small; as gpt-oss; a ramp inside one pair; one that ends
+# after the last pair
+SHAPES = [(8, 100, 4, 16, 4, 1), (64, 150000, 32, 4096, 32, 1), (16, 10000, 4, 64, 2, 1.5),
+          (16, 10000, 4, 65536, 32, 1)]
 
 
 def arctan_inverse(n):

@@ -3,6 +3,7 @@ use std::f64::consts::PI;
 use std::fmt;
 use std::str::FromStr;
 
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::math;
 
 /// The decay of the learning rate after the warm-up.
@@ -69,7 +70,8 @@ impl Schedule {
         } else {
             let start = match decay {
                 Decay::Wsd | Decay::WsdCosine | Decay::WsdSqrt => {
-                    warmup_steps.max(steps.saturating_sub(decay_steps))
+                    let early = faults::on(Fault::WsdDecayStartsInWarmup);
+                    steps.saturating_sub(decay_steps).max(if early { 0 } else { warmup_steps })
                 }
                 Decay::Constant | Decay::Linear | Decay::Cosine => warmup_steps,
             };

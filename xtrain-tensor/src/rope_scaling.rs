@@ -135,7 +135,8 @@ impl Yarn {
             Truncate::Whole => (pair(self.beta_fast).floor(), pair(self.beta_slow).ceil()),
             Truncate::Exact => (pair(self.beta_fast), pair(self.beta_slow)),
         };
-        let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
+        let pairs = faults::on(Fault::YarnRampEndsAtLastPair);
+        let (low, mut high) = (low.max(0.0), high.min(if pairs { dim / 2.0 } else { dim } - 1.0));
         if low == high {
             high += 0.001;
         }

@@ -1,12 +1,14 @@
 //! `xtrain replay`.
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+#[cfg(feature = "faults")]
+use xtrain::tensor::faults::{self, Fault};
 use xtrain::tensor::testing::times;
 
 use super::{REWARD, STEPS, finish, lines, scratch, write_reward};
-use crate::cli::{refused, text, xtrain};
+use crate::cli::{Scratch, refused, text, xtrain};
 use crate::commands::done;
 
 /// Replaces a field of line `at` of a file, by the function `change`, and writes the lines to `to`.
@@ -105,9 +107,9 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
     refused(&scratch.0, &other, 65, &["d.jsonl:1: expected the weights sha256:"]);
 }
 
-#[test]
-fn replay_regenerates_completions_that_a_reward_program_continued() {
-    let scratch = scratch("turns", "");
+/// A run `r` whose reward program continues every completion that it can.
+fn run_with_turns(name: &str) -> Scratch {
+    let scratch = scratch(name, "");
     let append = "case $line in *'\"can_append\":true'*) echo \"{\\\"id\\\":$id,\\\"append\\\":\\\"7+\\\"}\"; continue;; esac";
     write_reward(&scratch, append);
     let keys =
@@ -115,6 +117,44 @@ fn replay_regenerates_completions_that_a_reward_program_continued() {
     let keys = keys.map(|key| format!("grpo.{key}"));
     let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key.as_str()]).collect();
     finish(&scratch, "r", &[&REWARD[..], &sets].concat());
+    scratch
+}
+
+/// Replays a file in which a continued completion differs in its first turn, and a later completion differs too.
+pub(crate) fn over() -> Result<usize, String> {
+    let scratch = run_with_turns("turns-differ");
+    let files = (1..=STEPS).map(|step| (step, scratch.0.join(format!("r/rollouts/step_{step:06}.jsonl"))));
+    let continued = |(step, file): (u64, PathBuf)| {
+        let at = lines(&file).iter().position(|line| line["mask"].is_array())?;
+        (at < 31).then_some((step, file, at))
+    };
+    let (step, original, at) = files.into_iter().find_map(continued).expect("a continued completion");
+    let copy = scratch.0.join("x.jsonl");
+    for (from, line) in [(&original, at), (&copy, 31)] {
+        changed(from, &copy, line, "processed_logprobs", |value| value[0] = (-99.5).into());
+    }
+    #[cfg(feature = "faults")]
+    let fault =
+        if faults::on(Fault::ReplayKeepsTurns) { &["--fault", "replay-keeps-turns"][..] } else { &[] };
+    #[cfg(not(feature = "faults"))]
+    let fault: &[&str] = &[];
+    let model = format!("r/checkpoints/step_{:06}", step - 1);
+    let output = xtrain(&scratch.0, &[&["replay", "x.jsonl", "--model", &model], fault].concat());
+    let shown = text(&output.stdout);
+    match output.status.code() == Some(1) && shown.contains(", 2 differ.") {
+        true => Ok(32),
+        false => Err(format!("gate replay, seed 0: expected 2 completions that differ, found {shown}")),
+    }
+}
+
+#[test]
+fn completions_after_one_that_differs_are_compared() {
+    over().unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn replay_regenerates_completions_that_a_reward_program_continued() {
+    let scratch = run_with_turns("turns");
     let (mut continued, mut example) = (0, None);
     for step in 1..=STEPS {
         let file = format!("r/rollouts/step_{step:06}.jsonl");

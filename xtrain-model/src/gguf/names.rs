@@ -1,4 +1,6 @@
 //! Tensor names in GGUF, and the row order of Llama's queries and keys.
+use xtrain_tensor::faults::{self, Fault};
+
 use super::config::Arch;
 
 /// Names inside a block: Hugging Face, GGUF.
@@ -37,7 +39,8 @@ pub(super) fn gguf_name(name: &str) -> String {
 /// Whether a file stores the rows of RoPE pairs of the parameter `name` adjacent: those of queries and keys in a
 /// `llama` file. Other rows have the order of Hugging Face.
 pub(super) fn is_interleaved(arch: Arch, name: &str) -> bool {
-    arch == Arch::Llama && (name.contains(".q_proj.") || name.contains(".k_proj."))
+    let left_out = name.contains(".bias") && faults::on(Fault::LlamaBiasRowsNotInterleaved);
+    arch == Arch::Llama && (name.contains(".q_proj.") || name.contains(".k_proj.")) && !left_out
 }
 
 /// Converts the half-split row order of Hugging Face (pairs are `i` and `i + hd / 2`) to the interleaved order (pairs

@@ -179,7 +179,8 @@ impl<E: Number> Item<'_, E> {
                     let (p, ds) = self.tile(l, st, block, c, &no_flush);
                     dq_no_flush &= on_lattice(ds, k);
                     no_flush.dk &= on_lattice(ds, q);
-                    no_flush.dv &= on_lattice(p, dy);
+                    let weighted = if faults::on(Fault::ValueGradientFlushOfQueries) { q } else { dy };
+                    no_flush.dv &= on_lattice(p, weighted);
                     self.add_dq(st, block, c, dq_no_flush);
                     self.add_dk_dv(st, block, c, &no_flush);
                 }

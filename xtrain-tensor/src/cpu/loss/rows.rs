@@ -3,6 +3,7 @@ use super::cutoff::{Cut, Selection, last_kept};
 use crate::cpu::lanes::dispatch;
 use crate::cpu::{Cpu, Disjoint, softmax};
 use crate::error::{Error, Result};
+use crate::faults::{self, Fault};
 use crate::operands::{LogProb, LossRows, Target};
 use crate::tensor::Tensor;
 
@@ -94,7 +95,8 @@ impl Rows<'_> {
             None => last_kept(self.cpu.simd, z, self.loss, selection),
         };
         if let Some(cut) = cut {
-            remove_after(z, cut, self.column, id);
+            let first = if faults::on(Fault::LossChunkForgetsFirstColumn) { 0 } else { self.column };
+            remove_after(z, cut, first, id);
         }
         if let Some(set) = set {
             set.remove_others(z, self.column, id);

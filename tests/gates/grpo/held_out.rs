@@ -1,0 +1,103 @@
+//! The gate of evaluations: the completions of a held-out prompt have the random numbers of docs/numerics.md, section
+//! 7, and the metrics are those of their rewards.
+use serde_json::Value;
+use xtrain::config::RunConfig;
+use xtrain::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
+use xtrain::grpo::from_config;
+use xtrain::grpo::prompts::text_prompt;
+use xtrain::model::tasks::{PromptSet, Sums, Task};
+use xtrain::model::tokenizer::Tokenizer;
+use xtrain::model::{Model, store};
+use xtrain::rewards::{Reward, RewardError, RewardInput, RewardReply, RewardRow};
+use xtrain::tensor::{Device, Dtype};
+
+use super::{Scratch, Setup, config, run};
+
+/// The ids of evaluation completions begin here.
+const EVALUATION: u64 = 1 << 63;
+
+/// A reward from 0 to 1 in quarters.
+fn reward_of(tokens: &[u32]) -> f64 {
+    f64::from(tokens.iter().sum::<u32>() % 5) / 4.0
+}
+
+struct Quarters([String; 1]);
+
+impl Reward for Quarters {
+    fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
+        let row = |input: &RewardInput<'_>| {
+            let reply = RewardReply::Rewards(vec![Some(reward_of(input.completion_ids))]);
+            RewardRow { at: input.location(), reply }
+        };
+        Ok(batch.iter().map(row).collect())
+    }
+}
+
+/// The rewards of `k` completions of each held-out prompt, with the ids of an evaluation at `step`.
+fn rewards(model: &Model, config: &RunConfig, step: u64, k: u64, options: SampleOptions) -> Vec<Vec<f64>> {
+    let section = config.grpo.as_ref().unwrap();
+    let (tokenizer, count) = (Tokenizer::byte(), section.eval_limit as u64);
+    let prompts = Sums::default().prompts(PromptSet::HeldOut);
+    let requests_of = |(prompt, text): (u64, String)| {
+        let ids = text_prompt(text, &tokenizer).unwrap().ids;
+        let first = EVALUATION + (step * count + prompt) * k;
+        let request = move |id| Request {
+            id,
+            seed: config.train.seed,
+            prompt: ids.clone(),
+            options,
+            max_new: section.max_completion_length,
+            stop: StopConditions { eos: Tokenizer::byte().eos_ids().to_vec(), tokens: Vec::new() },
+        };
+        (first..first + k).map(request)
+    };
+    let requests = (0..count).zip(prompts).flat_map(requests_of).collect();
+    let done = generate(model, requests, EngineOptions::default()).unwrap();
+    done.chunks(k as usize).map(|group| group.iter().map(|c| reward_of(&c.tokens)).collect()).collect()
+}
+
+/// Compares every evaluation of a run with completions that are generated one by one. Returns their number.
+pub(crate) fn over() -> Result<usize, String> {
+    let config = config(&["grpo.eval_samples=3", "grpo.eval_limit=4", "grpo.keep=9", "train.seed=11"]);
+    let setup = Setup { reward: || Box::new(Quarters(["quarters".to_string()])), ..Setup::threads(2) };
+    let dir = Scratch::new("held-out");
+    run(&config, &setup, &dir.0).map_err(|error| error.to_string())?;
+    let sampling = from_config::rollout_options(config.grpo.as_ref().unwrap(), 11, setup.engine).sampling;
+    let metrics = std::fs::read_to_string(dir.0.join("metrics.jsonl")).unwrap();
+    let mut compared = 0;
+    for line in metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let step = line["step"].as_u64().unwrap();
+        if line.get("eval/pass_at_k").is_none() {
+            continue;
+        }
+        let checkpoint = dir.0.join(format!("checkpoints/step_{step:06}"));
+        let model = store::open(&checkpoint, Dtype::F32, &Device::cpu()).unwrap().model;
+        let mean = |groups: &[Vec<f64>]| groups.concat().iter().sum::<f64>() / groups.concat().len() as f64;
+        let sampled = rewards(&model, &config, step, 3, sampling);
+        let greedy = rewards(&model, &config, step, 1, SampleOptions::greedy());
+        let passed = sampled.iter().filter(|group| group.contains(&1.0)).count() as f64 / 4.0;
+        for (key, want) in
+            [("reward_sampled", mean(&sampled)), ("reward_greedy", mean(&greedy)), ("pass_at_k", passed)]
+        {
+            let got = line[format!("eval/{key}")].as_f64();
+            if got != Some(want) {
+                return Err(format!(
+                    "gate held-out, seed 11: eval/{key} of step {step}: expected {want}, found {got:?}"
+                ));
+            }
+        }
+        compared += sampled.concat().len() + greedy.len();
+    }
+    Ok(compared)
+}
+
+#[test]
+fn an_evaluation_has_the_random_numbers_and_the_rewards_of_its_completions() {
+    let compared = over().unwrap_or_else(|difference| panic!("{difference}"));
+    assert_eq!(compared, 3 * 4 * (3 + 1), "steps 0, 2 and 4");
+    println!("held-out: {compared} completions of evaluations, 0 rewards differ");
+}
