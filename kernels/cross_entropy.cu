@@ -80,7 +80,8 @@ XT_KERNEL(cross_entropy_remove_f32, 256)(float* logits, const uint32_t* target, 
 #pragma unroll
   for (int j = 0; j < 4; j++) {
     uint32_t i = blockIdx.y * 1024 + threadIdx.x + 256 * j, at = first + i;
-    if (i >= columns || (kept[at / 32] >> at % 32 & 1) || at == target[n]) continue;
+    uint32_t bit = XT_FAULT(KeptSetForgetsFirstColumn) ? i : at;
+    if (i >= columns || (kept[bit / 32] >> bit % 32 & 1) || at == target[n]) continue;
     float* z = logits + (size_t)n * columns + i;
     if (*z < xt_bits_f(0x7f800000u)) *z = xt_bits_f(0xff800000u);
   }

@@ -169,6 +169,7 @@ faults! {
     NormBeforeOtherBlocks "each block of a residual sum computes the norm of its rows without waiting for the other blocks"
     UpBiasNeedsGateBias "SwiGLU omits the bias of up if the gate has none"
     ResidualDenormalFlushed "a residual sum reads a denormal of the stream as zero"
+    KeptSetForgetsFirstColumn "a given kept set is read from bit 0 for a later chunk of the vocabulary"
     FilterStopsEarly "top-k and top-p on a GPU keep the token whose running sum equals the budget"
 }
 

@@ -21,7 +21,7 @@ mod finite;
 mod fused;
 mod kv;
 pub(crate) mod linear;
-mod loss;
+pub(crate) mod loss;
 mod norm;
 mod optim;
 mod pack;

@@ -6,6 +6,7 @@ use super::{Difference, gpu};
 use crate::faults::{self, Fault};
 use crate::gpu::attention::tests as attention;
 use crate::gpu::linear::tests as linear;
+use crate::gpu::loss::tests as loss;
 use crate::{Device, ThreadSchedule, testing};
 
 /// The gate that finds a fault.
@@ -43,6 +44,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::NormBeforeOtherBlocks, Gate::Checked("linear_add_norm", RACES)),
     (Fault::UpBiasNeedsGateBias, Gate::Bits("swiglu")),
     (Fault::ResidualDenormalFlushed, Gate::Test(linear::residual::sums)),
+    (Fault::KeptSetForgetsFirstColumn, Gate::Test(loss::given_sets)),
     (Fault::FilterStopsEarly, Gate::Bits("cross_entropy")),
 ];
 

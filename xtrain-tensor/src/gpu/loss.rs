@@ -462,4 +462,4 @@ impl LossPass<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
