@@ -2,8 +2,8 @@
 //! returns the CPU's tokens, bits and finish reasons, also when sequences finish between two synchronizations, have a
 //! repetition penalty, wait or are preempted.
 use xtrain::decode::{
-    Completion, Continuation, Counters, Engine, EngineOptions, Event, KvKind, Request, SampleOptions,
-    StopConditions, generate_naive,
+    Completion, Continuation, Counters, Engine, EngineOptions, Event, KvKind, LogitsRows, Request,
+    SampleOptions, StopConditions, generate_naive,
 };
 use xtrain::model::{Biases, Config, Model};
 use xtrain::tensor::testing::gpus;
@@ -183,6 +183,33 @@ fn a_fault_of_a_continuation_is_found_on_a_gpu() {
     for device in gpus(&[ThreadSchedule::Forward]) {
         let found = faults::with(Fault::StaleStepIndices, || continuations(&device));
         println!("{}", found.expect_err("a fault that was not found"));
+    }
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn completions_of_one_prompt_share_its_rows_on_a_gpu_and_decode_apart() {
+    let model = |device: &Device| biased(&config(), Dtype::F32, device);
+    let (prompt, new, g) = ([1, 2, 3, 4, 5], 10, 3);
+    let request = |id| Request { id, ..Request::sampled(&prompt, new, 0.0, 6) };
+    let on_cpu = model(&Device::cpu());
+    let want: Vec<Completion> = (0..=g).map(|id| generate_naive(&on_cpu, &request(id)).unwrap()).collect();
+    for device in gpus(&[ThreadSchedule::Forward]) {
+        let on_device = model(&device);
+        for logits_rows in [LogitsRows::Sampled, LogitsRows::All] {
+            let options = EngineOptions { logits_rows, ..EngineOptions::default() };
+            let mut engine = Engine::new(&on_device, options).unwrap();
+            engine.submit_group(request(0), g as usize).unwrap();
+            let mut got = engine.run().unwrap();
+            engine.submit(request(g)).unwrap();
+            got.extend(engine.run().unwrap());
+            assert_eq!(got.len(), want.len());
+            got.iter().zip(&want).for_each(|(got, want)| _ = same(got, want, "group").unwrap());
+            let c = engine.counters();
+            // the completions are equal, but each computes its rows: the host does not see the tokens of each step
+            let rows = (2 * prompt.len(), want.len() * (new - 1));
+            assert_eq!((c.prefill_rows as usize, (c.layer_rows - c.prefill_rows) as usize), rows, "{device}");
+        }
     }
 }
 

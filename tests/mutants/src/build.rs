@@ -34,7 +34,10 @@ pub fn build(repository: &Path, scratch: &Scratch, modules: &[&str]) {
         write_if_changed(&tree.join(root), code.as_bytes());
         write_if_changed(&tree.join(crate_directory).join("src/mutant_switch.rs"), switch.as_bytes());
     }
-    let mut dropped: HashSet<u32> = HashSet::new();
+    // by key: numbers change with the sources
+    let known: HashSet<String> = scratch.read("dropped.json").unwrap_or_default();
+    let mut dropped: HashSet<u32> =
+        all.iter().filter(|(mutant, _)| known.contains(&mutant.key)).map(|(mutant, _)| mutant.id).collect();
     loop {
         let mut instrumented = HashMap::new();
         for (file, (source, points)) in &sources {
@@ -55,6 +58,8 @@ pub fn build(repository: &Path, scratch: &Scratch, modules: &[&str]) {
             Err(blamed) => {
                 println!("{} mutants do not compile", blamed.len());
                 dropped.extend(blamed);
+                let keys = all.iter().filter(|(mutant, _)| dropped.contains(&mutant.id));
+                scratch.write("dropped.json", &keys.map(|(mutant, _)| &mutant.key).collect::<Vec<_>>());
             }
         }
     }

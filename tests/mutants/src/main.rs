@@ -30,24 +30,25 @@ const MODULES: [&str; 10] = [
     "xtrain-tensor/src/ops/",
 ];
 
-const USAGE: &str = "usage: mutants build|record|run|table SCRATCH [PREFIX]
+const USAGE: &str = "usage: mutants build|record|run|table SCRATCH [PREFIX [NAME]]
   build   copies the repository to SCRATCH/tree, writes the mutants into the copy and compiles its tests
-  record  runs each test of a crate directory that begins with PREFIX once and records which mutants it reaches
-  run     runs the mutants of files that begin with PREFIX and were not caught by the recorded tests
+  record  runs each test of a crate directory that begins with PREFIX, if its name contains NAME, once and records
+          which mutants it reaches
+  run     runs the mutants of files that begin with PREFIX, unless they were caught or are listed in equivalent.txt
   table   writes docs/mutants.md";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let repository =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
-    let prefix = arguments.get(2).map_or("", String::as_str);
+    let [prefix, name] = [2, 3].map(|at| arguments.get(at).map_or("", String::as_str));
     let (Some(stage), Some(directory)) = (arguments.first(), arguments.get(1)) else { exit_with_usage() };
     std::fs::create_dir_all(directory).expect("the scratch directory can be created");
     let scratch = Scratch(PathBuf::from(directory).canonicalize().expect("the scratch directory"));
     match stage.as_str() {
         "build" => build::build(&repository, &scratch, &MODULES),
-        "record" => record::record(&scratch, prefix),
-        "run" => run::run(&scratch, prefix),
+        "record" => record::record(&scratch, prefix, name),
+        "run" => run::run(&scratch, prefix, &scratch::equivalent(&repository)),
         "table" => table::write(&repository, &scratch, &MODULES),
         _ => exit_with_usage(),
     }

@@ -8,21 +8,23 @@ use crate::build::Binary;
 use crate::process::{parallel, passes, record_file};
 use crate::scratch::{Scratch, Test};
 
-/// Tests that take longer are left out.
-const LONGEST: Duration = Duration::from_secs(30);
+/// Tests that take longer are left out: the random gate of invariance, the test of all power cuts, and a few others.
+const LONGEST: Duration = Duration::from_secs(150);
 
 /// Tests that run other gates with planted faults.
 const LEFT_OUT: &str = "faults::";
 
-/// Adds the tests of the crates whose directory begins with `prefix` to `tests.json`. Tests that fail or take too long
-/// are named and left out.
-pub fn record(scratch: &Scratch, prefix: &str) {
+/// Adds the tests of the crates whose directory begins with `prefix` and whose names contain `name` to `tests.json`.
+/// Tests that fail or take too long are named and left out.
+pub fn record(scratch: &Scratch, prefix: &str, name: &str) {
     let mut binaries: Vec<Binary> = scratch.read("binaries.json").expect("run `mutants build` first");
     binaries
         .retain(|(_, directory)| directory.rsplit('/').next().is_some_and(|name| name.starts_with(prefix)));
     let mut known: Vec<Test> = scratch.read("tests.json").unwrap_or_default();
-    known.retain(|test| binaries.iter().all(|(binary, _)| test.binary.as_os_str() != binary.as_str()));
-    let tests: Vec<Test> = binaries.iter().flat_map(list).collect();
+    let mut tests: Vec<Test> = binaries.iter().flat_map(list).collect();
+    tests.retain(|test| test.name.contains(name));
+    let again = |test: &Test| tests.iter().any(|t| (&t.binary, &t.name) == (&test.binary, &test.name));
+    known.retain(|test| !again(test));
     let recorded = Mutex::new(Vec::new());
     parallel(tests.len(), |at, temporary| {
         let temporary = scratch.0.join(temporary);

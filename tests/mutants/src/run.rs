@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::points::Mutant;
 use crate::process::{parallel, passes};
-use crate::scratch::{Outcome, Scratch, Test, by_mutant};
+use crate::scratch::{Equivalent, Outcome, Scratch, Test, by_mutant};
 
 /// Time for the tests of one mutant, in seconds as recorded. Tests beyond it are not run, and the table says so.
 const BUDGET: f64 = 40.0;
 
-/// Appends an outcome for each mutant of a file that begins with `prefix`, unless it is caught or the same tests have
-/// run with it.
-pub fn run(scratch: &Scratch, prefix: &str) {
+/// Appends an outcome for each mutant of a file that begins with `prefix`, unless it is caught, in `equivalent`, or the
+/// same tests have run with it.
+pub fn run(scratch: &Scratch, prefix: &str, equivalent: &Equivalent) {
     let tests: Vec<Test> = scratch.read("tests.json").expect("run `mutants record` first");
     let reaching = by_mutant(&tests);
     let known = scratch.outcomes();
@@ -21,7 +21,9 @@ pub fn run(scratch: &Scratch, prefix: &str) {
         let tests = reaching.get(&mutant.id).map_or(0, Vec::len);
         known.get(&mutant.key).is_some_and(|outcome| outcome.caught.is_some() || outcome.reaching == tests)
     };
-    mutants.retain(|mutant| mutant.file.starts_with(prefix) && !settled(mutant));
+    mutants.retain(|mutant| {
+        mutant.file.starts_with(prefix) && !equivalent.contains_key(&mutant.key) && !settled(mutant)
+    });
     // the test that caught a mutant of a function probably catches the next one
     let last = Mutex::new(HashMap::new());
     let done = Mutex::new((0, 0));

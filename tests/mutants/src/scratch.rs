@@ -30,6 +30,16 @@ pub struct Outcome {
     pub ran: usize,
 }
 
+/// The reasons of tests/mutants/equivalent.txt, by the key of the mutant.
+pub type Equivalent = HashMap<String, String>;
+
+/// Reads the mutants that no test can catch.
+pub fn equivalent(repository: &Path) -> Equivalent {
+    let list = fs::read_to_string(repository.join("tests/mutants/equivalent.txt")).expect("equivalent.txt");
+    let lines = list.lines().filter_map(|line| line.split_once(" ## "));
+    lines.map(|(key, reason)| (key.to_string(), reason.to_string())).collect()
+}
+
 /// A directory; the functions name its files.
 #[derive(Debug)]
 pub struct Scratch(pub PathBuf);

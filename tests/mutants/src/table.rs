@@ -1,10 +1,9 @@
 //! Writes docs/mutants.md from the outcomes and from the list of equivalent mutants.
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
 use crate::points::Mutant;
-use crate::scratch::{Outcome, Scratch};
+use crate::scratch::{Outcome, Scratch, equivalent};
 
 const HEAD: &str = "# Mutation testing
 
@@ -20,7 +19,8 @@ again; the program is in `tests/mutants`. This page is generated.
 | unreached | open, and no test that was recorded reaches it |
 
 Tests that take long are left out: the random gate of invariance, the test of all power cuts, and some of the emulator.
-An open mutant may be caught by one of them. \"N of M tests\": the other tests that reach it did not run.
+An open mutant may be caught by one of them. \"N of M tests\": the other tests that reach it did not run. A mutant that an
+earlier run caught is not run again.
 
 ";
 
@@ -28,8 +28,7 @@ An open mutant may be caught by one of them. \"N of M tests\": the other tests t
 pub fn write(repository: &Path, scratch: &Scratch, modules: &[&str]) {
     let outcomes = scratch.outcomes();
     let mutants = scratch.mutants();
-    let list = fs::read_to_string(repository.join("tests/mutants/equivalent.txt")).unwrap_or_default();
-    let equivalent: HashMap<&str, &str> = list.lines().filter_map(|line| line.split_once(" ## ")).collect();
+    let equivalent = equivalent(repository);
     let mut page = HEAD.to_string();
     page += "| module | mutants | caught | equivalent | open | of these unreached | not run |\n|---|--:|--:|--:|--:|--:|--:|\n";
     let (mut reasons, mut open) = (String::new(), String::new());
@@ -38,7 +37,7 @@ pub fn write(repository: &Path, scratch: &Scratch, modules: &[&str]) {
         let mut row = [0; 6];
         for mutant in mutants.iter().filter(|mutant| mutant.file.starts_with(module)) {
             row[0] += 1;
-            let reason = equivalent.get(mutant.key.as_str());
+            let reason = equivalent.get(&mutant.key);
             match outcomes.get(&mutant.key) {
                 Some(Outcome { caught: Some(test), .. }) => {
                     row[1] += 1;

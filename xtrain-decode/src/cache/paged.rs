@@ -299,3 +299,24 @@ impl Cache for Paged {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use xtrain_tensor::{Device, Dtype};
+
+    use super::*;
+
+    #[test]
+    fn the_tables_of_expected_pages_have_room_for_a_sequence() {
+        let (n_layers, n_kv_heads, head_dim, device) = (1, 1, 2, Device::cpu());
+        let shape = CacheShape { n_layers, n_kv_heads, head_dim, dtype: Dtype::F32, device };
+        let room = Room { sequences: 3, positions: 40, slots: None };
+        for (pages, want) in [(9, 9), (50, 20)] {
+            let mut cache = Paged::new(shape.clone(), room, 2, KvMemory::default()).unwrap();
+            cache.expect(pages).unwrap();
+            let Slots::Pages { table, .. } = &cache.pool.slots else { panic!("a paged cache has tables") };
+            let room: Vec<usize> = table.iter().map(Vec::capacity).collect();
+            assert!(room.len() == 3 && room.iter().all(|&n| n >= want), "{pages} pages: {room:?}");
+        }
+    }
+}

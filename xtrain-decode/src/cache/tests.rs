@@ -14,6 +14,7 @@ use super::paged::Paged;
 use super::shape::CacheShape;
 
 mod room;
+mod slots;
 
 const LAYERS: usize = 3;
 const WIDTH: usize = 6;
@@ -187,6 +188,17 @@ fn a_position_out_of_order_is_refused_on_every_layer_and_nothing_changes() {
                     (0..bad).for_each(|layer| extend(&mut *cache, layer, &good).unwrap());
                 }
             }
+            if bad > 0 {
+                // the rows of the pass before the bad one count, those of other sequences do not
+                let good = append(&mut held.clone(), &[(1, 5), (1, 7), (0, 4), (0, 6)]);
+                let mut rows = good.clone();
+                rows.pos[3] += 1;
+                (0..bad).for_each(|layer| extend(&mut *cache, layer, &good).unwrap());
+                let want = Error::CachePosition { layer: bad, seq: 0, want: 3, got: 4 };
+                assert_eq!(extend(&mut *cache, bad, &rows).unwrap_err(), want, "{name}");
+                let good = append(&mut held.clone(), &[(0, 4), (1, 5)]);
+                (0..bad).for_each(|layer| extend(&mut *cache, layer, &good).unwrap());
+            }
             let late = extend(&mut *cache, bad + 1, &good).unwrap_err();
             assert_eq!(late, Error::CacheLayer { want: bad, got: bad + 1 }, "{name}");
         }
@@ -247,6 +259,12 @@ fn bytes_follow_the_formula() {
             }
         }
     }
+}
+
+#[test]
+fn bytes_per_token_count_every_head_of_keys_and_values() {
+    let shape = CacheShape { n_kv_heads: 5, ..shape(Dtype::BF16) };
+    assert_eq!(shape.bytes_per_token(), LAYERS * 2 * 5 * 3 * 2);
 }
 
 #[test]
@@ -376,7 +394,13 @@ fn pages_grow_by_doubling() {
 
 #[test]
 fn kinds_parse_what_they_print() {
-    let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page: 5 }];
+    let kinds = [
+        KvKind::Off,
+        KvKind::Growing,
+        KvKind::Contiguous,
+        KvKind::Paged { page: 1 },
+        KvKind::Paged { page: 5 },
+    ];
     for kind in kinds {
         assert_eq!(kind.to_string().parse::<KvKind>().unwrap(), kind);
     }

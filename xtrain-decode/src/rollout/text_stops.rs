@@ -123,3 +123,27 @@ impl OpenText<'_> {
         OpenText { decoder, matcher: StopMatcher::new(), text: String::new(), tokens: 0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(index: usize, token: u32, finish: Option<FinishReason>) -> Event {
+        Event { index, id: 0, position: 1, token, logprob: 0.0, processed_logprob: 0.0, finish }
+    }
+
+    #[test]
+    fn a_sequence_that_reached_a_stop_text_is_named_once() {
+        let tokenizer = Tokenizer::byte();
+        let mut stops = TextStops::new(&tokenizer, vec!["bc".to_string(), String::new()]);
+        let pushed = [(4, b'a'), (7, b'b'), (4, b'b'), (4, b'c'), (4, b'd'), (7, b'd')]
+            .map(|(index, byte)| stops.push(&event(index, u32::from(byte), None)));
+        assert_eq!(pushed, ["a", "", "", "", "", "bd"]);
+        assert_eq!((stops.reached(), stops.reached()), (vec![4], vec![]));
+        assert_eq!(
+            stops.push(&event(7, 256, Some(FinishReason::Eos))),
+            "",
+            "an end-of-text token is not text"
+        );
+    }
+}

@@ -89,6 +89,21 @@ fn a_large_number_causes_no_large_allocation() {
     check("{{ 'a' * 99999999999 }}", "cannot be rendered");
     assert_eq!(outcome("{{ 'a\nb' | indent(2, true) }}{{ '%03d %s' | format(7, 'x') }}"), "=   a\n  b007 x");
     assert_eq!(outcome("{{ '{:>4}{}'.format(1, 'y') }}"), "=    1y");
+    // a large number that is no width
+    assert_eq!(outcome("{{ '%d' | format(10000) }}{{ '{}'.format(10000) }}"), "= 1000010000");
+}
+
+#[test]
+fn a_width_may_be_9999() {
+    for template in [
+        "{{ 'a\nb' | indent(9999) | length }}",
+        "{{ '%9999d' | format(1) | length }}",
+        "{{ '{:9999}'.format(1) | length }}",
+    ] {
+        let length = if template.contains("indent") { 10_002 } else { 9999 };
+        assert_eq!(outcome(template), format!("= {length}"), "{template}");
+        check(&template.replace("9999", "10000"), "a width of more than 9999");
+    }
 }
 
 #[test]

@@ -22,7 +22,6 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: &Kwargs) -
     }
     let indent = match indent.map(|v| (v.as_usize(), v)) {
         None => None,
-        Some((_, v)) if v.kind() == ValueKind::None => None,
         Some((Some(n), _)) if n <= 64 => Some(" ".repeat(n)),
         Some((_, v)) if v.as_str().is_some_and(|s| s.len() <= 64) => v.as_str().map(str::to_string),
         Some(_) => return Err(refuse("tojson: an indent of more than 64 spaces")),

@@ -101,6 +101,10 @@ fn a_turn_that_depends_on_later_messages_is_refused() {
     let [a, b] = [Message::new("user", "a"), Message::new("assistant", "b")];
     let talk = [a.clone(), b.clone(), a.clone()];
     assert_eq!(template.assistant(&talk, &Options::default()), Err(ChatError::Turn { at: 1 }));
+    // the text before the turn continues in another way, and the turn is the last one
+    let prompted = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '!' if add_generation_prompt }}";
+    let prompted = ChatTemplate::parse(prompted).unwrap();
+    assert_eq!(prompted.assistant(&talk[..2], &Options::default()), Err(ChatError::Turn { at: 1 }));
     let error = ChatTemplate::parse(BUILT_IN).unwrap().render(&[a], &Options::default()).unwrap_err();
     assert!(error.to_string().contains("no token that ends a text"), "{error}");
 }
@@ -229,5 +233,16 @@ fn a_token_that_ends_a_text_is_passed_to_the_template_once() {
     };
     for config in [r#"{"eos_token": "<|endoftext|>"}"#, r#"{"pad_token": "<|endoftext|>"}"#] {
         assert_eq!(count(&named(config)), 1, "{config}");
+    }
+}
+
+#[test]
+fn a_message_has_its_text_and_its_fields_in_order() {
+    let json = Json::parse(r#"{"role": "tool", "content": "4", "b": 1, "a": [true, null]}"#).unwrap();
+    assert_eq!(format!("{json:?}"), "{'role': 'tool', 'content': '4', 'b': 1, 'a': [True, None]}");
+    assert_eq!(Message::from_json(json).unwrap().content().as_deref(), Some("4"));
+    assert_eq!(Message::new("user", "").content().as_deref(), Some(""));
+    for without_text in [r#"{"role": "user"}"#, r#"{"role": "user", "content": [1]}"#] {
+        assert_eq!(Message::from_json(Json::parse(without_text).unwrap()).unwrap().content(), None);
     }
 }

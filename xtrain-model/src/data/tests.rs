@@ -92,6 +92,18 @@ fn tokenizing_blocks_gives_the_tokens_of_the_whole_text() {
 }
 
 #[test]
+fn the_first_block_of_a_text_begins_it() {
+    let dir = Scratch::new("first-block");
+    let spm = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers/llama_spm");
+    let spm = Tokenizer::load(&spm).unwrap();
+    let (text, input) = ("Hello world", dir.file("in.txt", "Hello world"));
+    let file = prepared(&dir, &[input], &spm.clone().without_bos()).unwrap();
+    let ids = spm.encode(text).unwrap();
+    assert_ne!(ids, spm.encode_continuation(text).unwrap(), "a space is added to the beginning of a text");
+    assert_eq!(file.ids(0..ids.len() as u64).unwrap(), ids);
+}
+
+#[test]
 fn jsonl_records_become_documents_and_prompts_are_masked() {
     let dir = Scratch::new("jsonl");
     let lines = "{\"text\": \"ab\"}\r\n\n{\"prompt\": \"1+1=\", \"completion\": \"2\\n\", \"id\": 7}\n{\"text\":\"\"}";

@@ -178,3 +178,16 @@ fn sync_parent(path: &Path) -> Result<(), DataError> {
     let synced = if cfg!(unix) { File::open(parent).and_then(|dir| dir.sync_all()) } else { Ok(()) };
     synced.map_err(|e| DataError::io(parent, "sync", e))
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_of_a_file_is_synced() {
+        sync_parent(Path::new("in-the-current-directory.tok")).unwrap();
+        sync_parent(&std::env::temp_dir().join("a.tok")).unwrap();
+        let error = sync_parent(Path::new("no such directory/a.tok")).unwrap_err().to_string();
+        assert!(error.contains("no such directory") && error.contains("sync"), "{error}");
+    }
+}

@@ -283,6 +283,7 @@ mod tests {
     fn rows_and_steps_beyond_the_capacity_are_refused() {
         let cpu = Device::cpu();
         let mut sampler = DeviceSampler::new(&cpu, 2, 1).unwrap();
+        assert_eq!(sampler.capacity(), 2);
         assert!(matches!(sampler.stage(&[1, 2, 3], Vec::new()), Err(Error::Argument { .. })));
         for lists in [vec![vec![]; 2], vec![vec![vec![4, 5]]], vec![vec![vec![4]; 3]]] {
             assert!(matches!(sampler.stage(&[1], lists), Err(Error::Argument { .. })));

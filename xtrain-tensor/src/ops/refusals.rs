@@ -77,8 +77,13 @@ fn attention_takes_operands_that_fit_only() {
     shape(run(&[3, 4, 8], &[3, 3, 8], &[3, 3, 8]));
     shape(run(&[3, 4, 8], &[3, 2, 8], &[4, 2, 8]));
     let (q, kv) = ([3, 4, 8], [3, 2, 8]);
-    dtype(attention(&z.bf16(&q), &z.f32(&kv), &z.f32(&kv), &mask));
-    dtype(attention(&z.f32(&q), &z.f32(&kv), &z.bf16(&kv), &mask));
+    let one_dtype = |q: &Tensor, k: &Tensor, v: &Tensor| {
+        let want = "attention: expected q, k and v in one dtype";
+        let error = attention(q, k, v, &mask).unwrap_err().to_string();
+        assert!(error.starts_with(want), "{error}");
+    };
+    one_dtype(&z.bf16(&q), &z.f32(&kv), &z.f32(&kv));
+    one_dtype(&z.f32(&q), &z.f32(&kv), &z.bf16(&kv));
 
     let (q, kv, lse) = (z.f32(&q), z.f32(&kv), z.f32(&[3, 4]));
     let saved = AttnSaved { q: &q, k: &kv, v: &kv, y: &q, lse: &lse };
@@ -212,7 +217,8 @@ fn norms_and_tables_take_operands_that_fit_only() {
     shape(repeat_kv(&z.f32(&[1, 2, 4]), 3));
     shape(repeat_kv_backward(&z.f32(&[1, 3, 4]), 2));
     shape(repeat_kv_backward(&z.f32(&[1, 0, 4]), 0));
-    shape(cat_seq(&x, &z.f32(&[3, 5])));
+    let error = cat_seq(&x, &z.f32(&[3, 5])).unwrap_err().to_string();
+    assert!(error.starts_with("cat_seq: expected a [T, ..], b [U, ..]"), "{error}");
     shape(cat_seq(&z.bf16(&[3, 5]), &z.bf16(&[3, 5])));
     for bad in [&[4][..], &[0, 4], &[4, 0], &[1, 4, 4]] {
         shape(Weight::new(&z.f32(bad), Dtype::F32));

@@ -51,3 +51,22 @@ impl PromptGroups {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_forgotten_when_no_sequence_needs_its_prompt() {
+        let mut groups = PromptGroups::default();
+        groups.insert(3, 2);
+        groups.insert(5, 2);
+        let logits: Arc<[f32]> = Arc::from([1.0]);
+        groups.first_token(3, Some(logits.clone()));
+        assert_eq!((groups.contains(3), groups.contains(4), groups.contains(5)), (true, false, true));
+        assert_eq!((groups.logits(3), groups.logits(5)), (Some(logits), None));
+        groups.leave(3);
+        assert_eq!((groups.contains(3), groups.logits(3)), (false, None));
+        assert!(groups.contains(5));
+    }
+}

@@ -4,6 +4,9 @@ use xtrain_tensor::{Device, Dtype};
 
 use super::*;
 use crate::rollout::plan::{Outcome, Plan};
+
+mod multi_step;
+mod preemption;
 use crate::sampler::{Choice, SampleOptions};
 
 fn model() -> Model {
@@ -25,8 +28,29 @@ fn model() -> Model {
 
 /// A scheduler of 3 slots.
 fn scheduler(model: &Model) -> Scheduler<'_> {
-    let options = EngineOptions { max_batch: 3, ..EngineOptions::default() };
+    with(model, EngineOptions::default())
+}
+
+/// A scheduler of 3 slots with other options.
+fn with(model: &Model, options: EngineOptions) -> Scheduler<'_> {
+    let options = EngineOptions { max_batch: 3, ..options };
     Scheduler::new(model, options, KvMemory::default()).unwrap()
+}
+
+fn choice(token: u32) -> Choice {
+    Choice { token, logprob: 0.0, processed_logprob: 0.0 }
+}
+
+/// Plans one forward pass and takes `token` for each run that a token is sampled from, with logits if the plan asks for
+/// them.
+fn pass(scheduler: &mut Scheduler<'_>, plan: &mut Plan, token: u32) {
+    scheduler.plan(plan, 0).unwrap();
+    scheduler.mark_computed(plan);
+    let outcomes = plan.runs.iter().filter_map(|run| {
+        let logits = run.spec.as_ref()?.shares_logits.then(|| std::sync::Arc::from([0.0; 37]));
+        Some(Outcome { running: run.running, choice: Ok(choice(token)), logits })
+    });
+    scheduler.accept(outcomes).unwrap();
 }
 
 #[test]
@@ -66,10 +90,33 @@ fn a_repetition_penalty_reads_the_tokens_of_a_sequence_in_place() {
         );
         assert!(free.penalized_tokens().is_empty());
         scheduler.mark_computed(&plan);
-        let choice = Choice { token: 5, logprob: 0.0, processed_logprob: 0.0 };
-        let outcomes = (0..2).map(|running| Outcome { running, choice: Ok(choice), logits: None });
+        let outcomes = (0..2).map(|running| Outcome { running, choice: Ok(choice(5)), logits: None });
         scheduler.accept(outcomes).unwrap();
     }
     scheduler.retire();
     assert_eq!(scheduler.finished.len(), 2);
+}
+
+#[test]
+fn a_row_that_does_not_fit_has_no_run() {
+    let model = model();
+    let mut scheduler =
+        with(&model, EngineOptions { max_batched_tokens: Some(1), ..EngineOptions::default() });
+    (0..2).for_each(|_| _ = scheduler.submit(Request::greedy(&[1], 9), 1, SamplerId(0)));
+    scheduler.admit().unwrap();
+    let mut plan = Plan::default();
+    pass(&mut scheduler, &mut plan, 5);
+    assert_eq!(plan.runs.iter().map(|run| run.running).collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn a_leader_without_followers_shares_no_logits() {
+    let model = model();
+    let mut scheduler = scheduler(&model);
+    scheduler.submit(Request::greedy(&[1, 2], 9), 1, SamplerId(0));
+    scheduler.admit().unwrap();
+    // its last follower has left
+    scheduler.running[0].followers = 1;
+    scheduler.separate().unwrap();
+    assert_eq!(scheduler.running[0].followers, 0);
 }

@@ -16,7 +16,9 @@ fn a_continuation_runs_only_its_new_rows_and_equals_the_longer_request() {
     let model = model();
     for kv in [&KINDS[..], &[KvKind::Off]].concat() {
         for prefill_chunk in [None, Some(2)] {
-            let mut engine = Engine::new(&model, EngineOptions { prefill_chunk, ..continuing(kv) }).unwrap();
+            // as many slots as sequences: the one that finishes first keeps its rows while the other runs
+            let options = EngineOptions { prefill_chunk, max_batch: 2, ..continuing(kv) };
+            let mut engine = Engine::new(&model, options).unwrap();
             let requests = [request(1, &[1, 2, 3, 4, 5], 9), request(2, &[6], 4)];
             for request in &requests {
                 engine.submit(request.clone()).unwrap();
@@ -106,4 +108,36 @@ fn what_cannot_be_continued_is_an_error() {
     assert_eq!(engine.run().unwrap()[0].index, 1);
     engine.release_finished();
     refused(&mut engine, 1, &[1], 3, absent);
+}
+
+#[test]
+fn each_of_several_equal_completions_keeps_its_own_rows() {
+    let model = model();
+    for kv in KINDS {
+        let mut engine = Engine::new(&model, continuing(kv)).unwrap();
+        let greedy = Request { options: SampleOptions::greedy(), ..request(0, &[1, 2, 3], 5) };
+        engine.submit_group(greedy.clone(), 3).unwrap();
+        let done = engine.run().unwrap();
+        let mut longer_requests = Vec::new();
+        for completion in &done {
+            engine.extend(completion.index, &[4], 5).unwrap();
+            let longer = longer(&greedy, completion, &[4], 5);
+            longer_requests.push(Request { id: completion.id, ..longer });
+        }
+        same_as_naive(&model, &longer_requests, &engine.run().unwrap(), &kv.to_string());
+        // the last token of a completion has no row
+        assert_eq!(engine.counters().continued_rows, 3 * (3 + 5 - 1), "{kv}");
+    }
+}
+
+#[test]
+fn held_rows_give_way_to_a_sequence_that_runs_alone() {
+    let model = model();
+    let paged = EngineOptions { kv_capacity: Some(30), ..continuing(KvKind::Paged { page: 5 }) };
+    let mut engine = Engine::new(&model, EngineOptions { max_seq_len: Some(30), ..paged }).unwrap();
+    engine.submit(request(1, &[1, 2, 3], 9)).unwrap();
+    engine.run().unwrap();
+    let long = request(2, &[7; 22], 5);
+    engine.submit(long.clone()).unwrap();
+    same_as_naive(&model, &[long], &engine.run().unwrap(), "the long one");
 }

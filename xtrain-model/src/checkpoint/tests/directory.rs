@@ -36,6 +36,21 @@ fn the_newest_are_kept_and_stale_temporaries_removed() {
     assert_eq!(names(&RealFs, &scratch.0), want);
 }
 
+#[test]
+fn one_step_or_none_is_retained() {
+    let scratch = Scratch::new("retain");
+    let open = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 3).unwrap();
+    for step in [1, 2, 3] {
+        let saved = Sample::small(step, 0).with(|snapshot| open.save(snapshot)).unwrap();
+        assert!(saved.not_pruned.is_none(), "step {step}");
+    }
+    std::fs::write(scratch.0.join("checkpoints/notes"), "x").unwrap();
+    for (step, want) in [(Some(2), &["notes", "step_000002"][..]), (None, &["notes"])] {
+        open.retain_step(step).unwrap();
+        assert_eq!(names(&RealFs, &scratch.0), want, "{step:?}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn links_in_stale_temporaries_are_not_followed() {

@@ -46,7 +46,7 @@ fn damaged_headers_are_refused() {
         "st_truncated_data",
         &["tensor model.layers.0.self_attn.v_proj.weight: expected 7616 bytes of data, found 7564"],
     );
-    check("st_header_not_json", &[file, "line 1 column 2"]);
+    check("st_header_not_json", &[file, "invalid JSON at line 1, column 2"]);
     check("st_header_not_utf8", &[file, "not UTF-8", "index 3"]);
     check("st_header_deep_json", &[file, "depth of nested JSON: expected at most 64, found 65"]);
     check(
@@ -66,9 +66,9 @@ fn damaged_headers_are_refused() {
     );
     check("st_size_mismatch", &[q, "expected ", " bytes for F32 of shape "]);
     check("st_shape_overflow", &[q, "size fits 64 bits"]);
-    check("st_shape_float", &[file, "floating point"]);
+    check("st_shape_float", &[file, "the number 16.5 instead of a whole number of at least 0"]);
     check("st_unknown_dtype", &[q, "expected F32, BF16 or F16, found F33"]);
-    check("st_metadata_not_string", &[file, "expected a string"]);
+    check("st_metadata_not_string", &[file, "instead of a string"]);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn damaged_indices_are_refused() {
         "i_tensor_not_in_shard",
         &["model-00001-of-00001.safetensors: tensor model.layers.0.self_attn.q_proj.weight is missing"],
     );
-    check("i_index_not_json", &["index.json: ", "line 1 column 1"]);
+    check("i_index_not_json", &["index.json: ", "text that is not JSON at line 1, column 1"]);
     check(
         "no_weights",
         &["model.safetensors not found", "model.safetensors.index.json does not exist either"],

@@ -41,6 +41,18 @@ fn small_file(dir: &Scratch) -> Vec<u8> {
     std::fs::read(file.path()).unwrap()
 }
 
+#[test]
+fn a_token_file_is_identified_by_its_tokenizer_and_its_tokens() {
+    let dir = Scratch::new("identified");
+    let open = |bytes: &[u8]| {
+        let file = TokenFile::open(&dir.file("file.tok", bytes)).unwrap();
+        (file.digest(), file.checksum())
+    };
+    let good = small_file(&dir);
+    let stored = u32::from_le_bytes(good[60..64].try_into().unwrap());
+    assert_eq!(open(&good), (Tokenizer::byte().digest(), stored));
+}
+
 /// `bytes` changed by `edit`, with a valid checksum of the header.
 fn resealed(bytes: &[u8], edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();

@@ -59,3 +59,44 @@ pub(super) fn find_pre_tokenizer(json: &Json, no_merges: bool) -> Option<&'stati
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(json: &Json, no_merges: bool) -> Option<&'static str> {
+        find_pre_tokenizer(json, no_merges).map(|pre| pre.name)
+    }
+
+    #[test]
+    fn a_pre_tokenizer_is_found_if_all_its_fields_are_equal() {
+        for pre in &PRE_TOKENIZERS {
+            let json = pre_tokenizer(pre);
+            assert_eq!(name(&json, false), Some(pre.name));
+            for (field, other) in [
+                ("type", json!("Metaspace")),
+                ("use_regex", json!(pre.pattern.is_some())),
+                ("add_prefix_space", json!(true)),
+            ] {
+                let mut changed = json.clone();
+                let step =
+                    if pre.pattern.is_some() { &mut changed["pretokenizers"][1] } else { &mut changed };
+                step[field] = other;
+                assert_eq!(name(&changed, false), None, "{} with another {field}", pre.name);
+            }
+        }
+        let mut split = pre_tokenizer(&PRE_TOKENIZERS[1]);
+        split["pretokenizers"][0]["behavior"] = json!("Removed");
+        assert_eq!(name(&split, false), None);
+        let mut longer = pre_tokenizer(&PRE_TOKENIZERS[1]);
+        longer["pretokenizers"].as_array_mut().unwrap().push(byte_level(false));
+        assert_eq!(name(&longer, false), None);
+    }
+
+    #[test]
+    fn without_merges_any_byte_level_step_is_that_of_gpt_2() {
+        assert_eq!(name(&byte_level(false), true), Some("gpt-2"));
+        assert_eq!(name(&byte_level(false), false), None);
+        assert_eq!(name(&json!({"type": "Metaspace"}), true), None);
+    }
+}

@@ -144,8 +144,75 @@ mod tests {
         assert_eq!(merges(&tokens).unwrap(), want);
         let names = tokens.map(|(token, _)| token.to_string());
         let scores = scores(&names, &want, |_| false).unwrap();
+        assert_eq!(scores, [-3.0, -4.0, -1.0, -2.0, 0.0], "tokens that no merge yields are last");
         let again: Vec<(&str, f64)> = names.iter().map(String::as_str).zip(scores).collect();
         assert_eq!(merges(&again).unwrap(), want);
+    }
+
+    #[test]
+    fn both_zeros_are_one_score() {
+        let tokens = [("a", -9.0), ("b", -9.0), ("ab", -0.0), ("ba", 0.0)];
+        assert_eq!(merges(&tokens).unwrap(), [("a", "b"), ("b", "a")]);
+    }
+
+    #[test]
+    fn the_memory_of_merges_and_the_length_of_tokens_reach_their_limits() {
+        let tokens = ["a", "b", "c", "bc", "abc", "ab"].map(|token| (token, 0.0));
+        // two merges yield `abc`
+        let bytes = 2 * (200 + 2 * 3) + 2 * (200 + 2 * 2);
+        assert_eq!(merges_within(&tokens, bytes).unwrap().len(), 4);
+        assert_eq!(merges_within(&tokens, bytes - 1).unwrap_err(), "more than 3 merges");
+        assert_eq!(merges(&[(&"a".repeat(MAX_TOKEN), 0.0)]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn the_steps_of_sentencepiece_are_recognized_in_both_forms_and_no_other_steps() {
+        let json = |space_prefix: bool| {
+            let (normalizer, decoder) = steps(space_prefix);
+            let model = json!({"type": "BPE", "byte_fallback": true});
+            json!({"model": model, "normalizer": normalizer, "pre_tokenizer": null, "decoder": decoder})
+        };
+        let metaspace = |space_prefix: bool| {
+            let scheme = if space_prefix { "first" } else { "never" };
+            let step =
+                json!({"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": false});
+            let mut json = json(space_prefix);
+            (json["normalizer"], json["pre_tokenizer"]) = (Json::Null, step);
+            json
+        };
+        let mut single = json(false);
+        single["normalizer"] = single["normalizer"]["normalizers"][0].clone();
+        assert_eq!(space_prefix_of(&single), Some(false), "one step outside a list");
+        for space_prefix in [true, false] {
+            let (normalized, metaspace) = (json(space_prefix), metaspace(space_prefix));
+            assert_eq!(space_prefix_of(&normalized), Some(space_prefix));
+            assert_eq!(space_prefix_of(&metaspace), Some(space_prefix));
+            let last = usize::from(space_prefix);
+            for (field, other) in [
+                ("/model/type", json!("Unigram")),
+                ("/model/byte_fallback", json!(false)),
+                ("/pre_tokenizer", json!({"type": "Digits"})),
+                ("/normalizer", Json::Null),
+                (&*format!("/normalizer/normalizers/{last}/content"), json!("_")),
+                ("/decoder", Json::Null),
+            ] {
+                let mut changed = normalized.clone();
+                *changed.pointer_mut(field).unwrap() = other;
+                assert_eq!(space_prefix_of(&changed), None, "{field}");
+            }
+            for (field, other) in [
+                ("/normalizer", json!({"type": "NFC"})),
+                ("/pre_tokenizer/type", json!("Split")),
+                ("/pre_tokenizer/replacement", json!("_")),
+                ("/pre_tokenizer/split", json!(true)),
+                ("/pre_tokenizer/prepend_scheme", json!(if space_prefix { "never" } else { "first" })),
+                ("/decoder", Json::Null),
+            ] {
+                let mut changed = metaspace.clone();
+                *changed.pointer_mut(field).unwrap() = other;
+                assert_eq!(space_prefix_of(&changed), None, "{field}");
+            }
+        }
     }
 
     #[test]

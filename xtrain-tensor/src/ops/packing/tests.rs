@@ -66,6 +66,31 @@ fn products_gradients_and_rows_have_the_bits_of_the_matrix_for_any_piece_size() 
     assert!(compared >= 2 * 2 * 2 * 4 * 3, "{compared}");
 }
 
+#[test]
+fn weights_packed_for_training_are_the_weights_of_their_matrices_in_order() {
+    for (device, dtype) in all().into_iter().flat_map(|d| [(d.clone(), Dtype::F32), (d, Dtype::BF16)]) {
+        let masters = SHAPES[..3]
+            .iter()
+            .map(|&[out, width]| Tensor::new(&device, &[out, width], values(out * width)).unwrap());
+        let masters: Vec<Tensor> = masters.collect();
+        let together = Weight::for_training(&masters.iter().collect::<Vec<_>>(), dtype).unwrap();
+        assert_eq!(together.len(), masters.len());
+        for ((master, got), [out, width]) in masters.iter().zip(&together).zip(SHAPES) {
+            let want = Weight::new(master, dtype).unwrap();
+            let of = |n| Tensor::new(&device, &[2, n], arbitrary(2 * n, 3)).unwrap().cast(dtype).unwrap();
+            let (x, dy, what) = (of(width), of(out), format!("{out} x {width} in {dtype} on {device}"));
+            let y = |w: &Weight| linear(&x, w, None, Dtype::F32).unwrap();
+            let dx = |w: &Weight| linear_backward_input(&[&dy], &[w]).unwrap();
+            same(&y(got), &y(&want), &what);
+            same(&dx(got), &dx(&want), &format!("dx, {what}"));
+        }
+        assert!(Weight::for_training(&[], dtype).unwrap().is_empty());
+        let flat = masters[1].reshape(&[37 * 33]).unwrap();
+        let refused = Weight::for_training(&[&masters[0], &flat], dtype);
+        assert!(matches!(refused, Err(Error::Shape { .. })), "{refused:?}");
+    }
+}
+
 /// The values rounded to bf16, and the same widened to f32.
 fn narrowed(values: &[f32]) -> (Vec<bf16>, Vec<f32>) {
     let narrow: Vec<bf16> = values.iter().map(|&x| to_bf16(x)).collect();

@@ -1,0 +1,43 @@
+//! Tests of completions that wait for the prompt of another one.
+use super::*;
+
+#[test]
+fn a_prompt_is_computed_once_more_if_the_sequence_that_computes_it_is_stopped() {
+    let model = model();
+    let prompt = [1, 2, 3, 4, 5, 6, 7];
+    for kv in KINDS {
+        let chunked = EngineOptions { prefill_chunk: Some(3), ..options(kv) };
+        let mut engine = Engine::new(&model, chunked).unwrap();
+        engine.submit_group(request(10, &prompt, 4), 4).unwrap();
+        engine.step().unwrap();
+        assert!(engine.stop(0), "{kv}");
+        for _ in 0..20 {
+            engine.step().unwrap();
+        }
+        assert!(engine.is_idle(), "{kv}: the other three do not wait for each other");
+        let finished = engine.take_finished();
+        let others: Vec<Request> = (11..14).map(|id| request(id, &prompt, 4)).collect();
+        same_as_naive(&model, &others, &finished[1..], &kv.to_string());
+        assert_eq!(engine.counters().prefill_rows, 3 + 7, "{kv}");
+    }
+}
+
+#[test]
+fn a_preempted_completion_does_not_take_its_first_token_again() {
+    let model = model();
+    let (prompt, g) = ([4, 5, 6, 7], 9);
+    // completions of different lengths: some finish while a preempted one and fresh ones wait
+    let stop = StopConditions { eos: (0..4).collect(), tokens: vec![] };
+    let all: Vec<Request> =
+        (40..40 + g).map(|id| Request { stop: stop.clone(), ..request(id, &prompt, 12) }).collect();
+    for kv in [KvKind::Growing, KvKind::Paged { page: 1 }, KvKind::Paged { page: 2 }] {
+        for kv_capacity in [18, 22, 26] {
+            let tight = EngineOptions { kv_capacity: Some(kv_capacity), max_batch: 4, ..options(kv) };
+            let mut engine = Engine::new(&model, tight).unwrap();
+            engine.submit_group(all[0].clone(), g as usize).unwrap();
+            let got = engine.run().unwrap();
+            assert!(engine.counters().preemptions > 0, "{kv}, {kv_capacity}");
+            same_as_naive(&model, &all, &got, &format!("{kv}, {kv_capacity}"));
+        }
+    }
+}
