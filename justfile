@@ -12,7 +12,7 @@ soak:
 ptx:
     bash scripts/ptx.sh
 
-# Prints registers, spills and shared memory of every kernel (needs nvcc).
+# Prints registers, shared memory, blocks per SM and loads in flight of every kernel (needs nvcc).
 kernels:
     bash scripts/kernels.sh
 

@@ -22,9 +22,11 @@ XT_KERNEL_FOR(cross_entropy_cutoff_f32, 512, 2)(const float* logits, const uint3
     return;
   }
   const float* x = logits + (size_t)n * v;
-  float max_z = neg_inf;
-  for (uint32_t i = threadIdx.x; i < v; i += blockDim.x) max_z = max_f32(max_z, x[i] / t);
-  max_z = block_max(max_z, select);
+  float maximum = neg_inf;
+  auto load_at = [=](uint32_t i) { return x[i]; };
+  in_flight<8>((uint32_t)threadIdx.x, v, (uint32_t)blockDim.x, load_at,
+               [&](uint32_t, float logit) { maximum = max_f32(maximum, logit); });
+  float max_z = block_max(maximum, select) / t;  // dividing by the temperature preserves the order
   uint64_t lowest = 0;
   float least = neg_inf;  // the smallest z that min-p keeps
   if ((xt_f_bits(max_z) & 0x7fffffffu) < 0x7f800000u) {
@@ -32,10 +34,10 @@ XT_KERNEL_FOR(cross_entropy_cutoff_f32, 512, 2)(const float* logits, const uint3
     if (top_p < 1.0f) lowest = top_p_rank(x, v, t, max_z, lowest, top_p, select);
     if (min_p > 0.0f) {
       float below = neg_inf;  // the maximum of -z
-      for (uint32_t i = threadIdx.x; i < v; i += blockDim.x) {
-        float z = x[i] / t;
+      in_flight<8>((uint32_t)threadIdx.x, v, (uint32_t)blockDim.x, load_at, [&](uint32_t, float logit) {
+        float z = logit / t;
         if (exp_f32(z - max_z) >= min_p) below = max_f32(below, -z);
-      }
+      });
       least = -block_max(below, select);
     }
   }
@@ -136,8 +138,9 @@ XT_KERNEL(cross_entropy_entropy_f32, 256)(const float* entropies, float* values,
   uint32_t n = blockIdx.x * blockDim.x + threadIdx.x;
   if (n >= rows) return;
   float entropy = 0.0f;
-#pragma unroll 8
-  for (uint32_t c = 0; c < chunks; c++) entropy = entropy + entropies[(size_t)c * rows + n];
+  in_flight<8>(
+      0u, chunks, 1u, [=](uint32_t c) { return entropies[(size_t)c * rows + n]; },
+      [&](uint32_t, float e) { entropy = entropy + e; });
   values[3 * n + 2] = entropy;
 }
 XT_EXPORT(cross_entropy_entropy_f32)

@@ -1,6 +1,6 @@
 // row_squares  sums[row] = sum32(g_i g_i) for every row of every tensor (a vector is one row)
 // Launch: one warp per row, eight rows of one tensor per block. Order: sum32. CPU twin: cpu/optim.rs.
-#include "contract.cuh"
+#include "in_flight.cuh"
 #include "optimizer.cuh"
 
 XT_KERNEL(row_squares_f32, 256)(const Parameter* all, uint32_t tensors, float* sums) {
@@ -9,8 +9,7 @@ XT_KERNEL(row_squares_f32, 256)(const Parameter* all, uint32_t tensors, float* s
   if (row >= p.rows) return;
   const float* g = p.g + (size_t)row * p.width;
   float s = 0.0f;
-#pragma unroll 16
-  for (uint32_t i = lane; i < p.width; i += 32) s = fmaf(g[i], g[i], s);
+  in_flight<16>(lane, p.width, 32u, [=](uint32_t i) { return g[i]; }, [&](uint32_t, float v) { s = fmaf(v, v, s); });
   s = sum32(s);
   if (lane == 0) sums[p.row + row] = s;
 }
@@ -21,8 +20,8 @@ XT_EXPORT(row_squares_f32)
 XT_KERNEL(tensor_squares_f32, 32)(const Parameter* all, const float* sums, float* squares) {
   Parameter p = all[blockIdx.x];
   float s = 0.0f;
-#pragma unroll 32
-  for (uint32_t i = threadIdx.x; i < p.rows; i += 32) s = s + sums[p.row + i];
+  in_flight<32>((uint32_t)threadIdx.x, p.rows, 32u, [=](uint32_t i) { return sums[p.row + i]; },
+                [&](uint32_t, float v) { s = s + v; });
   s = sum32(s);
   if (threadIdx.x == 0) squares[blockIdx.x] = s;
 }

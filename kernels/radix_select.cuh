@@ -53,14 +53,15 @@ XT_DEV uint64_t select_rank(const float* x, uint32_t v, float temperature, float
     int shift = 56 - 8 * pass;
     if (threadIdx.x < 256) select->bins[threadIdx.x] = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < v; i += blockDim.x) {
-      float z = x[i] / temperature;
+    auto count = [&](uint32_t i, float logit) {
+      float z = logit / temperature;
       uint64_t rank = short_rank(z, i);
       uint32_t first = distance_digit(z, max_z);
-      if (rank_of(z, i) < low || (pass && (first != distance || rank >> (shift + 8) != prefix))) continue;
+      if (rank_of(z, i) < low || (pass && (first != distance || rank >> (shift + 8) != prefix))) return;
       uint64_t weight = select_weight<COUNT>(z, max_z);
       if (weight) atomicAdd(select->bins + (pass ? rank >> shift & 255 : first), (unsigned long long)weight);
-    }
+    };
+    in_flight<8>((uint32_t)threadIdx.x, v, (uint32_t)blockDim.x, [=](uint32_t i) { return x[i]; }, count);
     __syncthreads();
     find_bin(select, budget);
     __syncthreads();
@@ -90,10 +91,11 @@ XT_DEV uint64_t top_p_rank(const float* x, uint32_t v, float temperature, float 
   if (threadIdx.x == 0) select->sum = 0;
   __syncthreads();
   uint64_t sum = 0;
-  for (uint32_t i = threadIdx.x; i < v; i += blockDim.x) {
-    float z = x[i] / temperature;
+  auto add = [&](uint32_t i, float logit) {
+    float z = logit / temperature;
     if (rank_of(z, i) >= low) sum += select_weight<false>(z, max_z);
-  }
+  };
+  in_flight<8>((uint32_t)threadIdx.x, v, (uint32_t)blockDim.x, [=](uint32_t i) { return x[i]; }, add);
   sum = warp_total(sum);
   if (threadIdx.x % 32 == 0) atomicAdd(&select->sum, (unsigned long long)sum);
   __syncthreads();

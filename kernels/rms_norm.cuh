@@ -1,6 +1,6 @@
 // RMSNorm of one row by one warp, shared by all kernels that norm. Order: sum32. See rms_norm.cu.
 #pragma once
-#include "contract.cuh"
+#include "in_flight.cuh"
 
 XT_DEV float inverse_rms(float squares, uint32_t c, float eps) {
   return 1.0f / sqrtf(sum32(squares) / (float)c + eps);
@@ -21,11 +21,7 @@ template <int K> XT_DEV float lane_sum_squares(const float (&v)[K]) {
 
 template <class T> XT_DEV float lane_sum_squares(const T* x, uint32_t c, uint32_t lane) {
   float s = 0.0f;
-#pragma unroll 8
-  for (uint32_t i = lane; i < c; i += 32) {
-    float v = load(x + i);
-    s = fmaf(v, v, s);
-  }
+  in_flight<8>(lane, c, 32u, [=](uint32_t i) { return load(x + i); }, [&](uint32_t, float v) { s = fmaf(v, v, s); });
   return s;
 }
 
@@ -44,6 +40,10 @@ XT_DEV void rms_norm_short(const T* x, const float* w, O* y, uint32_t c, float e
 template <class T, class O>
 XT_DEV void rms_norm_long(const T* x, const float* w, O* y, uint32_t c, float eps, uint32_t lane) {
   float r = inverse_rms(lane_sum_squares(x, c, lane), c, eps);
-#pragma unroll 8
-  for (uint32_t i = lane; i < c; i += 32) store(y + i, (load(x + i) * r) * w[i]);
+  struct Loaded {
+    float x, w;
+  };
+  in_flight<8>(
+      lane, c, 32u, [=](uint32_t i) { return Loaded{load(x + i), w[i]}; },
+      [=](uint32_t i, Loaded v) { store(y + i, (v.x * r) * v.w); });
 }

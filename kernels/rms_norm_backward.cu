@@ -32,11 +32,13 @@ template <class T>
 XT_DEV float rms_norm_dx_long(const T* x, const float* w, const float* dy, float* dx, uint32_t c, float eps,
                               uint32_t lane) {
   float r = inverse_rms(lane_sum_squares(x, c, lane), c, eps), t = 0.0f;
-#pragma unroll 4
-  for (uint32_t i = lane; i < c; i += 32) t = fmaf(dy[i] * w[i], load(x + i) * r, t);
+  struct Loaded {
+    float x, w, dy;
+  };
+  auto load_at = [=](uint32_t i) { return Loaded{load(x + i), w[i], dy[i]}; };
+  in_flight<8>(lane, c, 32u, load_at, [&](uint32_t, Loaded v) { t = fmaf(v.dy * v.w, v.x * r, t); });
   t = sum32(t) / (float)c;
-#pragma unroll 4
-  for (uint32_t i = lane; i < c; i += 32) dx[i] = fmaf(-(load(x + i) * r), t, dy[i] * w[i]) * r;
+  in_flight<8>(lane, c, 32u, load_at, [=](uint32_t i, Loaded v) { dx[i] = fmaf(-(v.x * r), t, v.dy * v.w) * r; });
   return r;
 }
 

@@ -2,7 +2,7 @@
 // scatter_rows pool[slot[n]] = x[n]      x [N, W], slot [N], all different -> pool [S, W]
 // A word is 16, 4 or 2 bytes: the widest that divides a row. The kernels copy bits of any dtype.
 // Launch: one block per (row, tile of 256 words). CPU twin: reference/rows.rs.
-#include "xt.cuh"
+#include "in_flight.cuh"
 
 template <class Word> XT_DEV void gather_row(const Word* x, const uint32_t* row, Word* y, uint32_t words) {
   uint32_t i = blockIdx.y * blockDim.x + threadIdx.x;
@@ -22,7 +22,8 @@ template <class Word> XT_DEV void copy_range(Word* to, const Word* from, const u
   from += (size_t)move[0] * words;
   to += (size_t)move[1] * words;
   size_t n = (size_t)move[2] * words, step = (size_t)gridDim.y * blockDim.x;
-  for (size_t i = (size_t)blockIdx.y * blockDim.x + threadIdx.x; i < n; i += step) to[i] = from[i];
+  in_flight<8>((size_t)blockIdx.y * blockDim.x + threadIdx.x, n, step, [=](size_t i) { return from[i]; },
+               [=](size_t i, Word word) { to[i] = word; });
 }
 
 #define ROWS(bytes, Word)                                                                                            \
@@ -47,7 +48,9 @@ ROWS(2, uint16_t)
 // Launch: 256 threads per block, grid-stride loop over words of 16 bytes. CPU twin: Clone, Tensor::zeros.
 XT_KERNEL(copy_bytes, 256)(uint4* to, const uint4* from, uint64_t bytes) {
   uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, words = bytes / 16;
-  for (uint64_t i = first; i < words; i += (uint64_t)gridDim.x * blockDim.x) to[i] = from[i];
+  in_flight<8>(
+      first, words, (uint64_t)gridDim.x * blockDim.x, [=](uint64_t i) { return from[i]; },
+      [=](uint64_t i, uint4 word) { to[i] = word; });
   if (first < bytes % 16 / 2 && !XT_FAULT(TailOfBufferNotCopied))
     ((uint16_t*)(to + words))[first] = ((const uint16_t*)(from + words))[first];
 }

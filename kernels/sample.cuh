@@ -1,7 +1,7 @@
 // Shared by the sampling kernels (docs/numerics.md, section 7): options and state of a row, its scaled logits, their
 // ranks and integer weights. A row of logits is processed in chunks of 128, one warp per chunk.
 #pragma once
-#include "contract.cuh"
+#include "in_flight.cuh"
 
 // Written by gpu/sample.rs.
 struct alignas(8) SampleRow {
@@ -67,9 +67,12 @@ XT_DEV ChunkSums chunk_sums(const float (&z)[4]) {
 // M + log(sum32 over chunks of l exp(m - M)) with M = max m. Called by one warp.
 XT_DEV float lse_of(const ChunkSums* sums, uint32_t chunks) {
   float maximum = xt_bits_f(0xff800000u), v = 0.0f;
-  for (uint32_t c = threadIdx.x % 32; c < chunks; c += 32) maximum = max_f32(maximum, sums[c].m);
+  auto load_at = [=](uint32_t c) { return sums[c]; };
+  in_flight<8>(threadIdx.x % 32, chunks, 32u, load_at,
+               [&](uint32_t, ChunkSums s) { maximum = max_f32(maximum, s.m); });
   maximum = max32(maximum);
-  for (uint32_t c = threadIdx.x % 32; c < chunks; c += 32) v = fmaf(sums[c].l, exp_f32(sums[c].m - maximum), v);
+  in_flight<8>(threadIdx.x % 32, chunks, 32u, load_at,
+               [&](uint32_t, ChunkSums s) { v = fmaf(s.l, exp_f32(s.m - maximum), v); });
   return maximum + log_f32(sum32(v));
 }
 

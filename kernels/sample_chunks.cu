@@ -43,7 +43,9 @@ XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* ro
   x += (size_t)blockIdx.x * v;
   y += (size_t)blockIdx.x * v;
   uint32_t first = 4096 * blockIdx.y, end = min(v, first + 4096);
-  for (uint32_t i = first + threadIdx.x; i < end; i += blockDim.x) y[i] = x[i];
+  in_flight<8>(
+      first + threadIdx.x, end, (uint32_t)blockDim.x, [=](uint32_t i) { return x[i]; },
+      [=](uint32_t i, float z) { y[i] = z; });
   __syncthreads();
   for (uint32_t i = row.seen + threadIdx.x; i < row.seen_end; i += blockDim.x) {
     uint32_t id = seen[i];
@@ -112,7 +114,7 @@ XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* 
 
   uint64_t sum = 0, r = 0;
   if (row.temperature != 0.0f) {
-    for (uint32_t c = lane; c < chunks; c += 32) sum += total[c];
+    in_flight<8>(lane, chunks, 32u, [=](uint32_t c) { return total[c]; }, [&](uint32_t, uint64_t w) { sum += w; });
     r = high_product(philox_of(row.seed, row.id, row.position + *step, 0), warp_total(sum));
   }
   // find the chunk in which the prefix sum exceeds r, and the sum before that chunk

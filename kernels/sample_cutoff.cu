@@ -11,17 +11,18 @@ XT_KERNEL(sample_cutoff_f32, 512)(const float* x, const SampleRow* rows, const C
   x += (size_t)blockIdx.x * v;
   raw += (size_t)blockIdx.x * chunks;
   float maximum = neg_inf;
-  for (uint32_t c = threadIdx.x; c < chunks; c += blockDim.x) maximum = max_f32(maximum, raw[c].m);
+  in_flight<8>((uint32_t)threadIdx.x, chunks, (uint32_t)blockDim.x, [=](uint32_t c) { return raw[c].m; },
+               [&](uint32_t, float m) { maximum = max_f32(maximum, m); });
   maximum = block_max(maximum, select);
   uint32_t fault = maximum == xt_bits_f(0x7f800000u) ? 1 : maximum == neg_inf ? 2 : 0;
 
-  // dividing by the temperature preserves the order; a penalty does not
-  float max_z = scaled(maximum, row.temperature);
   if (row.penalty != 1.0f) {
-    max_z = neg_inf;
-    for (uint32_t i = threadIdx.x; i < v; i += blockDim.x) max_z = max_f32(max_z, scaled(x[i], row.temperature));
-    max_z = block_max(max_z, select);
+    maximum = neg_inf;
+    in_flight<8>((uint32_t)threadIdx.x, v, (uint32_t)blockDim.x, [=](uint32_t i) { return x[i]; },
+                 [&](uint32_t, float logit) { maximum = max_f32(maximum, logit); });
+    maximum = block_max(maximum, select);
   }
+  float max_z = scaled(maximum, row.temperature);  // dividing by the temperature preserves the order
   if (!fault && (xt_f_bits(max_z) & 0x7fffffffu) == 0x7f800000u) fault = 3;
 
   uint64_t cutoff = 0;

@@ -171,6 +171,8 @@ faults! {
     ResidualDenormalFlushed "a residual sum reads a denormal of the stream as zero"
     KeptSetForgetsFirstColumn "a given kept set is read from bit 0 for a later chunk of the vocabulary"
     FilterStopsEarly "top-k and top-p on a GPU keep the token whose running sum equals the budget"
+    TailOfLoopSkipped "the last elements of a strided loop are omitted if their number is one less than a batch of loads"
+    RowsOfAnIdReversed "the gradient of an embedding adds the rows of an id from the last to the first"
 }
 
 /// The name in kebab case.

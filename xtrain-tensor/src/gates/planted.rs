@@ -46,6 +46,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::ResidualDenormalFlushed, Gate::Test(linear::residual::sums)),
     (Fault::KeptSetForgetsFirstColumn, Gate::Test(loss::given_sets)),
     (Fault::FilterStopsEarly, Gate::Bits("cross_entropy")),
+    (Fault::TailOfLoopSkipped, Gate::Bits("rms_norm")),
+    (Fault::RowsOfAnIdReversed, Gate::Bits("embedding_backward")),
 ];
 
 /// Runs the cases of an operation with a fault. Returns the difference.

@@ -24,8 +24,34 @@ pub(super) fn rows(gpu: &Gpu, w: &Tensor, id: At, n: usize, dtype: Dtype) -> Res
 
 /// `dw[id[n]] += dy[n]`, rows in ascending order. The ids have been checked.
 pub(crate) fn embedding_backward(gpu: &Gpu, dw: &mut Tensor, id: &[u32], dy: &Tensor) -> Result<()> {
-    let c = dw.width();
-    let args = args![dw.at_mut(gpu, Dtype::F32)?, gpu.indices(id)?, dy.at(gpu, Dtype::F32)?, id.len(), c];
-    // SAFETY: dw [V, c], ids below V, dy [N, c].
-    unsafe { gpu.launch("embedding_backward_f32", Grid::over(c, 32), args) }
+    let (n, c) = (id.len(), dw.width());
+    let [order, end] = rows_by_id(id);
+    let (id, order, end) = (gpu.indices(id)?, gpu.indices(&order)?, gpu.indices(&end)?);
+    let args = args![dw.at_mut(gpu, Dtype::F32)?, id, order, end, dy.at(gpu, Dtype::F32)?, c];
+    // SAFETY: dw [V, c], ids below V, order and end [N] with values up to N, dy [N, c].
+    unsafe { gpu.launch("embedding_backward_f32", Grid::blocks([n, c.div_ceil(128), 1], 128), args) }
+}
+
+/// The rows by id, those of one id in ascending order; and for the first row of each id the end of its rows in this
+/// list, 0 for the others.
+fn rows_by_id(id: &[u32]) -> [Vec<u32>; 2] {
+    let mut order: Vec<u32> = (0..id.len() as u32).collect();
+    order.sort_by_key(|&n| id[n as usize]);
+    let (mut end, mut first) = (vec![0; id.len()], 0);
+    for rows in order.chunk_by(|&a, &b| id[a as usize] == id[b as usize]) {
+        end[first] = (first + rows.len()) as u32;
+        first += rows.len();
+    }
+    [order, end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_of_an_id_keep_their_order() {
+        assert_eq!(rows_by_id(&[7, 3, 7, 3, 1]), [vec![4, 1, 3, 0, 2], vec![1, 3, 0, 5, 0]]);
+        assert_eq!(rows_by_id(&[]), [vec![], vec![]]);
+    }
 }

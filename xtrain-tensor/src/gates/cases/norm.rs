@@ -6,7 +6,7 @@ use crate::ops::{self, Norm, Samples};
 use crate::{Dtype, Tensor};
 
 /// Rows, heads, width of a head.
-const SHAPES: [[usize; 3]; 19] = [
+const SHAPES: [[usize; 3]; 20] = [
     [1, 1, 1],
     [3, 1, 5],
     [7, 1, 31],
@@ -26,6 +26,7 @@ const SHAPES: [[usize; 3]; 19] = [
     [2, 1, 1025],
     [1, 2, 1539],
     [3, 1, 1100],
+    [2, 1, 1270],
 ];
 
 pub(crate) fn rms_norm() -> Vec<Case> {
