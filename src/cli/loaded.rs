@@ -9,6 +9,7 @@ use crate::model::export::ExportSource;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::model::{Model, store};
 use crate::run::RunDir;
+use crate::tensor::faults::{self, Fault};
 use crate::tensor::{Device, Dtype};
 use crate::training;
 
@@ -64,7 +65,8 @@ pub(super) fn warn_refused(refused: &[Refused], used: &Path) {
 /// The flag `--strict`: fails for a damaged newest checkpoint. `used` is the older one that `verb` names the use of,
 /// for example `evaluated`.
 pub(super) fn require_newest(refused: &[PathBuf], used: &Path, verb: &str) -> Result<(), CliError> {
-    let Some(damaged) = refused.first() else { return Ok(()) };
+    let damaged = refused.first().filter(|_| !faults::on(Fault::StrictIgnored));
+    let Some(damaged) = damaged else { return Ok(()) };
     let message = format_args!("{}: the checkpoint is damaged", damaged.display());
     Err(CliError::new(Exit::Data, message)
         .hint(format_args!("without --strict, {} is {verb}", used.display())))

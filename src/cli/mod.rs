@@ -1,10 +1,11 @@
 //! The command line interface: one module per command.
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
@@ -45,6 +46,7 @@ mod prompts;
 mod quickstart;
 mod replay;
 mod report;
+mod resumable;
 mod resumed;
 mod rollout;
 mod source;
@@ -59,7 +61,7 @@ mod watch;
 use crate::build_info::COMMIT;
 use crate::model::third_party;
 use crate::tensor::Simd;
-use exit::{CliError, Exit};
+use exit::{CliError, Exit, shell_word};
 
 /// Train and run small transformer language models with bit-exact numerics.
 ///
@@ -174,8 +176,9 @@ fn guarded(work: impl FnOnce() -> Exit) -> Exit {
 
 /// Parses the command line. `None`: it requested help or the version, which were printed.
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliError> {
+    let args: Vec<OsString> = args.into_iter().collect();
     let parsed = command()
-        .try_get_matches_from(args)
+        .try_get_matches_from(&args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     match parsed {
         Ok((cli, matches)) => common::check_page_size(&matches).map(|()| Some(cli)),
@@ -187,7 +190,15 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliErr
                 eprint!("{}", error.render());
                 Err(CliError::new(Exit::Usage, "no command given"))
             }
-            _ => Err(usage(&error.render().to_string())),
+            _ => {
+                let usage = usage(&error.render().to_string());
+                Err(match dashed_value(&error, &args) {
+                    Some(flag) => {
+                        usage.hint(format_args!("a value that begins with - follows its flag and =: {flag}"))
+                    }
+                    None => usage,
+                })
+            }
         },
     }
 }
@@ -221,6 +232,23 @@ fn usage(text: &str) -> CliError {
         (None, Some(usage)) => error.hint(format_args!("usage: {usage}")),
         (None, None) => error.hint("run with --help for commands, flags and examples"),
     }
+}
+
+/// The flag that takes a value, and the argument after it, as one word of a shell command: if the argument begins with
+/// `-` and clap rejected it as an unknown flag. `None`: another error.
+fn dashed_value(error: &clap::Error, args: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
+    let words = || args.iter().filter_map(|arg| arg.to_str());
+    let (flag, value) =
+        words().zip(words().skip(1)).find(|(_, value)| value.starts_with(unknown.as_str()))?;
+    let name = flag.strip_prefix("--")?;
+    takes_value(&command(), name).then(|| format!("{flag}={}", shell_word(Path::new(value))))
+}
+
+/// Whether a command has a flag with this name that takes a value.
+fn takes_value(command: &clap::Command, name: &str) -> bool {
+    command.get_arguments().any(|arg| arg.get_long() == Some(name) && arg.get_action().takes_values())
+        || command.get_subcommands().any(|command| takes_value(command, name))
 }
 
 fn run(command: &Command) -> Result<(), CliError> {
@@ -283,6 +311,21 @@ mod tests {
     fn parsed(args: &[&str]) -> Command {
         let args = ["xtrain"].iter().chain(args).map(OsString::from);
         parse(args).unwrap().unwrap().command
+    }
+
+    #[test]
+    fn the_hint_for_a_value_that_begins_with_a_dash_names_its_flag() {
+        let hint = |args: &[&str]| {
+            let error = parse(["xtrain"].iter().chain(args).map(OsString::from)).unwrap_err().to_string();
+            error.split_once("\nhint: ").map(|(_, hint)| hint.to_string()).unwrap_or_default()
+        };
+        let value = |word: &str| format!("a value that begins with - follows its flag and =: {word}");
+        assert_eq!(hint(&["generate", "m", "--prompt", "-x"]), value("--prompt=-x"));
+        assert_eq!(hint(&["generate", "m", "--prompt", "- a b"]), value("--prompt='- a b'"));
+        assert_eq!(hint(&["chat", "m", "--stop", "--user:"]), value("--stop=--user:"));
+        // A flag without a value, and an unknown flag that follows no flag.
+        assert!(hint(&["rollout", "m", "--force", "--forse"]).contains("similar argument"));
+        assert!(hint(&["generate", "m", "--prompt", "a", "--promt"]).contains("similar argument"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::common::Force;
 use super::exit::{CliError, Exit};
 use crate::model::temporary::temporary_path;
+use crate::tensor::faults::{self, Fault};
 
 /// A directory that is written under its own name, or under a temporary name if it replaces an existing one.
 #[derive(Debug)]
@@ -38,8 +39,17 @@ impl OutputDir {
                 .hint("choose another path, or replace it with --force"));
         }
         let is_dir = out.symlink_metadata().is_ok_and(|found| found.is_dir());
-        if !is_dir || !(replaceable.holds)(out) {
-            let (what, found) = (replaceable.what, if is_dir { "other files" } else { "a file" });
+        let replaced = (replaceable.holds)(out) || faults::on(Fault::ForceReplacesAnyDirectory);
+        if !is_dir || !replaced {
+            let is_link = out.is_symlink();
+            let found = if is_dir {
+                "other files"
+            } else if is_link {
+                "a link"
+            } else {
+                "a file"
+            };
+            let what = replaceable.what;
             let message = format_args!("{path}: --force replaces {what}, found {found}");
             return Err(CliError::new(Exit::Usage, message).hint("choose another path"));
         }

@@ -31,7 +31,8 @@ pub(super) struct Prompt {
 /// The end of a prompt whose tokens are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum TruncatedSide {
-    /// Keep the last tokens that leave room for --max-new tokens, or for one if --max-new fills the context.
+    /// Keep the last tokens that leave room for --max-new tokens, or for one if --max-new fills the context. The BOS
+    /// token at the beginning is kept.
     Left,
 }
 
@@ -107,8 +108,7 @@ pub(super) fn fit(
             return true;
         }
         if truncate == Some(TruncatedSide::Left) {
-            prompt.ids.drain(..length - kept);
-            prompt.text = loaded.tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&prompt.ids));
+            prompt.truncate_left(kept, loaded.tokenizer.as_ref());
             return true;
         }
         let (place, want) = (&prompt.place, context - 1);
@@ -122,6 +122,15 @@ pub(super) fn fit(
 }
 
 impl Prompt {
+    /// Keeps the last tokens, `kept` in all. A BOS token at the beginning is kept if another token is.
+    fn truncate_left(&mut self, kept: usize, tokenizer: Option<&Tokenizer>) {
+        let bos =
+            tokenizer.and_then(Tokenizer::bos_id).filter(|bos| kept > 1 && self.ids.first() == Some(bos));
+        let first = usize::from(bos.is_some());
+        self.ids.drain(first..first + self.ids.len() - kept);
+        self.text = tokenizer.map(|tokenizer| tokenizer.decode(&self.ids[first..]));
+    }
+
     /// Checks that a model of `cfg` can complete `request`, which was made from this prompt. The error names file and
     /// line.
     pub(super) fn checked(&self, request: Request, cfg: &Config) -> Result<Request, CliError> {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use clap::Args;
 
 use super::common::{CacheFlags, Common, Seed};
+use super::exit::shell_word;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
 use super::loaded::{self, Loaded};
@@ -111,7 +112,7 @@ struct Trained<'a> {
 /// The model of `--run` if it is a run that has all of its steps. `None`: there is no run.
 ///
 /// # Errors
-/// The run is not finished, or has other settings than the flags.
+/// The run is not finished, its last checkpoint is damaged, or it has other settings than the flags.
 fn finished(args: &QuickstartArgs) -> Result<Option<Loaded>, CliError> {
     let file = args.run.join("config.toml");
     if !has_checkpoint(&args.run) || !file.is_file() {
@@ -131,7 +132,11 @@ fn finished(args: &QuickstartArgs) -> Result<Option<Loaded>, CliError> {
     if !args.run.join("checkpoints").join(last).is_dir() {
         return Err(run::Error::Exists { path: args.run.clone() }.into());
     }
-    loaded::open_with_master_weights(&args.run, &args.common).map(Some)
+    let loaded = loaded::open_with_master_weights(&args.run, &args.common)?;
+    let resume = format!("to repeat the steps after it: xtrain train --resume {}", shell_word(&args.run));
+    loaded::require_newest(&loaded.refused, &loaded.checkpoint, "shown")
+        .map_err(|error| error.hint(resume))?;
+    Ok(Some(loaded))
 }
 
 /// Evaluates the model on held-out sums, generates completions, and verifies them.

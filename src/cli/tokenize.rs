@@ -43,7 +43,13 @@ pub(super) struct TokenizeArgs {
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     ids: Option<Vec<u32>>,
     /// bytes, or the path of a tokenizer.json or of a model.
-    #[arg(long, visible_alias = "model", value_name = "TOKENIZER", default_value = "bytes")]
+    #[arg(
+        long,
+        visible_short_alias = 'm',
+        visible_alias = "model",
+        value_name = "TOKENIZER",
+        default_value = "bytes"
+    )]
     tokenizer: String,
     /// Read one conversation per line and render it with the chat template.
     #[arg(long, conflicts_with = "ids")]

@@ -13,7 +13,7 @@ use super::job::{self, Job};
 use super::memory_check::require_training;
 use super::paths::make_absolute;
 use super::resumed::{ResumedConfig, resumed};
-use super::{CliError, Exit, dry_run, init, lr_find, out, preflight, source};
+use super::{CliError, Exit, dry_run, init, lr_find, out, preflight, resumable, source};
 use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::RunState;
@@ -127,7 +127,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
         let config = args.new_config()?;
         return args.start(config, None, &device, interrupt);
     };
-    let run = RunDir::open(name)?;
+    let run = resumable::open(name, "train")?;
     let config = args.resumed(&run)?;
     if !has_checkpoint(run.path()) {
         eprintln!("starting {}: it has no checkpoint yet", run.path().display());
@@ -214,7 +214,7 @@ impl TrainArgs {
     /// The configuration that `--dry-run` prints, from files and headers only.
     fn dry_run_config(&self) -> Result<Resolved, CliError> {
         if let Some(name) = &self.resume {
-            return Ok(self.resumed(&RunDir::open(name)?)?.new);
+            return Ok(self.resumed(&resumable::open(name, "train")?)?.new);
         }
         let mut resolved = self.new_config()?;
         init::describe(&mut resolved.config)?;

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+#[cfg(feature = "faults")]
+use xtrain::tensor::faults;
+
 /// A temporary directory of its own, removed on drop: a gate and the test of its fault may run at the same time.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
@@ -41,9 +44,14 @@ pub(crate) fn program_path() -> PathBuf {
     named.unwrap_or_else(|| panic!("no {name} next to {}", tests.display()))
 }
 
-/// A command that runs the program.
+/// A command that runs the program, with the planted fault of this thread, if there is one.
 pub(crate) fn program() -> Command {
-    Command::new(program_path())
+    let mut program = Command::new(program_path());
+    #[cfg(feature = "faults")]
+    if let Some(fault) = faults::Fault::ALL.iter().find(|fault| faults::on(**fault)) {
+        program.args(["--fault", &fault.to_string()]);
+    }
+    program
 }
 
 pub(crate) fn xtrain(dir: &Path, args: &[&str]) -> Output {

@@ -33,7 +33,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_best_weights_are_those_of_the_step_with_the_lowest_validation_loss() {
+pub(crate) fn the_best_weights_are_those_of_the_step_with_the_lowest_validation_loss() {
     let scratch = scratch("best");
     let dir = &scratch.0;
     let keys = [

@@ -7,7 +7,7 @@ use crate::commands::{done, model, parsed, tiny_run};
 const LINE: &str = "the cat sat on the mat and the dog sat too\n";
 
 #[test]
-fn no_command_replaces_a_file_without_force() {
+pub(crate) fn no_command_replaces_a_file_without_force() {
     let (scratch, m) = (Scratch::new("overwrite"), model());
     let dir = &scratch.0;
     scratch.file("t.txt", &LINE.repeat(20));
@@ -89,7 +89,7 @@ fn a_killed_import_can_be_repeated_and_its_files_are_removed() {
 }
 
 #[test]
-fn an_evaluation_names_its_checkpoint_and_is_strict_on_request() {
+pub(crate) fn an_evaluation_names_its_checkpoint_and_is_strict_on_request() {
     let scratch = Scratch::new("strict");
     scratch.file("t.txt", &LINE.repeat(20));
     let sets = ["train.steps=2", "train.save_every=1", "train.keep=3"];
@@ -174,7 +174,7 @@ fn an_export_that_cannot_be_written_names_its_file() {
 }
 
 #[test]
-fn an_export_replaces_a_model_and_an_import_an_imported_run_with_force_only() {
+pub(crate) fn an_export_replaces_a_model_and_an_import_an_imported_run_with_force_only() {
     let (scratch, m) = (Scratch::new("replaced"), model());
     let dir = &scratch.0;
     for (args, out, file) in [

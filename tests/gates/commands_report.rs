@@ -89,7 +89,7 @@ fn check(html: &str) {
 }
 
 #[test]
-fn a_report_has_every_value_and_no_text_becomes_markup() {
+pub(crate) fn a_report_has_every_value_and_no_text_becomes_markup() {
     let scratch = Scratch::new("report");
     write_run(&scratch, "runs/a", 300, 0.0);
     let shown = ok(&scratch.0, &["report", "a"]);

@@ -2,9 +2,6 @@
 use std::fs;
 use std::path::Path;
 
-#[cfg(feature = "faults")]
-use xtrain::tensor::faults::{self, Fault};
-
 use crate::cli::{Scratch, refused, text, xtrain};
 use crate::commands::{done, tiny_run};
 use crate::fixtures::path;
@@ -40,12 +37,7 @@ const STEPS: [&str; 2] = ["--set", "train.steps=4"];
 pub(crate) fn over() -> Result<usize, String> {
     let scratch = two_steps("config", &[]);
     replace(&scratch.0.join("r/config.toml"), "\nlearning_rate = 0.001", "\nlearning_rate = 0.003");
-    #[cfg(feature = "faults")]
-    let fault =
-        if faults::on(Fault::ResumeIgnoresRecord) { &["--fault", "resume-ignores-record"][..] } else { &[] };
-    #[cfg(not(feature = "faults"))]
-    let fault: &[&str] = &[];
-    let output = xtrain(&scratch.0, &[&["train", "--resume", "r"], &STEPS[..], fault].concat());
+    let output = xtrain(&scratch.0, &[&["train", "--resume", "r"], &STEPS[..]].concat());
     let errors = text(&output.stderr);
     let parts =
         ["r/config.toml: `train.learning_rate` = 0.003: expected 0.001", "--set train.learning_rate=0.003"];
@@ -246,4 +238,34 @@ fn an_empty_directory_can_be_the_directory_of_a_new_run() {
     fs::create_dir(scratch.0.join("r")).unwrap();
     done(&scratch.0, &tiny_run("r", "t.txt", &["train.steps=1"]));
     refused(&scratch.0, &tiny_run("r", "t.txt", &["train.steps=1"]), 2, &["r: the run already exists"]);
+}
+
+#[test]
+fn a_resume_of_something_else_names_the_command_that_works() {
+    let scratch = two_steps("else", &[]);
+    let (dir, m) = (&scratch.0, path("models/qwen3_tied").display().to_string());
+    done(dir, &["import", &m, "imported"]);
+    done(dir, &["export", &m, "m.gguf"]);
+    fs::create_dir(dir.join("empty")).unwrap();
+    let resume = "xtrain train --resume r";
+    for (name, found, hint) in [
+        ("r/checkpoints/step_000002", "one of its checkpoints", resume),
+        ("r/checkpoints", "a directory inside of it", resume),
+        ("imported", "an imported model", "xtrain train --init imported --data FILE"),
+        ("imported/checkpoints/step_000000", "a checkpoint", "--init imported/checkpoints/step_000000"),
+        (&m, "a Hugging Face model", "xtrain train --init "),
+        ("m.gguf", "a file", "xtrain train --init m.gguf --data FILE"),
+        ("empty", "another directory", "xtrain train"),
+    ] {
+        let expected = format!("{name}: expected a run with config.toml, found {found}");
+        refused(dir, &["train", "--resume", name], 66, &[&expected, hint]);
+    }
+    refused(
+        dir,
+        &["grpo", "--resume", "imported"],
+        66,
+        &["hint: to train from its weights: xtrain grpo --init"],
+    );
+    let parts = ["r is a run of xtrain train", "xtrain train --resume r", "xtrain grpo --init r"];
+    refused(dir, &["grpo", "--resume", "r"], 2, &parts);
 }

@@ -28,7 +28,7 @@ fn fails(dir: &Path, args: &[&str], code: i32, parts: &[&str]) {
 const LINE: &str = "the cat sat on the mat and the dog sat too\n";
 
 #[test]
-fn a_resume_accepts_only_the_data_that_the_run_started_with() {
+pub(crate) fn a_resume_accepts_only_the_data_that_the_run_started_with() {
     let scratch = Scratch::new("data");
     let dir = &scratch.0;
     let whole = LINE.repeat(20);

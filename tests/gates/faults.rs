@@ -6,11 +6,11 @@ use xtrain::tensor::{Device, ThreadSchedule};
 #[cfg(target_os = "linux")]
 use crate::syncs;
 use crate::{
-    adamw, branches, commands_grpo, commands_resume, conversations, damaged_files, equal_completions,
-    families, focused, gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets,
-    micro_batches, multi_step, open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data,
-    rope_divisors, rope_scaling, schedules, sentencepiece, stop_text, tape_gradient, training, turns,
-    weighted_steps,
+    adamw, branches, commands_early, commands_grpo, commands_overwrite, commands_report, commands_resume,
+    commands_train, conversations, damaged_files, equal_completions, families, focused, gguf, gguf_pieces,
+    gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
+    open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
+    rope_scaling, schedules, sentencepiece, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 
 /// Number of cases within which the invariance gate must find a fault.
@@ -35,6 +35,8 @@ enum Gate {
     Test(fn() -> focused::Checked),
     /// A gate that needs a GPU or the emulator and that another test runs without the fault.
     GpuTest(fn(&Device) -> focused::Checked),
+    /// A test of commands, and a part of the message with which it fails. The program that it starts has the fault.
+    Command(fn(), &'static str),
 }
 
 fn branches() -> focused::Checked {
@@ -158,7 +160,56 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::HeldOutPromptsShareNumbers, Gate::Test(grpo::held_out::over)),
     (Fault::AppendedTokensInEntropy, Gate::Test(turns::entropy)),
     (Fault::ReplayKeepsTurns, Gate::Test(commands_grpo::replay::over)),
+    (
+        Fault::ForceReplacesAnyDirectory,
+        Gate::Command(
+            commands_overwrite::an_export_replaces_a_model_and_an_import_an_imported_run_with_force_only,
+            "\"hf\", \"--force\"",
+        ),
+    ),
+    (
+        Fault::OverwriteWithoutForce,
+        Gate::Command(commands_overwrite::no_command_replaces_a_file_without_force, "\"prepare\""),
+    ),
+    (
+        Fault::BestWeightsOfLastEvaluation,
+        Gate::Command(
+            commands_early::the_best_weights_are_those_of_the_step_with_the_lowest_validation_loss,
+            "step_000012",
+        ),
+    ),
+    (
+        Fault::ResumeIgnoresData,
+        Gate::Command(
+            commands_train::a_resume_accepts_only_the_data_that_the_run_started_with,
+            "\"--resume\"",
+        ),
+    ),
+    (
+        Fault::ReportOmitsLastValue,
+        Gate::Command(commands_report::a_report_has_every_value_and_no_text_becomes_markup, "299"),
+    ),
+    (
+        Fault::BosDoubled,
+        Gate::Command(sentencepiece::prompts_of_every_command_begin_with_the_bos_token_once, "left: "),
+    ),
+    (
+        Fault::StrictIgnored,
+        Gate::Command(
+            commands_overwrite::an_evaluation_names_its_checkpoint_and_is_strict_on_request,
+            "Some(65)",
+        ),
+    ),
 ];
+
+/// Runs a test that panics if it fails.
+fn failure(test: fn(), part: &str) -> Result<usize, String> {
+    let Err(panic) = std::panic::catch_unwind(test) else { return Ok(1) };
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or(panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+    assert!(text.contains(part), "the test failed for another reason than {part:?}: {text}");
+    Err(format!("gate of commands, seed 0: {text}"))
+}
 
 /// Runs a gate with its fault; returns the difference that the gate reports.
 fn found_by(fault: Fault, gate: Gate) -> Result<String, String> {
@@ -191,6 +242,10 @@ fn found_by(fault: Fault, gate: Gate) -> Result<String, String> {
                 found.join("; ")
             ))
         }
+        Gate::Command(test, part) => match faults::with(fault, || failure(test, part)) {
+            Ok(_) => Err(missed("its test passes".into())),
+            Err(text) => Ok(text),
+        },
         Gate::Focused(gate) | Gate::Test(gate) => match faults::with(fault, gate) {
             Ok(n) => Err(missed(format!("{n} values are equal"))),
             Err(text) => Ok(text),

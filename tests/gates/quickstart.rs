@@ -38,7 +38,18 @@ fn the_quickstart_completes_and_its_run_can_be_resumed_and_verified() {
     assert_eq!(std::fs::read(scratch.0.join("runs/quickstart/metrics.jsonl")).unwrap(), before);
     assert!(xtrain(&scratch.0, &["quickstart", "--seed", "0", "--set", "train.steps=14"]).status.success());
     refused(&scratch.0, &["quickstart", "--seed", "1"], 2, &["`train.seed` = 1, found 0", "--run DIR"]);
-    std::fs::remove_dir_all(scratch.0.join("runs/quickstart/checkpoints/step_000014")).unwrap();
+    let last = scratch.0.join("runs/quickstart/checkpoints/step_000014");
+    let mut bytes = std::fs::read(last.join("model.safetensors")).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(last.join("model.safetensors"), bytes).unwrap();
+    let damaged = xtrain(&scratch.0, &["quickstart"]);
+    assert_eq!((damaged.status.code(), text(&damaged.stdout).as_str()), (Some(65), ""));
+    let errors = text(&damaged.stderr);
+    assert!(
+        errors.contains("checkpoints/step_000014: the checkpoint is damaged\nhint: to repeat"),
+        "{errors}"
+    );
+    std::fs::remove_dir_all(last).unwrap();
     refused(&scratch.0, &["quickstart"], 2, &["already exists", "xtrain train --resume runs/quickstart"]);
     let other =
         xtrain(&scratch.0, &["train", "--resume", "runs/quickstart", "--set", "train.weight_decay=1"]);

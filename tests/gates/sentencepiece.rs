@@ -80,7 +80,7 @@ fn a_prompt_begins_as_with_hf_tokenizers() {
 }
 
 #[test]
-fn prompts_of_every_command_begin_with_the_bos_token_once() {
+pub(crate) fn prompts_of_every_command_begin_with_the_bos_token_once() {
     let scratch = Scratch::new("bos");
     let dir = &scratch.0;
     model(&scratch, "llama_spm");
@@ -103,6 +103,14 @@ fn prompts_of_every_command_begin_with_the_bos_token_once() {
         }
         assert_eq!(ids(2), [5, 6]);
     }
+    // A prompt whose first tokens are removed still begins with the token.
+    scratch.file("long.jsonl", &json!({"prompt": "what is the matter? ".repeat(60)}).to_string());
+    let args = ["rollout", "base", "--prompts", "long.jsonl", "--max-new", "3", "--truncate-prompt", "left"];
+    let output = xtrain(dir, &args);
+    let line = parsed(&text(&output.stdout));
+    let ids = line["prompt_ids"].as_array().unwrap();
+    assert_eq!((ids.len(), ids[0].as_u64()), (253, Some(1)), "{line}");
+    assert!(line["prompt"].as_str().unwrap().ends_with("the matter? "), "{line}");
 }
 
 #[test]

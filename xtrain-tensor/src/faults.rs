@@ -152,6 +152,13 @@ faults! {
     HeldOutPromptsShareNumbers "completions of two held-out prompts have the same random numbers"
     AppendedTokensInEntropy "the mean entropy of a step divides by appended tokens too"
     ReplayKeepsTurns "replay compares no completion after one that differs in a turn before its last"
+    ForceReplacesAnyDirectory "--force of export and import replaces a directory with other files"
+    OverwriteWithoutForce "a command replaces an existing output file without --force"
+    BestWeightsOfLastEvaluation "train.keep_best keeps the weights of the last evaluation"
+    ResumeIgnoresData "a resumed run does not compare its training data with data.json"
+    ReportOmitsLastValue "a report omits the last value of each curve"
+    BosDoubled "a text that begins with the BOS token gets another one"
+    StrictIgnored "--strict accepts an older checkpoint than the newest one"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

@@ -104,7 +104,7 @@ pub(crate) struct BenchTrainArgs {
 pub(crate) struct DecodeArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
     /// sizes].
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    #[arg(short, long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub(super) model: Option<PathBuf>,
     /// Batch size: number of sequences.
     #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
@@ -134,7 +134,7 @@ pub(crate) struct DecodeArgs {
 pub(crate) struct KvArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
     /// sizes].
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    #[arg(short, long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub(super) model: Option<PathBuf>,
     /// Prompt length.
     #[arg(long, value_name = "TOKENS", default_value = "16", value_parser = count)]
@@ -175,7 +175,7 @@ fn up_to(max: u64) -> RangedU64ValueParser<usize> {
 pub(crate) struct LoadArgs {
     /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
     /// sizes].
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    #[arg(short, long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub(super) model: Option<PathBuf>,
     /// Number of samples.
     #[arg(long, value_name = "N", default_value = "3", value_parser = count)]

@@ -22,8 +22,8 @@ use super::interrupt::Interrupt;
 use super::memory_check::require_grpo;
 use super::paths::make_absolute;
 use super::resumed::ResumedConfig;
-use super::{dry_run, init, train as train_command};
-use crate::config::{GrpoSection, Layer, Resolved};
+use super::{Exit, dry_run, init, resumable, train as train_command};
+use crate::config::{GrpoSection, Layer, Resolved, RunConfig};
 use crate::model::tasks::{PromptSet, Task};
 use crate::run::{self, RunDir, has_checkpoint};
 use checks::{check_files, check_programs, check_task_prompts, check_weights, section, task};
@@ -88,6 +88,18 @@ pub(super) struct GrpoArgs {
     cache: CacheFlags,
 }
 
+/// Checks that a run is one of this command.
+fn require_grpo_run(run: &RunDir) -> Result<(), CliError> {
+    let stored = RunConfig::load(&[Layer::File(run.config())]);
+    if !stored.is_ok_and(|stored| stored.grpo.is_none()) {
+        return Ok(());
+    }
+    let (path, word) = (run.path().display(), shell_word(run.path()));
+    Err(CliError::new(Exit::Usage, format_args!("{path} is a run of xtrain train")).hint(format_args!(
+        "to resume it: xtrain train --resume {word}; to train its weights with rewards: xtrain grpo --init {word}"
+    )))
+}
+
 /// Trains with rewards.
 ///
 /// # Errors
@@ -96,7 +108,8 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
     let layers = args.config_layers();
     let (run, old, mut resolved) = match &args.resume {
         Some(name) => {
-            let run = RunDir::open(name)?;
+            let run = resumable::open(name, "grpo")?;
+            require_grpo_run(&run)?;
             let ResumedConfig { old, new } = resumed_config(&run, &layers)?;
             (Some(run), Some(old), new)
         }

@@ -2,6 +2,7 @@
 use crate::report::html::{Curve, Figure};
 use crate::report::{Series, Stroke};
 use crate::run::{Metrics, RunView};
+use crate::tensor::faults::{self, Fault};
 
 /// A chart: its title, its keys, and the log that has them. `*` stands for any text.
 type Spec = (&'static str, &'static [&'static str], fn(&RunView) -> &Metrics);
@@ -72,6 +73,8 @@ fn figure((title, patterns, log): &Spec, views: &[RunView]) -> Figure {
         for (at, view) in views.iter().enumerate() {
             let Some(points) = log(view).curve(key) else { continue };
             let name = if views.len() > 1 { format!("{}: {key}", view.name) } else { (*key).to_string() };
+            let omitted = usize::from(faults::on(Fault::ReportOmitsLastValue));
+            let points = &points[..points.len() - omitted.min(points.len())];
             let series = Series { name, points: points.to_vec(), stroke: Stroke::of_key(key) };
             curves.push(Curve { series, color, dashed: at > 0 });
         }

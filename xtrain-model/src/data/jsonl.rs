@@ -187,5 +187,9 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
 /// The names of an object's fields, for an error.
 pub(crate) fn fields(object: &Map<String, Value>) -> String {
     let names: Vec<String> = object.keys().take(8).map(|name| format!("{name:?}")).collect();
-    if names.is_empty() { "no field".into() } else { format!("the fields {}", names.join(", ")) }
+    match &names[..] {
+        [] => "no field".into(),
+        [name] => format!("the field {name}"),
+        _ => format!("the fields {}", names.join(", ")),
+    }
 }

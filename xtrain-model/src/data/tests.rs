@@ -168,7 +168,7 @@ fn bad_jsonl_is_refused_by_file_and_line() {
          messages: content has to be text"
     });
     refused("many.jsonl", b"{\"messages\":[],\"text\":\"\"}", "found the fields \"messages\", \"text\"");
-    refused("half.jsonl", b"{\"prompt\": \"a\"}", "found the fields \"prompt\"");
+    refused("half.jsonl", b"{\"prompt\": \"a\"}", "found the field \"prompt\"");
     refused(
         "both.jsonl",
         b"{\"text\":\"\",\"prompt\":\"a\",\"completion\":\"b\"}",

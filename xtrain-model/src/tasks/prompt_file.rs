@@ -153,6 +153,9 @@ impl Renderer<'_> {
     }
 }
 
+/// The fields that hold a prompt.
+const KINDS: [&str; 3] = ["prompt", "messages", "prompt_ids"];
+
 impl PromptRecord {
     fn from_object(object: &Map<String, Value>, location: &Location) -> Result<PromptRecord, DataError> {
         let mut columns = object.clone();
@@ -170,8 +173,12 @@ impl PromptRecord {
                 return Err(location.error("a string or a list of messages as \"prompt\"", got));
             }
             _ => {
+                let given = |key: &&str| object.get(*key).is_some_and(|value| !value.is_null());
+                let given: Vec<String> =
+                    KINDS.iter().copied().filter(given).map(|key| format!("{key:?}")).collect();
                 let want = "one of \"prompt\", \"messages\" and \"prompt_ids\"";
-                return Err(location.error(want, fields(object)));
+                let got = if given.is_empty() { fields(object) } else { given.join(" and ") };
+                return Err(location.error(want, got));
             }
         };
         Ok(PromptRecord { line: location.line(), content, columns })
@@ -283,10 +290,13 @@ mod tests {
             ),
             (
                 "{\"text\": \"a\"}",
-                "line 1: expected one of \"prompt\", \"messages\" and \"prompt_ids\", found the fields \"text\"",
+                "line 1: expected one of \"prompt\", \"messages\" and \"prompt_ids\", found the field \"text\"",
             ),
             ("{\"prompt\": \"a\", \"messages\": []}", "line 1: expected one of"),
-            ("{\"prompt\": \"a\", \"prompt_ids\": [1]}", "line 1: expected one of"),
+            (
+                "{\"completion\": \"b\", \"prompt\": \"a\", \"prompt_ids\": [1]}",
+                "\"messages\" and \"prompt_ids\", found \"prompt\" and \"prompt_ids\"",
+            ),
             (
                 "{\"prompt_ids\": [1, -2]}",
                 "expected a list of token ids as \"prompt_ids\", found -2 at index 1",

@@ -26,7 +26,8 @@ impl Tokenizer {
     /// As [`encode`](Tokenizer::encode).
     pub fn encode_with_bos(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = self.encode(text)?;
-        let bos = self.bos.filter(|bos| ids.first() != Some(bos) && !faults::on(Fault::BosNotAdded));
+        let begins = |bos: &u32| ids.first() == Some(bos) && !faults::on(Fault::BosDoubled);
+        let bos = self.bos.filter(|bos| !begins(bos) && !faults::on(Fault::BosNotAdded));
         ids.splice(..0, bos);
         Ok(ids)
     }

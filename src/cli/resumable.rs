@@ -1,0 +1,54 @@
+//! The run that `--resume` names.
+use std::path::{Path, PathBuf};
+
+use super::exit::{CliError, Exit, shell_word};
+use crate::run::{RunDir, has_checkpoint};
+
+/// Opens the run that `--resume` of `command` names: `train` or `grpo`.
+///
+/// # Errors
+/// It does not exist, or it is something else. The hint is the command that works with it.
+pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
+    if name.is_file() {
+        return Err(refused(name, "a file", &from_weights(name, command)));
+    }
+    let run = RunDir::open(name)?;
+    if run.config().is_file() {
+        return Ok(run);
+    }
+    let path = run.path();
+    let is_checkpoint = path.join("manifest.json").is_file();
+    Err(match run_of(path) {
+        Some(of) => {
+            let found = if is_checkpoint { "one of its checkpoints" } else { "a directory inside of it" };
+            refused(path, found, &format!("to resume it: xtrain {command} --resume {}", shell_word(&of)))
+        }
+        None if is_checkpoint => refused(path, "a checkpoint", &from_weights(path, command)),
+        None if has_checkpoint(path) => refused(path, "an imported model", &from_weights(path, command)),
+        None if path.join("config.json").is_file() => {
+            refused(path, "a Hugging Face model", &from_weights(path, command))
+        }
+        None => refused(
+            path,
+            "another directory",
+            "xtrain train and xtrain grpo write config.toml into the directory of their run",
+        ),
+    })
+}
+
+fn refused(path: &Path, found: &str, hint: &str) -> CliError {
+    let message = format_args!("{}: expected a run with config.toml, found {found}", path.display());
+    CliError::new(Exit::Missing, message).hint(hint)
+}
+
+fn from_weights(path: &Path, command: &str) -> String {
+    let data = if command == "train" { " --data FILE" } else { "" };
+    format!("to train from its weights: xtrain {command} --init {}{data} --run DIR", shell_word(path))
+}
+
+/// The run whose checkpoint or directory of checkpoints is `path`. `None`: it belongs to no run.
+fn run_of(path: &Path) -> Option<PathBuf> {
+    let dir =
+        path.ancestors().take(2).find(|dir| dir.file_name().is_some_and(|name| name == "checkpoints"))?;
+    dir.parent().filter(|run| run.join("config.toml").is_file()).map(Path::to_path_buf)
+}
