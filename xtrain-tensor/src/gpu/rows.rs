@@ -71,3 +71,24 @@ fn copy(gpu: &Gpu, words: &Words, [to, from]: [At; 2], moves: &[SlotRange]) -> R
     // SAFETY: both have rows of equal length; the ranges are in bounds and do not overlap.
     unsafe { gpu.launch(words.copy, grid, args) }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ops::{self, SlotRange};
+    use crate::testing::emulated;
+    use crate::{Dtype, Tensor, ThreadSchedule};
+
+    /// More than 2^21 words: each thread copies more of them than it has loads in flight.
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    #[test]
+    fn a_copy_of_more_words_than_loads_in_flight_has_every_word() {
+        let (device, n) = (emulated(ThreadSchedule::Forward), (1 << 21) + 3 * (1 << 18) + 5);
+        let values: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        let from = Tensor::new(&device, &[n, 1], values.clone()).unwrap();
+        let mut to = Tensor::zeros(&device, &[n + 2, 1], Dtype::F32).unwrap();
+        ops::copy_slots(&mut to, &from, &[SlotRange { from: 0, to: 1, len: n }]).unwrap();
+        let got = to.to_vec::<f32>().unwrap();
+        let differing = got[1..=n].iter().zip(&values).position(|(got, want)| got != want);
+        assert_eq!((differing, got[0], got[n + 1]), (None, 0.0, 0.0), "first differing word, words around");
+    }
+}
