@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints what the machine code of each kernel in a cubin needs and how many loads its loops have in flight.
 
-usage: python3 scripts/sass.py ARCHITECTURE CUBIN [--write]
+usage: python3 scripts/sass.py ARCHITECTURE CUBIN [--write]    sm_80 and sm_90a are compared with the floors
 
 Columns: threads per block, registers per thread, static shared memory and local memory in bytes, blocks per SM that
 registers, threads and static shared memory allow. Then for each innermost loop that reads global memory, in the order of
@@ -23,6 +23,7 @@ FLOORS = os.path.join(ROOT, "kernels", "floors.txt")
 HEAD = """# Floors of scripts/sass.py: architecture, kernel, blocks per SM, loads in flight in each loop that reads global memory.
 # A change that falls below one fails. After a change on purpose: bash scripts/kernels.sh --write 80 90a
 """
+CHECKED = ("80", "90a")  # architectures with floors
 REGISTERS = 65536  # per SM
 RESERVED = 1024  # bytes of shared memory per block that the system uses
 # Threads, blocks and bytes of shared memory per SM, from the CUDA C++ programming guide, "Compute capabilities".
@@ -137,9 +138,11 @@ def below(name, found, floor):
 
 
 def main():
-    arch, cubin, *rest = sys.argv[1:]
-    floors = read_floors()
-    checked = any(of == arch for of, _ in floors) and not rest
+    arch, cubin, *flags = sys.argv[1:] if len(sys.argv) > 2 else sys.exit(__doc__)
+    if arch not in LIMITS or flags not in ([], ["--write"]) or (flags and arch not in CHECKED):
+        sys.exit(f"error: expected an architecture of {', '.join(LIMITS)}; --write only for {', '.join(CHECKED)}")
+    floors, write = read_floors(), bool(flags)
+    checked = arch in CHECKED and not write
     usage, found, errors = resources(arch, cubin), {}, []
     print(f"\nsm_{arch}\n{'kernel':<30} threads regs shared local blocks/SM  loads in flight (instructions per byte)")
     for name, code in sorted(kernels(dump(cubin, "-sass"))):
@@ -160,7 +163,7 @@ def main():
         errors += [f"{name} of kernels/floors.txt is not in the cubin" for name in gone]
     for error in errors:
         print(f"error: sm_{arch}: {error}", file=sys.stderr)
-    if rest and not errors:
+    if write and not errors:
         write_floors({**{key: line for key, line in floors.items() if key[0] != arch}, **found})
     sys.exit(1 if errors else 0)
 

@@ -32,7 +32,7 @@ Examples:
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub(super) struct GenerateArgs {
     /// Prompt text; - reads standard input, without a line break at its end. An empty text starts from the
-    /// beginning-of-text token of the model.
+    /// BOS token of the model.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Prompt as token ids, for example 1,2,3.

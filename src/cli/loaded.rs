@@ -132,7 +132,7 @@ impl Loaded {
         ExportSource { model: &self.model, tokenizer: self.tokenizer.as_ref(), eos: &self.eos }
     }
 
-    /// The beginning-of-text token of the tokenizer, or of the model's `config.json`. `None`: there is none.
+    /// The BOS token of the tokenizer, or of the model's `config.json`. `None`: there is none.
     ///
     /// # Errors
     /// The tokenizer cannot encode the text of the token.

@@ -46,10 +46,10 @@ impl<'a> PromptSource<'a> {
         }
     }
 
-    /// Reads and encodes the prompt. An empty text is the model's beginning-of-text token.
+    /// Reads and encodes the prompt. An empty text is the BOS token of the model.
     ///
     /// # Errors
-    /// Text for a model without a tokenizer; an empty text for a model without a beginning-of-text token; standard
+    /// Text for a model without a tokenizer; an empty text for a model without a BOS token; standard
     /// input that cannot be read, is not UTF-8 or is longer than 16 MiB.
     pub(super) fn read(self, loaded: &Loaded) -> Result<PromptInput, CliError> {
         let text = match self {
@@ -68,11 +68,11 @@ impl<'a> PromptSource<'a> {
     }
 }
 
-/// The beginning-of-text token of the model, for an empty prompt.
+/// The BOS token of the model, for an empty prompt.
 fn beginning(source: PromptSource<'_>, loaded: &Loaded) -> Result<u32, CliError> {
     loaded.bos()?.ok_or_else(|| {
         let message = format_args!(
-            "{}: the prompt is empty, and {} has no beginning-of-text token",
+            "{}: the prompt is empty, and {} has no BOS token",
             source.name(),
             loaded.path.display()
         );

@@ -1,4 +1,4 @@
-//! The prompt of `xtrain generate`: standard input, `--echo`, and the beginning-of-text token.
+//! The prompt of `xtrain generate`: standard input, `--echo`, and the BOS token.
 use crate::cli::{Scratch, ok, refused, text};
 use crate::commands::{done, model, parsed};
 use crate::commands_tokenize::with_input;
@@ -52,12 +52,7 @@ fn echo_prints_the_prompt_before_the_completion() {
 fn an_empty_prompt_starts_from_the_beginning_of_text_token() {
     let (scratch, m) = (Scratch::new("empty-prompt"), model());
     let empty = |model| ["generate", model, "--prompt", "", "--max-new", "4", "--json"];
-    refused(
-        &scratch.0,
-        &empty(&m),
-        2,
-        &["--prompt: the prompt is empty", "no beginning-of-text token", "--tokens 2"],
-    );
+    refused(&scratch.0, &empty(&m), 2, &["--prompt: the prompt is empty", "no BOS token", "--tokens 2"]);
     sentencepiece::model(&scratch, "llama_spm");
     let from_bos = parsed(&ok(&scratch.0, &empty("base")));
     let args = ["generate", "base", "--tokens", "1", "--max-new", "4", "--json"];

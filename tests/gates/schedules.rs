@@ -16,7 +16,7 @@ fn check(s: &Schedule) -> Result<usize, String> {
         return wrong(format!("the rate rises after step {}", s.warmup_steps + at as u64));
     }
     let (end, last) = (if s.decay == Decay::Constant { PEAK } else { s.min_lr }, rates[rates.len() - 1]);
-    if (last - end).abs() > 1e-15 {
+    if last != end {
         return wrong(format!("expected the rate {end} after the last step, found {last}"));
     }
     Ok(rates.len())

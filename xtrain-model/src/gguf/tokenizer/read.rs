@@ -211,7 +211,7 @@ fn templates(meta: &Metadata) -> Result<Vec<(String, String)>, CheckpointError> 
     Ok(templates)
 }
 
-/// The post-processor that prepends the beginning-of-text token if special tokens are added.
+/// The post-processor that prepends the BOS token if special tokens are added.
 fn begins_with(token: &str, id: usize) -> Json {
     let special = |kind: u8| json!({"SpecialToken": {"id": token, "type_id": kind}});
     let sequence = |id: &str, kind: u8| json!({"Sequence": {"id": id, "type_id": kind}});
