@@ -27,6 +27,11 @@ XT_DEV void merge_parts(const float* ml, const float* parts, uint32_t n, T* y, f
   store(y + d + 3, o.w / l + 0.0f);
 }
 
+// Chunks of the keys of a row at `pos` with a visible key.
+XT_DEV uint32_t visible_chunks(const AttnMask& mask, uint32_t pos) {
+  return pos / CHUNK + 1 - first_visible(mask, pos) / CHUNK;
+}
+
 // Partial results (m, l) [R, nh, C] and o [R, nh, C, hd], and the outputs y [N, nh, hd] and L [N, nh] (null: not
 // wanted).
 template <class T> struct PartialResults {
@@ -36,18 +41,19 @@ template <class T> struct PartialResults {
   uint32_t* counters;  // one counter per (row, KV head), zero at launch
 };
 
-// Block epilogue: the last of the row's n blocks to finish merges the partial results of all of them.
+// Epilogue of each of the n blocks that compute a chunk of row `row`, the `index`-th of the launch: the last one to
+// finish merges the partial results of all of them.
 template <class T>
-XT_DEV void merge_if_last(const PartialResults<T>& p, uint32_t row, uint32_t n, uint32_t chunks, uint32_t nh,
-                          uint32_t hd, uint32_t group) {
+XT_DEV void merge_if_last(const PartialResults<T>& p, uint32_t index, uint32_t row, uint32_t n, uint32_t chunks,
+                          uint32_t nh, uint32_t hd, uint32_t group) {
   if (n == 1)
     __syncthreads();
-  else if (!xt_last_block(p.counters + blockIdx.x * gridDim.y + blockIdx.y, n))
+  else if (!xt_last_block(p.counters + index * gridDim.y + blockIdx.y, n))
     return;
   uint32_t quads = hd / 4, first = blockIdx.y * group;
   for (uint32_t i = threadIdx.x; i < group * quads; i += blockDim.x) {
     uint32_t h = first + i / quads;
-    size_t from = ((size_t)blockIdx.x * nh + h) * chunks, at = (size_t)row * nh + h;
+    size_t from = ((size_t)index * nh + h) * chunks, at = (size_t)row * nh + h;
     merge_parts(p.ml + from * 2, p.o + from * hd, n, p.y + at * hd, p.lse ? p.lse + at : nullptr, i % quads * 4, hd);
   }
 }

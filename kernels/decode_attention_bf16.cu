@@ -2,20 +2,22 @@
 //                             q [N, nh, hd], k and v [S, nkv, hd] in bf16
 //                             -> partial results (m, l) [R, nh, C] and o [R, nh, C, hd] in f32 -> y, L
 // Launch: grid (rows, nkv, C), 4 warps. Scores: 16 keys per warp; p v: every fourth group of 8 columns per warp.
-// Order: as attention_bf16.cu. The 16-row A operand holds the query heads of the group (zero-padded to 16), so the
-//   bits of a row do not depend on other rows. A partial result is one chunk of 64 keys; merged as in
+//   shared [R, 2]: a block computes a chunk below shared[r][1] for the shared[r][0] rows from its own one, which see the
+//   same keys of it; 0 rows: an earlier block does. A later chunk is computed for one row.
+// Order: as attention_bf16.cu. The 16-row A operand holds the query heads of the rows (zero-padded to 16); a row of a
+//   product does not depend on the others. A partial result is one chunk of 64 keys; merged as in
 //   decode_attention.cu.
 // Shared memory: K and V (64 rows of hd + 8, all in flight at once), 16 queries, scores, p: 27 KB at hd = 64, so 8
 //   blocks per SM and 128 KB in flight, which covers the latency at 4 TB/s.
-// Cost: K and V once for the group, (2 + hd) * 4 bytes of partial results per head: at hd = 64 and two heads per
-//   group, 1/16 of the bytes of keys and values.
+// Cost: K and V once for the group and the rows that share them, (2 + hd) * 4 bytes of partial results per head: at
+//   hd = 64 and two heads per group, 1/16 of the bytes of keys and values of a row alone.
 // CPU twin: cpu/attention.
 #include "attention_mma.cuh"
 #include "decode_attention.cuh"
 
 XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* partial_ml,
                                       float* partial_o, bf16* y, float* lse, uint32_t* counters, const uint32_t* rows,
-                                      MASK_PARAMS, uint32_t chunks, HEAD_PARAMS) {
+                                      const uint32_t* shared, MASK_PARAMS, uint32_t chunks, HEAD_PARAMS) {
   const AttnMask mask = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(bf16, keys);
   constexpr uint32_t P_LD = CHUNK + 8;
@@ -26,8 +28,16 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
   uint32_t* slots = (uint32_t*)(scores + 16 * TILE_LD);
   const uint32_t lo = first_visible(mask, pos[row]), hi = pos[row] + 1, c = lo / CHUNK + blockIdx.z;
   if (c * CHUNK >= hi) return;
-  const size_t head = (size_t)row * nh + blockIdx.y * group,
-               out = ((size_t)blockIdx.x * nh + blockIdx.y * group) * chunks + blockIdx.z;
+  const uint32_t count = c < shared[2 * blockIdx.x + 1] ? shared[2 * blockIdx.x] : 1, pairs = count * group;
+  if (count == 0) return;
+  // query i of the block: head i % group of row i / group; its index in [N, nh], and that of its partial result
+  auto query = [&](uint32_t i) {
+    uint32_t n = XT_FAULT(SharedQueriesOfFirstRow) ? 0 : i / group;
+    return q + ((size_t)rows[blockIdx.x + n] * nh + blockIdx.y * group + i % group) * hd;
+  };
+  auto part = [&](uint32_t i) {
+    return ((size_t)(blockIdx.x + i / group) * nh + blockIdx.y * group + i % group) * chunks + blockIdx.z;
+  };
 
   load_chunk_slots(slots, mask, seq[row], c, lo, hi);
   zero_padding(keys, CHUNK, hd);
@@ -37,17 +47,16 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
   auto kv_row = [&](const bf16* x) {
     return [=](uint32_t n) { return slots[n] == NO_SLOT ? nullptr : x + ((size_t)slots[n] * nkv + blockIdx.y) * hd; };
   };
-  copy_rows_async(queries, 16, hd, q, [&](uint32_t i) { return i < group ? q + (head + i) * hd : nullptr; });
+  copy_rows_async(queries, 16, hd, q, [&](uint32_t i) { return i < pairs ? query(i) : nullptr; });
   copy_rows_async(keys, CHUNK, hd, k, kv_row(k));
   xt_cp_commit();
   copy_rows_async(values, CHUNK, hd, v, kv_row(v));
   xt_cp_commit();
   xt_cp_wait<1>();
   __syncthreads();
-  for (uint32_t h0 = 0; h0 < group; h0 += 16) {
-    if (h0) {
-      copy_rows_async(queries, 16, hd, q,
-                      [&](uint32_t i) { return h0 + i < group ? q + (head + h0 + i) * hd : nullptr; });
+  for (uint32_t first = 0; first < pairs; first += 16) {
+    if (first) {
+      copy_rows_async(queries, 16, hd, q, [&](uint32_t i) { return first + i < pairs ? query(first + i) : nullptr; });
       xt_cp_commit();
       xt_cp_wait<0>();
       __syncthreads();
@@ -76,8 +85,8 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
       float m = max32(max_f32(x0, x1)), p0 = exp_f32(x0 - m), p1 = exp_f32(x1 - m), l = sum32(p0 + p1);
       p[n * P_LD + lane] = to_bf16(p0);
       p[n * P_LD + lane + 32] = to_bf16(p1);
-      if (lane == 0 && h0 + n < group) {
-        float* ml = partial_ml + (out + (size_t)(h0 + n) * chunks) * 2;
+      if (lane == 0 && first + n < pairs) {
+        float* ml = partial_ml + part(first + n) * 2;
         ml[0] = m;
         ml[1] = l;
       }
@@ -97,15 +106,17 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
       }
 #pragma unroll
       for (uint32_t i = 0; i < 2; i++) {
-        uint32_t h = h0 + lane / 4 + 8 * i;
-        if (h < group)
-          *(float2*)(partial_o + (out + (size_t)h * chunks) * hd + d + lane % 4 * 2) =
-              make_float2(o[2 * i] + 0.0f, o[2 * i + 1] + 0.0f);
+        uint32_t n = first + lane / 4 + 8 * i;
+        if (n < pairs)
+          *(float2*)(partial_o + part(n) * hd + d + lane % 4 * 2) = make_float2(o[2 * i] + 0.0f, o[2 * i + 1] + 0.0f);
       }
     }
-    if (h0 + 16 < group) __syncthreads();
+    if (first + 16 < pairs) __syncthreads();
   }
-  merge_if_last(PartialResults<bf16>{partial_ml, partial_o, y, lse, counters}, row,
-                (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t index = blockIdx.x + i, of = rows[index];
+    merge_if_last(PartialResults<bf16>{partial_ml, partial_o, y, lse, counters}, index, of,
+                  visible_chunks(mask, pos[of]), chunks, nh, hd, group);
+  }
 }
 XT_EXPORT(decode_attention_bf16)

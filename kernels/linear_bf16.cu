@@ -2,7 +2,7 @@
 //                  x [N, in], w [out, in] -> y [N, out]
 // linear_dx_bf16   dx[n][k] = init + sum over a group's weights of (dot over o of dy[n][o] w[o][k])
 //                  dy [N, out], w [out, in] -> dx [N, in]
-// linear_dw_bf16   dw[o][k] = dw[o][k] + rowsum dy[r][o] x[r][k]
+// linear_dw_bf16   dw[o][k] = init[o][k] + rowsum dy[r][o] x[r][k]
 //                  dy [R, out], x [R, in] -> dw [out, in]
 // Launch: grid (P / TILE, Q / TILE), one block per TILE x TILE outputs (TILE = 128: 8 warps of 64 x 32 outputs; TILE
 //   = 64: 4 warps of 32 x 32). Dynamic shared memory (gpu/linear.rs): a cp.async pipeline of four stages of 32 k.
@@ -58,16 +58,16 @@ XT_KERNEL(linear_dx_bf16_64, 128)(const bf16* dy0, const bf16* dy1, const bf16* 
 XT_EXPORT(linear_dx_bf16_64)
 
 // bounds [chunks + 1]: the first row of each chunk, and the end of the last one.
-XT_KERNEL(linear_dw_bf16_128, 256)(float* dw, const bf16* dy, const bf16* x, const uint32_t* bounds, uint32_t chunks,
-                                   uint32_t outs, uint32_t width) {
+XT_KERNEL(linear_dw_bf16_128, 256)(const float* init, float* dw, const bf16* dy, const bf16* x,
+                                   const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
   product_bf16<128, false, false>(tile_of_block(), Operand<bf16>{x, x, x, width}, Operand<bf16>{dy, dy, dy, outs},
-                                  RowChunks{bounds, chunks}, Epilogue{dw, nullptr, nullptr, dw, nullptr});
+                                  RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
 }
 XT_EXPORT(linear_dw_bf16_128)
 
-XT_KERNEL(linear_dw_bf16_64, 128)(float* dw, const bf16* dy, const bf16* x, const uint32_t* bounds, uint32_t chunks,
-                                  uint32_t outs, uint32_t width) {
+XT_KERNEL(linear_dw_bf16_64, 128)(const float* init, float* dw, const bf16* dy, const bf16* x, const uint32_t* bounds,
+                                  uint32_t chunks, uint32_t outs, uint32_t width) {
   product_bf16<64, false, false>(tile_of_block(), Operand<bf16>{x, x, x, width}, Operand<bf16>{dy, dy, dy, outs},
-                                 RowChunks{bounds, chunks}, Epilogue{dw, nullptr, nullptr, dw, nullptr});
+                                 RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
 }
 XT_EXPORT(linear_dw_bf16_64)

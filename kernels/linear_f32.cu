@@ -57,16 +57,16 @@ XT_KERNEL(linear_dx_f32_64, 64)(const float* dy0, const float* dy1, const float*
 XT_EXPORT(linear_dx_f32_64)
 
 // bounds [chunks + 1]: the first row of each chunk, and the end of the last one.
-XT_KERNEL(linear_dw_f32_128, 256)(float* dw, const float* dy, const float* x, const uint32_t* bounds, uint32_t chunks,
-                                  uint32_t outs, uint32_t width) {
+XT_KERNEL(linear_dw_f32_128, 256)(const float* init, float* dw, const float* dy, const float* x,
+                                  const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
   product_f32<128, false, false>(tile_of_block(), Operand<float>{x, x, x, width}, Operand<float>{dy, dy, dy, outs},
-                                 RowChunks{bounds, chunks}, Epilogue{dw, nullptr, nullptr, dw, nullptr});
+                                 RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
 }
 XT_EXPORT(linear_dw_f32_128)
 
-XT_KERNEL(linear_dw_f32_64, 64)(float* dw, const float* dy, const float* x, const uint32_t* bounds, uint32_t chunks,
-                                uint32_t outs, uint32_t width) {
+XT_KERNEL(linear_dw_f32_64, 64)(const float* init, float* dw, const float* dy, const float* x, const uint32_t* bounds,
+                                uint32_t chunks, uint32_t outs, uint32_t width) {
   product_f32<64, false, false>(tile_of_block(), Operand<float>{x, x, x, width}, Operand<float>{dy, dy, dy, outs},
-                                RowChunks{bounds, chunks}, Epilogue{dw, nullptr, nullptr, dw, nullptr});
+                                RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
 }
 XT_EXPORT(linear_dw_f32_64)

@@ -95,12 +95,12 @@ RMS_NORM_DW(rms_norm_dw_f32, float)
 RMS_NORM_DW(rms_norm_dw_bf16, bf16)
 #undef RMS_NORM_DW
 
-// add_chunks     g[i] = g[i] + part[p][i], p ascending            part [P, C], g [C]
+// add_chunks     g[i] = init[i] + part[p][i], p ascending         part [P, C], init (null: zeros) and g [C]
 // Launch: one thread per column.
-XT_KERNEL(add_chunks_f32, 32)(const float* part, float* g, uint32_t chunks, uint32_t c) {
+XT_KERNEL(add_chunks_f32, 32)(const float* part, const float* init, float* g, uint32_t chunks, uint32_t c) {
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= c) return;
-  float sum = g[i];
+  float sum = init ? init[i] : 0.0f;
 #pragma unroll 16
   for (uint32_t p = 0; p < chunks; p++) sum = sum + part[(size_t)p * c + i];
   g[i] = sum;

@@ -106,7 +106,7 @@ XT_DEV uint32_t xt_f_bits(float f) { return __float_as_uint(f); }
 
 // Returns true in the last of `blocks` blocks to reach `counter`; that block then sees everything the others wrote
 // before reaching it. The counter is zero at launch and is reset to zero. All threads of a block must call it, once
-// per launch.
+// per counter and launch.
 XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
   if (!xt_arrives_last(counter, blocks)) return false;
   if (threadIdx.x == 0 && !XT_FAULT(BlockCounterNotReset)) *counter = 0;

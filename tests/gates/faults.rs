@@ -6,10 +6,10 @@ use xtrain::tensor::{Device, ThreadSchedule};
 #[cfg(target_os = "linux")]
 use crate::syncs;
 use crate::{
-    adamw, branches, commands_early, commands_grpo, commands_overwrite, commands_report, commands_resume,
-    commands_train, conversations, damaged_files, equal_completions, families, focused, gguf, gguf_pieces,
-    gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, micro_batches, multi_step,
-    open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
+    accumulators, adamw, branches, commands_early, commands_grpo, commands_overwrite, commands_report,
+    commands_resume, commands_train, conversations, damaged_files, equal_completions, families, focused,
+    gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, launch_log, micro_batches,
+    multi_step, open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
     rope_scaling, schedules, sentencepiece, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 
@@ -46,8 +46,8 @@ fn branches() -> focused::Checked {
 /// The faults whose gates record the system calls of Linux.
 const ON_LINUX: [Fault; 3] = [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced];
 
-/// Faults that tests outside of this program find: tests/allocations.rs.
-const CAUGHT_ELSEWHERE: [Fault; 1] = [Fault::TensorHandleFreed];
+/// Faults that tests outside of this program find: tests/allocations.rs, gpu/attention/tests/shared.rs.
+const CAUGHT_ELSEWHERE: [Fault; 2] = [Fault::TensorHandleFreed, Fault::SharedChunkPartlyVisible];
 
 /// Each fault and the gate that finds it.
 const CAUGHT: &[(Fault, Gate)] = &[
@@ -200,6 +200,11 @@ const CAUGHT: &[(Fault, Gate)] = &[
             "Some(65)",
         ),
     ),
+    (Fault::LaunchNotRecorded, Gate::GpuTest(launch_log::same_launches)),
+    (Fault::AccumulationStartsAnew, Gate::Gpu(accumulators::over)),
+    (Fault::SharedZerosOverwritten, Gate::Gpu(accumulators::over)),
+    (Fault::UpProjectionNotCounted, Gate::Test(launch_log::operations_of_the_model)),
+    (Fault::PoolCountedAsRead, Gate::Test(launch_log::bytes_of_a_step)),
 ];
 
 /// Runs a test that panics if it fails.

@@ -1,5 +1,7 @@
 //! The gates: promises that hold across crates, checked bit for bit.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#[cfg(feature = "faults")]
+mod accumulators;
 mod adamw;
 mod architecture;
 #[cfg(target_os = "linux")]
@@ -54,6 +56,7 @@ mod import_export;
 mod invariance;
 mod kept_sets;
 mod kill;
+mod launch_log;
 #[cfg(target_os = "linux")]
 mod memory_grpo;
 mod micro_batches;

@@ -152,6 +152,12 @@ faults! {
     HeldOutPromptsShareNumbers "completions of two held-out prompts have the same random numbers"
     AppendedTokensInEntropy "the mean entropy of a step divides by appended tokens too"
     ReplayKeepsTurns "replay compares no completion after one that differs in a turn before its last"
+    LaunchNotRecorded "the launch recorder misses the launches of one block"
+    UpProjectionNotCounted "the log of launches counts one matrix product for gate and up"
+    AccumulationStartsAnew "a second accumulation of a gradient on a GPU starts from zero again"
+    SharedZerosOverwritten "an accumulation on a GPU writes into zeros that another tensor shares"
+    SharedChunkPartlyVisible "a chunk of keys is shared by rows of which one sees only a part of it"
+    PoolCountedAsRead "the log of launches counts the pools of keys and values as read when new ones are written"
     ForceReplacesAnyDirectory "--force of export and import replaces a directory with other files"
     OverwriteWithoutForce "a command replaces an existing output file without --force"
     BestWeightsOfLastEvaluation "train.keep_best keeps the weights of the last evaluation"
@@ -180,6 +186,7 @@ faults! {
     FilterStopsEarly "top-k and top-p on a GPU keep the token whose running sum equals the budget"
     TailOfLoopSkipped "the last elements of a strided loop are omitted if their number is one less than a batch of loads"
     RowsOfAnIdReversed "the gradient of an embedding adds the rows of an id from the last to the first"
+    SharedQueriesOfFirstRow "the rows that share a chunk of keys all have the queries of the first one"
 }
 
 /// The name in kebab case.

@@ -29,6 +29,7 @@ mod pointwise;
 mod rope;
 mod rows;
 mod sample;
+pub(crate) mod traffic;
 
 pub(crate) use crate::device::gpu::{Arg, At, Buffer, Deferred, Gpu, Grid, args};
 #[cfg(all(test, feature = "emu", xtrain_emu))]

@@ -52,6 +52,7 @@ pub use device::simd::Simd;
 pub use device::{Cpu, Device, Reference};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{DriverError, Error, Result};
+pub use gpu::traffic::{KernelLaunch, LaunchLog, launch_recorder};
 pub use huge_page_alloc::HugePages;
 pub use normal::{fill_normal, standard_normal};
 pub use operands::RopeTable;

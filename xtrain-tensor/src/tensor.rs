@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 use smallvec::SmallVec;
 
-use crate::device::gpu::{self, At, Deferred, Gpu};
+use crate::device::gpu::{self, At, Deferred, Gpu, Zeros};
 use crate::device::recycle::{Recycled, Values};
 use crate::device::{Cpu, Device, Reference};
 use crate::dtype::{Dtype, Element, by_dtype};
@@ -102,7 +102,7 @@ impl Tensor {
         }
         let n: usize = shape.iter().product();
         let storage = match device {
-            Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.zeros(n * dtype.bytes())?), dtype),
+            Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.deferred_zeros(n * dtype.bytes())?), dtype),
             Device::Reference(_) | Device::Cpu(_) => by_dtype!(dtype, T => zeroed::<T>(device, n))?,
         };
         Ok(Tensor { shape: shape.into(), storage, device: device.clone() })
@@ -184,6 +184,20 @@ impl Tensor {
             *buffer = Arc::new(buffer.duplicate()?);
         }
         self.at(gpu, dtype)
+    }
+
+    /// The device addresses `[start, to]` of an f32 accumulator, for a kernel that writes `start + sum` to all of `to`.
+    /// `start` is null if the values are zeros that no kernel has written. Copies the values first if they are shared.
+    pub(crate) fn accumulator_at(&mut self, gpu: &Gpu) -> Result<[At; 2]> {
+        let unwritten = self.deferred::<Zeros>().is_some() || faults::on(Fault::AccumulationStartsAnew);
+        if let Storage::Gpu(buffer, Dtype::F32) = &mut self.storage
+            && unwritten
+            && (Arc::get_mut(buffer).is_some() || faults::on(Fault::SharedZerosOverwritten))
+        {
+            buffer.written();
+            return Ok([At(0), buffer.arg()]);
+        }
+        Ok([self.at_mut(gpu, Dtype::F32)?; 2])
     }
 
     /// The size of each dimension, outermost first.

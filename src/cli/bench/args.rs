@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
+use super::estimate::TargetGpu;
 use crate::cli::CliError;
 use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers, count, whole};
 use crate::config::RunConfig;
@@ -19,7 +20,8 @@ warmup steps in the same process. The table summarizes the samples; --json lists
 
 Examples:
   xtrain bench train --set model.preset=tiny-1m
-  xtrain bench train -c configs/shakespeare.toml --threads 1 --json")]
+  xtrain bench train -c configs/shakespeare.toml --threads 1 --json
+  xtrain bench train --set model.preset=base-125m --dtype bf16 --estimate h200")]
     Train(BenchTrainArgs),
     /// Benchmark decoding: time to first token, tokens per second, slope over the position.
     #[command(after_help = "\
@@ -30,7 +32,8 @@ their passes. time_to_first_token_ms is the total time of the passes until every
 
 Examples:
   xtrain bench decode --model runs/shakespeare --batch 32
-  xtrain bench decode --set model.preset=tiny-3m --prompt-len 512 --max-new 128 --json")]
+  xtrain bench decode --set model.preset=tiny-3m --prompt-len 512 --max-new 128 --json
+  xtrain bench decode --set model.preset=base-125m --dtype bf16 --batch 32 --estimate h200")]
     Decode(DecodeArgs),
     /// Compare the KV caches off, growing, contiguous and paged at n = 32, 128, 256 new tokens.
     #[command(after_help = "\
@@ -96,6 +99,10 @@ pub(crate) struct BenchTrainArgs {
     /// Number of measured steps, after three warmup steps.
     #[arg(long, value_name = "N", default_value = "20", value_parser = up_to(1 << 32))]
     pub(super) steps: usize,
+    /// Estimate a step on this GPU instead: the kernel launches that the host code issues, and the lower bound of
+    /// their time. Needs no GPU.
+    #[arg(long, value_name = "GPU", conflicts_with_all = ["device", "steps"])]
+    pub(super) estimate: Option<TargetGpu>,
     #[command(flatten)]
     pub(super) shared: Shared,
 }
@@ -124,10 +131,21 @@ pub(crate) struct DecodeArgs {
     /// GPU: decode steps between two synchronizations with the host.
     #[arg(long, alias = "look", value_name = "STEPS", default_value = "8", value_parser = count)]
     pub(crate) sync_every: NonZeroUsize,
+    /// Estimate a step on this GPU instead: the kernel launches that the host code issues, and the lower bound of
+    /// their time. Needs no GPU.
+    #[arg(long, value_name = "GPU", conflicts_with_all = ["model", "device", "repeats", "sync_every"])]
+    pub(super) estimate: Option<TargetGpu>,
     #[command(flatten)]
     pub(super) shared: Shared,
     #[command(flatten)]
     pub(super) cache: CacheFlags,
+}
+
+impl DecodeArgs {
+    /// Prompt length and number of new tokens, each `default` unless given.
+    pub(super) fn lengths(&self, default: usize) -> [usize; 2] {
+        [self.prompt_len, self.max_new].map(|n| n.map_or(default, NonZeroUsize::get))
+    }
 }
 
 #[derive(Debug, Clone, Args)]

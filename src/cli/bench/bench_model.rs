@@ -12,10 +12,13 @@ use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
 use crate::decode::{Engine, EngineOptions, Request};
 use crate::memory;
-use crate::model::Model;
+use crate::model::{Model, TrainingExample};
 use crate::report::{Timings, units};
 use crate::tensor::rng::{PhiloxRng, Purpose};
 use crate::training;
+
+/// Default prompt length and number of new tokens.
+pub(super) const DEFAULT_LEN: usize = 128;
 
 /// Description of the model, as JSON.
 #[derive(Debug, Serialize)]
@@ -76,6 +79,20 @@ pub(super) fn name(config: &RunConfig) -> String {
 pub(super) fn random_tokens(seed: u64, id: u64, n: usize, vocab: usize) -> Vec<u32> {
     let mut rng = PhiloxRng::new(seed, id, Purpose::DataOrder);
     (0..n).map(|_| rng.random_range(0..vocab as u32)).collect()
+}
+
+/// `n` windows of `context` random tokens with their targets, in order from number `first`.
+pub(super) fn random_windows(
+    seed: u64,
+    first: usize,
+    n: usize,
+    [context, vocab]: [usize; 2],
+) -> Vec<TrainingExample> {
+    let window = |id: usize| {
+        let tokens = random_tokens(seed, id as u64, context + 1, vocab);
+        TrainingExample::window(&tokens, 1.0)
+    };
+    (first..first + n).map(window).collect()
 }
 
 /// The measurements of one rollout.

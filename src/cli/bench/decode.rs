@@ -1,19 +1,15 @@
 //! `xtrain bench decode`.
-use std::num::NonZeroUsize;
-
 use serde::Serialize;
 
 use super::args::DecodeArgs;
-use super::bench_model::{self, BenchModel};
+use super::bench_model::{self, BenchModel, DEFAULT_LEN};
+use super::estimate;
 use super::gpu_counters::PerUnit;
 use super::ideal::Ideal;
 use super::workload::Workload;
 use crate::cli::{CliError, out};
 use crate::decode::{CacheShape, EngineOptions};
 use crate::report::{Pass, Spread, Table, Timings, units};
-
-/// Default prompt length and number of new tokens.
-const DEFAULT_LEN: usize = 128;
 
 /// The output of `--json`. Scalars are medians over the samples.
 #[derive(Debug, Serialize)]
@@ -45,17 +41,13 @@ struct PerForward {
 }
 
 pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
-    let get = |n: Option<NonZeroUsize>| n.map(NonZeroUsize::get);
-    let (prompt_len, max_new) = (get(args.prompt_len), get(args.max_new));
-    let context = prompt_len.unwrap_or(DEFAULT_LEN) + max_new.unwrap_or(DEFAULT_LEN);
+    if let Some(gpu) = args.estimate {
+        return estimate::decode(args, gpu);
+    }
+    let context = args.lengths(DEFAULT_LEN).iter().sum();
     let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, context)?;
-    let default_len = DEFAULT_LEN.min(model.config().max_positions / 2).max(1);
-    let workload = Workload {
-        batch: args.batch.get(),
-        one_prompt: args.one_prompt,
-        prompt_len: prompt_len.unwrap_or(default_len),
-        max_new: max_new.unwrap_or(default_len),
-    };
+    let [prompt_len, max_new] = args.lengths(DEFAULT_LEN.min(model.config().max_positions / 2).max(1));
+    let workload = Workload { batch: args.batch.get(), one_prompt: args.one_prompt, prompt_len, max_new };
     workload.check(&model, "reduce --prompt-len or --max-new")?;
     let options = EngineOptions { steps_per_sync: args.sync_every.get(), ..args.cache.engine() };
     bench_model::measure(&model, workload, options)?;

@@ -44,6 +44,15 @@ enum Needs {
     },
 }
 
+impl Needs {
+    fn bytes(self) -> u64 {
+        match self {
+            Needs::Decode { weight_bytes, cache_bytes } => weight_bytes + cache_bytes,
+            Needs::Train { state_bytes } => state_bytes,
+        }
+    }
+}
+
 /// The lower bound that the peak rates of the device set.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Bound {
@@ -71,24 +80,26 @@ impl Ideal {
         Ideal::new(model, needs, workload.batch as u64 * (2 * read(cfg) as u64 + attention), ms)
     }
 
-    /// A training step on `samples` windows of `context` tokens that took `ms`. The backward has twice the operations
+    /// A training step on `samples` windows of `context` tokens that took `ms` (`None`: not measured). The backward has twice the operations
     /// of the forward; recomputed activations are not counted.
-    pub(super) fn train(model: &Model, samples: usize, context: usize, ms: f64) -> Ideal {
+    pub(super) fn train(model: &Model, samples: usize, context: usize, ms: Option<f64>) -> Ideal {
         let cfg = model.config();
         let needs = Needs::Train { state_bytes: (8 * 4 * cfg.n_params()) as u64 };
         let forward = 2 * context * read(cfg) + attention(cfg, 1..=context);
-        Ideal::new(model, needs, (3 * samples * forward) as u64, Some(ms))
+        Ideal::new(model, needs, (3 * samples * forward) as u64, ms)
     }
 
     fn new(model: &Model, needs: Needs, operations: u64, ms: Option<f64>) -> Ideal {
-        let bytes = match needs {
-            Needs::Decode { weight_bytes, cache_bytes } => weight_bytes + cache_bytes,
-            Needs::Train { state_bytes } => state_bytes,
-        };
+        let bytes = needs.bytes();
         let bound = |(peak, ms)| Bound::new(peak, model.compute(), bytes, operations, ms);
         let bound = model.device().peak().zip(ms).map(bound);
         let operations_per_second = ms.map(|ms| 1e3 * operations as f64 / ms);
         Ideal { needs, operations, operations_per_second, bound }
+    }
+
+    /// Bytes and operations.
+    pub(super) fn needs(&self) -> [u64; 2] {
+        [self.needs.bytes(), self.operations]
     }
 
     /// Bytes of keys and values that the row at position `at - 1` attends to: all positions up to its own, or those

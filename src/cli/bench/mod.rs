@@ -2,6 +2,7 @@
 mod args;
 mod bench_model;
 mod decode;
+mod estimate;
 mod gpu_counters;
 mod ideal;
 mod kv;

@@ -5,11 +5,11 @@ use serde::Serialize;
 
 use super::args::BenchTrainArgs;
 use super::bench_model::{self, BenchModel};
+use super::estimate;
 use super::gpu_counters::PerUnit;
 use super::ideal::Ideal;
 use crate::cli::memory_check::require_training;
 use crate::cli::{CliError, out, source};
-use crate::model::TrainingExample;
 use crate::report::{Spread, Table, units};
 use crate::training;
 
@@ -31,6 +31,9 @@ struct Report {
 }
 
 pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
+    if let Some(gpu) = args.estimate {
+        return estimate::train(args, gpu);
+    }
     let config = args.shared.config()?;
     let device = args.shared.common.open()?;
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
@@ -40,12 +43,7 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
     let vocab = trainer.model.config().vocab;
     let (mut samples_ms, mut start) = (Vec::new(), None);
     for step in 0..WARM_UP + args.steps {
-        let sample = |at: usize| {
-            let id = (step * batch + at) as u64;
-            let tokens = bench_model::random_tokens(config.train.seed, id, context + 1, vocab);
-            TrainingExample::window(&tokens, 1.0)
-        };
-        let samples: Vec<TrainingExample> = (0..batch).map(sample).collect();
+        let samples = bench_model::random_windows(config.train.seed, step * batch, batch, [context, vocab]);
         if step == WARM_UP {
             start = device.gpu_counters();
         }
@@ -62,7 +60,7 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
         batch,
         micro_batch: config.train.micro_batch,
         tokens_per_second: (batch * context) as f64 / ms_per_step.p50 * 1e3,
-        ideal_step: Ideal::train(&trainer.model, batch, context, ms_per_step.p50),
+        ideal_step: Ideal::train(&trainer.model, batch, context, Some(ms_per_step.p50)),
         ms_per_step,
         per_step: PerUnit::since(start, &device, args.steps),
         samples_ms,

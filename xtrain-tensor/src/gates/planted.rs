@@ -48,6 +48,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::FilterStopsEarly, Gate::Bits("cross_entropy")),
     (Fault::TailOfLoopSkipped, Gate::Bits("rms_norm")),
     (Fault::RowsOfAnIdReversed, Gate::Bits("embedding_backward")),
+    (Fault::SharedQueriesOfFirstRow, Gate::Test(attention::shared::over)),
 ];
 
 /// Runs the cases of an operation with a fault. Returns the difference.

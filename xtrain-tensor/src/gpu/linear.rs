@@ -270,9 +270,12 @@ pub(crate) fn weight_gradient(
 ) -> Result<()> {
     let (shape, dtype) = ([dy.width(), x.width()], x.dtype());
     let operands = RowProduct { dy: dy.at(gpu, dtype)?, x: x.at(gpu, dtype)?, shape, dtype };
-    let dw = dw.at_mut(gpu, Dtype::F32)?;
+    if samples.rows() == 0 {
+        return Ok(());
+    }
+    let at = dw.accumulator_at(gpu)?;
     // SAFETY: dw [outs, width], dy [rows, outs], x [rows, width], samples of as many rows.
-    unsafe { weights(gpu, dw, operands, samples, Tile::of(shape[0], shape[1])) }
+    unsafe { weights(gpu, at, operands, samples, Tile::of(shape[0], shape[1])) }
 }
 
 /// Device operands of a weight gradient: `dy [rows, outs]` and `x [rows, width]` in `dtype`.
@@ -285,24 +288,24 @@ pub(super) struct RowProduct {
     pub(super) dtype: Dtype,
 }
 
-/// [`weight_gradient`] on device addresses; `dw` is `[outs, width]`.
+/// `dw = start + rowsum dy x` on device addresses; `start` (null: zeros) and `dw` are `[outs, width]`. Writes
+/// nothing if there are no rows.
 ///
 /// # Safety
 /// The addresses are valid for operands of these shapes and types, with as many rows as the samples.
 pub(super) unsafe fn weights(
     gpu: &Gpu,
-    dw: At,
+    [start, dw]: [At; 2],
     RowProduct { dy, x, shape: [outs, width], dtype }: RowProduct,
     samples: &Samples,
     tile: Tile,
 ) -> Result<()> {
     let bounds = bounds(samples);
-    let chunks = bounds.len() - 1;
-    if chunks == 0 {
+    if bounds.len() == 1 {
         return Ok(());
     }
     let (kernel, grid) = tile.launch(&WEIGHT_GRADIENT, dtype, [outs, width]);
-    let args = args![dw, dy, x, gpu.indices(&bounds)?, chunks, outs, width];
+    let args = args![start, dw, dy, x, gpu.indices(&bounds)?, bounds.len() - 1, outs, width];
     // SAFETY: as promised by the caller.
     unsafe { gpu.launch(kernel, grid, args) }
 }
@@ -310,9 +313,9 @@ pub(super) unsafe fn weights(
 /// `db += rowsum dy`. The operands have been checked.
 pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
     let (outs, bounds) = (dy.width(), bounds(samples));
-    let (dy, db) = (dy.at(gpu, Dtype::F32)?, db.at_mut(gpu, Dtype::F32)?);
-    let args = args![db, dy, gpu.indices(&bounds)?, bounds.len() - 1, outs];
-    // SAFETY: db [outs], dy [rows, outs], rows up to the last bound.
+    let (dy, [start, db]) = (dy.at(gpu, Dtype::F32)?, db.accumulator_at(gpu)?);
+    let args = args![start, db, dy, gpu.indices(&bounds)?, bounds.len() - 1, outs];
+    // SAFETY: db [outs], start null or db, dy [rows, outs], rows up to the last bound.
     unsafe { gpu.launch("linear_db_f32", Grid::blocks([outs.div_ceil(32), 1, 1], 256), args) }
 }
 

@@ -455,7 +455,7 @@ impl LossPass<'_> {
         let shape = [block.len(), width];
         // SAFETY: dz [block, columns]; rows and columns within x, the head and their gradients.
         unsafe {
-            linear::weights(gpu, dhead, operands, samples, Tile::of(columns.len(), width))?;
+            linear::weights(gpu, [dhead; 2], operands, samples, Tile::of(columns.len(), width))?;
             linear::input(gpu, &group, shape, start, dx, Tile::of(block.len(), width))
         }
     }

@@ -47,8 +47,9 @@ pub(crate) fn rms_norm_backward(
     let grid = Grid::blocks([p, c.div_ceil(threads), 1], threads as u32);
     // SAFETY: chunks are ranges of the n rows, part has c values per chunk.
     unsafe { gpu.launch(by_gain, grid, args)? };
-    let args = args![part.arg(), dw.at_mut(gpu, Dtype::F32)?, p, c];
-    // SAFETY: part is [p, c], dw [c].
+    let [start, dw] = dw.accumulator_at(gpu)?;
+    let args = args![part.arg(), start, dw, p, c];
+    // SAFETY: part is [p, c], dw [c], start null or dw.
     unsafe { gpu.launch("add_chunks_f32", Grid::over(c, 32), args)? };
     Ok(dx)
 }

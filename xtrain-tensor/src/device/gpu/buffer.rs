@@ -23,6 +23,19 @@ pub(crate) trait Deferred: Any + Debug + Send + Sync {
     fn launch(&self, gpu: &Gpu, to: At) -> Result<()>;
 }
 
+/// Zeros in a whole buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Zeros {
+    bytes: usize,
+}
+
+impl Deferred for Zeros {
+    fn launch(&self, gpu: &Gpu, to: At) -> Result<()> {
+        // SAFETY: a buffer of `bytes` bytes; blocks begin at multiples of 16.
+        unsafe { gpu.launch("zero_bytes", grid_over(self.bytes), args![to, self.bytes as u64]) }
+    }
+}
+
 /// An allocation in device memory. Dropping it returns the block to the pool.
 #[derive(Debug)]
 pub(crate) struct Buffer {
@@ -137,10 +150,17 @@ impl Gpu {
         Buffer::new(self, bytes, false)
     }
 
+    /// Zeros. Their kernel is queued at once.
     pub(crate) fn zeros(&self, bytes: usize) -> Result<Buffer> {
+        let buffer = self.deferred_zeros(bytes)?;
+        buffer.run_deferred()?;
+        Ok(buffer)
+    }
+
+    /// Zeros, whose kernel is queued when they are first read, unless an accumulation writes the buffer before.
+    pub(crate) fn deferred_zeros(&self, bytes: usize) -> Result<Buffer> {
         let buffer = self.buffer(bytes)?;
-        // SAFETY: a buffer of `bytes` bytes; blocks begin at multiples of 16.
-        unsafe { self.launch("zero_bytes", grid_over(bytes), args![buffer.arg(), bytes as u64])? };
+        buffer.defer(Zeros { bytes });
         Ok(buffer)
     }
 }

@@ -9,6 +9,7 @@ use super::emulated::Emulated;
 use super::indices::Indices;
 use super::launch::{Arg, At, EmulatorBuild, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
+use super::recorder::{Recorder, Recording};
 use super::stream::{GpuCounters, Stream};
 use crate::error::Result;
 use crate::lock::lock;
@@ -43,6 +44,13 @@ impl Gpu {
     /// Opens the CUDA device with this ordinal; see [`Device::cuda`](crate::Device::cuda).
     pub(crate) fn cuda(ordinal: u32) -> Result<Gpu> {
         Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal)?)))
+    }
+
+    /// A device that records launches and computes nothing, and its recording.
+    pub(crate) fn recorder() -> (Gpu, Recording) {
+        let recorder = Recorder::default();
+        let recording = recorder.recording();
+        (Gpu::with_launcher(Box::new(recorder)), recording)
     }
 
     fn with_launcher(launcher: Box<dyn Launcher>) -> Gpu {

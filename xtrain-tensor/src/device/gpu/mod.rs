@@ -11,10 +11,11 @@ mod launch;
 mod memory;
 mod peak;
 mod queue;
+mod recorder;
 mod stream;
 mod survey;
 
-pub(crate) use buffer::{Buffer, Deferred};
+pub(crate) use buffer::{Buffer, Deferred, Zeros};
 pub use cuda::GpuInfo;
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use emulated::testing::{kernel_names, mma_dot16, watch, watched};
@@ -22,5 +23,6 @@ pub use handle::Gpu;
 pub use launch::ThreadSchedule;
 pub(crate) use launch::{Arg, At, EmulatorBuild, Grid, args};
 pub use peak::Peak;
+pub(crate) use recorder::{RecordedLaunch, RecordedOperand, Recording, take};
 pub use stream::GpuCounters;
 pub use survey::{GpuSurvey, enumerate_gpus};

@@ -83,10 +83,13 @@ pub(in crate::gpu) fn attention_backward(
     // SAFETY: shapes and slots were checked by the operation; the tiles cover its rows.
     unsafe { gpu.launch(shape.dq, grid, &args)? };
 
-    // slots without a row get a zero gradient
+    // each row writes its own slot; slots without a row get a zero gradient
     let device = Device::Gpu(gpu.clone());
-    let zeros = || Tensor::zeros(&device, k.shape(), Dtype::F32);
-    let (dk, dv) = (zeros()?, zeros()?);
+    let gradient = || match k.shape()[0] == mask.rows() {
+        true => Tensor::on_gpu(gpu, k.shape(), Dtype::F32),
+        false => Tensor::zeros(&device, k.shape(), Dtype::F32),
+    };
+    let (dk, dv) = (gradient()?, gradient()?);
     let (order, tiles) = tiles::of_keys(mask, shape.tile);
     let (order, tiles_at) = (gpu.indices(&order)?, gpu.indices(tiles.as_flattened())?);
     let own = args![dk.at(gpu, Dtype::F32)?, dv.at(gpu, Dtype::F32)?, tiles_at, order];

@@ -1,10 +1,14 @@
 //! Decode attention: one block per chunk of a row's keys; the last block of a row merges the chunks in ascending
-//! order.
+//! order. In bf16, one block computes a chunk for several rows that share its keys, such as a prompt's.
 use super::tiles::{self, CHUNK};
 use super::{Operands, TILE_LD, mma_ld};
 use crate::gpu::{Arg, Grid, args};
 use crate::operands::{AttnMask, Heads};
 use crate::{Dtype, Result};
+
+/// Query vectors for which a block computes a shared chunk: two operands of 16 rows. With more, fewer blocks would
+/// read the same chunk again, but each would take longer.
+const SHARED_QUERIES: usize = 32;
 
 impl Operands<'_> {
     /// Computes `y` and `L` for these rows, split over their chunks.
@@ -13,33 +17,40 @@ impl Operands<'_> {
             return Ok(());
         }
         let (gpu, heads) = (self.gpu, self.mask_args.heads);
-        self.count(rows, mask);
         let (hd, group) = (heads.hd, heads.nh / heads.nkv);
+        let bf16 = self.y.dtype() == Dtype::BF16;
+        let shared = tiles::shared_chunks(mask, rows, if bf16 { (SHARED_QUERIES / group).max(1) } else { 1 });
+        self.count(rows, &shared, mask);
         let chunks = rows.iter().map(|&n| tiles::chunks(mask, n as usize)).max().unwrap_or(0);
         let parts = rows.len() * heads.nh * chunks;
         let (ml, o) = (gpu.buffer(parts * 8)?, gpu.buffer(parts * hd * 4)?);
         let counters = gpu.counters(rows.len() * heads.nkv)?;
-        let (kernel, shared) = match self.y.dtype() {
-            Dtype::BF16 => {
+        let (kernel, shared_bytes) = match bf16 {
+            true => {
                 let operands = mma_ld(hd) * (2 * CHUNK + 16) + 16 * (CHUNK + 8);
                 ("decode_attention_bf16", 2 * operands + 4 * (16 * TILE_LD + CHUNK))
             }
-            _ => ("decode_attention_f32", 4 * (CHUNK * (hd + 4) + group * (hd + CHUNK) + CHUNK)),
+            false => ("decode_attention_f32", 4 * (CHUNK * (hd + 4) + group * (hd + CHUNK) + CHUNK)),
         };
         let [q, k, v, y, lse] = self.addresses()?;
         let own = args![q, k, v, ml.arg(), o.arg(), y, lse, counters, gpu.indices(rows)?];
-        let args =
-            [own as &[Arg], &self.mask_args.args(), args![chunks], &self.mask_args.head_args()].concat();
-        let grid = Grid::blocks([rows.len(), heads.nkv, chunks], 128).shared(shared);
+        let shared = if bf16 { args![gpu.indices(shared.as_flattened())?] } else { args![] as &[Arg] };
+        let (mask_args, head_args) = (self.mask_args.args(), self.mask_args.head_args());
+        let args = [own as &[Arg], shared, &mask_args, args![chunks], &head_args].concat();
+        let grid = Grid::blocks([rows.len(), heads.nkv, chunks], 128).shared(shared_bytes);
         // SAFETY: the operation checked shapes and slots; there are partial results for every chunk of every row and
         // head, and one counter per row and KV head.
         unsafe { gpu.launch(kernel, grid, &args) }
     }
 
-    /// Counts the bytes of keys and values that these rows read, and the bytes of partial results.
-    fn count(&self, rows: &[u32], mask: &AttnMask<'_>) {
+    /// Counts the bytes of keys and values that these rows read, and the bytes of partial results. Shared chunks are
+    /// read once.
+    fn count(&self, rows: &[u32], shared: &[[u32; 2]], mask: &AttnMask<'_>) {
         let Heads { nh, nkv, hd } = self.mask_args.heads;
-        let keys: usize = rows.iter().map(|&n| mask.keys(n as usize).len()).sum();
+        let visible: usize = rows.iter().map(|&n| mask.keys(n as usize).len()).sum();
+        let read_by_others =
+            shared.iter().filter(|[rows, _]| *rows == 0).map(|[_, chunks]| *chunks as usize * CHUNK);
+        let keys = visible - read_by_others.sum::<usize>();
         let chunks: usize = rows.iter().map(|&n| tiles::chunks(mask, n as usize)).sum();
         // keys once per group of query heads; values too, but in f32 once per 16 heads of the group
         let times = if self.y.dtype() == Dtype::BF16 { 2 } else { 1 + (nh / nkv).div_ceil(16) };

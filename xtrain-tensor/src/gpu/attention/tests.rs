@@ -2,12 +2,13 @@
 //! other, and a row against itself with other rows.
 #![cfg(xtrain_emu)]
 mod reads;
+pub(crate) mod shared;
 
 use std::ops::Range;
 
 use half::bf16;
 
-use super::{HEAD_SIZES, Operands, tiles};
+use super::{CHUNK, HEAD_SIZES, Operands, tiles};
 use crate::gpu::mma_dot16;
 use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::reference::{self, F32, Heads, Mode};

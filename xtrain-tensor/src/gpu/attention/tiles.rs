@@ -2,7 +2,8 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::operands::AttnMask;
+use crate::faults::{self, Fault};
+use crate::operands::{AttnMask, Slots};
 
 /// Keys per chunk.
 pub(super) const CHUNK: usize = 64;
@@ -58,6 +59,47 @@ pub(super) fn of_keys(mask: &AttnMask<'_>, size: usize) -> (Vec<u32>, Vec<[u32; 
     }
     tiles.sort_by_key(|&[_, len, at]| Reverse(len - at));
     (order, tiles)
+}
+
+/// Number of leading chunks of `a` and `b` whose keys are the same and all visible to both rows.
+fn common_chunks(mask: &AttnMask<'_>, a: u32, b: u32) -> usize {
+    let [(a, a_pos), (b, b_pos)] = [a as usize, b as usize].map(|n| (mask.seq[n], mask.pos[n]));
+    let visible = a_pos.min(b_pos) as usize + 1;
+    let same = match mask.slots {
+        // a window hides the first keys from the later row
+        _ if mask.window.is_some() => 0,
+        _ if a == b => visible,
+        Slots::Runs { .. } => 0,
+        Slots::Pages { page, table } => {
+            let pages = table[a as usize].iter().zip(&table[b as usize]);
+            page * pages.take_while(|(a, b)| a == b).count()
+        }
+    };
+    let partly = if faults::on(Fault::SharedChunkPartlyVisible) { CHUNK - 1 } else { 0 };
+    (same.min(visible) + partly) / CHUNK
+}
+
+/// Groups of at most `size` consecutive rows that share leading chunks of keys. For each row: the number of rows for
+/// which its block computes these chunks (0: the block of an earlier row does), and the number of these chunks.
+///
+/// A row joins the group before it unless the group would then share less than half of its chunks.
+pub(super) fn shared_chunks(mask: &AttnMask<'_>, rows: &[u32], size: usize) -> Vec<[u32; 2]> {
+    let mut groups = Vec::with_capacity(rows.len());
+    let mut first = 0;
+    while first < rows.len() {
+        let (mut len, mut chunks) = (1, usize::MAX);
+        while len < size && first + len < rows.len() {
+            let common = chunks.min(common_chunks(mask, rows[first], rows[first + len]));
+            if common == 0 || (chunks != usize::MAX && 2 * common < chunks) {
+                break;
+            }
+            (len, chunks) = (len + 1, common);
+        }
+        let chunks = if len == 1 { 0 } else { chunks as u32 };
+        groups.extend((0..len).map(|i| [if i == 0 { len as u32 } else { 0 }, chunks]));
+        first += len;
+    }
+    groups
 }
 
 /// Number of chunks with a visible key for row `n`.

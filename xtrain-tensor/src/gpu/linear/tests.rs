@@ -179,7 +179,7 @@ fn every_tile_of_the_gradients_has_the_bits_of_its_definition() {
             // SAFETY: operands of these shapes, and room for their gradients.
             unsafe {
                 input(gpu, &group, [rows, width], At(0), to, tile).unwrap();
-                weights(gpu, dw_at, operands, &samples, tile).unwrap();
+                weights(gpu, [dw_at; 2], operands, &samples, tile).unwrap();
             }
             [dx.to_vec().unwrap(), dw.to_vec().unwrap()]
         };

@@ -1,0 +1,123 @@
+//! `--estimate` of `xtrain bench decode` and `bench train`: the kernel launches of a step, recorded from the host
+//! code, and the lower bound of their time on a GPU that need not be present.
+mod gpu_spec;
+mod recorded;
+
+use serde::Serialize;
+
+use super::ideal::Ideal;
+use crate::cli::{CliError, out};
+use crate::report::{Table, units};
+use crate::tensor::KernelLaunch;
+
+pub(crate) use gpu_spec::TargetGpu;
+pub(super) use recorded::{decode, train};
+
+/// Text below every estimate.
+const NOT_MODELLED: &str = "\
+An estimate, not a measurement: each launch takes the maximum of its memory time (at 90 % of the
+data sheet's bandwidth) and its compute time (at 80 %), and 1.3 us pass between two launches. Latency
+within a kernel, traffic of the L2 cache and bank conflicts are not modelled: a device is slower.\n";
+
+/// The estimate of one step.
+#[derive(Debug, Serialize)]
+struct Estimate {
+    model: String,
+    gpu: TargetGpu,
+    workload: String,
+    tokens_per_step: usize,
+    step_us: f64,
+    tokens_per_second: f64,
+    /// Lower bound of any implementation: each byte and operation that the step needs, once, on the whole device.
+    ideal_us: f64,
+    launches: usize,
+    /// Launches of each layer.
+    launches_per_layer: usize,
+    kernels: Vec<KernelRow>,
+}
+
+/// Launches of a step with the same kernel, grid and operand sizes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct KernelRow {
+    kernel: &'static str,
+    launches: usize,
+    blocks: u64,
+    /// Bytes and operations of one launch.
+    bytes: u64,
+    operations: u64,
+    /// Time of one launch, with the gap before the next one.
+    us: f64,
+}
+
+impl KernelRow {
+    /// The rows of a step, by decreasing total time.
+    fn of(launches: &[KernelLaunch], gpu: TargetGpu) -> Vec<KernelRow> {
+        let mut rows: Vec<KernelRow> = Vec::new();
+        for launch in launches {
+            let &KernelLaunch { kernel, blocks, bytes, operations, .. } = launch;
+            let us = gpu.seconds(launch) * 1e6;
+            let new = KernelRow { kernel, launches: 1, blocks, bytes, operations, us };
+            match rows.iter_mut().find(|row| KernelRow { launches: 1, ..(*row).clone() } == new) {
+                Some(row) => row.launches += 1,
+                None => rows.push(new),
+            }
+        }
+        rows.sort_by(|a, b| b.total().total_cmp(&a.total()));
+        rows
+    }
+
+    fn total(&self) -> f64 {
+        self.us * self.launches as f64
+    }
+}
+
+impl Estimate {
+    fn new(step: &recorded::Step, gpu: TargetGpu) -> Estimate {
+        let kernels = KernelRow::of(&step.launches, gpu);
+        let step_us: f64 = kernels.iter().map(KernelRow::total).sum();
+        let per_layer = |row: &KernelRow| row.launches / step.layers;
+        let [bytes, operations] = step.ideal.needs();
+        Estimate {
+            model: step.model.clone(),
+            gpu,
+            workload: step.workload.clone(),
+            tokens_per_step: step.tokens,
+            step_us,
+            tokens_per_second: step.tokens as f64 / step_us * 1e6,
+            ideal_us: gpu.ideal_seconds(bytes, operations, step.bf16) * 1e6,
+            launches: step.launches.len(),
+            launches_per_layer: kernels.iter().map(per_layer).sum(),
+            kernels,
+        }
+    }
+
+    fn print(&self, json: bool) -> Result<(), CliError> {
+        if json { out::print_json(self) } else { out::print(self.text()) }
+    }
+
+    fn text(&self) -> String {
+        let sms = self.gpu.multiprocessors();
+        let blocks = format!("blocks / {sms} SMs");
+        let columns = ["launches", "blocks", &blocks, "bytes", "operations", "us", "us in total"];
+        let mut table = Table::new(&["kernel"], &columns);
+        for row in &self.kernels {
+            table.row([
+                row.kernel.to_string(),
+                row.launches.to_string(),
+                row.blocks.to_string(),
+                format!("{:.2}", row.blocks as f64 / sms as f64),
+                units::bytes(row.bytes),
+                units::count(row.operations),
+                format!("{:.2}", row.us),
+                format!("{:.1}", row.total()),
+            ]);
+        }
+        let mut sum = Table::new(&["step"], &[""]);
+        sum.row(["kernel launches", &format!("{} ({} per layer)", self.launches, self.launches_per_layer)]);
+        sum.row(["estimated time", &format!("{:.1} us", self.step_us)]);
+        sum.row(["estimated rate", &units::rate(self.tokens_per_second, "tok")]);
+        sum.row(["lower bound of any implementation", &format!("{:.1} us", self.ideal_us)]);
+        let Estimate { model, workload, .. } = self;
+        format!("{model}{workload}\n\n{}\n{}\n{NOT_MODELLED}", table.render(), sum.render())
+    }
+}

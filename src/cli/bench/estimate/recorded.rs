@@ -1,0 +1,95 @@
+//! The recorded launches of one step.
+use super::{Estimate, Ideal, TargetGpu};
+use crate::cli::bench::args::{BenchTrainArgs, DecodeArgs};
+use crate::cli::bench::bench_model::{self, BenchModel};
+use crate::cli::bench::workload::Workload;
+use crate::cli::{CliError, source};
+use crate::config::RunConfig;
+use crate::decode::EngineOptions;
+use crate::model::{Model, Params, Trainer};
+use crate::report::units;
+use crate::tensor::{Dtype, KernelLaunch, LaunchLog, launch_recorder};
+use crate::training;
+
+/// The last kernel of a decode step.
+const LAST_OF_STEP: &str = "sample_pick_f32";
+
+/// A step and its launches.
+pub(super) struct Step {
+    pub(super) model: String,
+    pub(super) workload: String,
+    /// Tokens that the step computes.
+    pub(super) tokens: usize,
+    pub(super) layers: usize,
+    pub(super) bf16: bool,
+    pub(super) ideal: Ideal,
+    pub(super) launches: Vec<KernelLaunch>,
+}
+
+/// Estimates the decode step in the middle of the new tokens.
+pub(in crate::cli::bench) fn decode(args: &DecodeArgs, gpu: TargetGpu) -> Result<(), CliError> {
+    let config = args.shared.config()?;
+    let [prompt_len, max_new] = args.lengths(bench_model::DEFAULT_LEN);
+    let (model, description, log) = recorded_model(&config, prompt_len + max_new)?;
+    let workload = Workload { batch: args.batch.get(), one_prompt: args.one_prompt, prompt_len, max_new };
+    workload.check(&model, "reduce --prompt-len or --max-new")?;
+    // the position in the middle, reached by a longer prompt; the second but last step is an ordinary one
+    let middle = Workload { prompt_len: prompt_len + max_new / 2, max_new: 4.min(max_new), ..workload };
+    bench_model::measure(&model, middle, EngineOptions { steps_per_sync: 1, ..args.cache.engine() })?;
+    let launches = log.take();
+    let steps: Vec<&[KernelLaunch]> =
+        launches.split_inclusive(|launch| launch.kernel == LAST_OF_STEP).collect();
+    let launches = steps[steps.len().saturating_sub(2)].to_vec();
+    let Workload { batch, one_prompt, .. } = workload;
+    let prompts = if one_prompt { " of one prompt" } else { "" };
+    let sequences = units::many(batch as u64, "sequence");
+    let step = Step {
+        model: description.title(),
+        workload: format!("{sequences}{prompts}, at position {}", middle.prompt_len),
+        tokens: batch,
+        layers: model.config().n_layers,
+        bf16: model.compute() == Dtype::BF16,
+        ideal: Ideal::decode(&model, &workload, None),
+        launches,
+    };
+    Estimate::new(&step, gpu).print(args.shared.json)
+}
+
+/// Estimates a training step.
+pub(in crate::cli::bench) fn train(args: &BenchTrainArgs, gpu: TargetGpu) -> Result<(), CliError> {
+    let config = args.shared.config()?;
+    let (model, description, log) = recorded_model(&config, config.train.context)?;
+    let mut trainer = Trainer::new(model, training::optim_config(&config), training::schedule(&config))?;
+    let (batch, context) = (config.train.batch, config.train.context);
+    let vocab = trainer.model.config().vocab;
+    // the first step also packs the weights
+    for first in [0, batch] {
+        log.take();
+        let samples = bench_model::random_windows(config.train.seed, first, batch, [context, vocab]);
+        trainer.step(samples, config.train.micro_batch)?;
+    }
+    let model = &trainer.model;
+    let step = Step {
+        model: description.title(),
+        workload: format!("{batch} windows of {context} tokens per step"),
+        tokens: batch * context,
+        layers: model.config().n_layers,
+        bf16: model.compute() == Dtype::BF16,
+        ideal: Ideal::train(model, batch, context, None),
+        launches: log.take(),
+    };
+    Estimate::new(&step, gpu).print(args.shared.json)
+}
+
+/// A model of zeros on a recording device, with a context of at least `context` tokens.
+fn recorded_model(config: &RunConfig, context: usize) -> Result<(Model, BenchModel, LaunchLog), CliError> {
+    let (device, log) = launch_recorder();
+    let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
+    let mut cfg = training::model_config(config, vocab);
+    cfg.max_positions = cfg.max_positions.max(context);
+    let zeros = |_: &str, shape: &[usize]| Ok(vec![0.0; shape.iter().product()]);
+    let params = Params::load(&cfg, training::compute(config.train.dtype), &device, zeros)?;
+    let model = Model::new(cfg, params)?;
+    let description = BenchModel::new(bench_model::name(config), &model);
+    Ok((model, description, log))
+}

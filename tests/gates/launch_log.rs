@@ -1,0 +1,195 @@
+//! The launch recorder: it receives the launches that a device receives, and its log counts the bytes and operations
+//! that follow from the shapes.
+use xtrain::decode::{Engine, EngineOptions, KvKind, Request};
+use xtrain::model::{Config, Model, Params, Trainer, TrainingExample};
+use xtrain::tensor::testing::gpus;
+use xtrain::tensor::{Device, Dtype, GpuCounters, KernelLaunch, LaunchLog, ThreadSchedule, launch_recorder};
+
+use crate::focused::Checked;
+
+/// The seed that failure messages name: prompts and windows are fixed.
+const SEED: u64 = 0;
+const PROMPT: usize = 70;
+const NEW: usize = 5;
+const WINDOWS: usize = 2;
+const CONTEXT: usize = 9;
+
+fn config(tied: bool) -> Config {
+    Config {
+        vocab: 37,
+        dim: 32,
+        ffn_dim: 48,
+        n_layers: 2,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 8,
+        max_positions: 96,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        tie_embeddings: tied,
+        ..Config::default()
+    }
+}
+
+fn rollout(model: &Model) -> Result<(), String> {
+    let prompt: Vec<u32> = (0..PROMPT as u32).map(|at| 7 * at % 37).collect();
+    let options = EngineOptions { max_batch: 1, kv: KvKind::Paged { page: 16 }, ..EngineOptions::default() };
+    let mut engine = Engine::new(model, options).map_err(failed)?;
+    engine.submit(Request::greedy(&prompt, NEW)).map_err(failed)?;
+    engine.run().map(|_| ()).map_err(failed)
+}
+
+fn training_step(model: Model) -> Result<(), String> {
+    let window = |first: usize| {
+        let tokens: Vec<u32> = (first..=first + CONTEXT).map(|at| (11 * at % 37) as u32).collect();
+        TrainingExample::window(&tokens, 1.0)
+    };
+    let schedule = xtrain::model::Schedule::constant(1e-3);
+    let mut trainer = Trainer::new(model, Default::default(), schedule).map_err(failed)?;
+    trainer.step((0..WINDOWS).map(window).collect(), WINDOWS).map(|_| ()).map_err(failed)
+}
+
+fn failed(error: impl std::fmt::Display) -> String {
+    format!("gate launch_log, seed {SEED}: {error}")
+}
+
+/// Launches, synchronizations, downloaded bytes, and the bytes of attention. Uploads differ, because the recorder
+/// samples token 0.
+fn compared(counters: GpuCounters) -> [u64; 5] {
+    [counters.launches, counters.syncs, counters.downloaded, counters.kv_read, counters.partials]
+}
+
+/// The counters of a recorder equal those of `device`, and it records every launch.
+pub(crate) fn same_launches(device: &Device) -> Checked {
+    let mut values = 0;
+    for (dtype, tied) in [(Dtype::F32, true), (Dtype::BF16, false)] {
+        let (recorder, log) = launch_recorder();
+        let [found, expected] = [&recorder, device].map(|on| -> Result<[[u64; 5]; 2], String> {
+            let model = Model::init(&config(tied), dtype, on, 3).map_err(failed)?;
+            let counters = || on.gpu_counters().expect("a GPU");
+            let start = counters();
+            rollout(&model)?;
+            let middle = counters();
+            training_step(model)?;
+            Ok([compared(middle.since(start)), compared(counters().since(middle))])
+        });
+        let (found, expected) = (found?, expected?);
+        if found != expected {
+            return Err(failed(format!(
+                "{dtype}: launches, syncs, downloaded, kv_read, partials of a rollout and a training step: expected \
+                 {expected:?}, found {found:?}"
+            )));
+        }
+        let (recorded, launches) =
+            (log.take().len() as u64, recorder.gpu_counters().expect("a GPU").launches);
+        if recorded != launches {
+            return Err(failed(format!("{dtype}: {launches} launches, of which {recorded} were recorded")));
+        }
+        values += 10;
+    }
+    Ok(values)
+}
+
+/// The sum of the operations of matrix products, and of attention.
+fn operations(log: &LaunchLog) -> [u64; 2] {
+    let launches = log.take();
+    let sum = |selected: &dyn Fn(&KernelLaunch) -> bool| {
+        launches.iter().filter(|launch| selected(launch)).map(|launch| launch.operations).sum()
+    };
+    let attention = |launch: &KernelLaunch| launch.kernel.contains("attention");
+    [sum(&|launch| !attention(launch)), sum(&|launch| attention(launch))]
+}
+
+/// The operations of a rollout and of a training step, for f32 and bf16, tied and untied: 2 per weight and row, three
+/// times in training; 4 per visible key and channel of a query head, and 14 in the backward, which recomputes the
+/// scores in each of its two passes.
+pub(crate) fn operations_of_the_model() -> Checked {
+    let mut values = 0;
+    for (dtype, tied) in [(Dtype::F32, true), (Dtype::BF16, true), (Dtype::F32, false), (Dtype::BF16, false)]
+    {
+        let cfg = config(tied);
+        let shapes = Params::shapes(&cfg).map_err(failed)?;
+        let size = |name: &str| -> u64 {
+            let named = shapes.iter().filter(|(n, shape)| n.contains(name) && shape.len() == 2);
+            named.map(|(_, shape)| (shape[0] * shape[1]) as u64).sum()
+        };
+        let (layers, head) = (size("layers."), size(if tied { "embed_tokens" } else { "lm_head" }));
+        let channels = (cfg.n_layers * cfg.n_heads * cfg.head_dim) as u64;
+
+        let (recorder, log) = launch_recorder();
+        let model = Model::init(&cfg, dtype, &recorder, 3).map_err(failed)?;
+        log.take();
+        rollout(&model)?;
+        let [products, attention] = operations(&log);
+        let (rows, pairs) = ((PROMPT + NEW - 1) as u64, (PROMPT * (PROMPT + 1) / 2) as u64);
+        // a new token reads its keys in chunks of 64
+        let decoded: u64 = (PROMPT + 1..PROMPT + NEW).map(|keys| keys.next_multiple_of(64) as u64).sum();
+        let rollout = [2 * (layers * rows + head * NEW as u64), 4 * channels * (pairs + decoded)];
+
+        training_step(model)?;
+        let step = operations(&log);
+        let (rows, pairs) = ((WINDOWS * CONTEXT) as u64, (WINDOWS * CONTEXT * (CONTEXT + 1) / 2) as u64);
+        let expected = [rollout, [6 * (layers + head) * rows, 18 * channels * pairs]];
+        if [[products, attention], step] != expected {
+            return Err(failed(format!(
+                "{dtype}, tied {tied}: operations of products and attention, of a rollout and a training step: \
+                 expected {expected:?}, found {:?}",
+                [[products, attention], step]
+            )));
+        }
+        values += 4;
+    }
+    Ok(values)
+}
+
+/// The bytes of one decode step, by kernel, from the shapes.
+pub(crate) fn bytes_of_a_step() -> Checked {
+    let cfg = config(true);
+    let mut values = 0;
+    for (dtype, e) in [(Dtype::F32, 4), (Dtype::BF16, 2)] {
+        let (recorder, log) = launch_recorder();
+        let model = Model::init(&cfg, dtype, &recorder, 3).map_err(failed)?;
+        log.take();
+        rollout(&model)?;
+        let launches = log.take();
+        let (c, f, heads, kv) = (32, 48, 32, 16);
+        // f32 stream and gain, weights, output
+        let qkv = 8 * c + e * (c + 1) * (heads + 2 * kv);
+        let swiglu = 8 * c + e * (2 * c + 1) * f;
+        // two chunks of 64 keys, their partial results written and read, queries and output
+        let attention = 2 * 2 * 64 * kv * e + 2 * 2 * 4 * (2 + 8) * 4 + 2 * heads * e;
+        let written = 2 * (heads + 2 * kv) * e;
+        let kernels = [
+            ("norm_linears", qkv),
+            ("norm_swiglu", swiglu),
+            ("decode_attention", attention),
+            ("write_heads", written),
+        ];
+        for (kernel, expected) in kernels {
+            let last = launches.iter().rev().find(|launch| launch.kernel.starts_with(kernel));
+            let found = last.map(|launch| launch.bytes);
+            if found != Some(expected) {
+                return Err(failed(format!(
+                    "{kernel} in {dtype}: expected {expected} bytes, found {found:?}"
+                )));
+            }
+            values += 1;
+        }
+    }
+    Ok(values)
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn the_recorder_receives_the_launches_of_a_device() {
+    for device in gpus(&[ThreadSchedule::Forward]) {
+        let values = same_launches(&device).unwrap();
+        println!("launch recorder compared with {device}: {values} counters, 0 differ");
+    }
+}
+
+#[test]
+fn the_log_counts_the_operations_and_bytes_of_the_model() {
+    let values = operations_of_the_model().unwrap() + bytes_of_a_step().unwrap();
+    println!("launch log: {values} sums compared, 0 differ");
+}

@@ -1,0 +1,152 @@
+//! A device without memory and arithmetic: it records the kernel launches of the host code. A model of any size can
+//! be traced in the time that the host code takes.
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::{Arc, Mutex};
+
+use super::launch::{Arg, Call, Graph, Grid, Launcher};
+use super::peak::Peak;
+use crate::error::Result;
+use crate::faults::{self, Fault};
+use crate::lock::lock;
+
+/// Largest upload whose content is kept: more than any index list.
+const MAX_KEPT: usize = 1 << 22;
+
+/// A recorded kernel launch.
+#[derive(Debug, Clone)]
+pub(crate) struct RecordedLaunch {
+    pub(crate) kernel: &'static str,
+    pub(crate) grid: Grid,
+    /// The scalar arguments of type u32, in order.
+    pub(crate) numbers: Vec<u32>,
+    /// The pointer arguments that are not null, in order.
+    pub(crate) operands: Vec<RecordedOperand>,
+}
+
+/// A pointer argument.
+#[derive(Debug, Clone)]
+pub(crate) struct RecordedOperand {
+    /// Start of its allocation. The addresses are fictitious.
+    pub(crate) allocation: u64,
+    /// Size of its allocation in bytes.
+    pub(crate) bytes: u64,
+    /// The words that the host uploaded to this address.
+    pub(crate) list: Option<Arc<[u32]>>,
+}
+
+/// The launches of a recorder, shared with its device.
+pub(crate) type Recording = Arc<Mutex<Vec<RecordedLaunch>>>;
+
+/// Launcher that records. Reads from the device return zeros.
+#[derive(Default)]
+pub(super) struct Recorder {
+    memory: Mutex<FictitiousMemory>,
+    recording: Recording,
+}
+
+/// Allocations, of which only address and size exist.
+#[derive(Default)]
+struct FictitiousMemory {
+    end: u64,
+    sizes: BTreeMap<u64, u64>,
+    lists: BTreeMap<u64, Arc<[u32]>>,
+}
+
+impl FictitiousMemory {
+    fn operand(&self, at: u64) -> RecordedOperand {
+        let (&allocation, &bytes) = self.sizes.range(..=at).next_back().unwrap_or((&at, &0));
+        RecordedOperand { allocation, bytes, list: self.lists.get(&at).cloned() }
+    }
+
+    /// Drops the kept uploads to `at..end`.
+    fn forget(&mut self, at: u64, end: u64) {
+        let mut later = self.lists.split_off(&at);
+        self.lists.append(&mut later.split_off(&end));
+    }
+}
+
+impl Recorder {
+    pub(super) fn recording(&self) -> Recording {
+        self.recording.clone()
+    }
+}
+
+impl Launcher for Recorder {
+    fn name(&self) -> String {
+        "launch recorder".into()
+    }
+
+    fn has_wgmma(&self) -> bool {
+        false
+    }
+
+    fn peak(&self) -> Option<Peak> {
+        None
+    }
+
+    fn wait(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Allocations have the requested size, so that it can be recorded.
+    fn exact(&self) -> bool {
+        true
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64> {
+        let mut memory = lock(&self.memory);
+        let at = memory.end + 256;
+        memory.end = (at + bytes as u64).next_multiple_of(256);
+        memory.sizes.insert(at, bytes as u64);
+        Ok(at)
+    }
+
+    fn free(&self, at: u64) {
+        let mut memory = lock(&self.memory);
+        let bytes = memory.sizes.remove(&at).unwrap_or(0);
+        memory.forget(at, at + bytes.max(1));
+    }
+
+    fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        let mut memory = lock(&self.memory);
+        memory.forget(to, to + (bytes.len() as u64).max(1));
+        if bytes.len() <= MAX_KEPT && bytes.len().is_multiple_of(4) {
+            let words =
+                bytes.chunks_exact(4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+            memory.lists.insert(to, words.collect());
+        }
+        Ok(())
+    }
+
+    fn download(&self, to: &mut [u8], _: u64) -> Result<()> {
+        to.fill(0);
+        Ok(())
+    }
+
+    unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
+        let memory = lock(&self.memory);
+        let (mut numbers, mut operands) = (Vec::new(), Vec::new());
+        for &arg in args {
+            match arg {
+                Arg::At(0) | Arg::F32(_) | Arg::U64(_) => (),
+                Arg::At(at) => operands.push(memory.operand(at)),
+                Arg::U32(n) => numbers.push(n),
+            }
+        }
+        if faults::on(Fault::LaunchNotRecorded) && grid.blocks == [1; 3] {
+            return Ok(());
+        }
+        lock(&self.recording).push(RecordedLaunch { kernel, grid, numbers, operands });
+        Ok(())
+    }
+
+    unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
+        unreachable!("exact launchers submit {} kernels one by one", calls.len())
+    }
+}
+
+/// Removes and returns the recorded launches.
+pub(crate) fn take(recording: &Recording) -> Vec<RecordedLaunch> {
+    mem::take(&mut lock(recording))
+}

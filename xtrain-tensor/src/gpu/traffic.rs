@@ -1,0 +1,164 @@
+//! The bytes and operations of recorded launches, from the sizes of their operands.
+use std::collections::BTreeMap;
+
+use crate::device::gpu::{RecordedLaunch, RecordedOperand, Recording, take};
+use crate::{
+    Device, Gpu,
+    faults::{self, Fault},
+};
+
+/// A kernel launch with the memory traffic and the arithmetic that its operands require.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelLaunch {
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Number of thread blocks.
+    pub blocks: u64,
+    /// Threads per block.
+    pub threads: u32,
+    /// Bytes of global memory, each operand read or written once. Keys and values of decode attention are rounded up
+    /// to chunks of 64 positions, for the longest sequence of the batch.
+    pub bytes: u64,
+    /// Multiplications and additions of matrix products and attention, without padding. 0 for other kernels.
+    pub operations: u64,
+}
+
+/// The launches that a recording device received.
+#[derive(Debug, Clone)]
+pub struct LaunchLog(Recording);
+
+/// A device that records kernel launches and computes nothing, and its log. It has no memory: reads return zeros,
+/// so a model of any size can be traced. Token ids that it samples are 0, and every value is finite.
+pub fn launch_recorder() -> (Device, LaunchLog) {
+    let (gpu, recording) = Gpu::recorder();
+    (Device::Gpu(gpu), LaunchLog(recording))
+}
+
+impl LaunchLog {
+    /// Removes and returns the launches since the last call, in order.
+    pub fn take(&self) -> Vec<KernelLaunch> {
+        let launches = take(&self.0).into_iter();
+        launches.map(|launch| KernelLaunch::of(&launch)).collect()
+    }
+}
+
+impl KernelLaunch {
+    fn of(launch: &RecordedLaunch) -> KernelLaunch {
+        let [x, y, z] = launch.grid.blocks.map(u64::from);
+        KernelLaunch {
+            kernel: launch.kernel,
+            blocks: x * y * z,
+            threads: launch.grid.threads,
+            bytes: bytes(launch),
+            operations: operations(launch),
+        }
+    }
+}
+
+/// The name of an operation, without dtypes and tile sizes.
+fn operation(kernel: &str) -> &str {
+    let dtype = ["_f32", "_bf16", "_2", "_4", "_16"].iter().filter_map(|suffix| kernel.find(suffix)).min();
+    &kernel[..dtype.unwrap_or(kernel.len())]
+}
+
+/// Bytes of an element of the compute dtype.
+fn element(kernel: &str) -> u64 {
+    if kernel.contains("_bf16") { 2 } else { 4 }
+}
+
+fn bytes(launch: &RecordedLaunch) -> u64 {
+    let n = |at: usize| u64::from(launch.numbers[at]);
+    let (rows, e) = (u64::from(launch.grid.blocks[0]), element(launch.kernel));
+    match operation(launch.kernel) {
+        // the rows of the table that the ids select, and the f32 output
+        "embedding" | "table_rows" => rows * n(0) * (4 + e),
+        "embedding_backward" => 3 * operand(launch, 4),
+        "gather_rows" | "scatter_rows" => 2 * rows * n(0) * word(launch.kernel),
+        "copy_slots" => 2 * ranges(launch) * n(0) * word(launch.kernel),
+        // queries, keys and values, read and written; neither the pools nor the whole rotary table
+        "write_heads" if faults::on(Fault::PoolCountedAsRead) => distinct(launch, |_| true),
+        "write_heads" => 2 * n(0) * (n(1) + 2 * n(2)) * n(3) * e,
+        "rope_at" | "rope_backward" | "rope_pos" | "rope_rows" => distinct(launch, |at| at != 1),
+        "decode_attention" => {
+            let (chunks, nh, nkv, hd) = (n(3), n(4), n(5), n(6));
+            let keys = 2 * (rows * chunks - shared_chunks(launch)) * 64 * nkv * hd * e;
+            let partials = if chunks > 1 { 2 * rows * chunks * nh * (2 + hd) * 4 } else { 0 };
+            keys + partials + 2 * rows * nh * hd * e
+        }
+        // w, m and v read and written, g read
+        "adamw" => 28 * elements(launch),
+        "row_squares" => 4 * elements(launch),
+        // one chunk of the logits
+        "sample_pick" => distinct(launch, |at| at > 1) + rows * 512,
+        _ => distinct(launch, |_| true),
+    }
+}
+
+fn operations(launch: &RecordedLaunch) -> u64 {
+    let n = |at: usize| u64::from(launch.numbers[at]);
+    let outs = |at: usize| n(at) + n(at + 1) + n(at + 2);
+    match operation(launch.kernel) {
+        "linear" | "linear_skinny" | "linear_gemv" => 2 * n(0) * n(1) * n(2),
+        "linears" | "linears_skinny" | "norm_linears" => 2 * n(0) * outs(1) * n(4),
+        "swiglu" | "swiglu_skinny" | "norm_swiglu" if faults::on(Fault::UpProjectionNotCounted) => {
+            2 * n(0) * n(1) * n(2)
+        }
+        "swiglu" | "swiglu_skinny" | "norm_swiglu" => 4 * n(0) * n(1) * n(2),
+        "linear_dx" => 2 * outs(0) * n(3) * n(4),
+        // dy, x and the bounds are the last operands; dy has n(1) columns
+        "linear_dw" => {
+            let dy = launch.operands.iter().nth_back(2).map_or(0, |dy| dy.bytes);
+            2 * dy / element(launch.kernel) * n(2)
+        }
+        "attention" => 4 * visible_pairs(launch) * n(3) * n(5),
+        "attention_dq" => 6 * visible_pairs(launch) * n(3) * n(5),
+        "attention_dkv" => 8 * visible_pairs(launch) * n(3) * n(5),
+        "decode_attention" => 4 * u64::from(launch.grid.blocks[0]) * n(3) * 64 * n(4) * n(6),
+        _ => 0,
+    }
+}
+
+fn operand(launch: &RecordedLaunch, at: usize) -> u64 {
+    launch.operands.get(at).map_or(0, |operand| operand.bytes)
+}
+
+/// The bytes of the distinct allocations among the operands that `counted` selects by position.
+fn distinct(launch: &RecordedLaunch, counted: impl Fn(usize) -> bool) -> u64 {
+    let operands = launch.operands.iter().enumerate().filter(|&(at, _)| counted(at));
+    let sizes: BTreeMap<u64, u64> = operands.map(|(_, x)| (x.allocation, x.bytes)).collect();
+    sizes.values().sum()
+}
+
+fn list(operand: Option<&RecordedOperand>) -> &[u32] {
+    operand.and_then(|x| x.list.as_deref()).unwrap_or_default()
+}
+
+/// Word size of a kernel that copies rows.
+fn word(kernel: &str) -> u64 {
+    kernel.rsplit('_').next().and_then(|size| size.parse().ok()).unwrap_or(16)
+}
+
+/// Number of rows in the ranges `[from, to, len]` of `copy_slots`.
+fn ranges(launch: &RecordedLaunch) -> u64 {
+    list(launch.operands.get(2)).iter().skip(2).step_by(3).map(|&len| u64::from(len)).sum()
+}
+
+/// Number of elements in the optimizer's table of 16 words per tensor; words 8 and 9 are the size of a tensor.
+fn elements(launch: &RecordedLaunch) -> u64 {
+    let tensors = list(launch.operands.first()).chunks_exact(16);
+    tensors.map(|t| u64::from(t[8]) | u64::from(t[9]) << 32).sum()
+}
+
+/// Number of chunks that decode attention does not read for a row, because the block of an earlier row reads them. In
+/// bf16 their table of two words per row comes before those of the sequences, positions and pages.
+fn shared_chunks(launch: &RecordedLaunch) -> u64 {
+    let table = if element(launch.kernel) == 2 { launch.operands.iter().nth_back(3) } else { None };
+    list(table).chunks_exact(2).filter(|row| row[0] == 0).map(|row| u64::from(row[1])).sum()
+}
+
+/// Number of (row, visible key) pairs of an attention over positions, which are the second but last operand.
+fn visible_pairs(launch: &RecordedLaunch) -> u64 {
+    let window = launch.numbers[2];
+    let visible = |&pos: &u32| u64::from(if window == 0 { pos + 1 } else { window.min(pos + 1) });
+    list(launch.operands.iter().nth_back(1)).iter().map(visible).sum()
+}
