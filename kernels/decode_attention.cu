@@ -91,6 +91,6 @@ XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, cons
   else
     weighted_values<16>(p, value, first, last, o, (size_t)chunks * hd, hd, group);
   merge_if_last(PartialResults<float>{partial_ml, partial_o, y, lse, counters}, blockIdx.x, row,
-                visible_chunks(mask, pos[row]), chunks, nh, hd, group);
+                (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
 }
 XT_EXPORT(decode_attention_f32)
