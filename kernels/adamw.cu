@@ -24,6 +24,7 @@ XT_DEV bool adamw_of(float& w, float& m, float& v, float g, const AdamW& s) {
 
 XT_KERNEL(adamw_f32, 256)(const Parameter* all, uint32_t tensors, ClipState* clip_state, float s1, float s2, float s3,
                           float keep, float step, float c2, float eps) {
+  xt_grid_dependency_sync();
   if (clip_state->finite == 0.0f) return;
   Parameter p = tensor_of_block<&Parameter::block>(all, tensors, blockIdx.x);
   AdamW s = {s1, s2, s3, p.decayed ? keep : 1.0f, step, c2, eps, clip_state->clip};

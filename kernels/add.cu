@@ -4,12 +4,14 @@
 #include "xt.cuh"
 
 XT_KERNEL(add_f32, 256)(const float* a, const float* b, float* y, uint32_t n) {
+  xt_grid_dependency_sync();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] = a[i] + b[i];
 }
 XT_EXPORT(add_f32)
 
 XT_KERNEL(accumulate_f32, 256)(float* a, const float* b, uint32_t n) {
+  xt_grid_dependency_sync();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) a[i] = a[i] + b[i];
 }

@@ -119,6 +119,7 @@ XT_DEV void attention_tile(const float* q, const float* k, const float* v, float
 #define ATTENTION(name, slices)                                                                                      \
   XT_KERNEL(name, 128)(const float* q, const float* k, const float* v, float* y, float* lse, const uint32_t* tiles,  \
                        MASK_PARAMS, HEAD_PARAMS) {                                                                   \
+    xt_grid_dependency_sync();                                                                                       \
     attention_tile<slices>(q, k, v, y, lse, tiles, {seq, pos, table, page, stride, window}, {nh, nkv, hd, scale});   \
   }                                                                                                                  \
   XT_EXPORT(name)

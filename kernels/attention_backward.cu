@@ -21,11 +21,13 @@ template <class T> XT_DEV void attention_delta(const T* y, const T* dy, float* d
 }
 
 XT_KERNEL(attention_delta_f32, 256)(const float* y, const float* dy, float* delta, uint32_t n, uint32_t hd) {
+  xt_grid_dependency_sync();
   attention_delta(y, dy, delta, n, hd);
 }
 XT_EXPORT(attention_delta_f32)
 
 XT_KERNEL(attention_delta_bf16, 256)(const bf16* y, const bf16* dy, float* delta, uint32_t n, uint32_t hd) {
+  xt_grid_dependency_sync();
   attention_delta(y, dy, delta, n, hd);
 }
 XT_EXPORT(attention_delta_bf16)
@@ -204,6 +206,7 @@ XT_DEV void attention_dkv(const float* q, const float* k, const float* v, const 
   XT_KERNEL(attention_dq_f32_##hd_, 128)(const float* q, const float* k, const float* v, const float* dy,            \
                                          const float* lse, const float* delta, float* dq, const uint32_t* tiles,     \
                                          MASK_PARAMS, HEAD_PARAMS) {                                                 \
+    xt_grid_dependency_sync();                                                                                       \
     attention_dq<slices>(q, k, v, dy, lse, delta, dq, tiles, {seq, pos, table, page, stride, window},                \
                          {nh, nkv, hd, scale});                                                                      \
   }                                                                                                                  \
@@ -211,6 +214,7 @@ XT_DEV void attention_dkv(const float* q, const float* k, const float* v, const 
   XT_KERNEL(attention_dkv_f32_##hd_, 128)(const float* q, const float* k, const float* v, const float* dy,           \
                                           const float* lse, const float* delta, float* dk, float* dv,                \
                                           const uint32_t* tiles, const uint32_t* order, MASK_PARAMS, HEAD_PARAMS) {  \
+    xt_grid_dependency_sync();                                                                                       \
     attention_dkv<slices>(q, k, v, dy, lse, delta, dk, dv, tiles, order, {seq, pos, table, page, stride, window},    \
                           {nh, nkv, hd, scale});                                                                     \
   }                                                                                                                  \

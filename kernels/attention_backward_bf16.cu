@@ -224,6 +224,7 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
   XT_KERNEL(attention_dq_bf16_##hd_, warps * 32)(const bf16* q, const bf16* k, const bf16* v, const bf16* dy,        \
                                                  const float* lse, const float* delta, float* dq,                    \
                                                  const uint32_t* tiles, MASK_PARAMS, HEAD_PARAMS) {                  \
+    xt_grid_dependency_sync();                                                                                       \
     attention_dq_bf16<d, warps, columns, stages>(q, k, v, dy, lse, delta, dq, tiles,                                 \
                                                  {seq, pos, table, page, stride, window}, {nh, nkv, hd, scale});     \
   }                                                                                                                  \
@@ -231,6 +232,7 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
   XT_KERNEL(attention_dkv_bf16_##hd_, warps * 32)(                                                                   \
       const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse, const float* delta, float* dk,  \
       float* dv, const uint32_t* tiles, const uint32_t* order, MASK_PARAMS, HEAD_PARAMS) {                           \
+    xt_grid_dependency_sync();                                                                                       \
     attention_dkv_bf16<part, warps, columns, stages>(q, k, v, dy, lse, delta, dk, dv, tiles, order,                  \
                                                      {seq, pos, table, page, stride, window}, {nh, nkv, hd, scale}); \
   }                                                                                                                  \

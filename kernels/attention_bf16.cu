@@ -178,6 +178,7 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
 #define ATTENTION_BF16(name, d, warps)                                                                               \
   XT_KERNEL(name, warps * 32)(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,                      \
                               const uint32_t* tiles, MASK_PARAMS, HEAD_PARAMS) {                                     \
+    xt_grid_dependency_sync();                                                                                       \
     attention_tile_bf16<d, warps>(q, k, v, y, lse, tiles, {seq, pos, table, page, stride, window},                   \
                                   {nh, nkv, hd, scale});                                                             \
   }                                                                                                                  \

@@ -4,6 +4,7 @@
 #include "xt.cuh"
 
 XT_KERNEL(cat_seq_f32, 256)(const float* a, const float* b, float* y, uint32_t m, uint32_t n) {
+  xt_grid_dependency_sync();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < m + n) y[i] = i < m ? a[i] : b[i - m];
 }

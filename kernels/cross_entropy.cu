@@ -13,6 +13,7 @@
 XT_KERNEL_FOR(cross_entropy_cutoff_f32, 512, 2)(const float* logits, const uint32_t* target, uint32_t* last,
                                                 float* cutoff, uint32_t* kept, const uint32_t* set, uint32_t v,
                                                 uint32_t k, float top_p, float min_p, float t) {
+  xt_grid_dependency_sync();
   XT_SHARED(RadixSelect, select, 1);
   const float neg_inf = xt_bits_f(0xff800000u);
   uint32_t n = blockIdx.x, y = target[n];
@@ -57,6 +58,7 @@ XT_EXPORT(cross_entropy_cutoff_f32)
 // Launch: grid (N, ceil(V / 256)), 8 warps per block, one warp per word. Cost: 4 bytes per logit.
 XT_KERNEL(cross_entropy_kept_f32, 256)(const float* logits, const uint32_t* target, const uint32_t* last,
                                        const float* cutoff, uint32_t* bits, uint32_t v, float t) {
+  xt_grid_dependency_sync();
   uint32_t n = blockIdx.x, word = blockIdx.y * 8 + (threadIdx.x >> 5), i = word * 32 + (threadIdx.x & 31);
   uint32_t words = (v + 31) / 32;
   if (target[n] == NO_TARGET || word >= words) return;
@@ -76,6 +78,7 @@ XT_EXPORT(cross_entropy_kept_f32)
 // Launch: grid (N, columns / 1024), 256 threads. Cost: up to 8 bytes per logit.
 XT_KERNEL(cross_entropy_remove_f32, 256)(float* logits, const uint32_t* target, const uint32_t* set,
                                          const uint32_t* bits, uint32_t words, uint32_t columns, uint32_t first) {
+  xt_grid_dependency_sync();
   uint32_t n = blockIdx.x;
   if (target[n] == NO_TARGET || set[n] == NO_TARGET) return;
   const uint32_t* kept = bits + (size_t)set[n] * words;
@@ -101,6 +104,7 @@ XT_EXPORT(cross_entropy_remove_f32)
 XT_KERNEL(cross_entropy_gradient_f32,
           256)(float* logits, const uint32_t* target, const float* factors, const float* values, const uint32_t* last,
                const float* cutoff, float* entropies, bf16* dz_bf16, uint32_t columns, uint32_t first, float t) {
+  xt_grid_dependency_sync();
   uint32_t n = blockIdx.x, lane = threadIdx.x & 31, chunk = blockIdx.y * 8 + (threadIdx.x >> 5);
   if (chunk * 128 >= columns) return;
   size_t at = (size_t)n * columns;
@@ -135,6 +139,7 @@ XT_EXPORT(cross_entropy_gradient_f32)
 // cross_entropy_entropy    values[n].entropy = sum of the row's partial entropies, ascending    entropies [chunks, N]
 // Launch: one thread per row, 256 threads per block. Cost: 4 bytes per chunk.
 XT_KERNEL(cross_entropy_entropy_f32, 256)(const float* entropies, float* values, uint32_t chunks, uint32_t rows) {
+  xt_grid_dependency_sync();
   uint32_t n = blockIdx.x * blockDim.x + threadIdx.x;
   if (n >= rows) return;
   float entropy = 0.0f;

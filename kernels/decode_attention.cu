@@ -38,6 +38,7 @@ XT_DEV void weighted_values(const float* p, Value value, uint32_t first, uint32_
 XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, const float* v, float* partial_ml,
                                             float* partial_o, float* y, float* lse, uint32_t* counters,
                                             const uint32_t* rows, MASK_PARAMS, uint32_t chunks, HEAD_PARAMS) {
+  xt_grid_dependency_sync();
   const AttnMask mask = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(float, keys);
   const uint32_t ld = hd + 4, group = nh / nkv, t = threadIdx.x, row = rows[blockIdx.x];

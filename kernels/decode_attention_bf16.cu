@@ -18,6 +18,7 @@
 XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* partial_ml,
                                       float* partial_o, bf16* y, float* lse, uint32_t* counters, const uint32_t* rows,
                                       const uint32_t* shared, MASK_PARAMS, uint32_t chunks, HEAD_PARAMS) {
+  xt_grid_dependency_sync();
   const AttnMask mask = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(bf16, keys);
   constexpr uint32_t P_LD = CHUNK + 8;

@@ -10,11 +10,13 @@ template <bool ROUND> XT_DEV void embedding_row(const float* w, const uint32_t* 
 }
 
 XT_KERNEL(embedding_f32, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) {
+  xt_grid_dependency_sync();
   embedding_row<false>(w, id, y, c);
 }
 XT_EXPORT(embedding_f32)
 
 XT_KERNEL(embedding_bf16, 256)(const float* w, const uint32_t* id, float* y, uint32_t c) {
+  xt_grid_dependency_sync();
   embedding_row<true>(w, id, y, c);
 }
 XT_EXPORT(embedding_bf16)
@@ -22,6 +24,7 @@ XT_EXPORT(embedding_bf16)
 // table_rows   y[n] = w[id[n]], widened to f32                       w [V, C] bf16, id [N] -> y [N, C] f32
 // Launch: as embedding. CPU twin: cpu/embedding.rs, weight_rows.
 XT_KERNEL(table_rows_bf16, 256)(const bf16* w, const uint32_t* id, float* y, uint32_t c) {
+  xt_grid_dependency_sync();
   const bf16* row = w + (size_t)id[blockIdx.x] * c;
   float* out = y + (size_t)blockIdx.x * c;
   in_flight<8>((uint32_t)threadIdx.x, c, (uint32_t)blockDim.x, [=](uint32_t i) { return load(row + i); },
@@ -36,6 +39,7 @@ XT_EXPORT(table_rows_bf16)
 //   adds all rows of the id; the other blocks return. No two threads write the same element, so no atomics.
 XT_KERNEL(embedding_backward_f32, 128)(float* dw, const uint32_t* id, const uint32_t* order, const uint32_t* end,
                                        const float* dy, uint32_t c) {
+  xt_grid_dependency_sync();
   uint32_t first = blockIdx.x, last = end[first], i = blockIdx.y * blockDim.x + threadIdx.x;
   if (last == 0 || i >= c) return;
   float* out = dw + (size_t)id[order[first]] * c + i;

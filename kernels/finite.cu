@@ -11,8 +11,14 @@ template <class T> XT_DEV void find_not_finite(const T* x, uint32_t* found, uint
   if (__any_sync(0xffffffffu, bad) && (threadIdx.x & 31) == 0) atomicMax(found, 1u);
 }
 
-XT_KERNEL(all_finite_f32, 256)(const float* x, uint32_t* found, uint64_t n) { find_not_finite(x, found, n); }
+XT_KERNEL(all_finite_f32, 256)(const float* x, uint32_t* found, uint64_t n) {
+  xt_grid_dependency_sync();
+  find_not_finite(x, found, n);
+}
 XT_EXPORT(all_finite_f32)
 
-XT_KERNEL(all_finite_bf16, 256)(const bf16* x, uint32_t* found, uint64_t n) { find_not_finite(x, found, n); }
+XT_KERNEL(all_finite_bf16, 256)(const bf16* x, uint32_t* found, uint64_t n) {
+  xt_grid_dependency_sync();
+  find_not_finite(x, found, n);
+}
 XT_EXPORT(all_finite_bf16)

@@ -67,6 +67,7 @@ XT_DEV void write_heads(const HeadBuffers<T>& p, const uint32_t* pos, const uint
   XT_KERNEL(name, 128)(const T* q, const T* k, const T* v, T* rotated, T* k_pool, T* v_pool, const float* q_gain,    \
                        const float* k_gain, const uint64_t* table, const uint32_t* pos, const uint32_t* slot,        \
                        uint32_t rows, uint32_t nh, uint32_t nkv, uint32_t hd, float eps) {                           \
+    xt_grid_dependency_sync();                                                                                       \
     write_heads<T>({q, k, v, rotated, k_pool, v_pool, q_gain, k_gain, table, nh, nkv, hd, eps}, pos, slot, rows);    \
   }                                                                                                                  \
   XT_EXPORT(name)

@@ -38,12 +38,14 @@ template <int TILE, class T> XT_DEV MatrixPart<TILE, T> matrix_part(const Matric
 
 #define TILE_KERNELS(T, type, side, threads)                                                                         \
   XT_KERNEL(linears_##type##_##side, threads)(const T* x, MATRICES(T)) {                                             \
+    xt_grid_dependency_sync();                                                                                       \
     MatrixPart<side, T> part = matrix_part<side, T>(MATRICES_ARG(T));                                                \
     product_##type<side, true, true>(part.tile, part.lines, Operand<T>{x, x, x, rows}, UniformChunks{width, 0, 0},   \
                                      part.out);                                                                      \
   }                                                                                                                  \
   XT_EXPORT(linears_##type##_##side)                                                                                 \
   XT_KERNEL(swiglu_##type##_##side, threads)(const T* x, GATE_UP(T)) {                                               \
+    xt_grid_dependency_sync();                                                                                       \
     product_##type<side, true, true>(tile_of_block(), GateUp<T>{gate, up, outs}, Operand<T>{x, x, x, rows},          \
                                      UniformChunks{width, 0, 0}, SwiGluEpilogue<T>{gate_bias, up_bias, y});          \
   }                                                                                                                  \
@@ -55,9 +57,15 @@ TILE_KERNELS(float, f32, 64, 64)
 #undef TILE_KERNELS
 
 #define SKINNY_KERNELS(T, name, threads, skinny, rows_of, swiglu_weights)                                            \
-  XT_KERNEL(linears_##name, threads)(const T* x, MATRICES(T)) { skinny(rows_of{x}, MATRICES_ARG(T), rows, width); }  \
+  XT_KERNEL(linears_##name, threads)(const T* x, MATRICES(T)) {                                                      \
+    xt_grid_dependency_sync();                                                                                       \
+    skinny(rows_of{x}, MATRICES_ARG(T), rows, width);                                                                \
+  }                                                                                                                  \
   XT_EXPORT(linears_##name)                                                                                          \
-  XT_KERNEL(swiglu_##name, threads)(const T* x, GATE_UP(T)) { skinny(rows_of{x}, swiglu_weights, rows, width); }     \
+  XT_KERNEL(swiglu_##name, threads)(const T* x, GATE_UP(T)) {                                                        \
+    xt_grid_dependency_sync();                                                                                       \
+    skinny(rows_of{x}, swiglu_weights, rows, width);                                                                 \
+  }                                                                                                                  \
   XT_EXPORT(swiglu_##name)
 #define SWIGLU_WEIGHTS_BF16                                                                                          \
   SwiGluWeights { gate, up, {gate_bias, up_bias, y}, outs }

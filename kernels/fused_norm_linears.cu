@@ -13,6 +13,7 @@
                                        const T* w2, const float* b0, const float* b1, const float* b2, T* y0, T* y1, \
                                        T* y2, uint32_t rows, uint32_t outs0, uint32_t outs1, uint32_t outs2,         \
                                        uint32_t width) {                                                             \
+    xt_grid_dependency_sync();                                                                                       \
     XT_SHARED(float, r, 8);                                                                                          \
     skinny(NormedRows{h, gain, eps, r}, Matrices<T>{w0, w1, w2, b0, b1, b2, y0, y1, y2, outs0, outs1, outs2}, rows,  \
            width);                                                                                                   \

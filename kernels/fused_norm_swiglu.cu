@@ -12,6 +12,7 @@
 XT_KERNEL_FOR(norm_swiglu_bf16, 256, 4)(const float* h, const float* gain, float eps, const bf16* gate,
                                         const bf16* up, const float* gate_bias, const float* up_bias, bf16* y,
                                         uint32_t rows, uint32_t outs, uint32_t width) {
+  xt_grid_dependency_sync();
   XT_SHARED(float, r, 8);
   skinny_bf16<1>(NormedRows{h, gain, eps, r}, SwiGluWeights{gate, up, {gate_bias, up_bias, y}, outs}, rows, width);
 }
@@ -20,6 +21,7 @@ XT_EXPORT(norm_swiglu_bf16)
 XT_KERNEL_FOR(norm_swiglu_f32, 128, 3)(const float* h, const float* gain, float eps, const float* gate,
                                        const float* up, const float* gate_bias, const float* up_bias, float* y,
                                        uint32_t rows, uint32_t outs, uint32_t width) {
+  xt_grid_dependency_sync();
   XT_SHARED(float, r, 8);
   skinny_f32<4>(NormedRows{h, gain, eps, r},
                 SwiGluWeightsF32{gate, up, {gate_bias, up_bias, y}, blockIdx.x * 4, outs}, rows, width);

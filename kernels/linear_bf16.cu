@@ -28,6 +28,7 @@ XT_DEV void linear_tile(const bf16* x, const bf16* w, const Epilogue& out, const
 XT_KERNEL(linear_bf16_128, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
                                 bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
                                 float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+  xt_grid_dependency_sync();
   linear_tile<128>(x, w, {nullptr, bias, h, y, y_bf16}, {gain, eps, n, n_bf16, counters}, rows, outs, width);
 }
 XT_EXPORT(linear_bf16_128)
@@ -35,6 +36,7 @@ XT_EXPORT(linear_bf16_128)
 XT_KERNEL(linear_bf16_64, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
                                bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
                                float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+  xt_grid_dependency_sync();
   linear_tile<64>(x, w, {nullptr, bias, h, y, y_bf16}, {gain, eps, n, n_bf16, counters}, rows, outs, width);
 }
 XT_EXPORT(linear_bf16_64)
@@ -43,6 +45,7 @@ XT_EXPORT(linear_bf16_64)
 XT_KERNEL(linear_dx_bf16_128, 256)(const bf16* dy0, const bf16* dy1, const bf16* dy2, const bf16* w0, const bf16* w1,
                                    const bf16* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* init,
                                    float* dx, uint32_t rows, uint32_t width) {
+  xt_grid_dependency_sync();
   product_bf16<128, false, true>(tile_of_block(), Operand<bf16>{w0, w1, w2, width},
                                  Operand<bf16>{dy0, dy1, dy2, rows}, UniformChunks{outs0, outs1, outs2},
                                  Epilogue{init, nullptr, nullptr, dx, nullptr});
@@ -52,6 +55,7 @@ XT_EXPORT(linear_dx_bf16_128)
 XT_KERNEL(linear_dx_bf16_64, 128)(const bf16* dy0, const bf16* dy1, const bf16* dy2, const bf16* w0, const bf16* w1,
                                   const bf16* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* init,
                                   float* dx, uint32_t rows, uint32_t width) {
+  xt_grid_dependency_sync();
   product_bf16<64, false, true>(tile_of_block(), Operand<bf16>{w0, w1, w2, width}, Operand<bf16>{dy0, dy1, dy2, rows},
                                 UniformChunks{outs0, outs1, outs2}, Epilogue{init, nullptr, nullptr, dx, nullptr});
 }
@@ -60,6 +64,7 @@ XT_EXPORT(linear_dx_bf16_64)
 // bounds [chunks + 1]: the first row of each chunk, and the end of the last one.
 XT_KERNEL(linear_dw_bf16_128, 256)(const float* init, float* dw, const bf16* dy, const bf16* x,
                                    const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
+  xt_grid_dependency_sync();
   product_bf16<128, false, false>(tile_of_block(), Operand<bf16>{x, x, x, width}, Operand<bf16>{dy, dy, dy, outs},
                                   RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
 }
@@ -67,6 +72,7 @@ XT_EXPORT(linear_dw_bf16_128)
 
 XT_KERNEL(linear_dw_bf16_64, 128)(const float* init, float* dw, const bf16* dy, const bf16* x, const uint32_t* bounds,
                                   uint32_t chunks, uint32_t outs, uint32_t width) {
+  xt_grid_dependency_sync();
   product_bf16<64, false, false>(tile_of_block(), Operand<bf16>{x, x, x, width}, Operand<bf16>{dy, dy, dy, outs},
                                  RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
 }

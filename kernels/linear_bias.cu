@@ -6,6 +6,7 @@
 
 XT_KERNEL(linear_db_f32, 256)(const float* init, float* db, const float* dy, const uint32_t* bounds, uint32_t chunks,
                               uint32_t outs) {
+  xt_grid_dependency_sync();
   XT_SHARED2(float, part, 8, 32);
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, o = blockIdx.x * 32 + lane;
   float total = warp == 0 && o < outs && init ? init[o] : 0.0f;

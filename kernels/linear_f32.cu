@@ -26,6 +26,7 @@ XT_DEV void linear_tile(const float* x, const float* w, const Epilogue& out, con
 XT_KERNEL(linear_f32_128, 256)(const float* x, const float* w, const float* bias, const float* h, float* y,
                                bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
                                float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+  xt_grid_dependency_sync();
   linear_tile<128>(x, w, {nullptr, bias, h, y, y_bf16}, {gain, eps, n, n_bf16, counters}, rows, outs, width);
 }
 XT_EXPORT(linear_f32_128)
@@ -33,6 +34,7 @@ XT_EXPORT(linear_f32_128)
 XT_KERNEL(linear_f32_64, 64)(const float* x, const float* w, const float* bias, const float* h, float* y,
                              bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain, float eps,
                              float* n, bf16* n_bf16, uint32_t* counters) {
+  xt_grid_dependency_sync();
   linear_tile<64>(x, w, {nullptr, bias, h, y, y_bf16}, {gain, eps, n, n_bf16, counters}, rows, outs, width);
 }
 XT_EXPORT(linear_f32_64)
@@ -41,6 +43,7 @@ XT_EXPORT(linear_f32_64)
 XT_KERNEL(linear_dx_f32_128, 256)(const float* dy0, const float* dy1, const float* dy2, const float* w0,
                                   const float* w1, const float* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2,
                                   const float* init, float* dx, uint32_t rows, uint32_t width) {
+  xt_grid_dependency_sync();
   product_f32<128, false, true>(tile_of_block(), Operand<float>{w0, w1, w2, width},
                                 Operand<float>{dy0, dy1, dy2, rows}, UniformChunks{outs0, outs1, outs2},
                                 Epilogue{init, nullptr, nullptr, dx, nullptr});
@@ -50,6 +53,7 @@ XT_EXPORT(linear_dx_f32_128)
 XT_KERNEL(linear_dx_f32_64, 64)(const float* dy0, const float* dy1, const float* dy2, const float* w0,
                                 const float* w1, const float* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2,
                                 const float* init, float* dx, uint32_t rows, uint32_t width) {
+  xt_grid_dependency_sync();
   product_f32<64, false, true>(tile_of_block(), Operand<float>{w0, w1, w2, width},
                                Operand<float>{dy0, dy1, dy2, rows}, UniformChunks{outs0, outs1, outs2},
                                Epilogue{init, nullptr, nullptr, dx, nullptr});
@@ -59,6 +63,7 @@ XT_EXPORT(linear_dx_f32_64)
 // bounds [chunks + 1]: the first row of each chunk, and the end of the last one.
 XT_KERNEL(linear_dw_f32_128, 256)(const float* init, float* dw, const float* dy, const float* x,
                                   const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
+  xt_grid_dependency_sync();
   product_f32<128, false, false>(tile_of_block(), Operand<float>{x, x, x, width}, Operand<float>{dy, dy, dy, outs},
                                  RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
 }
@@ -66,6 +71,7 @@ XT_EXPORT(linear_dw_f32_128)
 
 XT_KERNEL(linear_dw_f32_64, 64)(const float* init, float* dw, const float* dy, const float* x, const uint32_t* bounds,
                                 uint32_t chunks, uint32_t outs, uint32_t width) {
+  xt_grid_dependency_sync();
   product_f32<64, false, false>(tile_of_block(), Operand<float>{x, x, x, width}, Operand<float>{dy, dy, dy, outs},
                                 RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
 }

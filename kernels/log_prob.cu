@@ -73,6 +73,7 @@ XT_DEV void row_values(const Logits& row, bool with_entropy, float* values) {
 // last, cutoff: column and value of the last kept logit of each row; null: no filter.
 XT_KERNEL_FOR(log_prob_f32, 512, 2)(const float* logits, const uint32_t* target, const uint32_t* last,
                                     const float* cutoff, float* values, uint32_t v, float t, uint32_t entropy) {
+  xt_grid_dependency_sync();
   uint32_t n = blockIdx.x;
   if (target[n] == NO_TARGET) return;
   row_values({logits + (size_t)n * v, v, 0, target[n], last ? last[n] : NO_TARGET, t, cutoff ? cutoff[n] : 0.0f},

@@ -4,6 +4,7 @@
 #include "optimizer.cuh"
 
 XT_KERNEL(row_squares_f32, 256)(const Parameter* all, uint32_t tensors, float* sums) {
+  xt_grid_dependency_sync();
   Parameter p = tensor_of_block<&Parameter::rows_block>(all, tensors, blockIdx.x);
   uint32_t row = (blockIdx.x - p.rows_block) * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= p.rows) return;
@@ -18,6 +19,7 @@ XT_EXPORT(row_squares_f32)
 // tensor_squares   squares[tensor] = sum32 over its row sums
 // Launch: one warp per tensor.
 XT_KERNEL(tensor_squares_f32, 32)(const Parameter* all, const float* sums, float* squares) {
+  xt_grid_dependency_sync();
   Parameter p = all[blockIdx.x];
   float s = 0.0f;
   in_flight<32>((uint32_t)threadIdx.x, p.rows, 32u, [=](uint32_t i) { return sums[p.row + i]; },
@@ -31,6 +33,7 @@ XT_EXPORT(tensor_squares_f32)
 //              clip = min(1, max_norm / (norm + 1e-6));  finite = 1 if the norm is finite, else 0
 // Launch: one warp; its lanes load 32 tensors at a time, and every lane adds them in the same order.
 XT_KERNEL(norm_total_f32, 32)(const float* squares, uint32_t tensors, float max_norm, ClipState* clip_state) {
+  xt_grid_dependency_sync();
   float total = 0.0f;
   for (uint32_t first = 0; first < tensors; first += 32) {
     float mine = first + threadIdx.x < tensors ? squares[first + threadIdx.x] : 0.0f;

@@ -5,12 +5,14 @@
 #include "xt.cuh"
 
 XT_KERNEL(repeat_kv_f32, 256)(const float* x, float* y, uint32_t group, uint32_t hd, uint32_t n) {
+  xt_grid_dependency_sync();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] = x[(size_t)(i / (group * hd)) * hd + i % hd];
 }
 XT_EXPORT(repeat_kv_f32)
 
 XT_KERNEL(repeat_kv_backward_f32, 256)(const float* dy, float* dx, uint32_t group, uint32_t hd, uint32_t n) {
+  xt_grid_dependency_sync();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
   float sum = 0.0f;

@@ -21,6 +21,7 @@ XT_DEV void rms_norm_of(const T* x, const float* w, O* y, uint32_t n, uint32_t c
 
 #define RMS_NORM(name, T, O)                                                                                         \
   XT_KERNEL(name, 128)(const T* x, const float* w, O* y, uint32_t n, uint32_t c, float eps) {                        \
+    xt_grid_dependency_sync();                                                                                       \
     rms_norm_of(x, w, y, n, c, eps);                                                                                 \
   }                                                                                                                  \
   XT_EXPORT(name)

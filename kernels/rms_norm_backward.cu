@@ -61,6 +61,7 @@ XT_DEV void rms_norm_dx(const T* x, const float* w, const float* dy, float* dx, 
 #define RMS_NORM_DX(name, T)                                                                                         \
   XT_KERNEL(name, 128)(const T* x, const float* w, const float* dy, float* dx, float* r, uint32_t n, uint32_t c,     \
                        float eps) {                                                                                  \
+    xt_grid_dependency_sync();                                                                                       \
     rms_norm_dx(x, w, dy, dx, r, n, c, eps);                                                                         \
   }                                                                                                                  \
   XT_EXPORT(name)
@@ -88,6 +89,7 @@ XT_DEV void rms_norm_dw(const T* x, const float* r, const float* dy, const uint3
 #define RMS_NORM_DW(name, T)                                                                                         \
   XT_KERNEL(name, 256)(const T* x, const float* r, const float* dy, const uint32_t* chunk, float* part,              \
                        uint32_t c) {                                                                                 \
+    xt_grid_dependency_sync();                                                                                       \
     rms_norm_dw(x, r, dy, chunk, part, c);                                                                           \
   }                                                                                                                  \
   XT_EXPORT(name)
@@ -98,6 +100,7 @@ RMS_NORM_DW(rms_norm_dw_bf16, bf16)
 // add_chunks     g[i] = init[i] + part[p][i], p ascending         part [P, C], init (null: zeros) and g [C]
 // Launch: one thread per column.
 XT_KERNEL(add_chunks_f32, 32)(const float* part, const float* init, float* g, uint32_t chunks, uint32_t c) {
+  xt_grid_dependency_sync();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= c) return;
   float sum = init ? init[i] : 0.0f;

@@ -64,6 +64,7 @@ XT_DEV void rope_all(const In* x, const uint64_t* table, Out* y, Pairs of, float
 #define ROPE_ROWS(name, In, Out, sign)                                                                               \
   XT_KERNEL(name, 256)(const In* x, const uint64_t* table, const uint32_t* pos, Out* y, uint32_t n, uint32_t heads,  \
                        uint32_t hd) {                                                                                \
+    xt_grid_dependency_sync();                                                                                       \
     rope_all(x, table, y, {n, heads, hd}, sign, [=](uint32_t row) { return pos[row]; });                             \
   }                                                                                                                  \
   XT_EXPORT(name)
@@ -78,6 +79,7 @@ ROPE_ROWS(rope_pos_bf16, bf16, bf16, 1.0f)
 #define ROPE_AT(name, T)                                                                                             \
   XT_KERNEL(name, 256)(const T* x, const uint64_t* table, uint32_t first, T* y, uint32_t n, uint32_t heads,          \
                        uint32_t hd) {                                                                                \
+    xt_grid_dependency_sync();                                                                                       \
     rope_all(x, table, y, {n, heads, hd}, 1.0f, [=](uint32_t row) { return first + row; });                          \
   }                                                                                                                  \
   XT_EXPORT(name)

@@ -28,14 +28,17 @@ template <class Word> XT_DEV void copy_range(Word* to, const Word* from, const u
 
 #define ROWS(bytes, Word)                                                                                            \
   XT_KERNEL(gather_rows_##bytes, 256)(const Word* x, const uint32_t* row, Word* y, uint32_t words) {                 \
+    xt_grid_dependency_sync();                                                                                       \
     gather_row(x, row, y, words);                                                                                    \
   }                                                                                                                  \
   XT_EXPORT(gather_rows_##bytes)                                                                                     \
   XT_KERNEL(scatter_rows_##bytes, 256)(Word * pool, const Word* x, const uint32_t* slot, uint32_t words) {           \
+    xt_grid_dependency_sync();                                                                                       \
     scatter_row(pool, x, slot, words);                                                                               \
   }                                                                                                                  \
   XT_EXPORT(scatter_rows_##bytes)                                                                                    \
   XT_KERNEL(copy_slots_##bytes, 256)(Word * to, const Word* from, const uint32_t* move, uint32_t words) {            \
+    xt_grid_dependency_sync();                                                                                       \
     copy_range(to, from, move, words);                                                                               \
   }                                                                                                                  \
   XT_EXPORT(copy_slots_##bytes)
@@ -47,6 +50,7 @@ ROWS(2, uint16_t)
 // copy_bytes   to[i] = from[i];  zero_bytes   to[i] = 0        an even number of bytes; addresses are 16-byte aligned
 // Launch: 256 threads per block, grid-stride loop over words of 16 bytes. CPU twin: Clone, Tensor::zeros.
 XT_KERNEL(copy_bytes, 256)(uint4* to, const uint4* from, uint64_t bytes) {
+  xt_grid_dependency_sync();
   uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, words = bytes / 16;
   in_flight<8>(
       first, words, (uint64_t)gridDim.x * blockDim.x, [=](uint64_t i) { return from[i]; },
@@ -57,6 +61,7 @@ XT_KERNEL(copy_bytes, 256)(uint4* to, const uint4* from, uint64_t bytes) {
 XT_EXPORT(copy_bytes)
 
 XT_KERNEL(zero_bytes, 256)(uint4* to, uint64_t bytes) {
+  xt_grid_dependency_sync();
   uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, words = bytes / 16;
   for (uint64_t i = first; i < words; i += (uint64_t)gridDim.x * blockDim.x) to[i] = {0, 0, 0, 0};
   if (first < bytes % 16 / 2) ((uint16_t*)(to + words))[first] = 0;

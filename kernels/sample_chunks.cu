@@ -6,6 +6,7 @@
 #include "sample.cuh"
 
 XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t* step, uint32_t v, uint32_t chunks) {
+  xt_grid_dependency_sync();
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *step += 1;
   uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (chunk >= chunks) return;
@@ -29,6 +30,7 @@ XT_EXPORT(sample_chunks_f32)
 //                     all [steps, words] -> current [words]
 // Launch: one thread per word.
 XT_KERNEL(load_step_indices, 128)(const uint32_t* step, const uint32_t* all, uint32_t* current, uint32_t words) {
+  xt_grid_dependency_sync();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < words) current[i] = all[(size_t)(*step + 1) * words + i];
 }
@@ -39,6 +41,7 @@ XT_EXPORT(load_step_indices)
 // Launch: 256 threads per block, 4096 logits of one row per block.
 XT_KERNEL(sample_penalty_f32, 256)(const float* x, float* y, const SampleRow* rows, const uint32_t* seen,
                                    const uint32_t* step, const uint32_t* samples, uint32_t v) {
+  xt_grid_dependency_sync();
   SampleRow row = rows[blockIdx.x];
   x += (size_t)blockIdx.x * v;
   y += (size_t)blockIdx.x * v;
@@ -67,6 +70,7 @@ XT_EXPORT(sample_penalty_f32)
 // Launch: as sample_chunks. Integer sums are independent of order.
 XT_KERNEL(sample_weights_f32, 256)(const float* x, const SampleRow* rows, const SampleState* states, ChunkSums* kept,
                                    uint64_t* total, uint32_t v, uint32_t chunks) {
+  xt_grid_dependency_sync();
   uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   SampleState state = states[blockIdx.x];
   if (chunk >= chunks || state.fault) return;
@@ -97,6 +101,7 @@ XT_KERNEL(sample_pick_f32, 32)(const float* x, const float* y, const SampleRow* 
                                const SampleState* states, const ChunkSums* raw, const ChunkSums* kept,
                                const uint64_t* total, uint32_t* samples, uint32_t* tokens, uint32_t v,
                                uint32_t chunks) {
+  xt_grid_dependency_sync();
   uint32_t lane = threadIdx.x;
   SampleState state = states[blockIdx.x];
   SampleRow row = rows[blockIdx.x];

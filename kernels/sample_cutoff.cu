@@ -5,6 +5,7 @@
 
 XT_KERNEL(sample_cutoff_f32, 512)(const float* x, const SampleRow* rows, const ChunkSums* raw, SampleState* states,
                                   uint32_t v, uint32_t chunks) {
+  xt_grid_dependency_sync();
   XT_SHARED(RadixSelect, select, 1);
   const float neg_inf = xt_bits_f(0xff800000u);
   SampleRow row = rows[blockIdx.x];

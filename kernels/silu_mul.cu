@@ -18,7 +18,10 @@ template <class T, class O> XT_DEV void silu_mul_four(const T* g, const T* u, O*
 }
 
 #define SILU_MUL(name, T, O)                                                                                         \
-  XT_KERNEL(name, 256)(const T* g, const T* u, O* y, uint64_t n) { silu_mul_four(g, u, y, n); }                      \
+  XT_KERNEL(name, 256)(const T* g, const T* u, O* y, uint64_t n) {                                                   \
+    xt_grid_dependency_sync();                                                                                       \
+    silu_mul_four(g, u, y, n);                                                                                       \
+  }                                                                                                                  \
   XT_EXPORT(name)
 SILU_MUL(silu_mul_f32_f32, float, float)
 SILU_MUL(silu_mul_f32_bf16, float, bf16)
@@ -64,6 +67,7 @@ XT_DEV void silu_mul_backward_four(const T* g, const T* u, const float* dy, O* d
 
 #define SILU_MUL_BACKWARD(name, T, O)                                                                                \
   XT_KERNEL(name, 256)(const T* g, const T* u, const float* dy, O* dg, O* du, uint64_t n) {                          \
+    xt_grid_dependency_sync();                                                                                       \
     silu_mul_backward_four(g, u, dy, dg, du, n);                                                                     \
   }                                                                                                                  \
   XT_EXPORT(name)

@@ -47,11 +47,13 @@ template <bool SWAPPED> XT_DEV void products_by_mma(const bf16* a, const bf16* b
 }
 
 XT_KERNEL(tensor_core_mma, 128)(const bf16* a, const bf16* b, const float* c, float* d) {
+  xt_grid_dependency_sync();
   products_by_mma<false>(a, b, c, d);
 }
 XT_EXPORT(tensor_core_mma)
 
 XT_KERNEL(tensor_core_swapped, 128)(const bf16* a, const bf16* b, const float* c, float* d) {
+  xt_grid_dependency_sync();
   products_by_mma<true>(a, b, c, d);
 }
 XT_EXPORT(tensor_core_swapped)
@@ -66,6 +68,7 @@ XT_DEV void load_swizzled(bf16* s, const bf16* x) {
 }
 
 XT_KERNEL(tensor_core_wgmma, 128)(const bf16* a, const bf16* b, const float* c, float* d) {
+  xt_grid_dependency_sync();
   XT_DYN_SHARED(bf16, shared);  // 17 KiB: two operands of 8 KiB, aligned to 1024
   bf16 *as = shared + (1024 - (reinterpret_cast<uintptr_t>(shared) & 1023)) % 1024 / 2, *bs = as + 4096;
   size_t base = (size_t)blockIdx.x * 4096;

@@ -98,6 +98,19 @@ XT_DEV uint32_t xt_pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
+// Programmatic dependent launch (sm_90 and later): the blocks of a kernel may start before the previous kernel of a graph
+// has finished. Every kernel calls this before it accesses global memory: it waits until that kernel has finished and
+// its writes are visible, then lets the blocks of the next kernel start.
+#if __CUDA_ARCH__ >= 900
+XT_DEV bool xt_has_grid_dependency_sync() { return true; }
+XT_DEV void xt_grid_dependency_sync() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+#else
+XT_DEV bool xt_has_grid_dependency_sync() { return false; }
+XT_DEV void xt_grid_dependency_sync() {}
+#endif
 XT_DEV float xt_bits_f(uint32_t u) { return __uint_as_float(u); }
 XT_DEV uint32_t xt_f_bits(float f) { return __float_as_uint(f); }
 #else  // ------------------------------------------------------------------ emulator

@@ -46,4 +46,6 @@ void block_arrived(const void* counter, bool last) {
   if (worker->launch->checked) check_block_arrival(*worker, counter, last);
 }
 
+void grid_dependency_synced() { worker->self->grid_dependency_synced = true; }
+
 }  // namespace xtemu

@@ -197,6 +197,8 @@ static void check(const Shadow& s, Access access, const AccessSite& site) {
     if (access != Access::Write && !(state & WRITTEN))
       fault("read of uninitialized memory", site.at, site.bytes, site.source);
     observer.shared = state & SHARED;
+    if (!observer.shared && !observer.self.grid_dependency_synced)
+      fault("access to global memory before xt_grid_dependency_sync", site.at, site.bytes, site.source);
     Cell& cell = s.cells[i];
     if (access != Access::Write) check_read(cell, observer, access, site);
     if (access != Access::Read) {

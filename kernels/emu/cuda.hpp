@@ -114,6 +114,10 @@ template <class T> static inline T atomic_cas(T* p, T expected, T v) {
 #define atomicMax ::xtemu::atomic_max
 #define atomicCAS ::xtemu::atomic_cas
 
+// ---- order of kernels
+static inline bool xt_has_grid_dependency_sync() { return true; }
+static inline void xt_grid_dependency_sync() { ::xtemu::grid_dependency_synced(); }
+
 // ---- synchronization between blocks
 static inline bool xt_arrives_last(uint32_t* counter, uint32_t blocks) {
   XT_SHARED(uint32_t, before, 1);

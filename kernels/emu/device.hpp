@@ -48,6 +48,9 @@ int block_vote(Vote vote, int predicate, const char* file, int line);
 // last block.
 void block_arrived(const void* counter, bool last);
 
+// Called by a thread that waits for the previous kernel. Before that it must not access global memory.
+void grid_dependency_synced();
+
 // Rendezvous of all lanes of `mask`. The last lane to arrive runs `operation` for all, from their `in` to their
 // `out`.
 typedef void (*Operation)(uint32_t mask, Lane* lanes);

@@ -3,6 +3,7 @@
 #include "../xt.cuh"
 
 XT_KERNEL(fault_none, 256)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   XT_SHARED(float, s, 256);
   uint32_t t = threadIdx.x;
   s[t] = x[t];
@@ -13,6 +14,7 @@ XT_EXPORT(fault_none)
 
 // Reads the value of the neighboring thread without a barrier after the writes.
 XT_KERNEL(fault_missing_barrier, 256)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   XT_SHARED(float, s, 256);
   uint32_t t = threadIdx.x;
   s[t] = x[t];
@@ -22,6 +24,7 @@ XT_EXPORT(fault_missing_barrier)
 
 // The same within one warp.
 XT_KERNEL(fault_missing_warp_barrier, 32)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   XT_SHARED(float, s, 32);
   uint32_t t = threadIdx.x;
   s[t] = x[t];
@@ -31,6 +34,7 @@ XT_EXPORT(fault_missing_warp_barrier)
 
 // A double-buffered pipeline without the barrier after one stage is consumed: a later iteration overwrites it.
 XT_KERNEL(fault_stages, 64)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   XT_SHARED2(float, s, 2, 64);
   uint32_t t = threadIdx.x;
   float sum = 0.0f;
@@ -48,6 +52,7 @@ XT_KERNEL(fault_stages, 64)(const float* x, float* y) {
 XT_EXPORT(fault_stages)
 
 XT_KERNEL(fault_shared_bounds, 32)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   XT_SHARED(float, s, 32);
   uint32_t t = threadIdx.x;
   s[t + 1] = x[t];
@@ -57,12 +62,14 @@ XT_KERNEL(fault_shared_bounds, 32)(const float* x, float* y) {
 XT_EXPORT(fault_shared_bounds)
 
 XT_KERNEL(fault_global_bounds, 128)(const float* x, float* y, uint32_t n) {
+  xt_grid_dependency_sync();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i <= n) y[i] = x[0];
 }
 XT_EXPORT(fault_global_bounds)
 
 XT_KERNEL(fault_uninitialised, 64)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   XT_SHARED(float, s, 64);
   uint32_t t = threadIdx.x;
   if (t) s[t] = x[t];
@@ -72,6 +79,7 @@ XT_KERNEL(fault_uninitialised, 64)(const float* x, float* y) {
 XT_EXPORT(fault_uninitialised)
 
 XT_KERNEL(fault_missing_copy_wait, 32)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   XT_SHARED(float, s, 128);
   uint32_t t = threadIdx.x;
   xt_cp_async16(&s[t * 4], x + t * 4);
@@ -83,6 +91,7 @@ XT_KERNEL(fault_missing_copy_wait, 32)(const float* x, float* y) {
 XT_EXPORT(fault_missing_copy_wait)
 
 XT_KERNEL(fault_divergent_barrier, 64)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   uint32_t t = threadIdx.x;
   if (t & 1) {
     __syncthreads();
@@ -96,34 +105,60 @@ XT_EXPORT(fault_divergent_barrier)
 
 // A full-mask shuffle that half of the warp never reaches.
 XT_KERNEL(fault_absent_lanes, 32)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   uint32_t t = threadIdx.x;
   y[t] = t < 16 ? __shfl_xor_sync(0xffffffffu, x[t], 1) : 0.0f;
 }
 XT_EXPORT(fault_absent_lanes)
 
 // All blocks write to the same addresses.
-XT_KERNEL(fault_blocks, 64)(const float* x, float* y) { y[threadIdx.x] = x[blockIdx.x]; }
+XT_KERNEL(fault_blocks, 64)(const float* x, float* y) {
+  xt_grid_dependency_sync();
+  y[threadIdx.x] = x[blockIdx.x];
+}
 XT_EXPORT(fault_blocks)
 
 // A floating-point atomicAdd: the sum depends on the order of arrival.
 XT_KERNEL(fault_arrival_order, 64)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   atomicAdd(y, x[blockIdx.x * blockDim.x + threadIdx.x]);
 }
 XT_EXPORT(fault_arrival_order)
 
 // An unallocated address.
-XT_KERNEL(fault_null, 32)(const float* x, float* y) { y[threadIdx.x] = *(x + ((size_t)1 << 50)); }
+XT_KERNEL(fault_null, 32)(const float* x, float* y) {
+  xt_grid_dependency_sync();
+  y[threadIdx.x] = *(x + ((size_t)1 << 50));
+}
 XT_EXPORT(fault_null)
 
 // A misaligned vector load.
 XT_KERNEL(fault_misaligned, 32)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   float4 v = *reinterpret_cast<const float4*>(x + 1);
   y[threadIdx.x] = v.x + v.w;
 }
 XT_EXPORT(fault_misaligned)
 
+// Reads a result of the previous kernel before it waits for that kernel.
+XT_KERNEL(fault_early_read, 32)(const float* x, float* y) {
+  float v = x[threadIdx.x];
+  xt_grid_dependency_sync();
+  y[threadIdx.x] = v;
+}
+XT_EXPORT(fault_early_read)
+
+// Half of the threads do not wait for the previous kernel: the next one could start before it has finished.
+XT_KERNEL(fault_no_sync, 32)(const float* x, float* y) {
+  if (threadIdx.x >= 16) return;
+  xt_grid_dependency_sync();
+  y[threadIdx.x] = x[threadIdx.x];
+}
+XT_EXPORT(fault_no_sync)
+
 // Correct: the last of three blocks adds the results of all of them.
 XT_KERNEL(fault_none_of_blocks, 64)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   uint32_t t = threadIdx.x;
   y[blockIdx.x * 64 + t] = x[blockIdx.x * 64 + t];
   if (xt_last_block(reinterpret_cast<uint32_t*>(y + 255), 3)) y[t] = (y[t] + y[64 + t]) + y[128 + t];
@@ -132,6 +167,7 @@ XT_EXPORT(fault_none_of_blocks)
 
 // A block writes its result after it has arrived at the block counter.
 XT_KERNEL(fault_late_for_blocks, 64)(const float* x, float* y) {
+  xt_grid_dependency_sync();
   uint32_t t = threadIdx.x;
   bool last = xt_last_block(reinterpret_cast<uint32_t*>(y + 255), 3);
   y[blockIdx.x * 64 + t] = x[blockIdx.x * 64 + t];

@@ -66,6 +66,7 @@ static void run_threads() {
     launch.kernel->call(launch.args);
     Thread& ended = *w.self;
     if (ended.copies) end_copies(ended);
+    if (!ended.grid_dependency_synced) fail("a thread ended without xt_grid_dependency_sync");
     ended.state = State::Done;
     w.alive--;
     char* stack = ended.stack;
@@ -166,7 +167,10 @@ static void run_block(Worker& w, uint64_t number) {
     warp.at_barrier = 0;
     w.ready.add((int)i, warp.full);
   }
-  for (Thread& thread : w.threads) thread.state = State::Runs;
+  for (Thread& thread : w.threads) {
+    thread.state = State::Runs;
+    thread.grid_dependency_synced = false;
+  }
   if (w.launch->order == Order::Priorities) w.ready.randomize_priorities();
   if (w.launch->checked) check_block(w);
   poison_shared(w);

@@ -68,6 +68,7 @@ struct Thread {
   const char* file;  // call site at which it waits
   int line;
   std::unique_ptr<Copies> copies;
+  bool grid_dependency_synced = false;  // it has waited for the previous kernel
 
   int warp() const { return (int)(index >> 5); }
   uint32_t bit() const { return 1u << (index & 31); }

@@ -81,6 +81,15 @@ fn a_missing_barrier_is_found() {
 
 #[test]
 #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn a_kernel_that_does_not_wait_for_the_previous_one_is_found() {
+    caught("fault_early_read", block(32), &["access to global memory before xt_grid_dependency_sync"]);
+    let gpu = gpu(testing::emulated, ThreadSchedule::Forward);
+    let error = run(&gpu, "fault_no_sync", block(32), &[]).unwrap_err().to_string();
+    assert!(error.contains("a thread ended without xt_grid_dependency_sync"), "{error}");
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_race_over_stages_is_found() {
     let texts = ["race: read of an unordered write", "race: write after an unordered read"];
     caught("fault_stages", block(64), &texts);
