@@ -1,10 +1,11 @@
 // tensor_core_*    raw tensor-core products for the gates: d = c + a bᵀ
 //                  a, b [T, 64, 64] bf16, both K-major; c, d [T, 64, 64] f32
-//   tensor_core_mma      mma.sync, four k-steps of 16, ascending
-//   tensor_core_swapped  the same with A and B operands exchanged
-//   tensor_core_wgmma    wgmma from shared memory (sm_90a; traps elsewhere)
+//   tensor_core_mma        mma.sync, four k-steps of 16, ascending
+//   tensor_core_swapped    the same with A and B operands exchanged
+//   tensor_core_wgmma      wgmma from shared memory (sm_90a; traps elsewhere)
+//   tensor_core_has_wgmma  *has = 1 if this image was compiled for sm_90a, otherwise 0; one thread
 // Launch: one block of 4 warps per product, 16 rows of the result per warp.
-// Order: four k-steps of 16. CPU twin: the emulator's tensor core.
+// Order: four k-steps of 16. CPU twin: xtrain-tensor/src/tensor_core.rs.
 #include "xt.cuh"
 
 XT_DEV uint32_t pair_at(const bf16* x) { return *reinterpret_cast<const uint32_t*>(x); }
@@ -66,6 +67,12 @@ XT_DEV void load_swizzled(bf16* s, const bf16* x) {
         *reinterpret_cast<const uint4*>(x + line * 64 + part * 8);
   }
 }
+
+XT_KERNEL(tensor_core_has_wgmma, 1)(uint32_t* has) {
+  xt_grid_dependency_sync();
+  *has = xt_has_wgmma() || XT_FAULT(WgmmaAssumed);
+}
+XT_EXPORT(tensor_core_has_wgmma)
 
 XT_KERNEL(tensor_core_wgmma, 128)(const bf16* a, const bf16* b, const float* c, float* d) {
   xt_grid_dependency_sync();

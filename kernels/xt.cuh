@@ -58,6 +58,7 @@ XT_DEV uint64_t xt_wgmma_desc(const void* s) {
   return (a >> 4 & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+XT_DEV bool xt_has_wgmma() { return true; }
 XT_DEV void xt_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 XT_DEV void xt_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 XT_DEV void xt_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -77,20 +78,19 @@ XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
       : "memory");
 }
 #else  // other architectures trap
+XT_DEV bool xt_has_wgmma() { return false; }
 XT_DEV void xt_wgmma_fence() {}
 XT_DEV void xt_proxy_fence() {}
 XT_DEV void xt_wgmma_commit() {}
 template <int N> XT_DEV void xt_wgmma_wait() {}
 XT_DEV void xt_wgmma_m64n64k16(float*, uint64_t, uint64_t, int) { __trap(); }
 #endif
-// Returns true in the last of `blocks` blocks to reach `counter`, for all its threads.
-XT_DEV bool xt_arrives_last(uint32_t* counter, uint32_t blocks) {
-  __shared__ uint32_t before;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) before = atomicAdd(counter, 1u);
-  __syncthreads();
-  return before + 1 == blocks;
+// Adds to a counter in global memory and returns its previous value. Release and acquire for all blocks of the device:
+// what happened before the addition of one block happens before what follows a later addition of another block.
+XT_DEV uint32_t xt_atomic_add_acq_rel(uint32_t* counter, uint32_t v) {
+  uint32_t old;
+  asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(v) : "memory");
+  return old;
 }
 // Two f32 to bf16x2, round to nearest even, NaN to 0x7fff; `low` in the lower half.
 XT_DEV uint32_t xt_pack_bf16(float low, float high) {
@@ -101,11 +101,6 @@ XT_DEV uint32_t xt_pack_bf16(float low, float high) {
 // Programmatic dependent launch (sm_90 and later): the blocks of a kernel may start before the previous kernel of a graph
 // has finished. Every kernel calls this before it accesses global memory: it waits until that kernel has finished and
 // its writes are visible, then lets the blocks of the next kernel start.
-// A pointer to global memory, where the compiler cannot see that it is one: its loads are then not generic.
-template <class T> XT_DEV T* xt_global(T* p) {
-  __builtin_assume(__isGlobal(p));
-  return p;
-}
 #if __CUDA_ARCH__ >= 900
 XT_DEV bool xt_has_grid_dependency_sync() { return true; }
 XT_DEV void xt_grid_dependency_sync() {
@@ -126,8 +121,12 @@ XT_DEV uint32_t xt_f_bits(float f) { return __float_as_uint(f); }
 // before reaching it. The counter is zero at launch and is reset to zero. All threads of a block must call it, once
 // per counter and launch.
 XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
-  if (!xt_arrives_last(counter, blocks)) return false;
+  XT_SHARED(uint32_t, before, 1);
+  if (!XT_FAULT(BlockArrivesEarly)) __syncthreads();
+  if (threadIdx.x == 0)
+    *before = XT_FAULT(BlockArrivalRelaxed) ? atomicAdd(counter, 1u) : xt_atomic_add_acq_rel(counter, 1u);
+  __syncthreads();
+  if (*before + 1 != blocks) return false;
   if (threadIdx.x == 0 && !XT_FAULT(BlockCounterNotReset)) *counter = 0;
-  __threadfence();
   return true;
 }

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "check.hpp"
-#include "tensor_core.hpp"
 #include "worker.hpp"
 
 using namespace xtemu;
@@ -47,6 +46,8 @@ struct xtemu_config {
   uint64_t seed, fault;
   uint32_t workers;
   int checked;
+  uint32_t tensor_core;
+  int wgmma;
 };
 
 // As cuLaunchKernel: args[i] points to the i-th parameter. Returns 0 on success; otherwise `error` holds the reason.
@@ -61,6 +62,8 @@ int xtemu_launch(const Kernel* kernel, const xtemu_config* c, void** args, char*
   launch.seed = c->seed;
   launch.fault = c->fault;
   launch.checked = c->checked != 0;
+  launch.tensor_core = (TensorCore)c->tensor_core;
+  launch.wgmma = c->wgmma != 0;
   launch.error = validate(launch);
   if (launch.error.empty()) {
     order_blocks(launch);
@@ -100,6 +103,4 @@ void xtemu_watch(const void* at, size_t bytes) { watch(at, bytes); }
 uint64_t xtemu_watched() { return watched(); }
 
 void xtemu_on_fault(void (*note)()) { on_fault = note; }
-
-float xtemu_mma_dot16(const uint16_t* a, const uint16_t* b, float c) { return tensor_dot(a, b, c); }
 }

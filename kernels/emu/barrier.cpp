@@ -1,4 +1,4 @@
-// Block barriers: all threads of the block must arrive at the same call site. Also block counters (xt_last_block).
+// Block barriers: all threads of the block must arrive at the same call site. Also counters that order blocks (xt_last_block).
 #include "worker.hpp"
 
 #include "check.hpp"
@@ -42,8 +42,8 @@ int block_vote(Vote vote, int predicate, const char* file, int line) {
   return worker->result;
 }
 
-void block_arrived(const void* counter, bool last) {
-  if (worker->launch->checked) check_block_arrival(*worker, counter, last);
+void released_and_acquired(const void* counter) {
+  if (worker->launch->checked) check_release_acquire(*worker, counter);
 }
 
 void grid_dependency_synced() { worker->self->grid_dependency_synced = true; }

@@ -35,7 +35,7 @@ void check_launch(Launch& launch) { launch.begin = tick(); }
 void check_block(Worker& w) {
   w.block_synced = tick();
   w.launch->block_begins.push_back(w.block_synced);
-  w.met_blocks.clear();
+  w.acquired.clear();
   for (Warp& warp : w.warps) {
     warp.synced = 0;
     warp.lane_clocks.reset();
@@ -59,12 +59,10 @@ void check_collective(Warp& warp, uint32_t mask) {
   }
 }
 
-void check_block_arrival(Worker& w, const void* counter, bool last) {
-  auto& arrivals = w.launch->arrivals[counter];
-  arrivals.push_back({w.launch->block_begins.back(), tick()});
-  if (!last) return;
-  w.met_blocks.insert(w.met_blocks.end(), arrivals.begin(), arrivals.end());
-  arrivals.clear();
+void check_release_acquire(Worker& w, const void* counter) {
+  auto& released = w.launch->released[counter];
+  w.acquired.insert(w.acquired.end(), released.begin(), released.end());
+  released.push_back({w.launch->block_begins.back(), w.block_synced, w.self->index, tick()});
 }
 
 // ---- shadow states
@@ -91,18 +89,16 @@ struct Observer {
 
   uint64_t block_begin() const { return w.launch->block_begins.back(); }
 
-  // Whether an access at `then` happens before the current point of this block: by launch order, by a block counter,
-  // or (in shared memory) because it belongs to an earlier block.
-  bool before(uint64_t then) const {
+  // Whether an access of thread `thread` of any block at `then` happens before the current point of this block: by
+  // launch order, by a counter, or (in shared memory) because it belongs to an earlier block.
+  bool before(uint64_t then, uint32_t thread) const {
     if (then < (shared ? block_begin() : w.launch->begin)) return true;
-    for (const BlockSpan& past : w.met_blocks)
-      if (then >= past.begin && then < past.end && past.begin != block_begin()) return true;
-    return false;
+    return std::any_of(w.acquired.begin(), w.acquired.end(), [&](const Released& r) { return r.has(then, thread); });
   }
 
   // Whether an access by lane `lane` of warp `in` at `then` happens before the current time.
   bool ordered(uint64_t then, int in, int lane) const {
-    if (before(then)) return true;
+    if (before(then, (uint32_t)(in * 32 + lane))) return true;
     if (then < block_begin()) return false;  // another block
     if (then < w.block_synced) return true;
     if (in != self.warp()) return false;
@@ -112,8 +108,13 @@ struct Observer {
 
   // The lanes of a reader whose reads do not happen before the current time.
   uint32_t unordered(const Reader& r, uint32_t lanes) const {
-    if (before(r.time) || (r.time >= block_begin() && r.time < w.block_synced)) return 0;
-    if (r.time < block_begin() || (int)r.warp != self.warp()) return lanes;
+    if (r.time < w.launch->begin || (r.time >= block_begin() && r.time < w.block_synced)) return 0;
+    if (r.time < block_begin()) {
+      if (shared) return 0;
+      if (w.acquired.empty()) return lanes;
+    } else if ((int)r.warp != self.warp()) {
+      return lanes;
+    }
     uint32_t left = 0;
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       if (!ordered(r.time, r.warp, lowest(rest))) left |= rest & -rest;

@@ -115,20 +115,14 @@ template <class T> static inline T atomic_cas(T* p, T expected, T v) {
 #define atomicCAS ::xtemu::atomic_cas
 
 // ---- order of kernels
-template <class T> static inline T* xt_global(T* p) { return p; }
 static inline bool xt_has_grid_dependency_sync() { return true; }
 static inline void xt_grid_dependency_sync() { ::xtemu::grid_dependency_synced(); }
 
 // ---- synchronization between blocks
-static inline bool xt_arrives_last(uint32_t* counter, uint32_t blocks) {
-  XT_SHARED(uint32_t, before, 1);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    *before = atomicAdd(counter, 1u);
-    ::xtemu::block_arrived(counter, *before + 1 == blocks);
-  }
-  __syncthreads();
-  return *before + 1 == blocks;
+static inline uint32_t xt_atomic_add_acq_rel(uint32_t* counter, uint32_t v) {
+  uint32_t old = __atomic_fetch_add(counter, v, __ATOMIC_ACQ_REL);
+  ::xtemu::released_and_acquired(counter);
+  return old;
 }
 
 // ---- asynchronous copies
@@ -158,7 +152,7 @@ static inline void mma(float* c, const uint32_t* a, const uint32_t* b, const cha
 #define xt_ldmatrix_x2_trans(r, row) ::xtemu::load_matrix(::xtemu::ldmatrix_x2_trans, r, 2, row, __FILE__, __LINE__)
 #define xt_mma_bf16_16816(c, a, b) ::xtemu::mma(c, a, b, __FILE__, __LINE__)
 
-#define __CUDA_ARCH_FEAT_SM90_ALL 1
+static inline bool xt_has_wgmma() { return ::xtemu::wgmma_available(); }
 static inline uint64_t xt_wgmma_desc(const void* s) { return ::xtemu::wgmma_descriptor(s); }
 static inline void xt_wgmma_fence() {}
 static inline void xt_proxy_fence() {}

@@ -44,9 +44,9 @@ void block_barrier(const char* file, int line);
 enum class Vote { All, Any, Count };
 int block_vote(Vote vote, int predicate, const char* file, int line);
 
-// Called by one thread of a block that reached a block counter. After the last arrival, its writes are visible to the
-// last block.
-void block_arrived(const void* counter, bool last);
+// Called by a thread after an atomic operation with release and acquire semantics on a counter. What its block did
+// before its last barrier happens before what blocks do after a later call with this counter and a barrier.
+void released_and_acquired(const void* counter);
 
 // Called by a thread that waits for the previous kernel. Before that it must not access global memory.
 void grid_dependency_synced();
@@ -71,6 +71,7 @@ void copy_start(void* to, const void* from, bool present, const char* file, int 
 void copy_commit();
 void copy_wait(int pending);
 
+bool wgmma_available();
 uint64_t wgmma_descriptor(const void* shared);
 void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* file, int line);
 void wgmma_commit();

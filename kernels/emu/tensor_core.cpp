@@ -1,7 +1,7 @@
-// mma.sync and ldmatrix. The sum follows the published model of Hopper's tensor cores (arXiv 2511.10909):
-// c and the 16 products a_k * b_k are aligned to the largest exponent among them, each truncated to 25 fractional
-// bits, summed exactly, and the sum truncated to f32. Products are not normalized before the alignment; a zero factor
-// counts with exponent -126.
+// mma.sync and ldmatrix. A sum follows the published models of tensor cores (arXiv 2511.10909): c and the products
+// a_k * b_k are aligned to the largest exponent among them, each truncated to FRACTION fractional bits, summed exactly,
+// and the sum truncated to f32. Hopper: 25 bits, one sum of 16 products. Ampere: 24 bits, two sums of 8. Products are
+// not normalized before the alignment. A product with a zero factor does not take part in it.
 #include "tensor_core.hpp"
 
 #include <string.h>
@@ -12,8 +12,6 @@
 #include "worker.hpp"
 
 namespace xtemu {
-
-constexpr int FRACTION = 25;
 
 static uint32_t bits(float f) {
   uint32_t u;
@@ -33,16 +31,17 @@ struct Unpacked {
   int32_t mantissa, exponent;
 };
 static Unpacked unpack(uint16_t h) {
+  constexpr int32_t NEVER_LARGEST = -1000;
   int32_t e = h >> 7 & 0xff, m = h & 0x7f;
   if (e) m |= 0x80;
-  return {h & 0x8000 ? -m : m, e ? e - 127 : -126};
+  return {h & 0x8000 ? -m : m, e ? e - 127 : m ? -126 : NEVER_LARGEST};
 }
 
-// sum * 2^(exponent - FRACTION), truncated to f32.
+// sum * 2^exponent, truncated to f32.
 static float normalise(int64_t sum, int exponent) {
   if (!sum) return 0.0f;
   uint64_t v = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
-  int top = 63 - __builtin_clzll(v), e = exponent - FRACTION + top;
+  int top = 63 - __builtin_clzll(v), e = exponent + top;
   int drop = top - 23 + (e < -126 ? -126 - e : 0);
   v = drop > 62 ? 0 : drop > 0 ? v >> drop : v << -drop;
   uint32_t r = e > 127 ? 0x7f800000u : e < -126 ? (uint32_t)v : (uint32_t)(e + 127) << 23 | (uint32_t)(v & 0x7fffff);
@@ -50,14 +49,15 @@ static float normalise(int64_t sum, int exponent) {
 }
 
 // A dot product with an infinity or a NaN among its operands.
-static float special_dot(const uint16_t* a, const uint16_t* b, float c) {
+template <int WIDTH> static float special_dot(const uint16_t* a, const uint16_t* b, float c) {
   double sum = c;
-  for (int k = 0; k < 16; k++) sum += (double)widen(a[k]) * (double)widen(b[k]);
+  for (int k = 0; k < WIDTH; k++) sum += (double)widen(a[k]) * (double)widen(b[k]);
   return sum != sum ? value(0x7fffffff) : (float)sum;
 }
 
-// One row by eight columns, vectorized over the columns.
-static void row_step(const Unpacked a[16], const int32_t mantissa[16][8], const int32_t exponent[16][8], float d[8]) {
+// One row by eight columns and WIDTH k, vectorized over the columns.
+template <int FRACTION, int WIDTH>
+static void row_step(const Unpacked a[], const int32_t mantissa[][8], const int32_t exponent[][8], float d[8]) {
   int32_t c_mantissa[8], c_exponent[8], top[8], low[8] = {}, high[8] = {};
   for (int i = 0; i < 8; i++) {
     uint32_t u = bits(d[i]);
@@ -66,7 +66,7 @@ static void row_step(const Unpacked a[16], const int32_t mantissa[16][8], const 
     c_mantissa[i] = u >> 31 ? -m : m;
     c_exponent[i] = top[i] = e ? e - 127 : -126;
   }
-  for (int k = 0; k < 16; k++) {
+  for (int k = 0; k < WIDTH; k++) {
     for (int i = 0; i < 8; i++) top[i] = std::max(top[i], a[k].exponent + exponent[k][i]);
   }
   // a product has 16 bits, 14 of them fractional; eight of them, shifted left by 11, fit in 31 bits
@@ -80,50 +80,51 @@ static void row_step(const Unpacked a[16], const int32_t mantissa[16][8], const 
     }
   };
   for (int k = 0; k < 8; k++) add(low, k);
-  for (int k = 8; k < 16; k++) add(high, k);
+  for (int k = 8; k < WIDTH; k++) add(high, k);
   for (int i = 0; i < 8; i++) {
     int32_t m = c_mantissa[i];
     int32_t cut = (int32_t)(((uint32_t)(m < 0 ? -m : m) << (FRACTION - 23)) >> std::min(top[i] - c_exponent[i], 31));
-    d[i] = normalise((int64_t)low[i] + high[i] + (m < 0 ? -cut : cut), top[i]);
+    d[i] = normalise((int64_t)low[i] + high[i] + (m < 0 ? -cut : cut), top[i] - FRACTION);
   }
 }
 
-void tensor_step(const uint16_t a[16][16], const uint16_t b[8][16], float d[16][8]) {
-  int32_t mantissa[16][8], exponent[16][8];
+// The sums over k0 <= k < k0 + WIDTH.
+template <int FRACTION, int WIDTH>
+static void partial_step(int k0, const uint16_t a[16][16], const uint16_t b[8][16], float d[16][8]) {
+  int32_t mantissa[WIDTH][8], exponent[WIDTH][8];
   bool has_special[8] = {};
   for (int i = 0; i < 8; i++) {
-    for (int k = 0; k < 16; k++) {
-      Unpacked u = unpack(b[i][k]);
+    for (int k = 0; k < WIDTH; k++) {
+      Unpacked u = unpack(b[i][k0 + k]);
       mantissa[k][i] = u.mantissa;
       exponent[k][i] = u.exponent;
-      has_special[i] |= special(b[i][k]);
+      has_special[i] |= special(b[i][k0 + k]);
     }
   }
   for (int r = 0; r < 16; r++) {
-    Unpacked row[16];
+    Unpacked row[WIDTH];
     bool row_has_special = false;
     float c[8];
     memcpy(c, d[r], sizeof c);
-    for (int k = 0; k < 16; k++) {
-      row[k] = unpack(a[r][k]);
-      row_has_special |= special(a[r][k]);
+    for (int k = 0; k < WIDTH; k++) {
+      row[k] = unpack(a[r][k0 + k]);
+      row_has_special |= special(a[r][k0 + k]);
     }
-    row_step(row, mantissa, exponent, d[r]);
+    row_step<FRACTION, WIDTH>(row, mantissa, exponent, d[r]);
     for (int i = 0; i < 8; i++) {
       if (row_has_special || has_special[i] || (bits(c[i]) >> 23 & 0xff) == 0xff)
-        d[r][i] = special_dot(a[r], b[i], c[i]);
+        d[r][i] = special_dot<WIDTH>(a[r] + k0, b[i] + k0, c[i]);
     }
   }
 }
 
-float tensor_dot(const uint16_t* a, const uint16_t* b, float c) {
-  uint16_t rows[16][16] = {}, columns[8][16] = {};
-  float d[16][8] = {};
-  memcpy(rows[0], a, 32);
-  memcpy(columns[0], b, 32);
-  d[0][0] = c;
-  tensor_step(rows, columns, d);
-  return d[0][0];
+void tensor_step(TensorCore core, const uint16_t a[16][16], const uint16_t b[8][16], float d[16][8]) {
+  if (core == TensorCore::Hopper) {
+    partial_step<25, 16>(0, a, b, d);
+  } else {
+    partial_step<24, 8>(0, a, b, d);
+    partial_step<24, 8>(8, a, b, d);
+  }
 }
 
 // ---- fragment layouts: PTX ISA 9.7.14
@@ -169,7 +170,7 @@ void mma_16816(uint32_t, Lane* lanes) {
     memcpy(&d[row][pair], in + 6, 8);
     memcpy(&d[row + 8][pair], in + 8, 8);
   }
-  tensor_step(a, b, d);
+  tensor_step(worker->launch->tensor_core, a, b, d);
   for (int i = 0; i < 32; i++) {
     int row = i >> 2, pair = (i & 3) * 2;
     memcpy(lanes[i].out, &d[row][pair], 8);

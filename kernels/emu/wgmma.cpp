@@ -14,6 +14,8 @@ static Warpgroup& current_warpgroup() {
   return w.groups[w.self->index / 128];
 }
 
+bool wgmma_available() { return worker->launch->wgmma; }
+
 uint64_t wgmma_descriptor(const void* p) {
   Worker& w = *worker;
   size_t at = (size_t)((const char*)p - w.shared);
@@ -24,6 +26,7 @@ uint64_t wgmma_descriptor(const void* p) {
 
 void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* file, int line) {
   Worker& w = *worker;
+  if (!w.launch->wgmma) fail("%s:%d: trap: wgmma in an image without machine code for sm_90a", base(file), line);
   if (w.threads.size() < (w.self->index | 127u) + 1)
     fail("%s:%d: wgmma in an incomplete warpgroup", base(file), line);
   Warpgroup& group = current_warpgroup();
@@ -63,7 +66,7 @@ static void operand_row(const Wgmma& op, uint64_t descriptor, int row, uint16_t 
   }
 }
 
-static void run(Wgmma& op) {
+static void run(const Worker& w, Wgmma& op) {
   if (op.count != 128) fail("%s:%d: wgmma issued by %d of 128 threads", base(op.file), op.line, op.count);
   for (int i = 1; i < 128; i++) {
     if (op.a[i] != op.a[0] || op.b[i] != op.b[0] || op.accumulate[i] != op.accumulate[0])
@@ -85,7 +88,7 @@ static void run(Wgmma& op) {
         }
       };
       if (op.accumulate[0]) each([](float& fragment, float& value) { value = fragment; });
-      tensor_step(a + rows, b + columns, d);
+      tensor_step(w.launch->tensor_core, a + rows, b + columns, d);
       each([](float& fragment, float& value) { fragment = value; });
     }
   }
@@ -103,7 +106,7 @@ void wgmma_wait(int pending) {
     if (group.group[i] != group.group[0]) fail("wgmma: threads of a warpgroup committed different numbers of groups");
   size_t done = 0;
   for (; done < group.started.size() && group.started[done].group < group.group[0] - pending; done++)
-    run(group.started[done]);
+    run(w, group.started[done]);
   group.started.erase(group.started.begin(), group.started.begin() + (long)done);
   for (int& issued : group.issued) issued -= (int)done;
   int warp = (int)(w.self->index / 128) * 4;

@@ -10,13 +10,21 @@
 #include "device.hpp"
 #include "fiber.hpp"
 #include "ready.hpp"
+#include "tensor_core.hpp"
 
 namespace xtemu {
 
 // ---- a launch
-// Logical time span of a block from its start to its arrival at a block counter.
-struct BlockSpan {
+// What a block released at a counter: all accesses from its start to its last barrier, and those of the releasing
+// thread up to the release.
+struct Released {
   uint64_t begin, end;
+  uint32_t thread;
+  uint64_t thread_end;
+
+  bool has(uint64_t time, uint32_t by) const {
+    return time >= begin && (time < end || (by == thread && time < thread_end));
+  }
 };
 
 struct Launch {
@@ -28,6 +36,8 @@ struct Launch {
   uint64_t seed;
   uint64_t fault;
   bool checked;
+  TensorCore tensor_core;
+  bool wgmma;  // the image has machine code for sm_90a
 
   std::vector<uint32_t> blocks;  // execution order of the blocks; empty: ascending
   std::atomic<uint64_t> next{0};
@@ -35,9 +45,9 @@ struct Launch {
   std::mutex mutex;
   std::string error;  // the first error
 
-  uint64_t begin = 0;                                      // checked: start time
-  std::vector<uint64_t> block_begins;                      // checked: start time of each block, in execution order
-  std::map<const void*, std::vector<BlockSpan>> arrivals;  // checked: arrivals per block counter
+  uint64_t begin = 0;                                     // checked: start time
+  std::vector<uint64_t> block_begins;                     // checked: start time of each block, in execution order
+  std::map<const void*, std::vector<Released>> released;  // checked: per counter
 
   uint32_t threads() const { return block.x * block.y * block.z; }
   uint64_t size() const { return (uint64_t)grid.x * grid.y * grid.z; }
@@ -136,11 +146,11 @@ struct Worker {
   std::vector<Warp> warps;
   std::vector<Warpgroup> groups;
   Barrier barrier{};
-  int result = 0;                     // result of the last vote
-  uint32_t alive = 0;                 // threads that have not exited
-  uint64_t block_synced = 0;          // checked: time of the last barrier
-  std::vector<BlockSpan> met_blocks;  // checked: spans of the blocks that arrived before this last one
-  char* shared = nullptr;             // dynamic shared memory, then the variables
+  int result = 0;                  // result of the last vote
+  uint32_t alive = 0;              // threads that have not exited
+  uint64_t block_synced = 0;       // checked: time of the last barrier
+  std::vector<Released> acquired;  // checked: what other blocks released before this block acquired it
+  char* shared = nullptr;          // dynamic shared memory, then the variables
   std::vector<Variable> variables;
   uint32_t shared_end = 0;
   std::vector<char*> stacks;  // free stacks

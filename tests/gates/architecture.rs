@@ -30,6 +30,7 @@ const CRATES: [Crate; 4] = [
             ("portable.rs", 0),
             ("rng.rs", 0),
             ("normal.rs", 0),
+            ("tensor_core.rs", 0),
             ("rope_scaling.rs", 0),
             ("huge_page_alloc.rs", 0),
             ("lock.rs", 0),

@@ -46,8 +46,14 @@ fn branches() -> focused::Checked {
 /// The faults whose gates record the system calls of Linux.
 const ON_LINUX: [Fault; 3] = [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced];
 
-/// Faults that tests outside of this program find: tests/allocations.rs, gpu/attention/tests/shared.rs.
-const CAUGHT_ELSEWHERE: [Fault; 2] = [Fault::TensorHandleFreed, Fault::SharedChunkPartlyVisible];
+/// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs and
+/// gates/launch_errors.rs of xtrain-tensor.
+const CAUGHT_ELSEWHERE: [Fault; 4] = [
+    Fault::TensorHandleFreed,
+    Fault::SharedChunkPartlyVisible,
+    Fault::LaunchNotAwaited,
+    Fault::GraphsNotDisabled,
+];
 
 /// Each fault and the gate that finds it.
 const CAUGHT: &[(Fault, Gate)] = &[

@@ -165,6 +165,8 @@ faults! {
     ReportOmitsLastValue "a report omits the last value of each curve"
     BosDoubled "a text that begins with the BOS token gets another one"
     StrictIgnored "--strict accepts an older checkpoint than the newest one"
+    LaunchNotAwaited "XTRAIN_CUDA_SYNC=1 does not wait for a kernel"
+    GraphsNotDisabled "XTRAIN_CUDA_GRAPHS=0 launches graphs"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"
@@ -187,6 +189,9 @@ faults! {
     TailOfLoopSkipped "the last elements of a strided loop are omitted if their number is one less than a batch of loads"
     RowsOfAnIdReversed "the gradient of an embedding adds the rows of an id from the last to the first"
     SharedQueriesOfFirstRow "the rows that share a chunk of keys all have the queries of the first one"
+    BlockArrivesEarly "a block arrives at a counter before its threads have written their results"
+    BlockArrivalRelaxed "a block arrives at a counter without releasing its writes and acquiring those of others"
+    WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
 }
 
 /// The name in kebab case.

@@ -33,4 +33,4 @@ pub(crate) mod traffic;
 
 pub(crate) use crate::device::gpu::{Arg, At, Buffer, Deferred, Gpu, Grid, args};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
-pub(crate) use crate::device::gpu::{kernel_names, mma_dot16, watch, watched};
+pub(crate) use crate::device::gpu::{kernel_names, watch, watched};

@@ -41,6 +41,7 @@ mod rope_scaling;
 pub mod softmax;
 mod sync;
 mod tensor;
+mod tensor_core;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 // a documentation test whose name reports the gates that were skipped
@@ -58,3 +59,4 @@ pub use normal::{fill_normal, standard_normal};
 pub use operands::RopeTable;
 pub use rope_scaling::{RopeScaling, Truncate, Yarn};
 pub use tensor::{Stored, Tensor, Tensors};
+pub use tensor_core::TensorCore;

@@ -53,7 +53,7 @@ macro_rules! stored {
         impl Wrapped for $t {
             fn wrap(values: Vec<$t>, device: &Device) -> Result<Storage> {
                 Ok(match device {
-                    Device::Reference(Reference { recycler }) | Device::Cpu(Cpu { recycler, .. }) => {
+                    Device::Reference(Reference { recycler, .. }) | Device::Cpu(Cpu { recycler, .. }) => {
                         Storage::$variant(Values::new(values, recycler))
                     }
                     Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.upload(&values)?), <$t>::DTYPE),

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use super::pool::Pool;
 use super::recycle::Recycler;
 use super::simd::Simd;
+use crate::tensor_core::TensorCore;
 
 /// The SIMD CPU backend: its worker threads and its instruction set. Neither changes a bit of any result.
 #[derive(Debug, Clone)]
@@ -32,5 +33,7 @@ impl Cpu {
 /// The reference backend: one thread and scalar loops that follow docs/numerics.md step by step.
 #[derive(Debug, Clone, Default)]
 pub struct Reference {
+    /// The tensor core of bf16 products. `None`: those of the CPU.
+    pub(crate) tensor_core: Option<TensorCore>,
     pub(crate) recycler: Arc<Recycler>,
 }

@@ -15,7 +15,8 @@ pub use cpu::{Cpu, Reference};
 pub(crate) use gpu::Gpu;
 
 use crate::error::Result;
-use gpu::{EmulatorBuild, GpuCounters, Peak, ThreadSchedule};
+use crate::tensor_core::TensorCore;
+use gpu::{Emulation, EmulatorBuild, GpuCounters, Peak, ThreadSchedule};
 use simd::Simd;
 
 /// A device. Cloning shares it.
@@ -33,6 +34,9 @@ pub enum Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Device::Reference(Reference { tensor_core: Some(core), .. }) => {
+                write!(f, "reference of {core:?}")
+            }
             Device::Reference(_) => f.write_str("reference"),
             Device::Cpu(cpu) if cpu.pool.threads() == 1 => write!(f, "{}, 1 thread", cpu.simd),
             Device::Cpu(cpu) => write!(f, "{}, {} threads", cpu.simd, cpu.pool.threads()),
@@ -45,6 +49,12 @@ impl Device {
     /// The CPU with the reference backend.
     pub fn reference() -> Device {
         Device::Reference(Reference::default())
+    }
+
+    /// The reference backend with bf16 products in the order of a GPU with this tensor core, and otherwise as
+    /// [`Device::reference`]. Its results are those of the GPU backend, bit for bit.
+    pub fn reference_of(tensor_core: TensorCore) -> Device {
+        Device::Reference(Reference { tensor_core: Some(tensor_core), ..Reference::default() })
     }
 
     /// The CPU with one thread and the widest instruction set of this machine.
@@ -74,7 +84,7 @@ impl Device {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if this build has no emulator, or the CPU (x86-64) lacks AVX2 or FMA.
     pub fn emulated(schedule: ThreadSchedule) -> Result<Device> {
-        Gpu::emulated(schedule, EmulatorBuild::Plain).map(Device::Gpu)
+        Device::emulating(Emulation::new(schedule, EmulatorBuild::Plain))
     }
 
     /// As [`Device::emulated`], with every memory access checked: bounds, alignment, uninitialized reads and data
@@ -83,7 +93,11 @@ impl Device {
     /// # Errors
     /// As [`Device::emulated`].
     pub fn checked(schedule: ThreadSchedule) -> Result<Device> {
-        Gpu::emulated(schedule, EmulatorBuild::Checked).map(Device::Gpu)
+        Device::emulating(Emulation::new(schedule, EmulatorBuild::Checked))
+    }
+
+    pub(crate) fn emulating(emulation: Emulation) -> Result<Device> {
+        Gpu::emulated(emulation).map(Device::Gpu)
     }
 
     /// The number of host threads that compute, including the caller's. 1 for the reference and on a GPU.

@@ -13,6 +13,8 @@ mod gradient;
 mod kernel_faults;
 #[cfg(test)]
 mod kernel_sources;
+#[cfg(test)]
+mod launch_errors;
 mod mask;
 mod named;
 #[cfg(all(test, feature = "faults"))]

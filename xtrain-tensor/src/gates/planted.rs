@@ -2,7 +2,7 @@
 //! the checked emulator. Without a fault, the same comparisons are run by `gates/gpu.rs` and by the tests of `gpu/`.
 #![cfg(xtrain_emu)]
 use super::table::TABLE;
-use super::{Difference, gpu};
+use super::{Difference, gpu, tensor_core};
 use crate::faults::{self, Fault};
 use crate::gpu::attention::tests as attention;
 use crate::gpu::linear::tests as linear;
@@ -23,6 +23,7 @@ const RACES: &[&str] = &[
     "read of uninitialized memory",
     "race: read of an unordered write",
     "race: write after an unordered read",
+    "race: write after an unordered write",
 ];
 
 /// Each fault and the gate that finds it.
@@ -49,6 +50,9 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::TailOfLoopSkipped, Gate::Bits("rms_norm")),
     (Fault::RowsOfAnIdReversed, Gate::Bits("embedding_backward")),
     (Fault::SharedQueriesOfFirstRow, Gate::Test(attention::shared::over)),
+    (Fault::BlockArrivesEarly, Gate::Checked("decode_attention", RACES)),
+    (Fault::BlockArrivalRelaxed, Gate::Checked("decode_attention", RACES)),
+    (Fault::WgmmaAssumed, Gate::Test(tensor_core::wgmma_of_images)),
 ];
 
 /// Runs the cases of an operation with a fault. Returns the difference.

@@ -1,74 +1,110 @@
-//! Gate: a tensor core has the bits of the emulator's model and the properties that kernels rely on: its operands can
-//! be swapped, a step of zeros changes nothing, and wgmma has the bits of mma.sync.
+//! Gate: a tensor core has the bits of its model and the properties that kernels rely on: its operands can be swapped, a
+//! step of zeros changes nothing, and wgmma has the bits of mma.sync. A difference is described by its operands and by
+//! the models that fit.
 #![cfg(xtrain_emu)]
 use half::bf16;
 
-use crate::gpu::{Gpu, Grid, args, mma_dot16};
+use crate::device::gpu::{Emulation, EmulatorBuild};
+use crate::gpu::{Gpu, Grid, args};
 use crate::rng::{Purpose, draw};
-use crate::testing::{compare_bits, gpus};
-use crate::{Device, ThreadSchedule};
+use crate::tensor_core::{Model, TensorCore};
+use crate::testing::{compare_bits, cuda};
+use crate::{Device, Error, ThreadSchedule};
 
+/// Kinds of values. Each product of a launch has one kind.
+const KINDS: [&str; 8] = [
+    "similar sizes",
+    "sizes from 2^-30 to 2^30",
+    "sizes from 2^-30 to 2^30, and zeros",
+    "sums that cancel",
+    "denormals and products around 2^-145",
+    "sums around 2^128",
+    "zeros times 2^110, and products around 2^-50",
+    "infinities and NaN",
+];
 /// Number of products in a launch; each has 4096 results.
-const PRODUCTS: usize = 12;
+const PRODUCTS: usize = 2 * KINDS.len();
 const SIDE: usize = 64;
 
 /// `a` and `b` as bits, `[T, 64, 64]` each, and the initial sum `c`.
 #[derive(Clone)]
 struct Operands {
+    seed: u64,
     a: Vec<u16>,
     b: Vec<u16>,
     c: Vec<f32>,
 }
 
+/// Value `i` of operand `which` (a, b, c).
+fn value(seed: u64, which: u64, i: usize) -> f32 {
+    let [x, y, z, w] = draw(seed, which, i as u32, Purpose::Weights);
+    let unit = x as f32 / 2f32.powi(31) - 1.0;
+    let between = |low: i32, high: i32| unit * 2f32.powi(low + (y % (high - low + 1) as u32) as i32);
+    match i / (SIDE * SIDE) % KINDS.len() {
+        0 => unit,
+        1 => between(-30, 30),
+        2 if z % 3 == 0 => 0.0,
+        2 => between(-30, 30),
+        3 if which == 0 && i % 2 == 1 => -1.0 + unit / 64.0,
+        3 => 1.0 + unit / 64.0,
+        4 if which == 2 || z % 4 == 0 => f32::from_bits(x & 0x80ff_ffff),
+        4 => between(-76, -70),
+        5 if which == 2 => between(124, 127),
+        5 => between(60, 63),
+        6 if which == 2 => between(-80, -60),
+        6 if i % 2 == 0 => [0.0, between(100, 120)][which as usize],
+        6 => [between(-60, -40), unit][which as usize],
+        _ if z % 300 == 0 => [f32::INFINITY, f32::NEG_INFINITY, f32::NAN][w as usize % 3],
+        _ => unit,
+    }
+}
+
 impl Operands {
-    /// Alternating products: of values of similar size, of values from 2^-30 to 2^30, of these with zeros, and of
-    /// sums that cancel.
     fn at_random(seed: u64) -> Operands {
         let n = PRODUCTS * SIDE * SIDE;
-        let value = |which: u64, i: usize| {
-            let [x, y, z, _] = draw(seed, which, i as u32, Purpose::Weights);
-            let unit = x as f32 / 2f32.powi(31) - 1.0;
-            match i / (SIDE * SIDE) % 4 {
-                0 => unit,
-                1 => unit * 2f32.powi((y % 61) as i32 - 30),
-                2 if z % 3 == 0 => 0.0,
-                2 => unit * 2f32.powi((y % 61) as i32 - 30),
-                _ if which == 0 => {
-                    if i.is_multiple_of(2) {
-                        1.0 + unit / 64.0
-                    } else {
-                        -1.0 + unit / 64.0
-                    }
-                }
-                _ => 1.0 + unit / 64.0,
-            }
-        };
-        let bits = |which| (0..n).map(|i| bf16::from_f32(value(which, i)).to_bits()).collect();
-        Operands { a: bits(0), b: bits(1), c: (0..n).map(|i| value(2, i)).collect() }
+        let bits = |which| (0..n).map(|i| bf16::from_f32(value(seed, which, i)).to_bits()).collect();
+        Operands { seed, a: bits(0), b: bits(1), c: (0..n).map(|i| value(seed, 2, i)).collect() }
     }
 
     /// The result of a kernel.
-    fn by(&self, gpu: &Gpu, kernel: &'static str) -> Vec<f32> {
-        let [a, b] = [&self.a, &self.b].map(|x| gpu.upload(x).unwrap());
-        let (c, d) = (gpu.upload(&self.c).unwrap(), gpu.zeros(self.c.len() * 4).unwrap());
+    fn by(&self, gpu: &Gpu, kernel: &'static str) -> Result<Vec<f32>, Error> {
+        let (a, b) = (gpu.upload(&self.a)?, gpu.upload(&self.b)?);
+        let (c, d) = (gpu.upload(&self.c)?, gpu.zeros(self.c.len() * 4)?);
         let grid = Grid::blocks([PRODUCTS, 1, 1], 128).shared(17 << 10);
         // SAFETY: a and b are [T, 64, 64] bf16, c and d [T, 64, 64] f32; one block per product.
-        unsafe { gpu.launch(kernel, grid, args![a.arg(), b.arg(), c.arg(), d.arg()]).unwrap() };
-        gpu.download(&d).unwrap()
+        unsafe { gpu.launch(kernel, grid, args![a.arg(), b.arg(), c.arg(), d.arg()])? };
+        gpu.download(&d)
     }
 
-    /// The result of the emulator's model.
-    fn by_model(&self) -> Vec<f32> {
-        let line = |x: &[u16], product: usize, line: usize, k: usize| -> [u16; 16] {
-            x[(product * SIDE + line) * SIDE + k..][..16].try_into().expect("16 values")
+    /// The operands of step `step` of result `i`.
+    fn step(&self, i: usize, step: usize) -> [[f32; 16]; 2] {
+        let (product, row, column) = (i / (SIDE * SIDE), i / SIDE % SIDE, i % SIDE);
+        let values = |x: &[u16], line: usize| {
+            let at = (product * SIDE + line) * SIDE + step * 16;
+            std::array::from_fn(|k| bf16::from_bits(x[at + k]).to_f32())
         };
-        let at = |i: usize| {
-            let (product, row, column) = (i / (SIDE * SIDE), i / SIDE % SIDE, i % SIDE);
-            let step =
-                |y, k| mma_dot16(&line(&self.a, product, row, k), &line(&self.b, product, column, k), y);
-            (0..SIDE).step_by(16).fold(self.c[i], step)
+        [values(&self.a, row), values(&self.b, column)]
+    }
+
+    /// Result `i` after `steps` steps of a model.
+    fn after(&self, model: Model, i: usize, steps: usize) -> f32 {
+        (0..steps).fold(self.c[i], |c, s| {
+            let [a, b] = self.step(i, s);
+            model.step(&a, &b, c)
+        })
+    }
+
+    /// The result of a model.
+    fn by_model(&self, model: Model) -> Vec<f32> {
+        (0..self.c.len()).map(|i| self.after(model, i, 4)).collect()
+    }
+
+    /// The first `steps` steps, the others zero.
+    fn first(&self, steps: usize) -> Operands {
+        let keep = |x: &[u16]| {
+            x.iter().enumerate().map(|(i, &x)| if i % SIDE < steps * 16 { x } else { 0 }).collect()
         };
-        (0..self.c.len()).map(at).collect()
+        Operands { a: keep(&self.a), b: keep(&self.b), ..self.clone() }
     }
 
     /// The same sums with steps of zeros before, between and after the two steps of 16 that are kept.
@@ -81,14 +117,84 @@ impl Operands {
         [[Some(0), Some(1), None, None], [None, Some(0), None, Some(1)]].map(|from| Operands {
             a: keep(&self.a, from),
             b: keep(&self.b, from),
-            c: self.c.clone(),
+            ..self.clone()
         })
+    }
+
+    /// Compares the result of a kernel with the model `name`. A difference comes with its operands, the results of all
+    /// models, and the number of values in which each model differs from the device.
+    fn compare(
+        &self,
+        gpu: &Gpu,
+        kernel: &'static str,
+        (name, model): (&str, Model),
+    ) -> Result<usize, String> {
+        let failed = |error: Error| {
+            format!("gate tensor_core: {kernel} on {}, seed {}: {error}", gpu.name(), self.seed)
+        };
+        let got = self.by(gpu, kernel).map_err(failed)?;
+        let Some(i) = first_difference(&got, &self.by_model(model)) else { return Ok(got.len()) };
+        let mut steps = 4;
+        while steps > 1 {
+            let got = self.first(steps - 1).by(gpu, kernel).map_err(failed)?[i];
+            if same(got, self.after(model, i, steps - 1)) {
+                break;
+            }
+            steps -= 1;
+        }
+        let got_now = self.first(steps).by(gpu, kernel).map_err(failed)?[i];
+        let [a, b] = self.step(i, steps - 1);
+        let c = self.after(model, i, steps - 1);
+        let kind = KINDS[i / (SIDE * SIDE) % KINDS.len()];
+        let hex = |x: &[f32; 16]| x.map(|x| format!("{:04x}", x.to_bits() >> 16)).join(" ");
+        let mut text = format!(
+            "gate tensor_core: {kernel} on {}, seed {}: differs from {name}; first in result {i} ({kind}), step {steps} of 4\n\
+             a = {}\nb = {}\nc = {}\ngot {}\n",
+            gpu.name(),
+            self.seed,
+            hex(&a),
+            hex(&b),
+            word(c),
+            word(got_now)
+        );
+        for (name, model) in Model::KNOWN {
+            let want = self.by_model(model);
+            let differing = got.iter().zip(&want).filter(|(got, want)| !same(**got, **want)).count();
+            let verdict = if differing == 0 {
+                "fits".into()
+            } else {
+                format!("{differing} of {} values differ", got.len())
+            };
+            text += &format!("{name}: {}; {verdict}\n", word(model.step(&a, &b, c)));
+        }
+        Err(text)
     }
 }
 
-fn same(gpu: &Gpu, what: &str, got: &[f32], want: &[f32]) {
-    compare_bits(got, want).unwrap_or_else(|e| panic!("{what} on {}: {e}", gpu.name()));
-    println!("{what} on {}: {} values, 0 differ", gpu.name(), want.len());
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+}
+
+fn first_difference(got: &[f32], want: &[f32]) -> Option<usize> {
+    got.iter().zip(want).position(|(got, want)| !same(*got, *want))
+}
+
+/// `3f800000 (1e0)`
+fn word(x: f32) -> String {
+    format!("{:08x} ({x:e})", x.to_bits())
+}
+
+/// An emulated GPU.
+fn emulated(schedule: ThreadSchedule, tensor_core: TensorCore, wgmma: bool) -> Device {
+    let hopper = Emulation::new(schedule, EmulatorBuild::Plain);
+    Device::emulating(Emulation { tensor_core, wgmma, ..hopper }).unwrap()
+}
+
+/// Every architecture on the emulator, Hopper also with an image without wgmma, and the GPU of this machine.
+fn devices(schedule: ThreadSchedule) -> Vec<Device> {
+    let emulated = [(TensorCore::Hopper, true), (TensorCore::Hopper, false), (TensorCore::Ampere, false)]
+        .map(|(core, wgmma)| emulated(schedule, core, wgmma));
+    emulated.into_iter().chain(cuda()).collect()
 }
 
 fn on(device: &Device) -> &Gpu {
@@ -98,33 +204,95 @@ fn on(device: &Device) -> &Gpu {
     }
 }
 
-#[test]
-fn a_product_equals_the_model_in_both_orders_of_its_operands() {
-    for device in gpus(&[ThreadSchedule::Random(3)]) {
+/// The model of the device, or the first one that fits if none is known.
+fn model_of(gpu: &Gpu, x: &Operands) -> (&'static str, Model) {
+    let model = gpu.tensor_core().map(TensorCore::model);
+    let fits = |(_, known): &(&str, Model)| match model {
+        Some(model) => model == *known,
+        None => x.compare(gpu, "tensor_core_mma", ("", *known)).is_ok(),
+    };
+    Model::KNOWN.into_iter().find(fits).unwrap_or(Model::KNOWN[1])
+}
+
+/// Compares products in both orders of their operands with the model of each device. Returns the number of values.
+pub(super) fn products() -> Result<usize, String> {
+    let mut compared = 0;
+    for device in devices(ThreadSchedule::Random(3)) {
         let (gpu, x) = (on(&device), Operands::at_random(1));
-        let want = x.by_model();
-        same(gpu, "mma.sync against the model", &x.by(gpu, "tensor_core_mma"), &want);
-        same(gpu, "mma.sync with swapped operands", &x.by(gpu, "tensor_core_swapped"), &want);
+        let known = model_of(gpu, &x);
+        for kernel in ["tensor_core_mma", "tensor_core_swapped"] {
+            let n = x.compare(gpu, kernel, known)?;
+            println!("{kernel} on {}: {n} values, 0 differ from {}", gpu.name(), known.0);
+            compared += n;
+        }
     }
+    Ok(compared)
+}
+
+/// Compares wgmma with mma.sync wherever the kernel image has it. Returns the number of values.
+pub(super) fn wgmma_of_images() -> Result<usize, String> {
+    let (mut compared, x) = (0, Operands::at_random(3));
+    for device in devices(ThreadSchedule::Random(4)) {
+        let gpu = on(&device);
+        let failed =
+            |what: String| format!("gate tensor_core: wgmma on {}, seed {}: {what}", gpu.name(), x.seed);
+        if !gpu.has_wgmma().map_err(|e| failed(e.to_string()))? {
+            println!("wgmma on {}: not in this kernel image", gpu.name());
+            continue;
+        }
+        let run = |kernel| x.by(gpu, kernel).map_err(|e| failed(e.to_string()));
+        compare_bits(&run("tensor_core_wgmma")?, &run("tensor_core_mma")?).map_err(failed)?;
+        println!("wgmma on {}: {} values, 0 differ from mma.sync", gpu.name(), x.c.len());
+        compared += x.c.len();
+    }
+    Ok(compared)
+}
+
+#[test]
+fn a_product_equals_the_model_of_its_device_in_both_orders_of_its_operands() {
+    products().unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]
 fn a_step_of_zeros_changes_no_bit() {
-    for device in gpus(&[ThreadSchedule::Forward]) {
+    for device in devices(ThreadSchedule::Forward) {
         let (gpu, [first, spread]) = (on(&device), Operands::at_random(2).spread());
-        let [want, got] = [first, spread].map(|x| x.by(gpu, "tensor_core_mma"));
-        same(gpu, "steps of zeros", &got, &want);
+        let [want, got] = [first, spread].map(|x| x.by(gpu, "tensor_core_mma").unwrap());
+        compare_bits(&got, &want).unwrap_or_else(|e| panic!("steps of zeros on {}: {e}", gpu.name()));
+        println!("steps of zeros on {}: {} values, 0 differ", gpu.name(), want.len());
     }
 }
 
 #[test]
 fn wgmma_has_the_bits_of_mma_sync() {
-    for device in gpus(&[ThreadSchedule::Random(4)]) {
-        let (gpu, x) = (on(&device), Operands::at_random(3));
-        if !gpu.has_wgmma() {
-            println!("wgmma on {}: not an sm_90", gpu.name());
-            continue;
-        }
-        same(gpu, "wgmma", &x.by(gpu, "tensor_core_wgmma"), &x.by(gpu, "tensor_core_mma"));
+    let compared = wgmma_of_images().unwrap_or_else(|e| panic!("{e}"));
+    assert!(compared > 0);
+}
+
+#[test]
+fn an_image_without_wgmma_says_so_and_its_kernel_traps() {
+    let device = emulated(ThreadSchedule::Forward, TensorCore::Hopper, false);
+    assert!(!on(&device).has_wgmma().unwrap());
+    let error = Operands::at_random(3).by(on(&device), "tensor_core_wgmma").unwrap_err().to_string();
+    assert!(error.contains("trap: wgmma in an image without machine code for sm_90a"), "{error}");
+}
+
+#[test]
+fn a_device_that_differs_from_a_model_is_described_with_its_operands_and_the_model_that_fits() {
+    let device = emulated(ThreadSchedule::Forward, TensorCore::Ampere, false);
+    let text = Operands::at_random(1).compare(on(&device), "tensor_core_mma", Model::KNOWN[1]).unwrap_err();
+    println!("{text}");
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).expect(start);
+    assert!(line("gate tensor_core").contains("seed 1: differs from Hopper; first in result "), "{text}");
+    assert!([line("a = "), line("b = ")].iter().all(|x| x.split(' ').count() == 18), "{text}");
+    assert!(line("Ampere: ").ends_with("; fits") && line("Hopper: ").ends_with("values differ"), "{text}");
+    assert_eq!(
+        line("got ").split_once(' ').unwrap().1,
+        line("Ampere: ").split_once([':', ';']).unwrap().1.trim().trim_end_matches("; fits")
+    );
+    // every pair of models differs on these operands
+    let results = Model::KNOWN.map(|(_, model)| Operands::at_random(1).by_model(model));
+    for (i, a) in results.iter().enumerate() {
+        results[..i].iter().for_each(|b| assert!(first_difference(a, b).is_some()));
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use half::bf16;
 
 use super::pack::{self, Rows};
-use super::{Bf16, F32};
+use super::{Ampere, Bf16, F32, Hopper, Mma};
 use crate::backend::{Backend, HostBackend};
 use crate::compose;
 use crate::device::{Device, Reference};
@@ -16,6 +16,19 @@ use crate::operands::{
     RopeArgs, Samples, Update, Weight,
 };
 use crate::tensor::Tensor;
+use crate::tensor_core::TensorCore;
+
+/// Calls a function of a mode, in the mode of `dtype` on the device.
+macro_rules! in_mode {
+    ($device:expr, $dtype:expr, $f:ident($($arg:expr),*)) => {
+        match ($dtype, $device.tensor_core) {
+            (Dtype::BF16, None) => super::$f::<Bf16>($($arg),*),
+            (Dtype::BF16, Some(TensorCore::Ampere)) => super::$f::<Mma<Ampere>>($($arg),*),
+            (Dtype::BF16, Some(TensorCore::Hopper)) => super::$f::<Mma<Hopper>>($($arg),*),
+            _ => super::$f::<F32>($($arg),*),
+        }
+    };
+}
 
 /// The values of a floating-point tensor, widened if they are bf16.
 fn widened(x: &Tensor) -> Result<Cow<'_, [f32]>> {
@@ -53,17 +66,14 @@ fn reversed(x: &[f32], width: usize) -> Vec<f32> {
 }
 
 /// `x wᵀ`, `[N, out]`.
-fn product(x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
+fn product(device: &Reference, x: &Tensor, w: &Weight) -> Result<Vec<f32>> {
     let (mut x_values, width) = (widened(x)?, w.in_features());
     let mut w_values = Cow::Borrowed(&w.forward::<Rows>()?.0);
     if x.shape()[0] == 1 && faults::on(Fault::SingleRowSumReversed) {
         x_values = Cow::Owned(reversed(&x_values, width));
         w_values = Cow::Owned(reversed(&w_values, width));
     }
-    Ok(match w.dtype() {
-        Dtype::BF16 => super::linear::<Bf16>(&x_values, &w_values, width),
-        _ => super::linear::<F32>(&x_values, &w_values, width),
-    })
+    Ok(in_mode!(device, w.dtype(), linear(&x_values, &w_values, width)))
 }
 
 struct RowOfLoss {
@@ -102,8 +112,13 @@ fn kept_by_filters(z: &[f32], rows: &LossRows<'_>) -> Option<KeptSet> {
 }
 
 /// The rows of a loss over all of their logits.
-fn rows_of_loss(x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<RowOfLoss>> {
-    let logits = product(x, head)?;
+fn rows_of_loss(
+    device: &Reference,
+    x: &Tensor,
+    head: &Weight,
+    rows: &LossRows<'_>,
+) -> Result<Vec<RowOfLoss>> {
+    let logits = product(device, x, head)?;
     let all = logits.chunks_exact(head.out_features()).enumerate();
     let all: Vec<_> = all.map(|(n, z)| row_of_loss(z, n, rows)).collect();
     match all.iter().position(|row| row.value.is_some_and(|v| !v.lse.is_finite())) {
@@ -219,7 +234,7 @@ impl Backend for Reference {
     }
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
-        let mut y = product(x, w.weight)?;
+        let mut y = product(self, x, w.weight)?;
         if let Some(bias) = w.bias {
             let bias = bias.data::<f32>()?;
             y.chunks_exact_mut(bias.len()).for_each(|y| y.iter_mut().zip(bias).for_each(|(y, b)| *y += b));
@@ -238,10 +253,7 @@ impl Backend for Reference {
         let mut dx = vec![0.0; n * width];
         for (dy, w) in dys.iter().zip(ws) {
             let rows = &w.forward::<Rows>()?.0;
-            match w.dtype() {
-                Dtype::BF16 => super::linear_dx::<Bf16>(&mut dx, &widened(dy)?, rows, width),
-                _ => super::linear_dx::<F32>(&mut dx, dy.data()?, rows, width),
-            }
+            in_mode!(self, w.dtype(), linear_dx(&mut dx, &widened(dy)?, rows, width));
         }
         self.tensor(&[n, width], dx, Dtype::F32)
     }
@@ -254,9 +266,8 @@ impl Backend for Reference {
         samples: &Samples,
     ) -> Result<()> {
         let (dy_values, x_values, width) = (widened(dy)?, widened(x)?, x.width());
-        let add = |dw: &mut [f32]| match x.dtype() {
-            Dtype::BF16 => super::linear_dw::<Bf16>(dw, &dy_values, &x_values, width, samples),
-            _ => super::linear_dw::<F32>(dw, &dy_values, &x_values, width, samples),
+        let add = |dw: &mut [f32]| {
+            in_mode!(self, x.dtype(), linear_dw(dw, &dy_values, &x_values, width, samples));
         };
         let dw = dw.data_mut::<f32>()?;
         if faults::on(Fault::MicroBatchSubtotal) {
@@ -277,10 +288,7 @@ impl Backend for Reference {
     fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)> {
         let [q, k, v] = qkv;
         let operands = [&*widened(q)?, &*widened(k)?, &*widened(v)?];
-        let done = match q.dtype() {
-            Dtype::BF16 => super::attention::<Bf16>(operands, heads, mask),
-            _ => super::attention::<F32>(operands, heads, mask),
-        };
+        let done = in_mode!(self, q.dtype(), attention(operands, heads, mask));
         let y = self.tensor(q.shape(), done.y, q.dtype())?;
         Ok((y, self.tensor(&q.shape()[..2], done.lse, Dtype::F32)?))
     }
@@ -295,10 +303,7 @@ impl Backend for Reference {
         let AttnSaved { q, k, v, y, lse } = *saved;
         let [q_, k_, v_, y_, dy_] = [&widened(q)?, &widened(k)?, &widened(v)?, &widened(y)?, &widened(dy)?];
         let operands = super::AttentionSaved { q: q_, k: k_, v: v_, y: y_, lse: lse.data()?, dy: dy_ };
-        let [dq, dk, dv] = match q.dtype() {
-            Dtype::BF16 => super::attention_backward::<Bf16>(operands, heads, mask),
-            _ => super::attention_backward::<F32>(operands, heads, mask),
-        };
+        let [dq, dk, dv] = in_mode!(self, q.dtype(), attention_backward(operands, heads, mask));
         let wrap = |x: &Tensor, d| self.tensor(x.shape(), d, Dtype::F32);
         Ok([wrap(q, dq)?, wrap(k, dk)?, wrap(v, dv)?])
     }
@@ -329,11 +334,11 @@ impl Backend for Reference {
     }
 
     fn cross_entropy(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<Vec<Option<LogProb>>> {
-        Ok(rows_of_loss(x, head, rows)?.into_iter().map(|row| row.value).collect())
+        Ok(rows_of_loss(self, x, head, rows)?.into_iter().map(|row| row.value).collect())
     }
 
     fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
-        let rows = rows_of_loss(x, head, rows)?;
+        let rows = rows_of_loss(self, x, head, rows)?;
         let (log_probs, kept) = rows.into_iter().map(|row| (row.value, row.kept)).unzip();
         Ok(LossValues { log_probs, kept })
     }
@@ -345,7 +350,7 @@ impl Backend for Reference {
         rows: &LossRows<'_>,
         dhead: &mut Tensor,
     ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
-        let all = rows_of_loss(x, head, rows)?;
+        let all = rows_of_loss(self, x, head, rows)?;
         let mut dz = Vec::with_capacity(all.len() * head.out_features());
         for (row, target) in all.iter().zip(rows.targets) {
             let (Some(LogProb { lse, log_prob, entropy, .. }), Some(target)) = (row.value, target) else {

@@ -20,7 +20,7 @@ pub(crate) use attention::AttentionOutput;
 pub(crate) use attention::{AttentionSaved, attention, attention_backward};
 pub(crate) use linear::{linear, linear_db, linear_dw, linear_dx};
 pub(crate) use loss::{RowLoss, dlogits, log_prob};
-pub(crate) use mode::{Bf16, F32, Mode, fma_flushed};
+pub(crate) use mode::{Ampere, Bf16, F32, Hopper, Mma, Mode, fma_flushed};
 #[cfg(test)]
 pub(crate) use mode::{Plain, Scalar};
 pub(crate) use norm::{rms_norm, rms_norm_backward};

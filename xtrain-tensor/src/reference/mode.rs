@@ -5,6 +5,7 @@ use std::ops::{Add, Div, Mul, Neg, Range, Sub};
 
 use crate::dtype::round_bf16;
 use crate::math;
+use crate::tensor_core::{Model, TensorCore};
 
 /// A scalar type of the reference.
 pub(crate) trait Scalar:
@@ -67,8 +68,8 @@ pub(crate) trait Mode {
 
     fn add(y: Self::S, chunk: Self::S) -> Self::S;
 
-    /// One running sum without chunks: continues `y` over the absolute indices `range`. In bf16: blocks of 32 at
-    /// absolute indices, with zeros outside the range.
+    /// One running sum without chunks: continues `y` over the absolute indices `range`. In bf16: blocks of 32 (on a
+    /// GPU: 16) at absolute indices, with zeros outside the range.
     fn chain(
         y: Self::S,
         range: Range<usize>,
@@ -136,6 +137,54 @@ impl Mode for Bf16 {
         y
     }
 
+    fn round(x: f32) -> f32 {
+        round_bf16(x)
+    }
+}
+
+/// A tensor core as a type.
+pub(crate) trait Core {
+    const MODEL: Model;
+}
+
+/// [`TensorCore::Ampere`].
+#[derive(Debug)]
+pub(crate) struct Ampere;
+
+/// [`TensorCore::Hopper`].
+#[derive(Debug)]
+pub(crate) struct Hopper;
+
+impl Core for Ampere {
+    const MODEL: Model = TensorCore::Ampere.model();
+}
+impl Core for Hopper {
+    const MODEL: Model = TensorCore::Hopper.model();
+}
+
+/// bf16 products on a GPU (`mma.sync`, steps of 16), f32 elsewhere.
+#[derive(Debug)]
+pub(crate) struct Mma<C>(PhantomData<C>);
+
+impl<C: Core> Mode for Mma<C> {
+    type S = f32;
+    const CHUNK: usize = 256;
+
+    fn chunk(len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+        Self::chain(0.0, 0..len, a, b)
+    }
+    fn add(y: f32, chunk: f32) -> f32 {
+        y + chunk
+    }
+    fn chain(y: f32, range: Range<usize>, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+        let step = |y, start: usize| {
+            let value = |f: &dyn Fn(usize) -> f32| {
+                std::array::from_fn(|i| if range.contains(&(start + i)) { f(start + i) } else { 0.0 })
+            };
+            C::MODEL.step(&value(&a), &value(&b), y)
+        };
+        (range.start / 16 * 16..range.end).step_by(16).fold(y, step)
+    }
     fn round(x: f32) -> f32 {
         round_bf16(x)
     }

@@ -18,6 +18,7 @@ use graph::Chain;
 
 use super::launch::{Arg, Call, Graph, Launcher};
 use super::peak::{Peak, Widths};
+use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
 
 /// The kernel image: cubins and PTX, PTX only, or empty; see build/image.rs.
@@ -96,7 +97,7 @@ pub(super) fn devices() -> Result<Vec<GpuInfo>> {
 /// Launcher of a CUDA device. All work is issued in order on one stream.
 pub(super) struct Cuda {
     name: String,
-    wgmma: bool,
+    tensor_core: Option<TensorCore>,
     peak: Option<Peak>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -139,7 +140,7 @@ impl Cuda {
         let peak = widths(&context, (major, minor)).ok().and_then(Peak::of);
         Ok(Cuda {
             name,
-            wgmma: major == 9,
+            tensor_core: TensorCore::of(major),
             peak,
             context,
             stream,
@@ -178,8 +179,8 @@ impl Launcher for Cuda {
     fn name(&self) -> String {
         self.name.clone()
     }
-    fn has_wgmma(&self) -> bool {
-        self.wgmma
+    fn tensor_core(&self) -> Option<TensorCore> {
+        self.tensor_core
     }
     fn peak(&self) -> Option<Peak> {
         self.peak

@@ -6,41 +6,46 @@ mod source;
 pub(super) mod testing;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::launch::{Arg, Call, EmulatorBuild, Graph, Grid, Launcher, ThreadSchedule};
+use super::launch::{Arg, Call, Emulation, EmulatorBuild, Graph, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
+use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
 use kernels::Kernels;
 
 /// Launcher of the emulator.
 #[derive(Clone)]
 pub(super) struct Emulated {
-    schedule: ThreadSchedule,
+    emulation: Emulation,
     kernels: &'static Kernels,
+    /// Whether a kernel has failed on a device with late errors.
+    failed: Arc<AtomicBool>,
 }
 
 impl Emulated {
-    /// Opens the plain build of the kernels, or the instrumented one, which checks every memory access.
+    /// Opens a build of the kernels. The checked one is instrumented: it checks every memory access.
     ///
     /// # Errors
     /// [`Error::Device`] if this CPU lacks AVX2 or FMA (x86-64).
-    pub(super) fn new(schedule: ThreadSchedule, build: EmulatorBuild) -> Result<Emulated> {
-        if build == EmulatorBuild::Checked {
+    pub(super) fn new(emulation: Emulation) -> Result<Emulated> {
+        if emulation.build == EmulatorBuild::Checked {
             source::capture_faults();
         }
         #[cfg(target_arch = "x86_64")]
         if !(std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx2")) {
             return Err(Error::device("the emulator requires a CPU with AVX2 and FMA"));
         }
-        Ok(Emulated { schedule, kernels: Kernels::of(build) })
+        Ok(Emulated { emulation, kernels: Kernels::of(emulation.build), failed: Arc::default() })
     }
 
     fn checks(&self) -> bool {
-        self.kernels.build == EmulatorBuild::Checked
+        self.emulation.build == EmulatorBuild::Checked
     }
 
     fn config(&self, grid: Grid) -> ffi::Config {
-        let (order, seed) = match self.schedule {
+        let (order, seed) = match self.emulation.schedule {
             ThreadSchedule::Forward => (0, 1),
             ThreadSchedule::Backward => (1, 1),
             ThreadSchedule::Random(seed) => (2, seed),
@@ -56,6 +61,11 @@ impl Emulated {
             fault: ffi::fault(),
             workers,
             checked: c_int::from(self.checks()),
+            tensor_core: match self.emulation.tensor_core {
+                TensorCore::Ampere => 0,
+                TensorCore::Hopper => 1,
+            },
+            wgmma: c_int::from(self.emulation.wgmma),
         }
     }
 }
@@ -63,11 +73,17 @@ impl Emulated {
 impl Launcher for Emulated {
     fn name(&self) -> String {
         let checked = if self.checks() { ", checked" } else { "" };
-        format!("emulated{checked}, schedule {:?}", self.schedule)
+        let Emulation { schedule, tensor_core, wgmma, .. } = self.emulation;
+        let image = match (tensor_core, wgmma) {
+            (TensorCore::Hopper, true) => "",
+            (TensorCore::Hopper, false) => ", Hopper without wgmma",
+            (TensorCore::Ampere, _) => ", Ampere",
+        };
+        format!("emulated{checked}{image}, schedule {schedule:?}")
     }
 
-    fn has_wgmma(&self) -> bool {
-        true
+    fn tensor_core(&self) -> Option<TensorCore> {
+        Some(self.emulation.tensor_core)
     }
 
     fn peak(&self) -> Option<Peak> {
@@ -75,7 +91,10 @@ impl Launcher for Emulated {
     }
 
     fn wait(&self) -> Result<()> {
-        Ok(())
+        match self.failed.load(Ordering::Relaxed) {
+            true => Err(Error::device("unspecified launch failure")),
+            false => Ok(()),
+        }
     }
 
     fn exact(&self) -> bool {
@@ -83,6 +102,7 @@ impl Launcher for Emulated {
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64> {
+        self.wait()?;
         // SAFETY: any size is valid.
         let at = unsafe { ffi::xtemu_allocate(bytes, c_int::from(self.checks())) };
         if at.is_null() {
@@ -97,12 +117,14 @@ impl Launcher for Emulated {
     }
 
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.wait()?;
         // SAFETY: the caller's buffer has at least this many bytes.
         unsafe { ffi::xtemu_write(to as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
         Ok(())
     }
 
     fn download(&self, to: &mut [u8], from: u64) -> Result<()> {
+        self.wait()?;
         // SAFETY: the caller's buffer has at least this many bytes.
         let written = unsafe { ffi::xtemu_read(to.as_mut_ptr().cast(), from as *const c_void, to.len()) };
         if written < to.len() {
@@ -113,6 +135,7 @@ impl Launcher for Emulated {
     }
 
     unsafe fn launch(&self, Call { kernel, grid, args }: Call<'_>) -> Result<()> {
+        self.wait()?;
         let entry = self.kernels.find(kernel, args)?;
         let mut addresses: Vec<*mut c_void> = args.iter().map(Arg::address).collect();
         let config = self.config(grid);
@@ -124,6 +147,10 @@ impl Launcher for Emulated {
             ffi::xtemu_launch(entry, &config, addresses.as_mut_ptr(), text, 1024)
         };
         if failed == 0 {
+            return Ok(());
+        }
+        if self.emulation.late_errors {
+            self.failed.store(true, Ordering::Relaxed);
             return Ok(());
         }
         let text = CStr::from_bytes_until_nul(&text).expect("snprintf terminates the string");

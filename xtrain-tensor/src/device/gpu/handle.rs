@@ -1,4 +1,6 @@
 //! The handle of a GPU.
+#[cfg(test)]
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -7,12 +9,14 @@ use super::cuda::Cuda;
 #[cfg(all(feature = "emu", xtrain_emu))]
 use super::emulated::Emulated;
 use super::indices::Indices;
-use super::launch::{Arg, At, EmulatorBuild, Grid, Launcher, ThreadSchedule};
+use super::launch::{Arg, At, Emulation, Grid, Launcher, args};
+use super::launch_options::LaunchOptions;
 use super::peak::Peak;
 use super::recorder::{Recorder, Recording};
 use super::stream::{GpuCounters, Stream};
 use crate::error::Result;
 use crate::lock::lock;
+use crate::tensor_core::TensorCore;
 
 /// A CUDA device, or the emulator. Cloning shares it. Threads may share it: a lock issues one operation at a time.
 #[derive(Clone)]
@@ -31,31 +35,38 @@ struct Shared {
 impl Gpu {
     /// Opens the emulator; see [`Device::emulated`](crate::Device::emulated).
     #[cfg(all(feature = "emu", xtrain_emu))]
-    pub(crate) fn emulated(schedule: ThreadSchedule, build: EmulatorBuild) -> Result<Gpu> {
-        Ok(Gpu::with_launcher(Box::new(Emulated::new(schedule, build)?)))
+    pub(crate) fn emulated(emulation: Emulation) -> Result<Gpu> {
+        Gpu::emulated_with(emulation, LaunchOptions::from_env()?)
+    }
+
+    /// As [`Gpu::emulated`], with launch options.
+    #[cfg(all(feature = "emu", xtrain_emu))]
+    pub(crate) fn emulated_with(emulation: Emulation, options: LaunchOptions) -> Result<Gpu> {
+        Ok(Gpu::with_launcher(Box::new(Emulated::new(emulation)?), options))
     }
 
     /// This build has no emulator: always fails.
     #[cfg(not(all(feature = "emu", xtrain_emu)))]
-    pub(crate) fn emulated(_: ThreadSchedule, _: EmulatorBuild) -> Result<Gpu> {
+    pub(crate) fn emulated(_: Emulation) -> Result<Gpu> {
         Err(crate::Error::device(env!("XTRAIN_EMULATOR")))
     }
 
     /// Opens the CUDA device with this ordinal; see [`Device::cuda`](crate::Device::cuda).
     pub(crate) fn cuda(ordinal: u32) -> Result<Gpu> {
-        Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal)?)))
+        let options = LaunchOptions::from_env()?;
+        Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal)?), options))
     }
 
     /// A device that records launches and computes nothing, and its recording.
     pub(crate) fn recorder() -> (Gpu, Recording) {
         let recorder = Recorder::default();
         let recording = recorder.recording();
-        (Gpu::with_launcher(Box::new(recorder)), recording)
+        (Gpu::with_launcher(Box::new(recorder), LaunchOptions::default()), recording)
     }
 
-    fn with_launcher(launcher: Box<dyn Launcher>) -> Gpu {
+    fn with_launcher(launcher: Box<dyn Launcher>, options: LaunchOptions) -> Gpu {
         let (indices, counters) = (Mutex::default(), Mutex::default());
-        let stream = Stream::new(launcher);
+        let stream = Stream::new(launcher, options);
         Gpu { shared: Arc::new(Shared { issue: Mutex::default(), stream, indices, counters }) }
     }
 
@@ -64,9 +75,22 @@ impl Gpu {
         self.shared.stream.launcher().name()
     }
 
-    /// Whether the device has the `wgmma` instructions of sm_90.
-    pub fn has_wgmma(&self) -> bool {
-        self.shared.stream.launcher().has_wgmma()
+    /// Whether the kernel image that was loaded has `wgmma`: machine code for sm_90a. PTX and machine code for sm_90 do
+    /// not have it, also on a Hopper GPU. Runs a kernel and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if the kernel fails.
+    pub fn has_wgmma(&self) -> Result<bool> {
+        let has = self.buffer(4)?;
+        // SAFETY: the kernel writes one u32.
+        unsafe { self.launch("tensor_core_has_wgmma", Grid::blocks([1, 1, 1], 1), args![has.arg()])? };
+        Ok(self.download::<u32>(&has)? == [1])
+    }
+
+    /// The model of the device's tensor cores. `None`: no model is known, so there are no bits that bf16 products must
+    /// have.
+    pub fn tensor_core(&self) -> Option<TensorCore> {
+        self.shared.stream.launcher().tensor_core()
     }
 
     pub(crate) fn peak(&self) -> Option<Peak> {
@@ -82,6 +106,12 @@ impl Gpu {
     /// Returns a snapshot of the activity counters.
     pub fn gpu_counters(&self) -> GpuCounters {
         self.shared.stream.counters()
+    }
+
+    /// How often each kernel was launched, with `XTRAIN_CUDA_SYNC=1`. Otherwise empty.
+    #[cfg(test)]
+    pub(crate) fn launched_kernels(&self) -> BTreeMap<&'static str, u64> {
+        self.shared.stream.launched_kernels()
     }
 
     /// Adds to the counters of decode attention: bytes of keys and values read, and of partial results.

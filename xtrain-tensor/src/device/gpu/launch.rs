@@ -1,6 +1,9 @@
 //! The launch interface: everything that host code requires of a device.
+use std::fmt;
+
 use super::peak::Peak;
 use crate::Result;
+use crate::tensor_core::TensorCore;
 
 /// Launch geometry: grid size in blocks, threads per block (along x), bytes of dynamic shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +50,17 @@ impl Arg {
             Arg::At(x) | Arg::U64(x) => (&raw const *x).cast_mut().cast(),
             Arg::U32(x) | Arg::F32(x) => (&raw const *x).cast_mut().cast(),
         }
+    }
+}
+
+impl fmt::Display for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Grid { blocks: [x, y, z], threads, shared } = self.grid;
+        let kernel = self.kernel;
+        write!(
+            f,
+            "{kernel}, grid {x} x {y} x {z}, {threads} threads per block, {shared} bytes of shared memory"
+        )
     }
 }
 
@@ -114,11 +128,34 @@ pub(crate) enum EmulatorBuild {
     Checked,
 }
 
+/// What the emulator emulates.
+#[cfg_attr(
+    not(all(feature = "emu", xtrain_emu)),
+    allow(dead_code, reason = "there is no emulator to read it")
+)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Emulation {
+    pub(crate) schedule: ThreadSchedule,
+    pub(crate) build: EmulatorBuild,
+    pub(crate) tensor_core: TensorCore,
+    /// Whether the kernel image has `wgmma`, as machine code for sm_90a does. Without it the instruction traps.
+    pub(crate) wgmma: bool,
+    /// Whether the error of a kernel appears at the next synchronization, without a name, and stays, as on a device.
+    pub(crate) late_errors: bool,
+}
+
+impl Emulation {
+    /// A Hopper GPU with machine code for it.
+    pub(crate) fn new(schedule: ThreadSchedule, build: EmulatorBuild) -> Emulation {
+        Emulation { schedule, build, tensor_core: TensorCore::Hopper, wgmma: true, late_errors: false }
+    }
+}
+
 /// A device backend: runs kernels and owns device memory.
 pub(crate) trait Launcher: Send + Sync {
     fn name(&self) -> String;
-    /// Whether the device has the `wgmma` instructions of sm_90.
-    fn has_wgmma(&self) -> bool;
+    /// The model of the device's tensor cores. `None`: no model is known.
+    fn tensor_core(&self) -> Option<TensorCore>;
     /// Theoretical peak throughput. `None`: unknown.
     fn peak(&self) -> Option<Peak>;
     /// Waits until everything launched before has finished.

@@ -8,6 +8,7 @@ mod emulated;
 mod handle;
 mod indices;
 mod launch;
+mod launch_options;
 mod memory;
 mod peak;
 mod queue;
@@ -18,10 +19,12 @@ mod survey;
 pub(crate) use buffer::{Buffer, Deferred, Zeros};
 pub use cuda::GpuInfo;
 #[cfg(all(test, feature = "emu", xtrain_emu))]
-pub(crate) use emulated::testing::{kernel_names, mma_dot16, watch, watched};
+pub(crate) use emulated::testing::{kernel_names, watch, watched};
 pub use handle::Gpu;
 pub use launch::ThreadSchedule;
-pub(crate) use launch::{Arg, At, EmulatorBuild, Grid, args};
+pub(crate) use launch::{Arg, At, Emulation, EmulatorBuild, Grid, args};
+#[cfg(test)]
+pub(crate) use launch_options::LaunchOptions;
 pub use peak::Peak;
 pub(crate) use recorder::{RecordedLaunch, RecordedOperand, Recording, take};
 pub use stream::GpuCounters;

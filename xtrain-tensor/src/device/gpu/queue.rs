@@ -2,13 +2,14 @@
 //! one by one the first time; when the same kernels are queued again, it becomes a CUDA graph. A rollout or training
 //! step is then one driver call. Buffers and index lists get the same addresses step after step ([`super::memory`],
 //! [`super::indices`]), so a graph is launched unchanged except for the few arguments that differ between steps.
+#[cfg(test)]
+use std::collections::BTreeMap;
 use std::mem;
 
 use super::launch::{Arg, Call, Graph, Grid, Launcher};
-use crate::{
-    Result,
-    faults::{self, Fault},
-};
+use super::launch_options::LaunchOptions;
+use crate::error::{Error, Result};
+use crate::faults::{self, Fault};
 
 /// Minimum number of calls for a graph; shorter sequences are launched one by one.
 const MIN_GRAPH_NODES: usize = 4;
@@ -26,6 +27,10 @@ pub(super) struct Queue {
     pub(super) flushes: u64,
     pub(super) graphs: u64,
     pub(super) graph_node_updates: u64,
+    /// With `options.sync`: how often each kernel was launched.
+    #[cfg(test)]
+    pub(super) launched: BTreeMap<&'static str, u64>,
+    options: LaunchOptions,
 }
 
 /// A sequence of calls with their arguments in one flat list.
@@ -71,13 +76,22 @@ struct CachedGraph {
 }
 
 impl Queue {
+    pub(super) fn new(options: LaunchOptions) -> Queue {
+        Queue { options, ..Queue::default() }
+    }
+
+    /// Drops all queued kernels and cached graphs.
+    pub(super) fn close(&mut self) {
+        *self = Queue::new(self.options);
+    }
+
     /// Returns the number of flushes after which no queued kernel refers to a block that is freed now: kernels that
     /// use it were queued before and have been submitted by then. The current count if the queue is empty.
     pub(super) fn idle_from_flush(&self) -> u64 {
         self.flushes + u64::from(!self.pending.calls.is_empty())
     }
 
-    /// Queues a call. Flushes first if the queue is full.
+    /// Queues a call. Flushes first if the queue is full, and afterwards if each kernel is awaited.
     ///
     /// # Safety
     /// As [`Launcher::launch`], and the memory behind the pointers stays valid until the next [`Queue::flush`].
@@ -86,6 +100,11 @@ impl Queue {
             self.flush(launcher)?;
         }
         self.pending.push(call);
+        if self.options.sync {
+            #[cfg(test)]
+            self.launched.entry(call.kernel).and_modify(|n| *n += 1).or_insert(1);
+            self.flush(launcher)?;
+        }
         Ok(())
     }
 
@@ -103,7 +122,11 @@ impl Queue {
     }
 
     fn issue(&mut self, launcher: &dyn Launcher, calls: &Calls) -> Result<()> {
-        if calls.calls.len() < MIN_GRAPH_NODES {
+        let LaunchOptions { sync, graphs } = self.options;
+        if sync {
+            return launch_and_wait(launcher, calls);
+        }
+        if calls.calls.len() < MIN_GRAPH_NODES || !graphs && !faults::on(Fault::GraphsNotDisabled) {
             return launch_each(launcher, calls);
         }
         let Some(at) = self.cached.iter().position(|cached| cached.last.same_kernels(calls)) else {
@@ -147,6 +170,20 @@ impl CachedGraph {
         self.last.clone_from(calls);
         Ok(updated)
     }
+}
+
+/// Launches each kernel and waits for it. An error names the kernel, its grid and its block.
+fn launch_and_wait(launcher: &dyn Launcher, calls: &Calls) -> Result<()> {
+    let run = |call: Call<'_>| {
+        // SAFETY: as promised for the call when it was pushed.
+        unsafe { launcher.launch(call)? };
+        if faults::on(Fault::LaunchNotAwaited) { Ok(()) } else { launcher.wait() }
+    };
+    let named = |call: Call<'_>, error: Error| match error {
+        Error::Device { what, source } => Error::Device { what: format!("{call}: {what}"), source },
+        other => other,
+    };
+    calls.iter().try_for_each(|call| run(call).map_err(|error| named(call, error)))
 }
 
 fn launch_each(launcher: &dyn Launcher, calls: &Calls) -> Result<()> {

@@ -9,6 +9,7 @@ use super::peak::Peak;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 use crate::lock::lock;
+use crate::tensor_core::TensorCore;
 
 /// Largest upload whose content is kept: more than any index list.
 const MAX_KEPT: usize = 1 << 22;
@@ -77,8 +78,8 @@ impl Launcher for Recorder {
         "launch recorder".into()
     }
 
-    fn has_wgmma(&self) -> bool {
-        false
+    fn tensor_core(&self) -> Option<TensorCore> {
+        None
     }
 
     fn peak(&self) -> Option<Peak> {

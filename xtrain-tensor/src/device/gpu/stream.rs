@@ -1,7 +1,10 @@
 //! The stream of a device: kernels and copies in order, their memory, and the activity counters.
+#[cfg(test)]
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::launch::{Arg, Call, Grid, Launcher};
+use super::launch_options::LaunchOptions;
 use super::memory::{Memory, size_class};
 use super::queue::Queue;
 use crate::error::Result;
@@ -70,12 +73,18 @@ impl GpuCounters {
 }
 
 impl Stream {
-    pub(super) fn new(launcher: Box<dyn Launcher>) -> Stream {
-        Stream { launcher, memory: Mutex::default(), queue: Mutex::default(), activity: Mutex::default() }
+    pub(super) fn new(launcher: Box<dyn Launcher>, options: LaunchOptions) -> Stream {
+        let queue = Mutex::new(Queue::new(options));
+        Stream { launcher, memory: Mutex::default(), queue, activity: Mutex::default() }
     }
 
     pub(super) fn launcher(&self) -> &dyn Launcher {
         &*self.launcher
+    }
+
+    #[cfg(test)]
+    pub(super) fn launched_kernels(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.queue).launched.clone()
     }
 
     pub(super) fn counters(&self) -> GpuCounters {
@@ -180,7 +189,7 @@ impl Stream {
 
     /// Drops all queued kernels and cached graphs.
     pub(super) fn close(&self) {
-        *lock(&self.queue) = Queue::default();
+        lock(&self.queue).close();
     }
 
     pub(super) fn free_all(&self) {

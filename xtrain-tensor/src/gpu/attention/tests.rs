@@ -4,57 +4,11 @@
 mod reads;
 pub(crate) mod shared;
 
-use std::ops::Range;
-
-use half::bf16;
-
 use super::{CHUNK, HEAD_SIZES, Operands, tiles};
-use crate::gpu::mma_dot16;
 use crate::ops::{self, AttnMask, AttnSaved, Slots};
-use crate::reference::{self, F32, Heads, Mode};
+use crate::reference::{self, F32, Heads, Hopper, Mma};
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, Dtype, Error, Tensor, ThreadSchedule, round_bf16};
-
-/// bf16 products by `mma.sync`, f32 elsewhere.
-#[derive(Debug)]
-struct Mma;
-
-impl Mma {
-    fn step(c: f32, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
-        let bits =
-            |x: &dyn Fn(usize) -> f32| std::array::from_fn::<u16, 16, _>(|i| bf16::from_f32(x(i)).to_bits());
-        let (a, b) = (bits(&a), bits(&b));
-        mma_dot16(&a, &b, c)
-    }
-}
-
-impl Mode for Mma {
-    type S = f32;
-    const CHUNK: usize = 256;
-
-    fn chunk(len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
-        Mma::chain(0.0, 0..len, a, b)
-    }
-    fn add(y: f32, chunk: f32) -> f32 {
-        y + chunk
-    }
-    fn chain(mut y: f32, range: Range<usize>, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
-        for start in (range.start / 16 * 16..range.end).step_by(16) {
-            let inside = |i: usize| range.contains(&(start + i));
-            let (a, b) = (
-                |i: usize| if inside(i) { a(start + i) } else { 0.0 },
-                |i: usize| {
-                    if inside(i) { b(start + i) } else { 0.0 }
-                },
-            );
-            y = Mma::step(y, a, b);
-        }
-        y
-    }
-    fn round(x: f32) -> f32 {
-        round_bf16(x)
-    }
-}
 
 const SCHEDULES: [ThreadSchedule; 4] = [
     ThreadSchedule::Forward,
@@ -206,7 +160,7 @@ fn attention_has_the_order_of_the_contract_in_tiles_and_split() {
             let (all, operands) = (scene.all(), [&*scene.q, &*scene.k, &*scene.v]);
             let (heads, mask) = (scene.heads, scene.mask(&all));
             let want = match dtype {
-                Dtype::BF16 => reference::attention::<Mma>(operands, heads, &mask),
+                Dtype::BF16 => reference::attention::<Mma<Hopper>>(operands, heads, &mask),
                 _ => reference::attention::<F32>(operands, heads, &mask),
             };
             let rows: Vec<usize> = (0..scene.seq.len()).collect();
@@ -285,7 +239,7 @@ fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
         let dy = &rounded(dy, Dtype::BF16);
         let (q, k, v) = (&scene.q, &scene.k, &scene.v);
         let saved = reference::AttentionSaved { q, k, v, y: &y, lse: &lse, dy };
-        let want = reference::attention_backward::<Mma>(saved, heads, &mask);
+        let want = reference::attention_backward::<Mma<Hopper>>(saved, heads, &mask);
         for (name, (got, want)) in ["dq", "dk", "dv"].iter().zip(got.iter().zip(&want)) {
             same(&got.to_vec::<f32>().unwrap(), want, &format!("{shape:?}: {name}"));
         }

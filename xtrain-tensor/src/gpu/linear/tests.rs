@@ -7,25 +7,14 @@ use half::bf16;
 
 use super::several::Source;
 use super::*;
-use crate::gpu::mma_dot16;
 use crate::ops::Affine;
+use crate::reference::{self, Hopper, Mma};
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, ThreadSchedule, ops, round_bf16};
 
-/// `y + sum a(k) b(k)` in the order of `mma.sync`: chunks of 256 from zero, steps of 16 padded with zeros.
-fn dot(mut y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
-    for chunk in (0..n).step_by(256) {
-        let (end, mut c) = (n.min(chunk + 256), 0.0);
-        for step in (chunk..end).step_by(16) {
-            let (mut x, mut y) = ([0u16; 16], [0u16; 16]);
-            for k in step..end.min(step + 16) {
-                (x[k - step], y[k - step]) = (a(k).to_bits(), b(k).to_bits());
-            }
-            c = mma_dot16(&x, &y, c);
-        }
-        y += c;
-    }
-    y
+/// `y + sum a(k) b(k)` in the order of `mma.sync`, on the emulated Hopper.
+fn dot(y: f32, n: usize, a: impl Fn(usize) -> bf16, b: impl Fn(usize) -> bf16) -> f32 {
+    reference::dot::<Mma<Hopper>>(y, n, |k| a(k).to_f32(), |k| b(k).to_f32())
 }
 
 const SCHEDULES: [ThreadSchedule; 4] = [

@@ -29,6 +29,8 @@ pub(super) struct Config {
     pub(super) fault: u64,
     pub(super) workers: u32,
     pub(super) checked: c_int,
+    pub(super) tensor_core: u32,
+    pub(super) wgmma: c_int,
 }
 
 /// The planted fault that is switched on, as kernels know it: FNV-1a of its name. 0: none.

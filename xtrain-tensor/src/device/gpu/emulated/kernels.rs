@@ -9,7 +9,6 @@ use crate::{Error, Result};
 
 /// All kernels of one compilation, by name.
 pub(super) struct Kernels {
-    pub(super) build: EmulatorBuild,
     pub(super) by_name: HashMap<&'static str, Entry>,
 }
 
@@ -26,18 +25,16 @@ unsafe impl Sync for Kernels {}
 impl Kernels {
     pub(super) fn of(build: EmulatorBuild) -> &'static Kernels {
         // SAFETY: each returns the head of a list of static kernels, or null.
-        static PLAIN: LazyLock<Kernels> =
-            LazyLock::new(|| Kernels::list(EmulatorBuild::Plain, unsafe { ffi::xtemu_plain() }));
+        static PLAIN: LazyLock<Kernels> = LazyLock::new(|| Kernels::list(unsafe { ffi::xtemu_plain() }));
         // SAFETY: as above.
-        static CHECKED: LazyLock<Kernels> =
-            LazyLock::new(|| Kernels::list(EmulatorBuild::Checked, unsafe { ffi::xtemu_checked() }));
+        static CHECKED: LazyLock<Kernels> = LazyLock::new(|| Kernels::list(unsafe { ffi::xtemu_checked() }));
         match build {
             EmulatorBuild::Plain => &PLAIN,
             EmulatorBuild::Checked => &CHECKED,
         }
     }
 
-    fn list(build: EmulatorBuild, mut next: *const Kernel) -> Kernels {
+    fn list(mut next: *const Kernel) -> Kernels {
         let mut by_name = HashMap::new();
         // SAFETY: every kernel of the list is static, and the last one's `next` is null.
         while let Some(kernel) = unsafe { next.as_ref() } {
@@ -50,7 +47,7 @@ impl Kernels {
             by_name.insert(name, Entry { kernel, parameters });
             next = kernel.next;
         }
-        Kernels { build, by_name }
+        Kernels { by_name }
     }
 
     /// Finds a kernel and checks the argument list against its signature, which a CUDA driver cannot do.
