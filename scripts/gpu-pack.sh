@@ -3,8 +3,8 @@
 # with its kernels, and the test data. Machine code requires nvcc (CUDA_HOME, scripts/nvcc.sh); without it the pack
 # contains the checked-in PTX, which the driver compiles. Machine code is built for A100, H100 and B200 unless
 # XTRAIN_CUDA_ARCHS lists other architectures; other GPUs use PTX.
-# usage: bash scripts/gpu-pack.sh [out.tar.gz]; on the GPU machine: tar xf out.tar.gz && bash gpu-report.sh
-#        without a GPU: the same, with gpu-report.sh --dry-run
+# usage: bash scripts/gpu-pack.sh [out.tar.gz]; on the GPU machine: tar xf out.tar.gz && bash gpu-report.sh STAGE DIRECTORY
+#        for each stage; without a GPU: the same, with --dry-run
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
 out=${1:-target/xtrain-gpu.tar.gz}
@@ -30,7 +30,8 @@ tensor=$(program xtrain_tensor)
 gates=$(program gates)
 cp "$tensor" "$pack/test-tensor"
 cp "$gates" "$pack/test-gates"
-cp "${CARGO_TARGET_DIR:-target}/release/xtrain" scripts/gpu-report.sh tests/peers/gpu.py "$pack/"
+cp "${CARGO_TARGET_DIR:-target}/release/xtrain" tests/peers/gpu.py "$pack/"
+cp -r scripts/gpu-report.sh scripts/gpu-report "$pack/"
 cp -r tests/data "$pack/data"
 git rev-parse HEAD > "$pack/commit"
 [ -z "$(git status --porcelain)" ] || echo "with uncommitted changes" >> "$pack/commit"
@@ -40,7 +41,8 @@ programs=$(stat -c %s "$pack/test-tensor" "$pack/test-gates" "$pack/xtrain" | aw
 size=$(stat -c %s "$out")
 echo "$out: $((size / 1000000)) MB, uncompressed programs $((programs / 1000000)) MB"
 "$pack/xtrain" doctor
+# with the checkout, less than 64 MiB
 if [ "$size" -gt 40000000 ]; then
-    echo "error: $out is larger than 40 MB" >&2
+    echo "error: $out has $size bytes, expected at most 40000000" >&2
     exit 1
 fi

@@ -238,12 +238,12 @@ fn page(text: &str) -> Result<usize, String> {
     number(text, |n| (1..=65_536).contains(n), "expected a number from 1 to 65536")
 }
 
-fn temperature(text: &str) -> Result<f32, String> {
+pub(super) fn temperature(text: &str) -> Result<f32, String> {
     let divides = |&t: &f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
     number(text, divides, "expected 0, or a number of at least 1e-30")
 }
 
-fn share(text: &str) -> Result<f32, String> {
+pub(super) fn share(text: &str) -> Result<f32, String> {
     number(text, |&x| x > 0.0 && x <= 1.0, "expected a number above 0 and at most 1")
 }
 

@@ -1,12 +1,12 @@
 """Compares the speed of xtrain and PyTorch on one GPU: same shapes, random weights, bf16, one after the other.
 
     python gpu.py decode|train|linear [--device cuda] [--xtrain ./xtrain] [--sizes 10m,125m,0.6b] [--batches 1,256]
-                                      [--quick]
+                                      [--top-p P] [--eager] [--quick]
 
-* decode: greedy tokens per second, 128 new tokens after prompts of 128. Peers: the same model in PyTorch with a static
-  cache and one CUDA graph per step (argmax included), and transformers' Qwen3 with a static cache, if it is installed;
-* train:  tokens per second, 8 samples of 1024 tokens. Peer: the same model under torch.compile with autocast to bf16
-  and fused AdamW;
+* decode: tokens per second, 128 new tokens after prompts of 128, greedy or with --top-p at temperature 1. Peers: the same model in PyTorch with a static
+  cache and one CUDA graph per step (the choice of the token included), and transformers' Qwen3 with a static cache, if it is installed;
+* train:  tokens per second, 8 samples of 1024 tokens. Peer: the same model under torch.compile (with --eager without
+  it) with autocast to bf16 and fused AdamW;
 * linear: microseconds of each matrix product of 125m with 1, 16, 256 and 8192 rows. Peer: cuBLASLt through PyTorch. A
   sample is four rounds over the copies of a matrix, one CUDA graph per round. The goal is a ratio of at most 1 for up
   to 16 rows and at most 1.6 for more; a product that misses it is marked.
@@ -91,10 +91,15 @@ def build(torch, size, positions, device):
             h = self.hidden(x, torch.arange(x.shape[1], device=x.device), None, None)
             return F.cross_entropy(F.linear(h, self.tokens.weight).float().view(-1, vocab), y.reshape(-1))
 
-        def step(self, x, at, caches):
+        def step(self, x, at, caches, top_p=None):
             mask = torch.arange(positions, device=x.device)[None, :] <= at[:, None]
             last = self.hidden(x, at, caches, mask)[:, -1]
-            return F.linear(last, self.tokens.weight).argmax(-1, keepdim=True)
+            logits = F.linear(last, self.tokens.weight)
+            if top_p is None:
+                return logits.argmax(-1, keepdim=True)
+            p, ids = logits.float().softmax(-1).sort(-1, descending=True)
+            p = p.masked_fill(p.cumsum(-1) - p > top_p, 0.0)
+            return ids.gather(-1, torch.multinomial(p, 1))
 
         def caches(self, rows):
             zeros = lambda: torch.zeros(rows, kv, positions, hd, device=device, dtype=self.tokens.weight.dtype)
@@ -123,7 +128,7 @@ def graphed(torch, step, device):
     return graph.replay
 
 
-def decode(torch, size, rows, prompt, new, device):
+def decode(torch, size, rows, prompt, new, device, top_p):
     """Tokens per second of PyTorch, one graph per step."""
     model = build(torch, size, prompt + new, device).to(torch.bfloat16)
     _, vocab, *_ = SIZES[size]
@@ -134,7 +139,7 @@ def decode(torch, size, rows, prompt, new, device):
         at = torch.full((1,), prompt, device=device)
 
         def step():
-            token.copy_(model.step(token, at, caches))
+            token.copy_(model.step(token, at, caches, top_p))
             at.add_(1)
 
         run = graphed(torch, step, device)
@@ -150,7 +155,7 @@ def decode(torch, size, rows, prompt, new, device):
     return statistics.median(rates[1:])
 
 
-def transformers_decode(torch, size, rows, prompt, new, device):
+def transformers_decode(torch, size, rows, prompt, new, device, top_p):
     """Tokens per second of transformers with a static cache. None: it is not installed."""
     try:
         from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -165,23 +170,24 @@ def transformers_decode(torch, size, rows, prompt, new, device):
     model = Qwen3ForCausalLM(config).to(device, torch.bfloat16).eval()
     prompts = torch.randint(vocab, (rows, prompt), device=device)
     kind = {"cache_implementation": "static"} if device == "cuda" else {}
+    kind |= {"do_sample": False} if top_p is None else {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": top_p}
     seconds = []
     for n in (1, new, 1, new):
         wait(torch, device)
         start = time.perf_counter()
-        model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=n, min_new_tokens=n, do_sample=False, **kind)
+        model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=n, min_new_tokens=n, **kind)
         wait(torch, device)
         seconds.append(time.perf_counter() - start)
     return rows * (new - 1) / max(seconds[3] - seconds[2], 1e-9)
 
 
-def train(torch, size, samples, context, device):
-    """Tokens per second of PyTorch, compiled on a GPU."""
+def train(torch, size, samples, context, device, eager):
+    """Tokens per second of PyTorch, compiled on a GPU unless `eager`."""
     model = build(torch, size, context, device)
     _, vocab, *_ = SIZES[size]
     fused = {"fused": True} if device == "cuda" else {}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, **fused)
-    forward = torch.compile(model) if device == "cuda" else model
+    forward = torch.compile(model) if device == "cuda" and not eager else model
     seconds = []
     for _ in range(13 if device == "cuda" else 2):
         rows = torch.randint(vocab, (samples, context + 1), device=device)
@@ -266,6 +272,8 @@ def main():
     parser.add_argument("--xtrain", default="./xtrain")
     parser.add_argument("--sizes")
     parser.add_argument("--batches", default="1,256")
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--eager", action="store_true")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     import torch
@@ -284,13 +292,15 @@ def main():
         if args.what == "train":
             sets = [f"train.batch={samples}", f"train.context={context}", f"train.micro_batch={samples}"]
             mine = ours(args, size, "train", "--steps", "2" if args.quick else "10", *[x for s in sets for x in ("--set", s)])
-            line(f"train {size}", mine["tokens_per_second"], torch=train(torch, size, samples, context, args.device))
+            line(f"train {size}", mine["tokens_per_second"], torch=train(torch, size, samples, context, args.device, args.eager))
             continue
         for rows in [2] if args.quick else map(int, args.batches.split(",")):
             sizes = ["--batch", str(rows), "--prompt-len", str(prompt), "--max-new", str(new), "--repeats", "1" if args.quick else "3"]
+            if args.top_p is not None:
+                sizes += ["--temperature", "1", "--top-p", str(args.top_p)]
             mine = ours(args, size, "decode", *sizes)["decode_tokens_per_second"]
             peers = {"torch": decode, "transformers": transformers_decode}
-            line(f"decode {size}, batch {rows}", mine, **{peer: f(torch, size, rows, prompt, new, args.device) for peer, f in peers.items()})
+            line(f"decode {size}, batch {rows}", mine, **{peer: f(torch, size, rows, prompt, new, args.device, args.top_p) for peer, f in peers.items()})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,10 @@
 //! Normally distributed initial weights, computed by address and bit-identical on every machine.
 #![allow(clippy::excessive_precision, reason = "digits as published")]
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::thread;
+
+use crate::lock::lock;
 use crate::portable;
 use crate::rng::{Purpose, draw};
 
@@ -8,8 +13,32 @@ use crate::rng::{Purpose, draw};
 /// `id` is the number of the parameter. Its values depend neither on other parameters nor on the order of
 /// initialization. The deviate is computed in f64 with `+ - * / sqrt` only, rounded once to f32, and multiplied in
 /// f32. At most 2^33 values have distinct addresses.
+///
+/// Uses all cores.
 pub fn fill_normal(seed: u64, id: u64, std: f32, out: &mut [f32]) {
-    for (position, pair) in out.chunks_mut(2).enumerate() {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(out.len() / PIECE);
+    let pieces = Mutex::new(out.chunks_mut(PIECE).enumerate());
+    let next = || lock(&pieces).next();
+    let work = || {
+        while let Some((i, piece)) = next() {
+            fill_piece(seed, id, i * PIECE / 2, std, piece);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // a thread that the system cannot start leaves its pieces to the others
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+}
+
+/// Values that a thread draws at a time, an even number.
+const PIECE: usize = 1 << 16;
+
+/// The values from pair `first` on.
+fn fill_piece(seed: u64, id: u64, first: usize, std: f32, out: &mut [f32]) {
+    for (position, pair) in (first..).zip(out.chunks_mut(2)) {
         let [a, b, c, d] = draw(seed, id, position as u32, Purpose::Weights);
         for (value, (low, high)) in pair.iter_mut().zip([(a, b), (c, d)]) {
             *value = standard_normal(u64::from(low) | u64::from(high) << 32) * std;
@@ -130,6 +159,15 @@ mod tests {
             assert!((got - want).abs() < 1e-15 * 10.0, "p = {p}: {got}, want {want}");
         }
         assert_eq!(inverse_distribution(0.5), 0.0);
+    }
+
+    #[test]
+    fn values_do_not_depend_on_the_pieces_that_threads_draw() {
+        let mut values = vec![0.0; 3 * PIECE + 5];
+        fill_normal(3, 4, 0.5, &mut values);
+        let mut want = vec![0.0; values.len()];
+        fill_piece(3, 4, 0, 0.5, &mut want);
+        crate::testing::assert_bits_eq(&values, &want, "drawn by several threads");
     }
 
     #[test]

@@ -34,7 +34,8 @@ pub fn checked(schedule: ThreadSchedule) -> Device {
     Device::checked(schedule).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Every GPU that a gate runs on: the emulated GPU with each of these schedules, and the GPU of this machine.
+/// Every GPU that a gate runs on: the emulated GPU with each of these schedules, and the GPU of this machine. With
+/// `XTRAIN_SKIP_EMU=1` only the latter.
 ///
 /// # Panics
 /// If there is none.
@@ -54,6 +55,8 @@ pub fn available_gpus(schedules: &[ThreadSchedule]) -> Vec<Device> {
     let emulated = |schedule| {
         required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", "the kernels on the emulator", &NOTE)
     };
+    let skip_emulated = std::env::var_os("XTRAIN_SKIP_EMU").is_some_and(|value| value == "1");
+    let schedules = if skip_emulated { &[] } else { schedules };
     schedules.iter().copied().filter_map(emulated).chain(cuda()).collect()
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::estimate::TargetGpu;
 use crate::cli::CliError;
-use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers, count, whole};
+use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers, count, share, temperature, whole};
 use crate::config::RunConfig;
 
 /// Commands of `xtrain bench`.
@@ -32,6 +32,7 @@ their passes. time_to_first_token_ms is the total time of the passes until every
 
 Examples:
   xtrain bench decode --model runs/shakespeare --batch 32
+  xtrain bench decode --set model.preset=tiny-3m --temperature 1 --top-p 0.9
   xtrain bench decode --set model.preset=tiny-3m --prompt-len 512 --max-new 128 --json
   xtrain bench decode --set model.preset=base-125m --dtype bf16 --batch 32 --estimate h200")]
     Decode(DecodeArgs),
@@ -125,6 +126,12 @@ pub(crate) struct DecodeArgs {
     /// New tokens per sequence [default: 128, or half of the model's context].
     #[arg(long, value_name = "N", value_parser = count)]
     pub(super) max_new: Option<NonZeroUsize>,
+    /// Softmax temperature; 0 = greedy.
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature)]
+    pub(super) temperature: f32,
+    /// Top-p sampling, with a temperature above 0; 1 = keep all.
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share)]
+    pub(super) top_p: f32,
     /// Number of measured rollouts, after one warmup rollout.
     #[arg(long, value_name = "N", default_value = "5", value_parser = count)]
     pub(super) repeats: NonZeroUsize,

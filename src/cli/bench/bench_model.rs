@@ -10,7 +10,7 @@ use super::workload::Workload;
 use crate::cli::memory_check::{require, require_cache};
 use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
-use crate::decode::{Engine, EngineOptions, Request};
+use crate::decode::{Engine, EngineOptions, Request, SampleOptions};
 use crate::memory;
 use crate::model::{Model, TrainingExample};
 use crate::report::{Timings, units};
@@ -114,8 +114,14 @@ pub(super) fn measure(
     let options = EngineOptions { max_seq_len, max_batch: workload.batch, ..options };
     require_cache(model, &options, "reduce --batch, --prompt-len or --max-new")?;
     let mut engine = Engine::new(model, options)?;
+    let sampling = SampleOptions {
+        temperature: workload.temperature,
+        top_p: (workload.top_p < 1.0).then_some(workload.top_p),
+        ..SampleOptions::default()
+    };
     let request = |id| Request {
         id,
+        options: sampling,
         ..Request::greedy(&random_tokens(0, id, workload.prompt_len, model.config().vocab), workload.max_new)
     };
     if workload.one_prompt {

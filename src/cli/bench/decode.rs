@@ -47,7 +47,14 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     let context = args.lengths(DEFAULT_LEN).iter().sum();
     let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, context)?;
     let [prompt_len, max_new] = args.lengths(DEFAULT_LEN.min(model.config().max_positions / 2).max(1));
-    let workload = Workload { batch: args.batch.get(), one_prompt: args.one_prompt, prompt_len, max_new };
+    let workload = Workload {
+        batch: args.batch.get(),
+        one_prompt: args.one_prompt,
+        prompt_len,
+        max_new,
+        temperature: args.temperature,
+        top_p: args.top_p,
+    };
     workload.check(&model, "reduce --prompt-len or --max-new")?;
     let options = EngineOptions { steps_per_sync: args.sync_every.get(), ..args.cache.engine() };
     bench_model::measure(&model, workload, options)?;
@@ -86,14 +93,19 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
 
 impl Report {
     fn text(&self) -> String {
-        let Workload { batch, one_prompt, prompt_len, max_new } = self.workload;
+        let Workload { batch, one_prompt, prompt_len, max_new, temperature, top_p } = self.workload;
+        let sampling = match temperature {
+            0.0 => "greedy".to_string(),
+            _ => format!("temperature {temperature}, top-p {top_p}"),
+        };
         let prompts = match one_prompt {
             true => format!("{batch} sequences of one prompt"),
             false => units::many(batch as u64, "prompt"),
         };
         let (title, kv) = (self.model.title(), &self.kv);
-        let head =
-            format!("{title}{prompts} of {prompt_len} tokens, {max_new} new tokens each, cache {kv}\n\n");
+        let head = format!(
+            "{title}{prompts} of {prompt_len} tokens, {max_new} new tokens each, {sampling}, cache {kv}\n\n"
+        );
         let mut table = Table::new(&["median"], &[""]);
         table.row(["time to first token", &format!("{:.2} ms", self.time_to_first_token_ms)]);
         let rate = self.decode_tokens_per_second.map_or("-".into(), |rate| format!("{rate:.0} tok/s"));

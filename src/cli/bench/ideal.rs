@@ -196,7 +196,8 @@ mod tests {
             ..Config::default()
         };
         let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
-        let workload = Workload { batch: 3, one_prompt: false, prompt_len: 4, max_new: 4 };
+        let workload =
+            Workload { batch: 3, one_prompt: false, prompt_len: 4, max_new: 4, temperature: 0.0, top_p: 1.0 };
         let needs = |w: Workload| serde_json::to_value(Ideal::decode(&model, &w, Some(2.0))).unwrap();
         let got = needs(workload);
         let read = cfg.n_params() - 800;

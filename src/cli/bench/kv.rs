@@ -38,7 +38,8 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
     let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, prompt_len + longest)?;
     let fits = |n: &&usize| prompt_len + **n <= model.config().max_positions;
     let lengths: Vec<usize> = lengths.iter().filter(fits).copied().collect();
-    let workload = |max_new| Workload { batch: 1, one_prompt: false, prompt_len, max_new };
+    let workload =
+        |max_new| Workload { batch: 1, one_prompt: false, prompt_len, max_new, temperature: 0.0, top_p: 1.0 };
     let hint =
         "reduce --prompt-len (the shortest rollout has 32 new tokens), or use a model with a longer context";
     workload(LENGTHS[0]).check(&model, hint)?;

@@ -15,6 +15,10 @@ pub(super) struct Workload {
     pub(super) prompt_len: usize,
     /// New tokens per sequence.
     pub(super) max_new: usize,
+    /// Softmax temperature; 0: greedy.
+    pub(super) temperature: f32,
+    /// Top-p; 1: off.
+    pub(super) top_p: f32,
 }
 
 impl Workload {

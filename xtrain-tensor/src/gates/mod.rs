@@ -3,6 +3,8 @@
 //! the checks against f64.
 mod case;
 mod cases;
+#[cfg(test)]
+mod contact;
 mod device;
 #[cfg(test)]
 mod filters;

@@ -31,7 +31,14 @@ pub(in crate::cli::bench) fn decode(args: &DecodeArgs, gpu: TargetGpu) -> Result
     let config = args.shared.config()?;
     let [prompt_len, max_new] = args.lengths(bench_model::DEFAULT_LEN);
     let (model, description, log) = recorded_model(&config, prompt_len + max_new)?;
-    let workload = Workload { batch: args.batch.get(), one_prompt: args.one_prompt, prompt_len, max_new };
+    let workload = Workload {
+        batch: args.batch.get(),
+        one_prompt: args.one_prompt,
+        prompt_len,
+        max_new,
+        temperature: args.temperature,
+        top_p: args.top_p,
+    };
     workload.check(&model, "reduce --prompt-len or --max-new")?;
     // the position in the middle, reached by a longer prompt; the second but last step is an ordinary one
     let middle = Workload { prompt_len: prompt_len + max_new / 2, max_new: 4.min(max_new), ..workload };
