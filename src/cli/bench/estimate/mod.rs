@@ -5,19 +5,28 @@ mod recorded;
 
 use serde::Serialize;
 
-use super::ideal::Ideal;
+use super::args::{BenchTrainArgs, DecodeArgs};
 use crate::cli::{CliError, out};
 use crate::report::{Table, units};
 use crate::tensor::KernelLaunch;
 
 pub(crate) use gpu_spec::TargetGpu;
-pub(super) use recorded::{decode, train};
 
 /// Text below every estimate.
 const NOT_MODELLED: &str = "\
 An estimate, not a measurement: each launch takes the maximum of its memory time (at 90 % of the
 data sheet's bandwidth) and its compute time (at 80 %), and 1.3 us pass between two launches. Latency
 within a kernel, traffic of the L2 cache and bank conflicts are not modelled: a device is slower.\n";
+
+/// Estimates the decode step in the middle of the new tokens.
+pub(super) fn decode(args: &DecodeArgs, gpu: TargetGpu) -> Result<(), CliError> {
+    Estimate::new(&recorded::decode(args)?, gpu).print(args.shared.json)
+}
+
+/// Estimates a training step.
+pub(super) fn train(args: &BenchTrainArgs, gpu: TargetGpu) -> Result<(), CliError> {
+    Estimate::new(&recorded::train(args)?, gpu).print(args.shared.json)
+}
 
 /// The estimate of one step.
 #[derive(Debug, Serialize)]

@@ -1,7 +1,7 @@
 //! The recorded launches of one step.
-use super::{Estimate, Ideal, TargetGpu};
 use crate::cli::bench::args::{BenchTrainArgs, DecodeArgs};
 use crate::cli::bench::bench_model::{self, BenchModel};
+use crate::cli::bench::ideal::Ideal;
 use crate::cli::bench::workload::Workload;
 use crate::cli::{CliError, source};
 use crate::config::RunConfig;
@@ -26,8 +26,8 @@ pub(super) struct Step {
     pub(super) launches: Vec<KernelLaunch>,
 }
 
-/// Estimates the decode step in the middle of the new tokens.
-pub(in crate::cli::bench) fn decode(args: &DecodeArgs, gpu: TargetGpu) -> Result<(), CliError> {
+/// The decode step in the middle of the new tokens.
+pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
     let config = args.shared.config()?;
     let [prompt_len, max_new] = args.lengths(bench_model::DEFAULT_LEN);
     let (model, description, log) = recorded_model(&config, prompt_len + max_new)?;
@@ -50,7 +50,7 @@ pub(in crate::cli::bench) fn decode(args: &DecodeArgs, gpu: TargetGpu) -> Result
     let Workload { batch, one_prompt, .. } = workload;
     let prompts = if one_prompt { " of one prompt" } else { "" };
     let sequences = units::many(batch as u64, "sequence");
-    let step = Step {
+    Ok(Step {
         model: description.title(),
         workload: format!("{sequences}{prompts}, at position {}", middle.prompt_len),
         tokens: batch,
@@ -58,12 +58,11 @@ pub(in crate::cli::bench) fn decode(args: &DecodeArgs, gpu: TargetGpu) -> Result
         bf16: model.compute() == Dtype::BF16,
         ideal: Ideal::decode(&model, &workload, None),
         launches,
-    };
-    Estimate::new(&step, gpu).print(args.shared.json)
+    })
 }
 
-/// Estimates a training step.
-pub(in crate::cli::bench) fn train(args: &BenchTrainArgs, gpu: TargetGpu) -> Result<(), CliError> {
+/// A training step.
+pub(super) fn train(args: &BenchTrainArgs) -> Result<Step, CliError> {
     let config = args.shared.config()?;
     let (model, description, log) = recorded_model(&config, config.train.context)?;
     let mut trainer = Trainer::new(model, training::optim_config(&config), training::schedule(&config))?;
@@ -76,7 +75,7 @@ pub(in crate::cli::bench) fn train(args: &BenchTrainArgs, gpu: TargetGpu) -> Res
         trainer.step(samples, config.train.micro_batch)?;
     }
     let model = &trainer.model;
-    let step = Step {
+    Ok(Step {
         model: description.title(),
         workload: format!("{batch} windows of {context} tokens per step"),
         tokens: batch * context,
@@ -84,8 +83,7 @@ pub(in crate::cli::bench) fn train(args: &BenchTrainArgs, gpu: TargetGpu) -> Res
         bf16: model.compute() == Dtype::BF16,
         ideal: Ideal::train(model, batch, context, None),
         launches: log.take(),
-    };
-    Estimate::new(&step, gpu).print(args.shared.json)
+    })
 }
 
 /// A model of zeros on a recording device, with a context of at least `context` tokens.
