@@ -46,13 +46,14 @@ fn branches() -> focused::Checked {
 /// The faults whose gates record the system calls of Linux.
 const ON_LINUX: [Fault; 3] = [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced];
 
-/// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs and
-/// gates/launch_errors.rs of xtrain-tensor.
-const CAUGHT_ELSEWHERE: [Fault; 4] = [
+/// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
+/// gates/launch_errors.rs and device/recycle/packed_buffer.rs of xtrain-tensor.
+const CAUGHT_ELSEWHERE: [Fault; 5] = [
     Fault::TensorHandleFreed,
     Fault::SharedChunkPartlyVisible,
     Fault::LaunchNotAwaited,
     Fault::GraphsNotDisabled,
+    Fault::PackedWeightFreed,
 ];
 
 /// Each fault and the gate that finds it.

@@ -139,6 +139,7 @@ faults! {
     DocumentBosNotAdded "documents of training data begin without the token that the tokenizer adds"
     ContinuationGetsPrefix "text that continues other text is encoded with the space that begins a text"
     TokenFileNotVerified "a packed token file is opened without checking its tokens"
+    PackedWeightFreed "the memory of a packed weight is freed with it and not kept for the next one"
     TensorHandleFreed "the reference count of a tensor is freed with it and not kept for the next tensor"
     SmallFilesNotVerified "the tokenizer of a checkpoint is read without checking it against the manifest"
     StopTextWithinToken "a stop text is found only inside the text of one token"

@@ -155,11 +155,13 @@ pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Pack
     let ([out, width], threads, cpu) = (shape, cpu.pool.threads(), cpu.clone());
     match dtype {
         Dtype::BF16 => {
-            let sink = TileSink { cpu, shape, tiles: TilePanels::blank([width, out]), exact_rows: None };
+            let tiles = TilePanels::blank(&cpu, [width, out]);
+            let sink = TileSink { cpu, shape, tiles, exact_rows: None };
             Box::new(Lines::new(sink, shape, threads))
         }
         _ => {
-            let sink = PanelSink { cpu, shape, panels: Panels::blank([width, out]) };
+            let panels = Panels::blank(&cpu, [width, out]);
+            let sink = PanelSink { cpu, shape, panels };
             Box::new(Lines::new(sink, shape, threads))
         }
     }

@@ -1,5 +1,7 @@
-//! Free lists for the memory of tensors: their values and their reference counts. A dropped tensor's buffer is reused
-//! by the next tensor of a similar length, so after the first steps no memory page is faulted in or zeroed twice.
+//! Free lists for the memory of tensors, their values and their reference counts, and of packed weights. A dropped
+//! buffer is reused by the next one of a similar length, so after the first steps no memory page is faulted in or
+//! zeroed twice.
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
@@ -11,6 +13,9 @@ use crate::lock::lock;
 use free_list::FreeList;
 
 mod free_list;
+mod packed_buffer;
+
+pub(crate) use packed_buffer::PackedBuffer;
 
 /// The free buffers of a CPU device.
 #[derive(Debug, Default)]
@@ -19,6 +24,8 @@ pub(crate) struct Recycler {
     bf16: Mutex<Free<bf16>>,
     u32: Mutex<Free<u32>>,
     i32: Mutex<Free<i32>>,
+    /// A [`FreeList`] for each element type of packed weights.
+    packed: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 /// The free memory of tensors of one element type.
@@ -55,6 +62,16 @@ impl Recycler {
         let mut values = lock(T::free(self)).buffers.take(len);
         values.resize(len, T::default());
         values
+    }
+
+    /// Runs `f` with the free list of an element type of packed weights.
+    fn with_packed<T: Send + 'static, Out>(&self, f: impl FnOnce(&mut FreeList<T>) -> Out) -> Out {
+        let mut lists = lock(&self.packed);
+        let at = lists.iter().position(|list| list.is::<FreeList<T>>()).unwrap_or_else(|| {
+            lists.push(Box::<FreeList<T>>::default());
+            lists.len() - 1
+        });
+        f(lists[at].downcast_mut().expect("the list was found by its type"))
     }
 }
 

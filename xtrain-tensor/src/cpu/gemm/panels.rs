@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::super::Cpu;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
-use super::super::scratch::{Buffer, scratch};
+use super::super::scratch::{Scratch, scratch};
+use crate::device::recycle::PackedBuffer;
 
 /// One row (one k) of a panel, aligned to cache lines.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +16,7 @@ scratch!(Row, Row([0.0; LANES]));
 /// A matrix B `[depth, columns]`, packed as panels `[ceil(columns / 32)][depth][32]` and padded with +0.
 #[derive(Debug)]
 pub(crate) struct Panels {
-    pub(super) rows: Buffer<Row>,
+    pub(super) rows: PackedBuffer<Row>,
     depth: usize,
     columns: usize,
 }
@@ -25,14 +26,15 @@ impl Panels {
     pub(crate) fn of_weight(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Panels {
         let [out, depth] = shape;
         assert_eq!(w.len(), out * depth, "a weight holds out * in values");
-        let mut panels = Panels::blank([depth, out]);
+        let mut panels = Panels::blank(cpu, [depth, out]);
         panels.write(cpu, 0, w);
         panels
     }
 
     /// Panels that are not written yet.
-    pub(crate) fn blank([depth, columns]: [usize; 2]) -> Panels {
-        Panels { rows: Buffer::with_capacity(columns.div_ceil(LANES) * depth), depth, columns }
+    pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> Panels {
+        let rows = PackedBuffer::with_capacity(&cpu.recycler, columns.div_ceil(LANES) * depth);
+        Panels { rows, depth, columns }
     }
 
     /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of
@@ -55,7 +57,7 @@ impl Panels {
     pub(crate) fn of_weight_transposed(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Panels {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
-        let mut panels = Panels::blank([depth, columns]);
+        let mut panels = Panels::blank(cpu, [depth, columns]);
         panels.pack(cpu, 0..columns, |panel, rows| {
             for (row, w) in rows.iter_mut().zip(w.chunks_exact(columns)) {
                 // a copy of constant length is two moves, not a call
@@ -71,7 +73,7 @@ impl Panels {
     /// Packs the columns `range`: `fill(columns, rows)` writes one panel, zeroed if it has fewer than 32 columns.
     fn pack(&mut self, cpu: &Cpu, range: Range<usize>, fill: impl Fn(Range<usize>, &mut [Row]) + Sync) {
         let (first, columns) = (first_panel(&range, self.columns), self.columns);
-        self.rows.grow(range.end.div_ceil(LANES) * self.depth);
+        self.rows.grow(range.end.div_ceil(LANES) * self.depth, Row::BLANK);
         let rows = &mut self.rows[first * self.depth..range.end.div_ceil(LANES) * self.depth];
         cpu.pool.parts(rows, self.depth, |p, rows: &mut [Row]| {
             let panel = (first + p) * LANES..columns.min((first + p + 1) * LANES);

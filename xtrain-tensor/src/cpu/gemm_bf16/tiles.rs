@@ -6,7 +6,8 @@ use half::bf16;
 use super::super::Disjoint;
 use super::super::gemm::first_panel;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
-use super::super::scratch::{Buffer, Scratch, scratch};
+use super::super::scratch::{Scratch, scratch};
+use crate::device::recycle::PackedBuffer;
 use super::operand::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
 use crate::Cpu;
 
@@ -40,7 +41,7 @@ fn min_exponent(rows: &[Pairs]) -> u8 {
 /// with +0. Denormals are stored as zeros of their sign.
 #[derive(Debug)]
 pub(crate) struct TilePanels {
-    pub(super) rows: Buffer<Pairs>,
+    pub(super) rows: PackedBuffer<Pairs>,
     /// Smallest exponent field of each panel's non-zero elements.
     pub(super) min_exp: Vec<u8>,
     depth: usize,
@@ -52,15 +53,15 @@ impl TilePanels {
     pub(crate) fn of_weight<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> TilePanels {
         let [columns, depth] = shape;
         assert_eq!(w.len(), columns * depth, "a weight holds out * in values");
-        let mut tiles = TilePanels::blank([depth, columns]);
+        let mut tiles = TilePanels::blank(cpu, [depth, columns]);
         tiles.write(cpu, 0, w);
         tiles
     }
 
     /// Panels that are not written yet.
-    pub(crate) fn blank([depth, columns]: [usize; 2]) -> TilePanels {
+    pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> TilePanels {
         let panels = columns.div_ceil(LANES);
-        let rows = Buffer::with_capacity(panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
+        let rows = PackedBuffer::with_capacity(&cpu.recycler, panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
         TilePanels { rows, min_exp: vec![NO_EXPONENT; panels], depth, columns }
     }
 
@@ -94,7 +95,7 @@ impl TilePanels {
         [depth, columns]: [usize; 2],
         row: impl Fn(usize) -> &'a [T] + Sync,
     ) -> TilePanels {
-        let mut tiles = TilePanels::blank([depth, columns]);
+        let mut tiles = TilePanels::blank(cpu, [depth, columns]);
         tiles.pack(cpu, 0..columns, 4, &MatrixRows { row, depth });
         tiles
     }
@@ -103,7 +104,7 @@ impl TilePanels {
     fn pack(&mut self, cpu: &Cpu, range: Range<usize>, group: usize, source: &impl Source) {
         let panel = self.depth.div_ceil(BLOCK) * BLOCK_ROWS;
         let panels = first_panel(&range, self.columns)..range.end.div_ceil(LANES);
-        self.rows.grow(panels.end * panel);
+        self.rows.grow(panels.end * panel, Pairs::BLANK);
         let rows = &mut self.rows[panels.start * panel..panels.end * panel];
         let min_exps = Disjoint::new(&mut self.min_exp[panels.clone()]);
         cpu.pool.parts(rows, panel * group, |part, rows: &mut [Pairs]| {
