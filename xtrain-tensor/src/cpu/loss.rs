@@ -19,8 +19,17 @@ mod rows;
 
 use rows::{Action, GRAIN, RowState, Rows, of_row};
 
-/// Maximum number of logits in memory: 16 MiB of them.
-const LOGITS: usize = 1 << 22;
+/// The maximum number of logits in memory is at least this: 16 MiB of them.
+const MIN_LOGITS: usize = 1 << 22;
+/// Maximum rows of logits in memory beyond that number.
+const MAX_ROWS: usize = 1024;
+
+/// Maximum number of logits in memory: as many as the head has weights. Each block of rows reads the head in both
+/// directions and its gradient, so a few rows are slower per row. Computing logits twice costs more than memory of the
+/// size of the gradient.
+fn max_logits(head: &Weight) -> usize {
+    MIN_LOGITS.max(head.out_features() * head.in_features().min(MAX_ROWS))
+}
 
 /// The values of each row with a target.
 pub(super) fn values(
@@ -29,7 +38,7 @@ pub(super) fn values(
     head: &Weight,
     rows: &LossRows<'_>,
 ) -> Result<Vec<Option<LogProb>>> {
-    Ok(values_of(LossPass { cpu, x, head, rows, max_logits: LOGITS }.values(|_, _, _| {})?))
+    Ok(values_of(LossPass { cpu, x, head, rows, max_logits: max_logits(head) }.values(|_, _, _| {})?))
 }
 
 /// The values of each row with a target, and its kept set. `None`: all tokens are kept.
@@ -40,7 +49,7 @@ pub(super) fn values_and_kept(
     rows: &LossRows<'_>,
 ) -> Result<LossValues> {
     let mut kept = vec![None; rows.targets.len()];
-    let known = LossPass { cpu, x, head, rows, max_logits: LOGITS }.values(|n, z, known| {
+    let known = LossPass { cpu, x, head, rows, max_logits: max_logits(head) }.values(|n, z, known| {
         let computed = || known.cut.map(|cut| KeptSet::of(z.len(), |i| cut.keeps(z[i], i)));
         kept[n] = rows.kept_set(n).cloned().or_else(computed);
     })?;
@@ -55,7 +64,7 @@ pub(super) fn gradients(
     rows: &LossRows<'_>,
     dhead: &mut Tensor,
 ) -> Result<(Vec<Option<LogProb>>, Tensor)> {
-    let (known, dx) = LossPass { cpu, x, head, rows, max_logits: LOGITS }.gradients(dhead)?;
+    let (known, dx) = LossPass { cpu, x, head, rows, max_logits: max_logits(head) }.gradients(dhead)?;
     Ok((values_of(known), dx))
 }
 
