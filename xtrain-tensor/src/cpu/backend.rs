@@ -129,8 +129,7 @@ impl Backend for Cpu {
     }
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
-        let y = linear::linear(self, x, w)?;
-        if out == Dtype::F32 { Ok(y) } else { self.cast(&y, out) }
+        if out == Dtype::F32 { linear::linear(self, x, w) } else { linear::linear_rounded(self, x, w) }
     }
 
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {

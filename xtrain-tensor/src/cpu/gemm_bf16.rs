@@ -11,10 +11,13 @@
 //! block with the model if one is tiny.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+mod epilogue;
 mod forward;
 mod gradient;
 mod left;
 mod operand;
+mod output;
 mod tile;
 mod tiles;
 
@@ -22,6 +25,7 @@ pub(crate) use forward::product;
 pub(crate) use gradient::weight_gradient;
 pub(crate) use left::PackedA;
 pub(crate) use operand::{MinExponent, NO_EXPONENT, on_lattice};
+pub(crate) use output::Output;
 pub(crate) use tiles::TilePanels;
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use std::ops::Range;
 use half::bf16;
 
 use super::gemm::{self, Beta, Matrix};
-use super::gemm_bf16;
+use super::gemm_bf16::{self, Output, PackedA};
 use super::pack::{Packed, PackedWeight, backward_of, values_of};
 use super::value::with_values;
 use super::{Cpu, Simd, pointwise};
+use crate::backend::Backend;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -60,13 +61,34 @@ pub(super) fn linear(cpu: &Cpu, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
     Ok(y)
 }
 
-/// `h + (x wᵀ + b)`, all f32.
+/// `x wᵀ + b` in bf16: the sums are f32 and rounded once.
+pub(super) fn linear_rounded(cpu: &Cpu, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
+    let plain = w.bias.is_none() && !is_reversed(cpu, x.shape()[0]);
+    if let (Packed::Bf16(b), true) = (&w.weight.forward::<PackedWeight>()?.matrix, plain) {
+        let shape = [x.shape()[0], w.weight.out_features()];
+        let mut y = cpu.recycler.acquire::<bf16>(shape[0] * shape[1]);
+        let a = PackedA::new(cpu, x.data::<bf16>()?, [shape[0], w.weight.in_features()]);
+        gemm_bf16::product(cpu, &a, b.view(), Output::Rounded(&mut y));
+        return Tensor::new(x.device(), &shape, y);
+    }
+    cpu.cast(&linear(cpu, x, w)?, Dtype::BF16)
+}
+
+/// `h + (x wᵀ + b)`; h in f32.
 pub(super) fn linear_add(cpu: &Cpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
-    let plain = w.bias.is_none() && !is_reversed(cpu, 1);
-    if let (Packed::F32(b), true) = (&w.weight.forward::<PackedWeight>()?.matrix, plain) {
+    if w.bias.is_none() && !is_reversed(cpu, 1) {
         let mut y = cpu.recycler.acquire::<f32>(h.len());
-        let a = Matrix::new(x.data()?, x.shape()[0], w.weight.in_features());
-        gemm::product_residual(cpu, h.data()?, a, b.view(), &mut y);
+        let (rows, width) = (x.shape()[0], w.weight.in_features());
+        match &w.weight.forward::<PackedWeight>()?.matrix {
+            Packed::F32(b) => {
+                let a = Matrix::new(x.data()?, rows, width);
+                gemm::product_residual(cpu, h.data()?, a, b.view(), &mut y);
+            }
+            Packed::Bf16(b) => {
+                let a = PackedA::new(cpu, x.data::<bf16>()?, [rows, width]);
+                gemm_bf16::product(cpu, &a, b.view(), Output::Residual { h: h.data()?, y: &mut y });
+            }
+        }
         return Tensor::new(h.device(), h.shape(), y);
     }
     // addition commutes: the product is not shared, whereas adding to `h` would copy it first

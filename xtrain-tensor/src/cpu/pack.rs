@@ -8,7 +8,7 @@ use half::bf16;
 
 use super::Cpu;
 use super::gemm::{self, Beta, Matrix, Panels};
-use super::gemm_bf16::{self, PackedA, TilePanels};
+use super::gemm_bf16::{self, Output, PackedA, TilePanels};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -70,7 +70,8 @@ impl Packed {
             }
             Packed::Bf16(w) => {
                 let x = PackedA::new(cpu, x.data::<bf16>()?, shape);
-                gemm_bf16::product(cpu, &x, w.view().columns(columns).depths(depths), y, beta);
+                let w = w.view().columns(columns).depths(depths);
+                gemm_bf16::product(cpu, &x, w, Output::Sum(y, beta));
             }
         }
         Ok(())

@@ -117,10 +117,15 @@ impl<T: Value> Kernel<bool> for AllFinite<'_, T> {
 /// Converts each element, rounding to nearest even.
 pub(crate) fn cast<T: Value, O: Value>(cpu: &Cpu, x: &[T]) -> Vec<O> {
     let mut y = cpu.recycler.acquire(x.len());
-    cpu.pool.parts(&mut y, 4 * GRAIN, |i, y| {
+    cast_to(cpu, x, &mut y);
+    y
+}
+
+/// [`cast`] into `y`, which is as long as `x`.
+pub(crate) fn cast_to<T: Value, O: Value>(cpu: &Cpu, x: &[T], y: &mut [O]) {
+    cpu.pool.parts(y, 4 * GRAIN, |i, y| {
         dispatch(cpu.simd, Cast { x: &x[i * 4 * GRAIN..][..y.len()], y });
     });
-    y
 }
 
 struct Cast<'a, T, O> {

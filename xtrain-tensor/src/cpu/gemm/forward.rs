@@ -63,7 +63,7 @@ fn run(job: Product<'_>, cpu: &Cpu) {
     let (a, b) = (job.a, job.b);
     a.check(b.depth);
     assert_eq!(job.y.len(), a.rows * b.columns, "y holds rows * columns values");
-    split(cpu, [a.rows, b.depth, b.columns], |rows, panels| job.unit(rows, panels));
+    split(cpu, [a.rows, b.depth, b.columns], 1, |rows, panels| job.unit(rows, panels));
 }
 
 struct Product<'a> {

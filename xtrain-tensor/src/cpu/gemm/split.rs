@@ -16,8 +16,13 @@ const ROW_BAND: usize = 192;
 
 /// Calls `unit(rows, panels)` so that each output of a product of shape `[rows, depth, columns]` is in exactly one
 /// unit, on as many threads as are useful. There are more units than threads, so a preempted thread delays only its
-/// own unit.
-pub(crate) fn split(cpu: &Cpu, shape: [usize; 3], unit: impl Fn(Range<usize>, Range<usize>) + Sync) {
+/// own unit. The rows of a unit begin at a multiple of `step`.
+pub(crate) fn split(
+    cpu: &Cpu,
+    shape: [usize; 3],
+    step: usize,
+    unit: impl Fn(Range<usize>, Range<usize>) + Sync,
+) {
     let [rows, depth, columns] = shape;
     let panels = columns.div_ceil(LANES);
     let bands = rows.div_ceil(ROW_BAND);
@@ -25,8 +30,8 @@ pub(crate) fn split(cpu: &Cpu, shape: [usize; 3], unit: impl Fn(Range<usize>, Ra
     let groups = if serial { 1 } else { (4 * cpu.pool.threads()).div_ceil(bands).min(panels.div_ceil(4)) };
     let run = |i: usize| {
         let (band, group) = (i / groups, i % groups);
-        let rows = band * rows / bands..(band + 1) * rows / bands;
-        unit(rows, group * panels / groups..(group + 1) * panels / groups);
+        let bound = |band: usize| if band == bands { rows } else { band * (rows / step) / bands * step };
+        unit(bound(band)..bound(band + 1), group * panels / groups..(group + 1) * panels / groups);
     };
     if serial { (0..bands).for_each(run) } else { cpu.pool.run(bands * groups, run) }
 }

@@ -2,13 +2,28 @@
 use std::arch::asm;
 use std::ops::Range;
 
-use super::super::Disjoint;
-use super::super::lanes::LANES;
-use super::tiles::{BLOCK_ROWS, Pairs, View};
+use half::bf16;
+
+use super::super::Simd;
+use super::super::gemm::Beta;
+use super::super::lanes::{LANES, dispatch};
+use super::super::scratch::Buffer;
+use super::epilogue::{Epilogue, Row};
+use super::output::SharedOutput;
+use super::tiles::{BLOCK_ROWS, View};
 use crate::device::amx::detect;
 
 /// Rows of a tile register.
 const TILE: usize = 16;
+/// Rows and columns of a tile of outputs: 2 x 2 registers.
+pub(super) const ROWS: usize = 2 * TILE;
+/// Maximum blocks along the depth that a panel is read for all rows of a unit: 32 KiB of it stay in the L1 cache.
+const DEPTH: usize = 16;
+/// Tiles of a panel that prefetch a quarter of the next panel each.
+const PREFETCH_TILES: usize = 4;
+/// Bytes of a block of a panel, and of that quarter.
+const BLOCK_BYTES: usize = 2048;
+const PREFETCH_BYTES: usize = BLOCK_BYTES / PREFETCH_TILES;
 
 /// A tile configuration of palette 1: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b.
 #[repr(C, align(64))]
@@ -20,96 +35,153 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// `y = y + a b` with AMX tiles.
-pub(super) struct Job<'a> {
-    a: &'a [Pairs],
-    b: View<'a>,
-    y: &'a Disjoint<'a, f32>,
+/// The rows of A: `[rows][blocks][32]`, contiguous.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows<'a> {
+    values: &'a [bf16],
+    blocks: usize,
 }
 
-impl<'a> Job<'a> {
+impl<'a> Rows<'a> {
+    /// # Panics
+    /// If `values` are not whole rows.
+    pub(super) fn new(values: &'a [bf16], blocks: usize) -> Rows<'a> {
+        assert!(values.len().is_multiple_of(blocks.max(1) * 32), "rows of whole blocks");
+        Rows { values, blocks }
+    }
+}
+
+/// A product with AMX tiles.
+pub(super) struct Job<'a> {
+    pub(super) a: Rows<'a>,
+    pub(super) b: View<'a>,
+    pub(super) out: SharedOutput<'a>,
+}
+
+impl Job<'_> {
+    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
+    ///
+    /// The rows of a unit read one part of a panel while it is in the L1 cache.
+    ///
     /// # Panics
     /// If the machine has no AMX.
-    pub(super) fn new(a: &'a [Pairs], b: View<'a>, y: &'a Disjoint<'a, f32>) -> Job<'a> {
-        assert!(detect(), "the machine has no AMX");
-        Job { a, b, y }
-    }
-
-    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
     pub(super) fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
-        let mut configured = 0;
-        for row in rows.clone().step_by(2 * TILE) {
-            let height = (rows.end - row).min(2 * TILE);
-            if configured != height {
-                // SAFETY: `new` has detected AMX; the registers are released below.
-                unsafe { configure(height) };
-                configured = height;
+        assert!(detect(), "the machine has no AMX");
+        let whole = rows.start + rows.len() / ROWS * ROWS;
+        for rows in [rows.start..whole, whole..rows.end] {
+            if rows.is_empty() {
+                continue;
             }
+            // SAFETY: AMX was detected; the registers are released below.
+            unsafe { configure(rows.len().min(ROWS)) };
             for panel in panels.clone() {
-                self.tile(row, height, panel);
+                self.panel(rows.clone(), panel, (panel + 1 < panels.end).then_some(panel + 1));
             }
         }
-        // SAFETY: `new` has detected AMX.
+        // SAFETY: AMX was detected.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 
-    /// Computes a tile of up to 32 rows and 32 columns.
-    fn tile(&self, row: usize, height: usize, panel: usize) {
+    /// Computes the outputs of `rows` in one panel.
+    fn panel(&self, rows: Range<usize>, panel: usize, next: Option<usize>) {
         let columns = self.b.shape()[1];
-        let at = panel * LANES;
-        // SAFETY: these elements of y belong to this unit alone.
-        let y = |i: usize| unsafe {
-            self.y.slice((row + i) * columns + at..(row + i) * columns + columns.min(at + LANES))
-        };
-        if at + LANES <= columns {
+        let at = panel * LANES..columns.min((panel + 1) * LANES);
+        if let SharedOutput::Sum(y, beta) = self.out
+            && at.len() == LANES
+        {
             // `at` checks the address one past the last element, so all elements are inside y
-            self.y.at((row + height - 1) * columns + at + LANES);
-            let c = self.y.at(row * columns + at);
-            // SAFETY: `height` rows of 32 from c on, `columns` apart, are inside y, checked above, and belong to this
-            // unit alone.
-            unsafe { self.add(row, height, panel, c, columns) };
-            return;
+            y.at((rows.end - 1) * columns + at.end);
+            let sums = Sums { start: y.at(rows.start * columns + at.start), step: columns };
+            // SAFETY: these rows of 32 elements, `columns` apart, are inside y, checked above, and belong to this unit
+            // alone. `unit` has configured the registers.
+            return unsafe { self.tiles(rows, panel, sums, beta, next) };
         }
-        let width = columns - at;
-        let mut c = [[0.0f32; LANES]; 2 * TILE];
-        for (i, c) in c.iter_mut().enumerate().take(height) {
-            c[..width].copy_from_slice(y(i));
-        }
-        // SAFETY: c is local and has 32 rows of 32.
-        unsafe { self.add(row, height, panel, c.as_mut_ptr().cast(), LANES) };
-        for (i, c) in c.iter().enumerate().take(height) {
-            y(i).copy_from_slice(&c[..width]);
-        }
+        let mut buffer = Buffer::<Row>::new(rows.len());
+        let epilogue = Epilogue { out: &self.out, rows: rows.clone(), columns: at, step: columns };
+        let beta = match self.out {
+            SharedOutput::Sum(_, Beta::One) => {
+                // SAFETY: these elements of y belong to this unit alone.
+                unsafe { epilogue.load(&mut buffer) };
+                Beta::One
+            }
+            _ => Beta::Zero,
+        };
+        let sums = Sums { start: buffer.as_mut_ptr().cast(), step: LANES };
+        // SAFETY: the buffer is local and has a row of 32 elements for each row.
+        unsafe { self.tiles(rows, panel, sums, beta, next) };
+        // SAFETY: these elements of the output belong to this unit alone.
+        dispatch(Simd::Avx512, unsafe { epilogue.of(&buffer) });
     }
 
-    /// `c += a b` for a full-width tile.
+    /// `sums = beta sums + a b` for the rows `rows` and a panel. Prefetches the panel `next`.
     ///
     /// # Safety
-    /// `height` rows of 32 elements, `step` apart, are writable from c on, and no other thread accesses them.
-    unsafe fn add(&self, row: usize, height: usize, panel: usize, c: *mut f32, step: usize) {
+    /// The machine has AMX, configured for tiles of `rows`. A row of 32 elements of `sums` for each of `rows` is
+    /// writable, and no other thread accesses it.
+    unsafe fn tiles(&self, rows: Range<usize>, panel: usize, sums: Sums, beta: Beta, next: Option<usize>) {
         let blocks = self.b.blocks();
-        let a = &self.a[row * blocks..(row + height) * blocks];
+        let a = &self.a.values[rows.start * blocks * 32..rows.end * blocks * 32];
         let b = self.b.panel(panel);
-        assert!(b.len() == blocks * BLOCK_ROWS, "a panel is whole blocks");
+        assert!(self.a.blocks == blocks && b.len() == blocks * BLOCK_ROWS, "a and b have one depth");
         if blocks == 0 {
+            if beta == Beta::Zero {
+                // SAFETY: the caller's promise.
+                (0..rows.len()).for_each(|i| unsafe { sums.start.add(i * sums.step).write_bytes(0, LANES) });
+            }
             return;
         }
-        let operands = Operands { blocks, a: a.as_ptr().cast(), b: b.as_ptr().cast(), c: c.cast(), step };
-        // SAFETY: `new` has detected AMX and `unit` has configured it for `height` rows. Loads of a read `height`
-        // rows of `blocks` blocks, those of b read `blocks` blocks of 2048 bytes: all inside the slices above. c is
-        // valid by contract.
-        unsafe { if height > TILE { kernel_32_rows(operands) } else { kernel_16_rows(operands) } }
+        let next = next.filter(|_| rows.len() > ROWS).map(|next| self.b.panel(next).as_ptr().cast::<u8>());
+        for from in (0..blocks).step_by(DEPTH) {
+            for (i, row) in (0..rows.len()).step_by(ROWS).enumerate() {
+                let prefetch = next.filter(|_| i < PREFETCH_TILES);
+                let tile = Tile {
+                    blocks: DEPTH.min(blocks - from),
+                    a: a[(row * blocks + from) * 32..].as_ptr().cast(),
+                    a_step: blocks * 64,
+                    b: b[from * BLOCK_ROWS..].as_ptr().cast(),
+                    // SAFETY: row is below rows.len().
+                    c: unsafe { sums.start.add(row * sums.step) }.cast(),
+                    c_step: sums.step * 4,
+                    next: prefetch.map_or(std::ptr::null(), |p| {
+                        p.wrapping_add(from * BLOCK_BYTES + i * PREFETCH_BYTES)
+                    }),
+                };
+                let zero = from == 0 && beta == Beta::Zero;
+                // SAFETY: loads of a read the tile's rows of `blocks` blocks, `a_step` apart, those of b read `blocks`
+                // blocks: all inside the slices above. c is valid by contract, and so are the registers.
+                unsafe {
+                    match (rows.len() - row > TILE, zero, prefetch.is_some()) {
+                        (true, true, true) => tile.upper_and_lower_from_zero_and_prefetch(),
+                        (true, true, false) => tile.upper_and_lower_from_zero(),
+                        (true, false, true) => tile.upper_and_lower_and_prefetch(),
+                        (true, false, false) => tile.upper_and_lower(),
+                        (false, true, _) => tile.upper_from_zero(),
+                        (false, false, _) => tile.upper(),
+                    }
+                }
+            }
+        }
     }
 }
 
-struct Operands {
+/// Rows of 32 sums, `step` elements apart.
+#[derive(Clone, Copy)]
+struct Sums {
+    start: *mut f32,
+    step: usize,
+}
+
+/// A tile of outputs: up to 32 rows and 32 columns. Steps are in bytes.
+struct Tile {
     /// Blocks along the depth, at least one.
     blocks: usize,
     a: *const u8,
+    a_step: usize,
     b: *const u8,
     c: *mut u8,
-    /// Elements between rows of c.
-    step: usize,
+    c_step: usize,
+    /// The part of the next panel to be prefetched: 512 bytes of each block.
+    next: *const u8,
 }
 
 /// Configures the tile registers for `height` rows, 1 to 32.
@@ -129,55 +201,109 @@ unsafe fn configure(height: usize) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
 }
 
-/// c += a b for 32 columns and 17 to 32 rows.
-///
-/// # Safety
-/// The registers are configured for this height; a, b and c have the extents stated in [`Job::add`].
-unsafe fn kernel_32_rows(Operands { blocks, a, b, c, step }: Operands) {
-    let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
-    // SAFETY: by contract.
-    unsafe {
-        let (lower_a, lower_c) = (a.add(TILE * a_step), c.add(TILE * c_step));
-        asm!(
-            "tileloadd tmm0, [{c0} + {cs}*1]", "tileloadd tmm1, [{c0} + {cs}*1 + 64]",
-            "tileloadd tmm2, [{c1} + {cs}*1]", "tileloadd tmm3, [{c1} + {cs}*1 + 64]",
-            "2:",
-            "tileloadd tmm4, [{a0} + {s_a}*1]", "tileloadd tmm6, [{b} + {s}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{b} + {s}*1 + 1024]", "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{a1} + {s_a}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6", "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {a0}, 64", "add {a1}, 64", "add {b}, 2048", "dec {n}", "jnz 2b",
-            "tilestored [{c0} + {cs}*1], tmm0", "tilestored [{c0} + {cs}*1 + 64], tmm1",
-            "tilestored [{c1} + {cs}*1], tmm2", "tilestored [{c1} + {cs}*1 + 64], tmm3",
-            a0 = inout(reg) a => _, a1 = inout(reg) lower_a => _, b = inout(reg) b => _,
-            n = inout(reg) blocks => _, s_a = in(reg) a_step, s = in(reg) b_step,
-            c0 = in(reg) c, c1 = in(reg) lower_c, cs = in(reg) c_step,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
-        );
-    }
+/// A kernel for 17 to 32 rows: the start of the sums, and what to do in each block in addition.
+macro_rules! upper_and_lower {
+    ($(#[$doc:meta])* $name:ident, $start:literal, $more:literal) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As in [`Job::tiles`], for the rows of this tile.
+        unsafe fn $name(self) {
+            let Tile { blocks, a, a_step, b, c, c_step, next } = self;
+            // SAFETY: by contract.
+            unsafe {
+                let (lower_a, lower_c) = (a.add(TILE * a_step), c.add(TILE * c_step));
+                asm!(
+                    $start,
+                    "2:",
+                    "tileloadd tmm4, [{a0} + {s_a}*1]", "tileloadd tmm6, [{b} + {s}*1]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{b} + {s}*1 + 1024]", "tdpbf16ps tmm1, tmm4, tmm7",
+                    $more,
+                    "tileloadd tmm5, [{a1} + {s_a}*1]",
+                    "tdpbf16ps tmm2, tmm5, tmm6", "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {a0}, 64", "add {a1}, 64", "add {b}, 2048", "dec {n}", "jnz 2b",
+                    "tilestored [{c0} + {cs}*1], tmm0", "tilestored [{c0} + {cs}*1 + 64], tmm1",
+                    "tilestored [{c1} + {cs}*1], tmm2", "tilestored [{c1} + {cs}*1 + 64], tmm3",
+                    "/* {p} */",
+                    a0 = inout(reg) a => _, a1 = inout(reg) lower_a => _, b = inout(reg) b => _,
+                    n = inout(reg) blocks => _, s_a = in(reg) a_step, s = in(reg) 64usize,
+                    c0 = in(reg) c, c1 = in(reg) lower_c, cs = in(reg) c_step, p = inout(reg) next => _,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
+                );
+            }
+        }
+    };
 }
 
-/// c += a b for 32 columns and 1 to 16 rows.
-///
-/// # Safety
-/// The registers are configured for this height; a, b and c have the extents stated in [`Job::add`].
-unsafe fn kernel_16_rows(Operands { blocks, a, b, c, step }: Operands) {
-    let (a_step, b_step, c_step) = (blocks * 64, 64usize, step * 4);
-    // SAFETY: by contract.
-    unsafe {
-        asm!(
-            "tileloadd tmm0, [{c0} + {cs}*1]", "tileloadd tmm1, [{c0} + {cs}*1 + 64]",
-            "2:",
-            "tileloadd tmm4, [{a0} + {s_a}*1]", "tileloadd tmm6, [{b} + {s}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{b} + {s}*1 + 1024]", "tdpbf16ps tmm1, tmm4, tmm7",
-            "add {a0}, 64", "add {b}, 2048", "dec {n}", "jnz 2b",
-            "tilestored [{c0} + {cs}*1], tmm0", "tilestored [{c0} + {cs}*1 + 64], tmm1",
-            a0 = inout(reg) a => _, b = inout(reg) b => _, n = inout(reg) blocks => _,
-            s_a = in(reg) a_step, s = in(reg) b_step, c0 = in(reg) c, cs = in(reg) c_step,
-            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _, options(nostack)
-        );
+/// A kernel for 1 to 16 rows.
+macro_rules! upper {
+    ($(#[$doc:meta])* $name:ident, $start:literal) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As in [`Job::tiles`], for the rows of this tile.
+        unsafe fn $name(self) {
+            let Tile { blocks, a, a_step, b, c, c_step, .. } = self;
+            // SAFETY: by contract.
+            unsafe {
+                asm!(
+                    $start,
+                    "2:",
+                    "tileloadd tmm4, [{a0} + {s_a}*1]", "tileloadd tmm6, [{b} + {s}*1]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{b} + {s}*1 + 1024]", "tdpbf16ps tmm1, tmm4, tmm7",
+                    "add {a0}, 64", "add {b}, 2048", "dec {n}", "jnz 2b",
+                    "tilestored [{c0} + {cs}*1], tmm0", "tilestored [{c0} + {cs}*1 + 64], tmm1",
+                    a0 = inout(reg) a => _, b = inout(reg) b => _, n = inout(reg) blocks => _,
+                    s_a = in(reg) a_step, s = in(reg) 64usize, c0 = in(reg) c, cs = in(reg) c_step,
+                    out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _, options(nostack)
+                );
+            }
+        }
+    };
+}
+
+impl Tile {
+    upper_and_lower! {
+        /// `c = a b`.
+        upper_and_lower_from_zero,
+        "tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3",
+        ""
+    }
+    upper_and_lower! {
+        /// `c = c + a b`.
+        upper_and_lower,
+        "tileloadd tmm0, [{c0} + {cs}*1]\ntileloadd tmm1, [{c0} + {cs}*1 + 64]\n\
+         tileloadd tmm2, [{c1} + {cs}*1]\ntileloadd tmm3, [{c1} + {cs}*1 + 64]",
+        ""
+    }
+    upper_and_lower! {
+        /// `c = a b`, with prefetch.
+        upper_and_lower_from_zero_and_prefetch,
+        "tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3",
+        "prefetcht1 [{p}]\nprefetcht1 [{p} + 64]\nprefetcht1 [{p} + 128]\nprefetcht1 [{p} + 192]\n\
+         prefetcht1 [{p} + 256]\nprefetcht1 [{p} + 320]\nprefetcht1 [{p} + 384]\nprefetcht1 [{p} + 448]\n\
+         add {p}, 2048"
+    }
+    upper_and_lower! {
+        /// `c = c + a b`, with prefetch.
+        upper_and_lower_and_prefetch,
+        "tileloadd tmm0, [{c0} + {cs}*1]\ntileloadd tmm1, [{c0} + {cs}*1 + 64]\n\
+         tileloadd tmm2, [{c1} + {cs}*1]\ntileloadd tmm3, [{c1} + {cs}*1 + 64]",
+        "prefetcht1 [{p}]\nprefetcht1 [{p} + 64]\nprefetcht1 [{p} + 128]\nprefetcht1 [{p} + 192]\n\
+         prefetcht1 [{p} + 256]\nprefetcht1 [{p} + 320]\nprefetcht1 [{p} + 384]\nprefetcht1 [{p} + 448]\n\
+         add {p}, 2048"
+    }
+    upper! {
+        /// `c = a b` for up to 16 rows.
+        upper_from_zero,
+        "tilezero tmm0\ntilezero tmm1"
+    }
+    upper! {
+        /// `c = c + a b` for up to 16 rows.
+        upper,
+        "tileloadd tmm0, [{c0} + {cs}*1]\ntileloadd tmm1, [{c0} + {cs}*1 + 64]"
     }
 }

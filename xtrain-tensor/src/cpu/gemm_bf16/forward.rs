@@ -1,44 +1,68 @@
 //! `y = a B` and `y += a B` with packed B.
 use std::ops::Range;
 
+use half::bf16;
+
 use super::super::gemm::{Beta, split, tiles};
 use super::super::lanes::LANES;
-use super::super::{Disjoint, Simd};
+use super::super::scratch::Buffer;
+use super::super::{Disjoint, Simd, pointwise};
 use super::left::{Blocks, F32Block, PackedA};
 use super::operand::on_lattice;
+use super::output::Output;
 use super::tile::{Tile, panels_across, tile_rows};
-use super::tiles::{Pairs, TILE, View};
+use super::tiles::{Pairs, TILE, View, flat};
 use crate::Cpu;
 
-/// `y = beta y + a b`: y `[a.rows, b.columns]` row-major, f32.
+/// `y = beta y + a b`, `h + a b` or `a b` rounded to bf16: y `[a.rows, b.columns]` row-major.
 ///
 /// Order: that of [`super`]. With [`Beta::One`] the blocks are added to the values in y.
-pub(crate) fn product(cpu: &Cpu, a: &PackedA, b: View<'_>, y: &mut [f32], beta: Beta) {
+pub(crate) fn product(cpu: &Cpu, a: &PackedA<'_>, b: View<'_>, out: Output<'_>) {
     let [depth, columns] = b.shape();
     assert_eq!(a.depth, depth, "a and b have one depth");
-    assert_eq!(y.len(), a.rows * columns, "y holds rows * columns values");
+    assert_eq!(out.len(), a.rows * columns, "y holds rows * columns values");
+    let shape = [a.rows, depth, columns];
     match &a.blocks {
-        #[cfg(target_arch = "x86_64")]
-        Blocks::Amx(blocks) => {
-            if beta == Beta::Zero {
-                y.fill(0.0);
-            }
-            let y = Disjoint::new(y);
-            let job = super::amx::Job::new(blocks, b, &y);
-            split(cpu, [a.rows, depth, columns], |rows, panels| job.unit(rows, panels));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        Blocks::Amx(_) => unreachable!("AMX is never detected here"),
+        Blocks::Amx(blocks) => amx_product(cpu, flat(blocks), shape, b, out),
+        Blocks::InPlace(blocks) => amx_product(cpu, blocks, shape, b, out),
         Blocks::Simd(blocks) => {
-            let job = Job { simd: cpu.simd, a, blocks, b, y: &Disjoint::new(y), beta };
-            split(cpu, [a.rows, depth, columns], |rows, panels| job.unit(rows, panels));
+            let sum = |y: &mut [f32], beta| {
+                let job = Job { simd: cpu.simd, a, blocks, b, y: &Disjoint::new(y), beta };
+                split(cpu, shape, 1, |rows, panels| job.unit(rows, panels));
+            };
+            match out {
+                Output::Sum(y, beta) => sum(y, beta),
+                Output::Residual { h, y } => {
+                    sum(y, Beta::Zero);
+                    pointwise::accumulate(cpu, y, h);
+                }
+                Output::Rounded(rounded) => {
+                    let mut y = Buffer::<f32>::new(rounded.len());
+                    sum(&mut y, Beta::Zero);
+                    pointwise::cast_to(cpu, &y, rounded);
+                }
+            }
         }
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+fn amx_product(cpu: &Cpu, a: &[bf16], shape: [usize; 3], b: View<'_>, out: Output<'_>) {
+    use super::amx;
+    out.share(|out| {
+        let job = amx::Job { a: amx::Rows::new(a, b.blocks()), b, out };
+        split(cpu, shape, amx::ROWS, |rows, panels| job.unit(rows, panels));
+    });
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn amx_product(_: &Cpu, _: &[bf16], _: [usize; 3], _: View<'_>, _: Output<'_>) {
+    unreachable!("AMX is never detected here")
+}
+
 struct Job<'a> {
     simd: Simd,
-    a: &'a PackedA,
+    a: &'a PackedA<'a>,
     blocks: &'a [F32Block],
     b: View<'a>,
     y: &'a Disjoint<'a, f32>,

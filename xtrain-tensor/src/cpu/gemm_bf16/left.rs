@@ -1,5 +1,7 @@
-//! The packed A operand of bf16 products: rounded to bf16, denormals as zeros, in blocks of 32.
+//! The A operand of bf16 products: rounded to bf16, denormals as zeros, in blocks of 32.
 use std::ops::Range;
+
+use half::bf16;
 
 use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
@@ -10,8 +12,8 @@ use crate::Cpu;
 
 /// A matrix A, packed as `[rows][ceil(depth / 32)][32]` and padded with +0.
 #[derive(Debug)]
-pub(crate) struct PackedA {
-    pub(super) blocks: Blocks,
+pub(crate) struct PackedA<'a> {
+    pub(super) blocks: Blocks<'a>,
     pub(super) rows: usize,
     pub(super) depth: usize,
     /// Smallest exponent field of each row's non-zero elements. 0 for AMX, which does not need it.
@@ -21,9 +23,12 @@ scratch!(u8, NO_EXPONENT);
 
 /// The blocks of all rows, in the format of the kernel.
 #[derive(Debug)]
-pub(super) enum Blocks {
+pub(super) enum Blocks<'a> {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AMX reads them"))]
     Amx(Buffer<Pairs>),
+    /// Rows of whole blocks that AMX reads where they are. It reads denormals as zeros.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AMX reads them"))]
+    InPlace(&'a [bf16]),
     /// For SIMD kernels: widened to f32, because they broadcast single elements.
     Simd(Buffer<F32Block>),
 }
@@ -33,11 +38,17 @@ pub(super) enum Blocks {
 pub(super) struct F32Block(pub(super) [f32; BLOCK]);
 scratch!(F32Block, F32Block([0.0; BLOCK]));
 
-impl PackedA {
-    /// Packs the matrix `a` `[rows, depth]`, row-major.
-    pub(crate) fn new<T: Operand>(cpu: &Cpu, a: &[T], shape: [usize; 2]) -> PackedA {
+impl<'m> PackedA<'m> {
+    /// Packs the matrix `a` `[rows, depth]`, row-major, unless it can be read in place.
+    pub(crate) fn new<T: Operand>(cpu: &Cpu, a: &'m [T], shape: [usize; 2]) -> PackedA<'m> {
         let [rows, depth] = shape;
         assert_eq!(a.len(), rows * depth, "a holds rows * depth values");
+        if cpu.simd == Simd::Amx
+            && depth.is_multiple_of(BLOCK)
+            && let Some(a) = T::in_place(a)
+        {
+            return PackedA { blocks: Blocks::InPlace(a), rows, depth, min_exp: Buffer::new(0) };
+        }
         PackedA::pack(cpu, shape, &RowMajor { a, depth })
     }
 
@@ -46,11 +57,11 @@ impl PackedA {
         cpu: &Cpu,
         [out, depth]: [usize; 2],
         row: impl Fn(usize) -> &'a [T] + Sync,
-    ) -> PackedA {
+    ) -> PackedA<'m> {
         PackedA::pack(cpu, [out, depth], &Transposed(MatrixRows { row, depth }))
     }
 
-    fn pack<S: Source>(cpu: &Cpu, [rows, depth]: [usize; 2], source: &S) -> PackedA {
+    fn pack<S: Source>(cpu: &Cpu, [rows, depth]: [usize; 2], source: &S) -> PackedA<'m> {
         let mut min_exp = Buffer::new(rows);
         let blocks = match cpu.simd {
             Simd::Amx => Blocks::Amx(pack_rows(cpu, [rows, depth], source, &mut min_exp)),

@@ -13,21 +13,36 @@ pub(crate) const NO_EXPONENT: u8 = u8::MAX;
 /// An element type of the operands of bf16 products.
 pub(crate) trait Operand: Copy + Send + Sync {
     /// Rounds to bf16 if the type is wider. A denormal becomes zero of its sign.
-    fn round_daz(self) -> bf16;
+    #[inline(always)]
+    fn round_daz(self) -> bf16 {
+        bf16::from_bits(self.round_daz_bits() as u16)
+    }
+
+    /// The bits of [`Operand::round_daz`].
+    fn round_daz_bits(self) -> u32;
+
+    /// The elements as bf16 with denormals, if they need no rounding.
+    fn in_place(values: &[Self]) -> Option<&[bf16]>;
 }
 
 impl Operand for bf16 {
+    fn in_place(values: &[bf16]) -> Option<&[bf16]> {
+        Some(values)
+    }
     #[inline(always)]
-    fn round_daz(self) -> bf16 {
-        let b = self.to_bits();
-        bf16::from_bits(if b & 0x7f80 == 0 { b & 0x8000 } else { b })
+    fn round_daz_bits(self) -> u32 {
+        let b = u32::from(self.to_bits());
+        if b & 0x7f80 == 0 { b & 0x8000 } else { b }
     }
 }
 
 impl Operand for f32 {
+    fn in_place(_: &[f32]) -> Option<&[bf16]> {
+        None
+    }
     #[inline(always)]
-    fn round_daz(self) -> bf16 {
-        to_bf16(self).round_daz()
+    fn round_daz_bits(self) -> u32 {
+        to_bf16(self).round_daz_bits()
     }
 }
 

@@ -10,7 +10,7 @@ use super::operand::{BLOCK, Operand, widen};
 use super::tiles::{MatrixRows, Pairs};
 use super::*;
 use crate::device::Device;
-use crate::dtype::to_bf16;
+use crate::dtype::{round_bf16, to_bf16};
 use crate::reference;
 use crate::testing::{assert_bits_eq, simds};
 
@@ -97,6 +97,8 @@ fn products_have_the_bits_of_the_reference_on_every_path_even_at_the_boundary_of
         [3, 40, 200],
         [8, 64, 100],
         [40, 0, 70],
+        [70, 576, 100],
+        [45, 1056, 33],
     ];
     for [m, k, n] in sizes {
         for kind in KINDS {
@@ -106,17 +108,25 @@ fn products_have_the_bits_of_the_reference_on_every_path_even_at_the_boundary_of
                 (0..m * n).map(at).collect()
             };
             let (from_zero, from_y) = (want(&vec![0.0; m * n]), want(&y0));
+            let with_residual: Vec<f32> = from_zero.iter().zip(&y0).map(|(sum, h)| sum + h).collect();
+            let rounded: Vec<f32> = from_zero.iter().map(|&sum| round_bf16(sum)).collect();
             for (simd, device) in devices() {
                 let cpu = device.as_cpu().unwrap();
                 let what = format!("{simd} {m}x{k}x{n} {kind:?}");
                 let a = PackedA::new(cpu, &x, [m, k]);
                 let tiles = TilePanels::of_weight(cpu, &w, [n, k]);
                 let mut y = vec![f32::NAN; m * n];
-                product(cpu, &a, tiles.view(), &mut y, Beta::Zero);
+                product(cpu, &a, tiles.view(), Output::Sum(&mut y, Beta::Zero));
                 same(&y, &from_zero, &what);
                 let mut y = y0.clone();
-                product(cpu, &a, tiles.view(), &mut y, Beta::One);
+                product(cpu, &a, tiles.view(), Output::Sum(&mut y, Beta::One));
                 same(&y, &from_y, &what);
+                product(cpu, &a, tiles.view(), Output::Residual { h: &y0, y: &mut y });
+                same(&y, &with_residual, &format!("{what} and a residual"));
+                let mut y = vec![bf16::NAN; m * n];
+                product(cpu, &a, tiles.view(), Output::Rounded(&mut y));
+                let y: Vec<f32> = y.into_iter().map(widen).collect();
+                same(&y, &rounded, &format!("{what}, rounded"));
             }
         }
     }

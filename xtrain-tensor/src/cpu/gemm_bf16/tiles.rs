@@ -3,19 +3,25 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::Disjoint;
 use super::super::gemm::first_panel;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Scratch, scratch};
-use crate::device::recycle::PackedBuffer;
+use super::super::{Disjoint, Simd};
 use super::operand::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
 use crate::Cpu;
+use crate::device::recycle::PackedBuffer;
 
 /// One row of a tile: for each of 16 columns, the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Pairs(pub(super) [bf16; 32]);
 scratch!(Pairs, Pairs([bf16::ZERO; 32]));
+
+/// The elements of rows.
+pub(super) fn flat(rows: &[Pairs]) -> &[bf16] {
+    // SAFETY: a row is 32 elements without padding.
+    unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len() * 32) }
+}
 
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 16;
@@ -42,7 +48,7 @@ fn min_exponent(rows: &[Pairs]) -> u8 {
 #[derive(Debug)]
 pub(crate) struct TilePanels {
     pub(super) rows: PackedBuffer<Pairs>,
-    /// Smallest exponent field of each panel's non-zero elements.
+    /// Smallest exponent field of each panel's non-zero elements. 0 for AMX, which does not need it.
     pub(super) min_exp: Vec<u8>,
     depth: usize,
     columns: usize,
@@ -111,7 +117,8 @@ impl TilePanels {
             // SAFETY: the panels of this part; each part is passed once.
             let min_exps = unsafe { min_exps.slice(part * group..min_exps.len().min((part + 1) * group)) };
             let column = (panels.start + part * group) * LANES;
-            dispatch(cpu.simd, Pack { source, column, panel, rows, min_exps });
+            let exponents = cpu.simd != Simd::Amx;
+            dispatch(cpu.simd, Pack { source, column, panel, rows, min_exps, exponents });
         });
     }
 
@@ -139,6 +146,8 @@ struct Pack<'a, S> {
     panel: usize,
     rows: &'a mut [Pairs],
     min_exps: &'a mut [u8],
+    /// Whether the exponents are needed.
+    exponents: bool,
 }
 
 impl<S: Source> Kernel for Pack<'_, S> {
@@ -153,7 +162,7 @@ impl<S: Source> Kernel for Pack<'_, S> {
             }
         }
         for (min_exp, rows) in self.min_exps.iter_mut().zip(self.rows.chunks_exact(self.panel)) {
-            *min_exp = min_exponent(rows);
+            *min_exp = if self.exponents { min_exponent(rows) } else { 0 };
         }
     }
 }
@@ -208,18 +217,35 @@ pub(super) struct MatrixRows<F> {
 impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<F> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, k: usize, column: usize, tile: &mut [Pairs]) {
-        let mut values = [[bf16::ZERO; TILE]; 2];
+        let row = |k: usize| if k < self.depth { (self.row)(k) } else { &[] };
         for (r, pairs) in tile.iter_mut().enumerate() {
-            for (k, to) in (k + 2 * r..).zip(&mut values) {
-                let row = if k < self.depth { (self.row)(k) } else { &[] };
-                round_daz(&row[column.min(row.len())..(column + TILE).min(row.len())], to);
-            }
-            let [even, odd] = &values;
-            for (pair, (even, odd)) in pairs.0.as_chunks_mut().0.iter_mut().zip(even.iter().zip(odd)) {
-                *pair = [*even, *odd];
-            }
+            let [even, odd] = [k + 2 * r, k + 2 * r + 1].map(|k| {
+                let row = row(k);
+                let row = &row[column.min(row.len())..(column + TILE).min(row.len())];
+                row.try_into().map_or_else(|_| partial(row), widen_bits)
+            });
+            let words: [u32; TILE] = std::array::from_fn(|i| (even[i] | odd[i] << 16).to_le());
+            // SAFETY: 16 words are the 64 bytes of 32 elements, of which every bit pattern is valid.
+            pairs.0 = unsafe { std::mem::transmute::<[u32; TILE], [bf16; 32]>(words) };
         }
     }
+}
+
+/// The bits of converted elements. Loops of constant length over 32 bits are vectorized without instructions for 16
+/// bits, which not every instruction set has.
+#[inline(always)]
+fn widen_bits<T: Operand>(row: &[T; TILE]) -> [u32; TILE] {
+    row.map(Operand::round_daz_bits)
+}
+
+/// [`widen_bits`] of fewer than 16 elements; the rest is +0.
+#[cold]
+fn partial<T: Operand>(row: &[T]) -> [u32; TILE] {
+    let mut bits = [0; TILE];
+    for (to, x) in bits.iter_mut().zip(row) {
+        *to = x.round_daz_bits();
+    }
+    bits
 }
 
 /// A part of [`TilePanels`].
