@@ -17,3 +17,7 @@ for dtype in bf16 f32; do
     done
 done
 bench bf16 base-125m 32768 256 --one-prompt
+# the same with dependent launch
+export XTRAIN_CUDA_DEPENDENT_LAUNCH=1
+bench bf16 base-125m 32768 1
+bench bf16 base-125m 32768 32

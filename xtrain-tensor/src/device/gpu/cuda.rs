@@ -16,7 +16,7 @@ use driver_error::driver_error;
 use functions::Functions;
 use graph::Chain;
 
-use super::launch::{Arg, Call, Graph, Launcher};
+use super::launch::{Arg, Call, Graph, Grid, Launcher};
 use super::peak::{Peak, Widths};
 use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
@@ -99,18 +99,21 @@ pub(super) struct Cuda {
     name: String,
     tensor_core: Option<TensorCore>,
     peak: Option<Peak>,
+    /// Whether the kernels of graphs start before the previous ones have finished.
+    dependent: bool,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     functions: Arc<Functions>,
 }
 
 impl Cuda {
-    /// Opens the device with this ordinal.
+    /// Opens the device with this ordinal. With `dependent`, the kernels of graphs start before the previous ones have
+    /// finished.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such device, or no kernel image in this build that the device can
-    /// run.
-    pub(super) fn open(ordinal: u32) -> Result<Cuda> {
+    /// run; with `dependent`, if the kernels of that image do not wait for the previous ones.
+    pub(super) fn open(ordinal: u32, dependent: bool) -> Result<Cuda> {
         driver()?;
         if IMAGE.is_empty() {
             let image = env!("XTRAIN_IMAGE");
@@ -138,14 +141,36 @@ impl Cuda {
             env!("XTRAIN_IMAGE")
         )))?;
         let peak = widths(&context, (major, minor)).ok().and_then(Peak::of);
-        Ok(Cuda {
+        let cuda = Cuda {
             name,
             tensor_core: TensorCore::of(major),
             peak,
+            dependent,
             context,
             stream,
             functions: Arc::new(Functions::of(module)),
-        })
+        };
+        if dependent && !cuda.image_has_dependent_launch()? {
+            return Err(Error::device(format!(
+                "XTRAIN_CUDA_DEPENDENT_LAUNCH=1: expected kernels for sm_90 or later, found {} on sm_{major}{minor}",
+                env!("XTRAIN_IMAGE")
+            )));
+        }
+        Ok(cuda)
+    }
+
+    /// Whether the loaded kernels wait for the previous kernel of a graph. Those of PTX, and of machine code below
+    /// sm_90, do not.
+    fn image_has_dependent_launch(&self) -> Result<bool> {
+        let mut has = [0; 4];
+        let at = self.allocate(has.len())?;
+        let grid = Grid::blocks([1, 1, 1], 1);
+        // SAFETY: the kernel writes one u32.
+        let launched =
+            unsafe { self.launch(Call { kernel: "image_has_dependent_launch", grid, args: &[Arg::At(at)] }) };
+        let read = launched.and_then(|()| self.download(&mut has, at));
+        self.free(at);
+        read.map(|()| u32::from_ne_bytes(has) == 1)
     }
 
     fn bind(&self) -> Result<()> {
@@ -236,7 +261,8 @@ impl Launcher for Cuda {
 
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
         // SAFETY: as promised by the caller.
-        let chain = unsafe { Chain::new(self.stream.clone(), self.functions.clone(), calls)? };
+        let chain =
+            unsafe { Chain::new(self.stream.clone(), self.functions.clone(), calls, self.dependent)? };
         Ok(Box::new(chain))
     }
 }

@@ -54,7 +54,7 @@ impl Gpu {
     /// Opens the CUDA device with this ordinal; see [`Device::cuda`](crate::Device::cuda).
     pub(crate) fn cuda(ordinal: u32) -> Result<Gpu> {
         let options = LaunchOptions::from_env()?;
-        Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal)?), options))
+        Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal, options.dependent)?), options))
     }
 
     /// A device that records launches and computes nothing, and its recording.

@@ -11,11 +11,14 @@ pub(crate) struct LaunchOptions {
     pub(crate) sync: bool,
     /// `XTRAIN_CUDA_GRAPHS`: launches repeated sequences of kernels as CUDA graphs.
     pub(crate) graphs: bool,
+    /// `XTRAIN_CUDA_DEPENDENT_LAUNCH`: the blocks of a kernel of a graph may start before the previous kernel has
+    /// finished (programmatic dependent launch, sm_90 and later). Off until it has been measured on a device.
+    pub(crate) dependent: bool,
 }
 
 impl Default for LaunchOptions {
     fn default() -> LaunchOptions {
-        LaunchOptions { sync: false, graphs: true }
+        LaunchOptions { sync: false, graphs: true, dependent: false }
     }
 }
 
@@ -35,10 +38,11 @@ impl LaunchOptions {
             Some("1") => Ok(true),
             Some(other) => Err(Error::device(format!("{name}: expected 0 or 1, found {other:?}"))),
         };
-        let LaunchOptions { sync, graphs } = LaunchOptions::default();
+        let LaunchOptions { sync, graphs, dependent } = LaunchOptions::default();
         Ok(LaunchOptions {
             sync: flag("XTRAIN_CUDA_SYNC", sync)?,
             graphs: flag("XTRAIN_CUDA_GRAPHS", graphs)?,
+            dependent: flag("XTRAIN_CUDA_DEPENDENT_LAUNCH", dependent)?,
         })
     }
 }
@@ -57,6 +61,8 @@ mod tests {
         assert_eq!(read("XTRAIN_CUDA_SYNC", "1"), Ok(LaunchOptions { sync: true, ..default }));
         assert_eq!(read("XTRAIN_CUDA_SYNC", "0"), Ok(default));
         assert_eq!(read("XTRAIN_CUDA_GRAPHS", "0"), Ok(LaunchOptions { graphs: false, ..default }));
+        let dependent = LaunchOptions { dependent: true, ..default };
+        assert_eq!(read("XTRAIN_CUDA_DEPENDENT_LAUNCH", "1"), Ok(dependent));
         assert_eq!(
             read("XTRAIN_CUDA_GRAPHS", "off"),
             Err("XTRAIN_CUDA_GRAPHS: expected 0 or 1, found \"off\"".to_string())

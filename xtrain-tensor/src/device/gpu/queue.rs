@@ -122,7 +122,7 @@ impl Queue {
     }
 
     fn issue(&mut self, launcher: &dyn Launcher, calls: &Calls) -> Result<()> {
-        let LaunchOptions { sync, graphs } = self.options;
+        let LaunchOptions { sync, graphs, .. } = self.options;
         if sync {
             return launch_and_wait(launcher, calls);
         }

@@ -4,12 +4,21 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode};
+use cudarc::driver::sys::{self, CUgraph, CUgraphDependencyType, CUgraphEdgeData, CUgraphExec, CUgraphNode};
 
 use super::driver_error::driver_error;
 use super::functions::Functions;
 use crate::Result;
 use crate::device::gpu::launch::{Arg, Call, Graph};
+
+/// An edge over which the blocks of a kernel start when those of the previous one have called
+/// `xt_grid_dependency_sync` or ended. There they wait until that kernel has finished.
+static DEPENDENT: CUgraphEdgeData = CUgraphEdgeData {
+    from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+    to_port: sys::CU_GRAPH_KERNEL_NODE_PORT_DEFAULT as u8,
+    type_: CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+    reserved: [0; 5],
+};
 
 pub(super) struct Chain {
     stream: Arc<CudaStream>,
@@ -23,14 +32,15 @@ pub(super) struct Chain {
 unsafe impl Send for Chain {}
 
 impl Chain {
-    /// Builds a chain with one node per call.
+    /// Builds a chain with one node per call. With `dependent`, its edges are [`DEPENDENT`].
     ///
     /// # Safety
-    /// The arguments match the kernels' signatures.
+    /// The arguments match the kernels' signatures. With `dependent`, the kernels were compiled for sm_90 or later.
     pub(super) unsafe fn new(
         stream: Arc<CudaStream>,
         functions: Arc<Functions>,
         calls: &[Call<'_>],
+        dependent: bool,
     ) -> Result<Chain> {
         let (graph, executable) = (ptr::null_mut(), ptr::null_mut());
         let mut chain = Chain { stream, functions, graph, nodes: Vec::new(), executable };
@@ -40,7 +50,7 @@ impl Chain {
             .result()
             .map_err(driver_error("creating a graph"))?;
         // SAFETY: as promised by the caller.
-        calls.iter().try_for_each(|call| unsafe { chain.append(call) })?;
+        calls.iter().try_for_each(|call| unsafe { chain.append(call, dependent) })?;
         // SAFETY: as above.
         unsafe { sys::cuGraphInstantiateWithFlags(&mut chain.executable, chain.graph, 0) }
             .result()
@@ -54,17 +64,21 @@ impl Chain {
 
     /// # Safety
     /// The arguments match the kernel's signature.
-    unsafe fn append(&mut self, call: &Call<'_>) -> Result<()> {
+    unsafe fn append(&mut self, call: &Call<'_>, dependent: bool) -> Result<()> {
         let mut addresses: Vec<*mut c_void> = call.args.iter().map(Arg::address).collect();
         let params = self.functions.node(call, &mut addresses)?;
-        let (mut node, before) = (ptr::null_mut(), self.nodes.last());
-        let after = before.map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: the predecessor node belongs to this graph; the driver copies the arguments before it returns.
-        unsafe {
-            sys::cuGraphAddKernelNode_v2(&mut node, self.graph, after, usize::from(before.is_some()), &params)
+        let mut node = ptr::null_mut();
+        // SAFETY: the driver copies the arguments before it returns.
+        unsafe { sys::cuGraphAddKernelNode_v2(&mut node, self.graph, ptr::null(), 0, &params) }
+            .result()
+            .map_err(driver_error(call.kernel))?;
+        if let Some(before) = self.nodes.last() {
+            let edge = if dependent { ptr::from_ref(&DEPENDENT) } else { ptr::null() };
+            // SAFETY: both nodes belong to this graph; without edge data the node waits for the end of the other.
+            unsafe { sys::cuGraphAddDependencies_v2(self.graph, before, &node, edge, 1) }
+                .result()
+                .map_err(driver_error(&format!("ordering {} in a graph", call.kernel)))?;
         }
-        .result()
-        .map_err(driver_error(call.kernel))?;
         self.nodes.push(node);
         Ok(())
     }
