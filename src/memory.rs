@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use crate::model::{ActivationCheckpointing, Config, Error, Params};
-use crate::tensor::Dtype;
+use crate::tensor::{Dtype, ops};
 
 /// Parameters of one part of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -81,8 +81,8 @@ pub(crate) fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
 
 /// Estimates the activation memory of a training pass over `rows` rows, in bytes: for every layer the residual stream
 /// in f32 and the other activations in `compute`; with activation checkpointing the input of every layer and the
-/// activations of one. The gradients of the activations of one layer are in f32. The logits are never stored as a
-/// whole.
+/// activations of one. The gradients of the activations of one layer are in f32. The logits are not included; see
+/// [`logits`].
 pub(crate) fn activations(
     cfg: &Config,
     compute: Dtype,
@@ -103,6 +103,15 @@ pub(crate) fn activations(
     };
     let gradients = 4 * (2 * c + 3 * f + q + 2 * kv);
     (rows as u64).saturating_mul(layers + gradients + 4 * c + c * compute.bytes() as u64)
+}
+
+/// The memory of the logits of a training pass over `rows` rows on a CPU, in bytes: one block of them in f32, and their
+/// gradient in `compute` if that is not f32.
+pub(crate) fn logits(cfg: &Config, compute: Dtype, rows: usize) -> u64 {
+    let max = ops::max_logits(cfg.vocab, cfg.dim);
+    let block = rows.saturating_mul(cfg.vocab).min(max).max(cfg.vocab);
+    let gradient = if compute == Dtype::F32 { 0 } else { compute.bytes() };
+    block as u64 * (4 + gradient) as u64
 }
 
 impl Memory {

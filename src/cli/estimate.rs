@@ -14,6 +14,7 @@ pub(super) const PROGRAM: u64 = 25_000_000;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrainingMemory {
     pub(super) model: Memory,
+    /// Activations and logits.
     pub(super) activations: u64,
 }
 
@@ -30,11 +31,12 @@ impl TrainingMemory {
     }
 }
 
-/// The activations of a training pass of `[train]`, in bytes.
+/// The activations and logits of a training pass of `[train]`, in bytes.
 fn activations(config: &RunConfig, cfg: &Config) -> u64 {
     let (train, compute) = (&config.train, training::compute(config.train.dtype));
     let rows = train.micro_batch * train.context;
-    memory::activations(cfg, compute, training::activation_checkpointing(config), rows)
+    let activations = memory::activations(cfg, compute, training::activation_checkpointing(config), rows);
+    activations.saturating_add(memory::logits(cfg, compute, rows))
 }
 
 /// The memory of a run of `xtrain grpo`, in bytes.
@@ -63,8 +65,7 @@ impl GrpoMemory {
         let (groups, group) = (section.prompts_per_step, section.num_generations);
         let lengths = [prompt_len, length.saturating_sub(prompt_len)];
         let rows = grpo::from_config::updater(&section).examples.rows_per_pass([groups, group], lengths);
-        // The loss holds at most 16 MiB of logits, or one row.
-        let logits = (4 * rows.min(256) * cfg.vocab).min(16 << 20).max(4 * cfg.vocab) as u64;
+        let logits = memory::logits(&cfg, compute, rows);
         let checkpointing = training::activation_checkpointing(config);
         let sequences = section.completions().min(grpo::from_config::MAX_BATCH) as u64;
         let per_token = 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * compute.bytes();

@@ -19,16 +19,8 @@ mod rows;
 
 use rows::{Action, GRAIN, RowState, Rows, of_row};
 
-/// The maximum number of logits in memory is at least this: 16 MiB of them.
-const MIN_LOGITS: usize = 1 << 22;
-/// Maximum rows of logits in memory beyond that number.
-const MAX_ROWS: usize = 1024;
-
-/// Maximum number of logits in memory: as many as the head has weights. Each block of rows reads the head in both
-/// directions and its gradient, so a few rows are slower per row. Computing logits twice costs more than memory of the
-/// size of the gradient.
 fn max_logits(head: &Weight) -> usize {
-    MIN_LOGITS.max(head.out_features() * head.in_features().min(MAX_ROWS))
+    blocks::max_logits(head.out_features(), head.in_features())
 }
 
 /// The values of each row with a target.

@@ -145,7 +145,7 @@ fn a_vocabulary_of_50_000_takes_40_mib_although_its_logits_are_100_mib() {
         return println!("grown by {:?}", growth(max_logits.parse().unwrap()));
     }
     // 16 MiB of logits, and the same amount recycled for products of other sizes
-    for (max_logits, fits) in [(MIN_LOGITS, true), (512 * 50_000, false)] {
+    for (max_logits, fits) in [(blocks::MIN_LOGITS, true), (512 * 50_000, false)] {
         // in a separate process, because other tests add to the peak
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let child = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, max_logits.to_string());

@@ -3,6 +3,20 @@ use std::ops::Range;
 
 use crate::operands::Samples;
 
+/// The CPU keeps at least this number of logits in memory: 16 MiB of them.
+pub(crate) const MIN_LOGITS: usize = 1 << 22;
+/// Maximum rows of logits in memory beyond that number.
+const MAX_ROWS: usize = 1024;
+
+/// The maximum number of logits that the loss keeps in memory on a CPU, for a head of `out` tokens and `width` channels:
+/// as many as the head has weights, at least 16 MiB of them, at most 1,024 rows beyond that.
+///
+/// Each block of rows reads the head in both directions and its gradient, so small blocks are slower per row. Computing
+/// logits twice costs more time than this memory is worth: it has the size of the head's gradient.
+pub fn max_logits(out: usize, width: usize) -> usize {
+    MIN_LOGITS.max(out * width.min(MAX_ROWS))
+}
+
 /// Splits rows into blocks of at most `logits` logits, with `out` columns per row. A block holds whole samples, or a
 /// multiple of 256 rows of a sample. If 256 rows have more logits, the columns must be split too; the blocks are then
 /// those of 4,096 columns.

@@ -2,6 +2,7 @@
 pub(crate) mod blocks;
 mod kept;
 
+pub use blocks::max_logits;
 pub use kept::KeptSet;
 
 use super::samples::Samples;
