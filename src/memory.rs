@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use crate::model::{ActivationCheckpointing, Config, Error, Params};
-use crate::tensor::{Dtype, ops};
+use crate::tensor::{Dtype, max_loss_logits};
 
 /// Parameters of one part of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -108,7 +108,7 @@ pub(crate) fn activations(
 /// The memory of the logits of a training pass over `rows` rows on a CPU, in bytes: one block of them in f32, and their
 /// gradient in `compute` if that is not f32.
 pub(crate) fn logits(cfg: &Config, compute: Dtype, rows: usize) -> u64 {
-    let max = ops::max_logits(cfg.vocab, cfg.dim);
+    let max = max_loss_logits(cfg.vocab, cfg.dim);
     let block = rows.saturating_mul(cfg.vocab).min(max).max(cfg.vocab);
     let gradient = if compute == Dtype::F32 { 0 } else { compute.bytes() };
     block as u64 * (4 + gradient) as u64

@@ -47,7 +47,7 @@ fn branches() -> focused::Checked {
 const ON_LINUX: [Fault; 3] = [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced];
 
 /// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
-/// gates/launch_errors.rs and device/recycle/packed_buffer.rs of xtrain-tensor.
+/// gates/launch_errors.rs and device/packed_buffer.rs of xtrain-tensor.
 const CAUGHT_ELSEWHERE: [Fault; 5] = [
     Fault::TensorHandleFreed,
     Fault::SharedChunkPartlyVisible,

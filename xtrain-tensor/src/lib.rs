@@ -56,7 +56,7 @@ pub use error::{DriverError, Error, Result};
 pub use gpu::traffic::{KernelLaunch, LaunchLog, launch_recorder};
 pub use huge_page_alloc::HugePages;
 pub use normal::{fill_normal, standard_normal};
-pub use operands::RopeTable;
+pub use operands::{RopeTable, max_loss_logits};
 pub use rope_scaling::{RopeScaling, Truncate, Yarn};
 pub use tensor::{Stored, Tensor, Tensors};
 pub use tensor_core::TensorCore;

@@ -20,7 +20,7 @@ mod rows;
 use rows::{Action, GRAIN, RowState, Rows, of_row};
 
 fn max_logits(head: &Weight) -> usize {
-    blocks::max_logits(head.out_features(), head.in_features())
+    blocks::max_loss_logits(head.out_features(), head.in_features())
 }
 
 /// The values of each row with a target.

@@ -3,6 +3,7 @@
 pub(crate) mod amx;
 mod cpu;
 pub(crate) mod gpu;
+pub(crate) mod packed_buffer;
 pub(crate) mod pool;
 pub(crate) mod recycle;
 pub(crate) mod simd;

@@ -13,9 +13,6 @@ use crate::lock::lock;
 use free_list::FreeList;
 
 mod free_list;
-mod packed_buffer;
-
-pub(crate) use packed_buffer::PackedBuffer;
 
 /// The free buffers of a CPU device.
 #[derive(Debug, Default)]
@@ -62,6 +59,22 @@ impl Recycler {
         let mut values = lock(T::free(self)).buffers.take(len);
         values.resize(len, T::default());
         values
+    }
+
+    /// Returns a buffer for a packed weight, of capacity `len` or more, with unspecified values.
+    pub(super) fn take_packed<T: Send + 'static>(&self, len: usize) -> Vec<T> {
+        self.with_packed(|list| list.take(len))
+    }
+
+    /// Keeps the buffer of a packed weight for the next one.
+    pub(super) fn keep_packed<T: Send + 'static>(&self, values: Vec<T>) {
+        self.with_packed(|list| list.give_back(values));
+    }
+
+    /// Bytes of free buffers for packed weights of one element type.
+    #[cfg(test)]
+    pub(super) fn free_packed_bytes<T: Send + 'static>(&self) -> usize {
+        self.with_packed::<T, _>(|list| list.free_bytes())
     }
 
     /// Runs `f` with the free list of an element type of packed weights.

@@ -15,7 +15,7 @@ pub use adamw::{AdamWScalars, Update, Updated};
 pub use attn_mask::{AttnMask, SlotRange, Slots};
 pub(crate) use heads::Heads;
 pub use heads::{AttnSaved, QkNorm, UnrotatedHeads};
-pub use loss::{KeptSet, LogProb, LossRows, LossValues, Target, max_logits};
+pub use loss::{KeptSet, LogProb, LossRows, LossValues, Target, max_loss_logits};
 pub use norm::Norm;
 pub use packing::Piece;
 pub(crate) use packing::{AllRows, Lines, Packer, RowSink};

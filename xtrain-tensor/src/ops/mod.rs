@@ -39,7 +39,7 @@ pub use sample::sample_rows;
 pub use operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, KeptSet, LogProb, LossRows, LossValues, Norm, Outcome, Piece,
     QkNorm, RopeArgs, SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target,
-    UnrotatedHeads, Update, Updated, Weight, max_logits,
+    UnrotatedHeads, Update, Updated, Weight,
 };
 
 use crate::operands;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::Cpu;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Scratch, scratch};
-use crate::device::recycle::PackedBuffer;
+use crate::device::packed_buffer::PackedBuffer;
 
 /// One row (one k) of a panel, aligned to cache lines.
 #[derive(Debug, Clone, Copy)]

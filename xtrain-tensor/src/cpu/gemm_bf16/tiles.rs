@@ -9,7 +9,7 @@ use super::super::scratch::{Scratch, scratch};
 use super::super::{Disjoint, Simd};
 use super::operand::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
 use crate::Cpu;
-use crate::device::recycle::PackedBuffer;
+use crate::device::packed_buffer::PackedBuffer;
 
 /// One row of a tile: for each of 16 columns, the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,7 @@ const MAX_ROWS: usize = 1024;
 ///
 /// Each block of rows reads the head in both directions and its gradient, so small blocks are slower per row. Computing
 /// logits twice costs more time than this memory is worth: it has the size of the head's gradient.
-pub fn max_logits(out: usize, width: usize) -> usize {
+pub fn max_loss_logits(out: usize, width: usize) -> usize {
     MIN_LOGITS.max(out * width.min(MAX_ROWS))
 }
 

@@ -2,7 +2,7 @@
 pub(crate) mod blocks;
 mod kept;
 
-pub use blocks::max_logits;
+pub use blocks::max_loss_logits;
 pub use kept::KeptSet;
 
 use super::samples::Samples;

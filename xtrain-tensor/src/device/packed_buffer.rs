@@ -2,7 +2,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::Recycler;
+use super::recycle::Recycler;
 use crate::faults::{self, Fault};
 
 /// A buffer that returns to the free lists of its device when it is dropped, on any thread. The thread that packs a
@@ -19,7 +19,7 @@ impl<T: Copy + Send + 'static> PackedBuffer<T> {
     pub(crate) fn with_capacity(recycler: &Arc<Recycler>, len: usize) -> PackedBuffer<T> {
         let mut values = match len {
             0 => Vec::new(),
-            _ => recycler.with_packed(|list| list.take(len)),
+            _ => recycler.take_packed(len),
         };
         values.truncate(len);
         PackedBuffer { values, recycler: Arc::clone(recycler) }
@@ -37,7 +37,7 @@ impl<T: Copy + Send + 'static> Drop for PackedBuffer<T> {
     fn drop(&mut self) {
         let values = std::mem::take(&mut self.values);
         if !faults::on(Fault::PackedWeightFreed) {
-            self.recycler.with_packed(|list| list.give_back(values));
+            self.recycler.keep_packed(values);
         }
     }
 }
@@ -71,7 +71,7 @@ mod tests {
             let packed = std::thread::scope(|s| s.spawn(pack).join().unwrap());
             assert_eq!(packed[..], [7; 1000]);
         }
-        recycler.with_packed::<u64, _>(|list| list.free_bytes())
+        recycler.free_packed_bytes::<u64>()
     }
 
     #[test]
