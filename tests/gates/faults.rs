@@ -3,8 +3,6 @@ use xtrain::tensor::faults::{self, Fault};
 use xtrain::tensor::testing::{checked_simds, gpus};
 use xtrain::tensor::{Device, ThreadSchedule};
 
-#[cfg(target_os = "linux")]
-use crate::syncs;
 use crate::{
     accumulators, adamw, branches, commands_early, commands_grpo, commands_overwrite, commands_report,
     commands_resume, commands_train, conversations, damaged_files, equal_completions, families, focused,
@@ -12,6 +10,8 @@ use crate::{
     multi_step, open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
     rope_scaling, schedules, sentencepiece, stop_text, tape_gradient, training, turns, weighted_steps,
 };
+#[cfg(target_os = "linux")]
+use crate::{run_lock, syncs};
 
 /// Number of cases within which the invariance gate must find a fault.
 const WITHIN: u64 = 150;
@@ -43,8 +43,9 @@ fn branches() -> focused::Checked {
     branches::over(8).map(|[(values, _), _]| values).map_err(|e| format!("gate branches, seed 91: {}", e.0))
 }
 
-/// The faults whose gates record the system calls of Linux.
-const ON_LINUX: [Fault; 3] = [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced];
+/// The faults whose gates record the system calls of Linux or read its list of open files.
+const ON_LINUX: [Fault; 4] =
+    [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
 
 /// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
 /// gates/launch_errors.rs and device/packed_buffer.rs of xtrain-tensor.
@@ -212,6 +213,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::SharedZerosOverwritten, Gate::Gpu(accumulators::over)),
     (Fault::UpProjectionNotCounted, Gate::Test(launch_log::operations_of_the_model)),
     (Fault::PoolCountedAsRead, Gate::Test(launch_log::bytes_of_a_step)),
+    #[cfg(target_os = "linux")]
+    (Fault::LockOfCopiesKept, Gate::Test(run_lock::over)),
 ];
 
 /// Runs a test that panics if it fails.

@@ -75,6 +75,8 @@ mod resume_data;
 mod rng;
 mod rope_divisors;
 mod rope_scaling;
+#[cfg(target_os = "linux")]
+mod run_lock;
 mod schedules;
 mod sentencepiece;
 mod signals;

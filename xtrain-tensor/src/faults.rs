@@ -168,6 +168,7 @@ faults! {
     StrictIgnored "--strict accepts an older checkpoint than the newest one"
     LaunchNotAwaited "XTRAIN_CUDA_SYNC=1 does not wait for a kernel"
     GraphsNotDisabled "XTRAIN_CUDA_GRAPHS=0 launches graphs"
+    LockOfCopiesKept "the lock of a run is held until every copy of its descriptor is closed"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

@@ -87,7 +87,20 @@ struct RealRead {
     length: u64,
 }
 
-impl Lock for File {}
+/// A locked file. Closing it is not enough: a process that is being started has a copy of the descriptor until it
+/// executes its program, and a lock is held until the last copy is closed.
+struct RealLock(File);
+
+impl Lock for RealLock {}
+
+impl Drop for RealLock {
+    fn drop(&mut self) {
+        if !faults::on(Fault::LockOfCopiesKept) {
+            // an error leaves what closing the file does
+            let _ = self.0.unlock();
+        }
+    }
+}
 
 /// Classifies the result of a metadata query.
 fn kind(metadata: io::Result<fs::Metadata>) -> io::Result<Kind> {
@@ -155,7 +168,7 @@ impl FileSystem for RealFs {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Box::new(file)),
+            Ok(()) => Ok(Box::new(RealLock(file))),
             Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }
