@@ -222,7 +222,8 @@ impl Grpo<'_> {
 
     /// Tokens of the loss of a generation batch per optimizer step of a pass; at least 1.
     fn loss_tokens(&self, batch: &Batch) -> f64 {
-        let masked = self.section.mask_truncated_completions;
+        let masked =
+            self.section.mask_truncated_completions && !faults::on(Fault::MaskedCompletionsInDivisor);
         let counted = samples(&batch.groups).filter(|(_, sample)| !(masked && sample.truncated()));
         let tokens: usize = counted.map(|(_, sample)| sample.sampled()).sum();
         tokens.max(1) as f64 / self.section.steps_per_generation as f64

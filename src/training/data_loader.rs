@@ -7,6 +7,7 @@ use crate::model::data::{
     Windows, evaluation_windows,
 };
 use crate::model::tokenizer::Tokenizer;
+use crate::tensor::faults::{self, Fault};
 
 /// The training data of a run.
 #[derive(Debug)]
@@ -105,7 +106,8 @@ pub(crate) fn windows_within(windows: &[Range<u64>], limit: u64) -> usize {
     let mut predictions = 0;
     let beyond = windows.iter().position(|window| {
         predictions += window.end - window.start - 1;
-        predictions > limit
+        let exclusive = faults::on(Fault::EvaluationLimitExclusive);
+        predictions > limit || exclusive && predictions == limit
     });
     beyond.unwrap_or(windows.len()).max(1)
 }

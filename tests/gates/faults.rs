@@ -5,10 +5,11 @@ use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
     accumulators, adamw, branches, commands_early, commands_grpo, commands_overwrite, commands_report,
-    commands_resume, commands_train, conversations, damaged_files, equal_completions, families, focused,
-    gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, invariance, kept_sets, launch_log, micro_batches,
-    multi_step, open_for_inference, packing, packs, policy, prefix_cache, resume, resume_data, rope_divisors,
-    rope_scaling, schedules, sentencepiece, stop_text, tape_gradient, training, turns, weighted_steps,
+    commands_resume, commands_train, config_fields, conversations, damaged_files, equal_completions,
+    exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts,
+    invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference,
+    packing, packs, policy, prefix_cache, quant_halves, resume, resume_data, rope_divisors, rope_scaling,
+    schedules, sentencepiece, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -215,6 +216,16 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::PoolCountedAsRead, Gate::Test(launch_log::bytes_of_a_step)),
     #[cfg(target_os = "linux")]
     (Fault::LockOfCopiesKept, Gate::Test(run_lock::over)),
+    (Fault::FiniteTailNotChecked, Gate::Test(finite_tails::over)),
+    (Fault::OriginalPositionsOfModelIgnored, Gate::Test(config_fields::original_positions)),
+    (Fault::HeadSizeOfOtherFamilies, Gate::Test(config_fields::head_sizes)),
+    (Fault::QuantHalvesToEven, Gate::Test(quant_halves::over)),
+    (Fault::NonFiniteIndexInPiece, Gate::Test(non_finite_index::over)),
+    (Fault::EvaluationLimitExclusive, Gate::Test(exact_limits::evaluation)),
+    (Fault::ShardLimitExclusive, Gate::Test(exact_limits::shards)),
+    (Fault::ContextBeforeLength, Gate::Test(exact_limits::lengths)),
+    (Fault::TokensOfSkippedStepLost, Gate::Test(grpo::token_counts::counted)),
+    (Fault::MaskedCompletionsInDivisor, Gate::Test(grpo::token_counts::divided)),
 ];
 
 /// Runs a test that panics if it fails.

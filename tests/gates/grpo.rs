@@ -30,6 +30,7 @@ pub(crate) mod held_out;
 pub(crate) mod learning;
 pub(crate) mod reference_updates;
 pub(crate) mod reused_batch;
+pub(crate) mod token_counts;
 mod zero_weights;
 
 /// Names and bytes of the files of a run.

@@ -26,6 +26,7 @@ mod commands_tokenize;
 mod commands_train;
 mod commands_verify;
 mod commands_watch;
+mod config_fields;
 mod conversations;
 mod corrupt;
 mod corrupt_tokenizers;
@@ -37,10 +38,12 @@ mod difference;
 #[cfg(unix)]
 mod documented_commands;
 mod equal_completions;
+mod exact_limits;
 mod families;
 mod families_small;
 #[cfg(feature = "faults")]
 mod faults;
+mod finite_tails;
 mod fixtures;
 #[cfg(feature = "faults")]
 mod focused;
@@ -61,6 +64,7 @@ mod launch_log;
 mod memory_grpo;
 mod micro_batches;
 mod multi_step;
+mod non_finite_index;
 mod nvcc;
 mod open_for_inference;
 mod packing;
@@ -69,6 +73,7 @@ mod policy;
 mod policy_end_to_end;
 mod prefix_cache;
 mod pytorch;
+mod quant_halves;
 mod quickstart;
 mod resume;
 mod resume_data;

@@ -1,5 +1,6 @@
 //! Element types of weight files: conversion of blocks to and from f32.
 use half::{bf16, f16};
+use xtrain_tensor::faults::{self, Fault};
 
 use crate::block_quants::{self, BLOCK, Q4_0_BYTES, Q4_1_BYTES, Q5_0_BYTES, Q5_1_BYTES, Q8_0_BYTES};
 use crate::iq4_quants::{self, IQ4_XS_BYTES};
@@ -166,12 +167,17 @@ impl Quant {
                 let scale = largest / 127.0;
                 let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
                 out.extend(f16::from_f32(scale).to_le_bytes());
-                out.extend(block.iter().map(|x| (x * inverse).round() as i8 as u8));
+                out.extend(block.iter().map(|x| rounded(x * inverse) as i8 as u8));
                 fits && f16::from_f32(scale).is_finite() && inverse.is_finite()
             }),
             _ => false,
         }
     }
+}
+
+/// The nearest integer, halves away from zero.
+fn rounded(x: f32) -> f32 {
+    if faults::on(Fault::QuantHalvesToEven) { x.round_ties_even() } else { x.round() }
 }
 
 impl std::fmt::Display for Quant {

@@ -275,7 +275,8 @@ impl Trainer {
     pub fn skip_step(&mut self, tokens: usize) -> StepReport {
         let learning_rate = self.schedule.rate(self.step);
         self.step += 1;
-        self.target_tokens += tokens as u64;
+        let lost = faults::on(Fault::TokensOfSkippedStepLost);
+        self.target_tokens += if lost { 0 } else { tokens as u64 };
         let target_tokens = self.target_tokens;
         StepReport { step: self.step, loss: 0.0, grad_norm: 0.0, learning_rate, target_tokens }
     }

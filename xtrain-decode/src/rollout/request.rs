@@ -1,5 +1,6 @@
 //! Requests: the input of the engine.
 use xtrain_model::Config;
+use xtrain_tensor::faults::{self, Fault};
 
 use super::completion::FinishReason;
 use crate::error::{Error, Result};
@@ -62,7 +63,9 @@ impl Request {
     pub(crate) fn finish_reason(&self, token: u32, n: usize, cfg: &Config) -> Option<FinishReason> {
         let length = (n >= self.max_new).then_some(FinishReason::Length);
         let context = (self.prompt.len() + n >= cfg.max_positions).then_some(FinishReason::Context);
-        self.stop.reason(token).or(length).or(context)
+        let limit =
+            if faults::on(Fault::ContextBeforeLength) { context.or(length) } else { length.or(context) };
+        self.stop.reason(token).or(limit)
     }
 
     /// Checks that a model of `cfg` can complete the request.

@@ -1,5 +1,6 @@
 //! Distribution of tensors over weight files.
 use serde_json::{Value, json};
+use xtrain_tensor::faults::{self, Fault};
 
 use crate::model::Model;
 use crate::param::Param;
@@ -18,8 +19,9 @@ pub(super) fn of(model: &Model, quant: Quant, max: u64) -> Vec<Shard<'_>> {
     let mut shards: Vec<Shard<'_>> = Vec::new();
     for param in model.params.iter() {
         let bytes = (param.shape().iter().product::<usize>() * quant.block().bytes) as u64;
+        let over = |total: u64| total > max || total == max && faults::on(Fault::ShardLimitExclusive);
         match shards.last_mut() {
-            Some(last) if last.bytes + bytes <= max => {
+            Some(last) if !over(last.bytes + bytes) => {
                 last.params.push(param);
                 last.bytes += bytes;
             }

@@ -1,5 +1,6 @@
 //! Conversion between [`Config`] and `config.json`.
 use serde_json::{Value, json};
+use xtrain_tensor::faults::{self, Fault};
 
 use crate::config::{Biases, Config};
 use crate::error::Result;
@@ -157,7 +158,7 @@ pub fn from_json(json: &Value) -> Result<Config> {
     let max_positions = size(json, "max_position_embeddings", None)?;
     let (rope_theta, rope_scaling) = rope::read(json, max_positions)?;
     let head_dim = match family {
-        Family::Qwen3 => 128,
+        Family::Qwen3 if !faults::on(Fault::HeadSizeOfOtherFamilies) => 128,
         _ => dim.checked_div(n_heads).unwrap_or(0),
     };
     let cfg = Config {

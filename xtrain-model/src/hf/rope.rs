@@ -1,5 +1,6 @@
 //! RoPE scaling in a `config.json`: `rope_parameters` (transformers 5) or `rope_scaling` (transformers 4).
 use serde_json::{Value, json};
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{RopeScaling, Truncate, Yarn};
 
 use super::fields::{only, refuse};
@@ -49,7 +50,9 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
     let required = |field| optional(field)?.map_or_else(|| refuse(field, "a number", "none"), Ok);
     let original = || {
         let named = optional("original_max_position_embeddings")?;
-        Ok::<f64, Error>(named.or(original.as_f64()).unwrap_or(max_positions as f64))
+        let ignored = faults::on(Fault::OriginalPositionsOfModelIgnored);
+        let of_model = original.as_f64().filter(|_| !ignored);
+        Ok::<f64, Error>(named.or(of_model).unwrap_or(max_positions as f64))
     };
     let kind = match (&rope["rope_type"], &rope["type"]) {
         (Value::Null, Value::Null) => return Ok(RopeScaling::Default),
