@@ -46,11 +46,16 @@ pub(crate) fn program_path() -> PathBuf {
 
 /// A command that runs the program, with the planted fault of this thread, if there is one.
 pub(crate) fn program() -> Command {
-    let mut program = Command::new(program_path());
+    let program = Command::new(program_path());
     #[cfg(feature = "faults")]
-    if let Some(fault) = faults::Fault::ALL.iter().find(|fault| faults::on(**fault)) {
-        program.args(["--fault", &fault.to_string()]);
-    }
+    let program = match faults::Fault::ALL.iter().find(|fault| faults::on(**fault)) {
+        Some(fault) => {
+            let mut program = program;
+            program.args(["--fault", &fault.to_string()]);
+            program
+        }
+        None => program,
+    };
     program
 }
 

@@ -5,8 +5,6 @@ use xtrain::model::{Config, Model, Params, Trainer, TrainingExample};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, GpuCounters, KernelLaunch, LaunchLog, ThreadSchedule, launch_recorder};
 
-use crate::focused::Checked;
-
 /// The seed that failure messages name: prompts and windows are fixed.
 const SEED: u64 = 0;
 const PROMPT: usize = 70;
@@ -60,7 +58,7 @@ fn compared(counters: GpuCounters) -> [u64; 5] {
 }
 
 /// The counters of a recorder equal those of `device`, and it records every launch.
-pub(crate) fn same_launches(device: &Device) -> Checked {
+pub(crate) fn same_launches(device: &Device) -> Result<usize, String> {
     let mut values = 0;
     for (dtype, tied) in [(Dtype::F32, true), (Dtype::BF16, false)] {
         let (recorder, log) = launch_recorder();
@@ -103,7 +101,7 @@ fn operations(log: &LaunchLog) -> [u64; 2] {
 /// The operations of a rollout and of a training step, for f32 and bf16, tied and untied: 2 per weight and row, three
 /// times in training; 4 per visible key and channel of a query head, and 14 in the backward, which recomputes the
 /// scores in each of its two passes.
-pub(crate) fn operations_of_the_model() -> Checked {
+pub(crate) fn operations_of_the_model() -> Result<usize, String> {
     let mut values = 0;
     for (dtype, tied) in [(Dtype::F32, true), (Dtype::BF16, true), (Dtype::F32, false), (Dtype::BF16, false)]
     {
@@ -143,7 +141,7 @@ pub(crate) fn operations_of_the_model() -> Checked {
 }
 
 /// The bytes of one decode step, by kernel, from the shapes.
-pub(crate) fn bytes_of_a_step() -> Checked {
+pub(crate) fn bytes_of_a_step() -> Result<usize, String> {
     let cfg = config(true);
     let mut values = 0;
     for (dtype, e) in [(Dtype::F32, 4), (Dtype::BF16, 2)] {

@@ -41,7 +41,7 @@ pub(crate) enum Zero {
     Product,
     /// The sum of the exponents of the factors, where a zero has exponent -126. A zero times a huge value would then
     /// cut tiny addends.
-    #[cfg(test)]
+    #[cfg(all(test, xtrain_emu))]
     Factor,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Model {
 
 impl Model {
     /// Every model that a device is compared with.
-    #[cfg(test)]
+    #[cfg(all(test, xtrain_emu))]
     pub(crate) const KNOWN: [(&str, Model); 4] = {
         let [ampere, hopper] = [TensorCore::Ampere.model(), TensorCore::Hopper.model()];
         [

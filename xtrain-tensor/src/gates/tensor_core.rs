@@ -52,7 +52,7 @@ fn value(seed: u64, which: u64, i: usize) -> f32 {
         5 if which == 2 => between(124, 127),
         5 => between(60, 63),
         6 if which == 2 => between(-80, -60),
-        6 if i % 2 == 0 => [0.0, between(100, 120)][which as usize],
+        6 if i.is_multiple_of(2) => [0.0, between(100, 120)][which as usize],
         6 => [between(-60, -40), unit][which as usize],
         _ if z % 300 == 0 => [f32::INFINITY, f32::NEG_INFINITY, f32::NAN][w as usize % 3],
         _ => unit,

@@ -1,5 +1,5 @@
 //! The handle of a GPU.
-#[cfg(test)]
+#[cfg(all(test, xtrain_emu))]
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -109,7 +109,7 @@ impl Gpu {
     }
 
     /// How often each kernel was launched, with `XTRAIN_CUDA_SYNC=1`. Otherwise empty.
-    #[cfg(test)]
+    #[cfg(all(test, xtrain_emu))]
     pub(crate) fn launched_kernels(&self) -> BTreeMap<&'static str, u64> {
         self.shared.stream.launched_kernels()
     }

@@ -23,7 +23,7 @@ pub(crate) use emulated::testing::{kernel_names, watch, watched};
 pub use handle::Gpu;
 pub use launch::ThreadSchedule;
 pub(crate) use launch::{Arg, At, Emulation, EmulatorBuild, Grid, args};
-#[cfg(test)]
+#[cfg(all(test, xtrain_emu))]
 pub(crate) use launch_options::LaunchOptions;
 pub use peak::Peak;
 pub(crate) use recorder::{RecordedLaunch, RecordedOperand, Recording, take};

@@ -2,7 +2,7 @@
 //! one by one the first time; when the same kernels are queued again, it becomes a CUDA graph. A rollout or training
 //! step is then one driver call. Buffers and index lists get the same addresses step after step ([`super::memory`],
 //! [`super::indices`]), so a graph is launched unchanged except for the few arguments that differ between steps.
-#[cfg(test)]
+#[cfg(all(test, xtrain_emu))]
 use std::collections::BTreeMap;
 use std::mem;
 
@@ -28,7 +28,7 @@ pub(super) struct Queue {
     pub(super) graphs: u64,
     pub(super) graph_node_updates: u64,
     /// With `options.sync`: how often each kernel was launched.
-    #[cfg(test)]
+    #[cfg(all(test, xtrain_emu))]
     pub(super) launched: BTreeMap<&'static str, u64>,
     options: LaunchOptions,
 }
@@ -101,7 +101,7 @@ impl Queue {
         }
         self.pending.push(call);
         if self.options.sync {
-            #[cfg(test)]
+            #[cfg(all(test, xtrain_emu))]
             self.launched.entry(call.kernel).and_modify(|n| *n += 1).or_insert(1);
             self.flush(launcher)?;
         }

@@ -1,5 +1,5 @@
 //! The stream of a device: kernels and copies in order, their memory, and the activity counters.
-#[cfg(test)]
+#[cfg(all(test, xtrain_emu))]
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -82,7 +82,7 @@ impl Stream {
         &*self.launcher
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, xtrain_emu))]
     pub(super) fn launched_kernels(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.queue).launched.clone()
     }
