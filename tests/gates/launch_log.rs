@@ -5,6 +5,9 @@ use xtrain::model::{Config, Model, Params, Trainer, TrainingExample};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, GpuCounters, KernelLaunch, LaunchLog, ThreadSchedule, launch_recorder};
 
+use crate::cli::{Scratch, ok};
+use crate::commands::parsed;
+
 /// The seed that failure messages name: prompts and windows are fixed.
 const SEED: u64 = 0;
 const PROMPT: usize = 70;
@@ -190,4 +193,28 @@ fn the_recorder_receives_the_launches_of_a_device() {
 fn the_log_counts_the_operations_and_bytes_of_the_model() {
     let values = operations_of_the_model().unwrap() + bytes_of_a_step().unwrap();
     println!("launch log: {values} sums compared, 0 differ");
+}
+
+#[test]
+fn an_estimate_shows_the_kernels_of_one_step() {
+    let scratch = Scratch::new("estimate");
+    let layers = ["--set", "model.preset=tiny-1m", "--set", "model.n_layers=3", "--dtype", "bf16"];
+    for new in ["1", "100"] {
+        let decode = ["bench", "decode", "--max-new", new, "--estimate", "h200", "--json"];
+        let json = parsed(&ok(&scratch.0, &[&decode[..], &layers].concat()));
+        let kernels: Vec<&str> =
+            json["kernels"].as_array().unwrap().iter().filter_map(|row| row["kernel"].as_str()).collect();
+        assert_eq!((&json["launches_per_layer"], &json["tokens_per_step"]), (&6.into(), &1.into()), "{json}");
+        let attention: Vec<_> = kernels.iter().filter(|kernel| kernel.contains("attention")).collect();
+        assert_eq!(attention, [&"decode_attention_bf16"], "a prefill for --max-new {new}: {kernels:?}");
+    }
+    let sizes = ["--set", "train.batch=2", "--set", "train.context=8", "--set", "train.micro_batch=2"];
+    let train = ["bench", "train", "--estimate", "a100", "--json"];
+    let json = parsed(&ok(&scratch.0, &[&train[..], &layers, &sizes].concat()));
+    let rate = 1e6 * 16.0 / json["step_us"].as_f64().unwrap();
+    assert_eq!(
+        (&json["tokens_per_step"], json["tokens_per_second"].as_f64()),
+        (&16.into(), Some(rate)),
+        "{json}"
+    );
 }

@@ -14,6 +14,9 @@ use crate::training;
 /// The last kernel of a decode step.
 const LAST_OF_STEP: &str = "sample_pick_f32";
 
+/// Recorded tokens of a sequence: the prefill, two ordinary steps, and the last one, which prepares no further step.
+const RECORDED: usize = 4;
+
 /// A step and its launches.
 pub(super) struct Step {
     pub(super) model: String,
@@ -30,7 +33,7 @@ pub(super) struct Step {
 pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
     let config = args.shared.config()?;
     let [prompt_len, max_new] = args.lengths(bench_model::DEFAULT_LEN);
-    let (model, description, log) = recorded_model(&config, prompt_len + max_new)?;
+    let (model, description, log) = recorded_model(&config, prompt_len + max_new + RECORDED)?;
     let workload = Workload {
         batch: args.batch.get(),
         one_prompt: args.one_prompt,
@@ -40,8 +43,8 @@ pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
         top_p: args.top_p,
     };
     workload.check(&model, "reduce --prompt-len or --max-new")?;
-    // the position in the middle, reached by a longer prompt; the second but last step is an ordinary one
-    let middle = Workload { prompt_len: prompt_len + max_new / 2, max_new: 4.min(max_new), ..workload };
+    // the position in the middle, reached by a longer prompt
+    let middle = Workload { prompt_len: prompt_len + max_new / 2, max_new: RECORDED, ..workload };
     bench_model::measure(&model, middle, EngineOptions { steps_per_sync: 1, ..args.cache.engine() })?;
     let launches = log.take();
     let steps: Vec<&[KernelLaunch]> =
@@ -52,7 +55,7 @@ pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
     let sequences = units::many(batch as u64, "sequence");
     Ok(Step {
         model: description.title(),
-        workload: format!("{sequences}{prompts}, at position {}", middle.prompt_len),
+        workload: format!("{sequences}{prompts}, at position {}", middle.prompt_len + RECORDED - 3),
         tokens: batch,
         layers: model.config().n_layers,
         bf16: model.compute() == Dtype::BF16,
