@@ -27,6 +27,7 @@ XT_KERNEL(adamw_f32, 256)(const Parameter* all, uint32_t tensors, ClipState* cli
   xt_grid_dependency_sync();
   if (clip_state->finite == 0.0f) return;
   Parameter p = tensor_of_block<&Parameter::block>(all, tensors, blockIdx.x);
+  p.w = xt_global(p.w), p.g = xt_global(p.g), p.m = xt_global(p.m), p.v = xt_global(p.v);
   AdamW s = {s1, s2, s3, p.decayed ? keep : 1.0f, step, c2, eps, clip_state->clip};
   bool finite = true;
   uint64_t at = 4096ull * (blockIdx.x - p.block) + 4 * threadIdx.x;

@@ -8,7 +8,7 @@ XT_KERNEL(row_squares_f32, 256)(const Parameter* all, uint32_t tensors, float* s
   Parameter p = tensor_of_block<&Parameter::rows_block>(all, tensors, blockIdx.x);
   uint32_t row = (blockIdx.x - p.rows_block) * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= p.rows) return;
-  const float* g = p.g + (size_t)row * p.width;
+  const float* g = xt_global(p.g) + (size_t)row * p.width;
   float s = 0.0f;
   in_flight<16>(lane, p.width, 32u, [=](uint32_t i) { return g[i]; }, [&](uint32_t, float v) { s = fmaf(v, v, s); });
   s = sum32(s);
