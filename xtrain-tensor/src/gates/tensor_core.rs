@@ -296,3 +296,15 @@ fn a_device_that_differs_from_a_model_is_described_with_its_operands_and_the_mod
         results[..i].iter().for_each(|b| assert!(first_difference(a, b).is_some()));
     }
 }
+
+#[test]
+fn the_kernels_of_the_emulator_wait_for_the_previous_kernel() {
+    let device = Device::emulated(ThreadSchedule::Forward).unwrap();
+    let Device::Gpu(gpu) = &device else { panic!("expected a GPU, found {device}") };
+    let has = gpu.zeros(4).unwrap();
+    // SAFETY: the kernel writes one u32.
+    unsafe {
+        gpu.launch("image_has_dependent_launch", Grid::blocks([1, 1, 1], 1), args![has.arg()]).unwrap();
+    }
+    assert_eq!(gpu.download::<u32>(&has).unwrap(), [1]);
+}

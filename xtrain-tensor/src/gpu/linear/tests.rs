@@ -1,6 +1,7 @@
 //! Every tile of every product, bitwise: f32 against the reference, bf16 against the order of `mma.sync`. The bits of
 //! a row do not depend on the other rows.
 #![cfg(xtrain_emu)]
+mod accumulation;
 pub(crate) mod residual;
 
 use half::bf16;

@@ -1,0 +1,33 @@
+//! Gradients of a bias and of a gain: from zeros, and added to an earlier sum.
+#![cfg(xtrain_emu)]
+use super::gpu;
+use crate::ops::{self, Norm, Samples};
+use crate::testing::{arbitrary, compare_bits};
+use crate::{Device, Dtype, Tensor};
+
+/// The gradients of a bias and of a gain after each of two accumulations.
+fn sums(device: &Device) -> Vec<Vec<f32>> {
+    let tensor =
+        |shape: &[usize], seed| Tensor::new(device, shape, arbitrary(shape.iter().product(), seed)).unwrap();
+    let (x, dy, gain, samples) =
+        (tensor(&[6, 40], 1), tensor(&[6, 40], 2), tensor(&[40], 3), Samples::of_lengths([4, 2]));
+    let zeros = || Tensor::zeros(device, &[40], Dtype::F32).unwrap();
+    let (mut db, mut dg, mut values) = (zeros(), zeros(), Vec::new());
+    for _ in 0..2 {
+        ops::linear_backward_bias(&mut db, &dy, &samples).unwrap();
+        ops::rms_norm_backward(&x, Norm { gain: &gain, eps: 1e-6 }, &dy, &mut dg, &samples, None).unwrap();
+        values.extend([&db, &dg].map(|sum| sum.to_vec::<f32>().unwrap()));
+    }
+    values
+}
+
+#[test]
+fn a_second_accumulation_is_added_to_the_first() {
+    let want = sums(&Device::cpu());
+    for case in 0..4 {
+        let device = gpu(case);
+        for (at, (got, want)) in sums(&device).iter().zip(&want).enumerate() {
+            compare_bits(got, want).unwrap_or_else(|e| panic!("list {at} on {device}, seeds 1 to 3: {e}"));
+        }
+    }
+}
