@@ -98,14 +98,14 @@ XT_DEV uint32_t xt_pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-// Programmatic dependent launch (sm_90 and later): the blocks of a kernel may start before the previous kernel of a graph
-// has finished. Every kernel calls this before it accesses global memory: it waits until that kernel has finished and
-// its writes are visible, then lets the blocks of the next kernel start.
 // A pointer to global memory, where the compiler cannot see that it is one: its loads are then not generic.
 template <class T> XT_DEV T* xt_global(T* p) {
   __builtin_assume(__isGlobal(p));
   return p;
 }
+// Programmatic dependent launch (sm_90 and later): the blocks of a kernel may start before the previous kernel of a graph
+// has finished. Every kernel calls this before it accesses global memory: it waits until that kernel has finished and
+// its writes are visible, then lets the blocks of the next kernel start.
 #if __CUDA_ARCH__ >= 900
 XT_DEV bool xt_has_grid_dependency_sync() { return true; }
 XT_DEV void xt_grid_dependency_sync() {

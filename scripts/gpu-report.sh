@@ -38,7 +38,7 @@ if [ -n "$dry" ]; then
     sanitizer=(bash gpu-report/fake.sh compute-sanitizer) ncu=(bash gpu-report/fake.sh ncu)
 else
     export XTRAIN_REQUIRE_GPU=1 XTRAIN_SKIP_EMU=1
-    device=cuda name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
+    device=cuda name=$(timeout 20 nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
     [ -n "$name" ] || { echo "error: nvidia-smi finds no GPU" >&2; exit 69; }
 fi
 : > "$log"
@@ -49,7 +49,7 @@ printf '# %s on %s, %s\n\nCommit %s. Written by `gpu-report.sh %s`.\n\n| step | 
 write_row() { printf '| %s | %s | %s |\n' "$1" "$2" "$3" | tee -a "$md"; }
 
 # step LIMIT TITLE COMMAND...: runs a command for at most LIMIT seconds and the rest of the budget. Its output goes to the
-# log, and to $last. Of a failure, the row has the last line that begins with FAILURE (a regular expression).
+# log, and to $last. Returns 75 if there was no time to run it. Of a failure, the row has the last line that begins with FAILURE (a regular expression).
 last=$(mktemp)
 trap 'rm -f "$last"' EXIT
 failure='^(operation |gate |error: |timeout: |.*panicked|.*CUDA)'
@@ -60,7 +60,7 @@ step() {
     if [ "$left" -lt 3 ]; then
         failed=1
         write_row "$title" "NOT RUN: no time left" 0
-        return 1
+        return 75
     fi
     printf '\n===== %s\n$ %s\n' "$title" "$*" >> "$log"
     timeout -k 5 "$limit" "$@" 2>&1 | tee "$last" >> "$log"

@@ -13,6 +13,6 @@ if [ ${#operations[@]} -eq 0 ]; then
 fi
 : > "$out/failed"
 for name in "${operations[@]}"; do
-    XTRAIN_TEST_OPERATION=$name step 30 "operation $name" ./test-tensor --exact $operation --nocapture ||
-        echo "$name" >> "$out/failed"
+    XTRAIN_TEST_OPERATION=$name step 30 "operation $name" ./test-tensor --exact $operation --nocapture
+    case $? in 0 | 75) ;; *) echo "$name" >> "$out/failed" ;; esac
 done

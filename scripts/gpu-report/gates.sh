@@ -2,13 +2,14 @@
 tests() { # program filter...: the names of the tests
     local program=$1
     shift
-    for filter in "$@"; do "$program" --list "$filter" 2> /dev/null | sed -n 's/: test$//p'; done | sort -u
+    for filter in "$@"; do timeout 20 "$program" --list "$filter" 2> /dev/null | sed -n 's/: test$//p'; done | sort -u
 }
 for test in $(tests ./test-tensor gates::gpu::tests::every_operation gates::tensor_core ops::device_sampler ops::packing \
     gates::filters); do
     step 120 "$test" ./test-tensor --exact "$test" --nocapture
 done
 for test in $(tests ./test-gates gpu:: gpu_windows:: multi_step:: golden::the_gpu golden_policy:: decode_kv:: \
-    kept_sets:: branches:: policy_end_to_end:: open_for_inference:: grpo::devices::); do
+    kept_sets:: branches:: policy_end_to_end:: open_for_inference:: grpo::devices:: \
+    launch_log::the_recorder stop_text::a_gpu commands_verify::verify_finds_a_fault_of_steps_ahead); do
     step 60 "$test" ./test-gates --exact "$test" --nocapture
 done

@@ -5,8 +5,13 @@ profile() { # title skip count command...: profiles `count` launches after `skip
     local title=$1 skip=$2 count=$3
     shift 3
     step 150 "$title" "${ncu[@]}" --clock-control none --csv --page raw --launch-skip "$skip" --launch-count "$count" \
-        --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum --print-units base "$@" &&
-        note "$(python3 gpu-report/bandwidth.py "$last")"
+        --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum --print-units base "$@" || return
+    if rows=$(timeout 20 python3 gpu-report/bandwidth.py "$last" 2>&1); then
+        note "$rows"
+    else
+        failed=1
+        write_row "$title: bandwidth" "FAILED: $(tail -1 <<< "$rows")" 0
+    fi
 }
 model=(--set model.preset=base-125m --set model.vocab=32768) lengths=(--prompt-len 128 --max-new 40)
 step_of_train=(--set train.batch=8 --set train.micro_batch=8 --set train.context=1024)
@@ -18,4 +23,5 @@ for batch in 1 32; do
     profile "decode, batch $batch" 2000 130 ./xtrain bench decode --device $device --dtype bf16 --batch $batch \
         --repeats 1 "${lengths[@]}" "${model[@]}"
 done
-profile "train" 1500 700 ./xtrain bench train --device $device --dtype bf16 --steps 2 "${step_of_train[@]}" "${model[@]}"
+# a step has 1,053 launches
+profile "train" 1500 1053 ./xtrain bench train --device $device --dtype bf16 --steps 2 "${step_of_train[@]}" "${model[@]}"

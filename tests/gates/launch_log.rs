@@ -208,10 +208,20 @@ fn an_estimate_shows_the_kernels_of_one_step() {
         let attention: Vec<_> = kernels.iter().filter(|kernel| kernel.contains("attention")).collect();
         assert_eq!(attention, [&"decode_attention_bf16"], "a prefill for --max-new {new}: {kernels:?}");
     }
+    // sequences that share a prompt, and no page after it
+    let shared =
+        ["--batch", "40", "--one-prompt", "--prompt-len", "64", "--max-new", "400", "--estimate", "h200"];
+    let json = parsed(&ok(&scratch.0, &[&["bench", "decode", "--json"], &shared[..], &layers].concat()));
+    let [step, ideal] = ["step_us", "ideal_us"].map(|key| json[key].as_f64().unwrap());
+    let mut attention = json["kernels"].as_array().unwrap().iter();
+    let attention = attention.find(|row| row["kernel"] == "decode_attention_bf16").unwrap();
+    // four chunks after the prompt, keys and values of two heads of 32 in bf16
+    let own = 40 * 4 * 64 * 2 * (2 * 32 * 2);
+    assert!(step > ideal && attention["bytes"].as_u64() > Some(own), "{json}");
     let sizes = ["--set", "train.batch=2", "--set", "train.context=8", "--set", "train.micro_batch=2"];
     let train = ["bench", "train", "--estimate", "a100", "--json"];
     let json = parsed(&ok(&scratch.0, &[&train[..], &layers, &sizes].concat()));
-    let rate = 1e6 * 16.0 / json["step_us"].as_f64().unwrap();
+    let rate = 16.0 / json["step_us"].as_f64().unwrap() * 1e6;
     assert_eq!(
         (&json["tokens_per_step"], json["tokens_per_second"].as_f64()),
         (&16.into(), Some(rate)),

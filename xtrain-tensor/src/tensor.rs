@@ -192,6 +192,7 @@ impl Tensor {
         let unwritten = self.deferred::<Zeros>().is_some() || faults::on(Fault::AccumulationStartsAnew);
         if let Storage::Gpu(buffer, Dtype::F32) = &mut self.storage
             && unwritten
+            && buffer.home().same(gpu)
             && (Arc::get_mut(buffer).is_some() || faults::on(Fault::SharedZerosOverwritten))
         {
             buffer.written();

@@ -55,9 +55,13 @@ pub fn available_gpus(schedules: &[ThreadSchedule]) -> Vec<Device> {
     let emulated = |schedule| {
         required(Device::emulated(schedule), "XTRAIN_REQUIRE_EMU", "the kernels on the emulator", &NOTE)
     };
-    let skip_emulated = std::env::var_os("XTRAIN_SKIP_EMU").is_some_and(|value| value == "1");
-    let schedules = if skip_emulated { &[] } else { schedules };
+    let schedules = if skip_emulated() { &[] } else { schedules };
     schedules.iter().copied().filter_map(emulated).chain(cuda()).collect()
+}
+
+/// Whether gates run on the GPU of this machine only: `XTRAIN_SKIP_EMU=1`.
+pub fn skip_emulated() -> bool {
+    std::env::var_os("XTRAIN_SKIP_EMU").is_some_and(|value| value == "1")
 }
 
 /// The GPU of this machine. `None`, with a printed note: it has no usable GPU.

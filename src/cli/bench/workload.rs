@@ -24,7 +24,7 @@ pub(super) struct Workload {
 impl Workload {
     /// Rejects a workload that exceeds the context of the model. The error has the hint `hint`.
     pub(super) fn check(&self, model: &Model, hint: &str) -> Result<(), CliError> {
-        let (len, context) = (self.prompt_len + self.max_new, model.config().max_positions);
+        let (len, context) = (self.prompt_len.saturating_add(self.max_new), model.config().max_positions);
         if len <= context {
             return Ok(());
         }

@@ -71,7 +71,8 @@ fn bytes(launch: &RecordedLaunch) -> u64 {
     let (rows, e) = (u64::from(launch.grid.blocks[0]), element(launch.kernel));
     match operation(launch.kernel) {
         // the rows of the table that the ids select, and the f32 output
-        "embedding" | "table_rows" => rows * n(0) * (4 + e),
+        "embedding" => rows * n(0) * 8,
+        "table_rows" => rows * n(0) * (4 + e),
         "embedding_backward" => 3 * operand(launch, 4),
         "gather_rows" | "scatter_rows" => 2 * rows * n(0) * word(launch.kernel),
         "copy_slots" => 2 * ranges(launch) * n(0) * word(launch.kernel),

@@ -73,11 +73,11 @@ impl TargetGpu {
         NODE + compute.max(launch.bytes as f64 / bandwidth)
     }
 
-    /// The time of `bytes` and `operations` on the whole device, in seconds.
+    /// The time of `bytes` and `operations` on the whole device at the rates of the data sheet, in seconds.
     pub(super) fn ideal_seconds(self, bytes: u64, operations: u64, bf16: bool) -> f64 {
         let spec = self.spec();
         let rate = if bf16 { spec.bf16_per_second } else { spec.f32_per_second };
-        (bytes as f64 / (spec.bytes_per_second * BANDWIDTH)).max(operations as f64 / (rate * COMPUTE))
+        (bytes as f64 / spec.bytes_per_second).max(operations as f64 / rate)
     }
 }
 

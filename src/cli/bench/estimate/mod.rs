@@ -3,6 +3,8 @@
 mod gpu_spec;
 mod recorded;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::args::{BenchTrainArgs, DecodeArgs};
@@ -40,7 +42,7 @@ struct Estimate {
     /// Lower bound of any implementation: each byte and operation that the step needs, once, on the whole device.
     ideal_us: f64,
     launches: usize,
-    /// Launches of each layer.
+    /// Launches of each layer: of kernels that run in every layer.
     launches_per_layer: usize,
     kernels: Vec<KernelRow>,
 }
@@ -84,7 +86,8 @@ impl Estimate {
     fn new(step: &recorded::Step, gpu: TargetGpu) -> Estimate {
         let kernels = KernelRow::of(&step.launches, gpu);
         let step_us: f64 = kernels.iter().map(KernelRow::total).sum();
-        let per_layer = |row: &KernelRow| row.launches / step.layers;
+        let mut of_kernels = BTreeMap::<&str, usize>::new();
+        step.launches.iter().for_each(|launch| *of_kernels.entry(launch.kernel).or_default() += 1);
         let [bytes, operations] = step.ideal.needs();
         Estimate {
             model: step.model.clone(),
@@ -95,7 +98,7 @@ impl Estimate {
             tokens_per_second: step.tokens as f64 / step_us * 1e6,
             ideal_us: gpu.ideal_seconds(bytes, operations, step.bf16) * 1e6,
             launches: step.launches.len(),
-            launches_per_layer: kernels.iter().map(per_layer).sum(),
+            launches_per_layer: of_kernels.values().map(|launches| launches / step.layers).sum(),
             kernels,
         }
     }

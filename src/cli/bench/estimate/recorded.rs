@@ -3,7 +3,8 @@ use crate::cli::bench::args::{BenchTrainArgs, DecodeArgs};
 use crate::cli::bench::bench_model::{self, BenchModel};
 use crate::cli::bench::ideal::Ideal;
 use crate::cli::bench::workload::Workload;
-use crate::cli::{CliError, source};
+use crate::cli::exit::{CliError, Exit};
+use crate::cli::source;
 use crate::config::RunConfig;
 use crate::decode::EngineOptions;
 use crate::model::{Model, Params, Trainer};
@@ -33,7 +34,11 @@ pub(super) struct Step {
 pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
     let config = args.shared.config()?;
     let [prompt_len, max_new] = args.lengths(bench_model::DEFAULT_LEN);
-    let (model, description, log) = recorded_model(&config, prompt_len + max_new + RECORDED)?;
+    let context = prompt_len.checked_add(max_new).and_then(|len| len.checked_add(RECORDED));
+    let context = context.ok_or_else(|| {
+        CliError::new(Exit::Usage, "--prompt-len and --max-new: expected a sum that fits in 64 bits")
+    })?;
+    let (model, description, log) = recorded_model(&config, context)?;
     let workload = Workload {
         batch: args.batch.get(),
         one_prompt: args.one_prompt,
@@ -42,9 +47,13 @@ pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
         temperature: args.temperature,
         top_p: args.top_p,
     };
-    workload.check(&model, "reduce --prompt-len or --max-new")?;
-    // the position in the middle, reached by a longer prompt
-    let middle = Workload { prompt_len: prompt_len + max_new / 2, max_new: RECORDED, ..workload };
+    // The position in the middle. A longer prompt reaches it sooner than tokens do, but sequences of one prompt would
+    // share its pages.
+    let before = max_new / 2;
+    let middle = match args.one_prompt {
+        true => Workload { max_new: before + RECORDED, ..workload },
+        false => Workload { prompt_len: prompt_len + before, max_new: RECORDED, ..workload },
+    };
     bench_model::measure(&model, middle, EngineOptions { steps_per_sync: 1, ..args.cache.engine() })?;
     let launches = log.take();
     let steps: Vec<&[KernelLaunch]> =
@@ -55,7 +64,7 @@ pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
     let sequences = units::many(batch as u64, "sequence");
     Ok(Step {
         model: description.title(),
-        workload: format!("{sequences}{prompts}, at position {}", middle.prompt_len + RECORDED - 3),
+        workload: format!("{sequences}{prompts}, at position {}", prompt_len + before + RECORDED - 3),
         tokens: batch,
         layers: model.config().n_layers,
         bf16: model.compute() == Dtype::BF16,

@@ -81,6 +81,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if the kernel fails.
     pub fn has_wgmma(&self) -> Result<bool> {
+        let _issue = self.issue();
         let has = self.buffer(4)?;
         // SAFETY: the kernel writes one u32.
         unsafe { self.launch("tensor_core_has_wgmma", Grid::blocks([1, 1, 1], 1), args![has.arg()])? };

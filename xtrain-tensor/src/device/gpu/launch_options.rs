@@ -13,6 +13,7 @@ pub(crate) struct LaunchOptions {
     pub(crate) graphs: bool,
     /// `XTRAIN_CUDA_DEPENDENT_LAUNCH`: the blocks of a kernel of a graph may start before the previous kernel has
     /// finished (programmatic dependent launch, sm_90 and later). Off until it has been measured on a device.
+    /// Without effect on kernels that are not launched as graphs.
     pub(crate) dependent: bool,
 }
 

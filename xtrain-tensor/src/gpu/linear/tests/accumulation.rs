@@ -31,3 +31,13 @@ fn a_second_accumulation_is_added_to_the_first() {
         }
     }
 }
+
+#[test]
+fn an_accumulator_on_another_gpu_is_an_error() {
+    let [here, there] = [gpu(0), gpu(1)];
+    let dy = Tensor::new(&here, &[6, 40], arbitrary(240, 1)).unwrap();
+    let mut db = Tensor::zeros(&there, &[40], Dtype::F32).unwrap();
+    let refused = ops::linear_backward_bias(&mut db, &dy, &Samples::of_lengths([6]));
+    assert!(matches!(refused, Err(crate::Error::Device { .. })), "{refused:?}");
+    assert_eq!(db.to_vec::<f32>().unwrap(), [0.0; 40]);
+}
