@@ -226,6 +226,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::ContextBeforeLength, Gate::Test(exact_limits::lengths)),
     (Fault::TokensOfSkippedStepLost, Gate::Test(grpo::token_counts::counted)),
     (Fault::MaskedCompletionsInDivisor, Gate::Test(grpo::token_counts::divided)),
+    (Fault::QuantNibblesSwapped, Gate::Test(open_for_inference::quantized)),
+    (Fault::QuantScaleOfFirstHalf, Gate::Test(open_for_inference::quantized)),
 ];
 
 /// Runs a test that panics if it fails.

@@ -21,7 +21,7 @@ const GATE: &str = "open for inference";
 const SEED: u64 = 20_251_121;
 
 /// Models of every family, tied and untied, in one file, in shards and as GGUF files of every type.
-const MODELS: [&str; 11] = [
+const MODELS: [&str; 13] = [
     "models/llama3_rope",
     "models/llama_odd",
     "models/llama_sharded",
@@ -29,10 +29,12 @@ const MODELS: [&str; 11] = [
     "models/qwen3_bf16",
     "models/qwen3_tied",
     "models/qwen3_untied_hd",
+    "gguf/k_quants.gguf",
     "gguf/llama3_rope.Q4_0.gguf",
     "gguf/qwen3_tied.BF16.gguf",
     "gguf/qwen3_tied.F16.gguf",
     "gguf/qwen3_tied.Q8_0.gguf",
+    "gguf/small_quants.gguf",
 ];
 
 /// The model of a path, with and without its f32 master weights.
@@ -78,6 +80,33 @@ fn a_model_opened_for_inference_has_the_bits_of_one_with_master_weights() {
     }
     println!("open for inference: {compared} rows of logits, 0 differ");
     assert!(compared >= 2 * 2 * 11 * 8 * 16, "{compared}");
+}
+
+/// Quantized matrices stay quantized in memory on a CPU in f32, and the bits are those of their f32 values. Returns the
+/// number of compared rows.
+pub(crate) fn quantized() -> Result<usize, String> {
+    let (device, mut rows) = (Device::cpu(), 0);
+    for name in MODELS.into_iter().filter(|name| name.contains("quants") || name.contains(".Q")) {
+        let models = both(&path(name), Dtype::F32, &device);
+        let [whole, packed] = [0, 1].map(|i| {
+            let matrices = models[i].params.iter().filter(|p| p.shape().len() == 2);
+            matrices.map(|p| p.packed().expect("a matrix").packed_bytes()).sum::<usize>()
+        });
+        if 2 * packed > whole {
+            return Err(format!(
+                "gate {GATE}, seed {SEED}: {name}: {packed} bytes, expected at most half of {whole}"
+            ));
+        }
+        rows += same(&models, &[5, 1, 9, 2, 11, 3, 7, 0], name)?;
+    }
+    Ok(rows)
+}
+
+#[test]
+fn quantized_matrices_stay_quantized_with_the_bits_of_their_values() {
+    let rows = quantized().unwrap_or_else(|e| panic!("{e}"));
+    println!("quantized: {rows} rows of logits, 0 differ");
+    assert!(rows > 4 * 8, "{rows}");
 }
 
 /// The common configuration of the models created here.

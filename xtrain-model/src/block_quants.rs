@@ -1,6 +1,7 @@
 //! The block types of GGUF with 32 elements and one or two f16 factors.
 use half::f16;
 use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::ops::QuantBlock;
 
 /// Number of elements in a block.
 pub(crate) const BLOCK: usize = 32;
@@ -22,6 +23,13 @@ pub(crate) fn factor(bytes: [u8; 2]) -> f32 {
     f16::from_le_bytes(bytes).to_f32()
 }
 
+/// A block with one factor and one offset.
+pub(crate) fn uniform(scale: f32, offset: f32, codes: impl Iterator<Item = i8>) -> QuantBlock {
+    let mut block = QuantBlock { scales: [scale; 2], offsets: [offset; 2], codes: [0; BLOCK] };
+    block.codes.iter_mut().zip(codes).for_each(|(to, code)| *to = code);
+    block
+}
+
 /// The 32 elements of 4 bits: the lower nibbles of all bytes, then the upper ones.
 fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes.iter().map(|byte| byte & 0x0f).chain(bytes.iter().map(|byte| byte >> 4))
@@ -33,42 +41,27 @@ fn five_bits(fifth: [u8; 4], bytes: &[u8]) -> impl Iterator<Item = u8> {
     nibbles(bytes).enumerate().map(move |(i, low)| low | ((fifth >> i & 1) as u8) << 4)
 }
 
-/// Appends the values of blocks of `Q8_0`: `factor element`.
-pub(crate) fn widen_q8_0(bytes: &[u8], out: &mut Vec<f32>) {
-    for [a, b, q @ ..] in bytes.as_chunks::<Q8_0_BYTES>().0 {
-        let factor = factor([*a, *b]);
-        out.extend(q.iter().map(|&q| factor * f32::from(q as i8)));
-    }
+/// A block of `Q8_0`: `factor element`.
+pub(crate) fn q8_0([a, b, q @ ..]: &[u8; Q8_0_BYTES]) -> QuantBlock {
+    uniform(factor([*a, *b]), 0.0, q.iter().map(|&q| q as i8))
 }
 
-/// Appends the values of blocks of `Q4_0`: `factor (element - 8)`.
-pub(crate) fn widen_q4_0(bytes: &[u8], out: &mut Vec<f32>) {
-    for [a, b, q @ ..] in bytes.as_chunks::<Q4_0_BYTES>().0 {
-        let factor = factor([*a, *b]);
-        out.extend(nibbles(q).map(|q| factor * (f32::from(q) - 8.0)));
-    }
+/// A block of `Q4_0`: `factor (element - 8)`.
+pub(crate) fn q4_0([a, b, q @ ..]: &[u8; Q4_0_BYTES]) -> QuantBlock {
+    uniform(factor([*a, *b]), 0.0, nibbles(q).map(|q| q as i8 - 8))
 }
 
-/// Appends the values of blocks of `Q4_1`: `factor element + minimum`, where the product is exact.
-pub(crate) fn widen_q4_1(bytes: &[u8], out: &mut Vec<f32>) {
-    for [a, b, c, d, q @ ..] in bytes.as_chunks::<Q4_1_BYTES>().0 {
-        let (factor, minimum) = (factor([*a, *b]), factor([*c, *d]));
-        out.extend(nibbles(q).map(|q| factor * f32::from(q) + minimum));
-    }
+/// A block of `Q4_1`: `factor element + minimum`, where the product is exact.
+pub(crate) fn q4_1([a, b, c, d, q @ ..]: &[u8; Q4_1_BYTES]) -> QuantBlock {
+    uniform(factor([*a, *b]), factor([*c, *d]), nibbles(q).map(|q| q as i8))
 }
 
-/// Appends the values of blocks of `Q5_0`: `factor (element - 16)`.
-pub(crate) fn widen_q5_0(bytes: &[u8], out: &mut Vec<f32>) {
-    for [a, b, e, f, g, h, q @ ..] in bytes.as_chunks::<Q5_0_BYTES>().0 {
-        let factor = factor([*a, *b]);
-        out.extend(five_bits([*e, *f, *g, *h], q).map(|q| factor * (f32::from(q) - 16.0)));
-    }
+/// A block of `Q5_0`: `factor (element - 16)`.
+pub(crate) fn q5_0([a, b, e, f, g, h, q @ ..]: &[u8; Q5_0_BYTES]) -> QuantBlock {
+    uniform(factor([*a, *b]), 0.0, five_bits([*e, *f, *g, *h], q).map(|q| q as i8 - 16))
 }
 
-/// Appends the values of blocks of `Q5_1`: `factor element + minimum`, where the product is exact.
-pub(crate) fn widen_q5_1(bytes: &[u8], out: &mut Vec<f32>) {
-    for [a, b, c, d, e, f, g, h, q @ ..] in bytes.as_chunks::<Q5_1_BYTES>().0 {
-        let (factor, minimum) = (factor([*a, *b]), factor([*c, *d]));
-        out.extend(five_bits([*e, *f, *g, *h], q).map(|q| factor * f32::from(q) + minimum));
-    }
+/// A block of `Q5_1`: `factor element + minimum`, where the product is exact.
+pub(crate) fn q5_1([a, b, c, d, e, f, g, h, q @ ..]: &[u8; Q5_1_BYTES]) -> QuantBlock {
+    uniform(factor([*a, *b]), factor([*c, *d]), five_bits([*e, *f, *g, *h], q).map(|q| q as i8))
 }

@@ -1,5 +1,7 @@
 //! The GGUF types `IQ4_NL` and `IQ4_XS`: elements of 4 bits are indices of a table of 16 values.
-use crate::block_quants::{BLOCK, Q4_0_BYTES, factor};
+use xtrain_tensor::ops::QuantBlock;
+
+use crate::block_quants::{BLOCK, Q4_0_BYTES, factor, uniform};
 use crate::k_quants::SUPER_BLOCK;
 
 /// The values of the 16 elements.
@@ -10,29 +12,25 @@ const PARTS: usize = SUPER_BLOCK / BLOCK;
 /// Number of bytes of a super-block of `IQ4_XS`: a factor, the upper bits and the lower nibbles of the scales, nibbles.
 pub(crate) const IQ4_XS_BYTES: usize = 2 + 2 + PARTS / 2 + SUPER_BLOCK / 2;
 
-/// Appends `scale value` of 32 elements: the lower nibbles of 16 bytes, then the upper ones.
-fn scaled(scale: f32, bytes: &[u8], out: &mut Vec<f32>) {
-    let value = |element: u8| scale * f32::from(VALUES[usize::from(element)]);
-    out.extend(bytes.iter().map(|byte| value(byte & 0x0f)));
-    out.extend(bytes.iter().map(|byte| value(byte >> 4)));
+/// `scale value` of 32 elements: the lower nibbles of 16 bytes, then the upper ones.
+fn scaled(scale: f32, bytes: &[u8]) -> QuantBlock {
+    let nibbles = bytes.iter().map(|byte| byte & 0x0f).chain(bytes.iter().map(|byte| byte >> 4));
+    uniform(scale, 0.0, nibbles.map(|element| VALUES[usize::from(element)]))
 }
 
-/// Appends the values of blocks of `IQ4_NL`: `factor value`.
-pub(crate) fn widen_iq4_nl(bytes: &[u8], out: &mut Vec<f32>) {
-    for [a, b, q @ ..] in bytes.as_chunks::<Q4_0_BYTES>().0 {
-        scaled(factor([*a, *b]), q, out);
-    }
+/// A block of `IQ4_NL`: `factor value`.
+pub(crate) fn iq4_nl([a, b, q @ ..]: &[u8; Q4_0_BYTES]) -> QuantBlock {
+    scaled(factor([*a, *b]), q)
 }
 
-/// Appends the values of super-blocks of `IQ4_XS`: `(factor (scale - 32)) value`, rounded once. A scale has six bits.
-pub(crate) fn widen_iq4_xs(bytes: &[u8], out: &mut Vec<f32>) {
-    for [a, b, c, d, rest @ ..] in bytes.as_chunks::<IQ4_XS_BYTES>().0 {
-        let (factor, upper) = (factor([*a, *b]), u16::from_le_bytes([*c, *d]));
-        let (lower, elements) = rest.split_at(PARTS / 2);
-        for (part, q) in elements.as_chunks::<{ BLOCK / 2 }>().0.iter().enumerate() {
-            let low = lower[part / 2] >> (4 * (part % 2)) & 0x0f;
-            let high = (upper >> (2 * part) & 3) as u8;
-            scaled(factor * (f32::from(low | high << 4) - 32.0), q, out);
-        }
-    }
+/// A super-block of `IQ4_XS`: `(factor (scale - 32)) value`, rounded once. A scale has six bits.
+pub(crate) fn iq4_xs([a, b, c, d, rest @ ..]: &[u8; IQ4_XS_BYTES]) -> [QuantBlock; PARTS] {
+    let (factor, upper) = (factor([*a, *b]), u16::from_le_bytes([*c, *d]));
+    let (lower, elements) = rest.split_at(PARTS / 2);
+    std::array::from_fn(|part| {
+        let low = lower[part / 2] >> (4 * (part % 2)) & 0x0f;
+        let high = (upper >> (2 * part) & 3) as u8;
+        let q = &elements[part * BLOCK / 2..][..BLOCK / 2];
+        scaled(factor * (f32::from(low | high << 4) - 32.0), q)
+    })
 }

@@ -1,6 +1,7 @@
 //! Element types of weight files: conversion of blocks to and from f32.
 use half::{bf16, f16};
 use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::ops::{CodeBits, Piece, QuantBlock, QuantFormat};
 
 use crate::block_quants::{self, BLOCK, Q4_0_BYTES, Q4_1_BYTES, Q5_0_BYTES, Q5_1_BYTES, Q8_0_BYTES};
 use crate::iq4_quants::{self, IQ4_XS_BYTES};
@@ -122,25 +123,58 @@ impl Quant {
         BlockSize { elements, bytes }
     }
 
+    /// What the blocks of the type have in common. `None`: the type is not quantized.
+    pub(crate) fn format(self) -> Option<QuantFormat> {
+        use CodeBits::{Eight, Four};
+        let (bits, halves, offsets) = match self {
+            Quant::F32 | Quant::F16 | Quant::BF16 => return None,
+            Quant::Q8_0 | Quant::Q5_0 | Quant::IQ4_NL | Quant::IQ4_XS => (Eight, false, false),
+            Quant::Q5_1 | Quant::Q5_K => (Eight, false, true),
+            Quant::Q6_K => (Eight, true, false),
+            Quant::Q4_0 => (Four, false, false),
+            Quant::Q4_1 | Quant::Q4_K => (Four, false, true),
+            Quant::Q3_K => (Four, true, false),
+            Quant::Q2_K => (Four, true, true),
+        };
+        Some(QuantFormat { bits, halves, offsets })
+    }
+
+    /// Appends the blocks of 32 elements of a quantized type.
+    pub(crate) fn unpack(self, bytes: &[u8], out: &mut Vec<QuantBlock>) {
+        match self {
+            Quant::F32 | Quant::F16 | Quant::BF16 => {}
+            Quant::Q8_0 => out.extend(bytes.as_chunks().0.iter().map(block_quants::q8_0)),
+            Quant::Q4_0 => out.extend(bytes.as_chunks().0.iter().map(block_quants::q4_0)),
+            Quant::Q4_1 => out.extend(bytes.as_chunks().0.iter().map(block_quants::q4_1)),
+            Quant::Q5_0 => out.extend(bytes.as_chunks().0.iter().map(block_quants::q5_0)),
+            Quant::Q5_1 => out.extend(bytes.as_chunks().0.iter().map(block_quants::q5_1)),
+            Quant::IQ4_NL => out.extend(bytes.as_chunks().0.iter().map(iq4_quants::iq4_nl)),
+            Quant::IQ4_XS => out.extend(bytes.as_chunks().0.iter().flat_map(iq4_quants::iq4_xs)),
+            Quant::Q2_K => out.extend(bytes.as_chunks().0.iter().flat_map(k_quants::q2_k)),
+            Quant::Q3_K => out.extend(bytes.as_chunks().0.iter().flat_map(k_quants::q3_k)),
+            Quant::Q4_K => out.extend(bytes.as_chunks().0.iter().flat_map(k_quants::q4_k)),
+            Quant::Q5_K => out.extend(bytes.as_chunks().0.iter().flat_map(k_quants::q5_k)),
+            Quant::Q6_K => out.extend(bytes.as_chunks().0.iter().flat_map(k_quants::q6_k)),
+        }
+    }
+
     /// Appends the values of whole blocks. Each value is an exact widening, a product of two f32, rounded once, or the
     /// sum or difference of exact products, rounded once.
     pub fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
-        match self {
-            Quant::F32 => out.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
-            Quant::F16 => out.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32())),
-            Quant::BF16 => out.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32())),
-            Quant::Q8_0 => block_quants::widen_q8_0(bytes, out),
-            Quant::Q4_0 => block_quants::widen_q4_0(bytes, out),
-            Quant::Q4_1 => block_quants::widen_q4_1(bytes, out),
-            Quant::Q5_0 => block_quants::widen_q5_0(bytes, out),
-            Quant::Q5_1 => block_quants::widen_q5_1(bytes, out),
-            Quant::IQ4_NL => iq4_quants::widen_iq4_nl(bytes, out),
-            Quant::IQ4_XS => iq4_quants::widen_iq4_xs(bytes, out),
-            Quant::Q2_K => k_quants::widen_q2_k(bytes, out),
-            Quant::Q3_K => k_quants::widen_q3_k(bytes, out),
-            Quant::Q4_K => k_quants::widen_q4_k(bytes, out),
-            Quant::Q5_K => k_quants::widen_q5_k(bytes, out),
-            Quant::Q6_K => k_quants::widen_q6_k(bytes, out),
+        match (self, self.format()) {
+            (Quant::F16, _) => {
+                out.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()))
+            }
+            (Quant::BF16, _) => {
+                out.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32()))
+            }
+            (_, None) => out.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
+            (_, Some(format)) => {
+                let mut blocks =
+                    Vec::with_capacity(bytes.len() / self.block().bytes * (self.block().elements / BLOCK));
+                self.unpack(bytes, &mut blocks);
+                Piece::Blocks(format, &blocks).widen(out);
+            }
         }
     }
 

@@ -5,7 +5,8 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
-    RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    QuantFormat, RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated,
+    Weight,
 };
 use crate::tensor::{Tensor, Tensors};
 
@@ -54,6 +55,8 @@ pub(crate) trait Backend: RowOps + SharedOps {
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>>;
     /// Creates a packer of a matrix `[out, in]` whose values arrive in pieces.
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>>;
+    /// A packer of the blocks of a quantized matrix, for products in f32. Its rows are whole blocks.
+    fn quantized_packer(&self, shape: [usize; 2], format: QuantFormat) -> Result<Box<dyn Packer>>;
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor>;
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor>;

@@ -179,6 +179,8 @@ faults! {
     ContextBeforeLength "a completion that reaches its length and the context limit ends by the context"
     TokensOfSkippedStepLost "a step without a gradient does not count the tokens of its batch"
     MaskedCompletionsInDivisor "a loss that divides by the tokens of a batch counts those of masked completions"
+    QuantNibblesSwapped "a quantized matrix in memory has the two codes of each byte in the wrong order"
+    QuantScaleOfFirstHalf "both halves of a quantized block in memory have the scale of the first half"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

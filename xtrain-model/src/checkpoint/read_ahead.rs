@@ -5,7 +5,7 @@ use std::thread;
 
 use half::bf16;
 use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::Piece;
+use xtrain_tensor::ops::{Piece, QuantBlock, QuantFormat};
 
 use crate::quant::Quant;
 
@@ -13,6 +13,8 @@ use crate::quant::Quant;
 pub(crate) enum ReadBuffer {
     F32(Vec<f32>),
     BF16(Vec<bf16>),
+    /// A quantized type: the stored bytes, their blocks and the type.
+    Blocks(Vec<u8>, Vec<QuantBlock>, Quant, QuantFormat),
     /// Another type: the stored bytes, the widened values and the type.
     Other(Vec<u8>, Vec<f32>, Quant),
 }
@@ -30,7 +32,10 @@ impl ReadBuffer {
         match quant {
             Quant::F32 => ReadBuffer::F32(vec![0.0; bytes / 4]),
             Quant::BF16 => ReadBuffer::BF16(vec![bf16::ZERO; bytes / 2]),
-            _ => ReadBuffer::Other(vec![0; bytes], Vec::new(), quant),
+            _ => match quant.format() {
+                Some(format) => ReadBuffer::Blocks(vec![0; bytes], Vec::new(), quant, format),
+                None => ReadBuffer::Other(vec![0; bytes], Vec::new(), quant),
+            },
         }
     }
 
@@ -102,7 +107,7 @@ impl ReadBuffer {
         match self {
             ReadBuffer::F32(elements) => bytes_of(elements, left),
             ReadBuffer::BF16(elements) => bytes_of(elements, left),
-            ReadBuffer::Other(bytes, ..) => bytes_of(bytes, left),
+            ReadBuffer::Blocks(bytes, ..) | ReadBuffer::Other(bytes, ..) => bytes_of(bytes, left),
         }
     }
 
@@ -120,6 +125,11 @@ impl ReadBuffer {
                     *x = bf16::from_bits(u16::from_le(x.to_bits()));
                 }
                 Piece::BF16(elements)
+            }
+            ReadBuffer::Blocks(bytes, blocks, quant, format) => {
+                blocks.clear();
+                quant.unpack(bytes, blocks);
+                Piece::Blocks(*format, blocks)
             }
             ReadBuffer::Other(bytes, wide, quant) => {
                 wide.clear();

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use xtrain_tensor::ops::Piece;
+use xtrain_tensor::ops::{Piece, QuantBlock};
 
 use super::config::{self, Arch};
 use super::header::{self, Entry, Header};
 use super::names::{gguf_name, is_interleaved, separate};
 use super::tokenizer;
+use crate::block_quants::BLOCK;
 use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink, require_shapes};
 use crate::config::Config;
 use crate::kept_fields::KeptFields;
@@ -82,7 +83,7 @@ pub fn read<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Result<Importe
     for (name, entry) in matched {
         let mut tensor = begin(&name, &entry.shape);
         let row = entry.shape.get(1).copied().unwrap_or(1);
-        let mut separate = SeparateHeads { to: &mut tensor, head_dim: cfg.head_dim, row, head: Vec::new() };
+        let mut separate = SeparateHeads::new(&mut tensor, cfg.head_dim, row);
         let to: &mut dyn TensorSink = if is_interleaved(arch, &name) { &mut separate } else { separate.to };
         let mut finite = FiniteCheck { to, elements: 0, first: None };
         entry.read_into(path, &mut file, &mut finite)?;
@@ -156,17 +157,37 @@ struct SeparateHeads<'a> {
     to: &'a mut dyn TensorSink,
     head_dim: usize,
     row: usize,
-    /// The elements of the head that is being read.
+    /// The elements of the head that is being read: values, or blocks of quantized values.
     head: Vec<f32>,
+    blocks: Vec<QuantBlock>,
+}
+
+impl<'a> SeparateHeads<'a> {
+    fn new(to: &'a mut dyn TensorSink, head_dim: usize, row: usize) -> SeparateHeads<'a> {
+        SeparateHeads { to, head_dim, row, head: Vec::new(), blocks: Vec::new() }
+    }
+}
+
+/// Removes the whole heads from the start of `pending`. Returns them in the restored order.
+fn take_heads<T: Copy>(pending: &mut Vec<T>, head_dim: usize, row: usize) -> Vec<T> {
+    let whole = pending.len() - pending.len() % (head_dim * row);
+    let heads = separate(&pending[..whole], head_dim, row);
+    pending.drain(..whole);
+    heads
 }
 
 impl TensorSink for SeparateHeads<'_> {
     fn push(&mut self, piece: Piece<'_>) {
-        piece.widen(&mut self.head);
-        let whole = self.head.len() - self.head.len() % (self.head_dim * self.row);
-        if whole > 0 {
-            self.to.push(Piece::F32(&separate(&self.head[..whole], self.head_dim, self.row)));
-            self.head.drain(..whole);
+        match piece {
+            Piece::Blocks(format, blocks) if self.row.is_multiple_of(BLOCK) => {
+                self.blocks.extend_from_slice(blocks);
+                let heads = take_heads(&mut self.blocks, self.head_dim, self.row / BLOCK);
+                self.to.push(Piece::Blocks(format, &heads));
+            }
+            _ => {
+                piece.widen(&mut self.head);
+                self.to.push(Piece::F32(&take_heads(&mut self.head, self.head_dim, self.row)));
+            }
         }
     }
 }

@@ -45,16 +45,16 @@ pub(super) fn is_interleaved(arch: Arch, name: &str) -> bool {
 
 /// Converts the half-split row order of Hugging Face (pairs are `i` and `i + hd / 2`) to the interleaved order (pairs
 /// are adjacent) of GGUF's `llama`. A head has `head_dim` rows of `row` values.
-pub(super) fn interleave(data: &[f32], head_dim: usize, row: usize) -> Vec<f32> {
+pub(super) fn interleave<T: Copy>(data: &[T], head_dim: usize, row: usize) -> Vec<T> {
     reorder(data, head_dim, row, |to| to / 2 + to % 2 * (head_dim / 2))
 }
 
 /// The inverse of [`interleave`].
-pub(super) fn separate(data: &[f32], head_dim: usize, row: usize) -> Vec<f32> {
+pub(super) fn separate<T: Copy>(data: &[T], head_dim: usize, row: usize) -> Vec<T> {
     reorder(data, head_dim, row, |to| 2 * (to % (head_dim / 2)) + to / (head_dim / 2))
 }
 
-fn reorder(data: &[f32], head_dim: usize, row: usize, from: impl Fn(usize) -> usize) -> Vec<f32> {
+fn reorder<T: Copy>(data: &[T], head_dim: usize, row: usize, from: impl Fn(usize) -> usize) -> Vec<T> {
     let mut out = Vec::with_capacity(data.len());
     for head in data.chunks_exact(head_dim * row) {
         (0..head_dim).for_each(|to| out.extend_from_slice(&head[from(to) * row..][..row]));

@@ -9,8 +9,8 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Packer, RopeArgs, Samples,
-    Weight,
+    Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Packer, QuantFormat, RopeArgs,
+    Samples, Weight,
 };
 use crate::reference::AttentionSaved;
 use crate::tensor::{Stored, Tensor};
@@ -126,6 +126,9 @@ impl Backend for Cpu {
     }
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
+    }
+    fn quantized_packer(&self, shape: [usize; 2], format: QuantFormat) -> Result<Box<dyn Packer>> {
+        Ok(pack::quantized_packer(self, shape, format))
     }
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {

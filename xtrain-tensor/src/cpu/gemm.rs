@@ -3,12 +3,14 @@
 mod forward;
 mod gradient;
 mod panels;
+mod quantized;
 mod split;
 mod tile;
 
 pub(crate) use forward::{Matrix, product, product_residual};
 pub(crate) use gradient::weight_gradient;
 pub(crate) use panels::{Panels, first_panel};
+pub(crate) use quantized::{QuantPanels, product as quantized_product};
 pub(crate) use split::{split, tiles};
 pub(crate) use tile::Beta;
 

@@ -88,6 +88,9 @@ pub(super) fn linear_add(cpu: &Cpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Re
                 let a = PackedA::new(cpu, x.data::<bf16>()?, [rows, width]);
                 gemm_bf16::product(cpu, &a, b.view(), Output::Residual { h: h.data()?, y: &mut y });
             }
+            Packed::Quantized(b) => {
+                gemm::quantized_product(cpu, x.data()?, b.view(), &mut y, Beta::Zero, Some(h.data()?));
+            }
         }
         return Tensor::new(h.device(), h.shape(), y);
     }

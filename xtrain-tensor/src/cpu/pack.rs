@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use half::bf16;
 
 use super::Cpu;
-use super::gemm::{self, Beta, Matrix, Panels};
+use super::gemm::{self, Beta, Matrix, Panels, QuantPanels, quantized_product};
 use super::gemm_bf16::{self, Output, PackedA, TilePanels};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::faults::{self, Fault};
-use crate::operands::{Lines, PackedMatrix, Packer, RowSink, Weight};
+use crate::operands::{Lines, PackedMatrix, Packer, QuantBlock, QuantFormat, RowSink, Weight};
 use crate::tensor::Tensor;
 
 /// A weight packed for products in one direction. It is packed once per update.
@@ -22,6 +22,8 @@ pub(crate) enum Packed {
     F32(Panels),
     /// For bf16 products: a copy of the master weights, rounded to bf16.
     Bf16(TilePanels),
+    /// For f32 products with a quantized matrix.
+    Quantized(QuantPanels),
 }
 
 impl Packed {
@@ -39,6 +41,7 @@ impl Packed {
         match self {
             Packed::F32(w) => w.column(j, to),
             Packed::Bf16(w) => w.column(j, to),
+            Packed::Quantized(w) => w.column(j, to),
         }
     }
 
@@ -73,6 +76,10 @@ impl Packed {
                 let w = w.view().columns(columns).depths(depths);
                 gemm_bf16::product(cpu, &x, w, Output::Sum(y, beta));
             }
+            Packed::Quantized(w) => {
+                assert_eq!(depths.len(), shape[1], "a quantized matrix is packed for all depths");
+                quantized_product(cpu, x.data()?, w.view().columns(columns), y, beta, None);
+            }
         }
         Ok(())
     }
@@ -89,9 +96,22 @@ pub(super) struct PackedWeight {
     pub(super) exact_rows: Option<ExactRows>,
 }
 
-impl PackedMatrix for PackedWeight {}
+impl PackedMatrix for PackedWeight {
+    fn bytes(&self) -> usize {
+        self.matrix.bytes()
+    }
+}
+
 /// Packed for `dy W`.
-impl PackedMatrix for Packed {}
+impl PackedMatrix for Packed {
+    fn bytes(&self) -> usize {
+        match self {
+            Packed::F32(w) => w.bytes(),
+            Packed::Bf16(w) => w.bytes(),
+            Packed::Quantized(w) => w.bytes(),
+        }
+    }
+}
 
 fn shape_of(w: &Tensor) -> [usize; 2] {
     [w.shape()[0], w.shape()[1]]
@@ -165,6 +185,33 @@ pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Pack
             let sink = PanelSink { cpu, shape, panels };
             Box::new(Lines::new(sink, shape, threads))
         }
+    }
+}
+
+/// Packs the blocks of a quantized matrix. The width is a multiple of 32.
+pub(super) fn quantized_packer(cpu: &Cpu, shape: [usize; 2], format: QuantFormat) -> Box<dyn Packer> {
+    let ([out, width], threads, cpu) = (shape, cpu.pool.threads(), cpu.clone());
+    let panels = QuantPanels::blank(&cpu, [width, out], format);
+    Box::new(Lines::new(QuantSink { cpu, shape, panels }, shape, threads))
+}
+
+#[derive(Debug)]
+struct QuantSink {
+    cpu: Cpu,
+    shape: [usize; 2],
+    panels: QuantPanels,
+}
+
+impl RowSink for QuantSink {
+    type Value = QuantBlock;
+
+    fn write(&mut self, first: usize, _width: usize, w: &[QuantBlock]) {
+        self.panels.write(&self.cpu, first, w);
+    }
+
+    fn finish(self) -> Result<Weight> {
+        let matrix = forward(Packed::Quantized(self.panels));
+        Ok(Weight::from_packed(self.shape, Dtype::F32, Device::Cpu(self.cpu), None, matrix))
     }
 }
 

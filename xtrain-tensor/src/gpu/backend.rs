@@ -13,7 +13,8 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
-    RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated, Weight,
+    QuantFormat, RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated,
+    Weight,
 };
 use crate::tensor::{Tensor, Tensors};
 
@@ -100,6 +101,10 @@ impl Backend for Gpu {
     }
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
+    }
+    fn quantized_packer(&self, shape: [usize; 2], _: QuantFormat) -> Result<Box<dyn Packer>> {
+        // products read f32 values, which are those of the blocks
+        Ok(pack::packer(self, shape, Dtype::F32))
     }
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
         linear::linear(self, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)

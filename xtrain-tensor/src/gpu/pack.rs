@@ -12,7 +12,11 @@ use crate::tensor::{Stored, Tensor};
 #[derive(Debug)]
 struct DeviceMatrix(Tensor);
 
-impl PackedMatrix for DeviceMatrix {}
+impl PackedMatrix for DeviceMatrix {
+    fn bytes(&self) -> usize {
+        self.0.len() * self.0.dtype().bytes()
+    }
+}
 
 impl Weight {
     /// The address of the matrix on `gpu`, row-major, for either direction.

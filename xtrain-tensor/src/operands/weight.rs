@@ -29,7 +29,10 @@ pub struct Affine<'a> {
 }
 
 /// A matrix in the layout of one backend. Each backend has its own type for it.
-pub(crate) trait PackedMatrix: Any + fmt::Debug + Send + Sync {}
+pub(crate) trait PackedMatrix: Any + fmt::Debug + Send + Sync {
+    /// Bytes of memory.
+    fn bytes(&self) -> usize;
+}
 
 impl Weight {
     /// Creates a weight from its packed matrix and the f32 matrix `master`. `None`: it was not kept.
@@ -67,6 +70,11 @@ impl Weight {
     /// The dtype of the operands of its products.
     pub fn dtype(&self) -> Dtype {
         self.dtype
+    }
+
+    /// Bytes of the matrix for `x Wᵀ`.
+    pub fn packed_bytes(&self) -> usize {
+        self.forward.bytes()
     }
 
     /// The device that it was packed for.

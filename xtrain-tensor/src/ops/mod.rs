@@ -37,9 +37,9 @@ pub use rows::{copy_slots, copy_slots_within, gather_rows, gather_rows_backward,
 pub use sample::sample_rows;
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, KeptSet, LogProb, LossRows, LossValues, Norm, Outcome, Piece,
-    QkNorm, RopeArgs, SampleFailure, SampleRow, Sampled, Samples, SlotRange, Slots, StepLists, Target,
-    UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, CodeBits, KeptSet, LogProb, LossRows, LossValues, Norm,
+    Outcome, Piece, QkNorm, QuantBlock, QuantFormat, RopeArgs, SampleFailure, SampleRow, Sampled, Samples,
+    SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update, Updated, Weight,
 };
 
 use crate::operands;

@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::operands::{Packer, Piece, Weight};
+use crate::operands::{Packer, Piece, QUANT_BLOCK, Weight};
 use crate::tensor::Tensor;
 
 impl Weight {
@@ -45,9 +45,18 @@ fn check(w: &Tensor, dtype: Dtype) -> Result<()> {
 ///
 /// The CPU packs about 65,536 values at a time, and at least 32 rows per thread, in the dtype of the products. The
 /// reference and a GPU collect all rows first.
+///
+/// If the first piece holds quantized blocks, the products are in f32 and the rows are whole blocks, the CPU keeps the
+/// matrix quantized; all pieces then are blocks of this format. Its products have the bits of those with the f32
+/// values of the blocks.
 #[derive(Debug)]
 pub struct WeightPacker {
-    packer: Box<dyn Packer>,
+    device: Device,
+    shape: [usize; 2],
+    dtype: Dtype,
+    table: bool,
+    /// Created for the first piece, whose type determines the format.
+    packer: Option<Result<Box<dyn Packer>>>,
 }
 
 impl WeightPacker {
@@ -60,7 +69,8 @@ impl WeightPacker {
         match *shape {
             [out, width] if out.checked_mul(width).is_some_and(|n| n > 0) => {
                 check_float(OP, dtype)?;
-                Ok(WeightPacker { packer: backend(device).packer([out, width], dtype)? })
+                let device = device.clone();
+                Ok(WeightPacker { device, shape: [out, width], dtype, table: false, packer: None })
             }
             _ => Err(misfit_shapes(OP, "w [out, in], both at least 1", &[shape])),
         }
@@ -69,13 +79,32 @@ impl WeightPacker {
     /// Also keeps denormals exactly: the matrix is a table whose rows [`weight_rows`](super::weight_rows) will read.
     #[must_use]
     pub fn table(mut self) -> WeightPacker {
-        self.packer.keep_exact_rows();
+        self.table = true;
         self
     }
 
     /// Appends the next values of the matrix, row-major.
     pub fn push<'a>(&mut self, values: impl Into<Piece<'a>>) {
-        self.packer.push(values.into());
+        let piece = values.into();
+        let packer = self.packer.take().unwrap_or_else(|| self.begin(piece));
+        if let Ok(packer) = self.packer.insert(packer) {
+            packer.push(piece);
+        }
+    }
+
+    /// A packer whose first piece is `first`.
+    fn begin(&self, first: Piece<'_>) -> Result<Box<dyn Packer>> {
+        let (backend, whole_blocks) = (backend(&self.device), self.shape[1].is_multiple_of(QUANT_BLOCK));
+        let mut packer = match first {
+            Piece::Blocks(format, _) if whole_blocks && self.dtype == Dtype::F32 => {
+                backend.quantized_packer(self.shape, format)?
+            }
+            _ => backend.packer(self.shape, self.dtype)?,
+        };
+        if self.table {
+            packer.keep_exact_rows();
+        }
+        Ok(packer)
     }
 
     /// Returns the weight. It keeps no f32 master weights.
@@ -83,8 +112,9 @@ impl WeightPacker {
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) unless the number of values is that of the shape;
     /// [`Error::Device`](crate::Error::Device) if the device has no memory for it.
-    pub fn finish(self) -> Result<Weight> {
-        self.packer.finish()
+    pub fn finish(mut self) -> Result<Weight> {
+        let packer = self.packer.take().unwrap_or_else(|| self.begin(Piece::F32(&[])));
+        packer?.finish()
     }
 }
 

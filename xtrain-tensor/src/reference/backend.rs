@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::operands::{
     AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, LossValues, Norm, Packer,
-    RopeArgs, Samples, Update, Weight,
+    QuantFormat, RopeArgs, Samples, Update, Weight,
 };
 use crate::tensor::Tensor;
 use crate::tensor_core::TensorCore;
@@ -231,6 +231,10 @@ impl Backend for Reference {
     }
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
+    }
+    fn quantized_packer(&self, shape: [usize; 2], _: QuantFormat) -> Result<Box<dyn Packer>> {
+        // products read f32 values, which are those of the blocks
+        Ok(pack::packer(self, shape, Dtype::F32))
     }
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {

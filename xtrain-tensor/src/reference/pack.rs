@@ -11,7 +11,11 @@ use crate::tensor::Tensor;
 #[derive(Debug)]
 pub(super) struct Rows(pub(super) Vec<f32>);
 
-impl PackedMatrix for Rows {}
+impl PackedMatrix for Rows {
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+}
 
 fn rounded(x: f32, dtype: Dtype) -> f32 {
     match dtype {

@@ -47,6 +47,11 @@ impl Panels {
         });
     }
 
+    /// Bytes of the panels.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.rows)
+    }
+
     /// Unpacks column `j`. For a weight packed for `x W^T` this is row `j`.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         let rows = &self.rows[j / LANES * self.depth..];

@@ -79,6 +79,11 @@ impl TilePanels {
         self.pack(cpu, columns.clone(), 1, &WeightRows { w, depth, columns });
     }
 
+    /// Bytes of the panels.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.rows)
+    }
+
     /// Unpacks column `j` as f32. For a weight packed for `x W^T` this is row `j`.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         let panel = self.view().panel(j / LANES);

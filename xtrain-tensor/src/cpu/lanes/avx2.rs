@@ -78,6 +78,13 @@ impl Reg for Avx2 {
                 let half = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(w, w));
                 _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(half))
             };
+            load_i8(p: *const i8) -> R =
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+            load_nibbles(p: *const u8) -> (R, R) = {
+                let w = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+                let low = _mm256_and_si256(w, _mm256_set1_epi32(0x0f));
+                (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(w)))
+            };
             load_pairs(p: *const bf16) -> (R, R) = {
                 let w = _mm256_loadu_si256(p.cast());
                 let odd = _mm256_and_si256(w, _mm256_set1_epi32(0xffff_0000_u32 as i32));

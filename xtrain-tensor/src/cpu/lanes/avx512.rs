@@ -67,6 +67,13 @@ impl Reg for Avx512 {
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))));
             store_bf16(p: *mut bf16, v: R) =
                 _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded(v))));
+            load_i8(p: *const i8) -> R =
+                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
+            load_nibbles(p: *const u8) -> (R, R) = {
+                let w = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+                let low = _mm512_and_si512(w, _mm512_set1_epi32(0x0f));
+                (_mm512_cvtepi32_ps(low), _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(w)))
+            };
             load_pairs(p: *const bf16) -> (R, R) = {
                 let w = _mm512_loadu_si512(p.cast());
                 let odd = _mm512_and_si512(w, _mm512_set1_epi32(0xffff_0000_u32 as i32));

@@ -55,6 +55,15 @@ impl Reg for Neon {
             };
             load_bf16(p: *const bf16) -> R = vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.cast()))));
             store_bf16(p: *mut bf16, v: R) = vst1_u16(p.cast(), vshrn_n_u32::<16>(rounded(v)));
+            load_i8(p: *const i8) -> R = {
+                let w = vcreate_s8(u64::from(p.cast::<u32>().read_unaligned()));
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(w))))
+            };
+            load_nibbles(p: *const u8) -> (R, R) = {
+                let w = vcreate_u8(u64::from(p.cast::<u32>().read_unaligned()));
+                let w = vmovl_u16(vget_low_u16(vmovl_u8(w)));
+                (vcvtq_f32_u32(vandq_u32(w, vdupq_n_u32(0x0f))), vcvtq_f32_u32(vshrq_n_u32::<4>(w)))
+            };
             load_pairs(p: *const bf16) -> (R, R) = {
                 let w = vreinterpretq_u32_u16(vld1q_u16(p.cast()));
                 let odd = vandq_u32(w, vdupq_n_u32(0xffff_0000));

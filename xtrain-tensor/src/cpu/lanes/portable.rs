@@ -90,6 +90,17 @@ impl Reg for Portable {
         unsafe { p.cast::<[bf16; W]>().read() }.map(from_bf16)
     }
     #[inline(never)]
+    unsafe fn load_i8(_: Self, p: *const i8) -> R {
+        // SAFETY: WIDTH elements are readable, by contract.
+        unsafe { p.cast::<[i8; W]>().read() }.map(f32::from)
+    }
+    #[inline(never)]
+    unsafe fn load_nibbles(_: Self, p: *const u8) -> (R, R) {
+        // SAFETY: WIDTH elements are readable, by contract.
+        let bytes = unsafe { p.cast::<[u8; W]>().read() };
+        (bytes.map(|byte| f32::from(byte & 0x0f)), bytes.map(|byte| f32::from(byte >> 4)))
+    }
+    #[inline(never)]
     unsafe fn store_bf16(_: Self, p: *mut bf16, v: R) {
         // SAFETY: WIDTH elements are writable, by contract.
         unsafe { p.cast::<[bf16; W]>().write(v.map(to_bf16)) }

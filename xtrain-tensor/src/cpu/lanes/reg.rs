@@ -53,6 +53,10 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     unsafe fn store_bf16(isa: Self, p: *mut bf16, v: Self::R);
     /// Loads `WIDTH` pairs as f32. Returns the even elements (low halves) and the odd elements (high halves).
     unsafe fn load_pairs(isa: Self, p: *const bf16) -> (Self::R, Self::R);
+    /// Loads `WIDTH` signed bytes as f32.
+    unsafe fn load_i8(isa: Self, p: *const i8) -> Self::R;
+    /// Loads the nibbles of `WIDTH` bytes as f32, 0 to 15. Returns the lower and the upper nibbles.
+    unsafe fn load_nibbles(isa: Self, p: *const u8) -> (Self::R, Self::R);
     /// `a * b + c`, rounded once.
     fn fma(isa: Self, a: Self::R, b: Self::R, c: Self::R) -> Self::R;
     fn add(isa: Self, a: Self::R, b: Self::R) -> Self::R;

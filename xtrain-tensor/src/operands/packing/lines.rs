@@ -44,8 +44,9 @@ pub(crate) trait RowSink: fmt::Debug + Send {
 #[derive(Debug)]
 pub(crate) struct Lines<T: RowSink> {
     sink: T,
+    /// Rows, and values per row.
     shape: [usize; 2],
-    /// Elements per write.
+    /// Values per write.
     write_len: usize,
     pending: Vec<T::Value>,
     /// Rows written so far.
@@ -55,9 +56,11 @@ pub(crate) struct Lines<T: RowSink> {
 }
 
 impl<T: RowSink> Lines<T> {
-    pub(crate) fn new(sink: T, shape: [usize; 2], threads: usize) -> Lines<T> {
-        let [out, width] = shape;
-        let rows = (WRITE_ELEMENTS / width).max(1).next_multiple_of(PANEL * threads).min(out);
+    /// Collects a matrix `[out, in]`. Its rows are whole values.
+    pub(crate) fn new(sink: T, [out, width]: [usize; 2], threads: usize) -> Lines<T> {
+        let shape @ [out, width] = [out, width / T::Value::ELEMENTS];
+        let rows =
+            (WRITE_ELEMENTS / T::Value::ELEMENTS / width).max(1).next_multiple_of(PANEL * threads).min(out);
         Lines { sink, shape, write_len: rows * width, pending: Vec::new(), rows: 0, surplus: 0 }
     }
 
@@ -113,7 +116,9 @@ impl<T: RowSink> Packer for Lines<T> {
         if rows == out && surplus == 0 {
             return sink.finish();
         }
-        let got = vec![vec![out, width], vec![rows * width + pending.len() + surplus]];
+        let elements = T::Value::ELEMENTS;
+        let got = (rows * width + pending.len() + surplus) * elements;
+        let got = vec![vec![out, width * elements], vec![got]];
         Err(Error::Shape { op: "WeightPacker", want: "as many values as the shape holds", got })
     }
 }

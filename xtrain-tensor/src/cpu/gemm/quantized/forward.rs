@@ -1,0 +1,117 @@
+//! `y = x B` and `y += x B` with quantized B.
+use std::ops::Range;
+
+use super::panels::{Dequantize, View};
+use super::tile::{MAX_ROWS, PANELS, Tile};
+use crate::cpu::gemm::panels::Row;
+use crate::cpu::gemm::split::{CHUNK, split, tile_groups};
+use crate::cpu::gemm::tile::{Beta, Prefetch, TileJob, tile_rows};
+use crate::cpu::lanes::{LANES, dispatch};
+use crate::cpu::scratch::Buffer;
+use crate::cpu::{Cpu, Disjoint, Simd};
+use crate::operands::QUANT_BLOCK as BLOCK;
+
+/// `y = beta y + a b`, or with a residual `y = residual + (beta y + a b)`: y `[rows, b.columns]`, a `[rows, b.depth]`.
+///
+/// Order: that of [`gemm`](super::super), with the dequantized elements of b.
+pub(crate) fn product(
+    cpu: &Cpu,
+    a: &[f32],
+    b: View<'_>,
+    y: &mut [f32],
+    beta: Beta,
+    residual: Option<&[f32]>,
+) {
+    let rows = a.len() / b.depth;
+    assert!(a.len() == rows * b.depth && y.len() == rows * b.columns, "y holds rows * columns values");
+    assert!(residual.is_none_or(|h| h.len() == y.len()), "the residual has the product's shape");
+    let job = Product { simd: cpu.simd, a, b, y: Disjoint::new(y), beta, residual };
+    split(cpu, [rows, b.depth, b.columns], 1, |rows, panels| job.unit(rows, panels));
+}
+
+struct Product<'a> {
+    simd: Simd,
+    a: &'a [f32],
+    b: View<'a>,
+    y: Disjoint<'a, f32>,
+    beta: Beta,
+    residual: Option<&'a [f32]>,
+}
+
+impl Product<'_> {
+    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
+    fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
+        if rows.len() > MAX_ROWS {
+            return panels.for_each(|panel| self.panel(&rows, panel));
+        }
+        for panel in panels.clone().step_by(PANELS) {
+            let tile = Tile {
+                a: &self.a[rows.start * self.b.depth..rows.end * self.b.depth],
+                b: self.b,
+                panel,
+                panels: PANELS.min(panels.end - panel),
+                y: &self.y,
+                first: rows.start * self.b.columns + panel * LANES,
+                y_step: self.b.columns,
+                beta: self.beta,
+                residual: self.residual,
+            };
+            // SAFETY: these elements of y belong to this unit alone.
+            unsafe { tile.run(self.simd) }
+        }
+    }
+
+    /// Computes the outputs of `rows` in one panel, which is dequantized chunk by chunk.
+    fn panel(&self, rows: &Range<usize>, panel: usize) {
+        let View { layout, depth, .. } = self.b;
+        let blocks = self.b.panel(panel);
+        let mut chunk = Buffer::<Row>::new(CHUNK.min(depth));
+        for k in (0..depth).step_by(CHUNK) {
+            let to = &mut chunk[..CHUNK.min(depth - k)];
+            let blocks = &blocks[k / BLOCK * layout.bytes()..][..to.len() / BLOCK * layout.bytes()];
+            dispatch(self.simd, Dequantize { layout, blocks, to });
+            self.chunk(rows, panel, k, to);
+        }
+    }
+
+    /// Adds the products of a chunk that starts at depth `k`.
+    fn chunk(&self, rows: &Range<usize>, panel: usize, k: usize, b: &[Row]) {
+        let View { depth, columns: step, .. } = self.b;
+        let columns = LANES.min(step - panel * LANES);
+        for group in tile_groups(rows.len(), tile_rows(self.simd)) {
+            let row = rows.start + group.row;
+            let first = row * step + panel * LANES;
+            // `at` checks the address one past the last element, so all elements are inside y
+            self.y.at((row + group.height * group.count - 1) * step + panel * LANES + columns);
+            let last = k + b.len() == depth;
+            let a = self.a[row * depth + k..(row + group.height * group.count) * depth].as_ptr();
+            let below = group.height * depth;
+            let tiles = TileJob {
+                a,
+                row_step: depth,
+                k_step: 1,
+                b: b.as_ptr().cast(),
+                b_step: LANES,
+                panel_step: 0,
+                depth: b.len(),
+                c: self.y.at(first),
+                c_step: step,
+                columns,
+                residual: self.residual.filter(|_| last).map_or(std::ptr::null(), |h| h[first..].as_ptr()),
+                beta: if k == 0 { self.beta } else { Beta::One },
+                count: group.count,
+                l1: Prefetch {
+                    from: a.wrapping_add(below),
+                    step: group.height,
+                    tile_step: below,
+                    tiles: group.count,
+                },
+                l2: None,
+            };
+            // SAFETY: a holds `height * count` rows, checked by its slice. b has `depth` rows of 32 elements. The rows
+            // of c are inside y, checked above; so are those of `residual`, which has the same length. The elements
+            // of c belong to this unit alone.
+            unsafe { tiles.run(self.simd, group.height) }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A product with a quantized matrix has the bits of the product with the f32 matrix of its elements.
+use super::*;
+use crate::cpu::gemm::{Beta, Matrix, Panels, product as dense_product, product_residual};
+use crate::device::Device;
+use crate::operands::{CodeBits, QuantBlock, QuantFormat};
+use crate::testing::{arbitrary, assert_bits_eq, simds};
+
+const FORMATS: [QuantFormat; 8] = {
+    let mut formats = [QuantFormat { bits: CodeBits::Eight, halves: false, offsets: false }; 8];
+    let mut i = 0;
+    while i < 8 {
+        let bits = if i & 4 == 0 { CodeBits::Eight } else { CodeBits::Four };
+        formats[i] = QuantFormat { bits, halves: i & 2 != 0, offsets: i & 1 != 0 };
+        i += 1;
+    }
+    formats
+};
+
+/// Blocks of a format with every code, negative and zero scales. As in files, products of a scale and a code are exact.
+fn blocks(n: usize, format: QuantFormat) -> Vec<QuantBlock> {
+    let x = arbitrary(n * 36, 5);
+    let short = |x: f32| half::f16::from_f32(x).to_f32();
+    let mut codes = 0u32..;
+    let mut code = || {
+        let code = (codes.next().unwrap().wrapping_mul(2_654_435_761) >> 24) as u8;
+        match (format.bits, format.offsets) {
+            (CodeBits::Eight, _) => code as i8,
+            (CodeBits::Four, true) => (code & 15) as i8,
+            (CodeBits::Four, false) => (code & 15) as i8 - 8,
+        }
+    };
+    let block = |(i, x): (usize, &[f32])| {
+        let scale = if i % 7 == 3 { 0.0 } else { short(x[0]) };
+        QuantBlock {
+            scales: [scale, if format.halves { short(x[1]) } else { scale }],
+            offsets: [x[2], if format.halves { x[3] } else { x[2] }],
+            codes: std::array::from_fn(|_| code()),
+        }
+    };
+    x.chunks_exact(36).enumerate().map(block).collect()
+}
+
+#[test]
+fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() {
+    let mut compared = 0;
+    for (device, format) in simds()
+        .into_iter()
+        .flat_map(|simd| [1, 2].map(|threads| Device::cpu_with(threads, simd)))
+        .flat_map(|device| FORMATS.map(|format| (device.clone(), format)))
+    {
+        let cpu = device.as_cpu().unwrap();
+        for [out, depth] in [[1, 32], [31, 64], [33, 256], [130, 288], [300, 544]] {
+            let w = blocks(out * depth / 32, format);
+            let values: Vec<f32> = w.iter().flat_map(|block| block.values(format)).collect();
+            let dense = Panels::of_weight(cpu, &values, [out, depth]);
+            let mut quantized = QuantPanels::blank(cpu, [depth, out], format);
+            // as a packer does: whole panels, and then the rest
+            let whole = out / 64 * 64;
+            quantized.write(cpu, 0, &w[..whole * depth / 32]);
+            quantized.write(cpu, whole, &w[whole * depth / 32..]);
+            let mut row = vec![7.0; depth];
+            for j in 0..out {
+                quantized.column(j, &mut row);
+                assert_bits_eq(&row, &values[j * depth..][..depth], &format!("column {j} of {format:?}"));
+            }
+            for rows in [1, 2, 3, 4, 5, 13, 40] {
+                let what = format!("{rows} x {depth} x {out}, {format:?}, {device}");
+                let (a, old) = (arbitrary(rows * depth, 3), arbitrary(rows * out, 4));
+                let x = Matrix::new(&a, rows, depth);
+                for beta in [Beta::Zero, Beta::One] {
+                    let (mut want, mut got) = (old.clone(), old.clone());
+                    dense_product(cpu, x, dense.view(), &mut want, beta);
+                    product(cpu, &a, quantized.view(), &mut got, beta, None);
+                    assert_bits_eq(&got, &want, &format!("{what}, {beta:?}"));
+                }
+                let (mut want, mut got) = (old.clone(), vec![f32::NAN; rows * out]);
+                product_residual(cpu, &old, x, dense.view(), &mut want);
+                product(cpu, &a, quantized.view(), &mut got, Beta::Zero, Some(&old));
+                assert_bits_eq(&got, &want, &format!("{what}, residual"));
+                if out > 96 {
+                    let (mut want, mut got) = (vec![0.0; rows * (out - 64)], vec![0.0; rows * (out - 64)]);
+                    dense_product(cpu, x, dense.view().columns(64..out), &mut want, Beta::Zero);
+                    product(cpu, &a, quantized.view().columns(64..out), &mut got, Beta::Zero, None);
+                    assert_bits_eq(&got, &want, &format!("{what}, columns from 64 on"));
+                }
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 2 * 8 * 5 * 7, "{compared}");
+}
