@@ -5,7 +5,6 @@ use half::bf16;
 
 use super::super::gemm::{Beta, split, tiles};
 use super::super::lanes::LANES;
-use super::super::scratch::Buffer;
 use super::super::{Disjoint, Simd, pointwise};
 use super::left::{Blocks, F32Block, PackedA};
 use super::operand::on_lattice;
@@ -13,6 +12,7 @@ use super::output::Output;
 use super::tile::{Tile, panels_across, tile_rows};
 use super::tiles::{Pairs, TILE, View, flat};
 use crate::Cpu;
+use crate::device::recycle::Values;
 
 /// `y = beta y + a b`, `h + a b` or `a b` rounded to bf16: y `[a.rows, b.columns]` row-major.
 ///
@@ -37,8 +37,8 @@ pub(crate) fn product(cpu: &Cpu, a: &PackedA<'_>, b: View<'_>, out: Output<'_>) 
                     pointwise::accumulate(cpu, y, h);
                 }
                 Output::Rounded(rounded) => {
-                    let mut y = Buffer::<f32>::new(rounded.len());
-                    sum(&mut y, Beta::Zero);
+                    let mut y = Values::new(cpu.recycler.acquire::<f32>(rounded.len()), &cpu.recycler);
+                    sum(y.make_mut(), Beta::Zero);
                     pointwise::cast_to(cpu, &y, rounded);
                 }
             }

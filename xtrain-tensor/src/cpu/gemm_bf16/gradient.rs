@@ -46,6 +46,12 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     let bound = |band: usize| if band == bands { out } else { band * (out / STEP) / bands * STEP };
     for rows in rows.chunks(SLAB) {
         let b = TilePanels::of_rows(cpu, [rows.len(), inputs], |k| row_or_empty(x, rows[k], inputs));
+        if bands < threads {
+            // too few bands for all threads: the threads split the whole product, by rows and panels
+            let a = PackedA::transposed(cpu, [out, rows.len()], |k| row_or_empty(dy, rows[k], out));
+            product(cpu, &a, b.view(), Output::Sum(g, Beta::One));
+            continue;
+        }
         let g = Disjoint::new(g);
         cpu.pool.run(bands, |band| {
             let band = bound(band)..bound(band + 1);
