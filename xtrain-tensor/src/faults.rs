@@ -181,6 +181,8 @@ faults! {
     MaskedCompletionsInDivisor "a loss that divides by the tokens of a batch counts those of masked completions"
     QuantNibblesSwapped "a quantized matrix in memory has the two codes of each byte in the wrong order"
     QuantScaleOfFirstHalf "both halves of a quantized block in memory have the scale of the first half"
+    PairHalvesExchanged "the operands of vdpbf16ps have the later element of a pair in the high half"
+    PairSumNotFlushed "the additions that end a block of vdpbf16ps keep denormals"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

@@ -18,6 +18,11 @@ mod gradient;
 mod left;
 mod operand;
 mod output;
+#[cfg(target_arch = "x86_64")]
+mod pair_dot;
+mod pairing;
+#[cfg(target_arch = "x86_64")]
+mod sums;
 mod tile;
 mod tiles;
 

@@ -7,6 +7,8 @@ pub(crate) mod packed_buffer;
 pub(crate) mod pool;
 pub(crate) mod recycle;
 pub(crate) mod simd;
+#[cfg(target_arch = "x86_64")]
+mod vendor;
 
 use std::fmt;
 use std::sync::Arc;

@@ -16,17 +16,20 @@ pub enum Simd {
     Avx2,
     /// AVX-512F.
     Avx512,
+    /// AVX-512F, with `vdpbf16ps` (AVX-512 BF16) for bf16 products.
+    Avx512Bf16,
     /// AVX-512F, with AMX tiles for bf16 products.
     Amx,
 }
 
 impl Simd {
     /// All instruction sets, narrowest first.
-    pub const ALL: [Simd; 5] = [Simd::Portable, Simd::Neon, Simd::Avx2, Simd::Avx512, Simd::Amx];
+    pub const ALL: [Simd; 6] =
+        [Simd::Portable, Simd::Neon, Simd::Avx2, Simd::Avx512, Simd::Avx512Bf16, Simd::Amx];
 
-    /// Returns the widest instruction set of this machine.
+    /// Returns the widest instruction set of this machine that is not slower than a narrower one.
     pub fn detect() -> Simd {
-        Simd::Amx.or_narrower()
+        Simd::available().filter(|s| s.is_fast()).last().unwrap_or(Simd::Portable)
     }
 
     /// Returns this set if the machine has it, otherwise the widest narrower one that it has.
@@ -45,8 +48,18 @@ impl Simd {
         self.is_supported() && !missed
     }
 
+    /// Whether this machine runs the instructions at full rate. `vdpbf16ps` runs at the rate of fma on Zen 4 and Zen 5
+    /// of AMD, and at a sixth of it on a Xeon: docs/rejected.md.
+    fn is_fast(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx512Bf16 => super::vendor::is_amd(),
+            _ => true,
+        }
+    }
+
     /// Whether the CPU and the operating system support the set.
-    fn is_supported(self) -> bool {
+    pub(crate) fn is_supported(self) -> bool {
         match self {
             Simd::Portable => true,
             Simd::Neon => cfg!(target_arch = "aarch64"),
@@ -55,9 +68,11 @@ impl Simd {
             #[cfg(target_arch = "x86_64")]
             Simd::Avx512 => is_x86_feature_detected!("avx512f"),
             #[cfg(target_arch = "x86_64")]
+            Simd::Avx512Bf16 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "x86_64")]
             Simd::Amx => is_x86_feature_detected!("avx512f") && super::amx::detect(),
             #[cfg(not(target_arch = "x86_64"))]
-            Simd::Avx2 | Simd::Avx512 | Simd::Amx => false,
+            Simd::Avx2 | Simd::Avx512 | Simd::Avx512Bf16 | Simd::Amx => false,
         }
     }
 }
@@ -69,6 +84,7 @@ impl fmt::Display for Simd {
             Simd::Neon => "neon",
             Simd::Avx2 => "avx2",
             Simd::Avx512 => "avx512",
+            Simd::Avx512Bf16 => "avx512bf16",
             Simd::Amx => "amx",
         })
     }
@@ -80,7 +96,7 @@ impl FromStr for Simd {
     fn from_str(s: &str) -> Result<Simd, String> {
         let simd = Simd::ALL.into_iter().find(|x| x.to_string() == s);
         simd.ok_or_else(|| {
-            format!("unknown instruction set {s:?}: expected portable, neon, avx2, avx512 or amx")
+            format!("unknown instruction set {s:?}: expected portable, neon, avx2, avx512, avx512bf16 or amx")
         })
     }
 }
@@ -93,7 +109,7 @@ mod tests {
     #[test]
     fn every_set_has_a_name_and_a_missing_one_is_replaced_by_a_narrower_one() {
         let available: Vec<Simd> = Simd::available().collect();
-        assert_eq!(available.last(), Some(&Simd::detect()));
+        assert_eq!(available.iter().rfind(|s| s.is_fast()), Some(&Simd::detect()));
         let vector = if cfg!(target_arch = "aarch64") { Simd::Neon } else { Simd::Portable };
         for simd in Simd::ALL {
             assert_eq!(simd.to_string().parse(), Ok(simd));

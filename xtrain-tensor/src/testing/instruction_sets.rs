@@ -49,10 +49,11 @@ fn supported() -> Vec<Simd> {
         let line = info.lines().find_map(|line| line.strip_prefix("flags")).expect("a line of flags");
         line.split_whitespace().map(str::to_string).collect()
     });
-    let needs: [(Simd, &[&str]); 4] = [
+    let needs: [(Simd, &[&str]); 5] = [
         (Simd::Portable, &[]),
         (Simd::Avx2, &["avx2", "fma"]),
         (Simd::Avx512, &["avx512f"]),
+        (Simd::Avx512Bf16, &["avx512f", "avx512_bf16"]),
         (Simd::Amx, &["avx512f", "amx_tile", "amx_bf16"]),
     ];
     let has = |name: &&str| flags.iter().any(|flag| flag == name);
@@ -64,7 +65,8 @@ fn supported() -> Vec<Simd> {
 fn supported() -> Vec<Simd> {
     let avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
     let avx512 = std::is_x86_feature_detected!("avx512f");
-    let all = [(Simd::Portable, true), (Simd::Avx2, avx2), (Simd::Avx512, avx512)];
+    let bf16 = avx512 && std::is_x86_feature_detected!("avx512bf16");
+    let all = [(Simd::Portable, true), (Simd::Avx2, avx2), (Simd::Avx512, avx512), (Simd::Avx512Bf16, bf16)];
     all.into_iter().filter(|(_, has)| *has).map(|(simd, _)| simd).collect()
 }
 

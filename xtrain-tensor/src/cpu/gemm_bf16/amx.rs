@@ -4,12 +4,9 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::Simd;
 use super::super::gemm::Beta;
-use super::super::lanes::{LANES, dispatch};
-use super::super::scratch::Buffer;
-use super::epilogue::{Epilogue, Row};
 use super::output::SharedOutput;
+use super::sums::{Part, Sums};
 use super::tiles::{BLOCK_ROWS, View};
 use crate::device::amx::detect;
 
@@ -84,33 +81,11 @@ impl Job<'_> {
 
     /// Computes the outputs of `rows` in one panel.
     fn panel(&self, rows: Range<usize>, panel: usize, next: Option<usize>) {
-        let columns = self.b.shape()[1];
-        let at = panel * LANES..columns.min((panel + 1) * LANES);
-        if let SharedOutput::Sum(y, beta) = self.out
-            && at.len() == LANES
-        {
-            // `at` checks the address one past the last element, so all elements are inside y
-            y.at((rows.end - 1) * columns + at.end);
-            let sums = Sums { start: y.at(rows.start * columns + at.start), step: columns };
-            // SAFETY: these rows of 32 elements, `columns` apart, are inside y, checked above, and belong to this unit
-            // alone. `unit` has configured the registers.
-            return unsafe { self.tiles(rows, panel, sums, beta, next) };
-        }
-        let mut buffer = Buffer::<Row>::new(rows.len());
-        let epilogue = Epilogue { out: &self.out, rows: rows.clone(), columns: at, step: columns };
-        let beta = match self.out {
-            SharedOutput::Sum(_, Beta::One) => {
-                // SAFETY: these elements of y belong to this unit alone.
-                unsafe { epilogue.load(&mut buffer) };
-                Beta::One
-            }
-            _ => Beta::Zero,
-        };
-        let sums = Sums { start: buffer.as_mut_ptr().cast(), step: LANES };
-        // SAFETY: the buffer is local and has a row of 32 elements for each row.
-        unsafe { self.tiles(rows, panel, sums, beta, next) };
-        // SAFETY: these elements of the output belong to this unit alone.
-        dispatch(Simd::Avx512, unsafe { epilogue.of(&buffer) });
+        let part =
+            Part { out: &self.out, rows: rows.clone(), panels: panel..panel + 1, columns: self.b.shape()[1] };
+        // SAFETY: these elements of the output belong to this unit alone. `unit` has detected AMX, which includes
+        // AVX-512F, and has configured the registers.
+        unsafe { part.compute(|sums, beta| self.tiles(rows, panel, sums, beta, next)) };
     }
 
     /// `sums = beta sums + a b` for the rows `rows` and a panel. Prefetches the panel `next`.
@@ -124,11 +99,8 @@ impl Job<'_> {
         let b = self.b.panel(panel);
         assert!(self.a.blocks == blocks && b.len() == blocks * BLOCK_ROWS, "a and b have one depth");
         if blocks == 0 {
-            if beta == Beta::Zero {
-                // SAFETY: the caller's promise.
-                (0..rows.len()).for_each(|i| unsafe { sums.start.add(i * sums.step).write_bytes(0, LANES) });
-            }
-            return;
+            // SAFETY: the caller's promise.
+            return unsafe { sums.without_products(rows.len(), 1, beta) };
         }
         let next = next.filter(|_| rows.len() > ROWS).map(|next| self.b.panel(next).as_ptr().cast::<u8>());
         for from in (0..blocks).step_by(DEPTH) {
@@ -139,8 +111,7 @@ impl Job<'_> {
                     a: a[(row * blocks + from) * 32..].as_ptr().cast(),
                     a_step: blocks * 64,
                     b: b[from * BLOCK_ROWS..].as_ptr().cast(),
-                    // SAFETY: row is below rows.len().
-                    c: unsafe { sums.start.add(row * sums.step) }.cast(),
+                    c: sums.at(row, 0, 0).cast(),
                     c_step: sums.step * 4,
                     next: prefetch.map_or(std::ptr::null(), |p| {
                         p.wrapping_add(from * BLOCK_BYTES + i * PREFETCH_BYTES)
@@ -162,13 +133,6 @@ impl Job<'_> {
             }
         }
     }
-}
-
-/// Rows of 32 sums, `step` elements apart.
-#[derive(Clone, Copy)]
-struct Sums {
-    start: *mut f32,
-    step: usize,
 }
 
 /// A tile of outputs: up to 32 rows and 32 columns. Steps are in bytes.

@@ -6,9 +6,11 @@ use half::bf16;
 use super::super::gemm::{Beta, split, tiles};
 use super::super::lanes::LANES;
 use super::super::{Disjoint, Simd, pointwise};
-use super::left::{Blocks, F32Block, PackedA};
+use super::left::{Blocks, F32Block, PackedA, ParityBlock};
 use super::operand::on_lattice;
 use super::output::Output;
+#[cfg(target_arch = "x86_64")]
+use super::pair_dot;
 use super::tile::{Tile, panels_across, tile_rows};
 use super::tiles::{Pairs, TILE, View, flat};
 use crate::Cpu;
@@ -25,6 +27,7 @@ pub(crate) fn product(cpu: &Cpu, a: &PackedA<'_>, b: View<'_>, out: Output<'_>) 
     match &a.blocks {
         Blocks::Amx(blocks) => amx_product(cpu, flat(blocks), shape, b, out),
         Blocks::InPlace(blocks) => amx_product(cpu, blocks, shape, b, out),
+        Blocks::Parity(blocks) => parity_product(cpu, blocks, shape, b, out),
         Blocks::Simd(blocks) => {
             let sum = |y: &mut [f32], beta| {
                 let job = Job { simd: cpu.simd, a, blocks, b, y: &Disjoint::new(y), beta };
@@ -58,6 +61,19 @@ fn amx_product(cpu: &Cpu, a: &[bf16], shape: [usize; 3], b: View<'_>, out: Outpu
 #[cfg(not(target_arch = "x86_64"))]
 fn amx_product(_: &Cpu, _: &[bf16], _: [usize; 3], _: View<'_>, _: Output<'_>) {
     unreachable!("AMX is never detected here")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn parity_product(cpu: &Cpu, a: &[ParityBlock], shape: [usize; 3], b: View<'_>, out: Output<'_>) {
+    out.share(|out| {
+        let job = pair_dot::Job { a, b, out };
+        split(cpu, shape, 1, |rows, panels| job.unit(rows, panels));
+    });
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn parity_product(_: &Cpu, _: &[ParityBlock], _: [usize; 3], _: View<'_>, _: Output<'_>) {
+    unreachable!("AVX-512 BF16 is never detected here")
 }
 
 struct Job<'a> {

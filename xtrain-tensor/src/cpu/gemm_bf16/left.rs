@@ -7,6 +7,7 @@ use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
 use super::super::{Disjoint, Simd};
 use super::operand::{BLOCK, MinExponent, NO_EXPONENT, Operand, round_daz};
+use super::pairing::pair_row;
 use super::tiles::{MatrixRows, Pairs, Source as TileSource, TILE, transpose_pairs};
 use crate::Cpu;
 
@@ -16,7 +17,7 @@ pub(crate) struct PackedA<'a> {
     pub(super) blocks: Blocks<'a>,
     pub(super) rows: usize,
     pub(super) depth: usize,
-    /// Smallest exponent field of each row's non-zero elements. 0 for AMX, which does not need it.
+    /// Smallest exponent field of each row's non-zero elements. 0 if the kernel does not need it.
     min_exp: Buffer<u8>,
 }
 scratch!(u8, NO_EXPONENT);
@@ -29,6 +30,9 @@ pub(super) enum Blocks<'a> {
     /// Rows of whole blocks that AMX reads where they are. It reads denormals as zeros.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AMX reads them"))]
     InPlace(&'a [bf16]),
+    /// In the order of [`Pairing::Parity`](super::pairing::Pairing::Parity).
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 reads them"))]
+    Parity(Buffer<ParityBlock>),
     /// For SIMD kernels: widened to f32, because they broadcast single elements.
     Simd(Buffer<F32Block>),
 }
@@ -37,6 +41,21 @@ pub(super) enum Blocks<'a> {
 #[repr(C, align(64))]
 pub(super) struct F32Block(pub(super) [f32; BLOCK]);
 scratch!(F32Block, F32Block([0.0; BLOCK]));
+
+/// A block in the order of [`Pairing::Parity`](super::pairing::Pairing::Parity).
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct ParityBlock(pub(super) Pairs);
+scratch!(ParityBlock, ParityBlock(Pairs::BLANK));
+
+impl ParityBlock {
+    /// The 16 pairs.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 reads them"))]
+    pub(super) fn pairs(&self) -> *const i32 {
+        self.0.0.as_ptr().cast()
+    }
+}
 
 impl<'m> PackedA<'m> {
     /// Packs the matrix `a` `[rows, depth]`, row-major, unless it can be read in place.
@@ -65,12 +84,13 @@ impl<'m> PackedA<'m> {
         let mut min_exp = Buffer::new(rows);
         let blocks = match cpu.simd {
             Simd::Amx => Blocks::Amx(pack_rows(cpu, [rows, depth], source, &mut min_exp)),
+            Simd::Avx512Bf16 => Blocks::Parity(pack_rows(cpu, [rows, depth], source, &mut min_exp)),
             _ => Blocks::Simd(pack_rows(cpu, [rows, depth], source, &mut min_exp)),
         };
         PackedA { blocks, rows, depth, min_exp }
     }
 
-    /// The smallest exponent field of the rows `range`, which are not packed for AMX.
+    /// The smallest exponent field of the rows `range`, which are packed for SIMD kernels.
     pub(super) fn min_exp(&self, range: Range<usize>) -> u8 {
         self.min_exp[range].iter().copied().fold(NO_EXPONENT, u8::min)
     }
@@ -152,6 +172,17 @@ impl Block for Pairs {
     }
     #[inline(always)]
     fn min_exponent<L: Lanes>(_: L, _: &[Pairs]) -> u8 {
+        0
+    }
+}
+
+impl Block for ParityBlock {
+    #[inline(always)]
+    fn set<L: Lanes>(&mut self, _: L, values: &Pairs) {
+        *self = ParityBlock(pair_row(values));
+    }
+    #[inline(always)]
+    fn min_exponent<L: Lanes>(_: L, _: &[ParityBlock]) -> u8 {
         0
     }
 }

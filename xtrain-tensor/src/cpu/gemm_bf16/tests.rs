@@ -5,17 +5,18 @@ use half::bf16;
 
 use super::super::Simd;
 use super::super::gemm::Beta;
-use super::left::{F32Block, RowMajor, Transposed, pack_rows};
+use super::left::{F32Block, ParityBlock, RowMajor, Transposed, pack_rows};
 use super::operand::{BLOCK, Operand, widen};
 use super::tiles::{MatrixRows, Pairs};
 use super::*;
 use crate::device::Device;
 use crate::dtype::{round_bf16, to_bf16};
-use crate::reference;
+use crate::reference::{self, Mode};
 use crate::testing::{assert_bits_eq, simds};
 
 /// Kinds of values: normal; products around 2^-126; denormals, zeros and ties; the neighbors of 2^-63; widely spread
-/// exponents; the finest lattice on which nothing is flushed.
+/// exponents; the finest lattice on which nothing is flushed; infinities, NaN, denormals and values whose products
+/// overflow.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Plain,
@@ -24,8 +25,9 @@ enum Kind {
     Near,
     Wide,
     Grid,
+    Huge,
 }
-const KINDS: [Kind; 6] = [Kind::Plain, Kind::Edge, Kind::Odd, Kind::Near, Kind::Wide, Kind::Grid];
+const KINDS: [Kind; 7] = [Kind::Plain, Kind::Edge, Kind::Odd, Kind::Near, Kind::Wide, Kind::Grid, Kind::Huge];
 
 fn values(kind: Kind, seed: u32, n: usize) -> Vec<bf16> {
     let mut s = seed.wrapping_mul(2_654_435_761) | 1;
@@ -48,6 +50,12 @@ fn values(kind: Kind, seed: u32, n: usize) -> Vec<bf16> {
             Kind::Near => with(s, 63 + (s >> 12) % 2),
             Kind::Wide => with(s, 40 + (s >> 8) % 60),
             Kind::Grid => with(s, 71 + (s >> 12) % 2),
+            Kind::Huge => match (s >> 8) % 64 {
+                0 => bf16::from_bits((s >> 16 & 0x8000 | 0x7f80) as u16),
+                1 if s >> 20 & 7 == 0 => with(s | 1, 255),
+                2..6 => with(s, 0),
+                _ => with(s, 120 + (s >> 20) % 72),
+            },
         }
     };
     (0..n).map(|_| draw()).collect()
@@ -130,6 +138,50 @@ fn products_have_the_bits_of_the_reference_on_every_path_even_at_the_boundary_of
             }
         }
     }
+}
+
+/// `vdpbf16ps`: two fused multiply-adds with the flush of docs/numerics.md, the high half first.
+fn pair_dot(sum: f32, a: u32, b: u32) -> f32 {
+    let halves = |w: u32| [w & 0xffff_0000, w << 16].map(f32::from_bits);
+    let [a, b] = [halves(a), halves(b)];
+    reference::fma_flushed(a[1], b[1], reference::fma_flushed(a[0], b[0], sum))
+}
+
+/// Compares chains over packed pairs, computed by a model of `vdpbf16ps`, with blocks of the reference. Runs on every
+/// machine. Returns the number of blocks.
+fn chains_of_packed_pairs() -> Result<usize, String> {
+    let device = Device::cpu_with(1, Simd::Portable);
+    let cpu = device.as_cpu().unwrap();
+    let kinds = [Kind::Plain, Kind::Edge, Kind::Odd, Kind::Near, Kind::Wide, Kind::Grid];
+    for (at, kind) in kinds.into_iter().enumerate() {
+        let (x, w) = (values(kind, 1, 32), values(kind, 2, 16 * 32));
+        let a = pack_rows::<ParityBlock, _>(cpu, [1, 32], &RowMajor { a: &x, depth: 32 }, &mut [0]);
+        let mut tile = TilePanels::of_weight(cpu, &w, [16, 32]).rows[..16].to_vec();
+        pairing::pair_tile(&mut tile);
+        let (a, b) = (a[..1][0].0.words(), tile.iter().map(Pairs::words).collect::<Vec<_>>());
+        for j in 0..16 {
+            let chain = |parity| (parity..16).step_by(2).fold(0.0, |sum, r| pair_dot(sum, a[r], b[r][j]));
+            let got = reference::Bf16::add(0.0, reference::Bf16::add(chain(0), chain(1)));
+            let want = dot(0.0, 32, |k| x[k], |k| w[j * 32 + k]);
+            if got.to_bits() != want.to_bits() {
+                return Err(format!("{kind:?} values of case {at}, column {j}: {got:e} instead of {want:e}"));
+            }
+        }
+    }
+    Ok(kinds.len() * 16)
+}
+
+#[test]
+fn pairs_of_one_parity_are_two_steps_of_a_chain() {
+    assert_eq!(chains_of_packed_pairs(), Ok(96));
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn exchanged_halves_of_the_pairs_are_detected() {
+    use crate::faults::{Fault, with};
+    let found = with(Fault::PairHalvesExchanged, chains_of_packed_pairs);
+    assert!(found.is_err(), "{found:?}");
 }
 
 #[test]

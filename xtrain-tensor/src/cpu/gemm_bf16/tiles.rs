@@ -1,4 +1,4 @@
-//! The packed B operand of bf16 products. All kernels read the tile layout of AMX.
+//! The packed B operand of bf16 products. All kernels read the tile layout of AMX, in the order of their [`Pairing`].
 use std::ops::Range;
 
 use half::bf16;
@@ -8,6 +8,7 @@ use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Scratch, scratch};
 use super::super::{Disjoint, Simd};
 use super::operand::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
+use super::pairing::{Pairing, pair_tile};
 use crate::Cpu;
 use crate::device::packed_buffer::PackedBuffer;
 
@@ -16,6 +17,22 @@ use crate::device::packed_buffer::PackedBuffer;
 #[repr(C, align(64))]
 pub(super) struct Pairs(pub(super) [bf16; 32]);
 scratch!(Pairs, Pairs([bf16::ZERO; 32]));
+
+impl Pairs {
+    /// A row of pairs, the first element of each in the low half.
+    #[inline(always)]
+    pub(super) fn of_words(words: [u32; TILE]) -> Pairs {
+        // SAFETY: 16 words are the 64 bytes of 32 elements, of which every bit pattern is valid.
+        Pairs(unsafe { std::mem::transmute::<[u32; TILE], [bf16; 32]>(words.map(u32::to_le)) })
+    }
+
+    /// The pairs as words, the first element of each in the low half.
+    #[inline(always)]
+    pub(super) fn words(&self) -> [u32; TILE] {
+        // SAFETY: 32 elements are the 64 bytes of 16 words, of which every bit pattern is valid.
+        unsafe { std::mem::transmute::<[bf16; 32], [u32; TILE]>(self.0) }.map(u32::from_le)
+    }
+}
 
 /// The elements of rows.
 pub(super) fn flat(rows: &[Pairs]) -> &[bf16] {
@@ -28,6 +45,11 @@ pub(super) const TILE: usize = 16;
 
 /// Rows per block of a panel: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
+
+/// Whether the kernels of `simd` use the lattice argument.
+fn needs_exponents(simd: Simd) -> bool {
+    !matches!(simd, Simd::Amx | Simd::Avx512Bf16)
+}
 
 /// The smallest exponent field of the non-zero elements of [converted](Operand::round_daz) rows.
 #[inline(always)]
@@ -44,12 +66,13 @@ fn min_exponent(rows: &[Pairs]) -> u8 {
 }
 
 /// A matrix B `[depth, columns]`, packed as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]` and padded
-/// with +0. Denormals are stored as zeros of their sign.
+/// with +0. Denormals are stored as zeros of their sign. `pairing` is the order of the 32 elements of a block.
 #[derive(Debug)]
 pub(crate) struct TilePanels {
     pub(super) rows: PackedBuffer<Pairs>,
-    /// Smallest exponent field of each panel's non-zero elements. 0 for AMX, which does not need it.
+    /// Smallest exponent field of each panel's non-zero elements. 0 if the kernel does not need it.
     pub(super) min_exp: Vec<u8>,
+    pairing: Pairing,
     depth: usize,
     columns: usize,
 }
@@ -68,7 +91,13 @@ impl TilePanels {
     pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> TilePanels {
         let panels = columns.div_ceil(LANES);
         let rows = PackedBuffer::with_capacity(&cpu.recycler, panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
-        TilePanels { rows, min_exp: vec![NO_EXPONENT; panels], depth, columns }
+        TilePanels {
+            rows,
+            min_exp: vec![NO_EXPONENT; panels],
+            pairing: Pairing::of(cpu.simd),
+            depth,
+            columns,
+        }
     }
 
     /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of
@@ -89,7 +118,8 @@ impl TilePanels {
         let panel = self.view().panel(j / LANES);
         let (tile, pair) = (j % LANES / TILE * TILE, j % TILE * 2);
         for (k, to) in to.iter_mut().enumerate() {
-            *to = widen(panel[k / BLOCK * BLOCK_ROWS + tile + k % BLOCK / 2].0[pair + k % 2]);
+            let at = self.pairing.place(k % BLOCK);
+            *to = widen(panel[k / BLOCK * BLOCK_ROWS + tile + at / 2].0[pair + at % 2]);
         }
     }
 
@@ -122,8 +152,7 @@ impl TilePanels {
             // SAFETY: the panels of this part; each part is passed once.
             let min_exps = unsafe { min_exps.slice(part * group..min_exps.len().min((part + 1) * group)) };
             let column = (panels.start + part * group) * LANES;
-            let exponents = cpu.simd != Simd::Amx;
-            dispatch(cpu.simd, Pack { source, column, panel, rows, min_exps, exponents });
+            dispatch(cpu.simd, Pack { source, column, panel, rows, min_exps, simd: cpu.simd });
         });
     }
 
@@ -151,23 +180,26 @@ struct Pack<'a, S> {
     panel: usize,
     rows: &'a mut [Pairs],
     min_exps: &'a mut [u8],
-    /// Whether the exponents are needed.
-    exponents: bool,
+    simd: Simd,
 }
 
 impl<S: Source> Kernel for Pack<'_, S> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
+        let pairing = Pairing::of(self.simd);
         for block in 0..self.panel / BLOCK_ROWS {
             for (p, rows) in self.rows.chunks_exact_mut(self.panel).enumerate() {
                 let rows = &mut rows[block * BLOCK_ROWS..][..BLOCK_ROWS];
                 for (t, tile) in rows.chunks_exact_mut(TILE).enumerate() {
                     self.source.fill(l, block * BLOCK, self.column + p * LANES + t * TILE, tile);
+                    if pairing == Pairing::Parity {
+                        pair_tile(tile);
+                    }
                 }
             }
         }
         for (min_exp, rows) in self.min_exps.iter_mut().zip(self.rows.chunks_exact(self.panel)) {
-            *min_exp = if self.exponents { min_exponent(rows) } else { 0 };
+            *min_exp = if needs_exponents(self.simd) { min_exponent(rows) } else { 0 };
         }
     }
 }
@@ -229,9 +261,7 @@ impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<
                 let row = &row[column.min(row.len())..(column + TILE).min(row.len())];
                 row.try_into().map_or_else(|_| partial(row), widen_bits)
             });
-            let words: [u32; TILE] = std::array::from_fn(|i| (even[i] | odd[i] << 16).to_le());
-            // SAFETY: 16 words are the 64 bytes of 32 elements, of which every bit pattern is valid.
-            pairs.0 = unsafe { std::mem::transmute::<[u32; TILE], [bf16; 32]>(words) };
+            *pairs = Pairs::of_words(std::array::from_fn(|i| even[i] | odd[i] << 16));
         }
     }
 }

@@ -1,0 +1,228 @@
+//! Kernels with `vdpbf16ps`: one instruction is two steps of a chain, for 16 columns. See [`Pairing::Parity`].
+//!
+//! The instruction reads denormals as zeros and flushes both results, as docs/numerics.md defines it, whatever the
+//! floating-point mode. The two additions that end a block are flushed here. The sum of two f32 below 2^-126 is exact,
+//! so an exponent field of 0 is the test.
+//!
+//! [`Pairing::Parity`]: super::pairing::Pairing::Parity
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::Simd;
+use super::super::gemm::{Beta, tiles};
+use super::left::ParityBlock;
+use super::output::SharedOutput;
+use super::sums::{Part, Sums};
+use super::tile::{panels_across, tile_rows};
+use super::tiles::{BLOCK_ROWS, Pairs, TILE, View};
+use crate::faults::{self, Fault};
+
+/// A product with `vdpbf16ps`.
+pub(super) struct Job<'a> {
+    /// `[rows][blocks]`.
+    pub(super) a: &'a [ParityBlock],
+    pub(super) b: View<'a>,
+    pub(super) out: SharedOutput<'a>,
+}
+
+impl Job<'_> {
+    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
+    ///
+    /// # Panics
+    /// If the machine has no AVX-512 BF16.
+    pub(super) fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
+        assert!(Simd::Avx512Bf16.is_supported(), "the machine has no AVX-512 BF16");
+        if rows.is_empty() {
+            return;
+        }
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let across = panels_across(Simd::Avx512, rows.len());
+            let across = if panel + across <= panels.end { across } else { 1 };
+            let next = (across == 1 && panel + 1 < panels.end).then(|| self.b.panel(panel + 1));
+            let group = panel..panel + across;
+            let part = Part {
+                out: &self.out,
+                rows: rows.clone(),
+                panels: group.clone(),
+                columns: self.b.shape()[1],
+            };
+            // SAFETY: these elements of the output belong to this unit alone. The instructions were detected, and they
+            // include AVX-512F.
+            unsafe { part.compute(|sums, beta| self.group(rows.clone(), group, sums, beta, next)) };
+            panel += across;
+        }
+    }
+
+    /// `sums = beta sums + a b` for the rows `rows` and a group of panels. The first two tiles prefetch half of the
+    /// panel `next` each.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 BF16. The sums of these rows and panels are writable, and no other thread accesses them.
+    unsafe fn group(
+        &self,
+        rows: Range<usize>,
+        panels: Range<usize>,
+        sums: Sums,
+        beta: Beta,
+        next: Option<&[Pairs]>,
+    ) {
+        let blocks = self.b.blocks();
+        let b = self.b.panel(panels.start);
+        assert!(
+            self.a.len() >= rows.end * blocks && b.len() == blocks * BLOCK_ROWS,
+            "a and b have one depth"
+        );
+        if blocks == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { sums.without_products(rows.len(), panels.len(), beta) };
+        }
+        for (i, (row, height)) in tiles(rows.len(), tile_rows(Simd::Avx512)).enumerate() {
+            let prefetch = next.filter(|_| i < 2).and_then(|next| next.get(i * TILE..));
+            let tile = Tile {
+                a: &self.a[(rows.start + row) * blocks..][..height * blocks],
+                b: self.b,
+                panels: panels.clone(),
+                sums: Sums { start: sums.start.wrapping_add(row * sums.step), ..sums },
+                beta,
+                next: prefetch.map(<[Pairs]>::as_ptr),
+            };
+            // SAFETY: the caller's promise, for the rows of this tile.
+            unsafe { tile.run() };
+        }
+    }
+}
+
+/// A tile of outputs: a few rows, and one or several panels.
+struct Tile<'a> {
+    /// `[rows][blocks]`.
+    a: &'a [ParityBlock],
+    b: View<'a>,
+    panels: Range<usize>,
+    sums: Sums,
+    beta: Beta,
+    /// Half of the next panel, to be prefetched: 16 rows of each block, 32 apart.
+    next: Option<*const Pairs>,
+}
+
+impl Tile<'_> {
+    /// Computes the tile.
+    ///
+    /// # Safety
+    /// The machine has AVX-512F and AVX-512 BF16. The sums of these rows and panels are writable, and no other thread
+    /// accesses them.
+    unsafe fn run(self) {
+        let rows = self.a.len() / self.b.blocks();
+        macro_rules! pick {
+            ($($rows:literal $across:literal),*) => {
+                match (rows, self.panels.len()) {
+                    // SAFETY: the caller's promise; a has this number of rows, and there are so many panels.
+                    $(($rows, $across) => unsafe { self.compute::<$rows, $across>() },)*
+                    (rows, across) => unreachable!("no tile has {rows} rows and {across} panels"),
+                }
+            };
+        }
+        pick!(1 1, 1 4, 2 1, 2 2, 3 1, 3 2, 4 1, 5 1, 6 1)
+    }
+
+    /// Computes the tile of M rows and P panels, block by block.
+    ///
+    /// # Safety
+    /// As for [`Tile::run`]; the tile has M rows and P panels.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn compute<const M: usize, const P: usize>(self) {
+        let zero = _mm512_setzero_ps();
+        let blocks = self.b.blocks();
+        let kept = if faults::on(Fault::PairSumNotFlushed) { -1 } else { i32::MIN };
+        let panels: [*const Pairs; P] = std::array::from_fn(|p| self.b.panel(self.panels.start + p).as_ptr());
+        for i in 0..M {
+            for p in 0..P {
+                for h in 0..2 {
+                    let at = self.sums.at(i, p, h * TILE);
+                    // SAFETY: 16 writable sums, by contract.
+                    unsafe {
+                        let y =
+                            if self.beta == Beta::Zero { zero } else { flush(_mm512_loadu_ps(at), i32::MIN) };
+                        _mm512_storeu_ps(at, y);
+                    }
+                }
+            }
+        }
+        for block in 0..blocks {
+            let a: [*const i32; M] = std::array::from_fn(|i| self.a[i * blocks + block].pairs());
+            let b = panels.map(|panel| panel.wrapping_add(block * BLOCK_ROWS));
+            let mut even = [[[zero; 2]; P]; M];
+            let mut odd = [[[zero; 2]; P]; M];
+            for r in (0..TILE).step_by(2) {
+                if let Some(next) = self.next {
+                    let next = next.wrapping_add(block * BLOCK_ROWS + r);
+                    _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                    _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(1).cast());
+                }
+                // SAFETY: a and b are whole blocks of the rows and panels.
+                unsafe {
+                    step(&a, &b, r, &mut even);
+                    step(&a, &b, r + 1, &mut odd);
+                }
+            }
+            for i in 0..M {
+                for p in 0..P {
+                    for h in 0..2 {
+                        let at = self.sums.at(i, p, h * TILE);
+                        let block = flush(_mm512_add_ps(even[i][p][h], odd[i][p][h]), kept);
+                        // SAFETY: 16 writable sums, by contract.
+                        unsafe {
+                            let y = _mm512_add_ps(_mm512_loadu_ps(at), block);
+                            _mm512_storeu_ps(at, flush(y, kept));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds pair `r` of a block to a chain: `chain[i][p] = a[i] b[p] + chain[i][p]`, two products each.
+///
+/// # Safety
+/// `a` and `b` are blocks of M rows and P panels.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+unsafe fn step<const M: usize, const P: usize>(
+    a: &[*const i32; M],
+    b: &[*const Pairs; P],
+    r: usize,
+    chain: &mut [[[__m512; 2]; P]; M],
+) {
+    let mut columns = [[_mm512_setzero_si512(); 2]; P];
+    for p in 0..P {
+        for h in 0..2 {
+            // SAFETY: row r of a tile of the block.
+            columns[p][h] = unsafe { _mm512_load_si512(b[p].add(h * TILE + r).cast()) };
+        }
+    }
+    for i in 0..M {
+        // SAFETY: pair r of the block.
+        let x = as_pairs(_mm512_set1_epi32(unsafe { *a[i].add(r) }));
+        for p in 0..P {
+            for h in 0..2 {
+                chain[i][p][h] = _mm512_dpbf16_ps(chain[i][p][h], x, as_pairs(columns[p][h]));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn as_pairs(v: __m512i) -> __m512bh {
+    // SAFETY: both types are 64 bytes, of which every bit pattern is valid.
+    unsafe { std::mem::transmute(v) }
+}
+
+/// Replaces denormals by zeros of their sign: keeps the bits `kept`, the sign, of lanes with exponent field 0.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn flush(v: __m512, kept: i32) -> __m512 {
+    let bits = _mm512_castps_si512(v);
+    let tiny = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f80_0000));
+    _mm512_castsi512_ps(_mm512_mask_and_epi32(bits, tiny, bits, _mm512_set1_epi32(kept)))
+}
