@@ -49,13 +49,15 @@ const ON_LINUX: [Fault; 4] =
     [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
 
 /// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
-/// gates/launch_errors.rs and device/packed_buffer.rs of xtrain-tensor.
-const CAUGHT_ELSEWHERE: [Fault; 5] = [
+/// gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor.
+const CAUGHT_ELSEWHERE: [Fault; 7] = [
     Fault::TensorHandleFreed,
     Fault::SharedChunkPartlyVisible,
     Fault::LaunchNotAwaited,
     Fault::GraphsNotDisabled,
     Fault::PackedWeightFreed,
+    Fault::PairHalvesExchanged,
+    Fault::PairSumNotFlushed,
 ];
 
 /// Each fault and the gate that finds it.

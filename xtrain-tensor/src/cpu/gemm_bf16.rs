@@ -3,7 +3,9 @@
 //! `y = y + (even + odd)`. Operands with exponent field 0 and results that are tiny after rounding are zeros of their
 //! sign. This is exactly AMX's `tdpbf16ps`; its scalar implementation is [`Bf16`](crate::reference::Bf16).
 //!
-//! Without AMX, plain SIMD gives the same bits if no result can be tiny. *The lattice argument:* if the smallest
+//! `vdpbf16ps` gives the same bits on pairs of elements of one parity: see [`pairing`].
+//!
+//! Plain SIMD gives the same bits if no result can be tiny. *The lattice argument:* if the smallest
 //! exponents of the non-zero operands are ea and eb, every product is a multiple of L = 2^(ea + eb - 14). So is every
 //! sum of products, rounded or not: rounding goes to a multiple of an ulp >= L, or is exact. If L >= 2^-126, each
 //! result is zero or at least 2^-126, and nothing is flushed. With beta = 1, the old y must be on that lattice too:

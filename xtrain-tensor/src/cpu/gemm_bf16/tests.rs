@@ -184,6 +184,39 @@ fn exchanged_halves_of_the_pairs_are_detected() {
     assert!(found.is_err(), "{found:?}");
 }
 
+/// The outputs of a product by `vdpbf16ps`, of values at the boundary of the flush, that differ from the reference.
+#[cfg(feature = "faults")]
+fn differing_pair_dots() -> usize {
+    let device = Device::cpu_with(1, Simd::Avx512Bf16);
+    let cpu = device.as_cpu().unwrap();
+    let [m, k, n] = [7, 70, 70];
+    let differing = [Kind::Plain, Kind::Edge, Kind::Near].map(|kind| {
+        let (x, w) = (values(kind, 1, m * k), values(kind, 2, n * k));
+        let (a, b) = (PackedA::new(cpu, &x, [m, k]), TilePanels::of_weight(cpu, &w, [n, k]));
+        let mut y = vec![f32::NAN; m * n];
+        product(cpu, &a, b.view(), Output::Sum(&mut y, Beta::Zero));
+        let want = |i: usize| dot(0.0, k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
+        (0..m * n).filter(|&i| y[i].to_bits() != want(i).to_bits()).count()
+    });
+    differing.iter().sum()
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn products_of_wrong_pairs_and_without_the_last_flush_are_detected() {
+    use crate::faults::{Fault, with};
+    if !simds().contains(&Simd::Avx512Bf16) {
+        println!("NOT RUN, its kernel needs AVX-512 BF16");
+        return;
+    }
+    assert_eq!(differing_pair_dots(), 0);
+    for fault in [Fault::PairHalvesExchanged, Fault::PairSumNotFlushed] {
+        let found = with(fault, differing_pair_dots);
+        println!("{fault}: {found} differing outputs");
+        assert!(found > 0, "{fault} is not detected");
+    }
+}
+
 #[test]
 fn these_values_detect_a_missing_flush() {
     // plain arithmetic differs on these values, so the test above fails for a kernel without the flush
