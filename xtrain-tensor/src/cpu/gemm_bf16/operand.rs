@@ -1,6 +1,7 @@
 //! Operands of bf16 products: their conversion, their smallest exponents, and the lattice of their products.
 use half::bf16;
 
+use super::tiles::Pairs;
 use crate::cpu::lanes::{Lanes, Reg};
 use crate::dtype::{from_bf16, to_bf16};
 
@@ -21,6 +22,9 @@ pub(crate) trait Operand: Copy + Send + Sync {
     /// The bits of [`Operand::round_daz`].
     fn round_daz_bits(self) -> u32;
 
+    /// Converts a block, in a loop of constant length that is vectorized.
+    fn round_daz_block(values: &[Self; BLOCK], out: &mut [bf16; BLOCK]);
+
     /// The elements as bf16 with denormals, if they need no rounding.
     fn in_place(values: &[Self]) -> Option<&[bf16]>;
 }
@@ -28,6 +32,17 @@ pub(crate) trait Operand: Copy + Send + Sync {
 impl Operand for bf16 {
     fn in_place(values: &[bf16]) -> Option<&[bf16]> {
         Some(values)
+    }
+    /// Converts two elements per word: not every instruction set has instructions for 16 bits.
+    #[inline(always)]
+    fn round_daz_block(values: &[bf16; BLOCK], out: &mut [bf16; BLOCK]) {
+        let mut words = Pairs(*values).words();
+        for word in &mut words {
+            let low = if *word & 0x7f80 == 0 { 0x8000 } else { 0xffff };
+            let high = if *word & 0x7f80_0000 == 0 { 0x8000_0000 } else { 0xffff_0000 };
+            *word &= low | high;
+        }
+        *out = Pairs::of_words(words).0;
     }
     #[inline(always)]
     fn round_daz_bits(self) -> u32 {
@@ -41,19 +56,22 @@ impl Operand for f32 {
         None
     }
     #[inline(always)]
+    fn round_daz_block(values: &[f32; BLOCK], out: &mut [bf16; BLOCK]) {
+        for (to, x) in out.iter_mut().zip(values) {
+            *to = x.round_daz();
+        }
+    }
+    #[inline(always)]
     fn round_daz_bits(self) -> u32 {
         to_bf16(self).round_daz_bits()
     }
 }
 
-/// Converts up to N values; the rest of `out` becomes +0.
+/// Converts up to 32 values; the rest of `out` becomes +0.
 #[inline(always)]
-pub(super) fn round_daz<T: Operand, const N: usize>(values: &[T], out: &mut [bf16; N]) {
-    if let Ok(values) = <&[T; N]>::try_from(values) {
-        // a loop of constant length is vectorized
-        for (to, x) in out.iter_mut().zip(values) {
-            *to = x.round_daz();
-        }
+pub(super) fn round_daz<T: Operand>(values: &[T], out: &mut [bf16; BLOCK]) {
+    if let Ok(values) = <&[T; BLOCK]>::try_from(values) {
+        T::round_daz_block(values, out);
     } else {
         out.fill(bf16::ZERO);
         for (to, x) in out.iter_mut().zip(values) {

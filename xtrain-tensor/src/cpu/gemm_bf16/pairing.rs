@@ -31,34 +31,20 @@ impl Pairing {
     }
 }
 
-/// The pairs (k, k + 2) and (k + 1, k + 3) of the pairs (k, k + 1) and (k + 2, k + 3), whose first elements are in the
-/// low halves. The first elements of the results are in the high halves.
-#[inline(always)]
-fn same_parity([first, second]: [u32; 2]) -> [u32; 2] {
-    [first << 16 | second & 0xffff, first & 0xffff_0000 | second >> 16]
-}
-
-/// [`same_parity`] with the halves exchanged: a planted fault.
-#[cold]
-fn exchanged(words: [u32; 2]) -> [u32; 2] {
-    same_parity(words).map(|word| word.rotate_left(16))
-}
-
 /// Reorders a row of elements from [`Pairing::Neighbors`] to [`Pairing::Parity`].
 #[inline(always)]
 pub(super) fn pair_row(row: &Pairs) -> Pairs {
-    let words = row.words();
-    let mut out = [0; 16];
-    if faults::on(Fault::PairHalvesExchanged) {
-        for (to, from) in out.chunks_exact_mut(2).zip(words.chunks_exact(2)) {
-            to.copy_from_slice(&exchanged([from[0], from[1]]));
-        }
-    } else {
-        for i in (0..16).step_by(2) {
-            [out[i], out[i + 1]] = same_parity([words[i], words[i + 1]]);
+    let mut fours = row.fours();
+    for four in &mut fours {
+        *four = (*four >> 32 & 0xffff)
+            | (*four & 0xffff) << 16
+            | (*four >> 16 & 0xffff_0000_0000)
+            | (*four & 0xffff_0000) << 32;
+        if faults::on(Fault::PairHalvesExchanged) {
+            *four = (*four & 0xffff_0000_ffff) << 16 | *four >> 16 & 0xffff_0000_ffff;
         }
     }
-    Pairs::of_words(out)
+    Pairs::of_fours(fours)
 }
 
 /// Reorders a tile, whose row r holds the elements 2r and 2r + 1 of 16 columns, in the same way.
@@ -67,16 +53,16 @@ pub(super) fn pair_tile(tile: &mut [Pairs]) {
     assert_eq!(tile.len(), TILE, "a tile");
     for rows in tile.chunks_exact_mut(2) {
         let (first, second) = (rows[0].words(), rows[1].words());
-        let mut out = [[0; 16]; 2];
-        if faults::on(Fault::PairHalvesExchanged) {
-            for i in 0..16 {
-                [out[0][i], out[1][i]] = exchanged([first[i], second[i]]);
-            }
-        } else {
-            for i in 0..16 {
-                [out[0][i], out[1][i]] = same_parity([first[i], second[i]]);
-            }
+        let (mut even, mut odd) = ([0; TILE], [0; TILE]);
+        for i in 0..TILE {
+            even[i] = first[i] << 16 | second[i] & 0xffff;
         }
-        (rows[0], rows[1]) = (Pairs::of_words(out[0]), Pairs::of_words(out[1]));
+        for i in 0..TILE {
+            odd[i] = first[i] & 0xffff_0000 | second[i] >> 16;
+        }
+        if faults::on(Fault::PairHalvesExchanged) {
+            (even, odd) = (even.map(|word| word.rotate_left(16)), odd.map(|word| word.rotate_left(16)));
+        }
+        (rows[0], rows[1]) = (Pairs::of_words(even), Pairs::of_words(odd));
     }
 }

@@ -21,16 +21,44 @@ scratch!(Pairs, Pairs([bf16::ZERO; 32]));
 impl Pairs {
     /// A row of pairs, the first element of each in the low half.
     #[inline(always)]
-    pub(super) fn of_words(words: [u32; TILE]) -> Pairs {
+    pub(super) fn of_words(mut words: [u32; TILE]) -> Pairs {
+        for word in &mut words {
+            *word = word.to_le();
+        }
         // SAFETY: 16 words are the 64 bytes of 32 elements, of which every bit pattern is valid.
-        Pairs(unsafe { std::mem::transmute::<[u32; TILE], [bf16; 32]>(words.map(u32::to_le)) })
+        Pairs(unsafe { std::mem::transmute::<[u32; TILE], [bf16; 32]>(words) })
     }
 
     /// The pairs as words, the first element of each in the low half.
     #[inline(always)]
     pub(super) fn words(&self) -> [u32; TILE] {
         // SAFETY: 32 elements are the 64 bytes of 16 words, of which every bit pattern is valid.
-        unsafe { std::mem::transmute::<[bf16; 32], [u32; TILE]>(self.0) }.map(u32::from_le)
+        let mut words = unsafe { std::mem::transmute::<[bf16; 32], [u32; TILE]>(self.0) };
+        for word in &mut words {
+            *word = u32::from_le(*word);
+        }
+        words
+    }
+
+    /// The elements as words of four, the first in the lowest bits.
+    #[inline(always)]
+    pub(super) fn fours(&self) -> [u64; 8] {
+        // SAFETY: 32 elements are the 64 bytes of 8 words, of which every bit pattern is valid.
+        let mut fours = unsafe { std::mem::transmute::<[bf16; 32], [u64; 8]>(self.0) };
+        for four in &mut fours {
+            *four = u64::from_le(*four);
+        }
+        fours
+    }
+
+    /// The row with these [`Pairs::fours`].
+    #[inline(always)]
+    pub(super) fn of_fours(mut fours: [u64; 8]) -> Pairs {
+        for four in &mut fours {
+            *four = four.to_le();
+        }
+        // SAFETY: 8 words are the 64 bytes of 32 elements, of which every bit pattern is valid.
+        Pairs(unsafe { std::mem::transmute::<[u64; 8], [bf16; 32]>(fours) })
     }
 }
 
@@ -254,26 +282,36 @@ pub(super) struct MatrixRows<F> {
 impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<F> {
     #[inline(always)]
     fn fill<L: Lanes>(&self, _: L, k: usize, column: usize, tile: &mut [Pairs]) {
-        let row = |k: usize| if k < self.depth { (self.row)(k) } else { &[] };
         for (r, pairs) in tile.iter_mut().enumerate() {
-            let [even, odd] = [k + 2 * r, k + 2 * r + 1].map(|k| {
-                let row = row(k);
-                let row = &row[column.min(row.len())..(column + TILE).min(row.len())];
-                row.try_into().map_or_else(|_| partial(row), widen_bits)
-            });
-            *pairs = Pairs::of_words(std::array::from_fn(|i| even[i] | odd[i] << 16));
+            let even = self.bits(k + 2 * r, column);
+            let odd = self.bits(k + 2 * r + 1, column);
+            let mut words = [0; TILE];
+            for i in 0..TILE {
+                words[i] = even[i] | odd[i] << 16;
+            }
+            *pairs = Pairs::of_words(words);
         }
     }
 }
 
-/// The bits of converted elements. Loops of constant length over 32 bits are vectorized without instructions for 16
-/// bits, which not every instruction set has.
-#[inline(always)]
-fn widen_bits<T: Operand>(row: &[T; TILE]) -> [u32; TILE] {
-    row.map(Operand::round_daz_bits)
+impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> MatrixRows<F> {
+    /// The bits of 16 converted elements of row `k` from `column` on; +0 outside the matrix. Loops of constant length
+    /// over 32 bits are vectorized without instructions for 16 bits, which not every instruction set has. A closure of
+    /// `map` or `from_fn` would be compiled without the target features.
+    #[inline(always)]
+    fn bits(&self, k: usize, column: usize) -> [u32; TILE] {
+        let row = if k < self.depth { (self.row)(k) } else { &[] };
+        let row = &row[column.min(row.len())..(column + TILE).min(row.len())];
+        let Ok(row) = <&[T; TILE]>::try_from(row) else { return partial(row) };
+        let mut bits = [0; TILE];
+        for (to, x) in bits.iter_mut().zip(row) {
+            *to = x.round_daz_bits();
+        }
+        bits
+    }
 }
 
-/// [`widen_bits`] of fewer than 16 elements; the rest is +0.
+/// [`MatrixRows::bits`] of fewer than 16 elements; the rest is +0.
 #[cold]
 fn partial<T: Operand>(row: &[T]) -> [u32; TILE] {
     let mut bits = [0; TILE];
