@@ -6,6 +6,7 @@ use clap::Args;
 use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
 use super::memory_check::require_cache;
 use super::model_arg::ModelArg;
+use super::speculation::SpeculationFlags;
 use super::template::TemplateFlags;
 use super::{CliError, loaded};
 use crate::decode::{Engine, EngineOptions, PrefixCaching, Request, StopConditions};
@@ -63,6 +64,8 @@ pub(super) struct ChatArgs {
     common: Common,
     #[command(flatten)]
     cache: CacheFlags,
+    #[command(flatten)]
+    speculation: SpeculationFlags,
 }
 
 /// Printed at the start on a terminal, and by /help.
@@ -82,10 +85,12 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         prefix_caching: PrefixCaching::On,
         max_batch: 1,
         steps_per_sync: 1,
-        ..args.cache.engine()
+        ..args.speculation.apply(args.cache.engine())?
     };
     require_cache(&loaded.model, &engine, "use --kv growing, or end other programs")?;
-    let engine = Engine::new(&loaded.model, engine)?;
+    let draft = args.speculation.open_draft_of(&loaded, &args.common)?;
+    let mut engine = Engine::new(&loaded.model, engine)?;
+    draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     let signals = ChatSignals::install()?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !has_template {

@@ -9,6 +9,7 @@ use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache;
 use super::prompt_input::{PromptInput, PromptSource};
+use super::speculation::SpeculationReport;
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason};
 use crate::report::{Spread, Timings, printable, units};
@@ -19,7 +20,7 @@ use crate::report::{Spread, Timings, printable, units};
 Text is streamed as it is generated, in whole characters. On a terminal control characters are replaced; files and \
 pipes receive the unmodified text. A model without a tokenizer prints token ids. --json prints one object with the \
 names of `xtrain rollout`: prompt, completion, prompt_ids, completion_ids, logprobs, finish_reason, and logprob_bits \
-(hexadecimal), timings.
+(hexadecimal), timings; with --speculate also speculation: drafted_tokens, accepted_tokens, acceptance_rate.
 
 The end of the text that can be the beginning of a --stop text is printed when the next tokens show that it is not.
 
@@ -29,6 +30,7 @@ Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --stop 'JULIET:' --repetition-penalty 1.1 --echo
   echo 'ROMEO:' | xtrain generate runs/shakespeare --prompt -
+  xtrain generate runs/shakespeare --prompt 'ROMEO:' --temperature 0 --speculate lookup
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub(super) struct GenerateArgs {
     /// Prompt text; - reads standard input, without a line break at its end. An empty text starts from the
@@ -63,6 +65,8 @@ struct Generated {
     logprob_bits: Vec<String>,
     finish_reason: String,
     timings: TimingsJson,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationReport>,
 }
 
 #[derive(Serialize)]
@@ -84,14 +88,15 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
     // Synchronize every step, so that each token is shown as soon as it is generated.
     let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
-    let options =
-        EngineOptions { steps_per_sync, max_seq_len, max_batch: 1, ..args.generation.cache.engine() };
+    let options = EngineOptions { steps_per_sync, max_seq_len, max_batch: 1, ..args.generation.engine()? };
     require_cache(
         &loaded.model,
         &options,
         "reduce --max-new or the length of the prompt, or use --kv growing",
     )?;
+    let draft = args.generation.speculation.open_draft_of(&loaded, &args.generation.common)?;
     let mut engine = Engine::new(&loaded.model, options)?;
+    draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     engine.submit(request)?;
     let mut printer =
         Printer { shows: !args.json, terminal: std::io::stdout().is_terminal(), ..Printer::default() };
@@ -111,14 +116,18 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     })?;
     let mut done = engine.take_finished().into_iter().next().expect("one request yields one completion");
     let text = stops.as_mut().map(|stops| stops.finish(&mut done));
+    let speculation = args.generation.speculation.report(engine.counters());
     if args.json {
-        return out::print_json(&generated(prompt, done, text, &timings));
+        return out::print_json(&Generated { speculation, ..generated(prompt, done, text, &timings) });
     }
     // what was held back until the end
     printer
         .print(text.as_deref().and_then(|text| text.get(printer.printed - before..)).unwrap_or_default())?;
     printer.end_line()?;
     print_summary(&loaded, &done, &timings);
+    if let Some(speculation) = speculation {
+        eprintln!("[{}]", speculation.text());
+    }
     Ok(())
 }
 
@@ -175,6 +184,7 @@ fn generated(prompt: PromptInput, done: Completion, text: Option<String>, timing
             prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
             decode_per_forward_ms: Spread::of_passes(&timings.decode),
         },
+        speculation: None,
     }
 }
 

@@ -5,7 +5,8 @@ use super::CliError;
 use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
 use super::loaded::Loaded;
 use super::model_arg::ModelArg;
-use crate::decode::{Request, StopConditions, TextStops};
+use super::speculation::SpeculationFlags;
+use crate::decode::{EngineOptions, Request, StopConditions, TextStops};
 
 pub(super) const FINISH_REASONS: &str = "\
 finish_reason is eos (the model generated an end-of-text token, which is included in the ids but not in the text), \
@@ -35,6 +36,8 @@ pub(super) struct GenerationArgs {
     pub(super) common: Common,
     #[command(flatten)]
     pub(super) cache: CacheFlags,
+    #[command(flatten)]
+    pub(super) speculation: SpeculationFlags,
 }
 
 impl GenerationArgs {
@@ -49,6 +52,14 @@ impl GenerationArgs {
             false => Some(loaded.require_tokenizer("--stop", "remove --stop; --max-new limits the length")?),
         };
         Ok(tokenizer.map(|tokenizer| TextStops::new(tokenizer, stop.clone())))
+    }
+
+    /// The engine options of these flags.
+    ///
+    /// # Errors
+    /// Flags that exclude each other.
+    pub(super) fn engine(&self) -> Result<EngineOptions, CliError> {
+        self.speculation.apply(self.cache.engine())
     }
 
     /// The request for the completion `id` of `prompt`.

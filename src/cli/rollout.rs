@@ -15,6 +15,7 @@ use super::loaded::{self, Loaded};
 use super::memory_check::require_cache;
 use super::out::AtomicFile;
 use super::prompts::{self, Prompt, TruncatedSide};
+use super::scheduler_flags::SchedulerFlags;
 use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request, TextStops};
 use crate::report::{Progress, units};
@@ -64,6 +65,8 @@ pub(super) struct RolloutArgs {
     /// master weights in memory.
     #[arg(long)]
     policy_digest: bool,
+    #[command(flatten)]
+    scheduler: SchedulerFlags,
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
@@ -146,14 +149,17 @@ fn complete(
         steps_per_sync: args.sync_every.get(),
         max_seq_len: requests.iter().map(|r| r.required_len(cfg)).max(),
         max_batch: args.max_batch_size.get().min(total),
-        ..args.generation.cache.engine()
+        ..args.scheduler.apply(args.generation.engine()?)
     };
+    args.scheduler.require_room(&options, options.max_seq_len.unwrap_or(0))?;
     require_cache(
         &loaded.model,
         &options,
         "reduce --max-batch-size, --max-new or the length of the prompts",
     )?;
+    let draft = args.generation.speculation.open_draft_of(loaded, &args.generation.common)?;
     let mut engine = Engine::new(&loaded.model, options)?;
+    draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     for request in requests {
         engine.submit_group(request, g)?;
     }
@@ -183,6 +189,9 @@ fn complete(
     let (cached, computed) = (engine.counters().prefix_cache_hits, engine.counters().prefill_rows);
     if cached > 0 {
         progress.line(&format!("prefix cache: {cached} prompt tokens reused, {computed} computed"));
+    }
+    if let Some(speculation) = args.generation.speculation.report(engine.counters()) {
+        progress.line(&speculation.text());
     }
     progress.finish();
     Ok(())

@@ -82,12 +82,17 @@ impl Oracle {
         let (mut rows, mut first) = (0, None);
         while !engine.is_idle() {
             let step = engine.step_watched(&mut |row| {
-                let want = &self.logits[row.index][row.position * self.vocab..][..self.vocab];
-                let differs = want.iter().zip(row.logits).position(|(a, b)| a.to_bits() != b.to_bits());
+                let start = row.position * self.vocab;
+                let what = || format!("sequence {}, row {}", row.id, row.position);
                 rows += 1;
+                let Some(want) = self.logits[row.index].get(start..start + self.vocab) else {
+                    first.get_or_insert_with(|| format!("{}: past the end of the sequence", what()));
+                    return;
+                };
+                let differs = want.iter().zip(row.logits).position(|(a, b)| a.to_bits() != b.to_bits());
                 if let (Some(at), None) = (differs, &first) {
-                    let what = format!("sequence {}, row {}, logit {at}", row.id, row.position);
-                    first = Some(format!("{what}: {}", got_and_want(row.logits[at], want[at])));
+                    first =
+                        Some(format!("{}, logit {at}: {}", what(), got_and_want(row.logits[at], want[at])));
                 }
             });
             step.map_err(|e| first.clone().unwrap_or_else(|| e.to_string()))?;

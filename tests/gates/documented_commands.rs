@@ -38,10 +38,11 @@ const NOT_RUN: [(&str, &str); 7] = [
 
 /// Programs and files that the pages name and do not create. The first text is the name; the second the file of this
 /// repository that stands for it.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 12] = [
     ("configs", "configs"),
     ("examples", "examples"),
     ("Qwen3-0.6B", "tests/data/models/qwen3_tied"),
+    ("Qwen3-1.7B", "tests/data/models/qwen3_tied"),
     ("chat.jsonl", "examples/data/conversations.jsonl"),
     ("book.txt", "examples/data/tinyshakespeare.txt"),
     ("my_reward.py", "examples/rewards/exact.py"),

@@ -8,8 +8,9 @@ use crate::{
     commands_resume, commands_train, config_fields, conversations, damaged_files, equal_completions,
     exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts,
     invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference,
-    packing, packs, policy, prefix_cache, quant_halves, resume, resume_data, rope_divisors, rope_scaling,
-    schedules, sentencepiece, stop_text, tape_gradient, training, turns, weighted_steps,
+    packing, packs, policy, prefix_cache, priorities, quant_halves, resume, resume_data, rope_divisors,
+    rope_scaling, schedules, sentencepiece, speculation, stop_text, tape_gradient, training, turns,
+    weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -230,6 +231,18 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::MaskedCompletionsInDivisor, Gate::Test(grpo::token_counts::divided)),
     (Fault::QuantNibblesSwapped, Gate::Test(open_for_inference::quantized)),
     (Fault::QuantScaleOfFirstHalf, Gate::Test(open_for_inference::quantized)),
+    (Fault::DraftAcceptedOneTooMany, Gate::Test(speculation::some)),
+    (Fault::DraftRowsNotRewound, Gate::Test(speculation::some)),
+    (Fault::DraftTakenForSampled, Gate::Test(speculation::some)),
+    (Fault::DraftPositionOffByOne, Gate::Test(speculation::some)),
+    (Fault::DraftKeptAfterEnd, Gate::Test(speculation::some)),
+    (Fault::DraftHistoryIgnored, Gate::Test(speculation::some)),
+    (Fault::DraftNeverPaused, Gate::Test(speculation::pauses)),
+    (Fault::DraftModelRowsStale, Gate::Test(speculation::same_weights)),
+    (Fault::DraftVocabNotChecked, Gate::Test(speculation::vocabularies)),
+    (Fault::PriorityIgnored, Gate::Test(priorities::bound)),
+    (Fault::PriorityNeverAges, Gate::Test(priorities::bound)),
+    (Fault::WatermarkIgnored, Gate::Test(priorities::watermark)),
 ];
 
 /// Runs a test that panics if it fails.

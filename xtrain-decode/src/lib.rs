@@ -65,7 +65,7 @@ pub use cache::{Cache, CacheShape, KvKind, KvMemory, Room};
 pub use error::{Error, Result};
 pub use rollout::{
     Completion, Continuation, Counters, Engine, EngineOptions, Event, FinishReason, LogitRow, LogitsRows,
-    PrefixCaching, Request, Step, StopConditions, TextStops, generate, generate_cached,
+    PrefixCaching, Request, Speculation, Step, StopConditions, TextStops, generate, generate_cached,
     generate_cached_batch, generate_greedy_cached, generate_naive, generate_naive_repeat_kv,
 };
 pub use sampler::SampleOptions;

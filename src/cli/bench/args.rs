@@ -6,8 +6,10 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::estimate::TargetGpu;
+use super::trace_args::TraceArgs;
 use crate::cli::CliError;
 use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers, count, share, temperature, whole};
+use crate::cli::speculation::SpeculationFlags;
 use crate::config::RunConfig;
 
 /// Commands of `xtrain bench`.
@@ -28,11 +30,13 @@ Examples:
 A sample is one complete rollout, after one warmup rollout in the same process. Every forward pass is timed with the \
 wall clock. The table shows medians over the samples; --json lists every pass of every sample. \
 decode_tokens_per_second is the number of tokens after the first of each sequence, divided by the total time of \
-their passes. time_to_first_token_ms is the total time of the passes until every sequence has its first token.
+their passes. time_to_first_token_ms is the total time of the passes until every sequence has its first token. With \
+--speculate, each sample also measures a rollout without it; speedup is the ratio of the medians of the total times.
 
 Examples:
   xtrain bench decode --model runs/shakespeare --batch 32
   xtrain bench decode --set model.preset=tiny-3m --temperature 1 --top-p 0.9
+  xtrain bench decode --model runs/shakespeare --speculate lookup
   xtrain bench decode --set model.preset=tiny-3m --prompt-len 512 --max-new 128 --json
   xtrain bench decode --set model.preset=base-125m --dtype bf16 --batch 32 --estimate h200")]
     Decode(DecodeArgs),
@@ -68,6 +72,19 @@ Examples:
   xtrain bench load --model runs/shakespeare
   xtrain bench load --set model.preset=qwen3-0.6b --dtype bf16 --json")]
     Load(LoadArgs),
+    /// Benchmark serving: time to first token, time between tokens and goodput of requests that arrive over time.
+    #[command(after_help = "\
+The requests of a trace are a function of --trace-seed and the other flags of the trace: arrival times, lengths and \
+random prompts. The clock is the measured time of the steps; where no request runs, it moves on to the next arrival. \
+Time to first token counts from the arrival. The goodput is the number of requests per second that meet both limits. \
+A waiting request of priority p runs before each request of priority q that arrives --ageing * (q - p) steps or more \
+after it, so none starves.
+
+Examples:
+  xtrain bench trace --set model.preset=tiny-3m
+  xtrain bench trace --model runs/shakespeare --arrivals bursty --burst 32 --rate 50 --json
+  xtrain bench trace --set model.preset=tiny-1m --high-priority 0.2 --kv-capacity 2048 --watermark 512")]
+    Trace(TraceArgs),
 }
 
 /// Flags of every `xtrain bench` command.
@@ -146,6 +163,8 @@ pub(crate) struct DecodeArgs {
     pub(super) shared: Shared,
     #[command(flatten)]
     pub(super) cache: CacheFlags,
+    #[command(flatten)]
+    pub(super) speculation: SpeculationFlags,
 }
 
 impl DecodeArgs {

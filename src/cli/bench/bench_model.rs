@@ -10,7 +10,7 @@ use super::workload::Workload;
 use crate::cli::memory_check::{require, require_cache};
 use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
-use crate::decode::{Engine, EngineOptions, Request, SampleOptions};
+use crate::decode::{Counters, Engine, EngineOptions, Request, SampleOptions};
 use crate::memory;
 use crate::model::{Model, TrainingExample};
 use crate::report::{Timings, units};
@@ -102,18 +102,21 @@ pub(super) struct Measured {
     /// GPU: bytes of keys and values that were read after all sequences had their first token, and the lower bound.
     /// `None`: the device is the CPU, or there were no such tokens.
     pub(super) kv: Option<[u64; 2]>,
+    pub(super) counters: Counters,
 }
 
-/// Runs one rollout and measures its passes, the size of its KV cache and the bytes read from it.
+/// Runs one rollout, with drafts of `draft` if there is one, and measures its passes, the size of its KV cache and the bytes read from it.
 pub(super) fn measure(
     model: &Model,
     workload: Workload,
     options: EngineOptions,
+    draft: Option<&Model>,
 ) -> Result<Measured, CliError> {
     let max_seq_len = Some(workload.prompt_len + workload.max_new);
     let options = EngineOptions { max_seq_len, max_batch: workload.batch, ..options };
     require_cache(model, &options, "reduce --batch, --prompt-len or --max-new")?;
     let mut engine = Engine::new(model, options)?;
+    draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
     let sampling = SampleOptions {
         temperature: workload.temperature,
         top_p: (workload.top_p < 1.0).then_some(workload.top_p),
@@ -142,5 +145,6 @@ pub(super) fn measure(
     })?;
     let read = |start| model.device().gpu_counters().map(|t| t.since(start).kv_read);
     let kv = start.and_then(read).filter(|_| needed > 0).map(|read| [read, needed]);
-    Ok(Measured { timings, cache_bytes: engine.cache().map_or(0, |cache| cache.bytes()), kv })
+    let cache_bytes = engine.cache().map_or(0, |cache| cache.bytes());
+    Ok(Measured { timings, cache_bytes, kv, counters: engine.counters() })
 }

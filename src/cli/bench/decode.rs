@@ -7,6 +7,7 @@ use super::estimate;
 use super::gpu_counters::PerUnit;
 use super::ideal::Ideal;
 use super::workload::Workload;
+use crate::cli::speculation::SpeculationReport;
 use crate::cli::{CliError, out};
 use crate::decode::{CacheShape, EngineOptions};
 use crate::report::{Pass, Spread, Table, Timings, units};
@@ -31,6 +32,11 @@ struct Report {
     /// Bytes of keys and values that the attention of new tokens read, divided by the lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     kv_read_over_needed: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationReport>,
+    /// Time of the rollout without speculation, divided by the time with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speedup: Option<f64>,
     samples: Vec<Timings>,
 }
 
@@ -56,18 +62,28 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         top_p: args.top_p,
     };
     workload.check(&model, "reduce --prompt-len or --max-new")?;
-    let options = EngineOptions { steps_per_sync: args.sync_every.get(), ..args.cache.engine() };
-    bench_model::measure(&model, workload, options)?;
+    let plain = EngineOptions { steps_per_sync: args.sync_every.get(), ..args.cache.engine() };
+    let options = args.speculation.apply(plain)?;
+    let draft = args.speculation.open_draft(&args.shared.common)?;
+    let draft = draft.as_ref().map(|draft| &draft.model);
+    bench_model::measure(&model, workload, options, draft)?;
     let (mut samples, mut cache_bytes, mut kv) = (Vec::new(), 0, None);
+    let (mut speculation, mut plain_ms) = (None, Vec::new());
     let start = model.device().gpu_counters();
     for _ in 0..args.repeats.get() {
-        let measured = bench_model::measure(&model, workload, options)?;
+        let measured = bench_model::measure(&model, workload, options, draft)?;
         samples.push(measured.timings);
         (cache_bytes, kv) = (measured.cache_bytes, measured.kv);
+        speculation = args.speculation.report(measured.counters);
+        if speculation.is_some() {
+            plain_ms.push(bench_model::measure(&model, workload, plain, None)?.timings.total_ms());
+        }
     }
     let tokens = args.repeats.get() * workload.batch * workload.max_new;
     let per_token = PerUnit::since(start, model.device(), tokens);
     let median = |of: &dyn Fn(&Timings) -> Option<f64>| Some(Spread::of(samples.iter().filter_map(of))?.p50);
+    let total_ms = median(&|t| Some(t.total_ms()));
+    let speedup = Spread::of(plain_ms).zip(total_ms).map(|(plain, ms)| plain.p50 / ms);
     let all = |of: fn(&Timings) -> &[Pass]| Spread::of(samples.iter().flat_map(of).map(|pass| pass.ms));
     let per_forward_ms = PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) };
     // The mean, because on a GPU one pass waits for several.
@@ -85,6 +101,8 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
         ideal_step,
         per_token,
+        speculation,
+        speedup,
         kv_read_over_needed: kv.map(|[read, needed]| read as f64 / needed as f64),
         samples,
     };
@@ -112,6 +130,9 @@ impl Report {
         table.row(["decode", &rate]);
         let slope = self.slope_us_per_token.map_or("-".into(), |slope| format!("{slope:.3} us/token"));
         table.row(["slope over position", &slope]);
+        if let (Some(speculation), Some(speedup)) = (self.speculation, self.speedup) {
+            table.row(["speculation", &format!("{speedup:.2} x, {}", speculation.text())]);
+        }
         let cache = units::bytes(self.cache_bytes as u64);
         table.row(["cache", &format!("{cache} ({} B/token)", self.cache_bytes_per_token)]);
         let PerForward { prefill, decode } = &self.per_forward_ms;

@@ -53,7 +53,7 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
             for at in 0..kinds.len() {
                 let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
                 let (kv, bytes, samples) = &mut row[at];
-                let measured = bench_model::measure(&model, workload(n), args.sizes.engine(*kv))?;
+                let measured = bench_model::measure(&model, workload(n), args.sizes.engine(*kv), None)?;
                 *bytes = measured.cache_bytes;
                 if round > 0 {
                     samples.push(measured.timings);

@@ -1,14 +1,18 @@
 //! `xtrain bench`: benchmarks, as tables or JSON.
 mod args;
+mod arrivals;
 mod bench_model;
 mod decode;
 mod estimate;
 mod gpu_counters;
 mod ideal;
 mod kv;
+mod latency;
 mod linear;
 mod load;
 mod temp_checkpoint;
+mod trace;
+mod trace_args;
 mod train;
 mod workload;
 
@@ -23,5 +27,6 @@ pub(super) fn run(command: &BenchCommand) -> Result<(), CliError> {
         BenchCommand::Kv(args) => kv::run(args),
         BenchCommand::Linear(args) => linear::run(args),
         BenchCommand::Load(args) => load::run(args),
+        BenchCommand::Trace(args) => trace::run(args),
     }
 }

@@ -35,6 +35,12 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// changed then.
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()>;
 
+    /// Number of positions that sequences can still get, those of kept prefixes that no sequence holds included.
+    /// `usize::MAX`: not known.
+    fn available(&self) -> usize {
+        usize::MAX
+    }
+
     /// Allocates `pages` pages, or as many as the cache may have, so that it does not have to grow. Only a paged
     /// cache grows.
     ///

@@ -230,6 +230,10 @@ impl Cache for Paged {
     fn reserve(&mut self, seq: u32, len: usize) -> Result<()> {
         self.allocate(&[(seq, len)])
     }
+    fn available(&self) -> usize {
+        let idle = self.prefixes.pages().filter(|&page| self.refs[page as usize] == 1).count();
+        (self.limit - self.refs.len() + self.free.len() + idle) * self.page
+    }
     fn expect(&mut self, pages: usize) -> Result<()> {
         let n = pages.min(self.limit);
         let of_a_sequence = n.min(self.pool.ledger.capacity().div_ceil(self.page));

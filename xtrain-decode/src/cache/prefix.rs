@@ -68,6 +68,11 @@ impl PrefixIndex {
         Inserted { added, kept }
     }
 
+    /// The kept pages.
+    pub(super) fn pages(&self) -> impl Iterator<Item = u32> {
+        self.pages.values().map(|kept| kept.page)
+    }
+
     /// Removes the least recently used page among the pages without a kept successor for which `idle` returns `true`.
     /// `None`: there is no such page.
     pub(super) fn evict(&mut self, idle: impl Fn(u32) -> bool) -> Option<u32> {

@@ -145,4 +145,9 @@ pub struct Counters {
     pub continued_rows: u64,
     /// Times that a sequence was preempted, to be recomputed.
     pub preemptions: u64,
+    /// Drafted tokens whose rows ran; see [`Speculation`](crate::Speculation). Rows of rejected ones are not in
+    /// `layer_rows` and `head_rows`.
+    pub drafted: u64,
+    /// Drafted tokens that were accepted.
+    pub accepted: u64,
 }

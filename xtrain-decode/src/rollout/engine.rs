@@ -2,11 +2,12 @@
 use xtrain_model::Model;
 
 use super::completion::{Completion, Counters, LogitRow, Step};
-use super::options::EngineOptions;
+use super::options::{EngineOptions, Speculation};
 use super::plan::Plan;
 use super::request::Request;
 use super::runner::{Batch, Runner, Watch};
 use super::scheduler::Scheduler;
+use super::speculation::DraftModel;
 use crate::cache::{Cache, KvMemory};
 use crate::error::{Error, Result};
 
@@ -39,6 +40,8 @@ pub struct Engine<'m> {
     runner: Runner<'m>,
     /// The plan of the current step. Reused to avoid allocations.
     plan: Plan,
+    /// `None`: prompt lookup, or no drafts.
+    draft_model: Option<DraftModel<'m>>,
     /// Positions that a sequence may have.
     max_seq_len: usize,
 }
@@ -64,8 +67,24 @@ impl<'m> Engine<'m> {
             scheduler: Scheduler::new(model, options, memory)?,
             runner: Runner::new(model, options),
             plan: Plan::default(),
+            draft_model: None,
             max_seq_len: options.room(model.config()).positions,
         })
+    }
+
+    /// Lets `draft`, a smaller model with the same vocabulary, draft tokens from now on, instead of prompt lookup. It
+    /// has a KV cache of its own, with room for the positions of all sequences. The completions do not depend on it.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the vocabularies differ in size, or without a cache. [`Error::Model`] if the device has no
+    /// memory for the cache.
+    pub fn draft_with(&mut self, draft: &'m Model) -> Result<()> {
+        let options = self.scheduler.options;
+        EngineOptions { speculation: Speculation::PromptLookup, ..options }.check(self.model.config())?;
+        let draft_model = DraftModel::new(draft, self.model, options.room(self.model.config()))?;
+        self.scheduler.draft_cost = Some(draft_model.cost(self.model));
+        self.draft_model = Some(draft_model);
+        Ok(())
     }
 
     /// Adds `request` to the waiting sequences. Returns its index in the order of submission.
@@ -86,6 +105,16 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// As [`Engine::submit`]; [`Error::Option`] for `g` = 0 or ids beyond 2^64.
     pub fn submit_group(&mut self, request: Request, g: usize) -> Result<usize> {
+        self.submit_prioritized(request, g, 0)
+    }
+
+    /// [`Engine::submit_group`] with a priority; that of other sequences is 0. A waiting sequence of priority p runs
+    /// before each sequence of priority q that is submitted [`EngineOptions::ageing`] (q - p) steps or more after it,
+    /// so no sequence starves. A higher priority does not preempt running sequences.
+    ///
+    /// # Errors
+    /// As [`Engine::submit_group`].
+    pub fn submit_prioritized(&mut self, request: Request, g: usize, priority: i32) -> Result<usize> {
         self.check(&request)?;
         let id = request.id;
         if g == 0 || id.checked_add(g as u64 - 1).is_none() {
@@ -95,7 +124,7 @@ impl<'m> Engine<'m> {
         let position = request.prompt.len();
         let sampler = self.runner.sampler(request.options);
         let sampler = sampler.map_err(|source| Error::Sample { id, position, source })?;
-        Ok(self.scheduler.submit(request, g, sampler))
+        Ok(self.scheduler.submit(request, g, sampler, priority))
     }
 
     fn check(&self, request: &Request) -> Result<()> {
@@ -257,6 +286,7 @@ impl<'m> Engine<'m> {
 
     fn execute(&mut self, watch: Watch<'_>) -> Result<()> {
         self.fork_waiting()?;
+        self.draft()?;
         let max_steps = if watch.is_none() { self.runner.max_steps() } else { 0 };
         self.scheduler.plan(&mut self.plan, max_steps)?;
         match self.plan.multi_step {
@@ -266,14 +296,24 @@ impl<'m> Engine<'m> {
         }
     }
 
+    /// Drafts tokens for the next step, if speculation is on.
+    fn draft(&mut self) -> Result<()> {
+        self.scheduler.plan_drafts();
+        if let Some(draft_model) = &mut self.draft_model {
+            return draft_model.draft(&mut self.scheduler.running);
+        }
+        self.scheduler.look_up_drafts();
+        Ok(())
+    }
+
     /// One forward pass. The host has the tokens afterwards.
     fn execute_once(&mut self, watch: Watch<'_>) -> Result<()> {
         let hidden = self.runner.forward(&self.plan, &mut self.scheduler.cache)?;
         self.scheduler.mark_computed(&self.plan);
         let batch = Batch { plan: &self.plan, running: &self.scheduler.running };
-        let outcomes = self.runner.sample(batch, &hidden, watch)?;
-        let accepted = self.scheduler.accept(outcomes);
-        accepted.and(self.fork_waiting())
+        let outcomes = self.runner.sample(batch, &hidden, watch);
+        let accepted = outcomes.and_then(|outcomes| self.scheduler.accept(outcomes));
+        accepted.and(self.scheduler.settle_drafts(&self.plan)).and(self.fork_waiting())
     }
 
     /// Several decode steps. The host gets the tokens of all of them at the end.

@@ -9,6 +9,7 @@
 //! | `plan` | the data passed from the scheduler to the runner and back |
 //! | `runner` | the model and the samplers |
 //! | `sequence` | the state of one request |
+//! | `speculation` | drafted tokens, and how many a sequence drafts |
 //! | `fronts` | convenience functions |
 //! | `text_stops`, `stop_matcher` | the text of sequences, and texts that end them |
 mod completion;
@@ -21,6 +22,7 @@ mod request;
 mod runner;
 mod scheduler;
 mod sequence;
+mod speculation;
 mod stop_matcher;
 mod text_stops;
 
@@ -31,6 +33,6 @@ pub use completion::{Completion, Counters, Event, FinishReason, LogitRow, Step};
 pub use engine::Engine;
 pub use fronts::{generate, generate_cached, generate_cached_batch, generate_greedy_cached};
 pub use naive::{generate_naive, generate_naive_repeat_kv};
-pub use options::{Continuation, EngineOptions, LogitsRows, PrefixCaching};
+pub use options::{Continuation, EngineOptions, LogitsRows, PrefixCaching, Speculation};
 pub use request::{Request, StopConditions};
 pub use text_stops::TextStops;

@@ -29,6 +29,29 @@ pub struct EngineOptions {
     /// On a GPU, the maximum number of decode steps between two synchronizations of the host. 1 gives each token as
     /// soon as it is sampled. The CPU synchronizes after every step.
     pub steps_per_sync: usize,
+    /// Steps that a waiting sequence is ahead of later ones for each level of priority above theirs; see
+    /// [`Engine::submit_prioritized`](crate::Engine::submit_prioritized).
+    pub ageing: usize,
+    /// Steps by which each completion of a group counts as submitted after the one before. 0: a group waits as a whole
+    /// before later requests. Above: a large group does not hold up requests that are submitted while it waits.
+    pub group_spacing: usize,
+    /// KV slots that stay free when a sequence is admitted besides running ones, for the new tokens of running
+    /// sequences. 0: sequences are admitted as long as there are sequence slots, and preempted when the cache is full.
+    /// Only a paged cache has a watermark.
+    pub watermark: usize,
+    /// Where drafted tokens come from.
+    pub speculation: Speculation,
+}
+
+/// Speculative decoding: the rows of several drafted tokens run in one pass, and those that the sampler would not have
+/// sampled are dropped. Needs a cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// No token is drafted.
+    #[default]
+    Off,
+    /// Prompt lookup: a sequence whose last tokens occurred before drafts the tokens that followed them.
+    PromptLookup,
 }
 
 /// What happens to the KV pages of a sequence when it leaves the engine.
@@ -76,6 +99,10 @@ impl Default for EngineOptions {
             prefix_caching: PrefixCaching::Off,
             continuation: Continuation::Off,
             steps_per_sync: 8,
+            ageing: 32,
+            group_spacing: 0,
+            watermark: 0,
+            speculation: Speculation::Off,
         }
     }
 }
@@ -105,6 +132,10 @@ impl EngineOptions {
         if let Some(n) = self.max_seq_len {
             let want = "at most the model's maximum number of positions";
             require(n <= cfg.max_positions, "max_seq_len", want, n)?;
+        }
+        if self.kv == KvKind::Off && self.speculation != Speculation::Off {
+            let (want, got) = ("off, without a cache", format!("{:?}", self.speculation));
+            return Err(Error::Option { field: "speculation", want, got });
         }
         if let (KvKind::Contiguous, Some(n)) = (self.kv, self.kv_capacity) {
             let want = "at least max_seq_len, for a contiguous cache";

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xtrain_model::Rows;
+use xtrain_tensor::faults::{self, Fault};
 
 use crate::sampler::{Address, Choice, SampleError};
 
@@ -29,7 +30,10 @@ pub(super) struct Run {
     /// Index of the sequence among the running ones.
     pub(super) running: usize,
     pub(super) rows: Range<usize>,
-    /// How a token is sampled from the last row. `None`: no token is sampled.
+    /// Number of drafted tokens: the last rows.
+    pub(super) drafted: usize,
+    /// How the next token is sampled, from the last row before the drafted ones. The token after each drafted one is
+    /// sampled alike, at its own position. `None`: no token is sampled.
     pub(super) spec: Option<SampleSpec>,
 }
 
@@ -53,6 +57,21 @@ pub(super) struct ForkedSample {
     pub(super) spec: SampleSpec,
     /// `[V]`.
     pub(super) logits: Arc<[f32]>,
+}
+
+impl SampleSpec {
+    /// The address of the token that follows `ahead` drafted ones.
+    pub(super) fn address_after(&self, ahead: usize) -> Address {
+        let shift = usize::from(ahead > 0 && faults::on(Fault::DraftPositionOffByOne));
+        Address { position: self.address.position + (ahead + shift) as u32, ..self.address }
+    }
+}
+
+impl Run {
+    /// The rows that a token is sampled from, if there are any.
+    pub(super) fn sampled(&self) -> Range<usize> {
+        self.rows.end - self.drafted - 1..self.rows.end
+    }
 }
 
 impl Plan {

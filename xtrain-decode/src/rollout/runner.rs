@@ -8,6 +8,7 @@
 use std::vec::Drain;
 
 use xtrain_model::{Eager, Model, NoCache, Result as ModelResult, Rows};
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, DeviceSampler, SampleRow, Sampled as DeviceSample};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
@@ -44,13 +45,22 @@ pub(super) struct Runner<'m> {
     samplers: Vec<Sampler>,
     /// The outcomes of a step. Empty between steps; kept for its memory.
     outcomes: Vec<Outcome>,
+    /// The tokens before a drafted row, for the repetition penalty. Kept for its memory.
+    history: Vec<u32>,
     /// Tokens that are sampled and not yet on the host. `None`: none was needed so far.
     device_sampler: Option<DeviceSampler>,
 }
 
 impl<'m> Runner<'m> {
     pub(super) fn new(model: &'m Model, options: EngineOptions) -> Runner<'m> {
-        Runner { model, options, samplers: Vec::new(), outcomes: Vec::new(), device_sampler: None }
+        Runner {
+            model,
+            options,
+            samplers: Vec::new(),
+            outcomes: Vec::new(),
+            history: Vec::new(),
+            device_sampler: None,
+        }
     }
 
     /// The sampler for `options`, created if there is none yet.
@@ -110,15 +120,21 @@ impl<'m> Runner<'m> {
     fn sample_on_host(&mut self, batch: Batch<'_>, logits: &Tensor, mut watch: Watch<'_>) -> Result<()> {
         let data = logits.read::<f32>()?;
         let mut rows_of_logits = data.chunks_exact(self.model.config().vocab);
-        for Run { running, rows, spec } in &batch.plan.runs {
+        for run in &batch.plan.runs {
+            let Run { running, rows, .. } = run;
             let sequence = &batch.running[*running];
+            // the rows from here on are not those of the sequence
+            let mut dropped = false;
             for at in rows.clone() {
-                let spec = spec.as_ref().filter(|_| at + 1 == rows.end);
+                let spec = run.spec.as_ref().filter(|_| run.sampled().contains(&at));
                 if spec.is_none() && self.options.logits_rows == LogitsRows::Sampled {
                     continue;
                 }
                 let logits =
                     rows_of_logits.next().expect("a row of logits for each row that the head ran on");
+                if dropped {
+                    continue;
+                }
                 if let Some(watch) = &mut watch {
                     let position = batch.plan.rows.pos[at] as usize;
                     let followers = batch.running.iter().filter(|s| s.leader == Some(sequence.index));
@@ -127,7 +143,11 @@ impl<'m> Runner<'m> {
                 }
                 if let Some(spec) = spec {
                     let shared = spec.shares_logits.then(|| logits.into());
-                    let choice = self.pick(spec, sequence, logits);
+                    let mut choice = self.pick_after(run, spec, at, batch, logits);
+                    if at + 1 < rows.end {
+                        dropped =
+                            ends_draft(&mut choice, batch.plan.rows.id[at + 1], &batch.running[run.running]);
+                    }
                     self.outcomes.push(Outcome { running: *running, choice, logits: shared });
                 }
             }
@@ -140,14 +160,31 @@ impl<'m> Runner<'m> {
     fn sample_on_device(&self, batch: Batch<'_>, logits: &Tensor) -> Result<Option<Vec<Outcome>>> {
         let on_gpu = matches!(logits.device(), Device::Gpu(_));
         let all_rows = self.options.logits_rows == LogitsRows::All;
-        if !on_gpu || all_rows || batch.sampled().any(|(_, spec)| spec.shares_logits) {
+        let on_host = |(run, spec): (&Run, &SampleSpec)| {
+            let penalized = !batch.running[run.running].penalized_tokens().is_empty();
+            spec.shares_logits || run.drafted > 0 && penalized
+        };
+        if !on_gpu || all_rows || batch.sampled().any(on_host) {
             return Ok(None);
         }
-        let samples = ops::sample_rows(logits, &self.device_rows(batch, 0))?;
-        let outcome = |((run, _), sample): ((&Run, _), std::result::Result<DeviceSample, _>)| {
-            Some(Outcome { running: run.running, choice: Ok(choice(sample.ok()?)), logits: None })
-        };
-        Ok(batch.sampled().zip(samples).map(outcome).collect())
+        let mut samples = ops::sample_rows(logits, &self.device_rows(batch, 0))?.into_iter();
+        let mut outcomes = Vec::new();
+        for (run, _) in batch.sampled() {
+            let mut dropped = false;
+            for (at, sample) in run.sampled().zip(samples.by_ref()) {
+                if dropped {
+                    continue;
+                }
+                let Ok(sample) = sample else { return Ok(None) };
+                let mut choice = Ok(choice(sample));
+                if at + 1 < run.rows.end {
+                    dropped =
+                        ends_draft(&mut choice, batch.plan.rows.id[at + 1], &batch.running[run.running]);
+                }
+                outcomes.push(Outcome { running: run.running, choice, logits: None });
+            }
+        }
+        Ok(Some(outcomes))
     }
 
     /// Samples the first tokens of sequences that forked their prompt.
@@ -157,6 +194,31 @@ impl<'m> Runner<'m> {
             Outcome { running: forked.running, choice, logits: None }
         };
         forked.iter().map(outcome).collect()
+    }
+
+    /// The token after row `at` of `run`, which is the row of its last token or of a drafted one.
+    fn pick_after(
+        &mut self,
+        run: &Run,
+        spec: &SampleSpec,
+        at: usize,
+        batch: Batch<'_>,
+        logits: &[f32],
+    ) -> Result<Choice, SampleError> {
+        let sequence = &batch.running[run.running];
+        let first = run.sampled().start;
+        if at == first {
+            return self.pick(spec, sequence, logits);
+        }
+        let mut history = std::mem::take(&mut self.history);
+        history.clear();
+        history.extend_from_slice(sequence.penalized_tokens());
+        if !history.is_empty() && !faults::on(Fault::DraftHistoryIgnored) {
+            history.extend_from_slice(&batch.plan.rows.id[first + 1..=at]);
+        }
+        let choice = self.samplers[spec.sampler.0].pick(logits, &history, spec.address_after(at - first));
+        self.history = history;
+        choice
     }
 
     fn pick(&mut self, spec: &SampleSpec, from: &Sequence, logits: &[f32]) -> Result<Choice, SampleError> {
@@ -213,13 +275,14 @@ impl<'m> Runner<'m> {
 
     /// How a device samples the tokens `steps` steps after the next ones.
     fn device_rows<'a>(&self, batch: Batch<'a>, steps: u32) -> Vec<SampleRow<'a>> {
-        let row = |(run, spec): (&Run, &SampleSpec)| {
+        let row = |(run, spec, ahead): (&Run, &SampleSpec, usize)| {
             let options = self.samplers[spec.sampler.0].options();
+            let address = spec.address_after(ahead);
             let &SampleOptions { temperature, top_k, top_p, min_p, repetition_penalty } = options;
             SampleRow {
-                seed: spec.address.seed,
-                id: spec.address.id,
-                position: spec.address.position + steps,
+                seed: address.seed,
+                id: address.id,
+                position: address.position + steps,
                 temperature,
                 top_k: top_k.unwrap_or(0) as u32,
                 top_p: top_p.unwrap_or(1.0),
@@ -228,7 +291,27 @@ impl<'m> Runner<'m> {
                 seen: batch.running[run.running].penalized_tokens(),
             }
         };
-        batch.sampled().map(row).collect()
+        let rows =
+            |(run, spec): (&'a Run, &'a SampleSpec)| (0..=run.drafted).map(move |ahead| (run, spec, ahead));
+        batch.sampled().flat_map(rows).map(row).collect()
+    }
+}
+
+/// Whether the drafted tokens from `drafted` on are dropped: the sampler chose another token or none, or a token that ends
+/// the sequence.
+fn ends_draft(choice: &mut Result<Choice, SampleError>, drafted: u32, sequence: &Sequence) -> bool {
+    match choice {
+        Ok(choice) if choice.token == drafted => {
+            sequence.stops_at(drafted) && !faults::on(Fault::DraftKeptAfterEnd)
+        }
+        Ok(_) if faults::on(Fault::DraftAcceptedOneTooMany) => false,
+        Ok(choice) => {
+            if faults::on(Fault::DraftTakenForSampled) {
+                choice.token = drafted;
+            }
+            true
+        }
+        Err(_) => true,
     }
 }
 

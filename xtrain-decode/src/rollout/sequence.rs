@@ -7,7 +7,8 @@ use xtrain_tensor::faults::{self, Fault};
 use super::completion::{Completion, Event, FinishReason};
 use super::plan::{SampleSpec, SamplerId};
 use super::request::Request;
-use crate::sampler::{Address, Choice};
+use super::speculation::DraftControl;
+use crate::sampler::{Address, Choice, SampleOptions};
 
 /// A request and its tokens so far. Until it runs for the first time it allocates no memory for tokens.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(super) struct Sequence {
     /// Index of the first sequence that was submitted with the same prompt in the same call.
     pub(super) group: usize,
     pub(super) id: u64,
+    /// The place among the waiting sequences: a lower rank first, then a lower index.
+    pub(super) rank: i64,
     /// Its slot in the batch, which is also its number in the cache.
     pub(super) slot: u32,
     /// Tokens whose keys and values the cache holds.
@@ -28,6 +31,11 @@ pub(super) struct Sequence {
     pub(super) followers: usize,
     /// How it ended. `None`: it has not ended.
     pub(super) end: Option<End>,
+    /// Tokens that may follow, to be verified in the next step.
+    pub(super) draft: Vec<u32>,
+    /// Number of tokens to draft for the next step.
+    pub(super) draft_len: usize,
+    pub(super) draft_control: DraftControl,
     /// The request of the group, with the id of the first sequence in it.
     request: Arc<Request>,
     sampler: SamplerId,
@@ -51,12 +59,16 @@ impl Sequence {
             index: first + n,
             group: first,
             id: request.id + n as u64,
+            rank: 0,
             slot: 0,
             num_computed: 0,
             waits_for_prompt: false,
             leader: None,
             followers: 0,
             end: None,
+            draft: Vec::new(),
+            draft_len: 0,
+            draft_control: DraftControl::default(),
             request,
             sampler,
             tokens: Vec::new(),
@@ -75,6 +87,10 @@ impl Sequence {
             self.logprobs.reserve_exact(total - prompt.len());
             self.processed_logprobs.reserve_exact(total - prompt.len());
         }
+    }
+
+    pub(super) fn options(&self) -> &SampleOptions {
+        &self.request.options
     }
 
     pub(super) fn tokens(&self) -> &[u32] {
@@ -143,6 +159,11 @@ impl Sequence {
             processed_logprob: choice.processed_logprob,
             finish,
         }
+    }
+
+    /// Whether `token` ends it, whatever its length.
+    pub(super) fn stops_at(&self, token: u32) -> bool {
+        self.request.stop.reason(token).is_some()
     }
 
     pub(super) fn completion(&self, finish_reason: FinishReason) -> Completion {

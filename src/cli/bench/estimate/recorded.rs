@@ -54,7 +54,8 @@ pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
         true => Workload { max_new: before + RECORDED, ..workload },
         false => Workload { prompt_len: prompt_len + before, max_new: RECORDED, ..workload },
     };
-    bench_model::measure(&model, middle, EngineOptions { steps_per_sync: 1, ..args.cache.engine() })?;
+    let options = EngineOptions { steps_per_sync: 1, ..args.cache.engine() };
+    bench_model::measure(&model, middle, options, None)?;
     let launches = log.take();
     let steps: Vec<&[KernelLaunch]> =
         launches.split_inclusive(|launch| launch.kernel == LAST_OF_STEP).collect();

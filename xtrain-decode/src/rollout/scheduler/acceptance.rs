@@ -11,15 +11,17 @@ use crate::rollout::plan::{DecodedStep, Outcome, Plan};
 use crate::rollout::sequence::End;
 
 impl Scheduler<'_> {
-    /// Records that the rows of a plan with one forward pass have run.
+    /// Records that the rows of a plan with one forward pass have run. Those of drafted tokens count when they are
+    /// accepted.
     pub(in crate::rollout) fn mark_computed(&mut self, plan: &Plan) {
         self.force_sync = false;
+        let drafted: usize = plan.runs.iter().map(|run| run.drafted).sum();
         self.counters.passes += 1;
-        self.counters.layer_rows += plan.rows.len() as u64;
+        self.counters.layer_rows += (plan.rows.len() - drafted) as u64;
         self.counters.prefill_rows += plan.prefill_rows as u64;
         self.counters.head_rows += match self.options.logits_rows {
-            LogitsRows::Sampled => plan.sampled_rows.len() as u64,
-            LogitsRows::All => plan.rows.len() as u64,
+            LogitsRows::Sampled => (plan.sampled_rows.len() - drafted) as u64,
+            LogitsRows::All => (plan.rows.len() - drafted) as u64,
         };
         self.advance(plan);
     }
@@ -30,7 +32,7 @@ impl Scheduler<'_> {
         for run in &plan.runs {
             let sequence = &mut self.running[run.running];
             let before = sequence.num_computed;
-            sequence.num_computed += run.rows.len();
+            sequence.num_computed += run.rows.len() - run.drafted;
             let prompt = sequence.prompt();
             let is_complete = (before + 1..=sequence.num_computed).contains(&prompt.len());
             if is_complete && self.options.prefix_caching == PrefixCaching::On {
@@ -39,7 +41,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Takes the tokens of one forward pass, or the first tokens of sequences that forked their prompt.
+    /// Takes the tokens of one forward pass, several of a sequence with accepted drafts, or the first tokens of sequences that forked their prompt.
     ///
     /// # Errors
     /// The first row without a token. Its sequence has ended, the others have their tokens.

@@ -22,8 +22,12 @@ enum PromptSource {
 impl Scheduler<'_> {
     /// Gives free slots to waiting sequences, in their order. Those that fork their prompt have a first token due.
     pub(in crate::rollout) fn admit(&mut self) -> Result<()> {
+        self.steps += 1;
         let mut result = Ok(());
-        while (!self.admission_blocked || self.running.is_empty()) && self.has_free_slot() {
+        while (!self.admission_blocked || self.running.is_empty())
+            && self.has_free_slot()
+            && self.is_above_watermark()
+        {
             let Some(sequence) = self.waiting.pop_front() else { break };
             result = result.and(self.start(sequence));
         }
@@ -35,12 +39,30 @@ impl Scheduler<'_> {
         result
     }
 
+    /// Whether the cache keeps the slots of the watermark free if the next sequence is admitted. `true` if no sequence
+    /// runs.
+    fn is_above_watermark(&self) -> bool {
+        let (watermark, Some(cache)) = (self.options.watermark, &self.cache) else { return true };
+        let Some(next) = self.waiting.front() else { return true };
+        if watermark == 0 || self.running.is_empty() || faults::on(Fault::WatermarkIgnored) {
+            return true;
+        }
+        let rows_of_group = |s: &&Sequence| s.group == next.group && s.holds_prompt();
+        let shares = next.is_fresh()
+            && self.groups.contains(next.group)
+            && self.running.iter().any(|s| rows_of_group(&s));
+        let own = if shares { 1 } else { next.prompt().len().max(next.tokens().len()) };
+        let pending: usize =
+            self.running.iter().filter(|s| s.leader.is_none()).map(Sequence::num_pending).sum();
+        cache.available().saturating_sub(pending) >= own.saturating_add(watermark)
+    }
+
     /// Allocates the pages that the waiting sequences need if none of them ends early, at most `max_bytes`. The full
     /// pages of a prompt are shared by its group.
     pub(in crate::rollout) fn reserve(&mut self, max_bytes: usize) -> Result<()> {
         let (KvKind::Paged { page }, Some(cache)) = (self.options.kv, &mut self.cache) else { return Ok(()) };
         let (mut pages, mut group) = (0, None);
-        for sequence in &self.waiting {
+        for sequence in self.waiting.iter() {
             let shared = sequence.prompt().len() / page;
             pages += sequence.required_len(self.cfg).div_ceil(page) - shared;
             pages += if group == Some(sequence.group) { 0 } else { shared };

@@ -1,5 +1,6 @@
 //! Continuation: finished sequences are held, continued, and give their room to other sequences.
 use super::held::Held;
+use super::queue::WaitingQueue;
 use super::{Scheduler, SeqSlot};
 use crate::rollout::options::Continuation;
 use crate::rollout::request::Request;
@@ -27,12 +28,13 @@ impl Scheduler<'_> {
         let Held { sequence, slot } = self.held.remove(index).expect("the sequence is held");
         let new = self.submitted;
         self.submitted += 1;
-        let next = sequence.continued(request, new, self.cfg);
+        let mut next = sequence.continued(request, new, self.cfg);
+        next.rank = WaitingQueue::rank(&self.options, self.steps, 0, 0);
         self.counters.continued_rows += next.num_computed as u64;
         if slot.is_some() {
             self.running.push(next);
         } else {
-            self.waiting.push_back(next);
+            self.waiting.insert(next);
         }
         new
     }

@@ -3,7 +3,7 @@
 //! Its decisions depend only on tokens and on cache room; it never uses the model. One step:
 //!
 //! ```text
-//! admit -> plan -> (the runner executes the plan) -> mark_computed -> accept -> retire
+//! admit -> draft -> plan -> (the runner executes the plan) -> mark_computed -> accept -> settle_drafts -> retire
 //! ```
 //!
 //! | file | contents |
@@ -13,9 +13,10 @@
 //! | `acceptance` | takes the results of a step: computed rows and sampled tokens |
 //! | `retirement` | removes sequences that have ended and frees their slots |
 //! | `continuation`, `held` | finished sequences that can be continued |
+//! | `drafting` | drafted tokens of a step, and what becomes of their rows |
+//! | `queue` | the waiting sequences and their order |
 //! | `groups` | prompts that several completions share |
 //! | `sharing` | rows that completions with equal tokens share |
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use xtrain_model::{Config, Model};
@@ -23,21 +24,25 @@ use xtrain_tensor::Device;
 use xtrain_tensor::faults::{self, Fault};
 
 use super::completion::{Completion, Counters, Event};
-use super::options::{Continuation, EngineOptions};
+use super::options::{Continuation, EngineOptions, Speculation};
 use super::plan::{ForkedSample, SamplerId};
 use super::request::Request;
 use super::sequence::Sequence;
+use super::speculation::row_cost;
 use crate::cache::{Cache, KvMemory};
 use crate::error::Result;
 use groups::PromptGroups;
 use held::HeldSequences;
+use queue::WaitingQueue;
 
 mod acceptance;
 mod admission;
 mod continuation;
+mod drafting;
 mod groups;
 mod held;
 mod planning;
+mod queue;
 mod retirement;
 mod sharing;
 
@@ -48,11 +53,15 @@ mod tests;
 #[derive(Debug)]
 pub(super) struct Scheduler<'m> {
     cfg: &'m Config,
-    options: EngineOptions,
+    /// The cost of a drafted row.
+    row_cost: f32,
+    /// The cost of a drafted token before its row runs, in the same units. `None`: no token is drafted.
+    pub(super) draft_cost: Option<f32>,
+    pub(super) options: EngineOptions,
     /// `None`: every step recomputes its sequences.
     pub(super) cache: Option<Box<dyn Cache>>,
-    /// Sequences without a slot, in the order in which they run.
-    pub(super) waiting: VecDeque<Sequence>,
+    /// Sequences without a slot.
+    pub(super) waiting: WaitingQueue,
     /// Sequences with a slot, the oldest first. Plans and outcomes name them by their index.
     pub(super) running: Vec<Sequence>,
     /// The last one is handed out first.
@@ -64,6 +73,8 @@ pub(super) struct Scheduler<'m> {
     admission_blocked: bool,
     /// The next step synchronizes after one forward pass, so that the host can determine why a row has no token.
     force_sync: bool,
+    /// Steps so far.
+    steps: usize,
     /// Sequences submitted so far.
     submitted: usize,
     /// Sequences that forked their prompt and whose first token is due.
@@ -91,9 +102,11 @@ impl<'m> Scheduler<'m> {
         let slots = (0..room.sequences as u32).rev();
         Ok(Scheduler {
             cfg: model.config(),
+            row_cost: row_cost(model),
+            draft_cost: (options.speculation != Speculation::Off).then_some(0.0),
             options,
             cache: options.kv.cache(model, room, memory)?,
-            waiting: VecDeque::new(),
+            waiting: WaitingQueue::default(),
             running: Vec::new(),
             free_slots: slots.map(|number| SeqSlot { number, prompt_of: None }).collect(),
             groups: PromptGroups::default(),
@@ -102,6 +115,7 @@ impl<'m> Scheduler<'m> {
                 && options.continuation == Continuation::Off,
             admission_blocked: false,
             force_sync: false,
+            steps: 0,
             submitted: 0,
             forked: Vec::new(),
             counters: Counters::default(),
@@ -113,9 +127,13 @@ impl<'m> Scheduler<'m> {
 
     /// Adds `g` completions of a checked request to the waiting sequences. Returns the index of the first. With a
     /// cache, the prompt runs once for all of them.
-    pub(super) fn submit(&mut self, request: Request, g: usize, sampler: SamplerId) -> usize {
+    pub(super) fn submit(&mut self, request: Request, g: usize, sampler: SamplerId, priority: i32) -> usize {
         let (first, request) = (self.submitted, Arc::new(request));
-        self.waiting.extend((0..g).map(|n| Sequence::new(request.clone(), first, n, sampler)));
+        for n in 0..g {
+            let mut sequence = Sequence::new(request.clone(), first, n, sampler);
+            sequence.rank = WaitingQueue::rank(&self.options, self.steps, priority, n);
+            self.waiting.insert(sequence);
+        }
         if g > 1 && self.cache.is_some() && !faults::on(Fault::GroupPromptNotShared) {
             self.groups.insert(first, g);
         }

@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::rollout::plan::{Plan, Run};
 
 impl Scheduler<'_> {
-    /// Plans the next step. Until all sequences have cache room, frees the rows of finished sequences that are held,
-    /// then preempts sequences. `max_steps`: the number of decode steps that the runner can execute without
+    /// Plans the next step. Until all sequences have cache room, drops the drafts, frees the rows of finished sequences
+    /// that are held, and preempts sequences, in this order. `max_steps`: the number of decode steps that the runner can execute without
     /// synchronizing; 0: it synchronizes after each forward pass.
     pub(in crate::rollout) fn plan(&mut self, plan: &mut Plan, max_steps: usize) -> Result<()> {
         while !self.fill(plan)? {
-            if !self.evict_held() {
+            if !self.drop_drafts()? && !self.evict_held() {
                 self.preempt();
             }
         }
@@ -25,7 +25,7 @@ impl Scheduler<'_> {
     /// Fills `plan`: decode rows, then prompts, oldest sequence first. Returns `false` if the cache is too small.
     fn fill(&mut self, plan: &mut Plan) -> Result<bool> {
         plan.clear();
-        let can_free = self.running.len() > 1 || self.held.holds_rows();
+        let can_free = self.running.len() > 1 || self.held.holds_rows() || self.has_drafts();
         let max_rows = self.options.max_batched_tokens.unwrap_or(usize::MAX);
         for prefill in [false, true] {
             for (at, sequence) in self.running.iter().enumerate() {
@@ -44,7 +44,8 @@ impl Scheduler<'_> {
                     Some(cache) => {
                         let chunk = if prefill { self.options.prefill_chunk } else { None };
                         let take = pending.min(left).min(chunk.unwrap_or(pending));
-                        match cache.reserve(sequence.slot, sequence.num_computed + take) {
+                        let len = sequence.num_computed + take + sequence.draft.len();
+                        match cache.reserve(sequence.slot, len) {
                             Err(ModelError::CacheFull { .. }) if can_free => return Ok(false),
                             reserved => reserved?,
                         }
@@ -59,7 +60,7 @@ impl Scheduler<'_> {
         Ok(true)
     }
 
-    /// Adds the next `take` rows of the sequence at `at`.
+    /// Adds the next `take` rows of the sequence at `at`, and those of its draft.
     fn add_run(&self, plan: &mut Plan, at: usize, take: usize) {
         let sequence = &self.running[at];
         let (start, end) = (plan.rows.len(), sequence.num_computed + take);
@@ -69,14 +70,18 @@ impl Scheduler<'_> {
             plan.rows.push(sequence.slot, row_pos as u32, sequence.tokens()[pos]);
             plan.prefill_rows += usize::from(is_prompt);
         }
-        let rows = start..start + take;
+        for (pos, &token) in (end..).zip(&sequence.draft) {
+            plan.rows.push(sequence.slot, pos as u32, token);
+        }
+        let drafted = sequence.draft.len();
+        let rows = start..start + take + drafted;
         let spec = (end == sequence.tokens().len()).then(|| {
-            plan.sampled_rows.push(rows.end as u32 - 1);
+            plan.sampled_rows.extend((rows.end - drafted - 1..rows.end).map(|row| row as u32));
             let shares_prompt = sequence.is_fresh() && self.groups.contains(sequence.group);
             let shares_logits = shares_prompt || sequence.followers > 0;
             sequence.sample_spec(self.running[0].id, shares_logits)
         });
-        plan.runs.push(Run { running: at, rows, spec });
+        plan.runs.push(Run { running: at, rows, drafted, spec });
     }
 
     /// Decode steps that need no token on the host in between and have cache room: 1 to `max_steps`. `None`: there is
@@ -124,7 +129,7 @@ impl Scheduler<'_> {
         {
             leader.followers -= 1;
         }
-        self.waiting.push_front(sequence);
+        self.waiting.insert(sequence);
         self.admission_blocked = true;
         self.counters.preemptions += 1;
     }

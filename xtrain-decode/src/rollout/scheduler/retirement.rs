@@ -7,8 +7,7 @@ use crate::rollout::sequence::{End, Sequence};
 impl Scheduler<'_> {
     /// Ends a running or waiting sequence. Returns `false` if there is none of this index.
     pub(in crate::rollout) fn stop(&mut self, index: usize) -> bool {
-        if let Some(at) = self.waiting.iter().position(|s| s.index == index) {
-            let sequence = self.waiting.remove(at).expect("the index was found");
+        if let Some(sequence) = self.waiting.remove(index) {
             self.finish(sequence, FinishReason::Stop, None);
         } else if let Some(at) = self.running.iter().position(|s| s.index == index) {
             self.release_followers(at);

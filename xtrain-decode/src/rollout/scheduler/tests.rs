@@ -57,7 +57,7 @@ fn pass(scheduler: &mut Scheduler<'_>, plan: &mut Plan, token: u32) {
 fn a_waiting_completion_owns_no_token_memory() {
     let model = model();
     let mut scheduler = scheduler(&model);
-    scheduler.submit(Request::greedy(&[1, 2, 3], 9), 1 << 16, SamplerId(0));
+    scheduler.submit(Request::greedy(&[1, 2, 3], 9), 1 << 16, SamplerId(0), 0);
     scheduler.admit().unwrap();
     let first = &scheduler.running[0];
     assert_eq!((scheduler.running.len(), scheduler.waiting.len()), (3, (1 << 16) - 3));
@@ -75,7 +75,7 @@ fn a_repetition_penalty_reads_the_tokens_of_a_sequence_in_place() {
     let mut scheduler = scheduler(&model);
     for repetition_penalty in [Some(1.3), None] {
         let options = SampleOptions { repetition_penalty, ..SampleOptions::default() };
-        scheduler.submit(Request { options, ..Request::greedy(&[1, 2, 3], 9) }, 1, SamplerId(0));
+        scheduler.submit(Request { options, ..Request::greedy(&[1, 2, 3], 9) }, 1, SamplerId(0), 0);
     }
     scheduler.admit().unwrap();
     let address = scheduler.running[0].tokens().as_ptr();
@@ -102,7 +102,7 @@ fn a_row_that_does_not_fit_has_no_run() {
     let model = model();
     let mut scheduler =
         with(&model, EngineOptions { max_batched_tokens: Some(1), ..EngineOptions::default() });
-    (0..2).for_each(|_| _ = scheduler.submit(Request::greedy(&[1], 9), 1, SamplerId(0)));
+    (0..2).for_each(|_| _ = scheduler.submit(Request::greedy(&[1], 9), 1, SamplerId(0), 0));
     scheduler.admit().unwrap();
     let mut plan = Plan::default();
     pass(&mut scheduler, &mut plan, 5);
@@ -113,7 +113,7 @@ fn a_row_that_does_not_fit_has_no_run() {
 fn a_leader_without_followers_shares_no_logits() {
     let model = model();
     let mut scheduler = scheduler(&model);
-    scheduler.submit(Request::greedy(&[1, 2], 9), 1, SamplerId(0));
+    scheduler.submit(Request::greedy(&[1, 2], 9), 1, SamplerId(0), 0);
     scheduler.admit().unwrap();
     // its last follower has left
     scheduler.running[0].followers = 1;

@@ -15,7 +15,7 @@ fn request(prompt: &[u32], max_new: usize) -> Request {
 }
 
 fn submit(scheduler: &mut Scheduler<'_>, prompt: &[u32], max_new: usize) {
-    scheduler.submit(request(prompt, max_new), 1, SamplerId(0));
+    scheduler.submit(request(prompt, max_new), 1, SamplerId(0), 0);
 }
 
 /// The steps that `scheduler` plans now, of at most 8.
@@ -67,7 +67,7 @@ fn a_row_whose_logits_other_sequences_need_is_synchronized() {
         KvMemory::default(),
     )
     .unwrap();
-    scheduler.submit(request(&[1], 20), 2, SamplerId(0));
+    scheduler.submit(request(&[1], 20), 2, SamplerId(0), 0);
     scheduler.admit().unwrap();
     assert_eq!(planned(&mut scheduler), None, "a prompt of two completions");
     pass(&mut scheduler, &mut plan, 7);

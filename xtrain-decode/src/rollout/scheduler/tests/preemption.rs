@@ -8,7 +8,7 @@ fn families<'m>(model: &'m Model, kv_capacity: usize, followers: &[usize]) -> Sc
     let options = EngineOptions { kv, max_batch, kv_capacity: Some(kv_capacity), ..EngineOptions::default() };
     let mut scheduler = Scheduler::new(model, options, KvMemory::default()).unwrap();
     for (&followers, prompt) in followers.iter().zip([[1, 2], [3, 4]]) {
-        let first = scheduler.submit(Request::greedy(&prompt, 9), 1 + followers, SamplerId(0));
+        let first = scheduler.submit(Request::greedy(&prompt, 9), 1 + followers, SamplerId(0), 0);
         scheduler.admit().unwrap();
         let places = scheduler.running.iter_mut().filter(|s| s.index > first);
         places.for_each(|s| (s.leader, s.waits_for_prompt) = (Some(first), false));
@@ -30,7 +30,7 @@ fn the_youngest_leader_is_preempted_with_its_followers() {
     scheduler.running.push(moved);
     scheduler.plan(&mut Plan::default(), 0).unwrap();
     assert_eq!(indices(&scheduler.running), [0, 2, 1]);
-    assert_eq!(indices(&scheduler.waiting), [3, 4, 5]);
+    assert_eq!(indices(scheduler.waiting.iter()), [3, 4, 5]);
     assert!(scheduler.waiting.iter().all(|s| s.leader.is_none()));
     assert_eq!((scheduler.counters.preemptions, scheduler.running[0].followers), (3, 2));
 }
@@ -41,6 +41,6 @@ fn a_single_leader_loses_its_followers_one_by_one() {
     let mut scheduler = families(&model, 1, &[2]);
     let refused = scheduler.plan(&mut Plan::default(), 0).unwrap_err();
     assert!(refused.to_string().contains("cache"), "no room for one sequence: {refused}");
-    assert_eq!((indices(&scheduler.running), indices(&scheduler.waiting)), (vec![0], vec![1, 2]));
+    assert_eq!((indices(&scheduler.running), indices(scheduler.waiting.iter())), (vec![0], vec![1, 2]));
     assert_eq!(scheduler.running[0].followers, 0);
 }

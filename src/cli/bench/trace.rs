@@ -1,0 +1,209 @@
+//! `xtrain bench trace`.
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::arrivals::{Arrival, TraceSpec};
+use super::bench_model::{self, BenchModel, random_tokens};
+use super::latency::Latency;
+use super::trace_args::TraceArgs;
+use crate::cli::memory_check::require_cache;
+use crate::cli::{CliError, Exit, out};
+use crate::decode::{Counters, Engine, EngineOptions, Event, Request};
+use crate::model::Model;
+use crate::report::{Table, units};
+
+/// The output of `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    model: BenchModel,
+    trace: TraceSpec,
+    max_batch_size: usize,
+    max_batched_tokens: Option<usize>,
+    kv_capacity: Option<usize>,
+    watermark: usize,
+    ageing: usize,
+    /// The time of all steps and of the waits for the next request.
+    total_ms: f64,
+    tokens_per_second: f64,
+    requests_per_second: f64,
+    limits: Limits,
+    /// Requests per second that met both limits.
+    goodput: f64,
+    ttft_ms: Option<Latency>,
+    /// Of the requests with priority 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttft_ms_high_priority: Option<Latency>,
+    inter_token_ms: Option<Latency>,
+    preemptions: u64,
+    drafted_tokens: u64,
+    accepted_tokens: u64,
+}
+
+/// What counts for the goodput.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Limits {
+    ttft_ms: f64,
+    inter_token_ms: f64,
+}
+
+/// The times of one request, in milliseconds.
+#[derive(Debug, Clone, Default)]
+struct Times {
+    /// From its arrival to its first token.
+    first: Option<f64>,
+    /// The time of its last token.
+    last: f64,
+    gaps: Vec<f64>,
+}
+
+impl Times {
+    /// Takes a token at the time `now`.
+    fn token(&mut self, arrival: &Arrival, now: f64) {
+        match self.first {
+            None => self.first = Some(now - arrival.at_ms),
+            Some(_) => self.gaps.push(now - self.last),
+        }
+        self.last = now;
+    }
+
+    fn meets(&self, limits: Limits) -> bool {
+        let worst = self.gaps.iter().copied().fold(0.0, f64::max);
+        self.first.is_some_and(|first| first <= limits.ttft_ms) && worst <= limits.inter_token_ms
+    }
+}
+
+pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
+    let spec = args.spec();
+    let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, spec.longest())?;
+    let (longest, context) = (spec.longest(), model.config().max_positions);
+    if longest > context {
+        let message =
+            format!("a request can have {longest} tokens, expected at most {context}, the model's context");
+        return Err(CliError::new(Exit::Usage, message).hint("reduce --prompt-len or --max-new"));
+    }
+    let options = args.options(longest)?;
+    require_cache(
+        &model,
+        &options,
+        "reduce --max-batch-size, --prompt-len or --max-new, or use --kv-capacity",
+    )?;
+    let draft = args.speculation.open_draft(&args.shared.common)?;
+    let draft = draft.as_ref().map(|draft| &draft.model);
+    let (times, total_ms, counters) = replay(&model, options, draft, &spec)?;
+    let report = report(args, description, (&times, total_ms, counters), options);
+    if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+/// Runs the requests. The clock is the time of the steps; where nothing runs, it moves on to the next arrival.
+fn replay(
+    model: &Model,
+    options: EngineOptions,
+    draft: Option<&Model>,
+    spec: &TraceSpec,
+) -> Result<(Vec<Times>, f64, Counters), CliError> {
+    let arrivals = spec.arrivals();
+    let mut engine = Engine::new(model, options)?;
+    draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
+    let (mut times, mut now, mut next) = (vec![Times::default(); arrivals.len()], 0.0, 0);
+    while next < arrivals.len() || !engine.is_idle() {
+        if engine.is_idle() {
+            now = f64::max(now, arrivals[next].at_ms);
+        }
+        while let Some(arrival) = arrivals.get(next).filter(|arrival| arrival.at_ms <= now) {
+            let prompt = random_tokens(spec.seed, next as u64, arrival.prompt_len, model.config().vocab);
+            let request = Request::sampled(&prompt, arrival.max_new, 1.0, spec.seed);
+            engine.submit_prioritized(Request { id: next as u64, ..request }, 1, arrival.priority)?;
+            next += 1;
+        }
+        let clock = Instant::now();
+        let events: Vec<Event> = engine.step()?.events.to_vec();
+        now += clock.elapsed().as_secs_f64() * 1e3;
+        events.iter().for_each(|event| times[event.index].token(&arrivals[event.index], now));
+        engine.take_finished();
+    }
+    Ok((times, now, engine.counters()))
+}
+
+fn report(
+    args: &TraceArgs,
+    model: BenchModel,
+    (times, total_ms, counters): (&[Times], f64, Counters),
+    options: EngineOptions,
+) -> Report {
+    let spec = args.spec();
+    let limits = Limits { ttft_ms: args.limit_ttft, inter_token_ms: args.limit_gap };
+    let per_second = |n: usize| n as f64 / total_ms * 1e3;
+    let arrivals = spec.arrivals();
+    let first = |high: bool| {
+        let of = times.iter().zip(&arrivals).filter(move |(_, a)| !high || a.priority > 0);
+        Latency::of(of.filter_map(|(t, _)| t.first))
+    };
+    Report {
+        model,
+        trace: spec,
+        max_batch_size: options.max_batch,
+        max_batched_tokens: options.max_batched_tokens,
+        kv_capacity: options.kv_capacity,
+        watermark: options.watermark,
+        ageing: options.ageing,
+        total_ms,
+        tokens_per_second: per_second(
+            times.iter().map(|t| t.gaps.len() + usize::from(t.first.is_some())).sum(),
+        ),
+        requests_per_second: per_second(times.len()),
+        limits,
+        goodput: per_second(times.iter().filter(|t| t.meets(limits)).count()),
+        ttft_ms: first(false),
+        ttft_ms_high_priority: if spec.high_priority > 0.0 { first(true) } else { None },
+        inter_token_ms: Latency::of(times.iter().flat_map(|t| t.gaps.iter().copied())),
+        preemptions: counters.preemptions,
+        drafted_tokens: counters.drafted,
+        accepted_tokens: counters.accepted,
+    }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let mut table = Table::new(&["ms"], &["p50", "p95", "p99", "max", "n"]);
+        let rows = [
+            ("time to first token", &self.ttft_ms),
+            ("time to first token, priority 1", &self.ttft_ms_high_priority),
+            ("time between tokens", &self.inter_token_ms),
+        ];
+        for (name, latency) in rows.into_iter().filter_map(|(name, l)| Some((name, l.as_ref()?))) {
+            let times = [latency.p50, latency.p95, latency.p99, latency.max].map(|ms| format!("{ms:.2}"));
+            table.row([name.to_string()].into_iter().chain(times).chain([latency.n.to_string()]));
+        }
+        let requests = units::many(self.trace.requests as u64, "request");
+        let Limits { ttft_ms, inter_token_ms } = self.limits;
+        format!(
+            "{}{requests} in {:.1} s: {:.1} requests/s, {}, {}\ngoodput: {:.1} requests/s with a first token within \
+             {ttft_ms} ms and at most {inter_token_ms} ms between tokens\n\n{}",
+            self.model.title(),
+            self.total_ms / 1e3,
+            self.requests_per_second,
+            units::rate(self.tokens_per_second, "tok"),
+            units::many(self.preemptions, "preemption"),
+            self.goodput,
+            table.render()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_token_counts_from_the_arrival_and_the_others_from_the_one_before() {
+        let arrival = Arrival { at_ms: 10.0, prompt_len: 1, max_new: 3, priority: 0 };
+        let mut times = Times::default();
+        [14.0, 14.0, 17.5].iter().for_each(|&now| times.token(&arrival, now));
+        assert_eq!((times.first, &times.gaps[..]), (Some(4.0), &[0.0, 3.5][..]));
+        let meets = |ttft_ms, inter_token_ms| times.meets(Limits { ttft_ms, inter_token_ms });
+        assert_eq!([meets(4.0, 3.5), meets(3.9, 3.5), meets(4.0, 3.4)], [true, false, false]);
+        assert!(!Times::default().meets(Limits { ttft_ms: 1e9, inter_token_ms: 1e9 }));
+    }
+}

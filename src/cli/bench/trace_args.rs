@@ -1,0 +1,97 @@
+//! Flags of `xtrain bench trace`.
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::args::Shared;
+use super::arrivals::{Pattern, TraceSpec};
+use crate::cli::CliError;
+use crate::cli::common::{CacheFlags, count, number};
+use crate::cli::scheduler_flags::SchedulerFlags;
+use crate::cli::speculation::SpeculationFlags;
+use crate::decode::EngineOptions;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TraceArgs {
+    /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
+    /// sizes].
+    #[arg(short, long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    pub(super) model: Option<PathBuf>,
+    /// Number of requests.
+    #[arg(long, value_name = "N", default_value = "200", value_parser = count)]
+    requests: NonZeroUsize,
+    /// How requests arrive.
+    #[arg(long, value_name = "PATTERN", default_value = "poisson")]
+    arrivals: Pattern,
+    /// Mean arrivals per second.
+    #[arg(long, value_name = "N", default_value_t = 20.0, value_parser = positive)]
+    rate: f64,
+    /// Requests that arrive together, with --arrivals bursty.
+    #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
+    burst: NonZeroUsize,
+    /// Mean prompt tokens; uniform from half to one and a half of it.
+    #[arg(long, value_name = "TOKENS", default_value = "64", value_parser = count)]
+    prompt_len: NonZeroUsize,
+    /// Mean new tokens; uniform from half to one and a half of it.
+    #[arg(long, value_name = "N", default_value = "64", value_parser = count)]
+    max_new: NonZeroUsize,
+    /// Share of the requests with priority 1; the others have priority 0.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    high_priority: f64,
+    /// Steps that a waiting request is ahead of later ones for each level of priority above theirs.
+    #[arg(long, value_name = "STEPS", default_value = "32", value_parser = count)]
+    ageing: NonZeroUsize,
+    /// Seed of the trace: arrivals, lengths, prompts and sampling.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::cli::common::whole)]
+    trace_seed: u64,
+    /// Goodput: longest time to the first token, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 1000.0, value_parser = positive)]
+    pub(super) limit_ttft: f64,
+    /// Goodput: longest time between two tokens, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 100.0, value_parser = positive)]
+    pub(super) limit_gap: f64,
+    /// Maximum number of requests that run concurrently.
+    #[arg(long, value_name = "N", default_value = "32", value_parser = count)]
+    max_batch_size: NonZeroUsize,
+    #[command(flatten)]
+    scheduler: SchedulerFlags,
+    #[command(flatten)]
+    pub(super) shared: Shared,
+    #[command(flatten)]
+    cache: CacheFlags,
+    #[command(flatten)]
+    pub(super) speculation: SpeculationFlags,
+}
+
+impl TraceArgs {
+    pub(super) fn spec(&self) -> TraceSpec {
+        TraceSpec {
+            pattern: self.arrivals,
+            requests: self.requests.get(),
+            rate: self.rate,
+            burst: self.burst.get(),
+            prompt_len: self.prompt_len.get(),
+            max_new: self.max_new.get(),
+            high_priority: self.high_priority,
+            seed: self.trace_seed,
+        }
+    }
+
+    /// The engine options for sequences of at most `longest` positions.
+    pub(super) fn options(&self, longest: usize) -> Result<EngineOptions, CliError> {
+        let options = self.speculation.apply(self.scheduler.apply(self.cache.engine()))?;
+        let (ageing, max_batch) = (self.ageing.get(), self.max_batch_size.get());
+        // one step per synchronization: the time of each token counts
+        self.scheduler.require_room(&options, longest)?;
+        Ok(EngineOptions { max_batch, max_seq_len: Some(longest), ageing, steps_per_sync: 1, ..options })
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |&x| x > 0.0 && f64::is_finite(x), "expected a number above 0")
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    number(text, |x| (0.0..=1.0).contains(x), "expected a number from 0 to 1")
+}
