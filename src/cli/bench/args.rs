@@ -6,11 +6,10 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::estimate::TargetGpu;
+use super::shared::Shared;
 use super::trace_args::TraceArgs;
-use crate::cli::CliError;
-use crate::cli::common::{CacheFlags, CacheSizes, Common, Layers, count, share, temperature, whole};
+use crate::cli::common::{CacheFlags, CacheSizes, count, share, temperature};
 use crate::cli::speculation::SpeculationFlags;
-use crate::config::RunConfig;
 
 /// Commands of `xtrain bench`.
 #[derive(Debug, Clone, Subcommand)]
@@ -85,31 +84,6 @@ Examples:
   xtrain bench trace --model runs/shakespeare --arrivals bursty --burst 32 --rate 50 --json
   xtrain bench trace --set model.preset=tiny-1m --high-priority 0.2 --kv-capacity 2048 --watermark 512")]
     Trace(TraceArgs),
-}
-
-/// Flags of every `xtrain bench` command.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Shared {
-    /// Print one JSON object with all samples.
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    pub(super) layers: Layers,
-    /// Random seed of the weights [default: train.seed of the configuration].
-    #[arg(long, value_name = "N", value_parser = whole)]
-    pub(super) seed: Option<u64>,
-    #[command(flatten)]
-    pub(super) common: Common,
-}
-
-impl Shared {
-    /// The configuration, with the dtype and the seed of the flags.
-    pub(super) fn config(&self) -> Result<RunConfig, CliError> {
-        let mut config = RunConfig::load(&self.layers.layers())?;
-        config.train.dtype = self.common.dtype.unwrap_or(config.train.dtype);
-        config.train.seed = self.seed.unwrap_or(config.train.seed);
-        Ok(config)
-    }
 }
 
 #[derive(Debug, Clone, Args)]

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::args::Shared;
 use super::ideal::Ideal;
+use super::shared::Shared;
 use super::workload::Workload;
 use crate::cli::memory_check::{require, require_cache};
 use crate::cli::{CliError, loaded, source, timed};

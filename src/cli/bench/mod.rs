@@ -10,6 +10,7 @@ mod kv;
 mod latency;
 mod linear;
 mod load;
+mod shared;
 mod temp_checkpoint;
 mod trace;
 mod trace_args;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use super::args::Shared;
 use super::bench_model;
+use super::shared::Shared;
 use crate::cli::exit::{CliError, Exit};
 use crate::cli::interrupt::Interrupt;
 use crate::model::export::{self, ExportSource};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::args::Shared;
 use super::arrivals::{Pattern, TraceSpec};
+use super::shared::Shared;
 use crate::cli::CliError;
 use crate::cli::common::{CacheFlags, count, number};
 use crate::cli::scheduler_flags::SchedulerFlags;

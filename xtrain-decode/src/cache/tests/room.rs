@@ -42,3 +42,18 @@ fn memory_is_used_by_a_cache_of_its_shape_only() {
     let longer = Contiguous::new(own.clone(), room(2, 5), memory()).unwrap();
     assert_eq!(longer.usage().slots, 10, "memory of fewer slots");
 }
+
+#[test]
+fn free_pages_and_kept_ones_that_no_sequence_holds_are_available() {
+    let room = Room { sequences: 2, positions: 12, slots: Some(16) };
+    let mut cache = Paged::new(shape(Dtype::F32), room, 4, KvMemory::default()).unwrap();
+    assert_eq!(cache.available(), 16);
+    let mut held = vec![Vec::new(); 2];
+    let rows = append(&mut held, &[(0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (0, 6)]);
+    pass(&mut cache, &rows, &held, "paged");
+    assert_eq!(cache.available(), 8, "two pages of four");
+    cache.insert_prefix(0, &[1, 2, 3, 4, 5, 6]);
+    assert_eq!(cache.available(), 8, "the kept page is held");
+    cache.free(0);
+    assert_eq!((cache.available(), cache.usage().in_use), (16, 4), "it can be evicted");
+}
