@@ -23,6 +23,7 @@ mod output;
 #[cfg(target_arch = "x86_64")]
 mod pair_dot;
 mod pairing;
+mod pairs;
 #[cfg(target_arch = "x86_64")]
 mod sums;
 mod tile;

@@ -11,8 +11,9 @@ use super::operand::on_lattice;
 use super::output::Output;
 #[cfg(target_arch = "x86_64")]
 use super::pair_dot;
+use super::pairs::{Pairs, TILE, flat};
 use super::tile::{Tile, panels_across, tile_rows};
-use super::tiles::{Pairs, TILE, View, flat};
+use super::tiles::View;
 use crate::Cpu;
 use crate::device::recycle::Values;
 

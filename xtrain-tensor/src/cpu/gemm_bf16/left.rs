@@ -8,7 +8,8 @@ use super::super::scratch::{Buffer, Scratch, scratch};
 use super::super::{Disjoint, Simd};
 use super::operand::{BLOCK, MinExponent, NO_EXPONENT, Operand, round_daz};
 use super::pairing::pair_row;
-use super::tiles::{MatrixRows, Pairs, Source as TileSource, TILE, transpose_pairs};
+use super::pairs::{Pairs, TILE};
+use super::tiles::{MatrixRows, Source as TileSource, transpose_pairs};
 use crate::Cpu;
 
 /// A matrix A, packed as `[rows][ceil(depth / 32)][32]` and padded with +0.

@@ -1,7 +1,7 @@
 //! Operands of bf16 products: their conversion, their smallest exponents, and the lattice of their products.
 use half::bf16;
 
-use super::tiles::Pairs;
+use super::pairs::Pairs;
 use crate::cpu::lanes::{Lanes, Reg};
 use crate::dtype::{from_bf16, to_bf16};
 

@@ -5,6 +5,8 @@
 //! so an exponent field of 0 is the test.
 //!
 //! [`Pairing::Parity`]: super::pairing::Pairing::Parity
+#![allow(clippy::needless_range_loop, reason = "loops over registers, with constant length")]
+
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -12,9 +14,10 @@ use super::super::Simd;
 use super::super::gemm::{Beta, tiles};
 use super::left::ParityBlock;
 use super::output::SharedOutput;
+use super::pairs::{Pairs, TILE};
 use super::sums::{Part, Sums};
 use super::tile::{panels_across, tile_rows};
-use super::tiles::{BLOCK_ROWS, Pairs, TILE, View};
+use super::tiles::{BLOCK_ROWS, View};
 use crate::faults::{self, Fault};
 
 /// A product with `vdpbf16ps`.

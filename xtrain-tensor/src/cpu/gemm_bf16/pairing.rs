@@ -1,9 +1,10 @@
 //! Which two elements of a block are neighbors in memory.
 //!
-//! `tdpbf16ps` adds the first element of a pair to the even chain and the second to the odd chain. `vdpbf16ps` adds both
-//! elements of a pair to one sum, by two fused multiply-adds with the flush of `tdpbf16ps`, the high half first. Pairs
-//! of the same parity, the earlier element in the high half, are therefore two steps of one chain of docs/numerics.md.
-use super::tiles::{Pairs, TILE};
+//! `tdpbf16ps` adds the first element of a pair to the even chain and the second to the odd chain. `vdpbf16ps` adds
+//! both elements of a pair to one sum, by two fused multiply-adds with the flush of `tdpbf16ps`, the high half first.
+//! Pairs of the same parity, the earlier element in the high half, are therefore two steps of one chain of
+//! docs/numerics.md.
+use super::pairs::{Pairs, TILE};
 use crate::cpu::Simd;
 use crate::faults::{self, Fault};
 

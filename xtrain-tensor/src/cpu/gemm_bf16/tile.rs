@@ -6,7 +6,8 @@ use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::{Disjoint, Simd};
 use super::left::F32Block;
 use super::operand::{BLOCK, LATTICE_MIN, widen};
-use super::tiles::{BLOCK_ROWS, Pairs, View};
+use super::pairs::Pairs;
+use super::tiles::{BLOCK_ROWS, View};
 use crate::reference::{Bf16, Mode};
 
 /// `y = beta y + a b`, block by block.

@@ -1,75 +1,15 @@
 //! The packed B operand of bf16 products. All kernels read the tile layout of AMX, in the order of their [`Pairing`].
 use std::ops::Range;
 
-use half::bf16;
-
 use super::super::gemm::first_panel;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
-use super::super::scratch::{Scratch, scratch};
+use super::super::scratch::Scratch;
 use super::super::{Disjoint, Simd};
 use super::operand::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
 use super::pairing::{Pairing, pair_tile};
+use super::pairs::{Pairs, TILE};
 use crate::Cpu;
 use crate::device::packed_buffer::PackedBuffer;
-
-/// One row of a tile: for each of 16 columns, the elements 2r and 2r + 1 of the block.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct Pairs(pub(super) [bf16; 32]);
-scratch!(Pairs, Pairs([bf16::ZERO; 32]));
-
-impl Pairs {
-    /// A row of pairs, the first element of each in the low half.
-    #[inline(always)]
-    pub(super) fn of_words(mut words: [u32; TILE]) -> Pairs {
-        for word in &mut words {
-            *word = word.to_le();
-        }
-        // SAFETY: 16 words are the 64 bytes of 32 elements, of which every bit pattern is valid.
-        Pairs(unsafe { std::mem::transmute::<[u32; TILE], [bf16; 32]>(words) })
-    }
-
-    /// The pairs as words, the first element of each in the low half.
-    #[inline(always)]
-    pub(super) fn words(&self) -> [u32; TILE] {
-        // SAFETY: 32 elements are the 64 bytes of 16 words, of which every bit pattern is valid.
-        let mut words = unsafe { std::mem::transmute::<[bf16; 32], [u32; TILE]>(self.0) };
-        for word in &mut words {
-            *word = u32::from_le(*word);
-        }
-        words
-    }
-
-    /// The elements as words of four, the first in the lowest bits.
-    #[inline(always)]
-    pub(super) fn fours(&self) -> [u64; 8] {
-        // SAFETY: 32 elements are the 64 bytes of 8 words, of which every bit pattern is valid.
-        let mut fours = unsafe { std::mem::transmute::<[bf16; 32], [u64; 8]>(self.0) };
-        for four in &mut fours {
-            *four = u64::from_le(*four);
-        }
-        fours
-    }
-
-    /// The row with these [`Pairs::fours`].
-    #[inline(always)]
-    pub(super) fn of_fours(mut fours: [u64; 8]) -> Pairs {
-        for four in &mut fours {
-            *four = four.to_le();
-        }
-        // SAFETY: 8 words are the 64 bytes of 32 elements, of which every bit pattern is valid.
-        Pairs(unsafe { std::mem::transmute::<[u64; 8], [bf16; 32]>(fours) })
-    }
-}
-
-/// The elements of rows.
-pub(super) fn flat(rows: &[Pairs]) -> &[bf16] {
-    // SAFETY: a row is 32 elements without padding.
-    unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len() * 32) }
-}
-
-/// Rows and columns of a tile.
-pub(super) const TILE: usize = 16;
 
 /// Rows per block of a panel: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
