@@ -58,6 +58,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
+#[macro_use]
+mod standard_error;
+
 mod build_info;
 pub mod cli;
 pub mod config;

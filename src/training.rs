@@ -222,7 +222,8 @@ impl Training<'_> {
         patience > 0 && self.state.best.is_some_and(|best| since(best) >= patience)
     }
 
-    /// Saves the weights of `step` as the best ones if its validation loss is the lowest so far.
+    /// Saves the weights of `step` as the best ones if its validation loss is the lowest so far. Until the next
+    /// checkpoint of the run, those that its last checkpoint records are kept, too.
     fn save_best(&mut self, step: u64, observer: &mut dyn Observer) -> Result<(), Error> {
         let Some(best) = self.best.filter(|_| self.state.best.is_some_and(|(_, best)| best == step)) else {
             return Ok(());
@@ -235,7 +236,12 @@ impl Training<'_> {
             eos: tokenizer.eos_ids(),
         };
         let _ = store::save_model(best, &source, step)?;
-        Ok(())
+        // A resume needs the oldest weights: the last checkpoint of the run records their step.
+        let kept = match faults::on(Fault::RecordedBestRemoved) {
+            true => best.retain_step(Some(step)),
+            false => best.retain_oldest_and_newest(),
+        };
+        Ok(kept.map_err(StoreError::from)?)
     }
 
     fn evaluate(&mut self, step: u64) -> Result<Option<Evaluation>, Error> {
@@ -275,7 +281,8 @@ impl Training<'_> {
         self.metrics.sync()?;
         let saved = save(self.checkpoints, self.config, self.trainer, &self.source.tokenizer, self.state)?;
         observer.saved(saved.path, saved.not_pruned);
-        Ok(())
+        let Some(best) = self.best else { return Ok(()) };
+        Ok(best.retain_step(self.state.best.map(|(_, step)| step)).map_err(StoreError::from)?)
     }
 }
 

@@ -77,9 +77,11 @@ pub(super) struct CliError {
 }
 
 impl CliError {
-    /// An error with this exit code. Line breaks in the message become spaces.
+    /// An error with this exit code. Line breaks in the message become spaces; the numbers of errors of the operating
+    /// system, such as `(os error 2)`, are left out.
     pub(super) fn new(exit: Exit, message: impl fmt::Display) -> CliError {
-        CliError { exit, message: one_line(&message.to_string()), hint: None, source: None }
+        let message = without_numbers(one_line(&message.to_string()));
+        CliError { exit, message, hint: None, source: None }
     }
 
     /// An I/O error on `path`: [`Exit::Missing`] if it does not exist, otherwise [`Exit::Io`].
@@ -136,6 +138,20 @@ fn one_line(text: &str) -> String {
     text.split(['\n', '\r']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
+/// The message without the numbers that Rust adds to the errors of the operating system.
+fn without_numbers(mut message: String) -> String {
+    const START: &str = " (os error ";
+    while let Some(start) = message.find(START) {
+        let rest = &message[start + START.len()..];
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 0 || !rest[digits..].starts_with(')') {
+            break;
+        }
+        message.replace_range(start..start + START.len() + digits + 1, "");
+    }
+    message
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +172,23 @@ mod tests {
         let error = CliError::new(Exit::Data, "a.txt:\n  not text\n").hint("look\nat it");
         assert_eq!(error.to_string(), "error: a.txt: not text\nhint: look at it");
         assert!(error.source().is_none());
+    }
+
+    #[test]
+    fn errors_of_the_operating_system_have_words_only() {
+        let io = io::Error::from_raw_os_error(2).to_string();
+        let shown = |message: String| CliError::new(Exit::Io, message).message;
+        assert_eq!(
+            shown(format!("a: {io}; b: {io}")),
+            shown(
+                "a: No such file or directory; b: \
+             No such file or directory"
+                    .into()
+            )
+        );
+        for kept in ["a (os error x)", "a (os error )", "a (os error 2"] {
+            assert_eq!(shown(kept.into()), kept);
+        }
     }
 
     #[test]

@@ -16,6 +16,15 @@ impl LibraryError for config::Error {
             _ => Exit::Usage,
         }
     }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            config::Error::UnknownKey { nearest: None, .. } => Some(
+                "xtrain train --dry-run and xtrain grpo --task sums --dry-run print all keys".to_string(),
+            ),
+            _ => None,
+        }
+    }
 }
 
 impl LibraryError for run::Error {

@@ -3,10 +3,11 @@ use std::fs::{self, File};
 use std::io::IsTerminal;
 use std::path::Path;
 
-use super::exit::{CliError, Exit};
+use super::exit::{CliError, Exit, shell_word};
 
-/// Checks that a file that is read as a whole can have an end: it is no device such as `/dev/zero`.
+/// Checks that a file that is read as a whole can have an end: it is no directory, and no device such as `/dev/zero`.
 pub(super) fn require_end(path: &Path) -> Result<(), CliError> {
+    require_no_directory(path)?;
     if !is_device(path) || File::open(path).is_ok_and(|file| file.is_terminal()) {
         return Ok(());
     }
@@ -14,13 +15,27 @@ pub(super) fn require_end(path: &Path) -> Result<(), CliError> {
     Err(CliError::new(Exit::Data, message))
 }
 
-/// Checks that a file can be read more than once: it is no pipe and no device. A path without a file and a directory
-/// are left to the reader.
+/// Checks that a file can be read more than once: it is no directory, no pipe and no device. A path without a file is
+/// left to the reader.
 pub(super) fn require_rereadable(path: &Path) -> Result<(), CliError> {
+    require_no_directory(path)?;
     let Some(found) = special_file(path) else { return Ok(()) };
     let message = format_args!("{}: expected a regular file, found a {found}", path.display());
     Err(CliError::new(Exit::Data, message)
         .hint("it is read more than once; write its content to a file first"))
+}
+
+fn require_no_directory(path: &Path) -> Result<(), CliError> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let error =
+        CliError::new(Exit::Data, format_args!("{}: expected a file, found a directory", path.display()));
+    let names = path.read_dir().into_iter().flatten().flatten().filter(|entry| entry.path().is_file());
+    Err(match names.map(|entry| entry.path()).min() {
+        Some(file) => error.hint(format_args!("name its files, for example {}", shell_word(&file))),
+        None => error,
+    })
 }
 
 fn is_device(path: &Path) -> bool {

@@ -120,11 +120,11 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
     let (first_step, tokens) = (job.trainer.step_number(), job.trainer.target_tokens());
     let steps = job.config.train.steps as u64;
     eprintln!(
-        "{} parameters, {} training tokens, {} validation tokens, {} steps, writing to {}",
+        "{} parameters, {} training tokens, {} validation tokens, {}, writing to {}",
         units::count(job.trainer.model.config().n_params() as u64),
         units::count(job.source.split.train.end),
         units::count(job.source.split.validation.end - job.source.split.validation.start),
-        steps,
+        units::many(steps, "step"),
         job.run.path().display(),
     );
     print_packing_stats(job);
@@ -183,7 +183,9 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
         (Err(error), _, Some(path)) => {
             Err(error.hint(format_args!("the last checkpoint is {}", path.display())))
         }
-        (Err(error), _, None) => Err(error),
+        (Err(error), _, None) => {
+            Err(error.hint(format_args!("to start it again: xtrain train --resume {}", shell_word(job.run.path()))))
+        }
     }
 }
 
@@ -196,7 +198,8 @@ pub(super) fn warn_of_damage<'a>(logs: impl IntoIterator<Item = &'a JsonLines>) 
 /// all weights but those of `step`: a run that was killed may have saved weights of steps that a resume repeats.
 fn best_dir(run: &RunDir, step: Option<u64>) -> Result<CheckpointDir, CliError> {
     let path = run.path().join("best");
-    let best = CheckpointDir::open(Arc::new(RealFs), &path, 2)?;
+    // The training loop removes the weights that are no longer the best ones.
+    let best = CheckpointDir::open(Arc::new(RealFs), &path, usize::MAX)?;
     best.retain_step(step)?;
     let config =
         std::fs::read_to_string(run.config()).map_err(|error| CliError::io(&run.config(), &error))?;

@@ -2,12 +2,12 @@
 use std::path::{Path, PathBuf};
 
 use super::common::Common;
-use super::exit::{CliError, Exit};
+use super::exit::{CliError, Exit, shell_word};
 use crate::config::{Layer, RunConfig};
 use crate::model::checkpoint::Refused;
 use crate::model::export::ExportSource;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
-use crate::model::{Model, store};
+use crate::model::{Model, gguf, store};
 use crate::run::RunDir;
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::{Device, Dtype};
@@ -108,14 +108,41 @@ fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, Cli
 }
 
 pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {
+    let shown = path.display();
     if path.is_file() {
-        return Ok(path.to_path_buf());
+        let is_gguf = path.extension().is_some_and(|extension| extension == "gguf") || gguf::recognises(path);
+        let message = format_args!("{shown}: expected a model, found a file that is not GGUF");
+        return match is_gguf {
+            true => Ok(path.to_path_buf()),
+            false => Err(CliError::new(Exit::Data, message).hint(instead_of(path))),
+        };
     }
-    match RunDir::open(path) {
-        Ok(run) => Ok(run.path().to_path_buf()),
-        Err(_) => Err(CliError::new(Exit::Missing, format_args!("{}: model not found", path.display())).hint(
-            "expected a run, one of its checkpoints, a directory with config.json and weights, or a GGUF file",
-        )),
+    let Ok(run) = RunDir::open(path) else {
+        return Err(CliError::new(Exit::Missing, format_args!("{shown}: model not found")).hint(MODELS));
+    };
+    if !is_model(run.path()) {
+        let message = format_args!("{shown}: expected a model, found another directory");
+        return Err(CliError::new(Exit::Missing, message).hint(instead_of(run.path())));
+    }
+    Ok(run.path().to_path_buf())
+}
+
+/// What a model is.
+const MODELS: &str =
+    "expected a run, one of its checkpoints, a directory with config.json and weights, or a GGUF file";
+
+/// Whether a directory is a run, or has a model's configuration. Its files may still be damaged or missing.
+fn is_model(dir: &Path) -> bool {
+    let names =
+        ["checkpoints", "config.json", "config.toml", "model.safetensors", "model.safetensors.index.json"];
+    names.iter().any(|name| dir.join(name).exists())
+}
+
+/// The hint for a path that is no model: the directory that contains it, if that is one.
+fn instead_of(path: &Path) -> String {
+    match path.parent().filter(|dir| !dir.as_os_str().is_empty() && is_model(dir)) {
+        Some(dir) => format!("to use the model in this directory: {}", shell_word(dir)),
+        None => MODELS.to_string(),
     }
 }
 

@@ -19,6 +19,7 @@ mod eval;
 mod exit;
 mod exit_codes;
 mod export;
+mod familiar;
 mod generate;
 mod generation_args;
 mod grpo;
@@ -194,10 +195,11 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliErr
             }
             _ => {
                 let usage = usage(&error.render().to_string());
-                Err(match dashed_value(&error, &args) {
-                    Some(flag) => {
-                        usage.hint(format_args!("a value that begins with - follows its flag and =: {flag}"))
-                    }
+                let dashed = dashed_value(&error, &args)
+                    .map(|flag| format!("a value that begins with - follows its flag and =: {flag}"));
+                let hint = dashed.or_else(|| familiar::hint(&error, &command(), &args));
+                Err(match hint {
+                    Some(hint) => usage.hint(hint),
                     None => usage,
                 })
             }
@@ -229,7 +231,9 @@ fn usage(text: &str) -> CliError {
     let message = text.split("\n\n").next().unwrap_or_default();
     let error = CliError::new(Exit::Usage, message.trim().trim_start_matches("error: "));
     let part = |start: &str| text.split("\n\n").map(str::trim).find_map(|part| part.strip_prefix(start));
-    match (part("tip: "), part("Usage: ")) {
+    // `use '-- -x'` is of use to a command that takes any text.
+    let tip = part("tip: ").filter(|tip| !tip.starts_with("to pass ") || text.contains("[TEXT]"));
+    match (tip, part("Usage: ")) {
         (Some(tip), _) => error.hint(tip),
         (None, Some(usage)) => error.hint(format_args!("usage: {usage}")),
         (None, None) => error.hint("run with --help for commands, flags and examples"),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::common::Force;
 use super::exit::{CliError, Exit};
-use crate::model::temporary::temporary_path;
+use crate::model::temporary::{recover_directory, replaced_path, temporary_path};
 use crate::tensor::faults::{self, Fault};
 
 /// A directory that is written under its own name, or under a temporary name if it replaces an existing one.
@@ -25,12 +25,18 @@ pub(super) struct Replaceable {
 }
 
 impl OutputDir {
-    /// Checks that a command may write the directory `out`: it does not exist, or `--force` replaces it.
+    /// Checks that a command may write the directory `out`: it does not exist, or `--force` replaces it. Restores or
+    /// removes what killed commands left next to it.
     ///
     /// # Errors
     /// It exists and `--force` is not given, or it is not a directory that may be replaced.
     pub(super) fn check(out: &Path, force: Force, replaceable: Replaceable) -> Result<OutputDir, CliError> {
         let path = out.display();
+        let lost = faults::on(Fault::ReplacedDirectoryLost);
+        let recovered = if lost { Ok(false) } else { recover_directory(out, replaceable.holds) };
+        if recovered.map_err(|error| CliError::io(out, &error))? {
+            eprintln!("note: {path}: restored; a command that replaced it was killed");
+        }
         if out.symlink_metadata().is_err() {
             return Ok(OutputDir::in_place(out));
         }
@@ -66,12 +72,11 @@ impl OutputDir {
         self.temporary.as_deref().unwrap_or(&self.out)
     }
 
-    /// Replaces the existing directory. After an error, it is unchanged or has the name `NAME.xtrain-old-PID`.
+    /// Replaces the existing directory. After an error, it is unchanged or has the name `NAME.xtrain-old-PID`, from
+    /// which the next [`OutputDir::check`] restores it.
     pub(super) fn finish(&self) -> Result<(), CliError> {
         let Some(temporary) = &self.temporary else { return Ok(()) };
-        let mut name = self.out.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".xtrain-old-{}", std::process::id()));
-        let old = self.out.with_file_name(name);
+        let old = replaced_path(&self.out);
         fs::rename(&self.out, &old).map_err(|error| CliError::io(&self.out, &error))?;
         fs::rename(temporary, &self.out).map_err(|error| CliError::io(&self.out, &error))?;
         fs::remove_dir_all(&old).map_err(|error| CliError::io(&old, &error))

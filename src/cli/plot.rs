@@ -219,8 +219,9 @@ fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
     }
     let curve = |key: &str| {
         let points = metrics.curve(key).ok_or_else(|| {
-            let near = printable(nearest(key, metrics.keys()).unwrap_or("none"));
-            let message = format_args!("metrics.jsonl has no key `{key}`; did you mean `{near}`?");
+            let near =
+                nearest(key, metrics.keys()).map(|near| format!("; did you mean `{}`?", printable(near)));
+            let message = format!("metrics.jsonl has no key `{key}`{}", near.unwrap_or_default());
             CliError::new(Exit::Usage, message).hint(format_args!("available keys: {}", all()))
         })?;
         Ok(Series { name: key.to_string(), points: points.to_vec(), stroke: Stroke::of_key(key) })

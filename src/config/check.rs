@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 use super::seed::{seed_of, seed_value};
-use super::{Error, GrpoSection, PRESETS, Result, RunConfig, nearest};
+use super::{Error, GrpoSection, PRESETS, Result, RunConfig, familiar_key, nearest};
 use crate::model::tasks;
 
 /// The type of a key's value.
@@ -141,8 +141,11 @@ impl KnownKeys {
             let same_name = |known: &&str| known.split_once('.').is_some_and(|(_, last)| last == key);
             // Of two keys that are equally similar, the one outside [grpo] is suggested.
             let keys = |in_grpo: bool| self.keys().filter(move |key| key.starts_with("grpo.") == in_grpo);
-            let nearest = keys(false).find(same_name).or_else(|| nearest(key, keys(false).chain(keys(true))));
-            let nearest = nearest.expect("the default configuration has keys").to_string();
+            let nearest = keys(false)
+                .find(same_name)
+                .or_else(|| familiar_key(key))
+                .or_else(|| nearest(key, keys(false).chain(keys(true))))
+                .map(ToString::to_string);
             return Err(Error::UnknownKey { place, key: name, nearest });
         };
         let value = match kind.accept(value) {
@@ -153,9 +156,8 @@ impl KnownKeys {
         };
         match (value.as_str(), names(key)) {
             (Some(got), Some(mut names)) if !names.contains(&got) => {
-                let nearest = nearest(got, names.iter().copied().filter(|name| !name.is_empty()))
-                    .expect("the list of names is not empty");
-                let (got, nearest) = (got.to_string(), nearest.to_string());
+                let nearest = nearest(got, names.iter().copied().filter(|name| !name.is_empty()));
+                let (got, nearest) = (got.to_string(), nearest.map(ToString::to_string));
                 names.retain(|name| !name.is_empty());
                 Err(Error::UnknownName { place, key: name, got, want: names.join(", "), nearest })
             }
@@ -197,6 +199,11 @@ pub(crate) fn tree(config: &RunConfig) -> Table {
 
 /// Formats a value for an error message: its type and its text, cut at 60 characters.
 fn show(value: &Value) -> String {
+    if let Value::String(text) = value
+        && is_too_large(text)
+    {
+        return format!("{}, which is above the largest integer, 2^63 - 1", cut(text));
+    }
     let kind = match value {
         Value::Integer(_) => "the integer",
         Value::Float(_) => "the number",
@@ -206,10 +213,19 @@ fn show(value: &Value) -> String {
         Value::Table(_) => return "a table".to_string(),
         Value::Datetime(_) => "the date",
     };
-    let text = value.to_string();
+    format!("{kind} {}", cut(&value.to_string()))
+}
+
+/// The first 60 characters of a text, with three dots if it is longer.
+fn cut(text: &str) -> String {
     let cut: String = text.chars().take(60).collect();
     let dots = if cut.len() < text.len() { "..." } else { "" };
-    format!("{kind} {cut}{dots}")
+    cut + dots
+}
+
+/// Whether this is a whole number that no TOML integer holds; `--set` keeps it as a string.
+fn is_too_large(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<i64>().is_err()
 }
 
 #[cfg(test)]

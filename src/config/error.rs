@@ -27,14 +27,14 @@ pub enum Error {
         reason: String,
     },
     /// No section has this key.
-    #[error("{place}: unknown key `{key}`; did you mean `{nearest}`?")]
+    #[error("{place}: unknown key `{key}`{}", did_you_mean(nearest.as_deref(), '`'))]
     UnknownKey {
         /// Location of the key.
         place: String,
         /// The key, with its section.
         key: String,
-        /// The known key with the most similar spelling.
-        nearest: String,
+        /// A known key with a similar spelling, or what nanoGPT and Hugging Face call so.
+        nearest: Option<String>,
     },
     /// The value has the wrong type for its key.
     #[error("{place}: `{key}`: expected {want}, found {got}")]
@@ -49,7 +49,7 @@ pub enum Error {
         got: String,
     },
     /// The value is not one of the names that the key accepts.
-    #[error("{place}: `{key}`: expected one of {want}, found \"{got}\"; did you mean \"{nearest}\"?")]
+    #[error("{place}: `{key}`: expected one of {want}, found \"{got}\"{}", did_you_mean(nearest.as_deref(), '"'))]
     UnknownName {
         /// Location of the key.
         place: String,
@@ -59,8 +59,8 @@ pub enum Error {
         got: String,
         /// The accepted names.
         want: String,
-        /// The accepted name with the most similar spelling.
-        nearest: String,
+        /// An accepted name with a similar spelling.
+        nearest: Option<String>,
     },
     /// The value is out of range or contradicts another key.
     #[error("`{key}` = {got}: expected {want}")]
@@ -72,6 +72,11 @@ pub enum Error {
         /// The accepted values.
         want: String,
     },
+}
+
+/// The end of a message that suggests a name.
+fn did_you_mean(nearest: Option<&str>, quote: char) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean {quote}{name}{quote}?"))
 }
 
 /// An error that names the key unless the condition holds.

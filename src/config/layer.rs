@@ -86,7 +86,7 @@ fn parse_set(text: &str, known: &KnownKeys) -> Result<Leaf> {
 fn parse_file(path: &Path, text: &str, known: &KnownKeys) -> Result<Vec<Leaf>> {
     let syntax = |error: toml::de::Error| Error::Syntax {
         place: place(path, text, error.span().map(|span| span.start)),
-        reason: error.message().replace('\n', ", "),
+        reason: in_words(error.message()),
     };
     let mut leaves = Vec::new();
     walk("", text.parse::<Table>().map_err(syntax)?, &mut |key, value| {
@@ -104,6 +104,12 @@ fn parse_file(path: &Path, text: &str, known: &KnownKeys) -> Result<Vec<Leaf>> {
         Ok(())
     })?;
     Ok(leaves)
+}
+
+/// A message of the TOML parser. Those about numbers name Rust types.
+fn in_words(message: &str) -> String {
+    let large = message.starts_with("invalid type: integer") || message == "integer number overflowed";
+    if large { "expected a number of at most 2^63 - 1".to_string() } else { message.replace('\n', ", ") }
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -9,6 +9,7 @@ mod derived;
 mod error;
 #[cfg(test)]
 mod every_variant;
+mod familiar;
 mod grpo;
 mod kinds;
 mod layer;
@@ -23,6 +24,7 @@ mod tests;
 
 pub use derived::Derived;
 pub use error::{Error, Result};
+pub(crate) use familiar::familiar_key;
 pub use grpo::GrpoSection;
 pub use kinds::{DecayKind, Order, Packing, Precision, TaskKind};
 pub use layer::Layer;

@@ -102,6 +102,37 @@ fn an_unknown_key_names_its_file_line_and_nearest_key() {
     refused(&["modle.dim=3"], &["--set modle.dim=3", "`modle.dim`", "`model.dim`"]);
     refused(&["steps=3"], &["`steps`", "`train.steps`"]);
     refused(&["train.steps.x=3"], &["`train.steps`"]);
+    // the names of other programs
+    refused(&["model.n_embd=64"], &["`model.n_embd`; did you mean `model.dim`?"]);
+    refused(&["train.max_steps=64"], &["`train.max_steps`; did you mean `train.steps`?"]);
+}
+
+#[test]
+fn only_a_near_name_is_suggested() {
+    let message = |text: &str| with(&[text]).unwrap_err().to_string();
+    for (text, want) in [
+        ("foo=1", "--set foo=1: unknown key `foo`"),
+        ("=1", "--set =1: unknown key ``"),
+        (
+            "train.schedule=",
+            "expected one of cosine, linear, wsd, wsd-cosine, wsd-sqrt, constant, found \"\"",
+        ),
+        ("model.preset=nothing", "base-125m, qwen3-0.6b, found \"nothing\""),
+    ] {
+        assert!(message(text).ends_with(want), "{}", message(text));
+    }
+}
+
+#[test]
+fn a_number_that_no_integer_holds_is_named_as_such() {
+    let nines = "9".repeat(30);
+    refused(
+        &[&format!("train.steps={nines}")],
+        &["`train.steps`", "a whole number", &format!("found {nines}, which is above the largest integer")],
+    );
+    let file = Scratch::new("large", &format!("[train]\nsteps = {nines}\n"));
+    let message = RunConfig::load(&[file.layer()]).unwrap_err().to_string();
+    assert!(message.ends_with(":2: expected a number of at most 2^63 - 1"), "{message}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Line charts.
 use super::axis::{Axis, Scale};
+use crate::tensor::faults::{self, Fault};
 
 /// A line with more points is drawn thin, under its moving mean.
 const MAX_PLAIN_POINTS: usize = 150;
@@ -72,7 +73,8 @@ impl Series {
 
     /// The number of values of a moving mean. `None`: the points are drawn as they are.
     pub(crate) fn smoothing(&self) -> Option<usize> {
-        self.is_noisy().then(|| 2 * (self.finite().len() / 80) + 1)
+        let shown = self.is_noisy() && !faults::on(Fault::PlotForgetsSmoothing);
+        shown.then(|| 2 * (self.finite().len() / 80) + 1)
     }
 
     /// Name and last value; for a moving mean its length, for marks also the best value if it is not the last.

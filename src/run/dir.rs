@@ -28,6 +28,9 @@ impl RunDir {
         }
         let exists = |_| Error::Exists { path: path.to_path_buf() };
         match durable::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !path.is_dir() => {
+                return Err(io(io::Error::other("expected a directory, found a file")));
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !is_empty(path) => {
                 return Err(exists(error));
             }
@@ -100,8 +103,12 @@ impl RunDir {
     /// Opens the run at `path`, or `runs/PATH` if `path` is a bare name.
     ///
     /// # Errors
-    /// The directory does not exist.
+    /// The directory does not exist, or is a file.
     pub fn open(path: &Path) -> Result<RunDir> {
+        if path.is_file() {
+            let source = io::Error::other("expected the directory of a run, found a file");
+            return Err(Error::Io { path: path.to_path_buf(), source });
+        }
         let in_runs = Path::new("runs").join(path);
         let bare = path.components().count() == 1;
         for path in [Some(path), bare.then_some(in_runs.as_path())].into_iter().flatten() {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::jsonl::{Line, object};
 use super::{Error, Result};
+use crate::tensor::faults::{self, Fault};
 
 /// The finished lines of a JSON Lines log, read as they are appended.
 #[derive(Debug)]
@@ -49,7 +50,11 @@ impl LogTail {
         }
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(self.offset)).and_then(|_| file.read_to_end(&mut bytes)).map_err(io)?;
-        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let end_of = |bytes: &[u8]| bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let mut end = end_of(&bytes);
+        if faults::on(Fault::WatchOmitsLastLine) {
+            end = end_of(&bytes[..end.saturating_sub(1)]);
+        }
         let mut found = Appended::default();
         let mut number = self.lines;
         for line in bytes[..end].split_inclusive(|byte| *byte == b'\n') {

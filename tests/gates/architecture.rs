@@ -130,6 +130,7 @@ const CRATES: [Crate; 4] = [
         directory: "",
         layers: &[
             ("build_info.rs", 0),
+            ("standard_error.rs", 0),
             ("config/", 0),
             ("report/", 0),
             ("rewards/", 0),

@@ -76,6 +76,7 @@ fn directory() -> Scratch {
         ("content.jsonl", "{\"messages\": [{\"role\": \"user\"}]}\n"),
         ("good.jsonl", "{\"prompt\": \"a\"}\n"),
         ("cut.toml", "[train\nsteps = 5\n"),
+        ("large.toml", "[train]\nsteps = 99999999999999999999\n"),
         ("key.toml", "[train]\nstep = 5\n"),
         ("type.toml", "[train]\nsteps = \"many\"\n"),
         ("twice.toml", "[train]\nsteps = 5\nsteps = 6\n"),

@@ -261,7 +261,7 @@ fn plot_accepts_a_run_by_path_and_by_name() {
 }
 
 #[test]
-fn plot_compares_runs_within_the_width() {
+pub(crate) fn plot_compares_runs_within_the_width() {
     let scratch = Scratch::new("plots");
     let lines = |offset: f64| -> String {
         (1..=300).map(|n| format!("{{\"step\":{n},\"loss\":{}}}\n", offset + 3.0 / f64::from(n))).collect()
@@ -320,6 +320,15 @@ fn plot_refuses_what_it_cannot_read() {
 }
 
 #[test]
+fn a_repeated_flag_overrides_the_earlier_one() {
+    let scratch = Scratch::new("repeated");
+    let shown = |args: &[&str]| ok(&scratch.0, &[&["train", "--dry-run"], args].concat());
+    let once = shown(&["--steps", "7", "--seed", "2"]);
+    assert_eq!(shown(&["--steps", "5", "--seed", "1", "--steps", "7", "--seed=2"]), once);
+    assert_eq!(shown(&["--set", "train.steps=5", "--set", "train.steps=7", "--seed", "2"]), once);
+}
+
+#[test]
 fn completions_exist_for_every_shell() {
     let scratch = Scratch::new("completions");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -335,6 +344,21 @@ fn a_closed_pipe_is_not_an_error() {
     let script = format!("('{}' completions zsh; echo $? >&2) | true", program_path().display());
     let output = Command::new("sh").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();
     assert_eq!(text(&output.stderr), "0\n");
+}
+
+#[test]
+fn a_command_without_a_reader_of_its_messages_goes_on() {
+    let scratch = Scratch::new("no-reader");
+    scratch.file("t.txt", &"the cat sat on the mat\n".repeat(40));
+    let train = crate::commands::tiny_run("r", "t.txt", &["train.steps=2"]);
+    for (args, code) in [(&["bench"][..], 2), (&["generate", "gone", "--prompt", "a"], 66), (&train, 0)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = program();
+        command.args(args).current_dir(&scratch.0).stdin(std::process::Stdio::null()).stderr(writer);
+        assert_eq!(command.status().unwrap().code(), Some(code), "{args:?}");
+    }
+    assert!(scratch.0.join("r/checkpoints/step_000002").is_dir());
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn input_that_a_model_cannot_run_is_refused_in_one_line() {
         (&["logits", &m, "--tokens", "1", "--out", "no/x"], 66, &["no/x"]),
         (&["rollout", &m, "--prompts", "gone.jsonl"], 66, &["gone.jsonl"]),
         (&["rollout", &m, "--prompts", "bad.jsonl", "--out", "o"], 65, &["bad.jsonl: line 2", "512"]),
-        (&["rollout", &m, "--prompts", "none.jsonl"], 65, &["none.jsonl", "expected a record"]),
+        (&["rollout", &m, "--prompts", "none.jsonl"], 65, &["none.jsonl", "expected at least one line"]),
         (
             &["rollout", &m, "--prompts", "text.jsonl"],
             65,
@@ -384,4 +384,52 @@ fn a_dry_run_estimates_the_memory_of_training() {
     for part in ["weights", "gradients", "optimizer state", "packed weights", "activations"] {
         assert!(line.contains(part), "{line}");
     }
+}
+
+#[test]
+fn what_is_no_model_leads_to_the_model_in_its_directory() {
+    let (scratch, m) = (Scratch::new("no-model"), model());
+    let dir = &scratch.0;
+    ok(dir, &["import", &m, "run"]);
+    scratch.file("my text.txt", "text");
+    scratch.file("run/checkpoints/step_000000/notes.txt", "text");
+    let inner = "to use the model in this directory: run";
+    for (name, code, found, hint) in [
+        ("run/checkpoints", 66, "another directory", inner),
+        ("run/lock", 65, "a file that is not GGUF", inner),
+        (
+            "run/checkpoints/step_000000/model.safetensors",
+            65,
+            "a file that is not GGUF",
+            "checkpoints/step_000000",
+        ),
+        ("my text.txt", 65, "a file that is not GGUF", "a directory with config.json and weights"),
+        (".", 66, "another directory", "a run, one of its checkpoints"),
+    ] {
+        for command in
+            [&["generate", name, "--prompt", "a"][..], &["inspect", name], &["export", name, "o.gguf"]]
+        {
+            let message = format!("{name}: expected a model, found {found}");
+            refused(dir, command, code, &[&message, hint]);
+        }
+    }
+}
+
+#[test]
+fn a_directory_is_no_data_and_a_file_no_run() {
+    let scratch = Scratch::new("kinds");
+    scratch.file("d/a.txt", &"a text to train on. ".repeat(20));
+    scratch.file("d/b.txt", "text");
+    let parts = ["d: expected a file, found a directory", "for example d/a.txt"];
+    refused(&scratch.0, &["prepare", "d", "--out", "o.tok"], 65, &parts);
+    refused(&scratch.0, &["train", "--data", "d"], 65, &["expected a file, found a directory", "d/a.txt"]);
+    let run = ["train", "--data", "d/a.txt", "--run", "d/b.txt"];
+    refused(&scratch.0, &run, 74, &["d/b.txt: expected a directory, found a file"]);
+    scratch.file("empty.jsonl", "");
+    refused(
+        &scratch.0,
+        &["rollout", &model(), "--prompts", "empty.jsonl"],
+        65,
+        &["at least one line with a JSON object"],
+    );
 }

@@ -54,7 +54,7 @@ pub(crate) fn the_best_weights_are_those_of_the_step_with_the_lowest_validation_
     let best = evaluated.min_by(|a, b| loss(a).unwrap().total_cmp(&loss(b).unwrap())).unwrap();
     let step = format!("step_{:06}", best["step"].as_u64().unwrap());
     assert_ne!(step, "step_000012", "the test needs a loss that rises again: {lines:?}");
-    assert_eq!(names(&dir.join("r/best/checkpoints")).last(), Some(&step), "{lines:?}");
+    assert_eq!(names(&dir.join("r/best/checkpoints")), [&*step], "{lines:?}");
     let weights = |at: &str| fs::read(dir.join(at).join(&step).join("model.safetensors")).unwrap();
     assert_eq!(weights("r/best/checkpoints"), weights("r/checkpoints"));
     done(dir, &["generate", "r/best", "--prompt", "the", "--max-new", "2"]);
@@ -96,6 +96,51 @@ fn a_resume_removes_best_weights_of_steps_that_it_repeats() {
     errors(dir, &["train", "--resume", "r", "--set", "train.steps=3"]);
     let kept = names(&best);
     assert!(kept.iter().all(|name| ["step_000002", "step_000003"].contains(&&**name)), "{kept:?}");
+    done(dir, &["generate", "r/best", "--prompt", "the", "--max-new", "2"]);
+}
+
+#[test]
+#[cfg(unix)]
+pub(crate) fn a_killed_run_keeps_the_best_weights_of_its_last_checkpoint() {
+    let scratch = scratch("best-killed");
+    let dir = &scratch.0;
+    let keys = [
+        "train.steps=100000",
+        "train.eval_every=1",
+        "train.save_every=20",
+        "train.keep_best=true",
+        "train.warmup=1",
+    ];
+    let mut run = crate::cli::program();
+    run.args(tiny_run("r", "t.txt", &[&keys[..], &["train.learning_rate=1e-4", "train.decay=1"]].concat()))
+        .current_dir(dir);
+    let mut run = run.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let steps = |at: &str| -> Vec<u64> {
+        let Ok(found) = fs::read_dir(dir.join(at)) else { return Vec::new() };
+        let names = found.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| name.strip_prefix("step_")?.parse().ok()).collect()
+    };
+    // The loss falls at every step, and the weights of steps after the last checkpoint are saved, too.
+    let saved = || steps("r/checkpoints").into_iter().max().unwrap_or(0);
+    let since = std::time::Instant::now();
+    while saved() == 0 || steps("r/best/checkpoints").into_iter().max().unwrap_or(0) < saved() + 4 {
+        assert!(since.elapsed().as_secs() < 60, "no best weights after a checkpoint");
+        assert_eq!(run.try_wait().unwrap(), None);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    // A resume removes the weights that it would otherwise find twice; with another rate, it does not reach them again.
+    let rates = ["train.learning_rate=1e-60", "train.min_learning_rate=1e-60"];
+    let (steps_set, saved) = (format!("train.steps={}", saved() + 1), saved());
+    let sets = [&rates[..], &[&steps_set]].concat();
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    errors(dir, &[&["train", "--resume", "r"], &sets[..]].concat());
+    let best = steps("r/best/checkpoints");
+    assert!(
+        best.len() == 1 && best[0] <= saved,
+        "expected the best weights of the last checkpoint, step {saved} or earlier, found {best:?}"
+    );
     done(dir, &["generate", "r/best", "--prompt", "the", "--max-new", "2"]);
 }
 

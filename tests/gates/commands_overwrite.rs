@@ -157,19 +157,25 @@ fn inspect_names_the_checkpoint_that_it_describes_and_is_strict_on_request() {
 
 #[test]
 #[cfg(unix)]
-fn an_export_that_cannot_be_written_names_its_file() {
+fn an_output_that_cannot_be_written_is_named_by_its_path() {
     let scratch = Scratch::new("full");
     fs::create_dir(scratch.0.join("sub")).unwrap();
-    for (out, named) in [("sub/o.gguf", "sub/o.gguf"), ("sub/hf", "sub/hf/model.safetensors")] {
+    scratch.file("long.txt", &LINE.repeat(3000));
+    let m = model();
+    for (args, named) in [
+        (["export", &m, "sub/o.gguf"], "cannot write sub/o.gguf: "),
+        (["export", &m, "sub/hf"], "cannot write sub/hf/model.safetensors: "),
+        (["prepare", "long.txt", "--out=sub/o.tok"], "sub/o.tok: cannot write: "),
+    ] {
         // Writing beyond 50 KiB fails, and its signal is ignored.
         let script = "trap '' XFSZ && ulimit -f 100 && exec \"$0\" \"$@\"";
         let mut shell = std::process::Command::new("sh");
-        shell.args(["-c", script]).arg(program().get_program()).args(["export", &model(), out]);
+        shell.args(["-c", script]).arg(program().get_program()).args(args);
         let output = shell.current_dir(&scratch.0).output().unwrap();
         let errors = text(&output.stderr);
         assert_eq!(output.status.code(), Some(74), "{errors}");
-        assert!(errors.contains(&format!("cannot write {named}: ")), "{errors}");
-        assert_eq!(fs::read_dir(scratch.0.join("sub")).unwrap().count(), 0, "{out}");
+        assert!(errors.contains(named), "{errors}");
+        assert_eq!(fs::read_dir(scratch.0.join("sub")).unwrap().count(), 0, "{args:?}");
     }
 }
 
@@ -204,4 +210,34 @@ pub(crate) fn an_export_replaces_a_model_and_an_import_an_imported_run_with_forc
     refused(dir, &["import", &m, "run", "--force"], 2, &["run", "a run of xtrain import"]);
     refused(dir, &["export", &m, "hf", "--format", "gguf", "--force"], 2, &["hf", "found a directory"]);
     refused(dir, &["export", "only-one"], 2, &["<MODEL|--model <MODEL>>"]);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+pub(crate) fn a_killed_replacement_is_undone_by_the_next_command() {
+    let (scratch, m) = (Scratch::new("undone"), model());
+    let dir = &scratch.0;
+    for (args, out, ours) in [
+        (["export", &*m, "hf"], "hf", "config.json"),
+        (["import", &*m, "run"], "run", "checkpoints/step_000000/manifest.json"),
+    ] {
+        done(dir, &args);
+        let before = fs::read(dir.join(out).join(ours)).unwrap();
+        // The state after a kill between the two renames of --force.
+        fs::rename(dir.join(out), dir.join(format!("{out}.xtrain-old-4194998"))).unwrap();
+        let unfinished = dir.join(format!("{out}.xtrain-tmp-4194998"));
+        fs::create_dir(&unfinished).unwrap();
+        let output = xtrain(dir, &args);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "expected that it already exists: {output:?}");
+        let note = format!("note: {out}: restored; a command that replaced it was killed");
+        assert!(errors.contains(&note) && errors.contains("already exists"), "{errors}");
+        assert_eq!(fs::read(dir.join(out).join(ours)).unwrap(), before);
+        // After the second rename, the old directory is left.
+        let old = dir.join(format!("{out}.xtrain-old-4194997"));
+        fs::create_dir(&old).unwrap();
+        done(dir, &[&args[..], &["--force"]].concat());
+        assert!(!old.exists() && !unfinished.exists());
+        assert_eq!(fs::read(dir.join(out).join(ours)).unwrap(), before);
+    }
 }

@@ -47,13 +47,17 @@ fn watch_follows_a_run_that_does_not_exist_yet_until_it_fails() {
 }
 
 #[test]
-fn watch_of_a_run_that_has_ended_is_one_line() {
+pub(crate) fn watch_of_a_run_that_has_ended_is_one_line() {
     let scratch = Scratch::new("watched");
     scratch.file("a/metrics.jsonl", "{\"step\":1,\"loss\":4.0}\n");
     scratch.file("a/logs/session.json", &session("done"));
     assert_eq!(ok(&scratch.0, &["watch", "a"]), "a: step 1, loss 4.000; finished\n");
     scratch.file("a/metrics.jsonl", "nonsense\n");
     refused(&scratch.0, &["watch", "a"], 65, &["metrics.jsonl:1: "]);
+    for command in ["watch", "plot", "report"] {
+        let parts = ["a/metrics.jsonl: expected the directory of a run, found a file"];
+        refused(&scratch.0, &[command, "a/metrics.jsonl"], 74, &parts);
+    }
     refused(&scratch.0, &["watch", "a", "--interval", "0"], 2, &["--interval", "from 0.05 to 3600"]);
 }
 

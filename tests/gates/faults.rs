@@ -4,13 +4,13 @@ use xtrain::tensor::testing::{checked_simds, gpus};
 use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
-    accumulators, adamw, branches, commands_early, commands_grpo, commands_overwrite, commands_report,
-    commands_resume, commands_train, config_fields, conversations, damaged_files, equal_completions,
-    exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts,
-    invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference,
-    packing, packs, policy, prefix_cache, priorities, quant_halves, resume, resume_data, rope_divisors,
-    rope_scaling, schedules, sentencepiece, speculation, stop_text, tape_gradient, training, turns,
-    weighted_steps,
+    accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
+    commands_resume, commands_train, commands_watch, config_fields, conversations, damaged_files,
+    equal_completions, exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_windows,
+    grpo, grpo_counts, invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
+    open_for_inference, packing, packs, policy, prefix_cache, priorities, quant_halves, resume, resume_data,
+    rope_divisors, rope_scaling, schedules, sentencepiece, speculation, stop_text, tape_gradient, training,
+    turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -243,6 +243,25 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::PriorityIgnored, Gate::Test(priorities::bound)),
     (Fault::PriorityNeverAges, Gate::Test(priorities::bound)),
     (Fault::WatermarkIgnored, Gate::Test(priorities::watermark)),
+    (
+        Fault::RecordedBestRemoved,
+        Gate::Command(
+            commands_early::a_killed_run_keeps_the_best_weights_of_its_last_checkpoint,
+            "best weights of the last checkpoint",
+        ),
+    ),
+    (
+        Fault::ReplacedDirectoryLost,
+        Gate::Command(
+            commands_overwrite::a_killed_replacement_is_undone_by_the_next_command,
+            "already exists",
+        ),
+    ),
+    (
+        Fault::WatchOmitsLastLine,
+        Gate::Command(commands_watch::watch_of_a_run_that_has_ended_is_one_line, "left: \"a: step 0"),
+    ),
+    (Fault::PlotForgetsSmoothing, Gate::Command(cli::plot_compares_runs_within_the_width, "(mean of 7)")),
 ];
 
 /// Runs a test that panics if it fails.

@@ -1,37 +1,74 @@
 //! Names of temporary files.
 use std::fs::DirEntry;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Between the name of an output and the number of the process that writes it. No other program uses it, so files of
 /// users are not mistaken for temporary files.
 const INFIX: &str = ".xtrain-tmp-";
 
+/// The same for a directory that is being replaced.
+const REPLACED: &str = ".xtrain-old-";
+
 /// The temporary path `NAME.xtrain-tmp-PID` next to `out`. Removes what killed processes left there: the files of
 /// processes that have ended, and those with the number of this process, which containers give to many.
 pub fn temporary_path(out: &Path) -> PathBuf {
-    let name = out.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    remove_stale(out, &format!("{name}{INFIX}"));
-    out.with_file_name(format!("{name}{INFIX}{}", std::process::id()))
-}
-
-/// Removes the files and exported models next to `out` with the name `prefix` and the number of this process or of one
-/// that has ended. What cannot be removed stays.
-fn remove_stale(out: &Path, prefix: &str) {
-    let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    for file in dir.read_dir().into_iter().flatten().flatten() {
-        let name = file.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
-        if process.is_some_and(|process| process == std::process::id() || has_ended(process)) {
-            let path = file.path();
-            match file.file_type() {
-                Ok(kind) if kind.is_file() => drop(std::fs::remove_file(path)),
-                Ok(kind) if kind.is_dir() && is_exported_model(&path) => {
-                    drop(std::fs::remove_dir_all(path));
-                }
-                _ => {}
-            }
+    for path in left_behind(out, INFIX) {
+        let kind = path.symlink_metadata().map(|found| found.file_type());
+        match kind {
+            Ok(kind) if kind.is_file() => drop(std::fs::remove_file(path)),
+            Ok(kind) if kind.is_dir() && is_exported_model(&path) => drop(std::fs::remove_dir_all(path)),
+            _ => {}
         }
     }
+    of_this_process(out, INFIX)
+}
+
+/// The path `NAME.xtrain-old-PID` of the directory that replaces `out` moves `out` to.
+pub fn replaced_path(out: &Path) -> PathBuf {
+    of_this_process(out, REPLACED)
+}
+
+/// Ends what killed processes left next to the directory `out`: a replaced directory becomes `out` again if there is
+/// no `out`, and is removed otherwise; unfinished directories are removed. `ours` tells whether a directory is one that
+/// the command writes; others are kept. Returns whether `out` was restored.
+///
+/// # Errors
+/// A directory cannot be renamed or removed.
+pub fn recover_directory(out: &Path, ours: fn(&Path) -> bool) -> io::Result<bool> {
+    let is_ours = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_dir()) && ours(path);
+    let mut restored = false;
+    for replaced in left_behind(out, REPLACED).into_iter().filter(is_ours) {
+        if out.symlink_metadata().is_err() {
+            std::fs::rename(replaced, out)?;
+            restored = true;
+        } else {
+            std::fs::remove_dir_all(replaced)?;
+        }
+    }
+    left_behind(out, INFIX).into_iter().filter(is_ours).try_for_each(std::fs::remove_dir_all)?;
+    Ok(restored)
+}
+
+fn of_this_process(out: &Path, infix: &str) -> PathBuf {
+    let mut name = out.file_name().unwrap_or_default().to_os_string();
+    name.push(format!("{infix}{}", std::process::id()));
+    out.with_file_name(name)
+}
+
+/// What is named like `out` with `infix` and the number of this process or of one that has ended.
+fn left_behind(out: &Path, infix: &str) -> Vec<PathBuf> {
+    let prefix = format!("{}{infix}", out.file_name().unwrap_or_default().to_string_lossy());
+    let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_left = |name: &str| {
+        let process = name.strip_prefix(&prefix).and_then(|number| number.parse::<u32>().ok());
+        process.is_some_and(|process| process == std::process::id() || has_ended(process))
+    };
+    let entries = dir.read_dir().into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_left))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 /// Whether a directory contains nothing but files of an exported model.
@@ -99,6 +136,37 @@ mod tests {
         let mut want = [&kept[..], &["a.tok.xtrain-tmp-4194995", "a.tok.xtrain-tmp-4194996"]].concat();
         want.sort_unstable();
         assert_eq!(names, want);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_replaced_directory_comes_back_unless_its_replacement_exists() {
+        let dir = std::env::temp_dir().join(format!("xtrain-replaced-{}", std::process::id()));
+        let out = dir.join("m");
+        let old = dir.join("m.xtrain-old-4194998");
+        let write = |path: &Path, text: &str| {
+            std::fs::create_dir_all(path).unwrap();
+            std::fs::write(path.join("config.json"), text).unwrap();
+        };
+        write(&old, "old");
+        write(&dir.join("m.xtrain-tmp-4194998"), "new");
+        write(&dir.join("m.xtrain-old-1"), "of a process that runs");
+        assert!(recover_directory(&out, is_exported_model).unwrap());
+        assert_eq!(std::fs::read_to_string(out.join("config.json")).unwrap(), "old");
+        assert!(
+            !old.exists()
+                && !dir.join("m.xtrain-tmp-4194998").exists()
+                && dir.join("m.xtrain-old-1").exists()
+        );
+        write(&old, "older");
+        assert!(!recover_directory(&out, is_exported_model).unwrap());
+        assert_eq!(std::fs::read_to_string(out.join("config.json")).unwrap(), "old");
+        assert!(!old.exists());
+        write(&old, "with another file");
+        std::fs::write(old.join("notes.txt"), "mine").unwrap();
+        assert!(!recover_directory(&out, is_exported_model).unwrap());
+        assert!(old.exists());
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -195,6 +195,10 @@ faults! {
     PriorityIgnored "waiting sequences are admitted in the order of submission, whatever their priority"
     PriorityNeverAges "a waiting sequence does not gain priority with time"
     WatermarkIgnored "a sequence is admitted into the pages that the watermark keeps free"
+    RecordedBestRemoved "the best weights that the last checkpoint records are removed when better ones are saved"
+    ReplacedDirectoryLost "a directory that a killed --force moved aside is not restored"
+    WatchOmitsLastLine "watch and report omit the last finished line of a log"
+    PlotForgetsSmoothing "the legend of a plot does not say that its curve is a moving mean"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"

@@ -92,11 +92,11 @@ impl Setup<'_> {
             run.write_config(text)?;
         }
         eprintln!(
-            "{} parameters, {} prompts x {} completions per step, {} steps, writing to {}",
+            "{} parameters, {} prompts x {} completions per step, {}, writing to {}",
             units::count(trainer.model.config().n_params() as u64),
             section.prompts_per_step,
             section.num_generations,
-            steps,
+            units::many(steps, "step"),
             run.path().display(),
         );
         let (events, warnings) = self.history(run)?;

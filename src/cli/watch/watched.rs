@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::exit::CliError;
-use crate::run::{Activity, RunDir, RunView};
+use crate::run::{self, Activity, RunDir, RunView};
 
 /// The run of `xtrain watch`.
 #[derive(Debug)]
@@ -24,7 +24,12 @@ impl Watched {
     /// A log cannot be read, or has an invalid line before its last.
     pub(super) fn refresh(&mut self) -> Result<(), CliError> {
         if self.view.is_none() {
-            self.view = RunDir::open(&self.run).ok().map(|run| RunView::new(&run));
+            self.view = match RunDir::open(&self.run) {
+                Ok(run) => Some(RunView::new(&run)),
+                // It may be created later.
+                Err(run::Error::Missing { .. }) => None,
+                Err(error) => return Err(error.into()),
+            };
         }
         Ok(self.view.iter_mut().try_for_each(RunView::refresh)?)
     }

@@ -58,7 +58,7 @@ fn a_prompt_that_is_too_long_is_reported_by_file_and_line() {
 fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written() {
     let scratch = scratch("usage", "");
     scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
-    let prompts = ["grpo", "--prompts", "p.jsonl"];
+    let (prompts, model) = (["grpo", "--prompts", "p.jsonl"], crate::commands::model());
     let with = |more: &[&'static str]| [&prompts[..], more].concat();
     let task = |more: &[&'static str]| [&grpo(&TASK)[..], more].concat();
     for (args, code, parts) in [
@@ -70,7 +70,7 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
         (with(&["--task", "sums"]), 2, &["`grpo.prompts`", "grpo.task"]),
         (with(&["--reward", "sh reward.sh"]), 2, &["no initial weights", "--init"]),
         (with(&["--reward", "sh reward.sh", "--init", "gone"]), 66, &["gone: model not found"]),
-        (vec!["grpo", "--prompts", "gone.jsonl", "--reward", "a", "--init", "."], 66, &["gone.jsonl"]),
+        (vec!["grpo", "--prompts", "gone.jsonl", "--reward", "a", "--init", &model], 66, &["gone.jsonl"]),
         (task(&["--reward", "no-such-program"]), 66, &["no-such-program"]),
         (task(&["--reward", "sh 'x"]), 2, &["quotation mark"]),
         (

@@ -105,11 +105,28 @@ impl CheckpointDir {
     /// # Errors
     /// [`CheckpointError::Io`] naming the path.
     pub fn retain_step(&self, step: Option<u64>) -> Result<()> {
-        let other = |name: &String| match entry(name) {
-            Some(DirEntry::Final(saved)) => step != Some(saved),
-            _ => false,
+        self.remove_steps(|saved, _| step != Some(saved))
+    }
+
+    /// Removes every checkpoint but those of the smallest and the largest step.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`] naming the path.
+    pub fn retain_oldest_and_newest(&self) -> Result<()> {
+        self.remove_steps(|saved, all| {
+            all.iter().any(|&step| step < saved) && all.iter().any(|&step| step > saved)
+        })
+    }
+
+    /// Removes each checkpoint for whose step, and the steps of all checkpoints, `removed` returns true.
+    fn remove_steps(&self, removed: impl Fn(u64, &[u64]) -> bool) -> Result<()> {
+        let step = |name: &String| match entry(name) {
+            Some(DirEntry::Final(saved)) => Some(saved),
+            _ => None,
         };
-        let names: Vec<String> = list(&*self.fs, &self.dir)?.into_iter().filter(other).collect();
+        let mut names = list(&*self.fs, &self.dir)?;
+        let all: Vec<u64> = names.iter().filter_map(step).collect();
+        names.retain(|name| step(name).is_some_and(|step| removed(step, &all)));
         self.discard(&names)
     }
 

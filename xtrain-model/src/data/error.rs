@@ -29,6 +29,12 @@ pub enum DataError {
         /// What was found there.
         got: String,
     },
+    /// A text file without a byte.
+    #[error("{}: expected text, found an empty file", file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
     /// An invalid line of a JSONL file.
     #[error("{}: line {line}: expected {want}, found {got}", file.display())]
     Line {

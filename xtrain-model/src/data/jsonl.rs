@@ -167,7 +167,8 @@ pub(crate) fn objects_of(
         }
     }
     if count == 0 {
-        return Err(location.error("a record", "the end of the file"));
+        location.line = location.line.max(1);
+        return Err(location.error("at least one line with a JSON object", "none"));
     }
     Ok(())
 }

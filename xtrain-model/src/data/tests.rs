@@ -138,7 +138,7 @@ fn refused(name: &str, bytes: &[u8], want: &str) {
 
 #[test]
 fn bad_text_is_refused_by_file_and_offset() {
-    refused("empty.txt", b"", "an empty file at byte 0");
+    refused("empty.txt", b"", "expected text, found an empty file");
     refused("latin.txt", b"caf\xe9 au lait", "byte 0xe9 at byte 3");
     refused("cut.txt", b"ab\xf0\x9f", "byte 0xf0 at byte 2");
     refused("zero.txt", b"\x7fELF\x00\x00", "a zero byte (a binary file?) at byte 4");
@@ -150,8 +150,8 @@ fn bad_text_is_refused_by_file_and_offset() {
 
 #[test]
 fn bad_jsonl_is_refused_by_file_and_line() {
-    refused("empty.jsonl", b"", "line 0: expected a record, found the end of the file");
-    refused("blank.jsonl", b"\n \r\n", "line 2: expected a record, found the end of the file");
+    refused("empty.jsonl", b"", "line 1: expected at least one line with a JSON object, found none");
+    refused("blank.jsonl", b"\n \r\n", "line 2: expected at least one line with a JSON object, found none");
     refused("broken.jsonl", b"{\"text\": \"a\"}\n{\"text\": ", "line 2: expected a JSON object");
     refused("list.jsonl", b"[1]", "line 1: expected a JSON object, found an array");
     refused("chat.jsonl", b"{\"messages\": []}", "line 1: expected \"messages\" as [{\"role\": ...");

@@ -24,7 +24,7 @@ impl Blocks {
         let file = File::open(path).map_err(|e| DataError::io(path, "open", e))?;
         let mut blocks = Blocks { path: path.into(), file, size, buffer: Vec::new(), offset: 0 };
         if blocks.fill()? == 0 {
-            return Err(DataError::NotText { file: path.into(), offset: 0, got: "an empty file".into() });
+            return Err(DataError::Empty { file: path.into() });
         }
         if blocks.buffer.starts_with(b"\xef\xbb\xbf") {
             blocks.buffer.drain(..3);

@@ -38,7 +38,7 @@ impl TokenWriter {
         }
         let separator = separator_of(tokenizer)?;
         let temporary = temporary_path(path);
-        let file = File::create(&temporary).map_err(|e| DataError::io(&temporary, "create", e))?;
+        let file = File::create(&temporary).map_err(|e| DataError::io(path, "create", e))?;
         let (version, vocab, digest) = (Version::Two, tokenizer.vocab_size() as u32, tokenizer.digest());
         let header = Header { version, masked: false, vocab, digest, count: 0, documents: 0, body_crc: 0 };
         let mut writer = TokenWriter {
@@ -121,7 +121,7 @@ impl TokenWriter {
         op: &'static str,
         act: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
     ) -> Result<(), DataError> {
-        act(&mut self.file).map_err(|e| DataError::io(&self.temporary, op, e))
+        act(&mut self.file).map_err(|e| DataError::io(&self.path, op, e))
     }
 }
 

@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn an_invalid_prompt_is_refused_by_file_and_line() {
         for (text, want) in [
-            ("", "expected a record"),
+            ("", "expected at least one line with a JSON object"),
             (
                 "{\"prompt\": \"a\"}\n{\"prompt\": 5}",
                 "line 2: expected a string or a list of messages as \"prompt\"",

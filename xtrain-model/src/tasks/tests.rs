@@ -132,7 +132,7 @@ fn a_task_file_keeps_the_order_of_its_prompts() {
 #[test]
 fn a_bad_task_file_is_refused_by_line() {
     for (name, text, want) in [
-        ("empty.jsonl", "", "found the end of the file"),
+        ("empty.jsonl", "", "expected at least one line with a JSON object, found none"),
         ("half.jsonl", "{\"prompt\": \"a\"}", "line 1: expected \"prompt\" and \"answer\""),
         ("both.jsonl", "{\"prompt\":\"a\",\"answer\":\"b\",\"completion\":\"c\"}", "line 1"),
         ("type.jsonl", "{\"prompt\":\"a\",\"answer\":5}", "\"answer\": a number"),

@@ -45,7 +45,11 @@ fn one_step_or_none_is_retained() {
         assert!(saved.not_pruned.is_none(), "step {step}");
     }
     std::fs::write(scratch.0.join("checkpoints/notes"), "x").unwrap();
-    for (step, want) in [(Some(2), &["notes", "step_000002"][..]), (None, &["notes"])] {
+    open.retain_oldest_and_newest().unwrap();
+    assert_eq!(names(&RealFs, &scratch.0), ["notes", "step_000001", "step_000003"]);
+    open.retain_oldest_and_newest().unwrap();
+    assert_eq!(names(&RealFs, &scratch.0), ["notes", "step_000001", "step_000003"]);
+    for (step, want) in [(Some(3), &["notes", "step_000003"][..]), (None, &["notes"])] {
         open.retain_step(step).unwrap();
         assert_eq!(names(&RealFs, &scratch.0), want, "{step:?}");
     }

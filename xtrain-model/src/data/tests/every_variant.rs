@@ -28,7 +28,7 @@ fn word_without_a_token(name: &str, text: &str) -> DataError {
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
     let variants =
-        variants!(DataError: Io NotText Line Format Vocabulary TooShort NoTargets Argument Tokenizer);
+        variants!(DataError: Io NotText Empty Line Format Vocabulary TooShort NoTargets Argument Tokenizer);
     let missing = TokenFile::open(Path::new("nowhere/in.tok")).unwrap_err();
     let id = Tokens::from_ids(vec![3, 9], 5).unwrap_err();
     let short = Windows::new(0..4, 4, 0, WindowOrder::Random).unwrap_err();
@@ -45,6 +45,7 @@ fn every_variant_is_reached_by_a_named_case() {
                 file("in.txt", b"ab\xffc"),
                 &["in.txt: expected UTF-8 text, ", "at byte 2"],
             ),
+            ("a file without text", file("none.txt", b""), &["none.txt: expected text, found an empty file"]),
             (
                 "a line that is not JSON",
                 file("in.jsonl", b"{\"text\": \"a\"}\n[\n"),

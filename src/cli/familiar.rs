@@ -1,0 +1,305 @@
+//! What other programs call a command, a flag or an argument, and what is used here: hints for users of nanoGPT,
+//! llama.cpp and Hugging Face.
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::exit::shell_word;
+use crate::config::check::KnownKeys;
+use crate::config::familiar_key;
+
+/// Names of other programs, and the hint for them.
+type Names = &'static [(&'static [&'static str], &'static str)];
+
+const COMMANDS: Names = &[
+    (
+        &["sample", "complete", "completion", "infer", "inference", "predict"],
+        "xtrain generate MODEL --prompt TEXT",
+    ),
+    (&["run", "cli"], "xtrain chat MODEL, or xtrain generate MODEL --prompt TEXT"),
+    (&["serve", "server"], "there is no server; for many prompts: xtrain rollout MODEL --prompts FILE"),
+    (&["finetune", "fine-tune", "sft"], "xtrain train --objective sft --init MODEL --data FILE"),
+    (&["pretrain"], "xtrain train --data FILE"),
+    (&["rl", "ppo", "rlhf"], "xtrain grpo --init MODEL --prompts FILE --reward COMMAND"),
+    (&["resume"], "xtrain train --resume RUN, or xtrain grpo --resume RUN"),
+    (&["convert", "quantize"], "xtrain export MODEL FILE.gguf --type q8_0, or xtrain import MODEL RUN"),
+    (&["perplexity", "evaluate", "test"], "xtrain eval MODEL --data FILE"),
+    (&["info", "show", "describe"], "xtrain inspect MODEL"),
+    (&["encode", "decode"], "xtrain tokenize TEXT, or xtrain tokenize --ids IDS"),
+    (&["download", "pull"], "nothing is downloaded: name the path of a directory or of a GGUF file"),
+    (&["version"], "xtrain --version"),
+];
+
+/// Flags of the commands that continue text.
+const GENERATION: Names = &[
+    (&["-p", "--text", "--input"], "--prompt TEXT"),
+    (&["-f", "--file", "--prompt-file"], "--prompt - reads standard input"),
+    (
+        &[
+            "-n",
+            "--n-predict",
+            "--predict",
+            "--max-tokens",
+            "--max-new-tokens",
+            "--max-length",
+            "--num-tokens",
+            "--length",
+        ],
+        "--max-new N",
+    ),
+    (
+        &["--num-return-sequences", "--num-samples", "--best-of"],
+        "several completions: xtrain rollout MODEL -n G",
+    ),
+    (&["--temp"], "--temperature T; 0 is greedy"),
+    (&["--do-sample", "--greedy"], "--temperature 0 is greedy; above 0 samples"),
+    (&["--repeat-penalty"], "--repetition-penalty X"),
+    (&["-s", "--rng-seed"], "--seed N"),
+    (&["-r", "--reverse-prompt", "--stop-sequence", "--stop-strings"], "--stop TEXT"),
+    (
+        &["-c", "--ctx-size", "--n-ctx", "--context", "--ctx"],
+        "the context length is that of the model: xtrain inspect MODEL",
+    ),
+    (&["-b", "--batch-size", "--ubatch-size"], "--prefill-chunk TOKENS, for prompts"),
+    (&["--no-kv-cache", "--no-cache"], "--kv off"),
+    (&["-i", "--interactive", "-cnv", "--conversation"], "xtrain chat MODEL"),
+];
+
+/// Flags of the commands that train.
+const TRAINING: Names = &[
+    (
+        &["--epochs", "--num-epochs", "--num-train-epochs", "--n-epochs"],
+        "--steps N; an epoch has (tokens / train.context / train.batch) steps",
+    ),
+    (&["--max-iters", "--max-steps", "--iters", "--num-steps", "--n-steps"], "--steps N"),
+    (&["--bs", "--per-device-train-batch-size"], "--batch N"),
+    (&["--gradient-accumulation-steps", "--grad-accum"], "--set train.micro_batch=N"),
+    (&["-o", "--out", "--out-dir", "--output", "--output-dir", "--save-dir"], "--run DIR"),
+    (
+        &["-m", "--model", "--model-name-or-path", "--init-from", "--base-model", "--pretrained", "--from"],
+        "--init MODEL",
+    ),
+    (&["--resume-from-checkpoint", "--resume-from", "--checkpoint"], "--resume RUN"),
+    (&["-f", "--file", "--train-data", "--train-file", "--dataset", "--input", "--text"], "--data FILE"),
+    (
+        &["--val-data", "--val-file", "--validation-file"],
+        "--set data.val_fraction=X holds out a part of the data",
+    ),
+    (&["--dropout"], "there is no dropout; --set train.weight_decay=X regularizes"),
+    (&["--bf16", "--fp16", "--mixed-precision"], "--dtype bf16"),
+    (
+        &["--report-to", "--wandb", "--wandb-log", "--logging-dir"],
+        "each run has events for TensorBoard: RUN/logs",
+    ),
+    (&["--compile", "--flash-attn"], "not needed: there is one forward pass"),
+    (&["--template", "--chat-template"], "the chat template is that of the model or tokenizer"),
+];
+
+/// Flags of export and import.
+const EXCHANGE: Names = &[
+    (
+        &["-o", "--out", "--output", "--outfile", "--out-dir", "--output-dir"],
+        "the output is the last argument: xtrain export MODEL OUT, xtrain import MODEL RUN",
+    ),
+    (&["--outtype", "--quantize", "--quantization", "--dtype", "--ftype"], "--type TYPE"),
+];
+
+/// Flags of every command that computes.
+const DEVICE: Names = &[
+    (&["-t", "-j", "--num-threads", "--n-threads", "--workers"], "--threads N"),
+    (&["--gpu", "--cuda", "-ngl", "--n-gpu-layers", "--gpu-layers"], "--device cuda"),
+    (&["--cpu"], "--device cpu, which is the default"),
+    (&["--precision", "--torch-dtype"], "--dtype f32 or bf16"),
+    (&["--weights", "--ckpt", "--checkpoint", "--model-path"], "--model MODEL"),
+    (&["-f", "--file", "--dataset"], "--data FILE"),
+    (&["-v"], "--version"),
+];
+
+/// The names that a command knows, the most specific ones first.
+fn tables(command: &str) -> [Names; 2] {
+    match command {
+        "generate" | "chat" | "rollout" => [GENERATION, DEVICE],
+        "train" | "grpo" | "quickstart" => [TRAINING, DEVICE],
+        "export" | "import" => [EXCHANGE, DEVICE],
+        _ => [&[], DEVICE],
+    }
+}
+
+/// What an argument without a flag is probably meant as.
+const POSITIONALS: &[(&str, &str)] = &[
+    ("train", "--data"),
+    ("eval", "--data"),
+    ("generate", "--prompt"),
+    ("rollout", "--prompts"),
+    ("verify", "--prompts"),
+    ("grpo", "--prompts"),
+    ("report", "--compare"),
+];
+
+/// The hint for a command, flag or argument that clap does not know. `None`: there is none; another error.
+pub(super) fn hint(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> Option<String> {
+    let hint = counterpart(error, root, args)?;
+    let is_command = ["-", "xtrain "].iter().any(|start| hint.starts_with(start));
+    Some(if is_command { format!("use {hint}") } else { hint })
+}
+
+fn counterpart(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> Option<String> {
+    let invalid = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let name = invalid(ContextKind::InvalidSubcommand)?;
+            of(COMMANDS, name).map(ToString::to_string)
+        }
+        ErrorKind::UnknownArgument => {
+            let (command, unknown) = (innermost(root, args), invalid(ContextKind::InvalidArg)?);
+            if unknown.starts_with('-') { flag(command, unknown, args) } else { positional(command, unknown) }
+        }
+        _ => None,
+    }
+}
+
+fn of(names: Names, name: &str) -> Option<&'static str> {
+    names.iter().find(|(names, _)| names.contains(&name)).map(|(_, hint)| *hint)
+}
+
+/// The command that the arguments select.
+fn innermost<'a>(root: &'a clap::Command, args: &[OsString]) -> &'a clap::Command {
+    let words = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    words.fold(root, |command, word| command.find_subcommand(word).unwrap_or(command))
+}
+
+fn accepts(command: &clap::Command, flag: &str) -> bool {
+    command
+        .get_arguments()
+        .any(|arg| arg.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long)))
+}
+
+fn flag(command: &clap::Command, unknown: &str, args: &[OsString]) -> Option<String> {
+    // Of `-ngl`, clap reports `-n`.
+    let words = args.iter().filter_map(|arg| arg.to_str()?.split('=').next());
+    let typed = words.into_iter().find(|word| word.starts_with(unknown)).unwrap_or(unknown);
+    let dashed =
+        if typed.starts_with("--") { typed.replace('_', "-").to_lowercase() } else { typed.to_string() };
+    if dashed != typed && accepts(command, &dashed) {
+        return Some(dashed);
+    }
+    let known = tables(command.get_name()).iter().find_map(|names| of(names, &dashed));
+    known.filter(|hint| is_possible(command, hint)).map(ToString::to_string).or_else(|| {
+        let key = accepts(command, "--set").then(|| key_of(command.get_name(), &dashed)).flatten()?;
+        Some(format!("--set {key}=VALUE"))
+    })
+}
+
+/// Whether the command accepts the flag with which a hint begins.
+fn is_possible(command: &clap::Command, hint: &str) -> bool {
+    let flag = hint.split([' ', ',', ';']).next().unwrap_or_default();
+    !flag.starts_with("--") || flag == "--version" || accepts(command, flag)
+}
+
+/// The configuration key that a flag of `command` is named after, here or in another program. Of two keys with one
+/// name, `grpo` has that of its section.
+fn key_of(command: &str, flag: &str) -> Option<String> {
+    let name = flag.strip_prefix("--")?.replace('-', "_");
+    let known = KnownKeys::new();
+    let named = |key: &&str| *key == name || key.rsplit('.').next() == Some(&name);
+    let first = |in_grpo: bool| known.keys().filter(named).find(|key| key.starts_with("grpo.") == in_grpo);
+    let in_grpo = command == "grpo";
+    let own = first(in_grpo).or_else(|| first(!in_grpo));
+    let key = own.or_else(|| familiar_key(&name))?;
+    let of_grpo = key.split_once('.').map(|(_, last)| format!("grpo.{last}")).filter(|_| in_grpo);
+    Some(of_grpo.filter(|of_grpo| known.keys().any(|key| key == of_grpo)).unwrap_or_else(|| key.to_string()))
+}
+
+fn positional(command: &clap::Command, text: &str) -> Option<String> {
+    let (_, flag) = POSITIONALS.iter().find(|(name, _)| *name == command.get_name())?;
+    let path = Path::new(text);
+    let flag =
+        if accepts(command, "--resume") && path.join("config.toml").is_file() { "--resume" } else { flag };
+    Some(format!("{flag} {}", shell_word(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::command;
+
+    fn hint_of(line: &str) -> Option<String> {
+        let words = shlex::split(line).unwrap();
+        let args: Vec<OsString> =
+            ["xtrain".to_string()].into_iter().chain(words).map(OsString::from).collect();
+        hint(&command().try_get_matches_from(&args).unwrap_err(), &command(), &args)
+    }
+
+    #[test]
+    fn names_of_other_programs_lead_to_the_names_here() {
+        for (line, want) in [
+            ("sample m", "xtrain generate MODEL --prompt TEXT"),
+            ("version", "xtrain --version"),
+            ("-v", "--version"),
+            ("generate m -p hello", "--prompt TEXT"),
+            ("generate m -p=hello", "--prompt TEXT"),
+            ("generate -m m --n-predict 5", "--max-new N"),
+            ("generate m --prompt a --max_new_tokens=5", "--max-new N"),
+            ("generate m --prompt a --top_p 0.5", "--top-p"),
+            ("generate m --prompt a -ngl 99", "--device cuda"),
+            ("generate m --prompt a -n 9", "--max-new N"),
+            ("generate m --prompt a -t 4", "--threads N"),
+            ("chat m -t 4", "--threads N"),
+            ("generate m 'a text'", "--prompt 'a text'"),
+            ("train text.txt", "--data text.txt"),
+            ("train --data t --max_iters 5", "--steps N"),
+            ("train --data t --n_embd 5", "--set model.dim=VALUE"),
+            ("train --data t --weight-decay 5", "--set train.weight_decay=VALUE"),
+            ("train --data t --block_size=5", "--set train.context=VALUE"),
+            ("grpo --num-generations 5", "--set grpo.num_generations=VALUE"),
+            ("grpo --weight-decay 5", "--set grpo.weight_decay=VALUE"),
+            ("grpo --lr 5", "--set grpo.learning_rate=VALUE"),
+            ("grpo --max-steps 5", "--set grpo.steps=VALUE"),
+            ("quickstart --epochs 5", "--set train.steps=VALUE"),
+            ("export m o.gguf --outtype q8_0", "--type TYPE"),
+            ("train --out d", "--run DIR"),
+            ("train -m d", "--init MODEL"),
+            ("eval m t.txt", "--data t.txt"),
+            ("rollout m p.jsonl", "--prompts p.jsonl"),
+        ] {
+            assert_eq!(hint_of(line), Some(format!("use {want}")), "{line}");
+        }
+        for line in
+            ["nothing", "train --nothing", "doctor now", "plot", "generate m --promt a", "inspect m --bf16"]
+        {
+            assert_eq!(hint_of(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_hint_is_possible_and_no_name_is_one_of_xtrain() {
+        let root = command();
+        for (names, hint) in COMMANDS {
+            assert!(names.iter().all(|name| root.find_subcommand(name).is_none()), "{hint}");
+            for line in hint.split("xtrain ").skip(1).filter(|line| line.starts_with(char::is_lowercase)) {
+                let name = line.split([' ', ',']).next().unwrap();
+                assert!(root.find_subcommand(name).is_some(), "{hint}");
+            }
+        }
+        let all: Vec<&clap::Command> = root.get_subcommands().collect();
+        for (table, commands) in [
+            (GENERATION, &["generate", "chat", "rollout"][..]),
+            (TRAINING, &["train", "grpo", "quickstart"]),
+            (EXCHANGE, &["export", "import"]),
+            (DEVICE, &["generate", "train", "eval", "verify"]),
+        ] {
+            for (names, hint) in table {
+                let of_table = || all.iter().filter(|command| commands.contains(&command.get_name()));
+                assert!(of_table().any(|command| is_possible(command, hint)), "{hint}");
+                for name in *names {
+                    // A name may be a flag of some of the commands, such as -n of rollout.
+                    assert!(of_table().any(|command| !accepts(command, name)), "{name}");
+                }
+            }
+        }
+    }
+}
