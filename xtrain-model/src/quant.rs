@@ -161,21 +161,19 @@ impl Quant {
     /// Appends the values of whole blocks. Each value is an exact widening, a product of two f32, rounded once, or the
     /// sum or difference of exact products, rounded once.
     pub fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
-        match (self, self.format()) {
-            (Quant::F16, _) => {
-                out.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()))
+        let Some(format) = self.format() else {
+            match self {
+                Quant::F16 => out.extend(bytes.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32())),
+                Quant::BF16 => {
+                    out.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32()));
+                }
+                _ => out.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
             }
-            (Quant::BF16, _) => {
-                out.extend(bytes.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32()))
-            }
-            (_, None) => out.extend(bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
-            (_, Some(format)) => {
-                let mut blocks =
-                    Vec::with_capacity(bytes.len() / self.block().bytes * (self.block().elements / BLOCK));
-                self.unpack(bytes, &mut blocks);
-                Piece::Blocks(format, &blocks).widen(out);
-            }
-        }
+            return;
+        };
+        let mut blocks = Vec::with_capacity(bytes.len() / self.block().bytes * self.block().elements / BLOCK);
+        self.unpack(bytes, &mut blocks);
+        Piece::Blocks(format, &blocks).widen(out);
     }
 
     /// Appends `values` as whole blocks, each value rounded to the nearest one of the type. `Q8_0` maps the largest

@@ -61,7 +61,7 @@ fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() 
             let mut row = vec![7.0; depth];
             for j in 0..out {
                 quantized.column(j, &mut row);
-                assert_bits_eq(&row, &values[j * depth..][..depth], &format!("column {j} of {format:?}"));
+                assert_bits_eq(&row, &values[j * depth..][..depth], format!("column {j} of {format:?}"));
             }
             for rows in [1, 2, 3, 4, 5, 13, 40] {
                 let what = format!("{rows} x {depth} x {out}, {format:?}, {device}");
@@ -71,17 +71,17 @@ fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() 
                     let (mut want, mut got) = (old.clone(), old.clone());
                     dense_product(cpu, x, dense.view(), &mut want, beta);
                     product(cpu, &a, quantized.view(), &mut got, beta, None);
-                    assert_bits_eq(&got, &want, &format!("{what}, {beta:?}"));
+                    assert_bits_eq(&got, &want, format!("{what}, {beta:?}"));
                 }
                 let (mut want, mut got) = (old.clone(), vec![f32::NAN; rows * out]);
                 product_residual(cpu, &old, x, dense.view(), &mut want);
                 product(cpu, &a, quantized.view(), &mut got, Beta::Zero, Some(&old));
-                assert_bits_eq(&got, &want, &format!("{what}, residual"));
+                assert_bits_eq(&got, &want, format!("{what}, residual"));
                 if out > 96 {
                     let (mut want, mut got) = (vec![0.0; rows * (out - 64)], vec![0.0; rows * (out - 64)]);
                     dense_product(cpu, x, dense.view().columns(64..out), &mut want, Beta::Zero);
                     product(cpu, &a, quantized.view().columns(64..out), &mut got, Beta::Zero, None);
-                    assert_bits_eq(&got, &want, &format!("{what}, columns from 64 on"));
+                    assert_bits_eq(&got, &want, format!("{what}, columns from 64 on"));
                 }
                 compared += 1;
             }
