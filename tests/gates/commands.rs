@@ -362,15 +362,15 @@ fn the_load_benchmark_reads_every_weight_and_removes_its_files() {
     for part in ["(2 layers, dim 128)", "bf16", "weights in 1 file", "open model", "peak memory"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // 38 MB of weights, or 19 MB in bf16, each in memory once, packed or in f32. The rest is the program itself, 1
-    // MiB to be packed, and three pieces of 256 KiB that are being read.
+    // 38 MB of weights, or 19 MB in bf16, each in memory once, packed or in f32. The rest is the program itself with
+    // its slabs of 2 MiB, 1 MiB to be packed, and three pieces of 256 KiB that are being read.
     for more in [&[][..], &["--dtype", "bf16"], &["--masters"]] {
         let got = parsed(&random(&[&["--set", "model.preset=small-10m", "--json"], more].concat()));
         assert_eq!(got["pack_ms"].is_object(), more.contains(&"--masters"), "{got}");
         if cfg!(target_os = "linux") {
             let weights = got["weight_bytes"].as_u64().unwrap();
             let opened = got["peak_bytes"]["opened"].as_u64().unwrap();
-            assert!((weights..weights + (12 << 20)).contains(&opened), "{more:?}: {opened} of {weights}");
+            assert!((weights..weights + (15 << 20)).contains(&opened), "{more:?}: {opened} of {weights}");
         }
     }
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "the random weights are still there");

@@ -108,8 +108,8 @@ mod tests {
     #[test]
     fn the_ideal_time_is_that_of_the_whole_device() {
         let ms = |bytes, ops, bf16| TargetGpu::H200.ideal_seconds(bytes, ops, bf16) * 1e3;
-        assert_eq!(ms(4_320_000_000, 0, true), 1.0);
-        assert_eq!(ms(0, 791_200_000_000, true), 1.0);
-        assert_eq!(ms(0, 53_600_000_000, false), 1.0);
+        assert_eq!(ms(4_800_000_000, 0, true), 1.0);
+        assert_eq!(ms(0, 989_000_000_000, true), 1.0);
+        assert_eq!(ms(0, 67_000_000_000, false), 1.0);
     }
 }
