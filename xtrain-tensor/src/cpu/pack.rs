@@ -77,7 +77,7 @@ impl Packed {
                 gemm_bf16::product(cpu, &x, w, Output::Sum(y, beta));
             }
             Packed::Quantized(w) => {
-                assert_eq!(depths.len(), shape[1], "a quantized matrix is packed for all depths");
+                assert_eq!(depths, 0..w.depth(), "a quantized matrix is multiplied at all depths");
                 quantized_product(cpu, x.data()?, w.view().columns(columns), y, beta, None);
             }
         }

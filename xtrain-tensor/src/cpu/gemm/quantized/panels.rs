@@ -111,6 +111,11 @@ impl QuantPanels {
         });
     }
 
+    /// Rows of B.
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
     /// Bytes of the panels.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.lines)
