@@ -87,10 +87,11 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         steps_per_sync: 1,
         ..args.speculation.apply(args.cache.engine())?
     };
-    require_cache(&loaded.model, &engine, "use --kv growing, or end other programs")?;
     let draft = args.speculation.open_draft_of(&loaded, &args.common)?;
+    let draft_model = draft.as_ref().map(|draft| &draft.model);
+    require_cache(&loaded.model, draft_model, &engine, "use --kv growing, or end other programs")?;
     let mut engine = Engine::new(&loaded.model, engine)?;
-    draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
+    draft_model.map_or(Ok(()), |draft| engine.draft_with(draft))?;
     let signals = ChatSignals::install()?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !has_template {

@@ -20,7 +20,7 @@ use crate::report::{Spread, Timings, printable, units};
 Text is streamed as it is generated, in whole characters. On a terminal control characters are replaced; files and \
 pipes receive the unmodified text. A model without a tokenizer prints token ids. --json prints one object with the \
 names of `xtrain rollout`: prompt, completion, prompt_ids, completion_ids, logprobs, finish_reason, and logprob_bits \
-(hexadecimal), timings; with --speculate also speculation: drafted_tokens, accepted_tokens, acceptance_rate.
+(hexadecimal), timings; with --speculate or --draft also speculation: drafted_tokens, accepted_tokens, acceptance_rate.
 
 The end of the text that can be the beginning of a --stop text is printed when the next tokens show that it is not.
 
@@ -89,12 +89,13 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     // Synchronize every step, so that each token is shown as soon as it is generated.
     let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
     let options = EngineOptions { steps_per_sync, max_seq_len, max_batch: 1, ..args.generation.engine()? };
+    let draft = args.generation.speculation.open_draft_of(&loaded, &args.generation.common)?;
     require_cache(
         &loaded.model,
+        draft.as_ref().map(|draft| &draft.model),
         &options,
         "reduce --max-new or the length of the prompt, or use --kv growing",
     )?;
-    let draft = args.generation.speculation.open_draft_of(&loaded, &args.generation.common)?;
     let mut engine = Engine::new(&loaded.model, options)?;
     draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     engine.submit(request)?;

@@ -43,11 +43,31 @@ pub(super) fn require_grpo(config: &RunConfig, prompt: usize, device: &Device) -
     require(needed.total(), device, "the run", hint)
 }
 
-/// Checks that the KV cache of an engine fits. `hint` says how to make it smaller.
-pub(super) fn require_cache(model: &Model, options: &EngineOptions, hint: &str) -> Result<(), CliError> {
+/// Checks that the KV cache of an engine fits, with that of its draft model. `hint` says how to make it smaller.
+pub(super) fn require_cache(
+    model: &Model,
+    draft: Option<&Model>,
+    options: &EngineOptions,
+    hint: &str,
+) -> Result<(), CliError> {
+    let own = cache_bytes(model, options);
+    let bytes = own.saturating_add(draft.map_or(0, |draft| draft_cache_bytes(draft, model, options)));
+    let what = if draft.is_some() { "the KV cache with that of the draft model" } else { "the KV cache" };
+    require(bytes, model.device(), what, hint)
+}
+
+/// Bytes of the KV cache of an engine.
+fn cache_bytes(model: &Model, options: &EngineOptions) -> u64 {
     let slots = allocated_slots(options.kv, options.room(model.config()));
-    let bytes = slots.saturating_mul(CacheShape::of(model).bytes_per_token() as u64);
-    require(bytes, model.device(), "the KV cache", hint)
+    slots.saturating_mul(CacheShape::of(model).bytes_per_token() as u64)
+}
+
+/// Bytes of the KV cache of a draft model: pages for all positions of all sequences, up to its context.
+fn draft_cache_bytes(draft: &Model, model: &Model, options: &EngineOptions) -> u64 {
+    let room = options.room(model.config());
+    let positions = room.positions.min(draft.config().max_positions);
+    let slots = allocated_slots(KvKind::default(), Room { positions, slots: None, ..room });
+    slots.saturating_mul(CacheShape::of(draft).bytes_per_token() as u64)
 }
 
 /// The positions for which a cache allocates memory at its start.
@@ -68,7 +88,7 @@ pub(super) fn require_cache_of(
 ) -> Result<(), CliError> {
     let max_seq_len = requests.iter().map(|request| request.required_len(model.config())).max();
     let max_batch = options.max_batch.min(requests.len().max(1));
-    require_cache(model, &EngineOptions { max_seq_len, max_batch, ..options }, "use --kv growing")
+    require_cache(model, None, &EngineOptions { max_seq_len, max_batch, ..options }, "use --kv growing")
 }
 
 #[cfg(test)]
@@ -84,5 +104,19 @@ mod tests {
         assert_eq!(allocated_slots(KvKind::Paged { page: 8 }, room), 48);
         assert_eq!(allocated_slots(KvKind::Growing, Room { slots: Some(7), ..room }), 0);
         assert_eq!(allocated_slots(KvKind::Contiguous, Room { slots: Some(7), ..room }), 7);
+    }
+    #[test]
+    fn the_cache_of_a_draft_model_has_room_for_all_sequences_up_to_its_context() {
+        use crate::model::Config;
+        use crate::tensor::Dtype;
+        let model = |n_layers, max_positions| {
+            let cfg = Config { n_layers, max_positions, ..Config::default() };
+            Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap()
+        };
+        let (large, small) = (model(2, 300), model(1, 100));
+        let options = EngineOptions { max_batch: 3, kv_capacity: Some(320), ..EngineOptions::default() };
+        let token = CacheShape::of(&small).bytes_per_token() as u64;
+        assert_eq!(draft_cache_bytes(&small, &large, &options), 3 * 128 * token);
+        assert_eq!(cache_bytes(&large, &options), 320 * 2 * token);
     }
 }

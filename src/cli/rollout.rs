@@ -151,13 +151,14 @@ fn complete(
         max_batch: args.max_batch_size.get().min(total),
         ..args.scheduler.apply(args.generation.engine()?)
     };
-    args.scheduler.require_room(&options, options.max_seq_len.unwrap_or(0))?;
+    let options = args.scheduler.fit(options, options.max_seq_len.unwrap_or(0))?;
+    let draft = args.generation.speculation.open_draft_of(loaded, &args.generation.common)?;
     require_cache(
         &loaded.model,
+        draft.as_ref().map(|draft| &draft.model),
         &options,
         "reduce --max-batch-size, --max-new or the length of the prompts",
     )?;
-    let draft = args.generation.speculation.open_draft_of(loaded, &args.generation.common)?;
     let mut engine = Engine::new(&loaded.model, options)?;
     draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     for request in requests {

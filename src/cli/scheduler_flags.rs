@@ -15,17 +15,14 @@ pub(super) struct SchedulerFlags {
     #[arg(long, value_name = "TOKENS", value_parser = count)]
     pub(super) max_batched_tokens: Option<NonZeroUsize>,
     /// Tokens that the KV cache has room for, of all sequences together [default: --max-batch-size sequences of the
-    /// longest length].
+    /// longest length, which is also the most].
     #[arg(long, value_name = "TOKENS", value_parser = count)]
     pub(super) kv_capacity: Option<NonZeroUsize>,
-    /// Tokens of the KV cache that stay free when a sequence starts besides others, so that these can grow; 0 = start
-    /// sequences as long as they fit, and preempt when the cache is full. For --kv paged.
+    /// Tokens of the KV cache, in whole pages, that stay free when a sequence starts besides others, so that these can
+    /// grow; 0 = start sequences as long as they fit, and preempt when the cache is full. Each sequence grows by whole
+    /// pages: use at least a page per running sequence. For --kv paged.
     #[arg(long, value_name = "TOKENS", default_value_t = 0, value_parser = whole)]
     pub(super) watermark: usize,
-    /// Steps by which each completion of a prompt counts as submitted after the one before; 0 = a prompt with all its
-    /// completions runs before later prompts.
-    #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = whole)]
-    pub(super) group_spacing: usize,
 }
 
 impl SchedulerFlags {
@@ -35,26 +32,26 @@ impl SchedulerFlags {
             max_batched_tokens: self.max_batched_tokens.map(NonZeroUsize::get),
             kv_capacity: self.kv_capacity.map(NonZeroUsize::get),
             watermark: self.watermark,
-            group_spacing: self.group_spacing,
             ..options
         }
     }
 
-    /// Rejects a cache that has no room for a sequence of `longest` positions.
+    /// `options` with a KV cache that has room for a sequence of `longest` positions, and at most for all sequences.
     ///
     /// # Errors
     /// A value of --kv-capacity with less room, in whole pages.
-    pub(super) fn require_room(&self, options: &EngineOptions, longest: usize) -> Result<(), CliError> {
+    pub(super) fn fit(&self, options: EngineOptions, longest: usize) -> Result<EngineOptions, CliError> {
         let page = if let KvKind::Paged { page } = options.kv { page } else { 1 };
-        let want = longest.div_ceil(page) * page;
-        match self.kv_capacity.map(NonZeroUsize::get) {
-            Some(found) if found < want => {
-                let message =
-                    format!("--kv-capacity {found}: expected at least {want}, for the longest sequence");
-                Err(CliError::new(Exit::Usage, message).hint("increase --kv-capacity, or reduce --max-new"))
-            }
-            _ => Ok(()),
+        let want = longest.div_ceil(page).saturating_mul(page);
+        if let Some(found) = options.kv_capacity.filter(|&found| found < want) {
+            let message =
+                format!("--kv-capacity {found}: expected at least {want}, for the longest sequence");
+            return Err(
+                CliError::new(Exit::Usage, message).hint("increase --kv-capacity, or reduce --max-new")
+            );
         }
+        let all = want.max(1).saturating_mul(options.max_batch);
+        Ok(EngineOptions { kv_capacity: options.kv_capacity.map(|n| n.min(all)), ..options })
     }
 }
 

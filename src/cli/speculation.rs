@@ -23,7 +23,8 @@ pub(super) struct SpeculationFlags {
 }
 
 /// Where drafted tokens come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum SpeculateArg {
     /// One token per forward pass.
     Off,

@@ -48,7 +48,8 @@ fn the_scheduler_flags_change_no_completion_and_name_their_limits() {
         &["--kv-capacity", "64"][..],
         &["--kv-capacity", "64", "--watermark", "24"],
         &["--max-batched-tokens", "4"],
-        &["--group-spacing", "3", "--max-batch-size", "2"],
+        &["--kv-capacity", "1e15"],
+        &["--kv-capacity", "64", "--speculate", "lookup", "--watermark", "8"],
     ] {
         let got = run(flags);
         assert_eq!((got.0, got.1), (Some(0), want.1.clone()), "{flags:?}");

@@ -262,6 +262,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
         Gate::Command(commands_watch::watch_of_a_run_that_has_ended_is_one_line, "left: \"a: step 0"),
     ),
     (Fault::PlotForgetsSmoothing, Gate::Command(cli::plot_compares_runs_within_the_width, "(mean of 7)")),
+    (Fault::WatermarkCountsTokens, Gate::Test(priorities::watermark_in_pages)),
+    (Fault::DraftModelCatchesUpAtOnce, Gate::Test(speculation::long_prompt)),
 ];
 
 /// Runs a test that panics if it fails.

@@ -224,6 +224,8 @@ faults! {
     BlockArrivesEarly "a block arrives at a counter before its threads have written their results"
     BlockArrivalRelaxed "a block arrives at a counter without releasing its writes and acquiring those of others"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
+    WatermarkCountsTokens "the watermark counts tokens where the cache hands out whole pages"
+    DraftModelCatchesUpAtOnce "a draft model computes all rows that a long prompt lacks in one step"
 }
 
 /// The name in kebab case.

@@ -30,7 +30,8 @@ A sample is one complete rollout, after one warmup rollout in the same process. 
 wall clock. The table shows medians over the samples; --json lists every pass of every sample. \
 decode_tokens_per_second is the number of tokens after the first of each sequence, divided by the total time of \
 their passes. time_to_first_token_ms is the total time of the passes until every sequence has its first token. With \
---speculate, each sample also measures a rollout without it; speedup is the ratio of the medians of the total times.
+--speculate or --draft, as many rollouts without drafts are measured afterwards; speedup is the \
+ratio of the medians of the total times.
 
 Examples:
   xtrain bench decode --model runs/shakespeare --batch 32
@@ -76,8 +77,9 @@ Examples:
 The requests of a trace are a function of --trace-seed and the other flags of the trace: arrival times, lengths and \
 random prompts. The clock is the measured time of the steps; where no request runs, it moves on to the next arrival. \
 Time to first token counts from the arrival. The goodput is the number of requests per second that meet both limits. \
-A waiting request of priority p runs before each request of priority q that arrives --ageing * (q - p) steps or more \
-after it, so none starves.
+A waiting request of priority p runs before each request of priority q >= p that arrives --ageing * (q - p) steps or \
+more after it, so none starves. The model runs one short request before the clock starts. --requests and --burst are \
+at most 1000000, --prompt-len and --max-new at most 16777216, and --rate is at least 0.001.
 
 Examples:
   xtrain bench trace --set model.preset=tiny-3m

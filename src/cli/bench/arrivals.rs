@@ -18,12 +18,13 @@ pub(crate) enum Pattern {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct TraceSpec {
     pub(super) pattern: Pattern,
+    /// At most 1,000,000, as `burst`.
     pub(super) requests: usize,
-    /// Mean arrivals per second.
+    /// Mean arrivals per second, at least 0.001.
     pub(super) rate: f64,
     /// Requests in a burst.
     pub(super) burst: usize,
-    /// Mean prompt tokens: uniform from half to one and a half of it.
+    /// Mean prompt tokens, at most 2^24: uniform from half to one and a half of it.
     pub(super) prompt_len: usize,
     /// Mean new tokens: uniform, alike.
     pub(super) max_new: usize,

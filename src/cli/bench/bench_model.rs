@@ -105,7 +105,8 @@ pub(super) struct Measured {
     pub(super) counters: Counters,
 }
 
-/// Runs one rollout, with drafts of `draft` if there is one, and measures its passes, the size of its KV cache and the bytes read from it.
+/// Runs one rollout, with drafts of `draft` if there is one, and measures its passes, the size of its KV cache and the
+/// bytes read from it.
 pub(super) fn measure(
     model: &Model,
     workload: Workload,
@@ -114,7 +115,7 @@ pub(super) fn measure(
 ) -> Result<Measured, CliError> {
     let max_seq_len = Some(workload.prompt_len + workload.max_new);
     let options = EngineOptions { max_seq_len, max_batch: workload.batch, ..options };
-    require_cache(model, &options, "reduce --batch, --prompt-len or --max-new")?;
+    require_cache(model, draft, &options, "reduce --batch, --prompt-len or --max-new")?;
     let mut engine = Engine::new(model, options)?;
     draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
     let sampling = SampleOptions {

@@ -10,6 +10,7 @@ use super::workload::Workload;
 use crate::cli::speculation::SpeculationReport;
 use crate::cli::{CliError, out};
 use crate::decode::{CacheShape, EngineOptions};
+use crate::model::Model;
 use crate::report::{Pass, Spread, Table, Timings, units};
 
 /// The output of `--json`. Scalars are medians over the samples.
@@ -50,7 +51,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     if let Some(gpu) = args.estimate {
         return estimate::decode(args, gpu);
     }
-    let context = args.lengths(DEFAULT_LEN).iter().sum();
+    let context = args.lengths(DEFAULT_LEN).into_iter().fold(0, usize::saturating_add);
     let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, context)?;
     let [prompt_len, max_new] = args.lengths(DEFAULT_LEN.min(model.config().max_positions / 2).max(1));
     let workload = Workload {
@@ -75,12 +76,12 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         samples.push(measured.timings);
         (cache_bytes, kv) = (measured.cache_bytes, measured.kv);
         speculation = args.speculation.report(measured.counters);
-        if speculation.is_some() {
-            plain_ms.push(bench_model::measure(&model, workload, plain, None)?.timings.total_ms());
-        }
     }
     let tokens = args.repeats.get() * workload.batch * workload.max_new;
     let per_token = PerUnit::since(start, model.device(), tokens);
+    if speculation.is_some() {
+        plain_ms = without_drafts(&model, workload, plain, args.repeats.get())?;
+    }
     let median = |of: &dyn Fn(&Timings) -> Option<f64>| Some(Spread::of(samples.iter().filter_map(of))?.p50);
     let total_ms = median(&|t| Some(t.total_ms()));
     let speedup = Spread::of(plain_ms).zip(total_ms).map(|(plain, ms)| plain.p50 / ms);
@@ -107,6 +108,18 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         samples,
     };
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+/// The times of `n` rollouts without drafts, in milliseconds, after one warmup rollout.
+fn without_drafts(
+    model: &Model,
+    workload: Workload,
+    options: EngineOptions,
+    n: usize,
+) -> Result<Vec<f64>, CliError> {
+    let rollout = |_| Ok(bench_model::measure(model, workload, options, None)?.timings.total_ms());
+    let times = (0..=n).map(rollout).collect::<Result<Vec<f64>, CliError>>()?;
+    Ok(times[1..].to_vec())
 }
 
 impl Report {

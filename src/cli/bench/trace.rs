@@ -8,6 +8,7 @@ use super::bench_model::{self, BenchModel, random_tokens};
 use super::latency::Latency;
 use super::trace_args::TraceArgs;
 use crate::cli::memory_check::require_cache;
+use crate::cli::speculation::SpeculateArg;
 use crate::cli::{CliError, Exit, out};
 use crate::decode::{Counters, Engine, EngineOptions, Event, Request};
 use crate::model::Model;
@@ -19,6 +20,10 @@ struct Report {
     #[serde(flatten)]
     model: BenchModel,
     trace: TraceSpec,
+    kv: String,
+    /// The directory or file of the draft model. `None`: there is none.
+    draft: Option<String>,
+    speculate: SpeculateArg,
     max_batch_size: usize,
     max_batched_tokens: Option<usize>,
     kv_capacity: Option<usize>,
@@ -84,16 +89,24 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Usage, message).hint("reduce --prompt-len or --max-new"));
     }
     let options = args.options(longest)?;
-    require_cache(
-        &model,
-        &options,
-        "reduce --max-batch-size, --prompt-len or --max-new, or use --kv-capacity",
-    )?;
     let draft = args.speculation.open_draft(&args.shared.common)?;
     let draft = draft.as_ref().map(|draft| &draft.model);
+    let hint = "reduce --max-batch-size, --prompt-len or --max-new, or use --kv-capacity";
+    require_cache(&model, draft, &options, hint)?;
+    warm_up(&model, options, draft)?;
     let (times, total_ms, counters) = replay(&model, options, draft, &spec)?;
     let report = report(args, description, (&times, total_ms, counters), options);
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+/// Runs one request before the clock starts: the first pass of a model packs its weights.
+fn warm_up(model: &Model, options: EngineOptions, draft: Option<&Model>) -> Result<(), CliError> {
+    let max_new = options.room(model.config()).positions.min(5) - 1;
+    let mut engine = Engine::new(model, EngineOptions { max_batch: 1, kv_capacity: None, ..options })?;
+    draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
+    engine.submit(Request::greedy(&[0], max_new))?;
+    engine.run()?;
+    Ok(())
 }
 
 /// Runs the requests. The clock is the time of the steps; where nothing runs, it moves on to the next arrival.
@@ -143,6 +156,9 @@ fn report(
     Report {
         model,
         trace: spec,
+        kv: options.kv.to_string(),
+        draft: args.speculation.draft.as_ref().map(|path| path.display().to_string()),
+        speculate: args.speculation.speculate,
         max_batch_size: options.max_batch,
         max_batched_tokens: options.max_batched_tokens,
         kv_capacity: options.kv_capacity,
@@ -178,10 +194,16 @@ impl Report {
         }
         let requests = units::many(self.trace.requests as u64, "request");
         let Limits { ttft_ms, inter_token_ms } = self.limits;
+        let drafts = match (&self.draft, self.speculate) {
+            (Some(draft), _) => format!(", drafts of {draft}"),
+            (None, SpeculateArg::Lookup) => ", drafts by prompt lookup".into(),
+            (None, SpeculateArg::Off) => String::new(),
+        };
         format!(
-            "{}{requests} in {:.1} s: {:.1} requests/s, {}, {}\ngoodput: {:.1} requests/s with a first token within \
-             {ttft_ms} ms and at most {inter_token_ms} ms between tokens\n\n{}",
+            "{}cache {}{drafts}\n{requests} in {:.1} s: {:.1} requests/s, {}, {}\ngoodput: {:.1} requests/s with a \
+             first token within {ttft_ms} ms and at most {inter_token_ms} ms between tokens\n\n{}",
             self.model.title(),
+            self.kv,
             self.total_ms / 1e3,
             self.requests_per_second,
             units::rate(self.tokens_per_second, "tok"),

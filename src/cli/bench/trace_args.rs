@@ -19,22 +19,22 @@ pub(crate) struct TraceArgs {
     #[arg(short, long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
     pub(super) model: Option<PathBuf>,
     /// Number of requests.
-    #[arg(long, value_name = "N", default_value = "200", value_parser = count)]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = requests)]
     requests: NonZeroUsize,
     /// How requests arrive.
     #[arg(long, value_name = "PATTERN", default_value = "poisson")]
     arrivals: Pattern,
     /// Mean arrivals per second.
-    #[arg(long, value_name = "N", default_value_t = 20.0, value_parser = positive)]
+    #[arg(long, value_name = "N", default_value_t = 20.0, value_parser = rate)]
     rate: f64,
     /// Requests that arrive together, with --arrivals bursty.
-    #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
+    #[arg(long, value_name = "N", default_value = "16", value_parser = requests)]
     burst: NonZeroUsize,
     /// Mean prompt tokens; uniform from half to one and a half of it.
-    #[arg(long, value_name = "TOKENS", default_value = "64", value_parser = count)]
+    #[arg(long, value_name = "TOKENS", default_value = "64", value_parser = length)]
     prompt_len: NonZeroUsize,
     /// Mean new tokens; uniform from half to one and a half of it.
-    #[arg(long, value_name = "N", default_value = "64", value_parser = count)]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = length)]
     max_new: NonZeroUsize,
     /// Share of the requests with priority 1; the others have priority 0.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
@@ -83,13 +83,28 @@ impl TraceArgs {
         let options = self.speculation.apply(self.scheduler.apply(self.cache.engine()))?;
         let (ageing, max_batch) = (self.ageing.get(), self.max_batch_size.get());
         // one step per synchronization: the time of each token counts
-        self.scheduler.require_room(&options, longest)?;
-        Ok(EngineOptions { max_batch, max_seq_len: Some(longest), ageing, steps_per_sync: 1, ..options })
+        let options =
+            EngineOptions { max_batch, max_seq_len: Some(longest), ageing, steps_per_sync: 1, ..options };
+        self.scheduler.fit(options, longest)
     }
 }
 
 fn positive(text: &str) -> Result<f64, String> {
     number(text, |&x| x > 0.0 && f64::is_finite(x), "expected a number above 0")
+}
+
+fn requests(text: &str) -> Result<NonZeroUsize, String> {
+    number(text, |n: &NonZeroUsize| n.get() <= 1_000_000, "expected a whole number from 1 to 1000000")
+}
+
+/// Parses a mean length. The longest sequence has at most 3 * 2^24 tokens.
+fn length(text: &str) -> Result<NonZeroUsize, String> {
+    number(text, |n: &NonZeroUsize| n.get() <= 1 << 24, "expected a whole number from 1 to 16777216")
+}
+
+/// Parses a rate. All arrival times are finite.
+fn rate(text: &str) -> Result<f64, String> {
+    number(text, |x| (1e-3..=1e9).contains(x), "expected a number from 0.001 to 1e9")
 }
 
 fn share(text: &str) -> Result<f64, String> {

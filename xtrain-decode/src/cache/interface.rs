@@ -41,6 +41,13 @@ pub trait Cache: KvStore<Eager> + Debug {
         usize::MAX
     }
 
+    /// Number of available positions, in whole pages, that room for the positions of `seq` below `len` takes. A page
+    /// that `seq` shares and writes to counts in full. 0: not known.
+    fn missing(&self, seq: u32, len: usize) -> usize {
+        let _ = (seq, len);
+        0
+    }
+
     /// Allocates `pages` pages, or as many as the cache may have, so that it does not have to grow. Only a paged
     /// cache grows.
     ///

@@ -234,6 +234,12 @@ impl Cache for Paged {
         let idle = self.prefixes.pages().filter(|&page| self.refs[page as usize] == 1).count();
         (self.limit - self.refs.len() + self.free.len() + idle) * self.page
     }
+    fn missing(&self, seq: u32, len: usize) -> usize {
+        let pages = self.pages(seq);
+        let own = |at: &usize| pages.get(*at).is_some_and(|&page| self.refs[page as usize] == 1);
+        let first = self.pool.ledger.len(seq) / self.page;
+        (first..len.div_ceil(self.page)).filter(|at| !own(at)).count() * self.page
+    }
     fn expect(&mut self, pages: usize) -> Result<()> {
         let n = pages.min(self.limit);
         let of_a_sequence = n.min(self.pool.ledger.capacity().div_ceil(self.page));

@@ -74,6 +74,8 @@ impl<'m> Engine<'m> {
 
     /// Lets `draft`, a smaller model with the same vocabulary, draft tokens from now on, instead of prompt lookup. It
     /// has a KV cache of its own, with room for the positions of all sequences. The completions do not depend on it.
+    /// A step computes at most 256 rows of a sequence that the draft model lacks; the sequence drafts nothing until it
+    /// has them all. An error of the draft model is an error of [`Engine::step`], as one of the model is.
     ///
     /// # Errors
     /// [`Error::Option`] if the vocabularies differ in size, or without a cache. [`Error::Model`] if the device has no
@@ -109,8 +111,10 @@ impl<'m> Engine<'m> {
     }
 
     /// [`Engine::submit_group`] with a priority; that of other sequences is 0. A waiting sequence of priority p runs
-    /// before each sequence of priority q that is submitted [`EngineOptions::ageing`] (q - p) steps or more after it,
-    /// so no sequence starves. A higher priority does not preempt running sequences.
+    /// before each sequence of priority q >= p that is submitted [`EngineOptions::ageing`] (q - p) steps or more after
+    /// it, so no sequence starves. Among all waiting sequences, the one with the smallest step of submission minus
+    /// `ageing` x priority runs first; of equal ones, the one that was submitted first. A higher priority does not
+    /// preempt running sequences.
     ///
     /// # Errors
     /// As [`Engine::submit_group`].
@@ -197,12 +201,13 @@ impl<'m> Engine<'m> {
 
     /// Runs one forward pass over the scheduled rows and samples a token for each sequence whose last row ran. On a
     /// GPU, if all scheduled rows are decode rows, runs up to [`EngineOptions::steps_per_sync`] forward passes and
-    /// samples as many tokens of each sequence.
+    /// samples as many tokens of each sequence. A step in which a sequence has drafted tokens is one forward pass, and
+    /// gives that sequence one token more than the accepted ones.
     ///
     /// # Errors
     /// [`Error::Sample`] for a row of logits that gives no token: its sequence has left the engine, the other
-    /// sequences have their tokens. [`Error::Model`] if the forward pass fails, or if the cache has no room for a
-    /// single sequence: nothing has changed then.
+    /// sequences have their tokens. [`Error::Model`] if the forward pass fails, if one of the draft model fails, or if
+    /// the cache has no room for a single sequence: no sequence has a new token of the pass then.
     pub fn step(&mut self) -> Result<Step<'_>> {
         self.advance(None)
     }
@@ -300,7 +305,11 @@ impl<'m> Engine<'m> {
     fn draft(&mut self) -> Result<()> {
         self.scheduler.plan_drafts();
         if let Some(draft_model) = &mut self.draft_model {
-            return draft_model.draft(&mut self.scheduler.running);
+            let drafted = draft_model.draft(&mut self.scheduler.running);
+            if drafted.is_err() {
+                self.scheduler.running.iter_mut().for_each(|sequence| sequence.draft.clear());
+            }
+            return drafted;
         }
         self.scheduler.look_up_drafts();
         Ok(())

@@ -30,14 +30,12 @@ pub struct EngineOptions {
     /// soon as it is sampled. The CPU synchronizes after every step.
     pub steps_per_sync: usize,
     /// Steps that a waiting sequence is ahead of later ones for each level of priority above theirs; see
-    /// [`Engine::submit_prioritized`](crate::Engine::submit_prioritized).
+    /// [`Engine::submit_prioritized`](crate::Engine::submit_prioritized). 0: priorities have no effect.
     pub ageing: usize,
-    /// Steps by which each completion of a group counts as submitted after the one before. 0: a group waits as a whole
-    /// before later requests. Above: a large group does not hold up requests that are submitted while it waits.
-    pub group_spacing: usize,
-    /// KV slots that stay free when a sequence is admitted besides running ones, for the new tokens of running
-    /// sequences. 0: sequences are admitted as long as there are sequence slots, and preempted when the cache is full.
-    /// Only a paged cache has a watermark.
+    /// KV slots, rounded up to whole pages, that stay free when a sequence is admitted besides running ones and all of
+    /// them have room for their tokens so far. The running sequences grow into them; each next page of a sequence takes
+    /// one whole page. 0: sequences are admitted as long as there are sequence slots, and preempted when the cache is
+    /// full. Only a paged cache has a watermark.
     pub watermark: usize,
     /// Where drafted tokens come from.
     pub speculation: Speculation,
@@ -100,7 +98,6 @@ impl Default for EngineOptions {
             continuation: Continuation::Off,
             steps_per_sync: 8,
             ageing: 32,
-            group_spacing: 0,
             watermark: 0,
             speculation: Speculation::Off,
         }

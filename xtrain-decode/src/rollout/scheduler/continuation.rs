@@ -29,7 +29,7 @@ impl Scheduler<'_> {
         let new = self.submitted;
         self.submitted += 1;
         let mut next = sequence.continued(request, new, self.cfg);
-        next.rank = WaitingQueue::rank(&self.options, self.steps, 0, 0);
+        next.rank = WaitingQueue::rank(&self.options, self.steps, 0);
         self.counters.continued_rows += next.num_computed as u64;
         if slot.is_some() {
             self.running.push(next);

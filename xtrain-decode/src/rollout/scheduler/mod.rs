@@ -131,7 +131,7 @@ impl<'m> Scheduler<'m> {
         let (first, request) = (self.submitted, Arc::new(request));
         for n in 0..g {
             let mut sequence = Sequence::new(request.clone(), first, n, sampler);
-            sequence.rank = WaitingQueue::rank(&self.options, self.steps, priority, n);
+            sequence.rank = WaitingQueue::rank(&self.options, self.steps, priority);
             self.waiting.insert(sequence);
         }
         if g > 1 && self.cache.is_some() && !faults::on(Fault::GroupPromptNotShared) {

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::rollout::sequence::Sequence;
 use crate::sampler::{Address, SampleOptions, Sampler};
 
-/// Most rows of a sequence in one pass of the draft model.
+/// Most rows of a sequence in a step that the draft model computes before it drafts.
 const CHUNK: usize = 256;
 
 /// The draft model and its cache, in which a sequence has the number of its slot in the engine.
@@ -58,13 +58,14 @@ impl<'m> DraftModel<'m> {
         self.model.config().n_params() as f32 / model.config().n_params() as f32
     }
 
-    /// Drafts `draft_len` tokens for each sequence, or fewer at the end of the draft model's context.
+    /// Drafts `draft_len` tokens for each sequence, or fewer at the end of the draft model's context. A sequence with
+    /// more than [`CHUNK`] missing rows computes so many of them, and drafts nothing.
     ///
     /// # Errors
-    /// If a forward pass fails. The sequences have no drafts then.
+    /// If a forward pass fails. Some sequences may have drafts then, which the caller removes.
     pub(in crate::rollout) fn draft(&mut self, running: &mut [Sequence]) -> Result<()> {
-        let mut all = self.drafting(running);
-        self.catch_up(&all)?;
+        let all = self.drafting(running);
+        let mut all = self.catch_up(all)?;
         while !all.is_empty() {
             let mut rows = Rows::default();
             let mut last = Vec::new();
@@ -110,22 +111,50 @@ impl<'m> DraftModel<'m> {
         all
     }
 
-    /// Rewinds each sequence to the tokens that it still has, forks a longer beginning from another sequence, and
-    /// computes the rows before the last one.
-    fn catch_up(&mut self, all: &[Drafting]) -> Result<()> {
+    /// Rewinds each sequence to the tokens that it still has. Those with more than a chunk of missing rows fork a longer
+    /// beginning from another sequence; if as many are missing still, they compute a chunk. Returns the others, which
+    /// can draft.
+    fn catch_up(&mut self, all: Vec<Drafting>) -> Result<Vec<Drafting>> {
+        let mut ready = Vec::with_capacity(all.len());
         for one in all {
             let want = &one.tokens[..one.tokens.len() - 1];
             let own = self.keep(one.slot, want)?;
-            let longest = (0..self.held.len()).map(|slot| (common(&self.held[slot], want), slot)).max();
-            if let Some((len, from)) = longest.filter(|&(len, _)| len > own) {
-                self.cache.fork(from as u32, one.slot as u32, len)?;
-                self.held[one.slot] = self.held[from][..len].to_vec();
+            if want.len() - own > CHUNK {
+                self.fork_longest(one.slot, want, own)?;
             }
-            while want.len() - self.held[one.slot].len() > CHUNK {
-                let mut rows = Rows::default();
-                self.push_rows(&mut rows, one, self.held[one.slot].len() + CHUNK);
-                self.forward(&rows, std::slice::from_ref(one))?;
+            if !self.is_behind(&one) {
+                ready.push(one);
+                continue;
             }
+            self.compute_chunk(&one)?;
+            if faults::on(Fault::DraftModelCatchesUpAtOnce) {
+                while self.is_behind(&one) {
+                    self.compute_chunk(&one)?;
+                }
+                ready.push(one);
+            }
+        }
+        Ok(ready)
+    }
+
+    fn compute_chunk(&mut self, one: &Drafting) -> ModelResult<()> {
+        let mut rows = Rows::default();
+        self.push_rows(&mut rows, one, self.held[one.slot].len() + CHUNK);
+        self.forward(&rows, std::slice::from_ref(one)).map(drop)
+    }
+
+    /// Whether more than a chunk of the rows before the last one is missing.
+    fn is_behind(&self, one: &Drafting) -> bool {
+        one.tokens.len() - 1 - self.held[one.slot].len() > CHUNK
+    }
+
+    /// Replaces the `own` rows of `slot` by the longest beginning of `tokens` that another sequence holds, if it is
+    /// longer.
+    fn fork_longest(&mut self, slot: usize, tokens: &[u32], own: usize) -> ModelResult<()> {
+        let longest = (0..self.held.len()).map(|from| (common(&self.held[from], tokens), from)).max();
+        if let Some((len, from)) = longest.filter(|&(len, _)| len > own) {
+            self.cache.fork(from as u32, slot as u32, len)?;
+            self.held[slot] = self.held[from][..len].to_vec();
         }
         Ok(())
     }
