@@ -110,7 +110,10 @@ mod tests {
         use crate::model::Config;
         use crate::tensor::Dtype;
         let model = |n_layers, max_positions| {
-            let cfg = Config { n_layers, max_positions, ..Config::default() };
+            let sizes =
+                Config { vocab: 8, dim: 4, ffn_dim: 4, n_heads: 1, n_kv_heads: 1, ..Config::default() };
+            let cfg =
+                Config { head_dim: 4, rope_theta: 1e4, norm_eps: 1e-6, n_layers, max_positions, ..sizes };
             Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap()
         };
         let (large, small) = (model(2, 300), model(1, 100));

@@ -20,6 +20,8 @@ fn bench_trace_reports_latencies_and_goodput_of_both_patterns() {
         assert_eq!(number("/ttft_ms/n"), Some(40.0), "{pattern}");
         assert_eq!(number("/goodput"), number("/requests_per_second"), "{pattern}");
         assert_eq!(report["trace"]["pattern"], pattern);
+        assert_eq!([&report["kv"], &report["speculate"]], ["paged:64", "off"], "{pattern}");
+        assert!(report["draft"].is_null(), "{pattern}");
         let strict = ["--arrivals", pattern, "--limit-ttft", "1e-9", "--json"];
         assert_eq!(parsed(&ok(&scratch.0, &[&args[..], &strict].concat()))["goodput"], 0.0, "{pattern}");
     }
