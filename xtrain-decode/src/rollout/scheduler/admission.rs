@@ -54,11 +54,9 @@ impl Scheduler<'_> {
             && self.running.iter().any(|s| rows_of_group(&s));
         let own = if shares { 1 } else { next.prompt().len().max(next.tokens().len()) };
         // a sequence with the rows or the prompt of another one takes one page: it copies or adds the last one
-        let pending = |s: &Sequence| match s.leader.is_some() || s.waits_for_prompt {
-            true => page,
-            false => cache.missing(s.slot, s.tokens().len()),
-        };
-        let pending = self.running.iter().map(pending).fold(0, usize::saturating_add);
+        let forks = |s: &Sequence| s.leader.is_some() || s.waits_for_prompt;
+        let missing = |s: &Sequence| if forks(s) { page } else { cache.missing(s.slot, s.tokens().len()) };
+        let pending = self.running.iter().map(missing).fold(0, usize::saturating_add);
         let kept = self.options.watermark.div_ceil(page).saturating_mul(page);
         cache.available().saturating_sub(pending) >= own.next_multiple_of(page).saturating_add(kept)
     }
