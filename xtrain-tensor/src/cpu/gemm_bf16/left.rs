@@ -26,13 +26,10 @@ scratch!(u8, NO_EXPONENT);
 /// The blocks of all rows, in the format of the kernel.
 #[derive(Debug)]
 pub(super) enum Blocks<'a> {
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AMX reads them"))]
     Amx(Buffer<Pairs>),
     /// Rows of whole blocks that AMX reads where they are. It reads denormals as zeros.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AMX reads them"))]
     InPlace(&'a [bf16]),
     /// In the order of [`Pairing::Parity`](super::pairing::Pairing::Parity).
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 reads them"))]
     Parity(Buffer<ParityBlock>),
     /// For SIMD kernels: widened to f32, because they broadcast single elements.
     Simd(Buffer<F32Block>),

@@ -1,6 +1,7 @@
 //! The results of a bf16 product.
 use half::bf16;
 
+#[cfg(target_arch = "x86_64")]
 use super::super::Disjoint;
 use super::super::gemm::Beta;
 
@@ -16,6 +17,7 @@ pub(crate) enum Output<'a> {
 }
 
 /// An [`Output`] whose parts are written by several threads.
+#[cfg(target_arch = "x86_64")]
 #[derive(Debug)]
 pub(super) enum SharedOutput<'a> {
     Sum(&'a Disjoint<'a, f32>, Beta),
@@ -36,6 +38,7 @@ impl Output<'_> {
     }
 
     /// Calls `f` with the shared output.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn share<T>(self, f: impl FnOnce(SharedOutput<'_>) -> T) -> T {
         match self {
             Output::Sum(y, beta) => f(SharedOutput::Sum(&Disjoint::new(y), beta)),
