@@ -199,6 +199,8 @@ faults! {
     ReplacedDirectoryLost "a directory that a killed --force moved aside is not restored"
     WatchOmitsLastLine "watch and report omit the last finished line of a log"
     PlotForgetsSmoothing "the legend of a plot does not say that its curve is a moving mean"
+    WatermarkCountsTokens "the watermark counts tokens where the cache hands out whole pages"
+    DraftModelCatchesUpAtOnce "a draft model computes all rows that a long prompt lacks in one step"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"
@@ -224,8 +226,6 @@ faults! {
     BlockArrivesEarly "a block arrives at a counter before its threads have written their results"
     BlockArrivalRelaxed "a block arrives at a counter without releasing its writes and acquiring those of others"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
-    WatermarkCountsTokens "the watermark counts tokens where the cache hands out whole pages"
-    DraftModelCatchesUpAtOnce "a draft model computes all rows that a long prompt lacks in one step"
 }
 
 /// The name in kebab case.
