@@ -297,7 +297,7 @@ impl<'m> Runner<'m> {
     }
 }
 
-/// Whether the drafted tokens from `drafted` on are dropped: the sampler chose another token or none, or a token that ends
+/// Whether the drafted tokens from `drafted` on are dropped: the sampler chose another token or none, or one that ends
 /// the sequence.
 fn ends_draft(choice: &mut Result<Choice, SampleError>, drafted: u32, sequence: &Sequence) -> bool {
     match choice {

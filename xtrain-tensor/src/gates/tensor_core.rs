@@ -1,6 +1,6 @@
-//! Gate: a tensor core has the bits of its model and the properties that kernels rely on: its operands can be swapped, a
-//! step of zeros changes nothing except a zero's sign, and wgmma has the bits of mma.sync. A difference is described by its operands and by
-//! the models that fit.
+//! Gate: a tensor core has the bits of its model and the properties that kernels rely on: its operands can be swapped,
+//! a step of zeros changes nothing except a zero's sign, and wgmma has the bits of mma.sync. A difference is described
+//! by its operands and by the models that fit.
 #![cfg(xtrain_emu)]
 use half::bf16;
 

@@ -41,7 +41,8 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Takes the tokens of one forward pass, several of a sequence with accepted drafts, or the first tokens of sequences that forked their prompt.
+    /// Takes the tokens of one forward pass (several of a sequence with accepted drafts), or the first tokens of
+    /// sequences that forked their prompt.
     ///
     /// # Errors
     /// The first row without a token. Its sequence has ended, the others have their tokens.

@@ -1,4 +1,4 @@
-//! Drafting: which sequences draft tokens in the next step, and what becomes of the drafted rows.
+//! Drafting: which sequences draft tokens in the next step, and which drafted rows stay in the cache.
 use xtrain_tensor::faults::{self, Fault};
 
 use super::Scheduler;
@@ -35,7 +35,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// A sequence has drafted tokens.
+    /// Whether a sequence has drafted tokens.
     pub(super) fn has_drafts(&self) -> bool {
         self.running.iter().any(|s| !s.draft.is_empty())
     }

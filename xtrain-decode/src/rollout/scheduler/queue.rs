@@ -8,9 +8,9 @@ use crate::rollout::sequence::Sequence;
 
 /// The waiting sequences, by rank and then by index, the oldest first.
 ///
-/// The rank of a sequence is the step in which it is submitted, minus `ageing` steps for each level of priority. It does
-/// not change, so the order of two sequences is fixed: a sequence of priority p runs before each sequence of priority
-/// q >= p that is submitted `ageing` (q - p) steps or more after it. None starves.
+/// The rank of a sequence is the step in which it is submitted, minus `ageing` steps for each level of priority. It
+/// does not change, so the order of two sequences is fixed: a sequence of priority p runs before each sequence of
+/// priority q >= p that is submitted `ageing` (q - p) steps or more after it. No sequence starves.
 #[derive(Debug, Default)]
 pub(in crate::rollout) struct WaitingQueue {
     sequences: BTreeMap<(i64, usize), Sequence>,

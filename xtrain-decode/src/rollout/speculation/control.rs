@@ -3,11 +3,11 @@ use xtrain_model::Model;
 use xtrain_tensor::Device;
 use xtrain_tensor::faults::{self, Fault};
 
-/// Most tokens that a sequence drafts in a step.
+/// Maximum number of tokens that a sequence drafts in a step.
 const MAX_DRAFT: usize = 16;
 /// The weight of one drafted token in the acceptance rate.
 const WEIGHT: f32 = 0.2;
-/// Steps without a draft after the first rejected probe, and the most.
+/// Steps without a draft after the first rejected probe, and the maximum.
 const PAUSES: [u32; 2] = [8, 64];
 
 /// The acceptance rate of the drafts of one sequence, and the pauses in which it drafts nothing.
@@ -31,8 +31,8 @@ impl Default for DraftControl {
 
 impl DraftControl {
     /// How many tokens to draft in the next step if each costs `cost` of the time of a new token: token i while the
-    /// probability that tokens 1 to i are accepted, rate^i, is above `cost`. If the first one is not worth its cost,
-    /// one token after a pause of 8 to 64 steps, so that a change of the text is noticed.
+    /// probability that tokens 1 to i are accepted, rate^i, is above `cost`. If the first one is below it, one token
+    /// after a pause of 8 to 64 steps, which measures the rate again.
     pub(in crate::rollout) fn next(&mut self, cost: f32) -> usize {
         let likely = std::iter::successors(Some(self.rate), |chance| Some(chance * self.rate));
         let n = likely.take(MAX_DRAFT).take_while(|&chance| chance > cost).count();
@@ -61,8 +61,8 @@ impl DraftControl {
 }
 
 /// The cost of a row of a forward pass of `model`, in units of a pass of one row: a pass of r rows is taken to cost
-/// 1 + c (r - 1). c is 1/32 on a GPU, 1/16 on a CPU whose caches do not hold the weights, and 1/4 otherwise. Measured with
-/// passes of 1 to 8 rows on two cores: 0.026 with 125 M parameters, 0.18 with 3 M, so the constants are cautious.
+/// 1 + c (r - 1). c is 1/32 on a GPU, 1/16 on a CPU whose caches do not hold the weights, and 1/4 otherwise. Passes of 1
+/// to 8 rows on two cores gave 0.026 with 125 M parameters and 0.18 with 3 M, so the constants overestimate the cost.
 pub(in crate::rollout) fn row_cost(model: &Model) -> f32 {
     const CACHED_BYTES: usize = 16 << 20;
     match model.device() {

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::rollout::sequence::Sequence;
 use crate::sampler::{Address, SampleOptions, Sampler};
 
-/// Most rows of a sequence in a step that the draft model computes before it drafts.
+/// Maximum number of missing rows of a sequence that the draft model computes in a step.
 const CHUNK: usize = 256;
 
 /// The draft model and its cache, in which a sequence has the number of its slot in the engine.
@@ -58,8 +58,9 @@ impl<'m> DraftModel<'m> {
         self.model.config().n_params() as f32 / model.config().n_params() as f32
     }
 
-    /// Drafts `draft_len` tokens for each sequence, or fewer at the end of the draft model's context. A sequence with
-    /// more than [`CHUNK`] missing rows computes so many of them, and drafts nothing.
+    /// Drafts `draft_len` tokens for each sequence, or fewer at the end of the draft model's context. If more than
+    /// [`CHUNK`] rows of a sequence are missing, this step computes the first [`CHUNK`] of them and the sequence gets no
+    /// draft.
     ///
     /// # Errors
     /// If a forward pass fails. Some sequences may have drafts then, which the caller removes.
@@ -95,7 +96,7 @@ impl<'m> DraftModel<'m> {
         Ok(())
     }
 
-    /// The sequences that draft. The cache holds no rows of other tokens than theirs afterwards.
+    /// The sequences that draft.
     fn drafting(&mut self, running: &[Sequence]) -> Vec<Drafting> {
         let context = self.model.config().max_positions;
         let mut all = Vec::new();
@@ -111,9 +112,9 @@ impl<'m> DraftModel<'m> {
         all
     }
 
-    /// Rewinds each sequence to the tokens that it still has. Those with more than a chunk of missing rows fork a longer
-    /// beginning from another sequence; if as many are missing still, they compute a chunk. Returns the others, which
-    /// can draft.
+    /// Rewinds each sequence to its current tokens. If more than [`CHUNK`] rows are missing, it forks the longest common
+    /// beginning from another sequence. If more than [`CHUNK`] are still missing, it computes [`CHUNK`] rows. Returns the
+    /// sequences that can draft: those with fewer missing rows.
     fn catch_up(&mut self, all: Vec<Drafting>) -> Result<Vec<Drafting>> {
         let mut ready = Vec::with_capacity(all.len());
         for one in all {

@@ -6,8 +6,8 @@ const MIN_MATCH: usize = 3;
 const MAX_MATCH: usize = 16;
 
 /// Appends up to `n` tokens to `draft`: those that follow the latest of the longest earlier occurrences of the last
-/// tokens of `tokens`, a suffix of 3 to 16 tokens. If the occurrence overlaps the end, the draft repeats it. None
-/// without such an occurrence.
+/// tokens of `tokens`, a suffix of 3 to 16 tokens. If the occurrence overlaps the end, the draft repeats it. Without
+/// such an occurrence, appends nothing.
 pub(in crate::rollout) fn look_up(tokens: &[u32], n: usize, draft: &mut Vec<u32>) {
     let Some((&last, before)) = tokens.split_last() else { return };
     let mut best = (MIN_MATCH - 1, 0);
