@@ -51,6 +51,7 @@ impl Piece<'_> {
             Piece::BF16(values) => {
                 values.iter().position(|x| !finite(x)).map(|at| (at, from_bf16(values[at])))
             }
+            Piece::Blocks(_, blocks) if blocks.iter().all(QuantBlock::is_surely_finite) => None,
             Piece::Blocks(format, blocks) => {
                 let values = blocks.iter().flat_map(|block| block.values(*format));
                 values.enumerate().find(|(_, x)| !x.is_finite())

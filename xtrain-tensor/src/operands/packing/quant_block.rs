@@ -38,6 +38,12 @@ pub struct QuantBlock {
 }
 
 impl QuantBlock {
+    /// Whether the largest possible code gives finite elements with these scales and offsets.
+    pub(super) fn is_surely_finite(&self) -> bool {
+        let bound = |half: usize| self.scales[half].abs() * 128.0 + self.offsets[half].abs();
+        bound(0).is_finite() && bound(1).is_finite()
+    }
+
     /// The elements.
     pub fn values(&self, format: QuantFormat) -> [f32; BLOCK] {
         std::array::from_fn(|i| {

@@ -2,7 +2,7 @@
 use half::bf16;
 
 use super::*;
-use crate::ops::{embedding, linear, linear_backward_input, weight_rows};
+use crate::ops::{CodeBits, QuantBlock, QuantFormat, embedding, linear, linear_backward_input, weight_rows};
 use crate::testing::{arbitrary, assert_bits_eq, available_gpus, simds};
 use crate::{Error, Simd, ThreadSchedule, from_bf16, to_bf16};
 
@@ -139,6 +139,26 @@ fn the_first_non_finite_value_is_found_in_both_dtypes() {
     assert_eq!(found(&values), Some((999, 0x7fff_0000)));
     values[70] = f32::NEG_INFINITY;
     assert_eq!(found(&values), Some((70, 0xff80_0000)));
+}
+
+#[test]
+fn the_first_non_finite_element_of_blocks_is_found() {
+    let format = QuantFormat { bits: CodeBits::Eight, halves: true, offsets: true };
+    let block = QuantBlock { scales: [0.5, -3.0], offsets: [1.0, 0.0], codes: [-128; 32] };
+    let found = |blocks: &[QuantBlock]| Piece::Blocks(format, blocks).first_non_finite().map(|(at, _)| at);
+    let mut blocks = [block; 4];
+    assert_eq!(found(&blocks), None);
+    // the largest scale with finite elements, and one for which only the codes decide
+    blocks[1].scales[1] = f32::MAX / 128.0;
+    assert_eq!(found(&blocks), None);
+    (blocks[1].scales[1], blocks[1].codes) = (f32::MAX / 2.0, [2; 32]);
+    assert_eq!(found(&blocks), None);
+    blocks[1].codes[20] = 3;
+    assert_eq!(found(&blocks), Some(32 + 20));
+    blocks[0].offsets[1] = f32::NAN;
+    assert_eq!(found(&blocks), Some(16));
+    (blocks[0].offsets[1], blocks[0].scales[0]) = (0.0, f32::NEG_INFINITY);
+    assert_eq!(found(&blocks), Some(0));
 }
 
 #[test]
