@@ -1,7 +1,7 @@
 """Compares the speed of xtrain and PyTorch on the same cores, in one run, alternating.
 
-    python tests/peers/bench.py recipe|train|decode [--threads N] [--dtype TYPE] [--rounds N] [--xtrain PROGRAM]
-                                                    [--json FILE]
+    python tests/peers/bench.py recipe|train|decode [--size t|125m|0.6b] [--threads N] [--dtype TYPE] [--rounds N]
+                                                    [--xtrain PROGRAM] [--json FILE]
 
 * recipe: a step of the Shakespeare recipe (configs/shakespeare.toml: 4 layers, width 128, 12 samples of 64 tokens),
   and a step of nanoGPT's model for it in eager PyTorch with fused attention. Measured twice: as nanoGPT's own training
@@ -10,10 +10,15 @@
   heads, MLP 768), and of the same model in PyTorch, under torch.compile and eager;
 * decode: greedy tokens per second of model T at batch 1 and 32, 120 tokens after prompts of 16, and of the same model
   in eager PyTorch with a static cache (not compiled); also 32 completions of one prompt of 128 tokens, for which
-  PyTorch shares nothing: each row has its own keys. `--llama` repeats the three with llama.cpp (llama.py: `pip install
+  PyTorch shares nothing: each row has its own keys. There xtrain samples at temperature 1, because greedy completions
+  of one prompt are equal, and xtrain computes equal rows once; the peers remain greedy. `--llama` repeats the three with llama.cpp (llama.py: `pip install
   llama-cpp-python gguf`), `--candle PROGRAM` with candle's Qwen3 in the same sizes, built by
 
     cargo build --release --manifest-path tests/peers/candle/Cargo.toml
+
+`--size` replaces model T in train and decode by the preset base-125m with a vocabulary of 32,000 (train: 4 samples of
+256 tokens) or by qwen3-0.6b (train: 1 sample of 256 tokens). `--gguf f32|bf16|q8_0` (decode, with --llama) lets both
+programs read one GGUF file that xtrain has exported, with matrices of this type; PyTorch is left out.
 
 The recipe has 804,096 parameters in PyTorch (65 characters) and 787,968 in xtrain (257 bytes). Everything is f32.
 `--dtype bf16` is available with PyTorch only: autocast in training, all bf16 in decoding. The two programs alternate:
@@ -43,7 +48,15 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL_T = {"vocab": 4096, "dim": 256, "n_layers": 6, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 768}
+# fields of [model]; qwen3-0.6b and base-125m as in src/config/preset.rs
+FIELDS = ("vocab", "dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim")
+SIZES = {
+    "t": dict(zip(FIELDS, (4096, 256, 6, 8, 4, 32, 768))),
+    "125m": dict(zip(FIELDS, (32000, 768, 18, 12, 4, 64, 2304))),
+    "0.6b": dict(zip(FIELDS, (151936, 1024, 28, 16, 8, 128, 3072))),
+}
+# samples of 256 tokens in a training step
+SAMPLES = {"t": 8, "125m": 4, "0.6b": 1}
 NEW = 120
 # seconds that a program runs before the other one continues
 SLICE = 0.5
@@ -107,10 +120,11 @@ def gpt(torch):
     return Gpt(), sample
 
 
-def model_t(torch):
-    """Model T: pre-norm, grouped-query attention with QK-norm and RoPE, SwiGLU, tied head."""
+def qwen3(torch, size):
+    """Pre-norm, grouped-query attention with QK-norm and RoPE, SwiGLU, tied head; a function that samples batches."""
     nn, F = torch.nn, torch.nn.functional
-    vocab, width, heads, kv, mlp, hd, batch, context = 4096, 256, 8, 4, 768, 32, 8, 256
+    vocab, width, layers, heads, kv, hd, mlp = (SIZES[size][field] for field in FIELDS)
+    batch, context = SAMPLES[size], 256
     angles = torch.arange(512).float()[:, None] * 1e6 ** (-torch.arange(0, hd, 2).float() / hd)
     cos, sin = (torch.cat([x, x], -1) for x in (angles.cos(), angles.sin()))
 
@@ -150,11 +164,11 @@ def model_t(torch):
             gate, up = self.gate_up(self.norm2(h)).chunk(2, -1)
             return h + self.down(F.silu(gate) * up)
 
-    class ModelT(nn.Module):
+    class Qwen3(nn.Module):
         def __init__(self):
             super().__init__()
             self.tokens, self.norm = nn.Embedding(vocab, width), Norm(width)
-            self.blocks = nn.ModuleList(Block() for _ in range(6))
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
 
         def hidden(self, x, at, caches):
             h = self.tokens(x)
@@ -177,13 +191,13 @@ def model_t(torch):
         rows = torch.randint(vocab, (batch, context + 1))
         return rows[:, :-1], rows[:, 1:]
 
-    return ModelT(), sample
+    return Qwen3(), sample
 
 
 def steps(threads, dtype, which, how):
-    """Seconds of each training step."""
+    """Seconds of each training step of the recipe's GPT, or of a model of SIZES."""
     torch, dtype = import_torch(threads, dtype)
-    model, sample = gpt(torch) if which == "recipe" else model_t(torch)
+    model, sample = gpt(torch) if which == "recipe" else qwen3(torch, which)
     plain = how == "plain"
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=None if plain else True
@@ -204,14 +218,14 @@ def steps(threads, dtype, which, how):
         yield time.perf_counter() - start
 
 
-def tokens(threads, dtype, rows, prompt, one):
+def tokens(threads, dtype, size, rows, prompt, one):
     """Seconds of each decoding pass."""
     torch, dtype = import_torch(threads, dtype)
-    model = model_t(torch)[0].to(dtype)
+    model = qwen3(torch, size)[0].to(dtype)
     with torch.inference_mode():
         while True:
             caches = model.caches(rows, prompt + NEW, dtype)
-            prompts = torch.randint(4096, (1 if one else rows, prompt)).expand(rows, prompt)
+            prompts = torch.randint(SIZES[size]["vocab"], (1 if one else rows, prompt)).expand(rows, prompt)
             x = model.step(prompts, 0, caches)
             for at in range(prompt, prompt + NEW - 1):
                 start = time.perf_counter()
@@ -219,11 +233,11 @@ def tokens(threads, dtype, rows, prompt, one):
                 yield time.perf_counter() - start
 
 
-def llama_tokens(threads, _, rows, prompt, one):
-    """Seconds of each decoding pass of llama.cpp."""
+def llama_tokens(threads, _, size, rows, prompt, one, file):
+    """Seconds of each decoding pass of llama.cpp. `file`: the GGUF file to read, or None: random f32 weights."""
     import llama
 
-    return llama.tokens(threads, rows, prompt, one, NEW, MODEL_T)
+    return llama.tokens(threads, rows, prompt, one, NEW, SIZES[size], file)
 
 
 def peer(threads, dtype, kind, count, *what):
@@ -379,11 +393,24 @@ def peer_version(peer):
         return None
 
 
-def sizes():
-    return [arg for key, value in MODEL_T.items() for arg in ("--set", f"model.{key}={value}")]
+def sizes(size):
+    return [arg for key, value in SIZES[size].items() for arg in ("--set", f"model.{key}={value}")]
 
 
-def run(args, records):
+def export_random(args, folder):
+    """Writes random weights of the size `args.size`, exported by xtrain with matrices of the type `args.gguf`."""
+    import llama
+
+    plain, exported = Path(folder) / "f32.gguf", Path(folder) / f"exported-{args.gguf}.gguf"
+    llama.write(plain, SIZES[args.size])
+    subprocess.run([args.xtrain, "export", plain, exported, "--type", args.gguf], check=True, stdout=sys.stderr)
+    plain.unlink()
+    return exported
+
+
+def run(args, records, file=None):
+    size = args.size
+
     def compared(name, mine, other, a, b, rows=None, peer="pytorch"):
         records.add(name, peer, (mine, other), (a, b), rows)
         report(name, spread(a), spread(b), rows, peer)
@@ -395,24 +422,27 @@ def run(args, records):
         compared(f"recipe, {name}", mine, other, uninterrupted(a["samples_ms"]), uninterrupted(b))
 
     def train(how):
-        t = [*sizes(), "--set", "train.context=256", "--set", "train.batch=8", "--steps", 10]
-        mine, other = ours(args, "train", *t), theirs(args, "steps", 10, "t", how)
+        batch = f"train.batch={SAMPLES[size]}"
+        t = [*sizes(size), "--set", "train.context=256", "--set", batch, "--steps", 10]
+        mine, other = ours(args, "train", *t), theirs(args, "steps", 10, size, how)
         a, b = one_by_one(mine, other)
-        compared(f"train T, {how}", mine, other, a["samples_ms"], b)
+        compared(f"train {size.upper()}, {how}", mine, other, a["samples_ms"], b)
 
     def decode(name, rows, prompt, one, repeats):
         more = ["--batch", rows, "--prompt-len", prompt, "--max-new", NEW, "--repeats", repeats]
-        mine = ours(args, "decode", *sizes(), "--set", "train.context=512", *more, *["--one-prompt"] * one)
-        others = {"pytorch": theirs(args, "tokens", None, rows, prompt, one)}
+        model = ["--model", file] if file else [*sizes(size), "--set", "train.context=512"]
+        mine = ours(args, "decode", *model, *more, *["--one-prompt", "--temperature", 1] * one)
+        others = {} if file else {"pytorch": theirs(args, "tokens", None, size, rows, prompt, one)}
         if args.llama:
-            others["llama.cpp"] = theirs(args, "llama", None, rows, prompt, one)
+            others["llama.cpp"] = theirs(args, "llama", None, size, rows, prompt, one, file and str(file))
         if args.candle:
             others["candle"] = candle(args, rows, prompt, one)
         for name_of_peer, other in others.items():
             a, b = alternating(mine, other)
             passes = [step["ms"] for sample in a["samples"] for step in sample["decode"]]
             a, b = uninterrupted(passes), uninterrupted(b)
-            compared(f"decode T, {name}", mine, other, a, b, rows, name_of_peer)
+            weights = f", GGUF {args.gguf}" if file else ""
+            compared(f"decode {size.upper()}, {name}{weights}", mine, other, a, b, rows, name_of_peer)
 
     for _ in range(args.rounds):
         if args.what == "recipe":
@@ -430,24 +460,29 @@ def run(args, records):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", choices=["recipe", "train", "decode", "peer"], metavar="recipe|train|decode")
+    parser.add_argument("--size", choices=list(SIZES), default="t", help="train, decode: the model")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
     parser.add_argument("--llama", action="store_true", help="decode: also measure llama.cpp")
+    parser.add_argument("--gguf", choices=["f32", "bf16", "q8_0"], help="decode: both programs read one exported GGUF file")
     parser.add_argument("--candle", metavar="PROGRAM", help="decode: also measure candle")
     parser.add_argument("--json", metavar="FILE", help="append the raw samples of each comparison as a line of JSON")
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bench == "peer":
         peer(args.threads, args.dtype, *json.loads(args.what))
-    elif (args.llama or args.candle) and (args.bench != "decode" or args.dtype != "f32"):
-        parser.error("llama.cpp and candle are measured only in decode and in f32")
+    elif (args.llama or args.candle) and (args.bench != "decode" or args.dtype != "f32" and not args.gguf):
+        parser.error("llama.cpp and candle are measured only in decode and in f32; llama.cpp also with --gguf")
+    elif args.gguf and not args.llama or args.candle and (args.gguf or args.size != "t"):
+        parser.error("--gguf needs --llama, and candle is measured with model T only")
     else:
         args.what = args.bench
         records = Records(args)
         try:
-            run(args, records)
+            with tempfile.TemporaryDirectory() as folder:
+                run(args, records, export_random(args, folder) if args.gguf else None)
         finally:
             if args.json:
                 records.append_to(args.json)

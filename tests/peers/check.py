@@ -1,4 +1,4 @@
-"""Opens exported models with other programs: directories with transformers, GGUF files with gguf-py.
+"""Opens exported models with other programs: directories with transformers, GGUF files with gguf-py and llama.cpp.
 
     python tests/peers/check.py [--xtrain target/release/xtrain]
 
@@ -8,10 +8,12 @@ Each model of tests/data/models is imported and exported again. Then
   transformers' own f32 against f64), and the same greedy tokens. From a directory of shards it must read exactly the
   weights that it reads from the single file (its logits may depend on the alignment of a matrix in memory);
 * gguf-py must find exactly the values of the directory under the standard names (F32), and must dequantise Q8_0 to
-  exactly the values that xtrain computes with.
+  exactly the values that xtrain computes with;
+* llama.cpp must generate the same greedy tokens from the F32 file, with keys and values in f32.
 
 If a package is not installed, the script reports it and skips the checks that need it. With XTRAIN_REQUIRE_PEERS=1, a
-skipped check is a failure. Tested with transformers 5.23.0, torch 2.15.0, gguf 0.19.0, safetensors 0.8.0.
+skipped check is a failure, except those of llama.cpp, which pip compiles for minutes: XTRAIN_REQUIRE_LLAMA=1. Tested
+with transformers 5.23.0, torch 2.15.0, gguf 0.19.0, safetensors 0.8.0, llama-cpp-python 0.3.36.
 """
 
 import argparse
@@ -154,6 +156,21 @@ def gguf_agrees(name, gguf_file, hf):
     return values
 
 
+def llama_agrees(xtrain, name, gguf_file, hf):
+    """Compares greedy tokens with llama.cpp. Returns the number of compared tokens."""
+    from llama import Context
+
+    ref = json.loads((MODELS / name / "ref.json").read_text())
+    prompts = [case["prompt"] for case in ref["cases"][:3]]
+    vocab = json.loads((hf / "config.json").read_text())["vocab_size"]
+    context = Context(gguf_file, threads=1, rows=1, length=max(map(len, prompts)) + NEW, vocab=vocab)
+    for tokens in prompts:
+        theirs, ours = context.greedy(tokens, NEW), xtrain.greedy(hf, tokens)
+        if ours != theirs:
+            sys.exit(f"error: {name}: greedy tokens {ours}, llama.cpp {theirs}")
+    return len(prompts) * NEW
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--xtrain", default=ROOT / "target" / "release" / "xtrain")
@@ -161,10 +178,11 @@ def main():
     absent = {
         "transformers": missing("torch", "transformers", "safetensors", "numpy"),
         "gguf-py": missing("gguf", "safetensors", "numpy"),
+        "llama.cpp": missing("llama_cpp", "numpy"),
     }
     for peer, packages in absent.items():
         if packages:
-            print(f"not run, {peer}: pip install {' '.join(packages)}")
+            print(f"not run, {peer}: pip install {' '.join(packages).replace('llama_cpp', 'llama-cpp-python')}")
     with tempfile.TemporaryDirectory() as scratch:
         for directory in sorted(path for path in MODELS.iterdir() if path.is_dir()):
             name, scratch = directory.name, Path(scratch)
@@ -177,16 +195,19 @@ def main():
                 print(f"{name:20} transformers: {files} shards, the same weights", flush=True)
             if json.loads((hf / "config.json").read_text()).get("sliding_window"):
                 continue  # GGUF has no key for a sliding window in these architectures
+            plain, quantised = scratch / f"{name}.gguf", scratch / f"{name}.q8_0.gguf"
+            xtrain("export", run, plain)
+            if not absent["llama.cpp"]:
+                print(f"{name:20} llama.cpp: {llama_agrees(xtrain, name, plain, hf)} greedy tokens, 0 differ", flush=True)
             if not absent["gguf-py"]:
-                plain, quantised = scratch / f"{name}.gguf", scratch / f"{name}.q8_0.gguf"
-                xtrain("export", run, plain)
                 xtrain("export", run, quantised, "--type", "q8_0")
                 back = scratch / f"{name}.q8_0"
                 xtrain("export", quantised, back)
                 values = gguf_agrees(name, plain, hf), gguf_agrees(name, quantised, back)
                 print(f"{name:20} gguf-py: {values[0]} values in F32, {values[1]} in Q8_0, 0 differ", flush=True)
-    if os.environ.get("XTRAIN_REQUIRE_PEERS") == "1" and any(absent.values()):
-        sys.exit("error: XTRAIN_REQUIRE_PEERS=1, but some checks were not run")
+    for variable, peers in {"XTRAIN_REQUIRE_PEERS": ("transformers", "gguf-py"), "XTRAIN_REQUIRE_LLAMA": ("llama.cpp",)}.items():
+        if os.environ.get(variable) == "1" and any(absent[peer] for peer in peers):
+            sys.exit(f"error: {variable}=1, but some checks were not run")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Model T in llama.cpp, for `bench.py decode --llama`: the same sizes, random f32 weights.
+"""Models in llama.cpp. For `bench.py decode --llama`: random f32 weights of a given size, or a GGUF file.
 
 The time of a pass includes the work of the Python binding: filling the batch and the argmax. Tested with
 llama-cpp-python 0.3.36, compiled by pip for the local CPU, and gguf 0.19.0.
@@ -18,8 +18,7 @@ def write(path, sizes):
     import numpy as np
 
     vocab, width, layers, ffn = (sizes[key] for key in ("vocab", "dim", "n_layers", "ffn_dim"))
-    heads, kv = sizes["n_heads"], sizes["n_kv_heads"]
-    hd = width // heads
+    heads, kv, hd = sizes["n_heads"], sizes["n_kv_heads"], sizes["head_dim"]
     random = np.random.default_rng(0)
 
     file = gguf.GGUFWriter(path, "qwen3")
@@ -61,22 +60,19 @@ def write(path, sizes):
     file.close()
 
 
-class Batch:
-    """A llama.cpp context with `rows` sequences."""
+class Context:
+    """A llama.cpp context with `rows` sequences of at most `length` tokens, keys and values in f32."""
 
-    def __init__(self, threads, rows, length, sizes):
+    def __init__(self, file, threads, rows, length, vocab):
         import llama_cpp as ll
 
-        self.ll, self.rows, self.vocab = ll, rows, sizes["vocab"]
+        self.ll, self.rows, self.vocab = ll, rows, vocab
         self.silent = ll.llama_log_callback(lambda level, text, data: None)
         ll.llama_log_set(self.silent, None)
         ll.llama_backend_init()
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "t.gguf"
-            write(path, sizes)
-            model = ll.llama_model_default_params()
-            model.n_gpu_layers, model.use_mmap = 0, False
-            self.model = ll.llama_model_load_from_file(str(path).encode(), model)
+        model = ll.llama_model_default_params()
+        model.n_gpu_layers, model.use_mmap = 0, False
+        self.model = ll.llama_model_load_from_file(str(file).encode(), model)
         params = ll.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = rows * length, rows * length, 512
         params.n_seq_max = rows
@@ -91,6 +87,17 @@ class Batch:
             raise RuntimeError("llama.cpp cannot load this model; remove the call to llama_log_set to see its error message")
         self.memory = ll.llama_get_memory(self.context)
         self.batch = ll.llama_batch_init(rows * length, 0, 1)
+
+    def greedy(self, prompt, new):
+        """The `new` greedy tokens after a prompt."""
+        self.clear()
+        last = len(prompt) - 1
+        logits = self.feed([(0, at, token, at == last) for at, token in enumerate(prompt)])
+        tokens = [int(logits.argmax())]
+        while len(tokens) < new:
+            logits = self.feed([(0, last + len(tokens), tokens[-1], True)])
+            tokens.append(int(logits.argmax()))
+        return tokens
 
     def clear(self):
         self.ll.llama_memory_clear(self.memory, True)
@@ -116,11 +123,16 @@ class Batch:
         return np.ctypeslib.as_array(logits, (count, self.vocab))
 
 
-def tokens(threads, rows, prompt, one, new, sizes):
-    """Seconds of each decoding pass. With `one`, all completions share the cells of one prompt."""
+def tokens(threads, rows, prompt, one, new, sizes, file=None):
+    """Seconds of each decoding pass of the model `file`, or of random f32 weights. With `one`, all completions share the
+    cells of one prompt."""
     import numpy as np
 
-    batch = Batch(threads, rows, prompt + new, sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = file or Path(folder) / "random.gguf"
+        if not file:
+            write(path, sizes)
+        batch = Context(path, threads, rows, prompt + new, sizes["vocab"])
     random = np.random.default_rng(1)
     while True:
         batch.clear()

@@ -35,8 +35,9 @@ pub fn write(
         ("general.quantization_version".to_string(), Value::Int(2)),
     ];
     values.extend(config::write(cfg, arch));
-    if let Some(tokenizer) = tokenizer {
-        values.extend(tokenizer::write(tokenizer, cfg.vocab)?);
+    match tokenizer {
+        Some(tokenizer) => values.extend(tokenizer::write(tokenizer, cfg.vocab)?),
+        None => values.push(tokenizer::write_none()),
     }
     values.extend(tokenizer::write_eos_ids(eos)?);
     let mut tensors: Vec<(String, Vec<usize>, Quant)> = Vec::new();

@@ -282,6 +282,22 @@ fn the_scaling_rule_of_divisors_is_recovered() {
 }
 
 #[test]
+fn a_file_without_a_tokenizer_has_the_key_that_llama_cpp_requires() {
+    let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &Device::cpu()).unwrap();
+    let source = ExportSource { model: &opened.model, tokenizer: None, eos: &[] };
+    let mut bytes = Vec::new();
+    write(&mut bytes, &source, "test", Quant::F32).unwrap();
+    let key =
+        |value: &[u8]| [&b"tokenizer.ggml.model\x08\0\0\0"[..], &value.len().to_le_bytes(), value].concat();
+    assert!(bytes.windows(40).any(|w| w == key(b"no_vocab")), "{:?}", String::from_utf8_lossy(&bytes[..999]));
+    assert!(read(&Scratch::new("no_vocab", &bytes).0).unwrap().tokenizer.is_none());
+    // another name of the same kind; as long as "no_vocab", so that no offset changes
+    swap(&mut bytes, b"no_vocab", b"no_vocib");
+    let error = read(&Scratch::new("no_vocib", &bytes).0).unwrap().unsupported_tokenizer;
+    assert!(error.is_some_and(|e| e.to_string().contains("no_vocib")));
+}
+
+#[test]
 fn a_model_that_gguf_cannot_represent_is_not_written() {
     let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &Device::cpu()).unwrap();
     let windows = Config { windows: vec![Some(4), None], ..opened.model.config().clone() };

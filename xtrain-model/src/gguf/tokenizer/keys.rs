@@ -1,6 +1,8 @@
 //! The metadata keys of a tokenizer, and the types of tokens.
 
 pub(super) const MODEL: &str = "tokenizer.ggml.model";
+/// The values of [`MODEL`] in a file without a tokenizer. Without one of them, llama.cpp refuses the file.
+pub(super) const NO_TOKENIZER: [&str; 2] = ["no_vocab", "none"];
 pub(super) const PRE: &str = "tokenizer.ggml.pre";
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 pub(super) const TYPES: &str = "tokenizer.ggml.token_type";

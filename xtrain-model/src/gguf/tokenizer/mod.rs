@@ -6,4 +6,4 @@ mod sentencepiece;
 mod write;
 
 pub(super) use read::{eos_ids, kept_fields, read};
-pub(super) use write::{write, write_eos_ids};
+pub(super) use write::{write, write_eos_ids, write_none};

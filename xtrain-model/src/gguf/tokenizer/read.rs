@@ -2,8 +2,8 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::keys::{
-    ADD_BOS, BOS, CONTROL, EOS_KEYS, MERGES, MODEL, NORMAL, PAD, PRE, SCORES, SPACE_PREFIX, TEMPLATE, TOKENS,
-    TRIM_SPACES, TYPES, UNK, UNKNOWN, UNUSED, USER,
+    ADD_BOS, BOS, CONTROL, EOS_KEYS, MERGES, MODEL, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES, SPACE_PREFIX,
+    TEMPLATE, TOKENS, TRIM_SPACES, TYPES, UNK, UNKNOWN, UNUSED, USER,
 };
 use super::pre_tokenizer::{PRE_TOKENIZERS, pre_tokenizer};
 use super::sentencepiece;
@@ -35,7 +35,9 @@ pub(in crate::gguf) fn kept_fields(meta: &Metadata) -> Result<KeptFields, Checkp
 /// The tokenizer in the metadata. `None`: the file contains none. Rejects unsupported kinds, by name, and lists that
 /// contradict each other.
 pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreError> {
-    let Some(model) = meta.text(MODEL)? else { return Ok(None) };
+    let Some(model) = meta.text(MODEL)?.filter(|model| !NO_TOKENIZER.contains(model)) else {
+        return Ok(None);
+    };
     let (tokens, types) = (meta.texts(TOKENS)?, meta.ints(TYPES)?);
     if tokens.len() > MAX_VOCABULARY as usize {
         return Err(meta.bad(TOKENS, &format!("at most {MAX_VOCABULARY} tokens"), tokens.len()).into());

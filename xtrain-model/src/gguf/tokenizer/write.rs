@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::keys::{
-    ADD_BOS, BOS, BYTE, CONTROL, EOS_KEYS, MERGES, MODEL, NORMAL, PAD, PRE, SCORES, SPACE_PREFIX, TEMPLATE,
-    TEMPLATES, TOKENS, TYPES, UNK, UNKNOWN, UNUSED, USER,
+    ADD_BOS, BOS, BYTE, CONTROL, EOS_KEYS, MERGES, MODEL, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES,
+    SPACE_PREFIX, TEMPLATE, TEMPLATES, TOKENS, TYPES, UNK, UNKNOWN, UNUSED, USER,
 };
 use super::pre_tokenizer::find_pre_tokenizer;
 use super::sentencepiece::{self, Merge};
@@ -24,6 +24,11 @@ pub(in crate::gguf) fn write_eos_ids(eos: &[u32]) -> Result<Vec<(String, Value)>
     }
     let pairs = EOS_KEYS.into_iter().zip(eos);
     Ok(pairs.map(|(key, &id)| (key.to_string(), Value::Int(id.into()))).collect())
+}
+
+/// The metadata of a model without a tokenizer.
+pub(in crate::gguf) fn write_none() -> (String, Value) {
+    (MODEL.to_string(), Value::String(NO_TOKENIZER[0].to_string()))
 }
 
 /// The metadata of a tokenizer for a model of `vocab` ids. Fails for a tokenizer that GGUF cannot represent, or one
