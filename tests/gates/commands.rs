@@ -290,6 +290,12 @@ fn benches_print_tables_and_their_raw_samples() {
         "{got}"
     );
     assert_eq!(ok(&scratch.0, &linear).lines().filter(|line| line.starts_with("head")).count(), 2);
+    let guard = ["bench", "guard", "--rounds", "1", "--tolerance", "1e9"];
+    let got = parsed(&ok(&scratch.0, &[&guard[..], &["--json"]].concat()));
+    let rows = got["rows"].as_array().unwrap();
+    let ratio = |row: &Value| row["ms"].as_f64().unwrap() / got["reference_ms"].as_f64().unwrap();
+    assert!(rows.len() == 8 && rows.iter().all(|row| row["ratio"] == ratio(row)), "{got}");
+    assert_eq!(ok(&scratch.0, &guard).lines().filter(|line| line.starts_with("decode")).count(), 4);
 }
 
 #[test]

@@ -86,6 +86,36 @@ Examples:
   xtrain bench trace --model runs/shakespeare --arrivals bursty --burst 32 --rate 50 --json
   xtrain bench trace --set model.preset=tiny-1m --high-priority 0.2 --kv-capacity 2048 --watermark 512")]
     Trace(TraceArgs),
+    /// Compare the speed of this CPU with committed figures: a guard against slower code.
+    #[command(after_help = "\
+Runs small pieces of training and decoding on one thread, each next to a fixed loop of arithmetic, and prints the ratio \
+of the least times. The ratio depends little on the clock rate and the load of the machine, so it can be compared with \
+the ratio that is committed for the same CPU and instruction set. Exits with code 1 if a workload takes more than \
+--tolerance longer.
+
+Examples:
+  xtrain bench guard
+  xtrain bench guard --rounds 200 --json")]
+    Guard(GuardArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GuardArgs {
+    /// Number of rounds; each runs every workload and the fixed loop once.
+    #[arg(long, value_name = "N", default_value = "50", value_parser = count)]
+    pub(super) rounds: NonZeroUsize,
+    /// Share of the committed time by which a workload may be slower.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.15, value_parser = tolerance)]
+    pub(super) tolerance: f64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Parses a number of at least 0.
+fn tolerance(text: &str) -> Result<f64, String> {
+    let parsed = text.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
+    parsed.ok_or_else(|| "expected a finite number of at least 0".to_string())
 }
 
 #[derive(Debug, Clone, Args)]

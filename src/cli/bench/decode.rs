@@ -126,6 +126,7 @@ impl Report {
     fn text(&self) -> String {
         let Workload { batch, one_prompt, prompt_len, max_new, temperature, top_p } = self.workload;
         let sampling = match temperature {
+            0.0 if one_prompt => "greedy (equal sequences are computed once; see --temperature)".to_string(),
             0.0 => "greedy".to_string(),
             _ => format!("temperature {temperature}, top-p {top_p}"),
         };

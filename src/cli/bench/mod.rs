@@ -5,6 +5,7 @@ mod bench_model;
 mod decode;
 mod estimate;
 mod gpu_counters;
+mod guard;
 mod ideal;
 mod kv;
 mod latency;
@@ -29,5 +30,6 @@ pub(super) fn run(command: &BenchCommand) -> Result<(), CliError> {
         BenchCommand::Linear(args) => linear::run(args),
         BenchCommand::Load(args) => load::run(args),
         BenchCommand::Trace(args) => trace::run(args),
+        BenchCommand::Guard(args) => guard::run(args),
     }
 }
