@@ -1,9 +1,10 @@
 //! The loss of a model on held-out tokens.
 use std::ops::Range;
 
+use crate::model::comm::{self, Communicator};
 use crate::model::data::{DataError, Tokens};
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{self, Model, TrainingExample, objective};
+use crate::model::{self, Model, TrainingExample, objective, shard_samples};
 use crate::training::data_loader::windows_within;
 
 /// Maximum number of rows per forward pass.
@@ -42,26 +43,56 @@ pub enum Error {
     /// The forward pass failed.
     #[error(transparent)]
     Model(#[from] model::Error),
+    /// Another process has ended.
+    #[error(transparent)]
+    Communication(#[from] comm::Error),
     /// There is nothing to predict.
     #[error("nothing to evaluate: expected at least 2 tokens")]
     Empty,
 }
 
 /// The mean loss over the target tokens of `windows`. The windows do not attend to each other; the input of a window
-/// is all but its last token.
+/// is all but its last token. Each process evaluates a part of them and returns the result for all.
 ///
-/// The sum is in f64 and in token order: bit-identical for any number of threads.
+/// The sum is in f64 and in token order: bit-identical for any number of threads and processes.
 ///
 /// # Errors
-/// [`Error::Empty`] if there are no target tokens; reading fails; an id is outside the vocabulary of the model.
+/// [`Error::Empty`] if there are no target tokens; reading fails; an id is outside the vocabulary of the model; another
+/// process has ended.
 pub fn evaluate(
     model: &Model,
     tokens: &Tokens,
     windows: &[Range<u64>],
     tokenizer: &Tokenizer,
+    comm: &dyn Communicator,
 ) -> Result<Evaluation, Error> {
+    let own = &windows[shard_samples(windows.len(), comm.size(), comm.rank())];
+    let (bytes, log_probs) = log_probs(model, tokens, own, tokenizer)?;
+    let mut message = bytes.to_le_bytes().to_vec();
+    message.extend(log_probs.iter().flat_map(|log_prob| log_prob.to_le_bytes()));
     let (mut sum, mut count, mut bytes) = (0f64, 0u64, 0u64);
-    let mut rest = windows;
+    for message in comm.all_gather(&message)? {
+        let (head, log_probs) = message.split_first_chunk().expect("every process sends its number of bytes");
+        bytes += u64::from_le_bytes(*head);
+        for log_prob in log_probs.as_chunks().0 {
+            sum -= f64::from(f32::from_le_bytes(*log_prob));
+            count += 1;
+        }
+    }
+    if count == 0 {
+        return Err(Error::Empty);
+    }
+    Ok(Evaluation { loss: sum / count as f64, tokens: count, bytes })
+}
+
+/// The number of text bytes of the target tokens of `windows`, and their log-probabilities in token order.
+fn log_probs(
+    model: &Model,
+    tokens: &Tokens,
+    windows: &[Range<u64>],
+    tokenizer: &Tokenizer,
+) -> Result<(u64, Vec<f32>), Error> {
+    let (mut bytes, mut log_probs, mut rest) = (0u64, Vec::new(), windows);
     while !rest.is_empty() {
         let (pass, others) = rest.split_at(windows_within(rest, MAX_ROWS));
         rest = others;
@@ -71,13 +102,8 @@ pub fn evaluate(
             let ids: Vec<u32> = sample.targets.iter().flatten().map(|t| t.id).collect();
             bytes += tokenizer.text_bytes(&ids);
         }
-        for value in objective::evaluate(model, &samples, &mut 0.0)?.into_iter().flatten() {
-            sum -= f64::from(value.log_prob);
-            count += 1;
-        }
+        let values = objective::evaluate(model, &samples, &mut 0.0)?;
+        log_probs.extend(values.into_iter().flatten().map(|value| value.log_prob));
     }
-    if count == 0 {
-        return Err(Error::Empty);
-    }
-    Ok(Evaluation { loss: sum / count as f64, tokens: count, bytes })
+    Ok((bytes, log_probs))
 }

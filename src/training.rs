@@ -2,6 +2,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -9,6 +10,7 @@ use crate::config::{self, RunConfig, TaskKind};
 use crate::evaluate::{self, Evaluation, evaluate};
 use crate::model::chat::BUILT_IN;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError, SavedCheckpoint};
+use crate::model::comm::{self, Communicator};
 use crate::model::data::DataError;
 use crate::model::export::ExportSource;
 use crate::model::store::{self, RunState, StoreError};
@@ -89,6 +91,9 @@ pub enum Error {
     /// An evaluation failed.
     #[error(transparent)]
     Evaluate(#[from] evaluate::Error),
+    /// Another process has ended.
+    #[error(transparent)]
+    Communication(#[from] comm::Error),
 }
 
 /// How a run ended.
@@ -128,25 +133,36 @@ pub struct Training<'a> {
     pub source: &'a Source,
     /// The windows of each step.
     pub loader: &'a DataLoader,
+    /// The files that it writes. `None`: the first of several processes writes them.
+    pub files: Option<RunFiles<'a>>,
+    /// The model and its optimizer.
+    pub trainer: &'a mut Trainer,
+    /// Seed and lowest validation loss so far.
+    pub state: RunState,
+    /// The processes of the run.
+    pub comm: Arc<dyn Communicator>,
+}
+
+/// The files that a training run writes.
+pub struct RunFiles<'a> {
     /// The directory of the checkpoints.
     pub checkpoints: &'a CheckpointDir,
     /// The directory of the weights with the lowest validation loss. `None`: they are not kept.
     pub best: Option<&'a CheckpointDir>,
     /// `metrics.jsonl`.
     pub metrics: &'a mut JsonLines,
-    /// The model and its optimizer.
-    pub trainer: &'a mut Trainer,
-    /// Seed and lowest validation loss so far.
-    pub state: RunState,
 }
 
 impl Training<'_> {
     /// Trains until the last step, or until the observer stops the run. The weights after a step are a function of
-    /// the configuration and the tokens only; they do not depend on interruptions, threads or micro-batches.
+    /// the configuration and the tokens only; they do not depend on interruptions, threads, processes or micro-batches.
+    /// With several processes, each calls it with the same state; the observer of the first one decides when it stops.
     ///
     /// # Errors
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
+        self.trainer.shards = self.config.train.shards;
+        self.trainer.join(Arc::clone(&self.comm))?;
         let end = self.steps(observer);
         let ended = observer.enter(Phase::End);
         end.and_then(|end| ended.map(|()| end))
@@ -189,7 +205,7 @@ impl Training<'_> {
                 observer.enter(Phase::Sample)?;
                 observer.sample(&self.trainer.model, report.step);
             }
-            let stop = report.step < last && observer.stop();
+            let stop = self.agreed(report.step < last && observer.stop())?;
             if stop || self.is_out_of_patience(report.step) || due(train.save_every) {
                 self.save(observer)?;
             }
@@ -197,6 +213,11 @@ impl Training<'_> {
                 return Ok(End::Stopped);
             }
         }
+    }
+
+    /// The decision of the first process.
+    fn agreed(&self, decision: bool) -> Result<bool, Error> {
+        Ok(self.comm.broadcast(0, &[u8::from(decision)])? == [1])
     }
 
     /// One optimizer step. Every `train.stats_every` steps also the norms of each group of parameters.
@@ -225,7 +246,8 @@ impl Training<'_> {
     /// Saves the weights of `step` as the best ones if its validation loss is the lowest so far. Until the next
     /// checkpoint of the run, those that its last checkpoint records are kept, too.
     fn save_best(&mut self, step: u64, observer: &mut dyn Observer) -> Result<(), Error> {
-        let Some(best) = self.best.filter(|_| self.state.best.is_some_and(|(_, best)| best == step)) else {
+        let best = self.files.as_ref().and_then(|files| files.best);
+        let Some(best) = best.filter(|_| self.state.best.is_some_and(|(_, best)| best == step)) else {
             return Ok(());
         };
         observer.enter(Phase::Save)?;
@@ -249,7 +271,8 @@ impl Training<'_> {
         if self.loader.validation().is_empty() {
             return Ok(None);
         }
-        let val = evaluate(&self.trainer.model, tokens, self.loader.validation(), tokenizer)?;
+        let (model, windows) = (&self.trainer.model, self.loader.validation());
+        let val = evaluate(model, tokens, windows, tokenizer, &*self.comm)?;
         let is_best = self.state.best.is_none_or(|(best, _)| val.loss < best);
         if is_best || faults::on(Fault::BestWeightsOfLastEvaluation) {
             self.state.best = Some((val.loss, step));
@@ -263,7 +286,8 @@ impl Training<'_> {
         val: Option<&Evaluation>,
         norms: &BTreeMap<String, f64>,
     ) -> Result<(), Error> {
-        Ok(self.metrics.write(&Line {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        Ok(files.metrics.write(&Line {
             step: report.step,
             loss: report.loss,
             grad_norm: report.grad_norm,
@@ -278,11 +302,16 @@ impl Training<'_> {
 
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         observer.enter(Phase::Save)?;
-        self.metrics.sync()?;
-        let saved = save(self.checkpoints, self.config, self.trainer, &self.source.tokenizer, self.state)?;
-        observer.saved(saved.path, saved.not_pruned);
-        let Some(best) = self.best else { return Ok(()) };
-        Ok(best.retain_step(self.state.best.map(|(_, step)| step)).map_err(StoreError::from)?)
+        self.trainer.leave()?;
+        if let Some(RunFiles { checkpoints, best, metrics }) = &mut self.files {
+            metrics.sync()?;
+            let saved = save(checkpoints, self.config, self.trainer, &self.source.tokenizer, self.state)?;
+            observer.saved(saved.path, saved.not_pruned);
+            if let Some(best) = best {
+                best.retain_step(self.state.best.map(|(_, step)| step)).map_err(StoreError::from)?;
+            }
+        }
+        Ok(self.trainer.join(Arc::clone(&self.comm))?)
     }
 }
 

@@ -22,7 +22,9 @@ impl TrainingMemory {
     /// The memory of `config` with a vocabulary of `vocab` tokens unless it sets one.
     pub(super) fn of(config: &RunConfig, vocab: usize) -> Result<TrainingMemory, CliError> {
         let cfg = training::model_config(config, vocab);
-        let model = memory::memory(&cfg, training::compute(config.train.dtype))?;
+        let mut model = memory::memory(&cfg, training::compute(config.train.dtype))?;
+        // The totals of shards that wait for another one: each is as large as the weights.
+        model.gradients += model.weights * u64::from(config.train.shards.max(1).ilog2());
         Ok(TrainingMemory { model, activations: activations(config, &cfg) })
     }
 

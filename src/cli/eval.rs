@@ -6,7 +6,9 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 
 use super::common::{CacheFlags, Common};
+use super::identity::Identity;
 use super::input_file::require_rereadable;
+use super::launch::require_single;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
 use super::model_arg::ModelArg;
@@ -14,6 +16,7 @@ use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
 use crate::evaluate::evaluate;
+use crate::model::comm::Communicator;
 use crate::model::data::Content;
 use crate::model::tasks::{self, FileTask, PromptSet, Task};
 use crate::report::Table;
@@ -108,7 +111,11 @@ struct Wrong {
     completion: String,
 }
 
-pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &EvalArgs, comm: &dyn Communicator) -> Result<(), CliError> {
+    if args.task.is_some() {
+        require_single(comm)?;
+    }
+    Identity::of_command().require_equal(comm)?;
     args.data.iter().try_for_each(|file| require_rereadable(file))?;
     let task = args.task.as_deref().map(task).transpose()?;
     let loaded = loaded::open(args.model.path(), &args.common)?;
@@ -118,13 +125,13 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), CliError> {
     let report = Report {
         checkpoint: loaded.checkpoint.display().to_string(),
         refused: loaded.refused.iter().map(|path| path.display().to_string()).collect(),
-        data: args.data.as_deref().map(|file| loss(args, &loaded, file)).transpose()?,
+        data: args.data.as_deref().map(|file| loss(args, &loaded, file, comm)).transpose()?,
         task: task.map(|task| accuracy(args, &loaded, &*task)).transpose()?,
     };
     if args.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
-fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError> {
+fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path, comm: &dyn Communicator) -> Result<Loss, CliError> {
     let tokenizer = loaded.require_tokenizer("--data", TOKENIZER_HINT)?;
     let (max_context, run) = (loaded.model.config().max_positions, loaded.config.as_ref());
     let context = args.context.or(run.map(|config| config.train.context)).unwrap_or(max_context);
@@ -151,7 +158,7 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path) -> Result<Loss, CliError>
     };
     let clock = Instant::now();
     let windows = spec.evaluation(&tokens, part, 0)?;
-    let result = evaluate(&loaded.model, &tokens, &windows, tokenizer)?;
+    let result = evaluate(&loaded.model, &tokens, &windows, tokenizer, comm)?;
     Ok(Loss {
         file: file.display().to_string(),
         loss: result.loss,

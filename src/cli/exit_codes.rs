@@ -3,6 +3,7 @@ use super::exit::{CliError, Exit, LibraryError, shell_word};
 use crate::decode::sampler::SampleError;
 use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
+use crate::model::comm;
 use crate::model::data::DataError;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
@@ -119,11 +120,22 @@ impl LibraryError for CheckpointError {
     }
 }
 
+impl LibraryError for comm::Error {
+    fn exit(&self) -> Exit {
+        match self {
+            comm::Error::Ended { .. } => Exit::Io,
+            comm::Error::Launch(_) => Exit::Device,
+            _ => Exit::Bug,
+        }
+    }
+}
+
 impl LibraryError for model::Error {
     fn exit(&self) -> Exit {
         match self {
             model::Error::NotFinite { .. } => Exit::Diverged,
-            model::Error::Config { .. } => Exit::Usage,
+            model::Error::Config { .. } | model::Error::Processes { .. } => Exit::Usage,
+            model::Error::Communication(error) => error.exit(),
             model::Error::Tensor(tensor::Error::Device { .. }) => Exit::Device,
             _ => Exit::Data,
         }
@@ -157,6 +169,7 @@ impl LibraryError for evaluate::Error {
         match self {
             evaluate::Error::Data(error) => error.exit(),
             evaluate::Error::Model(error) => error.exit(),
+            evaluate::Error::Communication(error) => error.exit(),
             evaluate::Error::Empty => Exit::Data,
         }
     }
@@ -170,6 +183,7 @@ impl LibraryError for training::Error {
             training::Error::Store(error) => error.exit(),
             training::Error::Run(error) => error.exit(),
             training::Error::Evaluate(error) => error.exit(),
+            training::Error::Communication(error) => error.exit(),
         }
     }
 }

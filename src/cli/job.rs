@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::exit::{CliError, Exit, shell_word};
+use super::follower::Follower;
 use super::interrupt::Interrupt;
 use super::memory_check::require_training;
 use super::monitor::{Monitor, MonitorLogs};
@@ -10,6 +11,7 @@ use super::{logs, source};
 use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::comm::{Communicator, SingleProcess};
 use crate::model::data::PackingStats;
 use crate::model::store::{self, Resumed, RunState};
 use crate::model::tokenizer::Tokenizer;
@@ -17,7 +19,7 @@ use crate::model::{Model, Trainer};
 use crate::report::{Progress, units};
 use crate::run::{self, DataRecord, JsonLines, RunDir};
 use crate::tensor::Device;
-use crate::training::{self, DataLoader, End, Source, Training};
+use crate::training::{self, DataLoader, End, RunFiles, Source, Training};
 
 /// A training run that is ready to start or to resume.
 pub(super) struct Job {
@@ -30,15 +32,33 @@ pub(super) struct Job {
     pub(super) state: RunState,
     /// The checkpoint that the run resumes from. `None`: a new run.
     pub(super) last_saved: Option<PathBuf>,
+    /// The processes of the run, of which this is the first one.
+    pub(super) comm: Arc<dyn Communicator>,
 }
 
-/// The run with its newest loadable checkpoint.
-pub(super) fn resume(run: RunDir, mut config: RunConfig, device: &Device) -> Result<Job, CliError> {
+/// A run with its newest loadable checkpoint.
+pub(super) struct Restored {
+    pub(super) parts: Follower,
+    /// The digests of the training data.
+    pub(super) data: DataRecord,
+    /// The checkpoint.
+    pub(super) path: PathBuf,
+    /// The locked checkpoints. `None`: another process writes the run.
+    pub(super) checkpoints: Option<CheckpointDir>,
+}
+
+/// The run with its newest loadable checkpoint. Only the first process of `comm` locks the run and writes to it.
+pub(super) fn restore(
+    run: &RunDir,
+    mut config: RunConfig,
+    device: &Device,
+    comm: &dyn Communicator,
+) -> Result<Restored, CliError> {
     for file in &mut config.data.files {
-        *file = in_run(&run, file);
+        *file = in_run(run, file);
     }
     let mut source =
-        source::open_with(&config, run.as_recorded(tokenizer(&run, &config)?)?).map_err(|error| {
+        source::open_with(&config, run.as_recorded(tokenizer(run, &config)?)?).map_err(|error| {
             if error.exit() != Exit::Missing {
                 return error;
             }
@@ -48,20 +68,31 @@ pub(super) fn resume(run: RunDir, mut config: RunConfig, device: &Device) -> Res
             ))
         })?;
     let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
-    run.check_data(&data).map_err(|error| match error {
-        run::Error::Missing { .. } => CliError::from(error)
-            .hint("this file identifies the training data of the run; without it, start a new run"),
-        _ => error.into(),
-    })?;
+    if comm.rank() == 0 {
+        run.check_data(&data).map_err(|error| match error {
+            run::Error::Missing { .. } => CliError::from(error)
+                .hint("this file identifies the training data of the run; without it, start a new run"),
+            _ => error.into(),
+        })?;
+    }
     require_training(&config, source.tokenizer.vocab_size(), device)?;
-    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
+    let open = || CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep);
+    let checkpoints = (comm.rank() == 0).then(open).transpose()?;
     let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
     let Resumed { trainer, run_state: state, eos, path, refused } =
         store::resume(run.path(), compute, device, optim, training::schedule(&config))?;
     source.tokenizer = source.tokenizer.with_eos_ids(&eos);
     refused.iter().for_each(|r| eprintln!("warning: {r}"));
     let loader = DataLoader::new(&config, &source, state.seed)?;
-    Ok(Job { config, source, loader, checkpoints, run, trainer, state, last_saved: Some(path) })
+    let parts = Follower { config, source, loader, trainer, state };
+    Ok(Restored { parts, data, path, checkpoints })
+}
+
+/// The run with its newest loadable checkpoint, on this process alone.
+pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<Job, CliError> {
+    let Restored { parts, path, checkpoints, .. } = restore(&run, config, device, &SingleProcess)?;
+    let checkpoints = checkpoints.expect("the only process is the first one");
+    Ok(Job::new(parts, run, checkpoints, Some(path)))
 }
 
 /// The path of a data file: in the run directory if it exists only there, because the run was moved.
@@ -84,6 +115,18 @@ fn tokenizer(run: &RunDir, config: &RunConfig) -> Result<Tokenizer, CliError> {
 }
 
 impl Job {
+    /// A run of this process alone. `last_saved`: the checkpoint that it resumes from.
+    pub(super) fn new(
+        parts: Follower,
+        run: RunDir,
+        checkpoints: CheckpointDir,
+        last_saved: Option<PathBuf>,
+    ) -> Job {
+        let Follower { config, source, loader, trainer, state } = parts;
+        let comm = Arc::new(SingleProcess);
+        Job { config, source, loader, checkpoints, run, trainer, state, last_saved, comm }
+    }
+
     /// Replaces the configuration of the run with `text`. If a recorded key has changed since `old`, saves the
     /// checkpoint that the run resumes from again and prints the changes.
     pub(super) fn record_changes(&mut self, old: &RunConfig, text: &str) -> Result<(), CliError> {
@@ -152,11 +195,10 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
         config: &job.config,
         source: &job.source,
         loader: &job.loader,
-        checkpoints: &job.checkpoints,
-        best: best.as_ref(),
-        metrics: &mut metrics,
+        files: Some(RunFiles { checkpoints: &job.checkpoints, best: best.as_ref(), metrics: &mut metrics }),
         trainer: &mut job.trainer,
         state: job.state,
+        comm: Arc::clone(&job.comm),
     };
     let (end, best) = (training.run(&mut monitor), training.state.best);
     let Monitor { progress, interrupt, last_saved, .. } = monitor;

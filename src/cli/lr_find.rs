@@ -26,6 +26,7 @@ pub(super) fn run(
     interrupt: &Interrupt,
 ) -> Result<(), CliError> {
     trainer.checkpointing = training::activation_checkpointing(config);
+    trainer.shards = config.train.shards;
     let range = LrRange { lowest: RATES[0], highest: RATES[1], steps };
     let (loader, source) = data;
     let mut progress = Progress::new("learning rate test", "step", steps as u64, 0);

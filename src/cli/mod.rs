@@ -1,9 +1,10 @@
 //! The command line interface: one module per command.
 use std::ffi::OsString;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -20,15 +21,18 @@ mod exit;
 mod exit_codes;
 mod export;
 mod familiar;
+mod follower;
 mod generate;
 mod generation_args;
 mod grpo;
+mod identity;
 mod import;
 mod init;
 mod input_file;
 mod inspect;
 mod interrupt;
 mod job;
+mod launch;
 mod loaded;
 mod logits;
 mod logs;
@@ -62,6 +66,7 @@ mod verify;
 mod watch;
 
 use crate::build_info::COMMIT;
+use crate::model::comm::Communicator;
 use crate::model::third_party;
 use crate::tensor::Simd;
 use exit::{CliError, Exit, shell_word};
@@ -86,9 +91,9 @@ impl Cli {
     fn run(&self) -> Result<(), CliError> {
         #[cfg(feature = "faults")]
         if let Some(fault) = self.fault {
-            return crate::tensor::faults::with(fault, || run(&self.command));
+            return crate::tensor::faults::with(fault, || launched(&self.command));
         }
-        run(&self.command)
+        launched(&self.command)
     }
 }
 
@@ -154,7 +159,8 @@ pub fn main() -> ExitCode {
         let location = panic.location();
         let at = location.map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
         let hint = "please report it with the command line and the output of xtrain --version";
-        eprintln!("{}", CliError::new(Exit::Bug, format_args!("bug in xtrain: {text}{at}")).hint(hint));
+        let error = CliError::new(Exit::Bug, format_args!("bug in xtrain: {text}{at}")).hint(hint);
+        let _ = writeln!(std::io::stderr(), "{error}"); // every process reports its own bug
     }));
     run_command(std::env::args_os())
 }
@@ -257,18 +263,28 @@ fn takes_value(command: &clap::Command, name: &str) -> bool {
         || command.get_subcommands().any(|command| takes_value(command, name))
 }
 
-fn run(command: &Command) -> Result<(), CliError> {
+/// Runs the command on the processes that a launcher started.
+fn launched(command: &Command) -> Result<(), CliError> {
+    let comm = launch::start()?;
+    let result = run(command, &comm);
+    launch::end(&*comm, result)
+}
+
+fn run(command: &Command, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
+    if !matches!(command, Command::Train(_) | Command::Eval(_) | Command::Rollout(_)) {
+        launch::require_single(&**comm)?;
+    }
     match command {
         Command::Quickstart(args) => quickstart::run(args),
         Command::Prepare(args) => prepare::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
-        Command::Train(args) => train::run(args),
+        Command::Train(args) => train::run(args, comm),
         Command::Grpo(args) => grpo::run(args),
-        Command::Eval(args) => eval::run(args),
+        Command::Eval(args) => eval::run(args, &**comm),
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
-        Command::Rollout(args) => rollout::run(args),
+        Command::Rollout(args) => rollout::run(args, &**comm),
         Command::Replay(args) => replay::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),

@@ -9,11 +9,15 @@ use super::common::Force;
 use super::exit::{CliError, Exit};
 use crate::model::temporary::temporary_path;
 use crate::run::sync_name;
+use crate::standard_error::is_silent;
 use crate::tensor::faults::{self, Fault};
 
 /// Writes text to standard output and flushes it. If the reader closed the pipe (`xtrain ... | head`), the error ends
-/// the command with exit code 0 and no message.
+/// the command with exit code 0 and no message. Of several processes, only the first one prints.
 pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
+    if is_silent() {
+        return Ok(());
+    }
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => CliError::new(Exit::Ok, ""),

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::common::{CacheFlags, Common, Seed};
 use super::exit::shell_word;
+use super::follower::Follower;
 use super::interrupt::Interrupt;
 use super::job::{self, Job};
 use super::loaded::{self, Loaded};
@@ -91,7 +92,7 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     run.write_data(&DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
     let state = RunState { seed: config.train.seed, best: None };
     let loader = DataLoader::new(&config, &source, config.train.seed)?;
-    let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
+    let mut job = Job::new(Follower { config, source, loader, trainer, state }, run, checkpoints, None);
     job::run_training(&mut job, interrupt, args.cache.engine())?;
 
     let (model, tokenizer) = (&job.trainer.model, &job.source.tokenizer);

@@ -10,6 +10,7 @@ use clap::Args;
 use super::common::{Force, count, number};
 use super::exit::Exit;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
+use super::identity::Identity;
 use super::interrupt::Interrupt;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache;
@@ -18,8 +19,11 @@ use super::prompts::{self, Prompt, TruncatedSide};
 use super::scheduler_flags::SchedulerFlags;
 use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request, TextStops};
+use crate::model::comm::Communicator;
+use crate::model::shard_samples;
 use crate::report::{Progress, units};
 use crate::rollout_file::{RolloutLine, policy_digest};
+use crate::tensor::faults::{self, Fault};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
@@ -73,7 +77,8 @@ pub(super) struct RolloutArgs {
     generation: GenerationArgs,
 }
 
-pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), CliError> {
+    Identity::of_command().require_equal(comm)?;
     let path = (args.out != Path::new("-")).then_some(&args.out);
     if let Some(path) = path {
         out::check_absent(path, args.force)?;
@@ -87,19 +92,28 @@ pub(super) fn run(args: &RolloutArgs) -> Result<(), CliError> {
     prompts::check_columns(&prompts)?;
     prompts::fit(&mut prompts, args.generation.max_new, args.truncate_prompt, &loaded)?;
     let skipped = count - prompts.len();
-    let requests = requests(args, &loaded, &prompts)?;
+    let own = shard_samples(prompts.len(), comm.size(), comm.rank());
+    let (first, prompts) = (own.start, &prompts[own]);
+    let requests = requests(args, &loaded, prompts)?;
     let stops = args.generation.text_stops(&loaded)?;
-    let mut writer = CompletionWriter {
-        file: path.map(|path| AtomicFile::create(path)).transpose()?,
-        format: &|done| json_line(args, policy.as_deref(), &prompts[done.completion.index / args.n], done),
-        out_of_order: BTreeMap::new(),
-        written: 0,
+    let output = match path {
+        _ if comm.size() > 1 => Output::Memory(Vec::new()),
+        Some(path) => Output::File(AtomicFile::create(path)?),
+        None => Output::Standard,
     };
+    let format = |done: &Completed| {
+        let group = done.completion.index / args.n;
+        json_line(args, policy.as_deref(), (first + group, &prompts[group]), done)
+    };
+    let mut writer = CompletionWriter { output, format: &format, out_of_order: BTreeMap::new(), written: 0 };
     let interrupt = Interrupt::install()?;
     let total = requests.len() * args.n.get();
-    let result = complete(args, Work { loaded: &loaded, requests, stops }, &interrupt, &mut writer);
+    let result = match requests.is_empty() && comm.size() > 1 {
+        true => Ok(()),
+        false => complete(args, Work { loaded: &loaded, requests, stops }, &interrupt, &mut writer),
+    };
     let Err(error) = result else {
-        writer.finish()?;
+        writer.finish(comm, path)?;
         return check_none_skipped(skipped, count);
     };
     let Kept { completions: kept, partial } = writer.keep_partial()?;
@@ -207,10 +221,17 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<V
     prompts.iter().map(request).collect()
 }
 
+/// Where completions are written.
+enum Output {
+    File(AtomicFile),
+    Standard,
+    /// Of several processes: the lines of this one, which the first one writes.
+    Memory(Vec<u8>),
+}
+
 /// Writes completions in the order of the prompts.
 struct CompletionWriter<'a> {
-    /// The file. `None`: standard output.
-    file: Option<AtomicFile>,
+    output: Output,
     format: &'a dyn Fn(&Completed) -> Vec<u8>,
     /// Completions that wait for an earlier one.
     out_of_order: BTreeMap<usize, Completed>,
@@ -229,17 +250,36 @@ impl CompletionWriter<'_> {
 
     fn write(&mut self, done: &Completed) -> Result<(), CliError> {
         let line = (self.format)(done);
-        match &mut self.file {
-            Some(file) => file.write(&line)?,
-            None => out::print(line)?,
+        match &mut self.output {
+            Output::File(file) => file.write(&line)?,
+            Output::Standard => out::print(line)?,
+            Output::Memory(lines) => lines.extend(line),
         }
         self.written += 1;
         Ok(())
     }
 
-    /// Moves the file with all completions to its final name.
-    fn finish(self) -> Result<(), CliError> {
-        self.file.map_or(Ok(()), AtomicFile::finish)
+    /// Moves the file with all completions to its final name. Of several processes, the first one writes the lines of
+    /// all to `path`, or to standard output.
+    fn finish(self, comm: &dyn Communicator, path: Option<&PathBuf>) -> Result<(), CliError> {
+        let lines = match self.output {
+            Output::File(file) => return file.finish(),
+            Output::Standard => return Ok(()),
+            Output::Memory(lines) => lines,
+        };
+        let mut messages = vec![Vec::new(); comm.size()];
+        messages[0] = lines;
+        let mut all = comm.all_to_all(&messages)?;
+        if comm.rank() > 0 {
+            return Ok(());
+        }
+        if faults::on(Fault::PromptsOfOneProcessLost) {
+            all.pop();
+        }
+        let Some(path) = path else { return out::print(all.concat()) };
+        let mut file = AtomicFile::create(path)?;
+        all.iter().try_for_each(|lines| file.write(lines))?;
+        file.finish()
     }
 
     /// Writes the completions that still wait for an earlier one. Keeps an incomplete file next to the final name
@@ -249,8 +289,14 @@ impl CompletionWriter<'_> {
             self.write(&done)?;
         }
         let completions = self.written;
-        let partial = self.file.filter(|_| completions > 0).map(AtomicFile::keep_partial).transpose()?;
-        Ok(Kept { completions, partial })
+        match self.output {
+            Output::File(file) if completions > 0 => {
+                Ok(Kept { completions, partial: Some(file.keep_partial()?) })
+            }
+            Output::File(_) | Output::Standard => Ok(Kept { completions, partial: None }),
+            // nothing was written
+            Output::Memory(_) => Ok(Kept { completions: 0, partial: None }),
+        }
     }
 }
 
@@ -261,13 +307,19 @@ struct Kept {
     partial: Option<PathBuf>,
 }
 
-fn json_line(args: &RolloutArgs, policy: Option<&str>, prompt: &Prompt, done: &Completed) -> Vec<u8> {
+/// The line of a completion. `prompt`: its number among those that were not skipped, and the prompt.
+fn json_line(
+    args: &RolloutArgs,
+    policy: Option<&str>,
+    (group, prompt): (usize, &Prompt),
+    done: &Completed,
+) -> Vec<u8> {
     let Completed { completion: done, text } = done;
     let (sampling, g) = (&args.generation.sampling, args.n.get());
     RolloutLine {
         step: None,
         prompt_id: prompt.index as u64,
-        group: done.index / g,
+        group,
         sample: done.index % g,
         sample_id: done.id,
         seed: args.generation.seed,

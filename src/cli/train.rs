@@ -8,14 +8,19 @@ use toml::Value;
 
 use super::common::{CacheFlags, Common, Layers, Seed, count, number};
 use super::exit::shell_word;
+use super::follower::Follower;
+use super::identity::Identity;
 use super::interrupt::Interrupt;
-use super::job::{self, Job};
+use super::job::{self, Job, Restored};
+use super::launch::require_single;
 use super::memory_check::require_training;
 use super::paths::make_absolute;
 use super::resumed::{ResumedConfig, resumed};
 use super::{CliError, Exit, dry_run, init, lr_find, out, preflight, resumable, source};
 use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
+use crate::model::Trainer;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::comm::Communicator;
 use crate::model::store::RunState;
 use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::tensor::Device;
@@ -117,23 +122,33 @@ const MAY_CHANGE: [&str; 18] = [
     "sample.",
 ];
 
-pub(super) fn run(args: &TrainArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &TrainArgs, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
     if args.dry_run {
         return dry_run::print(&args.dry_run_config()?);
     }
-    let device = args.common.open()?;
-    let interrupt = Interrupt::install()?;
+    if args.lr_find.is_some() {
+        require_single(&**comm)?;
+    }
+    let (device, interrupt) = (args.common.open()?, Interrupt::install()?);
+    let on = On { device: &device, interrupt, comm };
     let Some(name) = &args.resume else {
         let config = args.new_config()?;
-        return args.start(config, None, &device, interrupt);
+        return args.start(config, None, on);
     };
     let run = resumable::open(name, "train")?;
     let config = args.resumed(&run)?;
     if !has_checkpoint(run.path()) {
         eprintln!("starting {}: it has no checkpoint yet", run.path().display());
-        return args.start(config.new, Some(run), &device, interrupt);
+        return args.start(config.new, Some(run), on);
     }
-    args.resume(config, run, &device, interrupt)
+    args.resume(config, run, on)
+}
+
+/// Where a run is computed.
+struct On<'a> {
+    device: &'a Device,
+    interrupt: Interrupt,
+    comm: &'a Arc<dyn Communicator>,
 }
 
 impl TrainArgs {
@@ -142,8 +157,7 @@ impl TrainArgs {
         &self,
         mut resolved: Resolved,
         run: Option<RunDir>,
-        device: &Device,
-        interrupt: Interrupt,
+        On { device, interrupt, comm }: On<'_>,
     ) -> Result<(), CliError> {
         let config = &mut resolved.config;
         init::describe(config)?;
@@ -165,18 +179,23 @@ impl TrainArgs {
             return lr_find::run(config, (&loader, &source), trainer, steps.into(), &interrupt);
         }
         let data = DataRecord::of(config, &source.tokens, &source.tokenizer)?;
+        require_equal(config, &data, &trainer, comm)?;
+        let (text, config) = (resolved.to_toml(), resolved.config);
+        let state = RunState { seed: config.train.seed, best: None };
+        let parts = Follower { config, source, loader, trainer, state };
+        if comm.rank() > 0 {
+            return parts.run(comm);
+        }
         let run = match run {
             Some(run) => {
-                run.write_config(&resolved.to_toml())?;
+                run.write_config(&text)?;
                 run
             }
-            None => RunDir::create(&self.new_run(), &resolved.to_toml())?,
+            None => RunDir::create(&self.new_run(), &text)?,
         };
         run.write_data(&data)?;
-        let config = resolved.config;
-        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
-        let state = RunState { seed: config.train.seed, best: None };
-        let mut job = Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None };
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), parts.config.train.keep)?;
+        let mut job = Job { comm: Arc::clone(comm), ..Job::new(parts, run, checkpoints, None) };
         job::run_training(&mut job, interrupt, self.cache.engine())
     }
 
@@ -185,23 +204,26 @@ impl TrainArgs {
         &self,
         config: ResumedConfig,
         run: RunDir,
-        device: &Device,
-        interrupt: Interrupt,
+        On { device, interrupt, comm }: On<'_>,
     ) -> Result<(), CliError> {
         let ResumedConfig { old, new: mut resolved } = config;
         make_absolute(&mut resolved.config)?;
         let text = resolved.to_toml();
         let steps = resolved.config.train.steps as u64;
-        let mut job = job::resume(run, resolved.config, device)?;
-        let step = job.trainer.step_number();
+        let Restored { parts, data, path, checkpoints } =
+            job::restore(&run, resolved.config, device, &**comm)?;
+        require_equal(&parts.config, &data, &parts.trainer, comm)?;
+        let step = parts.trainer.step_number();
         if step >= steps {
             return out::print(format!(
                 "{0} is complete at step {step}; to continue, increase train.steps: \
                  xtrain train --resume {0} --set train.steps={1}\n",
-                job.run.path().display(),
+                run.path().display(),
                 2 * step,
             ));
         }
+        let Some(checkpoints) = checkpoints else { return parts.run(comm) };
+        let mut job = Job { comm: Arc::clone(comm), ..Job::new(parts, run, checkpoints, Some(path)) };
         let samples = |config: &RunConfig| (config.sample.clone(), config.train.sample_every > 0);
         if job.config.train.sample_every > 0 && samples(&old) != samples(&job.config) {
             preflight::check_prompt(&job.config, &job.source.tokenizer)?;
@@ -293,6 +315,32 @@ impl TrainArgs {
         let named = || Path::new("runs").join(stem.unwrap_or("train".as_ref()));
         self.run.clone().unwrap_or_else(named)
     }
+}
+
+/// Checks that all processes would train the same run, and that they can divide it.
+fn require_equal(
+    config: &RunConfig,
+    data: &DataRecord,
+    trainer: &Trainer,
+    comm: &Arc<dyn Communicator>,
+) -> Result<(), CliError> {
+    let (shards, size) = (config.train.shards, comm.size());
+    if !shards.is_multiple_of(size) {
+        let message =
+            format_args!("`train.shards` = {shards}: expected a multiple of {size}, the number of processes");
+        let hint =
+            format!("a new run may set it: --set train.shards={size}; a run keeps its number of shards");
+        return Err(CliError::new(Exit::Usage, message).hint(hint));
+    }
+    if size == 1 {
+        return Ok(());
+    }
+    if trainer.model.device().gpu_counters().is_some() {
+        let message =
+            format_args!("--device: expected cpu with several processes, found {}", trainer.model.device());
+        return Err(CliError::new(Exit::Usage, message));
+    }
+    Identity::of_run(config, data, trainer)?.require_equal(&**comm)
 }
 
 /// Checks that validation losses before and after a resume can be compared, if the run depends on the lowest one:

@@ -33,5 +33,6 @@ pub use preset::{PRESETS, Preset, preset};
 pub(crate) use record::differing;
 pub use record::{KeyDifference, differences, record, restored};
 pub use resolve::Resolved;
+pub(crate) use resolve::flat;
 pub use sections::{DataSection, ModelSection, RunConfig, SampleSection, TrainSection};
 pub use seed::seed_value;

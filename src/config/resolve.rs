@@ -112,7 +112,7 @@ fn resolve(given: Given) -> Result<Resolved> {
 }
 
 /// All keys of a configuration with their values.
-pub(super) fn flat(config: &RunConfig) -> Given {
+pub(crate) fn flat(config: &RunConfig) -> Given {
     let mut all = Given::new();
     for (section, values) in tree(config) {
         let Value::Table(values) = values else { continue };
@@ -151,6 +151,8 @@ impl RunConfig {
         let (batch, steps, peak) = (train.batch, train.steps, train.learning_rate);
         let parts = (1..=batch).contains(&train.micro_batch);
         require(parts, "train.micro_batch", train.micro_batch, format!("1 to {batch} (train.batch)"))?;
+        let shards = (1..=batch).contains(&train.shards);
+        require(shards, "train.shards", train.shards, format!("1 to {batch} (train.batch)"))?;
         require(positive(peak), "train.learning_rate", peak, "a number above 0")?;
         for (key, rate) in [
             ("train.initial_learning_rate", train.initial_learning_rate),

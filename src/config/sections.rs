@@ -66,6 +66,9 @@ pub struct TrainSection {
     /// Windows per forward pass. Gradients are accumulated over the passes of a step; the results are bit-identical
     /// for every value. Default: `batch`.
     pub micro_batch: usize,
+    /// Parts of a step whose gradients are summed separately and then added as a tree. Steps with different numbers of
+    /// shards have different bits. With several processes (`mpirun`), a multiple of their number.
+    pub shards: usize,
     /// Store only the input of each layer and recompute the activations in the backward pass. Uses less memory for
     /// about a third more computation; the results are bit-identical.
     #[serde(alias = "recompute")]
@@ -181,6 +184,7 @@ impl Default for TrainSection {
             context: 256,
             batch: 16,
             micro_batch: 16,
+            shards: 1,
             gradient_checkpointing: false,
             steps: 1000,
             learning_rate: 1e-3,

@@ -1,10 +1,11 @@
 //! Progress of long jobs: a bar on a terminal, otherwise a line every few seconds.
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::units;
+use crate::standard_error::is_silent;
 
 /// Time between two plain lines.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -25,7 +26,7 @@ impl Screen {
     fn detect() -> Screen {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        match std::io::stderr().is_terminal() && !dumb {
+        match std::io::stderr().is_terminal() && !dumb && !is_silent() {
             false => Screen::Lines,
             true if plain => Screen::Mono,
             true => Screen::Color,
@@ -144,7 +145,7 @@ impl Job {
 
 /// Prints a line on standard error. Errors are ignored: they are no reason to stop a job.
 fn to_stderr(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    eprintln!("{text}");
 }
 
 #[cfg(test)]

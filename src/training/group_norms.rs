@@ -15,7 +15,7 @@ pub(super) fn group_norms(
     trainer: &Trainer,
     gradient: &StepGradient,
 ) -> Result<BTreeMap<String, f64>, model::Error> {
-    let gradients = gradient.grads.clone().finish()?;
+    let gradients = trainer.whole_gradient(gradient)?;
     let mut squares: BTreeMap<String, f64> = BTreeMap::new();
     for (param, gradient) in trainer.model.params.iter().zip(&gradients) {
         let group = group(param.name());

@@ -17,7 +17,11 @@ struct Crate {
     layers: &'static [(&'static str, u32)],
 }
 
-const CRATES: [Crate; 4] = [
+const CRATES: [Crate; 5] = [
+    Crate {
+        directory: "xtrain-comm",
+        layers: &[("communicator.rs", 0), ("single.rs", 1), ("threads.rs", 1), ("mpi.rs", 1)],
+    },
     Crate {
         directory: "xtrain-tensor",
         layers: &[
@@ -51,6 +55,7 @@ const CRATES: [Crate; 4] = [
             ("gpu.rs", 6),
             ("host.rs", 6),
             ("softmax.rs", 7),
+            ("sliced_adamw.rs", 7),
             ("dispatch.rs", 7),
             // checks
             ("ops/", 8),
@@ -95,8 +100,12 @@ const CRATES: [Crate; 4] = [
             ("mix.rs", 4),
             ("tasks/", 4),
             ("rl/", 4),
+            // a step of several processes: the tree of shards, slices of the parameters
+            ("shards.rs", 4),
+            ("slices.rs", 4),
             // an optimizer step
             ("optim.rs", 5),
+            ("process_group.rs", 5),
             ("schedule.rs", 5),
             ("trainer.rs", 5),
             // files

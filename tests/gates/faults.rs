@@ -9,8 +9,8 @@ use crate::{
     equal_completions, exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_windows,
     grpo, grpo_counts, invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
     open_for_inference, packing, packs, policy, prefix_cache, priorities, quant_halves, resume, resume_data,
-    rope_divisors, rope_scaling, schedules, sentencepiece, speculation, stop_text, tape_gradient, training,
-    turns, weighted_steps,
+    rope_divisors, rope_scaling, schedules, sentencepiece, shards, speculation, stop_text, tape_gradient,
+    training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -77,6 +77,13 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::GreedyTieTakesLast, Gate::Focused(focused::ties)),
     (Fault::SamplerF32RunningSum, Gate::Focused(focused::ranges)),
     (Fault::MicroBatchSubtotal, Gate::Splits),
+    (Fault::ShardsAddedInSequence, Gate::Test(|| shards::over(1))),
+    (Fault::ShardBoundsRoundedUp, Gate::Test(|| shards::over(1))),
+    (Fault::LossOfShardsAveraged, Gate::Test(|| shards::over(1))),
+    (Fault::SliceUpdatedTwice, Gate::Test(|| shards::over(1))),
+    (Fault::StaleWeightsOnOneProcess, Gate::Test(|| shards::over(1))),
+    (Fault::NormSummedByProcess, Gate::Test(|| shards::over(1))),
+    (Fault::MomentsOfOneProcessSaved, Gate::Test(|| shards::over(1))),
     (Fault::StaleIndexList, Gate::Gpu(focused::lists)),
     (Fault::StaleGraphArguments, Gate::Gpu(focused::graphs)),
     (Fault::StaleStepIndices, Gate::GpuTest(multi_step::over)),

@@ -87,6 +87,7 @@ mod rope_scaling;
 mod run_lock;
 mod schedules;
 mod sentencepiece;
+mod shards;
 mod signals;
 mod speculation;
 mod stop_text;

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use xtrain::config::{Layer, RunConfig};
 use xtrain::evaluate::Evaluation;
 use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
+use xtrain::model::comm::SingleProcess;
 use xtrain::model::data::{Role, Tokens};
 use xtrain::model::store::{self, RunState};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Model, StepReport, Trainer};
 use xtrain::run::RunDir;
 use xtrain::tensor::Device;
-use xtrain::training::{self, DataLoader, End, Error, Observer, Source, Training};
+use xtrain::training::{self, DataLoader, End, Error, Observer, RunFiles, Source, Training};
 
 use crate::rng::CaseRng;
 use crate::training::{Bits, Difference, GateCase, failed, state as trainer_state};
@@ -120,11 +121,10 @@ fn train(
         config: &case.config,
         source: &source,
         loader: &loader,
-        checkpoints: &checkpoints,
-        best: None,
-        metrics: &mut metrics,
+        files: Some(RunFiles { checkpoints: &checkpoints, best: None, metrics: &mut metrics }),
         trainer: &mut trainer,
         state,
+        comm: Arc::new(SingleProcess),
     }
     .run(&mut Stopper { at, step: 0 })
     .map_err(failed)?;

@@ -16,11 +16,11 @@ const SEED: u64 = 20_250_608;
 /// A run: a model and a number of steps.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) cfg: Config,
-    dtype: Dtype,
-    steps: u64,
-    data: u64,
+    pub(crate) dtype: Dtype,
+    pub(crate) steps: u64,
+    pub(crate) data: u64,
 }
 
 /// How a run is computed.
@@ -75,7 +75,7 @@ impl Run {
     }
 
     /// The training examples of step `step`: documents, and prompts with branches.
-    fn samples(&self, data: u64, step: u64) -> Vec<TrainingExample> {
+    pub(crate) fn samples(&self, data: u64, step: u64) -> Vec<TrainingExample> {
         let mut samples = self.documents(data, step);
         let mut rng = CaseRng::new(data ^ 1, step);
         samples.push(branches::tree(&mut rng, self.cfg.vocab, 30));

@@ -108,6 +108,17 @@ pub enum Error {
         /// What was found.
         got: String,
     },
+    /// Shards or processes that cannot train the model.
+    #[error("expected {want}, found {got}")]
+    Processes {
+        /// What was expected.
+        want: String,
+        /// What was found.
+        got: String,
+    },
+    /// An operation between the processes that train the model failed.
+    #[error(transparent)]
+    Communication(#[from] xtrain_comm::Error),
     /// A value that is NaN or infinite.
     #[error("step {step}: {what} is not finite")]
     NotFinite {

@@ -85,12 +85,15 @@ mod optim;
 mod param;
 mod params;
 mod prefix_tree;
+mod process_group;
 mod quant;
 mod recompute;
 pub mod rl;
 mod rope_divisors;
 mod rows;
 mod schedule;
+mod shards;
+mod slices;
 pub mod store;
 mod store_error;
 pub mod tasks;
@@ -117,7 +120,9 @@ pub use param::Param;
 pub use params::{Block, Linear, Params};
 pub use rows::Rows;
 pub use schedule::{Decay, Schedule};
+pub use shards::shard_samples;
 pub use trainer::{
     ActivationCheckpointing, SetLossWeights, StepGradient, StepReport, Trainer, normalize_loss_weights,
 };
+pub use xtrain_comm as comm;
 pub use xtrain_tensor::ops::RopeArgs;

@@ -32,9 +32,9 @@ impl Default for OptimConfig {
 #[derive(Debug, Clone)]
 pub struct AdamW {
     cfg: OptimConfig,
-    /// First moments, in walk order.
+    /// First moments, in walk order. Of several processes, each has those of its slice of the parameters.
     pub m: Vec<Tensor>,
-    /// Second moments, in walk order.
+    /// Second moments, likewise.
     pub v: Vec<Tensor>,
     /// `[beta1^t, beta2^t]`, running products.
     pub powers: [f64; 2],
@@ -63,19 +63,24 @@ impl AdamW {
     /// # Errors
     /// [`xtrain_tensor::Error::Shape`] for gradients of other parameters.
     pub fn step(&mut self, params: &mut Params, grads: &[Tensor], lr: f64) -> Result<Updated> {
-        let (scalars, powers) = self.scalars(lr);
+        let ((scalars, powers), max_norm) = (self.scalars(lr), self.max_norm());
         let values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
         let values = values.into_iter().zip(grads).zip(&mut self.m).zip(&mut self.v);
         let mut updates: Vec<Update<'_>> = values.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
-        let updated = ops::adamw_all(&mut updates, self.cfg.clip as f32, &scalars)?;
+        let updated = ops::adamw_all(&mut updates, max_norm, &scalars)?;
         if updated.norm.is_finite() {
             self.powers = powers;
         }
         Ok(updated)
     }
 
+    /// The norm to which larger gradients are scaled.
+    pub(crate) fn max_norm(&self) -> f32 {
+        self.cfg.clip as f32
+    }
+
     /// The scalars of the next step, each computed in f64 and rounded once, and the powers after the step.
-    fn scalars(&self, lr: f64) -> (AdamWScalars, [f64; 2]) {
+    pub(crate) fn scalars(&self, lr: f64) -> (AdamWScalars, [f64; 2]) {
         let OptimConfig { beta1, beta2, eps, weight_decay, .. } = self.cfg;
         let stopped = faults::on(Fault::AdamwPowersStop) && self.powers[0] * beta1 < 0.05;
         let powers = if stopped { self.powers } else { [self.powers[0] * beta1, self.powers[1] * beta2] };

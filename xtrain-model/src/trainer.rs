@@ -1,6 +1,8 @@
 //! The trainer: a model, its optimizer and the training step.
 use std::ops::Range;
+use std::sync::Arc;
 
+use xtrain_comm::{Communicator, SingleProcess};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, Target, Updated};
@@ -13,9 +15,10 @@ use crate::model::Model;
 use crate::objective;
 use crate::optim::{AdamW, OptimConfig};
 use crate::param::Param;
-use crate::params::Params;
+use crate::process_group::{ProcessGroup, ShardTotal};
 use crate::recompute;
 use crate::schedule::Schedule;
+use crate::shards::{Node, TreeSum, shard_samples};
 
 /// Which activations a forward pass keeps for the backward pass. The results are bit-identical.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,7 +31,7 @@ pub enum ActivationCheckpointing {
 }
 
 /// A model being trained. Its state after a step depends only on the initial weights and on the training examples of
-/// each step. It does not depend on micro-batches, threads or interruptions.
+/// each step, and on [`Trainer::shards`]. It does not depend on micro-batches, threads, processes or interruptions.
 ///
 /// ```
 /// use xtrain_model::{Config, Model, OptimConfig, Schedule, Trainer, TrainingExample};
@@ -51,6 +54,11 @@ pub struct Trainer {
     pub schedule: Schedule,
     /// Which activations a forward pass keeps for the backward pass.
     pub checkpointing: ActivationCheckpointing,
+    /// The number of shards of a step, at least 1. The gradients of each are summed separately; see
+    /// [`shard_samples`]. Steps of 1 shard and of more have different bits.
+    pub shards: usize,
+    /// `None`: this process alone trains the model.
+    group: Option<ProcessGroup>,
     step: u64,
     target_tokens: u64,
 }
@@ -82,7 +90,52 @@ impl Trainer {
     /// If the device is out of memory.
     pub fn new(model: Model, optim: OptimConfig, schedule: Schedule) -> Result<Trainer> {
         let (optimizer, checkpointing) = (AdamW::new(optim, &model.params)?, ActivationCheckpointing::Off);
-        Ok(Trainer { model, optimizer, schedule, checkpointing, step: 0, target_tokens: 0 })
+        let (shards, group) = (1, None);
+        Ok(Trainer { model, optimizer, schedule, checkpointing, shards, group, step: 0, target_tokens: 0 })
+    }
+
+    /// Trains together with other processes, which have the same state: each computes [`Trainer::shards`] / R shards of
+    /// a step and updates a slice of the parameters. From now on the following are collective: [`Trainer::gradient`],
+    /// [`Trainer::apply`] and the functions that call them, [`Trainer::whole_gradient`] and [`Trainer::leave`].
+    ///
+    /// # Errors
+    /// [`Error::Processes`] if the number of processes does not divide [`Trainer::shards`], or for a model on a GPU.
+    pub fn join(&mut self, comm: Arc<dyn Communicator>) -> Result<()> {
+        if comm.size() == 1 {
+            return Ok(());
+        }
+        let group = ProcessGroup::new(comm, self.shards, &self.model.params)?;
+        for moments in [&mut self.optimizer.m, &mut self.optimizer.v] {
+            *moments = group.slice(&moments.iter().collect::<Vec<_>>())?;
+        }
+        self.group = Some(group);
+        Ok(())
+    }
+
+    /// Ends [`Trainer::join`]: this process has the moments of all parameters again, to save them. The processes may join
+    /// again.
+    ///
+    /// # Errors
+    /// A process has ended; the device is out of memory.
+    pub fn leave(&mut self) -> Result<()> {
+        let Some(group) = self.group.take() else { return Ok(()) };
+        for moments in [&mut self.optimizer.m, &mut self.optimizer.v] {
+            let lost = faults::on(Fault::MomentsOfOneProcessSaved);
+            let own: Vec<Tensor> = match lost && group.comm().rank() > 0 {
+                true => moments
+                    .iter()
+                    .map(|m| Ok(Tensor::zeros(m.device(), m.shape(), m.dtype())?))
+                    .collect::<Result<_>>()?,
+                false => std::mem::take(moments),
+            };
+            *moments = group.gather(&own, &self.model.params)?;
+        }
+        Ok(())
+    }
+
+    /// The processes that train the model.
+    pub fn comm(&self) -> Arc<dyn Communicator> {
+        self.group.as_ref().map_or_else(|| Arc::new(SingleProcess) as _, |group| Arc::clone(group.comm()))
     }
 
     /// Number of completed steps.
@@ -172,24 +225,51 @@ impl Trainer {
         mut set: Option<&mut SetLossWeights<'_, E>>,
     ) -> Result<StepGradient, E> {
         self.model.params.pack()?;
-        let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
+        let own = self.group.as_ref().map_or(0..self.shards, ProcessGroup::own_shards);
         let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::target_entries).sum());
-        let mut first = 0;
-        for part in examples.chunks(micro_batch.max(1)) {
-            let range = first..first + part.len();
-            first = range.end;
-            let found = match &mut set {
-                None => self.backward_with::<E>(part, processing, None, &mut loss, &mut grads),
-                Some(set) => {
-                    let mut set = |values: &[Option<LogProb>], targets: &mut [Option<Target>]| {
-                        set(range.clone(), values, targets)
-                    };
-                    self.backward_with(part, processing, Some(&mut set), &mut loss, &mut grads)
-                }
-            };
-            values.extend(found?);
+        let mut sum = TreeSum::default();
+        for shard in own {
+            let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
+            let samples = shard_samples(examples.len(), self.shards, shard);
+            let mut first = samples.start;
+            for part in examples[samples].chunks(micro_batch.max(1)) {
+                let range = first..first + part.len();
+                first = range.end;
+                let found = match &mut set {
+                    None => self.backward_with::<E>(part, processing, None, &mut loss, &mut grads),
+                    Some(set) => {
+                        let mut set = |values: &[Option<LogProb>], targets: &mut [Option<Target>]| {
+                            set(range.clone(), values, targets)
+                        };
+                        self.backward_with(part, processing, Some(&mut set), &mut loss, &mut grads)
+                    }
+                };
+                values.extend(found?);
+            }
+            let total = ShardTotal { loss, grads: grads.finish()? };
+            sum.push(Node { first: shard, len: 1 }, total, ShardTotal::add)?;
+        }
+        let total = match &self.group {
+            None => sum.finish(ShardTotal::add)?,
+            Some(group) => Some(group.exchange(&sum.into_nodes())?),
+        };
+        let none = || Error::Processes { want: "at least 1 shard".into(), got: "0".into() };
+        let ShardTotal { mut loss, grads } = total.ok_or_else(none)?;
+        if faults::on(Fault::LossOfShardsAveraged) {
+            loss /= self.shards as f32;
         }
         Ok(StepGradient { loss, grads, values })
+    }
+
+    /// The gradients of all parameters, in walk order. Collective after [`Trainer::join`].
+    ///
+    /// # Errors
+    /// A process has ended; the device is out of memory.
+    pub fn whole_gradient(&self, gradient: &StepGradient) -> Result<Vec<Tensor>> {
+        match &self.group {
+            None => Ok(gradient.grads.clone()),
+            Some(group) => group.gather(&gradient.grads, &self.model.params),
+        }
     }
 
     /// Updates the weights. `tokens` is added to [`Trainer::target_tokens`].
@@ -203,20 +283,28 @@ impl Trainer {
         if !loss.is_finite() {
             return Err(Error::NotFinite { step, what: "the loss".into() });
         }
-        let grads = grads.finish()?;
         let learning_rate = self.schedule.rate(self.step);
-        let Updated { norm, finite } = self.optimizer.step(&mut self.model.params, &grads, learning_rate)?;
+        let (optimizer, params) = (&mut self.optimizer, &mut self.model.params);
+        let Updated { norm, finite } = match &self.group {
+            None => optimizer.step(params, &grads, learning_rate)?,
+            Some(group) => group.step(optimizer, params, &grads, learning_rate)?,
+        };
         if !norm.is_finite() {
-            let what = match non_finite_param(&self.model.params, grads.iter())? {
-                Some(name) => format!("the gradient of {name}"),
+            let first = match &self.group {
+                None => ops::first_non_finite(&grads.iter().collect::<Vec<_>>())?,
+                Some(group) => group.first_non_finite(&grads)?,
+            };
+            let what = match first.and_then(|at| self.model.params.iter().nth(at)) {
+                Some(param) => format!("the gradient of {}", param.name()),
                 None => "the norm of the gradient".into(),
             };
             return Err(Error::NotFinite { step, what });
         }
         if !finite {
             let values = self.model.params.iter().map(Param::value).collect::<Result<Vec<_>>>()?;
-            let what = match non_finite_param(&self.model.params, values.into_iter())? {
-                Some(name) => format!("the weight {name}"),
+            let first = ops::first_non_finite(&values)?;
+            let what = match first.and_then(|at| self.model.params.iter().nth(at)) {
+                Some(param) => format!("the weight {}", param.name()),
                 None => "a weight".into(),
             };
             return Err(Error::NotFinite { step, what });
@@ -287,19 +375,12 @@ impl Trainer {
 pub struct StepGradient {
     /// The loss.
     pub loss: f32,
-    /// The gradient of each use of a parameter.
-    pub grads: Grads,
+    /// The gradients of the parameters, in walk order. Of several processes, each has those of its slice:
+    /// [`Trainer::whole_gradient`] returns all.
+    pub grads: Vec<Tensor>,
     /// The log-probability of each target, `None` for a missing one: those of each example, then those of its branches.
+    /// Of several processes, each has those of its shards.
     pub values: Vec<Option<LogProb>>,
-}
-
-/// The name of the first parameter, in walk order, whose tensor contains a NaN or an infinity.
-fn non_finite_param<'a>(
-    params: &Params,
-    tensors: impl Iterator<Item = &'a Tensor>,
-) -> Result<Option<String>> {
-    let first = ops::first_non_finite(&tensors.collect::<Vec<_>>())?;
-    Ok(first.and_then(|at| params.iter().nth(at)).map(|p| p.name().to_string()))
 }
 
 /// Sets the loss weight of every target of a step to 1 / (number of targets). Returns the number of targets.

@@ -130,8 +130,10 @@ pub(crate) trait SharedOps {
 
 /// A backend whose tensors are in host memory.
 pub(crate) trait HostBackend: Backend + Clone + fmt::Debug + Send + 'static {
-    /// The [`SharedOps::sum_of_squares`] of each gradient.
-    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>>;
+    /// The *sum32* of the squares of each row, for all rows of all gradients in order.
+    fn row_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>>;
+    /// The *sum32* of `x`.
+    fn sum(&self, x: &[f32]) -> f32;
     /// Updates all parameters with gradients scaled by `clip`. Returns whether all updated values are finite.
     fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool>;
 }

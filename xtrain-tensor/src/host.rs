@@ -57,16 +57,29 @@ impl<B: HostBackend> SharedOps for B {
     }
 
     fn adamw_all(&self, all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
-        let sums = self.sums_of_squares(&all.iter().map(|one| one.g).collect::<Vec<_>>())?;
-        let norm = sums.iter().fold(0f32, |total, sum| total + sum).sqrt();
-        let ratio = max_norm / (norm + 1e-6);
-        let clip = if ratio < 1.0 { ratio } else { 1.0 };
+        let gs: Vec<&Tensor> = all.iter().map(|one| one.g).collect();
+        let rows: Vec<usize> = gs.iter().map(|g| g.rows()).collect();
+        let norm = global_norm(self, &self.row_squares(&gs)?, &rows);
+        let clip = clip_factor(norm, max_norm);
         Ok(Updated { norm, finite: !norm.is_finite() || self.update(all, clip, s)? })
     }
 
     fn sum_of_squares(&self, g: &Tensor) -> Result<f32> {
-        Ok(self.sums_of_squares(&[g])?[0])
+        Ok(self.sum(&self.row_squares(&[g])?))
     }
+}
+
+/// The norm of gradients from the squares of their rows. `rows`: the number of rows of each gradient, in walk order.
+pub(crate) fn global_norm(backend: &impl HostBackend, squares: &[f32], rows: &[usize]) -> f32 {
+    let mut rest = squares;
+    let sum = |n: &usize| backend.sum(rest.split_off(..*n).expect("a square for each row"));
+    rows.iter().map(sum).fold(0f32, |total, sum| total + sum).sqrt()
+}
+
+/// The factor that reduces gradients of this norm to `max_norm`; 1 for a smaller norm.
+pub(crate) fn clip_factor(norm: f32, max_norm: f32) -> f32 {
+    let ratio = max_norm / (norm + 1e-6);
+    if ratio < 1.0 { ratio } else { 1.0 }
 }
 
 /// The state of a sampler: the last token of each row, and the outcomes of the steps since they were staged.

@@ -7,7 +7,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 8 | [`ops`]: checks the operands, then calls the device's backend. `testing`: helpers of tests |
-//! | 7 | `dispatch`: maps a device to its backend. [`softmax`]: rows of logits in slices |
+//! | 7 | `dispatch`: maps a device to its backend. [`softmax`]: rows of logits in slices. [`sliced_adamw`]: an optimizer step of several processes |
 //! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `host`: what `reference` and `cpu` share |
 //! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`: fused operations as their parts |
 //! | 4 | `operands`: weights, attention masks, RoPE tables, and other operands that are not plain tensors |
@@ -38,6 +38,7 @@ mod portable;
 mod reference;
 pub mod rng;
 mod rope_scaling;
+pub mod sliced_adamw;
 pub mod softmax;
 mod sync;
 mod tensor;

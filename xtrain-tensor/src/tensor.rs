@@ -211,6 +211,11 @@ impl Tensor {
         self.shape.last().copied().unwrap_or(1)
     }
 
+    /// The number of rows: the number of elements divided by the size of the last dimension. A vector is one row.
+    pub fn rows(&self) -> usize {
+        self.len() / self.width().max(1)
+    }
+
     /// The number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::checks::no_initial_weights;
 use super::setup::Setup;
 use crate::cli::exit::{CliError, Exit, shell_word};
+use crate::cli::follower::Follower;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::job::{self, Job};
 use crate::cli::paths::make_absolute;
@@ -93,6 +94,6 @@ impl Setup<'_> {
         run.write_data(&DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
         let state = RunState { seed: config.train.seed, best: None };
         let loader = DataLoader::new(&config, &source, config.train.seed)?;
-        Ok(Job { config, source, loader, checkpoints, run, trainer, state, last_saved: None })
+        Ok(Job::new(Follower { config, source, loader, trainer, state }, run, checkpoints, None))
     }
 }

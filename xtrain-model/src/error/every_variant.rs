@@ -84,10 +84,25 @@ fn weight_that_is_infinite() -> Error {
     trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
 }
 
+fn step_of_no_shards() -> Error {
+    let mut trainer = Trainer::new(model(), OptimConfig::default(), Schedule::constant(1e-3)).unwrap();
+    trainer.shards = 0;
+    trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
+}
+
+fn process_that_has_ended() -> Error {
+    let mut trainer = Trainer::new(model(), OptimConfig::default(), Schedule::constant(1e-3)).unwrap();
+    trainer.shards = 2;
+    let mut processes = crate::comm::ThreadProcess::group(2);
+    processes.truncate(1);
+    trainer.join(std::sync::Arc::new(processes.remove(0))).unwrap();
+    trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
+}
+
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(Error: Tensor Config Parameter NoMasterWeights CacheFull CachePosition CacheLayer Documents
-        KeptSets LossWeight Branches NotFinite);
+        KeptSets LossWeight Branches Processes Communication NotFinite);
     let heads = Model::init(&Config { n_kv_heads: 3, ..cfg() }, Dtype::F32, &Device::cpu(), 1).unwrap_err();
     let gap = Rows { id: vec![1], seq: vec![0], pos: vec![4] };
     let gap = NoCache::<Tensor>::new(&gap).unwrap_err();
@@ -134,6 +149,8 @@ fn every_variant_is_reached_by_a_named_case() {
                 advantage_in_a_mean(),
                 &["expected loss weights of 1, found -0.5", "step_weighted"],
             ),
+            ("a step of no shards", step_of_no_shards(), &["expected at least 1 shard, found 0"]),
+            ("a process that has ended", process_that_has_ended(), &["process 1 of 2 has ended"]),
             (
                 "a weight that is not finite",
                 weight_that_is_infinite(),

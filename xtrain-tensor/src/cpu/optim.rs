@@ -13,25 +13,23 @@ fn grain(total: usize) -> usize {
 }
 
 impl HostBackend for Cpu {
-    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
-        let rows_of = |g: &Tensor| g.len() / g.width().max(1);
-        let mut sums = vec![0f32; gs.iter().map(|g| rows_of(g)).sum()];
+    fn row_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
+        let mut sums = vec![0f32; gs.iter().map(|g| g.rows()).sum()];
         let grain = grain(gs.iter().map(|g| g.len()).sum());
         let (mut rest, mut pieces) = (&mut sums[..], Vec::new());
         for g in gs {
             let (width, sums) =
-                (g.width().max(1), rest.split_off_mut(..rows_of(g)).expect("a sum for each row"));
+                (g.width().max(1), rest.split_off_mut(..g.rows()).expect("a sum for each row"));
             let rows = (grain / width).max(1);
             let parts = sums.chunks_mut(rows).zip(g.data()?.chunks(rows * width));
             pieces.extend(parts.map(|(sums, g)| Squares { g, width, sums }));
         }
         self.pool.parts(&mut pieces, 1, |_, piece| dispatch(self.simd, &mut piece[0]));
-        let mut rest = &sums[..];
-        let total = |g: &&Tensor| {
-            let sums = rest.split_off(..rows_of(g)).expect("a sum for each row");
-            dispatch(self.simd, Sum { x: sums })
-        };
-        Ok(gs.iter().map(total).collect())
+        Ok(sums)
+    }
+
+    fn sum(&self, x: &[f32]) -> f32 {
+        dispatch(self.simd, Sum { x })
     }
 
     fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {

@@ -128,8 +128,16 @@ fn rows_of_loss(
 }
 
 impl HostBackend for Reference {
-    fn sums_of_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
-        gs.iter().map(|g| Ok(super::sum_of_squares(g.data::<f32>()?, g.width().max(1)))).collect()
+    fn row_squares(&self, gs: &[&Tensor]) -> Result<Vec<f32>> {
+        let mut rows = Vec::new();
+        for g in gs {
+            rows.extend(super::row_squares(g.data::<f32>()?, g.width().max(1)));
+        }
+        Ok(rows)
+    }
+
+    fn sum(&self, x: &[f32]) -> f32 {
+        super::sum32(x.len(), |v, i| v + x[i])
     }
 
     fn update(&self, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {

@@ -24,10 +24,11 @@ pub(crate) use mode::{Ampere, Bf16, F32, Hopper, Mma, Mode, fma_flushed};
 #[cfg(test)]
 pub(crate) use mode::{Plain, Scalar};
 pub(crate) use norm::{rms_norm, rms_norm_backward};
-pub(crate) use optim::{adamw, sum_of_squares};
+pub(crate) use optim::{adamw, row_squares};
 pub(crate) use pointwise::{rotate, rotate_back, silu_mul, silu_mul_backward};
+pub(crate) use reduce::sum32;
 #[cfg(test)]
-pub(crate) use reduce::{dot, lse, sum32};
+pub(crate) use reduce::{dot, lse};
 pub(crate) use sample::sample;
 use sample::{integer_weights, largest, removed};
 

@@ -3,10 +3,9 @@ use super::mode::Scalar;
 use super::reduce::sum32;
 use crate::operands::AdamWScalars;
 
-/// `sum32` of each row's squares, then `sum32` over these sums.
-pub(crate) fn sum_of_squares<S: Scalar>(g: &[S], width: usize) -> S {
-    let rows: Vec<S> = g.chunks_exact(width).map(|g| sum32(width, |v, i| g[i].fma(g[i], v))).collect();
-    sum32(rows.len(), |v, i| v + rows[i])
+/// `sum32` of each row's squares.
+pub(crate) fn row_squares<S: Scalar>(g: &[S], width: usize) -> impl Iterator<Item = S> {
+    g.chunks_exact(width).map(move |g| sum32(width, |v, i| g[i].fma(g[i], v)))
 }
 
 /// One AdamW step of one element. Returns `(w, m, v)`.

@@ -1,0 +1,83 @@
+//! The processes that run the command: this one, or those that `mpirun` or `srun` started.
+use std::sync::Arc;
+
+use super::exit::{CliError, Exit};
+use crate::model::comm::{Communicator, SingleProcess};
+
+/// The variables in which launchers store the number of processes: Open MPI; MPICH and its relatives; Slurm.
+const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
+
+/// The number of processes that a launcher started, from its variables.
+fn launched() -> usize {
+    let number = |name: &&str| std::env::var(name).ok()?.parse().ok();
+    SIZES.iter().filter_map(number).max().unwrap_or(1)
+}
+
+/// Joins the processes that a launcher started. Of several, only the first one prints.
+///
+/// # Errors
+/// A launcher started several processes, and this build has no MPI.
+pub(super) fn start() -> Result<Arc<dyn Communicator>, CliError> {
+    match launched() {
+        0 | 1 => Ok(Arc::new(SingleProcess)),
+        n => join(n),
+    }
+}
+
+#[cfg(feature = "mpi")]
+fn join(_launched: usize) -> Result<Arc<dyn Communicator>, CliError> {
+    let process = crate::model::comm::Mpi::start()?;
+    if process.rank() > 0 {
+        crate::standard_error::silence();
+    }
+    Ok(Arc::new(process))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn join(launched: usize) -> Result<Arc<dyn Communicator>, CliError> {
+    let message = format!(
+        "{launched} processes were started, but this build has no MPI: each would run the whole command"
+    );
+    Err(CliError::new(Exit::Usage, message).hint(
+        "cargo install --path . --features mpi (needs an MPI library and libclang), or start one process",
+    ))
+}
+
+/// Refuses several processes for a command whose work is not divided among them.
+pub(super) fn require_single(comm: &dyn Communicator) -> Result<(), CliError> {
+    match comm.size() {
+        1 => Ok(()),
+        n => Err(CliError::new(Exit::Usage, format!("this command runs as one process, found {n}"))
+            .hint("commands for several processes: train, rollout, eval --data")),
+    }
+}
+
+/// The end of a command on several processes: an error of one ends all of them, and is printed with its number.
+#[cfg(feature = "mpi")]
+pub(super) fn end(comm: &dyn Communicator, result: Result<(), CliError>) -> Result<(), CliError> {
+    use std::io::Write;
+    use std::time::Duration;
+
+    use crate::model::comm::Mpi;
+
+    let Err(error) = &result else { return result };
+    if comm.size() == 1 {
+        return result;
+    }
+    let mut number = String::new();
+    if comm.rank() > 0 {
+        // An error that all processes have is printed by the first one, which then ends the others.
+        std::thread::sleep(Duration::from_millis(500));
+        number = format!("process {} of {}: ", comm.rank(), comm.size());
+    }
+    if error.exit() != Exit::Ok {
+        let _ = writeln!(std::io::stderr(), "{number}{error}");
+    }
+    Mpi::abort(error.exit() as i32)
+}
+
+/// The end of a command on one process.
+#[cfg(not(feature = "mpi"))]
+pub(super) fn end(_comm: &dyn Communicator, result: Result<(), CliError>) -> Result<(), CliError> {
+    result
+}

@@ -1,0 +1,234 @@
+//! The gate for shards: steps of S shards, on one and on several processes, against the definition: each shard as a step
+//! of its own, and the totals added level by level.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use xtrain::model::comm::{self, Communicator, ThreadProcess};
+use xtrain::model::{Grads, LogitsProcessing, Trainer, TrainingExample, objective};
+use xtrain::tensor::{Device, Simd, Tensor, faults};
+
+use crate::rng::CaseRng;
+use crate::training::{Bits, Difference, GateCase, Run, failed, same_bits, state};
+
+const SEED: u64 = 20_250_608;
+
+/// The shard of sample `i` of `n`: the only s with `s n / S < i + 1 <= (s + 1) n / S`.
+fn shard_of(i: usize, n: usize, shards: usize) -> usize {
+    (0..shards).rfind(|s| s * n < (i + 1) * shards).expect("shard 0 is one")
+}
+
+/// The sum of the totals, level by level.
+fn by_levels(mut level: Vec<Vec<f32>>) -> Vec<f32> {
+    while level.len() > 1 {
+        let add = |pair: &[Vec<f32>]| match pair {
+            [left, right] => left.iter().zip(right).map(|(left, right)| left + right).collect(),
+            _ => pair[0].clone(),
+        };
+        level = level.chunks(2).map(add).collect();
+    }
+    level.remove(0)
+}
+
+/// The loss and the gradients of a step, from the definition.
+fn naive(trainer: &Trainer, samples: &[TrainingExample], shards: usize) -> (f32, Vec<Vec<f32>>) {
+    let mut totals = Vec::new();
+    for shard in 0..shards {
+        let own = (0..samples.len()).filter(|&i| shard_of(i, samples.len(), shards) == shard);
+        let own: Vec<TrainingExample> = own.map(|i| samples[i].clone()).collect();
+        let (mut loss, mut grads) = (0f32, Grads::zeros(&trainer.model.params).unwrap());
+        if !own.is_empty() {
+            let how = LogitsProcessing::default();
+            objective::backward(&trainer.model, &own, how, &mut loss, &mut grads).unwrap();
+        }
+        let grads = grads.finish().unwrap();
+        let mut total: Vec<Vec<f32>> = grads.iter().map(|g| g.to_vec().unwrap()).collect();
+        total.push(vec![loss]);
+        totals.push(total);
+    }
+    let uses = 0..totals[0].len();
+    let mut sums: Vec<Vec<f32>> =
+        uses.map(|at| by_levels(totals.iter().map(|total| total[at].clone()).collect())).collect();
+    (sums.pop().unwrap()[0], sums)
+}
+
+/// The losses, norms and the final state of a run, from the definition.
+fn by_definition(run: &Run, shards: usize) -> Bits {
+    let mut trainer = run.trainer(&Device::cpu_with(1, Simd::detect())).unwrap();
+    let mut all = Vec::new();
+    for n in 0..run.steps {
+        let samples = run.samples(run.data, n);
+        let (loss, grads) = naive(&trainer, &samples, shards);
+        let params = trainer.model.params.iter();
+        let grads: Vec<Tensor> =
+            params.zip(grads).map(|(p, g)| Tensor::new(p.device(), p.shape(), g).unwrap()).collect();
+        let rate = trainer.schedule.rate(n);
+        let norm = trainer.optimizer.step(&mut trainer.model.params, &grads, rate).unwrap().norm;
+        all.push((format!("loss and norm of step {n}"), vec![loss.to_bits(), norm.to_bits()]));
+    }
+    trainer.resume_at(run.steps, targets(run));
+    all.extend(state(&trainer));
+    all
+}
+
+/// The number of target tokens of all steps.
+fn targets(run: &Run) -> u64 {
+    let of_step =
+        |n| run.samples(run.data, n).iter().map(|sample| sample.targets().count() as u64).sum::<u64>();
+    (0..run.steps).map(of_step).sum()
+}
+
+/// The losses, norms and the final state of a run of a process.
+fn trained(run: &Run, shards: usize, comm: Option<Arc<dyn Communicator>>) -> Result<Bits, Difference> {
+    let mut rng = CaseRng::new(SEED ^ 3, run.number);
+    let device = Device::cpu_with(rng.between(1, 2), Simd::detect());
+    let mut trainer = run.trainer(&device).map_err(failed)?;
+    trainer.shards = shards;
+    if let Some(comm) = comm {
+        trainer.join(comm).map_err(failed)?;
+    }
+    let mut all = Vec::new();
+    for n in 0..run.steps {
+        let samples = run.samples(run.data, n);
+        let micro_batch = rng.between(1, samples.len());
+        let report = trainer.step_weighted(samples, micro_batch).map_err(failed)?;
+        let bits = vec![report.loss.to_bits(), report.grad_norm.to_bits()];
+        all.push((format!("loss and norm of step {n}"), bits));
+    }
+    trainer.leave().map_err(failed)?;
+    all.extend(state(&trainer));
+    Ok(all)
+}
+
+/// A process that counts the bytes which it receives from others.
+#[derive(Debug)]
+struct Counting(ThreadProcess, AtomicU64);
+
+impl Counting {
+    fn count(&self, messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let others = messages.iter().enumerate().filter(|(from, _)| *from != self.rank());
+        self.1.fetch_add(others.map(|(_, message)| message.len() as u64).sum(), Ordering::Relaxed);
+        messages
+    }
+}
+
+impl Communicator for Counting {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+    fn barrier(&self) -> comm::Result<()> {
+        self.0.barrier()
+    }
+    fn broadcast(&self, root: usize, message: &[u8]) -> comm::Result<Vec<u8>> {
+        self.0.broadcast(root, message)
+    }
+    fn all_to_all(&self, messages: &[Vec<u8>]) -> comm::Result<Vec<Vec<u8>>> {
+        self.0.all_to_all(messages).map(|messages| self.count(messages))
+    }
+    fn all_gather(&self, message: &[u8]) -> comm::Result<Vec<Vec<u8>>> {
+        self.0.all_gather(message).map(|messages| self.count(messages))
+    }
+}
+
+/// Runs `work` as each of `size` processes, which are threads with the fault of this thread.
+pub(crate) fn on_each<T: Send>(size: usize, work: impl Fn(ThreadProcess) -> T + Sync) -> Vec<T> {
+    let (work, fault) = (&work, faults::current());
+    std::thread::scope(|scope| {
+        let start = |process| scope.spawn(move || fault.enter(|| work(process)));
+        let threads: Vec<_> = ThreadProcess::group(size).into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Compares one process and every number of processes that divides `shards` with the definition. Returns the number of
+/// compared values.
+fn compared(run: &Run, shards: usize) -> Result<usize, Difference> {
+    let want = by_definition(run, shards);
+    let case = || GateCase { gate: "shards", number: run.number, seed: SEED };
+    let mut n =
+        same_bits(case(), &format!("{shards} shards in {run:?}"), &trained(run, shards, None)?, &want)?;
+    for size in (2..=shards).filter(|size| shards.is_multiple_of(*size)) {
+        for (rank, got) in
+            on_each(size, |process| trained(run, shards, Some(Arc::new(process)))).into_iter().enumerate()
+        {
+            let setting = format!("{shards} shards, process {rank} of {size} in {run:?}");
+            n += same_bits(case(), &setting, &got?, &want)?;
+        }
+    }
+    Ok(n)
+}
+
+/// Runs the gate: models with tied and untied tables in f32 and bf16, `each` of them.
+pub(crate) fn over(each: u64) -> Result<usize, String> {
+    let mut n = 0;
+    for number in 0..4 * each {
+        for shards in [2, 3, 4, 6] {
+            n += compared(&Run::draw(number), shards).map_err(|Difference(text)| text)?;
+        }
+    }
+    Ok(n)
+}
+
+#[test]
+fn steps_of_shards_have_the_bits_of_the_definition_on_any_number_of_processes() {
+    let each = xtrain::tensor::testing::times(3, 30);
+    let n = over(each).unwrap_or_else(|e| panic!("{e}"));
+    println!("shards: {} runs with 2, 3, 4 and 6 shards on 1 to 6 processes, {n} values, 0 differ", 4 * each);
+    assert!(n > 100_000, "{n}");
+}
+
+#[test]
+fn more_shards_than_samples_and_odd_numbers_of_shards_have_the_bits_of_the_definition() {
+    for (number, shards) in [(0, 1), (1, 5), (2, 7), (3, 13)] {
+        compared(&Run::draw(number), shards).unwrap_or_else(|Difference(text)| panic!("{text}"));
+    }
+}
+
+#[test]
+fn one_shard_has_other_bits_than_two() {
+    let run = Run::draw(0);
+    assert_ne!(by_definition(&run, 1), by_definition(&run, 2));
+}
+
+#[test]
+fn a_step_exchanges_two_copies_of_the_parameters_less_the_own_part() {
+    let run = Run::draw(1);
+    for size in [2, 4] {
+        let received = on_each(size, |process| {
+            let counting = Arc::new(Counting(process, AtomicU64::new(0)));
+            let mut trainer = run.trainer(&Device::cpu_with(1, Simd::detect())).unwrap();
+            trainer.shards = 4;
+            trainer.join(Arc::clone(&counting) as _).unwrap();
+            let _ = trainer.step_weighted(run.samples(run.data, 0), 2).unwrap();
+            let params: u64 =
+                trainer.model.params.iter().map(|p| p.shape().iter().product::<usize>() as u64).sum();
+            let rows = trainer
+                .model
+                .params
+                .iter()
+                .map(|p| if p.shape().len() > 1 { p.shape()[0] as u64 } else { 1 });
+            (counting.1.load(Ordering::Relaxed), params, rows.sum::<u64>())
+        });
+        let (others, (_, params, rows)) = (size as u64 - 1, received[0]);
+        // gradients and weights; also, from each other process, a loss, a square for each row, and a flag
+        let want = 4 * others * 2 * params + others * (size as u64 * 4 + 4 * rows + size as u64);
+        assert_eq!(received.iter().map(|(bytes, ..)| bytes).sum::<u64>(), want, "{size} processes");
+    }
+}
+
+#[test]
+fn a_number_of_processes_that_does_not_divide_the_shards_is_refused() {
+    let run = Run::draw(0);
+    for error in on_each(3, |process| {
+        let mut trainer = run.trainer(&Device::cpu_with(1, Simd::detect())).unwrap();
+        trainer.shards = 4;
+        trainer.join(Arc::new(process)).unwrap_err().to_string()
+    }) {
+        assert_eq!(
+            error,
+            "expected a number of processes that divides the 4 shards of a step, found 3 processes"
+        );
+    }
+}

@@ -1,0 +1,35 @@
+//! One process.
+use crate::communicator::{Communicator, Error, Result};
+
+/// A process without others. Messages to itself are returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SingleProcess;
+
+impl Communicator for SingleProcess {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn barrier(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn broadcast(&self, _root: usize, message: &[u8]) -> Result<Vec<u8>> {
+        Ok(message.to_vec())
+    }
+
+    fn all_to_all(&self, messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+        match messages {
+            [_] => Ok(messages.to_vec()),
+            _ => Err(Error::Messages { size: 1, got: messages.len() }),
+        }
+    }
+
+    fn all_gather(&self, message: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Ok(vec![message.to_vec()])
+    }
+}

@@ -1,0 +1,246 @@
+//! The processes that train one model: each computes the gradients of its shards of a step and updates its slice of the
+//! parameters (ZeRO-1, arXiv:1910.02054). Only copies cross processes, so the bits do not depend on their number.
+use std::ops::Range;
+use std::sync::Arc;
+
+use xtrain_comm::Communicator;
+use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::ops::{self, Update, Updated};
+use xtrain_tensor::{Device, Tensor, sliced_adamw};
+
+use crate::error::{Error, Result};
+use crate::optim::AdamW;
+use crate::param::Param;
+use crate::params::Params;
+use crate::shards::{TreeSum, nodes};
+use crate::slices::{self, Slice};
+
+/// The loss and the gradients of some shards of a step, or of all. The gradients are those of all parameters in walk
+/// order, or of the slices of a process.
+#[derive(Debug)]
+pub(crate) struct ShardTotal {
+    pub(crate) loss: f32,
+    pub(crate) grads: Vec<Tensor>,
+}
+
+impl ShardTotal {
+    /// `left + right`, element by element.
+    pub(crate) fn add(left: ShardTotal, right: ShardTotal) -> Result<ShardTotal> {
+        let ShardTotal { loss, mut grads } = left;
+        for (left, right) in grads.iter_mut().zip(&right.grads) {
+            ops::accumulate(left, right)?;
+        }
+        Ok(ShardTotal { loss: loss + right.loss, grads })
+    }
+}
+
+/// The processes that train one model, and the slice of the parameters of each.
+#[derive(Debug, Clone)]
+pub(crate) struct ProcessGroup {
+    comm: Arc<dyn Communicator>,
+    shards: usize,
+    /// The number of rows of each parameter.
+    rows: Vec<usize>,
+    /// The slices of each process.
+    slices: Vec<Vec<Slice>>,
+}
+
+impl ProcessGroup {
+    /// Divides `shards` shards and the parameters among the processes of `comm`.
+    ///
+    /// # Errors
+    /// [`Error::Processes`] if the number of processes does not divide `shards`, or if the parameters are on a GPU.
+    pub(crate) fn new(comm: Arc<dyn Communicator>, shards: usize, params: &Params) -> Result<ProcessGroup> {
+        let size = comm.size();
+        if !shards.is_multiple_of(size) {
+            let want = format!("a number of processes that divides the {shards} shards of a step");
+            return Err(Error::Processes { want, got: format!("{size} processes") });
+        }
+        if let Device::Gpu(gpu) = params.embed.device() {
+            return Err(Error::Processes { want: "the device cpu".into(), got: gpu.name().to_string() });
+        }
+        let shapes: Vec<&[usize]> = params.iter().map(Param::shape).collect();
+        let (rows, slices) = (slices::rows(&shapes), slices::divide(&shapes, size));
+        Ok(ProcessGroup { comm, shards, rows, slices })
+    }
+
+    pub(crate) fn comm(&self) -> &Arc<dyn Communicator> {
+        &self.comm
+    }
+
+    /// The shards of process `rank`.
+    fn shards_of(&self, rank: usize) -> Range<usize> {
+        let each = self.shards / self.comm.size();
+        rank * each..(rank + 1) * each
+    }
+
+    /// The shards of this process.
+    pub(crate) fn own_shards(&self) -> Range<usize> {
+        self.shards_of(self.comm.rank())
+    }
+
+    fn own(&self) -> &[Slice] {
+        &self.slices[self.comm.rank()]
+    }
+
+    /// Copies of the own slices of `tensors`, one tensor per parameter in walk order.
+    pub(crate) fn slice(&self, tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
+        self.own().iter().map(|slice| slice.copy(tensors)).collect()
+    }
+
+    /// The tensors of all parameters, from the own slices of each process.
+    pub(crate) fn gather(&self, own: &[Tensor], params: &Params) -> Result<Vec<Tensor>> {
+        let shapes: Vec<&[usize]> = params.iter().map(Param::shape).collect();
+        let mut whole = Tensor::all_zeros(params.embed.device(), &shapes)?;
+        let mut message = Vec::new();
+        for tensor in own {
+            append(&mut message, tensor.data()?);
+        }
+        for (slices, message) in self.slices.iter().zip(self.comm.all_gather(&message)?) {
+            let mut values = Values(&message);
+            for slice in slices {
+                values.read_into(&mut whole[slice.param].data_mut()?[slice.elements()]);
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Sends the totals of the own shards, as few as their tree allows, to the processes whose slices they belong to.
+    /// Returns the total of all shards: the loss, and the gradients of the own slices.
+    ///
+    /// Order: the tree of docs/numerics.md, section 4.
+    pub(crate) fn exchange(&self, totals: &[ShardTotal]) -> Result<ShardTotal> {
+        let mut messages = vec![Vec::new(); self.comm.size()];
+        for total in totals {
+            for (message, slices) in messages.iter_mut().zip(&self.slices) {
+                append(message, &[total.loss]);
+                for slice in slices {
+                    append(message, &total.grads[slice.param].data::<f32>()?[slice.elements()]);
+                }
+            }
+        }
+        let mut sum = TreeSum::default();
+        let len = 1 + self.own().iter().map(|slice| slice.elements().len()).sum::<usize>();
+        let add = |mut left: Vec<f32>, right: Vec<f32>| {
+            left.iter_mut().zip(&right).for_each(|(left, right)| *left += right);
+            Ok::<_, Error>(left)
+        };
+        for (rank, message) in self.comm.all_to_all(&messages)?.into_iter().enumerate() {
+            let mut values = Values(&message);
+            for node in nodes(self.shards_of(rank)) {
+                let mut total = vec![0f32; len];
+                values.read_into(&mut total);
+                sum.push(node, total, add)?;
+            }
+        }
+        let total = sum.finish(add)?.unwrap_or_else(|| vec![0.0; len]);
+        let (loss, mut rest) = (total[0], &total[1..]);
+        let mut grads = Vec::with_capacity(self.own().len());
+        for slice in self.own() {
+            let values = rest.split_off(..slice.elements().len()).expect("the slices have len - 1 elements");
+            grads.push(Tensor::new(totals[0].grads[0].device(), &slice.shape(), values.to_vec())?);
+        }
+        Ok(ShardTotal { loss, grads })
+    }
+
+    /// [`AdamW::step`] with the gradients and the moments of the own slices.
+    ///
+    /// Order: the row sums of all processes in walk order, then as in [`AdamW::step`].
+    pub(crate) fn step(
+        &self,
+        optimizer: &mut AdamW,
+        params: &mut Params,
+        grads: &[Tensor],
+        lr: f64,
+    ) -> Result<Updated> {
+        let device = params.embed.device().clone();
+        let norm = self.norm(&device, grads)?;
+        if !norm.is_finite() {
+            return Ok(Updated { norm, finite: true });
+        }
+        let values = params.iter().map(Param::value).collect::<Result<Vec<_>>>()?;
+        let mut own = self.slice(&values)?;
+        let (scalars, powers) = optimizer.scalars(lr);
+        let max_norm = optimizer.max_norm();
+        let times = if faults::on(Fault::SliceUpdatedTwice) && self.comm.rank() == 1 { 2 } else { 1 };
+        let mut finite = true;
+        for _ in 0..times {
+            let AdamW { m, v, .. } = &mut *optimizer;
+            let parts = own.iter_mut().zip(grads).zip(m).zip(v);
+            let mut updates: Vec<Update<'_>> = parts.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
+            finite = sliced_adamw::update(&device, &mut updates, [norm, max_norm], &scalars)?;
+        }
+        optimizer.powers = powers;
+        self.replace(params, &own)?;
+        let flags = self.comm.all_gather(&[u8::from(finite)])?;
+        Ok(Updated { norm, finite: flags.iter().all(|flag| flag == &[1]) })
+    }
+
+    /// The global norm of the gradients of which this process has the own slices.
+    fn norm(&self, device: &Device, grads: &[Tensor]) -> Result<f32> {
+        let squares = sliced_adamw::row_squares(device, &grads.iter().collect::<Vec<_>>())?;
+        let mut message = Vec::new();
+        append(&mut message, &squares);
+        let messages = self.comm.all_gather(&message)?;
+        if faults::on(Fault::NormSummedByProcess) {
+            let sum = |message: &Vec<u8>| Values(message).rest().iter().fold(0f32, |sum, x| sum + x);
+            return Ok(messages.iter().map(sum).fold(0f32, |total, sum| total + sum).sqrt());
+        }
+        let all: Vec<f32> = messages.iter().flat_map(|message| Values(message).rest()).collect();
+        Ok(sliced_adamw::global_norm(device, &all, &self.rows)?)
+    }
+
+    /// Replaces the weights by the slices of all processes, of which `own` are those of this one.
+    fn replace(&self, params: &mut Params, own: &[Tensor]) -> Result<()> {
+        let mut message = Vec::new();
+        for tensor in own {
+            append(&mut message, tensor.data()?);
+        }
+        let messages = self.comm.all_gather(&message)?;
+        let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
+        let is_last = self.comm.rank() + 1 == self.comm.size();
+        for (rank, (slices, message)) in self.slices.iter().zip(&messages).enumerate() {
+            if rank == 0 && is_last && faults::on(Fault::StaleWeightsOnOneProcess) {
+                continue;
+            }
+            let mut received = Values(message);
+            for slice in slices {
+                received.read_into(&mut values[slice.param].data_mut()?[slice.elements()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first parameter in walk order of which any process has a slice that is not finite.
+    pub(crate) fn first_non_finite(&self, own: &[Tensor]) -> Result<Option<usize>> {
+        let first = ops::first_non_finite(&own.iter().collect::<Vec<_>>())?;
+        let param = first.map_or(u64::MAX, |at| self.own()[at].param as u64);
+        let found = self.comm.all_gather(&param.to_le_bytes())?;
+        let params =
+            found.iter().filter_map(|bytes| bytes.as_slice().try_into().ok().map(u64::from_le_bytes));
+        Ok(params.min().filter(|&param| param != u64::MAX).map(|param| param as usize))
+    }
+}
+
+/// Appends values to a message, little-endian.
+fn append(message: &mut Vec<u8>, values: &[f32]) {
+    message.reserve(4 * values.len());
+    message.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+}
+
+/// The values of a message that are not read yet.
+struct Values<'a>(&'a [u8]);
+
+impl Values<'_> {
+    /// Reads as many values as `to` holds.
+    fn read_into(&mut self, to: &mut [f32]) {
+        let bytes = self.0.split_off(..4 * to.len()).expect("every process sends the length of its slices");
+        for (to, bytes) in to.iter_mut().zip(bytes.as_chunks().0) {
+            *to = f32::from_le_bytes(*bytes);
+        }
+    }
+
+    fn rest(self) -> Vec<f32> {
+        self.0.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    }
+}
