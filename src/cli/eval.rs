@@ -115,7 +115,6 @@ pub(super) fn run(args: &EvalArgs, comm: &dyn Communicator) -> Result<(), CliErr
     if args.task.is_some() {
         require_single(comm)?;
     }
-    Identity::of_command().require_equal(comm)?;
     args.data.iter().try_for_each(|file| require_rereadable(file))?;
     let task = args.task.as_deref().map(task).transpose()?;
     let loaded = loaded::open(args.model.path(), &args.common)?;
@@ -156,6 +155,8 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path, comm: &dyn Communicator) 
         }
         None => 0..tokens.len(),
     };
+    let identity = Identity::of_command().and("the model", loaded.checkpoint.display());
+    identity.and("the number of tokens", tokens.len()).require_equal(comm)?;
     let clock = Instant::now();
     let windows = spec.evaluation(&tokens, part, 0)?;
     let result = evaluate(&loaded.model, &tokens, &windows, tokenizer, comm)?;

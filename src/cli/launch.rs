@@ -4,13 +4,14 @@ use std::sync::Arc;
 use super::exit::{CliError, Exit};
 use crate::model::comm::{Communicator, SingleProcess};
 
-/// The variables in which launchers store the number of processes: Open MPI; MPICH and its relatives; Slurm.
+/// The variables in which launchers store the number of processes: Open MPI; MPICH and its relatives; Slurm. The first
+/// one that is set counts: `mpirun` may itself run under Slurm.
 const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
 
 /// The number of processes that a launcher started, from its variables.
 fn launched() -> usize {
     let number = |name: &&str| std::env::var(name).ok()?.parse().ok();
-    SIZES.iter().filter_map(number).max().unwrap_or(1)
+    SIZES.iter().find_map(number).unwrap_or(1)
 }
 
 /// Joins the processes that a launcher started. Of several, only the first one prints.
@@ -48,7 +49,7 @@ pub(super) fn require_single(comm: &dyn Communicator) -> Result<(), CliError> {
     match comm.size() {
         1 => Ok(()),
         n => Err(CliError::new(Exit::Usage, format!("this command runs as one process, found {n}"))
-            .hint("commands for several processes: train, rollout, eval --data")),
+            .hint("commands for several processes: train, rollout, eval --data, bench scale")),
     }
 }
 

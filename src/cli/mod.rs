@@ -271,7 +271,9 @@ fn launched(command: &Command) -> Result<(), CliError> {
 }
 
 fn run(command: &Command, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
-    if !matches!(command, Command::Train(_) | Command::Eval(_) | Command::Rollout(_)) {
+    let is_divided =
+        matches!(command, Command::Train(_) | Command::Eval(_) | Command::Rollout(_) | Command::Bench(_));
+    if !is_divided {
         launch::require_single(&**comm)?;
     }
     match command {
@@ -287,7 +289,7 @@ fn run(command: &Command, comm: &Arc<dyn Communicator>) -> Result<(), CliError> 
         Command::Rollout(args) => rollout::run(args, &**comm),
         Command::Replay(args) => replay::run(args),
         Command::Verify(args) => verify::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(args, comm),
         Command::Export(args) => export::run(args),
         Command::Import(args) => import::run(args),
         Command::Inspect(args) => inspect::run(args),

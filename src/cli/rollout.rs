@@ -78,7 +78,11 @@ pub(super) struct RolloutArgs {
 }
 
 pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), CliError> {
-    Identity::of_command().require_equal(comm)?;
+    if comm.size() > 1 && args.prompts == Path::new("-") {
+        let message =
+            format!("--prompts: expected a file with {} processes, found standard input", comm.size());
+        return Err(CliError::new(Exit::Usage, message).hint("only the first process has the standard input"));
+    }
     let path = (args.out != Path::new("-")).then_some(&args.out);
     if let Some(path) = path {
         out::check_absent(path, args.force)?;
@@ -92,6 +96,8 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     prompts::check_columns(&prompts)?;
     prompts::fit(&mut prompts, args.generation.max_new, args.truncate_prompt, &loaded)?;
     let skipped = count - prompts.len();
+    let identity = Identity::of_command().and("the model", loaded.checkpoint.display());
+    identity.and("the prompts", digest(&prompts)).require_equal(comm)?;
     let own = shard_samples(prompts.len(), comm.size(), comm.rank());
     let (first, prompts) = (own.start, &prompts[own]);
     let requests = requests(args, &loaded, prompts)?;
@@ -122,6 +128,13 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         Some(path) => error.hint(format_args!("{kept} of {total} completions are in {}", path.display())),
         None => error.hint(format_args!("{kept} of {total} completions were printed")),
     })
+}
+
+/// A checksum of all prompts.
+fn digest(prompts: &[Prompt]) -> String {
+    let ids = prompts.iter().flat_map(|prompt| [&[prompt.ids.len() as u32], &prompt.ids[..]].concat());
+    let bytes: Vec<u8> = ids.flat_map(u32::to_le_bytes).collect();
+    format!("crc32c:{:08x}", crc32c::crc32c(&bytes))
 }
 
 /// The error of a command that skipped prompts and completed the others.
@@ -352,4 +365,41 @@ fn json_line(
 
 fn group_size(text: &str) -> Result<NonZeroUsize, String> {
     number(text, |g: &NonZeroUsize| g.get() <= 65_536, "expected a number from 1 to 65536")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::comm::ThreadProcess;
+
+    /// The file that three processes write together. Each has a line with its number.
+    fn written(name: &str) -> String {
+        let path = std::env::temp_dir().join(format!("xtrain-rollout-{}-{name}.jsonl", std::process::id()));
+        let (fault, file) = (faults::current(), &path);
+        std::thread::scope(|scope| {
+            for process in ThreadProcess::group(3) {
+                scope.spawn(move || {
+                    let output = Output::Memory(format!("{}\n", process.rank()).into_bytes());
+                    let out_of_order = BTreeMap::new();
+                    let writer =
+                        CompletionWriter { output, format: &|_| Vec::new(), out_of_order, written: 1 };
+                    fault.enter(|| writer.finish(&process, Some(file)).unwrap());
+                });
+            }
+        });
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        text
+    }
+
+    #[test]
+    fn the_first_process_writes_the_lines_of_all_in_order() {
+        assert_eq!(written("all"), "0\n1\n2\n");
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn lines_that_are_lost_are_found() {
+        assert_ne!(faults::with(Fault::PromptsOfOneProcessLost, || written("lost")), "0\n1\n2\n");
+    }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::cli::{Scratch, program_path, text, xtrain};
 
 /// The pages with command lines, in the order of reading.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 14] = [
     "docs/guide/getting-started.md",
     "README.md",
     "docs/guide/training.md",
@@ -21,6 +21,7 @@ const PAGES: [&str; 13] = [
     "docs/guide/formats.md",
     "docs/guide/grpo.md",
     "docs/guide/rewards.md",
+    "docs/guide/cluster.md",
     "docs/bench.md",
     "CONTRIBUTING.md",
 ];
@@ -66,10 +67,14 @@ steps="--set train.steps=2 --set train.warmup=1"
 case "$*" in
 *--steps*) steps="--steps 2 --set train.warmup=1" ;;
 esac
+case "$*" in
+*runs/four*) batch=4 ;;
+*) batch=2 ;;
+esac
 case $command$init in
 quickstart) set -- "$@" $tiny $steps ;;
-train) set -- "$@" $tiny $steps --set train.batch=2 --set train.context=128 --set train.eval_every=0 ;;
-trainyes) set -- "$@" $steps --set train.batch=2 --set train.context=128 --set train.eval_every=0 ;;
+train) set -- "$@" $tiny $steps --set train.batch=$batch --set train.context=128 --set train.eval_every=0 ;;
+trainyes) set -- "$@" $steps --set train.batch=$batch --set train.context=128 --set train.eval_every=0 ;;
 grpo) set -- "$@" $steps ;;
 esac
 case $command in
@@ -78,6 +83,12 @@ grpo) set -- "$@" --set grpo.steps=2 --set grpo.prompts_per_step=2 --set grpo.nu
     --set grpo.max_completion_length=8 --set grpo.eval_every=0 ;;
 esac
 exec "$XTRAIN" "$command" "$@"
+"#;
+
+/// Stands for `mpirun`: one process. The feature `mpi` tests several.
+const MPIRUN: &str = r#"#!/bin/sh
+while [ "$1" != xtrain ]; do shift; done
+exec "$@"
 "#;
 
 fn root() -> PathBuf {
@@ -130,8 +141,9 @@ fn directory() -> Scratch {
     let function =
         |name: &str| format!("def {name}(completions, **kwargs):\n    return [1.0] * len(completions)\n\n");
     scratch.file("my_rewards.py", &[function("accuracy_reward"), function("format_reward")].concat());
-    let wrapper = scratch.file("bin/xtrain", WRAPPER);
-    fs::set_permissions(wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, script) in [("bin/xtrain", WRAPPER), ("bin/mpirun", MPIRUN)] {
+        fs::set_permissions(scratch.file(name, script), fs::Permissions::from_mode(0o755)).unwrap();
+    }
     scratch
 }
 

@@ -8,9 +8,9 @@ use crate::{
     commands_resume, commands_train, commands_watch, config_fields, conversations, damaged_files,
     equal_completions, exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_windows,
     grpo, grpo_counts, invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
-    open_for_inference, packing, packs, policy, prefix_cache, priorities, quant_halves, resume, resume_data,
-    rope_divisors, rope_scaling, schedules, sentencepiece, shards, speculation, stop_text, tape_gradient,
-    training, turns, weighted_steps,
+    open_for_inference, packing, packs, policy, prefix_cache, priorities, processes, quant_halves, resume,
+    resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, speculation, stop_text,
+    tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -50,8 +50,11 @@ const ON_LINUX: [Fault; 4] =
     [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
 
 /// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
-/// gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor.
-const CAUGHT_ELSEWHERE: [Fault; 7] = [
+/// gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor; cli/identity.rs and
+/// cli/rollout.rs.
+const CAUGHT_ELSEWHERE: [Fault; 9] = [
+    Fault::ProcessesNotCompared,
+    Fault::PromptsOfOneProcessLost,
     Fault::TensorHandleFreed,
     Fault::SharedChunkPartlyVisible,
     Fault::LaunchNotAwaited,
@@ -83,7 +86,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::SliceUpdatedTwice, Gate::Test(|| shards::over(1))),
     (Fault::StaleWeightsOnOneProcess, Gate::Test(|| shards::over(1))),
     (Fault::NormSummedByProcess, Gate::Test(|| shards::over(1))),
-    (Fault::MomentsOfOneProcessSaved, Gate::Test(|| shards::over(1))),
+    (Fault::MomentsOfOneProcessSaved, Gate::Test(processes::over)),
     (Fault::StaleIndexList, Gate::Gpu(focused::lists)),
     (Fault::StaleGraphArguments, Gate::Gpu(focused::graphs)),
     (Fault::StaleStepIndices, Gate::GpuTest(multi_step::over)),

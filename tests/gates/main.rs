@@ -65,6 +65,8 @@ mod launch_log;
 #[cfg(target_os = "linux")]
 mod memory_grpo;
 mod micro_batches;
+#[cfg(all(target_os = "linux", feature = "mpi"))]
+mod mpi;
 mod multi_step;
 mod non_finite_index;
 mod nvcc;
@@ -75,6 +77,7 @@ mod policy;
 mod policy_end_to_end;
 mod prefix_cache;
 mod priorities;
+mod processes;
 mod pytorch;
 mod quant_halves;
 mod quickstart;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xtrain::config::{Layer, RunConfig};
 use xtrain::evaluate::Evaluation;
 use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
-use xtrain::model::comm::SingleProcess;
+use xtrain::model::comm::{Communicator, SingleProcess};
 use xtrain::model::data::{Role, Tokens};
 use xtrain::model::store::{self, RunState};
 use xtrain::model::tokenizer::Tokenizer;
@@ -105,32 +105,50 @@ impl Observer for Stopper {
 }
 
 /// Trains to step `at`, or to the end. Returns the trainer's state and the metrics.
-fn train(
+fn train(case: &Case, run: &RunDir, trainer: Trainer, state: RunState, at: u64) -> Result<Bits, Difference> {
+    train_as(case, run, (trainer, state), at, Arc::new(SingleProcess))
+}
+
+/// [`train`] as one of several processes, of which the first one writes the run and decides when it stops.
+pub(crate) fn train_as(
     case: &Case,
     run: &RunDir,
-    mut trainer: Trainer,
-    state: RunState,
+    (mut trainer, state): (Trainer, RunState),
     at: u64,
+    comm: Arc<dyn Communicator>,
 ) -> Result<Bits, Difference> {
     let source = case.source();
-    let checkpoints =
-        CheckpointDir::open(Arc::new(RealFs), run.path(), case.config.train.keep).map_err(failed)?;
-    let (mut metrics, _) = run.logs_after(trainer.step_number()).map_err(failed)?;
+    let open = || CheckpointDir::open(Arc::new(RealFs), run.path(), case.config.train.keep);
+    let is_first = comm.rank() == 0;
+    let checkpoints = is_first.then(open).transpose().map_err(failed)?;
+    let logs = is_first.then(|| run.logs_after(trainer.step_number())).transpose().map_err(failed)?;
+    let mut metrics = logs.map(|(metrics, _)| metrics);
+    let files = checkpoints.as_ref().zip(metrics.as_mut());
+    let files = files.map(|(checkpoints, metrics)| RunFiles { checkpoints, best: None, metrics });
     let loader = DataLoader::new(&case.config, &source, state.seed).map_err(failed)?;
     let end = Training {
         config: &case.config,
         source: &source,
         loader: &loader,
-        files: Some(RunFiles { checkpoints: &checkpoints, best: None, metrics: &mut metrics }),
+        files,
         trainer: &mut trainer,
         state,
-        comm: Arc::new(SingleProcess),
+        comm,
     }
-    .run(&mut Stopper { at, step: 0 })
+    .run(&mut Stopper { at: if is_first { at } else { u64::MAX }, step: 0 })
     .map_err(failed)?;
     assert_eq!(end == End::Stopped, at != u64::MAX, "{case:?}");
     let mut all = trainer_state(&trainer);
-    let saved = run.path().join(format!("checkpoints/step_{:06}", trainer.step_number()));
+    if is_first {
+        all.extend(files_of(run, trainer.step_number())?);
+    }
+    Ok(all)
+}
+
+/// The metrics of a run and the files of its checkpoint at `step`.
+fn files_of(run: &RunDir, step: u64) -> Result<Bits, Difference> {
+    let mut all = Vec::new();
+    let saved = run.path().join(format!("checkpoints/step_{step:06}"));
     for file in
         [run.metrics(), saved.join("trainer/control.bin")].into_iter().chain(WHOLE.map(|f| saved.join(f)))
     {
@@ -142,7 +160,7 @@ fn train(
 }
 
 /// Creates a run directory, and the trainer and the run state at step 0.
-fn begin(case: &Case, dir: &Path) -> Result<(RunDir, Trainer, RunState), Difference> {
+pub(crate) fn begin(case: &Case, dir: &Path) -> Result<(RunDir, Trainer, RunState), Difference> {
     let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
     let vocab = Tokenizer::byte().vocab_size();
     let trainer = training::new_trainer(&case.config, vocab, &device).map_err(failed)?;
@@ -183,15 +201,20 @@ pub(crate) fn interrupted(case: &Case, dir: &Path) -> Result<Bits, Difference> {
     for stop in stops {
         if stop > at {
             let _ = train(case, &run, trainer, state, stop)?;
-            let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
-            let compute = training::compute(case.config.train.dtype);
-            let (optim, schedule) = (training::optim_config(&case.config), training::schedule(&case.config));
-            let resumed = store::resume(run.path(), compute, &device, optim, schedule).map_err(failed)?;
-            assert!(resumed.refused.is_empty(), "{:?}", resumed.refused);
-            (trainer, state, at) = (resumed.trainer, resumed.run_state, stop);
+            ((trainer, state), at) = (restored(case, &run)?, stop);
         }
     }
     train(case, &run, trainer, state, u64::MAX)
+}
+
+/// The trainer and the run state of the newest checkpoint.
+pub(crate) fn restored(case: &Case, run: &RunDir) -> Result<(Trainer, RunState), Difference> {
+    let device = Device::cpu_with(case.threads, xtrain::tensor::Simd::detect());
+    let compute = training::compute(case.config.train.dtype);
+    let (optim, schedule) = (training::optim_config(&case.config), training::schedule(&case.config));
+    let resumed = store::resume(run.path(), compute, &device, optim, schedule).map_err(failed)?;
+    assert!(resumed.refused.is_empty(), "{:?}", resumed.refused);
+    Ok((resumed.trainer, resumed.run_state))
 }
 
 fn resumed(case: &Case) -> Result<usize, Difference> {

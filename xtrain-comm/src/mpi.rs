@@ -129,11 +129,11 @@ impl Communicator for Mpi {
         let (world, piece) = (SimpleCommunicator::world(), self.piece());
         let mut received = vec![Vec::new(); self.size];
         for call in 0..self.calls(messages.iter().map(Vec::len).max().unwrap_or(0)) {
-            let parts = messages.iter().map(|message| part(message, call, piece));
-            let counts: Vec<Count> = parts.clone().map(|part| part.len() as Count).collect();
+            let parts: Vec<&[u8]> = messages.iter().map(|message| part(message, call, piece)).collect();
+            let counts: Vec<Count> = parts.iter().map(|part| part.len() as Count).collect();
             let mut to_receive: Vec<Count> = vec![0; self.size];
             world.all_to_all_into(&counts[..], &mut to_receive[..]);
-            let sent: Vec<u8> = parts.flatten().copied().collect();
+            let sent = parts.concat();
             let (at, _) = offsets(&counts);
             let (receive_at, length) = offsets(&to_receive);
             let mut buffer = vec![0u8; length];

@@ -52,7 +52,7 @@ impl ProcessGroup {
     /// [`Error::Processes`] if the number of processes does not divide `shards`, or if the parameters are on a GPU.
     pub(crate) fn new(comm: Arc<dyn Communicator>, shards: usize, params: &Params) -> Result<ProcessGroup> {
         let size = comm.size();
-        if !shards.is_multiple_of(size) {
+        if shards == 0 || !shards.is_multiple_of(size) {
             let want = format!("a number of processes that divides the {shards} shards of a step");
             return Err(Error::Processes { want, got: format!("{size} processes") });
         }
@@ -222,10 +222,9 @@ impl ProcessGroup {
     }
 }
 
-/// Appends values to a message, little-endian.
+/// Appends values to a message, in the byte order of this machine: all processes run on machines of one kind.
 fn append(message: &mut Vec<u8>, values: &[f32]) {
-    message.reserve(4 * values.len());
-    message.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    message.extend_from_slice(bytemuck::cast_slice(values));
 }
 
 /// The values of a message that are not read yet.
@@ -235,12 +234,10 @@ impl Values<'_> {
     /// Reads as many values as `to` holds.
     fn read_into(&mut self, to: &mut [f32]) {
         let bytes = self.0.split_off(..4 * to.len()).expect("every process sends the length of its slices");
-        for (to, bytes) in to.iter_mut().zip(bytes.as_chunks().0) {
-            *to = f32::from_le_bytes(*bytes);
-        }
+        bytemuck::cast_slice_mut(to).copy_from_slice(bytes);
     }
 
     fn rest(self) -> Vec<f32> {
-        self.0.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        bytemuck::pod_collect_to_vec(self.0)
     }
 }

@@ -2,7 +2,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xtrain_comm::{Communicator, SingleProcess};
+use xtrain_comm::Communicator;
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, Target, Updated};
@@ -101,6 +101,7 @@ impl Trainer {
     /// # Errors
     /// [`Error::Processes`] if the number of processes does not divide [`Trainer::shards`], or for a model on a GPU.
     pub fn join(&mut self, comm: Arc<dyn Communicator>) -> Result<()> {
+        self.leave()?;
         if comm.size() == 1 {
             return Ok(());
         }
@@ -131,11 +132,6 @@ impl Trainer {
             *moments = group.gather(&own, &self.model.params)?;
         }
         Ok(())
-    }
-
-    /// The processes that train the model.
-    pub fn comm(&self) -> Arc<dyn Communicator> {
-        self.group.as_ref().map_or_else(|| Arc::new(SingleProcess) as _, |group| Arc::clone(group.comm()))
     }
 
     /// Number of completed steps.

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use super::estimate::TargetGpu;
 use super::shared::Shared;
 use super::trace_args::TraceArgs;
-use crate::cli::common::{CacheFlags, CacheSizes, count, share, temperature};
+use crate::cli::common::{CacheFlags, CacheSizes, count, number, share, temperature};
 use crate::cli::speculation::SpeculationFlags;
 
 /// Commands of `xtrain bench`.
@@ -86,6 +86,18 @@ Examples:
   xtrain bench trace --model runs/shakespeare --arrivals bursty --burst 32 --rate 50 --json
   xtrain bench trace --set model.preset=tiny-1m --high-priority 0.2 --kv-capacity 2048 --watermark 512")]
     Trace(TraceArgs),
+    /// Measure the training step of several processes, and estimate it for up to 4096.
+    #[command(after_help = "\
+Each process computes one shard of train.batch windows. Its gradient, its update and the addition of two gradients are \
+measured on this machine; started by mpirun, the step of all processes also is. --estimate adds the time of the \
+exchange: each process receives 2 P (R - 1) / R numbers of 4 bytes at --bandwidth, and 2 (R - 1) + 3 log2(R) messages \
+wait for --latency-us each. The update is divided by R.
+
+Examples:
+  xtrain bench scale --set model.preset=tiny-3m --estimate
+  xtrain bench scale --set model.preset=tiny-1m --estimate --latency-us 2 --bandwidth 12.5 --json
+  mpirun -n 2 xtrain bench scale --set model.preset=tiny-1m --threads 1")]
+    Scale(ScaleArgs),
     /// Compare the speed of this CPU with committed figures: a guard against slower code.
     #[command(after_help = "\
 Runs small pieces of training and decoding on one thread, each next to a fixed loop of arithmetic, and prints the ratio \
@@ -97,6 +109,32 @@ Examples:
   xtrain bench guard
   xtrain bench guard --rounds 200 --json")]
     Guard(GuardArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ScaleArgs {
+    /// Number of measured steps, after two warmup steps.
+    #[arg(long, value_name = "N", default_value = "5", value_parser = up_to(1 << 20))]
+    pub(super) steps: usize,
+    /// Estimate the step for 1, 2, 4, ..., 4096 processes.
+    #[arg(long)]
+    pub(super) estimate: bool,
+    /// Latency of a message, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 20.0, value_parser = non_negative)]
+    pub(super) latency_us: f64,
+    /// Bandwidth of a process in each direction, in 10^9 bytes per second.
+    #[arg(long, value_name = "GB/S", default_value_t = 1.0, value_parser = positive)]
+    pub(super) bandwidth: f64,
+    #[command(flatten)]
+    pub(super) shared: Shared,
+}
+
+fn non_negative(text: &str) -> Result<f64, String> {
+    number(text, |x| (0.0..=1e9).contains(x), "expected a number from 0 to 1e9")
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |x| (1e-6..=1e9).contains(x), "expected a number from 1e-6 to 1e9")
 }
 
 #[derive(Debug, Clone, Args)]

@@ -11,6 +11,7 @@ mod kv;
 mod latency;
 mod linear;
 mod load;
+mod scale;
 mod shared;
 mod temp_checkpoint;
 mod trace;
@@ -18,11 +19,18 @@ mod trace_args;
 mod train;
 mod workload;
 
+use std::sync::Arc;
+
 use super::CliError;
+use super::launch::require_single;
+use crate::model::comm::Communicator;
 
 pub(super) use args::BenchCommand;
 
-pub(super) fn run(command: &BenchCommand) -> Result<(), CliError> {
+pub(super) fn run(command: &BenchCommand, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
+    if !matches!(command, BenchCommand::Scale(_)) {
+        require_single(&**comm)?;
+    }
     match command {
         BenchCommand::Train(args) => train::run(args),
         BenchCommand::Decode(args) => decode::run(args),
@@ -31,5 +39,6 @@ pub(super) fn run(command: &BenchCommand) -> Result<(), CliError> {
         BenchCommand::Load(args) => load::run(args),
         BenchCommand::Trace(args) => trace::run(args),
         BenchCommand::Guard(args) => guard::run(args),
+        BenchCommand::Scale(args) => scale::run(args, comm),
     }
 }

@@ -1,0 +1,202 @@
+//! Commands on processes that `mpirun` starts: the files of one process, refusals, and what happens if one is killed.
+//! Needs `mpirun` of Open MPI. All processes share the cores of this machine.
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use xtrain::tensor::rng::{Purpose, uniform_u64};
+use xtrain::tensor::testing::times;
+
+use crate::cli::{Scratch, program, text};
+use crate::kill::{bytes, write_text};
+
+/// The program with `args` on `size` processes.
+fn mpirun(dir: &Path, size: usize, args: &[&str]) -> Command {
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe", "--bind-to", "none", "-n", &size.to_string()]);
+    let program = program();
+    command.arg(program.get_program()).args(program.get_args()).args(args).current_dir(dir);
+    // the tests may run as root in a container
+    for (name, value) in [
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"),
+        ("OMPI_MCA_mpi_yield_when_idle", "1"),
+    ] {
+        command.env(name, value);
+    }
+    command
+}
+
+/// The words of a small run of `steps` steps of four shards.
+fn small(steps: u64, words: &str) -> Vec<String> {
+    let sizes = format!(
+        "model.dim=16 model.n_layers=1 model.n_heads=2 model.n_kv_heads=1 model.head_dim=8 model.ffn_dim=24 \
+         train.context=12 train.batch=5 train.shards=4 train.steps={steps} train.warmup=4 train.sample_every=0 \
+         train.eval_every=4 train.eval_tokens=40 {words}"
+    );
+    let sets = sizes.split_whitespace().flat_map(|key| ["--set".to_string(), key.to_string()]);
+    ["train", "--threads", "1", "--data", "text.txt"].map(String::from).into_iter().chain(sets).collect()
+}
+
+fn words(all: &[String]) -> Vec<&str> {
+    all.iter().map(String::as_str).collect()
+}
+
+#[track_caller]
+fn succeeds(mut command: Command) -> Output {
+    let output = command.output().expect("mpirun starts");
+    assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+    output
+}
+
+/// Runs a command that must fail. Returns its exit code and standard error.
+fn fails(mut command: Command) -> (i32, String) {
+    let output = command.output().expect("mpirun starts");
+    assert!(!output.status.success(), "{command:?}");
+    (output.status.code().expect("an exit code"), text(&output.stderr))
+}
+
+#[test]
+fn a_run_of_several_processes_has_the_files_of_one_and_prints_once() {
+    let scratch = Scratch::new("mpi");
+    write_text(&scratch.0);
+    for (dtype, sizes) in [("f32", &[2, 4][..]), ("bf16", &[4])] {
+        let set = format!("train.dtype={dtype} train.save_every=3");
+        let run = |name: &str| [small(6, &set), vec!["--run".into(), format!("{dtype}-{name}")]].concat();
+        let (one, name) = (run("1"), format!("{dtype}-1"));
+        assert!(program().args(&one).current_dir(&scratch.0).output().unwrap().status.success());
+        let want = bytes(&scratch.0.join(name), 6);
+        for &size in sizes {
+            let name = size.to_string();
+            let output = succeeds(mpirun(&scratch.0, size, &words(&run(&name))));
+            assert_eq!(
+                bytes(&scratch.0.join(format!("{dtype}-{name}")), 6),
+                want,
+                "{dtype}, {size} processes"
+            );
+            let errors = text(&output.stderr);
+            assert_eq!(errors.matches("writing to ").count(), 1, "{errors}");
+        }
+    }
+}
+
+#[test]
+fn rollouts_and_evaluations_of_several_processes_are_those_of_one() {
+    let scratch = Scratch::new("mpi-rollout");
+    write_text(&scratch.0);
+    let all = [small(4, ""), vec!["--run".into(), "run".into()]].concat();
+    assert!(program().args(&all).current_dir(&scratch.0).output().unwrap().status.success());
+    let prompts: String = (0..5).map(|i| format!("{{\"prompt\": \"line {i}\"}}\n")).collect();
+    fs::write(scratch.0.join("prompts.jsonl"), prompts).unwrap();
+    let rollout =
+        ["rollout", "run", "--prompts", "prompts.jsonl", "-n", "2", "--max-new", "5", "--threads", "1"];
+    let evaluate = ["eval", "run", "--data", "text.txt", "--threads", "1"];
+    let single = |args: &[&str]| text(&program().args(args).current_dir(&scratch.0).output().unwrap().stdout);
+    let loss =
+        |text: &str| text.lines().filter(|line| !line.contains(" s")).map(String::from).collect::<Vec<_>>();
+    let (completions, losses) = (single(&rollout), loss(&single(&evaluate)));
+    assert_eq!(completions.lines().count(), 10);
+    // 7 processes: some have no prompt
+    for size in [2, 3, 7] {
+        let name = format!("{size}.jsonl");
+        let _ = succeeds(mpirun(&scratch.0, size, &[&rollout[..], &["--out", &name]].concat()));
+        assert_eq!(fs::read_to_string(scratch.0.join(name)).unwrap(), completions, "{size} processes");
+    }
+    let printed = text(&succeeds(mpirun(&scratch.0, 3, &rollout)).stdout);
+    assert_eq!(printed, completions);
+    assert_eq!(loss(&text(&succeeds(mpirun(&scratch.0, 2, &evaluate)).stdout)), losses);
+}
+
+#[test]
+fn what_several_processes_cannot_do_is_refused_once() {
+    let scratch = Scratch::new("mpi-refused");
+    write_text(&scratch.0);
+    let train = small(4, "");
+    let (code, errors) = fails(mpirun(&scratch.0, 3, &words(&train)));
+    assert!(
+        errors.contains("`train.shards` = 4: expected a multiple of 3, the number of processes"),
+        "{errors}"
+    );
+    assert_eq!((code, errors.matches("error: ").count()), (2, 1), "{errors}");
+    let (code, errors) = fails(mpirun(&scratch.0, 2, &["generate", "run", "--prompt", "a"]));
+    assert!(errors.contains("this command runs as one process, found 2"), "{errors}");
+    assert_eq!(code, 2, "{errors}");
+    let mut two = mpirun(&scratch.0, 1, &words(&train));
+    two.args([":", "-n", "1"]).arg(program().get_program()).args(&train).args(["--seed", "7"]);
+    let (code, errors) = fails(two);
+    let want = "process 1 differs from process 0 in `train.seed`: expected 0, found 7";
+    assert!(errors.contains(want), "{errors}");
+    assert_eq!(code, 2, "{errors}");
+    assert!(!scratch.0.join("runs").exists(), "a refused command wrote a run");
+}
+
+/// The processes that `mpirun` has started.
+fn ranks(mpirun: &Child) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", mpirun.id())).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let all: Vec<i32> = children
+        .flat_map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    let is_rank =
+        |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "xtrain");
+    all.into_iter().filter(is_rank).collect()
+}
+
+/// Waits for a condition, at most a minute.
+#[track_caller]
+fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "after 60 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
+    let kills = times(3, 20);
+    let steps = 20 * kills;
+    let scratch = Scratch::new("mpi-kill");
+    write_text(&scratch.0);
+    let start = |run: &str| [small(steps, "train.save_every=1"), vec!["--run".into(), run.into()]].concat();
+    assert!(program().args(start("whole")).current_dir(&scratch.0).output().unwrap().status.success());
+    let want = bytes(&scratch.0.join("whole"), steps);
+    let run = scratch.0.join("killed");
+    let can_resume = || crate::kill::checkpoints(&run).iter().any(|name| !name.contains(".tmp-"));
+    for kill in 0..kills {
+        let size = [4, 2][kill as usize % 2];
+        let args = match can_resume() {
+            true => ["train", "--resume", "killed", "--threads", "1"].map(String::from).to_vec(),
+            false => {
+                let _ = fs::remove_dir_all(&run);
+                start("killed")
+            }
+        };
+        let mut command = mpirun(&scratch.0, size, &words(&args));
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let before = crate::kill::checkpoints(&run);
+        let all =
+            wait_for("all processes have started", || Some(ranks(&child)).filter(|all| all.len() == size));
+        let _ = wait_for("a checkpoint", || (crate::kill::checkpoints(&run) != before).then_some(()));
+        let random = uniform_u64(11, kill, 0, Purpose::Prompts);
+        std::thread::sleep(Duration::from_micros(random % 50_000));
+        let victim = all[(random >> 32) as usize % size];
+        // SAFETY: the process is a child of mpirun, which has not ended.
+        let killed = unsafe { libc::kill(victim, libc::SIGKILL) } == 0;
+        let _ = wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
+        let output = child.wait_with_output().unwrap();
+        let errors = text(&output.stderr);
+        if killed && !output.status.success() {
+            assert!(errors.contains("process rank ") && errors.contains("signal 9"), "{errors}");
+            assert_eq!(output.status.code(), Some(137), "{errors}");
+        }
+    }
+    let resume = ["train", "--resume", "killed", "--threads", "1"];
+    let _ = succeeds(mpirun(&scratch.0, 2, &resume));
+    assert_eq!(bytes(&run, steps), want);
+}
