@@ -61,14 +61,16 @@ pub(super) fn end(comm: &dyn Communicator, result: Result<(), CliError>) -> Resu
 
     use crate::model::comm::Mpi;
 
+    /// An error that all processes have is printed by the first one only, which ends the others within this time.
+    const WAIT: Duration = Duration::from_secs(5);
+
     let Err(error) = &result else { return result };
     if comm.size() == 1 {
         return result;
     }
     let mut number = String::new();
     if comm.rank() > 0 {
-        // An error that all processes have is printed by the first one, which then ends the others.
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(WAIT);
         number = format!("process {} of {}: ", comm.rank(), comm.size());
     }
     if error.exit() != Exit::Ok {

@@ -133,10 +133,12 @@ impl Communicator for Mpi {
             let counts: Vec<Count> = parts.iter().map(|part| part.len() as Count).collect();
             let mut to_receive: Vec<Count> = vec![0; self.size];
             world.all_to_all_into(&counts[..], &mut to_receive[..]);
-            let sent = parts.concat();
+            let mut sent = parts.concat();
             let (at, _) = offsets(&counts);
             let (receive_at, length) = offsets(&to_receive);
-            let mut buffer = vec![0u8; length];
+            // One byte more than needed: the address of an empty vector is that of MPI_IN_PLACE.
+            sent.push(0);
+            let mut buffer = vec![0u8; length + 1];
             let from = Partition::new(&sent[..], &counts[..], &at[..]);
             let mut into = PartitionMut::new(&mut buffer[..], &to_receive[..], &receive_at[..]);
             world.all_to_all_varcount_into(&from, &mut into);
@@ -149,11 +151,14 @@ impl Communicator for Mpi {
         let (world, piece) = (SimpleCommunicator::world(), self.piece());
         let mut received = vec![Vec::new(); self.size];
         for call in 0..self.calls(message.len()) {
-            let part = part(message, call, piece);
+            let part = match part(message, call, piece) {
+                [] => &[0u8][..0], // the address of an empty vector is that of MPI_IN_PLACE
+                part => part,
+            };
             let mut counts: Vec<Count> = vec![0; self.size];
             world.all_gather_into(&(part.len() as Count), &mut counts[..]);
             let (at, length) = offsets(&counts);
-            let mut buffer = vec![0u8; length];
+            let mut buffer = vec![0u8; length + 1];
             let mut into = PartitionMut::new(&mut buffer[..], &counts[..], &at[..]);
             world.all_gather_varcount_into(part, &mut into);
             append(&mut received, &buffer, &counts);

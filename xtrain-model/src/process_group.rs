@@ -237,7 +237,9 @@ impl Values<'_> {
         bytemuck::cast_slice_mut(to).copy_from_slice(bytes);
     }
 
-    fn rest(self) -> Vec<f32> {
-        bytemuck::pod_collect_to_vec(self.0)
+    fn rest(mut self) -> Vec<f32> {
+        let mut all = vec![0f32; self.0.len() / 4];
+        self.read_into(&mut all);
+        all
     }
 }
