@@ -16,6 +16,8 @@
 //! | `drafting` | drafted tokens of a step, and what becomes of their rows |
 //! | `queue` | the waiting sequences and their order |
 //! | `groups` | prompts that several completions share |
+//! | `offloading` | rows of preempted sequences that leave the cache and return |
+//! | `snapshots` | rows that outlive their sequence |
 //! | `sharing` | rows that completions with equal tokens share |
 use std::sync::Arc;
 
@@ -33,7 +35,10 @@ use crate::cache::{Cache, KvMemory};
 use crate::error::Result;
 use groups::PromptGroups;
 use held::HeldSequences;
+use offloading::Offloading;
 use queue::WaitingQueue;
+pub use snapshots::SnapshotId;
+use snapshots::Snapshots;
 
 mod acceptance;
 mod admission;
@@ -41,10 +46,12 @@ mod continuation;
 mod drafting;
 mod groups;
 mod held;
+mod offloading;
 mod planning;
 mod queue;
 mod retirement;
 mod sharing;
+mod snapshots;
 
 #[cfg(test)]
 mod tests;
@@ -85,6 +92,8 @@ pub(super) struct Scheduler<'m> {
     /// Completions that the caller has not taken yet.
     pub(super) finished: Vec<Completion>,
     held: HeldSequences,
+    snapshots: Snapshots,
+    pub(super) offloading: Offloading,
 }
 
 /// A place in the batch and in the cache.
@@ -122,6 +131,8 @@ impl<'m> Scheduler<'m> {
             events: Vec::new(),
             finished: Vec::new(),
             held: HeldSequences::default(),
+            snapshots: Snapshots::default(),
+            offloading: Offloading::new(model),
         })
     }
 

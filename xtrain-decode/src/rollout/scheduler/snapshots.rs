@@ -1,0 +1,129 @@
+//! Snapshots: rows that outlive their sequence, for later sequences that begin with the same tokens.
+use std::collections::BTreeMap;
+
+use xtrain_model::Error as ModelError;
+use xtrain_tensor::faults::{self, Fault};
+
+use super::Scheduler;
+use crate::cache::{KvKind, KvSnapshot};
+use crate::error::{Error, Result};
+use crate::prefix_file::KvPrefix;
+use crate::rollout::options::PrefixCaching;
+use crate::rollout::sequence::Sequence;
+
+/// A snapshot of an engine; see [`Engine::snapshot`](crate::Engine::snapshot).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotId(u64);
+
+/// The snapshots of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    all: BTreeMap<SnapshotId, TokenSnapshot>,
+    taken: u64,
+}
+
+/// The rows of `tokens`.
+#[derive(Debug)]
+struct TokenSnapshot {
+    tokens: Vec<u32>,
+    rows: KvSnapshot,
+}
+
+impl Snapshots {
+    /// The snapshot that begins with the most tokens of `tokens`, and their number.
+    fn longest(&self, tokens: &[u32]) -> Option<(&KvSnapshot, usize)> {
+        let common = |own: &[u32]| match faults::on(Fault::SnapshotTokensNotCompared) {
+            true => own.len().min(tokens.len()),
+            false => own.iter().zip(tokens).take_while(|(own, other)| own == other).count(),
+        };
+        self.all.values().map(|snapshot| (&snapshot.rows, common(&snapshot.tokens))).max_by_key(|(_, n)| *n)
+    }
+}
+
+impl Scheduler<'_> {
+    /// Holds the computed rows of the running or held sequence of this index. `None`: it is neither, or it has none.
+    pub(in crate::rollout) fn snapshot(&mut self, index: usize) -> Result<Option<SnapshotId>> {
+        let sequences = self.running.iter().chain(self.held.with_rows());
+        let find = |index: usize| sequences.clone().find(|s| s.index == index);
+        let sequence = find(index).and_then(|s| s.leader.map_or(Some(s), find));
+        let (Some(sequence), Some(cache)) = (sequence, &mut self.cache) else { return Ok(None) };
+        let len = sequence.num_computed;
+        if sequence.waits_for_prompt || len == 0 {
+            return Ok(None);
+        }
+        let tokens = sequence.tokens()[..len].to_vec();
+        let rows = cache.snapshot(sequence.slot, len)?;
+        let id = SnapshotId(self.snapshots.taken);
+        self.snapshots.taken += 1;
+        self.snapshots.all.insert(id, TokenSnapshot { tokens, rows });
+        Ok(Some(id))
+    }
+
+    /// Ends a snapshot. Returns `false` if there is none of this id.
+    pub(in crate::rollout) fn release_snapshot(&mut self, id: SnapshotId) -> bool {
+        let (Some(snapshot), Some(cache)) = (self.snapshots.all.remove(&id), &mut self.cache) else {
+            return false;
+        };
+        cache.release(snapshot.rows);
+        // a sequence may fit now
+        self.admission_blocked = false;
+        true
+    }
+
+    /// Copies the rows of a snapshot to host memory. `None`: there is none of this id.
+    pub(in crate::rollout) fn read_snapshot(&self, id: SnapshotId) -> Result<Option<KvPrefix>> {
+        let (Some(snapshot), Some(cache)) = (self.snapshots.all.get(&id), &self.cache) else {
+            return Ok(None);
+        };
+        let rows = cache.read_snapshot(&snapshot.rows)?.to_host()?;
+        Ok(Some(KvPrefix::new(snapshot.tokens.clone(), rows)))
+    }
+
+    /// Writes whole pages of `prefix` to the cache and keeps them for later sequences, as those of earlier prompts.
+    /// Returns the number of tokens that are kept: as many as there are available pages for.
+    pub(in crate::rollout) fn insert_rows(&mut self, prefix: &KvPrefix) -> Result<usize> {
+        let refuse = |field, want, got: String| Err(Error::Option { field, want, got });
+        let (Some(cache), KvKind::Paged { page }) = (&mut self.cache, self.options.kv) else {
+            return refuse("kv", "paged, to keep the rows of a prefix", self.options.kv.to_string());
+        };
+        if self.options.prefix_caching == PrefixCaching::Off {
+            return refuse("prefix_caching", "on, to keep the rows of a prefix", "off".into());
+        }
+        let Some(slot) = self.free_slots.last_mut() else {
+            return refuse("max_batch", "a slot that no sequence has", "all slots in use".into());
+        };
+        slot.prompt_of = None;
+        let slot = slot.number;
+        cache.free(slot);
+        let room = self.options.room(self.cfg).positions.min(cache.available());
+        let len = prefix.tokens().len().min(room) / page * page;
+        let written = cache.write_rows(slot, prefix.rows(), len);
+        cache.insert_prefix(slot, &prefix.tokens()[..len]);
+        cache.free(slot);
+        written?;
+        Ok(len)
+    }
+
+    /// Gives `sequence`, which has just got its slot, the rows of the longest kept prefix or snapshot of its tokens.
+    /// The last token always runs: it gives the logits.
+    pub(super) fn reuse_rows(&mut self, sequence: &mut Sequence) -> Result<()> {
+        let Some(cache) = &mut self.cache else { return Ok(()) };
+        let tokens = &sequence.tokens()[..sequence.tokens().len() - 1];
+        let kept = match self.options.prefix_caching {
+            PrefixCaching::On => cache.match_prefix(sequence.slot, tokens),
+            PrefixCaching::Off => 0,
+        };
+        let longer = self.snapshots.longest(tokens).filter(|(_, len)| *len > kept);
+        match longer.map(|(rows, len)| cache.restore(rows, sequence.slot, len)) {
+            None | Some(Ok(()) | Err(ModelError::CacheFull { .. })) => {}
+            Some(Err(error)) => return Err(error.into()),
+        }
+        sequence.num_computed = cache.seq_len(sequence.slot);
+        let reused = sequence.num_computed as u64;
+        match sequence.num_computed > kept {
+            true => self.counters.snapshot_rows += reused,
+            false => self.counters.prefix_cache_hits += reused,
+        }
+        Ok(())
+    }
+}
