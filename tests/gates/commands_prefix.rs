@@ -4,7 +4,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::cli::{Scratch, ok, refused, text, xtrain};
-use crate::commands::{model, parsed};
+use crate::commands::{done, model, parsed};
 use crate::commands_tokenize::with_input;
 use crate::fixtures::path;
 
@@ -59,7 +59,7 @@ fn a_saved_prompt_is_not_computed_again_and_gives_the_same_completions() {
 fn rollouts_and_conversations_start_from_a_file() {
     let (scratch, m) = (Scratch::new("prefix-rollout"), model());
     let begins = ids(130, 7);
-    ok(&scratch.0, &["generate", &m, "--tokens", &begins, "--max-new", "1", "--save-prefix", "a.prefix"]);
+    done(&scratch.0, &["generate", &m, "--tokens", &begins, "--max-new", "1", "--save-prefix", "a.prefix"]);
     let line = |more: &str| format!("{{\"prompt_ids\": [{begins},{more}]}}\n");
     let prompts = [line("1"), line("2, 3"), "{\"prompt_ids\": [9]}\n".into()].concat();
     let args = ["rollout", &m, "-n", "2", "--max-new", "5"];
@@ -76,7 +76,7 @@ fn rollouts_and_conversations_start_from_a_file() {
     let want = talk(&["--save-prefix", "chat.prefix"]);
     assert!(text(&want.stderr).contains("[saved the keys and values of"), "{want:?}");
     let got = talk(&["--prefix", "chat.prefix"]);
-    let lines = |done: &std::process::Output| text(&done.stdout).lines().map(parsed).collect::<Vec<_>>();
+    let lines = |output: &std::process::Output| text(&output.stdout).lines().map(parsed).collect::<Vec<_>>();
     let (want, said) = (lines(&want), text(&got.stderr));
     let got = lines(&got);
     assert!(got[0]["cached_tokens"].as_u64() >= Some(64) && want[0]["cached_tokens"] == 0, "{got:?}");
@@ -92,10 +92,10 @@ fn a_file_that_does_not_fit_the_model_is_refused_by_name() {
     let (scratch, m) = (Scratch::new("prefix-refused"), model());
     let prompt = ids(70, 7);
     let args = ["generate", &m, "--tokens", &prompt, "--max-new", "1"];
-    ok(&scratch.0, &[&args[..], &["--save-prefix", "a.prefix"]].concat());
+    done(&scratch.0, &[&args[..], &["--save-prefix", "a.prefix"]].concat());
     let with = |flags: &[&'static str]| [&args[..], flags].concat();
     refused(&scratch.0, &with(&["--save-prefix", "a.prefix"]), 2, &["a.prefix: already exists", "--force"]);
-    ok(&scratch.0, &with(&["--save-prefix", "a.prefix", "--force"]));
+    done(&scratch.0, &with(&["--save-prefix", "a.prefix", "--force"]));
     refused(&scratch.0, &with(&["--prefix", "none.prefix"]), 66, &["none.prefix not found"]);
     refused(&scratch.0, &with(&["--prefix", "a.prefix", "--kv", "growing"]), 2, &["kv: expected paged"]);
     refused(

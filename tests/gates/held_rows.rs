@@ -61,7 +61,7 @@ fn model(compute: Dtype, device: &Device) -> Model {
         n_layers: 2,
         n_heads: 2,
         n_kv_heads: 1,
-        head_dim: 4,
+        head_dim: 8,
         max_positions: 48,
         rope_theta: 1e4,
         norm_eps: 1e-6,

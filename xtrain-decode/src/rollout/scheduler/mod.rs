@@ -16,8 +16,8 @@
 //! | `drafting` | drafted tokens of a step, and what becomes of their rows |
 //! | `queue` | the waiting sequences and their order |
 //! | `groups` | prompts that several completions share |
-//! | `offloading` | rows of preempted sequences that leave the cache and return |
-//! | `snapshots` | rows that outlive their sequence |
+//! | `offloading`, `offload_policy` | rows of preempted sequences that leave the cache and return |
+//! | `snapshots`, `token_snapshots` | rows that outlive their sequence |
 //! | `sharing` | rows that completions with equal tokens share |
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ use crate::cache::{Cache, KvMemory};
 use crate::error::Result;
 use groups::PromptGroups;
 use held::HeldSequences;
-use offloading::Offloading;
+use offload_policy::Offloading;
 use queue::WaitingQueue;
-pub use snapshots::SnapshotId;
-use snapshots::Snapshots;
+pub use token_snapshots::SnapshotId;
+use token_snapshots::Snapshots;
 
 mod acceptance;
 mod admission;
@@ -46,12 +46,14 @@ mod continuation;
 mod drafting;
 mod groups;
 mod held;
+mod offload_policy;
 mod offloading;
 mod planning;
 mod queue;
 mod retirement;
 mod sharing;
 mod snapshots;
+mod token_snapshots;
 
 #[cfg(test)]
 mod tests;

@@ -1,44 +1,13 @@
 //! Snapshots: rows that outlive their sequence, for later sequences that begin with the same tokens.
-use std::collections::BTreeMap;
-
 use xtrain_model::Error as ModelError;
-use xtrain_tensor::faults::{self, Fault};
 
 use super::Scheduler;
-use crate::cache::{KvKind, KvSnapshot};
+use super::token_snapshots::{SnapshotId, TokenSnapshot};
+use crate::cache::KvKind;
 use crate::error::{Error, Result};
 use crate::prefix_file::KvPrefix;
 use crate::rollout::options::PrefixCaching;
 use crate::rollout::sequence::Sequence;
-
-/// A snapshot of an engine; see [`Engine::snapshot`](crate::Engine::snapshot).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SnapshotId(u64);
-
-/// The snapshots of an engine.
-#[derive(Debug, Default)]
-pub(super) struct Snapshots {
-    all: BTreeMap<SnapshotId, TokenSnapshot>,
-    taken: u64,
-}
-
-/// The rows of `tokens`.
-#[derive(Debug)]
-struct TokenSnapshot {
-    tokens: Vec<u32>,
-    rows: KvSnapshot,
-}
-
-impl Snapshots {
-    /// The snapshot that begins with the most tokens of `tokens`, and their number.
-    fn longest(&self, tokens: &[u32]) -> Option<(&KvSnapshot, usize)> {
-        let common = |own: &[u32]| match faults::on(Fault::SnapshotTokensNotCompared) {
-            true => own.len().min(tokens.len()),
-            false => own.iter().zip(tokens).take_while(|(own, other)| own == other).count(),
-        };
-        self.all.values().map(|snapshot| (&snapshot.rows, common(&snapshot.tokens))).max_by_key(|(_, n)| *n)
-    }
-}
 
 impl Scheduler<'_> {
     /// Holds the computed rows of the running or held sequence of this index. `None`: it is neither, or it has none.
@@ -53,15 +22,12 @@ impl Scheduler<'_> {
         }
         let tokens = sequence.tokens()[..len].to_vec();
         let rows = cache.snapshot(sequence.slot, len)?;
-        let id = SnapshotId(self.snapshots.taken);
-        self.snapshots.taken += 1;
-        self.snapshots.all.insert(id, TokenSnapshot { tokens, rows });
-        Ok(Some(id))
+        Ok(Some(self.snapshots.insert(TokenSnapshot { tokens, rows })))
     }
 
     /// Ends a snapshot. Returns `false` if there is none of this id.
     pub(in crate::rollout) fn release_snapshot(&mut self, id: SnapshotId) -> bool {
-        let (Some(snapshot), Some(cache)) = (self.snapshots.all.remove(&id), &mut self.cache) else {
+        let (Some(snapshot), Some(cache)) = (self.snapshots.remove(id), &mut self.cache) else {
             return false;
         };
         cache.release(snapshot.rows);
@@ -72,7 +38,7 @@ impl Scheduler<'_> {
 
     /// Copies the rows of a snapshot to host memory. `None`: there is none of this id.
     pub(in crate::rollout) fn read_snapshot(&self, id: SnapshotId) -> Result<Option<KvPrefix>> {
-        let (Some(snapshot), Some(cache)) = (self.snapshots.all.get(&id), &self.cache) else {
+        let (Some(snapshot), Some(cache)) = (self.snapshots.get(id), &self.cache) else {
             return Ok(None);
         };
         let rows = cache.read_snapshot(&snapshot.rows)?.to_host()?;
