@@ -70,7 +70,7 @@ fn rollouts_and_conversations_start_from_a_file() {
     assert!(said.contains("a.prefix: 2 of 3 prompts begin with its 130 tokens, 0 with a part"), "{said}");
     assert!(said.contains("256 prompt tokens reused, 8 computed"), "{said}");
 
-    let system = "Be brief. ".repeat(30);
+    let system = "Be brief. ".repeat(14);
     let args = ["chat", "--model", &m, "--system", &system, "--json", "--max-new", "4"];
     let talk = |flags: &[&str]| with_input(&scratch.0, &[&args[..], flags].concat(), b"Hi\nAnd?\n");
     let want = talk(&["--save-prefix", "chat.prefix"]);

@@ -249,6 +249,9 @@ impl Cache for Growing {
     fn write_rows(&mut self, seq: u32, rows: &KvRows, len: usize) -> Result<()> {
         let held = self.seq_len(seq);
         self.ledger.check_fits(seq, len)?;
+        if len <= held {
+            return Ok(());
+        }
         self.shape.check_rows(rows, seq, held..len)?;
         self.reserve(seq, len)?;
         let taken: Vec<u32> = (held..len).map(|pos| (pos - rows.first()) as u32).collect();
@@ -263,7 +266,7 @@ impl Cache for Growing {
         }
         self.view = None;
         for (layer, kv) in self.layers.iter_mut().zip(layers) {
-            layer[seq as usize] = Some(kv).filter(|kv| kv.len() > 0);
+            layer[seq as usize] = Some(kv);
         }
         self.copied += (taken.len() * self.shape.bytes_per_token()) as u64;
         self.ledger.set_len(seq, len);

@@ -98,7 +98,7 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// memory for the copy.
     fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows>;
 
-    /// Extends `seq` to `len` positions with copies of `rows`. Does nothing if it holds as many.
+    /// Extends `seq` to `len` positions with copies of `rows`. Does nothing if it holds as many or more.
     ///
     /// # Errors
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) unless `rows` has all positions from the length of

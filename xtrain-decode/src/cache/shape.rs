@@ -66,8 +66,10 @@ impl CacheShape {
     /// Checks that `rows` have this shape and dtype, and all `positions` of `seq`.
     pub(super) fn check_rows(&self, rows: &KvRows, seq: u32, positions: Range<usize>) -> Result<()> {
         if rows.first() > positions.start || rows.end() < positions.end {
-            let first_missing = if rows.first() > positions.start { positions.start } else { rows.end() };
-            let (want, got) = (first_missing as u32, rows.first() as u32);
+            let is_late = rows.first() > positions.start;
+            let (want, got) =
+                if is_late { (positions.start, rows.first()) } else { (positions.end, rows.end()) };
+            let (want, got) = (want as u32, got as u32);
             return Err(xtrain_model::Error::CachePosition { layer: 0, seq, want, got });
         }
         let want = [rows.len(), self.n_kv_heads, self.head_dim];

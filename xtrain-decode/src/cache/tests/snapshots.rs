@@ -1,6 +1,6 @@
 //! Snapshots and copies of rows, in every kind of cache.
 use super::*;
-use crate::cache::KvSnapshot;
+use crate::cache::{KvRows, KvSnapshot};
 
 /// The tokens of a snapshot, and the snapshot.
 type Held = (Vec<u32>, KvSnapshot);
@@ -128,6 +128,10 @@ fn rows_and_snapshots_that_do_not_fit_are_refused_and_nothing_changes() {
         cache.rewind(Snapshot { seq: 0, len: 0 }).unwrap();
         assert_eq!(cache.write_rows(0, &rows, 3), position(0, 1), "{name}: position 0 is missing");
         assert_eq!(cache.restore(&snapshot, 0, 4), position(3, 4), "{name}");
+        let all = cache.read_snapshot(&snapshot).unwrap();
+        assert_eq!(cache.write_rows(0, &all, 4), position(4, 3), "{name}: position 3 is missing");
+        let one = KvRows::new(0, all.layers().to_vec()).truncated(1);
+        assert_eq!(cache.write_rows(1, &one, 0), Ok(()), "{name}: the sequence holds more");
         assert_eq!(cache.write_rows(9, &rows, 3), Err(Error::CacheFull { seq: 9, pos: 0 }), "{name}");
         for other in [Dtype::F32, Dtype::BF16] {
             let shape = CacheShape { n_kv_heads: 1, dtype: other, ..shape(other) };
