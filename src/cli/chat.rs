@@ -3,12 +3,13 @@ use std::io::IsTerminal;
 
 use clap::Args;
 
+use super::CliError;
 use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
 use super::memory_check::require_cache;
 use super::model_arg::ModelArg;
+use super::prefix::{PrefixFlag, SavePrefixFlag};
 use super::speculation::SpeculationFlags;
 use super::template::TemplateFlags;
-use super::{CliError, loaded};
 use crate::decode::{Engine, EngineOptions, PrefixCaching, Request, StopConditions};
 
 mod conversation;
@@ -30,7 +31,9 @@ Ctrl-C exits (exit code 130).
 
 A reply ends at an end-of-text id, before a --stop text, after --max-new tokens, or when the model's context is full. \
 If the conversation exceeds the context, the oldest turns are dropped and a note is printed. The paged cache (--kv paged, the default) \
-keeps full pages of earlier turns, so each turn only computes its new tokens; the results are bit-identical.
+keeps full pages of earlier turns, so each turn only computes its new tokens; the results are bit-identical. \
+--save-prefix saves the keys and values of the first prompt: a later conversation with the same system prompt starts \
+from them with --prefix.
 
 If standard input is not a terminal, each input line is a message and each reply is one line of output, with line \
 breaks replaced by spaces. --json prints the unmodified text and the token ids, with the names of `xtrain rollout`.
@@ -65,6 +68,10 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     cache: CacheFlags,
     #[command(flatten)]
+    prefix: PrefixFlag,
+    #[command(flatten)]
+    save: SavePrefixFlag,
+    #[command(flatten)]
     speculation: SpeculationFlags,
 }
 
@@ -73,7 +80,8 @@ const HELP: &str = "/reset clears the conversation, /exit or Ctrl-D exits, Ctrl-
                     with /";
 
 pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
-    let loaded = loaded::open(args.model.path(), &args.common)?;
+    args.save.check()?;
+    let loaded = args.prefix.opener(Some(&args.save))(args.model.path(), &args.common)?;
     let tokenizer = loaded.require_tokenizer("xtrain chat", "xtrain generate accepts ids: --tokens 1,2,3")?;
     let template_options = args.template.options(tokenizer);
     let template = args.template.open(tokenizer, &template_options)?;
@@ -83,6 +91,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         Conversation::new(tokenizer, template, template_options, args.system.as_deref(), context);
     let engine = EngineOptions {
         prefix_caching: PrefixCaching::On,
+        // the rows of a prompt are saved when its reply has finished
+        continuation: args.save.continuation(),
         max_batch: 1,
         steps_per_sync: 1,
         ..args.speculation.apply(args.cache.engine())?
@@ -92,6 +102,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
     require_cache(&loaded.model, draft_model, &engine, "use --kv growing, or end other programs")?;
     let mut engine = Engine::new(&loaded.model, engine)?;
     draft_model.map_or(Ok(()), |draft| engine.draft_with(draft))?;
+    let mut prefix = args.prefix.load(&loaded, &mut engine)?;
+    let mut save = Some(&args.save);
     let signals = ChatSignals::install()?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !has_template {
@@ -148,6 +160,16 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
             eprintln!("[{exceeds}: dropped the {} oldest messages]", turn.dropped);
         }
         let reply = replies.reply(turn.ids.clone(), &signals)?;
+        let saved = match save.filter(|_| !reply.completion.tokens.is_empty()) {
+            Some(first) => {
+                save = None;
+                first.save(&loaded, replies.engine(), (reply.completion.index, turn.ids.len()))?
+            }
+            None => None,
+        };
+        replies.engine().release_finished();
+        let reused = prefix.take().map(|prefix| prefix.report(&turn.ids, reply.cached_tokens));
+        [reused, saved].iter().flatten().for_each(|line| eprintln!("[{line}]"));
         reply_stopped = reply.end == ReplyEnd::Interrupted;
         conversation.commit(turn, &reply);
         if let Some(exit) = signals.exit(terminal) {

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use super::byte_size::byte_size;
 use super::common::{Common, Force};
 use super::model_arg::ModelArg;
 use super::output_dir::{OutputDir, Replaceable};
@@ -40,32 +41,10 @@ pub(super) struct ExportArgs {
     #[arg(long = "type", value_name = "TYPE", default_value = "f32")]
     quant: WeightType,
     /// Maximum size of a safetensors file, for example 500MB, 5GB or 2GiB [default: 5GB].
-    #[arg(long, value_name = "SIZE", value_parser = shard_size)]
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     max_shard_size: Option<u64>,
     #[command(flatten)]
     force: Force,
-}
-
-/// Parses a size in bytes: a whole number with KB, MB, GB, KiB, MiB, GiB or no unit, in upper or lower case.
-fn shard_size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 7] = [
-        ("kib", 1 << 10),
-        ("mib", 1 << 20),
-        ("gib", 1 << 30),
-        ("kb", 1_000),
-        ("mb", 1_000_000),
-        ("gb", 1_000_000_000),
-        ("", 1),
-    ];
-    let lower = text.to_ascii_lowercase();
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|(name, unit)| Some((lower.strip_suffix(name)?, unit)))
-        .expect("every text ends with the empty unit");
-    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    let bytes = number.parse::<u64>().ok().filter(|_| digits).and_then(|n| n.checked_mul(*unit));
-    let want = "expected a size of at least 1 byte, for example 5GB, 500MB or 2GiB";
-    bytes.filter(|&n| n > 0).ok_or_else(|| want.to_string())
 }
 
 /// Output formats.
@@ -152,27 +131,4 @@ pub(super) fn print_summary(action: &str, out: &Path, source: &ExportSource<'_>)
         None => "no tokenizer".to_string(),
     };
     out::print(format!("{action} {}: {parameters} parameters, {tokenizer}\n", out.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shard_size;
-
-    #[test]
-    fn sizes_are_decimal_unless_the_unit_is_binary() {
-        for (text, want) in [
-            ("5GB", 5_000_000_000),
-            ("500mb", 500_000_000),
-            ("7KB", 7000),
-            ("2GiB", 2 << 30),
-            ("3mib", 3 << 20),
-            ("1KiB", 1024),
-            ("123", 123),
-        ] {
-            assert_eq!(shard_size(text), Ok(want), "{text}");
-        }
-        for text in ["", "GB", "0", "0MB", "-1GB", "+1GB", "1.5GB", "5 GB", "5TB", "99999999999GB"] {
-            assert!(shard_size(text).unwrap_err().contains("expected a size"), "{text}");
-        }
-    }
 }

@@ -63,6 +63,10 @@ const GENERATION: Names = &[
     ),
     (&["-b", "--batch-size", "--ubatch-size"], "--prefill-chunk TOKENS, for prompts"),
     (&["--no-kv-cache", "--no-cache"], "--kv off"),
+    (
+        &["--prompt-cache", "--prompt-cache-all"],
+        "--save-prefix FILE saves the keys and values of the prompt, --prefix FILE uses them",
+    ),
     (&["-i", "--interactive", "-cnv", "--conversation"], "xtrain chat MODEL"),
 ];
 

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use super::common::{token_id, whole};
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
-use super::loaded::{self, Loaded};
+use super::loaded::Loaded;
 use super::memory_check::require_cache;
+use super::prefix::{SavePrefixFlag, UsedPrefix};
 use super::prompt_input::{PromptInput, PromptSource};
 use super::speculation::SpeculationReport;
 use super::{CliError, Exit, out, timed};
@@ -20,7 +21,8 @@ use crate::report::{Spread, Timings, printable, units};
 Text is streamed as it is generated, in whole characters. On a terminal control characters are replaced; files and \
 pipes receive the unmodified text. A model without a tokenizer prints token ids. --json prints one object with the \
 names of `xtrain rollout`: prompt, completion, prompt_ids, completion_ids, logprobs, finish_reason, and logprob_bits \
-(hexadecimal), timings; with --speculate or --draft also speculation: drafted_tokens, accepted_tokens, acceptance_rate.
+(hexadecimal), timings; with --prefix also cached_tokens; with --speculate or --draft also \
+speculation: drafted_tokens, accepted_tokens, acceptance_rate.
 
 The end of the text that can be the beginning of a --stop text is printed when the next tokens show that it is not.
 
@@ -31,6 +33,8 @@ Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --stop 'JULIET:' --repetition-penalty 1.1 --echo
   echo 'ROMEO:' | xtrain generate runs/shakespeare --prompt -
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --temperature 0 --speculate lookup
+  xtrain generate runs/shakespeare --prompt - --save-prefix long.prefix --max-new 1 < long.txt
+  cat long.txt more.txt | xtrain generate runs/shakespeare --prompt - --prefix long.prefix
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub(super) struct GenerateArgs {
     /// Prompt text; - reads standard input, without a line break at its end. An empty text starts from the
@@ -51,6 +55,8 @@ pub(super) struct GenerateArgs {
     json: bool,
     #[command(flatten)]
     generation: GenerationArgs,
+    #[command(flatten)]
+    save: SavePrefixFlag,
 }
 
 #[derive(Serialize)]
@@ -65,6 +71,9 @@ struct Generated {
     logprob_bits: Vec<String>,
     finish_reason: String,
     timings: TimingsJson,
+    /// Prompt tokens that came from the file of --prefix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     speculation: Option<SpeculationReport>,
 }
@@ -79,7 +88,9 @@ struct TimingsJson {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
-    let loaded = loaded::open(args.generation.model.path(), &args.generation.common)?;
+    args.save.check()?;
+    let open = args.generation.prefix.opener(Some(&args.save));
+    let loaded = open(args.generation.model.path(), &args.generation.common)?;
     let mut stops = args.generation.text_stops(&loaded)?;
     let source = PromptSource::of(args.prompt.as_deref(), args.tokens.as_deref());
     let prompt = source.read(&loaded)?;
@@ -88,7 +99,10 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
     // Synchronize every step, so that each token is shown as soon as it is generated.
     let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
-    let options = EngineOptions { steps_per_sync, max_seq_len, max_batch: 1, ..args.generation.engine()? };
+    // the rows of the prompt are saved when the completion has finished
+    let (continuation, max_batch) = (args.save.continuation(), 1);
+    let options =
+        EngineOptions { steps_per_sync, max_seq_len, continuation, max_batch, ..args.generation.engine()? };
     let draft = args.generation.speculation.open_draft_of(&loaded, &args.generation.common)?;
     require_cache(
         &loaded.model,
@@ -98,7 +112,8 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     )?;
     let mut engine = Engine::new(&loaded.model, options)?;
     draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
-    engine.submit(request)?;
+    let prefix = args.generation.prefix.load(&loaded, &mut engine)?;
+    let index = engine.submit(request)?;
     let mut printer =
         Printer { shows: !args.json, terminal: std::io::stdout().is_terminal(), ..Printer::default() };
     if args.echo {
@@ -117,18 +132,23 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     })?;
     let mut done = engine.take_finished().into_iter().next().expect("one request yields one completion");
     let text = stops.as_mut().map(|stops| stops.finish(&mut done));
-    let speculation = args.generation.speculation.report(engine.counters());
+    let counters = engine.counters();
+    let speculation = args.generation.speculation.report(counters);
+    let cached_tokens = prefix.as_ref().map(|_| counters.prefix_cache_hits);
+    let report = |prefix: &UsedPrefix| prefix.report(&prompt.ids, counters.prefix_cache_hits);
+    let reused = prefix.as_ref().map(report);
+    let saved = args.save.save(&loaded, &mut engine, (index, prompt.ids.len()))?;
     if args.json {
-        return out::print_json(&Generated { speculation, ..generated(prompt, done, text, &timings) });
+        let generated = generated(prompt, done, text, &timings);
+        return out::print_json(&Generated { speculation, cached_tokens, ..generated });
     }
     // what was held back until the end
     printer
         .print(text.as_deref().and_then(|text| text.get(printer.printed - before..)).unwrap_or_default())?;
     printer.end_line()?;
     print_summary(&loaded, &done, &timings);
-    if let Some(speculation) = speculation {
-        eprintln!("[{}]", speculation.text());
-    }
+    let speculation = speculation.map(|speculation| speculation.text());
+    [reused, speculation, saved].iter().flatten().for_each(|line| eprintln!("[{line}]"));
     Ok(())
 }
 
@@ -185,6 +205,7 @@ fn generated(prompt: PromptInput, done: Completion, text: Option<String>, timing
             prefill_per_forward_ms: Spread::of_passes(&timings.prefill),
             decode_per_forward_ms: Spread::of_passes(&timings.decode),
         },
+        cached_tokens: None,
         speculation: None,
     }
 }

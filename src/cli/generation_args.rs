@@ -5,6 +5,7 @@ use super::CliError;
 use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
 use super::loaded::Loaded;
 use super::model_arg::ModelArg;
+use super::prefix::PrefixFlag;
 use super::speculation::SpeculationFlags;
 use crate::decode::{EngineOptions, Request, StopConditions, TextStops};
 
@@ -37,6 +38,8 @@ pub(super) struct GenerationArgs {
     #[command(flatten)]
     pub(super) cache: CacheFlags,
     #[command(flatten)]
+    pub(super) prefix: PrefixFlag,
+    #[command(flatten)]
     pub(super) speculation: SpeculationFlags,
 }
 
@@ -59,7 +62,7 @@ impl GenerationArgs {
     /// # Errors
     /// Flags that exclude each other.
     pub(super) fn engine(&self) -> Result<EngineOptions, CliError> {
-        self.speculation.apply(self.cache.engine())
+        Ok(self.prefix.apply(self.speculation.apply(self.cache.engine())?))
     }
 
     /// The request for the completion `id` of `prompt`.

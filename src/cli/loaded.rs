@@ -83,10 +83,13 @@ fn compute_dtype(config: Option<&RunConfig>, common: &Common) -> Dtype {
     dtype.map_or(Dtype::F32, training::compute)
 }
 
-/// A function that opens a model with a compute dtype on a device.
-type Opener = fn(&Path, Dtype, &Device) -> Result<store::LoadedModel, store::StoreError>;
+/// A function of this file that opens the model of a command.
+pub(super) type Opener = fn(&Path, &Common) -> Result<Loaded, CliError>;
 
-fn open_with(path: &Path, common: &Common, opener: Opener) -> Result<Loaded, CliError> {
+/// A function that opens a model with a compute dtype on a device.
+type StoreOpener = fn(&Path, Dtype, &Device) -> Result<store::LoadedModel, store::StoreError>;
+
+fn open_with(path: &Path, common: &Common, opener: StoreOpener) -> Result<Loaded, CliError> {
     let device = common.open()?;
     let path = find(path)?;
     let config = run_config(&path)?;

@@ -88,7 +88,10 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         out::check_absent(path, args.force)?;
         out::check_partial_absent(path, args.force)?;
     }
-    let open = if args.policy_digest { loaded::open_with_master_weights } else { loaded::open };
+    let open = match args.policy_digest {
+        true => loaded::open_with_master_weights,
+        false => args.generation.prefix.opener(None),
+    };
     let loaded = open(args.generation.model.path(), &args.generation.common)?;
     let policy = args.policy_digest.then(|| policy_digest(&loaded.model)).transpose()?;
     let mut prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
@@ -188,10 +191,15 @@ fn complete(
     )?;
     let mut engine = Engine::new(&loaded.model, options)?;
     draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
+    args.scheduler.offload.set_store(&mut engine)?;
+    let prefix = args.generation.prefix.load(loaded, &mut engine)?;
+    let mut progress = Progress::new("rollout", "completion", total as u64, 0);
+    if let Some(prefix) = prefix {
+        progress.line(&prefix.of_prompts(requests.iter().map(|request| &*request.prompt)));
+    }
     for request in requests {
         engine.submit_group(request, g)?;
     }
-    let mut progress = Progress::new("rollout", "completion", total as u64, 0);
     let (clock, mut tokens, mut done) = (Instant::now(), 0, 0);
     while !engine.is_idle() {
         if let Some(exit) = interrupt.requested() {
@@ -217,6 +225,9 @@ fn complete(
     let (cached, computed) = (engine.counters().prefix_cache_hits, engine.counters().prefill_rows);
     if cached > 0 {
         progress.line(&format!("prefix cache: {cached} prompt tokens reused, {computed} computed"));
+    }
+    if let Some(preemptions) = args.scheduler.offload.report(&engine) {
+        progress.line(&preemptions);
     }
     if let Some(speculation) = args.generation.speculation.report(engine.counters()) {
         progress.line(&speculation.text());

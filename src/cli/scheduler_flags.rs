@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use clap::Args;
 
 use super::common::{count, number};
+use super::offload::OffloadFlags;
 use super::{CliError, Exit};
 use crate::decode::{EngineOptions, KvKind};
 
@@ -23,11 +24,14 @@ pub(super) struct SchedulerFlags {
     /// pages: use at least a page per running sequence. For --kv paged.
     #[arg(long, value_name = "TOKENS", default_value_t = 0, value_parser = whole)]
     pub(super) watermark: usize,
+    #[command(flatten)]
+    pub(super) offload: OffloadFlags,
 }
 
 impl SchedulerFlags {
     /// `options` with these flags.
     pub(super) fn apply(&self, options: EngineOptions) -> EngineOptions {
+        let options = self.offload.apply(options);
         EngineOptions {
             max_batched_tokens: self.max_batched_tokens.map(NonZeroUsize::get),
             kv_capacity: self.kv_capacity.map(NonZeroUsize::get),

@@ -124,6 +124,8 @@ const CRATES: [Crate; 5] = [
             ("sampler/", 0),
             ("error.rs", 1),
             ("cache/", 2),
+            ("offload/", 3),
+            ("prefix_file/", 3),
             // requests, sequences, plans and completions
             ("rollout/", 3),
             ("rollout/scheduler/", 4),

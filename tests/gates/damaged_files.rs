@@ -2,11 +2,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use xtrain::decode::{Engine, EngineOptions, KvPrefix, PrefixIdentity, Request};
 use xtrain::model::checkpoint::{CheckpointDir, RealFs};
 use xtrain::model::data::{Tokens, prepare};
 use xtrain::model::export::ExportSource;
-use xtrain::model::store;
 use xtrain::model::tokenizer::Tokenizer;
+use xtrain::model::{Config, Model, store};
 use xtrain::tensor::{Device, Dtype};
 
 use crate::cli::{Scratch, ok, refused};
@@ -75,6 +76,44 @@ pub(crate) fn small_files() -> Result<usize, String> {
         }
     }
     Ok(rejected)
+}
+
+/// The rows of a prompt in a file, and their model.
+fn saved_prefix(scratch: &Scratch) -> (PathBuf, Model) {
+    let model = Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 0).unwrap();
+    let mut engine = Engine::new(&model, EngineOptions::default()).unwrap();
+    let index = engine.submit(Request::greedy(&[1, 2, 3, 4, 5], 2)).unwrap();
+    engine.step().unwrap();
+    let snapshot = engine.snapshot(index).unwrap();
+    let file = scratch.0.join("prefix");
+    engine.read_snapshot(snapshot).unwrap().save(&file, &PrefixIdentity::of(&model, "sha256:1")).unwrap();
+    drop(engine);
+    (file, model)
+}
+
+/// A prefix file with a flipped bit is not loaded.
+pub(crate) fn prefix() -> Result<usize, String> {
+    let scratch = Scratch::new("damaged-prefix");
+    let (file, model) = saved_prefix(&scratch);
+    let identity = PrefixIdentity::of(&model, "sha256:1");
+    flipped(&file, || KvPrefix::load(&file, &model, &identity).map(drop).map_err(|e| e.to_string()))
+}
+
+/// A prefix file is not loaded for other weights of the same shape.
+pub(crate) fn prefix_of_other_weights() -> Result<usize, String> {
+    let scratch = Scratch::new("other-weights");
+    let (file, model) = saved_prefix(&scratch);
+    match KvPrefix::load(&file, &model, &PrefixIdentity::of(&model, "sha256:2")) {
+        Ok(_) => Err("gate damaged files, seed 0: a prefix file of other weights accepted".into()),
+        Err(error) if error.to_string().contains("weights: expected sha256:2") => Ok(1),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn a_prefix_file_with_a_flipped_bit_or_of_other_weights_is_not_loaded() {
+    assert_eq!(prefix(), Ok(FLIPS));
+    assert_eq!(prefix_of_other_weights(), Ok(1));
 }
 
 #[test]

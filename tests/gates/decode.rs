@@ -77,27 +77,33 @@ impl Oracle {
         self.finish_part(engine, 0..self.requests.len())
     }
 
+    /// Runs one step of an engine to which the oracle's first requests were submitted in order, and compares its rows
+    /// of logits. Returns the number of compared rows.
+    pub(crate) fn step(&self, engine: &mut Engine<'_>) -> Result<usize, String> {
+        let (mut rows, mut first) = (0, None);
+        let step = engine.step_watched(&mut |row| {
+            let start = row.position * self.vocab;
+            let what = || format!("sequence {}, row {}", row.id, row.position);
+            rows += 1;
+            let Some(want) = self.logits[row.index].get(start..start + self.vocab) else {
+                first.get_or_insert_with(|| format!("{}: past the end of the sequence", what()));
+                return;
+            };
+            let differs = want.iter().zip(row.logits).position(|(a, b)| a.to_bits() != b.to_bits());
+            if let (Some(at), None) = (differs, &first) {
+                first = Some(format!("{}, logit {at}: {}", what(), got_and_want(row.logits[at], want[at])));
+            }
+        });
+        step.map_err(|e| first.clone().unwrap_or_else(|| e.to_string()))?;
+        first.map_or(Ok(rows), Err)
+    }
+
     /// Runs an engine to which the requests `part` were submitted, after all earlier ones.
     pub(crate) fn finish_part(&self, engine: &mut Engine<'_>, part: Range<usize>) -> Result<usize, String> {
-        let (mut rows, mut first) = (0, None);
+        let mut rows = 0;
         while !engine.is_idle() {
-            let step = engine.step_watched(&mut |row| {
-                let start = row.position * self.vocab;
-                let what = || format!("sequence {}, row {}", row.id, row.position);
-                rows += 1;
-                let Some(want) = self.logits[row.index].get(start..start + self.vocab) else {
-                    first.get_or_insert_with(|| format!("{}: past the end of the sequence", what()));
-                    return;
-                };
-                let differs = want.iter().zip(row.logits).position(|(a, b)| a.to_bits() != b.to_bits());
-                if let (Some(at), None) = (differs, &first) {
-                    first =
-                        Some(format!("{}, logit {at}: {}", what(), got_and_want(row.logits[at], want[at])));
-                }
-            });
-            step.map_err(|e| first.clone().unwrap_or_else(|| e.to_string()))?;
+            rows += self.step(engine)?;
         }
-        first.map_or(Ok(()), Err)?;
         let mut got = engine.take_finished();
         got.sort_by_key(|c| c.index);
         for (got, want) in got.iter().zip(&self.completions[part.clone()]) {

@@ -7,10 +7,10 @@ use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
     commands_resume, commands_train, commands_watch, config_fields, conversations, damaged_files,
     equal_completions, exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_windows,
-    grpo, grpo_counts, invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
-    open_for_inference, packing, packs, policy, prefix_cache, priorities, processes, quant_halves, resume,
-    resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, speculation, stop_text,
-    tape_gradient, training, turns, weighted_steps,
+    grpo, grpo_counts, held_rows, invariance, kept_sets, launch_log, micro_batches, multi_step,
+    non_finite_index, open_for_inference, packing, packs, policy, prefix_cache, priorities, processes,
+    quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards,
+    speculation, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -274,6 +274,14 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::PlotForgetsSmoothing, Gate::Command(cli::plot_compares_runs_within_the_width, "(mean of 7)")),
     (Fault::WatermarkCountsTokens, Gate::Test(priorities::watermark_in_pages)),
     (Fault::DraftModelCatchesUpAtOnce, Gate::Test(speculation::long_prompt)),
+    (Fault::HeldPageWrittenInPlace, Gate::Test(held_rows::some)),
+    (Fault::SnapshotNeverReleased, Gate::Test(held_rows::some)),
+    (Fault::SnapshotPageFreedTwice, Gate::Test(held_rows::some)),
+    (Fault::SnapshotTokensNotCompared, Gate::Test(held_rows::some)),
+    (Fault::RowsRestoredToOtherPage, Gate::Test(held_rows::some)),
+    (Fault::OffloadedBlockReused, Gate::Test(held_rows::some)),
+    (Fault::PrefixWeightsNotCompared, Gate::Test(damaged_files::prefix_of_other_weights)),
+    (Fault::TensorChecksumNotCompared, Gate::Test(damaged_files::prefix)),
 ];
 
 /// Runs a test that panics if it fails.

@@ -58,14 +58,18 @@
 
 pub mod cache;
 mod error;
+mod offload;
+mod prefix_file;
 mod rollout;
 pub mod sampler;
 
-pub use cache::{Cache, CacheShape, KvKind, KvMemory, Room};
+pub use cache::{Cache, CacheShape, KvKind, KvMemory, KvRows, KvSnapshot, Room};
 pub use error::{Error, Result};
+pub use offload::OffloadStore;
+pub use prefix_file::{KvPrefix, PrefixIdentity};
 pub use rollout::{
     Completion, Continuation, Counters, Engine, EngineOptions, Event, FinishReason, LogitRow, LogitsRows,
-    PrefixCaching, Request, Speculation, Step, StopConditions, TextStops, generate, generate_cached,
-    generate_cached_batch, generate_greedy_cached, generate_naive, generate_naive_repeat_kv,
+    Preemption, PrefixCaching, Request, SnapshotId, Speculation, Step, StopConditions, TextStops, generate,
+    generate_cached, generate_cached_batch, generate_greedy_cached, generate_naive, generate_naive_repeat_kv,
 };
 pub use sampler::SampleOptions;

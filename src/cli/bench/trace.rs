@@ -42,6 +42,9 @@ struct Report {
     ttft_ms_high_priority: Option<Latency>,
     inter_token_ms: Option<Latency>,
     preemptions: u64,
+    /// Tokens of preempted requests that moved to the off-load store, and that returned.
+    offloaded_tokens: u64,
+    restored_tokens: u64,
     drafted_tokens: u64,
     accepted_tokens: u64,
 }
@@ -94,7 +97,7 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
     let hint = "reduce --max-batch-size, --prompt-len or --max-new, or use --kv-capacity";
     require_cache(&model, draft, &options, hint)?;
     warm_up(&model, options, draft)?;
-    let (times, total_ms, counters) = replay(&model, options, draft, &spec)?;
+    let (times, total_ms, counters) = replay(&model, options, draft, args)?;
     let report = report(args, description, (&times, total_ms, counters), options);
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
@@ -114,10 +117,12 @@ fn replay(
     model: &Model,
     options: EngineOptions,
     draft: Option<&Model>,
-    spec: &TraceSpec,
+    args: &TraceArgs,
 ) -> Result<(Vec<Times>, f64, Counters), CliError> {
+    let spec = args.spec();
     let arrivals = spec.arrivals();
     let mut engine = Engine::new(model, options)?;
+    args.scheduler.offload.set_store(&mut engine)?;
     draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
     let (mut times, mut now, mut next) = (vec![Times::default(); arrivals.len()], 0.0, 0);
     while next < arrivals.len() || !engine.is_idle() {
@@ -175,6 +180,8 @@ fn report(
         ttft_ms_high_priority: if spec.high_priority > 0.0 { first(true) } else { None },
         inter_token_ms: Latency::of(times.iter().flat_map(|t| t.gaps.iter().copied())),
         preemptions: counters.preemptions,
+        offloaded_tokens: counters.offloaded_rows,
+        restored_tokens: counters.restored_rows,
         drafted_tokens: counters.drafted,
         accepted_tokens: counters.accepted,
     }

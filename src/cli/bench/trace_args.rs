@@ -55,7 +55,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", default_value = "32", value_parser = count)]
     max_batch_size: NonZeroUsize,
     #[command(flatten)]
-    scheduler: SchedulerFlags,
+    pub(super) scheduler: SchedulerFlags,
     #[command(flatten)]
     pub(super) shared: Shared,
     #[command(flatten)]

@@ -25,6 +25,8 @@ pub(super) struct Reply {
     /// Its text, before a stop text.
     pub(super) text: String,
     pub(super) end: ReplyEnd,
+    /// Prompt tokens whose keys and values were in the cache.
+    pub(super) cached_tokens: u64,
 }
 
 /// How a reply ended.
@@ -74,6 +76,11 @@ impl<'m> Replies<'m> {
         Replies { engine, stops: TextStops::new(tokenizer, stops), output, request }
     }
 
+    /// The engine, which has no running sequence between replies.
+    pub(super) fn engine(&mut self) -> &mut Engine<'m> {
+        &mut self.engine
+    }
+
     /// Generates and prints the reply to `prompt`, until it ends or a signal stops it.
     pub(super) fn reply(&mut self, prompt: Vec<u32>, signals: &ChatSignals) -> Result<Reply, CliError> {
         let hits_before = self.engine.counters().prefix_cache_hits;
@@ -104,14 +111,14 @@ impl<'m> Replies<'m> {
             out::print(printable(&text[streamed..]) + "\n")?;
         }
         let cached_tokens = self.engine.counters().prefix_cache_hits - hits_before;
-        let reply = Reply { completion, text, end };
-        self.print_end(&reply, &prompt, cached_tokens)?;
+        let reply = Reply { completion, text, end, cached_tokens };
+        self.print_end(&reply, &prompt)?;
         Ok(reply)
     }
 
     /// Prints the whole reply, or after a streamed one the reason why it ended.
-    fn print_end(&self, reply: &Reply, prompt_ids: &[u32], cached_tokens: u64) -> Result<(), CliError> {
-        let Reply { completion: done, text, end } = reply;
+    fn print_end(&self, reply: &Reply, prompt_ids: &[u32]) -> Result<(), CliError> {
+        let Reply { completion: done, text, end, cached_tokens } = reply;
         match (self.output, done.finish_reason) {
             (Output::Json, reason) => {
                 return out::print_json(&Line {
@@ -120,7 +127,7 @@ impl<'m> Replies<'m> {
                     completion_ids: &done.tokens,
                     logprobs: &done.logprobs,
                     finish_reason: reason.to_string(),
-                    cached_tokens,
+                    cached_tokens: *cached_tokens,
                 });
             }
             (Output::Line, _) => return out::print(one_line(text) + "\n"),

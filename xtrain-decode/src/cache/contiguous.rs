@@ -1,10 +1,13 @@
 //! The contiguous cache: one run of slots per sequence, allocated at construction.
+use std::ops::Range;
+
 use xtrain_model::{Eager, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
+use super::kv_rows::KvRows;
 use super::memory::KvMemory;
 use super::pool::Pool;
 use super::shape::CacheShape;
@@ -93,5 +96,18 @@ impl Cache for Contiguous {
         self.pool.ledger.check_held(seq, len)?;
         self.pool.ledger.set_len(seq, len);
         Ok(())
+    }
+
+    fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
+        self.pool.read_rows(seq, positions)
+    }
+
+    fn write_rows(&mut self, seq: u32, rows: &KvRows, len: usize) -> Result<()> {
+        self.pool.ledger.check_fits(seq, len)?;
+        if len <= self.seq_len(seq) {
+            return Ok(());
+        }
+        self.pool.shape.check_rows(rows, seq, self.seq_len(seq)..len)?;
+        self.pool.write_rows(seq, rows, len)
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! The other caches differ in where keys and values are stored, and give bitwise equal results.
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
@@ -17,6 +18,7 @@ use xtrain_tensor::ops::{self, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
+use super::kv_rows::KvRows;
 use super::ledger::Ledger;
 use super::rotate::append_separately;
 use super::shape::CacheShape;
@@ -232,5 +234,42 @@ impl Cache for Growing {
     fn rewind(&mut self, Snapshot { seq, len }: Snapshot) -> Result<()> {
         self.ledger.check_held(seq, len)?;
         self.copy_prefix(seq, seq, len)
+    }
+
+    fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
+        self.ledger.check_held(seq, positions.end)?;
+        let rows: Vec<u32> = positions.clone().map(|pos| pos as u32).collect();
+        let read = |layer: &Vec<Option<Kv>>| match layer.get(seq as usize).and_then(Option::as_ref) {
+            Some(kv) => kv.gather(&rows).map(|Kv { k, v }| [k, v]),
+            None => Ok([self.shape.zeros(0)?, self.shape.zeros(0)?]),
+        };
+        Ok(KvRows::new(positions.start, self.layers.iter().map(read).collect::<Result<_>>()?))
+    }
+
+    fn write_rows(&mut self, seq: u32, rows: &KvRows, len: usize) -> Result<()> {
+        let held = self.seq_len(seq);
+        self.ledger.check_fits(seq, len)?;
+        if len <= held {
+            return Ok(());
+        }
+        self.shape.check_rows(rows, seq, held..len)?;
+        self.reserve(seq, len)?;
+        let taken: Vec<u32> = (held..len).map(|pos| (pos - rows.first()) as u32).collect();
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for (layer, [k, v]) in rows.layers().iter().enumerate() {
+            let device = &self.shape.device;
+            let new = Kv { k: k.to_device(device)?, v: v.to_device(device)? }.gather(&taken)?;
+            layers.push(match self.prefix(layer, seq, held)? {
+                Some(held) => held.cat(&new)?,
+                None => new,
+            });
+        }
+        self.view = None;
+        for (layer, kv) in self.layers.iter_mut().zip(layers) {
+            layer[seq as usize] = Some(kv);
+        }
+        self.copied += (taken.len() * self.shape.bytes_per_token()) as u64;
+        self.ledger.set_len(seq, len);
+        Ok(())
     }
 }

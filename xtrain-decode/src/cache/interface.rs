@@ -1,9 +1,12 @@
 //! The cache trait.
 use std::fmt::Debug;
+use std::ops::Range;
 
 use xtrain_model::{Eager, KvStore, Result};
 
 use super::kind::KvKind;
+use super::kv_rows::KvRows;
+use super::kv_snapshot::{HeldRows, KvSnapshot};
 use super::memory::KvMemory;
 use super::shape::CacheShape;
 
@@ -87,6 +90,60 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// # Errors
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions.
     fn rewind(&mut self, mark: Snapshot) -> Result<()>;
+
+    /// A copy of the keys and values of `positions` of `seq`, on the device of the cache.
+    ///
+    /// # Errors
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions; if the device has no
+    /// memory for the copy.
+    fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows>;
+
+    /// Extends `seq` to `len` positions with copies of `rows`. Does nothing if it holds as many or more.
+    ///
+    /// # Errors
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) unless `rows` has all positions from the length of
+    /// `seq` to `len`; [`Error::CacheFull`](xtrain_model::Error::CacheFull) if they do not fit; a shape or dtype other
+    /// than those of the cache. The sequence holds the same positions as before then.
+    fn write_rows(&mut self, seq: u32, rows: &KvRows, len: usize) -> Result<()>;
+
+    /// Holds the first `len` positions of `seq` until [`Cache::release`], whatever becomes of `seq`.
+    ///
+    /// # Errors
+    /// As [`Cache::read_rows`].
+    fn snapshot(&mut self, seq: u32, len: usize) -> Result<KvSnapshot> {
+        Ok(KvSnapshot { len, held: HeldRows::Copied(self.read_rows(seq, 0..len)?) })
+    }
+
+    /// Replaces the content of `to` with the first `len` positions of `snapshot`, shared or copied.
+    ///
+    /// # Errors
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if the snapshot holds fewer positions or is that of
+    /// another cache; [`Error::CacheFull`](xtrain_model::Error::CacheFull) if `to` does not exist or does not fit.
+    fn restore(&mut self, snapshot: &KvSnapshot, to: u32, len: usize) -> Result<()> {
+        let HeldRows::Copied(rows) = &snapshot.held else { return Err(snapshot.missing(to, len)) };
+        if len > snapshot.len {
+            return Err(snapshot.missing(to, len));
+        }
+        self.free(to);
+        self.write_rows(to, rows, len)
+    }
+
+    /// A copy of the keys and values of a snapshot, on the device of the cache.
+    ///
+    /// # Errors
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if the snapshot is that of another cache; if the
+    /// device has no memory for the copy.
+    fn read_snapshot(&self, snapshot: &KvSnapshot) -> Result<KvRows> {
+        match &snapshot.held {
+            HeldRows::Copied(rows) => Ok(rows.clone()),
+            HeldRows::Pages { .. } => Err(snapshot.missing(0, snapshot.len)),
+        }
+    }
+
+    /// Ends a snapshot and frees the rows that no sequence holds.
+    fn release(&mut self, snapshot: KvSnapshot) {
+        drop(snapshot);
+    }
 
     /// Keeps the full pages of `seq`, whose first tokens are `tokens`, for later sequences, even after `seq` is
     /// freed. They are evicted when no other page is free. Only a paged cache keeps prefixes.

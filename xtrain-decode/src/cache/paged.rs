@@ -1,4 +1,7 @@
 //! The paged cache: slots are allocated in pages, shared between sequences, and copied on write.
+use std::ops::Range;
+use std::sync::Arc;
+
 use xtrain_model::{Eager, Error, KvStore, KvView, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
@@ -6,6 +9,8 @@ use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
 use super::kind::{KvKind, Room};
+use super::kv_rows::KvRows;
+use super::kv_snapshot::{HeldRows, KvSnapshot};
 use super::memory::KvMemory;
 use super::pool::Pool;
 use super::prefix::{Inserted, PrefixIndex};
@@ -17,7 +22,9 @@ pub struct Paged {
     pool: Pool,
     page: usize,
     limit: usize,
-    /// References to each page: the sequences that hold it, and one more if `prefixes` keeps it.
+    /// Identifies this cache to its snapshots.
+    identity: Arc<()>,
+    /// References to each page: the sequences and snapshots that hold it, and one more if `prefixes` keeps it.
     refs: Vec<u32>,
     free: Vec<u32>,
     /// Pages that are kept for later sequences.
@@ -53,6 +60,7 @@ impl Paged {
             pool,
             page,
             limit,
+            identity: Arc::new(()),
             refs: vec![0; n],
             free: (0..n as u32).rev().collect(),
             prefixes: PrefixIndex::default(),
@@ -70,7 +78,7 @@ impl Paged {
         }
     }
 
-    /// References to a page: the sequences that hold it, and one more if it is kept as a prefix.
+    /// References to a page: the sequences and snapshots that hold it, and one more if it is kept as a prefix.
     pub fn references(&self, page: u32) -> u32 {
         self.refs.get(page as usize).copied().unwrap_or(0)
     }
@@ -88,7 +96,7 @@ impl Paged {
         let held = self.pool.ledger.len(seq);
         for at in held / self.page..len.div_ceil(self.page) {
             let old = self.pages(seq).get(at).copied();
-            if old.is_some_and(|p| self.refs[p as usize] == 1) {
+            if old.is_some_and(|p| self.refs[p as usize] == 1 || faults::on(Fault::HeldPageWrittenInPlace)) {
                 continue;
             }
             let full = Error::CacheFull { seq, pos: held.max(at * self.page) as u32 };
@@ -131,7 +139,7 @@ impl Paged {
         Ok(())
     }
 
-    fn release(&mut self, page: u32) {
+    fn release_page(&mut self, page: u32) {
         let refs = &mut self.refs[page as usize];
         *refs -= 1;
         if *refs == 0 {
@@ -143,7 +151,7 @@ impl Paged {
     fn trim(&mut self, seq: u32, keep: usize) {
         while self.pages(seq).len() > keep {
             let page = self.table(seq).pop().expect("the table is longer than `keep`");
-            self.release(page);
+            self.release_page(page);
         }
     }
 
@@ -160,7 +168,7 @@ impl Paged {
                         std::mem::replace(&mut self.table(seq)[at], shared)
                     }
                 };
-                self.release(new);
+                self.release_page(new);
             }
         }
         journal.clear();
@@ -180,6 +188,14 @@ impl Paged {
         wanted.clear();
         self.wanted = wanted;
         allocated
+    }
+
+    /// The pages of a snapshot. None if it is that of another cache.
+    fn pages_of<'s>(&self, snapshot: &'s KvSnapshot) -> &'s [u32] {
+        match &snapshot.held {
+            HeldRows::Pages { owner, pages } if Arc::ptr_eq(owner, &self.identity) => pages,
+            _ => &[],
+        }
     }
 
     /// Adds `pages`, which others hold too, to those of `seq`.
@@ -273,7 +289,7 @@ impl Cache for Paged {
             if kept != own && !faults::on(Fault::DuplicatePrefixHeld) {
                 self.refs[kept as usize] += 1;
                 self.table(seq)[at] = kept;
-                self.release(own);
+                self.release_page(own);
             }
         }
     }
@@ -307,6 +323,60 @@ impl Cache for Paged {
         self.trim(seq, len.div_ceil(self.page));
         self.pool.ledger.set_len(seq, len);
         Ok(())
+    }
+
+    fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
+        self.pool.read_rows(seq, positions)
+    }
+
+    fn write_rows(&mut self, seq: u32, rows: &KvRows, len: usize) -> Result<()> {
+        self.pool.ledger.check_fits(seq, len)?;
+        if len <= self.seq_len(seq) {
+            return Ok(());
+        }
+        self.pool.shape.check_rows(rows, seq, self.seq_len(seq)..len)?;
+        self.allocate(&[(seq, len)])?;
+        self.pool.write_rows(seq, rows, len)
+    }
+
+    fn snapshot(&mut self, seq: u32, len: usize) -> Result<KvSnapshot> {
+        self.pool.ledger.check_held(seq, len)?;
+        let pages = self.pages(seq)[..len.div_ceil(self.page)].to_vec();
+        pages.iter().for_each(|&page| self.refs[page as usize] += 1);
+        Ok(KvSnapshot { len, held: HeldRows::Pages { owner: self.identity.clone(), pages } })
+    }
+
+    fn restore(&mut self, snapshot: &KvSnapshot, to: u32, len: usize) -> Result<()> {
+        self.pool.ledger.check_fits(to, len)?;
+        let pages = self.pages_of(snapshot).get(..len.div_ceil(self.page)).filter(|_| len <= snapshot.len);
+        let pages = pages.ok_or_else(|| snapshot.missing(to, len))?.to_vec();
+        self.trim(to, 0);
+        self.share(to, &pages);
+        self.pool.ledger.set_len(to, len);
+        Ok(())
+    }
+
+    fn read_snapshot(&self, snapshot: &KvSnapshot) -> Result<KvRows> {
+        let (pages, len) = (self.pages_of(snapshot), snapshot.len);
+        if pages.len() < len.div_ceil(self.page) {
+            return Err(snapshot.missing(0, len));
+        }
+        let range = |(to, &page): (usize, &u32)| {
+            let (from, to) = (page as usize * self.page, to * self.page);
+            SlotRange { from, to, len: self.page.min(len - to) }
+        };
+        let ranges: Vec<SlotRange> = pages.iter().enumerate().map(range).collect();
+        Ok(KvRows::new(0, self.pool.read_slots(&ranges, len)?))
+    }
+
+    fn release(&mut self, snapshot: KvSnapshot) {
+        let pages = self.pages_of(&snapshot).to_vec();
+        for page in pages.into_iter().filter(|_| !faults::on(Fault::SnapshotNeverReleased)) {
+            self.release_page(page);
+            if faults::on(Fault::SnapshotPageFreedTwice) && self.refs[page as usize] > 0 {
+                self.release_page(page);
+            }
+        }
     }
 }
 

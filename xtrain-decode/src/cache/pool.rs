@@ -1,4 +1,6 @@
 //! The pool: the keys and values of every layer by KV slot, written in place.
+use std::ops::Range;
+
 use xtrain_model::{KvView, QkNorms, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
@@ -6,6 +8,7 @@ use xtrain_tensor::ops::{self, QkNorm, SlotRange, Slots, UnrotatedHeads};
 
 use super::interface::Usage;
 use super::kind::Room;
+use super::kv_rows::KvRows;
 use super::ledger::Ledger;
 use super::memory::KvMemory;
 use super::shape::CacheShape;
@@ -120,6 +123,58 @@ impl Pool {
         }
         self.copied += (range.len * self.shape.bytes_per_token()) as u64;
         Ok(())
+    }
+
+    /// A copy of the keys and values of `positions` of `seq`.
+    pub(super) fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
+        self.ledger.check_held(seq, positions.end)?;
+        let start = positions.start;
+        let range = |(pos, from, len): (usize, usize, usize)| SlotRange { from, to: pos - start, len };
+        let ranges: Vec<SlotRange> = self.runs(seq, positions.clone()).map(range).collect();
+        Ok(KvRows::new(start, self.read_slots(&ranges, positions.len())?))
+    }
+
+    /// A copy of the slots of `ranges` in every layer: `n` rows.
+    pub(super) fn read_slots(&self, ranges: &[SlotRange], n: usize) -> Result<Vec<[Tensor; 2]>> {
+        let copy = |t: &Tensor| -> Result<Tensor> {
+            let mut rows = self.shape.zeros(n)?;
+            ops::copy_slots(&mut rows, t, ranges)?;
+            Ok(rows)
+        };
+        self.layers.iter().map(|[k, v]| Ok([copy(k)?, copy(v)?])).collect()
+    }
+
+    /// Extends `seq`, which has room, to `len` positions with those of `rows`, which has them.
+    pub(super) fn write_rows(&mut self, seq: u32, rows: &KvRows, len: usize) -> Result<()> {
+        let new = self.ledger.len(seq)..len;
+        let range = |(pos, to, len): (usize, usize, usize)| SlotRange { from: pos - rows.first(), to, len };
+        let mut ranges: Vec<SlotRange> = self.runs(seq, new.clone()).map(range).collect();
+        if let ([first, second, ..], true) = (&mut ranges[..], faults::on(Fault::RowsRestoredToOtherPage)) {
+            std::mem::swap(&mut first.from, &mut second.from);
+            second.len = second.len.min(first.len);
+            first.len = second.len;
+        }
+        for (pool, new) in self.layers.iter_mut().flatten().zip(rows.layers().iter().flatten()) {
+            ops::copy_slots(pool, &new.to_device(&self.shape.device)?, &ranges)?;
+        }
+        self.copied += (new.len() * self.shape.bytes_per_token()) as u64;
+        self.ledger.set_len(seq, len);
+        Ok(())
+    }
+
+    /// The slots of `positions` of `seq` as runs: the first position, its slot, and the number of slots.
+    fn runs(&self, seq: u32, positions: Range<usize>) -> impl Iterator<Item = (usize, usize, usize)> {
+        let page = match &self.slots {
+            Slots::Pages { page, .. } => *page,
+            Slots::Runs { .. } => usize::MAX,
+        };
+        let (mut at, slots) = (positions.start, &self.slots);
+        std::iter::from_fn(move || {
+            let len = (page - at % page).min(positions.end.saturating_sub(at));
+            let run = (len > 0).then(|| (at, slots.slot(seq, at), len));
+            at += len;
+            run
+        })
     }
 
     /// Grows every layer to `n_slots` slots. The first slots keep their values.

@@ -1,7 +1,11 @@
 //! The shape of the keys and values of one position.
+use std::ops::Range;
+
 use xtrain_model::{Model, Result, Rows};
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{Device, Dtype, Error, Tensor};
+
+use super::kv_rows::KvRows;
 
 /// The shape of the keys and values of one position, and their device.
 #[derive(Debug, Clone)]
@@ -54,6 +58,27 @@ impl CacheShape {
             return Err(Error::Shape { op: "cache", want: "k and v [N, nkv, hd]", got }.into());
         }
         match [k, v].iter().find(|t| t.dtype() != self.dtype) {
+            Some(t) => Err(Error::Dtype { op: "cache", want: "the cache's dtype", got: t.dtype() }.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that `rows` have this shape and dtype, and all `positions` of `seq`.
+    pub(super) fn check_rows(&self, rows: &KvRows, seq: u32, positions: Range<usize>) -> Result<()> {
+        if rows.first() > positions.start || rows.end() < positions.end {
+            let is_late = rows.first() > positions.start;
+            let (want, got) =
+                if is_late { (positions.start, rows.first()) } else { (positions.end, rows.end()) };
+            let (want, got) = (want as u32, got as u32);
+            return Err(xtrain_model::Error::CachePosition { layer: 0, seq, want, got });
+        }
+        let want = [rows.len(), self.n_kv_heads, self.head_dim];
+        let tensors = || rows.layers().iter().flatten();
+        if rows.layers().len() != self.n_layers || tensors().any(|t| t.shape() != want) {
+            let got = tensors().map(|t| t.shape().to_vec()).collect();
+            return Err(Error::Shape { op: "cache", want: "k and v [N, nkv, hd] of each layer", got }.into());
+        }
+        match tensors().find(|t| t.dtype() != self.dtype) {
             Some(t) => Err(Error::Dtype { op: "cache", want: "the cache's dtype", got: t.dtype() }.into()),
             None => Ok(()),
         }

@@ -15,6 +15,7 @@ use super::shape::CacheShape;
 
 mod room;
 mod slots;
+mod snapshots;
 
 const LAYERS: usize = 3;
 const WIDTH: usize = 6;

@@ -140,11 +140,17 @@ pub struct Counters {
     pub forks: u64,
     /// Rows that did not run because the prefix cache held them; see [`PrefixCaching`](crate::PrefixCaching).
     pub prefix_cache_hits: u64,
+    /// Rows that did not run because a snapshot held them; see [`Engine::snapshot`](crate::Engine::snapshot).
+    pub snapshot_rows: u64,
     /// Rows that did not run again because a continued sequence kept them; see
     /// [`Engine::extend`](crate::Engine::extend).
     pub continued_rows: u64,
-    /// Times that a sequence was preempted, to be recomputed.
+    /// Times that a sequence was preempted.
     pub preemptions: u64,
+    /// Rows of preempted sequences that moved to the off-load store; see [`Preemption`](crate::Preemption).
+    pub offloaded_rows: u64,
+    /// Rows that returned from it and did not run again.
+    pub restored_rows: u64,
     /// Drafted tokens whose rows ran; see [`Speculation`](crate::Speculation). Rows of rejected ones are not in
     /// `layer_rows` and `head_rows`.
     pub drafted: u64,

@@ -6,10 +6,12 @@ use super::options::{EngineOptions, Speculation};
 use super::plan::Plan;
 use super::request::Request;
 use super::runner::{Batch, Runner, Watch};
-use super::scheduler::Scheduler;
+use super::scheduler::{Scheduler, SnapshotId};
 use super::speculation::DraftModel;
 use crate::cache::{Cache, KvMemory};
 use crate::error::{Error, Result};
+use crate::offload::OffloadStore;
+use crate::prefix_file::KvPrefix;
 
 /// Completes requests with continuous batching.
 ///
@@ -87,6 +89,27 @@ impl<'m> Engine<'m> {
         self.scheduler.draft_cost = Some(draft_model.cost(self.model));
         self.draft_model = Some(draft_model);
         Ok(())
+    }
+
+    /// Moves the rows of preempted sequences to `store` from now on, if [`EngineOptions::preemption`] lets them move. An
+    /// engine begins with a store of 1 GiB of host memory. Call it before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the present store holds rows.
+    pub fn offload_to(&mut self, store: OffloadStore) -> Result<()> {
+        let own = &mut self.scheduler.offloading.store;
+        if own.used() > 0 {
+            let (want, got) =
+                ("before a sequence is preempted", format!("{} bytes in the store", own.used()));
+            return Err(Error::Option { field: "offload_to", want, got });
+        }
+        *own = store;
+        Ok(())
+    }
+
+    /// The store of the rows of preempted sequences.
+    pub fn offload_store(&self) -> &OffloadStore {
+        &self.scheduler.offloading.store
     }
 
     /// Adds `request` to the waiting sequences. Returns its index in the order of submission.
@@ -246,6 +269,49 @@ impl<'m> Engine<'m> {
     /// Drops the finished sequences that can be continued, and frees their rows in the cache.
     pub fn release_finished(&mut self) {
         self.scheduler.release_finished();
+    }
+
+    /// Holds the rows that the running sequence of this index has computed so far, or a finished one that can be
+    /// continued, until [`Engine::release_snapshot`]. They outlive the sequence. A sequence that is admitted later and
+    /// whose tokens begin with those of a snapshot, or with a part of them, starts from these rows; the results are
+    /// bit-identical.
+    ///
+    /// A paged cache holds references to the pages, which count as used: [`EngineOptions::kv_capacity`] includes them.
+    /// Other caches hold copies.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if there is no such sequence, or it has no rows. [`Error::Model`] if the device has no memory
+    /// for a copy.
+    pub fn snapshot(&mut self, index: usize) -> Result<SnapshotId> {
+        let want = "a running sequence, or a finished one that can be continued, with computed rows";
+        let snapshot = self.scheduler.snapshot(index)?;
+        snapshot.ok_or_else(|| Error::Option { field: "index", want, got: index.to_string() })
+    }
+
+    /// Ends a snapshot and frees the rows that no sequence holds. Returns `false` if it has ended before.
+    pub fn release_snapshot(&mut self, snapshot: SnapshotId) -> bool {
+        self.scheduler.release_snapshot(snapshot)
+    }
+
+    /// A copy of the rows of a snapshot in host memory, for [`KvPrefix::save`] or another engine.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the snapshot has ended; [`Error::Model`] if the device fails.
+    pub fn read_snapshot(&self, snapshot: SnapshotId) -> Result<KvPrefix> {
+        let want = "a snapshot of this engine that was not released";
+        let prefix = self.scheduler.read_snapshot(snapshot)?;
+        prefix.ok_or_else(|| Error::Option { field: "snapshot", want, got: format!("{snapshot:?}") })
+    }
+
+    /// Writes the whole pages of `prefix` to the cache and keeps them as those of an earlier prompt; see
+    /// [`PrefixCaching`](crate::PrefixCaching). They are evicted when no other page is free. `prefix` must be that of
+    /// this model: [`KvPrefix::load`] compares the weights. Returns the number of tokens that are kept.
+    ///
+    /// # Errors
+    /// [`Error::Option`] without a paged cache, without prefix caching, or if all slots are in use. [`Error::Model`] for
+    /// rows of another shape.
+    pub fn insert_prefix(&mut self, prefix: &KvPrefix) -> Result<usize> {
+        self.scheduler.insert_rows(prefix)
     }
 
     /// Ends the sequence of this index in the order of submission. It keeps the tokens it has and finishes with

@@ -39,6 +39,21 @@ pub struct EngineOptions {
     pub watermark: usize,
     /// Where drafted tokens come from.
     pub speculation: Speculation,
+    /// What happens to the rows of a preempted sequence.
+    pub preemption: Preemption,
+}
+
+/// What happens to the computed rows of a sequence that is preempted because the cache is full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Preemption {
+    /// They are computed again when it continues.
+    #[default]
+    Recompute,
+    /// They move to the off-load store and return when it continues; see
+    /// [`Engine::offload_to`](crate::Engine::offload_to). What the store has no room for is computed again.
+    Offload,
+    /// The cheaper of both by an estimate: floating-point operations against bytes to be moved.
+    Auto,
 }
 
 /// Speculative decoding: the rows of several drafted tokens run in one pass, and those that the sampler would not have
@@ -100,6 +115,7 @@ impl Default for EngineOptions {
             ageing: 32,
             watermark: 0,
             speculation: Speculation::Off,
+            preemption: Preemption::Recompute,
         }
     }
 }

@@ -8,6 +8,7 @@ use super::completion::{Completion, Event, FinishReason};
 use super::plan::{SampleSpec, SamplerId};
 use super::request::Request;
 use super::speculation::DraftControl;
+use crate::offload::Offloaded;
 use crate::sampler::{Address, Choice, SampleOptions};
 
 /// A request and its tokens so far. Until it runs for the first time it allocates no memory for tokens.
@@ -29,6 +30,8 @@ pub(super) struct Sequence {
     pub(super) leader: Option<usize>,
     /// Number of sequences that use its rows.
     pub(super) followers: usize,
+    /// Its computed rows in the off-load store, if it was preempted and they are there.
+    pub(super) offloaded: Option<Offloaded>,
     /// How it ended. `None`: it has not ended.
     pub(super) end: Option<End>,
     /// Tokens that may follow, to be verified in the next step.
@@ -65,6 +68,7 @@ impl Sequence {
             waits_for_prompt: false,
             leader: None,
             followers: 0,
+            offloaded: None,
             end: None,
             draft: Vec::new(),
             draft_len: 0,

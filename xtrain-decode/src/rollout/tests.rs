@@ -17,6 +17,7 @@ use crate::sampler::SampleOptions;
 mod continuation;
 mod ends;
 mod groups;
+mod offloading;
 mod refusals;
 mod steps;
 

@@ -109,6 +109,18 @@ impl<'de> Deserialize<'de> for Entries {
 /// that contradicts itself, the file's length or the limits. Allocates nothing larger than the header before the
 /// whole header is checked.
 pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<TensorInfo>> {
+    let text = read_text(file, from)?;
+    let limit = |what, max, got| CheckpointError::Limit { file: file.into(), what, max, got };
+    let Entries { entries, count } = json::decode(file, &text)?;
+    if count > MAX_TENSORS as u64 {
+        return Err(limit("tensors", MAX_TENSORS as u64, count));
+    }
+    check_names(file, &entries)?;
+    check_data(file, entries, from.file.length() - 8 - text.len() as u64)
+}
+
+/// Reads the text of the header from the start of `file`. Rejects a length above the limit or beyond the file.
+pub(super) fn read_text(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<u8>> {
     let length = from.file.length();
     let too_short = |what, want| CheckpointError::Length { file: file.into(), what, want, got: length };
     if length < 8 {
@@ -117,21 +129,16 @@ pub(super) fn read(file: &Path, from: &mut ChecksummedReader<'_>) -> Result<Vec<
     let mut prefix = [0; 8];
     from.read(&mut prefix).map_err(CheckpointError::io("read", file))?;
     let header = u64::from_le_bytes(prefix);
-    let limit = |what, max, got| CheckpointError::Limit { file: file.into(), what, max, got };
     if header > MAX_HEADER {
-        return Err(limit("bytes of the header", MAX_HEADER, header));
+        let (what, max) = ("bytes of the header", MAX_HEADER);
+        return Err(CheckpointError::Limit { file: file.into(), what, max, got: header });
     }
     if header > length - 8 {
         return Err(too_short("end of the header", 8 + header));
     }
     let mut text = vec![0; header as usize];
     from.read(&mut text).map_err(CheckpointError::io("read", file))?;
-    let Entries { entries, count } = json::decode(file, &text)?;
-    if count > MAX_TENSORS as u64 {
-        return Err(limit("tensors", MAX_TENSORS as u64, count));
-    }
-    check_names(file, &entries)?;
-    check_data(file, entries, length - 8 - header)
+    Ok(text)
 }
 
 fn check_names(file: &Path, entries: &[(String, Entry)]) -> Result<()> {
@@ -229,7 +236,13 @@ pub(crate) fn encode(tensors: &[TensorView<'_>], quant: Quant) -> Result<Vec<u8>
     let entries = tensors.iter().map(entry).collect();
     let metadata = Metadata::new(Some([("format".to_owned(), "pt".to_owned())].into()), entries)
         .expect("offsets ascend without gaps, and shapes fit the data");
-    let mut text = serde_json::to_vec(&metadata).expect("strings and numbers are JSON");
+    framed(&metadata)
+}
+
+/// A header in the form of the file: the length prefix and the text, padded to a multiple of eight bytes. Rejects a
+/// header above the limit of the reader.
+pub(super) fn framed(metadata: &Metadata) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(metadata).expect("strings and numbers are JSON");
     text.resize(text.len().next_multiple_of(8), b' ');
     if text.len() as u64 > MAX_HEADER {
         let (want, got) = ("a header of at most 16 MiB", format!("{} bytes", text.len()));

@@ -48,6 +48,7 @@ mod manifest;
 mod newest;
 mod read_ahead;
 mod save;
+mod sealed;
 #[cfg(any(test, feature = "faults"))]
 mod simulated;
 mod snapshot;
@@ -67,6 +68,7 @@ pub use load::{ConfigCheck, LoadOptions, LoadedCheckpoint, ShapeCheck, TrainerPa
 pub use newest::{DescribedCheckpoint, Newest, newest_described, newest_file, newest_good};
 pub(crate) use read_ahead::{PIECE, ReadBuffer};
 pub use save::SaveStep;
+pub use sealed::{SealedCheck, SealedTensor, load_sealed, save_sealed};
 #[cfg(any(test, feature = "faults"))]
 pub use simulated::{Injected, SimulatedFs};
 pub use snapshot::{CheckpointContents, TrainerView};

@@ -5,7 +5,6 @@ use xtrain_tensor::faults::{self, Fault};
 use super::{Scheduler, SeqSlot};
 use crate::cache::{KvKind, Snapshot};
 use crate::error::Result;
-use crate::rollout::options::PrefixCaching;
 use crate::rollout::plan::ForkedSample;
 use crate::rollout::sequence::Sequence;
 
@@ -90,20 +89,12 @@ impl Scheduler<'_> {
         if slot.prompt_of.is_some() {
             self.free_cached(slot.number);
         }
+        let mut reused = Ok(());
         if source == PromptSource::Compute {
-            self.match_prefix(&mut sequence);
+            reused = self.reuse_rows(&mut sequence).and_then(|()| self.restore_rows(&mut sequence));
         }
         self.running.push(sequence);
-        Ok(())
-    }
-
-    /// Reuses rows that earlier sequences left in the cache. The last token always runs: it gives the logits.
-    fn match_prefix(&mut self, sequence: &mut Sequence) {
-        if let (Some(cache), PrefixCaching::On) = (&mut self.cache, self.options.prefix_caching) {
-            let tokens = sequence.tokens();
-            sequence.num_computed = cache.match_prefix(sequence.slot, &tokens[..tokens.len() - 1]);
-            self.counters.prefix_cache_hits += sequence.num_computed as u64;
-        }
+        reused
     }
 
     fn prompt_source(&self, sequence: &Sequence, slot: SeqSlot) -> PromptSource {

@@ -31,6 +31,11 @@ impl HeldSequences {
         self.last_with_slot().is_some()
     }
 
+    /// The sequences that have a slot.
+    pub(super) fn with_rows(&self) -> impl Iterator<Item = &Sequence> + Clone {
+        self.sequences.values().filter(|held| held.slot.is_some()).map(|held| &held.sequence)
+    }
+
     /// The sequence of this index. `None`: it is not held.
     pub(super) fn get(&self, index: usize) -> Option<&Sequence> {
         self.sequences.get(&index).map(|held| &held.sequence)

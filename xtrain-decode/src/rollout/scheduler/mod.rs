@@ -16,6 +16,8 @@
 //! | `drafting` | drafted tokens of a step, and what becomes of their rows |
 //! | `queue` | the waiting sequences and their order |
 //! | `groups` | prompts that several completions share |
+//! | `offloading`, `offload_policy` | rows of preempted sequences that leave the cache and return |
+//! | `snapshots`, `token_snapshots` | rows that outlive their sequence |
 //! | `sharing` | rows that completions with equal tokens share |
 use std::sync::Arc;
 
@@ -33,7 +35,10 @@ use crate::cache::{Cache, KvMemory};
 use crate::error::Result;
 use groups::PromptGroups;
 use held::HeldSequences;
+use offload_policy::Offloading;
 use queue::WaitingQueue;
+pub use token_snapshots::SnapshotId;
+use token_snapshots::Snapshots;
 
 mod acceptance;
 mod admission;
@@ -41,10 +46,14 @@ mod continuation;
 mod drafting;
 mod groups;
 mod held;
+mod offload_policy;
+mod offloading;
 mod planning;
 mod queue;
 mod retirement;
 mod sharing;
+mod snapshots;
+mod token_snapshots;
 
 #[cfg(test)]
 mod tests;
@@ -85,6 +94,8 @@ pub(super) struct Scheduler<'m> {
     /// Completions that the caller has not taken yet.
     pub(super) finished: Vec<Completion>,
     held: HeldSequences,
+    snapshots: Snapshots,
+    pub(super) offloading: Offloading,
 }
 
 /// A place in the batch and in the cache.
@@ -122,6 +133,8 @@ impl<'m> Scheduler<'m> {
             events: Vec::new(),
             finished: Vec::new(),
             held: HeldSequences::default(),
+            snapshots: Snapshots::default(),
+            offloading: Offloading::new(model),
         })
     }
 

@@ -48,7 +48,8 @@ impl Scheduler<'_> {
 
     /// Adds the completion of a sequence. If it has no token, it no longer needs the prompt of its group. `slot`: the
     /// slot that it keeps.
-    fn finish(&mut self, sequence: Sequence, reason: FinishReason, slot: Option<u32>) {
+    fn finish(&mut self, mut sequence: Sequence, reason: FinishReason, slot: Option<u32>) {
+        self.discard_offloaded(&mut sequence);
         if sequence.is_fresh() {
             self.groups.leave(sequence.group);
         }

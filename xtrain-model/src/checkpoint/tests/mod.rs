@@ -8,6 +8,7 @@ mod mutations;
 mod power_cuts;
 mod refusals;
 mod round_trip;
+mod sealed;
 mod small_files;
 
 use std::path::{Path, PathBuf};

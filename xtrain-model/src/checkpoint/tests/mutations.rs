@@ -85,7 +85,7 @@ fn alone(name: &str) -> bool {
 }
 
 /// A file in memory.
-struct Bytes<'a>(&'a [u8], usize);
+pub(super) struct Bytes<'a>(pub(super) &'a [u8], pub(super) usize);
 
 impl ReadFile for Bytes<'_> {
     fn length(&self) -> u64 {
@@ -184,4 +184,16 @@ fn mutated_indices_do_no_harm() {
     };
     assert!(load(seed) && !load(br#"{"weight_map":{}}"#));
     check(NAME, seed, seed.len(), load);
+}
+
+#[test]
+fn mutated_sealed_files_are_refused() {
+    const NAME: &str = "mutated_sealed_files_are_refused";
+    if !alone(NAME) {
+        return;
+    }
+    let seed = super::sealed::file();
+    let load = |bytes: &[u8]| super::sealed::read(bytes).is_ok() && bytes != seed;
+    assert!(super::sealed::read(&seed).is_ok());
+    assert_eq!(check(NAME, &seed, seed.len(), load), 0);
 }

@@ -1,0 +1,46 @@
+//! Sizes in bytes, as flags have them.
+
+/// Parses a size in bytes: a whole number with KB, MB, GB, KiB, MiB, GiB or no unit, in upper or lower case.
+pub(super) fn byte_size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 7] = [
+        ("kib", 1 << 10),
+        ("mib", 1 << 20),
+        ("gib", 1 << 30),
+        ("kb", 1_000),
+        ("mb", 1_000_000),
+        ("gb", 1_000_000_000),
+        ("", 1),
+    ];
+    let lower = text.to_ascii_lowercase();
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(name, unit)| Some((lower.strip_suffix(name)?, unit)))
+        .expect("every text ends with the empty unit");
+    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    let bytes = number.parse::<u64>().ok().filter(|_| digits).and_then(|n| n.checked_mul(*unit));
+    let want = "expected a size of at least 1 byte, for example 5GB, 500MB or 2GiB";
+    bytes.filter(|&n| n > 0).ok_or_else(|| want.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::byte_size;
+
+    #[test]
+    fn sizes_are_decimal_unless_the_unit_is_binary() {
+        for (text, want) in [
+            ("5GB", 5_000_000_000),
+            ("500mb", 500_000_000),
+            ("7KB", 7000),
+            ("2GiB", 2 << 30),
+            ("3mib", 3 << 20),
+            ("1KiB", 1024),
+            ("123", 123),
+        ] {
+            assert_eq!(byte_size(text), Ok(want), "{text}");
+        }
+        for text in ["", "GB", "0", "0MB", "-1GB", "+1GB", "1.5GB", "5 GB", "5TB", "99999999999GB"] {
+            assert!(byte_size(text).unwrap_err().contains("expected a size"), "{text}");
+        }
+    }
+}

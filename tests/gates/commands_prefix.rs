@@ -1,0 +1,122 @@
+//! The flags --save-prefix and --prefix: keys and values of a prompt in a file, with the results of computed ones.
+use std::fs;
+
+use serde_json::Value;
+
+use crate::cli::{Scratch, ok, refused, text, xtrain};
+use crate::commands::{done, model, parsed};
+use crate::commands_tokenize::with_input;
+use crate::fixtures::path;
+
+/// Token ids of the fixture's vocabulary.
+fn ids(n: usize, step: usize) -> String {
+    (0..n).map(|t| (step * t % 500).to_string()).collect::<Vec<_>>().join(",")
+}
+
+fn without_times(mut line: Value) -> Value {
+    let object = line.as_object_mut().unwrap();
+    object.remove("timings");
+    object.remove("cached_tokens");
+    line
+}
+
+#[test]
+fn a_saved_prompt_is_not_computed_again_and_gives_the_same_completions() {
+    let (scratch, m) = (Scratch::new("prefix"), model());
+    let (short, long) = (ids(150, 7), format!("{},3,4,5", ids(150, 7)));
+    let args = ["generate", &m, "--tokens", &short, "--max-new", "3", "--save-prefix", "a.prefix"];
+    let saved = text(&xtrain(&scratch.0, &args).stderr);
+    assert!(saved.contains("[saved the keys and values of 150 prompt tokens: a.prefix]"), "{saved}");
+    for (page, cached) in [("64", 128), ("16", 144)] {
+        let args = ["generate", &m, "--tokens", &long, "--max-new", "20", "--page-size", page];
+        let want = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
+        assert_eq!(want.get("cached_tokens"), None);
+        let args = [&args[..], &["--prefix", "a.prefix"]].concat();
+        let got = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
+        assert_eq!(got["cached_tokens"].as_u64(), Some(cached));
+        assert_eq!(without_times(got), without_times(want));
+        let said = text(&xtrain(&scratch.0, &args).stderr);
+        assert!(said.contains(&format!("[{cached} of 153 prompt tokens from a.prefix]")), "{said}");
+    }
+    for (prompt, said) in [
+        (
+            ids(100, 7),
+            "64 of 100 prompt tokens from a.prefix; the prompt has only the first 100 of the 150 tokens",
+        ),
+        (
+            ids(100, 3),
+            "0 of 100 prompt tokens from a.prefix; the prompt has only the first 1 of the 150 tokens",
+        ),
+        ("9,8".into(), "0 of 2 prompt tokens from a.prefix; the prompt does not begin with the 150 tokens"),
+    ] {
+        let args = ["generate", &m, "--tokens", &prompt, "--max-new", "2", "--prefix", "a.prefix"];
+        let errors = text(&xtrain(&scratch.0, &args).stderr);
+        assert!(errors.contains(said), "{said}: {errors}");
+    }
+}
+
+#[test]
+fn rollouts_and_conversations_start_from_a_file() {
+    let (scratch, m) = (Scratch::new("prefix-rollout"), model());
+    let begins = ids(130, 7);
+    done(&scratch.0, &["generate", &m, "--tokens", &begins, "--max-new", "1", "--save-prefix", "a.prefix"]);
+    let line = |more: &str| format!("{{\"prompt_ids\": [{begins},{more}]}}\n");
+    let prompts = [line("1"), line("2, 3"), "{\"prompt_ids\": [9]}\n".into()].concat();
+    let args = ["rollout", &m, "-n", "2", "--max-new", "5"];
+    let want = with_input(&scratch.0, &args, prompts.as_bytes());
+    let got = with_input(&scratch.0, &[&args[..], &["--prefix", "a.prefix"]].concat(), prompts.as_bytes());
+    assert_eq!(text(&got.stdout), text(&want.stdout));
+    let said = text(&got.stderr);
+    assert!(said.contains("a.prefix: 2 of 3 prompts begin with its 130 tokens, 0 with a part"), "{said}");
+    assert!(said.contains("256 prompt tokens reused, 8 computed"), "{said}");
+
+    let system = "Be brief. ".repeat(14);
+    let args = ["chat", "--model", &m, "--system", &system, "--json", "--max-new", "4"];
+    let talk = |flags: &[&str]| with_input(&scratch.0, &[&args[..], flags].concat(), b"Hi\nAnd?\n");
+    let want = talk(&["--save-prefix", "chat.prefix"]);
+    assert!(text(&want.stderr).contains("[saved the keys and values of"), "{want:?}");
+    let got = talk(&["--prefix", "chat.prefix"]);
+    let lines = |output: &std::process::Output| text(&output.stdout).lines().map(parsed).collect::<Vec<_>>();
+    let (want, said) = (lines(&want), text(&got.stderr));
+    let got = lines(&got);
+    assert!(got[0]["cached_tokens"].as_u64() >= Some(64) && want[0]["cached_tokens"] == 0, "{got:?}");
+    assert!(said.contains("prompt tokens from chat.prefix]"), "{said}");
+    assert_eq!(got.len(), 2);
+    for (got, want) in got.into_iter().zip(want) {
+        assert_eq!(without_times(got), without_times(want));
+    }
+}
+
+#[test]
+fn a_file_that_does_not_fit_the_model_is_refused_by_name() {
+    let (scratch, m) = (Scratch::new("prefix-refused"), model());
+    let prompt = ids(70, 7);
+    let args = ["generate", &m, "--tokens", &prompt, "--max-new", "1"];
+    done(&scratch.0, &[&args[..], &["--save-prefix", "a.prefix"]].concat());
+    let with = |flags: &[&'static str]| [&args[..], flags].concat();
+    refused(&scratch.0, &with(&["--save-prefix", "a.prefix"]), 2, &["a.prefix: already exists", "--force"]);
+    done(&scratch.0, &with(&["--save-prefix", "a.prefix", "--force"]));
+    refused(&scratch.0, &with(&["--prefix", "none.prefix"]), 66, &["none.prefix not found"]);
+    refused(&scratch.0, &with(&["--prefix", "a.prefix", "--kv", "growing"]), 2, &["kv: expected paged"]);
+    refused(
+        &scratch.0,
+        &with(&["--prefix", "a.prefix", "--dtype", "bf16"]),
+        65,
+        &["a.prefix: dtype: expected bf16"],
+    );
+    let other = path("models/qwen3_untied_hd").display().to_string();
+    let args = ["generate", &other, "--tokens", "1", "--max-new", "1", "--prefix", "a.prefix"];
+    refused(&scratch.0, &args, 65, &["a.prefix: "]);
+    let file = scratch.0.join("a.prefix");
+    let bytes = fs::read(&file).unwrap();
+    let mut flipped = bytes.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for (damaged, part) in [
+        (&flipped[..], "tensor layers.1.values: expected crc32c"),
+        (&bytes[..bytes.len() - 1], "data of all tensors together: expected"),
+        (b"{}", "length prefix of the header"),
+    ] {
+        fs::write(&file, damaged).unwrap();
+        refused(&scratch.0, &with(&["--prefix", "a.prefix"]), 65, &[part]);
+    }
+}
