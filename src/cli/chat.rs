@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use clap::Args;
 
 use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
+use super::constraint::ConstraintFlags;
 use super::memory_check::require_cache;
 use super::model_arg::ModelArg;
 use super::speculation::SpeculationFlags;
@@ -61,6 +62,8 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     stop: StopFlag,
     #[command(flatten)]
+    constraint: ConstraintFlags,
+    #[command(flatten)]
     common: Common,
     #[command(flatten)]
     cache: CacheFlags,
@@ -112,6 +115,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         options: args.sampling.options(),
         max_new: args.max_new,
         stop: StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() },
+        constraint: args.constraint.compile(&loaded)?,
     };
     let mut replies = Replies::new(tokenizer, engine, request, args.stop.stop.clone(), output);
     let (mut input, mut reply_stopped) = (Input::new(terminal)?, false);

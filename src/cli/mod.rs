@@ -12,6 +12,7 @@ mod bench;
 mod chat;
 mod common;
 mod completions;
+mod constraint;
 mod doctor;
 mod dry_run;
 mod estimate;

@@ -113,6 +113,7 @@ const CRATES: [Crate; 4] = [
         directory: "xtrain-decode",
         layers: &[
             ("sampler/", 0),
+            ("constraint.rs", 1),
             ("error.rs", 1),
             ("cache/", 2),
             // requests, sequences, plans and completions
@@ -134,6 +135,7 @@ const CRATES: [Crate; 4] = [
             ("config/", 0),
             ("report/", 0),
             ("rewards/", 0),
+            ("grammar/", 0),
             ("rollout_file.rs", 0),
             ("memory_limit.rs", 0),
             ("memory.rs", 1),

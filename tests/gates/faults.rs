@@ -5,12 +5,12 @@ use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
-    commands_resume, commands_train, commands_watch, config_fields, conversations, damaged_files,
-    equal_completions, exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_windows,
-    grpo, grpo_counts, invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
-    open_for_inference, packing, packs, policy, prefix_cache, priorities, quant_halves, resume, resume_data,
-    rope_divisors, rope_scaling, schedules, sentencepiece, speculation, stop_text, tape_gradient, training,
-    turns, weighted_steps,
+    commands_resume, commands_train, commands_watch, config_fields, constraints, conversations,
+    damaged_files, equal_completions, exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu,
+    gpu_windows, grpo, grpo_counts, invariance, kept_sets, launch_log, micro_batches, multi_step,
+    non_finite_index, open_for_inference, packing, packs, policy, prefix_cache, priorities, quant_halves,
+    resume, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, speculation, stop_text,
+    tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -74,6 +74,12 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::OnlyFirstPageCompared, Gate::Invariance),
     (Fault::RngIgnoresSequenceId, Gate::Invariance),
     (Fault::FollowerNotSeparated, Gate::Invariance),
+    (Fault::ConstraintAfterFilters, Gate::Test(constraints::some)),
+    (Fault::ConstraintStale, Gate::Test(constraints::some)),
+    (Fault::DraftIgnoresConstraint, Gate::Test(constraints::some)),
+    (Fault::EndOfTextAllowedEarly, Gate::Test(constraints::some)),
+    (Fault::LogProbIgnoresConstraint, Gate::Test(constraints::some)),
+    (Fault::UpdateForgetsConstraint, Gate::Test(grpo::constraint::steps)),
     (Fault::GreedyTieTakesLast, Gate::Focused(focused::ties)),
     (Fault::SamplerF32RunningSum, Gate::Focused(focused::ranges)),
     (Fault::MicroBatchSubtotal, Gate::Splits),
