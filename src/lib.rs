@@ -65,6 +65,7 @@ mod build_info;
 pub mod cli;
 pub mod config;
 pub mod evaluate;
+pub mod grammar;
 pub mod grpo;
 mod memory;
 mod memory_limit;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::decode::{Request, SampleOptions, StopConditions};
+use crate::grammar::Language;
 use crate::model::{Error, Model};
 
 /// One completion. `xtrain grpo` writes all fields; `xtrain rollout` leaves those of a training step out.
@@ -70,6 +71,12 @@ pub struct RolloutLine<'a> {
     /// The texts that end a completion.
     #[serde(default, skip_serializing_if = "no_stop")]
     pub stop: Cow<'a, [String]>,
+    /// The regular expression that the completion matches. `None`: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regex: Option<Cow<'a, str>>,
+    /// The JSON schema of the completion. `None`: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub json_schema: Option<Cow<'a, Value>>,
     /// Softmax temperature.
     pub temperature: f32,
     /// Top-p; 1: off.
@@ -88,7 +95,7 @@ pub struct RolloutLine<'a> {
 
 impl RolloutLine<'_> {
     /// The names that a column must not have: those of the other fields.
-    pub const RESERVED_COLUMNS: [&'static str; 28] = [
+    pub const RESERVED_COLUMNS: [&'static str; 30] = [
         "step",
         "prompt_id",
         "group",
@@ -112,6 +119,8 @@ impl RolloutLine<'_> {
         "max_new",
         "ignore_eos",
         "stop",
+        "regex",
+        "json_schema",
         "temperature",
         "top_p",
         "top_k",
@@ -119,9 +128,18 @@ impl RolloutLine<'_> {
         "repetition_penalty",
     ];
 
+    /// What the completion matches. `None`: it had no constraint.
+    pub fn language(&self) -> Option<Language> {
+        let regex = self.regex.as_ref().map(|regex| Language::Regex(regex.to_string()));
+        regex.or_else(|| {
+            self.json_schema.as_ref().map(|schema| Language::JsonSchema(schema.clone().into_owned()))
+        })
+    }
+
     /// The request that regenerates the turn whose tokens start at `start`; the tokens before it are part of its
     /// prompt. A line without `max_new` regenerates as many tokens as it has. The stop texts of the line end it in
-    /// addition; see [`TextStops`](crate::decode::TextStops).
+    /// addition; see [`TextStops`](crate::decode::TextStops). The caller adds the constraint of
+    /// [`RolloutLine::language`].
     pub fn request(&self, start: usize, eos: &[u32]) -> Request {
         Request {
             id: self.sample_id,
@@ -136,6 +154,7 @@ impl RolloutLine<'_> {
                 eos: if self.ignore_eos { Vec::new() } else { eos.to_vec() },
                 tokens: Vec::new(),
             },
+            constraint: None,
         }
     }
 
@@ -222,7 +241,7 @@ mod tests {
                 Value::Array(Vec::new())
             }
             "stop" => Value::Array(vec![Value::from("x")]),
-            "prompt" | "completion" | "policy" | "finish_reason" => Value::from("x"),
+            "prompt" | "completion" | "policy" | "finish_reason" | "regex" => Value::from("x"),
             "truncated" | "trained" | "ignore_eos" => Value::from(true),
             "rewards" => Value::Object(Map::new()),
             _ => Value::from(1),

@@ -5,6 +5,7 @@ use clap::Args;
 
 use super::CliError;
 use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
+use super::constraint::ConstraintFlags;
 use super::memory_check::require_cache;
 use super::model_arg::ModelArg;
 use super::prefix::{PrefixFlag, SavePrefixFlag};
@@ -63,6 +64,8 @@ pub(super) struct ChatArgs {
     sampling: Sampling,
     #[command(flatten)]
     stop: StopFlag,
+    #[command(flatten)]
+    constraint: ConstraintFlags,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -124,6 +127,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         options: args.sampling.options(),
         max_new: args.max_new,
         stop: StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() },
+        constraint: args.constraint.compile(&loaded)?,
     };
     let mut replies = Replies::new(tokenizer, engine, request, args.stop.stop.clone(), output);
     let (mut input, mut reply_stopped) = (Input::new(terminal)?, false);

@@ -12,7 +12,7 @@ use super::prefix::{SavePrefixFlag, UsedPrefix};
 use super::prompt_input::{PromptInput, PromptSource};
 use super::speculation::SpeculationReport;
 use super::{CliError, Exit, out, timed};
-use crate::decode::{Completion, Engine, EngineOptions, FinishReason};
+use crate::decode::{Completion, Engine, EngineOptions, FinishReason, Request};
 use crate::report::{Spread, Timings, printable, units};
 
 #[derive(Debug, Clone, Args)]
@@ -31,6 +31,7 @@ The end of the text that can be the beginning of a --stop text is printed when t
 Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --stop 'JULIET:' --repetition-penalty 1.1 --echo
+  xtrain generate runs/quickstart --prompt '12+34=' --regex '[0-9]{{1,3}}\\n'
   echo 'ROMEO:' | xtrain generate runs/shakespeare --prompt -
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --temperature 0 --speculate lookup
   xtrain generate runs/shakespeare --prompt - --save-prefix long.prefix --max-new 1 < long.txt
@@ -94,7 +95,9 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let mut stops = args.generation.text_stops(&loaded)?;
     let source = PromptSource::of(args.prompt.as_deref(), args.tokens.as_deref());
     let prompt = source.read(&loaded)?;
-    let request = args.generation.request(&loaded, args.sample_id, prompt.ids.clone());
+    let constraint = args.generation.constraint.compile(&loaded)?;
+    let request =
+        Request { constraint, ..args.generation.request(&loaded, args.sample_id, prompt.ids.clone()) };
     let cfg = loaded.model.config();
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
     // Synchronize every step, so that each token is shown as soon as it is generated.
@@ -146,7 +149,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     printer
         .print(text.as_deref().and_then(|text| text.get(printer.printed - before..)).unwrap_or_default())?;
     printer.end_line()?;
-    print_summary(&loaded, &done, &timings);
+    print_summary(args, &loaded, &done, &timings);
     let speculation = speculation.map(|speculation| speculation.text());
     [reused, speculation, saved].iter().flatten().for_each(|line| eprintln!("[{line}]"));
     Ok(())
@@ -211,11 +214,11 @@ fn generated(prompt: PromptInput, done: Completion, text: Option<String>, timing
 }
 
 /// Prints the number of tokens, the finish reason and the speed to standard error.
-fn print_summary(loaded: &Loaded, done: &Completion, timings: &Timings) {
+fn print_summary(args: &GenerateArgs, loaded: &Loaded, done: &Completion, timings: &Timings) {
     let reason = match done.finish_reason {
         FinishReason::Context => format!("context ({} tokens)", loaded.model.config().max_positions),
         FinishReason::Length => "length (--max-new)".to_string(),
-        FinishReason::Stop => "stop (--stop)".to_string(),
+        FinishReason::Stop => format!("stop ({})", args.generation.why_stopped()),
         FinishReason::Eos => "eos".to_string(),
     };
     let (n, first) = (done.tokens.len(), timings.time_to_first_token_ms());

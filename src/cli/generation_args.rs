@@ -3,6 +3,7 @@ use clap::Args;
 
 use super::CliError;
 use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
+use super::constraint::ConstraintFlags;
 use super::loaded::Loaded;
 use super::model_arg::ModelArg;
 use super::prefix::PrefixFlag;
@@ -11,7 +12,8 @@ use crate::decode::{EngineOptions, Request, StopConditions, TextStops};
 
 pub(super) const FINISH_REASONS: &str = "\
 finish_reason is eos (the model generated an end-of-text token, which is included in the ids but not in the text), \
-stop (the text reached a --stop text, whose tokens are included in the ids but which is not in the text), \
+stop (the text reached a --stop text, whose tokens are included in the ids but which is not in the text; or nothing can \
+follow in a match of --regex or --json-schema), \
 length (--max-new tokens were generated) or context (prompt and completion fill the model's context: \
 model.max_positions, by default the training context; --max-new may be larger).";
 
@@ -33,6 +35,8 @@ pub(super) struct GenerationArgs {
     pub(super) sampling: Sampling,
     #[command(flatten)]
     pub(super) stop: StopFlag,
+    #[command(flatten)]
+    pub(super) constraint: ConstraintFlags,
     #[command(flatten)]
     pub(super) common: Common,
     #[command(flatten)]
@@ -57,6 +61,15 @@ impl GenerationArgs {
         Ok(tokenizer.map(|tokenizer| TextStops::new(tokenizer, stop.clone())))
     }
 
+    /// What ends a completion with the finish reason `stop`.
+    pub(super) fn why_stopped(&self) -> &'static str {
+        match (self.constraint.is_given(), self.stop.stop.is_empty()) {
+            (false, _) => "--stop",
+            (true, true) => "nothing can follow",
+            (true, false) => "--stop, or nothing can follow",
+        }
+    }
+
     /// The engine options of these flags.
     ///
     /// # Errors
@@ -65,7 +78,7 @@ impl GenerationArgs {
         Ok(self.prefix.apply(self.speculation.apply(self.cache.engine())?))
     }
 
-    /// The request for the completion `id` of `prompt`.
+    /// The request for the completion `id` of `prompt`, without a constraint.
     pub(super) fn request(&self, loaded: &Loaded, id: u64, prompt: Vec<u32>) -> Request {
         let eos = if self.ignore_eos { Vec::new() } else { loaded.eos.clone() };
         Request {
@@ -75,6 +88,7 @@ impl GenerationArgs {
             options: self.sampling.options(),
             max_new: self.max_new,
             stop: StopConditions { eos, tokens: Vec::new() },
+            constraint: None,
         }
     }
 }

@@ -275,6 +275,7 @@ fn generate_samples(
         options: SampleOptions::filtered(s.temperature as f32, s.top_k, s.top_p as f32, s.min_p as f32),
         max_new: s.max_new,
         stop: StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
+        constraint: None,
     };
     let requests = (0..s.count as u64).map(request).collect();
     let completions = generate(model, requests, engine)?;

@@ -14,6 +14,7 @@ mod byte_size;
 mod chat;
 mod common;
 mod completions;
+mod constraint;
 mod doctor;
 mod dry_run;
 mod estimate;

@@ -9,6 +9,7 @@ use super::exit::{CliError, Exit};
 use super::input_file::require_end;
 use super::loaded::Loaded;
 use crate::decode::Request;
+use crate::grammar::Language;
 use crate::model::Config;
 use crate::model::tasks::{EncodedPrompt, PromptFile, PromptRecord};
 use crate::model::tokenizer::Tokenizer;
@@ -24,6 +25,8 @@ pub(super) struct Prompt {
     /// Its text. `None`: ids without a tokenizer.
     pub(super) text: Option<String>,
     pub(super) ids: Vec<u32>,
+    /// What its completions have to match. `None`: as the flags say.
+    pub(super) language: Option<Language>,
     /// The other fields of its line.
     pub(super) columns: Map<String, Value>,
 }
@@ -70,9 +73,11 @@ pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Pro
     let prompt = |(index, (record, prompt)): (usize, (&PromptRecord, EncodedPrompt))| {
         let EncodedPrompt { text, ids } = prompt;
         let place = format!("{}: line {}", name.display(), record.line);
-        Prompt { place, index, text, ids, columns: record.columns.clone() }
+        Prompt { place, index, text, ids, language: None, columns: record.columns.clone() }
     };
-    Ok(file.records().iter().zip(encoded).enumerate().map(prompt).collect())
+    let mut prompts: Vec<Prompt> = file.records().iter().zip(encoded).enumerate().map(prompt).collect();
+    prompts.iter_mut().try_for_each(Prompt::take_language)?;
+    Ok(prompts)
 }
 
 /// Checks that no column of a prompt has the name of a field of its completions.
@@ -122,6 +127,29 @@ pub(super) fn fit(
 }
 
 impl Prompt {
+    /// Moves the fields `regex` and `json_schema` of its line to `language`.
+    fn take_language(&mut self) -> Result<(), CliError> {
+        let [regex, schema] = ["regex", "json_schema"].map(|name| self.columns.shift_remove(name));
+        let (name, found) = match (regex, schema) {
+            (None, None) => return Ok(()),
+            (Some(Value::String(regex)), None) => {
+                self.language = Some(Language::Regex(regex));
+                return Ok(());
+            }
+            (None, Some(schema @ (Value::Object(_) | Value::Bool(_)))) => {
+                self.language = Some(Language::JsonSchema(schema));
+                return Ok(());
+            }
+            (Some(_), Some(_)) => ("regex", "also \"json_schema\"".to_string()),
+            (Some(regex), None) => ("regex", regex.to_string()),
+            (None, Some(schema)) => ("json_schema", schema.to_string()),
+        };
+        let want =
+            if name == "regex" { "a string, or \"json_schema\" instead" } else { "a schema: an object" };
+        let message = format_args!("{}: field {name:?}: expected {want}, found {found}", self.place);
+        Err(CliError::new(Exit::Data, message))
+    }
+
     /// Keeps the last tokens, `kept` in all. A BOS token at the beginning is kept if another token is.
     fn truncate_left(&mut self, kept: usize, tokenizer: Option<&Tokenizer>) {
         let bos =

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::{CacheFlags, Common};
+use super::constraint::Compiler;
 use super::exit::{CliError, Exit};
 use super::input_file::require_end;
 use super::loaded::{self, Loaded};
@@ -70,6 +71,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
             return Err(CliError::new(Exit::Data, message).hint(hint));
         }
     }
+    let mut compiler = Compiler::new(&loaded);
     let mut progress = Progress::new("replay", "completion", lines.len() as u64, 0);
     let (mut done, mut tokens, mut first, mut differing) = (0, 0, None, 0);
     for batch in lines.chunks(BATCH) {
@@ -81,7 +83,9 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
             sampling.map_err(|error| CliError::new(Exit::Data, format_args!("{place}: {error}")))?;
             let checked = request.check(loaded.model.config());
             checked.map_err(|error| CliError::of_request(Exit::Data, &place, &error))?;
-            Ok(request)
+            let language = numbered.line.language();
+            let constraint = language.map(|language| compiler.constraint(&language, &place)).transpose()?;
+            Ok(Request { constraint, ..request })
         };
         let requests = turns.iter().map(request).collect::<Result<Vec<Request>, CliError>>()?;
         let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };

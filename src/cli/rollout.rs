@@ -8,6 +8,7 @@ use std::time::Instant;
 use clap::Args;
 
 use super::common::{Force, count, number};
+use super::constraint::Compiler;
 use super::exit::Exit;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::identity::Identity;
@@ -19,6 +20,7 @@ use super::prompts::{self, Prompt, TruncatedSide};
 use super::scheduler_flags::SchedulerFlags;
 use super::{CliError, out};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request, TextStops};
+use crate::grammar::Language;
 use crate::model::comm::Communicator;
 use crate::model::shard_samples;
 use crate::report::{Progress, units};
@@ -30,7 +32,7 @@ use crate::tensor::faults::{self, Fault};
 Input: one JSON object per line with one of {{\"prompt\": \"12+34=\"}}, {{\"messages\": [...]}} (a conversation, rendered with \
 the chat template of the model) and {{\"prompt_ids\": [49, 50]}}. Output: one JSON object \
 per completion, in prompt order, with token ids, log-probabilities and finish reason, and with the other fields of the \
-prompt's line. Each prompt is prefilled once \
+prompt's line. A line may have a \"regex\" or a \"json_schema\" of its own. Each prompt is prefilled once \
 for its G completions, and prompts with a common prefix share its cached pages. Completion s of prompt p has \
 sample_id p * G + s.
 
@@ -45,6 +47,7 @@ again generates the same completions; an existing OUT.partial is replaced with -
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
   xtrain rollout runs/quickstart --prompts prompts.jsonl --stop '!' --stop '?' --out ended.jsonl
+  xtrain rollout runs/quickstart --prompts prompts.jsonl --regex '[0-9]{{1,3}}' --out numbers.jsonl
   echo '{{\"prompt\": \"12+34=\"}}' | xtrain rollout runs/quickstart -n 4 --max-new 8"))]
 pub(super) struct RolloutArgs {
     /// JSONL file with one prompt per line; - is standard input.
@@ -102,7 +105,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let identity = Identity::of_command().and("the model", loaded.checkpoint.display());
     identity.and("the prompts", digest(&prompts)).require_equal(comm)?;
     let own = shard_samples(prompts.len(), comm.size(), comm.rank());
-    let (first, prompts) = (own.start, &prompts[own]);
+    let (first, prompts) = (own.start, &mut prompts[own]);
     let requests = requests(args, &loaded, prompts)?;
     let stops = args.generation.text_stops(&loaded)?;
     let output = match path {
@@ -236,13 +239,21 @@ fn complete(
     Ok(())
 }
 
-/// One request per prompt, each checked against the model.
-fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &[Prompt]) -> Result<Vec<Request>, CliError> {
-    let request = |prompt: &Prompt| {
+/// One request per prompt, each checked against the model. The flags constrain the prompts whose line does not.
+fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &mut [Prompt]) -> Result<Vec<Request>, CliError> {
+    let flags = &args.generation.constraint;
+    let (language, mut compiler) = (flags.language()?, Compiler::new(loaded));
+    let request = |prompt: &mut Prompt| {
         let id = (prompt.index as u64).saturating_mul(args.n.get() as u64);
-        prompt.checked(args.generation.request(loaded, id, prompt.ids.clone()), loaded.model.config())
+        let request = args.generation.request(loaded, id, prompt.ids.clone());
+        let place = if prompt.language.is_some() { &prompt.place } else { flags.name() };
+        let language = prompt.language.as_ref().or(language.as_ref());
+        let constraint = language.map(|language| compiler.constraint(language, place));
+        let request = Request { constraint: constraint.transpose()?, ..request };
+        prompt.language = language.cloned();
+        prompt.checked(request, loaded.model.config())
     };
-    prompts.iter().map(request).collect()
+    prompts.iter_mut().map(request).collect()
 }
 
 /// Where completions are written.
@@ -340,6 +351,7 @@ fn json_line(
 ) -> Vec<u8> {
     let Completed { completion: done, text } = done;
     let (sampling, g) = (&args.generation.sampling, args.n.get());
+    let (regex, json_schema) = prompt.language.as_ref().map_or((None, None), Language::fields);
     RolloutLine {
         step: None,
         prompt_id: prompt.index as u64,
@@ -364,6 +376,8 @@ fn json_line(
         max_new: Some(args.generation.max_new),
         ignore_eos: args.generation.ignore_eos,
         stop: Cow::Borrowed(&args.generation.stop.stop),
+        regex,
+        json_schema,
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: sampling.top_k,

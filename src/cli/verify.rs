@@ -9,6 +9,7 @@ use super::model_arg::ModelArg;
 use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::{EngineOptions, Request};
 use crate::model::Model;
+use crate::model::json::sorted;
 use crate::report::{Progress, Table, units};
 use crate::verify::{self, CacheRoom, Difference, Prompts, RequestedSetting, Setting, Verdict};
 
@@ -166,7 +167,7 @@ fn json(verdicts: &[Verdict]) -> String {
     };
     let holds = verdicts.iter().all(Verdict::holds);
     let settings: Vec<_> = verdicts.iter().map(row).collect();
-    format!("{:#}\n", serde_json::json!({ "holds": holds, "settings": settings }))
+    format!("{:#}\n", sorted(serde_json::json!({ "holds": holds, "settings": settings })))
 }
 
 /// Fails with [`Exit::Difference`] if any value differs.

@@ -66,6 +66,11 @@ pub struct GrpoSection {
     pub top_p: f64,
     /// Min-p sampling: keep tokens with at least this fraction of the highest probability; 0: keep all.
     pub min_p: f64,
+    /// Regular expression that each turn of a completion matches as a whole; the update keeps the tokens that it allows.
+    /// Requires top_k = 0, top_p = 1 and min_p = 0. Default: any text.
+    pub regex: String,
+    /// JSON schema that each turn of a completion is valid under: a file, or the schema itself. As `regex`.
+    pub json_schema: String,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// Learning rate at the end of the schedule.
@@ -164,6 +169,8 @@ impl Default for GrpoSection {
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
+            regex: String::new(),
+            json_schema: String::new(),
             learning_rate: 1e-4,
             min_learning_rate: 0.0,
             schedule: DecayKind::Linear,
@@ -262,7 +269,19 @@ impl GrpoSection {
         require(synced, "grpo.ref_model_sync_steps", self.ref_model_sync_steps, want)?;
         let tasks_text = self.task.is_empty() || self.prompts.is_empty();
         require(tasks_text, "grpo.prompts", format!("{:?}", self.prompts), "no prompts with grpo.task")?;
+        self.validate_constraint()?;
         self.validate_numbers()
+    }
+
+    fn validate_constraint(&self) -> Result<()> {
+        let [regex, schema] = [&self.regex, &self.json_schema].map(|text| !text.is_empty());
+        let want = "no schema with grpo.regex";
+        require(!(regex && schema), "grpo.json_schema", &self.json_schema, want)?;
+        let key = if regex { "grpo.regex" } else { "grpo.json_schema" };
+        let filters = [("top_k", self.top_k > 0), ("top_p", self.top_p != 1.0), ("min_p", self.min_p != 0.0)];
+        let found = filters.into_iter().find(|(_, is_on)| *is_on && (regex || schema));
+        let got = found.map_or(String::new(), |(name, _)| format!("a constraint with grpo.{name}"));
+        require(found.is_none(), key, got, "no constraint, or top_k = 0, top_p = 1 and min_p = 0")
     }
 
     fn validate_numbers(&self) -> Result<()> {

@@ -37,11 +37,11 @@ pub fn sampling(section: &GrpoSection) -> SampleOptions {
 /// Maximum number of sequences that run concurrently in a rollout.
 pub const MAX_BATCH: usize = 256;
 
-/// The rollouts of a run with this seed.
+/// The rollouts of a run with this seed, without a constraint.
 pub fn rollout_options(section: &GrpoSection, seed: u64, engine: EngineOptions) -> RolloutOptions {
     let engine = EngineOptions { max_batch: section.completions().min(MAX_BATCH), ..engine };
     let (max_new, max_turns) = (section.max_completion_length, section.max_turns);
-    RolloutOptions { seed, sampling: sampling(section), max_new, max_turns, engine }
+    RolloutOptions { seed, sampling: sampling(section), constraint: None, max_new, max_turns, engine }
 }
 
 /// The advantages, without weights.

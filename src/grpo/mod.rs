@@ -4,6 +4,7 @@
 //! log-probabilities, and each step compares the bits of both sides ([`update`]).
 pub mod agreement;
 pub mod batch;
+pub mod constraint;
 mod error;
 pub mod eval;
 pub mod examples;

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use super::batch::{Batch, Group, Sample};
 use super::rollout::RolloutOptions;
 use super::scores::Scores;
+use crate::grammar::Language;
 use crate::rollout_file::RolloutLine;
 
 /// The lines of a batch: the groups of the update, then the discarded ones. `names`: the rewards.
 pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -> Vec<u8> {
+    let language = options.constraint.as_ref().map(|constraint| &constraint.language);
+    let (regex, json_schema) = language.map_or((None, None), Language::fields);
     let mut bytes = Vec::new();
     let mut write = |groups: &[Group], scores: &Scores, first_group: usize, advantages: Option<&[f64]>| {
         let mut row = 0;
@@ -41,6 +44,8 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     max_new: Some(options.max_new),
                     ignore_eos: false,
                     stop: Cow::default(),
+                    regex: regex.clone(),
+                    json_schema: json_schema.clone(),
                     temperature: sampling.temperature,
                     top_p: sampling.top_p.unwrap_or(1.0),
                     top_k: sampling.top_k.unwrap_or(0),

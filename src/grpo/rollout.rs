@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use super::Error;
 use super::batch::{Group, Prompt, Sample};
+use super::constraint::RolloutConstraint;
 use crate::decode::{Continuation, Engine, EngineOptions, KvMemory, Request, SampleOptions, StopConditions};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
@@ -15,6 +16,8 @@ pub struct RolloutOptions {
     pub seed: u64,
     /// Temperature and filters.
     pub sampling: SampleOptions,
+    /// What the completions have to match, each turn by itself. `None`: any text.
+    pub constraint: Option<RolloutConstraint>,
     /// Longest completion in tokens, sampled and appended.
     pub max_new: usize,
     /// Maximum number of turns of a completion.
@@ -98,6 +101,7 @@ impl<'a> Rollout<'a> {
                 options: options.sampling,
                 max_new: options.max_new,
                 stop,
+                constraint: options.constraint.as_ref().map(|constraint| constraint.shared.clone()),
             };
             engine.submit_group(request, size)?;
             let place = |completion| CompletionIndex { prompt: groups.len(), completion };

@@ -253,13 +253,20 @@ impl Grpo<'_> {
     }
 
     /// The tokens that the filters keep under the weights that sampled. Later passes over the batch and the reference
-    /// model keep the same tokens. Empty: nothing but the first pass reads the batch, or nothing is filtered.
+    /// model keep the same tokens. Empty: nothing but the first pass reads the batch, or nothing is filtered. With a
+    /// constraint there are no filters, and all passes keep the tokens that it allows.
     fn kept_sets(
         &self,
         batch: &Batch,
         observer: &mut dyn GrpoObserver,
     ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
         let reread = self.section.steps_per_batch() > 1 || self.reference.is_some();
+        let constraint = self.rollout.constraint.as_ref();
+        if let Some(constraint) = constraint.filter(|_| !faults::on(Fault::UpdateForgetsConstraint)) {
+            let eos = self.tokenizer.eos_ids();
+            let sets = samples(&batch.groups).map(|(_, sample)| constraint.kept_sets(sample, eos));
+            return sets.collect();
+        }
         if !(reread && self.updater.filters()) {
             return Ok(Vec::new());
         }

@@ -120,7 +120,7 @@ pub(super) fn parse_object(line: &[u8]) -> Result<Map<String, Value>, Mismatch> 
     if line.trim_ascii().is_empty() {
         return Err(mismatch(WANT, "an empty line"));
     }
-    match serde_json::from_slice(line) {
+    match serde_json::from_slice(line).map(json::sorted) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(mismatch(WANT, kind_of(&other))),
         Err(error) if has_non_finite_literal(line) => {

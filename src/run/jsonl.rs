@@ -189,7 +189,9 @@ impl Iterator for Lines<'_> {
 /// The object of a line and its `step`.
 pub(super) fn object(path: &Path, line: &Line) -> Result<(serde_json::Map<String, Value>, u64)> {
     let bad = |reason: String| Error::Line { path: path.to_path_buf(), line: line.number, reason };
-    let value = serde_json::from_slice(&line.bytes).map_err(|error| bad(json::found_at_column(&error)))?;
+    let value = serde_json::from_slice(&line.bytes)
+        .map(json::sorted)
+        .map_err(|error| bad(json::found_at_column(&error)))?;
     let Value::Object(object) = value else { return Err(bad("expected a JSON object".to_string())) };
     match object.get("step").and_then(Value::as_u64) {
         Some(step) => Ok((object, step)),

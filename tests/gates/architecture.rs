@@ -122,6 +122,7 @@ const CRATES: [Crate; 5] = [
         directory: "xtrain-decode",
         layers: &[
             ("sampler/", 0),
+            ("constraint.rs", 1),
             ("error.rs", 1),
             ("cache/", 2),
             ("offload/", 3),
@@ -145,6 +146,7 @@ const CRATES: [Crate; 5] = [
             ("config/", 0),
             ("report/", 0),
             ("rewards/", 0),
+            ("grammar/", 0),
             ("rollout_file.rs", 0),
             ("memory_limit.rs", 0),
             ("memory.rs", 1),

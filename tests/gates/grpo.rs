@@ -8,6 +8,7 @@ use xtrain::config::{Layer, RunConfig, record};
 use xtrain::decode::{EngineOptions, KvMemory};
 use xtrain::grpo::metrics::StepMetrics;
 use xtrain::grpo::prompts::{PromptSource, text_prompt};
+use xtrain::grpo::rollout::RolloutOptions;
 use xtrain::grpo::score::Scorer;
 use xtrain::grpo::{Batch, Error, Grpo, GrpoObserver, GrpoPhase, from_config, reference};
 use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
@@ -22,6 +23,7 @@ use xtrain::training::{self, End};
 
 use crate::difference;
 
+pub(crate) mod constraint;
 pub(crate) mod devices;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
@@ -190,7 +192,10 @@ pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compa
             tokenizer: &tokenizer,
             prompts: &PromptSource::task(&task, &tokenizer, seed),
             held_out: &held_out,
-            rollout: from_config::rollout_options(section, seed, setup.engine),
+            rollout: RolloutOptions {
+                constraint: constraint::of(section, &tokenizer, cfg.vocab),
+                ..from_config::rollout_options(section, seed, setup.engine)
+            },
             kv_memory: KvMemory::default(),
             advantages: from_config::advantage_options(section),
             updater: from_config::updater(section),

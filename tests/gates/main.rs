@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod commands_before;
 mod commands_chat;
+mod commands_constraint;
 mod commands_early;
 #[cfg(unix)]
 mod commands_grpo;
@@ -30,6 +31,7 @@ mod commands_train;
 mod commands_verify;
 mod commands_watch;
 mod config_fields;
+mod constraints;
 mod conversations;
 mod corrupt;
 mod corrupt_tokenizers;

@@ -76,7 +76,7 @@ fn groups(model: &Model, rng: &mut CaseRng) -> Vec<(usize, Request)> {
         let tokens = if rng.one_in(6) { vec![rng.below(6) as u32] } else { Vec::new() };
         let max_new = rng.between(1, 30);
         let stop = StopConditions { eos, tokens };
-        groups.push((g, Request { id, seed: 5, prompt, options, max_new, stop }));
+        groups.push((g, Request { id, seed: 5, prompt, options, max_new, stop, constraint: None }));
         id += g as u64;
     }
     groups

@@ -36,6 +36,7 @@
 //! 3. [`cache::Paged`] (`cache/paged.rs`): the default. It writes in place and shares pages.
 //! 4. [`Engine`] (`rollout/engine.rs`): continuous batching over any of the caches. A scheduler writes the plan of
 //!    each step, a runner executes it.
+//! 5. [`constraint`]: completions whose text has to match, for example, a regular expression.
 //!
 //! All of them give the same tokens and log-probabilities, bit for bit. [`sampler`] defines the choice of a token.
 #![forbid(unsafe_code)]
@@ -57,6 +58,7 @@
 #![allow(clippy::missing_panics_doc, reason = "`expect` states an internal invariant; no input reaches it")]
 
 pub mod cache;
+pub mod constraint;
 mod error;
 mod offload;
 mod prefix_file;

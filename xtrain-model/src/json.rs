@@ -1,4 +1,5 @@
-//! JSON of untrusted files: a nesting check for recursive parsers, and parser errors in words.
+//! JSON of untrusted files: a nesting check for recursive parsers, and parser errors in words. Sorted objects.
+use serde_json::Value;
 use serde_json::error::{Category, Error};
 
 /// Maximum nesting of brackets.
@@ -18,6 +19,12 @@ pub(crate) fn too_deep(bytes: &[u8]) -> Option<usize> {
         }
         depth > MAX_DEPTH
     })
+}
+
+/// `value` with the keys of all its objects in ascending order.
+pub fn sorted(mut value: Value) -> Value {
+    value.sort_all_objects();
+    value
 }
 
 /// What a parser found instead of the expected JSON, in words that complete the sentence "expected ..., found ...".

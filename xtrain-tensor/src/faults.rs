@@ -48,6 +48,12 @@ macro_rules! faults {
 faults! {
     SamplerF32RunningSum "the sampler picks a token by a running sum of f32 probabilities"
     GreedyTieTakesLast "greedy sampling returns the last of several equal maxima"
+    ConstraintAfterFilters "the mask of a constraint removes tokens after top-k, top-p and min-p instead of before"
+    ConstraintStale "the mask of a constraint is that of the state before the last token"
+    DraftIgnoresConstraint "the rows of drafted tokens are sampled without the mask of the constraint"
+    EndOfTextAllowedEarly "a constraint allows an end of text before its text is complete"
+    LogProbIgnoresConstraint "the processed log-probability of a token is that over all tokens, not over those that the constraint allows"
+    UpdateForgetsConstraint "the update of a run with a constraint takes log-probabilities over all tokens"
     RngIgnoresSequenceId "the address of a random number omits the id of the sequence"
     RngUsesFirstSequenceId "all random numbers of a step use the id of the first sequence"
     SingleRowSumReversed "a linear map of a single row sums its inputs in reverse order"

@@ -7,6 +7,7 @@ use toml::Value;
 
 mod base;
 mod checks;
+mod constraint;
 mod initial;
 mod monitor;
 mod prompt_limit;
@@ -135,6 +136,7 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
         resolved.config = with_sizes_of_init(resolved.config)?;
     }
     make_absolute(&mut resolved.config)?;
+    resolved.config.grpo.as_mut().map_or(Ok(()), constraint::store_schema)?;
     let text = resolved.to_toml();
     let config = resolved.config;
     let section = checks::section(&config)?.clone();

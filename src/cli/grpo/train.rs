@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::constraint;
 use super::monitor::GrpoMonitor;
 use super::setup::{Changes, Setup};
 use super::start::Ready;
@@ -13,6 +14,7 @@ use crate::config;
 use crate::decode::KvMemory;
 use crate::grpo::metrics::StepMetrics;
 use crate::grpo::prompts::PromptSource;
+use crate::grpo::rollout::RolloutOptions;
 use crate::grpo::score::Scorer;
 use crate::grpo::{self, Grpo, Warnings, from_config, reference};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
@@ -73,6 +75,7 @@ impl Setup<'_> {
         let (step, steps) = (trainer.step_number(), section.steps as u64);
         let mut scorer = Scorer::new(rewards, section.reward_weights.clone());
         let max_positions = trainer.model.config().max_positions;
+        let constraint = constraint::compile(section, tokenizer, trainer.model.config().vocab)?;
         let held_out = self.held_out(tokenizer, max_positions)?;
         let prompts = match self.task {
             Some(task) => PromptSource::task(task, tokenizer, seed),
@@ -109,7 +112,10 @@ impl Setup<'_> {
             tokenizer,
             prompts: &prompts,
             held_out: &held_out,
-            rollout: from_config::rollout_options(section, seed, self.engine),
+            rollout: RolloutOptions {
+                constraint,
+                ..from_config::rollout_options(section, seed, self.engine)
+            },
             kv_memory: KvMemory::default(),
             advantages: from_config::advantage_options(section),
             updater: from_config::updater(section),

@@ -52,6 +52,7 @@ fn rewards(model: &Model, config: &RunConfig, step: u64, k: u64, options: Sample
             options,
             max_new: section.max_completion_length,
             stop: StopConditions { eos: Tokenizer::byte().eos_ids().to_vec(), tokens: Vec::new() },
+            constraint: None,
         };
         (first..first + k).map(request)
     };

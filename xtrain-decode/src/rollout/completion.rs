@@ -8,7 +8,8 @@ use xtrain_model::tokenizer::Tokenizer;
 pub enum FinishReason {
     /// Its last token is an end-of-text token.
     Eos,
-    /// Its last token is a stop token or completes a stop text, or the caller stopped it.
+    /// Its last token is a stop token, completes a stop text, or completes the text of its constraint, which nothing can
+    /// continue; or the caller stopped it.
     Stop,
     /// It has the maximum number of new tokens.
     Length,
@@ -40,7 +41,7 @@ pub struct Completion {
     pub tokens: Vec<u32>,
     /// The log-probability of each new token under the unprocessed logits.
     pub logprobs: Vec<f32>,
-    /// The log-probability of each new token after penalty, temperature and filters.
+    /// The log-probability of each new token after penalty, temperature, mask and filters.
     pub processed_logprobs: Vec<f32>,
     /// Why it ended.
     pub finish_reason: FinishReason,

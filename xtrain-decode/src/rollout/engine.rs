@@ -7,6 +7,7 @@ use super::plan::Plan;
 use super::request::Request;
 use super::runner::{Batch, Runner, Watch};
 use super::scheduler::{Scheduler, SnapshotId};
+use super::sequence::Sequence;
 use super::speculation::DraftModel;
 use crate::cache::{Cache, KvMemory};
 use crate::error::{Error, Result};
@@ -373,7 +374,7 @@ impl<'m> Engine<'m> {
         if let Some(draft_model) = &mut self.draft_model {
             let drafted = draft_model.draft(&mut self.scheduler.running);
             if drafted.is_err() {
-                self.scheduler.running.iter_mut().for_each(|sequence| sequence.draft.clear());
+                self.scheduler.running.iter_mut().for_each(Sequence::clear_draft);
             }
             return drafted;
         }

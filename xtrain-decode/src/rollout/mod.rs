@@ -8,13 +8,14 @@
 //! | `scheduler` | sequences, slots, the cache: admission, planning, acceptance, retirement |
 //! | `plan` | the data passed from the scheduler to the runner and back |
 //! | `runner` | the model and the samplers |
-//! | `sequence` | the state of one request |
+//! | `sequence`, `guide` | the state of one request, and of its constraint |
 //! | `speculation` | drafted tokens, and how many a sequence drafts |
 //! | `fronts` | convenience functions |
 //! | `text_stops`, `stop_matcher` | the text of sequences, and texts that end them |
 mod completion;
 mod engine;
 mod fronts;
+mod guide;
 mod naive;
 mod options;
 mod plan;

@@ -3,6 +3,7 @@ use xtrain_model::{Eager, KvStore, KvView, Model, NoCache, Qkv, Result as ModelR
 use xtrain_tensor::{Dtype, Tensor, ops};
 
 use super::completion::Completion;
+use super::guide::Guide;
 use super::request::Request;
 use crate::cache::append_separately;
 use crate::error::{Error, Result};
@@ -46,11 +47,16 @@ fn complete(
         let last = ops::gather_rows(&hidden(&Rows::whole(&[&all]))?, &[all.len() as u32 - 1])?;
         let logits = model.logits(&last)?.to_vec::<f32>()?;
         let address = Address { seed, id, position: all.len() as u32 };
-        let choice = sampler.pick(&logits, &all, address).map_err(failed(all.len()))?;
+        let guide = guide(request, &all[prompt_len..]);
+        let mask = guide.as_ref().map(Guide::mask).transpose().map_err(failed(all.len()))?;
+        let choice = sampler.pick_allowed(&logits, &all, mask, address).map_err(failed(all.len()))?;
         all.push(choice.token);
         logprobs.push(choice.logprob);
         processed_logprobs.push(choice.processed_logprob);
-        if let Some(finish_reason) = request.finish_reason(choice.token, logprobs.len(), cfg) {
+        let is_end = request.stop.reason(choice.token).is_some();
+        let next = guide.filter(|_| !is_end).map(|guide| guide.after(choice.token, &request.stop));
+        let is_complete = next.is_some_and(|next| next.is_complete());
+        if let Some(finish_reason) = request.finish_reason(choice.token, logprobs.len(), is_complete, cfg) {
             let tokens = all.split_off(prompt_len);
             return Ok(Completion {
                 index: 0,
@@ -63,6 +69,12 @@ fn complete(
             });
         }
     }
+}
+
+/// The constraint of `request` after these new tokens, computed from the first one on.
+fn guide(request: &Request, new: &[u32]) -> Option<Guide> {
+    let start = Guide::start(&*request.constraint.as_ref()?.0, &request.stop);
+    Some(new.iter().fold(start, |guide, &token| guide.after(token, &request.stop)))
 }
 
 /// No cache, and one kv head for each query head.

@@ -3,6 +3,7 @@ use xtrain_model::Config;
 use xtrain_tensor::faults::{self, Fault};
 
 use super::completion::FinishReason;
+use crate::constraint::SharedConstraint;
 use crate::error::{Error, Result};
 use crate::sampler::SampleOptions;
 
@@ -21,6 +22,8 @@ pub struct Request {
     pub max_new: usize,
     /// The tokens that end the sequence.
     pub stop: StopConditions,
+    /// What the text of the new tokens has to match. `None`: any text.
+    pub constraint: Option<SharedConstraint>,
 }
 
 /// The tokens that end a sequence. The last token stays in the completion, with its log-probability.
@@ -41,10 +44,10 @@ impl StopConditions {
 }
 
 impl Request {
-    /// Greedy sampling, id 0, seed 0, no stop tokens.
+    /// Greedy sampling, id 0, seed 0, no stop tokens, no constraint.
     pub fn greedy(prompt: &[u32], max_new: usize) -> Request {
         let (options, stop) = (SampleOptions::greedy(), StopConditions::default());
-        Request { id: 0, seed: 0, prompt: prompt.to_vec(), options, max_new, stop }
+        Request { id: 0, seed: 0, prompt: prompt.to_vec(), options, max_new, stop, constraint: None }
     }
 
     /// Sampling at `temperature` (0: greedy) with `seed`, id 0, no stop tokens.
@@ -59,13 +62,20 @@ impl Request {
     }
 
     /// The finish reason if the sequence ends with `token` as its `n`-th new token. If several apply, the first of:
-    /// end of text, stop, length, context.
-    pub(crate) fn finish_reason(&self, token: u32, n: usize, cfg: &Config) -> Option<FinishReason> {
+    /// end of text, stop, length, context. `is_complete`: nothing but an end of text may follow the token.
+    pub(crate) fn finish_reason(
+        &self,
+        token: u32,
+        n: usize,
+        is_complete: bool,
+        cfg: &Config,
+    ) -> Option<FinishReason> {
+        let complete = is_complete.then_some(FinishReason::Stop);
         let length = (n >= self.max_new).then_some(FinishReason::Length);
         let context = (self.prompt.len() + n >= cfg.max_positions).then_some(FinishReason::Context);
         let limit =
             if faults::on(Fault::ContextBeforeLength) { context.or(length) } else { length.or(context) };
-        self.stop.reason(token).or(limit)
+        self.stop.reason(token).or(complete).or(limit)
     }
 
     /// Checks that a model of `cfg` can complete the request.

@@ -156,13 +156,15 @@ impl<'m> Runner<'m> {
     }
 
     /// Samples on the GPU that holds the logits, so that they are not downloaded. `None`: on the CPU, if sequences
-    /// that fork from a prompt need its logits, and if a row has no token, because the host gives the better error.
+    /// that fork from a prompt need its logits, if a sequence has a constraint, and if a row has no token, because the
+    /// host gives the better error.
     fn sample_on_device(&self, batch: Batch<'_>, logits: &Tensor) -> Result<Option<Vec<Outcome>>> {
         let on_gpu = matches!(logits.device(), Device::Gpu(_));
         let all_rows = self.options.logits_rows == LogitsRows::All;
         let on_host = |(run, spec): (&Run, &SampleSpec)| {
             let penalized = !batch.running[run.running].penalized_tokens().is_empty();
-            spec.shares_logits || run.drafted > 0 && penalized
+            let constrained = batch.running[run.running].is_constrained();
+            spec.shares_logits || constrained || run.drafted > 0 && penalized
         };
         if !on_gpu || all_rows || batch.sampled().any(on_host) {
             return Ok(None);
@@ -216,13 +218,16 @@ impl<'m> Runner<'m> {
         if !history.is_empty() && !faults::on(Fault::DraftHistoryIgnored) {
             history.extend_from_slice(&batch.plan.rows.id[first + 1..=at]);
         }
-        let choice = self.samplers[spec.sampler.0].pick(logits, &history, spec.address_after(at - first));
+        let (sampler, address) = (&mut self.samplers[spec.sampler.0], spec.address_after(at - first));
+        let mask = sequence.mask(at - first);
+        let choice = mask.and_then(|mask| sampler.pick_allowed(logits, &history, mask, address));
         self.history = history;
         choice
     }
 
     fn pick(&mut self, spec: &SampleSpec, from: &Sequence, logits: &[f32]) -> Result<Choice, SampleError> {
-        self.samplers[spec.sampler.0].pick(logits, from.penalized_tokens(), spec.address)
+        let sampler = &mut self.samplers[spec.sampler.0];
+        sampler.pick_allowed(logits, from.penalized_tokens(), from.mask(0)?, spec.address)
     }
 
     pub(super) fn decode_steps(

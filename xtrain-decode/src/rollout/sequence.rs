@@ -1,15 +1,17 @@
 //! One sequence in the engine: its request and its tokens so far.
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use xtrain_model::Config;
 use xtrain_tensor::faults::{self, Fault};
 
 use super::completion::{Completion, Event, FinishReason};
+use super::guide::Guide;
 use super::plan::{SampleSpec, SamplerId};
 use super::request::Request;
 use super::speculation::DraftControl;
 use crate::offload::Offloaded;
-use crate::sampler::{Address, Choice, SampleOptions};
+use crate::sampler::{Address, Choice, SampleError, SampleOptions, TokenMask};
 
 /// A request and its tokens so far. Until it runs for the first time it allocates no memory for tokens.
 #[derive(Debug)]
@@ -35,12 +37,16 @@ pub(super) struct Sequence {
     /// How it ended. `None`: it has not ended.
     pub(super) end: Option<End>,
     /// Tokens that may follow, to be verified in the next step.
-    pub(super) draft: Vec<u32>,
+    draft: Vec<u32>,
     /// Number of tokens to draft for the next step.
     pub(super) draft_len: usize,
     pub(super) draft_control: DraftControl,
     /// The request of the group, with the id of the first sequence in it.
     request: Arc<Request>,
+    /// What its constraint allows next. `None`: it has no constraint, or has not run yet.
+    guide: Option<Guide>,
+    /// What the constraint allows after each drafted token. Empty without a constraint.
+    draft_guides: VecDeque<Guide>,
     sampler: SamplerId,
     /// The prompt and the new tokens. Empty until it runs for the first time.
     tokens: Vec<u32>,
@@ -74,6 +80,8 @@ impl Sequence {
             draft_len: 0,
             draft_control: DraftControl::default(),
             request,
+            guide: None,
+            draft_guides: VecDeque::new(),
             sampler,
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -90,6 +98,8 @@ impl Sequence {
             self.tokens.extend_from_slice(prompt);
             self.logprobs.reserve_exact(total - prompt.len());
             self.processed_logprobs.reserve_exact(total - prompt.len());
+            let constraint = self.request.constraint.as_ref();
+            self.guide = constraint.map(|shared| Guide::start(&*shared.0, &self.request.stop));
         }
     }
 
@@ -105,6 +115,60 @@ impl Sequence {
     pub(super) fn penalized_tokens(&self) -> &[u32] {
         if self.request.options.repetition_penalty.is_some() { &self.tokens } else { &[] }
     }
+
+    /// Its new tokens have to match a constraint.
+    pub(super) fn is_constrained(&self) -> bool {
+        self.request.constraint.is_some()
+    }
+
+    /// The tokens that may follow its tokens and the first `drafted` drafted ones. `None`: all.
+    ///
+    /// # Errors
+    /// Why its constraint does not tell them.
+    pub(super) fn mask(&self, drafted: usize) -> Result<Option<&TokenMask>, SampleError> {
+        if drafted > 0 && faults::on(Fault::DraftIgnoresConstraint) {
+            return Ok(None);
+        }
+        let guide = if drafted == 0 { self.guide.as_ref() } else { self.draft_guides.get(drafted - 1) };
+        guide.map(Guide::mask).transpose()
+    }
+
+    /// Tokens that may follow, to be verified in the next step.
+    pub(super) fn draft(&self) -> &[u32] {
+        &self.draft
+    }
+
+    /// Drafts `token` after the drafted tokens so far. Returns `false` if its constraint does not allow the token, or
+    /// ends the sequence with it: such a token is not drafted.
+    pub(super) fn push_draft(&mut self, token: u32) -> bool {
+        if let Some(last) = self.draft_guides.back().or(self.guide.as_ref()) {
+            let Some(next) = last.after_draft(token, &self.request.stop) else { return false };
+            self.draft_guides.push_back(next);
+        }
+        self.draft.push(token);
+        true
+    }
+
+    /// The empty draft, for its memory.
+    pub(super) fn take_draft(&mut self) -> Vec<u32> {
+        self.clear_draft();
+        std::mem::take(&mut self.draft)
+    }
+
+    /// Drafts the beginning of `draft` that its constraint allows.
+    pub(super) fn set_draft(&mut self, draft: Vec<u32>) {
+        if self.guide.is_none() {
+            self.draft = draft;
+        } else {
+            let _ = draft.into_iter().all(|token| self.push_draft(token));
+        }
+    }
+
+    pub(super) fn clear_draft(&mut self) {
+        self.draft.clear();
+        self.draft_guides.clear();
+    }
+
     pub(super) fn prompt(&self) -> &[u32] {
         &self.request.prompt
     }
@@ -152,7 +216,9 @@ impl Sequence {
         self.tokens.push(choice.token);
         self.logprobs.push(choice.logprob);
         self.processed_logprobs.push(choice.processed_logprob);
-        let finish = self.request.finish_reason(choice.token, self.logprobs.len(), cfg);
+        self.advance_guide(choice.token);
+        let is_complete = self.guide.as_ref().is_some_and(Guide::is_complete);
+        let finish = self.request.finish_reason(choice.token, self.logprobs.len(), is_complete, cfg);
         self.end = finish.map(End::Finished);
         Event {
             index: self.index,
@@ -163,6 +229,19 @@ impl Sequence {
             processed_logprob: choice.processed_logprob,
             finish,
         }
+    }
+
+    /// Takes a new token into the constraint. What the constraint allows after a drafted token is known already.
+    fn advance_guide(&mut self, token: u32) {
+        if self.stops_at(token) {
+            return;
+        }
+        let drafted = self.draft_guides.pop_front().filter(|guide| guide.token() == Some(token));
+        if drafted.is_none() {
+            self.draft_guides.clear();
+        }
+        let current = self.guide.take();
+        self.guide = drafted.or_else(|| current.map(|guide| guide.after(token, &self.request.stop)));
     }
 
     /// Whether `token` ends it, whatever its length.

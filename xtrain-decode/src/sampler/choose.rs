@@ -5,6 +5,7 @@ use xtrain_tensor::softmax::lse_row;
 
 use super::distribution::Distribution;
 use super::error::SampleError;
+use super::mask::TokenMask;
 use super::options::SampleOptions;
 use super::process::ProcessedLogits;
 
@@ -27,7 +28,7 @@ pub struct Choice {
     pub token: u32,
     /// `x_y - lse(x)` for the logits `x` as given: before penalty, temperature and filters.
     pub logprob: f32,
-    /// `z_y - lse(z)` for the logits `z` after penalty, temperature and filters. 0 at temperature 0.
+    /// `z_y - lse(z)` for the logits `z` after penalty, temperature, mask and filters. 0 at temperature 0.
     pub processed_logprob: f32,
 }
 
@@ -76,14 +77,31 @@ impl Sampler {
     /// A row that is empty, too long, all -inf, or holds a NaN or +inf; an id of `history` that has no logit; logits
     /// that penalty and temperature drive out of range. The caller adds the row number to the error.
     pub fn pick(&mut self, logits: &[f32], history: &[u32], address: Address) -> Result<Choice, SampleError> {
-        let distribution = self.distribution(logits, history)?;
+        self.pick_allowed(logits, history, None, address)
+    }
+
+    /// [`pick`](Self::pick) among the tokens of `mask`. `None`: among all.
+    ///
+    /// # Errors
+    /// As [`pick`](Self::pick); [`SampleError::NothingAllowed`] if no token of the mask has a logit above -inf.
+    pub fn pick_allowed(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        mask: Option<&TokenMask>,
+        address: Address,
+    ) -> Result<Choice, SampleError> {
+        self.processed.process(&self.options, logits, history, mask)?;
+        let distribution = Distribution::new(self.processed.logits(), self.processed.weights());
         let id = if faults::on(Fault::RngIgnoresSequenceId) { 0 } else { address.id };
         let token = distribution.token(uniform_u64(address.seed, id, address.position, Purpose::Sample));
         let raw_lse = lse_row(logits);
         let logprob = logits[token as usize] - raw_lse;
         let processed_logprob = if self.options.temperature == 0.0 {
             0.0
-        } else if self.options.leaves_logits_unchanged() {
+        } else if self.options.leaves_logits_unchanged()
+            && (mask.is_none() || faults::on(Fault::LogProbIgnoresConstraint))
+        {
             logprob
         } else {
             let z = self.processed.logits();
@@ -98,7 +116,7 @@ impl Sampler {
     /// # Errors
     /// As [`pick`](Self::pick).
     pub fn distribution(&mut self, logits: &[f32], history: &[u32]) -> Result<Distribution<'_>, SampleError> {
-        self.processed.process(&self.options, logits, history)?;
+        self.processed.process(&self.options, logits, history, None)?;
         Ok(Distribution::new(self.processed.logits(), self.processed.weights()))
     }
 

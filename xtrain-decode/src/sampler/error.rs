@@ -32,6 +32,17 @@ pub enum SampleError {
     /// A row whose logits are all -inf: no token can be sampled.
     #[error("sampler: expected at least one logit above -inf, found none")]
     NothingLeft,
+    /// A constraint that allows no token with a logit above -inf.
+    #[error(
+        "sampler: the constraint allows no token: none of the vocabulary continues the text, or their logits are -inf"
+    )]
+    NothingAllowed,
+    /// A constraint whose allowed tokens cannot be computed.
+    #[error("constraint: {what}")]
+    Constraint {
+        /// The cause.
+        what: String,
+    },
     /// An id in the history that the row has no logit for.
     #[error("sampler: history at index {at}: expected an id below {vocab}, found {got}")]
     History {

@@ -1,5 +1,5 @@
-//! Samples one token from one row of logits: a pure function of the row, the ids before it, the options and an
-//! address.
+//! Samples one token from one row of logits: a pure function of the row, the ids before it, the options, the allowed
+//! tokens and an address.
 //!
 //! The token distribution is held as integer weights, whose sum does not depend on an order. Random numbers are
 //! addressed by seed, sequence id and position, so there is no random state. The filters and their order are those of
@@ -7,6 +7,7 @@
 mod choose;
 mod distribution;
 mod error;
+mod mask;
 mod options;
 mod process;
 
@@ -16,4 +17,5 @@ mod tests;
 pub use choose::{Address, Choice, Sampler};
 pub use distribution::Distribution;
 pub use error::SampleError;
+pub use mask::TokenMask;
 pub use options::SampleOptions;

@@ -1,4 +1,4 @@
-//! Penalty, temperature, integer weights, and the filters top-k, top-p and min-p.
+//! Penalty, temperature, mask, integer weights, and the filters top-k, top-p and min-p.
 use xtrain_tensor::math::exp;
 use xtrain_tensor::{
     faults::{self, Fault},
@@ -6,6 +6,7 @@ use xtrain_tensor::{
 };
 
 use super::error::SampleError;
+use super::mask::TokenMask;
 use super::options::SampleOptions;
 
 /// The logits of one row after processing, and their integer weights. The buffers are reused from row to row.
@@ -41,19 +42,34 @@ impl ProcessedLogits {
         [self.z.as_ptr() as usize, self.weights.as_ptr() as usize, self.ranks.as_ptr() as usize]
     }
 
-    /// Processes a row of logits.
+    /// Processes a row of logits. `mask`: the tokens that a constraint allows.
     pub(super) fn process(
         &mut self,
         options: &SampleOptions,
         logits: &[f32],
         history: &[u32],
+        mask: Option<&TokenMask>,
     ) -> Result<(), SampleError> {
         self.scale(options, logits, history)?;
+        let late = options.temperature != 0.0 && faults::on(Fault::ConstraintAfterFilters);
+        if let Some(mask) = mask.filter(|_| !late) {
+            mask.apply(&mut self.z);
+        }
+        let largest = softmax::max(&self.z);
+        if largest == f32::NEG_INFINITY && mask.is_some() {
+            return Err(SampleError::NothingAllowed);
+        }
+        if largest.is_infinite() {
+            return Err(SampleError::Overflow { got: largest });
+        }
         if options.temperature == 0.0 {
             self.keep_greedy();
         } else {
             self.compute_weights();
             self.filter(options);
+        }
+        if let Some(mask) = mask.filter(|_| late) {
+            self.mask_weights(mask);
         }
         Ok(())
     }
@@ -89,8 +105,18 @@ impl ProcessedLogits {
         if options.temperature != 0.0 {
             self.z.iter_mut().for_each(|z| *z /= options.temperature);
         }
-        let largest = softmax::max(&self.z);
-        if largest.is_infinite() { Err(SampleError::Overflow { got: largest }) } else { Ok(()) }
+        Ok(())
+    }
+
+    /// The planted fault: the mask after the filters, unless it removes all that they keep.
+    fn mask_weights(&mut self, mask: &TokenMask) {
+        let kept = self.z.clone();
+        mask.apply(&mut self.z);
+        if softmax::max(&self.z) == f32::NEG_INFINITY {
+            self.z = kept;
+        }
+        let removed = self.weights.iter_mut().zip(&self.z).filter(|(_, z)| **z == f32::NEG_INFINITY);
+        removed.for_each(|(weight, _)| *weight = 0);
     }
 
     /// Keeps the lowest index among the largest z.

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
 use super::limits::LimitedOutput;
+use crate::json;
 
 /// `tojson(value, indent=None, ensure_ascii=False, separators=None, sort_keys=False)` of HF's templates: `json.dumps`
 /// with these arguments, without jinja's HTML escapes. Writes at most [`MAX_OUTPUT`](super::MAX_OUTPUT) bytes.
@@ -34,8 +35,7 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: &Kwargs) -
     let mut out = LimitedOutput::default();
     let mut to = Serializer::with_formatter(&mut out, style);
     let written = if sorted {
-        // the map of serde_json is sorted
-        serde_json::to_value(value).and_then(|value| value.serialize(&mut to))
+        serde_json::to_value(value).and_then(|value| json::sorted(value).serialize(&mut to))
     } else {
         value.serialize(&mut to)
     };

@@ -160,7 +160,7 @@ pub(crate) fn objects_of(
         }
         count += 1;
         location.text = line;
-        match serde_json::from_str(location.text.trim_end_matches(['\n', '\r'])) {
+        match serde_json::from_str(location.text.trim_end_matches(['\n', '\r'])).map(json::sorted) {
             Ok(Value::Object(object)) => each(&object, &location)?,
             Ok(other) => return Err(location.error("a JSON object", kind_of(&other))),
             Err(error) => return Err(location.error("a JSON object", json::found_at_column(&error))),

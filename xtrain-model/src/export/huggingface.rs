@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::export_source::ExportSource;
 use crate::hf;
+use crate::json::sorted;
 use crate::param::Param;
 use crate::quant::Quant;
 use crate::rope_divisors;
@@ -52,7 +53,7 @@ pub fn huggingface(
     let mut config = hf::to_json(&with_named_rope(source.model.config())?, source.eos)?;
     kept.add_to(&mut config);
     (config["dtype"], config["torch_dtype"]) = (json!(dtype), json!(dtype));
-    let generation = kept.generation(hf::eos_json(source.eos));
+    let (config, generation) = (sorted(config), sorted(kept.generation(hf::eos_json(source.eos))));
     let draft = temporary_path(out)?;
     std::fs::create_dir(&draft).map_err(CheckpointError::io("create", &draft))?;
     let write = || -> Result<(), StoreError> {
@@ -66,7 +67,7 @@ pub fn huggingface(
         for shard in &shards {
             write_file(&draft.join(&shard.name), &mut |to| weights(to, &shard.params, quant))?;
         }
-        if let Some(index) = shards::index(&shards) {
+        if let Some(index) = shards::index(&shards).map(sorted) {
             write_file(&draft.join("model.safetensors.index.json"), &mut |to| Ok(writeln!(to, "{index:#}")))?;
         }
         sync_dir(&draft)

@@ -8,6 +8,7 @@ use crate::checkpoint::{
 use crate::error::Error;
 use crate::export_source::ExportSource;
 use crate::hf;
+use crate::json::sorted;
 use crate::param::Param;
 use crate::store_error::StoreError;
 use crate::tokenizer::Tokenizer;
@@ -81,7 +82,8 @@ fn save_source(
     let ExportSource { model, tokenizer, eos } = *source;
     let mut config = hf::to_json(model.config(), eos)?;
     model.kept_fields.add_to(&mut config);
-    let generation = format!("{:#}", model.kept_fields.generation(hf::eos_json(eos)));
+    let config = sorted(config);
+    let generation = format!("{:#}", sorted(model.kept_fields.generation(hf::eos_json(eos))));
     let mut files: Vec<(&str, &[u8])> = tokenizer.iter().flat_map(|t| t.files()).collect();
     files.push((GENERATION, generation.as_bytes()));
     files.extend(run_files);

@@ -181,6 +181,7 @@ impl PromptRecord {
                 return Err(location.error(want, got));
             }
         };
+        columns.sort_keys();
         Ok(PromptRecord { line: location.line(), content, columns })
     }
 }

@@ -9,7 +9,7 @@ use super::json::{self, bad};
 use super::settings::Settings;
 use super::vocabulary::{END_OF_TEXT, MAX_VOCABULARY, Vocabulary};
 use super::{byte, hf, pipeline};
-use crate::json::found_at_line;
+use crate::json::{found_at_line, sorted};
 
 pub(crate) const FILE: &str = "tokenizer.json";
 pub(crate) const CONFIG: &str = "tokenizer_config.json";
@@ -168,6 +168,12 @@ impl Tokenizer {
         self.vocabulary.tokens.get(id as usize).and_then(Option::as_deref).unwrap_or(UNKNOWN)
     }
 
+    /// The bytes of one id that is text. `None`: a special token, an end-of-text token, or an id outside the vocabulary.
+    pub fn text_token(&self, id: u32) -> Option<&[u8]> {
+        let is_text = self.vocabulary.special.binary_search(&id).is_err() && !self.eos_ids().contains(&id);
+        self.vocabulary.tokens.get(id as usize)?.as_deref().filter(|_| is_text)
+    }
+
     /// The vocabulary size: one more than the largest id.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.tokens.len()
@@ -295,7 +301,7 @@ fn with_template(config: &[u8], template: &str, eos: Option<String>) -> Result<V
     if config.get("eos_token").is_none_or(Value::is_null) {
         config.insert("eos_token".into(), eos.ok_or("no end-of-text token")?.into());
     }
-    Ok(format!("{:#}\n", Value::Object(config)).into_bytes())
+    Ok(format!("{:#}\n", sorted(Value::Object(config))).into_bytes())
 }
 
 fn default_config() -> String {

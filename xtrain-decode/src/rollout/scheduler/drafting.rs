@@ -19,7 +19,7 @@ impl Scheduler<'_> {
         let cost = cost_in_batch(self.row_cost, rows) + draft_cost;
         let mut left = self.options.max_batched_tokens.map_or(usize::MAX, |max| max.saturating_sub(rows));
         for sequence in &mut self.running {
-            sequence.draft.clear();
+            sequence.clear_draft();
             let room = if drafts(sequence) { left.min(sequence.remaining(self.cfg) - 1) } else { 0 };
             sequence.draft_len = if room > 0 { sequence.draft_control.next(cost).min(room) } else { 0 };
             left -= sequence.draft_len;
@@ -29,22 +29,22 @@ impl Scheduler<'_> {
     /// Drafts tokens by prompt lookup.
     pub(in crate::rollout) fn look_up_drafts(&mut self) {
         for sequence in self.running.iter_mut().filter(|s| s.draft_len > 0) {
-            let mut draft = std::mem::take(&mut sequence.draft);
+            let mut draft = sequence.take_draft();
             look_up(sequence.tokens(), sequence.draft_len, &mut draft);
-            sequence.draft = draft;
+            sequence.set_draft(draft);
         }
     }
 
     /// Whether a sequence has drafted tokens.
     pub(super) fn has_drafts(&self) -> bool {
-        self.running.iter().any(|s| !s.draft.is_empty())
+        self.running.iter().any(|s| !s.draft().is_empty())
     }
 
     /// Drops all drafts and the room that was reserved for them. Returns `false` if there are none.
     pub(super) fn drop_drafts(&mut self) -> Result<bool> {
         let mut dropped = false;
-        for sequence in self.running.iter_mut().filter(|s| !s.draft.is_empty()) {
-            sequence.draft.clear();
+        for sequence in self.running.iter_mut().filter(|s| !s.draft().is_empty()) {
+            sequence.clear_draft();
             dropped = true;
             if let Some(cache) = &mut self.cache {
                 cache.rewind(Snapshot { seq: sequence.slot, len: sequence.num_computed })?;
@@ -57,7 +57,7 @@ impl Scheduler<'_> {
     pub(in crate::rollout) fn settle_drafts(&mut self, plan: &Plan) -> Result<()> {
         for run in plan.runs.iter().filter(|run| run.drafted > 0) {
             let sequence = &mut self.running[run.running];
-            sequence.draft.clear();
+            sequence.clear_draft();
             // all new tokens but the last one have rows; the pass began with the row of the token before them
             let computed = sequence.tokens().len() - 1;
             let accepted = computed.saturating_sub(sequence.num_computed);

@@ -5,6 +5,7 @@ use xtrain_tensor::faults::{self, Fault};
 use super::{Scheduler, SeqSlot};
 use crate::error::Result;
 use crate::rollout::plan::{Plan, Run};
+use crate::rollout::sequence::Sequence;
 
 impl Scheduler<'_> {
     /// Plans the next step. Until all sequences have cache room, drops the drafts, frees the rows of finished sequences
@@ -44,7 +45,7 @@ impl Scheduler<'_> {
                     Some(cache) => {
                         let chunk = if prefill { self.options.prefill_chunk } else { None };
                         let take = pending.min(left).min(chunk.unwrap_or(pending));
-                        let len = sequence.num_computed + take + sequence.draft.len();
+                        let len = sequence.num_computed + take + sequence.draft().len();
                         match cache.reserve(sequence.slot, len) {
                             Err(ModelError::CacheFull { .. }) if can_free => return Ok(false),
                             reserved => reserved?,
@@ -70,10 +71,10 @@ impl Scheduler<'_> {
             plan.rows.push(sequence.slot, row_pos as u32, sequence.tokens()[pos]);
             plan.prefill_rows += usize::from(is_prompt);
         }
-        for (pos, &token) in (end..).zip(&sequence.draft) {
+        for (pos, &token) in (end..).zip(sequence.draft()) {
             plan.rows.push(sequence.slot, pos as u32, token);
         }
-        let drafted = sequence.draft.len();
+        let drafted = sequence.draft().len();
         let rows = start..start + take + drafted;
         let spec = (end == sequence.tokens().len()).then(|| {
             plan.sampled_rows.extend((rows.end - drafted - 1..rows.end).map(|row| row as u32));
@@ -85,11 +86,12 @@ impl Scheduler<'_> {
     }
 
     /// Decode steps that need no token on the host in between and have cache room: 1 to `max_steps`. `None`: there is
-    /// no cache, a row is not a decode row, or other sequences wait for its logits.
+    /// no cache, a row is not a decode row, other sequences wait for its logits, or a sequence has a constraint.
     fn decode_steps(&mut self, plan: &Plan, max_steps: usize) -> Option<usize> {
         let cache = self.cache.as_mut()?;
         let decodes = |run: &Run| run.rows.len() == 1 && run.spec.as_ref().is_some_and(|s| !s.shares_logits);
-        if plan.runs.len() != self.running.len() || !plan.runs.iter().all(decodes) {
+        let constrained = self.running.iter().any(Sequence::is_constrained);
+        if constrained || plan.runs.len() != self.running.len() || !plan.runs.iter().all(decodes) {
             return None;
         }
         let steps = self.running.iter().map(|s| s.remaining(self.cfg)).min()?.clamp(1, max_steps);

@@ -82,13 +82,15 @@ impl<'m> DraftModel<'m> {
                 let sampler = sampler(&mut self.samplers, one.options)?;
                 let covered = if one.options.repetition_penalty.is_some() { &one.tokens[..] } else { &[] };
                 let position = one.tokens.len() as u32;
-                let choice =
-                    self.samplers[sampler].pick(logits, covered, Address { position, ..one.address });
+                let (sampler, address) = (&mut self.samplers[sampler], Address { position, ..one.address });
+                let sequence = &mut running[one.at];
+                let mask = sequence.mask(sequence.draft().len());
+                let choice = mask.and_then(|mask| sampler.pick_allowed(logits, covered, mask, address));
                 // a row without a token drafts none
-                one.left = choice.as_ref().map_or(0, |_| one.left - 1);
-                if let Ok(choice) = choice {
-                    one.tokens.push(choice.token);
-                    running[one.at].draft.push(choice.token);
+                one.left -= 1;
+                match choice {
+                    Ok(choice) if sequence.push_draft(choice.token) => one.tokens.push(choice.token),
+                    _ => one.left = 0,
                 }
             }
             all.retain(|one| one.left > 0);

@@ -9,6 +9,7 @@ use super::pre_tokenizer::{PRE_TOKENIZERS, pre_tokenizer};
 use super::sentencepiece;
 use crate::checkpoint::CheckpointError;
 use crate::gguf::metadata::{Metadata, Value};
+use crate::json::sorted;
 use crate::kept_fields::KeptFields;
 use crate::store_error::StoreError;
 use crate::tokenizer::{MAX_VOCABULARY, Tokenizer, TokenizerError};
@@ -118,8 +119,8 @@ pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreE
             config["chat_template"] = each.collect();
         }
     }
-    let text = |json: &Json| format!("{json:#}\n").into_bytes();
-    Ok(Some(Tokenizer::from_parts(text(&json), Some(text(&config)), &meta.file)?))
+    let text = |json: Json| format!("{:#}\n", sorted(json)).into_bytes();
+    Ok(Some(Tokenizer::from_parts(text(json), Some(text(config)), &meta.file)?))
 }
 
 /// The parts of a `tokenizer.json` that differ between the kinds of tokenizers.

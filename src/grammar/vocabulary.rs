@@ -1,0 +1,60 @@
+//! The tokens of a tokenizer as a prefix tree of bytes.
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokRxInfo, TokTrie};
+use llguidance::{ParserFactory, earley::SlicedBiasComputer};
+
+use super::error::GrammarError;
+use crate::model::third_party::guarded;
+use crate::model::tokenizer::Tokenizer;
+
+/// Maximum length of a token in bytes: that of a path in the tree.
+const MAX_TOKEN: usize = 1024;
+/// A byte that no UTF-8 text contains. In the tree it begins special tokens.
+const NO_TEXT: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
+
+/// The text tokens of a tokenizer, for all grammars over them.
+pub struct GrammarVocabulary {
+    pub(super) parsers: ParserFactory,
+    /// Size of the vocabulary of the model.
+    pub(super) vocab: usize,
+}
+
+impl GrammarVocabulary {
+    /// The text tokens of `tokenizer`, for a model with a vocabulary of `vocab` tokens.
+    ///
+    /// # Errors
+    /// [`GrammarError::Vocabulary`] for a token that is too long.
+    pub fn new(tokenizer: &Tokenizer, vocab: usize) -> Result<GrammarVocabulary, GrammarError> {
+        let ids = vocab.max(tokenizer.vocab_size());
+        let text = |id: usize| tokenizer.text_token(id as u32).filter(|bytes| !bytes.contains(&NO_TEXT));
+        let mut words: Vec<Vec<u8>> = (0..ids).map(|id| text(id).unwrap_or_default().to_vec()).collect();
+        if let Some((id, word)) = words.iter().enumerate().find(|(_, word)| word.len() > MAX_TOKEN) {
+            let message = format!("token {id} has {} bytes, expected at most {MAX_TOKEN}", word.len());
+            return Err(GrammarError::Vocabulary(message));
+        }
+        // the end of the text is a token of its own behind all ids, so that it is no id of the tokenizer
+        words.push([&[NO_TEXT][..], b"<|end|>"].concat());
+        let build = || {
+            let info = TokRxInfo::new(words.len() as u32, ids as u32);
+            let env = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
+            let slices = SlicedBiasComputer::general_slices();
+            ParserFactory::new(&(env as _), InferenceCapabilities::default(), &slices)
+        };
+        let found = guarded(build).and_then(|found| found.map_err(|error| error.to_string()));
+        let mut parsers = found.map_err(GrammarError::Vocabulary)?;
+        parsers.quiet();
+        let limits = parsers.limits_mut();
+        limits.verbose_errors = false;
+        limits.step_lexer_fuel *= 10;
+        limits.step_max_items *= 10;
+        Ok(GrammarVocabulary { parsers, vocab })
+    }
+}
+
+impl fmt::Debug for GrammarVocabulary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrammarVocabulary").field("vocab", &self.vocab).finish_non_exhaustive()
+    }
+}
