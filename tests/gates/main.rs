@@ -10,6 +10,7 @@ mod branches;
 mod cli;
 mod commands;
 mod commands_before;
+mod commands_cache_kinds;
 mod commands_chat;
 mod commands_early;
 #[cfg(unix)]
@@ -58,6 +59,7 @@ mod gpu_windows;
 mod grpo;
 mod grpo_counts;
 mod import_export;
+mod int8;
 mod invariance;
 mod kept_sets;
 mod kill;

@@ -37,7 +37,8 @@
 //! 4. [`Engine`] (`rollout/engine.rs`): continuous batching over any of the caches. A scheduler writes the plan of
 //!    each step, a runner executes it.
 //!
-//! All of them give the same tokens and log-probabilities, bit for bit. [`sampler`] defines the choice of a token.
+//! All of them give the same tokens and log-probabilities, bit for bit. Only an int8 cache is lossy; its definition is
+//! [`generate_naive_int8`]. [`sampler`] defines the choice of a token.
 #![forbid(unsafe_code)]
 #![warn(clippy::pedantic)]
 #![allow(
@@ -61,11 +62,12 @@ mod error;
 mod rollout;
 pub mod sampler;
 
-pub use cache::{Cache, CacheShape, KvKind, KvMemory, Room};
+pub use cache::{Cache, CacheShape, KvDtype, KvKind, KvMemory, Room};
 pub use error::{Error, Result};
 pub use rollout::{
     Completion, Continuation, Counters, Engine, EngineOptions, Event, FinishReason, LogitRow, LogitsRows,
-    PrefixCaching, Request, Speculation, Step, StopConditions, TextStops, generate, generate_cached,
-    generate_cached_batch, generate_greedy_cached, generate_naive, generate_naive_repeat_kv,
+    NaiveInt8, PrefixCaching, Request, Speculation, Step, StopConditions, TextStops, generate,
+    generate_cached, generate_cached_batch, generate_greedy_cached, generate_naive, generate_naive_int8,
+    generate_naive_repeat_kv,
 };
 pub use sampler::SampleOptions;

@@ -1,7 +1,10 @@
 //! The shape of the keys and values of one position.
 use xtrain_model::{Model, Result, Rows};
 use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::ops::Int8Head;
 use xtrain_tensor::{Device, Dtype, Error, Tensor};
+
+use super::kind::KvDtype;
 
 /// The shape of the keys and values of one position, and their device.
 #[derive(Debug, Clone)]
@@ -14,12 +17,14 @@ pub struct CacheShape {
     pub head_dim: usize,
     /// The model's compute dtype: f32 or bf16.
     pub dtype: Dtype,
+    /// How keys and values are stored.
+    pub kv_dtype: KvDtype,
     /// The device of the keys and values.
     pub device: Device,
 }
 
 impl CacheShape {
-    /// The shape of a model's keys and values.
+    /// The shape of a model's keys and values, stored in the compute dtype.
     pub fn of(model: &Model) -> CacheShape {
         let cfg = model.config();
         CacheShape {
@@ -27,23 +32,40 @@ impl CacheShape {
             n_kv_heads: cfg.n_kv_heads,
             head_dim: cfg.head_dim,
             dtype: model.compute(),
+            kv_dtype: KvDtype::Compute,
             device: model.device().clone(),
         }
     }
 
-    /// 2 x layers x kv heads x head size x bytes of the dtype.
+    /// The same keys and values, stored as `kv_dtype`.
+    pub fn stored_as(self, kv_dtype: KvDtype) -> CacheShape {
+        CacheShape { kv_dtype, ..self }
+    }
+
+    /// 2 x layers x kv heads x head size x bytes of the dtype. In int8, a head vector has one byte for each value,
+    /// rounded up to a multiple of four, and four bytes for its scale.
     pub fn bytes_per_token(&self) -> usize {
         self.n_layers * self.layer_bytes_per_token()
     }
 
     /// Bytes of the key and the value of one position in one layer.
     pub(super) fn layer_bytes_per_token(&self) -> usize {
-        2 * self.n_kv_heads * self.head_dim * self.dtype.bytes()
+        let (len, dtype) = self.stored_head();
+        2 * self.n_kv_heads * len * dtype.bytes()
     }
 
-    /// `n` rows of zeros `[n, nkv, hd]`.
+    /// The number of elements of a stored head vector, and their dtype.
+    pub(super) fn stored_head(&self) -> (usize, Dtype) {
+        match self.kv_dtype {
+            KvDtype::Compute => (self.head_dim, self.dtype),
+            KvDtype::Int8 => (Int8Head::words(self.head_dim), Dtype::U32),
+        }
+    }
+
+    /// `n` rows of zeros `[n, nkv, elements of a stored head vector]`.
     pub(super) fn zeros(&self, n: usize) -> Result<Tensor> {
-        Ok(Tensor::zeros(&self.device, &[n, self.n_kv_heads, self.head_dim], self.dtype)?)
+        let (len, dtype) = self.stored_head();
+        Ok(Tensor::zeros(&self.device, &[n, self.n_kv_heads, len], dtype)?)
     }
 
     /// Checks that `k` and `v` are `[N, nkv, hd]` for the `N` rows, in the dtype of the cache.
