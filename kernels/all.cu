@@ -20,6 +20,7 @@ XT_BEGIN
 #include "fused_norm_linears.cu"
 #include "fused_norm_swiglu.cu"
 #include "image.cu"
+#include "int8.cu"
 #include "linear_bf16.cu"
 #include "linear_bias.cu"
 #include "linear_f32.cu"

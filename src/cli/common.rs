@@ -25,7 +25,7 @@ pub(super) struct Common {
     pub(super) threads: Option<usize>,
 }
 
-/// KV cache flags. The results are bit-identical for all values.
+/// KV cache flags. The results are bit-identical for all values, except `--kv int8`.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub(super) struct CacheFlags {
@@ -40,7 +40,7 @@ pub(super) struct CacheFlags {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub(super) struct CacheSizes {
-    /// Tokens per page of the paged cache.
+    /// Tokens per page of a cache with pages.
     #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::PAGE, value_parser = page)]
     pub(super) page_size: usize,
     /// Maximum prompt tokens per forward pass.
@@ -127,6 +127,9 @@ pub(super) enum KvCacheArg {
     Contiguous,
     /// Fixed-size pages, shared between sequences with the same prefix.
     Paged,
+    /// Pages in int8, with one scale for each head vector. Lossy: other logits than those of the training forward pass.
+    /// Only for generate, chat, rollout, replay, bench decode and bench trace.
+    Int8,
 }
 
 impl FromStr for DeviceName {
@@ -179,6 +182,7 @@ impl CacheFlags {
             KvCacheArg::Growing => decode::KvKind::Growing,
             KvCacheArg::Contiguous => decode::KvKind::Contiguous,
             KvCacheArg::Paged => decode::KvKind::Paged { page: self.sizes.page_size },
+            KvCacheArg::Int8 => decode::KvKind::Int8 { page: self.sizes.page_size },
         };
         self.sizes.engine(kv)
     }
@@ -213,20 +217,38 @@ impl Layers {
     }
 }
 
-/// Rejects a command line with `--page-size` and a `--kv` other than `paged`.
-pub(super) fn check_page_size(matches: &ArgMatches) -> Result<(), CliError> {
-    if let Some((_, inner)) = matches.subcommand() {
-        return check_page_size(inner);
+/// The commands for which a cache may be lossy. The others promise the bits of the training forward pass.
+const MAY_BE_LOSSY: [&str; 6] = ["generate", "chat", "rollout", "replay", "decode", "trace"];
+
+/// Rejects a command line with `--page-size` and a cache without pages, or with a lossy cache and a command that
+/// promises exact results.
+pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), CliError> {
+    if let Some((name, inner)) = matches.subcommand() {
+        return check_cache(name, inner);
     }
+    let Ok(Some(kind)) = matches.try_get_one::<KvCacheArg>("kv") else { return Ok(()) };
+    let name = kind.to_possible_value().map_or(String::new(), |name| name.get_name().to_string());
     let typed = matches.try_contains_id("page_size").is_ok()
         && matches.value_source("page_size") == Some(ValueSource::CommandLine);
-    match matches.try_get_one::<KvCacheArg>("kv") {
-        Ok(Some(kind)) if typed && *kind != KvCacheArg::Paged => {
-            let kind = kind.to_possible_value().map_or(String::new(), |name| name.get_name().to_string());
-            let message = format!("--page-size requires --kv paged, found --kv {kind}");
-            Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"))
+    if typed && !matches!(kind, KvCacheArg::Paged | KvCacheArg::Int8) {
+        let message = format!("--page-size requires --kv paged or int8, found --kv {name}");
+        return Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"));
+    }
+    if *kind == KvCacheArg::Int8 && !MAY_BE_LOSSY.contains(&command) {
+        let message = format!(
+            "--kv {name} is lossy: {command} needs logits with the bits of the training forward pass"
+        );
+        return Err(CliError::new(Exit::Usage, message).hint("use --kv paged"));
+    }
+    let given = |id: &&str| matches.try_contains_id(id).is_ok_and(|given| given);
+    match ["prefix", "save_prefix"].into_iter().find(given).filter(|_| *kind == KvCacheArg::Int8) {
+        None => Ok(()),
+        Some(flag) => {
+            let flag = flag.replace('_', "-");
+            let message =
+                format!("--{flag} requires keys and values in the compute dtype, found --kv {name}");
+            Err(CliError::new(Exit::Usage, message).hint("use --kv paged"))
         }
-        _ => Ok(()),
     }
 }
 

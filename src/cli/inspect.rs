@@ -8,7 +8,7 @@ use super::common::{Common, Layers};
 use super::model_arg::OptionalModelArg;
 use super::{CliError, Exit, loaded, out, source};
 use crate::config::RunConfig;
-use crate::decode::CacheShape;
+use crate::decode::{CacheShape, KvDtype};
 use crate::memory::{self, Memory, Part};
 use crate::model::store::{self, WeightCounts};
 use crate::model::{Config, hf};
@@ -74,6 +74,8 @@ struct Report {
     parts: Vec<Part>,
     memory: Memory,
     cache_bytes_per_token: usize,
+    /// With `--kv int8`.
+    cache_bytes_per_token_int8: usize,
     max_positions: usize,
     eos: Vec<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,6 +163,7 @@ impl Report {
             n_kv_heads: cfg.n_kv_heads,
             head_dim: cfg.head_dim,
             dtype: compute,
+            kv_dtype: KvDtype::Compute,
             device: Device::cpu(),
         };
         Ok(Report {
@@ -172,6 +175,7 @@ impl Report {
             parts: memory::parts(cfg)?,
             memory: memory::memory(cfg, compute)?,
             cache_bytes_per_token: shape.bytes_per_token(),
+            cache_bytes_per_token_int8: shape.stored_as(KvDtype::Int8).bytes_per_token(),
             max_positions: cfg.max_positions,
             eos,
             tokenizer_vocab,
@@ -202,6 +206,7 @@ impl Report {
         for (what, n) in [
             ("inference, without KV cache", self.memory.to_decode),
             ("KV cache per token", cache),
+            ("KV cache per token, --kv int8", self.cache_bytes_per_token_int8 as u64),
             ("KV cache per full sequence", cache * self.max_positions as u64),
             ("master weights (f32)", self.memory.weights),
             ("packed weights", self.memory.packed),

@@ -59,7 +59,7 @@ pub(super) fn require_cache(
 /// Bytes of the KV cache of an engine.
 fn cache_bytes(model: &Model, options: &EngineOptions) -> u64 {
     let slots = allocated_slots(options.kv, options.room(model.config()));
-    slots.saturating_mul(CacheShape::of(model).bytes_per_token() as u64)
+    slots.saturating_mul(CacheShape::of(model).stored_as(options.kv.dtype()).bytes_per_token() as u64)
 }
 
 /// Bytes of the KV cache of a draft model: pages for all positions of all sequences, up to its context.
@@ -75,7 +75,7 @@ fn allocated_slots(kv: KvKind, room: Room) -> u64 {
     let positions = match kv {
         KvKind::Off | KvKind::Growing => return 0,
         KvKind::Contiguous => room.positions as u64,
-        KvKind::Paged { page } => room.positions.next_multiple_of(page) as u64,
+        KvKind::Paged { page } | KvKind::Int8 { page } => room.positions.next_multiple_of(page) as u64,
     };
     room.slots.map_or(positions.saturating_mul(room.sequences as u64), |slots| slots as u64)
 }
@@ -102,9 +102,30 @@ mod tests {
         assert_eq!(allocated_slots(KvKind::Off, room), 0);
         assert_eq!(allocated_slots(KvKind::Contiguous, room), 30);
         assert_eq!(allocated_slots(KvKind::Paged { page: 8 }, room), 48);
+        assert_eq!(allocated_slots(KvKind::Int8 { page: 8 }, room), 48);
         assert_eq!(allocated_slots(KvKind::Growing, Room { slots: Some(7), ..room }), 0);
         assert_eq!(allocated_slots(KvKind::Contiguous, Room { slots: Some(7), ..room }), 7);
     }
+
+    #[test]
+    fn the_estimate_is_the_size_of_a_full_cache() {
+        use crate::decode::KvMemory;
+        use crate::tensor::Dtype;
+        let sizes = crate::model::Config { vocab: 8, dim: 8, ffn_dim: 4, n_heads: 2, ..Default::default() };
+        let heads =
+            crate::model::Config { n_kv_heads: 1, head_dim: 6, rope_theta: 1e4, norm_eps: 1e-6, ..sizes };
+        let cfg = crate::model::Config { n_layers: 3, max_positions: 50, ..heads };
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            let model = Model::init(&cfg, dtype, &Device::cpu(), 1).unwrap();
+            for kv in [KvKind::Contiguous, KvKind::Paged { page: 8 }, KvKind::Int8 { page: 8 }] {
+                let options = EngineOptions { kv, max_batch: 3, ..EngineOptions::default() };
+                let mut cache = kv.cache(&model, options.room(&cfg), KvMemory::default()).unwrap().unwrap();
+                (0..3).for_each(|seq| cache.reserve(seq, 50).unwrap());
+                assert_eq!(cache.bytes() as u64, cache_bytes(&model, &options), "{kv} {dtype}");
+            }
+        }
+    }
+
     #[test]
     fn the_cache_of_a_draft_model_has_room_for_all_sequences_up_to_its_context() {
         use crate::model::Config;

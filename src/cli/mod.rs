@@ -194,7 +194,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliErr
         .try_get_matches_from(&args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     match parsed {
-        Ok((cli, matches)) => common::check_page_size(&matches).map(|()| Some(cli)),
+        Ok((cli, matches)) => common::check_cache("xtrain", &matches).map(|()| Some(cli)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 out::print(error.render().to_string()).map(|()| None)

@@ -6,7 +6,7 @@ use clap::Args;
 use super::common::{count, number};
 use super::offload::OffloadFlags;
 use super::{CliError, Exit};
-use crate::decode::{EngineOptions, KvKind};
+use crate::decode::EngineOptions;
 
 /// Scheduler flags. The results are bit-identical for all values.
 #[derive(Debug, Clone, Args)]
@@ -45,7 +45,7 @@ impl SchedulerFlags {
     /// # Errors
     /// A value of --kv-capacity with less room, in whole pages.
     pub(super) fn fit(&self, options: EngineOptions, longest: usize) -> Result<EngineOptions, CliError> {
-        let page = if let KvKind::Paged { page } = options.kv { page } else { 1 };
+        let page = options.kv.page().unwrap_or(1);
         let want = longest.div_ceil(page).saturating_mul(page);
         if let Some(found) = options.kv_capacity.filter(|&found| found < want) {
             let message =

@@ -157,7 +157,7 @@ fn check(
 
 /// The options of the engine of a setting.
 fn engine_options(cfg: &Config, requests: &[Request], setting: &Setting) -> EngineOptions {
-    let page = if let KvKind::Paged { page } = setting.kv { page } else { 1 };
+    let page = setting.kv.page().unwrap_or(1);
     let longest = requests.iter().map(|r| r.required_len(cfg)).max().unwrap_or(1);
     EngineOptions {
         kv: setting.kv,

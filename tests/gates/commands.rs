@@ -239,6 +239,7 @@ fn inspect_counts_parameters_and_the_bytes_of_a_cached_token() {
     assert_eq!(got["cache_bytes_per_token"], 2 * 2 * 2 * 16 * 4);
     let half = parsed(&ok(&scratch.0, &["inspect", &m, "--json", "--dtype", "bf16"]));
     assert_eq!(half["cache_bytes_per_token"], 2 * 2 * 2 * 16 * 2);
+    assert_eq!(half["cache_bytes_per_token_int8"], 2 * 2 * 2 * (16 + 4));
     let shown = ok(&scratch.0, &["inspect", "--set", "model.preset=qwen3-0.6b"]);
     assert!(shown.contains("596049920") && shown.contains("151936"), "{shown}");
 }

@@ -1,13 +1,16 @@
 //! The oracle and the comparison that the decoding gates share.
 use std::ops::Range;
 
-use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, generate_naive};
+use xtrain::decode::{
+    Completion, Engine, EngineOptions, KvKind, LogitsRows, NaiveInt8, Request, generate_naive,
+    generate_naive_int8,
+};
 use xtrain::model::{Eager, Model, NoCache, Rows};
 use xtrain::tensor::{Device, Dtype};
 
 use crate::fixtures::{json, model};
 
-/// Every kind of cache, and no cache.
+/// Every exact kind of cache, and no cache.
 pub(crate) const KINDS: [KvKind; 8] = [
     KvKind::Off,
     KvKind::Growing,
@@ -46,6 +49,13 @@ pub(crate) fn logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
     model.logits(&hidden).unwrap().data().unwrap().to_vec()
 }
 
+/// [`logits`] by the naive definition of an int8 cache.
+pub(crate) fn int8_logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
+    let rows = Rows::whole(&[tokens]);
+    let hidden = model.forward(&mut Eager, &mut NaiveInt8::new(&rows).unwrap(), &rows).unwrap();
+    model.logits(&hidden).unwrap().data().unwrap().to_vec()
+}
+
 /// The oracle: completions by naive recomputation of every token, and all their logits.
 pub(crate) struct Oracle {
     pub(crate) requests: Vec<Request>,
@@ -56,8 +66,17 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(model: &Model, requests: Vec<Request>) -> Oracle {
-        let completions: Vec<_> = requests.iter().map(|r| generate_naive(model, r).unwrap()).collect();
-        let all = |(r, c): (&Request, &Completion)| logits(model, &[&r.prompt[..], &c.tokens].concat());
+        Oracle::of(KvKind::Off, model, requests)
+    }
+
+    /// The oracle of a kind of cache: for a lossy one, its own naive definition.
+    pub(crate) fn of(kv: KvKind, model: &Model, requests: Vec<Request>) -> Oracle {
+        let naive = if kv.is_exact() { generate_naive } else { generate_naive_int8 };
+        let completions: Vec<_> = requests.iter().map(|r| naive(model, r).unwrap()).collect();
+        let all = |(r, c): (&Request, &Completion)| {
+            let tokens = [&r.prompt[..], &c.tokens].concat();
+            if kv.is_exact() { logits(model, &tokens) } else { int8_logits(model, &tokens) }
+        };
         let logits = requests.iter().zip(&completions).map(all).collect();
         Oracle { requests, completions, logits, vocab: model.config().vocab }
     }

@@ -68,6 +68,8 @@ const CAUGHT_ELSEWHERE: [Fault; 9] = [
 const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::DroppedCacheWrite, Gate::Invariance),
     (Fault::PageOffByOne, Gate::Invariance),
+    (Fault::Int8CodesTruncated, Gate::Invariance),
+    (Fault::Int8ScaleOfNeighbour, Gate::Invariance),
     (Fault::PositionOffByOne, Gate::Invariance),
     (Fault::PrefixCacheFalseHit, Gate::Test(|| prefix_cache::over(0..60).map(|[rows, ..]| rows as usize))),
     (Fault::RngUsesFirstSequenceId, Gate::Invariance),

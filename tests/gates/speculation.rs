@@ -1,4 +1,5 @@
-//! Speculative decoding does not change a bit: random engines with drafts against naive recomputation.
+//! Speculative decoding does not change a bit: random engines with drafts against naive recomputation, over an int8
+//! cache by its definition.
 //!
 //! A case has prompts that repeat themselves, groups, stop tokens, penalties, a cache with little room, prefix caching,
 //! sequences that are stopped from outside and sequences that are continued. The test command runs 600 cases,
@@ -113,13 +114,17 @@ fn members(groups: &[(usize, Request)]) -> Vec<Request> {
     groups.iter().flat_map(of).collect()
 }
 
-fn engine_options(rng: &mut CaseRng, longest: usize) -> EngineOptions {
+fn engine_options(number: u64, rng: &mut CaseRng, longest: usize) -> EngineOptions {
     let kv = match rng.below(8) {
         0 => KvKind::Growing,
         1 => KvKind::Contiguous,
         _ => KvKind::Paged { page: rng.choose(&[1, 2, 3, 5, 8, 16, 64]) },
     };
-    let page = if let KvKind::Paged { page } = kv { page } else { 1 };
+    let kv = match kv {
+        KvKind::Paged { page } if number.is_multiple_of(4) => KvKind::Int8 { page },
+        kv => kv,
+    };
+    let page = kv.page().unwrap_or(1);
     // of its own random numbers, so that the other options are those without it
     let watermark = CaseRng::new(SEED + 1, longest as u64).choose(&[0, 0, 1, 9, 40]);
     let tight = rng.one_in(2).then(|| longest + 2 * page + rng.below(longest + 1));
@@ -150,10 +155,11 @@ fn case(number: u64, models: &[Model; 2], drafts: &[Model; 2], seen: &mut Seen) 
     let mut rng = CaseRng::new(SEED, number);
     let model = &models[usize::from(rng.one_in(4))];
     let groups = groups(model, &mut rng);
-    let oracle = Oracle::new(model, members(&groups));
-    let longest = oracle.requests.iter().map(|r| r.required_len(model.config())).max().unwrap();
+    let requests = members(&groups);
+    let longest = requests.iter().map(|r| r.required_len(model.config())).max().unwrap();
     let room = if rng.one_in(4) { longest } else { (longest + 12).min(model.config().max_positions) };
-    let options = engine_options(&mut rng, room);
+    let options = engine_options(number, &mut rng, room);
+    let oracle = Oracle::of(options.kv, model, requests);
     let failed = |e: String| format!("gate speculation, seed {SEED}, case {number}, {options:?}: {e}");
     let mut engine = Engine::new(model, options).map_err(|e| failed(e.to_string()))?;
     if rng.one_in(3) {
@@ -243,7 +249,8 @@ fn continue_all(
         engine.extend(index, &more, max_new).map_err(|e| e.to_string())?;
         requests.push(Request { prompt, max_new, ..request.clone() });
     }
-    let want = Oracle::new(model, requests);
+    let kv = engine.cache().map_or(KvKind::Off, |cache| cache.kind());
+    let want = Oracle::of(kv, model, requests);
     unwatched(engine, &want.completions).map(drop)
 }
 

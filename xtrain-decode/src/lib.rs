@@ -38,7 +38,8 @@
 //!    each step, a runner executes it.
 //! 5. [`constraint`]: completions whose text has to match, for example, a regular expression.
 //!
-//! All of them give the same tokens and log-probabilities, bit for bit. [`sampler`] defines the choice of a token.
+//! All of them give the same tokens and log-probabilities, bit for bit. Only an int8 cache is lossy; its definition is
+//! [`generate_naive_int8`]. [`sampler`] defines the choice of a token.
 #![forbid(unsafe_code)]
 #![warn(clippy::pedantic)]
 #![allow(
@@ -65,13 +66,14 @@ mod prefix_file;
 mod rollout;
 pub mod sampler;
 
-pub use cache::{Cache, CacheShape, KvKind, KvMemory, KvRows, KvSnapshot, Room};
+pub use cache::{Cache, CacheShape, KvDtype, KvKind, KvMemory, KvRows, KvSnapshot, Room};
 pub use error::{Error, Result};
 pub use offload::OffloadStore;
 pub use prefix_file::{KvPrefix, PrefixIdentity};
 pub use rollout::{
     Completion, Continuation, Counters, Engine, EngineOptions, Event, FinishReason, LogitRow, LogitsRows,
-    Preemption, PrefixCaching, Request, SnapshotId, Speculation, Step, StopConditions, TextStops, generate,
-    generate_cached, generate_cached_batch, generate_greedy_cached, generate_naive, generate_naive_repeat_kv,
+    NaiveInt8, Preemption, PrefixCaching, Request, SnapshotId, Speculation, Step, StopConditions, TextStops,
+    generate, generate_cached, generate_cached_batch, generate_greedy_cached, generate_naive,
+    generate_naive_int8, generate_naive_repeat_kv,
 };
 pub use sampler::SampleOptions;

@@ -1,7 +1,7 @@
 //! The operations that a forward pass uses. [`Eager`] computes values only; the tape of
 //! [`autograd`](crate::autograd) also records how to differentiate them.
-use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{self, AttnMask, Norm, RopeArgs, Slots};
+use xtrain_tensor::{Dtype, Tensor};
 
 use crate::error::Result;
 use crate::param::Param;
@@ -130,7 +130,8 @@ pub struct Qkv<'a, X> {
     pub rope: RopeArgs<'a>,
 }
 
-/// Keys and values `[S, nkv, hd]`, in `S` slots, that the rows of a pass may attend to.
+/// Keys and values `[S, nkv, hd]`, in `S` slots, that the rows of a pass may attend to. For [`Eager`] also in int8
+/// ([`quantize_heads`](ops::quantize_heads)).
 #[derive(Debug)]
 pub struct KvView<'a, X> {
     /// Keys, rotated.
@@ -204,7 +205,11 @@ impl Functional for Eager {
         rows: &Rows,
         window: Option<usize>,
     ) -> Result<Tensor> {
-        Ok(ops::attention(q, kv.k, kv.v, &attn_mask(rows, kv.slots, window))?.0)
+        let mask = attn_mask(rows, kv.slots, window);
+        match kv.k.dtype() {
+            Dtype::U32 => Ok(ops::int8_attention(q, kv.k, kv.v, &mask)?),
+            _ => Ok(ops::attention(q, kv.k, kv.v, &mask)?.0),
+        }
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {

@@ -71,6 +71,8 @@ pub(crate) trait Backend: RowOps + SharedOps {
     fn linear_backward_bias(&self, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()>;
 
     fn attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<(Tensor, Tensor)>;
+    /// `k` and `v` are `[S, nkv, words]` u32.
+    fn int8_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor>;
     /// `dy` is in the dtype of `q`.
     fn attention_backward(
         &self,
@@ -120,6 +122,8 @@ pub(crate) trait SharedOps {
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors>;
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor>;
+    /// `[N, H, hd]` → `[N, H, words]` u32.
+    fn quantize_heads(&self, x: &Tensor) -> Result<Tensor>;
 
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>>;
     /// Creates the state of a sampler of up to `rows` rows and `steps` steps.

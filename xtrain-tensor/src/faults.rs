@@ -79,6 +79,8 @@ faults! {
     PrefetchedPieceReordered "the first piece of a prefetched tensor is processed after the others"
     PrefixCacheFalseHit "a prompt reuses a cached page of a prompt with other tokens"
     DroppedCacheWrite "the key and value of position 2 are not written in the last layer"
+    Int8CodesTruncated "the codes of an int8 cache are truncated instead of rounded to the nearest integer"
+    Int8ScaleOfNeighbour "a head vector of an int8 cache is stored with the scale of the vector before it"
     PageOffByOne "the first position of a page is written to the previous page"
     PositionOffByOne "a row after the prompt uses the position after its own"
     ResumeLosesOptimizerState "a resumed run starts with zero moments"
@@ -247,6 +249,8 @@ faults! {
     RowsOfAnIdReversed "the gradient of an embedding adds the rows of an id from the last to the first"
     SharedQueriesOfFirstRow "the rows that share a chunk of keys all have the queries of the first one"
     BlockArrivesEarly "a block arrives at a counter before its threads have written their results"
+    KernelInt8CodesTruncated "the kernel that quantizes keys and values truncates instead of rounding"
+    KernelInt8ScaleOfNeighbour "attention over an int8 cache reads the scale of the head before on a GPU"
     BlockArrivalRelaxed "a block arrives at a counter without releasing its writes and acquiring those of others"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
 }

@@ -5,8 +5,8 @@ use crate::compose;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, Heads, Norm, Outcome, RopeArgs, SampleRing, SampleRow, StepLists,
-    UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, Heads, Int8Head, Norm, Outcome, RopeArgs, SampleRing, SampleRow,
+    StepLists, UnrotatedHeads, Update, Updated, Weight,
 };
 use crate::reference::sample;
 use crate::tensor::{Tensor, Tensors};
@@ -44,6 +44,13 @@ impl<B: HostBackend> SharedOps for B {
     }
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
         Ok(self.attention(qkv, heads, mask)?.0)
+    }
+    fn quantize_heads(&self, x: &Tensor) -> Result<Tensor> {
+        let &[n, heads, hd] = x.shape() else { unreachable!("ops::quantize_heads checks its shapes") };
+        let values = self.cast(x, Dtype::F32)?;
+        let mut codes = vec![0; n * heads * Int8Head::words(hd)];
+        Int8Head::quantize(values.data()?, hd, &mut codes);
+        Tensor::new(x.device(), &[n, heads, Int8Head::words(hd)], codes)
     }
 
     /// The decoder has its own CPU sampler, which keeps sorted rows and buffers between steps.

@@ -51,6 +51,20 @@ Examples:
   xtrain bench kv --set model.preset=tiny-1m
   xtrain bench kv --long --repeats 1 --json")]
     Kv(KvArgs),
+    /// Compare the kinds of KV cache under one byte budget: bytes, context, waste, speed and perplexity.
+    #[command(after_help = "\
+A row is one kind of cache. Its bytes per token are those of the formula, 2 x layers x kv heads x bytes of a head, and \
+those of the tensors divided by their slots; its context is the number of positions in the budget. The times are \
+medians of --repeats greedy rollouts of --batch random prompts, after one warmup rollout; the kinds alternate. \
+Perplexity and waste are those of eight windows of a text, of 128 to 256 tokens, that the cache holds at the same \
+time; waste is the share of the slots in use that hold no position. `difference` is relative to an exact cache: all \
+exact kinds have the same bits. The second table compares published claims with the measured values; prefix sharing \
+is measured with eight sampled completions of one prompt.
+
+Examples:
+  xtrain bench cache-kinds --set model.preset=tiny-1m
+  xtrain bench cache-kinds --model runs/shakespeare --text examples/data/tinyshakespeare.txt --budget-mib 16 --json")]
+    CacheKinds(CacheKindsArgs),
     /// Benchmark each matrix product of a model: microseconds, operations per second.
     #[command(after_help = "\
 A product is x W^T, with --rows rows of x and one matrix of the configured sizes, random values, in the compute \
@@ -231,6 +245,36 @@ pub(crate) struct KvArgs {
     #[arg(long)]
     pub(super) long: bool,
     /// Number of measured rollouts per row, after one warmup rollout.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = count)]
+    pub(super) repeats: NonZeroUsize,
+    #[command(flatten)]
+    pub(super) shared: Shared,
+    #[command(flatten)]
+    pub(super) sizes: CacheSizes,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CacheKindsArgs {
+    /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
+    /// sizes].
+    #[arg(short, long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
+    pub(super) model: Option<PathBuf>,
+    /// Text file for the perplexity [default: samples of the model].
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(super) text: Option<PathBuf>,
+    /// Size of the cache in MiB.
+    #[arg(long, value_name = "MIB", default_value = "64", value_parser = count)]
+    pub(super) budget_mib: NonZeroUsize,
+    /// Batch size: number of sequences.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = count)]
+    pub(super) batch: NonZeroUsize,
+    /// Prompt length.
+    #[arg(long, value_name = "TOKENS", default_value = "64", value_parser = count)]
+    pub(super) prompt_len: NonZeroUsize,
+    /// New tokens per sequence.
+    #[arg(long, value_name = "N", default_value = "64", value_parser = count)]
+    pub(super) max_new: NonZeroUsize,
+    /// Number of measured rollouts per kind, after one warmup rollout.
     #[arg(long, value_name = "N", default_value = "3", value_parser = count)]
     pub(super) repeats: NonZeroUsize,
     #[command(flatten)]

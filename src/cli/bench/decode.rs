@@ -99,7 +99,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         slope_us_per_token: median(&Timings::slope_us),
         per_forward_ms,
         cache_bytes,
-        cache_bytes_per_token: CacheShape::of(&model).bytes_per_token(),
+        cache_bytes_per_token: CacheShape::of(&model).stored_as(plain.kv.dtype()).bytes_per_token(),
         ideal_step,
         per_token,
         speculation,

@@ -2,6 +2,8 @@
 mod args;
 mod arrivals;
 mod bench_model;
+mod cache_kinds;
+mod cache_text;
 mod decode;
 mod estimate;
 mod gpu_counters;
@@ -35,6 +37,7 @@ pub(super) fn run(command: &BenchCommand, comm: &Arc<dyn Communicator>) -> Resul
         BenchCommand::Train(args) => train::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Kv(args) => kv::run(args),
+        BenchCommand::CacheKinds(args) => cache_kinds::run(args),
         BenchCommand::Linear(args) => linear::run(args),
         BenchCommand::Load(args) => load::run(args),
         BenchCommand::Trace(args) => trace::run(args),

@@ -32,7 +32,7 @@ pub(super) struct Case {
 pub(super) struct Oracle {
     /// `None`: the reference backend.
     pub(super) simd: Option<Simd>,
-    /// The training forward, recorded on a tape.
+    /// The training forward, recorded on a tape. Never for an int8 cache.
     pub(super) tape: bool,
     /// Also recomputed by a new forward pass for each token.
     pub(super) literal: bool,
@@ -138,6 +138,7 @@ impl Case {
         case.draw_windows(&mut rng);
         case.draw_biases(&mut rng);
         case.keep_prefixes(&mut CaseRng::new(SEED ^ 5, number));
+        case.quantize_cache(&mut CaseRng::new(SEED ^ 6, number));
         case
     }
 
@@ -171,6 +172,15 @@ impl Case {
                 self.seqs[s].prefix = Some((of, len));
                 left -= len;
             }
+        }
+    }
+
+    /// One cache with pages of three is in int8. Its oracle is a naive definition without a tape.
+    fn quantize_cache(&mut self, rng: &mut CaseRng) {
+        if let KvKind::Paged { page } = self.kv
+            && rng.one_in(3)
+        {
+            (self.kv, self.oracle.tape) = (KvKind::Int8 { page }, false);
         }
     }
 
@@ -216,7 +226,7 @@ impl Case {
 
     /// Positions in a page. 1 for a cache without pages.
     pub(super) fn page(&self) -> usize {
-        if let KvKind::Paged { page } = self.kv { page } else { 1 }
+        self.kv.page().unwrap_or(1)
     }
 }
 

@@ -19,7 +19,9 @@ pub(crate) struct Counts {
     pub(crate) bf16: usize,
     pub(crate) growing: usize,
     pub(crate) contiguous: usize,
+    /// With pages, in int8 too.
     pub(crate) paged: usize,
+    pub(crate) int8: usize,
     /// A sequence was computed in several passes.
     pub(crate) chunked: usize,
     /// Several sequences in one pass.
@@ -77,7 +79,8 @@ impl Counts {
             bf16: n(case.dtype == Dtype::BF16),
             growing: n(case.kv == KvKind::Growing),
             contiguous: n(case.kv == KvKind::Contiguous),
-            paged: n(matches!(case.kv, KvKind::Paged { .. })),
+            paged: n(case.kv.page().is_some()),
+            int8: n(!case.kv.is_exact()),
             chunked: n(seen.chunked),
             mixed: n(seen.mixed),
             prefill_with_decode: n(seen.prefill_with_decode),
@@ -141,6 +144,7 @@ fields!(
     growing,
     contiguous,
     paged,
+    int8,
     chunked,
     mixed,
     prefill_with_decode,

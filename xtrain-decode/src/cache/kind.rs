@@ -18,6 +18,12 @@ pub enum KvKind {
         /// Positions in a page, at least one.
         page: usize,
     },
+    /// Pages as [`KvKind::Paged`], in int8 with one scale for each head vector. Lossy: a completion has the bits of
+    /// [`NaiveInt8`](crate::NaiveInt8), not those of the training forward pass.
+    Int8 {
+        /// Positions in a page, at least one.
+        page: usize,
+    },
 }
 
 /// The room of a cache.
@@ -34,6 +40,36 @@ pub struct Room {
 impl KvKind {
     /// The default page size: the chunk of keys that attention reads at a time, so that a page is read in place.
     pub const PAGE: usize = 64;
+
+    /// Positions in a page. `None`: this kind has no pages.
+    pub fn page(self) -> Option<usize> {
+        match self {
+            KvKind::Off | KvKind::Growing | KvKind::Contiguous => None,
+            KvKind::Paged { page } | KvKind::Int8 { page } => Some(page),
+        }
+    }
+
+    /// The type in which this kind stores keys and values.
+    pub fn dtype(self) -> KvDtype {
+        match self {
+            KvKind::Int8 { .. } => KvDtype::Int8,
+            _ => KvDtype::Compute,
+        }
+    }
+
+    /// Whether logits have the bits of the training forward pass.
+    pub fn is_exact(self) -> bool {
+        self.dtype() == KvDtype::Compute
+    }
+}
+
+/// The type in which a cache stores keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvDtype {
+    /// The compute dtype of the model: exact.
+    Compute,
+    /// Int8 codes, and one f32 scale for each head vector: lossy.
+    Int8,
 }
 
 impl Default for KvKind {
@@ -49,6 +85,7 @@ impl fmt::Display for KvKind {
             KvKind::Growing => f.pad("growing"),
             KvKind::Contiguous => f.pad("contiguous"),
             KvKind::Paged { page } => f.pad(&format!("paged:{page}")),
+            KvKind::Int8 { page } => f.pad(&format!("int8:{page}")),
         }
     }
 }
@@ -56,16 +93,16 @@ impl fmt::Display for KvKind {
 impl FromStr for KvKind {
     type Err = Error;
 
-    /// Parses `off`, `growing`, `contiguous`, `paged` (pages of 64 positions) or `paged:PAGE`.
+    /// Parses `off`, `growing`, `contiguous`, `paged` and `int8` (pages of 64 positions), `paged:PAGE` or `int8:PAGE`.
     fn from_str(s: &str) -> Result<KvKind, Error> {
-        const WANT: &str = "off, growing, contiguous, paged or paged:PAGE with a page of at least 1";
-        let page = |s: &str| s.parse().ok().filter(|&page| page >= 1).map(|page| KvKind::Paged { page });
-        let kind = match s {
-            "off" => Some(KvKind::Off),
-            "growing" => Some(KvKind::Growing),
-            "contiguous" => Some(KvKind::Contiguous),
-            "paged" => Some(KvKind::default()),
-            _ => s.strip_prefix("paged:").and_then(page),
+        const WANT: &str =
+            "off, growing, contiguous, paged, int8, paged:PAGE or int8:PAGE with a page of at least 1";
+        let (kind, page) = s.split_once(':').map_or((s, None), |(kind, page)| (kind, Some(page)));
+        let page = page.map_or(Some(KvKind::PAGE), |page| page.parse().ok().filter(|&page| page >= 1));
+        let kind = match (kind, page) {
+            ("paged", Some(page)) => Some(KvKind::Paged { page }),
+            ("int8", Some(page)) => Some(KvKind::Int8 { page }),
+            _ => [KvKind::Off, KvKind::Growing, KvKind::Contiguous].into_iter().find(|k| k.to_string() == s),
         };
         kind.ok_or_else(|| Error::Option { field: "kv", want: WANT, got: s.to_owned() })
     }

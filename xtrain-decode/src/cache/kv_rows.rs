@@ -10,7 +10,7 @@ use xtrain_tensor::{Device, Dtype, Stored, Tensor};
 #[derive(Debug, Clone)]
 pub struct KvRows {
     first: usize,
-    /// Keys and values `[len, nkv, hd]` of each layer.
+    /// Keys and values of each layer as the cache stores them: `[len, nkv, hd]`, in int8 `[len, nkv, words]` u32.
     layers: Vec<[Tensor; 2]>,
 }
 
@@ -59,9 +59,10 @@ impl KvRows {
         }
         let cut = |t: &Tensor| match t.dtype() {
             Dtype::BF16 => first::<bf16>(t, len),
+            Dtype::U32 => first::<u32>(t, len),
             _ => first::<f32>(t, len),
         };
-        let cut = |t: &Tensor| cut(t).expect("rows are f32 or bf16 in host memory");
+        let cut = |t: &Tensor| cut(t).expect("the rows are in host memory");
         KvRows { first: self.first, layers: self.layers.iter().map(|[k, v]| [cut(k), cut(v)]).collect() }
     }
 

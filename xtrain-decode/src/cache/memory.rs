@@ -20,8 +20,9 @@ impl KvMemory {
     /// The tensors, if their rows have this shape, and their number of slots.
     pub(super) fn layers_of(self, shape: &CacheShape) -> Option<(Vec<[Tensor; 2]>, usize)> {
         let n_slots = self.layers.first()?[0].shape()[0];
-        let want = [n_slots, shape.n_kv_heads, shape.head_dim];
-        let fits = |t: &Tensor| t.shape() == want && t.dtype() == shape.dtype && t.device().is(&shape.device);
+        let (len, dtype) = shape.stored_head();
+        let want = [n_slots, shape.n_kv_heads, len];
+        let fits = |t: &Tensor| t.shape() == want && t.dtype() == dtype && t.device().is(&shape.device);
         let all_fit = self.layers.len() == shape.n_layers && self.layers.iter().flatten().all(fits);
         all_fit.then_some((self.layers, n_slots))
     }
@@ -37,6 +38,7 @@ impl KvMemory {
         for t in self.layers.iter_mut().flatten() {
             match t.dtype() {
                 xtrain_tensor::Dtype::BF16 => t.data_mut::<half::bf16>().unwrap().fill(half::bf16::NAN),
+                xtrain_tensor::Dtype::U32 => t.data_mut::<u32>().unwrap().fill(f32::NAN.to_bits()),
                 _ => t.data_mut::<f32>().unwrap().fill(f32::NAN),
             }
         }

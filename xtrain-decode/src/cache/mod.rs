@@ -1,10 +1,11 @@
-//! KV caches: one trait, three kinds, one set of position checks.
+//! KV caches: one trait, four kinds, one set of position checks.
 //!
 //! Read [`Growing`] first. It is the simplest cache: each sequence has one key tensor and one value tensor per layer,
 //! and new rows are concatenated to them. [`Contiguous`] writes into preallocated slots. [`Paged`], the default,
 //! hands out slots in pages, shares them between completions of one prompt, and keeps prefixes.
 //!
-//! All kinds give bitwise equal results. `tests.rs` is the conformance suite that every kind passes.
+//! They give bitwise equal results. An int8 cache is a [`Paged`] cache that stores codes and scales: it is lossy, and has
+//! the bits of a definition of its own. `tests.rs` is the conformance suite that every kind passes.
 mod contiguous;
 mod growing;
 mod interface;
@@ -25,7 +26,7 @@ mod tests;
 pub use contiguous::Contiguous;
 pub use growing::Growing;
 pub use interface::{Cache, Snapshot, Usage};
-pub use kind::{KvKind, Room};
+pub use kind::{KvDtype, KvKind, Room};
 pub use kv_rows::KvRows;
 pub use kv_snapshot::KvSnapshot;
 pub use memory::KvMemory;
@@ -43,12 +44,14 @@ impl KvKind {
     /// # Errors
     /// If the device has no memory for it.
     pub fn cache(self, model: &Model, room: Room, memory: KvMemory) -> Result<Option<Box<dyn Cache>>> {
-        let shape = CacheShape::of(model);
+        let shape = CacheShape::of(model).stored_as(self.dtype());
         Ok(match self {
             KvKind::Off => None,
             KvKind::Growing => Some(Box::new(Growing::new(shape, room))),
             KvKind::Contiguous => Some(Box::new(Contiguous::new(shape, room, memory)?)),
-            KvKind::Paged { page } => Some(Box::new(Paged::new(shape, room, page.max(1), memory)?)),
+            KvKind::Paged { page } | KvKind::Int8 { page } => {
+                Some(Box::new(Paged::new(shape, room, page.max(1), memory)?))
+            }
         })
     }
 }

@@ -8,7 +8,7 @@ use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{SlotRange, Slots};
 
 use super::interface::{Cache, Snapshot, Usage};
-use super::kind::{KvKind, Room};
+use super::kind::{KvDtype, KvKind, Room};
 use super::kv_rows::KvRows;
 use super::kv_snapshot::{HeldRows, KvSnapshot};
 use super::memory::KvMemory;
@@ -228,7 +228,10 @@ impl KvStore<Eager> for Paged {
 
 impl Cache for Paged {
     fn kind(&self) -> KvKind {
-        KvKind::Paged { page: self.page }
+        match self.pool.shape.kv_dtype {
+            KvDtype::Compute => KvKind::Paged { page: self.page },
+            KvDtype::Int8 => KvKind::Int8 { page: self.page },
+        }
     }
     fn shape(&self) -> &CacheShape {
         &self.pool.shape
@@ -389,7 +392,8 @@ mod tests {
     #[test]
     fn the_tables_of_expected_pages_have_room_for_a_sequence() {
         let (n_layers, n_kv_heads, head_dim, device) = (1, 1, 2, Device::cpu());
-        let shape = CacheShape { n_layers, n_kv_heads, head_dim, dtype: Dtype::F32, device };
+        let (dtype, kv_dtype) = (Dtype::F32, KvDtype::Compute);
+        let shape = CacheShape { n_layers, n_kv_heads, head_dim, dtype, kv_dtype, device };
         let room = Room { sequences: 3, positions: 40, slots: None };
         for (pages, want) in [(9, 9), (50, 20)] {
             let mut cache = Paged::new(shape.clone(), room, 2, KvMemory::default()).unwrap();

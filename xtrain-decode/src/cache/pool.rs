@@ -1,19 +1,20 @@
 //! The pool: the keys and values of every layer by KV slot, written in place.
 use std::ops::Range;
 
-use xtrain_model::{KvView, QkNorms, Qkv, Result, Rows};
+use xtrain_model::{Eager, Functional, KvView, QkNorms, Qkv, Result, Rows};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, QkNorm, SlotRange, Slots, UnrotatedHeads};
 
 use super::interface::Usage;
-use super::kind::Room;
+use super::kind::{KvDtype, Room};
 use super::kv_rows::KvRows;
 use super::ledger::Ledger;
 use super::memory::KvMemory;
 use super::shape::CacheShape;
 
-/// A key tensor and a value tensor `[S, nkv, hd]` for each layer. No other value shares them, so writes are in place.
+/// A key tensor and a value tensor `[S, nkv, hd]` for each layer, in int8 as words of codes and scales. No other value
+/// shares them, so writes are in place.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) shape: CacheShape,
@@ -54,7 +55,7 @@ impl Pool {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.layers.iter().flatten().map(Tensor::len).sum::<usize>() * self.shape.dtype.bytes()
+        self.layers.iter().flatten().map(|t| t.len() * t.dtype().bytes()).sum()
     }
 
     pub(super) fn usage(&self, in_use: usize) -> Usage {
@@ -71,19 +72,27 @@ impl Pool {
     ) -> Result<KvView<'_, Tensor>> {
         let slots = self.slots_of(rows);
         for (pool, new) in self.layers[layer].iter_mut().zip(kv) {
-            ops::scatter_rows(pool, new, &slots)?;
+            match self.shape.kv_dtype {
+                KvDtype::Compute => ops::scatter_rows(pool, new, &slots)?,
+                KvDtype::Int8 => ops::scatter_rows(pool, &ops::quantize_heads(new)?, &slots)?,
+            }
         }
         self.leave(layer, rows, slots)
     }
 
     /// Applies QK-norm and RoPE to the heads of `rows`, which have entered `layer`, and writes keys and values into
-    /// the slots of their positions, in one operation. Also returns the queries `[N, nh, hd]`.
+    /// the slots of their positions, in one operation, in int8 in several. Also returns the queries `[N, nh, hd]`.
     pub(super) fn append_rotated(
         &mut self,
         layer: usize,
         new: &Qkv<'_, Tensor>,
         rows: &Rows,
     ) -> Result<(Tensor, KvView<'_, Tensor>)> {
+        if self.shape.kv_dtype == KvDtype::Int8 {
+            let q = Eager.norm_rope(new.q, new.norms.map(QkNorms::of_queries), new.rope)?;
+            let k = Eager.norm_rope(new.k, new.norms.map(QkNorms::of_keys), new.rope)?;
+            return Ok((q, self.extend(layer, [&k, new.v], rows)?));
+        }
         let slots = self.slots_of(rows);
         let hd = self.shape.head_dim;
         let heads = |x: &Tensor| x.reshape(&[rows.len(), x.width() / hd, hd]);

@@ -3,8 +3,10 @@ use std::ops::Range;
 
 use xtrain_model::{Model, Result, Rows};
 use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::ops::Int8Head;
 use xtrain_tensor::{Device, Dtype, Error, Tensor};
 
+use super::kind::KvDtype;
 use super::kv_rows::KvRows;
 
 /// The shape of the keys and values of one position, and their device.
@@ -18,12 +20,14 @@ pub struct CacheShape {
     pub head_dim: usize,
     /// The model's compute dtype: f32 or bf16.
     pub dtype: Dtype,
+    /// How keys and values are stored.
+    pub kv_dtype: KvDtype,
     /// The device of the keys and values.
     pub device: Device,
 }
 
 impl CacheShape {
-    /// The shape of a model's keys and values.
+    /// The shape of a model's keys and values, stored in the compute dtype.
     pub fn of(model: &Model) -> CacheShape {
         let cfg = model.config();
         CacheShape {
@@ -31,23 +35,40 @@ impl CacheShape {
             n_kv_heads: cfg.n_kv_heads,
             head_dim: cfg.head_dim,
             dtype: model.compute(),
+            kv_dtype: KvDtype::Compute,
             device: model.device().clone(),
         }
     }
 
-    /// 2 x layers x kv heads x head size x bytes of the dtype.
+    /// The same keys and values, stored as `kv_dtype`.
+    pub fn stored_as(self, kv_dtype: KvDtype) -> CacheShape {
+        CacheShape { kv_dtype, ..self }
+    }
+
+    /// 2 x layers x kv heads x head size x bytes of the dtype. In int8, a head vector has one byte for each value,
+    /// rounded up to a multiple of four, and four bytes for its scale.
     pub fn bytes_per_token(&self) -> usize {
         self.n_layers * self.layer_bytes_per_token()
     }
 
     /// Bytes of the key and the value of one position in one layer.
     pub(super) fn layer_bytes_per_token(&self) -> usize {
-        2 * self.n_kv_heads * self.head_dim * self.dtype.bytes()
+        let (len, dtype) = self.stored_head();
+        2 * self.n_kv_heads * len * dtype.bytes()
     }
 
-    /// `n` rows of zeros `[n, nkv, hd]`.
+    /// The number of elements of a stored head vector, and their dtype.
+    pub(super) fn stored_head(&self) -> (usize, Dtype) {
+        match self.kv_dtype {
+            KvDtype::Compute => (self.head_dim, self.dtype),
+            KvDtype::Int8 => (Int8Head::words(self.head_dim), Dtype::U32),
+        }
+    }
+
+    /// `n` rows of zeros `[n, nkv, elements of a stored head vector]`.
     pub(super) fn zeros(&self, n: usize) -> Result<Tensor> {
-        Ok(Tensor::zeros(&self.device, &[n, self.n_kv_heads, self.head_dim], self.dtype)?)
+        let (len, dtype) = self.stored_head();
+        Ok(Tensor::zeros(&self.device, &[n, self.n_kv_heads, len], dtype)?)
     }
 
     /// Checks that `k` and `v` are `[N, nkv, hd]` for the `N` rows, in the dtype of the cache.
@@ -72,13 +93,14 @@ impl CacheShape {
             let (want, got) = (want as u32, got as u32);
             return Err(xtrain_model::Error::CachePosition { layer: 0, seq, want, got });
         }
-        let want = [rows.len(), self.n_kv_heads, self.head_dim];
+        let (len, dtype) = self.stored_head();
+        let want = [rows.len(), self.n_kv_heads, len];
         let tensors = || rows.layers().iter().flatten();
         if rows.layers().len() != self.n_layers || tensors().any(|t| t.shape() != want) {
             let got = tensors().map(|t| t.shape().to_vec()).collect();
             return Err(Error::Shape { op: "cache", want: "k and v [N, nkv, hd] of each layer", got }.into());
         }
-        match tensors().find(|t| t.dtype() != self.dtype) {
+        match tensors().find(|t| t.dtype() != dtype) {
             Some(t) => Err(Error::Dtype { op: "cache", want: "the cache's dtype", got: t.dtype() }.into()),
             None => Ok(()),
         }

@@ -8,7 +8,7 @@ use xtrain_tensor::{Device, Dtype, Tensor, from_bf16, to_bf16};
 use super::contiguous::Contiguous;
 use super::growing::Growing;
 use super::interface::{Cache, Snapshot};
-use super::kind::{KvKind, Room};
+use super::kind::{KvDtype, KvKind, Room};
 use super::memory::KvMemory;
 use super::paged::Paged;
 use super::shape::CacheShape;
@@ -18,10 +18,12 @@ mod slots;
 mod snapshots;
 
 const LAYERS: usize = 3;
-const WIDTH: usize = 6;
+const WIDTH: usize = 2 * HEAD;
+const HEAD: usize = 3;
 
 fn shape(dtype: Dtype) -> CacheShape {
-    CacheShape { n_layers: LAYERS, n_kv_heads: 2, head_dim: 3, dtype, device: Device::cpu() }
+    let (kv_dtype, device) = (KvDtype::Compute, Device::cpu());
+    CacheShape { n_layers: LAYERS, n_kv_heads: 2, head_dim: HEAD, dtype, kv_dtype, device }
 }
 
 fn room(sequences: usize, positions: usize) -> Room {
@@ -35,7 +37,10 @@ fn kinds(dtype: Dtype, room: Room) -> Vec<(String, Box<dyn Cache>)> {
         Box::new(Contiguous::new(shape(dtype), room, KvMemory::default()).unwrap()),
     ];
     for page in [1, 2, 5, 16, 64] {
-        all.push(Box::new(Paged::new(shape(dtype), room, page, KvMemory::default()).unwrap()));
+        for kv_dtype in [KvDtype::Compute, KvDtype::Int8] {
+            let shape = shape(dtype).stored_as(kv_dtype);
+            all.push(Box::new(Paged::new(shape, room, page, KvMemory::default()).unwrap()));
+        }
     }
     all.into_iter().map(|c| (format!("{} {dtype}", c.kind()), c)).collect()
 }
@@ -55,8 +60,32 @@ fn tensor(dtype: Dtype, rows: &Rows, layer: usize, which: usize) -> Tensor {
     .unwrap()
 }
 
+/// The values of a token that a cache with keys and values of this type holds.
+fn held_values(kv_dtype: KvDtype, token: u32, layer: usize, which: usize) -> Vec<f32> {
+    let values: Vec<f32> = (0..WIDTH).map(|at| value(token, layer, which, at)).collect();
+    let quantized = |head: &[f32]| {
+        let scale = head.iter().copied().fold(0.0, f32::max) / 127.0;
+        head.iter().map(|x| (x / scale).round_ties_even() * scale).collect::<Vec<f32>>()
+    };
+    match kv_dtype {
+        KvDtype::Compute => values,
+        KvDtype::Int8 => values.chunks(HEAD).flat_map(quantized).collect(),
+    }
+}
+
+/// The values of a pool of keys or values. Those of a vector without a scale are 0.
 fn floats(t: &Tensor) -> Vec<f32> {
     match t.dtype() {
+        Dtype::U32 => {
+            let vectors = t.data::<u32>().unwrap().chunks_exact(HEAD.div_ceil(4) + 1);
+            let values = |vector: &[u32]| {
+                let scale = f32::from_bits(vector[vector.len() - 1]);
+                (0..HEAD)
+                    .map(|i| f32::from((vector[i / 4] >> (8 * (i % 4))) as u8 as i8) * scale)
+                    .collect::<Vec<f32>>()
+            };
+            vectors.flat_map(values).collect()
+        }
         Dtype::BF16 => t.data::<bf16>().unwrap().iter().map(|&x| from_bf16(x)).collect(),
         _ => t.data::<f32>().unwrap().to_vec(),
     }
@@ -70,7 +99,7 @@ fn extend(cache: &mut dyn Cache, layer: usize, rows: &Rows) -> Result<()> {
 /// Runs one pass, and checks that its sequences hold the keys and values of the tokens in `want` afterwards.
 #[track_caller]
 fn pass(cache: &mut dyn Cache, rows: &Rows, want: &[Vec<u32>], what: &str) {
-    let dtype = cache.shape().dtype;
+    let CacheShape { dtype, kv_dtype, .. } = *cache.shape();
     for layer in 0..LAYERS {
         let (k, v) = (tensor(dtype, rows, layer, 0), tensor(dtype, rows, layer, 1));
         let kv = cache.extend(layer, k, v, rows).unwrap();
@@ -79,7 +108,7 @@ fn pass(cache: &mut dyn Cache, rows: &Rows, want: &[Vec<u32>], what: &str) {
             for &seq in &rows.seq {
                 for (pos, &token) in want[seq as usize].iter().enumerate() {
                     let got = &data[kv.slots.slot(seq, pos) * WIDTH..][..WIDTH];
-                    let want: Vec<f32> = (0..WIDTH).map(|at| value(token, layer, which, at)).collect();
+                    let want = held_values(kv_dtype, token, layer, which);
                     assert_eq!(got, want, "{what}: layer {layer}, sequence {seq}, position {pos}");
                 }
             }
@@ -247,7 +276,12 @@ fn keys_of_another_shape_or_dtype_are_refused() {
 fn bytes_follow_the_formula() {
     for dtype in [Dtype::F32, Dtype::BF16] {
         for (name, mut cache) in kinds(dtype, room(3, 30)) {
-            let per_token = 2 * LAYERS * 2 * 3 * if dtype == Dtype::F32 { 4 } else { 2 };
+            let head = match (cache.shape().kv_dtype, dtype) {
+                (KvDtype::Int8, _) => 4 + 4, // three codes in a word, and the scale
+                (_, Dtype::F32) => 4 * HEAD,
+                _ => 2 * HEAD,
+            };
+            let per_token = 2 * LAYERS * 2 * head;
             assert_eq!(cache.shape().bytes_per_token(), per_token, "{name}");
             let mut held = vec![Vec::new(); 3];
             for step in 0..20 {
@@ -268,6 +302,14 @@ fn bytes_per_token_count_every_head_of_keys_and_values() {
     assert_eq!(shape.bytes_per_token(), LAYERS * 2 * 5 * 3 * 2);
 }
 
+/// The address of the values in memory.
+fn address(t: &Tensor) -> usize {
+    match t.dtype() {
+        Dtype::U32 => t.data::<u32>().unwrap().as_ptr().addr(),
+        _ => t.data::<f32>().unwrap().as_ptr().addr(),
+    }
+}
+
 #[test]
 fn a_write_in_place_copies_nothing() {
     for (name, mut cache) in kinds(Dtype::F32, room(2, 64)) {
@@ -283,7 +325,7 @@ fn a_write_in_place_copies_nothing() {
             for layer in 0..LAYERS {
                 let (k, v) = (tensor(Dtype::F32, &rows, layer, 0), tensor(Dtype::F32, &rows, layer, 1));
                 let kv = cache.extend(layer, k, v, &rows).unwrap();
-                addresses.push([kv.k, kv.v].map(|t| t.data::<f32>().unwrap().as_ptr()));
+                addresses.push([kv.k, kv.v].map(address));
             }
         }
         assert_eq!(cache.usage().copied, copied, "{name}");
@@ -401,12 +443,16 @@ fn kinds_parse_what_they_print() {
         KvKind::Contiguous,
         KvKind::Paged { page: 1 },
         KvKind::Paged { page: 5 },
+        KvKind::Int8 { page: 1 },
+        KvKind::Int8 { page: 64 },
     ];
     for kind in kinds {
         assert_eq!(kind.to_string().parse::<KvKind>().unwrap(), kind);
     }
     assert_eq!("paged".parse::<KvKind>().unwrap(), KvKind::Paged { page: 64 });
-    for bad in ["", "page", "paged:", "paged:0", "paged:-1", "Paged"] {
+    assert_eq!("int8".parse::<KvKind>().unwrap(), KvKind::Int8 { page: 64 });
+    for bad in ["", "page", "paged:", "paged:0", "paged:-1", "Paged", "int8:", "int8:0", "off:3", "growing:1"]
+    {
         assert!(bad.parse::<KvKind>().is_err(), "{bad}");
     }
 }

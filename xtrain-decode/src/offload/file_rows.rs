@@ -12,7 +12,7 @@ use crate::cache::KvRows;
 pub(crate) struct FileRows {
     first: usize,
     n_layers: usize,
-    /// `[len, nkv, hd]`.
+    /// `[len, nkv, elements of a stored head vector]`.
     shape: Vec<usize>,
     dtype: Dtype,
     /// Number of bytes.
@@ -30,6 +30,7 @@ impl FileRows {
             (shape, dtype) = (t.shape().to_vec(), t.dtype());
             let values: &[u8] = match dtype {
                 Dtype::BF16 => bytemuck::cast_slice(t.data::<bf16>().map_err(io::Error::other)?),
+                Dtype::U32 => bytemuck::cast_slice(t.data::<u32>().map_err(io::Error::other)?),
                 _ => bytemuck::cast_slice(t.data::<f32>().map_err(io::Error::other)?),
             };
             bytes.extend_from_slice(values);
@@ -51,6 +52,7 @@ impl FileRows {
         }
         let tensors = bytes.chunks(self.bytes / (2 * self.n_layers)).map(|bytes| match self.dtype {
             Dtype::BF16 => self.tensor::<bf16>(bytes),
+            Dtype::U32 => self.tensor::<u32>(bytes),
             _ => self.tensor::<f32>(bytes),
         });
         let tensors: Vec<Tensor> = tensors.collect::<Result<_, _>>().map_err(io::Error::other)?;

@@ -297,7 +297,7 @@ impl<'m> Engine<'m> {
     /// A copy of the rows of a snapshot in host memory, for [`KvPrefix::save`] or another engine.
     ///
     /// # Errors
-    /// [`Error::Option`] if the snapshot has ended; [`Error::Model`] if the device fails.
+    /// [`Error::Option`] if the snapshot has ended, or for a lossy cache; [`Error::Model`] if the device fails.
     pub fn read_snapshot(&self, snapshot: SnapshotId) -> Result<KvPrefix> {
         let want = "a snapshot of this engine that was not released";
         let prefix = self.scheduler.read_snapshot(snapshot)?;

@@ -33,7 +33,7 @@ mod tests;
 pub use completion::{Completion, Counters, Event, FinishReason, LogitRow, Step};
 pub use engine::Engine;
 pub use fronts::{generate, generate_cached, generate_cached_batch, generate_greedy_cached};
-pub use naive::{generate_naive, generate_naive_repeat_kv};
+pub use naive::{NaiveInt8, generate_naive, generate_naive_int8, generate_naive_repeat_kv};
 pub use options::{Continuation, EngineOptions, LogitsRows, Preemption, PrefixCaching, Speculation};
 pub use request::{Request, StopConditions};
 pub use scheduler::SnapshotId;

@@ -31,6 +31,14 @@ pub fn generate_naive_repeat_kv(model: &Model, request: &Request) -> Result<Comp
     })
 }
 
+/// [`generate_naive`] over int8 keys and values: the definition of [`KvKind::Int8`](crate::KvKind::Int8).
+///
+/// # Errors
+/// As [`generate_naive`].
+pub fn generate_naive_int8(model: &Model, request: &Request) -> Result<Completion> {
+    complete(model, request, |rows| Ok(model.forward(&mut Eager, &mut NaiveInt8::new(rows)?, rows)?))
+}
+
 /// Samples tokens until the request ends. `hidden` gives the final hidden states `[T, C]` of a whole sequence.
 fn complete(
     model: &Model,
@@ -90,6 +98,53 @@ impl KvStore<Eager> for RepeatKv {
             Ok(ops::repeat_kv(&x.cast(Dtype::F32)?, self.n_heads)?.cast(x.dtype())?)
         };
         let (k, v) = (expand(&k)?, expand(&v)?);
+        KvStore::<Eager>::extend(&mut self.store, layer, k, v, rows)
+    }
+
+    fn append_rotated(
+        &mut self,
+        _: &mut Eager,
+        layer: usize,
+        new: Qkv<'_, Tensor>,
+        rows: &Rows,
+    ) -> ModelResult<(Tensor, KvView<'_, Tensor>)> {
+        append_separately(self, layer, new, rows)
+    }
+}
+
+/// No cache: the rows of a pass attend to the int8 values of each other's keys and values, their own included
+/// (docs/numerics.md, "Lossy caches"). It computes them one by one and shares no code with the int8 cache.
+#[derive(Debug)]
+pub struct NaiveInt8 {
+    store: NoCache<Tensor>,
+}
+
+impl NaiveInt8 {
+    /// For one pass over `rows`: whole sequences from position 0.
+    ///
+    /// # Errors
+    /// As [`NoCache::new`].
+    pub fn new(rows: &Rows) -> ModelResult<NaiveInt8> {
+        Ok(NaiveInt8 { store: NoCache::new(rows)? })
+    }
+
+    /// Each head vector of `x`, quantized and dequantized.
+    fn quantized(x: &Tensor) -> ModelResult<Tensor> {
+        let mut values = x.to_f32()?.to_vec::<f32>()?;
+        for head in values.chunks_exact_mut(x.width()) {
+            let scale = head.iter().fold(0.0, |largest: f32, x| largest.max(x.abs())) / 127.0;
+            for x in head {
+                let code = (*x / scale).round_ties_even().clamp(-127.0, 127.0);
+                *x = f32::from(code as i8) * scale;
+            }
+        }
+        Ok(Tensor::new(x.device(), x.shape(), values)?.cast(x.dtype())?)
+    }
+}
+
+impl KvStore<Eager> for NaiveInt8 {
+    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> ModelResult<KvView<'_, Tensor>> {
+        let (k, v) = (Self::quantized(&k)?, Self::quantized(&v)?);
         KvStore::<Eager>::extend(&mut self.store, layer, k, v, rows)
     }
 

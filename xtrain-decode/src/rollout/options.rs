@@ -4,7 +4,8 @@ use xtrain_model::Config;
 use crate::cache::{KvKind, Room};
 use crate::error::{Error, Result};
 
-/// Options of an [`Engine`](crate::Engine). None of them changes a bit of a completion.
+/// Options of an [`Engine`](crate::Engine). None of them changes a bit of a completion, except a lossy kind of cache
+/// ([`KvKind::is_exact`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
     /// The kind of KV cache.
@@ -129,7 +130,7 @@ impl EngineOptions {
         let require = |holds: bool, field, want, got: usize| {
             if holds { Ok(()) } else { Err(Error::Option { field, want, got: got.to_string() }) }
         };
-        let page = if let KvKind::Paged { page } = self.kv { page } else { 1 };
+        let page = self.kv.page().unwrap_or(1);
         for (field, size) in [
             ("page", Some(page)),
             ("prefill_chunk", self.prefill_chunk),

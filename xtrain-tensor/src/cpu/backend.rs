@@ -165,6 +165,16 @@ impl Backend for Cpu {
         })
     }
 
+    fn int8_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+        let [q, k, v] = qkv;
+        let codes = [k.data::<u32>()?, v.data::<u32>()?];
+        with_values!(values = q => {
+            let (y, lse) = attention::attention_over(self, values, codes, heads, mask);
+            self.tensor(&q.shape()[..2], lse)?; // its memory is used again
+            self.tensor(q.shape(), y)
+        })
+    }
+
     fn attention_backward(
         &self,
         saved: &AttnSaved<'_>,

@@ -30,6 +30,8 @@ const RACES: &[&str] = &[
 const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::DecodeChunksMergedInReverse, Gate::Bits("decode_attention")),
     (Fault::BlockCounterNotReset, Gate::Bits("decode_attention")),
+    (Fault::KernelInt8CodesTruncated, Gate::Bits("quantize_heads")),
+    (Fault::KernelInt8ScaleOfNeighbour, Gate::Bits("int8_attention")),
     (Fault::NextKeyAttended, Gate::Bits("attention")),
     (Fault::LastKeyOfChunkUnmasked, Gate::Test(attention::any_first_row)),
     (Fault::LastRowOfWindowSkipped, Gate::Bits("attention_backward")),

@@ -30,7 +30,7 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 const FUSED: [&str; 3] = ["linear_add_norm", "norm_linears", "norm_swiglu"];
 
 /// Every operation, and the fused pairs.
-pub(super) const TABLE: [Entry; 46] = {
+pub(super) const TABLE: [Entry; 48] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -53,6 +53,8 @@ pub(super) const TABLE: [Entry; 46] = {
         entry("attention", cases::attention, Checked(gradient::attention)),
         entry("attention_backward", cases::attention_backward, With("attention")),
         entry("decode_attention", cases::decode_attention, None("rollouts need no gradient")),
+        entry("quantize_heads", cases::quantize_heads, None("caches need no gradient")),
+        entry("int8_attention", cases::int8_attention, None("rollouts need no gradient")),
         entry("silu_mul", cases::silu_mul, Checked(gradient::silu_mul)),
         entry("silu_mul_backward", cases::silu_mul_backward, With("silu_mul")),
         entry("add", cases::add, Checked(gradient::add)),

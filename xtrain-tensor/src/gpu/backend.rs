@@ -6,7 +6,7 @@ use super::linear::several::{self, Source};
 use super::linear::{self, Epilogue};
 use super::pack;
 use super::rope::{self, RopeKernel};
-use super::{Gpu, embedding, finite, fused, kv, loss, norm, optim, pointwise, rows, sample};
+use super::{Gpu, embedding, finite, fused, int8, kv, loss, norm, optim, pointwise, rows, sample};
 use crate::backend::{Backend, RowOps, SharedOps};
 use crate::compose;
 use crate::dtype::Dtype;
@@ -135,6 +135,10 @@ impl Backend for Gpu {
         attention::attention(self, qkv, heads, mask)
     }
 
+    fn int8_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+        int8::int8_attention(self, qkv, heads, mask)
+    }
+
     fn attention_backward(
         &self,
         saved: &AttnSaved<'_>,
@@ -230,6 +234,9 @@ impl SharedOps for Gpu {
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
         check_head_size("decode_attention", heads.hd)?;
         attention::decode_attention(self, qkv, heads, mask)
+    }
+    fn quantize_heads(&self, x: &Tensor) -> Result<Tensor> {
+        int8::quantize_heads(self, x)
     }
 
     fn sample_rows(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {

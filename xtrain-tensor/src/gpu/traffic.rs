@@ -75,6 +75,8 @@ fn bytes(launch: &RecordedLaunch) -> u64 {
         "table_rows" => rows * n(0) * (4 + e),
         "embedding_backward" => 3 * operand(launch, 4),
         "gather_rows" | "scatter_rows" => 2 * rows * n(0) * word(launch.kernel),
+        // the codes and the scale of each vector, and its values; not the pool
+        "gather_int8" => 4 * n(2) / n(1) * (n(1) * (1 + e) + 4),
         "copy_slots" => 2 * ranges(launch) * n(0) * word(launch.kernel),
         // queries, keys and values, read and written; neither the pools nor the whole rotary table
         "write_heads" if faults::on(Fault::PoolCountedAsRead) => distinct(launch, |_| true),

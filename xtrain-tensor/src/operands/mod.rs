@@ -3,6 +3,7 @@
 mod adamw;
 mod attn_mask;
 mod heads;
+mod int8_head;
 pub(crate) mod loss;
 mod norm;
 mod packing;
@@ -15,6 +16,7 @@ pub use adamw::{AdamWScalars, Update, Updated};
 pub use attn_mask::{AttnMask, SlotRange, Slots};
 pub(crate) use heads::Heads;
 pub use heads::{AttnSaved, QkNorm, UnrotatedHeads};
+pub use int8_head::Int8Head;
 pub use loss::{KeptSet, LogProb, LossRows, LossValues, Target, max_loss_logits};
 pub use norm::Norm;
 pub(crate) use packing::BLOCK as QUANT_BLOCK;

@@ -6,6 +6,7 @@ mod device_sampler;
 mod elementwise;
 mod embedding;
 mod heads;
+mod int8;
 mod kv;
 mod linear;
 mod log_prob;
@@ -24,6 +25,7 @@ pub use device_sampler::DeviceSampler;
 pub use elementwise::{accumulate, add, first_non_finite, silu_mul, silu_mul_backward};
 pub use embedding::{embedding, embedding_backward, weight_rows};
 pub use heads::{norm_rope, norm_rope_backward, write_heads};
+pub use int8::{int8_attention, quantize_heads};
 pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight, linears, swiglu,
@@ -37,9 +39,9 @@ pub use rows::{copy_slots, copy_slots_within, gather_rows, gather_rows_backward,
 pub use sample::sample_rows;
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, CodeBits, KeptSet, LogProb, LossRows, LossValues, Norm,
-    Outcome, Piece, QkNorm, QuantBlock, QuantFormat, RopeArgs, SampleFailure, SampleRow, Sampled, Samples,
-    SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, CodeBits, Int8Head, KeptSet, LogProb, LossRows, LossValues,
+    Norm, Outcome, Piece, QkNorm, QuantBlock, QuantFormat, RopeArgs, SampleFailure, SampleRow, Sampled,
+    Samples, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update, Updated, Weight,
 };
 
 use crate::operands;

@@ -12,8 +12,8 @@ use crate::dtype::{Dtype, from_bf16, to_bf16};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, KeptSet, LogProb, LossRows, LossValues, Norm, Packer,
-    QuantFormat, RopeArgs, Samples, Update, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, Int8Head, KeptSet, LogProb, LossRows, LossValues, Norm,
+    Packer, QuantFormat, RopeArgs, Samples, Update, Weight,
 };
 use crate::tensor::Tensor;
 use crate::tensor_core::TensorCore;
@@ -303,6 +303,15 @@ impl Backend for Reference {
         let done = in_mode!(self, q.dtype(), attention(operands, heads, mask));
         let y = self.tensor(q.shape(), done.y, q.dtype())?;
         Ok((y, self.tensor(&q.shape()[..2], done.lse, Dtype::F32)?))
+    }
+
+    fn int8_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor> {
+        let [q, k, v] = qkv;
+        let values = |x: &Tensor| {
+            let shape = [x.shape()[0], heads.nkv, heads.hd];
+            self.tensor(&shape, Int8Head::dequantize(x.data()?, heads.hd), q.dtype())
+        };
+        Ok(self.attention([q, &values(k)?, &values(v)?], heads, mask)?.0)
     }
 
     fn attention_backward(

@@ -35,6 +35,7 @@ fn memory_is_used_by_a_cache_of_its_shape_only() {
         CacheShape { n_layers: LAYERS + 1, ..own.clone() },
         CacheShape { n_kv_heads: 1, ..own.clone() },
         CacheShape { head_dim: 4, ..own.clone() },
+        own.clone().stored_as(KvDtype::Int8),
         CacheShape { device: Device::reference(), ..own.clone() },
     ] {
         assert_eq!(slots(other.clone()), 0, "{other:?}");

@@ -3,7 +3,7 @@ use xtrain_model::Error as ModelError;
 use xtrain_tensor::faults::{self, Fault};
 
 use super::{Scheduler, SeqSlot};
-use crate::cache::{KvKind, Snapshot};
+use crate::cache::Snapshot;
 use crate::error::Result;
 use crate::rollout::plan::ForkedSample;
 use crate::rollout::sequence::Sequence;
@@ -41,7 +41,7 @@ impl Scheduler<'_> {
     /// Whether the cache keeps the watermark free, in whole pages, if the next sequence is admitted and all sequences
     /// have room for their tokens so far. `true` if no sequence runs.
     fn is_above_watermark(&self) -> bool {
-        let (KvKind::Paged { page }, Some(cache)) = (self.options.kv, &self.cache) else { return true };
+        let (Some(page), Some(cache)) = (self.options.kv.page(), &self.cache) else { return true };
         let Some(next) = self.waiting.front() else { return true };
         if self.options.watermark == 0 || self.running.is_empty() || faults::on(Fault::WatermarkIgnored) {
             return true;
@@ -63,7 +63,7 @@ impl Scheduler<'_> {
     /// Allocates the pages that the waiting sequences need if none of them ends early, at most `max_bytes`. The full
     /// pages of a prompt are shared by its group.
     pub(in crate::rollout) fn reserve(&mut self, max_bytes: usize) -> Result<()> {
-        let (KvKind::Paged { page }, Some(cache)) = (self.options.kv, &mut self.cache) else { return Ok(()) };
+        let (Some(page), Some(cache)) = (self.options.kv.page(), &mut self.cache) else { return Ok(()) };
         let (mut pages, mut group) = (0, None);
         for sequence in self.waiting.iter() {
             let shared = sequence.prompt().len() / page;

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use super::chunk::Chunk;
 use super::gather::{self, HeadView, Prefetcher};
+use super::kv_element::KvElement;
 use super::number::Number;
 use super::rows::{CHUNK, SERIAL, no_minus_zero, union, within};
 use super::scratch;
@@ -202,8 +203,8 @@ impl<E: Number> Item<'_, E> {
         for x in [&mut *st.k, &mut *st.dq] {
             x[padding.clone()].fill(0.0);
         }
-        view.copy(l, self.saved.k, 0..len, st.k, &mut min_k);
-        view.copy(l, self.saved.v, 0..len, st.dq, &mut min_v);
+        view.copy::<L, E, E>(l, self.saved.k, 0..len, st.k, &mut min_k);
+        view.copy::<L, E, E>(l, self.saved.v, 0..len, st.dq, &mut min_v);
         for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
             let chunks = x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width));
             for (c, (x, t)) in chunks.enumerate() {
@@ -232,8 +233,8 @@ impl<E: Number> Item<'_, E> {
         for (t, &n) in (self.prefix..).zip(self.rows) {
             let (from, to) = (self.heads.q(n, head), t * width..(t + 1) * width);
             let (y, dy) = (&self.saved.y[from.clone()], &self.saved.dy[from.clone()]);
-            gather::row(l, &self.saved.q[from], &mut st.q[to.clone()], &mut min_q);
-            gather::row(l, dy, &mut st.dy[to], &mut min_dy);
+            <E as KvElement<E>>::row(l, &self.saved.q[from], &mut st.q[to.clone()], &mut min_q);
+            <E as KvElement<E>>::row(l, dy, &mut st.dy[to], &mut min_dy);
             let mut sum = l.zero();
             for (y, dy) in y.chunks(LANES).zip(dy.chunks(LANES)) {
                 sum = Lanes::fma(l, E::read(l, dy), E::read(l, y), sum);

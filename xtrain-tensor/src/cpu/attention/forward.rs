@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::chunk::Chunk;
 use super::gather::{self, HeadView, Prefetcher};
+use super::kv_element::KvElement;
 use super::number::Number;
 use super::product::Product;
 use super::rows::{CHUNK, SERIAL, STRIP, masked, no_minus_zero, union, widen, within};
@@ -28,6 +29,17 @@ pub(crate) fn attention<E: Number>(
     heads: Heads,
     mask: &AttnMask<'_>,
 ) -> (Vec<E>, Vec<f32>) {
+    attention_over(cpu, q, [k, v], heads, mask)
+}
+
+/// [`attention`] over keys and values that are stored as `K`.
+pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
+    cpu: &Cpu,
+    q: &[E],
+    keys_values: [&[K]; 2],
+    heads: Heads,
+    mask: &AttnMask<'_>,
+) -> (Vec<E>, Vec<f32>) {
     let group = heads.nh / heads.nkv;
     let blocks = blocks(mask, (BLOCK / group).max(1), mask.rows().div_ceil(cpu.pool.threads()));
     let mut y = cpu.recycler.acquire(q.len());
@@ -38,7 +50,7 @@ pub(crate) fn attention<E: Number>(
         let Some(([start, end], kv)) = block_and_head(i) else { return };
         let next = block_and_head(i + 1).map(|([start, _], kv)| (mask.seq[start], kv));
         let block = start..end;
-        Item { operands: [q, k, v], heads, mask, simd: cpu.simd, block, kv, next, y_out, lse_out }.run();
+        Item { q, keys_values, heads, mask, simd: cpu.simd, block, kv, next, y_out, lse_out }.run();
     };
     let n = blocks.len() * heads.nkv;
     let work: usize = (0..mask.rows()).map(|n| mask.keys(n).len()).sum();
@@ -82,8 +94,9 @@ fn share_a_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {
 }
 
 /// A work item: one block of rows and one kv head. Query vectors are numbered by row, then by head of the group.
-struct Item<'a, E> {
-    operands: [&'a [E]; 3],
+struct Item<'a, E, K> {
+    q: &'a [E],
+    keys_values: [&'a [K]; 2],
     heads: Heads,
     mask: &'a AttnMask<'a>,
     simd: Simd,
@@ -118,21 +131,21 @@ struct Part {
 }
 
 /// A work item and its memory: the kernel that is compiled for each instruction set.
-struct Work<'a, 'b, E> {
-    item: &'b Item<'a, E>,
+struct Work<'a, 'b, E, K> {
+    item: &'b Item<'a, E, K>,
     state: State<'b>,
     /// The keys of a chunk, the transposed keys, and the values.
     chunk: [&'b mut [f32]; 3],
 }
 
-impl<E: Number> Kernel for Work<'_, '_, E> {
+impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         self.item.walk(l, &mut self.state, self.chunk);
     }
 }
 
-impl<E: Number> Item<'_, E> {
+impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
     fn run(&self) {
         let (n, width) = (self.vectors(), self.width());
         let (all, one, chunk) = (n * width, n.next_multiple_of(LANES), CHUNK * width);
@@ -215,11 +228,11 @@ impl<E: Number> Item<'_, E> {
 
     #[inline(always)]
     fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>, [k, kt, v]: [&mut [f32]; 3]) {
-        let (n, width) = (self.vectors(), self.width());
+        let (n, width, [keys, values]) = (self.vectors(), self.width(), self.keys_values);
         let mut min_q = MinExponent::new(l);
         for (i, q) in st.q.chunks_exact_mut(width).take(n).enumerate() {
             let (row, head) = self.row_and_head(i);
-            gather::row(l, &self.operands[0][self.heads.q(row, head)], q, &mut min_q);
+            <E as KvElement<E>>::row(l, &self.q[self.heads.q(row, head)], q, &mut min_q);
         }
         let min_q = min_q.field(l);
         st.m.fill(f32::NEG_INFINITY);
@@ -235,10 +248,10 @@ impl<E: Number> Item<'_, E> {
             for part in self.parts(c) {
                 let (mut min_k, visible) = (MinExponent::new(l), self.visible(self.vectors_of(&part), c));
                 let view = self.head_view(&part);
-                let mut prefetcher = view.prefetcher(self.operands[2], c, &visible, halves(&visible).0);
+                let mut prefetcher = view.prefetcher::<E, K>(values, c, &visible, halves(&visible).0);
                 if !visible.is_empty() {
-                    let mut prefetcher = view.prefetcher(self.operands[1], c, &visible, visible.clone());
-                    let key = view.chunk(l, self.operands[1], c, visible.clone(), &mut *k, &mut min_k);
+                    let mut prefetcher = view.prefetcher::<E, K>(keys, c, &visible, visible.clone());
+                    let key = view.chunk::<L, E, K>(l, keys, c, visible.clone(), &mut *k, &mut min_k);
                     gather::transpose(l, key, width, visible, kt, &mut prefetcher);
                 }
                 let no_flush = on_lattice(min_q, min_k.field(l));
@@ -250,8 +263,8 @@ impl<E: Number> Item<'_, E> {
                 let (mut min_v, visible) = (MinExponent::new(l), self.visible(self.vectors_of(&part), c));
                 if !visible.is_empty() {
                     let view = self.head_view(&part);
-                    let mut prefetcher = view.prefetcher(self.operands[2], c, &visible, halves(&visible).1);
-                    let value = view.chunk(l, self.operands[2], c, visible, &mut *v, &mut min_v);
+                    let mut prefetcher = view.prefetcher::<E, K>(values, c, &visible, halves(&visible).1);
+                    let value = view.chunk::<L, E, K>(l, values, c, visible, &mut *v, &mut min_v);
                     let no_flush = on_lattice(min_p, min_v.field(l));
                     let part = Part { c, vectors: self.vectors_of(&part) };
                     self.merge(l, st, part, value, no_flush, &mut prefetcher);

@@ -2,20 +2,12 @@
 use std::ops::Range;
 
 use super::chunk::Chunk;
+use super::kv_element::KvElement;
 use super::number::Number;
 use super::rows::{CHUNK, widen};
 use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes, Reg};
 use crate::operands::Slots;
-
-/// Copies one row of `x` to `out`, which is at least as long. The rest of `out` becomes +0.
-#[inline(always)]
-pub(super) fn row<L: Lanes, E: Number>(l: L, x: &[E], out: &mut [f32], min_exp: &mut MinExponent<L>) {
-    for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
-        let v = E::read(l, &x[x.len().min(i * LANES)..]);
-        l.store(out, E::operand(l, v, min_exp));
-    }
-}
 
 /// The keys or values of one sequence and one kv head in a pool of slots.
 #[derive(Debug, Clone, Copy)]
@@ -39,42 +31,53 @@ impl HeadView<'_> {
     /// The slots `visible` of chunk `c`, extended with zeros to whole steps of a product. It is a view of `x` if a
     /// product can read the rows in place, otherwise a copy in `buffer`, which holds 64 rows.
     #[inline(always)]
-    pub(super) fn chunk<'x, L: Lanes, E: Number>(
+    pub(super) fn chunk<'x, L: Lanes, E: Number, K: KvElement<E>>(
         self,
         l: L,
-        x: &'x [E],
+        x: &'x [K],
         c: usize,
         visible: Range<usize>,
         buffer: &'x mut [f32],
         min_exp: &mut MinExponent<L>,
     ) -> Chunk<'x> {
-        if let Some(chunk) = self.in_place(x, c, &visible) {
+        if let Some(chunk) = self.in_place::<E, K>(x, c, &visible) {
             return chunk;
         }
         let (first, width) = (c * CHUNK + visible.start, self.width());
         let wide = widen(visible.clone(), E::STEP);
         buffer[wide.start * width..visible.start * width].fill(0.0);
         buffer[visible.end * width..wide.end * width].fill(0.0);
-        self.copy(l, x, first..c * CHUNK + visible.end, &mut buffer[visible.start * width..], min_exp);
+        self.copy::<L, E, K>(
+            l,
+            x,
+            first..c * CHUNK + visible.end,
+            &mut buffer[visible.start * width..],
+            min_exp,
+        );
         Chunk { rows: buffer, stride: width }
     }
 
     /// A view of the slots `visible` of chunk `c` in `x`, if a product can read them in place.
     #[inline(always)]
-    fn in_place<'x, E: Number>(self, x: &'x [E], c: usize, visible: &Range<usize>) -> Option<Chunk<'x>> {
+    fn in_place<'x, E: Number, K: KvElement<E>>(
+        self,
+        x: &'x [K],
+        c: usize,
+        visible: &Range<usize>,
+    ) -> Option<Chunk<'x>> {
         let first = c * CHUNK + visible.start;
         let whole = self.hd == self.width() && self.slots.run_length(first) >= visible.len();
         let start = self.slots.slot(self.seq, first).checked_sub(visible.start).filter(|_| whole)?;
-        let rows = &E::plain(x)?[(start * self.nkv + self.kv) * self.hd..];
+        let rows = &K::plain(x)?[(start * self.nkv + self.kv) * self.hd..];
         Some(Chunk { rows, stride: self.nkv * self.hd })
     }
 
     /// Copies the rows of positions `range` to consecutive rows of `out`, padded to the width.
     #[inline(always)]
-    pub(super) fn copy<L: Lanes, E: Number>(
+    pub(super) fn copy<L: Lanes, E: Number, K: KvElement<E>>(
         self,
         l: L,
-        x: &[E],
+        x: &[K],
         range: Range<usize>,
         out: &mut [f32],
         min_exp: &mut MinExponent<L>,
@@ -83,13 +86,13 @@ impl HeadView<'_> {
         let mut pos = range.start;
         while pos < range.end {
             let run = self.slots.run_length(pos).min(range.end - pos);
-            let first = (self.slots.slot(self.seq, pos) * self.nkv + self.kv) * self.hd;
-            let mut prefetcher = self.prefetch_rows(x, pos..pos + run);
+            let (head_len, slot) = (K::head_len(self.hd), self.slots.slot(self.seq, pos));
+            let mut prefetcher = self.prefetch_rows::<E, K>(x, pos..pos + run);
             for i in 0..run {
                 prefetcher.issue(l, prefetcher.bytes.div_ceil(LINE));
-                let start = first + i * self.nkv * self.hd;
+                let start = ((slot + i) * self.nkv + self.kv) * head_len;
                 let out = out.next().expect("out has a row for each position");
-                row(l, &x[start..start + self.hd], out, min_exp);
+                K::row(l, &x[start..start + head_len], out, min_exp);
             }
             pos += run;
         }
@@ -98,26 +101,27 @@ impl HeadView<'_> {
     /// Prefetcher for the rows that are read next, at the slots `part` of chunk `c`. It is empty if the slots
     /// `visible` of this sequence are copied, because a copy prefetches by itself.
     #[inline(always)]
-    pub(super) fn prefetcher<E: Number>(
+    pub(super) fn prefetcher<E: Number, K: KvElement<E>>(
         self,
-        x: &[E],
+        x: &[K],
         c: usize,
         visible: &Range<usize>,
         part: Range<usize>,
     ) -> Prefetcher {
-        match part.is_empty() || self.in_place(x, c, visible).is_none() {
+        match part.is_empty() || self.in_place::<E, K>(x, c, visible).is_none() {
             true => Prefetcher::empty(),
-            false => self.prefetch_rows(x, c * CHUNK + part.start..c * CHUNK + part.end),
+            false => self.prefetch_rows::<E, K>(x, c * CHUNK + part.start..c * CHUNK + part.end),
         }
     }
 
     /// Prefetcher for the rows that are read next, at positions `range`, up to the end of the contiguous run.
     #[inline(always)]
-    fn prefetch_rows<E: Number>(self, x: &[E], range: Range<usize>) -> Prefetcher {
+    fn prefetch_rows<E: Number, K: KvElement<E>>(self, x: &[K], range: Range<usize>) -> Prefetcher {
         let Some((seq, kv)) = self.next else { return Prefetcher::empty() };
         let Some(slot) = self.slots.get(seq, range.start) else { return Prefetcher::empty() };
-        let (bytes, rows) = (self.hd * size_of::<E>(), range.len().min(self.slots.run_length(range.start)));
-        let row = x.as_ptr().wrapping_add((slot * self.nkv + kv) * self.hd).cast();
+        let head_len = K::head_len(self.hd);
+        let (bytes, rows) = (head_len * size_of::<K>(), range.len().min(self.slots.run_length(range.start)));
+        let row = x.as_ptr().wrapping_add((slot * self.nkv + kv) * head_len).cast();
         Prefetcher { row, stride: self.nkv * bytes, bytes, at: 0, lines: rows * bytes.div_ceil(LINE) }
     }
 }

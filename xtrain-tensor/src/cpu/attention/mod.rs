@@ -6,6 +6,7 @@
 //! | `backward` | one work item: a sequence and one kv head; each weight is computed once for dq, dk and dv |
 //! | `product` | the matrix products of both, one chain per output; flush to zero |
 //! | `number` | the element types f32 and bf16 |
+//! | `kv_element` | the element types of stored keys and values: those of the queries, or int8 codes |
 //! | `gather` | copies or views of queries, keys and values from contiguous or paged slots, as f32 |
 //! | `rows` | ranges of visible keys, masks |
 //! | `scratch` | thread-local working memory |
@@ -13,6 +14,7 @@ mod backward;
 mod chunk;
 mod forward;
 mod gather;
+mod kv_element;
 mod number;
 mod product;
 mod rows;
@@ -21,4 +23,4 @@ mod scratch;
 mod tests;
 
 pub(crate) use backward::attention_backward;
-pub(crate) use forward::attention;
+pub(crate) use forward::{attention, attention_over};

@@ -140,6 +140,25 @@ pub(crate) trait Lanes: Reg {
         self.load_bf16(&whole)
     }
 
+    /// Loads up to 32 elements of `s` as f32. Lanes past its end are +0.
+    #[inline(always)]
+    fn load_i8_partial(self, s: &[i8]) -> Self::F {
+        let mut whole = [0; LANES];
+        let from = match s.first_chunk() {
+            Some(s) => s,
+            None => {
+                whole[..s.len()].copy_from_slice(s);
+                &whole
+            }
+        };
+        let mut out = Lanes::zero(self);
+        for i in 0..Self::REGS {
+            // SAFETY: `from` has 32 = REGS * WIDTH elements.
+            out[i] = unsafe { Reg::load_i8(self, from.as_ptr().add(i * Self::WIDTH)) };
+        }
+        out
+    }
+
     /// Rounds all lanes to the first 32 elements of `s` (ties to even, NaN to 0x7fff).
     #[inline(always)]
     fn store_bf16(self, s: &mut [bf16], v: Self::F) {

@@ -47,20 +47,24 @@ struct Operands {
 }
 
 impl Operands {
-    /// The output of these rows; with `lse`, each followed by its log-sum-exp.
-    fn run(&self, dev: &Device, rows: &[usize], lse: bool) -> Result<Rows> {
+    /// The output of `op` for these rows; that of `attention` is followed by its log-sum-exp.
+    fn run(&self, dev: &Device, rows: &[usize], op: &str) -> Result<Rows> {
         let [nh, nkv, hd] = self.heads;
         let (seq, pos): (Vec<u32>, Vec<u32>) = rows.iter().map(|&r| self.at[r]).unzip();
         let mask = AttnMask { seq: &seq, pos: &pos, slots: &self.pool.slots, window: self.window };
         let q = tensor(dev, &[rows.len(), nh, hd], &pick(&self.q, nh * hd, rows), self.dtype)?;
         let kv = |x: &[f32]| tensor(dev, &[self.pool.n_slots, nkv, hd], x, self.dtype);
         let (k, v) = (kv(&self.k)?, kv(&self.v)?);
-        match lse {
-            true => {
+        match op {
+            "attention" => {
                 let (y, lse) = ops::attention(&q, &k, &v, &mask)?;
                 Ok(join(split(&y, rows.len())?, split(&lse, rows.len())?))
             }
-            false => split(&ops::decode_attention(&q, &k, &v, &mask)?, rows.len()),
+            "int8_attention" => {
+                let (k, v) = (ops::quantize_heads(&k)?, ops::quantize_heads(&v)?);
+                split(&ops::int8_attention(&q, &k, &v, &mask)?, rows.len())
+            }
+            _ => split(&ops::decode_attention(&q, &k, &v, &mask)?, rows.len()),
         }
     }
 }
@@ -104,9 +108,8 @@ fn over_pools(
             let q = score.fill(at.len() * nh * hd, seed);
             let n = at.len();
             let operands = Operands { heads, dtype, window, pool, at, q, k, v };
-            let lse = op == "attention";
             cases.push(Case::rows(op, name.replace(' ', ""), seed, n, move |dev, rows| {
-                operands.run(dev, rows, lse)
+                operands.run(dev, rows, op)
             }));
         }
     }
@@ -123,6 +126,10 @@ pub(crate) fn attention() -> Vec<Case> {
 
 pub(crate) fn decode_attention() -> Vec<Case> {
     over_pools("decode_attention", "", 77, SCENES, |len| vec![len - 1])
+}
+
+pub(crate) fn int8_attention() -> Vec<Case> {
+    over_pools("int8_attention", "", 20_077, SCENES, edges)
 }
 
 pub(crate) fn attention_backward() -> Vec<Case> {

@@ -2,6 +2,7 @@
 mod attention;
 mod fused;
 mod heads;
+mod int8;
 mod linear;
 mod loss;
 mod norm;
@@ -13,9 +14,10 @@ mod rows;
 mod sample;
 mod tables;
 
-pub(super) use attention::{attention, attention_backward, decode_attention};
+pub(super) use attention::{attention, attention_backward, decode_attention, int8_attention};
 pub(super) use fused::write_heads;
 pub(super) use heads::{norm_rope, norm_rope_backward};
+pub(super) use int8::quantize_heads;
 pub(super) use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
 };

@@ -1,0 +1,201 @@
+//! `xtrain bench cache-kinds`.
+use serde::Serialize;
+
+use super::args::CacheKindsArgs;
+use super::bench_model::{self, BenchModel};
+use super::cache_text::{self, Text};
+use super::workload::Workload;
+use crate::cli::{CliError, Exit, out};
+use crate::decode::{CacheShape, EngineOptions, KvKind};
+use crate::model::Model;
+use crate::report::{Spread, Table, Timings, units};
+use crate::tensor::Dtype;
+
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    model: BenchModel,
+    workload: Workload,
+    budget_bytes: usize,
+    /// Tokens whose probability was measured.
+    text_tokens: usize,
+    kinds: Vec<Kind>,
+    /// Bytes per token in bf16, by the formula.
+    bf16_bytes_per_token: usize,
+    /// Share of the KV slots that completions of one prompt save in pages.
+    prefix_sharing_saves: f64,
+}
+
+/// One kind of cache. Times are medians over the samples.
+#[derive(Debug, Serialize)]
+struct Kind {
+    kv: String,
+    exact: bool,
+    /// By the formula: 2 x layers x kv heads x bytes of a head.
+    bytes_per_token: usize,
+    /// Bytes of the tensors, divided by their slots.
+    allocated_bytes_per_token: f64,
+    /// Positions in the budget, in whole pages.
+    positions_in_budget: usize,
+    /// Share of the slots in use that hold no position, with prompts of ragged lengths.
+    waste: f64,
+    perplexity: f64,
+    time_to_first_token_ms: f64,
+    decode_tokens_per_second: f64,
+    samples: Vec<Timings>,
+}
+
+/// The kinds, with pages of `page` tokens.
+fn kinds(page: usize) -> [KvKind; 4] {
+    [KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }, KvKind::Int8 { page }]
+}
+
+/// Positions of a cache of `budget` bytes, in whole pages.
+fn positions(kv: KvKind, model: &Model, budget: usize) -> usize {
+    let page = kv.page().unwrap_or(1);
+    let bytes = CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token();
+    budget / bytes / page * page
+}
+
+pub(super) fn run(args: &CacheKindsArgs) -> Result<(), CliError> {
+    let (prompt_len, max_new) = (args.prompt_len.get(), args.max_new.get());
+    let (model, description, text) = cache_text::open(args)?;
+    let (batch, temperature, top_p) = (args.batch.get(), 0.0, 1.0);
+    let workload = Workload { batch, one_prompt: false, prompt_len, max_new, temperature, top_p };
+    workload.check(&model, "reduce --prompt-len or --max-new")?;
+    let budget = args.budget_mib.get() << 20;
+    let kinds = kinds(args.sizes.page_size);
+    for kv in kinds {
+        let (found, want) = (positions(kv, &model, budget), batch * (prompt_len + max_new));
+        if found < want {
+            let message = format!(
+                "--budget-mib {}: expected room for {want} tokens, found {found} in a {kv} cache",
+                args.budget_mib
+            );
+            return Err(CliError::new(Exit::Usage, message)
+                .hint("increase --budget-mib, or reduce --batch, --prompt-len or --max-new"));
+        }
+    }
+    let options =
+        |kv| EngineOptions { kv_capacity: Some(positions(kv, &model, budget)), ..args.sizes.engine(kv) };
+    let mut samples = kinds.map(|_| Vec::new());
+    for round in 0..=args.repeats.get() {
+        // Alternate the direction, so that drift affects all kinds equally.
+        for at in 0..kinds.len() {
+            let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
+            let measured = bench_model::measure(&model, workload, options(kinds[at]), None)?;
+            if round > 0 {
+                samples[at].push(measured.timings);
+            }
+        }
+    }
+    let mut measured = Vec::new();
+    for (kv, samples) in kinds.into_iter().zip(samples) {
+        measured.push(kind(&model, kv, &text, options(kv), samples)?);
+    }
+    let report = Report {
+        prefix_sharing_saves: cache_text::shared_slots(&model, workload, options(kinds[2]))?,
+        bf16_bytes_per_token: CacheShape { dtype: Dtype::BF16, ..CacheShape::of(&model) }.bytes_per_token(),
+        model: description,
+        workload,
+        budget_bytes: budget,
+        text_tokens: text.predicted(),
+        kinds: measured,
+    };
+    if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
+}
+
+/// The measurements of one kind.
+fn kind(
+    model: &Model,
+    kv: KvKind,
+    text: &Text,
+    options: EngineOptions,
+    samples: Vec<Timings>,
+) -> Result<Kind, CliError> {
+    let median = |of: &dyn Fn(&Timings) -> Option<f64>| {
+        Spread::of(samples.iter().filter_map(of)).map_or(0.0, |spread| spread.p50)
+    };
+    let read = text.read(model, options)?;
+    Ok(Kind {
+        kv: kv.to_string(),
+        exact: kv.is_exact(),
+        bytes_per_token: CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token(),
+        allocated_bytes_per_token: read.bytes as f64 / read.usage.slots.max(1) as f64,
+        positions_in_budget: options.kv_capacity.unwrap_or(0),
+        waste: read.waste(),
+        perplexity: read.perplexity,
+        time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())),
+        decode_tokens_per_second: median(&Timings::decode_tokens_per_second),
+        samples,
+    })
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let Workload { batch, prompt_len, max_new, .. } = self.workload;
+        let numbers = [
+            "bytes/token",
+            "allocated",
+            "context",
+            "waste",
+            "tok/s",
+            "first token ms",
+            "perplexity",
+            "difference",
+        ];
+        let mut table = Table::new(&["cache", "results"], &numbers);
+        let exact = &self.kinds[0];
+        for kind in &self.kinds {
+            table.row([
+                kind.kv.clone(),
+                if kind.exact { "exact" } else { "lossy" }.to_string(),
+                kind.bytes_per_token.to_string(),
+                format!("{}", kind.allocated_bytes_per_token),
+                kind.positions_in_budget.to_string(),
+                format!("{:.1} %", 100.0 * kind.waste),
+                format!("{:.0}", kind.decode_tokens_per_second),
+                format!("{:.2}", kind.time_to_first_token_ms),
+                format!("{:.4}", kind.perplexity),
+                format!("{:+.4} %", 100.0 * (kind.perplexity / exact.perplexity - 1.0)),
+            ]);
+        }
+        format!(
+            "{}{} of keys and values; {batch} x ({prompt_len} + {max_new}) tokens; perplexity of {} tokens\n\n{}\n{}",
+            self.model.title(),
+            units::bytes(self.budget_bytes as u64),
+            self.text_tokens,
+            table.render(),
+            self.claims().render()
+        )
+    }
+
+    /// Published values next to the measured ones.
+    fn claims(&self) -> Table {
+        let [.., paged, int8] = &self.kinds[..] else { unreachable!("four kinds were measured") };
+        let percent = |x: f64| format!("{:.1} %", 100.0 * x);
+        let mut table = Table::new(&["published"], &["claim", "measured"]);
+        for (what, claim, measured) in [
+            ("paged: waste", "< 4 %", percent(paged.waste)),
+            ("prefix sharing: slots saved", "40 to 60 %", percent(self.prefix_sharing_saves)),
+            (
+                "int8: bytes of a bf16 cache",
+                "50 %",
+                percent(int8.bytes_per_token as f64 / self.bf16_bytes_per_token as f64),
+            ),
+            (
+                "int8: speed lost to paged",
+                "12 %",
+                percent(1.0 - int8.decode_tokens_per_second / paged.decode_tokens_per_second),
+            ),
+            (
+                "int8: perplexity increase",
+                "< 0.3 %",
+                format!("{:.3} %", 100.0 * (int8.perplexity / paged.perplexity - 1.0)),
+            ),
+        ] {
+            table.row([what, claim, &measured]);
+        }
+        table
+    }
+}

@@ -1,0 +1,56 @@
+//! The elements that keys and values are stored in.
+use super::number::Number;
+use crate::cpu::gemm_bf16::MinExponent;
+use crate::cpu::lanes::{LANES, Lanes};
+use crate::operands::Int8Head;
+
+/// An element of stored keys and values, for queries of type `E`: `E` itself, or the words of [`Int8Head`].
+pub(crate) trait KvElement<E: Number>: Copy + Sync {
+    /// The number of elements of a head vector of `hd` values.
+    fn head_len(hd: usize) -> usize;
+
+    /// The elements as f32, if products can read them in place.
+    fn plain(x: &[Self]) -> Option<&[f32]>;
+
+    /// Writes the values of a head vector to `out`, which is at least as long. The rest of `out` becomes +0.
+    fn row<L: Lanes>(l: L, x: &[Self], out: &mut [f32], min_exp: &mut MinExponent<L>);
+}
+
+impl<E: Number> KvElement<E> for E {
+    #[inline(always)]
+    fn head_len(hd: usize) -> usize {
+        hd
+    }
+    #[inline(always)]
+    fn plain(x: &[E]) -> Option<&[f32]> {
+        E::plain(x)
+    }
+    #[inline(always)]
+    fn row<L: Lanes>(l: L, x: &[E], out: &mut [f32], min_exp: &mut MinExponent<L>) {
+        for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
+            let v = E::read(l, &x[x.len().min(i * LANES)..]);
+            l.store(out, E::operand(l, v, min_exp));
+        }
+    }
+}
+
+impl<E: Number> KvElement<E> for u32 {
+    #[inline(always)]
+    fn head_len(hd: usize) -> usize {
+        Int8Head::words(hd)
+    }
+    #[inline(always)]
+    fn plain(_: &[u32]) -> Option<&[f32]> {
+        None
+    }
+    #[inline(always)]
+    fn row<L: Lanes>(l: L, x: &[u32], out: &mut [f32], min_exp: &mut MinExponent<L>) {
+        let (scale, codes) = x.split_last().expect("a head vector has a word for its scale");
+        let (scale, codes) =
+            (Lanes::splat(l, f32::from_bits(*scale)), bytemuck::cast_slice::<u32, i8>(codes));
+        for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
+            let codes = l.load_i8_partial(&codes[codes.len().min(i * LANES)..]);
+            l.store(out, E::rounded(l, Lanes::mul(l, codes, scale), min_exp));
+        }
+    }
+}

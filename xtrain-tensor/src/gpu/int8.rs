@@ -1,0 +1,61 @@
+//! Keys and values in int8: quantization, and attention over the dequantized keys and values of the rows.
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::attention::{self, check_head_size};
+use super::{Gpu, Grid, args};
+use crate::operands::{AttnMask, Heads, Int8Head, Slots};
+use crate::{Dtype, Error, Result, Tensor};
+
+/// Head vectors `[N, H, hd]` in int8, as words. One warp per vector.
+pub(crate) fn quantize_heads(gpu: &Gpu, x: &Tensor) -> Result<Tensor> {
+    let &[n, heads, hd] = x.shape() else { unreachable!("quantize_heads checks its shapes") };
+    check_head_size("quantize_heads", hd)?;
+    let y = Tensor::on_gpu(gpu, &[n, heads, Int8Head::words(hd)], Dtype::U32)?;
+    let kernel = if x.dtype() == Dtype::BF16 { "quantize_heads_bf16" } else { "quantize_heads_f32" };
+    let args = args![x.at(gpu, x.dtype())?, y.at(gpu, Dtype::U32)?, hd, n * heads];
+    // SAFETY: x has n * heads vectors of hd values, y as many of words(hd).
+    unsafe { gpu.launch(kernel, Grid::blocks([(n * heads).div_ceil(4), 1, 1], 128), args)? };
+    Ok(y)
+}
+
+/// The attention over the dequantized keys and values of the positions that rows see. The operands have been checked.
+pub(crate) fn int8_attention(
+    gpu: &Gpu,
+    [q, k, v]: [&Tensor; 3],
+    heads: Heads,
+    mask: &AttnMask<'_>,
+) -> Result<Tensor> {
+    check_head_size("int8_attention", heads.hd)?;
+    let (from, slots) = gathered(mask);
+    let gather = |pool: &Tensor| {
+        let y = Tensor::on_gpu(gpu, &[from.len(), heads.nkv, heads.hd], q.dtype())?;
+        let kernel = if q.dtype() == Dtype::BF16 { "gather_int8_bf16" } else { "gather_int8_f32" };
+        let (pool, to, n) = (pool.at(gpu, Dtype::U32)?, y.at(gpu, q.dtype())?, y.len() / 4);
+        let args = args![pool, gpu.indices(&from)?, to, heads.nkv, heads.hd, n];
+        // SAFETY: the slots are in the pool, as the operation has checked; y has a row for each of them.
+        unsafe { gpu.launch(kernel, Grid::over(n, 256), args)? };
+        Ok::<_, Error>(y)
+    };
+    let (k, v) = (gather(k)?, gather(v)?);
+    Ok(attention::attention(gpu, [q, &k, &v], heads, &AttnMask { slots: &slots, ..*mask })?.0)
+}
+
+/// The slots of all positions that rows see, and the place of each position among them.
+fn gathered(mask: &AttnMask<'_>) -> (Vec<u32>, Slots) {
+    let mut seen: BTreeMap<u32, Range<usize>> = BTreeMap::new();
+    for (n, &seq) in mask.seq.iter().enumerate() {
+        let keys = mask.keys(n);
+        let seen = seen.entry(seq).or_insert(keys.clone());
+        *seen = seen.start.min(keys.start)..seen.end.max(keys.end);
+    }
+    let sequences = seen.keys().last().map_or(0, |&seq| seq as usize + 1);
+    let (mut from, mut table) = (Vec::new(), vec![Vec::new(); sequences]);
+    for (seq, positions) in seen {
+        let places = &mut table[seq as usize];
+        places.resize(positions.start, 0); // positions that no row sees
+        places.extend((from.len() as u32..).take(positions.len()));
+        from.extend(positions.map(|pos| mask.slots.slot(seq, pos) as u32));
+    }
+    (from, Slots::Pages { page: 1, table })
+}
