@@ -9,6 +9,7 @@ XT_BEGIN
 #include "attention_backward_bf16.cu"
 #include "attention_bf16.cu"
 #include "cast.cu"
+#include "cast_all.cu"
 #include "cat_seq.cu"
 #include "cross_entropy.cu"
 #include "decode_attention.cu"
@@ -35,6 +36,7 @@ XT_BEGIN
 #include "rows.cu"
 #include "sample_chunks.cu"
 #include "sample_cutoff.cu"
+#include "sample_greedy.cu"
 #include "silu_mul.cu"
 #include "tensor_core.cu"
 XT_END

@@ -5,6 +5,13 @@
 // Order: as attention.cu. A partial result is exactly one chunk of 64 keys, never a merged one (merging is not
 //   associative); the merge takes a row's chunks in ascending order. C: the largest number of chunks of any row.
 // CPU twin: cpu/attention.
+//
+// append_attention  write_heads and decode_attention in one launch, for rows that do not see each other's new keys
+//                     q [N, nh, hd], new_k and new_v [N, nkv, hd] before QK-norm and RoPE -> y, L; keys and values of
+//                     the rows are written to the slots of their positions
+// Launch, order, shared memory: as decode_attention. Each block norms and rotates the queries that it reads, while keys
+//   and values are in flight. The block of a row's own position norms and rotates its key, attends to it in shared
+//   memory and writes key and value to the pools. CPU twin: rms_norm, rope_rows, scatter_rows, cpu/attention.
 #include "attention.cuh"
 #include "decode_attention.cuh"
 
@@ -35,10 +42,14 @@ XT_DEV void weighted_values(const float* p, Value value, uint32_t first, uint32_
 //   heads.
 // Shared memory: K (64 rows of hd + 4), the group's queries and p: 19 KB at hd = 64.
 // Cost: K and V of 64 keys once for the whole group, and (2 + hd) * 4 * group bytes of partial results.
-XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, const float* v, float* partial_ml,
-                                            float* partial_o, float* y, float* lse, uint32_t* counters,
-                                            const uint32_t* rows, MASK_PARAMS, uint32_t chunks, HEAD_PARAMS) {
-  xt_grid_dependency_sync();
+#define DECODE_PARAMS                                                                                                \
+  float *partial_ml, float *partial_o, float *y, float *lse, uint32_t *counters, const uint32_t *rows, MASK_PARAMS,  \
+      uint32_t chunks, HEAD_PARAMS
+#define DECODE_ARGS                                                                                                  \
+  partial_ml, partial_o, y, lse, counters, rows, seq, pos, table, page, stride, window, chunks, nh, nkv, hd, scale
+
+template <class New>
+XT_DEV void decode_chunk(const New& x, const float* q, const float* k, const float* v, DECODE_PARAMS) {
   const AttnMask mask = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(float, keys);
   const uint32_t ld = hd + 4, group = nh / nkv, t = threadIdx.x, row = rows[blockIdx.x];
@@ -54,8 +65,27 @@ XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, cons
   for (uint32_t i = t; i < group * hd; i += 128) queries[i] = q[head * hd + i];
   __syncthreads();
   auto at = [&](uint32_t n) { return ((size_t)slots[n] * nkv + blockIdx.y) * hd; };
-  load_tile(keys + first * ld, ld, last - first, hd, [&](uint32_t n) { return k + at(first + n); });
+  // the row's own position in the chunk; CHUNK: another block computes its chunk
+  const uint32_t own = New::NEW && c == (hi - 1) / CHUNK ? (hi - 1) % CHUNK : CHUNK;
+  const size_t new_head = ((size_t)row * nkv + blockIdx.y) * hd;
+  const float *new_k = nullptr, *new_v = nullptr;
+  if constexpr (New::NEW) new_k = x.k, new_v = x.v;
+  load_tile(keys + first * ld, ld, last - first, hd,
+            [&](uint32_t n) { return New::NEW && first + n == own ? new_k + new_head : k + at(first + n); });
   __syncthreads();
+  if constexpr (New::NEW) {
+    const float* cos = rope_row(x.table, hi - 1, hd);
+    for (uint32_t h = t / 32; h < group; h += 4)
+      norm_rotate(queries + h * hd, x.q_gain, cos, queries + h * hd, hd, x.eps, queries + h * hd, t % 32);
+    if (own < CHUNK) {
+      float* key = keys + own * ld;
+      if (t / 32 == 0) norm_rotate(key, x.k_gain, cos, key, hd, x.eps, key, t % 32);
+      __syncthreads();
+      store_head(x.k_pool + at(own), key, hd);
+      store_head(x.v_pool + at(own), x.v + new_head, hd);
+    }
+    __syncthreads();
+  }
   for (uint32_t h = t / CHUNK; h < group; h += 128 / CHUNK) {
     uint32_t n = t % CHUNK;
     float s = 0.0f;
@@ -85,7 +115,7 @@ XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, cons
     }
   }
   __syncthreads();
-  auto value = [&](uint32_t n, uint32_t d) { return v[at(n) + d]; };
+  auto value = [&](uint32_t n, uint32_t d) { return New::NEW && n == own ? new_v[new_head + d] : v[at(n) + d]; };
   float* o = partial_o + out * hd;
   if (group <= 4)
     weighted_values<4>(p, value, first, last, o, (size_t)chunks * hd, hd, group);
@@ -94,4 +124,19 @@ XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, cons
   merge_if_last(PartialResults<float>{partial_ml, partial_o, y, lse, counters}, blockIdx.x, row,
                 (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
 }
+
+XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, const float* v, DECODE_PARAMS) {
+  xt_grid_dependency_sync();
+  decode_chunk(StoredRows{}, q, k, v, DECODE_ARGS);
+}
 XT_EXPORT(decode_attention_f32)
+
+XT_KERNEL_FOR(append_attention_f32, 128, 8)(const float* q, const float* new_k, const float* new_v,
+                                            const float* q_gain, const float* k_gain, const uint64_t* rope, float eps,
+                                            float* k, float* v, DECODE_PARAMS) {
+  xt_grid_dependency_sync();
+  decode_chunk(NewRows<float>{new_k, new_v, k, v, q_gain, k_gain, rope, eps}, q, k, v, DECODE_ARGS);
+}
+XT_EXPORT(append_attention_f32)
+#undef DECODE_PARAMS
+#undef DECODE_ARGS

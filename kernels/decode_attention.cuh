@@ -1,6 +1,29 @@
-// Merging of partial results, shared by decode_attention.cu and decode_attention_bf16.cu.
+// Operands and the merge of partial results, shared by decode_attention.cu and decode_attention_bf16.cu.
 #pragma once
 #include "attention.cuh"
+#include "norm_rotate.cuh"
+
+// The rows' keys and values are in the pools, and their queries are rotated.
+struct StoredRows {
+  static constexpr bool NEW = false;
+};
+
+// The projections k, v [N, nkv, hd] of the rows, as q before QK-norm and RoPE. The block that computes the chunk of a
+// row's own position writes its key and value to the pools; no other row of the launch sees them.
+template <class T> struct NewRows {
+  static constexpr bool NEW = true;
+  const T *k, *v;
+  T *k_pool, *v_pool;
+  const float *q_gain, *k_gain;  // null: no norm
+  const uint64_t* table;
+  float eps;
+};
+
+// 16 bytes per thread: to[i] = from[i] for i < hd, a multiple of 8.
+template <class T> XT_DEV void store_head(T* to, const T* from, uint32_t hd) {
+  constexpr uint32_t N = 16 / sizeof(T);
+  for (uint32_t i = threadIdx.x * N; i < hd; i += blockDim.x * N) *(uint4*)(to + i) = *(const uint4*)(from + i);
+}
 
 // Merges the n chunks of one (row, head) into y and, unless null, L. Each thread owns four columns d .. d + 3.
 // Reads each partial result once, (2 + hd) * 4 bytes per chunk; the loads do not depend on the merge chain.

@@ -12,13 +12,33 @@
 // Cost: K and V once for the group and the rows that share them, (2 + hd) * 4 bytes of partial results per head: at
 //   hd = 64 and two heads per group, 1/16 of the bytes of keys and values of a row alone.
 // CPU twin: cpu/attention.
+//
+// append_attention in bf16    write_heads and decode_attention in one launch, see decode_attention.cu
+// Shared memory: as above; a key and the queries are normed and rotated in place, the scores hold one head per warp.
 #include "attention_mma.cuh"
 #include "decode_attention.cuh"
 
-XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, float* partial_ml,
-                                      float* partial_o, bf16* y, float* lse, uint32_t* counters, const uint32_t* rows,
-                                      const uint32_t* shared, MASK_PARAMS, uint32_t chunks, HEAD_PARAMS) {
-  xt_grid_dependency_sync();
+// Norms and rotates the queries of `n` pairs, from pair `first` of the block on, in place.
+template <class Query>
+XT_DEV void rotate_queries(const NewRows<bf16>& x, bf16* queries, uint32_t n, uint32_t hd, float* staging,
+                           Query position) {
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, ld = mma_ld(hd);
+  for (uint32_t i = warp; i < n; i += 4) {
+    bf16* to = queries + i * ld;
+    norm_rotate(to, x.q_gain, rope_row(x.table, position(i), hd), to, hd, x.eps, staging + warp * 256, lane);
+    __syncwarp();
+  }
+}
+
+#define DECODE_PARAMS                                                                                                \
+  float *partial_ml, float *partial_o, bf16 *y, float *lse, uint32_t *counters, const uint32_t *rows,                \
+      const uint32_t *shared, MASK_PARAMS, uint32_t chunks, HEAD_PARAMS
+#define DECODE_ARGS                                                                                                  \
+  partial_ml, partial_o, y, lse, counters, rows, shared, seq, pos, table, page, stride, window, chunks, nh, nkv, hd, \
+      scale
+
+template <class New>
+XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16* v, DECODE_PARAMS) {
   const AttnMask mask = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(bf16, keys);
   constexpr uint32_t P_LD = CHUNK + 8;
@@ -45,21 +65,44 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
   zero_padding(values, CHUNK, hd);
   zero_padding(queries, 16, hd);
   __syncthreads();
-  auto kv_row = [&](const bf16* x) {
-    return [=](uint32_t n) { return slots[n] == NO_SLOT ? nullptr : x + ((size_t)slots[n] * nkv + blockIdx.y) * hd; };
+  // the row's own position in the chunk; CHUNK: another block computes its chunk
+  const uint32_t own = New::NEW && c == (hi - 1) / CHUNK ? (hi - 1) % CHUNK : CHUNK;
+  const size_t new_head = ((size_t)row * nkv + blockIdx.y) * hd;
+  auto kv_row = [&](const bf16* pool, const bf16* fresh) {
+    return [=](uint32_t n) {
+      if (New::NEW && n == own) return fresh + new_head;
+      return slots[n] == NO_SLOT ? nullptr : pool + ((size_t)slots[n] * nkv + blockIdx.y) * hd;
+    };
   };
+  const bf16 *new_k = nullptr, *new_v = nullptr;
+  if constexpr (New::NEW) new_k = x.k, new_v = x.v;
   copy_rows_async(queries, 16, hd, q, [&](uint32_t i) { return i < pairs ? query(i) : nullptr; });
-  copy_rows_async(keys, CHUNK, hd, k, kv_row(k));
+  copy_rows_async(keys, CHUNK, hd, k, kv_row(k, new_k));
   xt_cp_commit();
-  copy_rows_async(values, CHUNK, hd, v, kv_row(v));
+  copy_rows_async(values, CHUNK, hd, v, kv_row(v, new_v));
   xt_cp_commit();
   xt_cp_wait<1>();
   __syncthreads();
+  if constexpr (New::NEW) {
+    if (own < CHUNK) {
+      bf16* key = keys + own * ld;
+      if (warp == 0) norm_rotate(key, x.k_gain, rope_row(x.table, hi - 1, hd), key, hd, x.eps, scores, lane);
+      __syncthreads();
+      const size_t to = ((size_t)slots[own] * nkv + blockIdx.y) * hd;
+      store_head(x.k_pool + to, key, hd);
+      if (!XT_FAULT(NewValueNotStored)) store_head(x.v_pool + to, x.v + new_head, hd);
+    }
+  }
   for (uint32_t first = 0; first < pairs; first += 16) {
     if (first) {
       copy_rows_async(queries, 16, hd, q, [&](uint32_t i) { return first + i < pairs ? query(first + i) : nullptr; });
       xt_cp_commit();
       xt_cp_wait<0>();
+      __syncthreads();
+    }
+    if constexpr (New::NEW) {
+      auto position = [&](uint32_t i) { return pos[rows[blockIdx.x + (first + i) / group]]; };
+      rotate_queries(x, queries, min(16u, pairs - first), hd, scores, position);
       __syncthreads();
     }
     float s[2][4] = {};
@@ -120,4 +163,19 @@ XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* 
                   visible_chunks(mask, pos[of]), chunks, nh, hd, group);
   }
 }
+
+XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, DECODE_PARAMS) {
+  xt_grid_dependency_sync();
+  decode_chunk(StoredRows{}, q, k, v, DECODE_ARGS);
+}
 XT_EXPORT(decode_attention_bf16)
+
+XT_KERNEL_FOR(append_attention_bf16, 128, 7)(const bf16* q, const bf16* new_k, const bf16* new_v, const float* q_gain,
+                                             const float* k_gain, const uint64_t* rope, float eps, bf16* k, bf16* v,
+                                             DECODE_PARAMS) {
+  xt_grid_dependency_sync();
+  decode_chunk(NewRows<bf16>{new_k, new_v, k, v, q_gain, k_gain, rope, eps}, q, k, v, DECODE_ARGS);
+}
+XT_EXPORT(append_attention_bf16)
+#undef DECODE_PARAMS
+#undef DECODE_ARGS

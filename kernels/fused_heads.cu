@@ -5,8 +5,7 @@
 // Launch: one warp per head, four heads per block: nh query heads, nkv key heads and nkv value heads per row. A head
 //   is staged in shared memory between norm and rotation, because the two halves of a pair belong to different lanes.
 // Order: sum32. hd is even, at most 256. CPU twin: rms_norm, rope_rows, scatter_rows.
-#include "rms_norm.cuh"
-#include "rope.cuh"
+#include "norm_rotate.cuh"
 
 // Source and destination buffers of the heads.
 template <class T> struct HeadBuffers {
@@ -17,27 +16,6 @@ template <class T> struct HeadBuffers {
   uint32_t nh, nkv, hd;
   float eps;
 };
-
-// y = rope(rms_norm(x, gain)); a null gain skips the norm.
-template <class T>
-XT_DEV void norm_rotate(const T* x, const float* gain, const float* cos, T* y, uint32_t hd, float eps, float* staging,
-                        uint32_t lane) {
-  float v[8];
-  lane_load(v, x, hd, lane);
-  float r = gain ? inverse_rms(lane_sum_squares(v), hd, eps) : 1.0f;
-#pragma unroll
-  for (int k = 0; k < 8; k++) {
-    uint32_t i = lane + 32 * k;
-    if (i < hd) staging[i] = gain ? (v[k] * r) * gain[i] : v[k];
-  }
-  __syncwarp();
-  uint32_t half = hd / 2;
-  for (uint32_t i = lane; i < half; i += 32) {
-    float a = staging[i], b = staging[i + half], c = cos[i], s = cos[i + half];
-    store(y + i, fmaf(a, c, -(b * s)));
-    store(y + i + half, fmaf(b, c, a * s));
-  }
-}
 
 template <class T>
 XT_DEV void write_heads(const HeadBuffers<T>& p, const uint32_t* pos, const uint32_t* slot, uint32_t rows) {

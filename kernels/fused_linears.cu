@@ -56,27 +56,37 @@ TILE_KERNELS(float, f32, 128, 256)
 TILE_KERNELS(float, f32, 64, 64)
 #undef TILE_KERNELS
 
-#define SKINNY_KERNELS(T, name, threads, skinny, rows_of, swiglu_weights)                                            \
-  XT_KERNEL(linears_##name, threads)(const T* x, MATRICES(T)) {                                                      \
+#define SKINNY_KERNELS_BF16(name, threads, T)                                                                        \
+  XT_KERNEL(linears_##name, threads)(const bf16* x, MATRICES(bf16), float* parts, uint32_t* tiles) {                 \
+    const Matrices<bf16> weights = MATRICES_ARG(bf16);                                                               \
+    prefetch_weights(weights, width);                                                                                \
     xt_grid_dependency_sync();                                                                                       \
-    skinny(rows_of{x}, MATRICES_ARG(T), rows, width);                                                                \
+    skinny_bf16<T>(PlainRows{x}, weights, rows, width, {parts, tiles});                                              \
   }                                                                                                                  \
   XT_EXPORT(linears_##name)                                                                                          \
-  XT_KERNEL(swiglu_##name, threads)(const T* x, GATE_UP(T)) {                                                        \
+  XT_KERNEL(swiglu_##name, threads)(const bf16* x, GATE_UP(bf16), float* parts, uint32_t* tiles) {                   \
+    const SwiGluWeights weights = {gate, up, {gate_bias, up_bias, y}, outs};                                         \
+    prefetch_weights(weights, width);                                                                                \
     xt_grid_dependency_sync();                                                                                       \
-    skinny(rows_of{x}, swiglu_weights, rows, width);                                                                 \
+    skinny_bf16<T>(PlainRows{x}, weights, rows, width, {parts, tiles});                                              \
   }                                                                                                                  \
   XT_EXPORT(swiglu_##name)
-#define SWIGLU_WEIGHTS_BF16                                                                                          \
-  SwiGluWeights { gate, up, {gate_bias, up_bias, y}, outs }
-SKINNY_KERNELS(bf16, skinny_bf16_16, 256, skinny_bf16<2>, PlainRows, SWIGLU_WEIGHTS_BF16)
-SKINNY_KERNELS(bf16, skinny_bf16_32, 128, skinny_bf16<4>, PlainRows, SWIGLU_WEIGHTS_BF16)
-#define SWIGLU_WEIGHTS_F32                                                                                           \
-  SwiGluWeightsF32 { gate, up, {gate_bias, up_bias, y}, blockIdx.x * 4, outs }
-SKINNY_KERNELS(float, skinny_f32, 128, skinny_f32<4>, PlainRowsF32, SWIGLU_WEIGHTS_F32)
-#undef SKINNY_KERNELS
-#undef SWIGLU_WEIGHTS_BF16
-#undef SWIGLU_WEIGHTS_F32
+SKINNY_KERNELS_BF16(skinny_bf16_16, 256, 2)
+SKINNY_KERNELS_BF16(skinny_bf16_32, 128, 4)
+#undef SKINNY_KERNELS_BF16
+
+XT_KERNEL(linears_skinny_f32, 128)(const float* x, MATRICES(float)) {
+  xt_grid_dependency_sync();
+  skinny_f32<4>(PlainRowsF32{x}, MATRICES_ARG(float), rows, width);
+}
+XT_EXPORT(linears_skinny_f32)
+
+XT_KERNEL(swiglu_skinny_f32, 128)(const float* x, GATE_UP(float)) {
+  xt_grid_dependency_sync();
+  skinny_f32<4>(PlainRowsF32{x}, SwiGluWeightsF32{gate, up, {gate_bias, up_bias, y}, blockIdx.x * 4, outs}, rows,
+                width);
+}
+XT_EXPORT(swiglu_skinny_f32)
 #undef MATRICES
 #undef MATRICES_ARG
 #undef GATE_UP

@@ -11,10 +11,12 @@
 
 XT_KERNEL_FOR(norm_swiglu_bf16, 256, 4)(const float* h, const float* gain, float eps, const bf16* gate,
                                         const bf16* up, const float* gate_bias, const float* up_bias, bf16* y,
-                                        uint32_t rows, uint32_t outs, uint32_t width) {
+                                        uint32_t rows, uint32_t outs, uint32_t width, float* parts, uint32_t* tiles) {
+  const SwiGluWeights weights = {gate, up, {gate_bias, up_bias, y}, outs};
+  prefetch_weights(weights, width);
   xt_grid_dependency_sync();
   XT_SHARED(float, r, 8);
-  skinny_bf16<1>(NormedRows{h, gain, eps, r}, SwiGluWeights{gate, up, {gate_bias, up_bias, y}, outs}, rows, width);
+  skinny_bf16<1>(NormedRows{h, gain, eps, r}, weights, rows, width, {parts, tiles});
 }
 XT_EXPORT(norm_swiglu_bf16)
 

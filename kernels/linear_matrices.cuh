@@ -42,6 +42,10 @@ template <class T> XT_DEV void store_output(const Matrices<T>& w, uint32_t part,
 }
 
 // ---- bf16: 16 outputs per block
+XT_DEV const bf16* weight_line(const Matrices<bf16>& w, uint32_t line, uint32_t width) {
+  MatrixTile t = matrix_tile(w, blockIdx.y, 16);
+  return t.o0 + line < outs_of(w, t.part) ? matrix(w, t.part) + (size_t)(t.o0 + line) * width : nullptr;
+}
 XT_DEV void load_weights(const Matrices<bf16>& w, bf16* s, uint32_t width, uint32_t at) {
   MatrixTile t = matrix_tile(w, blockIdx.y, 16);
   load_chunk_rows(s, matrix(w, t.part) + (size_t)t.o0 * width, 16, outs_of(w, t.part) - t.o0, width, at);

@@ -1,7 +1,8 @@
 // linear_skinny_bf16   linear_bf16 for few rows (GEMV-like)            x [N, in], w [out, in]
-// Launch: grid (N / (8 T), out / 16), T = 1, 2 or 4: 16 outputs x 8 T rows per block, so that blocks with the same
+// Launch: grid (N / (8 T), out / 16, G), T = 1, 2 or 4: 16 outputs x 8 T rows per block, so that blocks with the same
 //   weights run together. One warp per chunk of 256 k; at most 8 warps, limited by 96 KiB of dynamic shared memory
-//   (gpu/linear.rs).
+//   (gpu/linear.rs). Where fewer than 132 blocks have outputs, G of them share the chunks of a tile, through `parts`
+//   and one counter of `tiles` per tile.
 // Order: as linear_bf16: the weights are the 16-row A operand, absent rows are zero; chunks are computed in parallel
 //   and added in ascending order. CPU twin: none; gate: gpu/linear/tests.rs.
 // Cost: memory. All weights of a block, 8 KiB per chunk, are in flight at once: 24 KiB at in = 768, 64 at 2048 (one
@@ -11,9 +12,12 @@
 
 XT_KERNEL(linear_skinny_bf16_8, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
                                      bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                                     float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+                                     float eps, float* n, bf16* n_bf16, uint32_t* counters, float* parts,
+                                     uint32_t* tiles) {
+  const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
+  prefetch_weights(weights, width);
   xt_grid_dependency_sync();
-  skinny_bf16<1>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs}, rows, width);
+  if (!skinny_bf16<1>(PlainRows{x}, weights, rows, width, {parts, tiles})) return;
   norm_epilogue({gain, eps, n, n_bf16, counters}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 8,
                 min(rows, (blockIdx.x + 1) * 8));
 }
@@ -21,9 +25,12 @@ XT_EXPORT(linear_skinny_bf16_8)
 
 XT_KERNEL(linear_skinny_bf16_16, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
                                       bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                                      float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+                                      float eps, float* n, bf16* n_bf16, uint32_t* counters, float* parts,
+                                      uint32_t* tiles) {
+  const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
+  prefetch_weights(weights, width);
   xt_grid_dependency_sync();
-  skinny_bf16<2>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs}, rows, width);
+  if (!skinny_bf16<2>(PlainRows{x}, weights, rows, width, {parts, tiles})) return;
   norm_epilogue({gain, eps, n, n_bf16, counters}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 16,
                 min(rows, (blockIdx.x + 1) * 16));
 }
@@ -31,9 +38,12 @@ XT_EXPORT(linear_skinny_bf16_16)
 
 XT_KERNEL(linear_skinny_bf16_32, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
                                       bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                                      float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+                                      float eps, float* n, bf16* n_bf16, uint32_t* counters, float* parts,
+                                      uint32_t* tiles) {
+  const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
+  prefetch_weights(weights, width);
   xt_grid_dependency_sync();
-  skinny_bf16<4>(PlainRows{x}, PlainWeights{w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs}, rows, width);
+  if (!skinny_bf16<4>(PlainRows{x}, weights, rows, width, {parts, tiles})) return;
   norm_epilogue({gain, eps, n, n_bf16, counters}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 32,
                 min(rows, (blockIdx.x + 1) * 32));
 }

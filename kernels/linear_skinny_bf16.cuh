@@ -1,5 +1,5 @@
 // The skinny bf16 product; see linear_skinny_bf16.cu for launch geometry and order. Rows and Weights are operand
-// policies: compute_rms (prologue), load_rows; load_weights, store_outputs (epilogue).
+// policies: compute_rms (prologue), load_rows; weight_line, load_weights, store_outputs (epilogue).
 #pragma once
 #include "linear_chunks.cuh"
 
@@ -39,6 +39,10 @@ struct PlainWeights {
   Epilogue out;
   uint32_t o0, outs;
 };
+// Row `line` of the block's weights; nullptr if out of range.
+XT_DEV const bf16* weight_line(const PlainWeights& w, uint32_t line, uint32_t width) {
+  return w.o0 + line < w.outs ? w.w + (size_t)(w.o0 + line) * width : nullptr;
+}
 XT_DEV void load_weights(const PlainWeights& w, bf16* s, uint32_t width, uint32_t at) {
   load_chunk_rows(s, w.w + (size_t)w.o0 * width, 16, w.outs - w.o0, width, at);
 }
@@ -49,24 +53,48 @@ XT_DEV void store_outputs(const PlainWeights& w, const float* total, uint32_t va
   }
 }
 
+// Blocks along z that share an output tile, each with its own chunks of k: they write the sums of their chunks to
+// parts [tile, chunk, row, 16], and the last of them adds all chunks in ascending order. Each has at least one chunk.
+struct ChunkGroups {
+  float* parts;        // null: one block computes all chunks
+  uint32_t* counters;  // one counter per tile, zero at launch
+};
+
+// The chunks of this block: first, end.
+XT_DEV uint2 chunks_of_block(uint32_t width) {
+  uint32_t chunks = (width + 255) / 256, each = (chunks + gridDim.z - 1) / gridDim.z;
+  return {min(blockIdx.z * each, chunks), min((blockIdx.z + 1) * each, chunks)};
+}
+
+// Brings the weights of this block to L2, before it waits for the previous kernel.
+template <class Weights> XT_DEV void prefetch_weights(const Weights& w, uint32_t width) {
+  const uint2 chunks = chunks_of_block(width);
+  const uint32_t first = chunks.x * 256, lines = (min(chunks.y * 256, width) - first + 63) / 64;  // of 128 bytes
+  for (uint32_t i = threadIdx.x; i < 16 * lines; i += blockDim.x)
+    if (const bf16* row = weight_line(w, i / lines, width)) xt_prefetch_l2(row + first + i % lines * 64);
+}
+
+// Returns whether this block has stored the outputs.
 template <int T, class Rows, class Weights>
-XT_DEV void skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t width) {
+XT_DEV bool skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t width, const ChunkGroups& groups) {
   const uint32_t ROWS = 8 * T, VALUES = 16 * ROWS;
   XT_DYN_SHARED(float, total);  // [row][output], then the same per warp (its chunk)
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x / 32;
   uint32_t n0 = blockIdx.x * ROWS, chunks = (width + 255) / 256, lines = min(ROWS, rows);
-  float* part = total + VALUES;
+  const uint2 own = chunks_of_block(width);
+  const uint32_t tile = blockIdx.y * gridDim.x + blockIdx.x, used = 16 * lines;
+  float *part = total + VALUES, *parts = groups.parts ? groups.parts + (size_t)tile * chunks * used : nullptr;
   bf16* ws = reinterpret_cast<bf16*>(part + warps * VALUES) + warp * (16 + lines) * 264;
   bf16* xs = ws + 16 * 264;
   for (uint32_t i = threadIdx.x; i < VALUES; i += blockDim.x) total[i] = 0.0f;
-  for (uint32_t first = 0; first < chunks; first += warps) {
+  for (uint32_t first = own.x; first < own.y; first += warps) {
     uint32_t at = (first + warp) * 256;
-    bool active = at < width;
+    bool active = first + warp < own.y;
     if (active) {
       load_weights(w, ws, width, at);
       xt_cp_commit();
     }
-    if (first == 0) compute_rms(x, lines, n0, rows, width);  // overlaps with the weight copies
+    if (first == own.x) compute_rms(x, lines, n0, rows, width);  // overlaps with the weight copies
     if (active) {
       load_rows(x, xs, lines, n0, rows, width, at);
       xt_cp_commit();
@@ -96,9 +124,28 @@ XT_DEV void skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t
           part[warp * VALUES + (8 * t + (lane & 3) * 2 + e % 2) * 16 + (lane >> 2) + e / 2 * 8] = c[t][e];
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < VALUES; i += blockDim.x)
-      for (uint32_t j = 0; j < min(warps, chunks - first); j++) total[i] = total[i] + part[j * VALUES + i];
+    for (uint32_t j = 0; j < min(warps, own.y - first); j++)
+      for (uint32_t i = threadIdx.x; i < used; i += blockDim.x) {
+        float sum = part[j * VALUES + i];
+        if (parts)
+          parts[(size_t)(first + j) * used + i] = sum;
+        else
+          total[i] = total[i] + sum;
+      }
+    __syncthreads();
+  }
+  if (parts) {
+    if (!xt_last_block(groups.counters + tile, gridDim.z)) return false;
+    for (uint32_t i = threadIdx.x; i < used; i += blockDim.x) {
+      float sum = 0.0f;
+      in_flight<8>(
+          0u, chunks, 1u,
+          [=](uint32_t c) { return parts[(size_t)(XT_FAULT(ChunkGroupsReversed) ? chunks - 1 - c : c) * used + i]; },
+          [&](uint32_t, float v) { sum = sum + v; });
+      total[i] = sum;
+    }
     __syncthreads();
   }
   store_outputs(w, total, VALUES, n0, rows);
+  return true;
 }

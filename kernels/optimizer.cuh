@@ -25,8 +25,7 @@ struct ClipState {
 };
 
 // Binary search: the last tensor whose first block is at or before `block`.
-template <uint32_t Parameter::* START>
-XT_DEV Parameter tensor_of_block(const Parameter* all, uint32_t tensors, uint32_t block) {
+template <auto START, class Entry> XT_DEV Entry tensor_of_block(const Entry* all, uint32_t tensors, uint32_t block) {
   uint32_t low = 0, high = tensors;
   while (high - low > 1) {
     uint32_t middle = (low + high) / 2;

@@ -1,12 +1,18 @@
 // rms_norm_backward    xh_i = x_i r;  e_i = dy_i w_i;  t = sum32(e_i xh_i) / C;  dx_i = fma(-xh_i, t, e_i) r
-//                      x, dy [N, C], w [C] -> dx [N, C], r [N]
+//                      x, dy [N, C], w [C] -> dx [N, C], r [N]; with onto: sum_i = onto_i + dx_i instead of dx_i
 // Launch: one warp per row, four rows per block. Rows of up to 1024 values stay in registers; longer ones are read
 //   again.
 // Order: sum32. CPU twin: cpu/norm.rs.
 #include "rms_norm.cuh"
 
+// A row of dx, and the row that it is added to; null: none. Both may be the same memory.
+struct GradientRow {
+  const float* onto;
+  float* dx;
+};
+
 template <int K, class T>
-XT_DEV float rms_norm_dx_short(const T* x, const float* w, const float* dy, float* dx, uint32_t c, float eps,
+XT_DEV float rms_norm_dx_short(const T* x, const float* w, const float* dy, GradientRow out, uint32_t c, float eps,
                                uint32_t lane) {
   float h[K], e[K];
   lane_load(h, x, c, lane);
@@ -21,15 +27,22 @@ XT_DEV float rms_norm_dx_short(const T* x, const float* w, const float* dy, floa
   }
   t = sum32(t) / (float)c;
 #pragma unroll
+  for (int k = 0; k < K; k++) e[k] = fmaf(-h[k], t, e[k]) * r;
+  if (out.onto) {
+    lane_load(h, out.onto, c, lane);
+#pragma unroll
+    for (int k = 0; k < K; k++) e[k] = h[k] + e[k];
+  }
+#pragma unroll
   for (int k = 0; k < K; k++) {
     uint32_t i = lane + 32 * k;
-    if (i < c) dx[i] = fmaf(-h[k], t, e[k]) * r;
+    if (i < c) out.dx[i] = e[k];
   }
   return r;
 }
 
 template <class T>
-XT_DEV float rms_norm_dx_long(const T* x, const float* w, const float* dy, float* dx, uint32_t c, float eps,
+XT_DEV float rms_norm_dx_long(const T* x, const float* w, const float* dy, GradientRow out, uint32_t c, float eps,
                               uint32_t lane) {
   float r = inverse_rms(lane_sum_squares(x, c, lane), c, eps), t = 0.0f;
   struct Loaded {
@@ -38,31 +51,43 @@ XT_DEV float rms_norm_dx_long(const T* x, const float* w, const float* dy, float
   auto load_at = [=](uint32_t i) { return Loaded{load(x + i), w[i], dy[i]}; };
   in_flight<8>(lane, c, 32u, load_at, [&](uint32_t, Loaded v) { t = fmaf(v.dy * v.w, v.x * r, t); });
   t = sum32(t) / (float)c;
-  in_flight<8>(lane, c, 32u, load_at, [=](uint32_t i, Loaded v) { dx[i] = fmaf(-(v.x * r), t, v.dy * v.w) * r; });
+  auto gradient = [=](Loaded v) { return fmaf(-(v.x * r), t, v.dy * v.w) * r; };
+  if (!out.onto) {
+    in_flight<8>(lane, c, 32u, load_at, [=](uint32_t i, Loaded v) { out.dx[i] = gradient(v); });
+    return r;
+  }
+  struct Added {
+    Loaded v;
+    float onto;
+  };
+  in_flight<8>(
+      lane, c, 32u, [=](uint32_t i) { return Added{load_at(i), out.onto[i]}; },
+      [=](uint32_t i, Added a) { out.dx[i] = a.onto + gradient(a.v); });
   return r;
 }
 
 template <class T>
-XT_DEV void rms_norm_dx(const T* x, const float* w, const float* dy, float* dx, float* r, uint32_t n, uint32_t c,
-                        float eps) {
+XT_DEV void rms_norm_dx(const T* x, const float* w, const float* dy, const float* onto, float* dx, float* r,
+                        uint32_t n, uint32_t c, float eps) {
   uint32_t row = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= n) return;
   size_t at = (size_t)row * c;
+  const GradientRow out = {onto ? onto + at : nullptr, dx + at};
   float one;
   if (c <= 128)
-    one = rms_norm_dx_short<4>(x + at, w, dy + at, dx + at, c, eps, lane);
+    one = rms_norm_dx_short<4>(x + at, w, dy + at, out, c, eps, lane);
   else if (c <= 1024)
-    one = rms_norm_dx_short<32>(x + at, w, dy + at, dx + at, c, eps, lane);
+    one = rms_norm_dx_short<32>(x + at, w, dy + at, out, c, eps, lane);
   else
-    one = rms_norm_dx_long(x + at, w, dy + at, dx + at, c, eps, lane);
+    one = rms_norm_dx_long(x + at, w, dy + at, out, c, eps, lane);
   if (lane == 0) r[row] = one;
 }
 
 #define RMS_NORM_DX(name, T)                                                                                         \
-  XT_KERNEL(name, 128)(const T* x, const float* w, const float* dy, float* dx, float* r, uint32_t n, uint32_t c,     \
-                       float eps) {                                                                                  \
+  XT_KERNEL(name, 128)(const T* x, const float* w, const float* dy, const float* onto, float* dx, float* r,          \
+                       uint32_t n, uint32_t c, float eps) {                                                          \
     xt_grid_dependency_sync();                                                                                       \
-    rms_norm_dx(x, w, dy, dx, r, n, c, eps);                                                                         \
+    rms_norm_dx(x, w, dy, onto, dx, r, n, c, eps);                                                                   \
   }                                                                                                                  \
   XT_EXPORT(name)
 RMS_NORM_DX(rms_norm_dx_f32, float)

@@ -9,6 +9,10 @@ struct SwiGluWeights {
   SwiGluEpilogue<bf16> out;
   uint32_t outs;
 };
+XT_DEV const bf16* weight_line(const SwiGluWeights& w, uint32_t line, uint32_t width) {
+  uint32_t o = blockIdx.y * 8 + line % 8;
+  return o < w.outs ? (line < 8 ? w.gate : w.up) + (size_t)o * width : nullptr;
+}
 XT_DEV void load_weights(const SwiGluWeights& w, bf16* s, uint32_t width, uint32_t at) {
   uint32_t o0 = blockIdx.y * 8;
   load_chunk_rows(s, w.gate + (size_t)o0 * width, 8, w.outs - o0, width, at);

@@ -116,6 +116,9 @@ XT_DEV void xt_grid_dependency_sync() {
 XT_DEV bool xt_has_grid_dependency_sync() { return false; }
 XT_DEV void xt_grid_dependency_sync() {}
 #endif
+// Brings the line of an address to the L2 cache. It returns no value, so a kernel may call it before it waits for the
+// previous one.
+XT_DEV void xt_prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 XT_DEV float xt_bits_f(uint32_t u) { return __uint_as_float(u); }
 XT_DEV uint32_t xt_f_bits(float f) { return __float_as_uint(f); }
 #else  // ------------------------------------------------------------------ emulator

@@ -117,6 +117,7 @@ template <class T> static inline T atomic_cas(T* p, T expected, T v) {
 // ---- order of kernels
 template <class T> static inline T* xt_global(T* p) { return p; }
 static inline bool xt_has_grid_dependency_sync() { return true; }
+static inline void xt_prefetch_l2(const void*) {}
 static inline void xt_grid_dependency_sync() { ::xtemu::grid_dependency_synced(); }
 
 // ---- synchronization between blocks

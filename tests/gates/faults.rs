@@ -50,11 +50,12 @@ const ON_LINUX: [Fault; 4] =
     [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
 
 /// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
-/// gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor; cli/identity.rs and
-/// cli/rollout.rs.
-const CAUGHT_ELSEWHERE: [Fault; 9] = [
+/// gates/planted.rs, gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor;
+/// cli/identity.rs and cli/rollout.rs.
+const CAUGHT_ELSEWHERE: [Fault; 10] = [
     Fault::ProcessesNotCompared,
     Fault::PromptsOfOneProcessLost,
+    Fault::NewKeysOfOthersUnseen,
     Fault::TensorHandleFreed,
     Fault::SharedChunkPartlyVisible,
     Fault::LaunchNotAwaited,
@@ -229,6 +230,10 @@ const CAUGHT: &[(Fault, Gate)] = &[
             commands_overwrite::an_evaluation_names_its_checkpoint_and_is_strict_on_request,
             "Some(65)",
         ),
+    ),
+    (
+        Fault::ProductsNotSplit,
+        Gate::Command(launch_log::products_of_a_decode_step_fill_the_gpu, "at least one per multiprocessor"),
     ),
     (Fault::LaunchNotRecorded, Gate::GpuTest(launch_log::same_launches)),
     (Fault::AccumulationStartsAnew, Gate::Gpu(accumulators::over)),

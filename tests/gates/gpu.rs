@@ -294,7 +294,7 @@ fn steps(device: &Device, engine: &mut Engine<'_>) -> Vec<StepCounters> {
 
 #[test]
 #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
-fn a_decode_step_is_one_graph_of_six_kernels_per_layer() {
+fn a_decode_step_is_one_graph_of_five_kernels_per_layer() {
     for device in gpus(&[Order::Forward]) {
         for (compute, penalty) in [(Dtype::F32, None), (Dtype::BF16, None), (Dtype::BF16, Some(1.2))] {
             let of = |n_layers| {
@@ -313,7 +313,7 @@ fn a_decode_step_is_one_graph_of_six_kernels_per_layer() {
             assert!(read >= needed && 10 * read <= 11 * needed, "{read} of {needed}");
             for (two, five) in two.iter().zip(&five).skip(2) {
                 let (passes, t) = (five.passes, five.gpu);
-                assert_eq!(t.launches - two.gpu.launches, passes * 3 * 6, "{two:?}, {five:?}");
+                assert_eq!(t.launches - two.gpu.launches, passes * 3 * 5, "{two:?}, {five:?}");
                 assert_eq!(t.graphs, passes, "{five:?}");
                 // the grid of each layer's attention if a row enters a new chunk; with a penalty, the address of the
                 // ids
@@ -373,7 +373,7 @@ pub(crate) fn many_rows(device: &Device) -> Result<usize, String> {
 
 #[test]
 #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
-fn a_decode_step_of_many_rows_is_six_kernels_per_layer_and_has_the_bits_of_few_rows() {
+fn a_decode_step_of_many_rows_is_five_kernels_per_layer_and_has_the_bits_of_few_rows() {
     for device in gpus(&[Order::Priorities(6)]) {
         let n = many_rows(&device).unwrap_or_else(|e| panic!("{e}"));
         println!("many rows on {device}: {n} completions compared with 8 rows at a time, 0 differ");
@@ -384,7 +384,7 @@ fn a_decode_step_of_many_rows_is_six_kernels_per_layer_and_has_the_bits_of_few_r
                 assert_eq!(passes, 8, "{five:?}");
                 assert_eq!(
                     t.launches - two.gpu.launches,
-                    passes * 3 * 6,
+                    passes * 3 * 5,
                     "{rows} in {compute}: {two:?}, {five:?}"
                 );
                 assert!(t.steps_without_upload >= passes, "{five:?}");

@@ -157,13 +157,14 @@ pub(crate) fn bytes_of_a_step() -> Result<usize, String> {
         // f32 stream and gain, weights, output
         let qkv = 8 * c + e * (c + 1) * (heads + 2 * kv);
         let swiglu = 8 * c + e * (2 * c + 1) * f;
-        // two chunks of 64 keys, their partial results written and read, queries and output
-        let attention = 2 * 2 * 64 * kv * e + 2 * 2 * 4 * (2 + 8) * 4 + 2 * heads * e;
-        let written = 2 * (heads + 2 * kv) * e;
+        // two chunks of 64 keys, their partial results written and read, queries and output, the new key and value
+        let attention = 2 * 2 * 64 * kv * e + 2 * 2 * 4 * (2 + 8) * 4 + 2 * heads * e + 4 * kv * e;
+        // those of the prompt, which the attention of many rows does not write
+        let written = PROMPT as u64 * 2 * (heads + 2 * kv) * e;
         let kernels = [
             ("norm_linears", qkv),
             ("norm_swiglu", swiglu),
-            ("decode_attention", attention),
+            ("append_attention", attention),
             ("write_heads", written),
         ];
         for (kernel, expected) in kernels {
@@ -178,6 +179,43 @@ pub(crate) fn bytes_of_a_step() -> Result<usize, String> {
         }
     }
     Ok(values)
+}
+
+/// Products of decoding with fewer blocks than an H200 has multiprocessors, and why.
+const FEW_BLOCKS: [(&str, &str); 2] = [
+    ("linear_bf16_64", "256 rows: tiles of 32 rows would read the operands three times as often"),
+    ("linears_bf16_64", "as above"),
+];
+
+/// The products of a decode step fill the multiprocessors of an H200, at batch 1, 32 and 256.
+pub(crate) fn products_of_a_decode_step_fill_the_gpu() {
+    let scratch = Scratch::new("products");
+    let base = ["--set", "model.preset=base-125m", "--set", "model.vocab=32000", "--dtype", "bf16"];
+    let large = ["--set", "model.preset=qwen3-0.6b", "--dtype", "bf16"];
+    let mut products = 0;
+    for (model, batch) in [(&base[..], "1"), (&base, "32"), (&base, "256"), (&large, "1")] {
+        let decode = ["bench", "decode", "--batch", batch, "--prompt-len", "128", "--max-new", "128"];
+        let estimate = ["--one-prompt", "--estimate", "h200", "--json"];
+        let json = parsed(&ok(&scratch.0, &[&decode[..], &estimate, model].concat()));
+        assert_eq!(json["launches_per_layer"], 5, "{json}");
+        for row in json["kernels"].as_array().unwrap() {
+            let kernel = row["kernel"].as_str().unwrap();
+            let product = row["operations"].as_u64() > Some(0) && !kernel.contains("attention");
+            let excused = FEW_BLOCKS.iter().any(|(name, _)| batch == "256" && *name == kernel);
+            let blocks = row["blocks"].as_u64().unwrap();
+            assert!(
+                !product || excused || blocks >= 132,
+                "batch {batch}: {kernel}: {blocks} blocks, expected at least one per multiprocessor"
+            );
+            products += usize::from(product);
+        }
+    }
+    println!("products of four decode steps: {products} launches compared with 132 multiprocessors");
+}
+
+#[test]
+fn the_products_of_a_decode_step_fill_the_gpu() {
+    products_of_a_decode_step_fill_the_gpu();
 }
 
 #[test]
@@ -204,9 +242,9 @@ fn an_estimate_shows_the_kernels_of_one_step() {
         let json = parsed(&ok(&scratch.0, &[&decode[..], &layers].concat()));
         let kernels: Vec<&str> =
             json["kernels"].as_array().unwrap().iter().filter_map(|row| row["kernel"].as_str()).collect();
-        assert_eq!((&json["launches_per_layer"], &json["tokens_per_step"]), (&6.into(), &1.into()), "{json}");
+        assert_eq!((&json["launches_per_layer"], &json["tokens_per_step"]), (&5.into(), &1.into()), "{json}");
         let attention: Vec<_> = kernels.iter().filter(|kernel| kernel.contains("attention")).collect();
-        assert_eq!(attention, [&"decode_attention_bf16"], "a prefill for --max-new {new}: {kernels:?}");
+        assert_eq!(attention, [&"append_attention_bf16"], "a prefill for --max-new {new}: {kernels:?}");
     }
     // sequences that share a prompt, and no page after it
     let shared =
@@ -214,7 +252,7 @@ fn an_estimate_shows_the_kernels_of_one_step() {
     let json = parsed(&ok(&scratch.0, &[&["bench", "decode", "--json"], &shared[..], &layers].concat()));
     let [step, ideal] = ["step_us", "ideal_us"].map(|key| json[key].as_f64().unwrap());
     let mut attention = json["kernels"].as_array().unwrap().iter();
-    let attention = attention.find(|row| row["kernel"] == "decode_attention_bf16").unwrap();
+    let attention = attention.find(|row| row["kernel"] == "append_attention_bf16").unwrap();
     // four chunks after the prompt, keys and values of two heads of 32 in bf16
     let own = 40 * 4 * 64 * 2 * (2 * 32 * 2);
     assert!(step > ideal && attention["bytes"].as_u64() > Some(own), "{json}");

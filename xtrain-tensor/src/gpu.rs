@@ -25,7 +25,7 @@ pub(crate) mod linear;
 pub(crate) mod loss;
 mod norm;
 mod optim;
-mod pack;
+pub(crate) mod pack;
 mod pointwise;
 mod rope;
 mod rows;

@@ -1,6 +1,6 @@
 //! The tensor: a shape and its values, row-major and contiguous, on a device.
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use half::bf16;
 use smallvec::SmallVec;
@@ -163,6 +163,14 @@ impl Tensor {
         match &self.storage {
             Storage::Gpu(buffer, _) => buffer.deferred(),
             _ => None,
+        }
+    }
+
+    /// A handle of the buffer on a GPU that does not keep it alive.
+    pub(crate) fn weak_buffer(&self) -> Weak<gpu::Buffer> {
+        match &self.storage {
+            Storage::Gpu(buffer, _) => Arc::downgrade(buffer),
+            _ => Weak::new(),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::faults::{self, Fault};
 use crate::gpu::attention::tests as attention;
 use crate::gpu::linear::tests as linear;
 use crate::gpu::loss::tests as loss;
+use crate::gpu::pack::tests as pack;
 use crate::{Device, ThreadSchedule, testing};
 
 /// The gate that finds a fault.
@@ -41,6 +42,10 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::TailOfVectorNotCopied, Gate::Test(linear::products)),
     (Fault::TailOfBufferNotCopied, Gate::Bits("scatter_rows")),
     (Fault::TailOfTensorNotUpdated, Gate::Bits("adamw_all")),
+    (Fault::GreedyTakesLaterTie, Gate::Bits("sample_rows")),
+    (Fault::TailOfWeightNotCast, Gate::Test(pack::packed_together)),
+    (Fault::ChunkGroupsReversed, Gate::Test(linear::products)),
+    (Fault::NewValueNotStored, Gate::Bits("append_attention")),
     (Fault::QueryRowsOfKeyStride, Gate::Bits("write_heads")),
     (Fault::LastLaneNotSummed, Gate::Bits("rms_norm")),
     // the last block computes the norm again, and correctly: only the checked emulator sees the early reads
@@ -98,4 +103,10 @@ fn every_fault_of_a_kernel_is_found_by_its_gate() {
         println!("{fault}: {text}, {:?}", start.elapsed());
         assert!(text.contains("seed"), "{text}");
     }
+}
+
+#[test]
+fn rows_that_see_the_new_keys_of_others_must_not_write_them_in_their_attention() {
+    let (fault, gate) = (Fault::NewKeysOfOthersUnseen, Gate::Bits("append_attention"));
+    println!("{fault}: {}", found_by(fault, &gate));
 }

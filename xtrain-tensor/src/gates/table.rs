@@ -27,10 +27,10 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Entries that are two operations, which the GPU backend fuses.
-const FUSED: [&str; 3] = ["linear_add_norm", "norm_linears", "norm_swiglu"];
+const FUSED: [&str; 4] = ["append_attention", "linear_add_norm", "norm_linears", "norm_swiglu"];
 
 /// Every operation, and the fused pairs.
-pub(super) const TABLE: [Entry; 48] = {
+pub(super) const TABLE: [Entry; 49] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -78,6 +78,7 @@ pub(super) const TABLE: [Entry; 48] = {
         entry("norm_linears", cases::norm_linears, None("its parts are checked")),
         entry("norm_swiglu", cases::norm_swiglu, None("its parts are checked")),
         entry("write_heads", cases::write_heads, None("its parts are checked")),
+        entry("append_attention", cases::append_attention, None("its parts are checked")),
         entry("adamw_all", cases::adamw_all, None("part of the optimizer")),
         entry("sum_of_squares", cases::sum_of_squares, None("part of the optimizer")),
         entry("first_non_finite", cases::first_non_finite, None("returns no tensor")),

@@ -23,6 +23,7 @@ use std::ops::Range;
 
 use tiles::CHUNK;
 
+use super::deferred::heads::NewHeads;
 use super::{Arg, At, Gpu, Grid, args};
 use crate::faults::{self, Fault};
 use crate::operands::{AttnMask, Heads, Slots};
@@ -94,14 +95,20 @@ fn mma_ld(hd: usize) -> usize {
     hd.next_multiple_of(16) + 8
 }
 
-/// `(y, L)`. Runs of rows are computed in tiles, short runs by split-K over their chunks. The operands have been
-/// checked.
+/// `(y, L)`. Runs of rows are computed in tiles, short runs by split-K over their chunks. Rows that do not see each
+/// other's new keys also write them, if `write_heads` has been deferred. The operands have been checked.
 pub(crate) fn attention(
     gpu: &Gpu,
     operands: [&Tensor; 3],
     heads: Heads,
     mask: &AttnMask<'_>,
 ) -> Result<(Tensor, Tensor)> {
+    if let Some(new) = NewHeads::of_attention(operands, mask) {
+        let all: Vec<u32> = (0..mask.rows() as u32).collect();
+        let operands = Operands::new(gpu, operands, heads, mask)?;
+        operands.append(&all, mask, &new)?;
+        return Ok((operands.y, operands.lse));
+    }
     let (runs, single): (Vec<_>, Vec<_>) =
         tiles::runs(mask).into_iter().partition(|run: &Range<usize>| !tiles::split(run));
     let single = single.into_iter().flatten().map(|n| n as u32).collect::<Vec<_>>();

@@ -6,7 +6,7 @@ use super::linear::several::{self, Source};
 use super::linear::{self, Epilogue};
 use super::pack;
 use super::rope::{self, RopeKernel};
-use super::{Gpu, embedding, finite, fused, int8, kv, loss, norm, optim, pointwise, rows, sample};
+use super::{Gpu, embedding, finite, int8, kv, loss, norm, optim, pointwise, rows, sample};
 use crate::backend::{Backend, RowOps, SharedOps};
 use crate::compose;
 use crate::dtype::Dtype;
@@ -64,11 +64,7 @@ impl Backend for Gpu {
         samples: &Samples,
         onto: Option<Tensor>,
     ) -> Result<Tensor> {
-        let dx = norm::rms_norm_backward(self, x, norm, dy, dw, samples)?;
-        match onto {
-            None => Ok(dx),
-            Some(mut sum) => pointwise::accumulate(self, &mut sum, &dx).map(|()| sum),
-        }
+        norm::rms_norm_backward(self, x, norm, dy, dw, samples, onto)
     }
 
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
@@ -97,7 +93,7 @@ impl Backend for Gpu {
         pack::pack(self, w, dtype)
     }
     fn pack_for_training(&self, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
-        ws.iter().map(|w| pack::pack(self, w, dtype)).collect()
+        pack::pack_for_training(self, ws, dtype)
     }
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
         Ok(pack::packer(self, shape, dtype))
@@ -218,7 +214,7 @@ impl SharedOps for Gpu {
         rope::rope(self, x, rope, RopeKernel::Pos, x.dtype())
     }
     fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor> {
-        fused::write_heads(self, new, pools)
+        deferred::heads::write_heads(self, new, pools)
     }
 
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors> {

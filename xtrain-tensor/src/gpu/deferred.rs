@@ -2,6 +2,8 @@
 //!
 //! Fusion is private to this backend. Callers write `rms_norm`, `linears`, `swiglu` and `linear_add`; the results are
 //! bit-identical with and without fusion.
+pub(super) mod heads;
+
 use super::linear::several::FUSED_NORM_MAX_ROWS;
 use super::linear::{self, Epilogue, NormEpilogue};
 use super::{At, Deferred, Gpu, norm};

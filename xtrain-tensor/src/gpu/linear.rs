@@ -1,7 +1,7 @@
 //! Matrix products: choice of kernel and launch geometry.
 pub(super) mod several;
 
-use super::{At, Gpu, Grid, args};
+use super::{Arg, At, Buffer, Gpu, Grid, args};
 use crate::operands::{Norm, Samples, Weight};
 use crate::{
     Dtype, Result, Tensor,
@@ -106,6 +106,45 @@ const MAX_GRID_Y: usize = 65_535;
 /// Shared memory per block that every device since sm_80 supports (sm_86: 99 KiB).
 const MAX_SHARED: usize = 96 << 10;
 
+/// Blocks that share the chunks of a product's output tile: their number, such that no block is without a chunk.
+fn chunk_groups(tiles: usize, width: usize) -> usize {
+    let chunks = width.div_ceil(256);
+    let wanted = if faults::on(Fault::ProductsNotSplit) { 1 } else { MULTIPROCESSORS.div_ceil(tiles.max(1)) };
+    let each = chunks.div_ceil(wanted.min(chunks).max(1)).max(1);
+    chunks.div_ceil(each).max(1)
+}
+
+/// The memory through which blocks share output tiles in a launch of a skinny bf16 kernel.
+struct SharedTiles {
+    /// The sums of chunks. `None`: each block computes all chunks of its tile.
+    _parts: Option<Buffer>,
+    /// The last arguments of the kernel: sums of chunks, and one counter per tile. Other kernels have none.
+    args: Vec<Arg>,
+}
+
+impl SharedTiles {
+    /// For a product of `rows` rows whose launch uses the first `reserved` counters for something else.
+    fn of(
+        gpu: &Gpu,
+        grid: &Grid,
+        [rows, width]: [usize; 2],
+        kernel: (Tile, Dtype),
+        reserved: usize,
+    ) -> Result<SharedTiles> {
+        if kernel != (Tile::Skinny, Dtype::BF16) {
+            return Ok(SharedTiles { _parts: None, args: Vec::new() });
+        }
+        let [x, y, groups] = grid.blocks.map(|n| n as usize);
+        if groups <= 1 {
+            return Ok(SharedTiles { _parts: None, args: args![At(0), At(0)].to_vec() });
+        }
+        // 16 outputs and up to 32 rows per tile
+        let parts = gpu.buffer(4 * x * y * width.div_ceil(256) * 16 * rows.min(32))?;
+        let counters = At(gpu.counters(reserved + x * y)?.0 + 4 * reserved as u64);
+        Ok(SharedTiles { args: args![parts.arg(), counters].to_vec(), _parts: Some(parts) })
+    }
+}
+
 /// The skinny kernel for this shape and its grid.
 fn skinny([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
     let chunks = width.div_ceil(256);
@@ -118,9 +157,12 @@ fn skinny([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid)
         // the total and one chunk per warp of 16 outputs x 8 rows each; per warp, operand rows of 256 with pitch 264
         let (values, lines) = (4 * 128 * tiles, 2 * 264 * (16 + rows.min(8 * tiles)));
         let max_warps = ((MAX_SHARED - values) / (values + lines)).min([8, 8, 4][tiles / 2]);
+        let [x, y] = [rows.div_ceil(8 * tiles), outs.div_ceil(16)];
+        let groups = chunk_groups(x * y, width);
         // balance the warps over the rounds
-        let warps = chunks.div_ceil(chunks.div_ceil(max_warps));
-        let blocks = [rows.div_ceil(8 * tiles), outs.div_ceil(16), 1];
+        let own = chunks.div_ceil(groups);
+        let warps = own.div_ceil(own.div_ceil(max_warps).max(1));
+        let blocks = [x, y, groups];
         return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(values + warps * (values + lines)));
     }
     // the weights of 8 outputs, up to 2048 inputs each, and the chunk sums for 16 rows
@@ -187,21 +229,24 @@ pub(super) unsafe fn forward(
         Tile::Skinny => skinny([rows, outs, width], dtype),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
+    let row_tiles = rows.div_ceil(8); // a tile has at least 8 rows
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), row_tiles)?;
     let (mut gain, mut eps, mut norm, mut norm_bf16, mut counters) = (At(0), 0.0, At(0), At(0), At(0));
     if let Some(NormEpilogue { norm: of, out }) = epilogue.norm {
         gain = of.gain.at(gpu, Dtype::F32)?;
         eps = if faults::on(Fault::FusedNormWithoutEps) { 0.0 } else { of.eps };
+        counters = gpu.counters(row_tiles)?;
         match out.dtype() {
             Dtype::BF16 => norm_bf16 = out.at(gpu, Dtype::BF16)?,
             _ => norm = out.at(gpu, Dtype::F32)?,
         }
-        counters = gpu.counters(rows.div_ceil(8))?; // one per tile of rows; a tile has at least 8 rows
     }
     let args =
         args![x, w, bias, residual, y, y_bf16, rows, outs, width, gain, eps, norm, norm_bf16, counters];
+    let args = [args as &[Arg], &shared.args].concat();
     // SAFETY: as promised by the caller; the gain has the width of the product, its norm the shape of the product,
-    // and there is one counter per tile of rows.
-    unsafe { gpu.launch(kernel, grid, args) }
+    // and there is one counter per tile of rows, and per output tile that blocks share.
+    unsafe { gpu.launch(kernel, grid, &args) }
 }
 
 /// `dx` for a group of weights that read the same `x [rows, width]`.

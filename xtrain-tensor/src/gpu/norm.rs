@@ -18,7 +18,8 @@ pub(super) fn rms_norm_into(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype, y
     unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args) }
 }
 
-/// Returns `dx` and adds `rowsum dy xh` to `dw`: `x`, `dy` `[.., C]`; gain, `dw` `[C]`; `samples` cover the rows.
+/// Returns `dx`, or `onto + dx`, and adds `rowsum dy xh` to `dw`: `x`, `dy`, `onto` `[.., C]`; gain, `dw` `[C]`; `samples`
+/// cover the rows.
 pub(crate) fn rms_norm_backward(
     gpu: &Gpu,
     x: &Tensor,
@@ -26,17 +27,29 @@ pub(crate) fn rms_norm_backward(
     dy: &Tensor,
     dw: &mut Tensor,
     samples: &Samples,
+    onto: Option<Tensor>,
 ) -> Result<Tensor> {
     let (dtype, by_input, by_gain) = match x.dtype() {
         Dtype::BF16 => (Dtype::BF16, "rms_norm_dx_bf16", "rms_norm_dw_bf16"),
         _ => (Dtype::F32, "rms_norm_dx_f32", "rms_norm_dw_f32"),
     };
-    let (c, dx) = (x.width(), Tensor::on_gpu(gpu, x.shape(), Dtype::F32)?);
+    let c = x.width();
+    let (dx, dx_at, onto) = match onto {
+        Some(mut sum) => {
+            let at = sum.at_mut(gpu, Dtype::F32)?;
+            (sum, at, at)
+        }
+        None => {
+            let dx = Tensor::on_gpu(gpu, x.shape(), Dtype::F32)?;
+            let at = dx.at(gpu, Dtype::F32)?;
+            (dx, at, At(0))
+        }
+    };
     let n = x.len() / c.max(1);
     let r = gpu.buffer(4 * n)?;
-    let (x_at, dy_at, dx_at) = (x.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?, dx.at(gpu, Dtype::F32)?);
-    let args = args![x_at, norm.gain.at(gpu, Dtype::F32)?, dy_at, dx_at, r.arg(), n, c, norm.eps];
-    // SAFETY: x, dy and dx are [n, c], w is [c], r is [n]; one warp per row.
+    let (x_at, dy_at) = (x.at(gpu, dtype)?, dy.at(gpu, Dtype::F32)?);
+    let args = args![x_at, norm.gain.at(gpu, Dtype::F32)?, dy_at, onto, dx_at, r.arg(), n, c, norm.eps];
+    // SAFETY: x, dy and dx are [n, c], w is [c], r is [n], onto is null or dx; one warp per row.
     unsafe { gpu.launch(by_input, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args)? };
 
     let chunks = samples.chunks(CHUNK);

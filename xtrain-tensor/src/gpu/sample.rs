@@ -1,4 +1,4 @@
-//! Token sampling: four launches for all rows, five with a repetition penalty. Each step writes 16 bytes per row,
+//! Token sampling: two launches if all rows are greedy, otherwise four, or five with a repetition penalty. Each step writes 16 bytes per row,
 //! which stay on the device until they are read back. The index lists of all steps are uploaded once, before the
 //! first step.
 use super::{At, Buffer, Gpu, Grid, args};
@@ -102,9 +102,22 @@ impl GpuSampleRing {
         // the options are the same in all steps, so they are uploaded once
         let (options, step) = (gpu.indices(&options)?, self.step.arg());
         let sums = || gpu.buffer(8 * n * chunks);
-        let (raw, kept, total, states) = (sums()?, sums()?, sums()?, gpu.buffer(16 * n)?);
+        let raw = sums()?;
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let by_row = |threads| Grid::blocks([n, 1, 1], threads);
+        let (samples, tokens) = (self.samples.arg(), self.tokens.arg());
+        if rows.iter().all(|row| row.temperature == 0.0 && row.penalty == 1.0) {
+            // SAFETY: x is [n, v], raw has an entry per chunk of a row, samples one per row and step; the grids are
+            // those of the kernels' headers.
+            unsafe {
+                gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])?;
+                let args = args![x, step, raw.arg(), samples, tokens, v, chunks];
+                gpu.launch("sample_greedy_f32", by_row(32), args)?;
+            }
+            (self.rows, self.steps) = (n, self.steps + 1);
+            return Ok(());
+        }
+        let (kept, total, states) = (sums()?, sums()?, gpu.buffer(16 * n)?);
         // SAFETY: x and y are [n, v]; options and states have one entry per row, samples one per row and step; raw,
         // kept and total have one per chunk of a row; the grids are those of the kernels' headers.
         unsafe {
@@ -116,7 +129,6 @@ impl GpuSampleRing {
             let args = args![y, options, states.arg(), kept.arg(), total.arg(), v, chunks];
             gpu.launch("sample_weights_f32", by_chunk, args)?;
             let [states, raw, kept, total] = [states.arg(), raw.arg(), kept.arg(), total.arg()];
-            let (samples, tokens) = (self.samples.arg(), self.tokens.arg());
             let args = args![x, y, options, step, states, raw, kept, total, samples, tokens, v, chunks];
             gpu.launch("sample_pick_f32", by_row(32), args)?;
         }

@@ -82,17 +82,29 @@ fn bytes(launch: &RecordedLaunch) -> u64 {
         "write_heads" if faults::on(Fault::PoolCountedAsRead) => distinct(launch, |_| true),
         "write_heads" => 2 * n(0) * (n(1) + 2 * n(2)) * n(3) * e,
         "rope_at" | "rope_backward" | "rope_pos" | "rope_rows" => distinct(launch, |at| at != 1),
-        "decode_attention" => {
+        "decode_attention" | "append_attention" => {
             let (chunks, nh, nkv, hd) = (n(3), n(4), n(5), n(6));
             let keys = 2 * (rows * chunks - shared_chunks(launch)) * 64 * nkv * hd * e;
             let partials = if chunks > 1 { 2 * rows * chunks * nh * (2 + hd) * 4 } else { 0 };
-            keys + partials + 2 * rows * nh * hd * e
+            // the keys and values of the rows themselves, read and written
+            let new = if launch.kernel.starts_with("append") { 4 * rows * nkv * hd * e } else { 0 };
+            keys + partials + 2 * rows * nh * hd * e + new
         }
+        // x, gain, dy, the gradient that dx is added to in place, dx, r
+        "rms_norm_dx" if launch.operands.len() == 6 => distinct(launch, |_| true) + operand(launch, 3),
         // w, m and v read and written, g read
         "adamw" => 28 * elements(launch),
+        "cast_all" => 6 * table(launch, 8, 4),
         "row_squares" => 4 * elements(launch),
         // one chunk of the logits
         "sample_pick" => distinct(launch, |at| at > 1) + rows * 512,
+        "sample_greedy" => distinct(launch, |at| at > 0) + rows * 512,
+        // the sums of chunks that blocks share are written and read
+        "linear_skinny" | "linears_skinny" | "norm_linears" | "swiglu_skinny" | "norm_swiglu"
+            if launch.grid.blocks[2] > 1 =>
+        {
+            distinct(launch, |_| true) + launch.operands.iter().nth_back(1).map_or(0, |parts| parts.bytes)
+        }
         _ => distinct(launch, |_| true),
     }
 }
@@ -116,7 +128,9 @@ fn operations(launch: &RecordedLaunch) -> u64 {
         "attention" => 4 * visible_pairs(launch) * n(3) * n(5),
         "attention_dq" => 6 * visible_pairs(launch) * n(3) * n(5),
         "attention_dkv" => 8 * visible_pairs(launch) * n(3) * n(5),
-        "decode_attention" => 4 * u64::from(launch.grid.blocks[0]) * n(3) * 64 * n(4) * n(6),
+        "decode_attention" | "append_attention" => {
+            4 * u64::from(launch.grid.blocks[0]) * n(3) * 64 * n(4) * n(6)
+        }
         _ => 0,
     }
 }
@@ -146,10 +160,15 @@ fn ranges(launch: &RecordedLaunch) -> u64 {
     list(launch.operands.get(2)).iter().skip(2).step_by(3).map(|&len| u64::from(len)).sum()
 }
 
-/// Number of elements in the optimizer's table of 16 words per tensor; words 8 and 9 are the size of a tensor.
+/// Number of elements in the optimizer's table.
 fn elements(launch: &RecordedLaunch) -> u64 {
-    let tensors = list(launch.operands.first()).chunks_exact(16);
-    tensors.map(|t| u64::from(t[8]) | u64::from(t[9]) << 32).sum()
+    table(launch, 16, 8)
+}
+
+/// Number of elements in a table of `words` words per tensor, of which `size` and the next are the size of a tensor.
+fn table(launch: &RecordedLaunch, words: usize, size: usize) -> u64 {
+    let tensors = list(launch.operands.first()).chunks_exact(words);
+    tensors.map(|t| u64::from(t[size]) | u64::from(t[size + 1]) << 32).sum()
 }
 
 /// Number of chunks that decode attention does not read for a row, because the block of an earlier row reads them. In

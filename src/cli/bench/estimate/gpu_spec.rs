@@ -35,8 +35,11 @@ const BANDWIDTH: f64 = 0.9;
 const COMPUTE: f64 = 0.8;
 /// Bytes per clock between the L2 cache and one multiprocessor.
 const L2_BYTES: f64 = 64.0;
-/// Seconds from the end of a graph node to the start of the next.
+/// Seconds from the end of a graph node to the start of the next, as others measured it on an H100.
 const NODE: f64 = 1.3e-6;
+/// The same with dependent launch: an assumption. Its kernels are resident and their weights on the way to L2 when the
+/// previous kernel ends; what remains is the end of that kernel and the release of those that wait.
+const DEPENDENT_NODE: f64 = 0.65e-6;
 
 impl TargetGpu {
     fn spec(self) -> GpuSpec {
@@ -56,6 +59,11 @@ impl TargetGpu {
 
     pub(super) fn multiprocessors(self) -> u64 {
         self.spec().multiprocessors
+    }
+
+    /// Seconds between two nodes, and with dependent launch, which needs sm_90.
+    pub(super) fn gaps(self) -> (f64, Option<f64>) {
+        (NODE, (self == TargetGpu::H200).then_some(DEPENDENT_NODE))
     }
 
     /// The lower bound of the time of a launch in seconds, with the gap before the next one: the maximum of the

@@ -71,7 +71,7 @@ impl Operands {
 
 /// The kind of values of queries and keys. Half of the cases use plain values, because ugly scores often give one key
 /// all the weight.
-fn score_values(values: Values, i: usize) -> Values {
+pub(super) fn score_values(values: Values, i: usize) -> Values {
     if i.is_multiple_of(2) { Values::Plain } else { values }
 }
 

@@ -5,6 +5,7 @@ mod heads;
 mod int8;
 mod linear;
 mod loss;
+mod new_rows;
 mod norm;
 mod normed;
 mod optim;
@@ -22,6 +23,7 @@ pub(super) use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
 };
 pub(super) use loss::{cross_entropy, cross_entropy_backward, cross_entropy_kept, log_prob};
+pub(super) use new_rows::append_attention;
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use normed::{linear_add_norm, linears, norm_linears, norm_swiglu, swiglu};
 pub(super) use optim::{adamw_all, sum_of_squares};

@@ -23,18 +23,32 @@ const OPTIONS: [(f32, u32, f32, f32, f32); 12] = [
     (1e-40, 2, 1e-30, 1.0, 3.0),
 ];
 
+/// Rows that are all greedy: a GPU needs no weights for them.
+const GREEDY: [(f32, u32, f32, f32, f32); 9] = [(0.0, 3, 0.5, 0.5, 1.0); 9];
+
 pub(crate) fn sample_rows() -> Vec<Case> {
-    let of = |(i, v)| [Values::Plain, Values::Ugly, Values::Tiny].map(|values| case(i, v, values, None));
+    let of = |(i, v)| {
+        [Values::Plain, Values::Ugly, Values::Tiny]
+            .into_iter()
+            .flat_map(move |values| [case(i, v, values, None, &OPTIONS), case(i, v, values, None, &GREEDY)])
+    };
     let mut cases: Vec<Case> = VOCABULARIES.into_iter().enumerate().flat_map(of).collect();
     // a logit of +inf is the first or the last of its row
-    cases.push(case(5, 300, Values::Plain, Some(0)));
-    cases.push(case(6, 1000, Values::Ugly, Some(999)));
+    cases.push(case(5, 300, Values::Plain, Some(0), &OPTIONS));
+    cases.push(case(6, 1000, Values::Ugly, Some(999), &OPTIONS));
+    cases.push(case(6, 1000, Values::Ugly, Some(999), &GREEDY));
     cases
 }
 
-/// Every option over logits of vocabulary `v`. `infinite`: the token whose logit is +inf in every fourth row.
-fn case(i: usize, v: usize, values: Values, infinite: Option<usize>) -> Case {
-    let (seed, n) = (i as u64 + 1501, OPTIONS.len());
+/// The options over logits of vocabulary `v`. `infinite`: the token whose logit is +inf in every fourth row.
+fn case(
+    i: usize,
+    v: usize,
+    values: Values,
+    infinite: Option<usize>,
+    options: &'static [(f32, u32, f32, f32, f32)],
+) -> Case {
+    let (seed, n) = (i as u64 + 1501, options.len());
     let mut rng = CaseRng::new(seed);
     let mut x = values.fill(n * v, seed);
     for (at, x) in x.iter_mut().enumerate() {
@@ -56,7 +70,7 @@ fn case(i: usize, v: usize, values: Values, infinite: Option<usize>) -> Case {
     Case::rows("sample_rows", name, seed, n, move |device, rows| {
         let x = tensor(device, &[rows.len(), v], &pick(&x, v, rows), Dtype::F32)?;
         let row = |&r: &usize| {
-            let (temperature, top_k, top_p, min_p, penalty) = OPTIONS[r];
+            let (temperature, top_k, top_p, min_p, penalty) = options[r];
             let (id, seen) = (r as u64 + (1 << 40), &seen[9 * r..9 * r + 9]);
             let position = seed as u32 * 3 + r as u32;
             SampleRow { seed, id, position, temperature, top_k, top_p, min_p, penalty, seen }

@@ -1,7 +1,9 @@
 //! Decode attention: one block per chunk of a row's keys; the last block of a row merges the chunks in ascending
-//! order. In bf16, one block computes a chunk for several rows that share its keys, such as a prompt's.
+//! order. In bf16, one block computes a chunk for several rows that share its keys, such as a prompt's. The kernels
+//! `append_attention` also norm, rotate and write the heads of the rows.
 use super::tiles::{self, CHUNK};
 use super::{Operands, TILE_LD, mma_ld};
+use crate::gpu::deferred::heads::NewHeads;
 use crate::gpu::{Arg, Grid, args};
 use crate::operands::{AttnMask, Heads};
 use crate::{Dtype, Result};
@@ -16,6 +18,30 @@ impl Operands<'_> {
         if rows.is_empty() {
             return Ok(());
         }
+        let dtype = self.y.dtype();
+        let [q, k, v] = self.qkv;
+        let qkv = args![q.at(self.gpu, dtype)?, k.at(self.gpu, dtype)?, v.at(self.gpu, dtype)?];
+        self.launch_split(["decode_attention_f32", "decode_attention_bf16"], qkv, rows, mask)
+    }
+
+    /// [`split`](Self::split) of rows whose keys and values are not in the pools yet: also writes them.
+    pub(super) fn append(&self, rows: &[u32], mask: &AttnMask<'_>, new: &NewHeads) -> Result<()> {
+        let [_, k, v] = self.qkv;
+        let heads = new.args(self.gpu)?;
+        new.write_pools([k, v], |[k, v]| {
+            let args = [&heads as &[Arg], args![k, v]].concat();
+            self.launch_split(["append_attention_f32", "append_attention_bf16"], &args, rows, mask)
+        })
+    }
+
+    /// Launches one of `kernels` (f32, bf16), whose first arguments are `first`.
+    fn launch_split(
+        &self,
+        kernels: [&'static str; 2],
+        first: &[Arg],
+        rows: &[u32],
+        mask: &AttnMask<'_>,
+    ) -> Result<()> {
         let (gpu, heads) = (self.gpu, self.mask_args.heads);
         let (hd, group) = (heads.hd, heads.nh / heads.nkv);
         let bf16 = self.y.dtype() == Dtype::BF16;
@@ -25,22 +51,22 @@ impl Operands<'_> {
         let parts = rows.len() * heads.nh * chunks;
         let (ml, o) = (gpu.buffer(parts * 8)?, gpu.buffer(parts * hd * 4)?);
         let counters = gpu.counters(rows.len() * heads.nkv)?;
-        let (kernel, shared_bytes) = match bf16 {
+        let shared_bytes = match bf16 {
             true => {
                 let operands = mma_ld(hd) * (2 * CHUNK + 16) + 16 * (CHUNK + 8);
-                ("decode_attention_bf16", 2 * operands + 4 * (16 * TILE_LD + CHUNK))
+                2 * operands + 4 * (16 * TILE_LD + CHUNK)
             }
-            false => ("decode_attention_f32", 4 * (CHUNK * (hd + 4) + group * (hd + CHUNK) + CHUNK)),
+            false => 4 * (CHUNK * (hd + 4) + group * (hd + CHUNK) + CHUNK),
         };
-        let [q, k, v, y, lse] = self.addresses()?;
-        let own = args![q, k, v, ml.arg(), o.arg(), y, lse, counters, gpu.indices(rows)?];
+        let (y, lse) = (self.y.at(gpu, self.y.dtype())?, self.lse.at(gpu, Dtype::F32)?);
+        let own = args![ml.arg(), o.arg(), y, lse, counters, gpu.indices(rows)?];
         let shared = if bf16 { args![gpu.indices(shared.as_flattened())?] } else { args![] as &[Arg] };
         let (mask_args, head_args) = (self.mask_args.args(), self.mask_args.head_args());
-        let args = [own as &[Arg], shared, &mask_args, args![chunks], &head_args].concat();
+        let args = [first, own, shared, &mask_args, args![chunks], &head_args].concat();
         let grid = Grid::blocks([rows.len(), heads.nkv, chunks], 128).shared(shared_bytes);
-        // SAFETY: the operation checked shapes and slots; there are partial results for every chunk of every row and
+        // SAFETY: the operations checked shapes and slots; there are partial results for every chunk of every row and
         // head, and one counter per row and KV head.
-        unsafe { gpu.launch(kernel, grid, &args) }
+        unsafe { gpu.launch(kernels[usize::from(bf16)], grid, &args) }
     }
 
     /// Counts the bytes of keys and values that these rows read, and the bytes of partial results. Shared chunks are

@@ -1,8 +1,8 @@
 //! Deferred operations under reshape and in-place changes: the bits of the CPU, which computes everything at once.
 #![cfg(xtrain_emu)]
-use crate::ops::{self, Affine, Weight};
+use crate::ops::{self, Affine, AttnMask, RopeArgs, SlotRange, Slots, UnrotatedHeads, Weight};
 use crate::testing::{arbitrary, compare_bits};
-use crate::{Device, Dtype, Result, Tensor, ThreadSchedule};
+use crate::{Device, Dtype, Result, RopeTable, Tensor, ThreadSchedule};
 
 fn tensor(device: &Device, shape: &[usize], seed: u64) -> Tensor {
     Tensor::new(device, shape, arbitrary(shape.iter().product(), seed)).unwrap()
@@ -46,6 +46,62 @@ fn sum_of_a_changed_input(device: &Device) -> Result<Tensor> {
     let y = ops::linear_add(&h, &x, &w, None)?;
     ops::accumulate(&mut h, &tensor(device, &[16, 64], 14))?;
     Ok(y)
+}
+
+/// Which results of `write_heads` are read around an attention of its rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Read {
+    PoolBefore,
+    PoolAfterQueriesAreDropped,
+    QueriesAfter,
+    QueriesAfterPoolsAreChanged,
+}
+
+/// Outputs of an attention, and a result of the `write_heads` before it.
+fn written_heads(device: &Device, read: Read) -> Result<Tensor> {
+    let table = RopeTable::new(1e4, 8, 100)?;
+    let (q, k, v) =
+        (tensor(device, &[2, 4, 8], 15), tensor(device, &[2, 2, 8], 16), tensor(device, &[2, 2, 8], 17));
+    let (mut k_pool, mut v_pool) = (tensor(device, &[9, 2, 8], 18), tensor(device, &[9, 2, 8], 19));
+    let (pos, seq, slots) = ([3, 2], [0, 1], [3, 6]);
+    let rope = RopeArgs { table: &table, positions: &pos };
+    let new = UnrotatedHeads { q: &q, k: &k, v: &v, norms: None, rope, slots: &slots };
+    let rotated = ops::write_heads(&new, &mut k_pool, &mut v_pool)?;
+    let places = Slots::Runs { base: vec![0, 4] };
+    let mask = AttnMask { seq: &seq, pos: &pos, slots: &places, window: None };
+    match read {
+        Read::PoolBefore => {
+            ops::scatter_rows(&mut v_pool, &tensor(device, &[1, 2, 8], 20), &[6])?;
+            Ok(ops::attention(&rotated, &k_pool, &v_pool, &mask)?.0)
+        }
+        Read::PoolAfterQueriesAreDropped => {
+            drop(rotated);
+            ops::copy_slots_within(&mut k_pool, SlotRange { from: 3, to: 8, len: 1 })?;
+            Ok(k_pool)
+        }
+        Read::QueriesAfter | Read::QueriesAfterPoolsAreChanged => {
+            ops::attention(&rotated, &k_pool, &v_pool, &mask)?;
+            if read == Read::QueriesAfter {
+                return Ok(rotated);
+            }
+            ops::scatter_rows(&mut k_pool, &tensor(device, &[2, 2, 8], 20), &slots)?;
+            rotated.to_vec::<f32>()?;
+            Ok(k_pool)
+        }
+    }
+}
+
+#[test]
+fn deferred_heads_have_the_bits_of_the_cpu_whichever_result_is_read() {
+    let reads = [
+        Read::PoolBefore,
+        Read::PoolAfterQueriesAreDropped,
+        Read::QueriesAfter,
+        Read::QueriesAfterPoolsAreChanged,
+    ];
+    for read in reads {
+        compare(|device| written_heads(device, read)).unwrap_or_else(|e| panic!("{read:?}: {e}"));
+    }
 }
 
 #[test]

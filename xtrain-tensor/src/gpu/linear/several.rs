@@ -1,6 +1,6 @@
 //! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the
 //! prologue.
-use super::{MAX_GRID_Y, Tile, TileKernels, skinny, tile_kernels};
+use super::{MAX_GRID_Y, SharedTiles, Tile, TileKernels, skinny, tile_kernels};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::operands::{Affine, Norm};
 use crate::{Dtype, Result, Tensor, Tensors};
@@ -84,14 +84,16 @@ impl Kernels {
     /// The kernel, and its grid over the outputs of all matrices.
     fn launch(&self, source: Source<'_>, tile: Tile, outs: &[usize], dtype: Dtype) -> (&'static str, Grid) {
         let ([rows, width], bf16) = (source.shape(), dtype == Dtype::BF16);
+        // as many outputs as the blocks of all matrices have weight rows
+        let all = outs.iter().map(|n| n.div_ceil(16 / self.operands_per_output) * 16).sum();
         let (kernel, grid, side, axis) = match (tile, source) {
             (Tile::Skinny, Source::Normed(..)) => {
-                let (_, grid) = skinny([rows, 1, width], dtype);
+                let (_, grid) = skinny([rows, all, width], dtype);
                 (self.normed[usize::from(!bf16)], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
             }
             (Tile::Skinny, Source::Plain(_)) => {
                 // the bf16 kernels are for more than 8 rows
-                let (_, grid) = skinny([rows.max(FUSED_NORM_MAX_ROWS + 1), 1, width], dtype);
+                let (_, grid) = skinny([rows.max(FUSED_NORM_MAX_ROWS + 1), all, width], dtype);
                 let which = if bf16 { usize::from(rows > 16) } else { 2 };
                 (self.skinny[which], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
             }
@@ -126,9 +128,11 @@ pub(super) fn linears_by(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>], tile:
     let (kernel, grid) = LINEARS.launch(source, tile, &outs, dtype);
     let addresses = [w_at, b_at, y_at].concat().into_iter().map(Arg::from);
     let sizes = [rows, outs[0], outs[1], outs[2], width].map(Arg::from);
-    let args: Vec<Arg> = source.args(gpu, dtype)?.into_iter().chain(addresses).chain(sizes).collect();
+    let mut args: Vec<Arg> = source.args(gpu, dtype)?.into_iter().chain(addresses).chain(sizes).collect();
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), 0)?;
+    args.extend(&shared.args);
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
-    // y_i [rows, out_i].
+    // y_i [rows, out_i]; shared tiles have their parts and counters.
     unsafe { gpu.launch(kernel, grid, &args)? };
     Ok(ys)
 }
@@ -150,7 +154,9 @@ pub(super) fn swiglu_by(
     let (kernel, grid) = SWIGLU.launch(source, tile, &[outs], dtype);
     let weights = args![gate.weight.at(gpu)?, up.weight.at(gpu)?, bias_of(gpu, &gate)?, bias_of(gpu, &up)?];
     let rest = args![y.at(gpu, dtype)?, rows, outs, width];
-    let args = [&*source.args(gpu, dtype)?, weights, rest].concat();
+    let mut args = [&*source.args(gpu, dtype)?, weights, rest].concat();
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), 0)?;
+    args.extend(&shared.args);
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; both weights [outs, width], biases [outs] or null,
     // y [rows, outs].
     unsafe { gpu.launch(kernel, grid, &args)? };
