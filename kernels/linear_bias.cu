@@ -22,7 +22,7 @@ XT_KERNEL(linear_db_f32, 256)(const float* init, float* db, const float* dy, con
     __syncthreads();
     if (warp == 0)
       for (uint32_t j = 0; j < min(8u, chunks - first); j++) total = total + part[j][lane];
-    __syncthreads();
+    if (!XT_FAULT(ChunkSumsNotAwaited)) __syncthreads();
   }
   if (warp == 0 && o < outs) db[o] = total;
 }

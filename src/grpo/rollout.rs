@@ -8,6 +8,7 @@ use crate::decode::{Continuation, Engine, EngineOptions, KvMemory, Request, Samp
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;
 use crate::rewards::CompletionIndex;
+use crate::tensor::faults::{self, Fault};
 
 /// How completions are generated.
 #[derive(Debug, Clone)]
@@ -184,7 +185,8 @@ impl<'a> Rollout<'a> {
     /// at least one token to append and one to sample.
     pub fn can_append(&self, at: CompletionIndex) -> bool {
         let Some(sample) = &self.samples[at.prompt][at.completion] else { return false };
-        sample.turns().len() < self.options.max_turns && !sample.truncated() && self.room(at) >= 2
+        let needed = if faults::on(Fault::AppendLeavesNoRoomToSample) { 1 } else { 2 };
+        sample.turns().len() < self.options.max_turns && !sample.truncated() && self.room(at) >= needed
     }
 
     /// Tokens that a completion may still have.

@@ -3,6 +3,7 @@ use std::fmt;
 
 use super::Setting;
 use crate::decode::Completion;
+use crate::tensor::faults::{self, Fault};
 
 /// The result of verifying one setting.
 #[derive(Debug, Clone)]
@@ -71,7 +72,8 @@ impl Verdict {
     /// Whether all expected rows were compared and nothing differs.
     pub fn holds(&self) -> bool {
         let rows = self.rows_expected + self.rows_recomputed;
-        self.differing == 0 && self.tokens_differing == 0 && self.rows == rows
+        let all = self.rows == rows || faults::on(Fault::VerifyAcceptsMissingRows);
+        self.differing == 0 && self.tokens_differing == 0 && all
     }
 
     /// Records the first difference.

@@ -41,6 +41,32 @@ fn verify_compares_every_row_every_token_and_every_log_probability() {
     assert!(own.len() == 1 && shared.len() == 1 && shared[0] < own[0], "{own:?} {shared:?}");
 }
 
+/// A verdict holds only if every expected row was compared and nothing differs. Returns the number of verdicts.
+pub(crate) fn holds() -> Result<usize, String> {
+    let all = verdicts();
+    for good in &all {
+        let changed = [
+            ("a row fewer", Verdict { rows: good.rows - 1, ..good.clone() }),
+            ("a row more", Verdict { rows: good.rows + 1, ..good.clone() }),
+            ("a row that was computed again is missing", {
+                Verdict { rows_recomputed: good.rows_recomputed + 1, ..good.clone() }
+            }),
+            ("a value that differs", Verdict { differing: 1, ..good.clone() }),
+            ("a token that differs", Verdict { tokens_differing: 1, ..good.clone() }),
+        ];
+        if let Some((what, verdict)) = changed.into_iter().find(|(_, verdict)| verdict.holds()) {
+            return Err(format!("gate verify, seed 3: a verdict holds with {what}: {verdict:?}"));
+        }
+    }
+    Ok(all.len())
+}
+
+#[test]
+fn a_verdict_needs_every_row_and_no_difference() {
+    let n = holds().unwrap_or_else(|e| panic!("{e}"));
+    println!("verify: {n} verdicts, each of them fails with a row fewer");
+}
+
 /// On a GPU, two settings run several steps ahead of the host. Only they find a fault of these steps.
 #[cfg(feature = "faults")]
 #[test]

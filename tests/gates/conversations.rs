@@ -3,6 +3,7 @@ use std::path::Path;
 
 use serde_json::json;
 use xtrain::config::{Layer, RunConfig};
+use xtrain::model::chat::{ChatTemplate, Json, Message, Options};
 use xtrain::model::data::{Content, Tokens, prepare};
 use xtrain::model::tokenizer::Tokenizer;
 use xtrain::training::{DataLoader, Source, WindowSpec};
@@ -147,4 +148,33 @@ fn a_part_of_a_conversation_without_a_target_is_omitted() {
 #[test]
 fn both_end_tokens_of_a_template_are_targets() {
     assert_eq!(ends(), Ok(48));
+}
+
+/// Tools printed by a chat template with `tojson(indent=2)` have the lines of Python's `json.dumps`. Returns the number
+/// of values.
+pub(crate) fn indented() -> Result<usize, String> {
+    let cases = [
+        (r#"{"a": []}"#, "{\n  \"a\": []\n}"),
+        (r#"[[], {}]"#, "[\n  [],\n  {}\n]"),
+        (r#"[{"b": []}]"#, "[\n  {\n    \"b\": []\n  }\n]"),
+        (r#"{"p": {}, "q": 1}"#, "{\n  \"p\": {},\n  \"q\": 1\n}"),
+        (r#"{"q": 1, "p": {}}"#, "{\n  \"q\": 1,\n  \"p\": {}\n}"),
+    ];
+    let template = ChatTemplate::parse("{{ tools | tojson(indent=2) }}").map_err(failed)?;
+    for (tools, want) in cases {
+        let tools = Some(Json::parse(tools).map_err(failed)?);
+        let rendered =
+            template.render(&[Message::new("user", "a")], &Options { tools, ..Options::default() });
+        let found = rendered.map_err(failed)?.text;
+        if found != want {
+            return Err(format!("gate indented JSON, seed {SEED}: got {found:?}, want {want:?}"));
+        }
+    }
+    Ok(cases.len())
+}
+
+#[test]
+fn indented_json_has_the_lines_of_python() {
+    let n = indented().unwrap_or_else(|e| panic!("{e}"));
+    println!("indented JSON: {n} values, 0 differ");
 }

@@ -4,8 +4,8 @@ use xtrain::decode::{EngineOptions, FinishReason, KvKind, Request, SampleOptions
 use xtrain::model::data::{Role, Tokens};
 use xtrain::model::export::{self, ExportSource};
 use xtrain::model::gguf::Quant;
-use xtrain::model::{Config, Model};
-use xtrain::tensor::{Device, Dtype};
+use xtrain::model::{Config, Model, hf};
+use xtrain::tensor::{Device, Dtype, RopeScaling};
 use xtrain::training::WindowSpec;
 
 use crate::cli::Scratch;
@@ -104,6 +104,30 @@ pub(crate) fn lengths() -> Result<usize, String> {
         }
     }
     Ok(checked)
+}
+
+/// A table of RoPE divisors has at most one for each pair of the largest head, which has 256 values.
+pub(crate) fn divisors() -> Result<usize, String> {
+    for (pairs, want) in [(1, true), (127, true), (128, true), (129, false)] {
+        let table: Vec<f32> = (0..pairs).map(|i| 1.0 + i as f32 / 3.0).collect();
+        let rope_scaling = RopeScaling::Divisors(table.clone());
+        let cfg = Config { head_dim: 2 * pairs, rope_scaling: rope_scaling.clone(), ..config() };
+        let found = hf::to_json(&cfg, &[]).and_then(|json| hf::from_json(&json));
+        let same = found.as_ref().is_ok_and(|found| found.rope_scaling == rope_scaling);
+        if same != want || found.is_ok() != want {
+            let found = found.map_or_else(|error| error.to_string(), |_| "a config".into());
+            return Err(format!(
+                "gate exact limits, seed 0: {pairs} divisors: expected {}, found {found}",
+                if want { "the same ones" } else { "an error" },
+            ));
+        }
+    }
+    Ok(4)
+}
+
+#[test]
+fn a_table_of_divisors_for_the_largest_head_is_read_again() {
+    divisors().unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]

@@ -5,12 +5,12 @@ use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
-    commands_resume, commands_train, commands_watch, config_fields, constraints, conversations,
-    damaged_files, equal_completions, exact_limits, families, finite_tails, focused, gguf, gguf_pieces, gpu,
-    gpu_windows, grpo, grpo_counts, held_rows, invariance, kept_sets, launch_log, micro_batches, multi_step,
-    non_finite_index, open_for_inference, packing, packs, policy, prefix_cache, priorities, processes,
-    quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards,
-    speculation, stop_text, tape_gradient, training, turns, weighted_steps,
+    commands_resume, commands_train, commands_verify, commands_watch, config_fields, constraints,
+    conversations, damaged_files, equal_completions, exact_limits, families, finite_tails, focused, gguf,
+    gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, held_rows, invariance, kept_sets, launch_log,
+    micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy, prefix_cache,
+    priorities, processes, quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules,
+    sentencepiece, shards, speculation, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -52,12 +52,13 @@ const ON_LINUX: [Fault; 4] =
 /// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
 /// gates/planted.rs, gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor;
 /// cli/identity.rs and cli/rollout.rs.
-const CAUGHT_ELSEWHERE: [Fault; 10] = [
+const CAUGHT_ELSEWHERE: [Fault; 11] = [
     Fault::ProcessesNotCompared,
     Fault::PromptsOfOneProcessLost,
     Fault::NewKeysOfOthersUnseen,
     Fault::TensorHandleFreed,
     Fault::SharedChunkPartlyVisible,
+    Fault::SharedChunkBehindWindow,
     Fault::LaunchNotAwaited,
     Fault::GraphsNotDisabled,
     Fault::PackedWeightFreed,
@@ -295,6 +296,15 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::OffloadedBlockReused, Gate::Test(held_rows::some)),
     (Fault::PrefixWeightsNotCompared, Gate::Test(damaged_files::prefix_of_other_weights)),
     (Fault::TensorChecksumNotCompared, Gate::Test(damaged_files::prefix)),
+    (Fault::MinusZeroRanksBelow, Gate::Focused(focused::zeros)),
+    (Fault::ExistingParentNotSynced, Gate::Focused(focused::new_directories)),
+    (Fault::PromptCachedAtItsEnd, Gate::Test(prefix_cache::running)),
+    (Fault::EmptyListEndsItsParent, Gate::Test(conversations::indented)),
+    (Fault::NegativeBonusWithoutEntropy, Gate::Gpu(focused::bonuses)),
+    (Fault::VerifyAcceptsMissingRows, Gate::Test(commands_verify::holds)),
+    (Fault::AppendLeavesNoRoomToSample, Gate::Test(turns::room)),
+    (Fault::DivisorLimitExclusive, Gate::Test(exact_limits::divisors)),
+    (Fault::GgufPadBeginsTexts, Gate::Test(gguf::ids_of_tokens)),
 ];
 
 /// Runs a test that panics if it fails.

@@ -94,16 +94,7 @@ pub(crate) fn power_cuts() -> Checked {
     let checkpoints = CheckpointDir::open(Arc::new(fs.clone()), run, 2).map_err(error)?;
     let mut acknowledged = vec![(0, None)];
     for step in [1, 2] {
-        let data = [step as f32, -0.0, 1e-40];
-        let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &data };
-        let m = TensorView { name: "m.model.norm.weight", shape: &[3], data: &data };
-        let optimizer_states = vec!["m".into()];
-        let control = Control { step, optimizer: "adamw".into(), optimizer_states, ..Control::default() };
-        let config = serde_json::json!({ "hidden_size": 3 });
-        let (numerics, dtype, model, files) = ("1", "f32", &[norm][..], &[][..]);
-        let trainer = Some(TrainerView { control: &control, optimizer: &[m] });
-        let snapshot = CheckpointContents { config: &config, numerics, dtype, step, model, files, trainer };
-        let _ = checkpoints.save(&snapshot).map_err(error)?;
+        save(&checkpoints, step)?;
         acknowledged.push((fs.history().len(), Some(step)));
     }
     let mut cuts = 0;
@@ -130,6 +121,44 @@ pub(crate) fn power_cuts() -> Checked {
         }
     }
     Ok(cuts)
+}
+
+/// A process that ends between two calls while it makes the directories of a run leaves nothing behind that loses a
+/// checkpoint of the next process: a power cut after its save does not undo a directory. Returns the number of disks.
+pub(crate) fn new_directories() -> Checked {
+    let fs = SimulatedFs::default();
+    fs.start_history();
+    let run = Path::new("runs/run");
+    let open = |fs: &SimulatedFs| CheckpointDir::open(Arc::new(fs.clone()), run, 2).map_err(error);
+    open(&fs)?;
+    let mut cuts = 0;
+    for (at, fs) in fs.history().into_iter().enumerate() {
+        save(&open(&fs)?, 1)?;
+        let mut rng = CaseRng::new(SEED, at as u64);
+        for draw in 0..20 {
+            let after = fs.power_cut(&mut |n| if draw == 0 { 0 } else { rng.below(n) });
+            if let Err(e) = newest_good(&after, run, &LoadOptions::default(), &NamedTensor::begin) {
+                let what = format!("the first process ends before call {at}, draw {draw}");
+                return differ("new directories", format!("{what}: a saved checkpoint is lost: {e}"));
+            }
+            cuts += 1;
+        }
+    }
+    Ok(cuts)
+}
+
+/// Saves a checkpoint of `step`.
+fn save(checkpoints: &CheckpointDir, step: u64) -> Result<(), String> {
+    let data = [step as f32, -0.0, 1e-40];
+    let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &data };
+    let m = TensorView { name: "m.model.norm.weight", shape: &[3], data: &data };
+    let optimizer_states = vec!["m".into()];
+    let control = Control { step, optimizer: "adamw".into(), optimizer_states, ..Control::default() };
+    let config = serde_json::json!({ "hidden_size": 3 });
+    let (numerics, dtype, model, files) = ("1", "f32", &[norm][..], &[][..]);
+    let trainer = Some(TrainerView { control: &control, optimizer: &[m] });
+    let snapshot = CheckpointContents { config: &config, numerics, dtype, step, model, files, trainer };
+    checkpoints.save(&snapshot).map(|_| ()).map_err(error)
 }
 
 /// A row has the same gradient alone, where its logits are one product, and in a batch of 300 rows, where the
@@ -163,6 +192,61 @@ pub(crate) fn vocabulary() -> Checked {
         }
     }
     Ok(2 * 5 * c)
+}
+
+/// Of equal logits, top-k keeps the first ones: -0 and +0 are equal. Returns the number of rows.
+pub(crate) fn zeros() -> Checked {
+    // a sum that begins with +0 is -0 only if its negative products vanish
+    let tiny = 2f32.powi(-100);
+    let (device, v) = (Device::cpu(), 6);
+    let head = [[1.0, 0.0], [3.0, 0.0], [0.0, -tiny], [3.0, 0.0], [0.0, 0.0], [3.0, 0.0]].concat();
+    let head = Tensor::new(&device, &[v, 2], head).map_err(error)?;
+    let head = Weight::new(&head, Dtype::F32).map_err(error)?;
+    let x = Tensor::new(&device, &[1, 2], vec![1.0, tiny]).map_err(error)?;
+    let targets = [Some(Target { id: 1, weight: 1.0, bonus: 0.5 })];
+    let samples = Samples::of_lengths([1]);
+    for (k, want) in [(4, vec![0, 1, 3, 5]), (5, vec![0, 1, 2, 3, 5])] {
+        let rows = LossRows { top_k: Some(k), ..LossRows::new(&targets, &samples) };
+        let mut dhead = Tensor::zeros(&device, &[v, 2], Dtype::F32).map_err(error)?;
+        let _ = ops::cross_entropy_backward(&x, &head, &rows, &mut 0.0, &mut dhead).map_err(error)?;
+        let dhead = dhead.data::<f32>().map_err(error)?;
+        let kept: Vec<_> = (0..v).filter(|&i| dhead[2 * i] != 0.0).collect();
+        if kept != want {
+            return differ("zeros", format!("top-k {k} keeps {kept:?}, expected {want:?}"));
+        }
+    }
+    Ok(2)
+}
+
+/// The gradient of a loss with entropy bonuses of one sign, or of none, has the bits of the CPU.
+pub(crate) fn bonuses(device: &Device) -> Checked {
+    let (n, v, c) = (7, 300, 5);
+    let (x, w) = (arbitrary(n * c, SEED), arbitrary(v * c, SEED + 1));
+    let gradients = |device: &Device, bonus: f32| -> Result<Vec<f32>, String> {
+        let target = |i: usize| {
+            let bonus = [bonus, 0.0][i % 2];
+            Some(Target { id: (i * 41) as u32, weight: 0.5, bonus })
+        };
+        let (targets, samples) = ((0..n).map(target).collect::<Vec<_>>(), Samples::of_lengths([n]));
+        let head = Tensor::new(device, &[v, c], w.clone()).map_err(error)?;
+        let head = Weight::new(&head, Dtype::F32).map_err(error)?;
+        let x = Tensor::new(device, &[n, c], x.clone()).map_err(error)?;
+        let (rows, mut loss) = (LossRows::new(&targets, &samples), 0.0);
+        let mut dhead = Tensor::zeros(device, &[v, c], Dtype::F32).map_err(error)?;
+        let (values, dx) =
+            ops::cross_entropy_backward(&x, &head, &rows, &mut loss, &mut dhead).map_err(error)?;
+        let values = values.into_iter().flatten().map(|value| value.entropy);
+        let [dx, dhead] = [dx, dhead].map(|x| x.to_vec::<f32>().map_err(error));
+        Ok([values.collect(), dx?, dhead?].concat())
+    };
+    let mut compared = 0;
+    for bonus in [0.01, -0.01, 0.0] {
+        let (got, want) = (gradients(device, bonus)?, gradients(&Device::cpu(), bonus)?);
+        compare_bits(&got, &want)
+            .or_else(|e| differ("bonuses", format!("a bonus of {bonus} on {device}: {e}")))?;
+        compared += want.len();
+    }
+    Ok(compared)
 }
 
 /// Gradients of attention in bf16 that are near the smallest normal number are flushed as in the reference.

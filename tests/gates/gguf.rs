@@ -188,3 +188,37 @@ fn the_biases_of_a_llama_file_have_the_row_order_of_their_matrices() {
     let compared = biases().unwrap_or_else(|difference| panic!("{difference}"));
     println!("llama biases: {compared} values, 0 differ");
 }
+
+/// The ids of the tokens that begin, end and pad a text: the metadata of each file, and `config.json` of the directory
+/// that it is exported to.
+pub(crate) fn ids_of_tokens() -> Result<usize, String> {
+    let (mut compared, mut both) = (0, 0);
+    for case in json("gguf/ref.json")["files"].as_array().unwrap() {
+        let name = case["file"].as_str().unwrap();
+        let loaded = store::open(&path(&format!("gguf/{name}")), Dtype::F32, &Device::cpu()).unwrap();
+        let source = ExportSource { model: &loaded.model, tokenizer: None, eos: &loaded.eos };
+        let scratch = Scratch::new(&format!("gguf-ids-{name}-{:?}", std::thread::current().id()));
+        export::huggingface(&scratch.0.join("hf"), &source, Quant::F32, u64::MAX).unwrap();
+        let config = std::fs::read_to_string(scratch.0.join("hf/config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        let keys = [("bos_token_id", "bos_token_id"), ("padding_token_id", "pad_token_id")];
+        for (key, field) in keys {
+            let (want, found) = (&case["metadata"][format!("tokenizer.ggml.{key}")], &config[field]);
+            if want != found {
+                return Err(format!(
+                    "gate GGUF ids, seed 0: {name}: {field}: expected {want}, found {found}"
+                ));
+            }
+            compared += 1;
+        }
+        both += usize::from(keys.iter().all(|(_, field)| config[field].is_u64()));
+    }
+    assert!(both > 0, "no file has both ids");
+    Ok(compared)
+}
+
+#[test]
+fn the_ids_that_begin_and_pad_a_text_are_those_of_the_file() {
+    let n = ids_of_tokens().unwrap_or_else(|e| panic!("{e}"));
+    println!("gguf: {n} ids, 0 differ");
+}

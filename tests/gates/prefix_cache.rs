@@ -86,6 +86,44 @@ pub(crate) fn duplicates() -> Result<usize, String> {
     oracle.check(&model, caching).map_err(|e| format!("gate prefix cache, seed 31: duplicates: {e}"))
 }
 
+/// A prompt that is complete serves a later request while its own sequence still runs. Returns the number of rows
+/// that the later requests take from it.
+pub(crate) fn running() -> Result<usize, String> {
+    let model = qwen3(Dtype::F32);
+    let prompt: Vec<u32> = (0..40).collect();
+    let mut rows = 0;
+    for chunk in [None, Some(8), Some(40)] {
+        let o = EngineOptions {
+            prefix_caching: PrefixCaching::On,
+            prefill_chunk: chunk,
+            ..options(KvKind::Paged { page: 16 }, 2)
+        };
+        let error = |e| format!("gate prefix cache, seed 0: {e}");
+        let mut engine = Engine::new(&model, o).map_err(error)?;
+        engine.submit(Request::sampled(&prompt, 60, 1.0, 0)).map_err(error)?;
+        while engine.counters().prefill_rows < 40 {
+            let _ = engine.step().map_err(error)?;
+        }
+        engine.submit(Request { id: 1, ..Request::sampled(&prompt, 1, 1.0, 0) }).map_err(error)?;
+        let _ = engine.step().map_err(error)?;
+        let hits = engine.counters().prefix_cache_hits;
+        if hits != 32 {
+            return Err(format!(
+                "gate prefix cache, seed 0: prompts in chunks of {chunk:?}: a request took {hits} rows of a prompt \
+                 that is complete, expected 32"
+            ));
+        }
+        rows += hits as usize;
+    }
+    Ok(rows)
+}
+
+#[test]
+fn a_complete_prompt_serves_others_while_its_sequence_runs() {
+    let rows = running().unwrap_or_else(|e| panic!("{e}"));
+    println!("prefix cache: {rows} rows of prompts whose sequences still run");
+}
+
 #[test]
 fn prefix_caching_is_off_by_default_and_needs_pages() {
     let model = qwen3(Dtype::F32);

@@ -1,5 +1,7 @@
 //! The gate of completions with several turns: sampled tokens have the trainer's bits, appended tokens have no loss,
 //! and no file of a run depends on threads, micro-batches, engines or interruptions.
+use std::cell::RefCell;
+
 use serde_json::Value;
 use xtrain::decode::{EngineOptions, KvKind};
 use xtrain::grpo::Error;
@@ -54,6 +56,40 @@ impl Reward for Tool {
             RewardRow { at: input.location(), reply }
         };
         Ok(batch.iter().map(reply).collect())
+    }
+}
+
+thread_local! {
+    /// The completions that a [`Recorder`] of this thread was asked to score.
+    static ASKED: RefCell<Vec<Asked>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a reward reads of a completion of several turns.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    tokens: usize,
+    turn: usize,
+    truncated: bool,
+    can_append: bool,
+}
+
+/// Continues every completion that can be continued, and records what it reads.
+struct Recorder(Box<dyn Reward>);
+
+impl Reward for Recorder {
+    fn names(&self) -> &[String] {
+        self.0.names()
+    }
+
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
+        let asked = |input: &RewardInput<'_>| Asked {
+            tokens: input.completion_ids.len(),
+            turn: input.turn.map_or(0, |turn| turn.number),
+            truncated: input.truncated,
+            can_append: input.can_append(),
+        };
+        ASKED.with_borrow_mut(|all| all.extend(batch.iter().map(asked)));
+        self.0.score(batch)
     }
 }
 
@@ -191,6 +227,36 @@ fn the_limits_end_a_completion_that_a_reward_always_continues() {
     assert!(matches!(&error, Error::Append { want: "rewards", .. }), "{error}");
     let error = outcome("one-turn", &["grpo.max_turns=1"], &forever).unwrap_err();
     assert!(matches!(&error, Error::Append { want: "rewards", .. }), "{error}");
+}
+
+/// A reward may continue the completions that have a turn left and room for one token to append and one to sample: it
+/// is told so of these completions, and of no others. Returns the number of completions.
+pub(crate) fn room() -> Result<usize, String> {
+    ASKED.take();
+    let setup = Setup { reward: || Box::new(Recorder(Tool::boxed(Appends::Always))), ..setup(1) };
+    let keys = ["grpo.steps=2", "grpo.eval_every=0", "grpo.max_turns=4"];
+    outcome("room", &keys, &setup).map_err(|error| format!("gate turns, seed 0: {error}"))?;
+    let all = ASKED.take();
+    for &Asked { tokens, turn, truncated, can_append } in &all {
+        let want = turn < 4 && !truncated && tokens + 2 <= 16;
+        if can_append != want {
+            return Err(format!(
+                "gate turns, seed 0: {tokens} of 16 tokens, turn {turn} of 4, truncated: {truncated}: expected \
+                 can_append {want}, found {can_append}"
+            ));
+        }
+    }
+    for exact in [14, 15] {
+        let met = |asked: &&Asked| asked.tokens == exact && asked.turn < 4 && !asked.truncated;
+        assert!(all.iter().any(|asked| met(&asked)), "no completion ends a turn with {exact} of 16 tokens");
+    }
+    Ok(all.len())
+}
+
+#[test]
+fn a_completion_can_be_continued_with_room_for_two_tokens() {
+    let n = room().unwrap_or_else(|e| panic!("{e}"));
+    println!("turns: {n} completions can be continued if they have room for two tokens");
 }
 
 /// Compares the mean entropy of a step with that of its sampled tokens, from a forward pass over each trained

@@ -176,6 +176,7 @@ faults! {
     ProductsNotSplit "one block computes all chunks of an output tile although there are fewer tiles than multiprocessors"
     NewKeysOfOthersUnseen "an attention that writes the keys of its rows is used although a row sees the new key of another"
     SharedChunkPartlyVisible "a chunk of keys is shared by rows of which one sees only a part of it"
+    SharedChunkBehindWindow "a chunk of keys is shared with a later row from which the window hides a part of it"
     PoolCountedAsRead "the log of launches counts the pools of keys and values as read when new ones are written"
     ForceReplacesAnyDirectory "--force of export and import replaces a directory with other files"
     OverwriteWithoutForce "a command replaces an existing output file without --force"
@@ -228,6 +229,15 @@ faults! {
     MomentsOfOneProcessSaved "a checkpoint of several processes has the moments of the first one only"
     ProcessesNotCompared "processes with different configurations train one run"
     PromptsOfOneProcessLost "the completions of the last process are missing"
+    MinusZeroRanksBelow "the loss ranks a logit of -0 below those of +0"
+    ExistingParentNotSynced "the name of an existing directory is not made durable before a run is written in it"
+    PromptCachedAtItsEnd "a prompt serves later ones only after its own sequence has ended"
+    EmptyListEndsItsParent "indented JSON has no line break between an empty list or object and the end of its parent"
+    NegativeBonusWithoutEntropy "the gradient of a negative entropy bonus on a GPU reads the entropy before it is computed"
+    VerifyAcceptsMissingRows "a verification holds although rows of logits were not compared"
+    AppendLeavesNoRoomToSample "a completion with room for one token may be continued"
+    DivisorLimitExclusive "a table of RoPE divisors for the largest head is refused"
+    GgufPadBeginsTexts "the ids of a GGUF file that begin and pad a text are exchanged"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"
@@ -258,6 +268,7 @@ faults! {
     KernelInt8CodesTruncated "the kernel that quantizes keys and values truncates instead of rounding"
     KernelInt8ScaleOfNeighbour "attention over an int8 cache reads the scale of the head before on a GPU"
     BlockArrivalRelaxed "a block arrives at a counter without releasing its writes and acquiring those of others"
+    ChunkSumsNotAwaited "the sums of the next chunks of a bias's gradient replace those that are being added"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
 }
 

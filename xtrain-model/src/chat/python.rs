@@ -5,6 +5,7 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
+use xtrain_tensor::faults::{self, Fault};
 
 use super::limits::LimitedOutput;
 use crate::json;
@@ -71,7 +72,7 @@ impl PythonStyle {
         if self.filled {
             self.line(to)?;
         }
-        self.filled = true;
+        self.filled = !faults::on(Fault::EmptyListEndsItsParent);
         to.write_all(bracket)
     }
 

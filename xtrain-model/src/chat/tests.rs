@@ -150,6 +150,7 @@ fn values_are_printed_as_in_python() {
             r#"[{"z": 1, "a": [true, null, 1.0, 1e+20, "é<&'\u0001"], "e": {}, "f": []}]"#,
         ),
         ("{{ tools[0].e | tojson(indent=2) }}{{ tools[0].f | tojson(indent=2) }}", "{}[]"),
+        ("{{ [{'e': []}, {}] | tojson(indent=1) }}", "[\n {\n  \"e\": []\n },\n {}\n]"),
         ("{{ [1, {'b': 2}] | tojson(indent=1) }}", "[\n 1,\n {\n  \"b\": 2\n }\n]"),
         ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", "{\"a\":2,\"b\":1}"),
         ("{{ [1] | tojson(2) }}{{ [1] | tojson(none) }}{{ [1] | tojson(indent=none) }}", "[\n  1\n][1][1]"),

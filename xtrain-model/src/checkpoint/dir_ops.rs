@@ -2,6 +2,8 @@
 use std::io;
 use std::path::Path;
 
+use xtrain_tensor::faults::{self, Fault};
+
 use super::error::{CheckpointError, Result};
 use super::fs::{FileSystem, Kind};
 
@@ -22,6 +24,8 @@ pub(super) fn ensure_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
             }
             _ => {}
         }
+    } else if faults::on(Fault::ExistingParentNotSynced) {
+        return Ok(());
     }
     sync_dir(fs, parent)
 }

@@ -98,7 +98,8 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
 /// The divisors of [`RopeScaling::Divisors`]: finite f32, at most one for each pair of the largest head.
 fn divisors(rope: &Value) -> Result<RopeScaling> {
     const WANT: &str = "a list of one f32 for each pair of a head";
-    let Some(list) = rope[DIVISORS].as_array().filter(|list| list.len() <= MAX_PAIRS) else {
+    let max = if faults::on(Fault::DivisorLimitExclusive) { MAX_PAIRS - 1 } else { MAX_PAIRS };
+    let Some(list) = rope[DIVISORS].as_array().filter(|list| list.len() <= max) else {
         return refuse(DIVISORS, WANT, "no such list");
     };
     let divisor = |value: &Value| match value.as_f64().map(|x| x as f32) {

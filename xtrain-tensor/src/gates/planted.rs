@@ -59,6 +59,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::SharedQueriesOfFirstRow, Gate::Test(attention::shared::over)),
     (Fault::BlockArrivesEarly, Gate::Checked("decode_attention", RACES)),
     (Fault::BlockArrivalRelaxed, Gate::Checked("decode_attention", RACES)),
+    (Fault::ChunkSumsNotAwaited, Gate::Checked("linear_backward_bias", RACES)),
     (Fault::WgmmaAssumed, Gate::Test(tensor_core::wgmma_of_images)),
 ];
 

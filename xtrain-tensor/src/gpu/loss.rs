@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::linear::{self, Epilogue, Forward, Group, Part, RowProduct, Tile};
 use super::{At, Buffer, Gpu, Grid, args};
+use crate::faults::{self, Fault};
 use crate::operands::loss::blocks;
 use crate::operands::{KeptSet, LogProb, LossRows, LossValues, Samples, Target, Weight};
 use crate::{Dtype, Error, Result, Tensor};
@@ -334,7 +335,8 @@ impl LossPass<'_> {
         if !full_vocab {
             self.values(n, None)?;
         }
-        let bonus = self.rows.targets.iter().flatten().any(|t| t.bonus != 0.0);
+        let ignored = |bonus: f32| bonus < 0.0 && faults::on(Fault::NegativeBonusWithoutEntropy);
+        let bonus = self.rows.targets.iter().flatten().any(|t| t.bonus != 0.0 && !ignored(t.bonus));
         let entropy = if full_vocab && !bonus { Entropy::WithGradient } else { Entropy::WithValues };
         let blocks = blocks::of_rows(self.rows.samples, self.max_logits, out);
         let columns_of = |rows: usize| {

@@ -34,7 +34,8 @@ impl Scheduler<'_> {
             let before = sequence.num_computed;
             sequence.num_computed += run.rows.len() - run.drafted;
             let prompt = sequence.prompt();
-            let is_complete = (before + 1..=sequence.num_computed).contains(&prompt.len());
+            let is_complete = (before + 1..=sequence.num_computed).contains(&prompt.len())
+                && !faults::on(Fault::PromptCachedAtItsEnd);
             if is_complete && self.options.prefix_caching == PrefixCaching::On {
                 cache.insert_prefix(sequence.slot, prompt);
             }

@@ -1,5 +1,6 @@
 //! Reading a tokenizer from metadata, as the files of a Hugging Face tokenizer.
 use serde_json::{Map, Value as Json, json};
+use xtrain_tensor::faults::{self, Fault};
 
 use super::keys::{
     ADD_BOS, BOS, CONTROL, EOS_KEYS, MERGES, MODEL, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES, SPACE_PREFIX,
@@ -30,7 +31,8 @@ pub(in crate::gguf) fn eos_ids(meta: &Metadata) -> Result<Vec<u32>, CheckpointEr
 
 /// The ids of the tokens that begin and pad a text.
 pub(in crate::gguf) fn kept_fields(meta: &Metadata) -> Result<KeptFields, CheckpointError> {
-    Ok(KeptFields::of_ids(meta.size(BOS)?, meta.size(PAD)?))
+    let (bos, pad) = if faults::on(Fault::GgufPadBeginsTexts) { (PAD, BOS) } else { (BOS, PAD) };
+    Ok(KeptFields::of_ids(meta.size(bos)?, meta.size(pad)?))
 }
 
 /// The tokenizer in the metadata. `None`: the file contains none. Rejects unsupported kinds, by name, and lists that

@@ -160,7 +160,7 @@ fn integer_weight(w: f32) -> u64 {
 /// A key that increases with z and, for equal z, decreases with the index. Above 0.
 fn rank(z: f32, index: usize) -> u64 {
     // + 0 maps -0 to +0
-    let bits = (z + 0.0).to_bits();
+    let bits = if faults::on(Fault::MinusZeroRanksBelow) { z.to_bits() } else { (z + 0.0).to_bits() };
     let rising = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     u64::from(rising) << 32 | u64::from(!(index as u32))
 }

@@ -141,8 +141,10 @@ pub(crate) fn linear_backward_weight() -> Vec<Case> {
 
 pub(crate) fn linear_backward_bias() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (i, out) in [1, 5, 31, 33, 64, 129].into_iter().enumerate() {
-        let lengths = SAMPLES[i];
+    // on a GPU, a block sums eight chunks at a time
+    let many: &[usize] = &[1, 3, 1, 2, 1, 1, 4, 1, 1, 2, 1];
+    let sizes = [1, 5, 31, 33, 64, 129].into_iter().zip(SAMPLES).chain([(33, many)]);
+    for (i, (out, lengths)) in sizes.enumerate() {
         for values in Values::ALL {
             let (seed, n) = ((i * 8) as u64 + 1, lengths.iter().sum::<usize>());
             let name = format!("{lengths:?}x{out}-{}", label(Dtype::F32, values)).replace(' ', "");

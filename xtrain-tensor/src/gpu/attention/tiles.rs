@@ -67,7 +67,7 @@ fn common_chunks(mask: &AttnMask<'_>, a: u32, b: u32) -> usize {
     let visible = a_pos.min(b_pos) as usize + 1;
     let same = match mask.slots {
         // a window hides the first keys from the later row
-        _ if mask.window.is_some() => 0,
+        _ if mask.window.is_some_and(|w| w < visible || !faults::on(Fault::SharedChunkBehindWindow)) => 0,
         _ if a == b => visible,
         Slots::Runs { .. } => 0,
         Slots::Pages { page, table } => {

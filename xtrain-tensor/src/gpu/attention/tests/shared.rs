@@ -20,7 +20,7 @@ struct Batch {
     skipped: usize,
 }
 
-const BATCHES: [Batch; 5] = [
+const BATCHES: [Batch; 6] = [
     // one prompt of two chunks, the row at position 126 does not see the last key of the second one
     Batch { heads: [2, 1, 16], groups: &[(8, &[127, 126, 128, 200])], window: None, skipped: 3 },
     // 17 rows of two heads: a block takes 32 queries in two operands
@@ -36,6 +36,8 @@ const BATCHES: [Batch; 5] = [
     Batch { heads: [6, 2, 24], groups: &[(6, &[100, 96, 97, 99, 101])], window: None, skipped: 4 },
     // a window hides the first keys of later rows: nothing is shared
     Batch { heads: [2, 2, 8], groups: &[(4, &[64, 70])], window: Some(50), skipped: 0 },
+    // a window that hides no key from the first row
+    Batch { heads: [2, 2, 8], groups: &[(4, &[64, 130])], window: Some(100), skipped: 0 },
 ];
 
 impl Batch {
@@ -108,8 +110,9 @@ fn rows_that_share_a_prompt_have_their_bits() {
 #[cfg(feature = "faults")]
 fn a_chunk_that_only_some_rows_see_whole_must_not_be_shared() {
     use crate::faults::{self, Fault};
-    let text = faults::with(Fault::SharedChunkPartlyVisible, over).unwrap_err();
-    println!("{text}");
+    for fault in [Fault::SharedChunkPartlyVisible, Fault::SharedChunkBehindWindow] {
+        println!("{fault}: {}", faults::with(fault, over).unwrap_err());
+    }
 }
 
 #[test]
