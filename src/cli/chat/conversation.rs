@@ -125,7 +125,12 @@ mod tests {
             processed_logprobs,
             finish_reason,
         };
-        Reply { text: completion.text(&Tokenizer::byte()), completion, end: ReplyEnd::Finished }
+        Reply {
+            text: completion.text(&Tokenizer::byte()),
+            completion,
+            cached_tokens: 0,
+            end: ReplyEnd::Finished,
+        }
     }
 
     fn conversation<'t>(tokenizer: &'t Tokenizer, system: Option<&str>, context: usize) -> Conversation<'t> {
