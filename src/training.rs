@@ -163,7 +163,10 @@ impl Training<'_> {
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
         self.trainer.shards = self.config.train.shards;
         self.trainer.join(Arc::clone(&self.comm))?;
-        let end = self.steps(observer);
+        let mut end = self.steps(observer);
+        if end.is_ok() {
+            end = self.trainer.leave().map_err(Error::from).and(end);
+        }
         let ended = observer.enter(Phase::End);
         end.and_then(|end| ended.map(|()| end))
     }

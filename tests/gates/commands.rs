@@ -291,6 +291,13 @@ fn benches_print_tables_and_their_raw_samples() {
         "{got}"
     );
     assert_eq!(ok(&scratch.0, &linear).lines().filter(|line| line.starts_with("head")).count(), 2);
+    let scale = [&["bench", "scale", "--estimate", "--steps", "1"][..], &small].concat();
+    let got = parsed(&ok(&scratch.0, &[&scale[..], &["--json"]].concat()));
+    let bytes: Vec<u64> =
+        got["estimate"].as_array().unwrap().iter().map(|row| row["bytes"].as_u64().unwrap()).collect();
+    let parameters = got["parameters"].as_u64().unwrap();
+    assert_eq!((bytes.len(), bytes[0], bytes[1]), (13, 0, 4 * parameters), "{got}");
+    assert!(ok(&scratch.0, &scale).contains("     4096  "));
     let guard = ["bench", "guard", "--rounds", "1", "--tolerance", "1e9"];
     let got = parsed(&ok(&scratch.0, &[&guard[..], &["--json"]].concat()));
     let rows = got["rows"].as_array().unwrap();
