@@ -89,7 +89,7 @@ struct TimingsJson {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
-    args.save.check()?;
+    args.save.check(args.generation.cache.engine().kv)?;
     let open = args.generation.prefix.opener(Some(&args.save));
     let loaded = open(args.generation.model.path(), &args.generation.common)?;
     let mut stops = args.generation.text_stops(&loaded)?;

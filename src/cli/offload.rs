@@ -50,7 +50,9 @@ impl OffloadFlags {
     /// The directory does not exist or cannot be written.
     pub(super) fn set_store(&self, engine: &mut Engine<'_>) -> Result<(), CliError> {
         if self.preempt == PreemptArg::Recompute {
-            return Ok(());
+            let Some(dir) = &self.offload_dir else { return Ok(()) };
+            let message = format_args!("--offload-dir {}: nothing is off-loaded", dir.display());
+            return Err(CliError::new(Exit::Usage, message).hint("add --preempt offload or --preempt auto"));
         }
         let limit = usize::try_from(self.offload_limit).unwrap_or(usize::MAX);
         let store = match &self.offload_dir {

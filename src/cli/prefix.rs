@@ -5,8 +5,8 @@ use clap::Args;
 
 use super::common::Force;
 use super::loaded::{self, Loaded, Opener};
-use super::{CliError, out};
-use crate::decode::{Continuation, Engine, EngineOptions, KvPrefix, PrefixCaching, PrefixIdentity};
+use super::{CliError, Exit, out};
+use crate::decode::{Continuation, Engine, EngineOptions, KvKind, KvPrefix, PrefixCaching, PrefixIdentity};
 use crate::rollout_file::policy_digest;
 
 /// The flag `--prefix`.
@@ -95,12 +95,17 @@ impl UsedPrefix {
 }
 
 impl SavePrefixFlag {
-    /// Checks that the file may be written.
+    /// Checks that the file may be written, and that there are keys and values to write.
     ///
     /// # Errors
-    /// It exists, without `--force`.
-    pub(super) fn check(&self) -> Result<(), CliError> {
-        self.save_prefix.as_ref().map_or(Ok(()), |path| out::check_absent(path, self.force))
+    /// It exists, without `--force`; there is no cache.
+    pub(super) fn check(&self, kv: KvKind) -> Result<(), CliError> {
+        let Some(path) = &self.save_prefix else { return Ok(()) };
+        if kv == KvKind::Off {
+            let message = "--save-prefix: expected a KV cache, found --kv off";
+            return Err(CliError::new(Exit::Usage, message).hint("remove --kv off"));
+        }
+        out::check_absent(path, self.force)
     }
 
     /// Finished sequences keep their rows if they are to be saved.

@@ -104,6 +104,12 @@ fn a_file_that_does_not_fit_the_model_is_refused_by_name() {
         65,
         &["a.prefix: dtype: expected bf16"],
     );
+    refused(
+        &scratch.0,
+        &with(&["--save-prefix", "b.prefix", "--kv", "off"]),
+        2,
+        &["--save-prefix", "--kv off"],
+    );
     let other = path("models/qwen3_untied_hd").display().to_string();
     let args = ["generate", &other, "--tokens", "1", "--max-new", "1", "--prefix", "a.prefix"];
     refused(&scratch.0, &args, 65, &["a.prefix: "]);
@@ -119,4 +125,37 @@ fn a_file_that_does_not_fit_the_model_is_refused_by_name() {
         fs::write(&file, damaged).unwrap();
         refused(&scratch.0, &with(&["--prefix", "a.prefix"]), 65, &[part]);
     }
+}
+
+#[test]
+fn off_loaded_completions_are_those_without_preemption() {
+    let (scratch, m) = (Scratch::new("preempt"), model());
+    let prompts: String = (1..6).map(|step| format!("{{\"prompt_ids\": [{}]}}\n", ids(60, step))).collect();
+    let args = ["rollout", &m, "--max-new", "60", "--ignore-eos", "--page-size", "8"];
+    let run = |flags: &[&str]| with_input(&scratch.0, &[&args[..], flags].concat(), prompts.as_bytes());
+    let want = run(&[]);
+    for flags in [
+        &["--preempt", "recompute"][..],
+        &["--preempt", "offload"],
+        &["--preempt", "offload", "--offload-dir", "."],
+        &["--preempt", "offload", "--offload-limit", "1KiB"],
+        &["--preempt", "auto"],
+    ] {
+        let got = run(&[&["--kv-capacity", "240"], flags].concat());
+        let said = text(&got.stderr);
+        assert_eq!(text(&got.stdout), text(&want.stdout), "{flags:?}: {said}");
+        assert!(said.contains(" preemptions"), "{flags:?}: {said}");
+        let moved = said.contains(" tokens off-loaded, ") && !said.contains(", 0 tokens");
+        let may_move = flags[1] == "offload" && !flags.contains(&"1KiB");
+        assert!(moved == may_move || flags[1] == "auto", "{said}");
+    }
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "the file has no name");
+    let lost = ["rollout", &m, "--offload-dir", "."];
+    refused(&scratch.0, &[&lost[..], &["--prompts", "none.jsonl"]].concat(), 66, &["none.jsonl"]);
+    scratch.file("p.jsonl", &prompts);
+    let lost = [&lost[..], &["--prompts", "p.jsonl"]].concat();
+    refused(&scratch.0, &lost, 2, &["--offload-dir .: nothing is off-loaded", "--preempt offload"]);
+    let none =
+        [&lost[..2], &["--prompts", "p.jsonl", "--preempt", "offload", "--offload-dir", "none"]].concat();
+    refused(&scratch.0, &none, 66, &["--offload-dir none"]);
 }

@@ -125,12 +125,8 @@ mod tests {
             processed_logprobs,
             finish_reason,
         };
-        Reply {
-            text: completion.text(&Tokenizer::byte()),
-            completion,
-            cached_tokens: 0,
-            end: ReplyEnd::Finished,
-        }
+        let text = completion.text(&Tokenizer::byte());
+        Reply { text, completion, end: ReplyEnd::Finished, cached_tokens: 0 }
     }
 
     fn conversation<'t>(tokenizer: &'t Tokenizer, system: Option<&str>, context: usize) -> Conversation<'t> {
