@@ -12,8 +12,8 @@ use crate::report::units;
 use crate::tensor::{Dtype, KernelLaunch, LaunchLog, launch_recorder};
 use crate::training;
 
-/// The last kernel of a decode step.
-const LAST_OF_STEP: &str = "sample_pick_f32";
+/// The last kernel of a decode step: sampled, and greedy.
+const LAST_OF_STEP: [&str; 2] = ["sample_pick_f32", "sample_greedy_f32"];
 
 /// Recorded tokens of a sequence: the prefill, two ordinary steps, and the last one, which prepares no further step.
 const RECORDED: usize = 4;
@@ -58,7 +58,7 @@ pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
     bench_model::measure(&model, middle, options, None)?;
     let launches = log.take();
     let steps: Vec<&[KernelLaunch]> =
-        launches.split_inclusive(|launch| launch.kernel == LAST_OF_STEP).collect();
+        launches.split_inclusive(|launch| LAST_OF_STEP.contains(&launch.kernel)).collect();
     let launches = steps[steps.len().saturating_sub(2)].to_vec();
     let Workload { batch, one_prompt, .. } = workload;
     let prompts = if one_prompt { " of one prompt" } else { "" };
