@@ -1,6 +1,6 @@
 //! `--kv int8` and `xtrain bench cache-kinds`.
 use crate::cli::{Scratch, ok, refused, text};
-use crate::commands::{model, parsed};
+use crate::commands::{done, model, parsed};
 use crate::commands_tokenize::with_input;
 
 #[test]
@@ -8,9 +8,9 @@ fn rollouts_with_an_int8_cache_are_replayed_with_one() {
     let (scratch, m) = (Scratch::new("int8"), model());
     let rollout =
         ["rollout", &m, "-n", "3", "--max-new", "20", "--kv", "int8", "--page-size", "4", "--out", "r.jsonl"];
-    let done = with_input(&scratch.0, &rollout, b"{\"prompt\": \"abcdefgh\"}\n{\"prompt\": \"xyz\"}\n");
-    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-    let shown = ok(&scratch.0, &["replay", "r.jsonl", "--model", &m, "--kv", "int8"]);
+    let rolled_out = with_input(&scratch.0, &rollout, b"{\"prompt\": \"abcdefgh\"}\n{\"prompt\": \"xyz\"}\n");
+    assert_eq!(rolled_out.status.code(), Some(0), "{}", text(&rolled_out.stderr));
+    let shown = done(&scratch.0, &["replay", "r.jsonl", "--model", &m, "--kv", "int8"]);
     assert!(shown.starts_with("6 of 6 completions regenerated"), "{shown}");
     let generate = ["generate", &m, "--prompt", "abcdefgh", "--max-new", "20", "--json", "--kv", "int8"];
     let one = parsed(&ok(&scratch.0, &generate));
@@ -22,14 +22,10 @@ fn rollouts_with_an_int8_cache_are_replayed_with_one() {
 fn commands_that_need_exact_results_refuse_an_int8_cache() {
     let (scratch, m) = (Scratch::new("int8-refused"), model());
     let int8 = ["--kv", "int8"];
-    let data = ["train", "--data", "t.txt"];
-    for args in [&["verify", &m][..], &["grpo", "--init", &m], &data, &["quickstart"], &["eval", &m]] {
-        refused(
-            &scratch.0,
-            &[args, &int8].concat(),
-            2,
-            &["--kv int8 is lossy", args[0], "hint: use --kv paged"],
-        );
+    let parts = |command| ["--kv int8 is lossy", command, "hint: use --kv paged"];
+    let (data, eval) = (["train", "--data", "t.txt"], ["eval", &m, "--data", "t.txt"]);
+    for args in [&["verify", &m][..], &["grpo", "--init", &m], &data, &["quickstart"], &eval] {
+        refused(&scratch.0, &[args, &int8].concat(), 2, &parts(args[0]));
     }
 }
 

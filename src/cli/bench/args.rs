@@ -56,8 +56,8 @@ Examples:
 A row is one kind of cache. Its bytes per token are those of the formula, 2 x layers x kv heads x bytes of a head, and \
 those of the tensors divided by their slots; its context is the number of positions in the budget. The times are \
 medians of --repeats greedy rollouts of --batch random prompts, after one warmup rollout; the kinds alternate. \
-Perplexity and waste are those of eight windows of a text, of 128 to 256 tokens, that the cache holds at the same \
-time; waste is the share of the slots in use that hold no position. `difference` is relative to an exact cache: all \
+Perplexity and waste are those of 32 windows of a text, of 128 to 256 tokens, that the cache holds at the same time; \
+a model with a shorter context gets shorter windows; waste is the share of the slots in use that hold no position. `difference` is relative to an exact cache: all \
 exact kinds have the same bits. The second table compares published claims with the measured values; prefix sharing \
 is measured with eight sampled completions of one prompt.
 
@@ -268,12 +268,12 @@ pub(crate) struct CacheKindsArgs {
     /// Batch size: number of sequences.
     #[arg(long, value_name = "N", default_value = "4", value_parser = count)]
     pub(super) batch: NonZeroUsize,
-    /// Prompt length.
-    #[arg(long, value_name = "TOKENS", default_value = "64", value_parser = count)]
-    pub(super) prompt_len: NonZeroUsize,
-    /// New tokens per sequence.
-    #[arg(long, value_name = "N", default_value = "64", value_parser = count)]
-    pub(super) max_new: NonZeroUsize,
+    /// Prompt length [default: 64, or half of the model's context].
+    #[arg(long, value_name = "TOKENS", value_parser = count)]
+    pub(super) prompt_len: Option<NonZeroUsize>,
+    /// New tokens per sequence [default: 64, or half of the model's context].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(super) max_new: Option<NonZeroUsize>,
     /// Number of measured rollouts per kind, after one warmup rollout.
     #[arg(long, value_name = "N", default_value = "3", value_parser = count)]
     pub(super) repeats: NonZeroUsize,
@@ -281,6 +281,13 @@ pub(crate) struct CacheKindsArgs {
     pub(super) shared: Shared,
     #[command(flatten)]
     pub(super) sizes: CacheSizes,
+}
+
+impl CacheKindsArgs {
+    /// Prompt length and number of new tokens, each `default` unless given.
+    pub(super) fn lengths(&self, default: usize) -> [usize; 2] {
+        [self.prompt_len, self.max_new].map(|n| n.map_or(default, NonZeroUsize::get))
+    }
 }
 
 #[derive(Debug, Clone, Args)]

@@ -3,7 +3,7 @@ use serde::Serialize;
 
 use super::args::CacheKindsArgs;
 use super::bench_model::{self, BenchModel};
-use super::cache_text::{self, Text};
+use super::cache_text::{self, DEFAULT_LEN, Text};
 use super::workload::Workload;
 use crate::cli::{CliError, Exit, out};
 use crate::decode::{CacheShape, EngineOptions, KvKind};
@@ -58,8 +58,8 @@ fn positions(kv: KvKind, model: &Model, budget: usize) -> usize {
 }
 
 pub(super) fn run(args: &CacheKindsArgs) -> Result<(), CliError> {
-    let (prompt_len, max_new) = (args.prompt_len.get(), args.max_new.get());
     let (model, description, text) = cache_text::open(args)?;
+    let [prompt_len, max_new] = args.lengths(DEFAULT_LEN.min(model.config().max_positions / 2).max(1));
     let (batch, temperature, top_p) = (args.batch.get(), 0.0, 1.0);
     let workload = Workload { batch, one_prompt: false, prompt_len, max_new, temperature, top_p };
     workload.check(&model, "reduce --prompt-len or --max-new")?;

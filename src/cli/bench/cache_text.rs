@@ -10,8 +10,11 @@ use crate::decode::cache::Usage;
 use crate::decode::{self, Engine, EngineOptions, LogitsRows, Request};
 use crate::model::Model;
 
+/// Default prompt length and number of new tokens.
+pub(super) const DEFAULT_LEN: usize = 64;
+
 /// Number of windows of the text, and the most tokens of one.
-const WINDOWS: usize = 8;
+const WINDOWS: usize = 32;
 const LONGEST: usize = 256;
 
 /// Number of completions that share a prompt.
@@ -42,7 +45,7 @@ impl ReadText {
 
 /// Opens the model and its text: that of `--text`, otherwise samples of the model.
 pub(super) fn open(args: &CacheKindsArgs) -> Result<(Model, BenchModel, Text), CliError> {
-    let context = args.prompt_len.get().saturating_add(args.max_new.get()).max(LONGEST + 2);
+    let context = args.lengths(DEFAULT_LEN).into_iter().fold(0, usize::saturating_add).max(LONGEST + 2);
     let Some(file) = &args.text else {
         let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, context)?;
         let text = Text::sampled(&model)?;

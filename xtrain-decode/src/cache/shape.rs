@@ -41,6 +41,7 @@ impl CacheShape {
     }
 
     /// The same keys and values, stored as `kv_dtype`.
+    #[must_use]
     pub fn stored_as(self, kv_dtype: KvDtype) -> CacheShape {
         CacheShape { kv_dtype, ..self }
     }

@@ -80,9 +80,8 @@ fn floats(t: &Tensor) -> Vec<f32> {
             let vectors = t.data::<u32>().unwrap().chunks_exact(HEAD.div_ceil(4) + 1);
             let values = |vector: &[u32]| {
                 let scale = f32::from_bits(vector[vector.len() - 1]);
-                (0..HEAD)
-                    .map(|i| f32::from((vector[i / 4] >> (8 * (i % 4))) as u8 as i8) * scale)
-                    .collect::<Vec<f32>>()
+                let code = |i: usize| vector[i / 4].to_ne_bytes()[i % 4].cast_signed();
+                (0..HEAD).map(|i| f32::from(code(i)) * scale).collect::<Vec<f32>>()
             };
             vectors.flat_map(values).collect()
         }
@@ -276,12 +275,12 @@ fn keys_of_another_shape_or_dtype_are_refused() {
 fn bytes_follow_the_formula() {
     for dtype in [Dtype::F32, Dtype::BF16] {
         for (name, mut cache) in kinds(dtype, room(3, 30)) {
-            let head = match (cache.shape().kv_dtype, dtype) {
+            let bytes = match (cache.shape().kv_dtype, dtype) {
                 (KvDtype::Int8, _) => 4 + 4, // three codes in a word, and the scale
                 (_, Dtype::F32) => 4 * HEAD,
                 _ => 2 * HEAD,
             };
-            let per_token = 2 * LAYERS * 2 * head;
+            let per_token = 2 * LAYERS * 2 * bytes;
             assert_eq!(cache.shape().bytes_per_token(), per_token, "{name}");
             let mut held = vec![Vec::new(); 3];
             for step in 0..20 {
