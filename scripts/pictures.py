@@ -5,8 +5,7 @@
     python3 scripts/pictures.py --check               fails if a picture is not what the recordings give
     python3 scripts/pictures.py --record PROGRAM      first records `PROGRAM quickstart` in a pseudo-terminal, and trains
                                                       configs/shakespeare.toml (about two minutes on two cores);
-                                                      grpo.json is recorded by hand, with the commands that it names;
-                                                      cache-kinds.json is the output of the command in docs/bench.md
+                                                      grpo.json is recorded by hand, with the commands that it names
     python3 scripts/pictures.py --watch PROGRAM RUN   records the screen of `PROGRAM watch RUN` (needs the package pyte)
 
 Standard library only; recording needs Unix.
@@ -346,28 +345,6 @@ def speed(theme):
     return svg.done()
 
 
-def cache_kinds(theme):
-    """Positions of each kind of cache in one byte budget, with speed and perplexity."""
-    data = json.loads((IMAGES / "cache-kinds.json").read_text())
-    width, height = 640, 84 + 34 * len(data["kinds"])
-    svg = Svg(width, height, "Kinds of KV cache in one byte budget: positions, tokens per second, perplexity", theme)
-    budget = f"{data['budget_bytes'] >> 20} MiB of keys and values"
-    svg.text(20, 32, f"Positions in {budget}", 15, weight=600)
-    svg.text(20, 50, f"{data['compute']}; tokens per second of {data['workload']['batch']} sequences; perplexity next to an exact cache",
-             11.5, "soft")
-    start, end, top = 110, 380, 74
-    most, exact = max(kind["positions_in_budget"] for kind in data["kinds"]), data["kinds"][0]["perplexity"]
-    for kind in data["kinds"]:
-        lossy, length = not kind["exact"], (end - start) * kind["positions_in_budget"] / most
-        change = f"{100 * (kind['perplexity'] / exact - 1):+.2f} % perplexity" if lossy else "exact"
-        svg.text(20, top + 12, kind["kv"], 12, weight=600)
-        svg.rect(start, top, length, 16, "val" if lossy else "mine", 3)
-        svg.text(start + length + 7, top + 12, f"{kind['positions_in_budget']:,}", 11.5, weight=600)
-        svg.text(width - 20, top + 12, f"{kind['decode_tokens_per_second']:,.0f} tok/s, {change}", 11.5, "soft", "end")
-        top += 34
-    return svg.done()
-
-
 def rate(row, side):
     value = bench_table.middle(row, side)
     return 1 / value if row["unit"] == "ms" else value
@@ -529,7 +506,7 @@ def main():
         record_watch(*args.watch)
     if args.record:
         record(args.record)
-    pictures = {"cache-kinds": cache_kinds, "grpo": grpo, "loss": loss, "speed": speed, "terminal": terminal, "watch": watch}
+    pictures = {"grpo": grpo, "loss": loss, "speed": speed, "terminal": terminal, "watch": watch}
     for name, draw in pictures.items():
         for theme in THEMES:
             target, new = IMAGES / f"{name}-{theme}.svg", draw(theme)
