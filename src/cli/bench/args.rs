@@ -263,8 +263,8 @@ pub(crate) struct CacheKindsArgs {
     #[arg(long, value_name = "FILE", requires = "model")]
     pub(super) text: Option<PathBuf>,
     /// Size of the cache in MiB.
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = count)]
-    pub(super) budget_mib: NonZeroUsize,
+    #[arg(long, value_name = "MIB", default_value = "64", value_parser = up_to(1 << 20))]
+    pub(super) budget_mib: usize,
     /// Batch size: number of sequences.
     #[arg(long, value_name = "N", default_value = "4", value_parser = count)]
     pub(super) batch: NonZeroUsize,

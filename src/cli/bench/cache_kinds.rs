@@ -63,10 +63,10 @@ pub(super) fn run(args: &CacheKindsArgs) -> Result<(), CliError> {
     let (batch, temperature, top_p) = (args.batch.get(), 0.0, 1.0);
     let workload = Workload { batch, one_prompt: false, prompt_len, max_new, temperature, top_p };
     workload.check(&model, "reduce --prompt-len or --max-new")?;
-    let budget = args.budget_mib.get() << 20;
+    let budget = args.budget_mib << 20;
     let kinds = kinds(args.sizes.page_size);
     for kv in kinds {
-        let (found, want) = (positions(kv, &model, budget), batch * (prompt_len + max_new));
+        let (found, want) = (positions(kv, &model, budget), batch.saturating_mul(prompt_len + max_new));
         if found < want {
             let message = format!(
                 "--budget-mib {}: expected room for {want} tokens, found {found} in a {kv} cache",
