@@ -18,8 +18,8 @@ pub(super) fn rms_norm_into(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype, y
     unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args) }
 }
 
-/// Returns `dx`, or `onto + dx`, and adds `rowsum dy xh` to `dw`: `x`, `dy`, `onto` `[.., C]`; gain, `dw` `[C]`; `samples`
-/// cover the rows.
+/// Returns `dx`, or `onto + dx`, and adds `rowsum dy xh` to `dw`: `x`, `dy`, `onto` `[.., C]`; gain, `dw` `[C]`;
+/// `samples` cover the rows.
 pub(crate) fn rms_norm_backward(
     gpu: &Gpu,
     x: &Tensor,

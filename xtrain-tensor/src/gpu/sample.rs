@@ -1,6 +1,6 @@
-//! Token sampling: two launches if all rows are greedy, otherwise four, or five with a repetition penalty. Each step writes 16 bytes per row,
-//! which stay on the device until they are read back. The index lists of all steps are uploaded once, before the
-//! first step.
+//! Token sampling: two launches if all rows are greedy, otherwise four, or five with a repetition penalty. Each
+//! step writes 16 bytes per row, which stay on the device until they are read back. The index lists of all steps
+//! are uploaded once, before the first step.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::{MAX_LISTS, Outcome, SampleFailure, SampleRing, SampleRow, Sampled, StepLists, Weight};
 use crate::{
