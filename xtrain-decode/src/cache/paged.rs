@@ -345,7 +345,9 @@ impl Cache for Paged {
     fn snapshot(&mut self, seq: u32, len: usize) -> Result<KvSnapshot> {
         self.pool.ledger.check_held(seq, len)?;
         let pages = self.pages(seq)[..len.div_ceil(self.page)].to_vec();
-        pages.iter().for_each(|&page| self.refs[page as usize] += 1);
+        for &page in &pages {
+            self.refs[page as usize] += 1;
+        }
         Ok(KvSnapshot { len, held: HeldRows::Pages { owner: self.identity.clone(), pages } })
     }
 

@@ -109,7 +109,9 @@ fn rows_return_with_their_bits_and_leave_no_bytes() {
                     assert!(bits(&got) == bits(&want), "step {step}");
                 }
             }
-            held.into_iter().for_each(|(_, offloaded)| store.discard(offloaded));
+            for (_, offloaded) in held {
+                store.discard(offloaded);
+            }
             assert_eq!(store.used(), 0);
             assert!(store.error().is_none());
         }

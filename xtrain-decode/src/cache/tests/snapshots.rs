@@ -85,7 +85,7 @@ fn rows_that_a_snapshot_holds_outlive_their_sequence_and_do_not_change() {
                     assert_eq!((rows.len(), snapshot.len()), (tokens.len(), tokens.len()), "{name}");
                     cache.free(0);
                     cache.write_rows(0, &rows, tokens.len()).unwrap();
-                    check(&mut *cache, &mut vec![tokens], 0, &name);
+                    check(&mut *cache, &mut [tokens], 0, &name);
                     cache.free(0);
                     cache.release(snapshot);
                 }

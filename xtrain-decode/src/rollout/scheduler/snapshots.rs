@@ -91,9 +91,10 @@ impl Scheduler<'_> {
         }
         sequence.num_computed = cache.seq_len(sequence.slot);
         let reused = sequence.num_computed as u64;
-        match sequence.num_computed > kept {
-            true => self.counters.snapshot_rows += reused,
-            false => self.counters.prefix_cache_hits += reused,
+        if sequence.num_computed > kept {
+            self.counters.snapshot_rows += reused;
+        } else {
+            self.counters.prefix_cache_hits += reused;
         }
         Ok(())
     }

@@ -42,10 +42,9 @@ impl Snapshots {
 
     /// The snapshot that begins with the most tokens of `tokens`, and their number.
     pub(super) fn longest(&self, tokens: &[u32]) -> Option<(&KvSnapshot, usize)> {
-        let common = |own: &[u32]| match faults::on(Fault::SnapshotTokensNotCompared) {
-            true => own.len().min(tokens.len()),
-            false => own.iter().zip(tokens).take_while(|(own, other)| own == other).count(),
-        };
+        let any = faults::on(Fault::SnapshotTokensNotCompared);
+        let common =
+            |own: &[u32]| own.iter().zip(tokens).take_while(|(own, other)| any || own == other).count();
         self.all.values().map(|snapshot| (&snapshot.rows, common(&snapshot.tokens))).max_by_key(|(_, n)| *n)
     }
 }
