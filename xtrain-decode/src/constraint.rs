@@ -47,7 +47,13 @@ impl Allowed {
     pub fn mask(self, eos: &[u32]) -> TokenMask {
         let Allowed { text: mut mask, may_end } = self;
         let early = faults::on(Fault::EndOfTextAllowedEarly);
-        eos.iter().for_each(|&eos| if may_end || early { mask.allow(eos) } else { mask.disallow(eos) });
+        for &eos in eos {
+            if may_end || early {
+                mask.allow(eos);
+            } else {
+                mask.disallow(eos);
+            }
+        }
         mask
     }
 }
