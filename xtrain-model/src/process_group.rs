@@ -25,7 +25,7 @@ pub(crate) struct ShardTotal {
 
 impl ShardTotal {
     /// `left + right`, element by element.
-    pub(crate) fn add(left: ShardTotal, right: ShardTotal) -> Result<ShardTotal> {
+    pub(crate) fn add(left: ShardTotal, right: &ShardTotal) -> Result<ShardTotal> {
         let ShardTotal { loss, mut grads } = left;
         for (left, right) in grads.iter_mut().zip(&right.grads) {
             ops::accumulate(left, right)?;
@@ -57,7 +57,7 @@ impl ProcessGroup {
             return Err(Error::Processes { want, got: format!("{size} processes") });
         }
         if let Device::Gpu(gpu) = params.embed.device() {
-            return Err(Error::Processes { want: "the device cpu".into(), got: gpu.name().to_string() });
+            return Err(Error::Processes { want: "the device cpu".into(), got: gpu.name().clone() });
         }
         let shapes: Vec<&[usize]> = params.iter().map(Param::shape).collect();
         let (rows, slices) = (slices::rows(&shapes), slices::divide(&shapes, size));
@@ -121,8 +121,8 @@ impl ProcessGroup {
         }
         let mut sum = TreeSum::default();
         let len = 1 + self.own().iter().map(|slice| slice.elements().len()).sum::<usize>();
-        let add = |mut left: Vec<f32>, right: Vec<f32>| {
-            left.iter_mut().zip(&right).for_each(|(left, right)| *left += right);
+        let add = |mut left: Vec<f32>, right: &Vec<f32>| {
+            left.iter_mut().zip(right).for_each(|(left, right)| *left += right);
             Ok::<_, Error>(left)
         };
         for (rank, message) in self.comm.all_to_all(&messages)?.into_iter().enumerate() {

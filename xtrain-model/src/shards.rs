@@ -12,9 +12,10 @@ use xtrain_tensor::faults::{self, Fault};
 pub fn shard_samples(samples: usize, shards: usize, shard: usize) -> Range<usize> {
     let bound = |shard: usize| {
         let product = shard as u128 * samples as u128;
-        let bound = match faults::on(Fault::ShardBoundsRoundedUp) {
-            true => product.div_ceil(shards as u128),
-            false => product / shards as u128,
+        let bound = if faults::on(Fault::ShardBoundsRoundedUp) {
+            product.div_ceil(shards as u128)
+        } else {
+            product / shards as u128
         };
         bound as usize
     };
@@ -35,7 +36,7 @@ pub(crate) fn nodes(range: Range<usize>) -> Vec<Node> {
     let mut sum = TreeSum::default();
     for shard in range {
         let Ok(()) =
-            sum.push(Node { first: shard, len: 1 }, (), |(), ()| Ok::<_, std::convert::Infallible>(()));
+            sum.push(Node { first: shard, len: 1 }, (), |(), &()| Ok::<_, std::convert::Infallible>(()));
     }
     sum.nodes.into_iter().map(|(node, ())| node).collect()
 }
@@ -59,7 +60,7 @@ impl<T> TreeSum<T> {
         &mut self,
         node: Node,
         total: T,
-        mut add: impl FnMut(T, T) -> Result<T, E>,
+        mut add: impl FnMut(T, &T) -> Result<T, E>,
     ) -> Result<(), E> {
         self.nodes.push((node, total));
         while let [.., (left, _), (right, _)] = self.nodes[..] {
@@ -79,16 +80,16 @@ impl<T> TreeSum<T> {
 
     /// The total of all shards, after the last one was pushed. A node without a right sibling moves up unchanged. `None`:
     /// nothing was pushed.
-    pub(crate) fn finish<E>(mut self, mut add: impl FnMut(T, T) -> Result<T, E>) -> Result<Option<T>, E> {
+    pub(crate) fn finish<E>(mut self, mut add: impl FnMut(T, &T) -> Result<T, E>) -> Result<Option<T>, E> {
         while self.nodes.len() > 1 {
             self.add_last_two(&mut add)?;
         }
         Ok(self.nodes.pop().map(|(_, total)| total))
     }
 
-    fn add_last_two<E>(&mut self, add: &mut impl FnMut(T, T) -> Result<T, E>) -> Result<(), E> {
+    fn add_last_two<E>(&mut self, add: &mut impl FnMut(T, &T) -> Result<T, E>) -> Result<(), E> {
         if let (Some((_, right)), Some((node, left))) = (self.nodes.pop(), self.nodes.pop()) {
-            self.nodes.push((Node { first: node.first, len: 2 * node.len }, add(left, right)?));
+            self.nodes.push((Node { first: node.first, len: 2 * node.len }, add(left, &right)?));
         }
         Ok(())
     }
@@ -110,12 +111,9 @@ mod tests {
         level.remove(0)
     }
 
-    fn add(left: String, right: String) -> Result<String, ()> {
-        Ok(format!("({left}+{right})"))
-    }
-
     #[test]
     fn the_streamed_tree_is_that_of_the_definition() {
+        let add = |left: String, right: &String| Ok::<_, ()>(format!("({left}+{right})"));
         assert_eq!(by_levels((0..5).map(|s| s.to_string()).collect()), "(((0+1)+(2+3))+4)");
         for shards in 1..70 {
             let mut sum = TreeSum::default();
@@ -130,6 +128,7 @@ mod tests {
 
     #[test]
     fn totals_that_processes_added_first_give_the_same_tree() {
+        let add = |left: String, right: &String| Ok::<_, ()>(format!("({left}+{right})"));
         for shards in 1..40 {
             let want = by_levels((0..shards).map(|s| s.to_string()).collect());
             for processes in (1..=shards).filter(|r| shards % r == 0) {

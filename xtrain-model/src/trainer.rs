@@ -122,12 +122,11 @@ impl Trainer {
         let Some(group) = self.group.take() else { return Ok(()) };
         for moments in [&mut self.optimizer.m, &mut self.optimizer.v] {
             let lost = faults::on(Fault::MomentsOfOneProcessSaved);
-            let own: Vec<Tensor> = match lost && group.comm().rank() > 0 {
-                true => moments
-                    .iter()
-                    .map(|m| Ok(Tensor::zeros(m.device(), m.shape(), m.dtype())?))
-                    .collect::<Result<_>>()?,
-                false => std::mem::take(moments),
+            let own: Vec<Tensor> = if lost && group.comm().rank() > 0 {
+                let zeros = |m: &Tensor| Tensor::zeros(m.device(), m.shape(), m.dtype());
+                moments.iter().map(zeros).collect::<Result<_, _>>()?
+            } else {
+                std::mem::take(moments)
             };
             *moments = group.gather(&own, &self.model.params)?;
         }
