@@ -182,7 +182,7 @@ fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
         let before = crate::kill::checkpoints(&run);
         let all =
             wait_for("all processes have started", || Some(ranks(&child)).filter(|all| all.len() == size));
-        let _ = wait_for("a checkpoint", || (crate::kill::checkpoints(&run) != before).then_some(()));
+        wait_for("a checkpoint", || (crate::kill::checkpoints(&run) != before).then_some(()));
         let random = uniform_u64(11, kill, 0, Purpose::Prompts);
         std::thread::sleep(Duration::from_micros(random % 50_000));
         let victim = all[(random >> 32) as usize % size];
