@@ -84,8 +84,11 @@ mod tests {
             let mut mask = TokenMask::new(vocab);
             assert!(mask.is_empty() && mask.vocab() == vocab);
             let ids: Vec<u32> = (0..vocab as u32).filter(|id| id % 3 == 0).collect();
-            ids.iter().for_each(|&id| mask.allow(id));
-            (mask.allow(vocab as u32), mask.disallow(vocab as u32 + 40));
+            for &id in &ids {
+                mask.allow(id);
+            }
+            mask.allow(vocab as u32);
+            mask.disallow(vocab as u32 + 40);
             assert_eq!(mask.ids().collect::<Vec<_>>(), ids, "vocabulary of {vocab}");
             assert!((0..200).all(|id| mask.allows(id) == ids.contains(&id)));
             let mut values = vec![1.0; vocab + 40];
