@@ -209,7 +209,8 @@ fn inline_commands(page: &str) -> Vec<Vec<String>> {
 
 /// The first word of `words` that is no command, or no flag of its command.
 fn unknown_word<'a>(dir: &Path, words: &'a [String]) -> Option<&'a String> {
-    let is_name = |word: &&String| word.chars().all(|c| c.is_ascii_lowercase());
+    let is_name =
+        |word: &&String| !word.starts_with('-') && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
     let [name, rest @ ..] = words else { return None };
     if !is_name(&name) || name == "help" {
         return None;

@@ -7,6 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use xtrain_tensor::faults;
+
 use super::error::ChatError;
 use crate::third_party::guarded;
 
@@ -58,9 +60,10 @@ fn run_within<T: Send + 'static>(
     let (start, before) = (Instant::now(), resident());
     let flag = Arc::<AtomicBool>::default();
     let thread_flag = Arc::clone(&flag);
+    let fault = faults::current();
     let run = move || {
         CANCELLED.set(thread_flag);
-        _ = tx.send(guarded(work));
+        _ = tx.send(guarded(|| fault.enter(work)));
     };
     let thread = thread::Builder::new().name("chat-template".into()).stack_size(limits.stack).spawn(run);
     let thread = thread.map_err(|e| ChatError::Render { got: format!("cannot start a thread: {e}") })?;
