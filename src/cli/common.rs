@@ -241,13 +241,13 @@ pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), Cli
         return Err(CliError::new(Exit::Usage, message).hint("use --kv paged"));
     }
     let given = |id: &&str| matches.try_contains_id(id).is_ok_and(|given| given);
-    match ["prefix", "save_prefix"].into_iter().find(given).filter(|_| *kind == KvCacheArg::Int8) {
+    let needs_paged: &[&str] =
+        if *kind == KvCacheArg::Int8 { &["prefix", "save_prefix"] } else { &["prefix"] };
+    match needs_paged.iter().find(|id| given(id)).filter(|_| *kind != KvCacheArg::Paged) {
         None => Ok(()),
         Some(flag) => {
-            let flag = flag.replace('_', "-");
-            let message =
-                format!("--{flag} requires keys and values in the compute dtype, found --kv {name}");
-            Err(CliError::new(Exit::Usage, message).hint("use --kv paged"))
+            let message = format!("--{} requires --kv paged, found --kv {name}", flag.replace('_', "-"));
+            Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"))
         }
     }
 }

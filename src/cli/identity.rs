@@ -1,4 +1,4 @@
-//! Whether the processes of a command would compute the same: each compares its build, device, configuration, data and
+//! Whether the processes of a command would compute the same: each compares its build, configuration, data and
 //! weights with those of the first one.
 use super::exit::{CliError, Exit};
 use crate::build_info::COMMIT;

@@ -26,8 +26,14 @@ pub(super) fn start() -> Result<Arc<dyn Communicator>, CliError> {
 }
 
 #[cfg(feature = "mpi")]
-fn join(_launched: usize) -> Result<Arc<dyn Communicator>, CliError> {
+fn join(launched: usize) -> Result<Arc<dyn Communicator>, CliError> {
     let process = crate::model::comm::Mpi::start()?;
+    if process.size() != launched {
+        let found = process.size();
+        let message = format!("{launched} processes were started, but MPI connects {found} of them");
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("use the mpirun of the MPI library of this build, or srun --mpi=pmix"));
+    }
     if process.rank() > 0 {
         crate::standard_error::silence();
     }

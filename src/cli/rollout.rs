@@ -109,7 +109,10 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let requests = requests(args, &loaded, prompts)?;
     let stops = args.generation.text_stops(&loaded)?;
     let output = match path {
-        _ if comm.size() > 1 => Output::Memory(Vec::new()),
+        _ if comm.size() > 1 => {
+            let first = path.filter(|_| comm.rank() == 0);
+            Output::Memory(Vec::new(), first.map(|path| AtomicFile::create(path)).transpose()?)
+        }
         Some(path) => Output::File(AtomicFile::create(path)?),
         None => Output::Standard,
     };
@@ -125,7 +128,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         false => complete(args, Work { loaded: &loaded, requests, stops }, &interrupt, &mut writer),
     };
     let Err(error) = result else {
-        writer.finish(comm, path)?;
+        writer.finish(comm)?;
         return check_none_skipped(skipped, count);
     };
     let Kept { completions: kept, partial } = writer.keep_partial()?;
@@ -260,8 +263,8 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &mut [Prompt]) -> Resu
 enum Output {
     File(AtomicFile),
     Standard,
-    /// Of several processes: the lines of this one, which the first one writes.
-    Memory(Vec<u8>),
+    /// Of several processes: the lines of this one, and the file of the first one, which writes those of all.
+    Memory(Vec<u8>, Option<AtomicFile>),
 }
 
 /// Writes completions in the order of the prompts.
@@ -288,33 +291,36 @@ impl CompletionWriter<'_> {
         match &mut self.output {
             Output::File(file) => file.write(&line)?,
             Output::Standard => out::print(line)?,
-            Output::Memory(lines) => lines.extend(line),
+            Output::Memory(lines, _) => lines.extend(line),
         }
         self.written += 1;
         Ok(())
     }
 
     /// Moves the file with all completions to its final name. Of several processes, the first one writes the lines of
-    /// all to `path`, or to standard output.
-    fn finish(self, comm: &dyn Communicator, path: Option<&PathBuf>) -> Result<(), CliError> {
-        let lines = match self.output {
+    /// all to its file, or to standard output, and the others wait for it.
+    fn finish(self, comm: &dyn Communicator) -> Result<(), CliError> {
+        let (lines, file) = match self.output {
             Output::File(file) => return file.finish(),
             Output::Standard => return Ok(()),
-            Output::Memory(lines) => lines,
+            Output::Memory(lines, file) => (lines, file),
         };
         let mut messages = vec![Vec::new(); comm.size()];
         messages[0] = lines;
         let mut all = comm.all_to_all(&messages)?;
-        if comm.rank() > 0 {
-            return Ok(());
-        }
         if faults::on(Fault::PromptsOfOneProcessLost) {
             all.pop();
         }
-        let Some(path) = path else { return out::print(all.concat()) };
-        let mut file = AtomicFile::create(path)?;
-        all.iter().try_for_each(|lines| file.write(lines))?;
-        file.finish()
+        match file {
+            Some(mut file) => {
+                all.iter().try_for_each(|lines| file.write(lines))?;
+                file.finish()?;
+            }
+            None if comm.rank() == 0 => out::print(all.concat())?,
+            None => {}
+        }
+        // a process that ends with an error ends the others
+        Ok(comm.barrier()?)
     }
 
     /// Writes the completions that still wait for an earlier one. Keeps an incomplete file next to the final name
@@ -330,7 +336,7 @@ impl CompletionWriter<'_> {
             }
             Output::File(_) | Output::Standard => Ok(Kept { completions, partial: None }),
             // nothing was written
-            Output::Memory(_) => Ok(Kept { completions: 0, partial: None }),
+            Output::Memory(..) => Ok(Kept { completions: 0, partial: None }),
         }
     }
 }
@@ -404,11 +410,12 @@ mod tests {
         std::thread::scope(|scope| {
             for process in ThreadProcess::group(3) {
                 scope.spawn(move || {
-                    let output = Output::Memory(format!("{}\n", process.rank()).into_bytes());
+                    let out = (process.rank() == 0).then(|| AtomicFile::create(file).unwrap());
+                    let output = Output::Memory(format!("{}\n", process.rank()).into_bytes(), out);
                     let out_of_order = BTreeMap::new();
                     let writer =
                         CompletionWriter { output, format: &|_| Vec::new(), out_of_order, written: 1 };
-                    fault.enter(|| writer.finish(&process, Some(file)).unwrap());
+                    fault.enter(|| writer.finish(&process).unwrap());
                 });
             }
         });

@@ -97,7 +97,12 @@ fn a_file_that_does_not_fit_the_model_is_refused_by_name() {
     refused(&scratch.0, &with(&["--save-prefix", "a.prefix"]), 2, &["a.prefix: already exists", "--force"]);
     done(&scratch.0, &with(&["--save-prefix", "a.prefix", "--force"]));
     refused(&scratch.0, &with(&["--prefix", "none.prefix"]), 66, &["none.prefix not found"]);
-    refused(&scratch.0, &with(&["--prefix", "a.prefix", "--kv", "growing"]), 2, &["kv: expected paged"]);
+    refused(
+        &scratch.0,
+        &with(&["--prefix", "a.prefix", "--kv", "growing"]),
+        2,
+        &["--prefix requires --kv paged, found --kv growing"],
+    );
     refused(
         &scratch.0,
         &with(&["--prefix", "a.prefix", "--dtype", "bf16"]),

@@ -46,6 +46,11 @@ pub(crate) struct ProcessGroup {
 }
 
 impl ProcessGroup {
+    /// Number of shards of a step.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards
+    }
+
     /// Divides `shards` shards and the parameters among the processes of `comm`.
     ///
     /// # Errors

@@ -219,6 +219,7 @@ impl Trainer {
         micro_batch: usize,
         mut set: Option<&mut SetLossWeights<'_, E>>,
     ) -> Result<StepGradient, E> {
+        self.require_shards_of_group()?;
         self.model.params.pack()?;
         let own = self.group.as_ref().map_or(0..self.shards, ProcessGroup::own_shards);
         let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::target_entries).sum());
@@ -254,6 +255,22 @@ impl Trainer {
             loss /= self.shards as f32;
         }
         Ok(StepGradient { loss, grads, values })
+    }
+
+    /// Whether this trainer has joined processes and not left them: then it holds parts of the optimizer state only.
+    pub(crate) fn is_joined(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// The shards were divided among the processes when they joined.
+    fn require_shards_of_group(&self) -> Result<()> {
+        match self.group.as_ref().map(ProcessGroup::shards) {
+            Some(shards) if shards != self.shards => {
+                let want = format!("{shards} shards, as when the processes joined");
+                Err(Error::Processes { want, got: self.shards.to_string() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The gradients of all parameters, in walk order. Collective after [`Trainer::join`].

@@ -134,7 +134,8 @@ impl NaiveInt8 {
         for head in values.chunks_exact_mut(x.width()) {
             let scale = head.iter().fold(0.0, |largest: f32, x| largest.max(x.abs())) / 127.0;
             for x in head {
-                let code = (*x / scale).round_ties_even().clamp(-127.0, 127.0);
+                let quotient = if (*x / scale).is_finite() { *x / scale } else { 0.0 };
+                let code = quotient.round_ties_even().clamp(-127.0, 127.0);
                 *x = f32::from(code as i8) * scale;
             }
         }

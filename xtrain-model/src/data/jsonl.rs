@@ -131,6 +131,16 @@ pub(crate) fn objects(
     objects_of(BufReader::new(file), path, each)
 }
 
+/// A line with sorted keys, except those of a `json_schema`: output follows the order of its properties.
+fn sorted_line(mut line: Value) -> Value {
+    let schema = line.as_object_mut().and_then(|object| object.shift_remove("json_schema"));
+    let mut line = json::sorted(line);
+    if let (Some(object), Some(schema)) = (line.as_object_mut(), schema) {
+        object.insert("json_schema".into(), schema);
+    }
+    line
+}
+
 /// Like [`objects`], for the text of `reader`. Errors name it `path`.
 pub(crate) fn objects_of(
     mut reader: impl BufRead,
@@ -160,7 +170,7 @@ pub(crate) fn objects_of(
         }
         count += 1;
         location.text = line;
-        match serde_json::from_str(location.text.trim_end_matches(['\n', '\r'])).map(json::sorted) {
+        match serde_json::from_str(location.text.trim_end_matches(['\n', '\r'])).map(sorted_line) {
             Ok(Value::Object(object)) => each(&object, &location)?,
             Ok(other) => return Err(location.error("a JSON object", kind_of(&other))),
             Err(error) => return Err(location.error("a JSON object", json::found_at_column(&error))),

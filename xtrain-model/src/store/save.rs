@@ -27,7 +27,7 @@ pub struct RunState {
 /// [`CheckpointDir::save`].
 ///
 /// # Errors
-/// As [`CheckpointDir::save`].
+/// As [`CheckpointDir::save`]; a trainer that has joined processes and not left them.
 pub fn save(
     dir: &CheckpointDir,
     trainer: &Trainer,
@@ -35,6 +35,10 @@ pub fn save(
     run_state: RunState,
     run_files: &[(&str, &[u8])],
 ) -> Result<SavedCheckpoint, StoreError> {
+    if trainer.is_joined() {
+        let want = "a trainer that has left its processes".into();
+        return Err(Error::Processes { want, got: "one that has joined them".into() }.into());
+    }
     let Trainer { model, optimizer, .. } = trainer;
     let mut states: Vec<(String, Tensor)> = Vec::new();
     for (state, tensors) in STATES.iter().zip([&optimizer.m, &optimizer.v]) {

@@ -134,7 +134,7 @@ impl<'m> Scheduler<'m> {
             finished: Vec::new(),
             held: HeldSequences::default(),
             snapshots: Snapshots::default(),
-            offloading: Offloading::new(model),
+            offloading: Offloading::new(model, options.kv),
         })
     }
 

@@ -2,7 +2,7 @@
 use xtrain_model::Model;
 use xtrain_tensor::Device;
 
-use crate::cache::CacheShape;
+use crate::cache::{CacheShape, KvKind};
 use crate::offload::OffloadStore;
 
 /// The store, and what its use costs.
@@ -25,13 +25,13 @@ struct RowCost {
 }
 
 impl Offloading {
-    pub(super) fn new(model: &Model) -> Offloading {
+    pub(super) fn new(model: &Model, kv: KvKind) -> Offloading {
         let cfg = model.config();
         let table = cfg.vocab * cfg.dim * if cfg.tie_embeddings { 1 } else { 2 };
         let cost = RowCost {
             flops: 2.0 * (cfg.n_params() - table) as f64,
             flops_per_position: (4 * cfg.n_layers * cfg.n_heads * cfg.head_dim) as f64,
-            bytes: CacheShape::of(model).bytes_per_token() as f64,
+            bytes: CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token() as f64,
             on_gpu: matches!(model.device(), Device::Gpu(_)),
         };
         Offloading { store: OffloadStore::default(), cost }

@@ -23,6 +23,12 @@ struct NewRows {
     pools: [Vec<f32>; 2],
 }
 
+/// Slots that no position has are NaN in a scene; in a result, any NaN would equal any other.
+fn without_poison(pool: Rows) -> Rows {
+    let value = |x: f32| if x.is_nan() { 0.0 } else { x };
+    pool.into_iter().map(|row| row.into_iter().map(value).collect()).collect()
+}
+
 impl NewRows {
     fn run(&self, dev: &Device) -> Result<Rows> {
         let [nh, nkv, hd] = self.heads;
@@ -50,7 +56,7 @@ impl NewRows {
         let rotated = ops::write_heads(&new, &mut k_pool, &mut v_pool)?;
         let mask = AttnMask { seq: &seq, pos: &pos, slots: &self.pool.slots, window: self.window };
         let (y, lse) = ops::attention(&rotated, &k_pool, &v_pool, &mask)?;
-        let pools = join(split(&k_pool, 1)?, split(&v_pool, 1)?);
+        let pools = join(without_poison(split(&k_pool, 1)?), without_poison(split(&v_pool, 1)?));
         Ok(join(join(split(&y, 1)?, split(&lse, 1)?), pools))
     }
 }
