@@ -21,9 +21,9 @@ pub(super) struct ConstraintFlags {
     /// is the beginning of a match.
     #[arg(long, value_name = "RE", conflicts_with = "json_schema")]
     pub(super) regex: Option<String>,
-    /// Generate only JSON that is valid under a schema: a file, or the schema itself, which begins with {. Properties are
+    /// Generate only JSON that is valid under SCHEMA: a file, or the schema itself, which begins with {. Properties are
     /// in the order of the schema.
-    #[arg(long, value_name = "FILE|JSON")]
+    #[arg(long, value_name = "SCHEMA")]
     pub(super) json_schema: Option<String>,
 }
 

@@ -34,11 +34,17 @@ impl Language {
     /// Checks the syntax of a regular expression. Unsupported syntax and schemas are found when they are compiled.
     ///
     /// # Errors
-    /// [`GrammarError::Regex`] with the position; an expression that matches no text but the empty one.
+    /// [`GrammarError::Regex`] with the position; an expression that matches nothing, or only the empty text.
     pub fn check(&self) -> Result<(), GrammarError> {
         let Language::Regex(regex) = self else { return Ok(()) };
         let parsed = regex_syntax::parse(regex).map_err(|error| GrammarError::syntax(&error))?;
-        match parsed.properties().maximum_len() {
+        let lengths = parsed.properties();
+        if lengths.minimum_len().is_none() {
+            return Err(GrammarError::Regex(
+                "expected one that matches text, found one without a match".into(),
+            ));
+        }
+        match lengths.maximum_len() {
             Some(0) => Err(GrammarError::Regex(
                 "expected one that matches text, found one for the empty text".into(),
             )),
@@ -54,8 +60,7 @@ impl Language {
         }
     }
 
-    /// The schema with the whitespace that [`Language::JsonSchema`] describes. `x-guidance` is the field of llguidance for
-    /// it.
+    /// The schema with the whitespace that [`Language::JsonSchema`] describes, in the field `x-guidance` of llguidance.
     pub(super) fn with_whitespace(schema: &Value) -> Value {
         let mut schema = schema.clone();
         if let Some(object) = schema.as_object_mut() {

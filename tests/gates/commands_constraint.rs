@@ -103,6 +103,8 @@ fn what_is_no_constraint_is_refused() {
         refused(&scratch.0, &["generate", &m, "--prompt", "ab", "--max-new", "9", flag, value], exit, parts);
     };
     generate("--regex", "a(b", 2, &["--regex", "regular expression", "unclosed group", "character 2"]);
+    generate("--regex", "[a&&b]", 2, &["--regex", "without a match"]);
+    generate("--regex", "(a{0})", 2, &["--regex", "the empty text"]);
     generate("--regex", r"a\bc", 2, &["--regex", "look"]);
     generate("--json-schema", "{\"type\": ", 2, &["--json-schema", "not JSON", "line 1 column 9"]);
     generate("--json-schema", r#"{"type": "objekt"}"#, 2, &["--json-schema", "objekt"]);

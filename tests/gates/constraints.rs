@@ -47,7 +47,8 @@ fn config(vocab: usize) -> Config {
 
 /// Byte-level BPE: single bytes, and tokens of several characters or of parts of them.
 fn tokenizer() -> Tokenizer {
-    let text = "the cat sat; the dogs sat. maybe yes, no? 12 34 1999-12 {\"n\": 12, \"s\": \"ab\"} 日本語 日本人 éüé hello world ";
+    let text = "the cat sat; the dogs sat. maybe yes, no? 12 34 1999-12 {\"n\": 12, \"s\": \"ab\"} \
+                日本語 日本人 éüé hello world ";
     let texts = (0..20).map(|n| format!("{text}{n}"));
     Tokenizer::train_bpe(texts, 330, &["<|im_end|>"]).unwrap()
 }

@@ -1,5 +1,4 @@
-//! A validator of JSON schemas for the keywords of the test, on the parser of `serde_json`. llguidance shares no code with
-//! it.
+//! A validator of JSON schemas for the keywords of the test, on the parser of `serde_json`, without code of llguidance.
 use serde_json::{Map, Value};
 
 /// Whether `value` is valid under `schema`, whose definitions are in `root`.
