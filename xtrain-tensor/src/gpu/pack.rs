@@ -82,8 +82,8 @@ fn of_rows<T: Stored>(device: Device, shape: [usize; 2], rows: Vec<T>) -> Result
 }
 
 #[cfg(test)]
+#[cfg(xtrain_emu)]
 pub(crate) mod tests {
-    #![cfg(xtrain_emu)]
     use crate::ops::Weight;
     use crate::testing::{arbitrary, checked, compare_bits};
     use crate::{Dtype, Tensor, ThreadSchedule};

@@ -9,9 +9,9 @@ use crate::rollout::sequence::Sequence;
 impl Scheduler<'_> {
     /// Moves the computed rows of `sequence`, which is being preempted, to the store, unless they are to be computed
     /// again. A sequence that waits for a prompt, or uses the rows of another one, has none.
-    pub(super) fn offload(&mut self, sequence: &mut Sequence) -> Result<()> {
+    pub(super) fn offload(&mut self, sequence: &mut Sequence) {
         self.discard_offloaded(sequence);
-        let (rows, Some(cache)) = (sequence.num_computed, &self.cache) else { return Ok(()) };
+        let (rows, Some(cache)) = (sequence.num_computed, &self.cache) else { return };
         let pays = match self.options.preemption {
             Preemption::Recompute => false,
             Preemption::Offload => true,
@@ -21,15 +21,14 @@ impl Scheduler<'_> {
         let leads = sequence.is_fresh() && self.groups.contains(sequence.group);
         let fits = self.offloading.store.fits(rows * cache.shape().bytes_per_token());
         if rows == 0 || is_shared || leads || !pays || !fits {
-            return Ok(());
+            return;
         }
         // without a copy the rows are computed again
         let Ok(copy) = cache.read_rows(sequence.slot, 0..rows).and_then(|rows| rows.to_host()) else {
-            return Ok(());
+            return;
         };
         sequence.offloaded = self.offloading.store.put(copy);
         self.counters.offloaded_rows += if sequence.offloaded.is_some() { rows as u64 } else { 0 };
-        Ok(())
     }
 
     /// Returns the rows of `sequence`, which has just got its slot, from the store. Those that the cache holds anyway are

@@ -14,7 +14,7 @@ impl Scheduler<'_> {
     pub(in crate::rollout) fn plan(&mut self, plan: &mut Plan, max_steps: usize) -> Result<()> {
         while !self.fill(plan)? {
             if !self.drop_drafts()? && !self.evict_held() {
-                self.preempt()?;
+                self.preempt();
             }
         }
         if max_steps > 0 && !self.force_sync {
@@ -104,7 +104,7 @@ impl Scheduler<'_> {
 
     /// Preempts the youngest sequence with cached rows, and the sequences that share them. If there is only the oldest,
     /// the youngest of those that share its rows is preempted.
-    fn preempt(&mut self) -> Result<()> {
+    fn preempt(&mut self) {
         let last = self.running.len() - 1;
         let youngest = (1..=last).rev().find(|&at| self.running[at].leader.is_none()).unwrap_or(last);
         let index = self.running[youngest].index;
@@ -113,15 +113,15 @@ impl Scheduler<'_> {
             .filter(|&at| self.running[at].leader == Some(index))
             .collect::<Vec<_>>()
         {
-            self.suspend(at)?;
+            self.suspend(at);
         }
-        self.suspend(youngest)
+        self.suspend(youngest);
     }
 
     /// The sequence at `at` gives up its slot and its cache room, and waits to continue.
-    fn suspend(&mut self, at: usize) -> Result<()> {
+    fn suspend(&mut self, at: usize) {
         let mut sequence = self.running.remove(at);
-        let offloaded = self.offload(&mut sequence);
+        self.offload(&mut sequence);
         self.insert_prefix(&sequence);
         self.free_cached(sequence.slot);
         self.free_slots.push(SeqSlot { number: sequence.slot, prompt_of: None });
@@ -135,6 +135,5 @@ impl Scheduler<'_> {
         self.waiting.insert(sequence);
         self.admission_blocked = true;
         self.counters.preemptions += 1;
-        offloaded
     }
 }
