@@ -59,6 +59,7 @@ impl KvRows {
         }
         let cut = |t: &Tensor| match t.dtype() {
             Dtype::BF16 => first::<bf16>(t, len),
+            Dtype::U32 => first::<u32>(t, len),
             _ => first::<f32>(t, len),
         };
         let cut = |t: &Tensor| cut(t).expect("the rows are in host memory");

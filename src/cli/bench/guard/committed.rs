@@ -22,6 +22,7 @@ mod tests {
     fn each_processor_has_a_ratio_for_each_workload() {
         let device = Device::cpu_with(1, Simd::Portable);
         let names: Vec<_> = workloads::all(&device).unwrap().iter().map(|w| w.name.to_string()).collect();
+        assert!(!all().is_empty());
         for (cpu, ratios) in all() {
             let mut sorted = names.clone();
             sorted.sort();

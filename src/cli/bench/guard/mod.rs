@@ -74,7 +74,7 @@ impl Row {
 impl Report {
     fn text(&self) -> String {
         let mut table = Table::new(&["workload"], &["least ms", "ratio", "committed", "change"]);
-        let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.2}"));
+        let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.3}"));
         for row in &self.rows {
             let change = row.change().map_or("-".to_string(), |x| format!("{:+.0} %", 100.0 * (x - 1.0)));
             let cells = [format!("{:.3}", row.ms), number(Some(row.ratio)), number(row.committed), change];
