@@ -15,8 +15,7 @@ XT_DEV uint32_t int8_code(float x, float scale) {
   return (uint32_t)(int32_t)(whole > 127.0f ? 127.0f : whole < -127.0f ? -127.0f : whole) & 0xffu;
 }
 
-template <class T>
-XT_DEV void quantize_heads(const T* x, uint32_t* y, uint32_t hd, uint32_t vectors) {
+template <class T> XT_DEV void quantize_heads(const T* x, uint32_t* y, uint32_t hd, uint32_t vectors) {
   uint32_t lane = threadIdx.x % 32, words = hd / 4;
   size_t n = (size_t)blockIdx.x * 4 + threadIdx.x / 32;
   if (n >= vectors) return;
