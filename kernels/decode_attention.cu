@@ -131,7 +131,7 @@ XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, cons
 }
 XT_EXPORT(decode_attention_f32)
 
-XT_KERNEL_FOR(append_attention_f32, 128, 8)(const float* q, const float* new_k, const float* new_v,
+XT_KERNEL_FOR(append_attention_f32, 128, 5)(const float* q, const float* new_k, const float* new_v,
                                             const float* q_gain, const float* k_gain, const uint64_t* rope, float eps,
                                             float* k, float* v, DECODE_PARAMS) {
   xt_grid_dependency_sync();
