@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::decode::{Request, SampleOptions, StopConditions};
+use crate::decode::{KvKind, Request, SampleOptions, StopConditions};
 use crate::grammar::Language;
 use crate::model::{Error, Model};
 
@@ -77,6 +77,9 @@ pub struct RolloutLine<'a> {
     /// The JSON schema of the completion. `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json_schema: Option<Cow<'a, Value>>,
+    /// The kind of a lossy KV cache. `None`: the cache was exact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv: Option<Cow<'a, str>>,
     /// Softmax temperature.
     pub temperature: f32,
     /// Top-p; 1: off.
@@ -93,9 +96,14 @@ pub struct RolloutLine<'a> {
     pub columns: Cow<'a, Map<String, Value>>,
 }
 
+/// The value of [`RolloutLine::kv`]: the pages of a lossy cache do not change its results.
+pub fn lossy(kv: KvKind) -> Option<Cow<'static, str>> {
+    (!kv.is_exact()).then_some(Cow::Borrowed("int8"))
+}
+
 impl RolloutLine<'_> {
     /// The names that a column must not have: those of the other fields.
-    pub const RESERVED_COLUMNS: [&'static str; 30] = [
+    pub const RESERVED_COLUMNS: [&'static str; 31] = [
         "step",
         "prompt_id",
         "group",
@@ -121,6 +129,7 @@ impl RolloutLine<'_> {
         "stop",
         "regex",
         "json_schema",
+        "kv",
         "temperature",
         "top_p",
         "top_k",

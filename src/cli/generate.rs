@@ -140,10 +140,11 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let cached_tokens = prefix.as_ref().map(|_| counters.prefix_cache_hits);
     let report = |prefix: &UsedPrefix| prefix.report(&prompt.ids, counters.prefix_cache_hits);
     let reused = prefix.as_ref().map(report);
-    let saved = args.save.save(&loaded, &mut engine, (index, prompt.ids.len()))?;
+    let prompt_len = prompt.ids.len();
     if args.json {
         let generated = generated(prompt, done, text, &timings);
-        return out::print_json(&Generated { speculation, cached_tokens, ..generated });
+        out::print_json(&Generated { speculation, cached_tokens, ..generated })?;
+        return args.save.save(&loaded, &mut engine, (index, prompt_len)).map(|_| ());
     }
     // what was held back until the end
     printer
@@ -151,7 +152,11 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     printer.end_line()?;
     print_summary(args, &loaded, &done, &timings);
     let speculation = speculation.map(|speculation| speculation.text());
-    [reused, speculation, saved].iter().flatten().for_each(|line| eprintln!("[{line}]"));
+    [reused, speculation].iter().flatten().for_each(|line| eprintln!("[{line}]"));
+    // after the output, which a full disk must not lose
+    if let Some(saved) = args.save.save(&loaded, &mut engine, (index, prompt_len))? {
+        eprintln!("[{saved}]");
+    }
     Ok(())
 }
 

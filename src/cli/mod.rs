@@ -13,6 +13,7 @@ mod bench;
 mod byte_size;
 mod chat;
 mod common;
+mod completion_writer;
 mod completions;
 mod constraint;
 mod doctor;

@@ -17,10 +17,14 @@ pub(super) struct OffloadFlags {
     /// Off-load to a file in this directory instead of host memory. It has no name: a killed command leaves nothing.
     #[arg(long, value_name = "DIR")]
     offload_dir: Option<PathBuf>,
-    /// Maximum size of what is off-loaded, for example 500MB or 2GiB. What does not fit is computed again.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = byte_size)]
-    offload_limit: u64,
+    /// Maximum size of what is off-loaded, for example 500MB or 2GiB. What does not fit is computed again
+    /// [default: 1GiB].
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
+    offload_limit: Option<u64>,
 }
+
+/// The default of `--offload-limit`.
+const LIMIT: u64 = 1 << 30;
 
 /// What happens to the keys and values of a preempted sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -50,11 +54,15 @@ impl OffloadFlags {
     /// The directory does not exist or cannot be written.
     pub(super) fn set_store(&self, engine: &mut Engine<'_>) -> Result<(), CliError> {
         if self.preempt == PreemptArg::Recompute {
-            let Some(dir) = &self.offload_dir else { return Ok(()) };
-            let message = format_args!("--offload-dir {}: nothing is off-loaded", dir.display());
+            let flag = match (&self.offload_dir, self.offload_limit) {
+                (None, None) => return Ok(()),
+                (Some(dir), _) => format!("--offload-dir {}", dir.display()),
+                (None, Some(_)) => "--offload-limit".to_string(),
+            };
+            let message = format_args!("{flag}: nothing is off-loaded");
             return Err(CliError::new(Exit::Usage, message).hint("add --preempt offload or --preempt auto"));
         }
-        let limit = usize::try_from(self.offload_limit).unwrap_or(usize::MAX);
+        let limit = usize::try_from(self.offload_limit.unwrap_or(LIMIT)).unwrap_or(usize::MAX);
         let store = match &self.offload_dir {
             None => OffloadStore::in_memory(limit),
             Some(dir) => OffloadStore::in_directory(dir, limit).map_err(|error| {
@@ -65,16 +73,20 @@ impl OffloadFlags {
         Ok(engine.offload_to(store)?)
     }
 
-    /// What preemption did, and the warning about a file that failed. `None`: no sequence was preempted.
+    /// Prints the error of a file that failed.
+    pub(super) fn warn(&self, engine: &Engine<'_>) {
+        if let Some(error) = engine.offload_store().error() {
+            eprintln!("warning: the off-load file failed ({error}): sequences were computed again instead");
+        }
+    }
+
+    /// What preemption did. `None`: no sequence was preempted.
     pub(super) fn report(&self, engine: &Engine<'_>) -> Option<String> {
         let Counters { preemptions, offloaded_rows, restored_rows, .. } = engine.counters();
-        let failed = engine.offload_store().error().map(|error| {
-            format!("; warning: the off-load file failed ({error}): sequences were computed again instead")
-        });
         let rows = match self.preempt {
             PreemptArg::Recompute => String::new(),
             _ => format!(", {offloaded_rows} tokens off-loaded, {restored_rows} restored"),
         };
-        (preemptions > 0).then(|| format!("{preemptions} preemptions{rows}{}", failed.unwrap_or_default()))
+        (preemptions > 0).then(|| format!("{preemptions} preemptions{rows}"))
     }
 }

@@ -150,6 +150,14 @@ impl Prompt {
         Err(CliError::new(Exit::Data, message))
     }
 
+    /// Refuses a `regex` or `json_schema` in the line.
+    pub(super) fn require_no_constraint(&self, hint: &str) -> Result<(), CliError> {
+        let Some(language) = &self.language else { return Ok(()) };
+        let name = if matches!(language, Language::Regex(_)) { "regex" } else { "json_schema" };
+        let message = format_args!("{}: expected no field {name:?}: {hint}", self.place);
+        Err(CliError::new(Exit::Data, message))
+    }
+
     /// Keeps the last tokens, `kept` in all. A BOS token at the beginning is kept if another token is.
     fn truncate_left(&mut self, kept: usize, tokenizer: Option<&Tokenizer>) {
         let bos =

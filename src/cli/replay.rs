@@ -15,7 +15,7 @@ use super::out;
 use crate::decode::{Completion, Engine, EngineOptions, Request, TextStops};
 use crate::model::json;
 use crate::report::Progress;
-use crate::rollout_file::{RolloutLine, policy_digest};
+use crate::rollout_file::{RolloutLine, lossy, policy_digest};
 use crate::tensor::faults::{self, Fault};
 
 /// Completions per engine.
@@ -63,7 +63,14 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let loaded = loaded::open_with_master_weights(&path, &args.common)?;
     let digest = policy_digest(&loaded.model)?;
     let file = args.file.display();
+    let kv = lossy(args.cache.engine().kv);
     for Numbered { number, line } in &lines {
+        if line.kv != kv {
+            let [want, found] = [&line.kv, &kv].map(|kv| kv.as_deref().unwrap_or("an exact cache"));
+            let message = format!("{file}:{number}: expected {want}, found {found}");
+            let hint = "--kv int8 regenerates completions of an int8 cache, --kv paged the others";
+            return Err(CliError::new(Exit::Data, message).hint(hint));
+        }
         if line.policy.as_deref().is_some_and(|policy| policy != digest) {
             let policy = line.policy.as_deref().unwrap_or_default();
             let message = format!("{file}:{number}: expected the weights {policy}, found {digest}");

@@ -1,6 +1,5 @@
 //! `xtrain rollout`: batched completions of many prompts.
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -8,6 +7,7 @@ use std::time::Instant;
 use clap::Args;
 
 use super::common::{Force, count, number};
+use super::completion_writer::{Completed, CompletionWriter, Kept, Output};
 use super::constraint::Compiler;
 use super::exit::Exit;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
@@ -15,17 +15,15 @@ use super::identity::Identity;
 use super::interrupt::Interrupt;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache;
-use super::out::AtomicFile;
 use super::prompts::{self, Prompt, TruncatedSide};
 use super::scheduler_flags::SchedulerFlags;
 use super::{CliError, out};
-use crate::decode::{Completion, Engine, EngineOptions, FinishReason, PrefixCaching, Request, TextStops};
+use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching, Request, TextStops};
 use crate::grammar::Language;
 use crate::model::comm::Communicator;
 use crate::model::shard_samples;
 use crate::report::{Progress, units};
-use crate::rollout_file::{RolloutLine, policy_digest};
-use crate::tensor::faults::{self, Fault};
+use crate::rollout_file::{RolloutLine, lossy, policy_digest};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
@@ -103,24 +101,18 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     prompts::fit(&mut prompts, args.generation.max_new, args.truncate_prompt, &loaded)?;
     let skipped = count - prompts.len();
     let identity = Identity::of_command().and("the model", loaded.checkpoint.display());
-    identity.and("the prompts", digest(&prompts)).require_equal(comm)?;
+    let language = args.generation.constraint.language()?;
+    identity.and("the prompts", digest(&prompts, language.as_ref())).require_equal(comm)?;
     let own = shard_samples(prompts.len(), comm.size(), comm.rank());
     let (first, prompts) = (own.start, &mut prompts[own]);
     let requests = requests(args, &loaded, prompts)?;
     let stops = args.generation.text_stops(&loaded)?;
-    let output = match path {
-        _ if comm.size() > 1 => {
-            let first = path.filter(|_| comm.rank() == 0);
-            Output::Memory(Vec::new(), first.map(|path| AtomicFile::create(path)).transpose()?)
-        }
-        Some(path) => Output::File(AtomicFile::create(path)?),
-        None => Output::Standard,
-    };
+    let output = Output::open(path.map(PathBuf::as_path), comm)?;
     let format = |done: &Completed| {
         let group = done.completion.index / args.n;
         json_line(args, policy.as_deref(), (first + group, &prompts[group]), done)
     };
-    let mut writer = CompletionWriter { output, format: &format, out_of_order: BTreeMap::new(), written: 0 };
+    let mut writer = CompletionWriter::new(output, &format);
     let interrupt = Interrupt::install()?;
     let total = requests.len() * args.n.get();
     let result = match requests.is_empty() && comm.size() > 1 {
@@ -139,11 +131,14 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     })
 }
 
-/// A checksum of all prompts.
-fn digest(prompts: &[Prompt]) -> String {
-    let ids = prompts.iter().flat_map(|prompt| [&[prompt.ids.len() as u32], &prompt.ids[..]].concat());
-    let bytes: Vec<u8> = ids.flat_map(u32::to_le_bytes).collect();
-    format!("crc32c:{:08x}", crc32c::crc32c(&bytes))
+/// A checksum of all prompts, their constraints and their columns. `language` is that of the flags.
+fn digest(prompts: &[Prompt], language: Option<&Language>) -> String {
+    let of = |prompt: &Prompt| {
+        let values = (&prompt.ids, prompt.language.as_ref().or(language), &prompt.columns);
+        serde_json::to_vec(&values).expect("ids and JSON values are JSON")
+    };
+    let crc = prompts.iter().fold(0, |crc, prompt| crc32c::crc32c_append(crc, &of(prompt)));
+    format!("crc32c:{crc:08x}")
 }
 
 /// The error of a command that skipped prompts and completed the others.
@@ -161,13 +156,6 @@ struct Work<'a> {
     requests: Vec<Request>,
     /// The texts of the completions. `None`: the model has no tokenizer.
     stops: Option<TextStops<'a>>,
-}
-
-/// A completion and its text.
-struct Completed {
-    completion: Completion,
-    /// `None`: the model has no tokenizer.
-    text: Option<String>,
 }
 
 /// Runs the engine until all completions are written or a signal arrives.
@@ -239,6 +227,7 @@ fn complete(
         progress.line(&speculation.text());
     }
     progress.finish();
+    args.scheduler.offload.warn(&engine);
     Ok(())
 }
 
@@ -257,95 +246,6 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &mut [Prompt]) -> Resu
         prompt.checked(request, loaded.model.config())
     };
     prompts.iter_mut().map(request).collect()
-}
-
-/// Where completions are written.
-enum Output {
-    File(AtomicFile),
-    Standard,
-    /// Of several processes: the lines of this one, and the file of the first one, which writes those of all.
-    Memory(Vec<u8>, Option<AtomicFile>),
-}
-
-/// Writes completions in the order of the prompts.
-struct CompletionWriter<'a> {
-    output: Output,
-    format: &'a dyn Fn(&Completed) -> Vec<u8>,
-    /// Completions that wait for an earlier one.
-    out_of_order: BTreeMap<usize, Completed>,
-    written: usize,
-}
-
-impl CompletionWriter<'_> {
-    /// Writes the completion, and those that waited for it, or keeps it until the earlier ones are written.
-    fn push(&mut self, done: Completed) -> Result<(), CliError> {
-        self.out_of_order.insert(done.completion.index, done);
-        while let Some(next) = self.out_of_order.remove(&self.written) {
-            self.write(&next)?;
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, done: &Completed) -> Result<(), CliError> {
-        let line = (self.format)(done);
-        match &mut self.output {
-            Output::File(file) => file.write(&line)?,
-            Output::Standard => out::print(line)?,
-            Output::Memory(lines, _) => lines.extend(line),
-        }
-        self.written += 1;
-        Ok(())
-    }
-
-    /// Moves the file with all completions to its final name. Of several processes, the first one writes the lines of
-    /// all to its file, or to standard output, and the others wait for it.
-    fn finish(self, comm: &dyn Communicator) -> Result<(), CliError> {
-        let (lines, file) = match self.output {
-            Output::File(file) => return file.finish(),
-            Output::Standard => return Ok(()),
-            Output::Memory(lines, file) => (lines, file),
-        };
-        let mut messages = vec![Vec::new(); comm.size()];
-        messages[0] = lines;
-        let mut all = comm.all_to_all(&messages)?;
-        if faults::on(Fault::PromptsOfOneProcessLost) {
-            all.pop();
-        }
-        match file {
-            Some(mut file) => {
-                all.iter().try_for_each(|lines| file.write(lines))?;
-                file.finish()?;
-            }
-            None if comm.rank() == 0 => out::print(all.concat())?,
-            None => {}
-        }
-        // a process that ends with an error ends the others
-        Ok(comm.barrier()?)
-    }
-
-    /// Writes the completions that still wait for an earlier one. Keeps an incomplete file next to the final name
-    /// unless it is empty.
-    fn keep_partial(mut self) -> Result<Kept, CliError> {
-        for done in std::mem::take(&mut self.out_of_order).into_values() {
-            self.write(&done)?;
-        }
-        let completions = self.written;
-        match self.output {
-            Output::File(file) if completions > 0 => {
-                Ok(Kept { completions, partial: Some(file.keep_partial()?) })
-            }
-            Output::File(_) | Output::Standard => Ok(Kept { completions, partial: None }),
-            // nothing was written
-            Output::Memory(..) => Ok(Kept { completions: 0, partial: None }),
-        }
-    }
-}
-
-/// What an interrupted command keeps.
-struct Kept {
-    completions: usize,
-    /// The file. `None`: standard output.
-    partial: Option<PathBuf>,
 }
 
 /// The line of a completion. `prompt`: its number among those that were not skipped, and the prompt.
@@ -384,6 +284,7 @@ fn json_line(
         stop: Cow::Borrowed(&args.generation.stop.stop),
         regex,
         json_schema,
+        kv: lossy(args.generation.cache.engine().kv),
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: sampling.top_k,
@@ -396,42 +297,4 @@ fn json_line(
 
 fn group_size(text: &str) -> Result<NonZeroUsize, String> {
     number(text, |g: &NonZeroUsize| g.get() <= 65_536, "expected a number from 1 to 65536")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::comm::ThreadProcess;
-
-    /// The file that three processes write together. Each has a line with its number.
-    fn written(name: &str) -> String {
-        let path = std::env::temp_dir().join(format!("xtrain-rollout-{}-{name}.jsonl", std::process::id()));
-        let (fault, file) = (faults::current(), &path);
-        std::thread::scope(|scope| {
-            for process in ThreadProcess::group(3) {
-                scope.spawn(move || {
-                    let out = (process.rank() == 0).then(|| AtomicFile::create(file).unwrap());
-                    let output = Output::Memory(format!("{}\n", process.rank()).into_bytes(), out);
-                    let out_of_order = BTreeMap::new();
-                    let writer =
-                        CompletionWriter { output, format: &|_| Vec::new(), out_of_order, written: 1 };
-                    fault.enter(|| writer.finish(&process).unwrap());
-                });
-            }
-        });
-        let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(path).unwrap();
-        text
-    }
-
-    #[test]
-    fn the_first_process_writes_the_lines_of_all_in_order() {
-        assert_eq!(written("all"), "0\n1\n2\n");
-    }
-
-    #[test]
-    #[cfg(feature = "faults")]
-    fn lines_that_are_lost_are_found() {
-        assert_ne!(faults::with(Fault::PromptsOfOneProcessLost, || written("lost")), "0\n1\n2\n");
-    }
 }

@@ -54,6 +54,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
         Some(file) => {
             let cfg = loaded.model.config();
             let ids = |p: prompts::Prompt| {
+                p.require_no_constraint("verify compares rollouts without one")?;
                 Ok(p.checked(Request::sampled(&p.ids, args.max_new, 1.0, seed), cfg)?.prompt)
             };
             let prompts = prompts::read(file, loaded.tokenizer.as_ref())?;

@@ -12,6 +12,8 @@ fn rollouts_with_an_int8_cache_are_replayed_with_one() {
     assert_eq!(rolled_out.status.code(), Some(0), "{}", text(&rolled_out.stderr));
     let shown = done(&scratch.0, &["replay", "r.jsonl", "--model", &m, "--kv", "int8"]);
     assert!(shown.starts_with("6 of 6 completions regenerated"), "{shown}");
+    let exact = ["replay", "r.jsonl", "--model", &m];
+    refused(&scratch.0, &exact, 65, &["r.jsonl:1: expected int8, found an exact cache", "hint: --kv int8"]);
     let generate = ["generate", &m, "--prompt", "abcdefgh", "--max-new", "20", "--json", "--kv", "int8"];
     let one = parsed(&ok(&scratch.0, &generate));
     let drafted = parsed(&ok(&scratch.0, &[&generate[..], &["--speculate", "lookup"]].concat()));

@@ -40,6 +40,21 @@ fn a_completion_matches_its_regular_expression() {
 }
 
 #[test]
+fn a_schema_of_a_prompt_line_keeps_the_order_of_its_properties() {
+    let (scratch, m) = (Scratch::new("constraint-order"), model());
+    let schema = r#"{"type": "object", "properties": {"z": {"type": "null"}, "a": {"type": "null"}},
+        "required": ["z", "a"], "additionalProperties": false}"#
+        .replace('\n', " ");
+    scratch.file("p.jsonl", &format!("{{\"prompt\": \"ab\", \"json_schema\": {schema}}}\n"));
+    let printed = done(&scratch.0, &["rollout", &m, "--prompts", "p.jsonl", "--max-new", "120"]);
+    let completion = parsed(&printed)["completion"].as_str().unwrap().to_string();
+    let [z, a] = ["\"z\"", "\"a\""].map(|name| completion.find(name));
+    assert!(z.is_some() && z < a, "{completion}");
+    let alone = ["generate", &m, "--prompt", "ab", "--max-new", "120", "--json", "--json-schema", &schema];
+    assert_eq!(parsed(&ok(&scratch.0, &alone))["completion"], completion.as_str());
+}
+
+#[test]
 fn rollouts_under_constraints_are_those_of_generate_and_can_be_replayed() {
     let (scratch, m) = (Scratch::new("constraint-rollout"), model());
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
@@ -125,6 +140,15 @@ fn what_is_no_constraint_is_refused() {
         65,
         &["p.jsonl: line 2", "\"regex\"", "a string", "7"],
     );
+    scratch.file("r.jsonl", "{\"prompt\": \"ab\", \"regex\": \"a\"}\n");
+    refused(
+        &scratch.0,
+        &["verify", &m, "--prompts", "r.jsonl"],
+        65,
+        &["r.jsonl: line 1", "no field \"regex\""],
+    );
+    let grpo = ["grpo", "--init", &m, "--prompts", "r.jsonl", "--reward", "true", "--run", "g"];
+    refused(&scratch.0, &grpo, 65, &["r.jsonl:1: expected no field \"regex\"", "set grpo.regex"]);
     scratch.file("q.jsonl", "{\"prompt\": \"ab\", \"regex\": \"a(\"}\n");
     refused(&scratch.0, &["rollout", &m, "--prompts", "q.jsonl"], 65, &["q.jsonl: line 1", "unclosed group"]);
     let from = crate::fixtures::path("models/qwen3_tied");

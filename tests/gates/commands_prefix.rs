@@ -21,6 +21,16 @@ fn without_times(mut line: Value) -> Value {
 }
 
 #[test]
+fn a_prefix_that_cannot_be_saved_loses_no_output() {
+    let (scratch, m) = (Scratch::new("prefix-unsaved"), model());
+    let generate = ["generate", &m, "--prompt", "abc", "--max-new", "5", "--temperature", "0", "--json"];
+    let want = parsed(&ok(&scratch.0, &generate));
+    let got = xtrain(&scratch.0, &[&generate[..], &["--save-prefix", "none/a.prefix"]].concat());
+    assert_ne!(got.status.code(), Some(0));
+    assert_eq!(parsed(&text(&got.stdout))["completion_ids"], want["completion_ids"]);
+}
+
+#[test]
 fn a_saved_prompt_is_not_computed_again_and_gives_the_same_completions() {
     let (scratch, m) = (Scratch::new("prefix"), model());
     let (short, long) = (ids(150, 7), format!("{},3,4,5", ids(150, 7)));
@@ -160,6 +170,8 @@ fn off_loaded_completions_are_those_without_preemption() {
     scratch.file("p.jsonl", &prompts);
     let lost = [&lost[..], &["--prompts", "p.jsonl"]].concat();
     refused(&scratch.0, &lost, 2, &["--offload-dir .: nothing is off-loaded", "--preempt offload"]);
+    let limit = ["rollout", &m, "--prompts", "p.jsonl", "--offload-limit", "1MB"];
+    refused(&scratch.0, &limit, 2, &["--offload-limit: nothing is off-loaded", "--preempt offload"]);
     let none =
         [&lost[..2], &["--prompts", "p.jsonl", "--preempt", "offload", "--offload-dir", "none"]].concat();
     refused(&scratch.0, &none, 66, &["--offload-dir none"]);

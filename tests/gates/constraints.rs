@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use xtrain::decode::{
-    Completion, Continuation, Counters, Engine, EngineOptions, FinishReason, KvKind, LogitsRows,
+    Completion, Continuation, Counters, Engine, EngineOptions, FinishReason, KvKind, LogitsRows, Preemption,
     PrefixCaching, Request, SampleOptions, Speculation, StopConditions, generate_naive,
 };
 use xtrain::grammar::{Grammars, Language};
@@ -165,6 +165,7 @@ fn engine_options(rng: &mut CaseRng, longest: usize) -> EngineOptions {
         logits_rows: rng.choose(&[LogitsRows::Sampled, LogitsRows::All]),
         prefix_caching: rng.choose(&[PrefixCaching::Off, PrefixCaching::On]),
         continuation: if rng.one_in(4) { Continuation::On } else { Continuation::Off },
+        preemption: rng.choose(&[Preemption::Recompute, Preemption::Offload]),
         speculation: if drafts { Speculation::PromptLookup } else { Speculation::Off },
         ..EngineOptions::default()
     }

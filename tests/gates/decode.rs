@@ -2,8 +2,8 @@
 use std::ops::Range;
 
 use xtrain::decode::{
-    Completion, Engine, EngineOptions, KvKind, LogitsRows, NaiveInt8, Request, generate_naive,
-    generate_naive_int8,
+    Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, generate_naive, generate_naive_int8,
+    int8_kv,
 };
 use xtrain::model::{Eager, Model, NoCache, Rows};
 use xtrain::tensor::{Device, Dtype};
@@ -52,7 +52,7 @@ pub(crate) fn logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
 /// [`logits`] by the naive definition of an int8 cache.
 pub(crate) fn int8_logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
     let rows = Rows::whole(&[tokens]);
-    let hidden = model.forward(&mut Eager, &mut NaiveInt8::new(&rows).unwrap(), &rows).unwrap();
+    let hidden = model.forward(&mut Eager, &mut int8_kv(&rows).unwrap(), &rows).unwrap();
     model.logits(&hidden).unwrap().data().unwrap().to_vec()
 }
 

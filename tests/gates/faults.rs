@@ -51,8 +51,9 @@ const ON_LINUX: [Fault; 4] =
 
 /// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
 /// gates/planted.rs, gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor;
-/// cli/identity.rs and cli/rollout.rs.
-const CAUGHT_ELSEWHERE: [Fault; 11] = [
+/// cli/identity.rs and cli/completion_writer.rs; rollout/scheduler/offload_policy.rs of xtrain-decode.
+const CAUGHT_ELSEWHERE: [Fault; 12] = [
+    Fault::OffloadFileIsFree,
     Fault::ProcessesNotCompared,
     Fault::PromptsOfOneProcessLost,
     Fault::NewKeysOfOthersUnseen,
@@ -97,6 +98,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::StaleWeightsOnOneProcess, Gate::Test(|| shards::over(1))),
     (Fault::NormSummedByProcess, Gate::Test(|| shards::over(1))),
     (Fault::MomentsOfOneProcessSaved, Gate::Test(processes::over)),
+    (Fault::LossSummedByProcess, Gate::Test(processes::over)),
     (Fault::StaleIndexList, Gate::Gpu(focused::lists)),
     (Fault::StaleGraphArguments, Gate::Gpu(focused::graphs)),
     (Fault::StaleStepIndices, Gate::GpuTest(multi_step::over)),

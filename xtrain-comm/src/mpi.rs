@@ -9,8 +9,9 @@ use mpi::{Count, Threading};
 
 use crate::communicator::{Communicator, Error, Result};
 
-/// Maximum number of bytes of all messages to or from a process in one call of MPI, whose counts have 31 bits.
-const MAX_BYTES: usize = 1 << 30;
+/// Maximum number of bytes of all messages to or from a process in one call of MPI, whose counts have 31 bits. Small in
+/// builds for the gates, whose messages then take several calls.
+const MAX_BYTES: usize = if cfg!(feature = "faults") { 1 << 12 } else { 1 << 30 };
 
 /// The exit code of a process that panics.
 const BUG: i32 = 70;

@@ -227,6 +227,8 @@ faults! {
     StaleWeightsOnOneProcess "one process keeps the weights of its first slice when the others update them"
     NormSummedByProcess "each process sums the squares of its slice, and these sums are added"
     MomentsOfOneProcessSaved "a checkpoint of several processes has the moments of the first one only"
+    LossSummedByProcess "an evaluation adds the sums of the losses of each process"
+    OffloadFileIsFree "the estimate of off-loading leaves out what a file costs"
     ProcessesNotCompared "processes with different configurations train one run"
     PromptsOfOneProcessLost "the completions of the last process are missing"
     MinusZeroRanksBelow "the loss ranks a logit of -0 below those of +0"

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
+use super::cache_kinds_args::CacheKindsArgs;
 use super::estimate::TargetGpu;
+use super::guard::GuardArgs;
+use super::scale_args::ScaleArgs;
 use super::shared::Shared;
 use super::trace_args::TraceArgs;
-use crate::cli::common::{CacheFlags, CacheSizes, count, number, share, temperature};
+use crate::cli::common::{CacheFlags, CacheSizes, count, share, temperature};
 use crate::cli::speculation::SpeculationFlags;
 
 /// Commands of `xtrain bench`.
@@ -126,51 +129,6 @@ Examples:
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct ScaleArgs {
-    /// Number of measured steps, after two warmup steps.
-    #[arg(long, value_name = "N", default_value = "5", value_parser = up_to(1 << 20))]
-    pub(super) steps: usize,
-    /// Estimate the step for 1, 2, 4, ..., 4096 processes.
-    #[arg(long)]
-    pub(super) estimate: bool,
-    /// Latency of a message, in microseconds.
-    #[arg(long, value_name = "US", default_value_t = 20.0, value_parser = non_negative)]
-    pub(super) latency_us: f64,
-    /// Bandwidth of a process in each direction, in 10^9 bytes per second.
-    #[arg(long, value_name = "GB/S", default_value_t = 1.0, value_parser = positive)]
-    pub(super) bandwidth: f64,
-    #[command(flatten)]
-    pub(super) shared: Shared,
-}
-
-fn non_negative(text: &str) -> Result<f64, String> {
-    number(text, |x| (0.0..=1e9).contains(x), "expected a number from 0 to 1e9")
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    number(text, |x| (1e-6..=1e9).contains(x), "expected a number from 1e-6 to 1e9")
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct GuardArgs {
-    /// Number of rounds; each runs every workload and the fixed loop once.
-    #[arg(long, value_name = "N", default_value = "50", value_parser = count)]
-    pub(super) rounds: NonZeroUsize,
-    /// Share of the committed time by which a workload may be slower.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.15, value_parser = tolerance)]
-    pub(super) tolerance: f64,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
-}
-
-/// Parses a number of at least 0.
-fn tolerance(text: &str) -> Result<f64, String> {
-    let parsed = text.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
-    parsed.ok_or_else(|| "expected a finite number of at least 0".to_string())
-}
-
-#[derive(Debug, Clone, Args)]
 pub(crate) struct BenchTrainArgs {
     /// Number of measured steps, after three warmup steps.
     #[arg(long, value_name = "N", default_value = "20", value_parser = up_to(1 << 32))]
@@ -254,43 +212,6 @@ pub(crate) struct KvArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct CacheKindsArgs {
-    /// Model: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights of the configured
-    /// sizes].
-    #[arg(short, long, value_name = "MODEL", conflicts_with_all = ["config", "set", "seed"])]
-    pub(super) model: Option<PathBuf>,
-    /// Text file for the perplexity [default: samples of the model].
-    #[arg(long, value_name = "FILE", requires = "model")]
-    pub(super) text: Option<PathBuf>,
-    /// Size of the cache in MiB.
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = up_to(1 << 20))]
-    pub(super) budget_mib: usize,
-    /// Batch size: number of sequences.
-    #[arg(long, value_name = "N", default_value = "4", value_parser = count)]
-    pub(super) batch: NonZeroUsize,
-    /// Prompt length [default: 64, or half of the model's context].
-    #[arg(long, value_name = "TOKENS", value_parser = count)]
-    pub(super) prompt_len: Option<NonZeroUsize>,
-    /// New tokens per sequence [default: 64, or half of the model's context].
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub(super) max_new: Option<NonZeroUsize>,
-    /// Number of measured rollouts per kind, after one warmup rollout.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = count)]
-    pub(super) repeats: NonZeroUsize,
-    #[command(flatten)]
-    pub(super) shared: Shared,
-    #[command(flatten)]
-    pub(super) sizes: CacheSizes,
-}
-
-impl CacheKindsArgs {
-    /// Prompt length and number of new tokens, each `default` unless given.
-    pub(super) fn lengths(&self, default: usize) -> [usize; 2] {
-        [self.prompt_len, self.max_new].map(|n| n.map_or(default, NonZeroUsize::get))
-    }
-}
-
-#[derive(Debug, Clone, Args)]
 pub(crate) struct LinearArgs {
     /// Numbers of rows of x; each is measured separately.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,256", value_parser = up_to(1 << 16))]
@@ -306,7 +227,7 @@ pub(crate) struct LinearArgs {
 }
 
 /// Parses a number from 1 to `max`.
-fn up_to(max: u64) -> RangedU64ValueParser<usize> {
+pub(super) fn up_to(max: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=max)
 }
 

@@ -1,8 +1,8 @@
 //! `xtrain bench cache-kinds`.
 use serde::Serialize;
 
-use super::args::CacheKindsArgs;
 use super::bench_model::{self, BenchModel};
+use super::cache_kinds_args::CacheKindsArgs;
 use super::cache_text::{self, DEFAULT_LEN, Text};
 use super::workload::Workload;
 use crate::cli::{CliError, Exit, out};

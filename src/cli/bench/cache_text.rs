@@ -1,8 +1,8 @@
 //! The text of `xtrain bench cache-kinds`, its perplexity, and the slots that sequences take.
 use std::fs;
 
-use super::args::CacheKindsArgs;
 use super::bench_model::{self, BenchModel, random_tokens};
+use super::cache_kinds_args::CacheKindsArgs;
 use super::workload::Workload;
 use crate::cli::input_file::require_end;
 use crate::cli::{CliError, Exit, loaded};

@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::args::ScaleArgs;
 use super::bench_model::{self, BenchModel};
+use super::scale_args::ScaleArgs;
+use crate::cli::identity::Identity;
 use crate::cli::memory_check::require_training;
 use crate::cli::{CliError, out, source};
 use crate::config::RunConfig;
@@ -96,6 +97,7 @@ impl Network {
 }
 
 pub(super) fn run(args: &ScaleArgs, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
+    Identity::of_command().require_equal(&**comm)?;
     let config = args.shared.config()?;
     let device = args.shared.common.open()?;
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();

@@ -141,6 +141,7 @@ fn replay(
         events.iter().for_each(|event| times[event.index].token(&arrivals[event.index], now));
         engine.take_finished();
     }
+    args.scheduler.offload.warn(&engine);
     Ok((times, now, engine.counters()))
 }
 

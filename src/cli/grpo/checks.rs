@@ -111,6 +111,15 @@ pub(super) fn check_files(
 fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
     require_rereadable(Path::new(file))?;
     let prompts = PromptFile::open(Path::new(file))?;
+    for record in prompts.records() {
+        if let Some(name) =
+            ["regex", "json_schema"].into_iter().find(|name| record.columns.contains_key(*name))
+        {
+            let message = format!("{file}:{}: expected no field {name:?}", record.line);
+            let hint = format!("set grpo.{name}, which constrains the completions of all prompts");
+            return Err(CliError::new(Exit::Data, message).hint(hint));
+        }
+    }
     for record in prompts.records().iter().filter(|_| !section.reward.is_empty()) {
         if let Some(name) = RESERVED_COLUMNS.iter().find(|name| record.columns.contains_key(**name)) {
             let message = format!("{file}:{}: column {name:?}: expected another name", record.line);

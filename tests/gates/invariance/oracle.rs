@@ -1,7 +1,7 @@
 //! The answers: each sequence alone, in one pass over all its tokens, on one thread.
 use std::cell::RefCell;
 
-use xtrain::decode::{Completion, NaiveInt8, Request, SampleOptions, generate_naive, generate_naive_int8};
+use xtrain::decode::{Completion, Request, SampleOptions, generate_naive, generate_naive_int8, int8_kv};
 use xtrain::model::{Config, Eager, Model, NoCache, Params, Result, Rows, Tape};
 use xtrain::tensor::{Device, Simd, Tensor};
 
@@ -156,7 +156,7 @@ fn whole(case: &Case, model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
 fn naive(case: &Case, model: &Model, rows: &Rows) -> Result<Tensor> {
     match case.kv.is_exact() {
         true => model.forward(&mut Eager, &mut NoCache::new(rows)?, rows),
-        false => model.forward(&mut Eager, &mut NaiveInt8::new(rows)?, rows),
+        false => model.forward(&mut Eager, &mut int8_kv(rows)?, rows),
     }
 }
 

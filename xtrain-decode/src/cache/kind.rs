@@ -19,7 +19,7 @@ pub enum KvKind {
         page: usize,
     },
     /// Pages as [`KvKind::Paged`], in int8 with one scale for each head vector. Lossy: a completion has the bits of
-    /// [`NaiveInt8`](crate::NaiveInt8), not those of the training forward pass.
+    /// [`generate_naive_int8`](crate::generate_naive_int8), not those of the training forward pass.
     Int8 {
         /// Positions in a page, at least one.
         page: usize,

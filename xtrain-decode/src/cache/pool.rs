@@ -153,6 +153,16 @@ impl Pool {
         self.layers.iter().map(|[k, v]| Ok([copy(k)?, copy(v)?])).collect()
     }
 
+    /// The positions up to `len` that `seq` lacks, all of which `rows` has. Checks that `seq` may have so many.
+    pub(super) fn lacking(&self, seq: u32, rows: &KvRows, len: usize) -> Result<Range<usize>> {
+        self.ledger.check_fits(seq, len)?;
+        let lacking = self.ledger.len(seq)..len;
+        if !lacking.is_empty() {
+            self.shape.check_rows(rows, seq, lacking.clone())?;
+        }
+        Ok(lacking)
+    }
+
     /// Extends `seq`, which has room, to `len` positions with those of `rows`, which has them.
     pub(super) fn write_rows(&mut self, seq: u32, rows: &KvRows, len: usize) -> Result<()> {
         let new = self.ledger.len(seq)..len;

@@ -59,6 +59,7 @@ fn rows(dtype: Dtype, first: usize, n: usize, seed: u32) -> KvRows {
                 let values: Vec<bf16> = elements.map(|at| bf16::from_bits(bits(at) as u16)).collect();
                 Tensor::new(&Device::cpu(), &shape, values)
             }
+            Dtype::U32 => Tensor::new(&Device::cpu(), &shape, elements.map(bits).collect()),
             _ => Tensor::new(&Device::cpu(), &shape, elements.map(|at| f32::from_bits(bits(at))).collect()),
         }
         .unwrap()
@@ -73,6 +74,7 @@ fn bits(rows: &KvRows) -> Vec<u32> {
             Dtype::BF16 => {
                 t.data::<bf16>().unwrap().iter().map(|x| u32::from(x.to_bits())).collect::<Vec<_>>()
             }
+            Dtype::U32 => t.data::<u32>().unwrap().to_vec(),
             _ => t.data::<f32>().unwrap().iter().map(|x| x.to_bits()).collect(),
         })
         .collect()
@@ -89,7 +91,7 @@ fn stores(limit: usize) -> [OffloadStore; 3] {
 
 #[test]
 fn rows_return_with_their_bits_and_leave_no_bytes() {
-    for dtype in [Dtype::F32, Dtype::BF16] {
+    for dtype in [Dtype::F32, Dtype::BF16, Dtype::U32] {
         for mut store in stores(8 << 20) {
             let mut held: Vec<(KvRows, Offloaded)> = Vec::new();
             for step in 0..200 {

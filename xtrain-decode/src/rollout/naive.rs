@@ -1,11 +1,11 @@
 //! The oracles: no cache and no batch. Every token recomputes the whole sequence.
-use xtrain_model::{Eager, KvStore, KvView, Model, NoCache, Qkv, Result as ModelResult, Rows};
-use xtrain_tensor::{Dtype, Tensor, ops};
+use xtrain_model::{Eager, Model, NoCache, Rows};
+use xtrain_tensor::{Tensor, ops};
 
 use super::completion::Completion;
 use super::guide::Guide;
+use super::naive_kv::{expanded_kv, int8_kv};
 use super::request::Request;
-use crate::cache::append_separately;
 use crate::error::{Error, Result};
 use crate::sampler::{Address, Sampler};
 
@@ -26,8 +26,7 @@ pub fn generate_naive(model: &Model, request: &Request) -> Result<Completion> {
 /// As [`generate_naive`].
 pub fn generate_naive_repeat_kv(model: &Model, request: &Request) -> Result<Completion> {
     complete(model, request, |rows| {
-        let mut expanded = RepeatKv { n_heads: model.config().n_heads, store: NoCache::new(rows)? };
-        Ok(model.forward(&mut Eager, &mut expanded, rows)?)
+        Ok(model.forward(&mut Eager, &mut expanded_kv(rows, model.config().n_heads)?, rows)?)
     })
 }
 
@@ -36,7 +35,7 @@ pub fn generate_naive_repeat_kv(model: &Model, request: &Request) -> Result<Comp
 /// # Errors
 /// As [`generate_naive`].
 pub fn generate_naive_int8(model: &Model, request: &Request) -> Result<Completion> {
-    complete(model, request, |rows| Ok(model.forward(&mut Eager, &mut NaiveInt8::new(rows)?, rows)?))
+    complete(model, request, |rows| Ok(model.forward(&mut Eager, &mut int8_kv(rows)?, rows)?))
 }
 
 /// Samples tokens until the request ends. `hidden` gives the final hidden states `[T, C]` of a whole sequence.
@@ -83,79 +82,4 @@ fn complete(
 fn guide(request: &Request, new: &[u32]) -> Option<Guide> {
     let start = Guide::start(&*request.constraint.as_ref()?.0, &request.stop);
     Some(new.iter().fold(start, |guide, &token| guide.after(token, &request.stop)))
-}
-
-/// No cache, and one kv head for each query head.
-struct RepeatKv {
-    n_heads: usize,
-    store: NoCache<Tensor>,
-}
-
-impl KvStore<Eager> for RepeatKv {
-    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> ModelResult<KvView<'_, Tensor>> {
-        // `[N, nkv, hd]` → `[N, nh, hd]`: bf16 values are widened and rounded back, which is exact
-        let expand = |x: &Tensor| -> ModelResult<Tensor> {
-            Ok(ops::repeat_kv(&x.cast(Dtype::F32)?, self.n_heads)?.cast(x.dtype())?)
-        };
-        let (k, v) = (expand(&k)?, expand(&v)?);
-        KvStore::<Eager>::extend(&mut self.store, layer, k, v, rows)
-    }
-
-    fn append_rotated(
-        &mut self,
-        _: &mut Eager,
-        layer: usize,
-        new: Qkv<'_, Tensor>,
-        rows: &Rows,
-    ) -> ModelResult<(Tensor, KvView<'_, Tensor>)> {
-        append_separately(self, layer, new, rows)
-    }
-}
-
-/// No cache: the rows of a pass attend to the int8 values of each other's keys and values, their own included
-/// (docs/numerics.md, "Lossy caches"). It computes them one by one and shares no code with the int8 cache.
-#[derive(Debug)]
-pub struct NaiveInt8 {
-    store: NoCache<Tensor>,
-}
-
-impl NaiveInt8 {
-    /// For one pass over `rows`: whole sequences from position 0.
-    ///
-    /// # Errors
-    /// As [`NoCache::new`].
-    pub fn new(rows: &Rows) -> ModelResult<NaiveInt8> {
-        Ok(NaiveInt8 { store: NoCache::new(rows)? })
-    }
-
-    /// Each head vector of `x`, quantized and dequantized.
-    fn quantized(x: &Tensor) -> ModelResult<Tensor> {
-        let mut values = x.to_f32()?.to_vec::<f32>()?;
-        for head in values.chunks_exact_mut(x.width()) {
-            let scale = head.iter().fold(0.0, |largest: f32, x| largest.max(x.abs())) / 127.0;
-            for x in head {
-                let quotient = if (*x / scale).is_finite() { *x / scale } else { 0.0 };
-                let code = quotient.round_ties_even().clamp(-127.0, 127.0);
-                *x = f32::from(code as i8) * scale;
-            }
-        }
-        Ok(Tensor::new(x.device(), x.shape(), values)?.cast(x.dtype())?)
-    }
-}
-
-impl KvStore<Eager> for NaiveInt8 {
-    fn extend(&mut self, layer: usize, k: Tensor, v: Tensor, rows: &Rows) -> ModelResult<KvView<'_, Tensor>> {
-        let (k, v) = (Self::quantized(&k)?, Self::quantized(&v)?);
-        KvStore::<Eager>::extend(&mut self.store, layer, k, v, rows)
-    }
-
-    fn append_rotated(
-        &mut self,
-        _: &mut Eager,
-        layer: usize,
-        new: Qkv<'_, Tensor>,
-        rows: &Rows,
-    ) -> ModelResult<(Tensor, KvView<'_, Tensor>)> {
-        append_separately(self, layer, new, rows)
-    }
 }

@@ -1,4 +1,5 @@
 //! `xtrain bench guard`.
+mod args;
 mod committed;
 mod cpu_model;
 mod reference_loop;
@@ -7,10 +8,11 @@ mod workloads;
 use serde::Serialize;
 
 use self::workloads::Workload;
-use super::args::GuardArgs;
 use crate::cli::{CliError, Exit, out};
 use crate::report::Table;
 use crate::tensor::{Device, Simd};
+
+pub(in crate::cli) use args::GuardArgs;
 
 /// The output of `--json`.
 #[derive(Debug, Serialize)]

@@ -1,6 +1,7 @@
 //! What it costs to move rows of a preempted sequence, and to compute them again.
 use xtrain_model::Model;
 use xtrain_tensor::Device;
+use xtrain_tensor::faults::{self, Fault};
 
 use crate::cache::{CacheShape, KvKind};
 use crate::offload::OffloadStore;
@@ -41,7 +42,45 @@ impl Offloading {
     /// cost as much as 16 floating-point operations on a CPU and 2,048 on a GPU, and 256 more in a file.
     pub(super) fn pays(&self, rows: usize) -> bool {
         let RowCost { flops, flops_per_position, bytes, on_gpu } = self.cost;
-        let per_byte = if on_gpu { 2048.0 } else { 16.0 } + if self.store.is_file() { 256.0 } else { 0.0 };
+        let in_file = self.store.is_file() && !faults::on(Fault::OffloadFileIsFree);
+        let per_byte = if on_gpu { 2048.0 } else { 16.0 } + if in_file { 256.0 } else { 0.0 };
         flops + flops_per_position * rows as f64 / 2.0 > 2.0 * bytes * per_byte
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1,000 operations for each row and 10 more for each position before it, against 2 x `bytes` x the cost of a byte.
+    fn pays(bytes: f64, on_gpu: bool, in_file: bool, rows: usize) -> bool {
+        let file = || OffloadStore::in_directory(&std::env::temp_dir(), 1 << 20).unwrap();
+        let store = if in_file { file() } else { OffloadStore::default() };
+        let cost = RowCost { flops: 1000.0, flops_per_position: 10.0, bytes, on_gpu };
+        Offloading { store, cost }.pays(rows)
+    }
+
+    #[test]
+    fn moving_pays_where_it_costs_fewer_operations() {
+        for (bytes, on_gpu, in_file, rows, want) in [
+            (31.0, false, false, 0, true),
+            (32.0, false, false, 0, false),
+            (32.0, false, false, 6, true),
+            (1.8, false, true, 0, true),
+            (2.0, false, true, 0, false),
+            (0.24, true, false, 0, true),
+            (0.25, true, false, 0, false),
+            (0.21, true, true, 0, true),
+            (0.24, true, true, 0, false),
+        ] {
+            let got = pays(bytes, on_gpu, in_file, rows);
+            assert_eq!(got, want, "{bytes} bytes, on a GPU: {on_gpu}, in a file: {in_file}, {rows} rows");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_file_that_costs_nothing_is_found() {
+        assert!(faults::with(Fault::OffloadFileIsFree, || pays(2.0, false, true, 0)));
     }
 }

@@ -1,0 +1,159 @@
+//! Writes completions in the order of the prompts, of one process or of several.
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::CliError;
+use super::out::{self, AtomicFile};
+use crate::decode::Completion;
+use crate::model::comm::Communicator;
+use crate::tensor::faults::{self, Fault};
+
+/// A completion and its text.
+pub(super) struct Completed {
+    pub(super) completion: Completion,
+    /// `None`: the model has no tokenizer.
+    pub(super) text: Option<String>,
+}
+
+/// Where completions are written.
+pub(super) enum Output {
+    File(AtomicFile),
+    Standard,
+    /// Of several processes: the lines of this one, and the file of the first one, which writes those of all.
+    Memory(Vec<u8>, Option<AtomicFile>),
+}
+
+/// Writes completions in the order of the prompts.
+pub(super) struct CompletionWriter<'a> {
+    output: Output,
+    format: &'a dyn Fn(&Completed) -> Vec<u8>,
+    /// Completions that wait for an earlier one.
+    out_of_order: BTreeMap<usize, Completed>,
+    written: usize,
+}
+
+impl Output {
+    /// Creates the file `path`; `None`: standard output. Of several processes, only the first one has it.
+    pub(super) fn open(path: Option<&Path>, comm: &dyn Communicator) -> Result<Output, CliError> {
+        let file = path.filter(|_| comm.rank() == 0).map(AtomicFile::create).transpose()?;
+        Ok(match file {
+            file if comm.size() > 1 => Output::Memory(Vec::new(), file),
+            Some(file) => Output::File(file),
+            None => Output::Standard,
+        })
+    }
+}
+
+impl<'a> CompletionWriter<'a> {
+    /// Writes the lines of `format` to `output`.
+    pub(super) fn new(output: Output, format: &'a dyn Fn(&Completed) -> Vec<u8>) -> CompletionWriter<'a> {
+        CompletionWriter { output, format, out_of_order: BTreeMap::new(), written: 0 }
+    }
+
+    /// Writes the completion, and those that waited for it, or keeps it until the earlier ones are written.
+    pub(super) fn push(&mut self, done: Completed) -> Result<(), CliError> {
+        self.out_of_order.insert(done.completion.index, done);
+        while let Some(next) = self.out_of_order.remove(&self.written) {
+            self.write(&next)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, done: &Completed) -> Result<(), CliError> {
+        let line = (self.format)(done);
+        match &mut self.output {
+            Output::File(file) => file.write(&line)?,
+            Output::Standard => out::print(line)?,
+            Output::Memory(lines, _) => lines.extend(line),
+        }
+        self.written += 1;
+        Ok(())
+    }
+
+    /// Moves the file with all completions to its final name. Of several processes, the first one writes the lines of
+    /// all to its file, or to standard output, and the others wait for it.
+    pub(super) fn finish(self, comm: &dyn Communicator) -> Result<(), CliError> {
+        let (lines, file) = match self.output {
+            Output::File(file) => return file.finish(),
+            Output::Standard => return Ok(()),
+            Output::Memory(lines, file) => (lines, file),
+        };
+        let mut messages = vec![Vec::new(); comm.size()];
+        messages[0] = lines;
+        let mut all = comm.all_to_all(&messages)?;
+        if faults::on(Fault::PromptsOfOneProcessLost) {
+            all.pop();
+        }
+        match file {
+            Some(mut file) => {
+                all.iter().try_for_each(|lines| file.write(lines))?;
+                file.finish()?;
+            }
+            None if comm.rank() == 0 => out::print(all.concat())?,
+            None => {}
+        }
+        // a process that ends with an error ends the others
+        Ok(comm.barrier()?)
+    }
+
+    /// Writes the completions that still wait for an earlier one. Keeps an incomplete file next to the final name
+    /// unless it is empty.
+    pub(super) fn keep_partial(mut self) -> Result<Kept, CliError> {
+        for done in std::mem::take(&mut self.out_of_order).into_values() {
+            self.write(&done)?;
+        }
+        let completions = self.written;
+        match self.output {
+            Output::File(file) if completions > 0 => {
+                Ok(Kept { completions, partial: Some(file.keep_partial()?) })
+            }
+            Output::File(_) | Output::Standard => Ok(Kept { completions, partial: None }),
+            // nothing was written
+            Output::Memory(..) => Ok(Kept { completions: 0, partial: None }),
+        }
+    }
+}
+
+/// What an interrupted command keeps.
+pub(super) struct Kept {
+    pub(super) completions: usize,
+    /// The file. `None`: standard output.
+    pub(super) partial: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::comm::ThreadProcess;
+
+    /// The file that three processes write together. Each has a line with its number.
+    fn written(name: &str) -> String {
+        let path = std::env::temp_dir().join(format!("xtrain-rollout-{}-{name}.jsonl", std::process::id()));
+        let (fault, file) = (faults::current(), &path);
+        std::thread::scope(|scope| {
+            for process in ThreadProcess::group(3) {
+                scope.spawn(move || {
+                    let mut output = Output::open(Some(file), &process).unwrap();
+                    let Output::Memory(lines, _) = &mut output else { panic!("of several processes") };
+                    lines.extend(format!("{}\n", process.rank()).into_bytes());
+                    let writer = CompletionWriter::new(output, &|_| Vec::new());
+                    fault.enter(|| writer.finish(&process).unwrap());
+                });
+            }
+        });
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        text
+    }
+
+    #[test]
+    fn the_first_process_writes_the_lines_of_all_in_order() {
+        assert_eq!(written("all"), "0\n1\n2\n");
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn lines_that_are_lost_are_found() {
+        assert_ne!(faults::with(Fault::PromptsOfOneProcessLost, || written("lost")), "0\n1\n2\n");
+    }
+}
