@@ -71,8 +71,13 @@ pub fn evaluate(
     let (bytes, log_probs) = log_probs(model, tokens, own, tokenizer)?;
     let mut message = bytes.to_le_bytes().to_vec();
     message.extend(log_probs.iter().flat_map(|log_prob| log_prob.to_le_bytes()));
+    total(&comm.all_gather(&message)?).ok_or(Error::Empty)
+}
+
+/// The sum over the messages of all processes: a number of bytes, then log-probabilities. `None` without any.
+fn total(messages: &[Vec<u8>]) -> Option<Evaluation> {
     let (mut sum, mut count, mut bytes) = (0f64, 0u64, 0u64);
-    for message in comm.all_gather(&message)? {
+    for message in messages {
         let before = faults::on(Fault::LossSummedByProcess).then(|| std::mem::take(&mut sum));
         let (head, log_probs) = message.split_first_chunk().expect("every process sends its number of bytes");
         bytes += u64::from_le_bytes(*head);
@@ -82,10 +87,7 @@ pub fn evaluate(
         }
         sum += before.unwrap_or(0.0);
     }
-    if count == 0 {
-        return Err(Error::Empty);
-    }
-    Ok(Evaluation { loss: sum / count as f64, tokens: count, bytes })
+    (count > 0).then(|| Evaluation { loss: sum / count as f64, tokens: count, bytes })
 }
 
 /// The number of text bytes of the target tokens of `windows`, and their log-probabilities in token order.
@@ -109,4 +111,30 @@ fn log_probs(
         log_probs.extend(values.into_iter().flatten().map(|value| value.log_prob));
     }
     Ok((bytes, log_probs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_probabilities_are_added_in_token_order_on_any_number_of_processes() {
+        // 2^53 + 1 is not an f64, so the sum of these depends on its order
+        let log_probs = [-9_007_199_254_740_992f32, -1.0, -1.0];
+        let parts = |cuts: &[usize]| {
+            let message = |cut: &[usize]| {
+                let own = &log_probs[cut[0]..cut[1]];
+                let values = own.iter().flat_map(|log_prob| log_prob.to_le_bytes());
+                (own.len() as u64).to_le_bytes().into_iter().chain(values).collect()
+            };
+            total(&cuts.windows(2).map(message).collect::<Vec<_>>()).unwrap()
+        };
+        let want = Evaluation { loss: 9_007_199_254_740_992.0 / 3.0, tokens: 3, bytes: 3 };
+        for cuts in [&[0, 3][..], &[0, 1, 3], &[0, 2, 3], &[0, 1, 1, 2, 3]] {
+            assert_eq!(parts(cuts), want, "{cuts:?}");
+        }
+        let got = faults::with(Fault::LossSummedByProcess, || parts(&[0, 1, 3]));
+        assert_ne!(got, want);
+        assert_eq!(total(&[vec![0; 8], vec![0; 8]]), None);
+    }
 }

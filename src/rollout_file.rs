@@ -250,7 +250,7 @@ mod tests {
                 Value::Array(Vec::new())
             }
             "stop" => Value::Array(vec![Value::from("x")]),
-            "prompt" | "completion" | "policy" | "finish_reason" | "regex" => Value::from("x"),
+            "prompt" | "completion" | "policy" | "finish_reason" | "regex" | "kv" => Value::from("x"),
             "truncated" | "trained" | "ignore_eos" => Value::from(true),
             "rewards" => Value::Object(Map::new()),
             _ => Value::from(1),

@@ -2,6 +2,7 @@
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
+use clap::builder::RangedU64ValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
 use xtrain_tensor::{Device, Simd, ThreadSchedule};
@@ -298,6 +299,11 @@ pub(super) fn token_id(text: &str) -> Result<u32, String> {
 /// Parses a number of at least 1.
 pub(super) fn count(text: &str) -> Result<NonZeroUsize, String> {
     number(text, |_| true, "expected a whole number of at least 1")
+}
+
+/// Parses a number from 1 to `max`.
+pub(super) fn up_to(max: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=max)
 }
 
 /// Parses a whole number.

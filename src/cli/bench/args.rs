@@ -2,7 +2,6 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::cache_kinds_args::CacheKindsArgs;
@@ -11,7 +10,7 @@ use super::guard::GuardArgs;
 use super::scale_args::ScaleArgs;
 use super::shared::Shared;
 use super::trace_args::TraceArgs;
-use crate::cli::common::{CacheFlags, CacheSizes, count, share, temperature};
+use crate::cli::common::{CacheFlags, CacheSizes, count, share, temperature, up_to};
 use crate::cli::speculation::SpeculationFlags;
 
 /// Commands of `xtrain bench`.
@@ -224,11 +223,6 @@ pub(crate) struct LinearArgs {
     pub(super) repeats: usize,
     #[command(flatten)]
     pub(super) shared: Shared,
-}
-
-/// Parses a number from 1 to `max`.
-pub(super) fn up_to(max: u64) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..=max)
 }
 
 #[derive(Debug, Clone, Args)]

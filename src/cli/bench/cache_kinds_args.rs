@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::args::up_to;
 use super::shared::Shared;
-use crate::cli::common::{CacheSizes, count};
+use crate::cli::common::{CacheSizes, count, up_to};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CacheKindsArgs {

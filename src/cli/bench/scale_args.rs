@@ -1,9 +1,8 @@
 //! Flags of `xtrain bench scale`.
 use clap::Args;
 
-use super::args::up_to;
 use super::shared::Shared;
-use crate::cli::common::number;
+use crate::cli::common::{number, up_to};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ScaleArgs {
