@@ -1,23 +1,24 @@
 //! A language over a vocabulary.
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::TokenParser;
 use llguidance::api::{StopReason, TopLevelGrammar};
 
 use super::error::{GrammarError, one_line};
 use super::language::Language;
+use super::parsers::{Parsers, Start};
 use super::vocabulary::GrammarVocabulary;
 use crate::decode::constraint::{Allowed, Constraint, ConstraintState};
 use crate::decode::sampler::{SampleError, TokenMask};
 use crate::model::third_party::guarded;
+use crate::tensor::faults::{self, Fault};
 
 /// A [`Language`] over the tokens of a tokenizer. It is compiled once and shared by any number of requests.
 pub struct CompiledGrammar {
     language: Language,
     vocab: usize,
-    /// The parser before the first token.
-    start: Mutex<TokenParser>,
+    parsers: Arc<Mutex<Parsers>>,
 }
 
 impl CompiledGrammar {
@@ -41,7 +42,8 @@ impl CompiledGrammar {
             return Err(error(one_line(warning)));
         }
         parser.start_without_prompt();
-        Ok(CompiledGrammar { language, vocab: vocabulary.vocab, start: Mutex::new(parser) })
+        let parsers = Arc::new(Mutex::new(Parsers::new(parser)));
+        Ok(CompiledGrammar { language, vocab: vocabulary.vocab, parsers })
     }
 
     /// The language.
@@ -52,9 +54,10 @@ impl CompiledGrammar {
 
 impl Constraint for CompiledGrammar {
     fn start(&self) -> Result<(Box<dyn ConstraintState>, Allowed), SampleError> {
-        let parser = self.start.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut state = GrammarState { parser, vocab: self.vocab };
-        let allowed = state.guarded(GrammarState::allowed)?;
+        let start = locked(&self.parsers).start();
+        let parsers = self.parsers.clone();
+        let mut state = GrammarState { vocab: self.vocab, parsers, tokens: Vec::new(), at: start };
+        let allowed = state.or_again(GrammarState::allowed)?;
         Ok((Box::new(state), allowed))
     }
 }
@@ -62,33 +65,64 @@ impl Constraint for CompiledGrammar {
 /// A grammar after some new tokens.
 #[derive(Clone)]
 struct GrammarState {
-    parser: TokenParser,
     vocab: usize,
+    parsers: Arc<Mutex<Parsers>>,
+    tokens: Vec<u32>,
+    /// The parser after `tokens`.
+    at: Start,
 }
 
 impl GrammarState {
     /// The allowed tokens. A parser that can stop and cannot continue has stopped already.
     fn allowed(&mut self) -> Result<Allowed, String> {
+        let parser = &mut self.at.parser;
         let mut allowed = Allowed { text: TokenMask::new(self.vocab), may_end: true };
-        if self.parser.stop_reason() == StopReason::NoExtension {
+        if parser.stop_reason() == StopReason::NoExtension {
             return Ok(allowed);
         }
-        match self.parser.compute_mask() {
+        match parser.compute_mask() {
             Ok(mask) => {
                 allowed.text.allow_words(mask.as_slice());
-                allowed.may_end = mask.is_allowed(self.parser.token_env.tok_trie().eos_token());
+                allowed.may_end = mask.is_allowed(parser.token_env.tok_trie().eos_token());
                 Ok(allowed)
             }
-            Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => {
+            Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
                 Ok(Allowed { may_end: false, ..allowed })
             }
             Err(error) => Err(one_line(&error.to_string())),
         }
     }
 
-    fn consume(&mut self, token: u32) -> Result<Allowed, String> {
-        let consumed = self.parser.consume_token(token).and_then(|_| self.parser.check_stop());
-        consumed.map_err(|error| one_line(&error.to_string()))?;
+    /// Runs `step`. If it fails, computes the state again from `tokens`: with the lexer of the sequences that start
+    /// now, if that is another one, and then with a lexer of its own. The number of states of a lexer is limited, so a
+    /// step may fail because of other sequences; with a lexer of its own it fails because of its tokens only.
+    fn or_again(
+        &mut self,
+        step: impl FnOnce(&mut GrammarState) -> Result<Allowed, String>,
+    ) -> Result<Allowed, SampleError> {
+        let found = self.guarded(step);
+        if found.is_ok() || faults::on(Fault::LexerNotRenewed) {
+            return found;
+        }
+        let shared = locked(&self.parsers).start();
+        if shared.lexer != self.at.lexer {
+            self.at = shared;
+            if let Ok(allowed) = self.guarded(GrammarState::repeated) {
+                return Ok(allowed);
+            }
+        }
+        let separate = locked(&self.parsers).separate();
+        self.at = separate.clone();
+        let allowed = self.guarded(GrammarState::repeated)?;
+        locked(&self.parsers).share(separate);
+        Ok(allowed)
+    }
+
+    /// Appends `tokens` to a parser that is at its start.
+    fn repeated(&mut self) -> Result<Allowed, String> {
+        for &token in &self.tokens {
+            consume(&mut self.at.parser, token)?;
+        }
         self.allowed()
     }
 
@@ -101,9 +135,22 @@ impl GrammarState {
     }
 }
 
+fn consume(parser: &mut TokenParser, token: u32) -> Result<(), String> {
+    let consumed = parser.consume_token(token).and_then(|_| parser.check_stop());
+    consumed.map(|_| ()).map_err(|error| one_line(&error.to_string()))
+}
+
+fn locked(parsers: &Mutex<Parsers>) -> MutexGuard<'_, Parsers> {
+    parsers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl ConstraintState for GrammarState {
     fn advance(&mut self, token: u32) -> Result<Allowed, SampleError> {
-        self.guarded(|state| state.consume(token))
+        self.tokens.push(token);
+        self.or_again(|state| {
+            consume(&mut state.at.parser, token)?;
+            state.allowed()
+        })
     }
 
     fn fork(&self) -> Box<dyn ConstraintState> {
@@ -113,12 +160,65 @@ impl ConstraintState for GrammarState {
 
 impl fmt::Debug for GrammarState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GrammarState").field("tokens", &self.parser.num_tokens()).finish_non_exhaustive()
+        f.debug_struct("GrammarState").field("tokens", &self.tokens).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for CompiledGrammar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompiledGrammar").field("language", &self.language).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tokenizer::Tokenizer;
+
+    /// What `constraint` allows after each of `text` before it fails.
+    fn walk(constraint: &CompiledGrammar, text: &[u8]) -> Vec<Allowed> {
+        let Ok((mut state, allowed)) = constraint.start() else { return Vec::new() };
+        let mut all = vec![allowed];
+        all.extend(text.iter().map_while(|&byte| state.advance(byte.into()).ok()));
+        all
+    }
+
+    #[test]
+    fn a_full_lexer_does_not_end_other_sequences() {
+        let tokenizer = Tokenizer::byte();
+        let compiled = |states| {
+            let vocabulary = GrammarVocabulary::with_lexer_states(&tokenizer, 256, states).unwrap();
+            CompiledGrammar::new(Language::Regex("[ab]*a[ab]{9}".into()), &vocabulary).unwrap()
+        };
+        let mut random = 1u64;
+        let texts: Vec<Vec<u8>> = (0..40)
+            .map(|_| {
+                let letter = |_| {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    b'a' + (random >> 63) as u8
+                };
+                (0..100).map(letter).collect()
+            })
+            .collect();
+        let unlimited = compiled(250_000);
+        let want: Vec<_> = texts.iter().map(|text| walk(&unlimited, text)).collect();
+        assert!(want.iter().all(|all| all.len() == 101));
+        // one sequence has at most 101 states of its own; all together have up to 2^10
+        let limited = compiled(300);
+        let got: Vec<_> = texts.iter().map(|text| walk(&limited, text)).collect();
+        assert!(got == want, "{:?} of 101", got.iter().map(Vec::len).collect::<Vec<_>>());
+        assert!(locked(&limited.parsers).start().lexer >= 2);
+        // too small for one sequence: it ends after the same tokens as without the others
+        let small = compiled(60);
+        for text in &texts {
+            let (among_others, alone) = (walk(&small, text), walk(&compiled(60), text));
+            assert!((1..101).contains(&alone.len()), "{}", alone.len());
+            assert_eq!(among_others.len(), alone.len());
+        }
+        let got = faults::with(Fault::LexerNotRenewed, || {
+            let limited = compiled(300);
+            texts.iter().map(|text| walk(&limited, text).len()).collect::<Vec<_>>()
+        });
+        assert!(got.contains(&0) || got.iter().any(|&n| n < 101), "{got:?}");
     }
 }

@@ -5,6 +5,7 @@
 //! | `language` | the regular expression or schema as the caller writes it |
 //! | `vocabulary` | the tokens of a tokenizer as a prefix tree of bytes |
 //! | `grammars` | the compiled languages of a command |
+//! | `parsers` | parsers that share a lexer, and new lexers |
 //! | `compiled` | a language over a vocabulary: a [`Constraint`](crate::decode::constraint::Constraint) |
 //!
 //! The crate `llguidance` computes which tokens may follow. Only this module uses it.
@@ -12,6 +13,7 @@ mod compiled;
 mod error;
 mod grammars;
 mod language;
+mod parsers;
 mod vocabulary;
 
 pub use compiled::CompiledGrammar;

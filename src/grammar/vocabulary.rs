@@ -27,6 +27,15 @@ impl GrammarVocabulary {
     /// # Errors
     /// [`GrammarError::Vocabulary`] for a token that is too long.
     pub fn new(tokenizer: &Tokenizer, vocab: usize) -> Result<GrammarVocabulary, GrammarError> {
+        GrammarVocabulary::with_lexer_states(tokenizer, vocab, 250_000)
+    }
+
+    /// [`GrammarVocabulary::new`] with the maximum number of states of a lexer; a state has 1 to 2 kB.
+    pub(super) fn with_lexer_states(
+        tokenizer: &Tokenizer,
+        vocab: usize,
+        states: usize,
+    ) -> Result<GrammarVocabulary, GrammarError> {
         let ids = vocab.max(tokenizer.vocab_size());
         let text = |id: usize| tokenizer.text_token(id as u32).filter(|bytes| !bytes.contains(&NO_TEXT));
         let mut words: Vec<Vec<u8>> = (0..ids).map(|id| text(id).unwrap_or_default().to_vec()).collect();
@@ -47,6 +56,7 @@ impl GrammarVocabulary {
         parsers.quiet();
         let limits = parsers.limits_mut();
         limits.verbose_errors = false;
+        limits.max_lexer_states = states;
         limits.step_lexer_fuel *= 10;
         limits.step_max_items *= 10;
         Ok(GrammarVocabulary { parsers, vocab })

@@ -51,6 +51,7 @@ faults! {
     ConstraintAfterFilters "the mask of a constraint removes tokens after top-k, top-p and min-p instead of before"
     ConstraintStale "the mask of a constraint is that of the state before the last token"
     DraftIgnoresConstraint "the rows of drafted tokens are sampled without the mask of the constraint"
+    LexerNotRenewed "the sequences of a constraint share a lexer that is full"
     EndOfTextAllowedEarly "a constraint allows an end of text before its text is complete"
     LogProbIgnoresConstraint "the processed log-probability of a token is that over all tokens, not over those that the constraint allows"
     UpdateForgetsConstraint "the update of a run with a constraint takes log-probabilities over all tokens"
