@@ -22,15 +22,19 @@ impl TrainingMemory {
     /// The memory of `config` with a vocabulary of `vocab` tokens unless it sets one.
     pub(super) fn of(config: &RunConfig, vocab: usize) -> Result<TrainingMemory, CliError> {
         let cfg = training::model_config(config, vocab);
-        let mut model = memory::memory(&cfg, training::compute(config.train.dtype))?;
-        // The totals of shards that wait for another one: each is as large as the weights.
-        model.gradients += model.weights * u64::from(config.train.shards.max(1).ilog2());
+        let model = with_shards(memory::memory(&cfg, training::compute(config.train.dtype))?, config);
         Ok(TrainingMemory { model, activations: activations(config, &cfg) })
     }
 
     pub(super) fn total(&self) -> u64 {
         self.model.to_train().saturating_add(self.activations)
     }
+}
+
+/// `model` with the totals of shards that wait for another one: each is as large as the weights.
+fn with_shards(mut model: Memory, config: &RunConfig) -> Memory {
+    model.gradients += model.weights * u64::from(config.train.shards.max(1).ilog2());
+    model
 }
 
 /// The activations and logits of a training pass of `[train]`, in bytes.
@@ -77,7 +81,7 @@ impl GrpoMemory {
         };
         let base = if config.train.init.is_empty() { activations(config, &cfg) } else { 0 };
         Ok(GrpoMemory {
-            train: memory::memory(&cfg, compute)?.to_train(),
+            train: with_shards(memory::memory(&cfg, compute)?, config).to_train(),
             activations: memory::activations(&cfg, compute, checkpointing, rows).saturating_add(logits),
             cache: sequences * (length.next_multiple_of(KvKind::PAGE) * per_token) as u64,
             reference,

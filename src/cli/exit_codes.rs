@@ -193,6 +193,8 @@ impl LibraryError for verify::Error {
         match self {
             verify::Error::Decode(error) => error.exit(),
             verify::Error::Model(error) => error.exit(),
+            verify::Error::Communication(error) => error.exit(),
+            verify::Error::ProcessesDiffer { .. } => Exit::Difference,
         }
     }
 }

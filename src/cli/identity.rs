@@ -7,10 +7,35 @@ use crate::model::Trainer;
 use crate::model::comm::Communicator;
 use crate::rollout_file::policy_digest;
 use crate::run::DataRecord;
+use crate::tensor::Device;
 use crate::tensor::faults::{self, Fault};
 
 /// Keys whose values may differ between processes: the places of files, whose content is compared.
-const PLACES: [&str; 3] = ["data.files", "data.tokenizer", "train.init"];
+const PLACES: [&str; 5] = ["data.files", "data.tokenizer", "train.init", "grpo.prompts", "grpo.eval_prompts"];
+
+/// Checks that several processes can divide a run.
+///
+/// # Errors
+/// Their number does not divide the shards of a step; a device other than the CPU.
+pub(super) fn require_division(
+    config: &RunConfig,
+    device: &Device,
+    comm: &dyn Communicator,
+) -> Result<(), CliError> {
+    let (shards, size) = (config.train.shards, comm.size());
+    if !shards.is_multiple_of(size) {
+        let message =
+            format_args!("`train.shards` = {shards}: expected a multiple of {size}, the number of processes");
+        let hint =
+            format!("a new run may set it: --set train.shards={size}; a run keeps its number of shards");
+        return Err(CliError::new(Exit::Usage, message).hint(hint));
+    }
+    if size > 1 && device.gpu_counters().is_some() {
+        let message = format_args!("--device: expected cpu with several processes, found {device}");
+        return Err(CliError::new(Exit::Usage, message));
+    }
+    Ok(())
+}
 
 /// Names and values that must be equal in all processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,16 +69,30 @@ impl Identity {
         data: &DataRecord,
         trainer: &Trainer,
     ) -> Result<Identity, CliError> {
-        let mut all = Identity::of_build();
-        for (key, value) in config::flat(config) {
-            if !PLACES.contains(&key.as_str()) {
-                all = all.and(&format!("`{key}`"), value);
-            }
-        }
-        for file in data.files.iter().chain([&data.tokenizer]) {
-            all = all.and("the training data", &file.digest);
-        }
-        Ok(all.and("the step", trainer.step_number()).and("the weights", policy_digest(&trainer.model)?))
+        Identity::of_config(config).and_data(data).and_trainer(trainer)
+    }
+
+    /// That of a configuration.
+    pub(super) fn of_config(config: &RunConfig) -> Identity {
+        let values = config::flat(config).into_iter().filter(|(key, _)| !PLACES.contains(&key.as_str()));
+        values.fold(Identity::of_build(), |all, (key, value)| all.and(&format!("`{key}`"), value))
+    }
+
+    /// That of a run of reinforcement learning before its next step, whose configuration was compared before.
+    ///
+    /// # Errors
+    /// The weights cannot be read.
+    pub(super) fn of_grpo(data: &DataRecord, trainer: &Trainer) -> Result<Identity, CliError> {
+        Identity::of_build().and_data(data).and_trainer(trainer)
+    }
+
+    fn and_data(self, data: &DataRecord) -> Identity {
+        let files = data.files.iter().chain([&data.tokenizer]);
+        files.fold(self, |all, file| all.and("the training data", &file.digest))
+    }
+
+    fn and_trainer(self, trainer: &Trainer) -> Result<Identity, CliError> {
+        Ok(self.and("the step", trainer.step_number()).and("the weights", policy_digest(&trainer.model)?))
     }
 
     /// Compares the processes of `comm`. All of them return the same result.

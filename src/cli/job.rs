@@ -88,13 +88,6 @@ pub(super) fn restore(
     Ok(Restored { parts, data, path, checkpoints })
 }
 
-/// The run with its newest loadable checkpoint, on this process alone.
-pub(super) fn resume(run: RunDir, config: RunConfig, device: &Device) -> Result<Job, CliError> {
-    let Restored { parts, path, checkpoints, .. } = restore(&run, config, device, &SingleProcess)?;
-    let checkpoints = checkpoints.expect("the only process is the first one");
-    Ok(Job::new(parts, run, checkpoints, Some(path)))
-}
-
 /// The path of a data file: in the run directory if it exists only there, because the run was moved.
 fn in_run(run: &RunDir, file: &str) -> String {
     let moved = Path::new(file).file_name().map(|name| run.path().join(name));

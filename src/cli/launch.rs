@@ -55,7 +55,7 @@ pub(super) fn require_single(comm: &dyn Communicator) -> Result<(), CliError> {
     match comm.size() {
         1 => Ok(()),
         n => Err(CliError::new(Exit::Usage, format!("this command runs as one process, found {n}"))
-            .hint("commands for several processes: train, rollout, eval --data, bench scale")),
+            .hint("commands for several processes: train, grpo, rollout, eval --data, verify, bench scale")),
     }
 }
 

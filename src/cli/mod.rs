@@ -276,8 +276,8 @@ fn launched(command: &Command) -> Result<(), CliError> {
 }
 
 fn run(command: &Command, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
-    let is_divided =
-        matches!(command, Command::Train(_) | Command::Eval(_) | Command::Rollout(_) | Command::Bench(_));
+    use Command::{Bench, Eval, Grpo, Rollout, Train, Verify};
+    let is_divided = matches!(command, Train(_) | Grpo(_) | Eval(_) | Rollout(_) | Verify(_) | Bench(_));
     if !is_divided {
         launch::require_single(&**comm)?;
     }
@@ -287,13 +287,13 @@ fn run(command: &Command, comm: &Arc<dyn Communicator>) -> Result<(), CliError> 
         Command::Tokenize(args) => tokenize::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Train(args) => train::run(args, comm),
-        Command::Grpo(args) => grpo::run(args),
+        Command::Grpo(args) => grpo::run(args, comm),
         Command::Eval(args) => eval::run(args, &**comm),
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Rollout(args) => rollout::run(args, &**comm),
         Command::Replay(args) => replay::run(args),
-        Command::Verify(args) => verify::run(args),
+        Command::Verify(args) => verify::run(args, &**comm),
         Command::Bench(args) => bench::run(args, comm),
         Command::Export(args) => export::run(args),
         Command::Import(args) => import::run(args),

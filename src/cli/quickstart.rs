@@ -18,6 +18,7 @@ use crate::config::{self, KeyDifference, Layer, Resolved};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::comm::SingleProcess;
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
 use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
@@ -146,8 +147,10 @@ fn demonstrate(args: &QuickstartArgs, trained: Trained<'_>, start: Instant) -> R
     out::print(evaluate_sums(model, tokenizer, args.cache.engine())?)?;
     let (requests, text) = generate_group(model, tokenizer, seed, args.cache.engine())?;
     out::print(text)?;
-    let verdicts = verify::check(model, &requests, &verify::requested(&args.common, &args.cache))?;
-    out::print(format!("\n{}", verify::table(&verdicts)))?;
+    let verdicts =
+        verify::check(model, &requests, &verify::requested(&args.common, &args.cache), &SingleProcess)?;
+    let rows = verify::rows(&verdicts);
+    out::print(format!("\n{}", verify::table(&rows)))?;
     let path = path.display();
     out::print(format!(
         "Finished in {}. Next steps:\n  \
@@ -156,7 +159,7 @@ fn demonstrate(args: &QuickstartArgs, trained: Trained<'_>, start: Instant) -> R
          xtrain verify {path}\n",
         units::duration(start.elapsed()),
     ))?;
-    verify::conclude(&verdicts)
+    verify::conclude(&rows, &SingleProcess)
 }
 
 fn resolved(args: &QuickstartArgs) -> Result<Resolved, CliError> {

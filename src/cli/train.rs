@@ -9,7 +9,7 @@ use toml::Value;
 use super::common::{CacheFlags, Common, Layers, Seed, count, number};
 use super::exit::shell_word;
 use super::follower::Follower;
-use super::identity::Identity;
+use super::identity::{Identity, require_division};
 use super::interrupt::Interrupt;
 use super::job::{self, Job, Restored};
 use super::launch::require_single;
@@ -324,21 +324,9 @@ fn require_equal(
     trainer: &Trainer,
     comm: &Arc<dyn Communicator>,
 ) -> Result<(), CliError> {
-    let (shards, size) = (config.train.shards, comm.size());
-    if !shards.is_multiple_of(size) {
-        let message =
-            format_args!("`train.shards` = {shards}: expected a multiple of {size}, the number of processes");
-        let hint =
-            format!("a new run may set it: --set train.shards={size}; a run keeps its number of shards");
-        return Err(CliError::new(Exit::Usage, message).hint(hint));
-    }
-    if size == 1 {
+    require_division(config, trainer.model.device(), &**comm)?;
+    if comm.size() == 1 {
         return Ok(());
-    }
-    if trainer.model.device().gpu_counters().is_some() {
-        let message =
-            format_args!("--device: expected cpu with several processes, found {}", trainer.model.device());
-        return Err(CliError::new(Exit::Usage, message));
     }
     Identity::of_run(config, data, trainer)?.require_equal(&**comm)
 }

@@ -4,14 +4,21 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{CacheFlags, Common, at_least_one, whole};
+use super::identity::Identity;
 use super::memory_check::require_cache_of;
 use super::model_arg::ModelArg;
 use super::{CliError, Exit, loaded, out, prompts};
 use crate::decode::{EngineOptions, Request};
 use crate::model::Model;
+use crate::model::comm::Communicator;
 use crate::model::json::sorted;
 use crate::report::{Progress, Table, units};
-use crate::verify::{self, CacheRoom, Difference, Prompts, RequestedSetting, Setting, Verdict};
+use crate::rollout_file::policy_digest;
+use crate::verify::{self, RequestedSetting, Verdict};
+pub(super) use row::rows;
+use row::{Held, Row};
+
+mod row;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -22,8 +29,12 @@ and log-probability with naive decoding, which recomputes the prefix for every t
 compared and how many differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
 sample id, position, value, expected and found bits.
 
+Several processes, started by mpirun, verify a part of the settings each. They also compare their builds, weights and \
+prompts, and the bits of all logits of the training forward pass, and name the process that differs.
+
 Examples:
   xtrain verify runs/shakespeare
+  mpirun -n 2 xtrain verify runs/shakespeare --threads 1
   xtrain verify runs/quickstart --prompts prompts.jsonl --max-new 64 --json")]
 pub(super) struct VerifyArgs {
     #[command(flatten)]
@@ -46,7 +57,7 @@ pub(super) struct VerifyArgs {
     cache: CacheFlags,
 }
 
-pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &VerifyArgs, comm: &dyn Communicator) -> Result<(), CliError> {
     let loaded = loaded::open_with_master_weights(args.model.path(), &args.common)?;
     let seed = args.seed;
     let prompts = match &args.prompts {
@@ -62,11 +73,35 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), CliError> {
         }
     };
     let requests = verify::requests(&prompts, args.max_new, seed);
+    if comm.size() > 1 {
+        let identity = Identity::of_command().and("the model", loaded.checkpoint.display());
+        let identity = identity.and("the weights", policy_digest(&loaded.model)?);
+        identity.and("the prompts", digest(&prompts)).require_equal(comm)?;
+    }
     let options = EngineOptions { max_batch: requests.len(), ..args.cache.engine() };
     require_cache_of(&loaded.model, &requests, options)?;
-    let verdicts = check(&loaded.model, &requests, &requested(&args.common, &args.cache))?;
-    out::print(if args.json { json(&verdicts) } else { table(&verdicts) })?;
-    conclude(&verdicts)
+    let verdicts = check(&loaded.model, &requests, &requested(&args.common, &args.cache), comm)?;
+    let rows = row::gather(comm, &verdicts)?;
+    let mut text = if args.json { json(&rows) } else { table(&rows) };
+    if comm.size() > 1 && !args.json {
+        text += &format!(
+            "The training forward passes of {} processes have the same bits for all {} sequences.\n",
+            comm.size(),
+            requests.len()
+        );
+    }
+    out::print(text)?;
+    conclude(&rows, comm)
+}
+
+/// A checksum of the ids of all prompts.
+fn digest(prompts: &[Vec<u32>]) -> String {
+    let mut bytes = Vec::new();
+    for prompt in prompts {
+        bytes.extend((prompt.len() as u64).to_le_bytes());
+        bytes.extend(prompt.iter().flat_map(|id| id.to_le_bytes()));
+    }
+    format!("crc32c:{:08x}", crc32c::crc32c(&bytes))
 }
 
 /// The setting requested by the flags.
@@ -75,16 +110,18 @@ pub(super) fn requested(common: &Common, cache: &CacheFlags) -> RequestedSetting
     RequestedSetting { threads: common.threads(), kv: engine.kv, chunk: engine.prefill_chunk }
 }
 
-/// Verifies with a progress bar.
+/// Verifies the settings of this process with a progress bar.
 pub(super) fn check(
     model: &Model,
     requests: &[Request],
     requested: &RequestedSetting,
+    comm: &dyn Communicator,
 ) -> Result<Vec<Verdict>, CliError> {
-    let total = verify::settings(requests.len(), requested, model.device()).len() as u64;
+    let settings = verify::settings(requests.len(), requested, model.device()).len();
+    let total = settings.div_ceil(comm.size()) as u64;
     let mut progress = Progress::new("verifying", "setting", total, 0);
     let (mut done, mut values, mut differing) = (0, 0, 0);
-    let verdicts = verify::verify(model, requests, requested, &mut |verdict| {
+    let verdicts = verify::verify_part(model, requests, requested, comm, &mut |verdict| {
         done += 1;
         values += verdict.values;
         differing += verdict.differing;
@@ -94,86 +131,33 @@ pub(super) fn check(
     Ok(verdicts)
 }
 
-/// The verdicts and their total as a table.
-pub(super) fn table(verdicts: &[Verdict]) -> String {
+/// The rows and their total as a table.
+pub(super) fn table(rows: &[Held]) -> String {
     let mut table = Table::new(
         &["cache", "prefill", "prompts", "device"],
         &["batch", "rows", "values", "differing", "differing tokens"],
     );
-    for v in verdicts {
-        let s = &v.setting;
-        let chunk = s.chunk.map_or("whole".to_string(), |n| format!("chunks of {n}"));
-        let row = [cache(s), chunk, sharing(s.prompts).to_string(), s.device.to_string()].into_iter();
-        let numbers = [s.batch as u64, v.rows, v.values, v.differing, v.tokens_differing];
-        table.row(row.chain(numbers.map(|n| n.to_string())));
+    for (row, _) in rows {
+        let chunk = row.prefill_chunk.map_or("whole".to_string(), |n| format!("chunks of {n}"));
+        let texts = [row.cache(), chunk, row.prompts.clone(), row.device.clone()].into_iter();
+        let numbers = [row.batch as u64, row.rows, row.values, row.differing, row.tokens_differing];
+        table.row(texts.chain(numbers.map(|n| n.to_string())));
     }
     let table = table.render();
-    let values: u64 = verdicts.iter().map(|v| v.values).sum();
-    let differing: u64 = verdicts.iter().map(|v| v.differing).sum();
+    let values: u64 = rows.iter().map(|(row, _)| row.values).sum();
+    let differing: u64 = rows.iter().map(|(row, _)| row.differing).sum();
     format!("{table}\n{values} values compared with the training forward pass, {differing} differ.\n")
 }
 
-/// The cache of a setting, its room and the steps between two synchronizations.
-fn cache(setting: &Setting) -> String {
-    let mut text = setting.kv.to_string();
-    if setting.room == CacheRoom::OneSequence {
-        text += ", room for one";
-    }
-    if setting.steps_per_sync > 1 {
-        text += &format!(", {} steps per sync", setting.steps_per_sync);
-    }
-    text
-}
-
-fn room(room: CacheRoom) -> &'static str {
-    match room {
-        CacheRoom::AllSequences => "all sequences",
-        CacheRoom::OneSequence => "one sequence",
-    }
-}
-
-fn sharing(prompts: Prompts) -> &'static str {
-    match prompts {
-        Prompts::Own => "own",
-        Prompts::Shared => "shared",
-    }
-}
-
-fn json(verdicts: &[Verdict]) -> String {
-    let first = |d: &Difference| {
-        let Difference { id, position, what, want, got } = d;
-        serde_json::json!({
-            "sample_id": id, "position": position, "what": what, "expected": want, "found": got,
-        })
-    };
-    let row = |v: &Verdict| {
-        serde_json::json!({
-            "kv": v.setting.kv.to_string(),
-            "prefill_chunk": v.setting.chunk,
-            "prompts": sharing(v.setting.prompts),
-            "batch": v.setting.batch,
-            "room": room(v.setting.room),
-            "steps_per_sync": v.setting.steps_per_sync,
-            "device": v.setting.device.to_string(),
-            "rows": v.rows,
-            "rows_expected": v.rows_expected,
-            "rows_recomputed": v.rows_recomputed,
-            "preemptions": v.preemptions,
-            "passes_ahead": v.passes_ahead,
-            "values": v.values,
-            "differing": v.differing,
-            "tokens_differing": v.tokens_differing,
-            "first": v.first.as_ref().map(first),
-        })
-    };
-    let holds = verdicts.iter().all(Verdict::holds);
-    let settings: Vec<_> = verdicts.iter().map(row).collect();
+fn json(rows: &[Held]) -> String {
+    let holds = rows.iter().all(|(_, holds)| *holds);
+    let settings: Vec<&Row> = rows.iter().map(|(row, _)| row).collect();
     format!("{:#}\n", sorted(serde_json::json!({ "holds": holds, "settings": settings })))
 }
 
 /// Fails with [`Exit::Difference`] if any value differs.
-pub(super) fn conclude(verdicts: &[Verdict]) -> Result<(), CliError> {
-    let Some(bad) = verdicts.iter().find(|v| !v.holds()) else { return Ok(()) };
+pub(super) fn conclude(rows: &[Held], comm: &dyn Communicator) -> Result<(), CliError> {
+    let Some((bad, _)) = rows.iter().find(|(_, holds)| !holds) else { return Ok(()) };
     let what = match &bad.first {
         Some(first) => format!("bits differ, first at {first}"),
         None => {
@@ -181,5 +165,6 @@ pub(super) fn conclude(verdicts: &[Verdict]) -> Result<(), CliError> {
             format!("compared {} rows of logits, expected {want}", bad.rows)
         }
     };
-    Err(CliError::new(Exit::Difference, format_args!("{}: {what}", cache(&bad.setting))))
+    let process = if comm.size() > 1 { format!("process {}: ", bad.process) } else { String::new() };
+    Err(CliError::new(Exit::Difference, format_args!("{process}{}: {what}", bad.cache())))
 }

@@ -215,6 +215,11 @@ impl GrpoSection {
         self.prompts_per_step * self.num_generations
     }
 
+    /// Completions of an optimizer step.
+    pub fn completions_per_step(&self) -> usize {
+        self.completions() / self.steps_per_generation
+    }
+
     /// Optimizer steps that use one generation batch.
     pub fn steps_per_batch(&self) -> usize {
         self.steps_per_generation * self.num_iterations

@@ -151,8 +151,14 @@ impl RunConfig {
         let (batch, steps, peak) = (train.batch, train.steps, train.learning_rate);
         let parts = (1..=batch).contains(&train.micro_batch);
         require(parts, "train.micro_batch", train.micro_batch, format!("1 to {batch} (train.batch)"))?;
-        let shards = (1..=batch).contains(&train.shards);
-        require(shards, "train.shards", train.shards, format!("1 to {batch} (train.batch)"))?;
+        let (most, of) = match &self.grpo {
+            Some(grpo) if !train.init.is_empty() => {
+                (grpo.completions_per_step(), "the completions of a step")
+            }
+            _ => (batch, "train.batch"),
+        };
+        let shards = (1..=most).contains(&train.shards);
+        require(shards, "train.shards", train.shards, format!("1 to {most} ({of})"))?;
         require(positive(peak), "train.learning_rate", peak, "a number above 0")?;
         for (key, rate) in [
             ("train.initial_learning_rate", train.initial_learning_rate),

@@ -24,6 +24,9 @@ pub enum Error {
     /// Advantages or the policy loss could not be computed.
     #[error(transparent)]
     Objective(#[from] crate::model::rl::RlError),
+    /// Another process has ended.
+    #[error(transparent)]
+    Communication(#[from] crate::model::comm::Error),
     /// Comparing a group with the training forward pass failed.
     #[error(transparent)]
     VerifyFailed(#[from] crate::verify::Error),

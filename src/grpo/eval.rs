@@ -30,7 +30,7 @@ pub struct HeldOut {
 /// # Errors
 /// As [`generate`].
 pub fn evaluate(
-    RolloutModel { model, memory }: RolloutModel<'_>,
+    RolloutModel { model, memory, comm }: RolloutModel<'_>,
     tokenizer: &Tokenizer,
     prompts: &[GroupRequest],
     k: usize,
@@ -49,9 +49,9 @@ pub fn evaluate(
     };
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
     let (_, greedy) =
-        generate(RolloutModel { model, memory }, tokenizer, requests(1), &greedy, scorer, progress)?;
+        generate(RolloutModel { model, memory, comm }, tokenizer, requests(1), &greedy, scorer, progress)?;
     let (sampled, rewards) =
-        generate(RolloutModel { model, memory }, tokenizer, requests(k), options, scorer, progress)?;
+        generate(RolloutModel { model, memory, comm }, tokenizer, requests(k), options, scorer, progress)?;
     let passed =
         sampled_groups(&sampled, &rewards.total).filter(|group| group.iter().any(|&r| r >= 1.0)).count();
     Ok(HeldOut {
@@ -84,7 +84,7 @@ impl Grpo<'_> {
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
         let total = prompts.len();
         let HeldOut { sampled, greedy, pass_at_k } = evaluate(
-            RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory },
+            RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory, comm: &*self.comm },
             self.tokenizer,
             &prompts,
             self.section.eval_samples,

@@ -2,7 +2,10 @@
 use std::ops::Range;
 
 use super::batch::{Group, Sample};
-use crate::model::{Branch, Error, LogitsProcessing, Model, TrainingExample, objective};
+use super::token_values::TokenValues;
+use super::{Error, exchange};
+use crate::model::comm::Communicator;
+use crate::model::{Branch, LogitsProcessing, Model, TrainingExample, objective, shard_samples};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::{KeptSet, LogProb, Target};
 
@@ -40,13 +43,6 @@ pub struct Examples {
     pub shared: usize,
     /// Completions per forward pass. No result depends on it.
     pub micro_batch: usize,
-}
-
-/// The values of the tokens of one completion; 0 for appended tokens.
-#[derive(Debug, Clone, Default)]
-pub(super) struct TokenValues {
-    pub(super) logp: Vec<f64>,
-    pub(super) entropy: Vec<f64>,
 }
 
 impl Examples {
@@ -91,20 +87,23 @@ impl Examples {
         parts.chunks(self.per_pass()).map(pass)
     }
 
-    /// The values of the completions of `parts` under `model`, each with the index of its completion.
+    /// The values of the completions of `parts` under `model`, each with the index of its completion. Each process
+    /// computes a part of them.
     pub(super) fn values(
         &self,
         model: &Model,
         completions: &[Weighted<'_>],
         parts: &[Range<usize>],
         processing: LogitsProcessing,
+        comm: &dyn Communicator,
     ) -> Result<Vec<(usize, TokenValues)>, Error> {
+        let own = &parts[shard_samples(parts.len(), comm.size(), comm.rank())];
         let mut all = Vec::new();
-        for (pass, examples) in self.passes(completions, parts) {
+        for (pass, examples) in self.passes(completions, own) {
             let mut rows = objective::values(model, &examples, processing)?.into_iter();
             all.extend(pass.into_iter().map(|i| (i, self.values_of(&completions[i], &mut rows))));
         }
-        Ok(all)
+        exchange::values(comm, all)
     }
 
     /// Rows of the example of `part` in a forward pass.

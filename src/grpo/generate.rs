@@ -64,7 +64,8 @@ impl Grpo<'_> {
             Progress::Generated(_) => Ok(()),
             Progress::Reward => observer.enter(GrpoPhase::Reward),
         };
-        let sampler = RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory };
+        let (model, memory) = (&self.trainer.model, &mut self.kv_memory);
+        let sampler = RolloutModel { model, memory, comm: &*self.comm };
         turns::generate(sampler, self.tokenizer, requests, &self.rollout, self.scorer, &mut progress)
     }
 }

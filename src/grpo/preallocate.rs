@@ -31,9 +31,12 @@ impl Grpo<'_> {
         let completions: Vec<Weighted<'_>> = samples(&groups).map(weighted).collect();
         let (examples, processing) = (&self.updater.examples, self.updater.processing());
         let parts: Vec<_> = examples.parts(&completions).collect();
-        if let Some((_, largest)) = examples.passes(&completions, &parts).next() {
-            self.trainer.gradient(&largest, processing, examples.per_pass())?;
-        }
+        // the largest pass of each shard
+        let shards = self.trainer.shards;
+        let count = parts.len().min(shards * parts.len().div_ceil(shards).min(examples.per_pass()));
+        let passes = examples.passes(&completions, &parts[..count]);
+        let largest: Vec<TrainingExample> = passes.flat_map(|(_, examples)| examples).collect();
+        self.trainer.gradient(&largest, processing, examples.per_pass())?;
         let powers = successors(Some(1usize), |rows| rows.checked_mul(2));
         let stop = |observer: &mut dyn GrpoObserver| match observer.stop() {
             true => Err(Error::Interrupted),

@@ -1,12 +1,17 @@
 //! Rollouts: the completions of a generation batch.
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Error;
 use super::batch::{Group, Prompt, Sample};
 use super::constraint::RolloutConstraint;
-use crate::decode::{Continuation, Engine, EngineOptions, KvMemory, Request, SampleOptions, StopConditions};
-use crate::model::Model;
+use super::exchange::{self, Turn};
+use crate::decode::{
+    Completion, Continuation, Engine, EngineOptions, KvMemory, Request, SampleOptions, StopConditions,
+};
+use crate::model::comm::Communicator;
 use crate::model::tokenizer::Tokenizer;
+use crate::model::{Model, shard_samples};
 use crate::rewards::CompletionIndex;
 use crate::tensor::faults::{self, Fault};
 
@@ -37,6 +42,8 @@ pub struct RolloutModel<'a> {
     pub model: &'a Model,
     /// The memory of the KV cache. It holds no prefix.
     pub memory: &'a mut KvMemory,
+    /// The processes that have this model. Each generates a part of the groups.
+    pub comm: &'a dyn Communicator,
 }
 
 /// A group to generate.
@@ -53,12 +60,16 @@ pub struct GroupRequest {
 }
 
 /// The completions of groups in one engine: B prompts x G completions, one prefill per prompt, finished sequences leave
-/// at once. A completion can be continued with text: its cached rows are not computed again.
+/// at once. A completion can be continued with text: its cached rows are not computed again. Each of several processes
+/// has an engine for its groups, and receives the turns of the others.
 pub struct Rollout<'a> {
     tokenizer: &'a Tokenizer,
     options: &'a RolloutOptions,
     max_positions: usize,
-    /// Number of completions.
+    comm: &'a dyn Communicator,
+    /// The groups of this process.
+    own: Range<usize>,
+    /// Number of their completions.
     total: usize,
     /// `None`: no completion can be continued.
     engine: Option<Engine<'a>>,
@@ -66,6 +77,8 @@ pub struct Rollout<'a> {
     memory: &'a mut KvMemory,
     /// The completion of each sequence of the engine.
     sequences: Vec<CompletionIndex>,
+    /// The turns that have ended since the last exchange. Empty with one process.
+    turns: Vec<Turn>,
     /// The groups, in the order of the requests. Their completions are in `samples` until the end.
     groups: Vec<Group>,
     /// The completions of each group. `None`: the first turn has not ended.
@@ -78,13 +91,14 @@ impl<'a> Rollout<'a> {
     /// # Errors
     /// As [`Engine::with_memory`], [`Engine::submit_group`] and [`Engine::reserve`].
     pub fn new(
-        RolloutModel { model, memory }: RolloutModel<'a>,
+        RolloutModel { model, memory, comm }: RolloutModel<'a>,
         tokenizer: &'a Tokenizer,
         requests: Vec<GroupRequest>,
         options: &'a RolloutOptions,
     ) -> Result<Rollout<'a>, Error> {
-        let total: usize = requests.iter().map(|request| request.size).sum();
-        let longest = requests.iter().map(|request| request.prompt.ids.len()).max().unwrap_or(1);
+        let own = shard_samples(requests.len(), comm.size(), comm.rank());
+        let total: usize = requests[own.clone()].iter().map(|request| request.size).sum();
+        let longest = requests[own.clone()].iter().map(|request| request.prompt.ids.len()).max().unwrap_or(1);
         let max_positions = model.config().max_positions;
         let max_seq_len = (longest + options.max_new).min(max_positions);
         let max_batch = options.engine.max_batch.min(total.max(1));
@@ -93,7 +107,14 @@ impl<'a> Rollout<'a> {
             EngineOptions { max_seq_len: Some(max_seq_len), max_batch, continuation, ..options.engine };
         let mut engine = Engine::with_memory(model, engine, std::mem::take(memory))?;
         let (mut sequences, mut groups, mut samples) = (Vec::with_capacity(total), Vec::new(), Vec::new());
-        for GroupRequest { prompt_id, prompt, first_id, size } in requests {
+        for (at, GroupRequest { prompt_id, prompt, first_id, size }) in requests.into_iter().enumerate() {
+            groups.push(Group { prompt_id, prompt: prompt.clone(), samples: Vec::new() });
+            samples.push(vec![None; size]);
+            if !own.contains(&at) {
+                continue;
+            }
+            let renumbered = faults::on(Fault::GroupsNumberedByProcess);
+            let first_id = if renumbered { first_id - (own.start * size) as u64 } else { first_id };
             let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
             let request = Request {
                 id: first_id,
@@ -105,33 +126,33 @@ impl<'a> Rollout<'a> {
                 constraint: options.constraint.as_ref().map(|constraint| constraint.shared.clone()),
             };
             engine.submit_group(request, size)?;
-            let place = |completion| CompletionIndex { prompt: groups.len(), completion };
-            sequences.extend((0..size).map(place));
-            groups.push(Group { prompt_id, prompt, samples: Vec::new() });
-            samples.push(vec![None; size]);
+            sequences.extend((0..size).map(|completion| CompletionIndex { prompt: at, completion }));
         }
         engine.reserve(RESERVED_BYTES)?;
         Ok(Rollout {
             tokenizer,
             options,
             max_positions,
+            comm,
+            own,
             total,
             engine: Some(engine),
             memory,
             sequences,
+            turns: Vec::new(),
             groups,
             samples,
         })
     }
 
     /// One step of the engine. Returns the completions whose turn has ended in this step, in order. `None`: all turns
-    /// have ended before.
+    /// of this process have ended before.
     ///
     /// # Errors
     /// As [`Engine::step`].
     pub fn step(&mut self) -> Result<Option<Vec<CompletionIndex>>, Error> {
         let Some(engine) = self.engine.as_mut().filter(|engine| !engine.is_idle()) else {
-            if !self.places().any(|at| self.can_append(at)) {
+            if !self.places().any(|at| self.own.contains(&at.prompt) && self.can_append(at)) {
                 self.end();
             }
             return Ok(None);
@@ -140,17 +161,42 @@ impl<'a> Rollout<'a> {
         let mut ended = Vec::new();
         for turn in engine.take_finished() {
             let at = self.sequences[turn.index];
-            match &mut self.samples[at.prompt][at.completion] {
-                Some(sample) => sample.push_turn(turn, self.tokenizer),
-                sample => *sample = Some(Sample::new(turn, self.tokenizer)),
+            if self.comm.size() > 1 {
+                self.turns.push(Turn { at, turn: turn.clone() });
             }
+            self.push_turn(at, turn);
             ended.push(at);
         }
         ended.sort();
         Ok(Some(ended))
     }
 
-    /// Number of completions whose turn has ended.
+    fn push_turn(&mut self, at: CompletionIndex, turn: Completion) {
+        match &mut self.samples[at.prompt][at.completion] {
+            Some(sample) => sample.push_turn(turn, self.tokenizer),
+            sample => *sample = Some(Sample::new(turn, self.tokenizer)),
+        }
+    }
+
+    /// Exchanges the turns with the other processes. `ended`: whether all turns of this process have ended. Each process
+    /// has all completions then.
+    ///
+    /// # Errors
+    /// That of `ended`. [`Error::Interrupted`] in all processes if one was interrupted. A process has ended.
+    pub fn exchange(&mut self, ended: Result<(), Error>) -> Result<(), Error> {
+        let own = std::mem::take(&mut self.turns);
+        for Turn { at, turn } in exchange::turns(self.comm, ended, &own)? {
+            self.push_turn(at, turn);
+        }
+        Ok(())
+    }
+
+    /// The processes that generate the groups.
+    pub fn comm(&self) -> &'a dyn Communicator {
+        self.comm
+    }
+
+    /// Number of completions of this process whose turn has ended.
     pub fn ended(&self) -> usize {
         let unfinished = |engine: &Engine<'_>| engine.live() + engine.waiting();
         self.total - self.engine.as_ref().map_or(0, unfinished)
@@ -181,6 +227,11 @@ impl<'a> Rollout<'a> {
         self.samples[at.prompt][at.completion].as_ref().expect("the first turn has ended")
     }
 
+    /// The sampled text of the last turn of a completion. `None`: completions have one turn.
+    pub fn turn_text(&self, at: CompletionIndex) -> Option<String> {
+        (self.options.max_turns > 1).then(|| self.sample(at).turn_text(self.tokenizer))
+    }
+
     /// Whether a completion can be continued: its last turn was not cut, it may have one more turn, and it has room for
     /// at least one token to append and one to sample.
     pub fn can_append(&self, at: CompletionIndex) -> bool {
@@ -209,17 +260,20 @@ impl<'a> Rollout<'a> {
         }
         let (can_append, room) = (self.can_append(at), self.room(at));
         let sample = self.samples[at.prompt][at.completion].as_mut().expect("the first turn has ended");
-        let engine = self.engine.as_mut().filter(|_| can_append);
-        let engine =
-            engine.ok_or_else(|| refused("rewards", "text to append to a completion that has ended"))?;
+        let is_own = self.own.contains(&at.prompt);
+        if !can_append || (is_own && self.engine.is_none()) {
+            return Err(refused("rewards", "text to append to a completion that has ended"));
+        }
         if ids.len() >= room {
             sample.cut = true;
             return Ok(());
         }
-        let sequence =
-            self.sequences.iter().rposition(|&other| other == at).expect("each completion has a sequence");
-        engine.extend(sequence, &ids, self.options.max_new - sample.tokens.len() - ids.len())?;
-        self.sequences.push(at);
+        if let Some(engine) = self.engine.as_mut().filter(|_| is_own) {
+            let sequence = self.sequences.iter().rposition(|&other| other == at);
+            let sequence = sequence.expect("each completion has a sequence");
+            engine.extend(sequence, &ids, self.options.max_new - sample.tokens.len() - ids.len())?;
+            self.sequences.push(at);
+        }
         sample.append(&ids);
         Ok(())
     }

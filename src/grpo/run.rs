@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Error;
 use super::batch::{Batch, Prompt, samples};
 use super::examples::Weighted;
+use super::exchange;
 use super::metrics::StepMetrics;
 use super::prompts::PromptSource;
 use super::record;
@@ -14,6 +15,7 @@ use super::update::{Policy, StepInput, Updater};
 use crate::config::GrpoSection;
 use crate::decode::KvMemory;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
+use crate::model::comm::Communicator;
 use crate::model::export::ExportSource;
 use crate::model::rl::AdvantageOptions;
 use crate::model::store::{self, RunState};
@@ -74,8 +76,6 @@ pub struct Grpo<'a> {
     pub trainer: &'a mut Trainer,
     /// The reference model of the KL term.
     pub reference: Option<Model>,
-    /// The checkpoints of a reference model that is updated. `None`: it stays as it is.
-    pub reference_checkpoints: Option<&'a CheckpointDir>,
     /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
     /// The training prompts.
@@ -92,10 +92,20 @@ pub struct Grpo<'a> {
     pub advantages: AdvantageOptions,
     /// The updates.
     pub updater: Updater,
+    /// The files that it writes. `None`: the first of several processes writes them.
+    pub files: Option<GrpoFiles<'a>>,
+    /// The processes of the run.
+    pub comm: Arc<dyn Communicator>,
+}
+
+/// The files that a run writes.
+pub struct GrpoFiles<'a> {
     /// The run directory.
     pub run: &'a RunDir,
     /// The checkpoints.
     pub checkpoints: &'a CheckpointDir,
+    /// The checkpoints of a reference model that is updated. `None`: it stays as it is.
+    pub reference_checkpoints: Option<&'a CheckpointDir>,
     /// The configuration that checkpoints record, see [`config::record`](crate::config::record).
     pub record: &'a str,
     /// `metrics.jsonl`.
@@ -104,12 +114,21 @@ pub struct Grpo<'a> {
 
 impl Grpo<'_> {
     /// Runs until the last step, or until the observer stops the run. Weights, metrics and rollouts are functions of
-    /// the configuration, the initial weights and the rewards only: they do not depend on interruptions, threads or
-    /// micro-batches.
+    /// the configuration, the initial weights and the rewards only: they do not depend on interruptions, threads,
+    /// processes or micro-batches. With several processes, each calls it with the same state: each generates the
+    /// completions of a part of the prompts and computes [`Trainer::shards`] / R shards of a step; the observer of the
+    /// first one decides when it stops.
     ///
     /// # Errors
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
+        self.trainer.join(Arc::clone(&self.comm))?;
+        let end = self.steps(observer)?;
+        self.trainer.leave()?;
+        Ok(end)
+    }
+
+    fn steps(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
         let last = self.section.steps as u64;
         let mut stopped = false;
         if self.section.preallocate && self.trainer.step_number() < last {
@@ -121,7 +140,7 @@ impl Grpo<'_> {
         if self.trainer.step_number() == 0 {
             self.save(observer)?;
         }
-        if stopped {
+        if exchange::agreed(&*self.comm, stopped)? {
             return Ok(End::Stopped);
         }
         if self.trainer.step_number() == 0 {
@@ -136,7 +155,7 @@ impl Grpo<'_> {
         let mut saved = self.trainer.step_number();
         loop {
             let step = self.trainer.step_number();
-            let stop = step < last && observer.stop();
+            let stop = exchange::agreed(&*self.comm, step < last && observer.stop())?;
             let outcome = if step == last || stop { Ok(()) } else { self.batch(observer) };
             let now = self.trainer.step_number();
             if !matches!(outcome, Ok(()) | Err(Error::Interrupted)) {
@@ -173,8 +192,10 @@ impl Grpo<'_> {
                 0.125;
         }
         observer.enter(GrpoPhase::Save)?;
-        let lines = record::lines(&batch, &self.scorer.names(), &self.rollout);
-        self.run.write_rollouts(batch.step, &lines)?;
+        if let Some(files) = &self.files {
+            let lines = record::lines(&batch, &self.scorer.names(), &self.rollout);
+            files.run.write_rollouts(batch.step, &lines)?;
+        }
         observer.batch(&batch);
         self.verify(&batch, observer)?;
         let kept = self.kept_sets(&batch, observer)?;
@@ -249,7 +270,7 @@ impl Grpo<'_> {
         let Some(reference) = &self.reference else { return Ok(None) };
         observer.enter(GrpoPhase::Reference)?;
         let completions: Vec<Weighted<'_>> = unweighted(batch, kept);
-        self.updater.log_probs(reference, &completions).map(Some)
+        self.updater.log_probs(reference, &completions, &*self.comm).map(Some)
     }
 
     /// The tokens that the filters keep under the weights that sampled. Later passes over the batch and the reference
@@ -277,15 +298,27 @@ impl Grpo<'_> {
     }
 
     fn log(&mut self, metrics: &StepMetrics, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
-        self.metrics.write(metrics)?;
+        if let Some(files) = &mut self.files {
+            files.metrics.write(metrics)?;
+        }
         observer.step(metrics)
     }
 
     fn save(&mut self, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         observer.enter(GrpoPhase::Save)?;
-        self.metrics.sync()?;
+        self.trainer.leave()?;
+        if let Some(files) = &mut self.files {
+            files.metrics.sync()?;
+        }
+        if let Some(files) = &self.files {
+            self.write_checkpoint(files, observer)?;
+        }
+        Ok(self.trainer.join(Arc::clone(&self.comm))?)
+    }
+
+    fn write_checkpoint(&self, files: &GrpoFiles<'_>, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         let state = RunState { seed: self.seed, best: None };
-        if let (Some(dir), Some(model)) = (self.reference_checkpoints, &self.reference) {
+        if let (Some(dir), Some(model)) = (files.reference_checkpoints, &self.reference) {
             let source =
                 ExportSource { model, tokenizer: Some(self.tokenizer), eos: self.tokenizer.eos_ids() };
             let saved = store::save_model(dir, &source, self.trainer.step_number())?;
@@ -293,8 +326,8 @@ impl Grpo<'_> {
                 observer.note(&format!("warning: older reference models were not deleted: {error}"));
             }
         }
-        let files = [(run::RECORD, self.record.as_bytes())];
-        let saved = store::save(self.checkpoints, self.trainer, self.tokenizer, state, &files)?;
+        let record = [(run::RECORD, files.record.as_bytes())];
+        let saved = store::save(files.checkpoints, self.trainer, self.tokenizer, state, &record)?;
         observer.saved(saved.path, saved.not_pruned);
         Ok(())
     }

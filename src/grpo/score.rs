@@ -1,25 +1,34 @@
 //! The rewards of a batch of completions.
-use super::Error;
 use super::scores::Scores;
+use super::{Error, exchange};
+use crate::model::comm::Communicator;
 use crate::model::rl::weighted_reward;
 use crate::rewards::{Reward, RewardInput, RewardReply, RewardRow};
 use crate::tensor::faults::{self, Fault};
 
-/// All reward functions of a run.
+/// All reward functions of a run. Of several processes, the first one has them, and the others receive its replies: a
+/// reward program reads the lines of one process, with the ids and in the order of the batch, and may keep state.
 pub struct Scorer {
+    /// Empty in a process that receives the replies.
     rewards: Vec<Box<dyn Reward>>,
     weights: Vec<f64>,
+    /// The names that the first process sent.
+    received: Vec<String>,
 }
 
 impl Scorer {
-    /// A scorer with one weight per reward name, in the order of the rewards. Empty: 1 for each.
+    /// A scorer with one weight per reward name, in the order of the rewards. Empty: 1 for each. No rewards: those of
+    /// the first process.
     pub fn new(rewards: Vec<Box<dyn Reward>>, weights: Vec<f64>) -> Scorer {
-        Scorer { rewards, weights }
+        Scorer { rewards, weights, received: Vec::new() }
     }
 
     /// The names of all rewards. A reward program's are known after its first batch.
     pub fn names(&self) -> Vec<String> {
-        self.rewards.iter().flat_map(|reward| reward.names().iter().cloned()).collect()
+        match self.rewards.is_empty() {
+            true => self.received.clone(),
+            false => self.rewards.iter().flat_map(|reward| reward.names().iter().cloned()).collect(),
+        }
     }
 
     /// The weight of each reward.
@@ -69,13 +78,26 @@ impl Scorer {
         self.rewards.iter_mut().for_each(|reward| reward.discard_announced());
     }
 
-    /// The reply to each completion of `batch`: the values of all rewards, or text to continue with. The rewards score
-    /// in their order. If one continues a completion, those after it do not score the completion in this turn.
+    /// The reply to each completion of `batch`, which the first process of `comm` scores and sends to the others.
     ///
     /// # Errors
     /// As [`Reward::score`]; [`Error::RewardOrder`] and [`Error::RewardCount`] for a reward that does not return one
-    /// row per completion, in order; [`Error::Append`] for text to a completion that cannot be continued.
-    pub fn reply(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardReply>, Error> {
+    /// row per completion, in order; [`Error::Append`] for text to a completion that cannot be continued; a process has
+    /// ended.
+    pub fn reply(
+        &mut self,
+        batch: &[RewardInput<'_>],
+        comm: &dyn Communicator,
+    ) -> Result<Vec<RewardReply>, Error> {
+        let own = if comm.rank() == 0 { self.score(batch)? } else { Vec::new() };
+        let (names, replies) = exchange::replies(comm, (self.names(), own))?;
+        self.received = names;
+        Ok(replies)
+    }
+
+    /// The reply to each completion of `batch`: the values of all rewards, or text to continue with. The rewards score
+    /// in their order. If one continues a completion, those after it do not score the completion in this turn.
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardReply>, Error> {
         let mut replies = vec![RewardReply::Rewards(Vec::new()); batch.len()];
         for reward in &mut self.rewards {
             let pairs = batch.iter().zip(&mut replies);

@@ -2,10 +2,11 @@
 use std::ops::Range;
 
 use super::agreement::check;
-use super::examples::{Examples, TokenValues, Weighted};
-use crate::grpo::Error;
+use super::examples::{Examples, Weighted};
+use super::token_values::TokenValues;
+use crate::grpo::{Error, exchange};
 use crate::model::rl::{ImportanceSamplingLevel, PolicyLoss, PolicyOutput, PolicyRow};
-use crate::model::{LogitsProcessing, StepGradient, Trainer, TrainingExample};
+use crate::model::{LogitsProcessing, StepExamples, StepGradient, Trainer, TrainingExample};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::{LogProb, Target};
 
@@ -90,14 +91,17 @@ impl StepPass<'_> {
         let output = self.loss.evaluate_part(&rows.all(values.as_deref()), self.loss_tokens)?;
         let factors = |i: usize, t: usize| (output.weights[i][t] as f32, output.bonus[i][t] as f32);
         let is_weighted = |i: usize| (0..rows.masks[i].len()).any(|t| factors(i, t) != (0.0, 0.0));
-        let parts = self.parts(is_weighted).0;
+        let Parts { trained: parts, numbers, count, .. } = self.parts(is_weighted);
         let example = |part: &Range<usize>| {
             let target = |i, t| factors(part.start + i, t);
             self.examples.example(&self.completions[part.clone()], target)
         };
         let examples: Vec<TrainingExample> = parts.iter().map(example).collect();
         let gradient = (!examples.is_empty())
-            .then(|| trainer.gradient(&examples, self.processing, self.examples.per_pass()))
+            .then(|| {
+                let step = StepExamples::some(&examples, numbers, count);
+                trainer.gradient_of(&step, self.processing, self.examples.per_pass())
+            })
             .transpose()?;
         Ok(PassOutput { output, parts, values, gradient })
     }
@@ -106,17 +110,20 @@ impl StepPass<'_> {
     fn weights_during(&self, trainer: &mut Trainer) -> Result<PassOutput, Error> {
         let rows = StepRows::new(self.completions);
         let sizes = self.loss.sizes(&rows.all(None), self.loss_tokens);
-        let (parts, left_out) = self.parts(|i| !self.loss.ignores(&rows.row(i, None)));
-        let mut values = vec![TokenValues::default(); self.completions.len()];
+        let Parts { trained: parts, numbers, left_out, count } =
+            self.parts(|i| !self.loss.ignores(&rows.row(i, None)));
+        let (mut values, comm) = (vec![TokenValues::default(); self.completions.len()], trainer.processes());
         for (i, found) in
-            self.examples.values(&trainer.model, self.completions, &left_out, self.processing)?
+            self.examples.values(&trainer.model, self.completions, &left_out, self.processing, &*comm)?
         {
             self.check(i, &found)?;
             values[i] = found;
         }
+        let mut own = Vec::new();
         let mut set = |pass: Range<usize>, found: &[Option<LogProb>], targets: &mut [Option<Target>]| {
             let mut found = found.iter().copied();
             let part: Vec<usize> = parts[pass].iter().cloned().flatten().collect();
+            own.extend(&part);
             for &i in &part {
                 values[i] = self.examples.values_of(&self.completions[i], &mut found);
                 self.check(i, &values[i])?;
@@ -140,8 +147,15 @@ impl StepPass<'_> {
             |part: &Range<usize>| self.examples.example(&self.completions[part.clone()], |_, _| (0.0, 0.0));
         let examples: Vec<TrainingExample> = parts.iter().map(example).collect();
         let gradient = (!examples.is_empty())
-            .then(|| trainer.gradient_with(&examples, self.processing, self.examples.per_pass(), &mut set))
+            .then(|| {
+                let step = StepExamples::some(&examples, numbers, count);
+                trainer.gradient_with(&step, self.processing, self.examples.per_pass(), &mut set)
+            })
             .transpose()?;
+        let own = own.into_iter().map(|i| (i, std::mem::take(&mut values[i]))).collect();
+        for (i, found) in exchange::values(&*comm, own)? {
+            values[i] = found;
+        }
         let output = self.loss.evaluate_part(&rows.all(Some(&values)), self.loss_tokens)?;
         Ok(PassOutput { output, parts, values: Some(values), gradient })
     }
@@ -149,7 +163,9 @@ impl StepPass<'_> {
     /// The values of all completions under the current weights.
     fn values(&self, trainer: &Trainer) -> Result<Vec<TokenValues>, Error> {
         let parts: Vec<Range<usize>> = self.examples.parts(self.completions).collect();
-        let values = self.examples.values(&trainer.model, self.completions, &parts, self.processing)?;
+        let comm = trainer.processes();
+        let values =
+            self.examples.values(&trainer.model, self.completions, &parts, self.processing, &*comm)?;
         let checked = |(i, found)| self.check(i, &found).map(|()| found);
         values.into_iter().map(checked).collect()
     }
@@ -160,10 +176,36 @@ impl StepPass<'_> {
     }
 
     /// The examples with a completion that `is_weighted`, and the others.
-    fn parts(&self, is_weighted: impl Fn(usize) -> bool) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    fn parts(&self, is_weighted: impl Fn(usize) -> bool) -> Parts {
         let all = faults::on(Fault::ZeroWeightsTrained);
-        self.examples.parts(self.completions).partition(|part| all || part.clone().any(&is_weighted))
+        let (mut trained, mut numbers, mut left_out, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for (number, part) in self.examples.parts(self.completions).enumerate() {
+            count = number + 1;
+            match all || part.clone().any(&is_weighted) {
+                true => {
+                    trained.push(part);
+                    numbers.push(number);
+                }
+                false => left_out.push(part),
+            }
+        }
+        if faults::on(Fault::SkippedExamplesNotCounted) {
+            (count, numbers) = (trained.len(), (0..trained.len()).collect());
+        }
+        Parts { trained, numbers, left_out, count }
     }
+}
+
+/// The examples of a step, each as the range of its completions.
+struct Parts {
+    /// Those of the backward pass.
+    trained: Vec<Range<usize>>,
+    /// The number of each of these in the step.
+    numbers: Vec<usize>,
+    /// The others.
+    left_out: Vec<Range<usize>>,
+    /// The number of all.
+    count: usize,
 }
 
 /// The completions of a step as rows of the policy loss.

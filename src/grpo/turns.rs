@@ -18,7 +18,8 @@ pub enum Progress {
     Reward,
 }
 
-/// Generates and scores all groups, in the order of the requests. Completions that a reward continues get another turn
+/// Generates and scores all groups, in the order of the requests. Each of several processes generates a part of the
+/// groups, the first one scores all of them, and every process returns all. Completions that a reward continues get another turn
 /// and are scored again; the others are final. Rewards may start to score a completion while others are sampled.
 /// `progress` stops it with an error.
 ///
@@ -41,16 +42,11 @@ pub fn generate(
     let mut each: Vec<Vec<Vec<Option<f64>>>> = sizes.iter().map(|&size| vec![Vec::new(); size]).collect();
     loop {
         progress(Progress::Rollout)?;
-        while let Some(ended) = rollout.step()? {
-            let place = |at| open.binary_search(at).expect("each completion whose turn runs is open");
-            let places: Vec<usize> = ended.iter().map(place).collect();
-            let inputs = Inputs::new(&rollout, tokenizer, options, &ended);
-            scorer.announce(&places, &inputs.all(&rollout))?;
-            progress(Progress::Generated(rollout.ended()))?;
-        }
+        let ended = sample_turns(&mut rollout, &open, scorer, progress);
+        rollout.exchange(ended)?;
         progress(Progress::Reward)?;
-        let inputs = Inputs::new(&rollout, tokenizer, options, &open);
-        let replies = scorer.reply(&inputs.all(&rollout))?;
+        let inputs = Inputs::new(&rollout, &open);
+        let replies = scorer.reply(&inputs.all(&rollout), rollout.comm())?;
         let mut continued = Vec::new();
         for (at, reply) in open.into_iter().zip(replies) {
             match reply {
@@ -69,6 +65,23 @@ pub fn generate(
     }
 }
 
+/// Samples the turns of the completions `open` that belong to this process. Announces each that has ended.
+fn sample_turns(
+    rollout: &mut Rollout<'_>,
+    open: &[CompletionIndex],
+    scorer: &mut Scorer,
+    progress: &mut dyn FnMut(Progress) -> Result<(), Error>,
+) -> Result<(), Error> {
+    while let Some(ended) = rollout.step()? {
+        let place = |at| open.binary_search(at).expect("each completion whose turn runs is open");
+        let places: Vec<usize> = ended.iter().map(place).collect();
+        let inputs = Inputs::new(rollout, &ended);
+        scorer.announce(&places, &inputs.all(rollout))?;
+        progress(Progress::Generated(rollout.ended()))?;
+    }
+    Ok(())
+}
+
 /// Completions as rewards read them.
 struct Inputs<'a> {
     at: &'a [CompletionIndex],
@@ -77,15 +90,8 @@ struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    fn new(
-        rollout: &Rollout<'_>,
-        tokenizer: &Tokenizer,
-        options: &RolloutOptions,
-        at: &'a [CompletionIndex],
-    ) -> Inputs<'a> {
-        let has_turns = options.max_turns > 1;
-        let text = |&at: &CompletionIndex| has_turns.then(|| rollout.sample(at).turn_text(tokenizer));
-        Inputs { at, texts: at.iter().map(text).collect() }
+    fn new(rollout: &Rollout<'_>, at: &'a [CompletionIndex]) -> Inputs<'a> {
+        Inputs { at, texts: at.iter().map(|&at| rollout.turn_text(at)).collect() }
     }
 
     fn all<'s>(&'s self, rollout: &'s Rollout<'_>) -> Vec<RewardInput<'s>> {

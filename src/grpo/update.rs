@@ -2,14 +2,16 @@
 use std::ops::Range;
 
 use super::agreement::{Agreement, check, check_tokens};
-use super::examples::{Examples, TokenValues, Weighted};
+use super::examples::{Examples, Weighted};
 use super::step_pass::{PassOutput, StepPass};
+use super::token_values::TokenValues;
 use crate::decode::SampleOptions;
 use crate::grpo::Error;
+use crate::model::comm::Communicator;
 use crate::model::rl::{PolicyLoss, PolicyMetrics};
-use crate::model::{LogitsProcessing, Model, StepGradient, StepReport, Trainer, objective};
+use crate::model::{LogitsProcessing, Model, StepReport, Trainer, objective};
 use crate::tensor::faults::{self, Fault};
-use crate::tensor::ops::KeptSet;
+use crate::tensor::ops::{KeptSet, LogProb};
 
 /// Whether the weights are still those that sampled the completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +73,7 @@ impl Updater {
         LogitsProcessing { temperature, top_k, top_p: top_p.unwrap_or(1.0), min_p: min_p.unwrap_or(0.0) }
     }
 
-    /// One optimizer step. Training examples whose loss weights and entropy bonuses are all exactly zero are skipped,
+    /// One optimizer step, of which each process of the trainer computes its shards. Training examples whose loss weights and entropy bonuses are all exactly zero are skipped,
     /// which does not change a bit; if all are, the weights stay as they are.
     ///
     /// # Errors
@@ -104,23 +106,24 @@ impl Updater {
         match pass.gradient.take().filter(|_| !trained.is_empty()) {
             None => report.step = trainer.skip_step(new_tokens),
             Some(gradient) => {
-                self.compare(input, &pass, &gradient, &mut report)?;
+                let values = trainer.whole_values(&gradient)?;
+                self.compare(input, &pass, &values, &mut report)?;
                 report.step = trainer.apply(gradient, new_tokens)?;
             }
         }
         Ok(report)
     }
 
-    /// Compares the log-probabilities of the backward pass with those that the weights were computed from. Reports
+    /// Compares the log-probabilities `values` of the backward pass with those that the weights were computed from. Reports
     /// the agreement and the entropy of the trained completions.
     fn compare(
         &self,
         input: &StepInput<'_>,
         pass: &PassOutput,
-        gradient: &StepGradient,
+        values: &[Option<LogProb>],
         report: &mut UpdateReport,
     ) -> Result<(), Error> {
-        let mut rows = gradient.values.iter().copied();
+        let mut rows = values.iter().copied();
         let (mut tokens, mut entropy) = (0, 0.0);
         for part in &pass.parts {
             let is_trained = pass.is_trained(part);
@@ -156,7 +159,8 @@ impl Updater {
         top_k.is_some() || top_p.is_some() || min_p.is_some()
     }
 
-    /// The tokens that the filters keep, per token of each completion, under the weights that sampled.
+    /// The tokens that the filters keep, per token of each completion, under the weights that sampled. Each of several
+    /// processes computes all of them.
     ///
     /// # Errors
     /// [`Error::TokensChanged`]; [`Error::Mismatch`] if a log-probability differs from the sampler's in any bit; as
@@ -180,14 +184,20 @@ impl Updater {
         Ok(all)
     }
 
-    /// The log-probabilities of all tokens under a reference model; 0 for appended tokens.
+    /// The log-probabilities of all tokens under a reference model; 0 for appended tokens. Each process of `comm` computes
+    /// a part of them.
     ///
     /// # Errors
-    /// [`Error::TokensChanged`]; as [`objective::values`].
-    pub fn log_probs(&self, model: &Model, completions: &[Weighted<'_>]) -> Result<Vec<Vec<f64>>, Error> {
+    /// [`Error::TokensChanged`]; as [`objective::values`]; a process has ended.
+    pub fn log_probs(
+        &self,
+        model: &Model,
+        completions: &[Weighted<'_>],
+        comm: &dyn Communicator,
+    ) -> Result<Vec<Vec<f64>>, Error> {
         check_tokens(completions)?;
         let parts: Vec<Range<usize>> = self.examples.parts(completions).collect();
-        let values = self.examples.values(model, completions, &parts, self.processing())?;
+        let values = self.examples.values(model, completions, &parts, self.processing(), comm)?;
         Ok(values.into_iter().map(|(_, values)| values.logp).collect())
     }
 }

@@ -2,13 +2,14 @@
 use super::batch::Batch;
 use super::{Error, Grpo, GrpoObserver, GrpoPhase, crossed};
 use crate::decode::{EngineOptions, Request, StopConditions};
+use crate::model::shard_samples;
 use crate::verify::{RequestedSetting, verify};
 
 /// Completions of the group that is compared over the whole vocabulary.
 const VERIFIED: usize = 4;
 
 impl Grpo<'_> {
-    /// Regenerates completions of the first group of a batch with several caches and batch sizes, and compares them
+    /// Regenerates completions of the first group of this process in a batch with several caches and batch sizes, and compares them
     /// with the training forward pass over the whole vocabulary.
     pub(super) fn verify(&self, batch: &Batch, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         let last = batch.step - 1 + self.section.steps_per_batch() as u64;
@@ -16,7 +17,8 @@ impl Grpo<'_> {
             return Ok(());
         }
         observer.enter(GrpoPhase::Verify)?;
-        let group = &batch.groups[0];
+        let own = shard_samples(batch.groups.len(), self.comm.size(), self.comm.rank());
+        let Some(group) = batch.groups[own].first() else { return Ok(()) };
         let requests: Vec<Request> = group
             .samples
             .iter()

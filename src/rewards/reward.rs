@@ -1,4 +1,5 @@
 //! The interface of rewards.
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::RewardError;
@@ -66,7 +67,7 @@ pub struct RewardRow {
 }
 
 /// Rewards, or text to continue with.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum RewardReply {
     /// One value per name. `None`: the function gives this completion no reward, and it is skipped in the sum of
     /// rewards. Values are finite.

@@ -8,11 +8,14 @@ pub use verdict::{Difference, Verdict};
 use std::ops::Range;
 
 use rand::RngExt as _;
+use sha2::{Digest as _, Sha256};
 
 use crate::decode::{
     self, Completion, Engine, EngineOptions, KvKind, LogitRow, LogitsRows, Request, generate_naive,
 };
+use crate::model::comm::{self, Communicator, SingleProcess};
 use crate::model::{self, Config, Model, NoCache, Rows, Tape};
+use crate::tensor::faults::{self, Fault};
 use crate::tensor::rng::{PhiloxRng, Purpose};
 use crate::tensor::{Device, Dtype, Simd};
 
@@ -29,6 +32,19 @@ pub enum Error {
     /// The training forward pass failed.
     #[error(transparent)]
     Model(#[from] model::Error),
+    /// Another process has ended.
+    #[error(transparent)]
+    Communication(#[from] comm::Error),
+    /// The training forward pass of a process has other bits than that of process 0.
+    #[error(
+        "process {rank} differs from process 0 in the logits or tokens of sequence {id} in the training forward pass"
+    )]
+    ProcessesDiffer {
+        /// The process.
+        rank: usize,
+        /// The sequence.
+        id: u64,
+    },
 }
 
 /// The expected results: the naive rollout of every request, and the logits of the training forward pass for its
@@ -57,6 +73,30 @@ impl Expected {
             expected.completions.push(completion);
         }
         Ok(expected)
+    }
+
+    /// Compares the expected results of all processes.
+    fn require_equal(&self, requests: &[Request], comm: &dyn Communicator) -> Result<(), Error> {
+        if comm.size() == 1 {
+            return Ok(());
+        }
+        let mut message = Vec::new();
+        for (completion, logits) in self.completions.iter().zip(&self.logits) {
+            let mut hash = Sha256::new();
+            completion.tokens.iter().for_each(|id| hash.update(id.to_le_bytes()));
+            logits.iter().for_each(|logit| hash.update(logit.to_le_bytes()));
+            message.extend(hash.finalize());
+        }
+        let all = comm.all_gather(&message)?;
+        for (rank, found) in all.iter().enumerate() {
+            let digests = |message: &Vec<u8>| message.as_chunks::<32>().0.to_vec();
+            let differs =
+                digests(found).iter().zip(digests(&all[0])).position(|(found, want)| *found != want);
+            if let Some(at) = differs.filter(|_| !faults::on(Fault::LogitsOfProcessesNotCompared)) {
+                return Err(Error::ProcessesDiffer { rank, id: requests[at].id });
+            }
+        }
+        Ok(())
     }
 
     /// Number of logits rows that the engine computes for `groups` of requests. With a cache: the prompt of each
@@ -105,9 +145,26 @@ pub fn verify(
     requested: &RequestedSetting,
     on_verdict: &mut dyn FnMut(&Verdict),
 ) -> Result<Vec<Verdict>, Error> {
+    verify_part(model, requests, requested, &SingleProcess, on_verdict)
+}
+
+/// [`verify`] on several processes with one model: process r of R verifies the settings r, r + R, r + 2 R, ... of its
+/// machine. All of them compute the expected logits and tokens, and compare their bits.
+///
+/// # Errors
+/// As [`verify`]; [`Error::ProcessesDiffer`] in all processes; a process has ended.
+pub fn verify_part(
+    model: &Model,
+    requests: &[Request],
+    requested: &RequestedSetting,
+    comm: &dyn Communicator,
+    on_verdict: &mut dyn FnMut(&Verdict),
+) -> Result<Vec<Verdict>, Error> {
     let expected = Expected::new(model, requests)?;
+    expected.require_equal(requests, comm)?;
     let mut verdicts = Vec::new();
-    for setting in settings(requests.len(), requested, model.device()) {
+    let all = settings(requests.len(), requested, model.device());
+    for setting in all.into_iter().skip(comm.rank()).step_by(comm.size()) {
         let verdict = check(model, requests, &expected, setting)?;
         on_verdict(&verdict);
         verdicts.push(verdict);

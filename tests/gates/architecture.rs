@@ -103,6 +103,7 @@ const CRATES: [Crate; 5] = [
             // a step of several processes: the tree of shards, slices of the parameters
             ("shards.rs", 4),
             ("slices.rs", 4),
+            ("step_examples.rs", 4),
             // an optimizer step
             ("optim.rs", 5),
             ("process_group.rs", 5),

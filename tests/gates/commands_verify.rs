@@ -1,14 +1,18 @@
 //! `verify`: what it compares, and which faults it finds.
 use xtrain::decode::KvKind;
+use xtrain::model::comm::Communicator as _;
 use xtrain::tensor::Dtype;
 use xtrain::tensor::testing::simds;
 #[cfg(feature = "faults")]
 use xtrain::tensor::{ThreadSchedule, testing::gpus};
-use xtrain::verify::{CacheRoom, Prompts, RequestedSetting, Verdict, prompts, requests, verify};
+use xtrain::verify::{
+    CacheRoom, Error, Prompts, RequestedSetting, Verdict, prompts, requests, verify, verify_part,
+};
 
 use crate::cli::{Scratch, ok};
 use crate::commands::{model, parsed};
 use crate::decode::qwen3;
+use crate::shards::on_each;
 
 fn verdicts() -> Vec<Verdict> {
     let model = qwen3(Dtype::F32);
@@ -39,6 +43,41 @@ fn verify_compares_every_row_every_token_and_every_log_probability() {
     };
     let (own, shared) = (rows(Prompts::Own), rows(Prompts::Shared));
     assert!(own.len() == 1 && shared.len() == 1 && shared[0] < own[0], "{own:?} {shared:?}");
+}
+
+/// The verdicts of each of `size` processes, of which the last one has other weights if `differs`.
+fn of_processes(size: usize, differs: bool) -> Vec<Result<Vec<Verdict>, Error>> {
+    on_each(size, |process| {
+        let mut model = qwen3(Dtype::F32);
+        if differs && process.rank() + 1 == size {
+            model.params.norm.value_mut().unwrap().data_mut::<f32>().unwrap()[0] += 0.125;
+        }
+        let requests = requests(&prompts(&model, 3, 4, 9), 9, 3);
+        let setting = RequestedSetting { threads: 2, kv: KvKind::default(), chunk: Some(16) };
+        verify_part(&model, &requests, &setting, &process, &mut |_| ())
+    })
+}
+
+/// A process with other weights is named by all of them. Returns the number of processes.
+pub(crate) fn processes() -> Result<usize, String> {
+    let found = of_processes(3, true);
+    let named = |end: &Result<_, Error>| matches!(end, Err(Error::ProcessesDiffer { rank: 2, id: 0 }));
+    match found.iter().position(|end| !named(end)) {
+        None => Ok(found.len()),
+        Some(at) => Err(format!("gate verify, seed 3: process {at} of 3 does not name process 2")),
+    }
+}
+
+#[test]
+fn processes_divide_the_settings_and_compare_the_training_forward_pass() {
+    processes().unwrap_or_else(|e| panic!("{e}"));
+    let want: Vec<String> = verdicts().iter().map(|verdict| format!("{verdict:?}")).collect();
+    let found = of_processes(3, false).into_iter().map(|end| end.unwrap());
+    let mut found: Vec<_> = found.map(Vec::into_iter).collect();
+    let got: Vec<String> =
+        (0..want.len()).map(|i| format!("{:?}", found[i % 3].next().expect("a verdict"))).collect();
+    assert_eq!(got, want);
+    assert!(found.iter_mut().all(|rest| rest.next().is_none()));
 }
 
 /// A verdict holds only if every expected row was compared and nothing differs. Returns the number of verdicts.

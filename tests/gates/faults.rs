@@ -51,13 +51,15 @@ const ON_LINUX: [Fault; 4] =
 
 /// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
 /// gates/planted.rs, gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor;
-/// evaluate.rs, grammar/compiled.rs, cli/identity.rs and cli/completion_writer.rs; rollout/scheduler/offload_policy.rs of xtrain-decode.
-const CAUGHT_ELSEWHERE: [Fault; 14] = [
+/// evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs and cli/verify/row.rs;
+/// rollout/scheduler/offload_policy.rs of xtrain-decode.
+const CAUGHT_ELSEWHERE: [Fault; 15] = [
     Fault::LexerNotRenewed,
     Fault::OffloadFileIsFree,
     Fault::LossSummedByProcess,
     Fault::ProcessesNotCompared,
     Fault::PromptsOfOneProcessLost,
+    Fault::VerifiedPartLost,
     Fault::NewKeysOfOthersUnseen,
     Fault::TensorHandleFreed,
     Fault::SharedChunkPartlyVisible,
@@ -100,6 +102,11 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::StaleWeightsOnOneProcess, Gate::Test(|| shards::over(1))),
     (Fault::NormSummedByProcess, Gate::Test(|| shards::over(1))),
     (Fault::MomentsOfOneProcessSaved, Gate::Test(processes::over)),
+    (Fault::GroupsNumberedByProcess, Gate::Test(grpo::processes::over)),
+    (Fault::RewardsShiftedOnOtherProcesses, Gate::Test(grpo::processes::over)),
+    (Fault::ValuesOfOtherProcessesLost, Gate::Test(grpo::processes::reused)),
+    (Fault::SkippedExamplesNotCounted, Gate::Test(grpo::zero_weights::sharded)),
+    (Fault::LogitsOfProcessesNotCompared, Gate::Test(commands_verify::processes)),
     (Fault::StaleIndexList, Gate::Gpu(focused::lists)),
     (Fault::StaleGraphArguments, Gate::Gpu(focused::graphs)),
     (Fault::StaleStepIndices, Gate::GpuTest(multi_step::over)),

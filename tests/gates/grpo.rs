@@ -10,8 +10,9 @@ use xtrain::grpo::metrics::StepMetrics;
 use xtrain::grpo::prompts::{PromptSource, text_prompt};
 use xtrain::grpo::rollout::RolloutOptions;
 use xtrain::grpo::score::Scorer;
-use xtrain::grpo::{Batch, Error, Grpo, GrpoObserver, GrpoPhase, from_config, reference};
+use xtrain::grpo::{Batch, Error, Grpo, GrpoFiles, GrpoObserver, GrpoPhase, from_config, reference};
 use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
+use xtrain::model::comm::{Communicator, SingleProcess};
 use xtrain::model::export::ExportSource;
 use xtrain::model::tasks::{PromptSet, Sums, Task};
 use xtrain::model::tokenizer::Tokenizer;
@@ -30,10 +31,11 @@ pub(crate) mod faults;
 mod files;
 pub(crate) mod held_out;
 pub(crate) mod learning;
+pub(crate) mod processes;
 pub(crate) mod reference_updates;
 pub(crate) mod reused_batch;
 pub(crate) mod token_counts;
-mod zero_weights;
+pub(crate) mod zero_weights;
 
 /// Names and bytes of the files of a run.
 type Files = Vec<(String, Vec<u8>)>;
@@ -155,66 +157,91 @@ pub(crate) fn config(keys: &[&str]) -> RunConfig {
 
 /// Runs the loop in `dir` from random weights, with the interruptions of `setup`.
 pub(crate) fn run(config: &RunConfig, setup: &Setup, dir: &Path) -> Result<Compared, Error> {
+    let directory = RunDir::create(dir, &config.to_toml()).unwrap();
+    let mut compared = Compared::default();
+    for stop in setup.stops.iter().map(|&stop| Some(stop)).chain([None]) {
+        compared = run_as(config, setup, &directory, (stop, compared), Arc::new(SingleProcess))?;
+    }
+    Ok(compared)
+}
+
+/// A part of [`run`] as one of several processes, of which the first one writes the run: from the steps that were
+/// compared before to the stop.
+pub(crate) fn run_as(
+    config: &RunConfig,
+    setup: &Setup,
+    directory: &RunDir,
+    (stop, compared): (Option<u64>, Compared),
+    comm: Arc<dyn Communicator>,
+) -> Result<Compared, Error> {
+    let dir = directory.path();
+    let is_first = comm.rank() == 0;
     let section = config.grpo.as_ref().expect("[grpo]");
     let (tokenizer, task, seed) = (setup.tokenizer.clone(), Sums::default(), config.train.seed);
     let (optim, schedule) = (from_config::optim_config(section), from_config::schedule(section));
     let (compute, cfg) =
         (training::compute(config.train.dtype), training::model_config(config, tokenizer.vocab_size()));
-    let directory = RunDir::create(dir, &config.to_toml()).unwrap();
-    let mut compared = Compared::default();
-    for stop in setup.stops.iter().map(|&stop| Some(stop)).chain([None]) {
-        let mut trainer = match compared.steps {
-            0 => Trainer::new(Model::init(&cfg, compute, &setup.device, seed)?, optim, schedule)?,
-            _ => store::resume(dir, compute, &setup.device, optim, schedule)?.trainer,
-        };
-        trainer.checkpointing = training::activation_checkpointing(config);
-        let step = trainer.step_number();
-        if section.beta > 0.0 && step == 0 {
-            let source =
-                ExportSource { model: &trainer.model, tokenizer: Some(&tokenizer), eos: tokenizer.eos_ids() };
-            reference::create(&directory, section, &source)?;
-        }
-        let reference_model = (section.beta > 0.0)
-            .then(|| reference::open(&directory, section, step, &setup.device))
-            .transpose()?;
-        let held_out = task.prompts(PromptSet::HeldOut).into_iter().take(section.eval_limit);
-        let held_out: Vec<_> = held_out
-            .map(|text| Ok(Arc::new(text_prompt(text, &tokenizer)?)))
-            .collect::<Result<_, Error>>()?;
-        let checkpoints = CheckpointDir::open(Arc::new(RealFs), dir, section.keep).unwrap();
-        let (mut metrics, _timings) = directory.logs_from(step)?;
-        let mut watch = Watch { stop, compared };
-        let end = Grpo {
-            section,
-            seed,
-            reference: reference_model,
-            reference_checkpoints: reference::checkpoints(&directory, section)?.as_ref(),
-            tokenizer: &tokenizer,
-            prompts: &PromptSource::task(&task, &tokenizer, seed),
-            held_out: &held_out,
-            rollout: RolloutOptions {
-                constraint: constraint::of(section, &tokenizer, cfg.vocab),
-                ..from_config::rollout_options(section, seed, setup.engine)
-            },
-            kv_memory: KvMemory::default(),
-            advantages: from_config::advantage_options(section),
-            updater: from_config::updater(section),
-            scorer: &mut Scorer::new(vec![(setup.reward)()], Vec::new()),
-            run: &directory,
-            checkpoints: &checkpoints,
-            record: &record(config),
-            metrics: &mut metrics,
-            trainer: &mut trainer,
-        }
-        .run(&mut watch)?;
-        assert_eq!(end == End::Done, stop.is_none());
-        if stop == Some(0) {
-            let metrics = std::fs::read(dir.join("metrics.jsonl")).unwrap();
-            assert!(metrics.is_empty(), "gate grpo, seed 0: the first evaluation was not interrupted");
-        }
-        compared = watch.compared;
+    let mut trainer = match compared.steps {
+        0 => Trainer::new(Model::init(&cfg, compute, &setup.device, seed)?, optim, schedule)?,
+        _ => store::resume(dir, compute, &setup.device, optim, schedule)?.trainer,
+    };
+    trainer.checkpointing = training::activation_checkpointing(config);
+    trainer.shards = config.train.shards;
+    let step = trainer.step_number();
+    if is_first && section.beta > 0.0 && step == 0 {
+        let source =
+            ExportSource { model: &trainer.model, tokenizer: Some(&tokenizer), eos: tokenizer.eos_ids() };
+        reference::create(directory, section, &source)?;
     }
-    Ok(compared)
+    comm.barrier()?;
+    let reference_model =
+        (section.beta > 0.0).then(|| reference::open(directory, section, step, &setup.device)).transpose()?;
+    let held_out = task.prompts(PromptSet::HeldOut).into_iter().take(section.eval_limit);
+    let held_out: Vec<_> =
+        held_out.map(|text| Ok(Arc::new(text_prompt(text, &tokenizer)?))).collect::<Result<_, Error>>()?;
+    let open = || CheckpointDir::open(Arc::new(RealFs), dir, section.keep).unwrap();
+    let checkpoints = is_first.then(open);
+    let mut logs = is_first.then(|| directory.logs_from(step)).transpose()?;
+    let reference_checkpoints = match is_first {
+        true => reference::checkpoints(directory, section)?,
+        false => None,
+    };
+    let record = record(config);
+    let files = checkpoints.as_ref().zip(logs.as_mut()).map(|(checkpoints, (metrics, _))| GrpoFiles {
+        run: directory,
+        checkpoints,
+        reference_checkpoints: reference_checkpoints.as_ref(),
+        record: &record,
+        metrics,
+    });
+    let rewards = if is_first { vec![(setup.reward)()] } else { Vec::new() };
+    let mut watch = Watch { stop: stop.filter(|_| is_first), compared };
+    let end = Grpo {
+        section,
+        seed,
+        reference: reference_model,
+        tokenizer: &tokenizer,
+        prompts: &PromptSource::task(&task, &tokenizer, seed),
+        held_out: &held_out,
+        rollout: RolloutOptions {
+            constraint: constraint::of(section, &tokenizer, cfg.vocab),
+            ..from_config::rollout_options(section, seed, setup.engine)
+        },
+        kv_memory: KvMemory::default(),
+        advantages: from_config::advantage_options(section),
+        updater: from_config::updater(section),
+        scorer: &mut Scorer::new(rewards, Vec::new()),
+        files,
+        comm: Arc::clone(&comm),
+        trainer: &mut trainer,
+    }
+    .run(&mut watch)?;
+    assert_eq!(end == End::Done, stop.is_none());
+    if stop == Some(0) {
+        let metrics = std::fs::read(dir.join("metrics.jsonl")).unwrap();
+        assert!(metrics.is_empty(), "gate grpo, seed 0: the first evaluation was not interrupted");
+    }
+    Ok(watch.compared)
 }
 
 /// A directory that is removed on drop.

@@ -36,6 +36,11 @@ impl Tool {
     }
 }
 
+/// A reward that continues some completions.
+pub(crate) fn tool() -> Box<dyn Reward> {
+    Tool::boxed(Appends::Some)
+}
+
 impl Reward for Tool {
     fn names(&self) -> &[String] {
         &self.names

@@ -94,6 +94,7 @@ mod rows;
 mod schedule;
 mod shards;
 mod slices;
+mod step_examples;
 pub mod store;
 mod store_error;
 pub mod tasks;
@@ -121,6 +122,7 @@ pub use params::{Block, Linear, Params};
 pub use rows::Rows;
 pub use schedule::{Decay, Schedule};
 pub use shards::shard_samples;
+pub use step_examples::StepExamples;
 pub use trainer::{
     ActivationCheckpointing, SetLossWeights, StepGradient, StepReport, Trainer, normalize_loss_weights,
 };

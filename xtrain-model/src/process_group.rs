@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use xtrain_comm::Communicator;
 use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::{self, Update, Updated};
+use xtrain_tensor::ops::{self, LogProb, Update, Updated};
 use xtrain_tensor::{Device, Tensor, sliced_adamw};
 
 use crate::error::{Error, Result};
@@ -14,6 +14,12 @@ use crate::param::Param;
 use crate::params::Params;
 use crate::shards::{TreeSum, nodes};
 use crate::slices::{self, Slice};
+
+/// The numbers that a value of a target is sent as: its kind and its three fields.
+const VALUE: usize = 4;
+
+/// The kind of a value whose token is kept. 1: its token is not kept; 0: there is none.
+const KEPT: f32 = 2.0;
 
 /// The loss and the gradients of some shards of a step, or of all. The gradients are those of all parameters in walk
 /// order, or of the slices of a process.
@@ -108,6 +114,22 @@ impl ProcessGroup {
             }
         }
         Ok(whole)
+    }
+
+    /// The values of the targets of all shards, from those of the shards of each process.
+    pub(crate) fn gather_values(&self, own: &[Option<LogProb>]) -> Result<Vec<Option<LogProb>>> {
+        let mut message = Vec::with_capacity(own.len() * 4 * VALUE);
+        for value in own {
+            let LogProb { lse, log_prob, entropy, kept } = value.unwrap_or_default();
+            let kind = if kept { KEPT } else { f32::from(u8::from(value.is_some())) };
+            append(&mut message, &[kind, lse, log_prob, entropy]);
+        }
+        let all: Vec<f32> =
+            self.comm.all_gather(&message)?.iter().flat_map(|message| Values(message).rest()).collect();
+        let value = |&[kind, lse, log_prob, entropy]: &[f32; VALUE]| {
+            (kind > 0.0).then_some(LogProb { lse, log_prob, entropy, kept: kind == KEPT })
+        };
+        Ok(all.as_chunks().0.iter().map(value).collect())
     }
 
     /// Sends the totals of the own shards, as few as their tree allows, to the processes whose slices they belong to.

@@ -2,7 +2,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xtrain_comm::Communicator;
+use xtrain_comm::{Communicator, SingleProcess};
 use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, Target, Updated};
@@ -18,7 +18,8 @@ use crate::param::Param;
 use crate::process_group::{ProcessGroup, ShardTotal};
 use crate::recompute;
 use crate::schedule::Schedule;
-use crate::shards::{Node, TreeSum, shard_samples};
+use crate::shards::{Node, TreeSum};
+use crate::step_examples::StepExamples;
 
 /// Which activations a forward pass keeps for the backward pass. The results are bit-identical.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,7 +56,7 @@ pub struct Trainer {
     /// Which activations a forward pass keeps for the backward pass.
     pub checkpointing: ActivationCheckpointing,
     /// The number of shards of a step, at least 1. The gradients of each are summed separately; see
-    /// [`shard_samples`]. Steps of 1 shard and of more have different bits.
+    /// [`shard_samples`](crate::shard_samples). Steps of 1 shard and of more have different bits.
     pub shards: usize,
     /// `None`: this process alone trains the model.
     group: Option<ProcessGroup>,
@@ -64,7 +65,7 @@ pub struct Trainer {
 }
 
 /// Sets the loss weights and entropy bonuses of a micro-batch between its forward and its backward pass. Arguments:
-/// the indices of its examples in the step; the values of its targets; the targets, whose ids stay.
+/// the indices of its examples; the values of its targets; the targets, whose ids stay.
 pub type SetLossWeights<'a, E> =
     dyn FnMut(Range<usize>, &[Option<LogProb>], &mut [Option<Target>]) -> Result<(), E> + 'a;
 
@@ -96,7 +97,8 @@ impl Trainer {
 
     /// Trains together with other processes, which have the same state: each computes [`Trainer::shards`] / R shards of
     /// a step and updates a slice of the parameters. From now on the following are collective: [`Trainer::gradient`],
-    /// [`Trainer::apply`] and the functions that call them, [`Trainer::whole_gradient`] and [`Trainer::leave`].
+    /// [`Trainer::apply`] and the functions that call them, [`Trainer::whole_gradient`], [`Trainer::whole_values`] and
+    /// [`Trainer::leave`].
     ///
     /// # Errors
     /// [`Error::Processes`] if the number of processes does not divide [`Trainer::shards`], or for a model on a GPU.
@@ -131,6 +133,11 @@ impl Trainer {
             *moments = group.gather(&own, &self.model.params)?;
         }
         Ok(())
+    }
+
+    /// The processes that train together.
+    pub fn processes(&self) -> Arc<dyn Communicator> {
+        self.group.as_ref().map_or_else(|| Arc::new(SingleProcess) as _, |group| Arc::clone(group.comm()))
     }
 
     /// Number of completed steps.
@@ -193,28 +200,41 @@ impl Trainer {
         processing: LogitsProcessing,
         micro_batch: usize,
     ) -> Result<StepGradient> {
-        self.accumulate::<Error>(examples, processing, micro_batch, None)
+        self.gradient_of(&StepExamples::all(examples), processing, micro_batch)
     }
 
-    /// [`Trainer::gradient`] with loss weights that depend on the values of this pass. After the forward pass of each
+    /// [`Trainer::gradient`] of a step of which some samples have a gradient of zero.
+    ///
+    /// # Errors
+    /// As [`Trainer::gradient`].
+    pub fn gradient_of(
+        &mut self,
+        step: &StepExamples<'_>,
+        processing: LogitsProcessing,
+        micro_batch: usize,
+    ) -> Result<StepGradient> {
+        self.accumulate::<Error>(step, processing, micro_batch, None)
+    }
+
+    /// [`Trainer::gradient_of`] with loss weights that depend on the values of this pass. After the forward pass of each
     /// micro-batch and before its backward pass, `set` gives the targets their weights and bonuses. The gradient has
-    /// the bits of [`Trainer::gradient`] with the same weights; it takes one more product with the head.
+    /// the bits of [`Trainer::gradient_of`] with the same weights; it takes one more product with the head.
     ///
     /// # Errors
     /// As [`Trainer::gradient`]; the errors of `set`.
     pub fn gradient_with<E: From<Error>>(
         &mut self,
-        examples: &[TrainingExample],
+        step: &StepExamples<'_>,
         processing: LogitsProcessing,
         micro_batch: usize,
         set: &mut SetLossWeights<'_, E>,
     ) -> Result<StepGradient, E> {
-        self.accumulate(examples, processing, micro_batch, Some(set))
+        self.accumulate(step, processing, micro_batch, Some(set))
     }
 
     fn accumulate<E: From<Error>>(
         &mut self,
-        examples: &[TrainingExample],
+        step: &StepExamples<'_>,
         processing: LogitsProcessing,
         micro_batch: usize,
         mut set: Option<&mut SetLossWeights<'_, E>>,
@@ -222,13 +242,14 @@ impl Trainer {
         self.require_shards_of_group()?;
         self.model.params.pack()?;
         let own = self.group.as_ref().map_or(0..self.shards, ProcessGroup::own_shards);
+        let examples = step.examples();
         let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::target_entries).sum());
         let mut sum = TreeSum::default();
         for shard in own {
             let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
-            let samples = shard_samples(examples.len(), self.shards, shard);
-            let mut first = samples.start;
-            for part in examples[samples].chunks(micro_batch.max(1)) {
+            let own = step.of_shard(self.shards, shard);
+            let mut first = own.start;
+            for part in examples[own].chunks(micro_batch.max(1)) {
                 let range = first..first + part.len();
                 first = range.end;
                 let found = match &mut set {
@@ -281,6 +302,18 @@ impl Trainer {
         match &self.group {
             None => Ok(gradient.grads.clone()),
             Some(group) => group.gather(&gradient.grads, &self.model.params),
+        }
+    }
+
+    /// The log-probabilities of all targets of the step, as [`StepGradient::values`] of one process. Collective after
+    /// [`Trainer::join`].
+    ///
+    /// # Errors
+    /// A process has ended.
+    pub fn whole_values(&self, gradient: &StepGradient) -> Result<Vec<Option<LogProb>>> {
+        match &self.group {
+            None => Ok(gradient.values.clone()),
+            Some(group) => group.gather_values(&gradient.values),
         }
     }
 
@@ -391,7 +424,7 @@ pub struct StepGradient {
     /// [`Trainer::whole_gradient`] returns all.
     pub grads: Vec<Tensor>,
     /// The log-probability of each target, `None` for a missing one: those of each example, then those of its branches.
-    /// Of several processes, each has those of its shards.
+    /// Of several processes, each has those of its shards: [`Trainer::whole_values`] returns all.
     pub values: Vec<Option<LogProb>>,
 }
 

@@ -239,6 +239,12 @@ faults! {
     NegativeBonusWithoutEntropy "the gradient of a negative entropy bonus on a GPU reads the entropy before it is computed"
     VerifyAcceptsMissingRows "a verification holds although rows of logits were not compared"
     AppendLeavesNoRoomToSample "a completion with room for one token may be continued"
+    GroupsNumberedByProcess "each process numbers the completions of its groups from the first id of the batch"
+    RewardsShiftedOnOtherProcesses "all processes but the first one take each reward for that of the next completion"
+    ValuesOfOtherProcessesLost "the log-probabilities that other processes computed are taken as 0"
+    SkippedExamplesNotCounted "examples without a loss weight do not count in the division of a step into shards"
+    VerifiedPartLost "a verification omits the settings of the last process"
+    LogitsOfProcessesNotCompared "processes do not compare their logits of the training forward pass"
     DivisorLimitExclusive "a table of RoPE divisors for the largest head is refused"
     GgufPadBeginsTexts "the ids of a GGUF file that begin and pad a text are exchanged"
     ; // in kernels

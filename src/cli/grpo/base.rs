@@ -1,6 +1,6 @@
 //! The base model of a task, which is trained before the first step.
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::checks::no_initial_weights;
@@ -8,7 +8,7 @@ use super::setup::Setup;
 use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::follower::Follower;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::job::{self, Job};
+use crate::cli::job::{self, Job, Restored};
 use crate::cli::paths::make_absolute;
 use crate::cli::resumed::resumed;
 use crate::cli::source;
@@ -17,6 +17,7 @@ use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
 use crate::model::tasks::{Task, TaskCorpus};
+use crate::model::tokenizer::Tokenizer;
 use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::tensor::Device;
 use crate::training::{self, DataLoader};
@@ -26,25 +27,38 @@ pub(super) const BASE: &str = "base";
 /// Its corpus.
 const CORPUS: &str = "corpus.tok";
 
+/// The run of a base model and what trains it. `None`: another process writes the run.
+type Base = (RunDir, Follower, Option<Writer>);
+
+/// The checkpoints of a base model that this process writes.
+struct Writer {
+    checkpoints: CheckpointDir,
+    /// The checkpoint that the run resumes from. `None`: a new run.
+    last_saved: Option<PathBuf>,
+}
+
 impl Setup<'_> {
-    /// Trains the base model, or finishes its training.
+    /// Trains the base model, or finishes its training, on all processes.
     pub(super) fn train_base(&self, path: &Path, interrupt: &Interrupt) -> Result<(), CliError> {
         let Some(task) = self.task else {
             return Err(no_initial_weights());
         };
-        if path.join("checkpoints").join(format!("step_{:06}", self.config.train.steps)).is_dir() {
+        let complete = path.join("checkpoints").join(format!("step_{:06}", self.config.train.steps)).is_dir();
+        // A process may be late and find what the first one has written since.
+        let found = self.comm.broadcast(0, &[u8::from(complete), u8::from(has_checkpoint(path))])?;
+        if found[0] == 1 {
             return Ok(());
         }
         // A device keeps the memory of its tensors: that of the base model ends with it.
         let device = &self.common.open()?;
-        let mut job = match has_checkpoint(path) {
-            true => {
-                let run = RunDir::open(path)?;
-                let config = resumed(&run, &[], &[])?.new.config;
-                job::resume(run, config, device)?
-            }
-            false => self.new_base(path, task, device)?,
+        let (run, parts, checkpoint) = match found[1] {
+            1 => self.restored_base(path, device)?,
+            _ => self.new_base(path, task, device)?,
         };
+        self.comm.barrier()?;
+        let Some(Writer { checkpoints, last_saved }) = checkpoint else { return parts.run(self.comm) };
+        let job = Job::new(parts, run, checkpoints, last_saved);
+        let mut job = Job { comm: Arc::clone(self.comm), ..job };
         eprintln!(
             "training the base model on {} with {} % wrong answers",
             task.name(),
@@ -60,28 +74,61 @@ impl Setup<'_> {
         })
     }
 
-    /// A base model before its first step. Replaces what a killed process left before its first checkpoint.
+    /// A base model at its newest checkpoint.
+    fn restored_base(&self, path: &Path, device: &Device) -> Result<Base, CliError> {
+        let run = RunDir::open(path)?;
+        let config = resumed(&run, &[], &[])?.new.config;
+        let Restored { parts, path, checkpoints, .. } = job::restore(&run, config, device, &**self.comm)?;
+        let writer = checkpoints.map(|checkpoints| Writer { checkpoints, last_saved: Some(path) });
+        Ok((run, parts, writer))
+    }
+
+    /// A base model before its first step. The first process replaces what a killed one left before its first
+    /// checkpoint.
     fn new_base(
         &self,
         path: &Path,
         task: &(dyn Task + Send + Sync),
         device: &Device,
-    ) -> Result<Job, CliError> {
-        if path.is_dir() {
-            fs::remove_dir_all(path).map_err(|error| CliError::io(path, &error))?;
-        }
+    ) -> Result<Base, CliError> {
         let corpus = path.join(CORPUS);
         let mut config = RunConfig { grpo: None, ..self.config.clone() };
         config.data.files = vec![corpus.to_string_lossy().into_owned()];
         make_absolute(&mut config)?;
         let tokenizer = source::tokenizer(&config.data.tokenizer)?;
         let trainer = training::new_trainer(&config, tokenizer.vocab_size(), device)?;
+        let writer = match self.comm.rank() {
+            0 => Some(self.write_base(path, task, &config, &tokenizer)?),
+            _ => None,
+        };
+        self.comm.barrier()?;
+        let source = source::open(&config)?;
+        let run = RunDir::open(path)?;
+        if writer.is_some() {
+            run.write_data(&DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
+        }
+        let state = RunState { seed: config.train.seed, best: None };
+        let loader = DataLoader::new(&config, &source, config.train.seed)?;
+        Ok((run, Follower { config, source, loader, trainer, state }, writer))
+    }
+
+    /// Creates the run of a base model and writes its corpus.
+    fn write_base(
+        &self,
+        path: &Path,
+        task: &(dyn Task + Send + Sync),
+        config: &RunConfig,
+        tokenizer: &Tokenizer,
+    ) -> Result<Writer, CliError> {
+        if path.is_dir() {
+            fs::remove_dir_all(path).map_err(|error| CliError::io(path, &error))?;
+        }
         let run = RunDir::create(path, &config.to_toml())?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let documents = TaskCorpus::new(task, config.train.seed, self.section.wrong_answers)?;
         let train = &config.train;
         let count = (train.steps * train.batch * train.context) as u64;
-        let mut writer = TokenWriter::create(&corpus, &tokenizer)?;
+        let mut writer = TokenWriter::create(&path.join(CORPUS), tokenizer)?;
         for document in documents.documents() {
             if writer.count() >= count.clamp(1 << 16, 1 << 22) {
                 break;
@@ -90,10 +137,6 @@ impl Setup<'_> {
             writer.end_document()?;
         }
         writer.finish()?;
-        let source = source::open(&config)?;
-        run.write_data(&DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
-        let state = RunState { seed: config.train.seed, best: None };
-        let loader = DataLoader::new(&config, &source, config.train.seed)?;
-        Ok(Job::new(Follower { config, source, loader, trainer, state }, run, checkpoints, None))
+        Ok(Writer { checkpoints, last_saved: None })
     }
 }

@@ -8,8 +8,14 @@ use crate::config::{Layer, ModelSection, RunConfig};
 use crate::model::store;
 
 /// The keys of `[train]` that may be set for a run with initial weights. The others describe a base model.
-const USED: [&str; 5] =
-    ["train.init", "train.seed", "train.dtype", "train.gradient_checkpointing", "train.context"];
+const USED: [&str; 6] = [
+    "train.init",
+    "train.seed",
+    "train.dtype",
+    "train.gradient_checkpointing",
+    "train.context",
+    "train.shards",
+];
 
 /// Checks the values of `[model]` and `[train]` in `layers` for a run with initial weights: it trains no base model.
 /// A file may have been written for a base model. Returns the note about such files.

@@ -1,6 +1,7 @@
 //! `xtrain grpo`: reinforcement learning with verifiable rewards.
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use toml::Value;
@@ -8,6 +9,7 @@ use toml::Value;
 mod base;
 mod checks;
 mod constraint;
+mod follower;
 mod initial;
 mod monitor;
 mod prompt_limit;
@@ -19,12 +21,14 @@ mod train;
 
 use super::common::{CacheFlags, Common, Layers, Seed};
 use super::exit::{CliError, shell_word};
+use super::identity::{Identity, require_division};
 use super::interrupt::Interrupt;
 use super::memory_check::require_grpo;
 use super::paths::make_absolute;
 use super::resumed::ResumedConfig;
 use super::{Exit, dry_run, init, resumable, train as train_command};
 use crate::config::{GrpoSection, Layer, Resolved, RunConfig};
+use crate::model::comm::Communicator;
 use crate::model::tasks::{PromptSet, Task};
 use crate::run::{self, RunDir, has_checkpoint};
 use checks::{check_files, check_programs, check_task_prompts, check_weights, section, task};
@@ -51,7 +55,8 @@ Examples:
   xtrain grpo -c configs/grpo.toml
   xtrain grpo -c configs/grpo.toml --seed 1 --set grpo.steps=100 --run runs/short
   xtrain grpo --init Qwen3-0.6B --prompts prompts.jsonl --reward 'python3 my_reward.py' --run runs/mine
-  xtrain grpo --resume runs/grpo")]
+  xtrain grpo --resume runs/grpo
+  mpirun -n 4 xtrain grpo -c configs/grpo.toml --set train.shards=4 --threads 1")]
 pub(super) struct GrpoArgs {
     /// Built-in task: prompts, rewards and base model; alias for grpo.task.
     #[arg(long, value_name = "TASK")]
@@ -105,7 +110,7 @@ fn require_grpo_run(run: &RunDir) -> Result<(), CliError> {
 ///
 /// # Errors
 /// See [`super::Exit`].
-pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
     let layers = args.config_layers();
     let (run, old, mut resolved) = match &args.resume {
         Some(name) => {
@@ -144,13 +149,18 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
         check_task_prompts(&config, &section, task.as_ref())?;
     }
     require_grpo(&config, longest_prompt(&section, task.as_deref()), &device)?;
+    require_division(&config, &device, &**comm)?;
+    Identity::of_config(&config).require_equal(&**comm)?;
     let engine = args.cache.engine();
     let (task, common) = (task.as_deref(), &args.common);
     let (config, section, device) = (&config, &section, &device);
     let changes = old.as_ref().map(|old| Changes { old, text: &text });
-    let setup = Setup { config, changes, section, task, common, device, engine };
+    let setup = Setup { config, changes, section, task, common, device, engine, comm };
     let interrupt = Interrupt::install()?;
     note.iter().for_each(|note| eprintln!("{note}"));
+    if comm.rank() > 0 {
+        return setup.follow(run, &args.new_run(), &interrupt);
+    }
     let (run, rewards) = match run {
         Some(run) => {
             let rewards = setup.rewards(&run)?;
@@ -166,6 +176,7 @@ pub(super) fn run(args: &GrpoArgs) -> Result<(), CliError> {
             (run, rewards)
         }
     };
+    comm.barrier()?;
     let mut ready = setup.open(&run, &interrupt)?;
     setup.train(&run, &mut ready, rewards, interrupt)
 }

@@ -1,7 +1,10 @@
 //! What the parts of `xtrain grpo` share.
+use std::sync::Arc;
+
 use crate::cli::common::Common;
 use crate::config::{GrpoSection, RunConfig};
 use crate::decode::EngineOptions;
+use crate::model::comm::Communicator;
 use crate::model::tasks::Task;
 use crate::tensor::Device;
 
@@ -21,6 +24,8 @@ pub(super) struct Setup<'a> {
     pub(super) device: &'a Device,
     /// The engine of the rollouts.
     pub(super) engine: EngineOptions,
+    /// The processes of the run.
+    pub(super) comm: &'a Arc<dyn Communicator>,
 }
 
 /// What a resume changes.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use super::base::BASE;
 use super::setup::Setup;
 use crate::cli::exit::CliError;
+use crate::cli::identity::Identity;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{loaded, source};
 use crate::grpo::{from_config, reference};
@@ -44,33 +45,38 @@ impl Setup<'_> {
             None => source::tokenizer(&self.config.data.tokenizer)?,
         };
         let tokenizer = run.as_recorded(tokenizer.with_eos_ids(&eos))?;
-        self.check_data(run, &tokenizer)?;
+        let data = self.check_data(run, &tokenizer)?;
         trainer.checkpointing = training::activation_checkpointing(self.config);
+        trainer.shards = self.config.train.shards;
         let step = trainer.step_number();
         let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
+        Identity::of_grpo(&data, &trainer)?.require_equal(&**self.comm)?;
         Ok(Ready { trainer, reference, tokenizer })
     }
 
-    /// Records the digests of the prompts in a new run; rejects a resume with other prompts.
-    fn check_data(&self, run: &RunDir, tokenizer: &Tokenizer) -> Result<(), CliError> {
+    /// Records the digests of the prompts in a new run; rejects a resume with other prompts. Returns them.
+    fn check_data(&self, run: &RunDir, tokenizer: &Tokenizer) -> Result<DataRecord, CliError> {
         let files =
             [&self.section.prompts, &self.section.eval_prompts].into_iter().filter(|file| !file.is_empty());
         let record = DataRecord::of_files(files, &self.config.data.tokenizer, tokenizer)?;
         match run.path().join("data.json").exists() {
-            true => Ok(run.check_data(&record)?),
-            false => Ok(run.write_data(&record)?),
+            _ if self.comm.rank() > 0 => {}
+            true => run.check_data(&record)?,
+            false => run.write_data(&record)?,
         }
+        Ok(record)
     }
 
     /// The reference model of the checkpoint of `step`; for a new run, the initial model.
     fn reference(&self, run: &RunDir, step: u64) -> Result<Model, CliError> {
-        if step == 0 && !reference::exists(run) {
+        if self.comm.rank() == 0 && step == 0 && !reference::exists(run) {
             let compute = training::compute(self.section.ref_dtype);
             let initial = store::open(&self.initial_path(run)?, compute, self.device)?;
             let LoadedModel { model, tokenizer, eos, .. } = &initial;
             let source = ExportSource { model, tokenizer: tokenizer.as_ref(), eos };
             reference::create(run, self.section, &source)?;
         }
+        self.comm.barrier()?;
         Ok(reference::open(run, self.section, step, self.device)?)
     }
 

@@ -12,11 +12,13 @@ use crate::cli::job::warn_of_damage;
 use crate::cli::logs;
 use crate::config;
 use crate::decode::KvMemory;
+use crate::grpo::batch::Prompt;
+use crate::grpo::constraint::RolloutConstraint;
 use crate::grpo::metrics::StepMetrics;
 use crate::grpo::prompts::PromptSource;
 use crate::grpo::rollout::RolloutOptions;
 use crate::grpo::score::Scorer;
-use crate::grpo::{self, Grpo, Warnings, from_config, reference};
+use crate::grpo::{self, Grpo, GrpoFiles, GrpoObserver, Warnings, from_config, reference};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store::{self, RunState};
 use crate::model::tasks;
@@ -24,6 +26,14 @@ use crate::report::{EventFile, units};
 use crate::rewards::{DistinctReward, ExternalOptions, ExternalReward, Reward, TaskReward};
 use crate::run::{RECORD, RunDir};
 use crate::training::End;
+
+/// What a run reads apart from its models.
+pub(super) struct Inputs {
+    /// The prompts of a file. `None`: the task draws them.
+    listed: Option<Vec<Arc<Prompt>>>,
+    held_out: Vec<Arc<Prompt>>,
+    constraint: Option<RolloutConstraint>,
+}
 
 impl Setup<'_> {
     /// The reward programs, or the reward of the task.
@@ -71,16 +81,9 @@ impl Setup<'_> {
         interrupt: Interrupt,
     ) -> Result<(), CliError> {
         let (section, seed) = (self.section, self.config.train.seed);
-        let Ready { trainer, reference: reference_model, tokenizer } = ready;
+        let inputs = self.inputs(ready)?;
+        let Ready { trainer, tokenizer, .. } = &*ready;
         let (step, steps) = (trainer.step_number(), section.steps as u64);
-        let mut scorer = Scorer::new(rewards, section.reward_weights.clone());
-        let max_positions = trainer.model.config().max_positions;
-        let constraint = constraint::compile(section, tokenizer, trainer.model.config().vocab)?;
-        let held_out = self.held_out(tokenizer, max_positions)?;
-        let prompts = match self.task {
-            Some(task) => PromptSource::task(task, tokenizer, seed),
-            None => PromptSource::list(self.prompts(&section.prompts, tokenizer, max_positions)?, seed),
-        };
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
         let reference_checkpoints = reference::checkpoints(run, section)?;
         let (mut metrics, timings) = run.logs_from(step)?;
@@ -104,29 +107,14 @@ impl Setup<'_> {
         );
         let (events, warnings) = self.history(run)?;
         let mut monitor = GrpoMonitor::new(section, timings, events, interrupt, step, warnings);
-        let end = Grpo {
-            section,
-            seed,
-            reference: reference_model.take(),
-            reference_checkpoints: reference_checkpoints.as_ref(),
-            tokenizer,
-            prompts: &prompts,
-            held_out: &held_out,
-            rollout: RolloutOptions {
-                constraint,
-                ..from_config::rollout_options(section, seed, self.engine)
-            },
-            kv_memory: KvMemory::default(),
-            advantages: from_config::advantage_options(section),
-            updater: from_config::updater(section),
-            scorer: &mut scorer,
+        let files = GrpoFiles {
             run,
             checkpoints: &checkpoints,
+            reference_checkpoints: reference_checkpoints.as_ref(),
             record: &record,
             metrics: &mut metrics,
-            trainer,
-        }
-        .run(&mut monitor);
+        };
+        let end = self.steps(ready, inputs, rewards, Some(files), &mut monitor);
         let signal = monitor.finish();
         let resume = format!("to resume: xtrain grpo --resume {}", shell_word(run.path()));
         let repeats = |error: &grpo::Error| {
@@ -151,6 +139,56 @@ impl Setup<'_> {
                 Err(error.hint(if diverged { rate } else { resume }))
             }
         }
+    }
+
+    /// The prompts of the run and what its completions have to match.
+    pub(super) fn inputs(&self, ready: &Ready) -> Result<Inputs, CliError> {
+        let Ready { trainer, tokenizer, .. } = ready;
+        let cfg = trainer.model.config();
+        let constraint = constraint::compile(self.section, tokenizer, cfg.vocab)?;
+        let held_out = self.held_out(tokenizer, cfg.max_positions)?;
+        let listed = match self.task {
+            Some(_) => None,
+            None => Some(self.prompts(&self.section.prompts, tokenizer, cfg.max_positions)?),
+        };
+        Ok(Inputs { listed, held_out, constraint })
+    }
+
+    /// Runs the loop. `files`: those that this process writes.
+    pub(super) fn steps(
+        &self,
+        ready: &mut Ready,
+        Inputs { listed, held_out, constraint }: Inputs,
+        rewards: Vec<Box<dyn Reward>>,
+        files: Option<GrpoFiles<'_>>,
+        observer: &mut dyn GrpoObserver,
+    ) -> Result<End, grpo::Error> {
+        let (section, seed) = (self.section, self.config.train.seed);
+        let Ready { trainer, reference, tokenizer } = ready;
+        let prompts = match self.task {
+            Some(task) => PromptSource::task(task, tokenizer, seed),
+            None => PromptSource::list(listed.unwrap_or_default(), seed),
+        };
+        Grpo {
+            section,
+            seed,
+            reference: reference.take(),
+            tokenizer,
+            prompts: &prompts,
+            held_out: &held_out,
+            rollout: RolloutOptions {
+                constraint,
+                ..from_config::rollout_options(section, seed, self.engine)
+            },
+            kv_memory: KvMemory::default(),
+            advantages: from_config::advantage_options(section),
+            updater: from_config::updater(section),
+            scorer: &mut Scorer::new(rewards, section.reward_weights.clone()),
+            files,
+            comm: Arc::clone(self.comm),
+            trainer,
+        }
+        .run(observer)
     }
 
     /// The event file of TensorBoard with the metrics so far, and the state of the warnings after them.

@@ -7,6 +7,7 @@ use xtrain::grpo::from_config;
 use xtrain::grpo::prompts::PromptSource;
 use xtrain::grpo::rollout::{GroupRequest, Rollout, RolloutModel};
 use xtrain::grpo::update::{Policy, StepInput, Updater};
+use xtrain::model::comm::SingleProcess;
 use xtrain::model::rl::{PolicyOutput, PolicyRow};
 use xtrain::model::tasks::Sums;
 use xtrain::model::tokenizer::Tokenizer;
@@ -28,7 +29,10 @@ pub(super) fn trainer(config: &RunConfig) -> Trainer {
     let cfg = training::model_config(config, Tokenizer::byte().vocab_size());
     let compute = training::compute(config.train.dtype);
     let model = Model::init(&cfg, compute, &Device::cpu(), 0).unwrap();
-    Trainer::new(model, from_config::optim_config(section), from_config::schedule(section)).unwrap()
+    let (optim, schedule) = (from_config::optim_config(section), from_config::schedule(section));
+    let mut trainer = Trainer::new(model, optim, schedule).unwrap();
+    trainer.shards = config.train.shards;
+    trainer
 }
 
 pub(super) fn groups(config: &RunConfig, model: &Model) -> Vec<Group> {
@@ -41,7 +45,7 @@ pub(super) fn groups(config: &RunConfig, model: &Model) -> Vec<Group> {
     let requests = (0..ADVANTAGES.len() / GROUP).map(request).collect();
     let options = from_config::rollout_options(config.grpo.as_ref().unwrap(), 0, EngineOptions::default());
     let mut memory = KvMemory::default();
-    let sampler = RolloutModel { model, memory: &mut memory };
+    let sampler = RolloutModel { model, memory: &mut memory, comm: &SingleProcess };
     let mut rollout = Rollout::new(sampler, &tokenizer, requests, &options).unwrap();
     while rollout.step().unwrap().is_some() {}
     rollout.into_groups()
@@ -111,9 +115,21 @@ pub(super) fn examples(
     }
 }
 
-/// Compares a step on all completions, on the groups with spread, and a backward pass over all completions.
+/// A step of shards, for the fault of its division.
+pub(crate) fn sharded() -> Result<usize, String> {
+    let trained = ADVANTAGES.iter().filter(|advantage| **advantage != 0.0).count();
+    let alone = ["grpo.prompt_sharing=1", "train.shards=3", "grpo.micro_batch=2"];
+    let together = ["train.shards=2"];
+    Ok(checked(&alone, trained)? + checked(&together, ADVANTAGES.len() - GROUP)?)
+}
+
 #[track_caller]
 fn check(keys: &[&str], want_trained: usize) {
+    checked(keys, want_trained).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Compares a step on all completions, on the groups with spread, and a backward pass over all completions.
+fn checked(keys: &[&str], want_trained: usize) -> Result<usize, String> {
     let config = config(keys);
     let section = config.grpo.as_ref().unwrap();
     let updater = from_config::updater(section);
@@ -134,13 +150,20 @@ fn check(keys: &[&str], want_trained: usize) {
     whole.apply(gradient, 0).unwrap();
     let want = state(&whole);
     assert!(want != state(&trainer(&config)), "the step changes the weights");
-    let what = format!("{keys:?}: with completions without a weight");
-    compare(&step(&all), &want, &what).unwrap_or_else(|e| panic!("{e}"));
-    if want_trained < all.len() {
+    let what = format!("gate grpo, seed 0: {keys:?}: with completions without a weight");
+    let mut n = compare(&step(&all), &want, &what)?;
+    // a step without a group is divided into other shards
+    if want_trained < all.len() && config.train.shards == 1 {
         let some = [&all[..GROUP], &all[2 * GROUP..]].concat();
-        let what = format!("{keys:?}: without a group without spread");
-        compare(&step(&some), &want, &what).unwrap_or_else(|e| panic!("{e}"));
+        let what = format!("gate grpo, seed 0: {keys:?}: without a group without spread");
+        n += compare(&step(&some), &want, &what)?;
     }
+    Ok(n)
+}
+
+#[test]
+fn completions_without_a_weight_count_in_the_division_into_shards() {
+    sharded().unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! A run in a process that writes no files: all but the first of several processes.
+use std::path::{Path, PathBuf};
+
+use super::setup::Setup;
+use crate::cli::exit::CliError;
+use crate::cli::interrupt::Interrupt;
+use crate::grpo::metrics::StepMetrics;
+use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase};
+use crate::model::checkpoint::CheckpointError;
+use crate::run::RunDir;
+
+impl Setup<'_> {
+    /// Takes part in the run until the first process ends it. `run`: that which is resumed. `None`: the first process
+    /// creates one at `path`.
+    pub(super) fn follow(
+        &self,
+        run: Option<RunDir>,
+        path: &Path,
+        interrupt: &Interrupt,
+    ) -> Result<(), CliError> {
+        self.comm.barrier()?;
+        let run = run.map_or_else(|| RunDir::open(path), Ok)?;
+        let mut ready = self.open(&run, interrupt)?;
+        let inputs = self.inputs(&ready)?;
+        Ok(self.steps(&mut ready, inputs, Vec::new(), None, &mut Silent).map(drop)?)
+    }
+}
+
+/// Reports nothing: the first process does.
+struct Silent;
+
+impl GrpoObserver for Silent {
+    fn enter(&mut self, _: GrpoPhase) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn generated(&mut self, _: usize, _: usize) -> bool {
+        true
+    }
+
+    fn step(&mut self, _: &StepMetrics) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn batch(&mut self, _: &Batch) {}
+
+    fn saved(&mut self, _: PathBuf, _: Option<CheckpointError>) {}
+
+    fn note(&mut self, _: &str) {}
+
+    fn stop(&mut self) -> bool {
+        false
+    }
+}
