@@ -47,6 +47,12 @@ pub(super) fn resumed(
         return Ok(ResumedConfig { old: old.config, new });
     }
     let message = format!("--resume cannot change {}", refused.join(", "));
+    if refused == ["train.shards"] {
+        let shards = old.config.train.shards;
+        return Err(CliError::new(Exit::Usage, message).hint(format_args!(
+            "another number of shards has other bits; the number of processes may change, to a divisor of {shards}"
+        )));
+    }
     let name = |key: &&str| match key.strip_suffix('.') {
         Some(section) => format!("[{section}]"),
         None => (*key).to_string(),

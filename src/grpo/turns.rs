@@ -19,9 +19,9 @@ pub enum Progress {
 }
 
 /// Generates and scores all groups, in the order of the requests. Each of several processes generates a part of the
-/// groups, the first one scores all of them, and every process returns all. Completions that a reward continues get another turn
-/// and are scored again; the others are final. Rewards may start to score a completion while others are sampled.
-/// `progress` stops it with an error.
+/// groups, the first one scores all of them, and every process returns all. Completions that a reward continues get
+/// another turn and are scored again; the others are final. Rewards may start to score a completion while others are
+/// sampled. `progress` stops it with an error.
 ///
 /// # Errors
 /// As [`Rollout::step`], [`Rollout::append`], [`Scorer::announce`], [`Scorer::reply`] and [`Scorer::scores`]; those of

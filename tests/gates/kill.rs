@@ -52,8 +52,8 @@ fn can_resume(run: &Path) -> bool {
 }
 
 /// The unfinished save of a process. Unfinished saves of earlier processes may also exist.
-fn unfinished_save(child: &Child, run: &Path) -> Option<String> {
-    let own = format!(".tmp-{}", child.id());
+pub(crate) fn unfinished_save(process: u32, run: &Path) -> Option<String> {
+    let own = format!(".tmp-{process}");
     checkpoints(run).into_iter().find(|name| name.ends_with(&own))
 }
 
@@ -61,7 +61,7 @@ fn unfinished_save(child: &Child, run: &Path) -> Option<String> {
 fn await_saves(child: &mut Child, run: &Path, n: u64) {
     let (mut seen, mut last) = (0, None);
     while child.try_wait().unwrap().is_none() {
-        let now = unfinished_save(child, run);
+        let now = unfinished_save(child.id(), run);
         if now.is_some() && now != last {
             seen += 1;
             last = now;
@@ -113,7 +113,7 @@ fn a_run_killed_at_random_instants_ends_with_the_bytes_of_an_uninterrupted_run()
         child.kill().unwrap();
         child.wait().unwrap();
         kills += 1;
-        inside_a_save += u64::from(unfinished_save(&child, &run).is_some());
+        inside_a_save += u64::from(unfinished_save(child.id(), &run).is_some());
     }
     assert!(start_or_resume().wait().unwrap().success());
     println!("kill: {kills} kills, {inside_a_save} of them inside a save");

@@ -9,7 +9,7 @@ use xtrain::tensor::rng::{Purpose, uniform_u64};
 use xtrain::tensor::testing::times;
 
 use crate::cli::{Scratch, program, text};
-use crate::kill::{bytes, write_text};
+use crate::kill::{bytes, unfinished_save, write_text};
 
 /// The program with `args` on `size` processes.
 fn mpirun(dir: &Path, size: usize, args: &[&str]) -> Command {
@@ -157,10 +157,23 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Waits until a process of `all` is inside a save that it was not inside of before, or `mpirun` has ended.
+fn await_save(child: &mut Child, all: &[i32], run: &Path) {
+    let inside = || all.iter().find_map(|&rank| unfinished_save(rank as u32, run));
+    let before = inside();
+    while child.try_wait().unwrap().is_none() {
+        let now = inside();
+        if now.is_some() && now != before {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
 #[test]
 fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
-    let kills = times(3, 20);
-    let steps = 20 * kills;
+    let (min_kills, min_inside) = (times(4, 20), times(1, 5));
+    let steps = 30 * min_kills;
     let scratch = Scratch::new("mpi-kill");
     write_text(&scratch.0);
     let start = |run: &str| [small(steps, "train.save_every=1"), vec!["--run".into(), run.into()]].concat();
@@ -168,8 +181,11 @@ fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
     let want = bytes(&scratch.0.join("whole"), steps);
     let run = scratch.0.join("killed");
     let can_resume = || crate::kill::checkpoints(&run).iter().any(|name| !name.contains(".tmp-"));
-    for kill in 0..kills {
-        let size = [4, 2][kill as usize % 2];
+    let (mut kills, mut inside_a_save, mut rounds) = (0, 0, 0);
+    while kills < min_kills || inside_a_save < min_inside {
+        rounds += 1;
+        assert!(rounds <= 5 * min_kills, "{kills} kills, {inside_a_save} inside a save");
+        let size = [4, 2][rounds as usize % 2];
         let args = match can_resume() {
             true => ["train", "--resume", "killed", "--threads", "1"].map(String::from).to_vec(),
             false => {
@@ -180,23 +196,148 @@ fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
         let mut command = mpirun(&scratch.0, size, &words(&args));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let before = crate::kill::checkpoints(&run);
-        let all =
-            wait_for("all processes have started", || Some(ranks(&child)).filter(|all| all.len() == size));
-        wait_for("a checkpoint", || (crate::kill::checkpoints(&run) != before).then_some(()));
-        let random = uniform_u64(11, kill, 0, Purpose::Prompts);
-        std::thread::sleep(Duration::from_micros(random % 50_000));
-        let victim = all[(random >> 32) as usize % size];
-        // SAFETY: the process is a child of mpirun, which has not ended.
-        let killed = unsafe { libc::kill(victim, libc::SIGKILL) } == 0;
+        let all = wait_for("all processes have started", || {
+            Some(ranks(&child)).filter(|all| all.len() == size || child.try_wait().unwrap().is_some())
+        });
+        let ended = wait_for("a checkpoint", || match child.try_wait().unwrap() {
+            Some(_) => Some(true),
+            None => (crate::kill::checkpoints(&run) != before).then_some(false),
+        });
+        let random = uniform_u64(11, rounds, 0, Purpose::Prompts);
+        // alternating: at any instant, and inside a save
+        match rounds % 4 < 2 {
+            true => std::thread::sleep(Duration::from_micros(random % 50_000)),
+            false => await_save(&mut child, &all, &run),
+        }
+        if !ended {
+            let victim = all[(random >> 32) as usize % all.len()];
+            // SAFETY: the process is a child of mpirun, which waits for it only when it has ended.
+            let _ = unsafe { libc::kill(victim, libc::SIGKILL) };
+        }
         let _ = wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
         let output = child.wait_with_output().unwrap();
         let errors = text(&output.stderr);
-        if killed && !output.status.success() {
-            assert!(errors.contains("process rank ") && errors.contains("signal 9"), "{errors}");
-            assert_eq!(output.status.code(), Some(137), "{errors}");
+        if output.status.success() {
+            // finished before it was killed: start again
+            fs::remove_dir_all(&run).unwrap();
+            continue;
         }
+        assert!(errors.contains("process rank ") && errors.contains("signal 9"), "{errors}");
+        assert_eq!(output.status.code(), Some(137), "{errors}");
+        kills += 1;
+        inside_a_save += u64::from(all.iter().any(|&rank| unfinished_save(rank as u32, &run).is_some()));
     }
+    println!("mpi: {kills} kills, {inside_a_save} of them inside a save");
     let resume = ["train", "--resume", "killed", "--threads", "1"];
-    let _ = succeeds(mpirun(&scratch.0, 2, &resume));
+    if can_resume() {
+        let other = [&resume[..], &["--set", "train.shards=2"]].concat();
+        let (code, errors) = fails(mpirun(&scratch.0, 2, &other));
+        assert!(errors.contains("--resume cannot change train.shards"), "{errors}");
+        assert!(errors.contains("the number of processes may change, to a divisor of 4"), "{errors}");
+        assert_eq!((code, errors.matches("error: ").count()), (2, 1), "{errors}");
+        let _ = succeeds(mpirun(&scratch.0, 2, &resume));
+    } else {
+        let _ = fs::remove_dir_all(&run);
+        let _ = succeeds(mpirun(&scratch.0, 2, &words(&start("killed"))));
+    }
     assert_eq!(bytes(&run, steps), want);
+}
+
+/// A reward program that adds every line it reads to a file, and the words of a small run with its rewards.
+fn reinforced(dir: &Path) -> Vec<String> {
+    let program = "import json, sys\n\
+        log = open('lines.jsonl', 'a')\n\
+        for line in sys.stdin:\n    \
+            print(line, end='', file=log, flush=True)\n    \
+            row = json.loads(line)\n    \
+            reward = sum(row['completion_ids']) % 7 / 7\n    \
+            print(json.dumps({'id': row['id'], 'rewards': {'sum': reward}}), flush=True)\n";
+    fs::write(dir.join("reward.py"), program).unwrap();
+    let sizes = "model.dim=16 model.n_layers=1 model.n_heads=2 model.n_kv_heads=1 model.head_dim=8 model.ffn_dim=24 \
+         train.context=24 train.batch=4 train.shards=4 train.steps=4 train.sample_every=0 train.eval_every=0 \
+         grpo.steps=6 grpo.prompts_per_step=6 grpo.num_generations=4 grpo.max_completion_length=6 grpo.eval_every=3 \
+         grpo.eval_limit=3 grpo.eval_samples=2 grpo.verify_every=2 grpo.save_every=1 grpo.num_iterations=2 \
+         grpo.beta=0.05";
+    let sets = sizes.split_whitespace().flat_map(|key| ["--set".to_string(), key.to_string()]);
+    let flags = ["grpo", "--task", "sums", "--reward", "python3 reward.py", "--threads", "1"];
+    flags.map(String::from).into_iter().chain(sets).collect()
+}
+
+/// The lines that the reward program has read since the last call, by id.
+fn reward_lines(dir: &Path) -> Vec<String> {
+    let lines = fs::read_to_string(dir.join("lines.jsonl")).unwrap();
+    fs::remove_file(dir.join("lines.jsonl")).unwrap();
+    let mut lines: Vec<String> = lines.lines().map(String::from).collect();
+    lines.sort_by_key(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].as_u64());
+    lines
+}
+
+/// The weights, metrics and rollouts of a run and its base model.
+fn all_files(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut all = crate::grpo::files(run);
+    all.extend(crate::grpo::files(&run.join("base")));
+    all
+}
+
+#[test]
+fn reinforcement_learning_on_several_processes_has_the_files_of_one() {
+    let scratch = Scratch::new("mpi-grpo");
+    let words_of = reinforced(&scratch.0);
+    let run = |name: &str| [words_of.clone(), vec!["--run".into(), name.into()]].concat();
+    let output = program().args(run("one")).current_dir(&scratch.0).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (want, lines) = (all_files(&scratch.0.join("one")), reward_lines(&scratch.0));
+    assert!(want.len() > 12 && lines.len() > 3 * 6 * 4, "{} files, {} lines", want.len(), lines.len());
+    for size in [2, 4] {
+        let name = size.to_string();
+        let output = succeeds(mpirun(&scratch.0, size, &words(&run(&name))));
+        assert!(all_files(&scratch.0.join(&name)) == want, "{size} processes");
+        assert!(reward_lines(&scratch.0) == lines, "{size} processes: the reward program read other lines");
+        let errors = text(&output.stderr);
+        assert_eq!(errors.matches("writing to ").count(), 2, "{errors}");
+    }
+    // killed after a checkpoint, and resumed on another number of processes
+    let (dir, mut command) = (scratch.0.join("killed"), mpirun(&scratch.0, 4, &words(&run("killed"))));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let saved = || crate::kill::checkpoints(&dir).iter().any(|name| name.starts_with("step_000002"));
+    wait_for("a checkpoint", || (saved() || child.try_wait().unwrap().is_some()).then_some(()));
+    if let Some(&victim) = ranks(&child).last() {
+        // SAFETY: the process is a child of mpirun, which waits for it only when it has ended.
+        let _ = unsafe { libc::kill(victim, libc::SIGKILL) };
+    }
+    let _ = wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
+    let _ = succeeds(mpirun(&scratch.0, 2, &["grpo", "--resume", "killed", "--threads", "1"]));
+    assert!(all_files(&dir) == want, "killed on 4 processes, resumed on 2");
+    let (code, errors) = fails(mpirun(&scratch.0, 3, &words(&run("three"))));
+    assert!(
+        errors.contains("`train.shards` = 4: expected a multiple of 3, the number of processes"),
+        "{errors}"
+    );
+    assert_eq!((code, scratch.0.join("three").exists()), (2, false), "{errors}");
+    let (code, errors) =
+        fails(mpirun(&scratch.0, 2, &["grpo", "--resume", "one", "--set", "train.shards=2"]));
+    assert!(errors.contains("--resume cannot change train.shards"), "{errors}");
+    assert_eq!(code, 2, "{errors}");
+}
+
+#[test]
+fn processes_verify_a_part_each_and_refuse_another_command_line() {
+    let scratch = Scratch::new("mpi-verify");
+    write_text(&scratch.0);
+    let all = [small(2, ""), vec!["--run".into(), "run".into()]].concat();
+    assert!(program().args(&all).current_dir(&scratch.0).output().unwrap().status.success());
+    let verify = ["verify", "run", "--max-new", "4", "--threads", "1"];
+    let json = [&verify[..], &["--json"]].concat();
+    let single = text(&program().args(&json).current_dir(&scratch.0).output().unwrap().stdout);
+    for size in [2, 3] {
+        assert_eq!(text(&succeeds(mpirun(&scratch.0, size, &json)).stdout), single, "{size} processes");
+    }
+    let printed = text(&succeeds(mpirun(&scratch.0, 2, &verify)).stdout);
+    assert!(printed.contains(" values compared with the training forward pass, 0 differ."), "{printed}");
+    assert!(printed.contains("of 2 processes have the same bits for all 9 sequences"), "{printed}");
+    let mut two = mpirun(&scratch.0, 1, &verify);
+    two.args([":", "-n", "1"]).arg(program().get_program()).args(verify).args(["--seed", "7"]);
+    let (code, errors) = fails(two);
+    assert!(errors.contains("process 1 differs from process 0 in the command line"), "{errors}");
+    assert_eq!((code, errors.matches("error: ").count()), (2, 1), "{errors}");
 }
