@@ -39,7 +39,8 @@ launch=(ip netns exec "$a" unshare --uts bash -c 'echo machine-a >/proc/sys/kern
     mpirun --host 10.77.0.1:1,10.77.0.2:1 --mca plm_rsh_agent "$dir/agent" --mca btl tcp,self
     --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 --wdir "$dir" "$program")
 sizes=(--threads 1 --data text.txt)
-for key in model.preset=tiny-1m train.shards=2 train.batch=4 train.context=32 train.sample_every=0 train.eval_every=0; do
+for key in model.preset=tiny-1m train.shards=2 train.batch=4 train.context=32 train.warmup=2 train.sample_every=0 \
+    train.eval_every=0; do
     sizes+=(--set "$key")
 done
 
@@ -73,4 +74,7 @@ until [ -z "$(ip netns pids "$a")$(ip netns pids "$b")" ]; do
     sleep 0.5
 done
 echo "no process remains after $(($(date +%s) - cut)) s"
-"$program" train --resume cut --set train.steps=20 --threads 1 2>"$log" || grep -q complete "$log" || { cat "$log"; exit 1; }
+last=$(ls cut/checkpoints | grep -v tmp | sort | tail -1)
+steps=$((10#${last#step_} + 5))
+"$program" train --resume cut --set train.steps=$steps --threads 1 2>"$log" || { cat "$log"; exit 1; }
+echo "resumed at $last"

@@ -7,7 +7,7 @@ use crate::rewards::{Reward, RewardInput, RewardReply, RewardRow};
 use crate::tensor::faults::{self, Fault};
 
 /// All reward functions of a run. Of several processes, the first one has them, and the others receive its replies: a
-/// reward program reads the lines of one process, with the ids and in the order of the batch, and may keep state.
+/// reward program is started once and scores the whole batch.
 pub struct Scorer {
     /// Empty in a process that receives the replies.
     rewards: Vec<Box<dyn Reward>>,

@@ -257,7 +257,7 @@ fn reinforced(dir: &Path) -> Vec<String> {
          train.context=24 train.batch=4 train.shards=4 train.steps=4 train.sample_every=0 train.eval_every=0 \
          grpo.steps=6 grpo.prompts_per_step=6 grpo.num_generations=4 grpo.max_completion_length=6 grpo.eval_every=3 \
          grpo.eval_limit=3 grpo.eval_samples=2 grpo.verify_every=2 grpo.save_every=1 grpo.num_iterations=2 \
-         grpo.beta=0.05";
+         grpo.beta=0.05 grpo.score_duplicates=true";
     let sets = sizes.split_whitespace().flat_map(|key| ["--set".to_string(), key.to_string()]);
     let flags = ["grpo", "--task", "sums", "--reward", "python3 reward.py", "--threads", "1"];
     flags.map(String::from).into_iter().chain(sets).collect()
@@ -324,7 +324,7 @@ fn reinforcement_learning_on_several_processes_has_the_files_of_one() {
 fn processes_verify_a_part_each_and_refuse_another_command_line() {
     let scratch = Scratch::new("mpi-verify");
     write_text(&scratch.0);
-    let all = [small(2, ""), vec!["--run".into(), "run".into()]].concat();
+    let all = [small(4, ""), vec!["--run".into(), "run".into()]].concat();
     assert!(program().args(&all).current_dir(&scratch.0).output().unwrap().status.success());
     let verify = ["verify", "run", "--max-new", "4", "--threads", "1"];
     let json = [&verify[..], &["--json"]].concat();
