@@ -5,8 +5,7 @@
     python3 scripts/pictures.py --check               fails if a picture is not what the recordings give
     python3 scripts/pictures.py --record PROGRAM      first records `PROGRAM quickstart` in a pseudo-terminal, and trains
                                                       configs/shakespeare.toml (about two minutes on two cores);
-                                                      grpo.json and scale.json are recorded by hand, with the
-                                                      commands that they name
+                                                      grpo.json is recorded by hand, with the commands that it names
     python3 scripts/pictures.py --watch PROGRAM RUN   records the screen of `PROGRAM watch RUN` (needs the package pyte)
 
 Standard library only; recording needs Unix.
@@ -298,44 +297,6 @@ def reward_panel(svg, left, title, caption, lines):
     return at
 
 
-def scale(theme):
-    """Estimated speed of a training step on 1 to 4096 processes, and where more of them stop paying."""
-    data = json.loads((IMAGES / "scale.json").read_text())
-    width, height, left, right, top, bottom = 660, 420, 60, 150, 70, 52
-    svg = Svg(width, height, "Estimated speed of training on 1 to 4096 processes", theme)
-    svg.text(20, 32, "Training on several processes, estimated", 15, weight=600)
-    svg.text(20, 50, data["caption"], 11.5, "soft")
-    powers = math.log2(data["lines"][0]["rows"][-1][0])
-
-    def at(processes, speed):
-        x, y = math.log2(processes) / powers, math.log2(speed) / powers
-        return left + (width - left - right) * x, height - bottom - (height - top - bottom) * y
-
-    for power in range(0, int(powers) + 1, 2):
-        n = 2**power
-        svg.line(left, at(1, n)[1], width - right, at(1, n)[1], "grid")
-        svg.text(left - 8, at(1, n)[1] + 4, f"{n}", 11, "soft", "end")
-        svg.text(at(n, 1)[0], height - bottom + 18, f"{n}", 11, "soft", "middle")
-    svg.text((left + width - right) / 2, height - 12, "processes", 11, "soft", "middle")
-    svg.text(left, top - 8, "times the speed of one process", 11, "soft")
-    most = 2**powers
-    svg.add("path", d=path([at(1, 1), at(most, most)]), stroke="soft", stroke_dasharray="4 4")
-    svg.text(width - right + 8, at(1, most)[1] + 4, "separate processes", 11, "soft")
-    for line in data["lines"]:
-        rows = [(n, rate / line["rows"][0][1]) for n, rate in line["rows"]]
-        svg.add("path", d=path([at(*row) for row in rows]), fill="none", stroke=line["color"], stroke_width=1.8,
-                stroke_linejoin="round")
-        x, y = at(*rows[-1])
-        svg.text(x + 8, y + line.get("shift", 0) + 4, line["label"], 11, line["color"], weight=600)
-        # doubling the number of processes is less than 1.5 times as fast from here on
-        end = next((one for one, two in zip(rows, rows[1:]) if two[1] < 1.5 * one[1]), None)
-        if end:
-            x, y = at(*end)
-            svg.add("circle", cx=x, cy=y, r=4.5, fill=svg.color[line["color"]], stroke="back", stroke_width=1.5)
-            svg.text(x - 8, y - 8, f"{end[0]}", 11, line["color"], "end", 600)
-    return svg.done()
-
-
 def path(points):
     return "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
 
@@ -545,7 +506,7 @@ def main():
         record_watch(*args.watch)
     if args.record:
         record(args.record)
-    pictures = {"grpo": grpo, "loss": loss, "scale": scale, "speed": speed, "terminal": terminal, "watch": watch}
+    pictures = {"grpo": grpo, "loss": loss, "speed": speed, "terminal": terminal, "watch": watch}
     for name, draw in pictures.items():
         for theme in THEMES:
             target, new = IMAGES / f"{name}-{theme}.svg", draw(theme)
