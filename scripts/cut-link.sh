@@ -39,8 +39,8 @@ launch=(ip netns exec "$a" unshare --uts bash -c 'echo machine-a >/proc/sys/kern
     mpirun --host 10.77.0.1:1,10.77.0.2:1 --mca plm_rsh_agent "$dir/agent" --mca btl tcp,self
     --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 --wdir "$dir" "$program")
 sizes=(--threads 1 --data text.txt)
-for key in model.preset=tiny-1m train.shards=2 train.batch=4 train.context=32 train.warmup=2 train.sample_every=0 \
-    train.eval_every=0; do
+for key in model.preset=tiny-1m train.shards=2 train.batch=4 train.context=32 train.warmup=2 train.decay=1 \
+    train.sample_every=0 train.eval_every=0; do
     sizes+=(--set "$key")
 done
 
