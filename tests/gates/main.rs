@@ -79,6 +79,8 @@ mod nvcc;
 mod open_for_inference;
 mod packing;
 mod packs;
+#[cfg(target_os = "linux")]
+mod page_faults;
 mod policy;
 mod policy_end_to_end;
 mod prefix_cache;

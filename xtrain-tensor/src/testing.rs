@@ -2,6 +2,8 @@
 mod counted_heap;
 mod instruction_sets;
 pub mod named_cases;
+#[cfg(target_os = "linux")]
+mod page_faults;
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -9,6 +11,8 @@ use std::sync::Once;
 
 pub use counted_heap::CountedHeap;
 pub use instruction_sets::{checked_simds, simds};
+#[cfg(target_os = "linux")]
+pub use page_faults::page_faults;
 
 use crate::rng::{Purpose, draw, philox, uniform_u64};
 use crate::{Device, Result, ThreadSchedule};

@@ -141,6 +141,8 @@ impl<T: Recycled> Deref for Values<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_os = "linux")]
+    use crate::testing::page_faults;
 
     #[test]
     fn a_dropped_buffer_is_reused() {
@@ -152,15 +154,6 @@ mod tests {
         assert_eq!((second.as_ptr(), third.len()), (address, 1000));
         assert_ne!(third.as_ptr(), address);
         assert_eq!(recycler.acquire::<bf16>(7).len(), 7);
-    }
-
-    /// Minor page faults of this thread so far.
-    #[cfg(target_os = "linux")]
-    fn page_faults() -> u64 {
-        let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
-        // field 10; the name in parentheses is field 2
-        let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");
-        fields.split(' ').nth(7).and_then(|n| n.parse().ok()).expect("a number")
     }
 
     #[cfg(target_os = "linux")]

@@ -52,18 +52,28 @@ pub(super) fn pair_row(row: &Pairs) -> Pairs {
 #[inline(always)]
 pub(super) fn pair_tile(tile: &mut [Pairs]) {
     assert_eq!(tile.len(), TILE, "a tile");
-    for rows in tile.chunks_exact_mut(2) {
-        let (first, second) = (rows[0].words(), rows[1].words());
-        let (mut even, mut odd) = ([0; TILE], [0; TILE]);
-        for i in 0..TILE {
-            even[i] = first[i] << 16 | second[i] & 0xffff;
-        }
-        for i in 0..TILE {
-            odd[i] = first[i] & 0xffff_0000 | second[i] >> 16;
-        }
-        if faults::on(Fault::PairHalvesExchanged) {
-            (even, odd) = (even.map(|word| word.rotate_left(16)), odd.map(|word| word.rotate_left(16)));
-        }
-        (rows[0], rows[1]) = (Pairs::of_words(even), Pairs::of_words(odd));
+    // without a loop: the compiler would process one column of all rows at a time, by gathers and scatters
+    for half in [0, 8] {
+        pair_rows(&mut tile[half..half + 2]);
+        pair_rows(&mut tile[half + 2..half + 4]);
+        pair_rows(&mut tile[half + 4..half + 6]);
+        pair_rows(&mut tile[half + 6..half + 8]);
     }
+}
+
+/// Reorders two rows of a tile.
+#[inline(always)]
+fn pair_rows(rows: &mut [Pairs]) {
+    let (first, second) = (rows[0].words(), rows[1].words());
+    let (mut even, mut odd) = ([0; TILE], [0; TILE]);
+    for i in 0..TILE {
+        even[i] = first[i] << 16 | second[i] & 0xffff;
+    }
+    for i in 0..TILE {
+        odd[i] = first[i] & 0xffff_0000 | second[i] >> 16;
+    }
+    if faults::on(Fault::PairHalvesExchanged) {
+        (even, odd) = (even.map(|word| word.rotate_left(16)), odd.map(|word| word.rotate_left(16)));
+    }
+    (rows[0], rows[1]) = (Pairs::of_words(even), Pairs::of_words(odd));
 }
