@@ -52,7 +52,7 @@ pub(super) fn pair_row(row: &Pairs) -> Pairs {
 #[inline(always)]
 pub(super) fn pair_tile(tile: &mut [Pairs]) {
     assert_eq!(tile.len(), TILE, "a tile");
-    // not a loop over pairs of rows: the compiler would process one column of all rows at a time, by gathers and scatters
+    // no loop over pairs of rows: the compiler would process a column of all rows at a time, by gathers and scatters
     for half in [0, 8] {
         pair_rows(&mut tile[half..half + 2]);
         pair_rows(&mut tile[half + 2..half + 4]);
