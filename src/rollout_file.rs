@@ -96,9 +96,13 @@ pub struct RolloutLine<'a> {
     pub columns: Cow<'a, Map<String, Value>>,
 }
 
-/// The value of [`RolloutLine::kv`]: the pages of a lossy cache do not change its results.
+/// The value of [`RolloutLine::kv`]. The pages of an int8 cache do not change its results, sinks and window do.
 pub fn lossy(kv: KvKind) -> Option<Cow<'static, str>> {
-    (!kv.is_exact()).then_some(Cow::Borrowed("int8"))
+    match kv {
+        KvKind::Int8 { .. } => Some(Cow::Borrowed("int8")),
+        KvKind::Sinks { .. } => Some(Cow::Owned(kv.to_string())),
+        KvKind::Off | KvKind::Growing | KvKind::Contiguous | KvKind::Paged { .. } => None,
+    }
 }
 
 impl RolloutLine<'_> {

@@ -89,7 +89,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
     let template_options = args.template.options(tokenizer);
     let template = args.template.open(tokenizer, &template_options)?;
     let has_template = args.template.template.is_some() || !tokenizer.chat_templates().is_empty();
-    let context = loaded.model.config().max_positions;
+    let context = args.cache.engine().kv.max_positions(loaded.model.config());
     let mut conversation =
         Conversation::new(tokenizer, template, template_options, args.system.as_deref(), context);
     let engine = EngineOptions {

@@ -26,7 +26,7 @@ pub(super) struct Common {
     pub(super) threads: Option<usize>,
 }
 
-/// KV cache flags. The results are bit-identical for all values, except `--kv int8`.
+/// KV cache flags. The results are bit-identical for all values, except `--kv int8` and `--kv sinks`.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub(super) struct CacheFlags {
@@ -35,6 +35,12 @@ pub(super) struct CacheFlags {
     pub(super) kv: KvCacheArg,
     #[command(flatten)]
     pub(super) sizes: CacheSizes,
+    /// Tokens at the beginning of a sequence that --kv sinks keeps, at least 0.
+    #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::SINKS, value_parser = at_least_zero)]
+    pub(super) kv_sinks: usize,
+    /// Last tokens of a sequence that --kv sinks keeps. Sinks and window fit into the model's context.
+    #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::WINDOW, value_parser = at_least_one)]
+    pub(super) kv_window: usize,
 }
 
 /// Page size and prefill chunk size.
@@ -131,6 +137,9 @@ pub(super) enum KvCacheArg {
     /// Pages in int8, with one scale for each head vector. Lossy: other logits than those of the training forward pass.
     /// Only for generate, chat, rollout, replay, bench decode and bench trace.
     Int8,
+    /// The first --kv-sinks tokens and the last --kv-window tokens of a sequence, which may be longer than the model's
+    /// context. Lossy, and for the same commands as int8.
+    Sinks,
 }
 
 impl FromStr for DeviceName {
@@ -184,6 +193,7 @@ impl CacheFlags {
             KvCacheArg::Contiguous => decode::KvKind::Contiguous,
             KvCacheArg::Paged => decode::KvKind::Paged { page: self.sizes.page_size },
             KvCacheArg::Int8 => decode::KvKind::Int8 { page: self.sizes.page_size },
+            KvCacheArg::Sinks => decode::KvKind::Sinks { sinks: self.kv_sinks, window: self.kv_window },
         };
         self.sizes.engine(kv)
     }
@@ -221,7 +231,7 @@ impl Layers {
 /// The commands for which a cache may be lossy. The others promise the bits of the training forward pass.
 const MAY_BE_LOSSY: [&str; 6] = ["generate", "chat", "rollout", "replay", "decode", "trace"];
 
-/// Rejects a command line with `--page-size` and a cache without pages, or with a lossy cache and a command that
+/// Rejects a command line with a size that the kind of cache does not have, or with a lossy cache and a command that
 /// promises exact results.
 pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), CliError> {
     if let Some((name, inner)) = matches.subcommand() {
@@ -229,21 +239,30 @@ pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), Cli
     }
     let Ok(Some(kind)) = matches.try_get_one::<KvCacheArg>("kv") else { return Ok(()) };
     let name = kind.to_possible_value().map_or(String::new(), |name| name.get_name().to_string());
-    let typed = matches.try_contains_id("page_size").is_ok()
-        && matches.value_source("page_size") == Some(ValueSource::CommandLine);
-    if typed && !matches!(kind, KvCacheArg::Paged | KvCacheArg::Int8) {
-        let message = format!("--page-size requires --kv paged or int8, found --kv {name}");
-        return Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"));
+    let is_lossy = matches!(kind, KvCacheArg::Int8 | KvCacheArg::Sinks);
+    let (has_pages, has_sinks) =
+        (matches!(kind, KvCacheArg::Paged | KvCacheArg::Int8), *kind == KvCacheArg::Sinks);
+    for (id, has, kinds) in [
+        ("page_size", has_pages, "paged or int8"),
+        ("kv_sinks", has_sinks, "sinks"),
+        ("kv_window", has_sinks, "sinks"),
+    ] {
+        let typed =
+            matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine);
+        if typed && !has {
+            let flag = id.replace('_', "-");
+            let message = format!("--{flag} requires --kv {kinds}, found --kv {name}");
+            return Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"));
+        }
     }
-    if *kind == KvCacheArg::Int8 && !MAY_BE_LOSSY.contains(&command) {
+    if is_lossy && !MAY_BE_LOSSY.contains(&command) {
         let message = format!(
             "--kv {name} is lossy: {command} needs logits with the bits of the training forward pass"
         );
         return Err(CliError::new(Exit::Usage, message).hint("use --kv paged"));
     }
     let given = |id: &&str| matches.try_contains_id(id).is_ok_and(|given| given);
-    let needs_paged: &[&str] =
-        if *kind == KvCacheArg::Int8 { &["prefix", "save_prefix"] } else { &["prefix"] };
+    let needs_paged: &[&str] = if is_lossy { &["prefix", "save_prefix"] } else { &["prefix"] };
     match needs_paged.iter().find(|id| given(id)).filter(|_| *kind != KvCacheArg::Paged) {
         None => Ok(()),
         Some(flag) => {

@@ -98,7 +98,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let constraint = args.generation.constraint.compile(&loaded)?;
     let request =
         Request { constraint, ..args.generation.request(&loaded, args.sample_id, prompt.ids.clone()) };
-    let cfg = loaded.model.config();
+    let cfg = &args.generation.cache.engine().kv.limits(loaded.model.config());
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
     // Synchronize every step, so that each token is shown as soon as it is generated.
     let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));

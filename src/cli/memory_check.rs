@@ -2,7 +2,7 @@
 use super::estimate::{GrpoMemory, TrainingMemory};
 use super::exit::{CliError, Exit};
 use crate::config::RunConfig;
-use crate::decode::{CacheShape, EngineOptions, KvKind, Request, Room};
+use crate::decode::{EngineOptions, KvKind, Request, Room};
 use crate::memory_limit::memory_limit;
 use crate::model::Model;
 use crate::report::units;
@@ -58,26 +58,14 @@ pub(super) fn require_cache(
 
 /// Bytes of the KV cache of an engine.
 fn cache_bytes(model: &Model, options: &EngineOptions) -> u64 {
-    let slots = allocated_slots(options.kv, options.room(model.config()));
-    slots.saturating_mul(CacheShape::of(model).stored_as(options.kv.dtype()).bytes_per_token() as u64)
+    options.kv.allocated_bytes(model, options.room(model.config()))
 }
 
 /// Bytes of the KV cache of a draft model: pages for all positions of all sequences, up to its context.
 fn draft_cache_bytes(draft: &Model, model: &Model, options: &EngineOptions) -> u64 {
     let room = options.room(model.config());
     let positions = room.positions.min(draft.config().max_positions);
-    let slots = allocated_slots(KvKind::default(), Room { positions, slots: None, ..room });
-    slots.saturating_mul(CacheShape::of(draft).bytes_per_token() as u64)
-}
-
-/// The positions for which a cache allocates memory at its start.
-fn allocated_slots(kv: KvKind, room: Room) -> u64 {
-    let positions = match kv {
-        KvKind::Off | KvKind::Growing => return 0,
-        KvKind::Contiguous => room.positions as u64,
-        KvKind::Paged { page } | KvKind::Int8 { page } => room.positions.next_multiple_of(page) as u64,
-    };
-    room.slots.map_or(positions.saturating_mul(room.sequences as u64), |slots| slots as u64)
+    KvKind::default().allocated_bytes(draft, Room { positions, slots: None, ..room })
 }
 
 /// Checks that the KV cache for `requests` fits, of which `options.max_batch` run at a time.
@@ -86,7 +74,8 @@ pub(super) fn require_cache_of(
     requests: &[Request],
     options: EngineOptions,
 ) -> Result<(), CliError> {
-    let max_seq_len = requests.iter().map(|request| request.required_len(model.config())).max();
+    let limits = options.kv.limits(model.config());
+    let max_seq_len = requests.iter().map(|request| request.required_len(&limits)).max();
     let max_batch = options.max_batch.min(requests.len().max(1));
     require_cache(model, None, &EngineOptions { max_seq_len, max_batch, ..options }, "use --kv growing")
 }
@@ -94,18 +83,6 @@ pub(super) fn require_cache_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cache_is_counted_if_it_is_allocated_at_the_start() {
-        let room = Room { sequences: 3, positions: 10, slots: None };
-        assert_eq!(allocated_slots(KvKind::Growing, room), 0);
-        assert_eq!(allocated_slots(KvKind::Off, room), 0);
-        assert_eq!(allocated_slots(KvKind::Contiguous, room), 30);
-        assert_eq!(allocated_slots(KvKind::Paged { page: 8 }, room), 48);
-        assert_eq!(allocated_slots(KvKind::Int8 { page: 8 }, room), 48);
-        assert_eq!(allocated_slots(KvKind::Growing, Room { slots: Some(7), ..room }), 0);
-        assert_eq!(allocated_slots(KvKind::Contiguous, Room { slots: Some(7), ..room }), 7);
-    }
 
     #[test]
     fn the_estimate_is_the_size_of_a_full_cache() {
@@ -128,6 +105,7 @@ mod tests {
 
     #[test]
     fn the_cache_of_a_draft_model_has_room_for_all_sequences_up_to_its_context() {
+        use crate::decode::CacheShape;
         use crate::model::Config;
         use crate::tensor::Dtype;
         let model = |n_layers, max_positions| {

@@ -95,17 +95,16 @@ pub(super) fn check_columns(prompts: &[Prompt]) -> Result<(), CliError> {
     }
 }
 
-/// Truncates the prompts that do not fit the context of the model, or removes them with a warning.
+/// Truncates the prompts that do not fit a sequence of `context` positions, or removes them with a warning.
 ///
 /// # Errors
 /// No prompt is left.
 pub(super) fn fit(
     prompts: &mut Vec<Prompt>,
-    max_new: usize,
+    (max_new, context): (usize, usize),
     truncate: Option<TruncatedSide>,
     loaded: &Loaded,
 ) -> Result<(), CliError> {
-    let context = loaded.model.config().max_positions;
     let kept = context - if max_new < context { max_new } else { 1 };
     prompts.retain_mut(|prompt| {
         let length = prompt.ids.len();

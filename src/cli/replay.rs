@@ -63,12 +63,14 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let loaded = loaded::open_with_master_weights(&path, &args.common)?;
     let digest = policy_digest(&loaded.model)?;
     let file = args.file.display();
-    let kv = lossy(args.cache.engine().kv);
+    let kind = args.cache.engine().kv;
+    let (kv, limits) = (lossy(kind), kind.limits(loaded.model.config()));
     for Numbered { number, line } in &lines {
         if line.kv != kv {
             let [want, found] = [&line.kv, &kv].map(|kv| kv.as_deref().unwrap_or("an exact cache"));
             let message = format!("{file}:{number}: expected {want}, found {found}");
-            let hint = "--kv int8 regenerates completions of an int8 cache, --kv paged the others";
+            let hint = "--kv int8 regenerates completions of an int8 cache, --kv sinks --kv-sinks S --kv-window W those \
+                        of sinks:S+W, --kv paged the others";
             return Err(CliError::new(Exit::Data, message).hint(hint));
         }
         if line.policy.as_deref().is_some_and(|policy| policy != digest) {
@@ -88,7 +90,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
             let place = format!("{file}:{}", numbered.number);
             let sampling = request.options.check();
             sampling.map_err(|error| CliError::new(Exit::Data, format_args!("{place}: {error}")))?;
-            let checked = request.check(loaded.model.config());
+            let checked = request.check(&limits);
             checked.map_err(|error| CliError::of_request(Exit::Data, &place, &error))?;
             let language = numbered.line.language();
             let constraint = language.map(|language| compiler.constraint(&language, &place)).transpose()?;
@@ -147,7 +149,8 @@ fn regenerate(
     mut stops: Vec<Option<TextStops<'_>>>,
     options: EngineOptions,
 ) -> Result<Vec<Completion>, CliError> {
-    let max_seq_len = requests.iter().map(|request| request.required_len(loaded.model.config())).max();
+    let limits = options.kv.limits(loaded.model.config());
+    let max_seq_len = requests.iter().map(|request| request.required_len(&limits)).max();
     let max_batch = options.max_batch.min(requests.len().max(1));
     let mut engine = Engine::new(&loaded.model, EngineOptions { max_seq_len, max_batch, ..options })?;
     requests.into_iter().try_for_each(|request| engine.submit(request).map(drop))?;

@@ -98,7 +98,8 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let mut prompts = prompts::read(&args.prompts, loaded.tokenizer.as_ref())?;
     let count = prompts.len();
     prompts::check_columns(&prompts)?;
-    prompts::fit(&mut prompts, args.generation.max_new, args.truncate_prompt, &loaded)?;
+    let context = args.generation.cache.engine().kv.max_positions(loaded.model.config());
+    prompts::fit(&mut prompts, (args.generation.max_new, context), args.truncate_prompt, &loaded)?;
     let skipped = count - prompts.len();
     let identity = Identity::of_command().and("the model", loaded.checkpoint.display());
     let language = args.generation.constraint.language()?;
@@ -166,7 +167,7 @@ fn complete(
     writer: &mut CompletionWriter<'_>,
 ) -> Result<(), CliError> {
     let Work { loaded, requests, mut stops } = work;
-    let (cfg, g) = (loaded.model.config(), args.n.get());
+    let (cfg, g) = (&args.generation.cache.engine().kv.limits(loaded.model.config()), args.n.get());
     let total = requests.len() * g;
     let options = EngineOptions {
         prefix_caching: PrefixCaching::On,
@@ -235,6 +236,7 @@ fn complete(
 fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &mut [Prompt]) -> Result<Vec<Request>, CliError> {
     let flags = &args.generation.constraint;
     let (language, mut compiler) = (flags.language()?, Compiler::new(loaded));
+    let limits = args.generation.cache.engine().kv.limits(loaded.model.config());
     let request = |prompt: &mut Prompt| {
         let id = (prompt.index as u64).saturating_mul(args.n.get() as u64);
         let request = args.generation.request(loaded, id, prompt.ids.clone());
@@ -243,7 +245,7 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &mut [Prompt]) -> Resu
         let constraint = language.map(|language| compiler.constraint(language, place));
         let request = Request { constraint: constraint.transpose()?, ..request };
         prompt.language = language.cloned();
-        prompt.checked(request, loaded.model.config())
+        prompt.checked(request, &limits)
     };
     prompts.iter_mut().map(request).collect()
 }

@@ -45,14 +45,13 @@ impl SchedulerFlags {
     /// # Errors
     /// A value of --kv-capacity with less room, in whole pages.
     pub(super) fn fit(&self, options: EngineOptions, longest: usize) -> Result<EngineOptions, CliError> {
-        let page = options.kv.page().unwrap_or(1);
-        let want = longest.div_ceil(page).saturating_mul(page);
+        let want = options.kv.slots(longest);
         if let Some(found) = options.kv_capacity.filter(|&found| found < want) {
             let message =
                 format!("--kv-capacity {found}: expected at least {want}, for the longest sequence");
-            return Err(
-                CliError::new(Exit::Usage, message).hint("increase --kv-capacity, or reduce --max-new")
-            );
+            let shorter = if options.kv.keeps_all() { "--max-new" } else { "--kv-window" };
+            let hint = format!("increase --kv-capacity, or reduce {shorter}");
+            return Err(CliError::new(Exit::Usage, message).hint(hint));
         }
         let all = want.max(1).saturating_mul(options.max_batch);
         Ok(EngineOptions { kv_capacity: options.kv_capacity.map(|n| n.min(all)), ..options })

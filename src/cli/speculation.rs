@@ -36,7 +36,7 @@ impl SpeculationFlags {
     /// `options` with these flags.
     ///
     /// # Errors
-    /// Speculation without a KV cache.
+    /// Speculation without a KV cache, or with a sinks cache.
     pub(super) fn apply(&self, options: EngineOptions) -> Result<EngineOptions, CliError> {
         let speculation = match self.speculate {
             SpeculateArg::Off => Speculation::Off,
@@ -45,6 +45,11 @@ impl SpeculationFlags {
         if self.drafts() && options.kv == KvKind::Off {
             let flag = if self.draft.is_some() { "--draft" } else { "--speculate" };
             let message = format_args!("{flag} requires a KV cache, found --kv off");
+            return Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"));
+        }
+        if self.drafts() && !options.kv.keeps_all() {
+            let flag = if self.draft.is_some() { "--draft" } else { "--speculate" };
+            let message = format_args!("{flag} requires a cache that can drop tokens, found --kv sinks");
             return Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"));
         }
         Ok(EngineOptions { speculation, ..options })

@@ -2,11 +2,11 @@
 use std::ops::Range;
 
 use xtrain::decode::{
-    Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, generate_naive, generate_naive_int8,
-    int8_kv,
+    Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, Result, generate_naive,
+    generate_naive_int8, generate_naive_sinks, int8_kv, sinks_kv,
 };
 use xtrain::model::{Eager, Model, NoCache, Rows};
-use xtrain::tensor::{Device, Dtype};
+use xtrain::tensor::{Device, Dtype, Tensor};
 
 use crate::fixtures::{json, model};
 
@@ -44,16 +44,33 @@ pub(crate) fn prompts() -> Vec<Vec<u32>> {
 
 /// Logits `[T, V]` of every position of `tokens`, alone in one pass without a cache.
 pub(crate) fn logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
-    let rows = Rows::whole(&[tokens]);
-    let hidden = model.forward(&mut Eager, &mut NoCache::new(&rows).unwrap(), &rows).unwrap();
+    logits_over(KvKind::Off, model, tokens)
+}
+
+/// [`logits`] by the naive definition of a kind of cache.
+pub(crate) fn logits_over(kv: KvKind, model: &Model, tokens: &[u32]) -> Vec<f32> {
+    let hidden = hidden_over(kv, model, &Rows::whole(&[tokens])).unwrap();
     model.logits(&hidden).unwrap().data().unwrap().to_vec()
 }
 
-/// [`logits`] by the naive definition of an int8 cache.
-pub(crate) fn int8_logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
-    let rows = Rows::whole(&[tokens]);
-    let hidden = model.forward(&mut Eager, &mut int8_kv(&rows).unwrap(), &rows).unwrap();
-    model.logits(&hidden).unwrap().data().unwrap().to_vec()
+/// The final hidden states of whole sequences by the naive definition of a kind of cache.
+pub(crate) fn hidden_over(kv: KvKind, model: &Model, rows: &Rows) -> xtrain::model::Result<Tensor> {
+    match kv {
+        KvKind::Int8 { .. } => model.forward(&mut Eager, &mut int8_kv(rows)?, rows),
+        KvKind::Sinks { sinks, window } => {
+            model.forward(&mut Eager, &mut sinks_kv(rows, [sinks, window])?, rows)
+        }
+        _ => model.forward(&mut Eager, &mut NoCache::new(rows)?, rows),
+    }
+}
+
+/// The completion of a request by the naive definition of a kind of cache.
+pub(crate) fn naive_over(kv: KvKind, model: &Model, request: &Request) -> Result<Completion> {
+    match kv {
+        KvKind::Int8 { .. } => generate_naive_int8(model, request),
+        KvKind::Sinks { sinks, window } => generate_naive_sinks(model, request, [sinks, window]),
+        _ => generate_naive(model, request),
+    }
 }
 
 /// The oracle: completions by naive recomputation of every token, and all their logits.
@@ -71,12 +88,9 @@ impl Oracle {
 
     /// The oracle of a kind of cache: for a lossy one, its own naive definition.
     pub(crate) fn of(kv: KvKind, model: &Model, requests: Vec<Request>) -> Oracle {
-        let naive = if kv.is_exact() { generate_naive } else { generate_naive_int8 };
-        let completions: Vec<_> = requests.iter().map(|r| naive(model, r).unwrap()).collect();
-        let all = |(r, c): (&Request, &Completion)| {
-            let tokens = [&r.prompt[..], &c.tokens].concat();
-            if kv.is_exact() { logits(model, &tokens) } else { int8_logits(model, &tokens) }
-        };
+        let completions: Vec<_> = requests.iter().map(|r| naive_over(kv, model, r).unwrap()).collect();
+        let all =
+            |(r, c): (&Request, &Completion)| logits_over(kv, model, &[&r.prompt[..], &c.tokens].concat());
         let logits = requests.iter().zip(&completions).map(all).collect();
         Oracle { requests, completions, logits, vocab: model.config().vocab }
     }

@@ -49,12 +49,13 @@ fn branches() -> focused::Checked {
 const ON_LINUX: [Fault; 4] =
     [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
 
-/// Faults that tests outside of this program find: tests/allocations.rs; gpu/attention/tests/shared.rs,
-/// gates/planted.rs, gates/launch_errors.rs, device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor;
-/// evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs and cli/verify/row.rs;
-/// rollout/scheduler/offload_policy.rs of xtrain-decode.
-const CAUGHT_ELSEWHERE: [Fault; 15] = [
+/// Faults that tests outside of this program find: tests/allocations.rs and tests/constant_memory.rs;
+/// gpu/attention/tests/shared.rs, gates/planted.rs, gates/launch_errors.rs, device/packed_buffer.rs and
+/// cpu/gemm_bf16/tests.rs of xtrain-tensor; evaluate.rs, grammar/compiled.rs, cli/identity.rs,
+/// cli/completion_writer.rs and cli/verify/row.rs; rollout/scheduler/offload_policy.rs of xtrain-decode.
+const CAUGHT_ELSEWHERE: [Fault; 16] = [
     Fault::LexerNotRenewed,
+    Fault::SinksStagedRowsLeaked,
     Fault::OffloadFileIsFree,
     Fault::LossSummedByProcess,
     Fault::ProcessesNotCompared,
@@ -75,6 +76,10 @@ const CAUGHT_ELSEWHERE: [Fault; 15] = [
 const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::DroppedCacheWrite, Gate::Invariance),
     (Fault::PageOffByOne, Gate::Invariance),
+    (Fault::SinksRotatedByText, Gate::Invariance),
+    (Fault::SinkOverwritten, Gate::Invariance),
+    (Fault::SinksWindowOneTooMany, Gate::Invariance),
+    (Fault::SinksForkLostRows, Gate::Test(held_rows::some)),
     (Fault::Int8CodesTruncated, Gate::Invariance),
     (Fault::Int8ScaleOfNeighbour, Gate::Invariance),
     (Fault::PositionOffByOne, Gate::Invariance),

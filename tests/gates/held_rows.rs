@@ -34,12 +34,14 @@ pub(crate) struct Done {
     /// Of `restored`, those of an int8 cache.
     restored_int8: u64,
     forks: u64,
+    /// Rows over a cache of sinks and a window.
+    sinks: usize,
 }
 
 impl AddAssign for Done {
     fn add_assign(&mut self, other: Done) {
         let Done { rows, events, snapshots, snapshot_rows, files, prefix_rows, stopped, .. } = other;
-        let Done { preemptions, offloaded, restored, restored_int8, forks, .. } = other;
+        let Done { preemptions, offloaded, restored, restored_int8, forks, sinks, .. } = other;
         self.rows += rows;
         self.events += events;
         self.snapshots += snapshots;
@@ -52,6 +54,7 @@ impl AddAssign for Done {
         self.restored += restored;
         self.restored_int8 += restored_int8;
         self.forks += forks;
+        self.sinks += sinks;
     }
 }
 
@@ -99,9 +102,10 @@ fn requests(rng: &mut CaseRng, case: u64) -> (Vec<Request>, Vec<usize>) {
 
 fn engine_options(rng: &mut CaseRng, longest: usize) -> EngineOptions {
     let page = rng.choose(&[1, 3, 8, 16]);
-    let kv = match rng.below(8) {
+    let kv = match rng.below(9) {
         0 => KvKind::Growing,
         1 => KvKind::Contiguous,
+        8 => KvKind::Sinks { sinks: rng.below(5), window: rng.between(1, 24) },
         2 | 3 => KvKind::Int8 { page },
         _ => KvKind::Paged { page },
     };
@@ -320,6 +324,7 @@ pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
         let mut done =
             done.map_err(|e| format!("gate held rows, case {case}, seed {SEED}, {options:?}: {e}"))?;
         done.restored_int8 = if options.kv.is_exact() { 0 } else { done.restored };
+        done.sinks = if options.kv.keeps_all() { 0 } else { done.rows };
         all += done;
     }
     std::fs::remove_dir_all(&dir).map_err(|e| e.to_string())?;
@@ -353,5 +358,5 @@ fn rows_that_leave_their_sequence_have_the_bits_of_recomputed_ones() {
     assert!(done.snapshot_rows > 0 && done.prefix_rows > 0 && done.forks > 0, "{done:?}");
     assert!(done.preemptions > cases as u64 / 20, "{done:?}");
     assert!(done.offloaded > done.restored && done.restored > cases as u64 / 4, "{done:?}");
-    assert!(done.restored_int8 > cases as u64 / 20, "{done:?}");
+    assert!(done.restored_int8 > cases as u64 / 20 && done.sinks > 5 * cases, "{done:?}");
 }

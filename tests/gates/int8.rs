@@ -6,7 +6,7 @@ use xtrain::model::Model;
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
-use crate::decode::{Oracle, int8_logits, logits, options, same};
+use crate::decode::{Oracle, logits, logits_over, options, same};
 use crate::rng::CaseRng;
 
 /// Prompts around a page and around a chunk of keys; two of them begin with the same tokens.
@@ -61,8 +61,9 @@ fn a_gpu_has_the_bits_of_the_definition() {
 fn int8_logits_are_near_the_exact_ones_and_differ() {
     let cfg = crate::gpu::config(true);
     let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 44).unwrap();
+    let kv = KvKind::Int8 { page: 8 };
     for request in requests(cfg.vocab) {
-        let (exact, int8) = (logits(&model, &request.prompt), int8_logits(&model, &request.prompt));
+        let (exact, int8) = (logits(&model, &request.prompt), logits_over(kv, &model, &request.prompt));
         let largest = exact.iter().fold(0f32, |m, x| m.max(x.abs()));
         let apart = exact.iter().zip(&int8).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         // an element of a head vector is off by at most 1/254 of the largest one

@@ -1,5 +1,5 @@
 //! The random invariance gate: all logits have the same bits for any cache, page size, chunk, batch, number of
-//! threads and instruction set. Those over an int8 cache have the bits of its naive definition.
+//! threads and instruction set. Those over an int8 or a sinks cache have the bits of its naive definition.
 //!
 //! The test command runs 5,000 cases; `XTRAIN_SOAK=1` runs 20,000.
 mod case;
@@ -25,10 +25,12 @@ const MINIMUM: Counts = Counts {
     values: 7_500_000,
     f32: 400,
     bf16: 400,
-    growing: 120,
-    contiguous: 120,
+    growing: 80,
+    contiguous: 80,
     paged: 600,
     int8: 180,
+    sinks: 50,
+    sinks_exact: 10,
     chunked: 1000,
     mixed: 600,
     prefill_with_decode: 400,

@@ -100,6 +100,7 @@ mod schedules;
 mod sentencepiece;
 mod shards;
 mod signals;
+mod sinks;
 mod speculation;
 mod stop_text;
 #[cfg(all(target_os = "linux", feature = "faults"))]

@@ -38,8 +38,8 @@
 //!    each step, a runner executes it.
 //! 5. [`constraint`]: completions whose text has to match, for example, a regular expression.
 //!
-//! All of them give the same tokens and log-probabilities, bit for bit. Only an int8 cache is lossy; its definition is
-//! [`generate_naive_int8`]. [`sampler`] defines the choice of a token.
+//! All of them give the same tokens and log-probabilities, bit for bit. Two kinds of cache are lossy, int8 and
+//! sinks; their definitions are [`generate_naive_int8`] and [`generate_naive_sinks`]. [`sampler`] defines the choice of a token.
 #![forbid(unsafe_code)]
 #![warn(clippy::pedantic)]
 #![allow(
@@ -74,6 +74,6 @@ pub use rollout::{
     Completion, Continuation, Counters, Engine, EngineOptions, Event, FinishReason, LogitRow, LogitsRows,
     Preemption, PrefixCaching, Request, SnapshotId, Speculation, Step, StopConditions, TextStops, generate,
     generate_cached, generate_cached_batch, generate_greedy_cached, generate_naive, generate_naive_int8,
-    generate_naive_repeat_kv, int8_kv,
+    generate_naive_repeat_kv, generate_naive_sinks, int8_kv, sinks_kv,
 };
 pub use sampler::SampleOptions;

@@ -140,6 +140,18 @@ pub struct KvView<'a, X> {
     pub v: &'a X,
     /// The slot of each position of each sequence.
     pub slots: &'a Slots,
+    /// Where the rows of the pass are in `slots`. `None`: at their own sequences and positions. Always `None` under a
+    /// tape, which has no cache.
+    pub places: Option<RowPlaces<'a>>,
+}
+
+/// The sequence and the position of each row of a pass, as the slots of a cache number them.
+#[derive(Debug, Clone, Copy)]
+pub struct RowPlaces<'a> {
+    /// The sequence of each row.
+    pub seq: &'a [u32],
+    /// The position of each row in its sequence.
+    pub pos: &'a [u32],
 }
 
 pub(crate) fn attn_mask<'a>(rows: &'a Rows, slots: &'a Slots, window: Option<usize>) -> AttnMask<'a> {
@@ -205,7 +217,10 @@ impl Functional for Eager {
         rows: &Rows,
         window: Option<usize>,
     ) -> Result<Tensor> {
-        let mask = attn_mask(rows, kv.slots, window);
+        let mask = match kv.places {
+            None => attn_mask(rows, kv.slots, window),
+            Some(RowPlaces { seq, pos }) => AttnMask { seq, pos, slots: kv.slots, window },
+        };
         match kv.k.dtype() {
             Dtype::U32 => Ok(ops::int8_attention(q, kv.k, kv.v, &mask)?),
             _ => Ok(ops::attention(q, kv.k, kv.v, &mask)?.0),

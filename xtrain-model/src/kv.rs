@@ -73,6 +73,6 @@ impl<X> NoCache<X> {
 impl<F: Functional> KvStore<F> for NoCache<F::X> {
     fn extend(&mut self, _layer: usize, k: F::X, v: F::X, _rows: &Rows) -> Result<KvView<'_, F::X>> {
         let (k, v) = self.kv.insert((k, v));
-        Ok(KvView { k, v, slots: &self.slots })
+        Ok(KvView { k, v, slots: &self.slots, places: None })
     }
 }

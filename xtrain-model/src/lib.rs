@@ -111,7 +111,7 @@ pub use autograd::{Tape, Var};
 pub use config::{Biases, Config};
 pub use error::{Error, Result};
 pub use example::{Branch, LogitsProcessing, TrainingExample};
-pub use functional::{Eager, Functional, HeadNorm, KvView, QkNorms, Qkv};
+pub use functional::{Eager, Functional, HeadNorm, KvView, QkNorms, Qkv, RowPlaces};
 pub use grads::Grads;
 pub use kept_fields::KeptFields;
 pub use kv::{KvStore, NoCache};

@@ -62,7 +62,7 @@ pub(super) fn run(args: &CacheKindsArgs) -> Result<(), CliError> {
     let [prompt_len, max_new] = args.lengths(DEFAULT_LEN.min(model.config().max_positions / 2).max(1));
     let (batch, temperature, top_p) = (args.batch.get(), 0.0, 1.0);
     let workload = Workload { batch, one_prompt: false, prompt_len, max_new, temperature, top_p };
-    workload.check(&model, "reduce --prompt-len or --max-new")?;
+    workload.check(KvKind::default(), &model, "reduce --prompt-len or --max-new")?;
     let budget = args.budget_mib << 20;
     let kinds = kinds(args.sizes.page_size);
     for kv in kinds {

@@ -62,7 +62,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
         temperature: args.temperature,
         top_p: args.top_p,
     };
-    workload.check(&model, "reduce --prompt-len or --max-new")?;
+    workload.check(args.cache.engine().kv, &model, "reduce --prompt-len or --max-new")?;
     let plain = EngineOptions { steps_per_sync: args.sync_every.get(), ..args.cache.engine() };
     let options = args.speculation.apply(plain)?;
     let draft = args.speculation.open_draft(&args.shared.common)?;

@@ -42,7 +42,7 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
         |max_new| Workload { batch: 1, one_prompt: false, prompt_len, max_new, temperature: 0.0, top_p: 1.0 };
     let hint =
         "reduce --prompt-len (the shortest rollout has 32 new tokens), or use a model with a longer context";
-    workload(LENGTHS[0]).check(&model, hint)?;
+    workload(LENGTHS[0]).check(KvKind::default(), &model, hint)?;
     let page = args.sizes.page_size;
     let kinds = [KvKind::Off, KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }];
     let mut cells = Vec::new();

@@ -85,7 +85,7 @@ impl Times {
 pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
     let spec = args.spec();
     let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, spec.longest())?;
-    let (longest, context) = (spec.longest(), model.config().max_positions);
+    let (longest, context) = (spec.longest(), args.kv().max_positions(model.config()));
     if longest > context {
         let message =
             format!("a request can have {longest} tokens, expected at most {context}, the model's context");

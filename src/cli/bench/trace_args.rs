@@ -10,7 +10,7 @@ use crate::cli::CliError;
 use crate::cli::common::{CacheFlags, count, number};
 use crate::cli::scheduler_flags::SchedulerFlags;
 use crate::cli::speculation::SpeculationFlags;
-use crate::decode::EngineOptions;
+use crate::decode::{EngineOptions, KvKind};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TraceArgs {
@@ -76,6 +76,11 @@ impl TraceArgs {
             high_priority: self.high_priority,
             seed: self.trace_seed,
         }
+    }
+
+    /// The kind of cache.
+    pub(super) fn kv(&self) -> KvKind {
+        self.cache.engine().kv
     }
 
     /// The engine options for sequences of at most `longest` positions.

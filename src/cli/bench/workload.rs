@@ -2,6 +2,7 @@
 use serde::Serialize;
 
 use crate::cli::{CliError, Exit};
+use crate::decode::KvKind;
 use crate::model::Model;
 
 /// A rollout to measure.
@@ -22,9 +23,10 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Rejects a workload that exceeds the context of the model. The error has the hint `hint`.
-    pub(super) fn check(&self, model: &Model, hint: &str) -> Result<(), CliError> {
-        let (len, context) = (self.prompt_len.saturating_add(self.max_new), model.config().max_positions);
+    /// Rejects a workload that exceeds the context of the model over a cache of kind `kv`. The error has the hint `hint`.
+    pub(super) fn check(&self, kv: KvKind, model: &Model, hint: &str) -> Result<(), CliError> {
+        let len = self.prompt_len.saturating_add(self.max_new);
+        let context = kv.max_positions(model.config());
         if len <= context {
             return Ok(());
         }

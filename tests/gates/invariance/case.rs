@@ -32,7 +32,7 @@ pub(super) struct Case {
 pub(super) struct Oracle {
     /// `None`: the reference backend.
     pub(super) simd: Option<Simd>,
-    /// The training forward, recorded on a tape. Never for an int8 cache.
+    /// The training forward, recorded on a tape. Never for a lossy cache.
     pub(super) tape: bool,
     /// Also recomputed by a new forward pass for each token.
     pub(super) literal: bool,
@@ -139,6 +139,7 @@ impl Case {
         case.draw_biases(&mut rng);
         case.keep_prefixes(&mut CaseRng::new(SEED ^ 5, number));
         case.quantize_cache(&mut CaseRng::new(SEED ^ 6, number));
+        case.keep_sinks(&mut CaseRng::new(SEED ^ 7, number));
         case
     }
 
@@ -182,6 +183,27 @@ impl Case {
         {
             (self.kv, self.oracle.tape) = (KvKind::Int8 { page }, false);
         }
+    }
+
+    /// One growing or contiguous cache of three becomes one of sinks and a window. In a quarter of these, the window holds
+    /// the longest sequence, and the oracle is that of an exact cache.
+    fn keep_sinks(&mut self, rng: &mut CaseRng) {
+        if !matches!(self.kv, KvKind::Growing | KvKind::Contiguous) || !rng.one_in(3) {
+            return;
+        }
+        let longest = self.longest();
+        let sinks = rng.below(6).min(longest - 1);
+        let (most, some) = (longest - sinks, rng.choose(&[2, 8, 20, 70]));
+        let window = if rng.one_in(4) { most } else { rng.between(1, most.min(some)) };
+        self.kv = KvKind::Sinks { sinks, window };
+        self.oracle.tape &= self.definition().is_exact();
+    }
+
+    /// The kind of cache whose definition the case follows. Sinks and a window that hold the longest sequence follow that
+    /// of an exact cache.
+    pub(super) fn definition(&self) -> KvKind {
+        let holds_all = !self.kv.keeps_all() && self.kv.slots(0) >= self.longest();
+        if holds_all { KvKind::Off } else { self.kv }
     }
 
     /// In one engine of three, the first sequences are completions of one prompt.

@@ -86,7 +86,9 @@ impl<'a> Passes<'a> {
 
     /// Forks the shared prefix of a sequence that starts.
     fn share(&mut self, s: usize) -> Result<(), Difference> {
-        if let (0, Some((of, len))) = (self.done[s], self.case.seqs[s].prefix) {
+        if let (0, Some((of, len))) = (self.done[s], self.case.seqs[s].prefix)
+            && self.cache.can_rewind(of as u32, len)
+        {
             let forked = self.cache.fork(of as u32, s as u32, len);
             let row = RowId { sequence: s, position: 0 };
             forked.map_err(|e| Difference::new(self.case, row, What::Failed(e.to_string())))?;
@@ -95,9 +97,10 @@ impl<'a> Passes<'a> {
         Ok(())
     }
 
-    /// Removes the last positions of sequence `s` from the cache, or all of them.
+    /// Removes the last positions of sequence `s` from the cache, or all of them, if rows before them are overwritten too.
     fn rewind(&mut self, s: usize) -> Result<(), Difference> {
         let len = if self.rng.one_in(2) { 0 } else { self.rng.below(self.done[s]) };
+        let len = if self.cache.can_rewind(s as u32, len) { len } else { 0 };
         let row = RowId { sequence: s, position: len };
         match len {
             0 => self.cache.free(s as u32),

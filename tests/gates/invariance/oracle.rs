@@ -1,12 +1,13 @@
 //! The answers: each sequence alone, in one pass over all its tokens, on one thread.
 use std::cell::RefCell;
 
-use xtrain::decode::{Completion, Request, SampleOptions, generate_naive, generate_naive_int8, int8_kv};
-use xtrain::model::{Config, Eager, Model, NoCache, Params, Result, Rows, Tape};
+use xtrain::decode::{Completion, Request, SampleOptions};
+use xtrain::model::{Config, Model, NoCache, Params, Result, Rows, Tape};
 use xtrain::tensor::{Device, Simd, Tensor};
 
 use super::case::{Case, Driver, SEED};
 use super::outcome::{Difference, RowId, What};
+use crate::decode::{hidden_over, naive_over};
 use crate::rng::{CaseRng, values};
 
 thread_local! {
@@ -66,8 +67,8 @@ impl Answers {
             for (s, all) in tokens.iter_mut().enumerate() {
                 let (of, n) = if s < group { (0, s) } else { (s, 0) };
                 let request = request(case, all, of, n);
-                let naive = if case.kv.is_exact() { generate_naive } else { generate_naive_int8 };
-                let answer = naive(&model, &request).map_err(|e| failed(e.to_string()))?;
+                let answer =
+                    naive_over(case.definition(), &model, &request).map_err(|e| failed(e.to_string()))?;
                 *all = [&request.prompt[..], &answer.tokens].concat();
                 requests.push((request, answer));
             }
@@ -147,22 +148,14 @@ fn whole(case: &Case, model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
     let rows = Rows::whole(&[tokens]);
     let hidden = match case.oracle.tape {
         true => model.forward(&mut Tape::new(rows.samples()), &mut NoCache::new(&rows)?, &rows)?.value,
-        false => naive(case, model, &rows)?,
+        false => hidden_over(case.definition(), model, &rows)?,
     };
     Ok(model.logits(&hidden)?.data()?.to_vec())
 }
 
-/// The final hidden states of whole sequences, by the naive definition of the case's cache.
-fn naive(case: &Case, model: &Model, rows: &Rows) -> Result<Tensor> {
-    match case.kv.is_exact() {
-        true => model.forward(&mut Eager, &mut NoCache::new(rows)?, rows),
-        false => model.forward(&mut Eager, &mut int8_kv(rows)?, rows),
-    }
-}
-
 /// Logits `[V]` after the last of `tokens`.
 fn fresh(case: &Case, model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
-    let hidden = naive(case, model, &Rows::whole(&[tokens]))?;
+    let hidden = hidden_over(case.definition(), model, &Rows::whole(&[tokens]))?;
     let (wide, width) = (hidden.to_f32()?, hidden.width());
     let last = wide.data::<f32>()?[(tokens.len() - 1) * width..].to_vec();
     let last = Tensor::new(model.device(), &[1, width], last)?.cast(hidden.dtype())?;

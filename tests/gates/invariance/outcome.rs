@@ -22,6 +22,10 @@ pub(crate) struct Counts {
     /// With pages, in int8 too.
     pub(crate) paged: usize,
     pub(crate) int8: usize,
+    /// Sinks and a window that do not hold the longest sequence.
+    pub(crate) sinks: usize,
+    /// Those that hold it.
+    pub(crate) sinks_exact: usize,
     /// A sequence was computed in several passes.
     pub(crate) chunked: usize,
     /// Several sequences in one pass.
@@ -80,7 +84,9 @@ impl Counts {
             growing: n(case.kv == KvKind::Growing),
             contiguous: n(case.kv == KvKind::Contiguous),
             paged: n(case.kv.page().is_some()),
-            int8: n(!case.kv.is_exact()),
+            int8: n(matches!(case.kv, KvKind::Int8 { .. })),
+            sinks: n(!case.definition().keeps_all()),
+            sinks_exact: n(case.definition() != case.kv),
             chunked: n(seen.chunked),
             mixed: n(seen.mixed),
             prefill_with_decode: n(seen.prefill_with_decode),
@@ -145,6 +151,8 @@ fields!(
     contiguous,
     paged,
     int8,
+    sinks,
+    sinks_exact,
     chunked,
     mixed,
     prefill_with_decode,

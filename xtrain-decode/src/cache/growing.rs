@@ -177,7 +177,7 @@ impl KvStore<Eager> for Growing {
         self.append(layer, &new, rows)?;
         self.ledger.leave(layer);
         let (kv, slots) = self.view.as_ref().expect("it has just been set");
-        Ok(KvView { k: &kv.k, v: &kv.v, slots })
+        Ok(KvView { k: &kv.k, v: &kv.v, slots, places: None })
     }
 
     fn append_rotated(

@@ -81,21 +81,27 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// Replaces the content of `to` with the first `len` positions of `from`, shared or copied.
     ///
     /// # Errors
-    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if `from` holds fewer positions;
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) unless [`Cache::can_rewind`] for `from`;
     /// [`Error::CacheFull`](xtrain_model::Error::CacheFull) if `to` does not exist or does not fit.
     fn fork(&mut self, from: u32, to: u32, len: usize) -> Result<()>;
+
+    /// Whether the cache has all rows that the row after the first `len` positions of `seq` attends to. A sinks cache
+    /// overwrites rows; the others have them up to the length of the sequence.
+    fn can_rewind(&self, seq: u32, len: usize) -> bool {
+        len <= self.seq_len(seq)
+    }
 
     /// Removes the positions of a sequence from `mark.len` on.
     ///
     /// # Errors
-    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions.
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) unless [`Cache::can_rewind`].
     fn rewind(&mut self, mark: Snapshot) -> Result<()>;
 
     /// A copy of the keys and values of `positions` of `seq`, on the device of the cache.
     ///
     /// # Errors
-    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions; if the device has no
-    /// memory for the copy.
+    /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions;
+    /// [`Error::Tensor`](xtrain_model::Error::Tensor) for a sinks cache, and if the device has no memory for the copy.
     fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows>;
 
     /// Extends `seq` to `len` positions with copies of `rows`. Does nothing if it holds as many or more.
@@ -103,7 +109,7 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// # Errors
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) unless `rows` has all positions from the length of
     /// `seq` to `len`; [`Error::CacheFull`](xtrain_model::Error::CacheFull) if they do not fit; a shape or dtype other
-    /// than those of the cache. The sequence holds the same positions as before then.
+    /// than those of the cache; a sinks cache. The sequence holds the same positions as before then.
     fn write_rows(&mut self, seq: u32, rows: &KvRows, len: usize) -> Result<()>;
 
     /// Holds the first `len` positions of `seq` until [`Cache::release`], whatever becomes of `seq`.
@@ -174,7 +180,7 @@ pub struct Usage {
     pub slots: usize,
     /// Slots that sequences hold or that keep a prefix. A shared slot counts once.
     pub in_use: usize,
-    /// Sum of the lengths of all sequences. A shared position counts for each sequence.
+    /// Positions that are held, of all sequences together. A shared position counts for each sequence.
     pub positions: usize,
     /// Bytes written for new rows: rows x bytes per token.
     pub written: u64,

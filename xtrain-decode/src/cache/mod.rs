@@ -1,12 +1,13 @@
-//! KV caches: one trait, four kinds, one set of position checks.
+//! KV caches: one trait, five kinds, one set of position checks.
 //!
 //! Read [`Growing`] first. It is the simplest cache: each sequence has one key tensor and one value tensor per layer,
 //! and new rows are concatenated to them. [`Contiguous`] writes into preallocated slots. [`Paged`], the default,
 //! hands out slots in pages, shares them between completions of one prompt, and keeps prefixes.
 //!
 //! They give bitwise equal results. An int8 cache is a [`Paged`] cache that stores codes and scales: it is lossy, and has
-//! the bits of a definition of its own. `tests.rs` is the conformance suite that every kind passes.
+//! the bits of a definition of its own. So is [`Sinks`], which keeps the first and the last positions only. `tests.rs` is the conformance suite that every kind passes.
 mod contiguous;
+mod estimate;
 mod growing;
 mod interface;
 mod kind;
@@ -19,6 +20,8 @@ mod pool;
 mod prefix;
 mod rotate;
 mod shape;
+mod sink_lists;
+mod sinks;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +35,7 @@ pub use kv_snapshot::KvSnapshot;
 pub use memory::KvMemory;
 pub use paged::Paged;
 pub use shape::CacheShape;
+pub use sinks::Sinks;
 
 pub(crate) use rotate::append_separately;
 
@@ -51,6 +55,9 @@ impl KvKind {
             KvKind::Contiguous => Some(Box::new(Contiguous::new(shape, room, memory)?)),
             KvKind::Paged { page } | KvKind::Int8 { page } => {
                 Some(Box::new(Paged::new(shape, room, page.max(1), memory)?))
+            }
+            KvKind::Sinks { sinks, window } => {
+                Some(Box::new(Sinks::new(shape, room, [sinks, window], memory)?))
             }
         })
     }

@@ -20,12 +20,12 @@ pub(super) struct Pool {
     pub(super) shape: CacheShape,
     pub(super) ledger: Ledger,
     pub(super) slots: Slots,
-    layers: Vec<[Tensor; 2]>,
+    pub(super) layers: Vec<[Tensor; 2]>,
     n_slots: usize,
     /// The slots of the rows of a pass. Empty between operations; kept for its memory.
     row_slots: Vec<u32>,
-    written: u64,
-    copied: u64,
+    pub(super) written: u64,
+    pub(super) copied: u64,
 }
 
 impl Pool {
@@ -122,7 +122,7 @@ impl Pool {
         self.ledger.leave(layer);
         self.row_slots = slots;
         let [k, v] = &self.layers[layer];
-        Ok(KvView { k, v, slots: &self.slots })
+        Ok(KvView { k, v, slots: &self.slots, places: None })
     }
 
     /// Copies slots inside every layer. Source and target do not overlap.

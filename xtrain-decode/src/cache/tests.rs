@@ -12,8 +12,10 @@ use super::kind::{KvDtype, KvKind, Room};
 use super::memory::KvMemory;
 use super::paged::Paged;
 use super::shape::CacheShape;
+use super::sinks::Sinks;
 
 mod room;
+mod sinks;
 mod slots;
 mod snapshots;
 
@@ -30,8 +32,16 @@ fn room(sequences: usize, positions: usize) -> Room {
     Room { sequences, positions, slots: None }
 }
 
-/// Every kind, with names for messages.
+/// Every kind, with names for messages. The sinks and the window hold all positions of these tests.
 fn kinds(dtype: Dtype, room: Room) -> Vec<(String, Box<dyn Cache>)> {
+    let mut all = kinds_with_rows(dtype, room);
+    let sinks = Sinks::new(shape(dtype), room, [3, 61], KvMemory::default()).unwrap();
+    all.push((format!("{} {dtype}", sinks.kind()), Box::new(sinks)));
+    all
+}
+
+/// Every kind whose rows can be copied.
+fn kinds_with_rows(dtype: Dtype, room: Room) -> Vec<(String, Box<dyn Cache>)> {
     let mut all: Vec<Box<dyn Cache>> = vec![
         Box::new(Growing::new(shape(dtype), room)),
         Box::new(Contiguous::new(shape(dtype), room, KvMemory::default()).unwrap()),
@@ -311,7 +321,7 @@ fn address(t: &Tensor) -> usize {
 
 #[test]
 fn a_write_in_place_copies_nothing() {
-    for (name, mut cache) in kinds(Dtype::F32, room(2, 64)) {
+    for (name, mut cache) in kinds_with_rows(Dtype::F32, room(2, 64)) {
         if cache.kind() == KvKind::Growing {
             continue;
         }
@@ -444,14 +454,18 @@ fn kinds_parse_what_they_print() {
         KvKind::Paged { page: 5 },
         KvKind::Int8 { page: 1 },
         KvKind::Int8 { page: 64 },
+        KvKind::Sinks { sinks: 0, window: 1 },
+        KvKind::Sinks { sinks: 4, window: 1020 },
     ];
     for kind in kinds {
         assert_eq!(kind.to_string().parse::<KvKind>().unwrap(), kind);
     }
     assert_eq!("paged".parse::<KvKind>().unwrap(), KvKind::Paged { page: 64 });
     assert_eq!("int8".parse::<KvKind>().unwrap(), KvKind::Int8 { page: 64 });
-    for bad in ["", "page", "paged:", "paged:0", "paged:-1", "Paged", "int8:", "int8:0", "off:3", "growing:1"]
-    {
+    let sinks = ["sinks", "sinks:", "sinks:4", "sinks:4+0", "sinks:+4", "sinks:4+", "sinks:-1+4"];
+    let others =
+        ["", "page", "paged:", "paged:0", "paged:-1", "Paged", "int8:", "int8:0", "off:3", "growing:1"];
+    for bad in sinks.into_iter().chain(others) {
         assert!(bad.parse::<KvKind>().is_err(), "{bad}");
     }
 }

@@ -39,7 +39,7 @@ use crate::prefix_file::KvPrefix;
 #[derive(Debug)]
 pub struct Engine<'m> {
     model: &'m Model,
-    scheduler: Scheduler<'m>,
+    scheduler: Scheduler,
     runner: Runner<'m>,
     /// The plan of the current step. Reused to avoid allocations.
     plan: Plan,
@@ -81,7 +81,7 @@ impl<'m> Engine<'m> {
     /// has them all. An error of the draft model is an error of [`Engine::step`], as one of the model is.
     ///
     /// # Errors
-    /// [`Error::Option`] if the vocabularies differ in size, or without a cache. [`Error::Model`] if the device has no
+    /// [`Error::Option`] if the vocabularies differ in size, without a cache, or with a sinks cache. [`Error::Model`] if the device has no
     /// memory for the cache.
     pub fn draft_with(&mut self, draft: &'m Model) -> Result<()> {
         let options = self.scheduler.options;
@@ -156,7 +156,7 @@ impl<'m> Engine<'m> {
     }
 
     fn check(&self, request: &Request) -> Result<()> {
-        let cfg = self.model.config();
+        let cfg = &self.scheduler.cfg;
         request.check(cfg)?;
         let (id, want, found) = (request.id, self.max_seq_len, request.required_len(cfg));
         if found > want {
@@ -281,8 +281,8 @@ impl<'m> Engine<'m> {
     /// Other caches hold copies.
     ///
     /// # Errors
-    /// [`Error::Option`] if there is no such sequence, or it has no rows. [`Error::Model`] if the device has no memory
-    /// for a copy.
+    /// [`Error::Option`] if there is no such sequence, or it has no rows, and for a sinks cache. [`Error::Model`] if the
+    /// device has no memory for a copy.
     pub fn snapshot(&mut self, index: usize) -> Result<SnapshotId> {
         let want = "a running sequence, or a finished one that can be continued, with computed rows";
         let snapshot = self.scheduler.snapshot(index)?;

@@ -57,6 +57,7 @@ pub fn generate(model: &Model, requests: Vec<Request>, options: EngineOptions) -
 
 /// `options` with `max_seq_len` set to the positions that `requests` need, unless it is set already.
 fn sized(options: EngineOptions, model: &Model, requests: &[Request]) -> EngineOptions {
-    let longest = requests.iter().map(|r| r.required_len(model.config())).max();
+    let limits = options.kv.limits(model.config());
+    let longest = requests.iter().map(|r| r.required_len(&limits)).max();
     EngineOptions { max_seq_len: options.max_seq_len.or(longest.map(|n| n.max(1))), ..options }
 }

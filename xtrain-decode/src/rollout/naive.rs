@@ -4,8 +4,9 @@ use xtrain_tensor::{Tensor, ops};
 
 use super::completion::Completion;
 use super::guide::Guide;
-use super::naive_kv::{expanded_kv, int8_kv};
+use super::naive_kv::{expanded_kv, int8_kv, sinks_kv};
 use super::request::Request;
+use crate::cache::KvKind;
 use crate::error::{Error, Result};
 use crate::sampler::{Address, Sampler};
 
@@ -15,7 +16,9 @@ use crate::sampler::{Address, Sampler};
 /// # Errors
 /// As [`Engine::submit`](crate::Engine::submit) and [`Engine::step`](crate::Engine::step).
 pub fn generate_naive(model: &Model, request: &Request) -> Result<Completion> {
-    complete(model, request, |rows| Ok(model.forward(&mut Eager, &mut NoCache::new(rows)?, rows)?))
+    complete(model, KvKind::Off, request, |rows| {
+        Ok(model.forward(&mut Eager, &mut NoCache::new(rows)?, rows)?)
+    })
 }
 
 /// [`generate_naive`] with keys and values expanded to the query heads: [`rope`](ops::rope) rotates the
@@ -25,7 +28,7 @@ pub fn generate_naive(model: &Model, request: &Request) -> Result<Completion> {
 /// # Errors
 /// As [`generate_naive`].
 pub fn generate_naive_repeat_kv(model: &Model, request: &Request) -> Result<Completion> {
-    complete(model, request, |rows| {
+    complete(model, KvKind::Off, request, |rows| {
         Ok(model.forward(&mut Eager, &mut expanded_kv(rows, model.config().n_heads)?, rows)?)
     })
 }
@@ -35,16 +38,32 @@ pub fn generate_naive_repeat_kv(model: &Model, request: &Request) -> Result<Comp
 /// # Errors
 /// As [`generate_naive`].
 pub fn generate_naive_int8(model: &Model, request: &Request) -> Result<Completion> {
-    complete(model, request, |rows| Ok(model.forward(&mut Eager, &mut int8_kv(rows)?, rows)?))
+    complete(model, KvKind::Off, request, |rows| Ok(model.forward(&mut Eager, &mut int8_kv(rows)?, rows)?))
 }
 
-/// Samples tokens until the request ends. `hidden` gives the final hidden states `[T, C]` of a whole sequence.
+/// [`generate_naive`] over keys and values of sinks and a window: the definition of
+/// [`KvKind::Sinks`](crate::KvKind::Sinks). The sequence may be longer than the model's context.
+///
+/// # Errors
+/// As [`generate_naive`].
+pub fn generate_naive_sinks(
+    model: &Model,
+    request: &Request,
+    [sinks, window]: [usize; 2],
+) -> Result<Completion> {
+    complete(model, KvKind::Sinks { sinks, window }, request, |rows| {
+        Ok(model.forward(&mut Eager, &mut sinks_kv(rows, [sinks, window])?, rows)?)
+    })
+}
+
+/// Samples tokens until the request ends. `kv`: the kind of cache whose limits it has. `hidden` gives the final hidden states `[T, C]` of a whole sequence.
 fn complete(
     model: &Model,
+    kv: KvKind,
     request: &Request,
     hidden: impl Fn(&Rows) -> Result<Tensor>,
 ) -> Result<Completion> {
-    let (cfg, id, seed) = (model.config(), request.id, request.seed);
+    let (cfg, id, seed) = (&kv.limits(model.config()), request.id, request.seed);
     request.check(cfg)?;
     let prompt_len = request.prompt.len();
     let failed = |position| move |source| Error::Sample { id, position, source };

@@ -1,6 +1,7 @@
-//! Keys and values of the oracles: no cache, and a function of each key and value that attention reads.
-use xtrain_model::{Eager, KvStore, KvView, NoCache, Qkv, Result, Rows};
-use xtrain_tensor::{Dtype, Tensor, ops};
+//! Keys and values of the oracles: no cache, and a function of the keys and values that attention reads.
+use xtrain_model::{Eager, Functional, KvStore, KvView, NoCache, QkNorms, Qkv, Result, RowPlaces, Rows};
+use xtrain_tensor::ops::{self, RopeArgs, Slots};
+use xtrain_tensor::{Dtype, Tensor};
 
 use crate::cache::append_separately;
 
@@ -56,4 +57,63 @@ fn quantized(x: &Tensor) -> Result<Tensor> {
         }
     }
     Ok(Tensor::new(x.device(), x.shape(), values)?.cast(x.dtype())?)
+}
+
+/// The keys and values of a pass over `rows`, whole sequences from position 0, for the sinks and the window of each row:
+/// the definition of [`KvKind::Sinks`](crate::KvKind::Sinks) (docs/numerics.md, "Lossy caches"). Each row is the last one
+/// of a sequence of its own, and no row shares anything with another one.
+///
+/// # Errors
+/// As [`NoCache::new`].
+pub fn sinks_kv(rows: &Rows, [sinks, window]: [usize; 2]) -> Result<impl KvStore<Eager>> {
+    NoCache::<Tensor>::new(rows)?; // whole sequences
+    let (mut kept, mut base) = (Vec::new(), Vec::new());
+    let (mut places, mut last) = (Vec::new(), Vec::new());
+    for (row, &t) in (0..).zip(&rows.pos) {
+        let is_kept = |j: &u32| (*j as usize) < sinks || *j as usize + window > t as usize;
+        let list: Vec<u32> = (0..=t).filter(is_kept).map(|j| row - t + j).collect();
+        base.push(kept.len());
+        places.extend(0..list.len() as u32);
+        last.push(list.len() as u32 - 1);
+        kept.extend(list);
+    }
+    let sequences = (0..rows.len() as u32).collect();
+    Ok(SinksKv { kept, places, sequences, last, slots: Slots::Runs { base }, view: None })
+}
+
+/// What each row of a pass attends to.
+struct SinksKv {
+    /// The rows of all lists, one list after another.
+    kept: Vec<u32>,
+    /// The place of each of them in its list.
+    places: Vec<u32>,
+    /// The number of each row: that of its list.
+    sequences: Vec<u32>,
+    /// The place of each row in its list.
+    last: Vec<u32>,
+    slots: Slots,
+    view: Option<[Tensor; 2]>,
+}
+
+impl KvStore<Eager> for SinksKv {
+    fn extend(&mut self, _: usize, k: Tensor, v: Tensor, _: &Rows) -> Result<KvView<'_, Tensor>> {
+        let [k, v] = self.view.insert([k, v]);
+        let places = RowPlaces { seq: &self.sequences, pos: &self.last };
+        Ok(KvView { k, v, slots: &self.slots, places: Some(places) })
+    }
+
+    fn append_rotated(
+        &mut self,
+        f: &mut Eager,
+        layer: usize,
+        Qkv { q, k, v, norms, rope }: Qkv<'_, Tensor>,
+        rows: &Rows,
+    ) -> Result<(Tensor, KvView<'_, Tensor>)> {
+        let at = |positions| RopeArgs { table: rope.table, positions };
+        let q = f.norm_rope(q, norms.map(QkNorms::of_queries), at(&self.last))?;
+        let k =
+            f.norm_rope(&ops::gather_rows(k, &self.kept)?, norms.map(QkNorms::of_keys), at(&self.places))?;
+        let v = ops::gather_rows(v, &self.kept)?;
+        Ok((q, self.extend(layer, k, v, rows)?))
+    }
 }

@@ -17,7 +17,7 @@ pub struct EngineOptions {
     /// Maximum number of rows in a step. `None`: no limit. Without a cache one sequence always runs, whatever its
     /// length.
     pub max_batched_tokens: Option<usize>,
-    /// Positions of the longest sequence. `None`: the model's maximum.
+    /// Positions of the longest sequence. `None`: as many as the kind of cache allows ([`KvKind::max_positions`]).
     pub max_seq_len: Option<usize>,
     /// KV slots in the cache, for all sequences together. `None`: room for `max_batch` sequences of `max_seq_len`.
     pub kv_capacity: Option<usize>,
@@ -28,7 +28,7 @@ pub struct EngineOptions {
     /// Whether finished sequences can be continued.
     pub continuation: Continuation,
     /// On a GPU, the maximum number of decode steps between two synchronizations of the host. 1 gives each token as
-    /// soon as it is sampled. The CPU synchronizes after every step.
+    /// soon as it is sampled. The CPU synchronizes after every step, and so does a GPU with a sinks cache.
     pub steps_per_sync: usize,
     /// Steps that a waiting sequence is ahead of later ones for each level of priority above theirs; see
     /// [`Engine::submit_prioritized`](crate::Engine::submit_prioritized). 0: priorities have no effect.
@@ -145,24 +145,39 @@ impl EngineOptions {
         require(self.max_batch <= 1 << 20, "max_batch", "at most 1048576", self.max_batch)?;
         if let Some(n) = self.max_seq_len {
             let want = "at most the model's maximum number of positions";
-            require(n <= cfg.max_positions, "max_seq_len", want, n)?;
+            require(n <= self.kv.max_positions(cfg), "max_seq_len", want, n)?;
+        }
+        if let KvKind::Sinks { sinks, window } = self.kv {
+            require(window > 0, "window", "at least 1", 0)?;
+            let want = "sinks and a window of at most the model's maximum number of positions together";
+            let is_small = sinks.checked_add(window).is_some_and(|slots| slots <= cfg.max_positions);
+            if !is_small {
+                return Err(Error::Option { field: "kv", want, got: self.kv.to_string() });
+            }
+        }
+        if !self.kv.keeps_all() && self.speculation != Speculation::Off {
+            let (want, got) = ("off, with a sinks cache", format!("{:?}", self.speculation));
+            return Err(Error::Option { field: "speculation", want, got });
         }
         if self.kv == KvKind::Off && self.speculation != Speculation::Off {
             let (want, got) = ("off, without a cache", format!("{:?}", self.speculation));
             return Err(Error::Option { field: "speculation", want, got });
         }
-        if let (KvKind::Contiguous, Some(n)) = (self.kv, self.kv_capacity) {
-            let want = "at least max_seq_len, for a contiguous cache";
-            require(n >= self.room(cfg).positions, "kv_capacity", want, n)?;
+        if let (KvKind::Contiguous | KvKind::Sinks { .. }, Some(n)) = (self.kv, self.kv_capacity) {
+            let want = "at least max_seq_len for a contiguous cache, sinks and window for a sinks cache";
+            require(n >= self.kv.slots(self.room(cfg).positions), "kv_capacity", want, n)?;
         }
         Ok(())
     }
 
     /// The room of the cache.
     pub fn room(&self, cfg: &Config) -> Room {
-        let positions = self.max_seq_len.unwrap_or(cfg.max_positions).min(cfg.max_positions);
+        let longest = self.kv.max_positions(cfg);
+        let positions = self.max_seq_len.unwrap_or(longest).min(longest);
         let sequences = match (self.kv, self.kv_capacity) {
-            (KvKind::Contiguous, Some(all)) => self.max_batch.min(all / positions).max(1),
+            (KvKind::Contiguous | KvKind::Sinks { .. }, Some(all)) => {
+                self.max_batch.min(all / self.kv.slots(positions).max(1)).max(1)
+            }
             _ => self.max_batch,
         };
         Room { sequences, positions, slots: self.kv_capacity }

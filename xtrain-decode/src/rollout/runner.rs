@@ -73,11 +73,11 @@ impl<'m> Runner<'m> {
     }
 
     /// Maximum number of decode steps without synchronizing. 0: the host needs every token (on the CPU, with the
-    /// logits of all rows, or with one step per synchronization).
+    /// logits of all rows, with one step per synchronization, or with a cache that cannot drop surplus rows).
     pub(super) fn max_steps(&self) -> usize {
         let on_gpu = matches!(self.model.device(), Device::Gpu(_));
-        let EngineOptions { logits_rows, steps_per_sync, .. } = self.options;
-        let possible = on_gpu && logits_rows == LogitsRows::Sampled && steps_per_sync > 1;
+        let EngineOptions { kv, logits_rows, steps_per_sync, .. } = self.options;
+        let possible = on_gpu && kv.keeps_all() && logits_rows == LogitsRows::Sampled && steps_per_sync > 1;
         if possible { self.options.max_steps(self.model.config()) } else { 0 }
     }
 

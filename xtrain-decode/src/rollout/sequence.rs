@@ -54,6 +54,9 @@ pub(super) struct Sequence {
     processed_logprobs: Vec<f32>,
 }
 
+/// Maximum number of tokens that a sequence reserves memory for.
+const MAX_RESERVED: usize = 1 << 22;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Finished(FinishReason),
@@ -89,11 +92,13 @@ impl Sequence {
         }
     }
 
-    /// Assigns a sequence slot. The first time it reserves memory for all tokens, so that `push` does not allocate.
+    /// Assigns a sequence slot. The first time it reserves memory for all tokens, at most 2^22, so that `push` does not
+    /// allocate.
     pub(super) fn assign_slot(&mut self, slot: u32, cfg: &Config) {
         self.slot = slot;
         if self.tokens.is_empty() {
-            let (total, prompt) = (self.request.required_len(cfg), &self.request.prompt);
+            let prompt = &self.request.prompt;
+            let total = self.request.required_len(cfg).min(MAX_RESERVED).max(prompt.len());
             self.tokens.reserve_exact(total);
             self.tokens.extend_from_slice(prompt);
             self.logprobs.reserve_exact(total - prompt.len());

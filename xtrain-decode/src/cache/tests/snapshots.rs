@@ -16,7 +16,7 @@ fn rows_that_a_snapshot_holds_outlive_their_sequence_and_do_not_change() {
     for dtype in [Dtype::F32, Dtype::BF16] {
         for seed in 0..6u64 {
             // more sequences than are used: snapshots need pages too
-            for (name, mut cache) in kinds(dtype, room(12, 40)) {
+            for (name, mut cache) in kinds_with_rows(dtype, room(12, 40)) {
                 let (mut held, mut snapshots) = (vec![Vec::new(); 4], Vec::<Held>::new());
                 let mut token = 0;
                 for step in 0..120 {
@@ -116,7 +116,7 @@ fn a_snapshot_of_pages_copies_nothing_and_counts_as_one_reference() {
 
 #[test]
 fn rows_and_snapshots_that_do_not_fit_are_refused_and_nothing_changes() {
-    for (name, mut cache) in kinds(Dtype::F32, room(2, 20)) {
+    for (name, mut cache) in kinds_with_rows(Dtype::F32, room(2, 20)) {
         let mut held = vec![Vec::new(); 2];
         let rows = append(&mut held, &[(0, 1), (0, 2), (0, 3), (1, 4)]);
         pass(&mut *cache, &rows, &held, &name);

@@ -10,7 +10,7 @@ use crate::rollout::options::{LogitsRows, PrefixCaching};
 use crate::rollout::plan::{DecodedStep, Outcome, Plan};
 use crate::rollout::sequence::End;
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// Records that the rows of a plan with one forward pass have run. Those of drafted tokens count when they are
     /// accepted.
     pub(in crate::rollout) fn mark_computed(&mut self, plan: &Plan) {
@@ -57,7 +57,7 @@ impl Scheduler<'_> {
                 self.groups.first_token(sequence.group, logits);
             }
             match choice {
-                Ok(choice) => self.events.push(sequence.push(choice, self.cfg)),
+                Ok(choice) => self.events.push(sequence.push(choice, &self.cfg)),
                 Err(source) => {
                     sequence.end = Some(End::SamplingFailed);
                     let (id, position) = (sequence.id, sequence.tokens().len());
@@ -95,7 +95,7 @@ impl Scheduler<'_> {
                     self.counters.surplus_rows += 1;
                     continue;
                 };
-                let event = sequence.push(choice, self.cfg);
+                let event = sequence.push(choice, &self.cfg);
                 if event.finish.is_some() {
                     ends.insert(sequence.index, step);
                 }

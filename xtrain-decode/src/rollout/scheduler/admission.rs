@@ -18,7 +18,7 @@ enum PromptSource {
     Wait,
 }
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// Gives free slots to waiting sequences, in their order. Those that fork their prompt have a first token due.
     pub(in crate::rollout) fn admit(&mut self) -> Result<()> {
         self.steps += 1;
@@ -67,7 +67,7 @@ impl Scheduler<'_> {
         let (mut pages, mut group) = (0, None);
         for sequence in self.waiting.iter() {
             let shared = sequence.prompt().len() / page;
-            pages += sequence.required_len(self.cfg).div_ceil(page) - shared;
+            pages += sequence.required_len(&self.cfg).div_ceil(page) - shared;
             pages += if group == Some(sequence.group) { 0 } else { shared };
             group = Some(sequence.group);
         }
@@ -79,7 +79,7 @@ impl Scheduler<'_> {
         let holds_prompt = |slot: &SeqSlot| sequence.is_fresh() && slot.prompt_of == Some(sequence.group);
         let at = self.free_slots.iter().position(holds_prompt).unwrap_or(self.free_slots.len() - 1);
         let slot = self.free_slots.remove(at);
-        sequence.assign_slot(slot.number, self.cfg);
+        sequence.assign_slot(slot.number, &self.cfg);
         let source = self.prompt_source(&sequence, slot);
         sequence.waits_for_prompt = source == PromptSource::Wait;
         if let PromptSource::Fork(from) = source {
@@ -115,13 +115,17 @@ impl Scheduler<'_> {
     }
 
     /// Forks the prompt in slot `from` for the sequence at `at`, whose first token is then due. If there is no room
-    /// for a copy, the sequence computes the prompt itself.
+    /// for a copy, or a part of the prompt is overwritten, the sequence computes the prompt itself.
     fn fork_prompt(&mut self, at: usize, from: u32) -> Result<()> {
         let first_id = self.running[0].id;
         let sequence = &mut self.running[at];
         let (slot, len) = (sequence.slot, sequence.prompt().len());
         let cache = self.cache.as_mut().expect("without a cache there are no groups");
         sequence.waits_for_prompt = false;
+        if !cache.can_rewind(from, len) {
+            cache.free(slot);
+            return Ok(());
+        }
         let copied = if slot == from {
             cache.rewind(Snapshot { seq: slot, len })
         } else {

@@ -6,7 +6,7 @@ use crate::rollout::options::Continuation;
 use crate::rollout::request::Request;
 use crate::rollout::sequence::{End, Sequence};
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// Whether a sequence that has ended keeps its slot: it can be continued, and no sequence waits for a slot.
     pub(super) fn holds_rows(&self, sequence: &Sequence) -> bool {
         let finished = matches!(sequence.end, Some(End::Finished(_)));
@@ -28,7 +28,7 @@ impl Scheduler<'_> {
         let Held { sequence, slot } = self.held.remove(index).expect("the sequence is held");
         let new = self.submitted;
         self.submitted += 1;
-        let mut next = sequence.continued(request, new, self.cfg);
+        let mut next = sequence.continued(request, new, &self.cfg);
         next.rank = WaitingQueue::rank(&self.options, self.steps, 0);
         self.counters.continued_rows += next.num_computed as u64;
         if slot.is_some() {

@@ -8,7 +8,7 @@ use crate::rollout::plan::Plan;
 use crate::rollout::sequence::Sequence;
 use crate::rollout::speculation::{cost_in_batch, look_up};
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// Determines how many tokens each sequence drafts for the next step. Sequences that only decode and share no rows
     /// draft.
     pub(in crate::rollout) fn plan_drafts(&mut self) {
@@ -20,7 +20,7 @@ impl Scheduler<'_> {
         let mut left = self.options.max_batched_tokens.map_or(usize::MAX, |max| max.saturating_sub(rows));
         for sequence in &mut self.running {
             sequence.clear_draft();
-            let room = if drafts(sequence) { left.min(sequence.remaining(self.cfg) - 1) } else { 0 };
+            let room = if drafts(sequence) { left.min(sequence.remaining(&self.cfg) - 1) } else { 0 };
             sequence.draft_len = if room > 0 { sequence.draft_control.next(cost).min(room) } else { 0 };
             left -= sequence.draft_len;
         }

@@ -60,8 +60,9 @@ mod tests;
 
 /// Sequences, slots, prompts and the cache.
 #[derive(Debug)]
-pub(super) struct Scheduler<'m> {
-    cfg: &'m Config,
+pub(super) struct Scheduler {
+    /// The config with the positions that a sequence may have.
+    pub(super) cfg: Config,
     /// The cost of a drafted row.
     row_cost: f32,
     /// The cost of a drafted token before its row runs, in the same units. `None`: no token is drafted.
@@ -107,12 +108,12 @@ struct SeqSlot {
     prompt_of: Option<usize>,
 }
 
-impl<'m> Scheduler<'m> {
-    pub(super) fn new(model: &'m Model, options: EngineOptions, memory: KvMemory) -> Result<Scheduler<'m>> {
+impl Scheduler {
+    pub(super) fn new(model: &Model, options: EngineOptions, memory: KvMemory) -> Result<Scheduler> {
         let room = options.room(model.config());
         let slots = (0..room.sequences as u32).rev();
         Ok(Scheduler {
-            cfg: model.config(),
+            cfg: options.kv.limits(model.config()),
             row_cost: row_cost(model),
             draft_cost: (options.speculation != Speculation::Off).then_some(0.0),
             options,

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::rollout::options::Preemption;
 use crate::rollout::sequence::Sequence;
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// Moves the computed rows of `sequence`, which is being preempted, to the store, unless they are to be computed
     /// again. A sequence that waits for a prompt, or uses the rows of another one, has none.
     pub(super) fn offload(&mut self, sequence: &mut Sequence) {

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::rollout::plan::{Plan, Run};
 use crate::rollout::sequence::Sequence;
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// Plans the next step. Until all sequences have cache room, drops the drafts, frees the rows of finished sequences
     /// that are held, and preempts sequences, in this order. `max_steps`: the number of decode steps that the runner can
     /// execute without synchronizing; 0: it synchronizes after each forward pass.
@@ -45,6 +45,7 @@ impl Scheduler<'_> {
                     Some(cache) => {
                         let chunk = if prefill { self.options.prefill_chunk } else { None };
                         let take = pending.min(left).min(chunk.unwrap_or(pending));
+                        let take = self.options.kv.rows_per_pass(sequence.num_computed, take);
                         let len = sequence.num_computed + take + sequence.draft().len();
                         match cache.reserve(sequence.slot, len) {
                             Err(ModelError::CacheFull { .. }) if can_free => return Ok(false),
@@ -94,7 +95,7 @@ impl Scheduler<'_> {
         if constrained || plan.runs.len() != self.running.len() || !plan.runs.iter().all(decodes) {
             return None;
         }
-        let steps = self.running.iter().map(|s| s.remaining(self.cfg)).min()?.clamp(1, max_steps);
+        let steps = self.running.iter().map(|s| s.remaining(&self.cfg)).min()?.clamp(1, max_steps);
         let mut fits = |step: usize| {
             let mut rows = plan.rows.seq.iter().zip(&plan.rows.pos);
             rows.all(|(&slot, &pos)| cache.reserve(slot, pos as usize + step + 1).is_ok())

@@ -4,7 +4,7 @@ use crate::rollout::completion::FinishReason;
 use crate::rollout::options::{Continuation, PrefixCaching};
 use crate::rollout::sequence::{End, Sequence};
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// Ends a running or waiting sequence. Returns `false` if there is none of this index.
     pub(in crate::rollout) fn stop(&mut self, index: usize) -> bool {
         if let Some(sequence) = self.waiting.remove(index) {

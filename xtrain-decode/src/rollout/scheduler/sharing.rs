@@ -9,7 +9,7 @@ use super::Scheduler;
 use crate::error::Result;
 use crate::rollout::plan::{ForkedSample, Outcome};
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// The sequence at `at` becomes a follower of the one at `leader`, which has just computed its prompt. Returns
     /// `false` if they cannot share rows.
     pub(super) fn follow(&mut self, at: usize, leader: usize) -> bool {

@@ -9,9 +9,14 @@ use crate::prefix_file::KvPrefix;
 use crate::rollout::options::PrefixCaching;
 use crate::rollout::sequence::Sequence;
 
-impl Scheduler<'_> {
+impl Scheduler {
     /// Holds the computed rows of the running or held sequence of this index. `None`: it is neither, or it has none.
     pub(in crate::rollout) fn snapshot(&mut self, index: usize) -> Result<Option<SnapshotId>> {
+        let kv = self.options.kv;
+        if !kv.keeps_all() {
+            let want = "a cache that keeps all positions, for a snapshot";
+            return Err(Error::Option { field: "kv", want, got: kv.to_string() });
+        }
         let sequences = self.running.iter().chain(self.held.with_rows());
         let find = |index: usize| sequences.clone().find(|s| s.index == index);
         let sequence = find(index).and_then(|s| s.leader.map_or(Some(s), find));
@@ -66,7 +71,7 @@ impl Scheduler<'_> {
         slot.prompt_of = None;
         let slot = slot.number;
         cache.free(slot);
-        let room = self.options.room(self.cfg).positions.min(cache.available());
+        let room = self.options.room(&self.cfg).positions.min(cache.available());
         let len = prefix.tokens().len().min(room) / page * page;
         let written = cache.write_rows(slot, prefix.rows(), len);
         cache.insert_prefix(slot, &prefix.tokens()[..len]);

@@ -27,12 +27,12 @@ fn model() -> Model {
 }
 
 /// A scheduler of 3 slots.
-fn scheduler(model: &Model) -> Scheduler<'_> {
+fn scheduler(model: &Model) -> Scheduler {
     with(model, EngineOptions::default())
 }
 
 /// A scheduler of 3 slots with other options.
-fn with(model: &Model, options: EngineOptions) -> Scheduler<'_> {
+fn with(model: &Model, options: EngineOptions) -> Scheduler {
     let options = EngineOptions { max_batch: 3, ..options };
     Scheduler::new(model, options, KvMemory::default()).unwrap()
 }
@@ -43,7 +43,7 @@ fn choice(token: u32) -> Choice {
 
 /// Plans one forward pass and takes `token` for each run that a token is sampled from, with logits if the plan asks for
 /// them.
-fn pass(scheduler: &mut Scheduler<'_>, plan: &mut Plan, token: u32) {
+fn pass(scheduler: &mut Scheduler, plan: &mut Plan, token: u32) {
     scheduler.plan(plan, 0).unwrap();
     scheduler.mark_computed(plan);
     let outcomes = plan.runs.iter().filter_map(|run| {

@@ -14,12 +14,12 @@ fn request(prompt: &[u32], max_new: usize) -> Request {
     Request { stop, ..Request::greedy(prompt, max_new) }
 }
 
-fn submit(scheduler: &mut Scheduler<'_>, prompt: &[u32], max_new: usize) {
+fn submit(scheduler: &mut Scheduler, prompt: &[u32], max_new: usize) {
     scheduler.submit(request(prompt, max_new), 1, SamplerId(0), 0);
 }
 
 /// The steps that `scheduler` plans now, of at most 8.
-fn planned(scheduler: &mut Scheduler<'_>) -> Option<usize> {
+fn planned(scheduler: &mut Scheduler) -> Option<usize> {
     let mut plan = Plan::default();
     scheduler.plan(&mut plan, 8).unwrap();
     plan.multi_step
@@ -101,7 +101,7 @@ fn steps_end_with_the_first_sequence_and_with_the_room_of_the_cache() {
 }
 
 /// Writes zeros for `steps` steps of the plan, as the runner does, and takes `tokens` (`None`: no token).
-fn decode(scheduler: &mut Scheduler<'_>, plan: &mut Plan, tokens: &[[Option<u32>; 2]]) {
+fn decode(scheduler: &mut Scheduler, plan: &mut Plan, tokens: &[[Option<u32>; 2]]) {
     scheduler.plan(plan, tokens.len()).unwrap();
     assert_eq!(plan.multi_step, Some(tokens.len()));
     write(scheduler, plan.rows.clone(), tokens.len());
@@ -110,7 +110,7 @@ fn decode(scheduler: &mut Scheduler<'_>, plan: &mut Plan, tokens: &[[Option<u32>
     scheduler.accept_steps(plan, &steps).unwrap();
 }
 
-fn write(scheduler: &mut Scheduler<'_>, mut rows: xtrain_model::Rows, steps: usize) {
+fn write(scheduler: &mut Scheduler, mut rows: xtrain_model::Rows, steps: usize) {
     let zeros = Tensor::zeros(&Device::cpu(), &[rows.len(), 2, 4], Dtype::F32).unwrap();
     let cache = scheduler.cache.as_mut().unwrap();
     for _ in 0..steps {
@@ -120,7 +120,7 @@ fn write(scheduler: &mut Scheduler<'_>, mut rows: xtrain_model::Rows, steps: usi
 }
 
 /// Two sequences with prompts of one token that have decoded `tokens`.
-fn decoded<'m>(model: &'m Model, tokens: &[[Option<u32>; 2]]) -> Scheduler<'m> {
+fn decoded<'m>(model: &'m Model, tokens: &[[Option<u32>; 2]]) -> Scheduler {
     let mut scheduler = scheduler(model);
     submit(&mut scheduler, &[1], 20);
     submit(&mut scheduler, &[2], 20);
@@ -129,7 +129,7 @@ fn decoded<'m>(model: &'m Model, tokens: &[[Option<u32>; 2]]) -> Scheduler<'m> {
     scheduler
 }
 
-fn held(scheduler: &Scheduler<'_>) -> Vec<(u64, usize, usize)> {
+fn held(scheduler: &Scheduler) -> Vec<(u64, usize, usize)> {
     let cache = scheduler.cache.as_deref().unwrap();
     scheduler.running.iter().map(|s| (s.index as u64, s.num_computed, cache.seq_len(s.slot))).collect()
 }
