@@ -22,7 +22,7 @@ model.max_positions, by default the training context; --max-new may be larger)."
 pub(super) struct GenerationArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// Maximum number of new tokens. A completion also ends when the model's context is full.
+    /// Maximum number of new tokens. A completion also ends when the model's context is full, except with --kv sinks.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
     pub(super) max_new: usize,
     /// Continue after end-of-text tokens.

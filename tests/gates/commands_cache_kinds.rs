@@ -1,4 +1,4 @@
-//! `--kv int8` and `xtrain bench cache-kinds`.
+//! `--kv int8`, `--kv sinks` and `xtrain bench cache-kinds`.
 use crate::cli::{Scratch, ok, refused, text};
 use crate::commands::{done, model, parsed};
 use crate::commands_tokenize::with_input;
@@ -21,13 +21,73 @@ fn rollouts_with_an_int8_cache_are_replayed_with_one() {
 }
 
 #[test]
-fn commands_that_need_exact_results_refuse_an_int8_cache() {
+fn rollouts_beyond_the_context_are_replayed_with_the_same_sinks_and_window() {
+    let (scratch, m) = (Scratch::new("sinks"), model());
+    let sinks = ["--kv", "sinks", "--kv-sinks", "2", "--kv-window", "10"];
+    let rollout = ["rollout", &m, "-n", "2", "--max-new", "300", "--ignore-eos", "--out", "r.jsonl"];
+    let prompts = b"{\"prompt\": \"abcdefgh\"}\n{\"prompt\": \"xyz\"}\n";
+    let rolled_out = with_input(&scratch.0, &[&rollout[..], &sinks].concat(), prompts);
+    assert_eq!(rolled_out.status.code(), Some(0), "{}", text(&rolled_out.stderr));
+    let replay = ["replay", "r.jsonl", "--model", &m];
+    let shown = done(&scratch.0, &[&replay[..], &sinks].concat());
+    assert!(shown.starts_with("4 of 4 completions regenerated, 1200 tokens"), "{shown}");
+    let hint =
+        "hint: --kv int8 regenerates completions of an int8 cache, --kv sinks --kv-sinks S --kv-window W";
+    let other = [&replay[..], &sinks[..4], &["--kv-window", "11"]].concat();
+    refused(&scratch.0, &other, 65, &["r.jsonl:1: expected sinks:2+10, found sinks:2+11", hint]);
+    refused(&scratch.0, &replay, 65, &["r.jsonl:1: expected sinks:2+10, found an exact cache", hint]);
+    let generate = ["generate", &m, "--prompt", "abcdefgh", "--max-new", "300", "--ignore-eos", "--json"];
+    let one = parsed(&ok(&scratch.0, &[&generate[..], &sinks].concat()));
+    assert_eq!(one["completion_ids"].as_array().unwrap().len(), 300);
+    assert_eq!(one["finish_reason"], "length");
+}
+
+#[test]
+fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
+    let (scratch, m) = (Scratch::new("sinks-refused"), model());
+    let generate = ["generate", &m, "--prompt", "abc"];
+    let sinks = [&generate[..], &["--kv", "sinks"]].concat();
+    let large =
+        "sinks and a window of at most the model's maximum number of positions together, found sinks:4+1020";
+    for (args, flags, parts) in [
+        (
+            &generate[..],
+            &["--kv-window", "9"][..],
+            ["--kv-window requires --kv sinks, found --kv paged", "remove one"],
+        ),
+        (
+            &generate,
+            &["--kv-sinks", "9", "--kv", "int8"],
+            ["--kv-sinks requires --kv sinks", "found --kv int8"],
+        ),
+        (&sinks, &["--page-size", "8"], ["--page-size requires --kv paged or int8", "found --kv sinks"]),
+        (
+            &sinks,
+            &["--speculate", "lookup"],
+            ["--speculate requires a cache that can drop tokens", "--kv sinks"],
+        ),
+        (&sinks, &["--save-prefix", "p"], ["--save-prefix requires --kv paged", "found --kv sinks"]),
+        (&sinks, &["--kv-window", "0"], ["--kv-window", "at least 1"]),
+        (&sinks, &[], ["expected", large]),
+    ] {
+        refused(&scratch.0, &[args, flags].concat(), 2, &parts);
+    }
+}
+
+#[test]
+fn commands_that_need_exact_results_refuse_a_lossy_cache() {
     let (scratch, m) = (Scratch::new("int8-refused"), model());
-    let int8 = ["--kv", "int8"];
-    let parts = |command| ["--kv int8 is lossy", command, "hint: use --kv paged"];
     let (data, eval) = (["train", "--data", "t.txt"], ["eval", &m, "--data", "t.txt"]);
     for args in [&["verify", &m][..], &["grpo", "--init", &m], &data, &["quickstart"], &eval] {
-        refused(&scratch.0, &[args, &int8].concat(), 2, &parts(args[0]));
+        for kv in ["int8", "sinks"] {
+            let lossy = format!("--kv {kv} is lossy");
+            refused(
+                &scratch.0,
+                &[args, &["--kv", kv]].concat(),
+                2,
+                &[&lossy, args[0], "hint: use --kv paged"],
+            );
+        }
     }
 }
 

@@ -104,9 +104,10 @@ impl Lists {
         for (&seq, own) in &rows_of {
             let held = ledger.len(seq);
             let new = NewRows { seq, held, rows: own };
-            base[seq as usize] = lists.len();
+            let first = lists.len();
+            base[seq as usize] = first;
             if held < ring.slots() {
-                lists.push(ring, &new, 0..ring.slots().min(held + own.len()), 0);
+                lists.push(ring, &new, 0..ring.slots().min(held + own.len()), first);
             }
             for (&row, pos) in own.iter().zip(held..) {
                 let mut place = (seq, pos);
