@@ -47,10 +47,10 @@ fn a_sinks_cache_takes_constant_memory() {
     let n = times(30_000, 1_000_000) as usize;
     // it does not end: a completion is a copy of its tokens
     let max_new = n + 1;
-    peak(&model, kv, 100, max_new);
+    peak(&model, kv, n / 10, max_new);
     let (early, late) = (peak(&model, kv, n / 10, max_new), peak(&model, kv, n, max_new));
     println!("{kv}: {early} bytes after {} tokens, {late} bytes after {n} tokens", n / 10);
-    assert!(late.abs_diff(early) * 100 <= early, "expected {early} bytes to 1 %, found {late}");
+    assert!(late * 100 <= early * 101, "expected at most {early} bytes and 1 %, found {late}");
     #[cfg(feature = "faults")]
     {
         use xtrain::tensor::faults::{self, Fault};
@@ -64,12 +64,12 @@ fn a_sinks_cache_takes_the_memory_of_its_estimate() {
     if !alone("a_sinks_cache_takes_the_memory_of_its_estimate") {
         return;
     }
-    for n_layers in [1, 4] {
-        let model = model([n_layers, 4, 64], 512);
-        let kv = KvKind::Sinks { sinks: 4, window: 508 };
+    for n_layers in [4, 8] {
+        let model = model([n_layers, 4, 64], 1024);
+        let kv = KvKind::Sinks { sinks: 4, window: 1020 };
         // the first engine of its device: later ones use the memory of earlier tensors
-        let found = peak(&model, kv, 600, 601) as u64;
-        let want = kv.allocated_bytes(&model, Room { sequences: 1, positions: 604, slots: None });
+        let found = peak(&model, kv, 1100, 1101) as u64;
+        let want = kv.allocated_bytes(&model, Room { sequences: 1, positions: 1104, slots: None });
         println!("{kv}, {n_layers} layers: estimate {want}, peak {found} bytes");
         assert!(found.abs_diff(want) * 20 <= want, "expected {want} bytes to 5 %, found {found}");
     }
