@@ -67,6 +67,8 @@ pub mod config;
 pub mod evaluate;
 pub mod grammar;
 pub mod grpo;
+#[cfg(test)]
+mod key_effects;
 mod memory;
 mod memory_limit;
 #[cfg(test)]

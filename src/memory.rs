@@ -166,6 +166,34 @@ mod tests {
         assert_eq!(loose.to_decode, tied.to_decode + 2 * table);
     }
 
+    /// With the sizes of [`config`], a layer has 156 narrow and 50 wide values per row, and 116 gradients.
+    #[test]
+    fn the_activations_of_a_row_are_counted() {
+        let cfg = config(true);
+        let (layer, rest) = (4 * 156 + 4 * 50, 4 * 116 + 4 * 12);
+        let row = |compute, checkpointing| activations(&cfg, compute, checkpointing, 1);
+        assert_eq!(row(Dtype::F32, ActivationCheckpointing::Off), 3 * layer + rest + 4 * 12);
+        assert_eq!(row(Dtype::F32, ActivationCheckpointing::PerLayer), 3 * 4 * 12 + layer + rest + 4 * 12);
+        let narrow = 2 * 156 + 4 * 50;
+        assert_eq!(row(Dtype::BF16, ActivationCheckpointing::Off), 3 * narrow + rest + 2 * 12);
+        let without = Config { qk_norm: false, ..cfg.clone() };
+        let less = 3 * 4 * (2 * 8 + 8);
+        assert_eq!(
+            activations(&without, Dtype::F32, ActivationCheckpointing::Off, 1),
+            3 * layer + rest + 4 * 12 - less
+        );
+    }
+
+    #[test]
+    fn the_logits_of_a_block_and_their_gradient_are_counted() {
+        let cfg = config(true);
+        assert_eq!(logits(&cfg, Dtype::F32, 2), 2 * 37 * 4);
+        assert_eq!(logits(&cfg, Dtype::BF16, 2), 2 * 37 * (4 + 2));
+        assert_eq!(logits(&cfg, Dtype::F32, 0), 37 * 4);
+        let max = max_loss_logits(37, 12) as u64;
+        assert_eq!(logits(&cfg, Dtype::F32, usize::MAX), max * 4);
+    }
+
     #[test]
     fn activations_grow_with_rows_and_dtype_size() {
         let cfg = config(true);

@@ -78,6 +78,36 @@ pub(super) struct ChatArgs {
     speculation: SpeculationFlags,
 }
 
+impl ChatArgs {
+    /// The engine options of these flags.
+    ///
+    /// # Errors
+    /// Flags that exclude each other.
+    pub(super) fn engine(&self) -> Result<EngineOptions, CliError> {
+        Ok(EngineOptions {
+            prefix_caching: PrefixCaching::On,
+            // the rows of a prompt are saved when its reply has finished
+            continuation: self.save.continuation(),
+            max_batch: 1,
+            steps_per_sync: 1,
+            ..self.speculation.apply(self.cache.engine())?
+        })
+    }
+
+    /// The request for a reply, without its prompt and without a constraint. `eos`: the end-of-text tokens of the model.
+    pub(super) fn request(&self, eos: &[u32]) -> Request {
+        Request {
+            id: 0,
+            seed: self.seed,
+            prompt: Vec::new(),
+            options: self.sampling.options(),
+            max_new: self.max_new,
+            stop: StopConditions { eos: eos.to_vec(), tokens: Vec::new() },
+            constraint: None,
+        }
+    }
+}
+
 /// Printed at the start on a terminal, and by /help.
 const HELP: &str = "/reset clears the conversation, /exit or Ctrl-D exits, Ctrl-C stops a reply, // starts a message \
                     with /";
@@ -92,14 +122,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
     let context = args.cache.engine().kv.max_positions(loaded.model.config());
     let mut conversation =
         Conversation::new(tokenizer, template, template_options, args.system.as_deref(), context);
-    let engine = EngineOptions {
-        prefix_caching: PrefixCaching::On,
-        // the rows of a prompt are saved when its reply has finished
-        continuation: args.save.continuation(),
-        max_batch: 1,
-        steps_per_sync: 1,
-        ..args.speculation.apply(args.cache.engine())?
-    };
+    let engine = args.engine()?;
     let draft = args.speculation.open_draft_of(&loaded, &args.common)?;
     let draft_model = draft.as_ref().map(|draft| &draft.model);
     require_cache(&loaded.model, draft_model, &engine, "use --kv growing, or end other programs")?;
@@ -120,15 +143,8 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
         true => Output::Stream,
         false => Output::Line,
     };
-    let request = Request {
-        id: 0,
-        seed: args.seed,
-        prompt: Vec::new(),
-        options: args.sampling.options(),
-        max_new: args.max_new,
-        stop: StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() },
-        constraint: args.constraint.compile(&loaded)?,
-    };
+    let constraint = args.constraint.compile(&loaded)?;
+    let request = Request { constraint, ..args.request(&loaded.eos) };
     let mut replies = Replies::new(tokenizer, engine, request, args.stop.stop.clone(), output);
     let (mut input, mut reply_stopped) = (Input::new(terminal)?, false);
     loop {

@@ -47,7 +47,7 @@ pub(super) struct GenerateArgs {
     tokens: Option<Vec<u32>>,
     /// Number of the completion; together with the seed it determines the random numbers.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]
-    sample_id: u64,
+    pub(super) sample_id: u64,
     /// Print the prompt before the completion.
     #[arg(long, conflicts_with = "json")]
     echo: bool,
@@ -55,7 +55,7 @@ pub(super) struct GenerateArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    generation: GenerationArgs,
+    pub(super) generation: GenerationArgs,
     #[command(flatten)]
     save: SavePrefixFlag,
 }
@@ -97,15 +97,10 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let prompt = source.read(&loaded)?;
     let constraint = args.generation.constraint.compile(&loaded)?;
     let request =
-        Request { constraint, ..args.generation.request(&loaded, args.sample_id, prompt.ids.clone()) };
+        Request { constraint, ..args.generation.request(&loaded.eos, args.sample_id, prompt.ids.clone()) };
     let cfg = &args.generation.cache.engine().kv.limits(loaded.model.config());
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
-    // Synchronize every step, so that each token is shown as soon as it is generated.
-    let (steps_per_sync, max_seq_len) = (1, Some(request.required_len(cfg)));
-    // the rows of the prompt are saved when the completion has finished
-    let (continuation, max_batch) = (args.save.continuation(), 1);
-    let options =
-        EngineOptions { steps_per_sync, max_seq_len, continuation, max_batch, ..args.generation.engine()? };
+    let options = args.engine(request.required_len(cfg))?;
     let draft = args.generation.speculation.open_draft_of(&loaded, &args.generation.common)?;
     require_cache(
         &loaded.model,
@@ -158,6 +153,24 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
         eprintln!("[{saved}]");
     }
     Ok(())
+}
+
+impl GenerateArgs {
+    /// The engine options for a sequence of `len` positions.
+    ///
+    /// # Errors
+    /// Flags that exclude each other.
+    pub(super) fn engine(&self, len: usize) -> Result<EngineOptions, CliError> {
+        Ok(EngineOptions {
+            // each token is shown as soon as it is generated
+            steps_per_sync: 1,
+            max_seq_len: Some(len),
+            // the rows of the prompt are saved when the completion has finished
+            continuation: self.save.continuation(),
+            max_batch: 1,
+            ..self.generation.engine()?
+        })
+    }
 }
 
 /// Prints text as it is generated.

@@ -24,6 +24,8 @@ mod exit;
 mod exit_codes;
 mod export;
 mod familiar;
+#[cfg(test)]
+mod flag_effects;
 mod follower;
 mod generate;
 mod generation_args;

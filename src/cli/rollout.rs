@@ -75,7 +75,7 @@ pub(super) struct RolloutArgs {
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
-    generation: GenerationArgs,
+    pub(super) generation: GenerationArgs,
 }
 
 pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), CliError> {
@@ -132,6 +132,23 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     })
 }
 
+impl RolloutArgs {
+    /// The engine options for `total` sequences of at most `longest` positions.
+    ///
+    /// # Errors
+    /// Flags that exclude each other; a cache without room for the longest sequence.
+    pub(super) fn engine(&self, longest: usize, total: usize) -> Result<EngineOptions, CliError> {
+        let options = EngineOptions {
+            prefix_caching: PrefixCaching::On,
+            steps_per_sync: self.sync_every.get(),
+            max_seq_len: Some(longest),
+            max_batch: self.max_batch_size.get().min(total),
+            ..self.scheduler.apply(self.generation.engine()?)
+        };
+        self.scheduler.fit(options, longest)
+    }
+}
+
 /// A checksum of all prompts, their constraints and their columns. `language` is that of the flags.
 fn digest(prompts: &[Prompt], language: Option<&Language>) -> String {
     let of = |prompt: &Prompt| {
@@ -169,14 +186,8 @@ fn complete(
     let Work { loaded, requests, mut stops } = work;
     let (cfg, g) = (&args.generation.cache.engine().kv.limits(loaded.model.config()), args.n.get());
     let total = requests.len() * g;
-    let options = EngineOptions {
-        prefix_caching: PrefixCaching::On,
-        steps_per_sync: args.sync_every.get(),
-        max_seq_len: requests.iter().map(|r| r.required_len(cfg)).max(),
-        max_batch: args.max_batch_size.get().min(total),
-        ..args.scheduler.apply(args.generation.engine()?)
-    };
-    let options = args.scheduler.fit(options, options.max_seq_len.unwrap_or(0))?;
+    let longest = requests.iter().map(|request| request.required_len(cfg)).max();
+    let options = args.engine(longest.unwrap_or(0), total)?;
     let draft = args.generation.speculation.open_draft_of(loaded, &args.generation.common)?;
     require_cache(
         &loaded.model,
@@ -239,7 +250,7 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &mut [Prompt]) -> Resu
     let limits = args.generation.cache.engine().kv.limits(loaded.model.config());
     let request = |prompt: &mut Prompt| {
         let id = (prompt.index as u64).saturating_mul(args.n.get() as u64);
-        let request = args.generation.request(loaded, id, prompt.ids.clone());
+        let request = args.generation.request(&loaded.eos, id, prompt.ids.clone());
         let place = if prompt.language.is_some() { &prompt.place } else { flags.name() };
         let language = prompt.language.as_ref().or(language.as_ref());
         let constraint = language.map(|language| compiler.constraint(language, place));

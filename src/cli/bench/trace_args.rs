@@ -84,7 +84,7 @@ impl TraceArgs {
     }
 
     /// The engine options for sequences of at most `longest` positions.
-    pub(super) fn options(&self, longest: usize) -> Result<EngineOptions, CliError> {
+    pub(in crate::cli) fn options(&self, longest: usize) -> Result<EngineOptions, CliError> {
         let options = self.speculation.apply(self.scheduler.apply(self.cache.engine()))?;
         let (ageing, max_batch) = (self.ageing.get(), self.max_batch_size.get());
         // one step per synchronization: the time of each token counts

@@ -7,17 +7,20 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::instrument::{Instrumented, instrument};
-use crate::points::{self, Point};
+use crate::points::{self, Operators, Point};
+use crate::sample::Selection;
 use crate::scratch::{Scratch, write_if_changed};
 
 /// A test binary and the directory in which cargo runs it.
 pub type Binary = (String, String);
 
-/// Writes `mutants.json` and `binaries.json`. `modules` are the mutated files and directories.
-pub fn build(repository: &Path, scratch: &Scratch, modules: &[&str]) {
+/// Writes `mutants.json` and `binaries.json`.
+pub fn build(repository: &Path, scratch: &Scratch, selection: &Selection) {
     let tree = scratch.tree();
     let files = files(repository);
-    let sources = mutated_files(repository, &files, modules);
+    let modules = selection.modules;
+    let mut sources = mutated_files(repository, &files, selection);
+    selection.choose(sources.values_mut().flat_map(|(_, points)| points));
     for file in files.iter().filter(|file| !sources.contains_key(*file) && !is_root(file, modules)) {
         write_if_changed(
             &tree.join(file),
@@ -28,11 +31,11 @@ pub fn build(repository: &Path, scratch: &Scratch, modules: &[&str]) {
     let count = all.iter().map(|(mutant, _)| mutant.id).max().unwrap_or(0) + 1;
     let switch = include_str!("switch.rs").replace("COUNT: usize = 0", &format!("COUNT: usize = {count}"));
     for crate_directory in crates(modules) {
-        let root = format!("{crate_directory}/src/lib.rs");
+        let root = format!("{crate_directory}src/lib.rs");
         let code = fs::read_to_string(repository.join(&root)).expect("the root of a crate")
             + "\nmod mutant_switch;\n";
         write_if_changed(&tree.join(root), code.as_bytes());
-        write_if_changed(&tree.join(crate_directory).join("src/mutant_switch.rs"), switch.as_bytes());
+        write_if_changed(&tree.join(format!("{crate_directory}src/mutant_switch.rs")), switch.as_bytes());
     }
     // by key: numbers change with the sources
     let known: HashSet<String> = scratch.read("dropped.json").unwrap_or_default();
@@ -65,12 +68,13 @@ pub fn build(repository: &Path, scratch: &Scratch, modules: &[&str]) {
     }
 }
 
+/// The directories of the crates of `modules`, with a slash; that of the crate `xtrain` is empty.
 fn crates(modules: &[&str]) -> HashSet<String> {
-    modules.iter().map(|module| module.split('/').next().unwrap_or(module).to_string()).collect()
+    modules.iter().map(|module| module[..module.find("src/").unwrap_or(0)].to_string()).collect()
 }
 
 fn is_root(file: &str, modules: &[&str]) -> bool {
-    crates(modules).iter().any(|directory| file == format!("{directory}/src/lib.rs"))
+    crates(modules).iter().any(|directory| file == format!("{directory}src/lib.rs"))
 }
 
 /// The files of the repository that git does not ignore.
@@ -86,8 +90,9 @@ fn files(repository: &Path) -> Vec<String> {
 fn mutated_files(
     repository: &Path,
     files: &[String],
-    modules: &[&str],
+    selection: &Selection,
 ) -> HashMap<String, (String, Vec<Point>)> {
+    let modules = selection.modules;
     let inside = |file: &&String| modules.iter().any(|module| file.starts_with(module));
     let mut chosen: Vec<_> =
         files.iter().filter(|file| file.ends_with(".rs") && !is_root(file, modules)).collect();
@@ -96,7 +101,7 @@ fn mutated_files(
     let (mut all, mut only_tests, mut next) = (HashMap::new(), Vec::new(), 1);
     for file in chosen {
         let source = fs::read_to_string(repository.join(file)).expect("a source file");
-        let found = points::find(file, &source, next);
+        let found = points::find(file, &source, selection.operators(), next);
         next += found.points.iter().map(|point| point.mutants.len() as u32).sum::<u32>();
         let directory = file.trim_end_matches("mod.rs").trim_end_matches(".rs").trim_end_matches('/');
         only_tests.extend(found.test_modules.iter().map(|name| format!("{directory}/{name}")));
@@ -104,10 +109,10 @@ fn mutated_files(
     }
     // the modules of the crate root that only tests compile
     only_tests.extend(crates(modules).iter().flat_map(|directory| {
-        let root = format!("{directory}/src/lib.rs");
+        let root = format!("{directory}src/lib.rs");
         let source = fs::read_to_string(repository.join(&root)).expect("the root of a crate");
-        let names = points::find(&root, &source, 0).test_modules;
-        names.into_iter().map(|name| format!("{directory}/src/{name}")).collect::<Vec<_>>()
+        let names = points::find(&root, &source, Operators::Basic, 0).test_modules;
+        names.into_iter().map(|name| format!("{directory}src/{name}")).collect::<Vec<_>>()
     }));
     all.retain(|file, _| {
         !only_tests

@@ -2,7 +2,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::points::Point;
+use crate::points::{Place, Point};
 
 /// A source file with mutants and where they are in it.
 #[derive(Debug, Default)]
@@ -15,14 +15,15 @@ pub struct Instrumented {
 }
 
 /// `source` with the mutants of `points` that are not in `dropped`. Each point becomes
-/// `(if on(N) { mutated } else { original })`, and a function body begins with `if on(N) { return value; }`.
+/// `(if on(N) { mutated } else { original })`, a function body begins with `if on(N) { return value; }`, and a statement
+/// becomes `if on(N) {} else { statement }`.
 pub fn instrument(source: &str, points: &[Point], dropped: &HashSet<u32>) -> Instrumented {
     // (position, what ends there comes first, order, point, is the end)
     let mut edits = Vec::new();
     for (at, point) in points.iter().enumerate() {
         let order = at as i64;
         edits.push((point.range.start, 1, order, at, false));
-        if !point.body {
+        if point.place != Place::Body {
             edits.push((point.range.end, 0, -order, at, true));
         }
     }
@@ -39,22 +40,23 @@ pub fn instrument(source: &str, points: &[Point], dropped: &HashSet<u32>) -> Ins
             continue;
         }
         if is_end {
-            out.code += " })";
+            out.code += if point.place == Place::Expression { " })" } else { " }" };
             let open = out.points.iter_mut().rfind(|(range, ids)| range.end == 0 && ids[0] == alive[0].0.id);
             open.expect("a point begins before it ends").0.end = out.code.len();
             continue;
         }
         let start = out.code.len();
-        out.code += if point.body { "" } else { "(" };
+        let body = point.place == Place::Body;
+        out.code += if point.place == Place::Expression { "(" } else { "" };
         for (mutant, code) in &alive {
             out.code += &format!("if crate::mutant_switch::on({}) {{ ", mutant.id);
             let begin = out.code.len();
-            out.code += &if point.body { format!("return {code};") } else { code.clone() };
+            out.code += &if body { format!("return {code};") } else { code.clone() };
             out.codes.push((begin..out.code.len(), mutant.id));
-            out.code += if point.body { " } " } else { " } else " };
+            out.code += if body { " } " } else { " } else " };
         }
-        out.code += if point.body { "" } else { "{ " };
-        let end = if point.body { out.code.len() } else { 0 };
+        out.code += if body { "" } else { "{ " };
+        let end = if body { out.code.len() } else { 0 };
         out.points.push((start..end, alive.iter().map(|(mutant, _)| mutant.id).collect()));
     }
     out.code += &source[copied..];

@@ -8,15 +8,17 @@ mod points;
 mod process;
 mod record;
 mod run;
+mod sample;
 mod scratch;
 mod table;
 mod values;
 
 use std::path::{Path, PathBuf};
 
+use sample::{Sample, Selection};
 use scratch::Scratch;
 
-/// The mutated files and directories.
+/// The files and directories of which all mutants run.
 const MODULES: [&str; 10] = [
     "xtrain-decode/src/cache/",
     "xtrain-decode/src/rollout/",
@@ -30,7 +32,38 @@ const MODULES: [&str; 10] = [
     "xtrain-tensor/src/ops/",
 ];
 
+/// The files and directories of which a sample of the mutants runs, with more operators.
+const SAMPLED: [&str; 25] = [
+    "xtrain-comm/src/",
+    "xtrain-decode/src/",
+    "xtrain-model/src/",
+    "xtrain-tensor/src/cpu/attention/",
+    "xtrain-tensor/src/cpu/embedding.rs",
+    "xtrain-tensor/src/cpu/loss",
+    "xtrain-tensor/src/cpu/optim.rs",
+    "xtrain-tensor/src/cpu/pack.rs",
+    "xtrain-tensor/src/cpu/rope.rs",
+    "xtrain-tensor/src/cpu/softmax.rs",
+    "xtrain-tensor/src/gpu/",
+    "src/cli/",
+    "src/config/",
+    "src/evaluate.rs",
+    "src/grammar/",
+    "src/grpo/",
+    "src/memory.rs",
+    "src/memory_limit.rs",
+    "src/reference.rs",
+    "src/report/",
+    "src/rewards/",
+    "src/rollout_file.rs",
+    "src/run/",
+    "src/training",
+    "src/verify/",
+];
+
 const USAGE: &str = "usage: mutants build|record|run|table SCRATCH [PREFIX [NAME]]
+       mutants sample SCRATCH COUNT SEED
+  sample  like build, with COUNT mutants of all kinds that SEED draws from more files; give it a directory of its own
   build   copies the repository to SCRATCH/tree, writes the mutants into the copy and compiles its tests
   record  runs each test of a crate directory that begins with PREFIX, if its name contains NAME, once and records
           which mutants it reaches
@@ -46,7 +79,14 @@ fn main() {
     std::fs::create_dir_all(directory).expect("the scratch directory can be created");
     let scratch = Scratch(PathBuf::from(directory).canonicalize().expect("the scratch directory"));
     match stage.as_str() {
-        "build" => build::build(&repository, &scratch, &MODULES),
+        "build" => build::build(&repository, &scratch, &Selection { modules: &MODULES, sample: None }),
+        "sample" => match [prefix, name].map(str::parse) {
+            [Ok(count), Ok(seed)] => {
+                let sample = Some(Sample { count: count as usize, seed });
+                build::build(&repository, &scratch, &Selection { modules: &SAMPLED, sample });
+            }
+            _ => exit_with_usage(),
+        },
         "record" => record::record(&scratch, prefix, name),
         "run" => run::run(&scratch, prefix, &scratch::equivalent(&repository)),
         "table" => table::write(&repository, &scratch, &MODULES),

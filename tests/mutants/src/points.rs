@@ -1,11 +1,13 @@
 //! Finds the points of a source file that are mutated, and the mutants of each.
 use std::collections::HashMap;
+use std::mem::discriminant;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Attribute, BinOp, Block, Expr, Pat, ReturnType, Signature, UnOp};
+use syn::{Attribute, BinOp, Block, Expr, Pat, ReturnType, Signature, Stmt, Token, UnOp};
 
 use crate::values;
 
@@ -19,12 +21,31 @@ pub struct Mutant {
     pub key: String,
 }
 
+/// What a point is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// An expression: the code replaces it.
+    Expression,
+    /// A function body: the range is empty and each code is returned.
+    Body,
+    /// A statement: it is not executed. There is one mutant, without code.
+    Statement,
+}
+
+/// Which changes are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operators {
+    /// Operators, guards and function bodies.
+    Basic,
+    /// Those, statements that are not executed, constants, bounds of ranges, conditions, exchanged arguments and methods.
+    All,
+}
+
 /// A place of the source and the codes that replace it, one per mutant.
 #[derive(Debug)]
 pub struct Point {
     pub range: Range<usize>,
-    /// The point is a function body: `range` is empty and each code is returned.
-    pub body: bool,
+    pub place: Place,
     pub mutants: Vec<(Mutant, String)>,
 }
 
@@ -36,11 +57,12 @@ pub struct Found {
 }
 
 /// The points of `source`. Mutants are numbered from `first`. An outer point precedes the points inside it.
-pub fn find(file: &str, source: &str, first: u32) -> Found {
+pub fn find(file: &str, source: &str, operators: Operators, first: u32) -> Found {
     let parsed = syn::parse_file(source).unwrap_or_else(|error| panic!("{file}: {error}"));
     let mut finder = Finder {
         file,
         source,
+        operators,
         next: first,
         functions: Vec::new(),
         keys: HashMap::new(),
@@ -53,6 +75,7 @@ pub fn find(file: &str, source: &str, first: u32) -> Found {
 struct Finder<'s> {
     file: &'s str,
     source: &'s str,
+    operators: Operators,
     next: u32,
     /// The type and the functions around the current node.
     functions: Vec<String>,
@@ -65,9 +88,9 @@ impl<'s> Finder<'s> {
         &self.source[node.span().byte_range()]
     }
 
-    fn add(&mut self, node: &impl Spanned, body: bool, changes: Vec<(String, String)>) {
+    fn add(&mut self, node: &impl Spanned, place: Place, changes: Vec<(String, String)>) {
         let mut range = node.span().byte_range();
-        if body {
+        if place == Place::Body {
             range = range.start + 1..range.start + 1;
         }
         let line = node.span().start().line;
@@ -82,7 +105,7 @@ impl<'s> Finder<'s> {
             (Mutant { id: self.next - 1, file: self.file.to_string(), line, key }, code)
         });
         let mutants = mutants.collect();
-        self.found.points.push(Point { range, body, mutants });
+        self.found.points.push(Point { range, place, mutants });
     }
 
     fn function(&mut self, attributes: &[Attribute], signature: &Signature, block: &Block) {
@@ -99,10 +122,33 @@ impl<'s> Finder<'s> {
         let changes = values.into_iter().filter(|value| body != format!("{{{value}}}").replace(' ', ""));
         let changes: Vec<_> = changes.map(|value| (format!("body -> {{{value}}}"), value)).collect();
         if !changes.is_empty() {
-            self.add(block, true, changes);
+            self.add(block, Place::Body, changes);
         }
         self.visit_block(block);
         self.functions.pop();
+    }
+
+    /// Adds `changes` of an expression if all operators are asked for.
+    fn more(&mut self, node: &impl Spanned, changes: Vec<(String, String)>) {
+        if self.operators == Operators::All && !changes.is_empty() && !self.text(node).contains("faults::on(") {
+            self.add(node, Place::Expression, changes);
+        }
+    }
+
+    /// Exchanged neighbours among `arguments`, if they look alike. The compiler refuses those of different types.
+    fn exchanges(&self, node: &impl Spanned, arguments: &Punctuated<Expr, Token![,]>) -> Vec<(String, String)> {
+        let (code, start) = (self.text(node), node.span().byte_range().start);
+        let pairs = arguments.iter().zip(arguments.iter().skip(1));
+        let alike = pairs.filter(|(a, b)| discriminant(*a) == discriminant(*b) && self.text(*a) != self.text(*b));
+        let exchanged = alike.map(|(a, b)| {
+            let [first, second] = [a, b].map(|argument| argument.span().byte_range());
+            let [first, second] = [first, second].map(|range| range.start - start..range.end - start);
+            let (left, right) = (&code[first.clone()], &code[second.clone()]);
+            let between = &code[first.end..second.start];
+            let change = format!("{}, {} exchanged", ends(left, true), ends(right, true));
+            (change, [&code[..first.start], right, between, left, &code[second.end..]].concat())
+        });
+        exchanged.collect()
     }
 
     /// The two operands of a binary expression with each of `operators` between them.
@@ -113,7 +159,7 @@ impl<'s> Finder<'s> {
         let changes = operators
             .iter()
             .map(|new| (format!("{head} {old} {tail} -> {new}"), format!("({left}) {new} ({right})")));
-        self.add(node, false, changes.collect());
+        self.add(node, Place::Expression, changes.collect());
     }
 }
 
@@ -173,7 +219,95 @@ fn others(op: &BinOp) -> &'static [&'static str] {
     }
 }
 
+/// The methods that replace `name`.
+fn other_method(name: &str) -> Option<&'static str> {
+    let pairs = [("min", "max"), ("any", "all"), ("first", "last"), ("is_some", "is_none"), ("is_ok", "is_err")];
+    let found = pairs.iter().find(|(a, b)| [*a, *b].contains(&name));
+    found.map(|(a, b)| if *a == name { *b } else { *a })
+}
+
+/// Whether a statement without a semicolon can be left out.
+fn removable(expression: &Expr) -> bool {
+    match expression {
+        Expr::If(node) => node.else_branch.is_none(),
+        Expr::ForLoop(_) | Expr::While(_) => true,
+        _ => false,
+    }
+}
+
 impl<'a> Visit<'a> for Finder<'_> {
+    fn visit_stmt(&mut self, node: &'a Stmt) {
+        let code = self.text(node);
+        let plain = !code.contains("faults::on(") && !code.starts_with('#');
+        let removed = match node {
+            // what an unconditional exit belongs to is removed as a whole
+            Stmt::Expr(Expr::Return(_) | Expr::Break(_) | Expr::Continue(_), _) => false,
+            Stmt::Expr(_, Some(_)) => true,
+            Stmt::Expr(expression, None) => removable(expression),
+            Stmt::Macro(node) => {
+                node.semi_token.is_some() && !self.text(&node.mac.path).contains("assert")
+            }
+            _ => false,
+        };
+        if self.operators == Operators::All && plain && removed {
+            let change = format!("without {}", ends(code, true));
+            self.add(node, Place::Statement, vec![(change, String::new())]);
+        }
+        visit::visit_stmt(self, node);
+    }
+
+    fn visit_expr_lit(&mut self, node: &'a syn::ExprLit) {
+        if let syn::Lit::Int(value) = &node.lit
+            && let Ok(number) = value.base10_parse::<u64>()
+        {
+            let next = format!("{}{}", number.wrapping_add(1), value.suffix());
+            self.more(node, vec![(format!("{} -> {next}", self.text(node)), next)]);
+        }
+    }
+
+    fn visit_expr_range(&mut self, node: &'a syn::ExprRange) {
+        if let Some(end) = &node.end {
+            let start = node.start.as_ref().map_or("", |start| self.text(start));
+            let (limits, end) = (self.text(&node.limits), self.text(end));
+            let sign = if limits == ".." { "+" } else { "-" };
+            let mut changes = vec![(
+                format!("{limits}{} -> {sign} 1", ends(end, true)),
+                format!("{start}{limits}({end}) {sign} 1"),
+            )];
+            if !start.is_empty() {
+                let change = format!("{}{limits} -> + 1", ends(start, false));
+                changes.push((change, format!("({start}) + 1{limits}{end}")));
+            }
+            self.more(node, changes);
+        }
+        visit::visit_expr_range(self, node);
+    }
+
+    fn visit_expr_call(&mut self, node: &'a syn::ExprCall) {
+        self.more(node, self.exchanges(node, &node.args));
+        visit::visit_expr_call(self, node);
+    }
+
+    fn visit_expr_method_call(&mut self, node: &'a syn::ExprMethodCall) {
+        let mut changes = self.exchanges(node, &node.args);
+        let name = node.method.to_string();
+        let (code, at) = (self.text(node), node.method.span().byte_range());
+        let at = at.start - node.span().byte_range().start..at.end - node.span().byte_range().start;
+        let replaced = other_method(&name).map(|other| {
+            let change = format!("{} -> {other}", ends(&code[..at.end], false));
+            (change, [&code[..at.start], other, &code[at.end..]].concat())
+        });
+        changes.extend(replaced);
+        if name == "div_ceil" {
+            changes.push((
+                format!("{} rounded down", ends(code, true)),
+                [&code[..at.start - 1], " / (", &code[at.end + 1..]].concat(),
+            ));
+        }
+        self.more(node, changes);
+        visit::visit_expr_method_call(self, node);
+    }
+
     fn visit_item_fn(&mut self, node: &'a syn::ItemFn) {
         self.function(&node.attrs, &node.sig, &node.block);
     }
@@ -223,7 +357,7 @@ impl<'a> Visit<'a> for Finder<'_> {
             if !self.text(&node.guard).contains("faults::on(") && !binds(&node.guard) {
                 let guard = ends(self.text(&node.guard), true);
                 let change = |value: &str| (format!("guard {guard} -> {value}"), value.to_string());
-                self.add(&node.guard, false, vec![change("true"), change("false")]);
+                self.add(&node.guard, Place::Expression, vec![change("true"), change("false")]);
             }
             self.visit_expr(&node.guard);
         }
@@ -236,6 +370,11 @@ impl<'a> Visit<'a> for Finder<'_> {
                 self.visit_expr(otherwise);
             }
         } else {
+            if matches!(&*node.cond, Expr::MethodCall(_) | Expr::Call(_) | Expr::Path(_) | Expr::Field(_)) {
+                let condition = ends(self.text(&node.cond), true);
+                let change = |value: &str| (format!("if {condition} -> {value}"), value.to_string());
+                self.more(&node.cond, vec![change("true"), change("false")]);
+            }
             visit::visit_expr_if(self, node);
         }
     }
@@ -258,7 +397,7 @@ impl<'a> Visit<'a> for Finder<'_> {
             let code = self.text(&node.expr).to_string();
             self.add(
                 node,
-                false,
+                Place::Expression,
                 vec![(format!("{} -> without the operator", ends(self.text(node), true)), code)],
             );
         }
