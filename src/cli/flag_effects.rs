@@ -40,7 +40,7 @@ const EFFECTS: [(&str, &[(&str, &str)]); 22] = [
 ];
 
 /// Flags of these commands that neither the engine options nor the request contain.
-const OTHERS: [&str; 35] = [
+const OTHERS: [&str; 36] = [
     "arrivals",
     "burst",
     "config",
@@ -54,6 +54,7 @@ const OTHERS: [&str; 35] = [
     "json_schema",
     "limit_gap",
     "limit_ttft",
+    "model",
     "flag",
     "n",
     "offload_dir",
@@ -74,11 +75,12 @@ const OTHERS: [&str; 35] = [
     "threads",
     "tokens",
     "trace_seed",
-    "truncate_prompt", "var",
+    "truncate_prompt",
+    "var",
 ];
 
 /// Flags of `bench trace` that mean something else there: the lengths that it draws, and the weights of its model.
-const OF_TRACE: [&str; 3] = ["max_new", "seed", "model"];
+const OF_TRACE: [&str; 2] = ["max_new", "seed"];
 
 /// Sequences that the commands run, and the length of the longest.
 const SEQUENCES: (usize, usize) = (4, 100);

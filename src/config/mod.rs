@@ -13,6 +13,8 @@ mod familiar;
 mod grpo;
 mod kinds;
 mod layer;
+#[cfg(test)]
+mod limits;
 mod nearest;
 mod preset;
 mod record;
