@@ -189,3 +189,14 @@ fn every_key_is_in_a_table() {
         assert!(has_effect != elsewhere, "{key}: expected in one table of key_effects.rs");
     }
 }
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_key_in_the_field_of_another_is_found() {
+    use crate::tensor::faults::{self, Fault};
+    let failed =
+        faults::with(Fault::AdamBetasExchanged, || std::panic::catch_unwind(every_key_reaches_its_field));
+    let text = failed.expect_err("the fault is missed");
+    let text = text.downcast_ref::<String>().expect("a formatted message");
+    assert!(text.contains("train.beta1"), "{text}");
+}

@@ -143,3 +143,27 @@ fn every_flag_reaches_the_engine_or_the_request() {
         assert!(seen > 10, "{line:?}: {seen} flags");
     }
 }
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_flag_that_is_ignored_is_found() {
+    use crate::tensor::faults::{self, Fault};
+    let failed = faults::with(Fault::WatermarkFlagIgnored, || {
+        std::panic::catch_unwind(every_flag_reaches_the_engine_or_the_request)
+    });
+    let text = failed.expect_err("the fault is missed");
+    let text = text.downcast_ref::<String>().expect("a formatted message");
+    assert!(text.contains("watermark: 48"), "{text}");
+}
+
+#[test]
+fn a_run_without_a_name_has_that_of_its_last_configuration() {
+    let named = |more: &[&str]| {
+        let line = ["xtrain", "train"].iter().chain(more).map(OsString::from);
+        let Command::Train(args) = parse(line).unwrap().unwrap().command else { panic!("{more:?}") };
+        args.new_run()
+    };
+    assert_eq!(named(&["-c", "a/one.toml", "-c", "b/two.toml"]), std::path::Path::new("runs/two"));
+    assert_eq!(named(&[]), std::path::Path::new("runs/train"));
+    assert_eq!(named(&["-c", "one.toml", "--run", "x"]), std::path::Path::new("x"));
+}

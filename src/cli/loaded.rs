@@ -173,6 +173,7 @@ impl Loaded {
             .flat_map(|tokenizer| tokenizer.special_tokens().iter().map(move |t| (tokenizer, t)));
         for (tokenizer, (name, text)) in own {
             if name == "bos_token"
+                && !faults::on(Fault::BosOfConfigFirst)
                 && let [id] = tokenizer.encode_continuation(text)?[..]
             {
                 return Ok(Some(id));

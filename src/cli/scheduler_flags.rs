@@ -7,6 +7,7 @@ use super::common::{count, number};
 use super::offload::OffloadFlags;
 use super::{CliError, Exit};
 use crate::decode::EngineOptions;
+use crate::tensor::faults::{self, Fault};
 
 /// Scheduler flags. The results are bit-identical for all values.
 #[derive(Debug, Clone, Args)]
@@ -35,7 +36,7 @@ impl SchedulerFlags {
         EngineOptions {
             max_batched_tokens: self.max_batched_tokens.map(NonZeroUsize::get),
             kv_capacity: self.kv_capacity.map(NonZeroUsize::get),
-            watermark: self.watermark,
+            watermark: if faults::on(Fault::WatermarkFlagIgnored) { 0 } else { self.watermark },
             ..options
         }
     }

@@ -6,6 +6,7 @@ use super::error::require;
 use super::kinds::{DecayKind, Precision};
 use crate::decode::SampleOptions;
 use crate::model::rl::{Baseline, ImportanceSamplingLevel, LossType, RewardAggregation, ScaleRewards};
+use crate::tensor::faults::{self, Fault};
 
 /// `[grpo]`: reinforcement learning with verifiable rewards (GRPO), read by `xtrain grpo`. Names and meanings follow
 /// TRL's GRPOConfig where it has the option.
@@ -290,7 +291,7 @@ impl GrpoSection {
     }
 
     fn validate_numbers(&self) -> Result<()> {
-        let finite = |x: f64| x >= 0.0 && x.is_finite();
+        let finite = |x: f64| (x >= 0.0 || faults::on(Fault::NumberLimitsIgnored)) && x.is_finite();
         for (key, x) in [("grpo.learning_rate", self.learning_rate), ("grpo.eps", self.eps)] {
             require(x > 0.0 && x.is_finite(), key, x, "a number above 0")?;
         }

@@ -80,3 +80,37 @@ impl LogTail {
         Appended { restarted, lines: Vec::new() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The steps that are read after `text` is written to the file; `None`: it is removed. And whether it restarted.
+    fn read(tail: &mut LogTail, text: Option<&str>) -> (Vec<u64>, bool) {
+        match text {
+            Some(text) => fs::write(&tail.path, text).unwrap(),
+            None => drop(fs::remove_file(&tail.path)),
+        }
+        let found = tail.read().unwrap();
+        (found.lines.iter().map(|line| line.0).collect(), found.restarted)
+    }
+
+    #[test]
+    fn a_log_that_is_removed_or_replaced_is_read_from_its_first_byte() {
+        let path = std::env::temp_dir().join(format!("xtrain-log-tail-{}.jsonl", std::process::id()));
+        let mut tail = LogTail::new(&path);
+        let lines = ["{\"step\":1}\n", "{\"step\":2}\n", "{\"step\":3}\n"];
+        assert_eq!(read(&mut tail, None), (vec![], false), "it has never existed");
+        assert_eq!(read(&mut tail, Some(&lines[..2].concat())), (vec![1, 2], false));
+        assert_eq!(read(&mut tail, Some(&lines.concat())), (vec![3], false));
+        assert_eq!(read(&mut tail, Some(lines[1])), (vec![2], true), "it is shorter");
+        assert_eq!(read(&mut tail, None), (vec![], true));
+        assert_eq!(read(&mut tail, Some(lines[2])), (vec![3], false));
+        fs::write(&path, "{\"step\":1}\nno object\n").unwrap();
+        let error = tail.read().unwrap_err().to_string();
+        assert!(error.contains(":2"), "the line of a restarted log: {error}");
+        fs::remove_file(path).unwrap();
+    }
+}

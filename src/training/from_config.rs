@@ -1,6 +1,7 @@
 //! Model, optimizer and schedule of a configuration.
 use crate::config::{self, Precision, RunConfig};
 use crate::model::{self, ActivationCheckpointing, Config, Decay, Model, OptimConfig, Schedule, Trainer};
+use crate::tensor::faults::{self, Fault};
 use crate::tensor::{Device, Dtype};
 
 /// The model of a configuration. If `model.vocab` is 0, its vocabulary size is `tokens`.
@@ -35,7 +36,11 @@ pub fn compute(precision: Precision) -> Dtype {
 pub fn optim_config(config: &RunConfig) -> OptimConfig {
     let t = &config.train;
     let clip = max_norm(t.clip);
-    OptimConfig { beta1: t.beta1, beta2: t.beta2, eps: t.eps, weight_decay: t.weight_decay, clip }
+    let (beta1, beta2) = match faults::on(Fault::AdamBetasExchanged) {
+        true => (t.beta2, t.beta1),
+        false => (t.beta1, t.beta2),
+    };
+    OptimConfig { beta1, beta2, eps: t.eps, weight_decay: t.weight_decay, clip }
 }
 
 /// The learning rate decay of a configuration.

@@ -5,12 +5,12 @@ use xtrain::tensor::{Device, ThreadSchedule};
 
 use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
-    commands_resume, commands_train, commands_verify, commands_watch, config_fields, constraints,
-    conversations, damaged_files, equal_completions, exact_limits, families, finite_tails, focused, gguf,
-    gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, held_rows, invariance, kept_sets, launch_log,
-    micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy, prefix_cache,
-    priorities, processes, quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules,
-    sentencepiece, shards, speculation, stop_text, tape_gradient, training, turns, weighted_steps,
+    commands_resume, commands_situations, commands_train, commands_verify, commands_watch, config_fields,
+    constraints, conversations, damaged_files, equal_completions, exact_limits, families, finite_tails,
+    focused, gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, held_rows, invariance, kept_sets,
+    launch_log, micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy,
+    prefix_cache, priorities, processes, quant_halves, resume, resume_data, rope_divisors, rope_scaling,
+    schedules, sentencepiece, shards, speculation, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -52,10 +52,15 @@ const ON_LINUX: [Fault; 4] =
 /// Faults that tests outside of this program find: tests/allocations.rs and tests/constant_memory.rs;
 /// gpu/attention/tests/shared.rs, gates/planted.rs, gates/launch_errors.rs, device/packed_buffer.rs and
 /// cpu/gemm_bf16/tests.rs of xtrain-tensor; evaluate.rs, grammar/compiled.rs, cli/identity.rs,
-/// cli/completion_writer.rs and cli/verify/row.rs; rollout/scheduler/offload_policy.rs of xtrain-decode.
-const CAUGHT_ELSEWHERE: [Fault; 16] = [
+/// cli/completion_writer.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs and config/limits.rs;
+/// rollout/scheduler/offload_policy.rs and cache/prefix.rs of xtrain-decode.
+const CAUGHT_ELSEWHERE: [Fault; 20] = [
     Fault::LexerNotRenewed,
     Fault::SinksStagedRowsLeaked,
+    Fault::WatermarkFlagIgnored,
+    Fault::AdamBetasExchanged,
+    Fault::NumberLimitsIgnored,
+    Fault::PrefixUseNotRecorded,
     Fault::OffloadFileIsFree,
     Fault::LossSummedByProcess,
     Fault::ProcessesNotCompared,
@@ -319,6 +324,10 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::VerifyAcceptsMissingRows, Gate::Test(commands_verify::holds)),
     (Fault::AppendLeavesNoRoomToSample, Gate::Test(turns::room)),
     (Fault::DivisorLimitExclusive, Gate::Test(exact_limits::divisors)),
+    (
+        Fault::BosOfConfigFirst,
+        Gate::Command(commands_situations::an_empty_prompt_begins_with_the_bos_token_of_the_tokenizer, "[5]"),
+    ),
     (Fault::GgufPadBeginsTexts, Gate::Test(gguf::ids_of_tokens)),
 ];
 

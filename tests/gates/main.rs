@@ -24,6 +24,7 @@ mod commands_report;
 mod commands_resume;
 mod commands_rollout;
 mod commands_sft;
+mod commands_situations;
 mod commands_speculation;
 mod commands_stop;
 mod commands_tokenize;

@@ -244,6 +244,11 @@ mod tests {
             assert!(quant.narrow(&wide, &mut twice));
             assert_eq!(once, twice, "{quant}");
         }
+        for (quant, large) in [(Quant::F16, 1e6), (Quant::BF16, f32::MAX)] {
+            for values in [[large, 1.0], [1.0, large], [-large, 0.0]] {
+                assert!(!quant.narrow(&values, &mut Vec::new()), "{quant:?}: {values:?}");
+            }
+        }
         assert!(!Quant::F16.narrow(&[1e6], &mut Vec::new()) && !Quant::Q4_0.narrow(&x, &mut Vec::new()));
     }
 }

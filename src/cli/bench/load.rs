@@ -200,3 +200,14 @@ impl Report {
         table.render()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_its_own_weight_file() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        assert_eq!(weight_files(&file).unwrap(), [file]);
+    }
+}

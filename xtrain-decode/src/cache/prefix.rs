@@ -44,7 +44,9 @@ impl PrefixIndex {
                 self.pages.get_mut(&(before, chunk.into()))
             };
             let Some(kept) = kept else { break };
-            kept.last_used = self.clock;
+            if !faults::on(Fault::PrefixUseNotRecorded) {
+                kept.last_used = self.clock;
+            }
             before = Some(kept.page);
             pages.push(kept.page);
         }
@@ -123,5 +125,25 @@ mod tests {
         assert_eq!(index.evict(|_| true), Some(2));
         assert_eq!(index.evict(|_| true), Some(0));
         assert_eq!(index.evict(|_| true), None);
+    }
+
+    /// The page that is evicted of two prefixes of which the older one was found again.
+    fn evicted_after_use() -> Option<u32> {
+        let mut index = PrefixIndex::default();
+        index.insert(&[1, 2], &[0], 2);
+        index.insert(&[3, 4], &[1], 2);
+        assert_eq!(index.find(&[1, 2], 2), [0]);
+        index.evict(|_| true)
+    }
+
+    #[test]
+    fn a_prefix_that_is_found_again_is_used() {
+        assert_eq!(evicted_after_use(), Some(1));
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_use_that_is_not_recorded_is_found() {
+        assert_eq!(faults::with(Fault::PrefixUseNotRecorded, evicted_after_use), Some(0));
     }
 }

@@ -473,3 +473,28 @@ fn mutated_sentencepiece_vocabularies_do_no_harm() {
     println!("spm: {accepted} of {cases} mutations are valid vocabularies");
     assert!((cases / 50..cases).contains(&accepted), "{accepted} of {cases}");
 }
+
+/// A header whose only value is a list of `count` elements of type `kind`, which ends the file.
+fn with_list(kind: u32, element: &[u8], count: u64) -> Vec<u8> {
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(3u32.to_le_bytes());
+    [0u64, 1, 4].iter().for_each(|n| bytes.extend(n.to_le_bytes()));
+    bytes.extend(b"list");
+    [9, kind].iter().for_each(|n| bytes.extend(n.to_le_bytes()));
+    bytes.extend(count.to_le_bytes());
+    bytes.extend(element.repeat(3));
+    bytes
+}
+
+#[test]
+fn a_list_may_end_at_the_end_of_the_file_and_not_after_it() {
+    let sizes = [1, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8];
+    for kind in (0..=12).filter(|&kind| kind != 9) {
+        let read = |count| {
+            let bytes = with_list(kind, &vec![0; sizes[kind as usize]], count);
+            header::read_header(Path::new("list.gguf"), &bytes[..], bytes.len() as u64).map(drop)
+        };
+        assert!(read(3).is_ok(), "type {kind}: {}", read(3).unwrap_err());
+        assert!(read(4).is_err(), "type {kind}");
+    }
+}

@@ -28,6 +28,9 @@ fn of(kind: &str, change: impl FnOnce(&mut Value)) -> Result<Config> {
 fn round_trip(cfg: &Config) {
     let mut json = to_json(cfg, &[2]).unwrap();
     assert_eq!(from_json(&json).unwrap(), *cfg, "{json:#}");
+    let mut new = json.clone();
+    new.as_object_mut().unwrap().retain(|key, _| key != "rope_theta" && key != "rope_scaling");
+    assert_eq!(from_json(&new).unwrap(), *cfg, "{new:#}");
     json["rope_parameters"] = Value::Null;
     json["layer_types"] = Value::Null;
     assert_eq!(from_json(&json).unwrap(), *cfg, "{json:#}");

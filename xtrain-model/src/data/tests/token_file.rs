@@ -35,6 +35,23 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
     assert_eq!(file.ids(1..2).unwrap(), [70_000]);
 }
 
+#[test]
+fn a_vocabulary_may_have_one_token() {
+    let dir = Scratch::new("one");
+    let body = [0u8; 4];
+    let header = header::Header {
+        version: header::Version::One,
+        masked: false,
+        vocab: 1,
+        digest: 1,
+        count: 2,
+        documents: 0,
+        body_crc: crc32c::crc32c_append(0, &body),
+    };
+    let file = TokenFile::open(&dir.file("one.tok", [&header.to_bytes()[..], &body].concat())).unwrap();
+    assert_eq!(file.ids(0..2).unwrap(), [0, 0]);
+}
+
 fn small_file(dir: &Scratch) -> Vec<u8> {
     let input = dir.file("in.jsonl", "{\"prompt\": \"abc\", \"completion\": \"def\"}\n".repeat(5));
     let file = prepared(dir, &[input], &Tokenizer::byte()).unwrap();

@@ -42,8 +42,20 @@ fn variants(i: usize, shape: &str) -> Vec<(Dtype, Values, String, u64)> {
     DTYPES.into_iter().flat_map(with).enumerate().map(named).collect()
 }
 
+/// A bf16 product with so many outputs and inputs that a block has more chunks than warps, and a last round in which a
+/// warp has none.
+fn several_rounds() -> Case {
+    let [n, out, width] = [2, 2112, 2304];
+    let (x, w) = (Values::Plain.fill(n * width, 176), Values::Plain.fill(out * width, 1176));
+    Case::rows("linear", format!("{n}x{out}x{width}-bf16-rounds"), 176, n, move |dev, rows| {
+        let x = tensor(dev, &[rows.len(), width], &pick(&x, width, rows), Dtype::BF16)?;
+        let w = Weight::new(&tensor(dev, &[out, width], &w, Dtype::F32)?, Dtype::BF16)?;
+        split(&ops::linear(&x, &w, None, Dtype::F32)?, rows.len())
+    })
+}
+
 pub(crate) fn linear() -> Vec<Case> {
-    let mut cases = Vec::new();
+    let mut cases = vec![several_rounds()];
     for (i, [n, out, width]) in SHAPES.into_iter().enumerate() {
         for (dtype, values, name, seed) in variants(i, &format!("{n}x{out}x{width}")) {
             let (x, w) = (values.fill(n * width, seed), values.fill(out * width, seed + 1000));
