@@ -26,7 +26,7 @@ pub(crate) fn quantize_heads() -> Vec<Case> {
 
 /// A denormal vector whose scale is rounded down to the smallest denormal: quotients of up to 190 are cut to 127.
 fn coarse_scale() -> Case {
-    let x: Vec<f32> = (0..16).map(|i| f32::from_bits(190 - 7 * i | (i % 2) << 31)).collect();
+    let x: Vec<f32> = (0..16).map(|i| f32::from_bits((190 - 7 * i) | ((i % 2) << 31))).collect();
     Case::rows("quantize_heads", "coarse-scale-f32".to_string(), 1899, 2, move |dev, rows| {
         quantized(&tensor(dev, &[rows.len(), 1, 8], &pick(&x, 8, rows), Dtype::F32)?, rows.len())
     })
