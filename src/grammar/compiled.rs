@@ -215,10 +215,10 @@ mod tests {
             assert!((1..101).contains(&alone.len()), "{}", alone.len());
             assert_eq!(among_others.len(), alone.len());
         }
-        let got = faults::with(Fault::LexerNotRenewed, || {
+        #[cfg(feature = "faults")]
+        faults::with(Fault::LexerNotRenewed, || {
             let limited = compiled(300);
-            texts.iter().map(|text| walk(&limited, text).len()).collect::<Vec<_>>()
+            assert!(texts.iter().any(|text| walk(&limited, text).len() < 101));
         });
-        assert!(got.contains(&0) || got.iter().any(|&n| n < 101), "{got:?}");
     }
 }

@@ -1,5 +1,5 @@
 //! The sinks cache: the first positions of a sequence and a window of its last ones, in a constant number of slots
-//! (StreamingLLM, arXiv:2309.17453).
+//! (`StreamingLLM`, arXiv:2309.17453).
 use std::ops::Range;
 
 use xtrain_model::{Eager, Error, Functional, KvStore, KvView, QkNorms, Qkv, Result, Rows};

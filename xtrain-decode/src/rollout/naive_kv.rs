@@ -68,17 +68,17 @@ fn quantized(x: &Tensor) -> Result<Tensor> {
 pub fn sinks_kv(rows: &Rows, [sinks, window]: [usize; 2]) -> Result<impl KvStore<Eager>> {
     NoCache::<Tensor>::new(rows)?; // whole sequences
     let (mut kept, mut base) = (Vec::new(), Vec::new());
-    let (mut places, mut last) = (Vec::new(), Vec::new());
+    let (mut places, mut own) = (Vec::new(), Vec::new());
     for (row, &t) in (0..).zip(&rows.pos) {
         let is_kept = |j: &u32| (*j as usize) < sinks || *j as usize + window > t as usize;
         let list: Vec<u32> = (0..=t).filter(is_kept).map(|j| row - t + j).collect();
         base.push(kept.len());
         places.extend(0..list.len() as u32);
-        last.push(list.len() as u32 - 1);
+        own.push(list.len() as u32 - 1);
         kept.extend(list);
     }
     let sequences = (0..rows.len() as u32).collect();
-    Ok(SinksKv { kept, places, sequences, last, slots: Slots::Runs { base }, view: None })
+    Ok(SinksKv { kept, places, sequences, last: own, slots: Slots::Runs { base }, view: None })
 }
 
 /// What each row of a pass attends to.

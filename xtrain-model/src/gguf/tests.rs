@@ -478,9 +478,9 @@ fn mutated_sentencepiece_vocabularies_do_no_harm() {
 fn with_list(kind: u32, element: &[u8], count: u64) -> Vec<u8> {
     let mut bytes = b"GGUF".to_vec();
     bytes.extend(3u32.to_le_bytes());
-    [0u64, 1, 4].iter().for_each(|n| bytes.extend(n.to_le_bytes()));
+    bytes.extend([0u64, 1, 4].iter().flat_map(|n| n.to_le_bytes()));
     bytes.extend(b"list");
-    [9, kind].iter().for_each(|n| bytes.extend(n.to_le_bytes()));
+    bytes.extend([9, kind].iter().flat_map(|n| n.to_le_bytes()));
     bytes.extend(count.to_le_bytes());
     bytes.extend(element.repeat(3));
     bytes

@@ -40,7 +40,7 @@ fn rows_read_the_sinks_and_the_window_whatever_the_pass() {
             let bytes = cache.bytes();
             for step in 0..30 {
                 let [a, b, c, d] = draw(seed, 1, step, Purpose::DataOrder);
-                let new: Vec<(u32, u32)> = (0..1 + a % 6)
+                let new: Vec<(u32, u32)> = (0..=a % 6)
                     .map(|i| {
                         token = (token + 1) % 100;
                         (if i % 2 == 0 { b % 3 } else { c % 3 }, token)

@@ -120,7 +120,7 @@ fn write(scheduler: &mut Scheduler, mut rows: xtrain_model::Rows, steps: usize) 
 }
 
 /// Two sequences with prompts of one token that have decoded `tokens`.
-fn decoded<'m>(model: &'m Model, tokens: &[[Option<u32>; 2]]) -> Scheduler {
+fn decoded(model: &Model, tokens: &[[Option<u32>; 2]]) -> Scheduler {
     let mut scheduler = scheduler(model);
     submit(&mut scheduler, &[1], 20);
     submit(&mut scheduler, &[2], 20);

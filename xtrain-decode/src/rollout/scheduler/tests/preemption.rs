@@ -3,7 +3,7 @@ use super::*;
 use crate::cache::KvKind;
 
 /// Sequences with one or two prompts. Of each prompt, one sequence computes its rows and `followers` others use them.
-fn families<'m>(model: &'m Model, kv_capacity: usize, followers: &[usize]) -> Scheduler {
+fn families(model: &Model, kv_capacity: usize, followers: &[usize]) -> Scheduler {
     let (kv, max_batch) = (KvKind::Paged { page: 1 }, 8);
     let options = EngineOptions { kv, max_batch, kv_capacity: Some(kv_capacity), ..EngineOptions::default() };
     let mut scheduler = Scheduler::new(model, options, KvMemory::default()).unwrap();
