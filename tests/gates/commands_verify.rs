@@ -6,7 +6,7 @@ use xtrain::tensor::testing::simds;
 #[cfg(feature = "faults")]
 use xtrain::tensor::{ThreadSchedule, testing::gpus};
 use xtrain::verify::{
-    CacheRoom, Error, Prompts, RequestedSetting, Verdict, prompts, requests, verify, verify_part,
+    CacheRoom, Error, Prompts, RequestedSetting, Setting, Verdict, prompts, requests, verify, verify_part,
 };
 
 use crate::cli::{Scratch, ok};
@@ -71,11 +71,19 @@ pub(crate) fn processes() -> Result<usize, String> {
 #[test]
 fn processes_divide_the_settings_and_compare_the_training_forward_pass() {
     processes().unwrap_or_else(|e| panic!("{e}"));
-    let want: Vec<String> = verdicts().iter().map(|verdict| format!("{verdict:?}")).collect();
+    // the debug text of a device has the state of its threads
+    let text = |verdict: &Verdict| {
+        let Verdict { setting, rows, rows_expected, rows_recomputed, preemptions, values, first, .. } =
+            verdict;
+        let Setting { kv, chunk, prompts, batch, room, steps_per_sync, device } = setting;
+        let setting = format!("{kv} {chunk:?} {prompts:?} {batch} {room:?} {steps_per_sync} {device}");
+        format!("{setting}: {rows} {rows_expected} {rows_recomputed} {preemptions} {values} {first:?}")
+    };
+    let want: Vec<String> = verdicts().iter().map(text).collect();
     let found = of_processes(3, false).into_iter().map(|end| end.unwrap());
     let mut found: Vec<_> = found.map(Vec::into_iter).collect();
-    let got: Vec<String> =
-        (0..want.len()).map(|i| format!("{:?}", found[i % 3].next().expect("a verdict"))).collect();
+    let next = |i: usize| found[i % 3].next().expect("a verdict");
+    let got: Vec<String> = (0..want.len()).map(next).map(|verdict| text(&verdict)).collect();
     assert_eq!(got, want);
     assert!(found.iter_mut().all(|rest| rest.next().is_none()));
 }
