@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use super::bench::BenchCommand;
 use super::{Command, command, parse};
 
-/// A flag, values for it, and what then is in the engine options or in the request, and is not without the flag.
-const EFFECTS: [(&str, &[(&str, &str)]); 22] = [
+/// A flag, values for it, with other flags that it needs, and what then is in the engine options or in the request, and is not without the flag.
+const EFFECTS: [(&str, &[(&str, &str)]); 24] = [
     ("ageing", &[("7", "ageing: 7,")]),
     ("ignore_eos", &[("", "eos: [],")]),
     (
@@ -16,8 +16,11 @@ const EFFECTS: [(&str, &[(&str, &str)]); 22] = [
             ("growing", "kv: Growing"),
             ("contiguous", "kv: Contiguous"),
             ("int8", "kv: Int8 { page: 64 }"),
+            ("sinks", "kv: Sinks { sinks: 4, window: 1020 }"),
         ],
     ),
+    ("kv_sinks", &[("9 --kv sinks", "kv: Sinks { sinks: 9,")]),
+    ("kv_window", &[("77 --kv sinks", "window: 77 }")]),
     ("kv_capacity", &[("192", "kv_capacity: Some(192)"), ("1000000", "kv_capacity: Some(512)")]),
     ("max_batch_size", &[("3", "max_batch: 3,")]),
     ("max_batched_tokens", &[("33", "max_batched_tokens: Some(33)")]),
@@ -132,8 +135,8 @@ fn every_flag_reaches_the_engine_or_the_request() {
                     continue;
                 }
                 let flag = format!("--{}", argument.get_long().unwrap());
-                let value = (!value.is_empty()).then_some(*value);
-                let with: Vec<&str> = line.iter().copied().chain([&*flag]).chain(value).collect();
+                let with: Vec<&str> =
+                    line.iter().copied().chain([&*flag]).chain(value.split_whitespace()).collect();
                 let found = effect(&with);
                 assert!(found.contains(want) && !plain.contains(want), "{with:?}: expected {want}: {found}");
                 seen += 1;
