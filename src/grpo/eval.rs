@@ -52,12 +52,10 @@ pub fn evaluate(
         generate(RolloutModel { model, memory, comm }, tokenizer, requests(1), &greedy, scorer, progress)?;
     let (sampled, rewards) =
         generate(RolloutModel { model, memory, comm }, tokenizer, requests(k), options, scorer, progress)?;
-    let passed =
-        sampled_groups(&sampled, &rewards.total).filter(|group| group.iter().any(|&r| r >= 1.0)).count();
     Ok(HeldOut {
         sampled: mean(&rewards.total),
         greedy: mean(&greedy.total),
-        pass_at_k: passed as f64 / prompts.len().max(1) as f64,
+        pass_at_k: pass_at_k(&sampled_groups(&sampled, &rewards.total).collect::<Vec<_>>()),
     })
 }
 
@@ -104,7 +102,13 @@ impl Grpo<'_> {
     }
 }
 
-/// The rewards of each group that has one.
+/// The fraction of groups with a reward of at least 1. A group without a reward counts as one that fails.
+fn pass_at_k(groups: &[Vec<f64>]) -> f64 {
+    let passed = groups.iter().filter(|group| group.iter().any(|&r| r >= 1.0)).count();
+    passed as f64 / groups.len().max(1) as f64
+}
+
+/// The rewards of each group, in the order of the groups.
 fn sampled_groups<'a>(groups: &'a [Group], total: &'a [Option<f64>]) -> impl Iterator<Item = Vec<f64>> + 'a {
     debug_assert_eq!(samples(groups).count(), total.len());
     let mut total = total.iter();
@@ -114,4 +118,22 @@ fn sampled_groups<'a>(groups: &'a [Group], total: &'a [Option<f64>]) -> impl Ite
 fn mean(rewards: &[Option<f64>]) -> Option<f64> {
     let known: Vec<f64> = rewards.iter().flatten().copied().collect();
     (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_without_a_reward_counts_in_pass_at_k() {
+        let groups = [vec![0.0, 1.0], vec![], vec![0.999], vec![1.5, 0.0]];
+        assert_eq!(pass_at_k(&groups), 0.5);
+        assert_eq!(pass_at_k(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_completion_without_a_reward_is_not_in_the_mean() {
+        assert_eq!(mean(&[Some(1.0), None, Some(0.5)]), Some(0.75));
+        assert_eq!(mean(&[None, None]), None);
+    }
 }

@@ -49,7 +49,7 @@ faults! {
     SamplerF32RunningSum "the sampler picks a token by a running sum of f32 probabilities"
     WatermarkFlagIgnored "--watermark does not reach the engine"
     AdamBetasExchanged "the optimizer of a training run takes train.beta2 for beta1 and the reverse"
-    NumberLimitsIgnored "numbers of [grpo] below 0 are accepted"
+    NumberLimitsIgnored "numbers of the section grpo below 0 are accepted"
     BosOfConfigFirst "an empty prompt begins with the BOS token of config.json, not with that of the tokenizer"
     PrefixUseNotRecorded "a page of a prefix that was found again is evicted as if it had not been used"
     GreedyTieTakesLast "greedy sampling returns the last of several equal maxima"

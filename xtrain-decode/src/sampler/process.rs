@@ -214,3 +214,17 @@ fn affordable(ranks: &mut [u64], weights: &[u64], budget: u64) -> usize {
     }
     low.min(ranks.len() - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_of_top_p_is_a_difference_in_f64() {
+        // 1 - 0.2f32 is 0.799999997 in f64: four of five equal tokens are too many to remove. In f32 it is 0.80000001.
+        let options = SampleOptions { top_p: Some(0.2), ..SampleOptions::default() };
+        let mut processed = ProcessedLogits::default();
+        processed.process(&options, &[1.0; 5], &[], None).unwrap();
+        assert_eq!(processed.weights(), [1 << 44, 1 << 44, 0, 0, 0]);
+    }
+}

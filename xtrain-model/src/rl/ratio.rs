@@ -97,3 +97,35 @@ pub(super) fn sampler_ratio(
         Ratio::Tokens(differences.map(|d| bounded(exp_f64(d))).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_whose_drift_is_the_threshold_is_kept() {
+        let loss = |limit| PolicyLoss { off_policy_mask_threshold: Some(limit), ..PolicyLoss::default() };
+        let (logp, sampler) = ([-0.75, -0.25], [0.0, 0.0]);
+        let row = |advantage| PolicyRow {
+            sampler: Some(&sampler),
+            ..PolicyRow::on_policy(&logp, &[true, true], advantage)
+        };
+        assert!(loss(0.5).keeps(&row(-1.0), &[0, 1]));
+        assert!(!loss(0.499_999).keeps(&row(-1.0), &[0, 1]));
+        assert!(loss(0.0).keeps(&row(0.0), &[0, 1]) && loss(0.0).keeps(&row(1.0), &[0, 1]));
+    }
+
+    #[test]
+    fn the_logarithm_of_a_correction_is_at_most_20_in_vespo() {
+        let old = [0.0];
+        let row = PolicyRow { old: &old, ..PolicyRow::on_policy(&[-20.0], &[true], 1.0) };
+        // v = -20 + 20 = 0, so phi = e^(3 - 3)
+        for large in [20.0, 25.0, 300.0] {
+            let ratio = Ratio::Sequence(exp_f64(large));
+            assert_eq!(vespo_phi(&row, &[0], Some(&ratio)), 1.0, "e^{large}");
+        }
+        // v = -20 + 19 = -1
+        let below = vespo_phi(&row, &[0], Some(&Ratio::Sequence(exp_f64(19.0))));
+        assert!((below.ln() - (3.0 - 2.0 - 3.0 * (-1.0f64).exp())).abs() < 1e-12, "{below}");
+    }
+}

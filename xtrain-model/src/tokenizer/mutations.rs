@@ -200,6 +200,21 @@ fn sentencepiece() -> Value {
     })
 }
 
+#[test]
+fn leading_spaces_are_counted_over_several_tokens() {
+    for (start, want) in [(0, "   the"), (1, "  the"), (2, " the"), (3, "the"), (4, "the")] {
+        let mut json = sentencepiece();
+        json["decoder"]["decoders"][3]["start"] = start.into();
+        let id = |token: &str| json["model"]["vocab"][token].as_u64().unwrap() as u32;
+        let ids = [id("\u{2581}"), id("\u{2581}"), id("\u{2581}the")];
+        let tokenizer = Tokenizer::from_json(json.to_string().into_bytes(), Path::new("t.json")).unwrap();
+        assert_eq!(tokenizer.decode(&ids), want, "{start} spaces");
+        let mut stream = tokenizer.stream();
+        let streamed: String = ids.iter().map(|&id| stream.push(id)).collect();
+        assert_eq!(streamed, want, "{start} spaces");
+    }
+}
+
 /// The result of using the byte tokenizer with a change.
 fn changed(change: impl FnOnce(&mut Value)) -> Result<(), TokenizerError> {
     let mut json: Value = serde_json::from_str(&byte::to_json()).unwrap();
