@@ -231,7 +231,7 @@ impl Layers {
 /// The commands for which a cache may be lossy. The others promise the bits of the training forward pass.
 const MAY_BE_LOSSY: [&str; 6] = ["generate", "chat", "rollout", "replay", "decode", "trace"];
 
-/// Rejects a command line with a size that the kind of cache does not have, or with a lossy cache and a command that
+/// Rejects a command line with a flag that has no effect on the kind of cache, or with a lossy cache and a command that
 /// promises exact results.
 pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), CliError> {
     if let Some((name, inner)) = matches.subcommand() {
@@ -242,8 +242,12 @@ pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), Cli
     let is_lossy = matches!(kind, KvCacheArg::Int8 | KvCacheArg::Sinks);
     let (has_pages, has_sinks) =
         (matches!(kind, KvCacheArg::Paged | KvCacheArg::Int8), *kind == KvCacheArg::Sinks);
+    // a sequence of the others has its slots from the start
+    let preempts = !matches!(kind, KvCacheArg::Contiguous | KvCacheArg::Sinks);
     for (id, has, kinds) in [
         ("page_size", has_pages, "paged or int8"),
+        ("watermark", has_pages, "paged or int8"),
+        ("preempt", preempts, "growing, paged or int8"),
         ("kv_sinks", has_sinks, "sinks"),
         ("kv_window", has_sinks, "sinks"),
     ] {

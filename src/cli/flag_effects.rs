@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use super::bench::BenchCommand;
 use super::{Command, command, parse};
 
-/// A flag, values for it, with other flags that it needs, and what then is in the engine options or in the request, and is not without the flag.
+/// A flag, values for it, with other flags that it needs, and what then is in the engine options or in the request, and
+/// is not without the flag.
 const EFFECTS: [(&str, &[(&str, &str)]); 24] = [
     ("ageing", &[("7", "ageing: 7,")]),
     ("ignore_eos", &[("", "eos: [],")]),
@@ -151,11 +152,10 @@ fn every_flag_reaches_the_engine_or_the_request() {
 #[cfg(feature = "faults")]
 fn a_flag_that_is_ignored_is_found() {
     use crate::tensor::faults::{self, Fault};
-    let failed = faults::with(Fault::WatermarkFlagIgnored, || {
-        std::panic::catch_unwind(every_flag_reaches_the_engine_or_the_request)
-    });
-    let text = failed.expect_err("the fault is missed");
-    let text = text.downcast_ref::<String>().expect("a formatted message");
+    use crate::tensor::testing::failure;
+    let failed =
+        faults::with(Fault::WatermarkFlagIgnored, || failure(every_flag_reaches_the_engine_or_the_request));
+    let text = failed.expect("the fault is missed");
     assert!(text.contains("watermark: 48"), "{text}");
 }
 

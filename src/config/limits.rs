@@ -122,10 +122,8 @@ fn every_numeric_key_is_in_a_table() {
 #[cfg(feature = "faults")]
 fn a_limit_that_is_ignored_is_found() {
     use crate::tensor::faults::{self, Fault};
-    let failed = faults::with(Fault::NumberLimitsIgnored, || {
-        std::panic::catch_unwind(every_numeric_key_has_its_limits)
-    });
-    let text = failed.expect_err("the fault is missed");
-    let text = text.downcast_ref::<String>().expect("a formatted message");
+    use crate::tensor::testing::failure;
+    let failed = faults::with(Fault::NumberLimitsIgnored, || failure(every_numeric_key_has_its_limits));
+    let text = failed.expect("the fault is missed");
     assert!(text.contains("grpo.beta = -0.1"), "{text}");
 }

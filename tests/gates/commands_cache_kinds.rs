@@ -66,6 +66,12 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
             &["--speculate", "lookup"],
             ["--speculate requires a cache that can drop tokens", "--kv sinks"],
         ),
+        (
+            &sinks,
+            &["--preempt", "offload"],
+            ["--preempt requires --kv growing, paged or int8", "found --kv sinks"],
+        ),
+        (&sinks, &["--watermark", "8"], ["--watermark requires --kv paged or int8", "found --kv sinks"]),
         (&sinks, &["--save-prefix", "p"], ["--save-prefix requires --kv paged", "found --kv sinks"]),
         (&sinks, &["--kv-window", "0"], ["--kv-window", "at least 1"]),
         (&sinks, &[], ["expected", large]),

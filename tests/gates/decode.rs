@@ -5,7 +5,7 @@ use xtrain::decode::{
     Completion, Engine, EngineOptions, KvKind, LogitsRows, Request, Result, generate_naive,
     generate_naive_int8, generate_naive_sinks, int8_kv, sinks_kv,
 };
-use xtrain::model::{Eager, Model, NoCache, Rows};
+use xtrain::model::{Config, Eager, Model, NoCache, Rows};
 use xtrain::tensor::{Device, Dtype, Tensor};
 
 use crate::fixtures::{json, model};
@@ -25,6 +25,24 @@ pub(crate) const KINDS: [KvKind; 8] = [
 /// The model of the fixtures.
 pub(crate) fn qwen3(compute: Dtype) -> Model {
     model("models/qwen3_tied", compute, &Device::cpu())
+}
+
+/// A model of two layers, one of which has a sliding window.
+pub(crate) fn windowed(max_positions: usize) -> Config {
+    Config {
+        vocab: 37,
+        dim: 8,
+        ffn_dim: 12,
+        n_layers: 2,
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 8,
+        max_positions,
+        rope_theta: 1e4,
+        norm_eps: 1e-6,
+        windows: vec![None, Some(9)],
+        ..Config::default()
+    }
 }
 
 /// The reference answers of the fixture.

@@ -333,9 +333,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
 
 /// Runs a test that panics if it fails.
 fn failure(test: fn(), part: &str) -> Result<usize, String> {
-    let Err(panic) = std::panic::catch_unwind(test) else { return Ok(1) };
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or(panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+    let Some(text) = xtrain::tensor::testing::failure(test) else { return Ok(1) };
     assert!(text.contains(part), "the test failed for another reason than {part:?}: {text}");
     Err(format!("gate of commands, seed 0: {text}"))
 }

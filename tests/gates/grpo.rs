@@ -37,6 +37,17 @@ pub(crate) mod reused_batch;
 pub(crate) mod token_counts;
 pub(crate) mod zero_weights;
 
+/// A batch that is used again, with filters and a reference model: kept sets, values of all completions, loss weights
+/// that are computed during the pass, parts of groups.
+const REUSED_BATCH: [&str; 6] = [
+    "grpo.num_iterations=2",
+    "grpo.steps_per_generation=2",
+    "grpo.steps=8",
+    "grpo.beta=0.05",
+    "grpo.top_p=0.9",
+    "grpo.prompt_sharing=3",
+];
+
 /// Names and bytes of the files of a run.
 type Files = Vec<(String, Vec<u8>)>;
 

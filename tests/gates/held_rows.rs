@@ -9,11 +9,11 @@ use xtrain::decode::{
     Completion, Engine, EngineOptions, KvKind, KvPrefix, OffloadStore, Preemption, PrefixCaching,
     PrefixIdentity, Request, SnapshotId,
 };
-use xtrain::model::{Config, Model};
+use xtrain::model::Model;
 use xtrain::tensor::testing::{gpus, times};
 use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
-use crate::decode::{Oracle, options};
+use crate::decode::{Oracle, options, windowed};
 use crate::rng::CaseRng;
 
 const SEED: u64 = 41;
@@ -58,23 +58,8 @@ impl AddAssign for Done {
     }
 }
 
-/// A model of two layers, one of which has a sliding window.
 fn model(compute: Dtype, device: &Device) -> Model {
-    let cfg = Config {
-        vocab: 37,
-        dim: 8,
-        ffn_dim: 12,
-        n_layers: 2,
-        n_heads: 2,
-        n_kv_heads: 1,
-        head_dim: 8,
-        max_positions: 48,
-        rope_theta: 1e4,
-        norm_eps: 1e-6,
-        windows: vec![None, Some(9)],
-        ..Config::default()
-    };
-    Model::init(&cfg, compute, device, SEED).unwrap()
+    Model::init(&windowed(48), compute, device, SEED).unwrap()
 }
 
 /// Prompts of which most begin with a part of an earlier one, and the sizes of their groups.

@@ -48,8 +48,8 @@ fn a_step_with_a_large_vocabulary_faults_in_no_memory_after_the_second() {
         let (first, later) = (all[0], &all[WARM_UP as usize..]);
         // a matrix of the head in f32 is 10,240 pages of 4 KiB, or 20 pages of 2 MiB; the first step requests several
         assert!(first >= 100, "{dtype:?}: the counter works: {all:?} faults");
-        // small allocations
-        assert!(later.iter().all(|&faults| faults <= 64), "{dtype:?}: faults of each step: {all:?}");
+        // small allocations: 4 at most were seen, and a matrix that is requested again causes at least 20
+        assert!(later.iter().all(|&faults| faults <= 16), "{dtype:?}: faults of each step: {all:?}");
     }
 }
 

@@ -6,28 +6,14 @@ use xtrain::model::{Config, Model};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
-use crate::decode::{Oracle, logits, logits_over, options};
+use crate::decode::{Oracle, logits, logits_over, options, windowed};
 use crate::rng::CaseRng;
 
 /// The model's context.
 const CONTEXT: usize = 24;
 
 fn model(compute: Dtype, device: &Device) -> Model {
-    let cfg = Config {
-        vocab: 37,
-        dim: 8,
-        ffn_dim: 12,
-        n_layers: 2,
-        n_heads: 2,
-        n_kv_heads: 1,
-        head_dim: 8,
-        max_positions: CONTEXT,
-        rope_theta: 1e4,
-        norm_eps: 1e-6,
-        qk_norm: true,
-        windows: vec![None, Some(9)],
-        ..Config::default()
-    };
+    let cfg = Config { qk_norm: true, ..windowed(CONTEXT) };
     Model::init(&cfg, compute, device, 45).unwrap()
 }
 

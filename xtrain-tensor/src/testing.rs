@@ -17,6 +17,13 @@ pub use page_faults::page_faults;
 use crate::rng::{Purpose, draw, philox, uniform_u64};
 use crate::{Device, Result, ThreadSchedule};
 
+/// The message with which `test` fails. `None`: it passes.
+pub fn failure(test: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
+    let panic = std::panic::catch_unwind(test).err()?;
+    let text = panic.downcast_ref::<String>().cloned();
+    Some(text.or(panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default())
+}
+
 /// The emulated GPU.
 ///
 /// A test that calls this function, [`checked`] or [`gpus`] has the attribute `cfg_attr(not(xtrain_emu), ignore = "this

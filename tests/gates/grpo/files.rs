@@ -2,7 +2,7 @@
 use xtrain::decode::{EngineOptions, KvKind, PrefixCaching};
 use xtrain::tensor::testing::times;
 
-use super::{Scratch, Setup, assert_equal, config, difference, outcome, run};
+use super::{REUSED_BATCH, Scratch, Setup, assert_equal, config, difference, outcome, run};
 
 /// The test command combines each temperature with each filter, and alternates data types and engines. The longer suite
 /// runs every combination, with larger batches.
@@ -47,14 +47,7 @@ fn every_log_probability_of_every_step_has_the_bits_of_the_sampler() {
 
 #[test]
 fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interruptions() {
-    let keys = [
-        "grpo.num_iterations=2",
-        "grpo.steps_per_generation=2",
-        "grpo.steps=8",
-        "grpo.beta=0.05",
-        "grpo.top_p=0.9",
-        "grpo.prompt_sharing=3",
-    ];
+    let keys = REUSED_BATCH;
     let (want, compared) = outcome("base", &config(&keys), &Setup::threads(1));
     assert!(compared.tokens > 0.0);
     for threads in [2, 3] {

@@ -7,25 +7,14 @@ use xtrain::grpo::Error;
 use xtrain::rewards::Reward;
 use xtrain::run::RunDir;
 
-use super::{Compared, Files, Scratch, Setup, assert_equal, compare, config, files, outcome, run_as};
+use super::{
+    Compared, Files, REUSED_BATCH, Scratch, Setup, assert_equal, compare, config, files, outcome, run_as,
+};
 use crate::shards::on_each;
 use crate::turns::tool;
 
 /// Four shards; six groups, so that the processes have different numbers of them.
 const SHARDED: [&str; 2] = ["train.shards=4", "grpo.prompts_per_step=6"];
-
-/// A reused batch with filters and a reference model that is updated: kept sets, values of all completions, loss weights
-/// that are computed during the pass, parts of groups.
-const REUSED: [&str; 8] = [
-    "train.dtype=bf16",
-    "grpo.num_iterations=2",
-    "grpo.steps_per_generation=2",
-    "grpo.steps=8",
-    "grpo.beta=0.05",
-    "grpo.top_p=0.9",
-    "grpo.prompt_sharing=3",
-    "grpo.ref_model_sync_steps=4",
-];
 
 fn sharded(keys: &[&str]) -> xtrain::config::RunConfig {
     config(&[&SHARDED[..], keys].concat())
@@ -83,7 +72,8 @@ pub(crate) fn over() -> Result<usize, String> {
 
 /// A batch that is used several times, with a reference model.
 pub(crate) fn reused() -> Result<usize, String> {
-    equal("reused", &REUSED, plain)
+    let keys = [&REUSED_BATCH[..], &["train.dtype=bf16", "grpo.ref_model_sync_steps=4"]].concat();
+    equal("reused", &keys, plain)
 }
 
 #[test]
