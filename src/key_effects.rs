@@ -1,5 +1,5 @@
-//! Every configuration key reaches the structs that are made from the configuration, in its own field. A new key that is
-//! in no table below fails.
+//! Every configuration key reaches the structs that are made from the configuration, in its own field. A new key that
+//! is in no table below fails.
 use toml::Value;
 
 use crate::config::check::{KnownKeys, tree};

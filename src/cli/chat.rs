@@ -94,7 +94,8 @@ impl ChatArgs {
         })
     }
 
-    /// The request for a reply, without its prompt and without a constraint. `eos`: the end-of-text tokens of the model.
+    /// The request for a reply, without its prompt and without a constraint. `eos`: the end-of-text tokens of the
+    /// model.
     pub(super) fn request(&self, eos: &[u32]) -> Request {
         Request {
             id: 0,

@@ -78,7 +78,8 @@ impl GenerationArgs {
         Ok(self.prefix.apply(self.speculation.apply(self.cache.engine())?))
     }
 
-    /// The request for the completion `id` of `prompt`, without a constraint. `eos`: the end-of-text tokens of the model.
+    /// The request for the completion `id` of `prompt`, without a constraint. `eos`: the end-of-text tokens of the
+    /// model.
     pub(super) fn request(&self, eos: &[u32], id: u64, prompt: Vec<u32>) -> Request {
         let eos = if self.ignore_eos { Vec::new() } else { eos.to_vec() };
         Request {

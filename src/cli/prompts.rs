@@ -105,7 +105,7 @@ pub(super) fn fit(
     truncate: Option<TruncatedSide>,
     loaded: &Loaded,
 ) -> Result<(), CliError> {
-    let kept = context - if max_new < context { max_new } else { 1 };
+    let kept = kept_tokens(max_new, context);
     prompts.retain_mut(|prompt| {
         let length = prompt.ids.len();
         if length < context {
@@ -123,6 +123,11 @@ pub(super) fn fit(
         return Err(CliError::new(Exit::Data, "no prompt fits the context").hint(TRUNCATE));
     }
     Ok(())
+}
+
+/// Tokens of a truncated prompt: they leave room for `max_new` tokens, or for one if the context has no more.
+fn kept_tokens(max_new: usize, context: usize) -> usize {
+    context - if max_new < context { max_new } else { 1 }
 }
 
 impl Prompt {
@@ -171,5 +176,16 @@ impl Prompt {
     pub(super) fn checked(&self, request: Request, cfg: &Config) -> Result<Request, CliError> {
         request.check(cfg).map_err(|error| CliError::of_request(Exit::Data, &self.place, &error))?;
         Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_truncated_prompt_keeps_at_least_one_token() {
+        let kept = [1, 16, 31, 32, 33, 100].map(|max_new| kept_tokens(max_new, 32));
+        assert_eq!(kept, [31, 16, 1, 31, 31, 31]);
     }
 }

@@ -16,8 +16,8 @@ pub(super) struct SpeculationFlags {
     /// Draft tokens and verify several of them in one forward pass. The completions do not depend on it.
     #[arg(long, value_name = "DRAFTS", default_value = "off")]
     pub(super) speculate: SpeculateArg,
-    /// Draft with this smaller model instead: a run, a checkpoint, a Hugging Face directory or a GGUF file with the same
-    /// vocabulary.
+    /// Draft with this smaller model instead: a run, a checkpoint, a Hugging Face directory or a GGUF file with the
+    /// same vocabulary.
     #[arg(long, value_name = "MODEL", conflicts_with = "speculate")]
     pub(super) draft: Option<PathBuf>,
 }

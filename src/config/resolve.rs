@@ -195,8 +195,8 @@ impl RunConfig {
         require((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
     }
 
-    /// Checks that a run with `train.patience`, `train.keep_best` or `train.eval_tokens` has a validation split, and that
-    /// the first two have an evaluation before the run ends. Not part of [`RunConfig::validate`]: runs of earlier
+    /// Checks that a run with `train.patience`, `train.keep_best` or `train.eval_tokens` has a validation split, and
+    /// that the first two have an evaluation before the run ends. Not part of [`RunConfig::validate`]: runs of earlier
     /// versions, where these keys had no effect, stay readable.
     ///
     /// # Errors

@@ -66,8 +66,9 @@ pub struct TrainSection {
     /// Windows per forward pass. Gradients are accumulated over the passes of a step; the results are bit-identical
     /// for every value. Default: `batch`.
     pub micro_batch: usize,
-    /// Parts of a step whose gradients are summed separately and then added as a tree, also of `xtrain grpo`. Steps with
-    /// different numbers of shards have different bits. With several processes (`mpirun`), a multiple of their number.
+    /// Parts of a step whose gradients are summed separately and then added as a tree, also of `xtrain grpo`. Steps
+    /// with different numbers of shards have different bits. With several processes (`mpirun`), a multiple of their
+    /// number.
     pub shards: usize,
     /// Store only the input of each layer and recompute the activations in the backward pass. Uses less memory for
     /// about a third more computation; the results are bit-identical.

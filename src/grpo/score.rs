@@ -159,3 +159,59 @@ fn check_rows(names: &[String], batch: &[RewardInput<'_>], rows: &[RewardRow]) -
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::decode::FinishReason;
+    use crate::rewards::{RewardError, Turn};
+
+    /// Counts the completions that are announced.
+    struct Counter(Arc<AtomicUsize>);
+
+    impl Reward for Counter {
+        fn names(&self) -> &[String] {
+            &[]
+        }
+
+        fn announce(&mut self, places: &[usize], _: &[RewardInput<'_>]) -> Result<(), RewardError> {
+            self.0.fetch_add(places.len(), Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn score(&mut self, _: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
+            Ok(Vec::new())
+        }
+    }
+
+    /// How many completions each of three rewards is told of when two end.
+    fn announced(turn: Option<Turn<'_>>) -> [usize; 3] {
+        let counts = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+        let rewards = counts.iter().map(|count| Box::new(Counter(Arc::clone(count))) as Box<dyn Reward>);
+        let mut scorer = Scorer::new(rewards.collect(), Vec::new());
+        let columns = serde_json::Map::new();
+        let input = RewardInput {
+            prompt: "",
+            completion: "",
+            prompt_ids: &[],
+            completion_ids: &[],
+            columns: &columns,
+            prompt_index: 0,
+            completion_index: 0,
+            finish_reason: FinishReason::Eos,
+            truncated: false,
+            turn,
+        };
+        scorer.announce(&[4, 7], &[input, RewardInput { completion_index: 1, ..input }]).unwrap();
+        counts.map(|count| count.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_completion_with_turns_is_announced_to_the_first_reward_only() {
+        assert_eq!(announced(None), [2, 2, 2]);
+        assert_eq!(announced(Some(Turn { number: 1, text: "", mask: &[], can_append: true })), [2, 0, 0]);
+    }
+}

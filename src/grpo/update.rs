@@ -73,8 +73,9 @@ impl Updater {
         LogitsProcessing { temperature, top_k, top_p: top_p.unwrap_or(1.0), min_p: min_p.unwrap_or(0.0) }
     }
 
-    /// One optimizer step, of which each process of the trainer computes its shards. Training examples whose loss weights and entropy bonuses are all exactly zero are skipped,
-    /// which does not change a bit; if all are, the weights stay as they are.
+    /// One optimizer step, of which each process of the trainer computes its shards. Training examples whose loss
+    /// weights and entropy bonuses are all exactly zero are skipped, which does not change a bit; if all are, the
+    /// weights stay as they are.
     ///
     /// # Errors
     /// [`Error::TokensChanged`] for a completion whose tokens are not the sampled ones. [`Error::Mismatch`] if the
@@ -114,8 +115,8 @@ impl Updater {
         Ok(report)
     }
 
-    /// Compares the log-probabilities `values` of the backward pass with those that the weights were computed from. Reports
-    /// the agreement and the entropy of the trained completions.
+    /// Compares the log-probabilities `values` of the backward pass with those that the weights were computed from.
+    /// Reports the agreement and the entropy of the trained completions.
     fn compare(
         &self,
         input: &StepInput<'_>,
@@ -184,8 +185,8 @@ impl Updater {
         Ok(all)
     }
 
-    /// The log-probabilities of all tokens under a reference model; 0 for appended tokens. Each process of `comm` computes
-    /// a part of them.
+    /// The log-probabilities of all tokens under a reference model; 0 for appended tokens. Each process of `comm`
+    /// computes a part of them.
     ///
     /// # Errors
     /// [`Error::TokensChanged`]; as [`objective::values`]; a process has ended.

@@ -9,8 +9,8 @@ use crate::verify::{RequestedSetting, verify};
 const VERIFIED: usize = 4;
 
 impl Grpo<'_> {
-    /// Regenerates completions of the first group of this process in a batch with several caches and batch sizes, and compares them
-    /// with the training forward pass over the whole vocabulary.
+    /// Regenerates completions of the first group of this process in a batch with several caches and batch sizes, and
+    /// compares them with the training forward pass over the whole vocabulary.
     pub(super) fn verify(&self, batch: &Batch, observer: &mut dyn GrpoObserver) -> Result<(), Error> {
         let last = batch.step - 1 + self.section.steps_per_batch() as u64;
         if !crossed(self.section.verify_every, batch.step - 1, last) {

@@ -1,8 +1,8 @@
 //! Constrained output: random engines against a naive loop that tries every token.
 //!
-//! A case has prompts in groups, each with a regular expression or none, end-of-text tokens, filters, penalties, a cache
-//! with little room, prefix caching, drafts and sequences that are continued. The naive loop has no cache, no batch and
-//! another automaton. The test command runs 1,000 cases, `XTRAIN_SOAK=1` 10,000.
+//! A case has prompts in groups, each with a regular expression or none, end-of-text tokens, filters, penalties, a
+//! cache with little room, prefix caching, drafts and sequences that are continued. The naive loop has no cache, no
+//! batch and another automaton. The test command runs 1,000 cases, `XTRAIN_SOAK=1` 10,000.
 use std::collections::HashMap;
 
 use xtrain::decode::{

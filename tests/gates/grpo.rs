@@ -74,8 +74,8 @@ impl Reward for TokenSum {
 pub(crate) struct Setup {
     pub(crate) device: Device,
     pub(crate) engine: EngineOptions,
-    /// The run is stopped after these steps, or as soon as possible then, and resumed. 0: in the first passes, or without
-    /// `grpo.preallocate` in the first evaluation.
+    /// The run is stopped after these steps, or as soon as possible then, and resumed. 0: in the first passes, or
+    /// without `grpo.preallocate` in the first evaluation.
     pub(crate) stops: Vec<u64>,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) reward: fn() -> Box<dyn Reward>,

@@ -1,6 +1,6 @@
-//! Random schedules in which rows leave their sequence: sequences join, share prompts, stop and are preempted, snapshots
-//! are taken, used and released, and rows go to a file and return. Every row of logits and every token has the bits of
-//! naive recomputation, and afterwards the cache has all its room again.
+//! Random schedules in which rows leave their sequence: sequences join, share prompts, stop and are preempted,
+//! snapshots are taken, used and released, and rows go to a file and return. Every row of logits and every token has
+//! the bits of naive recomputation, and afterwards the cache has all its room again.
 use std::ops::{AddAssign, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
-//! The int8 cache: on a GPU it has the bits of its naive definition on the CPU, in f32, and it differs from an exact one.
+//! The int8 cache: on a GPU it has the bits of its naive definition on the CPU, in f32, and it differs from an exact
+//! one.
 //!
-//! On the CPU, a third of the cases with pages of the invariance gate and a part of those of the speculation gate use it.
+//! On the CPU, a third of the cases with pages of the invariance gate and a part of those of the speculation gate use
+//! it.
 use xtrain::decode::{EngineOptions, KvKind, LogitsRows, PrefixCaching, Request, generate};
 use xtrain::model::Model;
 use xtrain::tensor::testing::gpus;

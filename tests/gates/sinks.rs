@@ -31,7 +31,8 @@ fn requests() -> Vec<Request> {
     prompts.iter().enumerate().map(request).collect()
 }
 
-/// Compares rollouts on a device, in `compute`, with the naive definition on the CPU. Returns the number of compared rows.
+/// Compares rollouts on a device, in `compute`, with the naive definition on the CPU. Returns the number of compared
+/// rows.
 fn over(device: &Device, compute: Dtype) -> Result<usize, String> {
     let (on_cpu, on_device) = (model(compute, &Device::cpu()), model(compute, device));
     let mut rows = 0;

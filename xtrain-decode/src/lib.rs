@@ -39,7 +39,8 @@
 //! 5. [`constraint`]: completions whose text has to match, for example, a regular expression.
 //!
 //! All of them give the same tokens and log-probabilities, bit for bit. Two kinds of cache are lossy, int8 and
-//! sinks; their definitions are [`generate_naive_int8`] and [`generate_naive_sinks`]. [`sampler`] defines the choice of a token.
+//! sinks; their definitions are [`generate_naive_int8`] and [`generate_naive_sinks`]. [`sampler`] defines the choice of
+//! a token.
 #![forbid(unsafe_code)]
 #![warn(clippy::pedantic)]
 #![allow(

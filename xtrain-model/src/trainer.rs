@@ -115,8 +115,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Ends [`Trainer::join`]: this process has the moments of all parameters again, to save them. The processes may join
-    /// again.
+    /// Ends [`Trainer::join`]: this process has the moments of all parameters again, to save them. The processes may
+    /// join again.
     ///
     /// # Errors
     /// A process has ended; the device is out of memory.
@@ -216,9 +216,9 @@ impl Trainer {
         self.accumulate::<Error>(step, processing, micro_batch, None)
     }
 
-    /// [`Trainer::gradient_of`] with loss weights that depend on the values of this pass. After the forward pass of each
-    /// micro-batch and before its backward pass, `set` gives the targets their weights and bonuses. The gradient has
-    /// the bits of [`Trainer::gradient_of`] with the same weights; it takes one more product with the head.
+    /// [`Trainer::gradient_of`] with loss weights that depend on the values of this pass. After the forward pass of
+    /// each micro-batch and before its backward pass, `set` gives the targets their weights and bonuses. The gradient
+    /// has the bits of [`Trainer::gradient_of`] with the same weights; it takes one more product with the head.
     ///
     /// # Errors
     /// As [`Trainer::gradient`]; the errors of `set`.
@@ -361,9 +361,9 @@ impl Trainer {
     }
 
     /// One optimizer step on the mean of the losses of all targets: each has the loss weight 1 / (number of target
-    /// tokens of the step). The examples have loss weights of 1, or already these; [`Trainer::step_weighted`] uses other
-    /// ones. Gradients are accumulated over micro-batches of at most `micro_batch` examples; the split does not change a
-    /// bit.
+    /// tokens of the step). The examples have loss weights of 1, or already these; [`Trainer::step_weighted`] uses
+    /// other ones. Gradients are accumulated over micro-batches of at most `micro_batch` examples; the split does not
+    /// change a bit.
     ///
     /// # Errors
     /// [`Error::LossWeight`] for another loss weight; as [`Trainer::gradient`] and [`Trainer::apply`].

@@ -23,7 +23,8 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Rejects a workload that exceeds the context of the model over a cache of kind `kv`. The error has the hint `hint`.
+    /// Rejects a workload that exceeds the context of the model over a cache of kind `kv`. The error has the hint
+    /// `hint`.
     pub(super) fn check(&self, kv: KvKind, model: &Model, hint: &str) -> Result<(), CliError> {
         let len = self.prompt_len.saturating_add(self.max_new);
         let context = kv.max_positions(model.config());

@@ -185,8 +185,8 @@ impl Case {
         }
     }
 
-    /// One growing or contiguous cache of three becomes one of sinks and a window. In a quarter of these, the window holds
-    /// the longest sequence, and the oracle is that of an exact cache.
+    /// One growing or contiguous cache of three becomes one of sinks and a window. In a quarter of these, the window
+    /// holds the longest sequence, and the oracle is that of an exact cache.
     fn keep_sinks(&mut self, rng: &mut CaseRng) {
         if !matches!(self.kv, KvKind::Growing | KvKind::Contiguous) || !rng.one_in(3) {
             return;
@@ -199,8 +199,8 @@ impl Case {
         self.oracle.tape &= self.definition().is_exact();
     }
 
-    /// The kind of cache whose definition the case follows. Sinks and a window that hold the longest sequence follow that
-    /// of an exact cache.
+    /// The kind of cache whose definition the case follows. Sinks and a window that hold the longest sequence follow
+    /// that of an exact cache.
     pub(super) fn definition(&self) -> KvKind {
         let holds_all = !self.kv.keeps_all() && self.kv.slots(0) >= self.longest();
         if holds_all { KvKind::Off } else { self.kv }

@@ -97,7 +97,8 @@ impl<'a> Passes<'a> {
         Ok(())
     }
 
-    /// Removes the last positions of sequence `s` from the cache, or all of them, if rows before them are overwritten too.
+    /// Removes the last positions of sequence `s` from the cache, or all of them, if rows before them are overwritten
+    /// too.
     fn rewind(&mut self, s: usize) -> Result<(), Difference> {
         let len = if self.rng.one_in(2) { 0 } else { self.rng.below(self.done[s]) };
         let len = if self.cache.can_rewind(s as u32, len) { len } else { 0 };

@@ -15,8 +15,8 @@ pub struct Instrumented {
 }
 
 /// `source` with the mutants of `points` that are not in `dropped`. Each point becomes
-/// `(if on(N) { mutated } else { original })`, a function body begins with `if on(N) { return value; }`, and a statement
-/// becomes `if on(N) {} else { statement }`.
+/// `(if on(N) { mutated } else { original })`, a function body begins with `if on(N) { return value; }`, and a
+/// statement becomes `if on(N) {} else { statement }`.
 pub fn instrument(source: &str, points: &[Point], dropped: &HashSet<u32>) -> Instrumented {
     // (position, what ends there comes first, order, point, is the end)
     let mut edits = Vec::new();

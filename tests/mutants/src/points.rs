@@ -37,7 +37,8 @@ pub enum Place {
 pub enum Operators {
     /// Operators, guards and function bodies.
     Basic,
-    /// Those, statements that are not executed, constants, bounds of ranges, conditions, exchanged arguments and methods.
+    /// Those, statements that are not executed, constants, bounds of ranges, conditions, exchanged arguments and
+    /// methods.
     All,
 }
 

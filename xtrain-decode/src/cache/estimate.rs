@@ -16,8 +16,8 @@ impl KvKind {
         }
     }
 
-    /// Bytes of these slots for `model`. A sinks cache also has the lists of keys, rotated keys and values that the rows
-    /// of a pass attend to in one layer: those of all slots.
+    /// Bytes of these slots for `model`. A sinks cache also has the lists of keys, rotated keys and values that the
+    /// rows of a pass attend to in one layer: those of all slots.
     pub fn allocated_bytes(self, model: &Model, room: Room) -> u64 {
         let shape = CacheShape::of(model).stored_as(self.dtype());
         let lists = if self.keeps_all() { 0 } else { shape.layer_bytes_per_token() / 2 * 3 };

@@ -26,8 +26,8 @@ pub enum KvKind {
         /// Positions in a page, at least one.
         page: usize,
     },
-    /// The first positions of a sequence and a window of its last ones, in a constant number of slots. A sequence may be
-    /// longer than the model's context. Lossy: a completion has the bits of
+    /// The first positions of a sequence and a window of its last ones, in a constant number of slots. A sequence may
+    /// be longer than the model's context. Lossy: a completion has the bits of
     /// [`generate_naive_sinks`](crate::generate_naive_sinks), not those of the training forward pass.
     Sinks {
         /// The first positions, which every later one attends to.
@@ -85,7 +85,8 @@ impl KvKind {
         if self.keeps_all() { cfg.max_positions } else { u32::MAX as usize }
     }
 
-    /// `cfg` with the maximum number of positions of a sequence over this kind of cache. Requests are checked against it.
+    /// `cfg` with the maximum number of positions of a sequence over this kind of cache. Requests are checked against
+    /// it.
     #[must_use]
     pub fn limits(self, cfg: &Config) -> Config {
         Config { max_positions: self.max_positions(cfg), ..cfg.clone() }

@@ -4,8 +4,9 @@
 //! and new rows are concatenated to them. [`Contiguous`] writes into preallocated slots. [`Paged`], the default,
 //! hands out slots in pages, shares them between completions of one prompt, and keeps prefixes.
 //!
-//! They give bitwise equal results. An int8 cache is a [`Paged`] cache that stores codes and scales: it is lossy, and has
-//! the bits of a definition of its own. So is [`Sinks`], which keeps the first and the last positions only. `tests.rs` is the conformance suite that every kind passes.
+//! They give bitwise equal results. Two kinds are lossy, and have the bits of definitions of their own: an int8 cache is
+//! a [`Paged`] cache that stores codes and scales; [`Sinks`] keeps only the first and the last positions. `tests.rs` is
+//! the conformance suite that every kind passes.
 mod contiguous;
 mod estimate;
 mod growing;

@@ -92,7 +92,8 @@ impl Lists {
         }
     }
 
-    /// The lists of `rows`, which have entered `ledger`. Rows whose lists are the beginning of their sequence share one.
+    /// The lists of `rows`, which have entered `ledger`. Rows whose lists are the beginning of their sequence share
+    /// one.
     pub(super) fn of(rows: &Rows, ring: Ring, ledger: &Ledger) -> Lists {
         let mut rows_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (row, &seq) in rows.seq.iter().enumerate() {

@@ -81,8 +81,8 @@ impl<'m> Engine<'m> {
     /// has them all. An error of the draft model is an error of [`Engine::step`], as one of the model is.
     ///
     /// # Errors
-    /// [`Error::Option`] if the vocabularies differ in size, without a cache, or with a sinks cache. [`Error::Model`] if the device has no
-    /// memory for the cache.
+    /// [`Error::Option`] if the vocabularies differ in size, without a cache, or with a sinks cache. [`Error::Model`]
+    /// if the device has no memory for the cache.
     pub fn draft_with(&mut self, draft: &'m Model) -> Result<()> {
         let options = self.scheduler.options;
         EngineOptions { speculation: Speculation::PromptLookup, ..options }.check(self.model.config())?;
@@ -92,8 +92,8 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    /// Moves the rows of preempted sequences to `store` from now on, if [`EngineOptions::preemption`] lets them move. An
-    /// engine begins with a store of 1 GiB of host memory. Call it before the first step.
+    /// Moves the rows of preempted sequences to `store` from now on, if [`EngineOptions::preemption`] lets them move.
+    /// An engine begins with a store of 1 GiB of host memory. Call it before the first step.
     ///
     /// # Errors
     /// [`Error::Option`] if the present store holds rows.
@@ -281,8 +281,8 @@ impl<'m> Engine<'m> {
     /// Other caches hold copies.
     ///
     /// # Errors
-    /// [`Error::Option`] if there is no such sequence, or it has no rows, and for a sinks cache. [`Error::Model`] if the
-    /// device has no memory for a copy.
+    /// [`Error::Option`] if there is no such sequence, or it has no rows, and for a sinks cache. [`Error::Model`] if
+    /// the device has no memory for a copy.
     pub fn snapshot(&mut self, index: usize) -> Result<SnapshotId> {
         let want = "a running sequence, or a finished one that can be continued, with computed rows";
         let snapshot = self.scheduler.snapshot(index)?;
@@ -309,8 +309,8 @@ impl<'m> Engine<'m> {
     /// this model: [`KvPrefix::load`] compares the weights. Returns the number of tokens that are kept.
     ///
     /// # Errors
-    /// [`Error::Option`] without a paged cache, without prefix caching, or if all slots are in use. [`Error::Model`] for
-    /// rows of another shape.
+    /// [`Error::Option`] without a paged cache, without prefix caching, or if all slots are in use. [`Error::Model`]
+    /// for rows of another shape.
     pub fn insert_prefix(&mut self, prefix: &KvPrefix) -> Result<usize> {
         self.scheduler.insert_rows(prefix)
     }

@@ -56,7 +56,8 @@ pub fn generate_naive_sinks(
     })
 }
 
-/// Samples tokens until the request ends. `kv`: the kind of cache whose limits it has. `hidden` gives the final hidden states `[T, C]` of a whole sequence.
+/// Samples tokens until the request ends. `kv`: the kind of cache whose limits it has. `hidden` gives the final hidden
+/// states `[T, C]` of a whole sequence.
 fn complete(
     model: &Model,
     kv: KvKind,

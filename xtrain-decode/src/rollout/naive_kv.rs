@@ -36,8 +36,8 @@ pub(super) fn expanded_kv(rows: &Rows, n_heads: usize) -> Result<impl KvStore<Ea
 }
 
 /// The keys and values of a pass over `rows`, whole sequences from position 0, in int8: the definition of
-/// [`KvKind::Int8`](crate::KvKind::Int8) (docs/numerics.md, "Lossy caches"). It quantizes values one by one and shares no
-/// code with the int8 cache.
+/// [`KvKind::Int8`](crate::KvKind::Int8) (docs/numerics.md, "Lossy caches"). It quantizes values one by one and shares
+/// no code with the int8 cache.
 ///
 /// # Errors
 /// As [`NoCache::new`].
@@ -59,9 +59,9 @@ fn quantized(x: &Tensor) -> Result<Tensor> {
     Ok(Tensor::new(x.device(), x.shape(), values)?.cast(x.dtype())?)
 }
 
-/// The keys and values of a pass over `rows`, whole sequences from position 0, for the sinks and the window of each row:
-/// the definition of [`KvKind::Sinks`](crate::KvKind::Sinks) (docs/numerics.md, "Lossy caches"). Each row is the last one
-/// of a sequence of its own, and no row shares anything with another one.
+/// The keys and values of a pass over `rows`, whole sequences from position 0, for the sinks and the window of each
+/// row: the definition of [`KvKind::Sinks`](crate::KvKind::Sinks) (docs/numerics.md, "Lossy caches"). Each row is the
+/// last one of a sequence of its own, and no row shares anything with another one.
 ///
 /// # Errors
 /// As [`NoCache::new`].

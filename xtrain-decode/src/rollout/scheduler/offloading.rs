@@ -31,8 +31,8 @@ impl Scheduler {
         self.counters.offloaded_rows += if sequence.offloaded.is_some() { rows as u64 } else { 0 };
     }
 
-    /// Returns the rows of `sequence`, which has just got its slot, from the store. Those that the cache holds anyway are
-    /// shared. What does not return is computed again.
+    /// Returns the rows of `sequence`, which has just got its slot, from the store. Those that the cache holds anyway
+    /// are shared. What does not return is computed again.
     pub(super) fn restore_rows(&mut self, sequence: &mut Sequence) -> Result<()> {
         let Some(offloaded) = sequence.offloaded.take() else { return Ok(()) };
         let rows = self.offloading.store.take(offloaded);
