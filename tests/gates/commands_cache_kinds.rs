@@ -47,6 +47,7 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
     let (scratch, m) = (Scratch::new("sinks-refused"), model());
     let generate = ["generate", &m, "--prompt", "abc"];
     let sinks = [&generate[..], &["--kv", "sinks"]].concat();
+    let rollout = ["rollout", &m, "--prompts", "p.jsonl"];
     let large =
         "sinks and a window of at most the model's maximum number of positions together, found sinks:4+1020";
     for (args, flags, parts) in [
@@ -67,11 +68,15 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
             ["--speculate requires a cache that can drop tokens", "--kv sinks"],
         ),
         (
-            &sinks,
-            &["--preempt", "offload"],
+            &rollout,
+            &["--kv", "sinks", "--preempt", "offload"],
             ["--preempt requires --kv growing, paged or int8", "found --kv sinks"],
         ),
-        (&sinks, &["--watermark", "8"], ["--watermark requires --kv paged or int8", "found --kv sinks"]),
+        (
+            &rollout,
+            &["--kv", "contiguous", "--watermark", "8"],
+            ["--watermark requires --kv paged or int8", "found --kv contiguous"],
+        ),
         (&sinks, &["--save-prefix", "p"], ["--save-prefix requires --kv paged", "found --kv sinks"]),
         (&sinks, &["--kv-window", "0"], ["--kv-window", "at least 1"]),
         (&sinks, &[], ["expected", large]),
