@@ -80,7 +80,7 @@ impl<'a> CompletionWriter<'a> {
         };
         let mut messages = vec![Vec::new(); comm.size()];
         messages[0] = lines;
-        let mut all = comm.all_to_all(&messages)?;
+        let mut all = comm.all_to_all(messages)?;
         if faults::on(Fault::PromptsOfOneProcessLost) {
             all.pop();
         }

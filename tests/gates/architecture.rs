@@ -80,6 +80,7 @@ const CRATES: [Crate; 5] = [
             ("tokenizer/", 1),
             // parameters
             ("param.rs", 2),
+            ("slices.rs", 2),
             ("params.rs", 2),
             ("rows.rs", 2),
             ("chat/", 2),
@@ -95,18 +96,19 @@ const CRATES: [Crate; 5] = [
             ("example.rs", 4),
             ("batch/", 4),
             ("batch.rs", 4),
+            ("backward.rs", 4),
             ("objective.rs", 4),
-            ("recompute.rs", 4),
             ("mix.rs", 4),
             ("tasks/", 4),
             ("rl/", 4),
             // a step of several processes: the tree of shards, slices of the parameters
             ("shards.rs", 4),
-            ("slices.rs", 4),
             ("step_examples.rs", 4),
             // an optimizer step
             ("optim.rs", 5),
+            ("exchange.rs", 5),
             ("process_group.rs", 5),
+            ("step_sum.rs", 5),
             ("schedule.rs", 5),
             ("trainer.rs", 5),
             // files

@@ -110,6 +110,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::LossOfShardsAveraged, Gate::Test(|| shards::over(1))),
     (Fault::SliceUpdatedTwice, Gate::Test(|| shards::over(1))),
     (Fault::StaleWeightsOnOneProcess, Gate::Test(|| shards::over(1))),
+    (Fault::SquaresInOrderOfProcesses, Gate::Test(|| shards::over(1))),
+    (Fault::EarlierShardsNotSent, Gate::Test(|| shards::over(1))),
     (Fault::NormSummedByProcess, Gate::Test(|| shards::over(1))),
     (Fault::MomentsOfOneProcessSaved, Gate::Test(processes::over)),
     (Fault::GroupsNumberedByProcess, Gate::Test(grpo::processes::over)),

@@ -124,7 +124,7 @@ impl Communicator for Counting {
     fn broadcast(&self, root: usize, message: &[u8]) -> comm::Result<Vec<u8>> {
         self.0.broadcast(root, message)
     }
-    fn all_to_all(&self, messages: &[Vec<u8>]) -> comm::Result<Vec<Vec<u8>>> {
+    fn all_to_all(&self, messages: Vec<Vec<u8>>) -> comm::Result<Vec<Vec<u8>>> {
         self.0.all_to_all(messages).map(|messages| self.count(messages))
     }
     fn all_gather(&self, message: &[u8]) -> comm::Result<Vec<Vec<u8>>> {
@@ -209,11 +209,15 @@ fn a_step_exchanges_two_copies_of_the_parameters_less_the_own_part() {
                 .params
                 .iter()
                 .map(|p| if p.shape().len() > 1 { p.shape()[0] as u64 } else { 1 });
-            (counting.1.load(Ordering::Relaxed), params, rows.sum::<u64>())
+            let groups = trainer.model.params.exchange_groups(size);
+            assert_eq!(groups.iter().sum::<usize>() as u64, params);
+            (counting.1.load(Ordering::Relaxed), params, rows.sum::<u64>(), groups.len() as u64)
         });
-        let (others, (_, params, rows)) = (size as u64 - 1, received[0]);
-        // gradients and weights; also, from each other process, a loss, a square for each row, and a flag
-        let want = 4 * others * 2 * params + others * (size as u64 * 4 + 4 * rows + size as u64);
+        let (others, (_, params, rows, groups)) = (size as u64 - 1, received[0]);
+        assert!(groups > 1, "{groups} groups");
+        // gradients and weights; also, from each other process, a loss with each group, a square for each row, and a flag
+        let size = size as u64;
+        let want = 4 * others * 2 * params + others * (size * 4 * groups + 4 * rows + size);
         assert_eq!(received.iter().map(|(bytes, ..)| bytes).sum::<u64>(), want, "{size} processes");
     }
 }

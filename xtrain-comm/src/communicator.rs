@@ -30,7 +30,7 @@ pub enum Error {
 }
 
 /// The processes that run one command, numbered from 0. Every operation is collective: all processes call it, in the
-/// same order. Messages are bytes of any length.
+/// same order. Any thread may call an operation when no other one is running. Messages are bytes of any length.
 pub trait Communicator: fmt::Debug + Send + Sync {
     /// The number of this process.
     fn rank(&self) -> usize;
@@ -50,11 +50,12 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// [`Error::Ended`].
     fn broadcast(&self, root: usize, message: &[u8]) -> Result<Vec<u8>>;
 
-    /// Sends `messages[r]` to process r. Returns the messages to this process, by sender.
+    /// Sends `messages[r]` to process r. Returns the messages to this process, by sender. A thread that waits for the
+    /// others leaves its core to the other threads of its process.
     ///
     /// # Errors
     /// [`Error::Messages`] unless there is one message per process; [`Error::Ended`].
-    fn all_to_all(&self, messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>>;
+    fn all_to_all(&self, messages: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>>;
 
     /// Sends `message` to every process. Returns the messages of all processes.
     ///

@@ -1,10 +1,14 @@
 //! Processes that `mpirun` or `srun` started, through the MPI library of the machine. An error of MPI, for example a
 //! lost connection, ends all processes with a message of the library.
+use std::time::Duration;
+
 use mpi::collective::SystemOperation;
-use mpi::datatype::{Partition, PartitionMut};
+use mpi::datatype::PartitionMut;
 use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::{Communicator as _, CommunicatorCollectives as _, Root as _};
+use mpi::traits::{
+    Communicator as _, CommunicatorCollectives as _, Destination as _, Root as _, Source as _,
+};
 use mpi::{Count, Threading};
 
 use crate::communicator::{Communicator, Error, Result};
@@ -12,6 +16,14 @@ use crate::communicator::{Communicator, Error, Result};
 /// Maximum number of bytes of all messages to or from a process in one call of MPI, whose counts have 31 bits. Small in
 /// builds for the gates, whose messages then take several calls.
 const MAX_BYTES: usize = if cfg!(feature = "faults") { 1 << 12 } else { 1 << 30 };
+
+/// The length of the parts of a message to one process, each of which arrives by itself.
+const PART_BYTES: usize = if cfg!(feature = "faults") { 1 << 12 } else { 1 << 20 };
+
+/// How often a transfer is polled in vain before the thread sleeps, and how long it then sleeps between two polls. The
+/// library would use the core until the last message has arrived, and a training step computes meanwhile.
+const BUSY_POLLS: u32 = 50;
+const POLL_EVERY: Duration = Duration::from_micros(100);
 
 /// The exit code of a process that panics.
 const BUG: i32 = 70;
@@ -29,10 +41,14 @@ impl Mpi {
     /// Initializes MPI.
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is already initialized.
+    /// [`Error::Launch`] if MPI is already initialized, or if only one thread may call it.
     pub fn start() -> Result<Mpi> {
-        let (universe, _) = mpi::initialize_with_threading(Threading::Funneled)
+        let (universe, threading) = mpi::initialize_with_threading(Threading::Multiple)
             .ok_or_else(|| Error::Launch("MPI is already initialized".into()))?;
+        if threading < Threading::Serialized {
+            let want = "expected an MPI library that several threads may call (MPI_THREAD_SERIALIZED)";
+            return Err(Error::Launch(format!("{want}, found {threading:?}")));
+        }
         let world = universe.world();
         let (rank, size) = (world.rank() as usize, world.size() as usize);
         Ok(Mpi { rank, size, _universe: universe })
@@ -46,6 +62,40 @@ impl Mpi {
     /// The most bytes of one message in one call.
     fn piece(&self) -> usize {
         MAX_BYTES / self.size
+    }
+
+    /// Sends each message to the process of its number, and receives the messages whose lengths are those of `into`;
+    /// not the message to this process. While it waits, other threads of this process have its core.
+    fn transfer<'a>(
+        &self,
+        messages: impl Iterator<Item = &'a [u8]>,
+        into: impl Iterator<Item = &'a mut [u8]>,
+    ) {
+        let world = SimpleCommunicator::world();
+        let other = |rank: usize| (rank != self.rank).then(|| world.process_at_rank(rank as i32));
+        mpi::request::scope(|scope| {
+            let mut pending = Vec::new();
+            for (rank, message) in into.enumerate() {
+                for part in other(rank).map(|_| message.chunks_mut(PART_BYTES)).into_iter().flatten() {
+                    pending.push(world.process_at_rank(rank as i32).immediate_receive_into(scope, part));
+                }
+            }
+            for (rank, message) in messages.enumerate() {
+                for part in other(rank).map(|_| message.chunks(PART_BYTES)).into_iter().flatten() {
+                    pending.push(world.process_at_rank(rank as i32).immediate_send(scope, part));
+                }
+            }
+            let mut idle_polls = 0;
+            while !pending.is_empty() {
+                let before = pending.len();
+                pending = pending.into_iter().filter_map(|request| request.test().err()).collect();
+                idle_polls = if pending.len() < before { 0 } else { idle_polls + 1 };
+                match idle_polls {
+                    0..BUSY_POLLS => std::thread::yield_now(),
+                    _ => std::thread::sleep(POLL_EVERY),
+                }
+            }
+        });
     }
 
     /// The number of calls that transfer messages of at most `longest` bytes here, and any number elsewhere.
@@ -123,28 +173,18 @@ impl Communicator for Mpi {
         Ok(received)
     }
 
-    fn all_to_all(&self, messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+    fn all_to_all(&self, messages: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         if messages.len() != self.size {
             return Err(Error::Messages { size: self.size, got: messages.len() });
         }
-        let (world, piece) = (SimpleCommunicator::world(), self.piece());
-        let mut received = vec![Vec::new(); self.size];
-        for call in 0..self.calls(messages.iter().map(Vec::len).max().unwrap_or(0)) {
-            let parts: Vec<&[u8]> = messages.iter().map(|message| part(message, call, piece)).collect();
-            let counts: Vec<Count> = parts.iter().map(|part| part.len() as Count).collect();
-            let mut to_receive: Vec<Count> = vec![0; self.size];
-            world.all_to_all_into(&counts[..], &mut to_receive[..]);
-            let mut sent = parts.concat();
-            let (at, _) = offsets(&counts);
-            let (receive_at, length) = offsets(&to_receive);
-            // One byte more than needed: the address of an empty vector is that of MPI_IN_PLACE.
-            sent.push(0);
-            let mut buffer = vec![0u8; length + 1];
-            let from = Partition::new(&sent[..], &counts[..], &at[..]);
-            let mut into = PartitionMut::new(&mut buffer[..], &to_receive[..], &receive_at[..]);
-            world.all_to_all_varcount_into(&from, &mut into);
-            append(&mut received, &buffer, &to_receive);
-        }
+        let mut lengths = vec![[0u8; 8]; self.size];
+        let own: Vec<[u8; 8]> = messages.iter().map(|message| (message.len() as u64).to_ne_bytes()).collect();
+        self.transfer(own.iter().map(|length| &length[..]), lengths.iter_mut().map(|length| &mut length[..]));
+        let mut received: Vec<Vec<u8>> =
+            lengths.iter().map(|&length| vec![0; u64::from_ne_bytes(length) as usize]).collect();
+        self.transfer(messages.iter().map(|m| &m[..]), received.iter_mut().map(|m| &mut m[..]));
+        let own = messages.into_iter().nth(self.rank);
+        received[self.rank] = own.expect("one message per process");
         Ok(received)
     }
 

@@ -22,9 +22,9 @@ impl Communicator for SingleProcess {
         Ok(message.to_vec())
     }
 
-    fn all_to_all(&self, messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
-        match messages {
-            [_] => Ok(messages.to_vec()),
+    fn all_to_all(&self, messages: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        match messages.len() {
+            1 => Ok(messages),
             _ => Err(Error::Messages { size: 1, got: messages.len() }),
         }
     }

@@ -31,8 +31,8 @@ impl ThreadProcess {
         group
     }
 
-    fn send(&self, to: usize, message: &[u8]) -> Result<()> {
-        self.to[to].send(message.to_vec()).map_err(|_| self.ended(to))
+    fn send(&self, to: usize, message: Vec<u8>) -> Result<()> {
+        self.to[to].send(message).map_err(|_| self.ended(to))
     }
 
     fn receive(&self, from: usize) -> Result<Vec<u8>> {
@@ -60,21 +60,21 @@ impl Communicator for ThreadProcess {
 
     fn broadcast(&self, root: usize, message: &[u8]) -> Result<Vec<u8>> {
         if self.rank == root {
-            (0..self.size()).try_for_each(|to| self.send(to, message))?;
+            (0..self.size()).try_for_each(|to| self.send(to, message.to_vec()))?;
         }
         self.receive(root)
     }
 
-    fn all_to_all(&self, messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+    fn all_to_all(&self, messages: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         if messages.len() != self.size() {
             return Err(Error::Messages { size: self.size(), got: messages.len() });
         }
-        messages.iter().enumerate().try_for_each(|(to, message)| self.send(to, message))?;
+        messages.into_iter().enumerate().try_for_each(|(to, message)| self.send(to, message))?;
         (0..self.size()).map(|from| self.receive(from)).collect()
     }
 
     fn all_gather(&self, message: &[u8]) -> Result<Vec<Vec<u8>>> {
-        (0..self.size()).try_for_each(|to| self.send(to, message))?;
+        (0..self.size()).try_for_each(|to| self.send(to, message.to_vec()))?;
         (0..self.size()).map(|from| self.receive(from)).collect()
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         let found = on_each(3, |one| {
             let rank = one.rank() as u8;
             let messages: Vec<Vec<u8>> = (0..3).map(|to| vec![rank; to]).collect();
-            let sent = one.all_to_all(&messages).unwrap();
+            let sent = one.all_to_all(messages).unwrap();
             one.barrier().unwrap();
             (sent, one.broadcast(2, &[rank]).unwrap(), one.all_gather(&[rank, 9]).unwrap())
         });
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_wrong_number_of_messages_is_an_error() {
-        let found = on_each(2, |one| one.all_to_all(&[Vec::new()]).unwrap_err());
+        let found = on_each(2, |one| one.all_to_all(vec![Vec::new()]).unwrap_err());
         assert_eq!(found[0].to_string(), "all-to-all: expected one message for each of 2 processes, found 1");
     }
 }

@@ -1,4 +1,6 @@
 //! Gradients: one accumulator for each use of a parameter.
+use std::ops::Range;
+
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{Tensor, ops};
 
@@ -34,6 +36,16 @@ impl Grads {
         let head = self.tied && index + 1 == self.accumulators.len();
         let shared = head && faults::on(Fault::TiedEmbeddingSingleAccumulator);
         &mut self.accumulators[if shared { 0 } else { index }]
+    }
+
+    /// The gradients of some parameters, in walk order, which this does not have any more. They are complete: nothing is
+    /// added to them.
+    pub(crate) fn take(&mut self, params: Range<usize>) -> Result<Vec<Tensor>> {
+        let take = |tensor: &mut Tensor| {
+            let empty = Tensor::zeros(tensor.device(), &[0], tensor.dtype())?;
+            Ok(std::mem::replace(tensor, empty))
+        };
+        self.accumulators[params].iter_mut().map(take).collect()
     }
 
     /// Ends the step: adds the two uses of a tied table, in forward order. Returns the gradients of the parameters in

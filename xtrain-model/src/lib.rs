@@ -59,6 +59,7 @@
     reason = "dq, dk, dv and q, k, v are the names of the literature"
 )]
 mod autograd;
+mod backward;
 mod batch;
 mod block_quants;
 pub mod chat;
@@ -67,6 +68,7 @@ mod config;
 pub mod data;
 mod error;
 mod example;
+mod exchange;
 pub mod export;
 mod export_source;
 mod functional;
@@ -87,7 +89,6 @@ mod params;
 mod prefix_tree;
 mod process_group;
 mod quant;
-mod recompute;
 pub mod rl;
 mod rope_divisors;
 mod rows;
@@ -95,6 +96,7 @@ mod schedule;
 mod shards;
 mod slices;
 mod step_examples;
+mod step_sum;
 pub mod store;
 mod store_error;
 pub mod tasks;
@@ -108,9 +110,11 @@ pub mod tokenizer;
 mod trainer;
 
 pub use autograd::{Tape, Var};
+pub use backward::ActivationCheckpointing;
 pub use config::{Biases, Config};
 pub use error::{Error, Result};
 pub use example::{Branch, LogitsProcessing, TrainingExample};
+pub use exchange::ExchangeTime;
 pub use functional::{Eager, Functional, HeadNorm, KvView, QkNorms, Qkv, RowPlaces};
 pub use grads::Grads;
 pub use kept_fields::KeptFields;
@@ -123,8 +127,6 @@ pub use rows::Rows;
 pub use schedule::{Decay, Schedule};
 pub use shards::shard_samples;
 pub use step_examples::StepExamples;
-pub use trainer::{
-    ActivationCheckpointing, SetLossWeights, StepGradient, StepReport, Trainer, normalize_loss_weights,
-};
+pub use trainer::{SetLossWeights, StepGradient, StepReport, Trainer, normalize_loss_weights};
 pub use xtrain_comm as comm;
 pub use xtrain_tensor::ops::RopeArgs;

@@ -1,8 +1,8 @@
 //! The loss of a micro-batch and its gradient.
 use xtrain_tensor::ops::{LogProb, LossValues};
 
-use crate::autograd::Tape;
-use crate::batch::{Batch, SetTargets};
+use crate::backward::{ActivationCheckpointing, Pass, Totals};
+use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::example::{LogitsProcessing, TrainingExample};
 use crate::functional::Eager;
@@ -28,28 +28,8 @@ pub fn backward(
     loss: &mut f32,
     grads: &mut Grads,
 ) -> Result<Vec<Option<LogProb>>> {
-    backward_with::<Error>(model, examples, processing, None, loss, grads)
-}
-
-/// As [`backward`]. Between the forward and the backward pass, `set` gives the targets their loss weights and entropy
-/// bonuses.
-pub(crate) fn backward_with<E: From<Error>>(
-    model: &Model,
-    examples: &[TrainingExample],
-    processing: LogitsProcessing,
-    set: Option<&mut SetTargets<'_, E>>,
-    loss: &mut f32,
-    grads: &mut Grads,
-) -> Result<Vec<Option<LogProb>>, E> {
-    let mut batch = Batch::new(examples)?;
-    let mut tape = Tape::new(batch.samples.clone());
-    let hidden = model.forward(&mut tape, &mut batch.keys()?, &batch.rows)?;
-    if let Some(set) = set {
-        batch.set_targets(model, &hidden.value, processing, set)?;
-    }
-    let (values, dx) = batch.loss_backward(model, &hidden.value, processing, loss, grads)?;
-    tape.backward(&hidden, dx, grads)?;
-    Ok(values)
+    let pass = Pass { model, processing, checkpointing: ActivationCheckpointing::Off };
+    pass.run::<Error>(examples, None, Totals { loss, grads }, &mut |_, _| Ok(()))
 }
 
 /// Adds the loss of `examples` to `loss`, without a gradient. Returns the log-probabilities of the rows.

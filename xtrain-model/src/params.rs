@@ -1,10 +1,13 @@
 //! The parameters of a model, named as in a checkpoint.
+use std::ops::Range;
+
 use xtrain_tensor::ops::{Affine, Weight};
 use xtrain_tensor::{Device, Dtype, Tensor, fill_normal};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::param::{Param, ParamReader, TABLE, Values};
+use crate::slices;
 
 /// A linear projection.
 #[derive(Debug, Clone)]
@@ -211,6 +214,22 @@ impl Params {
     /// embedding and one as the head, which are added when the step ends.
     pub fn head_index(&self) -> usize {
         self.head.as_ref().map_or(self.norm.index() + 1, Param::index)
+    }
+
+    /// The parameters of each part of the model, in walk order: the embedding table; each block; the final norm and, if it
+    /// is not tied, the head.
+    pub(crate) fn parts(&self) -> Vec<Range<usize>> {
+        let starts = self.blocks.iter().map(|block| block.input_norm.index()).chain([self.norm.index()]);
+        let starts: Vec<usize> = [0].into_iter().chain(starts).chain([self.iter().count()]).collect();
+        starts.windows(2).map(|ends| ends[0]..ends[1]).collect()
+    }
+
+    /// The number of elements of each group of parameters whose gradients `processes` processes exchange together, in
+    /// walk order: layers travel while the backward pass computes those before them, several at a time if they are small.
+    pub fn exchange_groups(&self, processes: usize) -> Vec<usize> {
+        let elements: Vec<usize> = self.iter().map(|param| param.shape().iter().product()).collect();
+        let groups = slices::groups(&self.parts(), &elements, processes);
+        groups.into_iter().map(|group| elements[group.params].iter().sum()).collect()
     }
 
     /// The parameters on another device. CPU devices share master weights; a GPU gets a copy. Packed weights

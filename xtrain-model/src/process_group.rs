@@ -9,11 +9,12 @@ use xtrain_tensor::ops::{self, LogProb, Update, Updated};
 use xtrain_tensor::{Device, Tensor, sliced_adamw};
 
 use crate::error::{Error, Result};
+use crate::exchange::Exchange;
 use crate::optim::AdamW;
 use crate::param::Param;
 use crate::params::Params;
-use crate::shards::{TreeSum, nodes};
-use crate::slices::{self, Slice};
+use crate::shards::nodes;
+use crate::slices::{self, Group, Slice};
 
 /// The numbers that a value of a target is sent as: its kind and its three fields.
 const VALUE: usize = 4;
@@ -47,6 +48,8 @@ pub(crate) struct ProcessGroup {
     shards: usize,
     /// The number of rows of each parameter.
     rows: Vec<usize>,
+    /// The groups in which totals are exchanged.
+    groups: Vec<Group>,
     /// The slices of each process.
     slices: Vec<Vec<Slice>>,
 }
@@ -71,8 +74,10 @@ impl ProcessGroup {
             return Err(Error::Processes { want: "the device cpu".into(), got: gpu.name().clone() });
         }
         let shapes: Vec<&[usize]> = params.iter().map(Param::shape).collect();
-        let (rows, slices) = (slices::rows(&shapes), slices::divide(&shapes, size));
-        Ok(ProcessGroup { comm, shards, rows, slices })
+        let elements: Vec<usize> = shapes.iter().map(|shape| shape.iter().product()).collect();
+        let groups = slices::groups(&params.parts(), &elements, size);
+        let (rows, slices) = (slices::rows(&shapes), slices::divide(&shapes, &groups, size));
+        Ok(ProcessGroup { comm, shards, rows, groups, slices })
     }
 
     pub(crate) fn comm(&self) -> &Arc<dyn Communicator> {
@@ -88,6 +93,11 @@ impl ProcessGroup {
     /// The shards of this process.
     pub(crate) fn own_shards(&self) -> Range<usize> {
         self.shards_of(self.comm.rank())
+    }
+
+    /// The groups in which totals are exchanged, in walk order.
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.groups
     }
 
     fn own(&self) -> &[Slice] {
@@ -132,40 +142,46 @@ impl ProcessGroup {
         Ok(all.as_chunks().0.iter().map(value).collect())
     }
 
-    /// Sends the totals of the own shards, as few as their tree allows, to the processes whose slices they belong to.
-    /// Returns the total of all shards: the loss, and the gradients of the own slices.
-    ///
-    /// Order: the tree of docs/numerics.md, section 4.
-    pub(crate) fn exchange(&self, totals: &[ShardTotal]) -> Result<ShardTotal> {
-        let mut messages = vec![Vec::new(); self.comm.size()];
-        for total in totals {
-            for (message, slices) in messages.iter_mut().zip(&self.slices) {
-                append(message, &[total.loss]);
-                for slice in slices {
-                    append(message, &total.grads[slice.param].data::<f32>()?[slice.elements()]);
+    /// Starts the exchange of the totals of a step.
+    pub(crate) fn exchange(&self) -> Exchange {
+        let nodes = (0..self.comm.size()).map(|rank| nodes(self.shards_of(rank))).collect();
+        Exchange::start(Arc::clone(&self.comm), nodes)
+    }
+
+    /// The messages to each process about group `group`: for each of `totals`, which have the gradients of the group
+    /// only, the loss and the values of the slices of the receiver.
+    pub(crate) fn messages(&self, group: usize, totals: &[ShardTotal]) -> Result<Vec<Vec<u8>>> {
+        let params = &self.groups[group].params;
+        let message = |slices: &Vec<Slice>| {
+            let of_group = || slices.iter().filter(|slice| params.contains(&slice.param));
+            let len: usize = of_group().map(|slice| slice.elements().len()).sum();
+            let mut message = Vec::with_capacity(4 * (1 + len) * totals.len());
+            for total in totals {
+                append(&mut message, &[total.loss]);
+                for slice in of_group() {
+                    append(
+                        &mut message,
+                        &total.grads[slice.param - params.start].data::<f32>()?[slice.elements()],
+                    );
                 }
             }
-        }
-        let mut sum = TreeSum::default();
-        let len = 1 + self.own().iter().map(|slice| slice.elements().len()).sum::<usize>();
-        let add = |mut left: Vec<f32>, right: &Vec<f32>| {
-            left.iter_mut().zip(right).for_each(|(left, right)| *left += right);
-            Ok::<_, Error>(left)
+            Ok(message)
         };
-        for (rank, message) in self.comm.all_to_all(&messages)?.into_iter().enumerate() {
-            let mut values = Values(&message);
-            for node in nodes(self.shards_of(rank)) {
-                let mut total = vec![0f32; len];
-                values.read_into(&mut total);
-                sum.push(node, total, add)?;
+        self.slices.iter().map(message).collect()
+    }
+
+    /// The loss, and the gradients of the own slices, from the sums of the groups' messages to this process, which were
+    /// sent from the last group to the first.
+    pub(crate) fn own_total(&self, sums: &[Vec<f32>], device: &Device) -> Result<ShardTotal> {
+        let (mut loss, mut grads) = (0.0, Vec::with_capacity(self.own().len()));
+        for (group, sum) in self.groups.iter().zip(sums.iter().rev()) {
+            let mut rest = &sum[1..];
+            loss = sum[0];
+            for slice in self.own().iter().filter(|slice| group.params.contains(&slice.param)) {
+                let values =
+                    rest.split_off(..slice.elements().len()).expect("the messages have these slices");
+                grads.push(Tensor::new(device, &slice.shape(), values.to_vec())?);
             }
-        }
-        let total = sum.finish(add)?.unwrap_or_else(|| vec![0.0; len]);
-        let (loss, mut rest) = (total[0], &total[1..]);
-        let mut grads = Vec::with_capacity(self.own().len());
-        for slice in self.own() {
-            let values = rest.split_off(..slice.elements().len()).expect("the slices have len - 1 elements");
-            grads.push(Tensor::new(totals[0].grads[0].device(), &slice.shape(), values.to_vec())?);
         }
         Ok(ShardTotal { loss, grads })
     }
@@ -213,7 +229,17 @@ impl ProcessGroup {
             let sum = |message: &Vec<u8>| Values(message).rest().iter().fold(0f32, |sum, x| sum + x);
             return Ok(messages.iter().map(sum).fold(0f32, |total, sum| total + sum).sqrt());
         }
-        let all: Vec<f32> = messages.iter().flat_map(|message| Values(message).rest()).collect();
+        let mut all = vec![0f32; self.rows.iter().sum()];
+        for (slices, message) in self.slices.iter().zip(&messages) {
+            let mut squares = Values(message);
+            for Slice { param, rows, .. } in slices {
+                let start = self.rows[..*param].iter().sum::<usize>() + rows.start;
+                squares.read_into(&mut all[start..start + rows.len()]);
+            }
+        }
+        if faults::on(Fault::SquaresInOrderOfProcesses) {
+            all = messages.iter().flat_map(|message| Values(message).rest()).collect();
+        }
         Ok(sliced_adamw::global_norm(device, &all, &self.rows)?)
     }
 

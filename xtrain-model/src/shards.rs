@@ -73,6 +73,11 @@ impl<T> TreeSum<T> {
         Ok(())
     }
 
+    /// The same nodes with other totals.
+    pub(crate) fn map<U>(&mut self, mut total: impl FnMut(&mut T) -> U) -> TreeSum<U> {
+        TreeSum { nodes: self.nodes.iter_mut().map(|(node, of_node)| (*node, total(of_node))).collect() }
+    }
+
     /// The nodes that have no sibling yet, from left to right.
     pub(crate) fn into_nodes(self) -> Vec<T> {
         self.nodes.into_iter().map(|(_, total)| total).collect()

@@ -1,9 +1,37 @@
-//! The division of the parameters among processes: slices of whole rows, in walk order.
+//! The division of the parameters among processes: groups, and in each group slices of whole rows, in walk order.
 use std::ops::Range;
 
 use xtrain_tensor::Tensor;
 
 use crate::error::Result;
+
+/// The totals of a group of parameters are sent together, in messages of at least this many bytes on average, as long as
+/// the model has as many. Small in builds for the gates, whose models then have several groups.
+const LEAST_BYTES: usize = if cfg!(feature = "faults") { 1 << 8 } else { 1 << 16 };
+
+/// Consecutive parts of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) parts: Range<usize>,
+    /// Their parameters, in walk order.
+    pub(crate) params: Range<usize>,
+}
+
+/// Joins `parts` of a model, which are ranges of parameters, to groups: from the last part on, as many as
+/// [`LEAST_BYTES`] for each of `processes` processes need. `elements`: the number of elements of each parameter.
+pub(crate) fn groups(parts: &[Range<usize>], elements: &[usize], processes: usize) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let (mut end, mut bytes) = (parts.len(), 0);
+    for (part, params) in parts.iter().enumerate().rev() {
+        bytes += 4 * elements[params.clone()].iter().sum::<usize>();
+        if part == 0 || bytes >= LEAST_BYTES * processes {
+            groups.push(Group { parts: part..end, params: params.start..parts[end - 1].end });
+            (end, bytes) = (part, 0);
+        }
+    }
+    groups.reverse();
+    groups
+}
 
 /// Some rows of a parameter. A vector is one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,14 +66,24 @@ pub(crate) fn rows(shapes: &[&[usize]]) -> Vec<usize> {
     shapes.iter().map(|shape| if shape.len() > 1 { shape[0] } else { 1 }).collect()
 }
 
-/// The slices of each of `processes` processes: contiguous in walk order, with nearly equal numbers of elements. A row
-/// belongs to the process in whose part of the elements it begins.
-pub(crate) fn divide(shapes: &[&[usize]], processes: usize) -> Vec<Vec<Slice>> {
-    let total: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-    let part = total.div_ceil(processes).max(1);
+/// The slices of each of `processes` processes, in walk order. Those of each group are contiguous, with nearly equal
+/// numbers of elements, so all processes receive at the same rate when the groups are sent one after the other. A row
+/// belongs to the process in whose part of the group's elements it begins.
+pub(crate) fn divide(shapes: &[&[usize]], groups: &[Group], processes: usize) -> Vec<Vec<Slice>> {
     let mut all = vec![Vec::new(); processes];
+    for Group { params, .. } in groups {
+        divide_group(shapes, params.clone(), &mut all);
+    }
+    all
+}
+
+/// Divides the parameters of one group, and adds the slices to those of each process.
+fn divide_group(shapes: &[&[usize]], params: Range<usize>, all: &mut [Vec<Slice>]) {
+    let total: usize = shapes[params.clone()].iter().map(|shape| shape.iter().product::<usize>()).sum();
+    let part = total.div_ceil(all.len()).max(1);
     let mut start = 0;
-    for (param, (shape, rows)) in shapes.iter().zip(rows(shapes)).enumerate() {
+    for param in params {
+        let (shape, rows) = (shapes[param], rows(&shapes[param..=param])[0]);
         let (width, is_matrix) = (shape.last().copied().unwrap_or(1), shape.len() > 1);
         let owner = |row: usize| (start + row * width) / part;
         let mut row = 0;
@@ -58,7 +96,6 @@ pub(crate) fn divide(shapes: &[&[usize]], processes: usize) -> Vec<Vec<Slice>> {
         }
         start += rows * width;
     }
-    all
 }
 
 #[cfg(test)]
@@ -66,25 +103,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_one_owner_and_the_order_is_kept() {
+    fn every_row_has_one_owner_and_each_group_is_divided_evenly() {
         let shapes: [&[usize]; 5] = [&[37, 6], &[6], &[4, 6], &[1, 6], &[6]];
-        for processes in 1..20 {
-            let all = divide(&shapes, processes);
+        let group = |params: Range<usize>| Group { parts: params.clone(), params };
+        for (processes, groups) in
+            (1..20).flat_map(|n| [(n, vec![group(0..5)]), (n, vec![group(0..2), group(2..5)])])
+        {
+            let all = divide(&shapes, &groups, processes);
             assert_eq!(all.len(), processes);
-            let mut next = (0, 0);
-            for Slice { param, rows, .. } in all.iter().flatten() {
-                if *param != next.0 {
-                    assert_eq!((*param, next.1), (next.0 + 1, super::rows(&shapes)[next.0]));
-                    next = (*param, 0);
+            let mut owners: Vec<Vec<u32>> = super::rows(&shapes).iter().map(|&rows| vec![0; rows]).collect();
+            for own in &all {
+                assert!(own.is_sorted_by_key(|slice| (slice.param, slice.rows.start)), "{own:?}");
+                for Slice { param, rows, .. } in own {
+                    assert!(!rows.is_empty());
+                    owners[*param][rows.clone()].iter_mut().for_each(|owners| *owners += 1);
                 }
-                assert_eq!(rows.start, next.1);
-                assert!(!rows.is_empty());
-                next.1 = rows.end;
             }
-            assert_eq!(next, (4, 1));
-            let sizes = all.iter().map(|own| own.iter().map(|s| s.elements().len()).sum::<usize>());
-            let (sizes, part) = (sizes.collect::<Vec<_>>(), 264usize.div_ceil(processes));
-            assert!(sizes.iter().all(|&n| n < part + 6), "{sizes:?}");
+            assert!(owners.iter().flatten().all(|&owners| owners == 1), "{owners:?}");
+            for Group { params, .. } in groups {
+                let total: usize = shapes[params.clone()].iter().map(|s| s.iter().product::<usize>()).sum();
+                for own in &all {
+                    let own = own.iter().filter(|slice| params.contains(&slice.param));
+                    let size: usize = own.map(|slice| slice.elements().len()).sum();
+                    assert!(size < total.div_ceil(processes) + 6, "{size} of {total} for {processes}");
+                }
+            }
         }
+    }
+
+    #[test]
+    fn parts_join_from_the_last_until_each_process_gets_enough() {
+        // parts of 1, 3, 1, 1 and 2 times the least bytes for two processes
+        let unit = LEAST_BYTES * 2 / 4;
+        let (parts, elements) =
+            ([0..1, 1..2, 2..4, 4..5, 5..6], [unit, 3 * unit, unit / 2, unit / 2, unit, 2 * unit]);
+        let group = |parts: Range<usize>, params: Range<usize>| Group { parts, params };
+        let each =
+            [group(0..1, 0..1), group(1..2, 1..2), group(2..3, 2..4), group(3..4, 4..5), group(4..5, 5..6)];
+        assert_eq!(groups(&parts, &elements, 2), each);
+        assert_eq!(groups(&parts, &elements, 4), [group(0..2, 0..2), group(2..4, 2..5), group(4..5, 5..6)]);
+        assert_eq!(groups(&parts, &elements, 1000), [group(0..5, 0..6)]);
     }
 }

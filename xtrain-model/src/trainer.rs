@@ -7,29 +7,19 @@ use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, Target, Updated};
 
+use crate::backward::{ActivationCheckpointing, Pass, Totals};
 use crate::batch::SetTargets;
 use crate::error::{Error, Result};
 use crate::example::{LogitsProcessing, TrainingExample};
+use crate::exchange::ExchangeTime;
 use crate::grads::Grads;
 use crate::model::Model;
-use crate::objective;
 use crate::optim::{AdamW, OptimConfig};
 use crate::param::Param;
 use crate::process_group::{ProcessGroup, ShardTotal};
-use crate::recompute;
 use crate::schedule::Schedule;
-use crate::shards::{Node, TreeSum};
 use crate::step_examples::StepExamples;
-
-/// Which activations a forward pass keeps for the backward pass. The results are bit-identical.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ActivationCheckpointing {
-    /// Keep every activation.
-    #[default]
-    Off,
-    /// Keep only the input of each layer and recompute the layer's forward in the backward pass.
-    PerLayer,
-}
+use crate::step_sum::StepSum;
 
 /// A model being trained. Its state after a step depends only on the initial weights and on the training examples of
 /// each step, and on [`Trainer::shards`]. It does not depend on micro-batches, threads, processes or interruptions.
@@ -159,7 +149,7 @@ impl Trainer {
     /// the log-probability of each target.
     ///
     /// # Errors
-    /// As [`objective::backward`].
+    /// As [`objective::backward`](crate::objective::backward).
     pub fn backward(
         &self,
         micro_batch: &[TrainingExample],
@@ -167,25 +157,12 @@ impl Trainer {
         loss: &mut f32,
         grads: &mut Grads,
     ) -> Result<Vec<Option<LogProb>>> {
-        self.backward_with::<Error>(micro_batch, processing, None, loss, grads)
+        let totals = Totals { loss, grads };
+        self.pass(processing).run::<Error>(micro_batch, None, totals, &mut |_, _| Ok(()))
     }
 
-    fn backward_with<E: From<Error>>(
-        &self,
-        micro_batch: &[TrainingExample],
-        processing: LogitsProcessing,
-        set: Option<&mut SetTargets<'_, E>>,
-        loss: &mut f32,
-        grads: &mut Grads,
-    ) -> Result<Vec<Option<LogProb>>, E> {
-        match self.checkpointing {
-            ActivationCheckpointing::Off => {
-                objective::backward_with(&self.model, micro_batch, processing, set, loss, grads)
-            }
-            ActivationCheckpointing::PerLayer => {
-                recompute::backward_with(&self.model, micro_batch, processing, set, loss, grads)
-            }
-        }
+    fn pass(&self, processing: LogitsProcessing) -> Pass<'_> {
+        Pass { model: &self.model, processing, checkpointing: self.checkpointing }
     }
 
     /// The gradient of a step whose targets have their final loss weights. It is accumulated over micro-batches of
@@ -193,7 +170,7 @@ impl Trainer {
     /// weights.
     ///
     /// # Errors
-    /// As [`objective::backward`].
+    /// As [`objective::backward`](crate::objective::backward).
     pub fn gradient(
         &mut self,
         examples: &[TrainingExample],
@@ -244,38 +221,35 @@ impl Trainer {
         let own = self.group.as_ref().map_or(0..self.shards, ProcessGroup::own_shards);
         let examples = step.examples();
         let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::target_entries).sum());
-        let mut sum = TreeSum::default();
+        let mut sum = StepSum::new(self.group.as_ref());
         for shard in own {
             let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
-            let own = step.of_shard(self.shards, shard);
-            let mut first = own.start;
-            for part in examples[own].chunks(micro_batch.max(1)) {
-                let range = first..first + part.len();
-                first = range.end;
-                let found = match &mut set {
-                    None => self.backward_with::<E>(part, processing, None, &mut loss, &mut grads),
-                    Some(set) => {
-                        let mut set = |values: &[Option<LogProb>], targets: &mut [Option<Target>]| {
-                            set(range.clone(), values, targets)
-                        };
-                        self.backward_with(part, processing, Some(&mut set), &mut loss, &mut grads)
-                    }
+            let samples = step.of_shard(self.shards, shard);
+            for first in samples.clone().step_by(micro_batch.max(1)) {
+                let range = first..samples.end.min(first.saturating_add(micro_batch.max(1)));
+                let totals = Totals { loss: &mut loss, grads: &mut grads };
+                let is_last = range.end == samples.end;
+                let mut on_part = |part, totals: &mut Totals<'_>| {
+                    if is_last { sum.complete(shard, part, totals) } else { Ok(()) }
                 };
-                values.extend(found?);
+                let mut set = set.as_mut().map(|set| {
+                    |values: &[Option<LogProb>], targets: &mut [Option<Target>]| {
+                        set(range.clone(), values, targets)
+                    }
+                });
+                let set = set.as_mut().map(|set| set as &mut SetTargets<'_, E>);
+                let examples = &examples[range.clone()];
+                values.extend(self.pass(processing).run(examples, set, totals, &mut on_part)?);
             }
-            let total = ShardTotal { loss, grads: grads.finish()? };
-            sum.push(Node { first: shard, len: 1 }, total, ShardTotal::add)?;
+            sum.push(shard, ShardTotal { loss, grads: grads.finish()? })?;
         }
-        let total = match &self.group {
-            None => sum.finish(ShardTotal::add)?,
-            Some(group) => Some(group.exchange(&sum.into_nodes())?),
-        };
+        let total = sum.finish(self.model.params.embed.device())?;
         let none = || Error::Processes { want: "at least 1 shard".into(), got: "0".into() };
-        let ShardTotal { mut loss, grads } = total.ok_or_else(none)?;
+        let (ShardTotal { mut loss, grads }, exchange) = total.ok_or_else(none)?;
         if faults::on(Fault::LossOfShardsAveraged) {
             loss /= self.shards as f32;
         }
-        Ok(StepGradient { loss, grads, values })
+        Ok(StepGradient { loss, grads, values, exchange })
     }
 
     /// Whether this trainer has joined processes and not left them: then it holds parts of the optimizer state only.
@@ -426,6 +400,8 @@ pub struct StepGradient {
     /// The log-probability of each target, `None` for a missing one: those of each example, then those of its branches.
     /// Of several processes, each has those of its shards: [`Trainer::whole_values`] returns all.
     pub values: Vec<Option<LogProb>>,
+    /// The time of the exchange with other processes.
+    pub exchange: ExchangeTime,
 }
 
 /// Sets the loss weight of every target of a step to 1 / (number of targets). Returns the number of targets.

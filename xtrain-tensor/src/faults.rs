@@ -236,6 +236,8 @@ faults! {
     LossOfShardsAveraged "the loss of a step is the mean of the losses of its shards"
     SliceUpdatedTwice "a process updates its slice of the parameters twice"
     StaleWeightsOnOneProcess "one process keeps the weights of its first slice when the others update them"
+    SquaresInOrderOfProcesses "the squares of rows are added in the order of the processes and not in walk order"
+    EarlierShardsNotSent "a process sends the embedding gradients of its last shard only"
     NormSummedByProcess "each process sums the squares of its slice, and these sums are added"
     MomentsOfOneProcessSaved "a checkpoint of several processes has the moments of the first one only"
     LossSummedByProcess "an evaluation adds the sums of the losses of each process"

@@ -40,6 +40,18 @@ struct Network {
     gigabytes_per_second: f64,
 }
 
+/// The exchange of a step, without the network.
+#[derive(Debug, Clone, PartialEq)]
+struct Load {
+    /// The number of elements of each group of parameters whose gradients are exchanged together, in walk order.
+    groups: Vec<usize>,
+    /// Tokens of a process.
+    tokens: u64,
+    /// The part of the gradient's time in which the exchange of all groups but the first one is hidden: the backward
+    /// pass of the last micro-batch, taken as two thirds of its time.
+    hides: f64,
+}
+
 /// The estimate of a step on some number of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Row {
@@ -47,6 +59,8 @@ struct Row {
     tokens_per_second: f64,
     step_ms: f64,
     exchange_ms: f64,
+    /// The part of the exchange behind the backward pass.
+    hidden_ms: f64,
     /// Bytes that a process receives.
     bytes: u64,
     /// The rate divided by that of as many separate processes.
@@ -72,25 +86,35 @@ struct Report {
 struct Measured {
     processes: usize,
     step_ms: Spread,
+    /// The exchange of gradients, and its part after the end of the backward pass.
+    exchange_ms: Spread,
+    exposed_ms: Spread,
     estimated_ms: f64,
 }
 
 impl Network {
-    /// The estimated time of a step: all-to-all of gradients, all-gather of weights, and three short messages.
-    fn row(self, compute: Compute, parameters: u64, [processes, tokens]: [u64; 2]) -> Row {
-        let (r, n) = (processes as f64, parameters as f64);
-        let others = (r - 1.0) / r;
-        let bytes = 2.0 * 4.0 * n * others;
-        let latencies = 2.0 * (r - 1.0) + 3.0 * f64::from(processes.next_power_of_two().ilog2());
-        let exchange_ms = latencies * self.latency_us / 1e3 + bytes / self.gigabytes_per_second / 1e6;
+    /// The estimated time of a step: an all-to-all of each group of gradients (a length and the values from each
+    /// process), an all-gather of weights, and three short messages.
+    fn row(self, compute: Compute, load: &Load, processes: u64) -> Row {
+        let r = processes as f64;
+        let (latency_ms, others) = (self.latency_us / 1e3, (r - 1.0) / r);
+        let transfer = |elements: usize| 4.0 * elements as f64 * others / self.gigabytes_per_second / 1e6;
+        let group = |&elements: &usize| 2.0 * (r - 1.0) * latency_ms + transfer(elements);
+        let elements: usize = load.groups.iter().sum();
+        let gradients_ms: f64 = load.groups.iter().map(group).sum();
+        let short = 3.0 * f64::from(processes.next_power_of_two().ilog2());
+        let weights_ms = (r - 1.0 + short) * latency_ms + transfer(elements);
+        let behind: f64 = load.groups.iter().skip(1).map(group).sum();
+        let (exchange_ms, hidden_ms) = (gradients_ms + weights_ms, behind.min(load.hides * compute.gradient));
         let alone_ms = compute.gradient + compute.update;
-        let step_ms = compute.gradient + compute.add * others + compute.update / r + exchange_ms;
+        let step_ms = compute.gradient + compute.add * others + compute.update / r + exchange_ms - hidden_ms;
         Row {
             processes,
-            tokens_per_second: r * tokens as f64 / step_ms * 1e3,
+            tokens_per_second: r * load.tokens as f64 / step_ms * 1e3,
             step_ms,
             exchange_ms,
-            bytes: bytes as u64,
+            hidden_ms,
+            bytes: (2.0 * 4.0 * elements as f64 * others) as u64,
             efficiency: alone_ms / step_ms,
         }
     }
@@ -105,16 +129,18 @@ pub(super) fn run(args: &ScaleArgs, comm: &Arc<dyn Communicator>) -> Result<(), 
     let mut trainer = training::new_trainer(&config, vocab, &device)?;
     let compute = alone(&mut trainer, &config, args.steps)?;
     let network = Network { latency_us: args.latency_us, gigabytes_per_second: args.bandwidth };
-    let parameters = trainer.model.config().n_params() as u64;
-    let tokens = (config.train.batch * config.train.context) as u64;
-    let row = |processes: u64| network.row(compute, parameters, [processes, tokens]);
+    let (batch, micro_batch) = (config.train.batch, config.train.micro_batch);
+    let last = (batch - 1) % micro_batch.clamp(1, batch) + 1;
+    let tokens = (batch * config.train.context) as u64;
+    let params = trainer.model.params.clone();
+    let row = |processes: u64| {
+        let groups = params.exchange_groups(processes as usize);
+        let load = Load { groups, tokens, hides: 2.0 / 3.0 * last as f64 / batch as f64 };
+        network.row(compute, &load, processes)
+    };
     let measured = match comm.size() {
         1 => None,
-        n => Some(Measured {
-            processes: n,
-            step_ms: together(&mut trainer, &config, args.steps, comm)?,
-            estimated_ms: row(n as u64).step_ms,
-        }),
+        n => Some(together(&mut trainer, &config, args.steps, comm, row(n as u64).step_ms)?),
     };
     let report = Report {
         model: BenchModel::new(bench_model::name(&config), &trainer.model),
@@ -167,22 +193,36 @@ fn together(
     config: &RunConfig,
     steps: usize,
     comm: &Arc<dyn Communicator>,
-) -> Result<Spread, CliError> {
+    estimated_ms: f64,
+) -> Result<Measured, CliError> {
     trainer.shards = comm.size();
     trainer.join(Arc::clone(comm))?;
     let (context, vocab) = (config.train.context, trainer.model.config().vocab);
     let batch = config.train.batch * comm.size();
-    let mut samples = Vec::new();
+    let [mut step_ms, mut exchange_ms, mut exposed_ms] = [const { Vec::new() }; 3];
     for step in 0..WARM_UP + steps {
-        let examples = bench_model::random_windows(config.train.seed, step * batch, batch, [context, vocab]);
+        let mut examples =
+            bench_model::random_windows(config.train.seed, step * batch, batch, [context, vocab]);
+        let targets = normalize_loss_weights(&mut examples);
         comm.barrier()?;
         let clock = Instant::now();
-        trainer.step(examples, config.train.micro_batch)?;
+        let gradient = trainer.gradient(&examples, LogitsProcessing::default(), config.train.micro_batch)?;
+        let exchange = gradient.exchange;
+        trainer.apply(gradient, targets)?;
         if step >= WARM_UP {
-            samples.push(clock.elapsed().as_secs_f64() * 1e3);
+            step_ms.push(clock.elapsed().as_secs_f64() * 1e3);
+            exchange_ms.push(exchange.total.as_secs_f64() * 1e3);
+            exposed_ms.push(exchange.exposed.as_secs_f64() * 1e3);
         }
     }
-    Ok(Spread::of(samples).expect("at least one step was measured"))
+    let spread = |samples| Spread::of(samples).expect("at least one step was measured");
+    Ok(Measured {
+        processes: comm.size(),
+        step_ms: spread(step_ms),
+        exchange_ms: spread(exchange_ms),
+        exposed_ms: spread(exposed_ms),
+        estimated_ms,
+    })
 }
 
 impl Report {
@@ -195,23 +235,27 @@ impl Report {
              one process: gradient {gradient:.2} ms, update {update:.2} ms, adding two gradients {add:.2} ms\n",
             self.model.title()
         );
-        if let Some(Measured { processes, step_ms, estimated_ms }) = &self.measured {
+        if let Some(Measured { processes, step_ms, exchange_ms, exposed_ms, estimated_ms }) = &self.measured {
             text += &format!(
-                "{processes} processes: {:.2} ms per step (median of {}), estimated {estimated_ms:.2} ms\n",
-                step_ms.p50, step_ms.n
+                "{processes} processes: {:.2} ms per step (median of {}), estimated {estimated_ms:.2} ms\n\
+                 exchange of gradients: {:.2} ms per step, of which {:.2} ms are not hidden behind the backward pass\n",
+                step_ms.p50, step_ms.n, exchange_ms.p50, exposed_ms.p50
             );
         }
         if self.estimate.is_empty() {
             return text;
         }
-        let mut table =
-            Table::new(&[], &["processes", "tok/s", "ms per step", "exchange", "bytes", "efficiency"]);
+        let mut table = Table::new(
+            &[],
+            &["processes", "tok/s", "ms per step", "exchange", "hidden", "bytes", "efficiency"],
+        );
         for row in &self.estimate {
             table.row([
                 row.processes.to_string(),
                 format!("{:.0}", row.tokens_per_second),
                 format!("{:.2}", row.step_ms),
                 format!("{:.2}", row.exchange_ms),
+                format!("{:.2}", row.hidden_ms),
                 units::bytes(row.bytes),
                 format!("{:.2}", row.efficiency),
             ]);
@@ -223,8 +267,8 @@ impl Report {
         };
         let Network { latency_us, gigabytes_per_second } = network;
         format!(
-            "{text}\n{}\n{end}\nAn estimate for a latency of {latency_us} us and {gigabytes_per_second} GB/s; \
-             computation and exchange do not overlap.\n",
+            "{text}\n{}\n{end}\nAn estimate for a latency of {latency_us} us and {gigabytes_per_second} GB/s. Hidden: \
+             the gradients of a layer are exchanged during the backward pass of those before it.\n",
             table.render()
         )
     }
@@ -236,31 +280,43 @@ mod tests {
 
     const COMPUTE: Compute = Compute { gradient: 100.0, update: 10.0, add: 2.0 };
 
+    fn load(groups: &[usize], tokens: u64) -> Load {
+        Load { groups: groups.to_vec(), tokens, hides: 0.5 }
+    }
+
     #[test]
     fn a_step_of_one_process_exchanges_nothing() {
         let network = Network { latency_us: 5.0, gigabytes_per_second: 1.0 };
-        let row = network.row(COMPUTE, 1_000_000, [1, 550]);
-        let (rate, efficiency) = (550.0 / 110.0 * 1e3, 1.0);
-        assert_eq!(
-            row,
-            Row {
-                processes: 1,
-                tokens_per_second: rate,
-                step_ms: 110.0,
-                exchange_ms: 0.0,
-                bytes: 0,
-                efficiency
-            }
-        );
+        let row = network.row(COMPUTE, &load(&[1_000_000], 550), 1);
+        let want = Row {
+            processes: 1,
+            tokens_per_second: 550.0 / 110.0 * 1e3,
+            step_ms: 110.0,
+            exchange_ms: 0.0,
+            hidden_ms: 0.0,
+            bytes: 0,
+            efficiency: 1.0,
+        };
+        assert_eq!(row, want);
     }
 
     #[test]
     fn the_bytes_are_two_copies_of_the_parameters_less_the_own_part() {
         let network = Network { latency_us: 1000.0, gigabytes_per_second: 1.0 };
-        let row = network.row(COMPUTE, 1_000_000, [4, 1]);
+        let row = network.row(COMPUTE, &load(&[1_000_000], 1), 4);
         assert_eq!(row.bytes, 6_000_000);
-        // 6 and 3 times 2 messages of 1 ms, and 6 MB at 1 GB/s
-        assert_eq!(row.exchange_ms, 12.0 + 6.0);
-        assert_eq!(row.step_ms, 100.0 + 1.5 + 2.5 + 18.0);
+        // 6 messages of gradients, 3 of weights and 3 times 2 short ones of 1 ms, and 6 MB at 1 GB/s
+        assert_eq!((row.exchange_ms, row.hidden_ms), (15.0 + 6.0, 0.0));
+        assert_eq!(row.step_ms, 100.0 + 1.5 + 2.5 + 21.0);
+    }
+
+    #[test]
+    fn all_groups_but_the_first_are_hidden_as_long_as_the_backward_pass_takes() {
+        let network = Network { latency_us: 0.0, gigabytes_per_second: 1.0 };
+        // 4 and 12 MB, of which each of two processes receives half
+        let row = network.row(COMPUTE, &load(&[1_000_000, 3_000_000], 1), 2);
+        assert_eq!((row.exchange_ms, row.hidden_ms), (2.0 + 6.0 + 8.0, 6.0));
+        let slow = Network { gigabytes_per_second: 0.01, ..network };
+        assert_eq!(slow.row(COMPUTE, &load(&[1_000_000, 3_000_000], 1), 2).hidden_ms, 50.0);
     }
 }
