@@ -5,7 +5,8 @@
     python3 scripts/pictures.py --check               fails if a picture is not what the recordings give
     python3 scripts/pictures.py --record PROGRAM      first records `PROGRAM quickstart` in a pseudo-terminal, and trains
                                                       configs/shakespeare.toml (about two minutes on two cores);
-                                                      grpo.json is recorded by hand, with the commands that it names
+                                                      grpo.json and scale.json are recorded by hand, with the commands
+                                                      that they name
     python3 scripts/pictures.py --watch PROGRAM RUN   records the screen of `PROGRAM watch RUN` (needs the package pyte)
 
 Standard library only; recording needs Unix.
@@ -297,6 +298,44 @@ def reward_panel(svg, left, title, caption, lines):
     return at
 
 
+NETWORKS = [("good", "100 Gbit/s, 2 us"), ("mine", "10 Gbit/s, 20 us"), ("val", "1 Gbit/s, 50 us")]
+
+
+def scale(theme):
+    """The estimated efficiency of several processes, for two models and three networks."""
+    data = json.loads((IMAGES / "scale.json").read_text())
+    svg = Svg(880, 372, "Estimated efficiency of 1 to 4096 processes for two models and three networks", theme)
+    for left, (preset, runs) in zip((0, 440), data["presets"].items()):
+        step = min(run["compute_ms"]["gradient"] for run in runs)
+        efficiency_panel(svg, left, f"{preset}: efficiency, estimated", f"4 windows of 256 tokens per process: {step:.0f} ms", runs)
+    return svg.done()
+
+
+def efficiency_panel(svg, left, title, caption, runs):
+    """Draws the efficiency of each network, slowest first, from 1 process to 4096. A ring marks where it stops paying."""
+    x0, x1, y0, y1 = left + 48, left + 420, 326, 74
+
+    def at(processes, value):
+        return x0 + (x1 - x0) * math.log2(processes) / 12, y0 + (y1 - y0) * value
+
+    svg.text(left + 20, 32, title, 15, weight=600)
+    svg.text(left + 20, 50, caption, 11.5, "soft")
+    for tick in (0, 0.25, 0.5, 0.75, 1):
+        svg.line(x0, at(1, tick)[1], x1, at(1, tick)[1], "grid")
+        svg.text(x0 - 8, at(1, tick)[1] + 4, f"{tick:g}", 11, "soft", "end")
+    for tick in (1, 4, 16, 64, 256, 1024, 4096):
+        svg.text(at(tick, 0)[0], y0 + 18, f"{tick}", 11, "soft", "middle")
+    svg.text((x0 + x1) / 2, y0 + 36, "processes", 11, "soft", "middle")
+    for i, ((color, name), run) in enumerate(zip(NETWORKS, reversed(runs))):
+        points = run["efficiency"]
+        svg.add("path", d=path([at(*point) for point in points]), fill="none", stroke=color, stroke_width=1.8)
+        # twice as many processes are less than 1.5 times as fast
+        ends = (one for one, two in zip(points, points[1:]) if two[1] / one[1] < 0.75)
+        for x, y in [at(*end) for end in ends][:1]:
+            svg.add("circle", cx=x, cy=y, r=5, fill="none", stroke=color, stroke_width=1.8)
+        svg.text(x0 + 10, y0 - 48 + 18 * i, name, 11.5, color, weight=600)
+
+
 def path(points):
     return "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
 
@@ -506,7 +545,7 @@ def main():
         record_watch(*args.watch)
     if args.record:
         record(args.record)
-    pictures = {"grpo": grpo, "loss": loss, "speed": speed, "terminal": terminal, "watch": watch}
+    pictures = {"grpo": grpo, "loss": loss, "scale": scale, "speed": speed, "terminal": terminal, "watch": watch}
     for name, draw in pictures.items():
         for theme in THEMES:
             target, new = IMAGES / f"{name}-{theme}.svg", draw(theme)

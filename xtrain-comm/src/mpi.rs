@@ -2,22 +2,17 @@
 //! lost connection, ends all processes with a message of the library.
 use std::time::Duration;
 
-use mpi::collective::SystemOperation;
-use mpi::datatype::PartitionMut;
+use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{
     Communicator as _, CommunicatorCollectives as _, Destination as _, Root as _, Source as _,
 };
-use mpi::{Count, Threading};
 
 use crate::communicator::{Communicator, Error, Result};
 
-/// Maximum number of bytes of all messages to or from a process in one call of MPI, whose counts have 31 bits. Small in
-/// builds for the gates, whose messages then take several calls.
-const MAX_BYTES: usize = if cfg!(feature = "faults") { 1 << 12 } else { 1 << 30 };
-
-/// The length of the parts of a message to one process, each of which arrives by itself.
+/// The length of the parts of a message to one process, each of which arrives by itself. Small in builds for the gates,
+/// whose messages then have several parts.
 const PART_BYTES: usize = if cfg!(feature = "faults") { 1 << 12 } else { 1 << 20 };
 
 /// How often a transfer is polled in vain before the thread sleeps, and how long it then sleeps between two polls. The
@@ -59,31 +54,35 @@ impl Mpi {
         SimpleCommunicator::world().abort(code)
     }
 
-    /// The most bytes of one message in one call.
-    fn piece(&self) -> usize {
-        MAX_BYTES / self.size
+    /// Sends each message to the process of its number, and returns those of the others to this one, by sender; of this
+    /// process an empty one.
+    fn exchange(&self, messages: &[&[u8]]) -> Vec<Vec<u8>> {
+        let lengths: Vec<[u8; 8]> =
+            messages.iter().map(|message| (message.len() as u64).to_ne_bytes()).collect();
+        let lengths: Vec<&[u8]> = lengths.iter().map(|length| &length[..]).collect();
+        let mut received = vec![[0u8; 8]; self.size];
+        self.transfer(&lengths, received.iter_mut().map(|length| &mut length[..]));
+        let length = |&length: &[u8; 8]| u64::from_ne_bytes(length) as usize;
+        let mut received: Vec<Vec<u8>> = received.iter().map(|bytes| vec![0; length(bytes)]).collect();
+        self.transfer(messages, received.iter_mut().map(|message| &mut message[..]));
+        received
     }
 
     /// Sends each message to the process of its number, and receives the messages whose lengths are those of `into`;
     /// not the message to this process. While it waits, other threads of this process have its core.
-    fn transfer<'a>(
-        &self,
-        messages: impl Iterator<Item = &'a [u8]>,
-        into: impl Iterator<Item = &'a mut [u8]>,
-    ) {
+    fn transfer<'a>(&self, messages: &[&[u8]], into: impl Iterator<Item = &'a mut [u8]>) {
         let world = SimpleCommunicator::world();
-        let other = |rank: usize| (rank != self.rank).then(|| world.process_at_rank(rank as i32));
         mpi::request::scope(|scope| {
             let mut pending = Vec::new();
-            for (rank, message) in into.enumerate() {
-                for part in other(rank).map(|_| message.chunks_mut(PART_BYTES)).into_iter().flatten() {
-                    pending.push(world.process_at_rank(rank as i32).immediate_receive_into(scope, part));
-                }
+            for (rank, message) in into.enumerate().filter(|(rank, _)| *rank != self.rank) {
+                let process = world.process_at_rank(rank as i32);
+                pending.extend(
+                    message.chunks_mut(PART_BYTES).map(|part| process.immediate_receive_into(scope, part)),
+                );
             }
-            for (rank, message) in messages.enumerate() {
-                for part in other(rank).map(|_| message.chunks(PART_BYTES)).into_iter().flatten() {
-                    pending.push(world.process_at_rank(rank as i32).immediate_send(scope, part));
-                }
+            for (rank, message) in messages.iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
+                let process = world.process_at_rank(rank as i32);
+                pending.extend(message.chunks(PART_BYTES).map(|part| process.immediate_send(scope, part)));
             }
             let mut idle_polls = 0;
             while !pending.is_empty() {
@@ -96,40 +95,6 @@ impl Mpi {
                 }
             }
         });
-    }
-
-    /// The number of calls that transfer messages of at most `longest` bytes here, and any number elsewhere.
-    fn calls(&self, longest: usize) -> usize {
-        let mut most = 0u64;
-        let own = longest.div_ceil(self.piece()) as u64;
-        SimpleCommunicator::world().all_reduce_into(&own, &mut most, SystemOperation::max());
-        most as usize
-    }
-}
-
-/// The part of a message that call `call` transfers.
-fn part(message: &[u8], call: usize, piece: usize) -> &[u8] {
-    let start = (call * piece).min(message.len());
-    &message[start..(start + piece).min(message.len())]
-}
-
-/// The offset of each part, and the length of all.
-fn offsets(counts: &[Count]) -> (Vec<Count>, usize) {
-    let mut end = 0;
-    let start = |count: &Count| {
-        end += count;
-        end - count
-    };
-    (counts.iter().map(start).collect(), end as usize)
-}
-
-/// Appends the received parts to the messages.
-fn append(messages: &mut [Vec<u8>], buffer: &[u8], counts: &[Count]) {
-    let mut rest = buffer;
-    for (message, &count) in messages.iter_mut().zip(counts) {
-        let (part, others) = rest.split_at(count as usize);
-        message.extend_from_slice(part);
-        rest = others;
     }
 }
 
@@ -167,7 +132,7 @@ impl Communicator for Mpi {
         let mut length = message.len() as u64;
         process.broadcast_into(&mut length);
         let mut received = if root == self.rank { message.to_vec() } else { vec![0; length as usize] };
-        for part in received.chunks_mut(MAX_BYTES) {
+        for part in received.chunks_mut(PART_BYTES) {
             process.broadcast_into(part);
         }
         Ok(received)
@@ -177,33 +142,15 @@ impl Communicator for Mpi {
         if messages.len() != self.size {
             return Err(Error::Messages { size: self.size, got: messages.len() });
         }
-        let mut lengths = vec![[0u8; 8]; self.size];
-        let own: Vec<[u8; 8]> = messages.iter().map(|message| (message.len() as u64).to_ne_bytes()).collect();
-        self.transfer(own.iter().map(|length| &length[..]), lengths.iter_mut().map(|length| &mut length[..]));
-        let mut received: Vec<Vec<u8>> =
-            lengths.iter().map(|&length| vec![0; u64::from_ne_bytes(length) as usize]).collect();
-        self.transfer(messages.iter().map(|m| &m[..]), received.iter_mut().map(|m| &mut m[..]));
-        let own = messages.into_iter().nth(self.rank);
-        received[self.rank] = own.expect("one message per process");
+        let parts: Vec<&[u8]> = messages.iter().map(|message| &message[..]).collect();
+        let mut received = self.exchange(&parts);
+        received[self.rank] = messages.into_iter().nth(self.rank).expect("one message per process");
         Ok(received)
     }
 
     fn all_gather(&self, message: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let (world, piece) = (SimpleCommunicator::world(), self.piece());
-        let mut received = vec![Vec::new(); self.size];
-        for call in 0..self.calls(message.len()) {
-            let part = match part(message, call, piece) {
-                [] => &[0u8][..0], // the address of an empty vector is that of MPI_IN_PLACE
-                part => part,
-            };
-            let mut counts: Vec<Count> = vec![0; self.size];
-            world.all_gather_into(&(part.len() as Count), &mut counts[..]);
-            let (at, length) = offsets(&counts);
-            let mut buffer = vec![0u8; length + 1];
-            let mut into = PartitionMut::new(&mut buffer[..], &counts[..], &at[..]);
-            world.all_gather_varcount_into(part, &mut into);
-            append(&mut received, &buffer, &counts);
-        }
+        let mut received = self.exchange(&vec![message; self.size]);
+        received[self.rank] = message.to_vec();
         Ok(received)
     }
 }
