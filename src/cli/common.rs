@@ -8,6 +8,7 @@ use clap::{ArgMatches, Args, ValueEnum};
 use xtrain_tensor::{Device, Simd, ThreadSchedule};
 
 use super::exit::{CliError, Exit};
+use super::launch;
 use crate::config::{Layer, Precision};
 use crate::decode::{self, EngineOptions, SampleOptions};
 
@@ -118,7 +119,8 @@ pub(super) struct Layers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeviceName {
     Cpu,
-    Cuda(u32),
+    /// `None`: the GPU with the number of this process on its machine, 0 for one process.
+    Cuda(Option<u32>),
     /// The CUDA kernels, run by an emulator on the CPU.
     Emulated,
 }
@@ -150,8 +152,10 @@ impl FromStr for DeviceName {
         match name {
             "cpu" => Ok(DeviceName::Cpu),
             "emulated" => Ok(DeviceName::Emulated),
-            "cuda" => Ok(DeviceName::Cuda(0)),
-            _ => number.map(DeviceName::Cuda).ok_or("expected cpu, cuda, cuda:N or emulated".to_string()),
+            "cuda" => Ok(DeviceName::Cuda(None)),
+            _ => number
+                .map(|number| DeviceName::Cuda(Some(number)))
+                .ok_or("expected cpu, cuda, cuda:N or emulated".to_string()),
         }
     }
 }
@@ -172,7 +176,7 @@ impl Common {
                 }
                 return Ok(device);
             }
-            DeviceName::Cuda(number) => Device::cuda(number),
+            DeviceName::Cuda(number) => Device::cuda(number.unwrap_or_else(launch::number_on_machine)),
             DeviceName::Emulated => Device::emulated(ThreadSchedule::Forward),
         };
         let hint = "run xtrain doctor to list the available devices, or use --device cpu";

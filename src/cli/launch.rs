@@ -14,6 +14,13 @@ fn launched() -> usize {
     SIZES.iter().find_map(number).unwrap_or(1)
 }
 
+/// The number of this process among those of its machine, from the variables of Open MPI, of MPICH and its relatives, and
+/// of Slurm. 0 without a launcher.
+pub(super) fn number_on_machine() -> u32 {
+    let number = |name: &&str| std::env::var(name).ok()?.parse().ok();
+    ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"].iter().find_map(number).unwrap_or(0)
+}
+
 /// Joins the processes that a launcher started. Of several, only the first one prints.
 ///
 /// # Errors

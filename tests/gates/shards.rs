@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use xtrain::model::comm::{self, Communicator, ThreadProcess};
 use xtrain::model::{Grads, LogitsProcessing, Trainer, TrainingExample, objective};
-use xtrain::tensor::{Device, Simd, Tensor, faults};
+use xtrain::tensor::testing::gpus;
+use xtrain::tensor::{Device, Simd, Tensor, ThreadSchedule, faults};
 
 use crate::rng::CaseRng;
 use crate::training::{Bits, Difference, GateCase, Run, failed, same_bits, state};
@@ -79,9 +80,19 @@ fn targets(run: &Run) -> u64 {
 
 /// The losses, norms and the final state of a run of a process.
 fn trained(run: &Run, shards: usize, comm: Option<Arc<dyn Communicator>>) -> Result<Bits, Difference> {
+    let threads = CaseRng::new(SEED ^ 4, run.number).between(1, 2);
+    trained_on(run, shards, comm, &Device::cpu_with(threads, Simd::detect()))
+}
+
+/// [`trained`] on `device`.
+fn trained_on(
+    run: &Run,
+    shards: usize,
+    comm: Option<Arc<dyn Communicator>>,
+    device: &Device,
+) -> Result<Bits, Difference> {
     let mut rng = CaseRng::new(SEED ^ 3, run.number);
-    let device = Device::cpu_with(rng.between(1, 2), Simd::detect());
-    let mut trainer = run.trainer(&device).map_err(failed)?;
+    let mut trainer = run.trainer(device).map_err(failed)?;
     trainer.shards = shards;
     if let Some(comm) = comm {
         trainer.join(comm).map_err(failed)?;
@@ -177,6 +188,32 @@ fn steps_of_shards_have_the_bits_of_the_definition_on_any_number_of_processes() 
     let n = over(each).unwrap_or_else(|e| panic!("{e}"));
     println!("shards: {} runs with 2, 3, 4 and 6 shards on 1 to 6 processes, {n} values, 0 differ", 4 * each);
     assert!(n > 100_000, "{n}");
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn several_gpus_have_the_bits_of_the_definition() {
+    // f32, with a tied and with an untied table
+    for (number, shards, size) in [(0, 2, 2), (1, 4, 2)] {
+        let mut run = Run::draw(number);
+        run.cfg.head_dim = 8; // a multiple of 8 on a GPU
+        let want = by_definition(&run, shards);
+        let devices: Vec<Vec<Device>> = (0..size).map(|_| gpus(&[ThreadSchedule::Forward])).collect();
+        for at in 0..devices[0].len() {
+            let found = on_each(size, |process| {
+                let device = devices[process.rank()][at].clone();
+                trained_on(&run, shards, Some(Arc::new(process)), &device)
+            });
+            for (rank, got) in found.into_iter().enumerate() {
+                let case = GateCase { gate: "shards", number, seed: SEED };
+                let setting =
+                    format!("{shards} shards, process {rank} of {size} on {} in {run:?}", devices[rank][at]);
+                let same = got.and_then(|got| same_bits(case, &setting, &got, &want));
+                let n = same.unwrap_or_else(|Difference(text)| panic!("{text}"));
+                println!("process {rank} of {size} on {}: {n} values, 0 differ", devices[rank][at]);
+            }
+        }
+    }
 }
 
 #[test]

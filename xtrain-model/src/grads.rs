@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::{Tensor, ops};
+use xtrain_tensor::{Device, Tensor, ops};
 
 use crate::error::Result;
 use crate::param::Param;
@@ -41,8 +41,9 @@ impl Grads {
     /// The gradients of some parameters, in walk order, which this does not have any more. They are complete: nothing is
     /// added to them.
     pub(crate) fn take(&mut self, params: Range<usize>) -> Result<Vec<Tensor>> {
+        let host = Device::cpu();
         let take = |tensor: &mut Tensor| {
-            let empty = Tensor::zeros(tensor.device(), &[0], tensor.dtype())?;
+            let empty = Tensor::zeros(&host, &[0], tensor.dtype())?;
             Ok(std::mem::replace(tensor, empty))
         };
         self.accumulators[params].iter_mut().map(take).collect()

@@ -1,12 +1,14 @@
 //! The processes that train one model: each computes the gradients of its shards of a step and updates its slice of the
 //! parameters (ZeRO-1, arXiv:1910.02054). Only copies cross processes, so the bits do not depend on their number.
+use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use xtrain_comm::Communicator;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, Update, Updated};
-use xtrain_tensor::{Device, Tensor, sliced_adamw};
+use xtrain_tensor::{Device, Simd, Tensor, sliced_adamw};
 
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -46,6 +48,9 @@ impl ShardTotal {
 pub(crate) struct ProcessGroup {
     comm: Arc<dyn Communicator>,
     shards: usize,
+    /// Where each process has its slices of gradients and moments, and updates those of the weights: in host memory, also
+    /// if the model is on a GPU. AdamW has the same bits there.
+    host: Device,
     /// The number of rows of each parameter.
     rows: Vec<usize>,
     /// The groups in which totals are exchanged.
@@ -63,21 +68,24 @@ impl ProcessGroup {
     /// Divides `shards` shards and the parameters among the processes of `comm`.
     ///
     /// # Errors
-    /// [`Error::Processes`] if the number of processes does not divide `shards`, or if the parameters are on a GPU.
+    /// [`Error::Processes`] if the number of processes does not divide `shards`.
     pub(crate) fn new(comm: Arc<dyn Communicator>, shards: usize, params: &Params) -> Result<ProcessGroup> {
         let size = comm.size();
         if shards == 0 || !shards.is_multiple_of(size) {
             let want = format!("a number of processes that divides the {shards} shards of a step");
             return Err(Error::Processes { want, got: format!("{size} processes") });
         }
-        if let Device::Gpu(gpu) = params.embed.device() {
-            return Err(Error::Processes { want: "the device cpu".into(), got: gpu.name().clone() });
-        }
         let shapes: Vec<&[usize]> = params.iter().map(Param::shape).collect();
         let elements: Vec<usize> = shapes.iter().map(|shape| shape.iter().product()).collect();
         let groups = slices::groups(&params.parts(), &elements, size);
         let (rows, slices) = (slices::rows(&shapes), slices::divide(&shapes, &groups, size));
-        Ok(ProcessGroup { comm, shards, rows, groups, slices })
+        let host = match params.embed.device() {
+            Device::Gpu(_) => {
+                Device::cpu_with(available_parallelism().map_or(1, NonZero::get), Simd::detect())
+            }
+            cpu => cpu.clone(),
+        };
+        Ok(ProcessGroup { comm, shards, host, rows, groups, slices })
     }
 
     pub(crate) fn comm(&self) -> &Arc<dyn Communicator> {
@@ -104,15 +112,16 @@ impl ProcessGroup {
         &self.slices[self.comm.rank()]
     }
 
-    /// Copies of the own slices of `tensors`, one tensor per parameter in walk order.
+    /// Copies of the own slices of `tensors` in host memory, one tensor per parameter in walk order.
     pub(crate) fn slice(&self, tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.own().iter().map(|slice| slice.copy(tensors)).collect()
+        let tensors = tensors.iter().map(|tensor| tensor.to_host()).collect::<Result<Vec<_>, _>>()?;
+        self.own().iter().map(|slice| slice.copy(&tensors, &self.host)).collect()
     }
 
     /// The tensors of all parameters, from the own slices of each process.
     pub(crate) fn gather(&self, own: &[Tensor], params: &Params) -> Result<Vec<Tensor>> {
         let shapes: Vec<&[usize]> = params.iter().map(Param::shape).collect();
-        let mut whole = Tensor::all_zeros(params.embed.device(), &shapes)?;
+        let mut whole = Tensor::all_zeros(&self.host, &shapes)?;
         let mut message = Vec::new();
         for tensor in own {
             append(&mut message, tensor.data()?);
@@ -123,7 +132,8 @@ impl ProcessGroup {
                 values.read_into(&mut whole[slice.param].data_mut()?[slice.elements()]);
             }
         }
-        Ok(whole)
+        let device = params.embed.device();
+        Ok(whole.iter().map(|tensor| tensor.to_device(device)).collect::<Result<_, _>>()?)
     }
 
     /// The values of the targets of all shards, from those of the shards of each process.
@@ -152,27 +162,28 @@ impl ProcessGroup {
     /// only, the loss and the values of the slices of the receiver.
     pub(crate) fn messages(&self, group: usize, totals: &[ShardTotal]) -> Result<Vec<Vec<u8>>> {
         let params = &self.groups[group].params;
-        let message = |slices: &Vec<Slice>| {
-            let of_group = || slices.iter().filter(|slice| params.contains(&slice.param));
-            let len: usize = of_group().map(|slice| slice.elements().len()).sum();
-            let mut message = Vec::with_capacity(4 * (1 + len) * totals.len());
-            for total in totals {
-                append(&mut message, &[total.loss]);
-                for slice in of_group() {
-                    append(
-                        &mut message,
-                        &total.grads[slice.param - params.start].data::<f32>()?[slice.elements()],
-                    );
+        let of_group = |slices: &Vec<Slice>| {
+            slices.iter().filter(|slice| params.contains(&slice.param)).cloned().collect()
+        };
+        let slices: Vec<Vec<Slice>> = self.slices.iter().map(of_group).collect();
+        let len = |slices: &Vec<Slice>| slices.iter().map(|slice| slice.elements().len()).sum::<usize>();
+        let empty = |slices| Vec::with_capacity(4 * (1 + len(slices)) * totals.len());
+        let mut messages: Vec<Vec<u8>> = slices.iter().map(empty).collect();
+        for ShardTotal { loss, grads } in totals {
+            let grads = grads.iter().map(Tensor::to_host).collect::<Result<Vec<_>, _>>()?;
+            for (message, slices) in messages.iter_mut().zip(&slices) {
+                append(message, &[*loss]);
+                for slice in slices {
+                    append(message, &grads[slice.param - params.start].data::<f32>()?[slice.elements()]);
                 }
             }
-            Ok(message)
-        };
-        self.slices.iter().map(message).collect()
+        }
+        Ok(messages)
     }
 
     /// The loss, and the gradients of the own slices, from the sums of the groups' messages to this process, which were
     /// sent from the last group to the first.
-    pub(crate) fn own_total(&self, sums: &[Vec<f32>], device: &Device) -> Result<ShardTotal> {
+    pub(crate) fn own_total(&self, sums: &[Vec<f32>]) -> Result<ShardTotal> {
         let (mut loss, mut grads) = (0.0, Vec::with_capacity(self.own().len()));
         for (group, sum) in self.groups.iter().zip(sums.iter().rev()) {
             let mut rest = &sum[1..];
@@ -180,7 +191,7 @@ impl ProcessGroup {
             for slice in self.own().iter().filter(|slice| group.params.contains(&slice.param)) {
                 let values =
                     rest.split_off(..slice.elements().len()).expect("the messages have these slices");
-                grads.push(Tensor::new(device, &slice.shape(), values.to_vec())?);
+                grads.push(Tensor::new(&self.host, &slice.shape(), values.to_vec())?);
             }
         }
         Ok(ShardTotal { loss, grads })
@@ -196,8 +207,7 @@ impl ProcessGroup {
         grads: &[Tensor],
         lr: f64,
     ) -> Result<Updated> {
-        let device = params.embed.device().clone();
-        let norm = self.norm(&device, grads)?;
+        let norm = self.norm(grads)?;
         if !norm.is_finite() {
             return Ok(Updated { norm, finite: true });
         }
@@ -211,7 +221,7 @@ impl ProcessGroup {
             let AdamW { m, v, .. } = &mut *optimizer;
             let parts = own.iter_mut().zip(grads).zip(m).zip(v);
             let mut updates: Vec<Update<'_>> = parts.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
-            finite = sliced_adamw::update(&device, &mut updates, [norm, max_norm], &scalars)?;
+            finite = sliced_adamw::update(&self.host, &mut updates, [norm, max_norm], &scalars)?;
         }
         optimizer.powers = powers;
         self.replace(params, &own)?;
@@ -220,8 +230,8 @@ impl ProcessGroup {
     }
 
     /// The global norm of the gradients of which this process has the own slices.
-    fn norm(&self, device: &Device, grads: &[Tensor]) -> Result<f32> {
-        let squares = sliced_adamw::row_squares(device, &grads.iter().collect::<Vec<_>>())?;
+    fn norm(&self, grads: &[Tensor]) -> Result<f32> {
+        let squares = sliced_adamw::row_squares(&self.host, &grads.iter().collect::<Vec<_>>())?;
         let mut message = Vec::new();
         append(&mut message, &squares);
         let messages = self.comm.all_gather(&message)?;
@@ -240,7 +250,7 @@ impl ProcessGroup {
         if faults::on(Fault::SquaresInOrderOfProcesses) {
             all = messages.iter().flat_map(|message| Values(message).rest()).collect();
         }
-        Ok(sliced_adamw::global_norm(device, &all, &self.rows)?)
+        Ok(sliced_adamw::global_norm(&self.host, &all, &self.rows)?)
     }
 
     /// Replaces the weights by the slices of all processes, of which `own` are those of this one.
@@ -250,7 +260,11 @@ impl ProcessGroup {
             append(&mut message, tensor.data()?);
         }
         let messages = self.comm.all_gather(&message)?;
+        let device = params.embed.device().clone();
         let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
+        for value in &mut values {
+            **value = value.to_host()?;
+        }
         let is_last = self.comm.rank() + 1 == self.comm.size();
         for (rank, (slices, message)) in self.slices.iter().zip(&messages).enumerate() {
             if rank == 0 && is_last && faults::on(Fault::StaleWeightsOnOneProcess) {
@@ -260,6 +274,9 @@ impl ProcessGroup {
             for slice in slices {
                 received.read_into(&mut values[slice.param].data_mut()?[slice.elements()]);
             }
+        }
+        for value in values {
+            *value = value.to_device(&device)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The division of the parameters among processes: groups, and in each group slices of whole rows, in walk order.
 use std::ops::Range;
 
-use xtrain_tensor::Tensor;
+use xtrain_tensor::{Device, Tensor};
 
 use crate::error::Result;
 
@@ -53,11 +53,10 @@ impl Slice {
         if self.is_matrix { vec![self.rows.len(), self.width] } else { vec![self.width] }
     }
 
-    /// A copy of the slice of `tensors`, which are in walk order and in host memory.
-    pub(crate) fn copy(&self, tensors: &[&Tensor]) -> Result<Tensor> {
-        let whole = tensors[self.param];
-        let values = whole.data::<f32>()?[self.elements()].to_vec();
-        Ok(Tensor::new(whole.device(), &self.shape(), values)?)
+    /// A copy of the slice of `tensors`, which are in walk order and in host memory, for the CPU `host`.
+    pub(crate) fn copy(&self, tensors: &[Tensor], host: &Device) -> Result<Tensor> {
+        let values = tensors[self.param].data::<f32>()?[self.elements()].to_vec();
+        Ok(Tensor::new(host, &self.shape(), values)?)
     }
 }
 

@@ -1,5 +1,4 @@
 //! The sum of the shards of a step: of one process alone, or exchanged with others while the last shard is computed.
-use xtrain_tensor::Device;
 use xtrain_tensor::faults::{self, Fault};
 
 use crate::backward::Totals;
@@ -74,12 +73,12 @@ impl<'g> StepSum<'g> {
     ///
     /// # Errors
     /// A process has ended.
-    pub(crate) fn finish(self, device: &Device) -> Result<Option<(ShardTotal, ExchangeTime)>> {
+    pub(crate) fn finish(self) -> Result<Option<(ShardTotal, ExchangeTime)>> {
         match self.others {
             None => Ok(self.sum.finish(ShardTotal::add)?.map(|total| (total, ExchangeTime::default()))),
             Some(Others { group, exchange, .. }) => {
                 let (sums, time) = exchange.finish()?;
-                Ok(Some((group.own_total(&sums, device)?, time)))
+                Ok(Some((group.own_total(&sums)?, time)))
             }
         }
     }

@@ -91,7 +91,7 @@ impl Trainer {
     /// [`Trainer::leave`].
     ///
     /// # Errors
-    /// [`Error::Processes`] if the number of processes does not divide [`Trainer::shards`], or for a model on a GPU.
+    /// [`Error::Processes`] if the number of processes does not divide [`Trainer::shards`].
     pub fn join(&mut self, comm: Arc<dyn Communicator>) -> Result<()> {
         self.leave()?;
         if comm.size() == 1 {
@@ -243,7 +243,7 @@ impl Trainer {
             }
             sum.push(shard, ShardTotal { loss, grads: grads.finish()? })?;
         }
-        let total = sum.finish(self.model.params.embed.device())?;
+        let total = sum.finish()?;
         let none = || Error::Processes { want: "at least 1 shard".into(), got: "0".into() };
         let (ShardTotal { mut loss, grads }, exchange) = total.ok_or_else(none)?;
         if faults::on(Fault::LossOfShardsAveraged) {

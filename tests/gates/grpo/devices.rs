@@ -1,12 +1,17 @@
 //! The files of a run are the same on every instruction set and, in f32, on a GPU.
-use xtrain::config::RunConfig;
+use std::sync::Arc;
+
+use xtrain::config::{RunConfig, TrainSection};
 use xtrain::grpo::Error;
+use xtrain::model::comm::Communicator;
+use xtrain::run::RunDir;
 #[cfg(feature = "faults")]
 use xtrain::tensor::testing::available_gpus;
 use xtrain::tensor::testing::{checked_simds, gpus};
 use xtrain::tensor::{Device, Simd, ThreadSchedule};
 
-use super::{Files, Scratch, Setup, assert_equal, compare, config, files, run};
+use super::{Compared, Files, Scratch, Setup, assert_equal, compare, config, files, run, run_as};
+use crate::shards::on_each;
 
 /// The files of a run, or the error that stopped it.
 fn files_on(name: &str, config: &RunConfig, device: &Device) -> Result<Files, Error> {
@@ -70,6 +75,28 @@ fn two_steps_on_a_gpu_have_the_files_of_the_cpu() {
         let what = device.to_string();
         assert_equal(&what, &want, &files_on(&format!("gpu-{what}"), &config, device).unwrap());
         println!("two steps of GRPO: the files of {what} are those of the CPU");
+    }
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn two_steps_on_two_gpus_have_the_files_of_one_cpu() {
+    let config = RunConfig { train: TrainSection { shards: 2, ..two_steps().train }, ..two_steps() };
+    let want = files_on("gpus-cpu", &config, &Device::cpu()).unwrap();
+    let pairs = gpus(&[ThreadSchedule::Forward]).into_iter().zip(gpus(&[ThreadSchedule::Forward]));
+    for devices in pairs.map(|(first, second)| [first, second]) {
+        let dir = Scratch::new("gpus-two");
+        let run = RunDir::create(&dir.0, &config.to_toml()).unwrap();
+        let ends = on_each(2, |process| {
+            let setup = Setup::on(devices[process.rank()].clone());
+            run_as(&config, &setup, &run, (None, Compared::default()), Arc::new(process))
+        });
+        for end in ends {
+            let _ = end.unwrap();
+        }
+        let what = format!("two of {}", devices[0]);
+        assert_equal(&what, &want, &files(&dir.0));
+        println!("two steps of GRPO: the files of {what} are those of one CPU");
     }
 }
 
