@@ -80,7 +80,6 @@ impl Grpo<'_> {
             size: 1,
         };
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
-        let total = prompts.len();
         let HeldOut { sampled, greedy, pass_at_k } = evaluate(
             RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory, comm: &*self.comm },
             self.tokenizer,
@@ -89,9 +88,7 @@ impl Grpo<'_> {
             &self.rollout,
             self.scorer,
             &mut |progress| match progress {
-                Progress::Generated(done) if !observer.generated(done, total) && step == 0 => {
-                    Err(Error::Interrupted)
-                }
+                Progress::Generated if !observer.generated() && step == 0 => Err(Error::Interrupted),
                 _ => Ok(()),
             },
         )?;

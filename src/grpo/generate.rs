@@ -57,11 +57,10 @@ impl Grpo<'_> {
         requests: Vec<GroupRequest>,
         observer: &mut dyn GrpoObserver,
     ) -> Result<(Vec<Group>, Scores), Error> {
-        let total = requests.iter().map(|request| request.size).sum();
         let mut progress = |progress| match progress {
             Progress::Rollout => observer.enter(GrpoPhase::Rollout),
-            Progress::Generated(done) if !observer.generated(done, total) => Err(Error::Interrupted),
-            Progress::Generated(_) => Ok(()),
+            Progress::Generated if !observer.generated() => Err(Error::Interrupted),
+            Progress::Generated => Ok(()),
             Progress::Reward => observer.enter(GrpoPhase::Reward),
         };
         let (model, memory) = (&self.trainer.model, &mut self.kv_memory);

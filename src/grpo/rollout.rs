@@ -69,8 +69,6 @@ pub struct Rollout<'a> {
     comm: &'a dyn Communicator,
     /// The groups of this process.
     own: Range<usize>,
-    /// Number of their completions.
-    total: usize,
     /// `None`: no completion can be continued.
     engine: Option<Engine<'a>>,
     /// Receives the memory of the engine.
@@ -135,7 +133,6 @@ impl<'a> Rollout<'a> {
             max_positions,
             comm,
             own,
-            total,
             engine: Some(engine),
             memory,
             sequences,
@@ -194,12 +191,6 @@ impl<'a> Rollout<'a> {
     /// The processes that generate the groups.
     pub fn comm(&self) -> &'a dyn Communicator {
         self.comm
-    }
-
-    /// Number of completions of this process whose turn has ended.
-    pub fn ended(&self) -> usize {
-        let unfinished = |engine: &Engine<'_>| engine.live() + engine.waiting();
-        self.total - self.engine.as_ref().map_or(0, unfinished)
     }
 
     /// Drops the engine and keeps its memory.

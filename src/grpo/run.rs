@@ -52,8 +52,8 @@ pub enum GrpoPhase {
 pub trait GrpoObserver {
     /// A phase begins.
     fn enter(&mut self, phase: GrpoPhase) -> Result<(), Error>;
-    /// `done` of `total` completions of the current batch are generated. Returns `false` to stop the run.
-    fn generated(&mut self, done: usize, total: usize) -> bool;
+    /// A turn of a completion has ended. Returns `false` to stop the run.
+    fn generated(&mut self) -> bool;
     /// A step has finished.
     fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error>;
     /// A generation batch has its rewards and advantages.

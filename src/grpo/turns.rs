@@ -12,8 +12,8 @@ use crate::rewards::{CompletionIndex, RewardInput, RewardReply, Turn};
 pub enum Progress {
     /// A turn is sampled.
     Rollout,
-    /// The turns of this many completions have ended.
-    Generated(usize),
+    /// Turns have ended.
+    Generated,
     /// Rewards are computed.
     Reward,
 }
@@ -77,7 +77,7 @@ fn sample_turns(
         let places: Vec<usize> = ended.iter().map(place).collect();
         let inputs = Inputs::new(rollout, &ended);
         scorer.announce(&places, &inputs.all(rollout))?;
-        progress(Progress::Generated(rollout.ended()))?;
+        progress(Progress::Generated)?;
     }
     Ok(())
 }

@@ -117,7 +117,7 @@ impl GrpoObserver for Watch {
         Ok(())
     }
 
-    fn generated(&mut self, _: usize, _: usize) -> bool {
+    fn generated(&mut self) -> bool {
         !self.stop()
     }
 

@@ -34,7 +34,7 @@ impl GrpoObserver for Silent {
         Ok(())
     }
 
-    fn generated(&mut self, _: usize, _: usize) -> bool {
+    fn generated(&mut self) -> bool {
         true
     }
 

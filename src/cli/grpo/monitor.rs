@@ -114,7 +114,7 @@ impl GrpoObserver for GrpoMonitor {
         Ok(())
     }
 
-    fn generated(&mut self, _done: usize, _total: usize) -> bool {
+    fn generated(&mut self) -> bool {
         self.interrupt.requested().is_none()
     }
 
