@@ -165,6 +165,24 @@ mod tests {
     }
 
     #[test]
+    #[cfg(xtrain_emu)]
+    fn several_processes_are_refused_on_a_gpu() {
+        let mut config = RunConfig::default();
+        config.train.shards = 2;
+        let emulated = Device::emulated(crate::tensor::ThreadSchedule::Forward).unwrap();
+        for process in ThreadProcess::group(2) {
+            let message = require_division(&config, &emulated, &process).unwrap_err().message().to_string();
+            assert!(
+                message.starts_with("--device: expected cpu with several processes, found "),
+                "{message}"
+            );
+            require_division(&config, &Device::cpu(), &process).unwrap();
+        }
+        let single = crate::model::comm::SingleProcess;
+        require_division(&config, &emulated, &single).unwrap();
+    }
+
+    #[test]
     #[cfg(feature = "faults")]
     fn a_comparison_that_is_skipped_reports_no_difference() {
         let two = Identity::of_build().and("`train.seed`", 2);

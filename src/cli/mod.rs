@@ -53,6 +53,8 @@ mod plot;
 mod prefix;
 mod preflight;
 mod prepare;
+#[cfg(test)]
+mod processes;
 mod prompt_input;
 mod prompts;
 mod quickstart;

@@ -184,6 +184,33 @@ mod tests {
     }
 
     #[test]
+    fn json_may_have_a_space_or_a_line_break_and_up_to_16_spaces_between_its_tokens() {
+        let tokenizer = Tokenizer::byte();
+        let vocabulary = GrammarVocabulary::new(&tokenizer, 257).unwrap();
+        let schema =
+            Language::json_schema("{\"type\": \"array\", \"items\": {\"type\": \"boolean\"}}").unwrap();
+        let compiled = CompiledGrammar::new(schema, &vocabulary).unwrap();
+        let accepts = |text: &str| {
+            let (mut state, mut allowed) = compiled.start().unwrap();
+            for byte in text.bytes() {
+                if !allowed.text.allows(byte.into()) {
+                    return false;
+                }
+                allowed = state.advance(byte.into()).unwrap();
+            }
+            allowed.may_end
+        };
+        let broken = |spaces: usize| format!("[true,\n{}false]", " ".repeat(spaces));
+        for text in ["[]", "[true]", "[true,false]", "[ true , false ]", &broken(0), &broken(1), &broken(16)]
+        {
+            assert!(accepts(text), "{text:?}");
+        }
+        for text in [" []", "[true", "[true,  false]", "[true,\n\nfalse]", "[true,\tfalse]", &broken(17)] {
+            assert!(!accepts(text), "{text:?}");
+        }
+    }
+
+    #[test]
     fn a_full_lexer_does_not_end_other_sequences() {
         let tokenizer = Tokenizer::byte();
         let compiled = |states| {

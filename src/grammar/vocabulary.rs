@@ -68,3 +68,21 @@ impl fmt::Debug for GrammarVocabulary {
         f.debug_struct("GrammarVocabulary").field("vocab", &self.vocab).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_of_1024_bytes_is_accepted_and_a_longer_one_is_refused() {
+        // each merge doubles the longest token
+        let tokenizer =
+            |merges: usize| Tokenizer::train_bpe(["a".repeat(4096)].into_iter(), 257 + merges, &[]).unwrap();
+        let longest = |tokenizer: &Tokenizer| (0..300).map(|id| tokenizer.token_bytes(id).len()).max();
+        let [accepted, refused] = [tokenizer(10), tokenizer(11)];
+        assert_eq!([longest(&accepted), longest(&refused)], [Some(1024), Some(2048)]);
+        assert!(GrammarVocabulary::new(&accepted, accepted.vocab_size()).is_ok());
+        let error = GrammarVocabulary::new(&refused, refused.vocab_size()).unwrap_err().to_string();
+        assert!(error.contains("token 267 has 2048 bytes, expected at most 1024"), "{error}");
+    }
+}

@@ -117,3 +117,55 @@ pub fn text_prompt(text: String, tokenizer: &Tokenizer) -> Result<Prompt, Error>
     let ids = tokenizer.encode_with_bos(&text)?;
     Ok(Prompt { text, ids, columns: Map::new() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tasks::Sums;
+
+    fn prompt(text: &str) -> Arc<Prompt> {
+        Arc::new(text_prompt(text.into(), &Tokenizer::byte()).unwrap())
+    }
+
+    #[test]
+    fn the_longest_prompt_of_a_list_is_the_first_of_the_greatest_length() {
+        for (texts, want) in [
+            (&["a"][..], "a"),
+            (&["ab", "c", "de"], "ab"),
+            (&["a", "bcd", "ef", "ghi"], "bcd"),
+            (&["a", "bc", "def"], "def"),
+        ] {
+            let source = PromptSource::list(texts.iter().map(|text| prompt(text)).collect(), 3);
+            assert_eq!(source.longest().unwrap().text, want, "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_prompt_of_a_task_is_among_its_first_64() {
+        let (task, tokenizer) = (Sums::default(), Tokenizer::byte());
+        for seed in 0..20 {
+            let length = |n| task.training_prompt(seed, n).unwrap().len();
+            let source = PromptSource::task(&task, &tokenizer, seed);
+            assert_eq!(
+                source.longest().unwrap().text.len(),
+                (0..64).map(length).max().unwrap(),
+                "seed {seed}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_epoch_has_each_prompt_once_in_another_order() {
+        let source = PromptSource::list((0..9).map(|n| prompt(&n.to_string())).collect(), 5);
+        let epoch = |n: u64| (9 * n..9 * n + 9).map(|at| source.at(at).unwrap().0).collect::<Vec<_>>();
+        for n in 0..4 {
+            let mut sorted = epoch(n);
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..9).collect::<Vec<_>>());
+            assert_ne!(epoch(n), epoch(n + 1));
+        }
+        let drawn: std::collections::BTreeSet<u64> =
+            (0..200).map(|round| source.replacement(1, round, 0).unwrap().0).collect();
+        assert_eq!(drawn.len(), 9, "a replacement can be every prompt");
+    }
+}

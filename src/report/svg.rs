@@ -179,6 +179,16 @@ mod tests {
     }
 
     #[test]
+    fn the_ends_of_the_axes_are_the_edges_of_the_frame() {
+        let frame = Frame { left: 10.0, right: 110.0, top: 20.0, bottom: 220.0 };
+        let axis = |values: [f64; 2]| Axis::over(values.into_iter(), Scale::Linear);
+        let axes = (axis([0.0, 4.0]), axis([-1.0, 1.0]));
+        let points = [(0.0, -1.0), (4.0, 1.0), (1.0, 0.0), (3.0, -0.5), (0.333, 0.777), (f64::NAN, 0.0)];
+        let want = [(10.0, 220.0), (110.0, 20.0), (35.0, 120.0), (85.0, 170.0), (18.3, 42.3)];
+        assert_eq!(frame.place(&points, &axes), want);
+    }
+
+    #[test]
     fn a_long_series_keeps_the_extremes_of_every_column() {
         let points: Vec<(f64, f64)> =
             (0..100_000).map(|n| (f64::from(n) / 1000.0, f64::from(n % 977))).collect();

@@ -201,6 +201,14 @@ run
     }
 
     #[test]
+    fn the_dots_of_a_braille_pattern_are_those_of_unicode() {
+        // dots 1 to 8 have the bits 0 to 7; 1, 2, 3, 7 are the left column
+        let columns = [0, 1].map(|x| [0, 1, 2, 3].map(|y| dot(x, y).trailing_zeros() + 1));
+        assert_eq!(columns, [[1, 2, 3, 7], [4, 5, 6, 8]]);
+        assert!((0..2).all(|x| (0..4).all(|y| dot(x, y).is_power_of_two())));
+    }
+
+    #[test]
     fn no_line_is_longer_than_the_width() {
         for width in [20, 40, 80] {
             for n in [3, 2000] {

@@ -225,6 +225,7 @@ mod tests {
             ("{\"id\":1,\"reward\":NaN}", "a JSON object", "NaN or Infinity"),
             ("{\"id\":1,\"reward\":-Infinity}", "a JSON object", "NaN or Infinity"),
             ("{\"reward\":1e999}", "a JSON object", "invalid JSON"),
+            ("{\"reward\":nope}", "a JSON object", "invalid JSON"),
             ("{\"reward\":\"1\"}", "a number or null as \"reward\"", "a string"),
             ("{\"reward\":true}", "a number or null as \"reward\"", "true"),
             ("{\"rewards\":{\"a\":[1]}}", "a number or null as \"a\"", "an array"),
@@ -238,6 +239,11 @@ mod tests {
         ] {
             let error = reply(line).unwrap_err();
             assert!(error.want.contains(want) && error.got.contains(got), "{line}: {error:?}");
+            assert_eq!(
+                error.got.contains("NaN"),
+                line.contains("NaN") || line.contains("Infinity"),
+                "{line}"
+            );
         }
     }
 

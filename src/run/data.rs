@@ -221,3 +221,57 @@ fn sha256(path: &Path) -> Result<String> {
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(files: &[(&str, &str)]) -> DataRecord {
+        let digested =
+            |(file, digest): &(&str, &str)| Digested { file: (*file).into(), digest: (*digest).into() };
+        DataRecord {
+            files: files.iter().map(digested).collect(),
+            tokenizer: digested(&("t.json", "fnv1a:1")),
+            bos: Some(1),
+            chat_template: Some("sha256:c".into()),
+            equivalent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_change_of_the_data_is_named_with_what_was_recorded_and_what_was_found() {
+        let old = record(&[("a", "sha256:a"), ("b", "sha256:b")]);
+        let with = |change: fn(&mut DataRecord)| {
+            let mut found = record(&[("c", "sha256:a"), ("d", "sha256:b")]);
+            change(&mut found);
+            match old.check(&found) {
+                Ok(()) => None,
+                Err(Error::Changed { file, want, got }) => Some([file.display().to_string(), want, got]),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(with(|_| ()), None, "other names");
+        assert_eq!(with(|found| found.chat_template = None).unwrap()[1..], ["sha256:c", "none"]);
+        assert_eq!(
+            with(|found| (found.chat_template, found.equivalent) = (None, vec!["sha256:c".into()])),
+            None
+        );
+        type Change = fn(&mut DataRecord);
+        let changes: [(Change, [&str; 3]); 6] = [
+            (|found| drop(found.files.pop()), ["data.files", "a, b", "c"]),
+            (|found| found.files[0].digest = "x".into(), ["c", "sha256:a", "x"]),
+            (|found| found.files[1].digest = "x".into(), ["d", "sha256:b", "x"]),
+            (|found| found.tokenizer.digest = "x".into(), ["t.json", "fnv1a:1", "x"]),
+            (|found| found.bos = None, ["the token that begins a text, of t.json", "id 1", "none"]),
+            (
+                |found| found.chat_template = Some("x".into()),
+                ["the chat template of t.json", "sha256:c", "x"],
+            ),
+        ];
+        for (change, want) in changes {
+            assert_eq!(with(change).unwrap(), want);
+        }
+        let earlier = DataRecord { chat_template: None, ..old.clone() };
+        assert!(earlier.check(&record(&[("a", "sha256:a"), ("b", "sha256:b")])).is_ok());
+    }
+}

@@ -152,6 +152,17 @@ fn options_that_compare_validation_losses_need_comparable_ones() {
         let parts = ["`data.val_fraction` = 0", key.split('=').next().unwrap()];
         refused(dir, &tiny_run("r", "t.txt", &[key, "data.val_fraction=0"]), 2, &parts);
     }
+    // A run without a validation split cannot get such an option, but one of an earlier version that has it can go on.
+    done(dir, &tiny_run("n", "t.txt", &["train.steps=2", "train.eval_every=1", "data.val_fraction=0"]));
+    for key in ["train.patience=2", "train.keep_best=true", "train.eval_tokens=8"] {
+        refused(dir, &["train", "--resume", "n", "--set", key], 2, &["0", key.split('=').next().unwrap()]);
+    }
+    fs::remove_dir_all(dir.join("n/checkpoints/step_000000")).unwrap();
+    fs::remove_dir_all(dir.join("n/checkpoints/step_000002")).unwrap();
+    let config = fs::read_to_string(dir.join("n/config.toml")).unwrap();
+    assert!(config.contains("\npatience = 0\n"), "{config}");
+    fs::write(dir.join("n/config.toml"), config.replace("\npatience = 0\n", "\npatience = 2\n")).unwrap();
+    done(dir, &["train", "--resume", "n"]);
     done(dir, &tiny_run("r", "t.txt", &["train.steps=2", "train.eval_every=2", "train.patience=9"]));
     let resume = ["train", "--resume", "r", "--set", "train.steps=3", "--set"];
     for (set, key) in

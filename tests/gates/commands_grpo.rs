@@ -13,6 +13,7 @@ mod errors;
 mod interruptions;
 pub(crate) mod replay;
 mod run;
+mod stored;
 
 /// The configuration of a small run.
 const CONFIG: &str = "\

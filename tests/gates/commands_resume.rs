@@ -171,6 +171,10 @@ fn a_resume_that_was_killed_between_checkpoint_and_config_continues_with_the_cha
     assert!(shown.contains("train.steps: 6 -> 7"), "{shown}");
     assert!(!pending.exists());
     assert!(fs::read_to_string(&config).unwrap().contains("\nsteps = 7\n"));
+    // A file that the checkpoint recorded stays, whatever is in a pending one.
+    fs::write(&pending, fs::read_to_string(&config).unwrap().replace("keep = 2", "keep = 7")).unwrap();
+    let shown = resumed(dir, &["--dry-run"]);
+    assert!(!shown.contains("interrupted"), "{shown}");
     // A pending file that no checkpoint recorded is ignored, and one next to an edited file does not hide the edit.
     fs::write(&pending, &old).unwrap();
     resumed(dir, &["--set", "train.steps=8"]);
@@ -268,4 +272,24 @@ fn a_resume_of_something_else_names_the_command_that_works() {
     );
     let parts = ["r is a run of xtrain train", "xtrain train --resume r", "xtrain grpo --init r"];
     refused(dir, &["grpo", "--resume", "r"], 2, &parts);
+}
+
+#[test]
+fn another_number_of_shards_is_refused_with_what_may_change() {
+    let scratch = two_steps("shards", &["train.shards=2"]);
+    let parts = ["--resume cannot change train.shards", "to a divisor of 2"];
+    refused(&scratch.0, &["train", "--resume", "r", "--set", "train.shards=1"], 2, &parts);
+}
+
+#[test]
+fn no_two_samples_of_a_run_have_the_same_random_numbers() {
+    let keys = ["sample.count=3", "sample.temperature=1", "sample.max_new=24", "train.context=32"];
+    // In f32, this learning rate changes no weight.
+    let more = ["train.sample_every=1", "train.learning_rate=1e-60", "train.min_learning_rate=1e-60"];
+    let scratch = two_steps("samples", &[&keys[..], &more].concat());
+    let lines = fs::read_to_string(scratch.0.join("r/samples.jsonl")).unwrap();
+    let samples = |line: &str| crate::commands::parsed(line)["samples"].as_array().expect("a list").clone();
+    let texts: Vec<String> = lines.lines().flat_map(samples).map(|text| text.to_string()).collect();
+    let distinct: std::collections::BTreeSet<&String> = texts.iter().collect();
+    assert_eq!((texts.len(), distinct.len()), (6, 6), "{texts:?}");
 }

@@ -143,3 +143,16 @@ fn an_output_file_of_a_command_is_durable() {
     let n = output().unwrap_or_else(|e| panic!("{e}"));
     println!("syncs of an output: {n} system calls");
 }
+
+#[test]
+fn a_log_is_durable_after_its_sync_and_not_before() {
+    let dir = Temporary::new("log", 0);
+    std::fs::create_dir(&dir.0).unwrap();
+    let mut log = xtrain::run::JsonLines::after(&dir.0.join("metrics.jsonl"), 0).unwrap();
+    let (before, calls) = recorded(|| log.write(&json!({ "step": 1 })));
+    before.unwrap();
+    assert!(not_durable(&calls, &dir.0).contains(&"the bytes of metrics.jsonl".to_string()));
+    let (synced, calls) = recorded(|| log.sync());
+    synced.unwrap();
+    assert!(!not_durable(&calls, &dir.0).contains(&"the bytes of metrics.jsonl".to_string()));
+}

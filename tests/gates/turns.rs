@@ -22,6 +22,8 @@ enum Appends {
     Always,
     /// Every completion.
     Forever,
+    /// Every completion that can be continued, with no text.
+    Nothing,
 }
 
 /// Continues completions; the reward depends on the tokens.
@@ -51,10 +53,11 @@ impl Reward for Tool {
             let sum: u32 = input.completion_ids.iter().sum();
             let appends = match self.appends {
                 Appends::Some => input.can_append() && !sum.is_multiple_of(4),
-                Appends::Always => input.can_append(),
+                Appends::Always | Appends::Nothing => input.can_append(),
                 Appends::Forever => true,
             };
             let reply = match appends {
+                true if self.appends == Appends::Nothing => RewardReply::Append(String::new()),
                 true => RewardReply::Append("=".repeat(1 + sum as usize % 3)),
                 false => RewardReply::Rewards(vec![Some(f64::from(sum % 7) / 7.0)]),
             };
@@ -305,6 +308,13 @@ pub(crate) fn entropy() -> Result<usize, String> {
         ));
     }
     Ok(tokens)
+}
+
+#[test]
+fn text_without_tokens_is_not_appended() {
+    let setup = Setup { reward: || Tool::boxed(Appends::Nothing), ..setup(1) };
+    let error = outcome("nothing", &["grpo.steps=1", "grpo.eval_every=0"], &setup).map(drop).unwrap_err();
+    assert!(error.to_string().contains("text of at least one token"), "{error}");
 }
 
 #[test]

@@ -144,3 +144,46 @@ impl Config {
         tables * self.vocab * c + self.n_layers * block + c
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_is_accepted_at_its_limits_and_refused_beyond_them() {
+        type Set = fn(&mut Config, usize);
+        let sizes: [(&str, usize, Set); 7] = [
+            ("vocab", 524_288, |cfg, n| cfg.vocab = n),
+            ("dim", 65_536, |cfg, n| cfg.dim = n),
+            ("ffn_dim", 262_144, |cfg, n| cfg.ffn_dim = n),
+            ("n_layers", 1024, |cfg, n| cfg.n_layers = n),
+            ("n_heads", 1024, |cfg, n| (cfg.n_heads, cfg.n_kv_heads) = (n, 1)),
+            ("n_kv_heads", 1024, |cfg, n| (cfg.n_heads, cfg.n_kv_heads) = (n.clamp(1, 1024), n)),
+            ("max_positions", 1_048_577, |cfg, n| cfg.max_positions = n),
+        ];
+        for (field, max, set) in sizes {
+            let check = |n: usize| {
+                let mut cfg = Config {
+                    vocab: 8,
+                    dim: 8,
+                    ffn_dim: 8,
+                    n_layers: 1,
+                    n_heads: 2,
+                    n_kv_heads: 1,
+                    head_dim: 4,
+                    max_positions: 8,
+                    rope_theta: 1e4,
+                    norm_eps: 1e-6,
+                    ..Config::default()
+                };
+                set(&mut cfg, n);
+                cfg.check().map_err(|error| error.to_string())
+            };
+            assert_eq!((check(1), check(max)), (Ok(()), Ok(())), "{field}");
+            for n in [0, max + 1] {
+                let error = check(n).unwrap_err();
+                assert!(error.contains(field) && error.contains(&n.to_string()), "{field}: {error}");
+            }
+        }
+    }
+}

@@ -313,3 +313,81 @@ impl Values<'_> {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use xtrain_comm::ThreadProcess;
+    use xtrain_tensor::Dtype;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::model::Model;
+    use crate::optim::OptimConfig;
+
+    fn params() -> Params {
+        let cfg = Config {
+            vocab: 8,
+            dim: 8,
+            ffn_dim: 8,
+            n_layers: 1,
+            n_heads: 2,
+            n_kv_heads: 1,
+            head_dim: 4,
+            max_positions: 8,
+            rope_theta: 1e4,
+            norm_eps: 1e-6,
+            ..Config::default()
+        };
+        Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap().params
+    }
+
+    /// Runs `work` in each of two processes.
+    fn on_two<T: Send>(work: impl Fn(ProcessGroup, Params) -> T + Sync) -> Vec<T> {
+        std::thread::scope(|scope| {
+            let start = |process: ThreadProcess| {
+                let work = &work;
+                scope.spawn(move || {
+                    let params = params();
+                    work(ProcessGroup::new(Arc::new(process), 2, &params).unwrap(), params)
+                })
+            };
+            let threads: Vec<_> = ThreadProcess::group(2).into_iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn values_of_targets_arrive_as_they_were_sent() {
+        let value = |x: f32, kept: bool| Some(LogProb { lse: x, log_prob: -x, entropy: x / 3.0, kept });
+        let own = [vec![value(1.5, true), None, value(-0.0, false)], vec![None, value(7.0, false)]];
+        let want = own.concat();
+        for found in on_two(|group, _| group.gather_values(&own[group.comm().rank()]).unwrap()) {
+            assert_eq!(format!("{found:?}"), format!("{want:?}"));
+        }
+    }
+
+    #[test]
+    fn an_update_that_is_not_finite_in_one_process_is_reported_by_all() {
+        let update = |overflows: bool| {
+            on_two(|group, mut params| {
+                if overflows {
+                    params.embed.value_mut().unwrap().data_mut::<f32>().unwrap()[0] = f32::MAX;
+                }
+                let config = OptimConfig { weight_decay: 0.0, ..OptimConfig::default() };
+                let mut optimizer = AdamW::new(config, &params).unwrap();
+                let grads: Vec<Tensor> = params
+                    .iter()
+                    .map(|p| {
+                        Tensor::new(&Device::cpu(), p.shape(), vec![-1e-3; p.shape().iter().product()])
+                            .unwrap()
+                    })
+                    .collect();
+                let own = |tensors: &[Tensor]| group.slice(&tensors.iter().collect::<Vec<_>>()).unwrap();
+                (optimizer.m, optimizer.v) = (own(&optimizer.m), own(&optimizer.v));
+                group.step(&mut optimizer, &mut params, &own(&grads), 1e35).unwrap().finite
+            })
+        };
+        assert_eq!(update(false), [true, true]);
+        assert_eq!(update(true), [false, false]);
+    }
+}

@@ -75,3 +75,26 @@ fn parse(line: &str) -> Result<(Vec<Message>, Option<Json>), ChatError> {
         None => Ok((Message::list(&json)?, None)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_list_of_messages_or_an_object_with_tools() {
+        let list = "[{\"role\":\"user\",\"content\":\"a\"}]";
+        for (line, has_tools) in [
+            (list.to_string(), false),
+            (format!("{{\"messages\":{list}}}"), false),
+            (format!("{{\"messages\":{list},\"tools\":null}}"), false),
+            (format!("{{\"messages\":{list},\"tools\":[]}}"), true),
+        ] {
+            let (messages, tools) = parse(&line).unwrap();
+            assert_eq!(
+                (messages.len(), messages[0].role(), tools.is_some()),
+                (1, "user", has_tools),
+                "{line}"
+            );
+        }
+    }
+}

@@ -1,4 +1,6 @@
 //! The log-probabilities of a run are the sampler's, and its files depend on its configuration only.
+use std::collections::BTreeSet;
+
 use xtrain::decode::{EngineOptions, KvKind, PrefixCaching};
 use xtrain::tensor::testing::times;
 
@@ -107,6 +109,15 @@ fn groups_without_spread_are_replaced_and_a_step_without_spread_changes_nothing(
         line["discarded_groups"].as_f64().unwrap_or(0.0)
     };
     assert!(text.lines().map(discarded).sum::<f64>() > 0.0, "{text}");
+    let rollouts = files.iter().filter(|(name, _)| name.starts_with("rollouts/"));
+    let lines: Vec<serde_json::Value> = rollouts
+        .flat_map(|(_, bytes)| std::str::from_utf8(bytes).unwrap().lines())
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let ids: BTreeSet<u64> = lines.iter().map(|line| line["sample_id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), lines.len(), "no two completions of a run have the same random numbers");
+    let count = |discarded: bool| lines.iter().filter(|line| (line["trained"] == false) == discarded).count();
+    assert!(count(true) > count(false) / 4 && count(false) == 4 * 8, "groups are replaced more than once");
     // all completions of a group are the greedy one
     let keys = ["grpo.top_k=1"];
     let dir = Scratch::new("flat");

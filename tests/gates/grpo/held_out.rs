@@ -102,3 +102,15 @@ fn an_evaluation_has_the_random_numbers_and_the_rewards_of_its_completions() {
     assert_eq!(compared, 3 * 4 * (3 + 1), "steps 0, 2 and 4");
     println!("held-out: {compared} completions of evaluations, 0 rewards differ");
 }
+
+#[test]
+fn the_last_step_is_evaluated_whatever_the_interval() {
+    let config = config(&["grpo.eval_every=3", "grpo.steps=4"]);
+    let dir = Scratch::new("last-evaluation");
+    run(&config, &Setup::threads(1), &dir.0).unwrap();
+    let text = std::fs::read_to_string(dir.0.join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let evaluated = lines.filter(|line| line.get("eval/reward_greedy").is_some());
+    let steps: Vec<u64> = evaluated.map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [0, 3, 4]);
+}

@@ -86,6 +86,11 @@ fn assistant_text_is_found_by_blocks_or_by_turns() {
                   {%- if m.role == 'assistant' %}\n    {% generation %}\n {{ m.content }}\n    {% endgeneration %}\n\
                   {% else %}{{ m.content }}{% endif %}\n{% endfor %}";
     check_assistant(blocks, &[" yes\n", " nö\n"]);
+    // a conversation may begin with the assistant
+    let messages = ["assistant", "user", "assistant"].map(|role| Message::new(role, "x"));
+    let (text, parts) =
+        ChatTemplate::parse(turns).unwrap().assistant(&messages, &Options::default()).unwrap();
+    assert_eq!(parts.len(), 2, "{text}");
     // a mark character in a message is not a mark
     let template =
         ChatTemplate::parse("{{ messages[0].content }}{% generation %}x{% endgeneration %}").unwrap();

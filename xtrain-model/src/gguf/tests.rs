@@ -328,6 +328,12 @@ fn swap(bytes: &mut [u8], old: &[u8], new: &[u8]) {
 #[test]
 fn each_error_names_its_cause() {
     assert_eq!(changed(|_| ()), "accepted");
+    for (at, what, most) in [(8, "tensors", 100_000u64), (16, "metadata values", 10_000)] {
+        let count = |n: u64| changed(|bytes| bytes[at..at + 8].copy_from_slice(&n.to_le_bytes()));
+        let found = count(most + 1);
+        assert!(found.contains(&(most + 1).to_string()) && found.contains(what), "{found}");
+        assert!(!count(most).contains(&most.to_string()), "{}", count(most));
+    }
     for (says, text) in [
         ("3, found 2", changed(|b| b[4] = 2)),
         (
@@ -426,9 +432,26 @@ fn mutated_files_do_no_harm() {
 
 /// A header with a small SentencePiece vocabulary.
 fn small_spm() -> Vec<u8> {
+    small_spm_of_types([2, 3, 3, 6, 1, 1, 1, 1, 1, 1, 1])
+}
+
+#[test]
+fn an_unused_token_is_no_token_of_the_tokenizer() {
+    let pieces = |kind: i64| {
+        let bytes = small_spm_of_types([2, 3, 3, 6, 1, 1, 1, 1, kind, 1, 1]);
+        let header = read_header(Path::new("small"), &bytes[..], bytes.len() as u64).unwrap();
+        let tokenizer = tokenizer::read(&header.metadata).unwrap().unwrap();
+        (tokenizer.token_bytes(8).to_vec(), tokenizer.encode("ab").unwrap())
+    };
+    assert_eq!(pieces(1), (b" ab".to_vec(), vec![8]));
+    let (bytes, ids) = pieces(5);
+    assert_eq!(bytes, "\u{fffd}".as_bytes());
+    assert!(!ids.contains(&8), "{ids:?}");
+}
+
+fn small_spm_of_types(types: [i64; 11]) -> Vec<u8> {
     let text = |text: &str| Value::String(text.into());
     let pieces = ["<unk>", "<s>", "</s>", "<0x0A>", "\u{2581}", "a", "b", "ab", "\u{2581}ab", "ba", "aba"];
-    let types = [2, 3, 3, 6, 1, 1, 1, 1, 1, 1, 1];
     let scores = (0..pieces.len()).map(|id| -(id as f64)).collect();
     let values = [
         ("model", text("llama")),

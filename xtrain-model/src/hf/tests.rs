@@ -70,7 +70,8 @@ fn each_family_has_its_biases() {
     assert_eq!(biases("llama", Some(true), Some(true)).unwrap(), (false, [true; 3]));
     assert_eq!(biases("llama", Some(false), Some(true)).unwrap(), (false, [false, false, true]));
     assert!(biases("mistral", Some(true), None).is_err());
-    assert!(biases("qwen2", None, Some(true)).is_err());
+    let error = biases("qwen2", None, Some(true)).unwrap_err().to_string();
+    assert!(error.contains("mlp_bias must be false in this family"), "{error}");
 }
 
 #[test]
@@ -221,6 +222,13 @@ fn a_config_that_no_family_supports_is_not_written() {
         Config { biases: Biases { qkv: true, o: false, mlp: false }, ..base.clone() },
         Config { qk_norm: false, windows: vec![Some(4), None], ..base.clone() },
         Config { windows: vec![Some(4), Some(5)], ..base.clone() },
+        // biases as in llama, which has no windows
+        Config {
+            qk_norm: false,
+            biases: Biases { qkv: true, o: true, mlp: false },
+            windows: vec![Some(4), Some(4)],
+            ..base.clone()
+        },
     ] {
         assert!(to_json(&cfg, &[]).is_err(), "{cfg:?}");
     }

@@ -235,6 +235,19 @@ mod tests {
     }
 
     #[test]
+    fn tools_that_are_null_are_no_tools() {
+        let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]";
+        let text =
+            format!("{row}}}\n{row}, \"tools\": null}}\n{row}, \"tools\": []}}\n{row}, \"tools\": [1]}}\n");
+        let has_tools = |record: &PromptRecord| match &record.content {
+            PromptContent::Chat { tools, .. } => tools.is_some(),
+            _ => panic!("a conversation"),
+        };
+        let prompts = open("tools", &text).unwrap();
+        assert_eq!(prompts.records().iter().map(has_tools).collect::<Vec<_>>(), [false, false, true, true]);
+    }
+
+    #[test]
     fn tokens_need_no_tokenizer() {
         let prompts = open("ids", "{\"prompt_ids\": [5]}\n").unwrap();
         assert_eq!(prompts.encode(None).unwrap(), [EncodedPrompt { text: None, ids: vec![5] }]);

@@ -336,6 +336,7 @@ fn a_vocabulary_without_room_for_the_bytes_is_refused() {
         assert!(error.to_string().contains("256 bytes"), "{error}");
     }
     assert_eq!(Tokenizer::train_bpe(corpus(), 257, &[]).unwrap().vocab_size(), 257);
+    assert!(Tokenizer::train_bpe(corpus(), MAX_VOCABULARY as usize, &[]).is_ok(), "the limit");
     assert!(Tokenizer::train_bpe(corpus(), 300, &["<a>", "<a>"]).is_err());
     assert!(Tokenizer::train_bpe(corpus(), 300, &[""]).is_err());
 }

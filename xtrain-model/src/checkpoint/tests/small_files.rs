@@ -23,3 +23,18 @@ fn a_file_that_the_manifest_does_not_list_is_read_if_it_exists() {
     assert_eq!(file("vocab.json"), None);
     assert!(with_manifest(&RealFs, &scratch.0).unwrap().is_none(), "the directory of a run has no manifest");
 }
+
+#[test]
+fn a_changed_byte_of_a_listed_small_file_is_refused() {
+    let scratch = Scratch::new("small-files-changed");
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    let dir = Sample::small(1, 0).with(|snapshot| checkpoints.save(snapshot)).unwrap().path;
+    for name in ["tokenizer.json", "generation_config.json"] {
+        let mut bytes = std::fs::read(dir.join(name)).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(dir.join(name), bytes).unwrap();
+        let checkpoint = with_manifest(&RealFs, &dir).unwrap().unwrap();
+        let error = checkpoint.file(name).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("crc"), "{error}");
+    }
+}

@@ -94,6 +94,13 @@ fn a_damaged_token_file_is_refused_by_its_field() {
     };
     let edited =
         |at: usize, value: &[u8]| resealed(&good, |bytes| bytes[at..at + value.len()].copy_from_slice(value));
+    // an id outside the vocabulary, at the first and at the last place, with the checksum of the changed body
+    for at in [64, 64 + 2 * 34] {
+        let mut bytes = good.clone();
+        bytes[at..at + 2].copy_from_slice(&[0xff; 2]);
+        let body = crc32c::crc32c_append(0, &bytes[64..]);
+        check(resealed(&bytes, |bytes| bytes[48..52].copy_from_slice(&body.to_le_bytes())), "65535");
+    }
     check(Vec::new(), "length: expected at least 64 bytes, the size of the header, found 0 bytes");
     check(good[..63].to_vec(), "length: expected at least 64");
     check(good[..good.len() - 1].to_vec(), "length: expected 179 bytes for 35 tokens, found 178 bytes");

@@ -13,6 +13,22 @@ fn the_last_tenth_is_for_validation() {
 }
 
 #[test]
+fn the_keys_of_an_epoch_are_the_random_numbers_of_its_address() {
+    use super::order::epoch_window;
+    use super::permutation::Permutation;
+    use xtrain_tensor::rng::{Purpose, uniform_u64};
+    for (seed, epoch) in [(0, 0), (1, 2), (2, 1), (u64::MAX, 7)] {
+        let key = |i: usize| uniform_u64(seed, epoch, i as u32, Purpose::DataOrder);
+        let want = Permutation::new(11, std::array::from_fn(key));
+        for at in 0..11 {
+            let number = 11 * epoch + at;
+            let found = epoch_window(seed, number / 4, (number % 4) as u32, 4, 11);
+            assert_eq!((found.epoch, found.window), (epoch, want.at(at)), "seed {seed}, epoch {epoch}");
+        }
+    }
+}
+
+#[test]
 fn evaluation_covers_each_target_once() {
     for (part, context) in
         [(0..100, 7), (5..6, 3), (5..5, 3), (3..5, 64), (10..75, 64), (10..76, 64), (0..64, 1)]

@@ -40,6 +40,18 @@ fn equal_rewards_give_exactly_zero() {
 }
 
 #[test]
+fn a_standard_deviation_of_1e_8_counts_as_zero_and_a_larger_one_does_not() {
+    let fraction = |rewards: [f64; 3]| {
+        let got = one_function(&rewards, &AdvantageOptions::new(3, vec![1.0]));
+        (got.group_std[0], got.frac_reward_zero_std)
+    };
+    assert_eq!(fraction([-1e-8, 0.0, 1e-8]), (1e-8, 1.0));
+    let above = 1e-8f64.next_up().next_up();
+    let (std, zeros) = fraction([-above, 0.0, above]);
+    assert!(std > 1e-8 && zeros == 0.0, "{std:e}: {zeros}");
+}
+
+#[test]
 fn a_function_without_spread_adds_nothing() {
     let aggregation = RewardAggregation::NormalizeThenSum;
     let with = |rewards: [[f64; 2]; 3], weights: &[f64]| {
@@ -51,6 +63,24 @@ fn a_function_without_spread_adds_nothing() {
     let (both, one) = (with(rewards, &[1.0, 2.0]), with(rewards, &[2.0]));
     assert_eq!(both.values, one.values);
     assert_eq!((both.functions[0].mean, both.functions[0].std), (Some(0.1), Some(0.0)));
+}
+
+#[test]
+fn options_that_cannot_be_combined_are_refused_by_name() {
+    let good = AdvantageOptions::new(2, vec![1.0]);
+    let sums = AdvantageOptions { aggregation: RewardAggregation::NormalizeThenSum, ..good.clone() };
+    let refused = [
+        (AdvantageOptions { group: 0, ..good.clone() }, "group", "0"),
+        (AdvantageOptions { weights: vec![], ..good.clone() }, "weights", "none"),
+        (AdvantageOptions { weights: vec![1.0, f64::INFINITY], ..good.clone() }, "weights", "inf"),
+        (AdvantageOptions { baseline: Baseline::LeaveOneOut, ..sums.clone() }, "baseline", "leave_one_out"),
+        (AdvantageOptions { scale: ScaleRewards::None, ..sums.clone() }, "scale_rewards", "none"),
+    ];
+    for (options, name, value) in refused {
+        let Err(RlError::Option { field, got, .. }) = options.check() else { panic!("{options:?}") };
+        assert_eq!((field, &*got), (name, value));
+    }
+    assert!(good.check().is_ok() && sums.check().is_ok());
 }
 
 #[test]

@@ -1,0 +1,52 @@
+//! What `config.toml` of a run stores: everything that a resume needs, whatever happens to the files that were named.
+use std::fs;
+
+use xtrain::config::{Layer, RunConfig};
+
+use super::{finish, grpo, lines, resume, scratch, succeeded};
+use crate::cli::{Scratch, xtrain};
+
+fn stored(scratch: &Scratch, run: &str) -> RunConfig {
+    RunConfig::load(&[Layer::File(scratch.0.join(run).join("config.toml"))]).unwrap()
+}
+
+const ONE_STEP: [&str; 4] = ["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"];
+
+#[test]
+fn the_sizes_of_the_initial_model_replace_those_of_the_file() {
+    let scratch = scratch("stored-sizes", "");
+    finish(&scratch, "base", &ONE_STEP);
+    let other = fs::read_to_string(scratch.0.join("c.toml")).unwrap();
+    let sizes = "dim = 24\nn_layers = 3\nn_heads = 3\nffn_dim = 40\n[train]\ncontext = 999";
+    let other =
+        other.replace("dim = 16\nn_layers = 1\nn_heads = 2\nffn_dim = 24\n[train]\ncontext = 32", sizes);
+    scratch.file("other.toml", &other);
+    let task = ["-c", "other.toml", "--task", "sums", "--threads", "1", "--init", "base", "--run", "r"];
+    succeeded(&xtrain(&scratch.0, &[&grpo(&task)[..], &ONE_STEP].concat()));
+    let (base, found) = (stored(&scratch, "base"), stored(&scratch, "r"));
+    let sizes = |config: &RunConfig| {
+        let model = &config.model;
+        [model.dim, model.n_layers, model.n_heads, model.n_kv_heads, model.ffn_dim, model.vocab]
+    };
+    assert_eq!(sizes(&found), [16, 1, 2, 2, 24, 257]);
+    assert_eq!(sizes(&base)[..5], [16, 1, 2, 2, 24]);
+    assert_eq!((base.train.context, found.train.context, found.model.max_positions), (32, 32, 32));
+}
+
+#[test]
+fn the_text_of_a_schema_is_stored_and_its_file_is_not_read_again() {
+    let scratch = scratch("stored-schema", "");
+    let schema = scratch.0.join("schema.json");
+    fs::write(&schema, "{ \"enum\": [1, 22] }").unwrap();
+    let file = format!("grpo.json_schema={}", schema.display());
+    finish(&scratch, "r", &["--set", "grpo.steps=2", "--set", "grpo.eval_every=0", "--set", &file]);
+    let text = r#"{"enum":[1,22]}"#;
+    assert_eq!(stored(&scratch, "r").grpo.unwrap().json_schema, text);
+    fs::remove_file(schema).unwrap();
+    fs::remove_dir_all(scratch.0.join("r/checkpoints/step_000002")).unwrap();
+    fs::remove_file(scratch.0.join("r/rollouts/step_000002.jsonl")).unwrap();
+    resume(&scratch, "r");
+    assert_eq!(stored(&scratch, "r").grpo.unwrap().json_schema, text);
+    let lines = lines(&scratch.0.join("r/rollouts/step_000002.jsonl"));
+    assert!(lines.iter().all(|line| line["json_schema"] == serde_json::json!({"enum": [1, 22]})));
+}
