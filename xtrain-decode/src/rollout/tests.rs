@@ -19,6 +19,7 @@ mod ends;
 mod groups;
 mod offloading;
 mod refusals;
+mod snapshots;
 mod steps;
 
 const KINDS: [KvKind; 5] = [

@@ -59,6 +59,7 @@ fn only_an_empty_sequence_takes_a_kept_prefix() {
     cache.insert_prefix(0, &tokens);
     let rows = append(&mut held, &[(1, 9)]);
     pass(&mut cache, &rows, &held, "another sequence");
+    cache.reserve(2, 3).unwrap();
     assert_eq!([0, 1, 2, 3].map(|seq| cache.match_prefix(seq, &tokens)), [0, 0, 4, 0]);
     held[2] = tokens.to_vec();
     lengths(&cache, &held, "after");

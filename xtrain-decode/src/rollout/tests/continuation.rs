@@ -51,6 +51,29 @@ fn a_continuation_runs_only_its_new_rows_and_equals_the_longer_request() {
 }
 
 #[test]
+fn a_continuation_without_rows_runs_after_the_sequences_that_were_submitted_before_it() {
+    let model = model();
+    let options = EngineOptions { max_batch: 1, ..continuing(KvKind::Paged { page: 5 }) };
+    let mut engine = Engine::new(&model, options).unwrap();
+    for id in 1..3 {
+        engine.submit(request(id, &[1, 2, id as u32], 3)).unwrap();
+    }
+    let mut order = Vec::new();
+    while engine.live() + engine.waiting() > 0 {
+        engine.step().unwrap();
+        for done in engine.take_finished() {
+            order.push((done.id, done.prompt_len));
+            if order.len() == 1 {
+                engine.submit(request(3, &[1, 2, 3], 3)).unwrap();
+                engine.extend(done.index, &[7], 2).unwrap();
+            }
+        }
+    }
+    assert_eq!(order.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 2, 3, 1], "{order:?}");
+    assert_eq!(engine.counters().continued_rows, 0, "its rows were not kept");
+}
+
+#[test]
 fn held_rows_give_way_to_other_sequences() {
     let model = model();
     // Two sequences hold all slots, or all pages.

@@ -68,6 +68,30 @@ fn off_loaded_rows_do_not_run_again() {
 }
 
 #[test]
+fn rows_that_the_cache_holds_anyway_are_not_counted_as_restored() {
+    let model = model();
+    let options = EngineOptions {
+        kv: KvKind::Paged { page: 4 },
+        kv_capacity: Some(64),
+        max_batch: 4,
+        preemption: Preemption::Offload,
+        ..EngineOptions::default()
+    };
+    let mut engine = Engine::new(&model, options).unwrap();
+    for request in requests() {
+        engine.submit(request).unwrap();
+    }
+    engine.step().unwrap();
+    let snapshot = engine.snapshot(3).unwrap();
+    let got = engine.run().unwrap();
+    same_as_naive(&model, &requests(), &got, "with a snapshot");
+    let Counters { offloaded_rows, restored_rows, snapshot_rows, .. } = engine.counters();
+    assert!(snapshot_rows > 0, "{:?}", engine.counters());
+    assert_eq!(restored_rows + snapshot_rows, offloaded_rows, "{:?}", engine.counters());
+    assert!(engine.release_snapshot(snapshot));
+}
+
+#[test]
 fn what_the_store_has_no_room_for_is_computed_again() {
     let bytes_of_a_row = 2 * 2 * 2 * 6 * 4;
     let (none, _) = run(Preemption::Offload, OffloadStore::in_memory(5 * bytes_of_a_row), &mut |_| ());

@@ -1,5 +1,7 @@
 //! Tests of requests and options: what is refused, with which message, and the limits that are accepted.
 use super::*;
+use crate::error::Result;
+use crate::rollout::naive::{generate_naive_int8, generate_naive_sinks};
 
 #[test]
 fn invalid_requests_and_options_are_refused_by_name() {
@@ -42,6 +44,32 @@ fn invalid_requests_and_options_are_refused_by_name() {
         "max_seq_len: expected at most the model's maximum number of positions, found 65"
     );
     assert!(with(|o| o.kv_capacity = Some(63)).starts_with("kv_capacity"));
+}
+
+#[test]
+fn the_oracles_refuse_what_the_engine_refuses() {
+    let model = model();
+    for wrong in [request(4, &[], 1), request(4, &[1; 64], 1), request(4, &[1, 37], 1), request(4, &[1], 0)] {
+        let refusal =
+            |kv| Engine::new(&model, options(kv)).unwrap().submit(wrong.clone()).unwrap_err().to_string();
+        let oracle: [fn(&Model, &Request) -> Result<Completion>; 3] =
+            [generate_naive, generate_naive_repeat_kv, generate_naive_int8];
+        for generate in oracle {
+            assert_eq!(generate(&model, &wrong).unwrap_err().to_string(), refusal(KvKind::Growing));
+        }
+        if wrong.prompt.len() < 64 {
+            let found = generate_naive_sinks(&model, &wrong, [1, 4]).unwrap_err().to_string();
+            assert_eq!(found, refusal(KvKind::Sinks { sinks: 1, window: 4 }));
+        }
+    }
+}
+
+#[test]
+fn the_defaults_are_those_of_the_documentation() {
+    let EngineOptions { kv, max_batch, steps_per_sync, ageing, watermark, prefill_chunk, .. } =
+        EngineOptions::default();
+    assert_eq!(kv, KvKind::Paged { page: 64 });
+    assert_eq!((max_batch, steps_per_sync, ageing, watermark, prefill_chunk), (32, 8, 32, 0, None));
 }
 
 #[test]
