@@ -88,7 +88,10 @@ fn main() {
             _ => exit_with_usage(),
         },
         "record" => record::record(&scratch, prefix, name),
-        "run" => run::run(&scratch, prefix, &scratch::equivalent(&repository)),
+        "run" => {
+            let lists = scratch::EQUIVALENT.map(|name| scratch::equivalent(&repository, name));
+            run::run(&scratch, prefix, &lists.into_iter().flatten().collect());
+        }
         "table" => table::write(&repository, &scratch, &MODULES),
         _ => exit_with_usage(),
     }

@@ -33,9 +33,12 @@ pub struct Outcome {
 /// The reasons of tests/mutants/equivalent.txt, by the key of the mutant.
 pub type Equivalent = HashMap<String, String>;
 
-/// Reads the mutants that no test can catch.
-pub fn equivalent(repository: &Path) -> Equivalent {
-    let list = fs::read_to_string(repository.join("tests/mutants/equivalent.txt")).expect("equivalent.txt");
+/// The mutants of the table that no test can catch, and those of samples.
+pub const EQUIVALENT: [&str; 2] = ["equivalent.txt", "equivalent_sampled.txt"];
+
+/// Reads a list of mutants that no test can catch.
+pub fn equivalent(repository: &Path, name: &str) -> Equivalent {
+    let list = fs::read_to_string(repository.join("tests/mutants").join(name)).expect(name);
     let lines = list.lines().filter_map(|line| line.split_once(" ## "));
     lines.map(|(key, reason)| (key.to_string(), reason.to_string())).collect()
 }

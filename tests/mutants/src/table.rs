@@ -3,13 +3,14 @@ use std::fs;
 use std::path::Path;
 
 use crate::points::Mutant;
-use crate::scratch::{Outcome, Scratch, equivalent};
+use crate::scratch::{EQUIVALENT, Outcome, Scratch, equivalent};
 
 const HEAD: &str = "# Mutation testing
 
 Each mutant is one change of a source: an operator, the guard of a match arm, or the body of a function. A mutant is
 caught if a test fails, crashes or takes too long with it. [CONTRIBUTING](contributing.md) describes how to run this
-again; the program is in `tests/mutants`. This page is generated.
+again; the program is in `tests/mutants`. This page is generated. The first table is a run of all mutants of some
+modules; samples of all modules, with more kinds of mutants, are at the end.
 
 | column | meaning |
 |---|---|
@@ -28,7 +29,7 @@ earlier run caught is not run again.
 pub fn write(repository: &Path, scratch: &Scratch, modules: &[&str]) {
     let outcomes = scratch.outcomes();
     let mutants = scratch.mutants();
-    let equivalent = equivalent(repository);
+    let equivalent = equivalent(repository, EQUIVALENT[0]);
     let mut page = HEAD.to_string();
     page += "| module | mutants | caught | equivalent | open | of these unreached | not run |\n|---|--:|--:|--:|--:|--:|--:|\n";
     let (mut reasons, mut open) = (String::new(), String::new());
@@ -63,10 +64,20 @@ pub fn write(repository: &Path, scratch: &Scratch, modules: &[&str]) {
     page += &format!("| **all** |{}\n", cells(&sums));
     page += &format!("\n## Equivalent mutants\n\n```text\n{reasons}```\n");
     page += &format!("\n## Open mutants\n\n```text\n{open}```\n");
+    page += &samples(repository);
     fs::write(repository.join("docs/mutants.md"), page).expect("docs/mutants.md can be written");
     for key in equivalent.keys().filter(|key| !mutants.iter().any(|mutant| mutant.key == **key)) {
         println!("no such mutant: {key}");
     }
+}
+
+/// The text about samples, and their equivalent mutants.
+fn samples(repository: &Path) -> String {
+    let text = fs::read_to_string(repository.join("tests/mutants/samples.md")).expect("samples.md");
+    let mut all: Vec<_> = equivalent(repository, EQUIVALENT[1]).into_iter().collect();
+    all.sort();
+    let lines: String = all.iter().map(|(key, reason)| format!("{key}\n    {reason}\n")).collect();
+    format!("\n{text}\n### Equivalent mutants of samples\n\n```text\n{lines}```\n")
 }
 
 fn cells(row: &[usize; 6]) -> String {
