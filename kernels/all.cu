@@ -37,6 +37,7 @@ XT_BEGIN
 #include "sample_chunks.cu"
 #include "sample_cutoff.cu"
 #include "sample_greedy.cu"
+#include "sample_pick.cu"
 #include "silu_mul.cu"
 #include "tensor_core.cu"
 XT_END

@@ -1,7 +1,7 @@
 // write_heads    QK-norm, RoPE and KV-cache append of new rows: queries and keys are normed (unless the gain is null)
 //                  and rotated; keys and values are written to their KV slot
 //                  q [N, nh, hd], k, v [N, nkv, hd], q_gain, k_gain [hd] or null, pos, slot [N]
-//                  -> rotated [N, nh, hd], k_pool, v_pool [S, nkv, hd]
+//                  -> rotated [N, nh, hd], k_pool, v_pool [S, nkv, hd]; a result whose address is null is not written
 // Launch: one warp per head, four heads per block: nh query heads, nkv key heads and nkv value heads per row. A head
 //   is staged in shared memory between norm and rotation, because the two halves of a pair belong to different lanes.
 // Order: sum32. hd is even, at most 256. CPU twin: rms_norm, rope_rows, scatter_rows.
@@ -26,12 +26,14 @@ XT_DEV void write_heads(const HeadBuffers<T>& p, const uint32_t* pos, const uint
   uint32_t row = (uint32_t)(head_index / heads), head = (uint32_t)(head_index % heads), hd = p.hd;
   const float* cos = rope_row(p.table, pos[row], hd);
   if (head < p.nh) {
+    if (!p.rotated) return;
     size_t at = ((size_t)row * (XT_FAULT(QueryRowsOfKeyStride) ? p.nkv : p.nh) + head) * hd;
     norm_rotate(p.q + at, p.q_gain, cos, p.rotated + at, hd, p.eps, staging[warp], lane);
     return;
   }
   head -= p.nh;
   bool value = head >= p.nkv;
+  if (!(value ? p.v_pool : p.k_pool)) return;
   if (value) head -= p.nkv;
   size_t from = ((size_t)row * p.nkv + head) * hd, to = ((size_t)slot[row] * p.nkv + head) * hd;
   if (value) {

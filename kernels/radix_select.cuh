@@ -1,8 +1,8 @@
-// The lowest rank that top-k or top-p keeps (docs/numerics.md, section 7), shared by sample_cutoff.cu and
-// cross_entropy.cu. Both filters visit the ranks in ascending order and remove tokens while the running sum of a weight
+// The lowest rank that top-k or top-p keeps (docs/numerics.md, section 7), shared by sample_cutoff.cu (from the second
+// digit on) and cross_entropy.cu. Both filters visit the ranks in ascending order and remove tokens while the running sum of a weight
 // (1 for top-k, W for top-p) stays within a budget. This is a radix select over eight digits with one integer histogram
 // per digit. The first digit is the distance from the maximum, which distributes better than the bits of the exponent.
-// Executed by a block of 512 threads. Order: integer sums.
+// Executed by a block of 256 or 512 threads. Order: integer sums.
 #pragma once
 #include "sample.cuh"
 
@@ -42,33 +42,25 @@ XT_DEV void find_bin(RadixSelect* select, uint64_t budget) {
   select->removed = removed;
 }
 
-// The first rank at or above `low` at which the running sum exceeds the budget. The total sum must exceed the budget.
-template <bool COUNT>
-XT_DEV uint64_t select_rank(const float* x, uint32_t v, float temperature, float max_z, uint64_t low, uint64_t budget,
-                            RadixSelect* select) {
+// select_rank from the second digit on. each(use) calls use(i, z) for the candidates, whose ranks are at least `low` and
+// whose first digits are equal; select->removed is the sum of the ranks below them.
+template <bool COUNT, class Each>
+XT_DEV uint64_t select_digits(Each each, float max_z, uint64_t low, uint64_t budget, RadixSelect* select) {
   uint64_t prefix = 0;
-  uint32_t distance = 0;
-  if (threadIdx.x == 0) select->removed = 0;
-  for (int pass = 0; pass < 8; pass++) {
+  for (int pass = 1; pass < 8; pass++) {
     int shift = 56 - 8 * pass;
     if (threadIdx.x < 256) select->bins[threadIdx.x] = 0;
     __syncthreads();
-    auto count = [&](uint32_t i, float logit) {
-      float z = logit / temperature;
+    each([&](uint32_t i, float z) {
       uint64_t rank = short_rank(z, i);
-      uint32_t first = distance_digit(z, max_z);
-      if (rank_of(z, i) < low || (pass && (first != distance || rank >> (shift + 8) != prefix))) return;
+      if (rank >> (shift + 8) != prefix) return;
       uint64_t weight = select_weight<COUNT>(z, max_z);
-      if (weight) atomicAdd(select->bins + (pass ? rank >> shift & 255 : first), (unsigned long long)weight);
-    };
-    in_flight<8>((uint32_t)threadIdx.x, v, (uint32_t)blockDim.x, [=](uint32_t i) { return x[i]; }, count);
+      if (weight) atomicAdd(select->bins + (rank >> shift & 255), (unsigned long long)weight);
+    });
     __syncthreads();
     find_bin(select, budget);
     __syncthreads();
-    if (pass == 0)
-      distance = select->digit;
-    else
-      prefix = prefix << 8 | select->digit;
+    prefix = prefix << 8 | select->digit;
     // a z that occurs once needs no index digits; max() keeps ranks below `low` removed
     if (pass == 4 && select->bin_weight == select_weight<COUNT>(from_ordered_bits((uint32_t)prefix), max_z))
       return max(low, prefix << 32);
@@ -76,6 +68,37 @@ XT_DEV uint64_t select_rank(const float* x, uint32_t v, float temperature, float
   return prefix >> 24 << 32 | 0xff000000u | (prefix & 0xffffffu);
 }
 
+// The first rank at or above `low` at which the running sum exceeds the budget. The total sum must exceed the budget.
+template <bool COUNT>
+XT_DEV uint64_t select_rank(const float* x, uint32_t v, float temperature, float max_z, uint64_t low, uint64_t budget,
+                            RadixSelect* select) {
+  auto over_row = [&](auto use) {
+    in_flight<8>((uint32_t)threadIdx.x, v, (uint32_t)blockDim.x, [=](uint32_t i) { return x[i]; },
+                 [&](uint32_t i, float logit) {
+                   float z = logit / temperature;
+                   if (rank_of(z, i) >= low) use(i, z);
+                 });
+  };
+  if (threadIdx.x == 0) select->removed = 0;
+  if (threadIdx.x < 256) select->bins[threadIdx.x] = 0;
+  __syncthreads();
+  over_row([&](uint32_t, float z) {
+    uint64_t weight = select_weight<COUNT>(z, max_z);
+    if (weight) atomicAdd(select->bins + distance_digit(z, max_z), (unsigned long long)weight);
+  });
+  __syncthreads();
+  find_bin(select, budget);
+  __syncthreads();
+  uint32_t distance = select->digit;
+  auto each = [&](auto use) {
+    over_row([&](uint32_t i, float z) {
+      if (distance_digit(z, max_z) == distance) use(i, z);
+    });
+  };
+  return select_digits<COUNT>(each, max_z, low, budget, select);
+}
+
+// The maximum over a block of 512 threads.
 XT_DEV float block_max(float m, RadixSelect* select) {
   m = max32(m);
   if (threadIdx.x % 32 == 0) select->maximum[threadIdx.x / 32] = m;

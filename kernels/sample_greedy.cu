@@ -1,4 +1,4 @@
-// sample_greedy    sample_cutoff, sample_weights and sample_pick for rows without temperature and penalty:
+// sample_greedy    sample_pick for rows without temperature and penalty:
 //                  token = the lowest i with x_i = max x;  log-prob = x_token - lse(x);  processed = 0
 //                  x [N, V], raw [N, ceil(V / 128)] -> samples [step, N, 4], tokens [N], as sample_pick
 // Launch: one warp per row, after sample_chunks. Order: maxima; lse as sample_pick. CPU twin: reference/sample.rs.
@@ -37,7 +37,7 @@ XT_KERNEL(sample_greedy_f32, 32)(const float* x, const uint32_t* step, const Chu
     uint32_t equal = __ballot_sync(0xffffffffu, i < v && x[i] == largest);
     if (equal && (token == v || XT_FAULT(GreedyTakesLaterTie))) token = first + __ffs(equal) - 1;
   }
-  float whole = lse_of(raw, chunks);
+  float whole = lse_of(raw, chunks, largest);
   if (lane != 0) return;
   samples[0] = 0;
   samples[1] = tokens[blockIdx.x] = token;

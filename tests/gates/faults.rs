@@ -50,11 +50,12 @@ const ON_LINUX: [Fault; 4] =
     [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
 
 /// Faults that tests outside of this program find: tests/allocations.rs and tests/constant_memory.rs;
-/// gpu/attention/tests/shared.rs, gates/planted.rs, gates/launch_errors.rs, device/packed_buffer.rs and
-/// cpu/gemm_bf16/tests.rs of xtrain-tensor; evaluate.rs, grammar/compiled.rs, cli/identity.rs,
+/// gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/planted.rs, gates/launch_errors.rs,
+/// device/packed_buffer.rs and cpu/gemm_bf16/tests.rs of xtrain-tensor; evaluate.rs, grammar/compiled.rs, cli/identity.rs,
 /// cli/completion_writer.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs and config/limits.rs;
 /// rollout/scheduler/offload_policy.rs and cache/prefix.rs of xtrain-decode.
-const CAUGHT_ELSEWHERE: [Fault; 20] = [
+const CAUGHT_ELSEWHERE: [Fault; 21] = [
+    Fault::OwnSlotsOfOtherPages,
     Fault::LexerNotRenewed,
     Fault::SinksStagedRowsLeaked,
     Fault::WatermarkFlagIgnored,

@@ -213,6 +213,36 @@ pub(crate) fn products_of_a_decode_step_fill_the_gpu() {
     println!("products of four decode steps: {products} launches compared with 132 multiprocessors");
 }
 
+/// Top-p over a large vocabulary has several blocks per row in each of its kernels, and the step has two more launches
+/// than without it.
+#[test]
+fn the_filters_of_a_row_have_several_blocks() {
+    let scratch = Scratch::new("filters");
+    let step = |flags: &[&str]| {
+        let model = ["bench", "decode", "--set", "model.preset=tiny-1m", "--set", "model.vocab=151936"];
+        let lengths =
+            ["--prompt-len", "8", "--max-new", "8", "--dtype", "bf16", "--estimate", "h200", "--json"];
+        parsed(&ok(&scratch.0, &[&model[..], &lengths, flags].concat()))
+    };
+    let blocks = |step: &serde_json::Value| -> Vec<(String, u64)> {
+        let kernels = step["kernels"].as_array().unwrap().iter();
+        let all =
+            kernels.map(|row| (row["kernel"].as_str().unwrap().into(), row["blocks"].as_u64().unwrap()));
+        all.filter(|(kernel, _): &(String, u64)| kernel.starts_with("sample_")).collect()
+    };
+    let [plain, top_p, both] = [
+        step(&["--temperature", "1"]),
+        step(&["--temperature", "1", "--top-p", "0.9"]),
+        step(&["--temperature", "1", "--top-p", "0.9", "--batch", "3"]),
+    ];
+    let launches = |step: &serde_json::Value| step["launches"].as_u64().unwrap();
+    assert_eq!(launches(&plain) + 2, launches(&top_p));
+    // 151,936 logits are 37.1 times 4096
+    assert_eq!((blocks(&plain).len(), blocks(&top_p).len()), (2, 4), "{top_p}");
+    assert!(blocks(&top_p).iter().all(|(_, blocks)| *blocks >= 38), "{top_p}");
+    assert!(blocks(&both).iter().all(|(_, blocks)| *blocks >= 3 * 38), "{both}");
+}
+
 #[test]
 fn the_products_of_a_decode_step_fill_the_gpu() {
     products_of_a_decode_step_fill_the_gpu();

@@ -3,6 +3,7 @@
 //! Fusion is private to this backend. Callers write `rms_norm`, `linears`, `swiglu` and `linear_add`; the results are
 //! bit-identical with and without fusion.
 pub(super) mod heads;
+mod own_slots;
 
 use super::linear::several::FUSED_NORM_MAX_ROWS;
 use super::linear::{self, Epilogue, NormEpilogue};

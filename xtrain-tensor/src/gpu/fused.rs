@@ -19,8 +19,8 @@ pub(super) fn check_heads(new: &UnrotatedHeads<'_>) -> Result<&'static str> {
     }
 }
 
-/// QK-norm, RoPE and KV-cache append of new rows, into the rotated queries and the pools at these addresses. The
-/// operands have been checked.
+/// QK-norm, RoPE and KV-cache append of new rows, into the rotated queries and the pools at these addresses; what has the
+/// address null is not written. The operands have been checked.
 pub(super) fn write_heads_into(
     gpu: &Gpu,
     new: &UnrotatedHeads<'_>,
@@ -39,7 +39,7 @@ pub(super) fn write_heads_into(
     let args =
         args![q, k, v, rotated, k_pool, v_pool, q_gain, k_gain, table, pos, slots, n, nh, nkv, hd, eps];
     let grid = Grid::blocks([(n * (nh + 2 * nkv)).div_ceil(WARPS), 1, 1], 32 * WARPS as u32);
-    // SAFETY: q and rotated are [n, nh, hd], k and v [n, nkv, hd], pools have rows of the same shape, gains are [hd]
-    // or null, the table covers the positions, slots are inside the pools; one warp per head.
+    // SAFETY: q and rotated are [n, nh, hd], k and v [n, nkv, hd], pools have rows of the same shape, gains are [hd];
+    // results and gains may be null; the table covers the positions, slots are inside the pools; one warp per head.
     unsafe { gpu.launch(kernel, grid, args) }
 }

@@ -1,6 +1,6 @@
-//! Token sampling: two launches if all rows are greedy, otherwise four, or five with a repetition penalty. Each
-//! step writes 16 bytes per row, which stay on the device until they are read back. The index lists of all steps
-//! are uploaded once, before the first step.
+//! Token sampling: two launches if all rows are greedy or have no filter, two more for each of top-k and top-p, and one
+//! for repetition penalties. Each step writes 16 bytes per row, which stay on the device until they are read back. The
+//! index lists of all steps are uploaded once, before the first step.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::{MAX_LISTS, Outcome, SampleFailure, SampleRing, SampleRow, Sampled, StepLists, Weight};
 use crate::{
@@ -14,8 +14,17 @@ const CHUNK: usize = 128;
 /// Chunks per block, one per warp.
 const WARPS: usize = 8;
 
-/// Logits per block of `sample_penalty`.
-const PENALTY_BLOCK: usize = 4096;
+/// Logits of a row per block (`SAMPLE_BLOCK` of kernels/sample.cuh), of kernels with 256 threads.
+const BLOCK: usize = 4096;
+
+/// Bins of `sample_histogram`, of 8 bytes.
+const BINS: usize = 4096;
+
+/// Ranks in the list of a row, of 8 bytes (`SELECT_LIST` of kernels/sample_cutoff.cu).
+const LIST: usize = 4096;
+
+/// Bytes of `RowSelect` in kernels/sample.cuh.
+const ROW_SELECT: usize = 32;
 
 /// Words of `SampleRow` in kernels/sample.cuh.
 const WORDS: usize = 12;
@@ -28,6 +37,47 @@ pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) ->
     let mut ring = GpuSampleRing::new(gpu, rows.len(), 1)?;
     ring.launch(logits, rows)?;
     ring.download()
+}
+
+/// The grid of kernels whose blocks share a row of `v` logits.
+fn by_block([n, v]: [usize; 2]) -> Grid {
+    Grid::blocks([n, v.div_ceil(BLOCK), 1], 256)
+}
+
+/// Logits after the penalty `[n, v]` and their maxima, of chunks before it and of blocks after it.
+struct Filtered {
+    y: At,
+    options: At,
+    raw: At,
+    maxima: At,
+    n: usize,
+    v: usize,
+}
+
+impl Filtered {
+    /// Computes the lowest rank that top-k and top-p keep, for each row that has a filter.
+    fn launch(&self, gpu: &Gpu, rows: &[SampleRow<'_>]) -> Result<Buffer> {
+        let Filtered { y, options, raw, maxima, n, v } = *self;
+        let selects = gpu.buffer(ROW_SELECT * n)?;
+        let sampled = |row: &&SampleRow<'_>| row.temperature != 0.0;
+        let top_k = rows.iter().filter(sampled).any(|row| row.top_k != 0 && (row.top_k as usize) < v);
+        let top_p = rows.iter().filter(sampled).any(|row| row.top_p < 1.0);
+        for (_, is_top_p) in [(top_k, 0u32), (top_p, 1)].into_iter().filter(|(used, _)| *used) {
+            let list = gpu.buffer(8 * LIST * n)?;
+            let bins = gpu.counters(2 * BINS * n + n)?;
+            let counters = At(bins.0 + (8 * BINS * n) as u64);
+            let [selects, list] = [selects.arg(), list.arg()];
+            // SAFETY: y is [n, v], options and selects have an entry per row, raw one per chunk of a row and maxima one
+            // per block of a row that has a penalty; there are a list, bins and a counter for each row.
+            unsafe {
+                let args = args![y, options, raw, selects, bins, counters, maxima, v, is_top_p];
+                gpu.launch("sample_histogram_f32", by_block([n, v]), args)?;
+                let args = args![y, options, raw, selects, list, counters, maxima, v, is_top_p];
+                gpu.launch("sample_cutoff_f32", by_block([n, v]), args)?;
+            }
+        }
+        Ok(selects)
+    }
 }
 
 /// The tokens and samples of several steps, on the device.
@@ -104,58 +154,55 @@ impl GpuSampleRing {
         let sums = || gpu.buffer(8 * n * chunks);
         let raw = sums()?;
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
-        let by_row = |threads| Grid::blocks([n, 1, 1], threads);
         let (samples, tokens) = (self.samples.arg(), self.tokens.arg());
-        if rows.iter().all(|row| row.temperature == 0.0 && row.penalty == 1.0) {
-            // SAFETY: x is [n, v], raw has an entry per chunk of a row, samples one per row and step; the grids are
-            // those of the kernels' headers.
-            unsafe {
-                gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])?;
-                let args = args![x, step, raw.arg(), samples, tokens, v, chunks];
-                gpu.launch("sample_greedy_f32", by_row(32), args)?;
-            }
-            (self.rows, self.steps) = (n, self.steps + 1);
-            return Ok(());
-        }
-        let (kept, total, states) = (sums()?, sums()?, gpu.buffer(16 * n)?);
-        // SAFETY: x and y are [n, v]; options and states have one entry per row, samples one per row and step; raw,
-        // kept and total have one per chunk of a row; the grids are those of the kernels' headers.
-        unsafe {
-            gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])?;
-            let penalized = self.penalized(logits, options, &seen, rows)?;
-            let y = penalized.as_ref().map_or(Ok(x), |y| y.at(gpu, Dtype::F32))?;
-            let args = args![y, options, raw.arg(), states.arg(), v, chunks];
-            gpu.launch("sample_cutoff_f32", by_row(512), args)?;
-            let args = args![y, options, states.arg(), kept.arg(), total.arg(), v, chunks];
-            gpu.launch("sample_weights_f32", by_chunk, args)?;
-            let [states, raw, kept, total] = [states.arg(), raw.arg(), kept.arg(), total.arg()];
-            let args = args![x, y, options, step, states, raw, kept, total, samples, tokens, v, chunks];
-            gpu.launch("sample_pick_f32", by_row(32), args)?;
-        }
+        // SAFETY: x is [n, v], raw has an entry per chunk of a row; the grid is that of the kernel's header.
+        unsafe { gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])? };
         (self.rows, self.steps) = (n, self.steps + 1);
-        Ok(())
+        if rows.iter().all(|row| row.temperature == 0.0 && row.penalty == 1.0) {
+            let args = args![x, step, raw.arg(), samples, tokens, v, chunks];
+            // SAFETY: as above; samples has an entry per row and step, tokens per row.
+            return unsafe { gpu.launch("sample_greedy_f32", Grid::blocks([n, 1, 1], 32), args) };
+        }
+        let penalized = self.penalized(logits, options, &seen, rows)?;
+        let (y, maxima) = match &penalized {
+            Some((y, maxima)) => (y.at(gpu, Dtype::F32)?, maxima.arg()),
+            None => (x, At(0)),
+        };
+        let filtered = Filtered { y, options, raw: raw.arg(), maxima, n, v };
+        let selects = filtered.launch(gpu, rows)?;
+        let (kept, total, counters) = (sums()?, sums()?, gpu.counters(n)?);
+        let [selects, raw, kept, total] = [selects.arg(), raw.arg(), kept.arg(), total.arg()];
+        let args = args![
+            x, y, options, step, selects, raw, kept, total, samples, tokens, counters, maxima, v, chunks
+        ];
+        // SAFETY: x and y are [n, v]; options and selects have one entry per row, samples one per row and step; raw,
+        // kept and total have one per chunk of a row, maxima per block of a row that has a penalty, counters per row.
+        unsafe { gpu.launch("sample_pick_f32", by_block([n, v]), args) }
     }
 
-    /// The logits after the repetition penalty. `None`: no row has one.
+    /// The logits after the repetition penalty, and their maximum for each block of a row that has one. `None`: no row
+    /// has one.
     fn penalized(
         &self,
         logits: &Tensor,
         options: At,
         seen: &[u32],
         rows: &[SampleRow<'_>],
-    ) -> Result<Option<Tensor>> {
+    ) -> Result<Option<(Tensor, Buffer)>> {
         if rows.iter().all(|row| row.penalty == 1.0) {
             return Ok(None);
         }
         let gpu = &self.gpu;
         let y = Tensor::on_gpu(gpu, logits.shape(), Dtype::F32)?;
         let (x_at, y_at, seen) = (logits.at(gpu, Dtype::F32)?, y.at(gpu, Dtype::F32)?, gpu.indices(seen)?);
-        let args = args![x_at, y_at, options, seen, self.step.arg(), self.samples.arg(), logits.width()];
-        let grid = Grid::blocks([rows.len(), logits.width().div_ceil(PENALTY_BLOCK), 1], 256);
+        let (n, v) = (rows.len(), logits.width());
+        let maxima = gpu.buffer(4 * n * v.div_ceil(BLOCK))?;
+        let (step, samples) = (self.step.arg(), self.samples.arg());
+        let args = args![x_at, y_at, options, seen, step, samples, maxima.arg(), v];
         // SAFETY: both are [n, v]; the penalized ids are below v and stored in `seen`, those sampled in earlier
-        // steps in `samples`.
-        unsafe { gpu.launch("sample_penalty_f32", grid, args)? };
-        Ok(Some(y))
+        // steps in `samples`; maxima has an entry per block.
+        unsafe { gpu.launch("sample_penalty_f32", by_block([n, v]), args)? };
+        Ok(Some((y, maxima)))
     }
 
     /// The samples of all steps; waits for the device.

@@ -96,8 +96,11 @@ fn bytes(launch: &RecordedLaunch) -> u64 {
         "adamw" => 28 * elements(launch),
         "cast_all" => 6 * table(launch, 8, 4),
         "row_squares" => 4 * elements(launch),
+        // the logits; the bins of each row, read and reset; neither the counters nor the whole list
+        "sample_histogram" => distinct(launch, |at| at < 4) + 2 * rows * 8 * 4096,
+        "sample_cutoff" => distinct(launch, |at| at < 4),
+        "sample_pick" => distinct(launch, |at| at > 0 && at != 10),
         // one chunk of the logits
-        "sample_pick" => distinct(launch, |at| at > 1) + rows * 512,
         "sample_greedy" => distinct(launch, |at| at > 0) + rows * 512,
         // the sums of chunks that blocks share are written and read
         "linear_skinny" | "linears_skinny" | "norm_linears" | "swiglu_skinny" | "norm_swiglu"

@@ -2,10 +2,10 @@
 //! reader of the queries or of a pool queues the plain kernel first.
 use std::sync::{Arc, Mutex, Weak};
 
+use super::own_slots::sees_own_slot_only;
 use crate::device::gpu::{Arg, At, Buffer, Deferred, Gpu, args};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::faults::{self, Fault};
 use crate::gpu::fused;
 use crate::lock::lock;
 use crate::operands::{AttnMask, QkNorm, RopeArgs, RopeTable, UnrotatedHeads};
@@ -37,8 +37,6 @@ pub(in crate::gpu) struct NewHeads {
     slots: Vec<u32>,
     rotated: Weak<Buffer>,
     pools: [Weak<Buffer>; 2],
-    /// Elements of a pool.
-    pool_len: usize,
     progress: Mutex<Progress>,
 }
 
@@ -73,7 +71,6 @@ pub(in crate::gpu) fn write_heads(
         slots: new.slots.to_vec(),
         rotated: rotated.weak_buffer(),
         pools: pools.each_ref().map(|pool| pool.weak_buffer()),
-        pool_len: pools[0].len(),
         progress: Mutex::new(Progress::Deferred),
     });
     for pool in pools {
@@ -114,22 +111,9 @@ impl NewHeads {
         }
     }
 
-    /// Queues the kernel that writes the rotated queries and the pools. A result without an address has no reader.
+    /// Queues the kernel that writes the rotated queries and the pools. A result without an address is not written.
     fn launch(&self, gpu: &Gpu, to: [Option<At>; 3]) -> Result<()> {
-        let mut unread = Vec::new();
-        let mut addresses = [At(0); 3];
-        for ((to, len), address) in
-            to.into_iter().zip([self.q.len(), self.pool_len, self.pool_len]).zip(&mut addresses)
-        {
-            *address = match to {
-                Some(at) => at,
-                None => {
-                    unread.push(gpu.buffer(len * self.q.dtype().bytes())?);
-                    unread[unread.len() - 1].arg()
-                }
-            };
-        }
-        fused::write_heads_into(gpu, &self.unrotated(), addresses)
+        fused::write_heads_into(gpu, &self.unrotated(), to.map(|at| at.unwrap_or(At(0))))
     }
 
     /// The deferred `write_heads` of these queries and pools, if an attention with this mask may write the heads: each
@@ -169,23 +153,4 @@ impl NewHeads {
         *lock(&self.progress) = Progress::PoolsWritten;
         Ok(())
     }
-}
-
-/// Whether row `n` writes the slot of its own position, `slots[n]`, and sees no other one of `slots`.
-fn sees_own_slot_only(mask: &AttnMask<'_>, slots: &[u32]) -> bool {
-    let mut written = slots.to_vec();
-    written.sort_unstable();
-    let below = |slot: usize| written.partition_point(|&w| (w as usize) < slot);
-    let row = |n: usize| {
-        let (seq, keys) = (mask.seq[n], mask.keys(n));
-        let (mut at, mut seen) = (keys.start, 0);
-        while at < keys.end {
-            let (first, len) = (mask.slots.slot(seq, at), mask.slots.run_length(at).min(keys.end - at));
-            seen += below(first + len) - below(first);
-            at += len;
-        }
-        mask.slots.slot(seq, mask.pos[n] as usize) == slots[n] as usize
-            && (seen == 1 || faults::on(Fault::NewKeysOfOthersUnseen))
-    };
-    (0..mask.rows()).all(row)
 }

@@ -57,9 +57,10 @@ enum Read {
     QueriesAfterPoolsAreChanged,
 }
 
-/// Outputs of an attention, and a result of the `write_heads` before it.
-fn written_heads(device: &Device, read: Read) -> Result<Tensor> {
+/// Outputs of an attention, or a result of the `write_heads` before it, in f32.
+fn written_heads(device: &Device, read: Read, dtype: Dtype) -> Result<Tensor> {
     let table = RopeTable::new(1e4, 8, 100)?;
+    let tensor = |device: &Device, shape: &[usize], seed| tensor(device, shape, seed).cast(dtype).unwrap();
     let (q, k, v) =
         (tensor(device, &[2, 4, 8], 15), tensor(device, &[2, 2, 8], 16), tensor(device, &[2, 2, 8], 17));
     let (mut k_pool, mut v_pool) = (tensor(device, &[9, 2, 8], 18), tensor(device, &[9, 2, 8], 19));
@@ -72,21 +73,21 @@ fn written_heads(device: &Device, read: Read) -> Result<Tensor> {
     match read {
         Read::PoolBefore => {
             ops::scatter_rows(&mut v_pool, &tensor(device, &[1, 2, 8], 20), &[6])?;
-            Ok(ops::attention(&rotated, &k_pool, &v_pool, &mask)?.0)
+            ops::attention(&rotated, &k_pool, &v_pool, &mask)?.0.cast(Dtype::F32)
         }
         Read::PoolAfterQueriesAreDropped => {
             drop(rotated);
             ops::copy_slots_within(&mut k_pool, SlotRange { from: 3, to: 8, len: 1 })?;
-            Ok(k_pool)
+            k_pool.cast(Dtype::F32)
         }
         Read::QueriesAfter | Read::QueriesAfterPoolsAreChanged => {
             ops::attention(&rotated, &k_pool, &v_pool, &mask)?;
             if read == Read::QueriesAfter {
-                return Ok(rotated);
+                return rotated.cast(Dtype::F32);
             }
             ops::scatter_rows(&mut k_pool, &tensor(device, &[2, 2, 8], 20), &slots)?;
-            rotated.to_vec::<f32>()?;
-            Ok(k_pool)
+            rotated.cast(Dtype::F32)?.to_vec::<f32>()?;
+            k_pool.cast(Dtype::F32)
         }
     }
 }
@@ -100,7 +101,12 @@ fn deferred_heads_have_the_bits_of_the_cpu_whichever_result_is_read() {
         Read::QueriesAfterPoolsAreChanged,
     ];
     for read in reads {
-        compare(|device| written_heads(device, read)).unwrap_or_else(|e| panic!("{read:?}: {e}"));
+        let result = |dtype| compare(|device| written_heads(device, read, dtype));
+        result(Dtype::F32).unwrap_or_else(|e| panic!("{read:?}: {e}"));
+        // the products of attention are those of the tensor core
+        if read != Read::PoolBefore {
+            result(Dtype::BF16).unwrap_or_else(|e| panic!("{read:?} in bf16: {e}"));
+        }
     }
 }
 
