@@ -13,7 +13,7 @@
 #   peers     PyTorch, transformers and cuBLASLt next to xtrain; torch.compile last
 # usage: bash gpu-report.sh STAGE DIRECTORY [--dry-run] [OPERATION ...]
 #   --dry-run: the same steps on the emulator with tiny sizes; compute-sanitizer and ncu are replaced by gpu-report/fake.sh
-#   OPERATION: of contact and sanitize, instead of all (contact) or those that failed (sanitize)
+#   OPERATION: of contact and sanitize, instead of all (contact) or those that failed (sanitize); of gates: tests of models
 set -uo pipefail
 usage() { echo "usage: bash gpu-report.sh STAGE DIRECTORY [--dry-run] [OPERATION ...]" >&2; exit 2; }
 [ $# -ge 2 ] || usage

@@ -1,9 +1,19 @@
-# Every gate that runs on a GPU, one process per test: first operations, then whole models.
-tests() { # program filter...: the names of the tests
-    local program=$1
+# Every gate that runs on a GPU, one process per test: first operations, then whole models. A filter that selects no test
+# fails. With names of tests: only these.
+tests() { # program filter...: the names of the tests, and the filters that select none
+    local program=$1 filter found
     shift
-    for filter in "$@"; do timeout 20 "$program" --list "$filter" 2> /dev/null | sed -n 's/: test$//p'; done | sort -u
+    for filter in "$@"; do
+        found=$(timeout 20 "$program" --list "$filter" 2> /dev/null | sed -n 's/: test$//p')
+        printf '%s\n' "${found:-$filter}"
+    done | sort -u
 }
+if [ ${#operations[@]} -gt 0 ]; then
+    for test in "${operations[@]}"; do
+        step 60 "$test" ./test-gates --exact "$test" --nocapture
+    done
+    return
+fi
 for test in $(tests ./test-tensor gates::gpu::tests::every_operation gates::tensor_core ops::device_sampler ops::packing \
     gates::filters); do
     step 120 "$test" ./test-tensor --exact "$test" --nocapture

@@ -1,7 +1,7 @@
 # The same shapes, vocabularies and lengths in PyTorch, transformers and cuBLASLt. torch.compile takes longest: last.
 flags=()
 [ -z "$dry" ] || flags=(--quick --device cpu)
-if ! timeout 60 python3 -c 'import torch'; then
+if ! timeout 60 python3 -c 'import torch' >> "$log" 2>&1; then
     failed=1
     write_row "peers" "NOT RUN: python3 has no torch" 0
     return

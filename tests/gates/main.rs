@@ -59,6 +59,7 @@ mod gguf_pieces;
 mod golden;
 mod golden_policy;
 mod gpu;
+mod gpu_report;
 mod gpu_windows;
 mod grpo;
 mod grpo_counts;
