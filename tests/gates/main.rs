@@ -59,6 +59,7 @@ mod gguf_pieces;
 mod golden;
 mod golden_policy;
 mod gpu;
+#[cfg(target_os = "linux")]
 mod gpu_report;
 mod gpu_windows;
 mod grpo;

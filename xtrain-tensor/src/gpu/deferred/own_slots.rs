@@ -78,27 +78,25 @@ mod tests {
         Slots::Pages { page: 4, table: table.map(Vec::from).to_vec() }
     }
 
-    /// Asks twice for each of several passes, of which each differs from the previous one in one operand. Returns the
+    /// Asks twice for each of several passes, most of which differ from the previous one in one operand. Returns the
     /// answers and those of the walk.
     fn asked() -> [Vec<bool>; 2] {
+        let mut answers = [Vec::new(), Vec::new()];
+        let mut ask = |seq: [u32; 2], pos: [u32; 2], slots: &Slots, window, written: [u32; 2]| {
+            let mask = AttnMask { seq: &seq, pos: &pos, slots, window };
+            answers[0].extend((0..2).map(|_| sees_own_slot_only(&mask, &written)));
+            answers[1].extend([walk(&mask, &written); 2]);
+        };
         let (own, shared) = (pages([[0, 1], [2, 3]]), pages([[0, 1], [1, 3]]));
         let later = pages([[0, 3], [2, 1]]);
-        let passes: [(&[u32; 2], &[u32; 2], &Slots, Option<usize>, &[u32; 2]); 8] = [
-            (&[0, 1], &[5, 6], &own, None, &[5, 14]),
-            (&[0, 1], &[5, 6], &shared, None, &[5, 14]),
-            (&[0, 1], &[5, 6], &shared, Some(2), &[5, 14]),
-            (&[0, 1], &[5, 7], &shared, Some(2), &[5, 14]),
-            (&[0, 1], &[5, 7], &shared, Some(2), &[5, 15]),
-            (&[0, 1], &[5, 7], &later, Some(2), &[5, 15]),
-            (&[1, 0], &[5, 7], &later, Some(2), &[5, 15]),
-            (&[0, 1], &[5, 6], &own, None, &[5, 14]),
-        ];
-        let mut answers = [Vec::new(), Vec::new()];
-        for (seq, pos, slots, window, written) in passes {
-            let mask = AttnMask { seq, pos, slots, window };
-            answers[0].extend((0..2).map(|_| sees_own_slot_only(&mask, written)));
-            answers[1].extend([walk(&mask, written); 2]);
-        }
+        ask([0, 1], [5, 6], &own, None, [5, 14]);
+        ask([0, 1], [5, 6], &shared, None, [5, 14]);
+        ask([0, 1], [5, 6], &shared, Some(2), [5, 14]);
+        ask([0, 1], [5, 7], &shared, Some(2), [5, 14]);
+        ask([0, 1], [5, 7], &shared, Some(2), [5, 15]);
+        ask([0, 1], [5, 7], &later, Some(2), [5, 15]);
+        ask([1, 0], [5, 7], &later, Some(2), [5, 15]);
+        ask([0, 1], [5, 6], &own, None, [5, 14]);
         answers
     }
 
