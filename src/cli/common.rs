@@ -248,7 +248,9 @@ pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), Cli
         (matches!(kind, KvCacheArg::Paged | KvCacheArg::Int8), *kind == KvCacheArg::Sinks);
     // a sequence of the others has its slots from the start
     let preempts = !matches!(kind, KvCacheArg::Contiguous | KvCacheArg::Sinks);
+    let has_pool = has_pages || *kind == KvCacheArg::Contiguous;
     for (id, has, kinds) in [
+        ("kv_resident", has_pool, "contiguous, paged or int8"),
         ("page_size", has_pages, "paged or int8"),
         ("watermark", has_pages, "paged or int8"),
         ("preempt", preempts, "growing, paged or int8"),

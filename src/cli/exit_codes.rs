@@ -136,6 +136,7 @@ impl LibraryError for model::Error {
             model::Error::NotFinite { .. } => Exit::Diverged,
             model::Error::Config { .. } | model::Error::Processes { .. } => Exit::Usage,
             model::Error::Communication(error) => error.exit(),
+            model::Error::OffloadedLayer { .. } => Exit::Io,
             model::Error::Tensor(tensor::Error::Device { .. }) => Exit::Device,
             _ => Exit::Data,
         }
@@ -150,6 +151,22 @@ impl LibraryError for decode::Error {
             decode::Error::Sample { .. } => Exit::Data,
             _ => Exit::Usage,
         }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            decode::Error::Model(model::Error::OffloadedLayer { .. }) => {
+                "check the disk of --offload-dir, or use another one"
+            }
+            decode::Error::Option { field: "kv_resident", .. } => {
+                "increase --kv-resident, or use a cache of fewer positions: --max-new, or --kv-capacity of rollout"
+            }
+            decode::Error::Option { field: "offload_limit", .. } => {
+                "increase --offload-limit or --kv-resident"
+            }
+            _ => return None,
+        };
+        Some(hint.to_string())
     }
 }
 

@@ -44,7 +44,7 @@ const EFFECTS: [(&str, &[(&str, &str)]); 24] = [
 ];
 
 /// Flags of these commands that neither the engine options nor the request contain.
-const OTHERS: [&str; 36] = [
+const OTHERS: [&str; 37] = [
     "arrivals",
     "burst",
     "config",
@@ -56,6 +56,7 @@ const OTHERS: [&str; 36] = [
     "high_priority",
     "json",
     "json_schema",
+    "kv_resident",
     "limit_gap",
     "limit_ttft",
     "model",

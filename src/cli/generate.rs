@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use super::common::{token_id, whole};
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
+use super::layer_offload::LayerOffloadFlags;
 use super::loaded::Loaded;
-use super::memory_check::require_cache;
+use super::memory_check::require_cache_in;
 use super::prefix::{SavePrefixFlag, UsedPrefix};
 use super::prompt_input::{PromptInput, PromptSource};
 use super::speculation::SpeculationReport;
@@ -36,6 +37,7 @@ Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --temperature 0 --speculate lookup
   xtrain generate runs/shakespeare --prompt - --save-prefix long.prefix --max-new 1 < long.txt
   cat long.txt more.txt | xtrain generate runs/shakespeare --prompt - --prefix long.prefix
+  xtrain generate runs/long --prompt - --kv-resident 64MB --offload-dir . < long.txt
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub(super) struct GenerateArgs {
     /// Prompt text; - reads standard input, without a line break at its end. An empty text starts from the
@@ -58,6 +60,8 @@ pub(super) struct GenerateArgs {
     pub(super) generation: GenerationArgs,
     #[command(flatten)]
     save: SavePrefixFlag,
+    #[command(flatten)]
+    offload: LayerOffloadFlags,
 }
 
 #[derive(Serialize)]
@@ -102,13 +106,14 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
     let options = args.engine(request.required_len(cfg))?;
     let draft = args.generation.speculation.open_draft_of(&loaded, &args.generation.common)?;
-    require_cache(
-        &loaded.model,
-        draft.as_ref().map(|draft| &draft.model),
+    let memory = args.offload.memory(loaded.model.device(), Some("add --kv-resident"))?;
+    require_cache_in(
+        &memory,
+        (&loaded.model, draft.as_ref().map(|draft| &draft.model)),
         &options,
-        "reduce --max-new or the length of the prompt, or use --kv growing",
+        "reduce --max-new or the length of the prompt, use --kv growing, or add --kv-resident and --offload-dir",
     )?;
-    let mut engine = Engine::new(&loaded.model, options)?;
+    let mut engine = Engine::with_memory(&loaded.model, options, memory)?;
     draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     let prefix = args.generation.prefix.load(&loaded, &mut engine)?;
     let index = engine.submit(request)?;

@@ -2,7 +2,7 @@
 use super::estimate::{GrpoMemory, TrainingMemory};
 use super::exit::{CliError, Exit};
 use crate::config::RunConfig;
-use crate::decode::{EngineOptions, KvKind, Request, Room};
+use crate::decode::{EngineOptions, KvKind, KvMemory, Request, Room};
 use crate::memory_limit::memory_limit;
 use crate::model::Model;
 use crate::report::units;
@@ -50,15 +50,20 @@ pub(super) fn require_cache(
     options: &EngineOptions,
     hint: &str,
 ) -> Result<(), CliError> {
-    let own = cache_bytes(model, options);
+    require_cache_in(&KvMemory::default(), (model, draft), options, hint)
+}
+
+/// [`require_cache`] of an engine and its draft model, whose cache is in `memory`.
+pub(super) fn require_cache_in(
+    memory: &KvMemory,
+    (model, draft): (&Model, Option<&Model>),
+    options: &EngineOptions,
+    hint: &str,
+) -> Result<(), CliError> {
+    let own = memory.allocated_bytes(options.kv, model, options.room(model.config()));
     let bytes = own.saturating_add(draft.map_or(0, |draft| draft_cache_bytes(draft, model, options)));
     let what = if draft.is_some() { "the KV cache with that of the draft model" } else { "the KV cache" };
     require(bytes, model.device(), what, hint)
-}
-
-/// Bytes of the KV cache of an engine.
-fn cache_bytes(model: &Model, options: &EngineOptions) -> u64 {
-    options.kv.allocated_bytes(model, options.room(model.config()))
 }
 
 /// Bytes of the KV cache of a draft model: pages for all positions of all sequences, up to its context.
@@ -84,9 +89,13 @@ pub(super) fn require_cache_of(
 mod tests {
     use super::*;
 
+    /// Bytes of the KV cache of an engine.
+    fn cache_bytes(model: &Model, options: &EngineOptions) -> u64 {
+        KvMemory::default().allocated_bytes(options.kv, model, options.room(model.config()))
+    }
+
     #[test]
     fn the_estimate_is_the_size_of_a_full_cache() {
-        use crate::decode::KvMemory;
         use crate::tensor::Dtype;
         let sizes = crate::model::Config { vocab: 8, dim: 8, ffn_dim: 4, n_heads: 2, ..Default::default() };
         let heads =

@@ -38,6 +38,7 @@ mod inspect;
 mod interrupt;
 mod job;
 mod launch;
+mod layer_offload;
 mod loaded;
 mod logits;
 mod logs;

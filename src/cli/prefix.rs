@@ -31,11 +31,11 @@ pub(super) struct SavePrefixFlag {
     force: Force,
 }
 
-/// A prefix whose whole pages the cache of an engine keeps.
+/// A prefix whose whole pages the cache of an engine keeps. The rows of the file are not kept besides.
 #[derive(Debug)]
 pub(super) struct UsedPrefix {
     path: PathBuf,
-    prefix: KvPrefix,
+    tokens: Vec<u32>,
 }
 
 impl PrefixFlag {
@@ -67,14 +67,19 @@ impl PrefixFlag {
         let Some(path) = &self.prefix else { return Ok(None) };
         let prefix = KvPrefix::load(path, &loaded.model, &identity(loaded)?)?;
         engine.insert_prefix(&prefix)?;
-        Ok(Some(UsedPrefix { path: path.clone(), prefix }))
+        Ok(Some(UsedPrefix { path: path.clone(), tokens: prefix.into_tokens() }))
     }
 }
 
 impl UsedPrefix {
+    /// Number of tokens at the beginning of `prompt` that are those of the prefix.
+    fn common(&self, prompt: &[u32]) -> usize {
+        self.tokens.iter().zip(prompt).take_while(|(own, other)| own == other).count()
+    }
+
     /// What became of a prompt of which `reused` tokens came from the cache.
     pub(super) fn report(&self, prompt: &[u32], reused: u64) -> String {
-        let (path, n, common) = (self.path.display(), self.prefix.tokens().len(), self.prefix.common(prompt));
+        let (path, n, common) = (self.path.display(), self.tokens.len(), self.common(prompt));
         let part = match common {
             _ if common == n => String::new(),
             0 => format!("; the prompt does not begin with the {n} tokens of the file"),
@@ -85,8 +90,8 @@ impl UsedPrefix {
 
     /// How many prompts begin with its tokens.
     pub(super) fn of_prompts<'p>(&self, prompts: impl Iterator<Item = &'p [u32]>) -> String {
-        let (path, n) = (self.path.display(), self.prefix.tokens().len());
-        let common: Vec<usize> = prompts.map(|prompt| self.prefix.common(prompt)).collect();
+        let (path, n) = (self.path.display(), self.tokens.len());
+        let common: Vec<usize> = prompts.map(|prompt| self.common(prompt)).collect();
         let whole = common.iter().filter(|common| **common == n).count();
         let part = common.iter().filter(|common| (1..n).contains(common)).count();
         let all = common.len();

@@ -27,6 +27,8 @@ pub(super) struct Prompt {
     pub(super) ids: Vec<u32>,
     /// What its completions have to match. `None`: as the flags say.
     pub(super) language: Option<Language>,
+    /// Prompts of a higher priority run first.
+    pub(super) priority: i32,
     /// The other fields of its line.
     pub(super) columns: Map<String, Value>,
 }
@@ -73,10 +75,13 @@ pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Pro
     let prompt = |(index, (record, prompt)): (usize, (&PromptRecord, EncodedPrompt))| {
         let EncodedPrompt { text, ids } = prompt;
         let place = format!("{}: line {}", name.display(), record.line);
-        Prompt { place, index, text, ids, language: None, columns: record.columns.clone() }
+        Prompt { place, index, text, ids, language: None, priority: 0, columns: record.columns.clone() }
     };
     let mut prompts: Vec<Prompt> = file.records().iter().zip(encoded).enumerate().map(prompt).collect();
-    prompts.iter_mut().try_for_each(Prompt::take_language)?;
+    for prompt in &mut prompts {
+        prompt.take_language()?;
+        prompt.take_priority()?;
+    }
     Ok(prompts)
 }
 
@@ -152,6 +157,18 @@ impl Prompt {
             if name == "regex" { "a string, or \"json_schema\" instead" } else { "a schema: an object" };
         let message = format_args!("{}: field {name:?}: expected {want}, found {found}", self.place);
         Err(CliError::new(Exit::Data, message))
+    }
+
+    /// Reads the field `priority` of its line, which is also copied to the completions.
+    fn take_priority(&mut self) -> Result<(), CliError> {
+        let Some(found) = self.columns.get("priority") else { return Ok(()) };
+        let Some(priority) = found.as_i64().and_then(|n| i32::try_from(n).ok()) else {
+            let want = "a whole number from -2147483648 to 2147483647";
+            let message = format_args!("{}: field \"priority\": expected {want}, found {found}", self.place);
+            return Err(CliError::new(Exit::Data, message));
+        };
+        self.priority = priority;
+        Ok(())
     }
 
     /// Refuses a `regex` or `json_schema` in the line.

@@ -14,7 +14,7 @@ use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::identity::Identity;
 use super::interrupt::Interrupt;
 use super::loaded::{self, Loaded};
-use super::memory_check::require_cache;
+use super::memory_check::require_cache_in;
 use super::prompts::{self, Prompt, TruncatedSide};
 use super::scheduler_flags::SchedulerFlags;
 use super::{CliError, out};
@@ -24,13 +24,15 @@ use crate::model::comm::Communicator;
 use crate::model::shard_samples;
 use crate::report::{Progress, units};
 use crate::rollout_file::{RolloutLine, lossy, policy_digest};
+use crate::tensor::faults::{self, Fault};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
 Input: one JSON object per line with one of {{\"prompt\": \"12+34=\"}}, {{\"messages\": [...]}} (a conversation, rendered with \
 the chat template of the model) and {{\"prompt_ids\": [49, 50]}}. Output: one JSON object \
 per completion, in prompt order, with token ids, log-probabilities and finish reason, and with the other fields of the \
-prompt's line. A line may have a \"regex\" or a \"json_schema\" of its own. Each prompt is prefilled once \
+prompt's line. A line may have a \"regex\" or a \"json_schema\" of its own, and a \"priority\": a whole number; prompts of \
+a higher one run first. Each prompt is prefilled once \
 for its G completions, and prompts with a common prefix share its cached pages. Completion s of prompt p has \
 sample_id p * G + s.
 
@@ -171,7 +173,8 @@ fn check_none_skipped(skipped: usize, count: usize) -> Result<(), CliError> {
 /// What an engine has to complete.
 struct Work<'a> {
     loaded: &'a Loaded,
-    requests: Vec<Request>,
+    /// With their priorities.
+    requests: Vec<(Request, i32)>,
     /// The texts of the completions. `None`: the model has no tokenizer.
     stops: Option<TextStops<'a>>,
 }
@@ -186,26 +189,25 @@ fn complete(
     let Work { loaded, requests, mut stops } = work;
     let (cfg, g) = (&args.generation.cache.engine().kv.limits(loaded.model.config()), args.n.get());
     let total = requests.len() * g;
-    let longest = requests.iter().map(|request| request.required_len(cfg)).max();
+    let longest = requests.iter().map(|(request, _)| request.required_len(cfg)).max();
     let options = args.engine(longest.unwrap_or(0), total)?;
     let draft = args.generation.speculation.open_draft_of(loaded, &args.generation.common)?;
-    require_cache(
-        &loaded.model,
-        draft.as_ref().map(|draft| &draft.model),
+    let memory = args.scheduler.offload.memory(loaded.model.device())?;
+    require_cache_in(
+        &memory,
+        (&loaded.model, draft.as_ref().map(|draft| &draft.model)),
         &options,
         "reduce --max-batch-size, --max-new or the length of the prompts",
     )?;
-    let mut engine = Engine::new(&loaded.model, options)?;
+    let mut engine = Engine::with_memory(&loaded.model, options, memory)?;
     draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     args.scheduler.offload.set_store(&mut engine)?;
     let prefix = args.generation.prefix.load(loaded, &mut engine)?;
     let mut progress = Progress::new("rollout", "completion", total as u64, 0);
     if let Some(prefix) = prefix {
-        progress.line(&prefix.of_prompts(requests.iter().map(|request| &*request.prompt)));
+        progress.line(&prefix.of_prompts(requests.iter().map(|(request, _)| &*request.prompt)));
     }
-    for request in requests {
-        engine.submit_group(request, g)?;
-    }
+    submit(&mut engine, requests, g)?;
     let (clock, mut tokens, mut done) = (Instant::now(), 0, 0);
     while !engine.is_idle() {
         if let Some(exit) = interrupt.requested() {
@@ -243,8 +245,22 @@ fn complete(
     Ok(())
 }
 
-/// One request per prompt, each checked against the model. The flags constrain the prompts whose line does not.
-fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &mut [Prompt]) -> Result<Vec<Request>, CliError> {
+/// Submits `g` completions of each request.
+fn submit(engine: &mut Engine<'_>, requests: Vec<(Request, i32)>, g: usize) -> Result<(), CliError> {
+    for (request, priority) in requests {
+        let priority = if faults::on(Fault::PriorityColumnIgnored) { 0 } else { priority };
+        engine.submit_prioritized(request, g, priority)?;
+    }
+    Ok(())
+}
+
+/// One request per prompt with its priority, each checked against the model. The flags constrain the prompts whose line
+/// does not.
+fn requests(
+    args: &RolloutArgs,
+    loaded: &Loaded,
+    prompts: &mut [Prompt],
+) -> Result<Vec<(Request, i32)>, CliError> {
     let flags = &args.generation.constraint;
     let (language, mut compiler) = (flags.language()?, Compiler::new(loaded));
     let limits = args.generation.cache.engine().kv.limits(loaded.model.config());
@@ -256,7 +272,7 @@ fn requests(args: &RolloutArgs, loaded: &Loaded, prompts: &mut [Prompt]) -> Resu
         let constraint = language.map(|language| compiler.constraint(language, place));
         let request = Request { constraint: constraint.transpose()?, ..request };
         prompt.language = language.cloned();
-        prompt.checked(request, &limits)
+        Ok((prompt.checked(request, &limits)?, prompt.priority))
     };
     prompts.iter_mut().map(request).collect()
 }
@@ -310,4 +326,41 @@ fn json_line(
 
 fn group_size(text: &str) -> Result<NonZeroUsize, String> {
     number(text, |g: &NonZeroUsize| g.get() <= 65_536, "expected a number from 1 to 65536")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Config, Model};
+    use crate::tensor::{Device, Dtype};
+
+    /// The ids of three completions in the order in which one slot completes them.
+    fn order(priorities: [i32; 3]) -> Vec<u64> {
+        let sizes = Config { vocab: 8, dim: 4, ffn_dim: 4, n_heads: 1, n_kv_heads: 1, ..Config::default() };
+        let rest = Config { head_dim: 4, rope_theta: 1e4, norm_eps: 1e-6, n_layers: 1, ..sizes };
+        let cfg = Config { max_positions: 16, ..rest };
+        let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap();
+        let options = EngineOptions { max_batch: 1, ..EngineOptions::default() };
+        let mut engine = Engine::new(&model, options).unwrap();
+        let request = |(id, priority)| (Request { id, ..Request::greedy(&[1, 2], 2) }, priority);
+        submit(&mut engine, (0..).zip(priorities).map(request).collect(), 1).unwrap();
+        let mut order = Vec::new();
+        while !engine.is_idle() {
+            engine.step().unwrap();
+            order.extend(engine.take_finished().iter().map(|done| done.id));
+        }
+        order
+    }
+
+    #[test]
+    fn prompts_of_a_higher_priority_run_first() {
+        assert_eq!(order([0, 0, 0]), [0, 1, 2]);
+        assert_eq!(order([-1, 0, 3]), [2, 1, 0]);
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn an_ignored_priority_is_found() {
+        assert_eq!(faults::with(Fault::PriorityColumnIgnored, || order([-1, 0, 3])), [0, 1, 2]);
+    }
 }

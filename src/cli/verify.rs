@@ -23,8 +23,8 @@ mod row;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Runs the same rollouts with different KV caches, page sizes, prefill chunks, batch sizes and thread counts, with and \
-without shared prompts, and with so little room in the cache that sequences are preempted; on a GPU also with several \
-steps between two synchronizations of the host. Compares every logit with the training forward pass, and every token \
+without shared prompts, with drafted tokens, and with so little room in the cache that sequences are preempted; on a \
+GPU also with several steps between two synchronizations of the host. Compares every logit with the training forward pass, and every token \
 and log-probability with naive decoding, which recomputes the prefix for every token. Prints how many values were \
 compared and how many differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
 sample id, position, value, expected and found bits.

@@ -225,7 +225,8 @@ fn engine_options(cfg: &Config, requests: &[Request], setting: &Setting) -> Engi
         prefill_chunk: setting.chunk,
         max_batch: setting.batch,
         steps_per_sync: setting.steps_per_sync,
-        logits_rows: if setting.steps_per_sync > 1 { LogitsRows::Sampled } else { LogitsRows::All },
+        logits_rows: if setting.has_logits() { LogitsRows::All } else { LogitsRows::Sampled },
+        speculation: setting.speculation,
         ..EngineOptions::default()
     }
 }

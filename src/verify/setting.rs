@@ -1,5 +1,5 @@
 //! The settings in which the same rollouts are computed.
-use crate::decode::KvKind;
+use crate::decode::{KvKind, Speculation};
 use crate::tensor::{Device, Simd};
 
 /// One way to compute the same rollouts.
@@ -18,6 +18,9 @@ pub struct Setting {
     /// Maximum number of decode steps of a GPU between two synchronizations. With more than 1 the host receives no
     /// logits: only tokens and log-probabilities are compared.
     pub steps_per_sync: usize,
+    /// Where drafted tokens come from. With drafts, only tokens and log-probabilities are compared: the rows of rejected
+    /// tokens belong to no sequence.
+    pub speculation: Speculation,
     /// The device: the CPU with its threads and SIMD instruction set, or a GPU.
     pub device: Device,
 }
@@ -40,6 +43,13 @@ pub enum Prompts {
     Shared,
 }
 
+impl Setting {
+    /// Whether logits are compared, not only tokens and log-probabilities.
+    pub(super) fn has_logits(&self) -> bool {
+        self.steps_per_sync == 1 && self.speculation == Speculation::Off
+    }
+}
+
 /// The setting that the caller requests in addition to the fixed ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestedSetting {
@@ -53,7 +63,7 @@ pub struct RequestedSetting {
 
 /// The settings to verify: first the requested one; then every cache, pages smaller and larger than an attention
 /// chunk, whole and chunked prompts, own and shared prompts, one sequence at a time and all at once, and a cache with
-/// room for one sequence. On the CPU with one thread and with `threads`, and with every SIMD instruction set of this
+/// room for one sequence, and drafted tokens. On the CPU with one thread and with `threads`, and with every SIMD instruction set of this
 /// machine; on a GPU only on that GPU, also with eight steps between two synchronizations.
 pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) -> Vec<Setting> {
     use Prompts::{Own, Shared};
@@ -65,7 +75,8 @@ pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) 
             Device::Cpu(_) => Device::cpu_with(threads, widest),
             other => other.clone(),
         };
-        Setting { kv, chunk, prompts, batch, room: CacheRoom::AllSequences, steps_per_sync: 1, device }
+        let (room, speculation) = (CacheRoom::AllSequences, Speculation::Off);
+        Setting { kv, chunk, prompts, batch, room, steps_per_sync: 1, speculation, device }
     };
     let mut rows = vec![
         setting(requested.kv, requested.chunk, Shared, all, threads),
@@ -82,6 +93,8 @@ pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) 
     ];
     let preempting = setting(KvKind::Paged { page: 4 }, Some(9), Own, all, threads);
     rows.push(Setting { room: CacheRoom::OneSequence, ..preempting });
+    let drafting = setting(KvKind::Paged { page: 16 }, None, Shared, all, threads);
+    rows.push(Setting { speculation: Speculation::PromptLookup, ..drafting });
     if let Device::Gpu(_) = device {
         let ahead = setting(KvKind::Paged { page: 16 }, None, Shared, all, 1);
         let room = CacheRoom::OneSequence;

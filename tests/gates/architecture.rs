@@ -127,6 +127,8 @@ const CRATES: [Crate; 5] = [
             ("sampler/", 0),
             ("constraint.rs", 1),
             ("error.rs", 1),
+            ("storage.rs", 1),
+            ("tensor_bytes.rs", 1),
             ("cache/", 2),
             ("offload/", 3),
             ("prefix_file/", 3),

@@ -109,21 +109,27 @@ fn bench_cache_kinds_compares_the_kinds_under_one_budget() {
     let args = [&args[..], &["--prompt-len", "9", "--max-new", "7", "--page-size", "16"]].concat();
     let got = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
     let kinds = got["kinds"].as_array().unwrap();
-    let names = ["growing", "contiguous", "paged:16", "int8:16"];
+    let names = ["growing", "contiguous", "paged:16", "int8:16", "sinks:4+4", "paged:16"];
     assert_eq!(kinds.iter().map(|kind| kind["kv"].as_str().unwrap()).collect::<Vec<_>>(), names);
     for kind in kinds {
-        let int8 = kind["kv"] == "int8:16";
+        let (int8, sinks) = (kind["kv"] == "int8:16", kind["kv"] == "sinks:4+4");
         let bytes = if int8 { 2 * 2 * 2 * (16 + 4) } else { 2 * 2 * 2 * 16 * 4 };
         assert_eq!(kind["bytes_per_token"], bytes, "{kind}");
         assert_eq!(kind["allocated_bytes_per_token"].as_f64(), Some(f64::from(bytes)), "{kind}");
-        assert_eq!(kind["exact"], !int8, "{kind}");
+        assert_eq!(kind["exact"], !int8 && !sinks, "{kind}");
         let positions = (1 << 20) / bytes as u64;
         let whole = if kind["kv"].as_str().unwrap().contains(':') { positions / 16 * 16 } else { positions };
-        assert_eq!(kind["positions_in_budget"], whole, "{kind}");
+        let want = (!sinks).then_some(whole);
+        assert_eq!(kind["positions_in_budget"].as_u64(), want, "{kind}");
         assert_eq!(kind["samples"].as_array().unwrap().len(), 1);
         let same = kind["perplexity"] == kinds[0]["perplexity"];
-        assert_eq!(same, !int8, "exact kinds have the same bits: {kind}");
+        assert_eq!(same, !int8 && !sinks, "exact kinds have the same bits: {kind}");
     }
+    // two layers are all of this model
+    assert_eq!(kinds[5]["layers_off_loaded"], true);
+    // a prompt of 9 tokens has no whole page, and shares its slots until it is written
+    let saved = got["prefix_sharing_saves"].as_f64().unwrap();
+    assert!((0.0..1.0).contains(&saved), "{saved}");
     let shown = ok(&scratch.0, &args);
     assert!(shown.contains("lossy") && shown.contains("int8: perplexity increase"), "{shown}");
     let small = ["--prompt-len", "200", "--max-new", "50", "--batch", "30"];

@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use xtrain::decode::{
-    Completion, Engine, EngineOptions, KvKind, KvPrefix, OffloadStore, Preemption, PrefixCaching,
-    PrefixIdentity, Request, SnapshotId,
+    CacheShape, Completion, Engine, EngineOptions, KvKind, KvMemory, KvPrefix, LayerOffload, OffloadStore,
+    Preemption, PrefixCaching, PrefixIdentity, Request, SnapshotId,
 };
-use xtrain::model::Model;
+use xtrain::model::{Config, Model};
 use xtrain::tensor::testing::{gpus, times};
 use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
@@ -36,12 +36,15 @@ pub(crate) struct Done {
     forks: u64,
     /// Rows over a cache of sinks and a window.
     sinks: usize,
+    /// Rows over a cache that off-loads layers.
+    layers_offloaded: usize,
 }
 
 impl AddAssign for Done {
     fn add_assign(&mut self, other: Done) {
         let Done { rows, events, snapshots, snapshot_rows, files, prefix_rows, stopped, .. } = other;
-        let Done { preemptions, offloaded, restored, restored_int8, forks, sinks, .. } = other;
+        let Done { preemptions, offloaded, restored, restored_int8, forks, sinks, layers_offloaded, .. } =
+            other;
         self.rows += rows;
         self.events += events;
         self.snapshots += snapshots;
@@ -55,11 +58,15 @@ impl AddAssign for Done {
         self.restored_int8 += restored_int8;
         self.forks += forks;
         self.sinks += sinks;
+        self.layers_offloaded += layers_offloaded;
     }
 }
 
-fn model(compute: Dtype, device: &Device) -> Model {
-    Model::init(&windowed(48), compute, device, SEED).unwrap()
+/// A model of two layers, or of five for caches that off-load layers.
+fn model(compute: Dtype, n_layers: usize, device: &Device) -> Model {
+    let cfg = windowed(48);
+    let windows = (0..n_layers).map(|layer| cfg.windows[layer % 2]).collect();
+    Model::init(&Config { n_layers, windows, ..cfg }, compute, device, SEED).unwrap()
 }
 
 /// Prompts of which most begin with a part of an earlier one, and the sizes of their groups.
@@ -116,6 +123,18 @@ fn store(rng: &mut CaseRng, dir: &Path) -> OffloadStore {
         1 => OffloadStore::in_directory(dir, 1 << 20).unwrap(),
         _ => OffloadStore::in_memory(rng.below(4000)),
     }
+}
+
+/// Memory for two or three of the five layers of a cache, if it can off-load layers: in one schedule of four.
+fn layers(rng: &mut CaseRng, dir: &Path, model: &Model, options: &EngineOptions) -> KvMemory {
+    let slots = options.kv.allocated_slots(options.room(model.config())) as usize;
+    let layer = slots * CacheShape::of(model).stored_as(options.kv.dtype()).bytes_per_token() / 5;
+    let (checksums, limit) = (5 * 16 * slots.div_ceil(64), 1 << 20);
+    let resident = rng.between(2, 3) * layer + checksums;
+    KvMemory::offloading(match rng.one_in(3) {
+        true => LayerOffload::in_directory(dir, resident, limit).unwrap(),
+        false => LayerOffload::in_memory(resident, limit),
+    })
 }
 
 /// One schedule.
@@ -269,7 +288,9 @@ impl Schedule<'_> {
 /// The schedules `cases` with models on `device`, or the first difference from the CPU. A GPU computes in f32.
 pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
     let half = if matches!(device, Device::Gpu(_)) { Dtype::F32 } else { Dtype::BF16 };
-    let of = |device: &Device| [Dtype::F32, half].map(|compute| model(compute, device));
+    let of = |device: &Device| {
+        [(Dtype::F32, 2), (half, 2), (Dtype::F32, 5), (half, 5)].map(|(compute, n)| model(compute, n, device))
+    };
     let (models, oracles) = (of(device), of(&Device::cpu()));
     let dir = std::env::temp_dir().join(format!(
         "xtrain-held-rows-{}-{:?}",
@@ -281,12 +302,20 @@ pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
     for case in cases {
         let mut rng = CaseRng::new(SEED, case);
         let which = usize::from(rng.one_in(4));
-        let model = &models[which];
         let (requests, groups) = requests(&mut rng, case);
         let longest = requests.iter().map(|r| r.prompt.len() + r.max_new).max().unwrap_or(0);
         let options = engine_options(&mut rng, longest);
+        let mut of_layers = CaseRng::new(SEED ^ 8, case);
+        let has_pool = options.kv.page().is_some() || options.kv == KvKind::Contiguous;
+        let offloads = has_pool && of_layers.one_in(4);
+        let which = if offloads { which + 2 } else { which };
+        let model = &models[which];
+        let memory = match offloads {
+            true => layers(&mut of_layers, &dir, model, &options),
+            false => KvMemory::default(),
+        };
         let oracle = Oracle::of(options.kv, &oracles[which], requests);
-        let mut engine = Engine::new(model, options).map_err(|e| e.to_string())?;
+        let mut engine = Engine::with_memory(model, options, memory).map_err(|e| e.to_string())?;
         engine.offload_to(store(&mut rng, &dir)).map_err(|e| e.to_string())?;
         let schedule = Schedule {
             oracle: &oracle,
@@ -306,8 +335,11 @@ pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
             let text = panic.downcast_ref::<&str>().map(ToString::to_string);
             Err(format!("panicked: {:?}", text.or(panic.downcast_ref::<String>().cloned())))
         });
-        let mut done =
-            done.map_err(|e| format!("gate held rows, case {case}, seed {SEED}, {options:?}: {e}"))?;
+        let mut done = done.map_err(|e| {
+            let layers = if offloads { ", layers off-loaded" } else { "" };
+            format!("gate held rows, case {case}, seed {SEED}, {options:?}{layers}: {e}")
+        })?;
+        done.layers_offloaded = if offloads { done.rows } else { 0 };
         done.restored_int8 = if options.kv.is_exact() { 0 } else { done.restored };
         done.sinks = if options.kv.keeps_all() { 0 } else { done.rows };
         all += done;
@@ -328,7 +360,7 @@ fn rows_leave_a_gpu_and_return_with_the_bits_of_the_cpu() {
     for device in gpus(&[ThreadSchedule::Priorities(23)]) {
         let done = on(&device, 0..times(12, 100)).unwrap_or_else(|e| panic!("{e}"));
         println!("held rows on {device}: 0 rows differ: {done:?}");
-        assert!(done.restored > 0 && done.snapshot_rows > 0, "{done:?}");
+        assert!(done.restored > 0 && done.snapshot_rows > 0 && done.layers_offloaded > 0, "{done:?}");
     }
 }
 
@@ -344,4 +376,5 @@ fn rows_that_leave_their_sequence_have_the_bits_of_recomputed_ones() {
     assert!(done.preemptions > cases as u64 / 20, "{done:?}");
     assert!(done.offloaded > done.restored && done.restored > cases as u64 / 4, "{done:?}");
     assert!(done.restored_int8 > cases as u64 / 20 && done.sinks > 5 * cases, "{done:?}");
+    assert!(done.layers_offloaded > 10 * cases, "{done:?}");
 }

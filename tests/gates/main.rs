@@ -17,6 +17,7 @@ mod commands_early;
 #[cfg(unix)]
 mod commands_grpo;
 mod commands_memory;
+mod commands_offload;
 mod commands_overwrite;
 mod commands_prefix;
 mod commands_prompt;

@@ -66,8 +66,10 @@ mod offload;
 mod prefix_file;
 mod rollout;
 pub mod sampler;
+mod storage;
+mod tensor_bytes;
 
-pub use cache::{Cache, CacheShape, KvDtype, KvKind, KvMemory, KvRows, KvSnapshot, Room};
+pub use cache::{Cache, CacheShape, KvDtype, KvKind, KvMemory, KvRows, KvSnapshot, LayerOffload, Room};
 pub use error::{Error, Result};
 pub use offload::OffloadStore;
 pub use prefix_file::{KvPrefix, PrefixIdentity};

@@ -69,6 +69,14 @@ pub enum Error {
         /// The layer found.
         got: usize,
     },
+    /// A layer of a KV cache outside the memory of the device cannot be read or written.
+    #[error("KV cache: layer {layer} in the off-load file: {what}")]
+    OffloadedLayer {
+        /// The layer.
+        layer: usize,
+        /// What went wrong.
+        what: String,
+    },
     /// Document starts of a training example that are not increasing offsets inside it.
     #[error(
         "a training example of {tokens} tokens: document starts must be increasing and inside it, found {starts:?}"

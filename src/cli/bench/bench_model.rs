@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::ideal::Ideal;
 use super::shared::Shared;
 use super::workload::Workload;
-use crate::cli::memory_check::{require, require_cache};
+use crate::cli::memory_check::{require, require_cache_in};
 use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
-use crate::decode::{Counters, Engine, EngineOptions, Request, SampleOptions};
+use crate::decode::{Counters, Engine, EngineOptions, KvMemory, Request, SampleOptions};
 use crate::memory;
 use crate::model::{Model, TrainingExample};
 use crate::report::{Timings, units};
@@ -113,10 +113,21 @@ pub(super) fn measure(
     options: EngineOptions,
     draft: Option<&Model>,
 ) -> Result<Measured, CliError> {
-    let max_seq_len = Some(workload.prompt_len + workload.max_new);
-    let options = EngineOptions { max_seq_len, max_batch: workload.batch, ..options };
-    require_cache(model, draft, &options, "reduce --batch, --prompt-len or --max-new")?;
-    let mut engine = Engine::new(model, options)?;
+    measure_in(KvMemory::default(), model, workload, options, draft)
+}
+
+/// [`measure`] with a KV cache in `memory`.
+pub(super) fn measure_in(
+    memory: KvMemory,
+    model: &Model,
+    workload: Workload,
+    options: EngineOptions,
+    draft: Option<&Model>,
+) -> Result<Measured, CliError> {
+    let options = workload.engine(options);
+    let hint = "reduce --batch, --prompt-len or --max-new";
+    require_cache_in(&memory, (model, draft), &options, hint)?;
+    let mut engine = Engine::with_memory(model, options, memory)?;
     draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
     let sampling = SampleOptions {
         temperature: workload.temperature,
@@ -136,7 +147,7 @@ pub(super) fn measure(
     let (mut has_token, mut start, mut needed) = (vec![false; workload.batch], None, 0);
     let timings = timed::run(&mut engine, &mut |events| {
         if start.is_some() {
-            needed += events.iter().map(|e| Ideal::kv_before(model, e.position)).sum::<u64>();
+            needed += events.iter().map(|e| Ideal::kv_before(model, options.kv, e.position)).sum::<u64>();
         }
         events.iter().for_each(|e| has_token[e.index] = true);
         if start.is_none() && has_token.iter().all(|&b| b) {

@@ -2,10 +2,11 @@
 use serde::Serialize;
 
 use super::bench_model::{self, BenchModel};
+use super::cache_columns::{Column, columns};
 use super::cache_kinds_args::CacheKindsArgs;
 use super::cache_text::{self, DEFAULT_LEN, Text};
 use super::workload::Workload;
-use crate::cli::{CliError, Exit, out};
+use crate::cli::{CliError, out};
 use crate::decode::{CacheShape, EngineOptions, KvKind};
 use crate::model::Model;
 use crate::report::{Spread, Table, Timings, units};
@@ -30,31 +31,21 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Kind {
     kv: String,
+    /// Two layers are in the memory of the device, the others in a file, with a GPU in host memory.
+    layers_off_loaded: bool,
     exact: bool,
     /// By the formula: 2 x layers x kv heads x bytes of a head.
     bytes_per_token: usize,
-    /// Bytes of the tensors, divided by their slots.
+    /// Bytes of the tensors in the memory of the device, divided by their slots.
     allocated_bytes_per_token: f64,
-    /// Positions in the budget, in whole pages.
-    positions_in_budget: usize,
+    /// Positions in the budget, in whole pages. `None`: any number, in the slots of the sinks and of the window.
+    positions_in_budget: Option<usize>,
     /// Share of the slots in use that hold no position, with prompts of ragged lengths.
     waste: f64,
     perplexity: f64,
     time_to_first_token_ms: f64,
     decode_tokens_per_second: f64,
     samples: Vec<Timings>,
-}
-
-/// The kinds, with pages of `page` tokens.
-fn kinds(page: usize) -> [KvKind; 4] {
-    [KvKind::Growing, KvKind::Contiguous, KvKind::Paged { page }, KvKind::Int8 { page }]
-}
-
-/// Positions of a cache of `budget` bytes, in whole pages.
-fn positions(kv: KvKind, model: &Model, budget: usize) -> usize {
-    let page = kv.page().unwrap_or(1);
-    let bytes = CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token();
-    budget / bytes / page * page
 }
 
 pub(super) fn run(args: &CacheKindsArgs) -> Result<(), CliError> {
@@ -64,37 +55,33 @@ pub(super) fn run(args: &CacheKindsArgs) -> Result<(), CliError> {
     let workload = Workload { batch, one_prompt: false, prompt_len, max_new, temperature, top_p };
     workload.check(KvKind::default(), &model, "reduce --prompt-len or --max-new")?;
     let budget = args.budget_mib << 20;
-    let kinds = kinds(args.sizes.page_size);
-    for kv in kinds {
-        let (found, want) = (positions(kv, &model, budget), batch.saturating_mul(prompt_len + max_new));
-        if found < want {
-            let message = format!(
-                "--budget-mib {}: expected room for {want} tokens, found {found} in a {kv} cache",
-                args.budget_mib
-            );
-            return Err(CliError::new(Exit::Usage, message)
-                .hint("increase --budget-mib, or reduce --batch, --prompt-len or --max-new"));
-        }
+    let columns = columns(args.sizes.page_size, prompt_len + max_new);
+    for column in columns {
+        column.check(workload, column.slots(&model, budget), args.budget_mib)?;
     }
-    let options =
-        |kv| EngineOptions { kv_capacity: Some(positions(kv, &model, budget)), ..args.sizes.engine(kv) };
-    let mut samples = kinds.map(|_| Vec::new());
+    let options = |column: Column| {
+        let kv_capacity = Some(column.slots(&model, budget));
+        EngineOptions { kv_capacity, ..args.sizes.engine(column.kv) }
+    };
+    let mut samples = columns.map(|_| Vec::new());
     for round in 0..=args.repeats.get() {
         // Alternate the direction, so that drift affects all kinds equally.
-        for at in 0..kinds.len() {
-            let at = if round % 2 == 0 { at } else { kinds.len() - 1 - at };
-            let measured = bench_model::measure(&model, workload, options(kinds[at]), None)?;
+        for at in 0..columns.len() {
+            let at = if round % 2 == 0 { at } else { columns.len() - 1 - at };
+            let options = options(columns[at]);
+            let memory = columns[at].memory(&model, &workload.engine(options))?;
+            let measured = bench_model::measure_in(memory, &model, workload, options, None)?;
             if round > 0 {
                 samples[at].push(measured.timings);
             }
         }
     }
     let mut measured = Vec::new();
-    for (kv, samples) in kinds.into_iter().zip(samples) {
-        measured.push(kind(&model, kv, &text, options(kv), samples)?);
+    for (column, samples) in columns.into_iter().zip(samples) {
+        measured.push(kind(&model, column, &text, options(column), samples)?);
     }
     let report = Report {
-        prefix_sharing_saves: cache_text::shared_slots(&model, workload, options(kinds[2]))?,
+        prefix_sharing_saves: cache_text::shared_slots(&model, workload, options(columns[2]))?,
         bf16_bytes_per_token: CacheShape { dtype: Dtype::BF16, ..CacheShape::of(&model) }.bytes_per_token(),
         model: description,
         workload,
@@ -108,7 +95,7 @@ pub(super) fn run(args: &CacheKindsArgs) -> Result<(), CliError> {
 /// The measurements of one kind.
 fn kind(
     model: &Model,
-    kv: KvKind,
+    column: Column,
     text: &Text,
     options: EngineOptions,
     samples: Vec<Timings>,
@@ -116,13 +103,14 @@ fn kind(
     let median = |of: &dyn Fn(&Timings) -> Option<f64>| {
         Spread::of(samples.iter().filter_map(of)).map_or(0.0, |spread| spread.p50)
     };
-    let read = text.read(model, options)?;
+    let (read, kv) = (text.read(model, column, options)?, column.kv);
     Ok(Kind {
         kv: kv.to_string(),
+        layers_off_loaded: column.offloads,
         exact: kv.is_exact(),
         bytes_per_token: CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token(),
         allocated_bytes_per_token: read.bytes as f64 / read.usage.slots.max(1) as f64,
-        positions_in_budget: options.kv_capacity.unwrap_or(0),
+        positions_in_budget: options.kv_capacity.filter(|_| kv.keeps_all()),
         waste: read.waste(),
         perplexity: read.perplexity,
         time_to_first_token_ms: median(&|t| Some(t.time_to_first_token_ms())),
@@ -148,11 +136,11 @@ impl Report {
         let exact = &self.kinds[0];
         for kind in &self.kinds {
             table.row([
-                kind.kv.clone(),
+                format!("{}{}", kind.kv, if kind.layers_off_loaded { ", layers off-loaded" } else { "" }),
                 if kind.exact { "exact" } else { "lossy" }.to_string(),
                 kind.bytes_per_token.to_string(),
-                format!("{}", kind.allocated_bytes_per_token),
-                kind.positions_in_budget.to_string(),
+                format!("{:.0}", kind.allocated_bytes_per_token),
+                kind.positions_in_budget.map_or("any".to_string(), |n| n.to_string()),
                 format!("{:.1} %", 100.0 * kind.waste),
                 format!("{:.0}", kind.decode_tokens_per_second),
                 format!("{:.2}", kind.time_to_first_token_ms),
@@ -172,7 +160,10 @@ impl Report {
 
     /// Published values next to the measured ones.
     fn claims(&self) -> Table {
-        let [.., paged, int8] = &self.kinds[..] else { unreachable!("four kinds were measured") };
+        let [.., paged, int8, sinks, offloaded] = &self.kinds[..] else { unreachable!("six were measured") };
+        let lost = |kind: &Kind| 1.0 - kind.decode_tokens_per_second / paged.decode_tokens_per_second;
+        let times = |[of, to]: [Option<usize>; 2]| of.zip(to).map_or(0.0, |(of, to)| of as f64 / to as f64);
+        let longer = times([offloaded, paged].map(|kind| kind.positions_in_budget));
         let percent = |x: f64| format!("{:.1} %", 100.0 * x);
         let mut table = Table::new(&["published"], &["claim", "measured"]);
         for (what, claim, measured) in [
@@ -183,16 +174,15 @@ impl Report {
                 "50 %",
                 percent(int8.bytes_per_token as f64 / self.bf16_bytes_per_token as f64),
             ),
-            (
-                "int8: speed lost to paged",
-                "12 %",
-                percent(1.0 - int8.decode_tokens_per_second / paged.decode_tokens_per_second),
-            ),
+            ("int8: speed lost to paged", "12 %", percent(lost(int8))),
             (
                 "int8: perplexity increase",
                 "< 0.3 %",
                 format!("{:.3} %", 100.0 * (int8.perplexity / paged.perplexity - 1.0)),
             ),
+            ("sinks: speed lost to paged", "-", percent(lost(sinks))),
+            ("off-load: context of paged", "16 x", format!("{longer:.1} x")),
+            ("off-load: speed lost to paged", "42 %", percent(lost(offloaded))),
         ] {
             table.row([what, claim, &measured]);
         }

@@ -2,6 +2,7 @@
 use std::fs;
 
 use super::bench_model::{self, BenchModel, random_tokens};
+use super::cache_columns::Column;
 use super::cache_kinds_args::CacheKindsArgs;
 use super::workload::Workload;
 use crate::cli::input_file::require_end;
@@ -97,8 +98,13 @@ impl Text {
         self.windows.iter().map(|window| window.len() - 1).sum()
     }
 
-    /// Runs all windows at once.
-    pub(super) fn read(&self, model: &Model, options: EngineOptions) -> Result<ReadText, CliError> {
+    /// Runs all windows at once, over the cache of `column`.
+    pub(super) fn read(
+        &self,
+        model: &Model,
+        column: Column,
+        options: EngineOptions,
+    ) -> Result<ReadText, CliError> {
         let longest = self.windows.iter().map(Vec::len).max().unwrap_or(0);
         let options = EngineOptions {
             max_batch: WINDOWS,
@@ -108,7 +114,7 @@ impl Text {
             logits_rows: LogitsRows::All,
             ..options
         };
-        let mut engine = Engine::new(model, options)?;
+        let mut engine = Engine::with_memory(model, options, column.memory(model, &options)?)?;
         for (id, window) in (0..).zip(&self.windows) {
             engine.submit(Request { id, ..Request::greedy(window, 2) })?;
         }
@@ -134,24 +140,27 @@ fn surprise(logits: &[f32], next: u32) -> f64 {
     max + sum.ln() - f64::from(logits[next as usize])
 }
 
-/// The share of KV slots that sampled completions of one prompt save by sharing its pages, at their full length.
+/// The share of KV slots that sampled completions of one prompt save by sharing its pages, at their full length: 1 -
+/// slots in use / slots in the pages that each would have alone.
 pub(super) fn shared_slots(
     model: &Model,
     workload: Workload,
     options: EngineOptions,
 ) -> Result<f64, CliError> {
-    let Workload { prompt_len, max_new, .. } = workload;
-    let max_seq_len = Some(prompt_len + max_new);
-    let options = EngineOptions { max_batch: GROUP, max_seq_len, kv_capacity: None, ..options };
+    let options =
+        Workload { batch: GROUP, ..workload }.engine(EngineOptions { kv_capacity: None, ..options });
     let mut engine = Engine::new(model, options)?;
-    let prompt = random_tokens(0, 0, prompt_len, model.config().vocab);
-    engine.submit_group(Request::sampled(&prompt, max_new, 1.0, 0), GROUP)?;
-    let mut usage = Usage::default();
+    let prompt = random_tokens(0, 0, workload.prompt_len, model.config().vocab);
+    engine.submit_group(Request::sampled(&prompt, workload.max_new, 1.0, 0), GROUP)?;
+    let (mut in_use, mut alone) = (0, 0);
     while !engine.is_idle() {
         engine.step()?;
-        if let Some(cache) = engine.cache().filter(|cache| cache.usage().positions > usage.positions) {
-            usage = cache.usage();
+        if let Some(cache) = engine.cache() {
+            let slots = (0..GROUP as u32).map(|seq| options.kv.slots(cache.seq_len(seq))).sum();
+            if slots > alone {
+                (in_use, alone) = (cache.usage().in_use, slots);
+            }
         }
     }
-    Ok(1.0 - usage.in_use as f64 / usage.positions.max(1) as f64)
+    Ok(1.0 - in_use as f64 / alone.max(1) as f64)
 }

@@ -89,7 +89,7 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     let per_forward_ms = PerForward { prefill: all(|t| &t.prefill), decode: all(|t| &t.decode) };
     // The mean, because on a GPU one pass waits for several.
     let step = per_forward_ms.decode.as_ref().map(|passes| passes.mean);
-    let ideal_step = Ideal::decode(&model, &workload, step);
+    let ideal_step = Ideal::decode(&model, options.kv, &workload, step);
     let report = Report {
         model: description,
         kv: options.kv.to_string(),

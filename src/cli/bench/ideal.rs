@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use serde::Serialize;
 
 use super::workload::Workload;
-use crate::decode::CacheShape;
+use crate::decode::{CacheShape, KvKind};
 use crate::model::{Config, Model};
 use crate::report::{Table, units};
 use crate::tensor::{Dtype, Peak};
@@ -33,8 +33,8 @@ enum Needs {
         /// Weights in the compute dtype, each read once for the whole batch. Of an untied embedding, only the rows of
         /// the batch.
         weight_bytes: u64,
-        /// Keys and values that the rows attend to, each read once per group of query heads; those of a shared prompt
-        /// once for all rows.
+        /// Keys and values that the rows attend to, as the cache stores them, each read once per group of query heads;
+        /// those of a shared prompt once for all rows, except over a sinks cache, which has no shared rows.
         cache_bytes: u64,
     },
     /// A training step.
@@ -64,19 +64,21 @@ struct Bound {
 }
 
 impl Ideal {
-    /// The mean over the decode steps of `workload`, which took `ms`. `None`: there was no decode step.
-    pub(super) fn decode(model: &Model, workload: &Workload, ms: Option<f64>) -> Ideal {
+    /// The mean over the decode steps of `workload` with this kind of cache, which took `ms`. `None`: there was no decode
+    /// step.
+    pub(super) fn decode(model: &Model, kv: KvKind, workload: &Workload, ms: Option<f64>) -> Ideal {
         let (cfg, bytes) = (model.config(), model.compute().bytes());
         let table = if cfg.tie_embeddings { 0 } else { workload.batch * cfg.dim };
         let steps = workload.prompt_len + 1..=workload.prompt_len + workload.max_new.saturating_sub(1).max(1);
         let n = steps.clone().count() as u64;
-        let shared = if workload.one_prompt { Ideal::kv_before(model, workload.prompt_len) } else { 0 };
-        let per_row = steps.clone().map(|at| Ideal::kv_before(model, at).saturating_sub(shared));
+        let shares = workload.one_prompt && kv.keeps_all();
+        let shared = if shares { Ideal::kv_before(model, kv, workload.prompt_len) } else { 0 };
+        let per_row = steps.clone().map(|at| Ideal::kv_before(model, kv, at).saturating_sub(shared));
         let needs = Needs::Decode {
             weight_bytes: ((read(cfg) + table) * bytes) as u64,
             cache_bytes: shared + workload.batch as u64 * per_row.sum::<u64>() / n,
         };
-        let attention = attention(cfg, steps) as u64 / n;
+        let attention = attention(cfg, kv, steps) as u64 / n;
         Ideal::new(model, needs, workload.batch as u64 * (2 * read(cfg) as u64 + attention), ms)
     }
 
@@ -85,7 +87,7 @@ impl Ideal {
     pub(super) fn train(model: &Model, samples: usize, context: usize, ms: Option<f64>) -> Ideal {
         let cfg = model.config();
         let needs = Needs::Train { state_bytes: (8 * 4 * cfg.n_params()) as u64 };
-        let forward = 2 * context * read(cfg) + attention(cfg, 1..=context);
+        let forward = 2 * context * read(cfg) + attention(cfg, KvKind::Off, 1..=context);
         Ideal::new(model, needs, (3 * samples * forward) as u64, ms)
     }
 
@@ -102,12 +104,14 @@ impl Ideal {
         [self.needs.bytes(), self.operations]
     }
 
-    /// Bytes of keys and values that the row at position `at - 1` attends to: all positions up to its own, or those
-    /// of the sliding window, in every layer, once per group of query heads.
-    pub(super) fn kv_before(model: &Model, at: usize) -> u64 {
+    /// Bytes of keys and values, as a cache of this kind stores them, that the row at position `at - 1` attends to: all
+    /// positions up to its own, those of a sinks cache, or those of the sliding window, in every layer, once per group
+    /// of query heads.
+    pub(super) fn kv_before(model: &Model, kv: KvKind, at: usize) -> u64 {
         let cfg = model.config();
-        let positions: usize = (0..cfg.n_layers).map(|layer| seen(cfg, layer, at)).sum();
-        (positions * CacheShape::of(model).bytes_per_token() / cfg.n_layers) as u64
+        let positions: usize = (0..cfg.n_layers).map(|layer| seen(cfg, layer, kept(kv, at))).sum();
+        let bytes = CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token();
+        (positions * bytes / cfg.n_layers) as u64
     }
 
     /// Formats the bounds as a table.
@@ -154,9 +158,15 @@ fn read(cfg: &Config) -> usize {
 }
 
 /// Operations of attention for the rows at positions `rows - 1`: one product with each key and one with each value.
-fn attention(cfg: &Config, rows: RangeInclusive<usize>) -> usize {
-    let keys: usize = rows.flat_map(|at| (0..cfg.n_layers).map(move |layer| seen(cfg, layer, at))).sum();
+fn attention(cfg: &Config, kv: KvKind, rows: RangeInclusive<usize>) -> usize {
+    let layers = |at| (0..cfg.n_layers).map(move |layer| seen(cfg, layer, at));
+    let keys: usize = rows.flat_map(|at| layers(kept(kv, at))).sum();
     4 * keys * cfg.n_heads * cfg.head_dim
+}
+
+/// Number of the first `at` positions that the cache of a sequence has.
+fn kept(kv: KvKind, at: usize) -> usize {
+    if kv.keeps_all() { at } else { at.min(kv.slots(at)) }
 }
 
 /// Number of positions that the row at position `at - 1` attends to in a layer.
@@ -198,7 +208,9 @@ mod tests {
         let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 0).unwrap();
         let workload =
             Workload { batch: 3, one_prompt: false, prompt_len: 4, max_new: 4, temperature: 0.0, top_p: 1.0 };
-        let needs = |w: Workload| serde_json::to_value(Ideal::decode(&model, &w, Some(2.0))).unwrap();
+        let needs_of =
+            |kv, w: Workload| serde_json::to_value(Ideal::decode(&model, kv, &w, Some(2.0))).unwrap();
+        let needs = |w| needs_of(KvKind::default(), w);
         let got = needs(workload);
         let read = cfg.n_params() - 800;
         assert_eq!(got["weight_bytes"], 4 * (read + 3 * 8));
@@ -209,6 +221,16 @@ mod tests {
         assert_eq!(got["operations_per_second"].as_f64(), got["operations"].as_f64().map(|n| n * 500.0));
         let got = needs(Workload { one_prompt: true, ..workload });
         assert_eq!(got["cache_bytes"], (4 + 3 * 2) * per_position);
+        // a head of four codes and a scale takes 8 bytes instead of 16
+        let int8 = needs_of(KvKind::Int8 { page: 8 }, workload);
+        assert_eq!(int8["cache_bytes"], 3 * 6 * per_position / 2);
+        assert_eq!(int8["operations"], 3 * (2 * read + 4 * 2 * 6 * 2 * 4));
+        for one_prompt in [false, true] {
+            let sinks = KvKind::Sinks { sinks: 1, window: 4 };
+            let sinks = needs_of(sinks, Workload { one_prompt, ..workload });
+            assert_eq!(sinks["cache_bytes"], 3 * 5 * per_position);
+            assert_eq!(sinks["operations"], 3 * (2 * read + 4 * 2 * 5 * 2 * 4));
+        }
         assert!(
             needs(Workload { max_new: 1, ..workload })["cache_bytes"].as_u64()
                 == Some(3 * 5 * per_position as u64)

@@ -2,6 +2,7 @@
 mod args;
 mod arrivals;
 mod bench_model;
+mod cache_columns;
 mod cache_kinds;
 mod cache_kinds_args;
 mod cache_text;

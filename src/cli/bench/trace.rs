@@ -7,10 +7,10 @@ use super::arrivals::{Arrival, TraceSpec};
 use super::bench_model::{self, BenchModel, random_tokens};
 use super::latency::Latency;
 use super::trace_args::TraceArgs;
-use crate::cli::memory_check::require_cache;
+use crate::cli::memory_check::require_cache_in;
 use crate::cli::speculation::SpeculateArg;
 use crate::cli::{CliError, Exit, out};
-use crate::decode::{Counters, Engine, EngineOptions, Event, Request};
+use crate::decode::{Counters, Engine, EngineOptions, Event, KvMemory, Request};
 use crate::model::Model;
 use crate::report::{Table, units};
 
@@ -95,9 +95,10 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
     let draft = args.speculation.open_draft(&args.shared.common)?;
     let draft = draft.as_ref().map(|draft| &draft.model);
     let hint = "reduce --max-batch-size, --prompt-len or --max-new, or use --kv-capacity";
-    require_cache(&model, draft, &options, hint)?;
+    let memory = args.scheduler.offload.memory(model.device())?;
+    require_cache_in(&memory, (&model, draft), &options, hint)?;
     warm_up(&model, options, draft)?;
-    let (times, total_ms, counters) = replay(&model, options, draft, args)?;
+    let (times, total_ms, counters) = replay((&model, draft), options, memory, args)?;
     let report = report(args, description, (&times, total_ms, counters), options);
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
@@ -114,14 +115,14 @@ fn warm_up(model: &Model, options: EngineOptions, draft: Option<&Model>) -> Resu
 
 /// Runs the requests. The clock is the time of the steps; where nothing runs, it moves on to the next arrival.
 fn replay(
-    model: &Model,
+    (model, draft): (&Model, Option<&Model>),
     options: EngineOptions,
-    draft: Option<&Model>,
+    memory: KvMemory,
     args: &TraceArgs,
 ) -> Result<(Vec<Times>, f64, Counters), CliError> {
     let spec = args.spec();
     let arrivals = spec.arrivals();
-    let mut engine = Engine::new(model, options)?;
+    let mut engine = Engine::with_memory(model, options, memory)?;
     args.scheduler.offload.set_store(&mut engine)?;
     draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
     let (mut times, mut now, mut next) = (vec![Times::default(); arrivals.len()], 0.0, 0);

@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use crate::cli::{CliError, Exit};
-use crate::decode::KvKind;
+use crate::decode::{EngineOptions, KvKind};
 use crate::model::Model;
 
 /// A rollout to measure.
@@ -23,6 +23,12 @@ pub(super) struct Workload {
 }
 
 impl Workload {
+    /// `options` with room for all sequences.
+    pub(super) fn engine(&self, options: EngineOptions) -> EngineOptions {
+        let max_seq_len = Some(self.prompt_len + self.max_new);
+        EngineOptions { max_seq_len, max_batch: self.batch, ..options }
+    }
+
     /// Rejects a workload that exceeds the context of the model over a cache of kind `kv`. The error has the hint
     /// `hint`.
     pub(super) fn check(&self, kv: KvKind, model: &Model, hint: &str) -> Result<(), CliError> {

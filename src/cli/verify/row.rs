@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cli::exit::CliError;
+use crate::decode::Speculation;
 use crate::model::comm::Communicator;
 use crate::tensor::faults::{self, Fault};
 use crate::verify::{CacheRoom, Difference, Prompts, Verdict};
@@ -18,6 +19,7 @@ pub(in crate::cli) struct Row {
     pub(super) batch: usize,
     pub(super) room: String,
     pub(super) steps_per_sync: usize,
+    pub(super) drafts: bool,
     pub(super) device: String,
     pub(super) rows: u64,
     pub(super) rows_expected: u64,
@@ -73,7 +75,7 @@ pub(super) fn gather(comm: &dyn Communicator, own: &[Verdict]) -> Result<Vec<Hel
 }
 
 impl Row {
-    /// The cache, its room and the steps between two synchronizations.
+    /// The cache, its room, the steps between two synchronizations, and drafts.
     pub(super) fn cache(&self) -> String {
         let mut text = self.kv.clone();
         if self.room == room(CacheRoom::OneSequence) {
@@ -81,6 +83,9 @@ impl Row {
         }
         if self.steps_per_sync > 1 {
             text += &format!(", {} steps per sync", self.steps_per_sync);
+        }
+        if self.drafts {
+            text += ", drafts";
         }
         text
     }
@@ -97,6 +102,7 @@ impl From<&Verdict> for Row {
             batch: setting.batch,
             room: room(setting.room).into(),
             steps_per_sync: setting.steps_per_sync,
+            drafts: setting.speculation != Speculation::Off,
             device: setting.device.to_string(),
             rows: verdict.rows,
             rows_expected: verdict.rows_expected,
@@ -157,6 +163,7 @@ mod tests {
                 batch,
                 room: CacheRoom::OneSequence,
                 steps_per_sync: 8,
+                speculation: Speculation::Off,
                 device: Device::cpu(),
             },
             rows: 7,

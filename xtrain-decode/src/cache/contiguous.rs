@@ -98,7 +98,7 @@ impl Cache for Contiguous {
         Ok(())
     }
 
-    fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
+    fn read_rows(&mut self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
         self.pool.read_rows(seq, positions)
     }
 

@@ -236,7 +236,7 @@ impl Cache for Growing {
         self.copy_prefix(seq, seq, len)
     }
 
-    fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
+    fn read_rows(&mut self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
         self.ledger.check_held(seq, positions.end)?;
         let rows: Vec<u32> = positions.clone().map(|pos| pos as u32).collect();
         let read = |layer: &Vec<Option<Kv>>| match layer.get(seq as usize).and_then(Option::as_ref) {

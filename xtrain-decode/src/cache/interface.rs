@@ -28,7 +28,7 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// Slots in use and bytes moved.
     fn usage(&self) -> Usage;
 
-    /// Bytes of the tensors that hold keys and values: slots x bytes per token.
+    /// Bytes of the tensors that hold keys and values: slots x bytes per token, without layers that are off-loaded.
     fn bytes(&self) -> usize;
 
     /// Reserves room for the positions of `seq` below `len`.
@@ -102,7 +102,7 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// # Errors
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if it holds fewer positions;
     /// [`Error::Tensor`](xtrain_model::Error::Tensor) for a sinks cache, and if the device has no memory for the copy.
-    fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows>;
+    fn read_rows(&mut self, seq: u32, positions: Range<usize>) -> Result<KvRows>;
 
     /// Extends `seq` to `len` positions with copies of `rows`. Does nothing if it holds as many or more.
     ///
@@ -139,7 +139,7 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// # Errors
     /// [`Error::CachePosition`](xtrain_model::Error::CachePosition) if the snapshot is that of another cache; if the
     /// device has no memory for the copy.
-    fn read_snapshot(&self, snapshot: &KvSnapshot) -> Result<KvRows> {
+    fn read_snapshot(&mut self, snapshot: &KvSnapshot) -> Result<KvRows> {
         match &snapshot.held {
             HeldRows::Copied(rows) => Ok(rows.clone()),
             HeldRows::Pages { .. } => Err(snapshot.missing(0, snapshot.len)),

@@ -66,6 +66,11 @@ impl KvKind {
         }
     }
 
+    /// Whether the keys and values of all sequences are in one pool of slots, which keeps every position.
+    pub(super) fn has_pool(self) -> bool {
+        self == KvKind::Contiguous || self.page().is_some()
+    }
+
     /// Slots of a sequence of `len` positions: whole pages, or the sinks and the window, whatever the length.
     pub fn slots(self, len: usize) -> usize {
         match self {

@@ -7,6 +7,8 @@
 //! They give bitwise equal results. Two kinds are lossy, and have the bits of definitions of their own: an int8 cache is
 //! a [`Paged`] cache that stores codes and scales; [`Sinks`] keeps only the first and the last positions. `tests.rs` is
 //! the conformance suite that every kind passes.
+//!
+//! Contiguous and paged caches may be larger than the memory of the device: see [`LayerOffload`].
 mod contiguous;
 mod estimate;
 mod growing;
@@ -14,8 +16,13 @@ mod interface;
 mod kind;
 mod kv_rows;
 mod kv_snapshot;
+mod layer_file;
+mod layer_offload;
+mod layer_reader;
+mod layers;
 mod ledger;
 mod memory;
+mod offloaded_layers;
 mod paged;
 mod pool;
 mod prefix;
@@ -33,6 +40,7 @@ pub use interface::{Cache, Snapshot, Usage};
 pub use kind::{KvDtype, KvKind, Room};
 pub use kv_rows::KvRows;
 pub use kv_snapshot::KvSnapshot;
+pub use layer_offload::LayerOffload;
 pub use memory::KvMemory;
 pub use paged::Paged;
 pub use shape::CacheShape;

@@ -16,7 +16,8 @@ use super::pool::Pool;
 use super::prefix::{Inserted, PrefixIndex};
 use super::shape::CacheShape;
 
-/// A pool of reference-counted pages. It grows by doubling up to its limit.
+/// A pool of reference-counted pages. It grows by doubling up to its limit, which it has from the start if it off-loads
+/// layers.
 #[derive(Debug)]
 pub struct Paged {
     pool: Pool,
@@ -54,7 +55,8 @@ impl Paged {
         let all = room.sequences.saturating_mul(pages_per_sequence);
         let limit = room.slots.map_or(all, |slots| slots / page).min(u32::MAX as usize);
         let slots = Slots::Pages { page, table: vec![Vec::new(); room.sequences] };
-        let pool = Pool::new(shape, room, slots, 0, memory)?;
+        let n_slots = if memory.is_offloading() { limit * page } else { 0 };
+        let pool = Pool::new(shape, room, slots, n_slots, memory)?;
         let n = (pool.n_slots() / page).min(limit);
         Ok(Paged {
             pool,
@@ -328,7 +330,7 @@ impl Cache for Paged {
         Ok(())
     }
 
-    fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
+    fn read_rows(&mut self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
         self.pool.read_rows(seq, positions)
     }
 
@@ -359,7 +361,7 @@ impl Cache for Paged {
         Ok(())
     }
 
-    fn read_snapshot(&self, snapshot: &KvSnapshot) -> Result<KvRows> {
+    fn read_snapshot(&mut self, snapshot: &KvSnapshot) -> Result<KvRows> {
         let (pages, len) = (self.pages_of(snapshot), snapshot.len);
         if pages.len() < len.div_ceil(self.page) {
             return Err(snapshot.missing(0, len));

@@ -9,6 +9,7 @@ use xtrain_tensor::ops::{self, QkNorm, SlotRange, Slots, UnrotatedHeads};
 use super::interface::Usage;
 use super::kind::{KvDtype, Room};
 use super::kv_rows::KvRows;
+use super::layers::Layers;
 use super::ledger::Ledger;
 use super::memory::KvMemory;
 use super::shape::CacheShape;
@@ -20,7 +21,7 @@ pub(super) struct Pool {
     pub(super) shape: CacheShape,
     pub(super) ledger: Ledger,
     pub(super) slots: Slots,
-    pub(super) layers: Vec<[Tensor; 2]>,
+    pub(super) layers: Layers,
     n_slots: usize,
     /// The slots of the rows of a pass. Empty between operations; kept for its memory.
     row_slots: Vec<u32>,
@@ -37,11 +38,7 @@ impl Pool {
         n_slots: usize,
         memory: KvMemory,
     ) -> Result<Pool> {
-        let zeros = |_| Ok([shape.zeros(n_slots)?, shape.zeros(n_slots)?]);
-        let (layers, n_slots) = match memory.layers_of(&shape).filter(|(_, held)| *held >= n_slots) {
-            Some(held) => held,
-            None => ((0..shape.n_layers).map(zeros).collect::<Result<_>>()?, n_slots),
-        };
+        let (layers, n_slots) = Layers::new(&shape, n_slots, memory)?;
         let ledger = Ledger::new(shape.n_layers, room.sequences, room.positions);
         Ok(Pool { shape, ledger, slots, layers, n_slots, row_slots: Vec::new(), written: 0, copied: 0 })
     }
@@ -51,11 +48,11 @@ impl Pool {
     }
 
     pub(super) fn into_memory(self) -> KvMemory {
-        KvMemory::new(self.layers)
+        self.layers.into_memory()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.layers.iter().flatten().map(|t| t.len() * t.dtype().bytes()).sum()
+        self.layers.bytes()
     }
 
     pub(super) fn usage(&self, in_use: usize) -> Usage {
@@ -71,7 +68,7 @@ impl Pool {
         rows: &Rows,
     ) -> Result<KvView<'_, Tensor>> {
         let slots = self.slots_of(rows);
-        for (pool, new) in self.layers[layer].iter_mut().zip(kv) {
+        for (pool, new) in self.layers.load(layer)?.iter_mut().zip(kv) {
             match self.shape.kv_dtype {
                 KvDtype::Compute => ops::scatter_rows(pool, new, &slots)?,
                 KvDtype::Int8 => ops::scatter_rows(pool, &ops::quantize_heads(new)?, &slots)?,
@@ -107,7 +104,7 @@ impl Pool {
             rope: new.rope,
             slots: &slots,
         };
-        let [k, v] = &mut self.layers[layer];
+        let [k, v] = self.layers.load(layer)?;
         let q = ops::write_heads(&new, k, v)?;
         Ok((q, self.leave(layer, rows, slots)?))
     }
@@ -116,26 +113,30 @@ impl Pool {
     fn leave(&mut self, layer: usize, rows: &Rows, slots: Vec<u32>) -> Result<KvView<'_, Tensor>> {
         if let Some((dropped, zeros)) = self.shape.dropped_rows(layer, rows)? {
             let dropped: Vec<u32> = dropped.iter().map(|&n| slots[n as usize]).collect();
-            self.layers[layer].iter_mut().try_for_each(|t| ops::scatter_rows(t, &zeros, &dropped))?;
+            let kv = self.layers.load(layer)?;
+            kv.iter_mut().try_for_each(|t| ops::scatter_rows(t, &zeros, &dropped))?;
         }
+        self.layers.store(layer, slots.iter().map(|&slot| slot as usize))?;
         self.written += (rows.len() * self.shape.layer_bytes_per_token()) as u64;
         self.ledger.leave(layer);
         self.row_slots = slots;
-        let [k, v] = &self.layers[layer];
+        let [k, v] = self.layers.loaded(layer);
         Ok(KvView { k, v, slots: &self.slots, places: None })
     }
 
     /// Copies slots inside every layer. Source and target do not overlap.
     pub(super) fn copy(&mut self, range: SlotRange) -> Result<()> {
-        for t in self.layers.iter_mut().flatten() {
-            ops::copy_slots_within(t, range)?;
+        for layer in 0..self.shape.n_layers {
+            let kv = self.layers.load(layer)?;
+            kv.iter_mut().try_for_each(|t| ops::copy_slots_within(t, range))?;
+            self.layers.store(layer, range.to..range.to + range.len)?;
         }
         self.copied += (range.len * self.shape.bytes_per_token()) as u64;
         Ok(())
     }
 
     /// A copy of the keys and values of `positions` of `seq`.
-    pub(super) fn read_rows(&self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
+    pub(super) fn read_rows(&mut self, seq: u32, positions: Range<usize>) -> Result<KvRows> {
         self.ledger.check_held(seq, positions.end)?;
         let start = positions.start;
         let range = |(pos, from, len): (usize, usize, usize)| SlotRange { from, to: pos - start, len };
@@ -144,13 +145,17 @@ impl Pool {
     }
 
     /// A copy of the slots of `ranges` in every layer: `n` rows.
-    pub(super) fn read_slots(&self, ranges: &[SlotRange], n: usize) -> Result<Vec<[Tensor; 2]>> {
+    pub(super) fn read_slots(&mut self, ranges: &[SlotRange], n: usize) -> Result<Vec<[Tensor; 2]>> {
         let copy = |t: &Tensor| -> Result<Tensor> {
             let mut rows = self.shape.zeros(n)?;
             ops::copy_slots(&mut rows, t, ranges)?;
             Ok(rows)
         };
-        self.layers.iter().map(|[k, v]| Ok([copy(k)?, copy(v)?])).collect()
+        let layer = |layer| {
+            let [k, v] = self.layers.load(layer)?;
+            Ok([copy(k)?, copy(v)?])
+        };
+        (0..self.shape.n_layers).map(layer).collect()
     }
 
     /// The positions up to `len` that `seq` lacks, all of which `rows` has. Checks that `seq` may have so many.
@@ -173,8 +178,11 @@ impl Pool {
             second.len = second.len.min(first.len);
             first.len = second.len;
         }
-        for (pool, new) in self.layers.iter_mut().flatten().zip(rows.layers().iter().flatten()) {
-            ops::copy_slots(pool, &new.to_device(&self.shape.device)?, &ranges)?;
+        for (layer, new) in rows.layers().iter().enumerate() {
+            for (pool, new) in self.layers.load(layer)?.iter_mut().zip(new) {
+                ops::copy_slots(pool, &new.to_device(&self.shape.device)?, &ranges)?;
+            }
+            self.layers.store(layer, ranges.iter().flat_map(|range| range.to..range.to + range.len))?;
         }
         self.copied += (new.len() * self.shape.bytes_per_token()) as u64;
         self.ledger.set_len(seq, len);
@@ -198,13 +206,8 @@ impl Pool {
 
     /// Grows every layer to `n_slots` slots. The first slots keep their values.
     pub(super) fn grow(&mut self, n_slots: usize) -> Result<()> {
-        let kept = SlotRange { from: 0, to: 0, len: self.n_slots };
-        for t in self.layers.iter_mut().flatten() {
-            let mut grown = self.shape.zeros(n_slots)?;
-            ops::copy_slots(&mut grown, t, &[kept])?;
-            *t = grown;
-        }
-        self.copied += (kept.len * self.shape.bytes_per_token()) as u64;
+        self.layers.grow(&self.shape, self.n_slots, n_slots)?;
+        self.copied += (self.n_slots * self.shape.bytes_per_token()) as u64;
         self.n_slots = n_slots;
         Ok(())
     }

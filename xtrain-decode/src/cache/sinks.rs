@@ -65,7 +65,7 @@ impl Sinks {
             ops::copy_slots(&mut all, new, &self.lists.new)?;
             Ok(all)
         };
-        let [held_k, held_v] = &self.pool.layers[layer];
+        let [held_k, held_v] = self.pool.layers.loaded(layer);
         let [k, v] = [lists(held_k, &new[0])?, lists(held_v, &new[1])?];
         self.staged.push(new);
         Ok([k, v])
@@ -97,8 +97,8 @@ impl Sinks {
             (row, (seq as usize * self.ring.slots() + self.ring.slot(pos as usize)) as u32)
         };
         let (kept, slots): (Vec<u32>, Vec<u32>) = all.filter(stays).map(slot).unzip();
-        for (layer, staged) in self.pool.layers.iter_mut().zip(&self.staged) {
-            for (pool, new) in layer.iter_mut().zip(staged) {
+        for (layer, staged) in self.staged.iter().enumerate() {
+            for (pool, new) in self.pool.layers.load(layer)?.iter_mut().zip(staged) {
                 ops::scatter_rows(pool, &ops::gather_rows(new, &kept)?, &slots)?;
             }
         }
@@ -207,7 +207,7 @@ impl Cache for Sinks {
         self.fork(seq, seq, len)
     }
 
-    fn read_rows(&self, _: u32, _: Range<usize>) -> Result<KvRows> {
+    fn read_rows(&mut self, _: u32, _: Range<usize>) -> Result<KvRows> {
         self.no_rows("read_rows")
     }
 

@@ -1,33 +1,12 @@
 //! A file of limited size in blocks of fixed size.
-use std::fmt::Debug;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 
 use xtrain_tensor::faults::{self, Fault};
 
+use crate::storage::Storage;
+
 /// Bytes of a block.
 pub(super) const BLOCK: usize = 64 << 10;
-
-/// Bytes that are written and read at offsets.
-pub(super) trait Storage: Debug + Send {
-    /// Writes all of `bytes` at `offset`.
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
-
-    /// Fills `bytes` from `offset` on.
-    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
-}
-
-impl Storage for File {
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.seek(SeekFrom::Start(offset))?;
-        self.write_all(bytes)
-    }
-
-    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        self.seek(SeekFrom::Start(offset))?;
-        self.read_exact(bytes)
-    }
-}
 
 /// A file that is a list of blocks. A free block can be written.
 #[derive(Debug)]

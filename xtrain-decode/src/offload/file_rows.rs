@@ -6,6 +6,7 @@ use xtrain_tensor::{Device, Dtype, Stored, Tensor};
 
 use super::blocks::BlockFile;
 use crate::cache::KvRows;
+use crate::tensor_bytes;
 
 /// Rows in the blocks of a file.
 #[derive(Debug)]
@@ -28,12 +29,7 @@ impl FileRows {
         let (mut shape, mut dtype) = (Vec::new(), Dtype::F32);
         for t in rows.layers().iter().flatten() {
             (shape, dtype) = (t.shape().to_vec(), t.dtype());
-            let values: &[u8] = match dtype {
-                Dtype::BF16 => bytemuck::cast_slice(t.data::<bf16>().map_err(io::Error::other)?),
-                Dtype::U32 => bytemuck::cast_slice(t.data::<u32>().map_err(io::Error::other)?),
-                _ => bytemuck::cast_slice(t.data::<f32>().map_err(io::Error::other)?),
-            };
-            bytes.extend_from_slice(values);
+            bytes.extend_from_slice(tensor_bytes::bytes(t).map_err(io::Error::other)?);
         }
         let (first, n_layers, crc32c) = (rows.first(), rows.layers().len(), crc32c::crc32c(&bytes));
         let blocks = file.write(&bytes)?;

@@ -6,13 +6,14 @@ use std::io;
 use std::path::Path;
 
 use crate::cache::KvRows;
+use crate::storage::Storage;
 
 mod blocks;
 mod file_rows;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
-use blocks::{BlockFile, Storage};
+use blocks::BlockFile;
 use file_rows::FileRows;
 
 /// Holds rows of preempted sequences, up to a number of bytes. The default holds up to 1 GiB in host memory.

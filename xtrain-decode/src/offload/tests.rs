@@ -1,51 +1,18 @@
 //! Rows through the store: the same bits, within the limit, and no error that a caller has to handle.
 use std::io;
-use std::sync::{Arc, Mutex};
 
 use half::bf16;
 use xtrain_tensor::rng::{Purpose, draw};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
-use super::blocks::{BLOCK, Storage};
+use super::blocks::BLOCK;
 use super::*;
-
-/// A file in memory that fails on request.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Disk {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    fails: Arc<Mutex<Option<io::ErrorKind>>>,
-}
+use crate::storage::disk::Disk;
 
 impl Disk {
     /// A store in this file.
     pub(crate) fn store(&self) -> OffloadStore {
         OffloadStore::in_storage(Box::new(self.clone()), 8 << 20)
-    }
-
-    /// From now on every call fails with `kind`, or none does.
-    pub(crate) fn fail(&self, kind: Option<io::ErrorKind>) {
-        *self.fails.lock().unwrap() = kind;
-    }
-
-    fn check(&self) -> io::Result<()> {
-        self.fails.lock().unwrap().map_or(Ok(()), |kind| Err(kind.into()))
-    }
-}
-
-impl Storage for Disk {
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.check()?;
-        let (mut all, offset) = (self.bytes.lock().unwrap(), offset as usize);
-        let len = all.len().max(offset + bytes.len());
-        all.resize(len, 0);
-        all[offset..offset + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        self.check()?;
-        bytes.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..bytes.len()]);
-        Ok(())
     }
 }
 
@@ -171,7 +138,7 @@ fn changed_bytes_of_the_file_are_an_error() {
     let disk = Disk::default();
     let mut store = disk.store();
     let offloaded = store.put(rows(Dtype::BF16, 0, 40, 1)).unwrap();
-    disk.bytes.lock().unwrap()[12345] ^= 1;
+    disk.damage(12345);
     assert!(store.take(offloaded).is_none());
     assert_eq!(store.error().map(io::Error::kind), Some(io::ErrorKind::InvalidData));
 }

@@ -55,9 +55,9 @@ impl KvPrefix {
         &self.rows
     }
 
-    /// Number of tokens at the beginning of `prompt` that are those of the prefix.
-    pub fn common(&self, prompt: &[u32]) -> usize {
-        self.tokens.iter().zip(prompt).take_while(|(own, other)| own == other).count()
+    /// The tokens, without their keys and values.
+    pub fn into_tokens(self) -> Vec<u32> {
+        self.tokens
     }
 
     /// The first `len` tokens, or all of them if there are fewer.

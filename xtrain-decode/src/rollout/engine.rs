@@ -9,7 +9,7 @@ use super::runner::{Batch, Runner, Watch};
 use super::scheduler::{Scheduler, SnapshotId};
 use super::sequence::Sequence;
 use super::speculation::DraftModel;
-use crate::cache::{Cache, KvMemory};
+use crate::cache::{Cache, CacheShape, KvMemory};
 use crate::error::{Error, Result};
 use crate::offload::OffloadStore;
 use crate::prefix_file::KvPrefix;
@@ -59,12 +59,14 @@ impl<'m> Engine<'m> {
     }
 
     /// [`Engine::new`] with the cache in the memory of an engine that has ended, which may have had other weights. No
-    /// key, value or prefix of that engine is used.
+    /// key, value or prefix of that engine is used. Or with layers off-loaded: [`KvMemory::offloading`].
     ///
     /// # Errors
-    /// As [`Engine::new`].
+    /// As [`Engine::new`]; [`Error::Option`] for a kind of cache that cannot off-load layers, or without room for them.
     pub fn with_memory(model: &'m Model, options: EngineOptions, memory: KvMemory) -> Result<Engine<'m>> {
         options.check(model.config())?;
+        let shape = CacheShape::of(model).stored_as(options.kv.dtype());
+        memory.check(options.kv, &shape, options.room(model.config()))?;
         Ok(Engine {
             model,
             scheduler: Scheduler::new(model, options, memory)?,
@@ -298,7 +300,7 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// [`Error::Option`] if the snapshot has ended, or for a lossy cache; [`Error::Model`] if the device fails.
-    pub fn read_snapshot(&self, snapshot: SnapshotId) -> Result<KvPrefix> {
+    pub fn read_snapshot(&mut self, snapshot: SnapshotId) -> Result<KvPrefix> {
         let want = "a snapshot of this engine that was not released";
         let prefix = self.scheduler.read_snapshot(snapshot)?;
         prefix.ok_or_else(|| Error::Option { field: "snapshot", want, got: format!("{snapshot:?}") })

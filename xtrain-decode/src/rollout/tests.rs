@@ -17,8 +17,10 @@ use crate::sampler::SampleOptions;
 mod continuation;
 mod ends;
 mod groups;
+mod off_loaded_layers;
 mod offloading;
 mod refusals;
+mod released;
 mod snapshots;
 mod steps;
 

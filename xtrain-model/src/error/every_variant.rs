@@ -101,8 +101,8 @@ fn process_that_has_ended() -> Error {
 
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
-    let variants = variants!(Error: Tensor Config Parameter NoMasterWeights CacheFull CachePosition CacheLayer Documents
-        KeptSets LossWeight Branches Processes Communication NotFinite);
+    let variants = variants!(Error: Tensor Config Parameter NoMasterWeights CacheFull CachePosition CacheLayer
+        OffloadedLayer Documents KeptSets LossWeight Branches Processes Communication NotFinite);
     let heads = Model::init(&Config { n_kv_heads: 3, ..cfg() }, Dtype::F32, &Device::cpu(), 1).unwrap_err();
     let gap = Rows { id: vec![1], seq: vec![0], pos: vec![4] };
     let gap = NoCache::<Tensor>::new(&gap).unwrap_err();
@@ -128,6 +128,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 "a layer out of order",
                 with_cache_error(Error::CacheLayer { want: 1, got: 0 }),
                 &["expected layer 1, found layer 0"],
+            ),
+            (
+                "an off-load file that fails",
+                with_cache_error(Error::OffloadedLayer { layer: 2, what: "no space".into() }),
+                &["layer 2 in the off-load file: no space"],
             ),
             (
                 "decreasing document starts",

@@ -69,7 +69,7 @@ pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
         tokens: batch,
         layers: model.config().n_layers,
         bf16: model.compute() == Dtype::BF16,
-        ideal: Ideal::decode(&model, &workload, None),
+        ideal: Ideal::decode(&model, options.kv, &workload, None),
         launches,
     })
 }

@@ -11,7 +11,7 @@ impl Scheduler {
     /// again. A sequence that waits for a prompt, or uses the rows of another one, has none.
     pub(super) fn offload(&mut self, sequence: &mut Sequence) {
         self.discard_offloaded(sequence);
-        let (rows, Some(cache)) = (sequence.num_computed, &self.cache) else { return };
+        let (rows, Some(cache)) = (sequence.num_computed, &mut self.cache) else { return };
         let pays = match self.options.preemption {
             Preemption::Recompute => false,
             Preemption::Offload => true,

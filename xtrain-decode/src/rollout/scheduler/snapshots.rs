@@ -42,13 +42,13 @@ impl Scheduler {
     }
 
     /// Copies the rows of a snapshot to host memory. `None`: there is none of this id.
-    pub(in crate::rollout) fn read_snapshot(&self, id: SnapshotId) -> Result<Option<KvPrefix>> {
+    pub(in crate::rollout) fn read_snapshot(&mut self, id: SnapshotId) -> Result<Option<KvPrefix>> {
         let kv = self.options.kv;
         if !kv.is_exact() {
             let want = "a cache in the compute dtype, to copy the rows of a snapshot";
             return Err(Error::Option { field: "kv", want, got: kv.to_string() });
         }
-        let (Some(snapshot), Some(cache)) = (self.snapshots.get(id), &self.cache) else {
+        let (Some(snapshot), Some(cache)) = (self.snapshots.get(id), &mut self.cache) else {
             return Ok(None);
         };
         let rows = cache.read_snapshot(&snapshot.rows)?.to_host()?;

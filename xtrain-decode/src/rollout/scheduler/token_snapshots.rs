@@ -1,20 +1,38 @@
 //! The snapshots of an engine and their tokens.
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use xtrain_tensor::faults::{self, Fault};
 
 use crate::cache::KvSnapshot;
 
-/// A snapshot of an engine; see [`Engine::snapshot`](crate::Engine::snapshot).
+/// A snapshot of an engine; see [`Engine::snapshot`](crate::Engine::snapshot). Another engine does not accept it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SnapshotId(u64);
+pub struct SnapshotId {
+    /// The number of the engine in this process.
+    engine: u64,
+    /// The number of the snapshot in its engine.
+    number: u64,
+}
+
+/// The number of the next engine.
+static ENGINES: AtomicU64 = AtomicU64::new(0);
 
 /// The snapshots of an engine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Snapshots {
-    all: BTreeMap<SnapshotId, TokenSnapshot>,
+    engine: u64,
+    /// By number.
+    all: BTreeMap<u64, TokenSnapshot>,
     /// Snapshots so far.
     taken: u64,
+}
+
+impl Default for Snapshots {
+    fn default() -> Snapshots {
+        let engine = ENGINES.fetch_add(1, Ordering::Relaxed);
+        Snapshots { engine, all: BTreeMap::new(), taken: 0 }
+    }
 }
 
 /// The rows of `tokens`.
@@ -26,18 +44,24 @@ pub(super) struct TokenSnapshot {
 
 impl Snapshots {
     pub(super) fn insert(&mut self, snapshot: TokenSnapshot) -> SnapshotId {
-        let id = SnapshotId(self.taken);
+        let id = SnapshotId { engine: self.engine, number: self.taken };
         self.taken += 1;
-        self.all.insert(id, snapshot);
+        self.all.insert(id.number, snapshot);
         id
     }
 
     pub(super) fn get(&self, id: SnapshotId) -> Option<&TokenSnapshot> {
-        self.all.get(&id)
+        self.own(id).and_then(|number| self.all.get(&number))
     }
 
     pub(super) fn remove(&mut self, id: SnapshotId) -> Option<TokenSnapshot> {
-        self.all.remove(&id)
+        self.own(id).and_then(|number| self.all.remove(&number))
+    }
+
+    /// The number of a snapshot of this engine.
+    fn own(&self, id: SnapshotId) -> Option<u64> {
+        let is_own = id.engine == self.engine || faults::on(Fault::SnapshotEngineNotCompared);
+        is_own.then_some(id.number)
     }
 
     /// The snapshot that begins with the most tokens of `tokens`, and their number.

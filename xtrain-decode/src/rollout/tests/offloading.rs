@@ -3,9 +3,9 @@ use std::io::ErrorKind;
 
 use super::*;
 use crate::offload::OffloadStore;
-use crate::offload::tests::Disk;
 use crate::rollout::completion::Counters;
 use crate::rollout::options::Preemption;
+use crate::storage::disk::Disk;
 
 /// Four sequences of 12 + 20 tokens in a cache with room for two of them.
 fn requests() -> Vec<Request> {

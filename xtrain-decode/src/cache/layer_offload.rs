@@ -1,0 +1,128 @@
+//! How much of a cache stays in the memory of the device, and where the rest of it is.
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use xtrain_model::Model;
+
+use super::kind::{KvKind, Room};
+use super::layer_file::checksum_bytes;
+use super::shape::CacheShape;
+use crate::error::{Error, Result};
+use crate::storage::{HostMemory, Storage};
+
+/// Layer-wise off-load, for caches larger than the memory of the device: the first layers stay there, the others share
+/// the memory of two. A layer is loaded when its attention runs, while the next one is read. See
+/// [`KvMemory::offloading`](crate::KvMemory::offloading).
+///
+/// Completions are bit-identical. Every pass reads the off-loaded layers once.
+#[derive(Debug, Clone)]
+pub struct LayerOffload {
+    resident: usize,
+    limit: usize,
+    /// `None`: host memory.
+    file: Option<Arc<dyn Storage>>,
+}
+
+impl LayerOffload {
+    /// At most `resident` bytes of keys and values stay in the memory of the device, at most `limit` bytes are in host
+    /// memory. On the CPU this saves nothing.
+    pub fn in_memory(resident: usize, limit: usize) -> LayerOffload {
+        LayerOffload { resident, limit, file: None }
+    }
+
+    /// At most `resident` bytes of keys and values stay in the memory of the device, at most `limit` bytes are in a file
+    /// in the directory `dir`. It has no name, so a process that is killed leaves nothing. On a GPU, two layers are also
+    /// in host memory.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn in_directory(dir: &Path, resident: usize, limit: usize) -> io::Result<LayerOffload> {
+        Ok(LayerOffload::in_storage(Arc::new(tempfile::tempfile_in(dir)?), resident, limit))
+    }
+
+    pub(crate) fn in_storage(storage: Arc<dyn Storage>, resident: usize, limit: usize) -> LayerOffload {
+        LayerOffload { resident, limit, file: Some(storage) }
+    }
+
+    /// The least `resident` with which a cache of this kind can off-load its layers: two of them. All, if there are no
+    /// more.
+    pub fn least_resident(kv: KvKind, model: &Model, room: Room) -> usize {
+        least(&CacheShape::of(model).stored_as(kv.dtype()), slots(kv, room))
+    }
+
+    /// Number of layers that stay in the memory of the device besides two that the others share: all, if they fit.
+    /// `None`: not even two fit.
+    fn resident_layers(&self, shape: &CacheShape, n_slots: usize) -> Option<usize> {
+        let layer = n_slots.saturating_mul(shape.layer_bytes_per_token()).max(1);
+        if layer.saturating_mul(shape.n_layers) <= self.resident {
+            return Some(shape.n_layers);
+        }
+        let for_layers = self.resident.saturating_sub(shape.n_layers * checksum_bytes(n_slots));
+        (for_layers / layer).checked_sub(2)
+    }
+
+    /// As `resident_layers`, for a checked cache: none if two do not fit.
+    pub(super) fn resident(&self, shape: &CacheShape, n_slots: usize) -> usize {
+        self.resident_layers(shape, n_slots).unwrap_or(0)
+    }
+
+    /// A place for `bytes` bytes.
+    pub(super) fn storage(&self, bytes: usize) -> Arc<dyn Storage> {
+        self.file.clone().unwrap_or_else(|| Arc::new(HostMemory::new(bytes)))
+    }
+
+    /// Bytes that a cache allocates in the memory of the device, with its checksums.
+    pub(super) fn allocated_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
+        let (shape, n_slots) = (CacheShape::of(model).stored_as(kv.dtype()), slots(kv, room));
+        let layer = n_slots.saturating_mul(shape.layer_bytes_per_token()) as u64;
+        let resident = self.resident(&shape, n_slots);
+        let off = (shape.n_layers - resident) as u64;
+        let buffers = if off > 0 { 2 } else { 0 };
+        layer.saturating_mul(resident as u64 + buffers) + off * checksum_bytes(n_slots) as u64
+    }
+
+    /// Checks that a cache of this kind can off-load its layers, and that they fit.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for another kind, or a limit that is too small: the bytes that are needed.
+    pub(crate) fn check(&self, kv: KvKind, shape: &CacheShape, room: Room) -> Result<()> {
+        if !kv.has_pool() {
+            let want = "contiguous, paged or int8, to off-load layers";
+            return Err(Error::Option { field: "kv", want, got: kv.to_string() });
+        }
+        let (n_slots, limit) = (slots(kv, room), self.limit);
+        let layer = n_slots.saturating_mul(shape.layer_bytes_per_token());
+        let Some(resident) = self.resident_layers(shape, n_slots) else {
+            let (has, least) = (self.resident, least(shape, n_slots));
+            let got = format!("{has} bytes; with {n_slots} positions they take {least}");
+            return Err(Error::Option { field: "kv_resident", want: "room for two layers", got });
+        };
+        let off = layer.saturating_mul(shape.n_layers - resident);
+        if off > limit {
+            let n = shape.n_layers - resident;
+            let got = format!("{limit} bytes; {n} layers of {n_slots} positions take {off}");
+            let want = "room for the layers that are off-loaded";
+            return Err(Error::Option { field: "offload_limit", want, got });
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of two layers and of the checksums, or of all layers.
+fn least(shape: &CacheShape, n_slots: usize) -> usize {
+    let layer = n_slots.saturating_mul(shape.layer_bytes_per_token());
+    match shape.n_layers {
+        n @ ..=2 => layer.saturating_mul(n),
+        n => layer.saturating_mul(2).saturating_add(n * checksum_bytes(n_slots)),
+    }
+}
+
+/// Slots of the cache, which has all of them from the start.
+fn slots(kv: KvKind, room: Room) -> usize {
+    let page = kv.page().unwrap_or(1);
+    match (kv, room.slots) {
+        (KvKind::Contiguous, _) | (_, None) => kv.slots(room.positions).saturating_mul(room.sequences),
+        (_, Some(slots)) => slots / page * page,
+    }
+}
