@@ -26,12 +26,11 @@ impl Layers {
     /// If the device has no memory for them, or the operating system grants no thread for off-loaded layers.
     pub(super) fn new(shape: &CacheShape, n_slots: usize, mut memory: KvMemory) -> Result<(Layers, usize)> {
         let n_resident = memory.resident_layers(shape, n_slots);
-        let (resident, n_slots) = match memory.take_layers(shape, n_resident, n_slots) {
-            Some(held) => held,
-            None => {
-                let zeros = |_| Ok([shape.zeros(n_slots)?, shape.zeros(n_slots)?]);
-                ((0..n_resident).map(zeros).collect::<Result<_>>()?, n_slots)
-            }
+        let (resident, n_slots) = if let Some(held) = memory.take_layers(shape, n_resident, n_slots) {
+            held
+        } else {
+            let zeros = |_| Ok([shape.zeros(n_slots)?, shape.zeros(n_slots)?]);
+            ((0..n_resident).map(zeros).collect::<Result<_>>()?, n_slots)
         };
         let offloaded = match memory.storage(shape, n_resident, n_slots) {
             None => None,
