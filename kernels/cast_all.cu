@@ -2,7 +2,7 @@
 // Launch: 256 threads per block, 4096 elements of one matrix per block, vectors of four elements; one launch for all
 //   matrices. Order: element-wise. CPU twin: Tensor::cast.
 #include "contract.cuh"
-#include "optimizer.cuh"
+#include "table.cuh"
 #include "vec4.cuh"
 
 // Written by gpu/pack.rs.

@@ -1,5 +1,6 @@
 // linears          y_i = x w_iᵀ + b_i for up to three matrices           x [N, in], w_i [out_i, in] -> y_i [N, out_i]
 // swiglu           y = silu(x gateᵀ + b) * (x upᵀ + c)                    x [N, in], gate, up [out, in] -> y [N, out]
+//                  The tile kernels also store both products, unless their addresses are null.
 // Launch: as linear, with the same tiles. linears: the blocks of one matrix follow those of the previous one; an
 //   absent matrix has no outputs. swiglu: half of a block's weight rows belong to the gate, half to up.
 // Order: as linear; in bf16 both products are rounded before silu_mul. CPU twin: linear, silu_mul.
@@ -44,10 +45,11 @@ template <int TILE, class T> XT_DEV MatrixPart<TILE, T> matrix_part(const Matric
                                      part.out);                                                                      \
   }                                                                                                                  \
   XT_EXPORT(linears_##type##_##side)                                                                                 \
-  XT_KERNEL(swiglu_##type##_##side, threads)(const T* x, GATE_UP(T)) {                                               \
+  XT_KERNEL(swiglu_##type##_##side, threads)(const T* x, GATE_UP(T), T* kept_gate, T* kept_up) {                     \
     xt_grid_dependency_sync();                                                                                       \
     product_##type<side, true, true>(tile_of_block(), GateUp<T>{gate, up, outs}, Operand<T>{x, x, x, rows},          \
-                                     UniformChunks{width, 0, 0}, SwiGluEpilogue<T>{gate_bias, up_bias, y});          \
+                                     UniformChunks{width, 0, 0},                                                     \
+                                     SwiGluEpilogue<T>{gate_bias, up_bias, y, kept_gate, kept_up});                  \
   }                                                                                                                  \
   XT_EXPORT(swiglu_##type##_##side)
 TILE_KERNELS(bf16, bf16, 128, 256)
@@ -65,7 +67,7 @@ TILE_KERNELS(float, f32, 64, 64)
   }                                                                                                                  \
   XT_EXPORT(linears_##name)                                                                                          \
   XT_KERNEL(swiglu_##name, threads)(const bf16* x, GATE_UP(bf16), float* parts, uint32_t* tiles) {                   \
-    const SwiGluWeights weights = {gate, up, {gate_bias, up_bias, y}, outs};                                         \
+    const SwiGluWeights weights = {gate, up, {gate_bias, up_bias, y, nullptr, nullptr}, outs};                       \
     prefetch_weights(weights, width);                                                                                \
     xt_grid_dependency_sync();                                                                                       \
     skinny_bf16<T>(PlainRows{x}, weights, rows, width, {parts, tiles});                                              \
@@ -83,7 +85,8 @@ XT_EXPORT(linears_skinny_f32)
 
 XT_KERNEL(swiglu_skinny_f32, 128)(const float* x, GATE_UP(float)) {
   xt_grid_dependency_sync();
-  skinny_f32<4>(PlainRowsF32{x}, SwiGluWeightsF32{gate, up, {gate_bias, up_bias, y}, blockIdx.x * 4, outs}, rows,
+  skinny_f32<4>(PlainRowsF32{x},
+                SwiGluWeightsF32{gate, up, {gate_bias, up_bias, y, nullptr, nullptr}, blockIdx.x * 4, outs}, rows,
                 width);
 }
 XT_EXPORT(swiglu_skinny_f32)

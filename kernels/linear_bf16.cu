@@ -1,9 +1,8 @@
 // linear_bf16      y[n][o] = dot(x[n], w[o]) (+ bias[o]) (then h[n][o] + that), f32 or rounded to bf16
 //                  x [N, in], w [out, in] -> y [N, out]
-// linear_dx_bf16   dx[n][k] = init + sum over a group's weights of (dot over o of dy[n][o] w[o][k])
+// linear_dx_bf16   dx[n][k] = init + sum over a group's weights of (dot over o of dy[n][o] w[o][k]), f32 or rounded
 //                  dy [N, out], w [out, in] -> dx [N, in]
-// linear_dw_bf16   dw[o][k] = init[o][k] + rowsum dy[r][o] x[r][k]
-//                  dy [R, out], x [R, in] -> dw [out, in]
+// linear_dw_bf16   linear_dw.cu
 // Launch: grid (P / TILE, Q / TILE), one block per TILE x TILE outputs (TILE = 128: 8 warps of 64 x 32 outputs; TILE
 //   = 64: 4 warps of 32 x 32). Dynamic shared memory (gpu/linear.rs): a cp.async pipeline of four stages of 32 k.
 // Order: a chunk of 256 k is a sequence of mma.sync k-steps of 16, ascending, into an accumulator that starts at
@@ -44,36 +43,19 @@ XT_EXPORT(linear_bf16_64)
 // A group of up to three weights; an absent one has 0 outputs. init: null (start from zero) or dx (accumulate).
 XT_KERNEL(linear_dx_bf16_128, 256)(const bf16* dy0, const bf16* dy1, const bf16* dy2, const bf16* w0, const bf16* w1,
                                    const bf16* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* init,
-                                   float* dx, uint32_t rows, uint32_t width) {
+                                   float* dx, bf16* dx_bf16, uint32_t rows, uint32_t width) {
   xt_grid_dependency_sync();
   product_bf16<128, false, true>(tile_of_block(), Operand<bf16>{w0, w1, w2, width},
                                  Operand<bf16>{dy0, dy1, dy2, rows}, UniformChunks{outs0, outs1, outs2},
-                                 Epilogue{init, nullptr, nullptr, dx, nullptr});
+                                 Epilogue{init, nullptr, nullptr, dx, dx_bf16});
 }
 XT_EXPORT(linear_dx_bf16_128)
 
 XT_KERNEL(linear_dx_bf16_64, 128)(const bf16* dy0, const bf16* dy1, const bf16* dy2, const bf16* w0, const bf16* w1,
                                   const bf16* w2, uint32_t outs0, uint32_t outs1, uint32_t outs2, const float* init,
-                                  float* dx, uint32_t rows, uint32_t width) {
+                                  float* dx, bf16* dx_bf16, uint32_t rows, uint32_t width) {
   xt_grid_dependency_sync();
   product_bf16<64, false, true>(tile_of_block(), Operand<bf16>{w0, w1, w2, width}, Operand<bf16>{dy0, dy1, dy2, rows},
-                                UniformChunks{outs0, outs1, outs2}, Epilogue{init, nullptr, nullptr, dx, nullptr});
+                                UniformChunks{outs0, outs1, outs2}, Epilogue{init, nullptr, nullptr, dx, dx_bf16});
 }
 XT_EXPORT(linear_dx_bf16_64)
-
-// bounds [chunks + 1]: the first row of each chunk, and the end of the last one.
-XT_KERNEL(linear_dw_bf16_128, 256)(const float* init, float* dw, const bf16* dy, const bf16* x,
-                                   const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
-  xt_grid_dependency_sync();
-  product_bf16<128, false, false>(tile_of_block(), Operand<bf16>{x, x, x, width}, Operand<bf16>{dy, dy, dy, outs},
-                                  RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
-}
-XT_EXPORT(linear_dw_bf16_128)
-
-XT_KERNEL(linear_dw_bf16_64, 128)(const float* init, float* dw, const bf16* dy, const bf16* x, const uint32_t* bounds,
-                                  uint32_t chunks, uint32_t outs, uint32_t width) {
-  xt_grid_dependency_sync();
-  product_bf16<64, false, false>(tile_of_block(), Operand<bf16>{x, x, x, width}, Operand<bf16>{dy, dy, dy, outs},
-                                 RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
-}
-XT_EXPORT(linear_dw_bf16_64)

@@ -127,16 +127,64 @@ XT_DEV void store_tile(const float* s, const SwiGluEpilogue<bf16>& out, const Ti
     uint32_t at = u / (HALF / 4), i = u % (HALF / 4) * 4, q = tile.q * TILE + at, p = tile.p * HALF + i;
     if (q >= q_n || p >= p_n) continue;
     const float *gate = s + at * (TILE + 4) + i, *up = gate + HALF;
-    bf16* to = out.y + (size_t)q * p_n + p;
-    Vec4<bf16> r;
+    Vec4<bf16> y, g, v;
 #pragma unroll
     for (uint32_t e = 0; e < 4; e++)
-      if (p + e < p_n) r.v[e] = to_bf16(swiglu_of(out, gate[e], up[e], p + e));
-    if (vector)
-      store4(to, r);
-    else
-      for (uint32_t e = 0; e < 4 && p + e < p_n; e++) to[e] = r.v[e];
+      if (p + e < p_n) {
+        SwiGlu<bf16> one = swiglu_of(out, gate[e], up[e], p + e);
+        y.v[e] = one.y, g.v[e] = one.gate, v.v[e] = one.up;
+      }
+    auto store_vec4 = [=](bf16* to, const Vec4<bf16>& r) {
+      to += (size_t)q * p_n + p;
+      if (vector)
+        store4(to, r);
+      else
+        for (uint32_t e = 0; e < 4 && p + e < p_n; e++) to[e] = r.v[e];
+    };
+    store_vec4(out.y, y);
+    if (out.gate) store_vec4(out.gate, g), store_vec4(out.up, XT_FAULT(KeptUpIsGate) ? g : v);
   }
+}
+
+// The gradient of SwiGLU: the tile is dy; gate and up [q_n, p_n]. The operands of four vectors are in flight.
+template <int TILE>
+XT_DEV void store_tile(const float* s, const SwiGluGradientEpilogue<bf16>& out, const Tile& tile, uint32_t p_n,
+                       uint32_t q_n) {
+  bool vector = (p_n & 3) == 0;
+  struct GateUpVec4 {
+    Vec4<bf16> gate, up;
+  };
+  auto position = [&](uint32_t u) {
+    return uint2{tile.p * TILE + u % (TILE / 4) * 4, tile.q * TILE + u / (TILE / 4)};
+  };
+  auto load_at = [&](uint32_t u) {
+    uint2 at = position(u);
+    size_t from = (size_t)at.y * p_n + at.x;
+    GateUpVec4 r = {};
+    if (at.x >= p_n || at.y >= q_n) return r;
+    if (vector) return GateUpVec4{load4(out.gate + from), load4(out.up + from)};
+    for (uint32_t e = 0; e < 4 && at.x + e < p_n; e++) r.gate.v[e] = out.gate[from + e], r.up.v[e] = out.up[from + e];
+    return r;
+  };
+  in_flight<4>(threadIdx.x, (uint32_t)(TILE * TILE / 4), blockDim.x, load_at, [&](uint32_t u, const GateUpVec4& x) {
+    uint2 at = position(u);
+    if (at.x >= p_n || at.y >= q_n) return;
+    const float* dy = s + u / (TILE / 4) * (TILE + 4) + u % (TILE / 4) * 4;
+    Vec4<bf16> dgate, dup;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      float rounded = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(dy[e])) : dy[e];
+      SiluGradient one = silu_mul_backward_of(load(x.gate.v + e), load(x.up.v + e), rounded);
+      dgate.v[e] = to_bf16(one.g), dup.v[e] = to_bf16(one.u);
+    }
+    size_t to = (size_t)at.y * p_n + at.x;
+    if (vector) {
+      store4(out.dgate + to, dgate);
+      store4(out.dup + to, dup);
+      return;
+    }
+    for (uint32_t e = 0; e < 4 && at.x + e < p_n; e++) out.dgate[to + e] = dgate.v[e], out.dup[to + e] = dup.v[e];
+  });
 }
 
 template <int TILE, bool P_K_MAJOR, bool Q_K_MAJOR, class P, class Chunks, class Out>

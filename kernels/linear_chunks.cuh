@@ -122,6 +122,19 @@ template <class T> struct SwiGluEpilogue {
   static constexpr const float* init = nullptr;
   const float *gate_bias, *up_bias;
   T* y;
+  T *gate, *up;  // the rounded operands are kept here; null: they are not
+};
+
+// The values of one output.
+template <class T> struct SwiGlu {
+  T y, gate, up;
+};
+
+// Epilogue of the gradient of y = silu(gate) up: the sum is dy.
+template <class T> struct SwiGluGradientEpilogue {
+  static constexpr const float* init = nullptr;
+  const T *gate, *up;
+  T *dgate, *dup;
 };
 
 template <class T> XT_DEV T round_to(float x) {
@@ -130,11 +143,11 @@ template <class T> XT_DEV T round_to(float x) {
   return r;
 }
 
-template <class T> XT_DEV float swiglu_of(const SwiGluEpilogue<T>& out, float gate, float up, uint32_t o) {
+template <class T> XT_DEV SwiGlu<T> swiglu_of(const SwiGluEpilogue<T>& out, float gate, float up, uint32_t o) {
   if (out.gate_bias) gate = gate + out.gate_bias[o];
   if (out.up_bias && (out.gate_bias || !XT_FAULT(UpBiasNeedsGateBias))) up = up + out.up_bias[o];
   T g = round_to<T>(gate), u = round_to<T>(up);
-  return silu_mul_of(load(&g), load(&u));
+  return {round_to<T>(silu_mul_of(load(&g), load(&u))), g, u};
 }
 
 // Optional RMSNorm epilogue over rows of the output y [N, C]: n = rms_norm(y), f32 or bf16. The last of the blocks
@@ -166,8 +179,10 @@ struct Tile {
   uint32_t p, q;
 };
 
-XT_DEV Tile tile_of_block() {
-  uint32_t block = blockIdx.y * gridDim.x + blockIdx.x, band = block / (8 * gridDim.x) * 8;
-  uint32_t inside = block - band * gridDim.x, height = min(8u, gridDim.y - band);
+// The tile of block `block` of a product of `p_tiles` x `q_tiles` tiles.
+XT_DEV Tile tile_of(uint32_t block, uint32_t p_tiles, uint32_t q_tiles) {
+  uint32_t band = block / (8 * p_tiles) * 8, inside = block - band * p_tiles, height = min(8u, q_tiles - band);
   return {inside / height, band + inside % height};
 }
+
+XT_DEV Tile tile_of_block() { return tile_of(blockIdx.y * gridDim.x + blockIdx.x, gridDim.x, gridDim.y); }

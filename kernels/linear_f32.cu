@@ -2,8 +2,7 @@
 //                  x [N, in], w [out, in] -> y [N, out]
 // linear_dx_f32    dx[n][k] = init + sum over a group's weights of (dot over o of dy[n][o] w[o][k])
 //                  dy [N, out], w [out, in] -> dx [N, in]
-// linear_dw_f32    dw[o][k] = dw[o][k] + rowsum dy[r][o] x[r][k]
-//                  dy [R, out], x [R, in] -> dw [out, in]
+// linear_dw_f32    linear_dw.cu
 // Launch: grid (P / TILE, Q / TILE), one block per TILE x TILE outputs (TILE = 128: 256 threads; TILE = 64: 64
 //   threads), 8 x 8 outputs per thread. No dynamic shared memory.
 // Order: linear_chunks.cuh; chunk and total stay in registers, so tiles, grids and batch sizes change no bit.
@@ -59,20 +58,3 @@ XT_KERNEL(linear_dx_f32_64, 64)(const float* dy0, const float* dy1, const float*
                                Epilogue{init, nullptr, nullptr, dx, nullptr});
 }
 XT_EXPORT(linear_dx_f32_64)
-
-// bounds [chunks + 1]: the first row of each chunk, and the end of the last one.
-XT_KERNEL(linear_dw_f32_128, 256)(const float* init, float* dw, const float* dy, const float* x,
-                                  const uint32_t* bounds, uint32_t chunks, uint32_t outs, uint32_t width) {
-  xt_grid_dependency_sync();
-  product_f32<128, false, false>(tile_of_block(), Operand<float>{x, x, x, width}, Operand<float>{dy, dy, dy, outs},
-                                 RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
-}
-XT_EXPORT(linear_dw_f32_128)
-
-XT_KERNEL(linear_dw_f32_64, 64)(const float* init, float* dw, const float* dy, const float* x, const uint32_t* bounds,
-                                uint32_t chunks, uint32_t outs, uint32_t width) {
-  xt_grid_dependency_sync();
-  product_f32<64, false, false>(tile_of_block(), Operand<float>{x, x, x, width}, Operand<float>{dy, dy, dy, outs},
-                                RowChunks{bounds, chunks}, Epilogue{init, nullptr, nullptr, dw, nullptr});
-}
-XT_EXPORT(linear_dw_f32_64)

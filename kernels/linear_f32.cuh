@@ -82,7 +82,26 @@ XT_DEV void store_outputs8(const float y[8], const SwiGluEpilogue<float>& out, c
   uint32_t p = tile.p * (TILE / 2) + 4 * t;
 #pragma unroll
   for (int e = 0; e < 4; e++)
-    if (p + e < p_n) out.y[(size_t)q * p_n + p + e] = swiglu_of(out, y[e], y[4 + e], p + e);
+    if (p + e < p_n) {
+      size_t at = (size_t)q * p_n + p + e;
+      SwiGlu<float> one = swiglu_of(out, y[e], y[4 + e], p + e);
+      out.y[at] = one.y;
+      if (out.gate) out.gate[at] = one.gate, out.up[at] = one.up;
+    }
+}
+
+template <int TILE>
+XT_DEV void store_outputs8(const float y[8], const SwiGluGradientEpilogue<float>& out, const Tile& tile, uint32_t t,
+                           uint32_t q, uint32_t p_n) {
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    uint32_t p = tile.p * TILE + 4 * t + i + (i < 4 ? 0 : TILE / 2 - 4);
+    size_t at = (size_t)q * p_n + p;
+    if (p < p_n) {
+      SiluGradient one = silu_mul_backward_of(out.gate[at], out.up[at], y[i]);
+      out.dgate[at] = one.g, out.dup[at] = one.u;
+    }
+  }
 }
 
 template <int TILE, bool P_K_MAJOR, bool Q_K_MAJOR, class P, class Chunks, class Out>

@@ -1,7 +1,7 @@
 // The parameter table of a model in walk order, one entry per tensor, written by gpu/optim.rs and read by the
 // optimizer's kernels.
 #pragma once
-#include "xt.cuh"
+#include "table.cuh"
 
 struct alignas(8) Parameter {
   float* w;             // values; null when only the norm is computed
@@ -23,16 +23,3 @@ struct ClipState {
   float squares, norm, clip, finite;
   uint32_t overflowed;
 };
-
-// Binary search: the last tensor whose first block is at or before `block`.
-template <auto START, class Entry> XT_DEV Entry tensor_of_block(const Entry* all, uint32_t tensors, uint32_t block) {
-  uint32_t low = 0, high = tensors;
-  while (high - low > 1) {
-    uint32_t middle = (low + high) / 2;
-    if (all[middle].*START <= block)
-      low = middle;
-    else
-      high = middle;
-  }
-  return all[low];
-}

@@ -32,15 +32,6 @@ SILU_MUL(silu_mul_bf16_bf16, bf16, bf16)
 // silu_mul_backward    q = 1 / (1 + exp(-g));  du = dy (g q);  dg = (dy u) (q fma(g, 1 - q, 1))
 // Launch: as silu_mul.
 
-struct SiluGradient {
-  float g, u;
-};
-
-XT_DEV SiluGradient silu_mul_backward_of(float g, float u, float dy) {
-  float q = 1.0f / (1.0f + exp_f32(-g));
-  return {(dy * u) * (q * fmaf(g, 1.0f - q, 1.0f)), dy * (g * q)};
-}
-
 template <class T, class O>
 XT_DEV void silu_mul_backward_four(const T* g, const T* u, const float* dy, O* dg, O* du, uint64_t n) {
   uint64_t at = 4 * ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x);

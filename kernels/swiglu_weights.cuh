@@ -23,7 +23,7 @@ XT_DEV void store_outputs(const SwiGluWeights& w, const float* total, uint32_t v
     uint32_t line = i % 8, o = blockIdx.y * 8 + line, n = n0 + i / 8;
     if (o >= w.outs || n >= rows) continue;
     const float* sums = total + i / 8 * 16 + line;
-    store(w.out.y + (size_t)n * w.outs + o, swiglu_of(w.out, sums[0], sums[8], o));
+    w.out.y[(size_t)n * w.outs + o] = swiglu_of(w.out, sums[0], sums[8], o).y;
   }
 }
 
@@ -40,5 +40,5 @@ XT_DEV const float* weight_row(const SwiGluWeightsF32& w, uint32_t line, uint32_
 XT_DEV void store_output_f32(const SwiGluWeightsF32& w, float y, uint32_t line, uint32_t n, uint32_t rows) {
   uint32_t o = w.o0 + line % 4;
   float up = __shfl_down_sync(0xffffffffu, y, 4);
-  if (line < 4 && o < w.outs && n < rows) w.out.y[(size_t)n * w.outs + o] = swiglu_of(w.out, y, up, o);
+  if (line < 4 && o < w.outs && n < rows) w.out.y[(size_t)n * w.outs + o] = swiglu_of(w.out, y, up, o).y;
 }

@@ -55,7 +55,7 @@ const ON_LINUX: [Fault; 4] =
 /// cli/completion_writer.rs, cli/rollout.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs and config/limits.rs;
 /// rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs and
 /// rollout/tests/snapshots.rs of xtrain-decode.
-const CAUGHT_ELSEWHERE: [Fault; 25] = [
+const CAUGHT_ELSEWHERE: [Fault; 27] = [
     Fault::OwnSlotsOfOtherPages,
     Fault::PrefetchedLayerTaken,
     Fault::SnapshotEngineNotCompared,
@@ -73,6 +73,8 @@ const CAUGHT_ELSEWHERE: [Fault; 25] = [
     Fault::PromptsOfOneProcessLost,
     Fault::VerifiedPartLost,
     Fault::NewKeysOfOthersUnseen,
+    Fault::LastGradientOfGroupLost,
+    Fault::GradientsOfOtherSamplesJoined,
     Fault::TensorHandleFreed,
     Fault::SharedChunkPartlyVisible,
     Fault::SharedChunkBehindWindow,
@@ -264,6 +266,11 @@ const CAUGHT: &[(Fault, Gate)] = &[
         Fault::ProductsNotSplit,
         Gate::Command(launch_log::products_of_a_decode_step_fill_the_gpu, "at least one per multiprocessor"),
     ),
+    (
+        Fault::WeightGradientsNotShared,
+        Gate::Command(launch_log::weight_gradients_of_a_step_fill_the_gpu, "of the multiprocessors"),
+    ),
+    (Fault::SharedInputCountedTwice, Gate::Test(launch_log::bytes_of_weight_gradients)),
     (Fault::LaunchNotRecorded, Gate::GpuTest(launch_log::same_launches)),
     (Fault::AccumulationStartsAnew, Gate::Gpu(accumulators::over)),
     (Fault::SharedZerosOverwritten, Gate::Gpu(accumulators::over)),

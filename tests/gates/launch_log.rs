@@ -243,6 +243,58 @@ fn the_filters_of_a_row_have_several_blocks() {
     assert!(blocks(&both).iter().all(|(_, blocks)| *blocks >= 3 * 38), "{both}");
 }
 
+/// The bytes of a launch of ten weight gradients, those of a layer and the MLP of the next, from the shapes.
+pub(crate) fn bytes_of_weight_gradients() -> Result<usize, String> {
+    let cfg = config(true);
+    for (dtype, e) in [(Dtype::F32, 4), (Dtype::BF16, 2)] {
+        let (recorder, log) = launch_recorder();
+        let model = Model::init(&cfg, dtype, &recorder, 3).map_err(failed)?;
+        log.take();
+        training_step(model)?;
+        let (rows, c, f, heads, kv) = ((WINDOWS * CONTEXT) as u64, 32, 48, 32, 16);
+        // gradients from zeros are only written; each x and dy is read once
+        let group = |outs: u64, width: u64| 4 * outs * width + e * rows * (outs + width);
+        let expected = 2 * (group(c, f) + group(2 * f, c)) + group(c, heads) + group(heads + 2 * kv, c);
+        // the first launch is that of the head
+        let launches = log.take();
+        let found = launches.iter().filter(|launch| launch.kernel.starts_with("linear_dw")).nth(1);
+        if found.map(|launch| launch.bytes) != Some(expected) {
+            return Err(failed(format!("linear_dw in {dtype}: expected {expected} bytes, found {found:?}")));
+        }
+    }
+    Ok(2)
+}
+
+/// The weight gradients of a training step leave less than a twentieth of the multiprocessors of an H200 idle.
+pub(crate) fn weight_gradients_of_a_step_fill_the_gpu() {
+    let scratch = Scratch::new("weight-gradients");
+    let model = ["--set", "model.preset=base-125m", "--set", "model.vocab=32000", "--dtype", "bf16"];
+    let sizes = ["--set", "train.batch=8", "--set", "train.context=1024", "--set", "train.micro_batch=8"];
+    let train = ["bench", "train", "--estimate", "h200", "--json"];
+    let json = parsed(&ok(&scratch.0, &[&train[..], &model, &sizes].concat()));
+    let (mut launches, mut tiles, mut available) = (0, 0, 0);
+    for row in json["kernels"].as_array().unwrap() {
+        if row["kernel"].as_str().unwrap().starts_with("linear_dw") {
+            let [blocks, count] = ["blocks", "launches"].map(|key| row[key].as_u64().unwrap());
+            launches += count;
+            tiles += count * blocks;
+            available += count * blocks.div_ceil(132) * 132;
+        }
+    }
+    assert!(
+        20 * tiles > 19 * available,
+        "{tiles} tiles occupy {available} times one of the multiprocessors: {json}"
+    );
+    // 18 layers of seven, and the head in two blocks of rows
+    assert!(launches < 25, "{json}");
+    println!("weight gradients of a training step: {launches} launches compared with 132 multiprocessors");
+}
+
+#[test]
+fn the_weight_gradients_of_a_training_step_fill_the_gpu() {
+    weight_gradients_of_a_step_fill_the_gpu();
+}
+
 #[test]
 fn the_products_of_a_decode_step_fill_the_gpu() {
     products_of_a_decode_step_fill_the_gpu();
@@ -260,6 +312,7 @@ fn the_recorder_receives_the_launches_of_a_device() {
 #[test]
 fn the_log_counts_the_operations_and_bytes_of_the_model() {
     let values = operations_of_the_model().unwrap() + bytes_of_a_step().unwrap();
+    let values = values + bytes_of_weight_gradients().unwrap();
     println!("launch log: {values} sums compared, 0 differ");
 }
 

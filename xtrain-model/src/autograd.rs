@@ -1,12 +1,13 @@
 //! Reverse-mode differentiation: a tape of backward rules.
 use std::rc::Rc;
+use std::sync::Arc;
 
 use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::{self, Norm, RopeArgs, Samples, Slots};
+use xtrain_tensor::ops::{self, Affine, GainGradient, Norm, RopeArgs, Samples, Slots};
 use xtrain_tensor::{Dtype, RopeTable, Tensor};
 
 use crate::error::Result;
-use crate::functional::{Functional, HeadNorm, KvView, attn_mask, split_heads};
+use crate::functional::{Functional, HeadNorm, KvView, attn_mask, split_heads, try_map};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::params::Linear;
@@ -124,6 +125,37 @@ impl<'t> Tape<'t> {
         Var { value, node: self.rules.len() - 1, grad_dtype }
     }
 
+    /// Records a group of linears with input `x`, packed weights and outputs `ys`.
+    fn group<const G: usize>(
+        &mut self,
+        x: &Var,
+        ws: [&Linear; G],
+        packed: [Arc<ops::Weight>; G],
+        ys: impl IntoIterator<Item = Tensor>,
+    ) -> Result<[Var; G]> {
+        let ys = ws.iter().zip(ys).map(|(w, y)| {
+            // a bias gradient reads dy unrounded
+            let grad_dtype = if w.bias.is_some() { Dtype::F32 } else { w.weight.compute() };
+            self.node(y, grad_dtype)
+        });
+        let ys: Vec<Var> = ys.collect();
+        let (x, linears) = (x.clone(), ws.map(LinearIndex::of));
+        let nodes: Vec<usize> = ys.iter().map(|y| y.node).collect();
+        // the rule of the first node runs last, when the gradients of the whole group are complete
+        let first = nodes[0];
+        self.rules[first] = Some(Box::new(move |b: &mut Back<'_>| {
+            let mut dys = Vec::with_capacity(G);
+            for (i, w) in packed.iter().enumerate() {
+                let dy = b.take(nodes[i]);
+                dys.push(b.linear_params(linears[i], &x.value, &dy, w.dtype())?);
+            }
+            let dys: Vec<&Tensor> = dys.iter().collect();
+            let ws: Vec<&ops::Weight> = packed.iter().map(|w| &**w).collect();
+            b.add(&x, ops::linear_backward_input(&dys, &ws)?)
+        }));
+        Ok(ys.try_into().expect("one output for each of G weights"))
+    }
+
     fn record(&mut self, value: Tensor, rule: impl FnOnce(&mut Back<'_>, Tensor) -> Result<()> + 't) -> Var {
         let node = self.rules.len();
         self.rules.push(Some(Box::new(move |back| {
@@ -132,6 +164,18 @@ impl<'t> Tape<'t> {
         })));
         Var { value, node, grad_dtype: Dtype::F32 }
     }
+}
+
+fn packed_of<const G: usize>(ws: [&Linear; G]) -> Result<[Arc<ops::Weight>; G]> {
+    try_map(ws, |w| w.weight.packed())
+}
+
+fn affine_of<'a, const G: usize>(
+    ws: [&'a Linear; G],
+    packed: &'a [Arc<ops::Weight>; G],
+) -> Result<[Affine<'a>; G]> {
+    let mut packed = packed.iter();
+    try_map(ws, |w| w.affine(packed.next().expect("a packed form of each weight")))
 }
 
 impl Functional for Tape<'_> {
@@ -157,36 +201,15 @@ impl Functional for Tape<'_> {
     }
 
     fn linears<const G: usize>(&mut self, x: &Var, ws: [&Linear; G]) -> Result<[Var; G]> {
-        let mut packed = Vec::with_capacity(G);
-        let mut ys = Vec::with_capacity(G);
-        for w in ws {
-            let weight = w.weight.packed()?;
-            let (bias, out) = (w.bias()?, w.weight.compute());
-            // a bias gradient reads dy unrounded
-            let grad_dtype = if bias.is_some() { Dtype::F32 } else { out };
-            ys.push(self.node(ops::linear(&x.value, &weight, bias, out)?, grad_dtype));
-            packed.push(weight);
-        }
-        let (x, linears) = (x.clone(), ws.map(LinearIndex::of));
-        let nodes: Vec<usize> = ys.iter().map(|y| y.node).collect();
-        // the rule of the first node runs last, when the gradients of the whole group are complete
-        let first = nodes[0];
-        self.rules[first] = Some(Box::new(move |b: &mut Back<'_>| {
-            let mut dys = Vec::with_capacity(G);
-            for (i, w) in packed.iter().enumerate() {
-                let dy = b.take(nodes[i]);
-                dys.push(b.linear_params(linears[i], &x.value, &dy, w.dtype())?);
-            }
-            let dys: Vec<&Tensor> = dys.iter().collect();
-            let ws: Vec<&ops::Weight> = packed.iter().map(|w| &**w).collect();
-            b.add(&x, ops::linear_backward_input(&dys, &ws)?)
-        }));
-        Ok(ys.try_into().expect("one output for each of G weights"))
+        let packed = packed_of(ws)?;
+        let ys = ops::linears(&x.value, &affine_of(ws, &packed)?)?;
+        self.group(x, ws, packed, ys)
     }
 
     fn swiglu(&mut self, x: &Var, gate: &Linear, up: &Linear) -> Result<Var> {
-        let [gate, up] = self.linears(x, [gate, up])?;
-        let y = ops::silu_mul(&gate.value, &up.value, gate.value.dtype())?;
+        let packed = packed_of([gate, up])?;
+        let [y, g, u] = ops::swiglu_kept(&x.value, affine_of([gate, up], &packed)?)?;
+        let [gate, up] = self.group(x, [gate, up], packed, [g, u])?;
         Ok(self.record(y, move |b, dy| {
             let [mut dg, mut du] = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.grad_dtype)?;
             if faults::on(Fault::GateGradientIsUps) {
@@ -224,8 +247,8 @@ impl Functional for Tape<'_> {
         let (x, index, gain) = (x.clone(), norm.gain.index(), gain.clone());
         Ok(self.record(y, move |b, dy| {
             let (norm, rope) = (Norm { gain: &gain, eps }, RopeArgs { table: &table, positions: &positions });
-            let dw = b.grads.accumulator_mut(index);
-            let dx = ops::norm_rope_backward(&heads, norm, rope, &dy, dw, b.samples)?;
+            let gain = GainGradient { dw: b.grads.accumulator_mut(index), samples: b.samples };
+            let dx = ops::norm_rope_backward(&heads, norm, rope, &dy, gain, x.grad_dtype)?;
             b.add(&x, dx.reshape(x.value.shape())?)
         }))
     }

@@ -164,7 +164,10 @@ pub(crate) fn split_heads(x: &Tensor, head_dim: usize) -> Result<Tensor> {
 }
 
 /// `f` of each element, or the first error.
-fn try_map<T, U, const G: usize>(all: [T; G], mut f: impl FnMut(T) -> Result<U>) -> Result<[U; G]> {
+pub(crate) fn try_map<T, U, const G: usize>(
+    all: [T; G],
+    mut f: impl FnMut(T) -> Result<U>,
+) -> Result<[U; G]> {
     let mut result = Ok(());
     let mapped =
         all.map(|x| f(x).map_err(|e| result = std::mem::replace(&mut result, Ok(())).and(Err(e))).ok());

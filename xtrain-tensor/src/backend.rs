@@ -4,9 +4,9 @@ use std::fmt;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
-    QuantFormat, RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated,
-    Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, GainGradient, Heads, LogProb, LossRows, LossValues, Norm,
+    Outcome, Packer, QuantFormat, RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads,
+    Update, Updated, Weight,
 };
 use crate::tensor::{Tensor, Tensors};
 
@@ -38,15 +38,15 @@ pub(crate) trait Backend: RowOps + SharedOps {
     fn rope_rows(&self, x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor>;
     fn rope_backward(&self, dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor>;
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor>;
-    /// `samples` counts the rows of `x [N, H, hd]`.
+    /// The samples count the rows of `x [N, H, hd]`.
     fn norm_rope_backward(
         &self,
         x: &Tensor,
         norm: Norm<'_>,
         rope: RopeArgs<'_>,
         dy: &Tensor,
-        dw: &mut Tensor,
-        samples: &Samples,
+        gain: GainGradient<'_>,
+        out: Dtype,
     ) -> Result<Tensor>;
 
     /// Packs `w [out, in]` for products in `dtype`, f32 or bf16.
@@ -121,6 +121,8 @@ pub(crate) trait SharedOps {
     fn write_heads(&self, new: &UnrotatedHeads<'_>, pools: [&mut Tensor; 2]) -> Result<Tensor>;
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors>;
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor>;
+    /// `[y, gate, up]`.
+    fn swiglu_kept(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<[Tensor; 3]>;
     fn decode_attention(&self, qkv: [&Tensor; 3], heads: Heads, mask: &AttnMask<'_>) -> Result<Tensor>;
     /// `[N, H, hd]` → `[N, H, words]` u32.
     fn quantize_heads(&self, x: &Tensor) -> Result<Tensor>;

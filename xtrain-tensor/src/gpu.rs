@@ -19,6 +19,7 @@ mod deferred;
 mod embedding;
 mod finite;
 mod fused;
+mod heads;
 mod int8;
 mod kv;
 pub(crate) mod linear;

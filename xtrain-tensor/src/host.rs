@@ -39,6 +39,9 @@ impl<B: HostBackend> SharedOps for B {
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors> {
         compose::linears(self, x, ws)
     }
+    fn swiglu_kept(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<[Tensor; 3]> {
+        compose::swiglu_kept(self, x, gate_up)
+    }
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
         compose::swiglu(self, x, gate_up)
     }

@@ -9,8 +9,8 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Packer, QuantFormat, RopeArgs,
-    Samples, Weight,
+    Affine, AttnMask, AttnSaved, GainGradient, Heads, LogProb, LossRows, LossValues, Norm, Packer,
+    QuantFormat, RopeArgs, Samples, Weight,
 };
 use crate::reference::AttentionSaved;
 use crate::tensor::{Stored, Tensor};
@@ -107,15 +107,16 @@ impl Backend for Cpu {
         norm: Norm<'_>,
         rope: RopeArgs<'_>,
         dy: &Tensor,
-        dw: &mut Tensor,
-        samples: &Samples,
+        gain: GainGradient<'_>,
+        out: Dtype,
     ) -> Result<Tensor> {
-        let pairs = samples.times(x.shape()[1]);
+        let pairs = gain.samples.times(x.shape()[1]);
         let (norm, dy) = (norm_of(norm)?, dy.data::<f32>()?);
-        let dw = ParamGrad { grad: dw.data_mut()?, samples: &pairs };
-        with_values!(values = x => {
+        let dw = ParamGrad { grad: gain.dw.data_mut()?, samples: &pairs };
+        let dx = with_values!(values = x => {
             self.tensor(x.shape(), rope::norm_rope_backward(self, values, dy, norm, rope, dw))
-        })
+        });
+        dx?.cast(out)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {

@@ -27,10 +27,17 @@ const fn entry(name: &'static str, cases: fn() -> Vec<Case>, gradient: Gradient)
 }
 
 /// Entries that are two operations, which the GPU backend fuses.
-const FUSED: [&str; 4] = ["append_attention", "linear_add_norm", "norm_linears", "norm_swiglu"];
+const FUSED: [&str; 6] = [
+    "append_attention",
+    "linear_add_norm",
+    "linear_backward_rounded",
+    "linear_backward_swiglu",
+    "norm_linears",
+    "norm_swiglu",
+];
 
 /// Every operation, and the fused pairs.
-pub(super) const TABLE: [Entry; 49] = {
+pub(super) const TABLE: [Entry; 52] = {
     use Gradient::{Checked, None, With};
     [
         entry("embedding", cases::embedding, Checked(gradient::embedding)),
@@ -74,6 +81,9 @@ pub(super) const TABLE: [Entry; 49] = {
         entry("sample_rows", cases::sample_rows, None("sampling has no gradient")),
         entry("linears", cases::linears, None("its parts are checked")),
         entry("swiglu", cases::swiglu, None("its parts are checked")),
+        entry("swiglu_kept", cases::swiglu_kept, None("its parts are checked")),
+        entry("linear_backward_rounded", cases::linear_backward_rounded, None("its parts are checked")),
+        entry("linear_backward_swiglu", cases::linear_backward_swiglu, None("its parts are checked")),
         entry("linear_add_norm", cases::linear_add_norm, None("its parts are checked")),
         entry("norm_linears", cases::norm_linears, None("its parts are checked")),
         entry("norm_swiglu", cases::norm_swiglu, None("its parts are checked")),

@@ -4,17 +4,18 @@ use super::attention::{self, check_head_size};
 use super::deferred::{self, DeferredNorm};
 use super::linear::several::{self, Source};
 use super::linear::{self, Epilogue};
+use super::linear::{input, weights};
 use super::pack;
 use super::rope::{self, RopeKernel};
-use super::{Gpu, embedding, finite, int8, kv, loss, norm, optim, pointwise, rows, sample};
+use super::{Gpu, embedding, finite, heads, int8, kv, loss, norm, optim, pointwise, rows, sample};
 use crate::backend::{Backend, RowOps, SharedOps};
 use crate::compose;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, LogProb, LossRows, LossValues, Norm, Outcome, Packer,
-    QuantFormat, RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads, Update, Updated,
-    Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, GainGradient, Heads, LogProb, LossRows, LossValues, Norm,
+    Outcome, Packer, QuantFormat, RopeArgs, SampleRing, SampleRow, Samples, SlotRange, UnrotatedHeads,
+    Update, Updated, Weight,
 };
 use crate::tensor::{Tensor, Tensors};
 
@@ -37,7 +38,8 @@ fn fused_products<T>(
 
 impl Backend for Gpu {
     fn cast(&self, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
-        pointwise::cast(self, x, dtype)
+        let fused = if dtype == Dtype::BF16 { input::rounded(self, x) } else { None };
+        fused.unwrap_or_else(|| pointwise::cast(self, x, dtype))
     }
     fn accumulate(&self, a: &mut Tensor, b: &Tensor) -> Result<()> {
         pointwise::accumulate(self, a, b)
@@ -46,7 +48,8 @@ impl Backend for Gpu {
         pointwise::silu_mul(self, gate, up, out)
     }
     fn silu_mul_backward(&self, gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
-        pointwise::silu_mul_backward(self, [gate, up], dy, out)
+        let fused = input::swiglu_gradient(self, [gate, up], dy, out);
+        fused.unwrap_or_else(|| pointwise::silu_mul_backward(self, [gate, up], dy, out))
     }
     fn first_non_finite(&self, xs: &[&Tensor]) -> Result<Option<usize>> {
         finite::first_non_finite(self, xs)
@@ -74,7 +77,7 @@ impl Backend for Gpu {
         rope::rope(self, dy, rope, RopeKernel::Back, Dtype::F32)
     }
     fn norm_rope(&self, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
-        compose::norm_rope(self, x, norm, rope)
+        heads::norm_rope(self, x, norm, rope)
     }
 
     fn norm_rope_backward(
@@ -83,10 +86,10 @@ impl Backend for Gpu {
         norm: Norm<'_>,
         rope: RopeArgs<'_>,
         dy: &Tensor,
-        dw: &mut Tensor,
-        samples: &Samples,
+        gain: GainGradient<'_>,
+        out: Dtype,
     ) -> Result<Tensor> {
-        compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
+        heads::norm_rope_backward(self, x, norm, rope, dy, gain, out)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {
@@ -109,7 +112,7 @@ impl Backend for Gpu {
         deferred::linear_add(self, h, x, w)
     }
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
-        linear::input_gradient(self, dys, ws)
+        input::input_gradient(self, dys, ws)
     }
 
     fn linear_backward_weight(
@@ -119,7 +122,7 @@ impl Backend for Gpu {
         x: &Tensor,
         samples: &Samples,
     ) -> Result<()> {
-        linear::weight_gradient(self, dw, dy, x, samples)
+        weights::weight_gradient(self, dw, dy, x, samples)
     }
 
     fn linear_backward_bias(&self, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
@@ -220,6 +223,13 @@ impl SharedOps for Gpu {
     fn linears(&self, x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors> {
         let fused = fused_products(x, ws, |source| several::linears(self, source, ws));
         fused.unwrap_or_else(|| compose::linears(self, x, ws))
+    }
+
+    fn swiglu_kept(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<[Tensor; 3]> {
+        match several::supports_fused(Source::Plain(x), &gate_up) {
+            true => several::swiglu_kept(self, x, gate_up),
+            false => compose::swiglu_kept(self, x, gate_up),
+        }
     }
 
     fn swiglu(&self, x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {

@@ -1,5 +1,7 @@
 //! Matrix products: choice of kernel and launch geometry.
+pub(super) mod input;
 pub(super) mod several;
+pub(super) mod weights;
 
 use super::{Arg, At, Buffer, Gpu, Grid, args};
 use crate::operands::{Norm, Samples, Weight};
@@ -62,16 +64,32 @@ macro_rules! tile_kernels {
 use tile_kernels;
 
 const FORWARD: TileKernels = tile_kernels!("linear", [true, true]);
-const INPUT_GRADIENT: TileKernels = tile_kernels!("linear_dx", [false, true]);
-const WEIGHT_GRADIENT: TileKernels = tile_kernels!("linear_dw", [false, false]);
+
+/// The share of the SMs that are busy while blocks run one per SM.
+fn occupied(blocks: usize) -> f64 {
+    blocks as f64 / (blocks.div_ceil(MULTIPROCESSORS).max(1) * MULTIPROCESSORS) as f64
+}
 
 impl Tile {
+    /// Chooses the tile of a product of `rows x columns` outputs.
+    pub(super) fn of(rows: usize, columns: usize) -> Tile {
+        Tile::of_blocks(Tile::Large.blocks(rows, columns))
+    }
+
     /// Chooses the large tile if its last wave of blocks (one block per SM) leaves at most a quarter of the SMs idle.
     /// Several blocks of the small tile share an SM.
-    pub(super) fn of(rows: usize, columns: usize) -> Tile {
-        let blocks = rows.div_ceil(128) * columns.div_ceil(128);
-        let waves = blocks.div_ceil(MULTIPROCESSORS);
-        if 4 * blocks >= 3 * waves * MULTIPROCESSORS { Tile::Large } else { Tile::Small }
+    fn of_blocks(large: usize) -> Tile {
+        if occupied(large) >= 0.75 { Tile::Large } else { Tile::Small }
+    }
+
+    /// Outputs per block along either axis.
+    fn side(self) -> usize {
+        if self == Tile::Large { 128 } else { 64 }
+    }
+
+    /// The number of blocks of `rows x columns` outputs.
+    fn blocks(self, rows: usize, columns: usize) -> usize {
+        rows.div_ceil(self.side()) * columns.div_ceil(self.side())
     }
 
     /// Chooses the tile of a forward product. With few rows, the weights' bytes are the bound, which needs all SMs.
@@ -88,7 +106,7 @@ impl Tile {
 
     /// The kernel of this tile and its grid over `rows x columns` outputs.
     fn launch(self, square: &TileKernels, dtype: Dtype, [rows, columns]: [usize; 2]) -> (&'static str, Grid) {
-        let (which, side) = if self == Tile::Large { (0, 128) } else { (1, 64) };
+        let (which, side) = (usize::from(self != Tile::Large), self.side());
         let blocks = [columns.div_ceil(side), rows.div_ceil(side), 1];
         if dtype == Dtype::BF16 {
             // four stages of 32 k: rows of 32 with pitch 40 (K-major), or 32 rows with pitch side + 8
@@ -249,115 +267,9 @@ pub(super) unsafe fn forward(
     unsafe { gpu.launch(kernel, grid, &args) }
 }
 
-/// `dx` for a group of weights that read the same `x [rows, width]`.
-pub(crate) fn input_gradient(gpu: &Gpu, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
-    let (rows, width) = (dys[0].shape()[0], ws[0].in_features());
-    let dx = Tensor::on_gpu(gpu, &[rows, width], Dtype::F32)?;
-    let at = dx.at(gpu, Dtype::F32)?;
-    for (i, (dys, ws)) in dys.chunks(3).zip(ws.chunks(3)).enumerate() {
-        let mut group = Group { parts: [Part::default(); 3], dtype: ws[0].dtype() };
-        for (part, (dy, w)) in group.parts.iter_mut().zip(dys.iter().zip(ws)) {
-            *part = Part { dy: dy.at(gpu, group.dtype)?, w: w.at(gpu)?, outs: w.out_features() };
-        }
-        let start = if i == 0 { At(0) } else { at };
-        // SAFETY: dy_i [rows, outs_i], w_i [outs_i, width], dx [rows, width], of the types named.
-        unsafe { input(gpu, &group, [rows, width], start, at, Tile::of(rows, width))? };
-    }
-    Ok(dx)
-}
-
-/// Up to three products accumulated into one running sum. An absent product has no outputs.
-pub(super) struct Group {
-    pub(super) parts: [Part; 3],
-    pub(super) dtype: Dtype,
-}
-
-/// `dy [rows, outs]` and `w [outs, width]`.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Part {
-    pub(super) dy: At,
-    pub(super) w: At,
-    pub(super) outs: usize,
-}
-
-/// `dx = start + dy w`; a null `start` means zero.
-///
-/// # Safety
-/// The addresses hold operands of these shapes and the group's type; `start` is null or `dx`.
-pub(super) unsafe fn input(
-    gpu: &Gpu,
-    Group { parts: [a, b, c], dtype }: &Group,
-    [rows, width]: [usize; 2],
-    start: At,
-    dx: At,
-    tile: Tile,
-) -> Result<()> {
-    let (kernel, grid) = tile.launch(&INPUT_GRADIENT, *dtype, [rows, width]);
-    let args = args![a.dy, b.dy, c.dy, a.w, b.w, c.w, a.outs, b.outs, c.outs, start, dx, rows, width];
-    // SAFETY: as promised by the caller.
-    unsafe { gpu.launch(kernel, grid, args) }
-}
-
-/// Chunk boundaries of a sum over the rows of samples: the first row of each chunk, and the end of the last one. A
-/// chunk has at most 256 rows and never spans two samples.
-pub(crate) fn bounds(samples: &Samples) -> Vec<u32> {
-    let starts = samples.ranges().flat_map(|sample| sample.step_by(256));
-    starts.chain([samples.rows()]).map(|row| row as u32).collect()
-}
-
-/// `dw += rowsum dy x`. The operands have been checked.
-pub(crate) fn weight_gradient(
-    gpu: &Gpu,
-    dw: &mut Tensor,
-    dy: &Tensor,
-    x: &Tensor,
-    samples: &Samples,
-) -> Result<()> {
-    let (shape, dtype) = ([dy.width(), x.width()], x.dtype());
-    let operands = RowProduct { dy: dy.at(gpu, dtype)?, x: x.at(gpu, dtype)?, shape, dtype };
-    if samples.rows() == 0 {
-        return Ok(());
-    }
-    let at = dw.accumulator_at(gpu)?;
-    // SAFETY: dw [outs, width], dy [rows, outs], x [rows, width], samples of as many rows.
-    unsafe { weights(gpu, at, operands, samples, Tile::of(shape[0], shape[1])) }
-}
-
-/// Device operands of a weight gradient: `dy [rows, outs]` and `x [rows, width]` in `dtype`.
-#[derive(Clone, Copy)]
-pub(super) struct RowProduct {
-    pub(super) dy: At,
-    pub(super) x: At,
-    /// `[outs, width]`.
-    pub(super) shape: [usize; 2],
-    pub(super) dtype: Dtype,
-}
-
-/// `dw = start + rowsum dy x` on device addresses; `start` (null: zeros) and `dw` are `[outs, width]`. Writes
-/// nothing if there are no rows.
-///
-/// # Safety
-/// The addresses are valid for operands of these shapes and types, with as many rows as the samples.
-pub(super) unsafe fn weights(
-    gpu: &Gpu,
-    [start, dw]: [At; 2],
-    RowProduct { dy, x, shape: [outs, width], dtype }: RowProduct,
-    samples: &Samples,
-    tile: Tile,
-) -> Result<()> {
-    let bounds = bounds(samples);
-    if bounds.len() == 1 {
-        return Ok(());
-    }
-    let (kernel, grid) = tile.launch(&WEIGHT_GRADIENT, dtype, [outs, width]);
-    let args = args![start, dw, dy, x, gpu.indices(&bounds)?, bounds.len() - 1, outs, width];
-    // SAFETY: as promised by the caller.
-    unsafe { gpu.launch(kernel, grid, args) }
-}
-
 /// `db += rowsum dy`. The operands have been checked.
 pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
-    let (outs, bounds) = (dy.width(), bounds(samples));
+    let (outs, bounds) = (dy.width(), weights::bounds(samples));
     let (dy, [start, db]) = (dy.at(gpu, Dtype::F32)?, db.accumulator_at(gpu)?);
     let args = args![start, db, dy, gpu.indices(&bounds)?, bounds.len() - 1, outs];
     // SAFETY: db [outs], start null or db, dy [rows, outs], rows up to the last bound.

@@ -2,7 +2,9 @@
 //! rows that are not finite.
 use std::ops::Range;
 
-use super::linear::{self, Epilogue, Forward, Group, Part, RowProduct, Tile};
+use super::linear::input::{Group, Part, input};
+use super::linear::weights::{RowProduct, weights};
+use super::linear::{self, Epilogue, Forward, Tile};
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::faults::{self, Fault};
 use crate::operands::loss::blocks;
@@ -453,12 +455,12 @@ impl LossPass<'_> {
         let start = if columns.start == 0 { At(0) } else { dx };
         let part = Part { dy: dz, w, outs: columns.len() };
         let group = Group { parts: [part, Part::default(), Part::default()], dtype };
-        let operands = RowProduct { dy: dz, x, shape: [columns.len(), width], dtype };
+        let product = RowProduct { dw: dhead, accumulate: true, dy: dz, x, shape: [columns.len(), width] };
         let shape = [block.len(), width];
         // SAFETY: dz [block, columns]; rows and columns within x, the head and their gradients.
         unsafe {
-            linear::weights(gpu, [dhead; 2], operands, samples, Tile::of(columns.len(), width))?;
-            linear::input(gpu, &group, shape, start, dx, Tile::of(block.len(), width))
+            weights(gpu, &[product], dtype, samples, Tile::of(columns.len(), width))?;
+            input(gpu, &group, shape, start, [dx, At(0)], Tile::of(block.len(), width))
         }
     }
 }

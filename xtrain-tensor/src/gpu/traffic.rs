@@ -95,6 +95,7 @@ fn bytes(launch: &RecordedLaunch) -> u64 {
         // w, m and v read and written, g read
         "adamw" => 28 * elements(launch),
         "cast_all" => 6 * table(launch, 8, 4),
+        "linear_dw" => weight_gradient_bytes(launch),
         "row_squares" => 4 * elements(launch),
         // the logits; the bins of each row, read and reset; neither the counters nor the whole list
         "sample_histogram" => distinct(launch, |at| at < 4) + 2 * rows * 8 * 4096,
@@ -116,17 +117,16 @@ fn operations(launch: &RecordedLaunch) -> u64 {
     let n = |at: usize| u64::from(launch.numbers[at]);
     let outs = |at: usize| n(at) + n(at + 1) + n(at + 2);
     match operation(launch.kernel) {
-        "linear" | "linear_skinny" | "linear_gemv" => 2 * n(0) * n(1) * n(2),
+        "linear" | "linear_skinny" | "linear_gemv" | "linear_dx_swiglu" => 2 * n(0) * n(1) * n(2),
         "linears" | "linears_skinny" | "norm_linears" => 2 * n(0) * outs(1) * n(4),
         "swiglu" | "swiglu_skinny" | "norm_swiglu" if faults::on(Fault::UpProjectionNotCounted) => {
             2 * n(0) * n(1) * n(2)
         }
         "swiglu" | "swiglu_skinny" | "norm_swiglu" => 4 * n(0) * n(1) * n(2),
         "linear_dx" => 2 * outs(0) * n(3) * n(4),
-        // dy, x and the bounds are the last operands; dy has n(1) columns
         "linear_dw" => {
-            let dy = launch.operands.iter().nth_back(2).map_or(0, |dy| dy.bytes);
-            2 * dy / element(launch.kernel) * n(2)
+            let rows = rows_of_bounds(launch);
+            weight_products(launch).map(|one| 2 * rows * one.outs * one.width).sum()
         }
         "attention" => 4 * visible_pairs(launch) * n(3) * n(5),
         "attention_dq" => 6 * visible_pairs(launch) * n(3) * n(5),
@@ -172,6 +172,47 @@ fn elements(launch: &RecordedLaunch) -> u64 {
 fn table(launch: &RecordedLaunch, words: usize, size: usize) -> u64 {
     let tensors = list(launch.operands.first()).chunks_exact(words);
     tensors.map(|t| u64::from(t[size]) | u64::from(t[size + 1]) << 32).sum()
+}
+
+/// A product of `linear_dw`.
+struct WeightProduct {
+    /// Addresses: dy, x.
+    operands: [u64; 2],
+    outs: u64,
+    width: u64,
+    /// Whether the gradient is read.
+    accumulate: bool,
+}
+
+/// The table of `linear_dw`: the addresses of dw, dy and x, outputs, width, first block, accumulate.
+fn weight_products(launch: &RecordedLaunch) -> impl Iterator<Item = WeightProduct> {
+    list(launch.operands.first()).chunks_exact(10).map(|one| WeightProduct {
+        operands: [2, 4].map(|at| u64::from(one[at]) | u64::from(one[at + 1]) << 32),
+        outs: u64::from(one[6]),
+        width: u64::from(one[7]),
+        accumulate: one[9] != 0,
+    })
+}
+
+/// The rows that `linear_dw` sums over: the end of the last chunk.
+fn rows_of_bounds(launch: &RecordedLaunch) -> u64 {
+    list(launch.operands.get(1)).last().map_or(0, |&rows| u64::from(rows))
+}
+
+/// The bytes of `linear_dw`: each `dy` and `x` read once, each gradient written, and read if it does not start from
+/// zeros.
+fn weight_gradient_bytes(launch: &RecordedLaunch) -> u64 {
+    let (rows, e) = (rows_of_bounds(launch), element(launch.kernel));
+    let mut read = BTreeMap::new();
+    let mut gradients = 0;
+    for WeightProduct { operands: [dy, x], outs, width, accumulate } in weight_products(launch) {
+        gradients += 4 * outs * width * if accumulate { 2 } else { 1 };
+        if faults::on(Fault::SharedInputCountedTwice) && read.contains_key(&x) {
+            gradients += e * rows * width;
+        }
+        read.extend([(dy, e * rows * outs), (x, e * rows * width)]);
+    }
+    gradients + read.values().sum::<u64>()
 }
 
 /// Number of chunks that decode attention does not read for a row, because the block of an earlier row reads them. In

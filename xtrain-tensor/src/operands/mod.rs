@@ -18,7 +18,7 @@ pub(crate) use heads::Heads;
 pub use heads::{AttnSaved, QkNorm, UnrotatedHeads};
 pub use int8_head::Int8Head;
 pub use loss::{KeptSet, LogProb, LossRows, LossValues, Target, max_loss_logits};
-pub use norm::Norm;
+pub use norm::{GainGradient, Norm};
 pub(crate) use packing::BLOCK as QUANT_BLOCK;
 pub(crate) use packing::{AllRows, Lines, Packer, RowSink};
 pub use packing::{CodeBits, Piece, QuantBlock, QuantFormat};

@@ -1,4 +1,5 @@
-//! The parameters of RMSNorm.
+//! The parameters of RMSNorm, and the gradient of one of them.
+use super::Samples;
 use crate::tensor::Tensor;
 
 /// `x -> x / sqrt(mean(x²) + eps) * gain`.
@@ -8,4 +9,13 @@ pub struct Norm<'a> {
     pub gain: &'a Tensor,
     /// Added to the mean of the squares.
     pub eps: f32,
+}
+
+/// The gradient of a norm's gain, to which the rows of the samples are added in order.
+#[derive(Debug)]
+pub struct GainGradient<'a> {
+    /// `[C]`, f32.
+    pub dw: &'a mut Tensor,
+    /// The samples of the rows.
+    pub samples: &'a Samples,
 }

@@ -2,8 +2,9 @@
 use super::checks::{check_index, misfit, misfit_shapes, refuse, refuse_dtype};
 use super::rope::check as check_rope;
 use crate::dispatch::backend;
+use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::operands::{Norm, RopeArgs, Samples, UnrotatedHeads};
+use crate::operands::{GainGradient, Norm, RopeArgs, UnrotatedHeads};
 use crate::tensor::Tensor;
 
 /// [`rms_norm`](super::rms_norm) over each head in f32, then [`rope_rows`](super::rope_rows). Bit-identical to the
@@ -17,38 +18,38 @@ use crate::tensor::Tensor;
 /// | returns | `[N, H, hd]` | in the dtype of `x` |
 ///
 /// # Errors
-/// Those of the two operations.
+/// Those of the two operations; [`Error::Argument`](crate::Error::Argument) for a head size above 256 on a GPU.
 pub fn norm_rope(x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tensor> {
     check("norm_rope", x, norm, rope)?;
     backend(x.device()).norm_rope(x, norm, rope)
 }
 
-/// Returns the gradient of [`norm_rope`] with respect to `x`, f32, and adds the gradient with respect to the gain to
-/// `dw [hd]`.
+/// Returns the gradient of [`norm_rope`] with respect to `x`, rounded to `out`, and adds the gradient with respect to
+/// the gain to `gain.dw [hd]`.
 ///
-/// `samples` counts the `N` rows. Bit-identical to [`rope_backward`](super::rope_backward), then
-/// [`rms_norm_backward`](super::rms_norm_backward) over `(row, head)` pairs.
+/// `gain.samples` counts the `N` rows. Bit-identical to [`rope_backward`](super::rope_backward), then
+/// [`rms_norm_backward`](super::rms_norm_backward) over `(row, head)` pairs, then [`Tensor::cast`].
 ///
 /// # Errors
-/// Those of the two operations.
+/// Those of the operations; [`Error::Argument`](crate::Error::Argument) for a head size above 256 on a GPU.
 pub fn norm_rope_backward(
     x: &Tensor,
     norm: Norm<'_>,
     rope: RopeArgs<'_>,
     dy: &Tensor,
-    dw: &mut Tensor,
-    samples: &Samples,
+    gain: GainGradient<'_>,
+    out: Dtype,
 ) -> Result<Tensor> {
     const OP: &str = "norm_rope_backward";
     check(OP, x, norm, rope)?;
     refuse(
-        dy.shape() != x.shape() || dw.shape() != norm.gain.shape(),
+        dy.shape() != x.shape() || gain.dw.shape() != norm.gain.shape(),
         OP,
         "dy as x, dw as the gain",
-        &[x, dy, dw],
+        &[x, dy, gain.dw],
     )?;
-    samples.check(OP, x.shape()[0])?;
-    backend(x.device()).norm_rope_backward(x, norm, rope, dy, dw, samples)
+    gain.samples.check(OP, x.shape()[0])?;
+    backend(x.device()).norm_rope_backward(x, norm, rope, dy, gain, out)
 }
 
 /// Normalizes and rotates queries and keys, and writes keys and values to their slots in the pools `[S, nkv, hd]`.

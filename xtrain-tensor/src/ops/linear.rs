@@ -55,12 +55,17 @@ pub fn linears(x: &Tensor, ws: &[Affine<'_>]) -> Result<Tensors> {
 /// # Errors
 /// Those of the two operations.
 pub fn swiglu(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<Tensor> {
-    check_group("swiglu", x, &gate_up)?;
-    let [gate, up] = gate_up.map(|w| w.weight.shape());
-    if gate != up {
-        return Err(misfit_shapes("swiglu", "gate and up [out, in]", &[&gate, &up]));
-    }
+    check_swiglu("swiglu", x, &gate_up)?;
     backend(x.device()).swiglu(x, gate_up)
+}
+
+/// [`swiglu`], and the values that its gradient reads: `[y, gate(x), up(x)]`, all `[N, out]` in the weights' dtype.
+///
+/// # Errors
+/// As [`swiglu`].
+pub fn swiglu_kept(x: &Tensor, gate_up: [Affine<'_>; 2]) -> Result<[Tensor; 3]> {
+    check_swiglu("swiglu_kept", x, &gate_up)?;
+    backend(x.device()).swiglu_kept(x, gate_up)
 }
 
 /// `dx` of a group of linear maps with the same input `x`. `dx[n][k]` is one running sum over the outputs of the
@@ -134,6 +139,15 @@ fn check_bias(Affine { weight, bias }: Affine<'_>) -> Result<()> {
             Err(misfit_shapes("linear", "bias [out] of w [out, in]", &[b.shape(), &weight.shape()]))
         }
         _ => Ok(()),
+    }
+}
+
+fn check_swiglu(op: &'static str, x: &Tensor, gate_up: &[Affine<'_>; 2]) -> Result<()> {
+    check_group(op, x, gate_up)?;
+    let [gate, up] = gate_up.each_ref().map(|w| w.weight.shape());
+    match gate == up {
+        true => Ok(()),
+        false => Err(misfit_shapes(op, "gate and up [out, in]", &[&gate, &up])),
     }
 }
 

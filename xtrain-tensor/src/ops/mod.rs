@@ -29,6 +29,7 @@ pub use int8::{int8_attention, quantize_heads};
 pub use kv::{cat_seq, repeat_kv, repeat_kv_backward};
 pub use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight, linears, swiglu,
+    swiglu_kept,
 };
 pub use log_prob::log_prob;
 pub use optim::{adamw_all, sum_of_squares};
@@ -39,9 +40,9 @@ pub use rows::{copy_slots, copy_slots_within, gather_rows, gather_rows_backward,
 pub use sample::sample_rows;
 
 pub use operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, CodeBits, Int8Head, KeptSet, LogProb, LossRows, LossValues,
-    Norm, Outcome, Piece, QkNorm, QuantBlock, QuantFormat, RopeArgs, SampleFailure, SampleRow, Sampled,
-    Samples, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update, Updated, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, CodeBits, GainGradient, Int8Head, KeptSet, LogProb, LossRows,
+    LossValues, Norm, Outcome, Piece, QkNorm, QuantBlock, QuantFormat, RopeArgs, SampleFailure, SampleRow,
+    Sampled, Samples, SlotRange, Slots, StepLists, Target, UnrotatedHeads, Update, Updated, Weight,
 };
 
 use crate::operands;

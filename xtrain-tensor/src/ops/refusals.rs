@@ -116,8 +116,11 @@ fn heads_take_operands_that_fit_only() {
     let rope = RopeArgs { table: &table, positions: &[0, 1, 2] };
     let (x, gain, samples) = (z.f32(&[3, 2, 8]), z.f32(&[8]), Samples::of_lengths([3]));
     let norm = Norm { gain: &gain, eps: 1e-6 };
-    let backward =
-        |dy: &[usize], dw: &[usize]| norm_rope_backward(&x, norm, rope, &z.f32(dy), &mut z.f32(dw), &samples);
+    let backward = |dy: &[usize], dw: &[usize]| {
+        let mut dw = z.f32(dw);
+        let gain = GainGradient { dw: &mut dw, samples: &samples };
+        norm_rope_backward(&x, norm, rope, &z.f32(dy), gain, Dtype::F32)
+    };
     backward(&[3, 2, 8], &[8]).unwrap();
     shape(backward(&[3, 2, 4], &[8]));
     shape(backward(&[3, 2, 8], &[4]));
@@ -171,7 +174,9 @@ fn linear_maps_take_operands_that_fit_only() {
     shape(linears(&z.f32(&[3, 1, 4]), &[affine(&w)]));
     dtype(linears(&x, &[affine(&half)]));
     argument(linears(&x, &[]), "at least one weight");
-    shape(swiglu(&x, [affine(&w), affine(&z.weight(&[6, 4], Dtype::F32))]));
+    let other = z.weight(&[6, 4], Dtype::F32);
+    shape(swiglu(&x, [affine(&w), affine(&other)]));
+    shape(swiglu_kept(&x, [affine(&w), affine(&other)]));
 
     let (dy, few) = (z.f32(&[3, 5]), z.f32(&[2, 5]));
     linear_backward_input(&[&dy, &dy], &[&w, &w]).unwrap();

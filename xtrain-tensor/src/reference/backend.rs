@@ -12,8 +12,8 @@ use crate::dtype::{Dtype, from_bf16, to_bf16};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::operands::{
-    AdamWScalars, Affine, AttnMask, AttnSaved, Heads, Int8Head, KeptSet, LogProb, LossRows, LossValues, Norm,
-    Packer, QuantFormat, RopeArgs, Samples, Update, Weight,
+    AdamWScalars, Affine, AttnMask, AttnSaved, GainGradient, Heads, Int8Head, KeptSet, LogProb, LossRows,
+    LossValues, Norm, Packer, QuantFormat, RopeArgs, Samples, Update, Weight,
 };
 use crate::tensor::Tensor;
 use crate::tensor_core::TensorCore;
@@ -225,10 +225,10 @@ impl Backend for Reference {
         norm: Norm<'_>,
         rope: RopeArgs<'_>,
         dy: &Tensor,
-        dw: &mut Tensor,
-        samples: &Samples,
+        gain: GainGradient<'_>,
+        out: Dtype,
     ) -> Result<Tensor> {
-        compose::norm_rope_backward(self, x, norm, rope, dy, dw, samples)
+        compose::norm_rope_backward(self, x, norm, rope, dy, gain, out)
     }
 
     fn pack(&self, w: &Tensor, dtype: Dtype) -> Result<Weight> {

@@ -1,8 +1,9 @@
 //! The handle of a GPU.
+use std::any::Any;
 #[cfg(all(test, xtrain_emu))]
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::counters::Counters;
 use super::cuda::Cuda;
@@ -30,6 +31,8 @@ struct Shared {
     stream: Stream,
     indices: Mutex<Indices>,
     counters: Mutex<Counters>,
+    /// See [`Gpu::open_group`].
+    open_group: Mutex<Weak<dyn Any + Send + Sync>>,
 }
 
 impl Gpu {
@@ -67,7 +70,8 @@ impl Gpu {
     fn with_launcher(launcher: Box<dyn Launcher>, options: LaunchOptions) -> Gpu {
         let (indices, counters) = (Mutex::default(), Mutex::default());
         let stream = Stream::new(launcher, options);
-        Gpu { shared: Arc::new(Shared { issue: Mutex::default(), stream, indices, counters }) }
+        let open_group = Mutex::new(Weak::<()>::new() as Weak<dyn Any + Send + Sync>);
+        Gpu { shared: Arc::new(Shared { issue: Mutex::default(), stream, indices, counters, open_group }) }
     }
 
     /// Returns the device name.
@@ -138,6 +142,12 @@ impl Gpu {
     /// Returns at least `n` counters, all zero at the beginning of a launch.
     pub(crate) fn counters(&self, n: usize) -> Result<At> {
         lock(&self.shared.counters).address(&self.shared.stream, n)
+    }
+
+    /// The group of deferred operations that later operations may join. It lives as long as a buffer that it writes.
+    /// Only the backend knows its type.
+    pub(crate) fn open_group(&self) -> &Mutex<Weak<dyn Any + Send + Sync>> {
+        &self.shared.open_group
     }
 
     /// Whether both handles are the same device.

@@ -7,8 +7,9 @@ use super::stream::Stream;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 
-/// Number of cached lists: more than any single operation uses.
-const MAX_LISTS: usize = 32;
+/// Number of cached lists: more than any single operation uses, and more than a training step of 70 layers, which has a
+/// table for each launch of weight gradients.
+const MAX_LISTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Indices {

@@ -2,7 +2,7 @@
 use super::{DTYPES, SAMPLES, part_of};
 use crate::gates::case::{Case, pick, split, tensor};
 use crate::gates::values::{CaseRng, Values, label};
-use crate::ops::{self, Norm, RopeArgs, Samples};
+use crate::ops::{self, GainGradient, Norm, RopeArgs, Samples};
 use crate::{Dtype, RopeTable, Tensor};
 
 /// Rows, heads, width of a head.
@@ -38,24 +38,33 @@ pub(crate) fn norm_rope() -> Vec<Case> {
     cases
 }
 
+/// A case of the gradient of heads `[n, h, hd]` with respect to `x` in `dtype`, rounded to `out`.
+fn head_gradient(i: usize, d: usize, dtype: Dtype, out: Dtype) -> Case {
+    let [n, h, hd] = SHAPES[i];
+    let (seed, values) = ((i * 2 + d) as u64 + 1731, Values::of(i + d));
+    let (x, dy) = (values.fill(n * h * hd, seed), values.fill(n * h * hd, seed + 2000));
+    let (w, pos) = (Values::Plain.fill(hd, seed + 1000), CaseRng::new(seed).ids(n, POSITIONS));
+    let rounded = if out == Dtype::F32 { "" } else { "-rounded" };
+    let name = format!("{n}x{h}x{hd}-{}{rounded}", label(dtype, values));
+    Case::rows("norm_rope_backward", name, seed, n, move |dev, rows| {
+        let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, hd], &pick(x, h * hd, rows), dtype);
+        let (x, dy, w) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, tensor(dev, &[hd], &w, Dtype::F32)?);
+        let pos: Vec<u32> = rows.iter().map(|&n| pos[n]).collect();
+        let rope = RopeArgs { table: &RopeTable::new(1e4, hd, POSITIONS)?, positions: &pos };
+        let (mut dw, samples) = (Tensor::zeros(dev, &[hd], Dtype::F32)?, Samples::of_lengths([rows.len()]));
+        let (norm, gain) = (Norm { gain: &w, eps: 1e-6 }, GainGradient { dw: &mut dw, samples: &samples });
+        split(&ops::norm_rope_backward(&x, norm, rope, &dy, gain, out)?, rows.len())
+    })
+}
+
 pub(crate) fn norm_rope_backward() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (i, [n, h, hd]) in SHAPES.into_iter().enumerate() {
+    for i in 0..SHAPES.len() {
         for (d, dtype) in DTYPES.into_iter().enumerate() {
-            let (seed, values) = ((i * 2 + d) as u64 + 1731, Values::of(i + d));
-            let (x, dy) = (values.fill(n * h * hd, seed), values.fill(n * h * hd, seed + 2000));
-            let (w, pos) = (Values::Plain.fill(hd, seed + 1000), CaseRng::new(seed).ids(n, POSITIONS));
-            let name = format!("{n}x{h}x{hd}-{}", label(dtype, values));
-            cases.push(Case::rows("norm_rope_backward", name, seed, n, move |dev, rows| {
-                let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, hd], &pick(x, h * hd, rows), dtype);
-                let (x, dy, w) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, tensor(dev, &[hd], &w, Dtype::F32)?);
-                let pos: Vec<u32> = rows.iter().map(|&n| pos[n]).collect();
-                let rope = RopeArgs { table: &RopeTable::new(1e4, hd, POSITIONS)?, positions: &pos };
-                let (mut dw, samples) =
-                    (Tensor::zeros(dev, &[hd], Dtype::F32)?, Samples::of_lengths([rows.len()]));
-                let norm = Norm { gain: &w, eps: 1e-6 };
-                split(&ops::norm_rope_backward(&x, norm, rope, &dy, &mut dw, &samples)?, rows.len())
-            }));
+            cases.push(head_gradient(i, d, dtype, Dtype::F32));
+        }
+        if i % 2 == 0 {
+            cases.push(head_gradient(i, 1, Dtype::BF16, Dtype::BF16));
         }
     }
     for (i, [h, hd]) in [[1, 8], [3, 64], [5, 32], [2, 6]].into_iter().enumerate() {
@@ -74,7 +83,8 @@ pub(crate) fn norm_rope_backward() -> Vec<Case> {
                     let of = |x: &[f32], dtype| tensor(dev, &[rows.len(), h, hd], &x[at.clone()], dtype);
                     let (x, dy, norm) = (of(&x, dtype)?, of(&dy, Dtype::F32)?, Norm { gain: &w, eps: 1e-6 });
                     let rope = RopeArgs { table: &table, positions: &pos[rows.clone()] };
-                    ops::norm_rope_backward(&x, norm, rope, &dy, &mut dw, &samples)?;
+                    let gain = GainGradient { dw: &mut dw, samples: &samples };
+                    ops::norm_rope_backward(&x, norm, rope, &dy, gain, dtype)?;
                 }
                 split(&dw, hd)
             }));

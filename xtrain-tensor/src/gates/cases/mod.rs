@@ -2,6 +2,7 @@
 mod attention;
 mod fused;
 mod heads;
+mod input_gradients;
 mod int8;
 mod linear;
 mod loss;
@@ -18,6 +19,7 @@ mod tables;
 pub(super) use attention::{attention, attention_backward, decode_attention, int8_attention};
 pub(super) use fused::write_heads;
 pub(super) use heads::{norm_rope, norm_rope_backward};
+pub(super) use input_gradients::{linear_backward_rounded, linear_backward_swiglu};
 pub(super) use int8::quantize_heads;
 pub(super) use linear::{
     linear, linear_add, linear_backward_bias, linear_backward_input, linear_backward_weight,
@@ -25,7 +27,7 @@ pub(super) use linear::{
 pub(super) use loss::{cross_entropy, cross_entropy_backward, cross_entropy_kept, log_prob};
 pub(super) use new_rows::append_attention;
 pub(super) use norm::{rms_norm, rms_norm_backward};
-pub(super) use normed::{linear_add_norm, linears, norm_linears, norm_swiglu, swiglu};
+pub(super) use normed::{linear_add_norm, linears, norm_linears, norm_swiglu, swiglu, swiglu_kept};
 pub(super) use optim::{adamw_all, sum_of_squares};
 pub(super) use pointwise::{accumulate, add, first_non_finite, silu_mul, silu_mul_backward};
 pub(super) use rope::{rope, rope_at, rope_backward, rope_pos, rope_rows};

@@ -149,6 +149,19 @@ pub(crate) fn swiglu() -> Vec<Case> {
     pairs(1851).map(case).collect()
 }
 
+pub(crate) fn swiglu_kept() -> Vec<Case> {
+    let case = |all: Operands| {
+        Case::rows("swiglu_kept", all.name.clone(), all.seed, all.n, move |device, rows| {
+            let on = all.on(device, rows)?;
+            let ws = on.affine();
+            let ys = ops::swiglu_kept(&on.h.cast(all.dtype)?, [ws[0], ws[1]])?;
+            let split = ys.iter().map(|y| split(y, rows.len())).collect::<crate::Result<Vec<_>>>()?;
+            Ok(split.into_iter().reduce(join).expect("three values"))
+        })
+    };
+    pairs(2101).map(case).collect()
+}
+
 pub(crate) fn linear_add_norm() -> Vec<Case> {
     let case = |(all, values, name): (Operands, Values, String)| {
         let out = all.outs[0];

@@ -139,28 +139,42 @@ pub(super) fn linears_by(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>], tile:
 
 /// `silu(x gateᵀ + b) * (x upᵀ + c)`. The operands have been checked.
 pub(crate) fn swiglu(gpu: &Gpu, source: Source<'_>, ws: [Affine<'_>; 2]) -> Result<Tensor> {
-    swiglu_by(gpu, source, ws, SWIGLU.tile(source, &[ws[0].weight.out_features()], ws[0].weight.dtype()))
+    let tile = SWIGLU.tile(source, &[ws[0].weight.out_features()], ws[0].weight.dtype());
+    Ok(swiglu_by(gpu, source, ws, tile, false)?.swap_remove(0))
 }
 
-/// [`swiglu`] with a given tile.
+/// [`swiglu`] of plain rows, which also returns both products, in the weights' dtype.
+pub(crate) fn swiglu_kept(gpu: &Gpu, x: &Tensor, ws: [Affine<'_>; 2]) -> Result<[Tensor; 3]> {
+    let tile = Tile::of(x.shape()[0], 2 * ws[0].weight.out_features());
+    let mut all = swiglu_by(gpu, Source::Plain(x), ws, tile, true)?.into_iter();
+    Ok(std::array::from_fn(|_| all.next().expect("the value and both products")))
+}
+
+/// [`swiglu`] with a given tile; `kept`: also both products, which skinny tiles do not store.
 pub(super) fn swiglu_by(
     gpu: &Gpu,
     source: Source<'_>,
     [gate, up]: [Affine<'_>; 2],
     tile: Tile,
-) -> Result<Tensor> {
+    kept: bool,
+) -> Result<Vec<Tensor>> {
     let ([rows, width], dtype, outs) = (source.shape(), gate.weight.dtype(), gate.weight.out_features());
-    let y = Tensor::on_gpu(gpu, &[rows, outs], dtype)?;
+    let values = (0..if kept { 3 } else { 1 }).map(|_| Tensor::on_gpu(gpu, &[rows, outs], dtype));
+    let values = values.collect::<Result<Vec<_>>>()?;
+    let at = |value: usize| values.get(value).map_or(Ok(At(0)), |x| x.at(gpu, dtype));
     let (kernel, grid) = SWIGLU.launch(source, tile, &[outs], dtype);
     let weights = args![gate.weight.at(gpu)?, up.weight.at(gpu)?, bias_of(gpu, &gate)?, bias_of(gpu, &up)?];
-    let rest = args![y.at(gpu, dtype)?, rows, outs, width];
+    let rest = args![at(0)?, rows, outs, width];
     let mut args = [&*source.args(gpu, dtype)?, weights, rest].concat();
     let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), 0)?;
     args.extend(&shared.args);
+    if tile != Tile::Skinny {
+        args.extend(args![at(1)?, at(2)?]);
+    }
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; both weights [outs, width], biases [outs] or null,
-    // y [rows, outs].
+    // the values [rows, outs] or null.
     unsafe { gpu.launch(kernel, grid, &args)? };
-    Ok(y)
+    Ok(values)
 }
 
 fn bias_of(gpu: &Gpu, w: &Affine<'_>) -> Result<At> {

@@ -3,12 +3,15 @@
 #![cfg(xtrain_emu)]
 mod accumulation;
 pub(crate) mod residual;
+pub(crate) mod shared_launch;
 
 use half::bf16;
 
+use super::input::{Group, Part, input};
 use super::several::Source;
+use super::weights::{RowProduct, weights};
 use super::*;
-use crate::ops::Affine;
+use crate::ops::{Affine, Samples};
 use crate::reference::{self, Hopper, Mma};
 use crate::testing::{arbitrary, compare_bits};
 use crate::{Device, ThreadSchedule, ops, round_bf16};
@@ -163,13 +166,12 @@ fn every_tile_of_the_gradients_has_the_bits_of_its_definition() {
             let part = Part { dy: dy.at(gpu, dtype).unwrap(), w: weight.at(gpu).unwrap(), outs };
             let group = Group { parts: [part, part, Part::default()], dtype };
             let to = dx.at(gpu, Dtype::F32).unwrap();
-            let operands =
-                RowProduct { dy: part.dy, x: x.at(gpu, dtype).unwrap(), shape: [outs, width], dtype };
-            let dw_at = dw.at_mut(gpu, Dtype::F32).unwrap();
+            let (x, to_dw) = (x.at(gpu, dtype).unwrap(), dw.at_mut(gpu, Dtype::F32).unwrap());
+            let product = RowProduct { dw: to_dw, accumulate: true, dy: part.dy, x, shape: [outs, width] };
             // SAFETY: operands of these shapes, and room for their gradients.
             unsafe {
-                input(gpu, &group, [rows, width], At(0), to, tile).unwrap();
-                weights(gpu, [dw_at; 2], operands, &samples, tile).unwrap();
+                input(gpu, &group, [rows, width], At(0), [to, At(0)], tile).unwrap();
+                weights(gpu, &[product], dtype, &samples, tile).unwrap();
             }
             [dx.to_vec().unwrap(), dw.to_vec().unwrap()]
         };
@@ -280,8 +282,16 @@ fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
             };
             let got = several::linears_by(gpu, source, &affine, tile).unwrap();
             got.iter().zip(&affine).for_each(|(got, w)| same(got, &part(w), "linears"));
-            let gated = several::swiglu_by(gpu, source, [affine[0], up], tile).unwrap();
-            same(&gated, &ops::silu_mul(&part(&affine[0]), &part(&up), dtype).unwrap(), "swiglu");
+            let (gate, with) = (part(&affine[0]), part(&up));
+            for kept in [false, true] {
+                if kept && tile == Tile::Skinny {
+                    continue;
+                }
+                let got = several::swiglu_by(gpu, source, [affine[0], up], tile, kept).unwrap();
+                let want = [&ops::silu_mul(&gate, &with, dtype).unwrap(), &gate, &with];
+                assert_eq!(got.len(), if kept { 3 } else { 1 });
+                got.iter().zip(want).for_each(|(got, want)| same(got, want, "swiglu"));
+            }
 
             let (h, gain) = (fill([rows, outs], 8), vector(outs, 9));
             let want = ops::linear_add(&h, &x, &ws[0], affine[0].bias).unwrap();
