@@ -132,7 +132,7 @@ impl<'t> Tape<'t> {
         ws: [&Linear; G],
         packed: [Arc<ops::Weight>; G],
         ys: impl IntoIterator<Item = Tensor>,
-    ) -> Result<[Var; G]> {
+    ) -> [Var; G] {
         let ys = ws.iter().zip(ys).map(|(w, y)| {
             // a bias gradient reads dy unrounded
             let grad_dtype = if w.bias.is_some() { Dtype::F32 } else { w.weight.compute() };
@@ -153,7 +153,7 @@ impl<'t> Tape<'t> {
             let ws: Vec<&ops::Weight> = packed.iter().map(|w| &**w).collect();
             b.add(&x, ops::linear_backward_input(&dys, &ws)?)
         }));
-        Ok(ys.try_into().expect("one output for each of G weights"))
+        ys.try_into().expect("one output for each of G weights")
     }
 
     fn record(&mut self, value: Tensor, rule: impl FnOnce(&mut Back<'_>, Tensor) -> Result<()> + 't) -> Var {
@@ -203,13 +203,13 @@ impl Functional for Tape<'_> {
     fn linears<const G: usize>(&mut self, x: &Var, ws: [&Linear; G]) -> Result<[Var; G]> {
         let packed = packed_of(ws)?;
         let ys = ops::linears(&x.value, &affine_of(ws, &packed)?)?;
-        self.group(x, ws, packed, ys)
+        Ok(self.group(x, ws, packed, ys))
     }
 
     fn swiglu(&mut self, x: &Var, gate: &Linear, up: &Linear) -> Result<Var> {
         let packed = packed_of([gate, up])?;
         let [y, g, u] = ops::swiglu_kept(&x.value, affine_of([gate, up], &packed)?)?;
-        let [gate, up] = self.group(x, [gate, up], packed, [g, u])?;
+        let [gate, up] = self.group(x, [gate, up], packed, [g, u]);
         Ok(self.record(y, move |b, dy| {
             let [mut dg, mut du] = ops::silu_mul_backward(&gate.value, &up.value, &dy, gate.grad_dtype)?;
             if faults::on(Fault::GateGradientIsUps) {

@@ -267,9 +267,16 @@ pub(super) unsafe fn forward(
     unsafe { gpu.launch(kernel, grid, &args) }
 }
 
+/// Chunk boundaries of a sum over the rows of samples: the first row of each chunk, and the end of the last one. A
+/// chunk has at most 256 rows and never spans two samples.
+fn bounds(samples: &Samples) -> Vec<u32> {
+    let starts = samples.ranges().flat_map(|sample| sample.step_by(256));
+    starts.chain([samples.rows()]).map(|row| row as u32).collect()
+}
+
 /// `db += rowsum dy`. The operands have been checked.
 pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
-    let (outs, bounds) = (dy.width(), weights::bounds(samples));
+    let (outs, bounds) = (dy.width(), bounds(samples));
     let (dy, [start, db]) = (dy.at(gpu, Dtype::F32)?, db.accumulator_at(gpu)?);
     let args = args![start, db, dy, gpu.indices(&bounds)?, bounds.len() - 1, outs];
     // SAFETY: db [outs], start null or db, dy [rows, outs], rows up to the last bound.

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::{Tile, TileKernels, occupied, tile_kernels};
+use super::{Tile, TileKernels, bounds, occupied, tile_kernels};
 use crate::device::gpu::{At, Buffer, Deferred, Gpu, args};
 use crate::faults::{self, Fault};
 use crate::lock::lock;
@@ -21,13 +21,6 @@ const MAX_PRODUCTS: usize = 10;
 const OCCUPIED: f64 = 0.95;
 
 const WEIGHT_GRADIENT: TileKernels = tile_kernels!("linear_dw", [false, false]);
-
-/// Chunk boundaries of a sum over the rows of samples: the first row of each chunk, and the end of the last one. A
-/// chunk has at most 256 rows and never spans two samples.
-pub(crate) fn bounds(samples: &Samples) -> Vec<u32> {
-    let starts = samples.ranges().flat_map(|sample| sample.step_by(256));
-    starts.chain([samples.rows()]).map(|row| row as u32).collect()
-}
 
 /// Device operands of a weight gradient: `dw = dw + rowsum dy x` with `dy [rows, outs]`, `x [rows, width]` and
 /// `dw [outs, width]`.
