@@ -39,7 +39,7 @@ const NOT_RUN: [(&str, &str); 7] = [
 
 /// Programs and files that the pages name and do not create. The first text is the name; the second the file of this
 /// repository that stands for it.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 13] = [
     ("configs", "configs"),
     ("examples", "examples"),
     ("Qwen3-0.6B", "tests/data/models/qwen3_tied"),
@@ -50,6 +50,7 @@ const FILES: [(&str, &str); 12] = [
     ("BASE", "runs/quickstart"),
     ("runs/earlier", "runs/quickstart"),
     ("runs/a", "runs/quickstart"),
+    ("runs/long", "runs/shakespeare"),
     ("runs/b", "runs/shakespeare"),
     ("model.gguf", "shakespeare.gguf"),
 ];

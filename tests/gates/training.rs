@@ -141,7 +141,7 @@ impl Setup {
 pub(crate) type Bits = Vec<(String, Vec<u32>)>;
 
 pub(crate) fn bits(x: &xtrain::tensor::Tensor) -> Vec<u32> {
-    x.data::<f32>().expect("weights and moments are f32").iter().map(|x| x.to_bits()).collect()
+    x.read::<f32>().expect("weights and moments are f32").iter().map(|x| x.to_bits()).collect()
 }
 
 /// The state of a trainer: step, optimizer, weights and moments.
