@@ -139,10 +139,11 @@ fn a_context_larger_than_the_memory_of_its_cache_has_the_bits_of_one_that_fits()
     let bits = |c: &Completion| c.logprobs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&got), bits(&want));
     assert!(all > 2 * may_have && in_memory <= may_have, "{in_memory} of {all} bytes");
-    // the cache that fits also grows
+    // the blocks that are copied to be written, and the name and the channel of the thread
+    let copied = 2 * 64 * 64 * size_of::<[f32; 16]>();
     let [besides, of_fitting] = [peak - in_memory, fitting - all];
     assert!(
-        besides <= of_fitting + 100_000,
+        besides <= of_fitting + copied,
         "{besides} bytes besides the cache, {of_fitting} with one that fits"
     );
     assert!(max_positions < 131_072 || peak <= may_have, "{peak} bytes");
@@ -154,8 +155,7 @@ fn a_cache_that_off_loads_layers_takes_the_memory_of_its_estimate() {
         return;
     }
     for (kv, layers) in [(KvKind::default(), 2), (KvKind::Contiguous, 3), (KvKind::Int8 { page: 64 }, 4)] {
-        // the allocation of a tensor is rounded up to one of eight sizes per power of two: here to at most 1 % more
-        let positions = if kv.is_exact() { 8192 } else { 7680 };
+        let positions = 8192;
         let model = model([6, 4, 64], positions);
         let per_layer = kv.allocated_bytes(&model, Room { sequences: 1, positions, slots: None }) / 6;
         let resident = (per_layer * layers + per_layer / 2) as usize;
@@ -171,7 +171,10 @@ fn a_cache_that_off_loads_layers_takes_the_memory_of_its_estimate() {
         };
         let found = (CountedHeap::measure(run).1 - rope_table(&model, 203)) as u64;
         println!("{kv}, {layers} of 6 layers in memory: estimate {want}, peak {found} bytes");
-        assert!(found.abs_diff(want) * 20 <= want, "expected {want} bytes to 5 %, found {found}");
+        // the allocation of a tensor is rounded up to one of eight sizes per power of two: by at most an eighth, and not at
+        // all for these sizes in f32
+        let most = if kv.is_exact() { want + want / 100 } else { want + want / 8 };
+        assert!((want..=most).contains(&found), "expected {want} to {most} bytes, found {found}");
         assert!(want <= resident as u64, "{want} of {resident} bytes");
     }
 }

@@ -16,7 +16,8 @@ use crate::decode::{self, EngineOptions, SampleOptions};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub(super) struct Common {
-    /// Compute device: cpu, cuda, cuda:N or emulated.
+    /// Compute device: cpu, cuda, cuda:N or emulated. cuda is GPU 0; of several processes on a machine, each takes
+    /// another one.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(super) device: DeviceName,
     /// Compute dtype [default: the dtype of the run, otherwise f32].
@@ -119,7 +120,7 @@ pub(super) struct Layers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeviceName {
     Cpu,
-    /// `None`: the GPU with the number of this process on its machine, 0 for one process.
+    /// `None`: [`launch::gpu_of_process`].
     Cuda(Option<u32>),
     /// The CUDA kernels, run by an emulator on the CPU.
     Emulated,
@@ -176,7 +177,7 @@ impl Common {
                 }
                 return Ok(device);
             }
-            DeviceName::Cuda(number) => Device::cuda(number.unwrap_or_else(launch::number_on_machine)),
+            DeviceName::Cuda(number) => Device::cuda(number.unwrap_or_else(launch::gpu_of_process)),
             DeviceName::Emulated => Device::emulated(ThreadSchedule::Forward),
         };
         let hint = "run xtrain doctor to list the available devices, or use --device cpu";

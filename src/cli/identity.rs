@@ -7,7 +7,6 @@ use crate::model::Trainer;
 use crate::model::comm::Communicator;
 use crate::rollout_file::policy_digest;
 use crate::run::DataRecord;
-use crate::tensor::Device;
 use crate::tensor::faults::{self, Fault};
 
 /// Keys whose values may differ between processes: the places of files, whose content is compared.
@@ -16,12 +15,8 @@ const PLACES: [&str; 5] = ["data.files", "data.tokenizer", "train.init", "grpo.p
 /// Checks that several processes can divide a run.
 ///
 /// # Errors
-/// Their number does not divide the shards of a step; a device other than the CPU.
-pub(super) fn require_division(
-    config: &RunConfig,
-    device: &Device,
-    comm: &dyn Communicator,
-) -> Result<(), CliError> {
+/// Their number does not divide the shards of a step.
+pub(super) fn require_division(config: &RunConfig, comm: &dyn Communicator) -> Result<(), CliError> {
     let (shards, size) = (config.train.shards, comm.size());
     if !shards.is_multiple_of(size) {
         let message =
@@ -29,10 +24,6 @@ pub(super) fn require_division(
         let hint =
             format!("a new run may set it: --set train.shards={size}; a run keeps its number of shards");
         return Err(CliError::new(Exit::Usage, message).hint(hint));
-    }
-    if size > 1 && device.gpu_counters().is_some() {
-        let message = format_args!("--device: expected cpu with several processes, found {device}");
-        return Err(CliError::new(Exit::Usage, message));
     }
     Ok(())
 }
@@ -162,24 +153,6 @@ mod tests {
         let other = Identity(vec![("the build".into(), "0.0.1 (commit none)".into())]);
         let found = errors(&other).remove(2).unwrap();
         assert!(found.starts_with("process 2 differs from process 0 in the build: expected "), "{found}");
-    }
-
-    #[test]
-    #[cfg(xtrain_emu)]
-    fn several_processes_are_refused_on_a_gpu() {
-        let mut config = RunConfig::default();
-        config.train.shards = 2;
-        let emulated = Device::emulated(crate::tensor::ThreadSchedule::Forward).unwrap();
-        for process in ThreadProcess::group(2) {
-            let message = require_division(&config, &emulated, &process).unwrap_err().message().to_string();
-            assert!(
-                message.starts_with("--device: expected cpu with several processes, found "),
-                "{message}"
-            );
-            require_division(&config, &Device::cpu(), &process).unwrap();
-        }
-        let single = crate::model::comm::SingleProcess;
-        require_division(&config, &emulated, &single).unwrap();
     }
 
     #[test]

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use super::exit::{CliError, Exit};
 use crate::model::comm::{Communicator, SingleProcess};
+use crate::tensor::enumerate_gpus;
 
 /// The variables in which launchers store the number of processes: Open MPI; MPICH and its relatives; Slurm. The first
 /// one that is set counts: `mpirun` may itself run under Slurm.
@@ -14,10 +15,19 @@ fn launched() -> usize {
     SIZES.iter().find_map(number).unwrap_or(1)
 }
 
+/// The GPU of this process: its number among the processes of its machine, modulo the number of GPUs that it sees. A
+/// launcher may show each process one GPU only, which then has number 0.
+pub(super) fn gpu_of_process() -> u32 {
+    match number_on_machine(|name| std::env::var(name).ok()) {
+        0 => 0,
+        number => number % enumerate_gpus().devices.map_or(1, |gpus| gpus.len().max(1) as u32),
+    }
+}
+
 /// The number of this process among those of its machine, from the variables of Open MPI, of MPICH and its relatives, and
-/// of Slurm. 0 without a launcher.
-pub(super) fn number_on_machine() -> u32 {
-    let number = |name: &&str| std::env::var(name).ok()?.parse().ok();
+/// of Slurm, in this order. 0 without a launcher.
+fn number_on_machine(variable: impl Fn(&str) -> Option<String>) -> u32 {
+    let number = |name: &&str| variable(name)?.parse().ok();
     ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"].iter().find_map(number).unwrap_or(0)
 }
 
@@ -96,4 +106,21 @@ pub(super) fn end(comm: &dyn Communicator, result: Result<(), CliError>) -> Resu
 #[cfg(not(feature = "mpi"))]
 pub(super) fn end(_comm: &dyn Communicator, result: Result<(), CliError>) -> Result<(), CliError> {
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_on_the_machine_is_that_of_the_innermost_launcher() {
+        let number = |set: &[(&str, &str)]| {
+            let found =
+                |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_string());
+            number_on_machine(found)
+        };
+        let [open_mpi, mpich, slurm] =
+            [("OMPI_COMM_WORLD_LOCAL_RANK", "3"), ("MPI_LOCALRANKID", "2"), ("SLURM_LOCALID", "1")];
+        assert_eq!([&[][..], &[slurm], &[slurm, mpich], &[slurm, mpich, open_mpi]].map(number), [0, 1, 2, 3]);
+    }
 }

@@ -22,7 +22,8 @@ pub(super) struct LayerOffloadFlags {
     /// Off-load to a file in this directory instead of host memory. It has no name: a killed command leaves nothing.
     #[arg(long, value_name = "DIR")]
     offload_dir: Option<PathBuf>,
-    /// Maximum size of what is off-loaded, for example 500MB or 2GiB [default: 1GiB].
+    /// Maximum size of the off-loaded layers, and of the preempted sequences, each, for example 500MB or 2GiB. Layers that
+    /// need more are an error; sequences that do not fit are computed again [default: 1GiB].
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     offload_limit: Option<u64>,
 }

@@ -55,7 +55,7 @@ mod prefix;
 mod preflight;
 mod prepare;
 #[cfg(test)]
-mod processes;
+mod processes_tests;
 mod prompt_input;
 mod prompts;
 mod quickstart;

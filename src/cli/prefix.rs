@@ -31,7 +31,7 @@ pub(super) struct SavePrefixFlag {
     force: Force,
 }
 
-/// A prefix whose whole pages the cache of an engine keeps. The rows of the file are not kept besides.
+/// A prefix whose whole pages the cache of an engine keeps. The rows of the file are dropped.
 #[derive(Debug)]
 pub(super) struct UsedPrefix {
     path: PathBuf,

@@ -113,18 +113,20 @@ fn processes_that_differ_end_with_what_differs() {
     }
 }
 
-#[test]
-fn two_processes_write_the_files_of_one() {
-    let scratch = Scratch::new("equal");
+/// Two processes on `device` write the files that one process writes on the CPU.
+fn write_the_files_of_one(device: &str) {
+    let scratch = Scratch::new(&format!("equal-{device}"));
     let data = scratch.file("a.txt", &"the cat sat on the mat".repeat(20));
     let [one, two] = ["one", "two"].map(|name| scratch.path(name));
     let single: Arc<dyn Communicator> = Arc::new(SingleProcess);
-    let lines =
-        |run: &str| [train(&data, run, ""), format!("train --resume {run} --set train.steps=5 --threads 1")];
-    for line in lines(&one) {
+    let lines = |run: &str, device: &str| {
+        let begin = train(&data, run, &format!("--device {device}"));
+        [begin, format!("train --resume {run} --set train.steps=5 --threads 1 --device {device}")]
+    };
+    for line in lines(&one, "cpu") {
         command(&line, &single).unwrap();
     }
-    for line in lines(&two) {
+    for line in lines(&two, device) {
         assert_eq!(on_two([&line, &line]), [None, None]);
     }
     for file in [
@@ -135,4 +137,15 @@ fn two_processes_write_the_files_of_one() {
         let [want, found] = [&one, &two].map(|run| fs::read(format!("{run}/{file}")).unwrap());
         assert!(want == found, "{file} differs");
     }
+}
+
+#[test]
+fn two_processes_write_the_files_of_one() {
+    write_the_files_of_one("cpu");
+}
+
+#[test]
+#[cfg(xtrain_emu)]
+fn two_processes_with_a_gpu_each_write_the_files_of_one_on_the_cpu() {
+    write_the_files_of_one("emulated");
 }

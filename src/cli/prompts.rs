@@ -14,6 +14,7 @@ use crate::model::Config;
 use crate::model::tasks::{EncodedPrompt, PromptFile, PromptRecord};
 use crate::model::tokenizer::Tokenizer;
 use crate::rollout_file::RolloutLine;
+use crate::tensor::faults::{self, Fault};
 
 /// A prompt of a JSONL file.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,7 +168,7 @@ impl Prompt {
             let message = format_args!("{}: field \"priority\": expected {want}, found {found}", self.place);
             return Err(CliError::new(Exit::Data, message));
         };
-        self.priority = priority;
+        self.priority = if faults::on(Fault::PriorityColumnIgnored) { 0 } else { priority };
         Ok(())
     }
 

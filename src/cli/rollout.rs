@@ -24,7 +24,6 @@ use crate::model::comm::Communicator;
 use crate::model::shard_samples;
 use crate::report::{Progress, units};
 use crate::rollout_file::{RolloutLine, lossy, policy_digest};
-use crate::tensor::faults::{self, Fault};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
@@ -248,7 +247,6 @@ fn complete(
 /// Submits `g` completions of each request.
 fn submit(engine: &mut Engine<'_>, requests: Vec<(Request, i32)>, g: usize) -> Result<(), CliError> {
     for (request, priority) in requests {
-        let priority = if faults::on(Fault::PriorityColumnIgnored) { 0 } else { priority };
         engine.submit_prioritized(request, g, priority)?;
     }
     Ok(())
@@ -342,8 +340,15 @@ mod tests {
         let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap();
         let options = EngineOptions { max_batch: 1, ..EngineOptions::default() };
         let mut engine = Engine::new(&model, options).unwrap();
-        let request = |(id, priority)| (Request { id, ..Request::greedy(&[1, 2], 2) }, priority);
-        submit(&mut engine, (0..).zip(priorities).map(request).collect(), 1).unwrap();
+        let line = |priority: i32| format!("{{\"prompt_ids\": [1, 2], \"priority\": {priority}}}\n");
+        let path = std::env::temp_dir().join(format!("xtrain-priorities-{}", std::process::id()));
+        std::fs::write(&path, priorities.map(line).concat()).unwrap();
+        let prompts = prompts::read(&path, None).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let request = |(id, prompt): (u64, Prompt)| {
+            (Request { id, ..Request::greedy(&prompt.ids, 2) }, prompt.priority)
+        };
+        submit(&mut engine, (0..).zip(prompts).map(request).collect(), 1).unwrap();
         let mut order = Vec::new();
         while !engine.is_idle() {
             engine.step().unwrap();
@@ -361,6 +366,7 @@ mod tests {
     #[test]
     #[cfg(feature = "faults")]
     fn an_ignored_priority_is_found() {
+        use crate::tensor::faults::{self, Fault};
         assert_eq!(faults::with(Fault::PriorityColumnIgnored, || order([-1, 0, 3])), [0, 1, 2]);
     }
 }

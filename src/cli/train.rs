@@ -324,7 +324,7 @@ fn require_equal(
     trainer: &Trainer,
     comm: &Arc<dyn Communicator>,
 ) -> Result<(), CliError> {
-    require_division(config, trainer.model.device(), &**comm)?;
+    require_division(config, &**comm)?;
     if comm.size() == 1 {
         return Ok(());
     }

@@ -206,6 +206,7 @@ fn check(
         verdict.passes_ahead += step.passes.saturating_sub(1) as u64;
     }
     verdict.preemptions = engine.counters().preemptions;
+    verdict.drafted = engine.counters().drafted;
     for got in engine.take_finished() {
         verdict.compare_completion(&got, &expected.completions[got.index]);
     }

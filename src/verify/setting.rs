@@ -62,9 +62,9 @@ pub struct RequestedSetting {
 }
 
 /// The settings to verify: first the requested one; then every cache, pages smaller and larger than an attention
-/// chunk, whole and chunked prompts, own and shared prompts, one sequence at a time and all at once, and a cache with
-/// room for one sequence, and drafted tokens. On the CPU with one thread and with `threads`, and with every SIMD instruction set of this
-/// machine; on a GPU only on that GPU, also with eight steps between two synchronizations.
+/// chunk, whole and chunked prompts, own and shared prompts, one sequence at a time and all at once, a cache with room
+/// for one sequence, and drafted tokens. On the CPU with one thread and with `threads`, and with every SIMD instruction
+/// set of this machine; on a GPU only on that GPU, also with eight steps between two synchronizations.
 pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) -> Vec<Setting> {
     use Prompts::{Own, Shared};
     let threads = requested.threads;

@@ -18,6 +18,8 @@ pub struct Verdict {
     pub rows_recomputed: u64,
     /// Number of preemptions.
     pub preemptions: u64,
+    /// Number of drafted tokens that were verified.
+    pub drafted: u64,
     /// Number of forward passes that started before the host had the tokens of the pass before.
     pub passes_ahead: u64,
     /// Number of compared values: logits, and two log-probabilities per token.
@@ -61,6 +63,7 @@ impl Verdict {
             rows_expected,
             rows_recomputed: 0,
             preemptions: 0,
+            drafted: 0,
             passes_ahead: 0,
             values: 0,
             differing: 0,

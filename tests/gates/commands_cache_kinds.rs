@@ -2,6 +2,7 @@
 use crate::cli::{Scratch, ok, refused, text};
 use crate::commands::{done, model, parsed};
 use crate::commands_tokenize::with_input;
+use crate::fixtures::path;
 
 #[test]
 fn rollouts_with_an_int8_cache_are_replayed_with_one() {
@@ -126,7 +127,14 @@ fn bench_cache_kinds_compares_the_kinds_under_one_budget() {
         assert_eq!(same, !int8 && !sinks, "exact kinds have the same bits: {kind}");
     }
     // two layers are all of this model
-    assert_eq!(kinds[5]["layers_off_loaded"], true);
+    assert_eq!(kinds[5]["layers_off_loaded"], false);
+    let three = path("models/qwen3_untied_hd").display().to_string();
+    let of_three = [&args[..3], &[&three], &args[4..], &["--json"]].concat();
+    let kind = parsed(&ok(&scratch.0, &of_three))["kinds"][5].take();
+    assert_eq!(kind["layers_off_loaded"], true);
+    let [stored, in_memory] =
+        ["bytes_per_token", "allocated_bytes_per_token"].map(|key| kind[key].as_f64().unwrap());
+    assert!((in_memory / stored - 2.0 / 3.0).abs() < 0.01, "two layers of three are in memory: {kind}");
     // a prompt of 9 tokens has no whole page, and shares its slots until it is written
     let saved = got["prefix_sharing_saves"].as_f64().unwrap();
     assert!((0.0..1.0).contains(&saved), "{saved}");

@@ -125,7 +125,7 @@ fn store(rng: &mut CaseRng, dir: &Path) -> OffloadStore {
     }
 }
 
-/// Memory for two or three of the five layers of a cache, if it can off-load layers: in one schedule of four.
+/// Memory for two or three of the five layers of a cache.
 fn layers(rng: &mut CaseRng, dir: &Path, model: &Model, options: &EngineOptions) -> KvMemory {
     let slots = options.kv.allocated_slots(options.room(model.config())) as usize;
     let layer = slots * CacheShape::of(model).stored_as(options.kv.dtype()).bytes_per_token() / 5;

@@ -55,8 +55,13 @@ impl Storage for File {
 pub(crate) struct HostMemory(RwLock<Vec<u8>>);
 
 impl HostMemory {
-    pub(crate) fn new(bytes: usize) -> HostMemory {
-        HostMemory(RwLock::new(vec![0; bytes]))
+    /// # Errors
+    /// [`io::ErrorKind::OutOfMemory`].
+    pub(crate) fn new(bytes: usize) -> io::Result<HostMemory> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        all.resize(bytes, 0);
+        Ok(HostMemory(RwLock::new(all)))
     }
 }
 

@@ -106,7 +106,8 @@ fn kind(
     let (read, kv) = (text.read(model, column, options)?, column.kv);
     Ok(Kind {
         kv: kv.to_string(),
-        layers_off_loaded: column.offloads,
+        // up to two layers are all in memory
+        layers_off_loaded: column.offloads && model.config().n_layers > 2,
         exact: kv.is_exact(),
         bytes_per_token: CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token(),
         allocated_bytes_per_token: read.bytes as f64 / read.usage.slots.max(1) as f64,

@@ -134,7 +134,7 @@ pub(super) fn run(args: &ScaleArgs, comm: &Arc<dyn Communicator>) -> Result<(), 
     let tokens = (batch * config.train.context) as u64;
     let params = trainer.model.params.clone();
     let row = |processes: u64| {
-        let groups = params.exchange_groups(processes as usize);
+        let groups = model::exchange_groups(&params, processes as usize);
         let load = Load { groups, tokens, hides: 2.0 / 3.0 * last as f64 / batch as f64 };
         network.row(compute, &load, processes)
     };

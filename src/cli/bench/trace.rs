@@ -106,7 +106,8 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
 /// Runs one request before the clock starts: the first pass of a model packs its weights.
 fn warm_up(model: &Model, options: EngineOptions, draft: Option<&Model>) -> Result<(), CliError> {
     let max_new = options.room(model.config()).positions.min(5) - 1;
-    let mut engine = Engine::new(model, EngineOptions { max_batch: 1, kv_capacity: None, ..options })?;
+    let short = EngineOptions { max_batch: 1, max_seq_len: Some(max_new + 1), kv_capacity: None, ..options };
+    let mut engine = Engine::new(model, short)?;
     draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
     engine.submit(Request::greedy(&[0], max_new))?;
     engine.run()?;

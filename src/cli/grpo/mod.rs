@@ -149,7 +149,7 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
         check_task_prompts(&config, &section, task.as_ref())?;
     }
     require_grpo(&config, longest_prompt(&section, task.as_deref()), &device)?;
-    require_division(&config, &device, &**comm)?;
+    require_division(&config, &**comm)?;
     Identity::of_config(&config).require_equal(&**comm)?;
     let engine = args.cache.engine();
     let (task, common) = (task.as_deref(), &args.common);

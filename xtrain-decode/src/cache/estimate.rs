@@ -11,8 +11,8 @@ impl KvKind {
         let all = (self.slots(room.positions) as u64).saturating_mul(room.sequences as u64);
         match (self, room.slots) {
             (KvKind::Off | KvKind::Growing, _) => 0,
-            (KvKind::Sinks { .. }, _) | (_, None) => all,
-            (_, Some(slots)) => slots as u64,
+            (KvKind::Contiguous | KvKind::Sinks { .. }, _) | (_, None) => all,
+            (KvKind::Paged { page } | KvKind::Int8 { page }, Some(slots)) => (slots / page * page) as u64,
         }
     }
 
@@ -39,6 +39,7 @@ mod tests {
         assert_eq!((KvKind::Int8 { page: 8 }).allocated_slots(room), 48);
         assert_eq!((KvKind::Sinks { sinks: 2, window: 5 }).allocated_slots(room), 21);
         assert_eq!(KvKind::Growing.allocated_slots(Room { slots: Some(7), ..room }), 0);
-        assert_eq!(KvKind::Contiguous.allocated_slots(Room { slots: Some(7), ..room }), 7);
+        assert_eq!(KvKind::Contiguous.allocated_slots(Room { slots: Some(7), ..room }), 30);
+        assert_eq!((KvKind::Paged { page: 8 }).allocated_slots(Room { slots: Some(31), ..room }), 24);
     }
 }

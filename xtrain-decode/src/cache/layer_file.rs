@@ -12,6 +12,9 @@ use crate::tensor_bytes::bytes_mut;
 /// Slots of a block, which is written as a whole.
 pub(super) const BLOCK: usize = 64;
 
+/// The most blocks that are read or copied at a time.
+pub(super) const BLOCKS_AT_A_TIME: usize = 64;
+
 /// Bytes of the checksums of the keys and values of a layer with `n_slots` slots.
 pub(super) fn checksum_bytes(n_slots: usize) -> usize {
     2 * n_slots.div_ceil(BLOCK) * size_of::<Option<u32>>()
@@ -33,7 +36,8 @@ impl LayerFile {
     pub(super) fn new(
         storage: Arc<dyn Storage>,
         n_layers: usize,
-        [n_slots, row_bytes]: [usize; 2],
+        n_slots: usize,
+        row_bytes: usize,
     ) -> LayerFile {
         let none = || vec![None; n_slots.div_ceil(BLOCK)];
         let checksums = (0..n_layers).map(|_| [none(), none()]).collect();
@@ -89,13 +93,16 @@ impl ReadLayer {
             let bytes = bytes_mut(tensor).map_err(io::Error::other)?;
             let mut first = 0;
             for run in checksums.chunk_by(|a, b| a.is_some() == b.is_some()) {
-                if run[0].is_some() {
-                    let start = first * self.block_bytes;
-                    let end = bytes.len().min(start + run.len() * self.block_bytes);
-                    self.storage.read_at(&mut bytes[start..end], offset + start as u64)?;
-                    self.check(&bytes[start..end], run)?;
+                // in parts, so that blocks of another layer can be written to host memory in between
+                for part in run.chunks(BLOCKS_AT_A_TIME) {
+                    if part[0].is_some() {
+                        let start = first * self.block_bytes;
+                        let end = bytes.len().min(start + part.len() * self.block_bytes);
+                        self.storage.read_at(&mut bytes[start..end], offset + start as u64)?;
+                        self.check(&bytes[start..end], part)?;
+                    }
+                    first += part.len();
                 }
-                first += run.len();
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use crate::storage::{HostMemory, Storage};
 /// [`KvMemory::offloading`](crate::KvMemory::offloading).
 ///
 /// Completions are bit-identical. Every pass reads the off-loaded layers once.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct LayerOffload {
     resident: usize,
     limit: usize,
@@ -68,8 +68,14 @@ impl LayerOffload {
     }
 
     /// A place for `bytes` bytes.
-    pub(super) fn storage(&self, bytes: usize) -> Arc<dyn Storage> {
-        self.file.clone().unwrap_or_else(|| Arc::new(HostMemory::new(bytes)))
+    ///
+    /// # Errors
+    /// There is no host memory for them.
+    pub(super) fn storage(&self, bytes: usize) -> io::Result<Arc<dyn Storage>> {
+        match &self.file {
+            Some(file) => Ok(Arc::clone(file)),
+            None => Ok(Arc::new(HostMemory::new(bytes)?)),
+        }
     }
 
     /// Bytes that a cache allocates in the memory of the device, with its checksums.
@@ -87,7 +93,7 @@ impl LayerOffload {
     /// # Errors
     /// [`Error::Option`] for another kind, or a limit that is too small: the bytes that are needed.
     pub(crate) fn check(&self, kv: KvKind, shape: &CacheShape, room: Room) -> Result<()> {
-        if !kv.has_pool() {
+        if !kv.can_off_load_layers() {
             let want = "contiguous, paged or int8, to off-load layers";
             return Err(Error::Option { field: "kv", want, got: kv.to_string() });
         }
@@ -120,9 +126,5 @@ fn least(shape: &CacheShape, n_slots: usize) -> usize {
 
 /// Slots of the cache, which has all of them from the start.
 fn slots(kv: KvKind, room: Room) -> usize {
-    let page = kv.page().unwrap_or(1);
-    match (kv, room.slots) {
-        (KvKind::Contiguous, _) | (_, None) => kv.slots(room.positions).saturating_mul(room.sequences),
-        (_, Some(slots)) => slots / page * page,
-    }
+    usize::try_from(kv.allocated_slots(room)).unwrap_or(usize::MAX)
 }

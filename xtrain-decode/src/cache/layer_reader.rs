@@ -15,7 +15,7 @@ pub(super) struct HostLayer {
     pub(super) kv: [Tensor; 2],
 }
 
-/// The thread, and the memory that it reads into. It has the memory only while it reads.
+/// The thread, and the memory that it reads into. The thread owns the memory only while it reads.
 #[derive(Debug)]
 pub(super) struct LayerReader {
     /// `None`: the thread has it.
@@ -52,8 +52,10 @@ impl LayerReader {
 
     /// Takes the memory with the layer that was read last, when it is read.
     pub(super) fn take(&mut self) -> HostLayer {
-        let read = |_: &Self| self.done.recv().expect("the thread returns what it was sent");
-        self.idle.take().unwrap_or_else(|| read(self))
+        match self.idle.take() {
+            Some(memory) => memory,
+            None => self.done.recv().expect("the thread returns what it was sent"),
+        }
     }
 
     /// Gives the memory back, with what it holds.

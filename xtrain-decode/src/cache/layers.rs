@@ -4,7 +4,7 @@ use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{self, SlotRange};
 
 use super::memory::KvMemory;
-use super::offloaded_layers::OffloadedLayers;
+use super::offloaded_layers::{OffloadedLayers, failed};
 use super::shape::CacheShape;
 
 /// A key tensor and a value tensor `[S, nkv, hd]` for each layer. A layer is loaded before it is read or changed, and
@@ -36,6 +36,7 @@ impl Layers {
             None => None,
             Some(storage) => {
                 let layers = n_resident..shape.n_layers;
+                let storage = storage.map_err(|error| failed(n_resident, &error))?;
                 Some(OffloadedLayers::new(shape.clone(), layers, n_slots, storage)?)
             }
         };
@@ -59,21 +60,21 @@ impl Layers {
         }
     }
 
-    /// The layer that was loaded last.
+    /// A resident layer, or the layer that was loaded last.
     pub(super) fn loaded(&self, layer: usize) -> &[Tensor; 2] {
         match &self.offloaded {
-            Some(offloaded) if layer >= self.resident.len() => offloaded.loaded(),
+            Some(offloaded) if layer >= self.resident.len() => offloaded.loaded(layer),
             _ => &self.resident[layer],
         }
     }
 
-    /// Keeps the changes of `slots` in the layer that was loaded last.
+    /// Keeps the changes of `slots` in `layer`, which is resident or was loaded last.
     ///
     /// # Errors
     /// If it is off-loaded and cannot be written.
     pub(super) fn store(&mut self, layer: usize, slots: impl Iterator<Item = usize>) -> Result<()> {
         match &mut self.offloaded {
-            Some(offloaded) if layer >= self.resident.len() => offloaded.store(slots),
+            Some(offloaded) if layer >= self.resident.len() => offloaded.store(layer, slots),
             _ => Ok(()),
         }
     }

@@ -1,4 +1,5 @@
-//! The memory of a cache: that of an earlier one, or where its layers are.
+//! Where a cache has its keys and values.
+use std::io;
 use std::sync::Arc;
 
 use xtrain_model::Model;
@@ -10,7 +11,8 @@ use super::shape::CacheShape;
 use crate::error::Result;
 use crate::storage::Storage;
 
-/// The key and value tensors of an engine that has ended, so that the next one does not allocate them again.
+/// Where a cache has its keys and values: in the tensors of an engine that has ended, so that the next one does not
+/// allocate them again; with [`KvMemory::offloading`] some layers are off-loaded.
 ///
 /// It holds no sequence and no prefix: the slots of the next engine are free, and a slot is written before it is
 /// read. The next engine may have other weights. Memory of another shape, dtype or device is not used.
@@ -52,7 +54,7 @@ impl KvMemory {
         shape: &CacheShape,
         n_resident: usize,
         n_slots: usize,
-    ) -> Option<Arc<dyn Storage>> {
+    ) -> Option<io::Result<Arc<dyn Storage>>> {
         let bytes = (shape.n_layers - n_resident) * n_slots * shape.layer_bytes_per_token();
         self.offload.as_ref().filter(|_| n_resident < shape.n_layers).map(|offload| offload.storage(bytes))
     }
@@ -83,7 +85,7 @@ impl KvMemory {
     /// Bytes that a cache of this kind allocates in the memory of the device, if its sequences are as long as they may
     /// be; those of earlier tensors included. On the CPU without those in a file or in host memory.
     pub fn allocated_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
-        match self.offload.as_ref().filter(|_| kv.has_pool()) {
+        match self.offload.as_ref().filter(|_| kv.can_off_load_layers()) {
             Some(offload) => offload.allocated_bytes(kv, model, room),
             None => kv.allocated_bytes(model, room),
         }

@@ -8,14 +8,11 @@ use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, SlotRange};
 use xtrain_tensor::{Device, Tensor};
 
-use super::layer_file::{BLOCK, LayerFile};
+use super::layer_file::{BLOCK, BLOCKS_AT_A_TIME, LayerFile};
 use super::layer_reader::{HostLayer, LayerReader};
 use super::shape::CacheShape;
 use crate::storage::Storage;
 use crate::tensor_bytes::{bytes, bytes_mut};
-
-/// Blocks that are copied from the device at a time.
-const BLOCKS_AT_A_TIME: usize = 64;
 
 /// One layer is loaded, and the next one is being read. Every change is made to the loaded layer and then written to
 /// the file, so what is read is never stale.
@@ -47,7 +44,7 @@ impl OffloadedLayers {
             Device::Gpu(_) => CacheShape { device: Device::cpu(), ..shape.clone() },
             _ => shape.clone(),
         };
-        let file = LayerFile::new(storage, layers.len(), [n_slots, shape.layer_bytes_per_token() / 2]);
+        let file = LayerFile::new(storage, layers.len(), n_slots, shape.layer_bytes_per_token() / 2);
         let reader = LayerReader::new(zeros(&in_host_memory)?);
         let reader = reader.map_err(|error| failed(layers.start, &error))?;
         let kv = zeros(&shape)?;
@@ -59,8 +56,9 @@ impl OffloadedLayers {
         2 * self.kv.iter().map(|t| t.len() * t.dtype().bytes()).sum::<usize>()
     }
 
-    /// The loaded layer.
-    pub(super) fn loaded(&self) -> &[Tensor; 2] {
+    /// The loaded layer, `layer`.
+    pub(super) fn loaded(&self, layer: usize) -> &[Tensor; 2] {
+        debug_assert_eq!(self.loaded, Some(layer), "the layer that was loaded last");
         &self.kv
     }
 
@@ -88,12 +86,20 @@ impl OffloadedLayers {
     fn take(&mut self, layer: usize, mut read: HostLayer) -> Result<()> {
         if faults::on(Fault::OffloadedLayerShifted) {
             let row = self.shape.layer_bytes_per_token() / 2;
-            read.kv.iter_mut().try_for_each(|t| bytes_mut(t).map(|bytes| bytes.rotate_right(row)))?;
+            for tensor in &mut read.kv {
+                bytes_mut(tensor).expect("the memory of a read layer is of the host").rotate_right(row);
+            }
         }
-        if matches!(self.shape.device, Device::Gpu(_)) {
-            let [k, v] = &read.kv;
+        if let Device::Gpu(_) = &self.shape.device {
             self.loaded = None;
-            self.kv = [k.to_device(&self.shape.device)?, v.to_device(&self.shape.device)?];
+            match upload(&read.kv, &self.shape.device) {
+                Ok(kv) => self.kv = kv,
+                // the layer is read: the next load uploads it
+                Err(error) => {
+                    self.reader.put(HostLayer { layer: Some(layer), ..read });
+                    return Err(error);
+                }
+            }
         } else {
             std::mem::swap(&mut self.kv, &mut read.kv);
         }
@@ -103,14 +109,15 @@ impl OffloadedLayers {
         Ok(())
     }
 
-    /// Writes the blocks of `slots` of the loaded layer, which have changed, to the file.
+    /// Writes the blocks of `slots` of the loaded layer, `layer`, which have changed, to the file.
     ///
     /// # Errors
     /// [`Error::OffloadedLayer`] if the file cannot be written.
-    pub(super) fn store(&mut self, slots: impl Iterator<Item = usize>) -> Result<()> {
-        let Some(layer) = self.loaded.filter(|_| !faults::on(Fault::OffloadedRowsNotWritten)) else {
+    pub(super) fn store(&mut self, layer: usize, slots: impl Iterator<Item = usize>) -> Result<()> {
+        debug_assert_eq!(self.loaded, Some(layer), "the layer that was loaded last");
+        if faults::on(Fault::OffloadedRowsNotWritten) {
             return Ok(());
-        };
+        }
         let mut blocks: Vec<usize> = slots.map(|slot| slot / BLOCK).collect();
         let row_bytes = self.shape.layer_bytes_per_token() / 2;
         blocks.sort_unstable();
@@ -139,6 +146,10 @@ impl OffloadedLayers {
     }
 }
 
-fn failed(layer: usize, error: &io::Error) -> Error {
+fn upload([k, v]: &[Tensor; 2], device: &Device) -> Result<[Tensor; 2]> {
+    Ok([k.to_device(device)?, v.to_device(device)?])
+}
+
+pub(super) fn failed(layer: usize, error: &io::Error) -> Error {
     Error::OffloadedLayer { layer, what: error.to_string() }
 }

@@ -107,7 +107,11 @@ impl Paged {
                 None => self.table(seq).push(new),
                 Some(shared) => {
                     let (from, to) = (shared as usize * self.page, new as usize * self.page);
-                    self.pool.copy(SlotRange { from, to, len: held.saturating_sub(at * self.page) })?;
+                    let rows = SlotRange { from, to, len: held.saturating_sub(at * self.page) };
+                    if let Err(error) = self.pool.copy(rows) {
+                        self.release_page(new);
+                        return Err(error);
+                    }
                     self.refs[shared as usize] -= 1;
                     self.table(seq)[at] = new;
                 }

@@ -72,6 +72,24 @@ fn a_disk_that_fails_is_an_error_and_nothing_is_lost() {
     }
 }
 
+#[test]
+fn a_copy_that_fails_takes_no_page() {
+    let disk = Disk::default();
+    let mut cache = paged(shape(Dtype::F32), room(2, 128), 64, &disk);
+    let mut held = vec![Vec::new(); 2];
+    let rows = append(&mut held, &(0..70).map(|token| (0, token)).collect::<Vec<_>>());
+    pass(&mut cache, &rows, &held, "filled");
+    cache.fork(0, 1, 70).unwrap();
+    let before = cache.available();
+    disk.fail(Some(ErrorKind::StorageFull));
+    // the second page is shared: a row of sequence 1 needs a copy of it
+    let _ = failed(cache.reserve(1, 71));
+    assert_eq!(cache.available(), before);
+    disk.fail(None);
+    cache.reserve(1, 71).unwrap();
+    assert_eq!(cache.available(), before - 64);
+}
+
 /// Changes one byte of each layer in the file. Returns what the next passes of the layers say.
 fn damaged() -> Vec<Result<()>> {
     let errors = |at: usize| {

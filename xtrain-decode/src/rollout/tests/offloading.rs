@@ -12,6 +12,22 @@ fn requests() -> Vec<Request> {
     (0..4).map(|id| request(id, &(0..12).map(|t| (5 * t + id as u32) % 37).collect::<Vec<_>>(), 20)).collect()
 }
 
+/// An engine with the requests.
+fn engine(model: &Model, preemption: Preemption) -> Engine<'_> {
+    let options = EngineOptions {
+        kv: KvKind::Paged { page: 4 },
+        kv_capacity: Some(64),
+        max_batch: 4,
+        preemption,
+        ..EngineOptions::default()
+    };
+    let mut engine = Engine::new(model, options).unwrap();
+    for request in requests() {
+        engine.submit(request).unwrap();
+    }
+    engine
+}
+
 /// Runs the requests. `before` is called before each step with its number.
 fn run(
     preemption: Preemption,
@@ -20,18 +36,8 @@ fn run(
 ) -> (Counters, Option<ErrorKind>) {
     let model = model();
     let want: Vec<Completion> = requests().iter().map(|r| generate_naive(&model, r).unwrap()).collect();
-    let options = EngineOptions {
-        kv: KvKind::Paged { page: 4 },
-        kv_capacity: Some(64),
-        max_batch: 4,
-        preemption,
-        ..EngineOptions::default()
-    };
-    let mut engine = Engine::new(&model, options).unwrap();
+    let mut engine = engine(&model, preemption);
     engine.offload_to(store).unwrap();
-    for request in requests() {
-        engine.submit(request).unwrap();
-    }
     for step in 0.. {
         before(step);
         if engine.is_idle() {
@@ -70,17 +76,7 @@ fn off_loaded_rows_do_not_run_again() {
 #[test]
 fn rows_that_the_cache_holds_anyway_are_not_counted_as_restored() {
     let model = model();
-    let options = EngineOptions {
-        kv: KvKind::Paged { page: 4 },
-        kv_capacity: Some(64),
-        max_batch: 4,
-        preemption: Preemption::Offload,
-        ..EngineOptions::default()
-    };
-    let mut engine = Engine::new(&model, options).unwrap();
-    for request in requests() {
-        engine.submit(request).unwrap();
-    }
+    let mut engine = engine(&model, Preemption::Offload);
     engine.step().unwrap();
     let snapshot = engine.snapshot(3).unwrap();
     let got = engine.run().unwrap();
@@ -121,17 +117,7 @@ fn a_disk_that_fails_in_any_step_changes_no_token() {
 #[test]
 fn a_store_is_not_replaced_while_it_holds_rows() {
     let model = model();
-    let options = EngineOptions {
-        kv: KvKind::Paged { page: 4 },
-        kv_capacity: Some(64),
-        max_batch: 4,
-        preemption: Preemption::Offload,
-        ..EngineOptions::default()
-    };
-    let mut engine = Engine::new(&model, options).unwrap();
-    for request in requests() {
-        engine.submit(request).unwrap();
-    }
+    let mut engine = engine(&model, Preemption::Offload);
     while engine.offload_store().used() == 0 {
         engine.step().unwrap();
     }
