@@ -173,8 +173,8 @@ XT_DEV void store_tile(const float* s, const SwiGluGradientEpilogue<bf16>& out, 
     Vec4<bf16> dgate, dup;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      float rounded = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(dy[e])) : dy[e];
-      SiluGradient one = silu_mul_backward_of(load(x.gate.v + e), load(x.up.v + e), rounded);
+      float g = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(dy[e])) : dy[e];
+      SiluGradient one = silu_mul_backward_of(load(x.gate.v + e), load(x.up.v + e), g);
       dgate.v[e] = to_bf16(one.g), dup.v[e] = to_bf16(one.u);
     }
     size_t to = (size_t)at.y * p_n + at.x;

@@ -9,7 +9,7 @@ XT_DEV void norm_rope(const T* x, const float* gain, const uint64_t* table, cons
   uint32_t warp = threadIdx.x / 32, pair = blockIdx.x * 4 + warp;
   if (pair >= pairs) return;
   size_t at = (size_t)pair * hd;
-  norm_rotate(x + at, gain, rope_row(table, pos[pair / heads], hd), y + at, hd, eps, staging[warp], threadIdx.x % 32);
+  norm_rotate(x + at, gain, rope_row(table, pos[XT_FAULT(HeadsAtFirstPosition) ? 0 : pair / heads], hd), y + at, hd, eps, staging[warp], threadIdx.x % 32);
 }
 
 #define NORM_ROPE(name, T)                                                                                           \
@@ -30,7 +30,7 @@ NORM_ROPE(norm_rope_bf16, bf16)
 //   The pairs of four rounds stay in dynamic shared memory (gpu/heads.rs), then one thread per column adds them to its
 //   chain.
 // Order: sum32; pairs in ascending order. hd is even, at most 256. CPU twin: cpu/rope.rs.
-// Cost: x, dy and dx once; the parts of its five separate kernels moved 3.8 times as many bytes.
+// Cost: x, dy and dx once.
 
 // Pairs in shared memory: four rounds of eight warps.
 const uint32_t STAGED_PAIRS = 32;

@@ -1,7 +1,7 @@
 // The lowest rank that top-k or top-p keeps (docs/numerics.md, section 7), shared by sample_cutoff.cu (from the second
-// digit on) and cross_entropy.cu. Both filters visit the ranks in ascending order and remove tokens while the running sum of a weight
-// (1 for top-k, W for top-p) stays within a budget. This is a radix select over eight digits with one integer histogram
-// per digit. The first digit is the distance from the maximum, which distributes better than the bits of the exponent.
+// digit on) and cross_entropy.cu. Both filters visit the ranks in ascending order and remove tokens while the running sum
+// of a weight (1 for top-k, W for top-p) stays within a budget. This is a radix select over eight digits with one integer
+// histogram per digit. The first digit is the distance from the maximum, which distributes better than the bits of the exponent.
 // Executed by a block of 256 or 512 threads. Order: integer sums.
 #pragma once
 #include "sample.cuh"

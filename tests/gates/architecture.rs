@@ -80,7 +80,6 @@ const CRATES: [Crate; 5] = [
             ("tokenizer/", 1),
             // parameters
             ("param.rs", 2),
-            ("slices.rs", 2),
             ("params.rs", 2),
             ("rows.rs", 2),
             ("chat/", 2),
@@ -103,6 +102,7 @@ const CRATES: [Crate; 5] = [
             ("rl/", 4),
             // a step of several processes: the tree of shards, slices of the parameters
             ("shards.rs", 4),
+            ("slices.rs", 4),
             ("step_examples.rs", 4),
             // an optimizer step
             ("optim.rs", 5),

@@ -268,7 +268,11 @@ const CAUGHT: &[(Fault, Gate)] = &[
     ),
     (
         Fault::WeightGradientsNotShared,
-        Gate::Command(launch_log::weight_gradients_of_a_step_fill_the_gpu, "of the multiprocessors"),
+        Gate::Command(launch_log::weight_gradients_of_a_step_fill_the_gpu, "tiles in waves with room for"),
+    ),
+    (
+        Fault::InputGradientNotFused,
+        Gate::Command(launch_log::weight_gradients_of_a_step_fill_the_gpu, "launches_per_layer"),
     ),
     (Fault::SharedInputCountedTwice, Gate::Test(launch_log::bytes_of_weight_gradients)),
     (Fault::LaunchNotRecorded, Gate::GpuTest(launch_log::same_launches)),

@@ -182,7 +182,8 @@ fn check_warm_step(device: &Device) {
     assert!(t.syncs <= 3, "{t:?}");
     // the loss, the norm, a flag per tensor, and (lse, log-probability, entropy) of 108 rows
     assert!(t.downloaded <= 4096, "{} bytes downloaded", t.downloaded);
-    // one graph between two synchronizations: copies, zeros and targets do not end it
+    // one graph between two synchronizations: copies, zeros and targets do not end it. This step of two layers has
+    // more than 60 kernels
     assert!(t.graphs <= t.syncs && t.launches > 20 * t.graphs, "{t:?}");
 }
 

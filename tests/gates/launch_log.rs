@@ -241,6 +241,14 @@ fn the_filters_of_a_row_have_several_blocks() {
     assert_eq!((blocks(&plain).len(), blocks(&top_p).len()), (2, 4), "{top_p}");
     assert!(blocks(&top_p).iter().all(|(_, blocks)| *blocks >= 38), "{top_p}");
     assert!(blocks(&both).iter().all(|(_, blocks)| *blocks >= 3 * 38), "{both}");
+    // the other kernels have the same traffic
+    let others = |step: &serde_json::Value| -> Vec<serde_json::Value> {
+        let kernels = step["kernels"].as_array().unwrap().iter();
+        kernels.filter(|row| !row["kernel"].as_str().unwrap().starts_with("sample_")).cloned().collect()
+    };
+    let batch = ["--temperature", "1", "--batch", "32"];
+    let [plain, top_p] = [step(&batch), step(&[&batch[..], &["--top-p", "0.9"]].concat())];
+    assert_eq!(others(&plain), others(&top_p));
 }
 
 /// The bytes of a launch of ten weight gradients, those of a layer and the MLP of the next, from the shapes.
@@ -281,10 +289,14 @@ pub(crate) fn weight_gradients_of_a_step_fill_the_gpu() {
             available += count * blocks.div_ceil(132) * 132;
         }
     }
-    assert!(
-        20 * tiles > 19 * available,
-        "{tiles} tiles occupy {available} times one of the multiprocessors: {json}"
-    );
+    assert!(20 * tiles > 19 * available, "{tiles} tiles in waves with room for {available}: {json}");
+    // the forward pass, its gradients and the update, without kernels for SwiGLU, RoPE and their gradients
+    assert_eq!(json["launches_per_layer"], 28, "{json}");
+    for parts in ["silu_mul", "rope_"] {
+        let names = json["kernels"].as_array().unwrap().iter().map(|row| row["kernel"].as_str().unwrap());
+        let alone: Vec<&str> = names.filter(|name| name.starts_with(parts)).collect();
+        assert!(alone.is_empty(), "{alone:?}");
+    }
     // 18 layers of seven, and the head in two blocks of rows
     assert!(launches < 25, "{json}");
     println!("weight gradients of a training step: {launches} launches compared with 132 multiprocessors");

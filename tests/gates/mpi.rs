@@ -132,6 +132,19 @@ fn what_several_processes_cannot_do_is_refused_once() {
     assert!(!scratch.0.join("runs").exists(), "a refused command wrote a run");
 }
 
+#[test]
+fn the_hidden_part_of_the_exchange_is_measured() {
+    let scratch = Scratch::new("mpi-scale");
+    let sizes = ["--set", "model.dim=16", "--set", "model.n_layers=2", "--set", "train.batch=2"];
+    let scale = [&["bench", "scale", "--steps", "2", "--threads", "1"][..], &sizes].concat();
+    let shown = text(&succeeds(mpirun(&scratch.0, 2, &scale)).stdout);
+    assert!(shown.contains("2 processes: ") && shown.contains(" ms are not hidden behind"), "{shown}");
+    let json = text(&succeeds(mpirun(&scratch.0, 2, &[&scale[..], &["--json"]].concat())).stdout);
+    let measured = serde_json::from_str::<serde_json::Value>(&json).unwrap()["measured"].take();
+    let [exchange, exposed] = ["exchange_ms", "exposed_ms"].map(|key| measured[key]["p50"].as_f64().unwrap());
+    assert!(measured["processes"] == 2 && 0.0 < exposed && exposed <= exchange, "{json}");
+}
+
 /// The processes that `mpirun` has started.
 fn ranks(mpirun: &Child) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{}/task", mpirun.id())).into_iter().flatten().flatten();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use xtrain::model::comm::{self, Communicator, ThreadProcess};
-use xtrain::model::{Grads, LogitsProcessing, Trainer, TrainingExample, objective};
+use xtrain::model::{Grads, LogitsProcessing, Trainer, TrainingExample, exchange_groups, objective};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Simd, Tensor, ThreadSchedule, faults};
 
@@ -190,9 +190,9 @@ fn steps_of_shards_have_the_bits_of_the_definition_on_any_number_of_processes() 
     assert!(n > 100_000, "{n}");
 }
 
-#[test]
-#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
-fn several_gpus_have_the_bits_of_the_definition() {
+/// Compares two processes with one GPU each with the definition. Returns the number of compared values.
+fn on_two_gpus() -> Result<usize, String> {
+    let mut n = 0;
     // f32, with a tied and with an untied table
     for (number, shards) in [(0, 2), (1, 4)] {
         let mut run = Run::draw(number);
@@ -208,10 +208,29 @@ fn several_gpus_have_the_bits_of_the_definition() {
                 let case = GateCase { gate: "shards", number, seed: SEED };
                 let setting = format!("{shards} shards, process {rank} of 2 on {device} in {run:?}");
                 let same = got.and_then(|got| same_bits(case, &setting, &got, &want));
-                let n = same.unwrap_or_else(|Difference(text)| panic!("{text}"));
-                println!("process {rank} of 2 on {device}: {n} values, 0 differ");
+                n += same.map_err(|Difference(text)| text)?;
             }
         }
+    }
+    Ok(n)
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn several_gpus_have_the_bits_of_the_definition() {
+    let n = on_two_gpus().unwrap_or_else(|e| panic!("{e}"));
+    println!("shards: two runs on two GPUs, {n} values, 0 differ");
+    assert!(n > 1000, "{n}");
+}
+
+#[test]
+#[cfg(feature = "faults")]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn faults_of_the_exchange_are_found_on_several_gpus() {
+    use xtrain::tensor::faults::Fault;
+    for fault in [Fault::EarlierShardsNotSent, Fault::SquaresInOrderOfProcesses, Fault::FusedNormWithoutEps] {
+        let found = faults::with(fault, on_two_gpus).expect_err("a fault that was not found");
+        println!("{fault}: {found}");
     }
 }
 
@@ -245,7 +264,7 @@ fn a_step_exchanges_two_copies_of_the_parameters_less_the_own_part() {
                 .params
                 .iter()
                 .map(|p| if p.shape().len() > 1 { p.shape()[0] as u64 } else { 1 });
-            let groups = trainer.model.params.exchange_groups(size);
+            let groups = exchange_groups(&trainer.model.params, size);
             assert_eq!(groups.iter().sum::<usize>() as u64, params);
             (counting.1.load(Ordering::Relaxed), params, rows.sum::<u64>(), groups.len() as u64)
         });

@@ -24,6 +24,9 @@ pub enum Error {
         /// The number of messages.
         got: usize,
     },
+    /// The operating system grants no thread for an operation beside the computation.
+    #[error("no thread for the exchange with other processes: {0}")]
+    Thread(String),
     /// The launcher started more than one process, and MPI did not.
     #[error("{0}")]
     Launch(String),

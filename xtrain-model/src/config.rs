@@ -163,19 +163,7 @@ mod tests {
         ];
         for (field, max, set) in sizes {
             let check = |n: usize| {
-                let mut cfg = Config {
-                    vocab: 8,
-                    dim: 8,
-                    ffn_dim: 8,
-                    n_layers: 1,
-                    n_heads: 2,
-                    n_kv_heads: 1,
-                    head_dim: 4,
-                    max_positions: 8,
-                    rope_theta: 1e4,
-                    norm_eps: 1e-6,
-                    ..Config::default()
-                };
+                let mut cfg = Config::tiny();
                 set(&mut cfg, n);
                 cfg.check().map_err(|error| error.to_string())
             };

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use xtrain_comm::Communicator;
@@ -34,7 +35,10 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// Starts the thread. `nodes`: the nodes of the tree of shards whose totals each process sends. Until the exchange
     /// ends, no other thread may use `comm`.
-    pub(crate) fn start(comm: Arc<dyn Communicator>, nodes: Vec<Vec<Node>>) -> Exchange {
+    ///
+    /// # Errors
+    /// If the operating system grants no thread.
+    pub(crate) fn start(comm: Arc<dyn Communicator>, nodes: Vec<Vec<Node>>) -> Result<Exchange> {
         let (messages, to_send) = channel::<Messages>();
         let (done, sums) = channel();
         let fault = faults::current();
@@ -49,8 +53,9 @@ impl Exchange {
                 }
             }
         };
-        std::thread::spawn(move || fault.enter(work));
-        Exchange { messages, sums, sent: 0 }
+        let thread = Builder::new().name("exchange".to_string()).spawn(move || fault.enter(work));
+        thread.map_err(|error| xtrain_comm::Error::Thread(error.to_string()))?;
+        Ok(Exchange { messages, sums, sent: 0 })
     }
 
     /// Sends f32 values to each process, as bytes: those of each node of this process, one after the other.

@@ -126,6 +126,7 @@ pub use params::{Block, Linear, Params};
 pub use rows::Rows;
 pub use schedule::{Decay, Schedule};
 pub use shards::shard_samples;
+pub use slices::exchange_groups;
 pub use step_examples::StepExamples;
 pub use trainer::{SetLossWeights, StepGradient, StepReport, Trainer, normalize_loss_weights};
 pub use xtrain_comm as comm;

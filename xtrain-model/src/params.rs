@@ -7,7 +7,6 @@ use xtrain_tensor::{Device, Dtype, Tensor, fill_normal};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::param::{Param, ParamReader, TABLE, Values};
-use crate::slices;
 
 /// A linear projection.
 #[derive(Debug, Clone)]
@@ -222,14 +221,6 @@ impl Params {
         let starts = self.blocks.iter().map(|block| block.input_norm.index()).chain([self.norm.index()]);
         let starts: Vec<usize> = [0].into_iter().chain(starts).chain([self.iter().count()]).collect();
         starts.windows(2).map(|ends| ends[0]..ends[1]).collect()
-    }
-
-    /// The number of elements of each group of parameters whose gradients `processes` processes exchange together, in
-    /// walk order: layers travel while the backward pass computes those before them, several at a time if they are small.
-    pub fn exchange_groups(&self, processes: usize) -> Vec<usize> {
-        let elements: Vec<usize> = self.iter().map(|param| param.shape().iter().product()).collect();
-        let groups = slices::groups(&self.parts(), &elements, processes);
-        groups.into_iter().map(|group| elements[group.params].iter().sum()).collect()
     }
 
     /// The parameters on another device. CPU devices share master weights; a GPU gets a copy. Packed weights

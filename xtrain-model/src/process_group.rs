@@ -114,8 +114,7 @@ impl ProcessGroup {
 
     /// Copies of the own slices of `tensors` in host memory, one tensor per parameter in walk order.
     pub(crate) fn slice(&self, tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let tensors = tensors.iter().map(|tensor| tensor.to_host()).collect::<Result<Vec<_>, _>>()?;
-        self.own().iter().map(|slice| slice.copy(&tensors, &self.host)).collect()
+        self.own().iter().map(|slice| slice.copy(tensors[slice.param], &self.host)).collect()
     }
 
     /// The tensors of all parameters, from the own slices of each process.
@@ -153,7 +152,10 @@ impl ProcessGroup {
     }
 
     /// Starts the exchange of the totals of a step.
-    pub(crate) fn exchange(&self) -> Exchange {
+    ///
+    /// # Errors
+    /// If the operating system grants no thread.
+    pub(crate) fn exchange(&self) -> Result<Exchange> {
         let nodes = (0..self.comm.size()).map(|rank| nodes(self.shards_of(rank))).collect();
         Exchange::start(Arc::clone(&self.comm), nodes)
     }
@@ -253,18 +255,21 @@ impl ProcessGroup {
         Ok(sliced_adamw::global_norm(&self.host, &all, &self.rows)?)
     }
 
-    /// Replaces the weights by the slices of all processes, of which `own` are those of this one.
+    /// Replaces the weights by the slices of all processes, of which `own` are those of this one: in host memory in place.
     fn replace(&self, params: &mut Params, own: &[Tensor]) -> Result<()> {
+        if let Device::Gpu(_) = params.embed.device() {
+            let whole = self.gather(own, params)?;
+            for (param, whole) in params.iter_mut().zip(whole) {
+                *param.value_mut()? = whole;
+            }
+            return Ok(());
+        }
         let mut message = Vec::new();
         for tensor in own {
             append(&mut message, tensor.data()?);
         }
         let messages = self.comm.all_gather(&message)?;
-        let device = params.embed.device().clone();
         let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
-        for value in &mut values {
-            **value = value.to_host()?;
-        }
         let is_last = self.comm.rank() + 1 == self.comm.size();
         for (rank, (slices, message)) in self.slices.iter().zip(&messages).enumerate() {
             if rank == 0 && is_last && faults::on(Fault::StaleWeightsOnOneProcess) {
@@ -274,9 +279,6 @@ impl ProcessGroup {
             for slice in slices {
                 received.read_into(&mut values[slice.param].data_mut()?[slice.elements()]);
             }
-        }
-        for value in values {
-            *value = value.to_device(&device)?;
         }
         Ok(())
     }
@@ -325,20 +327,7 @@ mod tests {
     use crate::optim::OptimConfig;
 
     fn params() -> Params {
-        let cfg = Config {
-            vocab: 8,
-            dim: 8,
-            ffn_dim: 8,
-            n_layers: 1,
-            n_heads: 2,
-            n_kv_heads: 1,
-            head_dim: 4,
-            max_positions: 8,
-            rope_theta: 1e4,
-            norm_eps: 1e-6,
-            ..Config::default()
-        };
-        Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap().params
+        Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 1).unwrap().params
     }
 
     /// Runs `work` in each of two processes.

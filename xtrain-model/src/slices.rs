@@ -4,6 +4,7 @@ use std::ops::Range;
 use xtrain_tensor::{Device, Tensor};
 
 use crate::error::Result;
+use crate::params::Params;
 
 /// The totals of a group of parameters are sent together, in messages of at least this many bytes on average, as long as
 /// the model has as many. Small in builds for the gates, whose models then have several groups.
@@ -33,6 +34,14 @@ pub(crate) fn groups(parts: &[Range<usize>], elements: &[usize], processes: usiz
     groups
 }
 
+/// The number of elements of each group of parameters whose gradients `processes` processes exchange together, in walk
+/// order: layers travel while the backward pass computes those before them, several at a time if they are small.
+pub fn exchange_groups(params: &Params, processes: usize) -> Vec<usize> {
+    let elements: Vec<usize> = params.iter().map(|param| param.shape().iter().product()).collect();
+    let groups = groups(&params.parts(), &elements, processes);
+    groups.into_iter().map(|group| elements[group.params].iter().sum()).collect()
+}
+
 /// Some rows of a parameter. A vector is one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slice {
@@ -53,9 +62,9 @@ impl Slice {
         if self.is_matrix { vec![self.rows.len(), self.width] } else { vec![self.width] }
     }
 
-    /// A copy of the slice of `tensors`, which are in walk order and in host memory, for the CPU `host`.
-    pub(crate) fn copy(&self, tensors: &[Tensor], host: &Device) -> Result<Tensor> {
-        let values = tensors[self.param].data::<f32>()?[self.elements()].to_vec();
+    /// A copy of the slice of `whole`, the tensor of its parameter, on the CPU `host`.
+    pub(crate) fn copy(&self, whole: &Tensor, host: &Device) -> Result<Tensor> {
+        let values = whole.read::<f32>()?[self.elements()].to_vec();
         Ok(Tensor::new(host, &self.shape(), values)?)
     }
 }

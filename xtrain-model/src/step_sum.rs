@@ -2,7 +2,7 @@
 use xtrain_tensor::faults::{self, Fault};
 
 use crate::backward::Totals;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exchange::{Exchange, ExchangeTime};
 use crate::process_group::{ProcessGroup, ShardTotal};
 use crate::shards::{Node, TreeSum};
@@ -24,12 +24,15 @@ struct Others<'g> {
 
 impl<'g> StepSum<'g> {
     /// Without `group`, the sum of all shards.
-    pub(crate) fn new(group: Option<&'g ProcessGroup>) -> StepSum<'g> {
+    ///
+    /// # Errors
+    /// If the operating system grants no thread for the exchange.
+    pub(crate) fn new(group: Option<&'g ProcessGroup>) -> Result<StepSum<'g>> {
         let start = |group: &'g ProcessGroup| {
             let unsent = group.groups().len();
-            Others { group, exchange: group.exchange(), unsent }
+            Ok::<_, Error>(Others { group, exchange: group.exchange()?, unsent })
         };
-        StepSum { sum: TreeSum::default(), others: group.map(start) }
+        Ok(StepSum { sum: TreeSum::default(), others: group.map(start).transpose()? })
     }
 
     /// The gradients of part `part` of the model are complete in `totals`, the sums of shard `shard`. If it is the last

@@ -221,7 +221,7 @@ impl Trainer {
         let own = self.group.as_ref().map_or(0..self.shards, ProcessGroup::own_shards);
         let examples = step.examples();
         let mut values = Vec::with_capacity(examples.iter().map(TrainingExample::target_entries).sum());
-        let mut sum = StepSum::new(self.group.as_ref());
+        let mut sum = StepSum::new(self.group.as_ref())?;
         for shard in own {
             let (mut loss, mut grads) = (0f32, Grads::zeros(&self.model.params)?);
             let samples = step.of_shard(self.shards, shard);

@@ -37,6 +37,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::LastKeyOfChunkUnmasked, Gate::Test(attention::any_first_row)),
     (Fault::LastRowOfWindowSkipped, Gate::Bits("attention_backward")),
     (Fault::ChunkSumKept, Gate::Bits("linear_backward_input")),
+    (Fault::HeadsAtFirstPosition, Gate::Bits("norm_rope")),
     (Fault::LastPairOfChunkNotSummed, Gate::Bits("norm_rope_backward")),
     (Fault::StagedPairsOverwritten, Gate::Checked("norm_rope_backward", RACES)),
     (Fault::KeptUpIsGate, Gate::Bits("swiglu_kept")),

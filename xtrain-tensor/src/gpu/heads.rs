@@ -1,5 +1,5 @@
 //! QK-norm and RoPE of heads, and their gradients.
-use super::{Arg, Gpu, Grid, args};
+use super::{Arg, Gpu, Grid, args, pointwise};
 use crate::operands::{GainGradient, Norm, RopeArgs};
 use crate::{Dtype, Error, Result, Tensor};
 
@@ -71,5 +71,5 @@ pub(super) fn norm_rope_backward(
     let [start, dw] = gain.dw.accumulator_at(gpu)?;
     // SAFETY: part is [p, hd], dw [hd], start null or dw.
     unsafe { gpu.launch("add_chunks_f32", Grid::over(hd, 32), args![part.arg(), start, dw, p, hd])? };
-    dx.cast(out)
+    if written == out { Ok(dx) } else { pointwise::cast(gpu, &dx, out) }
 }

@@ -18,7 +18,7 @@ const WARPS: usize = 8;
 const BLOCK: usize = 4096;
 
 /// Bins of `sample_histogram`, of 8 bytes.
-const BINS: usize = 4096;
+pub(super) const BINS: usize = 4096;
 
 /// Ranks in the list of a row, of 8 bytes (`SELECT_LIST` of kernels/sample_cutoff.cu).
 const LIST: usize = 4096;
@@ -64,8 +64,7 @@ impl Filtered {
         let top_p = rows.iter().filter(sampled).any(|row| row.top_p < 1.0);
         for (_, is_top_p) in [(top_k, 0u32), (top_p, 1)].into_iter().filter(|(used, _)| *used) {
             let list = gpu.buffer(8 * LIST * n)?;
-            let bins = gpu.counters(2 * BINS * n + n)?;
-            let counters = At(bins.0 + (8 * BINS * n) as u64);
+            let (bins, counters) = (gpu.bins(BINS * n)?, gpu.counters(n)?);
             let [selects, list] = [selects.arg(), list.arg()];
             // SAFETY: y is [n, v], options and selects have an entry per row, raw one per chunk of a row and maxima one
             // per block of a row that has a penalty; there are a list, bins and a counter for each row.

@@ -1,6 +1,7 @@
 //! The bytes and operations of recorded launches, from the sizes of their operands.
 use std::collections::BTreeMap;
 
+use super::sample;
 use crate::device::gpu::{RecordedLaunch, RecordedOperand, Recording, take};
 use crate::{
     Device, Gpu,
@@ -98,7 +99,7 @@ fn bytes(launch: &RecordedLaunch) -> u64 {
         "linear_dw" => weight_gradient_bytes(launch),
         "row_squares" => 4 * elements(launch),
         // the logits; the bins of each row, read and reset; neither the counters nor the whole list
-        "sample_histogram" => distinct(launch, |at| at < 4) + 2 * rows * 8 * 4096,
+        "sample_histogram" => distinct(launch, |at| at < 4) + 2 * rows * 8 * sample::BINS as u64,
         "sample_cutoff" => distinct(launch, |at| at < 4),
         "sample_pick" => distinct(launch, |at| at > 0 && at != 10),
         // one chunk of the logits

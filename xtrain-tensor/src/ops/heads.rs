@@ -1,5 +1,5 @@
 //! RMSNorm over each head, then RoPE: queries and keys before an attention. A GPU runs each as one kernel.
-use super::checks::{check_index, misfit, misfit_shapes, refuse, refuse_dtype};
+use super::checks::{check_float, check_index, misfit, misfit_shapes, refuse, refuse_dtype};
 use super::rope::check as check_rope;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
@@ -42,6 +42,7 @@ pub fn norm_rope_backward(
 ) -> Result<Tensor> {
     const OP: &str = "norm_rope_backward";
     check(OP, x, norm, rope)?;
+    check_float(OP, out)?;
     refuse(
         dy.shape() != x.shape() || gain.dw.shape() != norm.gain.shape(),
         OP,
@@ -85,6 +86,7 @@ pub fn write_heads(new: &UnrotatedHeads<'_>, k_pool: &mut Tensor, v_pool: &mut T
 }
 
 fn check(op: &'static str, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<()> {
+    check_float(op, x.dtype())?;
     check_rope(op, x, rope)?;
     refuse(norm.gain.shape() != [rope.table.head_dim()], op, "x [N, H, hd], a gain [hd]", &[x, norm.gain])
 }

@@ -116,12 +116,15 @@ fn heads_take_operands_that_fit_only() {
     let rope = RopeArgs { table: &table, positions: &[0, 1, 2] };
     let (x, gain, samples) = (z.f32(&[3, 2, 8]), z.f32(&[8]), Samples::of_lengths([3]));
     let norm = Norm { gain: &gain, eps: 1e-6 };
-    let backward = |dy: &[usize], dw: &[usize]| {
+    let backward_to = |dy: &[usize], dw: &[usize], out: Dtype| {
         let mut dw = z.f32(dw);
         let gain = GainGradient { dw: &mut dw, samples: &samples };
-        norm_rope_backward(&x, norm, rope, &z.f32(dy), gain, Dtype::F32)
+        norm_rope_backward(&x, norm, rope, &z.f32(dy), gain, out)
     };
+    let backward = |dy: &[usize], dw: &[usize]| backward_to(dy, dw, Dtype::F32);
     backward(&[3, 2, 8], &[8]).unwrap();
+    dtype(backward_to(&[3, 2, 8], &[8], Dtype::U32));
+    dtype(norm_rope(&Tensor::zeros(&z.0, &[3, 2, 8], Dtype::U32).unwrap(), norm, rope));
     shape(backward(&[3, 2, 4], &[8]));
     shape(backward(&[3, 2, 8], &[4]));
     shape(norm_rope(&x, Norm { gain: &z.f32(&[4]), eps: 1e-6 }, rope));

@@ -31,6 +31,8 @@ struct Shared {
     stream: Stream,
     indices: Mutex<Indices>,
     counters: Mutex<Counters>,
+    /// Bins of histograms, which are zero between launches, too.
+    bins: Mutex<Counters>,
     /// See [`Gpu::open_group`].
     open_group: Mutex<Weak<dyn Any + Send + Sync>>,
 }
@@ -68,10 +70,11 @@ impl Gpu {
     }
 
     fn with_launcher(launcher: Box<dyn Launcher>, options: LaunchOptions) -> Gpu {
-        let (indices, counters) = (Mutex::default(), Mutex::default());
+        let (indices, counters, bins) = (Mutex::default(), Mutex::default(), Mutex::default());
         let stream = Stream::new(launcher, options);
         let open_group = Mutex::new(Weak::<()>::new() as Weak<dyn Any + Send + Sync>);
-        Gpu { shared: Arc::new(Shared { issue: Mutex::default(), stream, indices, counters, open_group }) }
+        let issue = Mutex::default();
+        Gpu { shared: Arc::new(Shared { issue, stream, indices, counters, bins, open_group }) }
     }
 
     /// Returns the device name.
@@ -144,6 +147,12 @@ impl Gpu {
         lock(&self.shared.counters).address(&self.shared.stream, n)
     }
 
+    /// Returns at least `n` bins of 64 bits, all zero at the beginning of a launch. The kernel that reads them resets
+    /// them.
+    pub(crate) fn bins(&self, n: usize) -> Result<At> {
+        lock(&self.shared.bins).address(&self.shared.stream, 2 * n)
+    }
+
     /// The group of deferred operations that later operations may join. It lives as long as a buffer that it writes.
     /// Only the backend knows its type.
     pub(crate) fn open_group(&self) -> &Mutex<Weak<dyn Any + Send + Sync>> {
@@ -190,6 +199,7 @@ impl Drop for Shared {
         self.stream.close();
         lock(&self.indices).free_all(self.stream.launcher());
         lock(&self.counters).free_all(self.stream.launcher());
+        lock(&self.bins).free_all(self.stream.launcher());
         self.stream.free_all();
     }
 }

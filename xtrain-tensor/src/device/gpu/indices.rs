@@ -7,8 +7,8 @@ use super::stream::Stream;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 
-/// Number of cached lists: more than any single operation uses, and more than a training step of 70 layers, which has a
-/// table for each launch of weight gradients.
+/// Number of cached lists: more than any single operation uses. A training step has a table for each launch of weight
+/// gradients, at most seven per layer. With more lists, a step is submitted in parts.
 const MAX_LISTS: usize = 256;
 
 #[derive(Debug, Default)]

@@ -64,7 +64,9 @@ pub(crate) fn norm_rope_backward() -> Vec<Case> {
             cases.push(head_gradient(i, d, dtype, Dtype::F32));
         }
         if i % 2 == 0 {
-            cases.push(head_gradient(i, 1, Dtype::BF16, Dtype::BF16));
+            for (d, dtype) in DTYPES.into_iter().enumerate() {
+                cases.push(head_gradient(i, d, dtype, Dtype::BF16));
+            }
         }
     }
     for (i, [h, hd]) in [[1, 8], [3, 64], [5, 32], [2, 6]].into_iter().enumerate() {

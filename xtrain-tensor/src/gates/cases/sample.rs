@@ -37,6 +37,7 @@ pub(crate) fn sample_rows() -> Vec<Case> {
     cases.push(case(5, 300, Values::Plain, Some(0), &OPTIONS));
     cases.push(case(6, 1000, Values::Ugly, Some(999), &OPTIONS));
     cases.push(case(6, 1000, Values::Ugly, Some(999), &GREEDY));
+    cases.push(tied(5000));
     cases
 }
 
@@ -74,6 +75,26 @@ fn case(
             let (id, seen) = (r as u64 + (1 << 40), &seen[9 * r..9 * r + 9]);
             let position = seed as u32 * 3 + r as u32;
             SampleRow { seed, id, position, temperature, top_k, top_p, min_p, penalty, seen }
+        };
+        let got = ops::sample_rows(&x, &rows.iter().map(row).collect::<Vec<_>>())?;
+        Ok(got.into_iter().map(values_of).collect())
+    })
+}
+
+/// Rows of vocabulary `v` with many equal logits, and the last one with equal logits only: the filters end within a tie
+/// whose tokens are read by several blocks.
+fn tied(v: usize) -> Case {
+    let (seed, n) = (1601, OPTIONS.len());
+    let mut x = Values::Plain.fill(n * v, seed);
+    x.iter_mut().for_each(|x| *x = (*x * 4.0).round());
+    x[(n - 1) * v..].fill(0.5);
+    let options = move |r: usize| if r + 1 == n { (1.0, 0, 0.9, 0.0, 1.0) } else { OPTIONS[r] };
+    Case::rows("sample_rows", format!("{n}x{v}-tied"), seed, n, move |device, rows| {
+        let x = tensor(device, &[rows.len(), v], &pick(&x, v, rows), Dtype::F32)?;
+        let row = |&r: &usize| {
+            let (temperature, top_k, top_p, min_p, _) = options(r);
+            let (id, position) = (r as u64, r as u32);
+            SampleRow { seed, id, position, temperature, top_k, top_p, min_p, penalty: 1.0, seen: &[] }
         };
         let got = ops::sample_rows(&x, &rows.iter().map(row).collect::<Vec<_>>())?;
         Ok(got.into_iter().map(values_of).collect())

@@ -1,11 +1,11 @@
-//! Whether the rows of an attention see no new keys but their own. The answer takes a walk over the pages of every row.
-//! A pass asks in each layer, with the same rows, so the last question of a thread is kept with its answer.
+//! Whether the rows of an attention see no new keys but their own: a walk over the pages of every row. Each layer of a pass
+//! checks the same rows, so the last result of each thread is cached with its operands.
 use std::cell::RefCell;
 
 use crate::faults::{self, Fault};
 use crate::operands::{AttnMask, Slots};
 
-/// A question, by value, and its answer.
+/// A cached result and its operands.
 struct Answered {
     seq: Vec<u32>,
     pos: Vec<u32>,
@@ -52,6 +52,8 @@ pub(super) fn sees_own_slot_only(mask: &AttnMask<'_>, written: &[u32]) -> bool {
 
 /// [`sees_own_slot_only`], computed.
 fn walk(mask: &AttnMask<'_>, written: &[u32]) -> bool {
+    #[cfg(test)]
+    tests::WALKS.set(tests::WALKS.get() + 1);
     let mut sorted = written.to_vec();
     sorted.sort_unstable();
     let below = |slot: usize| sorted.partition_point(|&w| (w as usize) < slot);
@@ -71,14 +73,21 @@ fn walk(mask: &AttnMask<'_>, written: &[u32]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// Number of walks of this thread.
+        pub(super) static WALKS: Cell<usize> = const { Cell::new(0) };
+    }
 
     /// Two rows at positions 5 and 6 of their sequences, in pages of 4.
     fn pages(table: [[u32; 2]; 2]) -> Slots {
         Slots::Pages { page: 4, table: table.map(Vec::from).to_vec() }
     }
 
-    /// Asks twice for each of several passes, most of which differ from the previous one in one operand. Returns the
+    /// Computes each of several passes twice, most of which differ from the previous one in one operand. Returns the
     /// answers and those of the walk.
     fn asked() -> [Vec<bool>; 2] {
         let mut answers = [Vec::new(), Vec::new()];
@@ -128,7 +137,9 @@ mod tests {
             assert!(sees_own_slot_only(&mask, &written));
             start.elapsed()
         };
+        let before = WALKS.get();
         let (walk, kept) = (timed(), (0..5).map(|_| timed()).min().expect("five calls"));
+        assert_eq!(WALKS.get() - before, 1, "walks for six layers");
         println!("256 rows of 1024 positions: {walk:?}, and {kept:?} in each later layer");
     }
 }

@@ -2,6 +2,7 @@
 //! epilogue: a cast to bf16, or the gradient of SwiGLU.
 use super::{Tile, TileKernels, tile_kernels};
 use crate::device::gpu::{Arg, At, Deferred, Gpu, args};
+use crate::faults::{self, Fault};
 use crate::operands::Weight;
 use crate::{Dtype, Result, Tensor};
 
@@ -65,7 +66,8 @@ impl DeferredInputGradient {
 
 /// `x` rounded to bf16, if it is an input gradient of bf16 products that no kernel has computed yet.
 pub(in crate::gpu) fn rounded(gpu: &Gpu, x: &Tensor) -> Option<Result<Tensor>> {
-    let gradient: DeferredInputGradient = x.deferred()?;
+    let gradient: DeferredInputGradient =
+        x.deferred().filter(|_| !faults::on(Fault::InputGradientNotFused))?;
     (gradient.dtype() == Dtype::BF16 && gradient.dys.len() <= WEIGHTS).then(|| {
         let y = Tensor::on_gpu(gpu, x.shape(), Dtype::BF16)?;
         gradient.launch_group(gpu, 0, At(0), [At(0), y.at(gpu, Dtype::BF16)?])?;
@@ -81,7 +83,8 @@ pub(in crate::gpu) fn swiglu_gradient(
     dy: &Tensor,
     out: Dtype,
 ) -> Option<Result<[Tensor; 2]>> {
-    let DeferredInputGradient { dys, ws } = dy.deferred()?;
+    let DeferredInputGradient { dys, ws } =
+        dy.deferred().filter(|_| !faults::on(Fault::InputGradientNotFused))?;
     let ([g], [w]) = (&*dys, &*ws) else { return None };
     (gate.dtype() == out && w.dtype() == out).then(|| {
         let [rows, outs, width] = [g.shape()[0], g.width(), w.width()];

@@ -99,7 +99,7 @@ impl Kernels {
             }
             _ => {
                 let (kernel, grid) = tile.launch(&self.square, dtype, [rows, 1]);
-                (kernel, grid, if tile == Tile::Large { 128 } else { 64 }, 0)
+                (kernel, grid, tile.side(), 0)
             }
         };
         let mut grid = grid;

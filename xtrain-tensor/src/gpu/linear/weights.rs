@@ -1,4 +1,4 @@
-//! Weight gradients. Those of one layer share launches, because the tiles of a single one leave multiprocessors idle.
+//! Weight gradients. Several share a launch, because the tiles of a single one leave multiprocessors idle.
 //!
 //! A gradient is deferred (`device/gpu/buffer.rs`) and joins the open group of its device. The group is queued as one
 //! kernel when its tiles occupy the multiprocessors, when it has [`MAX_PRODUCTS`], or when one of its gradients is read
@@ -135,7 +135,7 @@ impl Group {
         all.push(one);
         let blocks = large_blocks(all.iter().map(Waiting::shape));
         let alone = faults::on(Fault::WeightGradientsNotShared);
-        all.len() == MAX_PRODUCTS || occupied(blocks) >= OCCUPIED || alone
+        all.len() >= MAX_PRODUCTS || occupied(blocks) >= OCCUPIED || alone
     }
 
     /// Queues the kernel, unless it has been queued.
