@@ -9,7 +9,8 @@ XT_DEV void norm_rope(const T* x, const float* gain, const uint64_t* table, cons
   uint32_t warp = threadIdx.x / 32, pair = blockIdx.x * 4 + warp;
   if (pair >= pairs) return;
   size_t at = (size_t)pair * hd;
-  norm_rotate(x + at, gain, rope_row(table, pos[XT_FAULT(HeadsAtFirstPosition) ? 0 : pair / heads], hd), y + at, hd, eps, staging[warp], threadIdx.x % 32);
+  norm_rotate(x + at, gain, rope_row(table, pos[XT_FAULT(HeadsAtFirstPosition) ? 0 : pair / heads], hd), y + at, hd,
+              eps, staging[warp], threadIdx.x % 32);
 }
 
 #define NORM_ROPE(name, T)                                                                                           \
