@@ -83,6 +83,7 @@ const CAUGHT_ELSEWHERE: [Fault; 27] = [
     Fault::PackedWeightFreed,
     Fault::PairHalvesExchanged,
     Fault::PairSumNotFlushed,
+    Fault::PairedSlotsExchanged,
 ];
 
 /// Each fault and the gate that finds it.

@@ -224,6 +224,7 @@ faults! {
     QuantNibblesSwapped "a quantized matrix in memory has the two codes of each byte in the wrong order"
     QuantScaleOfFirstHalf "both halves of a quantized block in memory have the scale of the first half"
     PairHalvesExchanged "the operands of vdpbf16ps have the later element of a pair in the high half"
+    PairedSlotsExchanged "the values of attention have the later slot of a pair in the high half"
     PairSumNotFlushed "the additions that end a block of vdpbf16ps keep denormals"
     DraftAcceptedOneTooMany "the drafted token after the last accepted one is accepted as well"
     DraftRowsNotRewound "the KV cache keeps the rows of rejected drafted tokens"

@@ -32,9 +32,18 @@ mod tiles;
 pub(crate) use forward::product;
 pub(crate) use gradient::weight_gradient;
 pub(crate) use left::PackedA;
-pub(crate) use operand::{MinExponent, NO_EXPONENT, on_lattice};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use left::ParityBlock;
+pub(crate) use operand::{BLOCK, MinExponent, NO_EXPONENT, Operand, on_lattice};
 pub(crate) use output::Output;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use pair_dot::{Rows, small_product};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use pairing::pair_tile;
+pub(crate) use pairs::{Pairs, TILE};
 pub(crate) use tiles::TilePanels;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use tiles::{View, transpose_pairs};
 
 #[cfg(test)]
 mod tests;

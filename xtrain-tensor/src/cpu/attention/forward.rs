@@ -4,14 +4,15 @@
 //! completions of one prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
-use super::chunk::Chunk;
-use super::gather::{self, HeadView, Prefetcher};
+use super::gather::{HeadView, Prefetcher};
 use super::kv_element::KvElement;
 use super::number::Number;
-use super::product::Product;
-use super::rows::{CHUNK, SERIAL, STRIP, masked, no_minus_zero, union, widen, within};
+use super::operands::{ChunkSource, Operands};
+#[cfg(target_arch = "x86_64")]
+use super::paired::PairedMemory;
+use super::rows::{CHUNK, SERIAL, STRIP, masked, no_minus_zero, union, within};
 use super::scratch;
-use crate::cpu::gemm::{Beta, Matrix};
+use super::widened::Widened;
 use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::scratch::{Buffer, scratch};
@@ -21,6 +22,10 @@ use crate::operands::{AttnMask, Heads};
 
 /// Maximum query vectors (rows times heads of the group) per block.
 const BLOCK: usize = 256;
+
+/// The least number of query vectors for which packing a chunk in pairs pays.
+#[cfg(target_arch = "x86_64")]
+const MIN_PAIRED: usize = 8;
 
 /// `y` and `L` of [`crate::ops::attention`].
 pub(crate) fn attention<E: Number>(
@@ -110,9 +115,7 @@ struct Item<'a, E, K> {
 
 /// The state of the block's query vectors, and the results of the current chunk.
 struct State<'a> {
-    /// Queries; scores, then weights of a chunk; output of a chunk; merged output.
-    q: &'a mut [f32],
-    s: &'a mut [f32],
+    /// Output of a chunk; merged output.
     oc: &'a mut [f32],
     o: &'a mut [f32],
     /// Merged maximum and sum; those of a chunk; the factors of the merged and of the chunk's values.
@@ -131,28 +134,39 @@ struct Part {
 }
 
 /// A work item and its memory: the kernel that is compiled for each instruction set.
-struct Work<'a, 'b, E, K> {
+struct Work<'a, 'b, E, K, O> {
     item: &'b Item<'a, E, K>,
     state: State<'b>,
-    /// The keys of a chunk, the transposed keys, and the values.
-    chunk: [&'b mut [f32]; 3],
+    operands: O,
 }
 
-impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
+impl<'a, E: Number, K: KvElement<E>, O: Operands<'a, E, K>> Kernel for Work<'a, '_, E, K, O> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
-        self.item.walk(l, &mut self.state, self.chunk);
+        self.item.walk(l, &mut self.state, &mut self.operands);
     }
 }
 
-impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
+impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
     fn run(&self) {
-        let (n, width) = (self.vectors(), self.width());
-        let (all, one, chunk) = (n * width, n.next_multiple_of(LANES), CHUNK * width);
-        let lens = [all, n * CHUNK, all, all, one, one, one, one, one, one, chunk, chunk, chunk];
+        let (n, width, hd) = (self.vectors(), self.width(), self.heads.hd);
+        let (all, one, scores, chunk) = (n * width, n.next_multiple_of(LANES), n * CHUNK, CHUNK * width);
+        let state = [all, all, one, one, one, one, one, one];
+        #[cfg(target_arch = "x86_64")]
+        if self.simd == Simd::Avx512Bf16 && E::PAIRED && n >= MIN_PAIRED {
+            let [oc, o, m, l, mc, lc, a, b] = state;
+            let mut memory = PairedMemory::new(n, width);
+            return scratch::with([oc, o, m, l, mc, lc, a, b, scores], |[oc, o, m, l, mc, lc, a, b, s]| {
+                let state = State { oc, o, m, l, mc, lc, a, b };
+                dispatch(self.simd, Work { item: self, state, operands: memory.operands(s) });
+            });
+        }
+        let [oc, o, m, l, mc, lc, a, b] = state;
+        let lens = [all, scores, oc, o, m, l, mc, lc, a, b, chunk, chunk, chunk];
         scratch::with(lens, |[q, s, oc, o, m, l, mc, lc, a, b, k, kt, v]| {
-            let state = State { q, s, oc, o, m, l, mc, lc, a, b };
-            dispatch(self.simd, Work { item: self, state, chunk: [k, kt, v] });
+            let state = State { oc, o, m, l, mc, lc, a, b };
+            let operands = Widened { simd: self.simd, hd, width, q, s, k, kt, v, in_place: None };
+            dispatch(self.simd, Work { item: self, state, operands });
         });
     }
 
@@ -201,7 +215,7 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
 
     /// The keys and values of a part's sequence. Those of the next part, or of the next work item, are prefetched.
     #[inline(always)]
-    fn head_view(&self, part: &Range<usize>) -> HeadView<'_> {
+    fn head_view(&self, part: &Range<usize>) -> HeadView<'a> {
         let next_part = (part.end < self.block.end).then(|| (self.mask.seq[part.end], self.kv));
         HeadView {
             slots: self.mask.slots,
@@ -227,12 +241,12 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
     }
 
     #[inline(always)]
-    fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>, [k, kt, v]: [&mut [f32]; 3]) {
+    fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>, operands: &mut impl Operands<'a, E, K>) {
         let (n, width, [keys, values]) = (self.vectors(), self.width(), self.keys_values);
         let mut min_q = MinExponent::new(l);
-        for (i, q) in st.q.chunks_exact_mut(width).take(n).enumerate() {
+        for i in 0..n {
             let (row, head) = self.row_and_head(i);
-            <E as KvElement<E>>::row(l, &self.q[self.heads.q(row, head)], q, &mut min_q);
+            operands.set_query(l, i, &self.q[self.heads.q(row, head)], &mut min_q);
         }
         let min_q = min_q.field(l);
         st.m.fill(f32::NEG_INFINITY);
@@ -251,12 +265,12 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
                 let mut prefetcher = view.prefetcher::<E, K>(values, c, &visible, halves(&visible).0);
                 if !visible.is_empty() {
                     let mut prefetcher = view.prefetcher::<E, K>(keys, c, &visible, visible.clone());
-                    let key = view.chunk::<L, E, K>(l, keys, c, visible.clone(), &mut *k, &mut min_k);
-                    gather::transpose(l, key, width, visible, kt, &mut prefetcher);
+                    let from = ChunkSource { view, x: keys, c, visible };
+                    operands.read_keys(l, &from, &mut prefetcher, &mut min_k);
                 }
                 let no_flush = on_lattice(min_q, min_k.field(l));
                 let part = Part { c, vectors: self.vectors_of(&part) };
-                min_p = min_p.min(self.weights(l, st, part, kt, no_flush, &mut prefetcher));
+                min_p = min_p.min(self.weights(l, st, part, operands, no_flush, &mut prefetcher));
             }
             factors(l, st);
             for part in self.parts(c) {
@@ -264,10 +278,11 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
                 if !visible.is_empty() {
                     let view = self.head_view(&part);
                     let mut prefetcher = view.prefetcher::<E, K>(values, c, &visible, halves(&visible).1);
-                    let value = view.chunk::<L, E, K>(l, values, c, visible, &mut *v, &mut min_v);
+                    let from = ChunkSource { view, x: values, c, visible };
+                    operands.read_values(l, &from, &mut min_v);
                     let no_flush = on_lattice(min_p, min_v.field(l));
                     let part = Part { c, vectors: self.vectors_of(&part) };
-                    self.merge(l, st, part, value, no_flush, &mut prefetcher);
+                    self.merge(l, st, part, operands, no_flush, &mut prefetcher);
                 }
             }
         }
@@ -292,12 +307,10 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
         l: L,
         st: &mut State<'_>,
         Part { c, vectors }: Part,
-        kt: &[f32],
+        operands: &mut impl Operands<'a, E, K>,
         no_flush: bool,
         prefetcher: &mut Prefetcher,
     ) -> u8 {
-        let width = self.width();
-        let depth = 0..self.heads.hd.next_multiple_of(E::STEP);
         let scale = Lanes::splat(l, self.heads.scale());
         let none = Lanes::splat(l, f32::NEG_INFINITY);
         let mut min_exp = MinExponent::new(l);
@@ -306,33 +319,23 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
             let strip = i..vectors.end.min(i + STRIP);
             let cols = self.visible(strip.clone(), c);
             if !cols.is_empty() {
-                let product = Product {
-                    a: Matrix::new(&st.q[i * width..], strip.len(), width),
-                    b: Chunk { rows: kt, stride: CHUNK },
-                    out: &mut st.s[i * CHUNK..],
-                    out_row_step: CHUNK,
-                    beta: Beta::Zero,
-                    cols,
-                    depth: depth.clone(),
-                };
-                E::product(self.simd, no_flush, product);
+                operands.scores(strip.clone(), cols, no_flush);
             }
             for i in strip {
                 prefetcher.issue(l, share);
                 let visible = within(&self.mask.keys(self.row_and_head(i).0), c);
                 if visible.is_empty() {
                     (st.mc[i], st.lc[i]) = (f32::NEG_INFINITY, 0.0);
-                    st.s[i * CHUNK..(i + 1) * CHUNK].fill(0.0);
+                    operands.set_weights(l, i, [l.zero(); 2], &mut min_exp);
                     continue;
                 }
-                let (first, second) = st.s[i * CHUNK..(i + 1) * CHUNK].split_at_mut(LANES);
+                let (first, second) = operands.scores_of(i).split_at(LANES);
                 let s0 = masked(l, 0, &visible, Lanes::mul(l, l.load(first), scale), none);
                 if visible.end <= LANES {
                     let top = l.max32(s0);
                     let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
                     (st.mc[i], st.lc[i]) = (top, l.sum32(p0));
-                    l.store(first, E::rounded(l, p0, &mut min_exp));
-                    l.store(second, l.zero());
+                    operands.set_weights(l, i, [p0, l.zero()], &mut min_exp);
                     continue;
                 }
                 let s1 = masked(l, 1, &visible, Lanes::mul(l, l.load(second), scale), none);
@@ -340,8 +343,7 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
                 let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
                 let p1 = l.exp(Lanes::sub(l, s1, Lanes::splat(l, top)));
                 (st.mc[i], st.lc[i]) = (top, l.sum32(Lanes::add(l, p0, p1)));
-                l.store(first, E::rounded(l, p0, &mut min_exp));
-                l.store(second, E::rounded(l, p1, &mut min_exp));
+                operands.set_weights(l, i, [p0, p1], &mut min_exp);
             }
         }
         min_exp.field(l)
@@ -354,7 +356,7 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
         l: L,
         st: &mut State<'_>,
         Part { c, vectors }: Part,
-        value: Chunk<'_>,
+        operands: &mut impl Operands<'a, E, K>,
         no_flush: bool,
         prefetcher: &mut Prefetcher,
     ) {
@@ -365,16 +367,7 @@ impl<E: Number, K: KvElement<E>> Item<'_, E, K> {
             if depth.is_empty() {
                 continue;
             }
-            let product = Product {
-                a: Matrix::new(&st.s[i * CHUNK..], strip.len(), CHUNK),
-                b: value,
-                out: &mut st.oc[i * width..],
-                out_row_step: width,
-                beta: Beta::Zero,
-                cols: 0..width,
-                depth: widen(depth, E::STEP),
-            };
-            E::product(self.simd, no_flush, product);
+            operands.outputs(strip.clone(), depth, &mut st.oc[i * width..], no_flush);
             for i in strip {
                 prefetcher.issue(l, share);
                 let (a, b) = (Lanes::splat(l, st.a[i]), Lanes::splat(l, st.b[i]));

@@ -1,5 +1,6 @@
 //! Copies and views of query, key and value rows as f32.
 use std::ops::Range;
+use std::slice::ChunksExactMut;
 
 use super::chunk::Chunk;
 use super::kv_element::KvElement;
@@ -59,7 +60,7 @@ impl HeadView<'_> {
 
     /// A view of the slots `visible` of chunk `c` in `x`, if a product can read them in place.
     #[inline(always)]
-    fn in_place<'x, E: Number, K: KvElement<E>>(
+    pub(super) fn in_place<'x, E: Number, K: KvElement<E>>(
         self,
         x: &'x [K],
         c: usize,
@@ -82,17 +83,31 @@ impl HeadView<'_> {
         out: &mut [f32],
         min_exp: &mut MinExponent<L>,
     ) {
-        let mut out = out.chunks_exact_mut(self.width());
+        let out = out.chunks_exact_mut(self.width());
+        self.read::<L, E, K>(l, x, range, &mut Padded { out, min_exp });
+    }
+
+    /// Passes the rows of positions `range` to `reader`, in ascending order.
+    #[inline(always)]
+    pub(super) fn read<L: Lanes, E: Number, K: KvElement<E>>(
+        self,
+        l: L,
+        x: &[K],
+        range: Range<usize>,
+        reader: &mut impl Reader<L, E, K>,
+    ) {
         let mut pos = range.start;
         while pos < range.end {
             let run = self.slots.run_length(pos).min(range.end - pos);
-            let (head_len, slot) = (K::head_len(self.hd), self.slots.slot(self.seq, pos));
+            let head_len = K::head_len(self.hd);
+            let (start, stride) =
+                ((self.slots.slot(self.seq, pos) * self.nkv + self.kv) * head_len, self.nkv * head_len);
+            let rows = &x[start..start + (run - 1) * stride + head_len];
             let mut prefetcher = self.prefetch_rows::<E, K>(x, pos..pos + run);
-            for i in 0..run {
-                prefetcher.issue(l, prefetcher.bytes.div_ceil(LINE));
-                let start = ((slot + i) * self.nkv + self.kv) * head_len;
-                let out = out.next().expect("out has a row for each position");
-                K::row(l, &x[start..start + head_len], out, min_exp);
+            let lines = prefetcher.bytes.div_ceil(LINE);
+            for row in rows.chunks(stride) {
+                prefetcher.issue(l, lines);
+                reader.row(l, &row[..head_len]);
             }
             pos += run;
         }
@@ -123,6 +138,25 @@ impl HeadView<'_> {
         let (bytes, rows) = (head_len * size_of::<K>(), range.len().min(self.slots.run_length(range.start)));
         let row = x.as_ptr().wrapping_add((slot * self.nkv + kv) * head_len).cast();
         Prefetcher { row, stride: self.nkv * bytes, bytes, at: 0, lines: rows * bytes.div_ceil(LINE) }
+    }
+}
+
+/// What becomes of rows that are read.
+pub(super) trait Reader<L: Lanes, E: Number, K: KvElement<E>> {
+    /// Takes the next row.
+    fn row(&mut self, l: L, x: &[K]);
+}
+
+/// Copies rows as f32, padded with zeros.
+struct Padded<'a, L: Lanes> {
+    out: ChunksExactMut<'a, f32>,
+    min_exp: &'a mut MinExponent<L>,
+}
+
+impl<L: Lanes, E: Number, K: KvElement<E>> Reader<L, E, K> for Padded<'_, L> {
+    #[inline(always)]
+    fn row(&mut self, l: L, x: &[K]) {
+        K::row(l, x, self.out.next().expect("out has a row for each position"), self.min_exp);
     }
 }
 

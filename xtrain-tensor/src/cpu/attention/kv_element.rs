@@ -1,6 +1,8 @@
 //! The elements that keys and values are stored in.
+use half::bf16;
+
 use super::number::Number;
-use crate::cpu::gemm_bf16::MinExponent;
+use crate::cpu::gemm_bf16::{BLOCK, MinExponent, Pairs};
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::operands::Int8Head;
 
@@ -14,6 +16,9 @@ pub(crate) trait KvElement<E: Number>: Copy + Sync {
 
     /// Writes the values of a head vector to `out`, which is at least as long. The rest of `out` becomes +0.
     fn row<L: Lanes>(l: L, x: &[Self], out: &mut [f32], min_exp: &mut MinExponent<L>);
+
+    /// Writes the values of a head vector, rounded to bf16, in blocks of 32. The rest of the last block becomes +0.
+    fn bf16_row<'b, L: Lanes>(l: L, x: &[Self], out: impl Iterator<Item = &'b mut Pairs>);
 }
 
 impl<E: Number> KvElement<E> for E {
@@ -32,6 +37,15 @@ impl<E: Number> KvElement<E> for E {
             l.store(out, E::operand(l, v, min_exp));
         }
     }
+    #[inline(always)]
+    fn bf16_row<'b, L: Lanes>(l: L, x: &[E], out: impl Iterator<Item = &'b mut Pairs>) {
+        for (x, out) in x.chunks(BLOCK).zip(out) {
+            match E::in_place(x).map(<&[bf16; BLOCK]>::try_from) {
+                Some(Ok(x)) => out.0 = *x,
+                _ => l.store_bf16(&mut out.0, E::read(l, x)),
+            }
+        }
+    }
 }
 
 impl<E: Number> KvElement<E> for u32 {
@@ -45,12 +59,24 @@ impl<E: Number> KvElement<E> for u32 {
     }
     #[inline(always)]
     fn row<L: Lanes>(l: L, x: &[u32], out: &mut [f32], min_exp: &mut MinExponent<L>) {
-        let (scale, codes) = x.split_last().expect("a head vector has a word for its scale");
-        let (scale, codes) =
-            (Lanes::splat(l, f32::from_bits(*scale)), bytemuck::cast_slice::<u32, i8>(codes));
+        let (scale, codes) = scale_and_codes(l, x);
         for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
             let codes = l.load_i8_partial(&codes[codes.len().min(i * LANES)..]);
             l.store(out, E::rounded(l, Lanes::mul(l, codes, scale), min_exp));
         }
     }
+    #[inline(always)]
+    fn bf16_row<'b, L: Lanes>(l: L, x: &[u32], out: impl Iterator<Item = &'b mut Pairs>) {
+        let (scale, codes) = scale_and_codes(l, x);
+        for (codes, out) in codes.chunks(BLOCK).zip(out) {
+            l.store_bf16(&mut out.0, Lanes::mul(l, l.load_i8_partial(codes), scale));
+        }
+    }
+}
+
+/// The scale and the codes of a head vector.
+#[inline(always)]
+fn scale_and_codes<L: Lanes>(l: L, x: &[u32]) -> (L::F, &[i8]) {
+    let (scale, codes) = x.split_last().expect("a head vector has a word for its scale");
+    (Lanes::splat(l, f32::from_bits(*scale)), bytemuck::cast_slice(codes))
 }

@@ -2,14 +2,17 @@
 use half::bf16;
 
 use super::product::{self, Product};
-use crate::cpu::gemm_bf16::MinExponent;
+use crate::cpu::gemm_bf16::{MinExponent, Operand};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::value::Value;
 use crate::cpu::{Simd, lanes};
 
-pub(crate) trait Number: Value {
+pub(crate) trait Number: Value + Operand {
     /// Products process this many indices at a time. Their ranges are extended to multiples of it.
     const STEP: usize;
+
+    /// Whether `vdpbf16ps` computes the products, where it is the instruction set.
+    const PAIRED: bool;
 
     /// The elements as f32, if products can read them in place.
     fn plain(x: &[Self]) -> Option<&[f32]>;
@@ -26,6 +29,7 @@ pub(crate) trait Number: Value {
 
 impl Number for f32 {
     const STEP: usize = 1;
+    const PAIRED: bool = false;
 
     #[inline(always)]
     fn plain(x: &[f32]) -> Option<&[f32]> {
@@ -47,6 +51,7 @@ impl Number for f32 {
 
 impl Number for bf16 {
     const STEP: usize = 2;
+    const PAIRED: bool = true;
 
     #[inline(always)]
     fn plain(_: &[bf16]) -> Option<&[f32]> {

@@ -258,6 +258,32 @@ fn sequences_that_share_a_page_do_not_read_the_slots_between_their_windows() {
     }
 }
 
+#[cfg(feature = "faults")]
+#[test]
+fn pairs_of_slots_in_the_wrong_order_are_detected() {
+    use crate::Simd;
+    use crate::faults::{Fault, with};
+    if !simds().contains(&Simd::Avx512Bf16) {
+        println!("NOT RUN, its kernel needs AVX-512 BF16");
+        return;
+    }
+    let differing = || {
+        (0..20).filter(|&case| {
+            let mut rng = CaseRng { case: 5_000 + case, at: 0 };
+            let mut case = Case::new(&mut rng, &[70], &[30]);
+            (case.dtype, case.kinds) = (Dtype::BF16, [Kind::Plain; 4]);
+            let operands = case.operands(&mut rng);
+            let [want, got] = [Device::reference(), Device::cpu_with(1, Simd::Avx512Bf16)]
+                .map(|device| bits(&compute(&device, &case, &operands, false)[0]));
+            got != want
+        })
+    };
+    assert_eq!(differing().count(), 0);
+    let found = with(Fault::PairedSlotsExchanged, || differing().count());
+    println!("{}: {found} of 20 cases differ", Fault::PairedSlotsExchanged);
+    assert!(found > 0, "{} is not detected", Fault::PairedSlotsExchanged);
+}
+
 #[test]
 fn gradients_have_the_bits_of_the_reference_over_any_slots_windows_and_rows() {
     for case in 0..100 {

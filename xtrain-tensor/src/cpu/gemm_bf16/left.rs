@@ -43,10 +43,16 @@ scratch!(F32Block, F32Block([0.0; BLOCK]));
 /// A block in the order of [`Pairing::Parity`](super::pairing::Pairing::Parity).
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct ParityBlock(pub(super) Pairs);
+pub(crate) struct ParityBlock(pub(super) Pairs);
 scratch!(ParityBlock, ParityBlock(Pairs::BLANK));
 
 impl ParityBlock {
+    /// A block of 32 elements in ascending order.
+    #[inline(always)]
+    pub(crate) fn new(values: &Pairs) -> ParityBlock {
+        ParityBlock(pair_row(values))
+    }
+
     /// The 16 pairs.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 reads them"))]
@@ -177,7 +183,7 @@ impl Block for Pairs {
 impl Block for ParityBlock {
     #[inline(always)]
     fn set<L: Lanes>(&mut self, _: L, values: &Pairs) {
-        *self = ParityBlock(pair_row(values));
+        *self = ParityBlock::new(values);
     }
     #[inline(always)]
     fn min_exponent<L: Lanes>(_: L, _: &[ParityBlock]) -> u8 {

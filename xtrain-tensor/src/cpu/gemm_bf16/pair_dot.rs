@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::super::Simd;
 use super::super::gemm::{Beta, tiles};
+use super::super::lanes::LANES;
 use super::left::ParityBlock;
 use super::output::SharedOutput;
 use super::pairs::{Pairs, TILE};
@@ -83,7 +84,7 @@ impl Job<'_> {
         for (i, (row, height)) in tiles(rows.len(), tile_rows(Simd::Avx512)).enumerate() {
             let prefetch = next.filter(|_| i < 2).and_then(|next| next.get(i * TILE..));
             let tile = Tile {
-                a: &self.a[(rows.start + row) * blocks..][..height * blocks],
+                a: Rows { blocks: &self.a[(rows.start + row) * blocks..], step: blocks, len: height },
                 b: self.b,
                 panels: panels.clone(),
                 sums: Sums { start: sums.start.wrapping_add(row * sums.step), ..sums },
@@ -96,10 +97,51 @@ impl Job<'_> {
     }
 }
 
+/// `out = a b` for a few rows and the panels `panels` of b. Rows of `out` are `out_step` elements apart; its columns are
+/// those of b, whole panels.
+///
+/// # Panics
+/// If the machine has no AVX-512 BF16, or an operand is too short.
+pub(crate) fn small_product(
+    a: Rows<'_>,
+    b: View<'_>,
+    panels: Range<usize>,
+    out: &mut [f32],
+    out_step: usize,
+) {
+    assert!(Simd::Avx512Bf16.is_supported(), "the machine has no AVX-512 BF16");
+    let blocks = b.blocks();
+    assert!(a.len > 0 && blocks > 0 && !panels.is_empty(), "a product has rows, panels and a depth");
+    assert!((a.len - 1) * a.step + blocks <= a.blocks.len(), "a is too short");
+    assert!((a.len - 1) * out_step + panels.end * LANES <= out.len(), "out is too short");
+    let sums = Sums { start: out.as_mut_ptr(), step: out_step, panel_step: LANES };
+    for (row, height) in tiles(a.len, tile_rows(Simd::Avx512)) {
+        let across = if height <= 3 { 2 } else { 1 };
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let group = panel..panels.end.min(panel + across);
+            let start = sums.at(row, panel, 0);
+            let a = Rows { blocks: &a.blocks[row * a.step..], len: height, ..a };
+            panel = group.end;
+            let tile =
+                Tile { a, b, panels: group, sums: Sums { start, ..sums }, beta: Beta::Zero, next: None };
+            // SAFETY: the instructions were detected, and they include AVX-512F. The sums are inside `out`, as checked.
+            unsafe { tile.run() };
+        }
+    }
+}
+
+/// Rows of an operand: row r is the blocks from `r * step` on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub(crate) blocks: &'a [ParityBlock],
+    pub(crate) step: usize,
+    pub(crate) len: usize,
+}
+
 /// A tile of outputs: a few rows, and one or several panels.
 struct Tile<'a> {
-    /// `[rows][blocks]`.
-    a: &'a [ParityBlock],
+    a: Rows<'a>,
     b: View<'a>,
     panels: Range<usize>,
     sums: Sums,
@@ -115,17 +157,16 @@ impl Tile<'_> {
     /// The machine has AVX-512F and AVX-512 BF16. The sums of these rows and panels are writable, and no other thread
     /// accesses them.
     unsafe fn run(self) {
-        let rows = self.a.len() / self.b.blocks();
         macro_rules! pick {
             ($($rows:literal $across:literal),*) => {
-                match (rows, self.panels.len()) {
+                match (self.a.len, self.panels.len()) {
                     // SAFETY: the caller's promise; a has this number of rows, and there are so many panels.
                     $(($rows, $across) => unsafe { self.compute::<$rows, $across>() },)*
                     (rows, across) => unreachable!("no tile has {rows} rows and {across} panels"),
                 }
             };
         }
-        pick!(1 1, 1 4, 2 1, 2 2, 3 1, 3 2, 4 1, 5 1, 6 1)
+        pick!(1 1, 1 2, 1 4, 2 1, 2 2, 3 1, 3 2, 4 1, 5 1, 6 1)
     }
 
     /// Computes the tile of M rows and P panels, block by block.
@@ -152,7 +193,7 @@ impl Tile<'_> {
             }
         }
         for block in 0..blocks {
-            let a: [*const i32; M] = std::array::from_fn(|i| self.a[i * blocks + block].pairs());
+            let a: [*const i32; M] = std::array::from_fn(|i| self.a.blocks[i * self.a.step + block].pairs());
             let b = panels.map(|panel| panel.wrapping_add(block * BLOCK_ROWS));
             let mut even = [[[zero; 2]; P]; M];
             let mut odd = [[[zero; 2]; P]; M];

@@ -50,7 +50,7 @@ pub(super) fn pair_row(row: &Pairs) -> Pairs {
 
 /// Reorders a tile, whose row r holds the elements 2r and 2r + 1 of 16 columns, in the same way.
 #[inline(always)]
-pub(super) fn pair_tile(tile: &mut [Pairs]) {
+pub(crate) fn pair_tile(tile: &mut [Pairs]) {
     assert_eq!(tile.len(), TILE, "a tile");
     // no loop over pairs of rows: the compiler would process a column of all rows at a time, by gathers and scatters
     for half in [0, 8] {

@@ -6,13 +6,13 @@ use super::super::scratch::scratch;
 /// One row of a tile: for each of 16 columns, the elements 2r and 2r + 1 of the block.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Pairs(pub(super) [bf16; 32]);
+pub(crate) struct Pairs(pub(crate) [bf16; 32]);
 scratch!(Pairs, Pairs([bf16::ZERO; 32]));
 
 impl Pairs {
     /// A row of pairs, the first element of each in the low half.
     #[inline(always)]
-    pub(super) fn of_words(mut words: [u32; TILE]) -> Pairs {
+    pub(crate) fn of_words(mut words: [u32; TILE]) -> Pairs {
         for word in &mut words {
             *word = word.to_le();
         }
@@ -60,4 +60,4 @@ pub(super) fn flat(rows: &[Pairs]) -> &[bf16] {
 }
 
 /// Rows and columns of a tile.
-pub(super) const TILE: usize = 16;
+pub(crate) const TILE: usize = 16;

@@ -193,7 +193,7 @@ impl<T: Operand> Source for WeightRows<'_, T> {
 
 /// Transposes a tile of pairs.
 #[inline(always)]
-pub(super) fn transpose_pairs<L: Lanes>(l: L, rows: &[Pairs; TILE], tile: &mut [Pairs]) {
+pub(crate) fn transpose_pairs<L: Lanes>(l: L, rows: &[Pairs; TILE], tile: &mut [Pairs]) {
     assert_eq!(tile.len(), TILE, "a tile");
     // pairs are moved as f32; nothing is computed on them
     let (from, to) = (rows.as_ptr().cast::<f32>(), tile.as_mut_ptr().cast::<f32>());
@@ -273,6 +273,15 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    /// Whole panels `[columns / 32][blocks of the depth][32]` in the order of [`Pairing::Parity`], for kernels that do
+    /// not use the lattice argument.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn of_pairs(rows: &'a [Pairs], [depth, columns]: [usize; 2]) -> View<'a> {
+        let step = depth.div_ceil(BLOCK);
+        assert!(rows.len() >= columns.div_ceil(LANES) * step * BLOCK_ROWS, "the rows of all panels");
+        View { rows, min_exp: &[], step, depth, columns }
+    }
+
     /// The columns `range`. It starts at a multiple of 32.
     pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
         assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "whole panels");
@@ -292,14 +301,14 @@ impl<'a> View<'a> {
     pub(crate) fn shape(&self) -> [usize; 2] {
         [self.depth, self.columns]
     }
-    pub(super) fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
     pub(super) fn panel(&self, p: usize) -> &'a [Pairs] {
         &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }
 
-    /// A lower bound of the exponent fields of the non-zero elements of panel `p`.
+    /// A lower bound of the exponent fields of the non-zero elements of panel `p`, for kernels that need it.
     pub(super) fn min_exp(&self, p: usize) -> u8 {
         self.min_exp[p]
     }

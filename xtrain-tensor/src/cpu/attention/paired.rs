@@ -1,0 +1,233 @@
+//! Operands as pairs of bf16, for `vdpbf16ps`. The instruction reads denormals as zeros and flushes tiny results, so no
+//! exponents are needed.
+use std::ops::Range;
+
+use half::bf16;
+
+use super::gather::{Prefetcher, Reader};
+use super::kv_element::KvElement;
+use super::number::Number;
+use super::operands::{ChunkSource, Operands};
+use super::rows::CHUNK;
+use crate::cpu::gemm_bf16::{
+    BLOCK, MinExponent, Pairs, ParityBlock, Rows, TILE, View, pair_tile, small_product, transpose_pairs,
+};
+use crate::cpu::lanes::{LANES, Lanes};
+use crate::cpu::scratch::Buffer;
+use crate::faults::{self, Fault};
+
+/// Blocks of 32 slots in a chunk.
+const SLOT_BLOCKS: usize = CHUNK / BLOCK;
+
+/// Rows of a packed block: two tiles of 16.
+const BLOCK_ROWS: usize = 2 * TILE;
+
+/// The memory of [`Paired`] for some query vectors of some blocks.
+pub(super) struct PairedMemory {
+    left: Buffer<ParityBlock>,
+    right: Buffer<Pairs>,
+    vectors: usize,
+    blocks: usize,
+}
+
+impl PairedMemory {
+    /// `width`: elements of a padded vector, a multiple of 32.
+    pub(super) fn new(vectors: usize, width: usize) -> PairedMemory {
+        let blocks = width / BLOCK;
+        let (left, right) =
+            (Buffer::new(vectors * (blocks + SLOT_BLOCKS)), Buffer::new((TILE + 2 * CHUNK) * blocks));
+        PairedMemory { left, right, vectors, blocks }
+    }
+
+    /// `s`: memory for `[vectors][64]` scores.
+    pub(super) fn operands<'b>(&'b mut self, s: &'b mut [f32]) -> Paired<'b> {
+        let (q, p) = self.left.split_at_mut(self.vectors * self.blocks);
+        let (rows, packed) = self.right.split_at_mut(TILE * self.blocks);
+        let (keys, values) = packed.split_at_mut(CHUNK * self.blocks);
+        Paired { blocks: self.blocks, q, p, s, rows, keys, values }
+    }
+}
+
+/// Vectors are padded with zeros to `blocks` blocks of 32.
+pub(super) struct Paired<'b> {
+    blocks: usize,
+    /// `[vectors][blocks]`.
+    q: &'b mut [ParityBlock],
+    /// `[vectors][2]`.
+    p: &'b mut [ParityBlock],
+    /// `[vectors][64]`.
+    s: &'b mut [f32],
+    /// The rows that are packed next: `[blocks][16]`.
+    rows: &'b mut [Pairs],
+    /// The transposed keys: panels of 32 slots, `[2][blocks][2][16]`.
+    keys: &'b mut [Pairs],
+    /// The values: panels of 32 elements, `[blocks][2][2][16]`.
+    values: &'b mut [Pairs],
+}
+
+impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
+    #[inline(always)]
+    fn set_query<L: Lanes>(&mut self, l: L, i: usize, q: &[E], _: &mut MinExponent<L>) {
+        <E as KvElement<E>>::bf16_row(l, q, self.rows.iter_mut().take(self.blocks));
+        for (q, values) in self.q[i * self.blocks..].iter_mut().zip(&self.rows[..self.blocks]) {
+            *q = ParityBlock::new(values);
+        }
+    }
+
+    #[inline(always)]
+    fn read_keys<L: Lanes>(
+        &mut self,
+        l: L,
+        from: &ChunkSource<'a, K>,
+        _: &mut Prefetcher,
+        _: &mut MinExponent<L>,
+    ) {
+        let mut reader =
+            KeyTiles { blocks: self.blocks, rows: self.rows, keys: self.keys, next: from.visible.start };
+        from.view.read::<L, E, K>(l, from.x, from.positions(), &mut reader);
+        if !reader.next.is_multiple_of(TILE) {
+            reader.pack(l);
+        }
+    }
+
+    #[inline(always)]
+    fn scores(&mut self, vectors: Range<usize>, cols: Range<usize>, _: bool) {
+        let a =
+            Rows { blocks: &self.q[vectors.start * self.blocks..], step: self.blocks, len: vectors.len() };
+        let b = View::of_pairs(self.keys, [self.blocks * BLOCK, CHUNK]);
+        let panels = cols.start / LANES..cols.end.div_ceil(LANES);
+        small_product(a, b, panels, &mut self.s[vectors.start * CHUNK..], CHUNK);
+    }
+
+    #[inline(always)]
+    fn scores_of(&self, i: usize) -> &[f32] {
+        &self.s[i * CHUNK..(i + 1) * CHUNK]
+    }
+
+    #[inline(always)]
+    fn set_weights<L: Lanes>(&mut self, l: L, i: usize, p: [L::F; 2], _: &mut MinExponent<L>) {
+        let mut values = Pairs([bf16::ZERO; BLOCK]);
+        for (p, block) in p.into_iter().zip(&mut self.p[i * SLOT_BLOCKS..(i + 1) * SLOT_BLOCKS]) {
+            l.store_bf16(&mut values.0, p);
+            *block = ParityBlock::new(&values);
+        }
+    }
+
+    #[inline(always)]
+    fn read_values<L: Lanes>(&mut self, l: L, from: &ChunkSource<'a, K>, _: &mut MinExponent<L>) {
+        let (start, end) = (from.visible.start / BLOCK * BLOCK, from.visible.end.next_multiple_of(BLOCK));
+        let mut reader =
+            ValueFours { blocks: self.blocks, rows: self.rows, values: self.values, next: start };
+        reader.skip(from.visible.start);
+        from.view.read::<L, E, K>(l, from.x, from.positions(), &mut reader);
+        reader.skip(end);
+    }
+
+    #[inline(always)]
+    fn outputs(&mut self, vectors: Range<usize>, depth: Range<usize>, out: &mut [f32], _: bool) {
+        let slot_blocks = depth.start / BLOCK..depth.end.div_ceil(BLOCK);
+        let blocks = &self.p[vectors.start * SLOT_BLOCKS + slot_blocks.start..];
+        let a = Rows { blocks, step: SLOT_BLOCKS, len: vectors.len() };
+        let b = View::of_pairs(self.values, [CHUNK, self.blocks * LANES])
+            .depths(slot_blocks.start * BLOCK..slot_blocks.end * BLOCK);
+        small_product(a, b, 0..self.blocks, out, self.blocks * LANES);
+    }
+}
+
+/// Packs the keys of 16 slots at a time.
+struct KeyTiles<'b> {
+    blocks: usize,
+    rows: &'b mut [Pairs],
+    keys: &'b mut [Pairs],
+    /// The slot of the next row.
+    next: usize,
+}
+
+impl<L: Lanes, E: Number, K: KvElement<E>> Reader<L, E, K> for KeyTiles<'_> {
+    #[inline(always)]
+    fn row(&mut self, l: L, x: &[K]) {
+        K::bf16_row(l, x, self.rows[self.next % TILE..].iter_mut().step_by(TILE));
+        self.next += 1;
+        if self.next.is_multiple_of(TILE) {
+            self.pack(l);
+        }
+    }
+}
+
+impl KeyTiles<'_> {
+    /// Packs the tile of the last row.
+    #[inline(always)]
+    fn pack<L: Lanes>(&mut self, l: L) {
+        let tile = (self.next - 1) / TILE;
+        let packed = &mut self.keys[tile / 2 * self.blocks * BLOCK_ROWS + tile % 2 * TILE..];
+        for (rows, packed) in self.rows.as_chunks().0.iter().zip(packed.chunks_mut(BLOCK_ROWS)) {
+            let packed = &mut packed[..TILE];
+            transpose_pairs(l, rows, packed);
+            pair_tile(packed);
+        }
+    }
+}
+
+/// Packs the values of four slots at a time.
+struct ValueFours<'b> {
+    blocks: usize,
+    rows: &'b mut [Pairs],
+    values: &'b mut [Pairs],
+    /// The slot of the next row.
+    next: usize,
+}
+
+impl<L: Lanes, E: Number, K: KvElement<E>> Reader<L, E, K> for ValueFours<'_> {
+    #[inline(always)]
+    fn row(&mut self, l: L, x: &[K]) {
+        K::bf16_row(l, x, self.rows[self.next % 4..].iter_mut().step_by(4));
+        self.next += 1;
+        if self.next.is_multiple_of(4) {
+            self.pack();
+        }
+    }
+}
+
+impl ValueFours<'_> {
+    /// Takes rows of zeros up to the slot `end`.
+    #[inline(always)]
+    fn skip(&mut self, end: usize) {
+        while self.next < end {
+            for row in self.rows[self.next % 4..].iter_mut().step_by(4).take(self.blocks) {
+                *row = Pairs([bf16::ZERO; BLOCK]);
+            }
+            self.next += 1;
+            if self.next.is_multiple_of(4) {
+                self.pack();
+            }
+        }
+    }
+
+    /// Packs the four slots before the next: the pairs of the first and the third, and of the second and the fourth.
+    #[inline(always)]
+    fn pack(&mut self) {
+        let (block, four) = ((self.next - 1) / BLOCK, (self.next - 1) % BLOCK / 4);
+        let packed = &mut self.values[block * BLOCK_ROWS + 2 * four..];
+        let panels = packed.chunks_mut(SLOT_BLOCKS * BLOCK_ROWS);
+        for (rows, panel) in self.rows.as_chunks::<4>().0.iter().take(self.blocks).zip(panels) {
+            for half in 0..2 {
+                let at = half * TILE;
+                panel[at] = pair(&rows[0], &rows[2], at);
+                panel[at + 1] = pair(&rows[1], &rows[3], at);
+            }
+        }
+    }
+}
+
+/// The pairs of 16 columns of two rows from `at` on, the earlier slot in the high half.
+#[inline(always)]
+fn pair(earlier: &Pairs, later: &Pairs, at: usize) -> Pairs {
+    let (high, low) =
+        if faults::on(Fault::PairedSlotsExchanged) { (later, earlier) } else { (earlier, later) };
+    let (high, low) = (&high.0[at..at + TILE], &low.0[at..at + TILE]);
+    let mut words = [0; TILE];
+    for i in 0..TILE {
+        words[i] = u32::from(high[i].to_bits()) << 16 | u32::from(low[i].to_bits());
+    }
+    Pairs::of_words(words)
+}
