@@ -3,8 +3,8 @@
 use super::exit::{CliError, Exit};
 use crate::build_info::COMMIT;
 use crate::config::{self, RunConfig};
-use crate::model::Trainer;
 use crate::model::comm::Communicator;
+use crate::model::{Model, Trainer};
 use crate::rollout_file::policy_digest;
 use crate::run::DataRecord;
 use crate::tensor::faults::{self, Fault};
@@ -69,12 +69,21 @@ impl Identity {
         values.fold(Identity::of_build(), |all, (key, value)| all.and(&format!("`{key}`"), value))
     }
 
-    /// That of a run of reinforcement learning before its next step, whose configuration was compared before.
+    /// That of a run of reinforcement learning before its next step, whose configuration was compared before, with its
+    /// reference model.
     ///
     /// # Errors
     /// The weights cannot be read.
-    pub(super) fn of_grpo(data: &DataRecord, trainer: &Trainer) -> Result<Identity, CliError> {
-        Identity::of_build().and_data(data).and_trainer(trainer)
+    pub(super) fn of_grpo(
+        data: &DataRecord,
+        trainer: &Trainer,
+        reference: Option<&Model>,
+    ) -> Result<Identity, CliError> {
+        let all = Identity::of_build().and_data(data).and_trainer(trainer)?;
+        match reference {
+            Some(model) => Ok(all.and("the weights of the reference model", policy_digest(model)?)),
+            None => Ok(all),
+        }
     }
 
     fn and_data(self, data: &DataRecord) -> Identity {
@@ -153,6 +162,22 @@ mod tests {
         let other = Identity(vec![("the build".into(), "0.0.1 (commit none)".into())]);
         let found = errors(&other).remove(2).unwrap();
         assert!(found.starts_with("process 2 differs from process 0 in the build: expected "), "{found}");
+    }
+
+    #[test]
+    fn processes_with_other_reference_models_are_refused() {
+        use crate::model::{Config, OptimConfig, Schedule};
+        use crate::tensor::{Device, Dtype};
+        let model = |seed| Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), seed).unwrap();
+        let trainer = Trainer::new(model(1), OptimConfig::default(), Schedule::constant(1e-3)).unwrap();
+        let tokenizer = crate::model::tokenizer::Tokenizer::byte();
+        let data = DataRecord::of_files(std::iter::empty::<&String>(), "byte", &tokenizer).unwrap();
+        let identity = |seed| Identity::of_grpo(&data, &trainer, Some(&model(seed))).unwrap();
+        let [Identity(one), Identity(two)] = [1, 2].map(identity);
+        let differ = |(one, two): &(&(String, String), &(String, String))| one != two;
+        let names: Vec<&str> =
+            one.iter().zip(&two).filter(differ).map(|((name, _), _)| name.as_str()).collect();
+        assert_eq!(names, ["the weights of the reference model"]);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod flag_effects;
 mod follower;
 mod generate;
 mod generation_args;
+mod gpu_peers;
 mod grpo;
 mod identity;
 mod import;

@@ -16,7 +16,7 @@ use super::launch::require_single;
 use super::memory_check::require_training;
 use super::paths::make_absolute;
 use super::resumed::{ResumedConfig, resumed};
-use super::{CliError, Exit, dry_run, init, lr_find, out, preflight, resumable, source};
+use super::{CliError, Exit, dry_run, gpu_peers, init, lr_find, out, preflight, resumable, source};
 use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
 use crate::model::Trainer;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
@@ -167,7 +167,7 @@ impl TrainArgs {
         let initial = init::open(config, device)?;
         make_absolute(config)?;
         let mut source = source::open(config)?;
-        let trainer = match initial {
+        let mut trainer = match initial {
             Some(initial) => {
                 source.tokenizer = source.tokenizer.with_eos_ids(&initial.eos);
                 init::trainer(initial, config, &source)?
@@ -180,6 +180,7 @@ impl TrainArgs {
         }
         let data = DataRecord::of(config, &source.tokens, &source.tokenizer)?;
         require_equal(config, &data, &trainer, comm)?;
+        gpu_peers::connect(&mut trainer, self.common.threads, comm)?;
         let (text, config) = (resolved.to_toml(), resolved.config);
         let state = RunState { seed: config.train.seed, best: None };
         let parts = Follower { config, source, loader, trainer, state };
@@ -210,7 +211,7 @@ impl TrainArgs {
         make_absolute(&mut resolved.config)?;
         let text = resolved.to_toml();
         let steps = resolved.config.train.steps as u64;
-        let Restored { parts, data, path, checkpoints } =
+        let Restored { mut parts, data, path, checkpoints } =
             job::restore(&run, resolved.config, device, &**comm)?;
         require_equal(&parts.config, &data, &parts.trainer, comm)?;
         let step = parts.trainer.step_number();
@@ -222,6 +223,7 @@ impl TrainArgs {
                 2 * step,
             ));
         }
+        gpu_peers::connect(&mut parts.trainer, self.common.threads, comm)?;
         let Some(checkpoints) = checkpoints else { return parts.run(comm) };
         let mut job = Job { comm: Arc::clone(comm), ..Job::new(parts, run, checkpoints, Some(path)) };
         let samples = |config: &RunConfig| (config.sample.clone(), config.train.sample_every > 0);

@@ -56,6 +56,7 @@ const CRATES: [Crate; 5] = [
             ("host.rs", 6),
             ("softmax.rs", 7),
             ("sliced_adamw.rs", 7),
+            ("gpu_peers.rs", 7),
             ("dispatch.rs", 7),
             // checks
             ("ops/", 8),
@@ -107,6 +108,7 @@ const CRATES: [Crate; 5] = [
             // an optimizer step
             ("optim.rs", 5),
             ("exchange.rs", 5),
+            ("gpu_exchange.rs", 5),
             ("process_group.rs", 5),
             ("step_sum.rs", 5),
             ("schedule.rs", 5),

@@ -7,10 +7,11 @@ use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
     commands_resume, commands_situations, commands_train, commands_verify, commands_watch, config_fields,
     constraints, conversations, damaged_files, equal_completions, exact_limits, families, finite_tails,
-    focused, gguf, gguf_pieces, gpu, gpu_windows, grpo, grpo_counts, held_rows, invariance, kept_sets,
-    launch_log, micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy,
-    prefix_cache, priorities, processes, quant_halves, resume, resume_data, rope_divisors, rope_scaling,
-    schedules, sentencepiece, shards, speculation, stop_text, tape_gradient, training, turns, weighted_steps,
+    focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, invariance,
+    kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs,
+    policy, prefix_cache, priorities, processes, quant_halves, resume, resume_data, rope_divisors,
+    rope_scaling, schedules, sentencepiece, shards, speculation, stop_text, tape_gradient, training, turns,
+    weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -122,6 +123,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::SquaresInOrderOfProcesses, Gate::Test(|| shards::over(1))),
     (Fault::EarlierShardsNotSent, Gate::Test(|| shards::over(1))),
     (Fault::NormSummedByProcess, Gate::Test(|| shards::over(1))),
+    (Fault::AddedBeforeReceived, Gate::GpuTest(|_| gpu_peers::over(2))),
+    (Fault::WeightsOfNextProcess, Gate::GpuTest(|_| gpu_peers::over(2))),
     (Fault::MomentsOfOneProcessSaved, Gate::Test(processes::over)),
     (Fault::GroupsNumberedByProcess, Gate::Test(grpo::processes::over)),
     (Fault::RewardsShiftedOnOtherProcesses, Gate::Test(grpo::processes::over)),

@@ -98,6 +98,12 @@ fn ncu_runs_a_step_of_each_kind() {
 }
 
 #[test]
+fn gpus_run_steps_and_grpo_on_two_and_four() {
+    let titles = passed("gpus", &[]);
+    assert_eq!(titles.len(), 4, "{titles:?}");
+}
+
+#[test]
 fn gates_run_in_their_own_processes() {
     let test = "launch_log::the_recorder_receives_the_launches_of_a_device";
     assert_eq!(passed("gates", &[test]), [test]);

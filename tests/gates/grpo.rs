@@ -19,7 +19,7 @@ use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{Model, Trainer, store};
 use xtrain::rewards::{Reward, RewardError, RewardInput, RewardReply, RewardRow};
 use xtrain::run::RunDir;
-use xtrain::tensor::{Device, Simd};
+use xtrain::tensor::{Device, GpuPeers, Simd};
 use xtrain::training::{self, End};
 
 use crate::difference;
@@ -79,16 +79,19 @@ pub(crate) struct Setup {
     pub(crate) stops: Vec<u64>,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) reward: fn() -> Box<dyn Reward>,
+    /// Whether the GPUs of several processes are connected.
+    pub(crate) connects_gpus: bool,
 }
 
 impl Setup {
-    fn on(device: Device) -> Setup {
+    pub(crate) fn on(device: Device) -> Setup {
         Setup {
             device,
             engine: EngineOptions::default(),
             stops: Vec::new(),
             tokenizer: Tokenizer::byte(),
             reward: || Box::new(TokenSum(["sum".to_string()])),
+            connects_gpus: false,
         }
     }
 
@@ -198,6 +201,10 @@ pub(crate) fn run_as(
     };
     trainer.checkpointing = training::activation_checkpointing(config);
     trainer.shards = config.train.shards;
+    if setup.connects_gpus {
+        let peers = GpuPeers::connect(&setup.device, &comm).map_err(xtrain::model::Error::from)?;
+        trainer.gpus = Some(Arc::new(peers));
+    }
     let step = trainer.step_number();
     if is_first && section.beta > 0.0 && step == 0 {
         let source =

@@ -60,6 +60,7 @@ mod gguf_pieces;
 mod golden;
 mod golden_policy;
 mod gpu;
+mod gpu_peers;
 #[cfg(target_os = "linux")]
 mod gpu_report;
 mod gpu_windows;

@@ -53,7 +53,7 @@ fn naive(trainer: &Trainer, samples: &[TrainingExample], shards: usize) -> (f32,
 }
 
 /// The losses, norms and the final state of a run, from the definition.
-fn by_definition(run: &Run, shards: usize) -> Bits {
+pub(crate) fn by_definition(run: &Run, shards: usize) -> Bits {
     let mut trainer = run.trainer(&Device::cpu_with(1, Simd::detect())).unwrap();
     let mut all = Vec::new();
     for n in 0..run.steps {
@@ -81,22 +81,21 @@ fn targets(run: &Run) -> u64 {
 /// The losses, norms and the final state of a run of a process.
 fn trained(run: &Run, shards: usize, comm: Option<Arc<dyn Communicator>>) -> Result<Bits, Difference> {
     let threads = CaseRng::new(SEED ^ 4, run.number).between(1, 2);
-    trained_on(run, shards, comm, &Device::cpu_with(threads, Simd::detect()))
+    let join = |trainer: &mut Trainer| comm.map_or(Ok(()), |comm| trainer.join(comm).map_err(failed));
+    trained_on(run, shards, join, &Device::cpu_with(threads, Simd::detect()))
 }
 
-/// [`trained`] on `device`.
-fn trained_on(
+/// [`trained`] on `device`, after `join`.
+pub(crate) fn trained_on(
     run: &Run,
     shards: usize,
-    comm: Option<Arc<dyn Communicator>>,
+    join: impl FnOnce(&mut Trainer) -> Result<(), Difference>,
     device: &Device,
 ) -> Result<Bits, Difference> {
     let mut rng = CaseRng::new(SEED ^ 3, run.number);
     let mut trainer = run.trainer(device).map_err(failed)?;
     trainer.shards = shards;
-    if let Some(comm) = comm {
-        trainer.join(comm).map_err(failed)?;
-    }
+    join(&mut trainer)?;
     let mut all = Vec::new();
     for n in 0..run.steps {
         let samples = run.samples(run.data, n);
@@ -202,7 +201,8 @@ fn on_two_gpus() -> Result<usize, String> {
         for devices in pairs.map(|(first, second)| [first, second]) {
             let found = on_each(2, |process| {
                 let device = devices[process.rank()].clone();
-                trained_on(&run, shards, Some(Arc::new(process)), &device)
+                let join = |trainer: &mut Trainer| trainer.join(Arc::new(process)).map_err(failed);
+                trained_on(&run, shards, join, &device)
             });
             for (rank, (got, device)) in found.into_iter().zip(&devices).enumerate() {
                 let case = GateCase { gate: "shards", number, seed: SEED };

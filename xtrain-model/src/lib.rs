@@ -73,6 +73,7 @@ pub mod export;
 mod export_source;
 mod functional;
 pub mod gguf;
+mod gpu_exchange;
 mod grads;
 pub mod hf;
 mod iq4_quants;

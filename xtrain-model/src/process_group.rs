@@ -8,14 +8,14 @@ use std::thread::available_parallelism;
 use xtrain_comm::Communicator;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, Update, Updated};
-use xtrain_tensor::{Device, Simd, Tensor, sliced_adamw};
+use xtrain_tensor::{Device, Dtype, GpuPeers, Simd, Tensor, sliced_adamw};
 
 use crate::error::{Error, Result};
-use crate::exchange::Exchange;
+use crate::exchange;
 use crate::optim::AdamW;
 use crate::param::Param;
 use crate::params::Params;
-use crate::shards::nodes;
+use crate::shards::{Node, nodes};
 use crate::slices::{self, Group, Slice};
 
 /// The numbers that a value of a target is sent as: its kind and its three fields.
@@ -43,14 +43,27 @@ impl ShardTotal {
     }
 }
 
+/// What a process of a group has besides its device.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Resources {
+    /// The connection of the GPUs.
+    pub(crate) peers: Option<Arc<GpuPeers>>,
+    /// The threads of the CPU for a model on a GPU. `None`: as many as there are cores.
+    pub(crate) host_threads: Option<usize>,
+}
+
 /// The processes that train one model, and the slice of the parameters of each.
 #[derive(Debug, Clone)]
 pub(crate) struct ProcessGroup {
     comm: Arc<dyn Communicator>,
     shards: usize,
-    /// Where each process has its slices of gradients and moments, and updates those of the weights: in host memory, also
-    /// if the model is on a GPU. AdamW has the same bits there.
+    /// The connection of the GPUs. `None`: totals and weights travel through host memory.
+    peers: Option<Arc<GpuPeers>>,
+    /// The CPU, which adds the sums of rows.
     host: Device,
+    /// Where each process has its slices of gradients and moments, and updates those of the weights: on its GPU if these
+    /// are connected, otherwise in host memory. AdamW has the same bits there.
+    home: Device,
     /// The number of rows of each parameter.
     rows: Vec<usize>,
     /// The groups in which totals are exchanged.
@@ -69,7 +82,12 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Processes`] if the number of processes does not divide `shards`.
-    pub(crate) fn new(comm: Arc<dyn Communicator>, shards: usize, params: &Params) -> Result<ProcessGroup> {
+    pub(crate) fn new(
+        comm: Arc<dyn Communicator>,
+        Resources { peers, host_threads }: Resources,
+        shards: usize,
+        params: &Params,
+    ) -> Result<ProcessGroup> {
         let size = comm.size();
         if shards == 0 || !shards.is_multiple_of(size) {
             let want = format!("a number of processes that divides the {shards} shards of a step");
@@ -81,15 +99,22 @@ impl ProcessGroup {
         let (rows, slices) = (slices::rows(&shapes), slices::divide(&shapes, &groups, size));
         let host = match params.embed.device() {
             Device::Gpu(_) => {
-                Device::cpu_with(available_parallelism().map_or(1, NonZero::get), Simd::detect())
+                let cores = || available_parallelism().map_or(1, NonZero::get);
+                Device::cpu_with(host_threads.unwrap_or_else(cores), Simd::detect())
             }
             cpu => cpu.clone(),
         };
-        Ok(ProcessGroup { comm, shards, host, rows, groups, slices })
+        let home = peers.as_ref().map_or_else(|| host.clone(), |peers| peers.device());
+        Ok(ProcessGroup { comm, shards, peers, host, home, rows, groups, slices })
     }
 
     pub(crate) fn comm(&self) -> &Arc<dyn Communicator> {
         &self.comm
+    }
+
+    /// The connection of the GPUs. `None`: totals and weights travel through host memory.
+    pub(crate) fn peers(&self) -> Option<&Arc<GpuPeers>> {
+        self.peers.as_ref()
     }
 
     /// The shards of process `rank`.
@@ -112,9 +137,26 @@ impl ProcessGroup {
         &self.slices[self.comm.rank()]
     }
 
-    /// Copies of the own slices of `tensors` in host memory, one tensor per parameter in walk order.
+    /// Copies of the own slices of `tensors`, one tensor per parameter in walk order.
     pub(crate) fn slice(&self, tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.own().iter().map(|slice| slice.copy(tensors[slice.param], &self.host)).collect()
+        let copy = |slice: &Slice| match &self.peers {
+            None => slice.copy(tensors[slice.param], &self.home),
+            Some(peers) => {
+                let mut copy = Tensor::zeros(&self.home, &slice.shape(), Dtype::F32)?;
+                peers.copy(tensors[slice.param], slice.elements(), &mut copy, 0)?;
+                Ok(copy)
+            }
+        };
+        self.own().iter().map(copy).collect()
+    }
+
+    /// The slices of each process in group `group`.
+    pub(crate) fn slices_of(&self, group: usize) -> Vec<Vec<Slice>> {
+        let params = &self.groups[group].params;
+        let of_group = |slices: &Vec<Slice>| {
+            slices.iter().filter(|slice| params.contains(&slice.param)).cloned().collect()
+        };
+        self.slices.iter().map(of_group).collect()
     }
 
     /// The tensors of all parameters, from the own slices of each process.
@@ -123,7 +165,7 @@ impl ProcessGroup {
         let mut whole = Tensor::all_zeros(&self.host, &shapes)?;
         let mut message = Vec::new();
         for tensor in own {
-            append(&mut message, tensor.data()?);
+            append(&mut message, tensor.to_host()?.data()?);
         }
         for (slices, message) in self.slices.iter().zip(self.comm.all_gather(&message)?) {
             let mut values = Values(&message);
@@ -151,23 +193,23 @@ impl ProcessGroup {
         Ok(all.as_chunks().0.iter().map(value).collect())
     }
 
-    /// Starts the exchange of the totals of a step.
+    /// The nodes of the tree of shards whose totals each process sends.
+    pub(crate) fn nodes(&self) -> Vec<Vec<Node>> {
+        (0..self.comm.size()).map(|rank| nodes(self.shards_of(rank))).collect()
+    }
+
+    /// The loss of all shards, from those of the nodes of each process, of which `own` are those of this one.
     ///
-    /// # Errors
-    /// If the operating system grants no thread.
-    pub(crate) fn exchange(&self) -> Result<Exchange> {
-        let nodes = (0..self.comm.size()).map(|rank| nodes(self.shards_of(rank))).collect();
-        Exchange::start(Arc::clone(&self.comm), nodes)
+    /// Order: the tree of docs/numerics.md, section 4.
+    pub(crate) fn sum_losses(&self, own: &[f32]) -> Result<f32> {
+        let received = self.comm.all_gather(bytemuck::cast_slice(own))?;
+        Ok(exchange::sum(&self.nodes(), &received).first().copied().unwrap_or_default())
     }
 
     /// The messages to each process about group `group`: for each of `totals`, which have the gradients of the group
     /// only, the loss and the values of the slices of the receiver.
     pub(crate) fn messages(&self, group: usize, totals: &[ShardTotal]) -> Result<Vec<Vec<u8>>> {
-        let params = &self.groups[group].params;
-        let of_group = |slices: &Vec<Slice>| {
-            slices.iter().filter(|slice| params.contains(&slice.param)).cloned().collect()
-        };
-        let slices: Vec<Vec<Slice>> = self.slices.iter().map(of_group).collect();
+        let (params, slices) = (&self.groups[group].params, self.slices_of(group));
         let len = |slices: &Vec<Slice>| slices.iter().map(|slice| slice.elements().len()).sum::<usize>();
         let empty = |slices| Vec::with_capacity(4 * (1 + len(slices)) * totals.len());
         let mut messages: Vec<Vec<u8>> = slices.iter().map(empty).collect();
@@ -193,7 +235,7 @@ impl ProcessGroup {
             for slice in self.own().iter().filter(|slice| group.params.contains(&slice.param)) {
                 let values =
                     rest.split_off(..slice.elements().len()).expect("the messages have these slices");
-                grads.push(Tensor::new(&self.host, &slice.shape(), values.to_vec())?);
+                grads.push(Tensor::new(&self.home, &slice.shape(), values.to_vec())?);
             }
         }
         Ok(ShardTotal { loss, grads })
@@ -223,7 +265,7 @@ impl ProcessGroup {
             let AdamW { m, v, .. } = &mut *optimizer;
             let parts = own.iter_mut().zip(grads).zip(m).zip(v);
             let mut updates: Vec<Update<'_>> = parts.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
-            finite = sliced_adamw::update(&self.host, &mut updates, [norm, max_norm], &scalars)?;
+            finite = sliced_adamw::update(&self.home, &mut updates, [norm, max_norm], &scalars)?;
         }
         optimizer.powers = powers;
         self.replace(params, &own)?;
@@ -233,7 +275,7 @@ impl ProcessGroup {
 
     /// The global norm of the gradients of which this process has the own slices.
     fn norm(&self, grads: &[Tensor]) -> Result<f32> {
-        let squares = sliced_adamw::row_squares(&self.host, &grads.iter().collect::<Vec<_>>())?;
+        let squares = sliced_adamw::row_squares(&self.home, &grads.iter().collect::<Vec<_>>())?;
         let mut message = Vec::new();
         append(&mut message, &squares);
         let messages = self.comm.all_gather(&message)?;
@@ -257,6 +299,9 @@ impl ProcessGroup {
 
     /// Replaces the weights by the slices of all processes, of which `own` are those of this one: in host memory in place.
     fn replace(&self, params: &mut Params, own: &[Tensor]) -> Result<()> {
+        if let Some(peers) = &self.peers {
+            return self.replace_on_gpu(peers, params, own);
+        }
         if let Device::Gpu(_) = params.embed.device() {
             let whole = self.gather(own, params)?;
             for (param, whole) in params.iter_mut().zip(whole) {
@@ -278,6 +323,33 @@ impl ProcessGroup {
             let mut received = Values(message);
             for slice in slices {
                 received.read_into(&mut values[slice.param].data_mut()?[slice.elements()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the weights on the GPU by the slices of all processes, which arrive in rows of one length for each group.
+    fn replace_on_gpu(&self, peers: &GpuPeers, params: &mut Params, own: &[Tensor]) -> Result<()> {
+        let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let mut rest = own.iter();
+        for group in 0..self.groups.len() {
+            let slices = self.slices_of(group);
+            let len = |slices: &Vec<Slice>| slices.iter().map(|slice| slice.elements().len()).sum::<usize>();
+            let width = slices.iter().map(len).max().unwrap_or(0);
+            let of_group: Vec<&Tensor> = rest.by_ref().take(slices[rank].len()).collect();
+            let rows = peers.all_gather(&of_group, width)?;
+            for (process, slices) in slices.iter().enumerate() {
+                if process == 0 && rank + 1 == size && faults::on(Fault::StaleWeightsOnOneProcess) {
+                    continue;
+                }
+                let shift = usize::from(faults::on(Fault::WeightsOfNextProcess));
+                let mut at = (process + shift) % size * width;
+                for slice in slices {
+                    let len = slice.elements().len();
+                    peers.copy(&rows, at..at + len, values[slice.param], slice.elements().start)?;
+                    at += len;
+                }
             }
         }
         Ok(())
@@ -337,7 +409,10 @@ mod tests {
                 let work = &work;
                 scope.spawn(move || {
                     let params = params();
-                    work(ProcessGroup::new(Arc::new(process), 2, &params).unwrap(), params)
+                    work(
+                        ProcessGroup::new(Arc::new(process), Resources::default(), 2, &params).unwrap(),
+                        params,
+                    )
                 })
             };
             let threads: Vec<_> = ThreadProcess::group(2).into_iter().map(start).collect();

@@ -1,9 +1,12 @@
 //! The sum of the shards of a step: of one process alone, or exchanged with others while the last shard is computed.
+use std::sync::Arc;
+
 use xtrain_tensor::faults::{self, Fault};
 
 use crate::backward::Totals;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, ExchangeTime};
+use crate::gpu_exchange::GpuExchange;
 use crate::process_group::{ProcessGroup, ShardTotal};
 use crate::shards::{Node, TreeSum};
 use crate::slices::Group;
@@ -17,9 +20,15 @@ pub(crate) struct StepSum<'g> {
 /// The exchange with the other processes.
 struct Others<'g> {
     group: &'g ProcessGroup,
-    exchange: Exchange,
+    exchange: Route,
     /// The number of groups of parameters that are not sent yet: the first ones.
     unsent: usize,
+}
+
+/// How totals travel.
+enum Route {
+    Host(Exchange),
+    Gpus(GpuExchange),
 }
 
 impl<'g> StepSum<'g> {
@@ -30,7 +39,11 @@ impl<'g> StepSum<'g> {
     pub(crate) fn new(group: Option<&'g ProcessGroup>) -> Result<StepSum<'g>> {
         let start = |group: &'g ProcessGroup| {
             let unsent = group.groups().len();
-            Ok::<_, Error>(Others { group, exchange: group.exchange()?, unsent })
+            let exchange = match group.peers() {
+                Some(peers) => Route::Gpus(GpuExchange::new(peers, group.nodes())),
+                None => Route::Host(Exchange::start(Arc::clone(group.comm()), group.nodes())?),
+            };
+            Ok::<_, Error>(Others { group, exchange, unsent })
         };
         Ok(StepSum { sum: TreeSum::default(), others: group.map(start).transpose()? })
     }
@@ -80,8 +93,14 @@ impl<'g> StepSum<'g> {
         match self.others {
             None => Ok(self.sum.finish(ShardTotal::add)?.map(|total| (total, ExchangeTime::default()))),
             Some(Others { group, exchange, .. }) => {
-                let (sums, time) = exchange.finish()?;
-                Ok(Some((group.own_total(&sums)?, time)))
+                let (total, time) = match exchange {
+                    Route::Host(exchange) => {
+                        let (sums, time) = exchange.finish()?;
+                        (group.own_total(&sums)?, time)
+                    }
+                    Route::Gpus(exchange) => (exchange.finish(group)?, ExchangeTime::default()),
+                };
+                Ok(Some((total, time)))
             }
         }
     }
@@ -111,7 +130,11 @@ impl Others<'_> {
             sum = TreeSum::default();
         }
         sum.push(Node { first: shard, len: 1 }, own, ShardTotal::add)?;
-        self.exchange.send(self.group.messages(self.unsent, &sum.into_nodes())?);
+        let totals = sum.into_nodes();
+        match &mut self.exchange {
+            Route::Host(exchange) => exchange.send(self.group.messages(self.unsent, &totals)?),
+            Route::Gpus(exchange) => exchange.send(self.group, self.unsent, &totals)?,
+        }
         Ok(())
     }
 }

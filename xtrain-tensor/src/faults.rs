@@ -251,6 +251,8 @@ faults! {
     StaleWeightsOnOneProcess "one process keeps the weights of its first slice when the others update them"
     SquaresInOrderOfProcesses "the squares of rows are added in the order of the processes and not in walk order"
     EarlierShardsNotSent "a process sends the embedding gradients of its last shard only"
+    AddedBeforeReceived "totals from other GPUs are added before they have arrived"
+    WeightsOfNextProcess "each GPU stores the new weights of a process in the slice of the next one"
     NormSummedByProcess "each process sums the squares of its slice, and these sums are added"
     MomentsOfOneProcessSaved "a checkpoint of several processes has the moments of the first one only"
     LossSummedByProcess "an evaluation adds the sums of the losses of each process"

@@ -25,11 +25,11 @@ mod kv;
 pub(crate) mod linear;
 pub(crate) mod loss;
 mod norm;
-mod optim;
+pub(crate) mod optim;
 pub(crate) mod pack;
 mod pointwise;
 mod rope;
-mod rows;
+pub(crate) mod rows;
 mod sample;
 pub(crate) mod traffic;
 

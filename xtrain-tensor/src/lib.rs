@@ -7,7 +7,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 8 | [`ops`]: checks the operands, then calls the device's backend. `testing`: helpers of tests |
-//! | 7 | `dispatch`: maps a device to its backend. [`softmax`]: rows of logits in slices. [`sliced_adamw`]: an optimizer step of several processes |
+//! | 7 | `dispatch`: maps a device to its backend. [`softmax`]: rows of logits in slices. [`sliced_adamw`]: an optimizer step of several processes. `gpu_peers`: copies between their GPUs |
 //! | 6 | `reference`, `cpu`, `gpu`: the implementations of `Backend`. `host`: what `reference` and `cpu` share |
 //! | 5 | `backend`: the trait `Backend`, one method per operation. `compose`: fused operations as their parts |
 //! | 4 | `operands`: weights, attention masks, RoPE tables, and other operands that are not plain tensors |
@@ -27,6 +27,7 @@ pub mod faults;
 #[cfg(test)]
 mod gates;
 mod gpu;
+mod gpu_peers;
 mod host;
 mod huge_page_alloc;
 mod lock;
@@ -55,6 +56,7 @@ pub use device::{Cpu, Device, Reference};
 pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{DriverError, Error, Result};
 pub use gpu::traffic::{KernelLaunch, LaunchLog, launch_recorder};
+pub use gpu_peers::{GpuPeers, Sent, Transfer};
 pub use huge_page_alloc::HugePages;
 pub use normal::{fill_normal, standard_normal};
 pub use operands::{RopeTable, max_loss_logits};

@@ -1,21 +1,25 @@
 //! An optimizer step of several processes, each of which updates a slice of the parameters: the parts of
-//! [`ops::adamw_all`](crate::ops::adamw_all), with the same bits. In host memory only.
+//! [`ops::adamw_all`](crate::ops::adamw_all), with the same bits.
 use crate::backend::HostBackend;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::gpu::optim;
 use crate::host;
 use crate::operands::{AdamWScalars, Update};
 use crate::tensor::Tensor;
 
-/// The *sum32* of the squares of each row, for all rows of `gradients` in order. A vector is one row.
+/// The *sum32* of the squares of each row, for all rows of `gradients` in order. A vector is one row. A GPU synchronizes.
 ///
 /// # Errors
-/// [`Error::Device`] for tensors on a GPU.
+/// [`Error::Device`] for tensors on another device.
 pub fn row_squares(device: &Device, gradients: &[&Tensor]) -> Result<Vec<f32>> {
     match device {
         Device::Reference(reference) => reference.row_squares(gradients),
         Device::Cpu(cpu) => cpu.row_squares(gradients),
-        Device::Gpu(_) => Err(not_on_gpu()),
+        Device::Gpu(gpu) => {
+            let _issue = gpu.issue();
+            optim::row_squares(gpu, gradients)
+        }
     }
 }
 
@@ -33,15 +37,18 @@ pub fn global_norm(device: &Device, squares: &[f32], rows: &[usize]) -> Result<f
     match device {
         Device::Reference(reference) => Ok(host::global_norm(reference, squares, rows)),
         Device::Cpu(cpu) => Ok(host::global_norm(cpu, squares, rows)),
-        Device::Gpu(_) => Err(not_on_gpu()),
+        Device::Gpu(_) => {
+            Err(Error::device("the sums of rows are in host memory: expected a CPU, found a GPU"))
+        }
     }
 }
 
 /// The AdamW update of `all`, which are slices of whole rows of parameters; a slice of a matrix has two dimensions. The
-/// gradients are scaled by `min(1, max_norm / (norm + 1e-6))`. Returns whether all updated values are finite.
+/// gradients are scaled by `min(1, max_norm / (norm + 1e-6))`. Returns whether all updated values are finite. A GPU
+/// synchronizes.
 ///
 /// # Errors
-/// [`Error::Device`] for tensors on a GPU.
+/// [`Error::Device`] for tensors on another device.
 pub fn update(
     device: &Device,
     all: &mut [Update<'_>],
@@ -52,10 +59,9 @@ pub fn update(
     match device {
         Device::Reference(reference) => reference.update(all, clip, scalars),
         Device::Cpu(cpu) => cpu.update(all, clip, scalars),
-        Device::Gpu(_) => Err(not_on_gpu()),
+        Device::Gpu(gpu) => {
+            let _issue = gpu.issue();
+            optim::update(gpu, all, clip, scalars)
+        }
     }
-}
-
-fn not_on_gpu() -> Error {
-    Error::device("several processes train one model: expected tensors in host memory, found a GPU")
 }

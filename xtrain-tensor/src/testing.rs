@@ -70,6 +70,24 @@ pub fn available_gpus(schedules: &[ThreadSchedule]) -> Vec<Device> {
     schedules.iter().copied().filter_map(emulated).chain(cuda()).collect()
 }
 
+/// Groups of `size` GPUs: emulated ones, and those of this machine if it has as many. `XTRAIN_SKIP_EMU=1`: only the
+/// latter.
+///
+/// # Panics
+/// If there is none.
+#[track_caller]
+pub fn gpu_groups(size: usize) -> Vec<Vec<Device>> {
+    let emulated = || (0..size).map(|_| Device::emulated(ThreadSchedule::Forward).ok()).collect();
+    let cuda: Option<Vec<Device>> = (0..size as u32).map(|number| Device::cuda(number).ok()).collect();
+    let groups: Vec<Vec<Device>> =
+        (!skip_emulated()).then(emulated).flatten().into_iter().chain(cuda).collect();
+    assert!(
+        !groups.is_empty(),
+        "this build has no emulator, and this machine has less than {size} usable GPUs"
+    );
+    groups
+}
+
 /// Whether gates run on the GPU of this machine only: `XTRAIN_SKIP_EMU=1`.
 pub fn skip_emulated() -> bool {
     std::env::var_os("XTRAIN_SKIP_EMU").is_some_and(|value| value == "1")

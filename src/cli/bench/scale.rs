@@ -8,7 +8,7 @@ use super::bench_model::{self, BenchModel};
 use super::scale_args::ScaleArgs;
 use crate::cli::identity::Identity;
 use crate::cli::memory_check::require_training;
-use crate::cli::{CliError, out, source};
+use crate::cli::{CliError, gpu_peers, out, source};
 use crate::config::RunConfig;
 use crate::model::comm::Communicator;
 use crate::model::{self, LogitsProcessing, Trainer, normalize_loss_weights};
@@ -140,7 +140,10 @@ pub(super) fn run(args: &ScaleArgs, comm: &Arc<dyn Communicator>) -> Result<(), 
     };
     let measured = match comm.size() {
         1 => None,
-        n => Some(together(&mut trainer, &config, args.steps, comm, row(n as u64).step_ms)?),
+        n => {
+            gpu_peers::connect(&mut trainer, args.shared.common.threads, comm)?;
+            Some(together(&mut trainer, &config, args.steps, comm, row(n as u64).step_ms)?)
+        }
     };
     let report = Report {
         model: BenchModel::new(bench_model::name(&config), &trainer.model),
@@ -237,10 +240,16 @@ impl Report {
         );
         if let Some(Measured { processes, step_ms, exchange_ms, exposed_ms, estimated_ms }) = &self.measured {
             text += &format!(
-                "{processes} processes: {:.2} ms per step (median of {}), estimated {estimated_ms:.2} ms\n\
-                 exchange of gradients: {:.2} ms per step, of which {:.2} ms are not hidden behind the backward pass\n",
-                step_ms.p50, step_ms.n, exchange_ms.p50, exposed_ms.p50
+                "{processes} processes: {:.2} ms per step (median of {}), estimated {estimated_ms:.2} ms\n",
+                step_ms.p50, step_ms.n
             );
+            text += &match exchange_ms.p50 {
+                0.0 => "exchange of gradients: between GPUs, its time is not measured\n".to_string(),
+                all => format!(
+                    "exchange of gradients: {all:.2} ms per step, of which {:.2} ms are not hidden behind the backward pass\n",
+                    exposed_ms.p50
+                ),
+            };
         }
         if self.estimate.is_empty() {
             return text;

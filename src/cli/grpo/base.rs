@@ -7,6 +7,7 @@ use super::checks::no_initial_weights;
 use super::setup::Setup;
 use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::follower::Follower;
+use crate::cli::gpu_peers;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::job::{self, Job, Restored};
 use crate::cli::paths::make_absolute;
@@ -51,10 +52,11 @@ impl Setup<'_> {
         }
         // A device keeps the memory of its tensors: that of the base model ends with it.
         let device = &self.common.open()?;
-        let (run, parts, checkpoint) = match found[1] {
+        let (run, mut parts, checkpoint) = match found[1] {
             1 => self.restored_base(path, device)?,
             _ => self.new_base(path, task, device)?,
         };
+        gpu_peers::connect(&mut parts.trainer, self.common.threads, self.comm)?;
         self.comm.barrier()?;
         let Some(Writer { checkpoints, last_saved }) = checkpoint else { return parts.run(self.comm) };
         let job = Job::new(parts, run, checkpoints, last_saved);

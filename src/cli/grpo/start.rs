@@ -6,7 +6,7 @@ use super::setup::Setup;
 use crate::cli::exit::CliError;
 use crate::cli::identity::Identity;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::{loaded, source};
+use crate::cli::{gpu_peers, loaded, source};
 use crate::grpo::{from_config, reference};
 use crate::model::export::ExportSource;
 use crate::model::store::{self, LoadedModel, Resumed};
@@ -50,7 +50,8 @@ impl Setup<'_> {
         trainer.shards = self.config.train.shards;
         let step = trainer.step_number();
         let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
-        Identity::of_grpo(&data, &trainer)?.require_equal(&**self.comm)?;
+        Identity::of_grpo(&data, &trainer, reference.as_ref())?.require_equal(&**self.comm)?;
+        gpu_peers::connect(&mut trainer, self.common.threads, self.comm)?;
         Ok(Ready { trainer, reference, tokenizer })
     }
 

@@ -14,7 +14,7 @@ use super::{Compared, Files, Scratch, Setup, assert_equal, compare, config, file
 use crate::shards::on_each;
 
 /// The files of a run, or the error that stopped it.
-fn files_on(name: &str, config: &RunConfig, device: &Device) -> Result<Files, Error> {
+pub(crate) fn files_on(name: &str, config: &RunConfig, device: &Device) -> Result<Files, Error> {
     let dir = Scratch::new(name);
     run(config, &Setup::on(device.clone()), &dir.0)?;
     Ok(files(&dir.0))
@@ -52,7 +52,7 @@ fn the_files_of_a_run_do_not_depend_on_the_instruction_set() {
 }
 
 /// A run of two steps that the emulator finishes in seconds.
-fn two_steps() -> RunConfig {
+pub(crate) fn two_steps() -> RunConfig {
     config(&[
         "model.n_layers=1",
         "model.dim=32",

@@ -56,6 +56,53 @@ fn norm(gpu: &Gpu, table: &Table, at: At, max_norm: f32) -> Result<Buffer> {
     Ok(clip_state)
 }
 
+/// The *sum32* of the squares of each row, for all rows of `gradients` in order. Synchronizes.
+pub(crate) fn row_squares(gpu: &Gpu, gradients: &[&Tensor]) -> Result<Vec<f32>> {
+    let mut table = Table::default();
+    for g in gradients {
+        table.push([0, g.at(gpu, Dtype::F32)?.0, 0, 0], g);
+    }
+    if table.rows == 0 {
+        return Ok(Vec::new());
+    }
+    let (at, sums) = (gpu.indices(&table.words)?, gpu.buffer(4 * table.rows)?);
+    let grid = Grid::blocks([table.rows_blocks, 1, 1], 32 * ROWS as u32);
+    // SAFETY: the gradients of the table are live; `sums` has one entry per row; the grid matches the block count.
+    unsafe { gpu.launch("row_squares_f32", grid, args![at, table.tensors, sums.arg()])? };
+    gpu.download_first(&sums, table.rows)
+}
+
+/// The update of every tensor with a finite norm and its clip factor. Returns whether all updated values are finite.
+/// Synchronizes to read it.
+pub(crate) fn update(gpu: &Gpu, all: &mut [Update<'_>], clip: f32, s: &AdamWScalars) -> Result<bool> {
+    let table = table_of(gpu, all)?;
+    if table.tensors == 0 {
+        return Ok(true);
+    }
+    let at = gpu.indices(&table.words)?;
+    // squares and norm, which the kernel does not read; the factor; the norm is finite; nothing has overflowed
+    let clip_state = gpu.upload(&[0.0, 0.0, clip, 1.0, 0.0])?;
+    launch_adamw(gpu, &table, [at, clip_state.arg()], s)?;
+    Ok(gpu.download::<f32>(&clip_state)?[4] == 0.0)
+}
+
+fn table_of(gpu: &Gpu, all: &mut [Update<'_>]) -> Result<Table> {
+    let mut table = Table::default();
+    for Update { w, g, m, v } in all {
+        let [w, m, v] = [w.at_mut(gpu, Dtype::F32)?, m.at_mut(gpu, Dtype::F32)?, v.at_mut(gpu, Dtype::F32)?];
+        table.push([w.0, g.at(gpu, Dtype::F32)?.0, m.0, v.0], g);
+    }
+    Ok(table)
+}
+
+/// Queues the update of the tensors of a table at `at`.
+fn launch_adamw(gpu: &Gpu, table: &Table, [at, clip_state]: [At; 2], s: &AdamWScalars) -> Result<()> {
+    let args = args![at, table.tensors, clip_state, s.s1, s.s2, s.s3, s.keep, s.step, s.c2, s.eps];
+    // SAFETY: the four buffers of each tensor are live, have its length, and the mutable ones are borrowed
+    // exclusively; the grid matches the table's block count.
+    unsafe { gpu.launch("adamw_f32", Grid::blocks([table.blocks, 1, 1], 256), args) }
+}
+
 /// The sum of squares of `g`. Synchronizes.
 pub(crate) fn sum_of_squares(gpu: &Gpu, g: &Tensor) -> Result<f32> {
     let mut table = Table::default();
@@ -72,18 +119,10 @@ pub(crate) fn adamw_all(
     max_norm: f32,
     s: &AdamWScalars,
 ) -> Result<Updated> {
-    let mut table = Table::default();
-    for Update { w, g, m, v } in all {
-        let [w, m, v] = [w.at_mut(gpu, Dtype::F32)?, m.at_mut(gpu, Dtype::F32)?, v.at_mut(gpu, Dtype::F32)?];
-        table.push([w.0, g.at(gpu, Dtype::F32)?.0, m.0, v.0], g);
-    }
+    let table = table_of(gpu, all)?;
     let at = gpu.indices(&table.words)?;
     let clip_state = norm(gpu, &table, at, max_norm)?;
-    let n = table.tensors;
-    let args = args![at, n, clip_state.arg(), s.s1, s.s2, s.s3, s.keep, s.step, s.c2, s.eps];
-    // SAFETY: the four buffers of each tensor are live, have its length, and the mutable ones are borrowed
-    // exclusively; the grid matches the table's block count.
-    unsafe { gpu.launch("adamw_f32", Grid::blocks([table.blocks, 1, 1], 256), args)? };
+    launch_adamw(gpu, &table, [at, clip_state.arg()], s)?;
     let values = gpu.download::<f32>(&clip_state)?;
     Ok(Updated { norm: values[1], finite: values[4] == 0.0 })
 }

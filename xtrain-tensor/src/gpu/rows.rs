@@ -1,7 +1,7 @@
 //! Gather, scatter and copy of rows, independent of dtype.
 use super::{At, Gpu, Grid, args};
 use crate::operands::SlotRange;
-use crate::{Result, Tensor};
+use crate::{Dtype, Result, Tensor};
 
 /// Kernels for a word size, and the row length in words.
 struct Words {
@@ -14,7 +14,11 @@ struct Words {
 impl Words {
     /// The widest word that divides the rows of `x`.
     fn of(x: &Tensor) -> Words {
-        let bytes = x.shape()[1..].iter().product::<usize>() * x.dtype().bytes();
+        Words::of_bytes(x.shape()[1..].iter().product::<usize>() * x.dtype().bytes())
+    }
+
+    /// The widest word that divides rows of `bytes` bytes.
+    fn of_bytes(bytes: usize) -> Words {
         let (size, [gather, scatter, copy]) = match bytes {
             _ if bytes.is_multiple_of(16) => (16, ["gather_rows_16", "scatter_rows_16", "copy_slots_16"]),
             _ if bytes.is_multiple_of(4) => (4, ["gather_rows_4", "scatter_rows_4", "copy_slots_4"]),
@@ -61,6 +65,12 @@ pub(crate) fn copy_slots(gpu: &Gpu, to: &mut Tensor, from: &Tensor, moves: &[Slo
 pub(crate) fn copy_slots_within(gpu: &Gpu, pool: &mut Tensor, range: SlotRange) -> Result<()> {
     let at = pool.at_mut(gpu, pool.dtype())?;
     copy(gpu, &Words::of(pool), [at, at], &[range])
+}
+
+/// Copies a range of f32 elements from one tensor to another, of any shapes. The caller has checked the range.
+pub(crate) fn copy_elements(gpu: &Gpu, from: &Tensor, to: &mut Tensor, range: SlotRange) -> Result<()> {
+    let (target, source) = (to.at_mut(gpu, Dtype::F32)?, from.at(gpu, Dtype::F32)?);
+    copy(gpu, &Words::of_bytes(4), [target, source], &[range])
 }
 
 fn copy(gpu: &Gpu, words: &Words, [to, from]: [At; 2], moves: &[SlotRange]) -> Result<()> {

@@ -3,6 +3,7 @@
 mod driver_error;
 mod functions;
 mod graph;
+mod nccl;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nvrtc::Ptx;
+use xtrain_comm::Communicator;
 
 use driver_error::driver_error;
 use functions::Functions;
@@ -18,6 +20,7 @@ use graph::Chain;
 
 use super::launch::{Arg, Call, Graph, Grid, Launcher};
 use super::peak::{Peak, Widths};
+use super::peers::{Member, Peers};
 use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
 
@@ -264,5 +267,18 @@ impl Launcher for Cuda {
         let chain =
             unsafe { Chain::new(self.stream.clone(), self.functions.clone(), calls, self.dependent)? };
         Ok(Box::new(chain))
+    }
+
+    fn member(&self) -> Member {
+        let name = self.name.clone();
+        let id = self.context.uuid().map_err(driver_error("reading the id of the device"));
+        match id {
+            Ok(id) => Member { name, id: format!("{:02x?}", id.bytes), library: nccl::version() },
+            Err(error) => Member::without(name, error.to_string()),
+        }
+    }
+
+    fn connect(&self, comm: &Arc<dyn Communicator>) -> Result<Box<dyn Peers>> {
+        Ok(Box::new(nccl::Nccl::connect(&**comm, &self.context, &self.stream)?))
     }
 }

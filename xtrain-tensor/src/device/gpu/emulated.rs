@@ -1,6 +1,7 @@
 //! The emulator backend: the kernels' source compiled for the CPU, one fiber per CUDA thread.
 mod ffi;
 mod kernels;
+mod peers;
 mod source;
 #[cfg(test)]
 pub(super) mod testing;
@@ -9,8 +10,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use xtrain_comm::Communicator;
+
 use super::launch::{Arg, Call, Emulation, EmulatorBuild, Graph, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
+use super::peers::{Member, Peers};
 use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
 use kernels::Kernels;
@@ -160,6 +164,15 @@ impl Launcher for Emulated {
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
         let calls = calls.iter().map(|call| (call.kernel, call.grid, call.args.to_vec())).collect();
         Ok(Box::new(Chain { device: self.clone(), calls }))
+    }
+
+    fn member(&self) -> Member {
+        let id = format!("{}:{:p}", std::process::id(), Arc::as_ptr(&self.failed));
+        Member { name: self.name(), id, library: Ok("emulated NCCL".to_string()) }
+    }
+
+    fn connect(&self, comm: &Arc<dyn Communicator>) -> Result<Box<dyn Peers>> {
+        Ok(Box::new(peers::EmulatedPeers::new(comm)))
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use xtrain_comm::Communicator;
+
 use super::counters::Counters;
 use super::cuda::Cuda;
 #[cfg(all(feature = "emu", xtrain_emu))]
@@ -13,6 +15,7 @@ use super::indices::Indices;
 use super::launch::{Arg, At, Emulation, Grid, Launcher, args};
 use super::launch_options::LaunchOptions;
 use super::peak::Peak;
+use super::peers::{Member, Peers};
 use super::recorder::{Recorder, Recording};
 use super::stream::{GpuCounters, Stream};
 use crate::error::Result;
@@ -103,6 +106,15 @@ impl Gpu {
 
     pub(crate) fn peak(&self) -> Option<Peak> {
         self.shared.stream.launcher().peak()
+    }
+
+    pub(crate) fn member(&self) -> Member {
+        self.shared.stream.launcher().member()
+    }
+
+    /// Connects the devices of all processes, of which this is that of this one. Collective.
+    pub(crate) fn connect(&self, comm: &Arc<dyn Communicator>) -> Result<Box<dyn Peers>> {
+        self.shared.stream.launcher().connect(comm)
     }
 
     /// See [`Device::wait`](crate::Device::wait).

@@ -1,7 +1,11 @@
 //! The launch interface: everything that host code requires of a device.
 use std::fmt;
+use std::sync::Arc;
+
+use xtrain_comm::Communicator;
 
 use super::peak::Peak;
+use super::peers::{Member, Peers};
 use crate::Result;
 use crate::tensor_core::TensorCore;
 
@@ -182,6 +186,10 @@ pub(crate) trait Launcher: Send + Sync {
     /// # Safety
     /// As [`Launcher::launch`], at every run.
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>>;
+    /// What the other processes of a run must know of this device.
+    fn member(&self) -> Member;
+    /// Connects the devices of all processes. Collective.
+    fn connect(&self, comm: &Arc<dyn Communicator>) -> Result<Box<dyn Peers>>;
 }
 
 /// A sequence of kernel launches that is submitted as a unit.

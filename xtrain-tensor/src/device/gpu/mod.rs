@@ -11,6 +11,7 @@ mod launch;
 mod launch_options;
 mod memory;
 mod peak;
+mod peers;
 mod queue;
 mod recorder;
 mod stream;
@@ -26,6 +27,7 @@ pub(crate) use launch::{Arg, At, Emulation, EmulatorBuild, Grid, args};
 #[cfg(all(test, xtrain_emu))]
 pub(crate) use launch_options::LaunchOptions;
 pub use peak::Peak;
+pub(crate) use peers::{Member, Message, Peers, check as check_members};
 pub(crate) use recorder::{RecordedLaunch, RecordedOperand, Recording, take};
 pub use stream::GpuCounters;
 pub use survey::{GpuSurvey, enumerate_gpus};

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
+use xtrain_comm::Communicator;
+
 use super::launch::{Arg, Call, Graph, Grid, Launcher};
 use super::peak::Peak;
-use crate::error::Result;
+use super::peers::{Member, Peers};
+use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::lock::lock;
 use crate::tensor_core::TensorCore;
@@ -144,6 +147,14 @@ impl Launcher for Recorder {
 
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>> {
         unreachable!("exact launchers submit {} kernels one by one", calls.len())
+    }
+
+    fn member(&self) -> Member {
+        Member::without(self.name(), "a launch recorder has no memory to copy".to_string())
+    }
+
+    fn connect(&self, _: &Arc<dyn Communicator>) -> Result<Box<dyn Peers>> {
+        Err(Error::device("a launch recorder has no memory to copy"))
     }
 }
 

@@ -1,0 +1,120 @@
+//! How gradients and weights travel between the processes of a run: from GPU to GPU, or through host memory.
+use std::sync::Arc;
+
+use super::exit::{CliError, Exit};
+use crate::model::Trainer;
+use crate::model::comm::Communicator;
+use crate::tensor::{Device, GpuPeers};
+
+/// 0: through host memory. 1: between GPUs, or an error. Unset: between GPUs if they can be connected.
+const VARIABLE: &str = "XTRAIN_NCCL";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Host,
+    Gpus,
+    Either,
+}
+
+impl Choice {
+    fn read(value: Option<&str>) -> Result<Choice, CliError> {
+        match value {
+            None => Ok(Choice::Either),
+            Some("0") => Ok(Choice::Host),
+            Some("1") => Ok(Choice::Gpus),
+            Some(found) => {
+                let message = format!("{VARIABLE}: expected 0 or 1, found {found:?}");
+                Err(CliError::new(Exit::Usage, message))
+            }
+        }
+    }
+}
+
+/// Prepares `trainer` for [`Trainer::join`] before a run: connects the GPUs of all processes, and prints how gradients and
+/// weights travel. `threads`: those of `--threads`. Collective.
+///
+/// # Errors
+/// With `XTRAIN_NCCL=1` in any process: the GPUs cannot be connected.
+pub(super) fn connect(
+    trainer: &mut Trainer,
+    threads: Option<usize>,
+    comm: &Arc<dyn Communicator>,
+) -> Result<(), CliError> {
+    if comm.size() > 1 {
+        let value = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
+        trainer.host_threads = threads;
+        trainer.gpus = connect_by(Choice::read(value.as_deref())?, trainer.model.device(), comm)?;
+    }
+    Ok(())
+}
+
+/// The connection of the GPUs, of which `device` is that of this process. `None`: through host memory.
+fn connect_by(
+    choice: Choice,
+    device: &Device,
+    comm: &Arc<dyn Communicator>,
+) -> Result<Option<Arc<GpuPeers>>, CliError> {
+    let is_gpu = device.gpu_counters().is_some();
+    let all = comm.all_gather(&[choice as u8, u8::from(is_gpu)])?;
+    let any = |choice: Choice| all.iter().any(|message| message.first() == Some(&(choice as u8)));
+    let has_gpus = all.iter().any(|message| message.get(1) == Some(&1));
+    if any(Choice::Host) || !(has_gpus || any(Choice::Gpus)) {
+        if has_gpus {
+            eprintln!("gradients and weights pass through host memory: {VARIABLE}=0");
+        }
+        return Ok(None);
+    }
+    match GpuPeers::connect(device, comm) {
+        Ok(peers) => {
+            eprintln!("gradients and weights travel between the GPUs: {}", peers.library());
+            Ok(Some(Arc::new(peers)))
+        }
+        Err(error) if any(Choice::Gpus) => Err(CliError::new(Exit::Device, error).hint(format_args!(
+            "{VARIABLE}=1 requires a connection of the GPUs; without it, gradients and weights pass through host memory"
+        ))),
+        Err(error) => {
+            eprintln!("gradients and weights pass through host memory: {error}");
+            Ok(None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::comm::ThreadProcess;
+
+    /// What two processes on CPUs get.
+    fn on_cpus(choices: [Choice; 2]) -> Vec<Result<bool, String>> {
+        std::thread::scope(|scope| {
+            let start = |(process, choice): (ThreadProcess, Choice)| {
+                scope.spawn(move || {
+                    let comm: Arc<dyn Communicator> = Arc::new(process);
+                    let found = connect_by(choice, &Device::reference(), &comm);
+                    found.map(|peers| peers.is_some()).map_err(|error| error.message().to_string())
+                })
+            };
+            let all: Vec<_> = ThreadProcess::group(2).into_iter().zip(choices).map(start).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn cpus_are_connected_through_host_memory_unless_a_process_requires_gpus() {
+        use Choice::{Either, Gpus, Host};
+        assert_eq!(on_cpus([Either, Either]), [Ok(false), Ok(false)]);
+        assert_eq!(on_cpus([Host, Gpus]), [Ok(false), Ok(false)]);
+        let error = "process 0 of 2: expected a GPU, found the CPU (reference)";
+        assert_eq!(on_cpus([Either, Gpus]), [Err(error.to_string()), Err(error.to_string())]);
+    }
+
+    #[test]
+    fn the_variable_is_0_or_1() {
+        let read = |value| Choice::read(value).map_err(|error| error.message().to_string());
+        assert_eq!(
+            [None, Some("0"), Some("1")].map(read),
+            [Ok(Choice::Either), Ok(Choice::Host), Ok(Choice::Gpus)]
+        );
+        assert_eq!(read(Some("on")), Err("XTRAIN_NCCL: expected 0 or 1, found \"on\"".to_string()));
+    }
+}

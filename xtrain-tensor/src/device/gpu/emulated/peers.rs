@@ -1,0 +1,102 @@
+//! Copies between emulated devices, in place of NCCL: through the processes' communicator, as late as a transfer may end.
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex};
+
+use xtrain_comm::Communicator;
+
+use super::ffi;
+use crate::device::gpu::peers::{Message, Peers};
+use crate::lock::lock;
+use crate::{Error, Result};
+
+/// The connection of an emulated device.
+pub(super) struct EmulatedPeers {
+    comm: Arc<dyn Communicator>,
+    started: Mutex<Vec<Transfer>>,
+}
+
+/// A transfer that [`Peers::join`] executes: memory that changes before is sent changed, and memory that is read before
+/// has not been received.
+enum Transfer {
+    Exchange { sends: Vec<Message>, receives: Vec<Message> },
+    AllGather { from: u64, to: u64, bytes: usize },
+}
+
+impl EmulatedPeers {
+    pub(super) fn new(comm: &Arc<dyn Communicator>) -> EmulatedPeers {
+        EmulatedPeers { comm: Arc::clone(comm), started: Mutex::default() }
+    }
+
+    fn run(&self, transfer: Transfer) -> Result<()> {
+        let failed = |error: xtrain_comm::Error| Error::device(format!("emulated NCCL: {error}"));
+        match transfer {
+            Transfer::Exchange { sends, receives } => {
+                let mut messages = vec![Vec::new(); self.comm.size()];
+                for Message { process, at, bytes } in sends {
+                    messages[process].extend(read(at, bytes)?);
+                }
+                let received = self.comm.all_to_all(messages).map_err(failed)?;
+                let mut rest: Vec<&[u8]> = received.iter().map(Vec::as_slice).collect();
+                for Message { process, at, bytes } in receives {
+                    let message = rest[process].split_off(..bytes);
+                    write(at, message.ok_or_else(|| self.wrong_length(process))?);
+                }
+                match rest.iter().position(|rest| !rest.is_empty()) {
+                    None => Ok(()),
+                    Some(process) => Err(self.wrong_length(process)),
+                }
+            }
+            Transfer::AllGather { from, to, bytes } => {
+                let all = self.comm.all_gather(&read(from, bytes)?).map_err(failed)?;
+                for (process, message) in all.iter().enumerate() {
+                    if message.len() != bytes {
+                        return Err(self.wrong_length(process));
+                    }
+                    write(to + (process * bytes) as u64, message);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn wrong_length(&self, from: usize) -> Error {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let what = "the messages of both have different lengths";
+        Error::device(format!(
+            "emulated NCCL, receiving from process {from}, process {rank} of {size}: {what}"
+        ))
+    }
+}
+
+impl Peers for EmulatedPeers {
+    fn exchange(&self, sends: &[Message], receives: &[Message]) -> Result<()> {
+        let transfer = Transfer::Exchange { sends: sends.to_vec(), receives: receives.to_vec() };
+        lock(&self.started).push(transfer);
+        Ok(())
+    }
+
+    fn all_gather(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
+        lock(&self.started).push(Transfer::AllGather { from, to, bytes });
+        Ok(())
+    }
+
+    fn join(&self) -> Result<()> {
+        let started = std::mem::take(&mut *lock(&self.started));
+        started.into_iter().try_for_each(|transfer| self.run(transfer))
+    }
+}
+
+fn read(at: u64, bytes: usize) -> Result<Vec<u8>> {
+    let mut values = vec![0; bytes];
+    // SAFETY: the caller of the transfer keeps memory of this length at `at` until it has ended.
+    let written = unsafe { ffi::xtemu_read(values.as_mut_ptr().cast(), at as *const c_void, bytes) };
+    if written < bytes {
+        return Err(Error::device(format!("sending {bytes} bytes: byte {written} is uninitialized")));
+    }
+    Ok(values)
+}
+
+fn write(at: u64, bytes: &[u8]) {
+    // SAFETY: as for `read`.
+    unsafe { ffi::xtemu_write(at as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
+}

@@ -1,0 +1,187 @@
+//! The GPUs of the processes of a run, connected: values travel from device to device.
+use std::ops::Range;
+use std::sync::Arc;
+
+use xtrain_comm::Communicator;
+
+use crate::device::gpu::{self, Member, Message, Peers};
+use crate::device::{Device, Gpu};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::faults::{self, Fault};
+use crate::gpu::rows;
+use crate::operands::SlotRange;
+use crate::tensor::Tensor;
+
+/// The connection of the GPU of this process with those of the others: NCCL, or the emulator in its place. All f32.
+/// Every process calls the same operations in the same order.
+pub struct GpuPeers {
+    gpu: Gpu,
+    peers: Arc<dyn Peers>,
+    library: String,
+    size: usize,
+}
+
+/// Elements of a tensor that are sent to a process.
+#[derive(Debug, Clone)]
+pub struct Sent<'t> {
+    /// The receiver. A process may send to itself.
+    pub process: usize,
+    /// The tensor.
+    pub tensor: &'t Tensor,
+    /// Its elements, row-major.
+    pub elements: Range<usize>,
+}
+
+/// A running exchange. Dropped without [`Transfer::finish`], it waits for its end.
+pub struct Transfer {
+    /// What is sent stays as it is until the end.
+    sent: Vec<Tensor>,
+    received: Vec<Tensor>,
+    peers: Arc<dyn Peers>,
+    is_running: bool,
+}
+
+impl GpuPeers {
+    /// Connects the GPUs of the processes of `comm`, of which `device` is that of this one. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Device`], the same in all processes: one of them has no GPU or cannot load NCCL, two of them have
+    /// different versions or use one GPU, or NCCL cannot connect them.
+    pub fn connect(device: &Device, comm: &Arc<dyn Communicator>) -> Result<GpuPeers> {
+        let own = match device {
+            Device::Gpu(gpu) => gpu.member(),
+            cpu => Member::without(cpu.to_string(), format!("expected a GPU, found the CPU ({cpu})")),
+        };
+        let ended = |error: xtrain_comm::Error| Error::device(error.to_string());
+        let members = comm.all_gather(&own.to_bytes()).map_err(ended)?;
+        let members: Option<Vec<Member>> = members.iter().map(|bytes| Member::from_bytes(bytes)).collect();
+        gpu::check_members(&members.ok_or_else(|| Error::device("a process describes no device"))?)
+            .map_err(Error::device)?;
+        let connected = match device {
+            Device::Gpu(gpu) => gpu.connect(comm).map(|peers| (gpu.clone(), peers)),
+            _ => Err(Error::device("expected a GPU")),
+        };
+        let text = connected.as_ref().err().map_or(String::new(), Error::to_string);
+        let errors = comm.all_gather(text.as_bytes()).map_err(ended)?;
+        if let Some(error) = errors.iter().find(|error| !error.is_empty()) {
+            return Err(Error::device(String::from_utf8_lossy(error)));
+        }
+        let (gpu, peers) = connected?;
+        let library = own.library.unwrap_or_default();
+        Ok(GpuPeers { gpu, peers: peers.into(), library, size: comm.size() })
+    }
+
+    /// The library that copies, with its version.
+    pub fn library(&self) -> &str {
+        &self.library
+    }
+
+    /// The device of this process.
+    pub fn device(&self) -> Device {
+        Device::Gpu(self.gpu.clone())
+    }
+
+    /// Starts to send values to processes, and to receive new tensors of the shapes `received`, each from a process.
+    /// Values from one process to another are matched in order. Kernels run beside the transfers.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for tensors on another device, without memory, or from NCCL.
+    ///
+    /// # Panics
+    /// If elements are outside their tensor.
+    pub fn exchange(&self, sent: &[Sent<'_>], received: &[(usize, Vec<usize>)]) -> Result<Transfer> {
+        let _issue = self.gpu.issue();
+        let send = |Sent { process, tensor, elements }: &Sent<'_>| {
+            assert!(elements.end <= tensor.len(), "{elements:?} of {}", tensor.len());
+            let at = tensor.at(&self.gpu, Dtype::F32)?.0 + 4 * elements.start as u64;
+            Ok(Message { process: *process, at, bytes: 4 * elements.len() })
+        };
+        let sends = sent.iter().map(send).collect::<Result<Vec<_>>>()?;
+        let new = |(_, shape): &(usize, Vec<usize>)| Tensor::on_gpu(&self.gpu, shape, Dtype::F32);
+        let tensors = received.iter().map(new).collect::<Result<Vec<_>>>()?;
+        let receive = |((process, _), tensor): (&(usize, Vec<usize>), &Tensor)| {
+            let at = tensor.at(&self.gpu, Dtype::F32)?.0;
+            Ok(Message { process: *process, at, bytes: 4 * tensor.len() })
+        };
+        let receives = received.iter().zip(&tensors).map(receive).collect::<Result<Vec<_>>>()?;
+        self.gpu.end_step()?;
+        self.peers.exchange(&sends, &receives)?;
+        let sent = sent.iter().map(|sent| sent.tensor.clone()).collect();
+        Ok(Transfer { sent, received: tensors, peers: Arc::clone(&self.peers), is_running: true })
+    }
+
+    /// The values of `own`, one tensor after the other, in a row of `width` values, of every process: `[R, width]`. The
+    /// end of a row is zero.
+    ///
+    /// # Errors
+    /// As [`GpuPeers::exchange`].
+    pub fn all_gather(&self, own: &[&Tensor], width: usize) -> Result<Tensor> {
+        let mut row = Tensor::zeros(&self.device(), &[width], Dtype::F32)?;
+        let mut to = 0;
+        for tensor in own {
+            self.copy(tensor, 0..tensor.len(), &mut row, to)?;
+            to += tensor.len();
+        }
+        let _issue = self.gpu.issue();
+        let all = Tensor::on_gpu(&self.gpu, &[self.size, width], Dtype::F32)?;
+        let [from, to] = [row.at(&self.gpu, Dtype::F32)?.0, all.at(&self.gpu, Dtype::F32)?.0];
+        self.gpu.end_step()?;
+        self.peers.all_gather(from, to, 4 * width)?;
+        self.peers.join()?;
+        Ok(all)
+    }
+
+    /// Copies elements of a tensor to those of another one from `at` on, on the device of this process.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for tensors on another device.
+    ///
+    /// # Panics
+    /// If elements are outside their tensor.
+    pub fn copy(&self, from: &Tensor, elements: Range<usize>, to: &mut Tensor, at: usize) -> Result<()> {
+        let _issue = self.gpu.issue();
+        let len = elements.len();
+        assert!(elements.end <= from.len() && at + len <= to.len(), "{elements:?} of {} at {at}", from.len());
+        rows::copy_elements(&self.gpu, from, to, SlotRange { from: elements.start, to: at, len })
+    }
+}
+
+impl std::fmt::Debug for GpuPeers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} processes", self.library, self.size)
+    }
+}
+
+impl std::fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "transfer of {} and {} tensors", self.sent.len(), self.received.len())
+    }
+}
+
+impl Transfer {
+    /// The received tensors, in the order of the shapes: kernels that are queued from now on run after the transfer.
+    ///
+    /// # Errors
+    /// [`Error::Device`] from NCCL, for example if a process has ended.
+    pub fn finish(mut self) -> Result<Vec<Tensor>> {
+        let received = std::mem::take(&mut self.received);
+        self.is_running = false;
+        if faults::on(Fault::AddedBeforeReceived) {
+            // the memory stays, because the transfer ends later
+            std::mem::forget((std::mem::take(&mut self.sent), received.clone()));
+            return Ok(received);
+        }
+        self.peers.join()?;
+        Ok(received)
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if self.is_running {
+            // an error was reported when this transfer was given up
+            let _ = self.peers.join();
+        }
+    }
+}
