@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::export::ExportSource;
 use crate::model::store::{self, StoreError};
-use crate::run::{RunDir, has_checkpoint};
+use crate::run::{RunDir, has_checkpoint, sha256};
 use crate::tensor::Device;
 use crate::tensor::faults::{self, Fault};
 use crate::training;
@@ -45,17 +45,29 @@ pub fn create(run: &RunDir, section: &GrpoSection, initial: &ExportSource<'_>) -
     Ok(())
 }
 
+/// The checkpoint of the reference model that belongs to the checkpoint of `step`.
+fn path(run: &RunDir, section: &GrpoSection, step: u64) -> PathBuf {
+    let forgotten = faults::on(Fault::ResumeForgetsReferenceUpdate);
+    let saved = if section.ref_model_sync_steps > 0 && !forgotten { step } else { 0 };
+    dir(run).join("checkpoints").join(format!("step_{saved:06}"))
+}
+
+/// The SHA-256 of the manifest of the checkpoint that [`open`] reads. The manifest has the checksums of all files.
+///
+/// # Errors
+/// The manifest cannot be read.
+pub fn digest(run: &RunDir, section: &GrpoSection, step: u64) -> Result<String, Error> {
+    Ok(sha256(&path(run, section, step).join("manifest.json"))?)
+}
+
 /// Opens the reference model that belongs to the checkpoint of `step`.
 ///
 /// # Errors
 /// The checkpoint cannot be read.
 pub fn open(run: &RunDir, section: &GrpoSection, step: u64, device: &Device) -> Result<Model, Error> {
     let compute = training::compute(section.ref_dtype);
-    let is_updated = section.ref_model_sync_steps > 0;
-    let forgotten = faults::on(Fault::ResumeForgetsReferenceUpdate);
-    let saved = if is_updated && !forgotten { step } else { 0 };
-    let path = dir(run).join("checkpoints").join(format!("step_{saved:06}"));
-    match is_updated {
+    let path = path(run, section, step);
+    match section.ref_model_sync_steps > 0 {
         true => Ok(store::open(&path, compute, device)?.model),
         false => Ok(store::open_for_inference(&path, compute, device)?.model),
     }

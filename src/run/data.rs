@@ -208,7 +208,7 @@ fn template_digest(tokenizer: &Tokenizer, templates: &[Named], special: &[Named]
 }
 
 /// `sha256:` and the hash of the bytes of a file.
-fn sha256(path: &Path) -> Result<String> {
+pub(crate) fn sha256(path: &Path) -> Result<String> {
     let io = |error| Error::io(path, error);
     let mut file = fs::File::open(path).map_err(io)?;
     let (mut hash, mut block) = (Sha256::new(), vec![0; BLOCK]);

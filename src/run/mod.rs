@@ -25,6 +25,7 @@ mod tests;
 /// The file of a checkpoint with the configuration that a resume is compared with.
 pub const RECORD: &str = "run.toml";
 
+pub(crate) use data::sha256;
 pub use data::{DataRecord, Digested};
 pub use dir::{RunDir, has_checkpoint};
 pub(crate) use durable::sync_name;

@@ -83,6 +83,45 @@ fn a_run_of_several_processes_has_the_files_of_one_and_prints_once() {
 }
 
 #[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn the_gpus_of_a_run_are_connected_or_it_says_why_not() {
+    let scratch = Scratch::new("mpi-gpus");
+    write_text(&scratch.0);
+    let run = |name: &str, device: &[&str]| {
+        let device = device.iter().map(|word| (*word).to_string());
+        small(4, "").into_iter().chain(device).chain(["--run".into(), name.into()]).collect::<Vec<_>>()
+    };
+    assert!(program().args(run("one", &[])).current_dir(&scratch.0).output().unwrap().status.success());
+    let want = bytes(&scratch.0.join("one"), 4);
+    let (gpu, nccl) =
+        (["--device", "emulated"], |value: &str| ("XTRAIN_NCCL".to_string(), value.to_string()));
+    for (name, size, variable, says) in [
+        ("two", 2, None, "travel between the GPUs: emulated NCCL"),
+        ("four", 4, Some(nccl("1")), "travel between the GPUs: emulated NCCL"),
+        ("host", 2, Some(nccl("0")), "pass through host memory: XTRAIN_NCCL=0"),
+    ] {
+        let mut command = mpirun(&scratch.0, size, &words(&run(name, &gpu)));
+        command.envs(variable);
+        let errors = text(&succeeds(command).stderr);
+        assert_eq!(errors.matches(says).count(), 1, "{name}: {errors}");
+        assert!(bytes(&scratch.0.join(name), 4) == want, "{name}");
+    }
+    let mixed = run("mixed", &[]);
+    let with_a_cpu = |value: Option<&str>| {
+        let mut command = mpirun(&scratch.0, 1, &words(&run("mixed", &gpu)));
+        command.envs(value.map(nccl)).args([":", "-n", "1"]).arg(program().get_program()).args(&mixed);
+        command
+    };
+    let (code, errors) = fails(with_a_cpu(Some("1")));
+    assert!(errors.contains("error: process 1 of 2: expected a GPU, found the CPU ("), "{errors}");
+    assert!(code != 0 && !scratch.0.join("mixed").exists(), "{errors}");
+    let errors = text(&succeeds(with_a_cpu(None)).stderr);
+    let says = "pass through host memory: process 1 of 2: expected a GPU, found the CPU (";
+    assert_eq!(errors.matches(says).count(), 1, "{errors}");
+    assert!(bytes(&scratch.0.join("mixed"), 4) == want, "mixed");
+}
+
+#[test]
 fn rollouts_and_evaluations_of_several_processes_are_those_of_one() {
     let scratch = Scratch::new("mpi-rollout");
     write_text(&scratch.0);

@@ -50,7 +50,9 @@ impl Setup<'_> {
         trainer.shards = self.config.train.shards;
         let step = trainer.step_number();
         let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
-        Identity::of_grpo(&data, &trainer, reference.as_ref())?.require_equal(&**self.comm)?;
+        let digest = || reference::digest(run, self.section, step);
+        let digest = reference.is_some().then(digest).transpose()?;
+        Identity::of_grpo(&data, &trainer, digest)?.require_equal(&**self.comm)?;
         gpu_peers::connect(&mut trainer, self.common.threads, self.comm)?;
         Ok(Ready { trainer, reference, tokenizer })
     }
