@@ -22,6 +22,11 @@ pub(super) fn byte_size(text: &str) -> Result<u64, String> {
     bytes.filter(|&n| n > 0).ok_or_else(|| want.to_string())
 }
 
+/// A size in memory: at most that of the address space.
+pub(super) fn in_memory(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::byte_size;

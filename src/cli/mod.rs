@@ -48,6 +48,7 @@ mod memory_check;
 mod model_arg;
 mod monitor;
 mod offload;
+mod offload_place;
 mod out;
 mod output_dir;
 mod paths;

@@ -1,6 +1,6 @@
 //! The caches that `xtrain bench cache-kinds` compares.
 use super::workload::Workload;
-use crate::cli::layer_offload;
+use crate::cli::offload_place;
 use crate::cli::{CliError, Exit};
 use crate::decode::{CacheShape, EngineOptions, KvKind, KvMemory, LayerOffload, Room};
 use crate::model::Model;
@@ -75,7 +75,7 @@ impl Column {
         let resident = LayerOffload::least_resident(self.kv, model, options.room(model.config()));
         let offload = match model.device() {
             Device::Gpu(_) => LayerOffload::in_memory(resident, usize::MAX),
-            _ => layer_offload::in_directory(&std::env::temp_dir(), resident, usize::MAX)?,
+            _ => offload_place::in_directory(&std::env::temp_dir(), resident, usize::MAX)?,
         };
         Ok(KvMemory::offloading(offload))
     }
