@@ -2,8 +2,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use llguidance::ParserFactory;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokRxInfo, TokTrie};
-use llguidance::{ParserFactory, earley::SlicedBiasComputer};
 
 use super::error::GrammarError;
 use crate::model::third_party::guarded;
@@ -11,6 +11,10 @@ use crate::model::tokenizer::Tokenizer;
 
 /// Maximum length of a token in bytes: that of a path in the tree.
 const MAX_TOKEN: usize = 1024;
+/// Sets of tokens whose part of a mask is not computed token by token where all of them are allowed: those inside of a
+/// JSON string without a limit of its length, and with one. Each takes a prefix tree of its own. A mask does not depend
+/// on them.
+const SLICES: [&str; 2] = [r#"[^"\\\x00-\x1F\x7F]{1,10}"#, r#"[^"\\\x00-\x1F\x7F]+"#];
 /// A byte that no UTF-8 text contains. In the tree it begins special tokens.
 const NO_TEXT: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 
@@ -48,7 +52,7 @@ impl GrammarVocabulary {
         let build = || {
             let info = TokRxInfo::new(words.len() as u32, ids as u32);
             let env = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
-            let slices = SlicedBiasComputer::general_slices();
+            let slices = SLICES.map(str::to_string);
             ParserFactory::new(&(env as _), InferenceCapabilities::default(), &slices)
         };
         let found = guarded(build).and_then(|found| found.map_err(|error| error.to_string()));

@@ -59,6 +59,7 @@ faults! {
     LexerNotRenewed "the sequences of a constraint share a lexer that is full"
     EndOfTextAllowedEarly "a constraint allows an end of text before its text is complete"
     LogProbIgnoresConstraint "the processed log-probability of a token is that over all tokens, not over those that the constraint allows"
+    MaximumOfMaskedChunkKept "the chunks of a masked row of logits keep the maxima of the row before the mask"
     UpdateForgetsConstraint "the update of a run with a constraint takes log-probabilities over all tokens"
     RngIgnoresSequenceId "the address of a random number omits the id of the sequence"
     RngUsesFirstSequenceId "all random numbers of a step use the id of the first sequence"

@@ -1,7 +1,7 @@
 //! Functions of the sampler over a plain slice of logits. They use the widest instruction set of the machine; all
 //! instruction sets give the same bits.
 use crate::cpu::lanes::dispatch;
-use crate::cpu::{Simd, softmax};
+use crate::cpu::{Simd, masked_softmax, softmax};
 
 /// Returns log(sum of exp(z_i)), computed as `m + log(sum of exp(z_i - m))` with m the largest z.
 ///
@@ -14,6 +14,25 @@ pub fn lse_row(z: &[f32]) -> f32 {
         return f32::NEG_INFINITY;
     }
     dispatch(Simd::detect(), softmax::Lse(z))
+}
+
+/// Returns `[lse_row(z), lse_row(kept)]`, bit for bit, for the same logits after a mask: `kept` has the values of `z`,
+/// or -inf. The exponentials of a chunk whose maximum is kept are computed once for both rows.
+///
+/// # Panics
+/// If the rows differ in length.
+pub fn lse_rows_masked(z: &[f32], kept: &[f32]) -> [f32; 2] {
+    assert_eq!(z.len(), kept.len(), "logits of one row");
+    if max(kept) == f32::NEG_INFINITY {
+        return [lse_row(z), f32::NEG_INFINITY];
+    }
+    dispatch(Simd::detect(), masked_softmax::LseMasked { z, kept })
+}
+
+/// Sets the values whose bits in `words` are 0 to -inf: bit `i % 32` of word `i / 32` is value i. Values without a word
+/// are removed, too; words without values are ignored.
+pub fn remove(values: &mut [f32], words: &[u32]) {
+    dispatch(Simd::detect(), masked_softmax::Remove { values, words });
 }
 
 /// Returns the largest value, or -inf if there is none. NaN is skipped. If the largest values are zeros of both
@@ -58,6 +77,33 @@ mod tests {
         }
         assert_eq!(max(&[]), f32::NEG_INFINITY);
         assert_eq!(max(&[f32::NAN; 40]), f32::NEG_INFINITY);
+    }
+
+    /// Whether `lse_rows_masked` has the bits of `lse_row` on both rows: for every length of a chunk and masks from
+    /// none to all.
+    fn masked_rows_have_the_bits_of_separate_ones() -> bool {
+        let lengths = (1..=70).chain([127, 128, 129, 255, 256, 300, 1000, 4096 + 77]);
+        lengths.into_iter().enumerate().all(|(at, n)| {
+            (0..=8).all(|keep| {
+                let mut z: Vec<f32> = vals(n, n).iter().map(|v| 8.0 * v).collect();
+                let kept_at = |i: usize| (i * 7 + at + i / 128) % 8 < keep;
+                z[n / 2] = if at % 5 == 0 { f32::NEG_INFINITY } else { z[n / 2] };
+                let value = |(i, &z): (usize, &f32)| if kept_at(i) { z } else { f32::NEG_INFINITY };
+                let kept: Vec<f32> = z.iter().enumerate().map(value).collect();
+                let want = [lse_row(&z), lse_row(&kept)];
+                lse_rows_masked(&z, &kept).map(f32::to_bits) == want.map(f32::to_bits)
+            })
+        })
+    }
+
+    #[test]
+    fn a_row_and_its_masked_row_have_the_bits_of_two_rows() {
+        assert!(masked_rows_have_the_bits_of_separate_ones());
+        assert_eq!(lse_rows_masked(&[], &[]), [f32::NEG_INFINITY; 2]);
+        #[cfg(feature = "faults")]
+        crate::faults::with(crate::faults::Fault::MaximumOfMaskedChunkKept, || {
+            assert!(!masked_rows_have_the_bits_of_separate_ones());
+        });
     }
 
     #[test]

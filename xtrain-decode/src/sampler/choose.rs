@@ -1,7 +1,7 @@
 //! The sampler.
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::rng::{Purpose, uniform_u64};
-use xtrain_tensor::softmax::lse_row;
+use xtrain_tensor::softmax::{lse_row, lse_rows_masked};
 
 use super::distribution::Distribution;
 use super::error::SampleError;
@@ -95,18 +95,18 @@ impl Sampler {
         let distribution = Distribution::new(self.processed.logits(), self.processed.weights());
         let id = if faults::on(Fault::RngIgnoresSequenceId) { 0 } else { address.id };
         let token = distribution.token(uniform_u64(address.seed, id, address.position, Purpose::Sample));
-        let raw_lse = lse_row(logits);
-        let logprob = logits[token as usize] - raw_lse;
-        let processed_logprob = if self.options.temperature == 0.0 {
-            0.0
-        } else if self.options.leaves_logits_unchanged()
-            && (mask.is_none() || faults::on(Fault::LogProbIgnoresConstraint))
-        {
-            logprob
-        } else {
-            let z = self.processed.logits();
-            z[token as usize] - lse_row(z)
+        let unchanged = self.options.leaves_logits_unchanged();
+        let masked = mask.is_some() && !faults::on(Fault::LogProbIgnoresConstraint);
+        let z = self.processed.logits();
+        let [raw_lse, processed_lse] = match (self.options.temperature == 0.0, unchanged, masked) {
+            // the processed row has one token
+            (true, ..) => [lse_row(logits), z[token as usize]],
+            (_, true, false) => [lse_row(logits); 2],
+            (_, true, true) => lse_rows_masked(logits, z),
+            (_, false, _) => [lse_row(logits), lse_row(z)],
         };
+        let logprob = logits[token as usize] - raw_lse;
+        let processed_logprob = z[token as usize] - processed_lse;
         Ok(Choice { token, logprob, processed_logprob })
     }
 

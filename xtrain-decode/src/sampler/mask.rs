@@ -1,4 +1,5 @@
 //! The set of tokens that may be sampled.
+use xtrain_tensor::softmax;
 
 /// A set of token ids below the size of a vocabulary: one bit per id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,15 +63,7 @@ impl TokenMask {
 
     /// Sets the values of all ids outside the set to -inf. Ids beyond the vocabulary are outside.
     pub(super) fn apply(&self, values: &mut [f32]) {
-        let none = std::iter::repeat(&0);
-        for (values, &word) in values.chunks_mut(32).zip(self.words.iter().chain(none)) {
-            if word == u32::MAX {
-                continue;
-            }
-            for (bit, value) in values.iter_mut().enumerate() {
-                *value = if word >> bit & 1 == 1 { *value } else { f32::NEG_INFINITY };
-            }
-        }
+        softmax::remove(values, &self.words);
     }
 }
 

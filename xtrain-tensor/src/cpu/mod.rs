@@ -8,6 +8,7 @@ pub(crate) mod gemm_bf16;
 pub(crate) mod lanes;
 mod linear;
 mod loss;
+pub(crate) mod masked_softmax;
 pub(crate) mod norm;
 pub(crate) mod optim;
 mod pack;

@@ -5,13 +5,13 @@ use super::value::blocks;
 use crate::math;
 
 /// Logits per chunk.
-const CHUNK: usize = 128;
+pub(super) const CHUNK: usize = 128;
 
 /// `log sum exp z`: chunks of 128 with a maximum and a sum32 each, then a sum32 over the chunks.
 pub(crate) struct Lse<'a>(pub(crate) &'a [f32]);
 
 /// The maximum and the sum of a chunk.
-type Part = [f32; 2];
+pub(super) type Part = [f32; 2];
 scratch!(Part, [0.0; 2]);
 
 impl Kernel<f32> for Lse<'_> {
@@ -20,17 +20,28 @@ impl Kernel<f32> for Lse<'_> {
         let mut parts = Buffer::<Part>::new(self.0.len().div_ceil(CHUNK));
         let mut top = f32::NEG_INFINITY;
         for (z, part) in self.0.chunks(CHUNK).zip(parts.iter_mut()) {
-            let m = max(l, z);
-            let sum = if m == f32::NEG_INFINITY { 0.0 } else { sum_exp(l, z, m) };
-            top = if m > top { m } else { top };
-            *part = [m, sum];
+            *part = chunk(l, z);
+            top = if part[0] > top { part[0] } else { top };
         }
-        let mut v = [0f32; LANES];
-        for (i, [m, sum]) in parts.iter().enumerate() {
-            v[i % LANES] = sum.mul_add(math::exp(m - top), v[i % LANES]);
-        }
-        top + math::log(l.sum32(l.load(&v)))
+        combined(l, &parts, top)
     }
+}
+
+/// The maximum and the sum of the chunk `z`.
+#[inline(always)]
+pub(super) fn chunk<L: Lanes>(l: L, z: &[f32]) -> Part {
+    let m = max(l, z);
+    [m, if m == f32::NEG_INFINITY { 0.0 } else { sum_exp(l, z, m) }]
+}
+
+/// The `lse` of the chunks `parts`. `top`: the largest maximum.
+#[inline(always)]
+pub(super) fn combined<L: Lanes>(l: L, parts: &[Part], top: f32) -> f32 {
+    let mut v = [0f32; LANES];
+    for (i, [m, sum]) in parts.iter().enumerate() {
+        v[i % LANES] = sum.mul_add(math::exp(m - top), v[i % LANES]);
+    }
+    top + math::log(l.sum32(l.load(&v)))
 }
 
 /// The largest logit, -inf if there is none. NaN is skipped.
@@ -44,7 +55,7 @@ impl Kernel<f32> for Max<'_> {
 }
 
 #[inline(always)]
-fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
+pub(super) fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
     let lowest = l.splat(f32::NEG_INFINITY);
     let mut m = lowest;
     blocks!(z.len(), |b| {
@@ -74,7 +85,7 @@ fn sum_exp<L: Lanes>(l: L, z: &[f32], m: f32) -> f32 {
 
 /// The first `n` lanes of `v`, +0 in the others.
 #[inline(always)]
-fn first_lanes<L: Lanes>(l: L, v: L::F, n: usize) -> L::F {
+pub(super) fn first_lanes<L: Lanes>(l: L, v: L::F, n: usize) -> L::F {
     if n == LANES {
         return v;
     }
