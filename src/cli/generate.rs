@@ -8,7 +8,7 @@ use super::common::{token_id, whole};
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::layer_offload::LayerOffloadFlags;
 use super::loaded::Loaded;
-use super::memory_check::require_cache_in;
+use super::memory_check::{Models, require_cache_in};
 use super::prefix::{SavePrefixFlag, UsedPrefix};
 use super::prompt_input::{PromptInput, PromptSource};
 use super::speculation::SpeculationReport;
@@ -109,7 +109,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
     let memory = args.offload.memory(loaded.model.device(), Some("add --kv-resident"))?;
     require_cache_in(
         &memory,
-        (&loaded.model, draft.as_ref().map(|draft| &draft.model)),
+        Models { model: &loaded.model, draft: draft.as_ref().map(|draft| &draft.model) },
         &options,
         "reduce --max-new or the length of the prompt, use --kv growing, or add --kv-resident and --offload-dir",
     )?;

@@ -10,9 +10,11 @@ use crate::tensor::Device;
 
 /// Checks that `bytes` more bytes fit. `what` needs them; `hint` says how to need less. GPUs report their own memory.
 pub(super) fn require(bytes: u64, device: &Device, what: &str, hint: &str) -> Result<(), CliError> {
-    if device.gpu_counters().is_some() {
-        return Ok(());
-    }
+    if device.gpu_counters().is_some() { Ok(()) } else { require_host(bytes, what, hint) }
+}
+
+/// Checks that `bytes` more bytes of host memory fit.
+fn require_host(bytes: u64, what: &str, hint: &str) -> Result<(), CliError> {
     let Some(limit) = memory_limit().filter(|limit| bytes > limit.left) else { return Ok(()) };
     let message = format!(
         "not enough memory: {what} needs about {}, {} of {} are left ({})",
@@ -50,17 +52,28 @@ pub(super) fn require_cache(
     options: &EngineOptions,
     hint: &str,
 ) -> Result<(), CliError> {
-    require_cache_in(&KvMemory::default(), (model, draft), options, hint)
+    require_cache_in(&KvMemory::default(), Models { model, draft }, options, hint)
 }
 
-/// [`require_cache`] of an engine and its draft model, whose cache is in `memory`.
+/// The models of an engine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Models<'a> {
+    pub(super) model: &'a Model,
+    /// `None`: it does not speculate with a model.
+    pub(super) draft: Option<&'a Model>,
+}
+
+/// [`require_cache`] of an engine whose cache is in `memory`. Off-loaded layers in host memory have to fit there.
 pub(super) fn require_cache_in(
     memory: &KvMemory,
-    (model, draft): (&Model, Option<&Model>),
+    Models { model, draft }: Models<'_>,
     options: &EngineOptions,
     hint: &str,
 ) -> Result<(), CliError> {
-    let own = memory.allocated_bytes(options.kv, model, options.room(model.config()));
+    let room = options.room(model.config());
+    let off_loaded = memory.host_bytes(options.kv, model, room);
+    require_host(off_loaded, "what is off-loaded of the KV cache", hint)?;
+    let own = memory.allocated_bytes(options.kv, model, room);
     let bytes = own.saturating_add(draft.map_or(0, |draft| draft_cache_bytes(draft, model, options)));
     let what = if draft.is_some() { "the KV cache with that of the draft model" } else { "the KV cache" };
     require(bytes, model.device(), what, hint)
@@ -95,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_is_the_size_of_a_full_cache() {
+    fn the_estimate_is_what_a_full_cache_allocates() {
         use crate::tensor::Dtype;
         let sizes = crate::model::Config { vocab: 8, dim: 8, ffn_dim: 4, n_heads: 2, ..Default::default() };
         let heads =
@@ -107,23 +120,47 @@ mod tests {
                 let options = EngineOptions { kv, max_batch: 3, ..EngineOptions::default() };
                 let mut cache = kv.cache(&model, options.room(&cfg), KvMemory::default()).unwrap().unwrap();
                 (0..3).for_each(|seq| cache.reserve(seq, 50).unwrap());
-                assert_eq!(cache.bytes() as u64, cache_bytes(&model, &options), "{kv} {dtype}");
+                // each tensor has one of eight sizes per power of two
+                let (bytes, estimate) = (cache.bytes() as u64, cache_bytes(&model, &options));
+                assert!(
+                    (bytes..=bytes + bytes / 8).contains(&estimate),
+                    "{kv} {dtype}: {estimate} for {bytes}"
+                );
             }
         }
+    }
+
+    /// A model with one kv head of 4 values in each layer.
+    fn model(n_layers: usize, max_positions: usize) -> Model {
+        use crate::model::Config;
+        let sizes = Config { vocab: 8, dim: 4, ffn_dim: 4, n_heads: 1, n_kv_heads: 1, ..Config::default() };
+        let cfg = Config { head_dim: 4, rope_theta: 1e4, norm_eps: 1e-6, n_layers, max_positions, ..sizes };
+        Model::init(&cfg, crate::tensor::Dtype::F32, &Device::cpu(), 1).unwrap()
+    }
+
+    #[test]
+    fn layers_in_host_memory_have_to_fit_there() {
+        use crate::decode::LayerOffload;
+        let (model, kv) = (model(3, 50), KvKind::Contiguous);
+        let options = EngineOptions { kv, max_batch: 3, ..EngineOptions::default() };
+        let room = options.room(model.config());
+        let resident = LayerOffload::least_resident(kv, &model, room);
+        let in_memory = KvMemory::offloading(LayerOffload::in_memory(resident, usize::MAX));
+        let in_file = LayerOffload::in_directory(&std::env::temp_dir(), resident, usize::MAX).unwrap();
+        // keys and values of 150 positions in three layers
+        assert_eq!(in_memory.host_bytes(kv, &model, room), 3 * 150 * 2 * 4 * 4);
+        assert_eq!(KvMemory::offloading(in_file).host_bytes(kv, &model, room), 0);
+        assert_eq!(KvMemory::default().host_bytes(kv, &model, room), 0);
+        let models = Models { model: &model, draft: None };
+        require_cache_in(&in_memory, models, &options, "").unwrap();
+        let many = EngineOptions { max_batch: 1 << 50, ..options };
+        let error = require_cache_in(&in_memory, models, &many, "").map_err(|error| error.to_string());
+        assert!(error.is_err_and(|error| error.contains("what is off-loaded of the KV cache needs about")));
     }
 
     #[test]
     fn the_cache_of_a_draft_model_has_room_for_all_sequences_up_to_its_context() {
         use crate::decode::CacheShape;
-        use crate::model::Config;
-        use crate::tensor::Dtype;
-        let model = |n_layers, max_positions| {
-            let sizes =
-                Config { vocab: 8, dim: 4, ffn_dim: 4, n_heads: 1, n_kv_heads: 1, ..Config::default() };
-            let cfg =
-                Config { head_dim: 4, rope_theta: 1e4, norm_eps: 1e-6, n_layers, max_positions, ..sizes };
-            Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap()
-        };
         let (large, small) = (model(2, 300), model(1, 100));
         let options = EngineOptions { max_batch: 3, kv_capacity: Some(320), ..EngineOptions::default() };
         let token = CacheShape::of(&small).bytes_per_token() as u64;

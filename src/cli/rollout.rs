@@ -14,7 +14,7 @@ use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::identity::Identity;
 use super::interrupt::Interrupt;
 use super::loaded::{self, Loaded};
-use super::memory_check::require_cache_in;
+use super::memory_check::{Models, require_cache_in};
 use super::prompts::{self, Prompt, TruncatedSide};
 use super::scheduler_flags::SchedulerFlags;
 use super::{CliError, out};
@@ -169,11 +169,16 @@ fn check_none_skipped(skipped: usize, count: usize) -> Result<(), CliError> {
     Err(CliError::new(Exit::Data, message).hint(prompts::TRUNCATE))
 }
 
+/// A request and its priority among the waiting ones.
+struct Prioritized {
+    request: Request,
+    priority: i32,
+}
+
 /// What an engine has to complete.
 struct Work<'a> {
     loaded: &'a Loaded,
-    /// With their priorities.
-    requests: Vec<(Request, i32)>,
+    requests: Vec<Prioritized>,
     /// The texts of the completions. `None`: the model has no tokenizer.
     stops: Option<TextStops<'a>>,
 }
@@ -188,13 +193,13 @@ fn complete(
     let Work { loaded, requests, mut stops } = work;
     let (cfg, g) = (&args.generation.cache.engine().kv.limits(loaded.model.config()), args.n.get());
     let total = requests.len() * g;
-    let longest = requests.iter().map(|(request, _)| request.required_len(cfg)).max();
+    let longest = requests.iter().map(|of| of.request.required_len(cfg)).max();
     let options = args.engine(longest.unwrap_or(0), total)?;
     let draft = args.generation.speculation.open_draft_of(loaded, &args.generation.common)?;
     let memory = args.scheduler.offload.memory(loaded.model.device())?;
     require_cache_in(
         &memory,
-        (&loaded.model, draft.as_ref().map(|draft| &draft.model)),
+        Models { model: &loaded.model, draft: draft.as_ref().map(|draft| &draft.model) },
         &options,
         "reduce --max-batch-size, --max-new or the length of the prompts",
     )?;
@@ -204,7 +209,7 @@ fn complete(
     let prefix = args.generation.prefix.load(loaded, &mut engine)?;
     let mut progress = Progress::new("rollout", "completion", total as u64, 0);
     if let Some(prefix) = prefix {
-        progress.line(&prefix.of_prompts(requests.iter().map(|(request, _)| &*request.prompt)));
+        progress.line(&prefix.of_prompts(requests.iter().map(|of| &*of.request.prompt)));
     }
     submit(&mut engine, requests, g)?;
     let (clock, mut tokens, mut done) = (Instant::now(), 0, 0);
@@ -245,8 +250,8 @@ fn complete(
 }
 
 /// Submits `g` completions of each request.
-fn submit(engine: &mut Engine<'_>, requests: Vec<(Request, i32)>, g: usize) -> Result<(), CliError> {
-    for (request, priority) in requests {
+fn submit(engine: &mut Engine<'_>, requests: Vec<Prioritized>, g: usize) -> Result<(), CliError> {
+    for Prioritized { request, priority } in requests {
         engine.submit_prioritized(request, g, priority)?;
     }
     Ok(())
@@ -258,7 +263,7 @@ fn requests(
     args: &RolloutArgs,
     loaded: &Loaded,
     prompts: &mut [Prompt],
-) -> Result<Vec<(Request, i32)>, CliError> {
+) -> Result<Vec<Prioritized>, CliError> {
     let flags = &args.generation.constraint;
     let (language, mut compiler) = (flags.language()?, Compiler::new(loaded));
     let limits = args.generation.cache.engine().kv.limits(loaded.model.config());
@@ -270,7 +275,7 @@ fn requests(
         let constraint = language.map(|language| compiler.constraint(language, place));
         let request = Request { constraint: constraint.transpose()?, ..request };
         prompt.language = language.cloned();
-        Ok((prompt.checked(request, &limits)?, prompt.priority))
+        Ok(Prioritized { request: prompt.checked(request, &limits)?, priority: prompt.priority })
     };
     prompts.iter_mut().map(request).collect()
 }
@@ -345,8 +350,9 @@ mod tests {
         std::fs::write(&path, priorities.map(line).concat()).unwrap();
         let prompts = prompts::read(&path, None).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let request = |(id, prompt): (u64, Prompt)| {
-            (Request { id, ..Request::greedy(&prompt.ids, 2) }, prompt.priority)
+        let request = |(id, prompt): (u64, Prompt)| Prioritized {
+            request: Request { id, ..Request::greedy(&prompt.ids, 2) },
+            priority: prompt.priority,
         };
         submit(&mut engine, (0..).zip(prompts).map(request).collect(), 1).unwrap();
         let mut order = Vec::new();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::ideal::Ideal;
 use super::shared::Shared;
 use super::workload::Workload;
-use crate::cli::memory_check::{require, require_cache_in};
+use crate::cli::memory_check::{Models, require, require_cache_in};
 use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
 use crate::decode::{Counters, Engine, EngineOptions, KvMemory, Request, SampleOptions};
@@ -126,7 +126,7 @@ pub(super) fn measure_in(
 ) -> Result<Measured, CliError> {
     let options = workload.engine(options);
     let hint = "reduce --batch, --prompt-len or --max-new";
-    require_cache_in(&memory, (model, draft), &options, hint)?;
+    require_cache_in(&memory, Models { model, draft }, &options, hint)?;
     let mut engine = Engine::with_memory(model, options, memory)?;
     draft.map_or(Ok(()), |draft| engine.draft_with(draft))?;
     let sampling = SampleOptions {

@@ -7,11 +7,10 @@ use super::arrivals::{Arrival, TraceSpec};
 use super::bench_model::{self, BenchModel, random_tokens};
 use super::latency::Latency;
 use super::trace_args::TraceArgs;
-use crate::cli::memory_check::require_cache_in;
+use crate::cli::memory_check::{Models, require_cache_in};
 use crate::cli::speculation::SpeculateArg;
 use crate::cli::{CliError, Exit, out};
 use crate::decode::{Counters, Engine, EngineOptions, Event, KvMemory, Request};
-use crate::model::Model;
 use crate::report::{Table, units};
 
 /// The output of `--json`.
@@ -96,15 +95,16 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
     let draft = draft.as_ref().map(|draft| &draft.model);
     let hint = "reduce --max-batch-size, --prompt-len or --max-new, or use --kv-capacity";
     let memory = args.scheduler.offload.memory(model.device())?;
-    require_cache_in(&memory, (&model, draft), &options, hint)?;
-    warm_up(&model, options, draft)?;
-    let (times, total_ms, counters) = replay((&model, draft), options, memory, args)?;
+    let models = Models { model: &model, draft };
+    require_cache_in(&memory, models, &options, hint)?;
+    warm_up(models, options)?;
+    let (times, total_ms, counters) = replay(models, options, memory, args)?;
     let report = report(args, description, (&times, total_ms, counters), options);
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
 /// Runs one request before the clock starts: the first pass of a model packs its weights.
-fn warm_up(model: &Model, options: EngineOptions, draft: Option<&Model>) -> Result<(), CliError> {
+fn warm_up(Models { model, draft }: Models<'_>, options: EngineOptions) -> Result<(), CliError> {
     let max_new = options.room(model.config()).positions.min(5) - 1;
     let short = EngineOptions { max_batch: 1, max_seq_len: Some(max_new + 1), kv_capacity: None, ..options };
     let mut engine = Engine::new(model, short)?;
@@ -116,7 +116,7 @@ fn warm_up(model: &Model, options: EngineOptions, draft: Option<&Model>) -> Resu
 
 /// Runs the requests. The clock is the time of the steps; where nothing runs, it moves on to the next arrival.
 fn replay(
-    (model, draft): (&Model, Option<&Model>),
+    Models { model, draft }: Models<'_>,
     options: EngineOptions,
     memory: KvMemory,
     args: &TraceArgs,

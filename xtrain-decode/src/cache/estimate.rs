@@ -16,12 +16,14 @@ impl KvKind {
         }
     }
 
-    /// Bytes of these slots for `model`. A sinks cache also has the lists of keys, rotated keys and values that the
+    /// Bytes that these slots allocate for `model`: the memory of a tensor has one of eight sizes per power of two on the
+    /// CPU. A sinks cache also has the lists of keys, rotated keys and values that the
     /// rows of a pass attend to in one layer: those of all slots.
     pub fn allocated_bytes(self, model: &Model, room: Room) -> u64 {
         let shape = CacheShape::of(model).stored_as(self.dtype());
-        let lists = if self.keeps_all() { 0 } else { shape.layer_bytes_per_token() / 2 * 3 };
-        self.allocated_slots(room).saturating_mul((shape.bytes_per_token() + lists) as u64)
+        let lists = if self.keeps_all() { 0 } else { 3 };
+        let pools = (2 * shape.n_layers + lists) as u64;
+        shape.pool_bytes(self.allocated_slots(room), &shape.device).saturating_mul(pools)
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use xtrain_model::Model;
+use xtrain_tensor::Device;
 
 use super::kind::{KvKind, Room};
 use super::layer_file::checksum_bytes;
@@ -32,7 +33,7 @@ impl LayerOffload {
     }
 
     /// At most `resident` bytes of keys and values stay in the memory of the device, at most `limit` bytes are in a file
-    /// in the directory `dir`. It has no name, so a process that is killed leaves nothing. On a GPU, two layers are also
+    /// in the directory `dir`. It has no name, so a process that is killed leaves nothing. On a GPU, one layer is also
     /// in host memory.
     ///
     /// # Errors
@@ -81,11 +82,25 @@ impl LayerOffload {
     /// Bytes that a cache allocates in the memory of the device, with its checksums.
     pub(super) fn allocated_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
         let (shape, n_slots) = (CacheShape::of(model).stored_as(kv.dtype()), slots(kv, room));
-        let layer = n_slots.saturating_mul(shape.layer_bytes_per_token()) as u64;
+        let layer = shape.pool_bytes(n_slots as u64, &shape.device).saturating_mul(2);
         let resident = self.resident(&shape, n_slots);
         let off = (shape.n_layers - resident) as u64;
         let buffers = if off > 0 { 2 } else { 0 };
-        layer.saturating_mul(resident as u64 + buffers) + off * checksum_bytes(n_slots) as u64
+        layer.saturating_mul(resident as u64 + buffers).saturating_add(off * checksum_bytes(n_slots) as u64)
+    }
+
+    /// Bytes in host memory besides: the off-loaded layers, if they are not in a file, and with a GPU the layer that is
+    /// being read.
+    pub(super) fn host_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
+        let (shape, n_slots) = (CacheShape::of(model).stored_as(kv.dtype()), slots(kv, room));
+        let off = shape.n_layers - self.resident(&shape, n_slots);
+        let layer = n_slots.saturating_mul(shape.layer_bytes_per_token()) as u64;
+        let kept = if self.file.is_none() { layer.saturating_mul(off as u64) } else { 0 };
+        let read = match model.device() {
+            Device::Gpu(_) if off > 0 => 2 * shape.pool_bytes(n_slots as u64, &Device::cpu()),
+            _ => 0,
+        };
+        kept.saturating_add(read)
     }
 
     /// Checks that a cache of this kind can off-load its layers, and that they fit.

@@ -58,6 +58,14 @@ impl CacheShape {
         2 * self.n_kv_heads * len * dtype.bytes()
     }
 
+    /// Bytes that the keys or the values of `slots` slots of a layer allocate on `device`.
+    pub(super) fn pool_bytes(&self, slots: u64, device: &Device) -> u64 {
+        let (len, dtype) = self.stored_head();
+        let elements = slots.saturating_mul((self.n_kv_heads * len) as u64);
+        let allocated = device.allocated_elements(usize::try_from(elements).unwrap_or(usize::MAX));
+        (allocated as u64).saturating_mul(dtype.bytes() as u64)
+    }
+
     /// The number of elements of a stored head vector, and their dtype.
     pub(super) fn stored_head(&self) -> (usize, Dtype) {
         match self.kv_dtype {

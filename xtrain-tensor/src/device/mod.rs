@@ -108,6 +108,12 @@ impl Device {
         self.as_cpu().map_or(1, |cpu| cpu.pool.threads())
     }
 
+    /// Number of elements for which a new tensor of `len` elements allocates memory. On the CPU `len` is rounded up to
+    /// one of eight sizes per power of two, so that later tensors of similar lengths can use the memory.
+    pub fn allocated_elements(&self, len: usize) -> usize {
+        if let Device::Gpu(_) = self { len } else { recycle::class_size(len) }
+    }
+
     /// The activity counters of a GPU since it was opened. `None`: the device is a CPU.
     pub fn gpu_counters(&self) -> Option<GpuCounters> {
         self.as_gpu().map(Gpu::gpu_counters)

@@ -11,6 +11,7 @@ use crate::Element;
 use crate::faults::{self, Fault};
 use crate::lock::lock;
 use free_list::FreeList;
+pub(super) use free_list::class_size;
 
 mod free_list;
 

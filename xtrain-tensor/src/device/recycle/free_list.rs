@@ -15,9 +15,9 @@ fn max_fit(size: usize) -> usize {
 
 /// The smallest size class of at least `len` elements. There are eight classes per power of two, so at most an eighth
 /// of a new buffer is unused.
-pub(super) fn class_size(len: usize) -> usize {
+pub(in crate::device) fn class_size(len: usize) -> usize {
     let step = 1 << (len.max(16) - 1).ilog2().saturating_sub(3);
-    len.next_multiple_of(step)
+    len.checked_next_multiple_of(step).unwrap_or(usize::MAX)
 }
 
 /// Free buffers by their capacity, which is a class size.
