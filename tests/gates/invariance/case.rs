@@ -25,6 +25,9 @@ pub(super) struct Case {
     pub(super) seqs: Vec<Seq>,
     /// Sliding-window size of each layer, including the current token. `None`: full attention.
     pub(super) windows: Vec<Option<usize>>,
+    /// The cache has memory for this number of layers, and off-loads the others if there are more. `None`: all layers
+    /// stay.
+    pub(super) layers_in_memory: Option<usize>,
 }
 
 /// How the oracle computes a sequence: alone, on one thread, in one pass over all its tokens.
@@ -133,6 +136,7 @@ impl Case {
             driver,
             seqs,
             windows: Vec::new(),
+            layers_in_memory: None,
         };
         case.form_group(&mut rng);
         case.draw_windows(&mut rng);
@@ -140,6 +144,7 @@ impl Case {
         case.keep_prefixes(&mut CaseRng::new(SEED ^ 5, number));
         case.quantize_cache(&mut CaseRng::new(SEED ^ 6, number));
         case.keep_sinks(&mut CaseRng::new(SEED ^ 7, number));
+        case.off_load_layers(&mut CaseRng::new(SEED ^ 8, number));
         case
     }
 
@@ -197,6 +202,19 @@ impl Case {
         let window = if rng.one_in(4) { most } else { rng.between(1, most.min(some)) };
         self.kv = KvKind::Sinks { sinks, window };
         self.oracle.tape &= self.definition().is_exact();
+    }
+
+    /// One contiguous cache or cache with pages of ten off-loads layers, of a model with three or four.
+    fn off_load_layers(&mut self, rng: &mut CaseRng) {
+        if !matches!(self.kv, KvKind::Contiguous | KvKind::Paged { .. } | KvKind::Int8 { .. })
+            || !rng.one_in(10)
+        {
+            return;
+        }
+        let n_layers = rng.between(3, 4);
+        self.windows = self.windows.iter().copied().cycle().take(n_layers).collect();
+        self.cfg.n_layers = n_layers;
+        self.layers_in_memory = Some(rng.between(2, n_layers - 1));
     }
 
     /// The kind of cache whose definition the case follows. Sinks and a window that hold the longest sequence follow

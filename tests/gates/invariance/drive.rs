@@ -1,6 +1,6 @@
 //! The paths under test: passes over a cache with any batch, and the engine.
 use xtrain::decode::cache::{Cache, Snapshot};
-use xtrain::decode::{Engine, EngineOptions, KvMemory, LogitsRows, Room};
+use xtrain::decode::{CacheShape, Engine, EngineOptions, KvMemory, LayerOffload, LogitsRows, Room};
 use xtrain::model::{Eager, Error, Model, Rows};
 
 use super::case::{Batch, Case, Driver, SEED, Seq};
@@ -18,6 +18,15 @@ pub(super) fn run(case: &Case, answers: &Answers) -> Result<Seen, Difference> {
     }
 }
 
+/// The memory of the cache, with layers in host memory if the case off-loads them.
+fn memory(case: &Case, model: &Model, room: Room) -> KvMemory {
+    let Some(layers) = case.layers_in_memory else { return KvMemory::default() };
+    let (n_layers, slots) = (case.cfg.n_layers, case.kv.allocated_slots(room) as usize);
+    let layer = slots * CacheShape::of(model).stored_as(case.kv.dtype()).bytes_per_token() / n_layers;
+    let checksums = n_layers * 16 * slots.div_ceil(64);
+    KvMemory::offloading(LayerOffload::in_memory(layers * layer + checksums, usize::MAX))
+}
+
 /// Passes of `Model::forward` over one cache.
 struct Passes<'a> {
     case: &'a Case,
@@ -33,7 +42,8 @@ struct Passes<'a> {
 impl<'a> Passes<'a> {
     fn new(case: &'a Case, answers: &'a Answers, model: &'a Model) -> Passes<'a> {
         let room = Room { sequences: case.seqs.len(), positions: case.longest(), slots: None };
-        let cache = case.kv.cache(model, room, KvMemory::default()).unwrap().expect("a case has a cache");
+        let cache =
+            case.kv.cache(model, room, memory(case, model, room)).unwrap().expect("a case has a cache");
         let done = vec![0; case.seqs.len()];
         let rng = CaseRng::new(SEED ^ 4, case.number);
         Passes { case, answers, model, cache, done, rng, seen: Seen::default() }
@@ -164,7 +174,8 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         prefix_caching,
         ..EngineOptions::default()
     };
-    let mut engine = Engine::new(model, options).map_err(failed)?;
+    let memory = memory(case, model, options.room(model.config()));
+    let mut engine = Engine::with_memory(model, options, memory).map_err(failed)?;
     let mut s = 0;
     while s < answers.requests.len() {
         let g = if s == 0 { group } else { 1 };
