@@ -17,6 +17,9 @@ for dtype in bf16 f32; do
     done
 done
 bench bf16 base-125m 32768 256 --one-prompt
+# the lossy caches next to the paged one
+bench bf16 base-125m 32768 32 --kv int8
+bench bf16 base-125m 32768 32 --kv sinks --kv-sinks 4 --kv-window "${dry:-124}"
 # the same with dependent launch
 export XTRAIN_CUDA_DEPENDENT_LAUNCH=1
 bench bf16 base-125m 32768 1

@@ -20,6 +20,8 @@ for test in $(tests ./test-tensor gates::gpu::tests::every_operation gates::tens
 done
 for test in $(tests ./test-gates gpu:: gpu_windows:: multi_step:: golden::the_gpu golden_policy:: decode_kv:: \
     kept_sets:: branches:: policy_end_to_end:: open_for_inference:: grpo::devices:: \
-    launch_log::the_recorder stop_text::a_gpu commands_verify::verify_finds_a_fault_of_steps_ahead); do
+    launch_log::the_recorder stop_text::a_gpu commands_verify::verify_finds_a_fault_of_steps_ahead \
+    int8::a_gpu sinks::a_gpu held_rows::rows_leave_a_gpu constraints::constrained_completions_do_not_change_a_bit_on_a_gpu \
+    speculation::drafts_do_not_change_a_bit_on_a_gpu); do
     step 60 "$test" ./test-gates --exact "$test" --nocapture
 done

@@ -81,7 +81,15 @@ fn contact_and_sanitize_run_an_operation() {
 #[test]
 fn decode_runs_every_batch_and_top_p() {
     let titles = passed("decode", &[]);
-    for part in ["batch 1, bf16", "batch 32, f32", "batch 256, bf16", "--top-p 0.9", "--one-prompt"] {
+    for part in [
+        "batch 1, bf16",
+        "batch 32, f32",
+        "batch 256, bf16",
+        "--top-p 0.9",
+        "--one-prompt",
+        "--kv int8",
+        "--kv sinks",
+    ] {
         assert!(titles.iter().any(|title| title.contains(part)), "{part}: {titles:?}");
     }
 }
