@@ -7,6 +7,7 @@ mod architecture;
 #[cfg(target_os = "linux")]
 mod bad_inputs;
 mod branches;
+mod bursts;
 mod cli;
 mod commands;
 mod commands_before;
