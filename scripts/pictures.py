@@ -5,8 +5,8 @@
     python3 scripts/pictures.py --check               fails if a picture is not what the recordings give
     python3 scripts/pictures.py --record PROGRAM      first records `PROGRAM quickstart` in a pseudo-terminal, and trains
                                                       configs/shakespeare.toml (about two minutes on two cores);
-                                                      grpo.json and scale.json are recorded by hand, with the commands
-                                                      that they name
+                                                      cache.json, grpo.json and scale.json are recorded by hand, with
+                                                      the commands that they name
     python3 scripts/pictures.py --watch PROGRAM RUN   records the screen of `PROGRAM watch RUN` (needs the package pyte)
 
 Standard library only; recording needs Unix.
@@ -335,6 +335,68 @@ def efficiency_panel(svg, left, title, caption, runs):
             svg.add("circle", cx=x, cy=y, r=5, fill="none", stroke=color, stroke_width=1.8)
         svg.text(x0 + 10, y0 - 48 + 18 * i, name, 11.5, color, weight=600)
 
+# kinds of caches in the order of cache.json, and the fill of their bars
+CACHES = [
+    ("growing", "peer"), ("contiguous", "peer"), ("paged", "mine"), ("int8", "val"), ("sinks and a window", "val"),
+    ("paged, layers off-loaded", "mine"),
+]
+
+
+def cache(theme):
+    """Caches under one budget: positions and speed by kind, and published claims next to measured values."""
+    data = json.loads((IMAGES / "cache.json").read_text())
+    svg = Svg(880, 372, "Kinds of KV caches in 8 MiB: positions, speed, and published claims next to measured values", theme)
+    pages = data["pages"]
+    kinds = pages["64"]["kinds"]
+    svg.text(20, 32, "Kinds of caches in 8 MiB of keys and values", 15, weight=600)
+    svg.text(20, 50, "4 sequences of 512 tokens; 0.79 M parameters, f32, pages of 64", 11.5, "soft")
+    most, fastest = max(kind["positions"] or 0 for kind in kinds), min(kind["step_ms"] for kind in kinds)
+    for at, ((name, color), kind) in enumerate(zip(CACHES, kinds)):
+        top, first = 80 + 46 * at, 20
+        svg.text(first, top, name, 11.5, weight=600)
+        positions, rate = kind["positions"], 4e3 / kind["step_ms"]
+        for row, share, label in [
+            (top + 6, 1 if positions is None else positions / most, "any number" if positions is None else f"{positions:,} positions"),
+            (top + 19, fastest / kind["step_ms"], f"{rate:,.0f} tok/s"),
+        ]:
+            svg.rect(first, row, 270 * share, 10, color, 2)
+            svg.text(first + 270 * share + 7, row + 9, label, 11, "soft")
+    left = 460
+    svg.text(left, 32, "Published, and measured here", 15, weight=600)
+    svg.text(left, 50, "pages of 64 (the default) and of 16", 11.5, "soft")
+    columns = (left + 250, left + 325, left + 400)
+    for x, head in zip(columns, ("published", "64", "16")):
+        svg.text(x, 80, head, 11, "soft", "end")
+    for at, (claim, published, measured) in enumerate(claims(pages)):
+        y = 104 + 30 * at
+        svg.line(left, y - 16, columns[-1], y - 16, "grid")
+        svg.text(left, y, claim, 11.5)
+        svg.text(columns[0], y, published, 11.5, "soft", "end")
+        for x, (value, holds) in zip(columns[1:], measured):
+            svg.text(x, y, value, 11.5, {True: "good", False: "bad", None: "text"}[holds], "end", 600)
+    return svg.done()
+
+
+def claims(pages):
+    """(what, the published value, [(the measured one, whether it is as good) for pages of 64 and of 16])."""
+    rows = [
+        ("paged: waste", "< 4 %", lambda p, k: k[2]["waste"], lambda x: x < 0.04),
+        ("prefix sharing saves", "40 to 60 %", lambda p, k: p["prefix_sharing_saves"], lambda x: x >= 0.4),
+        ("int8: bytes of bf16", "50 %", lambda p, k: k[3]["bytes_per_token"] / p["bf16_bytes_per_token"], lambda x: x <= 0.5),
+        ("int8: speed lost to paged", "12 %", lambda p, k: 1 - k[2]["step_ms"] / k[3]["step_ms"], lambda x: x <= 0.12),
+        ("int8: perplexity", "< 0.3 %", lambda p, k: k[3]["perplexity"] / k[2]["perplexity"] - 1, lambda x: x < 0.003),
+        ("sinks: memory", "constant", lambda p, k: None, None),
+        ("off-load: context of paged", "16 x", lambda p, k: k[5]["positions"] / k[2]["positions"], None),
+        ("off-load: speed lost to paged", "42 %", lambda p, k: 1 - k[2]["step_ms"] / k[5]["step_ms"], lambda x: x <= 0.42),
+    ]
+    for what, published, measure, holds in rows:
+        measured = []
+        for size in ("64", "16"):
+            value = measure(pages[size], pages[size]["kinds"])
+            shown = "constant" if value is None else f"{value:.1f} x" if published.endswith("x") else f"{100 * value:.{2 if 'perplexity' in what else 1}f} %"
+            measured.append((shown, True if value is None else holds(value) if holds else None))
+        yield what, published, measured
+
 
 def path(points):
     return "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
@@ -545,7 +607,9 @@ def main():
         record_watch(*args.watch)
     if args.record:
         record(args.record)
-    pictures = {"grpo": grpo, "loss": loss, "scale": scale, "speed": speed, "terminal": terminal, "watch": watch}
+    pictures = {
+        "cache": cache, "grpo": grpo, "loss": loss, "scale": scale, "speed": speed, "terminal": terminal, "watch": watch,
+    }
     for name, draw in pictures.items():
         for theme in THEMES:
             target, new = IMAGES / f"{name}-{theme}.svg", draw(theme)
