@@ -1,0 +1,109 @@
+//! Every flag of every command and every configuration key occurs in a transcript, or is listed below with the reason.
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::{NAMES, directory, script};
+
+/// Commands without a transcript.
+const COMMANDS: [(&str, &str); 9] = [
+    ("xtrain bench kv", "it measures times"),
+    ("xtrain bench cache-kinds", "it measures times"),
+    ("xtrain bench linear", "it measures times"),
+    ("xtrain bench load", "it measures times"),
+    ("xtrain bench trace", "its schedule depends on measured times"),
+    ("xtrain bench scale", "it measures times"),
+    ("xtrain bench guard", "it measures times"),
+    ("xtrain doctor", "it describes the machine"),
+    ("xtrain completions", "it has no flags"),
+];
+
+/// Flags of commands that a transcript has with other commands, which read them by the same code.
+const SHARED: [(&str, &[&str]); 6] = [
+    ("--device", &["xtrain"]),
+    ("--threads", &["xtrain grpo", "xtrain bench decode"]),
+    ("--seed", &["xtrain bench"]),
+    (
+        "--kv --page-size --prefill-chunk --kv-sinks --kv-window",
+        &[
+            "xtrain train",
+            "xtrain grpo",
+            "xtrain eval",
+            "xtrain quickstart",
+            "xtrain verify",
+            "xtrain replay",
+        ],
+    ),
+    (
+        "--sync-every --kv-sinks --kv-window --page-size --prefill-chunk",
+        &["xtrain bench decode", "xtrain chat"],
+    ),
+    ("--model --steps --repeats --speculate --draft", &["xtrain bench train", "xtrain bench decode"]),
+];
+
+fn reference(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name)).unwrap()
+}
+
+/// The command lines of all transcripts.
+fn command_lines() -> Vec<String> {
+    let text = |name: &&str| fs::read_to_string(directory::data("transcripts").join(name)).unwrap();
+    let steps = NAMES.iter().flat_map(|name| script::parse(&text(name)));
+    steps.map(|step| step.command.replace("\\\n", " ")).collect()
+}
+
+/// The first column of the rows of a table whose first cell begins with `start`.
+fn cell<'a>(line: &'a str, start: &str) -> Option<&'a str> {
+    line.strip_prefix("| `").filter(|rest| rest.starts_with(start))?.split('`').next()
+}
+
+fn is_shared(command: &str, flag: &str) -> bool {
+    let has = |(flags, commands): &(&str, &[&str])| {
+        flags.split(' ').any(|name| name == flag) && commands.iter().any(|name| command.starts_with(name))
+    };
+    SHARED.iter().any(has)
+}
+
+#[test]
+fn every_flag_occurs() {
+    let lines = command_lines();
+    let mut missing = BTreeSet::new();
+    let reference = reference("cli.md");
+    let mut command = "";
+    for line in reference.lines() {
+        if let Some(name) = line.strip_prefix("## ").or(line.strip_prefix("### ")) {
+            command = name;
+        } else if let Some(names) = cell(line, "-")
+            && !COMMANDS.iter().any(|(name, _)| *name == command)
+        {
+            let names: Vec<&str> =
+                names.split(", ").filter_map(|name| name.split_whitespace().next()).collect();
+            let is_flag = |word: &str| names.contains(&word.split('=').next().unwrap_or(word));
+            let is_used =
+                lines.iter().any(|line| line.contains(command) && line.split_whitespace().any(is_flag));
+            if !is_used && !names.iter().any(|name| is_shared(command, name)) {
+                missing.insert(format!("{command} {}", names.join(", ")));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "flags without a transcript: {missing:#?}");
+}
+
+#[test]
+fn every_key_occurs() {
+    let lines = command_lines();
+    let mut missing = BTreeSet::new();
+    let reference = reference("config.md");
+    let mut section = "";
+    for line in reference.lines() {
+        if let Some(name) = line.strip_prefix("## `[") {
+            section = name.trim_end_matches("]`");
+        } else if let Some(key) = cell(line, "") {
+            let setting = format!("{section}.{key}=");
+            if !lines.iter().any(|line| line.contains(&setting)) {
+                missing.insert(setting);
+            }
+        }
+    }
+    assert!(missing.is_empty(), "keys without a transcript: {missing:#?}");
+}

@@ -1,0 +1,19 @@
+//! Planted faults that a transcript shows.
+use xtrain::tensor::faults::Fault;
+
+use crate::Transcript;
+
+/// A fault, the transcript, and a part of the difference.
+const FAULTS: [(Fault, &str, &str); 3] = [
+    (Fault::ResumeForgetsBestLoss, "resume.txt", "trainer/control.bin"),
+    (Fault::RngIgnoresSequenceId, "rollout.txt", "completion_ids"),
+    (Fault::MaskOffByOne, "formats.txt", ".safetensors"),
+];
+
+#[test]
+fn planted_faults_change_transcripts() {
+    for (fault, name, part) in FAULTS {
+        let differences = Transcript::run(name, &format!("--fault {fault}")).differences();
+        assert!(differences.iter().any(|shown| shown.contains(part)), "{fault}: {differences:?}");
+    }
+}
