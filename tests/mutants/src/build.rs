@@ -68,6 +68,13 @@ pub fn build(repository: &Path, scratch: &Scratch, selection: &Selection) {
     }
 }
 
+/// The keys of all mutants of a selection, drawn or not.
+pub fn keys(repository: &Path, selection: &Selection) -> HashSet<String> {
+    let sources = mutated_files(repository, &files(repository), selection);
+    let mutants = sources.into_values().flat_map(|(_, points)| points).flat_map(|point| point.mutants);
+    mutants.map(|(mutant, _)| mutant.key).collect()
+}
+
 /// The directories of the crates of `modules`, with a slash; that of the crate `xtrain` is empty.
 fn crates(modules: &[&str]) -> HashSet<String> {
     modules.iter().map(|module| module[..module.find("src/").unwrap_or(0)].to_string()).collect()
@@ -124,10 +131,10 @@ fn mutated_files(
 
 /// Compiles the tests. Returns the test binaries, or the mutants that do not compile.
 fn compile(tree: &Path, instrumented: &HashMap<String, Instrumented>) -> Result<Vec<Binary>, HashSet<u32>> {
-    let arguments =
-        ["test", "--no-run", "--locked", "--workspace", "--lib", "--test", "gates", "--features", "faults"];
+    let tests = ["--lib", "--test", "transcripts", "--test", "gates"];
+    let arguments = ["test", "--no-run", "--locked", "--workspace", "--features", "faults"];
     let mut command = Command::new("cargo");
-    command.args(arguments).args(["--no-fail-fast", "--message-format=json"]).current_dir(tree);
+    command.args(arguments).args(tests).args(["--no-fail-fast", "--message-format=json"]).current_dir(tree);
     let output = command.stderr(Stdio::inherit()).output().expect("cargo runs");
     let text = String::from_utf8_lossy(&output.stdout);
     let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -78,12 +78,13 @@ fn main() {
     let (Some(stage), Some(directory)) = (arguments.first(), arguments.get(1)) else { exit_with_usage() };
     std::fs::create_dir_all(directory).expect("the scratch directory can be created");
     let scratch = Scratch(PathBuf::from(directory).canonicalize().expect("the scratch directory"));
+    let all = Selection { modules: &MODULES, sample: None };
+    let sampled = |sample| Selection { modules: &SAMPLED, sample: Some(sample) };
     match stage.as_str() {
-        "build" => build::build(&repository, &scratch, &Selection { modules: &MODULES, sample: None }),
+        "build" => build::build(&repository, &scratch, &all),
         "sample" => match [prefix, name].map(str::parse) {
             [Ok(count), Ok(seed)] => {
-                let sample = Some(Sample { count: count as usize, seed });
-                build::build(&repository, &scratch, &Selection { modules: &SAMPLED, sample });
+                build::build(&repository, &scratch, &sampled(Sample { count: count as usize, seed }));
             }
             _ => exit_with_usage(),
         },
@@ -92,7 +93,9 @@ fn main() {
             let lists = scratch::EQUIVALENT.map(|name| scratch::equivalent(&repository, name));
             run::run(&scratch, prefix, &lists.into_iter().flatten().collect());
         }
-        "table" => table::write(&repository, &scratch, &MODULES),
+        "table" => {
+            table::write(&repository, &scratch, [&all, &sampled(Sample { count: 0, seed: 0 })]);
+        }
         _ => exit_with_usage(),
     }
 }

@@ -2,7 +2,9 @@
 use std::fs;
 use std::path::Path;
 
+use crate::build;
 use crate::points::Mutant;
+use crate::sample::Selection;
 use crate::scratch::{EQUIVALENT, Outcome, Scratch, equivalent};
 
 const HEAD: &str = "# Mutation testing
@@ -25,8 +27,10 @@ earlier run caught is not run again.
 
 ";
 
-/// Writes the page. Warns of listed equivalent mutants that do not exist or are caught.
-pub fn write(repository: &Path, scratch: &Scratch, modules: &[&str]) {
+/// Writes the page of the mutants of `all`. Warns of listed equivalent mutants that do not exist in `all` or, if the list
+/// is that of samples, in `sampled`, and of those that are caught.
+pub fn write(repository: &Path, scratch: &Scratch, [all, sampled]: [&Selection; 2]) {
+    let modules = all.modules;
     let outcomes = scratch.outcomes();
     let mutants = scratch.mutants();
     let equivalent = equivalent(repository, EQUIVALENT[0]);
@@ -66,9 +70,20 @@ pub fn write(repository: &Path, scratch: &Scratch, modules: &[&str]) {
     page += &format!("\n## Open mutants\n\n```text\n{open}```\n");
     page += &samples(repository);
     fs::write(repository.join("docs/mutants.md"), page).expect("docs/mutants.md can be written");
-    for key in equivalent.keys().filter(|key| !mutants.iter().any(|mutant| mutant.key == **key)) {
-        println!("no such mutant: {key}");
+    for (list, selection) in EQUIVALENT.into_iter().zip([all, sampled]) {
+        for key in stale(repository, list, selection) {
+            println!("{list}: no such mutant: {key}");
+        }
     }
+}
+
+/// The keys of a list of equivalent mutants that the sources do not have, sorted.
+fn stale(repository: &Path, list: &str, selection: &Selection) -> Vec<String> {
+    let keys = build::keys(repository, selection);
+    let mut stale: Vec<_> =
+        equivalent(repository, list).into_keys().filter(|key| !keys.contains(key)).collect();
+    stale.sort();
+    stale
 }
 
 /// The text about samples, and their equivalent mutants.
