@@ -18,6 +18,19 @@
 #include "attention_mma.cuh"
 #include "decode_attention.cuh"
 
+// copy_rows_async by 128 threads. With a constant hd the loop is unrolled: no division, and constant distances between the
+// rows of a thread.
+template <class Row> XT_DEV void copy_rows_unrolled(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row row) {
+  const uint32_t parts = hd / 8, ld = mma_ld(hd), copies = rows * parts;
+#pragma unroll
+  for (uint32_t first = 0; first < copies; first += 128) {
+    uint32_t i = first + threadIdx.x, n = i / parts, c = i % parts * 8;
+    if (first + 128 > copies && i >= copies) break;
+    const bf16* from = row(n);
+    xt_cp_async16(to + n * ld + c, from ? from + c : any, from != nullptr);
+  }
+}
+
 // Norms and rotates the queries of `n` pairs, from pair `first` of the block on, in place.
 template <class Query>
 XT_DEV void rotate_queries(const NewRows<bf16>& x, bf16* queries, uint32_t n, uint32_t hd, float* staging,
@@ -34,8 +47,7 @@ XT_DEV void rotate_queries(const NewRows<bf16>& x, bf16* queries, uint32_t n, ui
   float *partial_ml, float *partial_o, bf16 *y, float *lse, uint32_t *counters, const uint32_t *rows,                \
       const uint32_t *shared, MASK_PARAMS, uint32_t chunks, HEAD_PARAMS
 #define DECODE_ARGS                                                                                                  \
-  partial_ml, partial_o, y, lse, counters, rows, shared, seq, pos, table, page, stride, window, chunks, nh, nkv, hd, \
-      scale
+  partial_ml, partial_o, y, lse, counters, rows, shared, seq, pos, table, page, stride, window, chunks, nh, nkv
 
 template <class New>
 XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16* v, DECODE_PARAMS) {
@@ -76,10 +88,10 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   };
   const bf16 *new_k = nullptr, *new_v = nullptr;
   if constexpr (New::NEW) new_k = x.k, new_v = x.v;
-  copy_rows_async(queries, 16, hd, q, [&](uint32_t i) { return i < pairs ? query(i) : nullptr; });
-  copy_rows_async(keys, CHUNK, hd, k, kv_row(k, new_k));
+  copy_rows_unrolled(queries, 16, hd, q, [&](uint32_t i) { return i < pairs ? query(i) : nullptr; });
+  copy_rows_unrolled(keys, CHUNK, hd, k, kv_row(k, new_k));
   xt_cp_commit();
-  copy_rows_async(values, CHUNK, hd, v, kv_row(v, new_v));
+  copy_rows_unrolled(values, CHUNK, hd, v, kv_row(v, new_v));
   xt_cp_commit();
   xt_cp_wait<1>();
   __syncthreads();
@@ -95,7 +107,8 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   }
   for (uint32_t first = 0; first < pairs; first += 16) {
     if (first) {
-      copy_rows_async(queries, 16, hd, q, [&](uint32_t i) { return first + i < pairs ? query(first + i) : nullptr; });
+      copy_rows_unrolled(queries, 16, hd, q,
+                         [&](uint32_t i) { return first + i < pairs ? query(first + i) : nullptr; });
       xt_cp_commit();
       xt_cp_wait<0>();
       __syncthreads();
@@ -164,18 +177,25 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   }
 }
 
-XT_KERNEL(decode_attention_bf16, 128)(const bf16* q, const bf16* k, const bf16* v, DECODE_PARAMS) {
-  xt_grid_dependency_sync();
-  decode_chunk(StoredRows{}, q, k, v, DECODE_ARGS);
-}
-XT_EXPORT(decode_attention_bf16)
-
-XT_KERNEL_FOR(append_attention_bf16, 128, 7)(const bf16* q, const bf16* new_k, const bf16* new_v, const float* q_gain,
-                                             const float* k_gain, const uint64_t* rope, float eps, bf16* k, bf16* v,
-                                             DECODE_PARAMS) {
-  xt_grid_dependency_sync();
-  decode_chunk(NewRows<bf16>{new_k, new_v, k, v, q_gain, k_gain, rope, eps}, q, k, v, DECODE_ARGS);
-}
-XT_EXPORT(append_attention_bf16)
+// A constant head size leaves no division and few addresses per copy; `size` is a constant or the argument hd.
+#define DECODE_ATTENTION_BF16(suffix, size)                                                                          \
+  XT_KERNEL(decode_attention_bf16##suffix, 128)(const bf16* q, const bf16* k, const bf16* v, DECODE_PARAMS) {        \
+    xt_grid_dependency_sync();                                                                                       \
+    decode_chunk(StoredRows{}, q, k, v, DECODE_ARGS, size, scale);                                                   \
+  }                                                                                                                  \
+  XT_EXPORT(decode_attention_bf16##suffix)                                                                           \
+  XT_KERNEL_FOR(append_attention_bf16##suffix, 128, 7)(                                                              \
+      const bf16* q, const bf16* new_k, const bf16* new_v, const float* q_gain, const float* k_gain,                 \
+      const uint64_t* rope, float eps, bf16* k, bf16* v, DECODE_PARAMS) {                                            \
+    xt_grid_dependency_sync();                                                                                       \
+    const NewRows<bf16> rows_of_pass = {new_k, new_v, k, v, q_gain, k_gain, rope, eps};                              \
+    decode_chunk(rows_of_pass, q, k, v, DECODE_ARGS, size, scale);                                                   \
+  }                                                                                                                  \
+  XT_EXPORT(append_attention_bf16##suffix)
+DECODE_ATTENTION_BF16(, hd)
+DECODE_ATTENTION_BF16(_hd32, 32)
+DECODE_ATTENTION_BF16(_hd64, 64)
+DECODE_ATTENTION_BF16(_hd128, 128)
+#undef DECODE_ATTENTION_BF16
 #undef DECODE_PARAMS
 #undef DECODE_ARGS

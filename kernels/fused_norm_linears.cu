@@ -30,3 +30,16 @@ XT_KERNEL_FOR(norm_linears_f32, 128, 2)(const float* h, const float* gain, float
                 rows, width);
 }
 XT_EXPORT(norm_linears_f32)
+
+// norm_linear      y = rms_norm(h) wᵀ + b in f32: the head of a model in bf16
+//                  h [N, in], w [out, in] -> y [N, out], N <= 8
+XT_KERNEL_FOR(norm_linear_bf16, 256, 4)(const float* h, const float* gain, float eps, const bf16* w,
+                                        const float* bias, float* y, uint32_t rows, uint32_t outs, uint32_t width,
+                                        float* parts, uint32_t* tiles) {
+  const PlainWeights weights = {w, {nullptr, bias, nullptr, y, nullptr}, blockIdx.y * 16, outs};
+  prefetch_weights(weights, width);
+  xt_grid_dependency_sync();
+  XT_SHARED(float, r, 8);
+  skinny_bf16<1>(NormedRows{h, gain, eps, r}, weights, rows, width, {parts, tiles});
+}
+XT_EXPORT(norm_linear_bf16)

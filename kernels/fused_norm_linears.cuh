@@ -34,6 +34,7 @@ XT_DEV void load_rows(const NormedRows& x, bf16* s, uint32_t lines, uint32_t n0,
   if (k >= padded) return;
   for (uint32_t line = 0; line < lines; line++) {
     bool in_range = n0 + line < rows;
+    const float r = x.r[XT_FAULT(ScaleOfFirstNormedRow) ? 0 : line];
     const float *h = x.h + (size_t)(n0 + line) * width + at + k, *gain = x.gain + at + k;
     bf16* to = s + line * 264 + k;
     float v[8] = {};
@@ -41,15 +42,15 @@ XT_DEV void load_rows(const NormedRows& x, bf16* s, uint32_t lines, uint32_t n0,
 #pragma unroll
       for (int q = 0; q < 2; q++) {
         float4 a = *reinterpret_cast<const float4*>(h + 4 * q), g = *reinterpret_cast<const float4*>(gain + 4 * q);
-        v[4 * q] = (a.x * x.r[line]) * g.x;
-        v[4 * q + 1] = (a.y * x.r[line]) * g.y;
-        v[4 * q + 2] = (a.z * x.r[line]) * g.z;
-        v[4 * q + 3] = (a.w * x.r[line]) * g.w;
+        v[4 * q] = (a.x * r) * g.x;
+        v[4 * q + 1] = (a.y * r) * g.y;
+        v[4 * q + 2] = (a.z * r) * g.z;
+        v[4 * q + 3] = (a.w * r) * g.w;
       }
     } else if (in_range) {
 #pragma unroll
       for (uint32_t i = 0; i < 8; i++)
-        if (k + i < n) v[i] = (h[i] * x.r[line]) * gain[i];
+        if (k + i < n) v[i] = (h[i] * r) * gain[i];
     }
     *reinterpret_cast<uint4*>(to) = make_uint4(xt_pack_bf16(v[0], v[1]), xt_pack_bf16(v[2], v[3]),
                                                xt_pack_bf16(v[4], v[5]), xt_pack_bf16(v[6], v[7]));

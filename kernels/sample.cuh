@@ -78,6 +78,25 @@ XT_DEV ChunkSums chunk_sums(const float (&z)[4]) {
   return {m, sum32(l)};
 }
 
+// raw[c] = (max, sum of exp(x - max)) of this warp's chunk c of row blockIdx.x of x [N, V], raw [N, chunks]; max is +inf
+// if a logit of the chunk is a NaN or +inf. A block of 256 threads computes eight chunks: grid (N, ceil(chunks / 8)).
+XT_DEV void store_chunk_sums(const float* x, ChunkSums* raw, uint32_t v, uint32_t chunks) {
+  uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (chunk >= chunks) return;
+  x += (size_t)blockIdx.x * v;
+  float z[4];
+  bool bad = false;
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    uint32_t i = 128 * chunk + 32 * k + lane;
+    z[k] = i < v ? x[i] : xt_bits_f(0xff800000u);
+    bad = bad || z[k] != z[k] || z[k] == xt_bits_f(0x7f800000u);
+  }
+  bool any = __any_sync(0xffffffffu, bad);
+  ChunkSums sums = any ? ChunkSums{xt_bits_f(0x7f800000u), 0.0f} : chunk_sums(z);
+  if (lane == 0) raw[(size_t)blockIdx.x * chunks + chunk] = sums;
+}
+
 // maximum + log(sum32 over chunks of l exp(m - maximum)); maximum = max m. Called by one warp.
 XT_DEV float lse_of(const ChunkSums* sums, uint32_t chunks, float maximum) {
   float v = 0.0f;

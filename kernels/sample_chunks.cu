@@ -1,32 +1,20 @@
 // sample_chunks    raw[n][c] = (max, sum of exp(x - max)) of each chunk of 128 logits; max is +inf if a logit of the
 //                  chunk is a NaN or +inf                               x [N, V] -> raw [N, ceil(V / 128)]
 //                  step = step + 1, read by the kernels after it
-// Launch: one warp per chunk, eight chunks of one row per block. CPU twin: reference/sample.rs.
+// Launch: one warp per chunk, eight chunks of one row per block. CPU twin: reference/sample.rs. sample_greedy.cu does the
+//   same in its first part.
 #include "philox.cuh"
 #include "sample.cuh"
 
 XT_KERNEL(sample_chunks_f32, 256)(const float* x, ChunkSums* raw, uint32_t* step, uint32_t v, uint32_t chunks) {
   xt_grid_dependency_sync();
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *step += 1;
-  uint32_t chunk = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (chunk >= chunks) return;
-  x += (size_t)blockIdx.x * v;
-  float z[4];
-  bool bad = false;
-#pragma unroll
-  for (int k = 0; k < 4; k++) {
-    uint32_t i = 128 * chunk + 32 * k + lane;
-    z[k] = i < v ? x[i] : xt_bits_f(0xff800000u);
-    bad = bad || z[k] != z[k] || z[k] == xt_bits_f(0x7f800000u);
-  }
-  bool any = __any_sync(0xffffffffu, bad);
-  ChunkSums sums = any ? ChunkSums{xt_bits_f(0x7f800000u), 0.0f} : chunk_sums(z);
-  if (lane == 0) raw[(size_t)blockIdx.x * chunks + chunk] = sums;
+  store_chunk_sums(x, raw, v, chunks);
 }
 XT_EXPORT(sample_chunks_f32)
 
 // load_step_indices   current[i] = all[(step + 1) words + i], i < words: the index lists of the next step. Launched
-//                     at the beginning of a step, before sample_chunks increments the counter
+//                     at the beginning of a step, before the sampler increments the counter
 //                     all [steps, words] -> current [words]
 // Launch: one thread per word.
 XT_KERNEL(load_step_indices, 128)(const uint32_t* step, const uint32_t* all, uint32_t* current, uint32_t words) {

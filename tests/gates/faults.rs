@@ -52,12 +52,13 @@ const ON_LINUX: [Fault; 4] =
 
 /// Faults that tests outside of this program find: tests/allocations.rs and tests/constant_memory.rs;
 /// gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/planted.rs, gates/launch_errors.rs,
-/// device/packed_buffer.rs, cpu/gemm_bf16/tests.rs and softmax.rs of xtrain-tensor; evaluate.rs, grammar/compiled.rs, cli/identity.rs,
+/// device/packed_buffer.rs, cpu/attention/tests.rs, cpu/gemm_bf16/tests.rs and softmax.rs of xtrain-tensor; evaluate.rs, grammar/compiled.rs, cli/identity.rs,
 /// cli/completion_writer.rs, cli/rollout.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs and config/limits.rs;
 /// rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs and
 /// rollout/tests/snapshots.rs of xtrain-decode.
-const CAUGHT_ELSEWHERE: [Fault; 28] = [
+const CAUGHT_ELSEWHERE: [Fault; 30] = [
     Fault::MaximumOfMaskedChunkKept,
+    Fault::KernelOfOtherHeadSize,
     Fault::OwnSlotsOfOtherPages,
     Fault::PrefetchedLayerTaken,
     Fault::SnapshotEngineNotCompared,
@@ -285,6 +286,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::SharedZerosOverwritten, Gate::Gpu(accumulators::over)),
     (Fault::UpProjectionNotCounted, Gate::Test(launch_log::operations_of_the_model)),
     (Fault::PoolCountedAsRead, Gate::Test(launch_log::bytes_of_a_step)),
+    (Fault::KeysRoundedToChunks, Gate::Test(launch_log::bytes_of_a_step)),
     #[cfg(target_os = "linux")]
     (Fault::LockOfCopiesKept, Gate::Test(run_lock::over)),
     (Fault::FiniteTailNotChecked, Gate::Test(finite_tails::over)),

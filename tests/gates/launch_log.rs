@@ -157,8 +157,10 @@ pub(crate) fn bytes_of_a_step() -> Result<usize, String> {
         // f32 stream and gain, weights, output
         let qkv = 8 * c + e * (c + 1) * (heads + 2 * kv);
         let swiglu = 8 * c + e * (2 * c + 1) * f;
-        // two chunks of 64 keys, their partial results written and read, queries and output, the new key and value
-        let attention = 2 * 2 * 64 * kv * e + 2 * 2 * 4 * (2 + 8) * 4 + 2 * heads * e + 4 * kv * e;
+        // the earlier keys and values, two chunks' partial results written and read, queries and output, the new key and
+        // value
+        let before = (PROMPT + NEW - 2) as u64;
+        let attention = 2 * before * kv * e + 2 * 2 * 4 * (2 + 8) * 4 + 2 * heads * e + 4 * kv * e;
         // those of the prompt, which the attention of many rows does not write
         let written = PROMPT as u64 * 2 * (heads + 2 * kv) * e;
         let kernels = [

@@ -54,7 +54,10 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::ListOfFirstBlock, Gate::Checked("sample_rows", RACES)),
     (Fault::PickBeforeOtherBlocks, Gate::Checked("sample_rows", RACES)),
     (Fault::GreedyTakesLaterTie, Gate::Bits("sample_rows")),
+    (Fault::GreedyBeforeOtherBlocks, Gate::Checked("sample_rows", RACES)),
+    (Fault::StepCountedByFirstRow, Gate::Checked("sample_rows", RACES)),
     (Fault::TailOfWeightNotCast, Gate::Test(pack::packed_together)),
+    (Fault::ScaleOfFirstNormedRow, Gate::Test(linear::normed_heads)),
     (Fault::ChunkGroupsReversed, Gate::Test(linear::products)),
     (Fault::NewValueNotStored, Gate::Bits("append_attention")),
     (Fault::QueryRowsOfKeyStride, Gate::Bits("write_heads")),
@@ -114,6 +117,13 @@ fn every_fault_of_a_kernel_is_found_by_its_gate() {
         let text = found_by(fault, gate);
         println!("{fault}: {text}, {:?}", start.elapsed());
         assert!(text.contains("seed"), "{text}");
+    }
+}
+
+#[test]
+fn a_kernel_of_another_head_size_is_found() {
+    for op in ["decode_attention", "append_attention"] {
+        println!("{op}: {}", found_by(Fault::KernelOfOtherHeadSize, &Gate::Bits(op)));
     }
 }
 

@@ -25,15 +25,19 @@ fn fused_products<T>(
     ws: &[Affine<'_>],
     run: impl FnOnce(Source<'_>) -> Result<T>,
 ) -> Option<Result<T>> {
-    // A reshaped tensor shares the buffer and its deferred norm, but has other rows.
-    let norm = x.deferred().filter(|norm: &DeferredNorm| norm.x.shape() == x.shape());
-    if let Some(DeferredNorm { x, gain, eps, .. }) = norm {
-        let source = Source::Normed(&x, Norm { gain: &gain, eps });
+    if let Some(norm) = deferred_norm(x) {
+        let source = norm.source();
         if several::supports_fused(source, ws) {
             return Some(run(source));
         }
     }
     several::supports_fused(Source::Plain(x), ws).then(|| run(Source::Plain(x)))
+}
+
+/// The norm that `x` is, if it is deferred.
+fn deferred_norm(x: &Tensor) -> Option<DeferredNorm> {
+    // A reshaped tensor shares the buffer and its deferred norm, but has other rows.
+    x.deferred().filter(|norm: &DeferredNorm| norm.x.shape() == x.shape())
 }
 
 impl Backend for Gpu {
@@ -106,6 +110,12 @@ impl Backend for Gpu {
         Ok(pack::packer(self, shape, Dtype::F32))
     }
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
+        if let Some(norm) = deferred_norm(x).filter(|_| out == Dtype::F32) {
+            let source = norm.source();
+            if several::supports_fused(source, &[w]) {
+                return several::normed_linear(self, source, w);
+            }
+        }
         linear::linear(self, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
     }
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {

@@ -5,7 +5,7 @@
 pub(super) mod heads;
 mod own_slots;
 
-use super::linear::several::FUSED_NORM_MAX_ROWS;
+use super::linear::several::{FUSED_NORM_MAX_ROWS, Source};
 use super::linear::{self, Epilogue, NormEpilogue};
 use super::{At, Deferred, Gpu, norm};
 use crate::dtype::Dtype;
@@ -17,9 +17,16 @@ use crate::tensor::Tensor;
 #[derive(Debug, Clone)]
 pub(super) struct DeferredNorm {
     pub(super) x: Tensor,
-    pub(super) gain: Tensor,
-    pub(super) eps: f32,
+    gain: Tensor,
+    eps: f32,
     out: Dtype,
+}
+
+impl DeferredNorm {
+    /// The norm as the left operand of products.
+    pub(super) fn source(&self) -> Source<'_> {
+        Source::Normed(&self.x, Norm { gain: &self.gain, eps: self.eps })
+    }
 }
 
 impl Deferred for DeferredNorm {

@@ -1,5 +1,5 @@
-//! Token sampling: two launches if all rows are greedy or have no filter, two more for each of top-k and top-p, and one
-//! for repetition penalties. Each step writes 16 bytes per row, which stay on the device until they are read back. The
+//! Token sampling: one launch if all rows are greedy, two if none has a filter, two more for each of top-k and top-p, and
+//! one for repetition penalties. Each step writes 16 bytes per row, which stay on the device until they are read back. The
 //! index lists of all steps are uploaded once, before the first step.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::{MAX_LISTS, Outcome, SampleFailure, SampleRing, SampleRow, Sampled, StepLists, Weight};
@@ -154,14 +154,15 @@ impl GpuSampleRing {
         let raw = sums()?;
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let (samples, tokens) = (self.samples.arg(), self.tokens.arg());
-        // SAFETY: x is [n, v], raw has an entry per chunk of a row; the grid is that of the kernel's header.
-        unsafe { gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])? };
         (self.rows, self.steps) = (n, self.steps + 1);
         if rows.iter().all(|row| row.temperature == 0.0 && row.penalty == 1.0) {
-            let args = args![x, step, raw.arg(), samples, tokens, v, chunks];
-            // SAFETY: as above; samples has an entry per row and step, tokens per row.
-            return unsafe { gpu.launch("sample_greedy_f32", Grid::blocks([n, 1, 1], 32), args) };
+            let args = args![x, step, raw.arg(), samples, tokens, gpu.counters(n + 1)?, v, chunks];
+            // SAFETY: x is [n, v], raw has an entry per chunk of a row, samples one per row and step, tokens one per row;
+            // there are a counter for each row and one more; the grid is that of the kernel's header.
+            return unsafe { gpu.launch("sample_greedy_f32", by_chunk, args) };
         }
+        // SAFETY: as above.
+        unsafe { gpu.launch("sample_chunks_f32", by_chunk, args![x, raw.arg(), step, v, chunks])? };
         let penalized = self.penalized(logits, options, &seen, rows)?;
         let (y, maxima) = match &penalized {
             Some((y, maxima)) => (y.at(gpu, Dtype::F32)?, maxima.arg()),

@@ -17,8 +17,8 @@ pub struct KernelLaunch {
     pub blocks: u64,
     /// Threads per block.
     pub threads: u32,
-    /// Bytes of global memory, each operand read or written once. Keys and values of decode attention are rounded up
-    /// to chunks of 64 positions, for the longest sequence of the batch.
+    /// Bytes of global memory, each operand read or written once. Partial results of decode attention are those of the
+    /// longest sequence of the batch.
     pub bytes: u64,
     /// Multiplications and additions of matrix products and attention, without padding. 0 for other kernels.
     pub operations: u64,
@@ -85,11 +85,11 @@ fn bytes(launch: &RecordedLaunch) -> u64 {
         "rope_at" | "rope_backward" | "rope_pos" | "rope_rows" => distinct(launch, |at| at != 1),
         "decode_attention" | "append_attention" => {
             let (chunks, nh, nkv, hd) = (n(3), n(4), n(5), n(6));
-            let keys = 2 * (rows * chunks - shared_chunks(launch)) * 64 * nkv * hd * e;
+            let own = if launch.kernel.starts_with("append") { rows } else { 0 };
+            let keys = 2 * (visible_keys(launch) - shared_chunks(launch) * 64 - own) * nkv * hd * e;
             let partials = if chunks > 1 { 2 * rows * chunks * nh * (2 + hd) * 4 } else { 0 };
             // the keys and values of the rows themselves, read and written
-            let new = if launch.kernel.starts_with("append") { 4 * rows * nkv * hd * e } else { 0 };
-            keys + partials + 2 * rows * nh * hd * e + new
+            keys + partials + 2 * rows * nh * hd * e + 4 * own * nkv * hd * e
         }
         // x, gain, dy, the gradient that dx is added to in place, dx, r
         "rms_norm_dx" if launch.operands.len() == 6 => distinct(launch, |_| true) + operand(launch, 3),
@@ -102,10 +102,11 @@ fn bytes(launch: &RecordedLaunch) -> u64 {
         "sample_histogram" => distinct(launch, |at| at < 4) + 2 * rows * 8 * sample::BINS as u64,
         "sample_cutoff" => distinct(launch, |at| at < 4),
         "sample_pick" => distinct(launch, |at| at > 0 && at != 10),
-        // one chunk of the logits
-        "sample_greedy" => distinct(launch, |at| at > 0) + rows * 512,
+        // the logits; the sums of chunks, written and read; one chunk of the logits again; not the counters
+        "sample_greedy" => distinct(launch, |at| at < 5) + operand(launch, 2) + rows * 512,
         // the sums of chunks that blocks share are written and read
-        "linear_skinny" | "linears_skinny" | "norm_linears" | "swiglu_skinny" | "norm_swiglu"
+        "linear_skinny" | "linears_skinny" | "norm_linears" | "norm_linear" | "swiglu_skinny"
+        | "norm_swiglu"
             if launch.grid.blocks[2] > 1 =>
         {
             distinct(launch, |_| true) + launch.operands.iter().nth_back(1).map_or(0, |parts| parts.bytes)
@@ -118,7 +119,9 @@ fn operations(launch: &RecordedLaunch) -> u64 {
     let n = |at: usize| u64::from(launch.numbers[at]);
     let outs = |at: usize| n(at) + n(at + 1) + n(at + 2);
     match operation(launch.kernel) {
-        "linear" | "linear_skinny" | "linear_gemv" | "linear_dx_swiglu" => 2 * n(0) * n(1) * n(2),
+        "linear" | "linear_skinny" | "linear_gemv" | "linear_dx_swiglu" | "norm_linear" => {
+            2 * n(0) * n(1) * n(2)
+        }
         "linears" | "linears_skinny" | "norm_linears" => 2 * n(0) * outs(1) * n(4),
         "swiglu" | "swiglu_skinny" | "norm_swiglu" if faults::on(Fault::UpProjectionNotCounted) => {
             2 * n(0) * n(1) * n(2)
@@ -216,6 +219,24 @@ fn weight_gradient_bytes(launch: &RecordedLaunch) -> u64 {
     gradients + read.values().sum::<u64>()
 }
 
+/// Number of keys that the rows of decode attention see. If the host did not upload their positions, each row sees the
+/// keys of all chunks.
+fn visible_keys(launch: &RecordedLaunch) -> u64 {
+    let (window, bf16) = (launch.numbers[2], element(launch.kernel) == 2);
+    let from_back = |at: usize| list(launch.operands.iter().nth_back(at));
+    // the rows, in bf16 the table of shared chunks, sequences, positions, pages
+    let (rows, pos) = (from_back(if bf16 { 4 } else { 3 }), from_back(1));
+    let visible = |&row: &u32| pos.get(row as usize).map(|&pos| visible_from(pos, window));
+    let known: Option<u64> = rows.iter().map(visible).sum();
+    let known = known.filter(|_| !rows.is_empty() && !faults::on(Fault::KeysRoundedToChunks));
+    known.unwrap_or_else(|| u64::from(launch.grid.blocks[0]) * u64::from(launch.numbers[3]) * 64)
+}
+
+/// Number of keys that a row at `pos` sees. Window 0: no window.
+fn visible_from(pos: u32, window: u32) -> u64 {
+    u64::from(if window == 0 { pos + 1 } else { window.min(pos + 1) })
+}
+
 /// Number of chunks that decode attention does not read for a row, because the block of an earlier row reads them. In
 /// bf16 their table of two words per row comes before those of the sequences, positions and pages.
 fn shared_chunks(launch: &RecordedLaunch) -> u64 {
@@ -226,6 +247,5 @@ fn shared_chunks(launch: &RecordedLaunch) -> u64 {
 /// Number of (row, visible key) pairs of an attention over positions, which are the second but last operand.
 fn visible_pairs(launch: &RecordedLaunch) -> u64 {
     let window = launch.numbers[2];
-    let visible = |&pos: &u32| u64::from(if window == 0 { pos + 1 } else { window.min(pos + 1) });
-    list(launch.operands.iter().nth_back(1)).iter().map(visible).sum()
+    list(launch.operands.iter().nth_back(1)).iter().map(|&pos| visible_from(pos, window)).sum()
 }

@@ -3,6 +3,7 @@
 //! `append_attention` also norm, rotate and write the heads of the rows.
 use super::tiles::{self, CHUNK};
 use super::{Operands, TILE_LD, mma_ld};
+use crate::faults::{self, Fault};
 use crate::gpu::deferred::heads::NewHeads;
 use crate::gpu::{Arg, Grid, args};
 use crate::operands::{AttnMask, Heads};
@@ -11,6 +12,21 @@ use crate::{Dtype, Result};
 /// Query vectors for which a block computes a shared chunk: two operands of 16 rows. With more, fewer blocks would
 /// read the same chunk again, but each would take longer.
 const SHARED_QUERIES: usize = 32;
+
+/// The kernel of an operation on these operands: in bf16, head sizes of many models have variants in which the size is a
+/// constant.
+macro_rules! kernel_of_head_size {
+    ($op:literal, $operands:expr) => {{
+        let hd = $operands.mask_args.heads.hd;
+        match ($operands.y.dtype(), hd / if faults::on(Fault::KernelOfOtherHeadSize) { 2 } else { 1 }) {
+            (Dtype::F32, _) => concat!($op, "_f32"),
+            (_, 32) => concat!($op, "_bf16_hd32"),
+            (_, 64) => concat!($op, "_bf16_hd64"),
+            (_, 128) => concat!($op, "_bf16_hd128"),
+            _ => concat!($op, "_bf16"),
+        }
+    }};
+}
 
 impl Operands<'_> {
     /// Computes `y` and `L` for these rows, split over their chunks.
@@ -21,7 +37,7 @@ impl Operands<'_> {
         let dtype = self.y.dtype();
         let [q, k, v] = self.qkv;
         let qkv = args![q.at(self.gpu, dtype)?, k.at(self.gpu, dtype)?, v.at(self.gpu, dtype)?];
-        self.launch_split(["decode_attention_f32", "decode_attention_bf16"], qkv, rows, mask)
+        self.launch_split(kernel_of_head_size!("decode_attention", self), qkv, rows, mask)
     }
 
     /// [`split`](Self::split) of rows whose keys and values are not in the pools yet: also writes them.
@@ -30,14 +46,14 @@ impl Operands<'_> {
         let heads = new.args(self.gpu)?;
         new.write_pools([k, v], |[k, v]| {
             let args = [&heads as &[Arg], args![k, v]].concat();
-            self.launch_split(["append_attention_f32", "append_attention_bf16"], &args, rows, mask)
+            self.launch_split(kernel_of_head_size!("append_attention", self), &args, rows, mask)
         })
     }
 
-    /// Launches one of `kernels` (f32, bf16), whose first arguments are `first`.
+    /// Launches `kernel`, whose first arguments are `first`.
     fn launch_split(
         &self,
-        kernels: [&'static str; 2],
+        kernel: &'static str,
         first: &[Arg],
         rows: &[u32],
         mask: &AttnMask<'_>,
@@ -66,7 +82,7 @@ impl Operands<'_> {
         let grid = Grid::blocks([rows.len(), heads.nkv, chunks], 128).shared(shared_bytes);
         // SAFETY: the operations checked shapes and slots; there are partial results for every chunk of every row and
         // head, and one counter per row and KV head.
-        unsafe { gpu.launch(kernels[usize::from(bf16)], grid, &args) }
+        unsafe { gpu.launch(kernel, grid, &args) }
     }
 
     /// Counts the bytes of keys and values that these rows read, and the bytes of partial results. Shared chunks are

@@ -137,6 +137,23 @@ pub(super) fn linears_by(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>], tile:
     Ok(ys)
 }
 
+/// The product of a weight with the norm of at most [`FUSED_NORM_MAX_ROWS`] rows, in f32. The operands have been checked.
+pub(crate) fn normed_linear(gpu: &Gpu, source: Source<'_>, w: Affine<'_>) -> Result<Tensor> {
+    let ([rows, width], outs, dtype) = (source.shape(), w.weight.out_features(), w.weight.dtype());
+    if dtype != Dtype::BF16 {
+        return Ok(linears(gpu, source, &[w])?.remove(0));
+    }
+    let y = Tensor::on_gpu(gpu, &[rows, outs], Dtype::F32)?;
+    let (_, grid) = skinny([rows, outs, width], dtype);
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], (Tile::Skinny, dtype), 0)?;
+    let own = args![w.weight.at(gpu)?, bias_of(gpu, &w)?, y.at(gpu, Dtype::F32)?, rows, outs, width];
+    let args = [&source.args(gpu, dtype)?, own as &[Arg], &shared.args].concat();
+    // SAFETY: h [rows, width], gain [width], w [outs, width], bias [outs] or null, y [rows, outs]; shared tiles have
+    // their parts and counters.
+    unsafe { gpu.launch("norm_linear_bf16", grid, &args)? };
+    Ok(y)
+}
+
 /// `silu(x gateᵀ + b) * (x upᵀ + c)`. The operands have been checked.
 pub(crate) fn swiglu(gpu: &Gpu, source: Source<'_>, ws: [Affine<'_>; 2]) -> Result<Tensor> {
     let tile = SWIGLU.tile(source, &[ws[0].weight.out_features()], ws[0].weight.dtype());
