@@ -6,6 +6,9 @@ use crate::model::Trainer;
 use crate::model::comm::Communicator;
 use crate::tensor::{Device, GpuPeers};
 
+/// The code of a value of the variable that is not 0 or 1.
+const INVALID: u8 = u8::MAX;
+
 /// 0: through host memory. 1: between GPUs, or an error. Unset: between GPUs if they can be connected.
 const VARIABLE: &str = "XTRAIN_NCCL";
 
@@ -43,20 +46,31 @@ pub(super) fn connect(
     if comm.size() > 1 {
         let value = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
         trainer.host_threads = threads;
-        trainer.gpus = connect_by(Choice::read(value.as_deref())?, trainer.model.device(), comm)?;
+        trainer.gpus = connect_by(Choice::read(value.as_deref()), trainer.model.device(), comm)?;
     }
     Ok(())
 }
 
 /// The connection of the GPUs, of which `device` is that of this process. `None`: through host memory.
 fn connect_by(
-    choice: Choice,
+    choice: Result<Choice, CliError>,
     device: &Device,
     comm: &Arc<dyn Communicator>,
 ) -> Result<Option<Arc<GpuPeers>>, CliError> {
     let is_gpu = device.gpu_counters().is_some();
-    let all = comm.all_gather(&[choice as u8, u8::from(is_gpu)])?;
-    let any = |choice: Choice| all.iter().any(|message| message.first() == Some(&(choice as u8)));
+    let own = choice.as_ref().map_or(INVALID, |choice| *choice as u8);
+    let all = comm.all_gather(&[own, u8::from(is_gpu)])?;
+    choice?;
+    let with = |code: u8| all.iter().position(|message| message.first() == Some(&code));
+    let error = |message: String| Err(CliError::new(Exit::Usage, message));
+    if let Some(process) = with(INVALID) {
+        return error(format!("{VARIABLE}: expected 0 or 1 in all processes, not in process {process}"));
+    }
+    if let (Some(host), Some(gpus)) = (with(Choice::Host as u8), with(Choice::Gpus as u8)) {
+        let found = format!("found 0 in process {host} and 1 in process {gpus}");
+        return error(format!("{VARIABLE}: expected one value in all processes, {found}"));
+    }
+    let any = |choice: Choice| with(choice as u8).is_some();
     let has_gpus = all.iter().any(|message| message.get(1) == Some(&1));
     if any(Choice::Host) || !(has_gpus || any(Choice::Gpus)) {
         if has_gpus {
@@ -85,12 +99,12 @@ mod tests {
     use crate::model::comm::ThreadProcess;
 
     /// What two processes on CPUs get.
-    fn on_cpus(choices: [Choice; 2]) -> Vec<Result<bool, String>> {
+    fn on_cpus(choices: [Option<&'static str>; 2]) -> Vec<Result<bool, String>> {
         std::thread::scope(|scope| {
-            let start = |(process, choice): (ThreadProcess, Choice)| {
+            let start = |(process, choice): (ThreadProcess, Option<&'static str>)| {
                 scope.spawn(move || {
                     let comm: Arc<dyn Communicator> = Arc::new(process);
-                    let found = connect_by(choice, &Device::reference(), &comm);
+                    let found = connect_by(Choice::read(choice), &Device::reference(), &comm);
                     found.map(|peers| peers.is_some()).map_err(|error| error.message().to_string())
                 })
             };
@@ -101,11 +115,20 @@ mod tests {
 
     #[test]
     fn cpus_are_connected_through_host_memory_unless_a_process_requires_gpus() {
-        use Choice::{Either, Gpus, Host};
-        assert_eq!(on_cpus([Either, Either]), [Ok(false), Ok(false)]);
-        assert_eq!(on_cpus([Host, Gpus]), [Ok(false), Ok(false)]);
+        assert_eq!(on_cpus([None, None]), [Ok(false), Ok(false)]);
+        assert_eq!(on_cpus([Some("0"), None]), [Ok(false), Ok(false)]);
         let error = "process 0 of 2: expected a GPU, found the CPU (reference)";
-        assert_eq!(on_cpus([Either, Gpus]), [Err(error.to_string()), Err(error.to_string())]);
+        assert_eq!(on_cpus([None, Some("1")]), [Err(error.to_string()), Err(error.to_string())]);
+    }
+
+    #[test]
+    fn values_that_differ_or_are_invalid_are_an_error_of_all_processes() {
+        let error =
+            "XTRAIN_NCCL: expected one value in all processes, found 0 in process 1 and 1 in process 0";
+        assert_eq!(on_cpus([Some("1"), Some("0")]), [Err(error.to_string()), Err(error.to_string())]);
+        let [own, other] = on_cpus([Some("on"), None]).try_into().unwrap();
+        assert_eq!(own.unwrap_err(), "XTRAIN_NCCL: expected 0 or 1, found \"on\"");
+        assert_eq!(other.unwrap_err(), "XTRAIN_NCCL: expected 0 or 1 in all processes, not in process 0");
     }
 
     #[test]

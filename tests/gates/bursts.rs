@@ -95,6 +95,7 @@ fn no_request_of_a_bursty_trace_waits_longer_than_its_bound() {
     #[cfg(feature = "faults")]
     {
         use xtrain::tensor::faults::{self, Fault};
-        assert!(faults::with(Fault::PriorityNeverAges, bound).is_err());
+        let error = faults::with(Fault::PriorityNeverAges, bound).unwrap_err();
+        assert!(error.contains("precede it"), "{error}");
     }
 }

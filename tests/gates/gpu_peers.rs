@@ -8,7 +8,7 @@ use xtrain::model::comm::{Communicator, ThreadProcess};
 use xtrain::model::{Param, Trainer};
 use xtrain::run::RunDir;
 use xtrain::tensor::testing::gpu_groups;
-use xtrain::tensor::{Device, GpuPeers, Tensor, ThreadSchedule};
+use xtrain::tensor::{Device, Dtype, GpuPeers, Sent, Tensor, ThreadSchedule};
 
 use crate::grpo::devices::{files_on, two_steps};
 use crate::grpo::{Compared, Scratch, Setup, assert_equal, files, run_as};
@@ -148,4 +148,24 @@ fn faults_of_the_exchange_are_found_on_connected_gpus() {
         let found = faults::with(fault, || over(size)).expect_err("a fault that was not found");
         println!("{fault}: {found}");
     }
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn a_process_that_ends_during_a_transfer_is_an_error_of_the_other() {
+    let devices = [0, 1].map(|_| Device::emulated(ThreadSchedule::Forward).unwrap());
+    let found = on_each(2, |process| {
+        let (device, other) = (&devices[process.rank()], 1 - process.rank());
+        let comm: Arc<dyn Communicator> = Arc::new(process);
+        let peers = GpuPeers::connect(device, &comm).unwrap();
+        let values = Tensor::zeros(device, &[4], Dtype::F32).unwrap();
+        let sent = [Sent { process: other, tensor: &values, elements: 0..4 }];
+        let transfer = peers.exchange(&sent, &[(other, vec![4])]).unwrap();
+        if other == 0 {
+            return "ends".to_string();
+        }
+        transfer.finish().expect_err("process 1 has ended").to_string()
+    });
+    assert!(found[0].contains("process 1"), "{found:?}");
+    assert_eq!(found[1], "ends");
 }

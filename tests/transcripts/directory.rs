@@ -76,7 +76,10 @@ impl Directory {
             .args(["-c", &format!("{PROLOGUE}{line}")])
             .current_dir(&self.path)
             .env_clear()
-            .envs(std::env::vars().filter(|(name, _)| name.starts_with("XTRAIN_MUTANT")))
+            .envs(
+                std::env::vars()
+                    .filter(|(name, _)| name.starts_with("XTRAIN_MUTANT") || name == "LD_LIBRARY_PATH"),
+            )
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("TMPDIR", std::env::temp_dir())
             .env("LC_ALL", "C.UTF-8")

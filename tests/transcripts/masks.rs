@@ -29,6 +29,9 @@ const MEMORY: &str = r"(available memory: )[\d.]+ [kMGT]?B";
 /// The exponential function of the platform differs in the last bit.
 const PERPLEXITY: (&str, &str) = (r#"("(?:val_)?perplexity":\d+\.\d{6})\d*"#, "");
 
+/// The commit of the build, in the last line of a report.
+const COMMIT: (&str, &str) = (r"(xtrain \d+\.\d+\.\d+ \()(?:[0-9a-f]{12}|unknown)", "COMMIT");
+
 /// Masks of the files with the times and the machine of a session.
 const SESSION: [(&str, &str); 2] = [
     (r#"("[a-z_]*(?:time|per_second|bytes)": ?)[\d.e-]+"#, "TIME"),
@@ -51,7 +54,7 @@ impl Masks {
             masks.iter().map(|(pattern, placeholder)| (Regex::new(pattern).unwrap(), *placeholder)).collect()
         };
         let dir = dir.to_string_lossy().into_owned();
-        let [printed, session, files] = [&PRINTED[..], &SESSION, &[PERPLEXITY]].map(compiled);
+        let [printed, session, files] = [&PRINTED[..], &SESSION, &[PERPLEXITY, COMMIT]].map(compiled);
         Masks { dir, printed, session, files }
     }
 
@@ -71,7 +74,11 @@ impl Masks {
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
         let dir = self.dir.as_bytes();
         match bytes.windows(dir.len()).position(|part| part == dir) {
-            Some(at) => [&bytes[..at], &bytes[at + dir.len()..bytes.len() - NAME_CHECKSUM]].concat(),
+            Some(at) => [
+                &bytes[..at],
+                &bytes[at + dir.len()..bytes.len().saturating_sub(NAME_CHECKSUM).max(at + dir.len())],
+            ]
+            .concat(),
             None => bytes.to_vec(),
         }
     }

@@ -33,8 +33,9 @@ pub struct Sent<'t> {
     pub elements: Range<usize>,
 }
 
-/// A running exchange. Dropped without [`Transfer::finish`], it waits for its end.
+/// A running exchange. Dropped without [`Transfer::finish`], it ends the connection.
 pub struct Transfer {
+    gpu: Gpu,
     /// What is sent stays as it is until the end.
     sent: Vec<Tensor>,
     received: Vec<Tensor>,
@@ -83,7 +84,8 @@ impl GpuPeers {
     }
 
     /// Starts to send values to processes, and to receive new tensors of the shapes `received`, each from a process.
-    /// Values from one process to another are matched in order. Kernels run beside the transfers.
+    /// Values from one process to another are matched in order. Kernels that are queued until
+    /// [`Transfer::finish`] run beside the transfers.
     ///
     /// # Errors
     /// [`Error::Device`] for tensors on another device, without memory, or from NCCL.
@@ -108,7 +110,8 @@ impl GpuPeers {
         self.gpu.end_step()?;
         self.peers.exchange(&sends, &receives)?;
         let sent = sent.iter().map(|sent| sent.tensor.clone()).collect();
-        Ok(Transfer { sent, received: tensors, peers: Arc::clone(&self.peers), is_running: true })
+        let (gpu, peers) = (self.gpu.clone(), Arc::clone(&self.peers));
+        Ok(Transfer { gpu, sent, received: tensors, peers, is_running: true })
     }
 
     /// The values of `own`, one tensor after the other, in a row of `width` values, of every process: `[R, width]`. The
@@ -165,6 +168,11 @@ impl Transfer {
     /// # Errors
     /// [`Error::Device`] from NCCL, for example if a process has ended.
     pub fn finish(mut self) -> Result<Vec<Tensor>> {
+        {
+            // the kernels queued so far do not wait for the transfer
+            let _issue = self.gpu.issue();
+            self.gpu.end_step()?;
+        }
         let received = std::mem::take(&mut self.received);
         self.is_running = false;
         if faults::on(Fault::AddedBeforeReceived) {
@@ -180,8 +188,7 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         if self.is_running {
-            // an error was reported when this transfer was given up
-            let _ = self.peers.join();
+            self.peers.abandon();
         }
     }
 }

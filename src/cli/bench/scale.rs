@@ -86,9 +86,10 @@ struct Report {
 struct Measured {
     processes: usize,
     step_ms: Spread,
-    /// The exchange of gradients, and its part after the end of the backward pass.
-    exchange_ms: Spread,
-    exposed_ms: Spread,
+    /// The exchange of gradients, and its part after the end of the backward pass. `None` between GPUs, which would have
+    /// to be synchronized.
+    exchange_ms: Option<Spread>,
+    exposed_ms: Option<Spread>,
     estimated_ms: f64,
 }
 
@@ -218,12 +219,13 @@ fn together(
             exposed_ms.push(exchange.exposed.as_secs_f64() * 1e3);
         }
     }
+    let on_host = trainer.gpus.is_none();
     let spread = |samples| Spread::of(samples).expect("at least one step was measured");
     Ok(Measured {
         processes: comm.size(),
         step_ms: spread(step_ms),
-        exchange_ms: spread(exchange_ms),
-        exposed_ms: spread(exposed_ms),
+        exchange_ms: on_host.then(|| spread(exchange_ms)),
+        exposed_ms: on_host.then(|| spread(exposed_ms)),
         estimated_ms,
     })
 }
@@ -243,12 +245,12 @@ impl Report {
                 "{processes} processes: {:.2} ms per step (median of {}), estimated {estimated_ms:.2} ms\n",
                 step_ms.p50, step_ms.n
             );
-            text += &match exchange_ms.p50 {
-                0.0 => "exchange of gradients: between GPUs, its time is not measured\n".to_string(),
-                all => format!(
-                    "exchange of gradients: {all:.2} ms per step, of which {:.2} ms are not hidden behind the backward pass\n",
-                    exposed_ms.p50
+            text += &match (exchange_ms, exposed_ms) {
+                (Some(all), Some(exposed)) => format!(
+                    "exchange of gradients: {:.2} ms per step, of which {:.2} ms are not hidden behind the backward pass\n",
+                    all.p50, exposed.p50
                 ),
+                _ => "exchange of gradients: between GPUs, its time is not measured\n".to_string(),
             };
         }
         if self.estimate.is_empty() {

@@ -74,7 +74,8 @@ pub(crate) fn copy_elements(gpu: &Gpu, from: &Tensor, to: &mut Tensor, range: Sl
 }
 
 fn copy(gpu: &Gpu, words: &Words, [to, from]: [At; 2], moves: &[SlotRange]) -> Result<()> {
-    let table: Vec<u32> = moves.iter().flat_map(|m| [m.from, m.to, m.len]).map(|n| n as u32).collect();
+    let word = |n: usize| u32::try_from(n).expect("a tensor of a GPU has less than 2^32 elements");
+    let table: Vec<u32> = moves.iter().flat_map(|m| [m.from, m.to, m.len]).map(word).collect();
     let longest = moves.iter().map(|m| m.len).max().unwrap_or(0) * words.count;
     let grid = Grid::blocks([moves.len(), longest.div_ceil(1024).min(1024), 1], 256);
     let args = args![to, from, gpu.indices(&table)?, words.count];

@@ -23,6 +23,10 @@ pub(crate) trait Peers: Send + Sync {
 
     /// Everything launched later runs after the transfers that were started before.
     fn join(&self) -> Result<()>;
+
+    /// Gives up the transfers that were started: they may never end, and their memory may be freed. No operation
+    /// follows.
+    fn abandon(&self);
 }
 
 /// What the other processes must know of the device of a process before the devices connect.

@@ -1,6 +1,7 @@
 //! NCCL, the library that copies between GPUs: nothing but its calls. It is opened at run time.
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaContext, CudaStream};
@@ -68,6 +69,8 @@ pub(super) struct Nccl {
     context: Arc<CudaContext>,
     kernels: Arc<CudaStream>,
     transfers: Arc<CudaStream>,
+    /// A transfer may never end.
+    abandoned: AtomicBool,
 }
 
 impl Nccl {
@@ -81,19 +84,31 @@ impl Nccl {
         kernels: &Arc<CudaStream>,
     ) -> Result<Nccl> {
         let ranks @ [rank, size] = [comm.rank(), comm.size()];
-        let own = match rank {
-            0 => result::get_uniqueid().map(Some),
-            _ => Ok(None),
+        let prepare = || {
+            context.bind_to_thread().map_err(driver_error("binding the context"))?;
+            let transfers = context.new_stream().map_err(driver_error("creating a stream for transfers"))?;
+            let id = match rank {
+                0 => {
+                    let id = result::get_uniqueid().map_err(|code| error("creating the id", ranks, code))?;
+                    id.internal.to_vec()
+                }
+                _ => Vec::new(),
+            };
+            Ok::<_, Error>((transfers, id))
         };
-        let bytes = own.as_ref().ok().and_then(Option::as_ref).map_or(Vec::new(), |id| id.internal.to_vec());
-        let bytes =
-            comm.broadcast(0, bytemuck::cast_slice(&bytes)).map_err(|e| Error::device(e.to_string()))?;
-        let _ = own.map_err(|code| error("creating the id", ranks, code))?;
+        // a process that failed would leave the others waiting in ncclCommInitRank
+        let prepared = prepare();
+        let text = prepared.as_ref().err().map_or(String::new(), Error::to_string);
+        let ended = |error: xtrain_comm::Error| Error::device(error.to_string());
+        let errors = comm.all_gather(text.as_bytes()).map_err(ended)?;
+        if let Some(error) = errors.iter().find(|error| !error.is_empty()) {
+            return Err(Error::device(String::from_utf8_lossy(error)));
+        }
+        let (transfers, id) = prepared?;
+        let bytes = comm.broadcast(0, bytemuck::cast_slice(&id)).map_err(ended)?;
         let Ok(internal) = bytemuck::cast_slice::<u8, c_char>(&bytes).try_into() else {
             return Err(Error::device("NCCL: process 0 has no id of the connection"));
         };
-        context.bind_to_thread().map_err(driver_error("binding the context"))?;
-        let transfers = context.new_stream().map_err(driver_error("creating a stream for transfers"))?;
         let mut handle = MaybeUninit::uninit();
         let id = sys::ncclUniqueId { internal };
         // SAFETY: the pointer is to a communicator that NCCL initializes unless it fails.
@@ -103,11 +118,15 @@ impl Nccl {
             Handle(handle.assume_init())
         };
         let (context, kernels) = (Arc::clone(context), Arc::clone(kernels));
-        Ok(Nccl { handle: Mutex::new(handle), ranks, context, kernels, transfers })
+        let abandoned = AtomicBool::new(false);
+        Ok(Nccl { handle: Mutex::new(handle), ranks, context, kernels, transfers, abandoned })
     }
 
     fn check(&self, what: &str, done: Result<result::NcclStatus, NcclError>) -> Result<()> {
-        done.map(drop).map_err(|code| error(what, self.ranks, code))
+        done.map(drop).map_err(|code| {
+            self.abandon();
+            error(what, self.ranks, code)
+        })
     }
 
     /// Later transfers begin after the kernels launched so far.
@@ -159,14 +178,21 @@ impl Peers for Nccl {
         self.check("a transfer", state.result())?;
         self.kernels.join(&self.transfers).map_err(driver_error("waiting for a transfer"))
     }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Nccl {
     fn drop(&mut self) {
         if self.context.bind_to_thread().is_ok() {
-            let _ = self.transfers.synchronize();
+            if !self.abandoned.load(Ordering::Relaxed) {
+                let _ = self.transfers.synchronize();
+            }
+            // not ncclCommDestroy, which may wait for a process that has ended
             // SAFETY: the communicator is open, and nothing uses it later. An error has no one to report it to.
-            let _ = unsafe { result::comm_destroy(lock(&self.handle).0) };
+            let _ = unsafe { result::comm_abort(lock(&self.handle).0) };
         }
     }
 }

@@ -84,6 +84,10 @@ impl Peers for EmulatedPeers {
         let started = std::mem::take(&mut *lock(&self.started));
         started.into_iter().try_for_each(|transfer| self.run(transfer))
     }
+
+    fn abandon(&self) {
+        lock(&self.started).clear();
+    }
 }
 
 fn read(at: u64, bytes: usize) -> Result<Vec<u8>> {
