@@ -158,9 +158,8 @@ pub(crate) fn bytes_of_a_step() -> Result<usize, String> {
         let qkv = 8 * c + e * (c + 1) * (heads + 2 * kv);
         let swiglu = 8 * c + e * (2 * c + 1) * f;
         // the earlier keys and values, two chunks' partial results written and read, queries and output, the new key and
-        // value
-        let before = (PROMPT + NEW - 2) as u64;
-        let attention = 2 * before * kv * e + 2 * 2 * 4 * (2 + 8) * 4 + 2 * heads * e + 4 * kv * e;
+        // value; the device counts its position, so both chunks are whole
+        let attention = 2 * (2 * 64 - 1) * kv * e + 2 * 2 * 4 * (2 + 8) * 4 + 2 * heads * e + 4 * kv * e;
         // those of the prompt, which the attention of many rows does not write
         let written = PROMPT as u64 * 2 * (heads + 2 * kv) * e;
         let kernels = [
@@ -352,10 +351,23 @@ fn an_estimate_shows_the_kernels_of_one_step() {
     let json = parsed(&ok(&scratch.0, &[&["bench", "decode", "--json"], &shared[..], &layers].concat()));
     let [step, ideal] = ["step_us", "ideal_us"].map(|key| json[key].as_f64().unwrap());
     let mut attention = json["kernels"].as_array().unwrap().iter();
-    let attention = attention.find(|row| row["kernel"] == "append_attention_bf16").unwrap();
-    // four chunks after the prompt, keys and values of two heads of 32 in bf16
-    let own = 40 * 4 * 64 * 2 * (2 * 32 * 2);
-    assert!(step > ideal && attention["bytes"].as_u64() > Some(own), "{json}");
+    let attention = attention.find(|row| row["kernel"] == "append_attention_bf16_hd32").unwrap();
+    // at position 265, the prompt once and the keys after it, but not four whole chunks; two heads of 32 in bf16
+    let bytes_of = |keys: u64| keys * 2 * (2 * 32 * 2);
+    let [own, chunks] = [bytes_of(64 + 40 * (265 - 64)), bytes_of(64 + 40 * 4 * 64)];
+    let bytes = attention["bytes"].as_u64().unwrap();
+    assert!(step > ideal && own < bytes && bytes < chunks, "{json}");
+    #[cfg(feature = "faults")]
+    {
+        let fault = ["bench", "decode", "--json", "--fault", "keys-rounded-to-chunks"];
+        let json = parsed(&ok(&scratch.0, &[&fault[..], &shared[..], &layers].concat()));
+        let mut kernels = json["kernels"].as_array().unwrap().iter();
+        let attention = kernels.find(|row| row["kernel"] == "append_attention_bf16_hd32").unwrap();
+        assert!(
+            attention["bytes"].as_u64().unwrap() >= chunks,
+            "KeysRoundedToChunks is not detected: {json}"
+        );
+    }
     let sizes = ["--set", "train.batch=2", "--set", "train.context=8", "--set", "train.micro_batch=2"];
     let train = ["bench", "train", "--estimate", "a100", "--json"];
     let json = parsed(&ok(&scratch.0, &[&train[..], &layers, &sizes].concat()));
