@@ -110,6 +110,7 @@ const CRATES: [Crate; 5] = [
             ("exchange.rs", 5),
             ("gpu_exchange.rs", 5),
             ("process_group.rs", 5),
+            ("process_group/", 5),
             ("step_sum.rs", 5),
             ("schedule.rs", 5),
             ("trainer.rs", 5),

@@ -1,4 +1,6 @@
 //! Every planted fault makes its gate fail.
+use std::time::Duration;
+
 use xtrain::tensor::faults::{self, Fault};
 use xtrain::tensor::testing::{checked_simds, gpus};
 use xtrain::tensor::{Device, ThreadSchedule};
@@ -128,6 +130,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::EarlierShardsNotSent, Gate::Test(|| shards::over(1))),
     (Fault::NormSummedByProcess, Gate::Test(|| shards::over(1))),
     (Fault::AddedBeforeReceived, Gate::GpuTest(|_| gpu_peers::over(2))),
+    (Fault::KernelsBehindTransfer, Gate::GpuTest(|_| gpu_peers::beside(Duration::from_millis(500)))),
     (Fault::WeightsOfNextProcess, Gate::GpuTest(|_| gpu_peers::over(2))),
     (Fault::MomentsOfOneProcessSaved, Gate::Test(processes::over)),
     (Fault::GroupsNumberedByProcess, Gate::Test(grpo::processes::over)),

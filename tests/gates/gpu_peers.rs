@@ -1,14 +1,16 @@
 //! The gate of connected GPUs: the totals of shards and the new weights travel from GPU to GPU, each GPU updates its slice,
 //! and the bits are those of the definition. On emulated GPUs, whose transfers end as late as they may, and on those of
 //! this machine, if it has enough.
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 use xtrain::config::{RunConfig, TrainSection};
 use xtrain::model::comm::{Communicator, ThreadProcess};
 use xtrain::model::{Param, Trainer};
 use xtrain::run::RunDir;
 use xtrain::tensor::testing::gpu_groups;
-use xtrain::tensor::{Device, Dtype, GpuPeers, Sent, Tensor, ThreadSchedule};
+use xtrain::tensor::{Device, Dtype, GpuPeers, Sent, Tensor, ThreadSchedule, ops};
 
 use crate::grpo::devices::{files_on, two_steps};
 use crate::grpo::{Compared, Scratch, Setup, assert_equal, files, run_as};
@@ -168,4 +170,43 @@ fn a_process_that_ends_during_a_transfer_is_an_error_of_the_other() {
     });
     assert!(found[0].contains("process 1"), "{found:?}");
     assert_eq!(found[1], "ends");
+}
+
+/// Process 0 queues a kernel beside a transfer. Process 1 keeps the transfer from ending until the kernel is submitted, for
+/// `limit` at most. Returns the number of submissions that were awaited.
+pub(crate) fn beside(limit: Duration) -> Result<usize, String> {
+    let devices = [0, 1].map(|_| Device::emulated(ThreadSchedule::Forward).unwrap());
+    let submissions = || devices[0].gpu_counters().unwrap().steps_without_upload;
+    let (queued, before) = (Barrier::new(2), AtomicU64::new(0));
+    let found = on_each(2, |process| {
+        let (rank, comm): (_, Arc<dyn Communicator>) = (process.rank(), Arc::new(process));
+        let peers = GpuPeers::connect(&devices[rank], &comm).unwrap();
+        let [values, mut other] = [0, 1].map(|_| Tensor::zeros(&devices[rank], &[4], Dtype::F32).unwrap());
+        let sent = [Sent { process: 1 - rank, tensor: &values, elements: 0..4 }];
+        let transfer = peers.exchange(&sent, &[(1 - rank, vec![4])]).unwrap();
+        if rank == 0 {
+            ops::accumulate(&mut other, &values).unwrap();
+            before.store(submissions(), Ordering::SeqCst);
+        }
+        queued.wait();
+        let before = before.load(Ordering::SeqCst);
+        let start = Instant::now();
+        while rank == 1 && submissions() == before && start.elapsed() < limit {
+            std::thread::yield_now();
+        }
+        let is_submitted = rank == 0 || submissions() > before;
+        transfer.finish().unwrap();
+        is_submitted
+    });
+    if found[1] {
+        Ok(1)
+    } else {
+        Err("gate gpu_peers: a kernel beside a transfer is not submitted".to_string())
+    }
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn kernels_that_are_queued_beside_a_transfer_do_not_wait_for_its_end() {
+    assert_eq!(beside(Duration::from_secs(20)), Ok(1));
 }

@@ -19,7 +19,7 @@ const COMMANDS: [(&str, &str); 8] = [
 
 /// Flags of commands that a transcript has with other commands, which read them by the same code.
 const SHARED: [(&str, &[&str]); 6] = [
-    ("--device", &["xtrain"]),
+    ("--device", &["xtrain"]), // each reads it by the same code; one line has it
     ("--threads", &["xtrain grpo", "xtrain bench decode"]),
     ("--seed", &["xtrain bench"]),
     (

@@ -120,10 +120,10 @@ pub(crate) fn events(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn masks_hide_times_and_nothing_else() {
-    let masks = Masks::new(Path::new("/tmp/x"));
+    let masks = Masks::new(Path::new("/runs/x"));
     let text = "training: 6/6 in 983 ms, 6.10 step/s, 128 tok/s, loss 6.337\n\
                 training: 3/6 (50 %), 2.00 step/s, 1.50 s left, loss 6.5\n\
-                /tmp/x/t.txt: step 4, \"perplexity\":12.3456789012\n";
+                /runs/x/t.txt: step 4, \"perplexity\":12.3456789012\n";
     let masked = "training: 6/6 in TIME, loss 6.337\nDIR/t.txt: step 4, \"perplexity\":12.345678\n";
     assert_eq!(masks.printed(text), masked);
     let line = "{\"step\":3,\"step_time\":0.5,\"tokens_per_second\":1e3,\"save_time\":1}";

@@ -1,5 +1,8 @@
 //! The processes that train one model: each computes the gradients of its shards of a step and updates its slice of the
 //! parameters (ZeRO-1, arXiv:1910.02054). Only copies cross processes, so the bits do not depend on their number.
+mod message;
+mod weights;
+
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use crate::param::Param;
 use crate::params::Params;
 use crate::shards::{Node, nodes};
 use crate::slices::{self, Group, Slice};
+use message::{Values, append};
 
 /// The numbers that a value of a target is sent as: its kind and its three fields.
 const VALUE: usize = 4;
@@ -159,24 +163,6 @@ impl ProcessGroup {
         self.slices.iter().map(of_group).collect()
     }
 
-    /// The tensors of all parameters, from the own slices of each process.
-    pub(crate) fn gather(&self, own: &[Tensor], params: &Params) -> Result<Vec<Tensor>> {
-        let shapes: Vec<&[usize]> = params.iter().map(Param::shape).collect();
-        let mut whole = Tensor::all_zeros(&self.host, &shapes)?;
-        let mut message = Vec::new();
-        for tensor in own {
-            append(&mut message, tensor.to_host()?.data()?);
-        }
-        for (slices, message) in self.slices.iter().zip(self.comm.all_gather(&message)?) {
-            let mut values = Values(&message);
-            for slice in slices {
-                values.read_into(&mut whole[slice.param].data_mut()?[slice.elements()]);
-            }
-        }
-        let device = params.embed.device();
-        Ok(whole.iter().map(|tensor| tensor.to_device(device)).collect::<Result<_, _>>()?)
-    }
-
     /// The values of the targets of all shards, from those of the shards of each process.
     pub(crate) fn gather_values(&self, own: &[Option<LogProb>]) -> Result<Vec<Option<LogProb>>> {
         let mut message = Vec::with_capacity(own.len() * 4 * VALUE);
@@ -297,64 +283,6 @@ impl ProcessGroup {
         Ok(sliced_adamw::global_norm(&self.host, &all, &self.rows)?)
     }
 
-    /// Replaces the weights by the slices of all processes, of which `own` are those of this one: in host memory in place.
-    fn replace(&self, params: &mut Params, own: &[Tensor]) -> Result<()> {
-        if let Some(peers) = &self.peers {
-            return self.replace_on_gpu(peers, params, own);
-        }
-        if let Device::Gpu(_) = params.embed.device() {
-            let whole = self.gather(own, params)?;
-            for (param, whole) in params.iter_mut().zip(whole) {
-                *param.value_mut()? = whole;
-            }
-            return Ok(());
-        }
-        let mut message = Vec::new();
-        for tensor in own {
-            append(&mut message, tensor.data()?);
-        }
-        let messages = self.comm.all_gather(&message)?;
-        let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
-        let is_last = self.comm.rank() + 1 == self.comm.size();
-        for (rank, (slices, message)) in self.slices.iter().zip(&messages).enumerate() {
-            if rank == 0 && is_last && faults::on(Fault::StaleWeightsOnOneProcess) {
-                continue;
-            }
-            let mut received = Values(message);
-            for slice in slices {
-                received.read_into(&mut values[slice.param].data_mut()?[slice.elements()]);
-            }
-        }
-        Ok(())
-    }
-
-    /// Replaces the weights on the GPU by the slices of all processes, which arrive in rows of one length for each group.
-    fn replace_on_gpu(&self, peers: &GpuPeers, params: &mut Params, own: &[Tensor]) -> Result<()> {
-        let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
-        let (rank, size) = (self.comm.rank(), self.comm.size());
-        let mut rest = own.iter();
-        for group in 0..self.groups.len() {
-            let slices = self.slices_of(group);
-            let len = |slices: &Vec<Slice>| slices.iter().map(|slice| slice.elements().len()).sum::<usize>();
-            let width = slices.iter().map(len).max().unwrap_or(0);
-            let of_group: Vec<&Tensor> = rest.by_ref().take(slices[rank].len()).collect();
-            let rows = peers.all_gather(&of_group, width)?;
-            for (process, slices) in slices.iter().enumerate() {
-                if process == 0 && rank + 1 == size && faults::on(Fault::StaleWeightsOnOneProcess) {
-                    continue;
-                }
-                let shift = usize::from(faults::on(Fault::WeightsOfNextProcess));
-                let mut at = (process + shift) % size * width;
-                for slice in slices {
-                    let len = slice.elements().len();
-                    peers.copy(&rows, at..at + len, values[slice.param], slice.elements().start)?;
-                    at += len;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The first parameter in walk order of which any process has a slice that is not finite.
     pub(crate) fn first_non_finite(&self, own: &[Tensor]) -> Result<Option<usize>> {
         let first = ops::first_non_finite(&own.iter().collect::<Vec<_>>())?;
@@ -363,28 +291,6 @@ impl ProcessGroup {
         let params =
             found.iter().filter_map(|bytes| bytes.as_slice().try_into().ok().map(u64::from_le_bytes));
         Ok(params.min().filter(|&param| param != u64::MAX).map(|param| param as usize))
-    }
-}
-
-/// Appends values to a message, in the byte order of this machine: all processes run on machines of one kind.
-fn append(message: &mut Vec<u8>, values: &[f32]) {
-    message.extend_from_slice(bytemuck::cast_slice(values));
-}
-
-/// The values of a message that are not read yet.
-struct Values<'a>(&'a [u8]);
-
-impl Values<'_> {
-    /// Reads as many values as `to` holds.
-    fn read_into(&mut self, to: &mut [f32]) {
-        let bytes = self.0.split_off(..4 * to.len()).expect("every process sends the length of its slices");
-        bytemuck::cast_slice_mut(to).copy_from_slice(bytes);
-    }
-
-    fn rest(mut self) -> Vec<f32> {
-        let mut all = vec![0f32; self.0.len() / 4];
-        self.read_into(&mut all);
-        all
     }
 }
 

@@ -254,6 +254,7 @@ faults! {
     StaleWeightsOnOneProcess "one process keeps the weights of its first slice when the others update them"
     SquaresInOrderOfProcesses "the squares of rows are added in the order of the processes and not in walk order"
     EarlierShardsNotSent "a process sends the embedding gradients of its last shard only"
+    KernelsBehindTransfer "kernels that are queued beside a transfer between GPUs start after its end"
     AddedBeforeReceived "totals from other GPUs are added before they have arrived"
     WeightsOfNextProcess "each GPU stores the new weights of a process in the slice of the next one"
     NormSummedByProcess "each process sums the squares of its slice, and these sums are added"

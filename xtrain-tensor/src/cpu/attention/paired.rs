@@ -1,5 +1,6 @@
 //! Operands as pairs of bf16, for `vdpbf16ps`. The instruction reads denormals as zeros and flushes tiny results, so no
 //! exponents are needed.
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use half::bf16;
@@ -82,12 +83,11 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
         _: &mut Prefetcher,
         _: &mut MinExponent<L>,
     ) {
-        let mut reader =
-            KeyTiles { blocks: self.blocks, rows: self.rows, keys: self.keys, next: from.visible.start };
-        from.view.read::<L, E, K>(l, from.x, from.positions(), &mut reader);
-        if !reader.next.is_multiple_of(TILE) {
-            reader.pack(l);
-        }
+        let Paired { blocks, rows, keys, .. } = self;
+        let next = from.visible.start;
+        let mut packer = Packer { blocks: *blocks, rows, packed: keys, next, group: PhantomData::<Keys> };
+        from.view.read::<L, E, K>(l, from.x, from.positions(), &mut packer);
+        packer.skip(l, from.visible.end.next_multiple_of(TILE));
     }
 
     #[inline(always)]
@@ -115,12 +115,12 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
 
     #[inline(always)]
     fn read_values<L: Lanes>(&mut self, l: L, from: &ChunkSource<'a, K>, _: &mut MinExponent<L>) {
-        let (start, end) = (from.visible.start / BLOCK * BLOCK, from.visible.end.next_multiple_of(BLOCK));
-        let mut reader =
-            ValueFours { blocks: self.blocks, rows: self.rows, values: self.values, next: start };
-        reader.skip(from.visible.start);
-        from.view.read::<L, E, K>(l, from.x, from.positions(), &mut reader);
-        reader.skip(end);
+        let Paired { blocks, rows, values, .. } = self;
+        let next = from.visible.start / BLOCK * BLOCK;
+        let mut packer = Packer { blocks: *blocks, rows, packed: values, next, group: PhantomData::<Values> };
+        packer.skip(l, from.visible.start);
+        from.view.read::<L, E, K>(l, from.x, from.positions(), &mut packer);
+        packer.skip(l, from.visible.end.next_multiple_of(BLOCK));
     }
 
     #[inline(always)]
@@ -134,33 +134,65 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
     }
 }
 
-/// Packs the keys of 16 slots at a time.
-struct KeyTiles<'b> {
-    blocks: usize,
-    rows: &'b mut [Pairs],
-    keys: &'b mut [Pairs],
-    /// The slot of the next row.
-    next: usize,
+/// How a group of rows of consecutive slots is packed.
+trait Group {
+    /// Rows of a group.
+    const ROWS: usize;
+
+    /// Packs a group whose last row is that of slot `last`. `rows`: `[blocks][ROWS]`.
+    fn pack<L: Lanes>(l: L, rows: &[Pairs], last: usize, packed: &mut [Pairs]);
 }
 
-impl<L: Lanes, E: Number, K: KvElement<E>> Reader<L, E, K> for KeyTiles<'_> {
+/// Reads rows and packs each group of them.
+struct Packer<'b, G> {
+    blocks: usize,
+    rows: &'b mut [Pairs],
+    packed: &'b mut [Pairs],
+    /// The slot of the next row.
+    next: usize,
+    group: PhantomData<G>,
+}
+
+impl<L: Lanes, E: Number, K: KvElement<E>, G: Group> Reader<L, E, K> for Packer<'_, G> {
     #[inline(always)]
     fn row(&mut self, l: L, x: &[K]) {
-        K::bf16_row(l, x, self.rows[self.next % TILE..].iter_mut().step_by(TILE));
+        K::bf16_row(l, x, self.rows[self.next % G::ROWS..].iter_mut().step_by(G::ROWS));
+        self.advance(l);
+    }
+}
+
+impl<G: Group> Packer<'_, G> {
+    #[inline(always)]
+    fn advance<L: Lanes>(&mut self, l: L) {
         self.next += 1;
-        if self.next.is_multiple_of(TILE) {
-            self.pack(l);
+        if self.next.is_multiple_of(G::ROWS) {
+            G::pack(l, &self.rows[..self.blocks * G::ROWS], self.next - 1, self.packed);
+        }
+    }
+
+    /// Takes rows of zeros up to the slot `end`.
+    #[inline(always)]
+    fn skip<L: Lanes>(&mut self, l: L, end: usize) {
+        while self.next < end {
+            for row in self.rows[self.next % G::ROWS..].iter_mut().step_by(G::ROWS).take(self.blocks) {
+                *row = Pairs([bf16::ZERO; BLOCK]);
+            }
+            self.advance(l);
         }
     }
 }
 
-impl KeyTiles<'_> {
-    /// Packs the tile of the last row.
+/// Keys are transposed, 16 slots at a time.
+struct Keys;
+
+impl Group for Keys {
+    const ROWS: usize = TILE;
+
     #[inline(always)]
-    fn pack<L: Lanes>(&mut self, l: L) {
-        let tile = (self.next - 1) / TILE;
-        let packed = &mut self.keys[tile / 2 * self.blocks * BLOCK_ROWS + tile % 2 * TILE..];
-        for (rows, packed) in self.rows.as_chunks().0.iter().zip(packed.chunks_mut(BLOCK_ROWS)) {
+    fn pack<L: Lanes>(l: L, rows: &[Pairs], last: usize, packed: &mut [Pairs]) {
+        let (rows, tile) = (rows.as_chunks().0, last / TILE);
+        let packed = &mut packed[tile / 2 * rows.len() * BLOCK_ROWS + tile % 2 * TILE..];
+        for (rows, packed) in rows.iter().zip(packed.chunks_mut(BLOCK_ROWS)) {
             let packed = &mut packed[..TILE];
             transpose_pairs(l, rows, packed);
             pair_tile(packed);
@@ -168,50 +200,18 @@ impl KeyTiles<'_> {
     }
 }
 
-/// Packs the values of four slots at a time.
-struct ValueFours<'b> {
-    blocks: usize,
-    rows: &'b mut [Pairs],
-    values: &'b mut [Pairs],
-    /// The slot of the next row.
-    next: usize,
-}
+/// Values of four slots: the pairs of the first and the third, and of the second and the fourth.
+struct Values;
 
-impl<L: Lanes, E: Number, K: KvElement<E>> Reader<L, E, K> for ValueFours<'_> {
-    #[inline(always)]
-    fn row(&mut self, l: L, x: &[K]) {
-        K::bf16_row(l, x, self.rows[self.next % 4..].iter_mut().step_by(4));
-        self.next += 1;
-        if self.next.is_multiple_of(4) {
-            self.pack();
-        }
-    }
-}
+impl Group for Values {
+    const ROWS: usize = 4;
 
-impl ValueFours<'_> {
-    /// Takes rows of zeros up to the slot `end`.
     #[inline(always)]
-    fn skip(&mut self, end: usize) {
-        while self.next < end {
-            for row in self.rows[self.next % 4..].iter_mut().step_by(4).take(self.blocks) {
-                *row = Pairs([bf16::ZERO; BLOCK]);
-            }
-            self.next += 1;
-            if self.next.is_multiple_of(4) {
-                self.pack();
-            }
-        }
-    }
-
-    /// Packs the four slots before the next: the pairs of the first and the third, and of the second and the fourth.
-    #[inline(always)]
-    fn pack(&mut self) {
-        let (block, four) = ((self.next - 1) / BLOCK, (self.next - 1) % BLOCK / 4);
-        let packed = &mut self.values[block * BLOCK_ROWS + 2 * four..];
+    fn pack<L: Lanes>(_: L, rows: &[Pairs], last: usize, packed: &mut [Pairs]) {
+        let packed = &mut packed[last / BLOCK * BLOCK_ROWS + last % BLOCK / 4 * 2..];
         let panels = packed.chunks_mut(SLOT_BLOCKS * BLOCK_ROWS);
-        for (rows, panel) in self.rows.as_chunks::<4>().0.iter().take(self.blocks).zip(panels) {
-            for half in 0..2 {
-                let at = half * TILE;
+        for (rows, panel) in rows.as_chunks::<4>().0.iter().zip(panels) {
+            for at in [0, TILE] {
                 panel[at] = pair(&rows[0], &rows[2], at);
                 panel[at + 1] = pair(&rows[1], &rows[3], at);
             }
