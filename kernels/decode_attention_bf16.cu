@@ -18,9 +18,10 @@
 #include "attention_mma.cuh"
 #include "decode_attention.cuh"
 
-// copy_rows_async by 128 threads. With a constant hd the loop is unrolled: no division, and constant distances between the
-// rows of a thread.
-template <class Row> XT_DEV void copy_rows_unrolled(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row row) {
+// copy_rows_async by 128 threads. With a constant hd the loop has no division and constant distances between the rows of
+// a thread; the kernel for other head sizes has longer code than with copy_rows_async.
+template <class Row>
+XT_DEV void copy_rows_of_128_threads(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row row) {
   const uint32_t parts = hd / 8, ld = mma_ld(hd), copies = rows * parts;
 #pragma unroll
   for (uint32_t first = 0; first < copies; first += 128) {
@@ -88,10 +89,10 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   };
   const bf16 *new_k = nullptr, *new_v = nullptr;
   if constexpr (New::NEW) new_k = x.k, new_v = x.v;
-  copy_rows_unrolled(queries, 16, hd, q, [&](uint32_t i) { return i < pairs ? query(i) : nullptr; });
-  copy_rows_unrolled(keys, CHUNK, hd, k, kv_row(k, new_k));
+  copy_rows_of_128_threads(queries, 16, hd, q, [&](uint32_t i) { return i < pairs ? query(i) : nullptr; });
+  copy_rows_of_128_threads(keys, CHUNK, hd, k, kv_row(k, new_k));
   xt_cp_commit();
-  copy_rows_unrolled(values, CHUNK, hd, v, kv_row(v, new_v));
+  copy_rows_of_128_threads(values, CHUNK, hd, v, kv_row(v, new_v));
   xt_cp_commit();
   xt_cp_wait<1>();
   __syncthreads();
@@ -107,8 +108,8 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   }
   for (uint32_t first = 0; first < pairs; first += 16) {
     if (first) {
-      copy_rows_unrolled(queries, 16, hd, q,
-                         [&](uint32_t i) { return first + i < pairs ? query(first + i) : nullptr; });
+      copy_rows_of_128_threads(queries, 16, hd, q,
+                               [&](uint32_t i) { return first + i < pairs ? query(first + i) : nullptr; });
       xt_cp_commit();
       xt_cp_wait<0>();
       __syncthreads();

@@ -23,7 +23,7 @@ pub(super) fn byte_size(text: &str) -> Result<u64, String> {
 }
 
 /// A size in memory: at most that of the address space.
-pub(super) fn in_memory(bytes: u64) -> usize {
+pub(super) fn saturating_usize(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 

@@ -16,8 +16,8 @@ use crate::decode::{self, EngineOptions, SampleOptions};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub(super) struct Common {
-    /// Compute device: cpu, cuda, cuda:N or emulated. cuda is GPU 0; of several processes on a machine, each takes
-    /// another one.
+    /// Compute device: cpu, cuda, cuda:N or emulated. cuda selects GPU 0; with several processes on a machine, each
+    /// process selects the next GPU.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(super) device: DeviceName,
     /// Compute dtype [default: the dtype of the run, otherwise f32].

@@ -51,7 +51,7 @@ pub(super) fn connect(
     Ok(())
 }
 
-/// The connection of the GPUs, of which `device` is that of this process. `None`: through host memory.
+/// The connection of `device`, the GPU of this process, with those of the others. `None`: through host memory.
 fn connect_by(
     choice: Result<Choice, CliError>,
     device: &Device,

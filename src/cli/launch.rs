@@ -20,8 +20,13 @@ fn launched() -> usize {
 pub(super) fn gpu_of_process() -> u32 {
     match number_on_machine(|name| std::env::var(name).ok()) {
         0 => 0,
-        number => number % enumerate_gpus().devices.map_or(1, |gpus| gpus.len().max(1) as u32),
+        number => gpu_of(number, enumerate_gpus().devices.map_or(0, |gpus| gpus.len())),
     }
+}
+
+/// The GPU of process `number` of a machine if it sees `gpus` GPUs.
+fn gpu_of(number: u32, gpus: usize) -> u32 {
+    number % gpus.max(1) as u32
 }
 
 /// The number of this process among those of its machine, from the variables of Open MPI, of MPICH and its relatives, and
@@ -111,6 +116,14 @@ pub(super) fn end(_comm: &dyn Communicator, result: Result<(), CliError>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_take_the_gpus_in_turn() {
+        assert_eq!(
+            [(0, 0), (3, 0), (3, 1), (3, 2), (3, 4)].map(|(n, gpus)| gpu_of(n, gpus)),
+            [0, 0, 0, 1, 3]
+        );
+    }
 
     #[test]
     fn the_number_on_the_machine_is_that_of_the_innermost_launcher() {

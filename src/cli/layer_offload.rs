@@ -2,7 +2,7 @@
 use clap::Args;
 
 use super::CliError;
-use super::byte_size::{byte_size, in_memory};
+use super::byte_size::{byte_size, saturating_usize};
 use super::offload_place::OffloadPlace;
 use crate::decode::{KvMemory, OffloadStore};
 use crate::tensor::Device;
@@ -22,16 +22,18 @@ pub(super) struct LayerOffloadFlags {
 }
 
 impl LayerOffloadFlags {
-    /// The memory of the KV cache, with layers off-loaded if `--kv-resident` is given. `also`: a hint for flags without
-    /// effect, unless preempted sequences are off-loaded too.
+    /// The memory of the KV cache, with layers off-loaded if `--kv-resident` is given. `also`: the hint of the
+    /// error for flags without effect. `None`: preempted sequences use these flags.
     ///
     /// # Errors
     /// A flag that has no effect; the directory does not exist or cannot be written.
     pub(super) fn memory(&self, device: &Device, also: Option<&str>) -> Result<KvMemory, CliError> {
         match self.kv_resident {
-            Some(resident) => Ok(KvMemory::offloading(self.place.layers(in_memory(resident), device)?)),
+            Some(resident) => {
+                Ok(KvMemory::offloading(self.place.layers(saturating_usize(resident), device)?))
+            }
             None => {
-                self.place.check_used(also)?;
+                self.place.require_unused(also)?;
                 Ok(KvMemory::default())
             }
         }

@@ -1,15 +1,15 @@
-//! Flags that say where what is off-loaded goes.
+//! Flags that set the destination of off-loaded data.
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::byte_size::{byte_size, in_memory};
+use super::byte_size::{byte_size, saturating_usize};
 use super::{CliError, Exit};
 use crate::decode::{LayerOffload, OffloadStore};
 use crate::tensor::Device;
 
-/// Host memory or a file, and the most bytes in it.
+/// Host memory or a file, and the maximum size.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Off-load")]
 pub(super) struct OffloadPlace {
@@ -29,7 +29,7 @@ impl OffloadPlace {
     /// Layer-wise off-load to this place. `resident`: the most bytes that stay in the memory of the device.
     ///
     /// # Errors
-    /// The directory does not exist or cannot be written; on the CPU there is none.
+    /// The directory does not exist or cannot be written; the device is the CPU and no directory is given.
     pub(super) fn layers(&self, resident: usize, device: &Device) -> Result<LayerOffload, CliError> {
         match &self.offload_dir {
             Some(dir) => in_directory(dir, resident, self.limit()),
@@ -53,8 +53,9 @@ impl OffloadPlace {
         }
     }
 
-    /// Checks that no flag is given, because no layer is off-loaded. `None`: something else is.
-    pub(super) fn check_used(&self, also: Option<&str>) -> Result<(), CliError> {
+    /// Refuses the flags if nothing is off-loaded. `also`: the hint of the error. `None`: preempted sequences are
+    /// off-loaded, so the flags have an effect.
+    pub(super) fn require_unused(&self, also: Option<&str>) -> Result<(), CliError> {
         let flag = match (&self.offload_dir, self.offload_limit, also) {
             (None, None, _) | (_, _, None) => return Ok(()),
             (Some(dir), ..) => format!("--offload-dir {}", dir.display()),
@@ -65,7 +66,7 @@ impl OffloadPlace {
     }
 
     fn limit(&self) -> usize {
-        in_memory(self.offload_limit.unwrap_or(LIMIT))
+        saturating_usize(self.offload_limit.unwrap_or(LIMIT))
     }
 }
 

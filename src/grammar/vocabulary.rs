@@ -11,9 +11,9 @@ use crate::model::tokenizer::Tokenizer;
 
 /// Maximum length of a token in bytes: that of a path in the tree.
 const MAX_TOKEN: usize = 1024;
-/// Sets of tokens whose part of a mask is not computed token by token where all of them are allowed: those inside of a
-/// JSON string without a limit of its length, and with one. Each takes a prefix tree of its own. A mask does not depend
-/// on them.
+/// Sets of tokens for which a mask is computed at once if all of them are allowed: tokens of at most 10 characters inside
+/// a JSON string, for strings with a maximum length, and tokens of any length, for strings without one. Each set has a
+/// prefix tree. Masks do not depend on the sets.
 const SLICES: [&str; 2] = [r#"[^"\\\x00-\x1F\x7F]{1,10}"#, r#"[^"\\\x00-\x1F\x7F]+"#];
 /// A byte that no UTF-8 text contains. In the tree it begins special tokens.
 const NO_TEXT: u8 = TokTrie::SPECIAL_TOKEN_MARKER;

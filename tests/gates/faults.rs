@@ -283,7 +283,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     ),
     (
         Fault::InputGradientNotFused,
-        Gate::Command(launch_log::weight_gradients_of_a_step_fill_the_gpu, "launches_per_layer"),
+        Gate::Command(launch_log::weight_gradients_of_a_step_fill_the_gpu, "kernels of a layer"),
     ),
     (Fault::SharedInputCountedTwice, Gate::Test(launch_log::bytes_of_weight_gradients)),
     (Fault::LaunchNotRecorded, Gate::GpuTest(launch_log::same_launches)),

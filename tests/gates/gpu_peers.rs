@@ -14,10 +14,8 @@ use xtrain::tensor::{Device, Dtype, GpuPeers, Sent, Tensor, ThreadSchedule, ops}
 
 use crate::grpo::devices::{files_on, two_steps};
 use crate::grpo::{Compared, Scratch, Setup, assert_equal, files, run_as};
-use crate::shards::{by_definition, on_each, trained_on};
+use crate::shards::{self, by_definition, on_each, trained_on};
 use crate::training::{Difference, GateCase, Run, failed, same_bits};
-
-const SEED: u64 = 20_251_125;
 
 /// Joins the processes with connected GPUs. Each then has the moments of its slice, on its GPU.
 fn join(trainer: &mut Trainer, process: ThreadProcess) -> Result<(), Difference> {
@@ -49,7 +47,7 @@ pub(crate) fn over(size: usize) -> Result<usize, String> {
                 trained_on(&run, shards, |trainer: &mut Trainer| join(trainer, process), &device)
             });
             for (rank, (got, device)) in found.into_iter().zip(&devices).enumerate() {
-                let case = GateCase { gate: "gpu_peers", number, seed: SEED };
+                let case = GateCase { gate: "gpu_peers", number, seed: shards::SEED };
                 let setting = format!("{shards} shards, process {rank} of {size} on {device} in {run:?}");
                 let same = got.and_then(|got| same_bits(case, &setting, &got, &want));
                 n += same.map_err(|Difference(text)| text)?;

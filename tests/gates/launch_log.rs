@@ -295,7 +295,7 @@ pub(crate) fn weight_gradients_of_a_step_fill_the_gpu() {
     }
     assert!(20 * tiles > 19 * available, "{tiles} tiles in waves with room for {available}: {json}");
     // the forward pass, its gradients and the update, without kernels for SwiGLU, RoPE and their gradients
-    assert_eq!(json["launches_per_layer"], 28, "{json}");
+    assert_eq!(json["launches_per_layer"], 28, "kernels of a layer: {json}");
     for parts in ["silu_mul", "rope_"] {
         let names = json["kernels"].as_array().unwrap().iter().map(|row| row["kernel"].as_str().unwrap());
         let alone: Vec<&str> = names.filter(|name| name.starts_with(parts)).collect();

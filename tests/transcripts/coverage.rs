@@ -19,7 +19,7 @@ const COMMANDS: [(&str, &str); 8] = [
 
 /// Flags of commands that a transcript has with other commands, which read them by the same code.
 const SHARED: [(&str, &[&str]); 6] = [
-    ("--device", &["xtrain"]), // each reads it by the same code; one line has it
+    ("--device", &["xtrain"]),
     ("--threads", &["xtrain grpo", "xtrain bench decode"]),
     ("--seed", &["xtrain bench"]),
     (
@@ -37,8 +37,11 @@ const SHARED: [(&str, &[&str]); 6] = [
         "--sync-every --kv-sinks --kv-window --page-size --prefill-chunk",
         &["xtrain bench decode", "xtrain chat"],
     ),
-    ("--model --steps --repeats --speculate --draft", &["xtrain bench train", "xtrain bench decode"]),
+    ("--model --steps --speculate --draft", &["xtrain bench train", "xtrain bench decode"]),
 ];
+
+/// Flags of commands that measure times.
+const MEASURED: [(&str, &str); 1] = [("--repeats", "xtrain bench")];
 
 fn reference(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name)).unwrap()
@@ -56,11 +59,12 @@ fn cell<'a>(line: &'a str, start: &str) -> Option<&'a str> {
     line.strip_prefix("| `").filter(|rest| rest.starts_with(start))?.split('`').next()
 }
 
-fn is_shared(command: &str, flag: &str) -> bool {
+fn is_exempt(command: &str, flag: &str) -> bool {
     let has = |(flags, commands): &(&str, &[&str])| {
         flags.split(' ').any(|name| name == flag) && commands.iter().any(|name| command.starts_with(name))
     };
-    SHARED.iter().any(has)
+    let is_measured = |(name, start): &(&str, &str)| *name == flag && command.starts_with(start);
+    SHARED.iter().any(has) || MEASURED.iter().any(is_measured)
 }
 
 /// The number of flags of all commands, and those without a command line among `lines`.
@@ -80,7 +84,7 @@ fn flags(lines: &[String]) -> (usize, BTreeSet<String>) {
             let is_flag = |word: &str| names.contains(&word.split('=').next().unwrap_or(word));
             let is_used =
                 lines.iter().any(|line| line.contains(command) && line.split_whitespace().any(is_flag));
-            if !is_used && !names.iter().any(|name| is_shared(command, name)) {
+            if !is_used && !names.iter().any(|name| is_exempt(command, name)) {
                 missing.insert(format!("{command} {}", names.join(", ")));
             }
         }
@@ -110,6 +114,10 @@ fn keys(lines: &[String]) -> (usize, BTreeSet<String>) {
 #[test]
 fn every_flag_occurs() {
     let lines = command_lines();
+    for flag in SHARED.iter().flat_map(|(flags, _)| flags.split(' ')) {
+        let is_flag = |word: &str| word.split('=').next() == Some(flag);
+        assert!(lines.iter().any(|line| line.split_whitespace().any(is_flag)), "{flag} is in no transcript");
+    }
     let (all, missing) = flags(&lines);
     assert!(missing.is_empty(), "flags without a transcript: {missing:#?}");
     let without: Vec<String> = lines.into_iter().filter(|line| !line.contains("--kv-resident")).collect();

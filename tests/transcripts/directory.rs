@@ -117,7 +117,7 @@ impl Directory {
         let bytes = match &text {
             _ if name.contains("tfevents") => events(bytes),
             Some(text) => text.clone().into_bytes(),
-            None => self.masks.bytes(bytes),
+            None => self.masks.bytes(name, bytes),
         };
         let size = bytes.len();
         let digest: String = Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -160,7 +160,7 @@ fn parent() -> PathBuf {
     if is_memory { memory.to_path_buf() } else { std::env::temp_dir() }
 }
 
-/// The path of the program: `XTRAIN_BIN`, or a file above the test binary, where cargo puts it.
+/// The path of the program: `XTRAIN_BIN`, or the one that cargo built for this test.
 fn program() -> PathBuf {
     let named = std::env::var_os("XTRAIN_BIN").map(PathBuf::from);
     named.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_xtrain")))

@@ -65,8 +65,8 @@ pub(crate) struct ProcessGroup {
     peers: Option<Arc<GpuPeers>>,
     /// The CPU, which adds the sums of rows.
     host: Device,
-    /// Where each process has its slices of gradients and moments, and updates those of the weights: on its GPU if these
-    /// are connected, otherwise in host memory. AdamW has the same bits there.
+    /// The device that holds the slices of gradients and moments of this process and updates its slice of the weights:
+    /// its GPU if the GPUs are connected, otherwise the CPU. The bits of AdamW are the same.
     home: Device,
     /// The number of rows of each parameter.
     rows: Vec<usize>,

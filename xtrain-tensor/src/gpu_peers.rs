@@ -44,7 +44,7 @@ pub struct Transfer {
 }
 
 impl GpuPeers {
-    /// Connects the GPUs of the processes of `comm`, of which `device` is that of this one. Collective.
+    /// Connects `device`, the GPU of this process, with those of the other processes of `comm`. Collective.
     ///
     /// # Errors
     /// [`Error::Device`], the same in all processes: one of them has no GPU or cannot load NCCL, two of them have
@@ -63,12 +63,7 @@ impl GpuPeers {
             Device::Gpu(gpu) => gpu.connect(comm).map(|peers| (gpu.clone(), peers)),
             _ => Err(Error::device("expected a GPU")),
         };
-        let text = connected.as_ref().err().map_or(String::new(), Error::to_string);
-        let errors = comm.all_gather(text.as_bytes()).map_err(ended)?;
-        if let Some(error) = errors.iter().find(|error| !error.is_empty()) {
-            return Err(Error::device(String::from_utf8_lossy(error)));
-        }
-        let (gpu, peers) = connected?;
+        let (gpu, peers) = gpu::agreed(comm.as_ref(), connected)?;
         let library = own.library.unwrap_or_default();
         Ok(GpuPeers { gpu, peers: peers.into(), library, size: comm.size() })
     }

@@ -82,7 +82,7 @@ mod tests {
     /// Whether `lse_rows_masked` has the bits of `lse_row` on both rows: for every length of a chunk and masks from
     /// none to all.
     fn masked_rows_have_the_bits_of_separate_ones() -> bool {
-        let lengths = (1..=70).chain([127, 128, 129, 255, 256, 300, 1000, 4096 + 77]);
+        let lengths = (1..=130).chain([255, 256, 300, 1000, 4096 + 77]);
         lengths.into_iter().enumerate().all(|(at, n)| {
             (0..=8).all(|keep| {
                 let mut z: Vec<f32> = vals(n, n).iter().map(|v| 8.0 * v).collect();

@@ -204,7 +204,7 @@ impl Case {
         self.oracle.tape &= self.definition().is_exact();
     }
 
-    /// One contiguous cache or cache with pages of ten off-loads layers, of a model with three or four.
+    /// One in ten contiguous or paged caches off-loads layers; its model has three or four.
     fn off_load_layers(&mut self, rng: &mut CaseRng) {
         if !matches!(self.kv, KvKind::Contiguous | KvKind::Paged { .. } | KvKind::Int8 { .. })
             || !rng.one_in(10)

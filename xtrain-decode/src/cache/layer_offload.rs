@@ -89,8 +89,8 @@ impl LayerOffload {
         layer.saturating_mul(resident as u64 + buffers).saturating_add(off * checksum_bytes(n_slots) as u64)
     }
 
-    /// Bytes in host memory besides: the off-loaded layers, if they are not in a file, and with a GPU the layer that is
-    /// being read.
+    /// Bytes of host memory: the off-loaded layers, if they are not in a file, and, with a GPU, the layer that is being
+    /// read.
     pub(super) fn host_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
         let (shape, n_slots) = (CacheShape::of(model).stored_as(kv.dtype()), slots(kv, room));
         let off = shape.n_layers - self.resident(&shape, n_slots);

@@ -91,8 +91,8 @@ impl KvMemory {
         }
     }
 
-    /// Bytes that such a cache allocates in host memory besides: off-loaded layers that are not in a file, and with a GPU
-    /// the layer that is being read.
+    /// Bytes of host memory in addition to [`KvMemory::allocated_bytes`]: off-loaded layers that are not in a file and,
+    /// with a GPU, the layer that is being read.
     pub fn host_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
         let offload = self.offload.as_ref().filter(|_| kv.can_off_load_layers());
         offload.map_or(0, |offload| offload.host_bytes(kv, model, room))

@@ -1,5 +1,5 @@
-//! Token sampling: one launch if all rows are greedy, two if none has a filter, two more for each of top-k and top-p, and
-//! one for repetition penalties. Each step writes 16 bytes per row, which stay on the device until they are read back. The
+//! Token sampling: one launch if all rows are greedy, otherwise two, and two more for each of top-k and top-p. Repetition
+//! penalties take one more launch. Each step writes 16 bytes per row, which stay on the device until they are read back. The
 //! index lists of all steps are uploaded once, before the first step.
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::operands::{MAX_LISTS, Outcome, SampleFailure, SampleRing, SampleRow, Sampled, StepLists, Weight};

@@ -151,18 +151,16 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
     fn run(&self) {
         let (n, width, hd) = (self.vectors(), self.width(), self.heads.hd);
         let (all, one, scores, chunk) = (n * width, n.next_multiple_of(LANES), n * CHUNK, CHUNK * width);
-        let state = [all, all, one, one, one, one, one, one];
         #[cfg(target_arch = "x86_64")]
         if self.simd == Simd::Avx512Bf16 && E::PAIRED && n >= MIN_PAIRED {
-            let [oc, o, m, l, mc, lc, a, b] = state;
             let mut memory = PairedMemory::new(n, width);
-            return scratch::with([oc, o, m, l, mc, lc, a, b, scores], |[oc, o, m, l, mc, lc, a, b, s]| {
+            let lens = [all, all, one, one, one, one, one, one, scores];
+            return scratch::with(lens, |[oc, o, m, l, mc, lc, a, b, s]| {
                 let state = State { oc, o, m, l, mc, lc, a, b };
                 dispatch(self.simd, Work { item: self, state, operands: memory.operands(s) });
             });
         }
-        let [oc, o, m, l, mc, lc, a, b] = state;
-        let lens = [all, scores, oc, o, m, l, mc, lc, a, b, chunk, chunk, chunk];
+        let lens = [all, scores, all, all, one, one, one, one, one, one, chunk, chunk, chunk];
         scratch::with(lens, |[q, s, oc, o, m, l, mc, lc, a, b, k, kt, v]| {
             let state = State { oc, o, m, l, mc, lc, a, b };
             let operands = Widened { simd: self.simd, hd, width, q, s, k, kt, v, in_place: None };

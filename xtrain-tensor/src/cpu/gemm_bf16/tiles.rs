@@ -301,14 +301,14 @@ impl<'a> View<'a> {
     pub(crate) fn shape(&self) -> [usize; 2] {
         [self.depth, self.columns]
     }
-    pub(crate) fn blocks(&self) -> usize {
+    pub(super) fn blocks(&self) -> usize {
         self.depth.div_ceil(BLOCK)
     }
     pub(super) fn panel(&self, p: usize) -> &'a [Pairs] {
         &self.rows[p * self.step * BLOCK_ROWS..][..self.blocks() * BLOCK_ROWS]
     }
 
-    /// A lower bound of the exponent fields of the non-zero elements of panel `p`, for kernels that need it.
+    /// A lower bound of the exponent fields of the non-zero elements of panel `p`. Views of [`View::of_pairs`] have none.
     pub(super) fn min_exp(&self, p: usize) -> u8 {
         self.min_exp[p]
     }

@@ -112,7 +112,7 @@ impl Gpu {
         self.shared.stream.launcher().member()
     }
 
-    /// Connects the devices of all processes, of which this is that of this one. Collective.
+    /// Connects this device with those of the other processes. Collective.
     pub(crate) fn connect(&self, comm: &Arc<dyn Communicator>) -> Result<Box<dyn Peers>> {
         self.shared.stream.launcher().connect(comm)
     }

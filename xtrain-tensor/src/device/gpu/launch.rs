@@ -186,7 +186,7 @@ pub(crate) trait Launcher: Send + Sync {
     /// # Safety
     /// As [`Launcher::launch`], at every run.
     unsafe fn graph(&self, calls: &[Call<'_>]) -> Result<Box<dyn Graph>>;
-    /// What the other processes of a run must know of this device.
+    /// The description of this device for the other processes.
     fn member(&self) -> Member;
     /// Connects the devices of all processes. Collective.
     fn connect(&self, comm: &Arc<dyn Communicator>) -> Result<Box<dyn Peers>>;

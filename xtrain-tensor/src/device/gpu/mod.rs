@@ -27,7 +27,7 @@ pub(crate) use launch::{Arg, At, Emulation, EmulatorBuild, Grid, args};
 #[cfg(all(test, xtrain_emu))]
 pub(crate) use launch_options::LaunchOptions;
 pub use peak::Peak;
-pub(crate) use peers::{Member, Message, Peers, check as check_members};
+pub(crate) use peers::{Member, Message, Peers, agreed, check as check_members};
 pub(crate) use recorder::{RecordedLaunch, RecordedOperand, Recording, take};
 pub use stream::GpuCounters;
 pub use survey::{GpuSurvey, enumerate_gpus};

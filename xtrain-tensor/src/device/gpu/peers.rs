@@ -1,5 +1,7 @@
 //! Copies between the GPUs of the processes of a run: what host code requires of NCCL, and of the emulator in its place.
-use crate::error::Result;
+use xtrain_comm::Communicator;
+
+use crate::error::{Error, Result};
 
 /// Bytes in the memory of a device that a process sends or receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +31,22 @@ pub(crate) trait Peers: Send + Sync {
     fn abandon(&self);
 }
 
-/// What the other processes must know of the device of a process before the devices connect.
+/// `own` of this process, or the first error of any process, the same in all. Collective.
+pub(crate) fn agreed<T>(comm: &dyn Communicator, own: Result<T>) -> Result<T> {
+    let text = own.as_ref().err().map_or(String::new(), Error::to_string);
+    let errors = comm.all_gather(text.as_bytes()).map_err(|error| Error::device(error.to_string()))?;
+    match errors.iter().find(|error| !error.is_empty()) {
+        Some(error) => Err(Error::device(String::from_utf8_lossy(error))),
+        None => own,
+    }
+}
+
+/// The description of the device of a process for the other processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Member {
     /// The name of the device.
     pub(crate) name: String,
-    /// What no other device has.
+    /// An id that is unique among all devices.
     pub(crate) id: String,
     /// The library that copies, with its version, or why this process has none.
     pub(crate) library: Result<String, String>,

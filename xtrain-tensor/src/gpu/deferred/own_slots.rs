@@ -6,7 +6,7 @@ use crate::faults::{self, Fault};
 use crate::operands::{AttnMask, Slots};
 
 /// A cached result and its operands.
-struct Answered {
+struct Cached {
     seq: Vec<u32>,
     pos: Vec<u32>,
     slots: Slots,
@@ -16,11 +16,11 @@ struct Answered {
 }
 
 thread_local! {
-    static LAST: RefCell<Option<Answered>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<Cached>> = const { RefCell::new(None) };
 }
 
-impl Answered {
-    fn answers(&self, mask: &AttnMask<'_>, written: &[u32]) -> bool {
+impl Cached {
+    fn is_of(&self, mask: &AttnMask<'_>, written: &[u32]) -> bool {
         let rows = self.written == written && self.pos == mask.pos && self.seq == mask.seq;
         let stale = faults::on(Fault::OwnSlotsOfOtherPages);
         rows && self.window == mask.window && (stale || self.slots == *mask.slots)
@@ -29,15 +29,15 @@ impl Answered {
 
 /// Whether row `n` writes the slot of its own position, `written[n]`, and sees no other one of `written`.
 pub(super) fn sees_own_slot_only(mask: &AttnMask<'_>, written: &[u32]) -> bool {
-    // other faults change the answer
+    // other faults change the result
     if faults::active().is_some_and(|fault| fault != Fault::OwnSlotsOfOtherPages) {
         return walk(mask, written);
     }
     LAST.with_borrow_mut(|last| match last {
-        Some(answered) if answered.answers(mask, written) => answered.own_only,
+        Some(cached) if cached.is_of(mask, written) => cached.own_only,
         _ => {
             let own_only = walk(mask, written);
-            *last = Some(Answered {
+            *last = Some(Cached {
                 seq: mask.seq.to_vec(),
                 pos: mask.pos.to_vec(),
                 slots: mask.slots.clone(),

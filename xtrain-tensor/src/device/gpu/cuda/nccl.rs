@@ -10,7 +10,7 @@ use cudarc::nccl::sys;
 use xtrain_comm::Communicator;
 
 use super::driver_error::driver_error;
-use crate::device::gpu::peers::{Message, Peers};
+use crate::device::gpu::peers::{Message, Peers, agreed};
 use crate::lock::lock;
 use crate::{Error, Result};
 
@@ -69,7 +69,7 @@ pub(super) struct Nccl {
     context: Arc<CudaContext>,
     kernels: Arc<CudaStream>,
     transfers: Arc<CudaStream>,
-    /// A transfer may never end.
+    /// Whether a transfer may never end, so that `drop` must not wait.
     abandoned: AtomicBool,
 }
 
@@ -97,15 +97,9 @@ impl Nccl {
             Ok::<_, Error>((transfers, id))
         };
         // a process that failed would leave the others waiting in ncclCommInitRank
-        let prepared = prepare();
-        let text = prepared.as_ref().err().map_or(String::new(), Error::to_string);
-        let ended = |error: xtrain_comm::Error| Error::device(error.to_string());
-        let errors = comm.all_gather(text.as_bytes()).map_err(ended)?;
-        if let Some(error) = errors.iter().find(|error| !error.is_empty()) {
-            return Err(Error::device(String::from_utf8_lossy(error)));
-        }
-        let (transfers, id) = prepared?;
-        let bytes = comm.broadcast(0, bytemuck::cast_slice(&id)).map_err(ended)?;
+        let (transfers, id) = agreed(comm, prepare())?;
+        let bytes =
+            comm.broadcast(0, bytemuck::cast_slice(&id)).map_err(|error| Error::device(error.to_string()))?;
         let Ok(internal) = bytemuck::cast_slice::<u8, c_char>(&bytes).try_into() else {
             return Err(Error::device("NCCL: process 0 has no id of the connection"));
         };
@@ -191,7 +185,7 @@ impl Drop for Nccl {
                 let _ = self.transfers.synchronize();
             }
             // not ncclCommDestroy, which may wait for a process that has ended
-            // SAFETY: the communicator is open, and nothing uses it later. An error has no one to report it to.
+            // SAFETY: the communicator is open, and nothing uses it later. Its error is ignored.
             let _ = unsafe { result::comm_abort(lock(&self.handle).0) };
         }
     }
