@@ -5,19 +5,20 @@ use std::str::FromStr;
 use clap::builder::RangedU64ValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
-use xtrain_tensor::{Device, Simd, ThreadSchedule};
 
+use super::device_name::DeviceName;
 use super::exit::{CliError, Exit};
-use super::launch;
 use crate::config::{Layer, Precision};
 use crate::decode::{self, EngineOptions, SampleOptions};
+use crate::tensor::Device;
 
 /// Device flags. Only `--dtype` changes results; the others leave them bit-identical.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub(super) struct Common {
-    /// Compute device: cpu, cuda, cuda:N or emulated. cuda selects GPU 0; with several processes on a machine, each
-    /// process selects the next GPU.
+    /// Compute device: cpu, cpu:SIMD, cuda, cuda:N or emulated. cpu uses the widest instruction set of the machine that
+    /// is fast; cpu:SIMD (portable, neon, avx2, avx512, avx512bf16, amx) another one. cuda selects GPU 0; with several
+    /// processes on a machine, each process selects the next GPU.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(super) device: DeviceName,
     /// Compute dtype [default: the dtype of the run, otherwise f32].
@@ -117,15 +118,6 @@ pub(super) struct Layers {
     pub(super) set: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DeviceName {
-    Cpu,
-    /// `None`: [`launch::gpu_of_process`].
-    Cuda(Option<u32>),
-    /// The CUDA kernels, run by an emulator on the CPU.
-    Emulated,
-}
-
 /// KV cache implementations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum KvCacheArg {
@@ -145,43 +137,15 @@ pub(super) enum KvCacheArg {
     Sinks,
 }
 
-impl FromStr for DeviceName {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<DeviceName, String> {
-        let number = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-        match name {
-            "cpu" => Ok(DeviceName::Cpu),
-            "emulated" => Ok(DeviceName::Emulated),
-            "cuda" => Ok(DeviceName::Cuda(None)),
-            _ => number
-                .map(|number| DeviceName::Cuda(Some(number)))
-                .ok_or("expected cpu, cuda, cuda:N or emulated".to_string()),
-        }
-    }
-}
-
 impl Common {
     /// The CPU, for commands that read a model and compute nothing.
     pub(super) fn cpu() -> Common {
-        Common { device: DeviceName::Cpu, dtype: None, threads: None }
+        Common { device: DeviceName::Cpu(None), dtype: None, threads: None }
     }
 
     /// Opens the device. The CPU has as many of the requested threads as the operating system grants.
     pub(super) fn open(&self) -> Result<Device, CliError> {
-        let opened = match self.device {
-            DeviceName::Cpu => {
-                let device = Device::cpu_with(self.threads(), Simd::detect());
-                if device.threads() < self.threads() {
-                    eprintln!("note: the system granted {} of {} threads", device.threads(), self.threads());
-                }
-                return Ok(device);
-            }
-            DeviceName::Cuda(number) => Device::cuda(number.unwrap_or_else(launch::gpu_of_process)),
-            DeviceName::Emulated => Device::emulated(ThreadSchedule::Forward),
-        };
-        let hint = "run xtrain doctor to list the available devices, or use --device cpu";
-        opened.map_err(|error| CliError::new(Exit::Device, error).hint(hint))
+        self.device.open(self.threads())
     }
 
     pub(super) fn threads(&self) -> usize {

@@ -16,6 +16,7 @@ mod common;
 mod completion_writer;
 mod completions;
 mod constraint;
+mod device_name;
 mod doctor;
 mod dry_run;
 mod estimate;

@@ -69,10 +69,10 @@ pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) 
     use Prompts::{Own, Shared};
     let threads = requested.threads;
     let all = requests.max(1);
-    let widest = Simd::detect();
+    let simd = device.simd().unwrap_or(Simd::Portable);
     let setting = |kv, chunk, prompts, batch, threads| {
         let device = match device {
-            Device::Cpu(_) => Device::cpu_with(threads, widest),
+            Device::Cpu(_) => Device::cpu_with(threads, simd),
             other => other.clone(),
         };
         let (room, speculation) = (CacheRoom::AllSequences, Speculation::Off);
@@ -102,7 +102,7 @@ pub fn settings(requests: usize, requested: &RequestedSetting, device: &Device) 
         rows.push(Setting { steps_per_sync: 8, room, prompts: Own, ..ahead });
     }
     if let Device::Cpu(_) = device {
-        let others = Simd::available().filter(|&s| s != widest);
+        let others = Simd::available().filter(|&s| s != simd);
         let paged = setting(KvKind::Paged { page: 16 }, None, Shared, all, 1);
         rows.extend(others.map(|simd| Setting { device: Device::cpu_with(1, simd), ..paged.clone() }));
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::cache_kinds_args::CacheKindsArgs;
-use super::estimate::TargetGpu;
+use super::gpu_spec::TargetGpu;
 use super::guard::GuardArgs;
 use super::scale_args::ScaleArgs;
 use super::shared::Shared;

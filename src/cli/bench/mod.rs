@@ -9,6 +9,7 @@ mod cache_text;
 mod decode;
 mod estimate;
 mod gpu_counters;
+mod gpu_spec;
 mod guard;
 mod ideal;
 mod kv;

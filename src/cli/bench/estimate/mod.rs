@@ -1,6 +1,5 @@
 //! `--estimate` of `xtrain bench decode` and `bench train`: the kernel launches of a step, recorded from the host
 //! code, and the lower bound of their time on a GPU that need not be present.
-mod gpu_spec;
 mod recorded;
 
 use std::collections::BTreeMap;
@@ -8,11 +7,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::args::{BenchTrainArgs, DecodeArgs};
+use super::gpu_spec::TargetGpu;
 use crate::cli::{CliError, out};
 use crate::report::{Table, units};
 use crate::tensor::KernelLaunch;
-
-pub(crate) use gpu_spec::TargetGpu;
 
 /// Text below every estimate.
 const NOT_MODELLED: &str = "\

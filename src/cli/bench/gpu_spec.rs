@@ -10,6 +10,8 @@ use crate::tensor::KernelLaunch;
 pub(crate) enum TargetGpu {
     /// NVIDIA H200 SXM.
     H200,
+    /// NVIDIA H100 SXM, 80 GB.
+    H100,
     /// NVIDIA A100 SXM, 80 GB.
     A100,
     /// NVIDIA GeForce RTX 4090.
@@ -45,6 +47,7 @@ impl TargetGpu {
     fn spec(self) -> GpuSpec {
         let [multiprocessors, mhz, gb, bf16, f32] = match self {
             TargetGpu::H200 => [132, 1830, 4800, 989_000, 67_000],
+            TargetGpu::H100 => [132, 1830, 3350, 989_000, 67_000],
             TargetGpu::A100 => [108, 1410, 2039, 312_000, 19_500],
             TargetGpu::Rtx4090 => [128, 2520, 1008, 165_200, 82_600],
         };
@@ -63,7 +66,7 @@ impl TargetGpu {
 
     /// Seconds between two nodes, and with dependent launch, which needs sm_90.
     pub(super) fn gaps(self) -> (f64, Option<f64>) {
-        (NODE, (self == TargetGpu::H200).then_some(DEPENDENT_NODE))
+        (NODE, matches!(self, TargetGpu::H200 | TargetGpu::H100).then_some(DEPENDENT_NODE))
     }
 
     /// The lower bound of the time of a launch in seconds, with the gap before the next one: the maximum of the
@@ -119,5 +122,15 @@ mod tests {
         assert_eq!(ms(4_800_000_000, 0, true), 1.0);
         assert_eq!(ms(0, 989_000_000_000, true), 1.0);
         assert_eq!(ms(0, 67_000_000_000, false), 1.0);
+    }
+
+    #[test]
+    fn an_h100_has_the_arithmetic_of_an_h200_and_less_bandwidth() {
+        let both =
+            |bytes, ops| [TargetGpu::H100, TargetGpu::H200].map(|gpu| gpu.ideal_seconds(bytes, ops, true));
+        assert_eq!(both(0, 989_000_000_000), [1e-3; 2]);
+        assert_eq!(both(33_500_000_000, 0)[0], 1e-2);
+        assert_eq!(TargetGpu::H100.gaps(), TargetGpu::H200.gaps());
+        assert_eq!(TargetGpu::A100.gaps().1, None);
     }
 }
