@@ -1,6 +1,7 @@
 //! The matrix products of attention: a few rows times 16 to 64 columns, one chain per output.
 #![allow(clippy::needless_range_loop, reason = "loops over registers, with constant length")]
 
+use std::array;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -64,18 +65,24 @@ impl TileOperands {
         unsafe {
             let b_row = self.b.add(k.wrapping_mul(self.b_row_step));
             let a_column = self.a.add(k.wrapping_mul(self.a_k_step));
-            let mut b = [Reg::splat(l, 0.0); C];
-            for c in 0..C {
-                b[c] = Reg::load(l, b_row.add(c * L::WIDTH));
-            }
-            for r in 0..R {
-                let a = Reg::splat(l, *a_column.add(r.wrapping_mul(self.a_row_step)));
+            let fma = |a, b, acc| if FLUSH { fma_flushed(l, a, b, acc) } else { Reg::fma(l, a, b, acc) };
+            // The smaller side stays in registers.
+            if R < C {
+                let a: [L::R; R] =
+                    array::from_fn(|r| Reg::splat(l, *a_column.add(r.wrapping_mul(self.a_row_step))));
                 for c in 0..C {
-                    acc[r][c] = if FLUSH {
-                        fma_flushed(l, a, b[c], acc[r][c])
-                    } else {
-                        Reg::fma(l, a, b[c], acc[r][c])
-                    };
+                    let b = Reg::load(l, b_row.add(c * L::WIDTH));
+                    for r in 0..R {
+                        acc[r][c] = fma(a[r], b, acc[r][c]);
+                    }
+                }
+            } else {
+                let b: [L::R; C] = array::from_fn(|c| Reg::load(l, b_row.add(c * L::WIDTH)));
+                for r in 0..R {
+                    let a = Reg::splat(l, *a_column.add(r.wrapping_mul(self.a_row_step)));
+                    for c in 0..C {
+                        acc[r][c] = fma(a, b[c], acc[r][c]);
+                    }
                 }
             }
         }

@@ -1,4 +1,6 @@
 //! The micro-kernel of all f32 products: tiles of up to 12 rows, one chunk of the depth.
+use std::array;
+
 use super::super::Simd;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::Buffer;
@@ -40,7 +42,8 @@ pub(super) struct TileJob {
     pub(super) l2: Option<Prefetch>,
 }
 
-/// Data that tiles prefetch while they compute: one cache line per step over the depth. Any address is valid.
+/// Data that tiles prefetch while they compute: one cache line per step over the depth. Any address is valid. A load
+/// that hits the cache still occupies a load port, so a tile without anything to prefetch does not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prefetch {
     /// Address for the first step of the first tile.
@@ -48,8 +51,7 @@ pub(super) struct Prefetch {
     /// Elements between steps, and between tiles.
     pub(super) step: usize,
     pub(super) tile_step: usize,
-    /// Number of tiles that use this prefetch. The other tiles prefetch their own operand, or repeat the L1 prefetch:
-    /// prefetching the same line in every step would stall.
+    /// Number of tiles that use this prefetch.
     pub(super) tiles: usize,
 }
 
@@ -58,8 +60,7 @@ struct TilePtrs {
     a: *const f32,
     c: *mut f32,
     residual: *const f32,
-    l1: Stream,
-    /// `None`: the rest of the panel.
+    l1: Option<Stream>,
     l2: Option<Stream>,
 }
 
@@ -68,6 +69,17 @@ struct TilePtrs {
 struct Stream {
     from: *const f32,
     step: usize,
+}
+
+impl Stream {
+    const NONE: Stream = Stream { from: std::ptr::null(), step: 0 };
+
+    #[inline(always)]
+    fn next(&mut self) -> *const f32 {
+        let line = self.from;
+        self.from = line.wrapping_add(self.step);
+        line
+    }
 }
 
 /// Maximum rows of a tile, for the instruction set with the most registers.
@@ -79,7 +91,7 @@ pub(super) fn tile_rows(simd: Simd) -> usize {
     impl Kernel<usize> for TileRows {
         #[inline(always)]
         fn run<L: Lanes>(self, _: L) -> usize {
-            L::TILE_ROWS
+            L::GEMM_ROWS
         }
     }
     dispatch(simd, TileRows)
@@ -123,7 +135,7 @@ struct MicroKernel<'a, const M: usize, const UNIT_STRIDE: bool>(&'a TileJob);
 impl<const M: usize, const UNIT_STRIDE: bool> Kernel for MicroKernel<'_, M, UNIT_STRIDE> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        assert!(M <= L::TILE_ROWS, "a tile of {M} rows exceeds the maximum of {}", L::TILE_ROWS);
+        assert!(M <= L::GEMM_ROWS, "a tile of {M} rows exceeds the maximum of {}", L::GEMM_ROWS);
         // Few rows: compute several panels at once, for enough independent chains to hide the latency of fma. R
         // registers across make M * R chains.
         for i in 0..self.0.count {
@@ -145,17 +157,16 @@ impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
         let rows = i.wrapping_mul(M);
         let down = rows.wrapping_mul(t.c_step);
         let a = t.a.wrapping_add(rows.wrapping_mul(if UNIT_STRIDE { 1 } else { t.row_step }));
-        let stream = |f: &Prefetch, default| match i < f.tiles {
-            true => Stream { from: f.from.wrapping_add(i.wrapping_mul(f.tile_step)), step: f.step },
-            false => default,
+        let stream = |f: &Prefetch| {
+            let from = f.from.wrapping_add(i.wrapping_mul(f.tile_step));
+            (i < f.tiles).then_some(Stream { from, step: f.step })
         };
-        let l1 = stream(&t.l1, Stream { from: a, step: t.k_step });
         TilePtrs {
             a,
             c: t.c.wrapping_add(down),
             residual: if t.residual.is_null() { t.residual } else { t.residual.wrapping_add(down) },
-            l1,
-            l2: t.l2.as_ref().map(|l2| stream(l2, l1)),
+            l1: stream(&t.l1),
+            l2: t.l2.as_ref().and_then(stream),
         }
     }
 
@@ -223,41 +234,17 @@ impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
     /// over the depth would cost a quarter of its time.
     #[inline(always)]
     fn chunk<L: Lanes, const R: usize>(&self, l: L, t: &TileJob, ptrs: TilePtrs, at: usize) {
-        let zero = <L as Reg>::splat(l, 0.0);
-        let mut acc = [[zero; R]; M];
-        let mut column = [t.b; R];
-        for (j, p) in column.iter_mut().enumerate() {
-            *p = t.column::<L>(at + j);
-        }
-        let row_step = if UNIT_STRIDE { 1 } else { t.row_step };
         // A part of a panel skips cache lines, but the hardware prefetcher expects consecutive lines. Prefetch the
         // rest of the panel.
-        let l2_stream = match ptrs.l2 {
-            Some(l2) => l2,
-            None if (at + R).is_multiple_of(L::REGS) => ptrs.l1,
-            None => Stream { from: t.column::<L>(at + R), step: t.b_step },
+        let part = t.l2.is_none() && !(at + R).is_multiple_of(L::REGS);
+        let rest = part.then(|| Stream { from: t.column::<L>(at + R), step: t.b_step });
+        let acc = match (ptrs.l1, ptrs.l2.or(rest)) {
+            (None, None) => self.sums::<L, R, false>(l, t, ptrs.a, at, [Stream::NONE; 2]),
+            (Some(l1), None) => self.sums::<L, R, true>(l, t, ptrs.a, at, [l1; 2]),
+            (None, Some(l2)) => self.sums::<L, R, true>(l, t, ptrs.a, at, [l2; 2]),
+            (Some(l1), Some(l2)) => self.sums::<L, R, true>(l, t, ptrs.a, at, [l1, l2]),
         };
-        let (mut a, mut l1, mut l2) = (ptrs.a, ptrs.l1.from, l2_stream.from);
-        for _ in 0..t.depth {
-            Reg::prefetch_l1(l, l1);
-            l1 = l1.wrapping_add(ptrs.l1.step);
-            Reg::prefetch_l2(l, l2);
-            l2 = l2.wrapping_add(l2_stream.step);
-            let mut b = [zero; R];
-            for (b, p) in b.iter_mut().zip(&mut column) {
-                // SAFETY: row k < depth of a column of b, readable by the contract of `TileJob::run`.
-                *b = unsafe { Reg::load(l, *p) };
-                *p = p.wrapping_add(t.b_step);
-            }
-            for (i, row) in acc.iter_mut().enumerate() {
-                // SAFETY: element (i, k) of a, readable by the contract of `TileJob::run`.
-                let x = Reg::splat(l, unsafe { *a.wrapping_add(i.wrapping_mul(row_step)) });
-                for (c, b) in row.iter_mut().zip(&b) {
-                    *c = Reg::fma(l, x, *b, *c);
-                }
-            }
-            a = a.wrapping_add(t.k_step);
-        }
+        let zero = <L as Reg>::splat(l, 0.0);
         for (i, row) in acc.iter().enumerate() {
             for (j, chunk) in row.iter().enumerate() {
                 let offset = i.wrapping_mul(t.c_step) + (at + j) * L::WIDTH;
@@ -274,6 +261,60 @@ impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
                 }
             }
         }
+    }
+
+    /// The sums over the depth of R registers of columns from register `at` on, with or without prefetches.
+    #[inline(always)]
+    fn sums<L: Lanes, const R: usize, const PREFETCH: bool>(
+        &self,
+        l: L,
+        t: &TileJob,
+        mut a: *const f32,
+        at: usize,
+        [mut l1, mut l2]: [Stream; 2],
+    ) -> [[<L as Reg>::R; R]; M] {
+        let zero = <L as Reg>::splat(l, 0.0);
+        let mut acc = [[zero; R]; M];
+        let mut column = [t.b; R];
+        for (j, p) in column.iter_mut().enumerate() {
+            *p = t.column::<L>(at + j);
+        }
+        let row_step = if UNIT_STRIDE { 1 } else { t.row_step };
+        for _ in 0..t.depth {
+            if PREFETCH {
+                Reg::prefetch_l1(l, l1.next());
+                Reg::prefetch_l2(l, l2.next());
+            }
+            // SAFETY: element (i, k) of a, readable by the contract of `TileJob::run`.
+            let x = |i: usize| Reg::splat(l, unsafe { *a.wrapping_add(i.wrapping_mul(row_step)) });
+            let load = |p: &mut *const f32| {
+                // SAFETY: row k < depth of a column of b, readable by the contract of `TileJob::run`.
+                let b = unsafe { Reg::load(l, *p) };
+                *p = p.wrapping_add(t.b_step);
+                b
+            };
+            // The smaller side stays in registers.
+            if M < R {
+                let x: [<L as Reg>::R; M] = array::from_fn(x);
+                for (j, p) in column.iter_mut().enumerate() {
+                    let b = load(p);
+                    for (row, x) in acc.iter_mut().zip(&x) {
+                        row[j] = Reg::fma(l, *x, b, row[j]);
+                    }
+                }
+            } else {
+                let mut b = [zero; R];
+                b.iter_mut().zip(&mut column).for_each(|(b, p)| *b = load(p));
+                for (i, row) in acc.iter_mut().enumerate() {
+                    let x = x(i);
+                    for (c, b) in row.iter_mut().zip(&b) {
+                        *c = Reg::fma(l, x, *b, *c);
+                    }
+                }
+            }
+            a = a.wrapping_add(t.k_step);
+        }
+        acc
     }
 }
 

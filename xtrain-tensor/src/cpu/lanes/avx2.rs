@@ -63,6 +63,7 @@ impl Reg for Avx2 {
     type F = [R; 4];
     const WIDTH: usize = 8;
     const TILE_ROWS: usize = 6;
+    const GEMM_ROWS: usize = 3;
     const WIDE_ROWS: usize = 3;
 
     instructions! {

@@ -24,9 +24,12 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     const WIDTH: usize;
     /// Registers per 32 lanes.
     const REGS: usize = LANES / Self::WIDTH;
-    /// Maximum rows of a GEMM tile: as many as the register file holds for a tile two registers wide (register
+    /// Maximum rows of a tile: as many as the register file holds for a tile two registers wide (register
     /// blocking), but at least [`Reg::WIDE_ROWS`].
     const TILE_ROWS: usize;
+    /// Maximum rows of a tile of an f32 product. With few registers, tiles as wide as a panel need fewer loads per fma
+    /// than taller ones of half its width.
+    const GEMM_ROWS: usize = Self::TILE_ROWS;
     /// Tiles of up to this many rows are four registers wide, of up to half as many eight.
     const WIDE_ROWS: usize;
 
