@@ -87,9 +87,14 @@ int xtemu_launch(const Kernel* kernel, const xtemu_config* c, void** args, char*
 void* xtemu_allocate(size_t bytes, int checked) { return allocate_global(bytes, checked != 0); }
 void xtemu_free(void* at) { free_global((char*)at); }
 
-void xtemu_write(void* to, const void* from, size_t bytes) {
+// Returns the index of the first byte that is outside the memory that was allocated, or `bytes`. Unless it is `bytes`,
+// nothing is written.
+size_t xtemu_write(void* to, const void* from, size_t bytes) {
+  size_t live = first_dead(to, bytes);
+  if (live < bytes) return live;
   memcpy(to, from, bytes);
   mark_written(to, bytes);
+  return bytes;
 }
 
 // Returns the index of the first uninitialized byte, or `bytes`.

@@ -111,6 +111,15 @@ void mark_written(void* at, size_t bytes) {
   for (size_t i = pair(s, at), end = pair(s, (char*)at + bytes + 1); i < end; i++) s.state[i] |= WRITTEN;
 }
 
+size_t first_dead(const void* at, size_t bytes) {
+  if (!is_arena(at)) return bytes;
+  const Shadow& s = shadow();
+  for (size_t i = 0; i < bytes; i += 2) {
+    if (!(s.state[pair(s, at) + i / 2] & LIVE)) return i;
+  }
+  return bytes;
+}
+
 size_t first_unwritten(const void* at, size_t bytes) {
   if (!is_arena(at)) return bytes;
   const Shadow& s = shadow();

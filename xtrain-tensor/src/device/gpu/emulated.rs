@@ -123,7 +123,11 @@ impl Launcher for Emulated {
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
         self.wait()?;
         // SAFETY: the caller's buffer has at least this many bytes.
-        unsafe { ffi::xtemu_write(to as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
+        let live = unsafe { ffi::xtemu_write(to as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
+        if live < bytes.len() {
+            let what = format!("upload of {} bytes: byte {live} is outside allocated memory", bytes.len());
+            return Err(Error::device(what));
+        }
         Ok(())
     }
 

@@ -51,7 +51,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(super) fn xtemu_allocate(bytes: usize, checked: c_int) -> *mut c_void;
     pub(super) fn xtemu_free(at: *mut c_void);
-    pub(super) fn xtemu_write(to: *mut c_void, from: *const c_void, bytes: usize);
+    pub(super) fn xtemu_write(to: *mut c_void, from: *const c_void, bytes: usize) -> usize;
     pub(super) fn xtemu_read(to: *mut c_void, from: *const c_void, bytes: usize) -> usize;
     pub(super) fn xtemu_on_fault(note: extern "C" fn());
 }

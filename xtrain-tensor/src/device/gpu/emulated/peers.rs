@@ -39,7 +39,7 @@ impl EmulatedPeers {
                 let mut rest: Vec<&[u8]> = received.iter().map(Vec::as_slice).collect();
                 for Message { process, at, bytes } in receives {
                     let message = rest[process].split_off(..bytes);
-                    write(at, message.ok_or_else(|| self.wrong_length(process))?);
+                    write(at, message.ok_or_else(|| self.wrong_length(process))?)?;
                 }
                 match rest.iter().position(|rest| !rest.is_empty()) {
                     None => Ok(()),
@@ -52,7 +52,7 @@ impl EmulatedPeers {
                     if message.len() != bytes {
                         return Err(self.wrong_length(process));
                     }
-                    write(to + (process * bytes) as u64, message);
+                    write(to + (process * bytes) as u64, message)?;
                 }
                 Ok(())
             }
@@ -100,7 +100,31 @@ fn read(at: u64, bytes: usize) -> Result<Vec<u8>> {
     Ok(values)
 }
 
-fn write(at: u64, bytes: &[u8]) {
+fn write(at: u64, bytes: &[u8]) -> Result<()> {
     // SAFETY: as for `read`.
-    unsafe { ffi::xtemu_write(at as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
+    let live = unsafe { ffi::xtemu_write(at as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
+    if live < bytes.len() {
+        let what = format!("receiving {} bytes: byte {live} is outside allocated memory", bytes.len());
+        return Err(Error::device(what));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_outside_an_allocation_is_not_written() {
+        // SAFETY: any size is valid.
+        let at = unsafe { ffi::xtemu_allocate(8, 1) };
+        let to = at as u64;
+        write(to, &[7; 8]).unwrap();
+        let outside = |bytes: &[u8]| write(to, bytes).unwrap_err().to_string();
+        assert!(outside(&[1; 12]).contains("receiving 12 bytes: byte 8 is outside allocated memory"));
+        assert_eq!(read(to, 8).unwrap(), [7; 8]);
+        // SAFETY: `at` came from `xtemu_allocate`.
+        unsafe { ffi::xtemu_free(at) };
+        assert!(outside(&[1; 8]).contains("byte 0 is outside allocated memory"));
+    }
 }
