@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use crate::model::{ActivationCheckpointing, Config, Error, Params};
-use crate::tensor::{Dtype, max_loss_logits};
+use crate::tensor::{Dtype, block_bytes, max_loss_logits};
 
 /// Parameters of one part of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -77,6 +77,21 @@ pub(crate) fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
         moments: 8 * all,
         to_decode,
     })
+}
+
+/// The unused memory at the ends of the blocks of a model in training: of weights, gradients and moments, and of the
+/// packed weights.
+///
+/// # Errors
+/// No model can have this configuration.
+pub(crate) fn block_ends(cfg: &Config, compute: Dtype) -> Result<u64, Error> {
+    let end = |bytes: usize| (block_bytes(bytes) - bytes) as u64;
+    let of = |shape: &[usize]| {
+        let n: usize = shape.iter().product();
+        let packed = if shape.len() == 2 { 2 * end(n * compute.bytes()) } else { 0 };
+        4 * end(4 * n) + packed
+    };
+    Ok(Params::shapes(cfg)?.iter().map(|(_, shape)| of(shape)).sum())
 }
 
 /// Estimates the activation memory of a training pass over `rows` rows, in bytes: for every layer the residual stream

@@ -2,7 +2,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -10,13 +9,13 @@ use crate::config::{self, RunConfig, TaskKind};
 use crate::evaluate::{self, Evaluation, evaluate};
 use crate::model::chat::BUILT_IN;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError, SavedCheckpoint};
-use crate::model::comm::{self, Communicator};
+use crate::model::comm;
 use crate::model::data::DataError;
 use crate::model::export::ExportSource;
 use crate::model::store::{self, RunState, StoreError};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{
-    self, LogitsProcessing, Model, StepReport, Trainer, TrainingExample, normalize_loss_weights,
+    self, LogitsProcessing, Model, Processes, StepReport, Trainer, TrainingExample, normalize_loss_weights,
 };
 use crate::run::{self, JsonLines};
 use crate::tensor::faults::{self, Fault};
@@ -140,7 +139,7 @@ pub struct Training<'a> {
     /// Seed and lowest validation loss so far.
     pub state: RunState,
     /// The processes of the run.
-    pub comm: Arc<dyn Communicator>,
+    pub processes: Processes,
 }
 
 /// The files that a training run writes.
@@ -162,7 +161,7 @@ impl Training<'_> {
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<End, Error> {
         self.trainer.shards = self.config.train.shards;
-        self.trainer.join(Arc::clone(&self.comm))?;
+        self.trainer.join(&self.processes)?;
         let mut end = self.steps(observer);
         if end.is_ok() {
             end = self.trainer.leave().map_err(Error::from).and(end);
@@ -220,7 +219,7 @@ impl Training<'_> {
 
     /// The decision of the first process.
     fn agreed(&self, decision: bool) -> Result<bool, Error> {
-        Ok(self.comm.broadcast(0, &[u8::from(decision)])? == [1])
+        Ok(self.processes.comm.broadcast(0, &[u8::from(decision)])? == [1])
     }
 
     /// One optimizer step. Every `train.stats_every` steps also the norms of each group of parameters.
@@ -275,7 +274,7 @@ impl Training<'_> {
             return Ok(None);
         }
         let (model, windows) = (&self.trainer.model, self.loader.validation());
-        let val = evaluate(model, tokens, windows, tokenizer, &*self.comm)?;
+        let val = evaluate(model, tokens, windows, tokenizer, &*self.processes.comm)?;
         let is_best = self.state.best.is_none_or(|(best, _)| val.loss < best);
         if is_best || faults::on(Fault::BestWeightsOfLastEvaluation) {
             self.state.best = Some((val.loss, step));
@@ -314,7 +313,7 @@ impl Training<'_> {
                 best.retain_step(self.state.best.map(|(_, step)| step)).map_err(StoreError::from)?;
             }
         }
-        Ok(self.trainer.join(Arc::clone(&self.comm))?)
+        Ok(self.trainer.join(&self.processes)?)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::config::Resolved;
 use crate::report::units;
 
 /// Prints parameters, tokens and memory of the run as comments, followed by the configuration as TOML.
-pub(super) fn print(resolved: &Resolved) -> Result<(), CliError> {
+pub(super) fn print(resolved: &Resolved, processes: usize) -> Result<(), CliError> {
     let config = &resolved.config;
     let train = &config.train;
     let tokens = train.batch as u64 * train.context as u64;
@@ -23,12 +23,17 @@ pub(super) fn print(resolved: &Resolved) -> Result<(), CliError> {
         Some(vocab) => format!("vocabulary of {vocab}"),
         None => "without the embedding: the vocabulary size depends on the tokenizer".to_string(),
     };
-    let memory = TrainingMemory::of(config, vocab.unwrap_or(1))?;
-    let TrainingMemory { model, activations } = memory;
+    let memory = TrainingMemory::of(config, vocab.unwrap_or(1), processes)?;
+    let TrainingMemory { model, activations, program, exchange } = memory;
+    let of_processes = match processes {
+        1 => String::new(),
+        _ => format!(", exchange between processes {}", units::bytes(exchange)),
+    };
     out::print(format!(
         "# parameters: {} ({embedding})\n\
          # tokens: {} per step, {} in total\n\
-         # memory: about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}\n{}",
+         # memory: about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}, \
+         program {}{of_processes}\n{}",
         units::count(config.model.parameters(vocab.unwrap_or(0))),
         units::count(tokens),
         units::count(tokens.saturating_mul(train.steps as u64)),
@@ -38,6 +43,7 @@ pub(super) fn print(resolved: &Resolved) -> Result<(), CliError> {
         units::bytes(model.moments),
         units::bytes(model.packed + model.packed_backward),
         units::bytes(activations),
+        units::bytes(program),
         resolved.to_toml(),
     ))
 }

@@ -5,42 +5,68 @@ use crate::decode::KvKind;
 use crate::grpo;
 use crate::memory::{self, Memory};
 use crate::model::Config;
+use crate::tensor::faults::{self, Fault};
 use crate::training;
 
 /// Code, tokenizer, prompts and buffers of files.
 pub(super) const PROGRAM: u64 = 25_000_000;
 
-/// The memory of a run of `xtrain train`, in bytes.
+/// The library of several processes, and its buffers.
+const MPI: u64 = 11_000_000;
+
+/// The memory of a process of `xtrain train`, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrainingMemory {
+    /// The moments are those of the process during a step.
     pub(super) model: Memory,
     /// Activations and logits.
     pub(super) activations: u64,
+    /// The program, and unused memory at the ends of blocks.
+    pub(super) program: u64,
+    /// What several processes need in addition: the sums of the own slice of the gradients, a copy of the own slice of
+    /// the weights, MPI, and at a checkpoint the moments of all slices, as far as the step needs less.
+    pub(super) exchange: u64,
 }
 
 impl TrainingMemory {
-    /// The memory of `config` with a vocabulary of `vocab` tokens unless it sets one.
-    pub(super) fn of(config: &RunConfig, vocab: usize) -> Result<TrainingMemory, CliError> {
-        let cfg = training::model_config(config, vocab);
-        let model = with_shards(memory::memory(&cfg, training::compute(config.train.dtype))?, config);
-        Ok(TrainingMemory { model, activations: activations(config, &cfg) })
+    /// The memory of `config` with a vocabulary of `vocab` tokens unless it sets one, in each of `processes` processes.
+    pub(super) fn of(config: &RunConfig, vocab: usize, processes: usize) -> Result<TrainingMemory, CliError> {
+        let (cfg, compute) = (training::model_config(config, vocab), training::compute(config.train.dtype));
+        let mut model = with_shards(memory::memory(&cfg, compute)?, config, processes);
+        let activations = activations(config, &cfg);
+        let program = PROGRAM + memory::block_ends(&cfg, compute)?;
+        if processes == 1 {
+            return Ok(TrainingMemory { model, activations, program, exchange: 0 });
+        }
+        let lost = faults::on(Fault::ExchangeNotInEstimate);
+        let slice = if lost { 0 } else { model.weights / processes as u64 };
+        let checkpoint = model.moments + slice;
+        model.moments /= processes as u64;
+        // one of the two slices exists while there are no activations
+        let slices = slice + slice.saturating_sub(activations);
+        let step = model.gradients.saturating_add(model.moments).saturating_add(activations) + slices;
+        let exchange = slices + checkpoint.saturating_sub(step) + MPI;
+        Ok(TrainingMemory { model, activations, program, exchange })
     }
 
     pub(super) fn total(&self) -> u64 {
-        self.model.to_train().saturating_add(self.activations)
+        let TrainingMemory { model, activations, program, exchange } = self;
+        [*activations, *program, *exchange].into_iter().fold(model.to_train(), u64::saturating_add)
     }
 }
 
 /// `model` with the totals of shards that wait for another one: each is as large as the weights.
-fn with_shards(mut model: Memory, config: &RunConfig) -> Memory {
-    model.gradients += model.weights * u64::from(config.train.shards.max(1).ilog2());
+fn with_shards(mut model: Memory, config: &RunConfig, processes: usize) -> Memory {
+    let shards = (config.train.shards / processes).max(1);
+    model.gradients += model.weights * u64::from(shards.ilog2());
     model
 }
 
 /// The activations and logits of a training pass of `[train]`, in bytes.
 fn activations(config: &RunConfig, cfg: &Config) -> u64 {
     let (train, compute) = (&config.train, training::compute(config.train.dtype));
-    let rows = train.micro_batch * train.context;
+    let of_shard = train.batch.div_ceil(train.shards.max(1));
+    let rows = train.micro_batch.min(of_shard) * train.context;
     let activations = memory::activations(cfg, compute, training::activation_checkpointing(config), rows);
     activations.saturating_add(memory::logits(cfg, compute, rows))
 }
@@ -81,7 +107,7 @@ impl GrpoMemory {
         };
         let base = if config.train.init.is_empty() { activations(config, &cfg) } else { 0 };
         Ok(GrpoMemory {
-            train: with_shards(memory::memory(&cfg, compute)?, config).to_train(),
+            train: with_shards(memory::memory(&cfg, compute)?, config, 1).to_train(),
             activations: memory::activations(&cfg, compute, checkpointing, rows).saturating_add(logits),
             cache: sequences * (length.next_multiple_of(KvKind::PAGE) * per_token) as u64,
             reference,

@@ -1,14 +1,12 @@
 //! A training run in a process that writes no files: all but the first of several processes.
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use super::exit::CliError;
 use crate::config::RunConfig;
 use crate::evaluate::Evaluation;
 use crate::model::checkpoint::CheckpointError;
-use crate::model::comm::Communicator;
 use crate::model::store::RunState;
-use crate::model::{Model, StepReport, Trainer};
+use crate::model::{Model, Processes, StepReport, Trainer};
 use crate::training::{self, DataLoader, Observer, Source, Training};
 
 /// What a process needs to train.
@@ -22,7 +20,7 @@ pub(super) struct Follower {
 
 impl Follower {
     /// Trains until the first process ends the run.
-    pub(super) fn run(mut self, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
+    pub(super) fn run(mut self, processes: &Processes) -> Result<(), CliError> {
         self.trainer.checkpointing = training::activation_checkpointing(&self.config);
         let mut training = Training {
             config: &self.config,
@@ -31,7 +29,7 @@ impl Follower {
             files: None,
             trainer: &mut self.trainer,
             state: self.state,
-            comm: Arc::clone(comm),
+            processes: processes.clone(),
         };
         Ok(training.run(&mut Silent).map(drop)?)
     }

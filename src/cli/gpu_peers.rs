@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use super::exit::{CliError, Exit};
-use crate::model::Trainer;
+use crate::model::Processes;
 use crate::model::comm::Communicator;
 use crate::tensor::{Device, GpuPeers};
 
@@ -33,22 +33,22 @@ impl Choice {
     }
 }
 
-/// Prepares `trainer` for [`Trainer::join`] before a run: connects the GPUs of all processes, and prints how gradients and
-/// weights travel. `threads`: those of `--threads`. Collective.
+/// The processes of a run whose model is on `device`: connects the GPUs of all of them, and prints how gradients and
+/// weights travel. `threads`: the threads of the CPU that updates a slice of a model on a GPU. Collective.
 ///
 /// # Errors
 /// With `XTRAIN_NCCL=1` in any process: the GPUs cannot be connected.
 pub(super) fn connect(
-    trainer: &mut Trainer,
+    device: &Device,
     threads: Option<usize>,
     comm: &Arc<dyn Communicator>,
-) -> Result<(), CliError> {
+) -> Result<Processes, CliError> {
+    let mut processes = Processes { host_threads: threads, ..Processes::new(Arc::clone(comm)) };
     if comm.size() > 1 {
         let value = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
-        trainer.host_threads = threads;
-        trainer.gpus = connect_by(Choice::read(value.as_deref()), trainer.model.device(), comm)?;
+        processes.gpus = connect_by(Choice::read(value.as_deref()), device, comm)?;
     }
-    Ok(())
+    Ok(processes)
 }
 
 /// The connection of `device`, the GPU of this process, with those of the others. `None`: through host memory.

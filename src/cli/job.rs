@@ -11,11 +11,11 @@ use super::{logs, source};
 use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::comm::{Communicator, SingleProcess};
+use crate::model::comm::Communicator;
 use crate::model::data::PackingStats;
 use crate::model::store::{self, Resumed, RunState};
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{Model, Trainer};
+use crate::model::{Model, Processes, Trainer};
 use crate::report::{Progress, units};
 use crate::run::{self, DataRecord, JsonLines, RunDir};
 use crate::tensor::Device;
@@ -33,7 +33,7 @@ pub(super) struct Job {
     /// The checkpoint that the run resumes from. `None`: a new run.
     pub(super) last_saved: Option<PathBuf>,
     /// The processes of the run, of which this is the first one.
-    pub(super) comm: Arc<dyn Communicator>,
+    pub(super) processes: Processes,
 }
 
 /// A run with its newest loadable checkpoint.
@@ -75,7 +75,7 @@ pub(super) fn restore(
             _ => error.into(),
         })?;
     }
-    require_training(&config, source.tokenizer.vocab_size(), device)?;
+    require_training(&config, source.tokenizer.vocab_size(), device, comm.size())?;
     let open = || CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep);
     let checkpoints = (comm.rank() == 0).then(open).transpose()?;
     let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
@@ -116,8 +116,8 @@ impl Job {
         last_saved: Option<PathBuf>,
     ) -> Job {
         let Follower { config, source, loader, trainer, state } = parts;
-        let comm = Arc::new(SingleProcess);
-        Job { config, source, loader, checkpoints, run, trainer, state, last_saved, comm }
+        let processes = Processes::default();
+        Job { config, source, loader, checkpoints, run, trainer, state, last_saved, processes }
     }
 
     /// Replaces the configuration of the run with `text`. If a recorded key has changed since `old`, saves the
@@ -191,7 +191,7 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
         files: Some(RunFiles { checkpoints: &job.checkpoints, best: best.as_ref(), metrics: &mut metrics }),
         trainer: &mut job.trainer,
         state: job.state,
-        comm: Arc::clone(&job.comm),
+        processes: job.processes.clone(),
     };
     let (end, best) = (training.run(&mut monitor), training.state.best);
     let Monitor { progress, interrupt, last_saved, .. } = monitor;

@@ -26,9 +26,14 @@ fn require_host(bytes: u64, what: &str, hint: &str) -> Result<(), CliError> {
     Err(CliError::new(Exit::Memory, message).hint(hint))
 }
 
-/// Checks that a training run fits.
-pub(super) fn require_training(config: &RunConfig, vocab: usize, device: &Device) -> Result<(), CliError> {
-    let needed = TrainingMemory::of(config, vocab)?;
+/// Checks that this process of a training run fits.
+pub(super) fn require_training(
+    config: &RunConfig,
+    vocab: usize,
+    device: &Device,
+    processes: usize,
+) -> Result<(), CliError> {
+    let needed = TrainingMemory::of(config, vocab, processes)?;
     let hint = if needed.activations > needed.model.to_train() {
         "reduce train.micro_batch or train.context, or use --gradient-checkpointing"
     } else {

@@ -84,7 +84,7 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     config.require_validation()?;
     let tokenizer = Tokenizer::byte();
     preflight::check(&config, &tokenizer)?;
-    require_training(&config, tokenizer.vocab_size(), &device)?;
+    require_training(&config, tokenizer.vocab_size(), &device, 1)?;
     let trainer = training::new_trainer(&config, tokenizer.vocab_size(), &device)?;
     let run = RunDir::create(&args.run, &text)?;
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;

@@ -124,7 +124,7 @@ const MAY_CHANGE: [&str; 18] = [
 
 pub(super) fn run(args: &TrainArgs, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
     if args.dry_run {
-        return dry_run::print(&args.dry_run_config()?);
+        return dry_run::print(&args.dry_run_config()?, comm.size());
     }
     if args.lr_find.is_some() {
         require_single(&**comm)?;
@@ -163,11 +163,11 @@ impl TrainArgs {
         init::describe(config)?;
         let tokenizer = source::tokenizer(&config.data.tokenizer)?;
         preflight::check(config, &tokenizer)?;
-        require_training(config, tokenizer.vocab_size(), device)?;
+        require_training(config, tokenizer.vocab_size(), device, comm.size())?;
         let initial = init::open(config, device)?;
         make_absolute(config)?;
         let mut source = source::open(config)?;
-        let mut trainer = match initial {
+        let trainer = match initial {
             Some(initial) => {
                 source.tokenizer = source.tokenizer.with_eos_ids(&initial.eos);
                 init::trainer(initial, config, &source)?
@@ -180,12 +180,12 @@ impl TrainArgs {
         }
         let data = DataRecord::of(config, &source.tokens, &source.tokenizer)?;
         require_equal(config, &data, &trainer, comm)?;
-        gpu_peers::connect(&mut trainer, self.common.threads, comm)?;
+        let processes = gpu_peers::connect(device, self.common.threads, comm)?;
         let (text, config) = (resolved.to_toml(), resolved.config);
         let state = RunState { seed: config.train.seed, best: None };
         let parts = Follower { config, source, loader, trainer, state };
         if comm.rank() > 0 {
-            return parts.run(comm);
+            return parts.run(&processes);
         }
         let run = match run {
             Some(run) => {
@@ -196,7 +196,7 @@ impl TrainArgs {
         };
         run.write_data(&data)?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), parts.config.train.keep)?;
-        let mut job = Job { comm: Arc::clone(comm), ..Job::new(parts, run, checkpoints, None) };
+        let mut job = Job { processes, ..Job::new(parts, run, checkpoints, None) };
         job::run_training(&mut job, interrupt, self.cache.engine())
     }
 
@@ -211,7 +211,7 @@ impl TrainArgs {
         make_absolute(&mut resolved.config)?;
         let text = resolved.to_toml();
         let steps = resolved.config.train.steps as u64;
-        let Restored { mut parts, data, path, checkpoints } =
+        let Restored { parts, data, path, checkpoints } =
             job::restore(&run, resolved.config, device, &**comm)?;
         require_equal(&parts.config, &data, &parts.trainer, comm)?;
         let step = parts.trainer.step_number();
@@ -223,9 +223,9 @@ impl TrainArgs {
                 2 * step,
             ));
         }
-        gpu_peers::connect(&mut parts.trainer, self.common.threads, comm)?;
-        let Some(checkpoints) = checkpoints else { return parts.run(comm) };
-        let mut job = Job { comm: Arc::clone(comm), ..Job::new(parts, run, checkpoints, Some(path)) };
+        let processes = gpu_peers::connect(device, self.common.threads, comm)?;
+        let Some(checkpoints) = checkpoints else { return parts.run(&processes) };
+        let mut job = Job { processes, ..Job::new(parts, run, checkpoints, Some(path)) };
         let samples = |config: &RunConfig| (config.sample.clone(), config.train.sample_every > 0);
         if job.config.train.sample_every > 0 && samples(&old) != samples(&job.config) {
             preflight::check_prompt(&job.config, &job.source.tokenizer)?;

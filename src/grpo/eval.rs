@@ -81,7 +81,11 @@ impl Grpo<'_> {
         };
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
         let HeldOut { sampled, greedy, pass_at_k } = evaluate(
-            RolloutModel { model: &self.trainer.model, memory: &mut self.kv_memory, comm: &*self.comm },
+            RolloutModel {
+                model: &self.trainer.model,
+                memory: &mut self.kv_memory,
+                comm: &*self.processes.comm,
+            },
             self.tokenizer,
             &prompts,
             self.section.eval_samples,

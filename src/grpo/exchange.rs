@@ -8,6 +8,7 @@ use crate::decode::{Completion, FinishReason};
 use crate::model::comm::Communicator;
 use crate::rewards::{CompletionIndex, RewardReply};
 use crate::tensor::faults::{self, Fault};
+use crate::tensor::ops::KeptSet;
 
 /// The reasons for the end of a turn, by the number that is sent.
 const REASONS: [FinishReason; 4] =
@@ -147,6 +148,49 @@ pub(super) fn values(
         }
     }
     Ok(all)
+}
+
+/// The kept tokens of the completions of all processes, in the order of the processes. `vocab`: the size of the
+/// vocabulary.
+///
+/// # Errors
+/// A process has ended.
+pub(super) fn kept_sets(
+    comm: &dyn Communicator,
+    vocab: usize,
+    own: Vec<Vec<Option<KeptSet>>>,
+) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
+    if comm.size() == 1 {
+        return Ok(own);
+    }
+    let mut words: Vec<u32> = Vec::new();
+    for sets in &own {
+        words.push(sets.len() as u32);
+        for set in sets {
+            words.push(u32::from(set.is_some()));
+            set.iter().for_each(|set| set.append_to(&mut words));
+        }
+    }
+    let message: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+    let mut messages = comm.all_gather(&message)?;
+    if faults::on(Fault::KeptSetsOfProcessesSwapped) {
+        messages.swap(0, comm.size() - 1);
+    }
+    let mut all = Vec::new();
+    for message in messages {
+        let words: Vec<u32> = message.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)).collect();
+        let mut rest = &words[..];
+        while let Some(&len) = rest.split_off_first() {
+            all.push((0..len).map(|_| read_kept_set(vocab, &mut rest)).collect());
+        }
+    }
+    Ok(all)
+}
+
+/// The next kept set of a message, if there is one.
+fn read_kept_set(vocab: usize, rest: &mut &[u32]) -> Option<KeptSet> {
+    let is_some = *rest.split_off_first().expect("all processes run one build") == 1;
+    is_some.then(|| KeptSet::read(vocab, rest).expect("all processes run one build"))
 }
 
 /// The decision of the first process.

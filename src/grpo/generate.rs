@@ -64,7 +64,7 @@ impl Grpo<'_> {
             Progress::Reward => observer.enter(GrpoPhase::Reward),
         };
         let (model, memory) = (&self.trainer.model, &mut self.kv_memory);
-        let sampler = RolloutModel { model, memory, comm: &*self.comm };
+        let sampler = RolloutModel { model, memory, comm: &*self.processes.comm };
         turns::generate(sampler, self.tokenizer, requests, &self.rollout, self.scorer, &mut progress)
     }
 }

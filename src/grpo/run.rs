@@ -15,12 +15,11 @@ use super::update::{Policy, StepInput, Updater};
 use crate::config::GrpoSection;
 use crate::decode::KvMemory;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
-use crate::model::comm::Communicator;
 use crate::model::export::ExportSource;
 use crate::model::rl::AdvantageOptions;
 use crate::model::store::{self, RunState};
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{self, Model, Trainer};
+use crate::model::{self, Model, Processes, Trainer};
 use crate::rollout_file::policy_digest;
 use crate::run::{self, JsonLines, RunDir};
 use crate::tensor::faults::{self, Fault};
@@ -95,7 +94,7 @@ pub struct Grpo<'a> {
     /// The files that it writes. `None`: the first of several processes writes them.
     pub files: Option<GrpoFiles<'a>>,
     /// The processes of the run.
-    pub comm: Arc<dyn Communicator>,
+    pub processes: Processes,
 }
 
 /// The files that a run writes.
@@ -122,7 +121,7 @@ impl Grpo<'_> {
     /// # Errors
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
-        self.trainer.join(Arc::clone(&self.comm))?;
+        self.trainer.join(&self.processes)?;
         let end = self.steps(observer)?;
         self.trainer.leave()?;
         Ok(end)
@@ -140,7 +139,7 @@ impl Grpo<'_> {
         if self.trainer.step_number() == 0 {
             self.save(observer)?;
         }
-        if exchange::agreed(&*self.comm, stopped)? {
+        if exchange::agreed(&*self.processes.comm, stopped)? {
             return Ok(End::Stopped);
         }
         if self.trainer.step_number() == 0 {
@@ -155,7 +154,7 @@ impl Grpo<'_> {
         let mut saved = self.trainer.step_number();
         loop {
             let step = self.trainer.step_number();
-            let stop = exchange::agreed(&*self.comm, step < last && observer.stop())?;
+            let stop = exchange::agreed(&*self.processes.comm, step < last && observer.stop())?;
             let outcome = if step == last || stop { Ok(()) } else { self.batch(observer) };
             let now = self.trainer.step_number();
             if !matches!(outcome, Ok(()) | Err(Error::Interrupted)) {
@@ -270,7 +269,7 @@ impl Grpo<'_> {
         let Some(reference) = &self.reference else { return Ok(None) };
         observer.enter(GrpoPhase::Reference)?;
         let completions: Vec<Weighted<'_>> = unweighted(batch, kept);
-        self.updater.log_probs(reference, &completions, &*self.comm).map(Some)
+        self.updater.log_probs(reference, &completions, &*self.processes.comm).map(Some)
     }
 
     /// The tokens that the filters keep under the weights that sampled. Later passes over the batch and the reference
@@ -293,7 +292,7 @@ impl Grpo<'_> {
         }
         observer.enter(GrpoPhase::Update)?;
         self.updater
-            .kept_sets(&self.trainer.model, &unweighted(batch, &[]))
+            .kept_sets(&self.trainer.model, &unweighted(batch, &[]), &*self.processes.comm)
             .map_err(|error| self.diagnose(error, batch))
     }
 
@@ -313,7 +312,7 @@ impl Grpo<'_> {
         if let Some(files) = &self.files {
             self.write_checkpoint(files, observer)?;
         }
-        Ok(self.trainer.join(Arc::clone(&self.comm))?)
+        Ok(self.trainer.join(&self.processes)?)
     }
 
     fn write_checkpoint(&self, files: &GrpoFiles<'_>, observer: &mut dyn GrpoObserver) -> Result<(), Error> {

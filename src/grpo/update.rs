@@ -6,10 +6,10 @@ use super::examples::{Examples, Weighted};
 use super::step_pass::{PassOutput, StepPass};
 use super::token_values::TokenValues;
 use crate::decode::SampleOptions;
-use crate::grpo::Error;
+use crate::grpo::{Error, exchange};
 use crate::model::comm::Communicator;
 use crate::model::rl::{PolicyLoss, PolicyMetrics};
-use crate::model::{LogitsProcessing, Model, StepReport, Trainer, objective};
+use crate::model::{LogitsProcessing, Model, StepReport, Trainer, objective, shard_samples};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::{KeptSet, LogProb};
 
@@ -160,21 +160,23 @@ impl Updater {
         top_k.is_some() || top_p.is_some() || min_p.is_some()
     }
 
-    /// The tokens that the filters keep, per token of each completion, under the weights that sampled. Each of several
-    /// processes computes all of them.
+    /// The tokens that the filters keep, per token of each completion, under the weights that sampled. Each process of
+    /// `comm` computes a part of them.
     ///
     /// # Errors
     /// [`Error::TokensChanged`]; [`Error::Mismatch`] if a log-probability differs from the sampler's in any bit; as
-    /// [`objective::values`].
+    /// [`objective::values`]; a process has ended.
     pub fn kept_sets(
         &self,
         model: &Model,
         completions: &[Weighted<'_>],
+        comm: &dyn Communicator,
     ) -> Result<Vec<Vec<Option<KeptSet>>>, Error> {
         check_tokens(completions)?;
-        let mut all = Vec::with_capacity(completions.len());
         let parts: Vec<Range<usize>> = self.examples.parts(completions).collect();
-        for (pass, mut examples) in self.examples.passes(completions, &parts) {
+        let own = &parts[shard_samples(parts.len(), comm.size(), comm.rank())];
+        let mut all = Vec::new();
+        for (pass, mut examples) in self.examples.passes(completions, own) {
             let values = objective::store_kept_sets(model, &mut examples, self.processing())?;
             let mut rows = values.into_iter();
             for completion in pass.into_iter().map(|i| &completions[i]) {
@@ -182,7 +184,7 @@ impl Updater {
             }
             all.extend(self.examples.kept_sets_of(examples));
         }
-        Ok(all)
+        exchange::kept_sets(comm, model.config().vocab, all)
     }
 
     /// The log-probabilities of all tokens under a reference model; 0 for appended tokens. Each process of `comm`

@@ -17,7 +17,8 @@ impl Grpo<'_> {
             return Ok(());
         }
         observer.enter(GrpoPhase::Verify)?;
-        let own = shard_samples(batch.groups.len(), self.comm.size(), self.comm.rank());
+        let comm = &self.processes.comm;
+        let own = shard_samples(batch.groups.len(), comm.size(), comm.rank());
         let Some(group) = batch.groups[own].first() else { return Ok(()) };
         let requests: Vec<Request> = group
             .samples

@@ -107,6 +107,7 @@ const CRATES: [Crate; 5] = [
             ("step_examples.rs", 4),
             // an optimizer step
             ("optim.rs", 5),
+            ("processes.rs", 5),
             ("exchange.rs", 5),
             ("gpu_exchange.rs", 5),
             ("process_group.rs", 5),

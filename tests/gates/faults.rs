@@ -54,12 +54,14 @@ const ON_LINUX: [Fault; 4] =
 
 /// Faults that tests outside of this program find, or programs that a test starts with the fault (launch_log.rs):
 /// tests/allocations.rs and tests/constant_memory.rs;
-/// gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/planted.rs, gates/launch_errors.rs,
+/// mpi.rs; device/gpu/peers.rs, gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/planted.rs, gates/launch_errors.rs,
 /// device/packed_buffer.rs, cpu/attention/tests.rs, cpu/gemm_bf16/tests.rs and softmax.rs of xtrain-tensor; evaluate.rs, grammar/compiled.rs, cli/identity.rs,
 /// cli/completion_writer.rs, cli/rollout.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs and config/limits.rs;
 /// rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs and
 /// rollout/tests/snapshots.rs of xtrain-decode.
-const CAUGHT_ELSEWHERE: [Fault; 31] = [
+const CAUGHT_ELSEWHERE: [Fault; 33] = [
+    Fault::FailedConnectionNotSent,
+    Fault::ExchangeNotInEstimate,
     Fault::MaximumOfMaskedChunkKept,
     Fault::KernelOfOtherHeadSize,
     Fault::KeysRoundedToChunks,
@@ -136,6 +138,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::GroupsNumberedByProcess, Gate::Test(grpo::processes::over)),
     (Fault::RewardsShiftedOnOtherProcesses, Gate::Test(grpo::processes::over)),
     (Fault::ValuesOfOtherProcessesLost, Gate::Test(grpo::processes::reused)),
+    (Fault::KeptSetsOfProcessesSwapped, Gate::Test(grpo::processes::reused)),
     (Fault::SkippedExamplesNotCounted, Gate::Test(grpo::zero_weights::sharded)),
     (Fault::LogitsOfProcessesNotCompared, Gate::Test(commands_verify::processes)),
     (Fault::StaleIndexList, Gate::Gpu(focused::lists)),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use xtrain::config::{RunConfig, TrainSection};
 use xtrain::model::comm::{Communicator, ThreadProcess};
-use xtrain::model::{Param, Trainer};
+use xtrain::model::{Param, Processes, Trainer};
 use xtrain::run::RunDir;
 use xtrain::tensor::testing::gpu_groups;
 use xtrain::tensor::{Device, Dtype, GpuPeers, Sent, Tensor, ThreadSchedule, ops};
@@ -21,8 +21,8 @@ use crate::training::{Difference, GateCase, Run, failed, same_bits};
 fn join(trainer: &mut Trainer, process: ThreadProcess) -> Result<(), Difference> {
     let comm: Arc<dyn Communicator> = Arc::new(process);
     let device = trainer.model.device().clone();
-    trainer.gpus = Some(Arc::new(GpuPeers::connect(&device, &comm).map_err(failed)?));
-    trainer.join(Arc::clone(&comm)).map_err(failed)?;
+    let gpus = Some(Arc::new(GpuPeers::connect(&device, &comm).map_err(failed)?));
+    trainer.join(&Processes { gpus, ..Processes::new(Arc::clone(&comm)) }).map_err(failed)?;
     let own: usize = trainer.optimizer.m.iter().map(Tensor::len).sum();
     let slices = comm.all_gather(&own.to_le_bytes()).map_err(failed)?;
     let slices = slices.iter().map(|bytes| usize::from_le_bytes(bytes.as_slice().try_into().unwrap()));

@@ -16,7 +16,7 @@ use xtrain::model::comm::{Communicator, SingleProcess};
 use xtrain::model::export::ExportSource;
 use xtrain::model::tasks::{PromptSet, Sums, Task};
 use xtrain::model::tokenizer::Tokenizer;
-use xtrain::model::{Model, Trainer, store};
+use xtrain::model::{Model, Processes, Trainer, store};
 use xtrain::rewards::{Reward, RewardError, RewardInput, RewardReply, RewardRow};
 use xtrain::run::RunDir;
 use xtrain::tensor::{Device, GpuPeers, Simd};
@@ -201,9 +201,10 @@ pub(crate) fn run_as(
     };
     trainer.checkpointing = training::activation_checkpointing(config);
     trainer.shards = config.train.shards;
+    let mut processes = Processes::new(Arc::clone(&comm));
     if setup.connects_gpus {
         let peers = GpuPeers::connect(&setup.device, &comm).map_err(xtrain::model::Error::from)?;
-        trainer.gpus = Some(Arc::new(peers));
+        processes.gpus = Some(Arc::new(peers));
     }
     let step = trainer.step_number();
     if is_first && section.beta > 0.0 && step == 0 {
@@ -250,7 +251,7 @@ pub(crate) fn run_as(
         updater: from_config::updater(section),
         scorer: &mut Scorer::new(rewards, Vec::new()),
         files,
-        comm: Arc::clone(&comm),
+        processes,
         trainer: &mut trainer,
     }
     .run(&mut watch)?;

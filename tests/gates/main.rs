@@ -76,6 +76,7 @@ mod kill;
 mod launch_log;
 #[cfg(target_os = "linux")]
 mod memory_grpo;
+mod memory_train;
 mod micro_batches;
 #[cfg(all(target_os = "linux", feature = "mpi"))]
 mod mpi;

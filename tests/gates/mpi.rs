@@ -10,13 +10,19 @@ use xtrain::tensor::testing::times;
 
 use crate::cli::{Scratch, program, text};
 use crate::kill::{bytes, unfinished_save, write_text};
+use crate::memory_train;
 
 /// The program with `args` on `size` processes.
 fn mpirun(dir: &Path, size: usize, args: &[&str]) -> Command {
+    let (mut command, program) = (launcher(size), program());
+    command.arg(program.get_program()).args(program.get_args()).args(args).current_dir(dir);
+    command
+}
+
+/// `mpirun` of `size` processes, without the words of their command.
+fn launcher(size: usize) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["--oversubscribe", "--bind-to", "none", "-n", &size.to_string()]);
-    let program = program();
-    command.arg(program.get_program()).args(program.get_args()).args(args).current_dir(dir);
     // the tests may run as root in a container
     for (name, value) in [
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
@@ -169,6 +175,24 @@ fn what_several_processes_cannot_do_is_refused_once() {
     assert!(errors.contains(want), "{errors}");
     assert_eq!(code, 2, "{errors}");
     assert!(!scratch.0.join("runs").exists(), "a refused command wrote a run");
+}
+
+/// Compares the estimate of the memory with the peak of two processes.
+fn memory_of_two() -> Result<(), String> {
+    let two = || launcher(2);
+    memory_train::compared(2, [4, 2], &[], two)
+}
+
+#[test]
+fn the_estimate_of_a_dry_run_counts_the_exchange() {
+    memory_of_two().unwrap();
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn an_estimate_without_the_exchange_is_found() {
+    use xtrain::tensor::faults::{self, Fault};
+    faults::with(Fault::ExchangeNotInEstimate, memory_of_two).expect_err("the fault");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use xtrain::model::comm::{Communicator, SingleProcess};
 use xtrain::model::data::{Role, Tokens};
 use xtrain::model::store::{self, RunState};
 use xtrain::model::tokenizer::Tokenizer;
-use xtrain::model::{Model, StepReport, Trainer};
+use xtrain::model::{Model, Processes, StepReport, Trainer};
 use xtrain::run::RunDir;
 use xtrain::tensor::Device;
 use xtrain::training::{self, DataLoader, End, Error, Observer, RunFiles, Source, Training};
@@ -133,7 +133,7 @@ pub(crate) fn train_as(
         files,
         trainer: &mut trainer,
         state,
-        comm,
+        processes: Processes::new(comm),
     }
     .run(&mut Stopper { at: if is_first { at } else { u64::MAX }, step: 0 })
     .map_err(failed)?;

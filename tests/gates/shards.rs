@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use xtrain::model::comm::{self, Communicator, ThreadProcess};
-use xtrain::model::{Grads, LogitsProcessing, Trainer, TrainingExample, exchange_groups, objective};
+use xtrain::model::{
+    Grads, LogitsProcessing, Processes, Trainer, TrainingExample, exchange_groups, objective,
+};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Simd, Tensor, ThreadSchedule, faults};
 
@@ -81,7 +83,9 @@ fn targets(run: &Run) -> u64 {
 /// The losses, norms and the final state of a run of a process.
 fn trained(run: &Run, shards: usize, comm: Option<Arc<dyn Communicator>>) -> Result<Bits, Difference> {
     let threads = CaseRng::new(SEED ^ 4, run.number).between(1, 2);
-    let join = |trainer: &mut Trainer| comm.map_or(Ok(()), |comm| trainer.join(comm).map_err(failed));
+    let join = |trainer: &mut Trainer| {
+        comm.map_or(Ok(()), |comm| trainer.join(&Processes::new(comm)).map_err(failed))
+    };
     trained_on(run, shards, join, &Device::cpu_with(threads, Simd::detect()))
 }
 
@@ -136,6 +140,12 @@ impl Communicator for Counting {
     }
     fn all_to_all(&self, messages: Vec<Vec<u8>>) -> comm::Result<Vec<Vec<u8>>> {
         self.0.all_to_all(messages).map(|messages| self.count(messages))
+    }
+    fn transfer(&self, send: &[Vec<&[u8]>], receive: Vec<Vec<&mut [u8]>>) -> comm::Result<()> {
+        let others = receive.iter().enumerate().filter(|(from, _)| *from != self.rank());
+        let bytes: usize = others.flat_map(|(_, pieces)| pieces).map(|piece| piece.len()).sum();
+        self.1.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0.transfer(send, receive)
     }
     fn all_gather(&self, message: &[u8]) -> comm::Result<Vec<Vec<u8>>> {
         self.0.all_gather(message).map(|messages| self.count(messages))
@@ -201,7 +211,8 @@ fn on_two_gpus() -> Result<usize, String> {
         for devices in pairs.map(|(first, second)| [first, second]) {
             let found = on_each(2, |process| {
                 let device = devices[process.rank()].clone();
-                let join = |trainer: &mut Trainer| trainer.join(Arc::new(process)).map_err(failed);
+                let join =
+                    |trainer: &mut Trainer| trainer.join(&Processes::new(Arc::new(process))).map_err(failed);
                 trained_on(&run, shards, join, &device)
             });
             for (rank, (got, device)) in found.into_iter().zip(&devices).enumerate() {
@@ -257,7 +268,7 @@ fn a_step_exchanges_two_copies_of_the_parameters_less_the_own_part() {
             let counting = Arc::new(Counting(process, AtomicU64::new(0)));
             let mut trainer = run.trainer(&Device::cpu_with(1, Simd::detect())).unwrap();
             trainer.shards = 4;
-            trainer.join(Arc::clone(&counting) as _).unwrap();
+            trainer.join(&Processes::new(Arc::clone(&counting) as _)).unwrap();
             let _ = trainer.step_weighted(run.samples(run.data, 0), 2).unwrap();
             let params: u64 =
                 trainer.model.params.iter().map(|p| p.shape().iter().product::<usize>() as u64).sum();
@@ -272,9 +283,9 @@ fn a_step_exchanges_two_copies_of_the_parameters_less_the_own_part() {
         });
         let (others, (_, params, rows, groups)) = (size as u64 - 1, received[0]);
         assert!(groups > 1, "{groups} groups");
-        // gradients and weights; also, from each other process, a loss with each group, a square for each row, and a flag
+        // gradients and weights; also, from each other process, a loss, a square for each row, and a flag
         let size = size as u64;
-        let want = 4 * others * 2 * params + others * (size * 4 * groups + 4 * rows + size);
+        let want = 4 * others * 2 * params + others * (size * 4 + 4 * rows + size);
         assert_eq!(received.iter().map(|(bytes, ..)| bytes).sum::<u64>(), want, "{size} processes");
     }
 }
@@ -285,7 +296,7 @@ fn a_number_of_processes_that_does_not_divide_the_shards_is_refused() {
     for error in on_each(3, |process| {
         let mut trainer = run.trainer(&Device::cpu_with(1, Simd::detect())).unwrap();
         trainer.shards = 4;
-        trainer.join(Arc::new(process)).unwrap_err().to_string()
+        trainer.join(&Processes::new(Arc::new(process))).unwrap_err().to_string()
     }) {
         assert_eq!(
             error,

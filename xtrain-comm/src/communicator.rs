@@ -16,12 +16,24 @@ pub enum Error {
         /// The number of processes.
         size: usize,
     },
-    /// [`Communicator::all_to_all`] with a wrong number of messages.
-    #[error("all-to-all: expected one message for each of {size} processes, found {got}")]
+    /// [`Communicator::all_to_all`] or [`Communicator::transfer`] with a wrong number of messages.
+    #[error("expected one message for each of {size} processes, found {got}")]
     Messages {
         /// The number of processes.
         size: usize,
         /// The number of messages.
+        got: usize,
+    },
+    /// [`Communicator::transfer`] with pieces of other lengths than those that a process sends.
+    #[error("message of process {from} of {size}: expected {want} bytes, found {got}")]
+    Length {
+        /// The process that sends.
+        from: usize,
+        /// The number of processes.
+        size: usize,
+        /// The number of bytes that this process expects.
+        want: usize,
+        /// The number of bytes that arrived.
         got: usize,
     },
     /// The operating system grants no thread for an operation beside the computation.
@@ -60,9 +72,25 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// [`Error::Messages`] unless there is one message per process; [`Error::Ended`].
     fn all_to_all(&self, messages: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>>;
 
+    /// Sends the pieces `send[r]` to process r, and receives those of each process r into `receive[r]`, without a copy
+    /// in between. The pieces from one process to another have the same lengths at both ends. Those of this process to
+    /// itself are ignored. A thread that waits leaves its core as in [`Communicator::all_to_all`].
+    ///
+    /// # Errors
+    /// [`Error::Messages`] unless `send` and `receive` have an entry per process; [`Error::Length`]; [`Error::Ended`].
+    fn transfer(&self, send: &[Vec<&[u8]>], receive: Vec<Vec<&mut [u8]>>) -> Result<()>;
+
     /// Sends `message` to every process. Returns the messages of all processes.
     ///
     /// # Errors
     /// [`Error::Ended`].
     fn all_gather(&self, message: &[u8]) -> Result<Vec<Vec<u8>>>;
+}
+
+/// Checks that there is a message for each of `size` processes.
+pub(crate) fn one_per_process<const N: usize>(size: usize, messages: [usize; N]) -> Result<()> {
+    match messages.into_iter().find(|&got| got != size) {
+        None => Ok(()),
+        Some(got) => Err(Error::Messages { size, got }),
+    }
 }

@@ -6,10 +6,11 @@ use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{
-    Communicator as _, CommunicatorCollectives as _, Destination as _, Root as _, Source as _,
+    Communicator as _, CommunicatorCollectives as _, Destination as _, Equivalence as _, Root as _,
+    Source as _,
 };
 
-use crate::communicator::{Communicator, Error, Result};
+use crate::communicator::{Communicator, Error, Result, one_per_process};
 
 /// The length of the parts of a message to one process, each of which arrives by itself. Small in builds for the gates,
 /// whose messages then have several parts.
@@ -56,45 +57,17 @@ impl Mpi {
 
     /// Sends each message to the process of its number, and returns those of the others to this one, by sender; of this
     /// process an empty one.
-    fn exchange(&self, messages: &[&[u8]]) -> Vec<Vec<u8>> {
+    fn exchange(&self, messages: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let lengths: Vec<[u8; 8]> =
             messages.iter().map(|message| (message.len() as u64).to_ne_bytes()).collect();
-        let lengths: Vec<&[u8]> = lengths.iter().map(|length| &length[..]).collect();
+        let lengths: Vec<Vec<&[u8]>> = lengths.iter().map(|length| vec![&length[..]]).collect();
         let mut received = vec![[0u8; 8]; self.size];
-        self.transfer(&lengths, received.iter_mut().map(|length| &mut length[..]));
+        self.transfer(&lengths, received.iter_mut().map(|length| vec![&mut length[..]]).collect())?;
         let length = |&length: &[u8; 8]| u64::from_ne_bytes(length) as usize;
         let mut received: Vec<Vec<u8>> = received.iter().map(|bytes| vec![0; length(bytes)]).collect();
-        self.transfer(messages, received.iter_mut().map(|message| &mut message[..]));
-        received
-    }
-
-    /// Sends each message to the process of its number, and receives the messages whose lengths are those of `into`;
-    /// not the message to this process. While it waits, other threads of this process have its core.
-    fn transfer<'a>(&self, messages: &[&[u8]], into: impl Iterator<Item = &'a mut [u8]>) {
-        let world = SimpleCommunicator::world();
-        mpi::request::scope(|scope| {
-            let mut pending = Vec::new();
-            for (rank, message) in into.enumerate().filter(|(rank, _)| *rank != self.rank) {
-                let process = world.process_at_rank(rank as i32);
-                pending.extend(
-                    message.chunks_mut(PART_BYTES).map(|part| process.immediate_receive_into(scope, part)),
-                );
-            }
-            for (rank, message) in messages.iter().enumerate().filter(|(rank, _)| *rank != self.rank) {
-                let process = world.process_at_rank(rank as i32);
-                pending.extend(message.chunks(PART_BYTES).map(|part| process.immediate_send(scope, part)));
-            }
-            let mut idle_polls = 0;
-            while !pending.is_empty() {
-                let before = pending.len();
-                pending = pending.into_iter().filter_map(|request| request.test().err()).collect();
-                idle_polls = if pending.len() < before { 0 } else { idle_polls + 1 };
-                match idle_polls {
-                    0..BUSY_POLLS => std::thread::yield_now(),
-                    _ => std::thread::sleep(POLL_EVERY),
-                }
-            }
-        });
+        let messages: Vec<Vec<&[u8]>> = messages.iter().map(|&message| vec![message]).collect();
+        self.transfer(&messages, received.iter_mut().map(|message| vec![&mut message[..]]).collect())?;
+        Ok(received)
     }
 }
 
@@ -139,17 +112,57 @@ impl Communicator for Mpi {
     }
 
     fn all_to_all(&self, messages: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        if messages.len() != self.size {
-            return Err(Error::Messages { size: self.size, got: messages.len() });
-        }
+        one_per_process(self.size, [messages.len()])?;
         let parts: Vec<&[u8]> = messages.iter().map(|message| &message[..]).collect();
-        let mut received = self.exchange(&parts);
+        let mut received = self.exchange(&parts)?;
         received[self.rank] = messages.into_iter().nth(self.rank).expect("one message per process");
         Ok(received)
     }
 
+    fn transfer(&self, send: &[Vec<&[u8]>], receive: Vec<Vec<&mut [u8]>>) -> Result<()> {
+        one_per_process(self.size, [send.len(), receive.len()])?;
+        let world = SimpleCommunicator::world();
+        mpi::request::multiple_scope(0, |scope, requests| {
+            // the sender of each request that receives; they are the first ones
+            let mut senders = Vec::new();
+            for (from, pieces) in receive.into_iter().enumerate().filter(|(from, _)| *from != self.rank) {
+                let process = world.process_at_rank(from as i32);
+                for part in pieces.into_iter().flat_map(|piece| piece.chunks_mut(PART_BYTES)) {
+                    requests.add(process.immediate_receive_into(scope, part));
+                    senders.push(from);
+                }
+            }
+            let mut pending = senders.len();
+            for (to, pieces) in send.iter().enumerate().filter(|(to, _)| *to != self.rank) {
+                let process = world.process_at_rank(to as i32);
+                for part in pieces.iter().flat_map(|piece| piece.chunks(PART_BYTES)) {
+                    requests.add(process.immediate_send(scope, part));
+                    pending += 1;
+                }
+            }
+            let (mut idle_polls, mut result) = (0, Ok(()));
+            while pending > 0 {
+                // not test_some, which pairs requests with the statuses of others
+                if let Some((request, status, part)) = requests.test_any() {
+                    (pending, idle_polls) = (pending - 1, 0);
+                    let got = status.count(u8::equivalent_datatype()) as usize;
+                    if let Some(&from) = senders.get(request).filter(|_| got != part.len()) {
+                        result = Err(Error::Length { from, size: self.size, want: part.len(), got });
+                    }
+                    continue;
+                }
+                idle_polls += 1;
+                match idle_polls {
+                    0..BUSY_POLLS => std::thread::yield_now(),
+                    _ => std::thread::sleep(POLL_EVERY),
+                }
+            }
+            result
+        })
+    }
+
     fn all_gather(&self, message: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut received = self.exchange(&vec![message; self.size]);
+        let mut received = self.exchange(&vec![message; self.size])?;
         received[self.rank] = message.to_vec();
         Ok(received)
     }

@@ -2,7 +2,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-use crate::communicator::{Communicator, Error, Result};
+use crate::communicator::{Communicator, Error, Result, one_per_process};
 
 /// A thread that acts as a process. Gates compare any number of processes with one this way, without MPI. If a thread
 /// drops it, operations of the others that need it fail.
@@ -66,11 +66,29 @@ impl Communicator for ThreadProcess {
     }
 
     fn all_to_all(&self, messages: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        if messages.len() != self.size() {
-            return Err(Error::Messages { size: self.size(), got: messages.len() });
-        }
+        one_per_process(self.size(), [messages.len()])?;
         messages.into_iter().enumerate().try_for_each(|(to, message)| self.send(to, message))?;
         (0..self.size()).map(|from| self.receive(from)).collect()
+    }
+
+    fn transfer(&self, send: &[Vec<&[u8]>], receive: Vec<Vec<&mut [u8]>>) -> Result<()> {
+        one_per_process(self.size(), [send.len(), receive.len()])?;
+        let others = || (0..self.size()).filter(|&process| process != self.rank);
+        others().try_for_each(|to| self.send(to, send[to].concat()))?;
+        for (from, pieces) in receive.into_iter().enumerate().filter(|(from, _)| *from != self.rank) {
+            let message = self.receive(from)?;
+            let want = pieces.iter().map(|piece| piece.len()).sum();
+            if message.len() != want {
+                return Err(Error::Length { from, size: self.size(), want, got: message.len() });
+            }
+            let mut rest = message.as_slice();
+            for piece in pieces {
+                let (values, others) = rest.split_at(piece.len());
+                piece.copy_from_slice(values);
+                rest = others;
+            }
+        }
+        Ok(())
     }
 
     fn all_gather(&self, message: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -118,8 +136,39 @@ mod tests {
     }
 
     #[test]
+    fn pieces_arrive_in_the_pieces_of_the_receiver() {
+        let found = on_each(3, |one| {
+            let rank = one.rank() as u8;
+            let (first, second) = ([rank, 10], [20 + rank; 3]);
+            let send = vec![vec![&first[..], &second[..]]; 3];
+            let mut received = [[0u8; 5]; 3];
+            let receive = received.iter_mut().map(|bytes| bytes.split_at_mut(2)).map(|(a, b)| vec![a, b]);
+            one.transfer(&send, receive.collect()).unwrap();
+            received
+        });
+        for (rank, received) in found.into_iter().enumerate() {
+            for (from, bytes) in received.into_iter().enumerate() {
+                let from_byte = from as u8;
+                let sent = [from_byte, 10, 20 + from_byte, 20 + from_byte, 20 + from_byte];
+                assert_eq!(bytes, if from == rank { [0; 5] } else { sent });
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_of_other_lengths_are_an_error() {
+        let found = on_each(2, |one| {
+            let mut received = [0u8; 3];
+            let (bytes, mut receive) = ([7u8; 4], vec![Vec::new(), Vec::new()]);
+            receive[1 - one.rank()].push(&mut received[..]);
+            one.transfer(&[vec![&bytes[..]], vec![&bytes[..]]], receive).unwrap_err().to_string()
+        });
+        assert_eq!(found[0], "message of process 1 of 2: expected 3 bytes, found 4");
+    }
+
+    #[test]
     fn a_wrong_number_of_messages_is_an_error() {
         let found = on_each(2, |one| one.all_to_all(vec![Vec::new()]).unwrap_err());
-        assert_eq!(found[0].to_string(), "all-to-all: expected one message for each of 2 processes, found 1");
+        assert_eq!(found[0].to_string(), "expected one message for each of 2 processes, found 1");
     }
 }

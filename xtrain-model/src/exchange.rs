@@ -1,16 +1,17 @@
 //! The exchange of the totals of shards between processes, on a thread of its own: the totals of a layer travel while the
 //! backward pass computes the gradients of the layers before it.
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use xtrain_comm::Communicator;
-use xtrain_tensor::faults;
+use xtrain_tensor::{Device, Tensor, faults};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::process_group::{ProcessGroup, ShardTotal};
 use crate::shards::{Node, TreeSum};
+use crate::slices::Slice;
 
 /// How long the exchange of gradients of a step took through host memory. Between GPUs both are zero: a measurement
 /// would synchronize.
@@ -22,59 +23,87 @@ pub struct ExchangeTime {
     pub exposed: Duration,
 }
 
-/// One message for each process.
-type Messages = Vec<Vec<u8>>;
-
 /// A running exchange. Without [`Exchange::finish`] it ends when the operation that its thread is in has ended.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    messages: Sender<Messages>,
-    sums: Receiver<(Result<Vec<f32>>, Duration)>,
+    totals: Sender<GroupTotals>,
+    sums: Receiver<(Result<Vec<Tensor>>, Duration)>,
+    /// Number of groups that were sent.
     sent: usize,
+    /// The losses of the totals that this process has sent.
+    losses: Vec<f32>,
+}
+
+/// The processes of an exchange.
+struct Processes {
+    comm: Arc<dyn Communicator>,
+    /// The nodes of the tree of shards whose totals each process sends.
+    nodes: Vec<Vec<Node>>,
+    /// The device of the sums.
+    home: Device,
+}
+
+/// The totals of a group of parameters. They travel without a copy: the slices of each process are sent from the
+/// gradients, and received as tensors.
+struct GroupTotals {
+    /// The gradients of the group, in host memory, of each node of this process.
+    grads: Vec<Vec<Tensor>>,
+    /// The first parameter of the group.
+    first: usize,
+    /// The slices of each process in the group.
+    slices: Vec<Vec<Slice>>,
 }
 
 impl Exchange {
-    /// Starts the thread. `nodes`: the nodes of the tree of shards whose totals each process sends. Until the exchange
-    /// ends, no other thread may use `comm`.
+    /// Starts the thread. Until the exchange ends, no other thread may use the communicator of `group`.
     ///
     /// # Errors
     /// If the operating system grants no thread.
-    pub(crate) fn start(comm: Arc<dyn Communicator>, nodes: Vec<Vec<Node>>) -> Result<Exchange> {
-        let (messages, to_send) = channel::<Messages>();
+    pub(crate) fn start(group: &ProcessGroup) -> Result<Exchange> {
+        let (totals, to_send) = channel::<GroupTotals>();
         let (done, sums) = channel();
         let fault = faults::current();
+        let (comm, home) = (Arc::clone(group.comm()), group.home().clone());
+        let processes = Processes { comm, nodes: group.nodes(), home };
         let work = move || {
-            for messages in to_send {
-                let clock = Instant::now();
-                let received = comm.all_to_all(messages);
-                let took = clock.elapsed();
-                let sum = received.map(|received| sum(&nodes, &received)).map_err(Error::from);
-                if done.send((sum, took)).is_err() {
+            for totals in to_send {
+                let result = processes.sum(totals);
+                let took = result.as_ref().map_or(Duration::ZERO, |(_, took)| *took);
+                if done.send((result.map(|(sum, _)| sum), took)).is_err() {
                     return;
                 }
             }
         };
         let thread = Builder::new().name("exchange".to_string()).spawn(move || fault.enter(work));
         thread.map_err(|error| xtrain_comm::Error::Thread(error.to_string()))?;
-        Ok(Exchange { messages, sums, sent: 0 })
+        Ok(Exchange { totals, sums, sent: 0, losses: Vec::new() })
     }
 
-    /// Sends f32 values to each process, as bytes: those of each node of this process, one after the other.
-    pub(crate) fn send(&mut self, messages: Messages) {
+    /// Sends each process its slices of the totals of group `at`.
+    ///
+    /// # Errors
+    /// A device fails, from which the gradients are read.
+    pub(crate) fn send(&mut self, group: &ProcessGroup, at: usize, totals: &[ShardTotal]) -> Result<()> {
+        self.losses = totals.iter().map(|total| total.loss).collect();
+        let on_host =
+            |total: &ShardTotal| total.grads.iter().map(Tensor::to_host).collect::<Result<Vec<_>, _>>();
+        let grads = totals.iter().map(on_host).collect::<Result<_, _>>()?;
+        let (first, slices) = (group.groups()[at].params.start, group.slices_of(at));
         self.sent += 1;
         // if the thread has ended, its panic or its error is found by `finish`
-        let _ = self.messages.send(messages);
+        let _ = self.totals.send(GroupTotals { grads, first, slices });
+        Ok(())
     }
 
-    /// The sum of the values that all processes have sent to this one, for each [`Exchange::send`].
+    /// The sum over all shards: the loss, and the gradients of the own slices.
     ///
     /// Order: the tree of docs/numerics.md, section 4.
     ///
     /// # Errors
     /// A process has ended.
-    pub(crate) fn finish(self) -> Result<(Vec<Vec<f32>>, ExchangeTime)> {
-        let Exchange { messages, sums, sent } = self;
-        drop(messages);
+    pub(crate) fn finish(self, group: &ProcessGroup) -> Result<(ShardTotal, ExchangeTime)> {
+        let Exchange { totals, sums, sent, losses } = self;
+        drop(totals);
         let clock = Instant::now();
         let mut all = Vec::with_capacity(sent);
         let mut total = Duration::ZERO;
@@ -83,49 +112,77 @@ impl Exchange {
             total += took;
         }
         assert_eq!(all.len(), sent, "the thread of the exchange has panicked");
-        Ok((all, ExchangeTime { total, exposed: clock.elapsed().min(total) }))
+        let time = ExchangeTime { total, exposed: clock.elapsed().min(total) };
+        let loss = group.sum_losses(&losses)?;
+        Ok((ShardTotal { loss, grads: all.into_iter().rev().flatten().collect() }, time))
     }
 }
 
-/// The sum over the nodes of all processes, of the messages that they have sent.
-pub(crate) fn sum(nodes: &[Vec<Node>], received: &[Vec<u8>]) -> Vec<f32> {
-    let mut tree = TreeSum::default();
-    for (nodes, message) in nodes.iter().zip(received) {
-        let len = message.len() / nodes.len().max(1);
-        for (node, part) in nodes.iter().zip(message.chunks_exact(len.max(1))) {
-            let Ok(()) =
-                tree.push(*node, Total::Received(part), |left, right| Ok::<_, Infallible>(left.add(right)));
+impl Processes {
+    /// Sends each process its slices of `totals`. Returns the sums of the own slices over the nodes of all processes, and
+    /// the time of the transfer.
+    fn sum(&self, totals: GroupTotals) -> Result<(Vec<Tensor>, Duration)> {
+        let rank = self.comm.rank();
+        let new = |slice: &Slice| Tensor::unspecified(&self.home, &slice.shape());
+        let new = |_: &Node| totals.slices[rank].iter().map(new).collect::<Result<Vec<_>, _>>();
+        let of_nodes = |nodes: &Vec<Node>| nodes.iter().map(new).collect::<Result<Vec<_>, _>>();
+        let mut received: Vec<Vec<Vec<Tensor>>> =
+            self.nodes.iter().map(of_nodes).collect::<Result<_, _>>()?;
+        totals.copy_own(rank, &mut received[rank])?;
+        let receive = received
+            .iter_mut()
+            .map(|nodes| nodes.iter_mut().flatten().map(bytes_mut).collect())
+            .collect::<Result<_>>()?;
+        let clock = Instant::now();
+        self.comm.transfer(&totals.messages()?, receive)?;
+        let took = clock.elapsed();
+        drop(totals); // the next sums use its memory
+        let mut tree = TreeSum::default();
+        for (node, total) in self.nodes.iter().flatten().zip(received.into_iter().flatten()) {
+            tree.push(*node, total, add)?;
         }
+        Ok((tree.finish(add)?.unwrap_or_default(), took))
     }
-    let Ok(total) = tree.finish(|left, right| Ok::<_, Infallible>(left.add(right)));
-    total.map_or_else(Vec::new, Total::into_values)
 }
 
-/// The total of a node: still in a message, where it may start at any byte, or a sum.
-enum Total<'a> {
-    Received(&'a [u8]),
-    Sum(Vec<f32>),
-}
-
-impl Total<'_> {
-    fn values(&self) -> impl Iterator<Item = f32> + '_ {
-        let bytes: &[u8] = match self {
-            Total::Received(bytes) => bytes,
-            Total::Sum(values) => bytemuck::cast_slice(values),
-        };
-        bytes.as_chunks().0.iter().map(|&value| f32::from_ne_bytes(value))
+impl GroupTotals {
+    /// The values of a slice in the gradients of a node.
+    fn values<'a>(&self, grads: &'a [Tensor], slice: &Slice) -> Result<&'a [f32]> {
+        Ok(&grads[slice.param - self.first].data::<f32>()?[slice.elements()])
     }
 
-    fn into_values(self) -> Vec<f32> {
-        match self {
-            Total::Sum(values) => values,
-            received @ Total::Received(_) => received.values().collect(),
+    /// The pieces for each process: for each node of this one, the slices of the receiver.
+    fn messages(&self) -> Result<Vec<Vec<&[u8]>>> {
+        let mut messages = vec![Vec::new(); self.slices.len()];
+        for (message, slices) in messages.iter_mut().zip(&self.slices) {
+            for grads in &self.grads {
+                for slice in slices {
+                    message.push(bytemuck::cast_slice(self.values(grads, slice)?));
+                }
+            }
         }
+        Ok(messages)
     }
 
-    fn add(self, right: &Self) -> Self {
-        let mut sum = self.into_values();
-        sum.iter_mut().zip(right.values()).for_each(|(left, right)| *left += right);
-        Total::Sum(sum)
+    /// Copies the slices of process `rank`, which is this one, to `nodes`.
+    fn copy_own(&self, rank: usize, nodes: &mut [Vec<Tensor>]) -> Result<()> {
+        for (grads, tensors) in self.grads.iter().zip(nodes) {
+            for (slice, tensor) in self.slices[rank].iter().zip(tensors) {
+                tensor.data_mut()?.copy_from_slice(self.values(grads, slice)?);
+            }
+        }
+        Ok(())
     }
+}
+
+fn bytes_mut(tensor: &mut Tensor) -> Result<&mut [u8]> {
+    Ok(bytemuck::cast_slice_mut(tensor.data_mut::<f32>()?))
+}
+
+/// `left + right`, tensor by tensor, on this thread: the others belong to the backward pass.
+fn add(mut left: Vec<Tensor>, right: &Vec<Tensor>) -> Result<Vec<Tensor>> {
+    for (left, right) in left.iter_mut().zip(right) {
+        left.data_mut::<f32>()?.iter_mut().zip(right.data::<f32>()?).for_each(|(left, right)| *left += right);
+    }
+    Ok(left)
 }

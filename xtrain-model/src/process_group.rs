@@ -14,11 +14,11 @@ use xtrain_tensor::ops::{self, LogProb, Update, Updated};
 use xtrain_tensor::{Device, Dtype, GpuPeers, Simd, Tensor, sliced_adamw};
 
 use crate::error::{Error, Result};
-use crate::exchange;
 use crate::optim::AdamW;
 use crate::param::Param;
 use crate::params::Params;
-use crate::shards::{Node, nodes};
+use crate::processes::Processes;
+use crate::shards::{Node, TreeSum, nodes};
 use crate::slices::{self, Group, Slice};
 use message::{Values, append};
 
@@ -47,15 +47,6 @@ impl ShardTotal {
     }
 }
 
-/// What a process of a group has besides its device.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Resources {
-    /// The connection of the GPUs.
-    pub(crate) peers: Option<Arc<GpuPeers>>,
-    /// The threads of the CPU for a model on a GPU. `None`: as many as there are cores.
-    pub(crate) host_threads: Option<usize>,
-}
-
 /// The processes that train one model, and the slice of the parameters of each.
 #[derive(Debug, Clone)]
 pub(crate) struct ProcessGroup {
@@ -82,16 +73,13 @@ impl ProcessGroup {
         self.shards
     }
 
-    /// Divides `shards` shards and the parameters among the processes of `comm`.
+    /// Divides `shards` shards and the parameters among `processes`.
     ///
     /// # Errors
-    /// [`Error::Processes`] if the number of processes does not divide `shards`.
-    pub(crate) fn new(
-        comm: Arc<dyn Communicator>,
-        Resources { peers, host_threads }: Resources,
-        shards: usize,
-        params: &Params,
-    ) -> Result<ProcessGroup> {
+    /// [`Error::Processes`] if the number of processes does not divide `shards`, or if their GPUs are not connected with
+    /// that of the model.
+    pub(crate) fn new(processes: &Processes, shards: usize, params: &Params) -> Result<ProcessGroup> {
+        let Processes { comm, gpus, host_threads } = processes.clone();
         let size = comm.size();
         if shards == 0 || !shards.is_multiple_of(size) {
             let want = format!("a number of processes that divides the {shards} shards of a step");
@@ -108,8 +96,12 @@ impl ProcessGroup {
             }
             cpu => cpu.clone(),
         };
-        let home = peers.as_ref().map_or_else(|| host.clone(), |peers| peers.device());
-        Ok(ProcessGroup { comm, shards, peers, host, home, rows, groups, slices })
+        if let Some(gpus) = gpus.as_ref().filter(|gpus| !gpus.device().is(params.embed.device())) {
+            let want = format!("a connection of the device of the model, {}", params.embed.device());
+            return Err(Error::Processes { want, got: format!("one of {}", gpus.device()) });
+        }
+        let home = gpus.as_ref().map_or_else(|| host.clone(), |peers| peers.device());
+        Ok(ProcessGroup { comm, shards, peers: gpus, host, home, rows, groups, slices })
     }
 
     pub(crate) fn comm(&self) -> &Arc<dyn Communicator> {
@@ -135,6 +127,11 @@ impl ProcessGroup {
     /// The groups in which totals are exchanged, in walk order.
     pub(crate) fn groups(&self) -> &[Group] {
         &self.groups
+    }
+
+    /// The device of the own slices of gradients and moments.
+    pub(crate) fn home(&self) -> &Device {
+        &self.home
     }
 
     fn own(&self) -> &[Slice] {
@@ -189,42 +186,14 @@ impl ProcessGroup {
     /// Order: the tree of docs/numerics.md, section 4.
     pub(crate) fn sum_losses(&self, own: &[f32]) -> Result<f32> {
         let received = self.comm.all_gather(bytemuck::cast_slice(own))?;
-        Ok(exchange::sum(&self.nodes(), &received).first().copied().unwrap_or_default())
-    }
-
-    /// The messages to each process about group `group`: for each of `totals`, which have the gradients of the group
-    /// only, the loss and the values of the slices of the receiver.
-    pub(crate) fn messages(&self, group: usize, totals: &[ShardTotal]) -> Result<Vec<Vec<u8>>> {
-        let (params, slices) = (&self.groups[group].params, self.slices_of(group));
-        let len = |slices: &Vec<Slice>| slices.iter().map(|slice| slice.elements().len()).sum::<usize>();
-        let empty = |slices| Vec::with_capacity(4 * (1 + len(slices)) * totals.len());
-        let mut messages: Vec<Vec<u8>> = slices.iter().map(empty).collect();
-        for ShardTotal { loss, grads } in totals {
-            let grads = grads.iter().map(Tensor::to_host).collect::<Result<Vec<_>, _>>()?;
-            for (message, slices) in messages.iter_mut().zip(&slices) {
-                append(message, &[*loss]);
-                for slice in slices {
-                    append(message, &grads[slice.param - params.start].data::<f32>()?[slice.elements()]);
-                }
+        let add = |left: f32, right: &f32| Ok::<_, Error>(left + right);
+        let mut tree = TreeSum::default();
+        for (nodes, message) in self.nodes().iter().zip(&received) {
+            for (node, loss) in nodes.iter().zip(Values(message).rest()) {
+                tree.push(*node, loss, add)?;
             }
         }
-        Ok(messages)
-    }
-
-    /// The loss, and the gradients of the own slices, from the sums of the groups' messages to this process, which were
-    /// sent from the last group to the first.
-    pub(crate) fn own_total(&self, sums: &[Vec<f32>]) -> Result<ShardTotal> {
-        let (mut loss, mut grads) = (0.0, Vec::with_capacity(self.own().len()));
-        for (group, sum) in self.groups.iter().zip(sums.iter().rev()) {
-            let mut rest = &sum[1..];
-            loss = sum[0];
-            for slice in self.own().iter().filter(|slice| group.params.contains(&slice.param)) {
-                let values =
-                    rest.split_off(..slice.elements().len()).expect("the messages have these slices");
-                grads.push(Tensor::new(&self.home, &slice.shape(), values.to_vec())?);
-            }
-        }
-        Ok(ShardTotal { loss, grads })
+        Ok(tree.finish(add)?.unwrap_or_default())
     }
 
     /// [`AdamW::step`] with the gradients and the moments of the own slices.
@@ -315,10 +284,7 @@ mod tests {
                 let work = &work;
                 scope.spawn(move || {
                     let params = params();
-                    work(
-                        ProcessGroup::new(Arc::new(process), Resources::default(), 2, &params).unwrap(),
-                        params,
-                    )
+                    work(ProcessGroup::new(&Processes::new(Arc::new(process)), 2, &params).unwrap(), params)
                 })
             };
             let threads: Vec<_> = ThreadProcess::group(2).into_iter().map(start).collect();

@@ -64,8 +64,9 @@ impl Slice {
 
     /// A copy of the slice of `whole`, the tensor of its parameter, on the CPU `host`.
     pub(crate) fn copy(&self, whole: &Tensor, host: &Device) -> Result<Tensor> {
-        let values = whole.read::<f32>()?[self.elements()].to_vec();
-        Ok(Tensor::new(host, &self.shape(), values)?)
+        let mut copy = Tensor::unspecified(host, &self.shape())?;
+        copy.data_mut()?.copy_from_slice(&whole.read::<f32>()?[self.elements()]);
+        Ok(copy)
     }
 }
 

@@ -1,6 +1,4 @@
 //! The sum of the shards of a step: of one process alone, or exchanged with others while the last shard is computed.
-use std::sync::Arc;
-
 use xtrain_tensor::faults::{self, Fault};
 
 use crate::backward::Totals;
@@ -41,7 +39,7 @@ impl<'g> StepSum<'g> {
             let unsent = group.groups().len();
             let exchange = match group.peers() {
                 Some(peers) => Route::Gpus(GpuExchange::new(peers, group.nodes())),
-                None => Route::Host(Exchange::start(Arc::clone(group.comm()), group.nodes())?),
+                None => Route::Host(Exchange::start(group)?),
             };
             Ok::<_, Error>(Others { group, exchange, unsent })
         };
@@ -94,10 +92,7 @@ impl<'g> StepSum<'g> {
             None => Ok(self.sum.finish(ShardTotal::add)?.map(|total| (total, ExchangeTime::default()))),
             Some(Others { group, exchange, .. }) => {
                 let (total, time) = match exchange {
-                    Route::Host(exchange) => {
-                        let (sums, time) = exchange.finish()?;
-                        (group.own_total(&sums)?, time)
-                    }
+                    Route::Host(exchange) => exchange.finish(group)?,
                     Route::Gpus(exchange) => (exchange.finish(group)?, ExchangeTime::default()),
                 };
                 Ok(Some((total, time)))
@@ -132,7 +127,7 @@ impl Others<'_> {
         sum.push(Node { first: shard, len: 1 }, own, ShardTotal::add)?;
         let totals = sum.into_nodes();
         match &mut self.exchange {
-            Route::Host(exchange) => exchange.send(self.group.messages(self.unsent, &totals)?),
+            Route::Host(exchange) => exchange.send(self.group, self.unsent, &totals)?,
             Route::Gpus(exchange) => exchange.send(self.group, self.unsent, &totals)?,
         }
         Ok(())

@@ -3,9 +3,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xtrain_comm::{Communicator, SingleProcess};
+use xtrain_tensor::Tensor;
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, LogProb, Target, Updated};
-use xtrain_tensor::{GpuPeers, Tensor};
 
 use crate::backward::{ActivationCheckpointing, Pass, Totals};
 use crate::batch::SetTargets;
@@ -16,7 +16,8 @@ use crate::grads::Grads;
 use crate::model::Model;
 use crate::optim::{AdamW, OptimConfig};
 use crate::param::Param;
-use crate::process_group::{ProcessGroup, Resources, ShardTotal};
+use crate::process_group::{ProcessGroup, ShardTotal};
+use crate::processes::Processes;
 use crate::schedule::Schedule;
 use crate::step_examples::StepExamples;
 use crate::step_sum::StepSum;
@@ -48,13 +49,6 @@ pub struct Trainer {
     /// The number of shards of a step, at least 1. The gradients of each are summed separately; see
     /// [`shard_samples`](crate::shard_samples). Steps of 1 shard and of more have different bits.
     pub shards: usize,
-    /// The connection of the GPUs of the processes, for [`Trainer::join`]. With it, gradients and weights travel between
-    /// GPUs, and each GPU updates its slice and has its moments. `None`: they travel through host memory, and the CPU
-    /// updates the slice. Both have the same bits.
-    pub gpus: Option<Arc<GpuPeers>>,
-    /// Number of threads of the CPU that updates the slice of a model on a GPU, for [`Trainer::join`]. `None`: the
-    /// available cores.
-    pub host_threads: Option<usize>,
     /// `None`: this process alone trains the model.
     group: Option<ProcessGroup>,
     step: u64,
@@ -88,19 +82,8 @@ impl Trainer {
     /// If the device is out of memory.
     pub fn new(model: Model, optim: OptimConfig, schedule: Schedule) -> Result<Trainer> {
         let (optimizer, checkpointing) = (AdamW::new(optim, &model.params)?, ActivationCheckpointing::Off);
-        let (shards, gpus, host_threads, group) = (1, None, None, None);
-        Ok(Trainer {
-            model,
-            optimizer,
-            schedule,
-            checkpointing,
-            shards,
-            gpus,
-            host_threads,
-            group,
-            step: 0,
-            target_tokens: 0,
-        })
+        let (shards, group) = (1, None);
+        Ok(Trainer { model, optimizer, schedule, checkpointing, shards, group, step: 0, target_tokens: 0 })
     }
 
     /// Trains together with other processes, which have the same state: each computes [`Trainer::shards`] / R shards of
@@ -109,14 +92,14 @@ impl Trainer {
     /// [`Trainer::leave`].
     ///
     /// # Errors
-    /// [`Error::Processes`] if the number of processes does not divide [`Trainer::shards`].
-    pub fn join(&mut self, comm: Arc<dyn Communicator>) -> Result<()> {
+    /// [`Error::Processes`] if the number of processes does not divide [`Trainer::shards`], or if
+    /// [`Processes::gpus`] connects another device than that of the model.
+    pub fn join(&mut self, processes: &Processes) -> Result<()> {
         self.leave()?;
-        if comm.size() == 1 {
+        if processes.comm.size() == 1 {
             return Ok(());
         }
-        let resources = Resources { peers: self.gpus.clone(), host_threads: self.host_threads };
-        let group = ProcessGroup::new(comm, resources, self.shards, &self.model.params)?;
+        let group = ProcessGroup::new(processes, self.shards, &self.model.params)?;
         for moments in [&mut self.optimizer.m, &mut self.optimizer.v] {
             *moments = group.slice(&moments.iter().collect::<Vec<_>>())?;
         }

@@ -95,6 +95,15 @@ impl HugePages {
     }
 }
 
+/// The memory that a block of `bytes` bytes of [`HugePages`] takes.
+pub fn block_bytes(bytes: usize) -> usize {
+    match Layout::from_size_align(bytes, align_of::<f32>()).map(SizeClass::of) {
+        Ok(SizeClass::Slab { bytes, .. }) => bytes,
+        Ok(SizeClass::HugePages(_)) => bytes.next_multiple_of(PAGE_BYTES),
+        Ok(SizeClass::System) | Err(_) => bytes,
+    }
+}
+
 impl Default for HugePages {
     fn default() -> HugePages {
         HugePages::new()
@@ -249,6 +258,13 @@ mod tests {
 
     fn layout(size: usize, align: usize) -> Layout {
         Layout::from_size_align(size, align).unwrap()
+    }
+
+    #[test]
+    fn a_block_takes_its_class_or_whole_pages() {
+        let (page, kib) = (PAGE_BYTES, 1 << 10);
+        let taken = [100, 576 * kib, 640 * kib, 5 * page, 5 * page + 1].map(block_bytes);
+        assert_eq!(taken, [100, 640 * kib, 640 * kib, 5 * page, 6 * page]);
     }
 
     #[test]

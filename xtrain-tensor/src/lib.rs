@@ -57,7 +57,7 @@ pub use dtype::{Dtype, Element, from_bf16, round_bf16, to_bf16};
 pub use error::{DriverError, Error, Result};
 pub use gpu::traffic::{KernelLaunch, LaunchLog, launch_recorder};
 pub use gpu_peers::{GpuPeers, Sent, Transfer};
-pub use huge_page_alloc::HugePages;
+pub use huge_page_alloc::{HugePages, block_bytes};
 pub use normal::{fill_normal, standard_normal};
 pub use operands::{RopeTable, max_loss_logits};
 pub use rope_scaling::{RopeScaling, Truncate, Yarn};

@@ -108,6 +108,20 @@ impl Tensor {
         Ok(Tensor { shape: shape.into(), storage, device: device.clone() })
     }
 
+    /// Creates an f32 tensor with unspecified values, for a caller that writes all of them: on a CPU in recycled memory,
+    /// by this thread alone. On a GPU they are zeros.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn unspecified(device: &Device, shape: &[usize]) -> Result<Tensor> {
+        match device {
+            Device::Reference(Reference { recycler, .. }) | Device::Cpu(Cpu { recycler, .. }) => {
+                Tensor::new(device, shape, recycler.acquire::<f32>(shape.iter().product()))
+            }
+            Device::Gpu(_) => Tensor::zeros(device, shape, Dtype::F32),
+        }
+    }
+
     /// Creates an f32 tensor of zeros for each of `shapes`. The SIMD CPU fills all of them in one job.
     ///
     /// # Errors

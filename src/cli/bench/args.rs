@@ -106,8 +106,8 @@ Examples:
     #[command(after_help = "\
 Each process computes one shard of train.batch windows. Its gradient, its update and the addition of two gradients are \
 measured on this machine; started by mpirun, the step of all processes also is. --estimate adds the time of the \
-exchange: each process receives 2 P (R - 1) / R numbers of 4 bytes at --bandwidth, and 2 (R - 1) + 3 log2(R) messages \
-wait for --latency-us each. The update is divided by R.
+exchange: each process receives 2 P (R - 1) / R numbers of 4 bytes at --bandwidth, and (G + 1) (R - 1) + 3 log2(R) \
+messages wait for --latency-us each, for G groups of layers. The update is divided by R.
 
 Examples:
   xtrain bench scale --set model.preset=tiny-3m --estimate

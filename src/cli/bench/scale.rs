@@ -11,7 +11,7 @@ use crate::cli::memory_check::require_training;
 use crate::cli::{CliError, gpu_peers, out, source};
 use crate::config::RunConfig;
 use crate::model::comm::Communicator;
-use crate::model::{self, LogitsProcessing, Trainer, normalize_loss_weights};
+use crate::model::{self, LogitsProcessing, Processes, Trainer, normalize_loss_weights};
 use crate::report::{Spread, Table, units};
 use crate::tensor::ops;
 use crate::training;
@@ -94,13 +94,13 @@ struct Measured {
 }
 
 impl Network {
-    /// The estimated time of a step: an all-to-all of each group of gradients (a length and the values from each
-    /// process), an all-gather of weights, and three short messages.
+    /// The estimated time of a step: an all-to-all of each group of gradients, an all-gather of weights, and three short
+    /// all-gathers: of losses, squares and flags.
     fn row(self, compute: Compute, load: &Load, processes: u64) -> Row {
         let r = processes as f64;
         let (latency_ms, others) = (self.latency_us / 1e3, (r - 1.0) / r);
         let transfer = |elements: usize| 4.0 * elements as f64 * others / self.gigabytes_per_second / 1e6;
-        let group = |&elements: &usize| 2.0 * (r - 1.0) * latency_ms + transfer(elements);
+        let group = |&elements: &usize| (r - 1.0) * latency_ms + transfer(elements);
         let elements: usize = load.groups.iter().sum();
         let gradients_ms: f64 = load.groups.iter().map(group).sum();
         let short = 3.0 * f64::from(processes.next_power_of_two().ilog2());
@@ -126,7 +126,7 @@ pub(super) fn run(args: &ScaleArgs, comm: &Arc<dyn Communicator>) -> Result<(), 
     let config = args.shared.config()?;
     let device = args.shared.common.open()?;
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
-    require_training(&config, vocab, &device)?;
+    require_training(&config, vocab, &device, comm.size())?;
     let mut trainer = training::new_trainer(&config, vocab, &device)?;
     let compute = alone(&mut trainer, &config, args.steps)?;
     let network = Network { latency_us: args.latency_us, gigabytes_per_second: args.bandwidth };
@@ -142,8 +142,8 @@ pub(super) fn run(args: &ScaleArgs, comm: &Arc<dyn Communicator>) -> Result<(), 
     let measured = match comm.size() {
         1 => None,
         n => {
-            gpu_peers::connect(&mut trainer, args.shared.common.threads, comm)?;
-            Some(together(&mut trainer, &config, args.steps, comm, row(n as u64).step_ms)?)
+            let processes = gpu_peers::connect(&device, args.shared.common.threads, comm)?;
+            Some(together(&mut trainer, &config, args.steps, &processes, row(n as u64).step_ms)?)
         }
     };
     let report = Report {
@@ -196,11 +196,12 @@ fn together(
     trainer: &mut Trainer,
     config: &RunConfig,
     steps: usize,
-    comm: &Arc<dyn Communicator>,
+    processes: &Processes,
     estimated_ms: f64,
 ) -> Result<Measured, CliError> {
+    let Processes { comm, gpus, .. } = processes;
     trainer.shards = comm.size();
-    trainer.join(Arc::clone(comm))?;
+    trainer.join(processes)?;
     let (context, vocab) = (config.train.context, trainer.model.config().vocab);
     let batch = config.train.batch * comm.size();
     let [mut step_ms, mut exchange_ms, mut exposed_ms] = [const { Vec::new() }; 3];
@@ -219,7 +220,7 @@ fn together(
             exposed_ms.push(exchange.exposed.as_secs_f64() * 1e3);
         }
     }
-    let on_host = trainer.gpus.is_none();
+    let on_host = gpus.is_none();
     let spread = |samples| Spread::of(samples).expect("at least one step was measured");
     Ok(Measured {
         processes: comm.size(),
@@ -316,9 +317,9 @@ mod tests {
         let network = Network { latency_us: 1000.0, gigabytes_per_second: 1.0 };
         let row = network.row(COMPUTE, &load(&[1_000_000], 1), 4);
         assert_eq!(row.bytes, 6_000_000);
-        // 6 messages of gradients, 3 of weights and 3 times 2 short ones of 1 ms, and 6 MB at 1 GB/s
-        assert_eq!((row.exchange_ms, row.hidden_ms), (15.0 + 6.0, 0.0));
-        assert_eq!(row.step_ms, 100.0 + 1.5 + 2.5 + 21.0);
+        // 3 messages of gradients, 3 of weights and 3 times 2 short ones of 1 ms, and 6 MB at 1 GB/s
+        assert_eq!((row.exchange_ms, row.hidden_ms), (12.0 + 6.0, 0.0));
+        assert_eq!(row.step_ms, 100.0 + 1.5 + 2.5 + 18.0);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(super) fn run(args: &BenchTrainArgs) -> Result<(), CliError> {
     let config = args.shared.config()?;
     let device = args.shared.common.open()?;
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
-    require_training(&config, vocab, &device)?;
+    require_training(&config, vocab, &device, 1)?;
     let mut trainer = training::new_trainer(&config, vocab, &device)?;
     let (batch, context) = (config.train.batch, config.train.context);
     let vocab = trainer.model.config().vocab;

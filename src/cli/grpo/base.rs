@@ -52,15 +52,14 @@ impl Setup<'_> {
         }
         // A device keeps the memory of its tensors: that of the base model ends with it.
         let device = &self.common.open()?;
-        let (run, mut parts, checkpoint) = match found[1] {
+        let (run, parts, checkpoint) = match found[1] {
             1 => self.restored_base(path, device)?,
             _ => self.new_base(path, task, device)?,
         };
-        gpu_peers::connect(&mut parts.trainer, self.common.threads, self.comm)?;
+        let processes = gpu_peers::connect(device, self.common.threads, self.comm)?;
         self.comm.barrier()?;
-        let Some(Writer { checkpoints, last_saved }) = checkpoint else { return parts.run(self.comm) };
-        let job = Job::new(parts, run, checkpoints, last_saved);
-        let mut job = Job { comm: Arc::clone(self.comm), ..job };
+        let Some(Writer { checkpoints, last_saved }) = checkpoint else { return parts.run(&processes) };
+        let mut job = Job { processes, ..Job::new(parts, run, checkpoints, last_saved) };
         eprintln!(
             "training the base model on {} with {} % wrong answers",
             task.name(),

@@ -11,7 +11,7 @@ use crate::grpo::{from_config, reference};
 use crate::model::export::ExportSource;
 use crate::model::store::{self, LoadedModel, Resumed};
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{Model, Trainer};
+use crate::model::{Model, Processes, Trainer};
 use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::training;
 
@@ -20,6 +20,7 @@ pub(super) struct Ready {
     pub(super) trainer: Trainer,
     pub(super) reference: Option<Model>,
     pub(super) tokenizer: Tokenizer,
+    pub(super) processes: Processes,
 }
 
 impl Setup<'_> {
@@ -53,8 +54,8 @@ impl Setup<'_> {
         let digest = || reference::digest(run, self.section, step);
         let digest = reference.is_some().then(digest).transpose()?;
         Identity::of_grpo(&data, &trainer, digest)?.require_equal(&**self.comm)?;
-        gpu_peers::connect(&mut trainer, self.common.threads, self.comm)?;
-        Ok(Ready { trainer, reference, tokenizer })
+        let processes = gpu_peers::connect(self.device, self.common.threads, self.comm)?;
+        Ok(Ready { trainer, reference, tokenizer, processes })
     }
 
     /// Records the digests of the prompts in a new run; rejects a resume with other prompts. Returns them.

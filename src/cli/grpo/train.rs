@@ -164,7 +164,7 @@ impl Setup<'_> {
         observer: &mut dyn GrpoObserver,
     ) -> Result<End, grpo::Error> {
         let (section, seed) = (self.section, self.config.train.seed);
-        let Ready { trainer, reference, tokenizer } = ready;
+        let Ready { trainer, reference, tokenizer, processes } = ready;
         let prompts = match self.task {
             Some(task) => PromptSource::task(task, tokenizer, seed),
             None => PromptSource::list(listed.unwrap_or_default(), seed),
@@ -185,7 +185,7 @@ impl Setup<'_> {
             updater: from_config::updater(section),
             scorer: &mut Scorer::new(rewards, section.reward_weights.clone()),
             files,
-            comm: Arc::clone(self.comm),
+            processes: processes.clone(),
             trainer,
         }
         .run(observer)

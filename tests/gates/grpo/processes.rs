@@ -70,7 +70,7 @@ pub(crate) fn over() -> Result<usize, String> {
     equal("once", &["grpo.steps=6"], plain)
 }
 
-/// A batch that is used several times, with a reference model.
+/// A batch that is used several times, with a reference model and filtered tokens.
 pub(crate) fn reused() -> Result<usize, String> {
     let keys = [&REUSED_BATCH[..], &["train.dtype=bf16", "grpo.ref_model_sync_steps=4"]].concat();
     equal("reused", &keys, plain)

@@ -95,7 +95,7 @@ fn process_that_has_ended() -> Error {
     trainer.shards = 2;
     let mut processes = crate::comm::ThreadProcess::group(2);
     processes.truncate(1);
-    trainer.join(std::sync::Arc::new(processes.remove(0))).unwrap();
+    trainer.join(&crate::Processes::new(std::sync::Arc::new(processes.remove(0)))).unwrap();
     trainer.step(vec![TrainingExample::window(&[1, 2, 3], 1.0)], 1).unwrap_err()
 }
 

@@ -3,7 +3,6 @@ use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{Device, GpuPeers, Tensor};
 
 use super::ProcessGroup;
-use super::message::{Values, append};
 use crate::error::Result;
 use crate::param::Param;
 use crate::params::Params;
@@ -14,16 +13,8 @@ impl ProcessGroup {
     pub(crate) fn gather(&self, own: &[Tensor], params: &Params) -> Result<Vec<Tensor>> {
         let shapes: Vec<&[usize]> = params.iter().map(Param::shape).collect();
         let mut whole = Tensor::all_zeros(&self.host, &shapes)?;
-        let mut message = Vec::new();
-        for tensor in own {
-            append(&mut message, tensor.to_host()?.data()?);
-        }
-        for (slices, message) in self.slices.iter().zip(self.comm.all_gather(&message)?) {
-            let mut values = Values(&message);
-            for slice in slices {
-                values.read_into(&mut whole[slice.param].data_mut()?[slice.elements()]);
-            }
-        }
+        let own = own.iter().map(Tensor::to_host).collect::<Result<Vec<_>, _>>()?;
+        self.gather_into(&own, whole.iter_mut())?;
         let device = params.embed.device();
         Ok(whole.iter().map(|tensor| tensor.to_device(device)).collect::<Result<_, _>>()?)
     }
@@ -48,23 +39,41 @@ impl ProcessGroup {
             }
             return Ok(());
         }
-        let mut message = Vec::new();
-        for tensor in own {
-            append(&mut message, tensor.data()?);
-        }
-        let messages = self.comm.all_gather(&message)?;
         let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
         let is_last = self.comm.rank() + 1 == self.comm.size();
-        for (rank, (slices, message)) in self.slices.iter().zip(&messages).enumerate() {
-            if rank == 0 && is_last && faults::on(Fault::StaleWeightsOnOneProcess) {
-                continue;
-            }
-            let mut received = Values(message);
-            for slice in slices {
-                received.read_into(&mut values[slice.param].data_mut()?[slice.elements()]);
-            }
+        let stale =
+            if is_last && faults::on(Fault::StaleWeightsOnOneProcess) { &self.slices[0][..] } else { &[] };
+        let old = stale.iter().map(|slice| slice.copy(values[slice.param], &self.host));
+        let old = old.collect::<Result<Vec<_>>>()?;
+        self.gather_into(own, values.iter_mut().map(|value| &mut **value))?;
+        for (slice, old) in stale.iter().zip(old) {
+            values[slice.param].data_mut()?[slice.elements()].copy_from_slice(old.data::<f32>()?);
         }
         Ok(())
+    }
+
+    /// Writes the slices of all processes into `whole`, of which `own` are those of this one. All are in host memory. The
+    /// slices travel without a copy.
+    fn gather_into<'t>(&self, own: &[Tensor], whole: impl Iterator<Item = &'t mut Tensor>) -> Result<()> {
+        let message: Vec<&[u8]> = own
+            .iter()
+            .map(|tensor| Ok(bytemuck::cast_slice(tensor.data::<f32>()?)))
+            .collect::<Result<_>>()?;
+        let mut rest =
+            whole.map(|tensor| Ok(tensor.data_mut::<f32>()?)).collect::<Result<Vec<&mut [f32]>>>()?;
+        let mut receive: Vec<Vec<&mut [u8]>> = Vec::with_capacity(self.slices.len());
+        for slices in &self.slices {
+            // the rows of a parameter belong to the processes in order
+            let part = |slice: &Slice| {
+                let part = rest[slice.param].split_off_mut(..slice.elements().len());
+                bytemuck::cast_slice_mut(part.expect("the slices divide each parameter"))
+            };
+            receive.push(slices.iter().map(part).collect());
+        }
+        for (part, own) in receive[self.comm.rank()].iter_mut().zip(&message) {
+            part.copy_from_slice(own);
+        }
+        Ok(self.comm.transfer(&vec![message; self.slices.len()], receive)?)
     }
 
     /// Replaces the weights on the GPU by the slices of all processes, which arrive in rows of one length for each group.

@@ -1,7 +1,12 @@
 //! Copies between the GPUs of the processes of a run: what host code requires of NCCL, and of the emulator in its place.
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
 use xtrain_comm::Communicator;
 
 use crate::error::{Error, Result};
+use crate::faults::{self, Fault};
 
 /// Bytes in the memory of a device that a process sends or receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +43,60 @@ pub(crate) fn agreed<T>(comm: &dyn Communicator, own: Result<T>) -> Result<T> {
     match errors.iter().find(|error| !error.is_empty()) {
         Some(error) => Err(Error::device(String::from_utf8_lossy(error))),
         None => own,
+    }
+}
+
+/// How long a process waits for its own connection between two rounds.
+const ROUND: Duration = Duration::from_millis(10);
+
+/// The state of a connection, as it is sent: the first byte of a message. An error is followed by its text.
+const WAITING: u8 = 0;
+const CONNECTED: u8 = 1;
+const FAILED: u8 = 2;
+const LATE: u8 = 3;
+
+/// Calls `connect`, which may wait for the other processes, on a thread of its own. Returns its result when all processes
+/// are connected; otherwise the first error of any process, the same in all. After an error the threads of other
+/// processes may still wait. Collective.
+///
+/// # Errors
+/// [`Error::Device`]: that of `connect` in any process; a process is not connected within `limit`, or has ended.
+pub(crate) fn connected<T: Send + 'static>(
+    comm: &dyn Communicator,
+    limit: Duration,
+    connect: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (done, result) = channel();
+    let thread = Builder::new().name("connection".to_string()).spawn(move || {
+        let _ = done.send(connect()); // nobody receives it after an error of another process
+    });
+    let start = Instant::now();
+    let mut own = thread.err().map(|error| Err(Error::device(format!("no thread to connect: {error}"))));
+    loop {
+        own = own.or_else(|| match result.recv_timeout(ROUND) {
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(Error::device("the connection has panicked"))),
+            Ok(result) => Some(result),
+        });
+        let message = match &own {
+            Some(Ok(_)) => vec![CONNECTED],
+            Some(Err(_)) if faults::on(Fault::FailedConnectionNotSent) => vec![WAITING],
+            Some(Err(error)) => [&[FAILED], error.to_string().as_bytes()].concat(),
+            None if start.elapsed() < limit => vec![WAITING],
+            None => vec![LATE],
+        };
+        let all = comm.all_gather(&message).map_err(|error| Error::device(error.to_string()))?;
+        let with = |state: u8| all.iter().position(|message| message.first() == Some(&state));
+        if let Some(failed) = with(FAILED) {
+            return Err(Error::device(String::from_utf8_lossy(&all[failed][1..])));
+        }
+        if let Some(late) = with(LATE) {
+            let size = comm.size();
+            return Err(Error::device(format!("process {late} of {size} is not connected within {limit:?}")));
+        }
+        if with(WAITING).is_none() {
+            return own.expect("this process is connected");
+        }
     }
 }
 
@@ -103,10 +162,76 @@ pub(crate) fn check(members: &[Member]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use xtrain_comm::ThreadProcess;
+
     use super::*;
 
     fn member(id: &str, library: &str) -> Member {
         Member { name: "H200".into(), id: id.into(), library: Ok(library.into()) }
+    }
+
+    /// The result of each of three processes: the second one does `second`, and the others wait for ever.
+    fn on_three(limit: Duration, second: fn() -> Result<u8>) -> Vec<String> {
+        let fault = faults::current();
+        std::thread::scope(|scope| {
+            let start = |process: ThreadProcess| {
+                let work = move || {
+                    let is_second = process.rank() == 1;
+                    let connect = move || if is_second { second() } else { Ok(park()) };
+                    connected(&process, limit, connect).expect_err("a connection").to_string()
+                };
+                scope.spawn(move || fault.enter(work))
+            };
+            let threads: Vec<_> = ThreadProcess::group(3).into_iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    fn park() -> u8 {
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// A process that fails ends the wait of the others.
+    fn failure_is_agreed() -> std::result::Result<(), String> {
+        let found = on_three(Duration::from_millis(500), || Err(Error::device("no memory")));
+        match found.iter().all(|error| error.contains("no memory")) {
+            true => Ok(()),
+            false => Err(format!("{found:?}")),
+        }
+    }
+
+    #[test]
+    fn a_process_that_fails_to_connect_ends_the_wait_of_the_others() {
+        failure_is_agreed().unwrap();
+        let late = on_three(Duration::from_millis(50), || Ok(1));
+        assert!(
+            late.iter().all(|error| error.contains("process 0 of 3 is not connected within 50ms")),
+            "{late:?}"
+        );
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_failure_that_is_not_sent_is_found() {
+        let found = faults::with(Fault::FailedConnectionNotSent, failure_is_agreed).expect_err("the fault");
+        assert!(found.contains("is not connected within"), "{found}");
+    }
+
+    #[test]
+    fn processes_that_connect_return_their_own_connection() {
+        let found = std::thread::scope(|scope| {
+            let start = |process: ThreadProcess| {
+                scope.spawn(move || {
+                    let rank = process.rank();
+                    connected(&process, Duration::from_secs(60), move || Ok(rank)).unwrap()
+                })
+            };
+            let threads: Vec<_> = ThreadProcess::group(3).into_iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(found, [0, 1, 2]);
     }
 
     #[test]

@@ -74,6 +74,24 @@ impl KeptSet {
         }
     }
 
+    /// Appends the set to a message: its form, the number of its words and these. [`KeptSet::read`] reverses it.
+    pub fn append_to(&self, message: &mut Vec<u32>) {
+        let (form, words) = match &self.words {
+            Words::Ids(words) => (0, words),
+            Words::Bits(words) => (1, words),
+        };
+        message.extend([form, words.len() as u32]);
+        message.extend_from_slice(words);
+    }
+
+    /// Reads a set of a vocabulary of `vocab` tokens that [`KeptSet::append_to`] has written, and removes it from
+    /// `message`. `None`: the message ends before the set.
+    pub fn read(vocab: usize, message: &mut &[u32]) -> Option<KeptSet> {
+        let &[form, len] = message.split_off(..2)? else { return None };
+        let words = message.split_off(..len as usize)?.into();
+        Some(KeptSet { vocab, words: if form == 0 { Words::Ids(words) } else { Words::Bits(words) } })
+    }
+
     /// Appends the bitmap, `ceil(vocab / 32)` words.
     pub(crate) fn push_bits(&self, all: &mut Vec<u32>) {
         match &self.words {
@@ -140,6 +158,11 @@ mod tests {
                 let (mut bits, mut z) = (vec![7], vec![0.5; vocab as usize]);
                 set.push_bits(&mut bits);
                 assert_eq!(KeptSet::from_bits(vocab as usize, &bits[1..]), set);
+                let mut message = Vec::new();
+                set.append_to(&mut message);
+                let mut rest = &message[..];
+                assert_eq!((KeptSet::read(vocab as usize, &mut rest), rest.len()), (Some(set.clone()), 0));
+                assert_eq!(KeptSet::read(vocab as usize, &mut &message[..message.len() - 1]), None);
                 set.remove_others(&mut z[1..], 1, None);
                 let kept = |i: u32| z[i as usize] == 0.5;
                 assert!((1..vocab).all(|i| kept(i) == ids.contains(&i)));

@@ -3,6 +3,7 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nccl::result::{self, NcclError};
@@ -10,12 +11,15 @@ use cudarc::nccl::sys;
 use xtrain_comm::Communicator;
 
 use super::driver_error::driver_error;
-use crate::device::gpu::peers::{Message, Peers, agreed};
+use crate::device::gpu::peers::{Message, Peers, agreed, connected};
 use crate::lock::lock;
 use crate::{Error, Result};
 
 /// The oldest version: it has all functions that are called, and no limit on the messages of a group.
 const OLDEST: i32 = 21400;
+
+/// How long NCCL may take to connect the processes.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(120);
 
 /// The library with its version, such as `NCCL 2.27.3`.
 ///
@@ -77,7 +81,8 @@ impl Nccl {
     /// Connects the devices of all processes. Process 0 creates the id of the connection, which `comm` broadcasts.
     ///
     /// # Errors
-    /// [`Error::Device`] with the operation, the process and NCCL's result.
+    /// [`Error::Device`] with the operation, the process and NCCL's result, the same in all processes; a process is not
+    /// connected within two minutes.
     pub(super) fn connect(
         comm: &dyn Communicator,
         context: &Arc<CudaContext>,
@@ -96,21 +101,25 @@ impl Nccl {
             };
             Ok::<_, Error>((transfers, id))
         };
-        // a process that failed would leave the others waiting in ncclCommInitRank
         let (transfers, id) = agreed(comm, prepare())?;
         let bytes =
             comm.broadcast(0, bytemuck::cast_slice(&id)).map_err(|error| Error::device(error.to_string()))?;
         let Ok(internal) = bytemuck::cast_slice::<u8, c_char>(&bytes).try_into() else {
             return Err(Error::device("NCCL: process 0 has no id of the connection"));
         };
-        let mut handle = MaybeUninit::uninit();
-        let id = sys::ncclUniqueId { internal };
-        // SAFETY: the pointer is to a communicator that NCCL initializes unless it fails.
-        let handle = unsafe {
-            result::comm_init_rank(handle.as_mut_ptr(), size as i32, id, rank as i32)
-                .map_err(|code| error("connecting", ranks, code))?;
-            Handle(handle.assume_init())
-        };
+        let own_context = Arc::clone(context);
+        // a process that fails leaves the others waiting in ncclCommInitRank
+        let handle = connected(comm, CONNECTS_WITHIN, move || {
+            own_context.bind_to_thread().map_err(driver_error("binding the context"))?;
+            let mut handle = MaybeUninit::uninit();
+            let id = sys::ncclUniqueId { internal };
+            // SAFETY: the pointer is to a communicator that NCCL initializes unless it fails.
+            unsafe {
+                result::comm_init_rank(handle.as_mut_ptr(), size as i32, id, rank as i32)
+                    .map_err(|code| error("connecting", ranks, code))?;
+                Ok(Handle(handle.assume_init()))
+            }
+        })?;
         let (context, kernels) = (Arc::clone(context), Arc::clone(kernels));
         let abandoned = AtomicBool::new(false);
         Ok(Nccl { handle: Mutex::new(handle), ranks, context, kernels, transfers, abandoned })

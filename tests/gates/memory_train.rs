@@ -1,0 +1,80 @@
+//! The memory of `xtrain train`: the estimate of a dry run, and the peak of one process and of several.
+#![cfg(target_os = "linux")]
+use std::path::Path;
+use std::process::Command;
+
+use crate::cli::{Scratch, program, text};
+
+/// A model of 10.7 M parameters.
+const KEYS: &str = "model.dim=384 model.n_layers=6 model.n_heads=6 model.n_kv_heads=6 model.head_dim=64 \
+    model.ffn_dim=1024 train.context=128 train.steps=2 train.eval_every=0 train.sample_every=0 data.val_fraction=0";
+
+/// Runs a command and writes the lines of its memory to the file `peak` of its process, until it ends.
+const WATCH: &str = "\"$0\" \"$@\" & p=$!; while grep VmHWM /proc/$p/status >> peak${OMPI_COMM_WORLD_RANK:-0}; \
+    do sleep 0.02; done 2> errors; wait $p";
+
+/// The words of a run of `batch` windows and `shards` shards.
+fn words(batch: usize, shards: usize, more: &[&str]) -> Vec<String> {
+    let keys = format!("{KEYS} train.batch={batch} train.shards={shards}");
+    let sets = keys.split_whitespace().flat_map(|key| ["--set".to_string(), key.to_string()]);
+    let train = ["train", "--threads", "1", "--data", "t.txt"].map(String::from);
+    train.into_iter().chain(sets).chain(more.iter().map(ToString::to_string)).collect()
+}
+
+/// The bytes of `about SIZE UNIT` in the line of the estimate.
+fn estimate(shown: &str) -> f64 {
+    let line = shown.lines().find_map(|line| line.strip_prefix("# memory: about ")).expect("an estimate");
+    let (size, unit) = line.split_once(':').and_then(|(size, _)| size.split_once(' ')).expect("a size");
+    let scales = [("kB", 1e3), ("MB", 1e6), ("GB", 1e9)];
+    size.parse::<f64>().unwrap() * scales.into_iter().find(|(name, _)| *name == unit).expect("a unit").1
+}
+
+/// The last bytes of a file of [`WATCH`].
+fn peak(file: &Path) -> f64 {
+    let text = std::fs::read_to_string(file).unwrap();
+    let last = text.lines().last().and_then(|line| line.split_whitespace().nth(1)).expect("a line");
+    last.parse::<f64>().unwrap() * 1024.0
+}
+
+/// Compares the estimate of a run with the peak of each of its processes, which `launch` starts.
+pub(crate) fn compared(
+    processes: usize,
+    [batch, shards]: [usize; 2],
+    more: &[&str],
+    launch: impl Fn() -> Command,
+) -> Result<(), String> {
+    let scratch = Scratch::new(&format!("memory-{processes}-{batch}-{shards}-{}", more.len()));
+    scratch.file("t.txt", &"the cat sat on the mat and the dog sat too\n".repeat(1000));
+    let start = |more: &[&str]| {
+        let mut command = launch();
+        let program = program();
+        command.args(["sh", "-c", WATCH]).arg(program.get_program()).args(program.get_args());
+        let output = command.args(words(batch, shards, more)).current_dir(&scratch.0).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shown = start(&[more, &["--dry-run"]].concat());
+    let estimate = estimate(&shown);
+    start(&[more, &["--run", "r"]].concat());
+    for rank in 0..processes {
+        let peak = peak(&scratch.0.join(format!("peak{rank}")));
+        println!(
+            "process {rank} of {processes}: estimate {:.0} MB, peak {:.0} MB",
+            estimate / 1e6,
+            peak / 1e6
+        );
+        if (estimate - peak).abs() > 0.05 * peak {
+            return Err(format!(
+                "process {rank} of {processes}: estimate {estimate:.0}, peak {peak:.0} bytes"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_estimate_of_a_dry_run_is_within_5_percent_of_the_peak() {
+    for (batch, more) in [(4, &[][..]), (16, &[]), (4, &["--dtype", "bf16"])] {
+        compared(1, [batch, 1], more, || Command::new("env")).unwrap_or_else(|e| panic!("{more:?}: {e}"));
+    }
+}
