@@ -1,6 +1,6 @@
 //! Progress output and timings of a training run.
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -150,10 +150,7 @@ impl Observer for Monitor<'_> {
     }
 
     fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>) {
-        self.progress.line(&format!("saved {}", path.display()));
-        if let Some(error) = not_pruned {
-            self.progress.line(&format!("warning: older checkpoints were not deleted: {error}"));
-        }
+        self.progress.line(&saved(&path, not_pruned.as_ref()));
         self.last_saved = Some(path);
     }
 
@@ -173,5 +170,29 @@ impl Observer for Monitor<'_> {
 
     fn stop(&mut self) -> bool {
         self.interrupt.requested().is_some()
+    }
+}
+
+/// The message about a saved checkpoint. `not_pruned`: the error that kept older ones.
+pub(super) fn saved(path: &Path, not_pruned: Option<&CheckpointError>) -> String {
+    let text = format!("saved {}", path.display());
+    match not_pruned {
+        Some(error) => format!("{text}\nwarning: older checkpoints were not deleted: {error}"),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_kept_older_checkpoints_is_reported() {
+        let source = std::io::Error::other("busy");
+        let error = CheckpointError::Io { path: "a/step_000001".into(), op: "remove", source };
+        let path = Path::new("a/step_000002");
+        assert_eq!(saved(path, None), "saved a/step_000002");
+        let want = format!("saved a/step_000002\nwarning: older checkpoints were not deleted: {error}");
+        assert_eq!(saved(path, Some(&error)), want);
     }
 }

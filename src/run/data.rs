@@ -239,6 +239,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_without_a_template_records_no_digest_of_one() {
+        let (tokenizer, tokens) = (Tokenizer::byte(), Tokens::from_ids(vec![1, 2], 257).unwrap());
+        let recorded = |tokenizer: &Tokenizer, task| {
+            let digests = TemplateDigests::of(&tokens, tokenizer, task);
+            (digests.chat_template.is_some(), digests.equivalent.len())
+        };
+        assert_eq!(recorded(&tokenizer, TaskKind::Lm), (false, 0));
+        assert_eq!(recorded(&tokenizer, TaskKind::Sft), (true, 2));
+        let own = Tokenizer::byte().with_chat_template("{{ messages }}").unwrap();
+        assert_eq!([TaskKind::Lm, TaskKind::Sft].map(|task| recorded(&own, task)), [(true, 0); 2]);
+    }
+
+    #[test]
     fn each_change_of_the_data_is_named_with_what_was_recorded_and_what_was_found() {
         let old = record(&[("a", "sha256:a"), ("b", "sha256:b")]);
         let with = |change: fn(&mut DataRecord)| {

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::cli::exit::Exit;
 use crate::cli::interrupt::Interrupt;
+use crate::cli::monitor::saved;
 use crate::config::GrpoSection;
 use crate::grpo::batch::Sample;
 use crate::grpo::metrics::StepMetrics;
@@ -176,10 +177,7 @@ impl GrpoObserver for GrpoMonitor {
     }
 
     fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>) {
-        self.progress.line(&format!("saved {}", path.display()));
-        if let Some(error) = not_pruned {
-            self.progress.line(&format!("warning: older checkpoints were not deleted: {error}"));
-        }
+        self.progress.line(&saved(&path, not_pruned.as_ref()));
     }
 
     fn note(&mut self, text: &str) {

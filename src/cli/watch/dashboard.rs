@@ -144,14 +144,16 @@ mod tests {
         assert!(run.screen(120, 40).contains("time"));
     }
 
-    fn training() -> Run {
-        let metrics: String = (1..=4)
-            .map(|step| format!("{{\"step\":{step},\"loss\":{},\"learning_rate\":0.001}}\n", 5 - step))
-            .collect();
+    fn training(name: &str) -> Run {
+        let line = |step: i32| {
+            let loss = 5 - step;
+            format!("{{\"step\":{step},\"loss\":{loss},\"learning_rate\":0.001,\"grad_norm\":0.5}}\n")
+        };
+        let metrics: String = (1..=4).map(line).collect();
         let times = "{\"step\":4,\"step_time\":3,\"eval_time\":1,\"tokens_per_second\":2000}\n";
         let samples = "{\"step\":4,\"samples\":[\"once \\u001b[31mupon\\na time\"]}\n";
         Run::new(
-            "train",
+            name,
             &[
                 ("metrics.jsonl", &metrics),
                 ("timings.jsonl", times),
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_screen_of_a_run_has_progress_curves_sample_and_times() {
-        let shown = training().screen(80, 24);
+        let shown = training("train").screen(80, 24);
         let lines: Vec<&str> = shown.lines().collect();
         assert!(lines[0].starts_with("train  running") && lines[0].ends_with("q quits"), "{shown}");
         assert_eq!(lines[1], "loss 1.000   2.00 ktok/s");
@@ -181,13 +183,25 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part:?}:\n{shown}");
         }
+        let charts = lines.iter().filter(|line| line.contains("grad_"));
+        assert_eq!(charts.count(), 1, "each of the smaller charts has one curve:\n{shown}");
         let dots = shown.chars().filter(|c| ('\u{2801}'..='\u{28ff}').contains(c)).count();
         assert!(dots > 20, "{dots} braille characters:\n{shown}");
     }
 
     #[test]
+    fn only_a_run_that_continues_has_time_left() {
+        let run = training("left");
+        let view = RunView::read(&RunDir::open(&run.0).unwrap()).unwrap();
+        let [running, stopped] =
+            [Activity::Running, Activity::Stopped].map(|activity| plain::status(&view, &activity));
+        assert!(running.ends_with(", 4.00 s left"), "{running}");
+        assert_eq!(stopped, running.replace(", 4.00 s left", "; stopped"));
+    }
+
+    #[test]
     fn every_size_of_a_terminal_can_be_drawn() {
-        let run = training();
+        let run = training("sizes");
         for width in [1, 2, 10, 40, 69, 79, 200] {
             for height in [1, 3, 8, 19, 60] {
                 run.screen(width, height);

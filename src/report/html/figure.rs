@@ -152,3 +152,35 @@ fn draw(out: &mut String, curve: &Curve, number: usize, axes: &(Axis, Axis)) {
 fn six_digits(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Stroke;
+
+    #[test]
+    fn a_figure_has_both_axes_their_ticks_and_every_curve() {
+        let curve = |name: &str, color, dashed| {
+            let points = vec![(0.0, 1.0), (10.0, 3.0)];
+            Curve { series: Series { name: name.into(), points, stroke: Stroke::Marks }, color, dashed }
+        };
+        let curves = vec![curve("a", 0, false), curve("b", 9, true)];
+        let markup = Figure { title: "a < b".into(), curves }.markup(3);
+        for (part, count) in [
+            (r#"id="chart-3""#, 1),
+            ("a &lt; b", 2),
+            (r#"<path class="axis" d="M56 270H626">"#, 1),
+            (r#"<path class="grid" d="M56 "#, 5),
+            (r#"<path class="tick" d="#, 6),
+            (r#" text-anchor="end">"#, 5),
+            (r#" text-anchor="middle">"#, 6),
+            (r#"class="c0" data-curve="0""#, 2),
+            (r#"class="c1 dashed" data-curve="1""#, 2),
+            (r#"<path class="line" d="#, 2),
+            (r#"r="2.6""#, 4),
+            (r#"<path class="cross" d="M0 12V270">"#, 1),
+        ] {
+            assert_eq!(markup.matches(part).count(), count, "{part}:\n{markup}");
+        }
+    }
+}

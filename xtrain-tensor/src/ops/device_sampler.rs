@@ -256,6 +256,37 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn tokens_that_a_gpu_sampled_are_not_uploaded_again() {
+        let row = SampleRow {
+            seed: 0,
+            id: 0,
+            position: 0,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            penalty: 1.0,
+            seen: &[],
+        };
+        for device in testing::gpus(&[ThreadSchedule::Forward]) {
+            let mut sampler = DeviceSampler::new(&device, 2, 1).unwrap();
+            let logits = Tensor::new(&device, &[2, 3], vec![0f32, 5.0, 1.0, 7.0, 0.0, 0.0]).unwrap();
+            sampler.stage(&[2, 2], Vec::new()).unwrap();
+            sampler.sample(&logits, &[row; 2]).unwrap();
+            sampler.read_back().unwrap();
+            let uploaded = || device.gpu_counters().expect("a GPU").uploaded;
+            let mut of_stage = |tokens: &[u32]| {
+                let before = uploaded();
+                sampler.stage(tokens, Vec::new()).unwrap();
+                uploaded() - before
+            };
+            let [sampled, other] = [of_stage(&[1, 0]), of_stage(&[1, 0])];
+            assert_eq!(other - sampled, 8, "{device}: the second time, the sampled tokens are not known");
+        }
+    }
+
+    #[test]
     fn steps_without_rows_have_no_tokens() {
         for device in testing::available_gpus(&[ThreadSchedule::Forward]).into_iter().chain([Device::cpu()]) {
             let mut sampler = DeviceSampler::new(&device, 2, 3).unwrap();
