@@ -52,6 +52,8 @@ faults! {
     NumberLimitsIgnored "numbers of the section grpo below 0 are accepted"
     BosOfConfigFirst "an empty prompt begins with the BOS token of config.json, not with that of the tokenizer"
     PrefixUseNotRecorded "a page of a prefix that was found again is evicted as if it had not been used"
+    FirstLineOfAnswerCompared "an answer of several lines is compared with the first line of a completion"
+    PromptLearntWithTurn "the text of an assistant turn begins where the turn before it ends"
     GreedyTieTakesLast "greedy sampling returns the last of several equal maxima"
     ConstraintAfterFilters "the mask of a constraint removes tokens after top-k, top-p and min-p instead of before"
     ConstraintStale "the mask of a constraint is that of the state before the last token"

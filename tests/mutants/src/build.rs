@@ -131,7 +131,7 @@ fn mutated_files(
 
 /// Compiles the tests. Returns the test binaries, or the mutants that do not compile.
 fn compile(tree: &Path, instrumented: &HashMap<String, Instrumented>) -> Result<Vec<Binary>, HashSet<u32>> {
-    let tests = ["--lib", "--test", "transcripts", "--test", "gates"];
+    let tests = ["--lib", "--test", "transcripts", "--test", "records", "--test", "gates"];
     let arguments = ["test", "--no-run", "--locked", "--workspace", "--features", "faults"];
     let mut command = Command::new("cargo");
     command.args(arguments).args(tests).args(["--no-fail-fast", "--message-format=json"]).current_dir(tree);

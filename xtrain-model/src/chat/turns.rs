@@ -2,6 +2,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use xtrain_tensor::faults::{self, Fault};
+
 use super::error::ChatError;
 use super::message::Message;
 use super::template::{ChatTemplate, Options, Rendered};
@@ -46,7 +48,10 @@ impl ChatTemplate {
             if !through.starts_with(&before) || !text.starts_with(&through) {
                 return Err(ChatError::Turn { at });
             }
-            ranges.push(before.len()..through.len());
+            let with_prompt = faults::on(Fault::PromptLearntWithTurn);
+            let end_of_last = ranges.last().map_or(0, |range: &Range<usize>| range.end);
+            let start = if with_prompt { end_of_last } else { before.len() };
+            ranges.push(start..through.len());
         }
         Ok((text, ranges))
     }
