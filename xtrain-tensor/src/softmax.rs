@@ -1,5 +1,6 @@
 //! Functions of the sampler over a plain slice of logits. They use the widest instruction set of the machine; all
 //! instruction sets give the same bits.
+use crate::cpu::integer_weights::{FirstAbove, IntegerWeights};
 use crate::cpu::lanes::dispatch;
 use crate::cpu::{Simd, masked_softmax, softmax};
 
@@ -10,10 +11,7 @@ use crate::cpu::{Simd, masked_softmax, softmax};
 /// Order: chunks of 128 at 0, 128, ...: m_c is the maximum, l_c the *sum32* of exp(z_i - m_c), +0 if m_c = -inf. Then
 /// a *sum32* over the chunks: 32 lanes of fma(l_c, exp(m_c - m), .).
 pub fn lse_row(z: &[f32]) -> f32 {
-    if max(z) == f32::NEG_INFINITY {
-        return f32::NEG_INFINITY;
-    }
-    dispatch(Simd::detect(), softmax::Lse(z))
+    or_negative_infinity(dispatch(Simd::detect(), softmax::Lse(z)), z)
 }
 
 /// Returns `[lse_row(z), lse_row(kept)]`, bit for bit, for the same logits after a mask: `kept` has the values of `z`,
@@ -23,16 +21,41 @@ pub fn lse_row(z: &[f32]) -> f32 {
 /// If the rows differ in length.
 pub fn lse_rows_masked(z: &[f32], kept: &[f32]) -> [f32; 2] {
     assert_eq!(z.len(), kept.len(), "logits of one row");
-    if max(kept) == f32::NEG_INFINITY {
-        return [lse_row(z), f32::NEG_INFINITY];
-    }
-    dispatch(Simd::detect(), masked_softmax::LseMasked { z, kept })
+    let [all, some] = dispatch(Simd::detect(), masked_softmax::LseMasked { z, kept });
+    [or_negative_infinity(all, z), or_negative_infinity(some, kept)]
+}
+
+/// `lse`, which is a NaN if all values of the row are -inf, and then -inf.
+fn or_negative_infinity(lse: f32, z: &[f32]) -> f32 {
+    if lse.is_nan() && max(z) == f32::NEG_INFINITY { f32::NEG_INFINITY } else { lse }
+}
+
+/// Replaces `out` by `x_i / temperature`. Returns the largest x, -inf if there is none; `None` if an x is a NaN or
+/// +inf.
+pub fn tempered(x: &[f32], temperature: f32, out: &mut Vec<f32>) -> Option<f32> {
+    out.resize(x.len(), 0.0);
+    dispatch(Simd::detect(), softmax::Tempered { x, temperature, out })
 }
 
 /// Sets the values whose bits in `words` are 0 to -inf: bit `i % 32` of word `i / 32` is value i. Values without a word
-/// are removed, too; words without values are ignored.
-pub fn remove(values: &mut [f32], words: &[u32]) {
-    dispatch(Simd::detect(), masked_softmax::Remove { values, words });
+/// have a bit of 0; words without values are ignored. Returns the largest value that is left, or -inf if there is none.
+pub fn apply_bitmask(values: &mut [f32], words: &[u32]) -> f32 {
+    dispatch(Simd::detect(), masked_softmax::ApplyBitmask { values, words })
+}
+
+/// Replaces `out` by the integer weights of a row: `W_i = w > 0 ? max(1, trunc(w * 2^44)) : 0` with `w = exp(z_i - max)`.
+/// Returns their sum. `max`: the largest z. `words`: the bits of the mask that was applied to `z`; the exponentials of
+/// words that are 0 are not computed.
+///
+/// No z may be above `max` or a NaN, and there may be at most 2^19.
+pub fn integer_weights(z: &[f32], max: f32, words: Option<&[u32]>, out: &mut Vec<u64>) -> u64 {
+    out.resize(z.len(), 0);
+    dispatch(Simd::detect(), IntegerWeights { z, max, words, out })
+}
+
+/// Returns the lowest `i` with `W_0 + ... + W_i > r`, if there is one. The sum of all weights is below 2^64.
+pub fn first_above(weights: &[u64], r: u64) -> Option<usize> {
+    dispatch(Simd::detect(), FirstAbove { weights, r })
 }
 
 /// Returns the largest value, or -inf if there is none. NaN is skipped. If the largest values are zeros of both

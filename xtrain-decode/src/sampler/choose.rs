@@ -92,7 +92,7 @@ impl Sampler {
         address: Address,
     ) -> Result<Choice, SampleError> {
         self.processed.process(&self.options, logits, history, mask)?;
-        let distribution = Distribution::new(self.processed.logits(), self.processed.weights());
+        let distribution = self.processed.distribution();
         let id = if faults::on(Fault::RngIgnoresSequenceId) { 0 } else { address.id };
         let token = distribution.token(uniform_u64(address.seed, id, address.position, Purpose::Sample));
         let unchanged = self.options.leaves_logits_unchanged();
@@ -117,7 +117,7 @@ impl Sampler {
     /// As [`pick`](Self::pick).
     pub fn distribution(&mut self, logits: &[f32], history: &[u32]) -> Result<Distribution<'_>, SampleError> {
         self.processed.process(&self.options, logits, history, None)?;
-        Ok(Distribution::new(self.processed.logits(), self.processed.weights()))
+        Ok(self.processed.distribution())
     }
 
     /// The addresses of the buffers.

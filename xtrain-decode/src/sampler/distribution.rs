@@ -1,5 +1,8 @@
 //! Sampling by integer weights.
-use xtrain_tensor::faults::{self, Fault};
+use xtrain_tensor::{
+    faults::{self, Fault},
+    softmax,
+};
 
 /// The distribution of the next token: every kept token with its integer weight.
 #[derive(Debug, Clone, Copy)]
@@ -10,8 +13,9 @@ pub struct Distribution<'a> {
 }
 
 impl<'a> Distribution<'a> {
-    pub(super) fn new(z: &'a [f32], weights: &'a [u64]) -> Distribution<'a> {
-        Distribution { z, weights, total: weights.iter().sum() }
+    /// `total`: the sum of the weights.
+    pub(super) fn new(z: &'a [f32], weights: &'a [u64], total: u64) -> Distribution<'a> {
+        Distribution { z, weights, total }
     }
 
     /// The logits after penalty and temperature, -inf where removed.
@@ -36,12 +40,7 @@ impl<'a> Distribution<'a> {
             return self.token_by_f32(u);
         }
         let r = ((u128::from(u) * u128::from(self.total)) >> 64) as u64;
-        let mut sum = 0;
-        let reached = |&weight: &u64| {
-            sum += weight;
-            sum > r
-        };
-        self.weights.iter().position(reached).expect("r is below the sum of the weights") as u32
+        softmax::first_above(self.weights, r).expect("r is below the sum of the weights") as u32
     }
 
     /// The planted fault: 24 random bits against a running f32 sum of probabilities.

@@ -61,9 +61,15 @@ impl TokenMask {
         self.words.iter().enumerate().flat_map(bits)
     }
 
-    /// Sets the values of all ids outside the set to -inf. Ids beyond the vocabulary are outside.
-    pub(super) fn apply(&self, values: &mut [f32]) {
-        softmax::remove(values, &self.words);
+    /// Bit `i % 32` of word `i / 32` is token `i`.
+    pub(super) fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    /// Sets the values of all ids outside the set to -inf. Ids beyond the vocabulary are outside. Returns the largest
+    /// value that is left, -inf if there is none.
+    pub(super) fn apply(&self, values: &mut [f32]) -> f32 {
+        softmax::apply_bitmask(values, &self.words)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Penalty, temperature, mask, integer weights, and the filters top-k, top-p and min-p.
-use xtrain_tensor::math::exp;
 use xtrain_tensor::{
     faults::{self, Fault},
     softmax,
 };
 
+use super::distribution::Distribution;
 use super::error::SampleError;
 use super::mask::TokenMask;
 use super::options::SampleOptions;
@@ -14,10 +14,12 @@ use super::options::SampleOptions;
 pub(super) struct ProcessedLogits {
     /// Scaled logits, -inf where removed.
     z: Vec<f32>,
-    /// `exp(z - max z)`.
-    exps: Vec<f32>,
     /// Integer weights, 0 where removed.
     weights: Vec<u64>,
+    /// The sum of the weights.
+    total: u64,
+    /// `exp(z - max z)`, for min-p.
+    exps: Vec<f32>,
     /// Ranks, for the filters that order tokens.
     ranks: Vec<u64>,
 }
@@ -31,9 +33,9 @@ impl ProcessedLogits {
         &self.z
     }
 
-    /// The integer weights, 0 where removed.
-    pub(super) fn weights(&self) -> &[u64] {
-        &self.weights
+    /// The distribution of the tokens that are kept.
+    pub(super) fn distribution(&self) -> Distribution<'_> {
+        Distribution::new(&self.z, &self.weights, self.total)
     }
 
     /// The addresses of the buffers.
@@ -50,12 +52,12 @@ impl ProcessedLogits {
         history: &[u32],
         mask: Option<&TokenMask>,
     ) -> Result<(), SampleError> {
-        self.scale(options, logits, history)?;
+        let mut largest = self.scale(options, logits, history)?;
         let late = options.temperature != 0.0 && faults::on(Fault::ConstraintAfterFilters);
-        if let Some(mask) = mask.filter(|_| !late) {
-            mask.apply(&mut self.z);
+        let early = mask.filter(|_| !late);
+        if let Some(mask) = early {
+            largest = mask.apply(&mut self.z);
         }
-        let largest = softmax::max(&self.z);
         if largest == f32::NEG_INFINITY && mask.is_some() {
             return Err(SampleError::NothingAllowed);
         }
@@ -63,10 +65,11 @@ impl ProcessedLogits {
             return Err(SampleError::Overflow { got: largest });
         }
         if options.temperature == 0.0 {
-            self.keep_greedy();
+            self.keep_greedy(largest);
         } else {
-            self.compute_weights();
-            self.filter(options);
+            self.total =
+                softmax::integer_weights(&self.z, largest, early.map(TokenMask::words), &mut self.weights);
+            self.filter(options, largest);
         }
         if let Some(mask) = mask.filter(|_| late) {
             self.mask_weights(mask);
@@ -74,38 +77,36 @@ impl ProcessedLogits {
         Ok(())
     }
 
-    /// Sets z to the logits after penalty and temperature. At temperature 0 they are not divided.
-    fn scale(&mut self, options: &SampleOptions, logits: &[f32], history: &[u32]) -> Result<(), SampleError> {
+    /// Sets z to the logits after penalty and temperature. At temperature 0 they are not divided. Returns the largest z.
+    fn scale(
+        &mut self,
+        options: &SampleOptions,
+        logits: &[f32],
+        history: &[u32],
+    ) -> Result<f32, SampleError> {
         let vocab = logits.len();
         if vocab == 0 || vocab > Self::MAX_VOCAB {
             return Err(SampleError::Vocab { got: vocab });
         }
-        // the check of all logits is vectorized; the index is searched only if the check fails
-        let invalid = |x: &f32| x.is_nan() || *x == f32::INFINITY;
-        if logits.iter().fold(false, |any, x| any | invalid(x))
-            && let Some(token) = logits.iter().position(invalid)
-        {
+        let temperature = if options.temperature == 0.0 { 1.0 } else { options.temperature };
+        let Some(largest) = softmax::tempered(logits, temperature, &mut self.z) else {
+            let invalid = |x: &f32| x.is_nan() || *x == f32::INFINITY;
+            let token = logits.iter().position(invalid).expect("a logit is not finite");
             return Err(SampleError::NotFinite { token, got: logits[token] });
-        }
+        };
         if let Some(at) = history.iter().position(|&id| id as usize >= vocab) {
             return Err(SampleError::History { at, got: history[at], vocab });
         }
-        if softmax::max(logits) == f32::NEG_INFINITY {
+        if largest == f32::NEG_INFINITY {
             return Err(SampleError::NothingLeft);
         }
-        self.z.clear();
-        self.z.extend_from_slice(logits);
-        if let Some(penalty) = options.repetition_penalty {
-            // computed from the given logit, so that an id that occurs twice in the history is penalized once
-            for &id in history {
-                let x = logits[id as usize];
-                self.z[id as usize] = if x > 0.0 { x / penalty } else { x * penalty };
-            }
+        let Some(penalty) = options.repetition_penalty else { return Ok(largest / temperature) };
+        // computed from the given logit, so that an id that occurs twice in the history is penalized once
+        for &id in history {
+            let x = logits[id as usize];
+            self.z[id as usize] = if x > 0.0 { x / penalty } else { x * penalty } / temperature;
         }
-        if options.temperature != 0.0 {
-            self.z.iter_mut().for_each(|z| *z /= options.temperature);
-        }
-        Ok(())
+        Ok(softmax::max(&self.z))
     }
 
     /// The planted fault: the mask after the filters, unless it removes all that they keep.
@@ -117,11 +118,11 @@ impl ProcessedLogits {
         }
         let removed = self.weights.iter_mut().zip(&self.z).filter(|(_, z)| **z == f32::NEG_INFINITY);
         removed.for_each(|(weight, _)| *weight = 0);
+        self.total = self.weights.iter().sum();
     }
 
-    /// Keeps the lowest index among the largest z.
-    fn keep_greedy(&mut self) {
-        let best = softmax::max(&self.z);
+    /// Keeps the lowest index among the largest z, `best`.
+    fn keep_greedy(&mut self, best: f32) {
         let is_best = |&z: &f32| z == best;
         let last_wins = faults::on(Fault::GreedyTieTakesLast);
         let at = if last_wins { self.z.iter().rposition(is_best) } else { self.z.iter().position(is_best) };
@@ -131,20 +132,12 @@ impl ProcessedLogits {
         self.z[token] = kept;
         self.weights.clear();
         self.weights.resize(self.z.len(), 0);
-        self.weights[token] = integer_weight(1.0);
+        self.total = 1 << 44;
+        self.weights[token] = self.total;
     }
 
-    /// Sets `W_i` to the integer weight of `exp(z_i - max z)`.
-    fn compute_weights(&mut self) {
-        let largest = softmax::max(&self.z);
-        self.exps.clear();
-        softmax::exp_below(&self.z, largest, &mut self.exps);
-        self.weights.clear();
-        self.weights.extend(self.exps.iter().map(|&w| integer_weight(w)));
-    }
-
-    /// Top-k, top-p, min-p, in this order. A removed token has z = -inf and weight 0.
-    fn filter(&mut self, options: &SampleOptions) {
+    /// Top-k, top-p, min-p, in this order. A removed token has z = -inf and weight 0. `largest`: the largest z.
+    fn filter(&mut self, options: &SampleOptions, largest: f32) {
         let (top_k, top_p) = (options.top_k.filter(|&k| k < self.z.len()), options.top_p);
         if top_k.is_some() || top_p.is_some() {
             self.ranks.clear();
@@ -156,16 +149,16 @@ impl ProcessedLogits {
             self.remove_lowest(removed);
         }
         if let Some(p) = top_p {
-            let total: u64 = self.weights.iter().sum();
-            let budget = ((1.0 - f64::from(p)) * total as f64) as u64;
+            let budget = ((1.0 - f64::from(p)) * self.total as f64) as u64;
             let removed = affordable(&mut self.ranks, &self.weights, budget);
             self.remove_lowest(removed);
         }
         if let Some(p) = options.min_p {
-            let largest = softmax::max(&self.z);
-            for (z, weight) in self.z.iter_mut().zip(&mut self.weights) {
-                if exp(*z - largest) < p {
-                    (*z, *weight) = (f32::NEG_INFINITY, 0);
+            self.exps.clear();
+            softmax::exp_below(&self.z, largest, &mut self.exps);
+            for token in 0..self.z.len() {
+                if self.exps[token] < p {
+                    self.remove(token);
                 }
             }
         }
@@ -173,16 +166,16 @@ impl ProcessedLogits {
 
     /// Removes the tokens of the first `n` ranks, and the ranks.
     fn remove_lowest(&mut self, n: usize) {
-        for rank in self.ranks.drain(..n) {
-            let token = token_of(rank);
-            (self.z[token], self.weights[token]) = (f32::NEG_INFINITY, 0);
+        for at in 0..n {
+            self.remove(token_of(self.ranks[at]));
         }
+        self.ranks.drain(..n);
     }
-}
 
-/// w > 0 ? max(1, trunc(w * 2^44)) : 0, for w in [0, 1].
-fn integer_weight(w: f32) -> u64 {
-    if w > 0.0 { ((f64::from(w) * (1u64 << 44) as f64) as u64).max(1) } else { 0 }
+    fn remove(&mut self, token: usize) {
+        self.total -= self.weights[token];
+        (self.z[token], self.weights[token]) = (f32::NEG_INFINITY, 0);
+    }
 }
 
 /// A key that increases with z and, for equal z, decreases with the index.
@@ -225,6 +218,6 @@ mod tests {
         let options = SampleOptions { top_p: Some(0.2), ..SampleOptions::default() };
         let mut processed = ProcessedLogits::default();
         processed.process(&options, &[1.0; 5], &[], None).unwrap();
-        assert_eq!(processed.weights(), [1 << 44, 1 << 44, 0, 0, 0]);
+        assert_eq!(processed.distribution().weights(), [1 << 44, 1 << 44, 0, 0, 0]);
     }
 }

@@ -1,31 +1,34 @@
 //! A mask of logits, and the `lse` of a row and of the same row after a mask, with one exponential for both.
-use super::lanes::{Kernel, Lanes};
-use super::scratch::Buffer;
-use super::softmax::{CHUNK, Part, chunk, combined, first_lanes, max};
+use super::lanes::{Kernel, LANES, Lanes};
+use super::softmax::{CHUNK, Chunks, first_lanes, max, sum_of_chunk};
 use super::value::blocks;
 use crate::faults::{self, Fault};
 
 /// Sets the values whose bits in `words` are 0 to -inf: bit `i % 32` of word `i / 32` is value i. Values without a word
-/// are removed.
-pub(crate) struct Remove<'a> {
+/// have a bit of 0. Returns the largest value that is left, -inf if there is none. NaN is skipped.
+pub(crate) struct ApplyBitmask<'a> {
     pub(crate) values: &'a mut [f32],
     pub(crate) words: &'a [u32],
 }
 
-impl Kernel for Remove<'_> {
+impl Kernel<f32> for ApplyBitmask<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L) {
+    fn run<L: Lanes>(self, l: L) -> f32 {
         let mut words = self.words.iter().copied().chain(std::iter::repeat(0));
-        let (whole, rest) = self.values.as_chunks_mut::<32>();
+        let (whole, rest) = self.values.as_chunks_mut::<LANES>();
+        let mut largest = l.splat(f32::NEG_INFINITY);
         // plain code over a fixed number of values, which the compiler vectorizes
         for (values, word) in whole.iter_mut().zip(&mut words) {
             for (bit, value) in values.iter_mut().enumerate() {
                 *value = if word & 1 << bit == 0 { f32::NEG_INFINITY } else { *value };
             }
+            largest = l.max(largest, l.load(values));
         }
         let word = words.next().unwrap_or_default();
         let removed = rest.iter_mut().enumerate().filter(|(bit, _)| word & 1 << bit == 0);
         removed.for_each(|(_, value)| *value = f32::NEG_INFINITY);
+        let (largest, of_rest) = (l.max32(largest), max(l, rest));
+        if of_rest > largest { of_rest } else { largest }
     }
 }
 
@@ -38,26 +41,22 @@ pub(crate) struct LseMasked<'a> {
 impl Kernel<[f32; 2]> for LseMasked<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> [f32; 2] {
-        let chunks = self.z.len().div_ceil(CHUNK);
-        let mut parts = [Buffer::<Part>::new(chunks), Buffer::<Part>::new(chunks)];
-        let mut tops = [f32::NEG_INFINITY; 2];
+        let (mut all, mut some) = (Chunks::new(self.z.len()), Chunks::new(self.z.len()));
         let one_maximum = faults::on(Fault::MaximumOfMaskedChunkKept);
         for (i, (z, kept)) in self.z.chunks(CHUNK).zip(self.kept.chunks(CHUNK)).enumerate() {
-            let maxima = [max(l, z), max(l, kept)];
+            let (m, of_kept) = (max(l, z), max(l, kept));
             // the exponentials below a maximum are those of both only if the mask keeps it
-            let same = maxima[0] == maxima[1] || one_maximum;
-            let both = if same && maxima[1] > f32::NEG_INFINITY {
-                let sums = sums(l, z, kept, maxima[0]);
-                [[maxima[0], sums[0]], [maxima[0], sums[1]]]
+            if of_kept > f32::NEG_INFINITY && (of_kept == m || one_maximum) {
+                let sums = sums(l, z, kept, m);
+                all.set(i, m, sums[0]);
+                some.set(i, m, sums[1]);
             } else {
-                [chunk(l, z), chunk(l, kept)]
-            };
-            for ((parts, top), part) in parts.iter_mut().zip(&mut tops).zip(both) {
-                parts[i] = part;
-                *top = if part[0] > *top { part[0] } else { *top };
+                all.set(i, m, sum_of_chunk(l, z, m));
+                some.set(i, of_kept, sum_of_chunk(l, kept, of_kept));
             }
         }
-        [combined(l, &parts[0], tops[0]), combined(l, &parts[1], tops[1])]
+        // no closure: it would not be inlined into the function that enables the instruction set
+        [all.lse(l), some.lse(l)]
     }
 }
 

@@ -5,6 +5,7 @@ mod backend;
 mod embedding;
 pub(crate) mod gemm;
 pub(crate) mod gemm_bf16;
+pub(crate) mod integer_weights;
 pub(crate) mod lanes;
 mod linear;
 mod loss;

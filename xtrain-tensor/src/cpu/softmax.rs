@@ -1,6 +1,6 @@
 //! Kernels over one row of logits: `lse`, entropy, and the gradient of a weighted log-probability.
 use super::lanes::{Kernel, LANES, Lanes};
-use super::scratch::{Buffer, scratch};
+use super::scratch::Buffer;
 use super::value::blocks;
 use crate::math;
 
@@ -10,38 +10,49 @@ pub(super) const CHUNK: usize = 128;
 /// `log sum exp z`: chunks of 128 with a maximum and a sum32 each, then a sum32 over the chunks.
 pub(crate) struct Lse<'a>(pub(crate) &'a [f32]);
 
-/// The maximum and the sum of a chunk.
-pub(super) type Part = [f32; 2];
-scratch!(Part, [0.0; 2]);
-
 impl Kernel<f32> for Lse<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> f32 {
-        let mut parts = Buffer::<Part>::new(self.0.len().div_ceil(CHUNK));
-        let mut top = f32::NEG_INFINITY;
-        for (z, part) in self.0.chunks(CHUNK).zip(parts.iter_mut()) {
-            *part = chunk(l, z);
-            top = if part[0] > top { part[0] } else { top };
+        let mut chunks = Chunks::new(self.0.len());
+        for (i, z) in self.0.chunks(CHUNK).enumerate() {
+            let m = max(l, z);
+            chunks.set(i, m, sum_of_chunk(l, z, m));
         }
-        combined(l, &parts, top)
+        chunks.lse(l)
     }
 }
 
-/// The maximum and the sum of the chunk `z`.
-#[inline(always)]
-pub(super) fn chunk<L: Lanes>(l: L, z: &[f32]) -> Part {
-    let m = max(l, z);
-    [m, if m == f32::NEG_INFINITY { 0.0 } else { sum_exp(l, z, m) }]
+/// The maximum of each chunk of a row, and the sum of its exponentials below the maximum.
+pub(super) struct Chunks {
+    maxima: Buffer<f32>,
+    sums: Buffer<f32>,
+    /// The largest maximum so far.
+    top: f32,
 }
 
-/// The `lse` of the chunks `parts`. `top`: the largest maximum.
-#[inline(always)]
-pub(super) fn combined<L: Lanes>(l: L, parts: &[Part], top: f32) -> f32 {
-    let mut v = [0f32; LANES];
-    for (i, [m, sum]) in parts.iter().enumerate() {
-        v[i % LANES] = sum.mul_add(math::exp(m - top), v[i % LANES]);
+impl Chunks {
+    /// For a row of `len` logits.
+    pub(super) fn new(len: usize) -> Chunks {
+        let new = || Buffer::new(len.div_ceil(CHUNK));
+        Chunks { maxima: new(), sums: new(), top: f32::NEG_INFINITY }
     }
-    top + math::log(l.sum32(l.load(&v)))
+
+    pub(super) fn set(&mut self, chunk: usize, max: f32, sum: f32) {
+        (self.maxima[chunk], self.sums[chunk]) = (max, sum);
+        self.top = if max > self.top { max } else { self.top };
+    }
+
+    /// The `lse` of the row: a sum32 of `fma(sum, exp(maximum - top), v)`.
+    #[inline(always)]
+    pub(super) fn lse<L: Lanes>(&self, l: L) -> f32 {
+        let (mut v, top) = (l.zero(), l.splat(self.top));
+        blocks!(self.maxima.len(), |b| {
+            let n = b.len();
+            let scales = l.exp(l.sub(l.load_partial(&self.maxima[b.clone()]), top));
+            v = l.fma(l.load_partial(&self.sums[b]), first_lanes(l, scales, n), v);
+        });
+        self.top + math::log(l.sum32(v))
+    }
 }
 
 /// The largest logit, -inf if there is none. NaN is skipped.
@@ -71,9 +82,12 @@ pub(super) fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
     l.max32(m)
 }
 
-/// sum32 of `exp(z - m)`.
+/// sum32 of `exp(z - m)`, +0 if m is -inf.
 #[inline(always)]
-fn sum_exp<L: Lanes>(l: L, z: &[f32], m: f32) -> f32 {
+pub(super) fn sum_of_chunk<L: Lanes>(l: L, z: &[f32], m: f32) -> f32 {
+    if m == f32::NEG_INFINITY {
+        return 0.0;
+    }
     let (mut v, m) = (l.zero(), l.splat(m));
     blocks!(z.len(), |b| {
         let n = b.len();
@@ -176,5 +190,28 @@ impl Kernel for Gradient<'_> {
             dz += bonus * (p * (d + self.entropy));
         }
         self.z[at] = if at_target == f32::NEG_INFINITY { 0.0 } else { dz / t };
+    }
+}
+
+/// Sets `out` to `x / temperature`. Returns the largest x, or `None` if an x is a NaN or +inf.
+pub(crate) struct Tempered<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) temperature: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel<Option<f32>> for Tempered<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> Option<f32> {
+        let (infinity, t) = (l.splat(f32::INFINITY), l.splat(self.temperature));
+        let mut invalid = l.zero();
+        blocks!(self.x.len(), |b| {
+            let x = l.load_partial(&self.x[b.clone()]);
+            invalid = l.select_lt(x, infinity, invalid, x);
+            // x / 1 is x
+            let z = if self.temperature == 1.0 { x } else { l.div(x, t) };
+            l.store_partial(&mut self.out[b], z);
+        });
+        if l.to_array(invalid) == [0.0; LANES] { Some(max(l, self.x)) } else { None }
     }
 }

@@ -5,7 +5,7 @@
 //! the sum exceeds the budget, and only the logits of that bin are selected from. Expected time is linear.
 use crate::Simd;
 use crate::cpu::lanes::dispatch;
-use crate::cpu::softmax;
+use crate::cpu::{integer_weights::integer_weight, softmax};
 use crate::faults::{self, Fault};
 use crate::operands::LossRows;
 
@@ -149,12 +149,6 @@ fn first_above(mut ranks: &mut [u64], weight: impl Fn(u64) -> u64, mut budget: u
         }
     }
     ranks[0]
-}
-
-/// w > 0 ? max(1, trunc(w * 2^44)) : 0, for w in [0, 1].
-fn integer_weight(w: f32) -> u64 {
-    // a conversion to i64 is one instruction, to u64 several
-    if w > 0.0 { ((f64::from(w) * (1u64 << 44) as f64) as i64).max(1) as u64 } else { 0 }
 }
 
 /// A key that increases with z and, for equal z, decreases with the index. Above 0.
