@@ -40,7 +40,7 @@ const EFFECTS: [(&str, &[(&str, &str)]); 24] = [
     ("temperature", &[("0.25", "temperature: 0.25")]),
     ("top_k", &[("11", "top_k: Some(11)")]),
     ("top_p", &[("0.75", "top_p: Some(0.75)")]),
-    ("watermark", &[("48", "watermark: 48")]),
+    ("watermark", &[("48", "watermark: Some(48)")]),
 ];
 
 /// Flags of these commands that neither the engine options nor the request contain.
@@ -157,7 +157,7 @@ fn a_flag_that_is_ignored_is_found() {
     let failed =
         faults::with(Fault::WatermarkFlagIgnored, || failure(every_flag_reaches_the_engine_or_the_request));
     let text = failed.expect("the fault is missed");
-    assert!(text.contains("watermark: 48"), "{text}");
+    assert!(text.contains("watermark: Some(48)"), "{text}");
 }
 
 #[test]

@@ -22,9 +22,10 @@ pub(super) struct SchedulerFlags {
     pub(super) kv_capacity: Option<NonZeroUsize>,
     /// Tokens of the KV cache, in whole pages, that stay free when a sequence starts besides others, so that these can
     /// grow; 0 = start sequences as long as they fit, and preempt when the cache is full. Each sequence grows by whole
-    /// pages: use at least a page per running sequence. For --kv paged and int8.
-    #[arg(long, value_name = "TOKENS", default_value_t = 0, value_parser = whole)]
-    pub(super) watermark: usize,
+    /// pages: use at least a page per running sequence. For --kv paged and int8 [default: what the running sequences are
+    /// expected to need].
+    #[arg(long, value_name = "TOKENS", value_parser = whole)]
+    pub(super) watermark: Option<usize>,
     #[command(flatten)]
     pub(super) offload: OffloadFlags,
 }
@@ -36,7 +37,7 @@ impl SchedulerFlags {
         EngineOptions {
             max_batched_tokens: self.max_batched_tokens.map(NonZeroUsize::get),
             kv_capacity: self.kv_capacity.map(NonZeroUsize::get),
-            watermark: if faults::on(Fault::WatermarkFlagIgnored) { 0 } else { self.watermark },
+            watermark: self.watermark.filter(|_| !faults::on(Fault::WatermarkFlagIgnored)),
             ..options
         }
     }

@@ -219,6 +219,8 @@ fn engine_options(cfg: &Config, requests: &[Request], setting: &Setting) -> Engi
     let longest = requests.iter().map(|r| r.required_len(cfg)).max().unwrap_or(1);
     EngineOptions {
         kv: setting.kv,
+        // sequences are preempted
+        watermark: Some(0),
         kv_capacity: match setting.room {
             CacheRoom::AllSequences => None,
             CacheRoom::OneSequence => Some(longest.next_multiple_of(page) + page),

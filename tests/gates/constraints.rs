@@ -162,6 +162,7 @@ fn engine_options(rng: &mut CaseRng, longest: usize) -> EngineOptions {
         max_batched_tokens: rng.one_in(3).then(|| rng.between(1, 24)),
         kv_capacity: tight.filter(|_| matches!(kv, KvKind::Growing | KvKind::Paged { .. })),
         max_seq_len: Some(longest),
+        watermark: [Some(0), Some(0), None][longest % 3],
         logits_rows: rng.choose(&[LogitsRows::Sampled, LogitsRows::All]),
         prefix_caching: rng.choose(&[PrefixCaching::Off, PrefixCaching::On]),
         continuation: if rng.one_in(4) { Continuation::On } else { Continuation::Off },

@@ -195,5 +195,11 @@ pub(crate) fn same(got: &Completion, want: &Completion) -> Result<(), String> {
 
 /// Options of an engine that returns all logits and runs `max_batch` sequences at a time.
 pub(crate) fn options(kv: KvKind, max_batch: usize) -> EngineOptions {
-    EngineOptions { kv, max_batch, logits_rows: LogitsRows::All, ..EngineOptions::default() }
+    EngineOptions {
+        kv,
+        max_batch,
+        logits_rows: LogitsRows::All,
+        watermark: Some(0),
+        ..EngineOptions::default()
+    }
 }

@@ -111,6 +111,7 @@ fn engine_options(rng: &mut CaseRng, longest: usize) -> EngineOptions {
         ]),
         prefix_caching: if rng.one_in(2) { PrefixCaching::On } else { PrefixCaching::Off },
         prefill_chunk: rng.one_in(2).then(|| rng.between(1, 20)),
+        watermark: [Some(0), Some(0), None][longest % 3],
         kv_capacity: tight.then(|| longest + page + rng.below(longest + 8)),
         ..options(kv, rng.between(1, 5))
     }

@@ -89,6 +89,7 @@ pub(crate) fn over(device: &Device) -> Result<usize, String> {
                 max_batch,
                 kv_capacity,
                 steps_per_sync,
+                watermark: Some(0),
                 prefill_chunk: Some(5),
                 ..EngineOptions::default()
             };
@@ -134,8 +135,14 @@ fn continuations(device: &Device) -> Result<usize, String> {
         let what = format!("continuation, {steps_per_sync} steps, {kv_capacity:?} positions, on {device}");
         let failed = |e: xtrain::decode::Error| format!("gate multi-step: {what}: {e}");
         let (kv, continuation) = (KvKind::Paged { page: 4 }, Continuation::On);
-        let options =
-            EngineOptions { kv, kv_capacity, steps_per_sync, continuation, ..EngineOptions::default() };
+        let options = EngineOptions {
+            kv,
+            kv_capacity,
+            steps_per_sync,
+            continuation,
+            watermark: Some(0),
+            ..EngineOptions::default()
+        };
         let mut engine = Engine::new(&on_device, options).map_err(failed)?;
         // Three turns of the longest prompt have to fit in the context.
         let mut turn: Vec<Request> = requests()

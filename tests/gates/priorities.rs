@@ -105,11 +105,11 @@ fn no_sequence_waits_longer_than_its_priority_allows() {
     println!("priorities: {} pairs in order", bound().unwrap_or_else(|e| panic!("{e}")));
 }
 
-/// With a watermark of the tokens that the running sequences may still get, none is preempted. Returns the number of
-/// preemptions without it.
+/// With a watermark of the tokens that the running sequences may still get, or with the automatic one, none is
+/// preempted. Returns the number of preemptions without a watermark.
 pub(crate) fn watermark() -> Result<usize, String> {
     let model = model();
-    let preemptions = |watermark: usize| {
+    let preemptions = |watermark: Option<usize>| {
         let options = EngineOptions {
             kv: KvKind::Paged { page: 4 },
             max_batch: 8,
@@ -127,9 +127,12 @@ pub(crate) fn watermark() -> Result<usize, String> {
         assert_eq!(done.len(), 12);
         engine.counters().preemptions as usize
     };
-    match [preemptions(0), preemptions(48)] {
-        [without, 0] if without > 0 => Ok(without),
-        found => Err(format!("gate watermark, seed 1: preemptions without and with a watermark: {found:?}")),
+    match [Some(0), Some(48), None].map(preemptions) {
+        [without, 0, 0] if without > 0 => Ok(without),
+        found => {
+            let what = "preemptions without a watermark, with one of 48 tokens, and with the automatic one";
+            Err(format!("gate watermark, seed 1: {what}: {found:?}"))
+        }
     }
 }
 
@@ -147,7 +150,7 @@ pub(crate) fn watermark_in_pages() -> Result<usize, String> {
         kv: KvKind::Paged { page: 64 },
         max_batch: 8,
         kv_capacity: Some(4 * 64),
-        watermark: 48,
+        watermark: Some(48),
         ..EngineOptions::default()
     };
     let mut engine = Engine::new(&model, options).unwrap();

@@ -126,7 +126,8 @@ fn engine_options(number: u64, rng: &mut CaseRng, longest: usize) -> EngineOptio
     };
     let page = kv.page().unwrap_or(1);
     // of its own random numbers, so that the other options are those without it
-    let watermark = CaseRng::new(SEED + 1, longest as u64).choose(&[0, 0, 1, 9, 40]);
+    let watermark =
+        CaseRng::new(SEED + 1, longest as u64).choose(&[Some(0), Some(0), Some(1), Some(9), None]);
     let tight = rng.one_in(2).then(|| longest + 2 * page + rng.below(longest + 1));
     EngineOptions {
         kv,
@@ -362,6 +363,7 @@ pub(crate) fn same_weights() -> Result<usize, String> {
         kv: KvKind::Paged { page: 4 },
         max_batch: 3,
         kv_capacity: Some(96),
+        watermark: Some(0),
         ..EngineOptions::default()
     };
     let mut engine = Engine::new(&model, options).map_err(|e| e.to_string())?;

@@ -106,7 +106,7 @@ fn kind(
     let (read, kv) = (text.read(model, column, options)?, column.kv);
     Ok(Kind {
         kv: kv.to_string(),
-        // up to two layers are all in memory
+        // the off-loaded layers share the memory of two: a model of one or two layers has all of them in memory
         layers_off_loaded: column.offloads && model.config().n_layers > 2,
         exact: kv.is_exact(),
         bytes_per_token: CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token(),

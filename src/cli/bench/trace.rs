@@ -26,7 +26,7 @@ struct Report {
     max_batch_size: usize,
     max_batched_tokens: Option<usize>,
     kv_capacity: Option<usize>,
-    watermark: usize,
+    watermark: Option<usize>,
     ageing: usize,
     /// The time of all steps and of the waits for the next request.
     total_ms: f64,

@@ -11,8 +11,12 @@ use super::{REUSED_BATCH, Scratch, Setup, assert_equal, config, difference, outc
 #[test]
 fn every_log_probability_of_every_step_has_the_bits_of_the_sampler() {
     let chunked = EngineOptions { prefill_chunk: Some(3), ..EngineOptions::default() };
-    let preempted =
-        EngineOptions { kv_capacity: Some(64), kv: KvKind::Paged { page: 4 }, ..EngineOptions::default() };
+    let preempted = EngineOptions {
+        kv_capacity: Some(64),
+        kv: KvKind::Paged { page: 4 },
+        watermark: Some(0),
+        ..EngineOptions::default()
+    };
     let cached =
         EngineOptions { prefix_caching: PrefixCaching::On, kv: KvKind::Paged { page: 4 }, ..chunked };
     let engines = [EngineOptions::default(), chunked, preempted, cached];
@@ -65,8 +69,13 @@ fn the_files_of_a_run_do_not_depend_on_threads_micro_batches_engines_or_interrup
     let (got, _) = outcome("checkpointed", &checkpointed, &Setup::threads(2));
     assert_equal("gradient checkpointing", &want, &got);
     let kv = KvKind::Paged { page: 4 };
-    let engine =
-        EngineOptions { prefill_chunk: Some(2), kv, kv_capacity: Some(48), ..EngineOptions::default() };
+    let engine = EngineOptions {
+        prefill_chunk: Some(2),
+        kv,
+        kv_capacity: Some(48),
+        watermark: Some(0),
+        ..EngineOptions::default()
+    };
     let setup = Setup { engine, stops: vec![4], ..Setup::threads(2) };
     assert_equal("interrupted", &want, &outcome("stops", &config(&keys), &setup).0);
 }

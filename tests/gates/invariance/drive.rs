@@ -170,6 +170,7 @@ fn engine(case: &Case, answers: &Answers, model: &Model) -> Result<Seen, Differe
         max_batched_tokens,
         max_seq_len: None,
         kv_capacity: spare.map(|n| case.longest() + case.page() + n),
+        watermark: Some(0),
         logits_rows: LogitsRows::All,
         prefix_caching,
         ..EngineOptions::default()

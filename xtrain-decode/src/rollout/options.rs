@@ -35,9 +35,11 @@ pub struct EngineOptions {
     pub ageing: usize,
     /// KV slots, rounded up to whole pages, that stay free when a sequence is admitted besides running ones and all of
     /// them have room for their tokens so far. The running sequences grow into them; each next page of a sequence takes
-    /// one whole page. 0: sequences are admitted as long as there are sequence slots, and preempted when the cache is
-    /// full. Only a paged cache has a watermark.
-    pub watermark: usize,
+    /// one whole page. `Some(0)`: sequences are admitted as long as there are sequence slots, and preempted when the
+    /// cache is full. `None`: a sequence is admitted if the cache has room until all end: each at its length, or after
+    /// as many further tokens as the engine has sampled for each sequence that ended earlier. Only a paged cache has a
+    /// watermark.
+    pub watermark: Option<usize>,
     /// Where drafted tokens come from.
     pub speculation: Speculation,
     /// What happens to the rows of a preempted sequence.
@@ -114,7 +116,7 @@ impl Default for EngineOptions {
             continuation: Continuation::Off,
             steps_per_sync: 8,
             ageing: 32,
-            watermark: 0,
+            watermark: None,
             speculation: Speculation::Off,
             preemption: Preemption::Recompute,
         }

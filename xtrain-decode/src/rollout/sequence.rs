@@ -183,6 +183,11 @@ impl Sequence {
         self.tokens.len() - self.num_computed
     }
 
+    /// Number of tokens after the prompt.
+    pub(super) fn new_tokens(&self) -> usize {
+        self.logprobs.len()
+    }
+
     /// It has no new token yet.
     pub(super) fn is_fresh(&self) -> bool {
         self.logprobs.is_empty()

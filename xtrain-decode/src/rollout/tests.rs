@@ -64,7 +64,7 @@ fn request(id: u64, prompt: &[u32], max_new: usize) -> Request {
 }
 
 fn options(kv: KvKind) -> EngineOptions {
-    EngineOptions { kv, max_batch: 8, ..EngineOptions::default() }
+    EngineOptions { kv, max_batch: 8, watermark: Some(0), ..EngineOptions::default() }
 }
 
 /// Checks that the completions are bitwise equal to those of the oracle, for each request by its id.

@@ -38,28 +38,6 @@ impl Scheduler {
         result
     }
 
-    /// Whether the cache keeps the watermark free, in whole pages, if the next sequence is admitted and all sequences
-    /// have room for their tokens so far. `true` if no sequence runs.
-    fn is_above_watermark(&self) -> bool {
-        let (Some(page), Some(cache)) = (self.options.kv.page(), &self.cache) else { return true };
-        let Some(next) = self.waiting.front() else { return true };
-        if self.options.watermark == 0 || self.running.is_empty() || faults::on(Fault::WatermarkIgnored) {
-            return true;
-        }
-        let page = if faults::on(Fault::WatermarkCountsTokens) { 1 } else { page };
-        let rows_of_group = |s: &&Sequence| s.group == next.group && s.holds_prompt();
-        let shares = next.is_fresh()
-            && self.groups.contains(next.group)
-            && self.running.iter().any(|s| rows_of_group(&s));
-        let own = if shares { 1 } else { next.prompt().len().max(next.tokens().len()) };
-        // a sequence with the rows or the prompt of another one takes one page: it copies or adds the last one
-        let forks = |s: &Sequence| s.leader.is_some() || s.waits_for_prompt;
-        let missing = |s: &Sequence| if forks(s) { page } else { cache.missing(s.slot, s.tokens().len()) };
-        let pending = self.running.iter().map(missing).fold(0, usize::saturating_add);
-        let kept = self.options.watermark.div_ceil(page).saturating_mul(page);
-        cache.available().saturating_sub(pending) >= own.next_multiple_of(page).saturating_add(kept)
-    }
-
     /// Allocates the pages that the waiting sequences need if none of them ends early, at most `max_bytes`. The full
     /// pages of a prompt are shared by its group.
     pub(in crate::rollout) fn reserve(&mut self, max_bytes: usize) -> Result<()> {

@@ -18,6 +18,7 @@
 //! | `groups` | prompts that several completions share |
 //! | `offloading`, `offload_policy` | rows of preempted sequences that leave the cache and return |
 //! | `snapshots`, `token_snapshots` | rows that outlive their sequence |
+//! | `watermark`, `growth` | room for the growth of the running sequences |
 //! | `sharing` | rows that completions with equal tokens share |
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ use super::speculation::row_cost;
 use crate::cache::{Cache, KvMemory};
 use crate::error::Result;
 use groups::PromptGroups;
+use growth::FinishedLengths;
 use held::HeldSequences;
 use offload_policy::Offloading;
 use queue::WaitingQueue;
@@ -45,6 +47,7 @@ mod admission;
 mod continuation;
 mod drafting;
 mod groups;
+mod growth;
 mod held;
 mod offload_policy;
 mod offloading;
@@ -54,6 +57,7 @@ mod retirement;
 mod sharing;
 mod snapshots;
 mod token_snapshots;
+mod watermark;
 
 #[cfg(test)]
 mod tests;
@@ -79,7 +83,7 @@ pub(super) struct Scheduler {
     groups: PromptGroups,
     /// Sequences of a group share the rows of equal tokens.
     shares_rows: bool,
-    /// The cache was too small for the running sequences: none is admitted until one ends.
+    /// The cache is too small for more sequences: none is admitted until one ends.
     admission_blocked: bool,
     /// The next step synchronizes after one forward pass, so that the host can determine why a row has no token.
     force_sync: bool,
@@ -94,6 +98,7 @@ pub(super) struct Scheduler {
     pub(super) events: Vec<Event>,
     /// Completions that the caller has not taken yet.
     pub(super) finished: Vec<Completion>,
+    finished_lengths: FinishedLengths,
     held: HeldSequences,
     snapshots: Snapshots,
     pub(super) offloading: Offloading,
@@ -133,6 +138,7 @@ impl Scheduler {
             counters: Counters::default(),
             events: Vec::new(),
             finished: Vec::new(),
+            finished_lengths: FinishedLengths::default(),
             held: HeldSequences::default(),
             snapshots: Snapshots::default(),
             offloading: Offloading::new(model, options.kv),

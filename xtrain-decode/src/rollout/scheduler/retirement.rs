@@ -29,6 +29,7 @@ impl Scheduler {
                 self.release_slot(&sequence);
             }
             if let Some(End::Finished(reason)) = sequence.end {
+                self.finished_lengths.record(sequence.new_tokens(), reason);
                 self.finish(sequence, reason, slot);
             }
         }

@@ -17,6 +17,7 @@ fn engine(model: &Model, preemption: Preemption) -> Engine<'_> {
     let options = EngineOptions {
         kv: KvKind::Paged { page: 4 },
         kv_capacity: Some(64),
+        watermark: Some(0),
         max_batch: 4,
         preemption,
         ..EngineOptions::default()

@@ -69,7 +69,7 @@ fn the_defaults_are_those_of_the_documentation() {
     let EngineOptions { kv, max_batch, steps_per_sync, ageing, watermark, prefill_chunk, .. } =
         EngineOptions::default();
     assert_eq!(kv, KvKind::Paged { page: 64 });
-    assert_eq!((max_batch, steps_per_sync, ageing, watermark, prefill_chunk), (32, 8, 32, 0, None));
+    assert_eq!((max_batch, steps_per_sync, ageing, watermark, prefill_chunk), (32, 8, 32, None, None));
 }
 
 #[test]

@@ -6,6 +6,7 @@ fn options() -> EngineOptions {
         kv: KvKind::Paged { page: 4 },
         max_seq_len: Some(32),
         kv_capacity: Some(64),
+        watermark: Some(0),
         max_batch: 4,
         prefix_caching: PrefixCaching::On,
         ..EngineOptions::default()

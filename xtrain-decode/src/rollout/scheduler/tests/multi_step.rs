@@ -84,7 +84,8 @@ fn steps_end_with_the_first_sequence_and_with_the_room_of_the_cache() {
     let (model, mut plan) = (model(), Plan::default());
     for (kv_capacity, new, want) in [(None, [20, 20], 8), (None, [20, 5], 4), (Some(9), [20, 20], 2)] {
         let kv = KvKind::Paged { page: 1 };
-        let mut scheduler = with(&model, EngineOptions { kv, kv_capacity, ..EngineOptions::default() });
+        let options = EngineOptions { kv, kv_capacity, watermark: Some(0), ..EngineOptions::default() };
+        let mut scheduler = with(&model, options);
         // rows at positions 3 and 1: after two steps, one of 9 slots is free
         submit(&mut scheduler, &[1, 2, 3], new[0]);
         submit(&mut scheduler, &[4], new[1]);

@@ -5,7 +5,13 @@ use crate::cache::KvKind;
 /// Sequences with one or two prompts. Of each prompt, one sequence computes its rows and `followers` others use them.
 fn families(model: &Model, kv_capacity: usize, followers: &[usize]) -> Scheduler {
     let (kv, max_batch) = (KvKind::Paged { page: 1 }, 8);
-    let options = EngineOptions { kv, max_batch, kv_capacity: Some(kv_capacity), ..EngineOptions::default() };
+    let options = EngineOptions {
+        kv,
+        max_batch,
+        kv_capacity: Some(kv_capacity),
+        watermark: Some(0),
+        ..EngineOptions::default()
+    };
     let mut scheduler = Scheduler::new(model, options, KvMemory::default()).unwrap();
     for (&followers, prompt) in followers.iter().zip([[1, 2], [3, 4]]) {
         let first = scheduler.submit(Request::greedy(&prompt, 9), 1 + followers, SamplerId(0), 0);
