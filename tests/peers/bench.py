@@ -17,8 +17,10 @@
     cargo build --release --manifest-path tests/peers/candle/Cargo.toml
 
 `--size` replaces model T in train and decode by the preset base-125m with a vocabulary of 32,000 (train: 4 samples of
-256 tokens) or by qwen3-0.6b (train: 1 sample of 256 tokens). `--gguf f32|bf16|q8_0` (decode, with --llama) lets both
-programs read one GGUF file that xtrain has exported, with matrices of this type; PyTorch is left out.
+256 tokens) or by qwen3-0.6b (train: 1 sample of 256 tokens). `--gguf TYPE` (decode, with --llama) lets both programs
+read one GGUF file with random matrices of this type; PyTorch is left out. xtrain exports the file if TYPE is f32, bf16
+or q8_0. llama.cpp's quantizer writes q4_0 and q4_k_m, with its usual mix: the embedding, which is also the head, is
+Q6_K. `--batch N`, any number of times, replaces the three workloads of decode by N prompts of 16.
 
 The recipe has 804,096 parameters in PyTorch (65 characters) and 787,968 in xtrain (257 bytes). Everything is f32.
 `--dtype bf16` is available with PyTorch only: autocast in training, all bf16 in decoding. The two programs alternate:
@@ -398,12 +400,15 @@ def sizes(size):
 
 
 def export_random(args, folder):
-    """Writes random weights of the size `args.size`, exported by xtrain with matrices of the type `args.gguf`."""
+    """Writes random weights of the size `args.size`, with matrices of the type `args.gguf`, by xtrain or llama.cpp."""
     import llama
 
     plain, exported = Path(folder) / "f32.gguf", Path(folder) / f"exported-{args.gguf}.gguf"
     llama.write(plain, SIZES[args.size])
-    subprocess.run([args.xtrain, "export", plain, exported, "--type", args.gguf], check=True, stdout=sys.stderr)
+    if args.gguf in llama.FILE_TYPES:
+        llama.quantize(plain, exported, args.gguf)
+    else:
+        subprocess.run([args.xtrain, "export", plain, exported, "--type", args.gguf], check=True, stdout=sys.stderr)
     plain.unlink()
     return exported
 
@@ -451,6 +456,9 @@ def run(args, records, file=None):
         elif args.what == "train":
             train("compile")
             train("eager")
+        elif args.batch:
+            for rows in args.batch:
+                decode(f"batch {rows}", rows, 16, False, max(2, 24 // rows))
         else:
             decode("batch 1", 1, 16, False, 24)
             decode("batch 32", 32, 16, False, 4)
@@ -466,7 +474,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
     parser.add_argument("--llama", action="store_true", help="decode: also measure llama.cpp")
-    parser.add_argument("--gguf", choices=["f32", "bf16", "q8_0"], help="decode: both programs read one exported GGUF file")
+    parser.add_argument("--gguf", choices=["f32", "bf16", "q8_0", "q4_0", "q4_k_m"], help="decode: both read one GGUF file")
+    parser.add_argument("--batch", type=int, action="append", metavar="N", help="decode: N prompts of 16 tokens")
     parser.add_argument("--candle", metavar="PROGRAM", help="decode: also measure candle")
     parser.add_argument("--json", metavar="FILE", help="append the raw samples of each comparison as a line of JSON")
     parser.add_argument("--what", help=argparse.SUPPRESS)

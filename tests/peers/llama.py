@@ -10,6 +10,18 @@ import time
 from pathlib import Path
 
 CONTEXT = 512
+# file types that llama.cpp's quantizer writes, as constants of the binding
+FILE_TYPES = {"q4_0": "LLAMA_FTYPE_MOSTLY_Q4_0", "q4_k_m": "LLAMA_FTYPE_MOSTLY_Q4_K_M"}
+
+
+def quantize(source, target, kind):
+    """Writes the GGUF file `source` with matrices of a type of FILE_TYPES."""
+    import llama_cpp
+
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = getattr(llama_cpp, FILE_TYPES[kind])
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(options)) != 0:
+        raise RuntimeError(f"{source}: llama.cpp cannot write it as {kind}")
 
 
 def write(path, sizes):
