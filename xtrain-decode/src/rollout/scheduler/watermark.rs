@@ -48,10 +48,8 @@ impl Scheduler {
         for s in &self.running {
             let len = len(s);
             let shared = if s.leader.is_some() { len } else { self.prompt_in_common(s) } / page;
-            let missing = match forks(s) {
-                true => len.div_ceil(page) - shared,
-                false => cache.missing(s.slot, len) / page,
-            };
+            let missing =
+                if forks(s) { len.div_ceil(page) - shared } else { cache.missing(s.slot, len) / page };
             let own = len.div_ceil(page).saturating_sub(missing + shared);
             all.push(Growth { len, left: left(s), missing, own });
         }
