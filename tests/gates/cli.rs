@@ -135,7 +135,7 @@ fn a_wrong_command_line_exits_with_2_and_one_line() {
         (&["train", "--resume", "a", "--init", "b"], &["'--resume <RUN>'", "'--init <MODEL>'"]),
         (&["train", "--threads", "0"], &["'--threads <N>'"]),
         (&["train", "--dtype", "f16"], &["'f16'", "f32, bf16"]),
-        (&["train", "--device", "tpu"], &["'tpu'", "cpu, cuda"]),
+        (&["train", "--device", "tpu"], &["'tpu'", "cpu, cpu:SIMD, cuda"]),
         (&["generate", "m"], &["--prompt <TEXT>|--tokens <IDS>"]),
         (&["generate", "m", "--tokens", "1,x"], &["'x'"]),
         (

@@ -156,7 +156,7 @@ fn off_loaded_completions_are_those_without_preemption() {
         &["--preempt", "offload", "--offload-limit", "1KiB"],
         &["--preempt", "auto"],
     ] {
-        let got = run(&[&["--kv-capacity", "240"], flags].concat());
+        let got = run(&[&["--kv-capacity", "240", "--watermark", "0"], flags].concat());
         let said = text(&got.stderr);
         assert_eq!(text(&got.stdout), text(&want.stdout), "{flags:?}: {said}");
         assert!(said.contains(" preemptions"), "{flags:?}: {said}");

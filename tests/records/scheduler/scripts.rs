@@ -112,7 +112,8 @@ const LONG: Script = &[(0, submit(5, 20)), (0, submit(9, 3)), (2, submit(2, 14))
 
 /// Name, options and script of each trace.
 pub(super) fn scenarios() -> Vec<(&'static str, EngineOptions, Script)> {
-    let base = EngineOptions { kv: KvKind::Paged { page: 4 }, max_batch: 3, ..EngineOptions::default() };
+    let (kv, watermark) = (KvKind::Paged { page: 4 }, Some(0));
+    let base = EngineOptions { kv, max_batch: 3, watermark, ..EngineOptions::default() };
     let small = EngineOptions { kv_capacity: Some(24), ..base };
     let kept = EngineOptions { prefix_caching: PrefixCaching::On, kv_capacity: Some(32), ..base };
     let turns = EngineOptions { continuation: Continuation::On, ..base };
@@ -125,7 +126,9 @@ pub(super) fn scenarios() -> Vec<(&'static str, EngineOptions, Script)> {
             PLAIN,
         ),
         ("24 slots: preemption", small, PLAIN),
-        ("24 slots, a watermark of 5", EngineOptions { watermark: 5, ..small }, PLAIN),
+        ("24 slots, a watermark of 5", EngineOptions { watermark: Some(5), ..small }, PLAIN),
+        ("24 slots, the default watermark", EngineOptions { watermark: None, ..small }, PLAIN),
+        ("groups, 24 slots, the default watermark", EngineOptions { watermark: None, ..small }, GROUPS),
         (
             "24 slots, rows move to the store",
             EngineOptions { preemption: Preemption::Offload, ..small },
