@@ -11,7 +11,8 @@ use crate::training;
 /// Code, tokenizer, prompts and buffers of files.
 pub(super) const PROGRAM: u64 = 25_000_000;
 
-/// The library of several processes, with the memory that those of a machine share.
+/// The library of several processes, with the memory that those of a machine share: fitted to two processes of Open
+/// MPI 4.1.
 const MPI: u64 = 25_000_000;
 
 /// The memory of a process of `xtrain train`, in bytes.

@@ -22,8 +22,8 @@ pub(super) struct SchedulerFlags {
     pub(super) kv_capacity: Option<NonZeroUsize>,
     /// Tokens of the KV cache, in whole pages, that stay free when a sequence starts besides others, so that these can
     /// grow; 0 = start sequences as long as they fit, and preempt when the cache is full. Each sequence grows by whole
-    /// pages: use at least a page per running sequence. For --kv paged and int8 [default: what the running sequences are
-    /// expected to need].
+    /// pages: use at least a page per running sequence. For --kv paged and int8 [default: with --kv-capacity, what the
+    /// running sequences are expected to need].
     #[arg(long, value_name = "TOKENS", value_parser = whole)]
     pub(super) watermark: Option<usize>,
     #[command(flatten)]

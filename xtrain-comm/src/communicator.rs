@@ -74,7 +74,8 @@ pub trait Communicator: fmt::Debug + Send + Sync {
 
     /// Sends the pieces `send[r]` to process r, and receives those of each process r into `receive[r]`, without a copy
     /// in between. The pieces from one process to another have the same lengths at both ends. Those of this process to
-    /// itself are ignored. A thread that waits leaves its core as in [`Communicator::all_to_all`].
+    /// itself are ignored. MPI itself reports other lengths only in part: it ends the run if a piece is too long, and
+    /// waits if one is missing. A thread that waits leaves its core as in [`Communicator::all_to_all`].
     ///
     /// # Errors
     /// [`Error::Messages`] unless `send` and `receive` have an entry per process; [`Error::Length`]; [`Error::Ended`].

@@ -34,8 +34,8 @@ pub(crate) struct Exchange {
     losses: Vec<f32>,
 }
 
-/// The processes of an exchange.
-struct Processes {
+/// The sum of the totals of all shards, whose terms other processes hold.
+struct ShardSum {
     comm: Arc<dyn Communicator>,
     /// The nodes of the tree of shards whose totals each process sends.
     nodes: Vec<Vec<Node>>,
@@ -64,12 +64,14 @@ impl Exchange {
         let (done, sums) = channel();
         let fault = faults::current();
         let (comm, home) = (Arc::clone(group.comm()), group.home().clone());
-        let processes = Processes { comm, nodes: group.nodes(), home };
+        let shards = ShardSum { comm, nodes: group.nodes(), home };
         let work = move || {
             for totals in to_send {
-                let result = processes.sum(totals);
+                let result = shards.sum(totals);
+                // after an error, a further group would reach processes that expect this one
+                let failed = result.is_err();
                 let took = result.as_ref().map_or(Duration::ZERO, |(_, took)| *took);
-                if done.send((result.map(|(sum, _)| sum), took)).is_err() {
+                if done.send((result.map(|(sum, _)| sum), took)).is_err() || failed {
                     return;
                 }
             }
@@ -118,7 +120,7 @@ impl Exchange {
     }
 }
 
-impl Processes {
+impl ShardSum {
     /// Sends each process its slices of `totals`. Returns the sums of the own slices over the nodes of all processes, and
     /// the time of the transfer.
     fn sum(&self, totals: GroupTotals) -> Result<(Vec<Tensor>, Duration)> {

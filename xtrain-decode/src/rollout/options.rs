@@ -36,9 +36,9 @@ pub struct EngineOptions {
     /// KV slots, rounded up to whole pages, that stay free when a sequence is admitted besides running ones and all of
     /// them have room for their tokens so far. The running sequences grow into them; each next page of a sequence takes
     /// one whole page. `Some(0)`: sequences are admitted as long as there are sequence slots, and preempted when the
-    /// cache is full. `None`: a sequence is admitted if the cache has room until all end: each at its length, or after
-    /// as many further tokens as the engine has sampled for each sequence that ended earlier. Only a paged cache has a
-    /// watermark.
+    /// cache is full. `None`: with a `kv_capacity`, a sequence is admitted if the cache is expected to have room until
+    /// all end: each at its length, or after the mean number of tokens that the engine has sampled for each sequence that
+    /// ended before its length. Only a paged cache has a watermark.
     pub watermark: Option<usize>,
     /// Where drafted tokens come from.
     pub speculation: Speculation,

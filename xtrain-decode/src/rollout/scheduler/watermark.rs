@@ -9,7 +9,7 @@ use crate::rollout::sequence::Sequence;
 impl Scheduler {
     /// Whether the cache keeps room for the growth of the running sequences if the next sequence is admitted. `true` if
     /// no sequence runs.
-    pub(super) fn is_above_watermark(&mut self) -> bool {
+    pub(super) fn is_above_watermark(&self) -> bool {
         let (Some(page), Some(cache)) = (self.options.kv.page(), &self.cache) else { return true };
         let Some(next) = self.waiting.front() else { return true };
         if self.running.is_empty() || faults::on(Fault::WatermarkIgnored) {
@@ -20,12 +20,7 @@ impl Scheduler {
             Some(tokens) => self.keeps_free(&**cache, next, page, tokens),
             // the cache has room for all sequences
             None if self.options.kv_capacity.is_none() => true,
-            None => {
-                let fits = self.fits_until_the_end(&**cache, next, page);
-                // as long as none ends, the running sequences only grow
-                self.admission_blocked |= !fits;
-                fits
-            }
+            None => self.fits_until_the_end(&**cache, next, page),
         }
     }
 
@@ -36,7 +31,7 @@ impl Scheduler {
         let own = if self.shares_prompt(next) { 1 } else { len(next) };
         let missing = |s: &Sequence| if forks(s) { page } else { cache.missing(s.slot, s.tokens().len()) };
         let pending = self.running.iter().map(missing).fold(0, usize::saturating_add);
-        let kept = tokens.next_multiple_of(page);
+        let kept = tokens.div_ceil(page).saturating_mul(page);
         cache.available().saturating_sub(pending) >= own.next_multiple_of(page).saturating_add(kept)
     }
 

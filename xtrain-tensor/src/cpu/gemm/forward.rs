@@ -117,12 +117,8 @@ impl Product<'_> {
         let last = k + depth == self.b.depth;
         let a = data[row * row_step + k * k_step..].as_ptr();
         let below = height * row_step;
-        let l1 = Prefetch {
-            from: a.wrapping_add(below),
-            step: height * k_step,
-            tile_step: below,
-            tiles: if std::env::var_os("NOL1").is_some() { 0 } else { count },
-        };
+        let l1 =
+            Prefetch { from: a.wrapping_add(below), step: height * k_step, tile_step: below, tiles: count };
         let tiles = TileJob {
             a,
             row_step,

@@ -42,8 +42,8 @@ pub(super) struct TileJob {
     pub(super) l2: Option<Prefetch>,
 }
 
-/// Data that tiles prefetch while they compute: one cache line per step over the depth. Any address is valid. A load
-/// that hits the cache still occupies a load port, so a tile without anything to prefetch does not.
+/// Data that tiles prefetch while they compute: one cache line per step over the depth. Any address is valid. A
+/// prefetch occupies a load port even if the line is in the cache, so a tile with nothing to prefetch executes none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prefetch {
     /// Address for the first step of the first tile.

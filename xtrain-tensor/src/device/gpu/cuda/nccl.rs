@@ -66,6 +66,14 @@ struct Handle(sys::ncclComm_t);
 // SAFETY: NCCL allows any thread to use a communicator, one at a time.
 unsafe impl Send for Handle {}
 
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // not ncclCommDestroy, which may wait for a process that has ended
+        // SAFETY: the communicator is open, and nothing uses it later. Its error is ignored.
+        let _ = unsafe { result::comm_abort(self.0) };
+    }
+}
+
 /// The connection of a device: transfers run on a stream of their own, beside the kernels.
 pub(super) struct Nccl {
     handle: Mutex<Handle>,
@@ -189,13 +197,8 @@ impl Peers for Nccl {
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
-            if !self.abandoned.load(Ordering::Relaxed) {
-                let _ = self.transfers.synchronize();
-            }
-            // not ncclCommDestroy, which may wait for a process that has ended
-            // SAFETY: the communicator is open, and nothing uses it later. Its error is ignored.
-            let _ = unsafe { result::comm_abort(lock(&self.handle).0) };
+        if self.context.bind_to_thread().is_ok() && !self.abandoned.load(Ordering::Relaxed) {
+            let _ = self.transfers.synchronize();
         }
     }
 }

@@ -101,7 +101,8 @@ fn read(at: u64, bytes: usize) -> Result<Vec<u8>> {
 }
 
 fn write(at: u64, bytes: &[u8]) -> Result<()> {
-    // SAFETY: as for `read`.
+    // SAFETY: the emulator refuses memory of its own that is not allocated. The caller of the transfer keeps any other
+    // memory of this length at `at` until it has ended.
     let live = unsafe { ffi::xtemu_write(at as *mut c_void, bytes.as_ptr().cast(), bytes.len()) };
     if live < bytes.len() {
         let what = format!("receiving {} bytes: byte {live} is outside allocated memory", bytes.len());
