@@ -111,23 +111,19 @@ void mark_written(void* at, size_t bytes) {
   for (size_t i = pair(s, at), end = pair(s, (char*)at + bytes + 1); i < end; i++) s.state[i] |= WRITTEN;
 }
 
-size_t first_dead(const void* at, size_t bytes) {
-  if (!is_arena(at)) return bytes;
+// The first byte whose pair lacks a flag, or `bytes`. An odd address begins in the middle of a pair.
+static size_t first_without(uint8_t flag, const void* at, size_t bytes) {
+  if (!is_arena(at) || bytes == 0) return bytes;
   const Shadow& s = shadow();
-  for (size_t i = 0; i < bytes; i += 2) {
-    if (!(s.state[pair(s, at) + i / 2] & LIVE)) return i;
+  const size_t first = pair(s, at), odd = ((const char*)at - s.memory) % 2;
+  for (size_t i = first, end = pair(s, (const char*)at + bytes + 1); i < end; i++) {
+    if (!(s.state[i] & flag)) return i == first ? 0 : 2 * (i - first) - odd;
   }
   return bytes;
 }
 
-size_t first_unwritten(const void* at, size_t bytes) {
-  if (!is_arena(at)) return bytes;
-  const Shadow& s = shadow();
-  for (size_t i = 0; i < bytes; i += 2) {
-    if (!(s.state[pair(s, at) + i / 2] & WRITTEN)) return i;
-  }
-  return bytes;
-}
+size_t first_dead(const void* at, size_t bytes) { return first_without(LIVE, at, bytes); }
+size_t first_unwritten(const void* at, size_t bytes) { return first_without(WRITTEN, at, bytes); }
 
 void describe(const void* at, char* text, size_t size) {
   const Shadow& s = shadow();

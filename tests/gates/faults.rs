@@ -53,12 +53,14 @@ const ON_LINUX: [Fault; 4] =
     [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
 
 /// Faults that tests outside of this program find, or programs that a test starts with the fault (launch_log.rs):
-/// tests/allocations.rs, tests/constant_memory.rs and tests/records;
-/// tests/gates/mpi.rs with the feature mpi; device/gpu/peers.rs, gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/planted.rs, gates/launch_errors.rs,
-/// device/packed_buffer.rs, cpu/attention/tests.rs, cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs and softmax.rs of xtrain-tensor; evaluate.rs, grammar/compiled.rs, cli/identity.rs,
-/// cli/completion_writer.rs, cli/rollout.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs and config/limits.rs;
-/// rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs and
-/// rollout/tests/snapshots.rs of xtrain-decode.
+/// * tests/allocations.rs, tests/constant_memory.rs, tests/records; tests/gates/mpi.rs with the feature mpi;
+/// * of xtrain-tensor: device/gpu/peers.rs, device/packed_buffer.rs, gpu/attention/tests/shared.rs,
+///   gpu/deferred/own_slots.rs, gates/planted.rs, gates/launch_errors.rs, cpu/attention/tests.rs,
+///   cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, softmax.rs;
+/// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout.rs,
+///   cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs, config/limits.rs;
+/// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
+///   rollout/tests/snapshots.rs.
 const CAUGHT_ELSEWHERE: [Fault; 38] = [
     Fault::FailedConnectionNotSent,
     Fault::ExchangeNotInEstimate,

@@ -65,7 +65,8 @@ pub(crate) fn compared(
         );
         if (estimate - peak).abs() > 0.05 * peak {
             return Err(format!(
-                "process {rank} of {processes}: estimate {estimate:.0}, peak {peak:.0} bytes"
+                "process {rank} of {processes}: estimate {estimate:.0}, peak {peak:.0} bytes: {:+.1} %",
+                100.0 * (estimate / peak - 1.0)
             ));
         }
     }

@@ -192,7 +192,8 @@ fn the_estimate_of_a_dry_run_counts_the_exchange() {
 #[cfg(feature = "faults")]
 fn an_estimate_without_the_exchange_is_found() {
     use xtrain::tensor::faults::{self, Fault};
-    faults::with(Fault::ExchangeNotInEstimate, memory_of_two).expect_err("the fault");
+    let found = faults::with(Fault::ExchangeNotInEstimate, memory_of_two).expect_err("the fault");
+    assert!(found.contains(" bytes: -"), "the estimate is too low: {found}");
 }
 
 #[test]

@@ -257,7 +257,7 @@ faults! {
     ShardBoundsRoundedUp "the boundaries between shards are rounded up"
     LossOfShardsAveraged "the loss of a step is the mean of the losses of its shards"
     SliceUpdatedTwice "a process updates its slice of the parameters twice"
-    StaleWeightsOnOneProcess "one process keeps the weights of its first slice when the others update them"
+    StaleWeightsOnOneProcess "one process keeps the old weights of the first parameter"
     SquaresInOrderOfProcesses "the squares of rows are added in the order of the processes and not in walk order"
     EarlierShardsNotSent "a process sends the embedding gradients of its last shard only"
     KernelsBehindTransfer "kernels that are queued beside a transfer between GPUs start after its end"

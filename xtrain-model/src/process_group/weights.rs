@@ -24,32 +24,27 @@ impl ProcessGroup {
         if let Some(peers) = &self.peers {
             return self.replace_on_gpu(peers, params, own);
         }
+        let stale = self.stale(params)?;
         if let Device::Gpu(_) = params.embed.device() {
             let whole = self.gather(own, params)?;
-            let is_last = self.comm.rank() + 1 == self.comm.size();
-            let is_stale = |param: usize| {
-                is_last
-                    && self.slices[0].iter().any(|slice| slice.param == param)
-                    && faults::on(Fault::StaleWeightsOnOneProcess)
-            };
-            for (at, (param, whole)) in params.iter_mut().zip(whole).enumerate() {
-                if !is_stale(at) {
-                    *param.value_mut()? = whole;
-                }
+            for (param, whole) in params.iter_mut().zip(whole) {
+                *param.value_mut()? = whole;
             }
-            return Ok(());
+        } else {
+            let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
+            self.gather_into(own, values.iter_mut().map(|value| &mut **value))?;
         }
-        let mut values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
-        let is_last = self.comm.rank() + 1 == self.comm.size();
-        let stale =
-            if is_last && faults::on(Fault::StaleWeightsOnOneProcess) { &self.slices[0][..] } else { &[] };
-        let old = stale.iter().map(|slice| slice.copy(values[slice.param], &self.host));
-        let old = old.collect::<Result<Vec<_>>>()?;
-        self.gather_into(own, values.iter_mut().map(|value| &mut **value))?;
-        for (slice, old) in stale.iter().zip(old) {
-            values[slice.param].data_mut()?[slice.elements()].copy_from_slice(old.data::<f32>()?);
+        for (param, old) in params.iter_mut().zip(stale) {
+            *param.value_mut()? = old;
         }
         Ok(())
+    }
+
+    /// The weights that [`Fault::StaleWeightsOnOneProcess`] keeps.
+    fn stale(&self, params: &mut Params) -> Result<Vec<Tensor>> {
+        let is_last = self.comm.rank() + 1 == self.comm.size();
+        let kept = usize::from(is_last && faults::on(Fault::StaleWeightsOnOneProcess));
+        params.iter_mut().take(kept).map(|param| Ok(param.value_mut()?.clone())).collect()
     }
 
     /// Writes the slices of all processes into `whole`, of which `own` are those of this one. All are in host memory. The

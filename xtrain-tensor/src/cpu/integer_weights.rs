@@ -26,10 +26,10 @@ impl Kernel<u64> for IntegerWeights<'_> {
                 continue;
             }
             let exps = l.to_array(l.exp(l.sub(l.load_partial(z), max)));
-            // a fixed number of weights is vectorized
-            match <&mut [u64; LANES]>::try_from(&mut *out) {
-                Ok(out) => set_weights(&exps, out),
-                Err(_) => set_weights(&exps, out),
+            if let Ok(whole) = <&mut [u64; LANES]>::try_from(&mut *out) {
+                set_weights(&exps, whole); // vectorized: the number of weights is constant
+            } else {
+                set_weights(&exps, out);
             }
             for (i, &weight) in out.iter().enumerate() {
                 sums[i % sums.len()] = weight.wrapping_add(sums[i % sums.len()]);

@@ -225,6 +225,18 @@ mod tests {
         }
     }
 
+    const GREEDY: SampleRow<'static> = SampleRow {
+        seed: 0,
+        id: 0,
+        position: 0,
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        penalty: 1.0,
+        seen: &[],
+    };
+
     /// A kernel penalizes 4096 logits per block: each of these tokens belongs to another block than the one before.
     #[test]
     fn a_penalty_applies_to_the_tokens_of_earlier_steps_across_blocks() {
@@ -237,17 +249,7 @@ mod tests {
             let mut sampler = DeviceSampler::new(&device, 1, TOKENS.len()).unwrap();
             let logits = Tensor::new(&device, &[1, logits.len()], logits.clone()).unwrap();
             sampler.stage(&[0], Vec::new()).unwrap();
-            let row = |step: usize| SampleRow {
-                seed: 3,
-                id: 0,
-                position: step as u32,
-                temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
-                penalty: 5.0,
-                seen: &[],
-            };
+            let row = |step: usize| SampleRow { position: step as u32, penalty: 5.0, ..GREEDY };
             (0..TOKENS.len()).for_each(|step| sampler.sample(&logits, &[row(step)]).unwrap());
             let sampled = sampler.read_back().unwrap();
             let tokens: Vec<u32> = sampled.iter().map(|rows| rows[0].expect("a token").token).collect();
@@ -258,22 +260,11 @@ mod tests {
     #[test]
     #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
     fn tokens_that_a_gpu_sampled_are_not_uploaded_again() {
-        let row = SampleRow {
-            seed: 0,
-            id: 0,
-            position: 0,
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            penalty: 1.0,
-            seen: &[],
-        };
         for device in testing::gpus(&[ThreadSchedule::Forward]) {
             let mut sampler = DeviceSampler::new(&device, 2, 1).unwrap();
             let logits = Tensor::new(&device, &[2, 3], vec![0f32, 5.0, 1.0, 7.0, 0.0, 0.0]).unwrap();
             sampler.stage(&[2, 2], Vec::new()).unwrap();
-            sampler.sample(&logits, &[row; 2]).unwrap();
+            sampler.sample(&logits, &[GREEDY; 2]).unwrap();
             sampler.read_back().unwrap();
             let uploaded = || device.gpu_counters().expect("a GPU").uploaded;
             let mut of_stage = |tokens: &[u32]| {
