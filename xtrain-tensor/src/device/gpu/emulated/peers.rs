@@ -122,6 +122,8 @@ mod tests {
         let to = at as u64;
         write(to, &[7; 8]).unwrap();
         let outside = |bytes: &[u8]| write(to, bytes).unwrap_err().to_string();
+        let odd = write(to + 1, &[1; 8]).unwrap_err().to_string();
+        assert!(odd.contains("byte 7 is outside allocated memory"), "{odd}");
         assert!(outside(&[1; 12]).contains("receiving 12 bytes: byte 8 is outside allocated memory"));
         assert_eq!(read(to, 8).unwrap(), [7; 8]);
         // SAFETY: `at` came from `xtemu_allocate`.
