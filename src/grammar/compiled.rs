@@ -35,7 +35,8 @@ impl CompiledGrammar {
                 (TopLevelGrammar::from_json_schema(schema), GrammarError::JsonSchema)
             }
         };
-        let compile = || vocabulary.parsers.create_parser(grammar).map_err(|error| error.to_string());
+        let parsers = vocabulary.parsers(&language)?;
+        let compile = || parsers.create_parser(grammar).map_err(|error| error.to_string());
         let parser = guarded(compile).and_then(|parser| parser);
         let mut parser = parser.map_err(|message| error(one_line(&message)))?;
         if let [warning, ..] = &parser.grammar_warnings()[..] {

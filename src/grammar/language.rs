@@ -1,10 +1,14 @@
 //! The language of a constraint, as the caller writes it.
 use std::borrow::Cow;
 
+use regex_syntax::hir::{Class, ClassUnicode, Hir, HirKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::error::GrammarError;
+
+/// The characters of JSON strings without escapes.
+pub(super) const JSON_TEXT: &str = r#"[^"\\\x00-\x1F\x7F]"#;
 
 /// A set of texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,6 +64,14 @@ impl Language {
         }
     }
 
+    /// Whether a class of the language contains the class [`JSON_TEXT`]: that of any JSON schema, and of a regular
+    /// expression with `.`, for example.
+    pub(super) fn has_free_text(&self) -> bool {
+        let Language::Regex(regex) = self else { return true };
+        // an expression with a syntax error has no class
+        regex_syntax::parse(regex).is_ok_and(|regex| contains_class(&regex, &parsed_class(JSON_TEXT)))
+    }
+
     /// The schema with the whitespace that [`Language::JsonSchema`] describes, in the field `x-guidance` of llguidance.
     pub(super) fn with_whitespace(schema: &Value) -> Value {
         let mut schema = schema.clone();
@@ -68,5 +80,50 @@ impl Language {
             object.insert("x-guidance".to_string(), whitespace);
         }
         schema
+    }
+}
+
+/// The characters of a class in the syntax of regular expressions.
+fn parsed_class(class: &str) -> ClassUnicode {
+    match regex_syntax::parse(class).map(Hir::into_kind) {
+        Ok(HirKind::Class(Class::Unicode(class))) => class,
+        _ => unreachable!("a class of characters: {class}"),
+    }
+}
+
+/// Whether a class in the expression contains all characters of `needed`.
+fn contains_class(regex: &Hir, needed: &ClassUnicode) -> bool {
+    match regex.kind() {
+        HirKind::Class(Class::Unicode(class)) => {
+            let mut missing = needed.clone();
+            missing.difference(class);
+            missing.ranges().is_empty()
+        }
+        HirKind::Repetition(repetition) => contains_class(&repetition.sub, needed),
+        HirKind::Capture(capture) => contains_class(&capture.sub, needed),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => {
+            parts.iter().any(|part| contains_class(part, needed))
+        }
+        // a class of bytes contains ASCII only
+        HirKind::Class(Class::Bytes(_)) | HirKind::Empty | HirKind::Literal(_) | HirKind::Look(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_text_is_recognized() {
+        let has_free_text = |regex: &str| Language::Regex(regex.to_string()).has_free_text();
+        for regex in
+            [".", ".{1,500}!", r"\s|\S", r#"a(b|[^"]+x)c"#, r#"[^"\\]*"#, r#"x[^"\\\x00-\x1f\x7f]{3}"#]
+        {
+            assert!(has_free_text(regex), "{regex}");
+        }
+        for regex in [r"(\w+[ ,.])*!", "[^x]*", r"\d{4}", "abc", "[a-z](b|c)+", "("] {
+            assert!(!has_free_text(regex), "{regex}");
+        }
+        assert!(Language::JsonSchema(json!({"type": "integer"})).has_free_text());
     }
 }

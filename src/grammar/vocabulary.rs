@@ -1,26 +1,27 @@
 //! The tokens of a tokenizer as a prefix tree of bytes.
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llguidance::ParserFactory;
-use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokRxInfo, TokTrie};
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
 use super::error::GrammarError;
+use super::language::{JSON_TEXT, Language};
 use crate::model::third_party::guarded;
 use crate::model::tokenizer::Tokenizer;
 
 /// Maximum length of a token in bytes: that of a path in the tree.
 const MAX_TOKEN: usize = 1024;
-/// Sets of tokens for which a mask is computed at once if all of them are allowed: tokens of at most 10 characters inside
-/// a JSON string, for strings with a maximum length, and tokens of any length, for strings without one. Each set has a
-/// prefix tree. Masks do not depend on the sets.
-const SLICES: [&str; 2] = [r#"[^"\\\x00-\x1F\x7F]{1,10}"#, r#"[^"\\\x00-\x1F\x7F]+"#];
 /// A byte that no UTF-8 text contains. In the tree it begins special tokens.
 const NO_TEXT: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 
 /// The text tokens of a tokenizer, for all grammars over them.
 pub struct GrammarVocabulary {
-    pub(super) parsers: ParserFactory,
+    tokens: TokEnv,
+    /// Maximum number of states of a lexer. A state has 1 to 2 kB.
+    lexer_states: usize,
+    /// What creates the parsers of languages without free text, and with free text.
+    parsers: [OnceLock<ParserFactory>; 2],
     /// Size of the vocabulary of the model.
     pub(super) vocab: usize,
 }
@@ -34,11 +35,11 @@ impl GrammarVocabulary {
         GrammarVocabulary::with_lexer_states(tokenizer, vocab, 250_000)
     }
 
-    /// [`GrammarVocabulary::new`] with the maximum number of states of a lexer; a state has 1 to 2 kB.
+    /// [`GrammarVocabulary::new`] with the maximum number of states of a lexer.
     pub(super) fn with_lexer_states(
         tokenizer: &Tokenizer,
         vocab: usize,
-        states: usize,
+        lexer_states: usize,
     ) -> Result<GrammarVocabulary, GrammarError> {
         let ids = vocab.max(tokenizer.vocab_size());
         let text = |id: usize| tokenizer.text_token(id as u32).filter(|bytes| !bytes.contains(&NO_TEXT));
@@ -49,21 +50,39 @@ impl GrammarVocabulary {
         }
         // the end of the text is a token of its own behind all ids, so that it is no id of the tokenizer
         words.push([&[NO_TEXT][..], b"<|end|>"].concat());
-        let build = || {
-            let info = TokRxInfo::new(words.len() as u32, ids as u32);
-            let env = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
-            let slices = SLICES.map(str::to_string);
-            ParserFactory::new(&(env as _), InferenceCapabilities::default(), &slices)
-        };
+        let info = TokRxInfo::new(words.len() as u32, ids as u32);
+        let tree = guarded(|| TokTrie::from(&info, &words)).map_err(GrammarError::Vocabulary)?;
+        let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(tree));
+        Ok(GrammarVocabulary { tokens, lexer_states, parsers: Default::default(), vocab })
+    }
+
+    /// What creates the parsers of `language`.
+    pub(super) fn parsers(&self, language: &Language) -> Result<&ParserFactory, GrammarError> {
+        let has_free_text = language.has_free_text();
+        let parsers = &self.parsers[usize::from(has_free_text)];
+        if parsers.get().is_none() {
+            let lengths: &[&str] = if has_free_text { &["{1,10}", "+"] } else { &[] };
+            let created = self.with_prefix_trees(lengths)?;
+            parsers.get_or_init(|| created);
+        }
+        Ok(parsers.get().expect("it was set above"))
+    }
+
+    /// Creates parsers with a prefix tree of the tokens in free text for each of `lengths`: tokens of at most 10
+    /// characters for texts with a maximum length, tokens of any length for others. If a language allows all tokens of
+    /// a tree, they are in the mask at once. Masks do not depend on the trees, whose construction takes time.
+    fn with_prefix_trees(&self, lengths: &[&str]) -> Result<ParserFactory, GrammarError> {
+        let slices: Vec<String> = lengths.iter().map(|length| format!("{JSON_TEXT}{length}")).collect();
+        let build = || ParserFactory::new(&self.tokens, InferenceCapabilities::default(), &slices);
         let found = guarded(build).and_then(|found| found.map_err(|error| error.to_string()));
         let mut parsers = found.map_err(GrammarError::Vocabulary)?;
         parsers.quiet();
         let limits = parsers.limits_mut();
         limits.verbose_errors = false;
-        limits.max_lexer_states = states;
+        limits.max_lexer_states = self.lexer_states;
         limits.step_lexer_fuel *= 10;
         limits.step_max_items *= 10;
-        Ok(GrammarVocabulary { parsers, vocab })
+        Ok(parsers)
     }
 }
 

@@ -66,6 +66,12 @@ fn cases() -> Vec<(&'static str, &'static str, Vec<u8>, &'static [&'static str])
             &["ids below 524288", "id 4294967295 for \"a\""],
         ),
         (
+            "t_id_at_the_limit",
+            file,
+            changed(|json| json["model"]["vocab"]["a"] = json!(524_288)),
+            &["ids below 524288", "id 524288 for \"a\""],
+        ),
+        (
             "t_bad_regex",
             file,
             changed(|json| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("([a-z")),

@@ -23,7 +23,8 @@ or q8_0. llama.cpp's quantizer writes q4_0 and q4_k_m, with its usual mix: the e
 Q6_K. `--batch N`, any number of times, replaces the three workloads of decode by N prompts of 16.
 
 The recipe has 804,096 parameters in PyTorch (65 characters) and 787,968 in xtrain (257 bytes). Everything is f32.
-`--dtype bf16` is available with PyTorch only: autocast in training, all bf16 in decoding. The two programs alternate:
+`--dtype bf16` is available with PyTorch only: autocast in training, all bf16 in decoding. `--avx2`, also with PyTorch
+only, measures both without AVX-512 on a CPU that has it. The two programs alternate:
 each runs for half a second while the other is stopped, so that changes of the machine's speed affect both. The
 measurement starts when the peer has warmed up and ends when xtrain ends (train: complete runs, because its steps are
 longer). A step is timed from its batch to its update; the first variant of the recipe includes the creation of the
@@ -39,6 +40,7 @@ import argparse
 import datetime
 import importlib.metadata
 import json
+import os
 import re
 import shlex
 import signal
@@ -64,6 +66,8 @@ NEW = 120
 SLICE = 0.5
 # warm-up steps or passes of the peer
 WARM = 5
+# PyTorch and its libraries without AVX-512, for --avx2
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 
 
 def import_torch(threads, dtype):
@@ -71,6 +75,11 @@ def import_torch(threads, dtype):
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
+    if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":
+        # what torch.compile generates
+        import torch._inductor.config as inductor
+
+        inductor.cpp.simdlen = 256
     return torch, {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
 
 
@@ -260,14 +269,16 @@ def peer(threads, dtype, kind, count, *what):
 
 def ours(args, *more):
     """The command line of an xtrain benchmark."""
-    return [str(args.xtrain), "bench", *map(str, more), "--threads", str(args.threads), "--dtype", args.dtype, "--json"]
+    options = ["--threads", str(args.threads), "--dtype", args.dtype, *["--device", "cpu:avx2"] * args.avx2, "--json"]
+    return [str(args.xtrain), "bench", *map(str, more), *options]
 
 
 def theirs(args, kind, count, *what):
     """The command line that measures PyTorch or llama.cpp in its own process."""
     what = json.dumps([kind, count, *what])
     options = ["--threads", str(args.threads), "--dtype", args.dtype]
-    return [sys.executable, __file__, "peer", *options, "--what", what]
+    avx2 = ["env", *(f"{name}={value}" for name, value in AVX2.items())] * args.avx2
+    return [*avx2, sys.executable, __file__, "peer", *options, "--what", what]
 
 
 def candle(args, rows, prompt, one):
@@ -471,6 +482,7 @@ def main():
     parser.add_argument("--size", choices=list(SIZES), default="t", help="train, decode: the model")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--avx2", action="store_true", help="xtrain and PyTorch use AVX2 on a CPU with AVX-512")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--xtrain", default=ROOT / "target/release/xtrain")
     parser.add_argument("--llama", action="store_true", help="decode: also measure llama.cpp")
@@ -484,6 +496,8 @@ def main():
         peer(args.threads, args.dtype, *json.loads(args.what))
     elif (args.llama or args.candle) and (args.bench != "decode" or args.dtype != "f32" and not args.gguf):
         parser.error("llama.cpp and candle are measured only in decode and in f32; llama.cpp also with --gguf")
+    elif args.avx2 and (args.llama or args.candle):
+        parser.error("--avx2 is available with PyTorch only")
     elif args.gguf and not args.llama or args.candle and (args.gguf or args.size != "t"):
         parser.error("--gguf needs --llama, and candle is measured with model T only")
     else:

@@ -2,6 +2,7 @@
 //! instruction sets give the same bits.
 use crate::cpu::integer_weights::{FirstAbove, IntegerWeights};
 use crate::cpu::lanes::dispatch;
+use crate::cpu::tempered::Tempered;
 use crate::cpu::{Simd, masked_softmax, softmax};
 
 /// Returns log(sum of exp(z_i)), computed as `m + log(sum of exp(z_i - m))` with m the largest z.
@@ -30,17 +31,12 @@ fn or_negative_infinity(lse: f32, z: &[f32]) -> f32 {
     if lse.is_nan() && max(z) == f32::NEG_INFINITY { f32::NEG_INFINITY } else { lse }
 }
 
-/// Replaces `out` by `x_i / temperature`. Returns the largest x, -inf if there is none; `None` if an x is a NaN or
-/// +inf.
-pub fn tempered(x: &[f32], temperature: f32, out: &mut Vec<f32>) -> Option<f32> {
+/// Replaces `out` by `z_i = x_i / temperature`, and by -inf where the bit in `words` is 0: bit `i % 32` of word `i / 32`
+/// is value i. Values without a word have a bit of 0; words without values are ignored. Returns the largest z, -inf if
+/// there is none; `None` if an x is a NaN or +inf, whatever its bit.
+pub fn tempered(x: &[f32], temperature: f32, words: Option<&[u32]>, out: &mut Vec<f32>) -> Option<f32> {
     out.resize(x.len(), 0.0);
-    dispatch(Simd::detect(), softmax::Tempered { x, temperature, out })
-}
-
-/// Sets the values whose bits in `words` are 0 to -inf: bit `i % 32` of word `i / 32` is value i. Values without a word
-/// have a bit of 0; words without values are ignored. Returns the largest value that is left, or -inf if there is none.
-pub fn apply_bitmask(values: &mut [f32], words: &[u32]) -> f32 {
-    dispatch(Simd::detect(), masked_softmax::ApplyBitmask { values, words })
+    dispatch(Simd::detect(), Tempered { x, temperature, words, out })
 }
 
 /// Replaces `out` by the integer weights of a row: `W_i = w > 0 ? max(1, trunc(w * 2^44)) : 0` with `w = exp(z_i - max)`.
@@ -100,6 +96,31 @@ mod tests {
         }
         assert_eq!(max(&[]), f32::NEG_INFINITY);
         assert_eq!(max(&[f32::NAN; 40]), f32::NEG_INFINITY);
+    }
+
+    #[test]
+    fn temperature_and_mask_apply_to_every_value_and_invalid_values_are_found() {
+        for n in (0..=100).chain([4096 + 7]) {
+            let x: Vec<f32> = vals(n, n).iter().map(|v| 8.0 * v).collect();
+            let mut words: Vec<u32> =
+                (0..n.div_ceil(32) as u32).map(|i| (i + 1).wrapping_mul(0x9e37_79b9)).collect();
+            words.truncate(words.len() - usize::from(n > 64));
+            let kept = |i: usize| words.get(i / 32).is_some_and(|word| word >> (i % 32) & 1 == 1);
+            for (temperature, masked) in [(1.0, false), (1.0, true), (0.7, false), (0.7, true)] {
+                let value = |(i, x): (usize, &f32)| {
+                    if !masked || kept(i) { x / temperature } else { f32::NEG_INFINITY }
+                };
+                let want: Vec<f32> = x.iter().enumerate().map(value).collect();
+                let (mut out, words) = (vec![9.0; 3], masked.then_some(&words[..]));
+                assert_eq!(tempered(&x, temperature, words, &mut out), Some(max(&want)), "{n} values");
+                assert_eq!(out, want, "{n} values");
+                for (at, invalid) in (0..n).flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)]).take(200) {
+                    let mut x = x.clone();
+                    x[at] = invalid;
+                    assert_eq!(tempered(&x, temperature, words, &mut out), None, "{invalid} at {at} of {n}");
+                }
+            }
+        }
     }
 
     /// Whether `lse_rows_masked` has the bits of `lse_row` on both rows: for every length of a chunk and masks from

@@ -1,6 +1,4 @@
 //! The set of tokens that may be sampled.
-use xtrain_tensor::softmax;
-
 /// A set of token ids below the size of a vocabulary: one bit per id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask {
@@ -65,12 +63,6 @@ impl TokenMask {
     pub(super) fn words(&self) -> &[u32] {
         &self.words
     }
-
-    /// Sets the values of all ids outside the set to -inf. Ids beyond the vocabulary are outside. Returns the largest
-    /// value that is left, -inf if there is none.
-    pub(super) fn apply(&self, values: &mut [f32]) -> f32 {
-        softmax::apply_bitmask(values, &self.words)
-    }
 }
 
 #[cfg(test)]
@@ -90,10 +82,6 @@ mod tests {
             mask.disallow(vocab as u32 + 40);
             assert_eq!(mask.ids().collect::<Vec<_>>(), ids, "vocabulary of {vocab}");
             assert!((0..200).all(|id| mask.allows(id) == ids.contains(&id)));
-            let mut values = vec![1.0; vocab + 40];
-            mask.apply(&mut values);
-            let kept = |(id, &value): (usize, &f32)| (value == 1.0) == ids.contains(&(id as u32));
-            assert!(values.iter().enumerate().all(kept), "vocabulary of {vocab}");
         }
     }
 

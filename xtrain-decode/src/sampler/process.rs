@@ -52,12 +52,9 @@ impl ProcessedLogits {
         history: &[u32],
         mask: Option<&TokenMask>,
     ) -> Result<(), SampleError> {
-        let mut largest = self.scale(options, logits, history)?;
         let late = options.temperature != 0.0 && faults::on(Fault::ConstraintAfterFilters);
         let early = mask.filter(|_| !late);
-        if let Some(mask) = early {
-            largest = mask.apply(&mut self.z);
-        }
+        let largest = self.scale(options, logits, history, early)?;
         if largest == f32::NEG_INFINITY && mask.is_some() {
             return Err(SampleError::NothingAllowed);
         }
@@ -77,19 +74,22 @@ impl ProcessedLogits {
         Ok(())
     }
 
-    /// Sets z to the logits after penalty and temperature. At temperature 0 they are not divided. Returns the largest z.
+    /// Sets z to the logits after penalty, temperature and mask. At temperature 0 they are not divided. Returns the
+    /// largest z.
     fn scale(
         &mut self,
         options: &SampleOptions,
         logits: &[f32],
         history: &[u32],
+        mask: Option<&TokenMask>,
     ) -> Result<f32, SampleError> {
         let vocab = logits.len();
         if vocab == 0 || vocab > Self::MAX_VOCAB {
             return Err(SampleError::Vocab { got: vocab });
         }
         let temperature = if options.temperature == 0.0 { 1.0 } else { options.temperature };
-        let Some(largest) = softmax::tempered(logits, temperature, &mut self.z) else {
+        let Some(largest) = softmax::tempered(logits, temperature, mask.map(TokenMask::words), &mut self.z)
+        else {
             let invalid = |x: &f32| x.is_nan() || *x == f32::INFINITY;
             let token = logits.iter().position(invalid).expect("a logit is not finite");
             return Err(SampleError::NotFinite { token, got: logits[token] });
@@ -97,12 +97,12 @@ impl ProcessedLogits {
         if let Some(at) = history.iter().position(|&id| id as usize >= vocab) {
             return Err(SampleError::History { at, got: history[at], vocab });
         }
-        if largest == f32::NEG_INFINITY {
+        if largest == f32::NEG_INFINITY && softmax::max(logits) == f32::NEG_INFINITY {
             return Err(SampleError::NothingLeft);
         }
-        let Some(penalty) = options.repetition_penalty else { return Ok(largest / temperature) };
+        let Some(penalty) = options.repetition_penalty else { return Ok(largest) };
         // computed from the given logit, so that an id that occurs twice in the history is penalized once
-        for &id in history {
+        for &id in history.iter().filter(|&&id| mask.is_none_or(|mask| mask.allows(id))) {
             let x = logits[id as usize];
             self.z[id as usize] = if x > 0.0 { x / penalty } else { x * penalty } / temperature;
         }
@@ -111,14 +111,13 @@ impl ProcessedLogits {
 
     /// The planted fault: the mask after the filters, unless it removes all that they keep.
     fn mask_weights(&mut self, mask: &TokenMask) {
-        let kept = self.z.clone();
-        mask.apply(&mut self.z);
-        if softmax::max(&self.z) == f32::NEG_INFINITY {
-            self.z = kept;
+        let allowed = |token: usize| mask.allows(token as u32);
+        if !(0..self.z.len()).any(|token| self.weights[token] > 0 && allowed(token)) {
+            return;
         }
-        let removed = self.weights.iter_mut().zip(&self.z).filter(|(_, z)| **z == f32::NEG_INFINITY);
-        removed.for_each(|(weight, _)| *weight = 0);
-        self.total = self.weights.iter().sum();
+        for token in (0..self.z.len()).filter(|&token| !allowed(token)) {
+            self.remove(token);
+        }
     }
 
     /// Keeps the lowest index among the largest z, `best`.

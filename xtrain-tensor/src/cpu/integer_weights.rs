@@ -19,30 +19,30 @@ impl Kernel<u64> for IntegerWeights<'_> {
         let skipped = u32::from(faults::on(Fault::WordWithOneTokenSkipped));
         let is_skipped =
             |words: &[u32], block: usize| words.get(block).is_none_or(|word| word.count_ones() <= skipped);
-        let mut sums = [0; 8];
-        for (block, (z, out)) in self.z.chunks(LANES).zip(self.out.chunks_mut(LANES)).enumerate() {
+        let (z, z_rest) = self.z.as_chunks::<LANES>();
+        let (out, out_rest) = self.out.as_chunks_mut::<LANES>();
+        let mut sums = [0u64; 8];
+        for (block, (z, out)) in z.iter().zip(out).enumerate() {
             if self.words.is_some_and(|words| is_skipped(words, block)) {
                 out.fill(0);
                 continue;
             }
-            let exps = l.to_array(l.exp(l.sub(l.load_partial(z), max)));
-            if let Ok(whole) = <&mut [u64; LANES]>::try_from(&mut *out) {
-                set_weights(&exps, whole); // vectorized: the number of weights is constant
-            } else {
-                set_weights(&exps, out);
+            // plain code over a fixed number of weights, which the compiler vectorizes
+            for (out, exp) in out.iter_mut().zip(l.to_array(l.exp(l.sub(l.load(z), max)))) {
+                *out = integer_weight(exp);
             }
-            for (i, &weight) in out.iter().enumerate() {
-                sums[i % sums.len()] = weight.wrapping_add(sums[i % sums.len()]);
+            for eight in out.as_chunks::<8>().0 {
+                sums = std::array::from_fn(|i| sums[i].wrapping_add(eight[i]));
             }
         }
-        sums.iter().sum()
-    }
-}
-
-#[inline(always)]
-fn set_weights(exps: &[f32], out: &mut [u64]) {
-    for (out, &exp) in out.iter_mut().zip(exps) {
-        *out = integer_weight(exp);
+        let sum = sums.into_iter().fold(0, u64::wrapping_add);
+        if self.words.is_some_and(|words| is_skipped(words, z.len())) {
+            out_rest.fill(0);
+            return sum;
+        }
+        let exps = l.to_array(l.exp(l.sub(l.load_partial(z_rest), max)));
+        out_rest.iter_mut().zip(exps).for_each(|(out, exp)| *out = integer_weight(exp));
+        out_rest.iter().fold(sum, |sum, weight| sum.wrapping_add(*weight))
     }
 }
 

@@ -1,36 +1,8 @@
-//! A mask of logits, and the `lse` of a row and of the same row after a mask, with one exponential for both.
-use super::lanes::{Kernel, LANES, Lanes};
+//! The `lse` of a row and of the same row after a mask, with one exponential for both.
+use super::lanes::{Kernel, Lanes};
 use super::softmax::{CHUNK, Chunks, first_lanes, max, sum_of_chunk};
 use super::value::blocks;
 use crate::faults::{self, Fault};
-
-/// Sets the values whose bits in `words` are 0 to -inf: bit `i % 32` of word `i / 32` is value i. Values without a word
-/// have a bit of 0. Returns the largest value that is left, -inf if there is none. NaN is skipped.
-pub(crate) struct ApplyBitmask<'a> {
-    pub(crate) values: &'a mut [f32],
-    pub(crate) words: &'a [u32],
-}
-
-impl Kernel<f32> for ApplyBitmask<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L) -> f32 {
-        let mut words = self.words.iter().copied().chain(std::iter::repeat(0));
-        let (whole, rest) = self.values.as_chunks_mut::<LANES>();
-        let mut largest = l.splat(f32::NEG_INFINITY);
-        // plain code over a fixed number of values, which the compiler vectorizes
-        for (values, word) in whole.iter_mut().zip(&mut words) {
-            for (bit, value) in values.iter_mut().enumerate() {
-                *value = if word & 1 << bit == 0 { f32::NEG_INFINITY } else { *value };
-            }
-            largest = l.max(largest, l.load(values));
-        }
-        let word = words.next().unwrap_or_default();
-        let removed = rest.iter_mut().enumerate().filter(|(bit, _)| word & 1 << bit == 0);
-        removed.for_each(|(_, value)| *value = f32::NEG_INFINITY);
-        let (largest, of_rest) = (l.max32(largest), max(l, rest));
-        if of_rest > largest { of_rest } else { largest }
-    }
-}
 
 /// The `lse` of `z` and that of `kept`: the values of `z`, or -inf where a mask removed them.
 pub(crate) struct LseMasked<'a> {

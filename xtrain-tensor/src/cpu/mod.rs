@@ -18,6 +18,7 @@ pub(crate) mod rope;
 pub(crate) mod rowsum;
 mod scratch;
 pub(crate) mod softmax;
+pub(crate) mod tempered;
 pub(crate) mod value;
 
 pub(crate) use crate::device::Cpu;

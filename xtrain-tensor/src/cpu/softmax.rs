@@ -192,26 +192,3 @@ impl Kernel for Gradient<'_> {
         self.z[at] = if at_target == f32::NEG_INFINITY { 0.0 } else { dz / t };
     }
 }
-
-/// Sets `out` to `x / temperature`. Returns the largest x, or `None` if an x is a NaN or +inf.
-pub(crate) struct Tempered<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) temperature: f32,
-    pub(crate) out: &'a mut [f32],
-}
-
-impl Kernel<Option<f32>> for Tempered<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L) -> Option<f32> {
-        let (infinity, t) = (l.splat(f32::INFINITY), l.splat(self.temperature));
-        let mut invalid = l.zero();
-        blocks!(self.x.len(), |b| {
-            let x = l.load_partial(&self.x[b.clone()]);
-            invalid = l.select_lt(x, infinity, invalid, x);
-            // x / 1 is x
-            let z = if self.temperature == 1.0 { x } else { l.div(x, t) };
-            l.store_partial(&mut self.out[b], z);
-        });
-        if l.to_array(invalid) == [0.0; LANES] { Some(max(l, self.x)) } else { None }
-    }
-}

@@ -71,9 +71,25 @@ impl Operands {
     }
 }
 
+/// A row whose second token top-k keeps, and then top-p removes, only if the logits are divided by the temperature.
+/// Their product with its reciprocal is one unit in the last place below the quotient.
+fn divided() -> Operands {
+    Operands {
+        c: 1,
+        v: 3,
+        dtype: Dtype::F32,
+        temperature: 0.7,
+        filters: (Some(2), 0.9, 0.0),
+        x: vec![1.0],
+        head: vec![0.0, -1.542_999_982_833_862_3, -9.0],
+        targets: vec![Some(Target { id: 0, weight: 1.0, bonus: 0.0 })],
+    }
+}
+
 /// The operands of all cases: without filters, then with filters.
 fn all_operands() -> Vec<(String, u64, &'static [usize], Operands)> {
     let mut all = operands();
+    all.push(("divided-logits".to_string(), 1, &[1], divided()));
     for (i, (v, filters)) in FILTERS.into_iter().enumerate() {
         let of_vocabulary = operands().into_iter().filter(|(.., o)| o.v == v && o.dtype == DTYPES[i % 2]);
         all.extend(of_vocabulary.map(|(name, seed, lengths, o)| {
@@ -189,17 +205,21 @@ pub(crate) fn cross_entropy_kept() -> Vec<Case> {
             let x = tensor(dev, &[rows.len(), o.c], &pick(&o.x, o.c, rows), o.dtype)?;
             let (targets, samples) = (pick(&o.targets, 1, rows), Samples::of_lengths([rows.len()]));
             let lines = o.rows(&targets, &samples);
+            let (mut losses, mut lines_loss) = ([0.0; 2], 0.0);
+            ops::cross_entropy(&x, &head, &lines, &mut lines_loss)?;
             let LossValues { log_probs: values, kept } =
-                ops::cross_entropy_kept(&x, &head, &lines, &mut 0.0)?;
+                ops::cross_entropy_kept(&x, &head, &lines, &mut losses[0])?;
             // with the sets of every second row given, and other inputs, temperature and filters
             let given: Vec<Option<KeptSet>> =
                 kept.iter().enumerate().map(|(i, set)| set.clone().filter(|_| rows[i] % 2 == 0)).collect();
             let x = tensor(dev, &[rows.len(), o.c], &negated(&pick(&o.x, o.c, rows)), o.dtype)?;
             let later = LossRows { kept: &given, temperature: 0.9, ..lines };
             let LossValues { log_probs: later_values, kept: later_kept } =
-                ops::cross_entropy_kept(&x, &head, &later, &mut 0.0)?;
+                ops::cross_entropy_kept(&x, &head, &later, &mut losses[1])?;
             let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?;
-            let (again, dx) = ops::cross_entropy_backward(&x, &head, &later, &mut 0.0, &mut dhead)?;
+            let mut again_loss = 0.0;
+            let (again, dx) = ops::cross_entropy_backward(&x, &head, &later, &mut again_loss, &mut dhead)?;
+            assert_eq!(losses.map(f32::to_bits), [lines_loss, again_loss].map(f32::to_bits), "losses");
             let bits = |v: &LogProb| components(*v).map(f32::to_bits);
             let same = again.iter().flatten().map(bits).eq(later_values.iter().flatten().map(bits));
             let line = |i: usize| {
