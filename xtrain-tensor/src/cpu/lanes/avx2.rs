@@ -81,11 +81,6 @@ impl Reg for Avx2 {
             };
             load_i8(p: *const i8) -> R =
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
-            load_nibbles(p: *const u8) -> (R, R) = {
-                let w = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-                let low = _mm256_and_si256(w, _mm256_set1_epi32(0x0f));
-                (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(w)))
-            };
             load_pairs(p: *const bf16) -> (R, R) = {
                 let w = _mm256_loadu_si256(p.cast());
                 let odd = _mm256_and_si256(w, _mm256_set1_epi32(0xffff_0000_u32 as i32));
@@ -104,6 +99,14 @@ impl Reg for Avx2 {
         neg(a: R) -> R = _mm256_xor_ps(a, _mm256_set1_ps(-0.0));
         scale(p: R, t: R) -> R = _mm256_castsi256_ps(_mm256_add_epi32(
             _mm256_castps_si256(p), _mm256_slli_epi32::<23>(_mm256_castps_si256(t))));
+        nibble(bits: R) -> R =
+            _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_castps_si256(bits), _mm256_set1_epi32(0x0f)));
+        centered_nibble(bits: R) -> R = {
+            let code = _mm256_and_si256(_mm256_castps_si256(bits), _mm256_set1_epi32(0x0f));
+            _mm256_cvtepi32_ps(_mm256_sub_epi32(code, _mm256_set1_epi32(8)))
+        };
+        next_nibble(bits: R) -> R =
+            _mm256_castsi256_ps(_mm256_srli_epi32::<4>(_mm256_castps_si256(bits)));
         lt(a: R, b: R) -> R = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
         is_nan(a: R) -> R = _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a);
         select(m: R, yes: R, no: R) -> R = _mm256_blendv_ps(no, yes, m);

@@ -69,11 +69,6 @@ impl Reg for Avx512 {
                 _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded(v))));
             load_i8(p: *const i8) -> R =
                 _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
-            load_nibbles(p: *const u8) -> (R, R) = {
-                let w = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
-                let low = _mm512_and_si512(w, _mm512_set1_epi32(0x0f));
-                (_mm512_cvtepi32_ps(low), _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(w)))
-            };
             load_pairs(p: *const bf16) -> (R, R) = {
                 let w = _mm512_loadu_si512(p.cast());
                 let odd = _mm512_and_si512(w, _mm512_set1_epi32(0xffff_0000_u32 as i32));
@@ -93,6 +88,13 @@ impl Reg for Avx512 {
             _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi32(i32::MIN)));
         scale(p: R, t: R) -> R = _mm512_castsi512_ps(_mm512_add_epi32(
             _mm512_castps_si512(p), _mm512_slli_epi32::<23>(_mm512_castps_si512(t))));
+        // a table: the index of vpermps is the lowest four bits of a lane
+        nibble(bits: R) -> R = _mm512_permutexvar_ps(_mm512_castps_si512(bits), _mm512_setr_ps(
+            0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0));
+        centered_nibble(bits: R) -> R = _mm512_permutexvar_ps(_mm512_castps_si512(bits), _mm512_setr_ps(
+            -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0));
+        next_nibble(bits: R) -> R =
+            _mm512_castsi512_ps(_mm512_srli_epi32::<4>(_mm512_castps_si512(bits)));
         lt(a: R, b: R) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
         is_nan(a: R) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
         select(m: __mmask16, yes: R, no: R) -> R = _mm512_mask_blend_ps(m, no, yes);

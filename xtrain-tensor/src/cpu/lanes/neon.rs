@@ -59,11 +59,6 @@ impl Reg for Neon {
                 let w = vcreate_s8(u64::from(p.cast::<u32>().read_unaligned()));
                 vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(w))))
             };
-            load_nibbles(p: *const u8) -> (R, R) = {
-                let w = vcreate_u8(u64::from(p.cast::<u32>().read_unaligned()));
-                let w = vmovl_u16(vget_low_u16(vmovl_u8(w)));
-                (vcvtq_f32_u32(vandq_u32(w, vdupq_n_u32(0x0f))), vcvtq_f32_u32(vshrq_n_u32::<4>(w)))
-            };
             load_pairs(p: *const bf16) -> (R, R) = {
                 let w = vreinterpretq_u32_u16(vld1q_u16(p.cast()));
                 let odd = vandq_u32(w, vdupq_n_u32(0xffff_0000));
@@ -82,6 +77,12 @@ impl Reg for Neon {
         neg(a: R) -> R = vnegq_f32(a);
         scale(p: R, t: R) -> R = vreinterpretq_f32_u32(vaddq_u32(
             vreinterpretq_u32_f32(p), vshlq_n_u32::<23>(vreinterpretq_u32_f32(t))));
+        nibble(bits: R) -> R = vcvtq_f32_u32(vandq_u32(vreinterpretq_u32_f32(bits), vdupq_n_u32(0x0f)));
+        centered_nibble(bits: R) -> R = {
+            let code = vandq_u32(vreinterpretq_u32_f32(bits), vdupq_n_u32(0x0f));
+            vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(code), vdupq_n_s32(8)))
+        };
+        next_nibble(bits: R) -> R = vreinterpretq_f32_u32(vshrq_n_u32::<4>(vreinterpretq_u32_f32(bits)));
         lt(a: R, b: R) -> uint32x4_t = vcltq_f32(a, b);
         is_nan(a: R) -> uint32x4_t = vmvnq_u32(vceqq_f32(a, a));
         select(m: uint32x4_t, yes: R, no: R) -> R = vbslq_f32(m, yes, no);

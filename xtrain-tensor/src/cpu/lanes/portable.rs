@@ -43,6 +43,9 @@ impl Reg for Portable {
         max(a, b) = if b > a { b } else { a };
         neg(a) = -a;
         round_bf16(a) = round_bf16(a);
+        nibble(bits) = (bits.to_bits() & 0x0f) as f32;
+        centered_nibble(bits) = (bits.to_bits() & 0x0f) as f32 - 8.0;
+        next_nibble(bits) = f32::from_bits(bits.to_bits() >> 4);
         scale(p, t) = f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23));
     }
 
@@ -93,12 +96,6 @@ impl Reg for Portable {
     unsafe fn load_i8(_: Self, p: *const i8) -> R {
         // SAFETY: WIDTH elements are readable, by contract.
         unsafe { p.cast::<[i8; W]>().read() }.map(f32::from)
-    }
-    #[inline(never)]
-    unsafe fn load_nibbles(_: Self, p: *const u8) -> (R, R) {
-        // SAFETY: WIDTH elements are readable, by contract.
-        let bytes = unsafe { p.cast::<[u8; W]>().read() };
-        (bytes.map(|byte| f32::from(byte & 0x0f)), bytes.map(|byte| f32::from(byte >> 4)))
     }
     #[inline(never)]
     unsafe fn store_bf16(_: Self, p: *mut bf16, v: R) {

@@ -58,8 +58,6 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     unsafe fn load_pairs(isa: Self, p: *const bf16) -> (Self::R, Self::R);
     /// Loads `WIDTH` signed bytes as f32.
     unsafe fn load_i8(isa: Self, p: *const i8) -> Self::R;
-    /// Loads the nibbles of `WIDTH` bytes as f32, 0 to 15. Returns the lower and the upper nibbles.
-    unsafe fn load_nibbles(isa: Self, p: *const u8) -> (Self::R, Self::R);
     /// `a * b + c`, rounded once.
     fn fma(isa: Self, a: Self::R, b: Self::R, c: Self::R) -> Self::R;
     fn add(isa: Self, a: Self::R, b: Self::R) -> Self::R;
@@ -74,6 +72,12 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     fn round_bf16(isa: Self, a: Self::R) -> Self::R;
     /// `bits(p) + (bits(t) << 23)`: scales p by a power of two whose exponent is in the low bits of t.
     fn scale(isa: Self, p: Self::R, t: Self::R) -> Self::R;
+    /// The lowest four bits of each lane as f32: 0 to 15.
+    fn nibble(isa: Self, bits: Self::R) -> Self::R;
+    /// The lowest four bits of each lane, less 8, as f32: -8 to 7.
+    fn centered_nibble(isa: Self, bits: Self::R) -> Self::R;
+    /// The bits of each lane, shifted right by four.
+    fn next_nibble(isa: Self, bits: Self::R) -> Self::R;
     /// `a < b`. NaN compares false.
     fn lt(isa: Self, a: Self::R, b: Self::R) -> Self::M;
     fn is_nan(isa: Self, a: Self::R) -> Self::M;

@@ -38,6 +38,9 @@ pub struct QuantBlock {
 }
 
 impl QuantBlock {
+    /// A block whose elements are zero.
+    pub(crate) const ZERO: QuantBlock = QuantBlock { scales: [0.0; 2], offsets: [0.0; 2], codes: [0; BLOCK] };
+
     /// Whether the largest possible code gives finite elements with these scales and offsets.
     pub(super) fn is_surely_finite(&self) -> bool {
         let bound = |half: usize| self.scales[half].abs() * 128.0 + self.offsets[half].abs();

@@ -1,15 +1,15 @@
 //! `y = x B` and `y += x B` with quantized B.
 use std::ops::Range;
 
-use super::panels::{Dequantize, View};
-use super::tile::{MAX_ROWS, PANELS, Tile};
+use super::dequantize::Dequantize;
+use super::panels::{COLUMNS, View};
+use super::tile::{MAX_ROWS, Tile};
 use crate::cpu::gemm::panels::Row;
 use crate::cpu::gemm::split::{CHUNK, split, tile_groups};
 use crate::cpu::gemm::tile::{Beta, Prefetch, TileJob, tile_rows};
 use crate::cpu::lanes::{LANES, dispatch};
 use crate::cpu::scratch::Buffer;
 use crate::cpu::{Cpu, Disjoint, Simd};
-use crate::operands::QUANT_BLOCK as BLOCK;
 
 /// `y = beta y + a b`, or with a residual `y = residual + (beta y + a b)`: y `[rows, b.columns]`, a `[rows, b.depth]`.
 ///
@@ -44,12 +44,15 @@ impl Product<'_> {
         if rows.len() > MAX_ROWS {
             return panels.for_each(|panel| self.panel(&rows, panel));
         }
-        for panel in panels.clone().step_by(PANELS) {
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let columns = COLUMNS - self.b.panel(panel * LANES).column;
+            let count = (columns / LANES).min(panels.end - panel);
             let tile = Tile {
                 a: &self.a[rows.start * self.b.depth..rows.end * self.b.depth],
                 b: self.b,
                 panel,
-                panels: PANELS.min(panels.end - panel),
+                panels: count,
                 y: &self.y,
                 first: rows.start * self.b.columns + panel * LANES,
                 y_step: self.b.columns,
@@ -58,18 +61,17 @@ impl Product<'_> {
             };
             // SAFETY: these elements of y belong to this unit alone.
             unsafe { tile.run(self.simd) }
+            panel += count;
         }
     }
 
     /// Computes the outputs of `rows` in one panel, which is dequantized chunk by chunk.
     fn panel(&self, rows: &Range<usize>, panel: usize) {
         let View { layout, depth, .. } = self.b;
-        let blocks = self.b.panel(panel);
         let mut chunk = Buffer::<Row>::new(CHUNK.min(depth));
         for k in (0..depth).step_by(CHUNK) {
             let to = &mut chunk[..CHUNK.min(depth - k)];
-            let blocks = &blocks[k / BLOCK * layout.bytes()..][..to.len() / BLOCK * layout.bytes()];
-            dispatch(self.simd, Dequantize { layout, blocks, to });
+            dispatch(self.simd, Dequantize { layout, panel: self.b.panel(panel * LANES), from: k, to });
             self.chunk(rows, panel, k, to);
         }
     }

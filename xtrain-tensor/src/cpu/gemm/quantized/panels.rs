@@ -1,8 +1,8 @@
-//! The packed quantized B operand: panels of 32 columns.
+//! The packed quantized B operand: panels of 64 columns.
 use std::ops::Range;
 
-use crate::cpu::gemm::panels::{Row, first_panel};
-use crate::cpu::lanes::{Kernel, LANES, Lanes, Reg};
+use crate::cpu::gemm::panels::first_panel;
+use crate::cpu::lanes::LANES;
 use crate::device::Cpu;
 use crate::device::packed_buffer::PackedBuffer;
 use crate::faults::{self, Fault};
@@ -14,11 +14,18 @@ use crate::operands::{CodeBits, QUANT_BLOCK as BLOCK, QuantBlock, QuantFormat};
 pub(super) struct Line([u8; LINE]);
 const LINE: usize = 64;
 
-/// Bytes of a row of f32 factors: scales or offsets of 32 columns.
-const FACTORS: usize = LANES * size_of::<f32>();
+/// Bytes of a row of f32 factors: scales or offsets of a panel's columns.
+const FACTORS: usize = COLUMNS * size_of::<f32>();
 
-/// The layout of a block of a panel: 32 columns at 32 depths. The scales of 32 columns, once or for each half of the
-/// depths; the offsets, if there are any; then the codes: 32 columns of one depth, or with nibbles of two depths.
+/// Columns of a panel: those of a tile, which therefore reads consecutive cache lines.
+pub(super) const COLUMNS: usize = 2 * LANES;
+
+/// Depths whose nibbles share a word of 32 bits.
+pub(super) const OCTET: usize = 8;
+
+/// The layout of a block of a panel: 64 columns at 32 depths. The scales of the columns, once or for each half of the
+/// depths; the offsets, if there are any; then the codes: bytes of the columns for each depth, or with nibbles words of
+/// 32 bits for each eight depths. The lowest nibble of a word is the code of the first depth.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     format: QuantFormat,
@@ -47,21 +54,25 @@ impl Layout {
 
     /// Bytes of a block.
     pub(super) fn bytes(self) -> usize {
-        let depths_per_row = if self.nibbles() { 2 } else { 1 };
-        self.codes() + BLOCK / depths_per_row * LANES
+        let codes_per_byte = if self.nibbles() { 2 } else { 1 };
+        self.codes() + BLOCK / codes_per_byte * COLUMNS
     }
 
     pub(super) fn nibbles(self) -> bool {
         self.format.bits == CodeBits::Four
     }
 
+    pub(super) fn has_offsets(self) -> bool {
+        self.format.offsets
+    }
+
     /// What is added to a code of 4 bits, so that it is not negative.
-    pub(super) fn bias(self) -> i8 {
+    fn bias(self) -> i8 {
         if self.nibbles() && !self.format.offsets { 8 } else { 0 }
     }
 }
 
-/// A quantized matrix B `[depth, columns]`, packed as panels `[ceil(columns / 32)][depth / 32]` of blocks and padded
+/// A quantized matrix B `[depth, columns]`, packed as panels `[ceil(columns / 64)][depth / 32]` of blocks and padded
 /// with zeros.
 #[derive(Debug)]
 pub(crate) struct QuantPanels {
@@ -79,7 +90,7 @@ impl QuantPanels {
     pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2], format: QuantFormat) -> QuantPanels {
         assert!(depth.is_multiple_of(BLOCK), "whole blocks");
         let layout = Layout { format };
-        let len = columns.div_ceil(LANES) * depth / BLOCK * layout.bytes() / LINE;
+        let len = columns.div_ceil(COLUMNS) * depth / BLOCK * layout.bytes() / LINE;
         QuantPanels { lines: PackedBuffer::with_capacity(&cpu.recycler, len), layout, depth, columns }
     }
 
@@ -91,22 +102,21 @@ impl QuantPanels {
     /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of
     /// 32, unless they extend to the last row.
     pub(crate) fn write(&mut self, cpu: &Cpu, first: usize, w: &[QuantBlock]) {
-        let (layout, blocks, step) = (self.layout, self.depth / BLOCK, self.step());
+        let (layout, blocks, step, all) = (self.layout, self.depth / BLOCK, self.step(), self.columns);
         let columns = first..first + w.len() / blocks;
-        let panels = first_panel(&columns, self.columns)..columns.end.div_ceil(LANES);
-        self.lines.grow(panels.end * step, Line([0; LINE]));
-        let lines = &mut self.lines[panels.start * step..panels.end * step];
-        cpu.pool.parts(lines, step, |part, panel: &mut [Line]| {
-            let at = part * LANES * blocks;
-            let w = &w[at..w.len().min(at + LANES * blocks)];
-            if w.len() < LANES * blocks {
-                panel.fill(Line([0; LINE]));
-            }
+        let from = first_panel(&columns, all) * LANES / COLUMNS;
+        let to = columns.end.div_ceil(COLUMNS);
+        self.lines.grow(to * step, Line([0; LINE]));
+        cpu.pool.parts(&mut self.lines[from * step..to * step], step, |part, panel: &mut [Line]| {
+            let start = (from + part) * COLUMNS;
+            let written = columns.start.max(start)..columns.end.min(start + COLUMNS);
+            let padding = if written.end == all { all..start + COLUMNS } else { all..all };
             let panel = panel.as_flattened_bytes_mut();
-            for (j, w) in w.chunks_exact(blocks).enumerate() {
-                for (block, to) in w.iter().zip(panel.chunks_exact_mut(layout.bytes())) {
-                    layout.write(block, j, to);
+            for (k, to) in panel.chunks_exact_mut(layout.bytes()).enumerate() {
+                for j in written.clone() {
+                    layout.write(&w[(j - first) * blocks + k], j - start, to);
                 }
+                padding.clone().for_each(|j| layout.write(&QuantBlock::ZERO, j - start, to));
             }
         });
     }
@@ -123,15 +133,15 @@ impl QuantPanels {
 
     /// Unpacks column `j`: row `j` of the weight, with the signs of zeros.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
-        let panel = &self.lines[j / LANES * self.step()..][..self.step()].as_flattened_bytes();
+        let panel = &self.lines[j / COLUMNS * self.step()..][..self.step()].as_flattened_bytes();
         for (block, to) in panel.chunks_exact(self.layout.bytes()).zip(to.chunks_exact_mut(BLOCK)) {
-            to.copy_from_slice(&self.layout.read(block, j % LANES).values(self.layout.format));
+            to.copy_from_slice(&self.layout.read(block, j % COLUMNS).values(self.layout.format));
         }
     }
 
     pub(crate) fn view(&self) -> View<'_> {
         let (depth, columns) = (self.depth, self.columns);
-        View { lines: &self.lines, layout: self.layout, step: self.step(), depth, columns }
+        View { lines: &self.lines, layout: self.layout, step: self.step(), first: 0, depth, columns }
     }
 }
 
@@ -149,10 +159,15 @@ impl Layout {
         let codes = &mut to[self.codes()..];
         if self.nibbles() {
             let code = |k: usize| (block.codes[k] + self.bias()) as u8 & 0x0f;
-            let [low, high] = if faults::on(Fault::QuantNibblesSwapped) { [1, 0] } else { [0, 1] };
-            (0..BLOCK / 2).for_each(|r| codes[r * LANES + j] = code(2 * r + low) | code(2 * r + high) << 4);
+            let swapped = usize::from(faults::on(Fault::QuantNibblesSwapped));
+            for octet in 0..BLOCK / OCTET {
+                let nibble = |n: usize| u32::from(code(octet * OCTET + (n ^ swapped))) << (4 * n);
+                let word: u32 = (0..OCTET).map(nibble).sum();
+                let at = (octet * COLUMNS + j) * size_of::<u32>();
+                codes[at..at + size_of::<u32>()].copy_from_slice(&word.to_ne_bytes());
+            }
         } else {
-            block.codes.iter().enumerate().for_each(|(k, &code)| codes[k * LANES + j] = code as u8);
+            block.codes.iter().enumerate().for_each(|(k, &code)| codes[k * COLUMNS + j] = code as u8);
         }
     }
 
@@ -163,12 +178,16 @@ impl Layout {
             f32::from_ne_bytes(bytes.try_into().expect("four bytes"))
         };
         let codes = &from[self.codes()..];
+        let word = |octet: usize| {
+            let bytes = &codes[(octet * COLUMNS + j) * size_of::<u32>()..][..size_of::<u32>()];
+            u32::from_ne_bytes(bytes.try_into().expect("four bytes"))
+        };
         QuantBlock {
             scales: [0, 1].map(|half| factor(self.scales(half))),
             offsets: [0, 1].map(|half| self.offsets(half).map_or(0.0, factor)),
             codes: std::array::from_fn(|k| match self.nibbles() {
-                true => (codes[k / 2 * LANES + j] >> (k % 2 * 4) & 0x0f) as i8 - self.bias(),
-                false => codes[k * LANES + j] as i8,
+                true => (word(k / OCTET) >> (k % OCTET * 4) & 0x0f) as i8 - self.bias(),
+                false => codes[k * COLUMNS + j] as i8,
             }),
         }
     }
@@ -198,6 +217,8 @@ pub(crate) struct View<'a> {
     pub(super) layout: Layout,
     /// Lines between panels.
     step: usize,
+    /// The column of the first panel where the part begins.
+    first: usize,
     pub(super) depth: usize,
     pub(super) columns: usize,
 }
@@ -205,85 +226,23 @@ pub(crate) struct View<'a> {
 impl<'a> View<'a> {
     /// The columns `range`. It starts at a multiple of 32.
     pub(crate) fn columns(self, range: Range<usize>) -> View<'a> {
-        assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "whole panels");
-        View { lines: &self.lines[range.start / LANES * self.step..], columns: range.len(), ..self }
+        assert!(range.start.is_multiple_of(LANES) && range.end <= self.columns, "whole groups of lanes");
+        let at = self.first + range.start;
+        let lines = &self.lines[at / COLUMNS * self.step..];
+        View { lines, first: at % COLUMNS, columns: range.len(), ..self }
     }
 
-    /// The blocks of panel `p`.
-    pub(super) fn panel(&self, p: usize) -> &'a [u8] {
-        self.lines[p * self.step..][..self.depth / BLOCK * self.layout.bytes() / LINE].as_flattened_bytes()
-    }
-}
-
-/// The factors of a half of a block, in registers.
-#[derive(Clone, Copy)]
-pub(super) struct Factors<L: Reg> {
-    scale: L::R,
-    offset: L::R,
-}
-
-impl<L: Lanes> Factors<L> {
-    /// The factors of a register of columns, from column `column` on.
-    ///
-    /// # Safety
-    /// `block` is a block of this layout, and `column + WIDTH` is at most 32.
-    #[inline(always)]
-    pub(super) unsafe fn load(l: L, layout: Layout, block: *const u8, half: usize, column: usize) -> Self {
-        // SAFETY: by contract.
-        let row = |at: usize| unsafe { Reg::load(l, block.add(at).cast::<f32>().add(column)) };
-        let scale = row(layout.scales(half));
-        let offset = match layout.offsets(half) {
-            Some(at) => row(at),
-            None => Reg::mul(l, scale, Reg::splat(l, -f32::from(layout.bias()))),
-        };
-        Factors { scale, offset }
-    }
-
-    /// Dequantizes codes. Their product with the scale is exact, so the sum is rounded once.
-    #[inline(always)]
-    pub(super) fn of(self, l: L, codes: L::R) -> L::R {
-        Reg::fma(l, self.scale, codes, self.offset)
+    /// The panel that holds column `at`.
+    pub(super) fn panel(&self, at: usize) -> Panel<'a> {
+        let at = self.first + at;
+        let blocks = self.lines[at / COLUMNS * self.step..][..self.step].as_flattened_bytes();
+        Panel { blocks, column: at % COLUMNS }
     }
 }
 
-/// Dequantizes blocks of a panel: a row for each depth.
-pub(super) struct Dequantize<'a> {
-    pub(super) layout: Layout,
+/// A panel, and the place of a column in it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Panel<'a> {
     pub(super) blocks: &'a [u8],
-    pub(super) to: &'a mut [Row],
-}
-
-impl Kernel for Dequantize<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let Dequantize { layout, blocks, to } = self;
-        let rows = to.chunks_exact_mut(BLOCK);
-        for (block, rows) in blocks.chunks_exact(layout.bytes()).zip(rows) {
-            for (at, rows) in rows.chunks_exact_mut(BLOCK / 2).enumerate() {
-                for column in (0..LANES).step_by(L::WIDTH) {
-                    // SAFETY: the slice is a block; the registers are inside its 32 columns and inside the rows.
-                    unsafe {
-                        let factors = Factors::load(l, layout, block.as_ptr(), at, column);
-                        let codes = block[layout.codes()..].as_ptr().add(column);
-                        let store = |row: &mut Row, w: L::R| {
-                            Reg::store(l, row.0.as_mut_ptr().add(column), w);
-                        };
-                        if layout.nibbles() {
-                            for (r, pair) in rows.chunks_exact_mut(2).enumerate() {
-                                let codes = codes.add((at * BLOCK / 4 + r) * LANES);
-                                let (low, high) = Reg::load_nibbles(l, codes);
-                                store(&mut pair[0], factors.of(l, low));
-                                store(&mut pair[1], factors.of(l, high));
-                            }
-                        } else {
-                            for (r, row) in rows.iter_mut().enumerate() {
-                                let codes = codes.add((at * BLOCK / 2 + r) * LANES);
-                                store(row, factors.of(l, Reg::load_i8(l, codes.cast())));
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
+    pub(super) column: usize,
 }

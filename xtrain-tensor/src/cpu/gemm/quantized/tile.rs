@@ -1,17 +1,19 @@
 //! The micro-kernel of products with few rows, which dequantizes in registers.
-use super::panels::{Factors, View};
+use super::codes::{Codes, Factors};
+use super::panels::{COLUMNS, OCTET, View};
 use crate::cpu::gemm::Beta;
 use crate::cpu::gemm::split::CHUNK;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::operands::QUANT_BLOCK as BLOCK;
 
+/// Depths that share factors.
+const HALF: usize = BLOCK / 2;
+
 /// Maximum rows of a tile. More rows read a dequantized panel.
 pub(super) const MAX_ROWS: usize = 4;
-/// Panels that a tile computes together, so that it has enough independent sums.
-pub(super) const PANELS: usize = 4;
 
-/// `y = beta y + a b`, and `y = residual + (..)`, for up to [`MAX_ROWS`] rows and up to [`PANELS`] panels.
+/// `y = beta y + a b`, and `y = residual + (..)`, for up to [`MAX_ROWS`] rows and columns of one panel of b.
 pub(super) struct Tile<'a> {
     /// The rows of a, `depth` elements each.
     pub(super) a: &'a [f32],
@@ -32,13 +34,18 @@ impl Tile<'_> {
     /// # Safety
     /// No other thread accesses these elements of y.
     pub(super) unsafe fn run(self, simd: Simd) {
-        let (rows, nibbles) = (self.a.len() / self.b.depth, self.b.layout.nibbles());
+        let column = self.b.panel(self.panel * LANES).column;
+        assert!(column + self.panels * LANES <= COLUMNS, "columns of one panel");
+        let rows = self.a.len() / self.b.depth;
+        let layout = self.b.layout;
         macro_rules! pick {
             ($($m:literal)*) => {
-                match (rows, nibbles) {
+                match (rows, layout.nibbles(), layout.has_offsets()) {
                     $(
-                        ($m, false) => dispatch(simd, MicroKernel::<$m, false>(self)),
-                        ($m, true) => dispatch(simd, MicroKernel::<$m, true>(self)),
+                        ($m, false, false) => dispatch(simd, MicroKernel::<$m, false, false>(self)),
+                        ($m, false, true) => dispatch(simd, MicroKernel::<$m, false, true>(self)),
+                        ($m, true, false) => dispatch(simd, MicroKernel::<$m, true, false>(self)),
+                        ($m, true, true) => dispatch(simd, MicroKernel::<$m, true, true>(self)),
                     )*
                     _ => unreachable!("a tile has 1 to {MAX_ROWS} rows"),
                 }
@@ -49,21 +56,17 @@ impl Tile<'_> {
 }
 
 /// A tile of M rows.
-struct MicroKernel<'a, const M: usize, const NIBBLES: bool>(Tile<'a>);
+struct MicroKernel<'a, const M: usize, const NIBBLES: bool, const OFFSETS: bool>(Tile<'a>);
 
-impl<const M: usize, const NIBBLES: bool> Kernel for MicroKernel<'_, M, NIBBLES> {
+impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> Kernel
+    for MicroKernel<'_, M, NIBBLES, OFFSETS>
+{
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let all = self.0.panels * L::REGS;
         let mut at = 0;
         // SAFETY: registers inside the panels of the tile; the contract of `Tile::run`.
         unsafe {
-            if M == 1 && L::REGS == 2 {
-                while at + 8 <= all {
-                    self.columns::<L, 8>(l, at);
-                    at += 8;
-                }
-            }
             if M <= 2 || L::REGS == 2 {
                 while at + 4 <= all {
                     self.columns::<L, 4>(l, at);
@@ -78,7 +81,7 @@ impl<const M: usize, const NIBBLES: bool> Kernel for MicroKernel<'_, M, NIBBLES>
     }
 }
 
-impl<const M: usize, const NIBBLES: bool> MicroKernel<'_, M, NIBBLES> {
+impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> MicroKernel<'_, M, NIBBLES, OFFSETS> {
     /// Computes R registers of columns from register `at` on, over the whole depth.
     ///
     /// # Safety
@@ -87,10 +90,8 @@ impl<const M: usize, const NIBBLES: bool> MicroKernel<'_, M, NIBBLES> {
     unsafe fn columns<L: Lanes, const R: usize>(&self, l: L, at: usize) {
         let Tile { a, b, panel, .. } = self.0;
         let (zero, layout, depth) = (<L as Reg>::splat(l, 0.0), b.layout, b.depth);
-        let (bytes, codes_at) = (layout.bytes(), layout.codes());
-        let mut blocks: [*const u8; R] =
-            std::array::from_fn(|j| b.panel(panel + (at + j) / L::REGS).as_ptr());
-        let column: [usize; R] = std::array::from_fn(|j| (at + j) % L::REGS * L::WIDTH);
+        let (from, bytes) = (b.panel(panel * LANES), layout.bytes());
+        let (mut block, first) = (from.blocks.as_ptr(), from.column + at * L::WIDTH);
         let mut y = [[zero; R]; M];
         self.load(l, at, &mut y);
         let a: [&[f32]; M] = std::array::from_fn(|i| &a[i * depth..][..depth]);
@@ -98,46 +99,28 @@ impl<const M: usize, const NIBBLES: bool> MicroKernel<'_, M, NIBBLES> {
             let mut chunk = [[zero; R]; M];
             for k in (from..depth.min(from + CHUNK)).step_by(BLOCK) {
                 for half in 0..2 {
-                    // SAFETY: `blocks` are at the block of depth k, which has 32 columns.
-                    let factors: [Factors<L>; R] = std::array::from_fn(|j| unsafe {
-                        Factors::load(l, layout, blocks[j], half, column[j])
+                    // SAFETY: `block` is the block of depth k; the registers are inside its columns.
+                    let factors: [Factors<L, OFFSETS>; R] = std::array::from_fn(|j| unsafe {
+                        Factors::load(l, layout, block, half, first + j * L::WIDTH)
                     });
-                    let k = k + half * BLOCK / 2;
-                    if NIBBLES {
-                        for r in 0..BLOCK / 4 {
-                            let row = codes_at + (half * BLOCK / 4 + r) * LANES;
-                            let mut high = [zero; R];
+                    for octet in half * HALF / OCTET..(half + 1) * HALF / OCTET {
+                        let a: [&[f32]; M] = a.map(|a| &a[k + octet * OCTET..][..OCTET]);
+                        // SAFETY: as above.
+                        let mut codes: [Codes<L, NIBBLES>; R] = std::array::from_fn(|j| unsafe {
+                            Codes::load(l, layout, block, octet, first + j * L::WIDTH)
+                        });
+                        for n in 0..OCTET {
                             for j in 0..R {
-                                // SAFETY: as above.
-                                let codes = unsafe { Reg::load_nibbles(l, blocks[j].add(row + column[j])) };
-                                high[j] = factors[j].of(l, codes.1);
-                                let low = factors[j].of(l, codes.0);
+                                // SAFETY: n < 8.
+                                let w = factors[j].of(l, unsafe { codes[j].take::<OFFSETS>(l, n) });
                                 for (chunk, a) in chunk.iter_mut().zip(&a) {
-                                    chunk[j] = Reg::fma(l, Reg::splat(l, a[k + 2 * r]), low, chunk[j]);
-                                }
-                            }
-                            for (chunk, a) in chunk.iter_mut().zip(&a) {
-                                let x = Reg::splat(l, a[k + 2 * r + 1]);
-                                for (chunk, high) in chunk.iter_mut().zip(&high) {
-                                    *chunk = Reg::fma(l, x, *high, *chunk);
-                                }
-                            }
-                        }
-                    } else {
-                        for r in 0..BLOCK / 2 {
-                            let row = codes_at + (half * BLOCK / 2 + r) * LANES;
-                            for j in 0..R {
-                                // SAFETY: as above.
-                                let codes = unsafe { Reg::load_i8(l, blocks[j].add(row + column[j]).cast()) };
-                                let w = factors[j].of(l, codes);
-                                for (chunk, a) in chunk.iter_mut().zip(&a) {
-                                    chunk[j] = Reg::fma(l, Reg::splat(l, a[k + r]), w, chunk[j]);
+                                    chunk[j] = Reg::fma(l, Reg::splat(l, a[n]), w, chunk[j]);
                                 }
                             }
                         }
                     }
                 }
-                blocks.iter_mut().for_each(|block| *block = block.wrapping_add(bytes));
+                block = block.wrapping_add(bytes);
             }
             for (y, chunk) in y.iter_mut().zip(&chunk) {
                 y.iter_mut().zip(chunk).for_each(|(y, chunk)| *y = Reg::add(l, *y, *chunk));
