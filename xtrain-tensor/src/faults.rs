@@ -229,7 +229,7 @@ faults! {
     ContextBeforeLength "a completion that reaches its length and the context limit ends by the context"
     TokensOfSkippedStepLost "a step without a gradient does not count the tokens of its batch"
     MaskedCompletionsInDivisor "a loss that divides by the tokens of a batch counts those of masked completions"
-    QuantNibblesSwapped "a quantized matrix in memory has the two codes of each byte in the wrong order"
+    QuantNibblesSwapped "a quantized matrix in memory has the codes of each two neighbouring depths in the wrong order"
     QuantScaleOfFirstHalf "both halves of a quantized block in memory have the scale of the first half"
     PairHalvesExchanged "the operands of vdpbf16ps have the later element of a pair in the high half"
     PairedSlotsExchanged "the values of attention have the later slot of a pair in the high half"

@@ -196,3 +196,42 @@ fn zip_interleaves_the_lanes_of_two_registers() {
         assert_eq!(got, want, "{simd}");
     }
 }
+
+struct Nibbles<'a>(&'a [f32]);
+impl Kernel<[Vec<f32>; 3]> for Nibbles<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> [Vec<f32>; 3] {
+        let mut out = [(); 3].map(|()| vec![7.0; self.0.len()]);
+        for i in (0..self.0.len()).step_by(L::WIDTH) {
+            // SAFETY: the words and the outputs have WIDTH elements from `i` on: their number is a multiple of 32.
+            unsafe {
+                let bits = Reg::load(l, self.0.as_ptr().add(i));
+                let results =
+                    [Reg::nibble(l, bits), Reg::centered_nibble(l, bits), Reg::next_nibble(l, bits)];
+                for (out, result) in out.iter_mut().zip(results) {
+                    Reg::store(l, out.as_mut_ptr().add(i), result);
+                }
+            }
+        }
+        out
+    }
+}
+
+#[test]
+fn nibbles_of_any_word_are_its_lowest_four_bits_and_a_shift_keeps_the_others() {
+    // every code in every place, among ones and among zeros; patterns of NaN; others
+    let codes = (0..16u32).flat_map(|code| (0..8).map(move |n| code << (4 * n)));
+    let words = codes.flat_map(|word| [word, !word]).chain([0x7f80_0001, 0xffc0_0000, 0xff80_0000]);
+    let mut words: Vec<u32> = words.chain((0..2_000u32).map(|i| i.wrapping_mul(2_654_435_761))).collect();
+    words.resize(words.len().next_multiple_of(LANES), u32::MAX);
+    let lanes: Vec<f32> = words.iter().map(|&word| f32::from_bits(word)).collect();
+    for simd in simds() {
+        let [codes, centered, next] = dispatch(simd, Nibbles(&lanes));
+        for (i, word) in words.iter().enumerate() {
+            let code = (word & 15) as f32;
+            let want = [code, code - 8.0, f32::from_bits(word >> 4)].map(f32::to_bits);
+            let got = [codes[i], centered[i], next[i]].map(f32::to_bits);
+            assert_eq!(got, want, "{simd}, {word:08x}");
+        }
+    }
+}

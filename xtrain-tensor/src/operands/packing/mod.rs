@@ -5,5 +5,5 @@ mod quant_block;
 
 pub(crate) use lines::{AllRows, Lines, Packer, RowSink};
 pub use piece::Piece;
-pub(crate) use quant_block::BLOCK;
+pub(crate) use quant_block::{BLOCK, HALF};
 pub use quant_block::{CodeBits, QuantBlock, QuantFormat};

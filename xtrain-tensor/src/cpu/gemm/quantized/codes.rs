@@ -1,8 +1,8 @@
 //! Elements of a block in registers: codes and their factors.
-use super::panels::{COLUMNS, Layout, OCTET};
+use super::panels::{COLUMNS, Layout};
 use crate::cpu::lanes::{Lanes, Reg};
 
-/// The factors of a half of a block, for a register of columns.
+/// The factors of a block, for a register of columns.
 #[derive(Clone, Copy)]
 pub(super) struct Factors<L: Reg, const OFFSETS: bool> {
     scale: L::R,
@@ -15,11 +15,11 @@ impl<L: Lanes, const OFFSETS: bool> Factors<L, OFFSETS> {
     /// # Safety
     /// `block` is a block of this layout, and `column + WIDTH` is at most 64.
     #[inline(always)]
-    pub(super) unsafe fn load(l: L, layout: Layout, block: *const u8, half: usize, column: usize) -> Self {
+    pub(super) unsafe fn load(l: L, layout: Layout, block: *const u8, column: usize) -> Self {
         // SAFETY: by contract.
         let row = |at: usize| unsafe { Reg::load(l, block.add(at).cast::<f32>().add(column)) };
-        let scale = row(layout.scales(half));
-        Factors { scale, offset: layout.offsets(half).map_or(scale, row) }
+        let scale = row(0);
+        Factors { scale, offset: layout.offsets().map_or(scale, row) }
     }
 
     /// Dequantizes codes. Their product with the scale is exact, so the sum is rounded once.
@@ -42,12 +42,11 @@ impl<L: Lanes, const NIBBLES: bool> Codes<L, NIBBLES> {
     /// The codes of the depths from `8 octet` on, from column `column` on.
     ///
     /// # Safety
-    /// `block` is a block of this layout, and `column + WIDTH` is at most 64.
+    /// `block` is a block of this layout that has these depths, and `column + WIDTH` is at most 64.
     #[inline(always)]
     pub(super) unsafe fn load(l: L, layout: Layout, block: *const u8, octet: usize, column: usize) -> Self {
-        let row = if NIBBLES { COLUMNS * size_of::<u32>() } else { OCTET * COLUMNS };
         let column = if NIBBLES { column * size_of::<u32>() } else { column };
-        let from = block.wrapping_add(layout.codes() + octet * row + column);
+        let from = block.wrapping_add(layout.codes() + octet * layout.octet_bytes() + column);
         // SAFETY: a word for each column, by contract.
         let bits = if NIBBLES { unsafe { Reg::load(l, from.cast()) } } else { Reg::splat(l, 0.0) };
         Codes { from, bits }

@@ -3,7 +3,6 @@ use super::codes::{Codes, Factors};
 use super::panels::{Layout, OCTET, Panel};
 use crate::cpu::gemm::panels::Row;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, Reg};
-use crate::operands::QUANT_BLOCK as BLOCK;
 
 /// Dequantizes 32 columns of a panel: a row for each depth.
 pub(super) struct Dequantize<'a> {
@@ -31,14 +30,14 @@ impl Dequantize<'_> {
     #[inline(always)]
     fn blocks<L: Lanes, const NIBBLES: bool, const OFFSETS: bool>(self, l: L) {
         let Dequantize { layout, panel, from, to } = self;
-        let blocks = panel.blocks.chunks_exact(layout.bytes()).skip(from / BLOCK);
-        for (block, rows) in blocks.zip(to.chunks_exact_mut(BLOCK)) {
+        let blocks = panel.blocks[layout.bytes_of(from)..].chunks_exact(layout.bytes());
+        for (block, rows) in blocks.zip(to.chunks_exact_mut(layout.depths())) {
             for (octet, rows) in rows.chunks_exact_mut(OCTET).enumerate() {
                 for column in (0..LANES).step_by(L::WIDTH) {
                     // SAFETY: the slice is a block; the registers are inside its columns, and inside the rows.
                     unsafe {
-                        let (half, at) = (octet / (BLOCK / 2 / OCTET), panel.column + column);
-                        let factors = Factors::<L, OFFSETS>::load(l, layout, block.as_ptr(), half, at);
+                        let at = panel.column + column;
+                        let factors = Factors::<L, OFFSETS>::load(l, layout, block.as_ptr(), at);
                         let mut codes = Codes::<L, NIBBLES>::load(l, layout, block.as_ptr(), octet, at);
                         for (n, row) in rows.iter_mut().enumerate() {
                             let w = factors.of(l, codes.take::<OFFSETS>(l, n));

@@ -6,7 +6,7 @@ use crate::cpu::lanes::LANES;
 use crate::device::Cpu;
 use crate::device::packed_buffer::PackedBuffer;
 use crate::faults::{self, Fault};
-use crate::operands::{CodeBits, QUANT_BLOCK as BLOCK, QuantBlock, QuantFormat};
+use crate::operands::{CodeBits, QUANT_BLOCK as BLOCK, QUANT_HALF as HALF, QuantBlock, QuantFormat};
 
 /// A cache line of a panel.
 #[derive(Debug, Clone, Copy)]
@@ -23,39 +23,43 @@ pub(super) const COLUMNS: usize = 2 * LANES;
 /// Depths whose nibbles share a word of 32 bits.
 pub(super) const OCTET: usize = 8;
 
-/// The layout of a block of a panel: 64 columns at 32 depths. The scales of the columns, once or for each half of the
-/// depths; the offsets, if there are any; then the codes: bytes of the columns for each depth, or with nibbles words of
-/// 32 bits for each eight depths. The lowest nibble of a word is the code of the first depth.
+/// The layout of a block of a panel: 64 columns at the depths that share factors. The scales of the columns; the
+/// offsets, if there are any; then the codes: bytes of the columns for each depth, or with nibbles words of 32 bits for
+/// each eight depths. The lowest nibble of a word is the code of the first depth.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     format: QuantFormat,
 }
 
 impl Layout {
-    /// Rows of factors of one kind.
-    fn halves(self) -> usize {
-        if self.format.halves { 2 } else { 1 }
+    /// Depths of a block: 32, or 16 if the halves of 32 depths have factors of their own.
+    pub(super) fn depths(self) -> usize {
+        if self.format.halves { HALF } else { BLOCK }
     }
 
-    /// The byte where the scales of a half begin.
-    pub(super) fn scales(self, half: usize) -> usize {
-        half.min(self.halves() - 1) * FACTORS
-    }
-
-    /// The byte where the offsets of a half begin. `None`: there are none.
-    pub(super) fn offsets(self, half: usize) -> Option<usize> {
-        self.format.offsets.then(|| self.halves() * FACTORS + self.scales(half))
+    /// The byte where the offsets begin. `None`: there are none. The scales begin at byte 0.
+    pub(super) fn offsets(self) -> Option<usize> {
+        self.format.offsets.then_some(FACTORS)
     }
 
     /// The byte where the codes begin.
     pub(super) fn codes(self) -> usize {
-        self.halves() * FACTORS * (1 + usize::from(self.format.offsets))
+        FACTORS * (1 + usize::from(self.format.offsets))
     }
 
     /// Bytes of a block.
     pub(super) fn bytes(self) -> usize {
-        let codes_per_byte = if self.nibbles() { 2 } else { 1 };
-        self.codes() + BLOCK / codes_per_byte * COLUMNS
+        self.codes() + self.depths() / OCTET * self.octet_bytes()
+    }
+
+    /// Bytes of `depth` depths of a panel.
+    pub(super) fn bytes_of(self, depth: usize) -> usize {
+        depth / self.depths() * self.bytes()
+    }
+
+    /// Bytes of the codes of eight depths.
+    pub(super) fn octet_bytes(self) -> usize {
+        if self.nibbles() { COLUMNS * size_of::<u32>() } else { COLUMNS * OCTET }
     }
 
     pub(super) fn nibbles(self) -> bool {
@@ -72,8 +76,8 @@ impl Layout {
     }
 }
 
-/// A quantized matrix B `[depth, columns]`, packed as panels `[ceil(columns / 64)][depth / 32]` of blocks and padded
-/// with zeros.
+/// A quantized matrix B `[depth, columns]`, packed as panels `[ceil(columns / 64)]` of blocks in the order of their
+/// depths, and padded with zeros.
 #[derive(Debug)]
 pub(crate) struct QuantPanels {
     lines: PackedBuffer<Line>,
@@ -90,13 +94,13 @@ impl QuantPanels {
     pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2], format: QuantFormat) -> QuantPanels {
         assert!(depth.is_multiple_of(BLOCK), "whole blocks");
         let layout = Layout { format };
-        let len = columns.div_ceil(COLUMNS) * depth / BLOCK * layout.bytes() / LINE;
+        let len = columns.div_ceil(COLUMNS) * layout.bytes_of(depth) / LINE;
         QuantPanels { lines: PackedBuffer::with_capacity(&cpu.recycler, len), layout, depth, columns }
     }
 
     /// Lines of a panel.
     fn step(&self) -> usize {
-        self.depth / BLOCK * self.layout.bytes() / LINE
+        self.layout.bytes_of(self.depth) / LINE
     }
 
     /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of
@@ -112,7 +116,7 @@ impl QuantPanels {
             let written = columns.start.max(start)..columns.end.min(start + COLUMNS);
             let padding = if written.end == all { all..start + COLUMNS } else { all..all };
             let panel = panel.as_flattened_bytes_mut();
-            for (k, to) in panel.chunks_exact_mut(layout.bytes()).enumerate() {
+            for (k, to) in panel.chunks_exact_mut(layout.bytes_of(BLOCK)).enumerate() {
                 for j in written.clone() {
                     layout.write(&w[(j - first) * blocks + k], j - start, to);
                 }
@@ -134,7 +138,8 @@ impl QuantPanels {
     /// Unpacks column `j`: row `j` of the weight, with the signs of zeros.
     pub(crate) fn column(&self, j: usize, to: &mut [f32]) {
         let panel = &self.lines[j / COLUMNS * self.step()..][..self.step()].as_flattened_bytes();
-        for (block, to) in panel.chunks_exact(self.layout.bytes()).zip(to.chunks_exact_mut(BLOCK)) {
+        let blocks = panel.chunks_exact(self.layout.bytes_of(BLOCK));
+        for (block, to) in blocks.zip(to.chunks_exact_mut(BLOCK)) {
             to.copy_from_slice(&self.layout.read(block, j % COLUMNS).values(self.layout.format));
         }
     }
@@ -146,51 +151,60 @@ impl QuantPanels {
 }
 
 impl Layout {
-    /// Writes column `j` of a block.
-    fn write(self, block: &QuantBlock, j: usize, to: &mut [u8]) {
-        let at = |row: usize| row + j * size_of::<f32>()..row + (j + 1) * size_of::<f32>();
-        for half in 0..self.halves() {
-            let scale = if faults::on(Fault::QuantScaleOfFirstHalf) { 0 } else { half };
-            to[at(self.scales(half))].copy_from_slice(&block.scales[scale].to_ne_bytes());
-            if let Some(offsets) = self.offsets(half) {
-                to[at(offsets)].copy_from_slice(&block.offsets[half].to_ne_bytes());
+    /// Writes column `j` of the blocks of 32 depths.
+    fn write(self, from: &QuantBlock, j: usize, to: &mut [u8]) {
+        for (i, to) in to.chunks_exact_mut(self.bytes()).enumerate() {
+            let scale = if faults::on(Fault::QuantScaleOfFirstHalf) { 0 } else { i };
+            word_mut(to, j).copy_from_slice(&from.scales[scale].to_ne_bytes());
+            if let Some(offsets) = self.offsets() {
+                word_mut(&mut to[offsets..], j).copy_from_slice(&from.offsets[i].to_ne_bytes());
             }
-        }
-        let codes = &mut to[self.codes()..];
-        if self.nibbles() {
-            let code = |k: usize| (block.codes[k] + self.bias()) as u8 & 0x0f;
-            let swapped = usize::from(faults::on(Fault::QuantNibblesSwapped));
-            for octet in 0..BLOCK / OCTET {
-                let nibble = |n: usize| u32::from(code(octet * OCTET + (n ^ swapped))) << (4 * n);
-                let word: u32 = (0..OCTET).map(nibble).sum();
-                let at = (octet * COLUMNS + j) * size_of::<u32>();
-                codes[at..at + size_of::<u32>()].copy_from_slice(&word.to_ne_bytes());
-            }
-        } else {
-            block.codes.iter().enumerate().for_each(|(k, &code)| codes[k * COLUMNS + j] = code as u8);
+            let codes = from.codes[i * self.depths()..][..self.depths()].chunks_exact(OCTET);
+            let rows = to[self.codes()..].chunks_exact_mut(self.octet_bytes());
+            codes.zip(rows).for_each(|(codes, row)| self.write_octet(codes, j, row));
         }
     }
 
-    /// Reads column `j` of a block.
+    /// Writes the codes of column `j` at eight depths.
+    fn write_octet(self, codes: &[i8], j: usize, to: &mut [u8]) {
+        if self.nibbles() {
+            let swapped = usize::from(faults::on(Fault::QuantNibblesSwapped));
+            let code = |n: usize| u32::from((codes[n ^ swapped] + self.bias()) as u8 & 0x0f);
+            let word: u32 = (0..OCTET).map(|n| code(n) << (4 * n)).sum();
+            word_mut(to, j).copy_from_slice(&word.to_ne_bytes());
+        } else {
+            codes.iter().enumerate().for_each(|(n, &code)| to[n * COLUMNS + j] = code as u8);
+        }
+    }
+
+    /// Reads column `j` of the blocks of 32 depths.
     fn read(self, from: &[u8], j: usize) -> QuantBlock {
-        let factor = |row: usize| {
-            let bytes = &from[row + j * size_of::<f32>()..][..size_of::<f32>()];
-            f32::from_ne_bytes(bytes.try_into().expect("four bytes"))
-        };
-        let codes = &from[self.codes()..];
-        let word = |octet: usize| {
-            let bytes = &codes[(octet * COLUMNS + j) * size_of::<u32>()..][..size_of::<u32>()];
-            u32::from_ne_bytes(bytes.try_into().expect("four bytes"))
-        };
+        let block = |half: usize| &from[half * HALF / self.depths() * self.bytes()..];
+        let factor = |from: &[u8]| f32::from_ne_bytes(word(from, j));
         QuantBlock {
-            scales: [0, 1].map(|half| factor(self.scales(half))),
-            offsets: [0, 1].map(|half| self.offsets(half).map_or(0.0, factor)),
-            codes: std::array::from_fn(|k| match self.nibbles() {
-                true => (word(k / OCTET) >> (k % OCTET * 4) & 0x0f) as i8 - self.bias(),
-                false => codes[k * COLUMNS + j] as i8,
+            scales: [0, 1].map(|half| factor(block(half))),
+            offsets: [0, 1].map(|half| self.offsets().map_or(0.0, |at| factor(&block(half)[at..]))),
+            codes: std::array::from_fn(|k| {
+                let octet = k % self.depths() / OCTET;
+                let codes = &block(k / HALF)[self.codes() + octet * self.octet_bytes()..];
+                match self.nibbles() {
+                    true => {
+                        (u32::from_ne_bytes(word(codes, j)) >> (4 * (k % OCTET)) & 0x0f) as i8 - self.bias()
+                    }
+                    false => codes[k % OCTET * COLUMNS + j] as i8,
+                }
             }),
         }
     }
+}
+
+/// The 32 bits of column `j` in a row.
+fn word(row: &[u8], j: usize) -> [u8; 4] {
+    row.as_chunks().0[j]
+}
+
+fn word_mut(row: &mut [u8], j: usize) -> &mut [u8; 4] {
+    &mut row.as_chunks_mut().0[j]
 }
 
 /// The bytes of lines.

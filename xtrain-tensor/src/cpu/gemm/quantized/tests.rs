@@ -54,16 +54,16 @@ fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() 
             let values: Vec<f32> = w.iter().flat_map(|block| block.values(format)).collect();
             let dense = Panels::of_weight(cpu, &values, [out, depth]);
             let mut quantized = QuantPanels::blank(cpu, [depth, out], format);
-            // as a packer does: whole panels, and then the rest
-            let whole = out / 64 * 64;
-            quantized.write(cpu, 0, &w[..whole * depth / 32]);
-            quantized.write(cpu, whole, &w[whole * depth / 32..]);
+            // as a packer does: groups of 32 columns, and then the rest; the second part begins in a panel
+            let first = out.min(96) / 32 * 32;
+            quantized.write(cpu, 0, &w[..first * depth / 32]);
+            quantized.write(cpu, first, &w[first * depth / 32..]);
             let mut row = vec![7.0; depth];
             for j in 0..out {
                 quantized.column(j, &mut row);
                 assert_bits_eq(&row, &values[j * depth..][..depth], format!("column {j} of {format:?}"));
             }
-            for rows in [1, 2, 3, 4, 5, 13, 40] {
+            for rows in [1, 2, 3, 4, 5, 9, 12, 13, 16, 17, 40] {
                 let what = format!("{rows} x {depth} x {out}, {format:?}, {device}");
                 let (a, old) = (arbitrary(rows * depth, 3), arbitrary(rows * out, 4));
                 let x = Matrix::new(&a, rows, depth);
@@ -77,15 +77,16 @@ fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() 
                 product_residual(cpu, &old, x, dense.view(), &mut want);
                 product(cpu, &a, quantized.view(), &mut got, Beta::Zero, Some(&old));
                 assert_bits_eq(&got, &want, format!("{what}, residual"));
-                if out > 96 {
-                    let (mut want, mut got) = (vec![0.0; rows * (out - 64)], vec![0.0; rows * (out - 64)]);
-                    dense_product(cpu, x, dense.view().columns(64..out), &mut want, Beta::Zero);
-                    product(cpu, &a, quantized.view().columns(64..out), &mut got, Beta::Zero, None);
-                    assert_bits_eq(&got, &want, format!("{what}, columns from 64 on"));
+                for from in [32, 64].into_iter().filter(|_| out > 96) {
+                    let (mut want, mut got) =
+                        (vec![0.0; rows * (out - from)], vec![0.0; rows * (out - from)]);
+                    dense_product(cpu, x, dense.view().columns(from..out), &mut want, Beta::Zero);
+                    product(cpu, &a, quantized.view().columns(from..out), &mut got, Beta::Zero, None);
+                    assert_bits_eq(&got, &want, format!("{what}, columns from {from} on"));
                 }
                 compared += 1;
             }
         }
     }
-    assert_eq!(compared, simds().len() * 2 * 8 * 5 * 7);
+    assert_eq!(compared, simds().len() * 2 * 8 * 5 * 11);
 }

@@ -5,10 +5,6 @@ use crate::cpu::gemm::Beta;
 use crate::cpu::gemm::split::CHUNK;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use crate::cpu::{Disjoint, Simd};
-use crate::operands::QUANT_BLOCK as BLOCK;
-
-/// Depths that share factors.
-const HALF: usize = BLOCK / 2;
 
 /// Maximum rows of a tile. More rows read a dequantized panel.
 pub(super) const MAX_ROWS: usize = 4;
@@ -97,25 +93,22 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> MicroKernel<'_, M
         let a: [&[f32]; M] = std::array::from_fn(|i| &a[i * depth..][..depth]);
         for from in (0..depth).step_by(CHUNK) {
             let mut chunk = [[zero; R]; M];
-            for k in (from..depth.min(from + CHUNK)).step_by(BLOCK) {
-                for half in 0..2 {
-                    // SAFETY: `block` is the block of depth k; the registers are inside its columns.
-                    let factors: [Factors<L, OFFSETS>; R] = std::array::from_fn(|j| unsafe {
-                        Factors::load(l, layout, block, half, first + j * L::WIDTH)
+            for k in (from..depth.min(from + CHUNK)).step_by(layout.depths()) {
+                // SAFETY: `block` is the block of depth k; the registers are inside its columns.
+                let factors: [Factors<L, OFFSETS>; R] =
+                    std::array::from_fn(|j| unsafe { Factors::load(l, layout, block, first + j * L::WIDTH) });
+                for octet in 0..layout.depths() / OCTET {
+                    let a: [&[f32]; M] = a.map(|a| &a[k + octet * OCTET..][..OCTET]);
+                    // SAFETY: as above.
+                    let mut codes: [Codes<L, NIBBLES>; R] = std::array::from_fn(|j| unsafe {
+                        Codes::load(l, layout, block, octet, first + j * L::WIDTH)
                     });
-                    for octet in half * HALF / OCTET..(half + 1) * HALF / OCTET {
-                        let a: [&[f32]; M] = a.map(|a| &a[k + octet * OCTET..][..OCTET]);
-                        // SAFETY: as above.
-                        let mut codes: [Codes<L, NIBBLES>; R] = std::array::from_fn(|j| unsafe {
-                            Codes::load(l, layout, block, octet, first + j * L::WIDTH)
-                        });
-                        for n in 0..OCTET {
-                            for j in 0..R {
-                                // SAFETY: n < 8.
-                                let w = factors[j].of(l, unsafe { codes[j].take::<OFFSETS>(l, n) });
-                                for (chunk, a) in chunk.iter_mut().zip(&a) {
-                                    chunk[j] = Reg::fma(l, Reg::splat(l, a[n]), w, chunk[j]);
-                                }
+                    for n in 0..OCTET {
+                        for j in 0..R {
+                            // SAFETY: n < 8.
+                            let w = factors[j].of(l, unsafe { codes[j].take::<OFFSETS>(l, n) });
+                            for (chunk, a) in chunk.iter_mut().zip(&a) {
+                                chunk[j] = Reg::fma(l, Reg::splat(l, a[n]), w, chunk[j]);
                             }
                         }
                     }
