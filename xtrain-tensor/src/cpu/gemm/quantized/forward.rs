@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use super::dequantize::Dequantize;
 use super::panels::{COLUMNS, View};
-use super::tile::{MAX_ROWS, Tile};
+use super::tile::{Tile, max_rows};
 use crate::cpu::gemm::panels::Row;
 use crate::cpu::gemm::split::{CHUNK, split, tile_groups};
 use crate::cpu::gemm::tile::{Beta, Prefetch, TileJob, tile_rows};
@@ -26,7 +26,26 @@ pub(crate) fn product(
     assert!(a.len() == rows * b.depth && y.len() == rows * b.columns, "y holds rows * columns values");
     assert!(residual.is_none_or(|h| h.len() == y.len()), "the residual has the product's shape");
     let job = Product { simd: cpu.simd, a, b, y: Disjoint::new(y), beta, residual };
-    split(cpu, [rows, b.depth, b.columns], 1, |rows, panels| job.unit(rows, panels));
+    let shape = [rows, b.depth, b.columns];
+    if rows > max_rows(cpu.simd) {
+        return split(cpu, shape, 1, |rows, panels| panels.for_each(|panel| job.panel(&rows, panel)));
+    }
+    let interleaved = (rows > 1).then(|| interleave(a, rows));
+    split(cpu, shape, 1, |_, panels| job.tiles(interleaved.as_deref().unwrap_or(a), panels));
+}
+
+/// The elements of a `[rows, depth]` in the order of their depths: `[depth][rows]`.
+fn interleave(a: &[f32], rows: usize) -> Buffer<f32> {
+    /// Depths whose elements stay in the L1 cache.
+    const DEPTHS: usize = 64;
+    let mut out = Buffer::new(a.len());
+    for (part, out) in out.chunks_mut(DEPTHS * rows).enumerate() {
+        for (i, row) in a.chunks_exact(a.len() / rows).enumerate() {
+            let row = &row[part * DEPTHS..];
+            out[i..].iter_mut().step_by(rows).zip(row).for_each(|(to, &x)| *to = x);
+        }
+    }
+    out
 }
 
 struct Product<'a> {
@@ -39,22 +58,20 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Computes the outputs of `rows` in `panels`. Each output belongs to one unit.
-    fn unit(&self, rows: Range<usize>, panels: Range<usize>) {
-        if rows.len() > MAX_ROWS {
-            return panels.for_each(|panel| self.panel(&rows, panel));
-        }
+    /// Computes the outputs of all rows in `panels`, given the elements of a as `[depth][rows]`. Each output belongs to
+    /// one unit.
+    fn tiles(&self, a: &[f32], panels: Range<usize>) {
         let mut panel = panels.start;
         while panel < panels.end {
             let columns = COLUMNS - self.b.panel(panel * LANES).column;
             let count = (columns / LANES).min(panels.end - panel);
             let tile = Tile {
-                a: &self.a[rows.start * self.b.depth..rows.end * self.b.depth],
+                a,
                 b: self.b,
                 panel,
                 panels: count,
                 y: &self.y,
-                first: rows.start * self.b.columns + panel * LANES,
+                first: panel * LANES,
                 y_step: self.b.columns,
                 beta: self.beta,
                 residual: self.residual,
@@ -65,7 +82,7 @@ impl Product<'_> {
         }
     }
 
-    /// Computes the outputs of `rows` in one panel, which is dequantized chunk by chunk.
+    /// Computes the outputs of `rows` in one panel, which belong to one unit. The panel is dequantized chunk by chunk.
     fn panel(&self, rows: &Range<usize>, panel: usize) {
         let View { layout, depth, .. } = self.b;
         let mut chunk = Buffer::<Row>::new(CHUNK.min(depth));

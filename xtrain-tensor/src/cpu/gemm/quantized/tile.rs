@@ -7,11 +7,34 @@ use crate::cpu::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use crate::cpu::{Disjoint, Simd};
 
 /// Maximum rows of a tile. More rows read a dequantized panel.
-pub(super) const MAX_ROWS: usize = 4;
+pub(super) fn max_rows(simd: Simd) -> usize {
+    struct MaxRows;
+    impl Kernel<usize> for MaxRows {
+        #[inline(always)]
+        fn run<L: Lanes>(self, _: L) -> usize {
+            max_rows_of::<L>()
+        }
+    }
+    dispatch(simd, MaxRows)
+}
 
-/// `y = beta y + a b`, and `y = residual + (..)`, for up to [`MAX_ROWS`] rows and columns of one panel of b.
+const fn max_rows_of<L: Lanes>() -> usize {
+    if L::REGS == 2 { 16 } else { 4 }
+}
+
+/// Registers of columns in a tile of `rows` rows: as many as the register file holds sums for.
+const fn width<L: Lanes>(rows: usize) -> usize {
+    match rows {
+        1 | 2 => 4,
+        3 | 4 if L::REGS == 2 => 4,
+        ..=12 => 2,
+        _ => 1,
+    }
+}
+
+/// `y = beta y + a b`, and `y = residual + (..)`, for up to [`max_rows`] rows and columns of one panel of b.
 pub(super) struct Tile<'a> {
-    /// The rows of a, `depth` elements each.
+    /// The elements of a, `[depth][rows]`.
     pub(super) a: &'a [f32],
     pub(super) b: View<'a>,
     pub(super) panel: usize,
@@ -43,11 +66,11 @@ impl Tile<'_> {
                         ($m, true, false) => dispatch(simd, MicroKernel::<$m, true, false>(self)),
                         ($m, true, true) => dispatch(simd, MicroKernel::<$m, true, true>(self)),
                     )*
-                    _ => unreachable!("a tile has 1 to {MAX_ROWS} rows"),
+                    _ => unreachable!("a tile has 1 to 16 rows"),
                 }
             };
         }
-        pick!(1 2 3 4)
+        pick!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
     }
 }
 
@@ -59,19 +82,25 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> Kernel
 {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let all = self.0.panels * L::REGS;
+        // the other kernels are not compiled
+        if M > max_rows_of::<L>() {
+            unreachable!("a tile has at most {} rows", max_rows_of::<L>());
+        }
+        let (all, width) = (self.0.panels * L::REGS, const { width::<L>(M) });
         let mut at = 0;
         // SAFETY: registers inside the panels of the tile; the contract of `Tile::run`.
         unsafe {
-            if M <= 2 || L::REGS == 2 {
-                while at + 4 <= all {
-                    self.columns::<L, 4>(l, at);
-                    at += 4;
-                }
+            while width == 4 && at + 4 <= all {
+                self.columns::<L, 4>(l, at);
+                at += 4;
             }
-            while at + 2 <= all {
+            while width >= 2 && at + 2 <= all {
                 self.columns::<L, 2>(l, at);
                 at += 2;
+            }
+            while width == 1 && at < all {
+                self.columns::<L, 1>(l, at);
+                at += 1;
             }
         }
     }
@@ -90,7 +119,7 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> MicroKernel<'_, M
         let (mut block, first) = (from.blocks.as_ptr(), from.column + at * L::WIDTH);
         let mut y = [[zero; R]; M];
         self.load(l, at, &mut y);
-        let a: [&[f32]; M] = std::array::from_fn(|i| &a[i * depth..][..depth]);
+        let (a, _) = a.as_chunks::<M>();
         for from in (0..depth).step_by(CHUNK) {
             let mut chunk = [[zero; R]; M];
             for k in (from..depth.min(from + CHUNK)).step_by(layout.depths()) {
@@ -98,7 +127,7 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> MicroKernel<'_, M
                 let factors: [Factors<L, OFFSETS>; R] =
                     std::array::from_fn(|j| unsafe { Factors::load(l, layout, block, first + j * L::WIDTH) });
                 for octet in 0..layout.depths() / OCTET {
-                    let a: [&[f32]; M] = a.map(|a| &a[k + octet * OCTET..][..OCTET]);
+                    let a = &a[k + octet * OCTET..][..OCTET];
                     // SAFETY: as above.
                     let mut codes: [Codes<L, NIBBLES>; R] = std::array::from_fn(|j| unsafe {
                         Codes::load(l, layout, block, octet, first + j * L::WIDTH)
@@ -107,8 +136,8 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> MicroKernel<'_, M
                         for j in 0..R {
                             // SAFETY: n < 8.
                             let w = factors[j].of(l, unsafe { codes[j].take::<OFFSETS>(l, n) });
-                            for (chunk, a) in chunk.iter_mut().zip(&a) {
-                                chunk[j] = Reg::fma(l, Reg::splat(l, a[n]), w, chunk[j]);
+                            for (chunk, &a) in chunk.iter_mut().zip(&a[n]) {
+                                chunk[j] = Reg::fma(l, Reg::splat(l, a), w, chunk[j]);
                             }
                         }
                     }
