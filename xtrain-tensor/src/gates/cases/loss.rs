@@ -81,7 +81,7 @@ fn divided() -> Operands {
         temperature: 0.7,
         filters: (Some(2), 0.9, 0.0),
         x: vec![1.0],
-        head: vec![0.0, -1.542_999_982_833_862_3, -9.0],
+        head: vec![0.0, -1.543, -9.0],
         targets: vec![Some(Target { id: 0, weight: 1.0, bonus: 0.0 })],
     }
 }
