@@ -25,7 +25,8 @@ impl CompiledGrammar {
     /// Compiles `language`.
     ///
     /// # Errors
-    /// A language that is malformed, uses unsupported syntax, is too large, or contains no text.
+    /// A language that is malformed, uses unsupported syntax, is too large, or contains no text. For the first language,
+    /// a vocabulary without parsers.
     pub fn new(language: Language, vocabulary: &GrammarVocabulary) -> Result<CompiledGrammar, GrammarError> {
         language.check()?;
         let (grammar, error): (_, fn(String) -> GrammarError) = match &language {

@@ -64,8 +64,8 @@ impl Language {
         }
     }
 
-    /// Whether a class of the language contains the class [`JSON_TEXT`]: that of any JSON schema, and of a regular
-    /// expression with `.`, for example.
+    /// True for every JSON schema, and for a regular expression with a class that contains the class [`JSON_TEXT`],
+    /// such as `.`.
     pub(super) fn has_free_text(&self) -> bool {
         let Language::Regex(regex) = self else { return true };
         // an expression with a syntax error has no class

@@ -130,5 +130,5 @@ fn every_damaged_tokenizer_is_refused_with_the_file_and_the_field() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(cases.len(), 12);
+    assert_eq!(cases.len(), 13);
 }

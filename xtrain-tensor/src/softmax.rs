@@ -70,7 +70,7 @@ pub fn exp_below(z: &[f32], m: f32, out: &mut Vec<f32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{golden, golden_sizes, val};
+    use crate::testing::{golden, golden_sizes, simds, val};
 
     fn vals(first: usize, n: usize) -> Vec<f32> {
         (first..first + n).map(val).collect()
@@ -101,7 +101,11 @@ mod tests {
     #[test]
     fn temperature_and_mask_apply_to_every_value_and_invalid_values_are_found() {
         for n in (0..=100).chain([4096 + 7]) {
-            let x: Vec<f32> = vals(n, n).iter().map(|v| 8.0 * v).collect();
+            let mut x: Vec<f32> = vals(n, n).iter().map(|v| 8.0 * v).collect();
+            // a removed token, a logit that overflows, and both zeros
+            for (at, value) in [(3, f32::NEG_INFINITY), (5, -3e38), (7, -0.0), (8, 0.0)] {
+                x.iter_mut().skip(at).step_by(37).for_each(|x| *x = value);
+            }
             let mut words: Vec<u32> =
                 (0..n.div_ceil(32) as u32).map(|i| (i + 1).wrapping_mul(0x9e37_79b9)).collect();
             words.truncate(words.len() - usize::from(n > 64));
@@ -112,8 +116,13 @@ mod tests {
                 };
                 let want: Vec<f32> = x.iter().enumerate().map(value).collect();
                 let (mut out, words) = (vec![9.0; 3], masked.then_some(&words[..]));
-                assert_eq!(tempered(&x, temperature, words, &mut out), Some(max(&want)), "{n} values");
-                assert_eq!(out, want, "{n} values");
+                let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                for simd in simds() {
+                    out.resize(n, 9.0);
+                    let largest = dispatch(simd, Tempered { x: &x, temperature, words, out: &mut out });
+                    assert_eq!(largest, Some(max(&want)), "{simd}, {n} values");
+                    assert_eq!(bits(&out), bits(&want), "{simd}, {n} values");
+                }
                 for (at, invalid) in (0..n).flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)]).take(200) {
                     let mut x = x.clone();
                     x[at] = invalid;

@@ -1,4 +1,5 @@
 //! The set of tokens that may be sampled.
+
 /// A set of token ids below the size of a vocabulary: one bit per id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask {

@@ -219,4 +219,30 @@ mod tests {
         processed.process(&options, &[1.0; 5], &[], None).unwrap();
         assert_eq!(processed.distribution().weights(), [1 << 44, 1 << 44, 0, 0, 0]);
     }
+
+    #[test]
+    fn a_masked_row_that_cannot_be_sampled_names_the_reason() {
+        let mut mask = TokenMask::new(3);
+        mask.allow(1);
+        let process = |logits: &[f32], temperature| {
+            let options = SampleOptions { temperature, ..SampleOptions::default() };
+            ProcessedLogits::default().process(&options, logits, &[], Some(&mask)).unwrap_err()
+        };
+        let gone = f32::NEG_INFINITY;
+        assert!(matches!(process(&[gone; 3], 1.0), SampleError::NothingLeft));
+        assert!(matches!(process(&[0.0, gone, 0.0], 1.0), SampleError::NothingAllowed));
+        assert!(matches!(process(&[0.0, -3e38, 0.0], 0.5), SampleError::NothingAllowed));
+        assert!(matches!(process(&[f32::NAN, 0.0, 0.0], 1.0), SampleError::NotFinite { token: 0, .. }));
+    }
+
+    #[test]
+    fn the_penalty_of_a_forbidden_token_does_not_allow_it() {
+        let mut mask = TokenMask::new(3);
+        mask.allow(1);
+        mask.allow(2);
+        let options = SampleOptions { repetition_penalty: Some(2.0), ..SampleOptions::default() };
+        let mut processed = ProcessedLogits::default();
+        processed.process(&options, &[9.0, 4.0, -1.0], &[0, 1, 2, 1], Some(&mask)).unwrap();
+        assert_eq!(processed.logits(), [f32::NEG_INFINITY, 2.0, -2.0]);
+    }
 }

@@ -71,8 +71,8 @@ impl Operands {
     }
 }
 
-/// A row whose second token top-k keeps, and then top-p removes, only if the logits are divided by the temperature.
-/// Their product with its reciprocal is one unit in the last place below the quotient.
+/// A row whose second token top-k keeps. Its logit times the reciprocal of the temperature is one unit in the last place
+/// below the quotient. So the token is missing from the sum of top-p if only one of the two filters divides.
 fn divided() -> Operands {
     Operands {
         c: 1,

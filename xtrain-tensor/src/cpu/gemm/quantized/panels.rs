@@ -17,7 +17,7 @@ const LINE: usize = 64;
 /// Bytes of a row of f32 factors: scales or offsets of a panel's columns.
 const FACTORS: usize = COLUMNS * size_of::<f32>();
 
-/// Columns of a panel: those of a tile, which therefore reads consecutive cache lines.
+/// Columns of a panel: those of the widest tile, which therefore reads consecutive cache lines.
 pub(super) const COLUMNS: usize = 2 * LANES;
 
 /// Depths whose nibbles share a word of 32 bits.

@@ -82,7 +82,7 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> Kernel
 {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        // the other kernels are not compiled
+        // taller tiles have no body
         if M > max_rows_of::<L>() {
             unreachable!("a tile has at most {} rows", max_rows_of::<L>());
         }
