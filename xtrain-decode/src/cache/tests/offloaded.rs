@@ -127,15 +127,6 @@ fn a_cache_that_fits_has_no_file() {
 }
 
 #[test]
-fn a_smaller_cache_takes_no_more_slots_than_it_needs() {
-    let shape = shape(Dtype::F32);
-    let offload = || KvMemory::offloading(LayerOffload::in_memory(two_layers(&shape, 128), usize::MAX));
-    let of = |slots, memory| Contiguous::new(shape.clone(), room(1, slots), memory).unwrap();
-    let memory = Box::new(of(128, offload())).into_memory();
-    assert_eq!(of(100, memory).bytes(), of(100, offload()).bytes());
-}
-
-#[test]
 fn the_next_cache_off_loads_too() {
     let (cache, _, disk) = filled();
     let bytes = cache.bytes();
