@@ -57,8 +57,12 @@ impl Terminal {
             side(command, std::process::Stdio::from(follower.try_clone().unwrap()));
         }
         let lead = || {
-            // SAFETY: two calls that are allowed between fork and exec: they start a session led from this terminal.
-            let led = unsafe { libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY as _, 0) == 0 };
+            // SAFETY: calls that are allowed between fork and exec: they start a session led from this terminal, in
+            // which Ctrl-C has its default effect even if the tests were started with SIGINT ignored.
+            let led = unsafe {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY as _, 0) == 0
+            };
             if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }
         };
         // SAFETY: as above.

@@ -311,20 +311,9 @@ mod tests {
             assert!(matches!(sampler.stage(&[1], lists), Err(Error::Argument { .. })));
         }
         sampler.stage(&[1], vec![vec![vec![4]; 2]]).unwrap();
-        let row = SampleRow {
-            seed: 0,
-            id: 0,
-            position: 0,
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            penalty: 1.0,
-            seen: &[],
-        };
         let logits = Tensor::new(&cpu, &[1, 2], vec![1f32, 2.0]).unwrap();
-        sampler.sample(&logits, &[row]).unwrap();
-        assert!(sampler.sample(&logits, &[row]).is_err());
+        sampler.sample(&logits, &[GREEDY]).unwrap();
+        assert!(sampler.sample(&logits, &[GREEDY]).is_err());
         assert_eq!(sampler.read_back().unwrap().len(), 1);
     }
 }
