@@ -25,8 +25,8 @@ impl CompiledGrammar {
     /// Compiles `language`.
     ///
     /// # Errors
-    /// A language that is malformed, uses unsupported syntax, is too large, or contains no text. For the first language,
-    /// a vocabulary without parsers.
+    /// A language that is malformed, uses unsupported syntax, is too large, or contains no text.
+    /// [`GrammarError::Vocabulary`] if the parser library rejects the vocabulary.
     pub fn new(language: Language, vocabulary: &GrammarVocabulary) -> Result<CompiledGrammar, GrammarError> {
         language.check()?;
         let (grammar, error): (_, fn(String) -> GrammarError) = match &language {

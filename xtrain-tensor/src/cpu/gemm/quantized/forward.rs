@@ -28,10 +28,11 @@ pub(crate) fn product(
     let job = Product { simd: cpu.simd, a, b, y: Disjoint::new(y), beta, residual };
     let shape = [rows, b.depth, b.columns];
     if rows > max_rows(cpu.simd) {
-        return split(cpu, shape, 1, |rows, panels| panels.for_each(|panel| job.panel(&rows, panel)));
+        return split(cpu, shape, 1, |rows, units| units.for_each(|unit| job.lanes(&rows, unit * LANES)));
     }
     let interleaved = (rows > 1).then(|| interleave(a, rows));
-    split(cpu, shape, 1, |_, panels| job.tiles(interleaved.as_deref().unwrap_or(a), panels));
+    let a = interleaved.as_deref().unwrap_or(a);
+    split(cpu, shape, 1, |_, units| job.tiles(a, units.start * LANES..units.end * LANES));
 }
 
 /// The elements of a `[rows, depth]` in the order of their depths: `[depth][rows]`.
@@ -58,50 +59,49 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Computes the outputs of all rows in `panels`, given the elements of a as `[depth][rows]`. Each output belongs to
-    /// one unit.
-    fn tiles(&self, a: &[f32], panels: Range<usize>) {
-        let mut panel = panels.start;
-        while panel < panels.end {
-            let columns = COLUMNS - self.b.panel(panel * LANES).column;
-            let count = (columns / LANES).min(panels.end - panel);
+    /// Computes all rows of `columns`, given the elements of a as `[depth][rows]`. Each output belongs to one unit.
+    fn tiles(&self, a: &[f32], columns: Range<usize>) {
+        let mut column = columns.start;
+        while column < columns.end {
+            let in_panel = COLUMNS - self.b.panel(column).column;
             let tile = Tile {
                 a,
                 b: self.b,
-                panel,
-                panels: count,
+                column,
+                columns: in_panel.min(columns.end - column),
                 y: &self.y,
-                first: panel * LANES,
+                first: column,
                 y_step: self.b.columns,
                 beta: self.beta,
                 residual: self.residual,
             };
             // SAFETY: these elements of y belong to this unit alone.
             unsafe { tile.run(self.simd) }
-            panel += count;
+            column += in_panel;
         }
     }
 
-    /// Computes the outputs of `rows` in one panel, which belong to one unit. The panel is dequantized chunk by chunk.
-    fn panel(&self, rows: &Range<usize>, panel: usize) {
+    /// Computes `rows` of the 32 columns from `column` on, which belong to one unit. The columns are dequantized chunk
+    /// by chunk.
+    fn lanes(&self, rows: &Range<usize>, column: usize) {
         let View { layout, depth, .. } = self.b;
         let mut chunk = Buffer::<Row>::new(CHUNK.min(depth));
         for k in (0..depth).step_by(CHUNK) {
             let to = &mut chunk[..CHUNK.min(depth - k)];
-            dispatch(self.simd, Dequantize { layout, panel: self.b.panel(panel * LANES), from: k, to });
-            self.chunk(rows, panel, k, to);
+            dispatch(self.simd, Dequantize { layout, panel: self.b.panel(column), from: k, to });
+            self.chunk(rows, column, k, to);
         }
     }
 
     /// Adds the products of a chunk that starts at depth `k`.
-    fn chunk(&self, rows: &Range<usize>, panel: usize, k: usize, b: &[Row]) {
+    fn chunk(&self, rows: &Range<usize>, column: usize, k: usize, b: &[Row]) {
         let View { depth, columns: step, .. } = self.b;
-        let columns = LANES.min(step - panel * LANES);
+        let columns = LANES.min(step - column);
         for group in tile_groups(rows.len(), tile_rows(self.simd)) {
             let row = rows.start + group.row;
-            let first = row * step + panel * LANES;
+            let first = row * step + column;
             // `at` checks the address one past the last element, so all elements are inside y
-            self.y.at((row + group.height * group.count - 1) * step + panel * LANES + columns);
+            self.y.at((row + group.height * group.count - 1) * step + column + columns);
             let last = k + b.len() == depth;
             let a = self.a[row * depth + k..(row + group.height * group.count) * depth].as_ptr();
             let below = group.height * depth;

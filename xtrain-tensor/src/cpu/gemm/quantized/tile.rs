@@ -3,7 +3,7 @@ use super::codes::{Codes, Factors};
 use super::panels::{COLUMNS, OCTET, View};
 use crate::cpu::gemm::Beta;
 use crate::cpu::gemm::split::CHUNK;
-use crate::cpu::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
+use crate::cpu::lanes::{Kernel, Lanes, Reg, dispatch};
 use crate::cpu::{Disjoint, Simd};
 
 /// Maximum rows of a tile. More rows read a dequantized panel.
@@ -37,8 +37,9 @@ pub(super) struct Tile<'a> {
     /// The elements of a, `[depth][rows]`.
     pub(super) a: &'a [f32],
     pub(super) b: View<'a>,
-    pub(super) panel: usize,
-    pub(super) panels: usize,
+    /// The first column and the number of columns, multiples of 32 inside one panel. The last ones may be padding.
+    pub(super) column: usize,
+    pub(super) columns: usize,
     /// The index of the first element of y, and the distance between rows.
     pub(super) y: &'a Disjoint<'a, f32>,
     pub(super) first: usize,
@@ -53,8 +54,8 @@ impl Tile<'_> {
     /// # Safety
     /// No other thread accesses these elements of y.
     pub(super) unsafe fn run(self, simd: Simd) {
-        let column = self.b.panel(self.panel * LANES).column;
-        assert!(column + self.panels * LANES <= COLUMNS, "columns of one panel");
+        let column = self.b.panel(self.column).column;
+        assert!(column + self.columns <= COLUMNS, "columns of one panel");
         let rows = self.a.len() / self.b.depth;
         let layout = self.b.layout;
         macro_rules! pick {
@@ -86,9 +87,9 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> Kernel
         if M > max_rows_of::<L>() {
             unreachable!("a tile has at most {} rows", max_rows_of::<L>());
         }
-        let (all, width) = (self.0.panels * L::REGS, const { width::<L>(M) });
+        let (all, width) = (self.0.columns / L::WIDTH, const { width::<L>(M) });
         let mut at = 0;
-        // SAFETY: registers inside the panels of the tile; the contract of `Tile::run`.
+        // SAFETY: registers inside the columns of the tile; the contract of `Tile::run`.
         unsafe {
             while width == 4 && at + 4 <= all {
                 self.columns::<L, 4>(l, at);
@@ -110,12 +111,12 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> MicroKernel<'_, M
     /// Computes R registers of columns from register `at` on, over the whole depth.
     ///
     /// # Safety
-    /// The registers are inside the tile's panels; no other thread accesses these elements of y.
+    /// The registers are inside the tile's columns; no other thread accesses these elements of y.
     #[inline(always)]
     unsafe fn columns<L: Lanes, const R: usize>(&self, l: L, at: usize) {
-        let Tile { a, b, panel, .. } = self.0;
+        let Tile { a, b, column, .. } = self.0;
         let (zero, layout, depth) = (<L as Reg>::splat(l, 0.0), b.layout, b.depth);
-        let (from, bytes) = (b.panel(panel * LANES), layout.bytes());
+        let (from, bytes) = (b.panel(column), layout.bytes());
         let (mut block, first) = (from.blocks.as_ptr(), from.column + at * L::WIDTH);
         let mut y = [[zero; R]; M];
         self.load(l, at, &mut y);
@@ -155,7 +156,7 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> MicroKernel<'_, M
     #[inline(always)]
     fn place<L: Lanes>(&self, at: usize) -> (usize, usize) {
         let column = at * L::WIDTH;
-        let columns = self.0.b.columns - self.0.panel * LANES;
+        let columns = self.0.b.columns - self.0.column;
         (column, columns.saturating_sub(column).min(L::WIDTH))
     }
 
