@@ -115,7 +115,7 @@ XT_DEV uint64_t top_p_rank(const float* x, uint32_t v, float temperature, float 
   __syncthreads();
   uint64_t sum = 0;
   auto add = [&](uint32_t i, float logit) {
-    float z = logit / temperature;
+    float z = XT_FAULT(TopPSumOfReciprocal) ? logit * (1.0f / temperature) : logit / temperature;
     if (rank_of(z, i) >= low) sum += select_weight<false>(z, max_z);
   };
   in_flight<8>((uint32_t)threadIdx.x, v, (uint32_t)blockDim.x, [=](uint32_t i) { return x[i]; }, add);

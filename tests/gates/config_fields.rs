@@ -32,6 +32,22 @@ pub(crate) fn head_sizes() -> Result<usize, String> {
     Ok(families.len())
 }
 
+/// A switch that is not a boolean is refused by name.
+pub(crate) fn switches() -> Result<usize, String> {
+    const SWITCHES: [&str; 4] = ["attention_bias", "mlp_bias", "tie_word_embeddings", "use_sliding_window"];
+    for field in SWITCHES {
+        for value in [json!("true"), json!("false"), json!(1), json!([])] {
+            let mut json = fixtures::json("models/qwen3_tied/config.json");
+            json[field] = value.clone();
+            let found = hf::from_json(&json).map_or_else(|error| error.to_string(), |_| "no error".into());
+            if !found.contains(&format!("{field} must be true or false")) {
+                return Err(format!("gate config fields, seed 0: {field}: {value}: found {found:?}"));
+            }
+        }
+    }
+    Ok(SWITCHES.len())
+}
+
 /// The original context length of YaRN and of Llama 3: the field of the scaling, else that of the model, else the
 /// context length of the model.
 pub(crate) fn original_positions() -> Result<usize, String> {
@@ -63,6 +79,11 @@ pub(crate) fn original_positions() -> Result<usize, String> {
         }
     }
     Ok(checked)
+}
+
+#[test]
+fn a_switch_that_is_not_a_boolean_is_refused() {
+    switches().unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn cases() -> Vec<(&'static str, &'static str, Vec<u8>, &'static [&'static str])
 }
 
 #[test]
-fn every_damaged_tokenizer_is_refused_with_the_file_and_the_field() {
+pub(crate) fn every_damaged_tokenizer_is_refused_with_the_file_and_the_field() {
     let scratch = Scratch::new("corrupt-tokenizers");
     let dir = scratch.0.join("t_base_ok");
     std::fs::create_dir(&dir).unwrap();

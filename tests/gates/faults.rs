@@ -8,12 +8,12 @@ use xtrain::tensor::{Device, ThreadSchedule};
 use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
     commands_resume, commands_situations, commands_train, commands_verify, commands_watch, config_fields,
-    constraints, conversations, damaged_files, equal_completions, exact_limits, families, finite_tails,
-    focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, invariance,
-    kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs,
-    policy, prefix_cache, priorities, processes, quant_halves, resume, resume_data, rope_divisors,
-    rope_scaling, schedules, sentencepiece, shards, speculation, stop_text, tape_gradient, training, turns,
-    weighted_steps,
+    constraints, conversations, corrupt_tokenizers, damaged_files, equal_completions, exact_limits, families,
+    finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts, held_rows,
+    invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference,
+    packing, packs, policy, prefix_cache, priorities, processes, quant_halves, resume, resume_data,
+    rope_divisors, rope_scaling, schedules, sentencepiece, shards, speculation, stop_text, tape_gradient,
+    training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -55,13 +55,16 @@ const ON_LINUX: [Fault; 4] =
 /// Faults that tests outside of this program find, or programs that a test starts with the fault (launch_log.rs):
 /// * tests/allocations.rs, tests/constant_memory.rs, tests/records; tests/gates/mpi.rs with the feature mpi;
 /// * of xtrain-tensor: device/gpu/peers.rs, device/packed_buffer.rs, gpu/attention/tests/shared.rs,
-///   gpu/deferred/own_slots.rs, gates/planted.rs, gates/launch_errors.rs, cpu/attention/tests.rs,
+///   gpu/deferred/own_slots.rs, gates/golden.rs, gates/planted.rs, gates/launch_errors.rs, cpu/attention/tests.rs,
 ///   cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, softmax.rs;
 /// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout.rs,
 ///   cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs, config/limits.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   rollout/tests/snapshots.rs.
-const CAUGHT_ELSEWHERE: [Fault; 38] = [
+const CAUGHT_ELSEWHERE: [Fault; 41] = [
+    Fault::LossOfKeptSetsNotAdded,
+    Fault::SlotsOfLargerCacheKept,
+    Fault::MaskOfTailIgnored,
     Fault::FailedConnectionNotSent,
     Fault::ExchangeNotInEstimate,
     Fault::FirstLineOfAnswerCompared,
@@ -306,6 +309,14 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::FiniteTailNotChecked, Gate::Test(finite_tails::over)),
     (Fault::OriginalPositionsOfModelIgnored, Gate::Test(config_fields::original_positions)),
     (Fault::HeadSizeOfOtherFamilies, Gate::Test(config_fields::head_sizes)),
+    (Fault::SlidingWindowFlagUnchecked, Gate::Test(config_fields::switches)),
+    (
+        Fault::LargestTokenIdExceeded,
+        Gate::Command(
+            corrupt_tokenizers::every_damaged_tokenizer_is_refused_with_the_file_and_the_field,
+            "t_id_at_the_limit",
+        ),
+    ),
     (Fault::QuantHalvesToEven, Gate::Test(quant_halves::over)),
     (Fault::NonFiniteIndexInPiece, Gate::Test(non_finite_index::over)),
     (Fault::EvaluationLimitExclusive, Gate::Test(exact_limits::evaluation)),

@@ -98,35 +98,59 @@ mod tests {
         assert_eq!(max(&[f32::NAN; 40]), f32::NEG_INFINITY);
     }
 
+    /// A row with a removed token, a logit that overflows at temperature 0.7, and zeros of both signs.
+    fn row_of_logits(n: usize) -> Vec<f32> {
+        let mut x: Vec<f32> = vals(n, n).iter().map(|v| 8.0 * v).collect();
+        for (at, value) in [(3, f32::NEG_INFINITY), (5, -3e38), (7, -0.0), (8, 0.0)] {
+            x.iter_mut().skip(at).step_by(37).for_each(|x| *x = value);
+        }
+        x
+    }
+
+    /// A mask of `n` tokens, which lacks the last word of a long row.
+    fn words_of_mask(n: usize) -> Vec<u32> {
+        let words = n.div_ceil(32) - usize::from(n > 64);
+        (1..=words as u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect()
+    }
+
+    /// Whether `Tempered` has the bits of its definition on every instruction set, with and without a mask.
+    fn temperature_and_mask_have_the_bits_of_their_definition() -> bool {
+        let same = |n: usize, temperature: f32, masked: bool| {
+            let (x, words) = (row_of_logits(n), words_of_mask(n));
+            let is_kept = |i: usize| words.get(i / 32).is_some_and(|word| word >> (i % 32) & 1 == 1);
+            let value = |(i, x): (usize, &f32)| {
+                if !masked || is_kept(i) { x / temperature } else { f32::NEG_INFINITY }
+            };
+            let want: Vec<f32> = x.iter().enumerate().map(value).collect();
+            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            simds().into_iter().all(|simd| {
+                let mut out = vec![9.0; n];
+                let words = masked.then_some(&words[..]);
+                let largest = dispatch(simd, Tempered { x: &x, temperature, words, out: &mut out });
+                largest == Some(max(&want)) && bits(&out) == bits(&want)
+            })
+        };
+        let cases = [(1.0, false), (1.0, true), (0.7, false), (0.7, true)];
+        (0..=100).chain([4096 + 7]).all(|n| cases.into_iter().all(|(t, masked)| same(n, t, masked)))
+    }
+
     #[test]
-    fn temperature_and_mask_apply_to_every_value_and_invalid_values_are_found() {
-        for n in (0..=100).chain([4096 + 7]) {
-            let mut x: Vec<f32> = vals(n, n).iter().map(|v| 8.0 * v).collect();
-            // a removed token, a logit that overflows, and both zeros
-            for (at, value) in [(3, f32::NEG_INFINITY), (5, -3e38), (7, -0.0), (8, 0.0)] {
-                x.iter_mut().skip(at).step_by(37).for_each(|x| *x = value);
-            }
-            let mut words: Vec<u32> =
-                (0..n.div_ceil(32) as u32).map(|i| (i + 1).wrapping_mul(0x9e37_79b9)).collect();
-            words.truncate(words.len() - usize::from(n > 64));
-            let kept = |i: usize| words.get(i / 32).is_some_and(|word| word >> (i % 32) & 1 == 1);
-            for (temperature, masked) in [(1.0, false), (1.0, true), (0.7, false), (0.7, true)] {
-                let value = |(i, x): (usize, &f32)| {
-                    if !masked || kept(i) { x / temperature } else { f32::NEG_INFINITY }
-                };
-                let want: Vec<f32> = x.iter().enumerate().map(value).collect();
-                let (mut out, words) = (vec![9.0; 3], masked.then_some(&words[..]));
-                let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                for simd in simds() {
-                    out.resize(n, 9.0);
-                    let largest = dispatch(simd, Tempered { x: &x, temperature, words, out: &mut out });
-                    assert_eq!(largest, Some(max(&want)), "{simd}, {n} values");
-                    assert_eq!(bits(&out), bits(&want), "{simd}, {n} values");
-                }
-                for (at, invalid) in (0..n).flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)]).take(200) {
-                    let mut x = x.clone();
-                    x[at] = invalid;
-                    assert_eq!(tempered(&x, temperature, words, &mut out), None, "{invalid} at {at} of {n}");
+    fn temperature_and_mask_apply_to_every_value() {
+        assert!(temperature_and_mask_have_the_bits_of_their_definition());
+        #[cfg(feature = "faults")]
+        crate::faults::with(crate::faults::Fault::MaskOfTailIgnored, || {
+            assert!(!temperature_and_mask_have_the_bits_of_their_definition());
+        });
+    }
+
+    #[test]
+    fn invalid_logits_are_found_at_every_index_whatever_the_mask() {
+        for n in 1..=100 {
+            for (at, invalid) in (0..n).flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)]) {
+                let (mut x, mut out) = (row_of_logits(n), Vec::new());
+                x[at] = invalid;
+                for words in [None, Some(&words_of_mask(n)[..])] {
+                    assert_eq!(tempered(&x, 0.7, words, &mut out), None, "{invalid} at {at} of {n}");
                 }
             }
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use xtrain_model::Model;
 use xtrain_tensor::Tensor;
+use xtrain_tensor::faults::{self, Fault};
 
 use super::kind::{KvKind, Room};
 use super::layer_offload::LayerOffload;
@@ -73,7 +74,8 @@ impl KvMemory {
         let want = [held, shape.n_kv_heads, len];
         let fits = |t: &Tensor| t.shape() == want && t.dtype() == dtype && t.device().is(&shape.device);
         let all_fit = layers.len() == n_layers && layers.iter().flatten().all(fits);
-        let is_large_enough = if self.is_offloading() { held == n_slots } else { held >= n_slots };
+        let exact = self.is_offloading() && !faults::on(Fault::SlotsOfLargerCacheKept);
+        let is_large_enough = if exact { held == n_slots } else { held >= n_slots };
         (all_fit && is_large_enough).then_some((layers, held))
     }
 

@@ -1,5 +1,6 @@
 //! Sliding windows in a `config.json`.
 use serde_json::{Value, json};
+use xtrain_tensor::faults::{self, Fault};
 
 use super::fields::{flag, refuse, size};
 use crate::config::Config;
@@ -27,7 +28,10 @@ pub(super) enum WindowRule {
 
 /// Reads the windows of the layers. Empty: no layer has a window.
 pub(super) fn read(json: &Value, rule: WindowRule, n_layers: usize) -> Result<Vec<Option<usize>>> {
-    let switched = flag(json, "use_sliding_window")?;
+    let switched = match flag(json, "use_sliding_window") {
+        Err(_) if faults::on(Fault::SlidingWindowFlagUnchecked) => false,
+        switched => switched?,
+    };
     let on = match rule {
         WindowRule::Never if switched => return refuse("use_sliding_window", "false in this family", "true"),
         WindowRule::Never => false,

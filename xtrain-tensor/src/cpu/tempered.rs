@@ -2,6 +2,7 @@
 use super::lanes::{Kernel, LANES, Lanes};
 use super::softmax::max;
 use super::value::blocks;
+use crate::faults::{self, Fault};
 
 /// Sets `out` to `x / temperature`, and to -inf where the mask removes the token. Returns the largest value, -inf if
 /// there is none; `None` if an x is a NaN or +inf.
@@ -25,7 +26,9 @@ impl Kernel<Option<f32>> for Tempered<'_> {
             invalid = l.select_lt(x, infinity, invalid, x);
             // x / 1 is x
             let mut z = if self.temperature == 1.0 { x } else { l.div(x, t) };
-            if let Some(words) = self.words {
+            if let Some(words) =
+                self.words.filter(|_| b.len() == LANES || !faults::on(Fault::MaskOfTailIgnored))
+            {
                 z = masked(l, z, words.get(b.start / LANES).copied().unwrap_or_default());
             }
             l.store_partial(out, z);

@@ -95,6 +95,7 @@ mod tests {
             crate::faults::Fault::SingleRowSumReversed,
             crate::faults::Fault::MaskOffByOne,
             crate::faults::Fault::FinalZeroNotAdded,
+            crate::faults::Fault::LossOfKeptSetsNotAdded,
         ] {
             let seen = crate::faults::with(fault, || gate(COMMITTED)).expect_err(&fault.to_string());
             assert_eq!(seen.gate, GATE, "{fault}: {seen}");

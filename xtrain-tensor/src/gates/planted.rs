@@ -68,6 +68,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::ResidualDenormalFlushed, Gate::Test(linear::residual::sums)),
     (Fault::KeptSetForgetsFirstColumn, Gate::Test(loss::given_sets)),
     (Fault::FilterStopsEarly, Gate::Bits("cross_entropy")),
+    (Fault::TopPSumOfReciprocal, Gate::Bits("cross_entropy")),
     (Fault::TailOfLoopSkipped, Gate::Bits("rms_norm")),
     (Fault::RowsOfAnIdReversed, Gate::Bits("embedding_backward")),
     (Fault::SharedQueriesOfFirstRow, Gate::Test(attention::shared::over)),

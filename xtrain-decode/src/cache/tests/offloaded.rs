@@ -126,6 +126,21 @@ fn a_cache_that_fits_has_no_file() {
     assert_eq!((disk.len(), cache.bytes()), (0, all));
 }
 
+/// The slots of a cache for 100 positions in the memory of one for 128, where all layers fit.
+fn slots_of_a_smaller_cache() -> usize {
+    let shape = shape(Dtype::F32);
+    let all = LAYERS * 128 * shape.layer_bytes_per_token();
+    let memory = KvMemory::offloading(LayerOffload::in_memory(all, usize::MAX));
+    let larger = Contiguous::new(shape.clone(), room(1, 128), memory).unwrap();
+    let memory = Box::new(larger).into_memory();
+    Contiguous::new(shape, room(1, 100), memory).unwrap().usage().slots
+}
+
+#[test]
+fn a_smaller_cache_has_no_more_slots_than_it_needs() {
+    assert_eq!(slots_of_a_smaller_cache(), 100);
+}
+
 #[test]
 fn the_next_cache_off_loads_too() {
     let (cache, _, disk) = filled();
@@ -148,6 +163,7 @@ fn planted_faults_of_off_loaded_layers_are_found() {
         let text = found.unwrap_or_else(|| panic!("{fault:?} is missed"));
         assert!(text.contains(NAME), "{fault:?}: {text}");
     }
+    assert_eq!(faults::with(Fault::SlotsOfLargerCacheKept, slots_of_a_smaller_cache), 128);
     let unchecked = faults::with(Fault::OffloadedLayerUnchecked, damaged);
     assert!(unchecked.iter().all(Result::is_ok), "{unchecked:?}");
 }

@@ -219,9 +219,10 @@ pub(crate) fn cross_entropy_kept() -> Vec<Case> {
             let mut dhead = Tensor::zeros(dev, &[o.v, o.c], Dtype::F32)?;
             let mut again_loss = 0.0;
             let (again, dx) = ops::cross_entropy_backward(&x, &head, &later, &mut again_loss, &mut dhead)?;
-            assert_eq!(losses.map(f32::to_bits), [lines_loss, again_loss].map(f32::to_bits), "losses");
             let bits = |v: &LogProb| components(*v).map(f32::to_bits);
-            let same = again.iter().flatten().map(bits).eq(later_values.iter().flatten().map(bits));
+            let same_losses = losses.map(f32::to_bits) == [lines_loss, again_loss].map(f32::to_bits);
+            let same =
+                same_losses && again.iter().flatten().map(bits).eq(later_values.iter().flatten().map(bits));
             let line = |i: usize| {
                 let values = [values[i], later_values[i]].into_iter().flatten();
                 let values = values.flat_map(|v| [v.lse, v.log_prob, v.entropy, f32::from(u8::from(v.kept))]);
