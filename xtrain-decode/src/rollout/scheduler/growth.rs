@@ -38,36 +38,57 @@ pub(super) struct Growth {
     pub(super) own: usize,
 }
 
-impl Growth {
-    /// Pages that it takes until it has `more` further tokens.
-    fn pages(&self, more: usize, page: usize) -> usize {
-        self.missing + (self.len + more).div_ceil(page) - self.len.div_ceil(page)
-    }
-}
-
 /// The most pages that the sequences take together at a time, less those that have become free by then. All get one
-/// token in a step.
+/// token in a step. For n sequences that end at e times: O(n log n + e page).
 pub(super) fn peak(all: &mut [Growth], page: usize) -> usize {
     all.sort_unstable_by_key(|growth| std::cmp::Reverse(growth.left));
     let mut most = 0;
     let mut freed: usize = all.iter().map(|growth| growth.own).sum();
-    for at in 0..all.len() {
-        let left = all[at].left;
-        freed -= all[at].own;
-        // the last one of those that end at the same time
-        if all.get(at + 1).is_some_and(|next| next.left == left) {
-            continue;
+    let mut running = Running::new(page);
+    for (at, growth) in all.iter().enumerate() {
+        freed -= growth.own;
+        if faults::on(Fault::GrowthOfOneSequence) {
+            running = Running::new(page);
         }
-        let taken: usize = all[..=at].iter().map(|growth| growth.pages(left, page)).sum();
-        let end = if faults::on(Fault::GrowthOfOneSequence) { all[at].pages(left, page) } else { taken };
-        most = most.max(end.saturating_sub(freed));
+        running.add(growth);
+        // the last one of those that end at the same time
+        if all.get(at + 1).is_none_or(|next| next.left != growth.left) {
+            most = most.max(running.pages(growth.left).saturating_sub(freed));
+        }
     }
     most
+}
+
+/// Sequences that run at the same time.
+struct Running {
+    page: usize,
+    missing: usize,
+    /// The number of sequences for each number of tokens in a last page that is not full; 0: all pages are full.
+    last_page: Vec<usize>,
+}
+
+impl Running {
+    fn new(page: usize) -> Running {
+        Running { page, missing: 0, last_page: vec![0; page] }
+    }
+
+    fn add(&mut self, sequence: &Growth) {
+        self.missing += sequence.missing;
+        self.last_page[sequence.len % self.page] += 1;
+    }
+
+    /// Pages that they take until each has `more` further tokens.
+    fn pages(&self, more: usize) -> usize {
+        let further = |tokens: usize| (tokens + more).div_ceil(self.page) - usize::from(tokens > 0);
+        let counts = self.last_page.iter().enumerate();
+        self.missing + counts.map(|(tokens, n)| n * further(tokens)).sum::<usize>()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xtrain_tensor::rng::{Purpose, draw};
 
     fn growth(len: usize, left: usize, own: usize) -> Growth {
         Growth { len, left, missing: 0, own }
@@ -84,6 +105,30 @@ mod tests {
         assert_eq!(peak(&[growth(8, 1, 2), growth(8, 9, 2)]), 2);
         assert_eq!(peak(&[growth(8, 1, 0), growth(8, 9, 2)]), 3);
         assert_eq!(peak(&[Growth { missing: 2, ..growth(8, 0, 0) }]), 2);
+    }
+
+    #[test]
+    fn the_peak_of_random_sequences_is_the_maximum_over_the_steps() {
+        let mut word = 0;
+        let mut below = |n: u32| {
+            word += 1;
+            (draw(7, 0, word, Purpose::DataOrder)[0] % n) as usize
+        };
+        for _ in 0..200 {
+            let page = 1 + below(9);
+            let mut draw =
+                |_| Growth { len: 1 + below(30), left: below(20), missing: below(3), own: below(4) };
+            let mut all: Vec<Growth> = (0..12).map(&mut draw).collect();
+            let pages =
+                |g: &Growth, step: usize| g.missing + (g.len + step).div_ceil(page) - g.len.div_ceil(page);
+            let taken = |step: usize| -> usize {
+                let (runs, ended): (Vec<&Growth>, Vec<&Growth>) = all.iter().partition(|g| g.left >= step);
+                let freed: usize = ended.iter().map(|g| g.own).sum();
+                runs.iter().map(|g| pages(g, step)).sum::<usize>().saturating_sub(freed)
+            };
+            let want = (0..20).map(taken).max();
+            assert_eq!(Some(peak(&mut all, page)), want, "page {page}, {all:?}");
+        }
     }
 
     #[test]
