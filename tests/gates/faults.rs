@@ -61,7 +61,7 @@ const ON_LINUX: [Fault; 4] =
 ///   cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs, config/limits.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   rollout/tests/snapshots.rs.
-const CAUGHT_ELSEWHERE: [Fault; 41] = [
+const CAUGHT_ELSEWHERE: [Fault; 43] = [
     Fault::LossOfKeptSetsNotAdded,
     Fault::SlotsOfLargerCacheKept,
     Fault::MaskOfTailIgnored,
@@ -102,6 +102,8 @@ const CAUGHT_ELSEWHERE: [Fault; 41] = [
     Fault::PackedWeightFreed,
     Fault::PairHalvesExchanged,
     Fault::PairSumNotFlushed,
+    Fault::PairExponentOfFirstRow,
+    Fault::PairOldSumsUnchecked,
     Fault::PairedSlotsExchanged,
 ];
 

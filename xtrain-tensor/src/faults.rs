@@ -234,6 +234,8 @@ faults! {
     PairHalvesExchanged "the operands of vdpbf16ps have the later element of a pair in the high half"
     PairedSlotsExchanged "the values of attention have the later slot of a pair in the high half"
     PairSumNotFlushed "the additions that end a block of vdpbf16ps keep denormals"
+    PairExponentOfFirstRow "a tile of vdpbf16ps takes the smallest exponent of its first row for that of all rows"
+    PairOldSumsUnchecked "a tile of vdpbf16ps takes old sums for multiples of 2^-126"
     DraftAcceptedOneTooMany "the drafted token after the last accepted one is accepted as well"
     DraftRowsNotRewound "the KV cache keeps the rows of rejected drafted tokens"
     DraftTakenForSampled "the first rejected drafted token takes the place of the sampled one"

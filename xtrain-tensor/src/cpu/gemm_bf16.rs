@@ -15,6 +15,7 @@
 pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod epilogue;
+mod exponents;
 mod forward;
 mod gradient;
 mod left;

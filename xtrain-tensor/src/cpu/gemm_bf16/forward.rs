@@ -28,7 +28,7 @@ pub(crate) fn product(cpu: &Cpu, a: &PackedA<'_>, b: View<'_>, out: Output<'_>) 
     match &a.blocks {
         Blocks::Amx(blocks) => amx_product(cpu, flat(blocks), shape, b, out),
         Blocks::InPlace(blocks) => amx_product(cpu, blocks, shape, b, out),
-        Blocks::Parity(blocks) => parity_product(cpu, blocks, shape, b, out),
+        Blocks::Parity(blocks) => parity_product(cpu, a, blocks, b, out),
         Blocks::Simd(blocks) => {
             let sum = |y: &mut [f32], beta| {
                 let job = Job { simd: cpu.simd, a, blocks, b, y: &Disjoint::new(y), beta };
@@ -65,15 +65,16 @@ fn amx_product(_: &Cpu, _: &[bf16], _: [usize; 3], _: View<'_>, _: Output<'_>) {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn parity_product(cpu: &Cpu, a: &[ParityBlock], shape: [usize; 3], b: View<'_>, out: Output<'_>) {
+fn parity_product(cpu: &Cpu, a: &PackedA<'_>, blocks: &[ParityBlock], b: View<'_>, out: Output<'_>) {
     out.share(|out| {
-        let job = pair_dot::Job { a, b, out };
-        split(cpu, shape, 1, |rows, panels| job.unit(rows, panels));
+        let job = pair_dot::Job { a, blocks, b, out };
+        let [depth, columns] = b.shape();
+        split(cpu, [a.rows, depth, columns], 1, |rows, panels| job.unit(rows, panels));
     });
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn parity_product(_: &Cpu, _: &[ParityBlock], _: [usize; 3], _: View<'_>, _: Output<'_>) {
+fn parity_product(_: &Cpu, _: &PackedA<'_>, _: &[ParityBlock], _: View<'_>, _: Output<'_>) {
     unreachable!("AVX-512 BF16 is never detected here")
 }
 

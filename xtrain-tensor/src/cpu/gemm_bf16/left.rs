@@ -6,6 +6,7 @@ use half::bf16;
 use super::super::lanes::{Kernel, Lanes, dispatch};
 use super::super::scratch::{Buffer, Scratch, scratch};
 use super::super::{Disjoint, Simd};
+use super::exponents::min_exponent;
 use super::operand::{BLOCK, MinExponent, NO_EXPONENT, Operand, round_daz};
 use super::pairing::pair_row;
 use super::pairs::{Pairs, TILE};
@@ -94,7 +95,7 @@ impl<'m> PackedA<'m> {
         PackedA { blocks, rows, depth, min_exp }
     }
 
-    /// The smallest exponent field of the rows `range`, which are packed for SIMD kernels.
+    /// The smallest exponent field of the rows `range`, which are not packed for AMX.
     pub(super) fn min_exp(&self, range: Range<usize>) -> u8 {
         self.min_exp[range].iter().copied().fold(NO_EXPONENT, u8::min)
     }
@@ -186,8 +187,8 @@ impl Block for ParityBlock {
         *self = ParityBlock::new(values);
     }
     #[inline(always)]
-    fn min_exponent<L: Lanes>(_: L, _: &[ParityBlock]) -> u8 {
-        0
+    fn min_exponent<L: Lanes>(l: L, row: &[ParityBlock]) -> u8 {
+        min_exponent(l, row.iter().map(|block| &block.0))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Kernels with `vdpbf16ps`: one instruction is two steps of a chain, for 16 columns. See [`Pairing::Parity`].
 //!
 //! The instruction reads denormals as zeros and flushes both results, as docs/numerics.md defines it, whatever the
-//! floating-point mode. The two additions that end a block are flushed here. The sum of two f32 below 2^-126 is exact,
-//! so an exponent field of 0 is the test.
+//! floating-point mode. The two additions that end a block are flushed here, unless the lattice argument of [`super`]
+//! shows that no sum is tiny. The sum of two f32 below 2^-126 is exact, so an exponent field of 0 is the test.
 //!
 //! [`Pairing::Parity`]: super::pairing::Pairing::Parity
 #![allow(clippy::needless_range_loop, reason = "loops over registers, with constant length")]
@@ -13,7 +13,8 @@ use std::ops::Range;
 use super::super::Simd;
 use super::super::gemm::{Beta, tiles};
 use super::super::lanes::LANES;
-use super::left::ParityBlock;
+use super::left::{PackedA, ParityBlock};
+use super::operand::{LATTICE_MIN, on_lattice};
 use super::output::SharedOutput;
 use super::pairs::{Pairs, TILE};
 use super::sums::{Part, Sums};
@@ -23,8 +24,9 @@ use crate::faults::{self, Fault};
 
 /// A product with `vdpbf16ps`.
 pub(super) struct Job<'a> {
-    /// `[rows][blocks]`.
-    pub(super) a: &'a [ParityBlock],
+    pub(super) a: &'a PackedA<'a>,
+    /// Those of `a`: `[rows][blocks]`.
+    pub(super) blocks: &'a [ParityBlock],
     pub(super) b: View<'a>,
     pub(super) out: SharedOutput<'a>,
 }
@@ -74,7 +76,7 @@ impl Job<'_> {
         let blocks = self.b.blocks();
         let b = self.b.panel(panels.start);
         assert!(
-            self.a.len() >= rows.end * blocks && b.len() == blocks * BLOCK_ROWS,
+            self.blocks.len() >= rows.end * blocks && b.len() == blocks * BLOCK_ROWS,
             "a and b have one depth"
         );
         if blocks == 0 {
@@ -83,9 +85,12 @@ impl Job<'_> {
         }
         for (i, (row, height)) in tiles(rows.len(), tile_rows(Simd::Avx512)).enumerate() {
             let prefetch = next.filter(|_| i < 2).and_then(|next| next.get(i * TILE..));
+            let counted = if faults::on(Fault::PairExponentOfFirstRow) { 1 } else { height };
+            let row_exp = self.a.min_exp(rows.start + row..rows.start + row + counted);
             let tile = Tile {
-                a: Rows { blocks: &self.a[(rows.start + row) * blocks..], step: blocks, len: height },
+                a: Rows { blocks: &self.blocks[(rows.start + row) * blocks..], step: blocks, len: height },
                 b: self.b,
+                on_lattice: panels.clone().all(|panel| on_lattice(row_exp, self.b.min_exp(panel))),
                 panels: panels.clone(),
                 sums: Sums { start: sums.start.wrapping_add(row * sums.step), ..sums },
                 beta,
@@ -123,8 +128,15 @@ pub(crate) fn small_product(
             let start = sums.at(row, panel, 0);
             let a = Rows { blocks: &a.blocks[row * a.step..], len: height, ..a };
             panel = group.end;
-            let tile =
-                Tile { a, b, panels: group, sums: Sums { start, ..sums }, beta: Beta::Zero, next: None };
+            let tile = Tile {
+                a,
+                b,
+                on_lattice: false,
+                panels: group,
+                sums: Sums { start, ..sums },
+                beta: Beta::Zero,
+                next: None,
+            };
             // SAFETY: the instructions were detected, and they include AVX-512F. The sums are inside `out`, as checked.
             unsafe { tile.run() };
         }
@@ -143,6 +155,8 @@ pub(crate) struct Rows<'a> {
 struct Tile<'a> {
     a: Rows<'a>,
     b: View<'a>,
+    /// Whether no sum from +0 can be tiny.
+    on_lattice: bool,
     panels: Range<usize>,
     sums: Sums,
     beta: Beta,
@@ -161,7 +175,7 @@ impl Tile<'_> {
             ($($rows:literal $across:literal),*) => {
                 match (self.a.len, self.panels.len()) {
                     // SAFETY: the caller's promise; a has this number of rows, and there are so many panels.
-                    $(($rows, $across) => unsafe { self.compute::<$rows, $across>() },)*
+                    $(($rows, $across) => unsafe { self.sums_of::<$rows, $across>() },)*
                     (rows, across) => unreachable!("no tile has {rows} rows and {across} panels"),
                 }
             };
@@ -169,29 +183,66 @@ impl Tile<'_> {
         pick!(1 1, 1 2, 1 4, 2 1, 2 2, 3 1, 3 2, 4 1, 5 1, 6 1)
     }
 
-    /// Computes the tile of M rows and P panels, block by block.
+    /// Computes the tile of M rows and P panels.
     ///
     /// # Safety
     /// As for [`Tile::run`]; the tile has M rows and P panels.
     #[target_feature(enable = "avx512f,avx512bf16")]
-    unsafe fn compute<const M: usize, const P: usize>(self) {
-        let zero = _mm512_setzero_ps();
-        let blocks = self.b.blocks();
-        let kept = if faults::on(Fault::PairSumNotFlushed) { -1 } else { i32::MIN };
-        let panels: [*const Pairs; P] = std::array::from_fn(|p| self.b.panel(self.panels.start + p).as_ptr());
+    unsafe fn sums_of<const M: usize, const P: usize>(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let smallest = self.start::<M, P>();
+            let old_on_lattice = smallest >= LATTICE_MIN.to_bits() || faults::on(Fault::PairOldSumsUnchecked);
+            if self.on_lattice && old_on_lattice {
+                self.blocks::<M, P, false>();
+            } else {
+                self.blocks::<M, P, true>();
+            }
+        }
+    }
+
+    /// Writes the sums before the first block: +0, or the old values without denormals. Returns the bits of the smallest
+    /// magnitude that is not zero.
+    ///
+    /// # Safety
+    /// As for [`Tile::sums_of`].
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    #[inline]
+    unsafe fn start<const M: usize, const P: usize>(&self) -> u32 {
+        // of magnitudes less one, so that zero becomes the largest
+        let (mut smallest, one) = (_mm512_set1_epi32(-1), _mm512_set1_epi32(1));
         for i in 0..M {
             for p in 0..P {
                 for h in 0..2 {
                     let at = self.sums.at(i, p, h * TILE);
                     // SAFETY: 16 writable sums, by contract.
                     unsafe {
-                        let y =
-                            if self.beta == Beta::Zero { zero } else { flush(_mm512_loadu_ps(at), i32::MIN) };
+                        if self.beta == Beta::Zero {
+                            _mm512_storeu_ps(at, _mm512_setzero_ps());
+                            continue;
+                        }
+                        let y = flush(_mm512_loadu_ps(at), i32::MIN);
                         _mm512_storeu_ps(at, y);
+                        let size = _mm512_and_epi32(_mm512_castps_si512(y), _mm512_set1_epi32(i32::MAX));
+                        smallest = _mm512_min_epu32(smallest, _mm512_sub_epi32(size, one));
                     }
                 }
             }
         }
+        _mm512_reduce_min_epu32(smallest).saturating_add(1)
+    }
+
+    /// Adds the products to the sums, block by block. FLUSH: a sum may be tiny.
+    ///
+    /// # Safety
+    /// As for [`Tile::sums_of`].
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    #[inline]
+    unsafe fn blocks<const M: usize, const P: usize, const FLUSH: bool>(self) {
+        let zero = _mm512_setzero_ps();
+        let blocks = self.b.blocks();
+        let kept = if faults::on(Fault::PairSumNotFlushed) { -1 } else { i32::MIN };
+        let panels: [*const Pairs; P] = std::array::from_fn(|p| self.b.panel(self.panels.start + p).as_ptr());
         for block in 0..blocks {
             let a: [*const i32; M] = std::array::from_fn(|i| self.a.blocks[i * self.a.step + block].pairs());
             let b = panels.map(|panel| panel.wrapping_add(block * BLOCK_ROWS));
@@ -213,11 +264,11 @@ impl Tile<'_> {
                 for p in 0..P {
                     for h in 0..2 {
                         let at = self.sums.at(i, p, h * TILE);
-                        let block = flush(_mm512_add_ps(even[i][p][h], odd[i][p][h]), kept);
+                        let block = ended::<FLUSH>(_mm512_add_ps(even[i][p][h], odd[i][p][h]), kept);
                         // SAFETY: 16 writable sums, by contract.
                         unsafe {
                             let y = _mm512_add_ps(_mm512_loadu_ps(at), block);
-                            _mm512_storeu_ps(at, flush(y, kept));
+                            _mm512_storeu_ps(at, ended::<FLUSH>(y, kept));
                         }
                     }
                 }
@@ -260,6 +311,13 @@ unsafe fn step<const M: usize, const P: usize>(
 fn as_pairs(v: __m512i) -> __m512bh {
     // SAFETY: both types are 64 bytes, of which every bit pattern is valid.
     unsafe { std::mem::transmute(v) }
+}
+
+/// A sum that ends a block: flushed if FLUSH.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn ended<const FLUSH: bool>(sum: __m512, kept: i32) -> __m512 {
+    if FLUSH { flush(sum, kept) } else { sum }
 }
 
 /// Replaces denormals by zeros of their sign: keeps the bits `kept`, the sign, of lanes with exponent field 0.

@@ -185,21 +185,75 @@ fn exchanged_halves_of_the_pairs_are_detected() {
     assert!(found.is_err(), "{found:?}");
 }
 
-/// The outputs of a product by `vdpbf16ps`, of values at the boundary of the flush, that differ from the reference.
+/// A matrix of ordinary values, with one row of products around 2^-126 if all rows of the other operand have them.
+fn one_small_row(seed: u32, [rows, depth]: [usize; 2], small: usize) -> Vec<bf16> {
+    let mut x = values(Kind::Plain, seed, rows * depth);
+    x[small * depth..][..depth].copy_from_slice(&values(Kind::Edge, seed, depth));
+    x
+}
+
+/// A product `y += a b`: `[rows, depth, columns]`, a, b by columns, and the old y.
+type Case = ([usize; 3], Vec<bf16>, Vec<bf16>, Vec<f32>);
+
+/// Products of which a few sums alone are tiny: those of one row or column, and those of old values that are no
+/// multiples of 2^-126, with operands whose products are.
+fn partly_tiny() -> impl Iterator<Item = Case> {
+    let rows = (0..7).map(|row| {
+        let [m, k, n] = [7, 70, 70];
+        ([m, k, n], one_small_row(1, [m, k], row), values(Kind::Edge, 2, n * k), vec![0.0; m * n])
+    });
+    let columns = [1, 2, 7].into_iter().flat_map(|m| {
+        let [k, n] = [70, 200];
+        [3, 40, 69, 127, 199].map(|column| {
+            let w = one_small_row(2, [n, k], column);
+            ([m, k, n], values(Kind::Edge, 1, m * k), w, vec![0.0; m * n])
+        })
+    });
+    let old = [1, 3, 7].map(|m| {
+        let [k, n] = [32, 40];
+        let one = |rows: usize| {
+            let at = |i: usize| if i % k == 3 { bf16::from_bits(71 << 7) } else { bf16::ZERO };
+            (0..rows * k).map(at).collect()
+        };
+        // the product is 2^-112, a sum 2^-135
+        let old = |i: usize| f32::from_bits(if i % 5 == 2 { 0x8780_0001 } else { 0 });
+        ([m, k, n], one(m), one(n), (0..m * n).map(old).collect())
+    });
+    rows.chain(columns).chain(old)
+}
+
+#[test]
+fn a_tile_is_flushed_if_any_row_panel_or_old_sum_needs_it() {
+    for ([m, k, n], x, w, old) in partly_tiny() {
+        let want: Vec<f32> =
+            (0..m * n).map(|i| dot(old[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j])).collect();
+        for (simd, device) in devices() {
+            let cpu = device.as_cpu().unwrap();
+            let (a, b) = (PackedA::new(cpu, &x, [m, k]), TilePanels::of_weight(cpu, &w, [n, k]));
+            let mut y = old.clone();
+            product(cpu, &a, b.view(), Output::Sum(&mut y, Beta::One));
+            same(&y, &want, &format!("{simd} {m}x{k}x{n}"));
+        }
+    }
+}
+
+/// The outputs of products by `vdpbf16ps` that differ from the reference: of values at the boundary of the flush, and
+/// of operands of which a part alone has tiny results.
 #[cfg(feature = "faults")]
 fn differing_pair_dots() -> usize {
     let device = Device::cpu_with(1, Simd::Avx512Bf16);
     let cpu = device.as_cpu().unwrap();
     let [m, k, n] = [7, 70, 70];
-    let differing = [Kind::Plain, Kind::Edge, Kind::Near].map(|kind| {
-        let (x, w) = (values(kind, 1, m * k), values(kind, 2, n * k));
+    let of_kind = |kind| ([m, k, n], values(kind, 1, m * k), values(kind, 2, n * k), vec![0.0; m * n]);
+    let cases = [Kind::Plain, Kind::Edge, Kind::Near].map(of_kind);
+    let differing = cases.into_iter().chain(partly_tiny()).map(|([m, k, n], x, w, old)| {
         let (a, b) = (PackedA::new(cpu, &x, [m, k]), TilePanels::of_weight(cpu, &w, [n, k]));
-        let mut y = vec![f32::NAN; m * n];
-        product(cpu, &a, b.view(), Output::Sum(&mut y, Beta::Zero));
-        let want = |i: usize| dot(0.0, k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
+        let mut y = old.clone();
+        product(cpu, &a, b.view(), Output::Sum(&mut y, Beta::One));
+        let want = |i: usize| dot(old[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
         (0..m * n).filter(|&i| y[i].to_bits() != want(i).to_bits()).count()
     });
-    differing.iter().sum()
+    differing.sum()
 }
 
 #[cfg(feature = "faults")]
@@ -211,7 +265,12 @@ fn products_of_wrong_pairs_and_without_the_last_flush_are_detected() {
         return;
     }
     assert_eq!(differing_pair_dots(), 0);
-    for fault in [Fault::PairHalvesExchanged, Fault::PairSumNotFlushed] {
+    for fault in [
+        Fault::PairHalvesExchanged,
+        Fault::PairSumNotFlushed,
+        Fault::PairExponentOfFirstRow,
+        Fault::PairOldSumsUnchecked,
+    ] {
         let found = with(fault, differing_pair_dots);
         println!("{fault}: {found} differing outputs");
         assert!(found > 0, "{fault} is not detected");

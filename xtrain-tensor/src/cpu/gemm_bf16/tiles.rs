@@ -5,6 +5,7 @@ use super::super::gemm::first_panel;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::Scratch;
 use super::super::{Disjoint, Simd};
+use super::exponents::min_exponent;
 use super::operand::{BLOCK, NO_EXPONENT, Operand, round_daz, widen};
 use super::pairing::{Pairing, pair_tile};
 use super::pairs::{Pairs, TILE};
@@ -16,21 +17,7 @@ pub(super) const BLOCK_ROWS: usize = 32;
 
 /// Whether the kernels of `simd` use the lattice argument.
 fn needs_exponents(simd: Simd) -> bool {
-    !matches!(simd, Simd::Amx | Simd::Avx512Bf16)
-}
-
-/// The smallest exponent field of the non-zero elements of [converted](Operand::round_daz) rows.
-#[inline(always)]
-fn min_exponent(rows: &[Pairs]) -> u8 {
-    let mut min = [u16::MAX; 32];
-    for row in rows {
-        for (min, x) in min.iter_mut().zip(&row.0) {
-            // subtract one, so that the field of zero becomes the largest
-            *min = (*min).min((x.to_bits() & 0x7f80).wrapping_sub(0x80));
-        }
-    }
-    let min = min.into_iter().fold(u16::MAX, u16::min);
-    if min > 0x7f80 { NO_EXPONENT } else { (min >> 7) as u8 + 1 }
+    simd != Simd::Amx
 }
 
 /// A matrix B `[depth, columns]`, packed as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]` and padded
@@ -167,7 +154,7 @@ impl<S: Source> Kernel for Pack<'_, S> {
             }
         }
         for (min_exp, rows) in self.min_exps.iter_mut().zip(self.rows.chunks_exact(self.panel)) {
-            *min_exp = if needs_exponents(self.simd) { min_exponent(rows) } else { 0 };
+            *min_exp = if needs_exponents(self.simd) { min_exponent(l, rows.iter()) } else { 0 };
         }
     }
 }
@@ -273,8 +260,7 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Whole panels `[columns / 32][blocks of the depth][32]` in the order of [`Pairing::Parity`], for kernels that do
-    /// not use the lattice argument.
+    /// Whole panels `[columns / 32][blocks of the depth][32]` in the order of [`Pairing::Parity`], without exponents.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn of_pairs(rows: &'a [Pairs], [depth, columns]: [usize; 2]) -> View<'a> {
         let step = depth.div_ceil(BLOCK);
