@@ -61,7 +61,7 @@ const ON_LINUX: [Fault; 4] =
 ///   cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs, config/limits.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   rollout/tests/snapshots.rs.
-const CAUGHT_ELSEWHERE: [Fault; 43] = [
+const CAUGHT_ELSEWHERE: [Fault; 44] = [
     Fault::LossOfKeptSetsNotAdded,
     Fault::SlotsOfLargerCacheKept,
     Fault::MaskOfTailIgnored,
@@ -105,6 +105,7 @@ const CAUGHT_ELSEWHERE: [Fault; 43] = [
     Fault::PairExponentOfFirstRow,
     Fault::PairOldSumsUnchecked,
     Fault::PairedSlotsExchanged,
+    Fault::DenormalKeysKept,
 ];
 
 /// Each fault and the gate that finds it.

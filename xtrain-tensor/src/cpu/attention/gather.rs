@@ -4,10 +4,11 @@ use std::slice::ChunksExactMut;
 
 use super::chunk::Chunk;
 use super::kv_element::KvElement;
-use super::number::Number;
+use super::number::{Number, without_denormals};
 use super::rows::{CHUNK, widen};
 use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes, Reg};
+use crate::faults::{self, Fault};
 use crate::operands::Slots;
 
 /// The keys or values of one sequence and one kv head in a pool of slots.
@@ -83,8 +84,15 @@ impl HeadView<'_> {
         out: &mut [f32],
         min_exp: &mut MinExponent<L>,
     ) {
-        let out = out.chunks_exact_mut(self.width());
-        self.read::<L, E, K>(l, x, range, &mut Padded { out, min_exp });
+        let len = range.len() * self.width();
+        let rows = out.chunks_exact_mut(self.width());
+        self.read::<L, E, K>(l, x, range, &mut Padded { out: rows, min_exp });
+        if min_exp.field(l) == 0 && !faults::on(Fault::DenormalKeysKept) {
+            for v in out[..len].chunks_exact_mut(LANES) {
+                let flushed = without_denormals(l, l.load(v));
+                l.store(v, flushed);
+            }
+        }
     }
 
     /// Passes the rows of positions `range` to `reader`, in ascending order.
@@ -156,7 +164,7 @@ struct Padded<'a, L: Lanes> {
 impl<L: Lanes, E: Number, K: KvElement<E>> Reader<L, E, K> for Padded<'_, L> {
     #[inline(always)]
     fn row(&mut self, l: L, x: &[K]) {
-        K::row(l, x, self.out.next().expect("out has a row for each position"), self.min_exp);
+        K::raw_row(l, x, self.out.next().expect("out has a row for each position"), self.min_exp);
     }
 }
 

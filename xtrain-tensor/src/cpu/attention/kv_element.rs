@@ -17,6 +17,9 @@ pub(crate) trait KvElement<E: Number>: Copy + Sync {
     /// Writes the values of a head vector to `out`, which is at least as long. The rest of `out` becomes +0.
     fn row<L: Lanes>(l: L, x: &[Self], out: &mut [f32], min_exp: &mut MinExponent<L>);
 
+    /// Like [`KvElement::row`], but denormals may stay, and the smallest exponent field is 0 if there are any.
+    fn raw_row<L: Lanes>(l: L, x: &[Self], out: &mut [f32], min_exp: &mut MinExponent<L>);
+
     /// Writes the values of a head vector, rounded to bf16, in blocks of 32. The rest of the last block becomes +0.
     fn bf16_row<'b, L: Lanes>(l: L, x: &[Self], out: impl Iterator<Item = &'b mut Pairs>);
 }
@@ -35,6 +38,13 @@ impl<E: Number> KvElement<E> for E {
         for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
             let v = E::read(l, &x[x.len().min(i * LANES)..]);
             l.store(out, E::operand(l, v, min_exp));
+        }
+    }
+    #[inline(always)]
+    fn raw_row<L: Lanes>(l: L, x: &[E], out: &mut [f32], min_exp: &mut MinExponent<L>) {
+        for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
+            let v = E::read(l, &x[x.len().min(i * LANES)..]);
+            l.store(out, E::raw_operand(l, v, min_exp));
         }
     }
     #[inline(always)]
@@ -64,6 +74,10 @@ impl<E: Number> KvElement<E> for u32 {
             let codes = l.load_i8_partial(&codes[codes.len().min(i * LANES)..]);
             l.store(out, E::rounded(l, Lanes::mul(l, codes, scale), min_exp));
         }
+    }
+    #[inline(always)]
+    fn raw_row<L: Lanes>(l: L, x: &[u32], out: &mut [f32], min_exp: &mut MinExponent<L>) {
+        <u32 as KvElement<E>>::row(l, x, out, min_exp);
     }
     #[inline(always)]
     fn bf16_row<'b, L: Lanes>(l: L, x: &[u32], out: impl Iterator<Item = &'b mut Pairs>) {

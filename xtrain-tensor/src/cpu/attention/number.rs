@@ -20,6 +20,9 @@ pub(crate) trait Number: Value + Operand {
     /// Converts values of this type to the operand of a product. Updates the smallest exponent.
     fn operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
 
+    /// Like [`Number::operand`], but denormals stay, and the smallest exponent field is 0 if there are any.
+    fn raw_operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
+
     /// Like [`Number::operand`] for values that are first rounded to this type.
     fn rounded<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F;
 
@@ -37,6 +40,10 @@ impl Number for f32 {
     }
     #[inline(always)]
     fn operand<L: Lanes>(_: L, v: L::F, _: &mut MinExponent<L>) -> L::F {
+        v
+    }
+    #[inline(always)]
+    fn raw_operand<L: Lanes>(_: L, v: L::F, _: &mut MinExponent<L>) -> L::F {
         v
     }
     #[inline(always)]
@@ -59,9 +66,14 @@ impl Number for bf16 {
     }
     #[inline(always)]
     fn operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F {
-        let magnitude = l.max(v, l.neg(v));
-        min_exp.update(l, magnitude);
-        l.select_lt(magnitude, Lanes::splat(l, f32::MIN_POSITIVE), Lanes::mul(l, v, l.zero()), v)
+        let v = without_denormals(l, v);
+        min_exp.update(l, v);
+        v
+    }
+    #[inline(always)]
+    fn raw_operand<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F {
+        min_exp.update(l, v);
+        v
     }
     #[inline(always)]
     fn rounded<L: Lanes>(l: L, v: L::F, min_exp: &mut MinExponent<L>) -> L::F {
@@ -75,4 +87,11 @@ impl Number for bf16 {
             lanes::dispatch(simd, product::ProductKernel::<product::Blocks<true>>::new(product));
         }
     }
+}
+
+/// Replaces denormals by zeros of their sign.
+#[inline(always)]
+pub(super) fn without_denormals<L: Lanes>(l: L, v: L::F) -> L::F {
+    let magnitude = l.max(v, l.neg(v));
+    l.select_lt(magnitude, Lanes::splat(l, f32::MIN_POSITIVE), Lanes::mul(l, v, l.zero()), v)
 }

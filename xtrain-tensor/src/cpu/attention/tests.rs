@@ -36,6 +36,7 @@ impl CaseRng {
             Kind::Ties => self.below(3) as f32 - 1.0,
             // products, sums of products or operands are tiny
             Kind::Edge => self.normal() * 0.5f32.powi(60 + self.below(8) as i32),
+            Kind::Tiny => self.normal() * 0.5f32.powi(122 + self.below(10) as i32),
             Kind::Wide => self.normal() * 0.5f32.powi(self.below(150) as i32),
             Kind::Mixed => match self.below(4) {
                 0 => 0.0f32.copysign(self.normal()),
@@ -55,6 +56,7 @@ enum Kind {
     Sharp,
     Ties,
     Edge,
+    Tiny,
     Wide,
     Mixed,
 }
@@ -72,7 +74,8 @@ struct Case {
     window: Option<usize>,
 }
 
-const KINDS: [Kind; 6] = [Kind::Plain, Kind::Sharp, Kind::Ties, Kind::Edge, Kind::Wide, Kind::Mixed];
+const KINDS: [Kind; 7] =
+    [Kind::Plain, Kind::Sharp, Kind::Ties, Kind::Edge, Kind::Tiny, Kind::Wide, Kind::Mixed];
 const LENGTHS: [usize; 16] = [1, 2, 3, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257];
 
 impl Case {
@@ -270,6 +273,21 @@ fn sequences_that_share_a_page_do_not_read_the_slots_between_their_windows() {
     }
 }
 
+/// The number of 20 cases in bf16, of 70 positions and `rows` new rows, whose outputs differ from the reference.
+#[cfg(feature = "faults")]
+fn differing(simd: crate::Simd, rows: usize, kinds: [Kind; 4]) -> usize {
+    let differs = |case: u64| {
+        let mut rng = CaseRng { case: 5_000 + case, at: 0 };
+        let mut case = Case::new(&mut rng, &[70], &[rows]);
+        (case.dtype, case.kinds) = (Dtype::BF16, kinds);
+        let operands = case.operands(&mut rng);
+        let [want, got] = [Device::reference(), Device::cpu_with(1, simd)]
+            .map(|device| bits(&compute(&device, &case, &operands, false)[0]));
+        got != want
+    };
+    (0..20).filter(|&case| differs(case)).count()
+}
+
 #[cfg(feature = "faults")]
 #[test]
 fn pairs_of_slots_in_the_wrong_order_are_detected() {
@@ -279,21 +297,24 @@ fn pairs_of_slots_in_the_wrong_order_are_detected() {
         println!("NOT RUN, its kernel needs AVX-512 BF16");
         return;
     }
-    let differing = || {
-        (0..20).filter(|&case| {
-            let mut rng = CaseRng { case: 5_000 + case, at: 0 };
-            let mut case = Case::new(&mut rng, &[70], &[30]);
-            (case.dtype, case.kinds) = (Dtype::BF16, [Kind::Plain; 4]);
-            let operands = case.operands(&mut rng);
-            let [want, got] = [Device::reference(), Device::cpu_with(1, Simd::Avx512Bf16)]
-                .map(|device| bits(&compute(&device, &case, &operands, false)[0]));
-            got != want
-        })
-    };
-    assert_eq!(differing().count(), 0);
-    let found = with(Fault::PairedSlotsExchanged, || differing().count());
+    let differing = || differing(Simd::Avx512Bf16, 30, [Kind::Plain; 4]);
+    assert_eq!(differing(), 0);
+    let found = with(Fault::PairedSlotsExchanged, differing);
     println!("{}: {found} of 20 cases differ", Fault::PairedSlotsExchanged);
     assert!(found > 0, "{} is not detected", Fault::PairedSlotsExchanged);
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn denormal_values_that_are_kept_are_detected() {
+    use crate::faults::{Fault, with};
+    for simd in simds() {
+        let differing = || differing(simd, 1, [Kind::Plain, Kind::Plain, Kind::Tiny, Kind::Plain]);
+        assert_eq!(differing(), 0, "{simd}");
+        let found = with(Fault::DenormalKeysKept, differing);
+        println!("{}, {simd}: {found} of 20 cases differ", Fault::DenormalKeysKept);
+        assert!(found > 0, "{} is not detected with {simd}", Fault::DenormalKeysKept);
+    }
 }
 
 #[test]

@@ -201,8 +201,7 @@ impl Block for F32Block {
     fn min_exponent<L: Lanes>(l: L, row: &[F32Block]) -> u8 {
         let mut min = MinExponent::new(l);
         for block in row {
-            let v = l.load(&block.0);
-            min.update(l, l.max(v, l.neg(v)));
+            min.update(l, l.load(&block.0));
         }
         min.field(l)
     }

@@ -2,7 +2,7 @@
 use half::bf16;
 
 use super::pairs::Pairs;
-use crate::cpu::lanes::{Lanes, Reg};
+use crate::cpu::lanes::{LANES, Lanes, Reg};
 use crate::dtype::{from_bf16, to_bf16};
 
 /// Depth of a block.
@@ -80,7 +80,7 @@ pub(super) fn round_daz<T: Operand>(values: &[T], out: &mut [bf16; BLOCK]) {
     }
 }
 
-/// The running minimum of the exponents of non-zero values, in lanes: their smallest magnitude, negated.
+/// The running minimum of the exponents of non-zero values, in lanes: the bits of their magnitude, doubled, less one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MinExponent<L: Reg>(L::F);
 
@@ -88,21 +88,26 @@ impl<L: Lanes> MinExponent<L> {
     /// The minimum of no values.
     #[inline(always)]
     pub(crate) fn new(l: L) -> Self {
-        MinExponent(Lanes::splat(l, f32::NEG_INFINITY))
+        MinExponent(Lanes::splat(l, f32::from_bits(u32::MAX)))
     }
 
-    /// Takes values with these magnitudes into account. Zeros and denormals are ignored.
+    /// Takes values into account. Zeros and NaN are ignored.
     #[inline(always)]
-    pub(crate) fn update(&mut self, l: L, magnitude: L::F) {
-        let bound = Lanes::splat(l, f32::MIN_POSITIVE);
-        let none = Lanes::splat(l, f32::NEG_INFINITY);
-        self.0 = l.max(self.0, l.select_lt(magnitude, bound, none, l.neg(magnitude)));
+    pub(crate) fn update(&mut self, l: L, v: L::F) {
+        self.0 = l.least_size(self.0, v);
     }
 
-    /// The smallest exponent field over all lanes; [`NO_EXPONENT`], that of infinity, if no finite value is non-zero.
+    /// The smallest exponent field over all lanes: 0 if a value is denormal; [`NO_EXPONENT`], that of infinity, if no
+    /// finite value is non-zero.
     #[inline(always)]
     pub(crate) fn field(self, l: L) -> u8 {
-        ((-l.max32(self.0)).to_bits() >> 23) as u8
+        let mut lanes = [0.0f32; LANES];
+        l.store(&mut lanes, self.0);
+        let mut least = u32::MAX;
+        for size in lanes {
+            least = least.min(size.to_bits());
+        }
+        least.checked_add(1).map_or(NO_EXPONENT, |twice| (twice >> 24) as u8)
     }
 }
 

@@ -126,6 +126,11 @@ impl Reg for Avx2 {
             let v = _mm256_max_ps(v, _mm256_permute_ps::<0b01_00_11_10>(v));
             _mm256_cvtss_f32(_mm256_max_ps(v, _mm256_permute_ps::<0b10_11_00_01>(v)))
         };
+        least_size(least: R, v: R) -> R = {
+            let twice = _mm256_slli_epi32::<1>(_mm256_castps_si256(v));
+            let size = _mm256_sub_epi32(twice, _mm256_set1_epi32(1));
+            _mm256_castsi256_ps(_mm256_min_epu32(_mm256_castps_si256(least), size))
+        };
         any_tiny(v: R) -> bool = {
             let a = _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
             let small = _mm256_cmp_ps::<_CMP_LE_OQ>(a, _mm256_set1_ps(f32::MIN_POSITIVE));

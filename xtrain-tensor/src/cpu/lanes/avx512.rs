@@ -117,6 +117,11 @@ impl Reg for Avx512 {
             let v = _mm512_max_ps(v, _mm512_permute_ps::<0b01_00_11_10>(v));
             _mm512_cvtss_f32(_mm512_max_ps(v, _mm512_permute_ps::<0b10_11_00_01>(v)))
         };
+        least_size(least: R, v: R) -> R = {
+            let twice = _mm512_slli_epi32::<1>(_mm512_castps_si512(v));
+            let size = _mm512_sub_epi32(twice, _mm512_set1_epi32(1));
+            _mm512_castsi512_ps(_mm512_min_epu32(_mm512_castps_si512(least), size))
+        };
         any_tiny(v: R) -> bool = {
             let a = _mm512_abs_ps(v);
             let small = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, _mm512_set1_ps(f32::MIN_POSITIVE));

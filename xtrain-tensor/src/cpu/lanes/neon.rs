@@ -90,6 +90,11 @@ impl Reg for Neon {
         zip(a: R, b: R) -> (R, R) = (vzip1q_f32(a, b), vzip2q_f32(a, b));
         sum(v: R) -> f32 = vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v)));
         maximum(v: R) -> f32 = vmaxnmvq_f32(v);
+        least_size(least: R, v: R) -> R = {
+            let twice = vshlq_n_u32::<1>(vreinterpretq_u32_f32(v));
+            let size = vsubq_u32(twice, vdupq_n_u32(1));
+            vreinterpretq_f32_u32(vminq_u32(vreinterpretq_u32_f32(least), size))
+        };
         // doubling the bits drops the sign: 1 to 2^24 are the denormals and 2^-126
         any_tiny(v: R) -> bool = {
             let twice = vshlq_n_u32::<1>(vreinterpretq_u32_f32(v));

@@ -135,6 +135,13 @@ impl Reg for Portable {
         v.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
     }
     #[inline(never)]
+    fn least_size(_: Self, least: R, v: R) -> R {
+        std::array::from_fn(|i| {
+            let size = (v[i].to_bits() << 1).wrapping_sub(1);
+            f32::from_bits(least[i].to_bits().min(size))
+        })
+    }
+    #[inline(never)]
     fn any_tiny(_: Self, v: R) -> bool {
         v.iter().any(|&x| x != 0.0 && x.abs() <= f32::MIN_POSITIVE)
     }

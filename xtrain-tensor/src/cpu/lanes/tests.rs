@@ -76,6 +76,9 @@ fn every_lane_operation_has_the_bits_of_scalar_rust_on_every_instruction_set() {
         check!(simd, x, "sqrt", |l, a, _, _| l.sqrt(a), |a, _, _| a.sqrt());
         check!(simd, x, "neg", |l, a, _, _| l.neg(a), |a, _, _| -a);
         check!(simd, x, "max", |l, a, b, _| l.max(a, b), |a, b, _| if b > a { b } else { a });
+        check!(simd, x, "least_size", |l, a, b, _| l.least_size(a, b), |a, b, _| {
+            f32::from_bits(a.to_bits().min((b.to_bits() << 1).wrapping_sub(1)))
+        });
         check!(simd, x, "exp", |l, a, _, _| l.exp(a), |a, _, _| math::exp(a));
         check!(simd, x, "log", |l, a, _, _| l.log(a), |a, _, _| math::log(a));
         check!(simd, x, "round_bf16", |l, a, _, _| l.round_bf16(a), |a, _, _| round_bf16(a));

@@ -36,6 +36,7 @@ pub(crate) trait Lanes: Reg {
         sqrt(a);
         max(a, b);
         neg(a);
+        least_size(least, v);
         round_bf16(a);
     }
 
