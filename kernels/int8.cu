@@ -24,6 +24,7 @@ template <class T> XT_DEV void quantize_heads(const T* x, uint32_t* y, uint32_t 
   uint32_t largest = 0;
   for (uint32_t i = lane; i < hd; i += 32) {
     uint32_t magnitude = xt_f_bits(load(x + i)) & 0x7fffffffu;
+    if (XT_FAULT(KernelInt8NanSkipped) && magnitude > 0x7f800000u) continue;
     if (magnitude > largest) largest = magnitude;
   }
 #pragma unroll

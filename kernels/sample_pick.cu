@@ -49,7 +49,8 @@ struct Place {
 // Executed by a block of 256 threads, each of which adds four or more consecutive chunks.
 XT_DEV Place place_of(const SampleRow& row, uint32_t position, const uint64_t* total, uint32_t chunks) {
   XT_SHARED(Place, found, 1);
-  uint32_t per = max(4u, (chunks + 255) / 256), first = per * threadIdx.x, end = min(chunks, first + per);
+  uint32_t whole = XT_FAULT(LastChunksNotSearched) ? chunks : chunks + 255, per = max(4u, whole / 256);
+  uint32_t first = per * threadIdx.x, end = min(chunks, first + per);
   uint64_t mine = 0;
   in_flight<8>(first, end, 1u, [=](uint32_t c) { return total[c]; }, [&](uint32_t, uint64_t w) { mine += w; });
   Running running = block_running(mine);

@@ -7,6 +7,7 @@ use crate::memory_limit::memory_limit;
 use crate::model::Model;
 use crate::report::units;
 use crate::tensor::Device;
+use crate::tensor::faults::{self, Fault};
 
 /// Checks that `bytes` more bytes fit. `what` needs them; `hint` says how to need less. GPUs report their own memory.
 pub(super) fn require(bytes: u64, device: &Device, what: &str, hint: &str) -> Result<(), CliError> {
@@ -99,7 +100,9 @@ pub(super) fn require_cache_of(
 ) -> Result<(), CliError> {
     let limits = options.kv.limits(model.config());
     let max_seq_len = requests.iter().map(|request| request.required_len(&limits)).max();
-    let max_batch = options.max_batch.min(requests.len().max(1));
+    let running = requests.len().max(1);
+    let running = if faults::on(Fault::CacheOfAbsentRequests) { usize::MAX } else { running };
+    let max_batch = options.max_batch.min(running);
     require_cache(model, None, &EngineOptions { max_seq_len, max_batch, ..options }, "use --kv growing")
 }
 
@@ -161,6 +164,24 @@ mod tests {
         let many = EngineOptions { max_batch: 1 << 50, ..options };
         let error = require_cache_in(&in_memory, models, &many, "").map_err(|error| error.to_string());
         assert!(error.is_err_and(|error| error.contains("the off-loaded part of the KV cache needs about")));
+    }
+
+    /// Checks the memory of one request with room for very many sequences.
+    fn of_one_request() -> Result<(), CliError> {
+        let options =
+            EngineOptions { kv: KvKind::Contiguous, max_batch: 1 << 50, ..EngineOptions::default() };
+        require_cache_of(&model(2, 50), &[Request::greedy(&[1, 2], 3)], options)
+    }
+
+    #[test]
+    fn one_request_needs_the_cache_of_one_sequence() {
+        of_one_request().unwrap();
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_cache_of_requests_that_do_not_exist_is_found() {
+        assert!(faults::with(Fault::CacheOfAbsentRequests, of_one_request).is_err());
     }
 
     #[test]

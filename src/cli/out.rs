@@ -123,7 +123,7 @@ impl AtomicFile {
 
     /// Renames an incomplete file to `NAME.partial`, and returns this path. What is written directly keeps its path.
     pub(super) fn keep_partial(mut self) -> Result<PathBuf, CliError> {
-        if self.temporary.is_some() {
+        if self.temporary.is_some() || faults::on(Fault::PartialNameOfDevice) {
             self.path = partial_path(&self.path);
         }
         let path = self.path.clone();
@@ -184,6 +184,34 @@ mod tests {
         );
         assert!(AtomicFile::create(&dir).is_err());
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// The path of what an interrupted command wrote to a device.
+    #[cfg(unix)]
+    fn kept_of_a_device() -> PathBuf {
+        let mut null = AtomicFile::create(Path::new("/dev/null")).unwrap();
+        null.write(b"half").unwrap();
+        null.keep_partial().unwrap()
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn an_incomplete_file_gets_another_name_and_a_device_keeps_its_own() {
+        assert_eq!(kept_of_a_device(), Path::new("/dev/null"));
+        let path = std::env::temp_dir().join(format!("xtrain-kept-{}", std::process::id()));
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write(b"half").unwrap();
+        let partial = file.keep_partial().unwrap();
+        assert_eq!((&partial, path.exists()), (&partial_path(&path), false));
+        assert_eq!(fs::read_to_string(&partial).unwrap(), "half");
+        fs::remove_file(partial).unwrap();
+    }
+
+    #[test]
+    #[cfg(all(unix, feature = "faults"))]
+    fn a_device_that_is_reported_with_another_name_is_found() {
+        let kept = faults::with(Fault::PartialNameOfDevice, kept_of_a_device);
+        assert_eq!(kept, Path::new("/dev/null.partial"));
     }
 
     #[test]

@@ -149,3 +149,42 @@ fn two_processes_write_the_files_of_one() {
 fn two_processes_with_a_gpu_each_write_the_files_of_one_on_the_cpu() {
     write_the_files_of_one("emulated");
 }
+
+/// Compares the completions that two processes write with those of one. Returns the number of lines.
+fn rollouts() -> Result<usize, String> {
+    let scratch = Scratch::new("rollouts");
+    let data = scratch.file("a.txt", &"the cat sat on the mat".repeat(20));
+    let run = scratch.path("run");
+    let single: Arc<dyn Communicator> = Arc::new(SingleProcess);
+    command(&train(&data, &run, ""), &single).unwrap();
+    let lines = ["a", "bc", "the", "mat"].map(|text| format!("{{\"prompt\": \"{text}\"}}\n")).concat();
+    let prompts = scratch.file("prompts.jsonl", &lines);
+    let rollout = |out: &str| {
+        format!("rollout {run} --prompts {prompts} -n 2 --max-new 3 --out {} --threads 1", scratch.path(out))
+    };
+    command(&rollout("one.jsonl"), &single).unwrap();
+    assert_eq!(on_two([&rollout("two.jsonl"), &rollout("two.jsonl")]), [None, None]);
+    let [want, found] =
+        ["one.jsonl", "two.jsonl"].map(|name| fs::read_to_string(scratch.path(name)).unwrap());
+    for (at, (want, found)) in want.lines().zip(found.lines()).enumerate() {
+        if want != found {
+            return Err(format!("line {at}: {found} instead of {want}"));
+        }
+    }
+    assert_eq!(want.len(), found.len(), "lines");
+    Ok(want.lines().count())
+}
+
+#[test]
+fn two_processes_write_the_completions_of_one() {
+    assert_eq!(rollouts(), Ok(8));
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn prompts_that_each_process_numbers_are_found() {
+    assert!(
+        faults::with(faults::Fault::PromptsNumberedByProcess, rollouts)
+            .is_err_and(|e| e.starts_with("line 4"))
+    );
+}

@@ -24,6 +24,7 @@ use crate::model::comm::Communicator;
 use crate::model::shard_samples;
 use crate::report::{Progress, units};
 use crate::rollout_file::{RolloutLine, lossy, policy_digest};
+use crate::tensor::faults::{self, Fault};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("\
@@ -110,6 +111,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let requests = requests(args, &loaded, prompts)?;
     let stops = args.generation.text_stops(&loaded)?;
     let output = Output::open(path.map(PathBuf::as_path), comm)?;
+    let first = if faults::on(Fault::PromptsNumberedByProcess) { 0 } else { first };
     let format = |done: &Completed| {
         let group = done.completion.index / args.n;
         json_line(args, policy.as_deref(), (first + group, &prompts[group]), done)
@@ -372,7 +374,6 @@ mod tests {
     #[test]
     #[cfg(feature = "faults")]
     fn an_ignored_priority_is_found() {
-        use crate::tensor::faults::{self, Fault};
         assert_eq!(faults::with(Fault::PriorityColumnIgnored, || order([-1, 0, 3])), [0, 1, 2]);
     }
 }

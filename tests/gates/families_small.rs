@@ -1,10 +1,10 @@
 //! RoPE scalings and families with one tiny checkpoint each: YaRN, linear scaling, Mistral's sliding window.
 use xtrain::decode::{KvKind, Request, generate_greedy_cached};
-use xtrain::model::{Model, hf};
+use xtrain::model::{Config, Model, hf};
 use xtrain::tensor::testing::assert_bits_eq;
 use xtrain::tensor::{Device, Dtype, RopeScaling};
 
-use crate::decode::{Oracle, options};
+use crate::decode::{Oracle, options, windowed};
 use crate::fixtures::{f32s, json, model, tensors};
 use crate::golden::logits;
 
@@ -72,6 +72,31 @@ fn without_the_scaling_or_the_window_the_logits_are_far_off() {
         let off = small.error(&plain);
         assert!(off > 100.0, "{}: a logit is off by {off} tolerances", small.name);
     }
+}
+
+/// Windows act in their own layers: two windowed layers differ from one, and the first from the second. Returns the
+/// number of compared pairs.
+pub(crate) fn windows_by_layer() -> Result<usize, String> {
+    let text: Vec<u32> = (0..30).map(|i| i * 7 % 37).collect();
+    let with = |windows: [Option<usize>; 2]| {
+        let cfg = Config { windows: windows.to_vec(), ..windowed(32) };
+        logits(&Model::init(&cfg, Dtype::F32, &Device::cpu(), 46).unwrap(), &text)
+    };
+    let all = [[None, None], [Some(4), None], [None, Some(4)], [Some(4), Some(4)], [Some(4), Some(9)]];
+    let found = all.map(with);
+    let mut pairs = 0;
+    for (a, b) in (0..all.len()).flat_map(|a| (0..a).map(move |b| (a, b))) {
+        if found[a] == found[b] {
+            return Err(format!("gate windows, seed 46: {:?} has the logits of {:?}", all[a], all[b]));
+        }
+        pairs += 1;
+    }
+    Ok(pairs)
+}
+
+#[test]
+fn each_layer_has_its_own_window() {
+    assert_eq!(windows_by_layer(), Ok(10));
 }
 
 #[test]

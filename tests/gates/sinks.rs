@@ -1,12 +1,12 @@
 //! The sinks cache: rollouts beyond the model's context have the bits of the naive definition, on the CPU and on a GPU.
 //!
 //! A ninth of the cases of the invariance gate and of the held rows use it too, inside the context.
-use xtrain::decode::{Engine, EngineOptions, Error, KvKind, Request, Speculation, generate};
+use xtrain::decode::{Engine, EngineOptions, Error, KvKind, Request, Speculation, StopConditions, generate};
 use xtrain::model::{Config, Model};
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
-use crate::decode::{Oracle, logits, logits_over, options, windowed};
+use crate::decode::{Oracle, logits, logits_over, naive_over, options, same, windowed};
 use crate::rng::CaseRng;
 
 /// The model's context.
@@ -67,6 +67,37 @@ fn a_gpu_has_the_bits_of_the_definition() {
     for device in gpus(&[ThreadSchedule::Random(6)]) {
         let rows = over(&device, Dtype::F32).unwrap_or_else(|e| panic!("{e}"));
         assert!(rows > 2500, "{rows} rows on {device}");
+    }
+}
+
+/// Compares completions that end by a token, between two synchronizations if the GPU decodes ahead, with the naive
+/// definition on the CPU. Returns the number of tokens.
+pub(crate) fn ends(device: &Device) -> Result<usize, String> {
+    let kv = KvKind::Sinks { sinks: 2, window: 3 };
+    let (on_cpu, on_device) = (model(Dtype::F32, &Device::cpu()), model(Dtype::F32, device));
+    let stop = StopConditions { eos: (0..4).collect(), tokens: Vec::new() };
+    let request =
+        |r: Request| Request { stop: stop.clone(), ..Request::sampled(&r.prompt, 40, 0.8, 9 + r.id) };
+    let mut tokens = 0;
+    for request in requests().into_iter().map(request) {
+        let want = naive_over(kv, &on_cpu, &request).map_err(|e| e.to_string())?;
+        let failed = |e: String| format!("gate sinks, seed {}, {kv} on {device}: {e}", request.seed);
+        let options = EngineOptions { kv, max_batch: 1, ..EngineOptions::default() };
+        let mut engine = Engine::new(&on_device, options).map_err(|e| failed(e.to_string()))?;
+        engine.submit(request.clone()).map_err(|e| failed(e.to_string()))?;
+        let done = engine.run().map_err(|e| failed(e.to_string()))?;
+        same(&done[0], &want).map_err(failed)?;
+        tokens += want.tokens.len();
+    }
+    Ok(tokens)
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn sequences_that_end_on_a_gpu_have_the_tokens_of_the_definition() {
+    for device in gpus(&[ThreadSchedule::Forward]) {
+        let tokens = ends(&device).unwrap_or_else(|e| panic!("{e}"));
+        assert!((8..100).contains(&tokens), "{tokens} tokens before the ends");
     }
 }
 

@@ -349,6 +349,38 @@ fn drafts_do_not_change_a_bit_on_a_gpu() {
     }
 }
 
+/// Requests with a repetition penalty and a draft model on a GPU or the emulator, compared with naive recomputation on
+/// the CPU: a drafted token may be new, and then counts in the penalty of the row after it. Returns the number of
+/// accepted tokens.
+pub(crate) fn new_tokens_on_gpu(device: &Device) -> Result<usize, String> {
+    let cfg = Config { vocab: 40, ..crate::gpu::config(true) };
+    let on_cpu = Model::init(&cfg, Dtype::F32, &Device::cpu(), 44).unwrap();
+    let on_device = on_cpu.to_device(device).unwrap();
+    let request = |id: u64| {
+        let mut request = Request::sampled(&prompt(&mut CaseRng::new(SEED, id)), 12, 0.0, 6);
+        request.options.repetition_penalty = Some([0.6, 2.0][id as usize % 2]);
+        Request { id, ..request }
+    };
+    let requests: Vec<Request> = (0..6).map(request).collect();
+    let want: Vec<Completion> = requests.iter().map(|r| generate_naive(&on_cpu, r).unwrap()).collect();
+    let options = EngineOptions { max_batch: 2, ..EngineOptions::default() };
+    let failed = |e: String| format!("gate speculation, seed {SEED}, penalties on {device}: {e}");
+    let mut engine = Engine::new(&on_device, options).map_err(|e| failed(e.to_string()))?;
+    engine.draft_with(&on_device).map_err(|e| failed(e.to_string()))?;
+    requests.into_iter().for_each(|request| _ = engine.submit(request).unwrap());
+    unwatched(&mut engine, &want).map_err(failed)?;
+    Ok(engine.counters().accepted as usize)
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn new_drafted_tokens_count_in_penalties_on_a_gpu() {
+    for device in gpus(&[ThreadSchedule::Forward]) {
+        let accepted = new_tokens_on_gpu(&device).unwrap_or_else(|e| panic!("{e}"));
+        assert!(accepted > 20, "{accepted} accepted tokens on {device}");
+    }
+}
+
 /// [`over`] as many cases as find each fault.
 #[cfg(feature = "faults")]
 pub(crate) fn some() -> Result<usize, String> {

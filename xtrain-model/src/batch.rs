@@ -3,6 +3,7 @@ mod layout;
 mod loss_part;
 
 use xtrain_tensor::Tensor;
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, KeptSet, LogProb, LossValues, Samples, Target};
 
 use crate::error::{Error, Result};
@@ -151,7 +152,8 @@ fn check(example: &TrainingExample) -> Result<()> {
     if inputs.is_empty() {
         return error("at least one input token", "none".into());
     }
-    if targets.len() + starts.len() + kept.len() > 0 {
+    let starts_refused = !starts.is_empty() && !faults::on(Fault::StartsOfBranchesAccepted);
+    if targets.len() + kept.len() > 0 || starts_refused {
         let got = format!("{} targets, {} starts, {} kept sets", targets.len(), starts.len(), kept.len());
         return error("targets, starts and kept sets in the branches only", got);
     }
@@ -163,4 +165,40 @@ fn check(example: &TrainingExample) -> Result<()> {
         sets(targets.len(), kept)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The errors of examples with a branch and, of their own, a target, a start and a kept set.
+    fn with_branches() -> [Option<String>; 3] {
+        let branch = Branch { inputs: vec![4], targets: vec![None; 2], kept: Vec::new() };
+        let example = || TrainingExample {
+            inputs: vec![1, 2, 3],
+            branches: vec![branch.clone()],
+            ..Default::default()
+        };
+        check(&example()).unwrap();
+        let own = [
+            TrainingExample { targets: vec![None], ..example() },
+            TrainingExample { starts: vec![1], ..example() },
+            TrainingExample { kept: vec![None], ..example() },
+        ];
+        own.map(|example| check(&example).err().map(|error| error.to_string()))
+    }
+
+    #[test]
+    fn an_example_with_branches_has_no_targets_starts_and_kept_sets_of_its_own() {
+        let found = ["1 targets, 0 starts, 0", "0 targets, 1 starts, 0", "0 targets, 0 starts, 1"];
+        for (error, found) in with_branches().into_iter().zip(found) {
+            assert!(error.as_ref().is_some_and(|e| e.contains(found)), "{error:?}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn starts_beside_branches_that_are_accepted_are_found() {
+        assert_eq!(faults::with(Fault::StartsOfBranchesAccepted, with_branches)[1], None);
+    }
 }

@@ -127,7 +127,8 @@ impl Model {
         let shifted = n == 1 && faults::on(Fault::SingleRowRopeOffByOne);
         let rope = RopeArgs { table: &self.rope, positions: if shifted { &next } else { &rows.pos } };
         let (q, kv) = kv.append_rotated(f, layer, Qkv { q: &q, k: &k, v: &v, norms, rope }, rows)?;
-        let y = f.attention(&q, kv, rows, self.cfg.window(layer))?;
+        let windowed = if faults::on(Fault::WindowOfFirstLayer) { 0 } else { layer };
+        let y = f.attention(&q, kv, rows, self.cfg.window(windowed))?;
         let y = f.reshape(&y, &[n, n_heads * head_dim])?;
         let h = f.linear_add(h, &y, &w.o)?;
 

@@ -3,6 +3,8 @@ use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use xtrain_tensor::faults::{self, Fault};
+
 /// Between the name of an output and the number of the process that writes it. No other program uses it, so files of
 /// users are not mistaken for temporary files.
 const INFIX: &str = ".xtrain-tmp-";
@@ -76,7 +78,8 @@ pub fn is_exported_model(dir: &Path) -> bool {
     let ours = |entry: &DirEntry| {
         let (name, kind) = (entry.file_name(), entry.file_type());
         let name = name.to_string_lossy();
-        let weights = name.starts_with("model") && name.ends_with(".safetensors");
+        let (begins, ends) = (name.starts_with("model"), name.ends_with(".safetensors"));
+        let weights = begins && ends || (begins || ends) && faults::on(Fault::OtherWeightsExported);
         kind.is_ok_and(|kind| kind.is_file()) && (weights || EXPORTED.contains(&&*name))
     };
     dir.read_dir().is_ok_and(|mut entries| entries.all(|entry| entry.as_ref().is_ok_and(ours)))
@@ -137,6 +140,36 @@ mod tests {
         want.sort_unstable();
         assert_eq!(names, want);
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// Whether directories with `config.json` and one other file are those of an exported model.
+    fn exported<const N: usize>(test: &str, files: [&str; N]) -> [bool; N] {
+        files.map(|file| {
+            let name = format!("xtrain-exported-{}-{test}-{file}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&dir).unwrap();
+            for name in ["config.json", file] {
+                std::fs::write(dir.join(name), "x").unwrap();
+            }
+            let is = is_exported_model(&dir);
+            std::fs::remove_dir_all(dir).unwrap();
+            is
+        })
+    }
+
+    #[test]
+    fn weights_of_an_exported_model_begin_with_model_and_are_safetensors() {
+        let files = ["model.safetensors", "model-00001-of-00002.safetensors", "chat_template.jinja"];
+        assert_eq!(exported("own", files), [true; 3]);
+        let files = ["adapter_model.safetensors", "model.bin", "model.safetensors.bak", "notes.txt"];
+        assert_eq!(exported("other", files), [false; 4]);
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn weights_with_another_name_that_pass_for_exported_ones_are_found() {
+        let files = ["adapter_model.safetensors", "model.bin"];
+        assert_eq!(faults::with(Fault::OtherWeightsExported, || exported("fault", files)), [true; 2]);
     }
 
     #[test]

@@ -295,6 +295,19 @@ faults! {
     LogitsOfProcessesNotCompared "processes do not compare their logits of the training forward pass"
     DivisorLimitExclusive "a table of RoPE divisors for the largest head is refused"
     GgufPadBeginsTexts "the ids of a GGUF file that begin and pad a text are exchanged"
+    TrainerWithoutControlDropped "a checkpoint with optimizer states and without control.bin loads as one without a trainer"
+    PagesOfLargerCacheKept "a cache in the memory of a larger one has all pages of that one"
+    PartialNameOfDevice "an interrupted command reports that a device has the name of an incomplete file"
+    PromptsNumberedByProcess "each process numbers the prompts of a rollout from 0"
+    CacheOfAbsentRequests "the memory check of few requests counts as many sequences as may run"
+    DraftsPenalizedAlone "drafts with a repetition penalty are sampled on a GPU, without a penalty of the drafted tokens"
+    SinksDecodedAhead "a GPU decodes several steps between synchronizations over a sinks cache"
+    SharedPageNotMissing "a sequence with a shared last page lacks no page for its next position"
+    WindowOfFirstLayer "all layers have the sliding window of the first one"
+    ChecksumOfLastPiece "the checksum of a tensor is that of its last piece"
+    InvalidBytesHeld "a stream holds bytes that begin no character until the next token"
+    OtherWeightsExported "a directory with other weights than those of an export passes for an exported model"
+    StartsOfBranchesAccepted "an example with branches may also have starts of documents, which are ignored"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"
     BlockCounterNotReset "the last block does not reset the counter of its blocks"
@@ -341,6 +354,8 @@ faults! {
     KernelInt8ScaleOfNeighbour "attention over an int8 cache reads the scale of the head before on a GPU"
     BlockArrivalRelaxed "a block arrives at a counter without releasing its writes and acquiring those of others"
     ChunkSumsNotAwaited "the sums of the next chunks of a bias's gradient replace those that are being added"
+    LastChunksNotSearched "the last chunks of a vocabulary above 131,072 have no part in the pick of a token on a GPU"
+    KernelInt8NanSkipped "the kernel that quantizes keys and values ignores a NaN when it finds the largest magnitude"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
 }
 

@@ -20,7 +20,7 @@ mod embedding;
 mod finite;
 mod fused;
 mod heads;
-mod int8;
+pub(crate) mod int8;
 mod kv;
 pub(crate) mod linear;
 pub(crate) mod loss;
@@ -30,7 +30,7 @@ pub(crate) mod pack;
 mod pointwise;
 mod rope;
 pub(crate) mod rows;
-mod sample;
+pub(crate) mod sample;
 pub(crate) mod traffic;
 
 pub(crate) use crate::device::gpu::{Arg, At, Buffer, Deferred, Gpu, Grid, args};

@@ -57,7 +57,8 @@ impl Paged {
         let slots = Slots::Pages { page, table: vec![Vec::new(); room.sequences] };
         let n_slots = if memory.is_offloading() { limit * page } else { 0 };
         let pool = Pool::new(shape, room, slots, n_slots, memory)?;
-        let n = (pool.n_slots() / page).min(limit);
+        let held = pool.n_slots() / page;
+        let n = if faults::on(Fault::PagesOfLargerCacheKept) { held } else { held.min(limit) };
         Ok(Paged {
             pool,
             page,
@@ -262,7 +263,9 @@ impl Cache for Paged {
     fn missing(&self, seq: u32, len: usize) -> usize {
         let pages = self.pages(seq);
         let own = |at: &usize| pages.get(*at).is_some_and(|&page| self.refs[page as usize] == 1);
-        let first = self.pool.ledger.len(seq) / self.page;
+        let held = self.pool.ledger.len(seq);
+        let shared_too = faults::on(Fault::SharedPageNotMissing);
+        let first = if shared_too { held.div_ceil(self.page) } else { held / self.page };
         (first..len.div_ceil(self.page)).filter(|at| !own(at)).count() * self.page
     }
     fn expect(&mut self, pages: usize) -> Result<()> {

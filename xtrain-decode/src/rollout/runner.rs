@@ -77,7 +77,8 @@ impl<'m> Runner<'m> {
     pub(super) fn max_steps(&self) -> usize {
         let on_gpu = matches!(self.model.device(), Device::Gpu(_));
         let EngineOptions { kv, logits_rows, steps_per_sync, .. } = self.options;
-        let possible = on_gpu && kv.keeps_all() && logits_rows == LogitsRows::Sampled && steps_per_sync > 1;
+        let rewinds = kv.keeps_all() || faults::on(Fault::SinksDecodedAhead);
+        let possible = on_gpu && rewinds && logits_rows == LogitsRows::Sampled && steps_per_sync > 1;
         if possible { self.options.max_steps(self.model.config()) } else { 0 }
     }
 
@@ -164,7 +165,8 @@ impl<'m> Runner<'m> {
         let on_host = |(run, spec): (&Run, &SampleSpec)| {
             let penalized = !batch.running[run.running].penalized_tokens().is_empty();
             let constrained = batch.running[run.running].is_constrained();
-            spec.shares_logits || constrained || run.drafted > 0 && penalized
+            let drafted = run.drafted > 0 && !faults::on(Fault::DraftsPenalizedAlone);
+            spec.shares_logits || constrained || drafted && penalized
         };
         if !on_gpu || all_rows || batch.sampled().any(on_host) {
             return Ok(None);

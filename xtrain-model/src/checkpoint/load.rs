@@ -173,7 +173,8 @@ impl<'a> Checkpoint<'a> {
 
     fn trainer(&self, options: &LoadOptions<'_>) -> Result<Option<TrainerState>> {
         let name = "trainer/control.bin";
-        if !self.manifest.files.iter().any(|file| file.name.starts_with("trainer/")) {
+        let part = if faults::on(Fault::TrainerWithoutControlDropped) { name } else { "trainer/" };
+        if !self.manifest.files.iter().any(|file| file.name.starts_with(part)) {
             return Ok(None);
         }
         let path = self.dir.join(name);

@@ -1,4 +1,8 @@
 //! Decoding of tokens to text, at once or incrementally.
+use std::str::Utf8Error;
+
+use xtrain_tensor::faults::{self, Fault};
+
 use super::codec::Tokenizer;
 use super::decoder::Beginning;
 
@@ -83,8 +87,9 @@ impl StreamDecoder<'_> {
 
 /// The length of `bytes` if they are the start of a character, else 0. They are the invalid end of a text.
 fn incomplete(bytes: &[u8]) -> usize {
+    let held = |error: Utf8Error| error.error_len().is_none() || faults::on(Fault::InvalidBytesHeld);
     match std::str::from_utf8(bytes) {
-        Err(error) if error.error_len().is_none() => bytes.len(),
+        Err(error) if held(error) => bytes.len(),
         _ => 0,
     }
 }

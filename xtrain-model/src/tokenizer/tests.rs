@@ -170,6 +170,28 @@ fn a_stream_never_splits_a_character() {
     assert_eq!(cut.finish(), "\u{fffd}");
 }
 
+/// The pieces of a byte that begins no character, a letter, and a character that is cut.
+fn pieces_of_invalid_bytes() -> Vec<String> {
+    let byte = Tokenizer::byte();
+    let mut stream = byte.stream();
+    let pieces = [0xff, 0x41, 0xe2, 0x82, 0x80, 0xe2, 0x42].map(|id| stream.push(id));
+    pieces.into_iter().chain([stream.finish()]).collect()
+}
+
+#[test]
+fn a_stream_holds_nothing_but_the_beginning_of_a_character() {
+    let pieces = ["\u{fffd}", "A", "", "", "\u{2080}", "", "\u{fffd}B", ""];
+    assert_eq!(pieces_of_invalid_bytes(), pieces);
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_stream_that_holds_invalid_bytes_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    assert_eq!(faults::with(Fault::InvalidBytesHeld, pieces_of_invalid_bytes)[..2], ["", "\u{fffd}A"]);
+}
+
 #[test]
 fn streaming_any_bytes_gives_the_text_of_decode() {
     let byte = Tokenizer::byte();

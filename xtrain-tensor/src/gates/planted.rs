@@ -5,9 +5,11 @@ use super::table::TABLE;
 use super::{Difference, gpu, tensor_core};
 use crate::faults::{self, Fault};
 use crate::gpu::attention::tests as attention;
+use crate::gpu::int8::tests as int8;
 use crate::gpu::linear::tests as linear;
 use crate::gpu::loss::tests as loss;
 use crate::gpu::pack::tests as pack;
+use crate::gpu::sample::tests as sample;
 use crate::{Device, ThreadSchedule, testing};
 
 /// The gate that finds a fault.
@@ -75,6 +77,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::BlockArrivesEarly, Gate::Checked("decode_attention", RACES)),
     (Fault::BlockArrivalRelaxed, Gate::Checked("decode_attention", RACES)),
     (Fault::ChunkSumsNotAwaited, Gate::Checked("linear_backward_bias", RACES)),
+    (Fault::LastChunksNotSearched, Gate::Test(sample::large_vocabulary)),
+    (Fault::KernelInt8NanSkipped, Gate::Test(int8::not_finite)),
     (Fault::WgmmaAssumed, Gate::Test(tensor_core::wgmma_of_images)),
 ];
 

@@ -59,3 +59,45 @@ fn gathered(mask: &AttnMask<'_>) -> (Vec<u32>, Slots) {
     }
     (from, Slots::Pages { page: 1, table })
 }
+
+#[cfg(test)]
+#[cfg(xtrain_emu)]
+pub(crate) mod tests {
+    use crate::testing::emulated;
+    use crate::{Device, Dtype, Tensor, ThreadSchedule, ops};
+
+    /// Compares the codes of vectors, one of which has a value that is not finite, with those of the CPU.
+    pub(crate) fn not_finite() -> Result<usize, String> {
+        let gpu = emulated(ThreadSchedule::Forward);
+        let mut compared = 0;
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for (at, dtype) in [(64, Dtype::F32), (70, Dtype::BF16), (127, Dtype::F32)] {
+                let mut x: Vec<f32> = (0..3 * 64).map(|i| i as f32 - 90.0).collect();
+                x[at] = bad;
+                // whether each scale is a number, and the bits of those that are, and of all codes
+                let words = |device: &Device| -> crate::Result<Vec<(bool, u32)>> {
+                    let x = Tensor::new(device, &[3, 1, 64], x.clone())?.cast(dtype)?;
+                    let words = ops::quantize_heads(&x)?.to_vec::<u32>()?;
+                    let is_nan = |at: usize, word: u32| at % 17 == 16 && f32::from_bits(word).is_nan();
+                    let of =
+                        |(at, &word): (usize, &u32)| (is_nan(at, word), u32::from(!is_nan(at, word)) * word);
+                    Ok(words.iter().enumerate().map(of).collect())
+                };
+                let of = |device| words(device).map_err(|e| e.to_string());
+                let (want, got) = (of(&Device::cpu())?, of(&gpu)?);
+                if want != got {
+                    return Err(format!(
+                        "quantize_heads, seed 0: {bad} at {at}: {got:?} instead of {want:?}"
+                    ));
+                }
+                compared += want.len();
+            }
+        }
+        Ok(compared)
+    }
+
+    #[test]
+    fn a_vector_with_a_value_that_is_not_finite_has_the_codes_of_the_cpu() {
+        not_finite().unwrap_or_else(|e| panic!("{e}"));
+    }
+}

@@ -291,3 +291,7 @@ fn outcome([fault, token, log_prob, processed]: [u32; 4]) -> Outcome {
         _ => Err(SampleFailure::Overflow),
     }
 }
+
+#[cfg(test)]
+#[cfg(xtrain_emu)]
+pub(crate) mod tests;

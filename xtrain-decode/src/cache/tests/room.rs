@@ -58,3 +58,53 @@ fn free_pages_and_kept_ones_that_no_sequence_holds_are_available() {
     cache.free(0);
     assert_eq!((cache.available(), cache.usage().in_use), (16, 4), "it can be evicted");
 }
+
+/// The positions that are available in a cache of eight slots, in the memory of one with sixteen.
+fn available_in_larger_memory() -> usize {
+    let own = shape(Dtype::F32);
+    let mut larger = Paged::new(own.clone(), room(2, 8), 2, KvMemory::default()).unwrap();
+    (0..2).for_each(|seq| larger.reserve(seq, 8).unwrap());
+    let memory = Box::new(larger).into_memory();
+    let room = Room { sequences: 2, positions: 8, slots: Some(8) };
+    let mut cache = Paged::new(own, room, 2, memory).unwrap();
+    assert_eq!(cache.usage().slots, 16, "the memory is used");
+    cache.reserve(0, 8).unwrap();
+    (1..=8).take_while(|&len| cache.reserve(1, len).is_ok()).count()
+}
+
+#[test]
+fn a_cache_in_the_memory_of_a_larger_one_has_the_slots_of_its_own_room() {
+    assert_eq!(available_in_larger_memory(), 0);
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn pages_beyond_the_room_of_a_cache_are_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    assert_eq!(faults::with(Fault::PagesOfLargerCacheKept, available_in_larger_memory), 8);
+}
+
+/// The slots that a sequence lacks for one more position, after it forked six positions in pages of four.
+fn missing_after_a_fork() -> usize {
+    let mut cache = Paged::new(shape(Dtype::F32), room(2, 12), 4, KvMemory::default()).unwrap();
+    let mut held = vec![Vec::new(); 2];
+    let rows = append(&mut held, &[(0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (0, 6)]);
+    pass(&mut cache, &rows, &held, "paged");
+    assert_eq!((cache.missing(0, 7), cache.missing(0, 9)), (0, 4), "its own page has room for two");
+    cache.fork(0, 1, 6).unwrap();
+    cache.missing(1, 7)
+}
+
+#[test]
+fn a_fork_lacks_the_copy_of_its_last_page() {
+    assert_eq!(missing_after_a_fork(), 4);
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_shared_page_that_does_not_count_as_missing_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    assert_eq!(faults::with(Fault::SharedPageNotMissing, missing_after_a_fork), 0);
+}

@@ -79,6 +79,33 @@ fn contents_that_could_not_be_loaded_are_not_saved() {
     );
 }
 
+/// The result for a checkpoint whose manifest lists the optimizer states without `control.bin`.
+fn without_control() -> Result<LoadedCheckpoint> {
+    let (fs, dir) = saved(&Sample::small(1, 0));
+    let path = dir.join("manifest.json");
+    let mut manifest = Manifest::decode(&path, &bytes(&fs, &path)).unwrap();
+    manifest.files.retain(|file| file.name != "trainer/control.bin");
+    fs.damage(&path, |bytes| *bytes = manifest.encode()).unwrap();
+    load(&fs, &dir, &LoadOptions::default())
+}
+
+#[test]
+fn optimizer_states_without_the_control_file_are_refused() {
+    let error = without_control().unwrap_err();
+    assert!(
+        matches!(&error, CheckpointError::Missing { path, .. } if path.ends_with("control.bin")),
+        "{error}"
+    );
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_trainer_without_its_control_file_that_is_accepted_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    assert!(faults::with(Fault::TrainerWithoutControlDropped, without_control).is_ok());
+}
+
 #[test]
 fn files_that_contradict_each_other_are_refused() {
     use CheckpointError::*;

@@ -20,8 +20,9 @@ impl Drop for Scratch {
 
 /// Unusual shapes, one of them larger than a piece and not a multiple of it.
 fn ugly() -> Sample {
+    const { assert!((PIECE / 12 + 11) * 3 > PIECE / 4) };
     let shapes: [(&str, &[usize]); 5] = [
-        ("model.embed_tokens.weight", &[16411, 3]),
+        ("model.embed_tokens.weight", &[PIECE / 12 + 11, 3]),
         ("model.norm.weight", &[1]),
         ("a scalar", &[]),
         ("\u{e9}\"quoted\"\\", &[1, 1, 1, 1, 1, 1, 2, 3]),
@@ -44,6 +45,19 @@ fn a_checkpoint_on_the_real_file_system_is_loaded_bit_identically() {
     assert_eq!(found.loaded.files[0], ("tokenizer.json".to_owned(), b"{\"model\":{}}".to_vec()));
     let weights = load_weights(&RealFs, &path, &LoadOptions::default()).unwrap();
     assert!(same(&sample.model, &weights.tensors) && weights.config == sample.config);
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_checksum_of_the_last_piece_alone_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    let (fs, path) = faults::with(Fault::ChecksumOfLastPiece, || saved(&ugly()));
+    let error = load(&fs, &path, &LoadOptions::default()).unwrap_err();
+    assert!(
+        matches!(&error, CheckpointError::Checksum { tensor: Some(name), .. } if name.contains("embed")),
+        "{error}"
+    );
 }
 
 #[test]
