@@ -7,13 +7,15 @@ use std::process::Command;
 use crate::fail;
 
 /// Sources of the runtime.
-const RUNTIME: [&str; 12] = [
+const RUNTIME: [&str; 14] = [
     "api",
     "barrier",
+    "bulk_copy",
     "check",
     "copy",
     "fiber",
     "instrumented",
+    "mbarrier",
     "memory",
     "shared",
     "tensor_core",

@@ -62,7 +62,30 @@ void check_collective(Warp& warp, uint32_t mask) {
 void check_release_acquire(Worker& w, const void* counter) {
   auto& released = w.launch->released[counter];
   w.acquired.insert(w.acquired.end(), released.begin(), released.end());
-  released.push_back({w.launch->block_begins.back(), w.block_synced, w.self->index, tick()});
+  Released one{w.launch->block_begins.back(), w.block_synced, {}};
+  check_release(w, one.clocks);
+  released.push_back(one);
+}
+
+void check_release(const Worker& w, Clocks& clocks) {
+  const Thread& self = *w.self;
+  const Warp& warp = w.warps[self.warp()];
+  clocks.resize(w.threads.size());
+  for (size_t i = 0; i < clocks.size(); i++) {
+    uint64_t known = self.acquired.empty() ? 0 : self.acquired[i];
+    if ((int)(i / 32) == self.warp()) {
+      known = std::max(known, warp.synced);
+      if (warp.lane_clocks) known = std::max(known, warp.lane_clocks->until[self.index & 31][i & 31]);
+    }
+    clocks[i] = std::max({clocks[i], known, w.block_synced});
+  }
+  clocks[self.index] = tick();
+}
+
+void check_acquire(Worker& w, const Clocks& clocks) {
+  Clocks& acquired = w.self->acquired;
+  acquired.resize(w.threads.size());
+  for (size_t i = 0; i < clocks.size(); i++) acquired[i] = std::max(acquired[i], clocks[i]);
 }
 
 // ---- shadow states
@@ -101,6 +124,7 @@ struct Observer {
     if (before(then, (uint32_t)(in * 32 + lane))) return true;
     if (then < block_begin()) return false;  // another block
     if (then < w.block_synced) return true;
+    if (!self.acquired.empty() && then < self.acquired[in * 32 + lane]) return true;
     if (in != self.warp()) return false;
     return lane == (int)(self.index & 31) || then < warp.synced ||
            (warp.lane_clocks && then < warp.lane_clocks->until[self.index & 31][lane]);
@@ -112,7 +136,7 @@ struct Observer {
     if (r.time < block_begin()) {
       if (shared) return 0;
       if (w.acquired.empty()) return lanes;
-    } else if ((int)r.warp != self.warp()) {
+    } else if ((int)r.warp != self.warp() && self.acquired.empty()) {
       return lanes;
     }
     uint32_t left = 0;

@@ -15,6 +15,7 @@
 #define __constant__ static const
 #define __align__(n) alignas(n)
 #define XT_DEV static inline
+#define XT_MEMBER inline
 #define XT_BEGIN namespace {
 #define XT_END }
 #define XT_KERNEL(name, threads)                                                                                     \
@@ -160,7 +161,21 @@ static inline void xt_wgmma_fence() {}
 static inline void xt_proxy_fence() {}
 static inline void xt_wgmma_commit() { ::xtemu::wgmma_commit(); }
 template <int N> static inline void xt_wgmma_wait() { ::xtemu::wgmma_wait(N); }
-#define xt_wgmma_m64n64k16(d, da, db, acc) ::xtemu::wgmma_start(d, da, db, acc, __FILE__, __LINE__)
+template <int SIZE> static inline void xt_wgmma_results(float (&)[SIZE]) {}
+#define xt_wgmma_m64n64k16(d, da, db, acc) ::xtemu::wgmma_start(d, 64, da, db, acc, __FILE__, __LINE__)
+#define xt_wgmma_m64n128k16(d, da, db, acc) ::xtemu::wgmma_start(d, 128, da, db, acc, __FILE__, __LINE__)
+template <int N> static inline void xt_more_registers() {}
+template <int N> static inline void xt_fewer_registers() {}
+#define xt_trap() ::xtemu::trap(__FILE__, __LINE__)
+
+// ---- bulk copies
+#define xt_mbarrier_init(b, arrivals) ::xtemu::mbarrier_init(b, arrivals, __FILE__, __LINE__)
+static inline void xt_mbarrier_fence() { ::xtemu::mbarrier_fence(); }
+#define xt_mbarrier_arrive(b) ::xtemu::mbarrier_arrive(b, 0, __FILE__, __LINE__)
+#define xt_mbarrier_expect(b, bytes) ::xtemu::mbarrier_arrive(b, bytes, __FILE__, __LINE__)
+#define xt_mbarrier_wait(b, parity) ::xtemu::mbarrier_wait(b, parity, __FILE__, __LINE__)
+static inline void xt_tensor_map_fence(const void* map) { ::xtemu::tensor_map_fence(map); }
+#define xt_bulk_copy_2d(s, map, column, row, b) ::xtemu::bulk_copy_start(s, map, column, row, b, __FILE__, __LINE__)
 
 // ---- arithmetic
 static inline float xt_bits_f(uint32_t u) {

@@ -71,9 +71,20 @@ void copy_start(void* to, const void* from, bool present, const char* file, int 
 void copy_commit();
 void copy_wait(int pending);
 
+// Barriers in shared memory (mbarrier), and bulk copies of boxes of a tensor map whose bytes arrive at one.
+void mbarrier_init(void* barrier, uint32_t arrivals, const char* file, int line);
+void mbarrier_fence();
+void mbarrier_arrive(void* barrier, uint32_t bytes, const char* file, int line);
+void mbarrier_wait(void* barrier, uint32_t parity, const char* file, int line);
+void tensor_map_fence(const void* map);
+void bulk_copy_start(void* to, const void* map, uint32_t column, uint32_t row, void* barrier, const char* file,
+                     int line);
+
 bool wgmma_available();
+[[noreturn]] void trap(const char* file, int line);
 uint64_t wgmma_descriptor(const void* shared);
-void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* file, int line);
+// 64 x 16 by 16 x columns
+void wgmma_start(float* d, int columns, uint64_t a, uint64_t b, int accumulate, const char* file, int line);
 void wgmma_commit();
 void wgmma_wait(int pending);
 

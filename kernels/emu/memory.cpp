@@ -39,9 +39,10 @@ static std::map<char*, size_t> live;  // address -> requested bytes
 static size_t top = 0;
 
 // Finds space for `bytes`, advancing cyclically through the arena past live blocks.
-static char* find(const Shadow& s, size_t bytes) {
+static char* find(const Shadow& s, size_t bytes, size_t alignment) {
   size_t need = (bytes + GRAIN - 1) / GRAIN * GRAIN + GAP;
   for (int round = 0; round < 2;) {
+    top = (top + alignment - 1) / alignment * alignment;
     if (top + need > ARENA) {
       top = 0;
       round++;
@@ -58,11 +59,11 @@ static char* find(const Shadow& s, size_t bytes) {
   return nullptr;
 }
 
-static char* allocate(size_t bytes, uint8_t state) {
+static char* allocate(size_t bytes, uint8_t state, size_t alignment) {
   const Shadow& s = shadow();
   if (!s.memory || bytes > ARENA / 4) return nullptr;
   std::lock_guard<std::mutex> lock(mutex);
-  char* at = find(s, bytes);
+  char* at = find(s, bytes, alignment);
   if (!at) return nullptr;
   live[at] = bytes;
   memset(s.state + pair(s, at), state, (bytes + 1) / 2);
@@ -90,7 +91,7 @@ static void free_block(char* at) {
 
 // ---- interface
 char* allocate_global(size_t bytes, bool checked) {
-  char* at = checked ? allocate(bytes, LIVE) : (char*)aligned_alloc(1024, (bytes + 1024) / 1024 * 1024);
+  char* at = checked ? allocate(bytes, LIVE, GRAIN) : (char*)aligned_alloc(1024, (bytes + 1024) / 1024 * 1024);
   if (at) memset(at, 0xff, bytes);  // NaN
   return at;
 }
@@ -102,7 +103,7 @@ void free_global(char* at) {
     free(at);
 }
 
-char* allocate_shared(size_t bytes) { return allocate(bytes, 0); }
+char* allocate_shared(size_t bytes) { return allocate(bytes, 0, 1024); }
 void free_shared(char* at) { free_global(at); }
 
 void mark_written(void* at, size_t bytes) {

@@ -1,5 +1,5 @@
-// wgmma: 128 threads issue a 64x64x16 product from shared memory. Operands are read and accumulators written at the
-// wait that covers it, never earlier.
+// wgmma: 128 threads issue a product of 64 rows, 64 or 128 columns and 16 k from shared memory. Operands are read and
+// accumulators written at the wait that covers it, never earlier.
 #include <string.h>
 
 #include "check.hpp"
@@ -16,6 +16,10 @@ static Warpgroup& current_warpgroup() {
 
 bool wgmma_available() { return worker->launch->wgmma; }
 
+void trap(const char* file, int line) {
+  fail("%s:%d: trap: wgmma in an image without machine code for sm_90a", base(file), line);
+}
+
 uint64_t wgmma_descriptor(const void* p) {
   Worker& w = *worker;
   size_t at = (size_t)((const char*)p - w.shared);
@@ -24,9 +28,9 @@ uint64_t wgmma_descriptor(const void* p) {
   return (at >> 4 & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
 
-void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* file, int line) {
+void wgmma_start(float* d, int columns, uint64_t a, uint64_t b, int accumulate, const char* file, int line) {
   Worker& w = *worker;
-  if (!w.launch->wgmma) fail("%s:%d: trap: wgmma in an image without machine code for sm_90a", base(file), line);
+  if (!w.launch->wgmma) trap(file, line);
   if (w.threads.size() < (w.self->index | 127u) + 1)
     fail("%s:%d: wgmma in an incomplete warpgroup", base(file), line);
   Warpgroup& group = current_warpgroup();
@@ -38,6 +42,7 @@ void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* f
     group.started[nth].group = group.group[i];
     group.started[nth].file = file;
     group.started[nth].line = line;
+    group.started[nth].columns = columns;
   }
   Wgmma& op = group.started[nth];
   if (op.line != line || op.group != group.group[i])
@@ -47,13 +52,13 @@ void wgmma_start(float* d, uint64_t a, uint64_t b, int accumulate, const char* f
   op.b[i] = b;
   op.accumulate[i] = accumulate;
   op.count++;
-  if (!accumulate) memset(d, 0xff, 32 * sizeof(float));  // poison until the wait
+  if (!accumulate) memset(d, 0xff, columns / 2 * sizeof(float));  // poison until the wait
 }
 
 void wgmma_commit() { current_warpgroup().group[worker->self->index & 127]++; }
 
 // 16 values of an operand row, K-major with the 128-byte swizzle.
-static void operand_row(const Wgmma& op, uint64_t descriptor, int row, uint16_t out[16]) {
+static void operand_row(const Wgmma& op, uint64_t descriptor, int row, uint16_t out[16], bool checked = false) {
   Worker& w = *worker;
   if (descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
   size_t base_at = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
@@ -61,24 +66,33 @@ static void operand_row(const Wgmma& op, uint64_t descriptor, int row, uint16_t 
     size_t at = base_at + (size_t)(row / 8) * stride + (size_t)(row % 8) * 128 + (size_t)k * 2;
     at ^= (at >> 7 & 7) << 4;
     if (at + 16 > w.launch->shared) fail("%s:%d: wgmma reads past dynamic shared memory", base(op.file), op.line);
-    if (w.launch->checked) check_access(w.shared + at, 16, Access::Read, op.file, op.line);
+    if (checked) check_access(w.shared + at, 16, Access::Read, op.file, op.line);
     memcpy(out + k, w.shared + at, 16);
   }
 }
 
-static void run(const Worker& w, Wgmma& op) {
+// Each warp reads its 16 rows of the first operand and all of the second one.
+static void check_operands(Worker& w, const Wgmma& op, Thread* first) {
+  uint16_t unused[16];
+  for (int warp = 0; warp < 4; warp++) {
+    AsThread as(w, first[warp * 32]);
+    for (int i = 0; i < 16; i++) operand_row(op, op.a[0], warp * 16 + i, unused, true);
+    for (int i = 0; i < op.columns; i++) operand_row(op, op.b[0], i, unused, true);
+  }
+}
+
+static void run(Worker& w, Wgmma& op) {
   if (op.count != 128) fail("%s:%d: wgmma issued by %d of 128 threads", base(op.file), op.line, op.count);
   for (int i = 1; i < 128; i++) {
     if (op.a[i] != op.a[0] || op.b[i] != op.b[0] || op.accumulate[i] != op.accumulate[0])
       fail("%s:%d: wgmma operands differ between threads", base(op.file), op.line);
   }
-  static thread_local uint16_t a[64][16], b[64][16];
-  for (int i = 0; i < 64; i++) {
-    operand_row(op, op.a[0], i, a[i]);
-    operand_row(op, op.b[0], i, b[i]);
-  }
+  if (w.launch->checked) check_operands(w, op, &w.threads[w.self->index / 128 * 128]);
+  static thread_local uint16_t a[64][16], b[128][16];
+  for (int i = 0; i < 64; i++) operand_row(op, op.a[0], i, a[i]);
+  for (int i = 0; i < op.columns; i++) operand_row(op, op.b[0], i, b[i]);
   for (int rows = 0; rows < 64; rows += 16) {
-    for (int columns = 0; columns < 64; columns += 8) {
+    for (int columns = 0; columns < op.columns; columns += 8) {
       float d[16][8] = {};
       // each warp owns 16 rows; fragments are laid out as for mma.sync
       auto each = [&](auto move) {

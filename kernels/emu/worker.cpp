@@ -68,7 +68,7 @@ static void run_threads() {
     if (ended.copies) end_copies(ended);
     if (!ended.grid_dependency_synced) fail("a thread ended without xt_grid_dependency_sync");
     ended.state = State::Done;
-    w.alive--;
+    if (!--w.alive) end_mbarriers(w);
     char* stack = ended.stack;
     ended.stack = nullptr;
     int index = launch.stopped.load(std::memory_order_relaxed) ? -1 : w.ready.pop();
@@ -124,6 +124,7 @@ static std::string deadlock(const Worker& w) {
   for (const Thread& thread : w.threads) {
     if (thread.state == State::Done || shown++ == 4) continue;
     const char* what = thread.state == State::AtBarrier      ? "at a barrier"
+                       : thread.state == State::AtMbarrier   ? "at an mbarrier"
                        : thread.state == State::InCollective ? "in a warp collective"
                                                              : "in a wgmma wait";
     text += " " + thread_name(thread) + " waits " + what + " at " + base(thread.file) + ":" +
@@ -161,6 +162,8 @@ static void run_block(Worker& w, uint64_t number) {
   w.alive = (uint32_t)w.threads.size();
   w.barrier = {};
   if (!w.groups.empty()) w.groups.clear();
+  if (!w.mbarriers.empty()) w.mbarriers.clear();
+  if (!w.fenced_maps.empty()) w.fenced_maps.clear();
   for (uint32_t i = 0; i < w.warps.size(); i++) {
     Warp& warp = w.warps[i];
     warp.count = 0;
@@ -170,6 +173,7 @@ static void run_block(Worker& w, uint64_t number) {
   for (Thread& thread : w.threads) {
     thread.state = State::Runs;
     thread.grid_dependency_synced = false;
+    thread.acquired.clear();
   }
   if (w.launch->order == Order::Priorities) w.ready.randomize_priorities();
   if (w.launch->checked) check_block(w);

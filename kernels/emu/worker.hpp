@@ -4,11 +4,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "device.hpp"
 #include "fiber.hpp"
+#include "mbarrier.hpp"
 #include "ready.hpp"
 #include "tensor_core.hpp"
 
@@ -16,14 +18,13 @@ namespace xtemu {
 
 // ---- a launch
 // What a block released at a counter: all accesses from its start to its last barrier, and those of the releasing
-// thread up to the release.
+// thread, and of those that it had waited for, up to the release.
 struct Released {
   uint64_t begin, end;
-  uint32_t thread;
-  uint64_t thread_end;
+  Clocks clocks;
 
   bool has(uint64_t time, uint32_t by) const {
-    return time >= begin && (time < end || (by == thread && time < thread_end));
+    return time >= begin && (time < end || (by < clocks.size() && time < clocks[by]));
   }
 };
 
@@ -54,7 +55,7 @@ struct Launch {
 };
 
 // ---- a thread
-enum class State : uint8_t { Runs, AtBarrier, InCollective, InWgmma, Done };
+enum class State : uint8_t { Runs, AtBarrier, AtMbarrier, InCollective, InWgmma, Done };
 
 // A pending cp.async.
 struct Copy {
@@ -79,6 +80,7 @@ struct Thread {
   int line;
   std::unique_ptr<Copies> copies;
   bool grid_dependency_synced = false;  // it has waited for the previous kernel
+  Clocks acquired;                      // checked: by waits at mbarriers; empty: none
 
   int warp() const { return (int)(index >> 5); }
   uint32_t bit() const { return 1u << (index & 31); }
@@ -120,7 +122,7 @@ struct Wgmma {
   float* d[128];
   uint64_t a[128], b[128];
   int accumulate[128];
-  int count, group;
+  int columns, count, group;
   const char* file;
   int line;
 };
@@ -145,6 +147,8 @@ struct Worker {
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   std::vector<Warpgroup> groups;
+  std::map<const void*, Mbarrier> mbarriers;  // of the block, by address
+  std::set<const void*> fenced_maps;          // tensor maps that the block may use
   Barrier barrier{};
   int result = 0;                  // result of the last vote
   uint32_t alive = 0;              // threads that have not exited
@@ -159,6 +163,14 @@ struct Worker {
   ~Worker();
 };
 extern __thread Worker* worker __attribute__((tls_model("initial-exec")));
+
+// Attributes accesses to another thread while it lives.
+struct AsThread {
+  Worker& w;
+  Thread* self;
+  AsThread(Worker& worker, Thread& thread) : w(worker), self(worker.self) { w.self = &thread; }
+  ~AsThread() { w.self = self; }
+};
 
 // Switches to another thread until this one is runnable again.
 void suspend(Worker& w);
