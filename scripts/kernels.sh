@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles all kernels for every architecture of build/image.rs and prints what scripts/sass.py reads from the machine
 # code: registers, shared memory, blocks per SM, loads in flight. Fails if a kernel spills or falls below
-# kernels/floors.txt. Requires CUDA_HOME (scripts/nvcc.sh).
+# kernels/floors.txt, or if ptxas serializes wgmma. Requires CUDA_HOME (scripts/nvcc.sh).
 # usage: bash scripts/kernels.sh [--write] [architecture ...]    --write: replaces the floors of these architectures
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
@@ -32,6 +32,7 @@ for arch in ${*:-$all}; do
         cat "$out/$arch.txt"
         exit 1
     fi
+    if grep "Potential Performance Loss" "$out/$arch.txt"; then failed=1; fi
     python3 scripts/sass.py "$arch" "$out/$arch" "${write[@]}" || failed=1
 done
 exit "${failed:-0}"

@@ -7,7 +7,7 @@ Columns: threads per block, registers per thread, static shared memory and local
 registers, threads and static shared memory allow. Then for each innermost loop that reads global memory, in the order of
 the code: the largest number of loads in flight at once, and instructions per byte that a thread loads. A load is in
 flight from its issue to the first instruction that names its register; copies to shared memory (LDGSTS) count as in
-flight throughout the loop.
+flight throughout the loop. Bulk copies (UTMALDG) are not counted: one instruction copies up to 16 KiB.
 
 Fails if a kernel uses local memory (a spill), or if it is below its line in kernels/floors.txt: fewer blocks per SM,
 fewer loads in flight in a loop, or another number of loops. --write replaces the lines of the architecture by what was
@@ -97,7 +97,7 @@ def loads_in_flight(loop):
     waiting, most, copies, loaded = {}, 0, 0, 0
     for text in loop:
         copies += "LDGSTS" in text
-        loaded += 16 if "LDGSTS" in text else width(text) if "LDG." in text else 0
+        loaded += 16 if "LDGSTS" in text else width(text) if re.search(r"\bLDG\.", text) else 0
     for text in loop + loop:
         names = set(re.findall(r"\bR\d+\b", text))
         for first in [first for first, registers in waiting.items() if registers & names]:
