@@ -160,17 +160,23 @@ struct NormEpilogue {
   uint32_t* counters;  // one counter per tile of rows, zero at launch
 };
 
-// Called at the end of each of the `blocks` blocks that share row tile `tile`, rows [first, end).
-XT_DEV void norm_epilogue(const NormEpilogue& norm, const float* y, uint32_t c, uint32_t tile, uint32_t blocks,
-                          uint32_t first, uint32_t end) {
-  if (!norm.gain || !xt_last_block(norm.counters + tile, XT_FAULT(NormBeforeOtherBlocks) ? 1 : blocks)) return;
-  for (uint32_t row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
+// The norms of rows [first, end), by `warps` warps.
+XT_DEV void norm_rows(const NormEpilogue& norm, const float* y, uint32_t c, uint32_t first, uint32_t end,
+                      uint32_t warps) {
+  for (uint32_t row = first + threadIdx.x / 32; row < end; row += warps) {
     size_t at = (size_t)row * c;
     if (norm.n_bf16)
       rms_norm_long(y + at, norm.gain, norm.n_bf16 + at, c, norm.eps, threadIdx.x % 32);
     else
       rms_norm_long(y + at, norm.gain, norm.n + at, c, norm.eps, threadIdx.x % 32);
   }
+}
+
+// Called at the end of each of the `blocks` blocks that share row tile `tile`, rows [first, end).
+XT_DEV void norm_epilogue(const NormEpilogue& norm, const float* y, uint32_t c, uint32_t tile, uint32_t blocks,
+                          uint32_t first, uint32_t end) {
+  if (norm.gain && xt_last_block(norm.counters + tile, XT_FAULT(NormBeforeOtherBlocks) ? 1 : blocks))
+    norm_rows(norm, y, c, first, end, blockDim.x / 32);
 }
 
 // Block rasterization for L2 reuse: eight tiles along Q before the next tile along P, so that concurrently running

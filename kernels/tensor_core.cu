@@ -92,7 +92,8 @@ XT_KERNEL(tensor_core_wgmma, 128)(const bf16* a, const bf16* b, const float* c, 
   }
   xt_wgmma_fence();
 #pragma unroll
-  for (uint32_t k = 0; k < 64; k += 16) xt_wgmma_m64n64k16(v, xt_wgmma_desc(as + k), xt_wgmma_desc(bs + k), 1);
+  for (uint32_t k = 0; k < (XT_FAULT(WgmmaStepDiffers) ? 48 : 64); k += 16)
+    xt_wgmma_m64n64k16(v, xt_wgmma_desc(as + k), xt_wgmma_desc(bs + k), 1);
   xt_wgmma_commit();
   xt_wgmma_wait<0>();
 #pragma unroll

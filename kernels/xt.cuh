@@ -23,6 +23,7 @@ typedef struct {
 extern __shared__ __align__(16) unsigned char xt_dyn_smem_[];
 #define XT_DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(xt_dyn_smem_)
 #define XT_DEV __device__ __forceinline__
+#define XT_MEMBER __device__ __forceinline__  // a member function
 XT_DEV void xt_cp_async16(void* s, const void* g, bool pred = true) {
   uint32_t p = (uint32_t)__cvta_generic_to_shared(s);
   int n = pred ? 16 : 0;
@@ -50,26 +51,33 @@ XT_DEV void xt_mma_bf16_16816(float c[4], const uint32_t a[4], const uint32_t b[
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// ---- Hopper warpgroup matrix multiply (sm_90a only): 64x64 f32 += A[64,16] * B[64,16]^T, both operands K-major in
+// ---- Hopper (sm_90a only). Warpgroup matrix multiply: 64xN f32 += A[64,16] * B[N,16]^T, both operands K-major in
 // 128-byte-swizzled shared memory. A tile has rows of 64 bf16 (128 bytes), groups of 8 rows 1024 bytes apart, and a
-// 1024-byte-aligned base; 16-byte chunk c of row r is stored at chunk c ^ (r & 7).
+// 1024-byte-aligned base; 16-byte chunk c of row r is stored at chunk c ^ (r & 7). acc = 0: the sum starts from zero.
 XT_DEV uint64_t xt_wgmma_desc(const void* s) {
   uint64_t a = (uint32_t)__cvta_generic_to_shared(s);
   return (a >> 4 & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
+// Ends a kernel that this image does not have.
+XT_DEV void xt_trap() { __trap(); }
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 XT_DEV bool xt_has_wgmma() { return true; }
 XT_DEV void xt_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 XT_DEV void xt_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 XT_DEV void xt_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// The accumulators of `d` are not read before this point.
+template <int SIZE> XT_DEV void xt_wgmma_results(float (&d)[SIZE]) {
+#pragma unroll
+  for (int i = 0; i < SIZE; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
 template <int N> XT_DEV void xt_wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, "
-      "%4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, "
-      "%27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;}"
+      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, "
+      "%3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+      "%25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
@@ -77,13 +85,97 @@ XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
       : "l"(da), "l"(db), "r"(acc)
       : "memory");
 }
-#else  // other architectures trap
+XT_DEV void xt_wgmma_m64n128k16(float d[64], uint64_t da, uint64_t db, int acc) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, "
+      "%3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
+      "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
+      "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p, "
+      "1, 1, 0, 0;}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "l"(da), "l"(db), "r"(acc)
+      : "memory");
+}
+// Registers per thread of this warpgroup from here on, instead of those that the kernel was compiled for.
+template <int N> XT_DEV void xt_more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> XT_DEV void xt_fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+// Barriers in shared memory that count arrivals and bytes of bulk copies. A phase ends when the arrivals and the bytes
+// that it expects have come; xt_mbarrier_wait waits for the end of a phase of this parity, the first one being 0.
+XT_DEV void xt_mbarrier_init(uint64_t* b, uint32_t arrivals) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(b);
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(p), "r"(arrivals) : "memory");
+}
+// Makes the initialization of barriers visible to bulk copies.
+XT_DEV void xt_mbarrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+XT_DEV void xt_mbarrier_arrive(uint64_t* b) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(b);
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(p) : "memory");
+}
+// Arrives, and makes the phase expect the bytes of copies that follow.
+XT_DEV void xt_mbarrier_expect(uint64_t* b, uint32_t bytes) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(b);
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(p), "r"(bytes) : "memory");
+}
+XT_DEV bool xt_mbarrier_try(uint64_t* b, uint32_t parity) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(b), done;
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(done)
+               : "r"(p), "r"(parity)
+               : "memory");
+  return done;
+}
+XT_DEV uint64_t xt_nanoseconds() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+// Traps after 20 s: a copy that never arrives is an error and not a hang.
+XT_DEV void xt_mbarrier_wait(uint64_t* b, uint32_t parity) {
+  if (xt_mbarrier_try(b, parity)) return;
+  uint64_t start = xt_nanoseconds();
+  while (!xt_mbarrier_try(b, parity))
+    if (xt_nanoseconds() - start > 20000000000ull) __trap();
+}
+// Tensor maps (TMA) in global memory, written by the host before the launch. A block calls xt_tensor_map_fence before
+// it uses one.
+XT_DEV void xt_tensor_map_fence(const void* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}
+// Starts the copy of the box of a tensor map at (column, row) to shared memory, in the map's swizzle. Elements outside
+// the matrix are zero. Its bytes arrive at the barrier.
+XT_DEV void xt_bulk_copy_2d(void* s, const void* map, uint32_t column, uint32_t row, uint64_t* b) {
+  uint32_t p = (uint32_t)__cvta_generic_to_shared(s), q = (uint32_t)__cvta_generic_to_shared(b);
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          p),
+      "l"(map), "r"(column), "r"(row), "r"(q)
+      : "memory");
+}
+#else  // a kernel that calls xt_has_wgmma first never comes here
 XT_DEV bool xt_has_wgmma() { return false; }
 XT_DEV void xt_wgmma_fence() {}
 XT_DEV void xt_proxy_fence() {}
 XT_DEV void xt_wgmma_commit() {}
+template <int SIZE> XT_DEV void xt_wgmma_results(float (&)[SIZE]) {}
 template <int N> XT_DEV void xt_wgmma_wait() {}
 XT_DEV void xt_wgmma_m64n64k16(float*, uint64_t, uint64_t, int) { __trap(); }
+XT_DEV void xt_wgmma_m64n128k16(float*, uint64_t, uint64_t, int) { __trap(); }
+template <int N> XT_DEV void xt_more_registers() {}
+template <int N> XT_DEV void xt_fewer_registers() {}
+XT_DEV void xt_mbarrier_init(uint64_t*, uint32_t) {}
+XT_DEV void xt_mbarrier_fence() {}
+XT_DEV void xt_mbarrier_arrive(uint64_t*) {}
+XT_DEV void xt_mbarrier_expect(uint64_t*, uint32_t) {}
+XT_DEV void xt_mbarrier_wait(uint64_t*, uint32_t) {}
+XT_DEV void xt_tensor_map_fence(const void*) {}
+XT_DEV void xt_bulk_copy_2d(void*, const void*, uint32_t, uint32_t, uint64_t*) { __trap(); }
 #endif
 // Adds to a counter in global memory and returns its previous value. Release and acquire for all blocks of the device:
 // what happened before the addition of one block happens before what follows a later addition of another block.

@@ -23,7 +23,7 @@ ALLOWED = os.path.join(KERNELS, "unreachable.txt")
 TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "kernel-coverage")
 # The gates of single operations and of launches, with two of the four thread schedules. The checked emulator is
 # compiled separately and is not counted.
-FILTERS = ["gpu::", "gates::tensor_core", "gates::filters", "ops::device_sampler", "ops::packing"]
+FILTERS = ["gpu::", "gates::tensor_core", "gates::wgmma", "gates::filters", "ops::device_sampler", "ops::packing"]
 SKIPPED = ["no_kernel_has", "backwards", "far_ahead", "reads_keys_and_values_once"]
 
 

@@ -6,8 +6,11 @@ operation=gates::contact::an_operation_has_the_bits_of_the_reference
 if [ ${#operations[@]} -eq 0 ]; then
     for test in a_product_equals_the_model a_step_of_zeros wgmma_has_the_bits; do
         # the first one loads the kernel image: the driver compiles PTX
-        step 150 "tensor cores: $test" ./test-tensor "gates::tensor_core::$test" --nocapture
+        XTRAIN_CUDA_WGMMA=0 step 150 "tensor cores: $test" ./test-tensor "gates::tensor_core::$test" --nocapture
     done
+    # if these kernels fail, the operations run without them
+    step 60 "products by wgmma" ./test-tensor gpu::wgmma_probe::tests::this_machine --nocapture ||
+        export XTRAIN_CUDA_WGMMA=0
     mapfile -t operations < <(XTRAIN_TEST_OPERATION=list ./test-tensor --exact $operation --nocapture |
         sed -n 's/^operation //p')
 fi

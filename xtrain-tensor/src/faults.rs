@@ -356,6 +356,14 @@ faults! {
     ChunkSumsNotAwaited "the sums of the next chunks of a bias's gradient replace those that are being added"
     LastChunksNotSearched "the last chunks of a vocabulary above 131,072 have no part in the pick of a token on a GPU"
     KernelInt8NanSkipped "the kernel that quantizes keys and values ignores a NaN when it finds the largest magnitude"
+    WgmmaStepDiffers "wgmma leaves out the last step of a product"
+    WgmmaStageNotAwaited "wgmma reads a stage before the copy into it is complete"
+    WgmmaChunkSumKept "a product by wgmma starts a chunk of 256 from the sum of the previous chunk"
+    RowsOfOperandOverlap "the descriptor of an operand of wgmma places groups of eight rows half over each other"
+    StageOverwritten "the producer of a product by wgmma fills a stage that its consumers still read"
+    StageReleasedEarly "a consumer releases a stage before wgmma has read it"
+    BarriersNotFenced "bulk copies may not see the initialization of the barrier at which they arrive"
+    TileArrivesEarly "a product by wgmma counts a tile before all threads have stored it"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
 }
 

@@ -69,7 +69,10 @@ fn kernels_for_a_gpu_contain_no_fault() {
 fn operation(kernel: &str) -> &str {
     match kernel.rsplit_once('_') {
         Some((rest, last))
-            if last == "f32" || last == "bf16" || last.trim_start_matches("hd").parse::<u32>().is_ok() =>
+            if last == "f32"
+                || last == "bf16"
+                || last == "wgmma" && rest.ends_with("_bf16")
+                || last.trim_start_matches("hd").parse::<u32>().is_ok() =>
         {
             operation(rest)
         }

@@ -28,6 +28,7 @@ mod table;
 #[cfg(test)]
 mod tensor_core;
 mod values;
+mod wgmma;
 mod zero;
 
 use std::fmt;

@@ -79,6 +79,14 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::ChunkSumsNotAwaited, Gate::Checked("linear_backward_bias", RACES)),
     (Fault::LastChunksNotSearched, Gate::Test(sample::large_vocabulary)),
     (Fault::KernelInt8NanSkipped, Gate::Test(int8::not_finite)),
+    (Fault::WgmmaStepDiffers, Gate::Test(tensor_core::wgmma_of_images)),
+    (Fault::WgmmaStageNotAwaited, Gate::Test(linear::wgmma::checked)),
+    (Fault::WgmmaChunkSumKept, Gate::Test(linear::products)),
+    (Fault::RowsOfOperandOverlap, Gate::Test(linear::products)),
+    (Fault::StageOverwritten, Gate::Test(linear::wgmma::checked)),
+    (Fault::StageReleasedEarly, Gate::Test(linear::wgmma::checked)),
+    (Fault::BarriersNotFenced, Gate::Test(linear::wgmma::checked)),
+    (Fault::TileArrivesEarly, Gate::Test(linear::wgmma::checked)),
     (Fault::WgmmaAssumed, Gate::Test(tensor_core::wgmma_of_images)),
 ];
 

@@ -2,6 +2,7 @@
 pub(super) mod input;
 pub(super) mod several;
 pub(super) mod weights;
+mod wgmma;
 
 use super::{Arg, At, Buffer, Gpu, Grid, args};
 use crate::operands::{Norm, Samples, Weight};
@@ -38,6 +39,8 @@ pub(super) enum Tile {
     Small,
     /// 128 x 128 outputs per block.
     Large,
+    /// Tiles of 128 x 128 outputs by `wgmma` and TMA, several per block: forward products in bf16 on Hopper.
+    Wgmma,
 }
 
 /// Number of SMs of an H200, used to choose tiles. The choice changes no bit.
@@ -84,7 +87,7 @@ impl Tile {
 
     /// Outputs per block along either axis.
     fn side(self) -> usize {
-        if self == Tile::Large { 128 } else { 64 }
+        if matches!(self, Tile::Large | Tile::Wgmma) { 128 } else { 64 }
     }
 
     /// The number of blocks of `rows x columns` outputs.
@@ -199,6 +202,18 @@ pub(super) struct Forward {
     pub(super) dtype: Dtype,
 }
 
+impl Forward {
+    /// The tile of this product on a device.
+    pub(super) fn tile(&self, gpu: &Gpu) -> Tile {
+        let tile = Tile::of_forward(self.shape[0], self.shape[1], self.dtype);
+        self.by_tma(&[(self.w, self.shape[1])]).tile(gpu, tile, self.dtype)
+    }
+
+    fn by_tma<'a>(&self, weights: &'a [(At, usize)]) -> wgmma::Operands<'a> {
+        wgmma::Operands { x: self.x, rows: self.shape[0], width: self.shape[2], weights }
+    }
+}
+
 /// `x wᵀ` with an epilogue, rounded to `out`. The operands have been checked.
 pub(crate) fn linear(
     gpu: &Gpu,
@@ -223,7 +238,7 @@ pub(super) fn linear_into(
 ) -> Result<()> {
     let (shape, dtype) = ([x.shape()[0], w.shape()[0], x.width()], w.dtype());
     let product = Forward { x: x.at(gpu, dtype)?, w: w.at(gpu, dtype)?, shape, dtype };
-    let tile = Tile::of_forward(shape[0], shape[1], dtype);
+    let tile = product.tile(gpu);
     // SAFETY: x [rows, width], w [outs, width], y [rows, outs], of the types named.
     unsafe { forward(gpu, product, epilogue, y, out, tile) }
 }
@@ -234,17 +249,19 @@ pub(super) fn linear_into(
 /// The addresses hold operands of the product's shape and type, and room for its result.
 pub(super) unsafe fn forward(
     gpu: &Gpu,
-    Forward { x, w, shape: [rows, outs, width], dtype }: Forward,
+    product: Forward,
     epilogue: Epilogue<'_>,
     y: At,
     out: Dtype,
     tile: Tile,
 ) -> Result<()> {
+    let Forward { x, w, shape: [rows, outs, width], dtype } = product;
     let or_null = |t: Option<&Tensor>| t.map_or(Ok(At(0)), |t| t.at(gpu, Dtype::F32));
     let (bias, residual) = (or_null(epilogue.bias)?, or_null(epilogue.residual)?);
     let (y, y_bf16) = if out == Dtype::BF16 { (At(0), y) } else { (y, At(0)) };
     let (kernel, grid) = match tile {
         Tile::Skinny => skinny([rows, outs, width], dtype),
+        Tile::Wgmma => ("linear_bf16_wgmma", wgmma::grid(gpu, rows, outs.div_ceil(tile.side()))),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
     let row_tiles = rows.div_ceil(8); // a tile has at least 8 rows
@@ -259,9 +276,12 @@ pub(super) unsafe fn forward(
             _ => norm = out.at(gpu, Dtype::F32)?,
         }
     }
-    let args =
-        args![x, w, bias, residual, y, y_bf16, rows, outs, width, gain, eps, norm, norm_bf16, counters];
-    let args = [args as &[Arg], &shared.args].concat();
+    let operands = match tile {
+        Tile::Wgmma => args![product.by_tma(&[(w, outs)]).maps(gpu, tile.side())?].to_vec(),
+        _ => args![x, w].to_vec(),
+    };
+    let rest = args![bias, residual, y, y_bf16, rows, outs, width, gain, eps, norm, norm_bf16, counters];
+    let args = [&operands, rest as &[Arg], &shared.args].concat();
     // SAFETY: as promised by the caller; the gain has the width of the product, its norm the shape of the product,
     // and there is one counter per tile of rows, and per output tile that blocks share.
     unsafe { gpu.launch(kernel, grid, &args) }

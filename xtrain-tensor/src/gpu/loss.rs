@@ -372,7 +372,7 @@ impl LossPass<'_> {
             shape: [block.len(), columns.len(), width],
             dtype,
         };
-        let tile = Tile::of_forward(block.len(), columns.len(), dtype);
+        let tile = product.tile(self.gpu);
         // SAFETY: rows and columns within x and the head, and z has room for their product.
         unsafe { linear::forward(self.gpu, product, Epilogue::default(), z.arg(), Dtype::F32, tile)? };
         self.remove(block, &columns, z)

@@ -4,6 +4,7 @@ mod driver_error;
 mod functions;
 mod graph;
 mod nccl;
+mod tensor_map;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use graph::Chain;
 use super::launch::{Arg, Call, Graph, Grid, Launcher};
 use super::peak::{Peak, Widths};
 use super::peers::{Member, Peers};
+use super::wgmma::{MAP_WORDS, MatrixBoxes};
 use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
 
@@ -101,6 +103,7 @@ pub(super) fn devices() -> Result<Vec<GpuInfo>> {
 pub(super) struct Cuda {
     name: String,
     tensor_core: Option<TensorCore>,
+    multiprocessors: usize,
     peak: Option<Peak>,
     /// Whether the kernels of graphs start before the previous ones have finished.
     dependent: bool,
@@ -143,10 +146,15 @@ impl Cuda {
             "loading the kernels ({}) for sm_{major}{minor}",
             env!("XTRAIN_IMAGE")
         )))?;
+        let multiprocessors = context
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            .map_err(driver_error("reading the number of multiprocessors"))?
+            as usize;
         let peak = widths(&context, (major, minor)).ok().and_then(Peak::of);
         let cuda = Cuda {
             name,
             tensor_core: TensorCore::of(major),
+            multiprocessors,
             peak,
             dependent,
             context,
@@ -210,6 +218,15 @@ impl Launcher for Cuda {
     fn tensor_core(&self) -> Option<TensorCore> {
         self.tensor_core
     }
+    fn multiprocessors(&self) -> usize {
+        self.multiprocessors
+    }
+
+    fn tensor_map(&self, matrix: &MatrixBoxes) -> Result<[u32; MAP_WORDS]> {
+        self.bind()?;
+        tensor_map::encode(matrix)
+    }
+
     fn peak(&self) -> Option<Peak> {
         self.peak
     }

@@ -3,6 +3,7 @@ mod ffi;
 mod kernels;
 mod peers;
 mod source;
+mod tensor_map;
 #[cfg(test)]
 pub(super) mod testing;
 
@@ -15,6 +16,7 @@ use xtrain_comm::Communicator;
 use super::launch::{Arg, Call, Emulation, EmulatorBuild, Graph, Grid, Launcher, ThreadSchedule};
 use super::peak::Peak;
 use super::peers::{Member, Peers};
+use super::wgmma::{MAP_WORDS, MatrixBoxes};
 use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
 use kernels::Kernels;
@@ -88,6 +90,15 @@ impl Launcher for Emulated {
 
     fn tensor_core(&self) -> Option<TensorCore> {
         Some(self.emulation.tensor_core)
+    }
+
+    /// Few, so that a block computes several tiles of a small product.
+    fn multiprocessors(&self) -> usize {
+        2
+    }
+
+    fn tensor_map(&self, matrix: &MatrixBoxes) -> Result<[u32; MAP_WORDS]> {
+        tensor_map::encode(matrix)
     }
 
     fn peak(&self) -> Option<Peak> {

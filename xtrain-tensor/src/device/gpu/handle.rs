@@ -3,7 +3,7 @@ use std::any::Any;
 #[cfg(all(test, xtrain_emu))]
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use xtrain_comm::Communicator;
 
@@ -18,6 +18,8 @@ use super::peak::Peak;
 use super::peers::{Member, Peers};
 use super::recorder::{Recorder, Recording};
 use super::stream::{GpuCounters, Stream};
+use super::wgmma::WgmmaUse;
+use super::wgmma_probe;
 use crate::error::Result;
 use crate::lock::lock;
 use crate::tensor_core::TensorCore;
@@ -38,6 +40,8 @@ struct Shared {
     bins: Mutex<Counters>,
     /// See [`Gpu::open_group`].
     open_group: Mutex<Weak<dyn Any + Send + Sync>>,
+    /// See [`Gpu::wgmma`]. Unset: never.
+    wgmma: OnceLock<WgmmaUse>,
 }
 
 impl Gpu {
@@ -50,7 +54,11 @@ impl Gpu {
     /// As [`Gpu::emulated`], with launch options.
     #[cfg(all(feature = "emu", xtrain_emu))]
     pub(crate) fn emulated_with(emulation: Emulation, options: LaunchOptions) -> Result<Gpu> {
-        Ok(Gpu::with_launcher(Box::new(Emulated::new(emulation)?), options))
+        let gpu = Gpu::with_launcher(Box::new(Emulated::new(emulation)?), options);
+        if emulation.wgmma {
+            gpu.allow_wgmma(options.wgmma);
+        }
+        Ok(gpu)
     }
 
     /// This build has no emulator: always fails.
@@ -62,7 +70,11 @@ impl Gpu {
     /// Opens the CUDA device with this ordinal; see [`Device::cuda`](crate::Device::cuda).
     pub(crate) fn cuda(ordinal: u32) -> Result<Gpu> {
         let options = LaunchOptions::from_env()?;
-        Ok(Gpu::with_launcher(Box::new(Cuda::open(ordinal, options.dependent)?), options))
+        let gpu = Gpu::with_launcher(Box::new(Cuda::open(ordinal, options.dependent)?), options);
+        if options.wgmma != WgmmaUse::Never && wgmma_probe::has_the_bits_of_mma_sync(&gpu)? {
+            gpu.allow_wgmma(options.wgmma);
+        }
+        Ok(gpu)
     }
 
     /// A device that records launches and computes nothing, and its recording.
@@ -76,8 +88,18 @@ impl Gpu {
         let (indices, counters, bins) = (Mutex::default(), Mutex::default(), Mutex::default());
         let stream = Stream::new(launcher, options);
         let open_group = Mutex::new(Weak::<()>::new() as Weak<dyn Any + Send + Sync>);
-        let issue = Mutex::default();
-        Gpu { shared: Arc::new(Shared { issue, stream, indices, counters, bins, open_group }) }
+        let (issue, wgmma) = (Mutex::default(), OnceLock::new());
+        Gpu { shared: Arc::new(Shared { issue, stream, indices, counters, bins, open_group, wgmma }) }
+    }
+
+    /// Sets the products that use `wgmma`, when the device is opened.
+    fn allow_wgmma(&self, products: WgmmaUse) {
+        self.shared.wgmma.get_or_init(|| products);
+    }
+
+    /// The products that use `wgmma`: none unless it has the bits of `mma.sync` on this device.
+    pub(crate) fn wgmma(&self) -> WgmmaUse {
+        self.shared.wgmma.get().copied().unwrap_or_default()
     }
 
     /// Returns the device name.

@@ -6,6 +6,7 @@ use xtrain_comm::Communicator;
 
 use super::peak::Peak;
 use super::peers::{Member, Peers};
+use super::wgmma::{MAP_WORDS, MatrixBoxes};
 use crate::Result;
 use crate::tensor_core::TensorCore;
 
@@ -160,6 +161,10 @@ pub(crate) trait Launcher: Send + Sync {
     fn name(&self) -> String;
     /// The model of the device's tensor cores. `None`: no model is known.
     fn tensor_core(&self) -> Option<TensorCore>;
+    /// Number of multiprocessors: kernels whose blocks compute several tiles have at most one block on each.
+    fn multiprocessors(&self) -> usize;
+    /// Encodes the tensor map of a matrix, for TMA.
+    fn tensor_map(&self, matrix: &MatrixBoxes) -> Result<[u32; MAP_WORDS]>;
     /// Theoretical peak throughput. `None`: unknown.
     fn peak(&self) -> Option<Peak>;
     /// Waits until everything launched before has finished.

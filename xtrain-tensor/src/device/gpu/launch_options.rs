@@ -1,6 +1,7 @@
 //! How kernels are launched. The options help to find a faulty kernel; they change no bit of any result.
 use std::env;
 
+use super::wgmma::WgmmaUse;
 use crate::error::{Error, Result};
 
 /// Launch options of a GPU, from the environment when it is opened.
@@ -15,11 +16,13 @@ pub(crate) struct LaunchOptions {
     /// finished (programmatic dependent launch, sm_90 and later). Off until it has been measured on a device.
     /// Without effect on kernels that are not launched as graphs.
     pub(crate) dependent: bool,
+    /// `XTRAIN_CUDA_WGMMA`: products that may use `wgmma`, once it has been compared with `mma.sync` on the device.
+    pub(crate) wgmma: WgmmaUse,
 }
 
 impl Default for LaunchOptions {
     fn default() -> LaunchOptions {
-        LaunchOptions { sync: false, graphs: true, dependent: false }
+        LaunchOptions { sync: false, graphs: true, dependent: false, wgmma: WgmmaUse::LargeProducts }
     }
 }
 
@@ -39,18 +42,19 @@ impl LaunchOptions {
             Some("1") => Ok(true),
             Some(other) => Err(Error::device(format!("{name}: expected 0 or 1, found {other:?}"))),
         };
-        let LaunchOptions { sync, graphs, dependent } = LaunchOptions::default();
+        let LaunchOptions { sync, graphs, dependent, wgmma } = LaunchOptions::default();
         Ok(LaunchOptions {
             sync: flag("XTRAIN_CUDA_SYNC", sync)?,
             graphs: flag("XTRAIN_CUDA_GRAPHS", graphs)?,
             dependent: flag("XTRAIN_CUDA_DEPENDENT_LAUNCH", dependent)?,
+            wgmma: if flag("XTRAIN_CUDA_WGMMA", true)? { wgmma } else { WgmmaUse::Never },
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::LaunchOptions;
+    use super::{LaunchOptions, WgmmaUse};
 
     #[test]
     fn a_variable_is_0_or_1() {
@@ -64,6 +68,9 @@ mod tests {
         assert_eq!(read("XTRAIN_CUDA_GRAPHS", "0"), Ok(LaunchOptions { graphs: false, ..default }));
         let dependent = LaunchOptions { dependent: true, ..default };
         assert_eq!(read("XTRAIN_CUDA_DEPENDENT_LAUNCH", "1"), Ok(dependent));
+        let without = LaunchOptions { wgmma: WgmmaUse::Never, ..default };
+        assert_eq!(read("XTRAIN_CUDA_WGMMA", "0"), Ok(without));
+        assert_eq!(read("XTRAIN_CUDA_WGMMA", "1"), Ok(default));
         assert_eq!(
             read("XTRAIN_CUDA_GRAPHS", "off"),
             Err("XTRAIN_CUDA_GRAPHS: expected 0 or 1, found \"off\"".to_string())

@@ -16,6 +16,9 @@ mod queue;
 mod recorder;
 mod stream;
 mod survey;
+mod tensor_core_operands;
+mod wgmma;
+mod wgmma_probe;
 
 pub(crate) use buffer::{Buffer, Deferred, Zeros};
 pub use cuda::GpuInfo;
@@ -31,3 +34,6 @@ pub(crate) use peers::{Member, Message, Peers, agreed, check as check_members};
 pub(crate) use recorder::{RecordedLaunch, RecordedOperand, Recording, take};
 pub use stream::GpuCounters;
 pub use survey::{GpuSurvey, enumerate_gpus};
+#[cfg(all(test, xtrain_emu))]
+pub(crate) use tensor_core_operands::{KINDS, Operands, SIDE};
+pub(crate) use wgmma::{MatrixBoxes, WgmmaUse};

@@ -9,6 +9,7 @@ use xtrain_comm::Communicator;
 use super::launch::{Arg, Call, Graph, Grid, Launcher};
 use super::peak::Peak;
 use super::peers::{Member, Peers};
+use super::wgmma::{MAP_WORDS, MatrixBoxes};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::lock::lock;
@@ -83,6 +84,15 @@ impl Launcher for Recorder {
 
     fn tensor_core(&self) -> Option<TensorCore> {
         None
+    }
+
+    /// Those of an H200.
+    fn multiprocessors(&self) -> usize {
+        132
+    }
+
+    fn tensor_map(&self, _: &MatrixBoxes) -> Result<[u32; MAP_WORDS]> {
+        Err(Error::device("a launch recorder has no tensor maps"))
     }
 
     fn peak(&self) -> Option<Peak> {

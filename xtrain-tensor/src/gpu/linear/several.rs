@@ -1,6 +1,6 @@
 //! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the
 //! prologue.
-use super::{MAX_GRID_Y, SharedTiles, Tile, TileKernels, skinny, tile_kernels};
+use super::{MAX_GRID_Y, SharedTiles, Tile, TileKernels, skinny, tile_kernels, wgmma};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::operands::{Affine, Norm};
 use crate::{Dtype, Result, Tensor, Tensors};
@@ -34,6 +34,27 @@ impl Source<'_> {
             }
         })
     }
+
+    /// The first arguments of a kernel: the rows and the weights with their numbers of outputs. For [`Tile::Wgmma`]
+    /// their tensor maps, the weights in boxes of `box_rows`.
+    fn operands(
+        self,
+        gpu: &Gpu,
+        dtype: Dtype,
+        weights: &[(At, usize)],
+        (tile, box_rows): (Tile, usize),
+    ) -> Result<Vec<Arg>> {
+        let mut args = self.args(gpu, dtype)?;
+        match self {
+            Source::Plain(x) if tile == Tile::Wgmma => {
+                let [rows, width] = self.shape();
+                let operands = wgmma::Operands { x: x.at(gpu, dtype)?, rows, width, weights };
+                args = args![operands.maps(gpu, box_rows)?].to_vec();
+            }
+            _ => args.extend(weights.iter().map(|&(at, _)| Arg::from(at))),
+        }
+        Ok(args)
+    }
 }
 
 /// Whether the fused kernels support these operands.
@@ -53,6 +74,7 @@ struct Kernels {
     /// Skinny kernels: bf16 up to 16 rows, bf16 up to 32 rows, f32.
     skinny: [&'static str; 3],
     square: TileKernels,
+    wgmma: &'static str,
     /// Weight rows per output: 2 for gate and up, else 1.
     operands_per_output: usize,
 }
@@ -61,29 +83,39 @@ const LINEARS: Kernels = Kernels {
     normed: ["norm_linears_bf16", "norm_linears_f32"],
     skinny: ["linears_skinny_bf16_16", "linears_skinny_bf16_32", "linears_skinny_f32"],
     square: tile_kernels!("linears", [true, true]),
+    wgmma: "linears_bf16_wgmma",
     operands_per_output: 1,
 };
 const SWIGLU: Kernels = Kernels {
     normed: ["norm_swiglu_bf16", "norm_swiglu_f32"],
     skinny: ["swiglu_skinny_bf16_16", "swiglu_skinny_bf16_32", "swiglu_skinny_f32"],
     square: tile_kernels!("swiglu", [true, true]),
+    wgmma: "swiglu_bf16_wgmma",
     operands_per_output: 2,
 };
 
 impl Kernels {
-    /// The tile for matrices with these numbers of outputs.
-    fn tile(&self, source: Source<'_>, outs: &[usize], dtype: Dtype) -> Tile {
-        match source {
-            Source::Normed(..) => Tile::Skinny,
-            Source::Plain(x) => {
-                Tile::of_forward(x.shape()[0], outs.iter().sum::<usize>() * self.operands_per_output, dtype)
-            }
-        }
+    /// The tile for these matrices.
+    fn tile(&self, gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Tile> {
+        let Source::Plain(x) = source else { return Ok(Tile::Skinny) };
+        let outs = ws.iter().map(|w| w.weight.out_features()).sum();
+        on_hopper(gpu, x, ws, Tile::of_forward(x.shape()[0], outs, ws[0].weight.dtype()))
     }
 
     /// The kernel, and its grid over the outputs of all matrices.
-    fn launch(&self, source: Source<'_>, tile: Tile, outs: &[usize], dtype: Dtype) -> (&'static str, Grid) {
+    fn launch(
+        &self,
+        gpu: &Gpu,
+        source: Source<'_>,
+        tile: Tile,
+        outs: &[usize],
+        dtype: Dtype,
+    ) -> (&'static str, Grid) {
         let ([rows, width], bf16) = (source.shape(), dtype == Dtype::BF16);
+        if tile == Tile::Wgmma {
+            let tiles = outs.iter().map(|n| n.div_ceil(tile.side() / self.operands_per_output)).sum();
+            return (self.wgmma, wgmma::grid(gpu, rows, tiles));
+        }
         // as many outputs as the blocks of all matrices have weight rows
         let all = outs.iter().map(|n| n.div_ceil(16 / self.operands_per_output) * 16).sum();
         let (kernel, grid, side, axis) = match (tile, source) {
@@ -108,10 +140,21 @@ impl Kernels {
     }
 }
 
+/// The addresses of weights and their numbers of outputs.
+fn weights_of(gpu: &Gpu, ws: &[Affine<'_>]) -> Result<Vec<(At, usize)>> {
+    ws.iter().map(|w| Ok((w.weight.at(gpu)?, w.weight.out_features()))).collect()
+}
+
+/// `tile`, or [`Tile::Wgmma`] where it computes these products.
+fn on_hopper(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>], tile: Tile) -> Result<Tile> {
+    let (dtype, weights) = (ws[0].weight.dtype(), weights_of(gpu, ws)?);
+    let [rows, width] = [x.shape()[0], x.width()];
+    Ok(wgmma::Operands { x: x.at(gpu, dtype)?, rows, width, weights: &weights }.tile(gpu, tile, dtype))
+}
+
 /// Products with up to three weights. The operands have been checked.
 pub(crate) fn linears(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Tensors> {
-    let outs: Vec<usize> = ws.iter().map(|w| w.weight.out_features()).collect();
-    linears_by(gpu, source, ws, LINEARS.tile(source, &outs, ws[0].weight.dtype()))
+    linears_by(gpu, source, ws, LINEARS.tile(gpu, source, ws)?)
 }
 
 /// [`linears`] with a given tile.
@@ -125,10 +168,11 @@ pub(super) fn linears_by(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>], tile:
         (w_at[i], y_at[i], outs[i]) = (w.weight.at(gpu)?, y.at(gpu, dtype)?, w.weight.out_features());
         b_at[i] = bias_of(gpu, w)?;
     }
-    let (kernel, grid) = LINEARS.launch(source, tile, &outs, dtype);
-    let addresses = [w_at, b_at, y_at].concat().into_iter().map(Arg::from);
-    let sizes = [rows, outs[0], outs[1], outs[2], width].map(Arg::from);
-    let mut args: Vec<Arg> = source.args(gpu, dtype)?.into_iter().chain(addresses).chain(sizes).collect();
+    let (kernel, grid) = LINEARS.launch(gpu, source, tile, &outs, dtype);
+    let weights: [(At, usize); MATRICES] = std::array::from_fn(|i| (w_at[i], outs[i]));
+    let mut args = source.operands(gpu, dtype, &weights, (tile, tile.side()))?;
+    args.extend([b_at, y_at].concat().into_iter().map(Arg::from));
+    args.extend([rows, outs[0], outs[1], outs[2], width].map(Arg::from));
     let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), 0)?;
     args.extend(&shared.args);
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
@@ -156,13 +200,13 @@ pub(crate) fn normed_linear(gpu: &Gpu, source: Source<'_>, w: Affine<'_>) -> Res
 
 /// `silu(x gateᵀ + b) * (x upᵀ + c)`. The operands have been checked.
 pub(crate) fn swiglu(gpu: &Gpu, source: Source<'_>, ws: [Affine<'_>; 2]) -> Result<Tensor> {
-    let tile = SWIGLU.tile(source, &[ws[0].weight.out_features()], ws[0].weight.dtype());
+    let tile = SWIGLU.tile(gpu, source, &ws)?;
     Ok(swiglu_by(gpu, source, ws, tile, false)?.swap_remove(0))
 }
 
 /// [`swiglu`] of plain rows, which also returns both products, in the weights' dtype.
 pub(crate) fn swiglu_kept(gpu: &Gpu, x: &Tensor, ws: [Affine<'_>; 2]) -> Result<[Tensor; 3]> {
-    let tile = Tile::of(x.shape()[0], 2 * ws[0].weight.out_features());
+    let tile = on_hopper(gpu, x, &ws, Tile::of(x.shape()[0], 2 * ws[0].weight.out_features()))?;
     let mut all = swiglu_by(gpu, Source::Plain(x), ws, tile, true)?.into_iter();
     Ok(std::array::from_fn(|_| all.next().expect("the value and both products")))
 }
@@ -179,10 +223,9 @@ pub(super) fn swiglu_by(
     let values = (0..if kept { 3 } else { 1 }).map(|_| Tensor::on_gpu(gpu, &[rows, outs], dtype));
     let values = values.collect::<Result<Vec<_>>>()?;
     let at = |value: usize| values.get(value).map_or(Ok(At(0)), |x| x.at(gpu, dtype));
-    let (kernel, grid) = SWIGLU.launch(source, tile, &[outs], dtype);
-    let weights = args![gate.weight.at(gpu)?, up.weight.at(gpu)?, bias_of(gpu, &gate)?, bias_of(gpu, &up)?];
-    let rest = args![at(0)?, rows, outs, width];
-    let mut args = [&*source.args(gpu, dtype)?, weights, rest].concat();
+    let (kernel, grid) = SWIGLU.launch(gpu, source, tile, &[outs], dtype);
+    let mut args = source.operands(gpu, dtype, &weights_of(gpu, &[gate, up])?, (tile, tile.side() / 2))?;
+    args.extend(args![bias_of(gpu, &gate)?, bias_of(gpu, &up)?, at(0)?, rows, outs, width]);
     let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), 0)?;
     args.extend(&shared.args);
     if tile != Tile::Skinny {

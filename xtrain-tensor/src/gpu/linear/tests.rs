@@ -4,6 +4,7 @@
 mod accumulation;
 pub(crate) mod residual;
 pub(crate) mod shared_launch;
+pub(crate) mod wgmma;
 
 use half::bf16;
 
@@ -28,10 +29,14 @@ const SCHEDULES: [ThreadSchedule; 4] = [
     ThreadSchedule::Priorities(6),
 ];
 
-const TILES: [Tile; 3] = [Tile::Skinny, Tile::Small, Tile::Large];
+/// The tiles of a forward product. Only bf16 operands whose rows are multiples of 16 bytes can be read by TMA.
+fn tiles(dtype: Dtype, width: usize) -> impl Iterator<Item = Tile> {
+    let by_tma = dtype == Dtype::BF16 && width.is_multiple_of(8);
+    [Tile::Skinny, Tile::Small, Tile::Large].into_iter().chain(by_tma.then_some(Tile::Wgmma))
+}
 
 /// Rows, outputs, inputs: full and partial tiles, aligned and unaligned rows.
-const SHAPES: [[usize; 3]; 11] = [
+const SHAPES: [[usize; 3]; 13] = [
     [1, 16, 256],
     [1, 35, 768],
     [3, 20, 100],
@@ -43,6 +48,8 @@ const SHAPES: [[usize; 3]; 11] = [
     [5, 9, 4200],
     [131, 129, 40],
     [600, 72, 24],
+    [130, 128, 72],
+    [128, 256, 16],
 ];
 
 fn rounded(x: &[f32]) -> Vec<bf16> {
@@ -93,7 +100,7 @@ pub(crate) fn products() -> Result<usize, String> {
         let (x, w) = (arbitrary(rows * width, 1), arbitrary(outs * width, 2));
         for dtype in [Dtype::F32, Dtype::BF16] {
             let sums = expected(shape, &x, &w, dtype);
-            for (j, tile) in TILES.into_iter().enumerate() {
+            for (j, tile) in tiles(dtype, width).enumerate() {
                 let device = gpu(i + j);
                 let w = Weight::new(&on(&device, [outs, width], &w, Dtype::F32), dtype).unwrap();
                 let x = on(&device, [rows, width], &x, dtype);
@@ -296,7 +303,9 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
 fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
     let mut compared = 0;
     for (case, [rows, outs, width]) in SHAPES.into_iter().enumerate() {
-        for (dtype, tile) in [Dtype::F32, Dtype::BF16].into_iter().flat_map(|d| TILES.map(|tile| (d, tile))) {
+        for (dtype, tile) in
+            [Dtype::F32, Dtype::BF16].into_iter().flat_map(|d| tiles(d, width).map(move |tile| (d, tile)))
+        {
             let (device, seed) = (gpu(case + tile as usize), 60 + case as u64);
             let fill = |shape: [usize; 2], at: u64| {
                 on(&device, shape, &arbitrary(shape[0] * shape[1], seed + at), Dtype::F32)

@@ -2,8 +2,8 @@
 //! is compared with its definition, the fused norm with the reference.
 #![cfg(xtrain_emu)]
 use super::{
-    Epilogue, Forward, Norm, NormEpilogue, TILES, Tensor, Weight, arbitrary, as_gpu, compare_bits, expected,
-    forward, gpu, on, ops,
+    Epilogue, Forward, Norm, NormEpilogue, Tensor, Weight, arbitrary, as_gpu, compare_bits, expected,
+    forward, gpu, on, ops, tiles,
 };
 use crate::{Device, Dtype};
 
@@ -31,7 +31,7 @@ pub(crate) fn sums() -> Result<usize, String> {
         let (x, w, gain) = (small(rows * width, 1), small(outs * width, 2), arbitrary(outs, 3));
         for dtype in [Dtype::F32, Dtype::BF16] {
             let sums = expected(shape, &x, &w, dtype);
-            for (tile, huge) in TILES.into_iter().flat_map(|tile| [(tile, false), (tile, true)]) {
+            for (tile, huge) in tiles(dtype, width).flat_map(|tile| [(tile, false), (tile, true)]) {
                 let h = stream(shape, huge);
                 let sum: Vec<f32> = h.iter().zip(&sums).map(|(h, sum)| h + sum).collect();
                 let reference = Device::reference();
