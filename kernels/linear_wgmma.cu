@@ -24,7 +24,8 @@ XT_DEV void fence_maps(const TensorMap* maps, uint32_t n) {
 
 // f(tile) for the tiles of this block among p_tiles x q_tiles.
 template <class F> XT_DEV void for_each_tile(uint32_t p_tiles, uint32_t q_tiles, F f) {
-  for (uint32_t block = blockIdx.x; block < p_tiles * q_tiles; block += gridDim.x) f(tile_of(block, p_tiles, q_tiles));
+  for (uint32_t block = blockIdx.x; block < p_tiles * q_tiles; block += gridDim.x)
+    f(tile_of(block, p_tiles, q_tiles));
 }
 
 // Computes the tiles of this block. copy(tile, stage, k, barrier) starts the copies of both operands;
@@ -62,7 +63,7 @@ XT_KERNEL(linear_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* 
         xt_bulk_copy_2d(s, maps, k, tile.q * 128, barrier);
         xt_bulk_copy_2d(s + WgmmaRing::OPERAND, maps + 1, k, tile.p * 128, barrier);
       },
-      [=](WgmmaRing& ring, const Tile& tile, float(&sum)[64]) {
+      [=](WgmmaRing& ring, const Tile& tile, float (&sum)[64]) {
         store_fragments<128>(tile, outs, rows, sum, Epilogue{nullptr, bias, h, y, y_bf16});
         if (gain && last_tile(ring, counters + tile.q, p_tiles))
           norm_rows({gain, eps, n, n_bf16, counters}, y, outs, tile.q * 128, min(rows, (tile.q + 1) * 128),
@@ -86,7 +87,7 @@ XT_KERNEL(linears_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float*
         xt_bulk_copy_2d(s, maps, k, tile.q * 128, barrier);
         xt_bulk_copy_2d(s + WgmmaRing::OPERAND, maps + 1 + of.part, k, of.o0, barrier);
       },
-      [=](WgmmaRing&, const Tile& tile, float(&sum)[64]) {
+      [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
         MatrixTile of = matrix_tile(w, tile.p, 128);
         Epilogue out = {nullptr, bias_of(w, of.part), nullptr, nullptr, output_of(w, of.part)};
         store_fragments<128>({of.o0 / 128, tile.q}, outs_of(w, of.part), rows, sum, out);
@@ -101,17 +102,16 @@ XT_KERNEL(swiglu_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* 
   xt_grid_dependency_sync();
   if (!xt_has_wgmma()) return xt_trap();
   fence_maps(maps, 3);
-  product_wgmma(
-      (outs + 63) / 64, (rows + 127) / 128, width,
-      [=](const Tile& tile, bf16* s, uint32_t k, uint64_t* barrier) {
-        xt_bulk_copy_2d(s, maps, k, tile.q * 128, barrier);
-        for (uint32_t half = 0; half < 2; half++)
-          xt_bulk_copy_2d(s + WgmmaRing::OPERAND + half * WgmmaRing::OPERAND / 2, maps + 1 + half, k, tile.p * 64,
-                          barrier);
-      },
-      [=](WgmmaRing&, const Tile& tile, float(&sum)[64]) {
-        store_fragments<64>(tile, outs, rows, sum,
-                            SwiGluEpilogue<bf16>{gate_bias, up_bias, y, kept_gate, kept_up});
-      });
+  product_wgmma((outs + 63) / 64, (rows + 127) / 128, width,
+                [=](const Tile& tile, bf16* s, uint32_t k, uint64_t* barrier) {
+                  xt_bulk_copy_2d(s, maps, k, tile.q * 128, barrier);
+                  for (uint32_t half = 0; half < 2; half++)
+                    xt_bulk_copy_2d(s + WgmmaRing::OPERAND + half * WgmmaRing::OPERAND / 2, maps + 1 + half, k,
+                                    tile.p * 64, barrier);
+                },
+                [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
+                  store_fragments<64>(tile, outs, rows, sum,
+                                      SwiGluEpilogue<bf16>{gate_bias, up_bias, y, kept_gate, kept_up});
+                });
 }
 XT_EXPORT(swiglu_bf16_wgmma)

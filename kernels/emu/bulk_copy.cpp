@@ -21,7 +21,8 @@ static const char* source(const BulkCopy& copy, uint64_t i) {
 
 BulkCopy bulk_copy(void* to, const void* map, uint32_t column, uint32_t row, const char* file, int line) {
   Worker& w = *worker;
-  if (!w.launch->wgmma) fail("%s:%d: trap: a bulk copy in an image without machine code for sm_90a", base(file), line);
+  if (!w.launch->wgmma)
+    fail("%s:%d: trap: a bulk copy in an image without machine code for sm_90a", base(file), line);
   if (!w.fenced_maps.count(map)) fail("%s:%d: a tensor map without a fence in this block", base(file), line);
   BulkCopy copy{(char*)to, {}, column, row, w.self, file, line};
   if (w.launch->checked) check_access(map, sizeof copy.map, Access::Read, file, line);
@@ -29,7 +30,8 @@ BulkCopy bulk_copy(void* to, const void* map, uint32_t column, uint32_t row, con
   if (copy.map.magic != TENSOR_MAP) fail("%s:%d: not a tensor map", base(file), line);
   size_t at = (size_t)((char*)to - w.shared);
   if (at % 1024 || at + copy.bytes() > w.launch->shared)
-    fail("%s:%d: the destination of a bulk copy is not aligned to 1024 bytes in dynamic shared memory", base(file), line);
+    fail("%s:%d: the destination of a bulk copy is not aligned to 1024 bytes in dynamic shared memory", base(file),
+         line);
   if (w.launch->checked) {
     for (uint64_t i = 0; i < copy.map.box_rows; i++) {
       uint64_t bytes = present(copy, i);

@@ -71,7 +71,8 @@ void mbarrier_wait(void* at, uint32_t parity, const char* file, int line) {
 void bulk_copy_start(void* to, const void* map, uint32_t column, uint32_t row, void* at, const char* file, int line) {
   Worker& w = *worker;
   Mbarrier& barrier = barrier_at(at, file, line);
-  if (!barrier.fenced) fail("%s:%d: a bulk copy to an mbarrier without a fence after its initialization", base(file), line);
+  if (!barrier.fenced)
+    fail("%s:%d: a bulk copy to an mbarrier without a fence after its initialization", base(file), line);
   BulkCopy copy = bulk_copy(to, map, column, row, file, line);
   uint64_t issued = copy.bytes();
   for (const BulkCopy& other : barrier.copies) issued += other.bytes();

@@ -13,7 +13,7 @@ struct Worker;
 struct TensorMap {
   uint64_t magic;
   const char* base;
-  uint64_t columns, rows, pitch;       // elements, rows, bytes from row to row
+  uint64_t columns, rows, pitch;  // elements, rows, bytes from row to row
   uint64_t box_columns, box_rows;
 };
 constexpr uint64_t TENSOR_MAP = 0x70616d726f736e74;
