@@ -107,6 +107,11 @@ impl Tile {
         if skinny { Tile::Skinny } else { Tile::of(rows, outs) }
     }
 
+    /// This tile, or [`Tile::Wgmma`] if the device uses it for a product of these operands.
+    fn or_wgmma(self, gpu: &Gpu, operands: &wgmma::Operands<'_>, dtype: Dtype) -> Tile {
+        if operands.use_wgmma(gpu, self == Tile::Large, dtype) { Tile::Wgmma } else { self }
+    }
+
     /// The kernel of this tile and its grid over `rows x columns` outputs.
     fn launch(self, square: &TileKernels, dtype: Dtype, [rows, columns]: [usize; 2]) -> (&'static str, Grid) {
         let (which, side) = (usize::from(self != Tile::Large), self.side());
@@ -206,7 +211,7 @@ impl Forward {
     /// The tile of this product on a device.
     pub(super) fn tile(&self, gpu: &Gpu) -> Tile {
         let tile = Tile::of_forward(self.shape[0], self.shape[1], self.dtype);
-        self.by_tma(&[(self.w, self.shape[1])]).tile(gpu, tile, self.dtype)
+        tile.or_wgmma(gpu, &self.by_tma(&[(self.w, self.shape[1])]), self.dtype)
     }
 
     fn by_tma<'a>(&self, weights: &'a [(At, usize)]) -> wgmma::Operands<'a> {

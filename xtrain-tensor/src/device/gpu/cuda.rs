@@ -19,10 +19,9 @@ use driver_error::driver_error;
 use functions::Functions;
 use graph::Chain;
 
-use super::launch::{Arg, Call, Graph, Grid, Launcher};
+use super::launch::{Arg, Call, Graph, Grid, Launcher, MAP_WORDS, MatrixBoxes};
 use super::peak::{Peak, Widths};
 use super::peers::{Member, Peers};
-use super::wgmma::{MAP_WORDS, MatrixBoxes};
 use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
 

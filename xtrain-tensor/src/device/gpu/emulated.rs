@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use xtrain_comm::Communicator;
 
-use super::launch::{Arg, Call, Emulation, EmulatorBuild, Graph, Grid, Launcher, ThreadSchedule};
+use super::launch::{
+    Arg, Call, Emulation, EmulatorBuild, Graph, Grid, Launcher, MAP_WORDS, MatrixBoxes, ThreadSchedule,
+};
 use super::peak::Peak;
 use super::peers::{Member, Peers};
-use super::wgmma::{MAP_WORDS, MatrixBoxes};
 use crate::tensor_core::TensorCore;
 use crate::{Error, Result};
 use kernels::Kernels;

@@ -8,18 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use xtrain_comm::Communicator;
 
 use super::counters::Counters;
-use super::cuda::Cuda;
 #[cfg(all(feature = "emu", xtrain_emu))]
 use super::emulated::Emulated;
 use super::indices::Indices;
 use super::launch::{Arg, At, Emulation, Grid, Launcher, args};
-use super::launch_options::LaunchOptions;
+use super::launch_options::{LaunchOptions, WgmmaUse};
 use super::peak::Peak;
 use super::peers::{Member, Peers};
 use super::recorder::{Recorder, Recording};
 use super::stream::{GpuCounters, Stream};
-use super::wgmma::WgmmaUse;
-use super::wgmma_probe;
 use crate::error::Result;
 use crate::lock::lock;
 use crate::tensor_core::TensorCore;
@@ -67,16 +64,6 @@ impl Gpu {
         Err(crate::Error::device(env!("XTRAIN_EMULATOR")))
     }
 
-    /// Opens the CUDA device with this ordinal; see [`Device::cuda`](crate::Device::cuda).
-    pub(crate) fn cuda(ordinal: u32) -> Result<Gpu> {
-        let options = LaunchOptions::from_env()?;
-        let gpu = Gpu::with_launcher(Box::new(Cuda::open(ordinal, options.dependent)?), options);
-        if options.wgmma != WgmmaUse::Never && wgmma_probe::has_the_bits_of_mma_sync(&gpu)? {
-            gpu.allow_wgmma(options.wgmma);
-        }
-        Ok(gpu)
-    }
-
     /// A device that records launches and computes nothing, and its recording.
     pub(crate) fn recorder() -> (Gpu, Recording) {
         let recorder = Recorder::default();
@@ -84,7 +71,7 @@ impl Gpu {
         (Gpu::with_launcher(Box::new(recorder), LaunchOptions::default()), recording)
     }
 
-    fn with_launcher(launcher: Box<dyn Launcher>, options: LaunchOptions) -> Gpu {
+    pub(super) fn with_launcher(launcher: Box<dyn Launcher>, options: LaunchOptions) -> Gpu {
         let (indices, counters, bins) = (Mutex::default(), Mutex::default(), Mutex::default());
         let stream = Stream::new(launcher, options);
         let open_group = Mutex::new(Weak::<()>::new() as Weak<dyn Any + Send + Sync>);
@@ -93,7 +80,7 @@ impl Gpu {
     }
 
     /// Sets the products that use `wgmma`, when the device is opened.
-    fn allow_wgmma(&self, products: WgmmaUse) {
+    pub(super) fn allow_wgmma(&self, products: WgmmaUse) {
         self.shared.wgmma.get_or_init(|| products);
     }
 

@@ -6,7 +6,6 @@ use xtrain_comm::Communicator;
 
 use super::peak::Peak;
 use super::peers::{Member, Peers};
-use super::wgmma::{MAP_WORDS, MatrixBoxes};
 use crate::Result;
 use crate::tensor_core::TensorCore;
 
@@ -37,6 +36,33 @@ impl Grid {
 /// An address in device memory. The default is null.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct At(pub(crate) u64);
+
+/// A row-major bf16 matrix `[rows, columns]` and the boxes of 64 columns and `box_rows` rows that TMA reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MatrixBoxes {
+    pub(crate) at: At,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) box_rows: usize,
+}
+
+impl MatrixBoxes {
+    /// Columns of a box: 128 bytes, the width of the swizzle.
+    pub(crate) const COLUMNS: usize = 64;
+
+    /// Bytes from row to row.
+    pub(crate) fn pitch(&self) -> usize {
+        2 * self.columns
+    }
+
+    /// Whether TMA can read the matrix: its address and its rows are multiples of 16 bytes.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.at.0.is_multiple_of(16) && self.pitch().is_multiple_of(16) && self.rows * self.columns > 0
+    }
+}
+
+/// Words of a tensor map.
+pub(crate) const MAP_WORDS: usize = 32;
 
 /// A kernel argument, by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

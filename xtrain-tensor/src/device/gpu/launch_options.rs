@@ -1,8 +1,19 @@
 //! How kernels are launched. The options help to find a faulty kernel; they change no bit of any result.
 use std::env;
 
-use super::wgmma::WgmmaUse;
 use crate::error::{Error, Result};
+
+/// The products that use the `wgmma` kernels, where TMA can read their operands. The choice changes no bit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum WgmmaUse {
+    #[default]
+    Never,
+    /// Those that fill the device with tiles of 128 x 128 outputs.
+    LargeProducts,
+    /// All of them: for tests.
+    #[cfg(all(test, xtrain_emu))]
+    EveryProduct,
+}
 
 /// Launch options of a GPU, from the environment when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@ mod indices;
 mod launch;
 mod launch_options;
 mod memory;
+mod open;
 mod peak;
 mod peers;
 mod queue;
@@ -26,9 +27,10 @@ pub use cuda::GpuInfo;
 pub(crate) use emulated::testing::{kernel_names, watch, watched};
 pub use handle::Gpu;
 pub use launch::ThreadSchedule;
-pub(crate) use launch::{Arg, At, Emulation, EmulatorBuild, Grid, args};
+pub(crate) use launch::{Arg, At, Emulation, EmulatorBuild, Grid, MatrixBoxes, args};
 #[cfg(all(test, xtrain_emu))]
 pub(crate) use launch_options::LaunchOptions;
+pub(crate) use launch_options::WgmmaUse;
 pub use peak::Peak;
 pub(crate) use peers::{Member, Message, Peers, agreed, check as check_members};
 pub(crate) use recorder::{RecordedLaunch, RecordedOperand, Recording, take};
@@ -36,4 +38,3 @@ pub use stream::GpuCounters;
 pub use survey::{GpuSurvey, enumerate_gpus};
 #[cfg(all(test, xtrain_emu))]
 pub(crate) use tensor_core_operands::{KINDS, Operands, SIDE};
-pub(crate) use wgmma::{MatrixBoxes, WgmmaUse};

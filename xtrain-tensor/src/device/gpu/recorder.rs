@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use xtrain_comm::Communicator;
 
-use super::launch::{Arg, Call, Graph, Grid, Launcher};
+use super::launch::{Arg, Call, Graph, Grid, Launcher, MAP_WORDS, MatrixBoxes};
 use super::peak::Peak;
 use super::peers::{Member, Peers};
-use super::wgmma::{MAP_WORDS, MatrixBoxes};
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
 use crate::lock::lock;

@@ -1,8 +1,7 @@
 //! Compares `wgmma` with `mma.sync` on a device: a step on operands of every kind, and products of the kernels.
 use super::handle::Gpu;
-use super::launch::{At, Grid, args};
+use super::launch::{At, Grid, MatrixBoxes, args};
 use super::tensor_core_operands::Operands;
-use super::wgmma::MatrixBoxes;
 use crate::error::Result;
 
 /// Rows and inputs of the products, whose weights have as many rows: several tiles per block, and several chunks of

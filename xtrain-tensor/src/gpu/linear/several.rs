@@ -149,7 +149,8 @@ fn weights_of(gpu: &Gpu, ws: &[Affine<'_>]) -> Result<Vec<(At, usize)>> {
 fn on_hopper(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>], tile: Tile) -> Result<Tile> {
     let (dtype, weights) = (ws[0].weight.dtype(), weights_of(gpu, ws)?);
     let [rows, width] = [x.shape()[0], x.width()];
-    Ok(wgmma::Operands { x: x.at(gpu, dtype)?, rows, width, weights: &weights }.tile(gpu, tile, dtype))
+    let operands = wgmma::Operands { x: x.at(gpu, dtype)?, rows, width, weights: &weights };
+    Ok(tile.or_wgmma(gpu, &operands, dtype))
 }
 
 /// Products with up to three weights. The operands have been checked.

@@ -1,5 +1,4 @@
 //! Forward products by `wgmma` (kernels/linear_wgmma.cu): which ones, their tensor maps and their grids.
-use super::Tile;
 use crate::device::gpu::{At, Gpu, Grid, MatrixBoxes, WgmmaUse};
 use crate::{Dtype, Result};
 
@@ -25,16 +24,17 @@ impl Operands<'_> {
         [Some(x)].into_iter().chain(weights)
     }
 
-    /// `tile`, or [`Tile::Wgmma`] if the device uses it for such a product and TMA can read the operands.
-    pub(super) fn tile(&self, gpu: &Gpu, tile: Tile, dtype: Dtype) -> Tile {
+    /// Whether the device uses `wgmma` for such a product and TMA can read the operands. `large`: the product fills the
+    /// device with tiles of 128 x 128 outputs.
+    pub(super) fn use_wgmma(&self, gpu: &Gpu, large: bool, dtype: Dtype) -> bool {
         let wanted = match gpu.wgmma() {
             WgmmaUse::Never => false,
-            WgmmaUse::LargeProducts => tile == Tile::Large,
+            WgmmaUse::LargeProducts => large,
             #[cfg(all(test, xtrain_emu))]
             WgmmaUse::EveryProduct => true,
         };
         let readable = || self.boxes(SIDE).flatten().all(|matrix| matrix.is_readable());
-        if wanted && dtype == Dtype::BF16 && readable() { Tile::Wgmma } else { tile }
+        wanted && dtype == Dtype::BF16 && readable()
     }
 
     /// The tensor maps, with the weights in boxes of `box_rows` rows.

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
 
 use super::driver_error::driver_error;
 use crate::Result;
-use crate::device::gpu::wgmma::{MAP_WORDS, MatrixBoxes};
+use crate::device::gpu::launch::{MAP_WORDS, MatrixBoxes};
 
 /// Encodes the tensor map of a bf16 matrix: boxes with the 128-byte swizzle, zero outside the matrix.
 pub(super) fn encode(matrix: &MatrixBoxes) -> Result<[u32; MAP_WORDS]> {

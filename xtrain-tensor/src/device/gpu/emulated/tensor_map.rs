@@ -1,5 +1,5 @@
 //! Tensor maps of the emulator: `xtemu::TensorMap` of kernels/emu/mbarrier.hpp.
-use crate::device::gpu::wgmma::{MAP_WORDS, MatrixBoxes};
+use crate::device::gpu::launch::{MAP_WORDS, MatrixBoxes};
 use crate::{Error, Result};
 
 /// Marks a tensor map; `xtemu::TENSOR_MAP`.
