@@ -1,10 +1,13 @@
 //! Every planted fault makes its gate fail.
+mod elsewhere;
+
 use std::time::Duration;
 
 use xtrain::tensor::faults::{self, Fault};
 use xtrain::tensor::testing::{checked_simds, gpus};
 use xtrain::tensor::{Device, ThreadSchedule};
 
+use self::elsewhere::CAUGHT_ELSEWHERE;
 use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
     commands_resume, commands_situations, commands_train, commands_verify, commands_watch, config_fields,
@@ -51,75 +54,6 @@ fn branches() -> focused::Checked {
 /// The faults whose gates record the system calls of Linux or read its list of open files.
 const ON_LINUX: [Fault; 4] =
     [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
-
-/// Faults that tests outside of this program find, or programs that a test starts with the fault (launch_log.rs):
-/// * tests/allocations.rs, tests/constant_memory.rs, tests/records; tests/gates/mpi.rs with the feature mpi;
-/// * of xtrain-tensor: device/gpu/peers.rs, device/packed_buffer.rs, gpu/attention/tests/shared.rs,
-///   gpu/deferred/own_slots.rs, gates/golden.rs, gates/planted.rs, gates/launch_errors.rs, cpu/attention/tests.rs,
-///   cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, softmax.rs;
-/// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout.rs,
-///   cli/out.rs, cli/memory_check.rs, cli/processes_tests.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs,
-///   config/limits.rs;
-/// * of xtrain-model: batch.rs, temporary.rs, tokenizer/tests.rs, checkpoint/tests/refusals.rs,
-///   checkpoint/tests/round_trip.rs;
-/// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
-///   cache/tests/room.rs, rollout/tests/snapshots.rs.
-const CAUGHT_ELSEWHERE: [Fault; 54] = [
-    Fault::TrainerWithoutControlDropped,
-    Fault::ChecksumOfLastPiece,
-    Fault::InvalidBytesHeld,
-    Fault::OtherWeightsExported,
-    Fault::StartsOfBranchesAccepted,
-    Fault::PagesOfLargerCacheKept,
-    Fault::SharedPageNotMissing,
-    Fault::PartialNameOfDevice,
-    Fault::PromptsNumberedByProcess,
-    Fault::CacheOfAbsentRequests,
-    Fault::LossOfKeptSetsNotAdded,
-    Fault::SlotsOfLargerCacheKept,
-    Fault::MaskOfTailIgnored,
-    Fault::FailedConnectionNotSent,
-    Fault::ExchangeNotInEstimate,
-    Fault::FirstLineOfAnswerCompared,
-    Fault::PromptLearntWithTurn,
-    Fault::MaximumOfMaskedChunkKept,
-    Fault::IntegerWeightRounded,
-    Fault::WordWithOneTokenSkipped,
-    Fault::LastUnitOfBlockNotReached,
-    Fault::KernelOfOtherHeadSize,
-    Fault::KeysRoundedToChunks,
-    Fault::OwnSlotsOfOtherPages,
-    Fault::PrefetchedLayerTaken,
-    Fault::SnapshotEngineNotCompared,
-    Fault::PriorityColumnIgnored,
-    Fault::OffloadedLayerUnchecked,
-    Fault::LexerNotRenewed,
-    Fault::SinksStagedRowsLeaked,
-    Fault::WatermarkFlagIgnored,
-    Fault::AdamBetasExchanged,
-    Fault::NumberLimitsIgnored,
-    Fault::PrefixUseNotRecorded,
-    Fault::OffloadFileIsFree,
-    Fault::LossSummedByProcess,
-    Fault::ProcessesNotCompared,
-    Fault::PromptsOfOneProcessLost,
-    Fault::VerifiedPartLost,
-    Fault::NewKeysOfOthersUnseen,
-    Fault::LastGradientOfGroupLost,
-    Fault::GradientsOfOtherSamplesJoined,
-    Fault::TensorHandleFreed,
-    Fault::SharedChunkPartlyVisible,
-    Fault::SharedChunkBehindWindow,
-    Fault::LaunchNotAwaited,
-    Fault::GraphsNotDisabled,
-    Fault::PackedWeightFreed,
-    Fault::PairHalvesExchanged,
-    Fault::PairSumNotFlushed,
-    Fault::PairExponentOfFirstRow,
-    Fault::PairOldSumsUnchecked,
-    Fault::PairedSlotsExchanged,
-    Fault::DenormalKeysKept,
-];
 
 /// Each fault and the gate that finds it.
 const CAUGHT: &[(Fault, Gate)] = &[

@@ -232,7 +232,7 @@ faults! {
     QuantNibblesSwapped "a quantized matrix in memory has the codes of each two neighbouring depths in the wrong order"
     QuantScaleOfFirstHalf "both halves of a quantized block in memory have the scale of the first half"
     PairHalvesExchanged "the operands of vdpbf16ps have the later element of a pair in the high half"
-    DenormalKeysKept "attention in bf16 keeps denormals of keys and values"
+    DenormalsKept "attention in bf16 keeps denormals of keys and values"
     PairedSlotsExchanged "the values of attention have the later slot of a pair in the high half"
     PairSumNotFlushed "the additions that end a block of vdpbf16ps keep denormals"
     PairExponentOfFirstRow "a tile of vdpbf16ps takes the smallest exponent of its first row for that of all rows"

@@ -225,18 +225,6 @@ mod tests {
         }
     }
 
-    const GREEDY: SampleRow<'static> = SampleRow {
-        seed: 0,
-        id: 0,
-        position: 0,
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        penalty: 1.0,
-        seen: &[],
-    };
-
     /// A kernel penalizes 4096 logits per block: each of these tokens belongs to another block than the one before.
     #[test]
     fn a_penalty_applies_to_the_tokens_of_earlier_steps_across_blocks() {
@@ -249,7 +237,7 @@ mod tests {
             let mut sampler = DeviceSampler::new(&device, 1, TOKENS.len()).unwrap();
             let logits = Tensor::new(&device, &[1, logits.len()], logits.clone()).unwrap();
             sampler.stage(&[0], Vec::new()).unwrap();
-            let row = |step: usize| SampleRow { position: step as u32, penalty: 5.0, ..GREEDY };
+            let row = |step: usize| SampleRow { position: step as u32, penalty: 5.0, ..SampleRow::GREEDY };
             (0..TOKENS.len()).for_each(|step| sampler.sample(&logits, &[row(step)]).unwrap());
             let sampled = sampler.read_back().unwrap();
             let tokens: Vec<u32> = sampled.iter().map(|rows| rows[0].expect("a token").token).collect();
@@ -264,7 +252,7 @@ mod tests {
             let mut sampler = DeviceSampler::new(&device, 2, 1).unwrap();
             let logits = Tensor::new(&device, &[2, 3], vec![0f32, 5.0, 1.0, 7.0, 0.0, 0.0]).unwrap();
             sampler.stage(&[2, 2], Vec::new()).unwrap();
-            sampler.sample(&logits, &[GREEDY; 2]).unwrap();
+            sampler.sample(&logits, &[SampleRow::GREEDY; 2]).unwrap();
             sampler.read_back().unwrap();
             let uploaded = || device.gpu_counters().expect("a GPU").uploaded;
             let mut of_stage = |tokens: &[u32]| {
@@ -312,8 +300,8 @@ mod tests {
         }
         sampler.stage(&[1], vec![vec![vec![4]; 2]]).unwrap();
         let logits = Tensor::new(&cpu, &[1, 2], vec![1f32, 2.0]).unwrap();
-        sampler.sample(&logits, &[GREEDY]).unwrap();
-        assert!(sampler.sample(&logits, &[GREEDY]).is_err());
+        sampler.sample(&logits, &[SampleRow::GREEDY]).unwrap();
+        assert!(sampler.sample(&logits, &[SampleRow::GREEDY]).is_err());
         assert_eq!(sampler.read_back().unwrap().len(), 1);
     }
 }

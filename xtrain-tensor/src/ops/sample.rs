@@ -45,6 +45,21 @@ fn check(op: &'static str, row: &SampleRow<'_>, v: usize) -> Result<()> {
 }
 
 #[cfg(test)]
+impl SampleRow<'_> {
+    pub(crate) const GREEDY: SampleRow<'static> = SampleRow {
+        seed: 0,
+        id: 0,
+        position: 0,
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        penalty: 1.0,
+        seen: &[],
+    };
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::Device;
@@ -52,17 +67,7 @@ mod tests {
     #[test]
     fn options_outside_their_range_are_refused_by_name() {
         let logits = Tensor::new(&Device::cpu(), &[1, 2], vec![1f32, 2.0]).unwrap();
-        let row = SampleRow {
-            seed: 1,
-            id: 2,
-            position: 3,
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            penalty: 1.0,
-            seen: &[],
-        };
+        let row = SampleRow { temperature: 1.0, ..SampleRow::GREEDY };
         assert!(sample_rows(&logits, &[row]).is_ok());
         let bad = [
             (

@@ -87,7 +87,7 @@ impl HeadView<'_> {
         let len = range.len() * self.width();
         let rows = out.chunks_exact_mut(self.width());
         self.read::<L, E, K>(l, x, range, &mut Padded { out: rows, min_exp });
-        if min_exp.field(l) == 0 && !faults::on(Fault::DenormalKeysKept) {
+        if min_exp.field(l) == 0 && !faults::on(Fault::DenormalsKept) {
             for v in out[..len].chunks_exact_mut(LANES) {
                 let flushed = without_denormals(l, l.load(v));
                 l.store(v, flushed);

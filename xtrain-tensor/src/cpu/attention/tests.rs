@@ -311,9 +311,9 @@ fn denormal_values_that_are_kept_are_detected() {
     for simd in simds() {
         let differing = || differing(simd, 1, [Kind::Plain, Kind::Plain, Kind::Tiny, Kind::Plain]);
         assert_eq!(differing(), 0, "{simd}");
-        let found = with(Fault::DenormalKeysKept, differing);
-        println!("{}, {simd}: {found} of 20 cases differ", Fault::DenormalKeysKept);
-        assert!(found > 0, "{} is not detected with {simd}", Fault::DenormalKeysKept);
+        let found = with(Fault::DenormalsKept, differing);
+        println!("{}, {simd}: {found} of 20 cases differ", Fault::DenormalsKept);
+        assert!(found > 0, "{} is not detected with {simd}", Fault::DenormalsKept);
     }
 }
 

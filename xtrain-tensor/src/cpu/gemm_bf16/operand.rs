@@ -111,7 +111,8 @@ impl<L: Lanes> MinExponent<L> {
     }
 }
 
-/// Whether all products of two operands with these smallest exponent fields are multiples of 2^-126.
+/// Whether all products of two operands are multiples of 2^-126. `a`, `b`: lower bounds of the exponent fields of their
+/// non-zero elements, denormals not counted.
 #[inline(always)]
 pub(crate) fn on_lattice(a: u8, b: u8) -> bool {
     a == NO_EXPONENT || b == NO_EXPONENT || u32::from(a) + u32::from(b) >= 142

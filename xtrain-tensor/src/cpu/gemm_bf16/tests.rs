@@ -357,6 +357,9 @@ fn packed_a_for_amx_and_for_simd_hold_the_same_values() {
                 "{simd} column {i}, {k}"
             );
         }
+        let mut of_pairs = vec![0; rows];
+        pack_rows::<ParityBlock, _>(cpu, [rows, depth], &RowMajor { a: &x, depth }, &mut of_pairs);
+        assert_eq!(of_pairs, min_exp, "{simd}");
         for (i, min_exp) in min_exp.iter().enumerate() {
             let fields = x[i * depth..][..depth].iter().map(|x| (x.round_daz().to_bits() >> 7 & 0xff) as u8);
             assert_eq!(*min_exp, fields.filter(|&f| f != 0).min().unwrap_or(NO_EXPONENT), "{simd} row {i}");

@@ -88,7 +88,7 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     /// Butterfly sum of a register: `v[t] + v[t ^ o]` for o = WIDTH / 2, ..., 1.
     fn sum(isa: Self, v: Self::R) -> f32;
     fn maximum(isa: Self, v: Self::R) -> f32;
-    /// The lesser of the bits `least` and of those of the magnitude of v, doubled, less one: zeros are the largest.
+    /// `min(bits(least), 2 bits(|v|) - 1)`, unsigned and modulo 2^32, so that zeros are the largest.
     fn least_size(isa: Self, least: Self::R, v: Self::R) -> Self::R;
     /// Whether any lane is non-zero with a magnitude of at most 2^-126, where flushing to zero may be necessary.
     fn any_tiny(isa: Self, v: Self::R) -> bool;

@@ -13,17 +13,7 @@ pub(crate) fn large_vocabulary() -> Result<usize, String> {
     let mut x = arbitrary(VOCAB, SEED);
     x[131_072..].iter_mut().for_each(|x| *x += 16.0);
     let token = |device: &Device, position: u32| -> crate::Result<Sampled> {
-        let row = SampleRow {
-            seed: SEED,
-            id: 3,
-            position,
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            penalty: 1.0,
-            seen: &[],
-        };
+        let row = SampleRow { seed: SEED, id: 3, position, temperature: 1.0, ..SampleRow::GREEDY };
         let logits = Tensor::new(device, &[1, VOCAB], x.clone())?;
         Ok(ops::sample_rows(&logits, &[row])?.remove(0).expect("the logits are finite"))
     };
