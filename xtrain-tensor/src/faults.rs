@@ -233,6 +233,7 @@ faults! {
     QuantScaleOfFirstHalf "both halves of a quantized block in memory have the scale of the first half"
     PairHalvesExchanged "the operands of vdpbf16ps have the later element of a pair in the high half"
     DenormalsKept "attention in bf16 keeps denormals of keys and values"
+    LastBlockNotTransposed "gradients of keys and values leave out the weights of the last 32 rows of a tile"
     PairedSlotsExchanged "the values of attention have the later slot of a pair in the high half"
     PairSumNotFlushed "the additions that end a block of vdpbf16ps keep denormals"
     PairExponentOfFirstRow "a tile of vdpbf16ps takes the smallest exponent of its first row for that of all rows"

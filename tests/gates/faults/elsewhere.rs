@@ -13,7 +13,7 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/round_trip.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 54] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 55] = [
     Fault::TrainerWithoutControlDropped,
     Fault::ChecksumOfLastPiece,
     Fault::InvalidBytesHeld,
@@ -67,5 +67,6 @@ pub(super) const CAUGHT_ELSEWHERE: [Fault; 54] = [
     Fault::PairExponentOfFirstRow,
     Fault::PairOldSumsUnchecked,
     Fault::PairedSlotsExchanged,
+    Fault::LastBlockNotTransposed,
     Fault::DenormalsKept,
 ];

@@ -4,14 +4,20 @@
 //! The loops run over the heads of the group, then over rows, then over keys, each in ascending order. An element of
 //! dq thus sums its keys, and an element of dk or dv its heads and rows, in the order of docs/numerics.md. Storing
 //! the partial sums between tiles does not change that order.
+mod operands;
+#[cfg(target_arch = "x86_64")]
+mod paired;
 mod tile;
+mod widened;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::chunk::Chunk;
-use super::gather::{self, HeadView, Prefetcher};
-use super::kv_element::KvElement;
+use self::operands::Operands;
+#[cfg(target_arch = "x86_64")]
+use self::paired::PairedMemory;
+use self::widened::Widened;
+use super::gather::HeadView;
 use super::number::Number;
 use super::rows::{CHUNK, SERIAL, no_minus_zero, union, within};
 use super::scratch;
@@ -88,24 +94,15 @@ struct Item<'a, E> {
     outputs: &'a [Disjoint<'a, f32>; 3],
 }
 
-/// The buffers of a work item. Matrices have a row of `width` elements per position, then rows of zeros.
+/// The sums of a work item. Matrices have a row of `width` elements per position.
 struct State<'a> {
-    /// By position: keys; queries, dy and dq of the current head; the sums of dk and dv.
-    k: &'a mut [f32],
-    q: &'a mut [f32],
-    dy: &'a mut [f32],
+    /// dq of the current head; dk and dv.
     dq: &'a mut [f32],
     dk: &'a mut [f32],
     dv: &'a mut [f32],
-    /// By chunk of 64 keys: transposed keys and values.
-    kt: &'a mut [f32],
-    vt: &'a mut [f32],
-    /// By position, for the current head: L and D.
+    /// By position, for the current head: L and D. They are read up to the end of a step of the products.
     lse: &'a mut [f32],
     delta: &'a mut [f32],
-    /// A tile of 64 rows by 64 keys: scores, then weights; dp, then ds.
-    p: &'a mut [f32],
-    ds: &'a mut [f32],
 }
 
 /// Which products need no flush to zero because no result can be tiny. For dk and dv this covers all products of a
@@ -118,26 +115,40 @@ struct NoFlush {
 }
 
 /// A work item and its memory: the kernel that is compiled for each instruction set.
-struct Work<'a, 'b, E> {
+struct Work<'a, 'b, E, O> {
     item: &'b Item<'a, E>,
     state: State<'b>,
+    operands: O,
 }
 
-impl<E: Number> Kernel for Work<'_, '_, E> {
+impl<E: Number, O: Operands<E>> Kernel for Work<'_, '_, E, O> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
-        self.item.walk(l, &mut self.state);
+        self.item.walk(l, &mut self.state, &mut self.operands);
     }
 }
 
 impl<E: Number> Item<'_, E> {
     fn run(&self) {
-        let len = self.len().next_multiple_of(CHUNK);
-        let (all, tile) = (len * self.width(), CHUNK * CHUNK);
-        let lens = [all, all, all, all, all, all, all, all, len, len, tile, tile];
-        scratch::with(lens, |[k, q, dy, dq, dk, dv, kt, vt, lse, delta, p, ds]| {
-            let state = State { k, q, dy, dq, dk, dv, kt, vt, lse, delta, p, ds };
-            dispatch(self.simd, Work { item: self, state });
+        let (len, width) = (self.len().next_multiple_of(CHUNK), self.width());
+        let (all, tile) = (len * width, CHUNK * CHUNK);
+        #[cfg(target_arch = "x86_64")]
+        if self.simd == Simd::Avx512Bf16 && E::PAIRED {
+            let mut memory = PairedMemory::new(len, width);
+            return scratch::with(
+                [all, all, all, len, len, tile, tile],
+                |[dq, dk, dv, lse, delta, s, dp]| {
+                    let (state, operands) = (State { dq, dk, dv, lse, delta }, memory.operands([s, dp]));
+                    dispatch(self.simd, Work { item: self, state, operands });
+                },
+            );
+        }
+        let lens = [all, all, all, len, len, all, all, all, all, all, all, tile, tile];
+        scratch::with(lens, |[dq, dk, dv, lse, delta, k, q, dy, rows, kt, vt, p, ds]| {
+            let state = State { dq, dk, dv, lse, delta };
+            let (simd, hd) = (self.simd, self.heads.hd);
+            let operands = Widened { simd, hd, width, k, q, dy, rows, kt, vt, p, ds };
+            dispatch(self.simd, Work { item: self, state, operands });
         });
     }
 
@@ -153,12 +164,6 @@ impl<E: Number> Item<'_, E> {
         self.prefix + self.rows.len()
     }
 
-    /// The number of positions, padded to the steps of a product: rows beyond the last position are zero.
-    #[inline(always)]
-    fn padded(&self) -> usize {
-        self.len().next_multiple_of(E::STEP)
-    }
-
     /// The keys visible to the row at position `t`. Empty for a position of the prefix.
     #[inline(always)]
     fn keys(&self, t: usize) -> Range<usize> {
@@ -166,24 +171,24 @@ impl<E: Number> Item<'_, E> {
     }
 
     #[inline(always)]
-    fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>) {
+    fn walk<L: Lanes, O: Operands<E>>(&self, l: L, st: &mut State<'_>, operands: &mut O) {
         let group = self.heads.nh / self.heads.nkv;
-        let (k, v) = self.gather_keys(l, st);
+        let (k, v) = self.read_keys(l, st, operands);
         let mut no_flush = NoFlush { scores: true, dp: true, dk: true, dv: true };
         for head in self.kv * group..(self.kv + 1) * group {
-            let (q, dy) = self.gather_head(l, st, head);
+            let (q, dy) = self.read_head(l, st, operands, head);
             (no_flush.scores, no_flush.dp) = (on_lattice(q, k), on_lattice(dy, v));
             for block in self.prefix / CHUNK..self.len().div_ceil(CHUNK) {
                 let mut dq_no_flush = true;
                 let first = self.keys(self.prefix.max(block * CHUNK)).start;
                 for c in first / CHUNK..=block {
-                    let (p, ds) = self.tile(l, st, block, c, &no_flush);
+                    let (p, ds) = self.tile(l, st, operands, [block, c], &no_flush);
                     dq_no_flush &= on_lattice(ds, k);
                     no_flush.dk &= on_lattice(ds, q);
                     let weighted = if faults::on(Fault::ValueGradientFlushOfQueries) { q } else { dy };
                     no_flush.dv &= on_lattice(p, weighted);
-                    self.add_dq(st, block, c, dq_no_flush);
-                    self.add_dk_dv(st, block, c, &no_flush);
+                    self.add_dq(st, operands, [block, c], dq_no_flush);
+                    self.add_dk_dv(st, operands, [block, c], &no_flush);
                 }
             }
             self.store_dq(l, st, head);
@@ -191,50 +196,42 @@ impl<E: Number> Item<'_, E> {
         self.store_dk_dv(l, st);
     }
 
-    /// Gathers keys and values. Returns their smallest exponent fields.
+    /// Reads keys and values. Returns their smallest exponent fields.
     #[inline(always)]
-    fn gather_keys<L: Lanes>(&self, l: L, st: &mut State<'_>) -> (u8, u8) {
-        let (len, width) = (self.len(), self.width());
+    fn read_keys<L: Lanes>(&self, l: L, st: &mut State<'_>, operands: &mut impl Operands<E>) -> (u8, u8) {
         let Heads { nkv, hd, .. } = self.heads;
         let view = HeadView { slots: self.mask.slots, seq: self.seq, nkv, kv: self.kv, hd, next: None };
-        let (mut min_k, mut min_v) = (MinExponent::new(l), MinExponent::new(l));
-        // only the transposed values are used, so their rows are gathered in the buffer of dq
-        let padding = len * width..self.padded() * width;
-        for x in [&mut *st.k, &mut *st.dq] {
-            x[padding.clone()].fill(0.0);
-        }
-        view.copy::<L, E, E>(l, self.saved.k, 0..len, st.k, &mut min_k);
-        view.copy::<L, E, E>(l, self.saved.v, 0..len, st.dq, &mut min_v);
-        for (x, t) in [(&*st.k, &mut *st.kt), (&*st.dq, &mut *st.vt)] {
-            let chunks = x.chunks_exact(CHUNK * width).zip(t.chunks_exact_mut(CHUNK * width));
-            for (c, (x, t)) in chunks.enumerate() {
-                let (chunk, keys) =
-                    (Chunk { rows: x, stride: width }, 0..CHUNK.min(self.padded() - c * CHUNK));
-                gather::transpose(l, chunk, width, keys, t, &mut Prefetcher::empty());
-            }
-        }
+        let mut min_exp = [MinExponent::new(l); 2];
+        operands.read_keys(l, view, [self.saved.k, self.saved.v], self.len(), &mut min_exp);
         for x in [&mut *st.dk, &mut *st.dv] {
-            x[..len * width].fill(0.0);
+            x[..self.len() * self.width()].fill(0.0);
         }
-        (min_k.field(l), min_v.field(l))
+        let [k, v] = min_exp.map(|min_exp| min_exp.field(l));
+        (k, v)
     }
 
-    /// Gathers queries, dy, L and D of a head. Returns the smallest exponent fields of the queries and of dy.
+    /// Reads queries, dy, L and D of a head. Returns the smallest exponent fields of the queries and of dy.
     #[inline(always)]
-    fn gather_head<L: Lanes>(&self, l: L, st: &mut State<'_>, head: usize) -> (u8, u8) {
+    fn read_head<L: Lanes, O: Operands<E>>(
+        &self,
+        l: L,
+        st: &mut State<'_>,
+        operands: &mut O,
+        head: usize,
+    ) -> (u8, u8) {
         let (len, width) = (self.len(), self.width());
-        let (mut min_q, mut min_dy) = (MinExponent::new(l), MinExponent::new(l));
-        // the first block may begin with positions of the prefix
-        for x in [&mut *st.q, &mut *st.dy] {
-            x[self.prefix / CHUNK * CHUNK * width..self.prefix * width].fill(0.0);
-            x[len * width..self.padded() * width].fill(0.0);
-        }
-        st.dq[self.prefix / CHUNK * CHUNK * width..len * width].fill(0.0);
-        for (t, &n) in (self.prefix..).zip(self.rows) {
-            let (from, to) = (self.heads.q(n, head), t * width..(t + 1) * width);
-            let (y, dy) = (&self.saved.y[from.clone()], &self.saved.dy[from.clone()]);
-            <E as KvElement<E>>::row(l, &self.saved.q[from], &mut st.q[to.clone()], &mut min_q);
-            <E as KvElement<E>>::row(l, dy, &mut st.dy[to], &mut min_dy);
+        let mut min_exp = [MinExponent::new(l); 2];
+        // the first block may begin with positions of the prefix, and the last step of a product end after the rows
+        let (first, end) = (self.prefix / CHUNK * CHUNK, len.next_multiple_of(O::STEP));
+        st.dq[first * width..len * width].fill(0.0);
+        for t in first..end {
+            let Some(&n) = t.checked_sub(self.prefix).and_then(|i| self.rows.get(i)) else {
+                operands.set_no_row(l, t);
+                continue;
+            };
+            let of_head = self.heads.q(n, head);
+            let (y, dy) = (&self.saved.y[of_head.clone()], &self.saved.dy[of_head.clone()]);
+            operands.set_row(l, t, [&self.saved.q[of_head], dy], &mut min_exp);
             let mut sum = l.zero();
             for (y, dy) in y.chunks(LANES).zip(dy.chunks(LANES)) {
                 sum = Lanes::fma(l, E::read(l, dy), E::read(l, y), sum);
@@ -242,7 +239,8 @@ impl<E: Number> Item<'_, E> {
             st.delta[t] = l.sum32(sum);
             st.lse[t] = self.saved.lse[n * self.heads.nh + head];
         }
-        (min_q.field(l), min_dy.field(l))
+        let [q, dy] = min_exp.map(|min_exp| min_exp.field(l));
+        (q, dy)
     }
 
     /// The positions of a block, up to the end of the sequence.

@@ -10,6 +10,7 @@ use super::kv_element::KvElement;
 use super::number::Number;
 use super::operands::{ChunkSource, Operands};
 use super::rows::CHUNK;
+use crate::cpu::gemm::Beta;
 use crate::cpu::gemm_bf16::{
     BLOCK, MinExponent, Pairs, ParityBlock, Rows, TILE, View, pair_tile, small_product, transpose_pairs,
 };
@@ -18,7 +19,7 @@ use crate::cpu::scratch::Buffer;
 use crate::faults::{self, Fault};
 
 /// Blocks of 32 slots in a chunk.
-const SLOT_BLOCKS: usize = CHUNK / BLOCK;
+pub(super) const SLOT_BLOCKS: usize = CHUNK / BLOCK;
 
 /// Rows of a packed block: two tiles of 16.
 const BLOCK_ROWS: usize = 2 * TILE;
@@ -83,11 +84,7 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
         _: &mut Prefetcher,
         _: &mut MinExponent<L>,
     ) {
-        let Paired { blocks, rows, keys, .. } = self;
-        let next = from.visible.start;
-        let mut packer = Packer { blocks: *blocks, rows, packed: keys, next, group: PhantomData::<Keys> };
-        from.view.read::<L, E, K>(l, from.x, from.positions(), &mut packer);
-        packer.skip(l, from.visible.end.next_multiple_of(TILE));
+        pack_keys::<L, E, K>(l, self.blocks, from, self.rows, self.keys);
     }
 
     #[inline(always)]
@@ -96,7 +93,7 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
             Rows { blocks: &self.q[vectors.start * self.blocks..], step: self.blocks, len: vectors.len() };
         let b = View::of_pairs(self.keys, [self.blocks * BLOCK, CHUNK]);
         let panels = cols.start / LANES..cols.end.div_ceil(LANES);
-        small_product(a, b, panels, &mut self.s[vectors.start * CHUNK..], CHUNK);
+        small_product(a, b, panels, &mut self.s[vectors.start * CHUNK..], CHUNK, Beta::Zero);
     }
 
     #[inline(always)]
@@ -115,12 +112,7 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
 
     #[inline(always)]
     fn read_values<L: Lanes>(&mut self, l: L, from: &ChunkSource<'a, K>, _: &mut MinExponent<L>) {
-        let Paired { blocks, rows, values, .. } = self;
-        let next = from.visible.start / BLOCK * BLOCK;
-        let mut packer = Packer { blocks: *blocks, rows, packed: values, next, group: PhantomData::<Values> };
-        packer.skip(l, from.visible.start);
-        from.view.read::<L, E, K>(l, from.x, from.positions(), &mut packer);
-        packer.skip(l, from.visible.end.next_multiple_of(BLOCK));
+        pack_values::<L, E, K>(l, self.blocks, from, self.rows, self.values);
     }
 
     #[inline(always)]
@@ -130,12 +122,45 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
         let a = Rows { blocks, step: SLOT_BLOCKS, len: vectors.len() };
         let b = View::of_pairs(self.values, [CHUNK, self.blocks * LANES])
             .depths(slot_blocks.start * BLOCK..slot_blocks.end * BLOCK);
-        small_product(a, b, 0..self.blocks, out, self.blocks * LANES);
+        small_product(a, b, 0..self.blocks, out, self.blocks * LANES, Beta::Zero);
     }
 }
 
+/// Packs the rows of a chunk's visible slots, transposed: panels of 32 slots, `[2][blocks][2][16]`. `rows`: working
+/// memory, `[blocks][16]`.
+#[inline(always)]
+pub(super) fn pack_keys<L: Lanes, E: Number, K: KvElement<E>>(
+    l: L,
+    blocks: usize,
+    from: &ChunkSource<'_, K>,
+    rows: &mut [Pairs],
+    packed: &mut [Pairs],
+) {
+    let next = from.visible.start;
+    let mut packer = Packer { blocks, rows, packed, next, group: PhantomData::<Keys> };
+    from.view.read::<L, E, K>(l, from.x, from.positions(), &mut packer);
+    packer.skip(l, from.visible.end.next_multiple_of(TILE));
+}
+
+/// Packs the rows of a chunk's visible slots: panels of 32 elements, `[blocks][2][2][16]`. Other slots of a block of 32
+/// are rows of zeros. `rows`: working memory, `[blocks][4]`.
+#[inline(always)]
+pub(super) fn pack_values<L: Lanes, E: Number, K: KvElement<E>>(
+    l: L,
+    blocks: usize,
+    from: &ChunkSource<'_, K>,
+    rows: &mut [Pairs],
+    packed: &mut [Pairs],
+) {
+    let next = from.visible.start / BLOCK * BLOCK;
+    let mut packer = Packer { blocks, rows, packed, next, group: PhantomData::<Values> };
+    packer.skip(l, from.visible.start);
+    from.view.read::<L, E, K>(l, from.x, from.positions(), &mut packer);
+    packer.skip(l, from.visible.end.next_multiple_of(BLOCK));
+}
+
 /// How a group of rows of consecutive slots is packed.
-trait Group {
+pub(super) trait Group {
     /// Rows of a group.
     const ROWS: usize;
 
@@ -201,7 +226,7 @@ impl Group for Keys {
 }
 
 /// Values of four slots: the pairs of the first and the third, and of the second and the fourth.
-struct Values;
+pub(super) struct Values;
 
 impl Group for Values {
     const ROWS: usize = 4;

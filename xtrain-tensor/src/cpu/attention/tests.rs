@@ -273,16 +273,19 @@ fn sequences_that_share_a_page_do_not_read_the_slots_between_their_windows() {
     }
 }
 
-/// The number of 20 cases in bf16, of 70 positions and `rows` new rows, whose outputs differ from the reference.
+/// The number of 20 cases in bf16, of 70 positions and `rows` new rows, whose outputs differ from the reference. With 70
+/// rows the outputs are the gradients.
 #[cfg(feature = "faults")]
 fn differing(simd: crate::Simd, rows: usize, kinds: [Kind; 4]) -> usize {
+    let backward = rows == 70;
     let differs = |case: u64| {
         let mut rng = CaseRng { case: 5_000 + case, at: 0 };
         let mut case = Case::new(&mut rng, &[70], &[rows]);
         (case.dtype, case.kinds) = (Dtype::BF16, kinds);
         let operands = case.operands(&mut rng);
         let [want, got] = [Device::reference(), Device::cpu_with(1, simd)]
-            .map(|device| bits(&compute(&device, &case, &operands, false)[0]));
+            .map(|device| compute(&device, &case, &operands, backward))
+            .map(|outputs| outputs[if backward { 2..5 } else { 0..1 }].iter().map(bits).collect::<Vec<_>>());
         got != want
     };
     (0..20).filter(|&case| differs(case)).count()
@@ -290,18 +293,25 @@ fn differing(simd: crate::Simd, rows: usize, kinds: [Kind; 4]) -> usize {
 
 #[cfg(feature = "faults")]
 #[test]
-fn pairs_of_slots_in_the_wrong_order_are_detected() {
+fn faults_of_paired_operands_are_detected() {
     use crate::Simd;
     use crate::faults::{Fault, with};
     if !simds().contains(&Simd::Avx512Bf16) {
         println!("NOT RUN, its kernel needs AVX-512 BF16");
         return;
     }
-    let differing = || differing(Simd::Avx512Bf16, 30, [Kind::Plain; 4]);
-    assert_eq!(differing(), 0);
-    let found = with(Fault::PairedSlotsExchanged, differing);
-    println!("{}: {found} of 20 cases differ", Fault::PairedSlotsExchanged);
-    assert!(found > 0, "{} is not detected", Fault::PairedSlotsExchanged);
+    let faults = [
+        (Fault::PairedSlotsExchanged, 30),
+        (Fault::PairedSlotsExchanged, 70),
+        (Fault::LastBlockNotTransposed, 70),
+    ];
+    for (fault, rows) in faults {
+        let differing = || differing(Simd::Avx512Bf16, rows, [Kind::Plain; 4]);
+        assert_eq!(differing(), 0);
+        let found = with(fault, differing);
+        println!("{fault}, {rows} rows: {found} of 20 cases differ");
+        assert!(found > 0, "{fault} is not detected with {rows} rows");
+    }
 }
 
 #[cfg(feature = "faults")]

@@ -54,6 +54,13 @@ impl ParityBlock {
         ParityBlock(pair_row(values))
     }
 
+    /// A block of 16 pairs in the order of [`Pairing::Parity`](super::pairing::Pairing::Parity).
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 has them"))]
+    pub(crate) fn of_pairs(pairs: Pairs) -> ParityBlock {
+        ParityBlock(pairs)
+    }
+
     /// The 16 pairs.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 reads them"))]

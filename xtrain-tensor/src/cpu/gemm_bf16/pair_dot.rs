@@ -102,8 +102,8 @@ impl Job<'_> {
     }
 }
 
-/// `out = a b` for a few rows and the panels `panels` of b. Rows of `out` are `out_step` elements apart; its columns are
-/// those of b, whole panels.
+/// `out = beta out + a b` for a few rows and the panels `panels` of b. Rows of `out` are `out_step` elements apart; its
+/// columns are those of b, whole panels.
 ///
 /// # Panics
 /// If the machine has no AVX-512 BF16, or an operand is too short.
@@ -113,6 +113,7 @@ pub(crate) fn small_product(
     panels: Range<usize>,
     out: &mut [f32],
     out_step: usize,
+    beta: Beta,
 ) {
     assert!(Simd::Avx512Bf16.is_supported(), "the machine has no AVX-512 BF16");
     let blocks = b.blocks();
@@ -134,7 +135,7 @@ pub(crate) fn small_product(
                 on_lattice: false,
                 panels: group,
                 sums: Sums { start, ..sums },
-                beta: Beta::Zero,
+                beta,
                 next: None,
             };
             // SAFETY: the instructions were detected, and they include AVX-512F. The sums are inside `out`, as checked.
