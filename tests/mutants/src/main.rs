@@ -33,7 +33,7 @@ const MODULES: [&str; 10] = [
 ];
 
 /// The files and directories of which a sample of the mutants runs, with more operators.
-const SAMPLED: [&str; 25] = [
+const SAMPLED: [&str; 26] = [
     "xtrain-comm/src/",
     "xtrain-decode/src/",
     "xtrain-model/src/",
@@ -44,6 +44,7 @@ const SAMPLED: [&str; 25] = [
     "xtrain-tensor/src/cpu/pack.rs",
     "xtrain-tensor/src/cpu/rope.rs",
     "xtrain-tensor/src/cpu/softmax.rs",
+    "xtrain-tensor/src/device/",
     "xtrain-tensor/src/gpu/",
     "src/cli/",
     "src/config/",
@@ -62,8 +63,9 @@ const SAMPLED: [&str; 25] = [
 ];
 
 const USAGE: &str = "usage: mutants build|record|run|table SCRATCH [PREFIX [NAME]]
-       mutants sample SCRATCH COUNT SEED
-  sample  like build, with COUNT mutants of all kinds that SEED draws from more files; give it a directory of its own
+       mutants sample SCRATCH COUNT SEED [PREFIX COUNT]...
+  sample  like build, with COUNT mutants of all kinds that SEED draws from more files, and then with COUNT more of
+          the files that begin with each PREFIX; give it a directory of its own
   build   copies the repository to SCRATCH/tree, writes the mutants into the copy and compiles its tests
   record  runs each test of a crate directory that begins with PREFIX, if its name contains NAME, once and records
           which mutants it reaches
@@ -82,11 +84,9 @@ fn main() {
     let sampled = |sample| Selection { modules: &SAMPLED, sample: Some(sample) };
     match stage.as_str() {
         "build" => build::build(&repository, &scratch, &all),
-        "sample" => match [prefix, name].map(str::parse) {
-            [Ok(count), Ok(seed)] => {
-                build::build(&repository, &scratch, &sampled(Sample { count: count as usize, seed }));
-            }
-            _ => exit_with_usage(),
+        "sample" => match sample(&arguments[2..]) {
+            Some(sample) => build::build(&repository, &scratch, &sampled(sample)),
+            None => exit_with_usage(),
         },
         "record" => record::record(&scratch, prefix, name),
         "run" => {
@@ -94,10 +94,16 @@ fn main() {
             run::run(&scratch, prefix, &lists.into_iter().flatten().collect());
         }
         "table" => {
-            table::write(&repository, &scratch, [&all, &sampled(Sample { count: 0, seed: 0 })]);
+            table::write(&repository, &scratch, [&all, &sampled(Sample { count: 0, seed: 0, more: Vec::new() })]);
         }
         _ => exit_with_usage(),
     }
+}
+
+fn sample(arguments: &[String]) -> Option<Sample<'_>> {
+    let [count, seed, more @ ..] = arguments else { return None };
+    let more = more.chunks(2).map(|pair| Some((pair[0].as_str(), pair.get(1)?.parse().ok()?)));
+    Some(Sample { count: count.parse().ok()?, seed: seed.parse().ok()?, more: more.collect::<Option<_>>()? })
 }
 
 fn exit_with_usage() -> ! {

@@ -1,5 +1,5 @@
 //! Finds the points of a source file that are mutated, and the mutants of each.
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::discriminant;
 use std::ops::Range;
 
@@ -37,8 +37,8 @@ pub enum Place {
 pub enum Operators {
     /// Operators, guards and function bodies.
     Basic,
-    /// Those, statements that are not executed, constants, bounds of ranges, conditions, exchanged arguments and
-    /// methods.
+    /// Those, statements that are not executed, constants, bounds of ranges, conditions, exchanged arguments,
+    /// methods, fields of `self` and variants.
     All,
 }
 
@@ -60,10 +60,15 @@ pub struct Found {
 /// The points of `source`. Mutants are numbered from `first`. An outer point precedes the points inside it.
 pub fn find(file: &str, source: &str, operators: Operators, first: u32) -> Found {
     let parsed = syn::parse_file(source).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let mut names = Names::default();
+    if operators == Operators::All {
+        names.visit_file(&parsed);
+    }
     let mut finder = Finder {
         file,
         source,
         operators,
+        names,
         next: first,
         functions: Vec::new(),
         keys: HashMap::new(),
@@ -73,10 +78,61 @@ pub fn find(file: &str, source: &str, operators: Operators, first: u32) -> Found
     finder.found
 }
 
+/// Names that a file uses, in the order of the alphabet.
+#[derive(Default)]
+struct Names {
+    /// Fields of `self`.
+    fields: BTreeSet<String>,
+    /// Variants without fields and associated constants, by what precedes them.
+    variants: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Names {
+    fn field(node: &syn::ExprField) -> Option<String> {
+        let of_self = matches!(&*node.base, Expr::Path(path) if path.path.is_ident("self"));
+        match &node.member {
+            syn::Member::Named(name) if of_self => Some(name.to_string()),
+            _ => None,
+        }
+    }
+
+    fn variant(node: &syn::ExprPath) -> Option<(String, String)> {
+        let names: Vec<_> = node.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        let [owner @ .., name] = names.as_slice() else { return None };
+        let upper = |name: &str| name.starts_with(char::is_uppercase);
+        (upper(name) && owner.last().is_some_and(|owner| upper(owner))).then(|| (owner.join("::"), name.clone()))
+    }
+}
+
+impl<'a> Visit<'a> for Names {
+    fn visit_expr_field(&mut self, node: &'a syn::ExprField) {
+        self.fields.extend(Names::field(node));
+        visit::visit_expr_field(self, node);
+    }
+
+    fn visit_expr_path(&mut self, node: &'a syn::ExprPath) {
+        if let Some((owner, name)) = Names::variant(node) {
+            self.variants.entry(owner).or_default().insert(name);
+        }
+    }
+
+    fn visit_expr_call(&mut self, node: &'a syn::ExprCall) {
+        // a variant with fields is not a value
+        node.args.iter().for_each(|argument| self.visit_expr(argument));
+    }
+}
+
+/// The name after `name`, in a circle.
+fn next_name(names: &BTreeSet<String>, name: &str) -> Option<String> {
+    let at = names.iter().position(|other| other == name)?;
+    names.iter().cycle().nth(at + 1).filter(|other| *other != name).cloned()
+}
+
 struct Finder<'s> {
     file: &'s str,
     source: &'s str,
     operators: Operators,
+    names: Names,
     next: u32,
     /// The type and the functions around the current node.
     functions: Vec<String>,
@@ -263,6 +319,27 @@ impl<'a> Visit<'a> for Finder<'_> {
         {
             let next = format!("{}{}", number.wrapping_add(1), value.suffix());
             self.more(node, vec![(format!("{} -> {next}", self.text(node)), next)]);
+        }
+        if let syn::Lit::Bool(value) = &node.lit {
+            let other = (!value.value).to_string();
+            self.more(node, vec![(format!("{} -> {other}", self.text(node)), other)]);
+        }
+    }
+
+    fn visit_expr_field(&mut self, node: &'a syn::ExprField) {
+        let other = Names::field(node).and_then(|name| next_name(&self.names.fields, &name));
+        if let Some(other) = other {
+            self.more(node, vec![(format!("{} -> {other}", self.text(node)), format!("self.{other}"))]);
+        }
+        visit::visit_expr_field(self, node);
+    }
+
+    fn visit_expr_path(&mut self, node: &'a syn::ExprPath) {
+        let Some((owner, name)) = Names::variant(node) else { return };
+        let other = self.names.variants.get(&owner).and_then(|names| next_name(names, &name));
+        if let Some(other) = other {
+            let code = format!("{owner}::{other}");
+            self.more(node, vec![(format!("{} -> {other}", self.text(node)), code)]);
         }
     }
 

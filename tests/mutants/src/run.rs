@@ -8,7 +8,7 @@ use crate::process::{parallel, passes};
 use crate::scratch::{Equivalent, Outcome, Scratch, Test, by_mutant};
 
 /// Time for the tests of one mutant, in seconds as recorded. Tests beyond it are not run, and the table says so.
-const BUDGET: f64 = 40.0;
+const BUDGET: f64 = 90.0;
 
 /// Appends an outcome for each mutant of a file that begins with `prefix`, unless it is caught, in `equivalent`, or the
 /// same tests have run with it.
@@ -34,7 +34,8 @@ pub fn run(scratch: &Scratch, prefix: &str, equivalent: &Equivalent) {
         let first = last.lock().expect("no thread panics").get(&function).cloned();
         let outside = |test: &Test| !mutant.file.starts_with(directory(test));
         candidates.sort_by(|a, b| {
-            let order = |test: &Test| (Some(&test.name) != first.as_ref(), test.seconds > 1.0, outside(test));
+            let slow = |test: &Test| test.seconds > 1.0 && !compares_outputs(test);
+            let order = |test: &Test| (Some(&test.name) != first.as_ref(), slow(test), outside(test));
             order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds))
         });
         let outcome = attempt(mutant, &candidates, &scratch.0.join(temporary));
@@ -49,6 +50,12 @@ pub fn run(scratch: &Scratch, prefix: &str, equivalent: &Equivalent) {
             println!("{}/{}: survivor {} ({} tests)", done.0, mutants.len(), mutant.key, outcome.ran);
         }
     });
+}
+
+/// Whether a test compares whole outputs: a transcript or a record, which find many mutants.
+fn compares_outputs(test: &Test) -> bool {
+    let binary = test.binary.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    ["transcripts-", "records-"].iter().any(|start| binary.starts_with(start))
 }
 
 /// The directory of the test's crate, as a prefix of its files.

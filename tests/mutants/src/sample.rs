@@ -8,14 +8,16 @@ use crate::points::{Operators, Point};
 pub struct Selection<'a> {
     pub modules: &'a [&'a str],
     /// None: all mutants of the basic operators.
-    pub sample: Option<Sample>,
+    pub sample: Option<Sample<'a>>,
 }
 
-/// `count` mutants that depend on `seed` and on their keys only.
-#[derive(Debug, Clone, Copy)]
-pub struct Sample {
+/// `count` mutants that depend on `seed` and on their keys only, and more of some files.
+#[derive(Debug)]
+pub struct Sample<'a> {
     pub count: usize,
     pub seed: u64,
+    /// How many more, of the files that begin with a prefix.
+    pub more: Vec<(&'a str, usize)>,
 }
 
 impl Selection<'_> {
@@ -28,13 +30,23 @@ impl Selection<'_> {
 
     /// Removes the mutants that do not belong to the sample.
     pub fn choose<'p>(&self, points: impl Iterator<Item = &'p mut Point>) {
-        let Some(Sample { count, seed }) = self.sample else { return };
+        let Some(Sample { count, seed, more }) = &self.sample else { return };
         let points: Vec<_> = points.collect();
         let keys = points.iter().flat_map(|point| &point.mutants).map(|(mutant, _)| &mutant.key);
-        let mut ordered: Vec<_> = keys.map(|key| (hash(key, seed), key.clone())).collect();
-        println!("{} of {} mutants are drawn", count.min(ordered.len()), ordered.len());
+        let mut ordered: Vec<_> = keys.map(|key| (hash(key, *seed), key.clone())).collect();
         ordered.sort_unstable();
-        let chosen: HashSet<_> = ordered.into_iter().take(count).map(|(_, key)| key).collect();
+        let total = ordered.len();
+        let mut rest = ordered.into_iter().map(|(_, key)| key);
+        let mut chosen: HashSet<_> = rest.by_ref().take(*count).collect();
+        let mut rest: Vec<_> = rest.collect();
+        for (prefix, count) in more {
+            let (inside, outside): (Vec<_>, Vec<_>) =
+                rest.into_iter().partition(|key| key.starts_with(prefix));
+            let mut inside = inside.into_iter();
+            chosen.extend(inside.by_ref().take(*count));
+            rest = inside.chain(outside).collect();
+        }
+        println!("{} of {total} mutants are drawn", chosen.len());
         for point in points {
             point.mutants.retain(|(mutant, _)| chosen.contains(&mutant.key));
         }
