@@ -9,6 +9,7 @@ use super::input_file::require_end;
 use super::template::TemplateFlags;
 use super::{CliError, Exit, out, source};
 use crate::model::tokenizer::Tokenizer;
+use crate::tensor::faults::{self, Fault};
 
 mod messages;
 mod print;
@@ -69,6 +70,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
         let message = "--template and --var require --chat";
         return Err(CliError::new(Exit::Usage, message).hint("add --chat"));
     }
+    assert!(!faults::on(Fault::CommandPanics), "a planted fault");
     let tokenizer = source::tokenizer(&args.tokenizer)?;
     if let Some(ids) = &args.ids {
         return decode(args, &tokenizer, ids);

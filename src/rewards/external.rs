@@ -10,6 +10,7 @@ use super::process::{self, MAX_LINE, Output, RewardProcess};
 use super::protocol::{self, Mismatch, Reply, mismatch};
 use super::queue::OutputQueue;
 use super::reward::{Reward, RewardInput, RewardReply, RewardRow};
+use crate::tensor::faults::{self, Fault};
 
 /// Number of bytes of an invalid line that an error shows.
 const SHOWN: usize = 200;
@@ -290,7 +291,8 @@ impl Reward for ExternalReward {
 
     fn discard_announced(&mut self) {
         let Some(last) = self.announced.last() else { return };
-        let next_id = self.next_id + *last as u64 + 1;
+        let ids = if faults::on(Fault::IdsOfDiscardedUsedAgain) { 0 } else { *last as u64 + 1 };
+        let next_id = self.next_id + ids;
         self.discarded.extend(self.announced.iter().map(|&at| self.next_id + at as u64));
         self.announced.clear();
         self.next_id = next_id;

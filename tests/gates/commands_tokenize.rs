@@ -169,3 +169,20 @@ fn invalid_input_is_refused_in_one_line() {
     assert_eq!(robot.status.code(), Some(65), "{stderr}");
     assert!(stderr.contains("m.jsonl:2") && stderr.contains("Unknown role: robot"), "{stderr}");
 }
+
+/// A panic ends the program with exit code 70, and says that it is a bug of xtrain.
+#[cfg(feature = "faults")]
+#[test]
+fn a_panic_is_reported_as_a_bug() {
+    use xtrain::tensor::faults::{self, Fault};
+
+    let scratch = Scratch::new("panic");
+    let output = faults::with(Fault::CommandPanics, || xtrain(&scratch.0, &["tokenize", "a"]));
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(70), ""));
+    let errors = text(&output.stderr);
+    let lines: Vec<&str> = errors.lines().collect();
+    assert!(lines[0].starts_with("error: bug in xtrain: a planted fault (src/cli/tokenize.rs:"), "{errors}");
+    let hint = "hint: please report it with the command line and the output of xtrain --version";
+    assert_eq!(lines[1..], [hint], "{errors}");
+    ok(&scratch.0, &["tokenize", "a"]);
+}

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use xtrain::tensor::faults::{self, Fault};
 use xtrain::tensor::testing::{checked_simds, gpus};
-use xtrain::tensor::{Device, ThreadSchedule};
+use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
 use self::elsewhere::CAUGHT_ELSEWHERE;
 use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
     commands_resume, commands_situations, commands_train, commands_verify, commands_watch, config_fields,
-    constraints, conversations, corrupt_tokenizers, damaged_files, equal_completions, exact_limits, families,
-    families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts,
-    held_rows, invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
-    open_for_inference, packing, packs, policy, prefix_cache, priorities, processes, quant_halves, resume,
-    resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks, speculation,
-    stop_text, tape_gradient, training, turns, weighted_steps,
+    constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead, equal_completions,
+    exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers,
+    gpu_windows, grpo, grpo_counts, held_rows, invariance, kept_sets, launch_log, micro_batches, multi_step,
+    non_finite_index, open_for_inference, packing, packs, policy, prefix_cache, priorities, processes,
+    quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks,
+    speculation, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -334,6 +334,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     ),
     (Fault::GgufPadBeginsTexts, Gate::Test(gguf::ids_of_tokens)),
     (Fault::WindowOfFirstLayer, Gate::Test(families_small::windows_by_layer)),
+    (Fault::MinPNotOnDevice, Gate::GpuTest(|device| decode_ahead::over(device, &["llama_yarn"], Dtype::F32))),
     (Fault::SinksDecodedAhead, Gate::GpuTest(sinks::ends)),
     (Fault::DraftsPenalizedAlone, Gate::GpuTest(speculation::new_tokens_on_gpu)),
 ];

@@ -41,6 +41,7 @@ mod corrupt;
 mod corrupt_tokenizers;
 mod damaged_files;
 mod decode;
+mod decode_ahead;
 mod decode_batch;
 mod decode_kv;
 mod difference;

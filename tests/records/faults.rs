@@ -4,18 +4,22 @@ use xtrain::tensor::testing::failure;
 
 use crate::{RECORDS, check};
 
-const FAULTS: [(Fault, &str); 20] = [
+const FAULTS: [(Fault, &str); 25] = [
     (Fault::RewardStdOfPopulation, "advantages.txt"),
     (Fault::SinksForkLostRows, "caches.txt"),
     (Fault::DuplicatePrefixHeld, "caches.txt"),
     (Fault::PromptLearntWithTurn, "chat.txt"),
+    (Fault::OneCheckpointTooManyKept, "checkpoints.txt"),
+    (Fault::SlidingWindowFlagUnchecked, "configs.txt"),
     (Fault::TrailingPieceWithoutTargetKept, "data.txt"),
     (Fault::DocumentBoundariesLost, "data.txt"),
     (Fault::EndOfCompletionNotCompared, "grpo.txt"),
+    (Fault::GgufAlignmentIgnored, "headers.txt"),
     (Fault::UpProjectionNotCounted, "launches.txt"),
     (Fault::SharedInputCountedTwice, "launches.txt"),
     (Fault::ClippedTokenGradientKept, "policies.txt"),
     (Fault::MaskedTokensCounted, "policies.txt"),
+    (Fault::IdsOfDiscardedUsedAgain, "rewards.txt"),
     (Fault::GreedyTieTakesLast, "sampler.txt"),
     (Fault::WatermarkIgnored, "scheduler.txt"),
     (Fault::PriorityNeverAges, "scheduler.txt"),
@@ -25,6 +29,7 @@ const FAULTS: [(Fault, &str); 20] = [
     (Fault::FirstLineOfAnswerCompared, "tasks.txt"),
     (Fault::ContinuationGetsPrefix, "tokens.txt"),
     (Fault::TokensOfSkippedStepLost, "training.txt"),
+    (Fault::BosNotAdded, "vocabularies.txt"),
 ];
 
 #[test]

@@ -6,16 +6,22 @@
 use std::fmt::Debug;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod advantages;
 mod caches;
 mod chat;
+mod checkpoints;
+mod configs;
 mod data;
 #[cfg(feature = "faults")]
 mod faults;
+mod gguf_bytes;
 mod grpo;
+mod headers;
 mod launches;
 mod policies;
+mod rewards;
 mod sampler;
 mod scheduler;
 mod schedules;
@@ -23,6 +29,7 @@ mod stops;
 mod tasks;
 mod tokens;
 mod training;
+mod vocabularies;
 
 /// Lines that a failing test prints.
 const SHOWN: usize = 10;
@@ -52,6 +59,13 @@ fn row(name: impl AsRef<str>, width: usize, values: impl AsRef<str>) -> String {
 /// Values with a space between them.
 fn list<T: Debug>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(" ")
+}
+
+/// A new path for temporary files, of this call only: tests of one process run at the same time.
+fn temporary(name: &str) -> PathBuf {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("xtrain-record-{}-{call}-{name}", std::process::id()))
 }
 
 fn file(name: &str) -> PathBuf {
@@ -106,10 +120,14 @@ records! {
     advantages: "advantages.txt",
     caches: "caches.txt",
     chat: "chat.txt",
+    checkpoints: "checkpoints.txt",
+    configs: "configs.txt",
     data: "data.txt",
     grpo: "grpo.txt",
+    headers: "headers.txt",
     launches: "launches.txt",
     policies: "policies.txt",
+    rewards: "rewards.txt",
     sampler: "sampler.txt",
     scheduler: "scheduler.txt",
     schedules: "schedules.txt",
@@ -117,6 +135,7 @@ records! {
     tasks: "tasks.txt",
     tokens: "tokens.txt",
     training: "training.txt",
+    vocabularies: "vocabularies.txt",
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Planted faults that other programs than this one find.
 use xtrain::tensor::faults::Fault;
 
-/// Faults that tests outside of this program find, or programs that a test starts with the fault (launch_log.rs):
+/// Faults that tests outside of this program find, or programs that a test starts with the fault (launch_log.rs,
+/// commands_tokenize.rs):
 /// * tests/allocations.rs, tests/constant_memory.rs, tests/records; tests/gates/mpi.rs with the feature mpi;
 /// * of xtrain-tensor: device/gpu/peers.rs, device/packed_buffer.rs, gpu/attention/tests/shared.rs,
 ///   gpu/deferred/own_slots.rs, gates/golden.rs, gates/planted.rs, gates/launch_errors.rs, cpu/attention/tests.rs,
@@ -13,7 +14,11 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/round_trip.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 55] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 59] = [
+    Fault::CommandPanics,
+    Fault::OneCheckpointTooManyKept,
+    Fault::GgufAlignmentIgnored,
+    Fault::IdsOfDiscardedUsedAgain,
     Fault::TrainerWithoutControlDropped,
     Fault::ChecksumOfLastPiece,
     Fault::InvalidBytesHeld,

@@ -293,7 +293,7 @@ impl<'m> Runner<'m> {
                 temperature,
                 top_k: top_k.unwrap_or(0) as u32,
                 top_p: top_p.unwrap_or(1.0),
-                min_p: min_p.unwrap_or(0.0),
+                min_p: min_p.filter(|_| !faults::on(Fault::MinPNotOnDevice)).unwrap_or(0.0),
                 penalty: repetition_penalty.unwrap_or(1.0),
                 seen: batch.running[run.running].penalized_tokens(),
             }

@@ -179,7 +179,8 @@ impl CheckpointDir {
         });
         let mut saved: Vec<u64> = saved.collect();
         saved.sort_unstable();
-        let older = saved.into_iter().rev().skip(self.keep).map(step_name);
+        let keep = self.keep + usize::from(faults::on(Fault::OneCheckpointTooManyKept));
+        let older = saved.into_iter().rev().skip(keep).map(step_name);
         let replaced =
             names.iter().filter(|name| matches!(entry(name), Some(DirEntry::Replaced(_)))).cloned();
         self.discard(&older.chain(replaced).collect::<Vec<_>>())
