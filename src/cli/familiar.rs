@@ -34,7 +34,7 @@ const COMMANDS: Names = &[
 /// Flags of the commands that continue text.
 const GENERATION: Names = &[
     (&["-p", "--text", "--input"], "--prompt TEXT"),
-    (&["-f", "--file", "--prompt-file"], "--prompt - reads standard input"),
+    (&["-f", "--file", "--prompt-file"], "--prompt -, which reads standard input"),
     (
         &[
             "-n",

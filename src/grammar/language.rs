@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::error::GrammarError;
+use crate::model::json as json_errors;
 
 /// The characters of JSON strings without escapes.
 pub(super) const JSON_TEXT: &str = r#"[^"\\\x00-\x1F\x7F]"#;
@@ -30,9 +31,9 @@ impl Language {
     /// Text that is not JSON, with the line and the column.
     pub fn json_schema(text: &str) -> Result<Language, GrammarError> {
         let parsed = serde_json::from_str(text);
-        Ok(Language::JsonSchema(
-            parsed.map_err(|error| GrammarError::JsonSchema(format!("not JSON: {error}")))?,
-        ))
+        Ok(Language::JsonSchema(parsed.map_err(|error| {
+            GrammarError::JsonSchema(format!("expected JSON, found {}", json_errors::found_at_line(&error)))
+        })?))
     }
 
     /// Checks the syntax of a regular expression. Unsupported syntax and schemas are found when they are compiled.

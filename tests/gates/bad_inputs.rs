@@ -1,5 +1,5 @@
-//! Inputs that are wrong: `tests/data/bad_inputs.txt` has each command, its exit code and the first line of its
-//! message. `XTRAIN_BLESS=1` writes the file again.
+//! Inputs that are wrong: `tests/data/bad_inputs.txt` has each command, its exit code, its message and its hint.
+//! `XTRAIN_BLESS=1` writes the file again.
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -89,12 +89,37 @@ fn directory() -> Scratch {
         ("cut/config.json", "{\"model_type\": \"llama\","),
         ("family/config.json", "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"]}"),
         ("template.jinja", "{% for message in messages %}"),
+        (
+            "merges.json",
+            "{\"version\": \"1.0\", \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"a b\"]}}",
+        ),
+        ("language.jsonl", "{\"prompt\": \"a\", \"regex\": \"b\", \"json_schema\": {}}\n"),
+        ("regex.jsonl", "{\"prompt\": \"a\", \"regex\": 5}\n"),
+        ("schema.jsonl", "{\"prompt\": \"a\", \"json_schema\": \"b\"}\n"),
+        ("priority.jsonl", "{\"prompt\": \"a\", \"priority\": 2147483648}\n"),
+        ("prompt_id.jsonl", "{\"prompt\": \"a\", \"finish_reason\": 1}\n"),
+        ("id.jsonl", "{\"prompt\": \"a\", \"id\": 1}\n"),
+        ("assistant.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"),
+        ("noncharacter.jsonl", "{\"prompt\": \"a\\ufdd0\"}\n"),
+        ("answer.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"answer\": \"c\"}\n"),
+        ("names.toml", "[train]\nlearning_rate = 1.0\nlr = 2.0\n"),
+        ("latin.txt", "text"),
     ] {
         scratch.file(name, content);
     }
     std::os::unix::fs::symlink(path("models/qwen3_tied"), scratch.0.join("model")).unwrap();
     let sets = ["train.steps=2", "train.warmup=1", "train.eval_every=0", "data.val_fraction=0"];
     ok_or_print(&scratch.0, &tiny_run("runs/run", "text.txt", &sets));
+    ok_or_print(&scratch.0, &["prepare", "text.txt", "--out", "packed.tok"]);
+    ok_or_print(
+        &scratch.0,
+        &["rollout", "model", "--prompts", "good.jsonl", "--max-new", "2", "--out", "done.jsonl"],
+    );
+    fs::write(scratch.0.join("latin.txt"), b"text \xe9").unwrap();
+    fs::create_dir(scratch.0.join("bare_ids")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(path("models/qwen3_tied").join(name), scratch.0.join("bare_ids").join(name)).unwrap();
+    }
     scratch
 }
 
@@ -104,14 +129,16 @@ fn ok_or_print(dir: &Path, args: &[&str]) {
     assert!(output.status.success(), "{args:?}: {output:?}");
 }
 
-/// The exit code of a command line and the first line of its message.
+/// The exit code of a command line, and its message and its hint, on two lines.
 fn run(dir: &Path, line: &str) -> (i32, String) {
     let words = shlex::split(line).unwrap_or_else(|| panic!("{line}: not a command line"));
     assert_eq!(words[0], "xtrain", "{line}");
     let output = program().args(&words[1..]).current_dir(dir).stdin(Stdio::null()).output().unwrap();
     let errors = text(&output.stderr);
     let message = errors.lines().find(|line| line.starts_with("error: ")).or(errors.lines().next());
-    let message = message.unwrap_or_default().replace(&*dir.to_string_lossy(), "DIR");
+    let hint = errors.lines().find(|line| line.starts_with("hint: "));
+    let lines: Vec<&str> = message.into_iter().chain(hint).collect();
+    let message = lines.join("\n").replace(&*dir.to_string_lossy(), "DIR");
     (output.status.code().unwrap_or(-1), message)
 }
 
