@@ -16,7 +16,11 @@ pub(crate) struct MemoryLimit {
 /// The limit that leaves the least: of the address space, of the control group, or the memory of the machine. `None`:
 /// unknown; only Linux reports them.
 pub(crate) fn memory_limit() -> Option<MemoryLimit> {
-    let read = |path: &str| fs::read_to_string(path).ok();
+    least_limit(&|path| fs::read_to_string(path).ok())
+}
+
+/// [`memory_limit`], with the files of the kernel that `read` returns.
+fn least_limit(read: &dyn Fn(&str) -> Option<String>) -> Option<MemoryLimit> {
     let status = read("/proc/self/status")?;
     let (virtual_size, resident) = (kilobytes(&status, "VmSize:")?, kilobytes(&status, "VmRSS:")?);
     let info = read("/proc/meminfo").unwrap_or_default();
@@ -30,7 +34,7 @@ pub(crate) fn memory_limit() -> Option<MemoryLimit> {
                 bytes.map(|bytes| MemoryLimit { bytes, left: bytes.saturating_sub(used), source })
             });
     let groups = read("/proc/self/cgroup").unwrap_or_default();
-    of_process.chain(group_limit(&groups, &read, Process { resident, swap })).min_by_key(|limit| limit.left)
+    of_process.chain(group_limit(&groups, read, Process { resident, swap })).min_by_key(|limit| limit.left)
 }
 
 /// The value of a line `NAME: N kB`, in bytes.
@@ -151,6 +155,31 @@ mod tests {
         assert_eq!(address_space(limits), Some(4_096_000));
         assert_eq!(address_space(&limits.replace("4096000", "unlimited")), None);
         assert_eq!(kilobytes("VmPeak: 1 kB\nVmSize:\t  12 kB\n", "VmSize:"), Some(12 << 10));
+    }
+
+    /// The total, the rest and the source of the limit of a process of 300 kB, of which 200 kB are resident.
+    fn least(address_space: &str, info: &str, group: Option<&str>) -> Option<(u64, u64, &'static str)> {
+        let read = |path: &str| match path {
+            "/proc/self/status" => Some("VmSize: 300 kB\nVmRSS: 200 kB\n".to_string()),
+            "/proc/self/limits" => Some(format!("Max address space  {address_space}  unlimited  bytes\n")),
+            "/proc/meminfo" => Some(info.to_string()),
+            "/proc/self/cgroup" => Some("0::/a\n".to_string()),
+            "/sys/fs/cgroup/a/memory.max" => group.map(str::to_string),
+            _ => None,
+        };
+        least_limit(&read).map(|limit| (limit.bytes, limit.left, limit.source))
+    }
+
+    #[test]
+    fn the_least_of_the_address_space_the_machine_and_the_group_limits() {
+        let (machine, info) = ("memory and swap of the machine", "MemTotal: 1000 kB\nSwapTotal: 50 kB\n");
+        assert_eq!(least("unlimited", info, None), Some((1050 << 10, 850 << 10, machine)));
+        assert_eq!(least("unlimited", "MemTotal: 900 kB\n", None), Some((900 << 10, 700 << 10, machine)));
+        assert_eq!(least("1126400", info, None), Some((1100 << 10, 800 << 10, "ulimit -v")));
+        assert_eq!(least("1228800", info, None).map(|limit| limit.2), Some(machine));
+        assert_eq!(least("204800", info, None), Some((200 << 10, 0, "ulimit -v")), "less than is used");
+        let group = least("unlimited", info, Some("409600\n")).unwrap();
+        assert_eq!((group.1, group.2 == machine), (250 << 10, false), "of memory and swap");
     }
 
     const GIB: u64 = 1 << 30;

@@ -150,14 +150,16 @@ fn two_processes_with_a_gpu_each_write_the_files_of_one_on_the_cpu() {
     write_the_files_of_one("emulated");
 }
 
-/// Compares the completions that two processes write with those of one. Returns the number of lines.
-fn rollouts() -> Result<usize, String> {
-    let scratch = Scratch::new("rollouts");
+const TEXTS: [&str; 4] = ["a", "bc", "the", "mat"];
+
+/// Compares the completions of `texts` that two processes write with those of one. Returns the number of lines.
+fn rollouts(texts: &[&str]) -> Result<usize, String> {
+    let scratch = Scratch::new(&format!("rollouts-{}", texts.len()));
     let data = scratch.file("a.txt", &"the cat sat on the mat".repeat(20));
     let run = scratch.path("run");
     let single: Arc<dyn Communicator> = Arc::new(SingleProcess);
     command(&train(&data, &run, ""), &single).unwrap();
-    let lines = ["a", "bc", "the", "mat"].map(|text| format!("{{\"prompt\": \"{text}\"}}\n")).concat();
+    let lines: String = texts.iter().map(|text| format!("{{\"prompt\": \"{text}\"}}\n")).collect();
     let prompts = scratch.file("prompts.jsonl", &lines);
     let rollout = |out: &str| {
         format!("rollout {run} --prompts {prompts} -n 2 --max-new 3 --out {} --threads 1", scratch.path(out))
@@ -177,14 +179,15 @@ fn rollouts() -> Result<usize, String> {
 
 #[test]
 fn two_processes_write_the_completions_of_one() {
-    assert_eq!(rollouts(), Ok(8));
+    assert_eq!(rollouts(&TEXTS), Ok(8));
+    assert_eq!(rollouts(&TEXTS[..1]), Ok(2), "the second process has no prompt");
 }
 
 #[test]
 #[cfg(feature = "faults")]
 fn prompts_that_each_process_numbers_are_found() {
     assert!(
-        faults::with(faults::Fault::PromptsNumberedByProcess, rollouts)
+        faults::with(faults::Fault::PromptsNumberedByProcess, || rollouts(&TEXTS))
             .is_err_and(|e| e.starts_with("line 4"))
     );
 }

@@ -39,6 +39,17 @@ mod tests {
     }
 
     #[test]
+    fn one_edit_and_another_for_every_four_characters_are_near() {
+        for (name, most) in
+            [("abc", 1), ("abcd", 2), ("abcdefg", 2), ("abcdefgh", 3), ("abcdefghijklmnop", 3)]
+        {
+            let edited = |edits: usize| "#".repeat(edits) + &name[edits..];
+            let near = |edits| nearest(name, [edited(edits).as_str()]).is_some();
+            assert_eq!((near(most), near(most + 1)), (true, false), "{name}");
+        }
+    }
+
+    #[test]
     fn a_name_that_is_not_near_has_no_suggestion() {
         assert_eq!(nearest("", ["abc", "a"]), None);
         assert_eq!(nearest(&"x".repeat(10_000), ["abc"]), None);

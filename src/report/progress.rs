@@ -24,9 +24,15 @@ enum Screen {
 impl Screen {
     /// Detects the kind of standard error. A non-empty `NO_COLOR` disables colors.
     fn detect() -> Screen {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        match std::io::stderr().is_terminal() && !dumb && !is_silent() {
+        let terminal = std::io::stderr().is_terminal() && !is_silent();
+        Screen::of(terminal, &|name| std::env::var(name).ok())
+    }
+
+    /// The kind of standard error, which is a `terminal` or not, with these environment variables.
+    fn of(terminal: bool, variable: &dyn Fn(&str) -> Option<String>) -> Screen {
+        let plain = variable("NO_COLOR").is_some_and(|text| !text.is_empty());
+        let dumb = variable("TERM").is_some_and(|term| term == "dumb");
+        match terminal && !dumb {
             false => Screen::Lines,
             true if plain => Screen::Mono,
             true => Screen::Color,
@@ -170,6 +176,24 @@ mod tests {
         job.done = 1100;
         let now = job.start + Duration::from_secs(10);
         assert_eq!(job.plain(now), "train: 1100/2000 (55 %), 10.0 step/s, 1m 30s left");
+    }
+
+    #[test]
+    fn only_a_terminal_that_is_not_dumb_shows_a_bar() {
+        let of = |terminal, term: Option<&str>, no_color: Option<&str>| {
+            let variable = |name: &str| match name {
+                "TERM" => term.map(str::to_string),
+                "NO_COLOR" => no_color.map(str::to_string),
+                _ => None,
+            };
+            Screen::of(terminal, &variable)
+        };
+        for term in [None, Some("xterm"), Some("dumb")] {
+            assert_eq!(of(false, term, None), Screen::Lines, "{term:?}");
+        }
+        assert_eq!(of(true, Some("dumb"), None), Screen::Lines);
+        assert_eq!([of(true, None, None), of(true, Some("xterm"), Some(""))], [Screen::Color; 2]);
+        assert_eq!(of(true, Some("xterm"), Some("1")), Screen::Mono);
     }
 
     #[test]

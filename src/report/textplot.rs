@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn a_long_text_ends_with_three_dots() {
+        let cuts = ["abcdef", "abcdefg", "\u{e9}bcdefgh", ""].map(|text| cut(text, 6));
+        assert_eq!(cuts, ["abcdef", "abc...", "\u{e9}bc...", ""]);
+        assert_eq!(cut("abcdef", 2), "...");
+    }
+
+    #[test]
     fn a_falling_line_goes_from_the_top_left_to_the_bottom_right() {
         let text = text_plot(&chart(vec![falling(11)]), 16, 6, Glyphs::Ascii);
         let want = "\

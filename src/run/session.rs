@@ -150,3 +150,22 @@ fn file(run: &Path) -> std::path::PathBuf {
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_session_names_this_machine() {
+        let session = RunSession::start(&Device::cpu(), 7);
+        let info = fs::read_to_string("/proc/meminfo").unwrap();
+        let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+        let kilobytes: u64 = total.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        assert_eq!((session.first_step, session.machine.memory), (7, Some(1024 * kilobytes)));
+        assert_eq!(session.machine.device, Device::cpu().to_string());
+        assert!(session.machine.system.starts_with("linux ") && session.is_alive());
+        let dead = RunSession { pid: 0, ..session };
+        assert!(!dead.is_alive());
+    }
+}

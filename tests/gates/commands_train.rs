@@ -168,3 +168,30 @@ fn the_short_flags_of_train_are_settings_and_must_not_contradict_them() {
     let config = fs::read_to_string(dir.join("r/config.toml")).unwrap();
     assert!(config.contains("\nsteps = 3\n") && config.contains("\nlearning_rate = 0.0001\n"), "{config}");
 }
+
+/// The rate of a step times its time is the number of its target tokens, also after a resume.
+#[test]
+fn the_rates_of_a_run_are_the_tokens_of_its_steps() {
+    let scratch = Scratch::new("rates");
+    let dir = &scratch.0;
+    scratch.file("t.txt", &LINE.repeat(20));
+    done(dir, &tiny("r", "t.txt", &["train.steps=3"]));
+    done(dir, &resume("r", "train.steps=5"));
+    let log = |name: &str, keys: [&str; 2]| -> Vec<[f64; 2]> {
+        let text = fs::read_to_string(dir.join("r").join(name)).unwrap();
+        let line = |line: &str| {
+            let fields: serde_json::Value = serde_json::from_str(line).unwrap();
+            Some([fields[keys[0]].as_f64()?, fields[keys[1]].as_f64()?])
+        };
+        text.lines().filter_map(line).collect()
+    };
+    let tokens = log("metrics.jsonl", ["step", "num_tokens"]);
+    let rates = log("timings.jsonl", ["step_time", "tokens_per_second"]);
+    assert_eq!((tokens.len(), rates.len()), (5, 5));
+    let mut before = 0.0;
+    for ([step, tokens], [time, rate]) in tokens.into_iter().zip(rates) {
+        let (found, want) = (time * rate, tokens - before);
+        assert!((found - want).abs() < 1e-6 * want, "step {step}: {found} tokens, expected {want}");
+        before = tokens;
+    }
+}

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use xtrain::model::checkpoint::{CheckpointDir, RealFs};
 use xtrain::model::comm::{self, Communicator, ThreadProcess};
+use xtrain::model::store;
+use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{
     Grads, LogitsProcessing, Processes, Trainer, TrainingExample, exchange_groups, objective,
 };
 use xtrain::tensor::testing::gpus;
 use xtrain::tensor::{Device, Simd, Tensor, ThreadSchedule, faults};
 
+use crate::cli::Scratch;
 use crate::rng::CaseRng;
 use crate::training::{Bits, Difference, GateCase, Run, failed, same_bits, state};
 
@@ -302,5 +306,28 @@ fn a_number_of_processes_that_does_not_divide_the_shards_is_refused() {
             error,
             "expected a number of processes that divides the 4 shards of a step, found 3 processes"
         );
+    }
+}
+
+#[test]
+fn a_trainer_that_has_joined_processes_is_not_saved() {
+    let run = Run::draw(0);
+    let errors = on_each(2, |process| {
+        let scratch = Scratch::new(&format!("joined-{}", process.rank()));
+        let mut trainer = run.trainer(&Device::cpu_with(1, Simd::detect())).unwrap();
+        trainer.shards = 2;
+        trainer.join(&Processes::new(Arc::new(process))).unwrap();
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+        let save = |trainer: &Trainer| {
+            let state = store::RunState::default();
+            store::save(&checkpoints, trainer, &Tokenizer::byte(), state, &[]).map(drop)
+        };
+        let error = save(&trainer).unwrap_err().to_string();
+        trainer.leave().unwrap();
+        save(&trainer).unwrap();
+        error
+    });
+    for error in errors {
+        assert_eq!(error, "expected a trainer that has left its processes, found one that has joined them");
     }
 }

@@ -231,6 +231,33 @@ fn together(
     })
 }
 
+impl Measured {
+    fn text(&self) -> String {
+        let Measured { processes, step_ms, exchange_ms, exposed_ms, estimated_ms } = self;
+        let exchange = match (exchange_ms, exposed_ms) {
+            (Some(all), Some(exposed)) => format!(
+                "{:.2} ms per step, of which {:.2} ms are not hidden behind the backward pass",
+                all.p50, exposed.p50
+            ),
+            _ => "between GPUs, its time is not measured".to_string(),
+        };
+        format!(
+            "{processes} processes: {:.2} ms per step (median of {}), estimated {estimated_ms:.2} ms\n\
+             exchange of gradients: {exchange}\n",
+            step_ms.p50, step_ms.n
+        )
+    }
+}
+
+/// The number of processes of which twice as many are less than 1.5 times as fast, in words.
+fn limit(estimate: &[Row]) -> String {
+    let pays_not = |two: &&[Row]| two[1].tokens_per_second < 1.5 * two[0].tokens_per_second;
+    match estimate.windows(2).find(pays_not) {
+        Some(two) => format!("twice {} processes are less than 1.5 times as fast", two[0].processes),
+        None => "twice as many processes are always at least 1.5 times as fast".to_string(),
+    }
+}
+
 impl Report {
     fn text(&self) -> String {
         let Report {
@@ -241,19 +268,7 @@ impl Report {
              one process: gradient {gradient:.2} ms, update {update:.2} ms, adding two gradients {add:.2} ms\n",
             self.model.title()
         );
-        if let Some(Measured { processes, step_ms, exchange_ms, exposed_ms, estimated_ms }) = &self.measured {
-            text += &format!(
-                "{processes} processes: {:.2} ms per step (median of {}), estimated {estimated_ms:.2} ms\n",
-                step_ms.p50, step_ms.n
-            );
-            text += &match (exchange_ms, exposed_ms) {
-                (Some(all), Some(exposed)) => format!(
-                    "exchange of gradients: {:.2} ms per step, of which {:.2} ms are not hidden behind the backward pass\n",
-                    all.p50, exposed.p50
-                ),
-                _ => "exchange of gradients: between GPUs, its time is not measured\n".to_string(),
-            };
-        }
+        text += &self.measured.as_ref().map(Measured::text).unwrap_or_default();
         if self.estimate.is_empty() {
             return text;
         }
@@ -272,11 +287,7 @@ impl Report {
                 format!("{:.2}", row.efficiency),
             ]);
         }
-        let pays = |two: &&[Row]| two[1].tokens_per_second < 1.5 * two[0].tokens_per_second;
-        let end = match self.estimate.windows(2).find(pays) {
-            Some(two) => format!("twice {} processes are less than 1.5 times as fast", two[0].processes),
-            None => "twice as many processes are always at least 1.5 times as fast".to_string(),
-        };
+        let end = limit(&self.estimate);
         let Network { latency_us, gigabytes_per_second } = network;
         format!(
             "{text}\n{}\n{end}\nAn estimate for a latency of {latency_us} us and {gigabytes_per_second} GB/s. Hidden: \
@@ -294,6 +305,35 @@ mod tests {
 
     fn load(groups: &[usize], tokens: u64) -> Load {
         Load { groups: groups.to_vec(), tokens, hides: 0.5 }
+    }
+
+    #[test]
+    fn a_measurement_and_the_limit_are_described() {
+        let spread = |samples: &[f64]| Spread::of(samples.to_vec()).unwrap();
+        let measured = Measured {
+            processes: 4,
+            step_ms: spread(&[2.0, 3.0, 9.0]),
+            exchange_ms: Some(spread(&[1.25])),
+            exposed_ms: Some(spread(&[0.5])),
+            estimated_ms: 2.125,
+        };
+        let want = "4 processes: 3.00 ms per step (median of 3), estimated 2.12 ms\nexchange of gradients: 1.25 ms per \
+                    step, of which 0.50 ms are not hidden behind the backward pass\n";
+        assert_eq!(measured.text(), want);
+        let on_gpus = Measured { exposed_ms: None, exchange_ms: None, ..measured };
+        assert!(on_gpus.text().ends_with("exchange of gradients: between GPUs, its time is not measured\n"));
+        let row = |processes, tokens_per_second| Row {
+            processes,
+            tokens_per_second,
+            step_ms: 0.0,
+            exchange_ms: 0.0,
+            hidden_ms: 0.0,
+            bytes: 0,
+            efficiency: 0.0,
+        };
+        let rows = [row(1, 100.0), row(2, 150.0), row(4, 224.0), row(8, 230.0)];
+        assert_eq!(limit(&rows), "twice 2 processes are less than 1.5 times as fast");
+        assert_eq!(limit(&rows[..2]), "twice as many processes are always at least 1.5 times as fast");
     }
 
     #[test]

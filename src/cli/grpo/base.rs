@@ -13,7 +13,7 @@ use crate::cli::job::{self, Job, Restored};
 use crate::cli::paths::make_absolute;
 use crate::cli::resumed::resumed;
 use crate::cli::source;
-use crate::config::RunConfig;
+use crate::config::{RunConfig, TrainSection};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
@@ -127,11 +127,10 @@ impl Setup<'_> {
         let run = RunDir::create(path, &config.to_toml())?;
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
         let documents = TaskCorpus::new(task, config.train.seed, self.section.wrong_answers)?;
-        let train = &config.train;
-        let count = (train.steps * train.batch * train.context) as u64;
+        let count = corpus_tokens(&config.train);
         let mut writer = TokenWriter::create(&path.join(CORPUS), tokenizer)?;
         for document in documents.documents() {
-            if writer.count() >= count.clamp(1 << 16, 1 << 22) {
+            if writer.count() >= count {
                 break;
             }
             writer.push(&tokenizer.encode_with_bos(&document)?, Role::Target)?;
@@ -139,5 +138,24 @@ impl Setup<'_> {
         }
         writer.finish()?;
         Ok(Writer { checkpoints, last_saved: None })
+    }
+}
+
+/// Tokens of the corpus of a base model: as many as its training reads, but at least 2^16 and at most 2^22.
+fn corpus_tokens(train: &TrainSection) -> u64 {
+    ((train.steps * train.batch * train.context) as u64).clamp(1 << 16, 1 << 22)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_corpus_has_the_tokens_of_its_training_within_limits() {
+        let tokens = |[steps, batch, context]: [usize; 3]| {
+            corpus_tokens(&TrainSection { steps, batch, context, ..TrainSection::default() })
+        };
+        assert_eq!(tokens([100, 30, 40]), 120_000);
+        assert_eq!([tokens([1, 2, 3]), tokens([1000, 1000, 1000])], [65_536, 4_194_304]);
     }
 }

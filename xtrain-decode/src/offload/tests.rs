@@ -154,3 +154,8 @@ fn the_file_has_no_name_and_its_directory_must_exist() {
     store.discard(offloaded);
     std::fs::remove_dir(&dir).unwrap();
 }
+
+#[test]
+fn the_default_store_holds_a_gibibyte() {
+    assert_eq!(OffloadStore::default().limit, 1024 * 1024 * 1024);
+}

@@ -103,3 +103,20 @@ impl Request {
         self.options.check().map_err(|source| Error::Sample { id, position: len, source })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_request_has_id_0_and_ends_at_its_length_only() {
+        let (greedy, sampled) = (Request::greedy(&[5, 6], 3), Request::sampled(&[5, 6], 3, 0.5, 9));
+        assert_eq!([(greedy.id, greedy.seed), (sampled.id, sampled.seed)], [(0, 0), (0, 9)]);
+        assert_eq!((greedy.options.temperature, sampled.options.temperature), (0.0, 0.5));
+        for request in [greedy, sampled] {
+            assert_eq!((request.prompt, request.max_new), (vec![5, 6], 3));
+            assert!(request.stop.eos.is_empty() && request.stop.tokens.is_empty());
+            assert!(request.constraint.is_none());
+        }
+    }
+}

@@ -61,3 +61,23 @@ pub(super) fn publish(done: Result<(), StoreError>, draft: &Path, out: &Path) ->
     }
     done.map_err(|error| named(error, draft, out))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_existing_path_is_refused() {
+        let file = std::env::temp_dir().join(format!("xtrain-export-{}", std::process::id()));
+        let _ = std::fs::remove_file(&file);
+        assert_eq!(temporary_path(&file).unwrap().parent(), file.parent());
+        std::fs::write(&file, "").unwrap();
+        let error = temporary_path(&file).unwrap_err().to_string();
+        std::fs::remove_file(&file).unwrap();
+        let want = format!(
+            "the export: expected a path that does not exist, found {}, which exists",
+            file.display()
+        );
+        assert_eq!(error, want);
+    }
+}

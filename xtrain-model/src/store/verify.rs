@@ -95,3 +95,24 @@ impl TensorSink for TensorCounts {
         self.infinite += values.iter().filter(|x| x.is_infinite()).count() as u64;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_tensor_with_a_weight_that_is_not_finite_is_named() {
+        let of = |name: &str, [nan, infinite]: [u64; 2]| TensorCounts {
+            name: name.into(),
+            weights: 9,
+            nan,
+            infinite,
+        };
+        let counts = |tensors| WeightCounts::of(Path::new("m"), tensors);
+        let all = counts(vec![of("a", [0, 0]), of("b", [0, 1]), of("c", [2, 3])]);
+        assert_eq!((all.tensors, all.weights, all.nan, all.infinite), (3, 27, 2, 4));
+        assert_eq!((all.first_non_finite.as_deref(), all.path), (Some("b"), "m".into()));
+        assert_eq!(counts(vec![of("a", [0, 0]), of("c", [1, 0])]).first_non_finite.as_deref(), Some("c"));
+        assert_eq!(counts(vec![of("a", [0, 0])]).first_non_finite, None);
+    }
+}

@@ -127,6 +127,10 @@ mod tests {
         assert_eq!((llama.bytes("▁a▁"), llama.bytes("<0xE4>")), (b" a ".to_vec(), vec![0xe4]));
         assert_eq!((llama.bytes("<0xG0>"), llama.beginning), (b"<0xG0>".to_vec(), Beginning::Spaces(1)));
         assert_eq!(sequence(&[replace.clone(), fuse.clone()]).unwrap().bytes("<0x41>"), b"<0x41>");
+        let of =
+            |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+        assert_eq!(sequence(&[of("_", " "), fuse.clone()]).unwrap().bytes("_a"), b" a", "of equal length");
+        assert!(sequence(&[of("_", "  "), fuse.clone()]).is_none(), "a token would become longer");
         let regex = json!({"type": "Replace", "pattern": {"Regex": "a"}, "content": ""});
         let ends = json!({"type": "Strip", "content": " ", "start": 0, "stop": 1});
         for refused in [
