@@ -300,6 +300,8 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Config, Model};
+    use crate::tensor::{Device, Dtype};
 
     const COMPUTE: Compute = Compute { gradient: 100.0, update: 10.0, add: 2.0 };
 
@@ -334,6 +336,21 @@ mod tests {
         let rows = [row(1, 100.0), row(2, 150.0), row(4, 224.0), row(8, 230.0)];
         assert_eq!(limit(&rows), "twice 2 processes are less than 1.5 times as fast");
         assert_eq!(limit(&rows[..2]), "twice as many processes are always at least 1.5 times as fast");
+        let model = Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 1).unwrap();
+        let mut report = Report {
+            model: BenchModel::new("tiny".into(), &model),
+            context: 8,
+            batch_per_process: 2,
+            compute_ms: COMPUTE,
+            network: Network { latency_us: 5.0, gigabytes_per_second: 1.0 },
+            measured: Some(on_gpus),
+            estimate: Vec::new(),
+        };
+        let text = report.text();
+        assert!(text.contains("2 windows of 8 tokens") && text.contains("4 processes: 3.00 ms"), "{text}");
+        (report.measured, report.estimate) = (None, rows.to_vec());
+        let text = report.text();
+        assert!(text.contains("twice 2 processes") && !text.contains("4 processes: "), "{text}");
     }
 
     #[test]

@@ -94,7 +94,11 @@ fn main() {
             run::run(&scratch, prefix, &lists.into_iter().flatten().collect());
         }
         "table" => {
-            table::write(&repository, &scratch, [&all, &sampled(Sample { count: 0, seed: 0, more: Vec::new() })]);
+            table::write(
+                &repository,
+                &scratch,
+                [&all, &sampled(Sample { count: 0, seed: 0, more: Vec::new() })],
+            );
         }
         _ => exit_with_usage(),
     }

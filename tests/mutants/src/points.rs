@@ -100,7 +100,8 @@ impl Names {
         let names: Vec<_> = node.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         let [owner @ .., name] = names.as_slice() else { return None };
         let upper = |name: &str| name.starts_with(char::is_uppercase);
-        (upper(name) && owner.last().is_some_and(|owner| upper(owner))).then(|| (owner.join("::"), name.clone()))
+        (upper(name) && owner.last().is_some_and(|owner| upper(owner)))
+            .then(|| (owner.join("::"), name.clone()))
     }
 }
 
@@ -187,16 +188,22 @@ impl<'s> Finder<'s> {
 
     /// Adds `changes` of an expression if all operators are asked for.
     fn more(&mut self, node: &impl Spanned, changes: Vec<(String, String)>) {
-        if self.operators == Operators::All && !changes.is_empty() && !self.text(node).contains("faults::on(") {
+        if self.operators == Operators::All && !changes.is_empty() && !self.text(node).contains("faults::on(")
+        {
             self.add(node, Place::Expression, changes);
         }
     }
 
     /// Exchanged neighbours among `arguments`, if they look alike. The compiler refuses those of different types.
-    fn exchanges(&self, node: &impl Spanned, arguments: &Punctuated<Expr, Token![,]>) -> Vec<(String, String)> {
+    fn exchanges(
+        &self,
+        node: &impl Spanned,
+        arguments: &Punctuated<Expr, Token![,]>,
+    ) -> Vec<(String, String)> {
         let (code, start) = (self.text(node), node.span().byte_range().start);
         let pairs = arguments.iter().zip(arguments.iter().skip(1));
-        let alike = pairs.filter(|(a, b)| discriminant(*a) == discriminant(*b) && self.text(*a) != self.text(*b));
+        let alike =
+            pairs.filter(|(a, b)| discriminant(*a) == discriminant(*b) && self.text(*a) != self.text(*b));
         let exchanged = alike.map(|(a, b)| {
             let [first, second] = [a, b].map(|argument| argument.span().byte_range());
             let [first, second] = [first, second].map(|range| range.start - start..range.end - start);
@@ -278,7 +285,8 @@ fn others(op: &BinOp) -> &'static [&'static str] {
 
 /// The methods that replace `name`.
 fn other_method(name: &str) -> Option<&'static str> {
-    let pairs = [("min", "max"), ("any", "all"), ("first", "last"), ("is_some", "is_none"), ("is_ok", "is_err")];
+    let pairs =
+        [("min", "max"), ("any", "all"), ("first", "last"), ("is_some", "is_none"), ("is_ok", "is_err")];
     let found = pairs.iter().find(|(a, b)| [*a, *b].contains(&name));
     found.map(|(a, b)| if *a == name { *b } else { *a })
 }
@@ -301,9 +309,7 @@ impl<'a> Visit<'a> for Finder<'_> {
             Stmt::Expr(Expr::Return(_) | Expr::Break(_) | Expr::Continue(_), _) => false,
             Stmt::Expr(_, Some(_)) => true,
             Stmt::Expr(expression, None) => removable(expression),
-            Stmt::Macro(node) => {
-                node.semi_token.is_some() && !self.text(&node.mac.path).contains("assert")
-            }
+            Stmt::Macro(node) => node.semi_token.is_some() && !self.text(&node.mac.path).contains("assert"),
             _ => false,
         };
         if self.operators == Operators::All && plain && removed {
