@@ -30,6 +30,7 @@ XT_BEGIN
 #include "linear_skinny_bf16.cu"
 #include "linear_skinny_f32.cu"
 #include "linear_wgmma.cu"
+#include "linear_wgmma_gradients.cu"
 #include "log_prob.cu"
 #include "norm_rope.cu"
 #include "norm_total.cu"

@@ -7,24 +7,7 @@
 //   the other products of a launch change a bit. CPU twin: cpu/gemm; gate: gpu/linear/tests.
 #include "linear_bf16.cuh"
 #include "linear_f32.cuh"
-#include "table.cuh"
-
-// Written by gpu/linear/weights.rs.
-struct alignas(8) WeightProduct {
-  float* dw;
-  const void *dy, *x;
-  uint32_t outs, width;
-  uint32_t block;       // its first block
-  uint32_t accumulate;  // 1: dw holds an earlier sum, 0: it is not read
-};
-
-// The tile of this block in its product.
-template <uint32_t TILE> XT_DEV Tile tile_of_product(const WeightProduct& one) {
-  uint32_t p_tiles = (one.width + TILE - 1) / TILE, q_tiles = (one.outs + TILE - 1) / TILE;
-  uint32_t block = blockIdx.x - one.block;
-  if (XT_FAULT(LastTileOfProductSkipped) && block + 1 == p_tiles * q_tiles) block = 0;
-  return tile_of(block, p_tiles, q_tiles);
-}
+#include "weight_products.cuh"
 
 template <class T> XT_DEV Operand<T> row_operand(const void* rows, uint32_t columns) {
   const T* p = xt_global(static_cast<const T*>(rows));
@@ -37,7 +20,7 @@ template <class T> XT_DEV Operand<T> row_operand(const void* rows, uint32_t colu
     xt_grid_dependency_sync();                                                                                       \
     WeightProduct one = tensor_of_block<&WeightProduct::block>(all, products, blockIdx.x);                           \
     float* dw = xt_global(one.dw);                                                                                   \
-    product<tile, false, false>(tile_of_product<tile>(one), row_operand<T>(one.x, one.width),                        \
+    product<tile, false, false>(tile_of_product<tile>(one, blockIdx.x), row_operand<T>(one.x, one.width),            \
                                 row_operand<T>(one.dy, one.outs), RowChunks{bounds, chunks},                         \
                                 Epilogue{one.accumulate ? dw : nullptr, nullptr, nullptr, dw, nullptr});             \
   }                                                                                                                  \

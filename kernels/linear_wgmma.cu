@@ -12,41 +12,23 @@
 // Cost: as linear_bf16. Both accumulators take 128 registers, which limits a warpgroup to 64 x 128 outputs. While one
 //   warpgroup adds a chunk or stores its outputs, the other one multiplies, and the producer copies the next tile.
 #include "linear_matrices.cuh"
-#include "wgmma_ring.cuh"
-#include "wgmma_store.cuh"
+#include "wgmma_product.cuh"
 
-const uint32_t WGMMA_THREADS = WgmmaRing::CONSUMERS + 128;
-
-XT_DEV void fence_maps(const TensorMap* maps, uint32_t n) {
-  if (threadIdx.x == WgmmaRing::CONSUMERS)
-    for (uint32_t i = 0; i < n; i++) xt_tensor_map_fence(maps + i);
-}
-
-// f(tile) for the tiles of this block among p_tiles x q_tiles.
-template <class F> XT_DEV void for_each_tile(uint32_t p_tiles, uint32_t q_tiles, F f) {
-  for (uint32_t block = blockIdx.x; block < p_tiles * q_tiles; block += gridDim.x)
-    f(tile_of(block, p_tiles, q_tiles));
-}
-
-// Computes the tiles of this block. copy(tile, stage, k, barrier) starts the copies of both operands;
-// store(ring, tile, y) stores the outputs of a consumer.
+// A product over `width` k. copy(tile, stage, k, barrier) starts the copies of both operands; store(ring, tile, y) stores
+// the outputs of a consumer.
 template <class Copy, class Store>
 XT_DEV void product_wgmma(uint32_t p_tiles, uint32_t q_tiles, uint32_t width, Copy copy, Store store) {
-  WgmmaRing ring = wgmma_ring();
-  if (threadIdx.x < WgmmaRing::CONSUMERS) {
-    xt_more_registers<224>();
-    for_each_tile(p_tiles, q_tiles, [&](const Tile& tile) {
-      float y[64] = {};
-      add_chunks(ring, width, y);
-      store(ring, tile, y);
-    });
-  } else {
-    xt_fewer_registers<40>();
-    if (threadIdx.x != WgmmaRing::CONSUMERS) return;
-    for_each_tile(p_tiles, q_tiles, [&](const Tile& tile) {
-      fill_stages(ring, width, [&](bf16* s, uint32_t k, uint64_t* barrier) { copy(tile, s, k, barrier); });
-    });
-  }
+  by_wgmma(
+      p_tiles * q_tiles,
+      [&](WgmmaRing& ring, uint32_t block) {
+        Tile tile = tile_of(block, p_tiles, q_tiles);
+        fill_stages(ring, width, [&](bf16* s, uint32_t k, uint64_t* barrier) { copy(tile, s, k, barrier); });
+      },
+      [&](WgmmaRing& ring, uint32_t block) {
+        float y[64] = {};
+        add_chunks<Major::K, Major::K>(ring, width, y);
+        store(ring, tile_of(block, p_tiles, q_tiles), y);
+      });
 }
 
 XT_KERNEL(linear_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* bias, const float* h, float* y,
@@ -60,8 +42,8 @@ XT_KERNEL(linear_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* 
   product_wgmma(
       p_tiles, (rows + 127) / 128, width,
       [=](const Tile& tile, bf16* s, uint32_t k, uint64_t* barrier) {
-        xt_bulk_copy_2d(s, maps, k, tile.q * 128, barrier);
-        xt_bulk_copy_2d(s + WgmmaRing::OPERAND, maps + 1, k, tile.p * 128, barrier);
+        copy_rows(s, maps, tile.q * 128, k, barrier);
+        copy_rows(s + WgmmaRing::OPERAND, maps + 1, tile.p * 128, k, barrier);
       },
       [=](WgmmaRing& ring, const Tile& tile, float (&sum)[64]) {
         store_fragments<128>(tile, outs, rows, sum, Epilogue{nullptr, bias, h, y, y_bf16});
@@ -84,8 +66,8 @@ XT_KERNEL(linears_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float*
       p_tiles, (rows + 127) / 128, width,
       [=](const Tile& tile, bf16* s, uint32_t k, uint64_t* barrier) {
         MatrixTile of = matrix_tile(w, tile.p, 128);
-        xt_bulk_copy_2d(s, maps, k, tile.q * 128, barrier);
-        xt_bulk_copy_2d(s + WgmmaRing::OPERAND, maps + 1 + of.part, k, of.o0, barrier);
+        copy_rows(s, maps, tile.q * 128, k, barrier);
+        copy_rows(s + WgmmaRing::OPERAND, maps + 1 + of.part, of.o0, k, barrier);
       },
       [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
         MatrixTile of = matrix_tile(w, tile.p, 128);
@@ -102,16 +84,15 @@ XT_KERNEL(swiglu_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* 
   xt_grid_dependency_sync();
   if (!xt_has_wgmma()) return xt_trap();
   fence_maps(maps, 3);
-  product_wgmma((outs + 63) / 64, (rows + 127) / 128, width,
-                [=](const Tile& tile, bf16* s, uint32_t k, uint64_t* barrier) {
-                  xt_bulk_copy_2d(s, maps, k, tile.q * 128, barrier);
-                  for (uint32_t half = 0; half < 2; half++)
-                    xt_bulk_copy_2d(s + WgmmaRing::OPERAND + half * WgmmaRing::OPERAND / 2, maps + 1 + half, k,
-                                    tile.p * 64, barrier);
-                },
-                [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
-                  store_fragments<64>(tile, outs, rows, sum,
-                                      SwiGluEpilogue<bf16>{gate_bias, up_bias, y, kept_gate, kept_up});
-                });
+  product_wgmma(
+      (outs + 63) / 64, (rows + 127) / 128, width,
+      [=](const Tile& tile, bf16* s, uint32_t k, uint64_t* barrier) {
+        copy_rows(s, maps, tile.q * 128, k, barrier);
+        for (uint32_t half = 0; half < 2; half++)
+          copy_rows(s + WgmmaRing::OPERAND + half * WgmmaRing::ROW_GROUP, maps + 1 + half, tile.p * 64, k, barrier);
+      },
+      [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
+        store_fragments<64>(tile, outs, rows, sum, SwiGluEpilogue<bf16>{gate_bias, up_bias, y, kept_gate, kept_up});
+      });
 }
 XT_EXPORT(swiglu_bf16_wgmma)

@@ -14,7 +14,7 @@ struct WgmmaRing {
   static constexpr uint32_t CONSUMERS = 256;          // threads: two warpgroups; the producer follows them
   static constexpr uint32_t OPERAND = 128 * DEPTH;    // elements: 128 rows of 64 k, 128-byte swizzle
   static constexpr uint32_t BYTES = 2 * OPERAND * 2;  // of both operands
-  static constexpr uint32_t ROW_GROUP = 64 * DEPTH;   // elements of the 64 rows of one warpgroup
+  static constexpr uint32_t ROW_GROUP = 64 * DEPTH;   // elements of 64 rows, those of a warpgroup in operand 0
 
   bf16* stages;
   uint64_t *full, *empty, *met;
@@ -64,11 +64,22 @@ XT_DEV void release_stage(const WgmmaRing& ring, uint32_t slot) {
   if (threadIdx.x % 32 == 0) xt_mbarrier_arrive(ring.empty + slot);
 }
 
+// How an operand is stored in a stage. K-major: 128 rows of 64 k. MN-major: two boxes, each with 64 k of 64 rows.
+enum class Major { K, MN };
+
+template <Major M> struct StagedOperand {
+  static constexpr uint32_t STEP = M == Major::K ? 2 : 128;  // 16 k: 32 or 2048 bytes in units of the descriptor
+  static XT_MEMBER uint64_t descriptor(const bf16* s) {
+    if (M == Major::K) return xt_wgmma_desc(s);
+    return xt_wgmma_desc_mn(s, XT_FAULT(HalvesOfOperandOverlap) ? 4096 : WgmmaRing::ROW_GROUP * 2);
+  }
+};
+
 // y = y + chunk for each chunk of 256 k below `width`: 64 rows of operand 0 per warpgroup by 128 rows of operand 1. A
 // chunk is a sequence of k-steps of 16 from zero. The last stage is zero-padded to 64 k: steps of zeros change no bit
 // (gates/tensor_core.rs), and a branch around a step would serialize all of them. One stage is multiplied while the next
 // one is awaited.
-XT_DEV void add_chunks(WgmmaRing& ring, uint32_t width, float (&y)[64]) {
+template <Major A, Major B> XT_DEV void add_chunks(WgmmaRing& ring, uint32_t width, float (&y)[64]) {
   float c[64] = {};
   uint32_t group = threadIdx.x / 128 * WgmmaRing::ROW_GROUP;
   for (uint32_t at = 0; at < width;) {
@@ -76,12 +87,15 @@ XT_DEV void add_chunks(WgmmaRing& ring, uint32_t width, float (&y)[64]) {
     uint32_t previous = 0;
     for (; at < end; at += WgmmaRing::DEPTH) {
       if (!XT_FAULT(WgmmaStageNotAwaited)) xt_mbarrier_wait(ring.full + ring.slot, ring.parity);
-      uint64_t a = xt_wgmma_desc(ring.operand(0) + group), b = xt_wgmma_desc(ring.operand(1));
+      uint64_t a = StagedOperand<A>::descriptor(ring.operand(0) + group);
+      uint64_t b = StagedOperand<B>::descriptor(ring.operand(1));
       if (XT_FAULT(RowsOfOperandOverlap)) b -= 512ull >> 4 << 32;  // the distance of groups of 8 rows
       xt_wgmma_fence();
 #pragma unroll
-      for (uint32_t step = 0; step < 4; step++)  // 16 k are 32 bytes, 2 units of the descriptor's address
-        xt_wgmma_m64n128k16(c, a + 2 * step, b + 2 * step, at != begin || step != 0 || XT_FAULT(WgmmaChunkSumKept));
+      for (uint32_t step = 0; step < 4; step++)
+        xt_wgmma_m64n128k16<A == Major::MN, B == Major::MN>(c, a + StagedOperand<A>::STEP * step,
+                                                            b + StagedOperand<B>::STEP * step,
+                                                            at != begin || step != 0 || XT_FAULT(WgmmaChunkSumKept));
       xt_wgmma_commit();
       if (XT_FAULT(StageReleasedEarly)) release_stage(ring, ring.slot);
       if (at != begin) {

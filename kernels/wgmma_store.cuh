@@ -21,6 +21,15 @@ template <bool WHOLE, uint32_t COLUMNS> struct PairTile {
   }
   XT_MEMBER bool has(uint32_t p) const { return WHOLE || p < p_n; }
 
+  XT_MEMBER void load(float to[2], const bf16* from, uint32_t p) const {
+    if (WHOLE) {
+      uint32_t v = *reinterpret_cast<const uint32_t*>(from);
+      to[0] = xt_bits_f(v << 16), to[1] = xt_bits_f(v & 0xffff0000);
+    } else {
+      to[0] = from_bf16(from[0]);
+      if (has(p + 1)) to[1] = from_bf16(from[1]);
+    }
+  }
   XT_MEMBER void load(float to[2], const float* from, uint32_t p) const {
     if (WHOLE) {
       float2 v = *reinterpret_cast<const float2*>(from);
@@ -91,11 +100,54 @@ XT_DEV void store_pairs(const PairTile<WHOLE, 64>& to, float (&y)[64], const Swi
   });
 }
 
+// The gradient of SwiGLU: the sums are dy. The gates and ups of 16 pairs are loaded before any is used.
+template <bool WHOLE>
+XT_DEV void store_pairs(const PairTile<WHOLE, 128>& to, float (&y)[64], const SwiGluGradientEpilogue<bf16>& out) {
+#pragma unroll
+  for (uint32_t half = 0; half < 64; half += 32) {
+    float gate[32] = {}, up[32] = {};
+    to.each(
+        [&](uint32_t i, uint32_t p, size_t at) {
+          to.load(gate + i - half, out.gate + at, p);
+          to.load(up + i - half, out.up + at, p);
+        },
+        half, half + 32);
+    to.each(
+        [&](uint32_t i, uint32_t p, size_t at) {
+          float dgate[2], dup[2];
+#pragma unroll
+          for (uint32_t e = 0; e < 2; e++) {
+            float dy = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(y[i + e])) : y[i + e];
+            SiluGradient one = silu_mul_backward_of(gate[i + e - half], up[i + e - half], dy);
+            dgate[e] = one.g, dup[e] = one.u;
+          }
+          to.store(out.dgate + at, dgate, p);
+          to.store(out.dup + at, dup, p);
+        },
+        half, half + 32);
+  }
+}
+
+// Whether all outputs of a tile can be stored as aligned pairs: COLUMNS outputs per row of p_n, and 128 of q_n rows.
+template <uint32_t COLUMNS> XT_DEV bool is_whole(const Tile& tile, uint32_t p_n, uint32_t q_n) {
+  return (tile.p + 1) * COLUMNS <= p_n && (tile.q + 1) * 128 <= q_n && p_n % 2 == 0;
+}
+
+// y = init, the earlier sums of a tile, in the layout of its accumulators.
+XT_DEV void load_fragments(const Tile& tile, uint32_t p_n, uint32_t q_n, float (&y)[64], const float* init) {
+  if (is_whole<128>(tile, p_n, q_n)) {
+    PairTile<true, 128> from = {tile, p_n, q_n};
+    from.each([&](uint32_t i, uint32_t p, size_t at) { from.load(y + i, init + at, p); });
+  } else {
+    PairTile<false, 128> from = {tile, p_n, q_n};
+    from.each([&](uint32_t i, uint32_t p, size_t at) { from.load(y + i, init + at, p); });
+  }
+}
+
 // Stores a tile of COLUMNS outputs per row of p_n, and 128 of q_n rows.
 template <uint32_t COLUMNS, class Out>
 XT_DEV void store_fragments(const Tile& tile, uint32_t p_n, uint32_t q_n, float (&y)[64], const Out& out) {
-  bool whole = (tile.p + 1) * COLUMNS <= p_n && (tile.q + 1) * 128 <= q_n && p_n % 2 == 0;
-  if (whole)
+  if (is_whole<COLUMNS>(tile, p_n, q_n))
     store_pairs(PairTile<true, COLUMNS>{tile, p_n, q_n}, y, out);
   else
     store_pairs(PairTile<false, COLUMNS>{tile, p_n, q_n}, y, out);

@@ -51,12 +51,18 @@ XT_DEV void xt_mma_bf16_16816(float c[4], const uint32_t a[4], const uint32_t b[
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// ---- Hopper (sm_90a only). Warpgroup matrix multiply: 64xN f32 += A[64,16] * B[N,16]^T, both operands K-major in
-// 128-byte-swizzled shared memory. A tile has rows of 64 bf16 (128 bytes), groups of 8 rows 1024 bytes apart, and a
-// 1024-byte-aligned base; 16-byte chunk c of row r is stored at chunk c ^ (r & 7). acc = 0: the sum starts from zero.
+// ---- Hopper (sm_90a only). Warpgroup matrix multiply: 64xN f32 += A[64,16] * B[N,16]^T, both operands in shared memory
+// with the 128-byte swizzle: rows of 64 bf16 (128 bytes), groups of 8 rows 1024 bytes apart, and a 1024-byte-aligned
+// base; 16-byte chunk c of row r is stored at chunk c ^ (r & 7). acc = 0: the sum starts from zero.
+// K-major: a row has the 64 k of one of the M (or N) rows of the operand; 16 k are 32 bytes of each row.
 XT_DEV uint64_t xt_wgmma_desc(const void* s) {
   uint64_t a = (uint32_t)__cvta_generic_to_shared(s);
   return (a >> 4 & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
+}
+// MN-major: a row has 64 of M (or N) at one k; 16 k are 2048 bytes. The next 64 of M (or N) are `next` bytes further.
+XT_DEV uint64_t xt_wgmma_desc_mn(const void* s, uint32_t next) {
+  uint64_t a = (uint32_t)__cvta_generic_to_shared(s);
+  return (a >> 4 & 0x3fff) | (uint64_t)(next >> 4) << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
 // Ends a kernel that this image does not have.
 XT_DEV void xt_trap() { __trap(); }
@@ -85,13 +91,14 @@ XT_DEV void xt_wgmma_m64n64k16(float d[32], uint64_t da, uint64_t db, int acc) {
       : "l"(da), "l"(db), "r"(acc)
       : "memory");
 }
-XT_DEV void xt_wgmma_m64n128k16(float d[64], uint64_t da, uint64_t db, int acc) {
+// A_MN, B_MN: the operand is MN-major.
+template <bool A_MN, bool B_MN> XT_DEV void xt_wgmma_m64n128k16(float d[64], uint64_t da, uint64_t db, int acc) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, "
       "%3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
       "%25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
       "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p, "
-      "1, 1, 0, 0;}"
+      "1, 1, %67, %68;}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
@@ -100,7 +107,7 @@ XT_DEV void xt_wgmma_m64n128k16(float d[64], uint64_t da, uint64_t db, int acc) 
         "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
         "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(da), "l"(db), "r"(acc)
+      : "l"(da), "l"(db), "r"(acc), "n"(A_MN ? 1 : 0), "n"(B_MN ? 1 : 0)
       : "memory");
 }
 // Registers per thread of this warpgroup from here on, instead of those that the kernel was compiled for.
@@ -166,7 +173,7 @@ XT_DEV void xt_wgmma_commit() {}
 template <int SIZE> XT_DEV void xt_wgmma_results(float (&)[SIZE]) {}
 template <int N> XT_DEV void xt_wgmma_wait() {}
 XT_DEV void xt_wgmma_m64n64k16(float*, uint64_t, uint64_t, int) { __trap(); }
-XT_DEV void xt_wgmma_m64n128k16(float*, uint64_t, uint64_t, int) { __trap(); }
+template <bool A_MN, bool B_MN> XT_DEV void xt_wgmma_m64n128k16(float*, uint64_t, uint64_t, int) { __trap(); }
 template <int N> XT_DEV void xt_more_registers() {}
 template <int N> XT_DEV void xt_fewer_registers() {}
 XT_DEV void xt_mbarrier_init(uint64_t*, uint32_t) {}

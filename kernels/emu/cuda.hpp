@@ -156,14 +156,20 @@ static inline void mma(float* c, const uint32_t* a, const uint32_t* b, const cha
 #define xt_mma_bf16_16816(c, a, b) ::xtemu::mma(c, a, b, __FILE__, __LINE__)
 
 static inline bool xt_has_wgmma() { return ::xtemu::wgmma_available(); }
-static inline uint64_t xt_wgmma_desc(const void* s) { return ::xtemu::wgmma_descriptor(s); }
+static inline uint64_t xt_wgmma_desc(const void* s) { return ::xtemu::wgmma_descriptor(s, 16); }
+static inline uint64_t xt_wgmma_desc_mn(const void* s, uint32_t next) { return ::xtemu::wgmma_descriptor(s, next); }
 static inline void xt_wgmma_fence() {}
 static inline void xt_proxy_fence() {}
 static inline void xt_wgmma_commit() { ::xtemu::wgmma_commit(); }
 template <int N> static inline void xt_wgmma_wait() { ::xtemu::wgmma_wait(N); }
 template <int SIZE> static inline void xt_wgmma_results(float (&)[SIZE]) {}
-#define xt_wgmma_m64n64k16(d, da, db, acc) ::xtemu::wgmma_start(d, 64, da, db, acc, __FILE__, __LINE__)
-#define xt_wgmma_m64n128k16(d, da, db, acc) ::xtemu::wgmma_start(d, 128, da, db, acc, __FILE__, __LINE__)
+#define xt_wgmma_m64n64k16(d, da, db, acc)                                                                           \
+  ::xtemu::wgmma_start(d, 64, {da, false}, {db, false}, acc, __FILE__, __LINE__)
+template <bool A_MN, bool B_MN>
+static inline void xt_wgmma_m64n128k16(float* d, uint64_t da, uint64_t db, int acc,
+                                       const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  ::xtemu::wgmma_start(d, 128, {da, A_MN}, {db, B_MN}, acc, file, line);
+}
 template <int N> static inline void xt_more_registers() {}
 template <int N> static inline void xt_fewer_registers() {}
 #define xt_trap() ::xtemu::trap(__FILE__, __LINE__)

@@ -82,9 +82,15 @@ void bulk_copy_start(void* to, const void* map, uint32_t column, uint32_t row, v
 
 bool wgmma_available();
 [[noreturn]] void trap(const char* file, int line);
-uint64_t wgmma_descriptor(const void* shared);
+// `leading`: bytes from 64 rows of an MN-major operand to the next 64.
+uint64_t wgmma_descriptor(const void* shared, uint32_t leading);
+// An operand of wgmma in shared memory.
+struct WgmmaOperand {
+  uint64_t descriptor;
+  bool mn_major;  // stored with its rows contiguous, otherwise with k contiguous
+};
 // 64 x 16 by 16 x columns
-void wgmma_start(float* d, int columns, uint64_t a, uint64_t b, int accumulate, const char* file, int line);
+void wgmma_start(float* d, int columns, WgmmaOperand a, WgmmaOperand b, int accumulate, const char* file, int line);
 void wgmma_commit();
 void wgmma_wait(int pending);
 

@@ -20,15 +20,15 @@ void trap(const char* file, int line) {
   fail("%s:%d: trap: wgmma in an image without machine code for sm_90a", base(file), line);
 }
 
-uint64_t wgmma_descriptor(const void* p) {
+uint64_t wgmma_descriptor(const void* p, uint32_t leading) {
   Worker& w = *worker;
   size_t at = (size_t)((const char*)p - w.shared);
   if (at >= w.launch->shared) fail("wgmma: operand outside dynamic shared memory");
   if (at & 15) fail("wgmma: operand address is not a multiple of 16");
-  return (at >> 4 & 0x3fff) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
+  return (at >> 4 & 0x3fff) | (uint64_t)(leading >> 4) << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
 
-void wgmma_start(float* d, int columns, uint64_t a, uint64_t b, int accumulate, const char* file, int line) {
+void wgmma_start(float* d, int columns, WgmmaOperand a, WgmmaOperand b, int accumulate, const char* file, int line) {
   Worker& w = *worker;
   if (!w.launch->wgmma) trap(file, line);
   if (w.threads.size() < (w.self->index | 127u) + 1)
@@ -57,40 +57,63 @@ void wgmma_start(float* d, int columns, uint64_t a, uint64_t b, int accumulate, 
 
 void wgmma_commit() { current_warpgroup().group[worker->self->index & 127]++; }
 
-// 16 values of an operand row, K-major with the 128-byte swizzle.
-static void operand_row(const Wgmma& op, uint64_t descriptor, int row, uint16_t out[16], bool checked = false) {
+// Where 8 values of an operand are in shared memory, 16 bytes with the 128-byte swizzle: those of `row` from k on, of an
+// MN-major operand those of `k` from `row` on. Canonical layouts of the PTX ISA; offsets of the descriptor: leading,
+// stride.
+static const char* eight_values(const Wgmma& op, const WgmmaOperand& x, int row, int k) {
   Worker& w = *worker;
-  if (descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
-  size_t base_at = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
-  for (int k = 0; k < 16; k += 8) {
-    size_t at = base_at + (size_t)(row / 8) * stride + (size_t)(row % 8) * 128 + (size_t)k * 2;
-    at ^= (at >> 7 & 7) << 4;
-    if (at + 16 > w.launch->shared) fail("%s:%d: wgmma reads past dynamic shared memory", base(op.file), op.line);
-    if (checked) check_access(w.shared + at, 16, Access::Read, op.file, op.line);
-    memcpy(out + k, w.shared + at, 16);
-  }
+  if (x.descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
+  auto bytes = [&](int bit) { return (size_t)(x.descriptor >> bit & 0x3fff) << 4; };
+  size_t at = bytes(0), leading = bytes(16), stride = bytes(32);
+  if (x.mn_major)
+    at += row / 64 * leading + row % 64 * 2 + k / 8 * stride + k % 8 * 128;
+  else
+    at += row / 8 * stride + row % 8 * 128 + k * 2;
+  at ^= (at >> 7 & 7) << 4;
+  if (at + 16 > w.launch->shared) fail("%s:%d: wgmma reads past dynamic shared memory", base(op.file), op.line);
+  return w.shared + at;
+}
+
+// f(row, k) for the groups of 8 values of rows first .. end of an operand.
+template <class F> static void each_eight(bool mn_major, int first, int end, F f) {
+  int rows = mn_major ? 8 : 1, ks = mn_major ? 1 : 8;
+  for (int row = first; row < end; row += rows)
+    for (int k = 0; k < 16; k += ks) f(row, k);
+}
+
+static void read_operand(const Wgmma& op, const WgmmaOperand& x, int rows, uint16_t (*out)[16]) {
+  each_eight(x.mn_major, 0, rows, [&](int row, int k) {
+    uint16_t values[8];
+    memcpy(values, eight_values(op, x, row, k), sizeof values);
+    for (int i = 0; i < 8; i++) (x.mn_major ? out[row + i][k] : out[row][k + i]) = values[i];
+  });
 }
 
 // Each warp reads its 16 rows of the first operand and all of the second one.
 static void check_operands(Worker& w, const Wgmma& op, Thread* first) {
-  uint16_t unused[16];
+  auto check = [&](const WgmmaOperand& x, int begin, int end) {
+    each_eight(x.mn_major, begin, end, [&](int row, int k) {
+      check_access(eight_values(op, x, row, k), 16, Access::Read, op.file, op.line);
+    });
+  };
   for (int warp = 0; warp < 4; warp++) {
     AsThread as(w, first[warp * 32]);
-    for (int i = 0; i < 16; i++) operand_row(op, op.a[0], warp * 16 + i, unused, true);
-    for (int i = 0; i < op.columns; i++) operand_row(op, op.b[0], i, unused, true);
+    check(op.a[0], warp * 16, warp * 16 + 16);
+    check(op.b[0], 0, op.columns);
   }
 }
 
 static void run(Worker& w, Wgmma& op) {
   if (op.count != 128) fail("%s:%d: wgmma issued by %d of 128 threads", base(op.file), op.line, op.count);
   for (int i = 1; i < 128; i++) {
-    if (op.a[i] != op.a[0] || op.b[i] != op.b[0] || op.accumulate[i] != op.accumulate[0])
+    if (op.a[i].descriptor != op.a[0].descriptor || op.b[i].descriptor != op.b[0].descriptor ||
+        op.accumulate[i] != op.accumulate[0])
       fail("%s:%d: wgmma operands differ between threads", base(op.file), op.line);
   }
   if (w.launch->checked) check_operands(w, op, &w.threads[w.self->index / 128 * 128]);
   static thread_local uint16_t a[64][16], b[128][16];
-  for (int i = 0; i < 64; i++) operand_row(op, op.a[0], i, a[i]);
-  for (int i = 0; i < op.columns; i++) operand_row(op, op.b[0], i, b[i]);
+  read_operand(op, op.a[0], 64, a);
+  read_operand(op, op.b[0], op.columns, b);
   for (int rows = 0; rows < 64; rows += 16) {
     for (int columns = 0; columns < op.columns; columns += 8) {
       float d[16][8] = {};

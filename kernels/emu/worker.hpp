@@ -120,7 +120,7 @@ struct Barrier {
 
 struct Wgmma {
   float* d[128];
-  uint64_t a[128], b[128];
+  WgmmaOperand a[128], b[128];
   int accumulate[128];
   int columns, count, group;
   const char* file;

@@ -83,6 +83,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::WgmmaStageNotAwaited, Gate::Test(linear::wgmma::checked)),
     (Fault::WgmmaChunkSumKept, Gate::Test(linear::products)),
     (Fault::RowsOfOperandOverlap, Gate::Test(linear::products)),
+    (Fault::HalvesOfOperandOverlap, Gate::Test(linear::wgmma_gradients::gradients)),
+    (Fault::WgmmaStartsFromZero, Gate::Test(linear::wgmma_gradients::gradients)),
     (Fault::StageOverwritten, Gate::Test(linear::wgmma::checked)),
     (Fault::StageReleasedEarly, Gate::Test(linear::wgmma::checked)),
     (Fault::BarriersNotFenced, Gate::Test(linear::wgmma::checked)),

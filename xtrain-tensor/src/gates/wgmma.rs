@@ -1,4 +1,4 @@
-//! Gate: forward products, all of which use `wgmma` where TMA can read the operands, are bit-identical to the reference
+//! Gate: matrix products, all of which use `wgmma` where TMA can read the operands, are bit-identical to the reference
 //! with the products of `mma.sync`, on the plain and on the checked emulator.
 #![cfg(xtrain_emu)]
 use super::gpu::gate;
@@ -6,8 +6,27 @@ use super::table::TABLE;
 use crate::device::gpu::{Emulation, EmulatorBuild, LaunchOptions, WgmmaUse};
 use crate::{Device, Gpu, ThreadSchedule};
 
-const PRODUCTS: [&str; 6] = ["linear", "linear_add", "linear_add_norm", "linears", "swiglu", "swiglu_kept"];
-const KERNELS: [&str; 3] = ["linear_bf16_wgmma", "linears_bf16_wgmma", "swiglu_bf16_wgmma"];
+const PRODUCTS: [&str; 10] = [
+    "linear",
+    "linear_add",
+    "linear_add_norm",
+    "linears",
+    "swiglu",
+    "swiglu_kept",
+    "linear_backward_input",
+    "linear_backward_rounded",
+    "linear_backward_swiglu",
+    "linear_backward_weight",
+];
+/// Without `linear_dx_swiglu_bf16_wgmma`: TMA cannot read the rows of its cases. gpu/linear/tests/wgmma_gradients.rs
+/// compares it.
+const KERNELS: [&str; 5] = [
+    "linear_bf16_wgmma",
+    "linears_bf16_wgmma",
+    "swiglu_bf16_wgmma",
+    "linear_dx_bf16_wgmma",
+    "linear_dw_bf16_wgmma",
+];
 
 /// Runs the cases of the products. Returns the device.
 fn run(build: EmulatorBuild) -> Gpu {

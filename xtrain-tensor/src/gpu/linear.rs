@@ -39,7 +39,7 @@ pub(super) enum Tile {
     Small,
     /// 128 x 128 outputs per block.
     Large,
-    /// Tiles of 128 x 128 outputs by `wgmma` and TMA, several per block: forward products in bf16 on Hopper.
+    /// Tiles of 128 x 128 outputs by `wgmma` and TMA, several per block: bf16 on Hopper.
     Wgmma,
 }
 
@@ -108,7 +108,7 @@ impl Tile {
     }
 
     /// This tile, or [`Tile::Wgmma`] if the device uses it for a product of these operands.
-    fn or_wgmma(self, gpu: &Gpu, operands: &wgmma::Operands<'_>, dtype: Dtype) -> Tile {
+    fn or_wgmma(self, gpu: &Gpu, operands: &wgmma::Operands, dtype: Dtype) -> Tile {
         if operands.use_wgmma(gpu, self == Tile::Large, dtype) { Tile::Wgmma } else { self }
     }
 
@@ -211,11 +211,12 @@ impl Forward {
     /// The tile of this product on a device.
     pub(super) fn tile(&self, gpu: &Gpu) -> Tile {
         let tile = Tile::of_forward(self.shape[0], self.shape[1], self.dtype);
-        tile.or_wgmma(gpu, &self.by_tma(&[(self.w, self.shape[1])]), self.dtype)
+        tile.or_wgmma(gpu, &self.by_tma(), self.dtype)
     }
 
-    fn by_tma<'a>(&self, weights: &'a [(At, usize)]) -> wgmma::Operands<'a> {
-        wgmma::Operands { x: self.x, rows: self.shape[0], width: self.shape[2], weights }
+    fn by_tma(&self) -> wgmma::Operands {
+        let [rows, outs, width] = self.shape;
+        wgmma::Operands::of_forward(self.x, [rows, width], &[(self.w, outs)], Tile::Wgmma.side())
     }
 }
 
@@ -282,7 +283,7 @@ pub(super) unsafe fn forward(
         }
     }
     let operands = match tile {
-        Tile::Wgmma => args![product.by_tma(&[(w, outs)]).maps(gpu, tile.side())?].to_vec(),
+        Tile::Wgmma => args![product.by_tma().maps(gpu)?].to_vec(),
         _ => args![x, w].to_vec(),
     };
     let rest = args![bias, residual, y, y_bf16, rows, outs, width, gain, eps, norm, norm_bf16, counters];

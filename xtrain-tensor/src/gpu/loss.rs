@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::linear::input::{Group, Part, input};
-use super::linear::weights::{RowProduct, weights};
-use super::linear::{self, Epilogue, Forward, Tile};
+use super::linear::weights::{RowProduct, tile_of, weights};
+use super::linear::{self, Epilogue, Forward};
 use super::{At, Buffer, Gpu, Grid, args};
 use crate::faults::{self, Fault};
 use crate::operands::loss::blocks;
@@ -455,12 +455,12 @@ impl LossPass<'_> {
         let start = if columns.start == 0 { At(0) } else { dx };
         let part = Part { dy: dz, w, outs: columns.len() };
         let group = Group { parts: [part, Part::default(), Part::default()], dtype };
-        let product = RowProduct { dw: dhead, accumulate: true, dy: dz, x, shape: [columns.len(), width] };
+        let products = [RowProduct { dw: dhead, accumulate: true, dy: dz, x, shape: [columns.len(), width] }];
         let shape = [block.len(), width];
         // SAFETY: dz [block, columns]; rows and columns within x, the head and their gradients.
         unsafe {
-            weights(gpu, &[product], dtype, samples, Tile::of(columns.len(), width))?;
-            input(gpu, &group, shape, start, [dx, At(0)], Tile::of(block.len(), width))
+            weights(gpu, &products, dtype, samples, tile_of(gpu, &products, dtype, samples))?;
+            input(gpu, &group, shape, start, [dx, At(0)], group.tile(gpu, shape))
         }
     }
 }

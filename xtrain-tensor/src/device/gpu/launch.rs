@@ -49,6 +49,8 @@ pub(crate) struct MatrixBoxes {
 impl MatrixBoxes {
     /// Columns of a box: 128 bytes, the width of the swizzle.
     pub(crate) const COLUMNS: usize = 64;
+    /// Size of a tensor map.
+    pub(crate) const MAP_BYTES: usize = 4 * MAP_WORDS;
 
     /// Bytes from row to row.
     pub(crate) fn pitch(&self) -> usize {

@@ -20,6 +20,7 @@ mod survey;
 mod tensor_core_operands;
 mod wgmma;
 mod wgmma_probe;
+mod wgmma_products;
 
 pub(crate) use buffer::{Buffer, Deferred, Zeros};
 pub use cuda::GpuInfo;

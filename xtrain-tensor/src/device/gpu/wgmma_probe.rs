@@ -1,12 +1,12 @@
 //! Compares `wgmma` with `mma.sync` on a device: a step on operands of every kind, and products of the kernels.
 use super::handle::Gpu;
-use super::launch::{At, Grid, MatrixBoxes, args};
 use super::tensor_core_operands::Operands;
+use super::wgmma_products::Products;
 use crate::error::Result;
 
-/// Rows and inputs of the products, whose weights have as many rows: several tiles per block, and several chunks of
-/// which the last one is not a multiple of 16.
-const SHAPES: [[usize; 2]; 2] = [[320, 200], [109, 600]];
+/// Rows, outputs and inputs of the products: several tiles per block, and several chunks of which the last one is not a
+/// multiple of 16.
+const SHAPES: [[usize; 3]; 3] = [[320, 200, 200], [109, 104, 600], [104, 600, 72]];
 
 /// Whether the loaded kernel image has `wgmma`, and every result has the bits of `mma.sync`; any NaN equals any NaN.
 ///
@@ -26,9 +26,12 @@ pub(super) fn has_the_bits_of_mma_sync(gpu: &Gpu) -> Result<bool> {
         }
     }
     for shape in SHAPES {
-        let [got, want] = products(gpu, &operands, shape)?;
-        if !same(&got, &want) {
-            return Ok(false);
+        let products = Products::of(gpu, &operands, shape)?;
+        for both in [Products::forward, Products::input_gradient, Products::weight_gradient] {
+            let [got, want] = both(&products)?;
+            if !same(&got, &want) {
+                return Ok(false);
+            }
         }
     }
     Ok(true)
@@ -36,33 +39,6 @@ pub(super) fn has_the_bits_of_mma_sync(gpu: &Gpu) -> Result<bool> {
 
 fn same(a: &[f32], b: &[f32]) -> bool {
     a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
-}
-
-/// The product of the first values of both operands, `[rows, width]` each: by `wgmma`, and by `mma.sync`.
-fn products(gpu: &Gpu, operands: &Operands, [rows, width]: [usize; 2]) -> Result<[Vec<f32>; 2]> {
-    let matrix = |values: &[u16]| gpu.upload(&values[..rows * width]);
-    let (x, w) = (matrix(&operands.a)?, matrix(&operands.b)?);
-    let boxes = |at: At| Some(MatrixBoxes { at, rows, columns: width, box_rows: 128 });
-    let maps = gpu.tensor_maps(&[boxes(x.arg()), boxes(w.arg())])?;
-    let [by_wgmma, by_mma] = [gpu.zeros(4 * rows * rows)?, gpu.zeros(4 * rows * rows)?];
-    let none = At(0);
-    let side = rows.div_ceil(128);
-    let rest = |y: At| args![none, none, y, none, rows, rows, width, none, 0.0f32, none, none, none].to_vec();
-    // few blocks, each with several tiles
-    let mut grid = gpu.wgmma_grid(side * side);
-    grid.blocks[0] = grid.blocks[0].min(2);
-    // four stages of 32 k, rows of 40 elements
-    let square = Grid::blocks([side, side, 1], 256).shared(4 * 2 * 2 * 128 * 40);
-    // SAFETY: x and w are [rows, width], the results [rows, rows]; the maps are those of x and w.
-    unsafe {
-        gpu.launch("linear_bf16_wgmma", grid, &[args![maps] as &[_], &rest(by_wgmma.arg())].concat())?;
-        gpu.launch(
-            "linear_bf16_128",
-            square,
-            &[args![x.arg(), w.arg()] as &[_], &rest(by_mma.arg())].concat(),
-        )?;
-    }
-    Ok([gpu.download(&by_wgmma)?, gpu.download(&by_mma)?])
 }
 
 #[cfg(all(test, xtrain_emu))]
@@ -100,7 +76,8 @@ mod tests {
     #[cfg(feature = "faults")]
     fn wgmma_with_other_bits_is_not_used() {
         use crate::faults::{Fault, with};
-        for fault in [Fault::WgmmaStepDiffers, Fault::WgmmaChunkSumKept] {
+        // the second half of an operand of a gradient is only read there
+        for fault in [Fault::WgmmaStepDiffers, Fault::WgmmaChunkSumKept, Fault::HalvesOfOperandOverlap] {
             assert!(
                 !with(fault, || has_the_bits_of_mma_sync(&Gpu::emulated(hopper()).unwrap()).unwrap()),
                 "{fault}"

@@ -1,7 +1,7 @@
 //! Input gradients. They are deferred (`device/gpu/buffer.rs`), so that the operation that reads one can run in its
 //! epilogue: a cast to bf16, or the gradient of SwiGLU.
-use super::{Tile, TileKernels, tile_kernels};
-use crate::device::gpu::{Arg, At, Deferred, Gpu, args};
+use super::{Tile, TileKernels, tile_kernels, wgmma};
+use crate::device::gpu::{Arg, At, Deferred, Gpu, Grid, args};
 use crate::faults::{self, Fault};
 use crate::operands::Weight;
 use crate::{Dtype, Result, Tensor};
@@ -9,8 +9,28 @@ use crate::{Dtype, Result, Tensor};
 /// Maximum number of weights per launch.
 const WEIGHTS: usize = 3;
 
-const INPUT_GRADIENT: TileKernels = tile_kernels!("linear_dx", [false, true]);
-const SWIGLU_GRADIENT: TileKernels = tile_kernels!("linear_dx_swiglu", [false, true]);
+/// The kernels of an input gradient.
+struct Kernels {
+    square: TileKernels,
+    wgmma: &'static str,
+}
+
+const INPUT_GRADIENT: Kernels =
+    Kernels { square: tile_kernels!("linear_dx", [false, true]), wgmma: "linear_dx_bf16_wgmma" };
+const SWIGLU_GRADIENT: Kernels = Kernels {
+    square: tile_kernels!("linear_dx_swiglu", [false, true]),
+    wgmma: "linear_dx_swiglu_bf16_wgmma",
+};
+
+impl Kernels {
+    /// The kernel of a tile and its grid over `rows x width` outputs.
+    fn launch(&self, gpu: &Gpu, tile: Tile, dtype: Dtype, [rows, width]: [usize; 2]) -> (&'static str, Grid) {
+        match tile {
+            Tile::Wgmma => (self.wgmma, wgmma::grid(gpu, rows, width.div_ceil(tile.side()))),
+            _ => tile.launch(&self.square, dtype, [rows, width]),
+        }
+    }
+}
 
 /// `dx` for a group of weights that read the same `x [rows, width]`, f32 and deferred. The operands have been checked.
 pub(crate) fn input_gradient(gpu: &Gpu, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
@@ -60,7 +80,7 @@ impl DeferredInputGradient {
         }
         let (shape, group) = (self.shape(), Group { parts, dtype: self.dtype() });
         // SAFETY: dy_i [rows, outs_i], w_i [outs_i, width], dx [rows, width], of the types named.
-        unsafe { input(gpu, &group, shape, start, dx, Tile::of(shape[0], shape[1])) }
+        unsafe { input(gpu, &group, shape, start, dx, group.tile(gpu, shape)) }
     }
 }
 
@@ -90,11 +110,18 @@ pub(in crate::gpu) fn swiglu_gradient(
         let [rows, outs, width] = [g.shape()[0], g.width(), w.width()];
         let gradients = [Tensor::on_gpu(gpu, gate.shape(), out)?, Tensor::on_gpu(gpu, gate.shape(), out)?];
         let at = |x: &Tensor| x.at(gpu, out);
+        let part = Part { dy: at(g)?, w: at(w)?, outs };
+        let group = Group { parts: [part, Part::default(), Part::default()], dtype: out };
+        let tile = group.tile(gpu, [rows, width]);
+        let operands = match tile {
+            Tile::Wgmma => args![group.by_tma([rows, width]).maps(gpu)?].to_vec(),
+            _ => args![part.dy, part.w].to_vec(),
+        };
         let [dgate, dup] = [at(&gradients[0])?, at(&gradients[1])?];
-        let args = args![at(g)?, at(w)?, at(gate)?, at(up)?, dgate, dup, rows, outs, width];
-        let (kernel, grid) = Tile::of(rows, width).launch(&SWIGLU_GRADIENT, out, [rows, width]);
+        let args = [&operands, args![at(gate)?, at(up)?, dgate, dup, rows, outs, width] as &[Arg]].concat();
+        let (kernel, grid) = SWIGLU_GRADIENT.launch(gpu, tile, out, [rows, width]);
         // SAFETY: g [rows, outs], w [outs, width]; gate, up and their gradients have the shape of dy, [rows, width].
-        unsafe { gpu.launch(kernel, grid, args)? };
+        unsafe { gpu.launch(kernel, grid, &args)? };
         Ok(gradients)
     })
 }
@@ -113,6 +140,17 @@ pub(in crate::gpu) struct Part {
     pub(in crate::gpu) outs: usize,
 }
 
+impl Group {
+    /// The tile of `dx [rows, width]` on a device.
+    pub(in crate::gpu) fn tile(&self, gpu: &Gpu, [rows, width]: [usize; 2]) -> Tile {
+        Tile::of(rows, width).or_wgmma(gpu, &self.by_tma([rows, width]), self.dtype)
+    }
+
+    fn by_tma(&self, shape: [usize; 2]) -> wgmma::Operands {
+        wgmma::Operands::of_input_gradient(&self.parts.map(|part| (part.dy, part.w, part.outs)), shape)
+    }
+}
+
 /// `dx = start + dy w`; a null `start` means zero. `dx` is an f32 and a bf16 output, of which one is null; f32 products
 /// have the first only.
 ///
@@ -120,16 +158,21 @@ pub(in crate::gpu) struct Part {
 /// The addresses hold operands of these shapes and the group's type; `start` is null or the f32 `dx`.
 pub(in crate::gpu) unsafe fn input(
     gpu: &Gpu,
-    Group { parts: [a, b, c], dtype }: &Group,
-    [rows, width]: [usize; 2],
+    group: &Group,
+    shape: [usize; 2],
     start: At,
     [dx, dx_bf16]: [At; 2],
     tile: Tile,
 ) -> Result<()> {
-    let (kernel, grid) = tile.launch(&INPUT_GRADIENT, *dtype, [rows, width]);
-    let operands = args![a.dy, b.dy, c.dy, a.w, b.w, c.w, a.outs, b.outs, c.outs, start, dx];
+    let Group { parts: [a, b, c], dtype } = group;
+    let (kernel, grid) = INPUT_GRADIENT.launch(gpu, tile, *dtype, shape);
+    let operands = match tile {
+        Tile::Wgmma => args![group.by_tma(shape).maps(gpu)?].to_vec(),
+        _ => args![a.dy, b.dy, c.dy, a.w, b.w, c.w].to_vec(),
+    };
     let rounded = if *dtype == Dtype::BF16 { args![dx_bf16].to_vec() } else { Vec::new() };
-    let args = [operands as &[Arg], &rounded, args![rows, width]].concat();
+    let outs = args![a.outs, b.outs, c.outs, start, dx];
+    let args = [&operands, outs as &[Arg], &rounded, args![shape[0], shape[1]]].concat();
     // SAFETY: as promised by the caller.
     unsafe { gpu.launch(kernel, grid, &args) }
 }

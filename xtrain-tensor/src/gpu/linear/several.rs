@@ -47,9 +47,9 @@ impl Source<'_> {
         let mut args = self.args(gpu, dtype)?;
         match self {
             Source::Plain(x) if tile == Tile::Wgmma => {
-                let [rows, width] = self.shape();
-                let operands = wgmma::Operands { x: x.at(gpu, dtype)?, rows, width, weights };
-                args = args![operands.maps(gpu, box_rows)?].to_vec();
+                let x = x.at(gpu, dtype)?;
+                let operands = wgmma::Operands::of_forward(x, self.shape(), weights, box_rows);
+                args = args![operands.maps(gpu)?].to_vec();
             }
             _ => args.extend(weights.iter().map(|&(at, _)| Arg::from(at))),
         }
@@ -148,8 +148,8 @@ fn weights_of(gpu: &Gpu, ws: &[Affine<'_>]) -> Result<Vec<(At, usize)>> {
 /// `tile`, or [`Tile::Wgmma`] where it computes these products.
 fn on_hopper(gpu: &Gpu, x: &Tensor, ws: &[Affine<'_>], tile: Tile) -> Result<Tile> {
     let (dtype, weights) = (ws[0].weight.dtype(), weights_of(gpu, ws)?);
-    let [rows, width] = [x.shape()[0], x.width()];
-    let operands = wgmma::Operands { x: x.at(gpu, dtype)?, rows, width, weights: &weights };
+    let shape = [x.shape()[0], x.width()];
+    let operands = wgmma::Operands::of_forward(x.at(gpu, dtype)?, shape, &weights, tile.side());
     Ok(tile.or_wgmma(gpu, &operands, dtype))
 }
 

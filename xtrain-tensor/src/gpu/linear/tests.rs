@@ -5,6 +5,7 @@ mod accumulation;
 pub(crate) mod residual;
 pub(crate) mod shared_launch;
 pub(crate) mod wgmma;
+pub(crate) mod wgmma_gradients;
 
 use half::bf16;
 

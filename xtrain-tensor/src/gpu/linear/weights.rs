@@ -6,8 +6,9 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, Weak};
 
+use super::wgmma::SampleMaps;
 use super::{Tile, TileKernels, bounds, occupied, tile_kernels};
-use crate::device::gpu::{At, Buffer, Deferred, Gpu, args};
+use crate::device::gpu::{Arg, At, Buffer, Deferred, Gpu, Grid, args};
 use crate::faults::{self, Fault};
 use crate::lock::lock;
 use crate::operands::Samples;
@@ -35,9 +36,21 @@ pub(in crate::gpu) struct RowProduct {
     pub(in crate::gpu) shape: [usize; 2],
 }
 
+impl RowProduct {
+    /// Addresses and numbers of columns of `dy` and of `x`.
+    fn matrices(&self) -> [(At, usize); 2] {
+        [(self.dy, self.shape[0]), (self.x, self.shape[1])]
+    }
+}
+
 /// The tile of a launch with these products.
-pub(in crate::gpu) fn tile_of(shapes: impl Iterator<Item = [usize; 2]>) -> Tile {
-    Tile::of_blocks(large_blocks(shapes))
+pub(in crate::gpu) fn tile_of(gpu: &Gpu, products: &[RowProduct], dtype: Dtype, samples: &Samples) -> Tile {
+    let tile = Tile::of_blocks(large_blocks(products.iter().map(|one| one.shape)));
+    let matrices = products.iter().flat_map(RowProduct::matrices);
+    match SampleMaps::of(samples).operands(matrices) {
+        Some(operands) => tile.or_wgmma(gpu, &operands, dtype),
+        None => tile,
+    }
 }
 
 /// The number of large tiles of products with these shapes.
@@ -57,21 +70,46 @@ pub(in crate::gpu) unsafe fn weights(
     samples: &Samples,
     tile: Tile,
 ) -> Result<()> {
-    let bounds = bounds(samples);
-    if bounds.len() == 1 || products.is_empty() {
+    if samples.rows() == 0 || products.is_empty() {
         return Ok(());
     }
-    let (mut table, mut blocks) = (Vec::new(), 0);
-    for &RowProduct { dw, accumulate, dy, x, shape: [outs, width] } in products {
-        table.extend([dw, dy, x].into_iter().flat_map(|At(at)| [at as u32, (at >> 32) as u32]));
-        table.extend([outs as u32, width as u32, blocks as u32, u32::from(accumulate)]);
-        blocks += tile.blocks(outs, width);
+    if tile == Tile::Wgmma {
+        // SAFETY: as promised by the caller.
+        return unsafe { weights_by_wgmma(gpu, products, samples) };
     }
-    let (kernel, mut grid) = tile.launch(&WEIGHT_GRADIENT, dtype, [1, 1]);
-    grid.blocks = [blocks as u32, 1, 1];
+    let bounds = bounds(samples);
+    let (table, blocks) = table(products, products.iter().map(|one| [one.dy, one.x]), tile);
+    let (kernel, grid) = tile.launch(&WEIGHT_GRADIENT, dtype, [1, 1]);
+    let grid = Grid { blocks: [blocks as u32, 1, 1], ..grid };
     let args = args![gpu.indices(&table)?, products.len(), gpu.indices(&bounds)?, bounds.len() - 1];
     // SAFETY: as promised by the caller; the table has the shapes and the first block of each product.
     unsafe { gpu.launch(kernel, grid, args) }
+}
+
+/// [`weights`] with [`Tile::Wgmma`].
+///
+/// # Safety
+/// As [`weights`], in bf16.
+unsafe fn weights_by_wgmma(gpu: &Gpu, products: &[RowProduct], samples: &Samples) -> Result<()> {
+    let maps = SampleMaps::of(samples);
+    let matrices: Vec<_> = products.iter().flat_map(RowProduct::matrices).collect();
+    let operands = maps.maps_of(gpu, &matrices)?;
+    let (table, tiles) =
+        table(products, operands.chunks_exact(2).map(|pair| [pair[0], pair[1]]), Tile::Wgmma);
+    let args = [args![gpu.indices(&table)?, products.len(), tiles], &maps.args(gpu)? as &[Arg]].concat();
+    // SAFETY: as promised by the caller; the table has the shapes, the tensor maps and the first tile of each product.
+    unsafe { gpu.launch("linear_dw_bf16_wgmma", gpu.wgmma_grid(tiles), &args) }
+}
+
+/// The table of products for a kernel, with the addresses of their operands, and the number of tiles.
+fn table(products: &[RowProduct], operands: impl Iterator<Item = [At; 2]>, tile: Tile) -> (Vec<u32>, usize) {
+    let (mut table, mut tiles) = (Vec::new(), 0);
+    for (&RowProduct { dw, accumulate, shape: [outs, width], .. }, [dy, x]) in products.iter().zip(operands) {
+        table.extend([dw, dy, x].into_iter().flat_map(|At(at)| [at as u32, (at >> 32) as u32]));
+        table.extend([outs as u32, width as u32, tiles as u32, u32::from(accumulate)]);
+        tiles += tile.blocks(outs, width);
+    }
+    (table, tiles)
 }
 
 /// A weight gradient that no launch has computed yet.
@@ -159,7 +197,7 @@ impl Group {
         if faults::on(Fault::LastGradientOfGroupLost) && products.len() > 1 {
             products.pop();
         }
-        let tile = tile_of(products.iter().map(|one| one.shape));
+        let tile = tile_of(gpu, &products, self.dtype, &self.samples);
         // SAFETY: dw_i [outs_i, width_i], dy_i [rows, outs_i], x_i [rows, width_i] as the operation checked; each dw
         // has a buffer of its own.
         unsafe { weights(gpu, &products, self.dtype, &self.samples, tile)? };

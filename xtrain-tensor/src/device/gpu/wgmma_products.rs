@@ -1,0 +1,140 @@
+//! Products by the `wgmma` kernels and by those with `mma.sync`, from the same operands.
+use super::buffer::Buffer;
+use super::handle::Gpu;
+use super::launch::{Arg, At, Grid, MatrixBoxes, args};
+use super::tensor_core_operands::Operands;
+use crate::error::Result;
+
+/// Outputs of a tile along either axis.
+const SIDE: usize = 128;
+/// Rows of the first of two samples.
+const FIRST_SAMPLE: usize = 70;
+const NONE: At = At(0);
+
+/// Operands in bf16: `x [rows, width]`, `w [outs, width]` and `dy [rows, outs]`.
+pub(super) struct Products<'a> {
+    gpu: &'a Gpu,
+    x: Buffer,
+    w: Buffer,
+    dy: Buffer,
+    shape: [usize; 3],
+}
+
+/// The result of a kernel with `wgmma` and that of the one with `mma.sync`.
+type Both = [Vec<f32>; 2];
+
+/// The bytes of shared memory of a tile with `mma.sync`: four stages of 32 k, in rows of 32 with pitch 40 (K-major) or
+/// 32 rows with pitch 136.
+fn shared(k_major: [bool; 2]) -> usize {
+    4 * 2 * k_major.iter().map(|&k| if k { SIDE * 40 } else { 32 * (SIDE + 8) }).sum::<usize>()
+}
+
+fn words(At(at): At) -> [u32; 2] {
+    [at as u32, (at >> 32) as u32]
+}
+
+impl<'a> Products<'a> {
+    /// The first values of the operands.
+    pub(super) fn of(gpu: &'a Gpu, operands: &Operands, shape: [usize; 3]) -> Result<Products<'a>> {
+        let [rows, outs, width] = shape;
+        let (x, w) = (gpu.upload(&operands.a[..rows * width])?, gpu.upload(&operands.b[..outs * width])?);
+        // from the end, so that it differs from the weights
+        let dy = gpu.upload(&operands.b[operands.b.len() - rows * outs..])?;
+        Ok(Products { gpu, x, w, dy, shape })
+    }
+
+    fn tensor_maps(&self, matrices: &[(At, [usize; 3])]) -> Result<At> {
+        let boxes = |&(at, [rows, columns, box_rows]): &(At, [usize; 3])| {
+            Some(MatrixBoxes { at, rows, columns, box_rows })
+        };
+        self.gpu.tensor_maps(&matrices.iter().map(boxes).collect::<Vec<_>>())
+    }
+
+    /// The results, `[q, p]`, of both kernels. args: all arguments of a kernel, from the address of its result.
+    fn both(
+        &self,
+        [q, p]: [usize; 2],
+        kernels: [&'static str; 2],
+        square: Grid,
+        args: [&dyn Fn(At) -> Result<Vec<Arg>>; 2],
+    ) -> Result<Both> {
+        let tiles = q.div_ceil(SIDE) * p.div_ceil(SIDE);
+        // few blocks, each with several tiles
+        let mut persistent = self.gpu.wgmma_grid(tiles);
+        persistent.blocks[0] = persistent.blocks[0].min(2);
+        let mut results = [Vec::new(), Vec::new()];
+        for (i, grid) in [persistent, square].into_iter().enumerate() {
+            let y = self.gpu.zeros(4 * q * p)?;
+            // SAFETY: the methods below pass operands of these shapes, and y is [q, p].
+            unsafe { self.gpu.launch(kernels[i], grid, &args[i](y.arg())?)? };
+            results[i] = self.gpu.download(&y)?;
+        }
+        Ok(results)
+    }
+
+    /// `x wᵀ`.
+    pub(super) fn forward(&self) -> Result<Both> {
+        let ([rows, outs, width], x, w) = (self.shape, self.x.arg(), self.w.arg());
+        let rest =
+            |y: At| args![NONE, NONE, y, NONE, rows, outs, width, NONE, 0.0f32, NONE, NONE, NONE].to_vec();
+        let maps = || self.tensor_maps(&[(x, [rows, width, SIDE]), (w, [outs, width, SIDE])]);
+        let square =
+            Grid::blocks([outs.div_ceil(SIDE), rows.div_ceil(SIDE), 1], 256).shared(shared([true; 2]));
+        self.both(
+            [rows, outs],
+            ["linear_bf16_wgmma", "linear_bf16_128"],
+            square,
+            [&|y| Ok([args![maps()?] as &[Arg], &rest(y)].concat()), &|y| {
+                Ok([args![x, w] as &[Arg], &rest(y)].concat())
+            }],
+        )
+    }
+
+    /// `dy w + dy w`: a group of two products.
+    pub(super) fn input_gradient(&self) -> Result<Both> {
+        let ([rows, outs, width], dy, w) = (self.shape, self.dy.arg(), self.w.arg());
+        let outs_of = args![outs, outs, 0usize, NONE].to_vec();
+        let rest = |y: At| [&outs_of, args![y, NONE, rows, width] as &[Arg]].concat();
+        let maps = || {
+            let (dy, w) = ((dy, [rows, outs, SIDE]), (w, [outs, width, 64]));
+            self.tensor_maps(&[dy, dy, dy, w, w, w])
+        };
+        let square = Grid::blocks([width.div_ceil(SIDE), rows.div_ceil(SIDE), 1], 256);
+        self.both(
+            [rows, width],
+            ["linear_dx_bf16_wgmma", "linear_dx_bf16_128"],
+            square.shared(shared([false, true])),
+            [&|y| Ok([args![maps()?] as &[Arg], &rest(y)].concat()), &|y| {
+                Ok([args![dy, dy, NONE, w, w, NONE] as &[Arg], &rest(y)].concat())
+            }],
+        )
+    }
+
+    /// `rowsum dy x`, of two samples.
+    pub(super) fn weight_gradient(&self) -> Result<Both> {
+        let ([rows, outs, width], dy, x) = (self.shape, self.dy.arg(), self.x.arg());
+        let gpu = self.gpu;
+        let table = |dw: At, [dy, x]: [At; 2]| {
+            let addresses = [dw, dy, x].map(words).concat();
+            gpu.indices(&[addresses, vec![outs as u32, width as u32, 0, 0]].concat())
+        };
+        let tiles = outs.div_ceil(SIDE) * width.div_ceil(SIDE);
+        let rest = rows - FIRST_SAMPLE;
+        let by_wgmma = |dw: At| {
+            let of = |At(at): At, columns: usize| {
+                let second = At(at + (2 * FIRST_SAMPLE * columns) as u64);
+                [(At(at), [FIRST_SAMPLE, columns, 64]), (second, [rest, columns, 64])]
+            };
+            let (dy, x) = (self.tensor_maps(&of(dy, outs))?, self.tensor_maps(&of(x, width))?);
+            let samples = gpu.indices(&[0, 0, FIRST_SAMPLE as u32, 1, 0, rest as u32])?;
+            Ok(args![table(dw, [dy, x])?, 1usize, tiles, samples, 2usize, 2usize].to_vec())
+        };
+        let by_mma = |dw: At| {
+            let chunks = (FIRST_SAMPLE..rows).step_by(256).chain([rows]).map(|row| row as u32);
+            let bounds: Vec<u32> = [0].into_iter().chain(chunks).collect();
+            Ok(args![table(dw, [dy, x])?, 1usize, gpu.indices(&bounds)?, bounds.len() - 1].to_vec())
+        };
+        let square = Grid::blocks([tiles, 1, 1], 256).shared(shared([false; 2]));
+        self.both([outs, width], ["linear_dw_bf16_wgmma", "linear_dw_bf16_128"], square, [&by_wgmma, &by_mma])
+    }
+}
