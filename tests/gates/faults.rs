@@ -254,6 +254,11 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::SharedZerosOverwritten, Gate::Gpu(accumulators::over)),
     (Fault::UpProjectionNotCounted, Gate::Test(launch_log::operations_of_the_model)),
     (Fault::PoolCountedAsRead, Gate::Test(launch_log::bytes_of_a_step)),
+    (Fault::MergeTripsNotCounted, Gate::Test(launch_log::chains_of_a_step)),
+    (
+        Fault::PersistentTilesNotCounted,
+        Gate::Command(launch_log::weight_gradients_of_a_step_fill_the_gpu, "tiles of products by wgmma"),
+    ),
     #[cfg(target_os = "linux")]
     (Fault::LockOfCopiesKept, Gate::Test(run_lock::over)),
     (Fault::FiniteTailNotChecked, Gate::Test(finite_tails::over)),

@@ -64,7 +64,7 @@ fn compared(counters: GpuCounters) -> [u64; 5] {
 pub(crate) fn same_launches(device: &Device) -> Result<usize, String> {
     let mut values = 0;
     for (dtype, tied) in [(Dtype::F32, true), (Dtype::BF16, false)] {
-        let (recorder, log) = launch_recorder();
+        let (recorder, log) = launch_recorder(false);
         let [found, expected] = [&recorder, device].map(|on| -> Result<[[u64; 5]; 2], String> {
             let model = Model::init(&config(tied), dtype, on, 3).map_err(failed)?;
             let counters = || on.gpu_counters().expect("a GPU");
@@ -117,7 +117,7 @@ pub(crate) fn operations_of_the_model() -> Result<usize, String> {
         let (layers, head) = (size("layers."), size(if tied { "embed_tokens" } else { "lm_head" }));
         let channels = (cfg.n_layers * cfg.n_heads * cfg.head_dim) as u64;
 
-        let (recorder, log) = launch_recorder();
+        let (recorder, log) = launch_recorder(false);
         let model = Model::init(&cfg, dtype, &recorder, 3).map_err(failed)?;
         log.take();
         rollout(&model)?;
@@ -148,7 +148,7 @@ pub(crate) fn bytes_of_a_step() -> Result<usize, String> {
     let cfg = config(true);
     let mut values = 0;
     for (dtype, e) in [(Dtype::F32, 4), (Dtype::BF16, 2)] {
-        let (recorder, log) = launch_recorder();
+        let (recorder, log) = launch_recorder(false);
         let model = Model::init(&cfg, dtype, &recorder, 3).map_err(failed)?;
         log.take();
         rollout(&model)?;
@@ -183,6 +183,26 @@ pub(crate) fn bytes_of_a_step() -> Result<usize, String> {
         }
     }
     Ok(values)
+}
+
+/// The latency chains of a decode step in bf16, in round trips, from the loops of the kernels.
+pub(crate) fn chains_of_a_step() -> Result<usize, String> {
+    let (recorder, log) = launch_recorder(true);
+    let model = Model::init(&config(true), Dtype::BF16, &recorder, 3).map_err(failed)?;
+    log.take();
+    rollout(&model)?;
+    let launches = log.take();
+    // one chunk of 256 per product: the rows for their scale, then rows and weights; attention: row, position, page,
+    // keys and values, rotary table, and the merge of two chunks; a residual
+    let expected = [("norm_linears", 2), ("append_attention", 7), ("norm_swiglu", 2), ("linear_skinny", 2)];
+    for (kernel, expected) in expected {
+        let last = launches.iter().rev().find(|launch| launch.kernel.starts_with(kernel));
+        let found = last.map(|launch| launch.round_trips);
+        if found != Some(expected) {
+            return Err(failed(format!("{kernel}: expected {expected} round trips, found {found:?}")));
+        }
+    }
+    Ok(expected.len())
 }
 
 /// Products of decoding with fewer blocks than an H200 has multiprocessors, and why.
@@ -259,7 +279,7 @@ fn the_filters_of_a_row_have_several_blocks() {
 pub(crate) fn bytes_of_weight_gradients() -> Result<usize, String> {
     let cfg = config(true);
     for (dtype, e) in [(Dtype::F32, 4), (Dtype::BF16, 2)] {
-        let (recorder, log) = launch_recorder();
+        let (recorder, log) = launch_recorder(false);
         let model = Model::init(&cfg, dtype, &recorder, 3).map_err(failed)?;
         log.take();
         training_step(model)?;
@@ -287,10 +307,10 @@ pub(crate) fn weight_gradients_of_a_step_fill_the_gpu() {
     let (mut launches, mut tiles, mut available) = (0, 0, 0);
     for row in json["kernels"].as_array().unwrap() {
         if row["kernel"].as_str().unwrap().starts_with("linear_dw") {
-            let [blocks, count] = ["blocks", "launches"].map(|key| row[key].as_u64().unwrap());
+            let [tiles_of, count] = ["tiles", "launches"].map(|key| row[key].as_u64().unwrap());
             launches += count;
-            tiles += count * blocks;
-            available += count * blocks.div_ceil(132) * 132;
+            tiles += count * tiles_of;
+            available += count * tiles_of.div_ceil(132) * 132;
         }
     }
     assert!(20 * tiles > 19 * available, "{tiles} tiles in waves with room for {available}: {json}");
@@ -303,6 +323,13 @@ pub(crate) fn weight_gradients_of_a_step_fill_the_gpu() {
     }
     // 18 layers of seven, and the head in two blocks of rows
     assert!(launches < 25, "{json}");
+    // products of a training step by wgmma: 8192 rows are 64 tiles, times 18 of the width, 36 of gate and up
+    let tiles_of = |kernel: &str| -> Vec<u64> {
+        let rows = json["kernels"].as_array().unwrap().iter().filter(|row| row["kernel"] == kernel);
+        rows.map(|row| row["tiles"].as_u64().unwrap()).collect()
+    };
+    let by_wgmma = ["linear_dx_swiglu_bf16_wgmma", "swiglu_bf16_wgmma"].map(tiles_of);
+    assert_eq!(by_wgmma, [vec![64 * 18], vec![64 * 36]], "tiles of products by wgmma: {json}");
     println!("weight gradients of a training step: {launches} launches compared with 132 multiprocessors");
 }
 
@@ -328,7 +355,7 @@ fn the_recorder_receives_the_launches_of_a_device() {
 #[test]
 fn the_log_counts_the_operations_and_bytes_of_the_model() {
     let values = operations_of_the_model().unwrap() + bytes_of_a_step().unwrap();
-    let values = values + bytes_of_weight_gradients().unwrap();
+    let values = values + bytes_of_weight_gradients().unwrap() + chains_of_a_step().unwrap();
     println!("launch log: {values} sums compared, 0 differ");
 }
 

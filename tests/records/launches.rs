@@ -38,7 +38,7 @@ pub(crate) fn record() -> Record {
     };
     for (name, config) in [("untied", &plain), ("tied, biases, a window of 20", &windowed)] {
         for dtype in [Dtype::F32, Dtype::BF16] {
-            let (recorder, log) = launch_recorder();
+            let (recorder, log) = launch_recorder(false);
             let model = Model::init(config, dtype, &recorder, 3).unwrap();
             let mut recorder = Recorder { device: recorder, log, before: GpuCounters::default() };
             recorder.skip();
@@ -77,9 +77,12 @@ impl Recorder {
                 None => counted.push((launch, 1)),
             }
         }
-        out.section(format!("{title}: launches, blocks, threads, bytes, operations"));
-        for (KernelLaunch { kernel, blocks, threads, bytes, operations }, n) in counted {
-            out.line(row(kernel, 34, format!("{n:>4} {blocks:>5} {threads:>4} {bytes:>8} {operations:>8}")));
+        out.section(format!("{title}: launches, blocks, threads, bytes, operations, round trips"));
+        for (KernelLaunch { kernel, blocks, threads, tiles, bytes, operations, round_trips }, n) in counted {
+            assert_eq!(tiles, blocks, "{kernel}");
+            let numbers =
+                format!("{n:>4} {blocks:>5} {threads:>4} {bytes:>8} {operations:>8} {round_trips:>3}");
+            out.line(row(kernel, 34, numbers));
         }
         let after = self.device.gpu_counters().unwrap();
         let GpuCounters { launches, uploaded, downloaded, syncs, kv_read, partials, .. } =

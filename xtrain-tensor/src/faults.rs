@@ -197,6 +197,8 @@ faults! {
     LastGradientOfGroupLost "a launch of several weight gradients leaves out the last one"
     InputGradientNotFused "input gradients are rounded, and SwiGLU is differentiated, by kernels of their own"
     WeightGradientsNotShared "each weight gradient has a launch of its own although most multiprocessors are idle"
+    MergeTripsNotCounted "the latency chain of a kernel leaves out the results that its blocks share"
+    PersistentTilesNotCounted "the estimate of a product by wgmma takes the number of its blocks for that of its tiles"
     SharedInputCountedTwice "the log of launches counts the input of several weight gradients once for each of them"
     SampleEndsWithinMap "the last stage of a sample in a weight gradient by wgmma has rows of the next sample in place of zeros"
     GradientsOfOtherSamplesJoined "weight gradients over different samples share a launch"

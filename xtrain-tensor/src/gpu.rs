@@ -22,6 +22,8 @@ mod fused;
 mod heads;
 pub(crate) mod int8;
 mod kv;
+mod latency;
+mod launch_shapes;
 pub(crate) mod linear;
 pub(crate) mod loss;
 mod norm;

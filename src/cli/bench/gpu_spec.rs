@@ -37,6 +37,8 @@ const BANDWIDTH: f64 = 0.9;
 const COMPUTE: f64 = 0.8;
 /// Bytes per clock between the L2 cache and one multiprocessor.
 const L2_BYTES: f64 = 64.0;
+/// Clocks from a load to its value in the L2 cache: an assumption for all GPUs. A value in memory takes longer.
+const ROUND_TRIP: f64 = 280.0;
 /// Seconds from the end of a graph node to the start of the next, as others measured it on an H100.
 const NODE: f64 = 1.3e-6;
 /// The same with dependent launch: an assumption. Its kernels are resident and their weights on the way to L2 when the
@@ -66,22 +68,32 @@ impl TargetGpu {
 
     /// Seconds between two nodes, and with dependent launch, which needs sm_90.
     pub(super) fn gaps(self) -> (f64, Option<f64>) {
-        (NODE, matches!(self, TargetGpu::H200 | TargetGpu::H100).then_some(DEPENDENT_NODE))
+        (NODE, self.is_hopper().then_some(DEPENDENT_NODE))
+    }
+
+    /// Whether it has `wgmma` and dependent launch.
+    pub(super) fn is_hopper(self) -> bool {
+        matches!(self, TargetGpu::H200 | TargetGpu::H100)
+    }
+
+    /// The latency chain of a launch in seconds: its dependent round trips to the L2 cache.
+    pub(super) fn latency(self, launch: &KernelLaunch) -> f64 {
+        launch.round_trips as f64 * ROUND_TRIP / self.spec().clock_hz
     }
 
     /// The lower bound of the time of a launch in seconds, with the gap before the next one: the maximum of the
-    /// memory time and the compute time. A launch with fewer blocks than multiprocessors reads only as fast as its
-    /// multiprocessors can, and computes only on them; the last wave of blocks also leaves some idle.
+    /// memory time, the compute time and the latency chain. A launch with fewer blocks than multiprocessors reads only as fast as its
+    /// multiprocessors can, and computes only on them; the last wave of tiles also leaves some idle.
     pub(super) fn seconds(self, launch: &KernelLaunch) -> f64 {
         let spec = self.spec();
         let active = launch.blocks.min(spec.multiprocessors) as f64;
         let bandwidth = (spec.bytes_per_second * BANDWIDTH).min(active * L2_BYTES * spec.clock_hz);
-        let waves = launch.blocks.div_ceil(spec.multiprocessors) * spec.multiprocessors;
-        let busy = launch.blocks as f64 / waves as f64;
+        let waves = launch.tiles.div_ceil(spec.multiprocessors) * spec.multiprocessors;
+        let busy = launch.tiles as f64 / waves as f64;
         let bf16 = launch.kernel.contains("_bf16");
         let rate = if bf16 { spec.bf16_per_second } else { spec.f32_per_second };
         let compute = launch.operations as f64 / (rate * COMPUTE * busy);
-        NODE + compute.max(launch.bytes as f64 / bandwidth)
+        NODE + compute.max(launch.bytes as f64 / bandwidth).max(self.latency(launch))
     }
 
     /// The time of `bytes` and `operations` on the whole device at the rates of the data sheet, in seconds.
@@ -97,7 +109,7 @@ mod tests {
     use super::*;
 
     fn launch(kernel: &'static str, blocks: u64, bytes: u64, operations: u64) -> KernelLaunch {
-        KernelLaunch { kernel, blocks, threads: 128, bytes, operations }
+        KernelLaunch { kernel, blocks, threads: 128, tiles: blocks, bytes, operations, round_trips: 0 }
     }
 
     #[test]
@@ -112,6 +124,11 @@ mod tests {
         assert_eq!(us(launch("linear_bf16_128", 66, 0, 791_200_000_000)), 2001.3);
         // 133 blocks are two waves
         assert_eq!(us(launch("linear_bf16_128", 133, 0, 791_200_000_000 / 264 * 133)), 1001.3);
+        // 133 tiles of 132 blocks are, too
+        let persistent = launch("linear_bf16_wgmma", 132, 0, 791_200_000_000 / 264 * 133);
+        assert_eq!(us(KernelLaunch { tiles: 133, ..persistent }), 1001.3);
+        // 1830 round trips of 280 clocks at 1830 MHz
+        assert_eq!(us(KernelLaunch { round_trips: 1830, ..launch("add_f32", 132, 0, 0) }), 281.3);
         // one multiprocessor reads 64 bytes per clock
         assert_eq!(us(launch("rms_norm_f32", 1, 64 * 1830, 0)), 2.3);
     }

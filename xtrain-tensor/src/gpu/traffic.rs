@@ -1,8 +1,9 @@
 //! The bytes and operations of recorded launches, from the sizes of their operands.
 use std::collections::BTreeMap;
 
-use super::sample;
-use crate::device::gpu::{RecordedLaunch, RecordedOperand, Recording, take};
+use super::launch_shapes::{element, list, operation, rows_of_samples, tiles};
+use super::{latency, sample};
+use crate::device::gpu::{RecordedLaunch, Recording, take};
 use crate::{
     Device, Gpu,
     faults::{self, Fault},
@@ -17,11 +18,17 @@ pub struct KernelLaunch {
     pub blocks: u64,
     /// Threads per block.
     pub threads: u32,
+    /// The output tiles of a product by `wgmma`, of which a block computes several. For other kernels, the number of
+    /// blocks.
+    pub tiles: u64,
     /// Bytes of global memory, each operand read or written once. Partial results of decode attention are those of the
     /// longest sequence of the batch.
     pub bytes: u64,
     /// Multiplications and additions of matrix products and attention, without padding. 0 for other kernels.
     pub operations: u64,
+    /// Dependent round trips to memory: how often a block waits for values before it can issue the next accesses. Counted
+    /// from the sources, for one block.
+    pub round_trips: u64,
 }
 
 /// The launches that a recording device received.
@@ -29,9 +36,10 @@ pub struct KernelLaunch {
 pub struct LaunchLog(Recording);
 
 /// A device that records kernel launches and computes nothing, and its log. It has no memory: reads return zeros,
-/// so a model of any size can be traced. Token ids that it samples are 0, and every value is finite.
-pub fn launch_recorder() -> (Device, LaunchLog) {
-    let (gpu, recording) = Gpu::recorder();
+/// so a model of any size can be traced. Token ids that it samples are 0, and every value is finite. `wgmma`: large
+/// products in bf16 use the kernels of a Hopper GPU.
+pub fn launch_recorder(wgmma: bool) -> (Device, LaunchLog) {
+    let (gpu, recording) = Gpu::recorder(wgmma);
     (Device::Gpu(gpu), LaunchLog(recording))
 }
 
@@ -45,26 +53,17 @@ impl LaunchLog {
 
 impl KernelLaunch {
     fn of(launch: &RecordedLaunch) -> KernelLaunch {
-        let [x, y, z] = launch.grid.blocks.map(u64::from);
+        let blocks = launch.grid.blocks.iter().copied().map(u64::from).product();
         KernelLaunch {
             kernel: launch.kernel,
-            blocks: x * y * z,
+            blocks,
             threads: launch.grid.threads,
+            tiles: tiles(launch).unwrap_or(blocks),
             bytes: bytes(launch),
             operations: operations(launch),
+            round_trips: latency::round_trips(launch),
         }
     }
-}
-
-/// The name of an operation, without dtypes and tile sizes.
-fn operation(kernel: &str) -> &str {
-    let dtype = ["_f32", "_bf16", "_2", "_4", "_16"].iter().filter_map(|suffix| kernel.find(suffix)).min();
-    &kernel[..dtype.unwrap_or(kernel.len())]
-}
-
-/// Bytes of an element of the compute dtype.
-fn element(kernel: &str) -> u64 {
-    if kernel.contains("_bf16") { 2 } else { 4 }
 }
 
 fn bytes(launch: &RecordedLaunch) -> u64 {
@@ -129,7 +128,7 @@ fn operations(launch: &RecordedLaunch) -> u64 {
         "swiglu" | "swiglu_skinny" | "norm_swiglu" => 4 * n(0) * n(1) * n(2),
         "linear_dx" => 2 * outs(0) * n(3) * n(4),
         "linear_dw" => {
-            let rows = rows_of_bounds(launch);
+            let rows = rows_of_samples(launch);
             weight_products(launch).map(|one| 2 * rows * one.outs * one.width).sum()
         }
         "attention" => 4 * visible_pairs(launch) * n(3) * n(5),
@@ -151,10 +150,6 @@ fn distinct(launch: &RecordedLaunch, counted: impl Fn(usize) -> bool) -> u64 {
     let operands = launch.operands.iter().enumerate().filter(|&(at, _)| counted(at));
     let sizes: BTreeMap<u64, u64> = operands.map(|(_, x)| (x.allocation, x.bytes)).collect();
     sizes.values().sum()
-}
-
-fn list(operand: Option<&RecordedOperand>) -> &[u32] {
-    operand.and_then(|x| x.list.as_deref()).unwrap_or_default()
 }
 
 /// Word size of a kernel that copies rows.
@@ -188,7 +183,7 @@ struct WeightProduct {
     accumulate: bool,
 }
 
-/// The table of `linear_dw`: the addresses of dw, dy and x, outputs, width, first block, accumulate.
+/// The table of `linear_dw`: the addresses of dw, dy and x (by `wgmma`, of their tensor maps), outputs, width, first block, accumulate.
 fn weight_products(launch: &RecordedLaunch) -> impl Iterator<Item = WeightProduct> {
     list(launch.operands.first()).chunks_exact(10).map(|one| WeightProduct {
         operands: [2, 4].map(|at| u64::from(one[at]) | u64::from(one[at + 1]) << 32),
@@ -198,15 +193,10 @@ fn weight_products(launch: &RecordedLaunch) -> impl Iterator<Item = WeightProduc
     })
 }
 
-/// The rows that `linear_dw` sums over: the end of the last chunk.
-fn rows_of_bounds(launch: &RecordedLaunch) -> u64 {
-    list(launch.operands.get(1)).last().map_or(0, |&rows| u64::from(rows))
-}
-
 /// The bytes of `linear_dw`: each `dy` and `x` read once, each gradient written, and read if it does not start from
 /// zeros.
 fn weight_gradient_bytes(launch: &RecordedLaunch) -> u64 {
-    let (rows, e) = (rows_of_bounds(launch), element(launch.kernel));
+    let (rows, e) = (rows_of_samples(launch), element(launch.kernel));
     let mut read = BTreeMap::new();
     let mut gradients = 0;
     for WeightProduct { operands: [dy, x], outs, width, accumulate } in weight_products(launch) {

@@ -15,18 +15,24 @@ use crate::tensor::KernelLaunch;
 /// Text below every estimate.
 const NOT_MODELLED: &str = "\
 An estimate, not a measurement: each launch takes the maximum of its memory time (at 90 % of the
-data sheet's bandwidth) and its compute time (at 80 %), and 1.3 us pass between two launches. Latency
-within a kernel, traffic of the L2 cache and bank conflicts are not modelled: a device is slower.
-With dependent launch (XTRAIN_CUDA_DEPENDENT_LAUNCH=1, sm_90 and later) 0.65 us pass: an assumption.\n";
+data sheet's bandwidth), its compute time (at 80 %) and its latency chain (dependent round trips of a
+block, 280 clocks each), and 1.3 us pass between two launches. Waits within a block, traffic of the
+L2 cache and bank conflicts are not modelled: a device is slower.
+";
+/// Text below an estimate with dependent launch.
+const ASSUMED: &str = "\
+The rate is that of the default. With dependent launch (XTRAIN_CUDA_DEPENDENT_LAUNCH=1, off by default)
+the estimate assumes 0.65 us between two launches, which nobody has measured.
+";
 
 /// Estimates the decode step in the middle of the new tokens.
 pub(super) fn decode(args: &DecodeArgs, gpu: TargetGpu) -> Result<(), CliError> {
-    Estimate::new(&recorded::decode(args)?, gpu).print(args.shared.json)
+    Estimate::new(&recorded::decode(args, gpu)?, gpu).print(args.shared.json)
 }
 
 /// Estimates a training step.
 pub(super) fn train(args: &BenchTrainArgs, gpu: TargetGpu) -> Result<(), CliError> {
-    Estimate::new(&recorded::train(args)?, gpu).print(args.shared.json)
+    Estimate::new(&recorded::train(args, gpu)?, gpu).print(args.shared.json)
 }
 
 /// The estimate of one step.
@@ -55,9 +61,13 @@ struct KernelRow {
     kernel: &'static str,
     launches: usize,
     blocks: u64,
+    /// Output tiles of products by wgmma, of which a block computes several; otherwise the blocks.
+    tiles: u64,
     /// Bytes and operations of one launch.
     bytes: u64,
     operations: u64,
+    /// The latency chain of one launch.
+    latency_us: f64,
     /// Time of one launch, with the gap before the next one.
     us: f64,
 }
@@ -67,9 +77,9 @@ impl KernelRow {
     fn of(launches: &[KernelLaunch], gpu: TargetGpu) -> Vec<KernelRow> {
         let mut rows: Vec<KernelRow> = Vec::new();
         for launch in launches {
-            let &KernelLaunch { kernel, blocks, bytes, operations, .. } = launch;
-            let us = gpu.seconds(launch) * 1e6;
-            let new = KernelRow { kernel, launches: 1, blocks, bytes, operations, us };
+            let &KernelLaunch { kernel, blocks, tiles, bytes, operations, .. } = launch;
+            let (us, latency_us) = (gpu.seconds(launch) * 1e6, gpu.latency(launch) * 1e6);
+            let new = KernelRow { kernel, launches: 1, blocks, tiles, bytes, operations, latency_us, us };
             match rows.iter_mut().find(|row| KernelRow { launches: 1, ..(*row).clone() } == new) {
                 Some(row) => row.launches += 1,
                 None => rows.push(new),
@@ -117,17 +127,18 @@ impl Estimate {
 
     fn text(&self) -> String {
         let sms = self.gpu.multiprocessors();
-        let blocks = format!("blocks / {sms} SMs");
-        let columns = ["launches", "blocks", &blocks, "bytes", "operations", "us", "us in total"];
+        let columns =
+            ["launches", "blocks", "waves", "bytes", "operations", "latency us", "us", "us in total"];
         let mut table = Table::new(&["kernel"], &columns);
         for row in &self.kernels {
             table.row([
                 row.kernel.to_string(),
                 row.launches.to_string(),
                 row.blocks.to_string(),
-                format!("{:.2}", row.blocks as f64 / sms as f64),
+                format!("{:.2}", row.tiles as f64 / sms as f64),
                 units::bytes(row.bytes),
                 units::count(row.operations),
+                format!("{:.2}", row.latency_us),
                 format!("{:.2}", row.us),
                 format!("{:.1}", row.total()),
             ]);
@@ -141,6 +152,7 @@ impl Estimate {
         }
         sum.row(["lower bound of any implementation", &format!("{:.1} us", self.ideal_us)]);
         let Estimate { model, workload, .. } = self;
-        format!("{model}{workload}\n\n{}\n{}\n{NOT_MODELLED}", table.render(), sum.render())
+        let assumed = if self.dependent_us.is_some() { ASSUMED } else { "" };
+        format!("{model}{workload}\n\n{}\n{}\n{NOT_MODELLED}{assumed}", table.render(), sum.render())
     }
 }

@@ -1,6 +1,7 @@
 //! The recorded launches of one step.
 use crate::cli::bench::args::{BenchTrainArgs, DecodeArgs};
 use crate::cli::bench::bench_model::{self, BenchModel};
+use crate::cli::bench::gpu_spec::TargetGpu;
 use crate::cli::bench::ideal::Ideal;
 use crate::cli::bench::workload::Workload;
 use crate::cli::exit::{CliError, Exit};
@@ -31,14 +32,14 @@ pub(super) struct Step {
 }
 
 /// The decode step in the middle of the new tokens.
-pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
+pub(super) fn decode(args: &DecodeArgs, gpu: TargetGpu) -> Result<Step, CliError> {
     let config = args.shared.config()?;
     let [prompt_len, max_new] = args.lengths(bench_model::DEFAULT_LEN);
     let context = prompt_len.checked_add(max_new).and_then(|len| len.checked_add(RECORDED));
     let context = context.ok_or_else(|| {
         CliError::new(Exit::Usage, "--prompt-len and --max-new: expected a sum that fits in 64 bits")
     })?;
-    let (model, description, log) = recorded_model(&config, context)?;
+    let (model, description, log) = recorded_model(&config, context, gpu)?;
     let workload = Workload {
         batch: args.batch.get(),
         one_prompt: args.one_prompt,
@@ -75,9 +76,9 @@ pub(super) fn decode(args: &DecodeArgs) -> Result<Step, CliError> {
 }
 
 /// A training step.
-pub(super) fn train(args: &BenchTrainArgs) -> Result<Step, CliError> {
+pub(super) fn train(args: &BenchTrainArgs, gpu: TargetGpu) -> Result<Step, CliError> {
     let config = args.shared.config()?;
-    let (model, description, log) = recorded_model(&config, config.train.context)?;
+    let (model, description, log) = recorded_model(&config, config.train.context, gpu)?;
     let mut trainer = Trainer::new(model, training::optim_config(&config), training::schedule(&config))?;
     let (batch, context) = (config.train.batch, config.train.context);
     let vocab = trainer.model.config().vocab;
@@ -99,9 +100,13 @@ pub(super) fn train(args: &BenchTrainArgs) -> Result<Step, CliError> {
     })
 }
 
-/// A model of zeros on a recording device, with a context of at least `context` tokens.
-fn recorded_model(config: &RunConfig, context: usize) -> Result<(Model, BenchModel, LaunchLog), CliError> {
-    let (device, log) = launch_recorder();
+/// A model of zeros on a device that records the kernels of this GPU, with a context of at least `context` tokens.
+fn recorded_model(
+    config: &RunConfig,
+    context: usize,
+    gpu: TargetGpu,
+) -> Result<(Model, BenchModel, LaunchLog), CliError> {
+    let (device, log) = launch_recorder(gpu.is_hopper());
     let vocab = source::tokenizer(&config.data.tokenizer)?.vocab_size();
     let mut cfg = training::model_config(config, vocab);
     cfg.max_positions = cfg.max_positions.max(context);

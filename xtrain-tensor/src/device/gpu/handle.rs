@@ -64,11 +64,15 @@ impl Gpu {
         Err(crate::Error::device(env!("XTRAIN_EMULATOR")))
     }
 
-    /// A device that records launches and computes nothing, and its recording.
-    pub(crate) fn recorder() -> (Gpu, Recording) {
+    /// A device that records launches and computes nothing, and its recording. `wgmma`: large products use it.
+    pub(crate) fn recorder(wgmma: bool) -> (Gpu, Recording) {
         let recorder = Recorder::default();
         let recording = recorder.recording();
-        (Gpu::with_launcher(Box::new(recorder), LaunchOptions::default()), recording)
+        let gpu = Gpu::with_launcher(Box::new(recorder), LaunchOptions::default());
+        if wgmma {
+            gpu.allow_wgmma(WgmmaUse::LargeProducts);
+        }
+        (gpu, recording)
     }
 
     pub(super) fn with_launcher(launcher: Box<dyn Launcher>, options: LaunchOptions) -> Gpu {

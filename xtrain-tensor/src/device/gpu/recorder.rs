@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use xtrain_comm::Communicator;
 
-use super::launch::{Arg, Call, Graph, Grid, Launcher, MAP_WORDS, MatrixBoxes};
+use super::launch::{Arg, At, Call, Graph, Grid, Launcher, MAP_WORDS, MatrixBoxes};
 use super::peak::Peak;
 use super::peers::{Member, Peers};
 use crate::error::{Error, Result};
@@ -17,6 +17,9 @@ use crate::tensor_core::TensorCore;
 /// Largest upload whose content is kept: more than any index list.
 const MAX_KEPT: usize = 1 << 22;
 
+/// Marks a recorded tensor map.
+const TENSOR_MAP: u32 = 0x7061_6d74;
+
 /// A recorded kernel launch.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedLaunch {
@@ -24,7 +27,7 @@ pub(crate) struct RecordedLaunch {
     pub(crate) grid: Grid,
     /// The scalar arguments of type u32, in order.
     pub(crate) numbers: Vec<u32>,
-    /// The pointer arguments that are not null, in order.
+    /// The pointer arguments that are not null, in order; those of tensor maps are the matrices that the maps describe.
     pub(crate) operands: Vec<RecordedOperand>,
 }
 
@@ -63,6 +66,17 @@ impl FictitiousMemory {
         RecordedOperand { allocation, bytes, list: self.lists.get(&at).cloned() }
     }
 
+    /// A pointer argument, or the matrices of the tensor maps that it points to.
+    fn operands(&self, at: u64) -> Vec<RecordedOperand> {
+        match self.lists.get(&at) {
+            Some(list) if list.first() == Some(&TENSOR_MAP) => {
+                let maps = list.chunks_exact(MAP_WORDS).filter(|map| map[0] == TENSOR_MAP);
+                maps.map(|map| self.operand(u64::from(map[1]) | u64::from(map[2]) << 32)).collect()
+            }
+            _ => vec![self.operand(at)],
+        }
+    }
+
     /// Drops the kept uploads to `at..end`.
     fn forget(&mut self, at: u64, end: u64) {
         let mut later = self.lists.split_off(&at);
@@ -90,8 +104,12 @@ impl Launcher for Recorder {
         132
     }
 
-    fn tensor_map(&self, _: &MatrixBoxes) -> Result<[u32; MAP_WORDS]> {
-        Err(Error::device("a launch recorder has no tensor maps"))
+    /// The address of the matrix.
+    fn tensor_map(&self, matrix: &MatrixBoxes) -> Result<[u32; MAP_WORDS]> {
+        let At(at) = matrix.at;
+        let mut words = [0; MAP_WORDS];
+        words[..3].copy_from_slice(&[TENSOR_MAP, at as u32, (at >> 32) as u32]);
+        Ok(words)
     }
 
     fn peak(&self) -> Option<Peak> {
@@ -143,7 +161,7 @@ impl Launcher for Recorder {
         for &arg in args {
             match arg {
                 Arg::At(0) | Arg::F32(_) | Arg::U64(_) => (),
-                Arg::At(at) => operands.push(memory.operand(at)),
+                Arg::At(at) => operands.extend(memory.operands(at)),
                 Arg::U32(n) => numbers.push(n),
             }
         }
