@@ -1,5 +1,6 @@
 //! Errors of a run of reinforcement learning.
 use crate::model::store::StoreError;
+use crate::report::units::many;
 use crate::rewards::CompletionIndex;
 
 /// An error that ends a run.
@@ -48,7 +49,7 @@ pub enum Error {
     #[error("the task has no training prompts")]
     NoPrompts,
     /// A wrong number of reward weights.
-    #[error("grpo.reward_weights: expected {} weights, one for each of {}, found {found}", names.len(), names.join(", "))]
+    #[error("grpo.reward_weights: expected {}, one for each of {}, found {found}", many(names.len() as u64, "weight"), names.join(", "))]
     RewardWeights {
         /// The names of the rewards.
         names: Vec<String>,

@@ -7,6 +7,7 @@ use crate::cli::{loaded, source};
 use crate::config::{GrpoSection, RunConfig};
 use crate::grpo;
 use crate::model::tasks::{self, PromptFile, PromptSet, Task};
+use crate::report::units;
 use crate::rewards::RESERVED_COLUMNS;
 use crate::training;
 
@@ -44,9 +45,9 @@ pub(super) fn check_weights(section: &GrpoSection) -> Result<(), CliError> {
         return Err(grpo::Error::RewardWeights { names: vec![section.task.clone()], found }.into());
     }
     if found < programs {
-        let message = format!(
-            "grpo.reward_weights: expected at least {programs} weights, one for each reward, found {found}"
-        );
+        let weights = units::many(programs as u64, "weight");
+        let message =
+            format!("grpo.reward_weights: expected at least {weights}, one for each reward, found {found}");
         return Err(CliError::new(Exit::Usage, message));
     }
     Ok(())

@@ -182,6 +182,9 @@ fn sentencepiece_steps(meta: &Metadata, tokens: &[String], types: &[i64]) -> Res
     }
     let used = (0..tokens.len()).filter(|&id| types.get(id) != Some(&UNUSED));
     let scored: Vec<(&str, f64)> = used.map(|id| (&*tokens[id], scores[id])).collect();
+    if let Some((token, _)) = scored.iter().find(|(_, score)| score.is_nan()) {
+        return Err(meta.bad(SCORES, "scores that are numbers", format!("NaN, that of {token:?}")).into());
+    }
     let merges = sentencepiece::merges(&scored);
     let merges = merges.map_err(|got| {
         meta.bad(TOKENS, "tokens of at most 1024 bytes, and merges that need at most 64 MiB of memory", got)
