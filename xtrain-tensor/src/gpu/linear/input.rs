@@ -110,18 +110,12 @@ pub(in crate::gpu) fn swiglu_gradient(
         let [rows, outs, width] = [g.shape()[0], g.width(), w.width()];
         let gradients = [Tensor::on_gpu(gpu, gate.shape(), out)?, Tensor::on_gpu(gpu, gate.shape(), out)?];
         let at = |x: &Tensor| x.at(gpu, out);
+        let [dgate, dup] = [at(&gradients[0])?, at(&gradients[1])?];
         let part = Part { dy: at(g)?, w: at(w)?, outs };
         let group = Group { parts: [part, Part::default(), Part::default()], dtype: out };
-        let tile = group.tile(gpu, [rows, width]);
-        let operands = match tile {
-            Tile::Wgmma => args![group.by_tma([rows, width]).maps(gpu)?].to_vec(),
-            _ => args![part.dy, part.w].to_vec(),
-        };
-        let [dgate, dup] = [at(&gradients[0])?, at(&gradients[1])?];
-        let args = [&operands, args![at(gate)?, at(up)?, dgate, dup, rows, outs, width] as &[Arg]].concat();
-        let (kernel, grid) = SWIGLU_GRADIENT.launch(gpu, tile, out, [rows, width]);
+        let (shape, values) = ([rows, width], [at(gate)?, at(up)?, dgate, dup]);
         // SAFETY: g [rows, outs], w [outs, width]; gate, up and their gradients have the shape of dy, [rows, width].
-        unsafe { gpu.launch(kernel, grid, &args)? };
+        unsafe { swiglu_input(gpu, &group, shape, values, group.tile(gpu, shape))? };
         Ok(gradients)
     })
 }
@@ -175,4 +169,26 @@ pub(in crate::gpu) unsafe fn input(
     let args = [&operands, outs as &[Arg], &rounded, args![shape[0], shape[1]]].concat();
     // SAFETY: as promised by the caller.
     unsafe { gpu.launch(kernel, grid, &args) }
+}
+
+/// The gradients `dgate`, `dup` of `silu(gate) up` whose gradient is `dy w`, the first product of the group.
+///
+/// # Safety
+/// The addresses hold operands of these shapes and the group's type: gate, up, dgate and dup `[rows, width]`.
+pub(in crate::gpu) unsafe fn swiglu_input(
+    gpu: &Gpu,
+    group: &Group,
+    shape: [usize; 2],
+    [gate, up, dgate, dup]: [At; 4],
+    tile: Tile,
+) -> Result<()> {
+    let Group { parts: [part, ..], dtype } = group;
+    let (kernel, grid) = SWIGLU_GRADIENT.launch(gpu, tile, *dtype, shape);
+    let operands = match tile {
+        Tile::Wgmma => args![group.by_tma(shape).maps(gpu)?].to_vec(),
+        _ => args![part.dy, part.w].to_vec(),
+    };
+    let rest = args![gate, up, dgate, dup, shape[0], part.outs, shape[1]];
+    // SAFETY: as promised by the caller.
+    unsafe { gpu.launch(kernel, grid, &[&operands, rest as &[Arg]].concat()) }
 }

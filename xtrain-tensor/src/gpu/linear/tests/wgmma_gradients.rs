@@ -1,8 +1,8 @@
 //! Gradients by `wgmma`: the bits of the reference, and when they are used.
 #![cfg(xtrain_emu)]
-use super::super::input::{Group, Part};
-use super::super::weights::{RowProduct, tile_of};
-use super::{Gpu, SCHEDULES, Tile, Weight, arbitrary, compare_bits, on, ops};
+use super::super::input::{Group, Part, input, swiglu_input};
+use super::super::weights::{RowProduct, tile_of, weights};
+use super::{Gpu, SCHEDULES, Tile, Weight, arbitrary, as_gpu, compare_bits, gpu, on, ops};
 use crate::device::gpu::{At, Emulation, EmulatorBuild, LaunchOptions, WgmmaUse};
 use crate::ops::Samples;
 use crate::tensor_core::TensorCore;
@@ -114,6 +114,79 @@ fn rows_of_the_next_sample_in_a_stage_are_detected() {
     use crate::faults::{Fault, with};
     let difference = with(Fault::SampleEndsWithinMap, gradients).unwrap_err();
     assert!(difference.contains("dw: "), "{difference}");
+}
+
+/// The gradient of SwiGLU in the epilogue of every tile, of partial tiles and of unaligned rows.
+#[test]
+fn the_gradient_of_swiglu_has_its_bits_in_every_tile() {
+    let mut compared = 0;
+    for (case, [rows, outs, width]) in [[130, 40, 136], [33, 9, 131]].into_iter().enumerate() {
+        for dtype in [Dtype::F32, Dtype::BF16] {
+            let by_tma = dtype == Dtype::BF16 && width % 8 == 0 && outs % 8 == 0;
+            let tiles = [Tile::Small, Tile::Large].into_iter().chain(by_tma.then_some(Tile::Wgmma));
+            let gradients = |device: &Device, tile: Option<Tile>| -> Result<[Vec<f32>; 2]> {
+                let fill =
+                    |shape: [usize; 2], seed| on(device, shape, &arbitrary(shape[0] * shape[1], seed), dtype);
+                let (dy, w) = (fill([rows, outs], 1), fill([outs, width], 2));
+                let (gate, up) = (fill([rows, width], 3), fill([rows, width], 4));
+                let values = |x: &Tensor| x.to_f32()?.to_vec();
+                let Some(tile) = tile else {
+                    let weight = Weight::new(&w.to_f32()?, dtype)?;
+                    let dx = ops::linear_backward_input(&[&dy], &[&weight])?;
+                    let [dgate, dup] = ops::silu_mul_backward(&gate, &up, &dx, dtype)?;
+                    return Ok([values(&dgate)?, values(&dup)?]);
+                };
+                let gpu = as_gpu(device);
+                let [dgate, dup] = [
+                    Tensor::zeros(device, &[rows, width], dtype)?,
+                    Tensor::zeros(device, &[rows, width], dtype)?,
+                ];
+                let part = Part { dy: dy.at(gpu, dtype)?, w: w.at(gpu, dtype)?, outs };
+                let group = Group { parts: [part, Part::default(), Part::default()], dtype };
+                let at = [&gate, &up, &dgate, &dup].map(|x| x.at(gpu, dtype).unwrap());
+                // SAFETY: operands of these shapes.
+                unsafe { swiglu_input(gpu, &group, [rows, width], at, tile)? };
+                Ok([values(&dgate)?, values(&dup)?])
+            };
+            let want = gradients(&Device::reference_of(TensorCore::Hopper), None).unwrap();
+            for tile in tiles {
+                let device = gpu(case);
+                let got = gradients(&device, Some(tile)).unwrap();
+                for (got, want) in got.iter().zip(&want) {
+                    compare_bits(got, want)
+                        .unwrap_or_else(|e| panic!("{rows}x{outs}x{width} {dtype} {tile:?}: {e}"));
+                    compared += want.len();
+                }
+            }
+        }
+    }
+    println!("gradients of SwiGLU, every tile: {compared} values, 0 differing bits");
+}
+
+#[test]
+fn the_kernels_trap_in_an_image_without_wgmma() {
+    let emulation =
+        Emulation { wgmma: false, ..Emulation::new(ThreadSchedule::Forward, EmulatorBuild::Plain) };
+    let options = LaunchOptions { sync: true, ..LaunchOptions::default() };
+    let gpu = Gpu::emulated_with(emulation, options).unwrap();
+    let (buffer, tile, dtype) = (gpu.buffer(4 * 256).unwrap(), Tile::Wgmma, Dtype::BF16);
+    let at = buffer.arg();
+    let part = Part { dy: at, w: at, outs: 16 };
+    let group = Group { parts: [part, Part::default(), Part::default()], dtype };
+    let product = RowProduct { dw: at, accumulate: false, dy: at, x: at, shape: [16, 16] };
+    let samples = Samples::of_lengths([16]);
+    // SAFETY: the kernels trap before they read or write.
+    let trapped = unsafe {
+        [
+            input(&gpu, &group, [16, 16], At(0), [at, At(0)], tile),
+            swiglu_input(&gpu, &group, [16, 16], [at; 4], tile),
+            weights(&gpu, &[product], dtype, &samples, tile),
+        ]
+    };
+    for result in trapped {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("trap: wgmma in an image without machine code for sm_90a"), "{error}");
+    }
 }
 
 /// The tiles of dx and of dw for 2048 rows of these samples, and 2048 outputs and inputs.
