@@ -121,12 +121,17 @@ fn what_is_no_constraint_is_refused() {
     generate("--regex", "[a&&b]", 2, &["--regex", "without a match"]);
     generate("--regex", "(a{0})", 2, &["--regex", "the empty text"]);
     generate("--regex", r"a\bc", 2, &["--regex", "look"]);
-    generate("--json-schema", "{\"type\": ", 2, &["--json-schema", "not JSON", "line 1 column 9"]);
+    generate(
+        "--json-schema",
+        "{\"type\": ",
+        2,
+        &["--json-schema", "expected JSON, found JSON that ends too early", "line 1, column 9"],
+    );
     generate("--json-schema", r#"{"type": "objekt"}"#, 2, &["--json-schema", "objekt"]);
     generate("--json-schema", r#"{"not": {"type": "null"}}"#, 2, &["--json-schema", "not"]);
     generate("--json-schema", "none.json", 66, &["none.json"]);
     scratch.file("bad.json", "{\n  \"type\": objekt\n}");
-    generate("--json-schema", "bad.json", 65, &["bad.json", "not JSON", "line 2"]);
+    generate("--json-schema", "bad.json", 65, &["bad.json", "expected JSON, found invalid JSON", "line 2"]);
     refused(
         &scratch.0,
         &["generate", &m, "--prompt", "a", "--regex", "a", "--json-schema", "{}"],

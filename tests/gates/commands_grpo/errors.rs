@@ -76,7 +76,7 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
         (
             task(&["--set", "grpo.reward_weights=[1, 2]"]),
             2,
-            &["grpo.reward_weights", "expected 1 weights", "found 2"],
+            &["grpo.reward_weights", "expected 1 weight,", "found 2"],
         ),
         (
             task(&["--reward", "a", "--reward", "b", "--set", "grpo.reward_weights=[1]"]),
@@ -131,7 +131,7 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
     let output = xtrain(&scratch.0, &args);
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("expected 1 weights, one for each of reward, found 2"), "{errors}");
+    assert!(errors.contains("expected 1 weight, one for each of reward, found 2"), "{errors}");
     assert!(!errors.contains("to resume"), "a resume fails again: {errors}");
 }
 

@@ -206,10 +206,9 @@ mod tests {
     fn a_process_that_fails_to_connect_ends_the_wait_of_the_others() {
         failure_is_agreed().unwrap();
         let late = on_three(Duration::from_millis(50), || Ok(1));
-        assert!(
-            late.iter().all(|error| error.contains("process 0 of 3 is not connected within 50ms")),
-            "{late:?}"
-        );
+        // of the two that wait, the one whose time is over first
+        let waits = |rank| format!("process {rank} of 3 is not connected within 50ms");
+        assert!([0, 2].iter().any(|rank| late.iter().all(|error| error.contains(&waits(*rank)))), "{late:?}");
     }
 
     #[test]
