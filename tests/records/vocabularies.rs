@@ -97,6 +97,8 @@ const CHANGES: &[(&str, Option<Meta>)] = &[
     ("eos_token_id", Some(Meta::Id(99))),
     ("eos_token_id", None),
     ("eot_token_id", Some(Meta::Id(3))),
+    ("eot_token_id", Some(Meta::Id(2))),
+    ("eom_token_id", Some(Meta::Id(4))),
     ("eom_token_id", Some(Meta::Id(3))),
     ("bos_token_id", Some(Meta::Id(3))),
     ("bos_token_id", Some(Meta::Id(99))),

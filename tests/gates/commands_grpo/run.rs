@@ -179,6 +179,16 @@ fn columns_of_the_prompts_reach_the_reward_program() {
         refused(&scratch.0, &[&args[..], &REWARD].concat(), 65, parts);
         assert!(!scratch.0.join("bad").exists(), "{line}");
     }
+    scratch.file("bad.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"a\", \"id\": 3}\n");
+    let args = ["grpo", "--init", "base", "--prompts", "p.jsonl", "--run", "bad"];
+    let held_out = ["--set", "grpo.eval_prompts=bad.jsonl"];
+    refused(
+        &scratch.0,
+        &[&args[..], &held_out, &REWARD].concat(),
+        65,
+        &["bad.jsonl:2", "\"id\"", "reserved"],
+    );
+    assert!(!scratch.0.join("bad").exists(), "the held-out prompts are checked first");
 }
 
 #[test]

@@ -158,3 +158,27 @@ pub struct Counters {
     /// Drafted tokens that were accepted.
     pub accepted: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_truncated_completion_has_the_log_probabilities_of_its_tokens() {
+        let mut completion = Completion {
+            index: 0,
+            id: 0,
+            prompt_len: 1,
+            tokens: vec![5, 6, 7],
+            logprobs: vec![-1.0, -2.0, -3.0],
+            processed_logprobs: vec![-0.1, -0.2, -0.3],
+            finish_reason: FinishReason::Stop,
+        };
+        completion.truncate(2);
+        assert_eq!(completion.tokens, [5, 6]);
+        assert_eq!(
+            (completion.logprobs, completion.processed_logprobs),
+            (vec![-1.0, -2.0], vec![-0.1, -0.2])
+        );
+    }
+}

@@ -292,6 +292,11 @@ mod tests {
         assert_eq!((count(0), count(1), count(2)), (1, 1, 0), "{encoded:?}");
         assert_eq!((encoded[0].ids[0], encoded[1].ids[0]), (bos, bos));
         assert_eq!(encoded[1].text.as_deref().unwrap().matches("<|begin_of_text|>").count(), 1);
+        // what a template does not print is not added
+        let tokenizer = tokenizer.with_chat_template("{{ messages[0].content }}").unwrap();
+        let encoded = open("bos", text).unwrap().encode(Some(&tokenizer)).unwrap();
+        assert_eq!(encoded[1].ids, tokenizer.encode("a").unwrap());
+        assert_eq!(encoded[0].ids, [&[bos], &encoded[1].ids[..]].concat());
     }
 
     #[test]

@@ -38,6 +38,19 @@ pub(super) fn kinds(dtype: Dtype, room: Room) -> Vec<(String, Box<dyn Cache>)> {
     all.into_iter().map(|cache| (format!("{} {dtype} {NAME}", cache.kind()), cache)).collect()
 }
 
+#[test]
+fn host_memory_has_the_size_of_the_layers_that_do_not_stay() {
+    let (shape, slots) = (shape(Dtype::F32), 64);
+    let memory = KvMemory::offloading(LayerOffload::in_memory(0, usize::MAX));
+    for n_resident in 0..LAYERS {
+        let bytes = ((LAYERS - n_resident) * slots * shape.layer_bytes_per_token()) as u64;
+        let storage = memory.storage(&shape, n_resident, slots).unwrap().unwrap();
+        assert!(storage.read_at(&mut [0], bytes - 1).is_ok(), "{n_resident} layers stay");
+        assert!(storage.read_at(&mut [0], bytes).is_err(), "{n_resident} layers stay");
+    }
+    assert!(memory.storage(&shape, LAYERS, slots).is_none());
+}
+
 /// A cache in which sequence 0 holds 70 positions, in two blocks, and its file.
 fn filled() -> (Paged, Vec<Vec<u32>>, Disk) {
     let disk = Disk::default();

@@ -58,3 +58,23 @@ impl WaitingQueue {
         self.sequences.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_higher_priority_is_never_behind_a_lower_one_of_the_same_step() {
+        for ageing in [0, 1, 7, usize::MAX / 2, usize::MAX] {
+            let options = EngineOptions { ageing, ..EngineOptions::default() };
+            let priorities = [i32::MIN, -3, -2, -1, 0, 1, 2, 3, i32::MAX];
+            for step in [0, 5, usize::MAX] {
+                let ranks = priorities.map(|priority| WaitingQueue::rank(&options, step, priority));
+                assert!(
+                    ranks.is_sorted_by(|low, high| low >= high),
+                    "ageing {ageing}, step {step}: {ranks:?}"
+                );
+            }
+        }
+    }
+}
