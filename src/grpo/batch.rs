@@ -142,6 +142,12 @@ pub fn samples(groups: &[Group]) -> impl Iterator<Item = (&Group, &Sample)> {
     groups.iter().flat_map(|group| group.samples.iter().map(move |sample| (group, sample)))
 }
 
+/// Number of sampled tokens of all completions. `mask_truncated`: truncated completions are not counted.
+pub(super) fn sampled_tokens(groups: &[Group], mask_truncated: bool) -> usize {
+    let counted = samples(groups).filter(|(_, sample)| !(mask_truncated && sample.truncated()));
+    counted.map(|(_, sample)| sample.sampled()).sum()
+}
+
 /// A generation batch with rewards and advantages.
 #[derive(Debug)]
 pub struct Batch {
@@ -165,5 +171,34 @@ impl Batch {
     /// Tokens of prompts and completions, sampled and appended, without the discarded groups.
     pub fn tokens(&self) -> usize {
         samples(&self.groups).map(|(group, sample)| group.prompt.ids.len() + sample.tokens.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(tokens: &[u32], finish_reason: FinishReason) -> Completion {
+        let logprobs = vec![-1.0; tokens.len()];
+        let processed_logprobs = logprobs.clone();
+        let tokens = tokens.to_vec();
+        Completion { index: 0, id: 0, prompt_len: 1, tokens, logprobs, processed_logprobs, finish_reason }
+    }
+
+    #[test]
+    fn appended_tokens_and_masked_completions_are_not_counted() {
+        let tokenizer = Tokenizer::byte();
+        let mut continued = Sample::new(turn(&[65, 66], FinishReason::Stop), &tokenizer);
+        continued.append(&[67, 68, 69]);
+        continued.push_turn(turn(&[70], FinishReason::Stop), &tokenizer);
+        let truncated = Sample::new(turn(&[65; 5], FinishReason::Length), &tokenizer);
+        let prompt = Arc::new(Prompt { text: "p".into(), ids: vec![80], columns: Map::new() });
+        let groups = [continued, truncated].map(|one| Group {
+            prompt_id: 0,
+            prompt: prompt.clone(),
+            samples: vec![one],
+        });
+        assert_eq!(sampled_tokens(&groups, false), 2 + 1 + 5);
+        assert_eq!(sampled_tokens(&groups, true), 2 + 1);
     }
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Error;
-use super::batch::{Batch, Prompt, samples};
+use super::batch::{Batch, Prompt, sampled_tokens, samples};
 use super::examples::Weighted;
 use super::exchange;
 use super::metrics::StepMetrics;
@@ -244,8 +244,7 @@ impl Grpo<'_> {
     fn loss_tokens(&self, batch: &Batch) -> f64 {
         let masked =
             self.section.mask_truncated_completions && !faults::on(Fault::MaskedCompletionsInDivisor);
-        let counted = samples(&batch.groups).filter(|(_, sample)| !(masked && sample.truncated()));
-        let tokens: usize = counted.map(|(_, sample)| sample.sampled()).sum();
+        let tokens = sampled_tokens(&batch.groups, masked);
         tokens.max(1) as f64 / self.section.steps_per_generation as f64
     }
 

@@ -123,6 +123,21 @@ fn a_dry_run_prints_an_estimate_and_the_configuration_and_writes_nothing() {
 }
 
 #[test]
+fn a_run_computes_in_its_dtype_from_the_first_step_on() {
+    let scratch = scratch("dtype", "");
+    let sets = ["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"];
+    finish(&scratch, "base", &sets);
+    let log_probs = |run: &str, dtype: &str| {
+        finish(&scratch, run, &[&["--init", "base", "--set", dtype], &sets[..]].concat());
+        let rows = lines(&scratch.0.join(run).join("rollouts/step_000001.jsonl"));
+        rows.iter().map(|row| row["processed_logprobs"].to_string()).collect::<Vec<_>>()
+    };
+    let in_f32 = log_probs("a", "train.dtype=f32");
+    assert!(!in_f32.is_empty() && in_f32 == log_probs("b", "train.dtype=f32"));
+    assert_ne!(in_f32, log_probs("c", "train.dtype=bf16"));
+}
+
+#[test]
 fn columns_of_the_prompts_reach_the_reward_program() {
     let body =
         "printf '%s\\n' \"$line\" >> seen; reward=0; case \"$line\" in *'\"want\":\"x\"'*) reward=1;; esac";

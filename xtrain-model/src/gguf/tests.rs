@@ -181,7 +181,8 @@ fn the_tokenizer_of_a_file_equals_that_of_its_directory() {
 #[test]
 fn the_built_in_tokenizer_survives_export_and_import() {
     let mut values = tokenizer::write(&Tokenizer::byte(), 300).unwrap();
-    values.extend(tokenizer::write_eos_ids(&[256]).unwrap());
+    // a file may name one token by several keys
+    values.extend(tokenizer::write_eos_ids(&[256, 256]).unwrap());
     let meta = Metadata { file: "test".into(), values };
     let again = tokenizer::read(&meta).unwrap().unwrap();
     assert_eq!(tokenizer::eos_ids(&meta).unwrap(), [256]);
