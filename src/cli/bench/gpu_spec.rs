@@ -82,8 +82,8 @@ impl TargetGpu {
     }
 
     /// The lower bound of the time of a launch in seconds, with the gap before the next one: the maximum of the
-    /// memory time, the compute time and the latency chain. A launch with fewer blocks than multiprocessors reads only as fast as its
-    /// multiprocessors can, and computes only on them; the last wave of tiles also leaves some idle.
+    /// memory time, the compute time and the latency chain. A launch with fewer blocks than multiprocessors reads only
+    /// as fast as its multiprocessors can, and computes only on them; the last wave of tiles also leaves some idle.
     pub(super) fn seconds(self, launch: &KernelLaunch) -> f64 {
         let spec = self.spec();
         let active = launch.blocks.min(spec.multiprocessors) as f64;

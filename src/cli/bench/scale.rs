@@ -249,10 +249,10 @@ impl Measured {
     }
 }
 
-/// The number of processes of which twice as many are less than 1.5 times as fast, in words.
-fn limit(estimate: &[Row]) -> String {
-    let pays_not = |two: &&[Row]| two[1].tokens_per_second < 1.5 * two[0].tokens_per_second;
-    match estimate.windows(2).find(pays_not) {
+/// Up to how many processes a doubling gives at least 1.5 times the speed, in words.
+fn scaling_limit(estimate: &[Row]) -> String {
+    let too_slow = |two: &&[Row]| two[1].tokens_per_second < 1.5 * two[0].tokens_per_second;
+    match estimate.windows(2).find(too_slow) {
         Some(two) => format!("twice {} processes are less than 1.5 times as fast", two[0].processes),
         None => "twice as many processes are always at least 1.5 times as fast".to_string(),
     }
@@ -287,7 +287,7 @@ impl Report {
                 format!("{:.2}", row.efficiency),
             ]);
         }
-        let end = limit(&self.estimate);
+        let end = scaling_limit(&self.estimate);
         let Network { latency_us, gigabytes_per_second } = network;
         format!(
             "{text}\n{}\n{end}\nAn estimate for a latency of {latency_us} us and {gigabytes_per_second} GB/s. Hidden: \
@@ -334,8 +334,11 @@ mod tests {
             efficiency: 0.0,
         };
         let rows = [row(1, 100.0), row(2, 150.0), row(4, 224.0), row(8, 230.0)];
-        assert_eq!(limit(&rows), "twice 2 processes are less than 1.5 times as fast");
-        assert_eq!(limit(&rows[..2]), "twice as many processes are always at least 1.5 times as fast");
+        assert_eq!(scaling_limit(&rows), "twice 2 processes are less than 1.5 times as fast");
+        assert_eq!(
+            scaling_limit(&rows[..2]),
+            "twice as many processes are always at least 1.5 times as fast"
+        );
         let model = Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 1).unwrap();
         let mut report = Report {
             model: BenchModel::new("tiny".into(), &model),

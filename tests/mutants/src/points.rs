@@ -78,7 +78,7 @@ pub fn find(file: &str, source: &str, operators: Operators, first: u32) -> Found
     finder.found
 }
 
-/// Names that a file uses, in the order of the alphabet.
+/// Names that a file uses, sorted.
 #[derive(Default)]
 struct Names {
     /// Fields of `self`.
@@ -123,7 +123,7 @@ impl<'a> Visit<'a> for Names {
     }
 }
 
-/// The name after `name`, in a circle.
+/// The name after `name`; after the last one the first.
 fn next_name(names: &BTreeSet<String>, name: &str) -> Option<String> {
     let at = names.iter().position(|other| other == name)?;
     names.iter().cycle().nth(at + 1).filter(|other| *other != name).cloned()

@@ -61,27 +61,6 @@ fn gathered(mask: &AttnMask<'_>) -> (Vec<u32>, Slots) {
 }
 
 #[cfg(test)]
-mod gathered_tests {
-    use super::*;
-
-    #[test]
-    fn a_position_behind_the_window_is_gathered_from_its_slot() {
-        let slots = Slots::Runs { base: vec![10, 40] };
-        let (seq, pos) = ([1, 0, 1], [7, 2, 8]);
-        for window in [None, Some(3)] {
-            let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
-            let (from, gathered) = gathered(&mask);
-            for (n, &seq) in seq.iter().enumerate() {
-                for pos in mask.keys(n) {
-                    assert_eq!(from[gathered.slot(seq, pos)] as usize, slots.slot(seq, pos), "{window:?}");
-                }
-            }
-            assert_eq!(from.len(), window.map_or(12, |_| 7));
-        }
-    }
-}
-
-#[cfg(test)]
 #[cfg(xtrain_emu)]
 pub(crate) mod tests {
     use crate::testing::emulated;
@@ -120,5 +99,26 @@ pub(crate) mod tests {
     #[test]
     fn a_vector_with_a_value_that_is_not_finite_has_the_codes_of_the_cpu() {
         not_finite().unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+#[cfg(test)]
+mod gathered_tests {
+    use super::*;
+
+    #[test]
+    fn a_position_behind_the_window_is_gathered_from_its_slot() {
+        let slots = Slots::Runs { base: vec![10, 40] };
+        let (seq, pos) = ([1, 0, 1], [7, 2, 8]);
+        for window in [None, Some(3)] {
+            let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window };
+            let (from, gathered) = gathered(&mask);
+            for (n, &seq) in seq.iter().enumerate() {
+                for pos in mask.keys(n) {
+                    assert_eq!(from[gathered.slot(seq, pos)] as usize, slots.slot(seq, pos), "{window:?}");
+                }
+            }
+            assert_eq!(from.len(), window.map_or(12, |_| 7));
+        }
     }
 }

@@ -183,7 +183,8 @@ struct WeightProduct {
     accumulate: bool,
 }
 
-/// The table of `linear_dw`: the addresses of dw, dy and x (by `wgmma`, of their tensor maps), outputs, width, first block, accumulate.
+/// The table of `linear_dw`: the addresses of dw, dy and x (by `wgmma`, those of the tensor maps of dy and x), outputs,
+/// width, first block, accumulate.
 fn weight_products(launch: &RecordedLaunch) -> impl Iterator<Item = WeightProduct> {
     list(launch.operands.first()).chunks_exact(10).map(|one| WeightProduct {
         operands: [2, 4].map(|at| u64::from(one[at]) | u64::from(one[at + 1]) << 32),

@@ -5,7 +5,8 @@
 //! | `forward` | one work item: a block of rows and one kv head; scores, weights and outputs in chunks of 64 keys |
 //! | `backward` | one work item: a sequence and one kv head; each weight is computed once for dq, dk and dv |
 //! | `operands` | the operands of a work item's products, in the form that an instruction set reads |
-//! | `widened`, `paired` | the two forms: f32 for fma, and pairs of bf16 for `vdpbf16ps`; `backward` has those of its own products |
+//! | `widened`, `paired` | the two forms: f32 for fma, and pairs of bf16 for `vdpbf16ps` |
+//! | `backward/operands`, `backward/widened`, `backward/paired` | the same for the products of the backward pass |
 //! | `product` | the matrix products of both, one chain per output; flush to zero |
 //! | `number` | the element types f32 and bf16 |
 //! | `kv_element` | the element types of stored keys and values: those of the queries, or int8 codes |

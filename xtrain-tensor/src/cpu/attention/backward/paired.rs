@@ -1,8 +1,8 @@
 //! Operands as pairs of bf16, for `vdpbf16ps`. The instruction reads denormals as zeros and flushes tiny results, so no
 //! exponents are needed.
 //!
-//! Queries, dy and ds are packed twice: as left operands, row by row, and as right operands or transposed left ones, in
-//! groups of four rows.
+//! Some values are operands of two products. Queries and dy are packed by row as left operands and in groups of four rows
+//! as right operands; ds is packed by row and transposed, as left operand each time; p is only packed transposed.
 use std::ops::Range;
 
 use half::bf16;
@@ -43,7 +43,7 @@ impl PairedMemory {
         PairedMemory { left, right, all, blocks }
     }
 
-    /// `s`, `dp`: memory for `[64][64]` scores and dp.
+    /// `scores`: memory for the scores and for dp of a tile, `[64][64]` each.
     pub(super) fn operands<'b>(&'b mut self, scores: [&'b mut [f32]; 2]) -> Paired<'b> {
         let (all, blocks, tile) = (self.all, self.blocks, CHUNK * SLOT_BLOCKS);
         let (mut left, mut right) = (&mut self.left[..], &mut self.right[..]);
