@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::cli::{Scratch, program_path, text, xtrain};
 
 /// The pages with command lines, in the order of reading.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 18] = [
     "docs/guide/getting-started.md",
     "README.md",
     "docs/guide/training.md",
@@ -23,6 +23,10 @@ const PAGES: [&str; 14] = [
     "docs/guide/rewards.md",
     "docs/guide/cluster.md",
     "docs/bench.md",
+    "docs/bench/training.md",
+    "docs/bench/inference.md",
+    "docs/bench/gates.md",
+    "docs/bench/gpu.md",
     "CONTRIBUTING.md",
 ];
 
@@ -123,7 +127,7 @@ fn all_pages() -> BTreeSet<String> {
         entries.map(move |entry| format!("{dir}/{}", entry.unwrap().file_name().into_string().unwrap()))
     };
     let top = files(".").map(|name| name.trim_start_matches("./").to_string());
-    let pages = top.chain(files("docs")).chain(files("docs/guide"));
+    let pages = top.chain(files("docs")).chain(files("docs/bench")).chain(files("docs/guide"));
     pages.filter(|name| name.ends_with(".md") && name != "CHANGELOG.md").collect()
 }
 
