@@ -146,12 +146,10 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path, comm: &dyn Communicator) 
     };
     let tokens = source::tokens(&[file.to_path_buf()], tokenizer, Content::Any)?;
     let part = match args.val_fraction {
-        Some(fraction) if fraction > 0.0 && fraction <= 1.0 => {
-            split(&tokens, spec.task, fraction)?.validation
-        }
-        Some(_) => {
-            let message = "--val-fraction: expected a number above 0 and at most 1";
-            return Err(CliError::new(Exit::Usage, message));
+        Some(fraction) if fraction > 0.0 && fraction < 1.0 => split(&tokens, spec.task, fraction)?.validation,
+        Some(fraction) => {
+            let message = format!("--val-fraction: expected a number above 0 and below 1, found {fraction}");
+            return Err(CliError::new(Exit::Usage, message).hint("without it, all of --data is evaluated"));
         }
         None => 0..tokens.len(),
     };

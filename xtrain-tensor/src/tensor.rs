@@ -6,7 +6,7 @@ use half::bf16;
 use smallvec::SmallVec;
 
 use crate::device::gpu::{self, At, Deferred, Gpu, Zeros};
-use crate::device::recycle::{Recycled, Values};
+use crate::device::recycle::{self, Recycled, Values};
 use crate::device::{Cpu, Device, Reference};
 use crate::dtype::{Dtype, Element, by_dtype};
 use crate::error::{Error, Result};
@@ -92,15 +92,19 @@ impl Tensor {
         fn zeroed<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
             let values = match device {
                 Device::Cpu(cpu) => {
-                    let mut values = cpu.recycler.acquire(n);
+                    let mut values = cpu.recycler.try_acquire(n)?;
                     cpu.pool.parts(&mut values, 1 << 15, |_, values| values.fill(T::default()));
                     values
                 }
-                _ => vec![T::default(); n],
+                _ => {
+                    let mut values = recycle::with_capacity(n)?;
+                    values.resize(n, T::default());
+                    values
+                }
             };
             T::wrap(values, device)
         }
-        let n: usize = shape.iter().product();
+        let n = elements(shape)?;
         let storage = match device {
             Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.deferred_zeros(n * dtype.bytes())?), dtype),
             Device::Reference(_) | Device::Cpu(_) => by_dtype!(dtype, T => zeroed::<T>(device, n))?,
@@ -116,7 +120,7 @@ impl Tensor {
     pub fn unspecified(device: &Device, shape: &[usize]) -> Result<Tensor> {
         match device {
             Device::Reference(Reference { recycler, .. }) | Device::Cpu(Cpu { recycler, .. }) => {
-                Tensor::new(device, shape, recycler.acquire::<f32>(shape.iter().product()))
+                Tensor::new(device, shape, recycler.try_acquire::<f32>(elements(shape)?)?)
             }
             Device::Gpu(_) => Tensor::zeros(device, shape, Dtype::F32),
         }
@@ -130,8 +134,8 @@ impl Tensor {
         let Device::Cpu(cpu) = device else {
             return shapes.iter().map(|shape| Tensor::zeros(device, shape, Dtype::F32)).collect();
         };
-        let taken = |shape: &&[usize]| cpu.recycler.acquire(shape.iter().product());
-        let mut all: Vec<Vec<f32>> = shapes.iter().map(taken).collect();
+        let taken = |shape: &&[usize]| cpu.recycler.try_acquire(elements(shape)?);
+        let mut all: Vec<Vec<f32>> = shapes.iter().map(taken).collect::<Result<_>>()?;
         let part = (all.iter().map(Vec::len).sum::<usize>() / 4096).max(1 << 13);
         let mut parts: Vec<&mut [f32]> = all.iter_mut().flat_map(|x| x.chunks_mut(part)).collect();
         cpu.pool.parts(&mut parts, 1, |_, part| part[0].fill(0.0));
@@ -140,7 +144,7 @@ impl Tensor {
 
     /// Creates an uninitialized tensor on a GPU. A kernel must write all of it.
     pub(crate) fn on_gpu(gpu: &Gpu, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
-        let n: usize = shape.iter().product();
+        let n = elements(shape)?;
         if u32::try_from(n).is_err() {
             let want = "fewer than 2^32 elements, the limit of the kernels' counters";
             return Err(Error::Argument { op: "Tensor on a GPU", want, got: format!("{shape:?}") });
@@ -367,6 +371,13 @@ impl Tensor {
     }
 }
 
+/// The number of elements of a new tensor, whose bytes an address can count in every dtype.
+fn elements(shape: &[usize]) -> Result<usize> {
+    let want = "fewer than 2^61 elements";
+    let n = count(shape).filter(|&n| n < 1 << 61);
+    n.ok_or_else(|| Error::Argument { op: "Tensor", want, got: format!("{shape:?}") })
+}
+
 fn count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
@@ -374,6 +385,32 @@ fn count(shape: &[usize]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tensor_without_memory_is_an_error() {
+        let unspecified = |device: &Device, shape: &[usize], _| Tensor::unspecified(device, shape);
+        let all = |device: &Device, shape: &[usize], _| {
+            Tensor::all_zeros(device, &[&[2], shape]).map(|mut all| all.remove(1))
+        };
+        let constructors: [fn(&Device, &[usize], Dtype) -> Result<Tensor>; 3] =
+            [Tensor::zeros, unspecified, all];
+        for (device, new) in
+            [Device::cpu(), Device::reference()].iter().flat_map(|d| constructors.map(|new| (d, new)))
+        {
+            for dtype in [Dtype::F32, Dtype::BF16] {
+                let error = |shape: &[usize]| new(device, shape, dtype).unwrap_err().to_string();
+                // more than the address space, on machines that promise more memory than they have
+                let found = error(&[1 << 20, 1 << 30]);
+                assert!(found.starts_with("out of memory: cannot allocate"), "{found}");
+                let found = error(&[1 << 40, 1 << 40]);
+                assert_eq!(
+                    found,
+                    "Tensor: expected fewer than 2^61 elements, found [1099511627776, 1099511627776]"
+                );
+                assert!(new(device, &[3], dtype).is_ok(), "the device is still usable");
+            }
+        }
+    }
 
     #[test]
     fn a_shape_with_another_number_of_elements_is_an_error() {

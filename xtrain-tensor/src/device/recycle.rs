@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex};
 use half::bf16;
 
 use crate::Element;
+use crate::error::Result;
 use crate::faults::{self, Fault};
 use crate::lock::lock;
 use free_list::FreeList;
 pub(super) use free_list::class_size;
+pub(crate) use free_list::with_capacity;
 
 mod free_list;
 
@@ -52,19 +54,29 @@ macro_rules! recycled {
 recycled!(f32, bf16, u32, i32);
 
 impl Recycler {
-    /// Returns a buffer of `len` elements with unspecified values. The caller must write all of them.
+    /// Returns a buffer of `len` elements with unspecified values. The caller must write all of them. Panics if there
+    /// is no memory for it.
     pub(crate) fn acquire<T: Recycled>(&self, len: usize) -> Vec<T> {
-        if len == 0 {
-            return Vec::new();
-        }
-        let mut values = lock(T::free(self)).buffers.take(len);
-        values.resize(len, T::default());
-        values
+        self.try_acquire(len).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Returns a buffer for a packed weight, of capacity `len` or more, with unspecified values.
+    /// [`acquire`](Self::acquire) for a length that a user chooses.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device): there is no memory for it.
+    pub(crate) fn try_acquire<T: Recycled>(&self, len: usize) -> Result<Vec<T>> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let mut values = lock(T::free(self)).buffers.take(len)?;
+        values.resize(len, T::default());
+        Ok(values)
+    }
+
+    /// Returns a buffer for a packed weight, of capacity `len` or more, with unspecified values. The weight is in memory
+    /// already.
     pub(super) fn take_packed<T: Send + 'static>(&self, len: usize) -> Vec<T> {
-        self.with_packed(|list| list.take(len))
+        self.with_packed(|list| list.take(len)).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Keeps the buffer of a packed weight for the next one.

@@ -59,6 +59,22 @@ fn free_pages_and_kept_ones_that_no_sequence_holds_are_available() {
     assert_eq!((cache.available(), cache.usage().in_use), (16, 4), "it can be evicted");
 }
 
+#[test]
+fn pages_without_memory_are_not_added() {
+    // a page takes 16 MiB, and all of them 512 TiB
+    let (page, pages) = (16, 1 << 25);
+    let shape = CacheShape { n_layers: 1, n_kv_heads: 1, head_dim: 1 << 18, ..shape(Dtype::F32) };
+    let mut cache = Paged::new(shape, room(1, page * pages), page, KvMemory::default()).unwrap();
+    cache.reserve(0, 1).unwrap();
+    let before = (cache.available(), cache.usage(), cache.pages(0).to_vec());
+    let error = cache.expect(pages).unwrap_err().to_string();
+    assert!(error.contains("memory"), "{error}");
+    assert_eq!((cache.available(), cache.usage(), cache.pages(0).to_vec()), before);
+    cache.reserve(0, page + 1).unwrap();
+    let slot = cache.slot(0, page).unwrap() as usize;
+    assert!(slot < cache.usage().slots, "slot {slot} of {}", cache.usage().slots);
+}
+
 /// The positions that are available in a cache of eight slots, in the memory of one with sixteen.
 fn available_in_larger_memory() -> usize {
     let own = shape(Dtype::F32);

@@ -2,6 +2,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::error::{Error, Result};
+
 /// A list holds at most this much memory more than was in use at the same time, or a quarter more.
 const SLACK_BYTES: usize = 1 << 30;
 /// Classes from this number of elements on are those of activations, whose lengths vary with the rows of a pass.
@@ -18,6 +20,18 @@ fn max_fit(size: usize) -> usize {
 pub(in crate::device) fn class_size(len: usize) -> usize {
     let step = 1 << (len.max(16) - 1).ilog2().saturating_sub(3);
     len.checked_next_multiple_of(step).unwrap_or(usize::MAX)
+}
+
+/// An empty buffer with room for `len` elements.
+///
+/// # Errors
+/// [`Error::Device`]: there is no memory for it.
+pub(crate) fn with_capacity<T>(len: usize) -> Result<Vec<T>> {
+    let mut buffer = Vec::new();
+    let bytes = len.saturating_mul(size_of::<T>());
+    let out_of_memory = |_| Error::device(format!("out of memory: cannot allocate {bytes} bytes"));
+    buffer.try_reserve_exact(len).map_err(out_of_memory)?;
+    Ok(buffer)
 }
 
 /// Free buffers by their capacity, which is a class size.
@@ -69,27 +83,30 @@ impl<T> FreeList<T> {
     /// Takes a buffer with room for `len` elements: a free one of the best fitting class, or a new one. Its length
     /// and values are unspecified. A new buffer replaces a free one that is a little smaller, because it fits the same
     /// requests: a loop whose lengths vary by less than [`max_fit`] needs no more memory than its largest step.
-    pub(super) fn take(&mut self, len: usize) -> Vec<T> {
+    ///
+    /// # Errors
+    /// There is no memory for a new one.
+    pub(super) fn take(&mut self, len: usize) -> Result<Vec<T>> {
         let size = class_size(len);
-        let fitting = self.with_free(size..max_fit(size) * size + 1).next();
+        let fitting = self.with_free(size..max_fit(size).saturating_mul(size).saturating_add(1)).next();
         let buffer = match fitting {
             Some(size) => self.pop(size),
             None => {
                 let smaller = self.with_free(size / max_fit(size)..size).next_back();
                 drop(smaller.map(|size| self.pop(size)));
-                self.make_room(size_of::<T>() * size);
-                Vec::with_capacity(size)
+                self.make_room(size_of::<T>().saturating_mul(size));
+                with_capacity(size)?
             }
         };
         self.touch(buffer.capacity()).in_use += 1;
         self.used_bytes += size_of::<T>() * buffer.capacity();
         self.peak_bytes = self.peak_bytes.max(self.used_bytes);
-        buffer
+        Ok(buffer)
     }
 
     /// Frees buffers until a new one of `bytes` bytes is within the limit, or none is left.
     fn make_room(&mut self, bytes: usize) {
-        let used = self.used_bytes + bytes;
+        let used = self.used_bytes.saturating_add(bytes);
         let peak = self.peak_bytes.max(used);
         let limit = peak + self.slack_bytes.max(peak / 4);
         while used + self.bytes > limit && self.evict() {}
@@ -165,17 +182,17 @@ mod tests {
     #[test]
     fn similar_lengths_share_buffers_and_the_best_fit_is_taken() {
         let mut list = FreeList::<f32>::default();
-        let [small, large] = [1000, 1900].map(|len| list.take(len));
+        let [small, large] = [1000, 1900].map(|len| list.take(len).unwrap());
         let addresses = [small.as_ptr(), large.as_ptr()];
         list.give_back(large);
         list.give_back(small);
         assert_eq!(free(&list), [1024, 1920]);
-        let taken = [990, 961, 950].map(|len| list.take(len));
+        let taken = [990, 961, 950].map(|len| list.take(len).unwrap());
         assert_eq!([taken[0].as_ptr(), taken[1].as_ptr()], addresses);
         assert_eq!(taken.map(|buffer| buffer.capacity()), [1024, 1920, 960]);
         // a buffer of more than twice the class is not taken
         list.give_back(Vec::with_capacity(1920));
-        assert_eq!(list.take(800).capacity(), 832);
+        assert_eq!(list.take(800).unwrap().capacity(), 832);
         assert_eq!(free(&list), [1920]);
     }
 
@@ -183,7 +200,7 @@ mod tests {
     fn a_class_keeps_no_more_buffers_than_were_in_use() {
         let mut list = FreeList::<f32>::default();
         for _ in 0..10 {
-            let two = [list.take(1000), list.take(1000)];
+            let two = [list.take(1000).unwrap(), list.take(1000).unwrap()];
             list.give_back(Vec::with_capacity(1024));
             two.into_iter().for_each(|buffer| list.give_back(buffer));
             list.give_back(Vec::with_capacity(1024));
@@ -196,11 +213,11 @@ mod tests {
     fn a_larger_buffer_replaces_a_smaller_one() {
         let mut list = FreeList::<f32>::default();
         for len in [1000, 2000, 3000, 1600] {
-            let buffer = list.take(len);
+            let buffer = list.take(len).unwrap();
             list.give_back(buffer);
         }
         assert_eq!(free(&list), [3072]);
-        let buffer = list.take(1000);
+        let buffer = list.take(1000).unwrap();
         list.give_back(buffer);
         assert_eq!(free(&list), [1024, 3072], "3072 is too large for 1000");
     }
@@ -210,7 +227,7 @@ mod tests {
         const WIDTHS: [usize; 4] = [128, 128, 352, 384];
         let mut list = FreeList::<f32>::default();
         let mut step = |rows: usize| {
-            let buffers = WIDTHS.map(|width| list.take(rows * width));
+            let buffers = WIDTHS.map(|width| list.take(rows * width).unwrap());
             buffers.into_iter().for_each(|buffer| list.give_back(buffer));
             free(&list)
         };
@@ -224,16 +241,16 @@ mod tests {
     fn above_the_limit_the_least_recently_used_class_is_freed() {
         let mut list = FreeList::<f32> { slack_bytes: 4 * 3000, ..FreeList::default() };
         for len in [4096, 1920, 832, 4096] {
-            let buffer = list.take(len);
+            let buffer = list.take(len).unwrap();
             list.give_back(buffer);
         }
         assert_eq!(free(&list), [832, 1920, 4096], "4096 were in use: 7096 may be kept");
-        let buffer = list.take(256);
+        let buffer = list.take(256).unwrap();
         list.give_back(buffer);
         assert_eq!(free(&list), [256, 832, 4096], "1920 was used first");
-        let both = [list.take(4096), list.take(4096)];
+        let both = [list.take(4096).unwrap(), list.take(4096).unwrap()];
         both.into_iter().for_each(|buffer| list.give_back(buffer));
-        let buffer = list.take(1792);
+        let buffer = list.take(1792).unwrap();
         list.give_back(buffer);
         assert_eq!(free(&list), [256, 832, 1792, 4096, 4096], "8192 were in use: 11192 may be kept");
     }
@@ -242,7 +259,7 @@ mod tests {
     fn a_step_of_more_than_the_slack_allocates_nothing_when_it_is_repeated() {
         let mut list = FreeList::<f32> { slack_bytes: 4 * 100, ..FreeList::default() };
         let mut step = || {
-            let held: Vec<_> = [5000, 700, 3000, 5000].map(|len| list.take(len)).into();
+            let held: Vec<_> = [5000, 700, 3000, 5000].map(|len| list.take(len).unwrap()).into();
             let addresses: Vec<_> = held.iter().map(|buffer| buffer.as_ptr()).collect();
             held.into_iter().for_each(|buffer| list.give_back(buffer));
             addresses
