@@ -89,6 +89,17 @@ mod tests {
     use crate::testing::emulated;
     use crate::{Dtype, Tensor, ThreadSchedule};
 
+    /// Before the list of a queued kernel is replaced, the queue is submitted.
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    #[test]
+    fn each_of_more_index_lists_than_the_device_keeps_is_read_by_its_kernel() {
+        let (device, n) = (emulated(ThreadSchedule::Forward), 600);
+        let x = Tensor::new(&device, &[n, 4], (0..4 * n).map(|i| i as f32).collect()).unwrap();
+        let rows: Vec<Tensor> = (0..n).map(|i| ops::gather_rows(&x, &[i as u32]).unwrap()).collect();
+        let first: Vec<f32> = rows.iter().map(|row| row.to_vec::<f32>().unwrap()[0]).collect();
+        assert_eq!(first, (0..n).map(|i| 4.0 * i as f32).collect::<Vec<f32>>());
+    }
+
     /// More than 2^21 words: each thread copies more of them than it has loads in flight.
     #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
     #[test]
