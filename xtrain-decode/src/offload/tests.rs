@@ -159,3 +159,16 @@ fn the_file_has_no_name_and_its_directory_must_exist() {
 fn the_default_store_holds_a_gibibyte() {
     assert_eq!(OffloadStore::default().limit, 1024 * 1024 * 1024);
 }
+
+#[test]
+fn the_blocks_of_a_file_stay_within_its_limit() {
+    // 25 positions take two blocks, of which the limit has one and a half
+    let (rows, limit) = (rows(Dtype::F32, 0, 25, 1), BLOCK + BLOCK / 2);
+    assert!(rows.bytes() > BLOCK && rows.bytes() < limit);
+    let [mut in_memory, mut in_directory, mut in_storage] = stores(limit);
+    assert!(in_memory.fits(rows.bytes()) && in_memory.put(rows.clone()).is_some());
+    for store in [&mut in_directory, &mut in_storage] {
+        assert!(!store.fits(rows.bytes()) && store.put(rows.clone()).is_none());
+        assert!(store.used() == 0 && store.error().is_none());
+    }
+}

@@ -1,5 +1,9 @@
 //! Tests of how a sequence ends: by a token, at a limit, or by its caller.
+use std::sync::Arc;
+
 use super::*;
+use crate::constraint::{Allowed, Constraint, ConstraintState, SharedConstraint};
+use crate::sampler::{SampleError, TokenMask};
 
 #[test]
 fn the_token_that_ends_a_sequence_is_part_of_the_completion() {
@@ -65,5 +69,47 @@ fn completions_continue_when_the_one_that_computes_their_rows_is_stopped() {
         assert_eq!(lengths, [2, 3, 9, 9], "{kv}");
         assert!(got.iter().all(|c| want.tokens.starts_with(&c.tokens)), "{kv}: {got:?}, expected {want:?}");
         assert_eq!(engine.counters().layer_rows, 3 + 8, "{kv}: the rows of one completion");
+    }
+}
+
+/// Allows token 5, and then no token, although the text may not end.
+#[derive(Debug)]
+struct DeadEnd;
+
+/// A text that goes on with one of these tokens.
+fn continued_by(ids: &[u32]) -> Allowed {
+    let mut text = TokenMask::new(config().vocab);
+    for &id in ids {
+        text.allow(id);
+    }
+    Allowed { text, may_end: false }
+}
+
+impl Constraint for DeadEnd {
+    fn start(&self) -> Result<(Box<dyn ConstraintState>, Allowed), SampleError> {
+        Ok((Box::new(DeadEnd), continued_by(&[5])))
+    }
+}
+
+impl ConstraintState for DeadEnd {
+    fn advance(&mut self, _: u32) -> Result<Allowed, SampleError> {
+        Ok(continued_by(&[]))
+    }
+
+    fn fork(&self) -> Box<dyn ConstraintState> {
+        Box::new(DeadEnd)
+    }
+}
+
+#[test]
+fn a_text_that_no_token_continues_is_an_error_unless_it_may_end() {
+    let (model, constraint) = (model(), Some(SharedConstraint(Arc::new(DeadEnd))));
+    for eos in [vec![], vec![7]] {
+        let stop = StopConditions { eos, tokens: vec![] };
+        let request = Request { stop, constraint: constraint.clone(), ..request(9, &[1, 2, 3], 8) };
+        let error = generate(&model, vec![request], EngineOptions::default()).unwrap_err();
+        let Error::Sample { id: 9, position: 4, source: SampleError::NothingAllowed } = error else {
+            panic!("{error:?}")
+        };
     }
 }
