@@ -45,6 +45,11 @@ fn import_and_export_keep_the_bytes_of_every_tensor() {
         ok(&scratch.0, &["import", &source, &run]);
         ok(&scratch.0, &["export", &run, &hf, "--type", in_hf]);
         ok(&scratch.0, &["export", &run, &gguf, "--type", in_gguf]);
+        let config = parsed(&std::fs::read_to_string(scratch.0.join(&hf).join("config.json")).unwrap());
+        for field in ["dtype", "torch_dtype"] {
+            let want = if in_hf == "bf16" { "bfloat16" } else { "float32" };
+            assert_eq!(config[field], want, "{from}: {field}");
+        }
         let want = open(&path(from));
         for got in [&run, &hf, &gguf] {
             same(&open(&scratch.0.join(got)), &want);

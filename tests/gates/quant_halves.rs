@@ -33,3 +33,24 @@ pub(crate) fn over() -> Result<usize, String> {
 fn halves_are_rounded_away_from_zero() {
     over().unwrap_or_else(|e| panic!("{e}"));
 }
+
+/// ggml multiplies by the rounded inverse of the scale. Near a half, a division by the scale gives another code.
+#[test]
+fn values_are_multiplied_by_the_inverse_of_the_scale() {
+    let mut differing = 0;
+    for n in 0..2000u32 {
+        let largest = 1.0 + n as f32 / 1999.0;
+        let scale = largest / 127.0;
+        let inverse = 1.0 / scale;
+        // the float nearest to a half, and its neighbors
+        let near = |code: i32| f32::from_bits(((code as f32 + 0.5) * scale).to_bits() + n % 3 - 1);
+        let block: Vec<f32> = std::iter::once(largest).chain((0..31).map(|code| near(4 * code))).collect();
+        let mut bytes = Vec::new();
+        assert!(Quant::Q8_0.narrow(&block, &mut bytes));
+        for (x, &byte) in block.iter().zip(&bytes[2..]) {
+            assert_eq!(byte as i8, (x * inverse).round() as i8, "{x} with the scale {scale}");
+            differing += usize::from((x * inverse).round() != (x / scale).round());
+        }
+    }
+    assert!(differing > 100, "{differing}");
+}

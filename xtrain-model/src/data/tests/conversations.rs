@@ -37,6 +37,10 @@ fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
             Some(turns(&format!("{generation}{{{{ m.content }}}}{{% endif %}}{{{{ eos_token }}}}"))),
             "2.AB!3.C!",
         ),
+        (
+            Some(turns(&format!("{generation}{{{{ m.content }}}}{{% endif %}}{{{{ eos_token * 2 }}}}"))),
+            "2..AB!.3..C!.",
+        ),
         (Some(turns("{{ m.content }}")), "2AB3C!"),
         (Some(turns("{{ m.content }}{% if m.role == 'user' %}{{ eos_token }}{% endif %}")), "2.AB3.C!"),
         (Some(turns(&format!("{generation}{{{{ m.content }}}}{{% endif %}};"))), "2;AB;3;C;!"),
