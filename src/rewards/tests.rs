@@ -265,6 +265,14 @@ fn a_program_that_hangs_is_stopped_at_the_time_limit() {
     }
 }
 
+/// Each reply comes within the limit, which is that of the whole batch.
+#[test]
+fn the_time_limit_is_that_of_a_batch() {
+    let body = "sleep 0.4; echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"";
+    let error = error_of(body, 4, Duration::from_millis(900));
+    assert!(error.contains("0.9 s"), "{error}");
+}
+
 #[test]
 fn a_program_that_reads_nothing_is_stopped_at_the_time_limit() {
     let options = ExternalOptions { time_limit: Duration::from_millis(300), ..options(1) };
@@ -415,6 +423,23 @@ fn closing_lets_a_program_finish_and_kills_one_that_does_not() {
     drop(start("sleep 60", 3));
     let time = clock.elapsed();
     assert!((Duration::from_millis(1900)..Duration::from_secs(8)).contains(&time), "{time:?}");
+}
+
+#[test]
+fn the_log_has_all_of_a_long_line_of_standard_error() {
+    let dir = std::env::temp_dir().join(format!("xtrain-reward-log-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let options = ExternalOptions { log_dir: Some(dir.clone()), ..options(1) };
+    let command = shlex::try_join(["sh", "-c", "printf '%01000d\nbye\n' 0 >&2; cat > /dev/null"]).unwrap();
+    drop(ExternalReward::start(&command, &options).unwrap());
+    let (log, clock) = (dir.join("reward-0.log"), Instant::now());
+    let read = || std::fs::read_to_string(&log).unwrap();
+    while !read().ends_with("bye\n") {
+        assert!(clock.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(read(), format!("{}\nbye\n", "0".repeat(1000)));
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 /// A program that starts `sleep`, writes both process ids to a file and continues with `end` leaves no process behind.

@@ -107,6 +107,19 @@ fn a_later_evaluation_is_finished() {
     check_stop(1, true);
 }
 
+/// A batch of three steps ends after a step of `grpo.save_every`, seldom at it.
+#[test]
+fn the_batch_that_passes_a_step_of_save_every_is_saved() {
+    let keys = ["num_iterations=3", "steps=12", "save_every=4", "keep=9", "eval_every=0"];
+    let keys = keys.map(|key| format!("grpo.{key}"));
+    let dir = Scratch::new("passed");
+    run(&config(&keys.each_ref().map(String::as_str)), &Setup::threads(1), &dir.0).unwrap();
+    let saved = std::fs::read_dir(dir.0.join("checkpoints")).unwrap().flatten();
+    let saved: BTreeSet<String> = saved.map(|step| step.file_name().into_string().unwrap()).collect();
+    let want = [0, 6, 9, 12].map(|step| format!("step_{step:06}"));
+    assert_eq!(saved, want.into(), "the batches end at 3, 6, 9 and 12");
+}
+
 #[test]
 fn groups_without_spread_are_replaced_and_a_step_without_spread_changes_nothing() {
     let keys =
