@@ -124,7 +124,8 @@ pub(super) struct Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::comm::ThreadProcess;
+    use crate::decode::FinishReason;
+    use crate::model::comm::{SingleProcess, ThreadProcess};
 
     /// The file that three processes write together. Each has a line with its number.
     fn written(name: &str) -> String {
@@ -149,6 +150,31 @@ mod tests {
     #[test]
     fn the_first_process_writes_the_lines_of_all_in_order() {
         assert_eq!(written("all"), "0\n1\n2\n");
+    }
+
+    #[test]
+    fn completions_that_finished_before_earlier_ones_are_kept() {
+        let path = std::env::temp_dir().join(format!("xtrain-rollout-{}-order.jsonl", std::process::id()));
+        let completed = |index: usize| Completed {
+            completion: Completion {
+                index,
+                id: index as u64,
+                prompt_len: 1,
+                tokens: Vec::new(),
+                logprobs: Vec::new(),
+                processed_logprobs: Vec::new(),
+                finish_reason: FinishReason::Length,
+            },
+            text: None,
+        };
+        let format = |done: &Completed| format!("{}\n", done.completion.index).into_bytes();
+        let mut writer = CompletionWriter::new(Output::open(Some(&path), &SingleProcess).unwrap(), &format);
+        [3, 0, 5, 1].into_iter().for_each(|index| writer.push(completed(index)).unwrap());
+        let Kept { completions, partial } = writer.keep_partial().unwrap();
+        let partial = partial.unwrap();
+        let text = std::fs::read_to_string(&partial).unwrap();
+        std::fs::remove_file(partial).unwrap();
+        assert_eq!((completions, text.as_str()), (4, "0\n1\n3\n5\n"));
     }
 
     #[test]

@@ -17,6 +17,12 @@ fn a_completion_that_fills_the_context_finishes_by_context() {
         (&got["finish_reason"], got["completion_ids"].as_array().unwrap().len()),
         (&"context".into(), 6)
     );
+    scratch.file("p.jsonl", &format!("{{\"prompt_ids\": [{prompt}]}}\n"));
+    let rollout = ["rollout", &m, "--prompts", "p.jsonl", "--ignore-eos", "--max-new"];
+    for (max_new, reason) in [("1000", "context"), ("5", "length")] {
+        let line = parsed(&done(&scratch.0, &[&rollout[..], &[max_new]].concat()));
+        assert_eq!((&line["finish_reason"], &line["truncated"]), (&reason.into(), &true.into()));
+    }
     let errors = text(&xtrain(&scratch.0, &args).stderr);
     assert!(errors.starts_with("[6 new tokens, finish reason: context (256 tokens)"), "{errors}");
     for command in ["generate", "rollout"] {

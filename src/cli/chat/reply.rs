@@ -150,6 +150,25 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decode::{EngineOptions, StopConditions};
+    use crate::model::{Config, Model};
+    use crate::tensor::{Device, Dtype};
+
+    #[test]
+    fn a_turn_ends_with_the_ids_of_the_model_and_those_of_the_tokenizer() {
+        let sizes = Config { vocab: 257, dim: 4, ffn_dim: 4, n_heads: 1, n_kv_heads: 1, ..Config::default() };
+        let rest = Config { head_dim: 4, rope_theta: 1e4, norm_eps: 1e-6, n_layers: 1, ..sizes };
+        let cfg = Config { max_positions: 16, ..rest };
+        let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap();
+        let tokenizer = Tokenizer::byte();
+        for (eos, want) in [(vec![], vec![256]), (vec![7], vec![7, 256]), (vec![256, 7], vec![256, 7])] {
+            let engine = Engine::new(&model, EngineOptions::default()).unwrap();
+            let stop = StopConditions { eos, tokens: Vec::new() };
+            let request = Request { stop, ..Request::greedy(&[1], 4) };
+            let replies = Replies::new(&tokenizer, engine, request, Vec::new(), Output::Json);
+            assert_eq!(replies.request.stop.eos, want);
+        }
+    }
 
     #[test]
     fn every_line_break_of_a_reply_becomes_a_space() {
