@@ -119,13 +119,13 @@ fn feed_text(
     sink: &mut impl DocumentSink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
-    let (mut blocks, mut bytes) = (Blocks::open(path, BLOCK)?, 0);
+    let (mut blocks, mut is_first) = (Blocks::open(path, BLOCK)?, true);
     while let Some(text) = blocks.next()? {
         let refused = |source| DataError::Tokenizer { origin: path.display().to_string(), source };
-        let ids = if bytes == 0 { tokenizer.encode(&text) } else { tokenizer.encode_continuation(&text) };
+        let ids = if is_first { tokenizer.encode(&text) } else { tokenizer.encode_continuation(&text) };
         push_text(sink, tokenizer.bos_id(), &ids.map_err(refused)?)?;
-        bytes += text.len() as u64;
-        report(bytes);
+        is_first = false;
+        report(blocks.position());
     }
     sink.end_document()
 }

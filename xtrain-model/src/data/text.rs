@@ -54,6 +54,11 @@ impl Blocks {
         Ok(Some(text))
     }
 
+    /// Number of bytes of the file up to the end of the last block.
+    pub(super) fn position(&self) -> u64 {
+        self.offset
+    }
+
     fn fill(&mut self) -> Result<u64, DataError> {
         let read = self.file.by_ref().take(self.size as u64).read_to_end(&mut self.buffer);
         read.map(|n| n as u64).map_err(|e| DataError::io(&self.path, "read", e))

@@ -123,7 +123,7 @@ fn resolve_offsets(file: &Path, tensors: &mut [Entry], start: u64, length: u64) 
             return Err(CheckpointError::Entry {
                 file: file.into(),
                 tensor: entry.name.clone(),
-                want: format!("{bytes} bytes of data from offset {} of {start}", entry.offset),
+                want: format!("{bytes} bytes of data at offset {}", start.saturating_add(entry.offset)),
                 got: format!("a file of {length} bytes"),
             });
         }

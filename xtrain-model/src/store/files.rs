@@ -48,7 +48,7 @@ impl<'a> ModelDir<'a> {
     pub(super) fn tokenizer(&self) -> Result<Option<Tokenizer>, StoreError> {
         let file = self.dir.join(TOKENIZER);
         let Some(checkpoint) = &self.checkpoint else {
-            return if file.is_file() { Ok(Some(Tokenizer::load(self.dir)?)) } else { Ok(None) };
+            return if file.is_file() { Ok(Some(Tokenizer::load(&file)?)) } else { Ok(None) };
         };
         let Some(json) = checkpoint.file(TOKENIZER)? else { return Ok(None) };
         let (config, template) = (checkpoint.file(TOKENIZER_CONFIG)?, checkpoint.file(TEMPLATE)?);

@@ -88,7 +88,7 @@ fn every_variant_is_reached_by_a_named_case() {
         &variants,
         &[
             ("a disk that fails", broken_disk(), &["cannot open", step, "manifest.json: "]),
-            ("a second writer", second_writer(), &["run/lock is held by another run"]),
+            ("a second writer", second_writer(), &["run/lock is held by another process"]),
             ("no shard", fixture("i_missing_shard"), &["model-00001-of-00001.safetensors not found"]),
             ("no file at all", fixture("c_missing"), &["c_missing/config.json not found"]),
             ("a directory for a file", directory_for_a_file(), &[step, "config.json is not a regular file"]),
