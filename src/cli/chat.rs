@@ -41,7 +41,7 @@ breaks replaced by spaces. --json prints the unmodified text and the token ids, 
 
 Examples:
   xtrain chat --model Qwen3-0.6B --system 'Be brief.' --temperature 0.7 --top-p 0.8
-  printf 'Hello\\nAnd in French?\\n' | xtrain chat --model runs/sft --temperature 0")]
+  printf 'Hello\\nAnd in French?\\n' | xtrain chat --model runs/chat --temperature 0")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
     model: ModelArg,

@@ -1,5 +1,6 @@
 //! The exit code of each library error.
 use super::exit::{CliError, Exit, LibraryError, shell_word};
+use super::{data_format, model_files};
 use crate::decode::sampler::SampleError;
 use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
@@ -20,9 +21,10 @@ impl LibraryError for config::Error {
 
     fn hint(&self) -> Option<String> {
         match self {
-            config::Error::UnknownKey { nearest: None, .. } => Some(
-                "xtrain train --dry-run and xtrain grpo --task sums --dry-run print all keys".to_string(),
-            ),
+            config::Error::UnknownKey { key, nearest: None, .. } => {
+                let all = "xtrain train --dry-run and xtrain grpo --task sums --dry-run print all keys";
+                Some(config::absent(key).unwrap_or(all).to_string())
+            }
             _ => None,
         }
     }
@@ -59,15 +61,33 @@ impl LibraryError for DataError {
             _ => Exit::Data,
         }
     }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            DataError::NotText { file, got, .. } => {
+                let encoding = "text has to be UTF-8; to convert it: iconv -f ENCODING -t UTF-8 FILE";
+                let has_bytes = got.starts_with("byte");
+                let hint = data_format::conversion(file).or(has_bytes.then_some(encoding));
+                hint.map(ToString::to_string)
+            }
+            DataError::Format { file, .. } => data_format::conversion(file).map(ToString::to_string),
+            DataError::Line { file, .. } => model_files::of_pointer(file),
+            _ => None,
+        }
+    }
 }
 
 impl LibraryError for TokenizerError {
     fn exit(&self) -> Exit {
         match self {
-            TokenizerError::Io { .. } => Exit::Io,
+            TokenizerError::Io { source, .. } => Exit::of_io(source.kind()),
             TokenizerError::Argument { .. } => Exit::Usage,
             _ => Exit::Data,
         }
+    }
+
+    fn hint(&self) -> Option<String> {
+        model_files::of_tokenizer(self)
     }
 }
 
@@ -78,6 +98,12 @@ impl LibraryError for RewardError {
             RewardError::Start { .. } => Exit::Missing,
             _ => Exit::Data,
         }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint =
+            "no shell runs: a Python file is started by 'python3 FILE', variables and pipes need sh -c '...'";
+        matches!(self, RewardError::Start { .. }).then(|| hint.to_string())
     }
 }
 
@@ -117,6 +143,10 @@ impl LibraryError for CheckpointError {
             CheckpointError::Locked { .. } => Exit::Usage,
             _ => Exit::Data,
         }
+    }
+
+    fn hint(&self) -> Option<String> {
+        model_files::of_checkpoint(self)
     }
 }
 
@@ -178,6 +208,10 @@ impl LibraryError for StoreError {
             StoreError::Model(model::Error::Tensor(tensor::Error::Device { .. })) => Exit::Device,
             _ => Exit::Data,
         }
+    }
+
+    fn hint(&self) -> Option<String> {
+        model_files::hint(self)
     }
 }
 

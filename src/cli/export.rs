@@ -73,8 +73,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
         WeightType::Bf16 => Quant::BF16,
         WeightType::Q8 => Quant::Q8_0,
     };
-    let is_gguf = args.out.extension().is_some_and(|e| e == "gguf");
-    let format = args.format.unwrap_or(if is_gguf { Format::Gguf } else { Format::Hf });
+    let format = args.format.map_or_else(|| format_of(&args.out), Ok)?;
     if format == Format::Hf && quant == Quant::Q8_0 {
         let message = "--type q8_0 requires GGUF; a Hugging Face directory supports f32, f16 and bf16";
         return Err(CliError::new(Exit::Usage, message).hint("use --format gguf"));
@@ -108,6 +107,21 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
         None => export::gguf(&args.out, &source, quant)?,
     }
     print_summary("wrote", &args.out, &source)
+}
+
+/// Endings of files of other programs, which are no names of directories.
+const OTHER_FILES: [&str; 8] = ["safetensors", "bin", "pt", "pth", "onnx", "ggml", "tflite", "zip"];
+
+/// The format that the name of the output stands for.
+fn format_of(out: &Path) -> Result<Format, CliError> {
+    let ending = out.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
+    if OTHER_FILES.contains(&ending.as_str()) {
+        let message =
+            format_args!("{}: expected the name of a directory or of a GGUF file, *.gguf", out.display());
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("a directory contains model.safetensors; to give it this name: --format hf"));
+    }
+    Ok(if ending == "gguf" { Format::Gguf } else { Format::Hf })
 }
 
 /// What `--force` replaces: a Hugging Face directory as this command writes it.

@@ -1,5 +1,5 @@
 //! What other programs call a command, a flag or an argument, and what is used here: hints for users of nanoGPT,
-//! llama.cpp and Hugging Face.
+//! llama.cpp and Hugging Face. Also which of two arguments is missing.
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::exit::shell_word;
 use crate::config::check::KnownKeys;
-use crate::config::familiar_key;
+use crate::config::{absent, familiar_key};
 
 /// Names of other programs, and the hint for them.
 type Names = &'static [(&'static [&'static str], &'static str)];
@@ -90,7 +90,6 @@ const TRAINING: Names = &[
         &["--val-data", "--val-file", "--validation-file"],
         "--set data.val_fraction=X holds out a part of the data",
     ),
-    (&["--dropout"], "there is no dropout; --set train.weight_decay=X regularizes"),
     (&["--bf16", "--fp16", "--mixed-precision"], "--dtype bf16"),
     (
         &["--report-to", "--wandb", "--wandb-log", "--logging-dir"],
@@ -162,6 +161,7 @@ fn counterpart(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> 
             let (command, unknown) = (innermost(root, args), invalid(ContextKind::InvalidArg)?);
             if unknown.starts_with('-') { flag(command, unknown, args) } else { positional(command, unknown) }
         }
+        ErrorKind::MissingRequiredArgument => lone_argument(innermost(root, args)),
         _ => None,
     }
 }
@@ -192,7 +192,8 @@ fn flag(command: &clap::Command, unknown: &str, args: &[OsString]) -> Option<Str
         return Some(dashed);
     }
     let known = tables(command.get_name()).iter().find_map(|names| of(names, &dashed));
-    known.filter(|hint| is_possible(command, hint)).map(ToString::to_string).or_else(|| {
+    let known = known.filter(|hint| is_possible(command, hint)).or_else(|| absent(&dashed));
+    known.map(ToString::to_string).or_else(|| {
         let key = accepts(command, "--set").then(|| key_of(command.get_name(), &dashed)).flatten()?;
         Some(format!("--set {key}=VALUE"))
     })
@@ -224,6 +225,13 @@ fn positional(command: &clap::Command, text: &str) -> Option<String> {
     let flag =
         if accepts(command, "--resume") && path.join("config.toml").is_file() { "--resume" } else { flag };
     Some(format!("{flag} {}", shell_word(path)))
+}
+
+/// The hint for a command with two arguments, of which clap takes one alone for the last. `None`: another command.
+fn lone_argument(command: &clap::Command) -> Option<String> {
+    let last = command.get_positionals().last().filter(|_| command.is_allow_missing_positional_set())?;
+    let last = last.get_value_names()?.first()?;
+    Some(format!("xtrain {} MODEL {last}; one argument alone is read as {last}", command.get_name()))
 }
 
 #[cfg(test)]
@@ -269,12 +277,20 @@ mod tests {
             ("train -m d", "--init MODEL"),
             ("eval m t.txt", "--data t.txt"),
             ("rollout m p.jsonl", "--prompts p.jsonl"),
+            ("export m", "xtrain export MODEL OUT; one argument alone is read as OUT"),
+            ("import m", "xtrain import MODEL RUN; one argument alone is read as RUN"),
         ] {
             assert_eq!(hint_of(line), Some(format!("use {want}")), "{line}");
         }
-        for line in
-            ["nothing", "train --nothing", "doctor now", "plot", "generate m --promt a", "inspect m --bf16"]
-        {
+        for line in [
+            "nothing",
+            "train --nothing",
+            "doctor now",
+            "plot",
+            "generate m --promt a",
+            "inspect m --bf16",
+            "chat",
+        ] {
             assert_eq!(hint_of(line), None, "{line}");
         }
     }

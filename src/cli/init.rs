@@ -1,7 +1,10 @@
 //! `xtrain train --init`: training that starts from the weights of an existing model.
 use std::path::{Path, PathBuf};
 
+use toml::Value;
+
 use super::{CliError, Exit, loaded};
+use crate::config::check::tree;
 use crate::config::{Layer, ModelSection, RunConfig};
 use crate::model::store::{self, LoadedModel, StoreError};
 use crate::model::tokenizer::TokenizerError;
@@ -60,8 +63,8 @@ pub(super) fn describe(config: &mut RunConfig) -> Result<Option<PathBuf>, CliErr
 
 fn copy_sizes(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
     let own = section(cfg);
-    if config.model != own && config.model != ModelSection::default() {
-        let message = format!("the sizes in [model] differ from those of {}", config.train.init);
+    if let Some((key, set, size)) = other_size(&config.model, &own) {
+        let message = format!("`model.{key}` = {set}: expected {size}, the value of {}", config.train.init);
         return Err(CliError::new(Exit::Usage, message).hint("remove [model]: the sizes are those of --init"));
     }
     if config.train.context > cfg.max_positions {
@@ -71,6 +74,31 @@ fn copy_sizes(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
     }
     config.model = own;
     Ok(())
+}
+
+/// The first key of `[model]` that is not `own`, and both values. Keys that stand for the vocabulary of the tokenizer and
+/// for the context agree with every model; a section of defaults only was not set.
+fn other_size(set: &ModelSection, own: &ModelSection) -> Option<(String, Value, Value)> {
+    if *set == ModelSection::default() {
+        return None;
+    }
+    let or_own = |size, own| if size == 0 { own } else { size };
+    let set = ModelSection {
+        preset: String::new(),
+        vocab: or_own(set.vocab, own.vocab),
+        max_positions: or_own(set.max_positions, own.max_positions),
+        ..set.clone()
+    };
+    let table = |model: &ModelSection| {
+        let mut all = tree(&RunConfig { model: model.clone(), ..RunConfig::default() });
+        all.remove("model").and_then(|section| section.as_table().cloned()).unwrap_or_default()
+    };
+    let own = table(own);
+    let differing = |(key, value): (String, Value)| {
+        let size = own.get(&key).filter(|size| **size != value)?.clone();
+        Some((key, value, size))
+    };
+    table(&set).into_iter().find_map(differing)
 }
 
 /// The sizes of a model as a `[model]` section.

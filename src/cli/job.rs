@@ -215,9 +215,11 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
             shell_word(job.run.path()),
             job.config.train.learning_rate / 2.0,
         ))),
-        (Err(error), _, Some(path)) => {
-            Err(error.hint(format_args!("the last checkpoint is {}", path.display())))
-        }
+        (Err(error), _, Some(path)) => Err(error.hint(format_args!(
+            "to resume from {}: xtrain train --resume {}",
+            path.display(),
+            shell_word(job.run.path()),
+        ))),
         (Err(error), _, None) => {
             Err(error.hint(format_args!("to start it again: xtrain train --resume {}", shell_word(job.run.path()))))
         }

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::common::Common;
 use super::exit::{CliError, Exit, shell_word};
+use super::model_files;
 use crate::config::{Layer, RunConfig};
 use crate::model::checkpoint::Refused;
 use crate::model::export::ExportSource;
@@ -121,7 +122,9 @@ pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {
         };
     }
     let Ok(run) = RunDir::open(path) else {
-        return Err(CliError::new(Exit::Missing, format_args!("{shown}: model not found")).hint(MODELS));
+        return Err(
+            CliError::new(Exit::Missing, format_args!("{shown}: model not found")).hint(missing(path))
+        );
     };
     if !is_model(run.path()) {
         let message = format_args!("{shown}: expected a model, found another directory");
@@ -141,11 +144,34 @@ fn is_model(dir: &Path) -> bool {
     names.iter().any(|name| dir.join(name).exists())
 }
 
-/// The hint for a path that is no model: the directory that contains it, if that is one.
+/// The hint for a path that is no model: the directory that contains it, if that is one; a model in the directory, such
+/// as a snapshot in the cache of the Hugging Face Hub or a GGUF file.
 fn instead_of(path: &Path) -> String {
-    match path.parent().filter(|dir| !dir.as_os_str().is_empty() && is_model(dir)) {
-        Some(dir) => format!("to use the model in this directory: {}", shell_word(dir)),
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && is_model(dir)) {
+        return format!("to use the model in this directory: {}", shell_word(dir));
+    }
+    let entries = |dir: PathBuf| dir.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let snapshots = entries(path.join("snapshots")).filter(|dir| is_model(dir));
+    let files = entries(path.to_path_buf()).filter(|file| file.extension().is_some_and(|e| e == "gguf"));
+    match snapshots.chain(files).min() {
+        Some(model) => format!("to use a model in this directory: {}", shell_word(&model)),
         None => MODELS.to_string(),
+    }
+}
+
+/// The hint for a path that does not exist. `OWNER/NAME` without a directory `OWNER` is probably a name of the Hugging
+/// Face Hub.
+fn missing(path: &Path) -> String {
+    let shown = path.to_string_lossy();
+    let is_word = |word: &str| {
+        let rest = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        word.starts_with(|c: char| c.is_ascii_alphanumeric()) && word.chars().all(rest)
+    };
+    match shown.split('/').collect::<Vec<_>>()[..] {
+        [owner, name] if is_word(owner) && is_word(name) && owner != "runs" && !Path::new(owner).exists() => {
+            format!("nothing is downloaded; to download it first: hf download {shown} --local-dir {name}")
+        }
+        _ => MODELS.to_string(),
     }
 }
 
@@ -190,7 +216,24 @@ impl Loaded {
             let missing =
                 if self.unsupported_tokenizer.is_some() { "supported tokenizer" } else { "tokenizer.json" };
             let message = format!("{}: no {missing}; {feature} requires one", self.path.display());
-            CliError::new(Exit::Missing, message).hint(hint)
+            let other = model_files::other_tokenizer(&self.path);
+            CliError::new(Exit::Missing, message).hint(other.as_deref().unwrap_or(hint))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_the_hub_leads_to_a_download() {
+        let want =
+            "nothing is downloaded; to download it first: hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B";
+        assert_eq!(missing(Path::new("Qwen/Qwen3-0.6B")), want);
+        // `src` exists
+        for path in ["runs/a", "a", "a/b/c", "/a/b", "./a", "a/", "../a", "src/a", "a b/c", "a;b/c"] {
+            assert_eq!(missing(Path::new(path)), MODELS, "{path}");
+        }
     }
 }

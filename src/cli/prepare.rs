@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::Force;
+use super::data_format::warn_of_syntax;
 use super::input_file::require_end;
 use super::{CliError, Exit, out, source};
 use crate::model::data::{self, NamedTokenizer};
@@ -49,6 +50,7 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
     let tokenizer = source::tokenizer(&args.tokenizer)?;
     let name = source::absolute_name(&args.tokenizer)?;
     let named = NamedTokenizer { name: &name, tokenizer: &tokenizer };
+    args.files.iter().for_each(|file| warn_of_syntax(file));
     let bytes = args.files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
     let mut bar = Progress::new("prepare", "B", bytes, 0);
     let prepared = data::prepare(&args.files, &args.out, named, &mut |bytes| bar.at(bytes, ""))?;

@@ -1,6 +1,7 @@
 //! The tokenizer and the training data of a configuration.
 use std::path::{Path, PathBuf, absolute};
 
+use super::data_format::warn_of_syntax;
 use super::exit::{CliError, Exit};
 use super::input_file::require_rereadable;
 use crate::config::{Layer, RunConfig, TaskKind};
@@ -90,6 +91,7 @@ pub(super) fn open_with(config: &RunConfig, tokenizer: Tokenizer) -> Result<Sour
 /// than `content`, and for a file that was packed with another tokenizer.
 pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
     files.iter().try_for_each(|file| require_rereadable(file))?;
+    files.iter().for_each(|file| warn_of_syntax(file));
     let Some(packed) = files.iter().find(|file| file.extension().is_some_and(|e| e == "tok")) else {
         return Ok(Tokens::from_files(files, tokenizer, content)?);
     };
@@ -112,7 +114,7 @@ pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content)
     if content == Content::Conversations && tokens.file().is_some_and(|file| !file.is_masked()) {
         let message = format_args!("{path}: expected conversations, found text without a loss mask");
         return Err(CliError::new(Exit::Data, message)
-            .hint("pack JSONL with `messages`, or `prompt` and `completion`; use --task lm for text"));
+            .hint("pack JSONL with `messages`, or `prompt` and `completion`; use --objective lm for text"));
     }
     Ok(tokens)
 }

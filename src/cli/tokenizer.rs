@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::common::{Force, number};
+use super::data_format::{conversion, warn_of_syntax};
 use super::input_file::require_end;
 use super::out::AtomicFile;
 use super::{CliError, Exit, out};
@@ -11,12 +12,12 @@ use crate::model::chat::Message;
 use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;
 
-/// Commands of `xtrain tokenizer`.
 /// Parses a vocabulary size.
 fn vocab(text: &str) -> Result<u32, String> {
     number(text, |n| (257..=1 << 19).contains(n), "expected a number from 257 to 524288")
 }
 
+/// Commands of `xtrain tokenizer`.
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum TokenizerCommand {
     /// Train a byte-level BPE tokenizer on text or JSONL files.
@@ -74,10 +75,16 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
             Ok(())
         })?);
     }
+    warn_of_syntax(path);
     let bytes = std::fs::read(path).map_err(|error| CliError::io(path, &error))?;
     let text = String::from_utf8(bytes).ok().filter(|text| !text.is_empty() && !text.contains('\0'));
     let text = text.ok_or_else(|| {
-        CliError::new(Exit::Data, format_args!("{}: expected non-empty UTF-8 text", path.display()))
+        let message = format_args!("{}: expected non-empty UTF-8 text", path.display());
+        let error = CliError::new(Exit::Data, message);
+        match conversion(path) {
+            Some(conversion) => error.hint(conversion),
+            None => error,
+        }
     })?;
     blocks(&text).for_each(|block| texts.push(block.to_string()));
     Ok(())

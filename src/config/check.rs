@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 use super::seed::{seed_of, seed_value};
-use super::{Error, GrpoSection, PRESETS, Result, RunConfig, familiar_key, nearest};
+use super::{Error, GrpoSection, PRESETS, Result, RunConfig, absent, familiar_key, nearest};
 use crate::model::tasks;
 
 /// The type of a key's value.
@@ -144,7 +144,7 @@ impl KnownKeys {
             let nearest = keys(false)
                 .find(same_name)
                 .or_else(|| familiar_key(key))
-                .or_else(|| nearest(key, keys(false).chain(keys(true))))
+                .or_else(|| absent(key).map_or_else(|| nearest(key, keys(false).chain(keys(true))), |_| None))
                 .map(ToString::to_string);
             return Err(Error::UnknownKey { place, key: name, nearest });
         };

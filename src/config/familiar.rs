@@ -1,4 +1,4 @@
-//! Names of configuration keys in nanoGPT and Hugging Face.
+//! Names of configuration keys in nanoGPT, llama.cpp and Hugging Face.
 
 /// Names in those programs, in lower case with `_`, and the key for the same value here.
 const KEYS: &[(&[&str], &str)] = &[
@@ -36,6 +36,26 @@ const KEYS: &[(&[&str], &str)] = &[
     (&["train_file", "train_files", "dataset"], "data.files"),
 ];
 
+/// Words of names in those programs without a counterpart here, and what to say instead.
+const ABSENT: &[(&[&str], &str)] = &[
+    (
+        &["lora", "qlora", "peft", "adapter"],
+        "LoRA is not supported: training changes all weights; merge an adapter into its model first",
+    ),
+    (&["dropout"], "dropout is not supported; train.weight_decay regularizes"),
+    (
+        &["4bit", "8bit"],
+        "training needs f32 weights; inference reads quantized GGUF files, and export --type q8_0 writes one",
+    ),
+];
+
+/// What to say about a key or a flag of another program that has no counterpart here. `None`: nothing is known.
+pub(crate) fn absent(name: &str) -> Option<&'static str> {
+    let name = name.replace('-', "_").to_lowercase();
+    let has = |word: &&str| name.split(['.', '_']).any(|part| part == *word);
+    ABSENT.iter().find(|(words, _)| words.iter().any(has)).map(|(_, text)| *text)
+}
+
 /// The key that nanoGPT or Hugging Face calls `name`, in any section. `-` and `_` are equal. `None`: they have no such
 /// name, or it has no counterpart.
 pub(crate) fn familiar_key(name: &str) -> Option<&'static str> {
@@ -63,5 +83,22 @@ mod tests {
         assert_eq!(familiar_key("model.n_embd"), Some("model.dim"));
         assert_eq!(familiar_key("Max-Steps"), Some("train.steps"));
         assert_eq!(familiar_key("dropout"), None);
+    }
+
+    #[test]
+    fn what_has_no_counterpart_is_said_and_no_key_has_such_a_name() {
+        let begins = |name: &str, text: &str| absent(name).is_some_and(|found| found.starts_with(text));
+        for (name, text) in [
+            ("train.dropout", "dropout"),
+            ("--lora-r", "LoRA"),
+            ("lora_dropout", "LoRA"),
+            ("use_peft", "LoRA"),
+            ("--load-in-4bit", "training needs f32"),
+        ] {
+            assert!(begins(name, text), "{name}: {:?}", absent(name));
+        }
+        assert_eq!((absent("train.flora"), absent("")), (None, None));
+        let known = KnownKeys::new();
+        assert_eq!(known.keys().find(|key| absent(key).is_some()), None);
     }
 }

@@ -26,7 +26,7 @@ mod tests;
 
 pub use derived::Derived;
 pub use error::{Error, Result};
-pub(crate) use familiar::familiar_key;
+pub(crate) use familiar::{absent, familiar_key};
 pub use grpo::GrpoSection;
 pub use kinds::{DecayKind, Order, Packing, Precision, TaskKind};
 pub use layer::Layer;

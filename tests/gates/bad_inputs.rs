@@ -40,6 +40,9 @@ const FORBIDDEN: [&str; 28] = [
     "usize",
 ];
 
+/// What Git writes in place of a large file.
+const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 134000000\n";
+
 /// A directory with a model, a run, and files that are not what their names say.
 fn directory() -> Scratch {
     let scratch = Scratch::new("bad-inputs");
@@ -104,6 +107,16 @@ fn directory() -> Scratch {
         ("answer.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"answer\": \"c\"}\n"),
         ("names.toml", "[train]\nlearning_rate = 1.0\nlr = 2.0\n"),
         ("latin.txt", "text"),
+        ("pointer.jsonl", POINTER),
+        ("pointer/model.safetensors", POINTER),
+        ("pointer/tokenizer.json", POINTER),
+        ("pytorch/pytorch_model.bin", "PK"),
+        ("no_index/model-00001-of-00002.safetensors", ""),
+        ("hub/models--Owner--Name/snapshots/abc/config.json", "{}"),
+        ("ggufs/model.gguf", "GGUF"),
+        ("noise.parquet", "PAR1"),
+        ("noise.bin", "PK"),
+        ("data.json", "[]"),
     ] {
         scratch.file(name, content);
     }
@@ -116,6 +129,19 @@ fn directory() -> Scratch {
         &["rollout", "model", "--prompts", "good.jsonl", "--max-new", "2", "--out", "done.jsonl"],
     );
     fs::write(scratch.0.join("latin.txt"), b"text \xe9").unwrap();
+    fs::write(scratch.0.join("noise.parquet"), b"PAR1 \xe9").unwrap();
+    fs::write(scratch.0.join("noise.bin"), b"PK\x00").unwrap();
+    let config = fs::read_to_string(path("models/llama_sharded/config.json")).unwrap();
+    for name in ["pytorch", "no_index", "pointer", "shards"] {
+        scratch.file(&format!("{name}/config.json"), &config);
+    }
+    for name in ["model-00001-of-00003.safetensors", "model.safetensors.index.json"] {
+        fs::copy(path("models/llama_sharded").join(name), scratch.0.join("shards").join(name)).unwrap();
+    }
+    scratch.file("spm/tokenizer.model", "SentencePiece");
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(path("models/qwen3_tied").join(name), scratch.0.join("spm").join(name)).unwrap();
+    }
     fs::create_dir(scratch.0.join("bare_ids")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         fs::copy(path("models/qwen3_tied").join(name), scratch.0.join("bare_ids").join(name)).unwrap();

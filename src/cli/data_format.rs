@@ -1,0 +1,78 @@
+//! Data files in formats of other programs, by the endings of their names.
+use std::path::Path;
+
+/// What to do with a file in the format of another program.
+struct Format {
+    endings: &'static [&'static str],
+    /// Whether such a file is text, which training would read with its syntax.
+    is_text: bool,
+    conversion: &'static str,
+}
+
+const FORMATS: &[Format] = &[
+    Format {
+        endings: &["json"],
+        is_text: true,
+        conversion: "if each line is an object, name the file *.jsonl; for an array: jq -c '.[]' IN.json > OUT.jsonl",
+    },
+    Format {
+        endings: &["csv", "tsv"],
+        is_text: true,
+        conversion: "to convert it with pandas: read_csv(IN).to_json(OUT, orient='records', lines=True), OUT as *.jsonl",
+    },
+    Format {
+        endings: &["parquet", "arrow", "feather"],
+        is_text: false,
+        conversion: "to convert it with pandas: read_parquet(IN).to_json(OUT, orient='records', lines=True), OUT as *.jsonl",
+    },
+    Format {
+        endings: &["gz", "bz2", "xz", "zst", "zip", "tar"],
+        is_text: false,
+        conversion: "decompress it first",
+    },
+    Format {
+        endings: &["bin", "npy", "idx", "pt", "pth", "pkl"],
+        is_text: false,
+        conversion: "packed tokens of other programs cannot be read; to pack text: xtrain prepare FILE --out OUT.tok",
+    },
+];
+
+/// How a file in the format of another program becomes data. `None`: the format is not known.
+pub(super) fn conversion(file: &Path) -> Option<&'static str> {
+    format_of(file).map(|format| format.conversion)
+}
+
+/// Warns that `file` is read as plain text if its name says that it is text in another format.
+pub(super) fn warn_of_syntax(file: &Path) {
+    if let Some(format) = format_of(file).filter(|format| format.is_text) {
+        let (file, conversion) = (file.display(), format.conversion);
+        eprintln!("warning: {file}: read as plain text, with its syntax; {conversion}");
+    }
+}
+
+fn format_of(file: &Path) -> Option<&'static Format> {
+    let ending = file.extension()?.to_str()?.to_ascii_lowercase();
+    FORMATS.iter().find(|format| format.endings.contains(&ending.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_decides_and_own_formats_have_no_conversion() {
+        for (name, begins) in [
+            ("a.json", "if each line"),
+            ("A.JSON", "if each line"),
+            ("a.tsv", "to convert it with pandas: read_csv"),
+            ("a.parquet", "to convert it with pandas: read_parquet"),
+            ("a.jsonl.gz", "decompress"),
+            ("train.bin", "packed tokens of other programs"),
+        ] {
+            assert!(conversion(Path::new(name)).is_some_and(|found| found.starts_with(begins)), "{name}");
+        }
+        for name in ["a.txt", "a.jsonl", "a.ndjson", "a.tok", "a.md", "json", ".json", "a."] {
+            assert_eq!(conversion(Path::new(name)), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Hints for model files that cannot be opened: downloads that are incomplete, and formats of other programs.
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::exit::shell_word;
+use crate::model::checkpoint::CheckpointError;
+use crate::model::store::StoreError;
+use crate::model::tokenizer::TokenizerError;
+
+/// The beginning of the text file that Git writes in place of a large file.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
+/// The hint for an error of opening a model. `None`: its files do not explain it.
+pub(super) fn hint(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Checkpoint(error) => of_checkpoint(error),
+        StoreError::Tokenizer(error) => of_tokenizer(error),
+        _ => None,
+    }
+}
+
+/// [`hint`] for an error of the weights or of the configuration.
+pub(super) fn of_checkpoint(error: &CheckpointError) -> Option<String> {
+    match error {
+        CheckpointError::Missing { path, .. } => instead_of_weights(path),
+        CheckpointError::Limit { file, .. }
+        | CheckpointError::Length { file, .. }
+        | CheckpointError::Malformed { file, .. }
+        | CheckpointError::Field { file, .. } => of_pointer(file),
+        _ => None,
+    }
+}
+
+/// [`hint`] for an error of the tokenizer.
+pub(super) fn of_tokenizer(error: &TokenizerError) -> Option<String> {
+    match error {
+        TokenizerError::Format { file, .. } | TokenizerError::Unsupported { file, .. } => of_pointer(file),
+        _ => None,
+    }
+}
+
+/// The hint for a file that contains the pointer of Git LFS.
+pub(super) fn of_pointer(file: &Path) -> Option<String> {
+    let mut start = Vec::new();
+    File::open(file).ok()?.take(LFS_POINTER.len() as u64).read_to_end(&mut start).ok()?;
+    let directory = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let hint = "the file is a pointer of Git LFS without the content; to download it:";
+    (start == LFS_POINTER).then(|| format!("{hint} git -C {} lfs pull", shell_word(directory)))
+}
+
+/// The hint for a model directory without a supported tokenizer. `None`: it has no other tokenizer either.
+pub(super) fn other_tokenizer(dir: &Path) -> Option<String> {
+    let found = ["tokenizer.model", "vocab.json"].into_iter().find(|name| dir.join(name).is_file())?;
+    let save = save_again("AutoTokenizer");
+    Some(format!("{found} alone is not read; transformers writes tokenizer.json: {save}"))
+}
+
+/// The hint for weights that do not exist: those of another format, or an incomplete download.
+fn instead_of_weights(missing: &Path) -> Option<String> {
+    let (name, dir) = (missing.file_name()?.to_str()?, missing.parent()?);
+    if !name.starts_with("model") || !name.ends_with(".safetensors") {
+        return None;
+    }
+    if name != "model.safetensors" || is_in(dir, |name| name.starts_with("model-00001-of-")) {
+        let file = if name == "model.safetensors" { "model.safetensors.index.json" } else { name };
+        return Some(format!("the model is incomplete: copy or download {file}, too"));
+    }
+    if is_in(dir, |name| name.starts_with("pytorch_model") || name.starts_with("consolidated.")) {
+        let save = save_again("AutoModelForCausalLM");
+        return Some(format!("weights of PyTorch are not read; transformers writes safetensors: {save}"));
+    }
+    None
+}
+
+/// Python code that writes a directory with the class `class` of transformers.
+fn save_again(class: &str) -> String {
+    format!("{class}.from_pretrained(IN).save_pretrained(OUT)")
+}
+
+fn is_in(dir: &Path, matches: impl Fn(&str) -> bool) -> bool {
+    let mut names = dir.read_dir().into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.any(|name| name.to_str().is_some_and(&matches))
+}
