@@ -386,28 +386,31 @@ fn count(shape: &[usize]) -> Option<usize> {
 mod tests {
     use super::*;
 
+    /// What the constructors return for a shape.
+    fn constructed(device: &Device, shape: &[usize], dtype: Dtype) -> [Result<Tensor>; 3] {
+        let all = Tensor::all_zeros(device, &[&[2], shape]).map(|mut all| all.remove(1));
+        [Tensor::zeros(device, shape, dtype), Tensor::unspecified(device, shape), all]
+    }
+
     #[test]
     fn a_tensor_without_memory_is_an_error() {
-        let unspecified = |device: &Device, shape: &[usize], _| Tensor::unspecified(device, shape);
-        let all = |device: &Device, shape: &[usize], _| {
-            Tensor::all_zeros(device, &[&[2], shape]).map(|mut all| all.remove(1))
-        };
-        let constructors: [fn(&Device, &[usize], Dtype) -> Result<Tensor>; 3] =
-            [Tensor::zeros, unspecified, all];
-        for (device, new) in
-            [Device::cpu(), Device::reference()].iter().flat_map(|d| constructors.map(|new| (d, new)))
-        {
+        for device in [Device::cpu(), Device::reference()] {
             for dtype in [Dtype::F32, Dtype::BF16] {
-                let error = |shape: &[usize]| new(device, shape, dtype).unwrap_err().to_string();
-                // more than the address space, on machines that promise more memory than they have
-                let found = error(&[1 << 20, 1 << 30]);
-                assert!(found.starts_with("out of memory: cannot allocate"), "{found}");
-                let found = error(&[1 << 40, 1 << 40]);
-                assert_eq!(
-                    found,
-                    "Tensor: expected fewer than 2^61 elements, found [1099511627776, 1099511627776]"
+                // more than the address space, because systems promise more memory than they have
+                for error in constructed(&device, &[1 << 20, 1 << 30], dtype) {
+                    let error = error.unwrap_err().to_string();
+                    assert!(error.starts_with("out of memory: cannot allocate"), "{device}: {error}");
+                }
+                for error in constructed(&device, &[1 << 40, 1 << 40], dtype) {
+                    let error = error.unwrap_err().to_string();
+                    let want =
+                        "Tensor: expected fewer than 2^61 elements, found [1099511627776, 1099511627776]";
+                    assert_eq!(error, want, "{device}");
+                }
+                assert!(
+                    constructed(&device, &[3], dtype).iter().all(Result::is_ok),
+                    "the device is still usable"
                 );
-                assert!(new(device, &[3], dtype).is_ok(), "the device is still usable");
             }
         }
     }
