@@ -66,9 +66,9 @@ impl Progress {
     }
 
     fn on(screen: Screen, job: Job) -> Progress {
-        let color = if screen == Screen::Color { ".cyan/blue" } else { "" };
+        let color = if screen == Screen::Color { ":.cyan/blue" } else { "" };
         let bar = (screen != Screen::Lines).then(|| {
-            let template = format!("{{prefix}} [{{bar:28{color}}}] {{pos}}/{{len}} {{wide_msg}}");
+            let template = format!("{{prefix}} [{{wide_bar{color}}}] {{pos}}/{{len}} {{msg}}");
             let style = ProgressStyle::with_template(&template).expect("a template of known keys");
             let bar = ProgressBar::with_draw_target(Some(job.total), ProgressDrawTarget::stderr());
             bar.set_style(style.progress_chars("=> "));
