@@ -87,7 +87,7 @@ impl Tensor {
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// [`Error::Device`] if the device has no memory for it.
+    /// [`Error::Argument`] for a shape that no memory can hold; [`Error::Device`] if the device has no memory for it.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
         fn zeroed<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
             let values = match device {
@@ -371,10 +371,10 @@ impl Tensor {
     }
 }
 
-/// The number of elements of a new tensor, whose bytes an address can count in every dtype.
+/// The number of elements of a new tensor, whose values have at most `isize::MAX` bytes in every dtype.
 fn elements(shape: &[usize]) -> Result<usize> {
-    let want = "fewer than 2^61 elements";
-    let n = count(shape).filter(|&n| n < 1 << 61);
+    let n = count(shape).filter(|&n| n < 1 << (usize::BITS - 3));
+    let want = "a shape that memory can hold";
     n.ok_or_else(|| Error::Argument { op: "Tensor", want, got: format!("{shape:?}") })
 }
 
@@ -401,11 +401,11 @@ mod tests {
                     let error = error.unwrap_err().to_string();
                     assert!(error.starts_with("out of memory: cannot allocate"), "{device}: {error}");
                 }
-                for error in constructed(&device, &[1 << 40, 1 << 40], dtype) {
-                    let error = error.unwrap_err().to_string();
-                    let want =
-                        "Tensor: expected fewer than 2^61 elements, found [1099511627776, 1099511627776]";
-                    assert_eq!(error, want, "{device}");
+                for shape in [&[usize::MAX, 2][..], &[1 << 33, 1 << 33], &[1 << 61]] {
+                    let want = format!("Tensor: expected a shape that memory can hold, found {shape:?}");
+                    for error in constructed(&device, shape, dtype) {
+                        assert_eq!(error.unwrap_err().to_string(), want, "{device}");
+                    }
                 }
                 assert!(
                     constructed(&device, &[3], dtype).iter().all(Result::is_ok),
