@@ -16,12 +16,27 @@ const FORMATS: &[Format] = &[
         conversion: "if each line is an object, name the file *.jsonl; for an array: jq -c '.[]' IN.json > OUT.jsonl",
     },
     Format {
-        endings: &["csv", "tsv"],
+        endings: &["csv"],
         is_text: true,
         conversion: "to convert it with pandas: read_csv(IN).to_json(OUT, orient='records', lines=True), OUT as *.jsonl",
     },
     Format {
-        endings: &["parquet", "arrow", "feather"],
+        endings: &["tsv"],
+        is_text: true,
+        conversion: "to convert it with pandas: read_csv(IN, sep='\\t').to_json(OUT, orient='records', lines=True), OUT as *.jsonl",
+    },
+    Format {
+        endings: &["arrow"],
+        is_text: false,
+        conversion: "to convert it with datasets: Dataset.from_file(IN).to_json(OUT), OUT as *.jsonl",
+    },
+    Format {
+        endings: &["feather"],
+        is_text: false,
+        conversion: "to convert it with pandas: read_feather(IN).to_json(OUT, orient='records', lines=True), OUT as *.jsonl",
+    },
+    Format {
+        endings: &["parquet"],
         is_text: false,
         conversion: "to convert it with pandas: read_parquet(IN).to_json(OUT, orient='records', lines=True), OUT as *.jsonl",
     },
@@ -40,6 +55,13 @@ const FORMATS: &[Format] = &[
 /// How a file in the format of another program becomes data. `None`: the format is not known.
 pub(super) fn conversion(file: &Path) -> Option<&'static str> {
     format_of(file).map(|format| format.conversion)
+}
+
+/// The hint for a file that is not UTF-8 text. `has_bytes`: it has bytes of another encoding, and no zero byte.
+pub(super) fn encoding(file: &Path, has_bytes: bool) -> Option<&'static str> {
+    let other = format_of(file).filter(|format| !(has_bytes && format.is_text));
+    let encoding = "text has to be UTF-8; to convert it: iconv -f ENCODING -t UTF-8 FILE";
+    other.map(|format| format.conversion).or(has_bytes.then_some(encoding))
 }
 
 /// Warns that `file` is read as plain text if its name says that it is text in another format.

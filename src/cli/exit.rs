@@ -95,6 +95,11 @@ impl CliError {
         self
     }
 
+    /// Sets the line that says what to do, unless there is one.
+    pub(super) fn or_hint(self, hint: impl fmt::Display) -> CliError {
+        if self.hint.is_some() { self } else { self.hint(hint) }
+    }
+
     /// Puts the file that the error is about before the message.
     pub(super) fn in_file(self, path: &Path) -> CliError {
         CliError { message: format!("{}: {}", path.display(), self.message), ..self }

@@ -65,12 +65,11 @@ impl LibraryError for DataError {
     fn hint(&self) -> Option<String> {
         match self {
             DataError::NotText { file, got, .. } => {
-                let encoding = "text has to be UTF-8; to convert it: iconv -f ENCODING -t UTF-8 FILE";
-                let has_bytes = got.starts_with("byte");
-                let hint = data_format::conversion(file).or(has_bytes.then_some(encoding));
-                hint.map(ToString::to_string)
+                data_format::encoding(file, got.starts_with("byte")).map(ToString::to_string)
             }
-            DataError::Format { file, .. } => data_format::conversion(file).map(ToString::to_string),
+            DataError::Format { file, .. } => data_format::conversion(file)
+                .map(ToString::to_string)
+                .or_else(|| model_files::of_pointer(file)),
             DataError::Line { file, .. } => model_files::of_pointer(file),
             _ => None,
         }

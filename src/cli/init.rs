@@ -65,7 +65,8 @@ fn copy_sizes(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
     let own = section(cfg);
     if let Some((key, set, size)) = other_size(&config.model, &own) {
         let message = format!("`model.{key}` = {set}: expected {size}, the value of {}", config.train.init);
-        return Err(CliError::new(Exit::Usage, message).hint("remove [model]: the sizes are those of --init"));
+        return Err(CliError::new(Exit::Usage, message)
+            .hint("remove [model]: the sizes are those of --init; keys that are not set have defaults"));
     }
     if config.train.context > cfg.max_positions {
         let (want, got) = (cfg.max_positions, config.train.context);
@@ -76,8 +77,8 @@ fn copy_sizes(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The first key of `[model]` that is not `own`, and both values. Keys that stand for the vocabulary of the tokenizer and
-/// for the context agree with every model; a section of defaults only was not set.
+/// The first key of `[model]` that is not `own`, and both values. A vocabulary and a context of 0, which stand for those of
+/// the tokenizer and of the run, agree with every model; a section of defaults only was not set.
 fn other_size(set: &ModelSection, own: &ModelSection) -> Option<(String, Value, Value)> {
     if *set == ModelSection::default() {
         return None;

@@ -168,7 +168,13 @@ fn missing(path: &Path) -> String {
         word.starts_with(|c: char| c.is_ascii_alphanumeric()) && word.chars().all(rest)
     };
     match shown.split('/').collect::<Vec<_>>()[..] {
-        [owner, name] if is_word(owner) && is_word(name) && owner != "runs" && !Path::new(owner).exists() => {
+        [owner, name]
+            if is_word(owner)
+                && is_word(name)
+                && owner != "runs"
+                && ![".gguf", ".safetensors", ".json"].iter().any(|ending| name.ends_with(ending))
+                && !Path::new(owner).exists() =>
+        {
             format!("nothing is downloaded; to download it first: hf download {shown} --local-dir {name}")
         }
         _ => MODELS.to_string(),
@@ -216,7 +222,8 @@ impl Loaded {
             let missing =
                 if self.unsupported_tokenizer.is_some() { "supported tokenizer" } else { "tokenizer.json" };
             let message = format!("{}: no {missing}; {feature} requires one", self.path.display());
-            let other = model_files::other_tokenizer(&self.path);
+            let absent = self.unsupported_tokenizer.is_none();
+            let other = absent.then(|| model_files::other_tokenizer(&self.path)).flatten();
             CliError::new(Exit::Missing, message).hint(other.as_deref().unwrap_or(hint))
         })
     }
@@ -232,7 +239,9 @@ mod tests {
             "nothing is downloaded; to download it first: hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B";
         assert_eq!(missing(Path::new("Qwen/Qwen3-0.6B")), want);
         // `src` exists
-        for path in ["runs/a", "a", "a/b/c", "/a/b", "./a", "a/", "../a", "src/a", "a b/c", "a;b/c"] {
+        for path in
+            ["runs/a", "a", "a/b/c", "/a/b", "./a", "a/", "../a", "src/a", "a b/c", "a;b/c", "models/a.gguf"]
+        {
             assert_eq!(missing(Path::new(path)), MODELS, "{path}");
         }
     }

@@ -42,6 +42,8 @@ pub(super) fn of_tokenizer(error: &TokenizerError) -> Option<String> {
 
 /// The hint for a file that contains the pointer of Git LFS.
 pub(super) fn of_pointer(file: &Path) -> Option<String> {
+    // a pipe would block
+    file.metadata().ok().filter(|found| found.is_file())?;
     let mut start = Vec::new();
     File::open(file).ok()?.take(LFS_POINTER.len() as u64).read_to_end(&mut start).ok()?;
     let directory = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -64,9 +66,13 @@ fn instead_of_weights(missing: &Path) -> Option<String> {
     }
     if name != "model.safetensors" || is_in(dir, |name| name.starts_with("model-00001-of-")) {
         let file = if name == "model.safetensors" { "model.safetensors.index.json" } else { name };
-        return Some(format!("the model is incomplete: copy or download {file}, too"));
+        return Some(format!("the model is incomplete: also copy or download {file}"));
     }
-    if is_in(dir, |name| name.starts_with("pytorch_model") || name.starts_with("consolidated.")) {
+    if is_in(dir, |name| name.starts_with("consolidated.")) {
+        let hint = "weights with names of Mistral or Meta are not read; get those for transformers:";
+        return Some(format!("{hint} model*.safetensors"));
+    }
+    if is_in(dir, |name| name.starts_with("pytorch_model")) {
         let save = save_again("AutoModelForCausalLM");
         return Some(format!("weights of PyTorch are not read; transformers writes safetensors: {save}"));
     }
@@ -81,4 +87,25 @@ fn save_again(class: &str) -> String {
 fn is_in(dir: &Path, matches: impl Fn(&str) -> bool) -> bool {
     let mut names = dir.read_dir().into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.any(|name| name.to_str().is_some_and(&matches))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_named_and_a_pipe_is_not_opened() {
+        let dir = std::env::temp_dir().join(format!("xtrain-pointer-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (pointer, other, pipe) = (dir.join("pointer"), dir.join("other"), dir.join("pipe"));
+        std::fs::write(&pointer, "version https://git-lfs.github.com/spec/v1\n").unwrap();
+        std::fs::write(&other, "version").unwrap();
+        assert!(of_pointer(&pointer).is_some_and(|hint| hint.contains("lfs pull")));
+        assert_eq!((of_pointer(&other), of_pointer(&dir), of_pointer(&dir.join("none"))), (None, None, None));
+        if cfg!(unix) {
+            assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            assert_eq!(of_pointer(&pipe), None);
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 }

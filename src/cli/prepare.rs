@@ -50,11 +50,11 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
     let tokenizer = source::tokenizer(&args.tokenizer)?;
     let name = source::absolute_name(&args.tokenizer)?;
     let named = NamedTokenizer { name: &name, tokenizer: &tokenizer };
-    args.files.iter().for_each(|file| warn_of_syntax(file));
     let bytes = args.files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
     let mut bar = Progress::new("prepare", "B", bytes, 0);
     let prepared = data::prepare(&args.files, &args.out, named, &mut |bytes| bar.at(bytes, ""))?;
     bar.finish();
+    args.files.iter().for_each(|file| warn_of_syntax(file));
     out::print(format!(
         "wrote {}: {} from {} ({})\n",
         args.out.display(),

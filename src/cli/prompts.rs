@@ -69,7 +69,7 @@ pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Pro
     };
     let hint = |error| {
         let error = CliError::from(error);
-        if error.exit() == Exit::Data { error.hint(HINT) } else { error }
+        if error.exit() == Exit::Data { error.or_hint(HINT) } else { error }
     };
     let file = file.map_err(hint)?;
     let encoded = file.encode(tokenizer).map_err(hint)?;

@@ -91,9 +91,10 @@ pub(super) fn open_with(config: &RunConfig, tokenizer: Tokenizer) -> Result<Sour
 /// than `content`, and for a file that was packed with another tokenizer.
 pub(super) fn tokens(files: &[PathBuf], tokenizer: &Tokenizer, content: Content) -> Result<Tokens, CliError> {
     files.iter().try_for_each(|file| require_rereadable(file))?;
-    files.iter().for_each(|file| warn_of_syntax(file));
     let Some(packed) = files.iter().find(|file| file.extension().is_some_and(|e| e == "tok")) else {
-        return Ok(Tokens::from_files(files, tokenizer, content)?);
+        let tokens = Tokens::from_files(files, tokenizer, content)?;
+        files.iter().for_each(|file| warn_of_syntax(file));
+        return Ok(tokens);
     };
     let path = packed.display();
     if files.len() > 1 {

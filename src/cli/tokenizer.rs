@@ -75,7 +75,6 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
             Ok(())
         })?);
     }
-    warn_of_syntax(path);
     let bytes = std::fs::read(path).map_err(|error| CliError::io(path, &error))?;
     let text = String::from_utf8(bytes).ok().filter(|text| !text.is_empty() && !text.contains('\0'));
     let text = text.ok_or_else(|| {
@@ -86,6 +85,7 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
             None => error,
         }
     })?;
+    warn_of_syntax(path);
     blocks(&text).for_each(|block| texts.push(block.to_string()));
     Ok(())
 }

@@ -42,7 +42,7 @@ const ABSENT: &[(&[&str], &str)] = &[
         &["lora", "qlora", "peft", "adapter"],
         "LoRA is not supported: training changes all weights; merge an adapter into its model first",
     ),
-    (&["dropout"], "dropout is not supported; train.weight_decay regularizes"),
+    (&["dropout"], "dropout is not supported; weight_decay regularizes training"),
     (
         &["4bit", "8bit"],
         "training needs f32 weights; inference reads quantized GGUF files, and export --type q8_0 writes one",

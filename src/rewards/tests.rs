@@ -431,7 +431,7 @@ fn the_log_has_all_of_a_long_line_of_standard_error() {
     std::fs::create_dir_all(&dir).unwrap();
     let options = ExternalOptions { log_dir: Some(dir.clone()), ..options(1) };
     let command = shlex::try_join(["sh", "-c", "printf '%01000d\nbye\n' 0 >&2; cat > /dev/null"]).unwrap();
-    drop(ExternalReward::start(&command, &options).unwrap());
+    let reward = ExternalReward::start(&command, &options).unwrap();
     let (log, clock) = (dir.join("reward-0.log"), Instant::now());
     let read = || std::fs::read_to_string(&log).unwrap();
     while !read().ends_with("bye\n") {
@@ -439,6 +439,7 @@ fn the_log_has_all_of_a_long_line_of_standard_error() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(read(), format!("{}\nbye\n", "0".repeat(1000)));
+    drop(reward);
     std::fs::remove_dir_all(dir).unwrap();
 }
 

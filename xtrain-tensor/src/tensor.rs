@@ -134,12 +134,15 @@ impl Tensor {
         let Device::Cpu(cpu) = device else {
             return shapes.iter().map(|shape| Tensor::zeros(device, shape, Dtype::F32)).collect();
         };
-        let taken = |shape: &&[usize]| cpu.recycler.try_acquire(elements(shape)?);
-        let mut all: Vec<Vec<f32>> = shapes.iter().map(taken).collect::<Result<_>>()?;
-        let part = (all.iter().map(Vec::len).sum::<usize>() / 4096).max(1 << 13);
-        let mut parts: Vec<&mut [f32]> = all.iter_mut().flat_map(|x| x.chunks_mut(part)).collect();
+        let mut all: Vec<Tensor> =
+            shapes.iter().map(|shape| Tensor::unspecified(device, shape)).collect::<Result<_>>()?;
+        let part = (all.iter().map(Tensor::len).sum::<usize>() / 4096).max(1 << 13);
+        let mut parts: Vec<&mut [f32]> = Vec::new();
+        for tensor in &mut all {
+            parts.extend(tensor.data_mut::<f32>()?.chunks_mut(part));
+        }
         cpu.pool.parts(&mut parts, 1, |_, part| part[0].fill(0.0));
-        shapes.iter().zip(all).map(|(shape, zeros)| Tensor::new(device, shape, zeros)).collect()
+        Ok(all)
     }
 
     /// Creates an uninitialized tensor on a GPU. A kernel must write all of it.

@@ -41,7 +41,7 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// Another process writes to this run directory.
-    #[error("{} is held by another process, which writes this run", path.display())]
+    #[error("{} is held by another process that writes to this run", path.display())]
     Locked {
         /// The lock file.
         path: PathBuf,

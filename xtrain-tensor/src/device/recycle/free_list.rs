@@ -108,8 +108,8 @@ impl<T> FreeList<T> {
     fn make_room(&mut self, bytes: usize) {
         let used = self.used_bytes.saturating_add(bytes);
         let peak = self.peak_bytes.max(used);
-        let limit = peak + self.slack_bytes.max(peak / 4);
-        while used + self.bytes > limit && self.evict() {}
+        let limit = peak.saturating_add(self.slack_bytes.max(peak / 4));
+        while used.saturating_add(self.bytes) > limit && self.evict() {}
     }
 
     /// The classes in `sizes` that have a free buffer.
