@@ -193,6 +193,8 @@ fn at_the_prompt_an_interrupt_prints_how_to_exit_and_the_end_of_input_exits() {
     chat.prompt();
     chat.types(STOP);
     chat.shows("[press Ctrl-C again or Ctrl-D to exit]");
+    // a key before the prompt may be lost, because the terminal changes its mode
+    chat.prompt();
     chat.types(END);
     assert_eq!(chat.wait(), Some(0));
 }
@@ -214,6 +216,7 @@ fn a_long_conversation_drops_its_oldest_turns_with_a_note() {
     );
     chat.types("/reset\n");
     chat.shows("[conversation cleared]");
+    chat.prompt();
     chat.types(END);
     assert_eq!(chat.wait(), Some(0));
 }
