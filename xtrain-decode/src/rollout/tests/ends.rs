@@ -72,12 +72,12 @@ fn completions_continue_when_the_one_that_computes_their_rows_is_stopped() {
     }
 }
 
-/// Allows token 5, and then no token, although the text may not end.
+/// Allows token 5, and then neither a token nor the end of the text.
 #[derive(Debug)]
 struct DeadEnd;
 
-/// A text that goes on with one of these tokens.
-fn continued_by(ids: &[u32]) -> Allowed {
+/// Allows only the tokens `ids` next. The text may not end here.
+fn only(ids: &[u32]) -> Allowed {
     let mut text = TokenMask::new(config().vocab);
     for &id in ids {
         text.allow(id);
@@ -87,13 +87,13 @@ fn continued_by(ids: &[u32]) -> Allowed {
 
 impl Constraint for DeadEnd {
     fn start(&self) -> Result<(Box<dyn ConstraintState>, Allowed), SampleError> {
-        Ok((Box::new(DeadEnd), continued_by(&[5])))
+        Ok((Box::new(DeadEnd), only(&[5])))
     }
 }
 
 impl ConstraintState for DeadEnd {
     fn advance(&mut self, _: u32) -> Result<Allowed, SampleError> {
-        Ok(continued_by(&[]))
+        Ok(only(&[]))
     }
 
     fn fork(&self) -> Box<dyn ConstraintState> {
@@ -102,7 +102,7 @@ impl ConstraintState for DeadEnd {
 }
 
 #[test]
-fn a_text_that_no_token_continues_is_an_error_unless_it_may_end() {
+fn a_constraint_that_allows_no_token_and_no_end_is_an_error() {
     let (model, constraint) = (model(), Some(SharedConstraint(Arc::new(DeadEnd))));
     for eos in [vec![], vec![7]] {
         let stop = StopConditions { eos, tokens: vec![] };
