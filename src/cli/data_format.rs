@@ -57,11 +57,14 @@ pub(super) fn conversion(file: &Path) -> Option<&'static str> {
     format_of(file).map(|format| format.conversion)
 }
 
-/// The hint for a file that is not UTF-8 text. `has_bytes`: it has bytes of another encoding, and no zero byte.
-pub(super) fn encoding(file: &Path, has_bytes: bool) -> Option<&'static str> {
-    let other = format_of(file).filter(|format| !(has_bytes && format.is_text));
+/// The hint for a file with a byte that is not UTF-8 text: another format, or another encoding. A zero byte is no text in
+/// any encoding of single bytes.
+pub(super) fn of_not_text(file: &Path, byte: u8) -> Option<&'static str> {
     let encoding = "text has to be UTF-8; to convert it: iconv -f ENCODING -t UTF-8 FILE";
-    other.map(|format| format.conversion).or(has_bytes.then_some(encoding))
+    match format_of(file) {
+        Some(format) if !format.is_text || byte == 0 => Some(format.conversion),
+        _ => (byte != 0).then_some(encoding),
+    }
 }
 
 /// Warns that `file` is read as plain text if its name says that it is text in another format.
@@ -93,6 +96,12 @@ mod tests {
         ] {
             assert!(conversion(Path::new(name)).is_some_and(|found| found.starts_with(begins)), "{name}");
         }
+        let encoding = of_not_text(Path::new("a.txt"), 0xe9);
+        assert!(encoding.is_some_and(|hint| hint.contains("iconv")));
+        assert_eq!(of_not_text(Path::new("a.csv"), 0xe9), encoding);
+        assert_eq!(of_not_text(Path::new("a.csv"), 0), conversion(Path::new("a.csv")));
+        assert_eq!(of_not_text(Path::new("a.zip"), 0xe9), conversion(Path::new("a.zip")));
+        assert_eq!(of_not_text(Path::new("a.txt"), 0), None);
         for name in ["a.txt", "a.jsonl", "a.ndjson", "a.tok", "a.md", "json", ".json", "a."] {
             assert_eq!(conversion(Path::new(name)), None, "{name}");
         }

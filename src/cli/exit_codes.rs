@@ -64,8 +64,8 @@ impl LibraryError for DataError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            DataError::NotText { file, got, .. } => {
-                data_format::encoding(file, got.starts_with("byte")).map(ToString::to_string)
+            DataError::NotText { file, byte, .. } => {
+                data_format::of_not_text(file, *byte).map(ToString::to_string)
             }
             DataError::Format { file, .. } => data_format::conversion(file)
                 .map(ToString::to_string)

@@ -1,5 +1,5 @@
 //! What other programs call a command, a flag or an argument, and what is used here: hints for users of nanoGPT,
-//! llama.cpp and Hugging Face. Also which of two arguments is missing.
+//! llama.cpp and Hugging Face.
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -161,7 +161,6 @@ fn counterpart(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> 
             let (command, unknown) = (innermost(root, args), invalid(ContextKind::InvalidArg)?);
             if unknown.starts_with('-') { flag(command, unknown, args) } else { positional(command, unknown) }
         }
-        ErrorKind::MissingRequiredArgument => lone_argument(innermost(root, args)),
         _ => None,
     }
 }
@@ -171,7 +170,8 @@ fn of(names: Names, name: &str) -> Option<&'static str> {
 }
 
 /// The command that the arguments select.
-fn innermost<'a>(root: &'a clap::Command, args: &[OsString]) -> &'a clap::Command {
+/// The command that `args` name.
+pub(super) fn innermost<'a>(root: &'a clap::Command, args: &[OsString]) -> &'a clap::Command {
     let words = args.iter().skip(1).filter_map(|arg| arg.to_str());
     words.fold(root, |command, word| command.find_subcommand(word).unwrap_or(command))
 }
@@ -227,13 +227,6 @@ fn positional(command: &clap::Command, text: &str) -> Option<String> {
     Some(format!("{flag} {}", shell_word(path)))
 }
 
-/// The hint for a command with two arguments, of which clap takes one alone for the last. `None`: another command.
-fn lone_argument(command: &clap::Command) -> Option<String> {
-    let last = command.get_positionals().last().filter(|_| command.is_allow_missing_positional_set())?;
-    let last = last.get_value_names()?.first()?;
-    Some(format!("xtrain {} MODEL {last}; one argument alone is read as {last}", command.get_name()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,8 +270,6 @@ mod tests {
             ("train -m d", "--init MODEL"),
             ("eval m t.txt", "--data t.txt"),
             ("rollout m p.jsonl", "--prompts p.jsonl"),
-            ("export m", "xtrain export MODEL OUT; one argument alone is read as OUT"),
-            ("import m", "xtrain import MODEL RUN; one argument alone is read as RUN"),
         ] {
             assert_eq!(hint_of(line), Some(format!("use {want}")), "{line}");
         }

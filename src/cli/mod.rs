@@ -2,11 +2,10 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, LazyLock};
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
@@ -77,6 +76,7 @@ mod timed;
 mod tokenize;
 mod tokenizer;
 mod train;
+mod usage_error;
 mod verify;
 mod watch;
 
@@ -84,7 +84,7 @@ use crate::build_info::COMMIT;
 use crate::model::comm::Communicator;
 use crate::model::third_party;
 use crate::tensor::Simd;
-use exit::{CliError, Exit, shell_word};
+use exit::{CliError, Exit};
 
 /// Train and run small transformer language models with bit-exact numerics.
 ///
@@ -214,16 +214,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliErr
                 eprint!("{}", error.render());
                 Err(CliError::new(Exit::Usage, "no command given"))
             }
-            _ => {
-                let usage = usage(&error.render().to_string());
-                let dashed = dashed_value(&error, &args)
-                    .map(|flag| format!("a value that begins with - follows its flag and =: {flag}"));
-                let hint = dashed.or_else(|| familiar::hint(&error, &command(), &args));
-                Err(match hint {
-                    Some(hint) => usage.hint(hint),
-                    None => usage,
-                })
-            }
+            _ => Err(usage_error::of(&error, &command(), &args)),
         },
     }
 }
@@ -245,37 +236,6 @@ fn accept_numbers(command: clap::Command) -> clap::Command {
     let command = command
         .mut_args(|arg| if arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg });
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, accept_numbers))
-}
-
-/// Converts an error message of clap to one line and a hint.
-fn usage(text: &str) -> CliError {
-    let message = text.split("\n\n").next().unwrap_or_default();
-    let error = CliError::new(Exit::Usage, message.trim().trim_start_matches("error: "));
-    let part = |start: &str| text.split("\n\n").map(str::trim).find_map(|part| part.strip_prefix(start));
-    // `use '-- -x'` is of use to a command that takes any text.
-    let tip = part("tip: ").filter(|tip| !tip.starts_with("to pass ") || text.contains("[TEXT]"));
-    match (tip, part("Usage: ")) {
-        (Some(tip), _) => error.hint(tip),
-        (None, Some(usage)) => error.hint(format_args!("usage: {usage}")),
-        (None, None) => error.hint("run with --help for commands, flags and examples"),
-    }
-}
-
-/// The flag that takes a value, and the argument after it, as one word of a shell command: if the argument begins with
-/// `-` and clap rejected it as an unknown flag. `None`: another error.
-fn dashed_value(error: &clap::Error, args: &[OsString]) -> Option<String> {
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
-    let words = || args.iter().filter_map(|arg| arg.to_str());
-    let (flag, value) =
-        words().zip(words().skip(1)).find(|(_, value)| value.starts_with(unknown.as_str()))?;
-    let name = flag.strip_prefix("--")?;
-    takes_value(&command(), name).then(|| format!("{flag}={}", shell_word(Path::new(value))))
-}
-
-/// Whether a command has a flag with this name that takes a value.
-fn takes_value(command: &clap::Command, name: &str) -> bool {
-    command.get_arguments().any(|arg| arg.get_long() == Some(name) && arg.get_action().takes_values())
-        || command.get_subcommands().any(|command| takes_value(command, name))
 }
 
 /// Runs the command on the processes that a launcher started.
@@ -350,21 +310,6 @@ mod tests {
     fn parsed(args: &[&str]) -> Command {
         let args = ["xtrain"].iter().chain(args).map(OsString::from);
         parse(args).unwrap().unwrap().command
-    }
-
-    #[test]
-    fn the_hint_for_a_value_that_begins_with_a_dash_names_its_flag() {
-        let hint = |args: &[&str]| {
-            let error = parse(["xtrain"].iter().chain(args).map(OsString::from)).unwrap_err().to_string();
-            error.split_once("\nhint: ").map(|(_, hint)| hint.to_string()).unwrap_or_default()
-        };
-        let value = |word: &str| format!("a value that begins with - follows its flag and =: {word}");
-        assert_eq!(hint(&["generate", "m", "--prompt", "-x"]), value("--prompt=-x"));
-        assert_eq!(hint(&["generate", "m", "--prompt", "- a b"]), value("--prompt='- a b'"));
-        assert_eq!(hint(&["chat", "m", "--stop", "--user:"]), value("--stop=--user:"));
-        // A flag without a value, and an unknown flag that follows no flag.
-        assert!(hint(&["rollout", "m", "--force", "--forse"]).contains("similar argument"));
-        assert!(hint(&["generate", "m", "--prompt", "a", "--promt"]).contains("similar argument"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::cli::{Scratch, program_path, text, xtrain};
 
 /// The pages with command lines, in the order of reading.
-const PAGES: [&str; 18] = [
+const PAGES: [&str; 14] = [
     "docs/guide/getting-started.md",
     "README.md",
     "docs/guide/training.md",
@@ -23,10 +23,6 @@ const PAGES: [&str; 18] = [
     "docs/guide/rewards.md",
     "docs/guide/cluster.md",
     "docs/bench.md",
-    "docs/bench/training.md",
-    "docs/bench/inference.md",
-    "docs/bench/gates.md",
-    "docs/bench/gpu.md",
     "CONTRIBUTING.md",
 ];
 

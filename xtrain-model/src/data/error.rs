@@ -20,14 +20,14 @@ pub enum DataError {
         source: io::Error,
     },
     /// A text file that is not UTF-8 text.
-    #[error("{}: expected UTF-8 text, found {got} at byte {offset}", file.display())]
+    #[error("{}: expected UTF-8 text, found {} at byte {offset}", file.display(), described(*byte))]
     NotText {
         /// The file.
         file: PathBuf,
         /// The offset of the first invalid byte.
         offset: u64,
-        /// What was found there.
-        got: String,
+        /// The byte. Zero: the file is probably binary.
+        byte: u8,
     },
     /// A text file without a byte.
     #[error("{}: expected text, found an empty file", file.display())]
@@ -119,6 +119,11 @@ fn without_target(documents: u64) -> String {
         1 => "1 document without one".into(),
         n => format!("{n} documents without one"),
     }
+}
+
+/// A byte that is no text, in words.
+fn described(byte: u8) -> String {
+    if byte == 0 { "a zero byte (a binary file?)".to_string() } else { format!("byte 0x{byte:02x}") }
 }
 
 impl DataError {

@@ -73,14 +73,14 @@ fn last_boundary(bytes: &[u8], from: usize) -> Option<usize> {
 /// Converts bytes of `file` from offset `at` to text. Rejects bytes that are not UTF-8 or zero (a binary file), by
 /// their offset.
 pub(super) fn to_text(bytes: Vec<u8>, at: u64, file: &Path) -> Result<String, DataError> {
-    let refuse = |i: usize, got: String| DataError::NotText { file: file.into(), offset: at + i as u64, got };
+    let refuse = |i: usize, byte: u8| DataError::NotText { file: file.into(), offset: at + i as u64, byte };
     if let Some(i) = bytes.iter().position(|&byte| byte == 0)
         && std::str::from_utf8(&bytes[..i]).is_ok()
     {
-        return Err(refuse(i, "a zero byte (a binary file?)".into()));
+        return Err(refuse(i, 0));
     }
     String::from_utf8(bytes).map_err(|e| {
         let i = e.utf8_error().valid_up_to();
-        refuse(i, format!("byte 0x{:02x}", e.as_bytes()[i]))
+        refuse(i, e.as_bytes()[i])
     })
 }
