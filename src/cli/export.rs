@@ -119,7 +119,7 @@ fn format_of(out: &Path) -> Result<Format, CliError> {
         let message =
             format_args!("{}: expected the name of a directory or of a GGUF file, *.gguf", out.display());
         return Err(CliError::new(Exit::Usage, message)
-            .hint("a directory contains model.safetensors; to give it this name: --format hf"));
+            .hint("--format hf writes a directory with this name, and model.safetensors in it"));
     }
     Ok(if ending == "gguf" { Format::Gguf } else { Format::Hf })
 }
