@@ -13,6 +13,10 @@ const KEYS: &str = "model.dim=384 model.n_layers=6 model.n_heads=6 model.n_kv_he
 const WATCH: &str = "\"$0\" \"$@\" & p=$!; while grep VmHWM /proc/$p/status >> peak${OMPI_COMM_WORLD_RANK:-0}; \
     do sleep 0.02; done 2> errors; wait $p";
 
+/// How often a run is repeated whose peak seems to be below the estimate. On a busy machine [`WATCH`] may read its last
+/// line before the peak.
+const ATTEMPTS: usize = 3;
+
 /// The words of a run of `batch` windows and `shards` shards.
 fn words(batch: usize, shards: usize, more: &[&str]) -> Vec<String> {
     let keys = format!("{KEYS} train.batch={batch} train.shards={shards}");
@@ -55,14 +59,19 @@ pub(crate) fn compared(
     };
     let shown = start(&[more, &["--dry-run"]].concat());
     let estimate = estimate(&shown);
-    start(&[more, &["--run", "r"]].concat());
-    for rank in 0..processes {
-        let peak = peak(&scratch.0.join(format!("peak{rank}")));
-        println!(
-            "process {rank} of {processes}: estimate {:.0} MB, peak {:.0} MB",
-            estimate / 1e6,
-            peak / 1e6
-        );
+    let mut peaks = vec![0.0; processes];
+    for attempt in 0..ATTEMPTS {
+        start(&[more, &["--run", &format!("r{attempt}")]].concat());
+        for (rank, highest) in peaks.iter_mut().enumerate() {
+            *highest = peak(&scratch.0.join(format!("peak{rank}"))).max(*highest);
+        }
+        if peaks.iter().all(|peak| estimate <= 1.05 * peak) {
+            break;
+        }
+    }
+    for (rank, peak) in peaks.into_iter().enumerate() {
+        let (estimated, measured) = (estimate / 1e6, peak / 1e6);
+        println!("process {rank} of {processes}: estimate {estimated:.0} MB, peak {measured:.0} MB");
         if (estimate - peak).abs() > 0.05 * peak {
             return Err(format!(
                 "process {rank} of {processes}: estimate {estimate:.0}, peak {peak:.0} bytes: {:+.1} %",
