@@ -99,7 +99,8 @@ impl<'a> CompletionWriter<'a> {
     /// Writes the completions that still wait for an earlier one. Keeps an incomplete file next to the final name
     /// unless it is empty.
     pub(super) fn keep_partial(mut self) -> Result<Kept, CliError> {
-        for done in std::mem::take(&mut self.out_of_order).into_values() {
+        let out_of_order = std::mem::take(&mut self.out_of_order).into_values();
+        for done in out_of_order.filter(|_| !faults::on(Fault::OutOfOrderCompletionsLost)) {
             self.write(&done)?;
         }
         let completions = self.written;
@@ -152,9 +153,9 @@ mod tests {
         assert_eq!(written("all"), "0\n1\n2\n");
     }
 
-    #[test]
-    fn completions_that_finished_before_earlier_ones_are_kept() {
-        let path = std::env::temp_dir().join(format!("xtrain-rollout-{}-order.jsonl", std::process::id()));
+    /// The lines that remain of completions 3, 0, 5 and 1, in this order.
+    fn kept(name: &str) -> (usize, String) {
+        let path = std::env::temp_dir().join(format!("xtrain-rollout-{}-{name}.jsonl", std::process::id()));
         let completed = |index: usize| Completed {
             completion: Completion {
                 index,
@@ -174,7 +175,19 @@ mod tests {
         let partial = partial.unwrap();
         let text = std::fs::read_to_string(&partial).unwrap();
         std::fs::remove_file(partial).unwrap();
-        assert_eq!((completions, text.as_str()), (4, "0\n1\n3\n5\n"));
+        (completions, text)
+    }
+
+    #[test]
+    fn completions_that_finished_before_earlier_ones_are_kept() {
+        assert_eq!(kept("order"), (4, "0\n1\n3\n5\n".into()));
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn completions_that_are_lost_are_found() {
+        let kept = faults::with(Fault::OutOfOrderCompletionsLost, || kept("order-lost"));
+        assert_eq!(kept, (2, "0\n1\n".into()));
     }
 
     #[test]

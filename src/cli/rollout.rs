@@ -312,7 +312,11 @@ fn json_line(
         advantage: None,
         trained: None,
         finish_reason: Cow::Owned(done.finish_reason.to_string()),
-        truncated: matches!(done.finish_reason, FinishReason::Length | FinishReason::Context),
+        truncated: match done.finish_reason {
+            FinishReason::Length => true,
+            FinishReason::Context => !faults::on(Fault::FullContextNotTruncated),
+            FinishReason::Eos | FinishReason::Stop => false,
+        },
         max_new: Some(args.generation.max_new),
         ignore_eos: args.generation.ignore_eos,
         stop: Cow::Borrowed(&args.generation.stop.stop),

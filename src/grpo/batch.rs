@@ -10,6 +10,7 @@ use crate::decode::{Completion, FinishReason};
 use crate::model::rl::Advantages;
 use crate::model::tokenizer::Tokenizer;
 use crate::rollout_file::turns;
+use crate::tensor::faults::{self, Fault};
 
 /// A prompt.
 #[derive(Debug, Clone, PartialEq)]
@@ -145,7 +146,8 @@ pub fn samples(groups: &[Group]) -> impl Iterator<Item = (&Group, &Sample)> {
 /// Number of sampled tokens of all completions. `mask_truncated`: truncated completions are not counted.
 pub(super) fn sampled_tokens(groups: &[Group], mask_truncated: bool) -> usize {
     let counted = samples(groups).filter(|(_, sample)| !(mask_truncated && sample.truncated()));
-    counted.map(|(_, sample)| sample.sampled()).sum()
+    let all = faults::on(Fault::AppendedTokensInDivisor);
+    counted.map(|(_, sample)| if all { sample.tokens.len() } else { sample.sampled() }).sum()
 }
 
 /// A generation batch with rewards and advantages.
@@ -185,8 +187,9 @@ mod tests {
         Completion { index: 0, id: 0, prompt_len: 1, tokens, logprobs, processed_logprobs, finish_reason }
     }
 
-    #[test]
-    fn appended_tokens_and_masked_completions_are_not_counted() {
+    /// The numbers of tokens, without and with a mask for truncated completions, of one with three sampled and three
+    /// appended tokens, and of a truncated one with five tokens.
+    fn counts() -> [usize; 2] {
         let tokenizer = Tokenizer::byte();
         let mut continued = Sample::new(turn(&[65, 66], FinishReason::Stop), &tokenizer);
         continued.append(&[67, 68, 69]);
@@ -198,7 +201,17 @@ mod tests {
             prompt: prompt.clone(),
             samples: vec![one],
         });
-        assert_eq!(sampled_tokens(&groups, false), 2 + 1 + 5);
-        assert_eq!(sampled_tokens(&groups, true), 2 + 1);
+        [false, true].map(|masked| sampled_tokens(&groups, masked))
+    }
+
+    #[test]
+    fn appended_tokens_and_masked_completions_are_not_counted() {
+        assert_eq!(counts(), [3 + 5, 3]);
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn appended_tokens_that_are_counted_are_found() {
+        assert_eq!(faults::with(Fault::AppendedTokensInDivisor, counts), [6 + 5, 6]);
     }
 }

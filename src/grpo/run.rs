@@ -161,7 +161,9 @@ impl Grpo<'_> {
                 return outcome.map(|()| End::Done);
             }
             let ends = now == step;
-            if (ends && saved < now) || crossed(self.section.save_every, step, now) {
+            let before =
+                if faults::on(Fault::SaveNeedsMultiple) { step.max(now.saturating_sub(1)) } else { step };
+            if (ends && saved < now) || crossed(self.section.save_every, before, now) {
                 self.save(observer)?;
                 saved = now;
             }

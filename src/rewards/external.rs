@@ -110,7 +110,12 @@ impl ExternalReward {
         self.next_id += batch.len() as u64;
         self.check_not_ended(&pending)?;
         while pending.missing() > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let starts_again = faults::on(Fault::TimeLimitPerReply);
+            let left = if starts_again {
+                self.time_limit
+            } else {
+                deadline.saturating_duration_since(Instant::now())
+            };
             match self.output.next(left) {
                 Ok((number, output)) => self.receive(number, output, &mut pending)?,
                 Err(_) => return Err(self.time_limit_exceeded(&pending)),

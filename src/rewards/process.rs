@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::tensor::faults::{self, Fault};
+
 /// Maximum length of a line of standard output in bytes, without its line break.
 pub(super) const MAX_LINE: usize = 1 << 20;
 /// Number of bytes that are read from standard output at once.
@@ -73,13 +75,13 @@ impl RewardProcess {
             unreachable!("the three pipes were requested")
         };
         let (input, lines) = channel();
-        let tail = Arc::new(Mutex::new(VecDeque::new()));
+        let (tail, fault) = (Arc::new(Mutex::new(VecDeque::new())), faults::current());
         let thread = |name: &str| thread::Builder::new().name(format!("reward-{number}-{name}"));
         let threads = (|| {
             thread("stdin").spawn(move || write_input(stdin, &lines))?;
             thread("stdout").spawn(move || read_output(stdout, number, &output))?;
             let tail = Arc::clone(&tail);
-            thread("stderr").spawn(move || read_errors(stderr, &tail, log))
+            thread("stderr").spawn(move || fault.enter(|| read_errors(stderr, &tail, log)))
         })();
         match threads {
             Ok(stderr_thread) => {
@@ -231,6 +233,9 @@ fn read_errors(stderr: ChildStderr, tail: &Mutex<VecDeque<String>>, mut log: Opt
         match reader.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line) {
             Err(_) | Ok(0) => return,
             Ok(_) => {}
+        }
+        if faults::on(Fault::LogLineCut) {
+            line.truncate(STDERR_LINE);
         }
         if let Some(file) = &mut log {
             let _ = file.write_all(&line);

@@ -265,12 +265,26 @@ fn a_program_that_hangs_is_stopped_at_the_time_limit() {
     }
 }
 
-/// Each reply comes within the limit, which is that of the whole batch.
+/// The rewards of a batch that takes longer than its limit of 1.9 s, although each reply comes within the limit.
+fn score_slowly() -> Result<Vec<RewardRow>, RewardError> {
+    let body = "sleep 0.3; echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"";
+    let options = ExternalOptions { time_limit: Duration::from_millis(1900), ..options(1) };
+    let mut reward = ExternalReward::start(&shell(body), &options).unwrap();
+    reward.score(&inputs(&samples(8)))
+}
+
 #[test]
 fn the_time_limit_is_that_of_a_batch() {
-    let body = "sleep 0.4; echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"";
-    let error = error_of(body, 4, Duration::from_millis(900));
-    assert!(error.contains("0.9 s"), "{error}");
+    let error = score_slowly().unwrap_err().to_string();
+    assert!(error.contains("1.9 s"), "{error}");
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_time_limit_for_each_reply_is_found() {
+    use crate::tensor::faults::{self, Fault};
+
+    assert_eq!(faults::with(Fault::TimeLimitPerReply, score_slowly).unwrap().len(), 8);
 }
 
 #[test]
@@ -425,9 +439,9 @@ fn closing_lets_a_program_finish_and_kills_one_that_does_not() {
     assert!((Duration::from_millis(1900)..Duration::from_secs(8)).contains(&time), "{time:?}");
 }
 
-#[test]
-fn the_log_has_all_of_a_long_line_of_standard_error() {
-    let dir = std::env::temp_dir().join(format!("xtrain-reward-log-{}", std::process::id()));
+/// The log of a program that writes a line of 1000 zeros and a short one to standard error.
+fn log_of_a_long_line(name: &str) -> String {
+    let dir = std::env::temp_dir().join(format!("xtrain-reward-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let options = ExternalOptions { log_dir: Some(dir.clone()), ..options(1) };
     let command = shlex::try_join(["sh", "-c", "printf '%01000d\nbye\n' 0 >&2; cat > /dev/null"]).unwrap();
@@ -438,9 +452,24 @@ fn the_log_has_all_of_a_long_line_of_standard_error() {
         assert!(clock.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(read(), format!("{}\nbye\n", "0".repeat(1000)));
+    let text = read();
     drop(reward);
     std::fs::remove_dir_all(dir).unwrap();
+    text
+}
+
+#[test]
+fn the_log_has_all_of_a_long_line_of_standard_error() {
+    assert_eq!(log_of_a_long_line("log"), format!("{}\nbye\n", "0".repeat(1000)));
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_line_that_is_cut_in_the_log_is_found() {
+    use crate::tensor::faults::{self, Fault};
+
+    let log = faults::with(Fault::LogLineCut, || log_of_a_long_line("cut-log"));
+    assert_eq!(log, format!("{}bye\n", "0".repeat(400)));
 }
 
 /// A program that starts `sleep`, writes both process ids to a file and continues with `end` leaves no process behind.

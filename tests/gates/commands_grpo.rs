@@ -12,7 +12,7 @@ mod devices;
 mod errors;
 mod interruptions;
 pub(crate) mod replay;
-mod run;
+pub(crate) mod run;
 mod stored;
 
 /// The configuration of a small run.

@@ -8,7 +8,7 @@ use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::commands::{done, model, parsed};
 
 #[test]
-fn a_completion_that_fills_the_context_finishes_by_context() {
+pub(crate) fn a_completion_that_fills_the_context_finishes_by_context() {
     let (scratch, m) = (Scratch::new("context"), model());
     let prompt = vec!["5"; 250].join(",");
     let args = ["generate", &m, "--tokens", &prompt, "--max-new", "1000", "--ignore-eos"];

@@ -10,13 +10,13 @@ use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 use self::elsewhere::CAUGHT_ELSEWHERE;
 use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
-    commands_resume, commands_situations, commands_train, commands_verify, commands_watch, config_fields,
-    constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead, equal_completions,
-    exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers,
-    gpu_windows, grpo, grpo_counts, held_rows, invariance, kept_sets, launch_log, micro_batches, multi_step,
-    non_finite_index, open_for_inference, packing, packs, policy, prefix_cache, priorities, processes,
-    quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks,
-    speculation, stop_text, tape_gradient, training, turns, weighted_steps,
+    commands_resume, commands_rollout, commands_situations, commands_train, commands_verify, commands_watch,
+    config_fields, constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead,
+    equal_completions, exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu,
+    gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export, invariance, kept_sets, launch_log,
+    micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy, prefix_cache,
+    priorities, processes, quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules,
+    sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -342,6 +342,26 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::MinPNotOnDevice, Gate::GpuTest(|device| decode_ahead::over(device, &["llama_yarn"], Dtype::F32))),
     (Fault::SinksDecodedAhead, Gate::GpuTest(sinks::ends)),
     (Fault::DraftsPenalizedAlone, Gate::GpuTest(speculation::new_tokens_on_gpu)),
+    (
+        Fault::TorchDtypeOfSource,
+        Gate::Command(import_export::import_and_export_keep_the_bytes_of_every_tensor, "torch_dtype"),
+    ),
+    (Fault::QuantDividesByScale, Gate::Test(quant_halves::inverses)),
+    (Fault::SaveNeedsMultiple, Gate::Test(grpo::files::passed)),
+    (
+        Fault::FullContextNotTruncated,
+        Gate::Command(
+            commands_rollout::a_completion_that_fills_the_context_finishes_by_context,
+            "(String(\"context\"), Bool(false))",
+        ),
+    ),
+    (
+        Fault::FirstStepInF32,
+        Gate::Command(
+            commands_grpo::run::a_run_computes_in_its_dtype_from_the_first_step_on,
+            "bf16 has the values of f32",
+        ),
+    ),
 ];
 
 /// Runs a test that panics if it fails.

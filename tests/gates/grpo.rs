@@ -28,7 +28,7 @@ pub(crate) mod constraint;
 pub(crate) mod devices;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
-mod files;
+pub(crate) mod files;
 pub(crate) mod held_out;
 pub(crate) mod learning;
 pub(crate) mod processes;

@@ -25,7 +25,7 @@ fn same(a: &Model, b: &Model) {
 }
 
 #[test]
-fn import_and_export_keep_the_bytes_of_every_tensor() {
+pub(crate) fn import_and_export_keep_the_bytes_of_every_tensor() {
     let scratch = Scratch::new("exchange");
     // norm weights are F32 in every GGUF file, and have the type of the matrices in a directory
     for (n, (from, [in_hf, in_gguf])) in [

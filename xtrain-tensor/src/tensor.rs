@@ -376,7 +376,11 @@ impl Tensor {
 
 /// The number of elements of a new tensor, whose values have at most `isize::MAX` bytes in every dtype.
 fn elements(shape: &[usize]) -> Result<usize> {
-    let n = count(shape).filter(|&n| n < 1 << (usize::BITS - 3));
+    let n = match faults::on(Fault::NumberOfElementsWraps) {
+        true => Some(shape.iter().fold(1, |n: usize, &d| n.wrapping_mul(d))),
+        false => count(shape),
+    };
+    let n = n.filter(|&n| n < 1 << (usize::BITS - 3));
     let want = "a shape that memory can hold";
     n.ok_or_else(|| Error::Argument { op: "Tensor", want, got: format!("{shape:?}") })
 }
@@ -415,6 +419,16 @@ mod tests {
                     "the device is still usable"
                 );
             }
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_number_of_elements_that_wraps_is_found() {
+        for device in [Device::cpu(), Device::reference()] {
+            let zeros = || Tensor::zeros(&device, &[1 << 33, 1 << 33], Dtype::F32);
+            assert!(zeros().is_err(), "{device}");
+            assert!(faults::with(Fault::NumberOfElementsWraps, zeros).is_ok(), "{device}");
         }
     }
 

@@ -6,6 +6,7 @@ use crate::cli::{CliError, out};
 use crate::decode::{Completion, Engine, FinishReason, Request, TextStops};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::printable;
+use crate::tensor::faults::{self, Fault};
 
 /// How replies are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +73,9 @@ impl<'m> Replies<'m> {
         // A turn also ends with the tokenizer's end-of-text ids, even if the model lists only others.
         let eos = &mut request.stop.eos;
         let more: Vec<u32> = tokenizer.eos_ids().iter().filter(|id| !eos.contains(id)).copied().collect();
-        eos.extend(more);
+        if !faults::on(Fault::TokenizerEndTokensIgnored) {
+            eos.extend(more);
+        }
         Replies { engine, stops: TextStops::new(tokenizer, stops), output, request }
     }
 
@@ -154,20 +157,32 @@ mod tests {
     use crate::model::{Config, Model};
     use crate::tensor::{Device, Dtype};
 
-    #[test]
-    fn a_turn_ends_with_the_ids_of_the_model_and_those_of_the_tokenizer() {
+    /// The ids that end a reply of models that list none, another one, and that of the tokenizer with another one.
+    fn end_tokens() -> [Vec<u32>; 3] {
         let sizes = Config { vocab: 257, dim: 4, ffn_dim: 4, n_heads: 1, n_kv_heads: 1, ..Config::default() };
         let rest = Config { head_dim: 4, rope_theta: 1e4, norm_eps: 1e-6, n_layers: 1, ..sizes };
         let cfg = Config { max_positions: 16, ..rest };
         let model = Model::init(&cfg, Dtype::F32, &Device::cpu(), 1).unwrap();
         let tokenizer = Tokenizer::byte();
-        for (eos, want) in [(vec![], vec![256]), (vec![7], vec![7, 256]), (vec![256, 7], vec![256, 7])] {
+        [vec![], vec![7], vec![256, 7]].map(|eos| {
             let engine = Engine::new(&model, EngineOptions::default()).unwrap();
             let stop = StopConditions { eos, tokens: Vec::new() };
             let request = Request { stop, ..Request::greedy(&[1], 4) };
             let replies = Replies::new(&tokenizer, engine, request, Vec::new(), Output::Json);
-            assert_eq!(replies.request.stop.eos, want);
-        }
+            replies.request.stop.eos
+        })
+    }
+
+    #[test]
+    fn a_turn_ends_with_the_ids_of_the_model_and_those_of_the_tokenizer() {
+        assert_eq!(end_tokens(), [vec![256], vec![7, 256], vec![256, 7]]);
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn end_tokens_of_the_tokenizer_that_are_ignored_are_found() {
+        let found = faults::with(Fault::TokenizerEndTokensIgnored, end_tokens);
+        assert_eq!(found, [vec![], vec![7], vec![256, 7]]);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::model::store::{self, LoadedModel, Resumed};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Processes, Trainer};
 use crate::run::{DataRecord, RunDir, has_checkpoint};
+use crate::tensor::Dtype;
+use crate::tensor::faults::{self, Fault};
 use crate::training;
 
 /// A run that is ready to start or to resume.
@@ -97,6 +99,8 @@ impl Setup<'_> {
             self.train_base(&run.path().join(BASE), interrupt)?;
         }
         let path = self.initial_path(run)?;
-        Ok(store::open(&path, training::compute(self.config.train.dtype), self.device)?)
+        let in_f32 = faults::on(Fault::FirstStepInF32);
+        let compute = if in_f32 { Dtype::F32 } else { training::compute(self.config.train.dtype) };
+        Ok(store::open(&path, compute, self.device)?)
     }
 }

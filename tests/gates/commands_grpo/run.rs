@@ -123,7 +123,7 @@ fn a_dry_run_prints_an_estimate_and_the_configuration_and_writes_nothing() {
 }
 
 #[test]
-fn a_run_computes_in_its_dtype_from_the_first_step_on() {
+pub(crate) fn a_run_computes_in_its_dtype_from_the_first_step_on() {
     let scratch = scratch("dtype", "");
     let sets = ["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"];
     finish(&scratch, "base", &sets);
@@ -134,7 +134,7 @@ fn a_run_computes_in_its_dtype_from_the_first_step_on() {
     };
     let in_f32 = log_probs("a", "train.dtype=f32");
     assert!(!in_f32.is_empty() && in_f32 == log_probs("b", "train.dtype=f32"));
-    assert_ne!(in_f32, log_probs("c", "train.dtype=bf16"));
+    assert_ne!(in_f32, log_probs("c", "train.dtype=bf16"), "bf16 has the values of f32");
 }
 
 #[test]

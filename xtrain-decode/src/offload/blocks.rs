@@ -23,7 +23,9 @@ pub(super) struct BlockFile {
 impl BlockFile {
     /// An empty file of at most `limit` bytes.
     pub(super) fn new(storage: Box<dyn Storage>, limit: usize) -> BlockFile {
-        BlockFile { storage, limit: (limit / BLOCK).min(u32::MAX as usize), end: 0, free: Vec::new() }
+        let rounded_up = faults::on(Fault::OffloadLimitRoundedUp);
+        let blocks = if rounded_up { limit.div_ceil(BLOCK) } else { limit / BLOCK };
+        BlockFile { storage, limit: blocks.min(u32::MAX as usize), end: 0, free: Vec::new() }
     }
 
     /// Bytes of the blocks that hold something.

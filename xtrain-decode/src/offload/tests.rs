@@ -160,15 +160,27 @@ fn the_default_store_holds_a_gibibyte() {
     assert_eq!(OffloadStore::default().limit, 1024 * 1024 * 1024);
 }
 
-#[test]
-fn the_blocks_of_a_file_stay_within_its_limit() {
-    // 25 positions take two blocks, of which the limit has one and a half
+/// The blocks that a store in memory and two files take for rows of two blocks, where the limit is one and a half.
+fn taken_of_a_limit_within_a_block() -> [usize; 3] {
     let (rows, limit) = (rows(Dtype::F32, 0, 25, 1), BLOCK + BLOCK / 2);
     assert!(rows.bytes() > BLOCK && rows.bytes() < limit);
-    let [mut in_memory, mut in_directory, mut in_storage] = stores(limit);
-    assert!(in_memory.fits(rows.bytes()) && in_memory.put(rows.clone()).is_some());
-    for store in [&mut in_directory, &mut in_storage] {
-        assert!(!store.fits(rows.bytes()) && store.put(rows.clone()).is_none());
-        assert!(store.used() == 0 && store.error().is_none());
-    }
+    stores(limit).map(|mut store| {
+        let fits = store.fits(rows.bytes());
+        assert!(store.put(rows.clone()).is_some() == fits && store.error().is_none());
+        store.used().div_ceil(BLOCK)
+    })
+}
+
+#[test]
+fn the_blocks_of_a_file_stay_within_its_limit() {
+    assert_eq!(taken_of_a_limit_within_a_block(), [2, 0, 0], "memory has no blocks");
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_block_beyond_the_limit_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    let taken = faults::with(Fault::OffloadLimitRoundedUp, taken_of_a_limit_within_a_block);
+    assert_eq!(taken, [2, 2, 2]);
 }

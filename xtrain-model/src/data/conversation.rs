@@ -43,7 +43,8 @@ impl<'a> ChatEncoder<'a> {
         let is_eos = |id: &u32| eos.contains(id);
         // `{% generation %}` blocks may stop before the token that ends the turn
         for at in 1..ids.len() {
-            mask[at] |= mask[at - 1] && is_eos(&ids[at]) && !is_eos(&ids[at - 1]);
+            let first = !is_eos(&ids[at - 1]) || faults::on(Fault::RepeatedEndTokensTrained);
+            mask[at] |= mask[at - 1] && is_eos(&ids[at]) && first;
         }
         let end = mask.iter().rposition(|&target| target).map_or(0, |last| last + 1);
         let turn = mask[..end].iter().rposition(|&target| !target).map_or(0, |before| before + 1);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use xtrain_tensor::RopeScaling;
+use xtrain_tensor::faults::{self, Fault};
 
 use super::atomic::{publish, sync_dir, temporary_path, write_file};
 use super::shards;
@@ -52,7 +53,10 @@ pub fn huggingface(
     let kept = &source.model.kept_fields;
     let mut config = hf::to_json(&with_named_rope(source.model.config())?, source.eos)?;
     kept.add_to(&mut config);
-    (config["dtype"], config["torch_dtype"]) = (json!(dtype), json!(dtype));
+    config["dtype"] = json!(dtype);
+    if !faults::on(Fault::TorchDtypeOfSource) {
+        config["torch_dtype"] = json!(dtype);
+    }
     let (config, generation) = (sorted(config), sorted(kept.generation(hf::eos_json(source.eos))));
     let draft = temporary_path(out)?;
     std::fs::create_dir(&draft).map_err(CheckpointError::io("create", &draft))?;

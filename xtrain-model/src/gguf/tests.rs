@@ -181,8 +181,7 @@ fn the_tokenizer_of_a_file_equals_that_of_its_directory() {
 #[test]
 fn the_built_in_tokenizer_survives_export_and_import() {
     let mut values = tokenizer::write(&Tokenizer::byte(), 300).unwrap();
-    // a file may name one token by several keys
-    values.extend(tokenizer::write_eos_ids(&[256, 256]).unwrap());
+    values.extend(tokenizer::write_eos_ids(&[256]).unwrap());
     let meta = Metadata { file: "test".into(), values };
     let again = tokenizer::read(&meta).unwrap().unwrap();
     assert_eq!(tokenizer::eos_ids(&meta).unwrap(), [256]);
@@ -190,6 +189,25 @@ fn the_built_in_tokenizer_survives_export_and_import() {
     assert_eq!(again.encode(text).unwrap(), Tokenizer::byte().encode(text).unwrap());
     assert!(tokenizer::write(&Tokenizer::byte(), 256).is_err(), "more ids than rows");
     assert!(tokenizer::write_eos_ids(&[1, 2, 3, 4]).is_err(), "more ids than keys");
+}
+
+/// The end-of-text ids of a file that names one token by two keys.
+fn end_tokens_of_two_keys() -> Vec<u32> {
+    let values = tokenizer::write_eos_ids(&[256, 256]).unwrap();
+    tokenizer::eos_ids(&Metadata { file: "test".into(), values: values.into_iter().collect() }).unwrap()
+}
+
+#[test]
+fn a_token_that_several_keys_name_ends_a_text_once() {
+    assert_eq!(end_tokens_of_two_keys(), [256]);
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn an_end_token_that_is_listed_twice_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    assert_eq!(faults::with(Fault::EndTokenListedTwice, end_tokens_of_two_keys), [256, 256]);
 }
 
 fn spm() -> (Tokenizer, Metadata) {

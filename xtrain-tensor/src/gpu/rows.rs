@@ -89,15 +89,33 @@ mod tests {
     use crate::testing::emulated;
     use crate::{Dtype, Tensor, ThreadSchedule};
 
+    /// The rows that kernels gather, each by an index list of its own, and how many there should be. There are more
+    /// lists than the device keeps.
+    fn gathered() -> (usize, usize) {
+        let (device, n) = (emulated(ThreadSchedule::Forward), 600);
+        let x = Tensor::new(&device, &[n, 4], (0..4 * n).map(|i| i as f32).collect()).unwrap();
+        let rows: Vec<Tensor> = (0..n).map(|i| ops::gather_rows(&x, &[i as u32]).unwrap()).collect();
+        let first = |row: &Tensor| row.to_vec::<f32>().unwrap()[0];
+        let right = rows.iter().enumerate().filter(|(i, row)| first(row) == 4.0 * *i as f32).count();
+        (right, n)
+    }
+
     /// Before the list of a queued kernel is replaced, the queue is submitted.
     #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
     #[test]
     fn each_of_more_index_lists_than_the_device_keeps_is_read_by_its_kernel() {
-        let (device, n) = (emulated(ThreadSchedule::Forward), 600);
-        let x = Tensor::new(&device, &[n, 4], (0..4 * n).map(|i| i as f32).collect()).unwrap();
-        let rows: Vec<Tensor> = (0..n).map(|i| ops::gather_rows(&x, &[i as u32]).unwrap()).collect();
-        let first: Vec<f32> = rows.iter().map(|row| row.to_vec::<f32>().unwrap()[0]).collect();
-        assert_eq!(first, (0..n).map(|i| 4.0 * i as f32).collect::<Vec<f32>>());
+        let (right, rows) = gathered();
+        assert_eq!(right, rows);
+    }
+
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    #[cfg(feature = "faults")]
+    #[test]
+    fn a_list_that_is_replaced_before_its_kernel_runs_is_found() {
+        use crate::faults::{self, Fault};
+
+        let (right, rows) = faults::with(Fault::ListOfQueuedKernelReplaced, gathered);
+        assert!(right < rows, "{right}");
     }
 
     /// More than 2^21 words: each thread copies more of them than it has loads in flight.

@@ -59,8 +59,8 @@ fn free_pages_and_kept_ones_that_no_sequence_holds_are_available() {
     assert_eq!((cache.available(), cache.usage().in_use), (16, 4), "it can be evicted");
 }
 
-#[test]
-fn pages_without_memory_are_not_added() {
+/// The slot of a position after the cache could not grow, and the number of slots.
+fn slot_after_a_failed_growth() -> (usize, usize) {
     // a page takes 16 MiB, and all of them 512 TiB
     let (page, pages) = (16, 1 << 25);
     let shape = CacheShape { n_layers: 1, n_kv_heads: 1, head_dim: 1 << 18, ..shape(Dtype::F32) };
@@ -71,8 +71,22 @@ fn pages_without_memory_are_not_added() {
     assert!(error.contains("memory"), "{error}");
     assert_eq!((cache.available(), cache.usage(), cache.pages(0).to_vec()), before);
     cache.reserve(0, page + 1).unwrap();
-    let slot = cache.slot(0, page).unwrap() as usize;
-    assert!(slot < cache.usage().slots, "slot {slot} of {}", cache.usage().slots);
+    (cache.slot(0, page).unwrap() as usize, cache.usage().slots)
+}
+
+#[test]
+fn pages_without_memory_are_not_added() {
+    let (slot, slots) = slot_after_a_failed_growth();
+    assert!(slot < slots, "slot {slot} of {slots}");
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_page_without_memory_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    let (slot, slots) = faults::with(Fault::PagesAddedWithoutMemory, slot_after_a_failed_growth);
+    assert!(slot >= slots, "slot {slot} of {slots}");
 }
 
 /// The positions that are available in a cache of eight slots, in the memory of one with sixteen.

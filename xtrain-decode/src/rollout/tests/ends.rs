@@ -101,15 +101,30 @@ impl ConstraintState for DeadEnd {
     }
 }
 
-#[test]
-fn a_constraint_that_allows_no_token_and_no_end_is_an_error() {
+/// What a request with a dead end returns, without end-of-text tokens and with one.
+fn dead_ends() -> [Result<Vec<Completion>, Error>; 2] {
     let (model, constraint) = (model(), Some(SharedConstraint(Arc::new(DeadEnd))));
-    for eos in [vec![], vec![7]] {
+    [vec![], vec![7]].map(|eos| {
         let stop = StopConditions { eos, tokens: vec![] };
         let request = Request { stop, constraint: constraint.clone(), ..request(9, &[1, 2, 3], 8) };
-        let error = generate(&model, vec![request], EngineOptions::default()).unwrap_err();
-        let Error::Sample { id: 9, position: 4, source: SampleError::NothingAllowed } = error else {
-            panic!("{error:?}")
+        generate(&model, vec![request], EngineOptions::default())
+    })
+}
+
+#[test]
+fn a_constraint_that_allows_no_token_and_no_end_is_an_error() {
+    for ended in dead_ends() {
+        let Err(Error::Sample { id: 9, position: 4, source: SampleError::NothingAllowed }) = ended else {
+            panic!("{ended:?}")
         };
     }
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_dead_end_that_counts_as_complete_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    let ended = faults::with(Fault::DeadEndIsComplete, dead_ends);
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
 }

@@ -65,6 +65,17 @@ fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
 }
 
 #[test]
+#[cfg(feature = "faults")]
+fn targets_after_the_end_of_a_turn_are_found() {
+    use xtrain_tensor::faults::{self, Fault};
+    use xtrain_tensor::testing::failure;
+
+    let test = the_targets_are_assistant_turns_with_the_token_that_ends_them;
+    let found = faults::with(Fault::RepeatedEndTokensTrained, || failure(test)).unwrap();
+    assert!(found.contains("2..AB!!3..C!!pQ!"), "{found}");
+}
+
+#[test]
 fn a_third_party_chat_template_ends_a_turn_with_its_own_token() {
     let (dir, tokenizer) = (Scratch::new("foreign"), fixture_tokenizer());
     let row = r#"{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}"#;
