@@ -90,6 +90,7 @@ const EFFECTS: &[(&str, &str, &str)] = &[
 const ELSEWHERE: &[&str] = &[
     "data.files",
     "data.tokenizer",
+    "data.val_files",
     "data.val_fraction",
     "grpo.eval_every",
     "grpo.eval_limit",

@@ -269,7 +269,7 @@ impl Training<'_> {
     }
 
     fn evaluate(&mut self, step: u64) -> Result<Option<Evaluation>, Error> {
-        let Source { tokens, tokenizer, .. } = self.source;
+        let (tokens, tokenizer) = (self.source.validation_tokens(), &self.source.tokenizer);
         if self.loader.validation().is_empty() {
             return Ok(None);
         }

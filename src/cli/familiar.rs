@@ -86,10 +86,8 @@ const TRAINING: Names = &[
     ),
     (&["--resume-from-checkpoint", "--resume-from", "--checkpoint"], "--resume RUN"),
     (&["-f", "--file", "--train-data", "--train-file", "--dataset", "--input", "--text"], "--data FILE"),
-    (
-        &["--val-data", "--val-file", "--validation-file"],
-        "--set data.val_fraction=X holds out a part of the data",
-    ),
+    (&["--val-file", "--validation-file", "--eval-data", "--eval-file"], "--val-data FILE"),
+    (&["--val-fraction", "--val-split", "--validation-split"], "--set data.val_fraction=X"),
     (&["--bf16", "--fp16", "--mixed-precision"], "--dtype bf16"),
     (
         &["--report-to", "--wandb", "--wandb-log", "--logging-dir"],

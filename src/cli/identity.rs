@@ -10,7 +10,8 @@ use crate::run::DataRecord;
 use crate::tensor::faults::{self, Fault};
 
 /// Keys whose values may differ between processes: the places of files, whose content is compared.
-const PLACES: [&str; 5] = ["data.files", "data.tokenizer", "train.init", "grpo.prompts", "grpo.eval_prompts"];
+const PLACES: [&str; 6] =
+    ["data.files", "data.val_files", "data.tokenizer", "train.init", "grpo.prompts", "grpo.eval_prompts"];
 
 /// Checks that several processes can divide a run.
 ///
@@ -84,8 +85,7 @@ impl Identity {
     }
 
     fn and_data(self, data: &DataRecord) -> Identity {
-        let files = data.files.iter().chain([&data.tokenizer]);
-        files.fold(self, |all, file| all.and("the training data", &file.digest))
+        data.all().fold(self, |all, file| all.and("the training data", &file.digest))
     }
 
     fn and_trainer(self, trainer: &Trainer) -> Result<Identity, CliError> {

@@ -54,7 +54,7 @@ pub(super) fn restore(
     device: &Device,
     comm: &dyn Communicator,
 ) -> Result<Restored, CliError> {
-    for file in &mut config.data.files {
+    for file in config.data.files.iter_mut().chain(&mut config.data.val_files) {
         *file = in_run(run, file);
     }
     let mut source =
@@ -63,11 +63,12 @@ pub(super) fn restore(
                 return error;
             }
             error.hint(format_args!(
-                "if the training data was moved: xtrain train --resume {} --data FILE...",
-                shell_word(run.path())
+                "if the data was moved: xtrain train --resume {} --data FILE...{}",
+                shell_word(run.path()),
+                if config.data.val_files.is_empty() { "" } else { " --val-data FILE..." },
             ))
         })?;
-    let data = DataRecord::of(&config, &source.tokens, &source.tokenizer)?;
+    let data = source::record(&config, &source)?;
     if comm.rank() == 0 {
         run.check_data(&data).map_err(|error| match error {
             run::Error::Missing { .. } => CliError::from(error)

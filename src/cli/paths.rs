@@ -12,10 +12,11 @@ pub(super) fn make_absolute(config: &mut RunConfig) -> Result<(), CliError> {
     {
         config.train.init = found.to_string_lossy().into_owned();
     }
-    let mut paths: Vec<&mut String> = config.data.files.iter_mut().collect();
+    let data = &mut config.data;
+    let mut paths: Vec<&mut String> = data.files.iter_mut().chain(&mut data.val_files).collect();
     paths.push(&mut config.train.init);
-    if config.data.tokenizer != "bytes" {
-        paths.push(&mut config.data.tokenizer);
+    if data.tokenizer != "bytes" {
+        paths.push(&mut data.tokenizer);
     }
     if let Some(grpo) = &mut config.grpo {
         paths.extend([&mut grpo.prompts, &mut grpo.eval_prompts]);

@@ -24,7 +24,7 @@ use crate::model::store::RunState;
 use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
-use crate::run::{self, DataRecord, RunDir, has_checkpoint};
+use crate::run::{self, RunDir, has_checkpoint};
 use crate::training::{self, DataLoader};
 
 /// The configuration, unless `--set` changes it.
@@ -90,7 +90,7 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep)?;
     write_corpus(&args.run.join(CORPUS), &tokenizer, config.train.seed)?;
     let source = source::open(&config)?;
-    run.write_data(&DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
+    run.write_data(&source::record(&config, &source)?)?;
     let state = RunState { seed: config.train.seed, best: None };
     let loader = DataLoader::new(&config, &source, config.train.seed)?;
     let mut job = Job::new(Follower { config, source, loader, trainer, state }, run, checkpoints, None);

@@ -1,4 +1,5 @@
 //! The tokenizer and the training data of a configuration.
+use std::ops::Range;
 use std::path::{Path, PathBuf, absolute};
 
 use super::data_format::warn_of_syntax;
@@ -8,6 +9,7 @@ use crate::config::{Layer, RunConfig, TaskKind};
 use crate::model::data::{Content, TokenFile, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
+use crate::run::DataRecord;
 use crate::training::Source;
 
 /// The tokenizer that `data.tokenizer` names.
@@ -55,7 +57,8 @@ pub(super) fn recorded_tokenizer(config: &RunConfig, layers: &[Layer]) -> Result
     Ok(Some(Layer::string("--data", "data.tokenizer", name)))
 }
 
-/// The tokens of `data.files`, split into training and validation. Fails if the validation split is too small.
+/// The tokens of `data.files`, split into training and validation, or with those of `data.val_files` for validation.
+/// Fails if the validation split is too small.
 pub(super) fn open(config: &RunConfig) -> Result<Source, CliError> {
     open_with(config, tokenizer(&config.data.tokenizer)?)
 }
@@ -67,24 +70,44 @@ pub(super) fn open_with(config: &RunConfig, tokenizer: Tokenizer) -> Result<Sour
         return Err(CliError::new(Exit::Usage, "no training data: data.files is empty")
             .hint("--data FILE names text, JSONL or packed token files"));
     }
-    let files: Vec<PathBuf> = data.files.iter().map(PathBuf::from).collect();
     let content = match config.train.task {
         TaskKind::Lm => Content::Any,
         TaskKind::Sft => Content::Conversations,
     };
-    let tokens = tokens(&files, &tokenizer, content)?;
-    let source = Source::new(config, tokens, tokenizer)?;
-    let (fraction, validation) = (data.val_fraction, &source.split.validation);
-    let (held_out, total) = (validation.end - validation.start, validation.end);
-    if fraction == 0.0 || held_out >= 2 {
+    let read = |files: &[String], tokenizer: &Tokenizer| {
+        tokens(&files.iter().map(PathBuf::from).collect::<Vec<_>>(), tokenizer, content)
+    };
+    let source = Source::new(config, read(&data.files, &tokenizer)?, tokenizer)?;
+    if data.val_files.is_empty() {
+        require_held_out(data.val_fraction, &source.split.validation)?;
         return Ok(source);
     }
-    // The validation split has no prediction.
+    let validation = read(&data.val_files, &source.tokenizer)?;
+    if validation.len() < 2 {
+        let (files, found) = (data.val_files.join(", "), validation.len());
+        let message = format_args!("{files}: expected at least 2 tokens for validation, found {found}");
+        return Err(CliError::new(Exit::Data, message));
+    }
+    Ok(source.with_validation(validation))
+}
+
+/// Checks that the validation split, the last `fraction` of the tokens, has a prediction.
+fn require_held_out(fraction: f64, validation: &Range<u64>) -> Result<(), CliError> {
+    let (held_out, total) = (validation.end - validation.start, validation.end);
+    if fraction == 0.0 || held_out >= 2 {
+        return Ok(());
+    }
     let message = format!(
         "`data.val_fraction` = {fraction} holds out {held_out} of {total} tokens, expected at least 2"
     );
     Err(CliError::new(Exit::Usage, message)
         .hint("increase it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
+}
+
+/// The digests of the data of a run and of its tokenizer.
+pub(super) fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
+    let record = DataRecord::of(config, &source.tokens, &source.tokenizer)?;
+    Ok(record.with_validation(&config.data.val_files, source.validation_tokens())?)
 }
 
 /// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file. Fails for other content

@@ -40,6 +40,7 @@ data.packing=documents, windows hold whole text documents; longer documents are 
 
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
+  xtrain train --data train.txt --val-data val.txt --run runs/book
   xtrain train --data book.txt --run runs/book --steps 500 --lr 2e-3 --batch 8 --tokenizer tokenizer.json
   xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
   xtrain train -c configs/shakespeare.toml --data book.txt --lr-find
@@ -52,6 +53,9 @@ pub(super) struct TrainArgs {
     /// Text, JSONL or packed token files to train on; alias for data.files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
+    /// Text, JSONL or packed token files for validation; alias for data.val_files [default: the end of --data].
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    val_data: Vec<PathBuf>,
     /// Training objective; alias for train.task.
     #[arg(long, alias = "task", value_name = "OBJECTIVE")]
     pub(super) objective: Option<TaskKind>,
@@ -76,7 +80,7 @@ pub(super) struct TrainArgs {
     #[arg(long, value_name = "MODEL")]
     init: Option<PathBuf>,
     /// Resume a run: its directory, or its name under runs/. Changes made with --set are stored in its config.toml.
-    /// --data names its training data at another place.
+    /// --data and --val-data name its data at another place.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "objective"])]
     resume: Option<PathBuf>,
     /// Recompute activations in the backward pass to save memory; alias for train.gradient_checkpointing=true.
@@ -178,7 +182,7 @@ impl TrainArgs {
         if let Some(steps) = self.lr_find {
             return lr_find::run(config, (&loader, &source), trainer, steps.into(), &interrupt);
         }
-        let data = DataRecord::of(config, &source.tokens, &source.tokenizer)?;
+        let data = source::record(config, &source)?;
         require_equal(config, &data, &trainer, comm)?;
         let processes = gpu_peers::connect(device, self.common.threads, comm)?;
         let (text, config) = (resolved.to_toml(), resolved.config);
@@ -265,7 +269,7 @@ impl TrainArgs {
             return Err(CliError::new(Exit::Usage, format_args!("{path} is a run of xtrain grpo"))
                 .hint(format_args!("to resume it: xtrain grpo --resume {word}")));
         }
-        let moved = if self.data.is_empty() { None } else { Some("data.files") };
+        let moved = self.data_files().map(|(_, key, _)| key);
         let may_change: Vec<&str> = MAY_CHANGE.into_iter().chain(moved).collect();
         let config = resumed(run, &self.config_layers(), &may_change)?;
         if config.old.require_validation().is_ok() {
@@ -281,6 +285,12 @@ impl TrainArgs {
     pub(super) fn config_layers(&self) -> Vec<Layer> {
         let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
         layers.extend(self.layers.layers());
+        if !self.val_data.is_empty() {
+            // replaces that of a configuration file; with --set, the two contradict each other
+            let above_files = layers.iter().rposition(|layer| matches!(layer, Layer::File(_)));
+            let (flag, key, value) = ("--val-data", "data.val_fraction", Value::Float(0.0));
+            layers.insert(above_files.map_or(0, |file| file + 1), Layer::Flag { flag, key, value });
+        }
         if let Some(model) = &self.init {
             layers.push(Layer::string("--init", "train.init", model.to_string_lossy()));
         }
@@ -298,10 +308,9 @@ impl TrainArgs {
         if let Some(tokenizer) = &self.tokenizer {
             layers.push(Layer::string("--tokenizer", "data.tokenizer", tokenizer));
         }
-        if !self.data.is_empty() {
-            let files = self.data.iter().map(|file| Value::String(file.to_string_lossy().into_owned()));
-            let value = Value::Array(files.collect());
-            layers.push(Layer::Flag { flag: "--data", key: "data.files", value });
+        for (flag, key, files) in self.data_files() {
+            let files = files.iter().map(|file| Value::String(file.to_string_lossy().into_owned()));
+            layers.push(Layer::Flag { flag, key, value: Value::Array(files.collect()) });
         }
         if self.gradient_checkpointing {
             let (flag, key) = ("--gradient-checkpointing", "train.gradient_checkpointing");
@@ -309,6 +318,12 @@ impl TrainArgs {
         }
         layers.extend(flag_layers(self.seed.seed, self.common.dtype));
         layers
+    }
+
+    /// The flags that name data files, with their keys and values.
+    fn data_files(&self) -> impl Iterator<Item = (&'static str, &'static str, &Vec<PathBuf>)> {
+        let flags = [("--data", "data.files", &self.data), ("--val-data", "data.val_files", &self.val_data)];
+        flags.into_iter().filter(|(.., files)| !files.is_empty())
     }
 
     /// The directory of a new run: `--run`, or `runs/NAME`, where NAME is the stem of the last configuration file.

@@ -85,6 +85,9 @@ impl RunConfig {
         if free("data.packing") {
             self.data.packing = if conversations { Packing::Documents } else { Packing::Stream };
         }
+        if !self.data.val_files.is_empty() && free("data.val_fraction") {
+            self.data.val_fraction = 0.0;
+        }
         if conversations && free("sample.prompt") {
             self.sample.prompt = String::new();
         }

@@ -34,6 +34,10 @@ const KEYS: &[(&[&str], &str)] = &[
     (&["early_stopping_patience"], "train.patience"),
     (&["validation_split", "val_split"], "data.val_fraction"),
     (&["train_file", "train_files", "dataset"], "data.files"),
+    (
+        &["validation_file", "validation_files", "val_file", "val_data", "eval_file", "eval_dataset"],
+        "data.val_files",
+    ),
 ];
 
 /// Words of names in those programs without a counterpart here, and what to say instead.

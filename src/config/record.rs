@@ -8,9 +8,10 @@ use super::{Error, Resolved, Result, RunConfig};
 /// Keys that are not recorded: no weight and no metric depends on them, they add metrics only, `data.json` has a digest
 /// of the file, or, for the reward programs, the command may name another place. Their number is recorded as
 /// [`REWARD_PROGRAMS`].
-const NOT_RECORDED: [&str; 22] = [
+const NOT_RECORDED: [&str; 23] = [
     "data.files",
     "data.tokenizer",
+    "data.val_files",
     "grpo.eval_prompts",
     "grpo.keep",
     "grpo.micro_batch",

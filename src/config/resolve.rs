@@ -188,6 +188,8 @@ impl RunConfig {
         require(packs, "data.packing", "stream", want)?;
         let share = self.data.val_fraction;
         require((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0 to below 1")?;
+        let one = share == 0.0 || self.data.val_files.is_empty();
+        require(one, "data.val_fraction", share, "0 with data.val_files: all of data.files is trained")?;
         let named = !self.data.tokenizer.is_empty();
         require(named, "data.tokenizer", "\"\"", "`bytes` or the path of a tokenizer.json")?;
         let top_p = sample.top_p > 0.0 && sample.top_p <= 1.0;
@@ -204,11 +206,11 @@ impl RunConfig {
     pub fn require_validation(&self) -> Result<()> {
         let share = self.data.val_fraction;
         let want = |key| format!("a number above 0 and below 1 ({key} needs a validation loss)");
-        let train = &self.train;
-        require(share > 0.0 || train.patience == 0, "data.val_fraction", share, want("train.patience"))?;
-        require(share > 0.0 || !train.keep_best, "data.val_fraction", share, want("train.keep_best"))?;
-        let tokens = train.eval_tokens;
-        require(share > 0.0 || tokens == 0, "train.eval_tokens", tokens, "0 without data.val_fraction")?;
+        let (train, validated) = (&self.train, share > 0.0 || !self.data.val_files.is_empty());
+        require(validated || train.patience == 0, "data.val_fraction", share, want("train.patience"))?;
+        require(validated || !train.keep_best, "data.val_fraction", share, want("train.keep_best"))?;
+        let (tokens, none) = (train.eval_tokens, "0 without data.val_fraction or data.val_files");
+        require(validated || tokens == 0, "train.eval_tokens", tokens, none)?;
         let (every, steps) = (train.eval_every, train.steps);
         let compares = train.keep_best || train.patience > 0;
         let want = format!("1 to {steps} (train.steps) with train.keep_best or train.patience");

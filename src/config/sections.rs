@@ -129,7 +129,11 @@ pub struct TrainSection {
 pub struct DataSection {
     /// Text, JSONL or packed token files. Paths are relative to the working directory.
     pub files: Vec<String>,
-    /// Fraction held out for validation: the last tokens, or the last conversations for `task = "sft"`.
+    /// Text, JSONL or packed token files for validation, of which nothing is trained. Empty: `val_fraction` holds out a
+    /// part of `files`.
+    pub val_files: Vec<String>,
+    /// Fraction held out for validation: the last tokens, or the last conversations for `task = "sft"`. Default with
+    /// `val_files`: 0.
     pub val_fraction: f64,
     /// How tokens are packed into windows of `train.context`. Default: `stream`; `documents` for `task = "sft"`.
     pub packing: Packing,
@@ -218,6 +222,7 @@ impl Default for DataSection {
     fn default() -> DataSection {
         DataSection {
             files: Vec::new(),
+            val_files: Vec::new(),
             val_fraction: 0.1,
             packing: Packing::Stream,
             tokenizer: "bytes".to_string(),

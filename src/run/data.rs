@@ -31,12 +31,15 @@ pub struct Digested {
     pub digest: String,
 }
 
-/// `data.json` of a run: the training files and the tokenizer.
+/// `data.json` of a run: its data files and the tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataRecord {
     /// The files, in order.
     pub files: Vec<Digested>,
+    /// The files for validation, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub val_files: Vec<Digested>,
     /// The tokenizer.
     pub tokenizer: Digested,
     /// The id of the token that begins each prompt and document. `None`: none is added, or the run is of an earlier
@@ -60,23 +63,26 @@ impl DataRecord {
     /// A file cannot be read.
     pub fn of(config: &RunConfig, tokens: &Tokens, tokenizer: &Tokenizer) -> Result<DataRecord> {
         let data = &config.data;
-        let digest = |file: &String| {
-            let digest = match tokens.file() {
-                Some(packed) => format!("crc32c:{:08x}", packed.checksum()),
-                None => sha256(Path::new(file))?,
-            };
-            Ok(Digested { file: file.clone(), digest })
-        };
         let vocabulary = format!("fnv1a:{:016x}", tokenizer.digest());
         let TemplateDigests { chat_template, equivalent } =
             TemplateDigests::of(tokens, tokenizer, config.train.task);
         Ok(DataRecord {
-            files: data.files.iter().map(digest).collect::<Result<_>>()?,
+            files: digests(&data.files, tokens)?,
+            val_files: Vec::new(),
             tokenizer: Digested { file: data.tokenizer.clone(), digest: vocabulary },
             bos: tokenizer.bos_id(),
             chat_template,
             equivalent,
         })
+    }
+
+    /// This record with the digests of the files for validation, which have these tokens.
+    ///
+    /// # Errors
+    /// As [`DataRecord::of`].
+    pub fn with_validation(mut self, files: &[String], tokens: &Tokens) -> Result<DataRecord> {
+        self.val_files = digests(files, tokens)?;
+        Ok(self)
     }
 
     /// The digests of `files` and of a tokenizer with this name.
@@ -92,11 +98,17 @@ impl DataRecord {
         let vocabulary = format!("fnv1a:{:016x}", tokenizer.digest());
         Ok(DataRecord {
             files: files.into_iter().map(digest).collect::<Result<_>>()?,
+            val_files: Vec::new(),
             tokenizer: Digested { file: name.to_string(), digest: vocabulary },
             bos: tokenizer.bos_id(),
             chat_template: None,
             equivalent: Vec::new(),
         })
+    }
+
+    /// The files and the tokenizer.
+    pub fn all(&self) -> impl Iterator<Item = &Digested> {
+        self.files.iter().chain(&self.val_files).chain([&self.tokenizer])
     }
 
     /// Checks that `found` has the digests of this record. The names of the files may differ.
@@ -109,15 +121,18 @@ impl DataRecord {
             want: want.to_string(),
             got: got.to_string(),
         };
-        if self.files.len() != found.files.len() {
-            let names = |record: &DataRecord| {
-                record.files.iter().map(|f| f.file.clone()).collect::<Vec<_>>().join(", ")
+        for (key, want, got) in
+            [("data.files", &self.files, &found.files), ("data.val_files", &self.val_files, &found.val_files)]
+        {
+            let names = |files: &[Digested]| match files {
+                [] => "none".to_string(),
+                _ => files.iter().map(|f| f.file.as_str()).collect::<Vec<_>>().join(", "),
             };
-            return Err(changed("data.files", &names(self), &names(found)));
+            if want.len() != got.len() {
+                return Err(changed(key, &names(want), &names(got)));
+            }
         }
-        let all = |record: &DataRecord| record.files.iter().chain([&record.tokenizer]).cloned().collect();
-        let (want, got): (Vec<Digested>, Vec<Digested>) = (all(self), all(found));
-        let difference = want.iter().zip(&got).find(|(want, got)| want.digest != got.digest);
+        let difference = self.all().zip(found.all()).find(|(want, got)| want.digest != got.digest);
         if let Some((want, got)) = difference.filter(|_| !faults::on(Fault::ResumeIgnoresData)) {
             return Err(changed(&got.file, &want.digest, &got.digest));
         }
@@ -162,6 +177,18 @@ impl DataRecord {
     pub(super) fn to_json(&self) -> String {
         format!("{}\n", serde_json::to_string_pretty(self).expect("a struct of strings is JSON"))
     }
+}
+
+/// The digests of files with these tokens. Text is read again; the checksum of a packed token file is in its header.
+fn digests(files: &[String], tokens: &Tokens) -> Result<Vec<Digested>> {
+    let digest = |file: &String| {
+        let digest = match tokens.file() {
+            Some(packed) => format!("crc32c:{:08x}", packed.checksum()),
+            None => sha256(Path::new(file))?,
+        };
+        Ok(Digested { file: file.clone(), digest })
+    };
+    files.iter().map(digest).collect()
 }
 
 /// The digests of the chat templates of a tokenizer. A checkpoint of a fine-tuned model has the built-in template as
@@ -231,6 +258,7 @@ mod tests {
             |(file, digest): &(&str, &str)| Digested { file: (*file).into(), digest: (*digest).into() };
         DataRecord {
             files: files.iter().map(digested).collect(),
+            val_files: vec![digested(&("v", "sha256:v"))],
             tokenizer: digested(&("t.json", "fnv1a:1")),
             bos: Some(1),
             chat_template: Some("sha256:c".into()),
@@ -270,10 +298,12 @@ mod tests {
             None
         );
         type Change = fn(&mut DataRecord);
-        let changes: [(Change, [&str; 3]); 6] = [
+        let changes: [(Change, [&str; 3]); 8] = [
             (|found| drop(found.files.pop()), ["data.files", "a, b", "c"]),
             (|found| found.files[0].digest = "x".into(), ["c", "sha256:a", "x"]),
             (|found| found.files[1].digest = "x".into(), ["d", "sha256:b", "x"]),
+            (|found| drop(found.val_files.pop()), ["data.val_files", "v", "none"]),
+            (|found| found.val_files[0].digest = "x".into(), ["v", "sha256:v", "x"]),
             (|found| found.tokenizer.digest = "x".into(), ["t.json", "fnv1a:1", "x"]),
             (|found| found.bos = None, ["the token that begins a text, of t.json", "id 1", "none"]),
             (

@@ -16,8 +16,10 @@ pub struct Source {
     pub tokens: Tokens,
     /// The tokenizer that produced them.
     pub tokenizer: Tokenizer,
-    /// The training and validation splits.
+    /// The training split of `tokens`, and the validation split of [`Source::validation_tokens`].
     pub split: Split,
+    /// The tokens of `data.val_files`.
+    validation: Option<Tokens>,
 }
 
 impl Source {
@@ -27,7 +29,21 @@ impl Source {
     /// A packed token file does not record where conversations end.
     pub fn new(config: &RunConfig, tokens: Tokens, tokenizer: Tokenizer) -> Result<Source, DataError> {
         let split = split(&tokens, config.train.task, config.data.val_fraction)?;
-        Ok(Source { tokens, tokenizer, split })
+        Ok(Source { tokens, tokenizer, split, validation: None })
+    }
+
+    /// This source with other tokens for validation, all of which are the validation split.
+    #[must_use]
+    pub fn with_validation(mut self, tokens: Tokens) -> Source {
+        self.split.validation = 0..tokens.len();
+        self.validation = Some(tokens);
+        self
+    }
+
+    /// The tokens that have the validation split.
+    pub fn validation_tokens(&self) -> &Tokens {
+        let own = self.validation.as_ref().filter(|_| !faults::on(Fault::ValidationFilesIgnored));
+        own.unwrap_or(&self.tokens)
     }
 
     /// The tokens of the first held-out document up to its first target token, or of the first training document: the
@@ -37,12 +53,15 @@ impl Source {
     /// The tokens cannot be read.
     pub fn first_turn(&self, max: usize) -> Result<Vec<u32>, DataError> {
         let held_out = &self.split.validation;
-        let start = if held_out.is_empty() { self.split.train.start } else { held_out.start };
-        let end = self.tokens.ends()?.into_iter().find(|&end| end > start).unwrap_or(start);
-        let targets = self.tokens.target_mask(start..end)?;
+        let (tokens, start) = match held_out.is_empty() {
+            true => (&self.tokens, self.split.train.start),
+            false => (self.validation_tokens(), held_out.start),
+        };
+        let end = tokens.ends()?.into_iter().find(|&end| end > start).unwrap_or(start);
+        let targets = tokens.target_mask(start..end)?;
         let context = targets.iter().position(|&target| target).unwrap_or(targets.len());
         let turn_end = (start + context as u64).max((start + 1).min(end));
-        self.tokens.ids(turn_end.saturating_sub(max as u64).max(start)..turn_end)
+        tokens.ids(turn_end.saturating_sub(max as u64).max(start)..turn_end)
     }
 }
 
@@ -138,8 +157,8 @@ impl DataLoader {
             config::Order::Random => WindowOrder::Random,
             config::Order::Shuffled => WindowOrder::Epochs,
         };
-        let validation =
-            spec.evaluation(&source.tokens, split.validation.clone(), config.train.eval_tokens)?;
+        let (held_out, limit) = (split.validation.clone(), config.train.eval_tokens);
+        let validation = spec.evaluation(source.validation_tokens(), held_out, limit)?;
         let context = spec.context as u64;
         let (training, packing_stats) = match spec.packing {
             Packing::Stream => {

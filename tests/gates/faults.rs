@@ -10,13 +10,14 @@ use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 use self::elsewhere::CAUGHT_ELSEWHERE;
 use crate::{
     accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
-    commands_resume, commands_rollout, commands_situations, commands_train, commands_verify, commands_watch,
-    config_fields, constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead,
-    equal_completions, exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu,
-    gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export, invariance, kept_sets, launch_log,
-    micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy, prefix_cache,
-    priorities, processes, quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules,
-    sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, training, turns, weighted_steps,
+    commands_resume, commands_rollout, commands_situations, commands_train, commands_validation,
+    commands_verify, commands_watch, config_fields, constraints, conversations, corrupt_tokenizers,
+    damaged_files, decode_ahead, equal_completions, exact_limits, families, families_small, finite_tails,
+    focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export,
+    invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference,
+    packing, packs, policy, prefix_cache, priorities, processes, quant_halves, resume, resume_data,
+    rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks, speculation, stop_text,
+    tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{run_lock, syncs};
@@ -345,6 +346,13 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (
         Fault::TorchDtypeOfSource,
         Gate::Command(import_export::import_and_export_keep_the_bytes_of_every_tensor, "torch_dtype"),
+    ),
+    (
+        Fault::ValidationFilesIgnored,
+        Gate::Command(
+            commands_validation::the_validation_loss_is_that_of_the_file_and_all_data_is_trained,
+            "val_loss is not the loss of v.txt",
+        ),
     ),
     (Fault::QuantDividesByScale, Gate::Test(quant_halves::inverses)),
     (Fault::SaveNeedsMultiple, Gate::Test(grpo::files::passed)),

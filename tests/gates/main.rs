@@ -32,6 +32,7 @@ mod commands_stop;
 mod commands_tokenize;
 mod commands_trace;
 mod commands_train;
+mod commands_validation;
 mod commands_verify;
 mod commands_watch;
 mod config_fields;

@@ -19,7 +19,7 @@ use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
 use crate::model::tasks::{Task, TaskCorpus};
 use crate::model::tokenizer::Tokenizer;
-use crate::run::{DataRecord, RunDir, has_checkpoint};
+use crate::run::{RunDir, has_checkpoint};
 use crate::tensor::Device;
 use crate::training::{self, DataLoader};
 
@@ -106,7 +106,7 @@ impl Setup<'_> {
         let source = source::open(&config)?;
         let run = RunDir::open(path)?;
         if writer.is_some() {
-            run.write_data(&DataRecord::of(&config, &source.tokens, &source.tokenizer)?)?;
+            run.write_data(&source::record(&config, &source)?)?;
         }
         let state = RunState { seed: config.train.seed, best: None };
         let loader = DataLoader::new(&config, &source, config.train.seed)?;
