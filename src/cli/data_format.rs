@@ -1,4 +1,6 @@
 //! Data files in formats of other programs, by the endings of their names.
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// What to do with a file in the format of another program.
@@ -64,6 +66,23 @@ pub(super) fn of_not_text(file: &Path, byte: u8) -> Option<&'static str> {
     match format_of(file) {
         Some(format) if !format.is_text || byte == 0 => Some(format.conversion),
         _ => (byte != 0).then_some(encoding),
+    }
+}
+
+/// The hint for a file whose lines are no objects: it is one JSON array, or has objects of several lines.
+pub(super) fn of_whole_json(file: &Path) -> Option<&'static str> {
+    // a pipe would block
+    file.metadata().ok().filter(|found| found.is_file())?;
+    let mut start = Vec::new();
+    File::open(file).ok()?.take(1 << 10).read_to_end(&mut start).ok()?;
+    let start = start.trim_ascii_start();
+    let line = start.split(|&byte| byte == b'\n').next()?;
+    match (start.first()?, line.trim_ascii()) {
+        (b'[', _) => {
+            Some("each line has to be an object; to convert an array: jq -c '.[]' IN.json > OUT.jsonl")
+        }
+        (_, b"{") => Some("each object has to be in one line; to convert it: jq -c . IN.json > OUT.jsonl"),
+        _ => None,
     }
 }
 

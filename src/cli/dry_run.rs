@@ -10,6 +10,11 @@ use crate::report::units;
 pub(super) fn print(resolved: &Resolved, processes: usize) -> Result<(), CliError> {
     let config = &resolved.config;
     let train = &config.train;
+    for file in
+        config.data.files.iter().chain(&config.data.val_files).filter(|file| !Path::new(file).exists())
+    {
+        eprintln!("warning: {file}: not found");
+    }
     let tokens = train.batch as u64 * train.context as u64;
     let tokenizer = Path::new(&config.data.tokenizer);
     let vocab = match config.model.vocab {

@@ -6,6 +6,7 @@ use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::comm;
 use crate::model::data::DataError;
+use crate::model::data::jsonl::OBJECT;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
 use crate::rewards::RewardError;
@@ -70,7 +71,9 @@ impl LibraryError for DataError {
             DataError::Format { file, .. } => data_format::conversion(file)
                 .map(ToString::to_string)
                 .or_else(|| model_files::of_pointer(file)),
-            DataError::Line { file, .. } => model_files::of_pointer(file),
+            DataError::Line { file, want, .. } => model_files::of_pointer(file).or_else(|| {
+                (*want == OBJECT).then(|| data_format::of_whole_json(file).map(ToString::to_string)).flatten()
+            }),
             _ => None,
         }
     }

@@ -159,9 +159,14 @@ fn instead_of(path: &Path) -> String {
     }
 }
 
-/// The hint for a path that does not exist. `OWNER/NAME` without a directory `OWNER` is probably a name of the Hugging
-/// Face Hub.
+/// The hint for a model that does not exist.
 fn missing(path: &Path) -> String {
+    download(path).unwrap_or_else(|| MODELS.to_string())
+}
+
+/// The hint for a path that does not exist and is probably a name of the Hugging Face Hub: `OWNER/NAME` without a
+/// directory `OWNER`.
+pub(super) fn download(path: &Path) -> Option<String> {
     let shown = path.to_string_lossy();
     let is_word = |word: &str| {
         let rest = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -175,9 +180,11 @@ fn missing(path: &Path) -> String {
                 && ![".gguf", ".safetensors", ".json"].iter().any(|ending| name.ends_with(ending))
                 && !Path::new(owner).exists() =>
         {
-            format!("nothing is downloaded; to download it first: hf download {shown} --local-dir {name}")
+            Some(format!(
+                "nothing is downloaded; to download it first: hf download {shown} --local-dir {name}"
+            ))
         }
-        _ => MODELS.to_string(),
+        _ => None,
     }
 }
 
@@ -242,7 +249,7 @@ mod tests {
         for path in
             ["runs/a", "a", "a/b/c", "/a/b", "./a", "a/", "../a", "src/a", "a b/c", "a;b/c", "models/a.gguf"]
         {
-            assert_eq!(missing(Path::new(path)), MODELS, "{path}");
+            assert_eq!(download(Path::new(path)), None, "{path}");
         }
     }
 }

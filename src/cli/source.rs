@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf, absolute};
 use super::data_format::warn_of_syntax;
 use super::exit::{CliError, Exit};
 use super::input_file::require_rereadable;
+use super::loaded::download;
 use crate::config::{Layer, RunConfig, TaskKind};
 use crate::model::data::{Content, TokenFile, Tokens};
 use crate::model::store;
@@ -19,8 +20,9 @@ pub(super) fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
     }
     let path = Path::new(name);
     if !path.exists() {
+        let accepted = "expected `bytes`, or the path of a tokenizer.json or of a model";
         return Err(CliError::new(Exit::Missing, format_args!("{name}: tokenizer not found"))
-            .hint("expected `bytes`, or the path of a tokenizer.json or of a model"));
+            .hint(download(path).as_deref().unwrap_or(accepted)));
     }
     Ok(store::tokenizer_of(path)?)
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::log_tail::LogTail;
-use super::{Metrics, Result, RunDir, RunSession, SessionOutcome};
+use super::{Metrics, Result, RunDir, RunSession, SessionOutcome, has_checkpoint};
 use crate::config::{Layer, RunConfig};
 use crate::rollout_file::RolloutLine;
 
@@ -183,7 +183,7 @@ impl RunView {
                 Activity::Finished
             }
             None if recent => Activity::Running,
-            None if self.lines == 0 => Activity::Waiting,
+            None if self.lines == 0 && !has_checkpoint(&self.path) => Activity::Waiting,
             _ => Activity::Inactive,
         }
     }

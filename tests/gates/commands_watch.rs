@@ -52,6 +52,8 @@ pub(crate) fn watch_of_a_run_that_has_ended_is_one_line() {
     scratch.file("a/metrics.jsonl", "{\"step\":1,\"loss\":4.0}\n");
     scratch.file("a/logs/session.json", &session("done"));
     assert_eq!(ok(&scratch.0, &["watch", "a"]), "a: step 1, loss 4.000; finished\n");
+    scratch.file("imported/checkpoints/step_000000/manifest.json", "{}");
+    assert_eq!(ok(&scratch.0, &["watch", "imported"]), "imported: step 0; not running\n");
     scratch.file("a/metrics.jsonl", "nonsense\n");
     refused(&scratch.0, &["watch", "a"], 65, &["metrics.jsonl:1: "]);
     for command in ["watch", "plot", "report"] {

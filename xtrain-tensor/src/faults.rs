@@ -333,6 +333,7 @@ faults! {
     FirstStepInF32 "the first steps of a run compute in f32, whatever train.dtype is"
     EndTokenListedTwice "an end-of-text token that two keys of a GGUF file name is listed twice"
     PagesAddedWithoutMemory "a cache has new pages although their memory could not be allocated"
+    AnswersOfPromptTrained "the answers of a prompt that is a list of messages are trained, too"
     ValidationFilesIgnored "the validation loss is that of training tokens, although data.val_files names files for it"
     NumberOfElementsWraps "the number of elements of a shape is computed modulo 2^64"
     ; // in kernels

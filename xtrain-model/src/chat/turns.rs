@@ -27,14 +27,35 @@ impl ChatTemplate {
         messages: &[Message],
         options: &Options,
     ) -> Result<(String, Vec<Range<usize>>), ChatError> {
+        self.assistant_after(0, messages, options)
+    }
+
+    /// [`ChatTemplate::assistant`] without the text of the first `prompt` messages.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::assistant`]; [`ChatError::Turn`] for a template with `{% generation %}` blocks that renders
+    /// these messages differently when others follow.
+    pub fn assistant_after(
+        &self,
+        prompt: usize,
+        messages: &[Message],
+        options: &Options,
+    ) -> Result<(String, Vec<Range<usize>>), ChatError> {
         let complete = Options { add_generation_prompt: false, ..options.clone() };
         let Rendered { text, generated } = self.render(messages, &complete)?;
-        if let Some(ranges) = generated {
+        if let Some(mut ranges) = generated {
+            if prompt > 0 {
+                let before = self.render_prefix(prompt, &messages[..prompt], &complete)?;
+                if !text.starts_with(&before) {
+                    return Err(ChatError::Turn { at: prompt });
+                }
+                ranges.retain(|range| range.start >= before.len());
+            }
             return Ok((text, ranges));
         }
         let prompted = Options { add_generation_prompt: true, ..options.clone() };
         let (mut ranges, start) = (Vec::new(), Instant::now());
-        for at in (0..messages.len()).filter(|&at| messages[at].role() == "assistant") {
+        for at in (prompt..messages.len()).filter(|&at| messages[at].role() == "assistant") {
             if start.elapsed() > TIME {
                 let (want, got) = (format!("at most {TIME:?} for all turns"), "more".into());
                 return Err(ChatError::Limit { what: "time", want, got });

@@ -24,18 +24,19 @@ impl<'a> ChatEncoder<'a> {
         Ok(ChatEncoder { tokenizer, template, options })
     }
 
-    /// Appends a conversation to `sink`. Targets are the tokens of assistant turns and the token that ends each of
-    /// these turns. A separator follows an assistant turn without an end-of-text token at the end of the conversation.
+    /// Appends a conversation to `sink`, whose first `prompt` messages are context. Targets are the tokens of the other
+    /// assistant turns and the token that ends each of these turns. A separator follows an assistant turn without an end-of-text token at the end of the conversation.
     pub(super) fn encode(
         &self,
-        messages: &[Message],
+        (messages, prompt): (&[Message], usize),
         tools: Option<Json>,
         location: &Location,
         sink: &mut impl DocumentSink,
     ) -> Result<(), DataError> {
+        let prompt = if faults::on(Fault::AnswersOfPromptTrained) { 0 } else { prompt };
         let options = Options { tools, ..self.options.clone() };
-        let (text, parts) =
-            self.template.assistant(messages, &options).map_err(|error| refused(location, &error))?;
+        let found = self.template.assistant_after(prompt, messages, &options);
+        let (text, parts) = found.map_err(|error| refused(location, &error))?;
         let (ids, mut mask) =
             self.tokenizer.encode_masked(&text, &parts).map_err(|error| location.not_encoded(&error))?;
         let eos = self.tokenizer.eos_ids();

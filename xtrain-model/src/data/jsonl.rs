@@ -26,14 +26,20 @@ pub enum Record {
         /// The completion.
         completion: String,
     },
-    /// `{"messages": [{"role": ..., "content": ...}, ...]}`: only assistant turns contribute to the loss.
+    /// `{"messages": [{"role": ..., "content": ...}, ...]}`, or such lists as `prompt` and `completion`: only assistant
+    /// turns contribute to the loss, and none of the prompt.
     Chat {
         /// The messages.
         messages: Vec<Message>,
+        /// Number of messages of the prompt; 0 for `messages`.
+        prompt: usize,
         /// `tools`: the functions that the assistant may call. `None`: no tools.
         tools: Option<Json>,
     },
 }
+
+/// What a line is expected to be, for errors.
+pub const OBJECT: &str = "a JSON object";
 
 /// The kinds of records, for errors.
 const KINDS: &str = "\"text\", or \"prompt\" and \"completion\", or \"messages\"";
@@ -41,6 +47,10 @@ const KINDS: &str = "\"text\", or \"prompt\" and \"completion\", or \"messages\"
 impl Record {
     /// The record of the object at `location`.
     fn from_object(object: &Map<String, Value>, location: &Location) -> Result<Record, DataError> {
+        let is_list = |name: &str| object.get(name).is_some_and(Value::is_array);
+        if is_list("prompt") && is_list("completion") && !object.contains_key("messages") {
+            return Record::conversation(location);
+        }
         let field = |name: &str| match object.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -56,23 +66,47 @@ impl Record {
 
     /// Parses a conversation. Rejects one without an assistant turn.
     fn chat(location: &Location) -> Result<Record, DataError> {
-        const WANT: &str = "\"messages\" as [{\"role\": ..., \"content\": ...}, ...]";
-        // parsed again: templates print objects with their keys in the order of the text
-        let read = || {
-            let json = Json::parse(&location.text)?;
-            let messages = Message::list(&json.get("messages").unwrap_or_else(|| json.clone()))?;
-            Ok((messages, json.get("tools").filter(|tools| tools.kind() != "null")))
-        };
-        let (messages, tools) = read().map_err(|error: ChatError| location.error(WANT, error.to_string()))?;
-        if messages.iter().all(|message| message.role() != "assistant") {
-            let mut roles: Vec<String> = messages.iter().map(|m| format!("{:?}", m.role())).collect();
-            roles.dedup();
-            roles.truncate(8);
-            let want = "\"messages\" with a turn of the role \"assistant\"";
-            return Err(location.error(want, format!("the roles {}", roles.join(", "))));
-        }
-        Ok(Record::Chat { messages, tools })
+        let want = "\"messages\" as [{\"role\": ..., \"content\": ...}, ...]";
+        let ([messages], tools) = lists(["messages"], want, location)?;
+        require_answer(&messages, "\"messages\" with a turn of the role \"assistant\"", location)?;
+        Ok(Record::Chat { messages, prompt: 0, tools })
     }
+
+    /// Parses a conversation in two parts. Rejects a completion without an assistant turn.
+    fn conversation(location: &Location) -> Result<Record, DataError> {
+        let want = "\"prompt\" and \"completion\" as [{\"role\": ..., \"content\": ...}, ...]";
+        let ([prompt, completion], tools) = lists(["prompt", "completion"], want, location)?;
+        require_answer(&completion, "\"completion\" with a turn of the role \"assistant\"", location)?;
+        let context = prompt.len();
+        Ok(Record::Chat { messages: [prompt, completion].concat(), prompt: context, tools })
+    }
+}
+
+/// The lists of messages in the fields `names` of a line, and its `tools`.
+fn lists<const N: usize>(
+    names: [&str; N],
+    want: &'static str,
+    location: &Location,
+) -> Result<([Vec<Message>; N], Option<Json>), DataError> {
+    let refused = |error: ChatError| location.error(want, error.to_string());
+    // parsed again: templates print objects with their keys in the order of the text
+    let json = Json::parse(&location.text).map_err(refused)?;
+    let mut all = names.map(|_| Vec::new());
+    for (messages, name) in all.iter_mut().zip(names) {
+        *messages = Message::list(&json.get(name).unwrap_or_else(|| json.clone())).map_err(refused)?;
+    }
+    Ok((all, json.get("tools").filter(|tools| tools.kind() != "null")))
+}
+
+/// Checks that a turn of the assistant is among `messages`.
+fn require_answer(messages: &[Message], want: &'static str, location: &Location) -> Result<(), DataError> {
+    if messages.iter().any(|message| message.role() == "assistant") {
+        return Ok(());
+    }
+    let mut roles: Vec<String> = messages.iter().map(|m| format!("{:?}", m.role())).collect();
+    roles.dedup();
+    roles.truncate(8);
+    Err(location.error(want, format!("the roles {}", roles.join(", "))))
 }
 
 /// Calls `each` with every record of `path` and its location. Skips blank lines.
@@ -172,8 +206,8 @@ pub(crate) fn objects_of(
         location.text = line;
         match serde_json::from_str(location.text.trim_end_matches(['\n', '\r'])).map(sorted_line) {
             Ok(Value::Object(object)) => each(&object, &location)?,
-            Ok(other) => return Err(location.error("a JSON object", kind_of(&other))),
-            Err(error) => return Err(location.error("a JSON object", json::found_at_column(&error))),
+            Ok(other) => return Err(location.error(OBJECT, kind_of(&other))),
+            Err(error) => return Err(location.error(OBJECT, json::found_at_column(&error))),
         }
     }
     if count == 0 {

@@ -54,7 +54,7 @@ impl<'a> From<&'a Tokenizer> for NamedTokenizer<'a> {
 ///
 /// A file named `*.jsonl` or `*.ndjson` has one record per line: `text`; or `prompt` and `completion`, whose prompt
 /// is masked out of the loss; or `messages`, rendered by the tokenizer's chat template, with loss on assistant turns
-/// only. Any other file is text: one document, or several separated by `<|endoftext|>`. Every document ends with the
+/// only; or lists of messages as `prompt` and `completion`, with loss on the assistant turns of the completion. Any other file is text: one document, or several separated by `<|endoftext|>`. Every document ends with the
 /// separator, except a conversation whose last turn ends with an end-of-text token. The token file stores the
 /// document ends. A document and a prompt begin with the tokenizer's [`bos_id`](Tokenizer::bos_id), if it has one; the
 /// text of a chat template is not changed. `progress` receives the number of input bytes processed so far.
@@ -156,12 +156,12 @@ fn feed_jsonl(
                 sink.push(&completion.map_err(|error| location.not_encoded(&error))?, Role::Target)?;
                 sink.end_document()?;
             }
-            Record::Chat { messages, tools } => {
+            Record::Chat { messages, prompt, tools } => {
                 let encoder = match chat.take() {
                     Some(encoder) => encoder,
                     None => ChatEncoder::of(tokenizer, location)?,
                 };
-                encoder.encode(&messages, tools, location, sink)?;
+                encoder.encode((&messages, prompt), tools, location, sink)?;
                 chat = Some(encoder);
             }
         }

@@ -201,14 +201,6 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
             *value = 0.0;
         }
     }
-    if let Some(completion) = values.iter().position(|a| !a.is_finite()) {
-        return Err(RlError::NotFinite {
-            completion,
-            token: None,
-            what: "advantage",
-            got: values[completion],
-        });
-    }
     let reward = mean_std(&present(&totals));
     let functions: Vec<MeanStd> = (0..weights.len()).map(|f| mean_std(&of_function(f))).collect();
     let deviations = functions.iter().chain([&reward]).flat_map(|of| [of.mean, of.std]).flatten();
@@ -218,6 +210,14 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
         let completion = largest.unwrap_or(0);
         let what = "weighted reward with a finite standard deviation of its step";
         return Err(RlError::NotFinite { completion, token: None, what, got: magnitude(totals[completion]) });
+    }
+    if let Some(completion) = values.iter().position(|a| !a.is_finite()) {
+        return Err(RlError::NotFinite {
+            completion,
+            token: None,
+            what: "advantage",
+            got: values[completion],
+        });
     }
     let zeros = |std: &f64| f64::from(u8::from(*std <= STD_ZERO));
     let frac_reward_zero_std = match step_std {

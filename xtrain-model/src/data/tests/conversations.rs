@@ -19,6 +19,64 @@ fn with_template(template: &str) -> Tokenizer {
     Tokenizer::from_parts(json, Some(config.to_string().into_bytes()), Path::new("tokenizer.json")).unwrap()
 }
 
+/// The tokens of a file as text, with `.` for the end-of-text token. Targets are in capitals and `!`.
+fn shown(file: &TokenFile) -> String {
+    let tokens = 0..file.count();
+    let (ids, mask) = (file.ids(tokens.clone()).unwrap(), file.target_mask(tokens).unwrap());
+    let shown = |(id, is_target): (u32, bool)| match (id, is_target) {
+        (256, false) => '.',
+        (256, true) => '!',
+        (id, false) => id as u8 as char,
+        (id, true) => (id as u8 as char).to_ascii_uppercase(),
+    };
+    ids.into_iter().zip(mask).map(shown).collect()
+}
+
+/// A conversation in two parts with this template. The prompt has an answer, too.
+fn two_parts(template: &str) -> String {
+    let dir = Scratch::new("parts");
+    let row = r#"{"prompt":[{"role":"user","content":"2"},{"role":"assistant","content":"ab"},"#.to_string()
+        + r#"{"role":"user","content":"3"}],"completion":[{"role":"assistant","content":"c"},"#
+        + r#"{"role":"user","content":"4"},{"role":"assistant","content":"d"}]}"#;
+    let path = dir.file("in.jsonl", row);
+    shown(&prepared(&dir, &[path], &with_template(template)).unwrap())
+}
+
+/// With blocks that mark the targets, and with turns. The second one omits earlier answers from the text of the prompt,
+/// which therefore cannot be a target.
+const TEMPLATES: [(&str, &str); 3] = [
+    (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}\
+         {% else %}{{ m.content }}{% endif %}{{ eos_token }}{% endfor %}",
+        "2.ab.3.C!4.D!",
+    ),
+    (
+        "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{{ eos_token }}{% endfor %}",
+        "u2.aab.u3.AC!u4.AD!",
+    ),
+    (
+        "{% for m in messages %}{% if m.role != 'assistant' or loop.index > 3 or messages | length < 3 %}\
+         {{ m.content }}{% endif %}{% endfor %}",
+        "23C4D!",
+    ),
+];
+
+#[test]
+fn the_targets_of_a_conversation_in_two_parts_are_in_the_completion() {
+    for (template, want) in TEMPLATES {
+        assert_eq!(two_parts(template), want, "{template}");
+    }
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn answers_of_a_prompt_that_are_trained_are_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    let found = faults::with(Fault::AnswersOfPromptTrained, || two_parts(TEMPLATES[0].0));
+    assert_eq!(found, "2.AB!3.C!4.D!");
+}
+
 #[test]
 fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
     let dir = Scratch::new("chat");
@@ -47,20 +105,13 @@ fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
     ] {
         let tokenizer = template.map_or_else(Tokenizer::byte, |template| with_template(&template));
         let file = prepared(&dir, std::slice::from_ref(&path), &tokenizer).unwrap();
-        let count = file.count();
-        let shown: String =
-            (file.ids(0..count).unwrap().into_iter().zip(file.target_mask(0..count).unwrap()))
-                .map(|(id, is_target)| match (id, is_target) {
-                    (256, false) => '.',
-                    (256, true) => '!',
-                    (id, false) => id as u8 as char,
-                    (id, true) => (id as u8 as char).to_ascii_uppercase(),
-                })
-                .collect();
-        assert_eq!(shown, format!("{want}pQ!"));
-        assert_eq!(file.ends().unwrap(), [want.len() as u64, count], "{want}");
+        assert_eq!(shown(&file), format!("{want}pQ!"));
+        assert_eq!(file.ends().unwrap(), [want.len() as u64, file.count()], "{want}");
         let memory = Tokens::from_files(std::slice::from_ref(&path), &tokenizer, Content::Conversations);
-        assert_eq!(memory.unwrap().target_mask(0..count).unwrap(), file.target_mask(0..count).unwrap());
+        assert_eq!(
+            memory.unwrap().target_mask(0..file.count()).unwrap(),
+            file.target_mask(0..file.count()).unwrap()
+        );
     }
 }
 

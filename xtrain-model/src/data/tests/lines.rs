@@ -21,6 +21,25 @@ fn a_line_of_the_maximum_length_is_read_and_a_longer_one_is_refused() {
 }
 
 #[test]
+fn a_conversation_in_two_parts_has_a_list_of_messages_in_each_and_an_answer() {
+    let [user, answer] =
+        ["user", "assistant"].map(|role| format!("{{\"role\":\"{role}\",\"content\":\"a\"}}"));
+    let check = |prompt: &str, completion: &str, want: &str| {
+        let row = format!("{{\"prompt\":{prompt},\"completion\":{completion}}}");
+        refused("in.jsonl", row.as_bytes(), want);
+    };
+    let (user, answer) = (format!("[{user}]"), format!("[{answer}]"));
+    check(
+        &user,
+        &user,
+        "expected \"completion\" with a turn of the role \"assistant\", found the roles \"user\"",
+    );
+    check("[]", &answer, "expected \"prompt\" and \"completion\" as [");
+    check(&user, "[3]", "expected \"prompt\" and \"completion\" as [");
+    check(&user, "\"a\"", "expected strings as fields, found \"prompt\": an array");
+}
+
+#[test]
 fn tools_that_are_null_are_no_tools() {
     let dir = Scratch::new("tools");
     let row = r#"{"messages":[{"role":"assistant","content":"a"}],"tools":"#;
