@@ -206,6 +206,7 @@ fn doctor_lists_what_is_available_and_why_the_rest_is_missing() {
 fn a_dry_run_prints_the_resolved_configuration() {
     let scratch = Scratch::new("dry");
     scratch.file("a.toml", "[train]\nsteps = 7\n[model]\npreset = 'tiny-1m'\n");
+    scratch.file("x.txt", "text");
     let args = [
         "train",
         "--dry-run",
