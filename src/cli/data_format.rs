@@ -69,20 +69,26 @@ pub(super) fn of_not_text(file: &Path, byte: u8) -> Option<&'static str> {
     }
 }
 
-/// The hint for a file whose lines are no objects: it is one JSON array, or has objects of several lines.
+/// The hint for a file whose lines are no objects: an array of objects, lists of messages, or objects of several lines.
 pub(super) fn of_whole_json(file: &Path) -> Option<&'static str> {
     // a pipe would block
     file.metadata().ok().filter(|found| found.is_file())?;
     let mut start = Vec::new();
     File::open(file).ok()?.take(1 << 10).read_to_end(&mut start).ok()?;
-    let start = start.trim_ascii_start();
-    let line = start.split(|&byte| byte == b'\n').next()?;
-    match (start.first()?, line.trim_ascii()) {
-        (b'[', _) => {
+    let start = String::from_utf8_lossy(&start);
+    let start = start.trim_start_matches('\u{feff}').trim_start();
+    let first = start.strip_prefix('[').map(str::trim_start).filter(|first| first.starts_with('{'));
+    match first {
+        Some(first) if first.split('}').next().is_some_and(|object| object.contains("\"role\"")) => Some(
+            "each line has to be an object; to convert lists of messages: jq -c '{messages: .}' IN > OUT.jsonl",
+        ),
+        Some(_) => {
             Some("each line has to be an object; to convert an array: jq -c '.[]' IN.json > OUT.jsonl")
         }
-        (_, b"{") => Some("each object has to be in one line; to convert it: jq -c . IN.json > OUT.jsonl"),
-        _ => None,
+        None if start.lines().next()?.trim_end() == "{" => {
+            Some("each object has to be in one line; to convert it: jq -c . IN.json > OUT.jsonl")
+        }
+        None => None,
     }
 }
 

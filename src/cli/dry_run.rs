@@ -3,18 +3,20 @@ use std::path::Path;
 
 use super::estimate::{GrpoMemory, PROGRAM, TrainingMemory, grpo_model};
 use super::{CliError, out, source};
-use crate::config::Resolved;
+use crate::config::{DataSection, Resolved};
 use crate::report::units;
+
+/// Warns of data files that do not exist.
+pub(super) fn warn_of_missing(data: &DataSection) {
+    for file in data.files.iter().chain(&data.val_files).filter(|file| !Path::new(file).exists()) {
+        eprintln!("warning: {file}: not found");
+    }
+}
 
 /// Prints parameters, tokens and memory of the run as comments, followed by the configuration as TOML.
 pub(super) fn print(resolved: &Resolved, processes: usize) -> Result<(), CliError> {
     let config = &resolved.config;
     let train = &config.train;
-    for file in
-        config.data.files.iter().chain(&config.data.val_files).filter(|file| !Path::new(file).exists())
-    {
-        eprintln!("warning: {file}: not found");
-    }
     let tokens = train.batch as u64 * train.context as u64;
     let tokenizer = Path::new(&config.data.tokenizer);
     let vocab = match config.model.vocab {

@@ -86,7 +86,19 @@ const TRAINING: Names = &[
     ),
     (&["--resume-from-checkpoint", "--resume-from", "--checkpoint"], "--resume RUN"),
     (&["-f", "--file", "--train-data", "--train-file", "--dataset", "--input", "--text"], "--data FILE"),
-    (&["--val-file", "--validation-file", "--eval-data", "--eval-file"], "--val-data FILE"),
+    (
+        &[
+            "--val-file",
+            "--val-files",
+            "--validation-file",
+            "--eval-data",
+            "--eval-file",
+            "--eval-files",
+            "--test-data",
+            "--test-file",
+        ],
+        "--val-data FILE",
+    ),
     (&["--val-fraction", "--val-split", "--validation-split"], "--set data.val_fraction=X"),
     (&["--bf16", "--fp16", "--mixed-precision"], "--dtype bf16"),
     (

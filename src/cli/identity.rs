@@ -85,7 +85,9 @@ impl Identity {
     }
 
     fn and_data(self, data: &DataRecord) -> Identity {
-        data.all().fold(self, |all, file| all.and("the training data", &file.digest))
+        let training = data.files.iter().chain([&data.tokenizer]);
+        let all = training.fold(self, |all, file| all.and("the training data", &file.digest));
+        data.val_files.iter().fold(all, |all, file| all.and("the validation data", &file.digest))
     }
 
     fn and_trainer(self, trainer: &Trainer) -> Result<Identity, CliError> {

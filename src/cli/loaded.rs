@@ -161,12 +161,12 @@ fn instead_of(path: &Path) -> String {
 
 /// The hint for a model that does not exist.
 fn missing(path: &Path) -> String {
-    download(path).unwrap_or_else(|| MODELS.to_string())
+    download(path, "").unwrap_or_else(|| MODELS.to_string())
 }
 
 /// The hint for a path that does not exist and is probably a name of the Hugging Face Hub: `OWNER/NAME` without a
-/// directory `OWNER`.
-pub(super) fn download(path: &Path) -> Option<String> {
+/// directory `OWNER`. `files`: what to download of it, each after a space; empty: all.
+pub(super) fn download(path: &Path, files: &str) -> Option<String> {
     let shown = path.to_string_lossy();
     let is_word = |word: &str| {
         let rest = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -177,11 +177,13 @@ pub(super) fn download(path: &Path) -> Option<String> {
             if is_word(owner)
                 && is_word(name)
                 && owner != "runs"
-                && ![".gguf", ".safetensors", ".json"].iter().any(|ending| name.ends_with(ending))
+                && ![".gguf", ".safetensors", ".json", ".model", ".bin", ".txt", ".tok"]
+                    .iter()
+                    .any(|ending| name.ends_with(ending))
                 && !Path::new(owner).exists() =>
         {
             Some(format!(
-                "nothing is downloaded; to download it first: hf download {shown} --local-dir {name}"
+                "nothing is downloaded; to download it first: hf download {shown}{files} --local-dir {name}"
             ))
         }
         _ => None,
@@ -246,10 +248,21 @@ mod tests {
             "nothing is downloaded; to download it first: hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B";
         assert_eq!(missing(Path::new("Qwen/Qwen3-0.6B")), want);
         // `src` exists
-        for path in
-            ["runs/a", "a", "a/b/c", "/a/b", "./a", "a/", "../a", "src/a", "a b/c", "a;b/c", "models/a.gguf"]
-        {
-            assert_eq!(download(Path::new(path)), None, "{path}");
+        for path in [
+            "runs/a",
+            "a",
+            "a/b/c",
+            "/a/b",
+            "./a",
+            "a/",
+            "../a",
+            "src/a",
+            "a b/c",
+            "a;b/c",
+            "models/a.gguf",
+            "a/b.model",
+        ] {
+            assert_eq!(download(Path::new(path), ""), None, "{path}");
         }
     }
 }

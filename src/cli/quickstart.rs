@@ -25,7 +25,7 @@ use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
 use crate::run::{self, RunDir, has_checkpoint};
-use crate::training::{self, DataLoader};
+use crate::training;
 
 /// The configuration, unless `--set` changes it.
 const CONFIG: &str = include_str!("../../configs/quickstart.toml");
@@ -92,7 +92,7 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let source = source::open(&config)?;
     run.write_data(&source::record(&config, &source)?)?;
     let state = RunState { seed: config.train.seed, best: None };
-    let loader = DataLoader::new(&config, &source, config.train.seed)?;
+    let loader = source::loader(&config, &source, config.train.seed)?;
     let mut job = Job::new(Follower { config, source, loader, trainer, state }, run, checkpoints, None);
     job::run_training(&mut job, interrupt, args.cache.engine())?;
 

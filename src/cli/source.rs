@@ -11,7 +11,7 @@ use crate::model::data::{Content, TokenFile, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
 use crate::run::DataRecord;
-use crate::training::Source;
+use crate::training::{DataLoader, Source};
 
 /// The tokenizer that `data.tokenizer` names.
 pub(super) fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
@@ -22,7 +22,7 @@ pub(super) fn tokenizer(name: &str) -> Result<Tokenizer, CliError> {
     if !path.exists() {
         let accepted = "expected `bytes`, or the path of a tokenizer.json or of a model";
         return Err(CliError::new(Exit::Missing, format_args!("{name}: tokenizer not found"))
-            .hint(download(path).as_deref().unwrap_or(accepted)));
+            .hint(download(path, " tokenizer.json tokenizer_config.json").as_deref().unwrap_or(accepted)));
     }
     Ok(store::tokenizer_of(path)?)
 }
@@ -76,6 +76,7 @@ pub(super) fn open_with(config: &RunConfig, tokenizer: Tokenizer) -> Result<Sour
         TaskKind::Lm => Content::Any,
         TaskKind::Sft => Content::Conversations,
     };
+    require_files(config)?;
     let read = |files: &[String], tokenizer: &Tokenizer| {
         tokens(&files.iter().map(PathBuf::from).collect::<Vec<_>>(), tokenizer, content)
     };
@@ -106,10 +107,32 @@ fn require_held_out(fraction: f64, validation: &Range<u64>) -> Result<(), CliErr
         .hint("increase it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
 }
 
+/// Checks that the data files exist and can be read more than once.
+pub(super) fn require_files(config: &RunConfig) -> Result<(), CliError> {
+    let mut files = config.data.files.iter().chain(&config.data.val_files);
+    files.try_for_each(|file| require_rereadable(Path::new(file)))
+}
+
+/// The windows of a run. Fails if it has validation data without a target token in a window.
+pub(super) fn loader(config: &RunConfig, source: &Source, seed: u64) -> Result<DataLoader, CliError> {
+    let loader = DataLoader::new(config, source, seed)?;
+    if source.split.validation.is_empty() || !loader.validation().is_empty() {
+        return Ok(loader);
+    }
+    let data = &config.data;
+    let place = match data.val_files.is_empty() {
+        true => format!("`data.val_fraction` = {}", data.val_fraction),
+        false => data.val_files.join(", "),
+    };
+    let (context, want) = (config.train.context, "expected validation data with a target token");
+    let message = format_args!("{place}: {want} in the first {context} tokens (train.context), found none");
+    Err(CliError::new(Exit::Data, message))
+}
+
 /// The digests of the data of a run and of its tokenizer.
 pub(super) fn record(config: &RunConfig, source: &Source) -> Result<DataRecord, CliError> {
-    let record = DataRecord::of(config, &source.tokens, &source.tokenizer)?;
-    Ok(record.with_validation(&config.data.val_files, source.validation_tokens())?)
+    let tokens = [&source.tokens, source.validation_tokens()];
+    Ok(DataRecord::of(config, tokens, &source.tokenizer)?)
 }
 
 /// The tokens of `files`: text and JSONL encoded with the tokenizer, or one packed token file. Fails for other content

@@ -70,7 +70,9 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
             match record {
                 Record::Text(text) => texts.push(text),
                 Record::Pair { prompt, completion } => texts.extend([prompt, completion]),
-                Record::Chat { messages, .. } => texts.extend(messages.iter().filter_map(Message::content)),
+                Record::Chat(conversation) => {
+                    texts.extend(conversation.messages.iter().filter_map(Message::content));
+                }
             }
             Ok(())
         })?);

@@ -24,13 +24,13 @@ use crate::model::comm::Communicator;
 use crate::model::store::RunState;
 use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::tensor::Device;
-use crate::training::{self, DataLoader};
+use crate::training;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Ctrl-C finishes the current step, saves a checkpoint and exits with code 130. --resume continues the run; the result \
-is bit-identical to an uninterrupted run. A resume with different training data is rejected (exit code 65), based on \
-the digests in RUN/data.json, and so is a config.toml that differs from what the checkpoint recorded. --set and its \
+is bit-identical to an uninterrupted run. A resume with different data is rejected (exit code 65), based on the \
+digests in RUN/data.json, and so is a config.toml that differs from what the checkpoint recorded. --set and its \
 aliases change the number of steps, the learning rate and its schedule, intervals, memory use and samples.
 
 --objective sft computes the loss on the assistant turns of JSONL rows with `messages`, or on the `completion` of a \
@@ -128,7 +128,11 @@ const MAY_CHANGE: [&str; 18] = [
 
 pub(super) fn run(args: &TrainArgs, comm: &Arc<dyn Communicator>) -> Result<(), CliError> {
     if args.dry_run {
-        return dry_run::print(&args.dry_run_config()?, comm.size());
+        let resolved = args.dry_run_config()?;
+        if args.resume.is_none() {
+            dry_run::warn_of_missing(&resolved.config.data);
+        }
+        return dry_run::print(&resolved, comm.size());
     }
     if args.lr_find.is_some() {
         require_single(&**comm)?;
@@ -165,6 +169,7 @@ impl TrainArgs {
     ) -> Result<(), CliError> {
         let config = &mut resolved.config;
         init::describe(config)?;
+        source::require_files(config)?;
         let tokenizer = source::tokenizer(&config.data.tokenizer)?;
         preflight::check(config, &tokenizer)?;
         require_training(config, tokenizer.vocab_size(), device, comm.size())?;
@@ -178,7 +183,7 @@ impl TrainArgs {
             }
             None => training::new_trainer(config, source.tokenizer.vocab_size(), device)?,
         };
-        let loader = DataLoader::new(config, &source, config.train.seed)?;
+        let loader = source::loader(config, &source, config.train.seed)?;
         if let Some(steps) = self.lr_find {
             return lr_find::run(config, (&loader, &source), trainer, steps.into(), &interrupt);
         }
@@ -264,10 +269,16 @@ impl TrainArgs {
     /// The configuration of a resumed run.
     fn resumed(&self, run: &RunDir) -> Result<ResumedConfig, CliError> {
         let stored = RunConfig::load(&[Layer::File(run.config())]);
-        if stored.is_ok_and(|stored| stored.grpo.is_some() && stored.data.files.is_empty()) {
-            let (path, word) = (run.path().display(), shell_word(run.path()));
+        let (path, word) = (run.path().display(), shell_word(run.path()));
+        if stored.as_ref().is_ok_and(|stored| stored.grpo.is_some() && stored.data.files.is_empty()) {
             return Err(CliError::new(Exit::Usage, format_args!("{path} is a run of xtrain grpo"))
                 .hint(format_args!("to resume it: xtrain grpo --resume {word}")));
+        }
+        if !self.val_data.is_empty() && stored.is_ok_and(|stored| stored.data.val_files.is_empty()) {
+            let message =
+                format_args!("--val-data: {path} has no data.val_files, and a resume cannot add any");
+            return Err(CliError::new(Exit::Usage, message)
+                .hint(format_args!("to evaluate a file: xtrain eval {word} --data FILE")));
         }
         let moved = self.data_files().map(|(_, key, _)| key);
         let may_change: Vec<&str> = MAY_CHANGE.into_iter().chain(moved).collect();
@@ -285,12 +296,6 @@ impl TrainArgs {
     pub(super) fn config_layers(&self) -> Vec<Layer> {
         let mut layers: Vec<Layer> = self.init.iter().filter_map(|model| init::tokenizer(model)).collect();
         layers.extend(self.layers.layers());
-        if !self.val_data.is_empty() {
-            // replaces that of a configuration file; with --set, the two contradict each other
-            let above_files = layers.iter().rposition(|layer| matches!(layer, Layer::File(_)));
-            let (flag, key, value) = ("--val-data", "data.val_fraction", Value::Float(0.0));
-            layers.insert(above_files.map_or(0, |file| file + 1), Layer::Flag { flag, key, value });
-        }
         if let Some(model) = &self.init {
             layers.push(Layer::string("--init", "train.init", model.to_string_lossy()));
         }

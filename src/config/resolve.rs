@@ -43,7 +43,7 @@ impl Resolved {
         if changes.contains_key("train.learning_rate") && derived.contains(&"train.min_learning_rate") {
             given.remove("train.min_learning_rate");
         }
-        given.extend(changes);
+        replace(&mut given, changes);
         let config = resolve(given.clone())?.config;
         // A value that stays although its inputs changed is no longer computed.
         let values = flat(&config);
@@ -83,9 +83,18 @@ fn merge(layers: &[Layer]) -> Result<Given> {
         if values.get("model.preset").is_some_and(|name| name.as_str() != Some("")) {
             given.retain(|key, _| !key.starts_with("model."));
         }
-        given.extend(values);
+        replace(&mut given, values);
     }
     Ok(given)
+}
+
+/// Adds the values of a later layer. Files for validation replace the fraction of an earlier layer.
+fn replace(given: &mut Given, values: Given) {
+    let names_files = |files: &Value| files.as_array().is_some_and(|files| !files.is_empty());
+    if values.get("data.val_files").is_some_and(names_files) {
+        given.remove("data.val_fraction");
+    }
+    given.extend(values);
 }
 
 /// Checks that no `--set` gives `key`, which `flag` sets to another value.
@@ -188,8 +197,8 @@ impl RunConfig {
         require(packs, "data.packing", "stream", want)?;
         let share = self.data.val_fraction;
         require((0.0..1.0).contains(&share), "data.val_fraction", share, "a number from 0 to below 1")?;
-        let one = share == 0.0 || self.data.val_files.is_empty();
-        require(one, "data.val_fraction", share, "0 with data.val_files: all of data.files is trained")?;
+        let replaced = share == 0.0 || self.data.val_files.is_empty();
+        require(replaced, "data.val_fraction", share, "0 with data.val_files")?;
         let named = !self.data.tokenizer.is_empty();
         require(named, "data.tokenizer", "\"\"", "`bytes` or the path of a tokenizer.json")?;
         let top_p = sample.top_p > 0.0 && sample.top_p <= 1.0;
@@ -205,12 +214,13 @@ impl RunConfig {
     /// [`Error::Invalid`](super::Error::Invalid) for `data.val_fraction`, `train.eval_tokens` or `train.eval_every`.
     pub fn require_validation(&self) -> Result<()> {
         let share = self.data.val_fraction;
-        let want = |key| format!("a number above 0 and below 1 ({key} needs a validation loss)");
+        let want =
+            |key| format!("a number above 0 and below 1, or data.val_files ({key} needs a validation loss)");
         let (train, validated) = (&self.train, share > 0.0 || !self.data.val_files.is_empty());
         require(validated || train.patience == 0, "data.val_fraction", share, want("train.patience"))?;
         require(validated || !train.keep_best, "data.val_fraction", share, want("train.keep_best"))?;
-        let (tokens, none) = (train.eval_tokens, "0 without data.val_fraction or data.val_files");
-        require(validated || tokens == 0, "train.eval_tokens", tokens, none)?;
+        let (tokens, want) = (train.eval_tokens, "0 without data.val_fraction or data.val_files");
+        require(validated || tokens == 0, "train.eval_tokens", tokens, want)?;
         let (every, steps) = (train.eval_every, train.steps);
         let compares = train.keep_best || train.patience > 0;
         let want = format!("1 to {steps} (train.steps) with train.keep_best or train.patience");

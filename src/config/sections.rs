@@ -129,8 +129,8 @@ pub struct TrainSection {
 pub struct DataSection {
     /// Text, JSONL or packed token files. Paths are relative to the working directory.
     pub files: Vec<String>,
-    /// Text, JSONL or packed token files for validation, of which nothing is trained. Empty: `val_fraction` holds out a
-    /// part of `files`.
+    /// Text, JSONL or packed token files for validation. They replace a `val_fraction` of an earlier layer. Empty:
+    /// `val_fraction` holds out a part of `files`.
     pub val_files: Vec<String>,
     /// Fraction held out for validation: the last tokens, or the last conversations for `task = "sft"`. Default with
     /// `val_files`: 0.

@@ -47,7 +47,7 @@ pub struct DataRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bos: Option<u32>,
     /// `sha256:` of the tokenizer's chat templates, or of the built-in one if it has none and the task is sft.
-    /// `None`: the training data is packed, or no template is used.
+    /// `None`: the data is packed, or no template is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
     /// Further digests that a record of the same templates may have; see [`TemplateDigests`].
@@ -56,33 +56,28 @@ pub struct DataRecord {
 }
 
 impl DataRecord {
-    /// The digests of the training data of `config`. Text files are read again; the checksum of a packed token file
-    /// is in its header.
+    /// The digests of the data of `config`, which has these tokens for training and for validation. Text files are read
+    /// again; the checksum of a packed token file is in its header.
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn of(config: &RunConfig, tokens: &Tokens, tokenizer: &Tokenizer) -> Result<DataRecord> {
+    pub fn of(
+        config: &RunConfig,
+        [tokens, validation]: [&Tokens; 2],
+        tokenizer: &Tokenizer,
+    ) -> Result<DataRecord> {
         let data = &config.data;
         let vocabulary = format!("fnv1a:{:016x}", tokenizer.digest());
         let TemplateDigests { chat_template, equivalent } =
-            TemplateDigests::of(tokens, tokenizer, config.train.task);
+            TemplateDigests::of([tokens, validation], tokenizer, config.train.task);
         Ok(DataRecord {
             files: digests(&data.files, tokens)?,
-            val_files: Vec::new(),
+            val_files: digests(&data.val_files, validation)?,
             tokenizer: Digested { file: data.tokenizer.clone(), digest: vocabulary },
             bos: tokenizer.bos_id(),
             chat_template,
             equivalent,
         })
-    }
-
-    /// This record with the digests of the files for validation, which have these tokens.
-    ///
-    /// # Errors
-    /// As [`DataRecord::of`].
-    pub fn with_validation(mut self, files: &[String], tokens: &Tokens) -> Result<DataRecord> {
-        self.val_files = digests(files, tokens)?;
-        Ok(self)
     }
 
     /// The digests of `files` and of a tokenizer with this name.
@@ -107,7 +102,7 @@ impl DataRecord {
     }
 
     /// The files and the tokenizer.
-    pub fn all(&self) -> impl Iterator<Item = &Digested> {
+    fn parts(&self) -> impl Iterator<Item = &Digested> {
         self.files.iter().chain(&self.val_files).chain([&self.tokenizer])
     }
 
@@ -132,7 +127,7 @@ impl DataRecord {
                 return Err(changed(key, &names(want), &names(got)));
             }
         }
-        let difference = self.all().zip(found.all()).find(|(want, got)| want.digest != got.digest);
+        let difference = self.parts().zip(found.parts()).find(|(want, got)| want.digest != got.digest);
         if let Some((want, got)) = difference.filter(|_| !faults::on(Fault::ResumeIgnoresData)) {
             return Err(changed(&got.file, &want.digest, &got.digest));
         }
@@ -201,9 +196,10 @@ struct TemplateDigests {
 }
 
 impl TemplateDigests {
-    fn of(tokens: &Tokens, tokenizer: &Tokenizer, task: TaskKind) -> TemplateDigests {
+    fn of(tokens: [&Tokens; 2], tokenizer: &Tokenizer, task: TaskKind) -> TemplateDigests {
         let (own, special) = (tokenizer.chat_templates(), Options::of(tokenizer).special_tokens);
-        if tokens.file().is_some() || own.is_empty() && task != TaskKind::Sft {
+        let packed = tokens.iter().all(|tokens| tokens.file().is_some());
+        if packed || own.is_empty() && task != TaskKind::Sft {
             return TemplateDigests { chat_template: None, equivalent: Vec::new() };
         }
         let digest = |templates: &[Named], special: &[Named]| template_digest(tokenizer, templates, special);
@@ -270,7 +266,7 @@ mod tests {
     fn a_run_without_a_template_records_no_digest_of_one() {
         let (tokenizer, tokens) = (Tokenizer::byte(), Tokens::from_ids(vec![1, 2], 257).unwrap());
         let recorded = |tokenizer: &Tokenizer, task| {
-            let digests = TemplateDigests::of(&tokens, tokenizer, task);
+            let digests = TemplateDigests::of([&tokens; 2], tokenizer, task);
             (digests.chat_template.is_some(), digests.equivalent.len())
         };
         assert_eq!(recorded(&tokenizer, TaskKind::Lm), (false, 0));

@@ -54,6 +54,8 @@ fn directory() -> Scratch {
         ("empty", ""),
         ("text.txt", "The quick brown fox jumps over the lazy dog. ".repeat(40).as_str()),
         ("list.jsonl", "[1, 2]\n"),
+        ("objects.jsonl", "\u{feff}[{\"text\": \"a\"}]\n"),
+        ("conversation.jsonl", "[{\"role\": \"user\", \"content\": \"a\"}]\n"),
         ("lines.jsonl", "{\n  \"text\": \"a\"\n}\n"),
         ("part.jsonl", "{\"prompt\": [], \"completion\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"),
         ("cut.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"a\n"),

@@ -2,9 +2,9 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::cli::{Scratch, refused};
+use crate::cli::{Scratch, refused, text, xtrain};
 use crate::commands::{done, parsed, tiny_run};
 
 const TRAIN: &str = "the cat sat on the mat and the dog sat too\n";
@@ -62,25 +62,59 @@ fn conversations_of_a_file_are_the_validation_data_of_a_fine_tuned_model() {
         [&tiny_run("r", "t.jsonl", &keys)[..], &["--objective", "sft", "--val-data", "v.jsonl"]].concat();
     done(dir, &flags);
     assert_eq!(values(dir, "r", "val_loss")[1], loss(dir, "r", "v.jsonl"));
-    let text =
-        [&tiny_run("s", "t.jsonl", &keys)[..], &["--objective", "sft", "--val-data", "v.txt"]].concat();
-    refused(dir, &text, 65, &["v.txt", "found text"]);
+    let with = |run: &'static str, file: &'static str, more: &[&'static str]| {
+        let keys = [&keys[..], more].concat();
+        [&tiny_run(run, "t.jsonl", &keys)[..], &["--objective", "sft", "--val-data", file]].concat()
+    };
+    refused(dir, &with("s", "v.txt", &[]), 65, &["v.txt", "found text"]);
+    let long = format!("{{\"prompt\": \"{}\", \"completion\": \"a\"}}\n", "a".repeat(40));
+    scratch.file("long.jsonl", &long);
+    refused(dir, &with("s", "long.jsonl", &[]), 65, &["long.jsonl", "in the first 32 tokens", "found none"]);
+    assert!(!dir.join("s").exists());
+    let shown = xtrain(dir, &with("sampled", "v.jsonl", &["train.sample_every=2"]));
+    assert!(text(&shown.stderr).contains("sample at step 2:\nsay"), "{shown:?}");
 }
 
 #[test]
-fn the_flag_replaces_the_fraction_of_a_file_and_contradicts_that_of_set() {
+fn packed_training_data_and_conversations_for_validation_record_the_chat_template() {
+    let scratch = scratch("validation-template");
+    let dir = &scratch.0;
+    let turns = |answer: &str| {
+        let turns = [("user", "say"), ("assistant", answer)]
+            .map(|(role, content)| json!({"role": role, "content": content}));
+        format!("{}\n", json!({ "messages": turns }))
+    };
+    scratch.file("t.jsonl", &turns("ok").repeat(8));
+    scratch.file("v.jsonl", &turns("no"));
+    done(dir, &["prepare", "t.jsonl", "--out", "t.tok"]);
+    let flags = ["--objective", "sft", "--val-data", "v.jsonl", "--set", "train.context=64"];
+    done(dir, &[&tiny_run("r", "t.tok", &["train.steps=1"])[..], &flags].concat());
+    let record = fs::read_to_string(dir.join("r/data.json")).unwrap();
+    assert!(record.contains("\"chat_template\": \"sha256:") && record.contains("crc32c:"), "{record}");
+}
+
+#[test]
+fn files_replace_the_fraction_of_an_earlier_layer() {
     let scratch = scratch("validation-keys");
     let dir = &scratch.0;
     scratch.file("c.toml", "[data]\nval_fraction = 0.25\n");
     done(dir, &run("r", &["-c", "c.toml", "--val-data", "v.txt"]));
     let config = fs::read_to_string(dir.join("r/config.toml")).unwrap();
-    assert!(config.contains("val_fraction = 0.0\n") && config.contains("/v.txt\"]"), "{config}");
+    assert!(config.contains("# computed: val_fraction = 0.0\n") && config.contains("/v.txt\"]"), "{config}");
+    done(dir, &run("from", &["-c", "c.toml", "-c", "r/config.toml"]));
+    assert_eq!(values(dir, "from", "val_loss"), values(dir, "r", "val_loss"));
     let both = ["--val-data", "v.txt", "--set", "data.val_fraction=0.25"];
     refused(dir, &run("s", &both), 2, &["`data.val_fraction` = 0.25", "expected 0 with data.val_files"]);
-    scratch.file("one.txt", "a");
     scratch.file("no.txt", "");
+    scratch.file("blank.jsonl", "{\"text\": \"\"}\n");
     refused(dir, &run("s", &["--val-data", "none.txt"]), 66, &["none.txt"]);
     refused(dir, &run("s", &["--val-data", "no.txt"]), 65, &["no.txt"]);
+    refused(
+        dir,
+        &run("s", &["--val-data", "blank.jsonl"]),
+        65,
+        &["blank.jsonl", "at least 2 tokens", "found 0"],
+    );
     assert!(!dir.join("s").exists());
 }
 
@@ -103,4 +137,21 @@ fn a_resume_accepts_only_the_validation_data_that_the_run_started_with() {
     refused(dir, &two, 65, &["data.val_files", "moved.txt, "]);
     done(dir, &[&resume[..], &["--val-data", "moved.txt"]].concat());
     assert_eq!(values(dir, "r", "val_loss")[3], loss(dir, "r", "moved.txt"));
+
+    // a run that was moved with its data
+    let other = Scratch::new("validation-moved");
+    fs::rename(dir.join("r"), other.0.join("r")).unwrap();
+    fs::rename(dir.join("moved.txt"), other.0.join("r/moved.txt")).unwrap();
+    fs::rename(dir.join("t.txt"), other.0.join("r/t.txt")).unwrap();
+    done(&other.0, &["train", "--resume", "r", "--set", "train.steps=5"]);
+    assert_eq!(values(&other.0, "r", "val_loss")[4], loss(&other.0, "r", "r/moved.txt"));
+}
+
+#[test]
+fn a_resume_does_not_add_validation_files() {
+    let scratch = scratch("validation-added");
+    let dir = &scratch.0;
+    done(dir, &run("r", &[]));
+    let resume = ["train", "--resume", "r", "--set", "train.steps=4", "--val-data", "v.txt"];
+    refused(dir, &resume, 2, &["--val-data: r has no data.val_files", "xtrain eval r --data FILE"]);
 }

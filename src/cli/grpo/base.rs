@@ -21,7 +21,7 @@ use crate::model::tasks::{Task, TaskCorpus};
 use crate::model::tokenizer::Tokenizer;
 use crate::run::{RunDir, has_checkpoint};
 use crate::tensor::Device;
-use crate::training::{self, DataLoader};
+use crate::training;
 
 /// Directory of the base model in the run directory.
 pub(super) const BASE: &str = "base";
@@ -109,7 +109,7 @@ impl Setup<'_> {
             run.write_data(&source::record(&config, &source)?)?;
         }
         let state = RunState { seed: config.train.seed, best: None };
-        let loader = DataLoader::new(&config, &source, config.train.seed)?;
+        let loader = source::loader(&config, &source, config.train.seed)?;
         Ok((run, Follower { config, source, loader, trainer, state }, writer))
     }
 

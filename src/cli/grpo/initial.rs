@@ -33,7 +33,8 @@ pub(super) fn check_unused(layers: &[Layer], config: &RunConfig) -> Result<Optio
     for layer in layers {
         for (key, value) in layer.values()? {
             let size = key.strip_prefix("model.").map(|size| &own["model"][size]);
-            let unused = key.starts_with("train.") && !USED.contains(&key.as_str());
+            let unused =
+                key.starts_with("train.") && !USED.contains(&key.as_str()) || key == "data.val_files";
             match (layer, size) {
                 (Layer::File(path), size) if unused || size.is_some_and(|own| *own != value) => {
                     files.push(path.display().to_string());
@@ -47,7 +48,7 @@ pub(super) fn check_unused(layers: &[Layer], config: &RunConfig) -> Result<Optio
                 (Layer::Set(_), _) if unused => {
                     let message = format!("`{key}` = {value}: expected no such key with initial weights");
                     return Err(CliError::new(Exit::Usage, message).hint(
-                        "[train] describes the base model of a task; the options of this run are in [grpo]",
+                        "[train] and data.val_files are for the base model of a task; the options of this run are in [grpo]",
                     ));
                 }
                 _ => {}

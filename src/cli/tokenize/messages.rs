@@ -3,9 +3,11 @@ use super::print::{TokenizedText, print};
 use crate::cli::template::TemplateFlags;
 use crate::cli::{CliError, Exit, out};
 use crate::model::chat::{ChatError, ChatTemplate, Json, Message, Options};
+use crate::model::data::jsonl::Conversation;
 use crate::model::tokenizer::Tokenizer;
 
-const HINT: &str = "each line is {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}";
+const HINT: &str = "each line is {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}, or has such lists as \
+    \"prompt\" and \"completion\"";
 
 /// How conversations are rendered and printed.
 pub(super) struct ChatOptions<'a> {
@@ -35,7 +37,7 @@ pub(super) fn run(
             let at_line = CliError::new(Exit::Data, format_args!("{place}: {error}"));
             if let ChatError::Message { .. } = error { at_line.hint(HINT) } else { at_line }
         };
-        let (messages, tools) = parse(line).map_err(refuse)?;
+        let Conversation { messages, prompt, tools } = parse(line).map_err(refuse)?;
         let template = &mut templates[usize::from(separate && tools.is_some())];
         let options = Options { tools, ..defaults.clone() };
         let template = match template {
@@ -44,7 +46,7 @@ pub(super) fn run(
         };
         let options = Options { add_generation_prompt: chat.add_generation_prompt, ..options };
         let text = template.render(&messages, &options).map_err(refuse)?.text;
-        let parts = match template.assistant(&messages, &options) {
+        let parts = match template.assistant_after(prompt, &messages, &options) {
             // The assistant turns precede a generation prompt.
             Ok((whole, parts)) => Some(parts).filter(|_| text.starts_with(&whole)),
             Err(error @ ChatError::Turn { .. }) => {
@@ -67,12 +69,18 @@ pub(super) fn run(
     }
 }
 
-/// The messages of a line and its tools. `None`: the line has no tools.
-fn parse(line: &str) -> Result<(Vec<Message>, Option<Json>), ChatError> {
+/// The conversation of a line.
+fn parse(line: &str) -> Result<Conversation, ChatError> {
     let json = Json::parse(line)?;
+    let tools = json.get("tools").filter(|tools| tools.kind() != "null");
+    if let (Some(prompt), Some(completion)) = (json.get("prompt"), json.get("completion")) {
+        let (prompt, completion) = (Message::list(&prompt)?, Message::list(&completion)?);
+        let (first, messages) = (prompt.len(), [prompt, completion].concat());
+        return Ok(Conversation { messages, prompt: first, tools });
+    }
     match json.get("messages") {
-        Some(list) => Ok((Message::list(&list)?, json.get("tools").filter(|tools| tools.kind() != "null"))),
-        None => Ok((Message::list(&json)?, None)),
+        Some(list) => Ok(Conversation { messages: Message::list(&list)?, prompt: 0, tools }),
+        None => Ok(Conversation { messages: Message::list(&json)?, prompt: 0, tools: None }),
     }
 }
 
@@ -83,18 +91,16 @@ mod tests {
     #[test]
     fn a_line_is_a_list_of_messages_or_an_object_with_tools() {
         let list = "[{\"role\":\"user\",\"content\":\"a\"}]";
-        for (line, has_tools) in [
-            (list.to_string(), false),
-            (format!("{{\"messages\":{list}}}"), false),
-            (format!("{{\"messages\":{list},\"tools\":null}}"), false),
-            (format!("{{\"messages\":{list},\"tools\":[]}}"), true),
+        for (line, want) in [
+            (list.to_string(), (1, 0, false)),
+            (format!("{{\"messages\":{list}}}"), (1, 0, false)),
+            (format!("{{\"messages\":{list},\"tools\":null}}"), (1, 0, false)),
+            (format!("{{\"messages\":{list},\"tools\":[]}}"), (1, 0, true)),
+            (format!("{{\"prompt\":{list},\"completion\":{list},\"tools\":[]}}"), (2, 1, true)),
         ] {
-            let (messages, tools) = parse(&line).unwrap();
-            assert_eq!(
-                (messages.len(), messages[0].role(), tools.is_some()),
-                (1, "user", has_tools),
-                "{line}"
-            );
+            let Conversation { messages, prompt, tools } = parse(&line).unwrap();
+            assert_eq!((messages.len(), prompt, tools.is_some()), want, "{line}");
+            assert_eq!(messages[0].role(), "user");
         }
     }
 }

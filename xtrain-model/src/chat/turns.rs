@@ -30,11 +30,11 @@ impl ChatTemplate {
         self.assistant_after(0, messages, options)
     }
 
-    /// [`ChatTemplate::assistant`] without the text of the first `prompt` messages.
+    /// [`ChatTemplate::assistant`] without the turns among the first `prompt` messages. A template with
+    /// `{% generation %}` blocks renders these messages alone, too: they have the first blocks of the conversation.
     ///
     /// # Errors
-    /// As [`ChatTemplate::assistant`]; [`ChatError::Turn`] for a template with `{% generation %}` blocks that renders
-    /// these messages differently when others follow.
+    /// As [`ChatTemplate::assistant`].
     pub fn assistant_after(
         &self,
         prompt: usize,
@@ -44,13 +44,11 @@ impl ChatTemplate {
         let complete = Options { add_generation_prompt: false, ..options.clone() };
         let Rendered { text, generated } = self.render(messages, &complete)?;
         if let Some(mut ranges) = generated {
-            if prompt > 0 {
-                let before = self.render_prefix(prompt, &messages[..prompt], &complete)?;
-                if !text.starts_with(&before) {
-                    return Err(ChatError::Turn { at: prompt });
-                }
-                ranges.retain(|range| range.start >= before.len());
-            }
+            let of_prompt = match prompt {
+                0 => 0,
+                _ => self.render(&messages[..prompt], &complete)?.generated.map_or(0, |blocks| blocks.len()),
+            };
+            ranges.drain(..of_prompt.min(ranges.len()));
             return Ok((text, ranges));
         }
         let prompted = Options { add_generation_prompt: true, ..options.clone() };

@@ -3,8 +3,8 @@ use xtrain_tensor::faults::{self, Fault};
 
 use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
-use super::jsonl::Location;
-use crate::chat::{ChatError, ChatTemplate, Json, Message, Options};
+use super::jsonl::{Conversation, Location};
+use crate::chat::{ChatError, ChatTemplate, Options};
 use crate::tokenizer::Tokenizer;
 
 /// The chat template of a tokenizer and its options.
@@ -24,17 +24,17 @@ impl<'a> ChatEncoder<'a> {
         Ok(ChatEncoder { tokenizer, template, options })
     }
 
-    /// Appends a conversation to `sink`, whose first `prompt` messages are context. Targets are the tokens of the other
-    /// assistant turns and the token that ends each of these turns. A separator follows an assistant turn without an end-of-text token at the end of the conversation.
+    /// Appends a conversation to `sink`. Targets are the tokens of assistant turns after the prompt and the token that
+    /// ends each of these turns. A separator follows an assistant turn without an end-of-text token at the end of the
+    /// conversation.
     pub(super) fn encode(
         &self,
-        (messages, prompt): (&[Message], usize),
-        tools: Option<Json>,
+        Conversation { messages, prompt, tools }: &Conversation,
         location: &Location,
         sink: &mut impl DocumentSink,
     ) -> Result<(), DataError> {
-        let prompt = if faults::on(Fault::AnswersOfPromptTrained) { 0 } else { prompt };
-        let options = Options { tools, ..self.options.clone() };
+        let prompt = if faults::on(Fault::AnswersOfPromptTrained) { 0 } else { *prompt };
+        let options = Options { tools: tools.clone(), ..self.options.clone() };
         let found = self.template.assistant_after(prompt, messages, &options);
         let (text, parts) = found.map_err(|error| refused(location, &error))?;
         let (ids, mut mask) =
@@ -66,5 +66,5 @@ impl<'a> ChatEncoder<'a> {
 }
 
 fn refused(location: &Location, error: &ChatError) -> DataError {
-    location.error("\"messages\" that the tokenizer's chat template accepts", error.to_string())
+    location.error("messages that the tokenizer's chat template accepts", error.to_string())
 }

@@ -26,17 +26,23 @@ pub enum Record {
         /// The completion.
         completion: String,
     },
-    /// `{"messages": [{"role": ..., "content": ...}, ...]}`, or such lists as `prompt` and `completion`: only assistant
-    /// turns contribute to the loss, and none of the prompt.
-    Chat {
-        /// The messages.
-        messages: Vec<Message>,
-        /// Number of messages of the prompt; 0 for `messages`.
-        prompt: usize,
-        /// `tools`: the functions that the assistant may call. `None`: no tools.
-        tools: Option<Json>,
-    },
+    /// `{"messages": [{"role": ..., "content": ...}, ...]}`, or such lists as `prompt` and `completion`.
+    Chat(Conversation),
 }
+
+/// A conversation. Only assistant turns contribute to the loss, and none of the prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conversation {
+    /// The messages.
+    pub messages: Vec<Message>,
+    /// Number of messages of the prompt; 0 for `messages`.
+    pub prompt: usize,
+    /// `tools`: the functions that the assistant may call. `None`: no tools.
+    pub tools: Option<Json>,
+}
+
+/// The kinds of a prompt with a completion, for errors.
+const PARTS: &str = "\"prompt\" and \"completion\", both as strings or both as lists of messages";
 
 /// What a line is expected to be, for errors.
 pub const OBJECT: &str = "a JSON object";
@@ -47,9 +53,17 @@ const KINDS: &str = "\"text\", or \"prompt\" and \"completion\", or \"messages\"
 impl Record {
     /// The record of the object at `location`.
     fn from_object(object: &Map<String, Value>, location: &Location) -> Result<Record, DataError> {
-        let is_list = |name: &str| object.get(name).is_some_and(Value::is_array);
-        if is_list("prompt") && is_list("completion") && !object.contains_key("messages") {
-            return Record::conversation(location);
+        let other = ["text", "messages"].iter().any(|name| object.contains_key(*name));
+        match ["prompt", "completion"].map(|name| object.get(name)) {
+            [Some(Value::Array(_)), Some(Value::Array(_))] if other => {
+                return Err(location.error(KINDS, fields(object)));
+            }
+            [Some(Value::Array(_)), Some(Value::Array(_))] => return Record::conversation(location),
+            parts if !other && parts.iter().flatten().any(|part| part.is_array()) => {
+                let [prompt, completion] = parts.map(|part| part.map_or("nothing", kind_of));
+                return Err(location.error(PARTS, format!("{prompt} and {completion}")));
+            }
+            _ => {}
         }
         let field = |name: &str| match object.get(name) {
             None => Ok(None),
@@ -69,7 +83,7 @@ impl Record {
         let want = "\"messages\" as [{\"role\": ..., \"content\": ...}, ...]";
         let ([messages], tools) = lists(["messages"], want, location)?;
         require_answer(&messages, "\"messages\" with a turn of the role \"assistant\"", location)?;
-        Ok(Record::Chat { messages, prompt: 0, tools })
+        Ok(Record::Chat(Conversation { messages, prompt: 0, tools }))
     }
 
     /// Parses a conversation in two parts. Rejects a completion without an assistant turn.
@@ -77,8 +91,8 @@ impl Record {
         let want = "\"prompt\" and \"completion\" as [{\"role\": ..., \"content\": ...}, ...]";
         let ([prompt, completion], tools) = lists(["prompt", "completion"], want, location)?;
         require_answer(&completion, "\"completion\" with a turn of the role \"assistant\"", location)?;
-        let context = prompt.len();
-        Ok(Record::Chat { messages: [prompt, completion].concat(), prompt: context, tools })
+        let (first, messages) = (prompt.len(), [prompt, completion].concat());
+        Ok(Record::Chat(Conversation { messages, prompt: first, tools }))
     }
 }
 
@@ -93,7 +107,10 @@ fn lists<const N: usize>(
     let json = Json::parse(&location.text).map_err(refused)?;
     let mut all = names.map(|_| Vec::new());
     for (messages, name) in all.iter_mut().zip(names) {
-        *messages = Message::list(&json.get(name).unwrap_or_else(|| json.clone())).map_err(refused)?;
+        let list = json.get(name).unwrap_or_else(|| json.clone());
+        let place = if N > 1 { format!("{name:?}: ") } else { String::new() };
+        let in_field = |error: ChatError| location.error(want, format!("{place}{error}"));
+        *messages = Message::list(&list).map_err(in_field)?;
     }
     Ok((all, json.get("tools").filter(|tools| tools.kind() != "null")))
 }

@@ -156,12 +156,12 @@ fn feed_jsonl(
                 sink.push(&completion.map_err(|error| location.not_encoded(&error))?, Role::Target)?;
                 sink.end_document()?;
             }
-            Record::Chat { messages, prompt, tools } => {
+            Record::Chat(conversation) => {
                 let encoder = match chat.take() {
                     Some(encoder) => encoder,
                     None => ChatEncoder::of(tokenizer, location)?,
                 };
-                encoder.encode((&messages, prompt), tools, location, sink)?;
+                encoder.encode(&conversation, location, sink)?;
                 chat = Some(encoder);
             }
         }

@@ -156,7 +156,7 @@ impl AdvantageOptions {
 /// # Errors
 /// [`RlError::Option`] for invalid options, [`RlError::Groups`] for an incomplete group, [`RlError::Functions`] for a
 /// completion with another number of rewards, [`RlError::Reward`] for a reward that is not finite, and
-/// [`RlError::NotFinite`] for finite rewards whose advantage, mean or standard deviation overflows.
+/// [`RlError::Deviation`] or [`RlError::NotFinite`] for finite rewards whose standard deviation or advantage overflows.
 pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> Result<Advantages> {
     options.check()?;
     check_rewards(rewards, options)?;
@@ -203,13 +203,12 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
     }
     let reward = mean_std(&present(&totals));
     let functions: Vec<MeanStd> = (0..weights.len()).map(|f| mean_std(&of_function(f))).collect();
-    let deviations = functions.iter().chain([&reward]).flat_map(|of| [of.mean, of.std]).flatten();
-    if deviations.chain(group_std.iter().copied()).any(|x| !x.is_finite()) {
-        let largest =
-            (0..totals.len()).max_by(|&a, &b| magnitude(totals[a]).total_cmp(&magnitude(totals[b])));
-        let completion = largest.unwrap_or(0);
-        let what = "weighted reward with a finite standard deviation of its step";
-        return Err(RlError::NotFinite { completion, token: None, what, got: magnitude(totals[completion]) });
+    let finite = |of: &MeanStd| [of.mean, of.std].into_iter().flatten().all(f64::is_finite);
+    if let Some(f) = functions.iter().position(|of| !finite(of)) {
+        return Err(overflow(&rewards.iter().map(|r| r[f]).collect::<Vec<_>>()));
+    }
+    if !finite(&reward) || group_std.iter().any(|std| !std.is_finite()) {
+        return Err(overflow(&totals));
     }
     if let Some(completion) = values.iter().position(|a| !a.is_finite()) {
         return Err(RlError::NotFinite {
@@ -238,6 +237,13 @@ pub fn advantages(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> R
 
 fn magnitude(reward: Option<f64>) -> f64 {
     reward.map_or(0.0, f64::abs)
+}
+
+/// The error for rewards whose standard deviation overflows.
+fn overflow(rewards: &[Option<f64>]) -> RlError {
+    let largest = (0..rewards.len()).max_by(|&a, &b| magnitude(rewards[a]).total_cmp(&magnitude(rewards[b])));
+    let completion = largest.unwrap_or(0);
+    RlError::Deviation { completion, got: rewards.get(completion).copied().flatten().unwrap_or(f64::NAN) }
 }
 
 fn check_rewards(rewards: &[Vec<Option<f64>>], options: &AdvantageOptions) -> Result<()> {

@@ -47,6 +47,14 @@ pub enum RlError {
         /// The reward.
         got: f64,
     },
+    /// Finite rewards whose standard deviation overflows.
+    #[error("completion {completion}: reward {got:e}: expected rewards whose standard deviation is finite")]
+    Deviation {
+        /// The completion with the largest of these rewards.
+        completion: usize,
+        /// Its reward.
+        got: f64,
+    },
     /// A list with another length than the log-probabilities of its completion.
     #[error("completion {completion}: {field}: expected {want} values, found {got}")]
     Length {
@@ -95,6 +103,7 @@ impl RlError {
             | RlError::Reward { completion, .. }
             | RlError::Length { completion, .. }
             | RlError::Missing { completion, .. }
+            | RlError::Deviation { completion, .. }
             | RlError::NotFinite { completion, .. } => *completion = index(*completion),
         }
         self

@@ -47,8 +47,8 @@ fn two_parts(template: &str) -> String {
 const TEMPLATES: [(&str, &str); 3] = [
     (
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}\
-         {% else %}{{ m.content }}{% endif %}{{ eos_token }}{% endfor %}",
-        "2.ab.3.C!4.D!",
+         {% else %}{{ m.content }}{% endif %}{{ eos_token }}{% endfor %}{{ messages | length }}",
+        "2.ab.3.C!4.D!6",
     ),
     (
         "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{{ eos_token }}{% endfor %}",
@@ -74,7 +74,7 @@ fn answers_of_a_prompt_that_are_trained_are_found() {
     use xtrain_tensor::faults::{self, Fault};
 
     let found = faults::with(Fault::AnswersOfPromptTrained, || two_parts(TEMPLATES[0].0));
-    assert_eq!(found, "2.AB!3.C!4.D!");
+    assert_eq!(found, "2.AB!3.C!4.D!6");
 }
 
 #[test]

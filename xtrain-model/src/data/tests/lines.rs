@@ -34,9 +34,23 @@ fn a_conversation_in_two_parts_has_a_list_of_messages_in_each_and_an_answer() {
         &user,
         "expected \"completion\" with a turn of the role \"assistant\", found the roles \"user\"",
     );
-    check("[]", &answer, "expected \"prompt\" and \"completion\" as [");
-    check(&user, "[3]", "expected \"prompt\" and \"completion\" as [");
-    check(&user, "\"a\"", "expected strings as fields, found \"prompt\": an array");
+    check(
+        "[]",
+        &answer,
+        "as [{\"role\": ..., \"content\": ...}, ...], found \"prompt\": messages: expected a list",
+    );
+    check(&user, "[3]", "found \"completion\": messages: expected");
+    check(&user, "\"a\"", "both as lists of messages, found an array and a string");
+    let rows = [
+        (
+            format!("{{\"prompt\":{user},\"chosen\":{answer}}}"),
+            "both as lists of messages, found an array and nothing",
+        ),
+        (format!("{{\"text\":\"a\",\"prompt\":{user},\"completion\":{answer}}}"), "found the fields"),
+    ];
+    for (row, want) in &rows {
+        refused("in.jsonl", row.as_bytes(), want);
+    }
 }
 
 #[test]
@@ -46,8 +60,8 @@ fn tools_that_are_null_are_no_tools() {
     let path = dir.file("in.jsonl", format!("{row}null}}\n{row}[1]}}\n"));
     let mut seen = Vec::new();
     let each = |record, _: &Location| {
-        let Record::Chat { tools, .. } = record else { panic!("a conversation") };
-        seen.push(tools.is_some());
+        let Record::Chat(conversation) = record else { panic!("a conversation") };
+        seen.push(conversation.tools.is_some());
         Ok(())
     };
     records(&path, each).unwrap();

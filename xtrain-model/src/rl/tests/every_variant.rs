@@ -17,7 +17,7 @@ fn row_of(logp: &[f64]) -> PolicyRow<'_> {
 
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
-    let variants = variants!(RlError: Option Groups Functions Reward Length Missing NotFinite);
+    let variants = variants!(RlError: Option Groups Functions Reward Deviation Length Missing NotFinite);
     let good = vec![Some(1.0), None];
     let (plain, kl) = (PolicyLoss::default(), PolicyLoss { beta: 0.1, ..PolicyLoss::default() });
     let bonus = PolicyLoss { entropy_coef: 0.1, ..PolicyLoss::default() };
@@ -26,6 +26,7 @@ fn every_variant_is_reached_by_a_named_case() {
     let second = "completion 1: ";
     let no_group = advantages(&[], &AdvantageOptions::new(0, vec![1.0])).unwrap_err();
     let no_function = advantages(&[], &AdvantageOptions::new(1, vec![])).unwrap_err();
+    let scaled = AdvantageOptions::new(2, vec![1e-200, 1.0]);
     let infinite = advantages(&[], &AdvantageOptions::new(1, vec![f64::INFINITY])).unwrap_err();
     check(
         &variants,
@@ -44,6 +45,11 @@ fn every_variant_is_reached_by_a_named_case() {
                 "a weighted reward that overflows",
                 of_rewards(&[good, vec![None, Some(1e200)]]),
                 &[second, "weighted reward", "found inf"],
+            ),
+            (
+                "a reward whose square overflows",
+                advantages(&[vec![Some(0.0), Some(1.0)], vec![Some(2e200), None]], &scaled).unwrap_err(),
+                &[second, "reward 2e200: "],
             ),
             (
                 "a short mask",
