@@ -24,6 +24,7 @@ mod python;
 mod source;
 mod tags;
 mod template;
+mod templates;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -35,3 +36,4 @@ pub use limits::{MAX_OUTPUT, MAX_TEMPLATE};
 pub use message::Message;
 pub use source::BUILT_IN;
 pub use template::{ChatTemplate, Options, Rendered};
+pub(crate) use templates::Templates;

@@ -4,38 +4,34 @@ use xtrain_tensor::faults::{self, Fault};
 use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
 use super::jsonl::{Conversation, Location};
-use crate::chat::{ChatError, ChatTemplate, Options};
+use crate::chat::{ChatError, Options, Templates};
 use crate::tokenizer::Tokenizer;
 
-/// The chat template of a tokenizer and its options.
+/// The chat templates of a tokenizer and their options.
 pub(super) struct ChatEncoder<'a> {
     tokenizer: &'a Tokenizer,
-    template: ChatTemplate,
+    templates: Templates<'a>,
     options: Options,
 }
 
 impl<'a> ChatEncoder<'a> {
-    /// An encoder with the default chat template of `tokenizer`. An invalid template is reported at the location of
-    /// the record that needs it.
-    pub(super) fn of(tokenizer: &'a Tokenizer, location: &Location) -> Result<ChatEncoder<'a>, DataError> {
-        let options = Options::of(tokenizer);
-        let template =
-            ChatTemplate::of(tokenizer, None, &options).map_err(|error| refused(location, &error))?;
-        Ok(ChatEncoder { tokenizer, template, options })
+    pub(super) fn of(tokenizer: &'a Tokenizer) -> ChatEncoder<'a> {
+        ChatEncoder { tokenizer, templates: Templates::of(tokenizer), options: Options::of(tokenizer) }
     }
 
     /// Appends a conversation to `sink`. Targets are the tokens of assistant turns after the prompt and the token that
     /// ends each of these turns. A separator follows an assistant turn without an end-of-text token at the end of the
-    /// conversation.
+    /// conversation. An invalid template is reported at the location of the record that needs it.
     pub(super) fn encode(
-        &self,
+        &mut self,
         Conversation { messages, prompt, tools }: &Conversation,
         location: &Location,
         sink: &mut impl DocumentSink,
     ) -> Result<(), DataError> {
         let prompt = if faults::on(Fault::AnswersOfPromptTrained) { 0 } else { *prompt };
         let options = Options { tools: tools.clone(), ..self.options.clone() };
-        let found = self.template.assistant_after(prompt, messages, &options);
+        let template = self.templates.get(&options).map_err(|error| refused(location, &error))?;
+        let found = template.assistant_after(prompt, messages, &options);
         let (text, parts) = found.map_err(|error| refused(location, &error))?;
         let (ids, mut mask) =
             self.tokenizer.encode_masked(&text, &parts).map_err(|error| location.not_encoded(&error))?;

@@ -137,7 +137,7 @@ fn feed_jsonl(
     sink: &mut impl DocumentSink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
-    let mut chat = None;
+    let mut chat = ChatEncoder::of(tokenizer);
     jsonl::records(path, |record, location| {
         let encode = |text: &str| tokenizer.encode(text).map_err(|error| location.not_encoded(&error));
         match record {
@@ -157,12 +157,7 @@ fn feed_jsonl(
                 sink.end_document()?;
             }
             Record::Chat(conversation) => {
-                let encoder = match chat.take() {
-                    Some(encoder) => encoder,
-                    None => ChatEncoder::of(tokenizer, location)?,
-                };
-                encoder.encode(&conversation, location, sink)?;
-                chat = Some(encoder);
+                chat.encode(&conversation, location, sink)?;
             }
         }
         report(location.bytes());

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::chat::{ChatError, ChatTemplate, Json, Message, Options};
+use crate::chat::{ChatError, Json, Message, Options, Templates};
 use crate::data::DataError;
 use crate::data::jsonl::{self, Location, fields, kind_of};
 use crate::tokenizer::Tokenizer;
@@ -99,7 +99,8 @@ impl PromptFile {
     /// By line: messages that the template rejects, text that the tokenizer cannot encode, text without a tokenizer, an
     /// empty prompt.
     pub fn encode(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<EncodedPrompt>, DataError> {
-        let mut renderer = tokenizer.map(|tokenizer| Renderer { tokenizer, templates: [None, None] });
+        let mut renderer =
+            tokenizer.map(|tokenizer| Renderer { tokenizer, templates: Templates::of(tokenizer) });
         self.records.iter().map(|record| self.encode_record(record, renderer.as_mut())).collect()
     }
 
@@ -134,22 +135,17 @@ impl PromptFile {
     }
 }
 
-/// A tokenizer and its default chat template without and with tools. `None`: not parsed yet.
+/// A tokenizer and its chat templates.
 struct Renderer<'a> {
     tokenizer: &'a Tokenizer,
-    templates: [Option<ChatTemplate>; 2],
+    templates: Templates<'a>,
 }
 
 impl Renderer<'_> {
     fn render(&mut self, messages: &[Message], tools: Option<&Json>) -> Result<String, ChatError> {
         let options =
             Options { add_generation_prompt: true, tools: tools.cloned(), ..Options::of(self.tokenizer) };
-        let slot = &mut self.templates[usize::from(tools.is_some())];
-        let template = match slot {
-            Some(template) => template,
-            None => slot.insert(ChatTemplate::of(self.tokenizer, None, &options)?),
-        };
-        Ok(template.render(messages, &options)?.text)
+        Ok(self.templates.get(&options)?.render(messages, &options)?.text)
     }
 }
 

@@ -12,9 +12,9 @@ fn conversations_are_held_out_whole() {
     assert!(of(1.0).is_err());
 }
 
-/// The byte tokenizer with another chat template.
-fn with_template(template: &str) -> Tokenizer {
-    let config = serde_json::json!({ "eos_token": "<|endoftext|>", "chat_template": template });
+/// The byte tokenizer with another chat template, or with a list of named ones.
+fn with_template(template: impl Into<serde_json::Value>) -> Tokenizer {
+    let config = serde_json::json!({ "eos_token": "<|endoftext|>", "chat_template": template.into() });
     let json = Tokenizer::byte().files()[0].1.to_vec();
     Tokenizer::from_parts(json, Some(config.to_string().into_bytes()), Path::new("tokenizer.json")).unwrap()
 }
@@ -103,7 +103,7 @@ fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
         (Some(turns("{{ m.content }}{% if m.role == 'user' %}{{ eos_token }}{% endif %}")), "2.AB3.C!"),
         (Some(turns(&format!("{generation}{{{{ m.content }}}}{{% endif %}};"))), "2;AB;3;C;!"),
     ] {
-        let tokenizer = template.map_or_else(Tokenizer::byte, |template| with_template(&template));
+        let tokenizer = template.map_or_else(Tokenizer::byte, with_template);
         let file = prepared(&dir, std::slice::from_ref(&path), &tokenizer).unwrap();
         assert_eq!(shown(&file), format!("{want}pQ!"));
         assert_eq!(file.ends().unwrap(), [want.len() as u64, file.count()], "{want}");
@@ -124,6 +124,22 @@ fn targets_after_the_end_of_a_turn_are_found() {
     let test = the_targets_are_assistant_turns_with_the_token_that_ends_them;
     let found = faults::with(Fault::RepeatedEndTokensTrained, || failure(test)).unwrap();
     assert!(found.contains("2..AB!!3..C!!pQ!"), "{found}");
+}
+
+#[test]
+fn a_conversation_with_tools_has_the_template_for_tools() {
+    let dir = Scratch::new("tool-use");
+    let named = [("default", "-"), ("tool_use", "{{ tools[0] }}")].map(|(name, before)| {
+        let template = format!("{before}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}");
+        serde_json::json!({ "name": name, "template": template })
+    });
+    let tokenizer = with_template(named.to_vec());
+    let row = r#"{"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]"#;
+    let path =
+        dir.file("in.jsonl", format!("{row}}}\n{row},\"tools\":[1]}}\n{row}}}\n{row},\"tools\":[2]}}\n"));
+    let file = prepared(&dir, &[path], &tokenizer).unwrap();
+    let text = tokenizer.decode(&file.ids(0..file.count()).unwrap());
+    assert_eq!(text.split("<|endoftext|>").collect::<Vec<_>>(), ["-ua", "1ua", "-ua", "2ua", ""]);
 }
 
 #[test]
