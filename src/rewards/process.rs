@@ -113,16 +113,21 @@ impl RewardProcess {
 
     /// The last lines of its standard error, as text that continues an error.
     pub(super) fn stderr(&self) -> String {
-        let start = Instant::now();
-        while !self.stderr_thread.is_finished() && start.elapsed() < GRACE / 8 {
-            thread::sleep(POLL);
-        }
+        self.await_stderr();
         let lines = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.is_empty() {
             return "; it wrote nothing to standard error".into();
         }
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         format!("; the last lines of its standard error:\n{}", lines.join("\n"))
+    }
+
+    /// Waits for a short time for the end of its standard error.
+    fn await_stderr(&self) {
+        let start = Instant::now();
+        while !self.stderr_thread.is_finished() && start.elapsed() < GRACE / 8 {
+            thread::sleep(POLL);
+        }
     }
 
     /// Its exit status if it ends within `limit`. Processes that it started and that still run are killed then.
@@ -151,6 +156,8 @@ impl Drop for RewardProcess {
         if !self.ended {
             kill(&mut self.child);
         }
+        // the log has its last lines when the command ends
+        self.await_stderr();
     }
 }
 

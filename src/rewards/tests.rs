@@ -417,20 +417,16 @@ fn closing_lets_a_program_finish_and_kills_one_that_does_not() {
     std::fs::create_dir_all(&dir).unwrap();
     let finish = dir.join("finished");
     let program = format!(
-        "cat > /dev/null; echo bye >&2; echo x > {}",
+        "cat > /dev/null; yes '' | head -n 5000 >&2; echo bye >&2; echo x > {}",
         shlex::try_quote(finish.to_str().unwrap()).unwrap()
     );
     let options = ExternalOptions { log_dir: Some(dir.clone()), ..options(2) };
     let command = shlex::try_join(["sh", "-c", &program]).unwrap();
     drop(ExternalReward::start(&command, &options).unwrap());
     assert!(finish.exists());
-    // the log is written by a thread
-    let log = dir.join("reward-1.log");
-    let clock = Instant::now();
-    while std::fs::read_to_string(&log).unwrap() != "bye\n" {
-        assert!(clock.elapsed() < Duration::from_secs(10));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let logs = [0, 1].map(|n| std::fs::read_to_string(dir.join(format!("reward-{n}.log"))).unwrap());
+    let want = format!("{}bye\n", "\n".repeat(5_000));
+    assert!(logs.iter().all(|log| *log == want), "{:?} of {} bytes", logs.map(|log| log.len()), want.len());
     std::fs::remove_dir_all(dir).unwrap();
 
     let clock = Instant::now();
