@@ -1,5 +1,6 @@
 //! Tests of training data against its contracts, including unusual inputs.
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::*;
 use crate::tokenizer::Tokenizer;
@@ -15,7 +16,10 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("xtrain-data-{}-{name}", std::process::id()));
+        // a test may also run inside another one
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (process, count) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let dir = std::env::temp_dir().join(format!("xtrain-data-{process}-{count}-{name}"));
         std::fs::create_dir_all(&dir).unwrap();
         Scratch(dir)
     }
