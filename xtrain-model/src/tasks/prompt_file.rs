@@ -244,6 +244,20 @@ mod tests {
     }
 
     #[test]
+    fn the_template_of_each_prompt_is_the_one_for_its_tools() {
+        let templates = [("default", "plain"), ("tool_use", "{{ tools[0] }}")]
+            .map(|(name, template)| serde_json::json!({ "name": name, "template": template }));
+        let config = serde_json::json!({ "chat_template": templates }).to_string();
+        let (json, file) = (Tokenizer::byte().files()[0].1.to_vec(), Path::new("tokenizer.json"));
+        let tokenizer = Tokenizer::from_parts(json, Some(config.into_bytes()), file).unwrap();
+        let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]";
+        let text = format!("{row}}}\n{row}, \"tools\": [1]}}\n{row}}}\n{row}, \"tools\": [2]}}\n");
+        let encoded = open("templates", &text).unwrap().encode(Some(&tokenizer)).unwrap();
+        let texts: Vec<&str> = encoded.iter().filter_map(|prompt| prompt.text.as_deref()).collect();
+        assert_eq!(texts, ["plain", "1", "plain", "2"]);
+    }
+
+    #[test]
     fn tokens_need_no_tokenizer() {
         let prompts = open("ids", "{\"prompt_ids\": [5]}\n").unwrap();
         assert_eq!(prompts.encode(None).unwrap(), [EncodedPrompt { text: None, ids: vec![5] }]);
