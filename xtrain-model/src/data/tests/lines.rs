@@ -54,6 +54,18 @@ fn a_conversation_in_two_parts_has_a_list_of_messages_in_each_and_an_answer() {
 }
 
 #[test]
+fn a_pair_without_a_completion_is_a_document_that_ends_at_once() {
+    let dir = Scratch::new("empty-completion");
+    let pair = |prompt, completion| format!("{{\"prompt\":\"{prompt}\",\"completion\":\"{completion}\"}}\n");
+    let path = dir.file("in.jsonl", pair("p", "") + &pair("q", "r"));
+    let file = prepared(&dir, std::slice::from_ref(&path), &Tokenizer::byte()).unwrap();
+    let memory = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Conversations).unwrap();
+    assert_eq!(file.ids(0..file.count()).unwrap(), [112, 256, 113, 114, 256]);
+    assert_eq!(file.ids(0..file.count()).unwrap(), memory.ids(0..memory.len()).unwrap());
+    assert_eq!([file.ends().unwrap(), memory.ends().unwrap()], [[2, 5]; 2]);
+}
+
+#[test]
 fn tools_that_are_null_are_no_tools() {
     let dir = Scratch::new("tools");
     let row = r#"{"messages":[{"role":"assistant","content":"a"}],"tools":"#;
