@@ -129,3 +129,20 @@ fn a_value_that_is_not_a_number_leaves_a_gap() {
     assert_eq!(metrics.curve("loss"), Some(&[(1.0, 2.0), (3.0, 1.0)][..]));
     assert_eq!(metrics.curve("val_loss"), None);
 }
+
+#[test]
+fn the_remaining_time_is_estimated_from_the_last_50_steps() {
+    let scratch = Scratch::new("remaining");
+    let path = scratch.0.join("a");
+    let run = RunDir::create(&path, "[train]\nsteps = 100\n").unwrap();
+    let (mut metrics, mut timings) = run.logs_after(0).unwrap();
+    for step in 1..=60u64 {
+        metrics.write(&json!({ "step": step, "loss": 1.0 })).unwrap();
+        let seconds = if step > 10 { 2.0 } else { 500.0 };
+        timings.write(&json!({ "step": step, "step_time": seconds })).unwrap();
+        if step == 5 {
+            assert_eq!(RunView::read(&run).unwrap().seconds_left(), Some(95.0 * 500.0));
+        }
+    }
+    assert_eq!(RunView::read(&run).unwrap().seconds_left(), Some(40.0 * 2.0));
+}
