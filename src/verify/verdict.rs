@@ -131,3 +131,42 @@ impl Verdict {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::{FinishReason, KvKind};
+    use crate::tensor::Device;
+    use crate::verify::{RequestedSetting, settings};
+
+    fn completion(tokens: &[u32]) -> Completion {
+        let values: Vec<f32> = tokens.iter().map(|&token| token as f32).collect();
+        Completion {
+            index: 0,
+            id: 7,
+            prompt_len: 4,
+            tokens: tokens.to_vec(),
+            logprobs: values.clone(),
+            processed_logprobs: values,
+            finish_reason: FinishReason::Length,
+        }
+    }
+
+    #[test]
+    fn the_first_difference_of_a_completion_is_at_its_position_in_the_sequence() {
+        let requested = RequestedSetting { threads: 1, kv: KvKind::default(), chunk: None };
+        let want = completion(&[1, 2, 3]);
+        for (got, differing, position, bits) in [
+            (completion(&[1, 9, 8]), 2, 5, ["00000002", "00000009"]),
+            (completion(&[1, 2]), 1, 6, ["00000003", "ffffffff"]),
+            (completion(&[1, 2, 3, 4]), 1, 7, ["ffffffff", "00000004"]),
+        ] {
+            let setting = settings(1, &requested, &Device::cpu()).remove(0);
+            let mut verdict = Verdict::new(setting, 0);
+            verdict.compare_completion(&got, &want);
+            let [want, got] = bits.map(String::from);
+            let first = Difference { id: 7, position, what: "token".into(), want, got };
+            assert_eq!((verdict.tokens_differing, verdict.first), (differing, Some(first)));
+        }
+    }
+}
