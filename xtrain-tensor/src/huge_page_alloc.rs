@@ -323,4 +323,25 @@ mod tests {
             pages.dealloc(other, layout(50_000, 4));
         }
     }
+
+    #[test]
+    fn a_block_that_shrinks_leaves_its_new_neighbor_unchanged() {
+        let pages = HugePages::new();
+        let (large, small) = (layout(200_000, 64), layout(20_000, 64));
+        // SAFETY: blocks are used inside their sizes, with their layouts.
+        unsafe {
+            let [block, free, neighbor] = [large, small, small].map(|layout| pages.alloc(layout));
+            assert_eq!(neighbor.addr() - free.addr(), block_bytes(small.size()), "neighbors in a slab");
+            block.write_bytes(1, large.size());
+            neighbor.write_bytes(2, small.size());
+            pages.dealloc(free, small);
+            let shrunk = pages.realloc(block, large, small.size());
+            assert_eq!(shrunk, free, "a free block of its class");
+            for (block, want) in [(shrunk, 1), (neighbor, 2)] {
+                let bytes = std::slice::from_raw_parts(block, small.size());
+                assert!(bytes.iter().all(|&byte| byte == want), "bytes other than {want}");
+                pages.dealloc(block, small);
+            }
+        }
+    }
 }
