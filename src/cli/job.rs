@@ -84,7 +84,7 @@ pub(super) fn restore(
         store::resume(run.path(), compute, device, optim, training::schedule(&config))?;
     source.tokenizer = source.tokenizer.with_eos_ids(&eos);
     refused.iter().for_each(|r| eprintln!("warning: {r}"));
-    let loader = source::loader(&config, &source, state.seed)?;
+    let loader = DataLoader::new(&config, &source, state.seed)?;
     let parts = Follower { config, source, loader, trainer, state };
     Ok(Restored { parts, data, path, checkpoints })
 }

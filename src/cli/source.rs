@@ -113,7 +113,7 @@ pub(super) fn require_files(config: &RunConfig) -> Result<(), CliError> {
     files.try_for_each(|file| require_rereadable(Path::new(file)))
 }
 
-/// The windows of a run. Fails if it has validation data without a target token in a window.
+/// The windows of a new run. Fails if it has validation data without a target token in a window.
 pub(super) fn loader(config: &RunConfig, source: &Source, seed: u64) -> Result<DataLoader, CliError> {
     let loader = DataLoader::new(config, source, seed)?;
     if source.split.validation.is_empty() || !loader.validation().is_empty() {

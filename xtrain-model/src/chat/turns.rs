@@ -41,6 +41,7 @@ impl ChatTemplate {
         messages: &[Message],
         options: &Options,
     ) -> Result<(String, Vec<Range<usize>>), ChatError> {
+        let prompt = prompt.min(messages.len());
         let complete = Options { add_generation_prompt: false, ..options.clone() };
         let Rendered { text, generated } = self.render(messages, &complete)?;
         if let Some(mut ranges) = generated {
