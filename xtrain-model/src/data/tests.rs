@@ -168,7 +168,7 @@ fn bad_jsonl_is_refused_by_file_and_line() {
         "found messages: expected messages as objects",
     );
     refused("content.jsonl", b"{\"messages\":[{\"role\":\"assistant\",\"content\":[1]}]}", {
-        "line 1: expected \"messages\" that the tokenizer's chat template accepts, found chat template: it rejects the \
+        "line 1: expected messages that the tokenizer's chat template accepts, found chat template: it rejects the \
          messages: content has to be text"
     });
     refused("many.jsonl", b"{\"messages\":[],\"text\":\"\"}", "found the fields \"messages\", \"text\"");
