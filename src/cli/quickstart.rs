@@ -170,6 +170,7 @@ fn resolved(args: &QuickstartArgs) -> Result<Resolved, CliError> {
     ];
     layers.extend(flags(args));
     let mut resolved = Resolved::load(&layers)?;
+    source::require_validation_files(&resolved.config)?;
     make_absolute(&mut resolved.config)?;
     Ok(resolved)
 }

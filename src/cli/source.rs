@@ -1,4 +1,5 @@
-//! The tokenizer and the training data of a configuration.
+//! The tokenizer and the data of a configuration.
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf, absolute};
 
@@ -107,10 +108,21 @@ fn require_held_out(fraction: f64, validation: &Range<u64>) -> Result<(), CliErr
         .hint("increase it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
 }
 
-/// Checks that the data files exist and can be read more than once.
+/// Checks that the data files can be opened, more than once.
 pub(super) fn require_files(config: &RunConfig) -> Result<(), CliError> {
-    let mut files = config.data.files.iter().chain(&config.data.val_files);
-    files.try_for_each(|file| require_rereadable(Path::new(file)))
+    config.data.files.iter().try_for_each(require_file)?;
+    require_validation_files(config)
+}
+
+/// [`require_files`] for a run that writes its training data itself.
+pub(super) fn require_validation_files(config: &RunConfig) -> Result<(), CliError> {
+    config.data.val_files.iter().try_for_each(require_file)
+}
+
+fn require_file(name: &String) -> Result<(), CliError> {
+    require_rereadable(Path::new(name))?;
+    let opened = File::open(name).map(drop);
+    opened.map_err(|e| CliError::new(Exit::of_io(e.kind()), format_args!("{name}: cannot open: {e}")))
 }
 
 /// The windows of a new run. Fails if it has validation data without a target token in a window.

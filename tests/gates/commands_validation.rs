@@ -148,6 +148,16 @@ fn a_resume_accepts_only_the_validation_data_that_the_run_started_with() {
 }
 
 #[test]
+fn a_missing_file_is_found_before_a_run_that_writes_its_own_training_data() {
+    let scratch = scratch("validation-missing");
+    for command in [&["quickstart"][..], &["grpo", "--task", "sums"]] {
+        let flags = ["--run", "r", "--set", "data.val_files=none.txt"];
+        refused(&scratch.0, &[command, &flags].concat(), 66, &["none.txt: cannot open"]);
+        assert!(!scratch.0.join("r").exists(), "{command:?}");
+    }
+}
+
+#[test]
 fn a_resume_does_not_add_validation_files() {
     let scratch = scratch("validation-added");
     let dir = &scratch.0;

@@ -2,7 +2,7 @@
 use std::path::Path;
 
 use crate::cli::exit::{CliError, Exit};
-use crate::cli::{init, loaded};
+use crate::cli::{init, loaded, source};
 use crate::config::check::tree;
 use crate::config::{Layer, ModelSection, RunConfig};
 use crate::model::store;
@@ -17,14 +17,16 @@ const USED: [&str; 6] = [
     "train.shards",
 ];
 
-/// Checks the values of `[model]` and `[train]` in `layers` for a run with initial weights: it trains no base model.
-/// A file may have been written for a base model. Returns the note about such files.
+/// Checks the values of `[model]` and `[train]` and `data.val_files` in `layers` for a run with initial weights: it trains
+/// no base model. A file may have been written for a base model. Returns the note about such files.
 ///
 /// # Errors
-/// `--set` sets a size that is not the model's, or a key of `[train]` without effect.
+/// `--set` sets a size that is not the model's, or a key without effect; a file for the validation of a base model does
+/// not exist.
 pub(super) fn check_unused(layers: &[Layer], config: &RunConfig) -> Result<Option<String>, CliError> {
     let init = &config.train.init;
     if init.is_empty() {
+        source::require_validation_files(config)?;
         return Ok(None);
     }
     let own = store::config_of(&loaded::find(Path::new(init))?)?;
@@ -48,7 +50,8 @@ pub(super) fn check_unused(layers: &[Layer], config: &RunConfig) -> Result<Optio
                 (Layer::Set(_), _) if unused => {
                     let message = format!("`{key}` = {value}: expected no such key with initial weights");
                     return Err(CliError::new(Exit::Usage, message).hint(
-                        "[train] and data.val_files are for the base model of a task; the options of this run are in [grpo]",
+                        "[train] and data.val_files are for the base model of a task; the options of this run are in \
+                         [grpo]",
                     ));
                 }
                 _ => {}

@@ -74,9 +74,7 @@ fn parse(line: &str) -> Result<Conversation, ChatError> {
     let json = Json::parse(line)?;
     let tools = json.get("tools").filter(|tools| tools.kind() != "null");
     if let (Some(prompt), Some(completion)) = (json.get("prompt"), json.get("completion")) {
-        let (prompt, completion) = (Message::list(&prompt)?, Message::list(&completion)?);
-        let (first, messages) = (prompt.len(), [prompt, completion].concat());
-        return Ok(Conversation { messages, prompt: first, tools });
+        return Ok(Conversation::in_parts(Message::list(&prompt)?, Message::list(&completion)?, tools));
     }
     match json.get("messages") {
         Some(list) => Ok(Conversation { messages: Message::list(&list)?, prompt: 0, tools }),

@@ -41,6 +41,13 @@ pub struct Conversation {
     pub tools: Option<Json>,
 }
 
+impl Conversation {
+    /// A prompt and its completion.
+    pub fn in_parts(prompt: Vec<Message>, completion: Vec<Message>, tools: Option<Json>) -> Conversation {
+        Conversation { prompt: prompt.len(), messages: [prompt, completion].concat(), tools }
+    }
+}
+
 /// The kinds of a prompt with a completion, for errors.
 const PARTS: &str = "\"prompt\" and \"completion\", both as strings or both as lists of messages";
 
@@ -91,8 +98,7 @@ impl Record {
         let want = "\"prompt\" and \"completion\" as [{\"role\": ..., \"content\": ...}, ...]";
         let ([prompt, completion], tools) = lists(["prompt", "completion"], want, location)?;
         require_answer(&completion, "\"completion\" with a turn of the role \"assistant\"", location)?;
-        let (first, messages) = (prompt.len(), [prompt, completion].concat());
-        Ok(Record::Chat(Conversation { messages, prompt: first, tools }))
+        Ok(Record::Chat(Conversation::in_parts(prompt, completion, tools)))
     }
 }
 
