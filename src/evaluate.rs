@@ -48,7 +48,7 @@ pub enum Error {
     #[error(transparent)]
     Communication(#[from] comm::Error),
     /// There is nothing to predict.
-    #[error("nothing to evaluate: expected at least 2 tokens")]
+    #[error("nothing to evaluate: expected a target token after the first token, found none")]
     Empty,
 }
 

@@ -12,6 +12,7 @@
 //! | [`model`] | the transformer, training, checkpoints, tokenizers, chat templates |
 //! | [`decode`] | KV caches, samplers and the batched generation engine |
 //! | [`rewards`] | rewards of completions: built-in tasks and external programs |
+//! | `mpi` (feature `mpi`) | the processes that `mpirun` or `srun` started |
 //! | [`config`], [`training`], [`run`] | configuration, training loop and run directories of the program |
 //!
 //! # Example
@@ -71,6 +72,8 @@ pub mod grpo;
 mod key_effects;
 mod memory;
 mod memory_limit;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 #[cfg(test)]
 mod reference;
 mod report;

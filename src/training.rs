@@ -192,7 +192,7 @@ impl Training<'_> {
             let due =
                 |every: usize| every > 0 && report.step.is_multiple_of(every as u64) || report.step == last;
             let mut val = None;
-            if due(train.eval_every) {
+            if train.eval_every > 0 && due(train.eval_every) {
                 observer.enter(Phase::Evaluate)?;
                 val = self.evaluate(report.step)?;
                 self.save_best(report.step, observer)?;

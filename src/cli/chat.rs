@@ -180,7 +180,11 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
             let exceeds = format!("the conversation exceeds the context of {context} tokens");
             eprintln!("[{exceeds}: dropped the {} oldest messages]", turn.dropped);
         }
-        let reply = replies.reply(turn.ids.clone(), &signals)?;
+        let reply = replies.reply(turn.ids.clone(), &signals);
+        let reply = reply.map_err(|error| match save {
+            Some(save) => save.unsaved(error),
+            None => error,
+        })?;
         let saved = match save.filter(|_| !reply.completion.tokens.is_empty()) {
             Some(first) => {
                 save = None;

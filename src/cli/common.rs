@@ -212,13 +212,16 @@ pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), Cli
     let (has_pages, has_sinks) =
         (matches!(kind, KvCacheArg::Paged | KvCacheArg::Int8), *kind == KvCacheArg::Sinks);
     // a sequence of the others has its slots from the start
-    let preempts = !matches!(kind, KvCacheArg::Contiguous | KvCacheArg::Sinks);
+    let preempts = !matches!(kind, KvCacheArg::Off | KvCacheArg::Contiguous | KvCacheArg::Sinks);
+    let has_cache = *kind != KvCacheArg::Off;
     let has_pool = has_pages || *kind == KvCacheArg::Contiguous;
     for (id, has, kinds) in [
         ("kv_resident", has_pool, "contiguous, paged or int8"),
         ("page_size", has_pages, "paged or int8"),
         ("watermark", has_pages, "paged or int8"),
         ("preempt", preempts, "growing, paged or int8"),
+        ("kv_capacity", has_cache, "growing, contiguous, paged, int8 or sinks"),
+        ("prefill_chunk", has_cache, "growing, contiguous, paged, int8 or sinks"),
         ("kv_sinks", has_sinks, "sinks"),
         ("kv_window", has_sinks, "sinks"),
     ] {

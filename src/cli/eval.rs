@@ -139,12 +139,13 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path, comm: &dyn Communicator) 
         let message = format!("--context: expected {want}, found {context}");
         return Err(CliError::new(Exit::Usage, message));
     }
+    let tokens = source::tokens(&[file.to_path_buf()], tokenizer, Content::Any)?;
     let spec = WindowSpec {
         context,
         packing: args.packing.or(run.map(|config| config.data.packing)).unwrap_or(Packing::Stream),
-        task: run.map_or(config::TaskKind::Lm, |config| config.train.task),
+        // text is split; only conversations are truncated
+        task: run.filter(|_| tokens.is_masked()).map_or(config::TaskKind::Lm, |config| config.train.task),
     };
-    let tokens = source::tokens(&[file.to_path_buf()], tokenizer, Content::Any)?;
     let part = match args.val_fraction {
         Some(fraction) if fraction > 0.0 && fraction < 1.0 => split(&tokens, spec.task, fraction)?.validation,
         Some(fraction) => {

@@ -196,6 +196,9 @@ impl LibraryError for decode::Error {
             decode::Error::Option { field: "offload_limit", .. } => {
                 "increase --offload-limit or --kv-resident"
             }
+            decode::Error::Option { field: "kv", want, .. } if want.starts_with("sinks and a window") => {
+                "reduce --kv-window or --kv-sinks: together at most the context of the model"
+            }
             _ => return None,
         };
         Some(hint.to_string())

@@ -93,6 +93,10 @@ struct TimingsJson {
 }
 
 pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
+    generate(args).map_err(|error| args.save.unsaved(error))
+}
+
+fn generate(args: &GenerateArgs) -> Result<(), CliError> {
     args.save.check(args.generation.cache.engine().kv)?;
     let open = args.generation.prefix.opener(Some(&args.save));
     let loaded = open(args.generation.model.path(), &args.generation.common)?;
@@ -248,5 +252,6 @@ fn print_summary(args: &GenerateArgs, loaded: &Loaded, done: &Completion, timing
     let rate =
         timings.decode_tokens_per_second().map(|rate| format!(", decode {}", units::rate(rate, "tok")));
     let rate = rate.unwrap_or_default();
-    eprintln!("[{n} new tokens, finish reason: {reason}; time to first token {first:.1} ms{rate}]");
+    let n = units::many(n as u64, "new token");
+    eprintln!("[{n}, finish reason: {reason}; time to first token {first:.1} ms{rate}]");
 }

@@ -17,7 +17,7 @@ use crate::model::store::{self, Resumed, RunState};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, Processes, Trainer};
 use crate::report::{Progress, units};
-use crate::run::{self, DataRecord, JsonLines, RunDir};
+use crate::run::{self, DataRecord, JsonLines, RunDir, has_checkpoint};
 use crate::tensor::Device;
 use crate::training::{self, DataLoader, End, RunFiles, Source, Training};
 
@@ -57,17 +57,19 @@ pub(super) fn restore(
     for file in config.data.files.iter_mut().chain(&mut config.data.val_files) {
         *file = in_run(run, file);
     }
-    let mut source =
-        source::open_with(&config, run.as_recorded(tokenizer(run, &config)?)?).map_err(|error| {
-            if error.exit() != Exit::Missing {
-                return error;
-            }
-            error.hint(format_args!(
-                "if the data was moved: xtrain train --resume {} --data FILE...{}",
-                shell_word(run.path()),
-                if config.data.val_files.is_empty() { "" } else { " --val-data FILE..." },
-            ))
-        })?;
+    // as in the new run, with the end-of-text ids of its model, which every checkpoint has
+    let eos = store::describe(run.path())?.eos;
+    let tokenizer = run.as_recorded(tokenizer(run, &config)?)?.with_eos_ids(&eos);
+    let source = source::open_with(&config, tokenizer).map_err(|error| {
+        if error.exit() != Exit::Missing {
+            return error;
+        }
+        error.hint(format_args!(
+            "if the data was moved: xtrain train --resume {} --data FILE...{}",
+            shell_word(run.path()),
+            if config.data.val_files.is_empty() { "" } else { " --val-data FILE..." },
+        ))
+    })?;
     let data = source::record(&config, &source)?;
     if comm.rank() == 0 {
         run.check_data(&data).map_err(|error| match error {
@@ -80,9 +82,8 @@ pub(super) fn restore(
     let open = || CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep);
     let checkpoints = (comm.rank() == 0).then(open).transpose()?;
     let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
-    let Resumed { trainer, run_state: state, eos, path, refused } =
+    let Resumed { trainer, run_state: state, path, refused, .. } =
         store::resume(run.path(), compute, device, optim, training::schedule(&config))?;
-    source.tokenizer = source.tokenizer.with_eos_ids(&eos);
     refused.iter().for_each(|r| eprintln!("warning: {r}"));
     let loader = DataLoader::new(&config, &source, state.seed)?;
     let parts = Follower { config, source, loader, trainer, state };
@@ -185,6 +186,14 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
     monitor.last_saved = job.last_saved.take();
     let best_step = job.state.best.map(|(_, step)| step);
     let best = job.config.train.keep_best.then(|| best_dir(&job.run, best_step)).transpose()?;
+    if let (Some(_), Some(step)) = (&best, best_step)
+        && !has_checkpoint(&job.run.path().join("best"))
+    {
+        eprintln!(
+            "note: the weights of step {step}, which has the lowest validation loss so far, were not kept; best/ gets \
+             weights at the next lower loss"
+        );
+    }
     let mut training = Training {
         config: &job.config,
         source: &job.source,

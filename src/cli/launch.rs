@@ -49,7 +49,7 @@ pub(super) fn start() -> Result<Arc<dyn Communicator>, CliError> {
 
 #[cfg(feature = "mpi")]
 fn join(launched: usize) -> Result<Arc<dyn Communicator>, CliError> {
-    let process = crate::model::comm::Mpi::start()?;
+    let process = crate::mpi::Mpi::start()?;
     if process.size() != launched {
         let found = process.size();
         let message = format!("{launched} processes were started, but MPI connects {found} of them");
@@ -87,7 +87,7 @@ pub(super) fn end(comm: &dyn Communicator, result: Result<(), CliError>) -> Resu
     use std::io::Write;
     use std::time::Duration;
 
-    use crate::model::comm::Mpi;
+    use crate::mpi::Mpi;
 
     /// An error that all processes have is printed by the first one only, which ends the others within this time.
     const WAIT: Duration = Duration::from_secs(5);

@@ -103,6 +103,7 @@ fn open_with(path: &Path, common: &Common, opener: StoreOpener) -> Result<Loaded
     if eos.is_empty() {
         eos.extend(tokenizer.iter().flat_map(|t| t.eos_ids().iter().copied()));
     }
+    let tokenizer = tokenizer.map(|tokenizer| tokenizer.with_eos_ids(&eos));
     // a run of an earlier version has no chat template in its checkpoints
     let tokenizer = match (&config, tokenizer) {
         (Some(config), Some(own)) => Some(training::with_trained_template(config, &own).into_owned()),

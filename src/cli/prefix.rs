@@ -85,7 +85,11 @@ impl UsedPrefix {
             0 => format!("; the prompt does not begin with the {n} tokens of the file"),
             _ => format!("; the prompt has only the first {common} of the {n} tokens of the file"),
         };
-        format!("{reused} of {} prompt tokens from {path}{part}", prompt.len())
+        let pages = match reused == 0 && common > 0 {
+            true => "; only whole pages are reused: see --page-size",
+            false => "",
+        };
+        format!("{reused} of {} prompt tokens from {path}{part}{pages}", prompt.len())
     }
 
     /// How many prompts begin with its tokens.
@@ -100,6 +104,18 @@ impl UsedPrefix {
 }
 
 impl SavePrefixFlag {
+    /// The error of a command that ends before the file is written. A closed pipe is one then.
+    pub(super) fn unsaved(&self, error: CliError) -> CliError {
+        match &self.save_prefix {
+            Some(path) if error.exit() == Exit::Ok => {
+                let path = path.display();
+                let message = format_args!("--save-prefix {path}: not written, standard output was closed");
+                CliError::new(Exit::Io, message)
+            }
+            _ => error,
+        }
+    }
+
     /// Checks that the file may be written, and that there are keys and values to write.
     ///
     /// # Errors

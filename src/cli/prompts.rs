@@ -139,7 +139,8 @@ fn kept_tokens(max_new: usize, context: usize) -> usize {
 impl Prompt {
     /// Moves the fields `regex` and `json_schema` of its line to `language`.
     fn take_language(&mut self) -> Result<(), CliError> {
-        let [regex, schema] = ["regex", "json_schema"].map(|name| self.columns.shift_remove(name));
+        let [regex, schema] = ["regex", "json_schema"]
+            .map(|name| self.columns.shift_remove(name).filter(|value| !value.is_null()));
         let (name, found) = match (regex, schema) {
             (None, None) => return Ok(()),
             (Some(Value::String(regex)), None) => {
@@ -162,7 +163,9 @@ impl Prompt {
 
     /// Reads the field `priority` of its line, which is also copied to the completions.
     fn take_priority(&mut self) -> Result<(), CliError> {
-        let Some(found) = self.columns.get("priority") else { return Ok(()) };
+        let Some(found) = self.columns.get("priority").filter(|value| !value.is_null()) else {
+            return Ok(());
+        };
         let Some(priority) = found.as_i64().and_then(|n| i32::try_from(n).ok()) else {
             let want = "a whole number from -2147483648 to 2147483647";
             let message = format_args!("{}: field \"priority\": expected {want}, found {found}", self.place);

@@ -197,22 +197,19 @@ fn difference(line: &RolloutLine<'_>, turn: &Range<usize>, found: &Completion) -
         let (want, found) = (name(tokens), name(&found.tokens));
         return Some(format!("token {}: expected {want}, found {found}", first + at));
     }
-    let logprobs = &line.processed_logprobs;
-    if line.completion_ids.len() != logprobs.len() {
-        return Some(format!(
-            "expected {} log-probabilities, found {}",
-            line.completion_ids.len(),
-            logprobs.len()
-        ));
-    }
-    let (want, logprobs) = (&logprobs[turn.clone()], &found.processed_logprobs);
-    if let Some(at) = want.iter().zip(logprobs).position(|(a, b)| a.to_bits() != b.to_bits()) {
-        return Some(format!(
-            "token {}: expected the log-probability {}, found {}",
-            first + at,
-            want[at],
-            logprobs[at]
-        ));
+    // at temperature 0, the processed ones are 0
+    let raw = line.logprobs.as_ref().filter(|_| !faults::on(Fault::ReplayIgnoresLogprobs));
+    let given = [(Some(&line.processed_logprobs), &found.processed_logprobs), (raw, &found.logprobs)];
+    for (want, logprobs) in given.into_iter().filter_map(|(want, found)| Some((want?, found))) {
+        if line.completion_ids.len() != want.len() {
+            let (n, found) = (line.completion_ids.len(), want.len());
+            return Some(format!("expected {n} log-probabilities, found {found}"));
+        }
+        let want = &want[turn.clone()];
+        if let Some(at) = want.iter().zip(logprobs).position(|(a, b)| a.to_bits() != b.to_bits()) {
+            let (token, want, found) = (first + at, want[at], logprobs[at]);
+            return Some(format!("token {token}: expected the log-probability {want}, found {found}"));
+        }
     }
     let found = found.finish_reason.to_string();
     (turn.end == line.completion_ids.len() && line.finish_reason != found)

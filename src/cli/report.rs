@@ -66,8 +66,16 @@ fn view(run: &RunDir) -> Result<RunView, CliError> {
     }
     let path = run.metrics();
     if !path.exists() {
-        return Err(CliError::new(Exit::Missing, format_args!("{}: no such file", path.display()))
-            .hint("expected the directory of a run of xtrain train or xtrain grpo"));
+        let (error, base) = (
+            CliError::new(Exit::Missing, format_args!("{}: no such file", path.display())),
+            run.path().join("base"),
+        );
+        return Err(match base.is_dir() {
+            true => {
+                error.hint(format_args!("only its base model has steps: xtrain report {}", shell_word(&base)))
+            }
+            false => error.hint("expected the directory of a run of xtrain train or xtrain grpo"),
+        });
     }
     let word = shell_word(run.path());
     Err(CliError::new(Exit::Data, format_args!("{}: expected at least one step, found none", path.display()))

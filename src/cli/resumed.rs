@@ -49,16 +49,22 @@ pub(super) fn resumed(
     let message = format!("--resume cannot change {}", refused.join(", "));
     if refused == ["train.shards"] {
         let shards = old.config.train.shards;
-        return Err(CliError::new(Exit::Usage, message).hint(format_args!(
-            "another number of shards has other bits; the number of processes may change, to a divisor of {shards}"
-        )));
+        let processes = match shards {
+            1 => "a run with one shard runs in one process".to_string(),
+            _ => format!("the number of processes may change, to a divisor of {shards}"),
+        };
+        return Err(CliError::new(Exit::Usage, message)
+            .hint(format_args!("another number of shards has other bits; {processes}")));
     }
     let name = |key: &&str| match key.strip_suffix('.') {
         Some(section) => format!("[{section}]"),
         None => (*key).to_string(),
     };
     let names: Vec<String> = may_change.iter().map(name).collect();
-    let hint = format!("only {} can change; start a new run for other changes", names.join(", "));
+    let (names, word) = (names.join(", "), shell_word(run.path()));
+    let hint = format!(
+        "only {names} can change; for other changes start a new run, from these weights with --init {word}"
+    );
     Err(CliError::new(Exit::Usage, message).hint(hint))
 }
 

@@ -238,7 +238,7 @@ fn complete(
     }
     let (cached, computed) = (engine.counters().prefix_cache_hits, engine.counters().prefill_rows);
     if cached > 0 {
-        progress.line(&format!("prefix cache: {cached} prompt tokens reused, {computed} computed"));
+        progress.line(&format!("prefix cache: {cached} tokens reused, {computed} prompt tokens computed"));
     }
     if let Some(preemptions) = args.scheduler.offload.report(&engine) {
         progress.line(&preemptions);

@@ -7,7 +7,7 @@ use super::data_format::warn_of_syntax;
 use super::exit::{CliError, Exit};
 use super::input_file::require_rereadable;
 use super::loaded::download;
-use crate::config::{Layer, RunConfig, TaskKind};
+use crate::config::{Layer, Packing, RunConfig, TaskKind};
 use crate::model::data::{Content, TokenFile, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
@@ -136,8 +136,12 @@ pub(super) fn loader(config: &RunConfig, source: &Source, seed: u64) -> Result<D
         true => format!("`data.val_fraction` = {}", data.val_fraction),
         false => data.val_files.join(", "),
     };
-    let (context, want) = (config.train.context, "expected validation data with a target token");
-    let message = format_args!("{place}: {want} in the first {context} tokens (train.context), found none");
+    let want = "expected validation data with a target token";
+    let (n, key) = match data.packing {
+        Packing::Stream if config.train.eval_tokens > 0 => (config.train.eval_tokens, "train.eval_tokens"),
+        _ => (config.train.context, "train.context"),
+    };
+    let message = format_args!("{place}: {want} in the first {n} tokens ({key}), found none");
     Err(CliError::new(Exit::Data, message))
 }
 

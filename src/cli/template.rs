@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 
 use super::exit::{CliError, Exit};
+use super::input_file::require_end;
 use crate::model::chat::{ChatTemplate, Json, Options};
 use crate::model::tokenizer::Tokenizer;
 
@@ -36,6 +37,7 @@ impl TemplateFlags {
         let Some(file) = &self.template else {
             return Ok(ChatTemplate::of(tokenizer, None, options)?);
         };
+        require_end(file)?;
         let bytes = std::fs::read(file).map_err(|error| CliError::io(file, &error))?;
         let bad = |reason: &str| CliError::new(Exit::Data, format_args!("{}: {reason}", file.display()));
         let text = String::from_utf8(bytes).map_err(|_| bad("expected UTF-8 text"))?;

@@ -175,12 +175,13 @@ impl TrainArgs {
         require_training(config, tokenizer.vocab_size(), device, comm.size())?;
         let initial = init::open(config, device)?;
         make_absolute(config)?;
-        let mut source = source::open(config)?;
+        let tokenizer = match &initial {
+            Some(initial) => tokenizer.with_eos_ids(&initial.eos),
+            None => tokenizer,
+        };
+        let source = source::open_with(config, tokenizer)?;
         let trainer = match initial {
-            Some(initial) => {
-                source.tokenizer = source.tokenizer.with_eos_ids(&initial.eos);
-                init::trainer(initial, config, &source)?
-            }
+            Some(initial) => init::trainer(initial, config, &source)?,
             None => training::new_trainer(config, source.tokenizer.vocab_size(), device)?,
         };
         let loader = source::loader(config, &source, config.train.seed)?;
@@ -220,8 +221,12 @@ impl TrainArgs {
         make_absolute(&mut resolved.config)?;
         let text = resolved.to_toml();
         let steps = resolved.config.train.steps as u64;
-        let Restored { parts, data, path, checkpoints } =
+        let Restored { mut parts, data, path, checkpoints } =
             job::restore(&run, resolved.config, device, &**comm)?;
+        let evaluations = |config: &RunConfig| (config.train.eval_every, config.train.eval_tokens);
+        if evaluations(&old) != evaluations(&parts.config) {
+            parts.state.best = None; // of other evaluations
+        }
         require_equal(&parts.config, &data, &parts.trainer, comm)?;
         let step = parts.trainer.step_number();
         if step >= steps {
@@ -258,6 +263,11 @@ impl TrainArgs {
     fn new_config(&self) -> Result<Resolved, CliError> {
         let mut layers = self.config_layers();
         let mut resolved = Resolved::load(&layers)?;
+        let init = &resolved.config.train.init;
+        if self.init.is_none() && !init.is_empty() {
+            layers.splice(..0, init::tokenizer(Path::new(init)));
+            resolved = Resolved::load(&layers)?;
+        }
         if let Some(recorded) = source::recorded_tokenizer(&resolved.config, &layers)? {
             layers.insert(0, recorded);
             resolved = Resolved::load(&layers)?;

@@ -24,7 +24,8 @@ pub struct GrpoSection {
     pub wrong_answers: f64,
     /// Reward programs, each a command line. Empty: the reward of the task.
     pub reward: Vec<String>,
-    /// Weight of each reward. Empty: 1 for each.
+    /// Weight of each reward, in the order of the programs; several rewards of a program are in the alphabetical order
+    /// of their names. Empty: 1 for each.
     pub reward_weights: Vec<f64>,
     /// Processes per reward program.
     pub reward_processes: usize,
@@ -135,7 +136,7 @@ pub struct GrpoSection {
     pub eval_samples: usize,
     /// Compare one group with the training forward pass over the whole vocabulary every N steps; 0: never.
     pub verify_every: usize,
-    /// Print the best, median and worst completion every N steps; 0: never.
+    /// Print the best, median and worst completion every N steps, and of the first and the last batch; 0: never.
     pub show_every: usize,
     /// Save a checkpoint every N steps. The last step is always saved.
     pub save_every: usize,

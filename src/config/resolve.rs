@@ -31,7 +31,8 @@ impl Resolved {
     }
 
     /// The configuration of a resumed run: this one with the changes of `layers`. Other values stay, also computed
-    /// ones, except that a computed minimum learning rate follows the learning rate.
+    /// ones, with two exceptions: a computed minimum learning rate follows the learning rate, and a computed number that
+    /// exceeds its new maximum, as in a shorter run, is computed again.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
@@ -44,6 +45,16 @@ impl Resolved {
             given.remove("train.min_learning_rate");
         }
         replace(&mut given, changes);
+        let number = |given: &Given, key: &str| given.get(key).and_then(Value::as_integer);
+        for (key, most) in [
+            ("train.warmup", "train.steps"),
+            ("train.decay", "train.steps"),
+            ("train.micro_batch", "train.batch"),
+        ] {
+            if derived.contains(&key) && number(&given, key) > number(&given, most) {
+                given.remove(key);
+            }
+        }
         let config = resolve(given.clone())?.config;
         // A value that stays although its inputs changed is no longer computed.
         let values = flat(&config);

@@ -104,11 +104,11 @@ pub struct TrainSection {
     /// integer.
     #[serde(with = "super::seed")]
     pub seed: u64,
-    /// Evaluate every N steps.
+    /// Evaluate every N steps and at the last step; 0: never.
     pub eval_every: usize,
     /// Validation tokens per evaluation; 0: all.
     pub eval_tokens: usize,
-    /// Generate text samples every N steps.
+    /// Generate text samples every N steps; 0: never.
     pub sample_every: usize,
     /// Save a checkpoint every N steps. The last step is always saved.
     pub save_every: usize,
@@ -118,7 +118,7 @@ pub struct TrainSection {
     pub keep_best: bool,
     /// Stop after N consecutive evaluations without a lower validation loss.
     pub patience: usize,
-    /// Add the norms of the gradient and of the weights of each layer to the metrics every N steps.
+    /// Add the norms of the gradient and of the weights of each layer to the metrics every N steps; 0: never.
     pub stats_every: usize,
     /// Order of the training windows. Default: `random`; `shuffled` for `task = "sft"`.
     pub order: Order,

@@ -261,6 +261,13 @@ fn a_change_of_a_run_keeps_its_computed_values() {
     let file = Scratch::new("changed", &text);
     assert_eq!(Resolved::load(&[file.layer()]).unwrap(), changed);
     assert_eq!(resolved.changed(&[]).unwrap(), resolved);
+    // numbers of steps beyond those of a shorter run are computed again
+    let shorter = resolved.changed(&[set("train.steps=80")]).unwrap().config.train;
+    assert_eq!((shorter.steps, shorter.warmup, shorter.decay), (80, 50, 16));
+    let shortest = resolved.changed(&[set("train.steps=40")]).unwrap().config.train;
+    assert_eq!((shortest.steps, shortest.warmup, shortest.decay), (40, 4, 8));
+    let given = Resolved::load(&[set("train.steps=500"), set("train.decay=100")]).unwrap();
+    assert!(given.changed(&[set("train.steps=80")]).is_err());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Warnings about the course of a run, in plain words.
 use super::metrics::StepMetrics;
 
-/// Steps that a mean runs over.
+/// Generation batches that a mean runs over.
 const WINDOW: usize = 20;
 /// Fraction of groups without spread above which a warning is due.
 const FLAT: f64 = 0.7;
@@ -58,7 +58,7 @@ impl Warnings {
         let mean = last_mean(&self.flat)?;
         (mean > FLAT).then(|| {
             format!(
-                "in the last {WINDOW} steps, {:.0} % of the completions were in groups whose rewards are all equal; \
+                "in the last {WINDOW} batches, {:.0} % of the completions were in groups whose rewards are all equal; \
                  they do not change the model. Use other prompts, a higher grpo.temperature, more \
                  grpo.num_generations, or grpo.resample_groups",
                 100.0 * mean
@@ -82,8 +82,8 @@ impl Warnings {
         let now = last_mean(&self.rewards)?;
         (start > 0.0 && now < start / 2.0).then(|| {
             format!(
-                "the reward fell from {start:.3} (first {WINDOW} steps) to {now:.3} (last {WINDOW} steps). Use a lower \
-                 grpo.learning_rate, or grpo.beta above 0"
+                "the reward fell from {start:.3} (first {WINDOW} batches) to {now:.3} (last {WINDOW} batches). Use a \
+                 lower grpo.learning_rate, or grpo.beta above 0"
             )
         })
     }

@@ -120,7 +120,7 @@ impl std::fmt::Display for ReplyLocation {
         match self {
             ReplyLocation::Completion(at) => write!(f, "{at}"),
             ReplyLocation::WaitingFor(at) => write!(f, "waiting for {at}"),
-            ReplyLocation::AfterLastReply => write!(f, "after its last reply"),
+            ReplyLocation::AfterLastReply => write!(f, "when no reply was due"),
         }
     }
 }

@@ -148,7 +148,7 @@ impl ExternalReward {
             match output {
                 Output::Line(line) if self.is_discarded(&line) => {}
                 Output::Line(line) | Output::LongLine(line) => {
-                    let error = mismatch("no output before the next batch", "a line");
+                    let error = mismatch("no output before the next batch", "text");
                     return Err(self.refused(number, ReplyLocation::AfterLastReply, error, &line));
                 }
                 Output::Failed(source) => {

@@ -1,5 +1,5 @@
 //! Run directories.
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -187,6 +187,23 @@ impl RunDir {
         let dir = self.path.join("rollouts");
         durable::ensure_dir(&dir).map_err(|error| Error::io(&dir, error))?;
         write_durably(&dir.join(format!("step_{step:06}.jsonl")), lines)
+    }
+
+    /// Removes the files of `rollouts/` of later steps than `step`: a resumed run writes them again, or never.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn remove_rollouts_after(&self, step: u64) -> Result<()> {
+        let files = fs::read_dir(self.path.join("rollouts")).into_iter().flatten().flatten();
+        for path in files.map(|file| file.path()) {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let number =
+                name.and_then(|name| name.strip_prefix("step_")?.strip_suffix(".jsonl")?.parse().ok());
+            if number.is_some_and(|number: u64| number > step) {
+                fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads `metrics.jsonl`.

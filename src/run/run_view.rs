@@ -144,7 +144,11 @@ impl RunView {
         let line = |(_, fields)| serde_json::from_value(Value::Object(fields)).ok();
         self.samples.extend(new.lines.into_iter().filter_map(line));
         self.config = RunConfig::load(&[Layer::File(self.path.join("config.toml"))]).ok();
-        self.session = RunSession::read(&self.path);
+        // Until its base model is trained, a run of `xtrain grpo` has the session of `base/`.
+        let unfinished =
+            |session: &RunSession| session.end.as_ref().is_none_or(|end| end.outcome != SessionOutcome::Done);
+        let base = || RunSession::read(&self.path.join("base")).filter(unfinished);
+        self.session = RunSession::read(&self.path).or_else(base);
         let newest = newest_rollout(&self.path);
         if newest.as_ref().map(|(step, _)| *step) != self.rollout.as_ref().map(|(step, _)| *step) {
             self.rollout = newest.map(|(step, path)| (step, completions(&path)));

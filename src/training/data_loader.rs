@@ -99,7 +99,7 @@ impl WindowSpec {
     }
 
     /// The windows of an evaluation of `part`, with at most `limit` predictions from the start (0: no limit), but at
-    /// least one document. Empty if there is nothing to predict.
+    /// least one document. Windows without a target are left out.
     ///
     /// # Errors
     /// A packed token file does not record where documents end; reading fails.
@@ -112,7 +112,15 @@ impl WindowSpec {
         let limit = if limit == 0 { u64::MAX } else { limit as u64 };
         if self.packing == Packing::Stream {
             let end = part.end.min(part.start.saturating_add(limit).saturating_add(1));
-            return Ok(evaluation_windows(&(part.start..end), self.context as u64).collect());
+            let windows = evaluation_windows(&(part.start..end), self.context as u64);
+            if !tokens.is_masked() {
+                return Ok(windows.collect());
+            }
+            let with_target = |window: Range<u64>| {
+                let mask = tokens.target_mask(window.start + 1..window.end)?;
+                Ok(mask.contains(&true).then_some(window))
+            };
+            return windows.filter_map(|window| with_target(window).transpose()).collect();
         }
         let mut windows = self.pieces(tokens, &part)?.ranges;
         windows.truncate(windows_within(&windows, limit));

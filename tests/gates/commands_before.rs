@@ -38,6 +38,15 @@ fn settings_that_cannot_work_are_found_before_the_first_step() {
         refused(&scratch.0, &tiny_run("r", "t.txt", sets), 2, parts);
         assert!(!scratch.0.join("r").exists(), "{sets:?}");
     }
+    scratch.file("v.jsonl", "{\"prompt\": \"what is it?\", \"completion\": \"it is\"}\n");
+    let run = tiny_run("r", "t.txt", &["train.eval_tokens=3"]);
+    refused(
+        &scratch.0,
+        &[&run[..], &["--val-data", "v.jsonl"]].concat(),
+        65,
+        &["v.jsonl", "a target token in the first 3 tokens (train.eval_tokens)"],
+    );
+    assert!(!scratch.0.join("r").exists());
     let word = format!("data.tokenizer={}", word_tokenizer(&scratch).display());
     let sets = [&word, "train.sample_every=1", "sample.prompt=b"];
     refused(

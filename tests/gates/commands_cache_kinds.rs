@@ -80,7 +80,18 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
         ),
         (&sinks, &["--save-prefix", "p"], ["--save-prefix requires --kv paged", "found --kv sinks"]),
         (&sinks, &["--kv-window", "0"], ["--kv-window", "at least 1"]),
-        (&sinks, &[], ["expected", large]),
+        (&sinks, &[], ["hint: reduce --kv-window or --kv-sinks", large]),
+        (
+            &generate,
+            &["--kv", "off", "--prefill-chunk", "3"],
+            ["--prefill-chunk requires --kv growing", "--kv off"],
+        ),
+        (
+            &rollout,
+            &["--kv", "off", "--kv-capacity", "9"],
+            ["--kv-capacity requires --kv growing", "--kv off"],
+        ),
+        (&rollout, &["--kv", "off", "--preempt", "offload"], ["--preempt requires --kv growing", "--kv off"]),
     ] {
         refused(&scratch.0, &[args, flags].concat(), 2, &parts);
     }

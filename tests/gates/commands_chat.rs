@@ -171,6 +171,13 @@ fn training_from_a_model_without_a_tokenizer_needs_the_tokenizer_setting() {
     refused(&scratch.0, &args, 2, &["has no tokenizer", "data.tokenizer", "bytes"]);
     refused(&scratch.0, &[&args[..], &["--dry-run"]].concat(), 2, &["has no tokenizer"]);
     assert!(!scratch.0.join("r").exists());
+    let key = |model: &str| format!("train.init={model}");
+    let (without, with) = (key(&bare), key(&path("models/llama3_rope").display().to_string()));
+    let args_with_key =
+        |key| ["train", "--set", key, "--data", "t.txt", "--run", "k", "--set", "train.context=16"];
+    refused(&scratch.0, &args_with_key(&without), 2, &["has no tokenizer", "data.tokenizer"]);
+    let short = ["--set", "train.steps=1", "--set", "train.batch=2"];
+    crate::commands::done(&scratch.0, &[&args_with_key(&with)[..], &short].concat());
     let named = ["--set", "data.tokenizer=bytes", "--set", "train.steps=1", "--set", "train.batch=2"];
     let done = crate::cli::xtrain(&scratch.0, &[&args[..], &named].concat());
     let stderr = text(&done.stderr);

@@ -175,6 +175,27 @@ fn options_that_compare_validation_losses_need_comparable_ones() {
 }
 
 #[test]
+fn a_lowest_loss_of_other_evaluations_is_forgotten() {
+    let scratch = scratch("forgotten");
+    let dir = &scratch.0;
+    // In f32, this learning rate changes no weight, so no loss is lower than the first one.
+    let keys =
+        ["train.learning_rate=1e-60", "train.min_learning_rate=1e-60", "train.steps=2", "train.eval_every=1"];
+    done(dir, &tiny_run("r", "t.txt", &keys));
+    let resume = |sets: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        errors(dir, &[&["train", "--resume", "r"], &sets[..]].concat())
+    };
+    resume(&["train.steps=4", "train.eval_every=2"]);
+    let shown = resume(&["train.steps=20", "train.patience=1", "train.keep_best=true"]);
+    assert!(
+        shown.contains("note: the weights of step 4, which has the lowest validation loss so far"),
+        "{shown}"
+    );
+    assert!(shown.contains("stopped early: ") && shown.contains(" at step 4\n"), "{shown}");
+}
+
+#[test]
 fn a_run_without_progress_stops_early_and_a_resume_does_not_restart_it() {
     let scratch = scratch("early");
     let dir = &scratch.0;

@@ -82,6 +82,7 @@ fn a_file_without_an_end_is_refused() {
         &["rollout", &m, "--prompts", "/dev/zero"][..],
         &["prepare", "/dev/zero", "--out", "o.tok"],
         &["tokenize", "--file", "/dev/zero"],
+        &["chat", "--model", &m, "--template", "/dev/zero"],
         &["tokenizer", "train", "/dev/zero", "--out", "o.json"],
         &["replay", "/dev/zero", "--model", &m],
     ] {

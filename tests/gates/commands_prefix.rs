@@ -31,6 +31,28 @@ fn a_prefix_that_cannot_be_saved_loses_no_output() {
 }
 
 #[test]
+fn a_prefix_that_is_lost_because_nobody_reads_the_output_is_an_error() {
+    let (scratch, m) = (Scratch::new("prefix-pipe"), model());
+    scratch.file("hi.txt", "hi\n");
+    for args in [
+        &["generate", &m, "--prompt", "abc", "--json"][..],
+        &["generate", &m, "--prompt", "abc"],
+        &["chat", "--model", &m],
+    ] {
+        let mut command = crate::cli::program();
+        command.current_dir(&scratch.0).args(args).args(["--max-new", "5", "--save-prefix", "a.prefix"]);
+        command.stdin(std::fs::File::open(scratch.0.join("hi.txt")).unwrap());
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(74), "{args:?}: {errors}");
+        assert!(errors.contains("--save-prefix a.prefix: not written"), "{args:?}: {errors}");
+    }
+}
+
+#[test]
 fn a_saved_prompt_is_not_computed_again_and_gives_the_same_completions() {
     let (scratch, m) = (Scratch::new("prefix"), model());
     let (short, long) = (ids(150, 7), format!("{},3,4,5", ids(150, 7)));
@@ -78,7 +100,7 @@ fn rollouts_and_conversations_start_from_a_file() {
     assert_eq!(text(&got.stdout), text(&want.stdout));
     let said = text(&got.stderr);
     assert!(said.contains("a.prefix: 2 of 3 prompts begin with its 130 tokens, 0 with a part"), "{said}");
-    assert!(said.contains("256 prompt tokens reused, 8 computed"), "{said}");
+    assert!(said.contains("256 tokens reused, 8 prompt tokens computed"), "{said}");
 
     let system = "Be brief. ".repeat(14);
     let args = ["chat", "--model", &m, "--system", &system, "--json", "--max-new", "4"];

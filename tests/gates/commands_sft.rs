@@ -55,6 +55,11 @@ fn only_answers_count_as_target_tokens_and_a_token_file_is_the_same_data() {
     for line in ["task = \"sft\"", "packing = \"documents\"", "order = \"shuffled\""] {
         assert!(config.contains(line), "{config}");
     }
+    scratch.file("long.txt", &"text ".repeat(60));
+    let evaluated: Value =
+        serde_json::from_str(&done(dir, &["eval", "r", "--data", "long.txt", "--json"])).unwrap();
+    let count = evaluated["data"]["tokens"].as_u64().unwrap();
+    assert!(count > 290, "text is split into windows, not truncated: {count} tokens of 300");
     let eval = |run: &str, data: &str| -> Value {
         let args = ["eval", run, "--data", data, "--val-fraction", "0.25", "--json"];
         serde_json::from_str(&done(dir, &args)).unwrap()
@@ -141,7 +146,10 @@ fn an_invalid_conversation_is_refused_by_file_line_and_field() {
     for (file, parts) in [
         ("t.txt", &["t.txt", "\"messages\"", "found text"][..]),
         ("t.tok", &["t.tok", "expected conversations", "hint: "]),
-        ("a.jsonl", &["a.jsonl: line 2: expected \"messages\"", "\"assistant\"", "found the roles \"user\""]),
+        (
+            "a.jsonl",
+            &["a.jsonl: line 2: expected \"messages\"", "\"assistant\"", "found only the roles \"user\""],
+        ),
         ("b.jsonl", &["b.jsonl: line 1: expected messages that", "content has to be text"]),
         ("c.jsonl", &["c.jsonl: line 1: expected \"messages\" as [", "a string"]),
         ("d.jsonl", &["d.jsonl: line 1: expected \"messages\", or \"prompt\"", "found \"text\""]),

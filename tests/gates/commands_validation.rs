@@ -51,6 +51,13 @@ pub(crate) fn the_validation_loss_is_that_of_the_file_and_all_data_is_trained() 
 }
 
 #[test]
+fn a_run_that_never_evaluates_has_no_validation_loss() {
+    let scratch = scratch("validation-never");
+    done(&scratch.0, &run("r", &["--val-data", "v.txt", "--set", "train.eval_every=0"]));
+    assert_eq!(values(&scratch.0, "r", "val_loss"), [Value::Null, Value::Null, Value::Null]);
+}
+
+#[test]
 fn conversations_of_a_file_are_the_validation_data_of_a_fine_tuned_model() {
     let scratch = scratch("validation-sft");
     let dir = &scratch.0;

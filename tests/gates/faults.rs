@@ -370,6 +370,17 @@ const CAUGHT: &[(Fault, Gate)] = &[
             "bf16 has the values of f32",
         ),
     ),
+    (
+        Fault::ReplayIgnoresLogprobs,
+        Gate::Command(
+            commands_grpo::replay::a_greedy_completion_is_compared_by_its_raw_log_probabilities,
+            "a changed log-probability was not found",
+        ),
+    ),
+    (
+        Fault::TiedHeadNotCompared,
+        Gate::Command(import_export::a_tied_model_may_hold_a_copy_of_its_table_as_head, "left: Some(0)"),
+    ),
 ];
 
 /// Runs a test that panics if it fails.

@@ -208,6 +208,77 @@ fn shards_hold_every_tensor_once_and_respect_the_maximum_size() {
     );
 }
 
+/// A GGUF file holds it as f32.
+#[test]
+fn a_rope_factor_keeps_its_value_in_a_gguf_file() {
+    let (scratch, source) = (Scratch::new("exchange-factor"), path("models/llama_linear"));
+    std::fs::create_dir(scratch.0.join("m")).unwrap();
+    for file in std::fs::read_dir(&source).unwrap().flatten() {
+        std::fs::copy(file.path(), scratch.0.join("m").join(file.file_name())).unwrap();
+    }
+    let mut config = json("models/llama_linear/config.json");
+    let scaling = ["rope_parameters", "rope_scaling"].into_iter().find(|key| config.get(key).is_some());
+    config[scaling.unwrap()]["factor"] = 1.1.into();
+    scratch.file("m/config.json", &config.to_string());
+    ok(&scratch.0, &["import", "m", "run"]);
+    ok(&scratch.0, &["export", "run", "m.gguf", "--type", "f32"]);
+    let want = open(&scratch.0.join("m"));
+    assert_eq!(want.config().rope_scaling, xtrain::tensor::RopeScaling::Linear { factor: 1.1 });
+    same(&open(&scratch.0.join("m.gguf")), &want);
+}
+
+/// The published Qwen3-0.6B and Qwen3-1.7B hold one; models of older versions of transformers hold RoPE frequencies.
+#[test]
+pub(crate) fn a_tied_model_may_hold_a_copy_of_its_table_as_head() {
+    let (scratch, source) = (Scratch::new("exchange-tied"), path("models/qwen3_tied"));
+    let bytes = std::fs::read(source.join("model.safetensors")).unwrap();
+    let own = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let table = own.tensor("model.embed_tokens.weight").unwrap();
+    let frequencies = [0; 8];
+    let frequencies =
+        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![2], &frequencies).unwrap();
+    let added = [
+        ("lm_head.weight".to_string(), table.clone()),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq".to_string(), frequencies),
+    ];
+    let write = |file: &str, tensors: &[(String, safetensors::tensor::TensorView<'_>)]| {
+        let bytes = safetensors::serialize(tensors.to_vec(), None).unwrap();
+        std::fs::write(scratch.0.join(file), bytes).unwrap();
+    };
+    let config = std::fs::read_to_string(source.join("config.json")).unwrap();
+    for dir in ["single", "shards"] {
+        scratch.file(&format!("{dir}/config.json"), &config);
+    }
+    let (own, all) = (own.tensors(), [own.tensors(), added.to_vec()].concat());
+    write("single/model.safetensors", &all);
+    let shards =
+        [("model-00001-of-00002.safetensors", &own[..]), ("model-00002-of-00002.safetensors", &added)];
+    let mut map = serde_json::Map::new();
+    for (file, tensors) in shards {
+        write(&format!("shards/{file}"), tensors);
+        map.extend(tensors.iter().map(|(name, _)| (name.clone(), file.into())));
+    }
+    let index = serde_json::json!({"weight_map": map});
+    scratch.file("shards/model.safetensors.index.json", &index.to_string());
+    for dir in ["single", "shards"] {
+        same(&open(&scratch.0.join(dir)), &open(&source));
+        ok(&scratch.0, &["inspect", dir, "--verify"]);
+    }
+
+    let mut changed = table.data().to_vec();
+    *changed.last_mut().unwrap() ^= 1;
+    let head = safetensors::tensor::TensorView::new(table.dtype(), table.shape().to_vec(), &changed).unwrap();
+    write("single/model.safetensors", &[own.clone(), vec![("lm_head.weight".into(), head)]].concat());
+    let expected = "tensor lm_head.weight: expected the bytes of model.embed_tokens.weight";
+    refused(&scratch.0, &["inspect", "single", "--verify"], 65, &["single/model.safetensors: ", expected]);
+
+    let untied = config.replace("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+    assert_ne!(untied, config);
+    scratch.file("single/config.json", &untied);
+    write("single/model.safetensors", &[own, added.to_vec()].concat());
+    assert!(!open(&scratch.0.join("single")).config().tie_embeddings);
+}
+
 #[test]
 fn commands_accept_a_gguf_file_like_a_directory() {
     let scratch = Scratch::new("exchange-commands");

@@ -15,6 +15,7 @@ mod commands_cache_kinds;
 mod commands_chat;
 mod commands_constraint;
 mod commands_early;
+mod commands_end_tokens;
 #[cfg(unix)]
 mod commands_grpo;
 mod commands_memory;

@@ -88,8 +88,11 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     fn all_gather(&self, message: &[u8]) -> Result<Vec<Vec<u8>>>;
 }
 
-/// Checks that there is a message for each of `size` processes.
-pub(crate) fn one_per_process<const N: usize>(size: usize, messages: [usize; N]) -> Result<()> {
+/// For implementations of [`Communicator`]: checks that there is a message for each of `size` processes.
+///
+/// # Errors
+/// [`Error::Messages`].
+pub fn one_per_process<const N: usize>(size: usize, messages: [usize; N]) -> Result<()> {
     match messages.into_iter().find(|&got| got != size) {
         None => Ok(()),
         Some(got) => Err(Error::Messages { size, got }),

@@ -1,11 +1,12 @@
 //! Copies between the processes that run one command. No operation computes: a collective that adds has no fixed order,
 //! so every sum is computed by its receiver, in an order that does not depend on the number of processes.
 //!
+//! Those that `mpirun` or `srun` started are `xtrain::mpi::Mpi`, in builds of xtrain with the feature `mpi`. Here are:
+//!
 //! | type | processes |
 //! |---|---|
 //! | [`SingleProcess`] | one |
 //! | [`ThreadProcess`] | threads of one process, for tests |
-//! | `Mpi` (feature `mpi`) | those that `mpirun` or `srun` started |
 //!
 //! ```
 //! use xtrain_comm::{Communicator, ThreadProcess};
@@ -20,13 +21,9 @@
 //! ```
 #![forbid(unsafe_code)]
 mod communicator;
-#[cfg(feature = "mpi")]
-mod mpi;
 mod single;
 mod threads;
 
-pub use communicator::{Communicator, Error, Result};
-#[cfg(feature = "mpi")]
-pub use mpi::Mpi;
+pub use communicator::{Communicator, Error, Result, one_per_process};
 pub use single::SingleProcess;
 pub use threads::ThreadProcess;

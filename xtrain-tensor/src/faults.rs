@@ -335,6 +335,8 @@ faults! {
     PagesAddedWithoutMemory "a cache has new pages although their memory could not be allocated"
     AnswersOfPromptTrained "the answers of a prompt that is a list of messages are trained, too"
     ValidationFilesIgnored "the validation loss is that of training tokens, although data.val_files names files for it"
+    ReplayIgnoresLogprobs "`replay` compares the processed log-probabilities only"
+    TiedHeadNotCompared "the head that the weights of a tied model hold in addition may differ from the table"
     NumberOfElementsWraps "the number of elements of a shape is computed modulo 2^64"
     ; // in kernels
     DecodeChunksMergedInReverse "decode attention merges the chunks of a row from the last to the second"

@@ -74,14 +74,23 @@ impl<'t> Conversation<'t> {
             let next_turn = (self.pinned + 1..messages.len()).find(|&at| messages[at].role() == "user");
             let Some(next_turn) = next_turn else {
                 let (tokens, context, room) = (ids.len(), self.context, self.context - reserved);
+                let what = if self.fits_without_message(room) { "message" } else { "system prompt" };
                 let message = format_args!(
-                    "the message is too long: the prompt has {tokens} tokens, expected at most {room} (context \
+                    "the {what} is too long: the prompt has {tokens} tokens, expected at most {room} (context \
                      {context}, of which {reserved} are reserved for the reply)"
                 );
                 return Err(CliError::new(Exit::Data, message));
             };
             messages.drain(self.pinned..next_turn);
         }
+    }
+
+    /// Whether a turn with an empty message has at most `room` tokens. True without a system prompt.
+    fn fits_without_message(&self, room: usize) -> bool {
+        let messages = [&self.messages[..self.pinned], &[Message::new("user", "")]].concat();
+        let rendered = self.template.render(&messages, &self.options).ok();
+        let ids = rendered.and_then(|rendered| self.tokenizer.encode(&rendered.text).ok());
+        self.pinned == 0 || ids.is_none_or(|ids| ids.len() <= room)
     }
 
     /// Encodes `text`. If it starts with the processed text, the tokens of that prefix are reused.
@@ -196,5 +205,8 @@ mod tests {
             49,
             "the message that was too long is not part of the conversation"
         );
+        assert!(error.starts_with("the message is too long"), "{error}");
+        let error = conversation(&bytes, Some(&"S".repeat(60)), 60).prepare_turn("a", 5).unwrap_err();
+        assert!(error.to_string().starts_with("the system prompt is too long"), "{error}");
     }
 }

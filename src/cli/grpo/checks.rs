@@ -12,6 +12,7 @@ use crate::rewards::RESERVED_COLUMNS;
 use crate::training;
 
 use super::prompt_limit::PromptLimit;
+use super::prompts;
 
 /// `[grpo]` of the configuration.
 pub(super) fn section(config: &RunConfig) -> Result<&GrpoSection, CliError> {
@@ -65,7 +66,7 @@ pub(super) fn check_programs(section: &GrpoSection) -> Result<(), CliError> {
     }
 }
 
-/// Checks that the prompts of a task fit in the context of its base model, before the base model is trained.
+/// Checks that the prompts of a task, and those of `grpo.eval_prompts`, fit in the context of its base model, before the base model is trained.
 pub(super) fn check_task_prompts(
     config: &RunConfig,
     section: &GrpoSection,
@@ -75,13 +76,16 @@ pub(super) fn check_task_prompts(
         return Ok(());
     }
     let tokenizer = source::tokenizer(&config.data.tokenizer)?;
-    let context = training::model_config(config, tokenizer.vocab_size()).max_positions;
-    let limit = PromptLimit::new(section, context);
+    let cfg = training::model_config(config, tokenizer.vocab_size());
+    let limit = PromptLimit::new(section, cfg.max_positions);
     for text in [PromptSet::Train, PromptSet::HeldOut].into_iter().flat_map(|part| task.prompts(part)) {
         limit.check(
             &format!("task {}, prompt {text:?}", task.name()),
             tokenizer.encode_with_bos(&text)?.len(),
         )?;
+    }
+    if !section.eval_prompts.is_empty() {
+        prompts::read(section, &section.eval_prompts, &tokenizer, &cfg)?;
     }
     Ok(())
 }

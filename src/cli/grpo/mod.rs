@@ -41,7 +41,7 @@ use setup::{Changes, Setup};
 #[command(after_help = "\
 A step generates num_generations completions of each of prompts_per_step prompts, scores them, and updates the model \
 with their advantages. The trainer's log-probabilities are bit-identical to the sampler's; each step compares them \
-and stops with an error if one bit differs. A loss near 0 is expected on-policy: watch the reward.
+and stops with an error if one bit differs. The loss does not measure progress: watch the reward.
 
 Without --init, a built-in task first trains a base model in RUN/base, with [model] and [train], on text in which a \
 fraction grpo.wrong_answers of the answers is wrong.
@@ -127,10 +127,11 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     check_weights(&section)?;
     check_programs(&section)?;
     if args.dry_run {
+        // A run stores the sizes of its model, and does not need the initial one after its first checkpoint.
         if run.is_none() {
             check_unused(&layers, &resolved.config)?.iter().for_each(|note| eprintln!("{note}"));
+            resolved.config = with_sizes_of_init(resolved.config)?;
         }
-        resolved.config = with_sizes_of_init(resolved.config)?;
         return dry_run::print_grpo(&resolved, longest_prompt(&section, task.as_deref()));
     }
     let device = args.common.open()?;

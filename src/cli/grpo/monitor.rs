@@ -147,18 +147,18 @@ impl GrpoObserver for GrpoMonitor {
             ));
         }
         if step > 0 {
-            let reward = get("reward").or(self.last.get("reward")).unwrap_or(0.0);
-            let length = get("completions/mean_length").or(self.last.get("completions/mean_length"));
-            let reward = units::decimal(reward);
-            let mut note = format!("reward {reward}, length {:.1}", length.unwrap_or(0.0));
+            // the line of the first step of a batch has its values
+            if get("completions/mean_length").is_some() {
+                self.last = metrics.clone();
+            }
+            let reward = self.last.get("reward").map_or("none".to_string(), units::decimal);
+            let length = self.last.get("completions/mean_length").unwrap_or(0.0);
+            let mut note = format!("reward {reward}, length {length:.1}");
             note += &format!(", gradient norm {:.3}", get("grad_norm").unwrap_or(0.0));
             if let Some(rate) = tokens_per_second {
                 note += &format!(", {}", units::rate(rate, "tok"));
             }
             self.progress.at(step, &note);
-        }
-        if get("reward").is_some() {
-            self.last = metrics.clone();
         }
         for warning in self.warnings.check(metrics) {
             self.progress.line(&format!("warning at step {step}: {warning}"));
@@ -171,7 +171,8 @@ impl GrpoObserver for GrpoMonitor {
         let groups = batch.groups.iter().chain(&batch.discarded);
         self.tokens = groups.flat_map(|group| &group.samples).map(Sample::sampled).sum();
         let last = batch.step - 1 + self.steps_per_batch;
-        if batch.step == 1 || crossed(self.show_every, batch.step - 1, last) || last == self.steps {
+        let at_an_end = batch.step == 1 || last == self.steps;
+        if self.show_every > 0 && (at_an_end || crossed(self.show_every, batch.step - 1, last)) {
             self.progress.line(&completions(batch));
         }
     }

@@ -60,12 +60,13 @@ impl Setup<'_> {
         Ok(Ready { trainer, reference, tokenizer, processes })
     }
 
-    /// Records the digests of the prompts in a new run; rejects a resume with other prompts. Returns them.
+    /// Records the digests of the prompts in a run without a checkpoint, whose prompts may have been corrected; rejects
+    /// a resume of another run with other prompts. Returns them.
     fn check_data(&self, run: &RunDir, tokenizer: &Tokenizer) -> Result<DataRecord, CliError> {
         let files =
             [&self.section.prompts, &self.section.eval_prompts].into_iter().filter(|file| !file.is_empty());
         let record = DataRecord::of_files(files, &self.config.data.tokenizer, tokenizer)?;
-        match run.path().join("data.json").exists() {
+        match run.path().join("data.json").exists() && has_checkpoint(run.path()) {
             _ if self.comm.rank() > 0 => {}
             true => run.check_data(&record)?,
             false => run.write_data(&record)?,

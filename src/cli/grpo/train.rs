@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::constraint;
 use super::monitor::GrpoMonitor;
+use super::prompts;
 use super::setup::{Changes, Setup};
 use super::start::Ready;
 use crate::cli::exit::{CliError, Exit, shell_word};
@@ -24,7 +25,7 @@ use crate::model::store::{self, RunState};
 use crate::model::tasks;
 use crate::report::{EventFile, units};
 use crate::rewards::{DistinctReward, ExternalOptions, ExternalReward, Reward, TaskReward};
-use crate::run::{RECORD, RunDir};
+use crate::run::{RECORD, RunDir, has_checkpoint};
 use crate::training::End;
 
 /// What a run reads apart from its models.
@@ -87,15 +88,22 @@ impl Setup<'_> {
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
         let reference_checkpoints = reference::checkpoints(run, section)?;
         let (mut metrics, timings) = run.logs_from(step)?;
+        run.remove_rollouts_after(step)?;
         warn_of_damage([&metrics, &timings]);
         let record = config::record(self.config);
         if let Some(Changes { old, text }) = self.changes {
-            if step > 0 && config::record(old) != record {
+            // A run without a checkpoint saves its first one after this.
+            if has_checkpoint(run.path()) && config::record(old) != record {
                 run.write_pending_config(text)?;
                 let (state, files) = (RunState { seed, best: None }, [(RECORD, record.as_bytes())]);
                 let _saved = store::save(&checkpoints, trainer, tokenizer, state, &files)?;
             }
             run.write_config(text)?;
+        }
+        match step {
+            0 => {}
+            _ if step >= steps => eprintln!("{} is complete at step {step}", run.path().display()),
+            _ => eprintln!("resuming {} at step {step} of {steps}", run.path().display()),
         }
         eprintln!(
             "{} parameters, {} prompts x {} completions per step, {}, writing to {}",
@@ -146,10 +154,10 @@ impl Setup<'_> {
         let Ready { trainer, tokenizer, .. } = ready;
         let cfg = trainer.model.config();
         let constraint = constraint::compile(self.section, tokenizer, cfg.vocab)?;
-        let held_out = self.held_out(tokenizer, cfg.max_positions)?;
+        let held_out = self.held_out(tokenizer, cfg)?;
         let listed = match self.task {
             Some(_) => None,
-            None => Some(self.prompts(&self.section.prompts, tokenizer, cfg.max_positions)?),
+            None => Some(prompts::read(self.section, &self.section.prompts, tokenizer, cfg)?),
         };
         Ok(Inputs { listed, held_out, constraint })
     }

@@ -65,6 +65,25 @@ fn the_example_programs_score_completions() {
     assert_eq!(rows, digits.into_iter().zip(exact).map(|(a, b)| [a, b]).collect::<Vec<_>>());
 }
 
+/// Lines arrive while other completions are generated, so the program may see them one by one.
+#[test]
+fn the_control_gives_completions_the_rewards_of_others() {
+    if python("").is_none() {
+        return;
+    }
+    let mut samples = samples(40);
+    for (at, sample) in samples.iter_mut().enumerate() {
+        sample.prompt = "1+2=".into();
+        sample.completion = ["003", "004"][at % 2].into();
+    }
+    let program = format!("{}/examples/rewards/shuffled.py", env!("CARGO_MANIFEST_DIR"));
+    let mut reward = start(&shlex::try_join(["python3", program.as_str()]).unwrap(), 1);
+    let rows: Vec<_> = samples.chunks(1).flat_map(|one| rewards(&mut reward, one)).collect();
+    let own = |at: usize| Some(if at.is_multiple_of(2) { 1.0 } else { 0.0 });
+    let kept = rows.iter().enumerate().filter(|(at, row)| row[0] == own(*at)).count();
+    assert!((8..32).contains(&kept), "{kept} of 40 completions have their own reward: {rows:?}");
+}
+
 /// The reply of `command` to a completion in the turn `number`.
 #[track_caller]
 fn reply_in_turn(

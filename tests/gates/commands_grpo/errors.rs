@@ -52,6 +52,19 @@ fn a_prompt_that_is_too_long_is_reported_by_file_and_line() {
         assert_eq!(output.status.code(), Some(65), "{errors}");
         assert!(errors.contains("p.jsonl:2: expected a prompt of at most 31 tokens, found 32"), "{errors}");
     }
+    scratch.file("ids.jsonl", "{\"prompt_ids\": [1, 257]}\n");
+    let ids = ["grpo", "-c", "c.toml", "--init", "base", "--prompts", "ids.jsonl", "--run", "i"];
+    let errors = text(&xtrain(&scratch.0, &[&ids[..], &REWARD].concat()).stderr);
+    let expected = "ids.jsonl:1: prompt position 1: expected a token id below 257, found 257";
+    assert!(errors.contains(expected), "{errors}");
+    // the run starts with the corrected file
+    scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
+    resume(&scratch, "a");
+    // before the base model of a task is trained
+    scratch.file("empty.jsonl", "{\"prompt\": \"\"}\n");
+    let task = [&grpo(&TASK)[..], &["--run", "e", "--set", "grpo.eval_prompts=empty.jsonl"]].concat();
+    refused(&scratch.0, &task, 65, &["empty.jsonl"]);
+    assert!(!scratch.0.join("e").exists());
 }
 
 #[test]

@@ -130,7 +130,11 @@ fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
     let step = logged.last().unwrap()["step"].as_u64().unwrap();
     assert!((2..STEPS).contains(&step), "{step}");
     assert_eq!(saved, ["step_000000".to_string(), format!("step_{step:06}")]);
+    // of a step that was sampled after the last checkpoint, before the run was killed
+    let later = run.join("rollouts/step_000099.jsonl");
+    fs::write(&later, "").unwrap();
     resume(&scratch, "r");
+    assert!(!later.exists());
     assert_equal(&want, &run, "after SIGINT");
     // while the base model is trained
     let base = ["--set", "train.steps=2000", "--set", "train.save_every=0", "--set", "grpo.eval_every=0"];
@@ -143,6 +147,23 @@ fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
     assert_equal(&want, &run, "after a resume without steps");
     let more = ["grpo", "--resume", "r", "--set", "grpo.steps=8"];
     refused(&scratch.0, &more, 2, &["--resume cannot change grpo.steps", "grpo.micro_batch"]);
+}
+
+#[test]
+fn a_run_that_fails_after_its_configuration_was_changed_before_the_first_step_resumes() {
+    let scratch = scratch("changed-start", "exit 1");
+    let run = [&TASK[..], &["--run", "r", "--set", "grpo.eval_every=0"], &REWARD].concat();
+    let fails = |args: &[&str]| {
+        let output = xtrain(&scratch.0, &grpo(args));
+        assert_eq!(output.status.code(), Some(65), "{}", text(&output.stderr));
+    };
+    fails(&run);
+    assert_eq!(names(&scratch.0.join("r/checkpoints")), ["step_000000"]);
+    fails(&["--resume", "r", "--set", "grpo.learning_rate=0.25"]);
+    write_reward(&scratch, "");
+    resume(&scratch, "r");
+    let config = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
+    assert!(config.contains("\nlearning_rate = 0.25\n"), "{config}");
 }
 
 #[test]

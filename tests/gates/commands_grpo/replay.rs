@@ -107,6 +107,29 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
     refused(&scratch.0, &other, 65, &["d.jsonl:1: expected the weights sha256:"]);
 }
 
+/// The processed log-probabilities of a greedy completion are 0, whatever the model computed.
+#[test]
+pub(crate) fn a_greedy_completion_is_compared_by_its_raw_log_probabilities() {
+    let scratch = scratch("replay-greedy", "");
+    scratch.file("p.jsonl", "{\"prompt_ids\": [1, 2, 3]}\n");
+    let model = crate::commands::model();
+    let args = ["rollout", &model, "--prompts", "p.jsonl", "--max-new", "4", "--temperature", "0"];
+    done(&scratch.0, &[&args[..], &["--ignore-eos", "--out", "g.jsonl"]].concat());
+    assert_eq!(
+        lines(&scratch.0.join("g.jsonl"))[0]["processed_logprobs"],
+        serde_json::json!([0.0, 0.0, 0.0, 0.0])
+    );
+    let replay = |file: &str| xtrain(&scratch.0, &["replay", file, "--model", &model]);
+    assert_eq!(replay("g.jsonl").status.code(), Some(0));
+    changed(&scratch.0.join("g.jsonl"), &scratch.0.join("x.jsonl"), 0, "logprobs", |value| {
+        value[1] = (-9.0).into()
+    });
+    let output = replay("x.jsonl");
+    assert_eq!(output.status.code(), Some(1), "a changed log-probability was not found");
+    let errors = text(&output.stderr);
+    assert!(errors.contains("x.jsonl:1: token 1: expected the log-probability -9, found "), "{errors}");
+}
+
 /// A run `r` whose reward program continues every completion that it can.
 fn run_with_turns(name: &str) -> Scratch {
     let scratch = scratch(name, "");

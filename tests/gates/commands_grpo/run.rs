@@ -105,6 +105,16 @@ fn only_steps_with_a_rollout_have_tokens_per_second() {
 }
 
 #[test]
+fn no_completions_are_shown_without_an_interval_and_a_batch_may_have_no_reward() {
+    let scratch = scratch("quiet", "reward=null");
+    let keys = ["grpo.show_every=0", "grpo.eval_every=0", "grpo.steps=2"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    let errors = finish(&scratch, "r", &[&REWARD[..], &sets].concat());
+    assert!(!errors.contains("completions of step"), "{errors}");
+    assert!(errors.contains("reward none, length "), "{errors}");
+}
+
+#[test]
 fn a_dry_run_prints_an_estimate_and_the_configuration_and_writes_nothing() {
     let scratch = scratch("dry", "");
     let shown = ok(&scratch.0, &[&grpo(&TASK)[..], &["--seed", "3", "--dry-run"]].concat());

@@ -4,7 +4,7 @@ use std::fs;
 use xtrain::config::{Layer, RunConfig};
 
 use super::{finish, grpo, lines, resume, scratch, succeeded};
-use crate::cli::{Scratch, xtrain};
+use crate::cli::{Scratch, ok, xtrain};
 
 fn stored(scratch: &Scratch, run: &str) -> RunConfig {
     RunConfig::load(&[Layer::File(scratch.0.join(run).join("config.toml"))]).unwrap()
@@ -31,6 +31,10 @@ fn the_sizes_of_the_initial_model_replace_those_of_the_file() {
     assert_eq!(sizes(&found), [16, 1, 2, 2, 24, 257]);
     assert_eq!(sizes(&base)[..5], [16, 1, 2, 2, 24]);
     assert_eq!((base.train.context, found.train.context, found.model.max_positions), (32, 32, 32));
+    // the run has its own copy of the sizes
+    fs::remove_dir_all(scratch.0.join("base")).unwrap();
+    let shown = ok(&scratch.0, &["grpo", "--resume", "r", "--dry-run"]);
+    assert!(shown.contains("\ndim = 16\n"), "{shown}");
 }
 
 #[test]

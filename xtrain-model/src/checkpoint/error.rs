@@ -177,6 +177,15 @@ pub enum CheckpointError {
         /// The tensor.
         tensor: String,
     },
+    /// The output head of a tied model is not its embedding table.
+    #[error(
+        "{}: tensor lm_head.weight: expected the bytes of model.embed_tokens.weight, because config.json has \
+         \"tie_word_embeddings\": true, found others", file.display()
+    )]
+    TiedHead {
+        /// The file.
+        file: PathBuf,
+    },
     /// A weight that is NaN or infinite.
     #[error("{}: tensor {tensor}: element {at} is {got}", file.display())]
     NotFinite {

@@ -42,6 +42,7 @@ mod directory;
 mod error;
 mod fs;
 mod header;
+mod implied;
 mod json;
 mod load;
 mod manifest;

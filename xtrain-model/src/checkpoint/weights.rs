@@ -10,10 +10,11 @@ use super::dir_ops::exists;
 use super::error::{CheckpointError, Result};
 use super::fs::FileSystem;
 use super::header::{self, TensorInfo};
+use super::implied::{TiedHead, is_implied};
 use super::json;
 use super::load::{Checkpoint, LoadOptions, MAX_CONFIG, open, read_small};
 use super::manifest::{self, is_plain_name};
-use super::tensors::{self, NamedTensor, NewSink, TensorSink};
+use super::tensors::{self, NamedTensor, NewSink, NonFinite, TensorSink};
 
 /// Maximum size of an index in bytes.
 const MAX_INDEX: u64 = 64 << 20;
@@ -40,7 +41,8 @@ struct WeightFile {
 }
 
 /// Loads config.json and the weights of `dir`. `begin` creates the sink of each tensor. A directory with a manifest is
-/// verified against it.
+/// verified against it. Of one without, tensors that follow from the others are skipped: the head of a tied model, which
+/// has to equal the table, and RoPE frequencies.
 ///
 /// # Errors
 /// [`CheckpointError`], naming the file and, where one is involved, the tensor.
@@ -57,16 +59,24 @@ pub fn load_weights<T: TensorSink>(
         return Ok(Weights { config, tensors });
     }
     let (config, shards) = enumerate_shards(fs, dir, options)?;
-    let mut tensors = Vec::new();
+    let (mut tensors, mut tied) = (Vec::new(), TiedHead::default());
     for WeightFile { path, .. } in &shards {
         let mut file = open(fs, path, "the weights")?;
         let mut from = ChecksummedReader::new(&mut *file);
         for info in header::read(path, &mut from)? {
+            if is_implied(&config, &info.name) {
+                let read = tensors::read(path, &info, NonFinite::Allow, &mut from, &mut ())?;
+                tied.record_implied(path, &info, read.crc);
+                continue;
+            }
             let mut tensor = begin(&info.name, &info.shape);
-            tensors::read(path, &info, options.non_finite, &mut from, &mut tensor)?.finite?;
+            let read = tensors::read(path, &info, options.non_finite, &mut from, &mut tensor)?;
+            read.finite?;
+            tied.record(&info, read.crc);
             tensors.push(tensor);
         }
     }
+    tied.check()?;
     Ok(Weights { config, tensors })
 }
 
@@ -126,7 +136,7 @@ fn enumerate_shards(
         if let Some(listed) = listed {
             check_listed(path, listed, &found)?;
         }
-        infos.extend(found);
+        infos.extend(found.into_iter().filter(|info| !is_implied(&config, &info.name)));
     }
     if let Some(check) = options.shapes {
         let file = if single { &shards[0].path } else { &index };

@@ -55,13 +55,15 @@ const PARTS: &str = "\"prompt\" and \"completion\", both as strings or both as l
 pub const OBJECT: &str = "a JSON object";
 
 /// The kinds of records, for errors.
-const KINDS: &str = "\"text\", or \"prompt\" and \"completion\", or \"messages\"";
+const KINDS: &str = "only one of \"text\", \"messages\", and \"prompt\" with \"completion\"";
 
 impl Record {
     /// The record of the object at `location`.
     fn from_object(object: &Map<String, Value>, location: &Location) -> Result<Record, DataError> {
-        let other = ["text", "messages"].iter().any(|name| object.contains_key(*name));
-        match ["prompt", "completion"].map(|name| object.get(name)) {
+        // tables with rows of several kinds are exported with null in the other fields
+        let get = |name: &str| object.get(name).filter(|value| !value.is_null());
+        let other = ["text", "messages"].iter().any(|name| get(name).is_some());
+        match ["prompt", "completion"].map(get) {
             [Some(Value::Array(_)), Some(Value::Array(_))] if other => {
                 return Err(location.error(KINDS, fields(object)));
             }
@@ -72,15 +74,18 @@ impl Record {
             }
             _ => {}
         }
-        let field = |name: &str| match object.get(name) {
+        let field = |name: &str| match get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
             Some(other) => Err(location.error("strings as fields", format!("{name:?}: {}", kind_of(other)))),
         };
-        match (field("text")?, field("prompt")?, field("completion")?, object.contains_key("messages")) {
+        match (field("text")?, field("prompt")?, field("completion")?, get("messages").is_some()) {
             (Some(text), None, None, false) => Ok(Record::Text(text)),
             (None, Some(prompt), Some(completion), false) => Ok(Record::Pair { prompt, completion }),
             (None, None, None, true) => Record::chat(location),
+            _ if !object.is_empty() && object.values().all(Value::is_null) => {
+                Err(location.error(KINDS, "only null"))
+            }
             _ => Err(location.error(KINDS, fields(object))),
         }
     }
@@ -129,7 +134,7 @@ fn require_answer(messages: &[Message], want: &'static str, location: &Location)
     let mut roles: Vec<String> = messages.iter().map(|m| format!("{:?}", m.role())).collect();
     roles.dedup();
     roles.truncate(8);
-    Err(location.error(want, format!("the roles {}", roles.join(", "))))
+    Err(location.error(want, format!("only the roles {}", roles.join(", "))))
 }
 
 /// Calls `each` with every record of `path` and its location. Skips blank lines.

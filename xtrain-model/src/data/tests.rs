@@ -160,7 +160,7 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     refused("list.jsonl", b"[1]", "line 1: expected a JSON object, found an array");
     refused("chat.jsonl", b"{\"messages\": []}", "line 1: expected \"messages\" as [{\"role\": ...");
     refused("nobody.jsonl", b"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"gpt\"}]}", {
-        "line 1: expected \"messages\" with a turn of the role \"assistant\", found the roles \"user\", \"gpt\""
+        "line 1: expected \"messages\" with a turn of the role \"assistant\", found only the roles \"user\", \"gpt\""
     });
     refused(
         "role.jsonl",
@@ -176,9 +176,10 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     refused(
         "both.jsonl",
         b"{\"text\":\"\",\"prompt\":\"a\",\"completion\":\"b\"}",
-        "line 1: expected \"text\", or",
+        "line 1: expected only one of \"text\", ",
     );
     refused("none.jsonl", b"{}", "found no field");
+    refused("null.jsonl", b"{\"text\": null}", "found only null");
     refused("type.jsonl", b"{\"text\": 3}", "\"text\": a number");
     refused("deep.jsonl", "[".repeat(100_000).as_bytes(), "line 1: expected a JSON object");
     refused("latin.jsonl", b"{\"text\": \"a\"}\n\xff", "byte 0xff at byte 14");

@@ -127,7 +127,8 @@ fn scaling(
     cfg: &Config,
     divisors: Option<Vec<f32>>,
 ) -> Result<RopeScaling> {
-    let (number, size) = (|name: &str| meta.number(&key(name)), |name: &str| meta.size(&key(name)));
+    let number = |name: &str| -> Result<Option<f64>> { Ok(meta.number(&key(name))?.map(shortest)) };
+    let size = |name: &str| meta.size(&key(name));
     let kind = key("rope.scaling.type");
     let no_factor = || meta.bad(&key("rope.scaling.factor"), "a number", "none");
     let factor = || number("rope.scaling.factor")?.ok_or_else(no_factor);

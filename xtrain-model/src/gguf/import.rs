@@ -192,14 +192,15 @@ impl TensorSink for SeparateHeads<'_> {
     }
 }
 
-/// The tokenizer of a file.
+/// The tokenizer of a file, with the end-of-text ids of its model.
 ///
 /// # Errors
 /// As [`read`]; [`CheckpointError::Missing`] for a file without one.
 pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
     let (_, header) = header::open(path)?;
     let none = CheckpointError::Missing { path: path.into(), what: "a tokenizer in its metadata" };
-    tokenizer::read(&header.metadata)?.ok_or_else(|| none.into())
+    let own = tokenizer::read(&header.metadata)?.ok_or(none)?;
+    Ok(own.with_eos_ids(&tokenizer::eos_ids(&header.metadata)?))
 }
 
 /// Pairs each parameter name of the model with its tensor in the file. The file must contain exactly these tensors,

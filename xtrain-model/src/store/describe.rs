@@ -2,7 +2,9 @@
 use std::path::{Path, PathBuf};
 
 use super::files::{GENERATION, ModelDir, eos_in, load_options};
-use crate::checkpoint::{self, CheckpointError, DescribedCheckpoint, RealFs, Refused, newest_described};
+use crate::checkpoint::{
+    self, CheckpointError, DescribedCheckpoint, RealFs, Refused, newest_described, read_json,
+};
 use crate::config::Config;
 use crate::store_error::{StoreError, found};
 use crate::tokenizer::{FILE as TOKENIZER, Tokenizer, TokenizerError};
@@ -82,7 +84,7 @@ pub fn tokenizer_of(path: &Path) -> Result<Tokenizer, StoreError> {
     tokenizer_with_eos(path)
 }
 
-/// The tokenizer of a directory or file, with the end-of-text ids of a `generation_config.json` in the directory.
+/// The tokenizer of a directory or file, with the end-of-text ids of the model in the directory.
 fn tokenizer_with_eos(path: &Path) -> Result<Tokenizer, StoreError> {
     if path.is_file() && path.file_name().is_none_or(|name| name != TOKENIZER) {
         return Ok(Tokenizer::load(path)?);
@@ -97,5 +99,11 @@ fn tokenizer_with_eos(path: &Path) -> Result<Tokenizer, StoreError> {
         Err(_) if path.is_file() => return Ok(tokenizer),
         Err(error) => return Err(error.into()),
     };
-    Ok(tokenizer.with_eos_ids(&eos_in(&dir.join(GENERATION), &generation)?))
+    let mut eos = eos_in(&dir.join(GENERATION), &generation)?;
+    if eos.is_empty() {
+        // an invalid config.json is reported when the model is opened
+        let config = read_json(&RealFs, &dir.join("config.json")).ok().flatten();
+        eos = config.and_then(|config| hf::eos_ids(&config).ok()).unwrap_or_default();
+    }
+    Ok(tokenizer.with_eos_ids(&eos))
 }

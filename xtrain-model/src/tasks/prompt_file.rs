@@ -156,7 +156,11 @@ impl PromptRecord {
     fn from_object(object: &Map<String, Value>, location: &Location) -> Result<PromptRecord, DataError> {
         let mut columns = object.clone();
         let [prompt, ids] = ["prompt", "prompt_ids"].map(|key| columns.remove(key).filter(|v| !v.is_null()));
-        let content = match (prompt, ids, object.contains_key("messages")) {
+        let has_messages = object.get("messages").is_some_and(|messages| !messages.is_null());
+        if !has_messages {
+            columns.remove("messages");
+        }
+        let content = match (prompt, ids, has_messages) {
             (Some(Value::String(text)), None, false) => PromptContent::Text(text),
             (Some(messages @ Value::Array(_)), None, false) => {
                 columns.insert("messages".into(), messages);
@@ -228,6 +232,13 @@ mod tests {
 
     fn columns_of(prompts: &PromptFile, at: usize) -> Value {
         Value::Object(prompts.records()[at].columns.clone())
+    }
+
+    #[test]
+    fn messages_that_are_null_are_no_messages() {
+        let prompts = open("null", "{\"prompt\": \"a\", \"messages\": null, \"n\": 1}\n").unwrap();
+        assert!(matches!(&prompts.records()[0].content, PromptContent::Text(text) if text == "a"));
+        assert_eq!(columns_of(&prompts, 0), serde_json::json!({"n": 1}));
     }
 
     #[test]

@@ -28,6 +28,11 @@ fn without_prefix(pre_tokenizer: &Value) -> Value {
             step["prepend_scheme"] = json!("never");
             step
         }
+        Some("ByteLevel") if pre_tokenizer["add_prefix_space"] == true => {
+            let mut step = pre_tokenizer.clone();
+            step["add_prefix_space"] = json!(false);
+            step
+        }
         Some("Sequence") => {
             let steps = pre_tokenizer["pretokenizers"].as_array().into_iter().flatten();
             json!({"type": "Sequence", "pretokenizers": steps.map(without_prefix).collect::<Vec<_>>()})
@@ -52,5 +57,8 @@ mod tests {
         let never = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"});
         assert_eq!(removed(&Value::Null, &metaspace), Some((Value::Null, never.clone())));
         assert_eq!(removed(&Value::Null, &never), None);
+        let byte_level =
+            |space: bool| json!({"type": "ByteLevel", "add_prefix_space": space, "use_regex": true});
+        assert_eq!(removed(&Value::Null, &byte_level(true)), Some((Value::Null, byte_level(false))));
     }
 }

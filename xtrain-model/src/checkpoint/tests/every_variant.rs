@@ -55,6 +55,16 @@ fn long_name() -> CheckpointError {
     })
 }
 
+fn other_head() -> CheckpointError {
+    let (fs, dir) = (SimulatedFs::default(), Path::new("m"));
+    let (source, path) = saved(&Sample::small(1, 0));
+    let weights = bytes(&source, &path.join("model.safetensors"));
+    fs.create_dir(dir).unwrap();
+    fs.create(&dir.join("config.json")).unwrap().write(br#"{"tie_word_embeddings": true}"#).unwrap();
+    fs.create(&dir.join("model.safetensors")).unwrap().write(&weights).unwrap();
+    load_weights(&fs, dir, &LoadOptions::default()).unwrap_err()
+}
+
 fn second_writer() -> CheckpointError {
     let fs = SimulatedFs::default();
     let _first = opened(&fs);
@@ -77,7 +87,7 @@ fn run_of_damaged_checkpoints() -> CheckpointError {
 fn every_variant_is_reached_by_a_named_case() {
     let variants = variants!(CheckpointError:
         Io Locked Missing NotAFile Limit Length Checksum Malformed Version Duplicate Entry Field Shape MissingTensor
-        UnexpectedTensor NotFinite OutsideDirectory Argument NoneGood);
+        UnexpectedTensor TiedHead NotFinite OutsideDirectory Argument NoneGood);
     let step = "run/checkpoints/step_000001/";
     let q = "tensor model.layers.0.self_attn.q_proj.weight";
     let file = |name: &str| format!("{step}{name}: ");
@@ -140,6 +150,13 @@ fn every_variant_is_reached_by_a_named_case() {
                 "one layer too many",
                 fixture("w_unexpected_tensor"),
                 &["model.safetensors: tensor model.layers.7."],
+            ),
+            (
+                "a head that is not the table of its tied model",
+                other_head(),
+                &[
+                    "m/model.safetensors: tensor lm_head.weight: expected the bytes of model.embed_tokens.weight",
+                ],
             ),
             ("a NaN", fixture("w_nan"), &["w_nan/model.safetensors: ", q, "is NaN"]),
             ("a path as a shard name", fixture("i_path_traversal"), &["index.json: ", "\"../base_ok/model"]),

@@ -32,7 +32,7 @@ fn a_conversation_in_two_parts_has_a_list_of_messages_in_each_and_an_answer() {
     check(
         &user,
         &user,
-        "expected \"completion\" with a turn of the role \"assistant\", found the roles \"user\"",
+        "expected \"completion\" with a turn of the role \"assistant\", found only the roles \"user\"",
     );
     check(
         "[]",

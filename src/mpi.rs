@@ -10,7 +10,7 @@ use mpi::traits::{
     Source as _,
 };
 
-use crate::communicator::{Communicator, Error, Result, one_per_process};
+use crate::model::comm::{Communicator, Error, Result, one_per_process};
 
 /// The length of the parts of a message to one process, each of which arrives by itself. Small in builds for the gates,
 /// whose messages then have several parts.
