@@ -362,7 +362,7 @@ fn too_much_output_is_an_error() {
         reward.score(&inputs(&samples))
     });
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("after its last reply") && error.contains("\"done\""), "{error}");
+    assert!(error.contains("when no reply was due") && error.contains("\"done\""), "{error}");
 
     let long = "head -c 1200000 /dev/zero | tr '\\0' 'x'; echo";
     refuses(long, &["at most 1048576 bytes", "waiting for prompt 0, completion 0", "xxx"]);

@@ -5,7 +5,7 @@ use crate::Transcript;
 
 /// A fault, the transcript, and a part of the difference.
 const FAULTS: [(Fault, &str, &str); 3] = [
-    (Fault::ResumeForgetsBestLoss, "resume.txt", "trainer/control.bin"),
+    (Fault::ResumeForgetsBestLoss, "resume.txt", "stopped early"),
     (Fault::RngIgnoresSequenceId, "rollout.txt", "completion_ids"),
     (Fault::MaskOffByOne, "formats.txt", ".safetensors"),
 ];
