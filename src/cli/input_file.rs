@@ -15,12 +15,13 @@ pub(super) fn require_end(path: &Path) -> Result<(), CliError> {
     Err(CliError::new(Exit::Data, message))
 }
 
-/// Checks that a file can be read more than once: it is no directory, no pipe and no device. A path without a file is
-/// left to the reader.
+/// Checks that a file can be read more than once: it is no directory, no pipe, no device, and not `-`. Another path without
+/// a file is left to the reader.
 pub(super) fn require_rereadable(path: &Path) -> Result<(), CliError> {
     require_no_directory(path)?;
-    let Some(found) = special_file(path) else { return Ok(()) };
-    let message = format_args!("{}: expected a regular file, found a {found}", path.display());
+    let stdin = (path == Path::new("-") && !path.exists()).then_some("standard input");
+    let Some(found) = special_file(path).or(stdin) else { return Ok(()) };
+    let message = format_args!("{}: expected a regular file, found {found}", path.display());
     Err(CliError::new(Exit::Data, message)
         .hint("it is read more than once; write its content to a file first"))
 }
@@ -39,7 +40,7 @@ fn require_no_directory(path: &Path) -> Result<(), CliError> {
 }
 
 fn is_device(path: &Path) -> bool {
-    special_file(path) == Some("device")
+    special_file(path) == Some("a device")
 }
 
 /// The kind of a file that is neither a regular file nor a directory.
@@ -48,9 +49,9 @@ fn special_file(path: &Path) -> Option<&'static str> {
     use std::os::unix::fs::FileTypeExt;
     let kind = fs::metadata(path).ok()?.file_type();
     match () {
-        () if kind.is_char_device() || kind.is_block_device() => Some("device"),
-        () if kind.is_fifo() => Some("pipe"),
-        () if kind.is_socket() => Some("socket"),
+        () if kind.is_char_device() || kind.is_block_device() => Some("a device"),
+        () if kind.is_fifo() => Some("a pipe"),
+        () if kind.is_socket() => Some("a socket"),
         () => None,
     }
 }

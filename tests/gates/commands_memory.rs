@@ -95,7 +95,7 @@ fn a_pipe_is_refused_where_a_file_is_read_twice() {
     let (scratch, m) = (Scratch::new("pipes"), model());
     scratch.file("t.txt", LINE);
     assert!(Command::new("mkfifo").arg(scratch.0.join("pipe")).status().unwrap().success());
-    for (file, kind) in [("/dev/zero", "device"), ("pipe", "pipe")] {
+    for (file, kind) in [("/dev/zero", "a device"), ("pipe", "a pipe"), ("-", "standard input")] {
         for args in [
             &["train", "--run", "r", "--data", file][..],
             &["train", "--run", "r", "--data", "t.txt", file],
@@ -103,7 +103,7 @@ fn a_pipe_is_refused_where_a_file_is_read_twice() {
             &["eval", &m, "--task", file],
             &["grpo", "--init", &m, "--prompts", file, "--reward", "cat", "--run", "r"],
         ] {
-            let message = format!("{file}: expected a regular file, found a {kind}");
+            let message = format!("{file}: expected a regular file, found {kind}");
             refused(&scratch.0, args, 65, &[&message, "read more than once"]);
         }
     }

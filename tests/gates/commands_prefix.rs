@@ -79,6 +79,11 @@ fn a_saved_prompt_is_not_computed_again_and_gives_the_same_completions() {
             ids(100, 3),
             "0 of 100 prompt tokens from a.prefix; the prompt has only the first 1 of the 150 tokens",
         ),
+        (
+            ids(20, 7),
+            "0 of 20 prompt tokens from a.prefix; the prompt has only the first 20 of the 150 tokens of the file; only \
+             whole pages are reused: see --page-size",
+        ),
         ("9,8".into(), "0 of 2 prompt tokens from a.prefix; the prompt does not begin with the 150 tokens"),
     ] {
         let args = ["generate", &m, "--tokens", &prompt, "--max-new", "2", "--prefix", "a.prefix"];

@@ -54,6 +54,12 @@ pub(crate) fn watch_of_a_run_that_has_ended_is_one_line() {
     assert_eq!(ok(&scratch.0, &["watch", "a"]), "a: step 1, loss 4.000; finished\n");
     scratch.file("imported/checkpoints/step_000000/manifest.json", "{}");
     assert_eq!(ok(&scratch.0, &["watch", "imported"]), "imported: step 0; not running\n");
+    // a run of `xtrain grpo` that stopped in its base model
+    scratch.file("g/config.toml", "[grpo]\nsteps = 8\n");
+    scratch.file("g/base/logs/session.json", &session("stopped"));
+    let shown = ok(&scratch.0, &["watch", "g"]);
+    assert!(shown.ends_with("; stopped\n") && shown.lines().count() == 1, "{shown}");
+    refused(&scratch.0, &["report", "g"], 66, &["g/metrics.jsonl: no such file", "xtrain report g/base"]);
     scratch.file("a/metrics.jsonl", "nonsense\n");
     refused(&scratch.0, &["watch", "a"], 65, &["metrics.jsonl:1: "]);
     for command in ["watch", "plot", "report"] {

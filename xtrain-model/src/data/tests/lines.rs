@@ -66,6 +66,24 @@ fn a_pair_without_a_completion_is_a_document_that_ends_at_once() {
 }
 
 #[test]
+fn fields_that_are_null_are_absent() {
+    let dir = Scratch::new("null-fields");
+    let tokens = |name: &str, rows: [&str; 3]| {
+        let file = prepared(&dir, &[dir.file(name, rows.join("\n"))], &Tokenizer::byte()).unwrap();
+        let all = 0..file.count();
+        (file.ids(all.clone()).unwrap(), file.target_mask(all).unwrap())
+    };
+    let messages = r#""messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#;
+    let rows = [r#"{"text":"a"}"#, r#"{"prompt":"a","completion":"b"}"#, &format!("{{{messages}}}")];
+    let nulls = [
+        r#"{"text":"a","prompt":null,"completion":null,"messages":null}"#,
+        r#"{"text":null,"prompt":"a","completion":"b","messages":null}"#,
+        &format!(r#"{{"text":null,"prompt":null,"completion":null,{messages}}}"#),
+    ];
+    assert_eq!(tokens("nulls.jsonl", nulls), tokens("rows.jsonl", rows));
+}
+
+#[test]
 fn tools_that_are_null_are_no_tools() {
     let dir = Scratch::new("tools");
     let row = r#"{"messages":[{"role":"assistant","content":"a"}],"tools":"#;
