@@ -31,7 +31,8 @@ The end of the text that can be the beginning of a --stop text is printed when t
 
 Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
-  xtrain generate runs/shakespeare --prompt 'ROMEO:' --stop 'JULIET:' --repetition-penalty 1.1 --echo
+  xtrain generate runs/shakespeare --prompt 'ROMEO:' --stop 'JULIET:' \\
+      --repetition-penalty 1.1 --echo
   xtrain generate runs/quickstart --prompt '12+34=' --regex '[0-9]{{1,3}}\\n'
   echo 'ROMEO:' | xtrain generate runs/shakespeare --prompt -
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --temperature 0 --speculate lookup

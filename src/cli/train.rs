@@ -41,12 +41,15 @@ data.packing=documents, windows hold whole text documents; longer documents are 
 Examples:
   xtrain train -c configs/shakespeare.toml --data examples/data/tinyshakespeare.txt
   xtrain train --data train.txt --val-data val.txt --run runs/book
-  xtrain train --data book.txt --run runs/book --steps 500 --lr 2e-3 --batch 8 --tokenizer tokenizer.json
+  xtrain train --data book.txt --run runs/book --steps 500 --lr 2e-3 --batch 8 \\
+      --tokenizer tokenizer.json
   xtrain train -c configs/shakespeare.toml --set train.steps=500 --set train.schedule=wsd --dry-run
   xtrain train -c configs/shakespeare.toml --data book.txt --lr-find
-  xtrain train -c configs/shakespeare.toml --data book.txt --set train.keep_best=true --set train.patience=5
+  xtrain train -c configs/shakespeare.toml --data book.txt \\
+      --set train.keep_best=true --set train.patience=5
   xtrain train --init Qwen3-0.6B --data book.txt --run runs/more --lr 1e-5 --set train.context=512
-  xtrain train --objective sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat --lr 1e-5 --set train.context=1024
+  xtrain train --objective sft --init Qwen3-0.6B --data chat.jsonl --run runs/chat \\
+      --lr 1e-5 --set train.context=1024
   xtrain train --resume runs/shakespeare
   xtrain train --resume runs/shakespeare --set train.learning_rate=5e-4")]
 pub(super) struct TrainArgs {

@@ -65,7 +65,8 @@ is measured with eight sampled completions of one prompt.
 
 Examples:
   xtrain bench cache-kinds --set model.preset=tiny-1m
-  xtrain bench cache-kinds --model runs/shakespeare --text examples/data/tinyshakespeare.txt --budget-mib 16 --json")]
+  xtrain bench cache-kinds --model runs/shakespeare --text examples/data/tinyshakespeare.txt \\
+      --budget-mib 16 --json")]
     CacheKinds(CacheKindsArgs),
     /// Benchmark each matrix product of a model: microseconds, operations per second.
     #[command(after_help = "\
@@ -100,7 +101,8 @@ at most 1000000, --prompt-len and --max-new at most 16777216, and --rate is at l
 Examples:
   xtrain bench trace --set model.preset=tiny-3m
   xtrain bench trace --model runs/shakespeare --arrivals bursty --burst 32 --rate 50 --json
-  xtrain bench trace --set model.preset=tiny-1m --high-priority 0.2 --kv-capacity 2048 --watermark 512")]
+  xtrain bench trace --set model.preset=tiny-1m --high-priority 0.2 \\
+      --kv-capacity 2048 --watermark 512")]
     Trace(TraceArgs),
     /// Measure the training step of several processes, and estimate it for up to 4096.
     #[command(after_help = "\

@@ -54,8 +54,8 @@ uninterrupted run.
 Examples:
   xtrain grpo -c configs/grpo.toml
   xtrain grpo -c configs/grpo.toml --seed 1 --set grpo.steps=100 --run runs/short
-  xtrain grpo --init Qwen3-0.6B --prompts prompts.jsonl --reward 'python3 my_reward.py' --run runs/mine \\
-      --set grpo.learning_rate=1e-6
+  xtrain grpo --init Qwen3-0.6B --prompts prompts.jsonl --reward 'python3 my_reward.py' \\
+      --run runs/mine --set grpo.learning_rate=1e-6
   xtrain grpo --resume runs/grpo
   mpirun -n 4 xtrain grpo -c configs/grpo.toml --set train.shards=4 --threads 1")]
 pub(super) struct GrpoArgs {
