@@ -9,7 +9,7 @@ use crate::tensor::faults::{self, Fault};
 use crate::training::data_loader::windows_within;
 
 /// Maximum number of rows per forward pass.
-const MAX_ROWS: u64 = 2048;
+pub const MAX_ROWS: u64 = 2048;
 
 /// The result of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,7 +55,8 @@ pub enum Error {
 /// The mean loss over the target tokens of `windows`. The windows do not attend to each other; the input of a window
 /// is all but its last token. Each process evaluates a part of them and returns the result for all.
 ///
-/// The sum is in f64 and in token order: bit-identical for any number of threads and processes.
+/// The sum is in f64 and in token order: bit-identical for any number of threads and processes. A pass has one window, or
+/// several of at most `max_rows` rows together; no bit depends on it.
 ///
 /// # Errors
 /// [`Error::Empty`] if there are no target tokens; reading fails; an id is outside the vocabulary of the model; another
@@ -65,10 +66,11 @@ pub fn evaluate(
     tokens: &Tokens,
     windows: &[Range<u64>],
     tokenizer: &Tokenizer,
+    max_rows: u64,
     comm: &dyn Communicator,
 ) -> Result<Evaluation, Error> {
     let own = &windows[shard_samples(windows.len(), comm.size(), comm.rank())];
-    let (bytes, log_probs) = log_probs(model, tokens, own, tokenizer)?;
+    let (bytes, log_probs) = log_probs(model, tokens, own, tokenizer, max_rows)?;
     let mut message = bytes.to_le_bytes().to_vec();
     message.extend(log_probs.iter().flat_map(|log_prob| log_prob.to_le_bytes()));
     total(&comm.all_gather(&message)?).ok_or(Error::Empty)
@@ -96,10 +98,11 @@ fn log_probs(
     tokens: &Tokens,
     windows: &[Range<u64>],
     tokenizer: &Tokenizer,
+    max_rows: u64,
 ) -> Result<(u64, Vec<f32>), Error> {
     let (mut bytes, mut log_probs, mut rest) = (0u64, Vec::new(), windows);
     while !rest.is_empty() {
-        let (pass, others) = rest.split_at(windows_within(rest, MAX_ROWS));
+        let (pass, others) = rest.split_at(windows_within(rest, max_rows));
         rest = others;
         let token_windows = pass.iter().map(|w| tokens.window(w.clone())).collect::<Result<Vec<_>, _>>()?;
         let samples: Vec<TrainingExample> = token_windows.into_iter().map(TrainingExample::from).collect();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::config::{self, RunConfig, TaskKind};
-use crate::evaluate::{self, Evaluation, evaluate};
+use crate::evaluate::{self, Evaluation, MAX_ROWS, evaluate};
 use crate::model::chat::BUILT_IN;
 use crate::model::checkpoint::{CheckpointDir, CheckpointError, SavedCheckpoint};
 use crate::model::comm;
@@ -274,7 +274,11 @@ impl Training<'_> {
             return Ok(None);
         }
         let (model, windows) = (&self.trainer.model, self.loader.validation());
-        let val = evaluate(model, tokens, windows, tokenizer, &*self.processes.comm)?;
+        // no more rows than a training pass, whose memory was checked
+        let train = &self.config.train;
+        let rows = train.micro_batch.min(train.batch.div_ceil(train.shards.max(1))) * train.context;
+        let rows = (rows as u64).min(MAX_ROWS);
+        let val = evaluate(model, tokens, windows, tokenizer, rows, &*self.processes.comm)?;
         let is_best = self.state.best.is_none_or(|(best, _)| val.loss < best);
         if is_best || faults::on(Fault::BestWeightsOfLastEvaluation) {
             self.state.best = Some((val.loss, step));

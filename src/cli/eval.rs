@@ -15,7 +15,7 @@ use super::model_arg::ModelArg;
 use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing};
 use crate::decode::{self, EngineOptions, Request, StopConditions};
-use crate::evaluate::evaluate;
+use crate::evaluate::{MAX_ROWS, evaluate};
 use crate::model::comm::Communicator;
 use crate::model::data::Content;
 use crate::model::tasks::{self, FileTask, PromptSet, Task};
@@ -158,7 +158,7 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path, comm: &dyn Communicator) 
     identity.and("the number of tokens", tokens.len()).require_equal(comm)?;
     let clock = Instant::now();
     let windows = spec.evaluation(&tokens, part, 0)?;
-    let result = evaluate(&loaded.model, &tokens, &windows, tokenizer, comm)?;
+    let result = evaluate(&loaded.model, &tokens, &windows, tokenizer, MAX_ROWS, comm)?;
     Ok(Loss {
         file: file.display().to_string(),
         loss: result.loss,

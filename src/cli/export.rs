@@ -106,6 +106,12 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
         None if args.force.force => export::replace_gguf(&args.out, &source, quant)?,
         None => export::gguf(&args.out, &source, quant)?,
     }
+    if directory.is_none()
+        && let RopeScaling::Yarn(yarn) = &source.model.config().rope_scaling
+        && (yarn.beta_fast, yarn.beta_slow) != (32.0, 1.0)
+    {
+        eprintln!("note: llama.cpp ignores beta_fast and beta_slow of YaRN and computes with 32 and 1");
+    }
     print_summary("wrote", &args.out, &source)
 }
 

@@ -230,6 +230,14 @@ impl TrainArgs {
         if evaluations(&old) != evaluations(&parts.config) {
             parts.state.best = None; // of other evaluations
         }
+        let kept = run.path().join("best");
+        let is_kept = |(_, step): (f64, u64)| kept.join(format!("checkpoints/step_{step:06}")).is_dir();
+        let starts = parts.config.train.keep_best && !old.train.keep_best;
+        if starts && has_checkpoint(&kept) && !parts.state.best.is_some_and(is_kept) {
+            let message = format!("{}: expected no weights of earlier evaluations", kept.display());
+            return Err(CliError::new(Exit::Usage, message)
+                .hint("train.keep_best would remove them; move the directory to another place first"));
+        }
         require_equal(&parts.config, &data, &parts.trainer, comm)?;
         let step = parts.trainer.step_number();
         if step >= steps {

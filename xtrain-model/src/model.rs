@@ -5,7 +5,7 @@ use xtrain_tensor::ops::{self, DeviceSampler, RopeArgs};
 use xtrain_tensor::{Device, Dtype, RopeTable, Tensor};
 
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::functional::{Functional, QkNorms, Qkv};
 use crate::kept_fields::KeptFields;
 use crate::kv::KvStore;
@@ -27,9 +27,21 @@ impl Model {
     /// A model with these parameters.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for an invalid config.
+    /// [`Error::Config`](crate::Error::Config) for an invalid config, [`Error::Parameter`](crate::Error::Parameter) for
+    /// parameters of another one.
     pub fn new(cfg: Config, params: Params) -> Result<Model> {
         cfg.check()?;
+        let (want, found) = (Params::shapes(&cfg)?, params.iter().count());
+        if want.len() != found {
+            let (want, got) = (format!("{} tensors", want.len()), format!("{found} tensors"));
+            return Err(Error::Parameter { name: "model".into(), want, got });
+        }
+        for ((name, shape), param) in want.into_iter().zip(params.iter()) {
+            if name != param.name() || shape != param.shape() {
+                let got = format!("{} of shape {:?}", param.name(), param.shape());
+                return Err(Error::Parameter { name, want: format!("shape {shape:?}"), got });
+            }
+        }
         let rope = RopeTable::scaled(cfg.rope_theta, &cfg.rope_scaling, cfg.head_dim, cfg.max_positions)?;
         Ok(Model { cfg, rope, params, kept_fields: KeptFields::default() })
     }

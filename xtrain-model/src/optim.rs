@@ -65,6 +65,12 @@ impl AdamW {
     pub fn step(&mut self, params: &mut Params, grads: &[Tensor], lr: f64) -> Result<Updated> {
         let ((scalars, powers), max_norm) = (self.scalars(lr), self.max_norm());
         let values = params.iter_mut().map(Param::value_mut).collect::<Result<Vec<_>>>()?;
+        let lens = [values.len(), grads.len(), self.m.len(), self.v.len()];
+        if lens.iter().any(|&len| len != values.len()) {
+            let want = "a gradient and two moments for each parameter";
+            let got = lens.into_iter().map(|len| vec![len]).collect();
+            return Err(xtrain_tensor::Error::Shape { op: "AdamW::step", want, got }.into());
+        }
         let values = values.into_iter().zip(grads).zip(&mut self.m).zip(&mut self.v);
         let mut updates: Vec<Update<'_>> = values.map(|(((w, g), m), v)| Update { w, g, m, v }).collect();
         let updated = ops::adamw_all(&mut updates, max_norm, &scalars)?;

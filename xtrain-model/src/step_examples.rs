@@ -23,9 +23,11 @@ impl<'a> StepExamples<'a> {
     /// The examples of a step of `samples` samples. `numbers`: the number of each among the samples, ascending.
     ///
     /// # Panics
-    /// If there is not one number per example.
+    /// If there is not one number per example, or if they do not ascend below `samples`.
     pub fn some(examples: &'a [TrainingExample], numbers: Vec<usize>, samples: usize) -> StepExamples<'a> {
         assert_eq!(numbers.len(), examples.len(), "one number per example");
+        let ascend = numbers.is_sorted_by(|a, b| a < b) && numbers.last().is_none_or(|&last| last < samples);
+        assert!(ascend, "ascending numbers of samples of the step");
         StepExamples { examples, numbers, samples }
     }
 

@@ -91,6 +91,9 @@ impl Trainer {
     /// [`Trainer::apply`] and the functions that call them, [`Trainer::whole_gradient`], [`Trainer::whole_values`] and
     /// [`Trainer::leave`].
     ///
+    /// After an error of one of them in one process, the others may wait for it: it must end and drop its communicator,
+    /// and not call another of them.
+    ///
     /// # Errors
     /// [`Error::Processes`] if the number of processes does not divide [`Trainer::shards`], or if
     /// [`Processes::gpus`] connects another device than that of the model.
@@ -113,17 +116,17 @@ impl Trainer {
     /// # Errors
     /// A process has ended; the device is out of memory.
     pub fn leave(&mut self) -> Result<()> {
-        let Some(group) = self.group.take() else { return Ok(()) };
+        // joined until all moments have arrived: an incomplete state is not saved
+        let Some(group) = &self.group else { return Ok(()) };
         for moments in [&mut self.optimizer.m, &mut self.optimizer.v] {
-            let lost = faults::on(Fault::MomentsOfOneProcessSaved);
-            let own: Vec<Tensor> = if lost && group.comm().rank() > 0 {
+            if faults::on(Fault::MomentsOfOneProcessSaved) && group.comm().rank() > 0 {
                 let zeros = |m: &Tensor| Tensor::zeros(m.device(), m.shape(), m.dtype());
-                moments.iter().map(zeros).collect::<Result<_, _>>()?
-            } else {
-                std::mem::take(moments)
-            };
-            *moments = group.gather(&own, &self.model.params)?;
+                *moments = moments.iter().map(zeros).collect::<Result<_, _>>()?;
+            }
+            let whole = group.gather(moments, &self.model.params)?;
+            *moments = whole;
         }
+        self.group = None;
         Ok(())
     }
 

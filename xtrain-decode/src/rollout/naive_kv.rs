@@ -64,13 +64,17 @@ fn quantized(x: &Tensor) -> Result<Tensor> {
 /// last one of a sequence of its own, and no row shares anything with another one.
 ///
 /// # Errors
-/// As [`NoCache::new`].
+/// As [`NoCache::new`]; [`Error::Argument`](xtrain_tensor::Error::Argument) for a window of 0.
 pub fn sinks_kv(rows: &Rows, [sinks, window]: [usize; 2]) -> Result<impl KvStore<Eager>> {
     NoCache::<Tensor>::new(rows)?; // whole sequences
+    if window == 0 {
+        let (op, want, got) = ("sinks_kv", "a window of at least 1", "0".to_string());
+        return Err(xtrain_tensor::Error::Argument { op, want, got }.into());
+    }
     let (mut kept, mut base) = (Vec::new(), Vec::new());
     let (mut places, mut own) = (Vec::new(), Vec::new());
     for (row, &t) in (0..).zip(&rows.pos) {
-        let is_kept = |j: &u32| (*j as usize) < sinks || *j as usize + window > t as usize;
+        let is_kept = |j: &u32| (*j as usize) < sinks || ((t - *j) as usize) < window;
         let list: Vec<u32> = (0..=t).filter(is_kept).map(|j| row - t + j).collect();
         base.push(kept.len());
         places.extend(0..list.len() as u32);

@@ -83,9 +83,6 @@ impl Record {
             (Some(text), None, None, false) => Ok(Record::Text(text)),
             (None, Some(prompt), Some(completion), false) => Ok(Record::Pair { prompt, completion }),
             (None, None, None, true) => Record::chat(location),
-            _ if !object.is_empty() && object.values().all(Value::is_null) => {
-                Err(location.error(KINDS, "only null"))
-            }
             _ => Err(location.error(KINDS, fields(object))),
         }
     }
@@ -257,11 +254,13 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// The names of an object's fields, for an error.
+/// The names of an object's fields that are not null, for an error.
 pub(crate) fn fields(object: &Map<String, Value>) -> String {
-    let names: Vec<String> = object.keys().take(8).map(|name| format!("{name:?}")).collect();
+    let given = object.iter().filter(|(_, value)| !value.is_null());
+    let names: Vec<String> = given.take(8).map(|(name, _)| format!("{name:?}")).collect();
     match &names[..] {
-        [] => "no field".into(),
+        [] if object.is_empty() => "no field".into(),
+        [] => "only null".into(),
         [name] => format!("the field {name}"),
         _ => format!("the fields {}", names.join(", ")),
     }

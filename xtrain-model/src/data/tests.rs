@@ -180,6 +180,7 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     );
     refused("none.jsonl", b"{}", "found no field");
     refused("null.jsonl", b"{\"text\": null}", "found only null");
+    refused("nulls.jsonl", b"{\"prompt\":\"a\",\"completion\":null}", "found the field \"prompt\"");
     refused("type.jsonl", b"{\"text\": 3}", "\"text\": a number");
     refused("deep.jsonl", "[".repeat(100_000).as_bytes(), "line 1: expected a JSON object");
     refused("latin.jsonl", b"{\"text\": \"a\"}\n\xff", "byte 0xff at byte 14");

@@ -132,11 +132,16 @@ fn scaling(
     let kind = key("rope.scaling.type");
     let no_factor = || meta.bad(&key("rope.scaling.factor"), "a number", "none");
     let factor = || number("rope.scaling.factor")?.ok_or_else(no_factor);
-    let attention = key("rope.scaling.attn_factor");
-    if let Some(other) = meta.number(&attention)?.filter(|&x| x != 1.0) {
-        return Err(meta.bad(&attention, "1", other));
+    for name in ["scaling.attn_factor", "scaling.yarn_attn_factor", "scaling.yarn_ext_factor", "scale_linear"]
+    {
+        let key = key(&format!("rope.{name}"));
+        if let Some(other) = meta.number(&key)?.filter(|&x| x != 1.0) {
+            return Err(meta.bad(&key, "1", other));
+        }
     }
-    match (meta.text(&kind)?, divisors) {
+    // a factor without a type is linear, as in llama.cpp
+    let scaled = number("rope.scaling.factor")?.is_some_and(|factor| factor != 0.0 && factor != 1.0);
+    match (meta.text(&kind)?.or(scaled.then_some("linear")), divisors) {
         (None | Some("none"), None) => Ok(RopeScaling::Default),
         // divisors that a converter rounded otherwise are a rule of their own
         (None | Some("none"), Some(divisors)) => {

@@ -77,7 +77,8 @@ pub fn read_header(file: &Path, from: impl Read, length: u64) -> Result<Header> 
         return Err(from.key("magic", "GGUF", got));
     }
     let version = from.u32()?;
-    if version != VERSION {
+    // version 2 has the same layout
+    if !(2..=VERSION).contains(&version) {
         return Err(CheckpointError::Version { file: file.into(), want: VERSION, got: version });
     }
     let (tensors, values) = (from.u64()?, from.u64()?);

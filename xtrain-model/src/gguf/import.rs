@@ -59,6 +59,11 @@ fn read_config<'h>(
     file: &mut BufReader<File>,
     header: &'h Header,
 ) -> Result<(Config, Arch, Matched<'h>), StoreError> {
+    let parts = "split.count";
+    if let Some(n) = header.metadata.size(parts)?.filter(|&n| n > 1) {
+        let want = "one file (llama-gguf-split --merge FIRST_PART FILE joins the parts)";
+        return Err(header.metadata.bad(parts, want, n).into());
+    }
     let arch = Arch::read(&header.metadata)?;
     let divisors = match config::divisors_of(header, arch) {
         // a head has at most 128 pairs: `match_tensors` rejects the shape of a longer tensor

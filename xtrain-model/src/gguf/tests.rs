@@ -191,6 +191,21 @@ fn the_built_in_tokenizer_survives_export_and_import() {
     assert!(tokenizer::write_eos_ids(&[1, 2, 3, 4]).is_err(), "more ids than keys");
 }
 
+/// It has the pattern of Qwen2, whose tokenizers normalize text to NFC; it does not.
+#[test]
+fn a_trained_tokenizer_survives_export_and_import() {
+    let texts = ["a cafe\u{301} and a re\u{301}sume\u{301}".repeat(9)];
+    let own = Tokenizer::train_bpe(texts.into_iter(), 270, &[]).unwrap();
+    let vocab = own.vocab_size();
+    let values = tokenizer::write(&own, vocab).unwrap();
+    assert!(values.iter().any(|(key, value)| key == "xtrain.tokenizer.nfc" && *value == Value::Bool(false)));
+    let meta = Metadata { file: "test".into(), values: values.into_iter().collect() };
+    let again = tokenizer::read(&meta).unwrap().unwrap();
+    for text in ["cafe\u{301}", "caf\u{e9} 123", "re\u{301}sume\u{301}  x"] {
+        assert_eq!(again.encode(text).unwrap(), own.encode(text).unwrap(), "{text:?}");
+    }
+}
+
 /// The end-of-text ids of a file that names one token by two keys.
 fn end_tokens_of_two_keys() -> Vec<u32> {
     let values = tokenizer::write_eos_ids(&[256, 256]).unwrap();

@@ -171,7 +171,10 @@ pub fn from_json(json: &Value) -> Result<Config> {
         head_dim: size(json, "head_dim", Some(head_dim))?,
         max_positions,
         rope_theta,
-        norm_eps: json["rms_norm_eps"].as_f64().unwrap_or(f64::NAN),
+        norm_eps: match json["rms_norm_eps"].as_f64() {
+            Some(eps) => eps,
+            None => return refuse("rms_norm_eps", "a number", &json["rms_norm_eps"]),
+        },
         qk_norm: family == Family::Qwen3,
         tie_embeddings: flag(json, "tie_word_embeddings")?,
         biases: biases(json, family)?,

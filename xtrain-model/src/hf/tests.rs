@@ -195,7 +195,8 @@ fn unsupported_fields_are_refused_by_name() {
         ("num_hidden_layers", json!(0), "n_layers"),
         ("num_hidden_layers", json!(1u64 << 40), "n_layers"),
         ("head_dim", json!(15), "head_dim"),
-        ("rms_norm_eps", json!("nan"), "norm_eps"),
+        ("rms_norm_eps", json!("nan"), "rms_norm_eps must be a number"),
+        ("rms_norm_eps", Value::Null, "rms_norm_eps must be a number"),
         ("rope_theta", json!(0.0), "rope_theta"),
         ("rope_scaling", json!({"type": "longrope", "factor": 4.0}), "longrope"),
     ] {

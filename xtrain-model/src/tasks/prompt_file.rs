@@ -157,9 +157,10 @@ impl PromptRecord {
         let mut columns = object.clone();
         let [prompt, ids] = ["prompt", "prompt_ids"].map(|key| columns.remove(key).filter(|v| !v.is_null()));
         let has_messages = object.get("messages").is_some_and(|messages| !messages.is_null());
-        if !has_messages {
-            columns.remove("messages");
-        }
+        // null counts as absent
+        columns.retain(|name, value| {
+            !(value.is_null() && ["messages", "regex", "json_schema"].contains(&name.as_str()))
+        });
         let content = match (prompt, ids, has_messages) {
             (Some(Value::String(text)), None, false) => PromptContent::Text(text),
             (Some(messages @ Value::Array(_)), None, false) => {
@@ -236,7 +237,11 @@ mod tests {
 
     #[test]
     fn messages_that_are_null_are_no_messages() {
-        let prompts = open("null", "{\"prompt\": \"a\", \"messages\": null, \"n\": 1}\n").unwrap();
+        let prompts = open(
+            "null",
+            "{\"prompt\": \"a\", \"messages\": null, \"regex\": null, \"json_schema\": null, \"n\": 1}\n",
+        )
+        .unwrap();
         assert!(matches!(&prompts.records()[0].content, PromptContent::Text(text) if text == "a"));
         assert_eq!(columns_of(&prompts, 0), serde_json::json!({"n": 1}));
     }

@@ -115,6 +115,11 @@ impl Tokenizer {
             // a GGUF file contains both parts
             let config_file = if is_json { file.with_file_name(CONFIG) } else { file.to_path_buf() };
             tokenizer.configure(config, &config_file)?;
+            if let Some(add) = tokenizer.settings.add_bos {
+                let named = tokenizer.settings.special("bos_token");
+                let id = named.and_then(|token| tokenizer.special_id(token)).or(tokenizer.bos);
+                tokenizer.bos = id.filter(|_| add);
+            }
         }
         Ok(tokenizer)
     }

@@ -13,11 +13,16 @@ const NAMES: [&str; 7] =
 
 const DEFAULT: &str = "default";
 
+/// The classes of transformers that replace the post-processor of `tokenizer.json`, also with the suffix `Fast`.
+const REPLACING: [&str; 2] = ["LlamaTokenizer", "CodeLlamaTokenizer"];
+
 /// Special tokens by name, and chat templates by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Settings {
     pub(super) special_tokens: Vec<(String, String)>,
     pub(super) templates: Vec<(String, String)>,
+    /// Whether a text begins with the BOS token. `None`: the post-processor of `tokenizer.json` decides.
+    pub(super) add_bos: Option<bool>,
     /// The file of the default template.
     pub(super) template_file: Option<PathBuf>,
 }
@@ -39,7 +44,10 @@ impl Settings {
         }
         let templates = templates(&value["chat_template"], file)?;
         let template_file = (!templates.is_empty()).then(|| file.to_path_buf());
-        Ok(Settings { special_tokens, templates, template_file })
+        let class = value["tokenizer_class"].as_str().unwrap_or_default();
+        let replaces = REPLACING.contains(&class.strip_suffix("Fast").unwrap_or(class));
+        let add_bos = value["add_bos_token"].as_bool().filter(|_| replaces);
+        Ok(Settings { special_tokens, templates, add_bos, template_file })
     }
 
     /// Replaces the default template with the content of a `chat_template.jinja`.

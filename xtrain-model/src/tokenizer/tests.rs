@@ -116,6 +116,33 @@ fn a_prompt_begins_with_the_token_that_hf_adds() {
     assert_eq!(Tokenizer::byte().bos_id(), None);
 }
 
+/// transformers replaces the post-processor of these classes.
+#[test]
+fn the_setting_of_a_llama_class_replaces_the_post_processor() {
+    let (tokenizer, _) = fixture("llama3_bpe");
+    let with: serde_json::Value = serde_json::from_slice(tokenizer.files()[0].1).unwrap();
+    let mut without = with.clone();
+    without["post_processor"] = serde_json::Value::Null;
+    let bos = |json: &serde_json::Value, class: &str, add: serde_json::Value| {
+        let config = serde_json::json!({
+            "tokenizer_class": class, "add_bos_token": add, "bos_token": "<|begin_of_text|>",
+        });
+        let (json, config) = (json.to_string().into_bytes(), config.to_string().into_bytes());
+        Tokenizer::from_parts(json, Some(config), Path::new("tokenizer.json")).unwrap().bos_id()
+    };
+    let (yes, no, none) = (true.into(), false.into(), serde_json::Value::Null);
+    for class in ["LlamaTokenizerFast", "LlamaTokenizer", "CodeLlamaTokenizerFast"] {
+        assert_eq!(
+            [&without, &with].map(|json| bos(json, class, serde_json::Value::clone(&yes))),
+            [Some(0); 2]
+        );
+        assert_eq!([&without, &with].map(|json| bos(json, class, serde_json::Value::clone(&no))), [None; 2]);
+        assert_eq!([&without, &with].map(|json| bos(json, class, none.clone())), [None, Some(0)]);
+    }
+    let other = "PreTrainedTokenizerFast";
+    assert_eq!((bos(&without, other, yes), bos(&with, other, no)), (None, Some(0)));
+}
+
 #[test]
 fn a_special_token_in_a_continuation_is_followed_by_a_new_text() {
     let (tokenizer, _) = fixture("llama_spm");

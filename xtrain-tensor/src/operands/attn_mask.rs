@@ -115,7 +115,7 @@ impl AttnMask<'_> {
     /// One past the last position at which `pos` is visible, in a sequence of `len` positions.
     #[inline]
     pub(crate) fn visible_until(&self, pos: usize, len: usize) -> usize {
-        self.window.map_or(len, |w| len.min(pos + w))
+        self.window.map_or(len, |w| len.min(pos.saturating_add(w)))
     }
 
     /// The rows of each sequence, ordered by position.
@@ -160,13 +160,15 @@ impl AttnMask<'_> {
         match self.slots {
             Slots::Runs { base } => match base.get(seq) {
                 None => bad("sequence", seq, base.len()),
-                Some(b) if b + pos >= n_slots => bad("slot", b + pos, n_slots),
-                Some(_) => Ok(()),
+                Some(b) => match b.checked_add(pos) {
+                    Some(slot) if slot < n_slots => Ok(()),
+                    slot => bad("slot", slot.unwrap_or(usize::MAX), n_slots),
+                },
             },
             Slots::Pages { page, table } => {
                 let Some(pages) = table.get(seq) else { return bad("sequence", seq, table.len()) };
                 if *page == 0 || pos / page >= pages.len() {
-                    return bad("position", pos, pages.len() * page);
+                    return bad("position", pos, pages.len().saturating_mul(*page));
                 }
                 let needed = &pages[self.keys(n).start / page..=pos / page];
                 match needed.iter().find(|&&p| (p as usize + 1) * page > n_slots) {

@@ -29,7 +29,9 @@ fn each_error_names_its_cause() {
         assert!(!count(most).contains(&most.to_string()), "{}", count(most));
     }
     for (says, text) in [
-        ("3, found 2", changed(|b| b[4] = 2)),
+        ("3, found 4", changed(|b| b[4] = 4)),
+        ("3, found 1", changed(|b| b[4] = 1)),
+        ("accepted", changed(|b| b[4] = 2)),
         (
             "attention.head_coumt",
             changed(|b| swap(b, b"attention.head_count\x04", b"attention.head_coumt\x04")),

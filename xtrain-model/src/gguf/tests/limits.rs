@@ -82,11 +82,17 @@ fn optional_metadata_have_defaults_or_the_value_that_is_supported() {
         ("expert_count", Value::Int(0), Value::Int(1)),
         ("attention.sliding_window", Value::Int(0), Value::Int(4)),
         ("rope.scaling.attn_factor", Value::Float(1.0), Value::Float(2.0)),
+        ("rope.scaling.yarn_attn_factor", Value::Float(1.0), Value::Float(2.0)),
+        ("rope.scaling.yarn_ext_factor", Value::Float(1.0), Value::Float(0.0)),
+        ("rope.scale_linear", Value::Float(1.0), Value::Float(2.0)),
         ("attention.value_length", Value::Int(8), Value::Int(16)),
     ] {
         assert_eq!(read(key, Some(good)).as_ref(), Ok(&cfg), "{key}");
         assert!(read(key, Some(bad)).unwrap_err().contains(key), "{key}");
     }
+    let linear = read("rope.scaling.factor", Some(Value::Float(4.0))).unwrap();
+    assert_eq!(linear.rope_scaling, RopeScaling::Linear { factor: 4.0 });
+    assert_eq!(read("rope.scaling.factor", Some(Value::Float(1.0))).as_ref(), Ok(&cfg));
     assert!(read("attention.head_count", Some(Value::Int(0))).unwrap_err().contains("at least 1"));
     let qwen2 = config_of(&cfg, Arch::Qwen2, &[], None).unwrap();
     assert_eq!(qwen2.biases, Biases { qkv: true, o: false, mlp: false }, "also without such a tensor");
@@ -202,12 +208,29 @@ fn only_pre_tokenizers_of_gguf_are_written() {
     for (pre, accepted) in [
         (
             serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
+            false,
+        ),
+        (
+            serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}),
             true,
         ),
         (serde_json::json!({"type": "Whitespace"}), false),
     ] {
         let tokenizer = changed_tokenizer(|json| json["pre_tokenizer"] = pre.clone(), "{}");
         assert_eq!(tokenizer::write(&tokenizer, 300).is_ok(), accepted, "{pre}");
+    }
+    for (normalizer, accepted) in [
+        (serde_json::json!(null), true),
+        (serde_json::json!({"type": "NFC"}), true),
+        (serde_json::json!({"type": "Sequence", "normalizers": [{"type": "NFC"}]}), true),
+        (
+            serde_json::json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}),
+            false,
+        ),
+        (serde_json::json!({"type": "Lowercase"}), false),
+    ] {
+        let tokenizer = changed_tokenizer(|json| json["normalizer"] = normalizer.clone(), "{}");
+        assert_eq!(tokenizer::write(&tokenizer, 300).is_ok(), accepted, "{normalizer}");
     }
 }
 

@@ -4,6 +4,9 @@ pub(super) const MODEL: &str = "tokenizer.ggml.model";
 /// The values of [`MODEL`] in a file without a tokenizer. Without one of them, llama.cpp refuses the file.
 pub(super) const NO_TOKENIZER: [&str; 2] = ["no_vocab", "none"];
 pub(super) const PRE: &str = "tokenizer.ggml.pre";
+/// Whether text is normalized to NFC, if that is not the rule of the pre-tokenizer. A key of xtrain: llama.cpp does not
+/// read it, and normalizes no text.
+pub(super) const NFC: &str = "xtrain.tokenizer.nfc";
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 pub(super) const TYPES: &str = "tokenizer.ggml.token_type";
 pub(super) const MERGES: &str = "tokenizer.ggml.merges";

@@ -6,6 +6,8 @@ pub(super) struct PreTokenizer {
     pub(super) name: &'static str,
     /// The split pattern. `None`: the pattern of GPT-2.
     pattern: Option<&'static str>,
+    /// Whether each digit is a word of its own before the pattern of GPT-2 splits the rest.
+    digits: bool,
     /// Whether text is normalized to NFC first.
     pub(super) nfc: bool,
     /// Whether whole words of the vocabulary take precedence over merges.
@@ -17,18 +19,22 @@ pub(super) struct PreTokenizer {
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The supported pre-tokenizers. The first is the default.
-pub(super) const PRE_TOKENIZERS: [PreTokenizer; 3] = [
-    PreTokenizer { name: "gpt-2", pattern: None, nfc: false, ignore_merges: false, adds_bos: false },
-    PreTokenizer { name: "qwen2", pattern: Some(QWEN2), nfc: true, ignore_merges: false, adds_bos: false },
-    PreTokenizer {
-        name: "llama-bpe",
-        pattern: Some(LLAMA3),
-        nfc: false,
-        ignore_merges: true,
-        adds_bos: true,
-    },
+/// The supported pre-tokenizers.
+pub(super) const PRE_TOKENIZERS: [PreTokenizer; 4] = [
+    GPT2,
+    PreTokenizer { name: "qwen2", pattern: Some(QWEN2), nfc: true, ..GPT2 },
+    PreTokenizer { name: "llama-bpe", pattern: Some(LLAMA3), ignore_merges: true, adds_bos: true, ..GPT2 },
+    PreTokenizer { name: "smollm", digits: true, ..GPT2 },
 ];
+
+const GPT2: PreTokenizer = PreTokenizer {
+    name: "gpt-2",
+    pattern: None,
+    digits: false,
+    nfc: false,
+    ignore_merges: false,
+    adds_bos: false,
+};
 
 fn byte_level(use_regex: bool) -> Json {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
@@ -36,16 +42,44 @@ fn byte_level(use_regex: bool) -> Json {
 
 /// The `pre_tokenizer` of a `tokenizer.json`.
 pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Json {
+    if pre.digits {
+        let digits = json!({"type": "Digits", "individual_digits": true});
+        return json!({"type": "Sequence", "pretokenizers": [digits, byte_level(true)]});
+    }
     let Some(pattern) = pre.pattern else { return byte_level(true) };
     let split =
         json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
     json!({"type": "Sequence", "pretokenizers": [split, byte_level(false)]})
 }
 
+/// Whether a `normalizer` of a `tokenizer.json` is NFC. `None`: it is another one.
+pub(super) fn is_nfc(json: &Json) -> Option<bool> {
+    match json["type"].as_str() {
+        None if json.is_null() => Some(false),
+        Some("NFC") => Some(true),
+        Some("Sequence") => match &json["normalizers"].as_array()?[..] {
+            [] => Some(false),
+            [one] => is_nfc(one),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The supported pre-tokenizer with this name of GGUF. Some have several names.
+pub(super) fn by_name(name: &str) -> Option<&'static PreTokenizer> {
+    let name = match name {
+        "llama3" | "llama-v3" => "llama-bpe",
+        "deepseek-r1-qwen" => "qwen2",
+        other => other,
+    };
+    PRE_TOKENIZERS.iter().find(|pre| pre.name == name)
+}
+
 /// The GGUF pre-tokenizer that is equivalent to `json`, the `pre_tokenizer` of a `tokenizer.json`. Without merges all
 /// pre-tokenizers are equivalent.
 pub(super) fn find_pre_tokenizer(json: &Json, no_merges: bool) -> Option<&'static PreTokenizer> {
-    if no_merges && json["type"] == "ByteLevel" {
+    if no_merges && json["type"] == "ByteLevel" && json["add_prefix_space"] == false {
         return Some(&PRE_TOKENIZERS[0]);
     }
     let is_byte_level = |step: &Json, use_regex: bool| {
@@ -54,6 +88,7 @@ pub(super) fn find_pre_tokenizer(json: &Json, no_merges: bool) -> Option<&'stati
     PRE_TOKENIZERS.iter().find(|pre| {
         let (want, steps) = (&pre_tokenizer(pre)["pretokenizers"], &json["pretokenizers"]);
         match pre.pattern {
+            None if pre.digits => want[0] == steps[0] && is_byte_level(&steps[1], true) && steps[2].is_null(),
             None => is_byte_level(json, true),
             Some(_) => want[0] == steps[0] && is_byte_level(&steps[1], false) && steps[2].is_null(),
         }
@@ -79,8 +114,8 @@ mod tests {
                 ("add_prefix_space", json!(true)),
             ] {
                 let mut changed = json.clone();
-                let step =
-                    if pre.pattern.is_some() { &mut changed["pretokenizers"][1] } else { &mut changed };
+                let is_sequence = pre.pattern.is_some() || pre.digits;
+                let step = if is_sequence { &mut changed["pretokenizers"][1] } else { &mut changed };
                 step[field] = other;
                 assert_eq!(name(&changed, false), None, "{} with another {field}", pre.name);
             }

@@ -3,10 +3,10 @@ use serde_json::{Map, Value as Json, json};
 use xtrain_tensor::faults::{self, Fault};
 
 use super::keys::{
-    ADD_BOS, BOS, CONTROL, EOS_KEYS, MERGES, MODEL, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES, SPACE_PREFIX,
-    TEMPLATE, TOKENS, TRIM_SPACES, TYPES, UNK, UNKNOWN, UNUSED, USER,
+    ADD_BOS, BOS, CONTROL, EOS_KEYS, MERGES, MODEL, NFC, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES,
+    SPACE_PREFIX, TEMPLATE, TOKENS, TRIM_SPACES, TYPES, UNK, UNKNOWN, UNUSED, USER,
 };
-use super::pre_tokenizer::{PRE_TOKENIZERS, pre_tokenizer};
+use super::pre_tokenizer::{PRE_TOKENIZERS, by_name, pre_tokenizer};
 use super::sentencepiece;
 use crate::checkpoint::CheckpointError;
 use crate::gguf::metadata::{Metadata, Value};
@@ -146,9 +146,13 @@ fn unsupported(meta: &Metadata, key: &str, want: &str, got: String) -> StoreErro
 
 /// The steps of a byte-level BPE.
 fn byte_level_steps(meta: &Metadata) -> Result<Steps, StoreError> {
-    let name = meta.text(PRE)?.filter(|name| *name != "default").unwrap_or(PRE_TOKENIZERS[0].name);
-    let Some(pre) = PRE_TOKENIZERS.iter().find(|pre| pre.name == name) else {
-        return Err(unsupported(meta, PRE, "gpt-2, qwen2 or llama-bpe", format!("{name:?}")));
+    // without merges, all pre-tokenizers are equivalent
+    let name = match meta.text(PRE)? {
+        None | Some("default") if meta.texts(MERGES)?.is_empty() => PRE_TOKENIZERS[0].name,
+        name => name.unwrap_or("none"),
+    };
+    let Some(pre) = by_name(name) else {
+        return Err(unsupported(meta, PRE, "gpt-2, qwen2, llama-bpe or smollm", format!("{name:?}")));
     };
     let mut merges = Vec::with_capacity(meta.texts(MERGES)?.len());
     for merge in meta.texts(MERGES)? {
@@ -158,7 +162,10 @@ fn byte_level_steps(meta: &Metadata) -> Result<Steps, StoreError> {
         merges.push(json!([pair.0, pair.1]));
     }
     Ok(Steps {
-        normalizer: if pre.nfc { json!({"type": "NFC"}) } else { Json::Null },
+        normalizer: match meta.get(NFC).map_or(pre.nfc, |nfc| *nfc == Value::Bool(true)) {
+            true => json!({"type": "NFC"}),
+            false => Json::Null,
+        },
         pre_tokenizer: pre_tokenizer(pre),
         decoder: json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
         unknown: Json::Null,

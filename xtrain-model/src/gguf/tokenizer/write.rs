@@ -5,10 +5,10 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::keys::{
-    ADD_BOS, BOS, BYTE, CONTROL, EOS_KEYS, MERGES, MODEL, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES,
+    ADD_BOS, BOS, BYTE, CONTROL, EOS_KEYS, MERGES, MODEL, NFC, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES,
     SPACE_PREFIX, TEMPLATE, TEMPLATES, TOKENS, TYPES, UNK, UNKNOWN, UNUSED, USER,
 };
-use super::pre_tokenizer::find_pre_tokenizer;
+use super::pre_tokenizer::{find_pre_tokenizer, is_nfc};
 use super::sentencepiece::{self, Merge};
 use crate::error::Error;
 use crate::gguf::metadata::Value;
@@ -134,19 +134,30 @@ impl Vocabulary<'_> {
     fn byte_level(&self) -> KindValues {
         let (steps, decoder) = (&self.json["pre_tokenizer"], &self.json["decoder"]["type"]);
         let Some(pre) = find_pre_tokenizer(steps, self.merges.is_empty()) else {
-            let want = "the pre-tokenizer of GPT-2, Qwen2 or Llama 3, or SentencePiece";
+            let want = "the pre-tokenizer of GPT-2, Qwen2, Llama 3 or SmolLM, or SentencePiece";
             return Err((want, steps.to_string()));
         };
         if decoder != "ByteLevel" {
             return Err(("a byte-level decoder, or SentencePiece", decoder.to_string()));
         }
+        let normalizer = &self.json["normalizer"];
+        let Some(nfc) = is_nfc(normalizer) else {
+            return Err(("the normalizer NFC or none", normalizer.to_string()));
+        };
+        let ignore_merges = self.json["model"]["ignore_merges"] == true;
+        if ignore_merges != pre.ignore_merges && !self.merges.is_empty() {
+            let want = if pre.ignore_merges { "ignore_merges of true" } else { "ignore_merges of false" };
+            return Err((want, ignore_merges.to_string()));
+        }
         let merges = self.merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
-        Ok(vec![
+        let mut values = vec![
             (MODEL, Value::String("gpt2".into())),
             (PRE, Value::String(pre.name.into())),
             (TYPES, Value::Ints(self.types.to_vec())),
             (MERGES, Value::Strings(merges)),
-        ])
+        ];
+        values.extend((nfc != pre.nfc).then_some((NFC, Value::Bool(nfc))));
+        Ok(values)
     }
 }
 
