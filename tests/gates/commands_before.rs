@@ -47,6 +47,10 @@ fn settings_that_cannot_work_are_found_before_the_first_step() {
         &["v.jsonl", "a target token in the first 3 tokens (train.eval_tokens)"],
     );
     assert!(!scratch.0.join("r").exists());
+    let run = tiny_run("v", "t.txt", &["train.steps=1"]);
+    done(&scratch.0, &[&run[..], &["--val-data", "v.jsonl"]].concat());
+    let resume = ["train", "--resume", "v", "--set", "train.steps=2", "--set", "train.eval_tokens=3"];
+    refused(&scratch.0, &resume, 65, &["v.jsonl", "in the first 3 tokens (train.eval_tokens)"]);
     let word = format!("data.tokenizer={}", word_tokenizer(&scratch).display());
     let sets = [&word, "train.sample_every=1", "sample.prompt=b"];
     refused(

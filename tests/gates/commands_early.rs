@@ -196,6 +196,24 @@ fn a_lowest_loss_of_other_evaluations_is_forgotten() {
 }
 
 #[test]
+fn best_weights_of_other_evaluations_are_not_removed() {
+    let scratch = scratch("kept-best");
+    let dir = &scratch.0;
+    let resume = |sets: &[&'static str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        ["train", "--resume", "r"].into_iter().chain(sets).collect::<Vec<_>>()
+    };
+    done(dir, &tiny_run("r", "t.txt", &["train.steps=2", "train.eval_every=2", "train.keep_best=true"]));
+    done(dir, &resume(&["train.steps=3", "train.eval_every=3", "train.keep_best=false"]));
+    let again = resume(&["train.steps=4", "train.keep_best=true"]);
+    refused(dir, &again, 2, &["r/best: expected no weights of earlier evaluations", "move the directory"]);
+    assert_eq!(names(&dir.join("r/best/checkpoints")), ["step_000002"]);
+    fs::rename(dir.join("r/best"), dir.join("earlier")).unwrap();
+    done(dir, &again);
+    assert!(dir.join("r/best").is_dir());
+}
+
+#[test]
 fn a_run_without_progress_stops_early_and_a_resume_does_not_restart_it() {
     let scratch = scratch("early");
     let dir = &scratch.0;

@@ -178,3 +178,23 @@ impl Model {
         Ok(ops::linear(hidden, &*self.params.head().packed()?, None, Dtype::F32)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_of_another_config_are_refused() {
+        let tiny = Config::tiny();
+        let params = || Params::init(&tiny, Dtype::F32, &Device::cpu(), 0).unwrap();
+        assert!(Model::new(tiny.clone(), params()).is_ok());
+        for (other, part) in [
+            (Config { n_layers: 1, ..tiny.clone() }, "tensors"),
+            (Config { n_layers: 3, ..tiny.clone() }, "tensors"),
+            (Config { ffn_dim: 96, ..tiny.clone() }, "shape [96, 32]"),
+        ] {
+            let error = Model::new(other, params()).unwrap_err().to_string();
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+}

@@ -102,3 +102,24 @@ impl AdamW {
         (scalars, powers)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use xtrain_tensor::Device;
+
+    #[test]
+    fn gradients_of_other_parameters_change_nothing() {
+        let mut params = Params::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 0).unwrap();
+        let mut optimizer = AdamW::new(OptimConfig::default(), &params).unwrap();
+        let all = optimizer.m.clone();
+        for grads in [&all[..all.len() - 1], &[]] {
+            let error = optimizer.step(&mut params, grads, 1e-3).unwrap_err().to_string();
+            assert!(error.contains("a gradient and two moments for each parameter"), "{error}");
+            assert_eq!(optimizer.powers, [1.0; 2]);
+        }
+        assert!(optimizer.step(&mut params, &all, 1e-3).is_ok());
+        assert_ne!(optimizer.powers, [1.0; 2]);
+    }
+}

@@ -54,5 +54,9 @@ mod tests {
         assert_eq!([0, 1, 2].map(|shard| some.of_shard(3, shard)), [0..1, 1..1, 1..3]);
         let all = StepExamples::all(&examples);
         assert_eq!([0, 1].map(|shard| all.of_shard(2, shard)), [0..1, 1..3]);
+        for wrong in [vec![0, 2, 6], vec![4, 0, 5], vec![1, 1, 2]] {
+            let some = || StepExamples::some(&examples, wrong.clone(), 6).samples;
+            assert!(std::panic::catch_unwind(some).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! | types written | F32, F16, BF16, `Q8_0`; vectors stay F32; rows whose length is not a multiple of 32 become F16 |
 //! | `llama` | GGUF interleaves the row pairs of queries and keys; reading restores the half-split order |
 //! | `rope_freqs.weight` | divisors of RoPE frequencies; the llama3 rule if it has exactly these divisors |
-//! | tokenizer | `gpt2`: a byte-level BPE with the pre-tokenizer of GPT-2, Qwen2, Llama 3 or SmolLM; `llama`: SentencePiece |
+//! | tokenizer | `gpt2`: a byte-level BPE with the pre-tokenizer of GPT-2, Qwen2, Llama 3 or `SmolLM`; `llama`: SentencePiece |
 //!
 //! A file is untrusted input: its header is checked against its length and against the model it describes before
 //! any tensor is allocated.

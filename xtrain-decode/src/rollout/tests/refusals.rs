@@ -65,6 +65,17 @@ fn the_oracles_refuse_what_the_engine_refuses() {
 }
 
 #[test]
+fn the_oracle_of_sinks_accepts_windows_of_any_size_but_0() {
+    let (model, request) = (model(), request(4, &[1, 2, 3], 4));
+    for sinks in [0, 1] {
+        let error = generate_naive_sinks(&model, &request, [sinks, 0]).unwrap_err().to_string();
+        assert!(error.contains("a window of at least 1"), "{error}");
+    }
+    let whole = generate_naive_sinks(&model, &request, [0, usize::MAX]).unwrap();
+    assert_eq!(whole.tokens, generate_naive(&model, &request).unwrap().tokens);
+}
+
+#[test]
 fn the_defaults_are_those_of_the_documentation() {
     let EngineOptions { kv, max_batch, steps_per_sync, ageing, watermark, prefill_chunk, .. } =
         EngineOptions::default();

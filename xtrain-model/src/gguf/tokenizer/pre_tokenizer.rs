@@ -1,13 +1,20 @@
 //! The pre-tokenizers of byte-level BPEs by their names in GGUF.
 use serde_json::{Value as Json, json};
 
+/// How a text is split into words.
+enum Split {
+    /// The pattern of GPT-2.
+    Gpt2,
+    /// Each digit is a word of its own; the pattern of GPT-2 splits the rest.
+    Digits,
+    /// A pattern.
+    Pattern(&'static str),
+}
+
 /// A pre-tokenizer of GGUF.
 pub(super) struct PreTokenizer {
     pub(super) name: &'static str,
-    /// The split pattern. `None`: the pattern of GPT-2.
-    pattern: Option<&'static str>,
-    /// Whether each digit is a word of its own before the pattern of GPT-2 splits the rest.
-    digits: bool,
+    split: Split,
     /// Whether text is normalized to NFC first.
     pub(super) nfc: bool,
     /// Whether whole words of the vocabulary take precedence over merges.
@@ -22,19 +29,19 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 /// The supported pre-tokenizers.
 pub(super) const PRE_TOKENIZERS: [PreTokenizer; 4] = [
     GPT2,
-    PreTokenizer { name: "qwen2", pattern: Some(QWEN2), nfc: true, ..GPT2 },
-    PreTokenizer { name: "llama-bpe", pattern: Some(LLAMA3), ignore_merges: true, adds_bos: true, ..GPT2 },
-    PreTokenizer { name: "smollm", digits: true, ..GPT2 },
+    PreTokenizer { name: "qwen2", split: Split::Pattern(QWEN2), nfc: true, ..GPT2 },
+    PreTokenizer {
+        name: "llama-bpe",
+        split: Split::Pattern(LLAMA3),
+        ignore_merges: true,
+        adds_bos: true,
+        ..GPT2
+    },
+    PreTokenizer { name: "smollm", split: Split::Digits, ..GPT2 },
 ];
 
-const GPT2: PreTokenizer = PreTokenizer {
-    name: "gpt-2",
-    pattern: None,
-    digits: false,
-    nfc: false,
-    ignore_merges: false,
-    adds_bos: false,
-};
+const GPT2: PreTokenizer =
+    PreTokenizer { name: "gpt-2", split: Split::Gpt2, nfc: false, ignore_merges: false, adds_bos: false };
 
 fn byte_level(use_regex: bool) -> Json {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
@@ -42,14 +49,15 @@ fn byte_level(use_regex: bool) -> Json {
 
 /// The `pre_tokenizer` of a `tokenizer.json`.
 pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Json {
-    if pre.digits {
-        let digits = json!({"type": "Digits", "individual_digits": true});
-        return json!({"type": "Sequence", "pretokenizers": [digits, byte_level(true)]});
-    }
-    let Some(pattern) = pre.pattern else { return byte_level(true) };
-    let split =
-        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
-    json!({"type": "Sequence", "pretokenizers": [split, byte_level(false)]})
+    let (split, uses_regex) = match pre.split {
+        Split::Gpt2 => return byte_level(true),
+        Split::Digits => (json!({"type": "Digits", "individual_digits": true}), true),
+        Split::Pattern(pattern) => {
+            let pattern = json!({"Regex": pattern});
+            (json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false}), false)
+        }
+    };
+    json!({"type": "Sequence", "pretokenizers": [split, byte_level(uses_regex)]})
 }
 
 /// Whether a `normalizer` of a `tokenizer.json` is NFC. `None`: it is another one.
@@ -87,10 +95,13 @@ pub(super) fn find_pre_tokenizer(json: &Json, no_merges: bool) -> Option<&'stati
     };
     PRE_TOKENIZERS.iter().find(|pre| {
         let (want, steps) = (&pre_tokenizer(pre)["pretokenizers"], &json["pretokenizers"]);
-        match pre.pattern {
-            None if pre.digits => want[0] == steps[0] && is_byte_level(&steps[1], true) && steps[2].is_null(),
-            None => is_byte_level(json, true),
-            Some(_) => want[0] == steps[0] && is_byte_level(&steps[1], false) && steps[2].is_null(),
+        let of_sequence = |use_regex: bool| {
+            want[0] == steps[0] && is_byte_level(&steps[1], use_regex) && steps[2].is_null()
+        };
+        match pre.split {
+            Split::Gpt2 => is_byte_level(json, true),
+            Split::Digits => of_sequence(true),
+            Split::Pattern(_) => of_sequence(false),
         }
     })
 }
@@ -110,11 +121,11 @@ mod tests {
             assert_eq!(name(&json, false), Some(pre.name));
             for (field, other) in [
                 ("type", json!("Metaspace")),
-                ("use_regex", json!(pre.pattern.is_some())),
+                ("use_regex", json!(matches!(pre.split, Split::Pattern(_)))),
                 ("add_prefix_space", json!(true)),
             ] {
                 let mut changed = json.clone();
-                let is_sequence = pre.pattern.is_some() || pre.digits;
+                let is_sequence = !matches!(pre.split, Split::Gpt2);
                 let step = if is_sequence { &mut changed["pretokenizers"][1] } else { &mut changed };
                 step[field] = other;
                 assert_eq!(name(&changed, false), None, "{} with another {field}", pre.name);

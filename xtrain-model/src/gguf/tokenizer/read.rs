@@ -161,11 +161,9 @@ fn byte_level_steps(meta: &Metadata) -> Result<Steps, StoreError> {
         };
         merges.push(json!([pair.0, pair.1]));
     }
+    let is_nfc = meta.get(NFC).map_or(pre.nfc, |nfc| *nfc == Value::Bool(true));
     Ok(Steps {
-        normalizer: match meta.get(NFC).map_or(pre.nfc, |nfc| *nfc == Value::Bool(true)) {
-            true => json!({"type": "NFC"}),
-            false => Json::Null,
-        },
+        normalizer: if is_nfc { json!({"type": "NFC"}) } else { Json::Null },
         pre_tokenizer: pre_tokenizer(pre),
         decoder: json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
         unknown: Json::Null,
