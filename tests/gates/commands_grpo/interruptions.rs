@@ -150,20 +150,24 @@ fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
 }
 
 #[test]
-fn a_run_that_fails_after_its_configuration_was_changed_before_the_first_step_resumes() {
+fn a_resume_that_is_killed_after_it_changed_the_configuration_before_the_first_step_resumes() {
     let scratch = scratch("changed-start", "exit 1");
-    let run = [&TASK[..], &["--run", "r", "--set", "grpo.eval_every=0"], &REWARD].concat();
-    let fails = |args: &[&str]| {
-        let output = xtrain(&scratch.0, &grpo(args));
-        assert_eq!(output.status.code(), Some(65), "{}", text(&output.stderr));
-    };
-    fails(&run);
+    // many completions: what is allocated before the first step takes a while
+    let keys = ["grpo.eval_every=0", "grpo.steps=1", "grpo.prompts_per_step=32", "grpo.num_generations=64"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    let run = [&TASK[..], &["--run", "r"], &REWARD, &sets].concat();
+    assert_eq!(xtrain(&scratch.0, &grpo(&run)).status.code(), Some(65));
     assert_eq!(names(&scratch.0.join("r/checkpoints")), ["step_000000"]);
-    fails(&["--resume", "r", "--set", "grpo.learning_rate=0.25"]);
+    let config = || fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
+    let mut child = start(&scratch, &["--resume", "r", "--threads", "1", "--set", "grpo.learning_rate=0.25"]);
+    while !config().contains("\nlearning_rate = 0.25\n") && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
     write_reward(&scratch, "");
     resume(&scratch, "r");
-    let config = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
-    assert!(config.contains("\nlearning_rate = 0.25\n"), "{config}");
+    assert!(config().contains("\nlearning_rate = 0.25\n"), "{}", config());
 }
 
 #[test]
