@@ -85,7 +85,7 @@ pub(super) fn restore(
     let Resumed { trainer, run_state: state, path, refused, .. } =
         store::resume(run.path(), compute, device, optim, training::schedule(&config))?;
     refused.iter().for_each(|r| eprintln!("warning: {r}"));
-    let loader = source::loader(&config, &source, state.seed)?;
+    let loader = DataLoader::new(&config, &source, state.seed)?;
     let parts = Follower { config, source, loader, trainer, state };
     Ok(Restored { parts, data, path, checkpoints })
 }

@@ -125,11 +125,21 @@ fn require_file(name: &String) -> Result<(), CliError> {
     opened.map_err(|e| CliError::new(Exit::of_io(e.kind()), format_args!("{name}: cannot open: {e}")))
 }
 
-/// The windows of a new run. Fails if it has validation data without a target token in a window.
+/// The windows of a new run. Fails as [`require_validation_target`].
 pub(super) fn loader(config: &RunConfig, source: &Source, seed: u64) -> Result<DataLoader, CliError> {
     let loader = DataLoader::new(config, source, seed)?;
+    require_validation_target(config, source, &loader)?;
+    Ok(loader)
+}
+
+/// Checks that validation data, if there is any, has a target token in a window.
+pub(super) fn require_validation_target(
+    config: &RunConfig,
+    source: &Source,
+    loader: &DataLoader,
+) -> Result<(), CliError> {
     if source.split.validation.is_empty() || !loader.validation().is_empty() {
-        return Ok(loader);
+        return Ok(());
     }
     let data = &config.data;
     let place = match data.val_files.is_empty() {
@@ -137,11 +147,13 @@ pub(super) fn loader(config: &RunConfig, source: &Source, seed: u64) -> Result<D
         false => data.val_files.join(", "),
     };
     let want = "expected validation data with a target token";
-    let (n, key) = match data.packing {
-        Packing::Stream if config.train.eval_tokens > 0 => (config.train.eval_tokens, "train.eval_tokens"),
-        _ => (config.train.context, "train.context"),
+    let within = |n, key| format!(" in the first {n} tokens ({key})");
+    let part = match (data.packing, config.train.eval_tokens) {
+        (Packing::Stream, 0) => String::new(),
+        (Packing::Stream, n) => within(n, "train.eval_tokens"),
+        (Packing::Documents, _) => within(config.train.context, "train.context"),
     };
-    let message = format_args!("{place}: {want} in the first {n} tokens ({key}), found none");
+    let message = format_args!("{place}: {want}{part}, found none");
     Err(CliError::new(Exit::Data, message))
 }
 

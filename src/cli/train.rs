@@ -229,6 +229,7 @@ impl TrainArgs {
         let evaluations = |config: &RunConfig| (config.train.eval_every, config.train.eval_tokens);
         if evaluations(&old) != evaluations(&parts.config) {
             parts.state.best = None; // of other evaluations
+            source::require_validation_target(&parts.config, &parts.source, &parts.loader)?;
         }
         let kept = run.path().join("best");
         let is_kept = |(_, step): (f64, u64)| kept.join(format!("checkpoints/step_{step:06}")).is_dir();

@@ -66,7 +66,8 @@ pub(super) fn check_programs(section: &GrpoSection) -> Result<(), CliError> {
     }
 }
 
-/// Checks that the prompts of a task, and those of `grpo.eval_prompts`, fit in the context of its base model, before the base model is trained.
+/// Checks that the prompts of a task, and those of `grpo.eval_prompts`, fit in the context of its base model, before that
+/// is trained.
 pub(super) fn check_task_prompts(
     config: &RunConfig,
     section: &GrpoSection,
