@@ -227,6 +227,25 @@ fn a_rope_factor_keeps_its_value_in_a_gguf_file() {
     same(&open(&scratch.0.join("m.gguf")), &want);
 }
 
+#[test]
+fn what_differs_in_llama_cpp_is_noted_and_a_part_of_a_split_file_is_refused() {
+    let scratch = Scratch::new("exchange-llama-cpp");
+    for (name, is_noted) in [("llama_yarn", true), ("llama_linear", false)] {
+        let model = path(&format!("models/{name}")).display().to_string();
+        let output = crate::cli::xtrain(&scratch.0, &["export", &model, &format!("{name}.gguf")]);
+        let errors = crate::cli::text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        assert_eq!(errors.contains("note: llama.cpp ignores beta_fast and beta_slow"), is_noted, "{errors}");
+    }
+    // no tensors, and one value: the 16-bit number of parts
+    let key = "split.count";
+    let header = [b"GGUF", &3u32.to_le_bytes()[..], &0u64.to_le_bytes(), &1u64.to_le_bytes()].concat();
+    let value =
+        [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &2u32.to_le_bytes(), &2u16.to_le_bytes()];
+    std::fs::write(scratch.0.join("part.gguf"), [header, value.concat()].concat()).unwrap();
+    refused(&scratch.0, &["inspect", "part.gguf"], 65, &["part.gguf: ", key, "llama-gguf-split --merge"]);
+}
+
 /// The published Qwen3-0.6B and Qwen3-1.7B hold one; models of older versions of transformers hold RoPE frequencies.
 #[test]
 pub(crate) fn a_tied_model_may_hold_a_copy_of_its_table_as_head() {

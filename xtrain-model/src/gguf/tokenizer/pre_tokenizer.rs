@@ -74,13 +74,9 @@ pub(super) fn is_nfc(json: &Json) -> Option<bool> {
     }
 }
 
-/// The supported pre-tokenizer with this name of GGUF. Some have several names.
+/// The supported pre-tokenizer with this name of GGUF. That of Llama 3 has several names.
 pub(super) fn by_name(name: &str) -> Option<&'static PreTokenizer> {
-    let name = match name {
-        "llama3" | "llama-v3" => "llama-bpe",
-        "deepseek-r1-qwen" => "qwen2",
-        other => other,
-    };
+    let name = if ["llama3", "llama-v3"].contains(&name) { "llama-bpe" } else { name };
     PRE_TOKENIZERS.iter().find(|pre| pre.name == name)
 }
 
@@ -131,6 +127,9 @@ mod tests {
                 assert_eq!(name(&changed, false), None, "{} with another {field}", pre.name);
             }
         }
+        let named = |name: &str| by_name(name).map(|pre| pre.name);
+        assert_eq!(["llama3", "llama-v3", "llama-bpe"].map(named), [Some("llama-bpe"); 3]);
+        assert_eq!([named("smollm"), named("tekken"), named("none")], [Some("smollm"), None, None]);
         let mut split = pre_tokenizer(&PRE_TOKENIZERS[1]);
         split["pretokenizers"][0]["behavior"] = json!("Removed");
         assert_eq!(name(&split, false), None);
