@@ -20,6 +20,7 @@ use crate::model::comm::Communicator;
 use crate::model::data::Content;
 use crate::model::tasks::{self, FileTask, PromptSet, Task};
 use crate::report::Table;
+use crate::tensor::faults::{self, Fault};
 use crate::training::{WindowSpec, split};
 
 /// New tokens that a completion may have beyond the length of the expected answer.
@@ -144,7 +145,9 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path, comm: &dyn Communicator) 
         context,
         packing: args.packing.or(run.map(|config| config.data.packing)).unwrap_or(Packing::Stream),
         // text is split; only conversations are truncated
-        task: run.filter(|_| tokens.is_masked()).map_or(config::TaskKind::Lm, |config| config.train.task),
+        task: run
+            .filter(|_| tokens.is_masked() || faults::on(Fault::EvaluatedTextTruncated))
+            .map_or(config::TaskKind::Lm, |config| config.train.task),
     };
     let part = match args.val_fraction {
         Some(fraction) if fraction > 0.0 && fraction < 1.0 => split(&tokens, spec.task, fraction)?.validation,

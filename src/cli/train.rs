@@ -24,6 +24,7 @@ use crate::model::comm::Communicator;
 use crate::model::store::RunState;
 use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::tensor::Device;
+use crate::tensor::faults::{self, Fault};
 use crate::training;
 
 #[derive(Debug, Clone, Args)]
@@ -228,7 +229,9 @@ impl TrainArgs {
             job::restore(&run, resolved.config, device, &**comm)?;
         let evaluations = |config: &RunConfig| (config.train.eval_every, config.train.eval_tokens);
         if evaluations(&old) != evaluations(&parts.config) {
-            parts.state.best = None; // of other evaluations
+            if !faults::on(Fault::LowestLossOfOtherEvaluations) {
+                parts.state.best = None;
+            }
             source::require_validation_target(&parts.config, &parts.source, &parts.loader)?;
         }
         let kept = run.path().join("best");

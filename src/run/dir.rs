@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{DataRecord, Error, JsonLines, Metrics, Result, durable};
 use crate::model::tokenizer::Tokenizer;
+use crate::tensor::faults::{self, Fault};
 
 /// File name of the digests of the training data.
 const DATA: &str = "data.json";
@@ -199,7 +200,8 @@ impl RunDir {
             let name = path.file_name().and_then(|name| name.to_str());
             let number =
                 name.and_then(|name| name.strip_prefix("step_")?.strip_suffix(".jsonl")?.parse().ok());
-            if number.is_some_and(|number: u64| number > step) {
+            if number.is_some_and(|number: u64| number > step) && !faults::on(Fault::RolloutsOfLaterStepsKept)
+            {
                 fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
             }
         }

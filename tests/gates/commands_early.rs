@@ -175,7 +175,7 @@ fn options_that_compare_validation_losses_need_comparable_ones() {
 }
 
 #[test]
-fn a_lowest_loss_of_other_evaluations_is_forgotten() {
+pub(crate) fn a_lowest_loss_of_other_evaluations_is_forgotten() {
     let scratch = scratch("forgotten");
     let dir = &scratch.0;
     // In f32, this learning rate changes no weight, so no loss is lower than the first one.

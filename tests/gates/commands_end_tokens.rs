@@ -39,7 +39,7 @@ fn scratch(name: &str) -> Scratch {
 }
 
 #[test]
-fn a_model_gives_the_same_training_data_wherever_its_end_tokens_are_listed() {
+pub(crate) fn a_model_gives_the_same_training_data_wherever_its_end_tokens_are_listed() {
     let scratch = scratch("end-tokens");
     let tokens = |model: &str| {
         done(&scratch.0, &["prepare", "t.jsonl", "--tokenizer", model, "--out", "t.tok", "--force"]);

@@ -10,7 +10,7 @@ use crate::commands::parsed;
 
 mod devices;
 mod errors;
-mod interruptions;
+pub(crate) mod interruptions;
 pub(crate) mod replay;
 pub(crate) mod run;
 mod stored;

@@ -36,7 +36,7 @@ fn weights(dir: &Path, run: &str, step: u64) -> Vec<u8> {
 }
 
 #[test]
-fn only_answers_count_as_target_tokens_and_a_token_file_is_the_same_data() {
+pub(crate) fn only_answers_count_as_target_tokens_and_a_token_file_is_the_same_data() {
     let scratch = Scratch::new("sft");
     let dir = &scratch.0;
     scratch.file("c.jsonl", &conversations());

@@ -9,18 +9,18 @@ use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
 use self::elsewhere::CAUGHT_ELSEWHERE;
 use crate::{
-    accumulators, adamw, branches, cli, commands_early, commands_grpo, commands_overwrite, commands_report,
-    commands_resume, commands_rollout, commands_situations, commands_train, commands_validation,
-    commands_verify, commands_watch, config_fields, constraints, conversations, corrupt_tokenizers,
-    damaged_files, decode_ahead, equal_completions, exact_limits, families, families_small, finite_tails,
-    focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export,
-    invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference,
-    packing, packs, policy, prefix_cache, priorities, processes, quant_halves, resume, resume_data,
-    rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks, speculation, stop_text,
-    tape_gradient, training, turns, weighted_steps,
+    accumulators, adamw, branches, cli, commands_early, commands_end_tokens, commands_grpo,
+    commands_overwrite, commands_report, commands_resume, commands_rollout, commands_sft,
+    commands_situations, commands_train, commands_validation, commands_verify, commands_watch, config_fields,
+    constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead, equal_completions,
+    exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers,
+    gpu_windows, grpo, grpo_counts, held_rows, import_export, invariance, kept_sets, launch_log,
+    micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy, prefix_cache,
+    priorities, processes, quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules,
+    sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
-use crate::{run_lock, syncs};
+use crate::{memory_train, run_lock, syncs};
 
 /// Number of cases within which the invariance gate must find a fault.
 const WITHIN: u64 = 150;
@@ -52,9 +52,14 @@ fn branches() -> focused::Checked {
     branches::over(8).map(|[(values, _), _]| values).map_err(|e| format!("gate branches, seed 91: {}", e.0))
 }
 
-/// The faults whose gates record the system calls of Linux or read its list of open files.
-const ON_LINUX: [Fault; 4] =
-    [Fault::FilesNotSynced, Fault::RunNamesNotSynced, Fault::OutputNameNotSynced, Fault::LockOfCopiesKept];
+/// The faults whose gates record the system calls of Linux, or read its list of open files or the memory of a process.
+const ON_LINUX: [Fault; 5] = [
+    Fault::FilesNotSynced,
+    Fault::RunNamesNotSynced,
+    Fault::OutputNameNotSynced,
+    Fault::LockOfCopiesKept,
+    Fault::EvaluationOfManyRows,
+];
 
 /// Each fault and the gate that finds it.
 const CAUGHT: &[(Fault, Gate)] = &[
@@ -368,6 +373,39 @@ const CAUGHT: &[(Fault, Gate)] = &[
         Gate::Command(
             commands_grpo::run::a_run_computes_in_its_dtype_from_the_first_step_on,
             "bf16 has the values of f32",
+        ),
+    ),
+    (
+        Fault::EvaluatedTextTruncated,
+        Gate::Command(
+            commands_sft::only_answers_count_as_target_tokens_and_a_token_file_is_the_same_data,
+            "text is split into windows, not truncated",
+        ),
+    ),
+    (
+        Fault::RolloutsOfLaterStepsKept,
+        Gate::Command(
+            commands_grpo::interruptions::ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes,
+            "the completions of a later step were kept",
+        ),
+    ),
+    (
+        Fault::EndTokensOfConfigIgnored,
+        Gate::Command(
+            commands_end_tokens::a_model_gives_the_same_training_data_wherever_its_end_tokens_are_listed,
+            "config",
+        ),
+    ),
+    (
+        Fault::LowestLossOfOtherEvaluations,
+        Gate::Command(commands_early::a_lowest_loss_of_other_evaluations_is_forgotten, "at step "),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::EvaluationOfManyRows,
+        Gate::Command(
+            memory_train::an_evaluation_needs_no_more_memory_than_a_step,
+            "evaluated: process 0 of 1",
         ),
     ),
     (

@@ -118,7 +118,7 @@ fn a_resumed_run_does_not_repeat_its_warnings() {
 }
 
 #[test]
-fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
+pub(crate) fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
     let scratch = scratch("signal", SLOW);
     // saves happen only at step 0, at the last step and after the signal
     let reward = [&REWARD[..], &["--set", "grpo.save_every=0"]].concat();
@@ -134,7 +134,7 @@ fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
     let later = run.join("rollouts/step_000099.jsonl");
     fs::write(&later, "").unwrap();
     resume(&scratch, "r");
-    assert!(!later.exists());
+    assert!(!later.exists(), "the completions of a later step were kept");
     assert_equal(&want, &run, "after SIGINT");
     // while the base model is trained
     let base = ["--set", "train.steps=2000", "--set", "train.save_every=0", "--set", "grpo.eval_every=0"];

@@ -1,6 +1,8 @@
 //! The config and the tokenizer of a model, without its weights.
 use std::path::{Path, PathBuf};
 
+use xtrain_tensor::faults::{self, Fault};
+
 use super::files::{GENERATION, ModelDir, eos_in, load_options};
 use crate::checkpoint::{
     self, CheckpointError, DescribedCheckpoint, RealFs, Refused, newest_described, read_json,
@@ -100,7 +102,7 @@ fn tokenizer_with_eos(path: &Path) -> Result<Tokenizer, StoreError> {
         Err(error) => return Err(error.into()),
     };
     let mut eos = eos_in(&dir.join(GENERATION), &generation)?;
-    if eos.is_empty() {
+    if eos.is_empty() && !faults::on(Fault::EndTokensOfConfigIgnored) {
         // an invalid config.json is reported when the model is opened
         let config = read_json(&RealFs, &dir.join("config.json")).ok().flatten();
         eos = config.and_then(|config| hf::eos_ids(&config).ok()).unwrap_or_default();
