@@ -2,9 +2,16 @@
 #pragma once
 #include "contract.cuh"
 
-// p and ds of one score; +0 if it is masked.
+// p and ds of one score.
+XT_DEV void score_gradient(float& p, float& ds, float s, float dp, float scale, float lse, float delta) {
+  p = exp_f32(s * scale - lse);
+  ds = p * (dp - delta);
+}
+
+// The same; +0 if the score is masked.
 XT_DEV void score_gradient(float& p, float& ds, bool visible, float s, float dp, float scale, float lse,
                            float delta) {
-  p = visible ? exp_f32(s * scale - lse) : 0.0f;
-  ds = visible ? p * (dp - delta) : 0.0f;
+  score_gradient(p, ds, s, dp, scale, lse, delta);
+  p = visible ? p : 0.0f;
+  ds = visible ? ds : 0.0f;
 }

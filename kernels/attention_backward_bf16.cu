@@ -59,8 +59,8 @@ XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const
   auto query = [&](const bf16* x) {
     return [=](uint32_t i) { return i < t.count ? x + query_offset(t, heads, i) * hd : nullptr; };
   };
-  copy_rows_async(q_smem, WARPS * 16, hd, q, query(q));
-  copy_rows_async(dy_smem, WARPS * 16, hd, dy, query(dy));
+  copy_rows_async<WARPS * 32>(q_smem, WARPS * 16, hd, q, query(q));
+  copy_rows_async<WARPS * 32>(dy_smem, WARPS * 16, hd, dy, query(dy));
   uint32_t start[2], end[2];
   float l[2], dl[2], sum[D / 8][4] = {};
 #pragma unroll
@@ -74,15 +74,20 @@ XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const
   }
   const uint32_t any_from = first_visible(mask, mask.pos[query_row(t, min(warp * 16, t.count - 1))]);
   const uint32_t any_to = warp * 16 < t.count ? mask.pos[query_row(t, min(warp * 16 + 15, t.count - 1))] + 1 : 0;
+  // keys that every vector of this warp sees
+  const bool full = warp * 16 + 15 < t.count;
+  const uint32_t all_from = full ? first_visible(mask, mask.pos[query_row(t, warp * 16 + 15)]) : 0;
+  const uint32_t all_to = full ? mask.pos[query_row(t, warp * 16)] + 1 : 0;
   auto load_stage = [&](uint32_t at, uint32_t stage) {
     auto kv_row = [&](const bf16* x) {
       return [=](uint32_t n) {
-        return at + n >= lo && at + n < hi ? x + ((size_t)slot_of(mask, seq, at + n) * heads.nkv + blockIdx.y) * hd
-                                           : nullptr;
+        bool inside = at + n >= lo && at + n < hi;
+        const bf16* from = x + ((size_t)slot_of(mask, seq, inside ? at + n : lo) * heads.nkv + blockIdx.y) * hd;
+        return inside ? from : nullptr;
       };
     };
-    copy_rows_async(stages + stage * 2 * KEYS * ld, KEYS, hd, k, kv_row(k));
-    copy_rows_async(stages + (stage * 2 + 1) * KEYS * ld, KEYS, hd, v, kv_row(v));
+    copy_rows_async<WARPS * 32>(stages + stage * 2 * KEYS * ld, KEYS, hd, k, kv_row(k));
+    copy_rows_async<WARPS * 32>(stages + (stage * 2 + 1) * KEYS * ld, KEYS, hd, v, kv_row(v));
     xt_cp_commit();
   };
   const uint32_t first = lo / KEYS * KEYS;
@@ -107,11 +112,19 @@ XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const
       for (uint32_t n = 0; n < 4; n++)
 #pragma unroll
         for (uint32_t e = 0; e < 4; e++) {
-          uint32_t key = at + half + n * 8 + quad * 2 + e % 2;
           float p;
-          score_gradient(p, s[n][e], key >= start[e / 2] && key < end[e / 2], s[n][e], dp[n][e], heads.scale,
-                         l[e / 2], dl[e / 2]);
+          score_gradient(p, s[n][e], s[n][e], dp[n][e], heads.scale, l[e / 2], dl[e / 2]);
         }
+      if (at + half < all_from || at + half + 32 > all_to) {
+#pragma unroll
+        for (uint32_t n = 0; n < 4; n++)
+#pragma unroll
+          for (uint32_t e = 0; e < 4; e++) {
+            uint32_t key = at + half + n * 8 + quad * 2 + e % 2;
+            bool visible = (key >= start[e / 2]) & (key < end[e / 2]);
+            s[n][e] = visible ? s[n][e] : 0.0f;
+          }
+      }
       mma_sum<D / 8>(sum, s, keys + half * ld, ld, 0, hd);
     }
     __syncthreads();
@@ -153,8 +166,8 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
       return n < count ? x + ((size_t)slot_of(mask, seq, j0 + n) * heads.nkv + blockIdx.y) * hd : nullptr;
     };
   };
-  copy_rows_async(keys, WARPS * 16, hd, k, key(k));
-  copy_rows_async(values, WARPS * 16, hd, v, key(v));
+  copy_rows_async<WARPS * 32>(keys, WARPS * 16, hd, k, key(k));
+  copy_rows_async<WARPS * 32>(values, WARPS * 16, hd, v, key(v));
   float sum_k[PART / 8][4] = {}, sum_v[PART / 8][4] = {};
   const uint32_t first_key = j0 + warp * 16;  // first position of this warp
   // heads ascending, then rows ascending: iteration i is ROWS rows of one head
@@ -164,8 +177,8 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
     auto query = [&](const bf16* x) {
       return [=](uint32_t n) { return t0 + n < end ? x + ((size_t)rows[t0 + n] * heads.nh + h) * hd : nullptr; };
     };
-    copy_rows_async(stages + stage * 2 * ROWS * ld, ROWS, hd, q, query(q));
-    copy_rows_async(stages + (stage * 2 + 1) * ROWS * ld, ROWS, hd, dy, query(dy));
+    copy_rows_async<WARPS * 32>(stages + stage * 2 * ROWS * ld, ROWS, hd, q, query(q));
+    copy_rows_async<WARPS * 32>(stages + (stage * 2 + 1) * ROWS * ld, ROWS, hd, dy, query(dy));
     xt_cp_commit();
     for (uint32_t n = threadIdx.x; n < ROWS; n += WARPS * 32) {
       size_t at = t0 + n < end ? (size_t)rows[t0 + n] * heads.nh + h : 0;
@@ -195,11 +208,23 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
       for (uint32_t n = 0; n < 4; n++)
 #pragma unroll
         for (uint32_t e = 0; e < 4; e++) {
-          uint32_t at = half + n * 8 + quad * 2 + e % 2, t = t0 + at, j = first_key + lane / 4 + e / 2 * 8;
-          bool visible = j <= t && t < end && j < j0 + count && (!mask.window || t < j + mask.window);
-          score_gradient(s[n][e], dp[n][e], visible, s[n][e], dp[n][e], heads.scale, row_stats[at].x,
-                         row_stats[at].y);
+          uint32_t at = half + n * 8 + quad * 2 + e % 2;
+          score_gradient(s[n][e], dp[n][e], s[n][e], dp[n][e], heads.scale, row_stats[at].x, row_stats[at].y);
         }
+      // rows that all see every key of this warp
+      const bool all = first_key + 15 <= t0 + half && t0 + half + 32 <= end && first_key + 16 <= j0 + count &&
+                       (!mask.window || t0 + half + 31 < first_key + mask.window);
+      if (!all) {
+#pragma unroll
+        for (uint32_t n = 0; n < 4; n++)
+#pragma unroll
+          for (uint32_t e = 0; e < 4; e++) {
+            uint32_t t = t0 + half + n * 8 + quad * 2 + e % 2, j = first_key + lane / 4 + e / 2 * 8;
+            bool visible = (j <= t) & (t < end) & (j < j0 + count) & (!mask.window | (t < j + mask.window));
+            s[n][e] = visible ? s[n][e] : 0.0f;
+            dp[n][e] = visible ? dp[n][e] : 0.0f;
+          }
+      }
       mma_sum<PART / 8>(sum_v, s, grads + half * ld, ld, d0, hd);
       mma_sum<PART / 8>(sum_k, dp, queries + half * ld, ld, d0, hd);
     }
@@ -220,24 +245,32 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
   }
 }
 
-#define ATTENTION_BACKWARD_BF16(hd_, d, part, warps, columns, stages)                                                \
+#define ATTENTION_BACKWARD_BF16(hd_, d, part, warps, columns, stages, blocks)                                        \
   XT_KERNEL(attention_dq_bf16_##hd_, warps * 32)(const bf16* q, const bf16* k, const bf16* v, const bf16* dy,        \
                                                  const float* lse, const float* delta, float* dq,                    \
                                                  const uint32_t* tiles, MASK_PARAMS, HEAD_PARAMS) {                  \
     xt_grid_dependency_sync();                                                                                       \
-    attention_dq_bf16<d, warps, columns, stages>(q, k, v, dy, lse, delta, dq, tiles,                                 \
-                                                 {seq, pos, table, page, stride, window}, {nh, nkv, hd, scale});     \
+    const AttnMask mask = {seq, pos, table, page, stride, window};                                                   \
+    if (d <= 128 && hd == d)                                                                                         \
+      attention_dq_bf16<d, warps, columns, stages>(q, k, v, dy, lse, delta, dq, tiles, mask, {nh, nkv, d, scale});   \
+    else                                                                                                             \
+      attention_dq_bf16<d, warps, columns, stages>(q, k, v, dy, lse, delta, dq, tiles, mask, {nh, nkv, hd, scale});  \
   }                                                                                                                  \
   XT_EXPORT(attention_dq_bf16_##hd_)                                                                                 \
-  XT_KERNEL(attention_dkv_bf16_##hd_, warps * 32)(                                                                   \
+  XT_KERNEL_FOR(attention_dkv_bf16_##hd_, warps * 32, blocks)(                                                       \
       const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse, const float* delta, float* dk,  \
       float* dv, const uint32_t* tiles, const uint32_t* order, MASK_PARAMS, HEAD_PARAMS) {                           \
     xt_grid_dependency_sync();                                                                                       \
-    attention_dkv_bf16<part, warps, columns, stages>(q, k, v, dy, lse, delta, dk, dv, tiles, order,                  \
-                                                     {seq, pos, table, page, stride, window}, {nh, nkv, hd, scale}); \
+    const AttnMask mask = {seq, pos, table, page, stride, window};                                                   \
+    if (d <= 128 && hd == d)                                                                                         \
+      attention_dkv_bf16<part, warps, columns, stages>(q, k, v, dy, lse, delta, dk, dv, tiles, order, mask,          \
+                                                       {nh, nkv, d, scale});                                         \
+    else                                                                                                             \
+      attention_dkv_bf16<part, warps, columns, stages>(q, k, v, dy, lse, delta, dk, dv, tiles, order, mask,          \
+                                                       {nh, nkv, hd, scale});                                        \
   }                                                                                                                  \
   XT_EXPORT(attention_dkv_bf16_##hd_)
-ATTENTION_BACKWARD_BF16(hd64, 64, 64, 4, 64, 2)
-ATTENTION_BACKWARD_BF16(hd128, 128, 128, 4, 32, 2)
-ATTENTION_BACKWARD_BF16(hd192, 192, 96, 2, 32, 1)
-ATTENTION_BACKWARD_BF16(hd256, 256, 128, 2, 32, 1)
+ATTENTION_BACKWARD_BF16(hd64, 64, 64, 4, 64, 2, 4)
+ATTENTION_BACKWARD_BF16(hd128, 128, 128, 4, 32, 2, 2)
+ATTENTION_BACKWARD_BF16(hd192, 192, 96, 2, 32, 1, 4)
+ATTENTION_BACKWARD_BF16(hd256, 256, 128, 2, 32, 1, 4)

@@ -13,6 +13,21 @@
 // CPU twin: cpu/attention.
 #include "attention_mma.cuh"
 
+// x[i] = x[i] / l, where the sign of a zero is open. One test for all of them: a branch for each would keep them apart.
+template <uint32_t N> XT_DEV void divide_by(float (&x)[N], float l) {
+  bool in_range = l >= 1.0f && l <= 0x1p30f;
+#pragma unroll
+  for (uint32_t i = 0; i < N; i++)
+    in_range = in_range && (x[i] == 0.0f || (fabsf(x[i]) >= 0x1p-60f && fabsf(x[i]) <= 0x1p60f));
+  if (in_range) {
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++) x[i] = xt_quotient(x[i], l);
+  } else {
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++) x[i] = x[i] / l;
+  }
+}
+
 template <uint32_t D, uint32_t WARPS>
 XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,
                                 const uint32_t* tiles, const AttnMask& mask, const Heads& heads) {
@@ -30,8 +45,8 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
   zero_padding(keys, CHUNK, hd);
   zero_padding(values, CHUNK, hd);
   if (!Q_IN_REGISTERS) zero_padding(q_smem, WARPS * 16, hd);
-  copy_rows_async(q_smem, WARPS * 16, hd, q,
-                  [&](uint32_t i) { return i < t.count ? q + query_offset(t, heads, i) * hd : nullptr; });
+  copy_rows_async<WARPS * 32>(q_smem, WARPS * 16, hd, q,
+                              [&](uint32_t i) { return i < t.count ? q + query_offset(t, heads, i) * hd : nullptr; });
   xt_cp_commit();
   load_chunk_slots(slots + from % 2 * CHUNK, mask, seq, from, lo, hi);
   xt_cp_wait<0>();
@@ -47,7 +62,8 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
   auto kv_row = [&](const bf16* x, uint32_t c) {
     return [=](uint32_t n) {
       uint32_t slot = slots[c % 2 * CHUNK + n];
-      return slot == NO_SLOT ? nullptr : x + ((size_t)slot * heads.nkv + blockIdx.y) * hd;
+      const bf16* from = x + ((size_t)(slot == NO_SLOT ? 0 : slot) * heads.nkv + blockIdx.y) * hd;
+      return slot == NO_SLOT ? nullptr : from;
     };
   };
   uint32_t start[2], end[2], all_from, all_to, any_from, any_to;
@@ -68,13 +84,13 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
     all_from = first_visible(mask, mask.pos[query_row(t, last)]);
     all_to = full ? mask.pos[query_row(t, first)] + 1 : 0;
   }
-  copy_rows_async(keys, CHUNK, hd, k, kv_row(k, from));
+  copy_rows_async<WARPS * 32>(keys, CHUNK, hd, k, kv_row(k, from));
   xt_cp_commit();
   for (uint32_t c = from; c < to; c++) {
     const uint32_t at = c * CHUNK;
     const bool any_visible = at < any_to && at + CHUNK > any_from,
                all_visible = at >= all_from && at + CHUNK <= all_to + XT_FAULT(LastKeyOfChunkUnmasked);
-    copy_rows_async(values, CHUNK, hd, v, kv_row(v, c));
+    copy_rows_async<WARPS * 32>(values, CHUNK, hd, v, kv_row(v, c));
     xt_cp_commit();
     if (c + 1 < to) load_chunk_slots(slots + (c + 1) % 2 * CHUNK, mask, seq, c + 1, lo, hi);
     xt_cp_wait<1>();
@@ -95,23 +111,32 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
       }
     }
     __syncthreads();
-    if (c + 1 < to) copy_rows_async(keys, CHUNK, hd, k, kv_row(k, c + 1));
+    if (c + 1 < to) copy_rows_async<WARPS * 32>(keys, CHUNK, hd, k, kv_row(k, c + 1));
     xt_cp_commit();
     float scale_old[2], scale_new[2];
     uint32_t p[4][4];
     if (any_visible) {
+#pragma unroll
+      for (uint32_t n = 0; n < 8; n++)
+#pragma unroll
+        for (uint32_t e = 0; e < 4; e++) s[n][e] = s[n][e] * heads.scale;
+      if (!all_visible) {
+#pragma unroll
+        for (uint32_t n = 0; n < 8; n++)
+#pragma unroll
+          for (uint32_t e = 0; e < 4; e++) {
+            uint32_t key = at + n * 8 + quad * 2 + e % 2;
+            bool visible = (key >= start[e / 2]) & (key < end[e / 2]);
+            s[n][e] = visible ? s[n][e] : minus_infinity();
+          }
+      }
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         float mc = minus_infinity();
 #pragma unroll
         for (uint32_t n = 0; n < 8; n++)
 #pragma unroll
-          for (uint32_t e = 0; e < 2; e++) {
-            float& x = s[n][2 * i + e];
-            uint32_t key = at + n * 8 + quad * 2 + e;
-            x = all_visible || (key >= start[i] && key < end[i]) ? x * heads.scale : minus_infinity();
-            mc = max_f32(mc, x);
-          }
+          for (uint32_t e = 0; e < 2; e++) mc = max_f32(mc, s[n][2 * i + e]);
         mc = quad_max(mc);
         bool any = max(start[i], at) < min(end[i], at + CHUNK);
         float top = any ? mc : 0.0f;  // p = exp(-inf) = +0 if no key is visible
@@ -168,22 +193,33 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
     size_t row = query_offset(t, heads, n);
     if (quad == 0) lse[row] = m[i] + log_f32(l[i]);
 #pragma unroll
-    for (uint32_t d = 0; d < D / 8; d++)
-      if (d * 8 < hd)
-        *(uint32_t*)(y + row * hd + d * 8 + quad * 2) =
-            xt_pack_bf16(o[d][2 * i] / l[i] + 0.0f, o[d][2 * i + 1] / l[i] + 0.0f);
+    for (uint32_t first = 0; first < D / 8; first += 8) {
+      float x[16];
+#pragma unroll
+      for (uint32_t d = 0; d < 16; d++) x[d] = o[first + d / 2][2 * i + d % 2];
+      divide_by(x, l[i]);
+#pragma unroll
+      for (uint32_t d = 0; d < 8; d++)
+        if ((first + d) * 8 < hd)
+          *(uint32_t*)(y + row * hd + (first + d) * 8 + quad * 2) =
+              xt_pack_bf16(x[2 * d] + 0.0f, x[2 * d + 1] + 0.0f);
+    }
   }
 }
 
-#define ATTENTION_BF16(name, d, warps)                                                                               \
-  XT_KERNEL(name, warps * 32)(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,                      \
-                              const uint32_t* tiles, MASK_PARAMS, HEAD_PARAMS) {                                     \
+// A constant head size leaves no division and few addresses per copy.
+#define ATTENTION_BF16(name, d, warps, blocks)                                                                       \
+  XT_KERNEL_FOR(name, warps * 32, blocks)(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,          \
+                                          const uint32_t* tiles, MASK_PARAMS, HEAD_PARAMS) {                         \
     xt_grid_dependency_sync();                                                                                       \
-    attention_tile_bf16<d, warps>(q, k, v, y, lse, tiles, {seq, pos, table, page, stride, window},                   \
-                                  {nh, nkv, hd, scale});                                                             \
+    const AttnMask mask = {seq, pos, table, page, stride, window};                                                   \
+    if (d <= 128 && hd == d)                                                                                         \
+      attention_tile_bf16<d, warps>(q, k, v, y, lse, tiles, mask, {nh, nkv, d, scale});                              \
+    else                                                                                                             \
+      attention_tile_bf16<d, warps>(q, k, v, y, lse, tiles, mask, {nh, nkv, hd, scale});                             \
   }                                                                                                                  \
   XT_EXPORT(name)
-ATTENTION_BF16(attention_bf16_hd64, 64, 4)
-ATTENTION_BF16(attention_bf16_hd128, 128, 4)
-ATTENTION_BF16(attention_bf16_hd192, 192, 4)
-ATTENTION_BF16(attention_bf16_hd256, 256, 2)
+ATTENTION_BF16(attention_bf16_hd64, 64, 4, 3)
+ATTENTION_BF16(attention_bf16_hd128, 128, 4, 2)
+ATTENTION_BF16(attention_bf16_hd192, 192, 4, 2)
+ATTENTION_BF16(attention_bf16_hd256, 256, 2, 2)

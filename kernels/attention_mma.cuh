@@ -7,12 +7,16 @@
 
 XT_DEV uint32_t mma_ld(uint32_t hd) { return (hd + 15) / 16 * 16 + 8; }
 
-// to[n][c] = row(n)[c] for n < rows, c < hd, by cp.async; the caller commits and waits. Rows with row(n) == nullptr
-// are zero-filled. `any` is a valid global address for the predicated-off copies.
-template <class Row> XT_DEV void copy_rows_async(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row row) {
-  const uint32_t parts = hd / 8, ld = mma_ld(hd);
-  for (uint32_t i = threadIdx.x; i < rows * parts; i += blockDim.x) {
-    uint32_t n = i / parts, c = i % parts * 8;
+// to[n][c] = row(n)[c] for n < rows, c < hd, by cp.async of THREADS threads; the caller commits and waits. Rows with
+// row(n) == nullptr are zero-filled. `any` is a valid global address for the predicated-off copies. With a constant hd the
+// loop has no division and constant distances between the rows of a thread.
+template <uint32_t THREADS, class Row>
+XT_DEV void copy_rows_async(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row row) {
+  const uint32_t parts = hd / 8, ld = mma_ld(hd), copies = rows * parts;
+#pragma unroll
+  for (uint32_t first = 0; first < copies; first += THREADS) {
+    uint32_t i = first + threadIdx.x, n = i / parts, c = i % parts * 8;
+    if (first + THREADS > copies && i >= copies) break;
     const bf16* from = row(n);
     xt_cp_async16(to + n * ld + c, from ? from + c : any, from != nullptr);
   }

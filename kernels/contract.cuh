@@ -8,9 +8,8 @@ XT_DEV float from_bf16(bf16 b) { return xt_bits_f((uint32_t)b.u << 16); }
 
 // Round to nearest, ties to even. Every NaN becomes 0x7fff.
 XT_DEV bf16 to_bf16(float x) {
-  uint32_t u = xt_f_bits(x);
   bf16 r;
-  r.u = (u & 0x7fffffffu) > 0x7f800000u ? 0x7fff : (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+  r.u = (uint16_t)xt_pack_bf16(x, 0.0f);
   return r;
 }
 
@@ -24,10 +23,8 @@ XT_DEV void store(bf16* p, float x) { *p = to_bf16(x); }
 XT_DEV float max_f32(float a, float b) { return b > a ? b : a; }
 
 // ---- docs/numerics.md, section 6
+// Without branches: a compiler interleaves the chains of several calls.
 XT_DEV float exp_f32(float x) {
-  if (x != x) return x;
-  if (x < -87.0f) return 0.0f;
-  if (x > 88.72283f) return xt_bits_f(0x7f800000u);
   float t = fmaf(x, xt_bits_f(0x3fb8aa3bu), 12582912.0f);
   float n = t - 12582912.0f;
   float r = fmaf(n, -0.693145751953125f, x);
@@ -39,7 +36,10 @@ XT_DEV float exp_f32(float x) {
   p = fmaf(p, r, 1.6666665459e-1f);
   p = fmaf(p, r, 5.0000001201e-1f);
   p = fmaf(p, r * r, r) + 1.0f;
-  return xt_bits_f(xt_f_bits(p) + (xt_f_bits(t) << 23));
+  float y = xt_bits_f(xt_f_bits(p) + (xt_f_bits(t) << 23));
+  y = x < -87.0f ? 0.0f : y;
+  y = x > 88.72283f ? xt_bits_f(0x7f800000u) : y;
+  return x != x ? x : y;
 }
 
 XT_DEV float log_f32(float x) {

@@ -112,23 +112,30 @@ XT_KERNEL(cross_entropy_gradient_f32,
   bool removes = last && y != NO_TARGET;
   Logits row = {logits + at, columns, first, y, removes ? last[n] : NO_TARGET, t, removes ? cutoff[n] : 0.0f};
   float w = factors[2 * n], b = factors[2 * n + 1], lse = values[3 * n], entropy = values[3 * n + 2], sum = 0.0f;
+  const float neg_inf = xt_bits_f(0xff800000u);
+  float dz[4];
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    uint32_t i = chunk * 128 + lane + 32 * j;
+    dz[j] = i < columns && y != NO_TARGET ? logit(row, i) : neg_inf;  // before the stores, which may alias
+  }
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    float z = dz[j], p = exp_f32(z - lse), next = fmaf(p, lse - z, sum);
+    dz[j] = first + chunk * 128 + lane + 32 * j == y ? (p - 1.0f) * w : p * w;
+    if (b != 0.0f) dz[j] = dz[j] + b * (p * ((z - lse) + entropy));
+    if (t != 1.0f) dz[j] = dz[j] / t;
+    sum = z != neg_inf ? next : sum;
+    dz[j] = z != neg_inf ? dz[j] : 0.0f;
+  }
 #pragma unroll
   for (int j = 0; j < 4; j++) {
     uint32_t i = chunk * 128 + lane + 32 * j;
     if (i >= columns) continue;
-    float dz = 0.0f;
-    float z = y == NO_TARGET ? xt_bits_f(0xff800000u) : logit(row, i);
-    if (z != xt_bits_f(0xff800000u)) {
-      float p = exp_f32(z - lse);
-      sum = fmaf(p, lse - z, sum);
-      dz = first + i == y ? (p - 1.0f) * w : p * w;
-      if (b != 0.0f) dz = dz + b * (p * ((z - lse) + entropy));
-      dz = dz / t;
-    }
     if (dz_bf16)
-      store(dz_bf16 + at + i, dz);
+      store(dz_bf16 + at + i, dz[j]);
     else
-      logits[at + i] = dz;
+      logits[at + i] = dz[j];
   }
   if (!entropies) return;
   sum = sum32(sum);

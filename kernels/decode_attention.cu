@@ -121,8 +121,7 @@ XT_DEV void decode_chunk(const New& x, const float* q, const float* k, const flo
     weighted_values<4>(p, value, first, last, o, (size_t)chunks * hd, hd, group);
   else
     weighted_values<16>(p, value, first, last, o, (size_t)chunks * hd, hd, group);
-  merge_if_last(PartialResults<float>{partial_ml, partial_o, y, lse, counters}, blockIdx.x, row,
-                (hi + CHUNK - 1) / CHUNK - lo / CHUNK, chunks, nh, hd, group);
+  merge_if_last(PartialResults<float>{partial_ml, partial_o, y, lse, counters}, rows, 1, mask, chunks, nh, hd, group);
 }
 
 XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, const float* v, DECODE_PARAMS) {

@@ -64,19 +64,27 @@ template <class T> struct PartialResults {
   uint32_t* counters;  // one counter per (row, KV head), zero at launch
 };
 
-// Epilogue of each of the n blocks that compute a chunk of row `row`, the `index`-th of the launch: the last one to
-// finish merges the partial results of all of them.
+// Maximum number of rows for which a block computes a chunk.
+constexpr uint32_t SHARED_ROWS = 32;
+
+// Epilogue of each block that computes a chunk of `count` rows, from the `blockIdx.x`-th of the launch on: for each row, the
+// last of its blocks to finish merges the partial results of all of them.
 template <class T>
-XT_DEV void merge_if_last(const PartialResults<T>& p, uint32_t index, uint32_t row, uint32_t n, uint32_t chunks,
-                          uint32_t nh, uint32_t hd, uint32_t group) {
-  if (n == 1)
-    __syncthreads();
-  else if (!xt_last_block(p.counters + index * gridDim.y + blockIdx.y, n))
-    return;
-  uint32_t quads = hd / 4, first = blockIdx.y * group;
-  for (uint32_t i = threadIdx.x; i < group * quads; i += blockDim.x) {
-    uint32_t h = first + i / quads;
-    size_t from = ((size_t)index * nh + h) * chunks, at = (size_t)row * nh + h;
-    merge_parts(p.ml + from * 2, p.o + from * hd, n, p.y + at * hd, p.lse ? p.lse + at : nullptr, i % quads * 4, hd);
+XT_DEV void merge_if_last(const PartialResults<T>& p, const uint32_t* rows, uint32_t count, const AttnMask& mask,
+                          uint32_t chunks, uint32_t nh, uint32_t hd, uint32_t group) {
+  auto blocks = [&](uint32_t i) { return visible_chunks(mask, mask.pos[rows[blockIdx.x + i]]); };
+  const uint32_t* last = xt_last_blocks<SHARED_ROWS>(count, [&](uint32_t i) {
+    return XtArrival{p.counters + (blockIdx.x + i) * gridDim.y + blockIdx.y, blocks(i)};
+  });
+  const uint32_t quads = hd / 4, first = blockIdx.y * group;
+  for (uint32_t i = 0; i < count; i++) {
+    if (!last[i]) continue;
+    const uint32_t index = blockIdx.x + i, row = rows[index], n = blocks(i);
+    for (uint32_t j = threadIdx.x; j < group * quads; j += blockDim.x) {
+      uint32_t h = first + j / quads;
+      size_t from = ((size_t)index * nh + h) * chunks, at = (size_t)row * nh + h;
+      merge_parts(p.ml + from * 2, p.o + from * hd, n, p.y + at * hd, p.lse ? p.lse + at : nullptr, j % quads * 4,
+                  hd);
+    }
   }
 }

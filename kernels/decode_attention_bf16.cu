@@ -18,20 +18,6 @@
 #include "attention_mma.cuh"
 #include "decode_attention.cuh"
 
-// copy_rows_async by 128 threads. With a constant hd the loop has no division and constant distances between the rows of
-// a thread; the kernel for other head sizes has longer code than with copy_rows_async.
-template <class Row>
-XT_DEV void copy_rows_of_128_threads(bf16* to, uint32_t rows, uint32_t hd, const bf16* any, Row row) {
-  const uint32_t parts = hd / 8, ld = mma_ld(hd), copies = rows * parts;
-#pragma unroll
-  for (uint32_t first = 0; first < copies; first += 128) {
-    uint32_t i = first + threadIdx.x, n = i / parts, c = i % parts * 8;
-    if (first + 128 > copies && i >= copies) break;
-    const bf16* from = row(n);
-    xt_cp_async16(to + n * ld + c, from ? from + c : any, from != nullptr);
-  }
-}
-
 // Norms and rotates the queries of `n` pairs, from pair `first` of the block on, in place.
 template <class Query>
 XT_DEV void rotate_queries(const NewRows<bf16>& x, bf16* queries, uint32_t n, uint32_t hd, float* staging,
@@ -89,10 +75,10 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   };
   const bf16 *new_k = nullptr, *new_v = nullptr;
   if constexpr (New::NEW) new_k = x.k, new_v = x.v;
-  copy_rows_of_128_threads(queries, 16, hd, q, [&](uint32_t i) { return i < pairs ? query(i) : nullptr; });
-  copy_rows_of_128_threads(keys, CHUNK, hd, k, kv_row(k, new_k));
+  copy_rows_async<128>(queries, 16, hd, q, [&](uint32_t i) { return i < pairs ? query(i) : nullptr; });
+  copy_rows_async<128>(keys, CHUNK, hd, k, kv_row(k, new_k));
   xt_cp_commit();
-  copy_rows_of_128_threads(values, CHUNK, hd, v, kv_row(v, new_v));
+  copy_rows_async<128>(values, CHUNK, hd, v, kv_row(v, new_v));
   xt_cp_commit();
   xt_cp_wait<1>();
   __syncthreads();
@@ -108,8 +94,8 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   }
   for (uint32_t first = 0; first < pairs; first += 16) {
     if (first) {
-      copy_rows_of_128_threads(queries, 16, hd, q,
-                               [&](uint32_t i) { return first + i < pairs ? query(first + i) : nullptr; });
+      copy_rows_async<128>(queries, 16, hd, q,
+                           [&](uint32_t i) { return first + i < pairs ? query(first + i) : nullptr; });
       xt_cp_commit();
       xt_cp_wait<0>();
       __syncthreads();
@@ -171,11 +157,8 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
     }
     if (first + 16 < pairs) __syncthreads();
   }
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t index = blockIdx.x + i, of = rows[index];
-    merge_if_last(PartialResults<bf16>{partial_ml, partial_o, y, lse, counters}, index, of,
-                  visible_chunks(mask, pos[of]), chunks, nh, hd, group);
-  }
+  merge_if_last(PartialResults<bf16>{partial_ml, partial_o, y, lse, counters}, rows, count, mask, chunks, nh, hd,
+                group);
 }
 
 // A constant head size leaves no division and few addresses per copy; `size` is a constant or the argument hd.

@@ -8,7 +8,7 @@
 #include "linear_skinny_bf16.cuh"
 #include "linear_skinny_f32.cuh"
 
-XT_KERNEL_FOR(norm_linears_bf16, 256, 4)(const float* h, const float* gain, float eps, const bf16* w0, const bf16* w1,
+XT_KERNEL_FOR(norm_linears_bf16, 256, 3)(const float* h, const float* gain, float eps, const bf16* w0, const bf16* w1,
                                          const bf16* w2, const float* b0, const float* b1, const float* b2, bf16* y0,
                                          bf16* y1, bf16* y2, uint32_t rows, uint32_t outs0, uint32_t outs1,
                                          uint32_t outs2, uint32_t width, float* parts, uint32_t* tiles) {
@@ -33,7 +33,7 @@ XT_EXPORT(norm_linears_f32)
 
 // norm_linear      y = rms_norm(h) wᵀ + b in f32: the head of a model in bf16
 //                  h [N, in], w [out, in] -> y [N, out], N <= 8
-XT_KERNEL_FOR(norm_linear_bf16, 256, 4)(const float* h, const float* gain, float eps, const bf16* w,
+XT_KERNEL_FOR(norm_linear_bf16, 256, 3)(const float* h, const float* gain, float eps, const bf16* w,
                                         const float* bias, float* y, uint32_t rows, uint32_t outs, uint32_t width,
                                         float* parts, uint32_t* tiles) {
   const PlainWeights weights = {w, {nullptr, bias, nullptr, y, nullptr}, blockIdx.y * 16, outs};

@@ -9,7 +9,7 @@
 #include "linear_skinny_f32.cuh"
 #include "swiglu_weights.cuh"
 
-XT_KERNEL_FOR(norm_swiglu_bf16, 256, 4)(const float* h, const float* gain, float eps, const bf16* gate,
+XT_KERNEL_FOR(norm_swiglu_bf16, 256, 3)(const float* h, const float* gain, float eps, const bf16* gate,
                                         const bf16* up, const float* gate_bias, const float* up_bias, bf16* y,
                                         uint32_t rows, uint32_t outs, uint32_t width, float* parts, uint32_t* tiles) {
   const SwiGluWeights weights = {gate, up, {gate_bias, up_bias, y}, outs};

@@ -16,27 +16,23 @@
 #include "linear_bf16.cuh"
 
 template <int TILE>
-XT_DEV void linear_tile(const bf16* x, const bf16* w, const Epilogue& out, const NormEpilogue& norm, uint32_t rows,
-                        uint32_t outs, uint32_t width) {
-  Tile tile = tile_of_block();
-  product_bf16<TILE, true, true>(tile, Operand<bf16>{w, w, w, outs}, Operand<bf16>{x, x, x, rows},
+XT_DEV void linear_tile(const bf16* x, const bf16* w, const Epilogue& out, uint32_t rows, uint32_t outs,
+                        uint32_t width) {
+  product_bf16<TILE, true, true>(tile_of_block(), Operand<bf16>{w, w, w, outs}, Operand<bf16>{x, x, x, rows},
                                  UniformChunks{width, 0, 0}, out);
-  norm_epilogue(norm, out.y, outs, tile.q, gridDim.x, tile.q * TILE, min(rows, (tile.q + 1) * TILE));
 }
 
 XT_KERNEL(linear_bf16_128, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
-                                bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                                float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+                                bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width) {
   xt_grid_dependency_sync();
-  linear_tile<128>(x, w, {nullptr, bias, h, y, y_bf16}, {gain, eps, n, n_bf16, counters}, rows, outs, width);
+  linear_tile<128>(x, w, {nullptr, bias, h, y, y_bf16}, rows, outs, width);
 }
 XT_EXPORT(linear_bf16_128)
 
 XT_KERNEL(linear_bf16_64, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
-                               bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                               float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+                               bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width) {
   xt_grid_dependency_sync();
-  linear_tile<64>(x, w, {nullptr, bias, h, y, y_bf16}, {gain, eps, n, n_bf16, counters}, rows, outs, width);
+  linear_tile<64>(x, w, {nullptr, bias, h, y, y_bf16}, rows, outs, width);
 }
 XT_EXPORT(linear_bf16_64)
 

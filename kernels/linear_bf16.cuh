@@ -128,12 +128,16 @@ XT_DEV void store_tile(const float* s, const SwiGluEpilogue<bf16>& out, const Ti
     if (q >= q_n || p >= p_n) continue;
     const float *gate = s + at * (TILE + 4) + i, *up = gate + HALF;
     Vec4<bf16> y, g, v;
+    float x[4], silu[4];
 #pragma unroll
-    for (uint32_t e = 0; e < 4; e++)
-      if (p + e < p_n) {
-        SwiGlu<bf16> one = swiglu_of(out, gate[e], up[e], p + e);
-        y.v[e] = one.y, g.v[e] = one.gate, v.v[e] = one.up;
-      }
+    for (uint32_t e = 0; e < 4; e++) {
+      uint32_t o = min(p + e, p_n - 1);
+      g.v[e] = round_to<bf16>(gate_of(out, gate[e], o)), v.v[e] = round_to<bf16>(up_of(out, up[e], o));
+      x[e] = load(g.v + e);
+    }
+    silu_of(x, silu);
+#pragma unroll
+    for (uint32_t e = 0; e < 4; e++) y.v[e] = round_to<bf16>(silu[e] * load(v.v + e));
     auto store_vec4 = [=](bf16* to, const Vec4<bf16>& r) {
       to += (size_t)q * p_n + p;
       if (vector)
@@ -171,10 +175,14 @@ XT_DEV void store_tile(const float* s, const SwiGluGradientEpilogue<bf16>& out, 
     if (at.x >= p_n || at.y >= q_n) return;
     const float* dy = s + u / (TILE / 4) * (TILE + 4) + u % (TILE / 4) * 4;
     Vec4<bf16> dgate, dup;
+    float gate[4], q[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) gate[e] = load(x.gate.v + e);
+    sigmoid_of(gate, q);
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       float g = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(dy[e])) : dy[e];
-      SiluGradient one = silu_mul_backward_of(load(x.gate.v + e), load(x.up.v + e), g);
+      SiluGradient one = silu_mul_gradient(gate[e], q[e], load(x.up.v + e), g);
       dgate.v[e] = to_bf16(one.g), dup.v[e] = to_bf16(one.u);
     }
     size_t to = (size_t)at.y * p_n + at.x;

@@ -6,7 +6,7 @@
 //   forward  P = w [out, in], Q = x [N, in];  dx  P = w transposed, Q = dy;  dw  P = x transposed, Q = dy transposed
 #pragma once
 #include "contract.cuh"
-#include "rms_norm.cuh"
+#include "in_flight.cuh"
 #include "silu_mul.cuh"
 
 // The indices [at, end) of k of one chunk of product `part`.
@@ -143,40 +143,17 @@ template <class T> XT_DEV T round_to(float x) {
   return r;
 }
 
+// The products for output o with their biases.
+template <class T> XT_DEV float gate_of(const SwiGluEpilogue<T>& out, float gate, uint32_t o) {
+  return out.gate_bias ? gate + out.gate_bias[o] : gate;
+}
+template <class T> XT_DEV float up_of(const SwiGluEpilogue<T>& out, float up, uint32_t o) {
+  return out.up_bias && (out.gate_bias || !XT_FAULT(UpBiasNeedsGateBias)) ? up + out.up_bias[o] : up;
+}
+
 template <class T> XT_DEV SwiGlu<T> swiglu_of(const SwiGluEpilogue<T>& out, float gate, float up, uint32_t o) {
-  if (out.gate_bias) gate = gate + out.gate_bias[o];
-  if (out.up_bias && (out.gate_bias || !XT_FAULT(UpBiasNeedsGateBias))) up = up + out.up_bias[o];
-  T g = round_to<T>(gate), u = round_to<T>(up);
+  T g = round_to<T>(gate_of(out, gate, o)), u = round_to<T>(up_of(out, up, o));
   return {round_to<T>(silu_mul_of(load(&g), load(&u))), g, u};
-}
-
-// Optional RMSNorm epilogue over rows of the output y [N, C]: n = rms_norm(y), f32 or bf16. The last of the blocks
-// that share a tile of rows computes it, one warp per row. Order: sum32.
-struct NormEpilogue {
-  const float* gain;  // null: no norm
-  float eps;
-  float* n;
-  bf16* n_bf16;        // if not null, written instead of n
-  uint32_t* counters;  // one counter per tile of rows, zero at launch
-};
-
-// The norms of rows [first, end), by `warps` warps.
-XT_DEV void norm_rows(const NormEpilogue& norm, const float* y, uint32_t c, uint32_t first, uint32_t end,
-                      uint32_t warps) {
-  for (uint32_t row = first + threadIdx.x / 32; row < end; row += warps) {
-    size_t at = (size_t)row * c;
-    if (norm.n_bf16)
-      rms_norm_long(y + at, norm.gain, norm.n_bf16 + at, c, norm.eps, threadIdx.x % 32);
-    else
-      rms_norm_long(y + at, norm.gain, norm.n + at, c, norm.eps, threadIdx.x % 32);
-  }
-}
-
-// Called at the end of each of the `blocks` blocks that share row tile `tile`, rows [first, end).
-XT_DEV void norm_epilogue(const NormEpilogue& norm, const float* y, uint32_t c, uint32_t tile, uint32_t blocks,
-                          uint32_t first, uint32_t end) {
-  if (norm.gain && xt_last_block(norm.counters + tile, XT_FAULT(NormBeforeOtherBlocks) ? 1 : blocks))
-    norm_rows(norm, y, c, first, end, blockDim.x / 32);
 }
 
 // Block rasterization for L2 reuse: eight tiles along Q before the next tile along P, so that concurrently running

@@ -14,27 +14,23 @@
 #include "linear_f32.cuh"
 
 template <int TILE>
-XT_DEV void linear_tile(const float* x, const float* w, const Epilogue& out, const NormEpilogue& norm, uint32_t rows,
-                        uint32_t outs, uint32_t width) {
-  Tile tile = tile_of_block();
-  product_f32<TILE, true, true>(tile, Operand<float>{w, w, w, outs}, Operand<float>{x, x, x, rows},
+XT_DEV void linear_tile(const float* x, const float* w, const Epilogue& out, uint32_t rows, uint32_t outs,
+                        uint32_t width) {
+  product_f32<TILE, true, true>(tile_of_block(), Operand<float>{w, w, w, outs}, Operand<float>{x, x, x, rows},
                                 UniformChunks{width, 0, 0}, out);
-  norm_epilogue(norm, out.y, outs, tile.q, gridDim.x, tile.q * TILE, min(rows, (tile.q + 1) * TILE));
 }
 
 XT_KERNEL(linear_f32_128, 256)(const float* x, const float* w, const float* bias, const float* h, float* y,
-                               bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                               float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+                               bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width) {
   xt_grid_dependency_sync();
-  linear_tile<128>(x, w, {nullptr, bias, h, y, y_bf16}, {gain, eps, n, n_bf16, counters}, rows, outs, width);
+  linear_tile<128>(x, w, {nullptr, bias, h, y, y_bf16}, rows, outs, width);
 }
 XT_EXPORT(linear_f32_128)
 
 XT_KERNEL(linear_f32_64, 64)(const float* x, const float* w, const float* bias, const float* h, float* y,
-                             bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain, float eps,
-                             float* n, bf16* n_bf16, uint32_t* counters) {
+                             bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width) {
   xt_grid_dependency_sync();
-  linear_tile<64>(x, w, {nullptr, bias, h, y, y_bf16}, {gain, eps, n, n_bf16, counters}, rows, outs, width);
+  linear_tile<64>(x, w, {nullptr, bias, h, y, y_bf16}, rows, outs, width);
 }
 XT_EXPORT(linear_f32_64)
 

@@ -48,7 +48,7 @@ XT_DEV const bf16* weight_line(const Matrices<bf16>& w, uint32_t line, uint32_t 
 }
 XT_DEV void load_weights(const Matrices<bf16>& w, bf16* s, uint32_t width, uint32_t at) {
   MatrixTile t = matrix_tile(w, blockIdx.y, 16);
-  load_chunk_rows(s, matrix(w, t.part) + (size_t)t.o0 * width, 16, outs_of(w, t.part) - t.o0, width, at);
+  load_chunk_rows<16>(s, matrix(w, t.part) + (size_t)t.o0 * width, outs_of(w, t.part) - t.o0, width, at);
 }
 XT_DEV void store_outputs(const Matrices<bf16>& w, const float* total, uint32_t values, uint32_t n0, uint32_t rows) {
   MatrixTile t = matrix_tile(w, blockIdx.y, 16);

@@ -11,40 +11,31 @@
 #include "linear_skinny_bf16.cuh"
 
 XT_KERNEL(linear_skinny_bf16_8, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
-                                     bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                                     float eps, float* n, bf16* n_bf16, uint32_t* counters, float* parts,
+                                     bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, float* parts,
                                      uint32_t* tiles) {
   const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
   prefetch_weights(weights, width);
   xt_grid_dependency_sync();
-  if (!skinny_bf16<1>(PlainRows{x}, weights, rows, width, {parts, tiles})) return;
-  norm_epilogue({gain, eps, n, n_bf16, counters}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 8,
-                min(rows, (blockIdx.x + 1) * 8));
+  skinny_bf16<1>(PlainRows{x}, weights, rows, width, {parts, tiles});
 }
 XT_EXPORT(linear_skinny_bf16_8)
 
 XT_KERNEL(linear_skinny_bf16_16, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
-                                      bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                                      float eps, float* n, bf16* n_bf16, uint32_t* counters, float* parts,
+                                      bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, float* parts,
                                       uint32_t* tiles) {
   const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
   prefetch_weights(weights, width);
   xt_grid_dependency_sync();
-  if (!skinny_bf16<2>(PlainRows{x}, weights, rows, width, {parts, tiles})) return;
-  norm_epilogue({gain, eps, n, n_bf16, counters}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 16,
-                min(rows, (blockIdx.x + 1) * 16));
+  skinny_bf16<2>(PlainRows{x}, weights, rows, width, {parts, tiles});
 }
 XT_EXPORT(linear_skinny_bf16_16)
 
 XT_KERNEL(linear_skinny_bf16_32, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
-                                      bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                                      float eps, float* n, bf16* n_bf16, uint32_t* counters, float* parts,
+                                      bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, float* parts,
                                       uint32_t* tiles) {
   const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
   prefetch_weights(weights, width);
   xt_grid_dependency_sync();
-  if (!skinny_bf16<4>(PlainRows{x}, weights, rows, width, {parts, tiles})) return;
-  norm_epilogue({gain, eps, n, n_bf16, counters}, y, outs, blockIdx.x, gridDim.y, blockIdx.x * 32,
-                min(rows, (blockIdx.x + 1) * 32));
+  skinny_bf16<4>(PlainRows{x}, weights, rows, width, {parts, tiles});
 }
 XT_EXPORT(linear_skinny_bf16_32)

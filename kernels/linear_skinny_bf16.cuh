@@ -3,23 +3,29 @@
 #pragma once
 #include "linear_chunks.cuh"
 
-// Copies one chunk of `lines` rows to shared memory, pitch 264 elements; rows and columns out of range are
-// zero-filled.
-XT_DEV void load_chunk_rows(bf16* s, const bf16* g, uint32_t lines, uint32_t in_range, uint32_t width, uint32_t at) {
-  uint32_t lane = threadIdx.x & 31, n = min(256u, width - at), padded = (n + 15) / 16 * 16;
-  bool vector = (width & 7) == 0;
-  for (uint32_t line = 0; line < lines; line++) {
-    uint32_t k = lane * 8;
-    if (k >= padded) continue;
+// Copies one chunk of LINES rows to shared memory, pitch 264 elements; rows and columns out of range are zero-filled.
+// A whole chunk has no test per row: these few instructions precede all arithmetic of a product of one row.
+template <uint32_t LINES>
+XT_DEV void load_chunk_rows(bf16* s, const bf16* g, uint32_t in_range, uint32_t width, uint32_t at) {
+  const uint32_t lane = threadIdx.x & 31, k = lane * 8, n = min(256u, width - at), padded = (n + 15) / 16 * 16;
+  const bool vector = (width & 7) == 0;
+  bf16* to = s + k;
+  if (vector && n == 256 && in_range >= LINES) {
+    const bf16* from = g + at + k;
+#pragma unroll
+    for (uint32_t line = 0; line < LINES; line++) xt_cp_async16(to + line * 264, from + (size_t)line * width);
+    return;
+  }
+  if (k >= padded) return;
+  for (uint32_t line = 0; line < LINES; line++) {
     uint32_t left = line < in_range && k < n ? min(8u, n - k) : 0;
     const bf16* from = left ? g + (size_t)line * width + at + k : g;
-    bf16* to = s + line * 264 + k;
     if (vector) {
-      xt_cp_async16(to, from, left != 0);
+      xt_cp_async16(to + line * 264, from, left != 0);
       continue;
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) to[i].u = i < left ? from[i].u : (uint16_t)0;
+    for (uint32_t i = 0; i < 8; i++) to[line * 264 + i].u = i < left ? from[i].u : (uint16_t)0;
   }
 }
 
@@ -30,7 +36,15 @@ struct PlainRows {
 XT_DEV void compute_rms(const PlainRows&, uint32_t, uint32_t, uint32_t, uint32_t) {}
 XT_DEV void load_rows(const PlainRows& x, bf16* s, uint32_t lines, uint32_t n0, uint32_t rows, uint32_t width,
                       uint32_t at) {
-  load_chunk_rows(s, x.x + (size_t)n0 * width, lines, rows - n0, width, at);
+  const bf16* from = x.x + (size_t)n0 * width;
+  if (lines % 8 == 0) {
+    for (uint32_t line = 0; line < lines; line += 8)
+      load_chunk_rows<8>(s + line * 264, from + (size_t)line * width, rows > n0 + line ? rows - n0 - line : 0, width,
+                         at);
+  } else {
+    for (uint32_t line = 0; line < lines; line++)
+      load_chunk_rows<1>(s + line * 264, from + (size_t)line * width, rows > n0 + line ? 1 : 0, width, at);
+  }
 }
 
 // The weights w [out, in] of a block: outputs o0 .. o0 + 15.
@@ -44,7 +58,7 @@ XT_DEV const bf16* weight_line(const PlainWeights& w, uint32_t line, uint32_t wi
   return w.o0 + line < w.outs ? w.w + (size_t)(w.o0 + line) * width : nullptr;
 }
 XT_DEV void load_weights(const PlainWeights& w, bf16* s, uint32_t width, uint32_t at) {
-  load_chunk_rows(s, w.w + (size_t)w.o0 * width, 16, w.outs - w.o0, width, at);
+  load_chunk_rows<16>(s, w.w + (size_t)w.o0 * width, w.outs - w.o0, width, at);
 }
 XT_DEV void store_outputs(const PlainWeights& w, const float* total, uint32_t values, uint32_t n0, uint32_t rows) {
   for (uint32_t i = threadIdx.x; i < values; i += blockDim.x) {
@@ -62,21 +76,23 @@ struct ChunkGroups {
 
 // The chunks of this block: first, end.
 XT_DEV uint2 chunks_of_block(uint32_t width) {
-  uint32_t chunks = (width + 255) / 256, each = (chunks + gridDim.z - 1) / gridDim.z;
+  uint32_t chunks = (width + 255) / 256;
+  if (gridDim.z == 1) return {0, chunks};
+  uint32_t each = (chunks + gridDim.z - 1) / gridDim.z;
   return {min(blockIdx.z * each, chunks), min((blockIdx.z + 1) * each, chunks)};
 }
 
 // Brings the weights of this block to L2, before it waits for the previous kernel.
 template <class Weights> XT_DEV void prefetch_weights(const Weights& w, uint32_t width) {
   const uint2 chunks = chunks_of_block(width);
-  const uint32_t first = chunks.x * 256, lines = (min(chunks.y * 256, width) - first + 63) / 64;  // of 128 bytes
-  for (uint32_t i = threadIdx.x; i < 16 * lines; i += blockDim.x)
-    if (const bf16* row = weight_line(w, i / lines, width)) xt_prefetch_l2(row + first + i % lines * 64);
+  for (uint32_t line = threadIdx.x / 32; line < 16; line += blockDim.x / 32)
+    if (const bf16* row = weight_line(w, line, width))
+      for (uint32_t k = chunks.x * 256 + threadIdx.x % 32 * 64; k < min(chunks.y * 256, width); k += 32 * 64)
+        xt_prefetch_l2(row + k);  // 128 bytes
 }
 
-// Returns whether this block has stored the outputs.
 template <int T, class Rows, class Weights>
-XT_DEV bool skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t width, const ChunkGroups& groups) {
+XT_DEV void skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t width, const ChunkGroups& groups) {
   const uint32_t ROWS = 8 * T, VALUES = 16 * ROWS;
   XT_DYN_SHARED(float, total);  // [row][output], then the same per warp (its chunk)
   uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x / 32;
@@ -135,7 +151,7 @@ XT_DEV bool skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t
     __syncthreads();
   }
   if (parts) {
-    if (!xt_last_block(groups.counters + tile, gridDim.z)) return false;
+    if (!xt_last_block(groups.counters + tile, gridDim.z)) return;
     for (uint32_t i = threadIdx.x; i < used; i += blockDim.x) {
       float sum = 0.0f;
       in_flight<8>(
@@ -147,5 +163,4 @@ XT_DEV bool skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t
     __syncthreads();
   }
   store_outputs(w, total, VALUES, n0, rows);
-  return true;
 }

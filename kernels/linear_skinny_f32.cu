@@ -8,23 +8,17 @@
 #include "linear_skinny_f32.cuh"
 
 XT_KERNEL(linear_gemv_f32, 128)(const float* x, const float* w, const float* bias, const float* h, float* y,
-                                bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, const float* gain,
-                                float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+                                bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width) {
   xt_grid_dependency_sync();
   skinny_f32<1>(PlainRowsF32{x}, PlainWeightsF32{w, {nullptr, bias, h, y, y_bf16}, blockIdx.x * 8, outs}, rows,
                 width);
-  norm_epilogue({gain, eps, n, n_bf16, counters}, y, outs, blockIdx.y, gridDim.x, blockIdx.y * 16,
-                min(rows, (blockIdx.y + 1) * 16));
 }
 XT_EXPORT(linear_gemv_f32)
 
 XT_KERNEL_FOR(linear_skinny_f32, 128, 4)(const float* x, const float* w, const float* bias, const float* h, float* y,
-                                         bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width,
-                                         const float* gain, float eps, float* n, bf16* n_bf16, uint32_t* counters) {
+                                         bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width) {
   xt_grid_dependency_sync();
   skinny_f32<4>(PlainRowsF32{x}, PlainWeightsF32{w, {nullptr, bias, h, y, y_bf16}, blockIdx.x * 8, outs}, rows,
                 width);
-  norm_epilogue({gain, eps, n, n_bf16, counters}, y, outs, blockIdx.y, gridDim.x, blockIdx.y * 16,
-                min(rows, (blockIdx.y + 1) * 16));
 }
 XT_EXPORT(linear_skinny_f32)

@@ -1,11 +1,11 @@
-// linear_bf16_wgmma     y[n][o] = dot(x[n], w[o]) (+ bias[o]) (then h[n][o] + that) (and its norm), as linear_bf16
+// linear_bf16_wgmma     y[n][o] = dot(x[n], w[o]) (+ bias[o]) (then h[n][o] + that), as linear_bf16
 // linears_bf16_wgmma    y_i = x w_iᵀ + b_i for up to three matrices, as linears_bf16
 // swiglu_bf16_wgmma     y = silu(x gateᵀ + b) * (x upᵀ + c), as swiglu_bf16
 //                       The operands are tensor maps (gpu/linear/wgmma.rs): x, then the weights, boxes of 64 k.
 // Hopper: machine code for sm_90a; in any other image these kernels trap, and the host does not launch them. It also
 //   launches them only on a device where wgmma has been compared with mma.sync (device/gpu/wgmma_probe.rs).
 // Launch: at most one block per SM, each of which computes tiles of 128 x 128 outputs, one after another. 384 threads:
-//   two warpgroups of consumers (64 rows of x each), and one of which a single thread copies. Dynamic shared memory: four
+//   two warpgroups of consumers (64 rows of x each), and one of which a single thread copies. Dynamic shared memory: six
 //   stages of 64 k (device/gpu/wgmma.rs).
 // Order: as linear_bf16: chunks of 256 k of k-steps of 16 from zero, y = y + chunk. x is the 64-row operand. CPU twin:
 //   none; gates: gates/tensor_core.rs (a step), gpu/linear/tests.rs.
@@ -32,9 +32,7 @@ XT_DEV void product_wgmma(uint32_t p_tiles, uint32_t q_tiles, uint32_t width, Co
 }
 
 XT_KERNEL(linear_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* bias, const float* h, float* y,
-                                            bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width,
-                                            const float* gain, float eps, float* n, bf16* n_bf16,
-                                            uint32_t* counters) {
+                                            bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width) {
   xt_grid_dependency_sync();
   if (!xt_has_wgmma()) return xt_trap();
   fence_maps(maps, 2);
@@ -45,11 +43,8 @@ XT_KERNEL(linear_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* 
         copy_rows(s, maps, tile.q * 128, k, barrier);
         copy_rows(s + WgmmaRing::OPERAND, maps + 1, tile.p * 128, k, barrier);
       },
-      [=](WgmmaRing& ring, const Tile& tile, float (&sum)[64]) {
+      [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
         store_fragments<128>(tile, outs, rows, sum, Epilogue{nullptr, bias, h, y, y_bf16});
-        if (gain && last_tile(ring, counters + tile.q, p_tiles))
-          norm_rows({gain, eps, n, n_bf16, counters}, y, outs, tile.q * 128, min(rows, (tile.q + 1) * 128),
-                    WgmmaRing::CONSUMERS / 32);
       });
 }
 XT_EXPORT(linear_bf16_wgmma)

@@ -21,20 +21,24 @@ XT_DEV void chunk_sum(const Logits& row, uint32_t c, float* m, float* l) {
   }
   top = max32(top);
 #pragma unroll
-  for (int j = 0; j < 4; j++)
-    if (at + 32 * j < row.n && top != neg_inf) v = v + exp_f32(z[j] - top);
+  for (int j = 0; j < 4; j++) {
+    float e = exp_f32(z[j] - top);
+    v = at + 32 * j < row.n && top != neg_inf ? v + e : v;
+  }
   v = sum32(v);
   if (lane == 0) m[c] = top, l[c] = v;
 }
 
 XT_DEV float chunk_entropy(const Logits& row, uint32_t c, float lse) {
   uint32_t at = c * 128 + (threadIdx.x & 31);
-  float v = 0.0f;
+  const float neg_inf = xt_bits_f(0xff800000u);
+  float z[4], v = 0.0f;
+#pragma unroll
+  for (int j = 0; j < 4; j++) z[j] = at + 32 * j < row.n ? logit(row, at + 32 * j) : neg_inf;
 #pragma unroll
   for (int j = 0; j < 4; j++) {
-    if (at + 32 * j >= row.n) continue;
-    float z = logit(row, at + 32 * j);
-    if (z != xt_bits_f(0xff800000u)) v = fmaf(exp_f32(z - lse), lse - z, v);
+    float next = fmaf(exp_f32(z[j] - lse), lse - z[j], v);
+    v = z[j] != neg_inf ? next : v;
   }
   return sum32(v);
 }

@@ -43,34 +43,67 @@ XT_DEV float rotated_back(const float* dy, const float* cos, uint32_t i, uint32_
                   : fmaf(dy[i], cos[i - half], -(dy[i - half] * sin[i - half]));
 }
 
-// One pair by one warp: writes dx, and e and x r to shared memory.
-template <class T, class O>
-XT_DEV void norm_rope_backward_of(const T* x, const float* gain, const float* cos, const float* dy, O* dx,
-                                  float* e_smem, float* h_smem, uint32_t hd, float eps, uint32_t lane) {
-  float h[8], e[8], t = 0.0f;
-  lane_load(h, x, hd, lane);
+// The columns lane + 32 k of a pair: x, and e.
+template <int K> struct PairColumns {
+  float h[K], e[K];
+};
+
+template <int K, class T>
+XT_DEV void load_pair(PairColumns<K>& p, const T* x, const float* cos, const float* dy, uint32_t hd, uint32_t lane) {
+  lane_load(p.h, x, hd, lane);
 #pragma unroll
-  for (int k = 0; k < 8; k++) {
+  for (int k = 0; k < K; k++) {
     uint32_t i = lane + 32 * k;
-    e[k] = i < hd ? rotated_back(dy, cos, i, hd / 2) : 0.0f;
+    p.e[k] = i < hd ? rotated_back(dy, cos, i, hd / 2) : 0.0f;
   }
-  float r = inverse_rms(lane_sum_squares(h), hd, eps);
+}
+
+// Writes dx of a pair, and e and x r to shared memory. g: the gain.
+template <int K, class O>
+XT_DEV void pair_gradient(PairColumns<K>& p, const float (&g)[K], O* dx, float* e_smem, float* h_smem, uint32_t hd,
+                          float eps, uint32_t lane) {
+  float t = 0.0f, r = inverse_rms(lane_sum_squares(p.h), hd, eps);
 #pragma unroll
-  for (int k = 0; k < 8; k++) {
+  for (int k = 0; k < K; k++) {
     uint32_t i = lane + 32 * k;
-    h[k] = h[k] * r;
+    p.h[k] = p.h[k] * r;
     if (i < hd) {
-      e_smem[i] = e[k];
-      h_smem[i] = h[k];
-      e[k] = e[k] * gain[i];
+      e_smem[i] = p.e[k];
+      h_smem[i] = p.h[k];
     }
-    t = fmaf(e[k], h[k], t);
+    p.e[k] = p.e[k] * g[k];
+    t = fmaf(p.e[k], p.h[k], t);
   }
   t = sum32(t) / (float)hd;
 #pragma unroll
-  for (int k = 0; k < 8; k++) {
+  for (int k = 0; k < K; k++) {
     uint32_t i = lane + 32 * k;
-    if (i < hd) store(dx + i, fmaf(-h[k], t, e[k]) * r);
+    if (i < hd) store(dx + i, fmaf(-p.h[k], t, p.e[k]) * r);
+  }
+}
+
+// The pairs of a chunk and the heads they belong to.
+template <class T, class O> struct HeadPairs {
+  const T* x;
+  const float *gain, *dy;
+  const uint64_t* table;
+  const uint32_t* pos;
+  O* dx;
+  uint32_t heads, hd;
+  float eps;
+};
+
+// The pairs at .. at + staged - 1, hd <= 32 K.
+template <int K, class T, class O>
+XT_DEV void pair_gradients(const HeadPairs<T, O>& p, uint32_t at, uint32_t staged, float* e_smem, float* h_smem) {
+  const uint32_t lane = threadIdx.x % 32;
+  float g[K];
+  lane_load(g, p.gain, p.hd, lane);
+  for (uint32_t i = threadIdx.x / 32; i < staged; i += 8) {
+    const size_t pair = at + i, from = pair * p.hd;
+    PairColumns<K> columns;
+    load_pair(columns, p.x + from, rope_row(p.table, p.pos[pair / p.heads], p.hd), p.dy + from, p.hd, lane);
+    pair_gradient(columns, g, p.dx + from, e_smem + i * p.hd, h_smem + i * p.hd, p.hd, p.eps, lane);
   }
 }
 
@@ -81,14 +114,15 @@ XT_DEV void norm_rope_backward(const T* x, const float* gain, const uint64_t* ta
   XT_DYN_SHARED(float, e_smem);
   float *h_smem = e_smem + STAGED_PAIRS * hd, sum = 0.0f;
   const uint32_t first = chunk[2 * blockIdx.x], end = chunk[2 * blockIdx.x + 1];
+  const HeadPairs<T, O> pairs = {x, gain, dy, table, pos, dx, heads, hd, eps};
   for (uint32_t at = first; at < end; at += STAGED_PAIRS) {
     const uint32_t staged = min(STAGED_PAIRS, end - at);
-    for (uint32_t i = threadIdx.x / 32; i < staged; i += 8) {
-      const size_t pair = at + i, from = pair * hd;
-      const float* cos = rope_row(table, pos[pair / heads], hd);
-      norm_rope_backward_of(x + from, gain, cos, dy + from, dx + from, e_smem + i * hd, h_smem + i * hd, hd, eps,
-                            threadIdx.x % 32);
-    }
+    if (hd <= 64)
+      pair_gradients<2>(pairs, at, staged, e_smem, h_smem);
+    else if (hd <= 128)
+      pair_gradients<4>(pairs, at, staged, e_smem, h_smem);
+    else
+      pair_gradients<8>(pairs, at, staged, e_smem, h_smem);
     __syncthreads();
     const uint32_t used = staged - (XT_FAULT(LastPairOfChunkNotSummed) && at + staged == end);
     if (threadIdx.x < hd) {

@@ -1,5 +1,5 @@
 // rms_norm     r = 1 / sqrt(sum32(x_i x_i) / C + eps);  y_i = (x_i r) w_i       x [N, C], w [C] -> y [N, C]
-// Launch: one warp per row, four rows per block (heads and whole rows alike). Rows of up to 1024 values stay in
+// Launch: one warp per row, one or four rows per block (heads and whole rows alike). Rows of up to 1024 values stay in
 //   registers between the sum and the products; longer ones are read twice.
 // Order: sum32, lane t takes t, t + 32, ... CPU twin: cpu/norm.rs.
 
@@ -7,7 +7,7 @@
 
 template <class T, class O>
 XT_DEV void rms_norm_of(const T* x, const float* w, O* y, uint32_t n, uint32_t c, float eps) {
-  uint32_t row = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= n) return;
   x += (size_t)row * c;
   y += (size_t)row * c;

@@ -20,6 +20,11 @@ template <int K> XT_DEV float lane_sum_squares(const float (&v)[K]) {
 }
 
 template <class T> XT_DEV float lane_sum_squares(const T* x, uint32_t c, uint32_t lane) {
+  if (c <= 1024) {  // all loads in flight
+    float v[32];
+    lane_load(v, x, c, lane);
+    return lane_sum_squares(v);
+  }
   float s = 0.0f;
   in_flight<8>(lane, c, 32u, [=](uint32_t i) { return load(x + i); }, [&](uint32_t, float v) { s = fmaf(v, v, s); });
   return s;
@@ -27,13 +32,14 @@ template <class T> XT_DEV float lane_sum_squares(const T* x, uint32_t c, uint32_
 
 template <int K, class T, class O>
 XT_DEV void rms_norm_short(const T* x, const float* w, O* y, uint32_t c, float eps, uint32_t lane) {
-  float v[K];
+  float v[K], gain[K];
   lane_load(v, x, c, lane);
+  lane_load(gain, w, c, lane);  // before the stores, which may alias
   float r = inverse_rms(lane_sum_squares(v), c, eps);
 #pragma unroll
   for (int k = 0; k < K; k++) {
     uint32_t i = lane + 32 * k;
-    if (i < c) store(y + i, (v[k] * r) * w[i]);
+    if (i < c) store(y + i, (v[k] * r) * gain[k]);
   }
 }
 

@@ -103,11 +103,16 @@ XT_DEV void rms_norm_dw(const T* x, const float* r, const float* dy, const uint3
   if (i >= c) return;
   uint32_t end = chunk[2 * blockIdx.x + 1];
   float sum = 0.0f;
-#pragma unroll 8
-  for (uint32_t row = chunk[2 * blockIdx.x]; row < end; row++) {
-    size_t at = (size_t)row * c + i;
-    sum = fmaf(dy[at], load(x + at) * r[row], sum);
-  }
+  struct Loaded {
+    float dy, x, r;
+  };
+  in_flight<16>(
+      chunk[2 * blockIdx.x], end, 1u,
+      [=](uint32_t row) {
+        size_t at = (size_t)row * c + i;
+        return Loaded{dy[at], load(x + at), r[row]};
+      },
+      [&](uint32_t, Loaded v) { sum = fmaf(v.dy, v.x * v.r, sum); });
   part[(size_t)blockIdx.x * c + i] = sum;
 }
 

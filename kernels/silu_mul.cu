@@ -9,8 +9,12 @@ template <class T, class O> XT_DEV void silu_mul_four(const T* g, const T* u, O*
   if (at + 4 <= n) {
     Vec4<T> a = load4(g + at), b = load4(u + at);
     Vec4<O> out;
+    float x[4], q[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) store(out.v + i, silu_mul_of(load(a.v + i), load(b.v + i)));
+    for (int i = 0; i < 4; i++) x[i] = load(a.v + i);
+    silu_of(x, q);
+#pragma unroll
+    for (int i = 0; i < 4; i++) store(out.v + i, q[i] * load(b.v + i));
     store4(y + at, out);
   } else {
     for (; at < n; at++) store(y + at, silu_mul_of(load(g + at), load(u + at)));
@@ -39,9 +43,13 @@ XT_DEV void silu_mul_backward_four(const T* g, const T* u, const float* dy, O* d
     Vec4<T> a = load4(g + at), b = load4(u + at);
     Vec4<float> d = load4(dy + at);
     Vec4<O> og, ou;
+    float x[4], q[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = load(a.v + i);
+    sigmoid_of(x, q);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      SiluGradient one = silu_mul_backward_of(load(a.v + i), load(b.v + i), d.v[i]);
+      SiluGradient one = silu_mul_gradient(x[i], q[i], load(b.v + i), d.v[i]);
       store(og.v + i, one.g);
       store(ou.v + i, one.u);
     }

@@ -15,8 +15,8 @@ XT_DEV const bf16* weight_line(const SwiGluWeights& w, uint32_t line, uint32_t w
 }
 XT_DEV void load_weights(const SwiGluWeights& w, bf16* s, uint32_t width, uint32_t at) {
   uint32_t o0 = blockIdx.y * 8;
-  load_chunk_rows(s, w.gate + (size_t)o0 * width, 8, w.outs - o0, width, at);
-  load_chunk_rows(s + 8 * 264, w.up + (size_t)o0 * width, 8, w.outs - o0, width, at);
+  load_chunk_rows<8>(s, w.gate + (size_t)o0 * width, w.outs - o0, width, at);
+  load_chunk_rows<8>(s + 8 * 264, w.up + (size_t)o0 * width, w.outs - o0, width, at);
 }
 XT_DEV void store_outputs(const SwiGluWeights& w, const float* total, uint32_t values, uint32_t n0, uint32_t rows) {
   for (uint32_t i = threadIdx.x; i < values / 2; i += blockDim.x) {

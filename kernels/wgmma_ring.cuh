@@ -1,6 +1,6 @@
 // The ring of stages through which TMA feeds wgmma, in shared memory. One thread, the producer, fills stages, two
 // warpgroups of consumers multiply them. Two barriers per stage: `full` expects the bytes of its copies, `empty` one
-// arrival per consumer warp. At a third one the consumers wait for each other.
+// arrival per consumer warp.
 #pragma once
 #include "xt.cuh"
 
@@ -10,16 +10,15 @@ struct alignas(64) TensorMap {
 };
 
 struct WgmmaRing {
-  static constexpr uint32_t STAGES = 4, DEPTH = 64;
+  static constexpr uint32_t STAGES = 6, DEPTH = 64;
   static constexpr uint32_t CONSUMERS = 256;          // threads: two warpgroups; the producer follows them
   static constexpr uint32_t OPERAND = 128 * DEPTH;    // elements: 128 rows of 64 k, 128-byte swizzle
   static constexpr uint32_t BYTES = 2 * OPERAND * 2;  // of both operands
   static constexpr uint32_t ROW_GROUP = 64 * DEPTH;   // elements of 64 rows, those of a warpgroup in operand 0
 
   bf16* stages;
-  uint64_t *full, *empty, *met;
+  uint64_t *full, *empty;
   uint32_t slot, parity;  // the next stage, and the parity of its phase
-  uint32_t meetings;      // of the consumers
 
   XT_MEMBER void advance() {
     slot = (slot + 1) % STAGES;
@@ -34,18 +33,16 @@ XT_DEV WgmmaRing wgmma_ring() {
   XT_DYN_SHARED(bf16, shared);
   XT_SHARED(uint64_t, full, WgmmaRing::STAGES);
   XT_SHARED(uint64_t, empty, WgmmaRing::STAGES);
-  XT_SHARED(uint64_t, met, 1);
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < WgmmaRing::STAGES; i++) {
       xt_mbarrier_init(full + i, 1);
       xt_mbarrier_init(empty + i, WgmmaRing::CONSUMERS / 32);
     }
-    xt_mbarrier_init(met, WgmmaRing::CONSUMERS);
     if (!XT_FAULT(BarriersNotFenced)) xt_mbarrier_fence();
   }
   __syncthreads();
   uint32_t unaligned = reinterpret_cast<uintptr_t>(shared) & 1023;
-  return {shared + (1024 - unaligned) % 1024 / 2, full, empty, met, 0, 0, 0};
+  return {shared + (1024 - unaligned) % 1024 / 2, full, empty, 0, 0};
 }
 
 // Fills a stage for each 64 k below `width`. copy(stage of operand 0, k, barrier) copies both operands.
@@ -111,21 +108,4 @@ template <Major A, Major B> XT_DEV void add_chunks(WgmmaRing& ring, uint32_t wid
 #pragma unroll
     for (uint32_t i = 0; i < 64; i++) y[i] = y[i] + c[i];
   }
-}
-
-// The consumers wait for each other.
-XT_DEV void meet(WgmmaRing& ring) {
-  xt_mbarrier_arrive(ring.met);
-  xt_mbarrier_wait(ring.met, ring.meetings++ % 2);
-}
-
-// xt_last_block for the consumers, called for each of the `tiles` tiles that share a counter.
-XT_DEV bool last_tile(WgmmaRing& ring, uint32_t* counter, uint32_t tiles) {
-  XT_SHARED(uint32_t, before, 1);
-  if (!XT_FAULT(TileArrivesEarly)) meet(ring);
-  if (threadIdx.x == 0) *before = xt_atomic_add_acq_rel(counter, 1u);
-  meet(ring);
-  if (*before + 1 != tiles) return false;
-  if (threadIdx.x == 0) *counter = 0;
-  return true;
 }

@@ -3,8 +3,23 @@
 #pragma once
 #include "linear_chunks.cuh"
 
-// A tile and the outputs it may store. WHOLE: all of them, in rows of an even number p_n of outputs, so that pairs are
-// aligned and need no test.
+// u[s] of lane l of four neighboring lanes becomes u[l] of lane s.
+XT_DEV void quad_transpose(uint32_t (&u)[4]) {
+  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i += 2) {
+    uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? u[i] : u[i + 1], 1);
+    u[i] = odd ? got : u[i], u[i + 1] = odd ? u[i + 1] : got;
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? u[i] : u[i + 2], 2);
+    u[i] = upper ? got : u[i], u[i + 2] = upper ? u[i + 2] : got;
+  }
+}
+
+// A tile and the outputs it may store. WHOLE: all of them, in rows of a multiple of eight p_n of outputs, so that pairs and
+// groups of eight are aligned and need no test.
 template <bool WHOLE, uint32_t COLUMNS> struct PairTile {
   Tile tile;
   uint32_t p_n, q_n;
@@ -22,13 +37,8 @@ template <bool WHOLE, uint32_t COLUMNS> struct PairTile {
   XT_MEMBER bool has(uint32_t p) const { return WHOLE || p < p_n; }
 
   XT_MEMBER void load(float to[2], const bf16* from, uint32_t p) const {
-    if (WHOLE) {
-      uint32_t v = *reinterpret_cast<const uint32_t*>(from);
-      to[0] = xt_bits_f(v << 16), to[1] = xt_bits_f(v & 0xffff0000);
-    } else {
-      to[0] = from_bf16(from[0]);
-      if (has(p + 1)) to[1] = from_bf16(from[1]);
-    }
+    to[0] = from_bf16(from[0]);
+    if (has(p + 1)) to[1] = from_bf16(from[1]);
   }
   XT_MEMBER void load(float to[2], const float* from, uint32_t p) const {
     if (WHOLE) {
@@ -48,11 +58,47 @@ template <bool WHOLE, uint32_t COLUMNS> struct PairTile {
     }
   }
   XT_MEMBER void store(bf16* to, const float v[2], uint32_t p) const {
-    if (WHOLE) {
-      *reinterpret_cast<uint32_t*>(to) = xt_pack_bf16(v[0], v[1]);
-    } else {
-      to[0] = to_bf16(v[0]);
-      if (has(p + 1)) to[1] = to_bf16(v[1]);
+    to[0] = to_bf16(v[0]);
+    if (has(p + 1)) to[1] = to_bf16(v[1]);
+  }
+
+  // Where a lane accesses eight outputs of one row: those of the group of eight columns `lane % 4` among the four that
+  // begin with output y[first], of the upper or lower 8 rows. A row of 32 outputs is then one piece of 64 bytes.
+  XT_MEMBER size_t row_piece(uint32_t first, uint32_t lower) const {
+    uint32_t lane = threadIdx.x % 32, q = tile.q * 128 + threadIdx.x / 32 * 16 + lane / 4 + 8 * lower;
+    return (size_t)q * p_n + tile.p * COLUMNS + first / 4 * 8 + lane % 4 * 8;
+  }
+  // Stores v[i], rounded, as outputs y[first + i], 0 <= i < 16.
+  XT_MEMBER void store_16(bf16* out, const float* v, uint32_t first) const {
+    if (!WHOLE) {
+      each([&](uint32_t i, uint32_t p, size_t at) { store(out + at, v + i - first, p); }, first, first + 16);
+      return;
+    }
+#pragma unroll
+    for (uint32_t lower = 0; lower < 2; lower++) {
+      uint32_t u[4];
+#pragma unroll
+      for (uint32_t g = 0; g < 4; g++) u[g] = xt_pack_bf16(v[4 * g + 2 * lower], v[4 * g + 2 * lower + 1]);
+      quad_transpose(u);
+      *reinterpret_cast<uint4*>(out + row_piece(first, lower)) = make_uint4(u[0], u[1], u[2], u[3]);
+    }
+  }
+  // Loads the values at outputs y[first + i] to v[i]; those out of range stay as they are.
+  XT_MEMBER void load_16(float* v, const bf16* from, uint32_t first) const {
+    if (!WHOLE) {
+      each([&](uint32_t i, uint32_t p, size_t at) { load(v + i - first, from + at, p); }, first, first + 16);
+      return;
+    }
+#pragma unroll
+    for (uint32_t lower = 0; lower < 2; lower++) {
+      uint4 piece = *reinterpret_cast<const uint4*>(from + row_piece(first, lower));
+      uint32_t u[4] = {piece.x, piece.y, piece.z, piece.w};
+      quad_transpose(u);
+#pragma unroll
+      for (uint32_t g = 0; g < 4; g++) {
+        v[4 * g + 2 * lower] = xt_bits_f(u[g] << 16);
+        v[4 * g + 2 * lower + 1] = xt_bits_f(u[g] & 0xffff0000);
+      }
     }
   }
 };
@@ -78,59 +124,61 @@ template <bool WHOLE> XT_DEV void store_pairs(const PairTile<WHOLE, 128>& to, fl
     add_loaded(
         to, y, [&](float v[2], uint32_t p, size_t at) { to.load(v, out.h + at, p); },
         [](float h, float sum) { return residual_of(h) + sum; });
-  if (out.y_bf16)
-    to.each([&](uint32_t i, uint32_t p, size_t at) { to.store(out.y_bf16 + at, y + i, p); });
-  else
-    to.each([&](uint32_t i, uint32_t p, size_t at) { to.store(out.y + at, y + i, p); });
+  if (out.y_bf16) {
+#pragma unroll
+    for (uint32_t first = 0; first < 64; first += 16) to.store_16(out.y_bf16, y + first, first);
+    return;
+  }
+  to.each([&](uint32_t i, uint32_t p, size_t at) { to.store(out.y + at, y + i, p); });
 }
 
-// SwiGLU: a thread has the gate of an output in y[i] and up in y[i + 32].
+// SwiGLU: a thread has the gate of an output in y[i] and up in y[i + 32]. Eight pairs at a time.
 template <bool WHOLE>
 XT_DEV void store_pairs(const PairTile<WHOLE, 64>& to, float (&y)[64], const SwiGluEpilogue<bf16>& out) {
-  to.each([&](uint32_t i, uint32_t p, size_t at) {
-    float value[2] = {}, gate[2] = {}, up[2] = {};
 #pragma unroll
-    for (uint32_t e = 0; e < 2; e++)
-      if (to.has(p + e)) {
-        SwiGlu<bf16> one = swiglu_of(out, y[i + e], y[i + e + 32], p + e);
-        value[e] = from_bf16(one.y), gate[e] = from_bf16(one.gate), up[e] = from_bf16(one.up);
-      }
-    to.store(out.y + at, value, p);
-    if (out.gate) to.store(out.gate + at, gate, p), to.store(out.up + at, up, p);
-  });
-}
-
-// The gradient of SwiGLU: the sums are dy. The gates and ups of 16 pairs are loaded before any is used.
-template <bool WHOLE>
-XT_DEV void store_pairs(const PairTile<WHOLE, 128>& to, float (&y)[64], const SwiGluGradientEpilogue<bf16>& out) {
-#pragma unroll
-  for (uint32_t half = 0; half < 64; half += 32) {
-    float gate[32] = {}, up[32] = {};
+  for (uint32_t half = 0; half < 32; half += 16) {
+    float gate[16] = {}, up[16] = {}, silu[16];
     to.each(
-        [&](uint32_t i, uint32_t p, size_t at) {
-          to.load(gate + i - half, out.gate + at, p);
-          to.load(up + i - half, out.up + at, p);
-        },
-        half, half + 32);
-    to.each(
-        [&](uint32_t i, uint32_t p, size_t at) {
-          float dgate[2], dup[2];
+        [&](uint32_t i, uint32_t p, size_t) {
 #pragma unroll
           for (uint32_t e = 0; e < 2; e++) {
-            float dy = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(y[i + e])) : y[i + e];
-            SiluGradient one = silu_mul_backward_of(gate[i + e - half], up[i + e - half], dy);
-            dgate[e] = one.g, dup[e] = one.u;
+            uint32_t o = to.has(p + e) ? p + e : p;
+            gate[i + e - half] = from_bf16(to_bf16(gate_of(out, y[i + e], o)));
+            up[i + e - half] = from_bf16(to_bf16(up_of(out, y[i + e + 32], o)));
           }
-          to.store(out.dgate + at, dgate, p);
-          to.store(out.dup + at, dup, p);
         },
-        half, half + 32);
+        half, half + 16);
+    silu_of(gate, silu);
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++) silu[i] = silu[i] * up[i];
+    to.store_16(out.y, silu, half);
+    if (out.gate) to.store_16(out.gate, gate, half), to.store_16(out.up, up, half);
   }
 }
 
-// Whether all outputs of a tile can be stored as aligned pairs: COLUMNS outputs per row of p_n, and 128 of q_n rows.
+// The gradient of SwiGLU: the sums are dy. The gates and ups of 8 pairs are loaded before any is used.
+template <bool WHOLE>
+XT_DEV void store_pairs(const PairTile<WHOLE, 128>& to, float (&y)[64], const SwiGluGradientEpilogue<bf16>& out) {
+#pragma unroll
+  for (uint32_t part = 0; part < 64; part += 16) {
+    float gate[16] = {}, up[16] = {}, q[16];
+    to.load_16(gate, out.gate, part);
+    to.load_16(up, out.up, part);
+    sigmoid_of(gate, q);
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++) {
+      float dy = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(y[part + i])) : y[part + i];
+      SiluGradient one = silu_mul_gradient(gate[i], q[i], up[i], dy);
+      gate[i] = one.g, up[i] = one.u;
+    }
+    to.store_16(out.dgate, gate, part);
+    to.store_16(out.dup, up, part);
+  }
+}
+
+// Whether all outputs of a tile can be stored as aligned groups of eight: COLUMNS outputs per row of p_n, and 128 of q_n rows.
 template <uint32_t COLUMNS> XT_DEV bool is_whole(const Tile& tile, uint32_t p_n, uint32_t q_n) {
-  return (tile.p + 1) * COLUMNS <= p_n && (tile.q + 1) * 128 <= q_n && p_n % 2 == 0;
+  return (tile.p + 1) * COLUMNS <= p_n && (tile.q + 1) * 128 <= q_n && p_n % 8 == 0;
 }
 
 // y = init, the earlier sums of a tile, in the layout of its accumulators.

@@ -218,22 +218,47 @@ XT_DEV void xt_grid_dependency_sync() {}
 // Brings the line of an address to the L2 cache. It returns no value, so a kernel may call it before it waits for the
 // previous one.
 XT_DEV void xt_prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+// n / d, correctly rounded for 2^-30 <= |n| <= 2^60 and 1 <= d <= 2^64, without the branch of a division for other
+// operands. Other values give some value.
+XT_DEV float xt_quotient(float n, float d) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(d));
+  y = fmaf(fmaf(-d, y, 1.0f), y, y);
+  float q = n * y;
+  q = fmaf(fmaf(-d, q, n), y, q);
+  return fmaf(fmaf(-d, q, n), y, q);
+}
 XT_DEV float xt_bits_f(uint32_t u) { return __uint_as_float(u); }
 XT_DEV uint32_t xt_f_bits(float f) { return __float_as_uint(f); }
 #else  // ------------------------------------------------------------------ emulator
 #include "emu/cuda.hpp"
 #endif
 
+// A counter, and the number of blocks that reach it.
+struct XtArrival {
+  uint32_t *counter, blocks;
+};
+
+// xt_last_block for counters i < n <= N at once, with n threads: arrival(i) is counter i. Returns, in shared memory, whether
+// this block is the last one of each. One block (no counter is needed) is the last one.
+template <uint32_t N, class Arrival> XT_DEV const uint32_t* xt_last_blocks(uint32_t n, Arrival arrival) {
+  XT_SHARED(uint32_t, last, N);
+  if (!XT_FAULT(BlockArrivesEarly)) __syncthreads();
+  if (threadIdx.x < n) {
+    XtArrival at = arrival(threadIdx.x);
+    uint32_t before = at.blocks - 1;
+    if (at.blocks != 1)
+      before = XT_FAULT(BlockArrivalRelaxed) ? atomicAdd(at.counter, 1u) : xt_atomic_add_acq_rel(at.counter, 1u);
+    last[threadIdx.x] = before + 1 == at.blocks;
+    if (at.blocks != 1 && before + 1 == at.blocks && !XT_FAULT(BlockCounterNotReset)) *at.counter = 0;
+  }
+  __syncthreads();
+  return last;
+}
+
 // Returns true in the last of `blocks` blocks to reach `counter`; that block then sees everything the others wrote
 // before reaching it. The counter is zero at launch and is reset to zero. All threads of a block must call it, once
 // per counter and launch.
 XT_DEV bool xt_last_block(uint32_t* counter, uint32_t blocks) {
-  XT_SHARED(uint32_t, before, 1);
-  if (!XT_FAULT(BlockArrivesEarly)) __syncthreads();
-  if (threadIdx.x == 0)
-    *before = XT_FAULT(BlockArrivalRelaxed) ? atomicAdd(counter, 1u) : xt_atomic_add_acq_rel(counter, 1u);
-  __syncthreads();
-  if (*before + 1 != blocks) return false;
-  if (threadIdx.x == 0 && !XT_FAULT(BlockCounterNotReset)) *counter = 0;
-  return true;
+  return *xt_last_blocks<1>(1, [=](uint32_t) { return XtArrival{counter, blocks}; });
 }

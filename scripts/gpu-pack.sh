@@ -3,11 +3,11 @@
 # with its kernels, and the test data. Machine code requires nvcc (CUDA_HOME, scripts/nvcc.sh); without it the pack
 # contains the checked-in PTX, which the driver compiles. Machine code is built for A100, H100 and B200 unless
 # XTRAIN_CUDA_ARCHS lists other architectures; other GPUs use PTX.
-# usage: bash scripts/gpu-pack.sh [out.tar.gz]; on the GPU machine: tar xf out.tar.gz && bash gpu-report.sh STAGE DIRECTORY
+# usage: bash scripts/gpu-pack.sh [out.tar.xz]; on the GPU machine: tar xf out.tar.xz && bash gpu-report.sh STAGE DIRECTORY
 #        for each stage; without a GPU: the same, with --dry-run
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
-out=${1:-target/xtrain-gpu.tar.gz}
+out=${1:-target/xtrain-gpu.tar.xz}
 mkdir -p "$(dirname "$out")"
 pack=$(mktemp -d)
 trap 'rm -rf "$pack"' EXIT
@@ -36,7 +36,7 @@ cp -r tests/data "$pack/data"
 git rev-parse HEAD > "$pack/commit"
 [ -z "$(git status --porcelain)" ] || echo "with uncommitted changes" >> "$pack/commit"
 strip "$pack/test-tensor" "$pack/test-gates" "$pack/xtrain" 2> /dev/null || true
-tar -C "$pack" -c . | gzip -9 > "$out"
+tar -C "$pack" -c . | xz -6 -T0 > "$out"
 programs=$(stat -c %s "$pack/test-tensor" "$pack/test-gates" "$pack/xtrain" | awk '{ n += $1 } END { print n }')
 size=$(stat -c %s "$out")
 echo "$out: $((size / 1000000)) MB, uncompressed programs $((programs / 1000000)) MB"

@@ -201,6 +201,7 @@ static inline uint32_t xt_pack_bf16(float low, float high) {
   };
   return round(low) | round(high) << 16;
 }
+static inline float xt_quotient(float n, float d) { return n / d; }
 #define __uint_as_float xt_bits_f
 #define __float_as_uint xt_f_bits
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }

@@ -1,7 +1,8 @@
-// mma.sync and ldmatrix. A sum follows the published models of tensor cores (arXiv 2511.10909): c and the products
-// a_k * b_k are aligned to the largest exponent among them, each truncated to FRACTION fractional bits, summed exactly,
-// and the sum truncated to f32. Hopper: 25 bits, one sum of 16 products. Ampere: 24 bits, two sums of 8. Products are
-// not normalized before the alignment. A product with a zero factor does not take part in it.
+// mma.sync and ldmatrix. A sum follows the models of tensor cores in docs/numerics.md, section 2: c and the products
+// a_k * b_k are aligned to the largest exponent among them, at least LOWEST, each truncated to FRACTION fractional bits,
+// summed exactly, and the sum truncated to f32. Hopper: 25 bits, -133, one sum of 16 products. Ampere: 24 bits, -126,
+// two sums of 8. Products are not normalized before the alignment. A product with a zero factor and a zero c do not take
+// part in it.
 #include "tensor_core.hpp"
 
 #include <string.h>
@@ -37,13 +38,14 @@ static Unpacked unpack(uint16_t h) {
   return {h & 0x8000 ? -m : m, e ? e - 127 : m ? -126 : NEVER_LARGEST};
 }
 
-// sum * 2^exponent, truncated to f32.
+// sum * 2^exponent, truncated to f32; zero is +0.
 static float normalise(int64_t sum, int exponent) {
   if (!sum) return 0.0f;
   uint64_t v = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
   int top = 63 - __builtin_clzll(v), e = exponent + top;
   int drop = top - 23 + (e < -126 ? -126 - e : 0);
   v = drop > 62 ? 0 : drop > 0 ? v >> drop : v << -drop;
+  if (!v) return 0.0f;
   uint32_t r = e > 127 ? 0x7f800000u : e < -126 ? (uint32_t)v : (uint32_t)(e + 127) << 23 | (uint32_t)(v & 0x7fffff);
   return value(r | (sum < 0 ? 0x80000000u : 0));
 }
@@ -56,7 +58,7 @@ template <int WIDTH> static float special_dot(const uint16_t* a, const uint16_t*
 }
 
 // One row by eight columns and WIDTH k, vectorized over the columns.
-template <int FRACTION, int WIDTH>
+template <int FRACTION, int LOWEST, int WIDTH>
 static void row_step(const Unpacked a[], const int32_t mantissa[][8], const int32_t exponent[][8], float d[8]) {
   int32_t c_mantissa[8], c_exponent[8], top[8], low[8] = {}, high[8] = {};
   for (int i = 0; i < 8; i++) {
@@ -64,7 +66,8 @@ static void row_step(const Unpacked a[], const int32_t mantissa[][8], const int3
     int32_t e = u >> 23 & 0xff, m = u & 0x7fffff;
     if (e) m |= 0x800000;
     c_mantissa[i] = u >> 31 ? -m : m;
-    c_exponent[i] = top[i] = e ? e - 127 : -126;
+    c_exponent[i] = e ? e - 127 : m ? -126 : LOWEST;
+    top[i] = std::max(c_exponent[i], LOWEST);
   }
   for (int k = 0; k < WIDTH; k++) {
     for (int i = 0; i < 8; i++) top[i] = std::max(top[i], a[k].exponent + exponent[k][i]);
@@ -89,7 +92,7 @@ static void row_step(const Unpacked a[], const int32_t mantissa[][8], const int3
 }
 
 // The sums over k0 <= k < k0 + WIDTH.
-template <int FRACTION, int WIDTH>
+template <int FRACTION, int LOWEST, int WIDTH>
 static void partial_step(int k0, const uint16_t a[16][16], const uint16_t b[8][16], float d[16][8]) {
   int32_t mantissa[WIDTH][8], exponent[WIDTH][8];
   bool has_special[8] = {};
@@ -110,7 +113,7 @@ static void partial_step(int k0, const uint16_t a[16][16], const uint16_t b[8][1
       row[k] = unpack(a[r][k0 + k]);
       row_has_special |= special(a[r][k0 + k]);
     }
-    row_step<FRACTION, WIDTH>(row, mantissa, exponent, d[r]);
+    row_step<FRACTION, LOWEST, WIDTH>(row, mantissa, exponent, d[r]);
     for (int i = 0; i < 8; i++) {
       if (row_has_special || has_special[i] || (bits(c[i]) >> 23 & 0xff) == 0xff)
         d[r][i] = special_dot<WIDTH>(a[r] + k0, b[i] + k0, c[i]);
@@ -120,10 +123,10 @@ static void partial_step(int k0, const uint16_t a[16][16], const uint16_t b[8][1
 
 void tensor_step(TensorCore core, const uint16_t a[16][16], const uint16_t b[8][16], float d[16][8]) {
   if (core == TensorCore::Hopper) {
-    partial_step<25, 16>(0, a, b, d);
+    partial_step<25, -133, 16>(0, a, b, d);
   } else {
-    partial_step<24, 8>(0, a, b, d);
-    partial_step<24, 8>(8, a, b, d);
+    partial_step<24, -126, 8>(0, a, b, d);
+    partial_step<24, -126, 8>(8, a, b, d);
   }
 }
 

@@ -20,7 +20,7 @@ bench bf16 base-125m 32768 256 --one-prompt
 # the lossy caches next to the paged one
 bench bf16 base-125m 32768 32 --kv int8
 bench bf16 base-125m 32768 32 --kv sinks --kv-sinks 4 --kv-window "${dry:-124}"
-# the same with dependent launch
-export XTRAIN_CUDA_DEPENDENT_LAUNCH=1
+# the same without dependent launch
+export XTRAIN_CUDA_DEPENDENT_LAUNCH=0
 bench bf16 base-125m 32768 1
 bench bf16 base-125m 32768 32

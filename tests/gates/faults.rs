@@ -110,7 +110,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::StaleIndexList, Gate::Gpu(focused::lists)),
     (Fault::StaleGraphArguments, Gate::Gpu(focused::graphs)),
     (Fault::StaleStepIndices, Gate::GpuTest(multi_step::over)),
-    (Fault::FusedNormWithoutEps, Gate::GpuTest(gpu::many_rows)),
+    (Fault::GpuNormWithoutEps, Gate::GpuTest(gpu::many_rows)),
     (Fault::TokensAfterStopKept, Gate::GpuTest(multi_step::over)),
     (Fault::GpuWindowOffByOne, Gate::GpuTest(gpu_windows::over)),
     (Fault::GpuWindowOfAllButOneIgnored, Gate::GpuTest(gpu_windows::over)),

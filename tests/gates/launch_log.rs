@@ -206,9 +206,13 @@ pub(crate) fn chains_of_a_step() -> Result<usize, String> {
 }
 
 /// Products of decoding with fewer blocks than an H200 has multiprocessors, and why.
-const FEW_BLOCKS: [(&str, &str); 2] = [
-    ("linear_bf16_64", "256 rows: tiles of 32 rows would read the operands three times as often"),
-    ("linears_bf16_64", "as above"),
+const FEW_BLOCKS: [(&str, &str); 3] = [
+    (
+        "linear_bf16_wgmma",
+        "256 rows: an H100 takes longer for tiles of 64 x 64 by mma.sync (docs/bench/gpu.md)",
+    ),
+    ("linears_bf16_wgmma", "as above"),
+    ("swiglu_bf16_wgmma", "as above"),
 ];
 
 /// The products of a decode step fill the multiprocessors of an H200, at batch 1, 32 and 256.
@@ -221,7 +225,8 @@ pub(crate) fn products_of_a_decode_step_fill_the_gpu() {
         let decode = ["bench", "decode", "--batch", batch, "--prompt-len", "128", "--max-new", "128"];
         let estimate = ["--one-prompt", "--estimate", "h200", "--json"];
         let json = parsed(&ok(&scratch.0, &[&decode[..], &estimate, model].concat()));
-        assert_eq!(json["launches_per_layer"], 5, "{json}");
+        // more than 8 rows: the norms are kernels of their own
+        assert_eq!(json["launches_per_layer"], if batch == "1" { 5 } else { 7 }, "{json}");
         for row in json["kernels"].as_array().unwrap() {
             let kernel = row["kernel"].as_str().unwrap();
             let product = row["operations"].as_u64() > Some(0) && !kernel.contains("attention");
@@ -315,7 +320,7 @@ pub(crate) fn weight_gradients_of_a_step_fill_the_gpu() {
     }
     assert!(20 * tiles > 19 * available, "{tiles} tiles in waves with room for {available}: {json}");
     // the forward pass, its gradients and the update, without kernels for SwiGLU, RoPE and their gradients
-    assert_eq!(json["launches_per_layer"], 28, "kernels of a layer: {json}");
+    assert_eq!(json["launches_per_layer"], 30, "kernels of a layer: {json}");
     for parts in ["silu_mul", "rope_"] {
         let names = json["kernels"].as_array().unwrap().iter().map(|row| row["kernel"].as_str().unwrap());
         let alone: Vec<&str> = names.filter(|name| name.starts_with(parts)).collect();

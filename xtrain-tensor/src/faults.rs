@@ -79,7 +79,7 @@ faults! {
     StaleIndexList "a GPU uses a cached index list of the same length with other values"
     StaleGraphArguments "a CUDA graph is launched with the arguments of the previous step"
     StaleStepIndices "a GPU that runs several steps ahead keeps the positions and slots of the first step"
-    FusedNormWithoutEps "the norm fused into the epilogue of a GPU product omits eps"
+    GpuNormWithoutEps "the kernel of a norm on a GPU omits eps"
     TokensAfterStopKept "an engine that runs ahead keeps the tokens after the end of a sequence"
     FollowerNotSeparated "a sequence keeps the rows of another one although their tokens differ"
     EqualSequencesComputedApart "sequences of a group with equal tokens are computed one by one"
@@ -375,7 +375,6 @@ faults! {
     NewValueNotStored "an attention that writes the heads of its rows leaves their values out of the pool"
     QueryRowsOfKeyStride "write_heads reads and writes rows of queries at the distance of rows of keys"
     LastLaneNotSummed "a sum over the lanes of a warp omits the last lane"
-    NormBeforeOtherBlocks "each block of a residual sum computes the norm of its rows without waiting for the other blocks"
     UpBiasNeedsGateBias "SwiGLU omits the bias of up if the gate has none"
     ResidualDenormalFlushed "a residual sum reads a denormal of the stream as zero"
     KeptSetForgetsFirstColumn "a given kept set is read from bit 0 for a later chunk of the vocabulary"
@@ -400,7 +399,6 @@ faults! {
     StageOverwritten "the producer of a product by wgmma fills a stage that its consumers still read"
     StageReleasedEarly "a consumer releases a stage before wgmma has read it"
     BarriersNotFenced "bulk copies may not see the initialization of the barrier at which they arrive"
-    TileArrivesEarly "a product by wgmma counts a tile before all threads have stored it"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
 }
 

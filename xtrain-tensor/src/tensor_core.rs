@@ -1,15 +1,17 @@
-//! Tensor cores: the published models of one k-step of `mma.sync` in bf16.
+//! Tensor cores: models of one k-step of `mma.sync` in bf16.
 
-/// A tensor core whose bf16 products are known: the models of arXiv 2511.10909.
+/// A tensor core whose bf16 products are known: the models of arXiv 2511.10909, for sums below 2^-126 as an H100
+/// computes them.
 ///
 /// A step adds 16 products to a running sum in f32: `d = c + sum over 16 k of a[k] b[k]`. `c` and the products are
-/// aligned to the largest exponent among them, each is truncated after `F` fractional bits, they are summed exactly,
-/// and the sum is truncated to f32. A product with a zero factor has no effect. A sum of 2^128 or more is infinite; a NaN or opposite infinities give NaN.
+/// aligned to the largest exponent among them, at least `E`, each is truncated after `F` fractional bits, they are
+/// summed exactly, and the sum is truncated to f32; zero is +0. A product with a zero factor and a zero `c` have no
+/// effect. A sum of 2^128 or more is infinite; a NaN or opposite infinities give NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TensorCore {
-    /// sm_80 to sm_89 (A100, Ada): `F` = 24. A step is two sums of 8 products, one after the other.
+    /// sm_80 to sm_89 (A100, Ada): `F` = 24, `E` = -126. A step is two sums of 8 products, one after the other.
     Ampere,
-    /// sm_90 (H100, H200): `F` = 25. A step is one sum of 16 products.
+    /// sm_90 (H100, H200): `F` = 25, `E` = -133. A step is one sum of 16 products.
     Hopper,
 }
 
@@ -28,8 +30,8 @@ impl TensorCore {
 
     pub(crate) const fn model(self) -> Model {
         match self {
-            TensorCore::Ampere => Model { fraction: 24, width: 8, zero: Zero::Product },
-            TensorCore::Hopper => Model { fraction: 25, width: 16, zero: Zero::Product },
+            TensorCore::Ampere => Model { fraction: 24, lowest: -126, width: 8, zero: Zero::Product },
+            TensorCore::Hopper => Model { fraction: 25, lowest: -133, width: 16, zero: Zero::Product },
         }
     }
 }
@@ -37,7 +39,7 @@ impl TensorCore {
 /// The exponent with which a product with a zero factor takes part in the alignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Zero {
-    /// -126, the lowest exponent of the running sum: the product has no effect.
+    /// None: the product has no effect.
     Product,
     /// The sum of the exponents of the factors, where a zero has exponent -126. A zero times a huge value would then
     /// cut tiny addends.
@@ -50,6 +52,8 @@ pub(crate) enum Zero {
 pub(crate) struct Model {
     /// `F`: fractional bits of an aligned addend.
     fraction: i32,
+    /// `E`: the lowest exponent of an alignment.
+    lowest: i32,
     /// Products in a sum.
     width: usize,
     zero: Zero,
@@ -58,13 +62,14 @@ pub(crate) struct Model {
 impl Model {
     /// Every model that a device is compared with.
     #[cfg(all(test, xtrain_emu))]
-    pub(crate) const KNOWN: [(&str, Model); 4] = {
+    pub(crate) const KNOWN: [(&str, Model); 5] = {
         let [ampere, hopper] = [TensorCore::Ampere.model(), TensorCore::Hopper.model()];
         [
             ("Ampere", ampere),
             ("Hopper", hopper),
             ("Ampere with zero factors at 2^-126", Model { zero: Zero::Factor, ..ampere }),
             ("Hopper with zero factors at 2^-126", Model { zero: Zero::Factor, ..hopper }),
+            ("Hopper without exponents below -126", Model { lowest: -126, ..hopper }),
         ]
     };
 
@@ -80,14 +85,16 @@ impl Model {
             return a.iter().zip(b).map(product).fold(f64::from(c), |sum, p| sum + p) as f32;
         }
         let exponent = |(&a, &b): (&f32, &f32)| match self.zero {
-            Zero::Product if a == 0.0 || b == 0.0 => -126,
+            Zero::Product if a == 0.0 || b == 0.0 => self.lowest,
             _ => exponent(a) + exponent(b),
         };
-        let top = a.iter().zip(b).map(exponent).fold(self::exponent(c), i32::max);
+        let of_c = if c == 0.0 { self.lowest } else { self::exponent(c) };
+        let top = a.iter().zip(b).map(exponent).fold(of_c.max(self.lowest), i32::max);
         // in units of the last kept bit: integers below 2^28, so their sum is exact
         let cut = |x: f64| (x * 2f64.powi(self.fraction - top)).trunc();
         let sum = a.iter().zip(b).map(product).fold(cut(f64::from(c)), |sum, p| sum + cut(p));
-        if sum == 0.0 { 0.0 } else { truncated(sum * 2f64.powi(top - self.fraction)) }
+        let sum = truncated(sum * 2f64.powi(top - self.fraction));
+        if sum == 0.0 { 0.0 } else { sum }
     }
 }
 
@@ -116,6 +123,33 @@ mod tests {
         TensorCore::ALL.map(|core| core.model().step(&a, &b, c))
     }
 
+    /// Sums of an H100; see the README beside the file.
+    const H100: &[u8] = include_bytes!("../../tests/data/tensor_core/h100.bin");
+
+    /// The number of sums of an H100 in which a model differs.
+    fn differing(model: Model) -> usize {
+        let bf16 = |x: &[u8], i: usize| {
+            f32::from_bits(u32::from(u16::from_le_bytes([x[2 * i], x[2 * i + 1]])) << 16)
+        };
+        let word = |x: &[u8]| u32::from_le_bytes(x.try_into().unwrap());
+        let differs = |x: &&[u8]| {
+            let (a, b) = (std::array::from_fn(|k| bf16(x, k)), std::array::from_fn(|k| bf16(x, 16 + k)));
+            model.step(&a, &b, f32::from_bits(word(&x[64..68]))).to_bits() != word(&x[68..])
+        };
+        H100.chunks_exact(72).filter(differs).count()
+    }
+
+    #[test]
+    fn an_h100_has_the_bits_of_the_model_and_of_no_other() {
+        let hopper = TensorCore::Hopper.model();
+        assert_eq!((H100.len() / 72, differing(hopper)), (473, 0));
+        for lowest in [-126, -132, -134, -149] {
+            assert!(differing(Model { lowest, ..hopper }) > 0, "{lowest}");
+        }
+        assert!(differing(Model { fraction: 24, ..hopper }) > 0);
+        assert!(differing(TensorCore::Ampere.model()) > 0);
+    }
+
     #[test]
     fn addends_are_truncated_after_24_and_25_fractional_bits() {
         for (power, kept) in [(-26, [0.0, 0.0]), (-25, [0.0, 1.0]), (-24, [1.0, 1.0])] {
@@ -140,8 +174,7 @@ mod tests {
     fn results_are_truncated_and_special_values_spread() {
         let inf = f32::INFINITY;
         assert_eq!(steps(&[(1.5, -1.0)], -f32::from_bits(1)), [-1.5; 2]);
-        // the second half of Ampere's step adds -0 and zeros
-        assert_eq!(steps(&[(2f32.powi(-100), -2f32.powi(-50))], 0.0).map(f32::to_bits), [0, 1 << 31]);
+        assert_eq!(steps(&[(2f32.powi(-100), -2f32.powi(-50))], 0.0).map(f32::to_bits), [0; 2]);
         assert_eq!(steps(&[(0.0, 2f32.powi(120)), (1.0, -f32::MIN_POSITIVE)], 0.0), [-f32::MIN_POSITIVE; 2]);
         assert_eq!(steps(&[(2f32.powi(-100), 2f32.powi(-49))], 0.0).map(f32::to_bits), [1; 2]);
         assert_eq!(steps(&[(2f32.powi(100), 2f32.powi(28))], 0.0), [inf; 2]);

@@ -109,7 +109,7 @@ fn a_fault_of_a_device_changes_the_files() {
     let config = two_steps();
     let want = files_on("fault-none", &config, &Device::cpu()).unwrap();
     let devices = available_gpus(&[ThreadSchedule::Forward]);
-    let faulty = devices.iter().map(|device| (Fault::FusedNormWithoutEps, device));
+    let faulty = devices.iter().map(|device| (Fault::GpuNormWithoutEps, device));
     for (fault, device) in faulty.chain([(Fault::RngIgnoresSequenceId, &Device::cpu())]) {
         let found = faults::with(fault, || files_on(&format!("fault-{fault}"), &config, device));
         let difference = match found {

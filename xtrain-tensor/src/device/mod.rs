@@ -140,8 +140,7 @@ impl Device {
     }
 
     /// Synchronizes: returns when all queued work of a GPU is done. Does nothing on a CPU. An operation that is
-    /// deferred until its result is read (`zeros`, `rms_norm` of few rows, `linear_add` of many) is not queued and does not
-    /// run.
+    /// deferred until its result is read (`zeros`, `rms_norm` of few rows) is not queued and does not run.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if a kernel failed.

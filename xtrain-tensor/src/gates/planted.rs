@@ -65,7 +65,6 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::QueryRowsOfKeyStride, Gate::Bits("write_heads")),
     (Fault::LastLaneNotSummed, Gate::Bits("rms_norm")),
     // the last block computes the norm again, and correctly: only the checked emulator sees the early reads
-    (Fault::NormBeforeOtherBlocks, Gate::Checked("linear_add_norm", RACES)),
     (Fault::UpBiasNeedsGateBias, Gate::Bits("swiglu")),
     (Fault::ResidualDenormalFlushed, Gate::Test(linear::residual::sums)),
     (Fault::KeptSetForgetsFirstColumn, Gate::Test(loss::given_sets)),
@@ -88,7 +87,6 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::StageOverwritten, Gate::Test(linear::wgmma::checked)),
     (Fault::StageReleasedEarly, Gate::Test(linear::wgmma::checked)),
     (Fault::BarriersNotFenced, Gate::Test(linear::wgmma::checked)),
-    (Fault::TileArrivesEarly, Gate::Test(linear::wgmma::checked)),
     (Fault::WgmmaAssumed, Gate::Test(tensor_core::wgmma_of_images)),
 ];
 

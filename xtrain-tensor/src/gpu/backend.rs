@@ -119,7 +119,8 @@ impl Backend for Gpu {
         linear::linear(self, x, w.weight, Epilogue { bias: w.bias, ..Epilogue::default() }, out)
     }
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor> {
-        deferred::linear_add(self, h, x, w)
+        let epilogue = linear::Epilogue { bias: w.bias, residual: Some(h) };
+        linear::linear(self, x, w.weight, epilogue, Dtype::F32)
     }
     fn linear_backward_input(&self, dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> {
         input::input_gradient(self, dys, ws)

@@ -5,29 +5,19 @@ pub(super) mod weights;
 mod wgmma;
 
 use super::{Arg, At, Buffer, Gpu, Grid, args};
-use crate::operands::{Norm, Samples, Weight};
+use crate::operands::{Samples, Weight};
 use crate::{
     Dtype, Result, Tensor,
     faults::{self, Fault},
 };
 
-/// Epilogue of a matrix product: `residual + (sum + bias)`, and optionally the RMSNorm of the result.
+/// Epilogue of a matrix product: `residual + (sum + bias)`.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Epilogue<'a> {
     /// `[outs]`, added to every row.
     pub(crate) bias: Option<&'a Tensor>,
     /// `[rows, outs]`, added last.
     pub(crate) residual: Option<&'a Tensor>,
-    /// RMSNorm of the result, computed by the last block of each tile of rows.
-    pub(crate) norm: Option<NormEpilogue<'a>>,
-}
-
-/// RMSNorm of the rows of a product.
-#[derive(Clone, Copy)]
-pub(crate) struct NormEpilogue<'a> {
-    pub(crate) norm: Norm<'a>,
-    /// Output, f32 or bf16, of the product's shape.
-    pub(crate) out: &'a Tensor,
 }
 
 /// Tile shapes. All of them compute the same bits.
@@ -44,7 +34,7 @@ pub(super) enum Tile {
 }
 
 /// Number of SMs of an H200, used to choose tiles. The choice changes no bit.
-const MULTIPROCESSORS: usize = 132;
+pub(super) const MULTIPROCESSORS: usize = 132;
 
 /// The tile kernels of one product: 128 x 128, then 64 x 64.
 struct TileKernels {
@@ -109,7 +99,7 @@ impl Tile {
 
     /// This tile, or [`Tile::Wgmma`] if the device uses it for a product of these operands.
     fn or_wgmma(self, gpu: &Gpu, operands: &wgmma::Operands, dtype: Dtype) -> Tile {
-        if operands.use_wgmma(gpu, self == Tile::Large, dtype) { Tile::Wgmma } else { self }
+        if operands.use_wgmma(gpu, self != Tile::Skinny, dtype) { Tile::Wgmma } else { self }
     }
 
     /// The kernel of this tile and its grid over `rows x columns` outputs.
@@ -149,14 +139,8 @@ struct SharedTiles {
 }
 
 impl SharedTiles {
-    /// For a product of `rows` rows whose launch uses the first `reserved` counters for something else.
-    fn of(
-        gpu: &Gpu,
-        grid: &Grid,
-        [rows, width]: [usize; 2],
-        kernel: (Tile, Dtype),
-        reserved: usize,
-    ) -> Result<SharedTiles> {
+    /// For a product of `rows` rows.
+    fn of(gpu: &Gpu, grid: &Grid, [rows, width]: [usize; 2], kernel: (Tile, Dtype)) -> Result<SharedTiles> {
         if kernel != (Tile::Skinny, Dtype::BF16) {
             return Ok(SharedTiles { _parts: None, args: Vec::new() });
         }
@@ -166,8 +150,7 @@ impl SharedTiles {
         }
         // 16 outputs and up to 32 rows per tile
         let parts = gpu.buffer(4 * x * y * width.div_ceil(256) * 16 * rows.min(32))?;
-        let counters = At(gpu.counters(reserved + x * y)?.0 + 4 * reserved as u64);
-        Ok(SharedTiles { args: args![parts.arg(), counters].to_vec(), _parts: Some(parts) })
+        Ok(SharedTiles { args: args![parts.arg(), gpu.counters(x * y)?].to_vec(), _parts: Some(parts) })
     }
 }
 
@@ -270,26 +253,14 @@ pub(super) unsafe fn forward(
         Tile::Wgmma => ("linear_bf16_wgmma", wgmma::grid(gpu, rows, outs.div_ceil(tile.side()))),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
-    let row_tiles = rows.div_ceil(8); // a tile has at least 8 rows
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), row_tiles)?;
-    let (mut gain, mut eps, mut norm, mut norm_bf16, mut counters) = (At(0), 0.0, At(0), At(0), At(0));
-    if let Some(NormEpilogue { norm: of, out }) = epilogue.norm {
-        gain = of.gain.at(gpu, Dtype::F32)?;
-        eps = if faults::on(Fault::FusedNormWithoutEps) { 0.0 } else { of.eps };
-        counters = gpu.counters(row_tiles)?;
-        match out.dtype() {
-            Dtype::BF16 => norm_bf16 = out.at(gpu, Dtype::BF16)?,
-            _ => norm = out.at(gpu, Dtype::F32)?,
-        }
-    }
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype))?;
     let operands = match tile {
         Tile::Wgmma => args![product.by_tma().maps(gpu)?].to_vec(),
         _ => args![x, w].to_vec(),
     };
-    let rest = args![bias, residual, y, y_bf16, rows, outs, width, gain, eps, norm, norm_bf16, counters];
+    let rest = args![bias, residual, y, y_bf16, rows, outs, width];
     let args = [&operands, rest as &[Arg], &shared.args].concat();
-    // SAFETY: as promised by the caller; the gain has the width of the product, its norm the shape of the product,
-    // and there is one counter per tile of rows, and per output tile that blocks share.
+    // SAFETY: as promised by the caller; one counter per output tile that blocks share.
     unsafe { gpu.launch(kernel, grid, &args) }
 }
 

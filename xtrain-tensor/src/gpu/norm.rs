@@ -1,5 +1,7 @@
 //! RMSNorm, forward and backward.
+use super::linear::MULTIPROCESSORS;
 use super::{At, Gpu, Grid, args};
+use crate::faults::{self, Fault};
 use crate::operands::{Norm, Samples};
 use crate::{Dtype, Result, Tensor};
 
@@ -13,9 +15,12 @@ const CHUNK: usize = 256;
 pub(super) fn rms_norm_into(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype, y: At) -> Result<()> {
     let kernel = kernel_of!("rms_norm", x.dtype(), out)?;
     let (c, n) = (x.width(), x.len() / x.width().max(1));
-    let args = args![x.at(gpu, x.dtype())?, norm.gain.at(gpu, Dtype::F32)?, y, n, c, norm.eps];
+    let eps = if faults::on(Fault::GpuNormWithoutEps) { 0.0 } else { norm.eps };
+    let args = args![x.at(gpu, x.dtype())?, norm.gain.at(gpu, Dtype::F32)?, y, n, c, eps];
+    // few rows: a block for each, so that they do not share a multiprocessor
+    let rows = if n <= MULTIPROCESSORS { 1 } else { ROWS };
     // SAFETY: x and y are [n, c], the gain is [c]; one warp per row.
-    unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(ROWS), 1, 1], 32 * ROWS as u32), args) }
+    unsafe { gpu.launch(kernel, Grid::blocks([n.div_ceil(rows), 1, 1], 32 * rows as u32), args) }
 }
 
 /// Returns `dx`, or `onto + dx`, and adds `rowsum dy xh` to `dw`: `x`, `dy`, `onto` `[.., C]`; gain, `dw` `[C]`;
@@ -55,7 +60,7 @@ pub(crate) fn rms_norm_backward(
     let chunks = samples.chunks(CHUNK);
     let p = chunks.len() / 2;
     let part = gpu.buffer(4 * p * c)?;
-    let threads = c.next_multiple_of(32).min(256);
+    let threads = c.next_multiple_of(32).min(64);
     let args = args![x_at, r.arg(), dy_at, gpu.indices(&chunks)?, part.arg(), c];
     let grid = Grid::blocks([p, c.div_ceil(threads), 1], threads as u32);
     // SAFETY: chunks are ranges of the n rows, part has c values per chunk.

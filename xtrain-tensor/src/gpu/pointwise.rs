@@ -28,9 +28,9 @@ pub(crate) fn cast(gpu: &Gpu, x: &Tensor, dtype: Dtype) -> Result<Tensor> {
         _ => return Err(Error::Dtype { op: "Tensor::cast", want: "f32 or bf16", got: x.dtype() }),
     };
     let y = Tensor::on_gpu(gpu, x.shape(), dtype)?;
-    let args = args![x.at(gpu, x.dtype())?, y.at(gpu, dtype)?, x.len()];
-    // SAFETY: two buffers with the same number of elements.
-    unsafe { gpu.launch(kernel, Grid::over(x.len(), 256), args)? };
+    let args = args![x.at(gpu, x.dtype())?, y.at(gpu, dtype)?, x.len() as u64];
+    // SAFETY: two buffers with the same number of elements; one thread per eight.
+    unsafe { gpu.launch(kernel, Grid::over(x.len().div_ceil(8), 256), args)? };
     Ok(y)
 }
 

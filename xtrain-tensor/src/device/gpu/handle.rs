@@ -70,7 +70,7 @@ impl Gpu {
         let recording = recorder.recording();
         let gpu = Gpu::with_launcher(Box::new(recorder), LaunchOptions::default());
         if wgmma {
-            gpu.allow_wgmma(WgmmaUse::LargeProducts);
+            gpu.allow_wgmma(WgmmaUse::TiledProducts);
         }
         (gpu, recording)
     }

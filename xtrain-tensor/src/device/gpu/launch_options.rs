@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 pub(crate) enum WgmmaUse {
     #[default]
     Never,
-    /// Those that fill the device with tiles of 128 x 128 outputs.
-    LargeProducts,
+    /// Those whose kernel computes tiles of 64 rows or more.
+    TiledProducts,
     /// All of them: for tests.
     #[cfg(all(test, xtrain_emu))]
     EveryProduct,
@@ -24,8 +24,8 @@ pub(crate) struct LaunchOptions {
     /// `XTRAIN_CUDA_GRAPHS`: launches repeated sequences of kernels as CUDA graphs.
     pub(crate) graphs: bool,
     /// `XTRAIN_CUDA_DEPENDENT_LAUNCH`: the blocks of a kernel of a graph may start before the previous kernel has
-    /// finished (programmatic dependent launch, sm_90 and later). Off until it has been measured on a device.
-    /// Without effect on kernels that are not launched as graphs.
+    /// finished (programmatic dependent launch), where the kernels were compiled for sm_90 or later. Without effect on
+    /// kernels that are not launched as graphs.
     pub(crate) dependent: bool,
     /// `XTRAIN_CUDA_WGMMA`: products that may use `wgmma`, once it has been compared with `mma.sync` on the device.
     pub(crate) wgmma: WgmmaUse,
@@ -33,7 +33,7 @@ pub(crate) struct LaunchOptions {
 
 impl Default for LaunchOptions {
     fn default() -> LaunchOptions {
-        LaunchOptions { sync: false, graphs: true, dependent: false, wgmma: WgmmaUse::LargeProducts }
+        LaunchOptions { sync: false, graphs: true, dependent: true, wgmma: WgmmaUse::TiledProducts }
     }
 }
 
@@ -77,8 +77,8 @@ mod tests {
         assert_eq!(read("XTRAIN_CUDA_SYNC", "1"), Ok(LaunchOptions { sync: true, ..default }));
         assert_eq!(read("XTRAIN_CUDA_SYNC", "0"), Ok(default));
         assert_eq!(read("XTRAIN_CUDA_GRAPHS", "0"), Ok(LaunchOptions { graphs: false, ..default }));
-        let dependent = LaunchOptions { dependent: true, ..default };
-        assert_eq!(read("XTRAIN_CUDA_DEPENDENT_LAUNCH", "1"), Ok(dependent));
+        let in_turn = LaunchOptions { dependent: false, ..default };
+        assert_eq!(read("XTRAIN_CUDA_DEPENDENT_LAUNCH", "0"), Ok(in_turn));
         let without = LaunchOptions { wgmma: WgmmaUse::Never, ..default };
         assert_eq!(read("XTRAIN_CUDA_WGMMA", "0"), Ok(without));
         assert_eq!(read("XTRAIN_CUDA_WGMMA", "1"), Ok(default));

@@ -6,7 +6,7 @@ use crate::rng::{Purpose, draw};
 use half::bf16;
 
 /// Kinds of values. Each product of a launch has one kind.
-pub(crate) const KINDS: [&str; 8] = [
+pub(crate) const KINDS: [&str; 9] = [
     "similar sizes",
     "sizes from 2^-30 to 2^30",
     "sizes from 2^-30 to 2^30, and zeros",
@@ -15,6 +15,7 @@ pub(crate) const KINDS: [&str; 8] = [
     "sums around 2^128",
     "zeros times 2^110, and products around 2^-50",
     "infinities and NaN",
+    "products from 2^-156 to 2^-124, zeros, and initial sums of zero",
 ];
 /// Number of products in a launch; each has 4096 results.
 const PRODUCTS: usize = 2 * KINDS.len();
@@ -49,8 +50,11 @@ fn value(seed: u64, which: u64, i: usize) -> f32 {
         6 if which == 2 => between(-80, -60),
         6 if i.is_multiple_of(2) => [0.0, between(100, 120)][which as usize],
         6 => [between(-60, -40), unit][which as usize],
-        _ if z % 300 == 0 => [f32::INFINITY, f32::NEG_INFINITY, f32::NAN][w as usize % 3],
-        _ => unit,
+        7 if z % 300 == 0 => [f32::INFINITY, f32::NEG_INFINITY, f32::NAN][w as usize % 3],
+        7 => unit,
+        _ if z.is_multiple_of(3) => 0f32.copysign(unit),
+        _ if which == 2 => 0f32.copysign(unit) + f32::from_bits(x & 0x8000_ffff) * (z % 2) as f32,
+        _ => between(-78, -62),
     }
 }
 

@@ -5,8 +5,8 @@ use crate::error::Result;
 
 /// Threads per block: two warpgroups of consumers and one of the producer.
 const THREADS: u32 = 384;
-/// Four stages of 64 k of 128 rows of both operands, and the alignment of the first one to 1024.
-const SHARED: usize = 4 * 2 * 128 * 64 * 2 + 1024;
+/// Six stages of 64 k of 128 rows of both operands, and the alignment of the first one to 1024.
+const SHARED: usize = 6 * 2 * 128 * 64 * 2 + 1024;
 
 impl Gpu {
     /// The grid of a `wgmma` kernel with this number of output tiles. Each block computes several tiles.

@@ -75,8 +75,7 @@ impl<'a> Products<'a> {
     /// `x wᵀ`.
     pub(super) fn forward(&self) -> Result<Both> {
         let ([rows, outs, width], x, w) = (self.shape, self.x.arg(), self.w.arg());
-        let rest =
-            |y: At| args![NONE, NONE, y, NONE, rows, outs, width, NONE, 0.0f32, NONE, NONE, NONE].to_vec();
+        let rest = |y: At| args![NONE, NONE, y, NONE, rows, outs, width].to_vec();
         let maps = || self.tensor_maps(&[(x, [rows, width, SIDE]), (w, [outs, width, SIDE])]);
         let square =
             Grid::blocks([outs.div_ceil(SIDE), rows.div_ceil(SIDE), 1], 256).shared(shared([true; 2]));

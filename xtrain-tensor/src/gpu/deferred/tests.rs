@@ -23,28 +23,11 @@ fn reshaped_norm(device: &Device) -> Result<Tensor> {
     Ok(ops::linears(&x, &[Affine { weight: &w, bias: None }])?.remove(0))
 }
 
-/// A norm of a sum that was reshaped before it was read.
-fn reshaped_sum(device: &Device) -> Result<Tensor> {
-    let (h, x) = (tensor(device, &[16, 64], 4), tensor(device, &[16, 40], 5));
-    let w = Weight::new(&tensor(device, &[64, 40], 6), Dtype::F32)?;
-    let sum = ops::linear_add(&h, &x, &w, None)?.reshape(&[32, 32])?;
-    ops::rms_norm(&sum, &tensor(device, &[32], 7), 1e-6, Dtype::F32)
-}
-
 /// A norm whose input is changed in place before the norm is read.
 fn norm_of_a_changed_input(device: &Device) -> Result<Tensor> {
     let (mut x, gain) = (tensor(device, &[4, 64], 8), tensor(device, &[64], 9));
     let y = ops::rms_norm(&x, &gain, 1e-6, Dtype::F32)?;
     ops::accumulate(&mut x, &tensor(device, &[4, 64], 10))?;
-    Ok(y)
-}
-
-/// A sum whose residual stream is changed in place before the sum is read.
-fn sum_of_a_changed_input(device: &Device) -> Result<Tensor> {
-    let (mut h, x) = (tensor(device, &[16, 64], 11), tensor(device, &[16, 40], 12));
-    let w = Weight::new(&tensor(device, &[64, 40], 13), Dtype::F32)?;
-    let y = ops::linear_add(&h, &x, &w, None)?;
-    ops::accumulate(&mut h, &tensor(device, &[16, 64], 14))?;
     Ok(y)
 }
 
@@ -113,22 +96,18 @@ fn deferred_heads_have_the_bits_of_the_cpu_whichever_result_is_read() {
 #[test]
 fn a_reshaped_result_has_the_bits_of_the_cpu() {
     compare(reshaped_norm).unwrap();
-    compare(reshaped_sum).unwrap();
 }
 
 #[test]
 fn a_deferred_operation_keeps_the_values_of_its_inputs() {
     compare(norm_of_a_changed_input).unwrap();
-    compare(sum_of_a_changed_input).unwrap();
 }
 
 #[cfg(feature = "faults")]
 #[test]
 fn an_input_that_is_written_while_it_is_shared_is_detected() {
     use crate::faults::{Fault, with};
-    for values in [norm_of_a_changed_input, sum_of_a_changed_input] {
-        assert!(with(Fault::CopyOnWriteSkipped, || compare(values)).is_err());
-    }
+    assert!(with(Fault::CopyOnWriteSkipped, || compare(norm_of_a_changed_input)).is_err());
 }
 
 #[test]

@@ -174,7 +174,7 @@ pub(super) fn linears_by(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>], tile:
     let mut args = source.operands(gpu, dtype, &weights, (tile, tile.side()))?;
     args.extend([b_at, y_at].concat().into_iter().map(Arg::from));
     args.extend([rows, outs[0], outs[1], outs[2], width].map(Arg::from));
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), 0)?;
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype))?;
     args.extend(&shared.args);
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
     // y_i [rows, out_i]; shared tiles have their parts and counters.
@@ -190,7 +190,7 @@ pub(crate) fn normed_linear(gpu: &Gpu, source: Source<'_>, w: Affine<'_>) -> Res
     }
     let y = Tensor::on_gpu(gpu, &[rows, outs], Dtype::F32)?;
     let (_, grid) = skinny([rows, outs, width], dtype);
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], (Tile::Skinny, dtype), 0)?;
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], (Tile::Skinny, dtype))?;
     let own = args![w.weight.at(gpu)?, bias_of(gpu, &w)?, y.at(gpu, Dtype::F32)?, rows, outs, width];
     let args = [&source.args(gpu, dtype)?, own as &[Arg], &shared.args].concat();
     // SAFETY: h [rows, width], gain [width], w [outs, width], bias [outs] or null, y [rows, outs]; shared tiles have
@@ -227,7 +227,7 @@ pub(super) fn swiglu_by(
     let (kernel, grid) = SWIGLU.launch(gpu, source, tile, &[outs], dtype);
     let mut args = source.operands(gpu, dtype, &weights_of(gpu, &[gate, up])?, (tile, tile.side() / 2))?;
     args.extend(args![bias_of(gpu, &gate)?, bias_of(gpu, &up)?, at(0)?, rows, outs, width]);
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype), 0)?;
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype))?;
     args.extend(&shared.args);
     if tile != Tile::Skinny {
         args.extend(args![at(1)?, at(2)?]);

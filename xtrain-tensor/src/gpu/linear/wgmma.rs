@@ -38,12 +38,12 @@ impl Operands {
         Operands(parts.iter().map(dy).chain(parts.iter().map(w)).collect())
     }
 
-    /// Whether the device uses `wgmma` for such a product and TMA can read the operands. `large`: the product fills the
-    /// device with tiles of 128 x 128 outputs.
-    pub(super) fn use_wgmma(&self, gpu: &Gpu, large: bool, dtype: Dtype) -> bool {
+    /// Whether the device uses `wgmma` for such a product and TMA can read the operands. `tiled`: its kernel computes
+    /// tiles of 64 rows or more.
+    pub(super) fn use_wgmma(&self, gpu: &Gpu, tiled: bool, dtype: Dtype) -> bool {
         let wanted = match gpu.wgmma() {
             WgmmaUse::Never => false,
-            WgmmaUse::LargeProducts => large,
+            WgmmaUse::TiledProducts => tiled,
             #[cfg(all(test, xtrain_emu))]
             WgmmaUse::EveryProduct => true,
         };

@@ -204,7 +204,7 @@ fn tiles(use_of: WgmmaUse, lengths: &[usize], dtype: Dtype) -> [Tile; 2] {
 
 #[test]
 fn large_gradients_in_bf16_use_wgmma_unless_it_is_disabled_or_samples_have_many_ends() {
-    let large = WgmmaUse::LargeProducts;
+    let large = WgmmaUse::TiledProducts;
     assert_eq!(tiles(large, &[1024; 2], Dtype::BF16), [Tile::Wgmma; 2]);
     assert_eq!(tiles(large, &[64; 32], Dtype::BF16), [Tile::Wgmma; 2]);
     assert_eq!(tiles(WgmmaUse::Never, &[1024; 2], Dtype::BF16), [Tile::Large; 2]);
