@@ -32,6 +32,7 @@ template <uint32_t D, uint32_t WARPS>
 XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,
                                 const uint32_t* tiles, const AttnMask& mask, const Heads& heads) {
   constexpr bool Q_IN_REGISTERS = WARPS == 4;  // query fragments stay in registers
+  constexpr uint32_t TILES = D == 192 ? 2 : 4;
   XT_DYN_SHARED(bf16, memory);
   const uint32_t hd = heads.hd, ld = mma_ld(hd), warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4;
   bf16 *keys = memory, *values = keys + CHUNK * ld, *q_smem = Q_IN_REGISTERS ? keys : values + CHUNK * ld;
@@ -166,19 +167,19 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
     __syncthreads();
     if (any_visible) {
 #pragma unroll
-      for (uint32_t d = 0; d < D / 8; d += 4) {  // four independent column tiles hide the latency of mma
-        float oc[4][4] = {};
+      for (uint32_t d = 0; d < D / 8; d += TILES) {  // independent column tiles hide the latency of mma
+        float oc[TILES][4] = {};
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
 #pragma unroll
-          for (uint32_t e = 0; e < 4; e++) {
+          for (uint32_t e = 0; e < TILES; e++) {
             if ((d + e) * 8 >= hd) continue;
             uint32_t b[2];
             load_fragment_b_trans(b, values, ld, i, (d + e) * 8);
             xt_mma_bf16_16816(oc[e], p[i], b);
           }
 #pragma unroll
-        for (uint32_t e = 0; e < 4; e++)
+        for (uint32_t e = 0; e < TILES; e++)
 #pragma unroll
           for (uint32_t f = 0; f < 4; f++)
             o[d + e][f] = fmaf(o[d + e][f], scale_old[f / 2], oc[e][f] * scale_new[f / 2]);

@@ -124,7 +124,7 @@ XT_DEV void decode_chunk(const New& x, const float* q, const float* k, const flo
   merge_if_last(PartialResults<float>{partial_ml, partial_o, y, lse, counters}, rows, 1, mask, chunks, nh, hd, group);
 }
 
-XT_KERNEL_FOR(decode_attention_f32, 128, 8)(const float* q, const float* k, const float* v, DECODE_PARAMS) {
+XT_KERNEL_FOR(decode_attention_f32, 128, 7)(const float* q, const float* k, const float* v, DECODE_PARAMS) {
   xt_grid_dependency_sync();
   decode_chunk(StoredRows{}, q, k, v, DECODE_ARGS);
 }

@@ -104,9 +104,9 @@ XT_DEV uint64_t cutoff_of(const Filter& filter, uint32_t v, const uint64_t* list
   return select_digits<COUNT>(of_row, filter.max_z, filter.low, chosen->budget, select);
 }
 
-XT_KERNEL(sample_cutoff_f32, 256)(const float* y, const SampleRow* rows, const ChunkSums* raw, RowSelect* selects,
-                                  uint64_t* lists, uint32_t* counters, const float* penalized, uint32_t v,
-                                  uint32_t top_p) {
+XT_KERNEL_FOR(sample_cutoff_f32, 256, 4)(const float* y, const SampleRow* rows, const ChunkSums* raw,
+                                         RowSelect* selects, uint64_t* lists, uint32_t* counters,
+                                         const float* penalized, uint32_t v, uint32_t top_p) {
   xt_grid_dependency_sync();
   XT_SHARED(uint64_t, members, SAMPLE_BLOCK);
   XT_SHARED(RadixSelect, radix, 1);
