@@ -3,7 +3,8 @@
 //                  q [N, nh, hd], k, v [N, nkv, hd], q_gain, k_gain [hd] or null, pos, slot [N]
 //                  -> rotated [N, nh, hd], k_pool, v_pool [S, nkv, hd]; a result whose address is null is not written
 // Launch: one warp per head, four heads per block: nh query heads, nkv key heads and nkv value heads per row. A head
-//   is staged in shared memory between norm and rotation, because the two halves of a pair belong to different lanes.
+//   whose size is not 64 or 128 is staged in shared memory between norm and rotation, because the two halves of a pair
+//   belong to different lanes.
 // Order: sum32. hd is even, at most 256. CPU twin: rms_norm, rope_rows, scatter_rows.
 #include "norm_rotate.cuh"
 

@@ -43,7 +43,7 @@ XT_DEV void load_rows(const PlainRows& x, bf16* s, uint32_t lines, uint32_t n0, 
                          at);
   } else {
     for (uint32_t line = 0; line < lines; line++)
-      load_chunk_rows<1>(s + line * 264, from + (size_t)line * width, rows > n0 + line ? 1 : 0, width, at);
+      load_chunk_rows<1>(s + line * 264, from + (size_t)line * width, 1, width, at);
   }
 }
 

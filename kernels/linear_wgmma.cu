@@ -14,8 +14,8 @@
 #include "linear_matrices.cuh"
 #include "wgmma_product.cuh"
 
-// A product over `width` k. copy(tile, stage, k, barrier) starts the copies of both operands; store(ring, tile, y) stores
-// the outputs of a consumer.
+// A product over `width` k. copy(tile, stage, k, barrier) starts the copies of both operands; store(tile, y) stores the
+// outputs of a consumer.
 template <class Copy, class Store>
 XT_DEV void product_wgmma(uint32_t p_tiles, uint32_t q_tiles, uint32_t width, Copy copy, Store store) {
   by_wgmma(
@@ -27,7 +27,7 @@ XT_DEV void product_wgmma(uint32_t p_tiles, uint32_t q_tiles, uint32_t width, Co
       [&](WgmmaRing& ring, uint32_t block) {
         float y[64] = {};
         add_chunks<Major::K, Major::K>(ring, width, y);
-        store(ring, tile_of(block, p_tiles, q_tiles), y);
+        store(tile_of(block, p_tiles, q_tiles), y);
       });
 }
 
@@ -43,7 +43,7 @@ XT_KERNEL(linear_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* 
         copy_rows(s, maps, tile.q * 128, k, barrier);
         copy_rows(s + WgmmaRing::OPERAND, maps + 1, tile.p * 128, k, barrier);
       },
-      [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
+      [=](const Tile& tile, float (&sum)[64]) {
         store_fragments<128>(tile, outs, rows, sum, Epilogue{nullptr, bias, h, y, y_bf16});
       });
 }
@@ -64,7 +64,7 @@ XT_KERNEL(linears_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float*
         copy_rows(s, maps, tile.q * 128, k, barrier);
         copy_rows(s + WgmmaRing::OPERAND, maps + 1 + of.part, of.o0, k, barrier);
       },
-      [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
+      [=](const Tile& tile, float (&sum)[64]) {
         MatrixTile of = matrix_tile(w, tile.p, 128);
         Epilogue out = {nullptr, bias_of(w, of.part), nullptr, nullptr, output_of(w, of.part)};
         store_fragments<128>({of.o0 / 128, tile.q}, outs_of(w, of.part), rows, sum, out);
@@ -86,7 +86,7 @@ XT_KERNEL(swiglu_bf16_wgmma, WGMMA_THREADS)(const TensorMap* maps, const float* 
         for (uint32_t half = 0; half < 2; half++)
           copy_rows(s + WgmmaRing::OPERAND + half * WgmmaRing::ROW_GROUP, maps + 1 + half, tile.p * 64, k, barrier);
       },
-      [=](WgmmaRing&, const Tile& tile, float (&sum)[64]) {
+      [=](const Tile& tile, float (&sum)[64]) {
         store_fragments<64>(tile, outs, rows, sum, SwiGluEpilogue<bf16>{gate_bias, up_bias, y, kept_gate, kept_up});
       });
 }

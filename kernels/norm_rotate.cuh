@@ -15,7 +15,7 @@ XT_DEV void norm_lanes(float (&v)[K], const T* x, const float* gain, uint32_t hd
   for (int k = 0; k < K; k++) v[k] = (v[k] * r) * g[k];
 }
 
-// A head whose halves a lane has at distances of whole lanes: hd is 64, 128 or 256 and K = hd / 32.
+// hd = 32 K is 64 or 128: both values of a pair belong to one lane, so nothing is staged.
 template <int K, class T>
 XT_DEV void norm_rotate_lanes(const T* x, const float* gain, const float* cos, T* y, float eps, uint32_t lane) {
   const uint32_t hd = 32 * K;

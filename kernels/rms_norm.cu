@@ -7,7 +7,7 @@
 
 template <class T, class O>
 XT_DEV void rms_norm_of(const T* x, const float* w, O* y, uint32_t n, uint32_t c, float eps) {
-  uint32_t row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  uint32_t row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= n) return;
   x += (size_t)row * c;
   y += (size_t)row * c;

@@ -18,8 +18,8 @@ XT_DEV void quad_transpose(uint32_t (&u)[4]) {
   }
 }
 
-// A tile and the outputs it may store. WHOLE: all of them, in rows of a multiple of eight p_n of outputs, so that pairs and
-// groups of eight are aligned and need no test.
+// A tile and the outputs it may store. WHOLE: all of them, and p_n, the outputs of a row, is a multiple of eight, so pairs
+// and groups of eight are aligned and need no test.
 template <bool WHOLE, uint32_t COLUMNS> struct PairTile {
   Tile tile;
   uint32_t p_n, q_n;

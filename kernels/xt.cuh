@@ -224,8 +224,8 @@ XT_DEV void xt_grid_dependency_sync() {}
 // Brings the line of an address to the L2 cache. It returns no value, so a kernel may call it before it waits for the
 // previous one.
 XT_DEV void xt_prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-// n / d, correctly rounded for 2^-30 <= |n| <= 2^60 and 1 <= d <= 2^64, without the branch of a division for other
-// operands. Other values give some value.
+// n / d, correctly rounded for 2^-60 <= |n| <= 2^60 and 1 <= d <= 2^64, without the branch of a division for other
+// operands. n = 0 gives a zero of either sign; other operands give some value, in the emulator a NaN.
 XT_DEV float xt_quotient(float n, float d) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(d));

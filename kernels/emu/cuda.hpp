@@ -201,7 +201,11 @@ static inline uint32_t xt_pack_bf16(float low, float high) {
   };
   return round(low) | round(high) << 16;
 }
-static inline float xt_quotient(float n, float d) { return n / d; }
+static inline float xt_quotient(float n, float d) {
+  float size = fabsf(n);
+  bool in_range = (size == 0.0f || (size >= 0x1p-60f && size <= 0x1p60f)) && d >= 1.0f && d <= 0x1p64f;
+  return in_range ? n / d : NAN;
+}
 #define __uint_as_float xt_bits_f
 #define __float_as_uint xt_f_bits
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }

@@ -23,5 +23,5 @@ for batch in 1 32; do
     profile "decode, batch $batch" 2000 130 ./xtrain bench decode --device $device --dtype bf16 --batch $batch \
         --repeats 1 "${lengths[@]}" "${model[@]}"
 done
-# a step has 570 launches
-profile "train" 1700 570 ./xtrain bench train --device $device --dtype bf16 --steps 2 "${step_of_train[@]}" "${model[@]}"
+# a step has 565 launches
+profile "train" 1700 565 ./xtrain bench train --device $device --dtype bf16 --steps 2 "${step_of_train[@]}" "${model[@]}"

@@ -64,7 +64,6 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::NewValueNotStored, Gate::Bits("append_attention")),
     (Fault::QueryRowsOfKeyStride, Gate::Bits("write_heads")),
     (Fault::LastLaneNotSummed, Gate::Bits("rms_norm")),
-    // the last block computes the norm again, and correctly: only the checked emulator sees the early reads
     (Fault::UpBiasNeedsGateBias, Gate::Bits("swiglu")),
     (Fault::ResidualDenormalFlushed, Gate::Test(linear::residual::sums)),
     (Fault::KeptSetForgetsFirstColumn, Gate::Test(loss::given_sets)),

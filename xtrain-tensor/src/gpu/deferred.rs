@@ -1,7 +1,7 @@
 //! Operations that the GPU backend defers, so that the operation that reads the result can be fused with them.
 //!
-//! Fusion is private to this backend. Callers write `rms_norm`, `linears`, `swiglu` and `linear_add`; the results are
-//! bit-identical with and without fusion.
+//! Fusion is private to this backend. Callers write `rms_norm`, `linears` and `swiglu`; the results are bit-identical
+//! with and without fusion.
 pub(super) mod heads;
 mod own_slots;
 

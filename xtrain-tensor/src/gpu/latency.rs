@@ -47,11 +47,11 @@ fn merge() -> u64 {
 }
 
 /// The round trips of a tile's pipeline over `k` values of the sum: stages of 32 k of which three are in flight, by
-/// `wgmma` stages of 64 k of which four are, over all tiles of a block; in f32 steps of 8 k, one in flight.
+/// `wgmma` stages of 64 k of which six are, over all tiles of a block; in f32 steps of 8 k, one in flight.
 fn stages(launch: &RecordedLaunch, k: u64) -> u64 {
     let blocks: u64 = launch.grid.blocks.iter().copied().map(u64::from).product();
     match tiles(launch) {
-        Some(tiles) => (tiles.div_ceil(blocks.max(1)) * k.div_ceil(64)).div_ceil(4),
+        Some(tiles) => (tiles.div_ceil(blocks.max(1)) * k.div_ceil(64)).div_ceil(6),
         None if launch.kernel.contains("_bf16") => k.div_ceil(32).div_ceil(3),
         None => k.div_ceil(8),
     }

@@ -36,8 +36,8 @@ pub struct KernelLaunch {
 pub struct LaunchLog(Recording);
 
 /// A device that records kernel launches and computes nothing, and its log. It has no memory: reads return zeros,
-/// so a model of any size can be traced. Token ids that it samples are 0, and every value is finite. `wgmma`: large
-/// products in bf16 use the kernels of a Hopper GPU.
+/// so a model of any size can be traced. Token ids that it samples are 0, and every value is finite. `wgmma`: products
+/// of tiles in bf16 use the kernels of a Hopper GPU.
 pub fn launch_recorder(wgmma: bool) -> (Device, LaunchLog) {
     let (gpu, recording) = Gpu::recorder(wgmma);
     (Device::Gpu(gpu), LaunchLog(recording))

@@ -64,7 +64,7 @@ impl Gpu {
         Err(crate::Error::device(env!("XTRAIN_EMULATOR")))
     }
 
-    /// A device that records launches and computes nothing, and its recording. `wgmma`: large products use it.
+    /// A device that records launches and computes nothing, and its recording. `wgmma`: products of tiles use it.
     pub(crate) fn recorder(wgmma: bool) -> (Gpu, Recording) {
         let recorder = Recorder::default();
         let recording = recorder.recording();

@@ -296,7 +296,7 @@ fn products_of_normed_rows_have_the_bits_of_their_parts() {
     }
 }
 
-/// Several products in one launch, and a fused norm epilogue, with every tile, against separate kernels.
+/// Several products in one launch, with every tile, against separate kernels.
 #[test]
 fn fused_products_of_every_tile_have_the_bits_of_their_parts() {
     let mut compared = 0;
