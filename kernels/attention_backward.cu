@@ -202,7 +202,7 @@ XT_DEV void attention_dkv(const float* q, const float* k, const float* v, const 
   }
 }
 
-#define ATTENTION_BACKWARD(hd_, slices)                                                                              \
+#define ATTENTION_BACKWARD(hd_, slices, blocks)                                                                      \
   XT_KERNEL(attention_dq_f32_##hd_, 128)(const float* q, const float* k, const float* v, const float* dy,            \
                                          const float* lse, const float* delta, float* dq, const uint32_t* tiles,     \
                                          MASK_PARAMS, HEAD_PARAMS) {                                                 \
@@ -211,18 +211,15 @@ XT_DEV void attention_dkv(const float* q, const float* k, const float* v, const 
                          {nh, nkv, hd, scale});                                                                      \
   }                                                                                                                  \
   XT_EXPORT(attention_dq_f32_##hd_)                                                                                  \
-  XT_KERNEL_FOR(attention_dkv_f32_##hd_, 128,                                                                        \
-                slices == 1   ? 4                                                                                    \
-                : slices == 2 ? 3                                                                                    \
-                              : 2)(const float* q, const float* k, const float* v, const float* dy,                  \
-                                   const float* lse, const float* delta, float* dk, float* dv,                       \
-                                   const uint32_t* tiles, const uint32_t* order, MASK_PARAMS, HEAD_PARAMS) {         \
+  XT_KERNEL_FOR(attention_dkv_f32_##hd_, 128, blocks)(                                                               \
+      const float* q, const float* k, const float* v, const float* dy, const float* lse, const float* delta,         \
+      float* dk, float* dv, const uint32_t* tiles, const uint32_t* order, MASK_PARAMS, HEAD_PARAMS) {                \
     xt_grid_dependency_sync();                                                                                       \
     attention_dkv<slices>(q, k, v, dy, lse, delta, dk, dv, tiles, order, {seq, pos, table, page, stride, window},    \
                           {nh, nkv, hd, scale});                                                                     \
   }                                                                                                                  \
   XT_EXPORT(attention_dkv_f32_##hd_)
-ATTENTION_BACKWARD(hd64, 1)
-ATTENTION_BACKWARD(hd128, 2)
-ATTENTION_BACKWARD(hd192, 3)
-ATTENTION_BACKWARD(hd256, 4)
+ATTENTION_BACKWARD(hd64, 1, 4)
+ATTENTION_BACKWARD(hd128, 2, 3)
+ATTENTION_BACKWARD(hd192, 3, 2)
+ATTENTION_BACKWARD(hd256, 4, 2)

@@ -115,7 +115,8 @@ XT_DEV void attention_dq_bf16(const bf16* q, const bf16* k, const bf16* v, const
           float p;
           score_gradient(p, s[n][e], s[n][e], dp[n][e], heads.scale, l[e / 2], dl[e / 2]);
         }
-      if (at + half < all_from || at + half + 32 > all_to) {
+      const bool all = at + half >= all_from && at + half + 32 <= all_to;
+      if (!all && !XT_FAULT(GradientOfMaskedScores)) {
 #pragma unroll
         for (uint32_t n = 0; n < 4; n++)
 #pragma unroll
@@ -214,7 +215,7 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
       // rows that all see every key of this warp
       const bool all = first_key + 15 <= t0 + half && t0 + half + 32 <= end && first_key + 16 <= j0 + count &&
                        (!mask.window || t0 + half + 31 < first_key + mask.window);
-      if (!all) {
+      if (!all && !XT_FAULT(GradientOfMaskedScores)) {
 #pragma unroll
         for (uint32_t n = 0; n < 4; n++)
 #pragma unroll

@@ -5,6 +5,7 @@
 
 // u[s] of lane l of four neighboring lanes becomes u[l] of lane s.
 XT_DEV void quad_transpose(uint32_t (&u)[4]) {
+  if (XT_FAULT(QuadNotTransposed)) return;
   const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
 #pragma unroll
   for (uint32_t i = 0; i < 4; i += 2) {
@@ -176,7 +177,8 @@ XT_DEV void store_pairs(const PairTile<WHOLE, 128>& to, float (&y)[64], const Sw
   }
 }
 
-// Whether all outputs of a tile can be stored as aligned groups of eight: COLUMNS outputs per row of p_n, and 128 of q_n rows.
+// Whether all outputs of a tile can be stored as aligned groups of eight: COLUMNS outputs per row of p_n, and 128 of q_n
+// rows.
 template <uint32_t COLUMNS> XT_DEV bool is_whole(const Tile& tile, uint32_t p_n, uint32_t q_n) {
   return (tile.p + 1) * COLUMNS <= p_n && (tile.q + 1) * 128 <= q_n && p_n % 8 == 0;
 }

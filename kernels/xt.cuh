@@ -245,8 +245,8 @@ struct XtArrival {
   uint32_t *counter, blocks;
 };
 
-// xt_last_block for counters i < n <= N at once, with n threads: arrival(i) is counter i. Returns, in shared memory, whether
-// this block is the last one of each. One block (no counter is needed) is the last one.
+// xt_last_block for the counters i < n <= N, with one thread for each: arrival(i) is counter i. Returns an array in shared
+// memory: whether this block is the last one of each. A counter that one block reaches is not accessed.
 template <uint32_t N, class Arrival> XT_DEV const uint32_t* xt_last_blocks(uint32_t n, Arrival arrival) {
   XT_SHARED(uint32_t, last, N);
   if (!XT_FAULT(BlockArrivesEarly)) __syncthreads();

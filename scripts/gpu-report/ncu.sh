@@ -4,8 +4,9 @@ export XTRAIN_CUDA_GRAPHS=0
 profile() { # title skip count command...: profiles `count` launches after `skip`
     local title=$1 skip=$2 count=$3
     shift 3
-    step 150 "$title" "${ncu[@]}" --clock-control none --cache-control none --csv --page raw --launch-skip "$skip" --launch-count "$count" \
-        --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum --print-units base "$@" || return
+    step 150 "$title" "${ncu[@]}" --clock-control none --cache-control none --csv --page raw \
+        --launch-skip "$skip" --launch-count "$count" --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum \
+        --print-units base "$@" || return
     if rows=$(timeout 20 python3 gpu-report/bandwidth.py "$last" 2>&1); then
         note "$rows"
     else

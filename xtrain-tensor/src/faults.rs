@@ -399,6 +399,9 @@ faults! {
     StageOverwritten "the producer of a product by wgmma fills a stage that its consumers still read"
     StageReleasedEarly "a consumer releases a stage before wgmma has read it"
     BarriersNotFenced "bulk copies may not see the initialization of the barrier at which they arrive"
+    QuadNotTransposed "the lanes that store a row of bf16 outputs of wgmma do not exchange them"
+    SiluDivisorNotTested "SwiGLU on a GPU uses the quotient without branches for every gate"
+    GradientOfMaskedScores "the gradient of attention in bf16 includes scores that the mask hides"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
 }
 

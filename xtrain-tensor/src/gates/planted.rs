@@ -86,6 +86,9 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::StageOverwritten, Gate::Test(linear::wgmma::checked)),
     (Fault::StageReleasedEarly, Gate::Test(linear::wgmma::checked)),
     (Fault::BarriersNotFenced, Gate::Test(linear::wgmma::checked)),
+    (Fault::QuadNotTransposed, Gate::Test(linear::products)),
+    (Fault::SiluDivisorNotTested, Gate::Bits("silu_mul")),
+    (Fault::GradientOfMaskedScores, Gate::Bits("attention_backward")),
     (Fault::WgmmaAssumed, Gate::Test(tensor_core::wgmma_of_images)),
 ];
 

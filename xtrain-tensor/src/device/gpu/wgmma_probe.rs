@@ -27,7 +27,9 @@ pub(super) fn has_the_bits_of_mma_sync(gpu: &Gpu) -> Result<bool> {
     }
     for shape in SHAPES {
         let products = Products::of(gpu, &operands, shape)?;
-        for both in [Products::forward, Products::input_gradient, Products::weight_gradient] {
+        for both in
+            [Products::forward, Products::rounded, Products::input_gradient, Products::weight_gradient]
+        {
             let [got, want] = both(&products)?;
             if !same(&got, &want) {
                 return Ok(false);
@@ -76,8 +78,14 @@ mod tests {
     #[cfg(feature = "faults")]
     fn wgmma_with_other_bits_is_not_used() {
         use crate::faults::{Fault, with};
-        // the second half of an operand of a gradient is only read there
-        for fault in [Fault::WgmmaStepDiffers, Fault::WgmmaChunkSumKept, Fault::HalvesOfOperandOverlap] {
+        // the second half of an operand of a gradient is only read there; whole tiles in bf16 are stored by quads
+        let faults = [
+            Fault::WgmmaStepDiffers,
+            Fault::WgmmaChunkSumKept,
+            Fault::HalvesOfOperandOverlap,
+            Fault::QuadNotTransposed,
+        ];
+        for fault in faults {
             assert!(
                 !with(fault, || has_the_bits_of_mma_sync(&Gpu::emulated(hopper()).unwrap()).unwrap()),
                 "{fault}"

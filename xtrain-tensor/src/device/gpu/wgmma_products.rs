@@ -3,6 +3,7 @@ use super::buffer::Buffer;
 use super::handle::Gpu;
 use super::launch::{Arg, At, Grid, MatrixBoxes, args};
 use super::tensor_core_operands::Operands;
+use crate::dtype::Dtype;
 use crate::error::Result;
 
 /// Outputs of a tile along either axis.
@@ -50,13 +51,14 @@ impl<'a> Products<'a> {
         self.gpu.tensor_maps(&matrices.iter().map(boxes).collect::<Vec<_>>())
     }
 
-    /// The results, `[q, p]`, of both kernels. args: all arguments of a kernel, from the address of its result.
+    /// The results, `[q, p]` in `out`, of both kernels. args: all arguments of a kernel, from the address of its result.
     fn both(
         &self,
         [q, p]: [usize; 2],
         kernels: [&'static str; 2],
         square: Grid,
         args: [&dyn Fn(At) -> Result<Vec<Arg>>; 2],
+        out: Dtype,
     ) -> Result<Both> {
         let tiles = q.div_ceil(SIDE) * p.div_ceil(SIDE);
         // few blocks, each with several tiles
@@ -67,15 +69,31 @@ impl<'a> Products<'a> {
             let y = self.gpu.zeros(4 * q * p)?;
             // SAFETY: the methods below pass operands of these shapes, and y is [q, p].
             unsafe { self.gpu.launch(kernels[i], grid, &args[i](y.arg())?)? };
-            results[i] = self.gpu.download(&y)?;
+            let bits = |y: &u16| f32::from_bits(u32::from(*y) << 16);
+            results[i] = match out {
+                Dtype::BF16 => self.gpu.download_first::<u16>(&y, q * p)?.iter().map(bits).collect(),
+                _ => self.gpu.download(&y)?,
+            };
         }
         Ok(results)
     }
 
     /// `x wᵀ`.
     pub(super) fn forward(&self) -> Result<Both> {
+        self.product(Dtype::F32)
+    }
+
+    /// `x wᵀ`, rounded to bf16.
+    pub(super) fn rounded(&self) -> Result<Both> {
+        self.product(Dtype::BF16)
+    }
+
+    fn product(&self, out: Dtype) -> Result<Both> {
         let ([rows, outs, width], x, w) = (self.shape, self.x.arg(), self.w.arg());
-        let rest = |y: At| args![NONE, NONE, y, NONE, rows, outs, width].to_vec();
+        let rest = |y: At| {
+            let [y, y_bf16] = if out == Dtype::BF16 { [NONE, y] } else { [y, NONE] };
+            args![NONE, NONE, y, y_bf16, rows, outs, width].to_vec()
+        };
         let maps = || self.tensor_maps(&[(x, [rows, width, SIDE]), (w, [outs, width, SIDE])]);
         let square =
             Grid::blocks([outs.div_ceil(SIDE), rows.div_ceil(SIDE), 1], 256).shared(shared([true; 2]));
@@ -86,6 +104,7 @@ impl<'a> Products<'a> {
             [&|y| Ok([args![maps()?] as &[Arg], &rest(y)].concat()), &|y| {
                 Ok([args![x, w] as &[Arg], &rest(y)].concat())
             }],
+            out,
         )
     }
 
@@ -106,6 +125,7 @@ impl<'a> Products<'a> {
             [&|y| Ok([args![maps()?] as &[Arg], &rest(y)].concat()), &|y| {
                 Ok([args![dy, dy, NONE, w, w, NONE] as &[Arg], &rest(y)].concat())
             }],
+            Dtype::F32,
         )
     }
 
@@ -134,6 +154,7 @@ impl<'a> Products<'a> {
             Ok(args![table(dw, [dy, x])?, 1usize, gpu.indices(&bounds)?, bounds.len() - 1].to_vec())
         };
         let square = Grid::blocks([tiles, 1, 1], 256).shared(shared([false; 2]));
-        self.both([outs, width], ["linear_dw_bf16_wgmma", "linear_dw_bf16_128"], square, [&by_wgmma, &by_mma])
+        let kernels = ["linear_dw_bf16_wgmma", "linear_dw_bf16_128"];
+        self.both([outs, width], kernels, square, [&by_wgmma, &by_mma], Dtype::F32)
     }
 }

@@ -52,24 +52,26 @@ fn products_by_wgmma_have_no_invalid_access_and_no_race() {
     println!("products by wgmma, checked: {compared} values, 0 differing bits");
 }
 
-/// The tile of a product of 2048 x 2048 outputs of these operands.
-fn tile(use_of: WgmmaUse, wgmma: bool, width: usize, dtype: Dtype) -> Tile {
+/// The tile of a product of `rows` x 2048 outputs of these operands.
+fn tile(use_of: WgmmaUse, wgmma: bool, [rows, width]: [usize; 2], dtype: Dtype) -> Tile {
     let emulation = Emulation { wgmma, ..Emulation::new(ThreadSchedule::Forward, EmulatorBuild::Plain) };
     let options = LaunchOptions { wgmma: use_of, ..LaunchOptions::default() };
     let gpu = Gpu::emulated_with(emulation, options).unwrap();
     let buffer = gpu.buffer(256).unwrap();
-    Forward { x: buffer.arg(), w: buffer.arg(), shape: [2048, 2048, width], dtype }.tile(&gpu)
+    Forward { x: buffer.arg(), w: buffer.arg(), shape: [rows, 2048, width], dtype }.tile(&gpu)
 }
 
 #[test]
-fn large_products_in_bf16_use_wgmma_unless_it_is_absent_or_disabled() {
-    let large = WgmmaUse::TiledProducts;
-    assert_eq!(tile(large, true, 768, Dtype::BF16), Tile::Wgmma);
-    assert_eq!(tile(large, false, 768, Dtype::BF16), Tile::Large);
-    assert_eq!(tile(WgmmaUse::Never, true, 768, Dtype::BF16), Tile::Large);
+fn products_of_tiles_in_bf16_use_wgmma_unless_it_is_absent_or_disabled() {
+    let tiled = WgmmaUse::TiledProducts;
+    let tiles = |use_of, wgmma, width, dtype| [2048, 256, 32].map(|n| tile(use_of, wgmma, [n, width], dtype));
+    let by_mma = [Tile::Large, Tile::Small, Tile::Skinny];
+    assert_eq!(tiles(tiled, true, 768, Dtype::BF16), [Tile::Wgmma, Tile::Wgmma, Tile::Skinny]);
+    assert_eq!(tiles(tiled, false, 768, Dtype::BF16), by_mma);
+    assert_eq!(tiles(WgmmaUse::Never, true, 768, Dtype::BF16), by_mma);
     // rows that TMA cannot read, and f32
-    assert_eq!(tile(large, true, 772, Dtype::BF16), Tile::Large);
-    assert_eq!(tile(large, true, 768, Dtype::F32), Tile::Large);
+    assert_eq!(tiles(tiled, true, 772, Dtype::BF16), by_mma);
+    assert_eq!(tiles(tiled, true, 768, Dtype::F32), by_mma);
 }
 
 #[test]

@@ -203,12 +203,12 @@ fn tiles(use_of: WgmmaUse, lengths: &[usize], dtype: Dtype) -> [Tile; 2] {
 }
 
 #[test]
-fn large_gradients_in_bf16_use_wgmma_unless_it_is_disabled_or_samples_have_many_ends() {
-    let large = WgmmaUse::TiledProducts;
-    assert_eq!(tiles(large, &[1024; 2], Dtype::BF16), [Tile::Wgmma; 2]);
-    assert_eq!(tiles(large, &[64; 32], Dtype::BF16), [Tile::Wgmma; 2]);
+fn gradients_in_bf16_use_wgmma_unless_it_is_disabled_or_samples_have_many_ends() {
+    let tiled = WgmmaUse::TiledProducts;
+    assert_eq!(tiles(tiled, &[1024; 2], Dtype::BF16), [Tile::Wgmma; 2]);
+    assert_eq!(tiles(tiled, &[64; 32], Dtype::BF16), [Tile::Wgmma; 2]);
     assert_eq!(tiles(WgmmaUse::Never, &[1024; 2], Dtype::BF16), [Tile::Large; 2]);
-    assert_eq!(tiles(large, &[1024; 2], Dtype::F32), [Tile::Large; 2]);
+    assert_eq!(tiles(tiled, &[1024; 2], Dtype::F32), [Tile::Large; 2]);
     // 40 samples that end within a stage
-    assert_eq!(tiles(large, &[50; 40], Dtype::BF16), [Tile::Wgmma, Tile::Large]);
+    assert_eq!(tiles(tiled, &[50; 40], Dtype::BF16), [Tile::Wgmma, Tile::Large]);
 }
