@@ -112,6 +112,11 @@ fn the_gpus_of_a_run_are_connected_or_it_says_why_not() {
         assert_eq!(errors.matches(says).count(), 1, "{name}: {errors}");
         assert!(bytes(&scratch.0.join(name), 4) == want, "{name}");
     }
+    // the variable has no effect on CPUs, and nothing is said of GPUs
+    let mut command = mpirun(&scratch.0, 2, &words(&run("cpus", &[])));
+    command.envs([nccl("0")]);
+    let errors = text(&succeeds(command).stderr);
+    assert!(!errors.contains("host memory") && bytes(&scratch.0.join("cpus"), 4) == want, "{errors}");
     let mixed = run("mixed", &[]);
     let with_a_cpu = |value: Option<&str>| {
         let mut command = mpirun(&scratch.0, 1, &words(&run("mixed", &gpu)));

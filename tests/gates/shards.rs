@@ -156,6 +156,41 @@ impl Communicator for Counting {
     }
 }
 
+/// A process whose transfers fail after the first ones, as if another process had ended.
+#[derive(Debug)]
+struct Failing {
+    process: ThreadProcess,
+    transfers: AtomicU64,
+}
+
+impl Communicator for Failing {
+    fn rank(&self) -> usize {
+        self.process.rank()
+    }
+    fn size(&self) -> usize {
+        self.process.size()
+    }
+    fn barrier(&self) -> comm::Result<()> {
+        self.process.barrier()
+    }
+    fn broadcast(&self, root: usize, message: &[u8]) -> comm::Result<Vec<u8>> {
+        self.process.broadcast(root, message)
+    }
+    fn all_to_all(&self, messages: Vec<Vec<u8>>) -> comm::Result<Vec<Vec<u8>>> {
+        self.process.all_to_all(messages)
+    }
+    fn transfer(&self, send: &[Vec<&[u8]>], receive: Vec<Vec<&mut [u8]>>) -> comm::Result<()> {
+        let one_fewer = |n: u64| n.checked_sub(1);
+        self.transfers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_fewer)
+            .map_err(|_| comm::Error::Ended { rank: 0, size: self.size() })?;
+        self.process.transfer(send, receive)
+    }
+    fn all_gather(&self, message: &[u8]) -> comm::Result<Vec<Vec<u8>>> {
+        self.process.all_gather(message)
+    }
+}
+
 /// Runs `work` as each of `size` processes, which are threads with the fault of this thread.
 pub(crate) fn on_each<T: Send>(size: usize, work: impl Fn(ThreadProcess) -> T + Sync) -> Vec<T> {
     let (work, fault) = (&work, faults::current());
@@ -329,5 +364,35 @@ fn a_trainer_that_has_joined_processes_is_not_saved() {
     });
     for error in errors {
         assert_eq!(error, "expected a trainer that has left its processes, found one that has joined them");
+    }
+}
+
+/// The moments arrive in two transfers. Whichever fails, the trainer is not saved, and leaves when the processes can
+/// exchange messages again.
+#[test]
+fn a_trainer_that_could_not_leave_its_processes_still_has_joined_them() {
+    let run = Run::draw(0);
+    let left = |transfers: Option<u64>| {
+        on_each(2, |process| {
+            let mut trainer = run.trainer(&Device::cpu_with(1, Simd::detect())).unwrap();
+            trainer.shards = 2;
+            let process = Arc::new(Failing { process, transfers: AtomicU64::new(u64::MAX) });
+            trainer.join(&Processes::new(process.clone())).unwrap();
+            let _ = trainer.step_weighted(run.samples(run.data, 0), 1).unwrap();
+            if let Some(transfers) = transfers {
+                process.transfers.store(transfers, Ordering::Relaxed);
+                let error = trainer.leave().unwrap_err().to_string();
+                assert!(error.contains("process 0 of 2 has ended"), "{error}");
+                assert_eq!(trainer.processes().size(), 2);
+                process.transfers.store(u64::MAX, Ordering::Relaxed);
+            }
+            trainer.leave().unwrap();
+            assert_eq!(trainer.processes().size(), 1);
+            state(&trainer)
+        })
+    };
+    let want = left(None);
+    for transfers in [0, 1] {
+        assert!(left(Some(transfers)) == want, "the state after {transfers} transfers and an error");
     }
 }

@@ -114,18 +114,20 @@ impl Trainer {
     /// join again.
     ///
     /// # Errors
-    /// A process has ended; the device is out of memory.
+    /// A process has ended; the device is out of memory. The trainer has then not left.
     pub fn leave(&mut self) -> Result<()> {
-        // joined until all moments have arrived: an incomplete state is not saved
         let Some(group) = &self.group else { return Ok(()) };
-        for moments in [&mut self.optimizer.m, &mut self.optimizer.v] {
+        let whole = |moments: &[Tensor]| {
             if faults::on(Fault::MomentsOfOneProcessSaved) && group.comm().rank() > 0 {
                 let zeros = |m: &Tensor| Tensor::zeros(m.device(), m.shape(), m.dtype());
-                *moments = moments.iter().map(zeros).collect::<Result<_, _>>()?;
+                let zeros = moments.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
+                return group.gather(&zeros, &self.model.params);
             }
-            let whole = group.gather(moments, &self.model.params)?;
-            *moments = whole;
-        }
+            group.gather(moments, &self.model.params)
+        };
+        // both arrive before either is replaced: after an error the state is that of a trainer that has joined
+        let (m, v) = (whole(&self.optimizer.m)?, whole(&self.optimizer.v)?);
+        (self.optimizer.m, self.optimizer.v) = (m, v);
         self.group = None;
         Ok(())
     }

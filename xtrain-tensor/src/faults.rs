@@ -72,6 +72,7 @@ faults! {
     FinalZeroNotAdded "the sums of attention omit the final + 0"
     MaskOffByOne "a row does not attend to its own position"
     WindowOffByOne "a row attends to one position more than its window"
+    LastRowOfWindowWithoutGradient "the gradient of a key omits the last row whose window contains it"
     OnlyFirstPageCompared "sequences that share their first page are treated as sharing all keys"
     CrossDocumentAttention "the documents packed in a sample form one sequence"
     DocumentBoundariesLost "packed data loses the document boundaries of a window"

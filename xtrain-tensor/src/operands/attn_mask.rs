@@ -115,7 +115,8 @@ impl AttnMask<'_> {
     /// One past the last position at which `pos` is visible, in a sequence of `len` positions.
     #[inline]
     pub(crate) fn visible_until(&self, pos: usize, len: usize) -> usize {
-        self.window.map_or(len, |w| len.min(pos.saturating_add(w)))
+        let fewer = usize::from(faults::on(Fault::LastRowOfWindowWithoutGradient));
+        self.window.map_or(len, |w| len.min(pos.saturating_add(w - fewer)))
     }
 
     /// The rows of each sequence, ordered by position.
@@ -171,7 +172,7 @@ impl AttnMask<'_> {
                     return bad("position", pos, pages.len().saturating_mul(*page));
                 }
                 let needed = &pages[self.keys(n).start / page..=pos / page];
-                match needed.iter().find(|&&p| (p as usize + 1) * page > n_slots) {
+                match needed.iter().find(|&&p| (p as usize + 1).saturating_mul(*page) > n_slots) {
                     Some(&p) => bad("page", p as usize, n_slots / page),
                     None => Ok(()),
                 }

@@ -94,6 +94,20 @@ fn attention_takes_operands_that_fit_only() {
 }
 
 #[test]
+fn slots_beyond_the_largest_number_are_refused() {
+    let z = zeros();
+    let (q, kv) = (z.f32(&[1, 4, 8]), z.f32(&[3, 2, 8]));
+    let page = |page: usize, number: u32| Slots::Pages { page, table: vec![vec![number; 2]] };
+    let run = |base: usize| Slots::Runs { base: vec![base] };
+    for slots in [run(usize::MAX), run(usize::MAX - 1), page(usize::MAX, 1), page(usize::MAX / 2, u32::MAX)] {
+        for window in [None, Some(usize::MAX)] {
+            let mask = AttnMask { window, ..causal(&slots, &[1]) };
+            index(attention(&q, &kv, &kv, &mask));
+        }
+    }
+}
+
+#[test]
 fn a_gradient_of_shared_keys_needs_the_row_of_each_of_them() {
     let z = zeros();
     let refused = |table: Vec<Vec<u32>>, seq: &[u32], pos: &[u32], window| {

@@ -189,3 +189,34 @@ impl Launcher for Recorder {
 pub(crate) fn take(recording: &Recording) -> Vec<RecordedLaunch> {
     mem::take(&mut lock(recording))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words that a launch finds at `at`.
+    fn list(recorder: &Recorder, at: u64) -> Option<Vec<u32>> {
+        lock(&recorder.memory).operand(at).list.map(|list| list.to_vec())
+    }
+
+    #[test]
+    fn an_upload_replaces_what_was_uploaded_to_its_range() {
+        let recorder = Recorder::default();
+        let at = recorder.allocate(2 * MAX_KEPT).unwrap();
+        let upload = |to: u64, words: &[u32]| recorder.upload(to, bytemuck::cast_slice(words)).unwrap();
+        let found = |offset: u64| list(&recorder, at + offset);
+        upload(at, &[1, 2]);
+        upload(at + 8, &[3]);
+        upload(at + 12, &[4]);
+        assert_eq!([0, 8, 12].map(found), [Some(vec![1, 2]), Some(vec![3]), Some(vec![4])]);
+        upload(at, &[5, 6, 7]);
+        assert_eq!([0, 8, 12].map(found), [Some(vec![5, 6, 7]), None, Some(vec![4])]);
+        // neither is a list of words that is kept
+        recorder.upload(at, &[0; 3]).unwrap();
+        assert_eq!([0, 12].map(found), [None, Some(vec![4])]);
+        upload(at, &vec![8; MAX_KEPT / 4]);
+        assert_eq!(found(0).map(|list| list.len()), Some(MAX_KEPT / 4));
+        upload(at, &vec![9; MAX_KEPT / 4 + 1]);
+        assert_eq!([0, 12].map(found), [None, None]);
+    }
+}

@@ -181,4 +181,14 @@ mod tests {
             assert!(seen.is_err(), "{name}: {seen:?}");
         }
     }
+    #[cfg(feature = "faults")]
+    #[test]
+    fn a_key_without_the_gradient_of_its_last_row_is_found() {
+        use crate::faults::{Fault, with};
+        let (_, make) =
+            makers().into_iter().find(|(name, _)| *name == "attention").expect("it is in the table");
+        let over_all = || (0..SAMPLES).try_for_each(|i| finite_differences(&make(i), i).map(drop));
+        with(Fault::LastRowOfWindowWithoutGradient, over_all).expect_err("a fault");
+        over_all().expect("the fault is off");
+    }
 }
