@@ -167,7 +167,7 @@ XT_DEV void attention_dkv(const float* q, const float* k, const float* v, const 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           uint32_t p = j0 + ty * 4 + i, o = (ty * 4 + i) * TILE_LD + tx + 16 * j;
-          bool visible = p <= t && t < end && ty * 4 + i < count && (!mask.window || t < p + mask.window);
+          bool visible = p <= t && t < end && (!mask.window || t < p + mask.window);
           score_gradient(w[o], dw[o], visible, s[i][j], dp[i][j], heads.scale, l, dl);
         }
       }

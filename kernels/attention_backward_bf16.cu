@@ -212,8 +212,8 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
           uint32_t at = half + n * 8 + quad * 2 + e % 2;
           score_gradient(s[n][e], dp[n][e], s[n][e], dp[n][e], heads.scale, row_stats[at].x, row_stats[at].y);
         }
-      // rows that all see every key of this warp
-      const bool all = first_key + 15 <= t0 + half && t0 + half + 32 <= end && first_key + 16 <= j0 + count &&
+      // rows that all see every key of this warp; a key that is absent is after every row
+      const bool all = first_key + 15 <= t0 + half && t0 + half + 32 <= end &&
                        (!mask.window || t0 + half + 31 < first_key + mask.window);
       if (!all && !XT_FAULT(GradientOfMaskedScores)) {
 #pragma unroll
@@ -221,7 +221,7 @@ XT_DEV void attention_dkv_bf16(const bf16* q, const bf16* k, const bf16* v, cons
 #pragma unroll
           for (uint32_t e = 0; e < 4; e++) {
             uint32_t t = t0 + half + n * 8 + quad * 2 + e % 2, j = first_key + lane / 4 + e / 2 * 8;
-            bool visible = (j <= t) & (t < end) & (j < j0 + count) & (!mask.window | (t < j + mask.window));
+            bool visible = (j <= t) & (t < end) & (!mask.window | (t < j + mask.window));
             s[n][e] = visible ? s[n][e] : 0.0f;
             dp[n][e] = visible ? dp[n][e] : 0.0f;
           }

@@ -19,7 +19,7 @@ template <uint32_t N> XT_DEV void divide_by(float (&x)[N], float l) {
 #pragma unroll
   for (uint32_t i = 0; i < N; i++)
     in_range = in_range && (x[i] == 0.0f || (fabsf(x[i]) >= 0x1p-60f && fabsf(x[i]) <= 0x1p60f));
-  if (in_range) {
+  if (in_range || XT_FAULT(QuotientOutOfRange)) {
 #pragma unroll
     for (uint32_t i = 0; i < N; i++) x[i] = xt_quotient(x[i], l);
   } else {

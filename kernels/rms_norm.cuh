@@ -19,15 +19,17 @@ template <int K> XT_DEV float lane_sum_squares(const float (&v)[K]) {
   return s;
 }
 
-template <class T> XT_DEV float lane_sum_squares(const T* x, uint32_t c, uint32_t lane) {
-  if (c <= 1024) {  // all loads in flight
-    float v[32];
-    lane_load(v, x, c, lane);
-    return lane_sum_squares(v);
-  }
+template <class T> XT_DEV float lane_sum_squares_long(const T* x, uint32_t c, uint32_t lane) {
   float s = 0.0f;
   in_flight<8>(lane, c, 32u, [=](uint32_t i) { return load(x + i); }, [&](uint32_t, float v) { s = fmaf(v, v, s); });
   return s;
+}
+
+template <class T> XT_DEV float lane_sum_squares(const T* x, uint32_t c, uint32_t lane) {
+  if (c > 1024) return lane_sum_squares_long(x, c, lane);
+  float v[32];  // all loads in flight
+  lane_load(v, x, c, lane);
+  return lane_sum_squares(v);
 }
 
 template <int K, class T, class O>
@@ -45,7 +47,7 @@ XT_DEV void rms_norm_short(const T* x, const float* w, O* y, uint32_t c, float e
 
 template <class T, class O>
 XT_DEV void rms_norm_long(const T* x, const float* w, O* y, uint32_t c, float eps, uint32_t lane) {
-  float r = inverse_rms(lane_sum_squares(x, c, lane), c, eps);
+  float r = inverse_rms(lane_sum_squares_long(x, c, lane), c, eps);
   struct Loaded {
     float x, w;
   };

@@ -100,17 +100,6 @@ class Context:
         self.memory = ll.llama_get_memory(self.context)
         self.batch = ll.llama_batch_init(rows * length, 0, 1)
 
-    def greedy(self, prompt, new):
-        """The `new` greedy tokens after a prompt."""
-        self.clear()
-        last = len(prompt) - 1
-        logits = self.feed([(0, at, token, at == last) for at, token in enumerate(prompt)])
-        tokens = [int(logits.argmax())]
-        while len(tokens) < new:
-            logits = self.feed([(0, last + len(tokens), tokens[-1], True)])
-            tokens.append(int(logits.argmax()))
-        return tokens
-
     def clear(self):
         self.ll.llama_memory_clear(self.memory, True)
 

@@ -402,6 +402,7 @@ faults! {
     BarriersNotFenced "bulk copies may not see the initialization of the barrier at which they arrive"
     QuadNotTransposed "the lanes that store a row of bf16 outputs of wgmma do not exchange them"
     SiluDivisorNotTested "SwiGLU on a GPU uses the quotient without branches for every gate"
+    QuotientOutOfRange "attention in bf16 uses the quotient without branches for every sum"
     GradientOfMaskedScores "the gradient of attention in bf16 includes scores that the mask hides"
     WgmmaAssumed "a kernel image without machine code for sm_90a reports that it has wgmma"
 }

@@ -88,6 +88,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::BarriersNotFenced, Gate::Test(linear::wgmma::checked)),
     (Fault::QuadNotTransposed, Gate::Test(linear::products)),
     (Fault::SiluDivisorNotTested, Gate::Bits("silu_mul")),
+    (Fault::QuotientOutOfRange, Gate::Test(attention::edge_values)),
     (Fault::GradientOfMaskedScores, Gate::Bits("attention_backward")),
     (Fault::WgmmaAssumed, Gate::Test(tensor_core::wgmma_of_images)),
 ];

@@ -71,3 +71,33 @@ pub(crate) fn rms_norm_backward(
     unsafe { gpu.launch("add_chunks_f32", Grid::over(c, 32), args)? };
     Ok(dx)
 }
+
+#[cfg(all(test, xtrain_emu))]
+mod tests {
+    use super::*;
+    use crate::testing::{arbitrary, compare_bits};
+    use crate::{Device, ThreadSchedule, ops};
+
+    /// Rows of one and of four per block, the last block full and not, on the checked emulator.
+    #[test]
+    fn rows_that_do_not_fill_the_last_block_have_the_bits_of_the_cpu() {
+        let gpu = Device::checked(ThreadSchedule::Random(8)).unwrap();
+        for (rows, width) in [(MULTIPROCESSORS, 24), (MULTIPROCESSORS + 1, 129), (MULTIPROCESSORS + 3, 1030)]
+        {
+            let normed = |device: &Device, dtype: Dtype, out: Dtype| {
+                let on = |shape: &[usize], n: usize, seed: u64| {
+                    Tensor::new(device, shape, arbitrary(n, seed)).unwrap()
+                };
+                let x = on(&[rows, width], rows * width, 1).cast(dtype).unwrap();
+                let y = ops::rms_norm(&x, &on(&[width], width, 2), 1e-6, out).unwrap();
+                y.to_f32().unwrap().to_vec::<f32>().unwrap()
+            };
+            for (dtype, out) in
+                [Dtype::F32, Dtype::BF16].into_iter().flat_map(|x| [(x, Dtype::F32), (x, Dtype::BF16)])
+            {
+                compare_bits(&normed(&gpu, dtype, out), &normed(&Device::reference(), dtype, out))
+                    .unwrap_or_else(|e| panic!("{rows} rows of {width}, {dtype} to {out}: {e}"));
+            }
+        }
+    }
+}

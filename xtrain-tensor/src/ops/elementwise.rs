@@ -1,5 +1,5 @@
 //! Operations on single elements: conversion, addition, the gate of SwiGLU, and the check of finite values.
-use super::checks::{check_float, refuse};
+use super::checks::{check_float, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Tensor {
 /// [`Error::Shape`](crate::Error::Shape) if the shapes differ, [`Error::Dtype`](crate::Error::Dtype) unless both are
 /// f32.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    check("add", &[a, b])?;
+    check_sum(a, b)?;
     backend(a.device()).add(a, b)
 }
 
@@ -42,7 +42,7 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// As [`add`].
 pub fn accumulate(a: &mut Tensor, b: &Tensor) -> Result<()> {
-    check("add", &[a, b])?;
+    check_sum(a, b)?;
     backend(&a.device().clone()).accumulate(a, b)
 }
 
@@ -75,6 +75,11 @@ pub fn first_non_finite(xs: &[&Tensor]) -> Result<Option<usize>> {
         Some(first) => backend(first.device()).first_non_finite(xs),
         None => Ok(None),
     }
+}
+
+fn check_sum(a: &Tensor, b: &Tensor) -> Result<()> {
+    check("add", &[a, b])?;
+    [a, b].into_iter().try_for_each(|x| refuse_dtype(x.dtype() != Dtype::F32, "add", "f32", x.dtype()))
 }
 
 fn check(op: &'static str, xs: &[&Tensor]) -> Result<()> {

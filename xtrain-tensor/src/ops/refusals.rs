@@ -229,6 +229,8 @@ fn norms_and_tables_take_operands_that_fit_only() {
     shape(backward(&[3, 4], &[5], &[3, 4]));
     shape(backward(&[3, 4], &[4], &[2, 4]));
     shape(add(&x, &z.f32(&[4, 3])));
+    dtype(add(&x, &z.bf16(&[3, 4])));
+    dtype(accumulate(&mut z.bf16(&[3, 4]), &x));
     shape(silu_mul_backward(&x, &x, &z.f32(&[4, 3]), Dtype::F32));
     shape(embedding(&x.reshape(&[12]).unwrap(), &[0], Dtype::F32));
     dtype(embedding(&z.bf16(&[3, 4]), &[0], Dtype::F32));

@@ -74,9 +74,13 @@ pub(super) fn is_nfc(json: &Json) -> Option<bool> {
     }
 }
 
-/// The supported pre-tokenizer with this name of GGUF. That of Llama 3 has several names.
+/// The supported pre-tokenizer with this name of GGUF. Those of Llama 3 and Qwen2 have several names, as in llama.cpp.
 pub(super) fn by_name(name: &str) -> Option<&'static PreTokenizer> {
-    let name = if ["llama3", "llama-v3"].contains(&name) { "llama-bpe" } else { name };
+    let name = match name {
+        "llama3" | "llama-v3" => "llama-bpe",
+        "deepseek-r1-qwen" => "qwen2",
+        name => name,
+    };
     PRE_TOKENIZERS.iter().find(|pre| pre.name == name)
 }
 
@@ -129,6 +133,7 @@ mod tests {
         }
         let named = |name: &str| by_name(name).map(|pre| pre.name);
         assert_eq!(["llama3", "llama-v3", "llama-bpe"].map(named), [Some("llama-bpe"); 3]);
+        assert_eq!([named("qwen2"), named("deepseek-r1-qwen")], [Some("qwen2"); 2]);
         assert_eq!([named("smollm"), named("tekken"), named("none")], [Some("smollm"), None, None]);
         let mut split = pre_tokenizer(&PRE_TOKENIZERS[1]);
         split["pretokenizers"][0]["behavior"] = json!("Removed");

@@ -172,6 +172,46 @@ fn attention_has_the_order_of_the_contract_in_tiles_and_split() {
     }
 }
 
+/// Values beyond the range of the quotient without branches, rows whose sum is a NaN, and rows in its range.
+#[test]
+fn values_of_any_size_have_the_order_of_the_contract() {
+    let n = edge_values().unwrap_or_else(|e| panic!("{e}"));
+    println!("attention of edge values: {n} values, 0 differing bits");
+}
+
+/// Returns the number of values that are not a NaN.
+pub(crate) fn edge_values() -> Result<usize, String> {
+    let mut compared = 0;
+    for (case, shape) in SHAPES.into_iter().enumerate() {
+        let mut scene = Scene::new(shape, Dtype::BF16);
+        let value = scene.heads.nkv * scene.heads.hd;
+        for (slot, v) in scene.v.chunks_exact_mut(value).enumerate() {
+            let scale = [2f32.powi(-100), 2f32.powi(100), 1.0][slot % 3];
+            v.iter_mut().for_each(|v| *v *= scale);
+        }
+        let query = scene.heads.nh * scene.heads.hd;
+        scene.q.chunks_exact_mut(query).step_by(5).for_each(|q| q[query - 1] = f32::NAN);
+        let all = scene.all();
+        let operands = [&*scene.q, &*scene.k, &*scene.v];
+        let want = reference::attention::<Mma<Hopper>>(operands, scene.heads, &scene.mask(&all));
+        let rows: Vec<usize> = (0..scene.seq.len()).collect();
+        let [y, lse] = scene.run(&device(case), &rows, Dtype::BF16, Launch::Tiles);
+        for (name, got, want) in [("y", y, rounded(want.y, Dtype::BF16)), ("L", lse, want.lse)] {
+            let differs = |(got, want): (&f32, &f32)| {
+                got.to_bits() != want.to_bits() && !(got.is_nan() && want.is_nan())
+            };
+            if let Some(at) = got.iter().zip(&want).position(differs) {
+                let (got, want) = (got[at], want[at]);
+                return Err(format!(
+                    "gate gpu attention: {shape:?}: {name}: value {at}: {got:e}, not {want:e}"
+                ));
+            }
+            compared += want.iter().filter(|x| !x.is_nan()).count();
+        }
+    }
+    Ok(compared)
+}
+
 #[test]
 fn a_row_has_its_bits_in_every_tile_and_chunk_split() {
     for (i, shape) in SHAPES.into_iter().enumerate() {
