@@ -201,10 +201,9 @@ pub(crate) fn edge_values() -> Result<usize, String> {
                 got.to_bits() != want.to_bits() && !(got.is_nan() && want.is_nan())
             };
             if let Some(at) = got.iter().zip(&want).position(differs) {
-                let (got, want) = (got[at], want[at]);
-                return Err(format!(
-                    "gate gpu attention: {shape:?}: {name}: value {at}: {got:e}, not {want:e}"
-                ));
+                let [got, want] = [got[at], want[at]].map(|x| format!("{x:e} ({:08x})", x.to_bits()));
+                let what = format!("gate gpu attention: edge values of {shape:?}, seeds 1 to 3: {name}");
+                return Err(format!("{what}: value {at}: {got}, expected {want}"));
             }
             compared += want.iter().filter(|x| !x.is_nan()).count();
         }
