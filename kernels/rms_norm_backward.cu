@@ -44,7 +44,7 @@ XT_DEV float rms_norm_dx_short(const T* x, const float* w, const float* dy, Grad
 template <class T>
 XT_DEV float rms_norm_dx_long(const T* x, const float* w, const float* dy, GradientRow out, uint32_t c, float eps,
                               uint32_t lane) {
-  float r = inverse_rms(lane_sum_squares(x, c, lane), c, eps), t = 0.0f;
+  float r = inverse_rms(lane_sum_squares_long(x, c, lane), c, eps), t = 0.0f;
   struct Loaded {
     float x, w, dy;
   };

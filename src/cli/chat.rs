@@ -164,7 +164,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
                 eprintln!("[unknown command {command}; {HELP}]");
                 continue;
             }
-            UserInput::End => return Ok(()),
+            UserInput::End => return save.map_or(Ok(()), SavePrefixFlag::require_unused),
         };
         let reply_tokens = args.max_new.min(context / 4).max(1);
         let turn = match conversation.prepare_turn(&message, reply_tokens) {

@@ -74,7 +74,7 @@ impl<'a> CompletionWriter<'a> {
     /// all to its file, or to standard output, and the others wait for it.
     pub(super) fn finish(self, comm: &dyn Communicator) -> Result<(), CliError> {
         let (lines, file) = match self.output {
-            Output::File(file) => return file.finish(),
+            Output::File(file) => return file.finish_lines(),
             Output::Standard => return Ok(()),
             Output::Memory(lines, file) => (lines, file),
         };
@@ -86,8 +86,11 @@ impl<'a> CompletionWriter<'a> {
         }
         match file {
             Some(mut file) => {
-                all.iter().try_for_each(|lines| file.write(lines))?;
-                file.finish()?;
+                let written = all.iter().try_for_each(|lines| file.write(lines));
+                if let Err(error) = written {
+                    return Err(file.keep_lines(error));
+                }
+                file.finish_lines()?;
             }
             None if comm.rank() == 0 => out::print(all.concat())?,
             None => {}
@@ -101,7 +104,10 @@ impl<'a> CompletionWriter<'a> {
     pub(super) fn keep_partial(mut self) -> Result<Kept, CliError> {
         let out_of_order = std::mem::take(&mut self.out_of_order).into_values();
         for done in out_of_order.filter(|_| !faults::on(Fault::OutOfOrderCompletionsLost)) {
-            self.write(&done)?;
+            // what was written before is kept
+            if self.write(&done).is_err() {
+                break;
+            }
         }
         let completions = self.written;
         match self.output {

@@ -43,10 +43,9 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
     if let Some(parent) = args.out.parent() {
         std::fs::create_dir_all(parent).map_err(|error| CliError::io(parent, &error))?;
     }
-    let saved = CheckpointDir::open(Arc::new(RealFs), directory.path(), 2)
-        .map_err(CliError::from)
-        .and_then(|checkpoints| Ok(store::save_model(&checkpoints, &source, 0)?));
-    match saved {
+    // the directory of another import that runs is locked, and is not removed
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), directory.path(), 2)?;
+    match store::save_model(&checkpoints, &source, 0) {
         Ok(saved) => {
             directory.finish()?;
             let checkpoint = saved.path.strip_prefix(directory.path()).unwrap_or(&saved.path);
@@ -55,7 +54,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
         Err(error) => {
             // The directory did not exist before; an incomplete run would block the next attempt.
             let _ = std::fs::remove_dir_all(directory.path());
-            Err(error)
+            Err(error.into())
         }
     }
 }

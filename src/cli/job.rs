@@ -8,7 +8,7 @@ use super::interrupt::Interrupt;
 use super::memory_check::require_training;
 use super::monitor::{Monitor, MonitorLogs};
 use super::{logs, source};
-use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind};
+use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind, TrainSection};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::comm::Communicator;
@@ -174,8 +174,9 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
         );
     }
     let (mut metrics, timings) = job.run.logs_after(first_step)?;
-    let samples =
-        (job.config.train.sample_every > 0).then(|| job.run.samples_after(first_step)).transpose()?;
+    // lines of later steps are removed also if the run generates no more samples
+    let has_samples = job.config.train.sample_every > 0 || job.run.path().join("samples.jsonl").exists();
+    let samples = has_samples.then(|| job.run.samples_after(first_step)).transpose()?;
     warn_of_damage([&metrics, &timings].into_iter().chain(&samples));
     // A new run has no line yet.
     let events = logs::event_file(&job.run, &job.run.read_metrics().unwrap_or_default())?;
@@ -220,10 +221,10 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
         (Ok(End::Done | End::Early | End::Stopped), ..) => Ok(()),
         (Err(error), _, Some(path)) if error.exit() == Exit::Diverged => Err(error.hint(format_args!(
             "the last checkpoint is {}; a resume repeats these steps bit for bit unless it changes the learning rate: \
-             xtrain train --resume {} --set train.learning_rate={}",
+             xtrain train --resume {}{}",
             path.display(),
             shell_word(job.run.path()),
-            job.config.train.learning_rate / 2.0,
+            half_learning_rate(&job.config.train),
         ))),
         (Err(error), _, Some(path)) => Err(error.hint(format_args!(
             "to resume from {}: xtrain train --resume {}",
@@ -309,4 +310,16 @@ fn print_packing_stats(job: &Job) {
         let skipped = units::many(empty, kind);
         eprintln!("note: {skipped} without target tokens in the first {context} tokens: skipped");
     }
+}
+
+/// The flags that halve the learning rate, and its other limits where they would be above it.
+fn half_learning_rate(train: &TrainSection) -> String {
+    let rate = train.learning_rate / 2.0;
+    let others = [
+        ("initial_learning_rate", train.initial_learning_rate),
+        ("min_learning_rate", train.min_learning_rate),
+    ];
+    let above = others.into_iter().filter(|other| other.1 > rate).map(|other| other.0);
+    let flags = std::iter::once("learning_rate").chain(above).map(|key| format!(" --set train.{key}={rate}"));
+    flags.collect()
 }

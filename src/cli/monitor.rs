@@ -114,7 +114,8 @@ impl Observer for Monitor<'_> {
             Some(Phase::Step) => self.timing.step_time = seconds,
             Some(Phase::Evaluate) => self.timing.eval_time = Some(seconds),
             Some(Phase::Sample) => self.timing.sample_time = Some(seconds),
-            Some(Phase::Save) => self.timing.save_time = Some(seconds),
+            // the best weights, and then a checkpoint
+            Some(Phase::Save) => *self.timing.save_time.get_or_insert(0.0) += seconds,
             Some(Phase::Log | Phase::End) | None => {}
         }
         if !matches!(phase, Phase::Step | Phase::End) {

@@ -101,6 +101,8 @@ pub(super) struct AtomicFile {
     /// The temporary file. `None`: `path` is written directly.
     temporary: Option<PathBuf>,
     file: BufWriter<File>,
+    /// Whether a write failed: the file may end within a line.
+    failed: bool,
 }
 
 impl AtomicFile {
@@ -110,19 +112,70 @@ impl AtomicFile {
         let target = target_of(path);
         if is_open_file(path) || (target.exists() && !target.is_file()) {
             let file = open_directly(&target).map_err(io)?;
-            return Ok(AtomicFile { path: target, temporary: None, file: BufWriter::new(file) });
+            return Ok(AtomicFile {
+                path: target,
+                temporary: None,
+                file: BufWriter::new(file),
+                failed: false,
+            });
         }
         let temporary = temporary_path(&target);
         let file = BufWriter::new(File::create(&temporary).map_err(io)?);
-        Ok(AtomicFile { path: target, temporary: Some(temporary), file })
+        Ok(AtomicFile { path: target, temporary: Some(temporary), file, failed: false })
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
-        self.file.write_all(bytes).map_err(|error| CliError::io(&self.path, &error))
+        let written = self.file.write_all(bytes);
+        self.failed |= written.is_err();
+        written.map_err(|error| CliError::io(&self.path, &error))
     }
 
-    /// Renames an incomplete file to `NAME.partial`, and returns this path. What is written directly keeps its path.
+    /// [`AtomicFile::finish`] of a file of lines. If it cannot be written, as on a full disk, its whole lines are kept as
+    /// `NAME.partial`.
+    pub(super) fn finish_lines(mut self) -> Result<(), CliError> {
+        match self.flush() {
+            Ok(()) => self.finish(),
+            Err(error) => Err(self.keep_lines(error)),
+        }
+    }
+
+    /// Writes what is buffered, and makes it durable.
+    fn flush(&mut self) -> Result<(), CliError> {
+        let is_regular = self.temporary.is_some();
+        let synced = |file: &File| if is_regular { file.sync_all() } else { Ok(()) };
+        let flushed = self.file.flush().and_then(|()| synced(self.file.get_ref()));
+        flushed.map_err(|error| CliError::io(&self.path, &error))
+    }
+
+    /// `error`, with the place of the whole lines that could be written before it.
+    pub(super) fn keep_lines(self, error: CliError) -> CliError {
+        let Some(temporary) = &self.temporary else { return error };
+        let path = partial_path(&self.path);
+        if fs::rename(temporary, &path).is_err() {
+            return error;
+        }
+        // writes what is buffered, as far as it can be written
+        drop(self);
+        match cut_to_lines(&path) {
+            Ok(0) | Err(_) => {
+                let _ = fs::remove_file(&path);
+                error
+            }
+            Ok(lines) => error.hint(format_args!("{lines} lines are in {}", path.display())),
+        }
+    }
+
+    /// Renames an incomplete file to `NAME.partial`, and returns this path. What is written directly keeps its path. If
+    /// the file cannot be written, as on a full disk, its whole lines are kept, and the error says where.
     pub(super) fn keep_partial(mut self) -> Result<PathBuf, CliError> {
+        if let Err(error) = self.flush() {
+            return Err(self.keep_lines(error));
+        }
+        if self.failed
+            && let Some(temporary) = &self.temporary
+        {
+            cut_to_lines(temporary).map_err(|error| CliError::io(&self.path, &error))?;
+        }
         if self.temporary.is_some() || faults::on(Fault::PartialNameOfDevice) {
             self.path = partial_path(&self.path);
         }
@@ -147,6 +200,14 @@ impl AtomicFile {
         };
         result.map_err(|error| CliError::io(&self.path, &error))
     }
+}
+
+/// Removes the last line of a file if it is not complete. Returns the number of the others.
+fn cut_to_lines(path: &Path) -> std::io::Result<usize> {
+    let text = fs::read(path)?;
+    let end = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    File::options().write(true).open(path)?.set_len(end as u64)?;
+    Ok(text.iter().filter(|&&byte| byte == b'\n').count())
 }
 
 impl Drop for AtomicFile {

@@ -116,6 +116,17 @@ impl SavePrefixFlag {
         }
     }
 
+    /// Checks that there is no file to write, at the end of a conversation without a reply.
+    ///
+    /// # Errors
+    /// The flag is given.
+    pub(super) fn require_unused(&self) -> Result<(), CliError> {
+        let Some(path) = &self.save_prefix else { return Ok(()) };
+        let path = path.display();
+        let message = format_args!("--save-prefix {path}: not written, the conversation has no reply");
+        Err(CliError::new(Exit::Data, message))
+    }
+
     /// Checks that the file may be written, and that there are keys and values to write.
     ///
     /// # Errors

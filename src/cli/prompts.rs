@@ -139,7 +139,9 @@ fn kept_tokens(max_new: usize, context: usize) -> usize {
 impl Prompt {
     /// Moves the fields `regex` and `json_schema` of its line to `language`.
     fn take_language(&mut self) -> Result<(), CliError> {
-        let [regex, schema] = ["regex", "json_schema"].map(|name| self.columns.shift_remove(name));
+        // null is no constraint, as for the other fields
+        let [regex, schema] = ["regex", "json_schema"]
+            .map(|name| self.columns.shift_remove(name).filter(|value| !value.is_null()));
         let (name, found) = match (regex, schema) {
             (None, None) => return Ok(()),
             (Some(Value::String(regex)), None) => {

@@ -220,19 +220,22 @@ fn complete(
             let message = format_args!("stopped by a signal after {done} of {total} completions");
             return Err(CliError::new(exit, message));
         }
-        let events = engine.step()?.events;
-        tokens += events.len();
-        if let Some(stops) = &mut stops {
-            events.iter().for_each(|event| drop(stops.push(event)));
-            for index in stops.reached() {
-                engine.stop(index);
+        let stepped = engine.step().map(|step| {
+            tokens += step.events.len();
+            if let Some(stops) = &mut stops {
+                step.events.iter().for_each(|event| drop(stops.push(event)));
             }
+        });
+        for index in stops.as_mut().map(|stops| stops.reached()).unwrap_or_default() {
+            engine.stop(index);
         }
         for mut completion in engine.take_finished() {
             done += 1;
             let text = stops.as_mut().map(|stops| stops.finish(&mut completion));
             writer.push(Completed { completion, text })?;
         }
+        // after the completions that ended in the same step
+        stepped?;
         let rate = tokens as f64 / clock.elapsed().as_secs_f64();
         progress.at(done, &units::rate(rate, "tok"));
     }

@@ -122,7 +122,13 @@ pub(super) fn require_validation_files(config: &RunConfig) -> Result<(), CliErro
 fn require_file(name: &String) -> Result<(), CliError> {
     require_rereadable(Path::new(name))?;
     let opened = File::open(name).map(drop);
-    opened.map_err(|e| CliError::new(Exit::of_io(e.kind()), format_args!("{name}: cannot open: {e}")))
+    opened.map_err(|e| {
+        let error = CliError::new(Exit::of_io(e.kind()), format_args!("{name}: cannot open: {e}"));
+        match name.contains(char::REPLACEMENT_CHARACTER) {
+            true => error.hint("a configuration holds only names in UTF-8; rename the file or its directory"),
+            false => error,
+        }
+    })
 }
 
 /// The windows of a new run. Fails as [`require_validation_target`].

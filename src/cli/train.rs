@@ -246,9 +246,10 @@ impl TrainArgs {
         let step = parts.trainer.step_number();
         if step >= steps {
             return out::print(format!(
-                "{0} is complete at step {step}; to continue, increase train.steps: \
-                 xtrain train --resume {0} --set train.steps={1}\n",
+                "{} is complete at step {step}; to continue, increase train.steps: \
+                 xtrain train --resume {} --set train.steps={}\n",
                 run.path().display(),
+                shell_word(run.path()),
                 2 * step,
             ));
         }

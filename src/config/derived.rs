@@ -26,7 +26,17 @@ impl Derived {
     pub(super) fn comment_out(&self, config: &RunConfig) -> String {
         let keys: BTreeSet<&str> = self.keys(config).collect();
         let (mut section, mut text) = (String::new(), String::new());
+        // the quotes of a text of several lines that has not ended
+        let mut open: Option<&str> = None;
         for line in config.to_toml().lines() {
+            if let Some(quotes) = open {
+                open = open.filter(|_| !line.contains(quotes));
+                text += line;
+                text.push('\n');
+                continue;
+            }
+            let begins = |quotes: &&str| line.ends_with(*quotes) && line.matches(*quotes).count() == 1;
+            open = ["\"\"\"", "'''"].into_iter().find(begins);
             if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
                 section = name.to_string();
             }

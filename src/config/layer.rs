@@ -9,8 +9,8 @@ use toml::{Spanned, Table, Value};
 use super::check::KnownKeys;
 use super::{Error, Result};
 
-/// Maximum size of a configuration file, in bytes.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Maximum size of a configuration file, in bytes. That of a run names every data file by its absolute path.
+const MAX_FILE_BYTES: u64 = 1 << 24;
 
 /// A source of configuration values.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,7 +118,7 @@ fn read(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)).map_err(fail)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(bad("expected a configuration file of at most 1 MiB"));
+        return Err(bad("expected a configuration file of at most 16 MiB"));
     }
     String::from_utf8(bytes).map_err(|_| bad("expected UTF-8 text"))
 }

@@ -338,3 +338,15 @@ fn the_shakespeare_model_is_within_5_percent_of_nanogpt() {
     let ours = config.model.parameters(256) as f64;
     assert!((ours / nanogpt - 1.0).abs() < 0.05, "{ours}");
 }
+
+#[test]
+fn a_text_of_several_lines_is_not_taken_for_keys() {
+    let prompt = "\n[train]\nwarmup = 3\ndecay = 2\n\"quoted\"\n";
+    let file = Scratch::new("lines", &format!("[sample]\nprompt = {}\n", Value::String(prompt.into())));
+    let resolved = Resolved::load(&[file.layer()]).unwrap();
+    let text = resolved.to_toml();
+    assert!(text.contains("\n# computed: decay = "), "{text}");
+    let stored = Scratch::new("stored", &text);
+    assert_eq!(RunConfig::load(&[stored.layer()]).unwrap(), resolved.config);
+    assert_eq!(resolved.config.sample.prompt, prompt);
+}

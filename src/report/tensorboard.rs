@@ -3,7 +3,7 @@
 //! A record is its length (u64), the masked CRC-32C of the length, the bytes, and their masked CRC-32C, all little
 //! endian. The bytes are the protocol buffer `tensorflow.Event`.
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// A file of scalars.
@@ -52,7 +52,11 @@ impl EventFile {
         record.extend(masked(&length));
         record.extend(event);
         record.extend(masked(event));
-        self.file.write_all(&record)
+        let at = self.file.stream_position()?;
+        self.file.write_all(&record).inspect_err(|_| {
+            // a part of a record would end the file for its readers
+            let _ = self.file.set_len(at).and_then(|()| self.file.seek(SeekFrom::Start(at)));
+        })
     }
 }
 

@@ -1,5 +1,5 @@
 //! Digests of the training data of a run. A resume with other data is rejected.
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::path::Path;
 
@@ -16,9 +16,6 @@ use crate::tensor::faults::{self, Fault};
 
 /// Block size of hashing, in bytes.
 const BLOCK: usize = 1 << 20;
-
-/// Maximum size of a record, in bytes.
-const MAX_RECORD: u64 = 1 << 20;
 
 /// A file and its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,10 +154,7 @@ impl DataRecord {
     /// # Errors
     /// The file does not exist, cannot be read, or is not a record.
     pub(super) fn read(path: &Path) -> Result<DataRecord> {
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(MAX_RECORD).read_to_end(&mut bytes))
-            .map_err(|error| Error::io(path, error))?;
+        let bytes = fs::read(path).map_err(|error| Error::io(path, error))?;
         serde_json::from_slice(&bytes).map_err(|error| Error::Line {
             path: path.to_path_buf(),
             line: error.line(),

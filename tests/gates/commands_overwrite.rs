@@ -89,6 +89,16 @@ fn a_killed_import_can_be_repeated_and_its_files_are_removed() {
 }
 
 #[test]
+fn the_directory_of_an_import_that_runs_is_not_removed() {
+    let scratch = Scratch::new("import-locked");
+    scratch.file("r/checkpoints/step_000000.tmp-4194998/model.safetensors", "half");
+    let held = fs::File::create(scratch.0.join("r/lock")).unwrap();
+    held.lock().unwrap();
+    refused(&scratch.0, &["import", &model(), "r"], 2, &["r/lock is held by another process"]);
+    assert!(scratch.0.join("r/checkpoints/step_000000.tmp-4194998/model.safetensors").is_file());
+}
+
+#[test]
 pub(crate) fn an_evaluation_names_its_checkpoint_and_is_strict_on_request() {
     let scratch = Scratch::new("strict");
     scratch.file("t.txt", &LINE.repeat(20));

@@ -76,6 +76,29 @@ pub(crate) fn over() -> Result<usize, String> {
     Ok(compared)
 }
 
+/// The cosine of position 0 is the attention factor itself.
+#[test]
+fn a_given_attention_factor_of_yarn_replaces_the_default() {
+    let case = &fixtures::json("rope/yarn.json")[0];
+    for (given, want) in
+        [(Some(1.0), 1.0), (Some(0.75), 0.75), (None, 0.1 * case["factor"].as_f64().unwrap().ln() + 1.0)]
+    {
+        let mut config = config(case);
+        if let Some(given) = given {
+            config["rope_parameters"]["attention_factor"] = json!(given);
+        }
+        let cfg = hf::from_json(&config).unwrap();
+        let again = hf::from_json(&hf::to_json(&cfg, &[]).unwrap()).unwrap();
+        for cfg in [cfg, again] {
+            let table = RopeTable::scaled(cfg.rope_theta, &cfg.rope_scaling, cfg.head_dim, cfg.max_positions);
+            let table = table.unwrap();
+            let (cos, sin) = table.row(0);
+            assert!(cos.iter().all(|cos| *cos == want as f32), "{given:?}: {cos:?}, want {want}");
+            assert!(sin.iter().all(|sin| *sin == 0.0), "{given:?}: {sin:?}");
+        }
+    }
+}
+
 #[test]
 fn cosines_and_sines_of_yarn_are_the_nearest_f32_with_and_without_truncate() {
     let n = over().unwrap_or_else(|e| panic!("{e}"));

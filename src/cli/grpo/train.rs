@@ -71,7 +71,9 @@ impl Setup<'_> {
         interrupt: Interrupt,
     ) -> Result<(), CliError> {
         let step = ready.trainer.step_number();
-        logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, interrupt))
+        // before the session: a refused resume does not change that of the process that writes the run
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), self.section.keep)?;
+        logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, &checkpoints, interrupt))
     }
 
     fn run_loop(
@@ -79,13 +81,13 @@ impl Setup<'_> {
         run: &RunDir,
         ready: &mut Ready,
         rewards: Vec<Box<dyn Reward>>,
+        checkpoints: &CheckpointDir,
         interrupt: Interrupt,
     ) -> Result<(), CliError> {
         let (section, seed) = (self.section, self.config.train.seed);
         let inputs = self.inputs(ready)?;
         let Ready { trainer, tokenizer, .. } = &*ready;
         let (step, steps) = (trainer.step_number(), section.steps as u64);
-        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
         let reference_checkpoints = reference::checkpoints(run, section)?;
         let (mut metrics, timings) = run.logs_from(step)?;
         run.remove_rollouts_after(step)?;
@@ -96,7 +98,7 @@ impl Setup<'_> {
             if has_checkpoint(run.path()) && config::record(old) != record {
                 run.write_pending_config(text)?;
                 let (state, files) = (RunState { seed, best: None }, [(RECORD, record.as_bytes())]);
-                let _saved = store::save(&checkpoints, trainer, tokenizer, state, &files)?;
+                let _saved = store::save(checkpoints, trainer, tokenizer, state, &files)?;
             }
             run.write_config(text)?;
         }
@@ -117,7 +119,7 @@ impl Setup<'_> {
         let mut monitor = GrpoMonitor::new(section, timings, events, interrupt, step, warnings);
         let files = GrpoFiles {
             run,
-            checkpoints: &checkpoints,
+            checkpoints,
             reference_checkpoints: reference_checkpoints.as_ref(),
             record: &record,
             metrics: &mut metrics,

@@ -254,7 +254,9 @@ impl<'m> Engine<'m> {
     ///
     /// The cached rows of the finished sequence are not computed again, unless another sequence needed their room; see
     /// [`Continuation`](crate::Continuation). The last token of the completion has no row yet and runs with `tokens`.
-    /// A sequence can be continued once.
+    /// A sequence can be continued once. All sampled tokens are continued, also those that
+    /// [`TextStops::finish`](crate::TextStops::finish) has cut from the completion. Their number depends on speculation
+    /// and on [`EngineOptions::steps_per_sync`]: after a stop text, submit a new request instead.
     ///
     /// # Errors
     /// [`Error::Option`] if no sequence of this index can be continued: it has not finished, was continued or released,

@@ -80,10 +80,7 @@ impl<'t> TextStops<'t> {
         if open.matcher.found() || !event.is_text() {
             return String::new();
         }
-        open.tokens += 1;
-        let piece = open.decoder.push(event.token);
-        let certain = open.matcher.push(&piece, &self.stops);
-        open.text.push_str(&certain);
+        let certain = open.push(event.token, &self.stops);
         if open.matcher.found() {
             self.reached.push(event.index);
         }
@@ -98,9 +95,16 @@ impl<'t> TextStops<'t> {
 
     /// Ends the text of a completion and returns it. If it reached a stop text, the completion keeps the tokens up to
     /// the one that completes the stop text, and its finish reason is [`FinishReason::Stop`]. Otherwise the text is
-    /// that of [`Completion::text`].
+    /// that of [`Completion::text`]. Tokens whose events the caller has not got, because their step failed, count too.
     pub fn finish(&mut self, completion: &mut Completion) -> String {
-        let Some(mut open) = self.open.remove(&completion.index) else { return String::new() };
+        let tokenizer = self.tokenizer;
+        let mut open = self.open.remove(&completion.index).unwrap_or_else(|| OpenText::new(tokenizer));
+        for &token in completion.text_tokens().get(open.tokens..).unwrap_or_default() {
+            if open.matcher.found() {
+                break;
+            }
+            open.push(token, &self.stops);
+        }
         // Bytes of an incomplete character become U+FFFD, which may be part of a stop text.
         let rest = open.decoder.finish();
         let rest = open.matcher.push(&rest, &self.stops);
@@ -118,6 +122,15 @@ impl<'t> TextStops<'t> {
 }
 
 impl OpenText<'_> {
+    /// Appends a token of the text. Returns the text that is certain now.
+    fn push(&mut self, token: u32, stops: &[String]) -> String {
+        self.tokens += 1;
+        let piece = self.decoder.push(token);
+        let certain = self.matcher.push(&piece, stops);
+        self.text.push_str(&certain);
+        certain
+    }
+
     fn new(tokenizer: &Tokenizer) -> OpenText<'_> {
         let decoder = tokenizer.stream_continuation();
         OpenText { decoder, matcher: StopMatcher::new(), text: String::new(), tokens: 0 }
@@ -130,6 +143,40 @@ mod tests {
 
     fn event(index: usize, token: u32, finish: Option<FinishReason>) -> Event {
         Event { index, id: 0, position: 1, token, logprob: 0.0, processed_logprob: 0.0, finish }
+    }
+
+    /// The text of a completion of which only the first tokens were pushed, its tokens and its finish reason.
+    fn finished(text: &str, pushed: usize) -> (String, Vec<u32>, FinishReason) {
+        let tokenizer = Tokenizer::byte();
+        let mut stops = TextStops::new(&tokenizer, vec!["bc".to_string()]);
+        let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
+        for &token in &tokens[..pushed] {
+            stops.push(&event(3, token, None));
+        }
+        let mut completion = Completion {
+            index: 3,
+            id: 0,
+            prompt_len: 1,
+            logprobs: vec![0.0; tokens.len()],
+            processed_logprobs: vec![0.0; tokens.len()],
+            tokens,
+            finish_reason: FinishReason::Length,
+        };
+        let text = stops.finish(&mut completion);
+        (text, completion.tokens, completion.finish_reason)
+    }
+
+    #[test]
+    fn tokens_of_a_failed_step_belong_to_the_text() {
+        for pushed in 0..=4 {
+            assert_eq!(finished("axyz", pushed).0, "axyz");
+            let (text, tokens, finish) = finished("abcd", pushed);
+            assert_eq!(
+                (text.as_str(), tokens.len(), finish),
+                ("a", 3, FinishReason::Stop),
+                "{pushed} pushed"
+            );
+        }
     }
 
     #[test]
