@@ -124,10 +124,10 @@ fn require_file(name: &String) -> Result<(), CliError> {
     let opened = File::open(name).map(drop);
     opened.map_err(|e| {
         let error = CliError::new(Exit::of_io(e.kind()), format_args!("{name}: cannot open: {e}"));
-        match name.contains(char::REPLACEMENT_CHARACTER) {
-            true => error.hint("a configuration holds only names in UTF-8; rename the file or its directory"),
-            false => error,
+        if name.contains(char::REPLACEMENT_CHARACTER) {
+            return error.hint("a configuration holds only names in UTF-8; rename the file or its directory");
         }
+        error
     })
 }
 

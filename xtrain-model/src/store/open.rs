@@ -119,11 +119,11 @@ mod tests {
                 if removed { PathBuf::from("removed") } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")) };
             Ok((dir, reads.get()))
         };
-        let small_files = |(dir, read): &(PathBuf, usize)| match dir.is_dir() && !damaged {
-            true => Ok(*read),
-            false => {
-                Err(Error::Config { field: "eos", want: "an id", got: dir.display().to_string() }.into())
+        let small_files = |(dir, read): &(PathBuf, usize)| {
+            if dir.is_dir() && !damaged {
+                return Ok(*read);
             }
+            Err(Error::Config { field: "eos", want: "an id", got: dir.display().to_string() }.into())
         };
         let found = read_present(weights, small_files).map(|(_, read)| read);
         (reads.get(), found.map_err(|error| error.to_string()))
