@@ -125,9 +125,15 @@ impl Trainer {
             }
             group.gather(moments, &self.model.params)
         };
-        // both arrive before either is replaced: after an error the state is that of a trainer that has joined
-        let (m, v) = (whole(&self.optimizer.m)?, whole(&self.optimizer.v)?);
-        (self.optimizer.m, self.optimizer.v) = (m, v);
+        self.optimizer.m = whole(&self.optimizer.m)?;
+        match whole(&self.optimizer.v) {
+            Ok(v) => self.optimizer.v = v,
+            // the state of a trainer that has joined
+            Err(error) => {
+                self.optimizer.m = group.slice(&self.optimizer.m.iter().collect::<Vec<_>>())?;
+                return Err(error);
+            }
+        }
         self.group = None;
         Ok(())
     }
