@@ -11,6 +11,8 @@
 //! | [`tensor`] | devices, tensors and operations |
 //! | [`model`] | the transformer, training, checkpoints, tokenizers, chat templates |
 //! | [`decode`] | KV caches, samplers and the batched generation engine |
+//! | [`grpo`], [`evaluate`], [`verify`] | training with rewards, validation loss, comparison of rollouts with training |
+//! | [`grammar`], [`rollout_file`] | output that matches a regular expression or a JSON schema; files of completions |
 //! | [`rewards`] | rewards of completions: built-in tasks and external programs |
 //! | `mpi` (feature `mpi`) | the processes that `mpirun` or `srun` started |
 //! | [`config`], [`training`], [`run`] | configuration, training loop and run directories of the program |
@@ -56,6 +58,26 @@
 //! }
 //! let completion = generate_greedy_cached(&trainer.model, &[0, 1, 2], 4)?;
 //! assert_eq!(completion.tokens, [3, 4, 5, 6]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Open a model (a run, a checkpoint, a Hugging Face directory or a GGUF file) and continue a text:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use xtrain::decode::{EngineOptions, Request, StopConditions, generate};
+//! use xtrain::model::store;
+//! use xtrain::tensor::{Device, Dtype};
+//!
+//! let opened = store::open_for_inference(Path::new("Qwen3-0.6B"), Dtype::F32, &Device::cpu())?;
+//! let tokenizer = opened.tokenizer.ok_or("no tokenizer")?;
+//! let stop = StopConditions { eos: opened.eos, tokens: Vec::new() };
+//! let prompt = tokenizer.encode_with_bos("The capital of France is")?;
+//! let request = Request { stop, ..Request::sampled(&prompt, 32, 0.8, 0) };
+//! for completion in generate(&opened.model, vec![request], EngineOptions::default())? {
+//!     println!("{}", completion.text(&tokenizer));
+//! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -143,7 +143,11 @@ fn flags(arg: &clap::Arg) -> String {
     let names = [arg.get_short().map(|c| format!("-{c}")), arg.get_long().map(|long| format!("--{long}"))];
     let visible = arg.get_visible_aliases().unwrap_or_default().into_iter().map(|alias| format!("--{alias}"));
     let names: Vec<String> = names.into_iter().flatten().chain(visible).collect();
-    let value = if value.is_empty() { value } else { format!(" {value}") };
+    let value = match value.as_str() {
+        "" => value,
+        value if arg.is_require_equals_set() => format!("[={value}]"),
+        value => format!(" {value}"),
+    };
     format!("`{}{value}`", names.join(", "))
 }
 
@@ -152,7 +156,10 @@ fn config_page() -> String {
     let mut page = format!("# Configuration reference\n\n{NOTICE}\n");
     page += "A configuration is a TOML file (`--config FILE`, which may be repeated) with the sections below. `--set \
              section.key=value` overrides single keys. Unknown keys are errors.\n\n\
-             Later layers override earlier ones: defaults, preset, files from left to right, `--set`, other flags.\n";
+             Later layers override earlier ones: defaults, files from left to right, and last `--set` together with the \
+             other flags. A preset gives every key of `[model]` a value: it replaces those of earlier layers, and the \
+             other keys of its own layer override it. A flag and a `--set` that give one key different values are an \
+             error.\n";
     let (known, defaults) =
         (KnownKeys::new(), tree(&RunConfig { grpo: Some(GrpoSection::default()), ..RunConfig::default() }));
     for (section, name) in [

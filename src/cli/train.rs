@@ -34,7 +34,7 @@ is bit-identical to an uninterrupted run. A resume with different data is reject
 digests in RUN/data.json, and so is a config.toml that differs from what the checkpoint recorded. --set and its \
 aliases change the number of steps, the learning rate and its schedule, intervals, memory use and samples.
 
---objective sft computes the loss on the assistant turns of JSONL rows with `messages`, or on the `completion` of a \
+--objective sft computes the loss on the assistant turns of JSONL lines with `messages`, or on the `completion` of a \
 `prompt`, including the token that ends the turn. Windows hold whole conversations, which do not attend to each \
 other. Conversations longer than train.context are truncated, and their number is reported. With \
 data.packing=documents, windows hold whole text documents; longer documents are split.

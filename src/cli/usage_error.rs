@@ -10,7 +10,7 @@ use super::familiar;
 /// The error of clap for the words `args`.
 pub(super) fn of(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> CliError {
     let usage = one_line(&error.render().to_string());
-    let hint = dashed_value(error, root, args)
+    let hint = value_after_flag(error, root, args)
         .or_else(|| lone_argument(error, root, args))
         .or_else(|| familiar::hint(error, root, args));
     match hint {
@@ -33,23 +33,27 @@ fn one_line(text: &str) -> CliError {
     }
 }
 
-/// The hint for an argument that begins with `-` after a flag that takes a value, if clap rejected it as an unknown
-/// flag: both as one word of a shell command. `None`: another error.
-fn dashed_value(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> Option<String> {
+/// The hint for an argument after a flag that clap rejected, if it is the value of this flag: it begins with `-`, or the
+/// flag requires `=`. The hint has both as one word of a shell command. `None`: another error.
+fn value_after_flag(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
     let words = || args.iter().filter_map(|arg| arg.to_str());
     let (flag, value) =
         words().zip(words().skip(1)).find(|(_, value)| value.starts_with(unknown.as_str()))?;
     let name = flag.strip_prefix("--")?;
     let word = shell_word(Path::new(value));
-    takes_value(root, name)
-        .then(|| format!("a value that begins with - follows its flag and =: {flag}={word}"))
+    if value.starts_with('-') {
+        return has_flag(root, name, |flag| flag.get_action().takes_values())
+            .then(|| format!("a value that begins with - follows its flag and =: {flag}={word}"));
+    }
+    has_flag(root, name, clap::Arg::is_require_equals_set)
+        .then(|| format!("the value of {flag} follows it and =: {flag}={word}"))
 }
 
-/// Whether a command has a flag with this name that takes a value.
-fn takes_value(command: &clap::Command, name: &str) -> bool {
-    command.get_arguments().any(|arg| arg.get_long() == Some(name) && arg.get_action().takes_values())
-        || command.get_subcommands().any(|command| takes_value(command, name))
+/// Whether a command has a flag with this name of which `holds` is true.
+fn has_flag(command: &clap::Command, name: &str, holds: fn(&clap::Arg) -> bool) -> bool {
+    command.get_arguments().any(|arg| arg.get_long() == Some(name) && holds(arg))
+        || command.get_subcommands().any(|command| has_flag(command, name, holds))
 }
 
 /// The hint for a command with two arguments that got one, which clap takes for the last. `None`: another error.
@@ -77,11 +81,17 @@ mod tests {
     }
 
     #[test]
-    fn the_hint_for_a_value_that_begins_with_a_dash_names_its_flag() {
+    fn the_hint_for_a_value_that_needs_an_equals_sign_names_its_flag() {
         let value = |word: &str| format!("a value that begins with - follows its flag and =: {word}");
         assert_eq!(hint(&["generate", "m", "--prompt", "-x"]), value("--prompt=-x"));
         assert_eq!(hint(&["generate", "m", "--prompt", "- a b"]), value("--prompt='- a b'"));
         assert_eq!(hint(&["chat", "m", "--stop", "--user:"]), value("--stop=--user:"));
+        assert_eq!(
+            hint(&["train", "--lr-find", "50"]),
+            "the value of --lr-find follows it and =: --lr-find=50"
+        );
+        // A repeated word begins with no dash.
+        assert!(!hint(&["generate", "m", "--prompt", "ab", "ab"]).contains("begins with -"));
         // A flag without a value, and an unknown flag that follows no flag.
         assert!(hint(&["rollout", "m", "--force", "--forse"]).contains("similar argument"));
         assert!(hint(&["generate", "m", "--prompt", "a", "--promt"]).contains("similar argument"));

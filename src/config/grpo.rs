@@ -75,7 +75,7 @@ pub struct GrpoSection {
     pub json_schema: String,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Learning rate at the end of the schedule.
+    /// Learning rate that the schedule reaches after the last step.
     pub min_learning_rate: f64,
     /// Learning rate schedule after warmup.
     pub schedule: DecayKind,
@@ -91,7 +91,8 @@ pub struct GrpoSection {
     pub eps: f64,
     /// Maximum gradient norm; 0: no clipping.
     pub clip: f64,
-    /// Loss.
+    /// Loss. c: importance ratio; A: advantage; l: log-probability; n, N: tokens of the completion and of the step; B:
+    /// completions of the step.
     pub loss_type: LossType,
     /// Level of the importance ratio.
     pub importance_sampling_level: ImportanceSamplingLevel,

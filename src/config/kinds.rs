@@ -18,7 +18,8 @@ pub enum TaskKind {
 pub enum Packing {
     /// Windows cut from the concatenated text. Attention crosses document boundaries.
     Stream,
-    /// Whole documents: each attends only to itself and starts at position 0. Longer documents are split.
+    /// Whole documents: each attends only to itself and starts at position 0. Longer documents are split, longer
+    /// conversations are truncated.
     Documents,
 }
 

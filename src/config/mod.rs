@@ -1,7 +1,7 @@
 //! The configuration of a run: sections of keys with defaults, layered from TOML files and flags.
 //!
-//! Later layers override earlier ones: defaults, files from left to right, `--set key=value` and dedicated flags such
-//! as `--seed`, which must not contradict a `--set`. A preset is below the other keys of its layer and replaces the
+//! Later layers override earlier ones: defaults, files from left to right, and last `--set key=value` together with
+//! dedicated flags such as `--seed`, which must not contradict a `--set`. A preset is below the other keys of its layer and replaces the
 //! section `[model]` of earlier layers. Every key of a layer is checked against the table of known keys first, so a
 //! misspelled key is an error that suggests the correct one.
 pub(crate) mod check;

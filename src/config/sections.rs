@@ -80,7 +80,7 @@ pub struct TrainSection {
     pub learning_rate: f64,
     /// Learning rate at the start of warmup.
     pub initial_learning_rate: f64,
-    /// Learning rate at the end of the schedule. Default: `learning_rate / 10`.
+    /// Learning rate that the schedule reaches after the last step. Default: `learning_rate / 10`.
     pub min_learning_rate: f64,
     /// Learning rate schedule after warmup.
     pub schedule: DecayKind,

@@ -79,8 +79,9 @@ fn flags(lines: &[String]) -> (usize, BTreeSet<String>) {
             && !COMMANDS.iter().any(|(name, _)| *name == command)
         {
             all += 1;
+            // `--flag VALUE` or `--flag[=VALUE]`
             let names: Vec<&str> =
-                names.split(", ").filter_map(|name| name.split_whitespace().next()).collect();
+                names.split(", ").filter_map(|name| name.split([' ', '[']).next()).collect();
             let is_flag = |word: &str| names.contains(&word.split('=').next().unwrap_or(word));
             let is_used =
                 lines.iter().any(|line| line.contains(command) && line.split_whitespace().any(is_flag));

@@ -18,7 +18,8 @@ pub struct OptimConfig {
     pub eps: f64,
     /// Decoupled weight decay of matrices. Gains and biases have none.
     pub weight_decay: f64,
-    /// Maximum global norm of the gradients. Gradients with a larger norm are scaled down to it.
+    /// Maximum global norm of the gradients, above 0. Gradients with a larger norm are scaled down to it.
+    /// [`f64::INFINITY`]: no clipping. 0 makes every gradient 0; only in a configuration file does 0 mean no clipping.
     pub clip: f64,
 }
 

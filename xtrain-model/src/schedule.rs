@@ -11,7 +11,8 @@ use xtrain_tensor::math;
 pub enum Decay {
     /// No decay.
     Constant,
-    /// Linear from `lr` to `min_lr` at the last step.
+    /// Linear from `lr` to `min_lr`, which the step after the last one would have: the last of n decay steps has
+    /// `min_lr + (lr - min_lr) / n`.
     Linear,
     /// Half a cosine from `lr` to `min_lr` (Loshchilov & Hutter 2017, arXiv:1608.03983).
     Cosine,

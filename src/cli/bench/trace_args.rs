@@ -55,9 +55,9 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", default_value = "32", value_parser = count)]
     max_batch_size: NonZeroUsize,
     #[command(flatten)]
-    pub(super) scheduler: SchedulerFlags,
-    #[command(flatten)]
     pub(super) shared: Shared,
+    #[command(flatten)]
+    pub(super) scheduler: SchedulerFlags,
     #[command(flatten)]
     cache: CacheFlags,
     #[command(flatten)]

@@ -18,7 +18,8 @@ use crate::prefix_file::KvPrefix;
 ///
 /// Each step is one forward pass over the scheduled rows: the next token of each running sequence, and prompts or
 /// chunks of prompts. Finished sequences leave at once and waiting ones take their slots. The tokens of a sequence do
-/// not depend on other sequences, on the kind of cache, or on any [`EngineOptions`].
+/// not depend on other sequences or on any [`EngineOptions`], except on a cache that is not exact
+/// ([`KvKind::is_exact`](crate::KvKind::is_exact)).
 ///
 /// An engine borrows its model, so no cached prefix survives an optimizer step. This does not compile:
 ///

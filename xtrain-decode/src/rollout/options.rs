@@ -38,7 +38,7 @@ pub struct EngineOptions {
     /// one whole page. `Some(0)`: sequences are admitted as long as there are sequence slots, and preempted when the
     /// cache is full. `None`: with a `kv_capacity`, a sequence is admitted if the cache is expected to have room until
     /// all end: each at its length, or after the mean number of tokens that the engine has sampled for each sequence that
-    /// ended before its length. Only a paged cache has a watermark.
+    /// ended before its length. Only a cache with pages has one.
     pub watermark: Option<usize>,
     /// Where drafted tokens come from.
     pub speculation: Speculation,

@@ -29,7 +29,7 @@ pub enum LossType {
     /// As `grpo`, divided by B.
     Luspo,
     /// `-stopgrad(phi) A l`, phi = exp(lambda + kappa v - lambda e^v), v the log-ratio of the sequence, divided as
-    /// `Dapo`.
+    /// `dapo`.
     Vespo,
 }
 
