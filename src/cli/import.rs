@@ -12,6 +12,7 @@ use super::{CliError, export, loaded};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::store;
 use crate::run::has_checkpoint;
+use crate::tensor::faults::{self, Fault};
 
 #[derive(Debug, Clone, Args)]
 #[command(allow_missing_positional = true)]
@@ -44,7 +45,11 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
         std::fs::create_dir_all(parent).map_err(|error| CliError::io(parent, &error))?;
     }
     // the directory of another import that runs is locked, and is not removed
-    let checkpoints = CheckpointDir::open(Arc::new(RealFs), directory.path(), 2)?;
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), directory.path(), 2).inspect_err(|_| {
+        if faults::on(Fault::LockedImportRemoved) {
+            let _ = std::fs::remove_dir_all(directory.path());
+        }
+    })?;
     match store::save_model(&checkpoints, &source, 0) {
         Ok(saved) => {
             directory.finish()?;

@@ -58,6 +58,19 @@ struct Timing {
     save_time: Option<f64>,
 }
 
+impl Timing {
+    /// Adds the time of a phase. A step may save twice: the best weights, and then a checkpoint.
+    fn add(&mut self, phase: Phase, seconds: f64) {
+        match phase {
+            Phase::Step => self.step_time = seconds,
+            Phase::Evaluate => self.eval_time = Some(seconds),
+            Phase::Sample => self.sample_time = Some(seconds),
+            Phase::Save => *self.save_time.get_or_insert(0.0) += seconds,
+            Phase::Log | Phase::End => {}
+        }
+    }
+}
+
 impl<'a> Monitor<'a> {
     /// A monitor of a run that has trained on `tokens` target tokens so far.
     pub(super) fn new(
@@ -110,13 +123,8 @@ impl Observer for Monitor<'_> {
     fn enter(&mut self, phase: Phase) -> Result<(), Error> {
         let seconds = self.clock.elapsed().as_secs_f64();
         self.clock = Instant::now();
-        match self.phase.replace(phase) {
-            Some(Phase::Step) => self.timing.step_time = seconds,
-            Some(Phase::Evaluate) => self.timing.eval_time = Some(seconds),
-            Some(Phase::Sample) => self.timing.sample_time = Some(seconds),
-            // the best weights, and then a checkpoint
-            Some(Phase::Save) => *self.timing.save_time.get_or_insert(0.0) += seconds,
-            Some(Phase::Log | Phase::End) | None => {}
+        if let Some(phase) = self.phase.replace(phase) {
+            self.timing.add(phase, seconds);
         }
         if !matches!(phase, Phase::Step | Phase::End) {
             return Ok(());
@@ -186,6 +194,18 @@ pub(super) fn saved(path: &Path, not_pruned: Option<&CheckpointError>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_times_of_two_saves_of_a_step_are_added() {
+        let mut timing = Timing { step: 3, tokens_per_second: 2.0, ..Timing::default() };
+        for (phase, seconds) in
+            [(Phase::Step, 4.0), (Phase::Save, 0.5), (Phase::Log, 8.0), (Phase::Save, 0.25)]
+        {
+            timing.add(phase, seconds);
+        }
+        let want = r#"{"step":3,"step_time":4.0,"tokens_per_second":2.0,"save_time":0.75}"#;
+        assert_eq!(serde_json::to_string(&timing).unwrap(), want);
+    }
 
     #[test]
     fn an_error_that_kept_older_checkpoints_is_reported() {

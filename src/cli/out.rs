@@ -1,6 +1,6 @@
 //! Standard output, and files that are written atomically.
 use std::fs::{self, File};
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -124,8 +124,13 @@ impl AtomicFile {
         Ok(AtomicFile { path: target, temporary: Some(temporary), file, failed: false })
     }
 
+    /// Appends bytes. After an error the file may end within them, so nothing more is written.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
-        let written = self.file.write_all(bytes);
+        let written = if self.failed {
+            Err(std::io::Error::other("an earlier write failed"))
+        } else {
+            self.file.write_all(bytes)
+        };
         self.failed |= written.is_err();
         written.map_err(|error| CliError::io(&self.path, &error))
     }
@@ -149,7 +154,10 @@ impl AtomicFile {
 
     /// `error`, with the place of the whole lines that could be written before it.
     pub(super) fn keep_lines(self, error: CliError) -> CliError {
-        let Some(temporary) = &self.temporary else { return error };
+        let Some(temporary) = self.temporary.as_ref().filter(|_| !faults::on(Fault::WrittenLinesRemoved))
+        else {
+            return error;
+        };
         let path = partial_path(&self.path);
         if fs::rename(temporary, &path).is_err() {
             return error;
@@ -204,10 +212,15 @@ impl AtomicFile {
 
 /// Removes the last line of a file if it is not complete. Returns the number of the others.
 fn cut_to_lines(path: &Path) -> std::io::Result<usize> {
-    let text = fs::read(path)?;
-    let end = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-    File::options().write(true).open(path)?.set_len(end as u64)?;
-    Ok(text.iter().filter(|&&byte| byte == b'\n').count())
+    let (mut lines, mut end, mut line) = (0, 0, Vec::new());
+    let mut file = BufReader::new(File::open(path)?);
+    while file.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+        lines += 1;
+        end += line.len() as u64;
+        line.clear();
+    }
+    File::options().write(true).open(path)?.set_len(end)?;
+    Ok(lines)
 }
 
 impl Drop for AtomicFile {

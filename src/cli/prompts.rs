@@ -190,7 +190,9 @@ impl Prompt {
             tokenizer.and_then(Tokenizer::bos_id).filter(|bos| kept > 1 && self.ids.first() == Some(bos));
         let first = usize::from(bos.is_some());
         self.ids.drain(first..first + self.ids.len() - kept);
-        self.text = tokenizer.map(|tokenizer| tokenizer.decode(&self.ids[first..]));
+        if !faults::on(Fault::TextOfTruncatedPromptKept) {
+            self.text = tokenizer.map(|tokenizer| tokenizer.decode(&self.ids[first..]));
+        }
     }
 
     /// Checks that a model of `cfg` can complete `request`, which was made from this prompt. The error names file and

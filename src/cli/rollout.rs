@@ -73,11 +73,11 @@ pub(super) struct RolloutArgs {
     #[arg(long)]
     policy_digest: bool,
     #[command(flatten)]
-    scheduler: SchedulerFlags,
-    #[command(flatten)]
     force: Force,
     #[command(flatten)]
     pub(super) generation: GenerationArgs,
+    #[command(flatten)]
+    scheduler: SchedulerFlags,
 }
 
 pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), CliError> {
@@ -229,7 +229,8 @@ fn complete(
         for index in stops.as_mut().map(|stops| stops.reached()).unwrap_or_default() {
             engine.stop(index);
         }
-        for mut completion in engine.take_finished() {
+        let lost = stepped.is_err() && faults::on(Fault::CompletionsOfFailedStepLost);
+        for mut completion in engine.take_finished().into_iter().filter(|_| !lost) {
             done += 1;
             let text = stops.as_mut().map(|stops| stops.finish(&mut completion));
             writer.push(Completed { completion, text })?;

@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use crate::tensor::faults::{self, Fault};
+
 /// A file of scalars.
 #[derive(Debug)]
 pub(crate) struct EventFile {
@@ -55,7 +57,9 @@ impl EventFile {
         let at = self.file.stream_position()?;
         self.file.write_all(&record).inspect_err(|_| {
             // a part of a record would end the file for its readers
-            let _ = self.file.set_len(at).and_then(|()| self.file.seek(SeekFrom::Start(at)));
+            if !faults::on(Fault::PartOfRecordKept) {
+                let _ = self.file.set_len(at).and_then(|()| self.file.seek(SeekFrom::Start(at)));
+            }
         })
     }
 }
@@ -117,5 +121,59 @@ mod tests {
             u32::from_le_bytes(masked(b"123456789")),
             0xe306_9283u32.rotate_right(15).wrapping_add(0xa282_ead8)
         );
+    }
+
+    /// Writes events in a process whose files have at most 4 KiB or 8 KiB, and ignores errors as a run does. Returns the
+    /// bytes of the file.
+    #[cfg(unix)]
+    fn limited(name: &str) -> Vec<u8> {
+        let path = std::env::temp_dir().join(format!("xtrain-tfevents-{name}-{}", std::process::id()));
+        let mut shell = std::process::Command::new("sh");
+        shell
+            .args(["-c", "trap '' XFSZ && ulimit -f 8 && exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap());
+        shell.args(["--exact", "report::tensorboard::tests::events_until_the_file_is_full", "--nocapture"]);
+        assert!(shell.env("XTRAIN_EVENTS", &path).env("XTRAIN_FAULT", name).status().unwrap().success());
+        let found = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        found
+    }
+
+    /// What [`limited`] starts. Without its variable: nothing.
+    #[test]
+    fn events_until_the_file_is_full() {
+        let Some(path) = std::env::var_os("XTRAIN_EVENTS") else { return };
+        let write = || {
+            let mut file = EventFile::create(Path::new(&path)).unwrap();
+            let errors = (0..300).filter(|&step| file.write(step, 0.0, [("loss", 1.0)]).is_err()).count();
+            assert!(errors > 0);
+        };
+        match std::env::var("XTRAIN_FAULT").as_deref() {
+            Ok("part") => faults::with(Fault::PartOfRecordKept, write),
+            _ => write(),
+        }
+    }
+
+    /// The bytes of the whole records.
+    #[cfg(unix)]
+    fn whole(file: &[u8]) -> usize {
+        let mut at = 0;
+        while let Some(length) = file.get(at..at + 8) {
+            let next = at + 16 + u64::from_le_bytes(length.try_into().unwrap()) as usize;
+            if next > file.len() {
+                break;
+            }
+            at = next;
+        }
+        at
+    }
+
+    #[cfg(all(unix, feature = "faults"))]
+    #[test]
+    fn a_record_that_a_full_disk_cuts_is_removed() {
+        let found = limited("whole");
+        assert!(found.len() > 3000 && whole(&found) == found.len(), "{} bytes", found.len());
+        let found = limited("part");
+        assert!(whole(&found) < found.len(), "the fault");
     }
 }

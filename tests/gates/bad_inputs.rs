@@ -198,3 +198,17 @@ fn wrong_input_has_the_documented_exit_code_and_message() {
     // the program still works in this directory
     ok(&scratch.0, &["tokenize", "a", "--tokenizer", "model"]);
 }
+
+/// A configuration is UTF-8, so it cannot hold every name of a file.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_data_file_whose_name_is_not_utf_8_is_refused_with_a_hint() {
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new("not-utf-8");
+    let name = std::ffi::OsStr::from_bytes(b"lat\xe9.txt");
+    std::fs::write(scratch.0.join(name), "some text").unwrap();
+    let output = program().args(["train", "--data"]).arg(name).current_dir(&scratch.0).output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(66), "{errors}");
+    assert!(errors.contains("a configuration holds only names in UTF-8"), "{errors}");
+}

@@ -164,3 +164,32 @@ fn what_is_no_constraint_is_refused() {
     let args = ["generate", "m", "--tokens", "1,2", "--max-new", "3", "--regex", "a"];
     refused(&scratch.0, &args, 66, &["no tokenizer.json", "--regex"]);
 }
+
+/// Four constraints, of which the second needs a character that no token has. The third ends in the step in which the
+/// second fails.
+#[test]
+pub(crate) fn completions_of_a_failing_step_are_kept() {
+    let scratch = Scratch::new("constraint-dead-end");
+    std::fs::create_dir(scratch.0.join("m")).unwrap();
+    for file in std::fs::read_dir(model()).unwrap().flatten() {
+        std::fs::copy(file.path(), scratch.0.join("m").join(file.file_name())).unwrap();
+    }
+    let path = scratch.0.join("m/tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let id = tokenizer["model"]["vocab"].as_object_mut().unwrap().shift_remove("Z").unwrap();
+    tokenizer["model"]["vocab"]["QQ"] = id;
+    tokenizer["model"]["merges"].as_array_mut().unwrap().push(json!(["Q", "Q"]));
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let prompts = ["[0-9]{8}", "[0-9]{3}Z", "[0-9]{4}", "[0-9]{3}"]
+        .map(|regex| json!({"prompt": "1+1=", "regex": regex}));
+    scratch.file("p.jsonl", &prompts.map(|line| format!("{line}\n")).concat());
+    let output =
+        xtrain(&scratch.0, &["rollout", "m", "--prompts", "p.jsonl", "--max-new", "9", "--out", "c.jsonl"]);
+    let errors = text(&output.stderr);
+    assert!(errors.contains("the constraint allows no token"), "{errors}");
+    let kept = std::fs::read_to_string(scratch.0.join("c.jsonl.partial")).unwrap();
+    let mut kept: Vec<usize> =
+        kept.lines().map(|line| parsed(line)["completion"].as_str().unwrap().len()).collect();
+    kept.sort_unstable();
+    assert_eq!(kept, [3, 4], "the completions that ended: {errors}");
+}

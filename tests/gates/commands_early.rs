@@ -25,7 +25,7 @@ fn metrics(run: &Path) -> Vec<Value> {
     fs::read_to_string(run.join("metrics.jsonl")).unwrap().lines().map(parsed).collect()
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(crate) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

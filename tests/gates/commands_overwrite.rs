@@ -89,7 +89,7 @@ fn a_killed_import_can_be_repeated_and_its_files_are_removed() {
 }
 
 #[test]
-fn the_directory_of_an_import_that_runs_is_not_removed() {
+pub(crate) fn the_directory_of_an_import_that_runs_is_not_removed() {
     let scratch = Scratch::new("import-locked");
     scratch.file("r/checkpoints/step_000000.tmp-4194998/model.safetensors", "half");
     let held = fs::File::create(scratch.0.join("r/lock")).unwrap();
@@ -187,6 +187,36 @@ fn an_output_that_cannot_be_written_is_named_by_its_path() {
         assert!(errors.contains(named), "{errors}");
         assert_eq!(fs::read_dir(scratch.0.join("sub")).unwrap().count(), 0, "{args:?}");
     }
+}
+
+/// The lines of `sub/c.jsonl.partial` after a rollout whose files have at most `blocks` blocks of 512 or 1024 bytes.
+#[cfg(unix)]
+fn rollout_on_a_full_disk(scratch: &Scratch, blocks: usize) -> usize {
+    let script = format!("trap '' XFSZ && ulimit -f {blocks} && exec \"$0\" \"$@\"");
+    let mut shell = std::process::Command::new("sh");
+    let rollout = program();
+    shell.args(["-c", &script]).arg(rollout.get_program()).args(rollout.get_args());
+    shell.args(["rollout", &model(), "--prompts", "p.jsonl", "-n", "4", "--max-new", "30", "--ignore-eos"]);
+    let output = shell.args(["--out", "sub/c.jsonl"]).current_dir(&scratch.0).output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(74), "{errors}");
+    assert_eq!(crate::commands_early::names(&scratch.0.join("sub")), ["c.jsonl.partial"], "{errors}");
+    let lines = fs::read_to_string(scratch.0.join("sub/c.jsonl.partial")).unwrap();
+    let count = lines.lines().map(parsed).count();
+    assert!(lines.ends_with('\n') && errors.contains(&format!("{count} lines are in ")), "{errors}");
+    fs::remove_file(scratch.0.join("sub/c.jsonl.partial")).unwrap();
+    count
+}
+
+#[cfg(unix)]
+#[test]
+pub(crate) fn a_rollout_on_a_full_disk_keeps_its_lines() {
+    let scratch = Scratch::new("full-rollout");
+    fs::create_dir(scratch.0.join("sub")).unwrap();
+    scratch.file("p.jsonl", &"{\"prompt\": \"1+1=\"}\n".repeat(40));
+    let few = rollout_on_a_full_disk(&scratch, 20);
+    let more = rollout_on_a_full_disk(&scratch, 40);
+    assert!(few > 4 && more > few && more < 160, "{few} and {more} of 160 lines");
 }
 
 #[test]

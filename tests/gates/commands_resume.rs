@@ -76,6 +76,24 @@ fn a_changed_configuration_is_named_and_accepted_through_set_only() {
     refused(dir, &["train", "--resume", "r"], 2, &["r/config.toml:1: ", "step_000004/run.toml"]);
 }
 
+/// The configuration and the record of the data name every file, and have more than 1 MiB.
+#[test]
+fn a_run_on_many_files_resumes() {
+    let scratch = Scratch::new("many");
+    scratch.file("t.txt", LINE);
+    let names = vec!["\"t.txt\""; 30_000].join(",");
+    scratch.file("c.toml", &format!("data.files = [{names}]\n"));
+    let keys = tiny_run("r", "t.txt", &["train.steps=2"]);
+    let from = keys.iter().position(|word| *word == "--data").unwrap();
+    let keys: Vec<&str> = [&keys[..from], &keys[from + 2..], &["-c", "c.toml"]].concat();
+    done(&scratch.0, &keys);
+    for file in ["config.toml", "data.json"] {
+        assert!(fs::metadata(scratch.0.join("r").join(file)).unwrap().len() > 1 << 20, "{file}");
+    }
+    resumed(&scratch.0, &STEPS);
+    done(&scratch.0, &["generate", "r", "--prompt", "a", "--max-new", "2"]);
+}
+
 #[test]
 fn a_configuration_of_an_earlier_version_resumes() {
     let scratch = two_steps("earlier", &[]);

@@ -9,8 +9,8 @@ use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
 use self::elsewhere::CAUGHT_ELSEWHERE;
 use crate::{
-    accumulators, adamw, branches, cli, commands_early, commands_end_tokens, commands_grpo,
-    commands_overwrite, commands_report, commands_resume, commands_rollout, commands_sft,
+    accumulators, adamw, branches, cli, commands_constraint, commands_early, commands_end_tokens,
+    commands_grpo, commands_overwrite, commands_report, commands_resume, commands_rollout, commands_sft,
     commands_situations, commands_train, commands_validation, commands_verify, commands_watch, config_fields,
     constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead, equal_completions,
     exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers,
@@ -52,8 +52,10 @@ fn branches() -> focused::Checked {
     branches::over(8).map(|[(values, _), _]| values).map_err(|e| format!("gate branches, seed 91: {}", e.0))
 }
 
-/// The faults whose gates record the system calls of Linux, or read its list of open files or the memory of a process.
-const ON_LINUX: [Fault; 5] = [
+/// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
+/// memory of a process.
+const ON_LINUX: [Fault; 6] = [
+    Fault::WrittenLinesRemoved,
     Fault::FilesNotSynced,
     Fault::RunNamesNotSynced,
     Fault::OutputNameNotSynced,
@@ -131,6 +133,30 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::AdamwPowersStop, Gate::Test(adamw::over)),
     (Fault::WeightedStepTakesMean, Gate::Test(weighted_steps::over)),
     (Fault::MeanOfMicroBatchMeans, Gate::Test(micro_batches::over)),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::WrittenLinesRemoved,
+        Gate::Command(commands_overwrite::a_rollout_on_a_full_disk_keeps_its_lines, "c.jsonl.partial"),
+    ),
+    (Fault::YarnAttentionIgnored, Gate::Test(rope_scaling::attention)),
+    (
+        Fault::LockedImportRemoved,
+        Gate::Command(commands_overwrite::the_directory_of_an_import_that_runs_is_not_removed, "is_file"),
+    ),
+    (
+        Fault::SessionBeforeLock,
+        Gate::Command(
+            commands_grpo::interruptions::a_resume_without_the_lock_leaves_the_session_of_the_other_process,
+            "the session",
+        ),
+    ),
+    (
+        Fault::CompletionsOfFailedStepLost,
+        Gate::Command(
+            commands_constraint::completions_of_a_failing_step_are_kept,
+            "the completions that ended",
+        ),
+    ),
     (Fault::RopeDivisorsRenamed, Gate::Test(rope_divisors::over)),
     (Fault::KQuantMinimumIgnored, Gate::Test(gguf::k_quants)),
     (Fault::BosNotAdded, Gate::Test(sentencepiece::begins)),

@@ -4,10 +4,12 @@ use xtrain::tensor::faults::Fault;
 use crate::Transcript;
 
 /// A fault, the transcript, and a part of the difference.
-const FAULTS: [(Fault, &str, &str); 3] = [
+const FAULTS: [(Fault, &str, &str); 5] = [
     (Fault::ResumeForgetsBestLoss, "resume.txt", "stopped early"),
     (Fault::RngIgnoresSequenceId, "rollout.txt", "completion_ids"),
     (Fault::MaskOffByOne, "formats.txt", ".safetensors"),
+    (Fault::TextOfTruncatedPromptKept, "rollout.txt", "\"prompt\":\"0 1 2"),
+    (Fault::RewardLogsShared, "grpo.txt", "b2/logs/reward-3.log"),
 ];
 
 #[test]

@@ -145,7 +145,7 @@ impl Yarn {
             *inv = *inv / self.factor * (1.0 - keep) + *inv * keep;
         }
         let default = if self.factor <= 1.0 { 1.0 } else { 0.1 * log(self.factor) + 1.0 };
-        self.attention.unwrap_or(default)
+        self.attention.filter(|_| !faults::on(Fault::YarnAttentionIgnored)).unwrap_or(default)
     }
 }
 

@@ -26,6 +26,7 @@ use crate::model::tasks;
 use crate::report::{EventFile, units};
 use crate::rewards::{DistinctReward, ExternalOptions, ExternalReward, Reward, TaskReward};
 use crate::run::{RECORD, RunDir, has_checkpoint};
+use crate::tensor::faults::{self, Fault};
 use crate::training::End;
 
 /// What a run reads apart from its models.
@@ -49,7 +50,11 @@ impl Setup<'_> {
                 processes: self.section.reward_processes,
                 time_limit: Duration::from_secs_f64(self.section.reward_timeout),
                 log_dir: Some(logs.clone()),
-                first_log: at * self.section.reward_processes,
+                first_log: if faults::on(Fault::RewardLogsShared) {
+                    at
+                } else {
+                    at * self.section.reward_processes
+                },
             };
             let reward: Box<dyn Reward> = Box::new(ExternalReward::start(command, &options)?);
             Ok(if self.scores_duplicates() { reward } else { Box::new(DistinctReward::new(reward)) })
@@ -71,6 +76,9 @@ impl Setup<'_> {
         interrupt: Interrupt,
     ) -> Result<(), CliError> {
         let step = ready.trainer.step_number();
+        if faults::on(Fault::SessionBeforeLock) {
+            logs::session(run, self.device, step, || Ok(()))?;
+        }
         // before the session: a refused resume does not change that of the process that writes the run
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), self.section.keep)?;
         logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, &checkpoints, interrupt))

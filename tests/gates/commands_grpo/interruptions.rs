@@ -171,6 +171,18 @@ fn a_resume_that_is_killed_after_it_changed_the_configuration_before_the_first_s
 }
 
 #[test]
+pub(crate) fn a_resume_without_the_lock_leaves_the_session_of_the_other_process() {
+    let scratch = scratch("locked", "");
+    finish(&scratch, "r", &[&REWARD[..], &["--set", "grpo.eval_every=0"]].concat());
+    let session = scratch.0.join("r/logs/session.json");
+    let before = fs::read_to_string(&session).unwrap();
+    let held = fs::File::open(scratch.0.join("r/lock")).unwrap();
+    held.lock().unwrap();
+    refused(&scratch.0, &["grpo", "--resume", "r"], 2, &["r/lock is held by another process"]);
+    assert_eq!(fs::read_to_string(&session).unwrap(), before, "the session");
+}
+
+#[test]
 fn a_resume_may_change_what_changes_no_result() {
     let scratch = scratch("changes", &format!("if [ $n = {} ]; then exit 1; fi", 2 * COMPLETIONS + 1));
     let more = [&REWARD[..], &["--set", "grpo.eval_every=0"]].concat();

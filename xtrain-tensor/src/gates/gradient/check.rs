@@ -181,6 +181,7 @@ mod tests {
             assert!(seen.is_err(), "{name}: {seen:?}");
         }
     }
+
     #[cfg(feature = "faults")]
     #[test]
     fn a_key_without_the_gradient_of_its_last_row_is_found() {
