@@ -125,7 +125,7 @@ mod tests {
 
     /// Writes events in a process whose files have at most 4 KiB or 8 KiB, and ignores errors as a run does. Returns the
     /// bytes of the file.
-    #[cfg(unix)]
+    #[cfg(all(unix, feature = "faults"))]
     fn limited(name: &str) -> Vec<u8> {
         let path = std::env::temp_dir().join(format!("xtrain-tfevents-{name}-{}", std::process::id()));
         let mut shell = std::process::Command::new("sh");
@@ -140,6 +140,7 @@ mod tests {
     }
 
     /// What [`limited`] starts. Without its variable: nothing.
+    #[cfg(all(unix, feature = "faults"))]
     #[test]
     fn events_until_the_file_is_full() {
         let Some(path) = std::env::var_os("XTRAIN_EVENTS") else { return };
@@ -155,7 +156,7 @@ mod tests {
     }
 
     /// The bytes of the whole records.
-    #[cfg(unix)]
+    #[cfg(all(unix, feature = "faults"))]
     fn whole(file: &[u8]) -> usize {
         let mut at = 0;
         while let Some(length) = file.get(at..at + 8) {
