@@ -295,7 +295,8 @@ impl Training<'_> {
         let Some(files) = &mut self.files else { return Ok(()) };
         Ok(files.metrics.write(&Line {
             step: report.step,
-            loss: report.loss,
+            // a batch of windows without a target has no loss: `null`
+            loss: if report.target_tokens == 0 { f32::NAN } else { report.loss },
             grad_norm: report.grad_norm,
             learning_rate: report.learning_rate,
             num_tokens: report.target_tokens,

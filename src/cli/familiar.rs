@@ -78,7 +78,10 @@ const TRAINING: Names = &[
     ),
     (&["--max-iters", "--max-steps", "--iters", "--num-steps", "--n-steps"], "--steps N"),
     (&["--bs", "--per-device-train-batch-size"], "--batch N"),
-    (&["--gradient-accumulation-steps", "--grad-accum"], "--set train.micro_batch=N"),
+    (
+        &["--gradient-accumulation-steps", "--grad-accum"],
+        "--batch N --set train.micro_batch=M; a step accumulates the gradients of N/M parts",
+    ),
     (&["-o", "--out", "--out-dir", "--output", "--output-dir", "--save-dir"], "--run DIR"),
     (
         &["-m", "--model", "--model-name-or-path", "--init-from", "--base-model", "--pretrained", "--from"],

@@ -7,7 +7,7 @@ use super::data_format::warn_of_syntax;
 use super::exit::{CliError, Exit};
 use super::input_file::require_rereadable;
 use super::loaded::download;
-use crate::config::{Layer, Packing, RunConfig, TaskKind};
+use crate::config::{DataSection, Layer, Packing, RunConfig, TaskKind};
 use crate::model::data::{Content, TokenFile, Tokens};
 use crate::model::store;
 use crate::model::tokenizer::Tokenizer;
@@ -83,7 +83,7 @@ pub(super) fn open_with(config: &RunConfig, tokenizer: Tokenizer) -> Result<Sour
     };
     let source = Source::new(config, read(&data.files, &tokenizer)?, tokenizer)?;
     if data.val_files.is_empty() {
-        require_held_out(data.val_fraction, &source.split.validation)?;
+        require_held_out(data, &source.split.validation)?;
         return Ok(source);
     }
     let validation = read(&data.val_files, &source.tokenizer)?;
@@ -95,17 +95,24 @@ pub(super) fn open_with(config: &RunConfig, tokenizer: Tokenizer) -> Result<Sour
     Ok(source.with_validation(validation))
 }
 
-/// Checks that the validation split, the last `fraction` of the tokens, has a prediction.
-fn require_held_out(fraction: f64, validation: &Range<u64>) -> Result<(), CliError> {
+/// Checks that the validation split, the last part of the tokens, has a prediction.
+fn require_held_out(data: &DataSection, validation: &Range<u64>) -> Result<(), CliError> {
     let (held_out, total) = (validation.end - validation.start, validation.end);
-    if fraction == 0.0 || held_out >= 2 {
+    if data.val_fraction == 0.0 || held_out >= 2 {
         return Ok(());
     }
+    if total < 2 {
+        let files = data.files.join(", ");
+        let message = format_args!("{files}: expected at least 2 tokens for training, found {total}");
+        return Err(CliError::new(Exit::Data, message));
+    }
     let message = format!(
-        "`data.val_fraction` = {fraction} holds out {held_out} of {total} tokens, expected at least 2"
+        "`data.val_fraction` = {} holds out {held_out} of {total} tokens, expected at least 2",
+        data.val_fraction
     );
-    Err(CliError::new(Exit::Usage, message)
-        .hint("increase it, or set data.val_fraction=0 to train on all tokens without a validation loss"))
+    let hint =
+        "increase it, add data, or set data.val_fraction=0 to train on all tokens without a validation loss";
+    Err(CliError::new(Exit::Usage, message).hint(hint))
 }
 
 /// Checks that the data files can be opened, more than once.

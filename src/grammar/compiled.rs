@@ -212,6 +212,45 @@ mod tests {
         }
     }
 
+    /// A byte-pair vocabulary of nested arrays: most tokens can follow an opening bracket.
+    fn brackets() -> Tokenizer {
+        let mut random = 1u64;
+        let mut draw = |n: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % n
+        };
+        let mut word = || {
+            let (mut text, mut open) = ("[".to_string(), 1);
+            while text.len() < 16 {
+                let after_value = text.ends_with(']');
+                if open > 0 && draw(2) == 0 {
+                    text.push(']');
+                    open -= 1;
+                } else {
+                    text.push_str(if after_value { ",[" } else { "[" });
+                    open += 1;
+                }
+            }
+            text
+        };
+        let words: Vec<String> = (0..20_000).map(|_| word()).collect();
+        Tokenizer::train_bpe(words.into_iter(), 8000, &[]).unwrap()
+    }
+
+    #[test]
+    fn a_mask_of_many_nested_tokens_is_within_the_limit() {
+        let tokenizer = brackets();
+        let vocabulary = GrammarVocabulary::new(&tokenizer, tokenizer.vocab_size()).unwrap();
+        let any = CompiledGrammar::new(Language::json_schema("{}").unwrap(), &vocabulary).unwrap();
+        let (mut state, _) = any.start().unwrap();
+        let opening = tokenizer.encode("[").unwrap()[0];
+        for depth in 1..=20 {
+            let allowed = state.advance(opening).unwrap_or_else(|error| panic!("{depth}: {error}"));
+            let count = (0..tokenizer.vocab_size() as u32).filter(|&id| allowed.text.allows(id)).count();
+            assert!(count > 2500, "{depth}: {count}");
+        }
+    }
+
     #[test]
     fn a_full_lexer_does_not_end_other_sequences() {
         let tokenizer = Tokenizer::byte();

@@ -14,6 +14,10 @@ use crate::tensor::Device;
 pub struct RunSession {
     /// Process id.
     pub pid: u32,
+    /// Start of the process, in clock ticks since the start of the system: field 22 of `/proc/PID/stat`. It tells the
+    /// process from a later one with its id, as in a container, whose first process is always 1. `None`: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_start: Option<u64>,
     /// Start, in seconds since 1970.
     pub started: u64,
     /// The step that it started or resumed from.
@@ -104,7 +108,8 @@ impl RunSession {
     /// A session of this process that starts now, after `first_step`.
     pub fn start(device: &Device, first_step: u64) -> RunSession {
         let machine = Machine::current(device);
-        RunSession { pid: std::process::id(), started: now(), first_step, machine, end: None }
+        let pid = std::process::id();
+        RunSession { pid, process_start: process_start(pid), started: now(), first_step, machine, end: None }
     }
 
     /// Records the end.
@@ -114,6 +119,10 @@ impl RunSession {
 
     /// Whether the process exists on this machine. Always false on other systems than Unix.
     pub fn is_alive(&self) -> bool {
+        let (then, now) = (self.process_start, process_start(self.pid));
+        if then.is_some() && now.is_some() && then != now {
+            return false;
+        }
         #[cfg(unix)]
         {
             let pid = i32::try_from(self.pid).ok().filter(|pid| *pid > 0);
@@ -147,6 +156,12 @@ fn file(run: &Path) -> std::path::PathBuf {
     run.join("logs").join("session.json")
 }
 
+fn process_start(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // field 2 is the name in parentheses, which may contain spaces
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
@@ -165,7 +180,13 @@ mod tests {
         assert_eq!((session.first_step, session.machine.memory), (7, Some(1024 * kilobytes)));
         assert_eq!(session.machine.device, Device::cpu().to_string());
         assert!(session.machine.system.starts_with("linux ") && session.is_alive());
-        let dead = RunSession { pid: 0, ..session };
-        assert!(!dead.is_alive());
+        assert!(!RunSession { pid: 0, ..session.clone() }.is_alive());
+        assert!(
+            RunSession { process_start: None, ..session.clone() }.is_alive(),
+            "a session of an earlier version"
+        );
+        let earlier = session.process_start.map(|ticks| ticks - 1);
+        assert!(earlier.is_some());
+        assert!(!RunSession { process_start: earlier, ..session }.is_alive(), "another process with this id");
     }
 }

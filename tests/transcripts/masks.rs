@@ -35,7 +35,10 @@ const COMMIT: (&str, &str) = (r"(xtrain \d+\.\d+\.\d+ \()(?:[0-9a-f]{12}|unknown
 /// Masks of the files with the times and the machine of a session.
 const SESSION: [(&str, &str); 2] = [
     (r#"("[a-z_]*(?:time|per_second|bytes)": ?)[\d.e-]+"#, "TIME"),
-    (r#"("(?:pid|started|version|commit|device|system|cpu|memory)": ?)("[^"]*"|\d+)"#, "MACHINE"),
+    (
+        r#"("(?:pid|process_start|started|version|commit|device|system|cpu|memory)": ?)("[^"]*"|\d+)"#,
+        "MACHINE",
+    ),
 ];
 
 type Mask = (Regex, &'static str);

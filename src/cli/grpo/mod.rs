@@ -26,11 +26,13 @@ use super::interrupt::Interrupt;
 use super::memory_check::require_grpo;
 use super::paths::make_absolute;
 use super::resumed::ResumedConfig;
-use super::{Exit, dry_run, init, resumable, train as train_command};
+use super::{Exit, dry_run, init, logs, resumable, train as train_command};
 use crate::config::{GrpoSection, Layer, Resolved, RunConfig};
+use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::comm::Communicator;
 use crate::model::tasks::{PromptSet, Task};
 use crate::run::{self, RunDir, has_checkpoint};
+use crate::tensor::faults::{self, Fault};
 use checks::{check_files, check_programs, check_task_prompts, check_weights, section, task};
 use initial::{check_unused, with_sizes_of_init};
 use resume::resumed_config;
@@ -163,24 +165,26 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     if comm.rank() > 0 {
         return setup.follow(run, &args.new_run(), &interrupt);
     }
-    let (run, rewards) = match run {
-        Some(run) => {
-            let rewards = setup.rewards(&run)?;
-            if !started {
-                run.write_config(&text)?;
-            }
-            (run, rewards)
-        }
-        None => {
-            let run = create(&args.new_run(), &text)?;
-            // A reward program that does not start leaves no run behind.
-            let rewards = setup.rewards(&run).inspect_err(|_| drop(fs::remove_dir_all(run.path())))?;
-            (run, rewards)
-        }
+    let (run, is_new) = match run {
+        Some(run) => (run, false),
+        None => (create(&args.new_run(), &text)?, true),
     };
+    if faults::on(Fault::SessionBeforeLock) {
+        logs::session(&run, device, 0, || Ok(()))?;
+    }
+    // A refused resume starts no reward program and writes nothing in the run of another process.
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
+    let rewards = setup.rewards(&run);
+    if is_new && rewards.is_err() {
+        let _ = fs::remove_dir_all(run.path());
+    }
+    let rewards = rewards?;
+    if !is_new && !started {
+        run.write_config(&text)?;
+    }
     comm.barrier()?;
     let mut ready = setup.open(&run, &interrupt)?;
-    setup.train(&run, &mut ready, rewards, interrupt)
+    setup.train(&run, &mut ready, rewards, &checkpoints, interrupt)
 }
 
 /// The length of the longest prompt in tokens, or an upper bound.

@@ -20,7 +20,7 @@ use crate::grpo::prompts::PromptSource;
 use crate::grpo::rollout::RolloutOptions;
 use crate::grpo::score::Scorer;
 use crate::grpo::{self, Grpo, GrpoFiles, GrpoObserver, Warnings, from_config, reference};
-use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::checkpoint::CheckpointDir;
 use crate::model::store::{self, RunState};
 use crate::model::tasks;
 use crate::report::{EventFile, units};
@@ -73,15 +73,11 @@ impl Setup<'_> {
         run: &RunDir,
         ready: &mut Ready,
         rewards: Vec<Box<dyn Reward>>,
+        checkpoints: &CheckpointDir,
         interrupt: Interrupt,
     ) -> Result<(), CliError> {
         let step = ready.trainer.step_number();
-        if faults::on(Fault::SessionBeforeLock) {
-            logs::session(run, self.device, step, || Ok(()))?;
-        }
-        // before the session: a refused resume does not change that of the process that writes the run
-        let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), self.section.keep)?;
-        logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, &checkpoints, interrupt))
+        logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, checkpoints, interrupt))
     }
 
     fn run_loop(

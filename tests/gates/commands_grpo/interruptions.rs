@@ -176,10 +176,13 @@ pub(crate) fn a_resume_without_the_lock_leaves_the_session_of_the_other_process(
     finish(&scratch, "r", &[&REWARD[..], &["--set", "grpo.eval_every=0"]].concat());
     let session = scratch.0.join("r/logs/session.json");
     let before = fs::read_to_string(&session).unwrap();
+    let log = scratch.0.join("r/logs/reward-0.log");
+    fs::remove_file(&log).unwrap();
     let held = fs::File::open(scratch.0.join("r/lock")).unwrap();
     held.lock().unwrap();
     refused(&scratch.0, &["grpo", "--resume", "r"], 2, &["r/lock is held by another process"]);
     assert_eq!(fs::read_to_string(&session).unwrap(), before, "the session");
+    assert!(!log.exists(), "a reward program was started");
 }
 
 #[test]

@@ -154,6 +154,16 @@ fn a_smaller_cache_has_no_more_slots_than_it_needs() {
     assert_eq!(slots_of_a_smaller_cache(), 100);
 }
 
+/// In layers, the bytes of a cache of three layers of which two fit: the loaded one and the one that is being read.
+fn layers_in_memory() -> usize {
+    filled().0.bytes() / (128 * shape(Dtype::F32).layer_bytes_per_token())
+}
+
+#[test]
+fn the_bytes_of_a_cache_count_the_buffers_of_off_loaded_layers() {
+    assert_eq!(layers_in_memory(), 2);
+}
+
 #[test]
 fn the_next_cache_off_loads_too() {
     let (cache, _, disk) = filled();
@@ -177,6 +187,7 @@ fn planted_faults_of_off_loaded_layers_are_found() {
         assert!(text.contains(NAME), "{fault:?}: {text}");
     }
     assert_eq!(faults::with(Fault::SlotsOfLargerCacheKept, slots_of_a_smaller_cache), 128);
+    assert_eq!(faults::with(Fault::LayerBuffersNotCounted, layers_in_memory), 1);
     let unchecked = faults::with(Fault::OffloadedLayerUnchecked, damaged);
     assert!(unchecked.iter().all(Result::is_ok), "{unchecked:?}");
 }
