@@ -135,7 +135,7 @@ fn values_of(model: &Model, name: &str) -> Vec<f32> {
 /// A llama file has the rows of a bias in the order of the rows of its matrix: llama.cpp's converter permutes both. The
 /// biases of the model are the first columns of their matrices. Returns the number of compared values.
 pub(crate) fn biases() -> Result<usize, String> {
-    let biases = Biases { qkv: true, o: true, mlp: false };
+    let biases = Biases { qkv: true, o: true, mlp: true };
     let cfg = Config {
         n_layers: 2,
         n_heads: 4,

@@ -228,6 +228,15 @@ fn a_rope_factor_keeps_its_value_in_a_gguf_file() {
 }
 
 #[test]
+fn yarn_is_read_from_a_gguf_file_as_it_was_written() {
+    let (scratch, model) = (Scratch::new("exchange-yarn"), path("models/llama_yarn"));
+    ok(&scratch.0, &["export", &model.display().to_string(), "m.gguf", "--type", "f32"]);
+    let (want, got) = (open(&model), open(&scratch.0.join("m.gguf")));
+    assert_eq!(got.config().rope_scaling, want.config().rope_scaling);
+    same(&got, &want);
+}
+
+#[test]
 fn what_differs_in_llama_cpp_is_noted_and_a_part_of_a_split_file_is_refused() {
     let scratch = Scratch::new("exchange-llama-cpp");
     for (name, is_noted) in [("llama_yarn", true), ("llama_linear", false)] {

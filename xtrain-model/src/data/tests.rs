@@ -126,8 +126,11 @@ fn jsonl_records_become_documents_and_prompts_are_masked() {
     assert_eq!(window.inputs, [256, 49, 43, 49, 61, 50]);
     assert_eq!(window.targets, [None, None, None, None, Some(50), Some(10)]);
     assert_eq!(window.targets.iter().flatten().count(), 2);
-    let memory = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Any).unwrap();
-    assert_eq!(memory.target_mask(0..10).unwrap(), mask);
+    for name in ["in.jsonl", "in.ndjson", "in.JSONL"] {
+        let memory = Tokens::from_files(&[dir.file(name, lines)], &Tokenizer::byte(), Content::Any).unwrap();
+        assert_eq!((memory.ids(0..10).unwrap(), memory.len()), (want.to_vec(), 10), "{name}");
+        assert_eq!(memory.target_mask(0..10).unwrap(), mask, "{name}");
+    }
 }
 
 #[track_caller]

@@ -260,6 +260,20 @@ mod tests {
     }
 
     #[test]
+    fn the_template_gets_the_tools_of_a_line() {
+        let template = "{% if tools %}[{{ tools[0] }}]{% endif %}{% for m in messages %}{{ m.content }};{% endfor %}\
+                        {% if add_generation_prompt %}>{% endif %}";
+        let config = serde_json::json!({ "chat_template": template }).to_string();
+        let (json, file) = (Tokenizer::byte().files()[0].1.to_vec(), Path::new("tokenizer.json"));
+        let tokenizer = Tokenizer::from_parts(json, Some(config.into_bytes()), file).unwrap();
+        let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]";
+        let text = format!("{row}, \"tools\": [\"f\"]}}\n{row}}}\n");
+        let encoded = open("one-template", &text).unwrap().encode(Some(&tokenizer)).unwrap();
+        let texts: Vec<&str> = encoded.iter().filter_map(|prompt| prompt.text.as_deref()).collect();
+        assert_eq!(texts, ["[f]hi;>", "hi;>"]);
+    }
+
+    #[test]
     fn the_template_of_each_prompt_is_the_one_for_its_tools() {
         let templates = [("default", "plain"), ("tool_use", "{{ tools[0] }}")]
             .map(|(name, template)| serde_json::json!({ "name": name, "template": template }));

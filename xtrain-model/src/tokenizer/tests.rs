@@ -287,6 +287,13 @@ fn chat_templates_are_read_in_every_form_and_saved() {
     write(CONFIG, two);
     let both = Tokenizer::load(&dir).unwrap();
     assert_eq!(both.chat_templates(), named(&[("default", "a"), ("tool_use", "b")]));
+    let object = serde_json::json!({"content": "<|endoftext|>", "lstrip": false, "special": true});
+    write(CONFIG, &serde_json::json!({"eos_token": object, "bos_token": "<|endoftext|>"}).to_string());
+    let names = [("eos_token", "<|endoftext|>"), ("bos_token", "<|endoftext|>")];
+    let mut special = Tokenizer::load(&dir).unwrap().special_tokens().to_vec();
+    special.sort_by(|a, b| b.cmp(a));
+    assert_eq!(special, named(&names));
+    write(CONFIG, two);
     write(TEMPLATE, "c\n");
     let own = Tokenizer::load(&dir).unwrap();
     assert_eq!(own.chat_templates(), named(&[("default", "c\n"), ("tool_use", "b")]));

@@ -78,6 +78,8 @@ fn optional_metadata_have_defaults_or_the_value_that_is_supported() {
     let cfg = Config { qk_norm: false, ..Config::tiny() };
     let read = |key, value| config_of(&cfg, Arch::Llama, &[(key, value)], None);
     assert_eq!(read("attention.key_length", None).unwrap().head_dim, 8);
+    assert_eq!(read("attention.head_count_kv", None).unwrap().n_kv_heads, cfg.n_heads);
+    assert_eq!(read("rope.freq_base", None).unwrap().rope_theta, 10_000.0);
     for (key, good, bad) in [
         ("expert_count", Value::Int(0), Value::Int(1)),
         ("attention.sliding_window", Value::Int(0), Value::Int(4)),
@@ -86,6 +88,7 @@ fn optional_metadata_have_defaults_or_the_value_that_is_supported() {
         ("rope.scaling.yarn_ext_factor", Value::Float(1.0), Value::Float(0.0)),
         ("rope.scale_linear", Value::Float(1.0), Value::Float(2.0)),
         ("attention.value_length", Value::Int(8), Value::Int(16)),
+        ("rope.dimension_count", Value::Int(8), Value::Int(4)),
     ] {
         assert_eq!(read(key, Some(good)).as_ref(), Ok(&cfg), "{key}");
         assert!(read(key, Some(bad)).unwrap_err().contains(key), "{key}");
@@ -246,7 +249,9 @@ fn names_of_templates_and_end_tokens_are_written() {
     assert_eq!(text("tokenizer.chat_templates", two), Some(names));
     assert_eq!(text("tokenizer.chat_templates", r#"{"chat_template": "a"}"#), None);
     let bos = r#"{"bos_token": "<|endoftext|>"}"#;
-    assert_eq!(text("tokenizer.ggml.bos_token_id", bos), Some(Value::Int(256)));
+    for bos in [bos, r#"{"bos_token": {"content": "<|endoftext|>", "lstrip": false}}"#] {
+        assert_eq!(text("tokenizer.ggml.bos_token_id", bos), Some(Value::Int(256)));
+    }
     assert_eq!(text("tokenizer.ggml.add_bos_token", bos), Some(Value::Bool(false)));
     assert_eq!(tokenizer::write_eos_ids(&[1, 2, 3]).unwrap().len(), 3);
     let metadata = |add: bool| {
@@ -261,5 +266,26 @@ fn names_of_templates_and_end_tokens_are_written() {
         assert_eq!(json["post_processor"].is_null(), !add);
         let written = tokenizer::write(&again, 300).unwrap();
         assert!(written.contains(&("tokenizer.ggml.add_bos_token".into(), Value::Bool(add))));
+    }
+}
+
+#[test]
+fn each_pre_tokenizer_splits_digits_as_it_should() {
+    for (pre, want) in
+        [("gpt-2", &[4, 2][..]), ("llama-bpe", &[4, 2]), ("qwen2", &[4, 0, 1]), ("smollm", &[4, 0, 1])]
+    {
+        let strings = |texts: &[&str]| Value::Strings(texts.iter().map(|text| text.to_string()).collect());
+        let values = [
+            ("model", Value::String("gpt2".into())),
+            ("pre", Value::String(pre.into())),
+            ("tokens", strings(&["1", "2", "12", "</s>", "a"])),
+            ("token_type", Value::Ints(vec![1, 1, 1, 3, 1])),
+            ("merges", strings(&["1 2"])),
+            ("eos_token_id", Value::Int(3)),
+            ("add_bos_token", Value::Bool(false)),
+        ];
+        let values = values.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).to_vec();
+        let read = tokenizer::read(&Metadata { file: "test".into(), values }).unwrap().unwrap();
+        assert_eq!(read.encode("a12").unwrap(), want, "{pre}");
     }
 }
