@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Counts the lines and branches of Rust that the tests execute, also in the programs that they start. A program that a
+# Counts the lines and regions of Rust that the tests execute, also in the programs that they start. A program that a
 # test kills writes no counts. Requires the LLVM tools of the toolchain: rustup component add llvm-tools
 # usage: bash scripts/coverage.sh [ARGUMENT OF cargo test...]
 # Without arguments: the test command of the README. Prints a table of files and writes the lines of each file into
@@ -25,7 +25,7 @@ cargo test "$@" || status=$?
 objects=()
 while read -r program; do objects+=(--object "$program"); done < <(
     grep -o '"executable":"[^"]*"' "$out/programs.json" | cut -d'"' -f4 | sort -u)
-options=(--instr-profile "$out/counts.profdata" --ignore-filename-regex '/(\.cargo|rustc|rustlib|target)/' "${objects[@]}")
+options=(--instr-profile "$out/counts.profdata" --ignore-filename-regex '/(registry/src|rustc|rustlib|target)/' "${objects[@]}")
 "$tools/llvm-cov" show "${options[@]}" > "$out/lines.txt"
 "$tools/llvm-cov" report "${options[@]}"
 exit $status

@@ -57,7 +57,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), CliError> {
             export::print_summary("imported into", &args.out.join(checkpoint), &source)
         }
         Err(error) => {
-            // The directory did not exist before; an incomplete run would block the next attempt.
+            // an incomplete import; its lock is held, so it is not that of another process
             let _ = std::fs::remove_dir_all(directory.path());
             Err(error.into())
         }

@@ -320,6 +320,8 @@ fn half_learning_rate(train: &TrainSection) -> String {
         ("min_learning_rate", train.min_learning_rate),
     ];
     let above = others.into_iter().filter(|other| other.1 > rate).map(|other| other.0);
-    let flags = std::iter::once("learning_rate").chain(above).map(|key| format!(" --set train.{key}={rate}"));
+    // digits without a point or an exponent would be an integer, which has a maximum
+    let flags =
+        std::iter::once("learning_rate").chain(above).map(|key| format!(" --set train.{key}={rate:?}"));
     flags.collect()
 }

@@ -260,6 +260,14 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn nothing_is_written_after_a_failed_write() {
+        let mut full = AtomicFile::create(Path::new("/dev/full")).unwrap();
+        assert!(full.write(&[b'x'; 20_000]).is_err());
+        assert!(full.write(b"y").is_err(), "without the first error, this is in the buffer");
+    }
+
     /// The path of what an interrupted command wrote to a device.
     #[cfg(unix)]
     fn kept_of_a_device() -> PathBuf {

@@ -40,9 +40,10 @@ A prompt that does not fit the context is skipped with a warning, unless it is t
 
 {FINISH_REASONS}
 
---out appears when all completions are finished. Ctrl-C (exit code 130) and SIGTERM (143) keep the finished \
-completions: they are in OUT.partial or were printed, each with its prompt_id and sample. Running the same command \
-again generates the same completions; an existing OUT.partial is replaced with --force only.
+--out appears when all completions are finished. Ctrl-C (exit code 130), SIGTERM (143), a sequence that fails and a \
+full disk keep the finished completions that could be written: they are in OUT.partial or were printed, each with its \
+prompt_id and sample. Running the same command again generates the same completions; an existing OUT.partial is \
+replaced with --force only.
 
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl

@@ -37,17 +37,19 @@ fn one_line(text: &str) -> CliError {
 /// flag requires `=`. The hint has both as one word of a shell command. `None`: another error.
 fn value_after_flag(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
-    let words = || args.iter().filter_map(|arg| arg.to_str());
-    let (flag, value) =
-        words().zip(words().skip(1)).find(|(_, value)| value.starts_with(unknown.as_str()))?;
-    let name = flag.strip_prefix("--")?;
-    let word = shell_word(Path::new(value));
-    if value.starts_with('-') {
-        return has_flag(root, name, |flag| flag.get_action().takes_values())
-            .then(|| format!("a value that begins with - follows its flag and =: {flag}={word}"));
-    }
-    has_flag(root, name, clap::Arg::is_require_equals_set)
-        .then(|| format!("the value of {flag} follows it and =: {flag}={word}"))
+    let words: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
+    words.windows(2).find_map(|pair| {
+        let (flag, value) = (pair[0], pair[1]);
+        let name = flag.strip_prefix("--")?;
+        let word = shell_word(Path::new(value));
+        // clap names the first letters of a value that begins with -
+        if value.starts_with('-') && value.starts_with(unknown.as_str()) {
+            return has_flag(root, name, |flag| flag.get_action().takes_values())
+                .then(|| format!("a value that begins with - follows its flag and =: {flag}={word}"));
+        }
+        (value == unknown && has_flag(root, name, clap::Arg::is_require_equals_set))
+            .then(|| format!("the value of {flag} follows it and =: {flag}={word}"))
+    })
 }
 
 /// Whether a command has a flag with this name of which `holds` is true.
@@ -86,10 +88,9 @@ mod tests {
         assert_eq!(hint(&["generate", "m", "--prompt", "-x"]), value("--prompt=-x"));
         assert_eq!(hint(&["generate", "m", "--prompt", "- a b"]), value("--prompt='- a b'"));
         assert_eq!(hint(&["chat", "m", "--stop", "--user:"]), value("--stop=--user:"));
-        assert_eq!(
-            hint(&["train", "--lr-find", "50"]),
-            "the value of --lr-find follows it and =: --lr-find=50"
-        );
+        let find = "the value of --lr-find follows it and =: --lr-find=50";
+        assert_eq!(hint(&["train", "--lr-find", "50"]), find);
+        assert_eq!(hint(&["train", "--steps", "500", "--lr-find", "50"]), find);
         // A repeated word begins with no dash.
         assert!(!hint(&["generate", "m", "--prompt", "ab", "ab"]).contains("begins with -"));
         // A flag without a value, and an unknown flag that follows no flag.

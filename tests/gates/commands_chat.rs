@@ -106,6 +106,10 @@ fn a_conversation_beyond_the_context_drops_its_oldest_turns_with_a_note() {
     assert_eq!(done.status.code(), Some(65), "{stderr}");
     assert!(stderr.contains("error: standard input:2: the message is too long"), "{stderr}");
     assert_eq!(text(&done.stdout).lines().count(), 1, "the reply to the first message");
+    // without --max-new, a quarter of the context is for the reply
+    let done = with_input(&scratch.0, &["chat", "--model", &m], format!("{}\n", "1".repeat(200)).as_bytes());
+    let room = "has 216 tokens, expected at most 192 (context 256, of which 64 are reserved for the reply)";
+    assert!(text(&done.stderr).contains(room), "{}", text(&done.stderr));
 }
 
 #[test]

@@ -191,12 +191,22 @@ fn an_output_that_cannot_be_written_is_named_by_its_path() {
 
 /// The lines of `sub/c.jsonl.partial` after a rollout whose files have at most `blocks` blocks of 512 or 1024 bytes.
 #[cfg(unix)]
-fn rollout_on_a_full_disk(scratch: &Scratch, blocks: usize) -> usize {
+fn rollout_on_a_full_disk(scratch: &Scratch, blocks: usize, max_new: &str) -> usize {
     let script = format!("trap '' XFSZ && ulimit -f {blocks} && exec \"$0\" \"$@\"");
     let mut shell = std::process::Command::new("sh");
     let rollout = program();
     shell.args(["-c", &script]).arg(rollout.get_program()).args(rollout.get_args());
-    shell.args(["rollout", &model(), "--prompts", "p.jsonl", "-n", "4", "--max-new", "30", "--ignore-eos"]);
+    shell.args([
+        "rollout",
+        &model(),
+        "--prompts",
+        "p.jsonl",
+        "-n",
+        "4",
+        "--max-new",
+        max_new,
+        "--ignore-eos",
+    ]);
     let output = shell.args(["--out", "sub/c.jsonl"]).current_dir(&scratch.0).output().unwrap();
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(74), "{errors}");
@@ -214,9 +224,13 @@ pub(crate) fn a_rollout_on_a_full_disk_keeps_its_lines() {
     let scratch = Scratch::new("full-rollout");
     fs::create_dir(scratch.0.join("sub")).unwrap();
     scratch.file("p.jsonl", &"{\"prompt\": \"1+1=\"}\n".repeat(40));
-    let few = rollout_on_a_full_disk(&scratch, 20);
-    let more = rollout_on_a_full_disk(&scratch, 40);
+    let few = rollout_on_a_full_disk(&scratch, 20, "30");
+    let more = rollout_on_a_full_disk(&scratch, 40, "30");
     assert!(few > 4 && more > few && more < 160, "{few} and {more} of 160 lines");
+    // all lines are in a buffer, which cannot be written at the end
+    scratch.file("p.jsonl", "{\"prompt\": \"1+1=\"}\n");
+    let buffered = rollout_on_a_full_disk(&scratch, 1, "2");
+    assert!((1..4).contains(&buffered), "{buffered} of 4 lines");
 }
 
 #[test]

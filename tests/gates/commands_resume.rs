@@ -230,6 +230,9 @@ fn a_diverged_run_names_a_way_out_and_a_resume_can_take_it() {
     assert_eq!(output.status.code(), Some(75), "{errors}");
     let hint = "xtrain train --resume r --set train.learning_rate=";
     assert!(errors.contains("bit for bit") && errors.contains(hint), "{errors}");
+    let command: Vec<&str> = errors.rsplit_once("xtrain ").unwrap().1.split_whitespace().collect();
+    let followed = text(&xtrain(&scratch.0, &command).stderr);
+    assert!(followed.contains("train.learning_rate: "), "{followed}");
     // The rate of the first steps has made the weights useless, but finite.
     for old in fs::read_dir(scratch.0.join("r/checkpoints")).unwrap().flatten() {
         if old.file_name() != "step_000000" {

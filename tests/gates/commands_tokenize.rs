@@ -3,7 +3,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -123,6 +123,32 @@ fn assistant_tokens_are_marked_and_a_file_can_replace_the_template() {
     let args = ["tokenize", "--chat", "--template", "t.jinja", "--var", "sep=/", "--json"];
     let got = with_input(&scratch.0, &args, line);
     assert_eq!(parsed(&text(&got.stdout))["text"], "AB/CD/");
+    scratch.file(
+        "tools.jinja",
+        "{% if tools %}[{{ tools[0] }}]{% endif %}{% for m in messages %}{{ m.content }};{% endfor %}",
+    );
+    let tools = br#"{"messages": [{"role": "user", "content": "hi"}], "tools": ["f"]}"#;
+    let got = with_input(&scratch.0, &["tokenize", "--chat", "--template", "tools.jinja", "--json"], tools);
+    assert_eq!(parsed(&text(&got.stdout))["text"], "[f]hi;");
+    // answers of the prompt are context
+    let pair = br#"{"prompt": [{"role":"user","content":"a"},{"role":"assistant","content":"b"},
+        {"role":"user","content":"c"}], "completion": [{"role":"assistant","content":"d"}]}"#;
+    let pair: Vec<u8> = pair.iter().copied().filter(|&byte| byte != b'\n').collect();
+    let shown = text(&with_input(&scratch.0, &["tokenize", "--chat"], &pair).stdout);
+    assert!(shown.ends_with("38 tokens (2 of the assistant), 86 bytes, 86 characters\n"), "{shown}");
+}
+
+#[test]
+fn a_template_gets_the_date() {
+    let scratch = Scratch::new("template-date");
+    scratch.file("t.jinja", "{{ strftime_now('%Y') }}");
+    let year = || 1970.0 + SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64() / 31_556_952.0;
+    let before = year();
+    let line = br#"[{"role":"user","content":"ab"}]"#;
+    let got = with_input(&scratch.0, &["tokenize", "--chat", "--template", "t.jinja", "--json"], line);
+    let shown: f64 = parsed(&text(&got.stdout))["text"].as_str().unwrap().parse().unwrap();
+    // near the turn of a year, the estimate and the time zone are off by a few days at most
+    assert!((before - 0.02).floor() <= shown && shown <= (year() + 0.02).floor(), "{shown}");
 }
 
 /// The template is read once for any number of conversations, with tools and without. A pipe can be read only once.

@@ -93,8 +93,7 @@ fn a_resumed_run_that_diverges_names_the_checkpoint_that_it_resumed_from() {
     let last = "the last checkpoint is r/checkpoints/step_00000";
     fails(&scratch.0, &tiny("r", "t.txt", &keys), 75, &["is not finite", last]);
     // the smaller rate, and the minimum, which would be above it
-    let hint =
-        "--resume r --set train.learning_rate=500000000000000000000000000000 --set train.min_learning_rate=5";
+    let hint = "--resume r --set train.learning_rate=5e29 --set train.min_learning_rate=5e29";
     fails(&scratch.0, &["train", "--resume", "r"], 75, &["resuming r", "is not finite", last, hint]);
 }
 

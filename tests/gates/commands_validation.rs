@@ -51,6 +51,19 @@ pub(crate) fn the_validation_loss_is_that_of_the_file_and_all_data_is_trained() 
 }
 
 #[test]
+fn a_run_is_evaluated_in_its_dtype() {
+    let scratch = scratch("validation-dtype");
+    let dir = &scratch.0;
+    done(dir, &run("half", &["--val-data", "v.txt", "--set", "train.dtype=bf16"]));
+    let want = &values(dir, "half", "val_loss")[2];
+    for model in ["half", "half/checkpoints/step_000003"] {
+        assert_eq!(loss(dir, model, "v.txt"), *want, "{model}");
+    }
+    let in_f32 = parsed(&done(dir, &["eval", "half", "--data", "v.txt", "--json", "--dtype", "f32"]));
+    assert_ne!(in_f32["data"]["loss"], *want, "bf16 has the loss of f32");
+}
+
+#[test]
 fn a_run_that_never_evaluates_has_no_validation_loss() {
     let scratch = scratch("validation-never");
     done(&scratch.0, &run("r", &["--val-data", "v.txt", "--set", "train.eval_every=0"]));
@@ -61,9 +74,9 @@ fn a_run_that_never_evaluates_has_no_validation_loss() {
 fn conversations_of_a_file_are_the_validation_data_of_a_fine_tuned_model() {
     let scratch = scratch("validation-sft");
     let dir = &scratch.0;
-    let row = |answer: &str| format!("{{\"prompt\": \"say\", \"completion\": \"{answer}\"}}\n");
-    scratch.file("t.jsonl", &row("ok").repeat(8));
-    scratch.file("v.jsonl", &[row("no"), row("never")].concat());
+    let row = |prompt: &str, answer: &str| format!("{}\n", json!({"prompt": prompt, "completion": answer}));
+    scratch.file("t.jsonl", &row("say", "ok").repeat(8));
+    scratch.file("v.jsonl", &[row("ask", "no"), row("ask", "never")].concat());
     let keys = ["train.steps=2", "train.eval_every=1", "train.context=32", "train.keep_best=true"];
     let flags =
         [&tiny_run("r", "t.jsonl", &keys)[..], &["--objective", "sft", "--val-data", "v.jsonl"]].concat();
@@ -79,7 +92,7 @@ fn conversations_of_a_file_are_the_validation_data_of_a_fine_tuned_model() {
     refused(dir, &with("s", "long.jsonl", &[]), 65, &["long.jsonl", "in the first 32 tokens", "found none"]);
     assert!(!dir.join("s").exists());
     let shown = xtrain(dir, &with("sampled", "v.jsonl", &["train.sample_every=2"]));
-    assert!(text(&shown.stderr).contains("sample at step 2:\nsay"), "{shown:?}");
+    assert!(text(&shown.stderr).contains("sample at step 2:\nask"), "{shown:?}");
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn a_rope_factor_keeps_its_value_in_a_gguf_file() {
 #[test]
 fn yarn_is_read_from_a_gguf_file_as_it_was_written() {
     let (scratch, model) = (Scratch::new("exchange-yarn"), path("models/llama_yarn"));
-    ok(&scratch.0, &["export", &model.display().to_string(), "m.gguf", "--type", "f32"]);
+    crate::commands::done(&scratch.0, &["export", &model.display().to_string(), "m.gguf", "--type", "f32"]);
     let (want, got) = (open(&model), open(&scratch.0.join("m.gguf")));
     assert_eq!(got.config().rope_scaling, want.config().rope_scaling);
     same(&got, &want);

@@ -23,6 +23,7 @@ mod commands_offload;
 mod commands_overwrite;
 mod commands_prefix;
 mod commands_prompt;
+mod commands_prompt_tokens;
 mod commands_report;
 mod commands_resume;
 mod commands_rollout;

@@ -217,6 +217,31 @@ fn columns_of_the_prompts_reach_the_reward_program() {
 }
 
 #[test]
+fn a_task_can_be_evaluated_on_the_prompts_of_a_file() {
+    let scratch = scratch("eval-prompts", "printf '%s\\n' \"$line\" >> seen");
+    scratch.file("held.jsonl", "{\"prompt\": \"1+1=\"}\n");
+    finish(&scratch, "r", &[&REWARD[..], &["--set", "grpo.eval_prompts=held.jsonl"]].concat());
+    let seen = lines(&scratch.0.join("seen"));
+    // the sums of the task have numbers of two digits
+    assert!(seen.iter().any(|line| line["prompt"] == "1+1="), "{seen:?}");
+}
+
+#[test]
+fn equal_completions_are_scored_once_unless_all_are_asked_for() {
+    let scratch = scratch("duplicates", "printf '%s\\n' \"$line\" >> seen");
+    let keys = ["grpo.steps=1", "grpo.eval_every=0", "grpo.top_k=1"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
+    let first = [&REWARD[..], &sets].concat();
+    for (run, key, want) in
+        [("one", "grpo.score_duplicates=false", 2), ("all", "grpo.score_duplicates=true", COMPLETIONS)]
+    {
+        finish(&scratch, run, &[&first[..], &["--set", key]].concat());
+        assert_eq!(lines(&scratch.0.join("seen")).len(), want, "{key}");
+        std::fs::remove_file(scratch.0.join("seen")).unwrap();
+    }
+}
+
+#[test]
 fn train_ignores_the_section_grpo_but_checks_it() {
     let scratch = scratch("train", "");
     scratch.file("t.txt", &"some text to train on\n".repeat(40));
