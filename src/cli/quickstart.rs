@@ -205,18 +205,23 @@ fn evaluate_sums(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) ->
         requests.push(Request { stop, ..Request::greedy(&ids, Sums::ANSWER_LEN + 1) });
     }
     let completions = generate(model, requests, EngineOptions { max_batch: 64, ..engine })?;
+    let texts: Vec<String> = completions.iter().map(|completion| completion.text(tokenizer)).collect();
+    Ok(accuracy_of_sums(&sums, &prompts, &texts))
+}
+
+/// The accuracy of `texts`, the completions of `prompts`, and six or a few more of them.
+fn accuracy_of_sums(sums: &Sums, prompts: &[String], texts: &[String]) -> String {
     let (mut correct, mut examples) = (0, String::new());
-    for (i, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
-        let text = completion.text(tokenizer);
-        let is_correct = sums.check(prompt, &text);
+    for (i, (prompt, text)) in prompts.iter().zip(texts).enumerate() {
+        let is_correct = sums.check(prompt, text);
         correct += usize::from(is_correct);
         if i % (prompts.len() / 6).max(1) == 0 {
             let verdict = if is_correct { "correct" } else { "wrong" };
-            examples += &format!("  {prompt}{}  {verdict}\n", printable(&text));
+            examples += &format!("  {prompt}{}  {verdict}\n", printable(text));
         }
     }
     let accuracy = 100.0 * correct as f64 / prompts.len().max(1) as f64;
-    Ok(format!("\nHeld-out sums: {correct} of {} correct ({accuracy:.1} %)\n{examples}", prompts.len()))
+    format!("\nHeld-out sums: {correct} of {} correct ({accuracy:.1} %)\n{examples}", prompts.len())
 }
 
 /// Generates eight completions of one prompt in one batch. Returns their requests and their text.
@@ -238,4 +243,24 @@ fn generate_group(
         text += &format!("  {prompt}{}\n", printable(&completion.text(tokenizer)));
     }
     Ok((requests, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn correct_sums_are_counted() {
+        let prompts: Vec<String> = (10..22).map(|n| format!("{n}+11=")).collect();
+        let mut texts: Vec<String> = (10..22).map(|n| format!("{:03}", n + 11)).collect();
+        texts[0] = "999".into();
+        texts[3].clear();
+        let shown = accuracy_of_sums(&Sums::default(), &prompts, &texts);
+        let lines: Vec<&str> = shown.lines().skip(1).collect();
+        assert_eq!(
+            lines[..3],
+            ["Held-out sums: 10 of 12 correct (83.3 %)", "  10+11=999  wrong", "  12+11=023  correct"]
+        );
+        assert_eq!(lines.len(), 7);
+    }
 }

@@ -189,6 +189,38 @@ fn an_output_that_cannot_be_written_is_named_by_its_path() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_run_on_a_full_disk_resumes_from_its_last_checkpoint() {
+    let scratch = Scratch::new("full-run");
+    scratch.file("t.txt", &LINE.repeat(20));
+    let keys = [
+        "train.steps=400",
+        "train.stats_every=1",
+        "train.save_every=50",
+        "train.eval_every=0",
+        "data.val_fraction=0",
+    ];
+    done(&scratch.0, &tiny_run("whole", "t.txt", &keys));
+    // 75 or 150 KiB: metrics.jsonl is the only file that grows
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ && ulimit -f 150 && exec \"$0\" \"$@\""]).arg(program().get_program());
+    let output = shell.args(tiny_run("r", "t.txt", &keys)).current_dir(&scratch.0).output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(74), "{errors}");
+    assert!(errors.contains("error: r/metrics.jsonl: "), "{errors}");
+    let last = crate::commands_early::names(&scratch.0.join("r/checkpoints")).pop().unwrap();
+    let hint = format!("hint: to resume from r/checkpoints/{last}: xtrain train --resume r");
+    assert_eq!(errors.lines().last(), Some(hint.as_str()), "{errors}");
+    let session = parsed(&fs::read_to_string(scratch.0.join("r/logs/session.json")).unwrap());
+    assert_eq!(session["end"]["outcome"], "failed", "{session}");
+    done(&scratch.0, &["train", "--resume", "r"]);
+    for file in ["metrics.jsonl", "checkpoints/step_000400/manifest.json"] {
+        let [whole, resumed] = ["whole", "r"].map(|run| fs::read(scratch.0.join(run).join(file)).unwrap());
+        assert!(whole == resumed, "{file}");
+    }
+}
+
 /// The lines of `sub/c.jsonl.partial` after a rollout whose files have at most `blocks` blocks of 512 or 1024 bytes.
 #[cfg(unix)]
 fn rollout_on_a_full_disk(scratch: &Scratch, blocks: usize, max_new: &str) -> usize {

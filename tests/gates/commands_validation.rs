@@ -51,6 +51,24 @@ pub(crate) fn the_validation_loss_is_that_of_the_file_and_all_data_is_trained() 
 }
 
 #[test]
+fn several_files_are_the_validation_data() {
+    let scratch = scratch("validation-two");
+    let dir = &scratch.0;
+    scratch.file("w.txt", "one two three four five six\n");
+    done(dir, &run("one", &["--val-data", "v.txt"]));
+    let shown = xtrain(dir, &run("two", &["--val-data", "v.txt", "w.txt"]));
+    assert!(text(&shown.stderr).contains(", 76 validation tokens"), "{shown:?}");
+    done(dir, &["prepare", "v.txt", "w.txt", "--out", "vw.tok"]);
+    done(dir, &run("packed", &["--set", "data.val_files=vw.tok"]));
+    let losses = values(dir, "two", "val_loss");
+    assert_eq!(losses, values(dir, "packed", "val_loss"));
+    assert_eq!(losses[2], loss(dir, "two", "vw.tok"));
+    assert_ne!(losses, values(dir, "one", "val_loss"), "the second file changes nothing");
+    let record = parsed(&fs::read_to_string(dir.join("two/data.json")).unwrap());
+    assert_eq!(record["val_files"].as_array().map(Vec::len), Some(2), "{record}");
+}
+
+#[test]
 fn a_run_is_evaluated_in_its_dtype() {
     let scratch = scratch("validation-dtype");
     let dir = &scratch.0;

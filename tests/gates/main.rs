@@ -16,6 +16,7 @@ mod commands_chat;
 mod commands_constraint;
 mod commands_early;
 mod commands_end_tokens;
+mod commands_eval_task;
 #[cfg(unix)]
 mod commands_grpo;
 mod commands_memory;

@@ -18,6 +18,15 @@ fn send(signal: &str, child: &Child) {
     assert!(sent.success(), "the run ended before SIG{signal}");
 }
 
+/// Returns an error unless the session of the run, and `xtrain watch`, say that a signal stopped it.
+pub(crate) fn ended_by_a_signal(scratch: &Path, run: &str) -> Result<(), String> {
+    let session = std::fs::read_to_string(scratch.join(run).join("logs/session.json")).unwrap();
+    let end = &crate::commands::parsed(&session)["end"];
+    let shown = crate::cli::ok(scratch, &["watch", run]);
+    let is_stopped = end["outcome"] == "stopped" && end.get("message").is_none();
+    (is_stopped && shown.ends_with("; stopped\n")).then_some(()).ok_or(format!("{end}, {shown}"))
+}
+
 /// Sends `signal` to a run in the middle of its training. Returns an error unless it ends and resumes correctly.
 fn stopped(scratch: &Path, signal: &'static str, code: i32) -> Result<(), String> {
     let run = scratch.join(signal);
@@ -34,6 +43,7 @@ fn stopped(scratch: &Path, signal: &'static str, code: i32) -> Result<(), String
     if status.code() != Some(code) {
         return Err(format!("SIG{signal}: ended with {status}, want {code}"));
     }
+    ended_by_a_signal(scratch, signal).map_err(|found| format!("SIG{signal}: {found}"))?;
     let (steps, saved) = (logged(&run), checkpoints(&run));
     if steps >= STEPS || saved != ["step_000000".into(), format!("step_{steps:06}")] {
         return Err(format!("SIG{signal}: {steps} steps logged, saved {saved:?}"));

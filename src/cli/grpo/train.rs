@@ -146,7 +146,7 @@ impl Setup<'_> {
                 let error = self.failure(error);
                 let rate = format!(
                     "a resume repeats these steps bit for bit unless it changes the learning rate; {resume} --set \
-                     grpo.learning_rate={}",
+                     grpo.learning_rate={:?}",
                     section.learning_rate / 2.0
                 );
                 let diverged = error.exit() == Exit::Diverged;

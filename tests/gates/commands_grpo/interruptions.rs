@@ -101,6 +101,9 @@ fn interrupted(scratch: &Scratch, run: &str, log: &str, more: &[&str]) {
     assert!(errors.contains("stopped by a signal; checkpoint saved"), "{errors}");
     assert!(!errors.contains("error: "), "{errors}");
     assert_eq!(errors.lines().last(), Some(hint.as_str()), "{errors}");
+    let logged = format!("{run}/{log}");
+    let stopped = logged.rsplit_once('/').unwrap().0;
+    crate::signals::ended_by_a_signal(&scratch.0, stopped).unwrap();
 }
 
 #[test]
@@ -183,6 +186,28 @@ pub(crate) fn a_resume_without_the_lock_leaves_the_session_of_the_other_process(
     refused(&scratch.0, &["grpo", "--resume", "r"], 2, &["r/lock is held by another process"]);
     assert_eq!(fs::read_to_string(&session).unwrap(), before, "the session");
     assert!(!log.exists(), "a reward program was started");
+}
+
+#[test]
+fn a_resume_reads_the_same_prompts() {
+    let scratch = scratch("prompts", "");
+    finish(&scratch, "base", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
+    let files = [("p.jsonl", "{\"prompt\": \"ab\"}\n"), ("e.jsonl", "{\"prompt\": \"cd\"}\n")];
+    files.iter().for_each(|(name, text)| drop(scratch.file(name, text)));
+    let keys = ["grpo.eval_prompts=e.jsonl", "grpo.prompts_per_step=1", "grpo.steps=2"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
+    let start = ["-c", "c.toml", "--init", "base", "--prompts", "p.jsonl", "--run", "r", "--threads", "1"];
+    succeeded(&xtrain(&scratch.0, &[&grpo(&start)[..], &REWARD, &sets].concat()));
+    for (name, text) in files {
+        scratch.file(name, &text.replace('b', "x").replace('d', "x"));
+        refused(&scratch.0, &["grpo", "--resume", "r"], 65, &[name, "expected sha256:"]);
+        scratch.file(name, text);
+    }
+    fs::rename(scratch.0.join("p.jsonl"), scratch.0.join("moved.jsonl")).unwrap();
+    let args = ["--resume", "r", "--prompts", "moved.jsonl", "--threads", "1"];
+    succeeded(&xtrain(&scratch.0, &grpo(&args)));
+    let config = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
+    assert!(config.contains("moved.jsonl"), "{config}");
 }
 
 #[test]

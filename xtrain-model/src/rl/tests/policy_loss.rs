@@ -426,3 +426,20 @@ fn names_parse_back() {
     let error = "gspo".parse::<LossType>().unwrap_err().to_string();
     assert!(error.starts_with("loss_type: expected one of grpo bnpo dr_grpo "), "{error}");
 }
+
+#[test]
+fn the_shares_of_clipped_ratios_are_those_of_the_completions() {
+    // ratios 0.5 and 1, and 0.5, 1 and 1
+    let (low, one) = (0.5f64.ln(), 0.0);
+    let logp: [&[f64]; 2] = [&[low, one], &[low, one, one]];
+    let (old, mask): ([f64; 3], [bool; 3]) = ([0.0; 3], [true; 3]);
+    let row = |b: usize| PolicyRow {
+        old: &old[..logp[b].len()],
+        ..PolicyRow::on_policy(logp[b], &mask[..logp[b].len()], -1.0)
+    };
+    let loss = PolicyLoss { loss_type: LossType::Grpo, epsilon: 0.2, ..PolicyLoss::default() };
+    let ratios = evaluate(&loss, &[row(0), row(1)]).metrics.clip_ratio.unwrap();
+    assert_eq!((ratios.low_min, ratios.low_mean), (Some(1.0 / 3.0), 0.4));
+    assert_eq!((ratios.high_max, ratios.high_mean), (Some(0.0), 0.0));
+    assert_eq!(ratios.region_mean, 0.4);
+}
