@@ -173,13 +173,25 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_session_names_this_machine() {
+        let before = now();
         let session = RunSession::start(&Device::cpu(), 7);
+        assert!((before..=now()).contains(&session.started), "{before}: {session:?}");
         let info = fs::read_to_string("/proc/meminfo").unwrap();
         let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
         let kilobytes: u64 = total.trim().strip_suffix(" kB").unwrap().parse().unwrap();
         assert_eq!((session.first_step, session.machine.memory), (7, Some(1024 * kilobytes)));
         assert_eq!(session.machine.device, Device::cpu().to_string());
         assert!(session.machine.system.starts_with("linux ") && session.is_alive());
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap();
+        let cpu = info.lines().find_map(|line| line.strip_prefix("model name\t: "));
+        assert_eq!(session.machine.cpu.as_deref(), cpu);
+        assert_eq!(session.machine.version, env!("CARGO_PKG_VERSION"));
+        assert_eq!(session.machine.commit, COMMIT);
+        let (mut ended, before) = (session.clone(), now());
+        ended.end(SessionOutcome::Failed, "full".to_string());
+        let end = ended.end.unwrap();
+        assert!((before..=now()).contains(&end.time), "{before}: {end:?}");
+        assert_eq!((end.outcome, end.message.as_str()), (SessionOutcome::Failed, "full"));
         assert!(!RunSession { pid: 0, ..session.clone() }.is_alive());
         assert!(
             RunSession { process_start: None, ..session.clone() }.is_alive(),

@@ -60,6 +60,12 @@ fn generate_returns_the_greedy_tokens_of_the_reference_with_every_cache() {
         for key in ["time_to_first_token_ms", "decode_tokens_per_second"] {
             assert!(got["timings"][key].as_f64().unwrap() > 0.0, "{key}");
         }
+        // each token after the first one is a pass
+        let time = |key: &str| got["timings"][key].as_f64().unwrap();
+        let seconds = (time("total_ms") - time("time_to_first_token_ms")) / 1e3;
+        let (found, rest) = (time("decode_tokens_per_second") * seconds, greedy.len() - 1);
+        assert!((found / rest as f64 - 1.0).abs() < 1e-6, "{kv}: {found} tokens, expected {rest}");
+        assert_eq!(got["timings"]["decode_per_forward_ms"]["n"].as_u64(), Some(rest as u64), "{kv}");
         let hex = |v: &Value| u32::from_str_radix(v.as_str().unwrap(), 16).unwrap();
         let logprobs = got["logprobs"].as_array().unwrap();
         for (x, b) in logprobs.iter().zip(got["logprob_bits"].as_array().unwrap()) {

@@ -1,6 +1,7 @@
 //! `xtrain train`: the best weights, early stopping, norms of each layer, events, the learning rate test.
 use std::fs;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -30,6 +31,31 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// The events of a run: their times, and their bytes as text.
+pub(crate) fn events(run: &Path) -> Vec<(f64, String)> {
+    let bytes = fs::read(run.join("logs/events.out.tfevents.0.xtrain")).unwrap();
+    let (mut at, mut records) = (0, Vec::new());
+    while at < bytes.len() {
+        let length = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+        let record = &bytes[at + 12..at + 12 + length];
+        assert_eq!(record[0], 9, "field 1, a number of 8 bytes");
+        let time = f64::from_le_bytes(record[1..9].try_into().unwrap());
+        records.push((time, String::from_utf8_lossy(record).into_owned()));
+        at += 16 + length;
+    }
+    records
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+/// Whether `times` do not fall and lie between `before` and `after`.
+pub(crate) fn are_times_between(times: &[f64], before: f64, after: f64) -> bool {
+    times.is_sorted() && times.iter().all(|time| (before..=after).contains(time))
 }
 
 #[test]
@@ -245,25 +271,25 @@ fn a_run_without_progress_stops_early_and_a_resume_does_not_restart_it() {
 fn a_run_writes_an_event_for_each_step() {
     let scratch = scratch("events");
     let dir = &scratch.0;
-    let events = || {
-        let bytes = fs::read(dir.join("r/logs/events.out.tfevents.0.xtrain")).unwrap();
-        let (mut at, mut records) = (0, Vec::new());
-        while at < bytes.len() {
-            let length = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
-            records.push(String::from_utf8_lossy(&bytes[at + 12..at + 12 + length]).into_owned());
-            at += 16 + length;
-        }
-        records
-    };
+    let run = dir.join("r");
+    let before = now();
     done(dir, &tiny_run("r", "t.txt", &["train.steps=3", "train.stats_every=3"]));
-    let records = events();
+    let after = now();
+    let (times, records): (Vec<f64>, Vec<String>) = events(&run).into_iter().unzip();
     assert_eq!(records.len(), 4, "the version and three steps");
+    assert_eq!(times[0], 0.0);
+    assert!(are_times_between(&times[1..], before, after), "{before}, {times:?}, {after}");
     assert!(!records[2].contains("weight_norm/") && records[3].contains("weight_norm/layers.0"));
     assert!(
         records[1].contains("loss") && !records[1].contains("val_loss") && records[3].contains("val_loss")
     );
+    let before = now();
     done(dir, &["train", "--resume", "r", "--set", "train.steps=5"]);
-    assert_eq!(events().len(), 6, "a resume writes the earlier steps again");
+    let after = now();
+    let times: Vec<f64> = events(&run).into_iter().map(|(time, _)| time).collect();
+    assert_eq!(times.len(), 6, "a resume writes the earlier steps again");
+    assert_eq!(times[..4], [0.0; 4], "the times of the earlier steps are not known");
+    assert!(are_times_between(&times[4..], before, after), "{before}, {times:?}, {after}");
 }
 
 #[test]

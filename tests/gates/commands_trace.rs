@@ -1,4 +1,6 @@
 //! `xtrain bench trace`, and the scheduler flags of `xtrain rollout`.
+use serde_json::Value;
+
 use crate::cli::{Scratch, ok, refused, text};
 use crate::commands::{model, parsed};
 use crate::commands_tokenize::with_input;
@@ -17,7 +19,14 @@ fn bench_trace_reports_latencies_and_goodput_of_both_patterns() {
             let rising = ["p50", "p95", "p99", "max"].map(at);
             assert!(rising.is_sorted() && rising[0] >= 0.0, "{metric}: {rising:?}");
         }
-        assert_eq!(number("/ttft_ms/n"), Some(40.0), "{pattern}");
+        for (metric, n) in [("ttft_ms", 40.0), ("ttft_ms_high_priority", 9.0), ("inter_token_ms", 355.0)] {
+            assert_eq!(number(&format!("/{metric}/n")), Some(n), "{pattern}: {metric}");
+        }
+        // a first token of each request, and those after it
+        for (rate, n) in [("/tokens_per_second", 40.0 + 355.0), ("/requests_per_second", 40.0)] {
+            let found = number(rate).unwrap() * number("/total_ms").unwrap() / 1e3;
+            assert!((found / n - 1.0).abs() < 1e-6, "{pattern}: {rate}: {found} in total, expected {n}");
+        }
         assert_eq!(number("/goodput"), number("/requests_per_second"), "{pattern}");
         assert_eq!(report["trace"]["pattern"], pattern);
         assert_eq!([&report["kv"], &report["speculate"]], ["paged:64", "off"], "{pattern}");
@@ -33,6 +42,37 @@ fn bench_trace_reports_latencies_and_goodput_of_both_patterns() {
     }
     let long = ["--max-new", "400"];
     refused(&scratch.0, &[&args[..], &long].concat(), 2, &["a request can have", "at most 256"]);
+}
+
+#[test]
+fn bench_trace_reports_its_flags_and_counts_preemptions_and_drafts() {
+    let (scratch, m) = (Scratch::new("trace-counters"), model());
+    // all requests have arrived after the first step
+    let args = ["bench", "trace", "--model", &m, "--json", "--rate", "1e9", "--prompt-len", "12"];
+    let run =
+        |flags: &[&str]| parsed(&ok(&scratch.0, &[&args[..], &["--max-batch-size", "4"], flags].concat()));
+    let count = |report: &Value, key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
+
+    let wide = run(&["--requests", "20", "--max-new", "10", "--arrivals", "bursty", "--burst", "3"]);
+    for key in ["preemptions", "offloaded_tokens", "restored_tokens", "drafted_tokens", "accepted_tokens"] {
+        assert_eq!(count(&wide, key), 0, "{key}");
+    }
+    assert_eq!((count(&wide["trace"], "burst"), count(&wide["trace"], "seed")), (3, 0));
+
+    // four sequences of up to 33 tokens do not fit
+    let full = ["--requests", "20", "--max-new", "10", "--kv-capacity", "64", "--watermark", "0"];
+    let full = [&full[..], &["--page-size", "8", "--trace-seed", "5"]].concat();
+    let recomputed = run(&full);
+    assert!(count(&recomputed, "preemptions") > 0, "{recomputed}");
+    assert_eq!((count(&recomputed, "offloaded_tokens"), count(&recomputed, "kv_capacity")), (0, 64));
+    assert_eq!(count(&recomputed["trace"], "seed"), 5);
+    let moved = run(&[&full[..], &["--preempt", "offload"]].concat());
+    let (to, back) = (count(&moved, "offloaded_tokens"), count(&moved, "restored_tokens"));
+    assert!((1..=to).contains(&back), "{moved}");
+
+    let drafts = run(&["--requests", "10", "--max-new", "60", "--speculate", "lookup"]);
+    let (drafted, accepted) = (count(&drafts, "drafted_tokens"), count(&drafts, "accepted_tokens"));
+    assert!((1..=drafted).contains(&accepted), "{drafts}");
 }
 
 #[test]

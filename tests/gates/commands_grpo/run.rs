@@ -4,11 +4,14 @@ use serde_json::Value;
 use super::{COMPLETIONS, REWARD, STEPS, TASK, finish, grpo, lines, names, scratch, succeeded};
 use crate::cli::{ok, refused, xtrain};
 use crate::commands::{done, parsed};
+use crate::commands_early::{are_times_between, events, now};
 
 #[test]
 fn a_run_prints_and_writes_what_the_guide_lists() {
     let scratch = scratch("files", "");
+    let before = now();
     let errors = finish(&scratch, "r", &["--set", "grpo.entropy_coef=0.01"]);
+    let after = now();
     for part in [
         "training the base model on sums with 50 % wrong answers",
         "2 prompts x 4 completions per step, 4 steps, writing to r",
@@ -22,6 +25,9 @@ fn a_run_prints_and_writes_what_the_guide_lists() {
         assert!(errors.contains(part), "{part:?}: {errors}");
     }
     let run = scratch.0.join("r");
+    let times: Vec<f64> = events(&run).into_iter().map(|(time, _)| time).collect();
+    assert_eq!(times.len(), 6, "the version, the evaluation of step 0, and four steps");
+    assert!(are_times_between(&times[1..], before, after), "{before}, {times:?}, {after}");
     let files = [
         "base",
         "checkpoints",
@@ -44,6 +50,20 @@ fn a_run_prints_and_writes_what_the_guide_lists() {
     assert_eq!(timings.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4]);
     for key in ["rollout_time", "reward_time", "update_time", "save_time", "tokens_per_second"] {
         assert!(timings[0][key].as_f64().is_some(), "{key}");
+    }
+    for (step, line) in (1..).zip(&timings) {
+        let rows = lines(&run.join(format!("rollouts/step_{step:06}.jsonl")));
+        let sampled: usize = rows.iter().map(|row| row["completion_ids"].as_array().unwrap().len()).sum();
+        let time = |key: &str| line[key].as_f64().unwrap();
+        let found = time("tokens_per_second") * time("rollout_time");
+        assert!((found - sampled as f64).abs() < 1e-6, "step {step}: {found} tokens, expected {sampled}");
+        let phases = line.as_object().unwrap().keys().filter(|key| key.ends_with("_time"));
+        let phases = phases.filter(|key| *key != "step_time");
+        let sum: f64 = phases.map(|key| time(key)).sum();
+        assert!((time("step_time") - sum).abs() < 1e-9, "{line}");
+        // every second step is evaluated and verified
+        let found = ["eval_time", "verify_time"].map(|key| line.get(key).is_some());
+        assert_eq!(found, [step % 2 == 0; 2], "{line}");
     }
 
     let metrics = lines(&run.join("metrics.jsonl"));
@@ -102,6 +122,18 @@ fn only_steps_with_a_rollout_have_tokens_per_second() {
         let found: Vec<bool> = timings.iter().map(|line| line.get(key).is_some()).collect();
         assert_eq!(found, [true, false, true, false], "{key}");
     }
+}
+
+#[test]
+fn the_time_of_a_reward_program_is_reward_time() {
+    // The last completion is sent at the end of the rollout.
+    let scratch = scratch("reward-time", &format!("[ $n = {COMPLETIONS} ] && sleep 0.5"));
+    let keys = ["grpo.steps=1", "grpo.eval_every=0", "grpo.score_duplicates=true"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    finish(&scratch, "r", &[&REWARD[..], &sets].concat());
+    let timings = lines(&scratch.0.join("r/timings.jsonl"));
+    let [reward, rollout] = ["reward_time", "rollout_time"].map(|key| timings[0][key].as_f64().unwrap());
+    assert!(reward > 0.4 && rollout < reward, "{timings:?}");
 }
 
 #[test]
