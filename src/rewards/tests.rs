@@ -8,6 +8,7 @@ use crate::decode::FinishReason;
 use crate::model::tasks::by_name;
 
 mod examples;
+mod two_processes;
 
 /// A completion with its prompt and columns.
 struct Sample {

@@ -29,6 +29,7 @@ mod commands_prompt_tokens;
 mod commands_rates;
 mod commands_report;
 mod commands_resume;
+mod commands_resume_keys;
 mod commands_rollout;
 mod commands_sft;
 mod commands_situations;
