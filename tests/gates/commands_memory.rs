@@ -39,7 +39,11 @@ fn a_run_that_does_not_fit_is_refused_before_it_has_a_directory() {
     let long = [&train("train.batch=100000")[..], &["--set", "train.context=4096"]].concat();
     too_large(&xtrain(dir, &long), &["train.micro_batch"]);
     let limit = limited(dir, 600, &train("train.batch=4096"));
-    too_large(&limit, &["ulimit -v", "training needs about"]);
+    too_large(&limit, &[" of 629 MB are left (ulimit -v)", "training needs about"]);
+    let errors = text(&limit.stderr);
+    let left = errors.split(" MB of 629 MB").next().and_then(|before| before.rsplit(' ').next());
+    let left = left.unwrap().parse::<f64>().unwrap_or_else(|error| panic!("{error}: {errors}"));
+    assert!(left < 629.0, "the program itself takes a part: {errors}");
     let grpo = ["grpo", "--task", "sums", "--run", "r", "--threads", "1", "--set", "grpo.micro_batch=65536"];
     let many = ["--set", "grpo.num_generations=65536", "--set", "grpo.max_completion_length=4096"];
     let context = ["--set", "train.context=8192"];

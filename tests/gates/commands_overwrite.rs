@@ -176,6 +176,7 @@ fn an_output_that_cannot_be_written_is_named_by_its_path() {
         (["export", &m, "sub/o.gguf"], "cannot write sub/o.gguf: "),
         (["export", &m, "sub/hf"], "cannot write sub/hf/model.safetensors: "),
         (["prepare", "long.txt", "--out=sub/o.tok"], "sub/o.tok: cannot write: "),
+        (["import", &m, "sub/run"], "cannot write sub/run/checkpoints/step_000000.tmp-"),
     ] {
         // Writing beyond 50 KiB fails, and its signal is ignored.
         let script = "trap '' XFSZ && ulimit -f 100 && exec \"$0\" \"$@\"";

@@ -98,14 +98,15 @@ fn rollouts_and_conversations_start_from_a_file() {
     let begins = ids(130, 7);
     done(&scratch.0, &["generate", &m, "--tokens", &begins, "--max-new", "1", "--save-prefix", "a.prefix"]);
     let line = |more: &str| format!("{{\"prompt_ids\": [{begins},{more}]}}\n");
-    let prompts = [line("1"), line("2, 3"), "{\"prompt_ids\": [9]}\n".into()].concat();
+    let part = format!("{{\"prompt_ids\": [{},2,3]}}\n", ids(70, 7));
+    let prompts = [line("1"), line("2, 3"), "{\"prompt_ids\": [9]}\n".into(), part].concat();
     let args = ["rollout", &m, "-n", "2", "--max-new", "5"];
     let want = with_input(&scratch.0, &args, prompts.as_bytes());
     let got = with_input(&scratch.0, &[&args[..], &["--prefix", "a.prefix"]].concat(), prompts.as_bytes());
     assert_eq!(text(&got.stdout), text(&want.stdout));
     let said = text(&got.stderr);
-    assert!(said.contains("a.prefix: 2 of 3 prompts begin with its 130 tokens, 0 with a part"), "{said}");
-    assert!(said.contains("256 tokens reused, 8 prompt tokens computed"), "{said}");
+    assert!(said.contains("a.prefix: 2 of 4 prompts begin with its 130 tokens, 1 with a part"), "{said}");
+    assert!(said.contains("320 tokens reused, 16 prompt tokens computed"), "{said}");
 
     let system = "Be brief. ".repeat(14);
     let args = ["chat", "--model", &m, "--system", &system, "--json", "--max-new", "4"];
@@ -202,4 +203,30 @@ fn off_loaded_completions_are_those_without_preemption() {
     let none =
         [&lost[..2], &["--prompts", "p.jsonl", "--preempt", "offload", "--offload-dir", "none"]].concat();
     refused(&scratch.0, &none, 66, &["--offload-dir none"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn completions_whose_off_load_file_is_full_are_computed_again() {
+    let (scratch, m) = (Scratch::new("preempt-full"), model());
+    let prompts: String = (1..6).map(|step| format!("{{\"prompt_ids\": [{}]}}\n", ids(60, step))).collect();
+    scratch.file("p.jsonl", &prompts);
+    let args = ["rollout", &m, "--prompts", "p.jsonl", "--max-new", "60", "--ignore-eos", "--page-size", "8"];
+    let want = done(&scratch.0, &args);
+    // A file cannot grow beyond a few KiB, and the signal is ignored. Standard output and standard error are pipes.
+    let script = "trap '' XFSZ && ulimit -f 4 && exec \"$0\" \"$@\"";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script]).arg(crate::cli::program_path()).args(args);
+    shell.args(["--kv-capacity", "240", "--watermark", "0", "--preempt", "offload", "--offload-dir", "."]);
+    let output = shell.current_dir(&scratch.0).output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(text(&output.stdout), want, "{errors}");
+    for part in [
+        "0 tokens off-loaded, 0 restored",
+        "warning: the off-load file failed (File too large",
+        "computed again",
+    ] {
+        assert!(errors.contains(part), "{part}: {errors}");
+    }
 }

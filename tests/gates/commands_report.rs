@@ -163,9 +163,9 @@ fn a_report_of_a_run_has_its_samples_and_its_machine() {
 #[test]
 fn a_report_of_reinforcement_learning_has_completions_and_rewards() {
     let scratch = Scratch::new("report4");
-    let metrics: String = (1..=5)
-        .map(|step| {
-            let reward = f64::from(step) / 5.0;
+    let metrics: String = (1..)
+        .zip([0.2, 0.4, 1.0, 0.6, 0.8])
+        .map(|(step, reward): (u32, f64)| {
             let mut line = json!({"step": step, "entropy": 1.0, "completions/mean_length": 7.5});
             // Reward programs choose the names of their rewards.
             for key in ["reward", &format!("rewards/{HOSTILE}/mean"), "rewards/other/mean"] {
@@ -194,8 +194,31 @@ fn a_report_of_reinforcement_learning_has_completions_and_rewards() {
     for name in ["reward", "entropy", "completions/mean_length", "rollout_time"] {
         assert!(names.contains(&name.to_string()), "{name}: {names:?}");
     }
-    for part in ["step 5, best, reward 1.000", "step 5, worst, reward 0.000", "66.7 %", "1+1=\u{25b8}2"] {
+    for part in [
+        "step 5, best, reward 1.000",
+        "step 5, worst, reward 0.000",
+        "66.7 %",
+        "1+1=\u{25b8}2",
+        "best 1.000 at step 3",
+    ] {
         assert!(html.contains(part), "{part}: {html}");
+    }
+}
+
+#[test]
+fn a_report_names_the_step_of_the_lowest_validation_loss() {
+    let scratch = Scratch::new("report6");
+    let lines = |losses: [f64; 3]| -> String {
+        let line =
+            |(step, loss): (u32, f64)| format!("{}\n", json!({"step": step, "loss": 5.0, "val_loss": loss}));
+        (1..).zip(losses).map(line).collect()
+    };
+    for (losses, note) in [([4.0, 3.0, 3.5], "best 3.000 at step 2"), ([4.0, 3.5, 3.0], "the best so far")] {
+        scratch.file("a/metrics.jsonl", &lines(losses));
+        ok(&scratch.0, &["report", "a"]);
+        let html = fs::read_to_string(scratch.0.join("a/report.html")).unwrap();
+        assert!(html.contains(note), "{note}: {html}");
+        assert_eq!(html.contains("at step"), note.contains("at step"), "{html}");
     }
 }
 

@@ -228,7 +228,8 @@ mod signals {
         assert_eq!(code, Some(130), "{errors}");
         let kept = each_once(&std::fs::read_to_string(scratch.0.join("c.jsonl.partial")).unwrap());
         let hint = format!("{kept} of 120000 completions are in {}/c.jsonl.partial", scratch.0.display());
-        assert!(errors.contains("stopped by a signal") && errors.contains(&hint), "{errors}");
+        let stopped = format!("stopped by a signal after {kept} of 120000 completions");
+        assert!(errors.contains(&stopped) && errors.contains(&hint), "{errors}");
         assert_eq!(std::fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(), "complete\n");
         assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 3, "a temporary file is left");
     }
@@ -248,6 +249,7 @@ mod signals {
         assert!(lines.ends_with('\n'));
         let printed = each_once(&lines);
         assert!(errors.contains(&format!("{printed} of 60000 completions were printed")), "{errors}");
+        assert!(errors.contains(&format!("after {printed} of 60000 completions")), "{errors}");
     }
 
     #[test]

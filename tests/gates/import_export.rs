@@ -104,13 +104,17 @@ fn inspect_reads_all_weights_and_counts_those_that_are_not_finite() {
     std::fs::copy(bad.join("config.json"), scratch.0.join("m/config.json")).unwrap();
     let mut bytes = std::fs::read(bad.join("model.safetensors")).unwrap();
     let end = bytes.len();
-    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    for nan in bytes[end - 8..].chunks_exact_mut(4) {
+        nan.copy_from_slice(&f32::NAN.to_le_bytes());
+    }
     bytes[end - 12..end - 8].copy_from_slice(&f32::INFINITY.to_le_bytes());
     std::fs::write(scratch.0.join("m/model.safetensors"), bytes).unwrap();
     let output = crate::cli::xtrain(&scratch.0, &["inspect", "m", "--verify", "--json"]);
     assert_eq!(output.status.code(), Some(65), "{output:?}");
     let found = parsed(&crate::cli::text(&output.stdout));
-    assert_eq!((&found["verified"]["nan"], &found["verified"]["infinite"]), (&1.into(), &1.into()));
+    assert_eq!((&found["verified"]["nan"], &found["verified"]["infinite"]), (&2.into(), &1.into()));
+    let error = "error: 2 of 119168 weights are NaN and 1 are infinite, first in model.norm.weight\n";
+    assert_eq!(crate::cli::text(&output.stderr), error);
     ok(&scratch.0, &["import", &path("models/qwen3_tied").display().to_string(), "run"]);
     ok(&scratch.0, &["inspect", "run", "--verify"]);
     let file = scratch.0.join("run/checkpoints/step_000000/model.safetensors");
