@@ -188,7 +188,12 @@ impl Training<'_> {
             observer.enter(Phase::Step)?;
             let windows = self.loader.batch(&self.source.tokens, step - first, train.batch as u32)?;
             let examples = windows.into_iter().map(TrainingExample::from).collect();
-            let (report, norms) = self.step(examples)?;
+            let before = self.trainer.target_tokens();
+            let (mut report, norms) = self.step(examples)?;
+            if report.target_tokens == before {
+                // windows of packed conversations can be without a target: JSON has no NaN, and gets null
+                report.loss = f32::NAN;
+            }
             let due =
                 |every: usize| every > 0 && report.step.is_multiple_of(every as u64) || report.step == last;
             let mut val = None;
@@ -295,8 +300,7 @@ impl Training<'_> {
         let Some(files) = &mut self.files else { return Ok(()) };
         Ok(files.metrics.write(&Line {
             step: report.step,
-            // a batch of windows without a target has no loss: `null`
-            loss: if report.target_tokens == 0 { f32::NAN } else { report.loss },
+            loss: report.loss,
             grad_norm: report.grad_norm,
             learning_rate: report.learning_rate,
             num_tokens: report.target_tokens,

@@ -128,7 +128,7 @@ fn generate(args: &GenerateArgs) -> Result<(), CliError> {
         printer.print(&prompt.shown())?;
     }
     let before = printer.printed;
-    let timings = timed::run(&mut engine, &mut |events| {
+    let (timings, _) = timed::run(&mut engine, &mut |events| {
         for event in events {
             match &mut stops {
                 Some(stops) => printer.print(&stops.push(event))?,

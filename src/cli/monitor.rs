@@ -40,6 +40,8 @@ pub(super) struct Monitor<'a> {
     tokens: u64,
     start: Instant,
     first_tokens: u64,
+    /// The loss of the last step. NaN: it had no target.
+    loss: f32,
     /// The norms of the step, for its events.
     norms: BTreeMap<String, f64>,
 }
@@ -93,22 +95,31 @@ impl<'a> Monitor<'a> {
             tokens,
             start: now,
             first_tokens: tokens,
+            loss: f32::NAN,
             norms: BTreeMap::new(),
         }
     }
 }
 
 impl Monitor<'_> {
+    /// Tokens per second since the start, and the last loss.
+    fn note(&self) -> String {
+        let tokens = self.tokens - self.first_tokens;
+        let rate = units::rate(tokens as f64 / self.start.elapsed().as_secs_f64(), "tok");
+        if self.loss.is_nan() { rate } else { format!("{rate}, loss {:.3}", self.loss) }
+    }
+
     /// Writes the numbers of a step, as in `metrics.jsonl`. Plots are a convenience: a full disk must not end the run
     /// here.
     fn write_events(&mut self, report: &StepReport, val: Option<&Evaluation>) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let mut scalars = vec![
-            ("loss", f64::from(report.loss)),
+        let loss = (!report.loss.is_nan()).then_some(("loss", f64::from(report.loss)));
+        let mut scalars: Vec<_> = loss.into_iter().collect();
+        scalars.extend([
             ("grad_norm", f64::from(report.grad_norm)),
             ("learning_rate", report.learning_rate),
             ("num_tokens", report.target_tokens as f64),
-        ];
+        ]);
         if let Some(val) = val {
             let values = [val.loss, val.perplexity(), val.bits_per_byte()];
             scalars.extend(["val_loss", "val_perplexity", "val_bits_per_byte"].into_iter().zip(values));
@@ -126,6 +137,10 @@ impl Observer for Monitor<'_> {
         if let Some(phase) = self.phase.replace(phase) {
             self.timing.add(phase, seconds);
         }
+        if phase == Phase::End && self.timing.step > 0 {
+            // the last line of the progress has one time for both rates
+            self.progress.note(&self.note());
+        }
         if !matches!(phase, Phase::Step | Phase::End) {
             return Ok(());
         }
@@ -140,14 +155,14 @@ impl Observer for Monitor<'_> {
         self.timing.tokens_per_second = (report.target_tokens - self.tokens) as f64 / self.timing.step_time;
         self.tokens = report.target_tokens;
         self.write_events(report, val);
-        let tokens = report.target_tokens - self.first_tokens;
-        let rate = units::rate(tokens as f64 / self.start.elapsed().as_secs_f64(), "tok");
-        self.progress.at(step, &format!("{rate}, loss {:.3}", report.loss));
+        self.loss = report.loss;
+        self.progress.at(step, &self.note());
         if let Some(val) = val {
-            let (loss, val_loss) = (report.loss, val.loss);
+            let loss = if report.loss.is_nan() { "none".into() } else { format!("{:.4}", report.loss) };
+            let val_loss = val.loss;
             let (perplexity, bits) = (val.perplexity(), val.bits_per_byte());
             self.progress.line(&format!(
-                "step {step}: loss {loss:.4}, validation loss {val_loss:.4}, perplexity {perplexity:.2}, {bits:.3} \
+                "step {step}: loss {loss}, validation loss {val_loss:.4}, perplexity {perplexity:.2}, {bits:.3} \
                  bits per byte"
             ));
         }

@@ -9,9 +9,9 @@ use crate::report::{Pass, Timings};
 pub(super) type OnEvents<'a> = &'a mut dyn FnMut(&[Event]) -> Result<Vec<usize>, CliError>;
 
 /// Runs `engine` until it is idle and times every forward pass. The time of `on_events` does not count, and its error
-/// ends the rollout.
-pub(super) fn run(engine: &mut Engine<'_>, on_events: OnEvents<'_>) -> Result<Timings, CliError> {
-    let mut timings = Timings::default();
+/// ends the rollout. Also returns the largest number of bytes of the KV cache between two steps.
+pub(super) fn run(engine: &mut Engine<'_>, on_events: OnEvents<'_>) -> Result<(Timings, usize), CliError> {
+    let (mut timings, mut cache_bytes) = (Timings::default(), 0);
     let mut waiting = engine.waiting() + engine.live();
     let mut has_token = vec![false; waiting];
     while !engine.is_idle() {
@@ -33,6 +33,7 @@ pub(super) fn run(engine: &mut Engine<'_>, on_events: OnEvents<'_>) -> Result<Ti
         for index in on_events(step.events)? {
             engine.stop(index);
         }
+        cache_bytes = cache_bytes.max(engine.cache().map_or(0, |cache| cache.bytes()));
     }
-    Ok(timings)
+    Ok((timings, cache_bytes))
 }

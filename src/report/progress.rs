@@ -82,7 +82,7 @@ impl Progress {
     /// Reports that `done` units are done. `note` is shown after the rate, for example `loss 1.23`.
     pub(crate) fn at(&mut self, done: u64, note: &str) {
         self.job.done = done;
-        note.clone_into(&mut self.job.note);
+        self.note(note);
         match &self.bar {
             Some(bar) => {
                 bar.set_position(done);
@@ -102,6 +102,11 @@ impl Progress {
             Some(bar) => bar.suspend(|| to_stderr(text)),
             None => to_stderr(text),
         }
+    }
+
+    /// Replaces what follows the rate.
+    pub(crate) fn note(&mut self, note: &str) {
+        note.clone_into(&mut self.job.note);
     }
 
     /// Ends the job: removes the bar and prints one last line.

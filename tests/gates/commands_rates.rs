@@ -39,8 +39,7 @@ fn the_rates_of_a_rollout_are_those_of_completions_and_of_their_tokens() {
     assert!((39.0..60.0).contains(&per_completion), "{per_completion} tokens per completion: {errors}");
 }
 
-/// The rate of the tokens ends before the last checkpoint, so it is a little higher. The 60 steps before the resume do
-/// not count.
+/// Both rates have the same time. The 60 steps before the resume do not count.
 #[test]
 fn the_rates_of_a_resumed_run_are_those_of_its_own_steps() {
     let scratch = Scratch::new("rates-train");
@@ -49,5 +48,5 @@ fn the_rates_of_a_resumed_run_are_those_of_its_own_steps() {
     let resume = ["train", "--resume", "r", "--set", "train.steps=80", "--set", "train.save_every=1"];
     let errors = errors(&scratch, &[&resume[..], &["--threads", "1"]].concat());
     let per_step = rate(&errors, "tok") / rate(&errors, "step");
-    assert!((15.5..32.0).contains(&per_step), "{per_step} tokens per step of 2 x 8 tokens: {errors}");
+    assert!((15.5..16.5).contains(&per_step), "{per_step} tokens per step of 2 x 8 tokens: {errors}");
 }

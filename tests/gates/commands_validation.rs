@@ -82,6 +82,26 @@ fn a_run_is_evaluated_in_its_dtype() {
 }
 
 #[test]
+fn a_step_without_a_target_has_no_loss() {
+    let scratch = scratch("no-target");
+    let line = json!({"prompt": "a".repeat(20), "completion": "b"});
+    scratch.file("p.jsonl", &format!("{line}\n").repeat(20));
+    done(&scratch.0, &["prepare", "p.jsonl", "--out", "p.tok"]);
+    let keys = ["train.steps=12", "train.batch=1", "data.val_fraction=0", "data.packing=stream"];
+    let shown = xtrain(&scratch.0, &tiny_run("r", "p.tok", &keys));
+    assert!(shown.status.success() && !text(&shown.stderr).contains("NaN"), "{shown:?}");
+    let (losses, tokens) = (values(&scratch.0, "r", "loss"), values(&scratch.0, "r", "num_tokens"));
+    let mut before = 0;
+    for (loss, tokens) in losses.iter().zip(&tokens) {
+        let tokens = tokens.as_u64().unwrap();
+        assert_eq!(loss.is_null(), tokens == before, "{losses:?}");
+        assert!(loss.is_null() || loss.as_f64() > Some(1.0), "{losses:?}");
+        before = tokens;
+    }
+    assert!(before > 0 && losses.iter().any(Value::is_null), "{losses:?}");
+}
+
+#[test]
 fn a_run_that_never_evaluates_has_no_validation_loss() {
     let scratch = scratch("validation-never");
     done(&scratch.0, &run("r", &["--val-data", "v.txt", "--set", "train.eval_every=0"]));

@@ -145,7 +145,7 @@ pub(super) fn measure_in(
         (0..workload.batch as u64).try_for_each(|id| engine.submit(request(id)).map(|_| ()))?;
     }
     let (mut has_token, mut start, mut needed) = (vec![false; workload.batch], None, 0);
-    let timings = timed::run(&mut engine, &mut |events| {
+    let (timings, cache_bytes) = timed::run(&mut engine, &mut |events| {
         if start.is_some() {
             needed += events.iter().map(|e| Ideal::kv_before(model, options.kv, e.position)).sum::<u64>();
         }
@@ -157,6 +157,5 @@ pub(super) fn measure_in(
     })?;
     let read = |start| model.device().gpu_counters().map(|t| t.since(start).kv_read);
     let kv = start.and_then(read).filter(|_| needed > 0).map(|read| [read, needed]);
-    let cache_bytes = engine.cache().map_or(0, |cache| cache.bytes());
     Ok(Measured { timings, cache_bytes, kv, counters: engine.counters() })
 }
