@@ -261,7 +261,7 @@ fn a_program_that_hangs_is_stopped_at_the_time_limit() {
     let body = "[ $id = 2 ] && { echo stuck >&2; sleep 60; }; echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"";
     let error = error_of(body, 4, Duration::from_millis(700));
     assert!(clock.elapsed() < Duration::from_secs(10), "{:?}", clock.elapsed());
-    for part in ["process 0", "prompt 1, completion 0", "0.7 s", "2 completions", "stuck"] {
+    for part in ["process 0", "prompt 1, completion 0", "0.7 s", "2 completions", ":\nstuck"] {
         assert!(error.contains(part), "{part}: {error}");
     }
 }
@@ -302,7 +302,7 @@ fn a_program_that_reads_nothing_is_stopped_at_the_time_limit() {
 fn a_program_that_dies_is_reported_with_its_status_and_last_words() {
     let body =
         "[ $id = 3 ] && { echo 'no such table' >&2; exit 7; }; echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"";
-    refuses(body, &["prompt 1, completion 1", "exit status: 7", "1 completions", "no such table"]);
+    refuses(body, &["prompt 1, completion 1", "exit status: 7", "1 completions", ":\nno such table"]);
     refuses(
         "kill -9 $$",
         &["prompt 0, completion 0", "signal: 9", "4 completions", "nothing to standard error"],
