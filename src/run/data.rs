@@ -243,6 +243,18 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_digest_of_a_file_is_that_of_all_its_bytes() {
+        let path = std::env::temp_dir().join(format!("xtrain-digest-{}", std::process::id()));
+        let all: Vec<u8> = (0..2 * BLOCK + 1).map(|i| (i % 251) as u8).collect();
+        for length in [0, 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1] {
+            fs::write(&path, &all[..length]).unwrap();
+            let want = format!("sha256:{}", hex(&Sha256::digest(&all[..length])));
+            assert_eq!(sha256(&path).unwrap(), want, "{length} bytes");
+        }
+        fs::remove_file(&path).unwrap();
+    }
+
     fn record(files: &[(&str, &str)]) -> DataRecord {
         let digested =
             |(file, digest): &(&str, &str)| Digested { file: (*file).into(), digest: (*digest).into() };

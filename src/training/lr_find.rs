@@ -75,6 +75,28 @@ mod tests {
     }
 
     #[test]
+    fn the_test_ends_at_four_times_the_lowest_loss_or_without_a_loss() {
+        let range = LrRange { lowest: 1e-6, highest: 1.0, steps: 6 };
+        let losses = [4.0, 2.0, 3.0, 8.0, 8.1, 9.0];
+        let points = |last: usize| {
+            let loss_at = |step: usize, _| Ok::<_, ()>((step < last).then_some(losses[step]));
+            lr_losses(range, loss_at).unwrap()
+        };
+        let found: Vec<f64> = points(6).into_iter().map(|point| point.1).collect();
+        assert_eq!(found, losses[..5].iter().map(|&loss| f64::from(loss)).collect::<Vec<_>>());
+        assert_eq!(points(2).len(), 2);
+    }
+
+    #[test]
+    fn a_loss_is_smoothed_over_an_eighth_of_the_points() {
+        let points: Vec<(f64, f64)> =
+            (0..32).map(|at| (at as f64, if at == 16 { 5.0 } else { 0.0 })).collect();
+        let smooth: Vec<f64> = smoothed(&points).into_iter().map(|point| point.1).collect();
+        assert_eq!(smooth[14..19], [1.0; 5]);
+        assert_eq!(smooth.iter().sum::<f64>(), 5.0);
+    }
+
+    #[test]
     fn the_steepest_rate_is_where_the_loss_falls_most() {
         let range = LrRange { lowest: 1e-6, highest: 1.0, steps: 61 };
         let loss = |rate: f64| 4.0 - 3.0 / (1.0 + (1e-3 / rate).powi(2)) + 10.0 * rate;

@@ -55,3 +55,23 @@ fn completions_over_off_loaded_layers_are_those_of_a_cache_that_fits() {
         refused(&scratch.0, &[&generate[..], flags].concat(), code, &parts);
     }
 }
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn layers_of_a_gpu_are_off_loaded_to_host_memory() {
+    let scratch = Scratch::new("layers-gpu");
+    let m = path("models/qwen3_untied_hd").display().to_string();
+    let generate = ["generate", &m, "--tokens", "9,8,7,9", "--max-new", "6", "--ignore-eos", "--json"];
+    let least = (2 * 64 * (2 * 32 * 4) + 3 * 16).to_string();
+    let off = ["--device", "emulated", "--kv-resident", &least];
+    let [want, got] = [&["--device", "emulated"][..], &off]
+        .map(|more| parsed(&ok(&scratch.0, &[&generate[..], more].concat()))["completion_ids"].clone());
+    assert_eq!(got, want);
+    let limited = [&generate[..], &off, &["--offload-limit", "1KiB"]].concat();
+    refused(
+        &scratch.0,
+        &limited,
+        2,
+        &["offload_limit", "found 1024 bytes; 3 layers of 64 positions take 49152"],
+    );
+}

@@ -233,7 +233,12 @@ fn a_diverged_run_names_a_way_out_and_a_resume_can_take_it() {
     let command: Vec<&str> = errors.rsplit_once("xtrain ").unwrap().1.split_whitespace().collect();
     let followed = text(&xtrain(&scratch.0, &command).stderr);
     assert!(followed.contains("train.learning_rate: "), "{followed}");
-    // The rate of the first steps has made the weights useless, but finite.
+    // The rate of the first steps has made the weights useless, but finite. A learning rate test without a loss is no
+    // error.
+    let useless = ["train", "--init", "r/checkpoints/step_000001", "--data", "t.txt", "--lr-find=10"];
+    let shown =
+        done(&scratch.0, &[&useless[..], &["--set", "train.context=8", "--set", "train.batch=2"]].concat());
+    assert!(shown.contains("The loss does not fall at any learning rate"), "{shown}");
     for old in fs::read_dir(scratch.0.join("r/checkpoints")).unwrap().flatten() {
         if old.file_name() != "step_000000" {
             fs::remove_dir_all(old.path()).unwrap();

@@ -84,7 +84,8 @@ pub(crate) fn compared(
 
 #[test]
 fn the_estimate_of_a_dry_run_is_within_5_percent_of_the_peak() {
-    for (batch, more) in [(4, &[][..]), (16, &[]), (4, &["--dtype", "bf16"])] {
+    let runs = [(4, &[][..]), (16, &[]), (4, &["--dtype", "bf16"]), (16, &["--gradient-checkpointing"])];
+    for (batch, more) in runs {
         compared(1, [batch, 1], more, || Command::new("env")).unwrap_or_else(|e| panic!("{more:?}: {e}"));
     }
 }

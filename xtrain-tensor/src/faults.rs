@@ -272,6 +272,7 @@ faults! {
     ShardsAddedInSequence "the totals of shards are added one after the other, not as a tree"
     ShardBoundsRoundedUp "the boundaries between shards are rounded up"
     LossOfKeptSetsNotAdded "a loss that returns the kept sets is not added"
+    OffsetsNotChecked "an infinite offset of a quantized block counts as finite"
     LayerBuffersNotCounted "the bytes of a cache count one of the two buffers of off-loaded layers"
     SlotsOfLargerCacheKept "a cache that off-loads layers keeps the slots of a larger one"
     MaskOfTailIgnored "a mask does not apply to the last tokens, fewer than 32"

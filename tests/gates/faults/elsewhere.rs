@@ -15,7 +15,7 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 78] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 79] = [
     Fault::TextOfTruncatedPromptKept,
     Fault::RewardLogsShared,
     Fault::PartOfRecordKept,
@@ -48,6 +48,7 @@ pub(super) const CAUGHT_ELSEWHERE: [Fault; 78] = [
     Fault::PromptsNumberedByProcess,
     Fault::CacheOfAbsentRequests,
     Fault::LossOfKeptSetsNotAdded,
+    Fault::OffsetsNotChecked,
     Fault::LayerBuffersNotCounted,
     Fault::SlotsOfLargerCacheKept,
     Fault::MaskOfTailIgnored,

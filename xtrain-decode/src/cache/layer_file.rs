@@ -117,3 +117,20 @@ impl ReadLayer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::disk::Offsets;
+
+    #[test]
+    fn layers_beyond_4_gib_have_places_of_their_own() {
+        let offsets = Offsets::default();
+        let (slots, row_bytes) = (1 << 22, 1024);
+        let mut file = LayerFile::new(Arc::new(offsets.clone()), 3, slots, row_bytes);
+        file.write(2, 1, 5, &[0; 8]).unwrap();
+        // five keys and values of whole layers, of 4 GiB each, and five blocks
+        assert_eq!(offsets.take(), [(5 << 32) + 5 * (BLOCK * row_bytes) as u64]);
+        assert_eq!(file.read(2).offsets, [4 << 32, 5 << 32]);
+    }
+}

@@ -73,3 +73,18 @@ impl BlockFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::disk::Offsets;
+
+    #[test]
+    fn blocks_beyond_4_gib_have_places_of_their_own() {
+        let offsets = Offsets::default();
+        let mut file = BlockFile { end: 70_000, ..BlockFile::new(Box::new(offsets.clone()), usize::MAX) };
+        let blocks = file.write(&[1; 10]).unwrap();
+        file.read(&blocks, &mut [0; 10]).unwrap();
+        assert_eq!((blocks, offsets.take()), (vec![70_000], vec![70_000 * 65_536; 2]));
+    }
+}

@@ -48,3 +48,25 @@ impl Storage for Disk {
         Ok(())
     }
 }
+
+/// Records where it is written and read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Offsets(Arc<Mutex<Vec<u64>>>);
+
+impl Offsets {
+    pub(crate) fn take(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Storage for Offsets {
+    fn write_at(&self, _bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.lock().unwrap().push(offset);
+        Ok(())
+    }
+
+    fn read_at(&self, _bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.lock().unwrap().push(offset);
+        Ok(())
+    }
+}

@@ -128,6 +128,18 @@ fn changed_bytes_are_an_error_that_names_the_layer() {
 }
 
 #[test]
+fn a_pass_writes_and_the_next_one_reads_more_blocks_than_are_moved_at_a_time() {
+    let sequences = 70;
+    let mut cache = paged(shape(Dtype::F32), room(sequences, 64), 64, &Disk::default());
+    let mut held = vec![Vec::new(); sequences];
+    for token in [3, 4] {
+        let tokens: Vec<(u32, u32)> = (0..sequences as u32).map(|seq| (seq, token + seq)).collect();
+        let rows = append(&mut held, &tokens);
+        pass(&mut cache, &rows, &held, "a block for each sequence");
+    }
+}
+
+#[test]
 fn a_cache_that_fits_has_no_file() {
     let (shape, disk) = (shape(Dtype::F32), Disk::default());
     let all = LAYERS * 40 * shape.layer_bytes_per_token();

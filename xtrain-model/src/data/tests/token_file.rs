@@ -52,6 +52,32 @@ fn a_vocabulary_may_have_one_token() {
     assert_eq!(file.ids(0..2).unwrap(), [0, 0]);
 }
 
+/// A file of 5 GB, of which most is a hole.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_last_tokens_of_a_large_file_are_read() {
+    use std::os::unix::fs::FileExt;
+    let (dir, count) = (Scratch::new("large"), 2_500_000_000);
+    let header = header::Header {
+        version: header::Version::One,
+        masked: true,
+        vocab: 257,
+        digest: 1,
+        count,
+        documents: 0,
+        body_crc: 0,
+    };
+    let path = dir.file("large.tok", header.to_bytes());
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(header.body_end().unwrap()).unwrap();
+    file.write_all_at(&[1, 0, 2, 0, 0, 1], header::SIZE + 2 * (count - 3)).unwrap();
+    // the last byte of the mask has the bits of the last eight tokens
+    file.write_all_at(&[0b0110_0000], header.body_end().unwrap() - 1).unwrap();
+    let tokens = TokenFile::open(&path).unwrap();
+    assert_eq!(tokens.ids(count - 3..count).unwrap(), [1, 2, 256]);
+    assert_eq!(tokens.target_mask(count - 3..count).unwrap(), [true, true, false]);
+}
+
 fn small_file(dir: &Scratch) -> Vec<u8> {
     let input = dir.file("in.jsonl", "{\"prompt\": \"abc\", \"completion\": \"def\"}\n".repeat(5));
     let file = prepared(dir, &[input], &Tokenizer::byte()).unwrap();

@@ -1,4 +1,5 @@
 //! Blocks of quantized weights.
+use crate::faults::{self, Fault};
 
 /// Elements of a block.
 pub(crate) const BLOCK: usize = 32;
@@ -43,7 +44,9 @@ impl QuantBlock {
 
     /// Whether the largest possible code gives finite elements with these scales and offsets.
     pub(super) fn is_surely_finite(&self) -> bool {
-        let bound = |half: usize| self.scales[half].abs() * 128.0 + self.offsets[half].abs();
+        let offset =
+            |half: usize| if faults::on(Fault::OffsetsNotChecked) { 0.0 } else { self.offsets[half].abs() };
+        let bound = |half: usize| self.scales[half].abs() * 128.0 + offset(half);
         bound(0).is_finite() && bound(1).is_finite()
     }
 
@@ -53,5 +56,34 @@ impl QuantBlock {
             let (scale, code) = (self.scales[i / HALF], f32::from(self.codes[i]));
             if format.offsets { scale.mul_add(code, self.offsets[i / HALF]) } else { scale * code }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Piece;
+    use super::*;
+
+    /// The first element that is not finite, for an infinity or a NaN as each scale and each offset of a block.
+    fn first_non_finite() -> Vec<Option<usize>> {
+        let format = QuantFormat { bits: CodeBits::Four, halves: true, offsets: true };
+        let finite = QuantBlock { scales: [1.0; 2], offsets: [-2.0; 2], codes: [3; BLOCK] };
+        let changed = |x: f32| {
+            let mut blocks = [finite; 4];
+            (blocks[0].scales[0], blocks[1].scales[1]) = (x, x);
+            (blocks[2].offsets[0], blocks[3].offsets[1]) = (x, x);
+            blocks
+        };
+        let first = |block| Piece::Blocks(format, &[finite, block]).first_non_finite().map(|(at, _)| at);
+        assert_eq!(first(finite), None);
+        [f32::INFINITY, f32::NAN].into_iter().flat_map(changed).map(first).collect()
+    }
+
+    #[test]
+    fn scales_and_offsets_that_are_not_finite_are_found() {
+        let each = [0, HALF, 0, HALF].map(|at| Some(BLOCK + at));
+        assert_eq!(first_non_finite(), [each, each].concat());
+        #[cfg(feature = "faults")]
+        assert!(faults::with(Fault::OffsetsNotChecked, first_non_finite).contains(&None));
     }
 }
