@@ -173,7 +173,7 @@ impl Backend for Gpu {
         Ok(loss::loss(self, x, head, rows, None)?.0)
     }
     fn cross_entropy_kept(&self, x: &Tensor, head: &Weight, rows: &LossRows<'_>) -> Result<LossValues> {
-        loss::values_and_kept(self, x, head, rows)
+        loss::values_and_kept(self, x, head, rows, loss::MAX_LOGITS)
     }
 
     fn cross_entropy_backward(

@@ -16,7 +16,7 @@ const NO_TARGET: u32 = u32::MAX;
 
 /// Maximum number of logits in memory: 512 MiB of them, or 256 rows of a chunk of 4,096 columns if that is more.
 /// 2,560 rows of 50,000 logits are enough tiles of `dx` to occupy a device.
-const MAX_LOGITS: usize = 1 << 27;
+pub(crate) const MAX_LOGITS: usize = 1 << 27;
 
 /// Log-probability of the target, logsumexp and entropy of each row. The targets have been checked.
 pub(crate) fn log_prob(gpu: &Gpu, logits: &Tensor, target: &[u32]) -> Result<Vec<LogProb>> {
@@ -126,16 +126,18 @@ pub(crate) fn loss(
     loss_bounded(gpu, x, head, rows, dhead, MAX_LOGITS)
 }
 
-/// Values of each row with a target, and its kept set. `None`: all tokens are kept.
+/// Values of each row with a target, and its kept set. `None`: all tokens are kept. At most `max_logits` logits are in
+/// memory.
 pub(crate) fn values_and_kept(
     gpu: &Gpu,
     x: &Tensor,
     head: &Weight,
     rows: &LossRows<'_>,
+    max_logits: usize,
 ) -> Result<LossValues> {
     let row_state = RowState::new(gpu, rows, head.out_features())?;
     let (x, buffers) = (x.at(gpu, head.dtype())?, row_state.buffers());
-    let pass = LossPass { gpu, x, head, rows, buffers, max_logits: MAX_LOGITS };
+    let pass = LossPass { gpu, x, head, rows, buffers, max_logits };
     let mut kept = rows.kept.to_vec();
     kept.resize(rows.targets.len(), None);
     pass.values(rows.targets.len(), Some(&mut kept))?;

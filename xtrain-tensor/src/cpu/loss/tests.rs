@@ -110,6 +110,38 @@ fn a_row_keeps_its_k_largest_logits_the_first_of_equal_ones_and_its_target() {
     crate::testing::check_top_k_of_equal_logits(&Device::cpu());
 }
 
+/// Size of the vocabulary of [`visited`].
+const VISITED_OUT: usize = 70;
+
+/// The indices and the logits of the rows that the values of a loss visit, with at most `max_logits` logits in memory.
+fn visited(max_logits: usize) -> Vec<(usize, Vec<f32>)> {
+    let (n, v, c, device) = (230, VISITED_OUT, 9, Device::cpu());
+    let x = Tensor::new(&device, &[n, c], arbitrary(n * c, 1)).unwrap();
+    let head = Weight::new(&Tensor::new(&device, &[v, c], arbitrary(v * c, 2)).unwrap(), Dtype::F32).unwrap();
+    let target =
+        |i: usize| (i % 5 != 3).then_some(Target { id: (i * 97 % v) as u32, weight: 1.0, bonus: 0.0 });
+    let targets: Vec<Option<Target>> = (0..n).map(target).collect();
+    let samples = Samples::of_lengths([n]);
+    let rows = LossRows::new(&targets, &samples);
+    let cpu = device.as_cpu().unwrap();
+    let mut seen = Vec::new();
+    let pass = LossPass { cpu, x: &x, head: &head, rows: &rows, max_logits };
+    pass.values(|n, z, _| seen.push((n, z.to_vec()))).unwrap();
+    seen
+}
+
+#[test]
+fn each_row_is_visited_with_its_index_in_the_input() {
+    let (whole, blocks) = (visited(usize::MAX), visited(100 * VISITED_OUT));
+    let with_target: Vec<usize> = (0..230).filter(|i| i % 5 != 3).collect();
+    for seen in [&whole, &blocks] {
+        assert_eq!(seen.iter().map(|(n, _)| *n).collect::<Vec<_>>(), with_target);
+    }
+    for ((n, got), (_, want)) in blocks.iter().zip(&whole) {
+        compare_bits(got, want).unwrap_or_else(|e| panic!("row {n}: {e}"));
+    }
+}
+
 /// Peak resident memory of this process in KiB. `None`: the system does not report it.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -126,6 +126,28 @@ fn splitting_the_vocabulary_changes_no_bit_of_a_loss_with_given_kept_sets() {
     println!("loss with given kept sets: {n} values, 0 differing bits");
 }
 
+/// The values and the kept sets; on a GPU with at most `max_logits` logits in memory.
+fn values_and_kept_on(device: &Device, o: &Operands, max_logits: usize) -> LossValues {
+    let (x, head, samples, targets) = operands_of(device, o).unwrap();
+    let rows = LossRows { temperature: TEMPERATURE, top_k: o.top_k, ..LossRows::new(&targets, &samples) };
+    match device {
+        Device::Gpu(gpu) => values_and_kept(gpu, &x, &head, &rows, max_logits).unwrap(),
+        Device::Reference(_) | Device::Cpu(_) => ops::cross_entropy_kept(&x, &head, &rows, &mut 0.0).unwrap(),
+    }
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn the_kept_sets_of_blocks_of_rows_are_those_of_all_rows() {
+    let o = Operands { top_k: Some(20), ..operands([250, 10], 700, 9, Dtype::F32) };
+    let device = emulated(ThreadSchedule::Random(3));
+    let whole = values_and_kept_on(&device, &o, MAX_LOGITS);
+    assert_eq!(whole.kept.len(), 260);
+    assert!((0..260).all(|n| whole.kept[n].is_some() == (n % 5 != 3)));
+    assert_eq!(values_and_kept_on(&device, &o, 100 * o.out), whole);
+    assert_eq!(values_and_kept_on(&Device::cpu(), &o, MAX_LOGITS), whole);
+}
+
 #[test]
 #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn equal_logits_are_kept_in_the_order_of_their_indices() {
