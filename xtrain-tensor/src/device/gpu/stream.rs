@@ -196,3 +196,6 @@ impl Stream {
         lock(&self.memory).free_all(self.launcher(), u64::MAX);
     }
 }
+
+#[cfg(test)]
+mod tests;
