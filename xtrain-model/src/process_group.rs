@@ -326,4 +326,33 @@ mod tests {
         assert_eq!(update(false), [true, true]);
         assert_eq!(update(true), [false, false]);
     }
+
+    #[test]
+    fn the_first_parameter_that_is_not_finite_in_any_process_is_found_by_all() {
+        // index of the slice with a NaN, of each process
+        type At = fn(&[Slice]) -> Option<usize>;
+        let none: At = |_| None;
+        let first: At = |_| Some(0);
+        let last: At = |own| Some(own.len() - 1);
+        let found = |at: [At; 2]| {
+            on_two(|group, params| {
+                let values = params.iter().map(|p| p.value().unwrap()).collect::<Vec<_>>();
+                let mut own = group.slice(&values).unwrap();
+                if let Some(slice) = at[group.comm().rank()](group.own()) {
+                    own[slice].data_mut::<f32>().unwrap()[0] = f32::NAN;
+                }
+                let of_process = |rank: usize| {
+                    let slices = &group.slices[rank];
+                    at[rank](slices).map(|slice| slices[slice].param)
+                };
+                let want = (0..2).filter_map(of_process).min();
+                (group.first_non_finite(&own).unwrap(), want)
+            })
+        };
+        for at in [[none, first], [first, none], [last, first], [none, none]] {
+            for (got, want) in found(at) {
+                assert_eq!(got, want);
+            }
+        }
+    }
 }

@@ -426,3 +426,6 @@ pub fn normalize_loss_weights(examples: &mut [TrainingExample]) -> usize {
     }
     n
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+//! Values that are not finite are reported with the name of their parameter.
+use xtrain_tensor::{Device, Dtype};
+
+use super::*;
+use crate::config::Config;
+
+/// Walk index of the parameter with a value that is not finite.
+const AT: usize = 3;
+
+/// A trainer, the gradient of its first step, and the name of parameter [`AT`].
+fn first_step() -> (Trainer, StepGradient, String) {
+    let model = Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 1).unwrap();
+    let mut trainer = Trainer::new(model, OptimConfig::default(), Schedule::constant(1e-3)).unwrap();
+    let examples = [TrainingExample::window(&[1, 2, 3, 4], 1.0)];
+    let gradient = trainer.gradient(&examples, LogitsProcessing::default(), 1).unwrap();
+    let name = trainer.model.params.iter().nth(AT).unwrap().name().to_owned();
+    (trainer, gradient, name)
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_is_reported_with_the_name_of_its_parameter() {
+    let (mut trainer, mut gradient, name) = first_step();
+    gradient.grads[AT].data_mut::<f32>().unwrap()[5] = f32::NAN;
+    let error = trainer.apply(gradient, 3).unwrap_err().to_string();
+    assert_eq!(error, format!("step 1: the gradient of {name} is not finite"));
+    assert_eq!((trainer.step_number(), trainer.target_tokens()), (0, 0));
+}
+
+#[test]
+fn a_weight_that_is_not_finite_is_reported_with_its_name() {
+    let (mut trainer, gradient, name) = first_step();
+    let param = trainer.model.params.iter_mut().nth(AT).unwrap();
+    param.value_mut().unwrap().data_mut::<f32>().unwrap()[5] = f32::INFINITY;
+    let error = trainer.apply(gradient, 3).unwrap_err().to_string();
+    assert_eq!(error, format!("step 1: the weight {name} is not finite"));
+    assert_eq!((trainer.step_number(), trainer.target_tokens()), (0, 0));
+}
