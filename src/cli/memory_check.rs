@@ -166,6 +166,29 @@ mod tests {
         assert!(error.is_err_and(|error| error.contains("the off-loaded part of the KV cache needs about")));
     }
 
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn the_layer_that_a_gpu_reads_takes_host_memory() {
+        use crate::decode::LayerOffload;
+        use crate::tensor::testing::emulated;
+        use crate::tensor::{Dtype, ThreadSchedule};
+        let (gpu, kv) = (emulated(ThreadSchedule::Forward), KvKind::Contiguous);
+        let model = Model::init(model(3, 50).config(), Dtype::F32, &gpu, 1).unwrap();
+        let options = EngineOptions { kv, max_batch: 3, ..EngineOptions::default() };
+        let room = options.room(model.config());
+        let host_bytes = |offload| KvMemory::offloading(offload).host_bytes(kv, &model, room);
+        let resident = LayerOffload::least_resident(kv, &model, room);
+        // keys and values of 150 positions: in three layers, and in one that is read
+        let layers = 3 * 150 * 2 * 4 * 4;
+        let read = 2 * 4 * Device::cpu().allocated_elements(150 * 4) as u64;
+        assert!(read >= 150 * 2 * 4 * 4);
+        assert_eq!(host_bytes(LayerOffload::in_memory(resident, usize::MAX)), layers + read);
+        let in_file = LayerOffload::in_directory(&std::env::temp_dir(), resident, usize::MAX).unwrap();
+        assert_eq!(host_bytes(in_file), read);
+        // all layers stay on the GPU
+        assert_eq!(host_bytes(LayerOffload::in_memory(usize::MAX, usize::MAX)), 0);
+    }
+
     /// Checks the memory of one request with room for very many sequences.
     fn of_one_request() -> Result<(), CliError> {
         let options =
