@@ -199,7 +199,7 @@ fn a_resume_reads_the_same_prompts() {
     let start = ["-c", "c.toml", "--init", "base", "--prompts", "p.jsonl", "--run", "r", "--threads", "1"];
     succeeded(&xtrain(&scratch.0, &[&grpo(&start)[..], &REWARD, &sets].concat()));
     for (name, text) in files {
-        scratch.file(name, &text.replace('b', "x").replace('d', "x"));
+        scratch.file(name, &text.replace(['b', 'd'], "x"));
         refused(&scratch.0, &["grpo", "--resume", "r"], 65, &[name, "expected sha256:"]);
         scratch.file(name, text);
     }

@@ -274,7 +274,7 @@ fn each_pre_tokenizer_splits_digits_as_it_should() {
     for (pre, want) in
         [("gpt-2", &[4, 2][..]), ("llama-bpe", &[4, 2]), ("qwen2", &[4, 0, 1]), ("smollm", &[4, 0, 1])]
     {
-        let strings = |texts: &[&str]| Value::Strings(texts.iter().map(|text| text.to_string()).collect());
+        let strings = |texts: &[&str]| Value::Strings(texts.iter().map(ToString::to_string).collect());
         let values = [
             ("model", Value::String("gpt2".into())),
             ("pre", Value::String(pre.into())),
