@@ -56,7 +56,8 @@ pub trait Observer {
     fn enter(&mut self, _phase: Phase) -> Result<(), Error> {
         Ok(())
     }
-    /// A step is finished and its line is in `metrics.jsonl`. `val` is `None` if the step was not evaluated.
+    /// A step is finished and its line is in `metrics.jsonl`. Its loss is NaN if it had no target. `val` is `None` if the
+    /// step was not evaluated.
     ///
     /// # Errors
     /// An error ends the run.
@@ -191,7 +192,7 @@ impl Training<'_> {
             let before = self.trainer.target_tokens();
             let (mut report, norms) = self.step(examples)?;
             if report.target_tokens == before {
-                // windows of packed conversations can be without a target: JSON has no NaN, and gets null
+                // a window of a stream can be without a target: JSON has no NaN, and gets null
                 report.loss = f32::NAN;
             }
             let due =

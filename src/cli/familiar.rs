@@ -80,7 +80,8 @@ const TRAINING: Names = &[
     (&["--bs", "--per-device-train-batch-size"], "--batch N"),
     (
         &["--gradient-accumulation-steps", "--grad-accum"],
-        "--batch N --set train.micro_batch=M; a step accumulates the gradients of N/M parts",
+        "each step accumulates the gradients of its micro-batches: --set train.micro_batch=N, or grpo.micro_batch=N \
+         for xtrain grpo",
     ),
     (&["-o", "--out", "--out-dir", "--output", "--output-dir", "--save-dir"], "--run DIR"),
     (
@@ -250,6 +251,18 @@ mod tests {
         let args: Vec<OsString> =
             ["xtrain".to_string()].into_iter().chain(words).map(OsString::from).collect();
         hint(&command().try_get_matches_from(&args).unwrap_err(), &command(), &args)
+    }
+
+    #[test]
+    fn the_keys_of_gradient_accumulation_are_named_for_every_command_that_trains() {
+        for (line, key) in [
+            ("train --grad-accum 4", "train.micro_batch=N"),
+            ("quickstart --grad-accum 4", "train.micro_batch=N"),
+            ("grpo --gradient-accumulation-steps 4", "grpo.micro_batch=N"),
+        ] {
+            let hint = hint_of(line).unwrap_or_default();
+            assert!(hint.contains(key), "{line}: {hint}");
+        }
     }
 
     #[test]

@@ -37,13 +37,17 @@ pub(super) fn run(
         trainer.schedule = Schedule::constant(rate);
         let windows = loader.batch(&source.tokens, step as u64, config.train.batch as u32)?;
         let examples = windows.into_iter().map(TrainingExample::from).collect();
+        let before = trainer.target_tokens();
         let loss = match trainer.step(examples, config.train.micro_batch) {
+            // without a target
+            Ok(report) if report.target_tokens == before => f32::NAN,
             Ok(report) => report.loss,
             // The rate is too high for this model.
             Err(Error::NotFinite { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        progress.at(step as u64 + 1, &format!("loss {loss:.3}"));
+        let note = if loss.is_nan() { String::new() } else { format!("loss {loss:.3}") };
+        progress.at(step as u64 + 1, &note);
         Ok(Some(loss))
     })?;
     progress.finish();

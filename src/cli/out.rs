@@ -263,7 +263,9 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn nothing_is_written_after_a_failed_write() {
-        let mut full = AtomicFile::create(Path::new("/dev/full")).unwrap();
+        let path = Path::new("/dev/full");
+        assert!(path.exists(), "this test needs {}", path.display());
+        let mut full = AtomicFile::create(path).unwrap();
         assert!(full.write(&[b'x'; 20_000]).is_err());
         assert!(full.write(b"y").is_err(), "without the first error, this is in the buffer");
     }

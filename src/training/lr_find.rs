@@ -20,7 +20,8 @@ impl LrRange {
 }
 
 /// The rates and the losses of the test. `loss_at` trains a step with a number and a rate, and returns the loss before
-/// the update; `None` ends the test. A loss of four times the lowest one so far ends it too.
+/// the update; `None` ends the test. NaN, the loss of a step without a target, is no point. A loss of four times the
+/// lowest one so far ends the test too.
 ///
 /// # Errors
 /// The error of `loss_at`.
@@ -32,6 +33,9 @@ pub fn lr_losses<E>(
     for step in 0..range.steps {
         let rate = range.rate(step);
         let Some(loss) = loss_at(step, rate)? else { break };
+        if loss.is_nan() {
+            continue;
+        }
         points.push((rate, f64::from(loss)));
         lowest = lowest.min(loss);
         if loss > 4.0 * lowest {
@@ -76,14 +80,14 @@ mod tests {
 
     #[test]
     fn the_test_ends_at_four_times_the_lowest_loss_or_without_a_loss() {
-        let range = LrRange { lowest: 1e-6, highest: 1.0, steps: 6 };
-        let losses = [4.0, 2.0, 3.0, 8.0, 8.1, 9.0];
+        let range = LrRange { lowest: 1e-6, highest: 1.0, steps: 7 };
+        let losses = [4.0, 2.0, f32::NAN, 3.0, 8.0, 8.1, 9.0];
         let points = |last: usize| {
             let loss_at = |step: usize, _| Ok::<_, ()>((step < last).then_some(losses[step]));
             lr_losses(range, loss_at).unwrap()
         };
-        let found: Vec<f64> = points(6).into_iter().map(|point| point.1).collect();
-        assert_eq!(found, losses[..5].iter().map(|&loss| f64::from(loss)).collect::<Vec<_>>());
+        let found: Vec<f32> = points(7).into_iter().map(|point| point.1 as f32).collect();
+        assert_eq!(found, [4.0, 2.0, 3.0, 8.0, 8.1]);
         assert_eq!(points(2).len(), 2);
     }
 

@@ -230,3 +230,22 @@ fn completions_whose_off_load_file_is_full_are_computed_again() {
         assert!(errors.contains(part), "{part}: {errors}");
     }
 }
+
+/// Products in bf16 have other bits on a tensor core than on the CPU, products in f32 have the same.
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn a_bf16_prefix_of_the_cpu_is_refused_on_a_gpu() {
+    let (scratch, m) = (Scratch::new("prefix-products"), model());
+    for dtype in ["f32", "bf16"] {
+        let generate = ["generate", &m, "--tokens", &ids(20, 7), "--max-new", "2", "--dtype", dtype];
+        let file = format!("{dtype}.prefix");
+        done(&scratch.0, &[&generate[..], &["--save-prefix", &file]].concat());
+        let on_gpu = [&generate[..], &["--device", "emulated", "--prefix", &file]].concat();
+        if dtype == "f32" {
+            done(&scratch.0, &on_gpu);
+        } else {
+            let parts = ["bf16.prefix: products: expected Hopper, as the model has, found CPU"];
+            refused(&scratch.0, &on_gpu, 65, &parts);
+        }
+    }
+}

@@ -99,6 +99,11 @@ fn a_step_without_a_target_has_no_loss() {
         before = tokens;
     }
     assert!(before > 0 && losses.iter().any(Value::is_null), "{losses:?}");
+    let keys = ["train.batch=1", "data.val_fraction=0", "data.packing=stream"];
+    // a learning rate test has no run
+    let flags = &tiny_run("", "p.tok", &keys)[3..];
+    let found = xtrain(&scratch.0, &[&["train", "--lr-find=12"][..], flags].concat());
+    assert!(text(&found.stderr).contains("12/12"), "{found:?}");
 }
 
 #[test]

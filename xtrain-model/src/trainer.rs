@@ -65,7 +65,7 @@ pub type SetLossWeights<'a, E> =
 pub struct StepReport {
     /// The number of the step, from 1.
     pub step: u64,
-    /// The loss before the update.
+    /// The loss before the update; 0 without a target.
     pub loss: f32,
     /// The norm of the gradient before clipping.
     pub grad_norm: f32,

@@ -144,11 +144,14 @@ impl Setup<'_> {
             (Err(error), _) if repeats(&error) => Err(self.failure(error)),
             (Err(error), _) => {
                 let error = self.failure(error);
-                let rate = format!(
+                let half = section.learning_rate / 2.0;
+                let mut rate = format!(
                     "a resume repeats these steps bit for bit unless it changes the learning rate; {resume} --set \
-                     grpo.learning_rate={:?}",
-                    section.learning_rate / 2.0
+                     grpo.learning_rate={half:?}"
                 );
+                if section.min_learning_rate > half {
+                    rate.push_str(&format!(" --set grpo.min_learning_rate={half:?}"));
+                }
                 let diverged = error.exit() == Exit::Diverged;
                 Err(error.hint(if diverged { rate } else { resume }))
             }

@@ -44,18 +44,20 @@ fn a_broken_reward_program_is_a_named_error_and_the_run_resumes_after_it_is_fixe
 #[test]
 fn a_diverged_run_names_a_way_out() {
     let scratch = scratch("diverged", "");
-    let keys = ["grpo.learning_rate=1e30", "grpo.eval_every=0", "grpo.save_every=4"];
+    let keys =
+        ["grpo.learning_rate=1e30", "grpo.min_learning_rate=1e30", "grpo.eval_every=0", "grpo.save_every=4"];
     let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
     let output = xtrain(&scratch.0, &[&grpo(&TASK)[..], &["--run", "r"], &REWARD, &sets].concat());
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(75), "{errors}");
     assert!(errors.contains("is not finite"), "{errors}");
     let hint = "hint: a resume repeats these steps bit for bit unless it changes the learning rate; to resume: \
-                xtrain grpo --resume r --set grpo.learning_rate=5e29";
+                xtrain grpo --resume r --set grpo.learning_rate=5e29 --set grpo.min_learning_rate=5e29";
     assert_eq!(errors.lines().last(), Some(hint), "{errors}");
     let session = parsed(&fs::read_to_string(scratch.0.join("r/logs/session.json")).unwrap());
     assert_eq!(session["end"]["outcome"], "failed");
-    let command = ["grpo", "--resume", "r", "--set", "grpo.learning_rate=1e-3", "--threads", "1"];
+    let rates = ["--set", "grpo.learning_rate=1e-3", "--set", "grpo.min_learning_rate=0"];
+    let command = [&["grpo", "--resume", "r", "--threads", "1"][..], &rates].concat();
     assert_eq!(xtrain(&scratch.0, &command).status.code(), Some(0));
 }
 

@@ -7,7 +7,7 @@ use xtrain::tensor::faults::Fault;
 /// * of xtrain-tensor: device/gpu/peers.rs, device/packed_buffer.rs, gpu/attention/tests/shared.rs,
 ///   gpu/deferred/own_slots.rs, gates/golden.rs, gates/gradient/check.rs, gates/planted.rs, gates/launch_errors.rs,
 ///   gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs, cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs,
-///   softmax.rs, tensor.rs;
+///   operands/packing/quant_block.rs, softmax.rs, tensor.rs;
 /// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout.rs,
 ///   cli/out.rs, cli/memory_check.rs, cli/processes_tests.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs,
 ///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, rewards/tests.rs, report/tensorboard.rs;

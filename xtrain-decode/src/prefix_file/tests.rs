@@ -2,8 +2,7 @@
 use std::path::PathBuf;
 
 use xtrain_model::Config;
-use xtrain_tensor::testing::available_gpus;
-use xtrain_tensor::{RopeScaling, ThreadSchedule};
+use xtrain_tensor::RopeScaling;
 
 use super::*;
 use crate::{Engine, EngineOptions, PrefixCaching, Request};
@@ -109,25 +108,6 @@ fn a_file_of_another_model_is_refused_by_name() {
     }
     let message = refusal(&first, "sha256:2");
     assert!(message.ends_with("weights: expected sha256:2, as the model has, found sha256:1"), "{message}");
-}
-
-/// Products in bf16 have other bits on a tensor core than on the CPU, products in f32 have the same.
-#[test]
-fn a_bf16_prefix_of_the_cpu_is_refused_on_a_gpu() {
-    let scratch = Scratch::new("products");
-    let gpus = available_gpus(&[ThreadSchedule::Forward]);
-    for gpu in gpus.iter().filter(|gpu| gpu.to_string().starts_with("emulated")) {
-        let refused = "products: expected Hopper, as the model has, found CPU";
-        for (compute, want) in [(Dtype::F32, None), (Dtype::BF16, Some(refused))] {
-            let init = |device: &Device| Model::init(&Config::tiny(), compute, device, 1).unwrap();
-            let (saved, loaded) = (init(&Device::cpu()), init(gpu));
-            let path = scratch.file(&compute.to_string());
-            prefix(&saved, &tokens(20)).save(&path, &PrefixIdentity::of(&saved, "sha256:1")).unwrap();
-            let result = KvPrefix::load(&path, &loaded, &PrefixIdentity::of(&loaded, "sha256:1"));
-            let want = want.map(|want| format!("{}: {want}", path.display()));
-            assert_eq!(result.err().map(|error| error.to_string()), want);
-        }
-    }
 }
 
 /// A file whose manifest is valid and whose tensors are not those of the model.
