@@ -209,7 +209,7 @@ fn evaluate_sums(model: &Model, tokenizer: &Tokenizer, engine: EngineOptions) ->
     Ok(accuracy_of_sums(&sums, &prompts, &texts))
 }
 
-/// The accuracy of `texts`, the completions of `prompts`, and six or a few more of them.
+/// The accuracy of `texts`, the completions of `prompts`, and examples of them.
 fn accuracy_of_sums(sums: &Sums, prompts: &[String], texts: &[String]) -> String {
     let (mut correct, mut examples) = (0, String::new());
     for (i, (prompt, text)) in prompts.iter().zip(texts).enumerate() {

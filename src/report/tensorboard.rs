@@ -132,7 +132,7 @@ mod tests {
         shell
             .args(["-c", "trap '' XFSZ && ulimit -f 8 && exec \"$0\" \"$@\""])
             .arg(std::env::current_exe().unwrap());
-        shell.args(["--exact", "report::tensorboard::tests::events_until_the_file_is_full", "--nocapture"]);
+        shell.args(["--exact", "report::tensorboard::tests::events_until_the_file_is_full", "--ignored"]);
         // through pipes: the limit is also that of a log that the output is appended to
         let output = shell.env("XTRAIN_EVENTS", &path).env("XTRAIN_FAULT", name).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -141,11 +141,12 @@ mod tests {
         found
     }
 
-    /// What [`limited`] starts. Without its variable: nothing.
+    /// What [`limited`] starts.
     #[cfg(all(unix, feature = "faults"))]
     #[test]
+    #[ignore = "started by a_record_that_a_full_disk_cuts_is_removed"]
     fn events_until_the_file_is_full() {
-        let Some(path) = std::env::var_os("XTRAIN_EVENTS") else { return };
+        let path = std::env::var_os("XTRAIN_EVENTS").expect("XTRAIN_EVENTS is the path of the file");
         let write = || {
             let mut file = EventFile::create(Path::new(&path)).unwrap();
             let errors = (0..300).filter(|&step| file.write(step, 0.0, [("loss", 1.0)]).is_err()).count();

@@ -8,6 +8,7 @@ use crate::decode::FinishReason;
 use crate::model::tasks::by_name;
 
 mod examples;
+mod long_line;
 mod two_processes;
 
 /// A completion with its prompt and columns.
@@ -434,39 +435,6 @@ fn closing_lets_a_program_finish_and_kills_one_that_does_not() {
     drop(start("sleep 60", 3));
     let time = clock.elapsed();
     assert!((Duration::from_millis(1900)..Duration::from_secs(8)).contains(&time), "{time:?}");
-}
-
-/// The log of a program that writes a line of 1000 zeros and a short one to standard error.
-fn log_of_a_long_line(name: &str) -> String {
-    let dir = std::env::temp_dir().join(format!("xtrain-reward-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let options = ExternalOptions { log_dir: Some(dir.clone()), ..options(1) };
-    let command = shlex::try_join(["sh", "-c", "printf '%01000d\nbye\n' 0 >&2; cat > /dev/null"]).unwrap();
-    let reward = ExternalReward::start(&command, &options).unwrap();
-    let (log, clock) = (dir.join("reward-0.log"), Instant::now());
-    let read = || std::fs::read_to_string(&log).unwrap();
-    while !read().ends_with("bye\n") {
-        assert!(clock.elapsed() < Duration::from_secs(10));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let text = read();
-    drop(reward);
-    std::fs::remove_dir_all(dir).unwrap();
-    text
-}
-
-#[test]
-fn the_log_has_all_of_a_long_line_of_standard_error() {
-    assert_eq!(log_of_a_long_line("log"), format!("{}\nbye\n", "0".repeat(1000)));
-}
-
-#[test]
-#[cfg(feature = "faults")]
-fn a_line_that_is_cut_in_the_log_is_found() {
-    use crate::tensor::faults::{self, Fault};
-
-    let log = faults::with(Fault::LogLineCut, || log_of_a_long_line("cut-log"));
-    assert_eq!(log, format!("{}bye\n", "0".repeat(400)));
 }
 
 /// A program that starts `sleep`, writes both process ids to a file and continues with `end` leaves no process behind.

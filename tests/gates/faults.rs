@@ -346,7 +346,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     ),
     (Fault::PlotForgetsSmoothing, Gate::Command(cli::plot_compares_runs_within_the_width, "(mean of 7)")),
     (Fault::WatermarkCountsTokens, Gate::Test(priorities::watermark_in_pages)),
-    (Fault::DraftModelCatchesUpAtOnce, Gate::Test(speculation::long_prompt)),
+    (Fault::DraftModelCatchesUpAtOnce, Gate::Test(speculation::draft_model::long_prompt)),
     (Fault::HeldPageWrittenInPlace, Gate::Test(held_rows::some)),
     (Fault::SnapshotNeverReleased, Gate::Test(held_rows::some)),
     (Fault::SnapshotPageFreedTwice, Gate::Test(held_rows::some)),

@@ -259,13 +259,18 @@ mod tests {
         assert_eq!(prompts.records().iter().map(has_tools).collect::<Vec<_>>(), [false, false, true, true]);
     }
 
+    /// The byte tokenizer with this `chat_template`.
+    fn with_templates(templates: &serde_json::Value) -> Tokenizer {
+        let config = serde_json::json!({ "chat_template": templates }).to_string();
+        let (json, file) = (Tokenizer::byte().files()[0].1.to_vec(), Path::new("tokenizer.json"));
+        Tokenizer::from_parts(json, Some(config.into_bytes()), file).unwrap()
+    }
+
     #[test]
     fn the_template_gets_the_tools_of_a_line() {
         let template = "{% if tools %}[{{ tools[0] }}]{% endif %}{% for m in messages %}{{ m.content }};{% endfor %}\
                         {% if add_generation_prompt %}>{% endif %}";
-        let config = serde_json::json!({ "chat_template": template }).to_string();
-        let (json, file) = (Tokenizer::byte().files()[0].1.to_vec(), Path::new("tokenizer.json"));
-        let tokenizer = Tokenizer::from_parts(json, Some(config.into_bytes()), file).unwrap();
+        let tokenizer = with_templates(&serde_json::json!(template));
         let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]";
         let text = format!("{row}, \"tools\": [\"f\"]}}\n{row}}}\n");
         let encoded = open("one-template", &text).unwrap().encode(Some(&tokenizer)).unwrap();
@@ -277,9 +282,7 @@ mod tests {
     fn the_template_of_each_prompt_is_the_one_for_its_tools() {
         let templates = [("default", "plain"), ("tool_use", "{{ tools[0] }}")]
             .map(|(name, template)| serde_json::json!({ "name": name, "template": template }));
-        let config = serde_json::json!({ "chat_template": templates }).to_string();
-        let (json, file) = (Tokenizer::byte().files()[0].1.to_vec(), Path::new("tokenizer.json"));
-        let tokenizer = Tokenizer::from_parts(json, Some(config.into_bytes()), file).unwrap();
+        let tokenizer = with_templates(&serde_json::json!(templates));
         let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]";
         let text = format!("{row}}}\n{row}, \"tools\": [1]}}\n{row}}}\n{row}, \"tools\": [2]}}\n");
         let encoded = open("templates", &text).unwrap().encode(Some(&tokenizer)).unwrap();
