@@ -40,6 +40,21 @@ XT_DEV uint32_t first_visible(const AttnMask& mask, uint32_t pos) {
 
 XT_DEV float minus_infinity() { return xt_bits_f(0xff800000u); }
 
+// x[i] = x[i] / l, where the sign of a zero is open. One test for all of them: a branch for each would keep them apart.
+template <uint32_t N> XT_DEV void divide_by(float (&x)[N], float l) {
+  bool in_range = l >= 1.0f && l <= 0x1p30f;
+#pragma unroll
+  for (uint32_t i = 0; i < N; i++)
+    in_range = in_range && (x[i] == 0.0f || (fabsf(x[i]) >= 0x1p-60f && fabsf(x[i]) <= 0x1p60f));
+  if (in_range || XT_FAULT(QuotientOutOfRange)) {
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++) x[i] = xt_quotient(x[i], l);
+  } else {
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++) x[i] = x[i] / l;
+  }
+}
+
 // Maximum over the 16 lanes that share a row.
 XT_DEV float row_max(float v) {
 #pragma unroll

@@ -13,21 +13,6 @@
 // CPU twin: cpu/attention.
 #include "attention_mma.cuh"
 
-// x[i] = x[i] / l, where the sign of a zero is open. One test for all of them: a branch for each would keep them apart.
-template <uint32_t N> XT_DEV void divide_by(float (&x)[N], float l) {
-  bool in_range = l >= 1.0f && l <= 0x1p30f;
-#pragma unroll
-  for (uint32_t i = 0; i < N; i++)
-    in_range = in_range && (x[i] == 0.0f || (fabsf(x[i]) >= 0x1p-60f && fabsf(x[i]) <= 0x1p60f));
-  if (in_range || XT_FAULT(QuotientOutOfRange)) {
-#pragma unroll
-    for (uint32_t i = 0; i < N; i++) x[i] = xt_quotient(x[i], l);
-  } else {
-#pragma unroll
-    for (uint32_t i = 0; i < N; i++) x[i] = x[i] / l;
-  }
-}
-
 template <uint32_t D, uint32_t WARPS>
 XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,
                                 const uint32_t* tiles, const AttnMask& mask, const Heads& heads) {

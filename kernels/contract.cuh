@@ -23,8 +23,8 @@ XT_DEV void store(bf16* p, float x) { *p = to_bf16(x); }
 XT_DEV float max_f32(float a, float b) { return b > a ? b : a; }
 
 // ---- docs/numerics.md, section 6
-// Without branches: a compiler interleaves the chains of several calls.
-XT_DEV float exp_f32(float x) {
+// exp(x) for -87 <= x <= 88.72283.
+XT_DEV float exp_in_range(float x) {
   float t = fmaf(x, xt_bits_f(0x3fb8aa3bu), 12582912.0f);
   float n = t - 12582912.0f;
   float r = fmaf(n, -0.693145751953125f, x);
@@ -36,10 +36,29 @@ XT_DEV float exp_f32(float x) {
   p = fmaf(p, r, 1.6666665459e-1f);
   p = fmaf(p, r, 5.0000001201e-1f);
   p = fmaf(p, r * r, r) + 1.0f;
-  float y = xt_bits_f(xt_f_bits(p) + (xt_f_bits(t) << 23));
+  return xt_bits_f(xt_f_bits(p) + (xt_f_bits(t) << 23));
+}
+
+// Without branches: a compiler interleaves the chains of several calls.
+XT_DEV float exp_f32(float x) {
+  float y = exp_in_range(x);
   y = x < -87.0f ? 0.0f : y;
   y = x > 88.72283f ? xt_bits_f(0x7f800000u) : y;
   return x != x ? x : y;
+}
+
+// x[at(i)] = exp(x[at(i)]) for i < N. One test of the range for all of them, which a NaN fails.
+template <int N, int SIZE, class At> XT_DEV void exp_each(float (&x)[SIZE], At at) {
+  float low = 0.0f, high = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N; i++) low = xt_min_nan(low, x[at(i)]), high = xt_max_nan(high, x[at(i)]);
+  if ((low >= -87.0f && high <= 88.72283f) || XT_FAULT(ExpOutOfRange)) {
+#pragma unroll
+    for (int i = 0; i < N; i++) x[at(i)] = exp_in_range(x[at(i)]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i++) x[at(i)] = exp_f32(x[at(i)]);
+  }
 }
 
 XT_DEV float log_f32(float x) {

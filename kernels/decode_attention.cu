@@ -52,7 +52,7 @@ template <class New>
 XT_DEV void decode_chunk(const New& x, const float* q, const float* k, const float* v, DECODE_PARAMS) {
   const AttnMask mask = {seq, pos, table, page, stride, window};
   XT_DYN_SHARED(float, keys);
-  const uint32_t ld = hd + 4, group = nh / nkv, t = threadIdx.x, row = rows[blockIdx.x];
+  const uint32_t ld = hd + 4, group = nh / nkv, t = threadIdx.x, row = row_of(rows, blockIdx.x);
   float *queries = keys + CHUNK * ld, *p = queries + group * hd;
   uint32_t* slots = (uint32_t*)(p + group * CHUNK);
   const uint32_t lo = first_visible(mask, pos[row]), hi = pos[row] + 1, c = lo / CHUNK + blockIdx.z;

@@ -26,28 +26,40 @@ template <class T> XT_DEV void store_head(T* to, const T* from, uint32_t hd) {
 }
 
 // Merges the n chunks of one (row, head) into y and, unless null, L. Each thread owns four columns d .. d + 3.
-// Reads each partial result once, (2 + hd) * 4 bytes per chunk; the loads do not depend on the merge chain.
+// Reads each partial result once, (2 + hd) * 4 bytes per chunk, four chunks at a time before any is used.
 template <class T>
 XT_DEV void merge_parts(const float* ml, const float* parts, uint32_t n, T* y, float* lse, uint32_t d, uint32_t hd) {
-  float m = ml[0], l = ml[1];
-  float4 o = *(const float4*)(parts + d);
-  for (uint32_t next = 1; next < n; next++) {
-    uint32_t i = XT_FAULT(DecodeChunksMergedInReverse) ? n - next : next;
-    float mc = ml[2 * i], lc = ml[2 * i + 1];
-    float4 oc = *(const float4*)(parts + (size_t)i * hd + d);
-    float top = max_f32(m, mc), a = exp_f32(m - top), b = exp_f32(mc - top);
-    l = fmaf(l, a, lc * b);
-    o.x = fmaf(o.x, a, oc.x * b);
-    o.y = fmaf(o.y, a, oc.y * b);
-    o.z = fmaf(o.z, a, oc.z * b);
-    o.w = fmaf(o.w, a, oc.w * b);
-    m = top;
-  }
+  struct Part {
+    float m, l;
+    float4 o;
+  };
+  float m = minus_infinity(), l = 0.0f;
+  float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  in_flight<4>(
+      0u, n, 1u,
+      [=](uint32_t next) {
+        uint32_t i = next && XT_FAULT(DecodeChunksMergedInReverse) ? n - next : next;
+        float2 x = *(const float2*)(ml + 2 * i);
+        return Part{x.x, x.y, *(const float4*)(parts + (size_t)i * hd + d)};
+      },
+      [&](uint32_t i, const Part& c) {
+        if (i == 0) {
+          m = c.m, l = c.l, o = c.o;
+          return;
+        }
+        float top = max_f32(m, c.m), a = exp_f32(m - top), b = exp_f32(c.m - top);
+        l = fmaf(l, a, c.l * b);
+        o.x = fmaf(o.x, a, c.o.x * b);
+        o.y = fmaf(o.y, a, c.o.y * b);
+        o.z = fmaf(o.z, a, c.o.z * b);
+        o.w = fmaf(o.w, a, c.o.w * b);
+        m = top;
+      });
   if (lse && d == 0) *lse = m + log_f32(l);
-  store(y + d, o.x / l + 0.0f);
-  store(y + d + 1, o.y / l + 0.0f);
-  store(y + d + 2, o.z / l + 0.0f);
-  store(y + d + 3, o.w / l + 0.0f);
+  float q[4] = {o.x, o.y, o.z, o.w};
+  divide_by(q, l);
+#pragma unroll
+  for (uint32_t e = 0; e < 4; e++) store(y + d + e, q[e] + 0.0f);
 }
 
 // Chunks of the keys of a row at `pos` with a visible key.
@@ -69,17 +81,20 @@ constexpr uint32_t SHARED_ROWS = 32;
 
 // Epilogue of each block that computes a chunk of `count` rows, from the `blockIdx.x`-th of the launch on: for each row, the
 // last of its blocks to finish merges the partial results of all of them.
+// The row of block i along x: rows[i]; null: i.
+XT_DEV uint32_t row_of(const uint32_t* rows, uint32_t i) { return rows ? rows[i] : i; }
+
 template <class T>
 XT_DEV void merge_if_last(const PartialResults<T>& p, const uint32_t* rows, uint32_t count, const AttnMask& mask,
                           uint32_t chunks, uint32_t nh, uint32_t hd, uint32_t group) {
-  auto blocks = [&](uint32_t i) { return visible_chunks(mask, mask.pos[rows[blockIdx.x + i]]); };
+  auto blocks = [&](uint32_t i) { return visible_chunks(mask, mask.pos[row_of(rows, blockIdx.x + i)]); };
   const uint32_t* last = xt_last_blocks<SHARED_ROWS>(count, [&](uint32_t i) {
     return XtArrival{p.counters + (blockIdx.x + i) * gridDim.y + blockIdx.y, blocks(i)};
   });
   const uint32_t quads = hd / 4, first = blockIdx.y * group;
   for (uint32_t i = 0; i < count; i++) {
     if (!last[i]) continue;
-    const uint32_t index = blockIdx.x + i, row = rows[index], n = blocks(i);
+    const uint32_t index = blockIdx.x + i, row = row_of(rows, index), n = blocks(i);
     for (uint32_t j = threadIdx.x; j < group * quads; j += blockDim.x) {
       uint32_t h = first + j / quads;
       size_t from = ((size_t)index * nh + h) * chunks, at = (size_t)row * nh + h;

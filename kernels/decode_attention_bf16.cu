@@ -18,16 +18,26 @@
 #include "attention_mma.cuh"
 #include "decode_attention.cuh"
 
-// Norms and rotates the queries of `n` pairs, from pair `first` of the block on, in place.
-template <class Query>
-XT_DEV void rotate_queries(const NewRows<bf16>& x, bf16* queries, uint32_t n, uint32_t hd, float* staging,
-                           Query position) {
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, ld = mma_ld(hd);
-  for (uint32_t i = warp; i < n; i += 4) {
-    bf16* to = queries + i * ld;
-    norm_rotate(to, x.q_gain, rope_row(x.table, position(i), hd), to, hd, x.eps, staging + warp * 256, lane);
-    __syncwarp();
-  }
+// What the rotation of a lane's values at a position reads, if hd is 64 or 128: it is on the way while keys are copied.
+struct LaneRotation {
+  float c[4], q_gain[4], k_gain[4];
+};
+template <int K>
+XT_DEV void load_rotation(LaneRotation& to, const NewRows<bf16>& x, uint32_t position, uint32_t lane) {
+  float c[K], q[K] = {}, k[K] = {};
+  lane_load(c, rope_row(x.table, position, 32 * K), 32 * K, lane);
+  if (x.q_gain) lane_load(q, x.q_gain, 32 * K, lane);
+  if (x.k_gain) lane_load(k, x.k_gain, 32 * K, lane);
+#pragma unroll
+  for (int i = 0; i < K; i++) to.c[i] = c[i], to.q_gain[i] = q[i], to.k_gain[i] = k[i];
+}
+template <int K>
+XT_DEV void rotate_loaded(const LaneRotation& from, const NewRows<bf16>& x, bool is_key, bf16* head, uint32_t lane) {
+  float v[K], c[K], g[K];
+  lane_load(v, head, 32 * K, lane);
+#pragma unroll
+  for (int i = 0; i < K; i++) c[i] = from.c[i], g[i] = is_key ? from.k_gain[i] : from.q_gain[i];
+  norm_rotate_loaded(v, (is_key ? x.k_gain : x.q_gain) != nullptr, g, c, head, x.eps, lane);
 }
 
 #define DECODE_PARAMS                                                                                                \
@@ -42,24 +52,25 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   XT_DYN_SHARED(bf16, keys);
   constexpr uint32_t P_LD = CHUNK + 8;
   const uint32_t ld = mma_ld(hd), group = nh / nkv, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
-                 row = rows[blockIdx.x];
+                 row = row_of(rows, blockIdx.x), last = pos[row], sequence = seq[row];
+  const uint2 share = *(const uint2*)(shared + 2 * blockIdx.x);
   bf16 *values = keys + CHUNK * ld, *queries = values + CHUNK * ld, *p = queries + 16 * ld;
   float* scores = (float*)(p + 16 * P_LD);
   uint32_t* slots = (uint32_t*)(scores + 16 * TILE_LD);
-  const uint32_t lo = first_visible(mask, pos[row]), hi = pos[row] + 1, c = lo / CHUNK + blockIdx.z;
+  const uint32_t lo = first_visible(mask, last), hi = last + 1, c = lo / CHUNK + blockIdx.z;
   if (c * CHUNK >= hi) return;
-  const uint32_t count = c < shared[2 * blockIdx.x + 1] ? shared[2 * blockIdx.x] : 1, pairs = count * group;
+  const uint32_t count = c < share.y ? share.x : 1, pairs = count * group;
   if (count == 0) return;
   // query i of the block: head i % group of row i / group; its index in [N, nh], and that of its partial result
   auto query = [&](uint32_t i) {
     uint32_t n = XT_FAULT(SharedQueriesOfFirstRow) ? 0 : i / group;
-    return q + ((size_t)rows[blockIdx.x + n] * nh + blockIdx.y * group + i % group) * hd;
+    return q + ((size_t)row_of(rows, blockIdx.x + n) * nh + blockIdx.y * group + i % group) * hd;
   };
   auto part = [&](uint32_t i) {
     return ((size_t)(blockIdx.x + i / group) * nh + blockIdx.y * group + i % group) * chunks + blockIdx.z;
   };
 
-  load_chunk_slots(slots, mask, seq[row], c, lo, hi);
+  load_chunk_slots(slots, mask, sequence, c, lo, hi);
   zero_padding(keys, CHUNK, hd);
   zero_padding(values, CHUNK, hd);
   zero_padding(queries, 16, hd);
@@ -80,18 +91,25 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
   xt_cp_commit();
   copy_rows_async<128>(values, CHUNK, hd, v, kv_row(v, new_v));
   xt_cp_commit();
+  LaneRotation rotation;
+  if constexpr (New::NEW) {
+    if (hd == 64) load_rotation<2>(rotation, x, last, lane);
+    if (hd == 128) load_rotation<4>(rotation, x, last, lane);
+  }
+  // norms and rotates a head in place: a query at a position, or the new key
+  auto rotate = [&](const New& x, bf16* head, uint32_t position, bool is_key) {
+    if constexpr (New::NEW) {
+      if (hd == 64 && position == last)
+        rotate_loaded<2>(rotation, x, is_key, head, lane);
+      else if (hd == 128 && position == last)
+        rotate_loaded<4>(rotation, x, is_key, head, lane);
+      else
+        norm_rotate(head, is_key ? x.k_gain : x.q_gain, rope_row(x.table, position, hd), head, hd, x.eps,
+                    scores + warp * 256, lane);
+    }
+  };
   xt_cp_wait<1>();
   __syncthreads();
-  if constexpr (New::NEW) {
-    if (own < CHUNK) {
-      bf16* key = keys + own * ld;
-      if (warp == 0) norm_rotate(key, x.k_gain, rope_row(x.table, hi - 1, hd), key, hd, x.eps, scores, lane);
-      __syncthreads();
-      const size_t to = ((size_t)slots[own] * nkv + blockIdx.y) * hd;
-      store_head(x.k_pool + to, key, hd);
-      if (!XT_FAULT(NewValueNotStored)) store_head(x.v_pool + to, x.v + new_head, hd);
-    }
-  }
   for (uint32_t first = 0; first < pairs; first += 16) {
     if (first) {
       copy_rows_async<128>(queries, 16, hd, q,
@@ -100,10 +118,21 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
       xt_cp_wait<0>();
       __syncthreads();
     }
+    const uint32_t live = min(16u, pairs - first);
     if constexpr (New::NEW) {
-      auto position = [&](uint32_t i) { return pos[rows[blockIdx.x + (first + i) / group]]; };
-      rotate_queries(x, queries, min(16u, pairs - first), hd, scores, position);
+      const bool has_key = own < CHUNK && first == 0;
+      for (uint32_t i = warp; i < live + has_key; i += 4) {
+        const bool is_key = i == live;
+        uint32_t at = count == 1 || is_key ? last : pos[row_of(rows, blockIdx.x + (first + i) / group)];
+        rotate(x, is_key ? keys + own * ld : queries + i * ld, at, is_key);
+        __syncwarp();
+      }
       __syncthreads();
+      if (has_key) {
+        const size_t to = ((size_t)slots[own] * nkv + blockIdx.y) * hd;
+        store_head(x.k_pool + to, keys + own * ld, hd);
+        if (!XT_FAULT(NewValueNotStored)) store_head(x.v_pool + to, x.v + new_head, hd);
+      }
     }
     float s[2][4] = {};
     for (uint32_t i = 0; i * 16 < hd; i++) {
@@ -122,17 +151,28 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
         scores[(lane / 4 + e / 2 * 8) * TILE_LD + key] = visible ? s[n][e] * scale : minus_infinity();
       }
     __syncthreads();
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
+    // rows warp, warp + 4, ...: as many as there are queries
+    auto softmax = [&](uint32_t i) {
       uint32_t n = warp + 4 * i;
       const float x0 = scores[n * TILE_LD + lane], x1 = scores[n * TILE_LD + lane + 32];
       float m = max32(max_f32(x0, x1)), p0 = exp_f32(x0 - m), p1 = exp_f32(x1 - m), l = sum32(p0 + p1);
       p[n * P_LD + lane] = to_bf16(p0);
       p[n * P_LD + lane + 32] = to_bf16(p1);
-      if (lane == 0 && first + n < pairs) {
+      if (lane == 0 && n < live) {
         float* ml = partial_ml + part(first + n) * 2;
-        ml[0] = m;
-        ml[1] = l;
+        *(float2*)ml = make_float2(m, l);
+      }
+    };
+    if (live > 8) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) softmax(i);
+    } else {
+      softmax(0);
+      if (live > 4) softmax(1);
+#pragma unroll
+      for (uint32_t i = 1; i < 4; i++) {
+        uint32_t n = warp + 4 * i;
+        if (n >= live) p[n * P_LD + lane] = p[n * P_LD + lane + 32] = to_bf16(0.0f);
       }
     }
     xt_cp_wait<0>();
@@ -168,7 +208,7 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
     decode_chunk(StoredRows{}, q, k, v, DECODE_ARGS, size, scale);                                                   \
   }                                                                                                                  \
   XT_EXPORT(decode_attention_bf16##suffix)                                                                           \
-  XT_KERNEL_FOR(append_attention_bf16##suffix, 128, 7)(                                                              \
+  XT_KERNEL_FOR(append_attention_bf16##suffix, 128, 8)(                                                              \
       const bf16* q, const bf16* new_k, const bf16* new_v, const float* q_gain, const float* k_gain,                 \
       const uint64_t* rope, float eps, bf16* k, bf16* v, DECODE_PARAMS) {                                            \
     xt_grid_dependency_sync();                                                                                       \

@@ -59,18 +59,20 @@ TILE_KERNELS(float, f32, 64, 64)
 #undef TILE_KERNELS
 
 #define SKINNY_KERNELS_BF16(name, threads, T)                                                                        \
-  XT_KERNEL(linears_##name, threads)(const bf16* x, MATRICES(bf16), float* parts, uint32_t* tiles) {                 \
+  XT_KERNEL(linears_##name, threads)(const bf16* x, MATRICES(bf16), float* parts, uint32_t* tiles,                   \
+                                     uint32_t multipliers) {                                                         \
     const Matrices<bf16> weights = MATRICES_ARG(bf16);                                                               \
     prefetch_weights(weights, width);                                                                                \
     xt_grid_dependency_sync();                                                                                       \
-    skinny_bf16<T>(PlainRows{x}, weights, rows, width, {parts, tiles});                                              \
+    skinny_bf16<T>(PlainRows{x}, weights, rows, width, {parts, tiles, multipliers});                                 \
   }                                                                                                                  \
   XT_EXPORT(linears_##name)                                                                                          \
-  XT_KERNEL(swiglu_##name, threads)(const bf16* x, GATE_UP(bf16), float* parts, uint32_t* tiles) {                   \
-    const SwiGluWeights weights = {gate, up, {gate_bias, up_bias, y, nullptr, nullptr}, outs};                       \
+  XT_KERNEL(swiglu_##name, threads)(const bf16* x, GATE_UP(bf16), float* parts, uint32_t* tiles,                     \
+                                    uint32_t multipliers) {                                                          \
+    const SwiGluWeights<2> weights = {gate, up, {gate_bias, up_bias, y, nullptr, nullptr}, outs};                    \
     prefetch_weights(weights, width);                                                                                \
     xt_grid_dependency_sync();                                                                                       \
-    skinny_bf16<T>(PlainRows{x}, weights, rows, width, {parts, tiles});                                              \
+    skinny_bf16<T>(PlainRows{x}, weights, rows, width, {parts, tiles, multipliers});                                 \
   }                                                                                                                  \
   XT_EXPORT(swiglu_##name)
 SKINNY_KERNELS_BF16(skinny_bf16_16, 256, 2)

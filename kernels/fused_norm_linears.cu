@@ -8,15 +8,16 @@
 #include "linear_skinny_bf16.cuh"
 #include "linear_skinny_f32.cuh"
 
-XT_KERNEL_FOR(norm_linears_bf16, 256, 3)(const float* h, const float* gain, float eps, const bf16* w0, const bf16* w1,
+XT_KERNEL_FOR(norm_linears_bf16, 256, 2)(const float* h, const float* gain, float eps, const bf16* w0, const bf16* w1,
                                          const bf16* w2, const float* b0, const float* b1, const float* b2, bf16* y0,
                                          bf16* y1, bf16* y2, uint32_t rows, uint32_t outs0, uint32_t outs1,
-                                         uint32_t outs2, uint32_t width, float* parts, uint32_t* tiles) {
+                                         uint32_t outs2, uint32_t width, float* parts, uint32_t* tiles,
+                                         uint32_t multipliers) {
   const Matrices<bf16> weights = {w0, w1, w2, b0, b1, b2, y0, y1, y2, outs0, outs1, outs2};
   prefetch_weights(weights, width);
   xt_grid_dependency_sync();
   XT_SHARED(float, r, 8);
-  skinny_bf16<1>(NormedRows{h, gain, eps, r}, weights, rows, width, {parts, tiles});
+  skinny_bf16<1>(NormedRows{h, gain, eps, r}, weights, rows, width, {parts, tiles, multipliers});
 }
 XT_EXPORT(norm_linears_bf16)
 
@@ -33,13 +34,13 @@ XT_EXPORT(norm_linears_f32)
 
 // norm_linear      y = rms_norm(h) wᵀ + b in f32: the head of a model in bf16
 //                  h [N, in], w [out, in] -> y [N, out], N <= 8
-XT_KERNEL_FOR(norm_linear_bf16, 256, 3)(const float* h, const float* gain, float eps, const bf16* w,
+XT_KERNEL_FOR(norm_linear_bf16, 256, 2)(const float* h, const float* gain, float eps, const bf16* w,
                                         const float* bias, float* y, uint32_t rows, uint32_t outs, uint32_t width,
-                                        float* parts, uint32_t* tiles) {
+                                        float* parts, uint32_t* tiles, uint32_t multipliers) {
   const PlainWeights weights = {w, {nullptr, bias, nullptr, y, nullptr}, blockIdx.y * 16, outs};
   prefetch_weights(weights, width);
   xt_grid_dependency_sync();
   XT_SHARED(float, r, 8);
-  skinny_bf16<1>(NormedRows{h, gain, eps, r}, weights, rows, width, {parts, tiles});
+  skinny_bf16<1>(NormedRows{h, gain, eps, r}, weights, rows, width, {parts, tiles, multipliers});
 }
 XT_EXPORT(norm_linear_bf16)

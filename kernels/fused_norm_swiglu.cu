@@ -9,14 +9,15 @@
 #include "linear_skinny_f32.cuh"
 #include "swiglu_weights.cuh"
 
-XT_KERNEL_FOR(norm_swiglu_bf16, 256, 3)(const float* h, const float* gain, float eps, const bf16* gate,
+XT_KERNEL_FOR(norm_swiglu_bf16, 256, 2)(const float* h, const float* gain, float eps, const bf16* gate,
                                         const bf16* up, const float* gate_bias, const float* up_bias, bf16* y,
-                                        uint32_t rows, uint32_t outs, uint32_t width, float* parts, uint32_t* tiles) {
-  const SwiGluWeights weights = {gate, up, {gate_bias, up_bias, y}, outs};
+                                        uint32_t rows, uint32_t outs, uint32_t width, float* parts, uint32_t* tiles,
+                                        uint32_t multipliers) {
+  const SwiGluWeights<2> weights = {gate, up, {gate_bias, up_bias, y}, outs};
   prefetch_weights(weights, width);
   xt_grid_dependency_sync();
   XT_SHARED(float, r, 8);
-  skinny_bf16<1>(NormedRows{h, gain, eps, r}, weights, rows, width, {parts, tiles});
+  skinny_bf16<1>(NormedRows{h, gain, eps, r}, weights, rows, width, {parts, tiles, multipliers});
 }
 XT_EXPORT(norm_swiglu_bf16)
 

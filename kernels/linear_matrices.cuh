@@ -6,6 +6,7 @@
 // Up to three matrices that read the same x, their biases and outputs; an absent one has no outputs. The accessors
 // below re-read the kernel parameters on each use, which takes fewer registers than a local copy.
 template <class T> struct Matrices {
+  static constexpr int TILES = 1;  // of 16 weight rows per block, in bf16
   const T *w0, *w1, *w2;
   const float *b0, *b1, *b2;
   T *y0, *y1, *y2;
@@ -50,7 +51,10 @@ XT_DEV void load_weights(const Matrices<bf16>& w, bf16* s, uint32_t width, uint3
   MatrixTile t = matrix_tile(w, blockIdx.y, 16);
   load_chunk_rows<16>(s, matrix(w, t.part) + (size_t)t.o0 * width, outs_of(w, t.part) - t.o0, width, at);
 }
-XT_DEV void store_outputs(const Matrices<bf16>& w, const float* total, uint32_t values, uint32_t n0, uint32_t rows) {
+template <int S> XT_DEV void load_residuals(float (&)[S], const Matrices<bf16>&, uint32_t, uint32_t, uint32_t) {}
+template <int S>
+XT_DEV void store_outputs(const Matrices<bf16>& w, const float* total, const float (&)[S], uint32_t values,
+                          uint32_t n0, uint32_t rows) {
   MatrixTile t = matrix_tile(w, blockIdx.y, 16);
   for (uint32_t i = threadIdx.x; i < values; i += blockDim.x) {
     uint32_t o = t.o0 + i % 16, n = n0 + i / 16;

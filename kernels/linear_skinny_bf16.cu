@@ -10,32 +10,17 @@
 //   0.5 KiB of shared memory per warp.
 #include "linear_skinny_bf16.cuh"
 
-XT_KERNEL(linear_skinny_bf16_8, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
-                                     bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, float* parts,
-                                     uint32_t* tiles) {
-  const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
-  prefetch_weights(weights, width);
-  xt_grid_dependency_sync();
-  skinny_bf16<1>(PlainRows{x}, weights, rows, width, {parts, tiles});
-}
-XT_EXPORT(linear_skinny_bf16_8)
-
-XT_KERNEL(linear_skinny_bf16_16, 256)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
-                                      bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, float* parts,
-                                      uint32_t* tiles) {
-  const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
-  prefetch_weights(weights, width);
-  xt_grid_dependency_sync();
-  skinny_bf16<2>(PlainRows{x}, weights, rows, width, {parts, tiles});
-}
-XT_EXPORT(linear_skinny_bf16_16)
-
-XT_KERNEL(linear_skinny_bf16_32, 128)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y,
-                                      bf16* y_bf16, uint32_t rows, uint32_t outs, uint32_t width, float* parts,
-                                      uint32_t* tiles) {
-  const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};
-  prefetch_weights(weights, width);
-  xt_grid_dependency_sync();
-  skinny_bf16<4>(PlainRows{x}, weights, rows, width, {parts, tiles});
-}
-XT_EXPORT(linear_skinny_bf16_32)
+#define LINEAR_SKINNY(name, threads, T)                                                                              \
+  XT_KERNEL(name, threads)(const bf16* x, const bf16* w, const float* bias, const float* h, float* y, bf16* y_bf16,  \
+                           uint32_t rows, uint32_t outs, uint32_t width, float* parts, uint32_t* tiles,              \
+                           uint32_t multipliers) {                                                                   \
+    const PlainWeights weights = {w, {nullptr, bias, h, y, y_bf16}, blockIdx.y * 16, outs};                          \
+    prefetch_weights(weights, width);                                                                                \
+    xt_grid_dependency_sync();                                                                                       \
+    skinny_bf16<T>(PlainRows{x}, weights, rows, width, {parts, tiles, multipliers});                                 \
+  }                                                                                                                  \
+  XT_EXPORT(name)
+LINEAR_SKINNY(linear_skinny_bf16_8, 256, 1)
+LINEAR_SKINNY(linear_skinny_bf16_16, 256, 2)
+LINEAR_SKINNY(linear_skinny_bf16_32, 128, 4)
+#undef LINEAR_SKINNY

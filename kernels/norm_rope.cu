@@ -1,16 +1,49 @@
 // norm_rope             y = rope(rms_norm(x, gain)) over each head           x [N, H, hd], gain [hd] -> y [N, H, hd]
-// Launch: one warp per head, four heads per block. Order: sum32. CPU twin: cpu/rope.rs.
+// Launch: 16 heads per block of four warps: eight lanes per head of 64 or 128 values, a warp per head of another size.
+//   Order: sum32. CPU twin: cpu/rope.rs.
+#include "head_lanes.cuh"
 #include "norm_rotate.cuh"
+
+// The head of these eight lanes, hd = 32 K; it is stored if `present`.
+template <int K, class T>
+XT_DEV void norm_rope_lanes(const T* x, const float* gain, const float* cos, T* y, float eps, bool present) {
+  HeadLane<K> v, table, g;
+  v.load(x);
+  table.load(cos);
+  if (gain) {
+    g.load(gain);
+    const float r = inverse_rms_of(head_dot(v, v), 32 * K, eps);
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) v.v[k][e] = (v.v[k][e] * r) * g.v[k][e];
+  }
+  rotate_head(v, table, true);
+  if (present) v.store(y);
+}
 
 template <class T>
 XT_DEV void norm_rope(const T* x, const float* gain, const uint64_t* table, const uint32_t* pos, T* y, uint32_t pairs,
                       uint32_t heads, uint32_t hd, float eps) {
   XT_SHARED2(float, staging, 4, 256);
-  uint32_t warp = threadIdx.x / 32, pair = blockIdx.x * 4 + warp;
-  if (pair >= pairs) return;
-  size_t at = (size_t)pair * hd;
-  norm_rotate(x + at, gain, rope_row(table, pos[XT_FAULT(HeadsAtFirstPosition) ? 0 : pair / heads], hd), y + at, hd,
-              eps, staging[warp], threadIdx.x % 32);
+  auto cos = [&](uint32_t pair) {
+    return rope_row(table, pos[XT_FAULT(HeadsAtFirstPosition) ? 0 : pair / heads], hd);
+  };
+  if (hd == 64 || hd == 128) {
+    const uint32_t pair = blockIdx.x * 16 + threadIdx.x / 8, read = min(pair, pairs - 1);
+    const size_t at = (size_t)read * hd;
+    if (hd == 64)
+      norm_rope_lanes<2>(x + at, gain, cos(read), y + at, eps, pair < pairs);
+    else
+      norm_rope_lanes<4>(x + at, gain, cos(read), y + at, eps, pair < pairs);
+    return;
+  }
+  const uint32_t warp = threadIdx.x / 32, end = min((blockIdx.x + 1) * 16, pairs);
+  for (uint32_t pair = blockIdx.x * 16 + warp; pair < end; pair += 4) {
+    const size_t at = (size_t)pair * hd;
+    norm_rotate(x + at, gain, cos(pair), y + at, hd, eps, staging[warp], threadIdx.x % 32);
+    __syncwarp();
+  }
 }
 
 #define NORM_ROPE(name, T)                                                                                           \
@@ -27,13 +60,13 @@ NORM_ROPE(norm_rope_bf16, bf16)
 // norm_rope_backward    e = dy rotated back; dx as rms_norm_backward of e; part[p][i] = chain over the pairs of chunk
 //                       p: fma(e_i, x_i r, .) from +0
 //                       x, dy [N, H, hd], gain [hd], chunk [P, 2] (first pair, end pair) -> dx [N, H, hd], part [P, hd]
-// Launch: one block of 256 threads per chunk of at most 256 (row, head) pairs: eight warps, one pair each at a time.
-//   The pairs of four rounds stay in dynamic shared memory (gpu/heads.rs), then one thread per column adds them to its
-//   chain.
+// Launch: one block of 256 threads per chunk of at most 256 (row, head) pairs: eight lanes per pair of 64 or 128 values, a
+//   warp per pair of another size. 32 pairs stay in dynamic shared memory (gpu/heads.rs), then one thread per column adds
+//   them to its chain.
 // Order: sum32; pairs in ascending order. hd is even, at most 256. CPU twin: cpu/rope.rs.
 // Cost: x, dy and dx once.
 
-// Pairs in shared memory: four rounds of eight warps.
+// Pairs in shared memory.
 const uint32_t STAGED_PAIRS = 32;
 
 // Column i of dy, rotated back.
@@ -107,6 +140,41 @@ XT_DEV void pair_gradients(const HeadPairs<T, O>& p, uint32_t at, uint32_t stage
   }
 }
 
+// The same for hd = 32 K by eight lanes per pair: 32 pairs at once.
+template <int K, class T, class O>
+XT_DEV void pair_gradients_of_lanes(const HeadPairs<T, O>& p, uint32_t at, uint32_t staged, float* e_smem,
+                                    float* h_smem) {
+  constexpr uint32_t HD = 32 * K;
+  const uint32_t i = threadIdx.x / 8, pair = at + min(i, staged - 1);
+  const size_t from = (size_t)pair * HD;
+  HeadLane<K> h, e, table;
+  e.load(p.dy + from);
+  h.load(p.x + from);
+  table.load(rope_row(p.table, p.pos[pair / p.heads], HD));
+  rotate_head(e, table, false);
+  const float r = inverse_rms_of(head_dot(h, h), HD, p.eps);
+#pragma unroll
+  for (int k = 0; k < K; k++)
+#pragma unroll
+    for (int n = 0; n < 4; n++) h.v[k][n] = h.v[k][n] * r;
+  if (i < staged) {
+    e.store(e_smem + i * HD);
+    h.store(h_smem + i * HD);
+  }
+  HeadLane<K> g;
+  g.load(p.gain);
+#pragma unroll
+  for (int k = 0; k < K; k++)
+#pragma unroll
+    for (int n = 0; n < 4; n++) e.v[k][n] = e.v[k][n] * g.v[k][n];
+  const float t = head_dot(e, h) / (float)HD;
+#pragma unroll
+  for (int k = 0; k < K; k++)
+#pragma unroll
+    for (int n = 0; n < 4; n++) e.v[k][n] = fmaf(-h.v[k][n], t, e.v[k][n]) * r;
+  if (i < staged) e.store(p.dx + from);
+}
+
 template <class T, class O>
 XT_DEV void norm_rope_backward(const T* x, const float* gain, const uint64_t* table, const uint32_t* pos,
                                const float* dy, O* dx, const uint32_t* chunk, float* part, uint32_t heads,
@@ -117,9 +185,13 @@ XT_DEV void norm_rope_backward(const T* x, const float* gain, const uint64_t* ta
   const HeadPairs<T, O> pairs = {x, gain, dy, table, pos, dx, heads, hd, eps};
   for (uint32_t at = first; at < end; at += STAGED_PAIRS) {
     const uint32_t staged = min(STAGED_PAIRS, end - at);
-    if (hd <= 64)
+    if (hd == 64)
+      pair_gradients_of_lanes<2>(pairs, at, staged, e_smem, h_smem);
+    else if (hd == 128)
+      pair_gradients_of_lanes<4>(pairs, at, staged, e_smem, h_smem);
+    else if (hd < 64)
       pair_gradients<2>(pairs, at, staged, e_smem, h_smem);
-    else if (hd <= 128)
+    else if (hd < 128)
       pair_gradients<4>(pairs, at, staged, e_smem, h_smem);
     else
       pair_gradients<8>(pairs, at, staged, e_smem, h_smem);
@@ -135,7 +207,7 @@ XT_DEV void norm_rope_backward(const T* x, const float* gain, const uint64_t* ta
 }
 
 #define NORM_ROPE_BACKWARD(name, T, O)                                                                               \
-  XT_KERNEL_FOR(name, 256, 3)                                                                                        \
+  XT_KERNEL_FOR(name, 256, 2)                                                                                        \
   (const T* x, const float* gain, const uint64_t* table, const uint32_t* pos, const float* dy, O* dx,                \
    const uint32_t* chunk, float* part, uint32_t heads, uint32_t hd, float eps) {                                     \
     xt_grid_dependency_sync();                                                                                       \

@@ -15,19 +15,32 @@ XT_DEV void norm_lanes(float (&v)[K], const T* x, const float* gain, uint32_t hd
   for (int k = 0; k < K; k++) v[k] = (v[k] * r) * g[k];
 }
 
-// hd = 32 K is 64 or 128: both values of a pair belong to one lane, so nothing is staged.
+// hd = 32 K is 64 or 128: both values of a pair belong to one lane, so nothing is staged. v: the values of the lane, c: its
+// cosines and sines, g: its gains, unless there is no norm.
 template <int K, class T>
-XT_DEV void norm_rotate_lanes(const T* x, const float* gain, const float* cos, T* y, float eps, uint32_t lane) {
+XT_DEV void norm_rotate_loaded(float (&v)[K], bool norm, const float (&g)[K], const float (&c)[K], T* y, float eps,
+                               uint32_t lane) {
   const uint32_t hd = 32 * K;
-  float v[K], c[K];
-  lane_load(c, cos, hd, lane);
-  norm_lanes(v, x, gain, hd, eps, lane);
+  if (norm) {
+    float r = inverse_rms(lane_sum_squares(v), hd, eps);
+#pragma unroll
+    for (int k = 0; k < K; k++) v[k] = (v[k] * r) * g[k];
+  }
 #pragma unroll
   for (int k = 0; k < K / 2; k++) {
     float a = v[k], b = v[k + K / 2], s = c[k + K / 2];
     store(y + lane + 32 * k, fmaf(a, c[k], -(b * s)));
     store(y + lane + 32 * k + hd / 2, fmaf(b, c[k], a * s));
   }
+}
+
+template <int K, class T>
+XT_DEV void norm_rotate_lanes(const T* x, const float* gain, const float* cos, T* y, float eps, uint32_t lane) {
+  float v[K], c[K], g[K] = {};
+  lane_load(v, x, 32 * K, lane);
+  lane_load(c, cos, 32 * K, lane);
+  if (gain) lane_load(g, gain, 32 * K, lane);
+  norm_rotate_loaded(v, gain != nullptr, g, c, y, eps, lane);
 }
 
 // y = rope(rms_norm(x, gain)); a null gain skips the norm. `staging` has hd values; x, y and staging may be the same

@@ -2,9 +2,10 @@
 #pragma once
 #include "in_flight.cuh"
 
-XT_DEV float inverse_rms(float squares, uint32_t c, float eps) {
-  return 1.0f / sqrtf(sum32(squares) / (float)c + eps);
-}
+// 1 / rms of c values with this sum of squares.
+XT_DEV float inverse_rms_of(float sum, uint32_t c, float eps) { return 1.0f / sqrtf(sum / (float)c + eps); }
+// The same from the lanes' sums.
+XT_DEV float inverse_rms(float squares, uint32_t c, float eps) { return inverse_rms_of(sum32(squares), c, eps); }
 
 // Loads elements lane, lane + 32, ... of a row of at most 32 K elements; elements past the end are zero.
 template <int K, class T> XT_DEV void lane_load(float (&v)[K], const T* x, uint32_t c, uint32_t lane) {

@@ -35,6 +35,15 @@ template <bool WHOLE, uint32_t COLUMNS> struct PairTile {
       if (WHOLE || (p < p_n && q < q_n)) f(i, p, (size_t)q * p_n + p);
     }
   }
+  // The same for the 16 outputs from y[first] on, as i < 16. A loop over `first` need not be unrolled.
+  template <class F> XT_MEMBER void each_of_16(F f, uint32_t first) const {
+    uint32_t lane = threadIdx.x % 32, q0 = tile.q * 128 + threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i += 2) {
+      uint32_t p = tile.p * COLUMNS + first / 4 * 8 + i / 4 * 8 + lane % 4 * 2, q = q0 + i % 4 * 4;
+      if (WHOLE || (p < p_n && q < q_n)) f(i, p, (size_t)q * p_n + p);
+    }
+  }
   XT_MEMBER bool has(uint32_t p) const { return WHOLE || p < p_n; }
 
   XT_MEMBER void load(float to[2], const bf16* from, uint32_t p) const {
@@ -72,7 +81,7 @@ template <bool WHOLE, uint32_t COLUMNS> struct PairTile {
   // Stores v[i], rounded, as outputs y[first + i], 0 <= i < 16.
   XT_MEMBER void store_16(bf16* out, const float* v, uint32_t first) const {
     if (!WHOLE) {
-      each([&](uint32_t i, uint32_t p, size_t at) { store(out + at, v + i - first, p); }, first, first + 16);
+      each_of_16([&](uint32_t i, uint32_t p, size_t at) { store(out + at, v + i, p); }, first);
       return;
     }
 #pragma unroll
@@ -87,7 +96,7 @@ template <bool WHOLE, uint32_t COLUMNS> struct PairTile {
   // Loads the values at outputs y[first + i] to v[i]; those out of range stay as they are.
   XT_MEMBER void load_16(float* v, const bf16* from, uint32_t first) const {
     if (!WHOLE) {
-      each([&](uint32_t i, uint32_t p, size_t at) { load(v + i - first, from + at, p); }, first, first + 16);
+      each_of_16([&](uint32_t i, uint32_t p, size_t at) { load(v + i, from + at, p); }, first);
       return;
     }
 #pragma unroll
@@ -133,34 +142,44 @@ template <bool WHOLE> XT_DEV void store_pairs(const PairTile<WHOLE, 128>& to, fl
   to.each([&](uint32_t i, uint32_t p, size_t at) { to.store(out.y + at, y + i, p); });
 }
 
+// y[i] = y[i + 16] for first <= i < end - 16: the next outputs of a loop that is not unrolled. The unrolled code of an
+// epilogue with many instructions is larger than the instruction cache.
+XT_DEV void next_16(float (&y)[64], uint32_t first, uint32_t end) {
+#pragma unroll
+  for (uint32_t i = 0; i < 48; i++)
+    if (i >= first && i + 16 < end) y[i] = y[i + 16];
+}
+
 // SwiGLU: a thread has the gate of an output in y[i] and up in y[i + 32]. Eight pairs at a time.
 template <bool WHOLE>
 XT_DEV void store_pairs(const PairTile<WHOLE, 64>& to, float (&y)[64], const SwiGluEpilogue<bf16>& out) {
-#pragma unroll
+#pragma unroll 1
   for (uint32_t half = 0; half < 32; half += 16) {
     float gate[16] = {}, up[16] = {}, silu[16];
-    to.each(
+    to.each_of_16(
         [&](uint32_t i, uint32_t p, size_t) {
 #pragma unroll
           for (uint32_t e = 0; e < 2; e++) {
             uint32_t o = to.has(p + e) ? p + e : p;
-            gate[i + e - half] = from_bf16(to_bf16(gate_of(out, y[i + e], o)));
-            up[i + e - half] = from_bf16(to_bf16(up_of(out, y[i + e + 32], o)));
+            gate[i + e] = from_bf16(to_bf16(gate_of(out, y[i + e], o)));
+            up[i + e] = from_bf16(to_bf16(up_of(out, y[i + e + 32], o)));
           }
         },
-        half, half + 16);
+        half);
     silu_of(gate, silu);
 #pragma unroll
     for (uint32_t i = 0; i < 16; i++) silu[i] = silu[i] * up[i];
     to.store_16(out.y, silu, half);
     if (out.gate) to.store_16(out.gate, gate, half), to.store_16(out.up, up, half);
+    next_16(y, 0, 32);
+    next_16(y, 32, 64);
   }
 }
 
 // The gradient of SwiGLU: the sums are dy. The gates and ups of 8 pairs are loaded before any is used.
 template <bool WHOLE>
 XT_DEV void store_pairs(const PairTile<WHOLE, 128>& to, float (&y)[64], const SwiGluGradientEpilogue<bf16>& out) {
-#pragma unroll
+#pragma unroll 1
   for (uint32_t part = 0; part < 64; part += 16) {
     float gate[16] = {}, up[16] = {}, q[16];
     to.load_16(gate, out.gate, part);
@@ -168,12 +187,13 @@ XT_DEV void store_pairs(const PairTile<WHOLE, 128>& to, float (&y)[64], const Sw
     sigmoid_of(gate, q);
 #pragma unroll
     for (uint32_t i = 0; i < 16; i++) {
-      float dy = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(y[part + i])) : y[part + i];
+      float dy = XT_FAULT(GradientOfRoundedSwiGlu) ? from_bf16(to_bf16(y[i])) : y[i];
       SiluGradient one = silu_mul_gradient(gate[i], q[i], up[i], dy);
       gate[i] = one.g, up[i] = one.u;
     }
     to.store_16(out.dgate, gate, part);
     to.store_16(out.dup, up, part);
+    next_16(y, 0, 64);
   }
 }
 

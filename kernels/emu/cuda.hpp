@@ -170,6 +170,10 @@ static inline void xt_wgmma_m64n128k16(float* d, uint64_t da, uint64_t db, int a
                                        const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   ::xtemu::wgmma_start(d, 128, {da, A_MN}, {db, B_MN}, acc, file, line);
 }
+#define xt_wgmma_m64n64k16_fragment(d, a, db, acc)                                                                   \
+  ::xtemu::wgmma_start(d, 64, {0, false, a}, {db, true}, acc, __FILE__, __LINE__)
+#define xt_wgmma_m64n128k16_fragment(d, a, db, acc)                                                                  \
+  ::xtemu::wgmma_start(d, 128, {0, false, a}, {db, true}, acc, __FILE__, __LINE__)
 template <int N> static inline void xt_more_registers() {}
 template <int N> static inline void xt_fewer_registers() {}
 #define xt_trap() ::xtemu::trap(__FILE__, __LINE__)
@@ -206,6 +210,8 @@ static inline float xt_quotient(float n, float d) {
   bool in_range = (size == 0.0f || (size >= 0x1p-60f && size <= 0x1p60f)) && d >= 1.0f && d <= 0x1p64f;
   return in_range ? n / d : NAN;
 }
+static inline float xt_min_nan(float a, float b) { return a != a || b != b ? NAN : b < a ? b : a; }
+static inline float xt_max_nan(float a, float b) { return a != a || b != b ? NAN : b > a ? b : a; }
 #define __uint_as_float xt_bits_f
 #define __float_as_uint xt_f_bits
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }

@@ -84,10 +84,11 @@ bool wgmma_available();
 [[noreturn]] void trap(const char* file, int line);
 // `leading`: bytes from 64 rows of an MN-major operand to the next 64.
 uint64_t wgmma_descriptor(const void* shared, uint32_t leading);
-// An operand of wgmma in shared memory.
+// An operand of wgmma in shared memory, or the first one in registers.
 struct WgmmaOperand {
   uint64_t descriptor;
-  bool mn_major;  // stored with its rows contiguous, otherwise with k contiguous
+  bool mn_major;                       // stored with its rows contiguous, otherwise with k contiguous
+  const uint32_t* fragment = nullptr;  // of this thread, as of mma.sync; read when the product is computed
 };
 // 64 x 16 by 16 x columns
 void wgmma_start(float* d, int columns, WgmmaOperand a, WgmmaOperand b, int accumulate, const char* file, int line);

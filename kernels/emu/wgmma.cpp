@@ -81,6 +81,17 @@ template <class F> static void each_eight(bool mn_major, int first, int end, F f
     for (int k = 0; k < 16; k += ks) f(row, k);
 }
 
+// The first operand from the registers of the 128 threads.
+static void read_fragments(const Wgmma& op, uint16_t (*out)[16]) {
+  for (int i = 0; i < 128; i++) {
+    for (int r = 0; r < 4; r++) {
+      int row = i / 32 * 16 + i % 32 / 4 + r % 2 * 8, k = r / 2 * 8 + i % 4 * 2;
+      out[row][k] = (uint16_t)op.a[i].fragment[r];
+      out[row][k + 1] = (uint16_t)(op.a[i].fragment[r] >> 16);
+    }
+  }
+}
+
 static void read_operand(const Wgmma& op, const WgmmaOperand& x, int rows, uint16_t (*out)[16]) {
   each_eight(x.mn_major, 0, rows, [&](int row, int k) {
     uint16_t values[8];
@@ -98,7 +109,7 @@ static void check_operands(Worker& w, const Wgmma& op, Thread* first) {
   };
   for (int warp = 0; warp < 4; warp++) {
     AsThread as(w, first[warp * 32]);
-    check(op.a[0], warp * 16, warp * 16 + 16);
+    if (!op.a[0].fragment) check(op.a[0], warp * 16, warp * 16 + 16);
     check(op.b[0], 0, op.columns);
   }
 }
@@ -112,7 +123,10 @@ static void run(Worker& w, Wgmma& op) {
   }
   if (w.launch->checked) check_operands(w, op, &w.threads[w.self->index / 128 * 128]);
   static thread_local uint16_t a[64][16], b[128][16];
-  read_operand(op, op.a[0], 64, a);
+  if (op.a[0].fragment)
+    read_fragments(op, a);
+  else
+    read_operand(op, op.a[0], 64, a);
   read_operand(op, op.b[0], op.columns, b);
   for (int rows = 0; rows < 64; rows += 16) {
     for (int columns = 0; columns < op.columns; columns += 8) {

@@ -110,6 +110,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::SkippedExamplesNotCounted, Gate::Test(grpo::zero_weights::sharded)),
     (Fault::LogitsOfProcessesNotCompared, Gate::Test(commands_verify::processes)),
     (Fault::StaleIndexList, Gate::Gpu(focused::lists)),
+    (Fault::TrainingNotSubmitted, Gate::Gpu(gpu::submissions)),
+    (Fault::StaleTensorMap, Gate::Gpu(focused::tensor_maps)),
     (Fault::StaleGraphArguments, Gate::Gpu(focused::graphs)),
     (Fault::StaleStepIndices, Gate::GpuTest(multi_step::over)),
     (Fault::GpuNormWithoutEps, Gate::GpuTest(gpu::many_rows)),
@@ -270,7 +272,10 @@ const CAUGHT: &[(Fault, Gate)] = &[
     ),
     (
         Fault::ProductsNotSplit,
-        Gate::Command(launch_log::products_of_a_decode_step_fill_the_gpu, "at least one per multiprocessor"),
+        Gate::Command(
+            launch_log::products_of_a_decode_step_fill_the_gpu,
+            "fewer blocks than multiprocessors",
+        ),
     ),
     (
         Fault::WeightGradientsNotShared,

@@ -346,6 +346,29 @@ pub(crate) fn sharing(device: &Device) -> Checked {
     Ok(40)
 }
 
+/// Products of many rows in bf16 with two weights, of enough tiles that TMA reads the operands: the first row of each has the
+/// bits that it has alone.
+pub(crate) fn tensor_maps(device: &Device) -> Checked {
+    let (rows, outs, width) = (1100, 1000, 16);
+    let x = arbitrary(rows * width, SEED);
+    let on = |shape: &[usize], x: &[f32]| Tensor::new(device, shape, x.to_vec());
+    let weight = |seed| Weight::new(&on(&[outs, width], &arbitrary(outs * width, seed))?, Dtype::BF16);
+    // both at once: each has an address of its own
+    let weights = [weight(SEED + 1), weight(SEED + 2)];
+    let mut compared = 0;
+    for (i, w) in weights.into_iter().collect::<Result<Vec<_>, _>>().map_err(error)?.iter().enumerate() {
+        let run = |rows: usize| {
+            let x = on(&[rows, width], &x[..rows * width])?.cast(Dtype::BF16)?;
+            ops::linear(&x, w, None, Dtype::F32)?.to_vec::<f32>()
+        };
+        let (many, one) = (run(rows).map_err(error)?, run(1).map_err(error)?);
+        compare_bits(&many[..outs], &one)
+            .or_else(|e| differ("tensor maps", format!("weight {i} on {device}: {e}")))?;
+        compared += outs;
+    }
+    Ok(compared)
+}
+
 /// The same kernels with other arguments, repeatedly. From the second time on they run as a CUDA graph.
 pub(crate) fn graphs(device: &Device) -> Checked {
     let (x, gain) = (arbitrary(3 * 40, SEED), arbitrary(40, SEED + 1));

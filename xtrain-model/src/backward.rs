@@ -78,6 +78,7 @@ impl<'m> Pass<'m> {
             let (kept, output) = self.forward(&batch, layer, h)?;
             layers.push(kept);
             h = output;
+            h.device().submit().map_err(Error::from)?;
         }
         let mut tape = Tape::new(batch.samples.clone());
         let last = tape.leaf(h);
@@ -98,6 +99,7 @@ impl<'m> Pass<'m> {
         for (layer, kept) in layers.into_iter().enumerate().rev() {
             dh = self.backward(&batch, layer, kept, dh, totals.grads)?;
             on_part(layer + 1, &mut totals)?;
+            dh.device().submit().map_err(Error::from)?;
         }
         table.backward(&embedded, dh, totals.grads)?;
         Ok(values)

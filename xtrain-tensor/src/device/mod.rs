@@ -139,6 +139,15 @@ impl Device {
         self.as_gpu().map_or(Ok(()), Gpu::submit_step)
     }
 
+    /// Submits the queued kernels of a GPU, without synchronizing; the step goes on. The GPU then works while further
+    /// operations are issued. Does nothing on a CPU.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if a kernel cannot be launched.
+    pub fn submit(&self) -> Result<()> {
+        self.as_gpu().map_or(Ok(()), Gpu::submit)
+    }
+
     /// Synchronizes: returns when all queued work of a GPU is done. Does nothing on a CPU. An operation that is
     /// deferred until its result is read (`zeros`, `rms_norm` of few rows) is not queued and does not run.
     ///

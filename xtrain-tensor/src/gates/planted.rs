@@ -88,6 +88,8 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::BarriersNotFenced, Gate::Test(linear::wgmma::checked)),
     (Fault::QuadNotTransposed, Gate::Test(linear::products)),
     (Fault::SiluDivisorNotTested, Gate::Bits("silu_mul")),
+    (Fault::SmallChunksSwapped, Gate::Test(linear::products)),
+    (Fault::ExpOutOfRange, Gate::Test(attention::edge_values)),
     (Fault::QuotientOutOfRange, Gate::Test(attention::edge_values)),
     (Fault::GradientOfMaskedScores, Gate::Bits("attention_backward")),
     (Fault::WgmmaAssumed, Gate::Test(tensor_core::wgmma_of_images)),

@@ -18,6 +18,7 @@ pub(super) mod shared_prefix;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tiles;
+mod wgmma;
 
 use std::ops::Range;
 
@@ -157,6 +158,9 @@ impl<'a> Operands<'a> {
     fn tiles(&self, runs: &[Range<usize>], mask: &AttnMask<'_>) -> Result<()> {
         let Heads { nh, nkv, hd } = self.mask_args.heads;
         let (kernel, warps, rows, shared) = match self.y.dtype() {
+            Dtype::BF16 if wgmma::uses(self.gpu, hd) => {
+                (wgmma::sized!("attention_bf16_wgmma", hd), 4, wgmma::ROWS, wgmma::shared(hd, 5))
+            }
             Dtype::BF16 => {
                 let (warps, queries) = if hd > 192 { (2, 32) } else { (4, 0) };
                 let shared = 2 * mma_ld(hd) * (2 * CHUNK + queries) + 4 * 2 * CHUNK;

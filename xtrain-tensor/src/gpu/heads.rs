@@ -3,8 +3,8 @@ use super::{Arg, Gpu, Grid, args, pointwise};
 use crate::operands::{GainGradient, Norm, RopeArgs};
 use crate::{Dtype, Error, Result, Tensor};
 
-/// Heads per block of `norm_rope`, one warp each.
-const WARPS: usize = 4;
+/// Heads per block of `norm_rope`, four warps.
+const HEADS: usize = 16;
 
 /// Maximum number of (row, head) pairs per chunk of the gain gradient.
 const CHUNK: usize = 256;
@@ -35,8 +35,8 @@ pub(super) fn norm_rope(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_
     let y = Tensor::on_gpu(gpu, x.shape(), dtype)?;
     let rest = args![y.at(gpu, dtype)?, n * heads, heads, hd, norm.eps];
     let args = [&*operands(gpu, x, norm, rope)?, rest].concat();
-    let grid = Grid::blocks([(n * heads).div_ceil(WARPS), 1, 1], 32 * WARPS as u32);
-    // SAFETY: x and y are [n, heads, hd], the gain [hd], the table covers the n positions; one warp per head.
+    let grid = Grid::blocks([(n * heads).div_ceil(HEADS), 1, 1], 128);
+    // SAFETY: x and y are [n, heads, hd], the gain [hd], the table covers the n positions; every head has its lanes.
     unsafe { gpu.launch(kernel, grid, &args)? };
     Ok(y)
 }

@@ -47,11 +47,13 @@ fn merge() -> u64 {
 }
 
 /// The round trips of a tile's pipeline over `k` values of the sum: stages of 32 k of which three are in flight, by
-/// `wgmma` stages of 64 k of which six are, over all tiles of a block; in f32 steps of 8 k, one in flight.
+/// `wgmma` stages of 64 k of which six are, over all tiles of a block, or in small tiles two of each of three chunks; in
+/// f32 steps of 8 k, one in flight.
 fn stages(launch: &RecordedLaunch, k: u64) -> u64 {
     let blocks: u64 = launch.grid.blocks.iter().copied().map(u64::from).product();
     match tiles(launch) {
         Some(tiles) => (tiles.div_ceil(blocks.max(1)) * k.div_ceil(64)).div_ceil(6),
+        None if launch.kernel.ends_with("_wgmma_64") => k.div_ceil(256).div_ceil(3) * 4 / 2,
         None if launch.kernel.contains("_bf16") => k.div_ceil(32).div_ceil(3),
         None => k.div_ceil(8),
     }
@@ -64,6 +66,7 @@ fn skinny(launch: &RecordedLaunch, width: u64) -> u64 {
         return width.div_ceil(2048);
     }
     let groups = u64::from(launch.grid.blocks[2].max(1));
-    let warps = u64::from(launch.grid.threads / 32).max(1);
+    // the last argument: the warps of a block that multiply
+    let warps = u64::from(launch.numbers.last().copied().unwrap_or(1)).max(1);
     width.div_ceil(256).div_ceil(groups).div_ceil(warps) + if groups > 1 { merge() } else { 0 }
 }

@@ -5,6 +5,7 @@ pub(super) mod weights;
 mod wgmma;
 
 use super::{Arg, At, Buffer, Gpu, Grid, args};
+use crate::device::gpu::WgmmaUse;
 use crate::operands::{Samples, Weight};
 use crate::{
     Dtype, Result, Tensor,
@@ -31,6 +32,8 @@ pub(super) enum Tile {
     Large,
     /// Tiles of 128 x 128 outputs by `wgmma` and TMA, several per block: bf16 on Hopper.
     Wgmma,
+    /// Tiles of 64 x 64 outputs by `wgmma`, one per block.
+    SmallWgmma,
 }
 
 /// Number of SMs of an H200, used to choose tiles. The choice changes no bit.
@@ -102,6 +105,15 @@ impl Tile {
         if operands.use_wgmma(gpu, self != Tile::Skinny, dtype) { Tile::Wgmma } else { self }
     }
 
+    /// [`Tile::SmallWgmma`] instead of [`Tile::Wgmma`], if fewer than half of the SMs would have a tile of it.
+    fn or_small(self, gpu: &Gpu, rows: usize, outs: usize) -> Tile {
+        let few = 2 * self.blocks(rows, outs) < MULTIPROCESSORS;
+        match self {
+            Tile::Wgmma if few && gpu.wgmma() == WgmmaUse::TiledProducts => Tile::SmallWgmma,
+            other => other,
+        }
+    }
+
     /// The kernel of this tile and its grid over `rows x columns` outputs.
     fn launch(self, square: &TileKernels, dtype: Dtype, [rows, columns]: [usize; 2]) -> (&'static str, Grid) {
         let (which, side) = (usize::from(self != Tile::Large), self.side());
@@ -122,63 +134,92 @@ const MAX_GRID_Y: usize = 65_535;
 /// Shared memory per block that every device since sm_80 supports (sm_86: 99 KiB).
 const MAX_SHARED: usize = 96 << 10;
 
-/// Blocks that share the chunks of a product's output tile: their number, such that no block is without a chunk.
-fn chunk_groups(tiles: usize, width: usize) -> usize {
+/// Blocks that share the chunks of a product's output tile: their number, such that no block is without a chunk. One, if
+/// a block computes all chunks at once: the sums of several blocks take another round trip through memory.
+fn chunk_groups(tiles: usize, width: usize, at_once: usize) -> usize {
     let chunks = width.div_ceil(256);
-    let wanted = if faults::on(Fault::ProductsNotSplit) { 1 } else { MULTIPROCESSORS.div_ceil(tiles.max(1)) };
+    if chunks <= at_once || faults::on(Fault::ProductsNotSplit) {
+        return 1;
+    }
+    let wanted = MULTIPROCESSORS.div_ceil(tiles.max(1));
     let each = chunks.div_ceil(wanted.min(chunks).max(1)).max(1);
     chunks.div_ceil(each).max(1)
 }
 
-/// The memory through which blocks share output tiles in a launch of a skinny bf16 kernel.
+/// The last arguments of a skinny bf16 kernel, and the memory through which blocks share output tiles.
 struct SharedTiles {
     /// The sums of chunks. `None`: each block computes all chunks of its tile.
     _parts: Option<Buffer>,
-    /// The last arguments of the kernel: sums of chunks, and one counter per tile. Other kernels have none.
+    /// Sums of chunks, one counter per tile, and the warps of a block that multiply. Other kernels have none.
     args: Vec<Arg>,
 }
 
 impl SharedTiles {
-    /// For a product of `rows` rows.
-    fn of(gpu: &Gpu, grid: &Grid, [rows, width]: [usize; 2], kernel: (Tile, Dtype)) -> Result<SharedTiles> {
+    /// For a product of `rows` rows by blocks of `weights` weight rows.
+    fn of(
+        gpu: &Gpu,
+        grid: &Grid,
+        [rows, width]: [usize; 2],
+        weights: usize,
+        kernel: (Tile, Dtype),
+    ) -> Result<SharedTiles> {
         if kernel != (Tile::Skinny, Dtype::BF16) {
             return Ok(SharedTiles { _parts: None, args: Vec::new() });
         }
+        let [values, operands] = skinny_bytes(rows, weights);
+        let multipliers = (grid.shared as usize - values) / (values + operands);
         let [x, y, groups] = grid.blocks.map(|n| n as usize);
         if groups <= 1 {
-            return Ok(SharedTiles { _parts: None, args: args![At(0), At(0)].to_vec() });
+            return Ok(SharedTiles { _parts: None, args: args![At(0), At(0), multipliers].to_vec() });
         }
-        // 16 outputs and up to 32 rows per tile
-        let parts = gpu.buffer(4 * x * y * width.div_ceil(256) * 16 * rows.min(32))?;
-        Ok(SharedTiles { args: args![parts.arg(), gpu.counters(x * y)?].to_vec(), _parts: Some(parts) })
+        let parts = gpu.buffer(4 * x * y * width.div_ceil(256) * weights * rows.min(32))?;
+        let args = args![parts.arg(), gpu.counters(x * y)?, multipliers].to_vec();
+        Ok(SharedTiles { args, _parts: Some(parts) })
     }
 }
 
-/// The skinny kernel for this shape and its grid.
+/// The skinny kernel of plain products for this shape, and its grid.
 fn skinny([rows, outs, width]: [usize; 3], dtype: Dtype) -> (&'static str, Grid) {
-    let chunks = width.div_ceil(256);
     if dtype == Dtype::BF16 {
-        let (kernel, tiles) = match rows {
-            0..=8 => ("linear_skinny_bf16_8", 1),
-            9..=16 => ("linear_skinny_bf16_16", 2),
-            _ => ("linear_skinny_bf16_32", 4),
+        let kernel = match rows {
+            0..=8 => "linear_skinny_bf16_8",
+            9..=16 => "linear_skinny_bf16_16",
+            _ => "linear_skinny_bf16_32",
         };
-        // the total and one chunk per warp of 16 outputs x 8 rows each; per warp, operand rows of 256 with pitch 264
-        let (values, lines) = (4 * 128 * tiles, 2 * 264 * (16 + rows.min(8 * tiles)));
-        let max_warps = ((MAX_SHARED - values) / (values + lines)).min([8, 8, 4][tiles / 2]);
-        let [x, y] = [rows.div_ceil(8 * tiles), outs.div_ceil(16)];
-        let groups = chunk_groups(x * y, width);
-        // balance the warps over the rounds
-        let own = chunks.div_ceil(groups);
-        let warps = own.div_ceil(own.div_ceil(max_warps).max(1));
-        let blocks = [x, y, groups];
-        return (kernel, Grid::blocks(blocks, 32 * warps as u32).shared(values + warps * (values + lines)));
+        return (kernel, skinny_bf16(rows, outs.div_ceil(16), width, 16));
     }
     // the weights of 8 outputs, up to 2048 inputs each, and the chunk sums for 16 rows
-    let chunks = chunks.min(8);
+    let chunks = width.div_ceil(256).min(8);
     let shared = 4 * (8 * (256 * chunks + 4) + chunks * 128);
     let kernel = if rows == 1 { "linear_gemv_f32" } else { "linear_skinny_f32" };
     (kernel, Grid::blocks([outs.div_ceil(8), rows.div_ceil(16), 1], 128).shared(shared))
+}
+
+/// Bytes of shared memory of a skinny kernel in bf16 with `weights` weight rows per block: its outputs, and the operands of
+/// a chunk (rows of 256 with pitch 264).
+fn skinny_bytes(rows: usize, weights: usize) -> [usize; 2] {
+    let side = rows_per_block(rows);
+    [4 * weights * side, 2 * 264 * (weights + rows.min(side))]
+}
+
+/// Rows of x per block of a skinny kernel in bf16.
+fn rows_per_block(rows: usize) -> usize {
+    rows.next_power_of_two().clamp(8, 32)
+}
+
+/// The grid of a skinny kernel in bf16 for `tiles` blocks along y of `weights` weight rows each.
+fn skinny_bf16(rows: usize, tiles: usize, width: usize, weights: usize) -> Grid {
+    let ([values, operands], side) = (skinny_bytes(rows, weights), rows_per_block(rows));
+    let (x, chunks) = (rows.div_ceil(side), width.div_ceil(256));
+    let at_once = ((MAX_SHARED - values) / (values + operands)).clamp(1, if side == 32 { 4 } else { 8 });
+    let groups = chunk_groups(x * tiles, width, at_once);
+    // balance the chunks over the rounds
+    let own = chunks.div_ceil(groups).max(1);
+    let multipliers = own.div_ceil(own.div_ceil(at_once));
+    // all warps load the rows of a norm, and share the epilogue
+    let warps = multipliers.max(if (5..=8).contains(&rows) { 8 } else { 4 });
+    let shared = values + multipliers * (values + operands);
+    Grid::blocks([x, tiles, groups], 32 * warps as u32).shared(shared)
 }
 
 /// Device operands of a forward product: `x [rows, width]` and `w [outs, width]` in `dtype`.
@@ -193,8 +234,9 @@ pub(super) struct Forward {
 impl Forward {
     /// The tile of this product on a device.
     pub(super) fn tile(&self, gpu: &Gpu) -> Tile {
-        let tile = Tile::of_forward(self.shape[0], self.shape[1], self.dtype);
-        tile.or_wgmma(gpu, &self.by_tma(), self.dtype)
+        let [rows, outs, _] = self.shape;
+        let tile = Tile::of_forward(rows, outs, self.dtype);
+        tile.or_wgmma(gpu, &self.by_tma(), self.dtype).or_small(gpu, rows, outs)
     }
 
     fn by_tma(&self) -> wgmma::Operands {
@@ -251,9 +293,10 @@ pub(super) unsafe fn forward(
     let (kernel, grid) = match tile {
         Tile::Skinny => skinny([rows, outs, width], dtype),
         Tile::Wgmma => ("linear_bf16_wgmma", wgmma::grid(gpu, rows, outs.div_ceil(tile.side()))),
+        Tile::SmallWgmma => ("linear_bf16_wgmma_64", wgmma::small_grid(rows, outs.div_ceil(tile.side()))),
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype))?;
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], 16, (tile, dtype))?;
     let operands = match tile {
         Tile::Wgmma => args![product.by_tma().maps(gpu)?].to_vec(),
         _ => args![x, w].to_vec(),

@@ -215,12 +215,16 @@ fn weight_gradient_bytes(launch: &RecordedLaunch) -> u64 {
 fn visible_keys(launch: &RecordedLaunch) -> u64 {
     let (window, bf16) = (launch.numbers[2], element(launch.kernel) == 2);
     let from_back = |at: usize| list(launch.operands.iter().nth_back(at));
-    // the rows, in bf16 the table of shared chunks, sequences, positions, pages
-    let (rows, pos) = (from_back(if bf16 { 4 } else { 3 }), from_back(1));
-    let visible = |&row: &u32| pos.get(row as usize).map(|&pos| visible_from(pos, window));
-    let known: Option<u64> = rows.iter().map(visible).sum();
-    let known = known.filter(|_| !rows.is_empty() && !faults::on(Fault::KeysRoundedToChunks));
-    known.unwrap_or_else(|| u64::from(launch.grid.blocks[0]) * u64::from(launch.numbers[3]) * 64)
+    // the rows, unless they are in order; in bf16 the table of shared chunks; sequences, positions, pages
+    let (listed, pos) = (from_back(if bf16 { 4 } else { 3 }), from_back(1));
+    let n = launch.grid.blocks[0];
+    // otherwise it is another operand: the counters, which are all zero
+    let is_list = listed.len() == n as usize && (n == 1 || listed[0] != listed[1]);
+    let rows = (0..n).map(|i| if is_list { listed[i as usize] } else { i });
+    let visible = |row: u32| pos.get(row as usize).map(|&pos| visible_from(pos, window));
+    let known: Option<u64> = rows.map(visible).sum();
+    let known = known.filter(|_| !faults::on(Fault::KeysRoundedToChunks));
+    known.unwrap_or_else(|| u64::from(n) * u64::from(launch.numbers[3]) * 64)
 }
 
 /// Number of keys that a row at `pos` sees. Window 0: no window.

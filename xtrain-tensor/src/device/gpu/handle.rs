@@ -11,13 +11,15 @@ use super::counters::Counters;
 #[cfg(all(feature = "emu", xtrain_emu))]
 use super::emulated::Emulated;
 use super::indices::Indices;
-use super::launch::{Arg, At, Emulation, Grid, Launcher, args};
+use super::launch::{Arg, At, Emulation, Grid, Launcher, MatrixBoxes, args};
 use super::launch_options::{LaunchOptions, WgmmaUse};
 use super::peak::Peak;
 use super::peers::{Member, Peers};
 use super::recorder::{Recorder, Recording};
 use super::stream::{GpuCounters, Stream};
+use super::tensor_maps::TensorMaps;
 use crate::error::Result;
+use crate::faults::{self, Fault};
 use crate::lock::lock;
 use crate::tensor_core::TensorCore;
 
@@ -33,6 +35,7 @@ struct Shared {
     stream: Stream,
     indices: Mutex<Indices>,
     counters: Mutex<Counters>,
+    tensor_maps: Mutex<TensorMaps>,
     /// Bins of histograms, which are zero between launches, too.
     bins: Mutex<Counters>,
     /// See [`Gpu::open_group`].
@@ -77,10 +80,22 @@ impl Gpu {
 
     pub(super) fn with_launcher(launcher: Box<dyn Launcher>, options: LaunchOptions) -> Gpu {
         let (indices, counters, bins) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let tensor_maps = Mutex::default();
         let stream = Stream::new(launcher, options);
         let open_group = Mutex::new(Weak::<()>::new() as Weak<dyn Any + Send + Sync>);
         let (issue, wgmma) = (Mutex::default(), OnceLock::new());
-        Gpu { shared: Arc::new(Shared { issue, stream, indices, counters, bins, open_group, wgmma }) }
+        Gpu {
+            shared: Arc::new(Shared {
+                issue,
+                stream,
+                indices,
+                counters,
+                tensor_maps,
+                bins,
+                open_group,
+                wgmma,
+            }),
+        }
     }
 
     /// Sets the products that use `wgmma`, when the device is opened.
@@ -161,6 +176,12 @@ impl Gpu {
         lock(&self.shared.indices).address(&self.shared.stream, values)
     }
 
+    /// The device address of the tensor maps of these matrices, one after another; that of an absent one is zero. Valid
+    /// for the calling operation only.
+    pub(crate) fn tensor_maps(&self, matrices: &[Option<MatrixBoxes>]) -> Result<At> {
+        lock(&self.shared.tensor_maps).address(&self.shared.stream, matrices)
+    }
+
     /// Declares the lists that an already queued kernel writes to these addresses. Replaces those declared before.
     /// Valid until the step ends.
     pub(crate) fn stage_indices(&self, lists: impl Iterator<Item = (Vec<u32>, At)>) {
@@ -187,6 +208,12 @@ impl Gpu {
     /// Whether both handles are the same device.
     pub(crate) fn same(&self, other: &Gpu) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// See [`Device::submit`](crate::Device::submit).
+    pub(crate) fn submit(&self) -> Result<()> {
+        let _issue = self.issue();
+        if faults::on(Fault::TrainingNotSubmitted) { Ok(()) } else { self.shared.stream.flush() }
     }
 
     /// See [`Device::submit_step`](crate::Device::submit_step).
@@ -223,6 +250,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.stream.close();
         lock(&self.indices).free_all(self.stream.launcher());
+        lock(&self.tensor_maps).free_all(self.stream.launcher());
         lock(&self.counters).free_all(self.stream.launcher());
         lock(&self.bins).free_all(self.stream.launcher());
         self.stream.free_all();

@@ -8,8 +8,7 @@ use crate::error::Result;
 use crate::faults::{self, Fault};
 
 /// Number of cached lists: more than any single operation uses. A training step has a table for each launch of weight
-/// gradients, at most seven per layer, and on Hopper tensor maps for each product of tiles, four per layer in each direction
-/// and one for each launch of weight gradients. With more lists, a step is submitted in parts.
+/// gradients, at most seven per layer. With more lists, a step is submitted in parts.
 const MAX_LISTS: usize = 512;
 
 #[derive(Debug, Default)]

@@ -34,11 +34,11 @@ impl Grid {
 }
 
 /// An address in device memory. The default is null.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct At(pub(crate) u64);
 
 /// A row-major bf16 matrix `[rows, columns]` and the boxes of 64 columns and `box_rows` rows that TMA reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct MatrixBoxes {
     pub(crate) at: At,
     pub(crate) rows: usize,

@@ -18,6 +18,7 @@ mod recorder;
 mod stream;
 mod survey;
 mod tensor_core_operands;
+mod tensor_maps;
 mod wgmma;
 mod wgmma_probe;
 mod wgmma_products;

@@ -1,7 +1,6 @@
 //! Launches of products by `wgmma`: their grids, and the tensor maps of their operands.
 use super::handle::Gpu;
-use super::launch::{At, Grid, MAP_WORDS, MatrixBoxes};
-use crate::error::Result;
+use super::launch::Grid;
 
 /// Threads per block: two warpgroups of consumers and one of the producer.
 const THREADS: u32 = 384;
@@ -13,18 +12,5 @@ impl Gpu {
     pub(crate) fn wgmma_grid(&self, tiles: usize) -> Grid {
         let blocks = tiles.min(self.stream().launcher().multiprocessors());
         Grid::blocks([blocks, 1, 1], THREADS).shared(SHARED)
-    }
-
-    /// The device address of the tensor maps of these matrices, one after another; that of an absent one is zero. Valid
-    /// for the calling operation only.
-    pub(crate) fn tensor_maps(&self, matrices: &[Option<MatrixBoxes>]) -> Result<At> {
-        let mut words = Vec::with_capacity(MAP_WORDS * matrices.len());
-        for matrix in matrices {
-            match matrix {
-                Some(matrix) => words.extend(self.stream().launcher().tensor_map(matrix)?),
-                None => words.extend([0; MAP_WORDS]),
-            }
-        }
-        self.indices(&words)
     }
 }

@@ -1,7 +1,7 @@
-//! Compares `wgmma` with `mma.sync` on a device: a step on operands of every kind, and products of the kernels.
+//! Compares `wgmma` with `mma.sync` on a device: a step on operands of every kind, products of the kernels, and attention.
 use super::handle::Gpu;
 use super::tensor_core_operands::Operands;
-use super::wgmma_products::Products;
+use super::wgmma_products::{Products, attention};
 use crate::error::Result;
 
 /// Rows, outputs and inputs of the products: several tiles per block, and several chunks of which the last one is not a
@@ -27,13 +27,23 @@ pub(super) fn has_the_bits_of_mma_sync(gpu: &Gpu) -> Result<bool> {
     }
     for shape in SHAPES {
         let products = Products::of(gpu, &operands, shape)?;
-        for both in
-            [Products::forward, Products::rounded, Products::input_gradient, Products::weight_gradient]
-        {
+        for both in [
+            Products::forward,
+            Products::rounded,
+            Products::forward_small,
+            Products::input_gradient,
+            Products::weight_gradient,
+        ] {
             let [got, want] = both(&products)?;
             if !same(&got, &want) {
                 return Ok(false);
             }
+        }
+    }
+    for hd in [64, 128] {
+        let [got, want] = attention(gpu, &operands, hd)?;
+        if !same(&got, &want) {
+            return Ok(false);
         }
     }
     Ok(true)
@@ -84,6 +94,8 @@ mod tests {
             Fault::WgmmaChunkSumKept,
             Fault::HalvesOfOperandOverlap,
             Fault::QuadNotTransposed,
+            Fault::SmallChunksSwapped,
+            Fault::ExpOutOfRange,
         ];
         for fault in faults {
             assert!(

@@ -30,6 +30,55 @@ fn shared(k_major: [bool; 2]) -> usize {
     4 * 2 * k_major.iter().map(|&k| if k { SIDE * 40 } else { 32 * (SIDE + 8) }).sum::<usize>()
 }
 
+/// The first `n` results in `out` of a kernel.
+///
+/// # Safety
+/// `args` are those of the kernel if its results are written to this address.
+unsafe fn results(
+    gpu: &Gpu,
+    n: usize,
+    (kernel, grid): (&'static str, Grid),
+    args: &dyn Fn(At) -> Result<Vec<Arg>>,
+    out: Dtype,
+) -> Result<Vec<f32>> {
+    let y = gpu.zeros(4 * n)?;
+    // SAFETY: as promised by the caller.
+    unsafe { gpu.launch(kernel, grid, &args(y.arg())?)? };
+    let bits = |y: &u16| f32::from_bits(u32::from(*y) << 16);
+    Ok(match out {
+        Dtype::BF16 => gpu.download_first::<u16>(&y, n)?.iter().map(bits).collect(),
+        _ => gpu.download(&y)?,
+    })
+}
+
+/// Attention of 70 rows of one head over the same 70 keys: both products with a partial tile, the second one with its first
+/// operand in registers.
+pub(super) fn attention(gpu: &Gpu, operands: &Operands, hd: usize) -> Result<Both> {
+    const ROWS: usize = 70;
+    let (n, pitch) = (ROWS * hd, hd + 8);
+    let upload = |values: &[u16]| gpu.upload(&values[..n]);
+    let (q, k, v) = (upload(&operands.a)?, upload(&operands.b)?, upload(&operands.a[n..])?);
+    let lse = gpu.zeros(4 * ROWS)?;
+    let positions: Vec<u32> = (0..ROWS as u32).collect();
+    let lists = [vec![0, 0, 64, 64, 0, ROWS as u32 - 64], vec![0; ROWS], positions, vec![0]];
+    let [mma, wgmma] = match hd {
+        64 => ["attention_bf16_hd64", "attention_bf16_wgmma_hd64"],
+        _ => ["attention_bf16_hd128", "attention_bf16_wgmma_hd128"],
+    };
+    let args = |y: At| {
+        let [tiles, seq, pos, table] = [0, 1, 2, 3].map(|i| gpu.indices(&lists[i]));
+        let own = args![q.arg(), k.arg(), v.arg(), y, lse.arg(), tiles?, seq?, pos?, table?];
+        let sizes = args![0usize, 0usize, 0usize, 1usize, 1usize, hd, 1.0 / (hd as f32).sqrt()];
+        Ok([own as &[Arg], sizes].concat())
+    };
+    let run = |kernel, shared| {
+        let grid = Grid::blocks([2, 1, 1], 128).shared(shared);
+        // SAFETY: operands, results and tiles of 70 rows of one head.
+        unsafe { results(gpu, n, (kernel, grid), &args, Dtype::BF16) }
+    };
+    Ok([run(wgmma, 5 * 2 * 64 * hd + 1024)?, run(mma, 2 * 2 * 64 * pitch + 4 * 2 * 64)?])
+}
+
 fn words(At(at): At) -> [u32; 2] {
     [at as u32, (at >> 32) as u32]
 }
@@ -64,18 +113,20 @@ impl<'a> Products<'a> {
         // few blocks, each with several tiles
         let mut persistent = self.gpu.wgmma_grid(tiles);
         persistent.blocks[0] = persistent.blocks[0].min(2);
-        let mut results = [Vec::new(), Vec::new()];
-        for (i, grid) in [persistent, square].into_iter().enumerate() {
-            let y = self.gpu.zeros(4 * q * p)?;
-            // SAFETY: the methods below pass operands of these shapes, and y is [q, p].
-            unsafe { self.gpu.launch(kernels[i], grid, &args[i](y.arg())?)? };
-            let bits = |y: &u16| f32::from_bits(u32::from(*y) << 16);
-            results[i] = match out {
-                Dtype::BF16 => self.gpu.download_first::<u16>(&y, q * p)?.iter().map(bits).collect(),
-                _ => self.gpu.download(&y)?,
-            };
-        }
-        Ok(results)
+        self.launched(q * p, kernels, [persistent, square], args, out)
+    }
+
+    fn launched(
+        &self,
+        n: usize,
+        kernels: [&'static str; 2],
+        grids: [Grid; 2],
+        args: [&dyn Fn(At) -> Result<Vec<Arg>>; 2],
+        out: Dtype,
+    ) -> Result<Both> {
+        // SAFETY: the methods below pass operands of their shapes, and n results.
+        let run = |i: usize| unsafe { results(self.gpu, n, (kernels[i], grids[i]), args[i], out) };
+        Ok([run(0)?, run(1)?])
     }
 
     /// `x wᵀ`.
@@ -105,6 +156,22 @@ impl<'a> Products<'a> {
                 Ok([args![x, w] as &[Arg], &rest(y)].concat())
             }],
             out,
+        )
+    }
+
+    /// `x wᵀ` in tiles of 64 x 64 outputs.
+    pub(super) fn forward_small(&self) -> Result<Both> {
+        let ([rows, outs, width], x, w) = (self.shape, self.x.arg(), self.w.arg());
+        let args = |y: At| Ok(args![x, w, NONE, NONE, y, NONE, rows, outs, width].to_vec());
+        let blocks = |side: usize| [outs.div_ceil(side), rows.div_ceil(side), 1];
+        let small = Grid::blocks(blocks(64), 384).shared(3 * 4 * (2 * 64 * 64 * 2) + 2 * 64 * 64 * 4 + 1024);
+        let square = Grid::blocks(blocks(SIDE), 256).shared(shared([true; 2]));
+        self.launched(
+            rows * outs,
+            ["linear_bf16_wgmma_64", "linear_bf16_128"],
+            [small, square],
+            [&args; 2],
+            Dtype::F32,
         )
     }
 

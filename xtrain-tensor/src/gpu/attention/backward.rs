@@ -1,6 +1,6 @@
 //! The gradient of attention in two passes: over rows for `dq`, over keys for `dk` and `dv`.
 use super::tiles::{self, CHUNK};
-use super::{MaskArgs, TILE, TILE_LD, mma_ld};
+use super::{MaskArgs, TILE, TILE_LD, mma_ld, wgmma};
 use crate::gpu::{Arg, Gpu, Grid, args};
 use crate::operands::{AttnMask, AttnSaved, Heads};
 use crate::{Device, Dtype, Result, Tensor};
@@ -34,6 +34,20 @@ impl Shape {
         }
     }
 
+    fn wgmma(hd: usize) -> Shape {
+        let shared = wgmma::shared(hd, 6);
+        Shape {
+            delta: "attention_delta_bf16",
+            dq: wgmma::sized!("attention_dq_bf16_wgmma", hd),
+            dkv: wgmma::sized!("attention_dkv_bf16_wgmma", hd),
+            tile: wgmma::ROWS,
+            threads: 128,
+            dq_shared: shared,
+            dkv_shared: shared,
+            parts: 1,
+        }
+    }
+
     fn bf16(hd: usize) -> Shape {
         let (warps, columns, stages, parts) = match hd {
             0..=64 => (4, 64, 2, 1),
@@ -63,7 +77,11 @@ pub(in crate::gpu) fn attention_backward(
     mask: &AttnMask<'_>,
 ) -> Result<[Tensor; 3]> {
     let AttnSaved { q, k, v, y, lse } = *saved;
-    let shape = if q.dtype() == Dtype::BF16 { Shape::bf16(heads.hd) } else { Shape::f32(heads.hd) };
+    let shape = match q.dtype() {
+        Dtype::BF16 if wgmma::uses(gpu, heads.hd) => Shape::wgmma(heads.hd),
+        Dtype::BF16 => Shape::bf16(heads.hd),
+        _ => Shape::f32(heads.hd),
+    };
     let mask_args = MaskArgs::upload(gpu, heads, mask)?;
     let at = |x: &Tensor| x.at(gpu, q.dtype());
     let [q_at, k_at, v_at, y_at, dy_at] = [at(q)?, at(k)?, at(v)?, at(y)?, at(dy)?];

@@ -5,7 +5,7 @@ use super::tiles::{self, CHUNK};
 use super::{Operands, TILE_LD, mma_ld};
 use crate::faults::{self, Fault};
 use crate::gpu::deferred::heads::NewHeads;
-use crate::gpu::{Arg, Grid, args};
+use crate::gpu::{Arg, At, Grid, args};
 use crate::operands::{AttnMask, Heads};
 use crate::{Dtype, Result};
 
@@ -75,7 +75,10 @@ impl Operands<'_> {
             false => 4 * (CHUNK * (hd + 4) + group * (hd + CHUNK) + CHUNK),
         };
         let (y, lse) = (self.y.at(gpu, self.y.dtype())?, self.lse.at(gpu, Dtype::F32)?);
-        let own = args![ml.arg(), o.arg(), y, lse, counters, gpu.indices(rows)?];
+        // null: block i along x is row i
+        let in_order = rows.iter().enumerate().all(|(i, &row)| i == row as usize);
+        let rows_at = if in_order { At(0) } else { gpu.indices(rows)? };
+        let own = args![ml.arg(), o.arg(), y, lse, counters, rows_at];
         let shared = if bf16 { args![gpu.indices(shared.as_flattened())?] } else { args![] as &[Arg] };
         let (mask_args, head_args) = (self.mask_args.args(), self.mask_args.head_args());
         let args = [first, own, shared, &mask_args, args![chunks], &head_args].concat();

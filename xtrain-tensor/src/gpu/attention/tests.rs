@@ -5,6 +5,7 @@ mod reads;
 pub(crate) mod shared;
 
 use super::{CHUNK, HEAD_SIZES, Operands, tiles};
+use crate::device::gpu::{Emulation, EmulatorBuild};
 use crate::ops::{self, AttnMask, AttnSaved, Slots};
 use crate::reference::{self, F32, Heads, Hopper, Mma};
 use crate::testing::{arbitrary, compare_bits};
@@ -27,7 +28,7 @@ enum Launch {
 /// `[nh, nkv, hd]`, lengths of the sequences, window, page (0: runs).
 type Shape = ([usize; 3], &'static [usize], Option<usize>, usize);
 
-const SHAPES: [Shape; 14] = [
+const SHAPES: [Shape; 17] = [
     ([2, 1, 8], &[1, 66, 33], None, 0),
     ([4, 2, 64], &[130], None, 16),
     ([6, 2, 16], &[65, 3], Some(7), 5),
@@ -42,6 +43,9 @@ const SHAPES: [Shape; 14] = [
     ([1, 1, 200], &[40, 1], Some(1), 9),
     ([2, 1, 208], &[40], Some(5), 3),
     ([3, 1, 80], &[50], Some(11), 0),
+    ([3, 1, 64], &[150, 1, 64], Some(70), 0),
+    ([6, 2, 64], &[131], None, 7),
+    ([2, 1, 128], &[66, 130], None, 16),
 ];
 
 /// Operands of an attention over whole sequences, and its attention mask.
@@ -152,6 +156,15 @@ fn device(case: usize) -> Device {
     }
 }
 
+/// [`device`], and for a head size with kernels by `wgmma` a device without them.
+fn devices(case: usize, hd: usize) -> Vec<Device> {
+    let mma = || {
+        let emulation = Emulation::new(SCHEDULES[case % 3], EmulatorBuild::Plain);
+        Device::emulating(Emulation { wgmma: false, ..emulation }).unwrap()
+    };
+    [device(case)].into_iter().chain(matches!(hd, 64 | 128).then(mma)).collect()
+}
+
 #[test]
 fn attention_has_the_order_of_the_contract_in_tiles_and_split() {
     for (i, shape) in SHAPES.into_iter().enumerate() {
@@ -164,10 +177,13 @@ fn attention_has_the_order_of_the_contract_in_tiles_and_split() {
                 _ => reference::attention::<F32>(operands, heads, &mask),
             };
             let rows: Vec<usize> = (0..scene.seq.len()).collect();
-            let [y, lse] = scene.run(&device(i + j), &rows, dtype, launch);
-            let what = format!("{shape:?} {dtype} {launch:?}, seeds 1 to 3");
-            same(&y, &rounded(want.y, dtype), &format!("{what}: y"));
-            same(&lse, &want.lse, &format!("{what}: L"));
+            let want_y = rounded(want.y, dtype);
+            for device in devices(i + j, heads.hd) {
+                let [y, lse] = scene.run(&device, &rows, dtype, launch);
+                let what = format!("{shape:?} {dtype} {launch:?} on {device}, seeds 1 to 3");
+                same(&y, &want_y, &format!("{what}: y"));
+                same(&lse, &want.lse, &format!("{what}: L"));
+            }
         }
     }
 }
@@ -195,12 +211,16 @@ pub(crate) fn edge_values() -> Result<usize, String> {
         let operands = [&*scene.q, &*scene.k, &*scene.v];
         let want = reference::attention::<Mma<Hopper>>(operands, scene.heads, &scene.mask(&all));
         let rows: Vec<usize> = (0..scene.seq.len()).collect();
-        let [y, lse] = scene.run(&device(case), &rows, Dtype::BF16, Launch::Tiles);
-        for (name, got, want) in [("y", y, rounded(want.y, Dtype::BF16)), ("L", lse, want.lse)] {
+        let want = [rounded(want.y, Dtype::BF16), want.lse];
+        let got = devices(case, scene.heads.hd)
+            .into_iter()
+            .flat_map(|device| scene.run(&device, &rows, Dtype::BF16, Launch::Tiles));
+        for (i, got) in got.enumerate() {
+            let (name, want) = (["y", "L"][i % 2], &want[i % 2]);
             let differs = |(got, want): (&f32, &f32)| {
                 got.to_bits() != want.to_bits() && !(got.is_nan() && want.is_nan())
             };
-            if let Some(at) = got.iter().zip(&want).position(differs) {
+            if let Some(at) = got.iter().zip(want).position(differs) {
                 let [got, want] = [got[at], want[at]].map(|x| format!("{x:e} ({:08x})", x.to_bits()));
                 let what = format!("gate gpu attention: edge values of {shape:?}, seeds 1 to 3: {name}");
                 return Err(format!("{what}: value {at}: {got}, expected {want}"));
@@ -241,8 +261,12 @@ fn a_row_has_its_bits_in_tiles_that_start_at_any_row() {
 /// Compares tiles that start at every row around a chunk boundary with the split-K kernels, which compute each row
 /// alone. The first row of a warp decides whether it masks a chunk. Returns the number of values.
 pub(crate) fn any_first_row() -> Result<usize, String> {
-    const SHAPES: [Shape; 3] =
-        [([2, 2, 16], &[150], None, 0), ([6, 2, 8], &[100], Some(33), 7), ([1, 1, 24], &[97], Some(64), 16)];
+    const SHAPES: [Shape; 4] = [
+        ([2, 2, 16], &[150], None, 0),
+        ([6, 2, 8], &[100], Some(33), 7),
+        ([1, 1, 24], &[97], Some(64), 16),
+        ([1, 1, 64], &[135], None, 0),
+    ];
     let mut compared = 0;
     for (i, shape) in SHAPES.into_iter().enumerate() {
         for (j, dtype) in [Dtype::F32, Dtype::BF16].into_iter().enumerate() {
@@ -264,24 +288,29 @@ pub(crate) fn any_first_row() -> Result<usize, String> {
 #[test]
 fn the_gradient_in_bf16_has_the_order_of_mma_sync() {
     for (i, shape) in SHAPES.into_iter().enumerate() {
-        let scene = Scene::new(shape, Dtype::BF16);
-        let (heads, device, all) = (scene.heads, device(i), scene.all());
-        let mask = scene.mask(&all);
-        let q = scene.on(&device, &scene.q, heads.nh, Dtype::BF16);
-        let [k, v] = scene.pools(&device, Dtype::BF16);
-        let (y, lse) = ops::attention(&q, &k, &v, &mask).unwrap();
-        let dy = arbitrary(q.len(), 4);
-        let saved = AttnSaved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
-        let got =
-            ops::attention_backward(&saved, &scene.on(&device, &dy, heads.nh, Dtype::F32), &mask).unwrap();
-        let (y, lse) = (y.to_f32().unwrap().to_vec::<f32>().unwrap(), lse.to_vec::<f32>().unwrap());
-        let dy = &rounded(dy, Dtype::BF16);
-        let (q, k, v) = (&scene.q, &scene.k, &scene.v);
-        let saved = reference::AttentionSaved { q, k, v, y: &y, lse: &lse, dy };
-        let want = reference::attention_backward::<Mma<Hopper>>(saved, heads, &mask);
-        for (name, (got, want)) in ["dq", "dk", "dv"].iter().zip(got.iter().zip(&want)) {
-            same(&got.to_vec::<f32>().unwrap(), want, &format!("{shape:?}: {name}"));
+        for device in devices(i, shape.0[2]) {
+            gradient(shape, &device);
         }
+    }
+}
+
+fn gradient(shape: Shape, device: &Device) {
+    let scene = Scene::new(shape, Dtype::BF16);
+    let (heads, all) = (scene.heads, scene.all());
+    let mask = scene.mask(&all);
+    let q = scene.on(device, &scene.q, heads.nh, Dtype::BF16);
+    let [k, v] = scene.pools(device, Dtype::BF16);
+    let (y, lse) = ops::attention(&q, &k, &v, &mask).unwrap();
+    let dy = arbitrary(q.len(), 4);
+    let saved = AttnSaved { q: &q, k: &k, v: &v, y: &y, lse: &lse };
+    let got = ops::attention_backward(&saved, &scene.on(device, &dy, heads.nh, Dtype::F32), &mask).unwrap();
+    let (y, lse) = (y.to_f32().unwrap().to_vec::<f32>().unwrap(), lse.to_vec::<f32>().unwrap());
+    let dy = &rounded(dy, Dtype::BF16);
+    let (q, k, v) = (&scene.q, &scene.k, &scene.v);
+    let saved = reference::AttentionSaved { q, k, v, y: &y, lse: &lse, dy };
+    let want = reference::attention_backward::<Mma<Hopper>>(saved, heads, &mask);
+    for (name, (got, want)) in ["dq", "dk", "dv"].iter().zip(got.iter().zip(&want)) {
+        same(&got.to_vec::<f32>().unwrap(), want, &format!("{shape:?} on {device}: {name}"));
     }
 }
 

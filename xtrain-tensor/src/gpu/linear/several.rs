@@ -1,6 +1,6 @@
 //! Products of one `x` with several matrices in one launch. For few rows, the RMSNorm of `x` is fused into the
 //! prologue.
-use super::{MAX_GRID_Y, SharedTiles, Tile, TileKernels, skinny, tile_kernels, wgmma};
+use super::{MAX_GRID_Y, SharedTiles, Tile, TileKernels, skinny, skinny_bf16, tile_kernels, wgmma};
 use crate::gpu::{Arg, At, Gpu, Grid, args};
 use crate::operands::{Affine, Norm};
 use crate::{Dtype, Result, Tensor, Tensors};
@@ -75,6 +75,8 @@ struct Kernels {
     skinny: [&'static str; 3],
     square: TileKernels,
     wgmma: &'static str,
+    /// Tiles of 64 x 64 outputs by `wgmma`.
+    small_wgmma: Option<&'static str>,
     /// Weight rows per output: 2 for gate and up, else 1.
     operands_per_output: usize,
 }
@@ -84,6 +86,7 @@ const LINEARS: Kernels = Kernels {
     skinny: ["linears_skinny_bf16_16", "linears_skinny_bf16_32", "linears_skinny_f32"],
     square: tile_kernels!("linears", [true, true]),
     wgmma: "linears_bf16_wgmma",
+    small_wgmma: Some("linears_bf16_wgmma_64"),
     operands_per_output: 1,
 };
 const SWIGLU: Kernels = Kernels {
@@ -91,6 +94,7 @@ const SWIGLU: Kernels = Kernels {
     skinny: ["swiglu_skinny_bf16_16", "swiglu_skinny_bf16_32", "swiglu_skinny_f32"],
     square: tile_kernels!("swiglu", [true, true]),
     wgmma: "swiglu_bf16_wgmma",
+    small_wgmma: None,
     operands_per_output: 2,
 };
 
@@ -99,7 +103,8 @@ impl Kernels {
     fn tile(&self, gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>]) -> Result<Tile> {
         let Source::Plain(x) = source else { return Ok(Tile::Skinny) };
         let outs = ws.iter().map(|w| w.weight.out_features()).sum();
-        on_hopper(gpu, x, ws, Tile::of_forward(x.shape()[0], outs, ws[0].weight.dtype()))
+        let tile = on_hopper(gpu, x, ws, Tile::of_forward(x.shape()[0], outs, ws[0].weight.dtype()))?;
+        Ok(if self.small_wgmma.is_some() { tile.or_small(gpu, x.shape()[0], outs) } else { tile })
     }
 
     /// The kernel, and its grid over the outputs of all matrices.
@@ -116,26 +121,33 @@ impl Kernels {
             let tiles = outs.iter().map(|n| n.div_ceil(tile.side() / self.operands_per_output)).sum();
             return (self.wgmma, wgmma::grid(gpu, rows, tiles));
         }
-        // as many outputs as the blocks of all matrices have weight rows
-        let all = outs.iter().map(|n| n.div_ceil(16 / self.operands_per_output) * 16).sum();
-        let (kernel, grid, side, axis) = match (tile, source) {
-            (Tile::Skinny, Source::Normed(..)) => {
-                let (_, grid) = skinny([rows, all, width], dtype);
-                (self.normed[usize::from(!bf16)], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
-            }
-            (Tile::Skinny, Source::Plain(_)) => {
-                // the bf16 kernels are for more than 8 rows
-                let (_, grid) = skinny([rows.max(FUSED_NORM_MAX_ROWS + 1), all, width], dtype);
-                let which = if bf16 { usize::from(rows > 16) } else { 2 };
-                (self.skinny[which], grid, [8, 16][usize::from(bf16)], usize::from(bf16))
+        if let (Tile::SmallWgmma, Some(kernel)) = (tile, self.small_wgmma) {
+            return (kernel, wgmma::small_grid(rows, outs.iter().map(|n| n.div_ceil(tile.side())).sum()));
+        }
+        if (tile, bf16) == (Tile::Skinny, true) {
+            let kernel = match source {
+                Source::Normed(..) => self.normed[0],
+                Source::Plain(_) => self.skinny[usize::from(rows > 16)],
+            };
+            // the plain kernels are for more than 8 rows
+            let rows =
+                if matches!(source, Source::Plain(_)) { rows.max(FUSED_NORM_MAX_ROWS + 1) } else { rows };
+            let tiles = outs.iter().map(|n| n.div_ceil(16)).sum();
+            return (kernel, skinny_bf16(rows, tiles, width, 16 * self.operands_per_output));
+        }
+        let (kernel, grid, side) = match (tile, source) {
+            (Tile::Skinny, _) => {
+                let kernel =
+                    if matches!(source, Source::Normed(..)) { self.normed[1] } else { self.skinny[2] };
+                (kernel, skinny([rows, 8, width], dtype).1, 8)
             }
             _ => {
                 let (kernel, grid) = tile.launch(&self.square, dtype, [rows, 1]);
-                (kernel, grid, tile.side(), 0)
+                (kernel, grid, tile.side())
             }
         };
         let mut grid = grid;
-        grid.blocks[axis] = outs.iter().map(|n| n.div_ceil(side / self.operands_per_output) as u32).sum();
+        grid.blocks[0] = outs.iter().map(|n| n.div_ceil(side / self.operands_per_output) as u32).sum();
         (kernel, grid)
     }
 }
@@ -174,7 +186,7 @@ pub(super) fn linears_by(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>], tile:
     let mut args = source.operands(gpu, dtype, &weights, (tile, tile.side()))?;
     args.extend([b_at, y_at].concat().into_iter().map(Arg::from));
     args.extend([rows, outs[0], outs[1], outs[2], width].map(Arg::from));
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype))?;
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], 16, (tile, dtype))?;
     args.extend(&shared.args);
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
     // y_i [rows, out_i]; shared tiles have their parts and counters.
@@ -190,7 +202,7 @@ pub(crate) fn normed_linear(gpu: &Gpu, source: Source<'_>, w: Affine<'_>) -> Res
     }
     let y = Tensor::on_gpu(gpu, &[rows, outs], Dtype::F32)?;
     let (_, grid) = skinny([rows, outs, width], dtype);
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], (Tile::Skinny, dtype))?;
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], 16, (Tile::Skinny, dtype))?;
     let own = args![w.weight.at(gpu)?, bias_of(gpu, &w)?, y.at(gpu, Dtype::F32)?, rows, outs, width];
     let args = [&source.args(gpu, dtype)?, own as &[Arg], &shared.args].concat();
     // SAFETY: h [rows, width], gain [width], w [outs, width], bias [outs] or null, y [rows, outs]; shared tiles have
@@ -227,7 +239,7 @@ pub(super) fn swiglu_by(
     let (kernel, grid) = SWIGLU.launch(gpu, source, tile, &[outs], dtype);
     let mut args = source.operands(gpu, dtype, &weights_of(gpu, &[gate, up])?, (tile, tile.side() / 2))?;
     args.extend(args![bias_of(gpu, &gate)?, bias_of(gpu, &up)?, at(0)?, rows, outs, width]);
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], (tile, dtype))?;
+    let shared = SharedTiles::of(gpu, &grid, [rows, width], 32, (tile, dtype))?;
     args.extend(&shared.args);
     if tile != Tile::Skinny {
         args.extend(args![at(1)?, at(2)?]);

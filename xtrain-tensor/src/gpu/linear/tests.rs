@@ -33,11 +33,12 @@ const SCHEDULES: [ThreadSchedule; 4] = [
 /// The tiles of a forward product. Only bf16 operands whose rows are multiples of 16 bytes can be read by TMA.
 fn tiles(dtype: Dtype, width: usize) -> impl Iterator<Item = Tile> {
     let by_tma = dtype == Dtype::BF16 && width.is_multiple_of(8);
-    [Tile::Skinny, Tile::Small, Tile::Large].into_iter().chain(by_tma.then_some(Tile::Wgmma))
+    let wgmma = by_tma.then_some([Tile::Wgmma, Tile::SmallWgmma]);
+    [Tile::Skinny, Tile::Small, Tile::Large].into_iter().chain(wgmma.into_iter().flatten())
 }
 
 /// Rows, outputs, inputs: full and partial tiles, aligned and unaligned rows.
-const SHAPES: [[usize; 3]; 13] = [
+const SHAPES: [[usize; 3]; 14] = [
     [1, 16, 256],
     [1, 35, 768],
     [3, 20, 100],
@@ -51,6 +52,7 @@ const SHAPES: [[usize; 3]; 13] = [
     [600, 72, 24],
     [130, 128, 72],
     [128, 256, 16],
+    [8, 120, 2600],
 ];
 
 fn rounded(x: &[f32]) -> Vec<bf16> {

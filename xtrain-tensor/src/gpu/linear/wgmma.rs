@@ -65,6 +65,13 @@ pub(super) fn grid(gpu: &Gpu, rows: usize, weight_tiles: usize) -> Grid {
     gpu.wgmma_grid(rows.div_ceil(SIDE) * weight_tiles)
 }
 
+/// The grid of a product in tiles of 64 x 64 outputs: four stages of 64 k for each of three warpgroups, the chunk sums of
+/// two, and the alignment of the first stage to 1024.
+pub(super) fn small_grid(rows: usize, weight_tiles: usize) -> Grid {
+    let (stage, sums) = (2 * 64 * 64 * 2, 64 * 64 * 4);
+    Grid::blocks([weight_tiles, rows.div_ceil(64), 1], 384).shared(3 * 4 * stage + 2 * sums + 1024)
+}
+
 /// The rows of samples as the tensor maps of a weight gradient divide them. A map ends with the last row of a sample, so
 /// that zeros follow it. Samples of whole stages share a map with the next one.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -15,8 +15,10 @@ const SHAPES: [[usize; 3]; 2] = [[131, 129, 40], [33, 70, 600]];
 /// Compares residual sums with their definition, on the checked emulator. Returns the number of values.
 pub(crate) fn checked() -> Result<usize, String> {
     let mut compared = 0;
-    for (case, shape @ [rows, outs, width]) in SHAPES.into_iter().enumerate() {
-        let schedule = [ThreadSchedule::Random(9), ThreadSchedule::Priorities(10)][case];
+    let tiles = [Tile::Wgmma, Tile::SmallWgmma];
+    let cases = SHAPES.into_iter().flat_map(|shape| tiles.map(|tile| (shape, tile)));
+    for (case, (shape @ [rows, outs, width], tile)) in cases.enumerate() {
+        let schedule = [ThreadSchedule::Random(9), ThreadSchedule::Priorities(10)][case / 2];
         let (x, w) = (arbitrary(rows * width, 1), arbitrary(outs * width, 2));
         let h = arbitrary(rows * outs, 3);
         let sums = expected(shape, &x, &w, Dtype::BF16);
@@ -36,10 +38,11 @@ pub(crate) fn checked() -> Result<usize, String> {
             dtype: Dtype::BF16,
         };
         let to = y.at(gpu, Dtype::F32).unwrap();
-        let failed =
-            |e: &dyn std::fmt::Display| format!("gate gpu wgmma: {shape:?} on {device}, seeds 1 to 3: {e}");
+        let failed = |e: &dyn std::fmt::Display| {
+            format!("gate gpu wgmma: {shape:?} {tile:?} on {device}, seeds 1 to 3: {e}")
+        };
         // SAFETY: operands of the shape, and room for their product.
-        unsafe { forward(gpu, product, epilogue, to, Dtype::F32, Tile::Wgmma) }.map_err(|e| failed(&e))?;
+        unsafe { forward(gpu, product, epilogue, to, Dtype::F32, tile) }.map_err(|e| failed(&e))?;
         compare_bits(&y.to_vec::<f32>().map_err(|e| failed(&e))?, &want).map_err(|e| failed(&e))?;
         compared += want.len();
     }
@@ -66,7 +69,7 @@ fn products_of_tiles_in_bf16_use_wgmma_unless_it_is_absent_or_disabled() {
     let tiled = WgmmaUse::TiledProducts;
     let tiles = |use_of, wgmma, width, dtype| [2048, 256, 32].map(|n| tile(use_of, wgmma, [n, width], dtype));
     let by_mma = [Tile::Large, Tile::Small, Tile::Skinny];
-    assert_eq!(tiles(tiled, true, 768, Dtype::BF16), [Tile::Wgmma, Tile::Wgmma, Tile::Skinny]);
+    assert_eq!(tiles(tiled, true, 768, Dtype::BF16), [Tile::Wgmma, Tile::SmallWgmma, Tile::Skinny]);
     assert_eq!(tiles(tiled, false, 768, Dtype::BF16), by_mma);
     assert_eq!(tiles(WgmmaUse::Never, true, 768, Dtype::BF16), by_mma);
     // rows that TMA cannot read, and f32
