@@ -84,8 +84,8 @@ XT_DEV void attention_dq_wgmma(const bf16* q, const bf16* k, const bf16* v, cons
     float* row = dq + query_offset(t, heads, n) * HD + lane % 4 * 2;
 #pragma unroll
     for (uint32_t d = 0; d < HD / 8; d++)
-      *(float2*)(row + d * 8) = make_float2(sum[4 * d + 2 * i] * heads.scale + 0.0f,
-                                            sum[4 * d + 2 * i + 1] * heads.scale + 0.0f);
+      *(float2*)(row + d * 8) =
+          make_float2(sum[4 * d + 2 * i] * heads.scale + 0.0f, sum[4 * d + 2 * i + 1] * heads.scale + 0.0f);
   }
 }
 
@@ -93,8 +93,8 @@ XT_DEV void attention_dq_wgmma(const bf16* q, const bf16* k, const bf16* v, cons
 // Shared memory: k and v of the tile, 64 rows of q and dy twice: 48 KB at hd = 64, 96 KB at 128.
 template <uint32_t HD>
 XT_DEV void attention_dkv_wgmma(const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse,
-                                const float* delta, float* dk, float* dv, const uint32_t* tiles, const uint32_t* order,
-                                const AttnMask& mask, const Heads& heads) {
+                                const float* delta, float* dk, float* dv, const uint32_t* tiles,
+                                const uint32_t* order, const AttnMask& mask, const Heads& heads) {
   XT_DYN_SHARED(bf16, memory);
   XT_SHARED2(float2, stats, 2, WGMMA_ROWS);  // (L, D) per row
   using Copies = PanelCopies<HD>;
@@ -197,7 +197,7 @@ XT_DEV void attention_dkv_wgmma(const bf16* q, const bf16* k, const bf16* v, con
 }
 
 #define ATTENTION_BACKWARD_WGMMA(hd_, d, dq_blocks, dkv_blocks)                                                      \
-  XT_KERNEL_FOR(attention_dq_bf16_wgmma_##hd_, 128, dq_blocks)(                                                           \
+  XT_KERNEL_FOR(attention_dq_bf16_wgmma_##hd_, 128, dq_blocks)(                                                      \
       const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse, const float* delta, float* dq,  \
       const uint32_t* tiles, MASK_PARAMS, HEAD_PARAMS) {                                                             \
     xt_grid_dependency_sync();                                                                                       \
@@ -205,8 +205,8 @@ XT_DEV void attention_dkv_wgmma(const bf16* q, const bf16* k, const bf16* v, con
     attention_dq_wgmma<d>(q, k, v, dy, lse, delta, dq, tiles, {seq, pos, table, page, stride, window},               \
                           {nh, nkv, d, scale});                                                                      \
   }                                                                                                                  \
-  XT_EXPORT(attention_dq_bf16_wgmma_##hd_)                                                                                \
-  XT_KERNEL_FOR(attention_dkv_bf16_wgmma_##hd_, 128, dkv_blocks)(                                                         \
+  XT_EXPORT(attention_dq_bf16_wgmma_##hd_)                                                                           \
+  XT_KERNEL_FOR(attention_dkv_bf16_wgmma_##hd_, 128, dkv_blocks)(                                                    \
       const bf16* q, const bf16* k, const bf16* v, const bf16* dy, const float* lse, const float* delta, float* dk,  \
       float* dv, const uint32_t* tiles, const uint32_t* order, MASK_PARAMS, HEAD_PARAMS) {                           \
     xt_grid_dependency_sync();                                                                                       \

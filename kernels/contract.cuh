@@ -49,10 +49,10 @@ XT_DEV float exp_f32(float x) {
 
 // x[at(i)] = exp(x[at(i)]) for i < N. One test of the range for all of them, which a NaN fails.
 template <int N, int SIZE, class At> XT_DEV void exp_each(float (&x)[SIZE], At at) {
-  float low = 0.0f, high = 0.0f;
+  float size = 0.0f;
 #pragma unroll
-  for (int i = 0; i < N; i++) low = xt_min_nan(low, x[at(i)]), high = xt_max_nan(high, x[at(i)]);
-  if ((low >= -87.0f && high <= 88.72283f) || XT_FAULT(ExpOutOfRange)) {
+  for (int i = 0; i < N; i++) size = xt_max_nan(size, fabsf(x[at(i)]));
+  if (size <= 87.0f || XT_FAULT(ExpOutOfRange)) {
 #pragma unroll
     for (int i = 0; i < N; i++) x[at(i)] = exp_in_range(x[at(i)]);
   } else {

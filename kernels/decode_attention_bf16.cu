@@ -123,7 +123,7 @@ XT_DEV void decode_chunk(const New& x, const bf16* q, const bf16* k, const bf16*
       const bool has_key = own < CHUNK && first == 0;
       for (uint32_t i = warp; i < live + has_key; i += 4) {
         const bool is_key = i == live;
-        uint32_t at = count == 1 || is_key ? last : pos[row_of(rows, blockIdx.x + (first + i) / group)];
+        uint32_t at = count == 1 ? last : pos[row_of(rows, blockIdx.x + (first + i) / group)];
         rotate(x, is_key ? keys + own * ld : queries + i * ld, at, is_key);
         __syncwarp();
       }

@@ -49,11 +49,11 @@ XT_DEV EarlyColumns load_early(const NormedRows& x, uint32_t n0, uint32_t m, uin
 
 XT_DEV void compute_rms(const NormedRows& x, const EarlyColumns& early, uint32_t n0, uint32_t m, uint32_t width) {
   const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-  for (uint32_t n = warp; n < m; n += blockDim.x / 32) {
-    float squares = n == warp && width <= 1024 ? lane_sum_squares(early.row)
-                                               : lane_sum_squares(x.h + (size_t)(n0 + n) * width, width, lane);
+  if (warp < m) {  // a block has a warp for each row
+    float squares = width <= 1024 ? lane_sum_squares(early.row)
+                                  : lane_sum_squares(x.h + (size_t)(n0 + warp) * width, width, lane);
     float r = inverse_rms(squares, width, x.eps);
-    if (lane == 0) x.r[n] = r;
+    if (lane == 0) x.r[warp] = r;
   }
   __syncthreads();
 }
@@ -62,8 +62,9 @@ XT_DEV float4 scaled(const float4& h, float r, const float4& g) {
   return make_float4((h.x * r) * g.x, (h.y * r) * g.y, (h.z * r) * g.z, (h.w * r) * g.w);
 }
 
-XT_DEV void load_rows(const NormedRows& x, const EarlyColumns& early, bf16* s, uint32_t lines, uint32_t n0,
-                      uint32_t rows, uint32_t width, uint32_t at) {
+// A block has as many lines as rows.
+XT_DEV void load_rows(const NormedRows& x, const EarlyColumns& early, bf16* s, uint32_t lines, uint32_t n0, uint32_t,
+                      uint32_t width, uint32_t at) {
   uint32_t lane = threadIdx.x & 31, n = min(256u, width - at), padded = (n + 15) / 16 * 16, k = lane * 8;
   if (k >= padded) return;
   const bool vector = k < n && (width & 7) == 0;
@@ -71,9 +72,9 @@ XT_DEV void load_rows(const NormedRows& x, const EarlyColumns& early, bf16* s, u
     float4 v[4][2] = {};
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
-      const uint32_t line = first + i, row = n0 + line;
-      if (line >= lines || row >= rows) continue;
-      const float* h = x.h + (size_t)row * width + at + k;
+      const uint32_t line = first + i;
+      if (line >= lines) continue;
+      const float* h = x.h + (size_t)(n0 + line) * width + at + k;
       if (vector) {
         v[i][0] = line ? *reinterpret_cast<const float4*>(h) : early.h[0];
         v[i][1] = line ? *reinterpret_cast<const float4*>(h + 4) : early.h[1];
@@ -88,7 +89,7 @@ XT_DEV void load_rows(const NormedRows& x, const EarlyColumns& early, bf16* s, u
     for (uint32_t i = 0; i < 4; i++) {
       const uint32_t line = first + i;
       if (line >= lines) continue;
-      const float r = n0 + line < rows ? x.r[XT_FAULT(ScaleOfFirstNormedRow) ? 0 : line] : 0.0f;
+      const float r = x.r[XT_FAULT(ScaleOfFirstNormedRow) ? 0 : line];
       float4 gain[2] = {early.gain[0], early.gain[1]};
       if (!vector) {
         float* to = &gain[0].x;

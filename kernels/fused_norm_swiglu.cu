@@ -1,7 +1,7 @@
 // norm_swiglu      n = rms_norm(h);  y = silu(n gateᵀ + b) * (n upᵀ + c)
 //                  h [N, in], gate, up [out, in] -> y [N, out], N <= 8
 // Launch: as linear_skinny for up to 8 rows. Half of a block's weight rows belong to the gate, half to up, so a block
-//   produces 8 outputs in bf16, 4 in f32.
+//   produces 16 outputs in bf16, 4 in f32.
 // Order: sum32 for the norm, then as linear; in bf16 both products are rounded before silu_mul.
 // CPU twin: rms_norm, linear, silu_mul.
 #include "fused_norm_linears.cuh"

@@ -1,13 +1,13 @@
 // linear_skinny_bf16   linear_bf16 for few rows (GEMV-like)            x [N, in], w [out, in]
 // Launch: grid (N / (8 T), out / 16, G), T = 1, 2 or 4: 16 outputs x 8 T rows per block, so that blocks with the same
-//   weights run together. One warp per chunk of 256 k; at most 8 warps, limited by 96 KiB of dynamic shared memory
-//   (gpu/linear.rs). Where fewer than 132 blocks have outputs, G of them share the chunks of a tile, through `parts`
-//   and one counter of `tiles` per tile.
-// Order: as linear_bf16: the weights are the 16-row A operand, absent rows are zero; chunks are computed in parallel
-//   and added in ascending order. CPU twin: none; gate: gpu/linear/tests.rs.
+//   weights run together. One warp per chunk of 256 k, up to 8, limited by 96 KiB of dynamic shared memory; at least four
+//   warps (gpu/linear.rs). If the chunks of a tile are more, and fewer than 132 blocks have outputs, G of them share the
+//   chunks, through `parts` and one counter of `tiles` per tile.
+// Order: as linear_bf16: the weights are the 16-row A operand; the results of absent rows are not stored; chunks are
+//   computed in parallel and added in ascending order. CPU twin: none; gate: gpu/linear/tests.rs.
 // Cost: memory. All weights of a block, 8 KiB per chunk, are in flight at once: 24 KiB at in = 768, 64 at 2048 (one
-//   row), so three blocks per SM cover the latency (22 KB). Then 16 dependent mma per warp: 0.3 us. Each row takes
-//   0.5 KiB of shared memory per warp.
+//   row). Each row takes 0.5 KiB of shared memory per warp. A launch of few rows waits for round trips: rows and
+//   residuals are loaded before the weights, and all sums of chunks before the first is added.
 #include "linear_skinny_bf16.cuh"
 
 #define LINEAR_SKINNY(name, threads, T)                                                                              \

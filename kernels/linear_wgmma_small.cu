@@ -45,7 +45,8 @@ XT_DEV void add_small_chunks(float (&y)[32], uint32_t width, const bf16* any, XR
     xt_wgmma_fence();
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
-      xt_wgmma_m64n64k16(c, xt_wgmma_desc(stage) + i * 2, xt_wgmma_desc(stage + PANEL) + i * 2, step % 4 != 0 || i != 0);
+      xt_wgmma_m64n64k16(c, xt_wgmma_desc(stage) + i * 2, xt_wgmma_desc(stage + PANEL) + i * 2,
+                         step % 4 != 0 || i != 0);
     xt_wgmma_commit();
     if (step % 4 != 3) {
       xt_wgmma_wait<1>();

@@ -10,14 +10,12 @@ XT_DEV void norm_rope_lanes(const T* x, const float* gain, const float* cos, T* 
   HeadLane<K> v, table, g;
   v.load(x);
   table.load(cos);
-  if (gain) {
-    g.load(gain);
-    const float r = inverse_rms_of(head_dot(v, v), 32 * K, eps);
+  g.load(gain);
+  const float r = inverse_rms_of(head_dot(v, v), 32 * K, eps);
 #pragma unroll
-    for (int k = 0; k < K; k++)
+  for (int k = 0; k < K; k++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) v.v[k][e] = (v.v[k][e] * r) * g.v[k][e];
-  }
+    for (int e = 0; e < 4; e++) v.v[k][e] = (v.v[k][e] * r) * g.v[k][e];
   rotate_head(v, table, true);
   if (present) v.store(y);
 }

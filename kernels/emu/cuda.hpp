@@ -210,7 +210,6 @@ static inline float xt_quotient(float n, float d) {
   bool in_range = (size == 0.0f || (size >= 0x1p-60f && size <= 0x1p60f)) && d >= 1.0f && d <= 0x1p64f;
   return in_range ? n / d : NAN;
 }
-static inline float xt_min_nan(float a, float b) { return a != a || b != b ? NAN : b < a ? b : a; }
 static inline float xt_max_nan(float a, float b) { return a != a || b != b ? NAN : b > a ? b : a; }
 #define __uint_as_float xt_bits_f
 #define __float_as_uint xt_f_bits

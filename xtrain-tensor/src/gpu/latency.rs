@@ -23,16 +23,17 @@ pub(super) fn round_trips(launch: &RecordedLaunch) -> u64 {
         "linear_dx_swiglu" => stages(launch, n(1)) + 1,
         // the table of products
         "linear_dw" => 1 + stages(launch, rows_of_samples(launch)),
-        "linear_skinny" | "linear_gemv" => skinny(launch, n(2)) + 1,
+        // in bf16 the residual is on the way with the rows
+        "linear_skinny" | "linear_gemv" => skinny(launch, n(2)) + u64::from(!launch.kernel.contains("_bf16")),
         "linears_skinny" => skinny(launch, n(4)),
         "swiglu_skinny" => skinny(launch, n(2)),
         // the rows are read for their scale, then again for the product
         "norm_linears" => 1 + skinny(launch, n(4)),
         "norm_linear" | "norm_swiglu" => 1 + skinny(launch, n(2)),
-        // row, position, page, then keys and values; the rotary table of new rows
+        // position, page, then keys and values; the rotary table of new rows, in bf16 with the keys
         "decode_attention" | "append_attention" => {
-            let rotary = u64::from(launch.kernel.starts_with("append"));
-            4 + rotary + if n(3) > 1 { merge() } else { 0 }
+            let rotary = launch.kernel.starts_with("append") && !launch.kernel.contains("_bf16");
+            3 + u64::from(rotary) + if n(3) > 1 { merge() } else { 0 }
         }
         // maxima of blocks; their last one reads those of the others and a chunk of the logits
         "sample_greedy" | "sample_cutoff" | "sample_pick" => 2 + merge(),

@@ -65,7 +65,7 @@ pub(crate) fn append_attention() -> Vec<Case> {
     /// Heads, lengths of the sequences, window, pages of 16 that all sequences share, new rows of each sequence, in
     /// descending order.
     type Scene = (HeadCounts, &'static [usize], Option<usize>, usize, usize);
-    const SCENES: [Scene; 14] = [
+    const SCENES: [Scene; 18] = [
         ([1, 1, 8], &[1], None, 0, 1),
         ([4, 2, 64], &[130, 1, 64], None, 0, 1),
         ([3, 3, 24], &[65, 128, 129], Some(64), 0, 1),
@@ -83,6 +83,11 @@ pub(crate) fn append_attention() -> Vec<Case> {
         ([2, 1, 8], &[66, 3], None, 0, 2),
         ([4, 2, 16], &[130], Some(100), 0, 4),
         ([2, 2, 32], &[1, 64], None, 0, 1),
+        // heads whose rotation is loaded early: without QK-norm, and rows of a shared chunk at other positions
+        ([3, 1, 64], &[70], None, 0, 1),
+        ([3, 1, 64], &[140, 129, 193], None, 8, 1),
+        ([2, 1, 128], &[140, 129, 150], None, 8, 1),
+        ([2, 1, 128], &[70], None, 0, 1),
     ];
     let mut cases = Vec::new();
     for (i, (heads, lengths, window, shared, per_sequence)) in SCENES.into_iter().enumerate() {

@@ -87,16 +87,19 @@ fn the_kernels_trap_in_an_image_without_wgmma() {
     let matrix = |dtype| on(&device, [16, 16], &arbitrary(256, 1), dtype);
     let (x, weight) = (matrix(Dtype::BF16), Weight::new(&matrix(Dtype::F32), Dtype::BF16).unwrap());
     let (source, w) = (Source::Plain(&x), Affine { weight: &weight, bias: None });
+    let one = |tile| {
+        let (shape, dtype) = ([16; 3], Dtype::BF16);
+        let product = Forward { x: x.at(gpu, dtype).unwrap(), w: weight.at(gpu).unwrap(), shape, dtype };
+        let y = gpu.buffer(4 * 256).unwrap();
+        // SAFETY: operands of the shape, and room for their product.
+        unsafe { forward(gpu, product, Epilogue::default(), y.arg(), Dtype::F32, tile) }
+    };
     let trapped = [
         linears_by(gpu, source, &[w], Tile::Wgmma).map(|_| ()),
+        linears_by(gpu, source, &[w], Tile::SmallWgmma).map(|_| ()),
         swiglu_by(gpu, source, [w, w], Tile::Wgmma, true).map(|_| ()),
-        {
-            let (shape, dtype) = ([16; 3], Dtype::BF16);
-            let product = Forward { x: x.at(gpu, dtype).unwrap(), w: weight.at(gpu).unwrap(), shape, dtype };
-            let y = gpu.buffer(4 * 256).unwrap();
-            // SAFETY: operands of the shape, and room for their product.
-            unsafe { forward(gpu, product, Epilogue::default(), y.arg(), Dtype::F32, Tile::Wgmma) }
-        },
+        one(Tile::Wgmma),
+        one(Tile::SmallWgmma),
     ];
     for result in trapped {
         let error = result.unwrap_err().to_string();
