@@ -329,6 +329,7 @@ faults! {
     OtherWeightsExported "a directory with other weights than those of an export passes for an exported model"
     StartsOfBranchesAccepted "an example with branches may also have starts of documents, which are ignored"
     StaleTensorMap "the tensor maps of a launch are those of an earlier one with as many matrices"
+    TensorMapsFreedInStep "a full cache of tensor maps frees those of the operation that is being issued"
     TrainingNotSubmitted "a training step submits no kernel before it synchronizes"
     ListOfQueuedKernelReplaced "the index list of a kernel that has not run yet is replaced by another one"
     TorchDtypeOfSource "an exported config.json keeps the torch_dtype of its source"

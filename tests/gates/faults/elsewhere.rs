@@ -4,8 +4,8 @@ use xtrain::tensor::faults::Fault;
 /// Faults that tests outside of this program find, or programs that a test starts with the fault (launch_log.rs,
 /// commands_tokenize.rs):
 /// * tests/allocations.rs, tests/constant_memory.rs, tests/records, tests/transcripts; tests/gates/mpi.rs with the feature mpi;
-/// * of xtrain-tensor: device/gpu/peers.rs, device/packed_buffer.rs, gpu/attention/tests/shared.rs,
-///   gpu/deferred/own_slots.rs, gates/golden.rs, gates/gradient/check.rs, gates/planted.rs, gates/launch_errors.rs,
+/// * of xtrain-tensor: device/gpu/peers.rs, device/gpu/tensor_maps.rs, device/packed_buffer.rs,
+///   gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/golden.rs, gates/gradient/check.rs, gates/planted.rs, gates/launch_errors.rs,
 ///   gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs, cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs,
 ///   operands/packing/quant_block.rs, softmax.rs, tensor.rs;
 /// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout.rs,
@@ -15,7 +15,8 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 79] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 80] = [
+    Fault::TensorMapsFreedInStep,
     Fault::TextOfTruncatedPromptKept,
     Fault::RewardLogsShared,
     Fault::PartOfRecordKept,

@@ -226,6 +226,7 @@ impl Gpu {
     pub(crate) fn end_step(&self) -> Result<()> {
         self.shared.stream.flush()?;
         lock(&self.shared.indices).submit_step();
+        lock(&self.shared.tensor_maps).end_step(self.stream().launcher());
         Ok(())
     }
 

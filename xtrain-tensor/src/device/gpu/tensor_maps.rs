@@ -7,7 +7,8 @@ use super::stream::Stream;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 
-/// Maximum number of cached launches, of at most a few kilobytes each.
+/// Number of cached launches, of at most a few kilobytes each, at which a step ends with an empty cache. Within a step no
+/// map is freed: an operation with several launches' worth of maps would lose the first ones.
 const MAX_LAUNCHES: usize = 4096;
 
 /// The maps of each launch, and their address.
@@ -25,10 +26,8 @@ impl TensorMaps {
             return Ok(At(at));
         }
         let launcher = stream.launcher();
-        if self.0.len() >= MAX_LAUNCHES {
-            // queued kernels may use the maps
-            stream.flush()?;
-            self.free_all(launcher);
+        if faults::on(Fault::TensorMapsFreedInStep) {
+            self.end_step(launcher);
         }
         let mut words = Vec::with_capacity(MAP_WORDS * matrices.len());
         for matrix in matrices {
@@ -43,7 +42,47 @@ impl TensorMaps {
         Ok(At(at))
     }
 
+    /// Ends a step: no operation is in progress and the queue is empty. Memory is freed in the order of the stream.
+    pub(super) fn end_step(&mut self, launcher: &dyn Launcher) {
+        if self.0.len() >= MAX_LAUNCHES {
+            self.free_all(launcher);
+        }
+    }
+
     pub(super) fn free_all(&mut self, launcher: &dyn Launcher) {
         self.0.drain().for_each(|(_, at)| launcher.free(at));
+    }
+}
+
+#[cfg(all(test, xtrain_emu, feature = "faults"))]
+mod tests {
+    use super::*;
+    use crate::ThreadSchedule;
+    use crate::device::gpu::{Emulation, EmulatorBuild, Gpu};
+
+    /// The allocations of a step that uses more launches than the cache keeps and then the first one again, and those of
+    /// that launch in the next step.
+    fn allocations() -> [u64; 2] {
+        let gpu = Gpu::emulated(Emulation::new(ThreadSchedule::Forward, EmulatorBuild::Plain)).unwrap();
+        let x = gpu.buffer(2 * 64 * (MAX_LAUNCHES + 1)).unwrap();
+        let map = |rows| {
+            let matrix = MatrixBoxes { at: x.arg(), rows, columns: 64, box_rows: 64 };
+            gpu.tensor_maps(&[Some(matrix)]).unwrap();
+        };
+        let before = gpu.gpu_counters();
+        (1..=MAX_LAUNCHES + 1).for_each(map);
+        map(1);
+        let step = gpu.gpu_counters();
+        gpu.submit_step().unwrap();
+        map(1);
+        [step.since(before), gpu.gpu_counters().since(step)].map(|counted| counted.allocations)
+    }
+
+    #[test]
+    fn maps_are_freed_between_steps_and_not_in_one() {
+        let launches = MAX_LAUNCHES as u64 + 1;
+        assert_eq!(allocations(), [launches, 1]);
+        let freed = faults::with(Fault::TensorMapsFreedInStep, allocations);
+        assert_eq!(freed[0], launches + 1, "TensorMapsFreedInStep is not detected");
     }
 }
