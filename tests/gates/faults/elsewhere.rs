@@ -3,11 +3,12 @@ use xtrain::tensor::faults::Fault;
 
 /// Faults that tests outside of this program find, or programs that a test starts with the fault (launch_log.rs,
 /// commands_tokenize.rs):
-/// * tests/allocations.rs, tests/constant_memory.rs, tests/records, tests/transcripts; tests/gates/mpi.rs with the feature mpi;
+/// * tests/allocations.rs, tests/constant_memory.rs, tests/records, tests/transcripts; tests/gates/mpi.rs with the
+///   feature mpi;
 /// * of xtrain-tensor: device/gpu/peers.rs, device/gpu/tensor_maps.rs, device/packed_buffer.rs,
-///   gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/golden.rs, gates/gradient/check.rs, gates/planted.rs, gates/launch_errors.rs,
-///   gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs, cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs,
-///   operands/packing/quant_block.rs, softmax.rs, tensor.rs;
+///   gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/golden.rs, gates/gradient/check.rs,
+///   gates/planted.rs, gates/launch_errors.rs, gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs,
+///   cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, operands/packing/quant_block.rs, softmax.rs, tensor.rs;
 /// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout.rs,
 ///   cli/out.rs, cli/memory_check.rs, cli/processes_tests.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs,
 ///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, rewards/tests.rs, report/tensorboard.rs;

@@ -1,5 +1,5 @@
-//! Cache of tensor maps on the device. The buffers of a step get the same addresses as in the previous step, so its maps
-//! are encoded and uploaded once. A launch with other matrices has other maps: nothing is overwritten.
+//! Cache of tensor maps on the device. The buffers of a step get the same addresses as in the previous step, so its
+//! maps are encoded and uploaded once. A launch with other matrices has other maps: nothing is overwritten.
 use std::collections::HashMap;
 
 use super::launch::{At, Launcher, MAP_WORDS, MatrixBoxes};
@@ -7,8 +7,8 @@ use super::stream::Stream;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 
-/// Number of cached launches, of at most a few kilobytes each, at which a step ends with an empty cache. Within a step no
-/// map is freed: an operation with several launches' worth of maps would lose the first ones.
+/// Number of cached launches, of at most a few kilobytes each, at which a step ends with an empty cache. Within a step
+/// no map is freed: an operation that asks for several maps would lose the first ones.
 const MAX_LAUNCHES: usize = 4096;
 
 /// The maps of each launch, and their address.
@@ -60,8 +60,8 @@ mod tests {
     use crate::ThreadSchedule;
     use crate::device::gpu::{Emulation, EmulatorBuild, Gpu};
 
-    /// The allocations of a step that uses more launches than the cache keeps and then the first one again, and those of
-    /// that launch in the next step.
+    /// The allocations of a step that uses more launches than the cache keeps and then the first one again, and those
+    /// of that launch in the next step.
     fn allocations() -> [u64; 2] {
         let gpu = Gpu::emulated(Emulation::new(ThreadSchedule::Forward, EmulatorBuild::Plain)).unwrap();
         let x = gpu.buffer(2 * 64 * (MAX_LAUNCHES + 1)).unwrap();

@@ -1,4 +1,5 @@
-//! Compares `wgmma` with `mma.sync` on a device: a step on operands of every kind, products of the kernels, and attention.
+//! Compares `wgmma` with `mma.sync` on a device: a step on operands of every kind, products of the kernels, and
+//! attention.
 use super::handle::Gpu;
 use super::tensor_core_operands::Operands;
 use super::wgmma_products::{Products, attention};

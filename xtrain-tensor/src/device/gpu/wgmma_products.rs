@@ -51,8 +51,8 @@ unsafe fn results(
     })
 }
 
-/// Attention of 70 rows of one head over the same 70 keys: both products with a partial tile, the second one with its first
-/// operand in registers.
+/// Attention of 70 rows of one head over the same 70 keys: both products with a partial tile, the second one with its
+/// first operand in registers.
 pub(super) fn attention(gpu: &Gpu, operands: &Operands, hd: usize) -> Result<Both> {
     const ROWS: usize = 70;
     let (n, pitch) = (ROWS * hd, hd + 8);
