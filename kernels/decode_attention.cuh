@@ -79,11 +79,11 @@ template <class T> struct PartialResults {
 // Maximum number of rows for which a block computes a chunk.
 constexpr uint32_t SHARED_ROWS = 32;
 
-// Epilogue of each block that computes a chunk of `count` rows, from the `blockIdx.x`-th of the launch on: for each row, the
-// last of its blocks to finish merges the partial results of all of them.
 // The row of block i along x: rows[i]; null: i.
 XT_DEV uint32_t row_of(const uint32_t* rows, uint32_t i) { return rows ? rows[i] : i; }
 
+// Epilogue of each block that computes a chunk of `count` rows, from the `blockIdx.x`-th of the launch on: for each row, the
+// last of its blocks to finish merges the partial results of all of them.
 template <class T>
 XT_DEV void merge_if_last(const PartialResults<T>& p, const uint32_t* rows, uint32_t count, const AttnMask& mask,
                           uint32_t chunks, uint32_t nh, uint32_t hd, uint32_t group) {

@@ -163,6 +163,7 @@ XT_DEV void skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t
   bf16* ws = reinterpret_cast<bf16*>(part + multipliers * VALUES) + warp * (OUTS + lines) * 264;
   bf16* xs = ws + OUTS * 264;
   float h[S], sums[S] = {};
+  load_residuals(h, w, used, n0, rows);
   for (uint32_t first = own.x; first < own.y; first += multipliers) {
     const uint32_t at = (first + warp) * 256;
     const bool active = warp < multipliers && first + warp < own.y;
@@ -172,10 +173,7 @@ XT_DEV void skinny_bf16(const Rows& x, const Weights& w, uint32_t rows, uint32_t
       load_weights(w, ws, width, at);
       xt_cp_commit();
     }
-    if (first == own.x) {
-      load_residuals(h, w, used, n0, rows);
-      compute_rms(x, early, n0, min(lines, rows - n0), width);
-    }
+    if (first == own.x) compute_rms(x, early, n0, min(lines, rows - n0), width);
     if (active) {
       if (!Rows::COPIED) load_rows(x, early, xs, lines, n0, rows, width, at);
       xt_cp_wait<0>();

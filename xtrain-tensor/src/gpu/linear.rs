@@ -155,7 +155,7 @@ struct SharedTiles {
 }
 
 impl SharedTiles {
-    /// For a product of `rows` rows by blocks of `weights` weight rows.
+    /// For a launch of [`skinny_bf16`] with these rows, width and weight rows per block.
     fn of(
         gpu: &Gpu,
         grid: &Grid,
@@ -168,6 +168,11 @@ impl SharedTiles {
         }
         let [values, operands] = skinny_bytes(rows, weights);
         let multipliers = (grid.shared as usize - values) / (values + operands);
+        assert_eq!(
+            grid.shared as usize,
+            values + multipliers * (values + operands),
+            "{rows} rows, {weights} weights"
+        );
         let [x, y, groups] = grid.blocks.map(|n| n as usize);
         if groups <= 1 {
             return Ok(SharedTiles { _parts: None, args: args![At(0), At(0), multipliers].to_vec() });

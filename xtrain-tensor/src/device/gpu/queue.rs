@@ -1,6 +1,7 @@
 //! The launch queue. Kernels are queued until a submission or a synchronization. A sequence of kernels is launched
-//! one by one the first time; when the same kernels are queued again, it becomes a CUDA graph. A rollout or training
-//! step is then one driver call. Buffers and index lists get the same addresses step after step ([`super::memory`],
+//! one by one the first time; when the same kernels are queued again, it becomes a CUDA graph. A step of a rollout is
+//! then one driver call, a training step one per layer and direction: its layers share a graph, whose arguments are
+//! updated for each. Buffers and index lists get the same addresses step after step ([`super::memory`],
 //! [`super::indices`]), so a graph is launched unchanged except for the few arguments that differ between steps.
 #[cfg(all(test, xtrain_emu))]
 use std::collections::BTreeMap;

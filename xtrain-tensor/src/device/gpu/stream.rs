@@ -41,8 +41,8 @@ pub struct GpuCounters {
     pub downloaded: u64,
     /// Number of device-to-host copies, each of which synchronizes.
     pub syncs: u64,
-    /// Submissions of queued kernels since the last host-to-device copy: steps that ran entirely on data already on
-    /// the device.
+    /// Submissions of queued kernels since the last host-to-device copy: steps of a rollout that ran entirely on data
+    /// already on the device.
     pub steps_without_upload: u64,
     /// Bytes of keys and values read by decode attention: the visible keys of each row, once per group of query
     /// heads.

@@ -7,8 +7,8 @@ use super::stream::Stream;
 use crate::error::Result;
 use crate::faults::{self, Fault};
 
-/// Number of cached launches, of at most a few kilobytes each, at which a step ends with an empty cache. Within a step
-/// no map is freed: an operation that asks for several maps would lose the first ones.
+/// Number of cached launches, of at most 4 KB per operand each, at which a step ends with an empty cache. Within a step
+/// no map is freed, however many there are: an operation that asks for several would lose the first ones.
 const MAX_LAUNCHES: usize = 4096;
 
 /// The maps of each launch, and their address.
@@ -60,26 +60,25 @@ mod tests {
     use crate::ThreadSchedule;
     use crate::device::gpu::{Emulation, EmulatorBuild, Gpu};
 
-    /// The allocations of a step that uses more launches than the cache keeps and then the first one again, and those
-    /// of that launch in the next step.
-    fn allocations() -> [u64; 2] {
-        let gpu = Gpu::emulated(Emulation::new(ThreadSchedule::Forward, EmulatorBuild::Plain)).unwrap();
-        let x = gpu.buffer(2 * 64 * (MAX_LAUNCHES + 1)).unwrap();
-        let map = |rows| {
-            let matrix = MatrixBoxes { at: x.arg(), rows, columns: 64, box_rows: 64 };
-            gpu.tensor_maps(&[Some(matrix)]).unwrap();
-        };
-        let before = gpu.gpu_counters();
-        (1..=MAX_LAUNCHES + 1).for_each(map);
-        map(1);
-        let step = gpu.gpu_counters();
-        gpu.submit_step().unwrap();
-        map(1);
-        [step.since(before), gpu.gpu_counters().since(step)].map(|counted| counted.allocations)
-    }
-
     #[test]
     fn maps_are_freed_between_steps_and_not_in_one() {
+        // the allocations of a step that uses more launches than the cache keeps and then the first one again, and those
+        // of that launch in the next step
+        let allocations = || {
+            let gpu = Gpu::emulated(Emulation::new(ThreadSchedule::Forward, EmulatorBuild::Plain)).unwrap();
+            let x = gpu.buffer(2 * 64 * (MAX_LAUNCHES + 1)).unwrap();
+            let map = |rows| {
+                let matrix = MatrixBoxes { at: x.arg(), rows, columns: 64, box_rows: 64 };
+                gpu.tensor_maps(&[Some(matrix)]).unwrap();
+            };
+            let before = gpu.gpu_counters();
+            (1..=MAX_LAUNCHES + 1).for_each(map);
+            map(1);
+            let step = gpu.gpu_counters();
+            gpu.submit_step().unwrap();
+            map(1);
+            [step.since(before), gpu.gpu_counters().since(step)].map(|counted| counted.allocations)
+        };
         let launches = MAX_LAUNCHES as u64 + 1;
         assert_eq!(allocations(), [launches, 1]);
         let freed = faults::with(Fault::TensorMapsFreedInStep, allocations);

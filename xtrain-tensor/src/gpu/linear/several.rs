@@ -26,6 +26,14 @@ impl Source<'_> {
         [x.shape()[0], x.width()]
     }
 
+    /// The rows for which a skinny bf16 kernel is launched: those without a norm are for more than 8, or none.
+    fn rows_of_skinny(self) -> usize {
+        match (self, self.shape()[0]) {
+            (Source::Plain(_), rows @ 1..) => rows.max(FUSED_NORM_MAX_ROWS + 1),
+            (_, rows) => rows,
+        }
+    }
+
     fn args(self, gpu: &Gpu, dtype: Dtype) -> Result<Vec<Arg>> {
         Ok(match self {
             Source::Plain(x) => args![x.at(gpu, dtype)?].to_vec(),
@@ -129,9 +137,7 @@ impl Kernels {
                 Source::Normed(..) => self.normed[0],
                 Source::Plain(_) => self.skinny[usize::from(rows > 16)],
             };
-            // the plain kernels are for more than 8 rows
-            let rows =
-                if matches!(source, Source::Plain(_)) { rows.max(FUSED_NORM_MAX_ROWS + 1) } else { rows };
+            let rows = source.rows_of_skinny();
             let tiles = outs.iter().map(|n| n.div_ceil(16)).sum();
             return (kernel, skinny_bf16(rows, tiles, width, 16 * self.operands_per_output));
         }
@@ -186,7 +192,7 @@ pub(super) fn linears_by(gpu: &Gpu, source: Source<'_>, ws: &[Affine<'_>], tile:
     let mut args = source.operands(gpu, dtype, &weights, (tile, tile.side()))?;
     args.extend([b_at, y_at].concat().into_iter().map(Arg::from));
     args.extend([rows, outs[0], outs[1], outs[2], width].map(Arg::from));
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], 16, (tile, dtype))?;
+    let shared = SharedTiles::of(gpu, &grid, [source.rows_of_skinny(), width], 16, (tile, dtype))?;
     args.extend(&shared.args);
     // SAFETY: x [rows, width] or h [rows, width] and gain [width]; w_i [out_i, width], b_i [out_i] or null,
     // y_i [rows, out_i]; shared tiles have their parts and counters.
@@ -239,7 +245,7 @@ pub(super) fn swiglu_by(
     let (kernel, grid) = SWIGLU.launch(gpu, source, tile, &[outs], dtype);
     let mut args = source.operands(gpu, dtype, &weights_of(gpu, &[gate, up])?, (tile, tile.side() / 2))?;
     args.extend(args![bias_of(gpu, &gate)?, bias_of(gpu, &up)?, at(0)?, rows, outs, width]);
-    let shared = SharedTiles::of(gpu, &grid, [rows, width], 32, (tile, dtype))?;
+    let shared = SharedTiles::of(gpu, &grid, [source.rows_of_skinny(), width], 32, (tile, dtype))?;
     args.extend(&shared.args);
     if tile != Tile::Skinny {
         args.extend(args![at(1)?, at(2)?]);

@@ -38,7 +38,7 @@ fn tiles(dtype: Dtype, width: usize) -> impl Iterator<Item = Tile> {
 }
 
 /// Rows, outputs, inputs: full and partial tiles, aligned and unaligned rows.
-const SHAPES: [[usize; 3]; 16] = [
+const SHAPES: [[usize; 3]; 17] = [
     [1, 16, 256],
     [1, 35, 768],
     [3, 20, 100],
@@ -55,6 +55,7 @@ const SHAPES: [[usize; 3]; 16] = [
     [8, 120, 2600],
     [20, 40, 1100],
     [12, 24, 2600],
+    [1, 2200, 2048],
 ];
 
 fn rounded(x: &[f32]) -> Vec<bf16> {
