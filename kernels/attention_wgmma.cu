@@ -60,29 +60,14 @@ template <uint32_t HD>
 XT_DEV void attention_tile_wgmma(const bf16* q, const bf16* k, const bf16* v, bf16* y, float* lse,
                                  const uint32_t* tiles, const AttnMask& mask, const Heads& heads) {
   XT_DYN_SHARED(bf16, memory);
-  using Copies = PanelCopies<HD>;
   bf16 *queries = aligned_panels(memory), *stages = queries + WGMMA_ROWS * HD;
   const QueryTile t = query_tile(tiles + 3 * blockIdx.x, heads);
   const uint32_t seq = mask.seq[t.row], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t lo = first_visible(mask, mask.pos[query_row(t, 0)]), hi = mask.pos[query_row(t, t.count - 1)] + 1;
   const uint32_t from = lo / CHUNK, to = (hi + CHUNK - 1) / CHUNK;
-  copy_panels<HD>(queries, q, [&](uint32_t i) {
-    uint32_t n = Copies::row(i);
-    return n < t.count ? q + query_offset(t, heads, n) * HD : nullptr;
-  });
-  auto load_stage = [&](uint32_t c) {
-    bf16* keys = stages + c % 2 * 2 * WGMMA_ROWS * HD;
-    size_t row[Copies::COPIES];
-    bool inside[Copies::COPIES];
-#pragma unroll
-    for (uint32_t i = 0; i < Copies::COPIES; i++) {
-      uint32_t p = c * CHUNK + Copies::row(i);
-      inside[i] = p >= lo && p < hi;
-      row[i] = ((size_t)slot_of(mask, seq, inside[i] ? p : lo) * heads.nkv + blockIdx.y) * HD;
-    }
-    copy_panels<HD>(keys, k, [&](uint32_t i) { return inside[i] ? k + row[i] : nullptr; });
-    copy_panels<HD>(keys + WGMMA_ROWS * HD, v, [&](uint32_t i) { return inside[i] ? v + row[i] : nullptr; });
-  };
+  copy_queries<HD>(queries, q, t, heads);
+  const KeysOfTile<HD> source = {k, v, mask, seq, lo, hi, heads.nkv};
+  auto load_stage = [&](uint32_t c) { source.copy_chunk(stages + c % 2 * 2 * WGMMA_ROWS * HD, c); };
   load_stage(from);
   xt_cp_commit();
   const VisibleKeys visible = visible_keys(t, mask);

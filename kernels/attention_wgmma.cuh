@@ -36,6 +36,36 @@ template <uint32_t HD, class From> XT_DEV void copy_panels(bf16* panels, const b
   }
 }
 
+// Copies x of the query vectors of a tile.
+template <uint32_t HD> XT_DEV void copy_queries(bf16* panels, const bf16* x, const QueryTile& t, const Heads& heads) {
+  copy_panels<HD>(panels, x, [&](uint32_t i) {
+    const uint32_t n = PanelCopies<HD>::row(i);
+    return n < t.count ? x + query_offset(t, heads, n) * HD : nullptr;
+  });
+}
+
+// The keys and values of one KV head of a sequence at positions lo .. hi - 1.
+template <uint32_t HD> struct KeysOfTile {
+  const bf16 *k, *v;
+  const AttnMask& mask;
+  uint32_t seq, lo, hi, nkv;
+
+  // Copies those of chunk c, keys first; the others are zero.
+  XT_MEMBER void copy_chunk(bf16* panels, uint32_t c) const {
+    using Copies = PanelCopies<HD>;
+    size_t row[Copies::COPIES];
+    bool inside[Copies::COPIES];
+#pragma unroll
+    for (uint32_t i = 0; i < Copies::COPIES; i++) {
+      const uint32_t p = c * CHUNK + Copies::row(i);
+      inside[i] = p >= lo && p < hi;
+      row[i] = ((size_t)slot_of(mask, seq, inside[i] ? p : lo) * nkv + blockIdx.y) * HD;
+    }
+    copy_panels<HD>(panels, k, [&](uint32_t i) { return inside[i] ? k + row[i] : nullptr; });
+    copy_panels<HD>(panels + WGMMA_ROWS * HD, v, [&](uint32_t i) { return inside[i] ? v + row[i] : nullptr; });
+  }
+};
+
 // Makes the rows of all threads' finished copies visible to wgmma. All threads call it.
 XT_DEV void publish_panels() {
   xt_proxy_fence();

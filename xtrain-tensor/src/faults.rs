@@ -416,6 +416,7 @@ faults! {
     QuadNotTransposed "the lanes that store a row of bf16 outputs of wgmma do not exchange them"
     SiluDivisorNotTested "SwiGLU on a GPU uses the quotient without branches for every gate"
     SmallChunksSwapped "the sums of chunks that two warpgroups computed are added in reverse order"
+    GradientOfLastKeysOnly "the gradient of queries by wgmma is that of the last chunk of keys"
     ExpOutOfRange "attention by wgmma uses exp without tests for every score"
     QuotientOutOfRange "attention in bf16 uses the quotient without branches for every sum"
     GradientOfMaskedScores "the gradient of attention in bf16 includes scores that the mask hides"

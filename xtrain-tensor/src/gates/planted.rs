@@ -89,6 +89,7 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::QuadNotTransposed, Gate::Test(linear::products)),
     (Fault::SiluDivisorNotTested, Gate::Bits("silu_mul")),
     (Fault::SmallChunksSwapped, Gate::Test(linear::products)),
+    (Fault::GradientOfLastKeysOnly, Gate::Bits("attention_backward")),
     (Fault::ExpOutOfRange, Gate::Test(attention::edge_values)),
     (Fault::QuotientOutOfRange, Gate::Test(attention::edge_values)),
     (Fault::GradientOfMaskedScores, Gate::Bits("attention_backward")),

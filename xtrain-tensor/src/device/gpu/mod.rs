@@ -20,6 +20,7 @@ mod survey;
 mod tensor_core_operands;
 mod tensor_maps;
 mod wgmma;
+mod wgmma_attention;
 mod wgmma_probe;
 mod wgmma_products;
 

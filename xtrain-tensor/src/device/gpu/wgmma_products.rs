@@ -22,7 +22,7 @@ pub(super) struct Products<'a> {
 }
 
 /// The result of a kernel with `wgmma` and that of the one with `mma.sync`.
-type Both = [Vec<f32>; 2];
+pub(super) type Both = [Vec<f32>; 2];
 
 /// The bytes of shared memory of a tile with `mma.sync`: four stages of 32 k, in rows of 32 with pitch 40 (K-major) or
 /// 32 rows with pitch 136.
@@ -34,7 +34,7 @@ fn shared(k_major: [bool; 2]) -> usize {
 ///
 /// # Safety
 /// `args` are those of the kernel if its results are written to this address.
-unsafe fn results(
+pub(super) unsafe fn results(
     gpu: &Gpu,
     n: usize,
     (kernel, grid): (&'static str, Grid),
@@ -49,34 +49,6 @@ unsafe fn results(
         Dtype::BF16 => gpu.download_first::<u16>(&y, n)?.iter().map(bits).collect(),
         _ => gpu.download(&y)?,
     })
-}
-
-/// Attention of 70 rows of one head over the same 70 keys: both products with a partial tile, the second one with its
-/// first operand in registers.
-pub(super) fn attention(gpu: &Gpu, operands: &Operands, hd: usize) -> Result<Both> {
-    const ROWS: usize = 70;
-    let (n, pitch) = (ROWS * hd, hd + 8);
-    let upload = |values: &[u16]| gpu.upload(&values[..n]);
-    let (q, k, v) = (upload(&operands.a)?, upload(&operands.b)?, upload(&operands.a[n..])?);
-    let lse = gpu.zeros(4 * ROWS)?;
-    let positions: Vec<u32> = (0..ROWS as u32).collect();
-    let lists = [vec![0, 0, 64, 64, 0, ROWS as u32 - 64], vec![0; ROWS], positions, vec![0]];
-    let [mma, wgmma] = match hd {
-        64 => ["attention_bf16_hd64", "attention_bf16_wgmma_hd64"],
-        _ => ["attention_bf16_hd128", "attention_bf16_wgmma_hd128"],
-    };
-    let args = |y: At| {
-        let [tiles, seq, pos, table] = [0, 1, 2, 3].map(|i| gpu.indices(&lists[i]));
-        let own = args![q.arg(), k.arg(), v.arg(), y, lse.arg(), tiles?, seq?, pos?, table?];
-        let sizes = args![0usize, 0usize, 0usize, 1usize, 1usize, hd, 1.0 / (hd as f32).sqrt()];
-        Ok([own as &[Arg], sizes].concat())
-    };
-    let run = |kernel, shared| {
-        let grid = Grid::blocks([2, 1, 1], 128).shared(shared);
-        // SAFETY: operands, results and tiles of 70 rows of one head.
-        unsafe { results(gpu, n, (kernel, grid), &args, Dtype::BF16) }
-    };
-    Ok([run(wgmma, 5 * 2 * 64 * hd + 1024)?, run(mma, 2 * 2 * 64 * pitch + 4 * 2 * 64)?])
 }
 
 fn words(At(at): At) -> [u32; 2] {

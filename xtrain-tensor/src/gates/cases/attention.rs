@@ -138,7 +138,7 @@ pub(crate) fn attention_backward() -> Vec<Case> {
 
 /// A row of these cases is a complete sequence: its dq, dk and dv.
 fn whole_sequences() -> Vec<Case> {
-    const SCENES: [(HeadCounts, &[usize], Option<usize>); 15] = [
+    const SCENES: [(HeadCounts, &[usize], Option<usize>); 17] = [
         ([2, 1, 2], &[1, 33, 5], None),
         ([4, 2, 4], &[31, 3, 64], Some(7)),
         ([3, 3, 6], &[65], None),
@@ -154,6 +154,9 @@ fn whole_sequences() -> Vec<Case> {
         ([1, 1, 256], &[33], None),
         ([1, 1, 4], &[257], Some(130)),
         ([2, 1, 136], &[35, 3], Some(9)),
+        // several chunks of keys in the kernels by wgmma
+        ([3, 1, 64], &[131, 3], Some(70)),
+        ([2, 1, 128], &[130], None),
     ];
     let mut cases = Vec::new();
     for (i, (heads, lengths, window)) in SCENES.into_iter().enumerate() {
