@@ -34,15 +34,16 @@ XT_DEV void attention_dq_wgmma(const bf16* q, const bf16* k, const bf16* v, cons
   }
   for (uint32_t c = from; c < to; c++) {
     const bf16 *keys = stages + c % 2 * 2 * SIZE, *values = keys + SIZE;
-    if (c + 1 < to) load_stage(c + 1);
-    xt_cp_commit();
-    xt_cp_wait<1>();
-    publish_panels();
+    xt_cp_wait<0>();
+    publish_panels();  // also: all warps have read the stage of c - 1
     float s[32], dp[32];
     xt_wgmma_fence();
     start_dot<HD>(s, queries, keys);
     start_dot<HD>(dp, grads, values);
-    finish(s, dp);
+    xt_wgmma_commit();
+    if (c + 1 < to) load_stage(c + 1);
+    xt_cp_commit();
+    finish_started(s, dp);
     const uint32_t at = c * CHUNK;
     uint32_t ds[4][4] = {};
     if (at < visible.any_to && at + CHUNK > visible.any_from) {
@@ -57,7 +58,6 @@ XT_DEV void attention_dq_wgmma(const bf16* q, const bf16* k, const bf16* v, cons
     xt_wgmma_fence();
     start_sum<HD>(sum, ds, keys, !XT_FAULT(GradientOfLastKeysOnly));
     finish(sum);
-    __syncthreads();
   }
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -121,15 +121,16 @@ XT_DEV void attention_dkv_wgmma(const bf16* q, const bf16* k, const bf16* v, con
   for (uint32_t i = 0; i < iterations; i++) {
     const uint32_t t0 = j0 + i % blocks_per_head * WGMMA_ROWS;
     const bf16 *queries = stages + i % 2 * 2 * SIZE, *grads = queries + SIZE;
-    if (i + 1 < iterations) load_stage(i + 1);
-    xt_cp_commit();
-    xt_cp_wait<1>();
-    publish_panels();
+    xt_cp_wait<0>();
+    publish_panels();  // also: all warps have read the stage and the statistics of i - 1
     float s[32], dp[32];
     xt_wgmma_fence();
     start_dot<HD>(s, keys, queries);
     start_dot<HD>(dp, values, grads);
-    finish(s, dp);
+    xt_wgmma_commit();
+    if (i + 1 < iterations) load_stage(i + 1);
+    xt_cp_commit();
+    finish_started(s, dp);
 #pragma unroll
     for (uint32_t n = 0; n < 8; n++) {
       const float4 pair = *(const float4*)&stats[i % 2][n * 8 + lane % 4 * 2];
@@ -162,7 +163,6 @@ XT_DEV void attention_dkv_wgmma(const bf16* q, const bf16* k, const bf16* v, con
     start_sum<HD>(sum_v, p, grads, true);
     start_sum<HD>(sum_k, ds, queries, true);
     finish(sum_v, sum_k);
-    __syncthreads();
   }
 #pragma unroll
   for (int i = 0; i < 2; i++) {

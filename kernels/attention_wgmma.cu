@@ -74,14 +74,15 @@ XT_DEV void attention_tile_wgmma(const bf16* q, const bf16* k, const bf16* v, bf
   float m[2] = {minus_infinity(), minus_infinity()}, l[2] = {}, o[HD / 2] = {};
   for (uint32_t c = from; c < to; c++) {
     const bf16* keys = stages + c % 2 * 2 * WGMMA_ROWS * HD;
-    if (c + 1 < to) load_stage(c + 1);
-    xt_cp_commit();
-    xt_cp_wait<1>();
-    publish_panels();
+    xt_cp_wait<0>();
+    publish_panels();  // also: all warps have read the stage of c - 1
     float s[32];
     xt_wgmma_fence();
     start_dot<HD>(s, queries, keys);
-    finish(s);
+    xt_wgmma_commit();
+    if (c + 1 < to) load_stage(c + 1);
+    xt_cp_commit();
+    finish_started(s);
     const uint32_t at = c * CHUNK;
     const bool any_visible = at < visible.any_to && at + CHUNK > visible.any_from;
     ChunkScales scales;
@@ -99,7 +100,6 @@ XT_DEV void attention_tile_wgmma(const bf16* q, const bf16* k, const bf16* v, bf
       for (uint32_t i = 0; i < HD / 2; i++)
         o[i] = fmaf(o[i], scales.old_sum[i / 2 % 2], oc[i] * scales.chunk[i / 2 % 2]);
     }
-    __syncthreads();
   }
 #pragma unroll
   for (int i = 0; i < 2; i++) {

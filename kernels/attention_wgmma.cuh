@@ -93,15 +93,16 @@ XT_DEV void start_sum(float (&sum)[HD / 2], const uint32_t (&w)[4][4], const bf1
   }
 }
 
-// Waits for the started products.
-template <int SIZE> XT_DEV void finish(float (&d)[SIZE]) {
-  xt_wgmma_commit();
+// Waits for the products of this thread that have been committed.
+template <int... SIZES> XT_DEV void finish_started(float (&... d)[SIZES]) {
   xt_wgmma_wait<0>();
-  xt_wgmma_results(d);
+  (xt_wgmma_results(d), ...);
 }
-template <int N, int M> XT_DEV void finish(float (&c)[N], float (&d)[M]) {
-  finish(c);
-  xt_wgmma_results(d);
+
+// Commits the started products, and waits for them.
+template <int... SIZES> XT_DEV void finish(float (&... d)[SIZES]) {
+  xt_wgmma_commit();
+  finish_started(d...);
 }
 
 // Fragments of 16 rows x 64 columns, rounded to bf16, as the first operand of start_sum.

@@ -82,14 +82,16 @@ XT_KERNEL(linear_dw_bf16_wgmma, WGMMA_THREADS)(const WeightProduct* all, uint32_
   xt_grid_dependency_sync();
   if (!xt_has_wgmma()) return xt_trap();
   auto product_of = [=](uint32_t block) { return tensor_of_block<&WeightProduct::block>(all, products, block); };
+  const TensorMap *dy_before = nullptr, *x_before = nullptr;  // those of the tile before, which are fenced
   by_wgmma(
       tiles,
-      [=](WgmmaRing& ring, uint32_t block) {
+      [=](WgmmaRing& ring, uint32_t block) mutable {
         WeightProduct one = product_of(block);
         Tile tile = tile_of_product<128>(one, block);
         const TensorMap *dy = static_cast<const TensorMap*>(one.dy), *x = static_cast<const TensorMap*>(one.x);
-        fence_maps(dy, maps);
-        fence_maps(x, maps);
+        if (dy != dy_before) fence_maps(dy, maps);
+        if (x != x_before) fence_maps(x, maps);
+        dy_before = dy, x_before = x;
         for (uint32_t i = 0; i < count; i++) {
           SampleRows sample = samples[i];
           fill_stages(ring, sample.rows, [&](bf16* s, uint32_t row, uint64_t* barrier) {

@@ -2,14 +2,15 @@
 // linears_bf16_wgmma_64    linears_bf16_wgmma, likewise
 // Hopper, as linear_wgmma.cu; the operands are read without tensor maps. For products whose tiles of 128 x 128 outputs
 //   would leave most SMs without work: those of 65 to a few hundred rows.
-// Launch: grid (tiles of outputs, tiles of rows), three warpgroups, which compute three chunks of k at a time; the first
-//   one adds them. Dynamic shared memory: four stages of 64 k of both operands and two chunk sums, 225 KB.
+// Launch: grid (tiles of outputs, tiles of rows). Each of one to three warpgroups, as many as there are chunks, computes a
+//   chunk of k at a time; the first one adds them. Dynamic shared memory: four stages of 64 k of both operands for each,
+//   and the chunk sums of all but the first: 225 KB for three.
 // Order: as linear_wgmma.cu. CPU twin: none; gate: gpu/linear/tests.rs.
 // Cost: as linear_bf16; each block reads 64 rows of both operands from L2, 16 flop per byte.
 #include "attention_wgmma.cuh"
 #include "linear_matrices.cuh"
 
-const uint32_t SMALL_STAGES = 4, SMALL_GROUPS = 3;
+const uint32_t SMALL_STAGES = 4, MAX_SMALL_GROUPS = 3;  // a round has a step per stage
 
 // y = y + chunk for each chunk of 256 k, in the first warpgroup: 64 rows of x by 64 of w. x_row(n), w_row(n): row n of an
 // operand, or nullptr. The warpgroups run in step; past the end of k they multiply zeros.
@@ -17,18 +18,18 @@ template <class XRow, class WRow>
 XT_DEV void add_small_chunks(float (&y)[32], uint32_t width, const bf16* any, XRow x_row, WRow w_row) {
   XT_DYN_SHARED(bf16, memory);
   using Copies = PanelCopies<64>;
-  const uint32_t group = threadIdx.x / 128, thread = threadIdx.x % 128, chunks = (width + 255) / 256,
-                 steps = (chunks + SMALL_GROUPS - 1) / SMALL_GROUPS * 4;
+  const uint32_t group = threadIdx.x / 128, thread = threadIdx.x % 128, groups = blockDim.x / 128,
+                 chunks = (width + 255) / 256, steps = (chunks + groups - 1) / groups * 4;
   bf16* all = aligned_panels(memory);
   bf16* stages = all + group * SMALL_STAGES * 2 * PANEL;
-  float* sums = reinterpret_cast<float*>(all + SMALL_GROUPS * SMALL_STAGES * 2 * PANEL);
+  float* sums = reinterpret_cast<float*>(all + groups * SMALL_STAGES * 2 * PANEL);
   const bf16 *x[Copies::COPIES], *w[Copies::COPIES];
 #pragma unroll
   for (uint32_t i = 0; i < Copies::COPIES; i++) x[i] = x_row(Copies::row(i)), w[i] = w_row(Copies::row(i));
   auto load = [&](uint32_t step) {
     if (step < steps) {
       bf16* to = stages + step % SMALL_STAGES * 2 * PANEL;
-      const uint32_t k = (step / 4 * SMALL_GROUPS + group) * 256 + step % 4 * 64;
+      const uint32_t k = (step / 4 * groups + group) * 256 + step % 4 * 64;
       const bool inside = k + Copies::column() < width;
       copy_panels<64>(to, any, [&](uint32_t i) { return inside && x[i] ? x[i] + k : nullptr; });
       copy_panels<64>(to + PANEL, any, [&](uint32_t i) { return inside && w[i] ? w[i] + k : nullptr; });
@@ -37,20 +38,21 @@ XT_DEV void add_small_chunks(float (&y)[32], uint32_t width, const bf16* any, XR
   };
   for (uint32_t step = 0; step < SMALL_STAGES - 2; step++) load(step);
   float c[32] = {};
-  for (uint32_t step = 0; step < steps; step++) {
-    xt_cp_wait<SMALL_STAGES - 3>();
-    publish_panels();
-    load(step + SMALL_STAGES - 2);  // to the stage of step - 2, whose products are finished
-    const bf16* stage = stages + step % SMALL_STAGES * 2 * PANEL;
-    xt_wgmma_fence();
+  for (uint32_t round = 0; round < steps / 4; round++) {
+    // Unrolled: with a branch between the steps, the compiler waits for the products of each step.
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++)
-      xt_wgmma_m64n64k16(c, xt_wgmma_desc(stage) + i * 2, xt_wgmma_desc(stage + PANEL) + i * 2,
-                         step % 4 != 0 || i != 0);
-    xt_wgmma_commit();
-    if (step % 4 != 3) {
-      xt_wgmma_wait<1>();
-      continue;
+    for (uint32_t part = 0; part < 4; part++) {
+      xt_cp_wait<SMALL_STAGES - 3>();
+      publish_panels();
+      load(round * 4 + part + SMALL_STAGES - 2);  // to the stage of two steps before, whose products are finished
+      const bf16* stage = stages + part * 2 * PANEL;
+      xt_wgmma_fence();
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++)
+        xt_wgmma_m64n64k16(c, xt_wgmma_desc(stage) + i * 2, xt_wgmma_desc(stage + PANEL) + i * 2,
+                           part != 0 || i != 0);
+      xt_wgmma_commit();
+      if (part != 3) xt_wgmma_wait<1>();
     }
     xt_wgmma_wait<0>();
     xt_wgmma_results(c);
@@ -63,9 +65,9 @@ XT_DEV void add_small_chunks(float (&y)[32], uint32_t width, const bf16* any, XR
 #pragma unroll
     for (uint32_t i = 0; i < 32; i++) y[i] = y[i] + c[i];
 #pragma unroll
-    for (uint32_t j = 1; j < SMALL_GROUPS; j++) {
-      const uint32_t other = XT_FAULT(SmallChunksSwapped) ? SMALL_GROUPS - j : j;
-      if (step / 4 * SMALL_GROUPS + other >= chunks) continue;
+    for (uint32_t j = 1; j < MAX_SMALL_GROUPS; j++) {
+      const uint32_t other = XT_FAULT(SmallChunksSwapped) ? groups - j : j;
+      if (j >= groups || round * groups + other >= chunks) continue;
 #pragma unroll
       for (uint32_t i = 0; i < 32; i++) y[i] = y[i] + sums[((other - 1) * 32 + i) * 128 + thread];
     }

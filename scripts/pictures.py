@@ -338,7 +338,7 @@ def efficiency_panel(svg, left, title, caption, runs):
 # kinds of caches in the order of cache.json, and the fill of their bars
 CACHES = [
     ("growing", "peer"), ("contiguous", "peer"), ("paged", "mine"), ("int8", "val"), ("sinks and a window", "val"),
-    ("paged, layers off-loaded", "mine"),
+    ("paged, layers offloaded", "mine"),
 ]
 
 
@@ -386,8 +386,8 @@ def claims(pages):
         ("int8: speed lost to paged", "12 %", lambda p, k: 1 - k[2]["step_ms"] / k[3]["step_ms"], lambda x: x <= 0.12),
         ("int8: perplexity", "< 0.3 %", lambda p, k: k[3]["perplexity"] / k[2]["perplexity"] - 1, lambda x: x < 0.003),
         ("sinks: memory", "constant", lambda p, k: None, None),
-        ("off-load: context of paged", "16 x", lambda p, k: k[5]["positions"] / k[2]["positions"], None),
-        ("off-load: speed lost to paged", "42 %", lambda p, k: 1 - k[2]["step_ms"] / k[5]["step_ms"], lambda x: x <= 0.42),
+        ("offload: context of paged", "16 x", lambda p, k: k[5]["positions"] / k[2]["positions"], None),
+        ("offload: speed lost to paged", "42 %", lambda p, k: 1 - k[2]["step_ms"] / k[5]["step_ms"], lambda x: x <= 0.42),
     ]
     for what, published, measure, holds in rows:
         measured = []

@@ -29,7 +29,7 @@ pub(crate) struct Memory {
     /// AdamW's two f32 moments.
     pub(crate) moments: u64,
     /// Inference without KV cache: all matrices packed in the compute dtype, including the embedding, and all vectors
-    /// in f32.
+    /// in f32. See [`to_decode`] for matrices that stay quantized.
     pub(crate) to_decode: u64,
 }
 
@@ -59,12 +59,11 @@ pub(crate) fn parts(cfg: &Config) -> Result<Vec<Part>, Error> {
 /// # Errors
 /// No model can have this configuration.
 pub(crate) fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
-    let (mut all, mut products, mut to_decode) = (0u64, 0u64, 0u64);
+    let (mut all, mut products) = (0u64, 0u64);
     for (name, shape) in Params::shapes(cfg)? {
         let n: u64 = shape.iter().map(|&n| n as u64).product();
         all += n;
         let table = name.contains("embed_tokens") && !cfg.tie_embeddings;
-        to_decode += n * if shape.len() == 2 { compute.bytes() as u64 } else { 4 };
         products += if shape.len() == 2 && !table { n } else { 0 };
     }
     let second_gradient = if cfg.tie_embeddings { (cfg.vocab * cfg.dim) as u64 } else { 0 };
@@ -75,8 +74,25 @@ pub(crate) fn memory(cfg: &Config, compute: Dtype) -> Result<Memory, Error> {
         packed_backward: packed,
         gradients: 4 * (all + second_gradient),
         moments: 8 * all,
-        to_decode,
+        to_decode: to_decode(cfg, compute, |_, _| None)?,
     })
+}
+
+/// [`Memory::to_decode`] of a model of which matrices stay quantized in memory. `quantized` returns the bytes of such a
+/// matrix, given its index in walk order and its shape, and `None` for others.
+///
+/// # Errors
+/// No model can have this configuration.
+pub(crate) fn to_decode(
+    cfg: &Config,
+    compute: Dtype,
+    quantized: impl Fn(usize, [usize; 2]) -> Option<usize>,
+) -> Result<u64, Error> {
+    let bytes = |at: usize, shape: &[usize]| match *shape {
+        [out, width] => quantized(at, [out, width]).unwrap_or(out * width * compute.bytes()) as u64,
+        _ => 4 * shape.iter().product::<usize>() as u64,
+    };
+    Ok(Params::shapes(cfg)?.iter().enumerate().map(|(at, (_, shape))| bytes(at, shape)).sum())
 }
 
 /// The unused memory at the ends of the blocks of a model in training: of weights, gradients and moments, and of the
@@ -179,6 +195,17 @@ mod tests {
         assert_eq!((loose.gradients, loose.packed), (4 * (n + table), tied.packed));
         assert_eq!(tied.to_decode, tied.packed + 4 * vectors);
         assert_eq!(loose.to_decode, tied.to_decode + 2 * table);
+    }
+
+    #[test]
+    fn matrices_that_stay_quantized_take_their_own_bytes() {
+        let cfg = config(true);
+        let dense = memory(&cfg, Dtype::F32).unwrap().to_decode;
+        let table = to_decode(&cfg, Dtype::F32, |at, shape| (at == 0).then_some(shape[0] * 1000 + shape[1]));
+        assert_eq!(table.unwrap(), dense - 4 * 37 * 12 + 37_012);
+        // two head norms and two norms of the width in each of three layers, and the last norm
+        let vectors = 4 * (3 * (2 * 8 + 2 * 12) + 12);
+        assert_eq!(to_decode(&cfg, Dtype::F32, |_, _| Some(0)).unwrap(), vectors);
     }
 
     /// With the sizes of [`config`], a layer has 156 narrow and 50 wide values per row, and 116 gradients.

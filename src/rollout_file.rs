@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::decode::{KvKind, Request, SampleOptions, StopConditions};
 use crate::grammar::Language;
 use crate::model::{Error, Model};
+use crate::tensor::Dtype;
 
 /// One completion. `xtrain grpo` writes all fields; `xtrain rollout` leaves those of a training step out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,6 +81,9 @@ pub struct RolloutLine<'a> {
     /// The kind of a lossy KV cache. `None`: the cache was exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv: Option<Cow<'a, str>>,
+    /// The compute dtype of a completion without [`RolloutLine::policy`], whose digest contains it. `None`: f32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<Cow<'a, str>>,
     /// Softmax temperature.
     pub temperature: f32,
     /// Top-p; 1: off.
@@ -107,7 +111,7 @@ pub fn lossy(kv: KvKind) -> Option<Cow<'static, str>> {
 
 impl RolloutLine<'_> {
     /// The names that a column must not have: those of the other fields.
-    pub const RESERVED_COLUMNS: [&'static str; 31] = [
+    pub const RESERVED_COLUMNS: [&'static str; 32] = [
         "step",
         "prompt_id",
         "group",
@@ -134,6 +138,7 @@ impl RolloutLine<'_> {
         "regex",
         "json_schema",
         "kv",
+        "dtype",
         "temperature",
         "top_p",
         "top_k",
@@ -224,8 +229,16 @@ pub fn turns(mask: &[bool]) -> Vec<Range<usize>> {
 /// # Errors
 /// The model keeps no master weights; a device cannot be read.
 pub fn policy_digest(model: &Model) -> Result<String, Error> {
+    policy_digest_of(model, model.compute())
+}
+
+/// [`policy_digest`] of the same weights with another compute dtype.
+///
+/// # Errors
+/// Those of [`policy_digest`].
+pub fn policy_digest_of(model: &Model, compute: Dtype) -> Result<String, Error> {
     let mut hash = Sha256::new();
-    hash.update(model.compute().to_string());
+    hash.update(compute.to_string());
     for param in model.params.iter() {
         let tensor = param.value()?.to_host()?;
         hash.update(param.name());
@@ -254,7 +267,9 @@ mod tests {
                 Value::Array(Vec::new())
             }
             "stop" => Value::Array(vec![Value::from("x")]),
-            "prompt" | "completion" | "policy" | "finish_reason" | "regex" | "kv" => Value::from("x"),
+            "prompt" | "completion" | "policy" | "finish_reason" | "regex" | "kv" | "dtype" => {
+                Value::from("x")
+            }
             "truncated" | "trained" | "ignore_eos" => Value::from(true),
             "rewards" => Value::Object(Map::new()),
             _ => Value::from(1),

@@ -1,5 +1,5 @@
 //! A rollout over a sinks cache takes the same memory whatever its length, and as much as its estimate says. A cache that
-//! off-loads layers takes the memory that it may have.
+//! offloads layers takes the memory that it may have.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, KvMemory, LayerOffload, Request, Room};
 use xtrain::model::{Config, Model};
@@ -127,9 +127,9 @@ fn a_context_larger_than_the_memory_of_its_cache_has_the_bits_of_one_that_fits()
         0 => (4096, 4000, 2_000_000),
         _ => (131_072, 130_000, 64_000_000),
     };
-    let off_load = LayerOffload::in_directory(&std::env::temp_dir(), may_have, 1 << 30).unwrap();
+    let offload = LayerOffload::in_directory(&std::env::temp_dir(), may_have, 1 << 30).unwrap();
     let models = [long_model(max_positions), long_model(max_positions)];
-    let (got, in_memory, peak) = after(n, &models[0], KvMemory::offloading(off_load));
+    let (got, in_memory, peak) = after(n, &models[0], KvMemory::offloading(offload));
     let (want, all, fitting) = after(n, &models[1], KvMemory::default());
     println!(
         "position {n} of {max_positions}: {in_memory} of {all} bytes of the cache in memory; the engines take {peak} \
@@ -150,8 +150,8 @@ fn a_context_larger_than_the_memory_of_its_cache_has_the_bits_of_one_that_fits()
 }
 
 #[test]
-fn a_cache_that_off_loads_layers_takes_the_memory_of_its_estimate() {
-    if !alone("a_cache_that_off_loads_layers_takes_the_memory_of_its_estimate") {
+fn a_cache_that_offloads_layers_takes_the_memory_of_its_estimate() {
+    if !alone("a_cache_that_offloads_layers_takes_the_memory_of_its_estimate") {
         return;
     }
     for (kv, layers) in [(KvKind::default(), 2), (KvKind::Contiguous, 3), (KvKind::Int8 { page: 64 }, 4)] {

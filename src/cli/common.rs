@@ -16,8 +16,8 @@ use crate::tensor::Device;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub(super) struct Common {
-    /// Compute device: cpu, cpu:SIMD, cuda, cuda:N or emulated. cpu uses the widest instruction set of the machine that
-    /// is fast; cpu:SIMD (portable, neon, avx2, avx512, avx512bf16, amx) another one. cuda selects GPU 0; with several
+    /// Compute device: cpu, cpu:SIMD, cuda, cuda:N or emulated. cpu uses the fastest instruction set of the machine.
+    /// cpu:SIMD uses the named one: portable, neon, avx2, avx512, avx512bf16 or amx. cuda selects GPU 0; with several
     /// processes on a machine, each process selects the next GPU.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(super) device: DeviceName,
@@ -41,7 +41,8 @@ pub(super) struct CacheFlags {
     /// Tokens at the beginning of a sequence that --kv sinks keeps, at least 0.
     #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::SINKS, value_parser = at_least_zero)]
     pub(super) kv_sinks: usize,
-    /// Last tokens of a sequence that --kv sinks keeps. Sinks and window fit into the model's context.
+    /// Last tokens of a sequence that --kv sinks keeps. --kv-sinks + --kv-window may not exceed the model's context:
+    /// reduce them for a context below 1024.
     #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::WINDOW, value_parser = at_least_one)]
     pub(super) kv_window: usize,
 }

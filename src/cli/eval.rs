@@ -19,7 +19,7 @@ use crate::evaluate::{MAX_ROWS, evaluate};
 use crate::model::comm::Communicator;
 use crate::model::data::Content;
 use crate::model::tasks::{self, FileTask, PromptSet, Task};
-use crate::report::Table;
+use crate::report::{Table, units};
 use crate::tensor::faults::{self, Fault};
 use crate::training::{WindowSpec, split};
 
@@ -230,7 +230,7 @@ impl Report {
             table.row([
                 loss.file.clone(),
                 format!("{:.4}", loss.loss),
-                format!("{:.3}", loss.perplexity),
+                units::perplexity(loss.perplexity, 3),
                 format!("{:.4}", loss.bits_per_byte),
                 loss.tokens.to_string(),
                 loss.bytes.to_string(),

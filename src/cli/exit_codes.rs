@@ -26,6 +26,7 @@ impl LibraryError for config::Error {
                 let all = "xtrain train --dry-run and xtrain grpo --task sums --dry-run print all keys";
                 Some(config::absent(key).unwrap_or(all).to_string())
             }
+            config::Error::NotText(error) => error.hint(),
             _ => None,
         }
     }
@@ -74,6 +75,13 @@ impl LibraryError for DataError {
             DataError::Line { file, want, .. } => model_files::of_pointer(file).or_else(|| {
                 (*want == OBJECT).then(|| data_format::of_whole_json(file).map(ToString::to_string)).flatten()
             }),
+            DataError::NoTargets { documents: 0, .. } => {
+                Some("add data, or hold out less of it for validation: data.val_fraction".to_string())
+            }
+            DataError::TooShort { .. } => Some(
+                "add data, reduce train.context, or hold out less for validation: data.val_fraction"
+                    .to_string(),
+            ),
             _ => None,
         }
     }

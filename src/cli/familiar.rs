@@ -14,18 +14,38 @@ type Names = &'static [(&'static [&'static str], &'static str)];
 
 const COMMANDS: Names = &[
     (
-        &["sample", "complete", "completion", "infer", "inference", "predict"],
+        &["sample", "sample.py", "complete", "completion", "infer", "inference", "predict"],
         "xtrain generate MODEL --prompt TEXT",
     ),
     (&["run", "cli"], "xtrain chat MODEL, or xtrain generate MODEL --prompt TEXT"),
     (&["serve", "server"], "there is no server; for many prompts: xtrain rollout MODEL --prompts FILE"),
     (&["finetune", "fine-tune", "sft"], "xtrain train --objective sft --init MODEL --data FILE"),
-    (&["pretrain"], "xtrain train --data FILE"),
+    (&["pretrain", "train.py"], "xtrain train --data FILE"),
+    (
+        &["init", "new", "create"],
+        "xtrain train --data FILE, which creates a run; xtrain train --dry-run prints its configuration",
+    ),
+    (&["lr-find", "lr_find", "lr-finder", "find-lr"], "xtrain train --data FILE --lr-find"),
+    (
+        &["estimate", "dry-run", "memory"],
+        "xtrain train --dry-run, which prints an estimate of the memory, or xtrain inspect MODEL",
+    ),
     (&["rl", "ppo", "rlhf"], "xtrain grpo --init MODEL --prompts FILE --reward COMMAND"),
+    (
+        &["dpo", "ipo", "kto", "orpo", "simpo"],
+        "training on preferences, such as DPO, is not supported; with rewards: xtrain grpo, on answers: \
+         xtrain train --objective sft",
+    ),
     (&["resume"], "xtrain train --resume RUN, or xtrain grpo --resume RUN"),
     (&["convert", "quantize"], "xtrain export MODEL FILE.gguf --type q8_0, or xtrain import MODEL RUN"),
     (&["perplexity", "evaluate", "test"], "xtrain eval MODEL --data FILE"),
     (&["info", "show", "describe"], "xtrain inspect MODEL"),
+    (&["logs", "log", "metrics", "history"], "xtrain plot RUN, xtrain watch RUN, or xtrain report RUN"),
+    (
+        &["list", "ls", "runs"],
+        "runs are directories, usually in runs/; to see one: xtrain plot RUN, xtrain watch RUN, or xtrain report RUN",
+    ),
+    (&["compare", "diff"], "xtrain report RUN --compare RUN"),
     (&["encode", "decode"], "xtrain tokenize TEXT, or xtrain tokenize --ids IDS"),
     (&["download", "pull"], "nothing is downloaded: name the path of a directory or of a GGUF file"),
     (&["version"], "xtrain --version"),
@@ -33,7 +53,7 @@ const COMMANDS: Names = &[
 
 /// Flags of the commands that continue text.
 const GENERATION: Names = &[
-    (&["-p", "--text", "--input"], "--prompt TEXT"),
+    (&["-p", "--text", "--input", "--start"], "--prompt TEXT"),
     (&["-f", "--file", "--prompt-file"], "--prompt -, which reads standard input"),
     (
         &[
@@ -49,7 +69,7 @@ const GENERATION: Names = &[
         "--max-new N",
     ),
     (
-        &["--num-return-sequences", "--num-samples", "--best-of"],
+        &["--n", "--num-return-sequences", "--num-samples", "--best-of"],
         "several completions: xtrain rollout MODEL -n G",
     ),
     (&["--temp"], "--temperature T; 0 is greedy"),
@@ -68,6 +88,8 @@ const GENERATION: Names = &[
         "--save-prefix FILE saves the keys and values of the prompt, --prefix FILE uses them",
     ),
     (&["-i", "--interactive", "-cnv", "--conversation"], "xtrain chat MODEL"),
+    (&["--grammar", "--grammar-file"], "--regex RE, or --json-schema SCHEMA"),
+    (&["--stream", "--streaming"], "not needed: generate and chat print the text as it is generated"),
 ];
 
 /// Flags of the commands that train.
@@ -219,22 +241,29 @@ fn is_possible(command: &clap::Command, hint: &str) -> bool {
     !flag.starts_with("--") || flag == "--version" || accepts(command, flag)
 }
 
-/// The configuration key that a flag of `command` is named after, here or in another program. Of two keys with one
-/// name, `grpo` has that of its section.
+/// The configuration key that a flag of `command` is named after, here or in another program. `grpo` has that of its
+/// section, if there is one.
 fn key_of(command: &str, flag: &str) -> Option<String> {
     let name = flag.strip_prefix("--")?.replace('-', "_");
     let known = KnownKeys::new();
     let named = |key: &&str| *key == name || key.rsplit('.').next() == Some(&name);
     let first = |in_grpo: bool| known.keys().filter(named).find(|key| key.starts_with("grpo.") == in_grpo);
     let in_grpo = command == "grpo";
+    let same_name = |key: &str| {
+        let in_section = key.split_once('.').map(|(_, last)| format!("grpo.{last}"));
+        in_section.filter(|of_grpo| in_grpo && known.keys().any(|key| key == of_grpo))
+    };
     let own = first(in_grpo).or_else(|| first(!in_grpo));
-    let key = own.or_else(|| familiar_key(&name))?;
-    let of_grpo = key.split_once('.').map(|(_, last)| format!("grpo.{last}")).filter(|_| in_grpo);
-    Some(of_grpo.filter(|of_grpo| known.keys().any(|key| key == of_grpo)).unwrap_or_else(|| key.to_string()))
+    let own = own.map(|key| same_name(key).unwrap_or_else(|| key.to_string()));
+    let of_grpo = || known.familiar_in_grpo(&name).filter(|_| in_grpo);
+    own.or_else(of_grpo).or_else(|| familiar_key(&name).map(ToString::to_string))
 }
 
 fn positional(command: &clap::Command, text: &str) -> Option<String> {
-    let (_, flag) = POSITIONALS.iter().find(|(name, _)| *name == command.get_name())?;
+    let listed = POSITIONALS.iter().find(|(name, _)| *name == command.get_name()).map(|(_, flag)| *flag);
+    // The commands of bench take no model as an argument without a flag.
+    let model = command.get_positionals().next().is_none().then_some("--model");
+    let flag = listed.or(model).filter(|flag| accepts(command, flag))?;
     let path = Path::new(text);
     let flag =
         if accepts(command, "--resume") && path.join("config.toml").is_file() { "--resume" } else { flag };
@@ -269,10 +298,16 @@ mod tests {
     fn names_of_other_programs_lead_to_the_names_here() {
         for (line, want) in [
             ("sample m", "xtrain generate MODEL --prompt TEXT"),
+            ("sample.py --start a", "xtrain generate MODEL --prompt TEXT"),
+            ("logs runs/a", "xtrain plot RUN, xtrain watch RUN, or xtrain report RUN"),
+            ("compare a b", "xtrain report RUN --compare RUN"),
+            ("lr-find", "xtrain train --data FILE --lr-find"),
             ("version", "xtrain --version"),
             ("-v", "--version"),
             ("generate m -p hello", "--prompt TEXT"),
             ("generate m -p=hello", "--prompt TEXT"),
+            ("generate m --start hello", "--prompt TEXT"),
+            ("generate m --prompt a --grammar g", "--regex RE, or --json-schema SCHEMA"),
             ("generate -m m --n-predict 5", "--max-new N"),
             ("generate m --prompt a --max_new_tokens=5", "--max-new N"),
             ("generate m --prompt a --top_p 0.5", "--top-p"),
@@ -290,12 +325,19 @@ mod tests {
             ("grpo --weight-decay 5", "--set grpo.weight_decay=VALUE"),
             ("grpo --lr 5", "--set grpo.learning_rate=VALUE"),
             ("grpo --max-steps 5", "--set grpo.steps=VALUE"),
+            ("grpo --batch-size 5", "--set grpo.prompts_per_step=VALUE"),
+            ("grpo --vocab-size 5", "--set model.vocab=VALUE"),
             ("quickstart --epochs 5", "--set train.steps=VALUE"),
             ("export m o.gguf --outtype q8_0", "--type TYPE"),
             ("train --out d", "--run DIR"),
             ("train -m d", "--init MODEL"),
             ("eval m t.txt", "--data t.txt"),
             ("rollout m p.jsonl", "--prompts p.jsonl"),
+            ("bench decode runs/quickstart", "--model runs/quickstart"),
+            ("bench kv --long 'my model'", "--model 'my model'"),
+            ("bench load m", "--model m"),
+            ("bench trace m", "--model m"),
+            ("bench cache-kinds m", "--model m"),
         ] {
             assert_eq!(hint_of(line), Some(format!("use {want}")), "{line}");
         }
@@ -307,8 +349,29 @@ mod tests {
             "generate m --promt a",
             "inspect m --bf16",
             "chat",
+            "chat m --start a",
+            "bench train m",
+            "bench linear m",
         ] {
             assert_eq!(hint_of(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        for (line, part) in [
+            ("dpo", "DPO, is not supported"),
+            ("ls", "xtrain report RUN"),
+            ("init", "xtrain train --dry-run"),
+            ("estimate m", "xtrain inspect MODEL"),
+            ("train --data t --optimizer adam", "AdamW is the only optimizer"),
+            ("grpo --optim adam", "AdamW is the only optimizer"),
+            ("generate m --prompt a --stream", "not needed"),
+            ("rollout m --prompts p --n 4", "xtrain rollout MODEL -n G"),
+            ("generate m --prompt a --n 4", "xtrain rollout MODEL -n G"),
+        ] {
+            let hint = hint_of(line).unwrap_or_default();
+            assert!(hint.contains(part), "{line}: {hint}");
         }
     }
 

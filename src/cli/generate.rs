@@ -25,7 +25,7 @@ names of `xtrain rollout`: prompt, completion, prompt_ids, completion_ids, logpr
 (hexadecimal), timings; with --prefix also cached_tokens; with --speculate or --draft also \
 speculation: drafted_tokens, accepted_tokens, acceptance_rate.
 
-The end of the text that can be the beginning of a --stop text is printed when the next tokens show that it is not.
+Text that may be the beginning of a --stop text is held back until the next tokens show that it is not.
 
 {FINISH_REASONS}
 

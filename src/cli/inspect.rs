@@ -1,4 +1,5 @@
 //! `xtrain inspect`: prints configuration, parameters and memory use of a model.
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,6 +11,7 @@ use super::{CliError, Exit, loaded, out, source};
 use crate::config::RunConfig;
 use crate::decode::{CacheShape, KvDtype};
 use crate::memory::{self, Memory, Part};
+use crate::model::gguf::Quant;
 use crate::model::store::{self, WeightCounts};
 use crate::model::{Config, hf};
 use crate::report::{Table, units};
@@ -70,6 +72,9 @@ struct Report {
     refused: Vec<String>,
     config: serde_json::Value,
     compute: String,
+    /// The number of parameters of each type in a GGUF file.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    types: BTreeMap<String, usize>,
     parameters: u64,
     parts: Vec<Part>,
     memory: Memory,
@@ -94,10 +99,10 @@ struct Verified {
 }
 
 pub(super) fn run(args: &InspectArgs) -> Result<(), CliError> {
-    args.common.open()?;
+    let device = args.common.open()?;
     let counts = args.model.path().filter(|_| args.verify).map(verify).transpose()?;
     let mut report = match args.model.path() {
-        Some(path) => describe(args, path, counts.as_ref())?,
+        Some(path) => describe(args, path, &device, counts.as_ref())?,
         None => {
             let config = RunConfig::load(&args.layers.layers())?;
             let tokenizer = source::tokenizer(&config.data.tokenizer)?;
@@ -133,8 +138,14 @@ fn verify(path: &Path) -> Result<WeightCounts, CliError> {
     Ok(store::verify(&loaded::find(path)?)?)
 }
 
-/// Describes the model in `path`, or the checkpoint that was verified. Reports newer checkpoints that are damaged.
-fn describe(args: &InspectArgs, path: &Path, counts: Option<&WeightCounts>) -> Result<Report, CliError> {
+/// Describes the model in `path`, or the checkpoint that was verified, and its memory on `device`. Reports newer
+/// checkpoints that are damaged.
+fn describe(
+    args: &InspectArgs,
+    path: &Path,
+    device: &Device,
+    counts: Option<&WeightCounts>,
+) -> Result<Report, CliError> {
     let (described, compute) =
         loaded::describe(counts.map_or(path, |verified| &verified.path), &args.common)?;
     let refused = counts.map_or(&described.refused, |verified| &verified.refused);
@@ -144,11 +155,23 @@ fn describe(args: &InspectArgs, path: &Path, counts: Option<&WeightCounts>) -> R
     }
     loaded::warn_refused(refused, &described.path);
     let vocab = described.tokenizer.as_ref().map(|t| t.vocab_size());
+    let report = Report::of(&described.config, compute, described.eos, vocab)?;
+    let quantized = |at: usize, shape| described.types.get(at)?.packed_bytes(shape, compute, device);
+    let to_decode = memory::to_decode(&described.config, compute, quantized)?;
     Ok(Report {
         checkpoint: Some(described.path.display().to_string()),
         refused: paths.iter().map(|path| path.display().to_string()).collect(),
-        ..Report::of(&described.config, compute, described.eos, vocab)?
+        types: count(&described.types),
+        memory: Memory { to_decode, ..report.memory },
+        ..report
     })
+}
+
+/// How often each type occurs.
+fn count(types: &[Quant]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    types.iter().for_each(|quant| *counts.entry(quant.to_string()).or_default() += 1);
+    counts
 }
 
 impl Report {
@@ -171,6 +194,7 @@ impl Report {
             refused: Vec::new(),
             config: hf::to_json(cfg, &eos)?,
             compute: compute.to_string(),
+            types: BTreeMap::new(),
             parameters: cfg.n_params() as u64,
             parts: memory::parts(cfg)?,
             memory: memory::memory(cfg, compute)?,
@@ -190,6 +214,10 @@ impl Report {
             config.row([key, &value.as_str().map_or_else(|| value.to_string(), str::to_string)]);
         }
         config.row(["compute", &self.compute]);
+        if !self.types.is_empty() {
+            let types: Vec<String> = self.types.iter().map(|(name, n)| format!("{n} {name}")).collect();
+            config.row(["types", &types.join(", ")]);
+        }
         if let Some(vocab) = self.tokenizer_vocab {
             config.row(["tokenizer_vocab", &vocab.to_string()]);
         }
@@ -225,5 +253,40 @@ impl Report {
             tables.push(verified);
         }
         tables.iter().map(Table::render).collect::<Vec<_>>().join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: InspectArgs,
+    }
+
+    /// The description of a file of `tests/data/gguf` with these flags.
+    fn described(name: &str, flags: &[&str]) -> Report {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf").join(name);
+        let args = Line::try_parse_from(["inspect"].iter().chain(flags)).unwrap().args;
+        describe(&args, &path, &Device::cpu(), None).unwrap()
+    }
+
+    #[test]
+    fn quantized_matrices_are_named_and_take_the_memory_of_their_blocks() {
+        let report = described("qwen3_tied.Q8_0.gguf", &[]);
+        assert_eq!(serde_json::to_string(&report.types).unwrap(), r#"{"F32":9,"Q8_0":15}"#);
+        assert!(report.text().contains("  9 F32, 15 Q8_0\n"), "{}", report.text());
+        // the rows of each matrix fill panels of 64: those of k and v 32, those of gate and up 160
+        let layer = 64 * (64 + 64 + 64 + 64) + 2 * 192 * 64 + 64 * 160;
+        let (table, vectors) = (512 * 64, 384);
+        assert_eq!(report.memory.to_decode, (table + 2 * layer) / 32 * 36 + 4 * vectors);
+        let bf16 = described("qwen3_tied.Q8_0.gguf", &["--dtype", "bf16"]).memory.to_decode;
+        assert_eq!(bf16, 2 * (119_168 - vectors) + 4 * vectors);
+        let half = described("qwen3_tied.F16.gguf", &[]);
+        assert_eq!((half.types["F16"], half.memory.to_decode), (15, 4 * 119_168));
     }
 }

@@ -7,12 +7,25 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::exit::{CliError, Exit};
+#[cfg(unix)]
+use crate::tensor::faults::{self, Fault};
 
 /// Makes `signal` set `flag`, or end the process with `code` if the flag is already set.
 pub(super) fn set_or_exit(signal: i32, code: Exit, flag: &Arc<AtomicBool>) -> std::io::Result<()> {
     // The order matters: at the first signal, the shutdown handler must run before the flag is set.
     flag::register_conditional_shutdown(signal, code as i32, flag.clone())?;
     flag::register(signal, flag.clone()).map(|_| ())
+}
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error, which names the file, instead of the end of the
+/// process. A started program has the default again.
+#[cfg(unix)]
+pub(super) fn report_file_size_limit() {
+    if faults::on(Fault::FileSizeLimitEndsProcess) {
+        return;
+    }
+    // Without the handler, which cannot fail for this signal, the limit would only be reported less well.
+    let _ = flag::register(nix::libc::SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
 /// Whether a signal requested a stop. Long jobs check it between steps.

@@ -1,4 +1,4 @@
-//! The flag of layer-wise off-load: how much of a KV cache stays in memory.
+//! The flag of layer-wise offload: how much of a KV cache stays in memory.
 use clap::Args;
 
 use super::CliError;
@@ -7,12 +7,12 @@ use super::offload_place::OffloadPlace;
 use crate::decode::{KvMemory, OffloadStore};
 use crate::tensor::Device;
 
-/// Which layers and preempted sequences are off-loaded. The results are bit-identical for all values.
+/// Which layers and preempted sequences are offloaded. The results are bit-identical for all values.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Off-load")]
+#[command(next_help_heading = "Offload")]
 pub(super) struct LayerOffloadFlags {
     /// Maximum size of the keys and values that stay in the memory of the device, for example 64MB. The layers that do
-    /// not fit are off-loaded: each pass reads them one by one, the next one while the present one is computed. At least
+    /// not fit are offloaded: each pass reads them one by one, the next one while the present one is computed. At least
     /// two layers have to fit. On the CPU it requires --offload-dir. For --kv contiguous, paged and int8
     /// [default: all layers stay].
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
@@ -22,7 +22,7 @@ pub(super) struct LayerOffloadFlags {
 }
 
 impl LayerOffloadFlags {
-    /// The memory of the KV cache, with layers off-loaded if `--kv-resident` is given. `also`: the hint of the
+    /// The memory of the KV cache, with layers offloaded if `--kv-resident` is given. `also`: the hint of the
     /// error for flags without effect. `None`: preempted sequences use these flags.
     ///
     /// # Errors

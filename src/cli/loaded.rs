@@ -1,4 +1,5 @@
 //! Opens the model of a command from a path.
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::common::Common;
@@ -122,16 +123,24 @@ pub(super) fn find(path: &Path) -> Result<PathBuf, CliError> {
             false => Err(CliError::new(Exit::Data, message).hint(instead_of(path))),
         };
     }
+    let no_model = |message: &str| CliError::new(Exit::Missing, format_args!("{shown}: {message}"));
     let Ok(run) = RunDir::open(path) else {
-        return Err(
-            CliError::new(Exit::Missing, format_args!("{shown}: model not found")).hint(missing(path))
-        );
+        let absent = || no_model("model not found").hint(missing(path));
+        return Err(denied(path, path).unwrap_or_else(absent));
     };
-    if !is_model(run.path()) {
-        let message = format_args!("{shown}: expected a model, found another directory");
-        return Err(CliError::new(Exit::Missing, message).hint(instead_of(run.path())));
+    let dir = run.path();
+    if !is_model(dir) {
+        let other = || no_model("expected a model, found another directory").hint(instead_of(dir));
+        return Err(denied(dir, &dir.join("config.json")).unwrap_or_else(other));
     }
-    Ok(run.path().to_path_buf())
+    Ok(dir.to_path_buf())
+}
+
+/// The error for `path` if the operating system denies access to `probe`, which is this path or a file in it. `None`:
+/// it does not.
+fn denied(path: &Path, probe: &Path) -> Option<CliError> {
+    let error = probe.metadata().err().filter(|error| error.kind() == io::ErrorKind::PermissionDenied)?;
+    Some(CliError::io(path, &error))
 }
 
 /// What a model is.

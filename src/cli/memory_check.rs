@@ -69,7 +69,7 @@ pub(super) struct Models<'a> {
     pub(super) draft: Option<&'a Model>,
 }
 
-/// [`require_cache`] of an engine whose cache is in `memory`. Off-loaded layers in host memory have to fit there.
+/// [`require_cache`] of an engine whose cache is in `memory`. Offloaded layers in host memory have to fit there.
 pub(super) fn require_cache_in(
     memory: &KvMemory,
     Models { model, draft }: Models<'_>,
@@ -77,8 +77,8 @@ pub(super) fn require_cache_in(
     hint: &str,
 ) -> Result<(), CliError> {
     let room = options.room(model.config());
-    let off_loaded = memory.host_bytes(options.kv, model, room);
-    require_host(off_loaded, "the off-loaded part of the KV cache", hint)?;
+    let offloaded = memory.host_bytes(options.kv, model, room);
+    require_host(offloaded, "the offloaded part of the KV cache", hint)?;
     let own = memory.allocated_bytes(options.kv, model, room);
     let bytes = own.saturating_add(draft.map_or(0, |draft| draft_cache_bytes(draft, model, options)));
     let what = if draft.is_some() { "the KV cache with that of the draft model" } else { "the KV cache" };
@@ -163,7 +163,7 @@ mod tests {
         require_cache_in(&in_memory, models, &options, "").unwrap();
         let many = EngineOptions { max_batch: 1 << 50, ..options };
         let error = require_cache_in(&in_memory, models, &many, "").map_err(|error| error.to_string());
-        assert!(error.is_err_and(|error| error.contains("the off-loaded part of the KV cache needs about")));
+        assert!(error.is_err_and(|error| error.contains("the offloaded part of the KV cache needs about")));
     }
 
     #[test]

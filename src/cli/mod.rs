@@ -240,6 +240,8 @@ fn accept_numbers(command: clap::Command) -> clap::Command {
 
 /// Runs the command on the processes that a launcher started.
 fn launched(command: &Command) -> Result<(), CliError> {
+    #[cfg(unix)]
+    interrupt::report_file_size_limit();
     let comm = launch::start()?;
     let result = run(command, &comm);
     launch::end(&*comm, result)

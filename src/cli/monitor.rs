@@ -160,9 +160,9 @@ impl Observer for Monitor<'_> {
         if let Some(val) = val {
             let loss = if report.loss.is_nan() { "none".into() } else { format!("{:.4}", report.loss) };
             let val_loss = val.loss;
-            let (perplexity, bits) = (val.perplexity(), val.bits_per_byte());
+            let (perplexity, bits) = (units::perplexity(val.perplexity(), 2), val.bits_per_byte());
             self.progress.line(&format!(
-                "step {step}: loss {loss}, validation loss {val_loss:.4}, perplexity {perplexity:.2}, {bits:.3} \
+                "step {step}: loss {loss}, validation loss {val_loss:.4}, perplexity {perplexity}, {bits:.3} \
                  bits per byte"
             ));
         }

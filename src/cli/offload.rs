@@ -62,7 +62,7 @@ impl OffloadFlags {
     /// Prints the error of a file that failed.
     pub(super) fn warn(&self, engine: &Engine<'_>) {
         if let Some(error) = engine.offload_store().error() {
-            eprintln!("warning: the off-load file failed ({error}): sequences were computed again instead");
+            eprintln!("warning: the offload file failed ({error}): sequences were computed again instead");
         }
     }
 
@@ -71,7 +71,7 @@ impl OffloadFlags {
         let Counters { preemptions, offloaded_rows, restored_rows, .. } = engine.counters();
         let rows = match self.preempt {
             PreemptArg::Recompute => String::new(),
-            _ => format!(", {offloaded_rows} tokens off-loaded, {restored_rows} restored"),
+            _ => format!(", {offloaded_rows} tokens offloaded, {restored_rows} restored"),
         };
         (preemptions > 0).then(|| format!("{preemptions} preemptions{rows}"))
     }

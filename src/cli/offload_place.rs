@@ -1,4 +1,4 @@
-//! Flags that set the destination of off-loaded data.
+//! Flags that set the destination of offloaded data.
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use crate::tensor::Device;
 
 /// Host memory or a file, and the maximum size.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Off-load")]
+#[command(next_help_heading = "Offload")]
 pub(super) struct OffloadPlace {
-    /// Off-load to a file in this directory instead of host memory. It has no name: a killed command leaves nothing.
+    /// Offload to an unnamed file in this directory instead of host memory. A killed command leaves no file behind.
     #[arg(long, value_name = "DIR")]
     offload_dir: Option<PathBuf>,
-    /// Maximum size of the off-loaded layers, and of the preempted sequences, each, for example 500MB or 2GiB. Layers that
-    /// need more are an error; sequences that do not fit are computed again [default: 1GiB].
+    /// Maximum size of the offloaded layers, for example 500MB or 2GiB; the same limit applies separately to preempted
+    /// sequences. Layers that need more are an error; sequences that do not fit are computed again [default: 1GiB].
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     offload_limit: Option<u64>,
 }
@@ -26,7 +26,7 @@ pub(super) struct OffloadPlace {
 const LIMIT: u64 = 1 << 30;
 
 impl OffloadPlace {
-    /// Layer-wise off-load to this place. `resident`: the most bytes that stay in the memory of the device.
+    /// Layer-wise offload to this place. `resident`: the most bytes that stay in the memory of the device.
     ///
     /// # Errors
     /// The directory does not exist or cannot be written; the device is the CPU and no directory is given.
@@ -53,15 +53,15 @@ impl OffloadPlace {
         }
     }
 
-    /// Refuses the flags if nothing is off-loaded. `also`: the hint of the error. `None`: preempted sequences are
-    /// off-loaded, so the flags have an effect.
+    /// Refuses the flags if nothing is offloaded. `also`: the hint of the error. `None`: preempted sequences are
+    /// offloaded, so the flags have an effect.
     pub(super) fn require_unused(&self, also: Option<&str>) -> Result<(), CliError> {
         let flag = match (&self.offload_dir, self.offload_limit, also) {
             (None, None, _) | (_, _, None) => return Ok(()),
             (Some(dir), ..) => format!("--offload-dir {}", dir.display()),
             (None, Some(_), _) => "--offload-limit".to_string(),
         };
-        let message = format_args!("{flag}: nothing is off-loaded");
+        let message = format_args!("{flag}: nothing is offloaded");
         Err(CliError::new(Exit::Usage, message).hint(also.unwrap_or_default()))
     }
 

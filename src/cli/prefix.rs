@@ -13,9 +13,9 @@ use crate::rollout_file::policy_digest;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub(super) struct PrefixFlag {
-    /// Start from the keys and values in FILE, which --save-prefix of `generate` or `chat` wrote for this model: whole
-    /// pages of its tokens that a prompt begins with are not computed again. The results are bit-identical. For --kv
-    /// paged. Keeps the f32 master weights in memory, for their digest.
+    /// Start from the keys and values in FILE, which --save-prefix of `generate` or `chat` wrote for this model. Whole
+    /// pages that the prompt shares with FILE are not computed again. The results are bit-identical. For --kv paged.
+    /// Keeps the f32 master weights in memory, for their digest.
     #[arg(long, value_name = "FILE")]
     prefix: Option<PathBuf>,
 }

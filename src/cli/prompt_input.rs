@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::exit::{CliError, Exit};
 use super::loaded::Loaded;
+use crate::model::data::DataError;
 
 /// Maximum length of a prompt on standard input, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -97,7 +98,7 @@ fn from_stdin() -> Result<String, CliError> {
         return Err(CliError::new(Exit::Data, "standard input: expected a prompt of at most 16 MiB"));
     }
     let text = String::from_utf8(bytes);
-    let text = text.map_err(|_| CliError::new(Exit::Data, "standard input: expected UTF-8 text"))?;
+    let text = text.map_err(|error| DataError::not_text(Path::new("standard input"), &error))?;
     Ok(without_line_break(text))
 }
 

@@ -24,7 +24,7 @@ use crate::model::store::RunState;
 use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
-use crate::run::{self, RunDir, has_checkpoint};
+use crate::run::{RunDir, has_checkpoint};
 use crate::training;
 
 /// The configuration, unless `--set` changes it.
@@ -132,7 +132,12 @@ fn finished(args: &QuickstartArgs) -> Result<Option<Loaded>, CliError> {
     }
     let last = format!("step_{:06}", stored.config.train.steps);
     if !args.run.join("checkpoints").join(last).is_dir() {
-        return Err(run::Error::Exists { path: args.run.clone() }.into());
+        let message = format!("{}: the run is not finished", args.run.display());
+        let word = shell_word(&args.run);
+        return Err(CliError::new(Exit::Usage, message).hint(format!(
+            "to finish it: xtrain train --resume {word}; then this command shows its results; to use another \
+             directory: --run DIR"
+        )));
     }
     let loaded = loaded::open_with_master_weights(&args.run, &args.common)?;
     let resume = format!("to repeat the steps after it: xtrain train --resume {}", shell_word(&args.run));

@@ -13,9 +13,10 @@ use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
 use super::out;
 use crate::decode::{Completion, Engine, EngineOptions, Request, TextStops};
-use crate::model::json;
+use crate::model::{Model, json};
 use crate::report::Progress;
-use crate::rollout_file::{RolloutLine, lossy, policy_digest};
+use crate::rollout_file::{RolloutLine, lossy, policy_digest, policy_digest_of};
+use crate::tensor::Dtype;
 use crate::tensor::faults::{self, Fault};
 
 /// Completions per engine.
@@ -72,6 +73,10 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
             let hint = "--kv int8 regenerates completions of an int8 cache, --kv sinks --kv-sinks S --kv-window W those \
                         of sinks:S+W, --kv paged the others";
             return Err(CliError::new(Exit::Data, message).hint(hint));
+        }
+        if let Some(dtype) = other_dtype(line, &loaded.model, &digest)? {
+            let message = format!("{file}:{number}: expected {dtype}, found {}", loaded.model.compute());
+            return Err(CliError::new(Exit::Data, message).hint(format!("use --dtype {dtype}")));
         }
         if line.policy.as_deref().is_some_and(|policy| policy != digest) {
             let policy = line.policy.as_deref().unwrap_or_default();
@@ -130,6 +135,17 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
         None => Ok(()),
         Some(first) => Err(CliError::new(Exit::Difference, first)),
     }
+}
+
+/// The compute dtype of a line if it is not that of `model`: as recorded, or as the digest of its weights tells.
+/// `digest`: that of the model.
+fn other_dtype(line: &RolloutLine<'_>, model: &Model, digest: &str) -> Result<Option<Dtype>, CliError> {
+    let other = if model.compute() == Dtype::F32 { Dtype::BF16 } else { Dtype::F32 };
+    let is_of_line = match line.policy.as_deref() {
+        Some(policy) => policy != digest && policy == policy_digest_of(model, other)?,
+        None => line.dtype.as_deref().unwrap_or("f32") == other.to_string(),
+    };
+    Ok((is_of_line && !faults::on(Fault::DtypeOfRolloutIgnored)).then_some(other))
 }
 
 /// The stop texts of a line. `None`: it has none.

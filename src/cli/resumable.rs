@@ -2,6 +2,8 @@
 use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit, shell_word};
+use super::out;
+use crate::config::KeyDifference;
 use crate::run::{RunDir, has_checkpoint};
 
 /// Opens the run that `--resume` of `command` names: `train` or `grpo`.
@@ -34,6 +36,26 @@ pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
             "xtrain train and xtrain grpo write config.toml into the directory of their run",
         ),
     })
+}
+
+/// Prints that the run of `command` has no step left, how to go on, and which changes are not stored for this reason.
+pub(super) fn print_complete(
+    run: &RunDir,
+    command: &str,
+    step: u64,
+    changes: &[KeyDifference],
+) -> Result<(), CliError> {
+    for KeyDifference { key, recorded, found } in changes {
+        eprintln!("note: {key} remains {recorded}, not {found}: no step is left");
+    }
+    let (path, word) = (run.path().display(), shell_word(run.path()));
+    let next = match command {
+        "train" => {
+            format!("increase train.steps: xtrain train --resume {word} --set train.steps={}", 2 * step)
+        }
+        _ => format!("start another run from its weights: xtrain grpo --init {word}"),
+    };
+    out::print(format!("{path} is complete at step {step}; to continue, {next}\n"))
 }
 
 fn refused(path: &Path, found: &str, hint: &str) -> CliError {

@@ -24,6 +24,7 @@ use crate::model::comm::Communicator;
 use crate::model::shard_samples;
 use crate::report::{Progress, units};
 use crate::rollout_file::{RolloutLine, lossy, policy_digest};
+use crate::tensor::Dtype;
 use crate::tensor::faults::{self, Fault};
 
 #[derive(Debug, Clone, Args)]
@@ -115,7 +116,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let first = if faults::on(Fault::PromptsNumberedByProcess) { 0 } else { first };
     let format = |done: &Completed| {
         let group = done.completion.index / args.n;
-        json_line(args, policy.as_deref(), (first + group, &prompts[group]), done)
+        json_line(args, (policy.as_deref(), loaded.model.compute()), (first + group, &prompts[group]), done)
     };
     let mut writer = CompletionWriter::new(output, &format);
     let interrupt = Interrupt::install()?;
@@ -287,10 +288,10 @@ fn requests(
     prompts.iter_mut().map(request).collect()
 }
 
-/// The line of a completion. `prompt`: its number among those that were not skipped, and the prompt.
+/// The line of a completion. `policy`, `dtype`: the digest of the weights and the compute dtype. `prompt`: its number among those that were not skipped, and the prompt.
 fn json_line(
     args: &RolloutArgs,
-    policy: Option<&str>,
+    (policy, dtype): (Option<&str>, Dtype),
     (group, prompt): (usize, &Prompt),
     done: &Completed,
 ) -> Vec<u8> {
@@ -328,6 +329,7 @@ fn json_line(
         regex,
         json_schema,
         kv: lossy(args.generation.cache.engine().kv),
+        dtype: (policy.is_none() && dtype != Dtype::F32).then(|| Cow::Owned(dtype.to_string())),
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: sampling.top_k,

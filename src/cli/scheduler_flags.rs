@@ -16,14 +16,14 @@ pub(super) struct SchedulerFlags {
     /// Maximum number of tokens in a forward pass, prompts included [default: no limit].
     #[arg(long, value_name = "TOKENS", value_parser = count)]
     pub(super) max_batched_tokens: Option<NonZeroUsize>,
-    /// Tokens that the KV cache has room for, of all sequences together [default: --max-batch-size sequences of the
-    /// longest length, which is also the most].
+    /// Tokens that the KV cache has room for, of all sequences together [default: room for --max-batch-size sequences of
+    /// the maximum length, which is also the maximum].
     #[arg(long, value_name = "TOKENS", value_parser = count)]
     pub(super) kv_capacity: Option<NonZeroUsize>,
-    /// Tokens of the KV cache, in whole pages, that stay free when a sequence starts besides others, so that these can
-    /// grow; 0 = start sequences as long as they fit, and preempt when the cache is full. Each sequence grows by whole
-    /// pages: use at least a page per running sequence. For --kv paged and int8 [default: with --kv-capacity, what the
-    /// running sequences are expected to need].
+    /// Tokens of the KV cache, in whole pages, that must stay free when a sequence is admitted while others run, so
+    /// that the running ones can grow. 0 = admit every sequence that fits, and preempt when the cache is full. Use at
+    /// least one page per running sequence. For --kv paged and int8 [default: with --kv-capacity, what the running
+    /// sequences are expected to need].
     #[arg(long, value_name = "TOKENS", value_parser = whole)]
     pub(super) watermark: Option<usize>,
     #[command(flatten)]

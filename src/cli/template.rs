@@ -7,6 +7,7 @@ use clap::Args;
 use super::exit::{CliError, Exit};
 use super::input_file::require_end;
 use crate::model::chat::{ChatTemplate, Json, Options};
+use crate::model::data::DataError;
 use crate::model::tokenizer::Tokenizer;
 
 /// The chat template and its variables.
@@ -39,9 +40,9 @@ impl TemplateFlags {
         };
         require_end(file)?;
         let bytes = std::fs::read(file).map_err(|error| CliError::io(file, &error))?;
-        let bad = |reason: &str| CliError::new(Exit::Data, format_args!("{}: {reason}", file.display()));
-        let text = String::from_utf8(bytes).map_err(|_| bad("expected UTF-8 text"))?;
-        ChatTemplate::parse(&text).map_err(|error| bad(&error.to_string()))
+        let text = String::from_utf8(bytes).map_err(|error| DataError::not_text(file, &error))?;
+        ChatTemplate::parse(&text)
+            .map_err(|error| CliError::new(Exit::Data, format_args!("{}: {error}", file.display())))
     }
 }
 

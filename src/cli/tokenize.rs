@@ -1,5 +1,5 @@
 //! `xtrain tokenize`: converts text to token ids and back, and renders conversations.
-use std::io::Read;
+use std::io::{IsTerminal as _, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -8,6 +8,7 @@ use super::common::token_id;
 use super::input_file::require_end;
 use super::template::TemplateFlags;
 use super::{CliError, Exit, out, source};
+use crate::model::data::DataError;
 use crate::model::tokenizer::Tokenizer;
 use crate::tensor::faults::{self, Fault};
 
@@ -105,19 +106,16 @@ fn input(args: &TokenizeArgs) -> Result<Input, CliError> {
             std::fs::read(file)
         }
         None => {
+            if std::io::stdin().is_terminal() {
+                eprintln!("reading the text from standard input; Ctrl-D ends the input");
+            }
             let mut bytes = Vec::new();
             std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
         }
     };
     let bytes = read.map_err(|error| CliError::io(Path::new(&name), &error))?;
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(Input { name, text }),
-        Err(error) => {
-            let at = error.utf8_error().valid_up_to();
-            let message = format_args!("{name}: expected UTF-8 text, found an invalid byte at offset {at}");
-            Err(CliError::new(Exit::Data, message))
-        }
-    }
+    let text = String::from_utf8(bytes).map_err(|error| DataError::not_text(Path::new(&name), &error))?;
+    Ok(Input { name, text })
 }
 
 fn decode(args: &TokenizeArgs, tokenizer: &Tokenizer, ids: &[u32]) -> Result<(), CliError> {

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::common::{Force, number};
-use super::data_format::{conversion, warn_of_syntax};
+use super::data_format::warn_of_syntax;
 use super::input_file::require_end;
 use super::out::AtomicFile;
-use super::{CliError, Exit, out};
+use super::{CliError, out};
 use crate::model::chat::Message;
+use crate::model::data::DataError;
 use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;
 
@@ -78,18 +79,21 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
         })?);
     }
     let bytes = std::fs::read(path).map_err(|error| CliError::io(path, &error))?;
-    let text = String::from_utf8(bytes).ok().filter(|text| !text.is_empty() && !text.contains('\0'));
-    let text = text.ok_or_else(|| {
-        let message = format_args!("{}: expected non-empty UTF-8 text", path.display());
-        let error = CliError::new(Exit::Data, message);
-        match conversion(path) {
-            Some(conversion) => error.hint(conversion),
-            None => error,
-        }
-    })?;
+    let text = plain_text(path, bytes)?;
     warn_of_syntax(path);
     blocks(&text).for_each(|block| texts.push(block.to_string()));
     Ok(())
+}
+
+/// The text of a file that is not JSONL, as `xtrain prepare` accepts it: not empty, and without zero bytes.
+fn plain_text(path: &Path, bytes: Vec<u8>) -> Result<String, DataError> {
+    let file = path.to_path_buf();
+    let text = String::from_utf8(bytes).map_err(|error| DataError::not_text(path, &error))?;
+    match text.find('\0') {
+        Some(at) => Err(DataError::NotText { file, offset: at as u64, byte: 0 }),
+        None if text.is_empty() => Err(DataError::Empty { file }),
+        None => Ok(text),
+    }
 }
 
 /// Splits `text` into blocks of about [`BLOCK`] bytes. A block starts with a letter or digit at the start of a line,

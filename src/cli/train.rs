@@ -16,8 +16,8 @@ use super::launch::require_single;
 use super::memory_check::require_training;
 use super::paths::make_absolute;
 use super::resumed::{ResumedConfig, resumed};
-use super::{CliError, Exit, dry_run, gpu_peers, init, lr_find, out, preflight, resumable, source};
-use crate::config::{Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
+use super::{CliError, Exit, dry_run, gpu_peers, init, lr_find, preflight, resumable, source};
+use crate::config::{self, Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
 use crate::model::Trainer;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::comm::Communicator;
@@ -54,7 +54,7 @@ Examples:
   xtrain train --resume runs/shakespeare
   xtrain train --resume runs/shakespeare --set train.learning_rate=5e-4")]
 pub(super) struct TrainArgs {
-    /// Text, JSONL or packed token files to train on; alias for data.files.
+    /// One or more text, JSONL or packed token files to train on; alias for data.files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
     /// Text, JSONL or packed token files for validation; alias for data.val_files [default: the end of --data].
@@ -245,13 +245,8 @@ impl TrainArgs {
         require_equal(&parts.config, &data, &parts.trainer, comm)?;
         let step = parts.trainer.step_number();
         if step >= steps {
-            return out::print(format!(
-                "{} is complete at step {step}; to continue, increase train.steps: \
-                 xtrain train --resume {} --set train.steps={}\n",
-                run.path().display(),
-                shell_word(run.path()),
-                2 * step,
-            ));
+            let changes = config::differences("config.toml", &config::record(&old), &parts.config)?;
+            return resumable::print_complete(&run, "train", step, &changes);
         }
         let processes = gpu_peers::connect(device, self.common.threads, comm)?;
         let Some(checkpoints) = checkpoints else { return parts.run(&processes) };

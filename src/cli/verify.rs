@@ -24,13 +24,13 @@ mod row;
 #[command(after_help = "\
 Runs the same rollouts with different KV caches, page sizes, prefill chunks, batch sizes and thread counts, with and \
 without shared prompts, with drafted tokens, and with so little room in the cache that sequences are preempted; on a \
-GPU also with several steps between two synchronizations of the host. Compares every logit with the training forward pass, and every token \
-and log-probability with naive decoding, which recomputes the prefix for every token. Prints how many values were \
-compared and how many differ in any bit. Exits with code 1 if any value differs. --json contains the first difference of each setting: \
-sample id, position, value, expected and found bits.
+GPU also with several steps between two synchronizations of the host. Compares every logit with the training forward \
+pass, and every token and log-probability with a naive recompute of the whole prefix for every token. Prints how many \
+values were compared and how many differ in any bit. Exits with code 1 if any value differs. --json contains the first \
+difference of each setting: sample id, position, value, expected and found bits.
 
-Several processes, started by mpirun, verify a part of the settings each. They also compare their builds, weights and \
-prompts, and the bits of all logits of the training forward pass, and name the process that differs.
+With several processes, started by mpirun, each verifies a part of the settings. They also compare their builds, \
+weights and prompts, and the bits of all logits of the training forward pass, and name the process that differs.
 
 Examples:
   xtrain verify runs/shakespeare

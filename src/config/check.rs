@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
+use super::familiar::familiar_grpo_key;
 use super::seed::{seed_of, seed_value};
 use super::{Error, GrpoSection, PRESETS, Result, RunConfig, absent, familiar_key, nearest};
 use crate::model::tasks;
@@ -76,6 +77,10 @@ impl Kind {
 /// Keys that were renamed: the old name, which is still accepted, and the new one.
 pub(super) const RENAMED: [(&str, &str); 1] = [("train.recompute", "train.gradient_checkpointing")];
 
+/// Keys outside `[grpo]` that every run of `xtrain grpo` reads.
+const SHARED: [&str; 5] =
+    ["train.init", "train.seed", "train.dtype", "train.gradient_checkpointing", "train.shards"];
+
 /// The keys of a configuration and their types, taken from the default configuration.
 #[derive(Debug)]
 pub(crate) struct KnownKeys {
@@ -138,15 +143,7 @@ impl KnownKeys {
                 let want = "a section with keys, such as --set train.steps=500 or [train] in a file";
                 return Err(Error::WrongType { place, key: name, want, got: show(&value) });
             }
-            let same_name = |known: &&str| known.split_once('.').is_some_and(|(_, last)| last == key);
-            // Of two keys that are equally similar, the one outside [grpo] is suggested.
-            let keys = |in_grpo: bool| self.keys().filter(move |key| key.starts_with("grpo.") == in_grpo);
-            let nearest = keys(false)
-                .find(same_name)
-                .or_else(|| familiar_key(key))
-                .or_else(|| absent(key).map_or_else(|| nearest(key, keys(false).chain(keys(true))), |_| None))
-                .map(ToString::to_string);
-            return Err(Error::UnknownKey { place, key: name, nearest });
+            return Err(Error::UnknownKey { place, key: name, nearest: self.suggestion(key) });
         };
         let value = match kind.accept(value) {
             Ok(value) => value,
@@ -165,10 +162,43 @@ impl KnownKeys {
         }
     }
 
+    /// The key that is probably meant by an unknown one. `None`: none is similar.
+    fn suggestion(&self, key: &str) -> Option<String> {
+        if let Some(name) = key.strip_prefix("grpo.") {
+            return self.suggestion_for_grpo(name);
+        }
+        let same_name = |known: &&str| is_named(known, key);
+        // Of two keys that are equally similar, the one outside [grpo] is suggested.
+        let keys = |in_grpo: bool| self.keys().filter(move |key| key.starts_with("grpo.") == in_grpo);
+        let similar = || nearest(key, keys(false).chain(keys(true)));
+        let known = keys(false).find(same_name).or_else(|| familiar_key(key));
+        known.or_else(|| absent(key).map_or_else(similar, |_| None)).map(ToString::to_string)
+    }
+
+    /// [`suggestion`](Self::suggestion) for the key `name` of `[grpo]`. It is a key that `xtrain grpo` reads: most of
+    /// the others are refused there.
+    fn suggestion_for_grpo(&self, name: &str) -> Option<String> {
+        let shared = SHARED.iter().find(|key| is_named(key, name)).map(ToString::to_string);
+        let names = self.keys().filter_map(|key| key.strip_prefix("grpo."));
+        let similar = || nearest(name, names).map(|name| format!("grpo.{name}"));
+        let known = self.familiar_in_grpo(name).or(shared);
+        known.or_else(|| absent(name).map_or_else(similar, |_| None))
+    }
+
+    /// The key of `[grpo]` that another program calls `name`. `None`: there is none.
+    pub(crate) fn familiar_in_grpo(&self, name: &str) -> Option<String> {
+        familiar_grpo_key(name).filter(|key| self.kinds.contains_key(key))
+    }
+
     /// Whether this is the name of a section.
     pub(super) fn is_section(&self, key: &str) -> bool {
         self.keys().any(|known| known.split_once('.').is_some_and(|(section, _)| section == key))
     }
+}
+
+/// Whether `name` is that of the key without its section.
+fn is_named(key: &str, name: &str) -> bool {
+    key.split_once('.').is_some_and(|(_, last)| last == name)
 }
 
 /// The names that a key accepts. `None`: any string.
@@ -244,6 +274,38 @@ mod tests {
                 let _: RunConfig = all.try_into().unwrap();
             }
         }
+    }
+
+    #[test]
+    fn a_key_of_grpo_leads_to_one_that_grpo_reads() {
+        let known = KnownKeys::new();
+        for (name, want) in [
+            ("max_grad_norm", Some("grpo.clip")),
+            ("lr", Some("grpo.learning_rate")),
+            ("max_steps", Some("grpo.steps")),
+            ("save_steps", Some("grpo.save_every")),
+            ("eval_steps", Some("grpo.eval_every")),
+            ("batch_size", Some("grpo.prompts_per_step")),
+            ("save_total_limit", Some("grpo.keep")),
+            ("reward_funcs", Some("grpo.reward")),
+            ("num_generation", Some("grpo.num_generations")),
+            ("epz", Some("grpo.eps")),
+            ("seed", Some("train.seed")),
+            ("gradient_checkpointing", Some("train.gradient_checkpointing")),
+            // keys of the base model of a task
+            ("load_best_model_at_end", None),
+            ("block_size", None),
+            ("vocab_size", None),
+            ("patience", None),
+            ("optim", None),
+            ("foo", None),
+            ("", None),
+        ] {
+            assert_eq!(known.suggestion(&format!("grpo.{name}")).as_deref(), want, "{name}");
+        }
+        assert!(SHARED.iter().all(|key| known.kinds.contains_key(*key)));
+        assert_eq!(known.suggestion("train.max_grad_norm").as_deref(), Some("train.clip"));
+        assert_eq!(known.suggestion("lr").as_deref(), Some("train.learning_rate"));
     }
 
     #[test]

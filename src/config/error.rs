@@ -3,6 +3,8 @@ use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
+use crate::model::data::DataError;
+
 /// The result of reading a configuration.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -18,6 +20,9 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// A file is not UTF-8 text.
+    #[error(transparent)]
+    NotText(DataError),
     /// The text is not valid TOML.
     #[error("{place}: {reason}")]
     Syntax {

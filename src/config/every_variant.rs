@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use super::*;
 
 /// The names of all variants.
-const VARIANTS: [&str; 6] = ["Read", "Syntax", "UnknownKey", "WrongType", "UnknownName", "Invalid"];
+const VARIANTS: [&str; 7] =
+    ["Read", "NotText", "Syntax", "UnknownKey", "WrongType", "UnknownName", "Invalid"];
 
 /// The name of the variant. The match has no wildcard: it does not compile if a variant is missing.
 fn variant(error: &Error) -> &'static str {
     match error {
         Error::Read { .. } => "Read",
+        Error::NotText(_) => "NotText",
         Error::Syntax { .. } => "Syntax",
         Error::UnknownKey { .. } => "UnknownKey",
         Error::WrongType { .. } => "WrongType",
@@ -27,7 +29,7 @@ fn set(text: &str) -> Error {
 }
 
 /// The error of loading a file with this text.
-fn file(name: &str, text: &str) -> Error {
+fn file(name: &str, text: impl AsRef<[u8]>) -> Error {
     let path = std::env::temp_dir().join(format!("xtrain-variant-{}-{name}.toml", std::process::id()));
     std::fs::write(&path, text).unwrap();
     let error = refused(Layer::File(path.clone()));
@@ -38,8 +40,13 @@ fn file(name: &str, text: &str) -> Error {
 #[test]
 fn every_variant_is_reached_by_a_named_case() {
     let missing = refused(Layer::File(PathBuf::from("nowhere/run.toml")));
-    let cases: [(&str, Error, &[&str]); 7] = [
+    let cases: [(&str, Error, &[&str]); 8] = [
         ("a missing file", missing, &["nowhere/run.toml: "]),
+        (
+            "another encoding",
+            file("latin", b"# \xe9"),
+            &["-latin.toml: expected UTF-8 text, found byte 0xe9 at byte 2"],
+        ),
         ("invalid TOML", file("syntax", "[train]\nsteps = \n"), &["-syntax.toml:2: "]),
         ("a misspelled key", set("train.stepps=3"), &["--set train.stepps=3", "`train.steps`"]),
         ("a misspelled key in a file", file("key", "[model]\ndimm = 3\n"), &["-key.toml:2: ", "`model.dim`"]),

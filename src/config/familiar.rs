@@ -1,7 +1,10 @@
 //! Names of configuration keys in nanoGPT, llama.cpp and Hugging Face.
 
 /// Names in those programs, in lower case with `_`, and the key for the same value here.
-const KEYS: &[(&[&str], &str)] = &[
+type Names = &'static [(&'static [&'static str], &'static str)];
+
+/// Names of the keys outside `[grpo]`.
+const KEYS: Names = &[
     (&["n_embd", "hidden_size", "d_model", "embed_dim", "embedding_dim"], "model.dim"),
     (&["n_layer", "num_layers", "num_hidden_layers", "layers"], "model.n_layers"),
     (&["n_head", "num_heads", "num_attention_heads", "heads"], "model.n_heads"),
@@ -40,6 +43,19 @@ const KEYS: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// Names of the keys of `[grpo]`, where they are not those of the same names in [`KEYS`].
+const GRPO_KEYS: Names = &[
+    (&["batch_size", "per_device_train_batch_size", "generation_batch_size"], "grpo.prompts_per_step"),
+    (&["reward_funcs", "reward_func", "reward_functions"], "grpo.reward"),
+    (&["max_tool_calling_iterations"], "grpo.max_turns"),
+    (&["max_new_tokens", "max_tokens"], "grpo.max_completion_length"),
+    (&["train_file", "train_files", "dataset", "train_dataset"], "grpo.prompts"),
+    (
+        &["validation_file", "validation_files", "val_file", "val_data", "eval_file", "eval_dataset"],
+        "grpo.eval_prompts",
+    ),
+];
+
 /// Words of names in those programs without a counterpart here, and what to say instead.
 const ABSENT: &[(&[&str], &str)] = &[
     (
@@ -47,6 +63,7 @@ const ABSENT: &[(&[&str], &str)] = &[
         "LoRA is not supported: training changes all weights; merge an adapter into its model first",
     ),
     (&["dropout"], "dropout is not supported; weight_decay regularizes training"),
+    (&["optimizer", "optim"], "AdamW is the only optimizer; its keys are beta1, beta2, eps and weight_decay"),
     (
         &["4bit", "8bit"],
         "training needs f32 weights; inference reads quantized GGUF files, and export --type q8_0 writes one",
@@ -63,8 +80,19 @@ pub(crate) fn absent(name: &str) -> Option<&'static str> {
 /// The key that nanoGPT or Hugging Face calls `name`, in any section. `-` and `_` are equal. `None`: they have no such
 /// name, or it has no counterpart.
 pub(crate) fn familiar_key(name: &str) -> Option<&'static str> {
+    of(KEYS, name)
+}
+
+/// [`familiar_key`] for `xtrain grpo`, which also knows the names of TRL. The name in `[grpo]` of a key outside it need
+/// not be a key.
+pub(super) fn familiar_grpo_key(name: &str) -> Option<String> {
+    let key = of(GRPO_KEYS, name).or_else(|| of(KEYS, name))?;
+    key.split_once('.').map(|(_, last)| format!("grpo.{last}"))
+}
+
+fn of(keys: Names, name: &str) -> Option<&'static str> {
     let name = name.rsplit_once('.').map_or(name, |(_, last)| last).replace('-', "_").to_lowercase();
-    KEYS.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, key)| *key)
+    keys.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, key)| *key)
 }
 
 #[cfg(test)]
@@ -76,17 +104,24 @@ mod tests {
     fn every_name_leads_to_a_key_and_is_no_key_itself() {
         let known = KnownKeys::new();
         let all: Vec<&str> = known.keys().collect();
-        for (names, key) in KEYS {
-            assert!(all.contains(key), "{key}");
-            for name in *names {
-                let own = all.iter().any(|key| key.rsplit('.').next() == Some(*name));
-                let once = KEYS.iter().flat_map(|(names, _)| *names).filter(|other| *other == name).count();
-                assert!(!own && once == 1, "{name}");
+        for table in [KEYS, GRPO_KEYS] {
+            for (names, key) in table {
+                assert!(all.contains(key), "{key}");
+                assert_eq!(key.starts_with("grpo."), table == GRPO_KEYS, "{key}");
+                for name in *names {
+                    let own = all.iter().any(|key| key.rsplit('.').next() == Some(*name));
+                    let once =
+                        table.iter().flat_map(|(names, _)| *names).filter(|other| *other == name).count();
+                    assert!(!own && once == 1, "{name}");
+                }
             }
         }
         assert_eq!(familiar_key("model.n_embd"), Some("model.dim"));
         assert_eq!(familiar_key("Max-Steps"), Some("train.steps"));
         assert_eq!(familiar_key("dropout"), None);
+        assert_eq!(familiar_grpo_key("grpo.Batch-Size").as_deref(), Some("grpo.prompts_per_step"));
+        assert_eq!(familiar_grpo_key("lr").as_deref(), Some("grpo.learning_rate"));
+        assert_eq!(familiar_grpo_key("dropout"), None);
     }
 
     #[test]
@@ -97,6 +132,8 @@ mod tests {
             ("--lora-r", "LoRA"),
             ("lora_dropout", "LoRA"),
             ("use_peft", "LoRA"),
+            ("--optimizer", "AdamW"),
+            ("train.optim", "AdamW"),
             ("--load-in-4bit", "training needs f32"),
         ] {
             assert!(begins(name, text), "{name}: {:?}", absent(name));

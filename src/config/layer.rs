@@ -8,6 +8,7 @@ use toml::{Spanned, Table, Value};
 
 use super::check::KnownKeys;
 use super::{Error, Result};
+use crate::model::data::DataError;
 
 /// Maximum size of a configuration file, in bytes. That of a run names every data file by its absolute path.
 const MAX_FILE_BYTES: u64 = 1 << 24;
@@ -114,13 +115,13 @@ fn in_words(message: &str) -> String {
 
 fn read(path: &Path) -> Result<String> {
     let fail = |source: io::Error| Error::Read { path: path.to_path_buf(), source };
-    let bad = |reason: &str| Error::Syntax { place: path.display().to_string(), reason: reason.to_string() };
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)).map_err(fail)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(bad("expected a configuration file of at most 16 MiB"));
+        let reason = "expected a configuration file of at most 16 MiB".to_string();
+        return Err(Error::Syntax { place: path.display().to_string(), reason });
     }
-    String::from_utf8(bytes).map_err(|_| bad("expected UTF-8 text"))
+    String::from_utf8(bytes).map_err(|error| Error::NotText(DataError::not_text(path, &error)))
 }
 
 /// Calls `leaf` with every key whose value is not a non-empty table.

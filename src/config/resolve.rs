@@ -200,6 +200,7 @@ impl RunConfig {
         let t = sample.temperature;
         let divides = t == 0.0 || (SampleOptions::COLDEST..=f32::MAX).contains(&(t as f32));
         require(divides, "sample.temperature", t, "0, or a number of at least 1e-30")?;
+        require(sample.max_new > 0, "sample.max_new", sample.max_new, "at least 1")?;
         require(train.keep >= 2, "train.keep", train.keep, "at least 2 checkpoints")?;
         let evaluated = train.patience == 0 || train.eval_every > 0;
         require(evaluated, "train.patience", train.patience, "0, or train.eval_every to be at least 1")?;

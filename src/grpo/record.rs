@@ -47,6 +47,7 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     regex: regex.clone(),
                     json_schema: json_schema.clone(),
                     kv: None,
+                    dtype: None,
                     temperature: sampling.temperature,
                     top_p: sampling.top_p.unwrap_or(1.0),
                     top_k: sampling.top_k.unwrap_or(0),

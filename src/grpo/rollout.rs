@@ -175,8 +175,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Exchanges the turns with the other processes. `ended`: whether all turns of this process have ended. Each
-    /// process has all completions then.
+    /// Exchanges the turns with the other processes. Afterwards, each process has all completions. `ended`: whether all
+    /// turns of this process have ended.
     ///
     /// # Errors
     /// That of `ended`. [`Error::Interrupted`] in all processes if one was interrupted. A process has ended.

@@ -64,6 +64,11 @@ pub(crate) fn decimal(x: f64) -> String {
     }
 }
 
+/// A perplexity with `digits` decimal places; from 1e6 on as a power of ten.
+pub(crate) fn perplexity(x: f64, digits: usize) -> String {
+    if x < 1e6 || !x.is_finite() { format!("{x:.digits$}") } else { format!("{x:.2e}") }
+}
+
 /// Events per second, with the unit of the event: `0.42 step/s`, `45.6 ktok/s`.
 pub(crate) fn rate(per_second: f64, unit: &str) -> String {
     if !per_second.is_finite() || per_second < 0.0 {
@@ -154,6 +159,12 @@ mod tests {
         ] {
             assert_eq!(duration(Duration::from_secs_f64(seconds)), want, "{seconds}");
         }
+    }
+
+    #[test]
+    fn a_large_perplexity_is_a_power_of_ten() {
+        let shown = [1.0, 999_999.25, 1e6, 7.3e243, f64::INFINITY].map(|x| perplexity(x, 2));
+        assert_eq!(shown, ["1.00", "999999.25", "1.00e6", "7.30e243", "inf"]);
     }
 
     #[test]

@@ -89,8 +89,8 @@ impl RunDir {
         Ok(tokenizer)
     }
 
-    /// Checks that the training data is the data that the run was started with. Its files may have other names than
-    /// before, which are stored.
+    /// Checks that the training data has the digests of the data with which the run was started. If files were renamed,
+    /// the new names are stored.
     ///
     /// # Errors
     /// `data.json` does not exist or cannot be read; [`Error::Changed`].

@@ -111,6 +111,9 @@ fn directory() -> Scratch {
         ("answer.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"answer\": \"c\"}\n"),
         ("names.toml", "[train]\nlearning_rate = 1.0\nlr = 2.0\n"),
         ("latin.txt", "text"),
+        ("latin.toml", "[train]"),
+        ("latin.jinja", "text"),
+        ("grpo.toml", "[grpo]\nmax_grad_norm = 1.0\n"),
         ("pointer.jsonl", POINTER),
         ("pointer/model.safetensors", POINTER),
         ("pointer/tokenizer.json", POINTER),
@@ -133,6 +136,8 @@ fn directory() -> Scratch {
         &["rollout", "model", "--prompts", "good.jsonl", "--max-new", "2", "--out", "done.jsonl"],
     );
     fs::write(scratch.0.join("latin.txt"), b"text \xe9").unwrap();
+    fs::write(scratch.0.join("latin.toml"), b"[train]\n# \xe9").unwrap();
+    fs::write(scratch.0.join("latin.jinja"), b"text \xe9").unwrap();
     fs::write(scratch.0.join("noise.parquet"), b"PAR1 \xe9").unwrap();
     fs::write(scratch.0.join("noise.bin"), b"PK\x00").unwrap();
     let config = fs::read_to_string(path("models/llama_sharded/config.json")).unwrap();

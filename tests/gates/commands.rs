@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+#[cfg(unix)]
+use crate::cli::program_path;
 use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::fixtures::{f32s, golden, json, path, sha};
 
@@ -432,6 +434,38 @@ fn what_is_no_model_leads_to_the_model_in_its_directory() {
             let message = format!("{name}: expected a model, found {found}");
             refused(dir, command, code, &[&message, hint]);
         }
+    }
+}
+
+/// Permissions do not apply to root: the program is then started as another user.
+#[cfg(unix)]
+#[test]
+fn a_model_directory_that_may_not_be_read_is_an_error_of_reading() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let scratch = Scratch::new("denied");
+    let mode = |path: &str, mode: u32| {
+        fs::set_permissions(scratch.0.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    scratch.file("un/m/config.json", "{}");
+    // where every user can start it
+    let copy = scratch.0.join("xtrain");
+    let linked = fs::hard_link(program_path(), &copy);
+    linked.or_else(|_| fs::copy(program_path(), &copy).map(drop)).unwrap();
+    ["", "un", "un/m", "xtrain"].iter().for_each(|path| mode(path, 0o755));
+    let is_root = fs::metadata(&scratch.0).unwrap().uid() == 0;
+    for (path, denied) in [("un/m", 0o000), ("un/m", 0o444), ("un", 0o000)] {
+        mode(path, denied);
+        let mut command = std::process::Command::new(&copy);
+        command.args(["generate", "un/m", "--prompt", "a"]).current_dir(&scratch.0);
+        if is_root {
+            command.uid(65_534);
+        }
+        let output = command.output();
+        mode(path, 0o755);
+        let output = output.unwrap();
+        assert_eq!(text(&output.stderr), "error: un/m: Permission denied\n", "{path} {denied:o}");
+        assert_eq!(output.status.code(), Some(74), "{path} {denied:o}");
     }
 }
 

@@ -22,6 +22,23 @@ fn rollouts_with_an_int8_cache_are_replayed_with_one() {
 }
 
 #[test]
+pub(crate) fn a_replay_in_another_dtype_names_the_dtype() {
+    let (scratch, m) = (Scratch::new("replay-dtype"), model());
+    for policy in [&[][..], &["--policy-digest"]] {
+        let rollout = ["rollout", &m, "--max-new", "4", "--dtype", "bf16", "--out", "r.jsonl", "--force"];
+        let rolled_out = with_input(&scratch.0, &[&rollout[..], policy].concat(), b"{\"prompt\": \"abc\"}\n");
+        assert_eq!(rolled_out.status.code(), Some(0), "{}", text(&rolled_out.stderr));
+        let replay = ["replay", "r.jsonl", "--model", &m];
+        refused(&scratch.0, &replay, 65, &["r.jsonl:1: expected bf16, found f32", "hint: use --dtype bf16"]);
+        done(&scratch.0, &[&replay[..], &["--dtype", "bf16"]].concat());
+    }
+    let rollout = ["rollout", &m, "--max-new", "4", "--out", "f.jsonl"];
+    with_input(&scratch.0, &rollout, b"{\"prompt\": \"abc\"}\n");
+    let replay = ["replay", "f.jsonl", "--model", &m, "--dtype", "bf16"];
+    refused(&scratch.0, &replay, 65, &["f.jsonl:1: expected f32, found bf16", "hint: use --dtype f32"]);
+}
+
+#[test]
 fn rollouts_beyond_the_context_are_replayed_with_the_same_sinks_and_window() {
     let (scratch, m) = (Scratch::new("sinks"), model());
     let sinks = ["--kv", "sinks", "--kv-sinks", "2", "--kv-window", "10"];
@@ -49,8 +66,7 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
     let generate = ["generate", &m, "--prompt", "abc"];
     let sinks = [&generate[..], &["--kv", "sinks"]].concat();
     let rollout = ["rollout", &m, "--prompts", "p.jsonl"];
-    let large =
-        "sinks and a window of at most the model's maximum number of positions together, found sinks:4+1020";
+    let large = "number of positions together, found sinks:4+1020 and a model of 256 positions";
     for (args, flags, parts) in [
         (
             &generate[..],
@@ -138,11 +154,11 @@ fn bench_cache_kinds_compares_the_kinds_under_one_budget() {
         assert_eq!(same, !int8 && !sinks, "exact kinds have the same bits: {kind}");
     }
     // two layers are all of this model
-    assert_eq!(kinds[5]["layers_off_loaded"], false);
+    assert_eq!(kinds[5]["layers_offloaded"], false);
     let three = path("models/qwen3_untied_hd").display().to_string();
     let of_three = [&args[..3], &[&three], &args[4..], &["--json"]].concat();
     let kind = parsed(&ok(&scratch.0, &of_three))["kinds"][5].take();
-    assert_eq!(kind["layers_off_loaded"], true);
+    assert_eq!(kind["layers_offloaded"], true);
     let [stored, in_memory] =
         ["bytes_per_token", "allocated_bytes_per_token"].map(|key| kind[key].as_f64().unwrap());
     assert!((in_memory / stored - 2.0 / 3.0).abs() < 0.01, "two layers of three are in memory: {kind}");

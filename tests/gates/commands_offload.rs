@@ -1,10 +1,10 @@
-//! `--kv-resident`: caches whose layers are off-loaded.
+//! `--kv-resident`: caches whose layers are offloaded.
 use crate::cli::{Scratch, ok, refused};
 use crate::commands::parsed;
 use crate::fixtures::path;
 
 #[test]
-fn completions_over_off_loaded_layers_are_those_of_a_cache_that_fits() {
+fn completions_over_offloaded_layers_are_those_of_a_cache_that_fits() {
     let scratch = Scratch::new("layers");
     // three layers, with one key and value head of 32 values
     let m = path("models/qwen3_untied_hd").display().to_string();
@@ -41,11 +41,7 @@ fn completions_over_off_loaded_layers_are_those_of_a_cache_that_fits() {
             ["--kv-resident on the CPU requires --offload-dir", "host", "hint"],
         ),
         (&["--kv-resident", &resident, "--offload-dir", "none"], 66, ["--offload-dir none", "", ""]),
-        (
-            &["--offload-dir", "."],
-            2,
-            ["--offload-dir .: nothing is off-loaded", "hint: add", "--kv-resident"],
-        ),
+        (&["--offload-dir", "."], 2, ["--offload-dir .: nothing is offloaded", "hint: add", "--kv-resident"]),
         (
             &["--kv-resident", &resident, "--offload-dir", ".", "--kv", "growing"],
             2,
@@ -58,7 +54,7 @@ fn completions_over_off_loaded_layers_are_those_of_a_cache_that_fits() {
 
 #[test]
 #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
-fn layers_of_a_gpu_are_off_loaded_to_host_memory() {
+fn layers_of_a_gpu_are_offloaded_to_host_memory() {
     let scratch = Scratch::new("layers-gpu");
     let m = path("models/qwen3_untied_hd").display().to_string();
     let generate = ["generate", &m, "--tokens", "9,8,7,9", "--max-new", "6", "--ignore-eos", "--json"];

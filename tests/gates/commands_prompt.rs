@@ -20,7 +20,7 @@ fn a_prompt_on_standard_input_is_the_same_prompt() {
         assert_eq!(text(&output.stderr), "");
     }
     for (input, code, part) in [
-        (&b"a\xff"[..], 65, "standard input: expected UTF-8 text"),
+        (&b"a\xff"[..], 65, "standard input: expected UTF-8 text, found byte 0xff at byte 1"),
         (b"", 2, "standard input: the prompt is empty"),
         (&[b'a'; 17 << 20], 65, "standard input: expected a prompt of at most 16 MiB"),
     ] {

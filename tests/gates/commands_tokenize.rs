@@ -184,7 +184,8 @@ fn invalid_input_is_refused_in_one_line() {
     refused(&scratch.0, &["tokenize", "a", "--file", "m.jsonl"], 2, &["--file"]);
     refused(&scratch.0, &["tokenize", "a", "--var", "x=1"], 2, &["--chat"]);
     refused(&scratch.0, &["tokenize", "--file", "gone"], 66, &["gone"]);
-    refused(&scratch.0, &["tokenize", "--file", "bytes"], 65, &["bytes", "UTF-8", "offset 1"]);
+    let parts = ["bytes", "found byte 0xff at byte 1", "iconv"];
+    refused(&scratch.0, &["tokenize", "--file", "bytes"], 65, &parts);
     refused(&scratch.0, &["tokenize", "a", "--tokenizer", "not.json"], 65, &["not.json"]);
     refused(&scratch.0, &["tokenize", "a", "--tokenizer", "gone"], 66, &["gone"]);
     refused(&scratch.0, &chat(&["--file", "bad.jsonl"]), 65, &["bad.jsonl:2", "empty", "messages"]);

@@ -77,6 +77,9 @@ fn resuming_a_complete_run_prints_how_to_continue() {
     let stderr = ok(&scratch.0, &["train", "--resume", "r"]);
     assert!(stderr.starts_with("r is complete at step 3; to continue, increase train.steps"), "{stderr}");
     assert_eq!(ok(&scratch.0, &["train", "--resume", "r"]), stderr);
+    let changed = xtrain(&scratch.0, &["train", "--resume", "r", "--set", "train.learning_rate=0.5"]);
+    let note = "note: train.learning_rate remains ";
+    assert!(text(&changed.stderr).starts_with(note) && text(&changed.stdout) == stderr, "{changed:?}");
     let words: Vec<&str> = stderr.split_once("xtrain ").unwrap().1.split_whitespace().collect();
     done(&scratch.0, &words);
     assert!(scratch.0.join("r/checkpoints/step_000006").is_dir(), "{stderr}");

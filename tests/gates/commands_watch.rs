@@ -26,11 +26,15 @@ fn watch_follows_a_run_that_does_not_exist_yet_until_it_fails() {
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
     // Lines with other values may come between: a poll can see a part of the writes.
     let mut shows = |want: &str| {
-        let found = lines.by_ref().find(|line| line.contains(want));
+        let found =
+            lines.by_ref().inspect(|line| assert_ne!(line, "a: step 0")).find(|line| line.contains(want));
         assert!(found.is_some(), "no line with {want:?}");
         found.unwrap()
     };
     assert_eq!(shows("waiting"), "waiting for runs/a");
+    // another directory is not a run at step 0
+    scratch.file("runs/a/config.json", "{}");
+    std::thread::sleep(std::time::Duration::from_millis(200));
     scratch.file("runs/a/config.toml", "[train]\nsteps = 8\n");
     let log = scratch.file("runs/a/metrics.jsonl", "{\"step\":1,\"loss\":4.0}\n{\"step\":2,\"lo");
     assert_eq!(shows("step 1/8"), "a: step 1/8 (12 %), loss 4.000");

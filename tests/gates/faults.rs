@@ -9,15 +9,16 @@ use xtrain::tensor::{Device, Dtype, ThreadSchedule};
 
 use self::elsewhere::CAUGHT_ELSEWHERE;
 use crate::{
-    accumulators, adamw, branches, cli, commands_constraint, commands_early, commands_end_tokens,
-    commands_grpo, commands_overwrite, commands_report, commands_resume, commands_rollout, commands_sft,
-    commands_situations, commands_train, commands_validation, commands_verify, commands_watch, config_fields,
-    constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead, equal_completions,
-    exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers,
-    gpu_windows, grpo, grpo_counts, held_rows, import_export, invariance, kept_sets, launch_log,
-    micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy, prefix_cache,
-    priorities, processes, quant_halves, resume, resume_data, rope_divisors, rope_scaling, schedules,
-    sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, training, turns, weighted_steps,
+    accumulators, adamw, branches, cli, commands_cache_kinds, commands_constraint, commands_early,
+    commands_end_tokens, commands_grpo, commands_overwrite, commands_report, commands_resume,
+    commands_rollout, commands_sft, commands_situations, commands_train, commands_validation,
+    commands_verify, commands_watch, config_fields, constraints, conversations, corrupt_tokenizers,
+    damaged_files, decode_ahead, equal_completions, exact_limits, families, families_small, finite_tails,
+    focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export,
+    invariance, kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference,
+    packing, packs, policy, prefix_cache, priorities, processes, quant_halves, resume, resume_data,
+    rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks, speculation, stop_text,
+    tape_gradient, training, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{memory_train, run_lock, syncs};
@@ -54,7 +55,8 @@ fn branches() -> focused::Checked {
 
 /// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
 /// memory of a process.
-const ON_LINUX: [Fault; 6] = [
+const ON_LINUX: [Fault; 7] = [
+    Fault::FileSizeLimitEndsProcess,
     Fault::WrittenLinesRemoved,
     Fault::FilesNotSynced,
     Fault::RunNamesNotSynced,
@@ -139,6 +141,22 @@ const CAUGHT: &[(Fault, Gate)] = &[
     (
         Fault::WrittenLinesRemoved,
         Gate::Command(commands_overwrite::a_rollout_on_a_full_disk_keeps_its_lines, "c.jsonl.partial"),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::FileSizeLimitEndsProcess,
+        Gate::Command(
+            commands_overwrite::an_output_that_cannot_be_written_is_named_by_its_path,
+            "right: Some(74)",
+        ),
+    ),
+    (
+        Fault::CompleteRunStoresChanges,
+        Gate::Command(commands_grpo::run::a_complete_run_is_not_changed_by_a_resume, "is complete: "),
+    ),
+    (
+        Fault::DtypeOfRolloutIgnored,
+        Gate::Command(commands_cache_kinds::a_replay_in_another_dtype_names_the_dtype, "1 differ"),
     ),
     (Fault::YarnAttentionIgnored, Gate::Test(rope_scaling::attention)),
     (

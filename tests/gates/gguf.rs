@@ -1,4 +1,4 @@
-//! GGUF files against gguf-py's reader, and against transformers on the dequantised weights.
+//! GGUF files against gguf-py's reader, and against transformers on the dequantized weights.
 use xtrain::decode::{EngineOptions, Request, generate};
 use xtrain::model::export::{self, ExportSource};
 use xtrain::model::gguf::{Quant, read_header};

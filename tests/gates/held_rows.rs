@@ -36,7 +36,7 @@ pub(crate) struct Done {
     forks: u64,
     /// Rows over a cache of sinks and a window.
     sinks: usize,
-    /// Rows over a cache that off-loads layers.
+    /// Rows over a cache that offloads layers.
     layers_offloaded: usize,
 }
 
@@ -62,7 +62,7 @@ impl AddAssign for Done {
     }
 }
 
-/// A model of two layers, or of five for caches that off-load layers.
+/// A model of two layers, or of five for caches that offload layers.
 fn model(compute: Dtype, n_layers: usize, device: &Device) -> Model {
     let cfg = windowed(48);
     let windows = (0..n_layers).map(|layer| cfg.windows[layer % 2]).collect();
@@ -185,7 +185,7 @@ impl Schedule<'_> {
         }
         let store = self.engine.offload_store();
         if store.used() > 0 || store.error().is_some() {
-            return Err(format!("{} bytes in the off-load store, error {:?}", store.used(), store.error()));
+            return Err(format!("{} bytes in the offload store, error {:?}", store.used(), store.error()));
         }
         let counters = self.engine.counters();
         self.done.snapshot_rows = counters.snapshot_rows;
@@ -337,7 +337,7 @@ pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
             Err(format!("panicked: {:?}", text.or(panic.downcast_ref::<String>().cloned())))
         });
         let mut done = done.map_err(|e| {
-            let layers = if offloads { ", layers off-loaded" } else { "" };
+            let layers = if offloads { ", layers offloaded" } else { "" };
             format!("gate held rows, case {case}, seed {SEED}, {options:?}{layers}: {e}")
         })?;
         done.layers_offloaded = if offloads { done.rows } else { 0 };

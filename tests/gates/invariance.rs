@@ -43,7 +43,7 @@ const MINIMUM: Counts = Counts {
     crosses_256: 50,
     literal: 20,
     windowed: 120,
-    off_loaded: 45,
+    offloaded: 45,
     evicted: 35,
     member: 5,
     member_evicted: 5,

@@ -50,7 +50,12 @@ fn the_quickstart_completes_and_its_run_can_be_resumed_and_verified() {
         "{errors}"
     );
     std::fs::remove_dir_all(last).unwrap();
-    refused(&scratch.0, &["quickstart"], 2, &["already exists", "xtrain train --resume runs/quickstart"]);
+    refused(
+        &scratch.0,
+        &["quickstart"],
+        2,
+        &["the run is not finished", "xtrain train --resume runs/quickstart"],
+    );
     let other =
         xtrain(&scratch.0, &["train", "--resume", "runs/quickstart", "--set", "train.weight_decay=1"]);
     assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));

@@ -125,7 +125,8 @@ fn what_a_sinks_cache_cannot_do_is_refused() {
     let sizes = "sinks and a window of at most the model's maximum number of positions together";
     for (sinks, window) in [(4, 21), (24, 1), (usize::MAX, 1)] {
         let kv = KvKind::Sinks { sinks, window };
-        assert_eq!(refused(options(kv, 1)), format!("kv: expected {sizes}, found {kv}"));
+        let found = format!("{kv} and a model of 24 positions");
+        assert_eq!(refused(options(kv, 1)), format!("kv: expected {sizes}, found {found}"));
     }
     assert_eq!(
         refused(options(KvKind::Sinks { sinks: 0, window: 0 }, 1)),

@@ -7,7 +7,7 @@ Each model of tests/data/models is imported and exported again. Then
 * transformers must return xtrain's logits, within the tolerance of the model's ref.json (15 times the largest error of
   transformers' own f32 against f64), and the same greedy tokens. From a directory of shards it must read exactly the
   weights that it reads from the single file (its logits may depend on the alignment of a matrix in memory);
-* gguf-py must find exactly the values of the directory under the standard names (F32), and must dequantise Q8_0 to
+* gguf-py must find exactly the values of the directory under the standard names (F32), and must dequantize Q8_0 to
   exactly the values that xtrain computes with;
 * llama.cpp must generate the same greedy tokens from the F32 file, with keys and values in f32.
 
@@ -195,15 +195,15 @@ def main():
                 print(f"{name:20} transformers: {files} shards, the same weights", flush=True)
             if json.loads((hf / "config.json").read_text()).get("sliding_window"):
                 continue  # GGUF has no key for a sliding window in these architectures
-            plain, quantised = scratch / f"{name}.gguf", scratch / f"{name}.q8_0.gguf"
+            plain, quantized = scratch / f"{name}.gguf", scratch / f"{name}.q8_0.gguf"
             xtrain("export", run, plain)
             if not absent["llama.cpp"]:
                 print(f"{name:20} llama.cpp: {llama_agrees(xtrain, name, plain, hf)} greedy tokens, 0 differ", flush=True)
             if not absent["gguf-py"]:
-                xtrain("export", run, quantised, "--type", "q8_0")
+                xtrain("export", run, quantized, "--type", "q8_0")
                 back = scratch / f"{name}.q8_0"
-                xtrain("export", quantised, back)
-                values = gguf_agrees(name, plain, hf), gguf_agrees(name, quantised, back)
+                xtrain("export", quantized, back)
+                values = gguf_agrees(name, plain, hf), gguf_agrees(name, quantized, back)
                 print(f"{name:20} gguf-py: {values[0]} values in F32, {values[1]} in Q8_0, 0 differ", flush=True)
     if os.environ.get("XTRAIN_REQUIRE_PEERS") == "1" and any(absent.values()):
         sys.exit("error: XTRAIN_REQUIRE_PEERS=1, but some checks were not run")

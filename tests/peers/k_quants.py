@@ -1,5 +1,5 @@
 """Creates tests/data/gguf/{k_quants,small_quants}.{gguf,json}: tiny Qwen3 models with tensors of random blocks, and the
-SHA-256 of each tensor's values as gguf-py dequantises them (f32, little-endian). k_quants has Q4_K, Q5_K and Q6_K;
+SHA-256 of each tensor's values as gguf-py dequantizes them (f32, little-endian). k_quants has Q4_K, Q5_K and Q6_K;
 small_quants has Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, Q2_K and Q3_K.
 
 Run as `python tests/peers/k_quants.py` with gguf 0.19.0 and numpy 2.4.6. The first blocks of each tensor have factors at

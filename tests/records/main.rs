@@ -1,5 +1,5 @@
 //! Records: what library functions return for a spread of inputs, compared with `tests/data/records/*.txt`, line by line.
-//! `XTRAIN_BLESS=1` writes the files again. A difference is a change of behaviour that the diff of the file shows; a
+//! `XTRAIN_BLESS=1` writes the files again. A difference is a change of behavior that the diff of the file shows; a
 //! record says what the code did, not what is right, so a test compares with an independent definition where there is a
 //! short one.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]

@@ -5,7 +5,7 @@ use std::path::Path;
 use regex_automata::meta::Regex;
 
 /// Masks of what a command prints. The first group of an expression stays, the rest becomes the placeholder.
-const PRINTED: [(&str, &str); 10] = [
+const PRINTED: [(&str, &str); 11] = [
     // progress that is printed every few seconds
     (r"(?m)^()[a-z][a-z -]*: \d+/\d+ \(\d+ %\), .*\n", ""),
     // the end of a job
@@ -18,6 +18,8 @@ const PRINTED: [(&str, &str); 10] = [
     (r"(?m)^(Finished in )[\d.]+ [a-z]+", "TIME"),
     (r#"(?m)("timings":)\{.*\}$"#, "TIMES}"),
     (r#"("seconds":)[\d.e-]+"#, "TIME"),
+    // it depends on the number of instruction sets
+    (r"(step \d+: )\d+ values of a group", "COUNT values of a group"),
     (r"()\b(portable|neon|avx2|avx512|avx512bf16|amx), ", "SIMD, "),
     (MEMORY, "SIZE"),
     PERPLEXITY,
@@ -63,7 +65,7 @@ impl Masks {
 
     /// The masked text of standard output or standard error.
     pub(crate) fn printed(&self, text: &str) -> String {
-        replace(text.replace(&self.dir, "DIR"), &self.printed)
+        one_instruction_set(&replace(text.replace(&self.dir, "DIR"), &self.printed))
     }
 
     /// The masked text of a file.
@@ -94,6 +96,13 @@ impl Masks {
 const NAME_CHECKSUM: usize = 4;
 
 /// Replaces what each match has behind its first group.
+/// The lines without those that repeat the line before for another instruction set of the machine.
+fn one_instruction_set(text: &str) -> String {
+    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+    lines.dedup_by(|line, before| line == before && line.contains(" SIMD, 1 thread"));
+    lines.concat()
+}
+
 fn replace(mut text: String, masks: &[Mask]) -> String {
     for (regex, placeholder) in masks {
         let mut masked = String::new();

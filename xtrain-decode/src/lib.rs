@@ -38,9 +38,9 @@
 //!    each step, a runner executes it.
 //! 5. [`constraint`]: completions whose text has to match, for example, a regular expression.
 //!
-//! All of them give the same tokens and log-probabilities, bit for bit. Two kinds of cache are lossy, int8 and
-//! sinks; their definitions are [`generate_naive_int8`] and [`generate_naive_sinks`]. [`sampler`] defines the choice of
-//! a token.
+//! With exact caches, all of them give the same tokens and log-probabilities, bit for bit. Two caches are lossy, int8
+//! and sinks; [`generate_naive_int8`] and [`generate_naive_sinks`] define their results. [`sampler`] defines the choice
+//! of a token.
 #![forbid(unsafe_code)]
 #![warn(clippy::pedantic)]
 #![allow(

@@ -70,7 +70,7 @@ pub enum Error {
         got: usize,
     },
     /// A layer of a KV cache outside the memory of the device cannot be read or written.
-    #[error("KV cache: layer {layer} in the off-load file: {what}")]
+    #[error("KV cache: layer {layer} in the offload file: {what}")]
     OffloadedLayer {
         /// The layer.
         layer: usize,

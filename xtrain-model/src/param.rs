@@ -102,6 +102,16 @@ impl Param {
         self.compute
     }
 
+    /// Bytes of the values in the compute dtype, or of the blocks of a matrix that is quantized in memory. Without
+    /// padding.
+    pub fn compute_bytes(&self) -> usize {
+        let blocks = match &self.values {
+            Values::Master(..) => None,
+            Values::Packed(weight, _) => weight.block_bytes(),
+        };
+        blocks.unwrap_or_else(|| self.shape().iter().product::<usize>() * self.compute.bytes())
+    }
+
     /// The packed weights. Packs the matrix at the first use after a change.
     ///
     /// # Errors

@@ -254,6 +254,11 @@ impl Params {
         std::iter::once(embed).chain(blocks.iter().flat_map(Block::iter)).chain([norm]).chain(head)
     }
 
+    /// [`Param::compute_bytes`] of all parameters.
+    pub fn compute_bytes(&self) -> usize {
+        self.iter().map(Param::compute_bytes).sum()
+    }
+
     /// Packs all matrices that are not packed yet, for both directions of a training step, in one parallel job.
     ///
     /// # Errors

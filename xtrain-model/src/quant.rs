@@ -1,7 +1,8 @@
 //! Element types of weight files: conversion of blocks to and from f32.
 use half::{bf16, f16};
 use xtrain_tensor::faults::{self, Fault};
-use xtrain_tensor::ops::{CodeBits, Piece, QuantBlock, QuantFormat};
+use xtrain_tensor::ops::{CodeBits, Piece, QuantBlock, QuantFormat, WeightPacker};
+use xtrain_tensor::{Device, Dtype};
 
 use crate::block_quants::{self, BLOCK, Q4_0_BYTES, Q4_1_BYTES, Q5_0_BYTES, Q5_1_BYTES, Q8_0_BYTES};
 use crate::iq4_quants::{self, IQ4_XS_BYTES};
@@ -137,6 +138,12 @@ impl Quant {
             Quant::Q2_K => (Four, true, true),
         };
         Some(QuantFormat { bits, halves, offsets })
+    }
+
+    /// Bytes that a matrix `[out, in]` of this type takes in a model opened for inference. `None`: its elements are
+    /// expanded to the dtype `compute`.
+    pub fn packed_bytes(self, shape: [usize; 2], compute: Dtype, device: &Device) -> Option<usize> {
+        WeightPacker::quantized_bytes(device, shape, compute, self.format()?)
     }
 
     /// Appends the blocks of 32 elements of a quantized type.

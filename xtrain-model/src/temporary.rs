@@ -31,9 +31,9 @@ pub fn replaced_path(out: &Path) -> PathBuf {
     of_this_process(out, REPLACED)
 }
 
-/// Ends what killed processes left next to the directory `out`: a replaced directory becomes `out` again if there is
-/// no `out`, and is removed otherwise; unfinished directories are removed. `ours` tells whether a directory is one that
-/// the command writes; others are kept. Returns whether `out` was restored.
+/// Cleans up what killed processes left next to the directory `out`: a replaced directory becomes `out` again if there
+/// is no `out`, and is removed otherwise; unfinished directories are removed. `ours` tells whether a directory is one
+/// that the command writes; others are kept. Returns whether `out` was restored.
 ///
 /// # Errors
 /// A directory cannot be renamed or removed.

@@ -1,4 +1,4 @@
-//! The device seam: one method per operation.
+//! The interface between operations and devices: one method per operation.
 use std::fmt;
 
 use crate::dtype::Dtype;
@@ -57,6 +57,8 @@ pub(crate) trait Backend: RowOps + SharedOps {
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>>;
     /// A packer of the blocks of a quantized matrix, for products in f32. Its rows are whole blocks.
     fn quantized_packer(&self, shape: [usize; 2], format: QuantFormat) -> Result<Box<dyn Packer>>;
+    /// Bytes of what [`Backend::quantized_packer`] packs. `None`: the blocks are expanded.
+    fn quantized_bytes(&self, shape: [usize; 2], format: QuantFormat) -> Option<usize>;
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor>;
     fn linear_add(&self, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Result<Tensor>;

@@ -106,8 +106,8 @@ Examples:
     Trace(TraceArgs),
     /// Measure the training step of several processes, and estimate it for up to 4096.
     #[command(after_help = "\
-Each process computes one shard of train.batch windows. Its gradient, its update and the addition of two gradients are \
-measured on this machine; started by mpirun, the step of all processes also is. --estimate adds the time of the \
+Each process computes one shard of train.batch windows. This machine measures its gradient, its update and the \
+addition of two gradients. Under mpirun, the step of all processes is measured as well. --estimate adds the time of the \
 exchange: each process receives 2 P (R - 1) / R numbers of 4 bytes at --bandwidth, and (G + 1) (R - 1) + 3 log2(R) \
 messages wait for --latency-us each, for G groups of layers. The update is divided by R.
 

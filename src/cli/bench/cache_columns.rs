@@ -6,7 +6,7 @@ use crate::decode::{CacheShape, EngineOptions, KvKind, KvMemory, LayerOffload, R
 use crate::model::Model;
 use crate::tensor::Device;
 
-/// A kind of cache, and whether two layers of it are in the memory of the device and the others off-loaded.
+/// A kind of cache, and whether two layers of it are in the memory of the device and the others offloaded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub(super) kv: KvKind,
@@ -31,7 +31,7 @@ pub(super) fn columns(page: usize, len: usize) -> [Column; 6] {
 
 impl Column {
     pub(super) fn name(self) -> String {
-        let offloads = if self.offloads { ", layers off-loaded" } else { "" };
+        let offloads = if self.offloads { ", layers offloaded" } else { "" };
         format!("{}{offloads}", self.kv)
     }
 

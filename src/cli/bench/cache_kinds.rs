@@ -32,7 +32,7 @@ struct Report {
 struct Kind {
     kv: String,
     /// Two layers are in the memory of the device, the others in a file, with a GPU in host memory.
-    layers_off_loaded: bool,
+    layers_offloaded: bool,
     exact: bool,
     /// By the formula: 2 x layers x kv heads x bytes of a head.
     bytes_per_token: usize,
@@ -106,8 +106,8 @@ fn kind(
     let (read, kv) = (text.read(model, column, options)?, column.kv);
     Ok(Kind {
         kv: kv.to_string(),
-        // the off-loaded layers share the memory of two: a model of one or two layers has all of them in memory
-        layers_off_loaded: column.offloads && model.config().n_layers > 2,
+        // the offloaded layers share the memory of two: a model of one or two layers has all of them in memory
+        layers_offloaded: column.offloads && model.config().n_layers > 2,
         exact: kv.is_exact(),
         bytes_per_token: CacheShape::of(model).stored_as(kv.dtype()).bytes_per_token(),
         allocated_bytes_per_token: read.bytes as f64 / read.usage.slots.max(1) as f64,
@@ -137,7 +137,7 @@ impl Report {
         let exact = &self.kinds[0];
         for kind in &self.kinds {
             table.row([
-                format!("{}{}", kind.kv, if kind.layers_off_loaded { ", layers off-loaded" } else { "" }),
+                format!("{}{}", kind.kv, if kind.layers_offloaded { ", layers offloaded" } else { "" }),
                 if kind.exact { "exact" } else { "lossy" }.to_string(),
                 kind.bytes_per_token.to_string(),
                 format!("{:.0}", kind.allocated_bytes_per_token),
@@ -182,8 +182,8 @@ impl Report {
                 format!("{:.3} %", 100.0 * (int8.perplexity / paged.perplexity - 1.0)),
             ),
             ("sinks: speed lost to paged", "-", percent(lost(sinks))),
-            ("off-load: context of paged", "16 x", format!("{longer:.1} x")),
-            ("off-load: speed lost to paged", "42 %", percent(lost(offloaded))),
+            ("offload: context of paged", "16 x", format!("{longer:.1} x")),
+            ("offload: speed lost to paged", "42 %", percent(lost(offloaded))),
         ] {
             table.row([what, claim, &measured]);
         }

@@ -30,8 +30,8 @@ pub(super) struct Ideal {
 enum Needs {
     /// A decode step of a batch.
     Decode {
-        /// Weights in the compute dtype, each read once for the whole batch. Of an untied embedding, only the rows of
-        /// the batch.
+        /// Weights in the compute dtype, or quantized as they are in memory, each read once for the whole batch. Of an
+        /// untied embedding, only the rows of the batch.
         weight_bytes: u64,
         /// Keys and values that the rows attend to, as the cache stores them, each read once per group of query heads;
         /// those of a shared prompt once for all rows, except over a sinks cache, which has no shared rows.
@@ -67,15 +67,14 @@ impl Ideal {
     /// The mean over the decode steps of `workload` with this kind of cache, which took `ms`. `None`: there was no decode
     /// step.
     pub(super) fn decode(model: &Model, kv: KvKind, workload: &Workload, ms: Option<f64>) -> Ideal {
-        let (cfg, bytes) = (model.config(), model.compute().bytes());
-        let table = if cfg.tie_embeddings { 0 } else { workload.batch * cfg.dim };
+        let cfg = model.config();
         let steps = workload.prompt_len + 1..=workload.prompt_len + workload.max_new.saturating_sub(1).max(1);
         let n = steps.clone().count() as u64;
         let shares = workload.one_prompt && kv.keeps_all();
         let shared = if shares { Ideal::kv_before(model, kv, workload.prompt_len) } else { 0 };
         let per_row = steps.clone().map(|at| Ideal::kv_before(model, kv, at).saturating_sub(shared));
         let needs = Needs::Decode {
-            weight_bytes: ((read(cfg) + table) * bytes) as u64,
+            weight_bytes: weights_read(model, workload.batch) as u64,
             cache_bytes: shared + workload.batch as u64 * per_row.sum::<u64>() / n,
         };
         let attention = attention(cfg, kv, steps) as u64 / n;
@@ -157,6 +156,13 @@ fn read(cfg: &Config) -> usize {
     cfg.n_params() - if cfg.tie_embeddings { 0 } else { cfg.vocab * cfg.dim }
 }
 
+/// Bytes of the weights that a decode step of `batch` rows reads. See [`Needs::Decode`].
+fn weights_read(model: &Model, batch: usize) -> usize {
+    let (cfg, all) = (model.config(), model.params.compute_bytes());
+    let table = model.params.embed.compute_bytes();
+    if cfg.tie_embeddings { all } else { all - table + batch * (table / cfg.vocab) }
+}
+
 /// Operations of attention for the rows at positions `rows - 1`: one product with each key and one with each value.
 fn attention(cfg: &Config, kv: KvKind, rows: RangeInclusive<usize>) -> usize {
     let layers = |at| (0..cfg.n_layers).map(move |layer| seen(cfg, layer, at));
@@ -176,7 +182,10 @@ fn seen(cfg: &Config, layer: usize, at: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::model::store;
     use crate::tensor::Device;
 
     #[test]
@@ -187,6 +196,24 @@ mod tests {
         assert_eq!(shown(bound(Dtype::F32, (1_000_000, 5_000_000))), [1e9, 5.0, 2.0]);
         assert_eq!(shown(bound(Dtype::BF16, (1_000_000, 5_000_000))), [4e9, 1.25, 8.0]);
         assert_eq!(shown(bound(Dtype::BF16, (2_000_000, 5_000_000))), [4e9, 2.0, 5.0]);
+    }
+
+    #[test]
+    fn quantized_weights_are_read_as_they_are_in_memory() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf");
+        let read = |name: &str, compute| {
+            let opened = store::open_for_inference(&data.join(name), compute, &Device::cpu()).unwrap();
+            weights_read(&opened.model, 3)
+        };
+        // 384 weights of norms; blocks of 32 weights take 36 bytes as Q8_0
+        let matrices = 119_168 - 384;
+        assert_eq!(read("qwen3_tied.Q8_0.gguf", Dtype::F32), matrices / 32 * 36 + 4 * 384);
+        assert_eq!(read("qwen3_tied.Q8_0.gguf", Dtype::BF16), 2 * 119_168);
+        assert_eq!(read("qwen3_tied.F16.gguf", Dtype::F32), 4 * 119_168);
+        // as Q4_0 20 bytes; of an untied table of 512 rows, three; 320 weights of norms
+        let (table, matrices) = (512 * 64, 139_584 - 320);
+        let rest = matrices - table + 3 * 64;
+        assert_eq!(read("llama3_rope.Q4_0.gguf", Dtype::F32), rest / 32 * 20 + 4 * 320);
     }
 
     #[test]

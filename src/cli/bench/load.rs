@@ -25,7 +25,7 @@ struct Report {
     model: BenchModel,
     files: usize,
     file_bytes: u64,
-    /// Size of the weights in the compute dtype.
+    /// Size of the weights in the compute dtype, or quantized as they are in memory.
     weight_bytes: u64,
     read_ms: Spread,
     open_ms: Spread,
@@ -101,7 +101,7 @@ fn measure(
             let over = |after: Resident| after.peak.saturating_sub(before);
             Some(Peak { opened: over(opened?), packed: packed.map(over) })
         });
-        weight_bytes = (loaded.model.config().n_params() * loaded.model.compute().bytes()) as u64;
+        weight_bytes = loaded.model.params.compute_bytes() as u64;
         description.get_or_insert_with(|| BenchModel::new(name.clone(), &loaded.model));
     }
     let spread = |of: fn(&Sample) -> f64| Spread::of(samples.iter().map(of)).expect("at least one sample");
@@ -193,7 +193,7 @@ impl Report {
         let Some(peak) = self.peak_bytes else { return "peak memory: not available on this system\n".into() };
         let mut table = Table::new(&["peak memory"], &["size", "x weights"]);
         let times = |bytes: u64| format!("{:.2}", bytes as f64 / self.weight_bytes as f64);
-        let rows = [("weights in compute dtype", self.weight_bytes), ("open", peak.opened)];
+        let rows = [("weights in memory", self.weight_bytes), ("open", peak.opened)];
         for (name, bytes) in rows.into_iter().chain(peak.packed.map(|bytes| ("open and pack", bytes))) {
             table.row([name.to_string(), units::bytes(bytes), times(bytes)]);
         }
@@ -203,7 +203,29 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: LoadArgs,
+    }
+
+    #[test]
+    fn quantized_weights_have_their_size_in_memory() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/qwen3_tied.Q8_0.gguf");
+        let weight_bytes = |flags: &[&str]| {
+            let line = ["load", "--repeats", "1"].iter().chain(flags);
+            let args = Line::try_parse_from(line).unwrap().args;
+            measure(&file, &args, &args.shared.common, String::new(), None).unwrap().weight_bytes
+        };
+        // 384 weights of norms; blocks of 32 weights take 36 bytes
+        assert_eq!(weight_bytes(&[]), (119_168 - 384) / 32 * 36 + 4 * 384);
+        assert_eq!(weight_bytes(&["--masters"]), 4 * 119_168);
+        assert_eq!(weight_bytes(&["--dtype", "bf16"]), 2 * 119_168);
+    }
 
     #[test]
     fn a_file_is_its_own_weight_file() {

@@ -41,7 +41,7 @@ struct Report {
     ttft_ms_high_priority: Option<Latency>,
     inter_token_ms: Option<Latency>,
     preemptions: u64,
-    /// Tokens of preempted requests that moved to the off-load store, and that returned.
+    /// Tokens of preempted requests that moved to the offload store, and that returned.
     offloaded_tokens: u64,
     restored_tokens: u64,
     drafted_tokens: u64,

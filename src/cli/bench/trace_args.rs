@@ -39,7 +39,7 @@ pub(crate) struct TraceArgs {
     /// Share of the requests with priority 1; the others have priority 0.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     high_priority: f64,
-    /// Steps that a waiting request is ahead of later ones for each level of priority above theirs.
+    /// Steps of waiting that one level of priority is worth.
     #[arg(long, value_name = "STEPS", default_value = "32", value_parser = count)]
     ageing: NonZeroUsize,
     /// Seed of the trace: arrivals, lengths, prompts and sampling.

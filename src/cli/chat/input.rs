@@ -1,12 +1,14 @@
 //! User input: lines of a terminal or of a pipe.
 use std::io::{BufRead, Read};
 use std::path::Path;
+use std::string::FromUtf8Error;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::Duration;
 
 use super::line_editor::{self, Line, TerminalMode};
 use super::signals::ChatSignals;
-use crate::cli::exit::{CliError, Exit};
+use crate::cli::exit::{CliError, Exit, LibraryError};
+use crate::model::data::DataError;
 
 /// Maximum length of a line, in bytes.
 const MAX_LINE: u64 = 16 << 20;
@@ -128,9 +130,7 @@ impl Input {
         if self.editor.is_some() {
             return error;
         }
-        let text = error.to_string();
-        let message = format!("standard input:{line}: {}", text.trim_start_matches("error: "));
-        CliError::new(error.exit(), message)
+        error.in_file(Path::new(&format!("standard input:{line}")))
     }
 
     /// Prompts for a line on a terminal. A pipe is read without requests.
@@ -171,10 +171,20 @@ fn read_line() -> Result<Line, CliError> {
     if bytes.len() as u64 > MAX_LINE {
         return Err(CliError::new(Exit::Data, "expected a line of at most 16 MiB"));
     }
-    let line = String::from_utf8(bytes);
-    let mut line = line.map_err(|_| CliError::new(Exit::Data, "expected UTF-8 text"))?;
+    let mut line = String::from_utf8(bytes).map_err(|error| not_text(&error))?;
     line.truncate(line.trim_end_matches(['\n', '\r']).len());
     Ok(Line::Text(line))
+}
+
+/// The error for a line that is not UTF-8, without a place: [`Input::at`] adds it.
+fn not_text(error: &FromUtf8Error) -> CliError {
+    let error = DataError::not_text(Path::new("line"), error);
+    let message = error.to_string();
+    let without_place = CliError::new(Exit::Data, message.strip_prefix("line: ").unwrap_or(&message));
+    match error.hint() {
+        Some(hint) => without_place.hint(hint),
+        None => without_place,
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,9 @@ impl Setup<'_> {
         self.comm.barrier()?;
         let run = run.map_or_else(|| RunDir::open(path), Ok)?;
         let mut ready = self.open(&run, interrupt)?;
+        if self.is_complete(&ready) {
+            return Ok(());
+        }
         let inputs = self.inputs(&ready)?;
         Ok(self.steps(&mut ready, inputs, Vec::new(), None, &mut Silent).map(drop)?)
     }

@@ -77,7 +77,8 @@ pub(super) struct GrpoArgs {
     #[arg(long, value_name = "MODEL")]
     init: Option<PathBuf>,
     /// Resume a run: its directory, or its name under runs/. Changes made with --set, --reward or --prompts are stored
-    /// in its config.toml; other prompts, and changes of other results than those of the learning rate, are rejected.
+    /// in its config.toml. Prompts with other contents are rejected, and so are changes that affect results, except
+    /// those of the learning rate and its schedule.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task"])]
     resume: Option<PathBuf>,
     /// Print the resolved configuration and the memory estimate, and exit.

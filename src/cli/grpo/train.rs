@@ -11,6 +11,7 @@ use crate::cli::exit::{CliError, Exit, shell_word};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::job::warn_of_damage;
 use crate::cli::logs;
+use crate::cli::resumable;
 use crate::config;
 use crate::decode::KvMemory;
 use crate::grpo::batch::Prompt;
@@ -67,7 +68,13 @@ impl Setup<'_> {
         self.section.score_duplicates || self.section.max_turns > 1
     }
 
-    /// Runs the loop, as a session of the run.
+    /// Whether a resumed run has no step left.
+    pub(super) fn is_complete(&self, ready: &Ready) -> bool {
+        let is_complete = ready.trainer.step_number() >= self.section.steps as u64;
+        self.changes.is_some() && is_complete && !faults::on(Fault::CompleteRunStoresChanges)
+    }
+
+    /// Runs the loop, as a session of the run. A run without a step left is not changed.
     pub(super) fn train(
         &self,
         run: &RunDir,
@@ -77,6 +84,12 @@ impl Setup<'_> {
         interrupt: Interrupt,
     ) -> Result<(), CliError> {
         let step = ready.trainer.step_number();
+        if self.is_complete(ready)
+            && let Some(Changes { old, .. }) = self.changes
+        {
+            let changes = config::differences("config.toml", &config::record(old), self.config)?;
+            return resumable::print_complete(run, "grpo", step, &changes);
+        }
         logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, checkpoints, interrupt))
     }
 
@@ -106,10 +119,8 @@ impl Setup<'_> {
             }
             run.write_config(text)?;
         }
-        match step {
-            0 => {}
-            _ if step >= steps => eprintln!("{} is complete at step {step}", run.path().display()),
-            _ => eprintln!("resuming {} at step {step} of {steps}", run.path().display()),
+        if step > 0 {
+            eprintln!("resuming {} at step {step} of {steps}", run.path().display());
         }
         eprintln!(
             "{} parameters, {} prompts x {} completions per step, {}, writing to {}",

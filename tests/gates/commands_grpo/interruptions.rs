@@ -190,14 +190,16 @@ pub(crate) fn a_resume_without_the_lock_leaves_the_session_of_the_other_process(
 
 #[test]
 fn a_resume_reads_the_same_prompts() {
-    let scratch = scratch("prompts", "");
+    let scratch = scratch("prompts", "if [ $n = 5 ]; then exit 1; fi");
     finish(&scratch, "base", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
     let files = [("p.jsonl", "{\"prompt\": \"ab\"}\n"), ("e.jsonl", "{\"prompt\": \"cd\"}\n")];
     files.iter().for_each(|(name, text)| drop(scratch.file(name, text)));
     let keys = ["grpo.eval_prompts=e.jsonl", "grpo.prompts_per_step=1", "grpo.steps=2"];
     let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
     let start = ["-c", "c.toml", "--init", "base", "--prompts", "p.jsonl", "--run", "r", "--threads", "1"];
-    succeeded(&xtrain(&scratch.0, &[&grpo(&start)[..], &REWARD, &sets].concat()));
+    let output = xtrain(&scratch.0, &[&grpo(&start)[..], &REWARD, &sets].concat());
+    assert_eq!(output.status.code(), Some(65), "{}", text(&output.stderr));
+    write_reward(&scratch, "");
     for (name, text) in files {
         scratch.file(name, &text.replace(['b', 'd'], "x"));
         refused(&scratch.0, &["grpo", "--resume", "r"], 65, &[name, "expected sha256:"]);
@@ -219,6 +221,8 @@ fn a_resume_may_change_what_changes_no_result() {
     write_reward(&scratch, "");
     finish(&scratch, "whole", &more);
     fs::rename(scratch.0.join("reward.sh"), scratch.0.join("moved.sh")).unwrap();
+    let copied = Command::new("cp").args(["-r", "r", "q"]).current_dir(&scratch.0).status();
+    assert!(copied.unwrap().success());
     let changed = ["grpo", "--resume", "r", "--threads", "1"];
     for (key, parts) in [
         (
@@ -238,14 +242,15 @@ fn a_resume_may_change_what_changes_no_result() {
     for line in ["reward = [\"sh moved.sh\"]", "micro_batch = 3", "reward_timeout = 30.0", "save_every = 2"] {
         assert!(config.lines().any(|found| found == line), "{line}: {config}");
     }
-    // The file does not change results, and the learning rate can be changed.
+    // The file does not change results.
     let file = scratch.0.join("r/config.toml");
-    fs::write(&file, config.replace("\nepsilon = 0.2\n", "\nepsilon = 0.3\n")).unwrap();
+    fs::write(file, config.replace("\nepsilon = 0.2\n", "\nepsilon = 0.3\n")).unwrap();
     refused(&scratch.0, &changed, 65, &["r/config.toml: `grpo.epsilon` = 0.3: expected 0.2"]);
-    fs::write(&file, &config).unwrap();
-    succeeded(&xtrain(&scratch.0, &[&changed[..], &["--set", "grpo.learning_rate=0.25"]].concat()));
-    let record = scratch.0.join(format!("r/checkpoints/step_{STEPS:06}/run.toml"));
-    for path in [file, record] {
+    // The learning rate can be changed.
+    let other = ["grpo", "--resume", "q", "--threads", "1", "--reward", "sh moved.sh"];
+    succeeded(&xtrain(&scratch.0, &[&other[..], &["--set", "grpo.learning_rate=0.25"]].concat()));
+    let record = format!("q/checkpoints/step_{STEPS:06}/run.toml");
+    for path in ["q/config.toml", &record].map(|path| scratch.0.join(path)) {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("\nlearning_rate = 0.25\n"), "{}: {text}", path.display());
     }

@@ -2,7 +2,7 @@
 use serde_json::Value;
 
 use super::{COMPLETIONS, REWARD, STEPS, TASK, finish, grpo, lines, names, scratch, succeeded};
-use crate::cli::{ok, refused, xtrain};
+use crate::cli::{ok, refused, text, xtrain};
 use crate::commands::{done, parsed};
 use crate::commands_early::{are_times_between, events, now};
 
@@ -111,6 +111,27 @@ fn a_run_prints_and_writes_what_the_guide_lists() {
     }
     let plot = ok(&scratch.0, &["plot", "r", "--keys", "reward,grad_norm", "--ascii"]);
     assert!(plot.contains("reward"), "{plot}");
+}
+
+#[test]
+pub(crate) fn a_complete_run_is_not_changed_by_a_resume() {
+    let scratch = scratch("complete", "");
+    finish(&scratch, "r", &["--set", "grpo.eval_every=0"]);
+    let files = ["config.toml", "logs/session.json", "metrics.jsonl", "checkpoints/step_000004/run.toml"];
+    let read = || files.map(|file| std::fs::read(scratch.0.join("r").join(file)).unwrap());
+    let before = read();
+    let resume = ["grpo", "--resume", "r", "--threads", "1", "--set", "grpo.learning_rate=0.5"];
+    let output = xtrain(&scratch.0, &resume);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let [shown, errors] = [&output.stdout, &output.stderr].map(|bytes| text(bytes));
+    assert!(
+        shown.starts_with("r is complete at step 4; to continue, start another run from its weights"),
+        "is complete: {shown}{errors}"
+    );
+    assert!(errors.contains("note: grpo.learning_rate remains 0.005, not 0.5"), "{errors}");
+    for ((file, before), after) in files.iter().zip(&before).zip(&read()) {
+        assert!(before == after, "{file}: {}", text(after));
+    }
 }
 
 #[test]

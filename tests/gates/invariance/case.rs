@@ -25,7 +25,7 @@ pub(super) struct Case {
     pub(super) seqs: Vec<Seq>,
     /// Sliding-window size of each layer, including the current token. `None`: full attention.
     pub(super) windows: Vec<Option<usize>>,
-    /// The cache has memory for this number of layers, and off-loads the others if there are more. `None`: all layers
+    /// The cache has memory for this number of layers, and offloads the others if there are more. `None`: all layers
     /// stay.
     pub(super) layers_in_memory: Option<usize>,
 }
@@ -144,7 +144,7 @@ impl Case {
         case.keep_prefixes(&mut CaseRng::new(SEED ^ 5, number));
         case.quantize_cache(&mut CaseRng::new(SEED ^ 6, number));
         case.keep_sinks(&mut CaseRng::new(SEED ^ 7, number));
-        case.off_load_layers(&mut CaseRng::new(SEED ^ 8, number));
+        case.offload_layers(&mut CaseRng::new(SEED ^ 8, number));
         case
     }
 
@@ -204,8 +204,8 @@ impl Case {
         self.oracle.tape &= self.definition().is_exact();
     }
 
-    /// One in ten contiguous or paged caches off-loads layers; its model has three or four.
-    fn off_load_layers(&mut self, rng: &mut CaseRng) {
+    /// One in ten contiguous or paged caches offloads layers; its model has three or four.
+    fn offload_layers(&mut self, rng: &mut CaseRng) {
         if !matches!(self.kv, KvKind::Contiguous | KvKind::Paged { .. } | KvKind::Int8 { .. })
             || !rng.one_in(10)
         {

@@ -18,7 +18,7 @@ pub(super) fn run(case: &Case, answers: &Answers) -> Result<Seen, Difference> {
     }
 }
 
-/// The memory of the cache, with layers in host memory if the case off-loads them.
+/// The memory of the cache, with layers in host memory if the case offloads them.
 fn memory(case: &Case, model: &Model, room: Room) -> KvMemory {
     let Some(layers) = case.layers_in_memory else { return KvMemory::default() };
     let (n_layers, slots) = (case.cfg.n_layers, case.kv.allocated_slots(room) as usize);

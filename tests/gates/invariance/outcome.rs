@@ -45,8 +45,8 @@ pub(crate) struct Counts {
     pub(crate) literal: usize,
     /// Some layer has a sliding window.
     pub(crate) windowed: usize,
-    /// The cache off-loads layers.
-    pub(crate) off_loaded: usize,
+    /// The cache offloads layers.
+    pub(crate) offloaded: usize,
     /// A prompt began with kept pages, in an engine that evicted others.
     pub(crate) evicted: usize,
     /// A completion of a group was preempted.
@@ -101,7 +101,7 @@ impl Counts {
             crosses_256: crosses(256),
             literal: n(case.oracle.literal),
             windowed: n(case.windows.iter().any(Option::is_some)),
-            off_loaded: n(case.layers_in_memory.is_some_and(|n| n < case.cfg.n_layers)),
+            offloaded: n(case.layers_in_memory.is_some_and(|n| n < case.cfg.n_layers)),
             evicted: n(seen.prefix_hit && seen.evicted),
             member: n(seen.member_recomputed),
             member_evicted: n(seen.member_recomputed && seen.prefix_hit && seen.evicted),
@@ -168,7 +168,7 @@ fields!(
     crosses_256,
     literal,
     windowed,
-    off_loaded,
+    offloaded,
     evicted,
     member,
     member_evicted

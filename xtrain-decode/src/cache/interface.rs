@@ -28,7 +28,7 @@ pub trait Cache: KvStore<Eager> + Debug {
     /// Slots in use and bytes moved.
     fn usage(&self) -> Usage;
 
-    /// Bytes of the tensors that hold keys and values: slots x bytes per token, without layers that are off-loaded.
+    /// Bytes of the tensors that hold keys and values: slots x bytes per token, without layers that are offloaded.
     fn bytes(&self) -> usize;
 
     /// Reserves room for the positions of `seq` below `len`.

@@ -67,7 +67,7 @@ impl KvKind {
     }
 
     /// Whether the keys and values of all sequences are in one pool of slots, which keeps every position.
-    pub(super) fn can_off_load_layers(self) -> bool {
+    pub(super) fn can_offload_layers(self) -> bool {
         self == KvKind::Contiguous || self.page().is_some()
     }
 

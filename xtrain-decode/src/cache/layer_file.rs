@@ -1,4 +1,4 @@
-//! The rows of off-loaded layers in a file or in host memory, in blocks with checksums.
+//! The rows of offloaded layers in a file or in host memory, in blocks with checksums.
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl ReadLayer {
     fn check(&self, bytes: &[u8], checksums: &[Option<u32>]) -> io::Result<()> {
         let mut blocks = bytes.chunks(self.block_bytes).zip(checksums);
         if self.is_checked && blocks.any(|(block, checksum)| Some(crc32c::crc32c(block)) != *checksum) {
-            let what = "the off-load file returned other bytes than were written";
+            let what = "the offload file returned other bytes than were written";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(())

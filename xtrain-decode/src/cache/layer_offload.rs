@@ -12,11 +12,11 @@ use super::shape::CacheShape;
 use crate::error::{Error, Result};
 use crate::storage::{HostMemory, Storage};
 
-/// Layer-wise off-load, for caches larger than the memory of the device: the first layers stay there, the others share
+/// Layer-wise offload, for caches larger than the memory of the device: the first layers stay there, the others share
 /// the memory of two. A layer is loaded when its attention runs, while the next one is read. See
 /// [`KvMemory::offloading`](crate::KvMemory::offloading).
 ///
-/// Completions are bit-identical. Every pass reads the off-loaded layers once.
+/// Completions are bit-identical. Every pass reads the offloaded layers once.
 #[derive(Debug)]
 pub struct LayerOffload {
     resident: usize,
@@ -46,7 +46,7 @@ impl LayerOffload {
         LayerOffload { resident, limit, file: Some(storage) }
     }
 
-    /// The least `resident` with which a cache of this kind can off-load its layers: two of them. All, if there are no
+    /// The least `resident` with which a cache of this kind can offload its layers: two of them. All, if there are no
     /// more.
     pub fn least_resident(kv: KvKind, model: &Model, room: Room) -> usize {
         least(&CacheShape::of(model).stored_as(kv.dtype()), slots(kv, room))
@@ -89,7 +89,7 @@ impl LayerOffload {
         layer.saturating_mul(resident as u64 + buffers).saturating_add(off * checksum_bytes(n_slots) as u64)
     }
 
-    /// Bytes of host memory: the off-loaded layers, if they are not in a file, and, with a GPU, the layer that is being
+    /// Bytes of host memory: the offloaded layers, if they are not in a file, and, with a GPU, the layer that is being
     /// read.
     pub(super) fn host_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
         let (shape, n_slots) = (CacheShape::of(model).stored_as(kv.dtype()), slots(kv, room));
@@ -103,13 +103,13 @@ impl LayerOffload {
         kept.saturating_add(read)
     }
 
-    /// Checks that a cache of this kind can off-load its layers, and that they fit.
+    /// Checks that a cache of this kind can offload its layers, and that they fit.
     ///
     /// # Errors
     /// [`Error::Option`] for another kind, or a limit that is too small: the bytes that are needed.
     pub(crate) fn check(&self, kv: KvKind, shape: &CacheShape, room: Room) -> Result<()> {
-        if !kv.can_off_load_layers() {
-            let want = "contiguous, paged or int8, to off-load layers";
+        if !kv.can_offload_layers() {
+            let want = "contiguous, paged or int8, to offload layers";
             return Err(Error::Option { field: "kv", want, got: kv.to_string() });
         }
         let (n_slots, limit) = (slots(kv, room), self.limit);
@@ -123,7 +123,7 @@ impl LayerOffload {
         if off > limit {
             let n = shape.n_layers - resident;
             let got = format!("{limit} bytes; {n} layers of {n_slots} positions take {off}");
-            let want = "room for the layers that are off-loaded";
+            let want = "room for the layers that are offloaded";
             return Err(Error::Option { field: "offload_limit", want, got });
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The tensors of the layers: all in the memory of the device, or the last ones off-loaded.
+//! The tensors of the layers: all in the memory of the device, or the last ones offloaded.
 use xtrain_model::Result;
 use xtrain_tensor::Tensor;
 use xtrain_tensor::ops::{self, SlotRange};
@@ -23,7 +23,7 @@ impl Layers {
     /// At least `n_slots` slots in every layer, in `memory` if it is large enough, otherwise zeros, and their number.
     ///
     /// # Errors
-    /// If the device has no memory for them, or the operating system grants no thread for off-loaded layers.
+    /// If the device has no memory for them, or the operating system grants no thread for offloaded layers.
     pub(super) fn new(shape: &CacheShape, n_slots: usize, mut memory: KvMemory) -> Result<(Layers, usize)> {
         let n_resident = memory.resident_layers(shape, n_slots);
         let (resident, n_slots) = if let Some(held) = memory.take_layers(shape, n_resident, n_slots) {
@@ -52,7 +52,7 @@ impl Layers {
     /// Makes a layer readable and writable.
     ///
     /// # Errors
-    /// If it is off-loaded and cannot be read.
+    /// If it is offloaded and cannot be read.
     pub(super) fn load(&mut self, layer: usize) -> Result<&mut [Tensor; 2]> {
         match &mut self.offloaded {
             Some(offloaded) if layer >= self.resident.len() => offloaded.load(layer),
@@ -71,7 +71,7 @@ impl Layers {
     /// Keeps the changes of `slots` in `layer`, which is resident or was loaded last.
     ///
     /// # Errors
-    /// If it is off-loaded and cannot be written.
+    /// If it is offloaded and cannot be written.
     pub(super) fn store(&mut self, layer: usize, slots: impl Iterator<Item = usize>) -> Result<()> {
         match &mut self.offloaded {
             Some(offloaded) if layer >= self.resident.len() => offloaded.store(layer, slots),
@@ -79,7 +79,7 @@ impl Layers {
         }
     }
 
-    /// Grows every layer to `n_slots` slots. The first `kept` slots keep their values. Off-loaded layers have all slots
+    /// Grows every layer to `n_slots` slots. The first `kept` slots keep their values. Offloaded layers have all slots
     /// that they may have from the start.
     ///
     /// # Errors

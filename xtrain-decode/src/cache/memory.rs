@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::storage::Storage;
 
 /// Where a cache has its keys and values: in the tensors of an engine that has ended, so that the next one does not
-/// allocate them again; with [`KvMemory::offloading`] some layers are off-loaded.
+/// allocate them again; with [`KvMemory::offloading`] some layers are offloaded.
 ///
 /// It holds no sequence and no prefix: the slots of the next engine are free, and a slot is written before it is
 /// read. The next engine may have other weights. Memory of another shape, dtype or device is not used.
@@ -25,13 +25,13 @@ pub struct KvMemory {
 }
 
 impl KvMemory {
-    /// No memory yet, for a contiguous, paged or int8 cache that off-loads layers. The cache has all its slots from the
+    /// No memory yet, for a contiguous, paged or int8 cache that offloads layers. The cache has all its slots from the
     /// start.
     pub fn offloading(offload: LayerOffload) -> KvMemory {
         KvMemory { layers: Vec::new(), offload: Some(offload) }
     }
 
-    /// Whether layers are off-loaded if they do not fit.
+    /// Whether layers are offloaded if they do not fit.
     pub(super) fn is_offloading(&self) -> bool {
         self.offload.is_some()
     }
@@ -39,7 +39,7 @@ impl KvMemory {
     /// Checks that a cache of this kind can be in this memory.
     ///
     /// # Errors
-    /// [`Error::Option`](crate::Error::Option) if it cannot off-load layers, or has no room for them.
+    /// [`Error::Option`](crate::Error::Option) if it cannot offload layers, or has no room for them.
     pub(crate) fn check(&self, kv: KvKind, shape: &CacheShape, room: Room) -> Result<()> {
         self.offload.as_ref().map_or(Ok(()), |offload| offload.check(kv, shape, room))
     }
@@ -61,7 +61,7 @@ impl KvMemory {
     }
 
     /// Takes the tensors, if there are `n_layers` layers whose rows have this shape, with at least `n_slots` slots, and
-    /// their number of slots. A cache that off-loads layers has no more slots than it needs.
+    /// their number of slots. A cache that offloads layers has no more slots than it needs.
     pub(super) fn take_layers(
         &mut self,
         shape: &CacheShape,
@@ -87,16 +87,16 @@ impl KvMemory {
     /// Bytes that a cache of this kind allocates in the memory of the device, if its sequences are as long as they may
     /// be; those of earlier tensors included. On the CPU without those in a file or in host memory.
     pub fn allocated_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
-        match self.offload.as_ref().filter(|_| kv.can_off_load_layers()) {
+        match self.offload.as_ref().filter(|_| kv.can_offload_layers()) {
             Some(offload) => offload.allocated_bytes(kv, model, room),
             None => kv.allocated_bytes(model, room),
         }
     }
 
-    /// Bytes of host memory in addition to [`KvMemory::allocated_bytes`]: off-loaded layers that are not in a file and,
+    /// Bytes of host memory in addition to [`KvMemory::allocated_bytes`]: offloaded layers that are not in a file and,
     /// with a GPU, the layer that is being read.
     pub fn host_bytes(&self, kv: KvKind, model: &Model, room: Room) -> u64 {
-        let offload = self.offload.as_ref().filter(|_| kv.can_off_load_layers());
+        let offload = self.offload.as_ref().filter(|_| kv.can_offload_layers());
         offload.map_or(0, |offload| offload.host_bytes(kv, model, room))
     }
 

@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::prefix::{Inserted, PrefixIndex};
 use super::shape::CacheShape;
 
-/// A pool of reference-counted pages. It grows by doubling up to its limit, which it has from the start if it off-loads
+/// A pool of reference-counted pages. It grows by doubling up to its limit, which it has from the start if it offloads
 /// layers.
 #[derive(Debug)]
 pub struct Paged {

@@ -43,7 +43,7 @@ impl FileRows {
         file.release(&self.blocks);
         read?;
         if crc32c::crc32c(&bytes) != self.crc32c {
-            let what = "the off-load file returned other bytes than were written";
+            let what = "the offload file returned other bytes than were written";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let tensors = bytes.chunks(self.bytes / (2 * self.n_layers)).map(|bytes| match self.dtype {

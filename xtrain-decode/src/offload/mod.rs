@@ -1,4 +1,4 @@
-//! The off-load store: keys and values of preempted sequences, in host memory or in a file of limited size.
+//! The offload store: keys and values of preempted sequences, in host memory or in a file of limited size.
 //!
 //! A sequence that is preempted puts its rows here and takes them back when it continues, instead of computing them
 //! again. What the store refuses, or cannot read back, is computed again: no error of the store changes a token.

@@ -148,7 +148,7 @@ pub struct Counters {
     pub continued_rows: u64,
     /// Times that a sequence was preempted.
     pub preemptions: u64,
-    /// Rows of preempted sequences that moved to the off-load store; see [`Preemption`](crate::Preemption).
+    /// Rows of preempted sequences that moved to the offload store; see [`Preemption`](crate::Preemption).
     pub offloaded_rows: u64,
     /// Rows that returned from it and did not run again.
     pub restored_rows: u64,

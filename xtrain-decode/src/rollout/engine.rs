@@ -60,10 +60,10 @@ impl<'m> Engine<'m> {
     }
 
     /// [`Engine::new`] with the cache in the memory of an engine that has ended, which may have had other weights. No
-    /// key, value or prefix of that engine is used. Or with layers off-loaded: [`KvMemory::offloading`].
+    /// key, value or prefix of that engine is used. Or with layers offloaded: [`KvMemory::offloading`].
     ///
     /// # Errors
-    /// As [`Engine::new`]; [`Error::Option`] for a kind of cache that cannot off-load layers, or without room for them.
+    /// As [`Engine::new`]; [`Error::Option`] for a kind of cache that cannot offload layers, or without room for them.
     pub fn with_memory(model: &'m Model, options: EngineOptions, memory: KvMemory) -> Result<Engine<'m>> {
         options.check(model.config())?;
         let shape = CacheShape::of(model).stored_as(options.kv.dtype());

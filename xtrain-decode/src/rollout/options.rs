@@ -52,7 +52,7 @@ pub enum Preemption {
     /// They are computed again when it continues.
     #[default]
     Recompute,
-    /// They move to the off-load store and return when it continues; see
+    /// They move to the offload store and return when it continues; see
     /// [`Engine::offload_to`](crate::Engine::offload_to). What the store has no room for is computed again.
     Offload,
     /// The cheaper of both by an estimate: floating-point operations against bytes to be moved.
@@ -154,7 +154,8 @@ impl EngineOptions {
             let want = "sinks and a window of at most the model's maximum number of positions together";
             let is_small = sinks.checked_add(window).is_some_and(|slots| slots <= cfg.max_positions);
             if !is_small {
-                return Err(Error::Option { field: "kv", want, got: self.kv.to_string() });
+                let got = format!("{} and a model of {} positions", self.kv, cfg.max_positions);
+                return Err(Error::Option { field: "kv", want, got });
             }
         }
         if !self.kv.keeps_all() && self.speculation != Speculation::Off {

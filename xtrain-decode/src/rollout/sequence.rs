@@ -32,7 +32,7 @@ pub(super) struct Sequence {
     pub(super) leader: Option<usize>,
     /// Number of sequences that use its rows.
     pub(super) followers: usize,
-    /// Its computed rows in the off-load store, if it was preempted and they are there.
+    /// Its computed rows in the offload store, if it was preempted and they are there.
     pub(super) offloaded: Option<Offloaded>,
     /// How it ended. `None`: it has not ended.
     pub(super) end: Option<End>,

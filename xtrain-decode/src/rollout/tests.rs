@@ -17,7 +17,7 @@ use crate::sampler::SampleOptions;
 mod continuation;
 mod ends;
 mod groups;
-mod off_loaded_layers;
+mod offloaded_layers;
 mod offloading;
 mod refusals;
 mod released;

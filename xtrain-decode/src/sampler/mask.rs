@@ -52,7 +52,7 @@ impl TokenMask {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// The ids, rising.
+    /// The ids, ascending.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         let bits = |(at, &word): (usize, &u32)| {
             (0..32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u32 * 32 + bit)

@@ -125,7 +125,7 @@ pub enum CheckpointError {
         /// The name.
         name: String,
     },
-    /// A header entry of an unsupported type, or one that contradicts itself, its neighbours or the file.
+    /// A header entry of an unsupported type, or one that contradicts itself, its neighbors or the file.
     #[error("{}: tensor {tensor}: expected {want}, found {got}", file.display())]
     Entry {
         /// The file.

@@ -2,6 +2,7 @@
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
 
 use crate::tokenizer::TokenizerError;
 
@@ -127,6 +128,14 @@ fn described(byte: u8) -> String {
 }
 
 impl DataError {
+    /// The error for the content of a file that is not UTF-8. It names the first invalid byte, or a zero byte before
+    /// it.
+    pub fn not_text(file: &Path, error: &FromUtf8Error) -> DataError {
+        let (bytes, invalid) = (error.as_bytes(), error.utf8_error().valid_up_to());
+        let at = bytes[..invalid].iter().position(|&byte| byte == 0).unwrap_or(invalid);
+        DataError::NotText { file: file.into(), offset: at as u64, byte: bytes[at] }
+    }
+
     /// Converts an I/O error of operation `op` on `file`.
     pub(crate) fn io(file: &Path, op: &'static str, source: io::Error) -> DataError {
         DataError::Io { file: file.into(), op, source }

@@ -130,9 +130,9 @@ fn every_variant_is_reached_by_a_named_case() {
                 &["expected layer 1, found layer 0"],
             ),
             (
-                "an off-load file that fails",
+                "an offload file that fails",
                 with_cache_error(Error::OffloadedLayer { layer: 2, what: "no space".into() }),
-                &["layer 2 in the off-load file: no space"],
+                &["layer 2 in the offload file: no space"],
             ),
             (
                 "decreasing document starts",

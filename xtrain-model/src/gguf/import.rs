@@ -15,6 +15,7 @@ use crate::checkpoint::{CheckpointError, NamedTensor, NewSink, TensorSink, requi
 use crate::config::Config;
 use crate::kept_fields::KeptFields;
 use crate::params::Params;
+use crate::quant::Quant;
 use crate::store_error::{StoreError, found};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -115,17 +116,17 @@ pub(crate) fn weights<T: TensorSink>(path: &Path, begin: NewSink<'_, T>) -> Resu
     Ok(tensors)
 }
 
-/// [`read`] without the tensors. The config is checked against the file's table of tensors.
+/// [`read`] with the types of the tensors in their place. The config is checked against the file's table of tensors.
 ///
 /// # Errors
 /// As [`read`].
-pub fn describe(path: &Path) -> Result<Imported<()>, StoreError> {
+pub fn describe(path: &Path) -> Result<Imported<Quant>, StoreError> {
     let (mut file, header) = header::open(path)?;
-    let (config, ..) = read_config(path, &mut file, &header)?;
+    let (config, _, matched) = read_config(path, &mut file, &header)?;
     let (tokenizer, unsupported_tokenizer) = found(read_tokenizer(&header, &config))?;
     let eos = tokenizer::eos_ids(&header.metadata)?;
     let kept_fields = tokenizer::kept_fields(&header.metadata)?;
-    let tensors = Vec::new();
+    let tensors = matched.into_iter().map(|(_, entry)| entry.quant).collect();
     Ok(Imported { config, tensors, tokenizer, unsupported_tokenizer, eos, kept_fields })
 }
 

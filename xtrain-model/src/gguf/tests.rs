@@ -318,6 +318,43 @@ fn the_scaling_rule_of_divisors_is_recovered() {
 }
 
 #[test]
+fn the_memory_of_quantized_matrices_follows_from_the_header() {
+    let device = Device::cpu();
+    let mut kept = 0;
+    for name in ["k_quants", "llama3_rope.Q4_0", "qwen3_tied.F16", "qwen3_tied.Q8_0", "small_quants"] {
+        let file = path(&format!("gguf/{name}.gguf"));
+        let types = store::describe(&file).unwrap().types;
+        let params = store::open_for_inference(&file, Dtype::F32, &device).unwrap().model.params;
+        assert_eq!(types.len(), params.iter().count());
+        for (param, quant) in params.iter().zip(types) {
+            let Ok(shape) = <[usize; 2]>::try_from(param.shape()) else { continue };
+            let weight = param.packed().unwrap();
+            let want = weight.block_bytes().map(|_| weight.packed_bytes());
+            let what = format!("{name}: {} ({quant})", param.name());
+            assert_eq!(quant.packed_bytes(shape, Dtype::F32, &device), want, "{what}");
+            assert_eq!(want.is_some(), quant.format().is_some(), "{what}");
+            assert_eq!(quant.packed_bytes(shape, Dtype::BF16, &device), None, "{what}");
+            assert_eq!(quant.packed_bytes(shape, Dtype::F32, &Device::reference()), None, "{what}");
+            kept += usize::from(want.is_some());
+        }
+    }
+    assert!(kept > 15 + 16, "{kept}");
+}
+
+#[test]
+fn the_bytes_of_parameters_are_those_of_their_blocks_only_in_memory() {
+    let file = path("gguf/qwen3_tied.Q8_0.gguf");
+    let bytes = |compute, open: fn(&Path, Dtype, &Device) -> Result<store::LoadedModel, StoreError>| {
+        open(&file, compute, &Device::cpu()).unwrap().model.params.compute_bytes()
+    };
+    let (matrices, vectors) = (118_784, 384);
+    // a block of 32 codes has one scale in f32
+    assert_eq!(bytes(Dtype::F32, store::open_for_inference), matrices / 32 * 36 + 4 * vectors);
+    assert_eq!(bytes(Dtype::F32, store::open), 4 * (matrices + vectors));
+    assert_eq!(bytes(Dtype::BF16, store::open_for_inference), 2 * (matrices + vectors));
+}
+
+#[test]
 fn a_file_without_a_tokenizer_has_the_key_that_llama_cpp_requires() {
     let opened = store::open(&path("models/qwen3_tied"), Dtype::F32, &Device::cpu()).unwrap();
     let source = ExportSource { model: &opened.model, tokenizer: None, eos: &[] };

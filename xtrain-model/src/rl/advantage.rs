@@ -151,7 +151,7 @@ impl AdvantageOptions {
 /// |---|---|---|
 /// | `rewards` | `[B * G][F]` | groups of G consecutive completions, F reward functions; `None` is skipped |
 ///
-/// Sums run over functions, completions of a group and completions of the step in rising order, from +0.
+/// Sums run over functions, completions of a group and completions of the step in ascending order, from +0.
 ///
 /// # Errors
 /// [`RlError::Option`] for invalid options, [`RlError::Groups`] for an incomplete group, [`RlError::Functions`] for a
@@ -269,7 +269,8 @@ fn present(values: &[Option<f64>]) -> Vec<f64> {
     values.iter().copied().flatten().collect()
 }
 
-/// The weighted sum of the rewards of a completion that are present, functions rising from +0, or `None` of none.
+/// The weighted sum of the rewards of a completion that are present, functions in ascending order from +0, or `None` of
+/// none.
 pub fn weighted_reward(rewards: &[Option<f64>], weights: &[f64]) -> Option<f64> {
     let terms = rewards.iter().zip(weights).filter_map(|(r, w)| r.map(|r| w * r));
     rewards.iter().any(Option::is_some).then(|| sum(terms))

@@ -1,7 +1,7 @@
 //! Sums, means, standard deviations and quantiles in the order of docs/numerics.md, section 8.
 use xtrain_tensor::faults::{self, Fault};
 
-/// The sum from +0, in rising order.
+/// The sum from +0, in ascending order.
 pub(super) fn sum(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(0.0, |sum, x| sum + x)
 }

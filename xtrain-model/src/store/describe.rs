@@ -8,6 +8,7 @@ use crate::checkpoint::{
     self, CheckpointError, DescribedCheckpoint, RealFs, Refused, newest_described, read_json,
 };
 use crate::config::Config;
+use crate::quant::Quant;
 use crate::store_error::{StoreError, found};
 use crate::tokenizer::{FILE as TOKENIZER, Tokenizer, TokenizerError};
 use crate::{gguf, hf};
@@ -17,6 +18,8 @@ use crate::{gguf, hf};
 pub struct Described {
     /// The config.
     pub config: Config,
+    /// The types of the parameters of a GGUF file, in walk order. Empty: the model is no GGUF file.
+    pub types: Vec<Quant>,
     /// The tokenizer. `None`: the directory or file contains none that is supported.
     pub tokenizer: Option<Tokenizer>,
     /// Why the tokenizer is not supported.
@@ -36,9 +39,10 @@ pub struct Described {
 /// As [`super::open`], except for errors in the tensors.
 pub fn describe(path: &Path) -> Result<Described, StoreError> {
     if path.is_file() {
-        let gguf::Imported { config, tokenizer, unsupported_tokenizer, eos, .. } = gguf::describe(path)?;
+        let described = gguf::describe(path)?;
+        let gguf::Imported { config, tensors: types, tokenizer, unsupported_tokenizer, eos, .. } = described;
         let (path, refused) = (path.to_path_buf(), Vec::new());
-        return Ok(Described { config, tokenizer, unsupported_tokenizer, eos, path, refused });
+        return Ok(Described { config, types, tokenizer, unsupported_tokenizer, eos, path, refused });
     }
     let found = directory(path)?;
     let dir = found.path.clone();
@@ -52,7 +56,8 @@ fn describe_dir(checkpoint: DescribedCheckpoint) -> Result<Described, StoreError
     let files = ModelDir::open(&path)?;
     let (tokenizer, unsupported_tokenizer) = found(files.tokenizer())?;
     let (eos, config) = (files.eos(&config)?, hf::from_json(&config)?);
-    Ok(Described { config, tokenizer, unsupported_tokenizer, eos, path, refused })
+    let types = Vec::new();
+    Ok(Described { config, types, tokenizer, unsupported_tokenizer, eos, path, refused })
 }
 
 /// The config alone. See [`describe`].

@@ -1,5 +1,5 @@
 //! The operations of the SIMD CPU backend.
-use super::gemm::Beta;
+use super::gemm::{Beta, QuantPanels};
 use super::rope::{self, Direction};
 use super::rowsum::{self, ParamGrad};
 use super::value::with_values;
@@ -130,6 +130,9 @@ impl Backend for Cpu {
     }
     fn quantized_packer(&self, shape: [usize; 2], format: QuantFormat) -> Result<Box<dyn Packer>> {
         Ok(pack::quantized_packer(self, shape, format))
+    }
+    fn quantized_bytes(&self, [out, width]: [usize; 2], format: QuantFormat) -> Option<usize> {
+        Some(QuantPanels::bytes_of([width, out], format))
     }
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {

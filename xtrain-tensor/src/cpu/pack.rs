@@ -100,6 +100,13 @@ impl PackedMatrix for PackedWeight {
     fn bytes(&self) -> usize {
         self.matrix.bytes()
     }
+
+    fn block_bytes(&self) -> Option<usize> {
+        match &self.matrix {
+            Packed::Quantized(w) => Some(w.block_bytes()),
+            _ => None,
+        }
+    }
 }
 
 /// Packed for `dy W`.

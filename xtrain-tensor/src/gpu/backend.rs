@@ -109,6 +109,9 @@ impl Backend for Gpu {
         // products read f32 values, which are those of the blocks
         Ok(pack::packer(self, shape, Dtype::F32))
     }
+    fn quantized_bytes(&self, _: [usize; 2], _: QuantFormat) -> Option<usize> {
+        None
+    }
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
         if let Some(norm) = deferred_norm(x).filter(|_| out == Dtype::F32) {
             let source = norm.source();

@@ -298,7 +298,9 @@ pub(super) unsafe fn forward(
     let (kernel, grid) = match tile {
         Tile::Skinny => skinny([rows, outs, width], dtype),
         Tile::Wgmma => ("linear_bf16_wgmma", wgmma::grid(gpu, rows, outs.div_ceil(tile.side()))),
-        Tile::SmallWgmma => ("linear_bf16_wgmma_64", wgmma::small_grid(rows, outs.div_ceil(tile.side()))),
+        Tile::SmallWgmma => {
+            ("linear_bf16_wgmma_64", wgmma::small_grid(rows, width, outs.div_ceil(tile.side())))
+        }
         _ => tile.launch(&FORWARD, dtype, [rows, outs]),
     };
     let shared = SharedTiles::of(gpu, &grid, [rows, width], 16, (tile, dtype))?;

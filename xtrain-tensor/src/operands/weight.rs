@@ -32,6 +32,11 @@ pub struct Affine<'a> {
 pub(crate) trait PackedMatrix: Any + fmt::Debug + Send + Sync {
     /// Bytes of memory.
     fn bytes(&self) -> usize;
+
+    /// Bytes of the blocks of a quantized matrix, without padding. `None`: it is not quantized.
+    fn block_bytes(&self) -> Option<usize> {
+        None
+    }
 }
 
 impl Weight {
@@ -75,6 +80,11 @@ impl Weight {
     /// Bytes of the matrix for `x Wᵀ`.
     pub fn packed_bytes(&self) -> usize {
         self.forward.bytes()
+    }
+
+    /// Bytes of the blocks of a matrix that is quantized in memory, without padding. `None`: it is not quantized.
+    pub fn block_bytes(&self) -> Option<usize> {
+        self.forward.block_bytes()
     }
 
     /// The device that it was packed for.

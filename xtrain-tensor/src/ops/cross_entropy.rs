@@ -9,8 +9,8 @@ use crate::tensor::Tensor;
 /// `z = (x headᵀ) / temperature`, -inf where a filter removes a token other than the target; `x [N, C]` in the dtype
 /// of `head [V, C]`.
 ///
-/// The SIMD CPU holds at most 16 MiB of logits, or one row, in memory; a GPU at most 512 MiB. Order: *dot*, `lse` and
-/// *rowsum* of docs/numerics.md.
+/// The SIMD CPU holds at most [`max_loss_logits`](crate::max_loss_logits) logits in memory; a GPU at most 512 MiB of
+/// them. Order: *dot*, `lse` and *rowsum* of docs/numerics.md.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::Dtype`] or [`Error::Index`] if operands do not match; [`Error::Argument`] for a

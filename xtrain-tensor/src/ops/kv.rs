@@ -1,6 +1,7 @@
 //! Keys and values as separate tensors: appended, or expanded to the query heads.
 //!
-//! Model forward passes use neither: they write keys and values in place, and attention indexes the kv head.
+//! The growing cache appends with [`cat_seq`]; a naive oracle expands with [`repeat_kv`]. All other caches write keys
+//! and values in place, and attention indexes the kv head.
 use super::checks::{misfit, misfit_shapes, refuse};
 use crate::dispatch::backend;
 use crate::error::Result;
@@ -23,7 +24,8 @@ pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     backend(a.device()).cat_seq(a, b)
 }
 
-/// Query head `h` reads kv head `h / (nh / nkv)`: `[N, nkv, hd]` → `[N, nh, hd]`, f32.
+/// Expands kv heads to query heads: head `h` of the result is kv head `h / (nh / nkv)`. `[N, nkv, hd]` → `[N, nh, hd]`,
+/// f32.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) unless `x` has three dimensions and `nkv` divides `n_heads`.

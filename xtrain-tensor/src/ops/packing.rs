@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::operands::{Packer, Piece, QUANT_BLOCK, Weight};
+use crate::operands::{Packer, Piece, QUANT_BLOCK, QuantFormat, Weight};
 use crate::tensor::Tensor;
 
 impl Weight {
@@ -83,6 +83,17 @@ impl WeightPacker {
         self
     }
 
+    /// [`Weight::packed_bytes`] of a weight `[out, in]` whose values arrive as blocks of this format. `None`: they are
+    /// expanded.
+    pub fn quantized_bytes(
+        device: &Device,
+        shape: [usize; 2],
+        dtype: Dtype,
+        format: QuantFormat,
+    ) -> Option<usize> {
+        keeps_blocks(shape, dtype).then(|| backend(device).quantized_bytes(shape, format)).flatten()
+    }
+
     /// Appends the next values of the matrix, row-major.
     pub fn push<'a>(&mut self, values: impl Into<Piece<'a>>) {
         let piece = values.into();
@@ -94,9 +105,9 @@ impl WeightPacker {
 
     /// A packer whose first piece is `first`.
     fn begin(&self, first: Piece<'_>) -> Result<Box<dyn Packer>> {
-        let (backend, whole_blocks) = (backend(&self.device), self.shape[1].is_multiple_of(QUANT_BLOCK));
+        let backend = backend(&self.device);
         let mut packer = match first {
-            Piece::Blocks(format, _) if whole_blocks && self.dtype == Dtype::F32 => {
+            Piece::Blocks(format, _) if keeps_blocks(self.shape, self.dtype) => {
                 backend.quantized_packer(self.shape, format)?
             }
             _ => backend.packer(self.shape, self.dtype)?,
@@ -116,6 +127,11 @@ impl WeightPacker {
         let packer = self.packer.take().unwrap_or_else(|| self.begin(Piece::F32(&[])));
         packer?.finish()
     }
+}
+
+/// Whether a device may keep a weight `[out, in]` quantized: products are in f32, and the rows are whole blocks.
+fn keeps_blocks([_, width]: [usize; 2], dtype: Dtype) -> bool {
+    dtype == Dtype::F32 && width.is_multiple_of(QUANT_BLOCK)
 }
 
 #[cfg(test)]

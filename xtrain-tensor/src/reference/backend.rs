@@ -244,6 +244,9 @@ impl Backend for Reference {
         // products read f32 values, which are those of the blocks
         Ok(pack::packer(self, shape, Dtype::F32))
     }
+    fn quantized_bytes(&self, _: [usize; 2], _: QuantFormat) -> Option<usize> {
+        None
+    }
 
     fn linear(&self, x: &Tensor, w: Affine<'_>, out: Dtype) -> Result<Tensor> {
         let mut y = product(self, x, w.weight)?;

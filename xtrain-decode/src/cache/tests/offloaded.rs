@@ -8,7 +8,7 @@ use crate::cache::layer_file::checksum_bytes;
 use crate::storage::disk::Disk;
 
 /// Part of the names of these caches.
-pub(super) const NAME: &str = "off-loaded";
+pub(super) const NAME: &str = "offloaded";
 
 /// Bytes of two layers and of the checksums of all.
 fn two_layers(shape: &CacheShape, slots: usize) -> usize {
@@ -172,12 +172,12 @@ fn layers_in_memory() -> usize {
 }
 
 #[test]
-fn the_bytes_of_a_cache_count_the_buffers_of_off_loaded_layers() {
+fn the_bytes_of_a_cache_count_the_buffers_of_offloaded_layers() {
     assert_eq!(layers_in_memory(), 2);
 }
 
 #[test]
-fn the_next_cache_off_loads_too() {
+fn the_next_cache_offloads_too() {
     let (cache, _, disk) = filled();
     let bytes = cache.bytes();
     let memory = Box::new(cache).into_memory();
@@ -190,7 +190,7 @@ fn the_next_cache_off_loads_too() {
 
 #[test]
 #[cfg(feature = "faults")]
-fn planted_faults_of_off_loaded_layers_are_found() {
+fn planted_faults_of_offloaded_layers_are_found() {
     use xtrain_tensor::faults::{self, Fault};
     use xtrain_tensor::testing::failure;
     for fault in [Fault::OffloadedLayerShifted, Fault::OffloadedRowsNotWritten, Fault::PrefetchedLayerTaken] {

@@ -1,4 +1,4 @@
-//! Preemption by off-load: the rows of a preempted sequence move to the store, and return when it continues.
+//! Preemption by offload: the rows of a preempted sequence move to the store, and return when it continues.
 use xtrain_model::Error as ModelError;
 
 use super::Scheduler;

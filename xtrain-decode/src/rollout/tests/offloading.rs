@@ -1,4 +1,4 @@
-//! Preemption by off-load: the same completions, fewer rows, and no harm from a store that fails.
+//! Preemption by offload: the same completions, fewer rows, and no harm from a store that fails.
 use std::io::ErrorKind;
 
 use super::*;
@@ -57,7 +57,7 @@ fn run(
 }
 
 #[test]
-fn off_loaded_rows_do_not_run_again() {
+fn offloaded_rows_do_not_run_again() {
     let (recomputed, _) = run(Preemption::Recompute, OffloadStore::default(), &mut |_| ());
     assert!(recomputed.preemptions > 0 && recomputed.layer_rows > 4 * 31);
     assert_eq!((recomputed.offloaded_rows, recomputed.restored_rows), (0, 0));

@@ -26,6 +26,18 @@ fn word_without_a_token(name: &str, text: &str) -> DataError {
 }
 
 #[test]
+fn bytes_that_are_no_text_are_named() {
+    for (bytes, want) in [
+        (&b"ab\xe9"[..], "in.toml: expected UTF-8 text, found byte 0xe9 at byte 2"),
+        (b"a\0b\xe9", "in.toml: expected UTF-8 text, found a zero byte (a binary file?) at byte 1"),
+        (b"\xe9\0", "in.toml: expected UTF-8 text, found byte 0xe9 at byte 0"),
+    ] {
+        let error = String::from_utf8(bytes.to_vec()).unwrap_err();
+        assert_eq!(DataError::not_text(Path::new("in.toml"), &error).to_string(), want);
+    }
+}
+
+#[test]
 fn every_variant_is_reached_by_a_named_case() {
     let variants =
         variants!(DataError: Io NotText Empty Line Format Vocabulary TooShort NoTargets Argument Tokenizer);

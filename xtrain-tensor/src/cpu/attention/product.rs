@@ -204,9 +204,11 @@ impl<'a, A: Arithmetic> ProductKernel<'a, A> {
         let mut col = cols.start;
         // SAFETY: the groups are inside `cols`; the rest is this function's contract.
         unsafe {
-            while R <= L::WIDE_ROWS && A::CHAINS == 1 && col + 4 * L::WIDTH <= cols.end {
-                self.tile::<L, R, 4>(l, row, col);
-                col += 4 * L::WIDTH;
+            if const { R <= L::WIDE_ROWS && A::CHAINS == 1 } {
+                while col + 4 * L::WIDTH <= cols.end {
+                    self.tile::<L, R, 4>(l, row, col);
+                    col += 4 * L::WIDTH;
+                }
             }
             while col < cols.end {
                 self.tile::<L, R, 2>(l, row, col);
@@ -266,20 +268,21 @@ impl<A: Arithmetic> Kernel for ProductKernel<'_, A> {
         assert!((rows - 1) * p.a.row_step + (end - 1) * p.a.k_step < p.a.data.len(), "a is out of bounds");
         assert!((end - 1) * p.b.stride + cols.end <= p.b.rows.len(), "b is out of bounds");
         assert!((rows - 1) * p.out_row_step + cols.end <= p.out.len(), "out is out of bounds");
-        let max_rows = L::TILE_ROWS / A::CHAINS;
         let mut row = 0;
         while row < rows {
             let rest = rows - row;
-            // SAFETY: the bounds were checked, and the strip has no more rows than remain.
-            row += unsafe {
-                match max_rows.min(rest) {
-                    12.. => self.strip::<L, 12>(l, row, cols.clone()),
-                    6.. => self.strip::<L, 6>(l, row, cols.clone()),
-                    3.. => self.strip::<L, 3>(l, row, cols.clone()),
-                    2 => self.strip::<L, 2>(l, row, cols.clone()),
-                    _ => self.strip::<L, 1>(l, row, cols.clone()),
-                }
-            };
+            // A condition in a `const` block: a strip taller than the registers allow is not compiled at all.
+            macro_rules! strip {
+                ($($height:literal)*) => {
+                    $(if const { $height <= L::TILE_ROWS / A::CHAINS } && rest >= $height {
+                        // SAFETY: the bounds were checked, and the strip has no more rows than remain.
+                        unsafe { self.strip::<L, $height>(l, row, cols.clone()) }
+                    } else)* {
+                        unreachable!("every tile has a row")
+                    }
+                };
+            }
+            row += strip!(12 6 3 2 1);
         }
     }
 }

@@ -135,17 +135,16 @@ struct MicroKernel<'a, const M: usize, const UNIT_STRIDE: bool>(&'a TileJob);
 impl<const M: usize, const UNIT_STRIDE: bool> Kernel for MicroKernel<'_, M, UNIT_STRIDE> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        assert!(M <= L::GEMM_ROWS, "a tile of {M} rows exceeds the maximum of {}", L::GEMM_ROWS);
-        // Few rows: compute several panels at once, for enough independent chains to hide the latency of fma. R
-        // registers across make M * R chains.
-        for i in 0..self.0.count {
-            if M <= L::WIDE_ROWS / 2 {
-                self.walk::<L, 8>(l, i);
-            } else if M <= L::WIDE_ROWS {
-                self.walk::<L, 4>(l, i);
-            } else {
-                self.walk::<L, 2>(l, i);
-            }
+        // Conditions in `const` blocks: what they exclude is not compiled at all. Few rows: compute several panels at
+        // once, for enough independent chains to hide the latency of fma. R registers across make M * R chains.
+        if const { M > L::GEMM_ROWS } {
+            unreachable!("a tile of {M} rows exceeds the maximum of {}", L::GEMM_ROWS);
+        } else if const { M <= L::WIDE_ROWS / 2 } {
+            self.tiles::<L, 8>(l);
+        } else if const { M <= L::WIDE_ROWS } {
+            self.tiles::<L, 4>(l);
+        } else {
+            self.tiles::<L, 2>(l);
         }
     }
 }
@@ -170,26 +169,30 @@ impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
         }
     }
 
-    /// Computes all columns of tile `i`: R registers at a time, then two, then one.
+    /// Computes all columns of each tile: R registers at a time, then two, then one.
     #[inline(always)]
-    fn walk<L: Lanes, const R: usize>(&self, l: L, i: usize) {
-        let ptrs = self.pointers(i);
+    fn tiles<L: Lanes, const R: usize>(&self, l: L) {
         let (whole, part) = (self.0.columns / L::WIDTH, self.0.columns % L::WIDTH);
-        let mut at = 0;
-        while at + R <= whole {
-            self.chunk::<L, R>(l, self.0, ptrs, at);
-            at += R;
-        }
-        while at + 2 <= whole {
-            self.chunk::<L, 2>(l, self.0, ptrs, at);
-            at += 2;
-        }
-        if at < whole {
-            self.chunk::<L, 1>(l, self.0, ptrs, at);
-            at += 1;
-        }
-        if part > 0 {
-            self.edge(l, ptrs, at, part);
+        for i in 0..self.0.count {
+            let ptrs = self.pointers(i);
+            let mut at = 0;
+            while at + R <= whole {
+                self.chunk::<L, R>(l, self.0, ptrs, at);
+                at += R;
+            }
+            if const { R > 2 } {
+                while at + 2 <= whole {
+                    self.chunk::<L, 2>(l, self.0, ptrs, at);
+                    at += 2;
+                }
+            }
+            if at < whole {
+                self.chunk::<L, 1>(l, self.0, ptrs, at);
+                at += 1;
+            }
+            if part > 0 {
+                self.edge(l, ptrs, at, part);
+            }
         }
     }
 
@@ -238,11 +241,10 @@ impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
         // rest of the panel.
         let part = t.l2.is_none() && !(at + R).is_multiple_of(L::REGS);
         let rest = part.then(|| Stream { from: t.column::<L>(at + R), step: t.b_step });
-        let acc = match (ptrs.l1, ptrs.l2.or(rest)) {
-            (None, None) => self.sums::<L, R, false>(l, t, ptrs.a, at, [Stream::NONE; 2]),
-            (Some(l1), None) => self.sums::<L, R, true>(l, t, ptrs.a, at, [l1; 2]),
-            (None, Some(l2)) => self.sums::<L, R, true>(l, t, ptrs.a, at, [l2; 2]),
-            (Some(l1), Some(l2)) => self.sums::<L, R, true>(l, t, ptrs.a, at, [l1, l2]),
+        let (l1, l2) = (ptrs.l1, ptrs.l2.or(rest));
+        let acc = match [l1.or(l2), l2.or(l1)] {
+            [Some(l1), Some(l2)] => self.sums::<L, R, true>(l, t, ptrs.a, at, [l1, l2]),
+            _ => self.sums::<L, R, false>(l, t, ptrs.a, at, [Stream::NONE; 2]),
         };
         let zero = <L as Reg>::splat(l, 0.0);
         for (i, row) in acc.iter().enumerate() {

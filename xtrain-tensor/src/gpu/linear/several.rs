@@ -130,7 +130,8 @@ impl Kernels {
             return (self.wgmma, wgmma::grid(gpu, rows, tiles));
         }
         if let (Tile::SmallWgmma, Some(kernel)) = (tile, self.small_wgmma) {
-            return (kernel, wgmma::small_grid(rows, outs.iter().map(|n| n.div_ceil(tile.side())).sum()));
+            let tiles = outs.iter().map(|n| n.div_ceil(tile.side())).sum();
+            return (kernel, wgmma::small_grid(rows, width, tiles));
         }
         if (tile, bf16) == (Tile::Skinny, true) {
             let kernel = match source {

@@ -65,11 +65,17 @@ pub(super) fn grid(gpu: &Gpu, rows: usize, weight_tiles: usize) -> Grid {
     gpu.wgmma_grid(rows.div_ceil(SIDE) * weight_tiles)
 }
 
-/// The grid of a product in tiles of 64 x 64 outputs: four stages of 64 k for each of three warpgroups, the chunk sums of
-/// two, and the alignment of the first stage to 1024.
-pub(super) fn small_grid(rows: usize, weight_tiles: usize) -> Grid {
+/// The grid of a product in tiles of 64 x 64 outputs: a warpgroup for each chunk of `width`, at most three. Each has four
+/// stages of 64 k, all but one have chunk sums, and the first stage is aligned to 1024.
+pub(super) fn small_grid(rows: usize, width: usize, weight_tiles: usize) -> Grid {
     let (stage, sums) = (2 * 64 * 64 * 2, 64 * 64 * 4);
-    Grid::blocks([weight_tiles, rows.div_ceil(64), 1], 384).shared(3 * 4 * stage + 2 * sums + 1024)
+    let (groups, threads) = match width.div_ceil(256) {
+        0 | 1 => (1, 128),
+        2 => (2, 256),
+        _ => (3, 384),
+    };
+    let shared = groups * 4 * stage + (groups - 1) * sums + 1024;
+    Grid::blocks([weight_tiles, rows.div_ceil(64), 1], threads).shared(shared)
 }
 
 /// The rows of samples as the tensor maps of a weight gradient divide them. A map ends with the last row of a sample, so

@@ -52,7 +52,7 @@ impl<L: Lanes, const NIBBLES: bool> Codes<L, NIBBLES> {
         Codes { from, bits }
     }
 
-    /// The codes of depth `n` of the eight as f32. Each depth is taken once, in rising order.
+    /// The codes of depth `n` of the eight as f32. Each depth is taken once, in ascending order.
     ///
     /// # Safety
     /// The block that was loaded still exists, and `n` is less than 8.

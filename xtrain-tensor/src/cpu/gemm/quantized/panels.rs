@@ -94,8 +94,13 @@ impl QuantPanels {
     pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2], format: QuantFormat) -> QuantPanels {
         assert!(depth.is_multiple_of(BLOCK), "whole blocks");
         let layout = Layout { format };
-        let len = columns.div_ceil(COLUMNS) * layout.bytes_of(depth) / LINE;
+        let len = QuantPanels::bytes_of([depth, columns], format) / LINE;
         QuantPanels { lines: PackedBuffer::with_capacity(&cpu.recycler, len), layout, depth, columns }
+    }
+
+    /// Bytes of the panels of a matrix of this shape.
+    pub(crate) fn bytes_of([depth, columns]: [usize; 2], format: QuantFormat) -> usize {
+        columns.div_ceil(COLUMNS) * Layout { format }.bytes_of(depth)
     }
 
     /// Lines of a panel.
@@ -133,6 +138,11 @@ impl QuantPanels {
     /// Bytes of the panels.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.lines)
+    }
+
+    /// Bytes of the columns of the matrix, without those that pad the last panel.
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.columns * (self.layout.bytes_of(self.depth) / COLUMNS)
     }
 
     /// Unpacks column `j`: row `j` of the weight, with the signs of zeros.

@@ -41,6 +41,22 @@ fn blocks(n: usize, format: QuantFormat) -> Vec<QuantBlock> {
 }
 
 #[test]
+fn the_bytes_of_panels_follow_from_the_format() {
+    // per weight: codes of one or half a byte; scales and offsets of 4 bytes for each 32 or 16
+    let per_32 = [36, 40, 40, 48, 20, 24, 24, 32];
+    let device = Device::cpu();
+    for (format, block) in FORMATS.into_iter().zip(per_32) {
+        for ([out, depth], padded) in [([1, 32], 64), ([64, 64], 64), ([130, 96], 192)] {
+            let mut panels = QuantPanels::blank(device.as_cpu().unwrap(), [depth, out], format);
+            panels.write(device.as_cpu().unwrap(), 0, &blocks(out * depth / 32, format));
+            let bytes = padded * depth / 32 * block;
+            let got = [QuantPanels::bytes_of([depth, out], format), panels.bytes(), panels.block_bytes()];
+            assert_eq!(got, [bytes, bytes, out * depth / 32 * block], "{out} x {depth}, {format:?}");
+        }
+    }
+}
+
+#[test]
 fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() {
     let mut compared = 0;
     for (device, format) in simds()

@@ -83,25 +83,30 @@ impl<const M: usize, const NIBBLES: bool, const OFFSETS: bool> Kernel
 {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        // taller tiles have no body
-        if M > max_rows_of::<L>() {
+        // Conditions in `const` blocks: what they exclude is not compiled at all.
+        if const { M > max_rows_of::<L>() } {
             unreachable!("a tile has at most {} rows", max_rows_of::<L>());
         }
-        let (all, width) = (self.0.columns / L::WIDTH, const { width::<L>(M) });
+        let all = self.0.columns / L::WIDTH;
         let mut at = 0;
         // SAFETY: registers inside the columns of the tile; the contract of `Tile::run`.
         unsafe {
-            while width == 4 && at + 4 <= all {
-                self.columns::<L, 4>(l, at);
-                at += 4;
+            if const { width::<L>(M) == 4 } {
+                while at + 4 <= all {
+                    self.columns::<L, 4>(l, at);
+                    at += 4;
+                }
             }
-            while width >= 2 && at + 2 <= all {
-                self.columns::<L, 2>(l, at);
-                at += 2;
-            }
-            while width == 1 && at < all {
-                self.columns::<L, 1>(l, at);
-                at += 1;
+            if const { width::<L>(M) >= 2 } {
+                while at + 2 <= all {
+                    self.columns::<L, 2>(l, at);
+                    at += 2;
+                }
+            } else {
+                while at < all {
+                    self.columns::<L, 1>(l, at);
+                    at += 1;
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Engines with off-loaded layers: what is refused, and errors of the disk.
+//! Engines with offloaded layers: what is refused, and errors of the disk.
 use std::sync::Arc;
 
 use super::*;
@@ -30,7 +30,7 @@ fn layer(model: &Model) -> usize {
 }
 
 #[test]
-fn what_cannot_be_off_loaded_is_refused_with_the_bytes_that_it_needs() {
+fn what_cannot_be_offloaded_is_refused_with_the_bytes_that_it_needs() {
     let (model, disk) = (deep(), Disk::default());
     let layer = layer(&model);
     // two checksums of eight bytes for each layer
@@ -40,7 +40,7 @@ fn what_cannot_be_off_loaded_is_refused_with_the_bytes_that_it_needs() {
         Ok(_) => panic!("{kv}: {sizes:?} is accepted"),
     };
     for kv in [KvKind::Off, KvKind::Growing, KvKind::Sinks { sinks: 2, window: 6 }] {
-        let want = format!("kv: expected contiguous, paged or int8, to off-load layers, found {kv}");
+        let want = format!("kv: expected contiguous, paged or int8, to offload layers, found {kv}");
         assert_eq!(refused(kv, [least, 1 << 20]), want);
     }
     for kv in [KvKind::Contiguous, KvKind::Paged { page: 64 }] {
@@ -51,7 +51,7 @@ fn what_cannot_be_off_loaded_is_refused_with_the_bytes_that_it_needs() {
         assert_eq!(refused(kv, [least - 1, 1 << 20]), want);
         let limit = 4 * layer - 1;
         let want = format!(
-            "offload_limit: expected room for the layers that are off-loaded, found {limit} bytes; 4 layers of 64 \
+            "offload_limit: expected room for the layers that are offloaded, found {limit} bytes; 4 layers of 64 \
              positions take {}",
             4 * layer
         );
@@ -64,7 +64,7 @@ fn what_cannot_be_off_loaded_is_refused_with_the_bytes_that_it_needs() {
 fn layers_stay_in_memory_as_far_as_they_fit() {
     let (model, disk) = (deep(), Disk::default());
     let layer = layer(&model);
-    // one more layer stays, so that three are off-loaded; or all stay
+    // one more layer stays, so that three are offloaded; or all stay
     for (resident, want) in [(2 * layer + 64, 2), (3 * layer + 64, 3), (4 * layer - 1, 3), (4 * layer, 4)] {
         let engine = engine(&model, KvKind::Contiguous, [resident, 1 << 20], &disk).unwrap();
         let cache = engine.cache().unwrap();
@@ -86,7 +86,7 @@ fn an_engine_continues_when_the_disk_works_again() {
                 if fails_at == Some(step) {
                     disk.fail(Some(std::io::ErrorKind::StorageFull));
                     let error = engine.step().unwrap_err();
-                    assert!(error.to_string().contains("in the off-load file"), "{error}");
+                    assert!(error.to_string().contains("in the offload file"), "{error}");
                     disk.fail(None);
                 }
                 engine.step().unwrap();
