@@ -81,7 +81,7 @@ pub struct RolloutLine<'a> {
     /// The kind of a lossy KV cache. `None`: the cache was exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv: Option<Cow<'a, str>>,
-    /// The compute dtype of a completion without [`RolloutLine::policy`], whose digest contains it. `None`: f32.
+    /// The compute dtype of a completion without [`RolloutLine::policy`], whose digest contains it. `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Cow<'a, str>>,
     /// Softmax temperature.

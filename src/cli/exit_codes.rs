@@ -76,10 +76,10 @@ impl LibraryError for DataError {
                 (*want == OBJECT).then(|| data_format::of_whole_json(file).map(ToString::to_string)).flatten()
             }),
             DataError::NoTargets { documents: 0, .. } => {
-                Some("add data, or hold out less of it for validation: data.val_fraction".to_string())
+                Some("add data; data.val_fraction holds out a share of it for validation".to_string())
             }
             DataError::TooShort { .. } => Some(
-                "add data, reduce train.context, or hold out less for validation: data.val_fraction"
+                "add data, reduce train.context, or lower data.val_fraction, the share that is held out for validation"
                     .to_string(),
             ),
             _ => None,

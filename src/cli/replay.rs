@@ -143,7 +143,7 @@ fn other_dtype(line: &RolloutLine<'_>, model: &Model, digest: &str) -> Result<Op
     let other = if model.compute() == Dtype::F32 { Dtype::BF16 } else { Dtype::F32 };
     let is_of_line = match line.policy.as_deref() {
         Some(policy) => policy != digest && policy == policy_digest_of(model, other)?,
-        None => line.dtype.as_deref().unwrap_or("f32") == other.to_string(),
+        None => line.dtype.as_deref().is_some_and(|dtype| dtype == other.to_string()),
     };
     Ok((is_of_line && !faults::on(Fault::DtypeOfRolloutIgnored)).then_some(other))
 }

@@ -3,7 +3,6 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit, shell_word};
 use super::out;
-use crate::config::KeyDifference;
 use crate::run::{RunDir, has_checkpoint};
 
 /// Opens the run that `--resume` of `command` names: `train` or `grpo`.
@@ -38,15 +37,15 @@ pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
     })
 }
 
-/// Prints that the run of `command` has no step left, how to go on, and which changes are not stored for this reason.
+/// Prints that the run of `command` has no step left, how to go on, and which changed keys are not stored for this reason.
 pub(super) fn print_complete(
     run: &RunDir,
     command: &str,
     step: u64,
-    changes: &[KeyDifference],
+    changed: &[String],
 ) -> Result<(), CliError> {
-    for KeyDifference { key, recorded, found } in changes {
-        eprintln!("note: {key} remains {recorded}, not {found}: no step is left");
+    if !changed.is_empty() {
+        eprintln!("note: not stored, because no step is left: {}", changed.join(", "));
     }
     let (path, word) = (run.path().display(), shell_word(run.path()));
     let next = match command {

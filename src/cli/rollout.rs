@@ -288,7 +288,8 @@ fn requests(
     prompts.iter_mut().map(request).collect()
 }
 
-/// The line of a completion. `policy`, `dtype`: the digest of the weights and the compute dtype. `prompt`: its number among those that were not skipped, and the prompt.
+/// The line of a completion. `policy`, `dtype`: the digest of the weights and the compute dtype. `group`, `prompt`: the
+/// number of the prompt among those that were not skipped, and the prompt.
 fn json_line(
     args: &RolloutArgs,
     (policy, dtype): (Option<&str>, Dtype),
@@ -329,7 +330,7 @@ fn json_line(
         regex,
         json_schema,
         kv: lossy(args.generation.cache.engine().kv),
-        dtype: (policy.is_none() && dtype != Dtype::F32).then(|| Cow::Owned(dtype.to_string())),
+        dtype: policy.is_none().then(|| Cow::Owned(dtype.to_string())),
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: sampling.top_k,

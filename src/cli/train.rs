@@ -245,8 +245,9 @@ impl TrainArgs {
         require_equal(&parts.config, &data, &parts.trainer, comm)?;
         let step = parts.trainer.step_number();
         if step >= steps {
-            let changes = config::differences("config.toml", &config::record(&old), &parts.config)?;
-            return resumable::print_complete(&run, "train", step, &changes);
+            let has_ended = step >= old.train.steps as u64;
+            let changed = if has_ended { config::differing(&old, &parts.config) } else { Vec::new() };
+            return resumable::print_complete(&run, "train", step, &changed);
         }
         let processes = gpu_peers::connect(device, self.common.threads, comm)?;
         let Some(checkpoints) = checkpoints else { return parts.run(&processes) };

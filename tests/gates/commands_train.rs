@@ -78,7 +78,7 @@ fn resuming_a_complete_run_prints_how_to_continue() {
     assert!(stderr.starts_with("r is complete at step 3; to continue, increase train.steps"), "{stderr}");
     assert_eq!(ok(&scratch.0, &["train", "--resume", "r"]), stderr);
     let changed = xtrain(&scratch.0, &["train", "--resume", "r", "--set", "train.learning_rate=0.5"]);
-    let note = "note: train.learning_rate remains ";
+    let note = "note: not stored, because no step is left: train.";
     assert!(text(&changed.stderr).starts_with(note) && text(&changed.stdout) == stderr, "{changed:?}");
     let words: Vec<&str> = stderr.split_once("xtrain ").unwrap().1.split_whitespace().collect();
     done(&scratch.0, &words);

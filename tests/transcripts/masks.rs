@@ -95,7 +95,6 @@ impl Masks {
 /// The end of a packed token file: the checksum of the name of its tokenizer.
 const NAME_CHECKSUM: usize = 4;
 
-/// Replaces what each match has behind its first group.
 /// The lines without those that repeat the line before for another instruction set of the machine.
 fn one_instruction_set(text: &str) -> String {
     let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
@@ -103,6 +102,7 @@ fn one_instruction_set(text: &str) -> String {
     lines.concat()
 }
 
+/// Replaces what each match has behind its first group.
 fn replace(mut text: String, masks: &[Mask]) -> String {
     for (regex, placeholder) in masks {
         let mut masked = String::new();

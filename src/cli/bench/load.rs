@@ -193,7 +193,7 @@ impl Report {
         let Some(peak) = self.peak_bytes else { return "peak memory: not available on this system\n".into() };
         let mut table = Table::new(&["peak memory"], &["size", "x weights"]);
         let times = |bytes: u64| format!("{:.2}", bytes as f64 / self.weight_bytes as f64);
-        let rows = [("weights in memory", self.weight_bytes), ("open", peak.opened)];
+        let rows = [("weights as products read them", self.weight_bytes), ("open", peak.opened)];
         for (name, bytes) in rows.into_iter().chain(peak.packed.map(|bytes| ("open and pack", bytes))) {
             table.row([name.to_string(), units::bytes(bytes), times(bytes)]);
         }

@@ -74,7 +74,7 @@ impl Setup<'_> {
         self.changes.is_some() && is_complete && !faults::on(Fault::CompleteRunStoresChanges)
     }
 
-    /// Runs the loop, as a session of the run. A run without a step left is not changed.
+    /// Runs the loop, as a session of the run. Without a step left, its settings and its session stay as they are.
     pub(super) fn train(
         &self,
         run: &RunDir,
@@ -87,8 +87,7 @@ impl Setup<'_> {
         if self.is_complete(ready)
             && let Some(Changes { old, .. }) = self.changes
         {
-            let changes = config::differences("config.toml", &config::record(old), self.config)?;
-            return resumable::print_complete(run, "grpo", step, &changes);
+            return resumable::print_complete(run, "grpo", step, &config::differing(old, self.config));
         }
         logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, checkpoints, interrupt))
     }
