@@ -76,10 +76,10 @@ impl LibraryError for DataError {
                 (*want == OBJECT).then(|| data_format::of_whole_json(file).map(ToString::to_string)).flatten()
             }),
             DataError::NoTargets { documents: 0, .. } => {
-                Some("add data; data.val_fraction holds out a share of it for validation".to_string())
+                Some("add data; unless data.val_fraction is set, a tenth of it is held out".to_string())
             }
             DataError::TooShort { .. } => Some(
-                "add data, reduce train.context, or lower data.val_fraction, the share that is held out for validation"
+                "add data, or reduce train.context; unless data.val_fraction is set, a tenth of the data is held out"
                     .to_string(),
             ),
             _ => None,

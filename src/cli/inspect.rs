@@ -72,7 +72,7 @@ struct Report {
     refused: Vec<String>,
     config: serde_json::Value,
     compute: String,
-    /// The number of parameters of each type in a GGUF file.
+    /// The number of tensors of each type in a GGUF file. Empty: the model is no GGUF file.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     types: BTreeMap<String, usize>,
     parameters: u64,

@@ -1,4 +1,5 @@
 //! The run that `--resume` names.
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit, shell_word};
@@ -37,24 +38,17 @@ pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
     })
 }
 
-/// Prints that the run of `command` has no step left, how to go on, and which changed keys are not stored for this reason.
+/// Prints that a run has no step left, what continues it, and the changed keys that are not stored for this reason.
 pub(super) fn print_complete(
     run: &RunDir,
-    command: &str,
     step: u64,
     changed: &[String],
+    next: impl Display,
 ) -> Result<(), CliError> {
     if !changed.is_empty() {
         eprintln!("note: not stored, because no step is left: {}", changed.join(", "));
     }
-    let (path, word) = (run.path().display(), shell_word(run.path()));
-    let next = match command {
-        "train" => {
-            format!("increase train.steps: xtrain train --resume {word} --set train.steps={}", 2 * step)
-        }
-        _ => format!("start another run from its weights: xtrain grpo --init {word}"),
-    };
-    out::print(format!("{path} is complete at step {step}; to continue, {next}\n"))
+    out::print(format!("{} is complete at step {step}; to continue, {next}\n", run.path().display()))
 }
 
 fn refused(path: &Path, found: &str, hint: &str) -> CliError {

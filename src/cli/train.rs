@@ -247,7 +247,10 @@ impl TrainArgs {
         if step >= steps {
             let has_ended = step >= old.train.steps as u64;
             let changed = if has_ended { config::differing(&old, &parts.config) } else { Vec::new() };
-            return resumable::print_complete(&run, "train", step, &changed);
+            let (word, steps) = (shell_word(run.path()), 2 * step);
+            let next =
+                format_args!("increase train.steps: xtrain train --resume {word} --set train.steps={steps}");
+            return resumable::print_complete(&run, step, &changed, next);
         }
         let processes = gpu_peers::connect(device, self.common.threads, comm)?;
         let Some(checkpoints) = checkpoints else { return parts.run(&processes) };

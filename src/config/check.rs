@@ -78,7 +78,7 @@ impl Kind {
 pub(super) const RENAMED: [(&str, &str); 1] = [("train.recompute", "train.gradient_checkpointing")];
 
 /// Keys outside `[grpo]` that every run of `xtrain grpo` reads.
-const SHARED: [&str; 5] =
+pub(crate) const SHARED: [&str; 5] =
     ["train.init", "train.seed", "train.dtype", "train.gradient_checkpointing", "train.shards"];
 
 /// The keys of a configuration and their types, taken from the default configuration.

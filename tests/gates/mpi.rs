@@ -389,6 +389,13 @@ fn reinforcement_learning_on_several_processes_has_the_files_of_one() {
     let _ = wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
     let _ = succeeds(mpirun(&scratch.0, 2, &["grpo", "--resume", "killed", "--threads", "1"]));
     assert!(all_files(&dir) == want, "killed on 4 processes, resumed on 2");
+    // no step is left: all processes end
+    let mut again = mpirun(&scratch.0, 2, &["grpo", "--resume", "killed", "--threads", "1"]);
+    let mut child = again.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let status = wait_for("mpirun ends without a step", || child.try_wait().unwrap());
+    let shown = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    assert!(status.success() && shown.starts_with("killed is complete at step 6; "), "{status}: {shown}");
+    assert!(all_files(&dir) == want, "resumed without a step");
     let (code, errors) = fails(mpirun(&scratch.0, 3, &words(&run("three"))));
     assert!(
         errors.contains("`train.shards` = 4: expected a multiple of 3, the number of processes"),

@@ -3,19 +3,14 @@ use std::path::Path;
 
 use crate::cli::exit::{CliError, Exit};
 use crate::cli::{init, loaded, source};
-use crate::config::check::tree;
+use crate::config::check::{SHARED, tree};
 use crate::config::{Layer, ModelSection, RunConfig};
 use crate::model::store;
 
-/// The keys of `[train]` that may be set for a run with initial weights. The others describe a base model.
-const USED: [&str; 6] = [
-    "train.init",
-    "train.seed",
-    "train.dtype",
-    "train.gradient_checkpointing",
-    "train.context",
-    "train.shards",
-];
+/// Whether a key of `[train]` may be set for a run with initial weights. The others describe a base model.
+fn is_used(key: &str) -> bool {
+    SHARED.contains(&key) || key == "train.context"
+}
 
 /// Checks the values of `[model]` and `[train]` and `data.val_files` in `layers` for a run with initial weights: it trains
 /// no base model. A file may have been written for a base model. Returns the note about such files.
@@ -35,8 +30,7 @@ pub(super) fn check_unused(layers: &[Layer], config: &RunConfig) -> Result<Optio
     for layer in layers {
         for (key, value) in layer.values()? {
             let size = key.strip_prefix("model.").map(|size| &own["model"][size]);
-            let unused =
-                key.starts_with("train.") && !USED.contains(&key.as_str()) || key == "data.val_files";
+            let unused = key.starts_with("train.") && !is_used(&key) || key == "data.val_files";
             match (layer, size) {
                 (Layer::File(path), size) if unused || size.is_some_and(|own| *own != value) => {
                     files.push(path.display().to_string());

@@ -87,7 +87,9 @@ impl Setup<'_> {
         if self.is_complete(ready)
             && let Some(Changes { old, .. }) = self.changes
         {
-            return resumable::print_complete(run, "grpo", step, &config::differing(old, self.config));
+            let word = shell_word(run.path());
+            let next = format_args!("start another run from its weights: xtrain grpo --init {word}");
+            return resumable::print_complete(run, step, &config::differing(old, self.config), next);
         }
         logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, checkpoints, interrupt))
     }

@@ -18,7 +18,7 @@ use crate::{gguf, hf};
 pub struct Described {
     /// The config.
     pub config: Config,
-    /// The types of the parameters of a GGUF file, in walk order. Empty: the model is no GGUF file.
+    /// The type of each parameter tensor of a GGUF file, in walk order. Empty: the model is no GGUF file.
     pub types: Vec<Quant>,
     /// The tokenizer. `None`: the directory or file contains none that is supported.
     pub tokenizer: Option<Tokenizer>,
