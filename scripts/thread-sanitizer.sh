@@ -3,8 +3,8 @@
 # instrumented too, so this requires a nightly toolchain with its sources:
 #   rustup toolchain install nightly --component rust-src
 # usage: bash scripts/thread-sanitizer.sh [PACKAGE [FILTER...]]
-# Without arguments: the processes as threads, the CPU operations and the thread pool, and the engine. The emulator is not
-# built.
+# Without arguments: a data race that has to be reported, then the processes as threads, the CPU operations and the
+# thread pool, and the engine. The emulator is not built.
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
 fail() { echo "error: $*" >&2; exit 1; }
@@ -28,6 +28,9 @@ run() {
 if [ $# -gt 0 ]; then
     run "$@"
 else
+    race=device::pool::tests::a_data_race_for_the_thread_sanitizer
+    report=$(run xtrain-tensor --ignored --exact "$race" 2>&1) && fail "the sanitizer does not report a data race"
+    grep -q 'ThreadSanitizer: data race' <<< "$report" || fail "expected the report of a data race, found: $report"
     run xtrain-comm
     # the memory that this test measures contains the sanitizer's
     run xtrain-tensor pool cpu:: --skip a_vocabulary_of_50_000_takes_40_mib

@@ -189,6 +189,15 @@ mod tests {
         assert_eq!(host_bytes(LayerOffload::in_memory(usize::MAX, usize::MAX)), 0);
     }
 
+    #[cfg(feature = "faults")]
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn a_layer_that_is_read_and_not_counted_is_detected() {
+        let test = the_layer_that_a_gpu_reads_takes_host_memory;
+        let found = faults::with(Fault::ReadLayerNotCounted, || crate::tensor::testing::failure(test));
+        assert!(found.is_some_and(|text| text.contains("left == right")));
+    }
+
     /// Checks the memory of one request with room for very many sequences.
     fn of_one_request() -> Result<(), CliError> {
         let options =

@@ -111,6 +111,7 @@ fn directory() -> Scratch {
         ("answer.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"answer\": \"c\"}\n"),
         ("names.toml", "[train]\nlearning_rate = 1.0\nlr = 2.0\n"),
         ("latin.txt", "text"),
+        ("zero.txt", "a\0b"),
         ("latin.toml", "[train]"),
         ("latin.jinja", "text"),
         ("grpo.toml", "[grpo]\nmax_grad_norm = 1.0\n"),

@@ -259,6 +259,9 @@ impl ProcessGroup {
         let found = self.comm.all_gather(&param.to_le_bytes())?;
         let params =
             found.iter().filter_map(|bytes| bytes.as_slice().try_into().ok().map(u64::from_le_bytes));
+        if faults::on(Fault::OtherProcessTakenAsFinite) {
+            return Ok(first.map(|at| self.own()[at].param));
+        }
         Ok(params.min().filter(|&param| param != u64::MAX).map(|param| param as usize))
     }
 }
@@ -353,6 +356,19 @@ mod tests {
             for (got, want) in found(at) {
                 assert_eq!(got, want);
             }
+        }
+        // a fault is not carried to the threads of the two processes, so it is switched on in them
+        #[cfg(feature = "faults")]
+        {
+            let alone = on_two(|group, params| {
+                let values = params.iter().map(|p| p.value().unwrap()).collect::<Vec<_>>();
+                let mut own = group.slice(&values).unwrap();
+                if group.comm().rank() == 1 {
+                    own[0].data_mut::<f32>().unwrap()[0] = f32::NAN;
+                }
+                faults::with(Fault::OtherProcessTakenAsFinite, || group.first_non_finite(&own)).unwrap()
+            });
+            assert!(alone[0].is_none() && alone[1].is_some(), "{alone:?}");
         }
     }
 }

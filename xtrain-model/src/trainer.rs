@@ -326,7 +326,7 @@ impl Trainer {
                 None => ops::first_non_finite(&grads.iter().collect::<Vec<_>>())?,
                 Some(group) => group.first_non_finite(&grads)?,
             };
-            let what = match first.and_then(|at| self.model.params.iter().nth(at)) {
+            let what = match first.and_then(|at| self.parameter(at)) {
                 Some(param) => format!("the gradient of {}", param.name()),
                 None => "the norm of the gradient".into(),
             };
@@ -335,7 +335,7 @@ impl Trainer {
         if !finite {
             let values = self.model.params.iter().map(Param::value).collect::<Result<Vec<_>>>()?;
             let first = ops::first_non_finite(&values)?;
-            let what = match first.and_then(|at| self.model.params.iter().nth(at)) {
+            let what = match first.and_then(|at| self.parameter(at)) {
                 Some(param) => format!("the weight {}", param.name()),
                 None => "a weight".into(),
             };
@@ -345,6 +345,12 @@ impl Trainer {
         self.target_tokens += tokens as u64;
         let target_tokens = self.target_tokens;
         Ok(StepReport { step, loss, grad_norm: norm, learning_rate, target_tokens })
+    }
+
+    /// The parameter with this walk index.
+    fn parameter(&self, index: usize) -> Option<&Param> {
+        let index = if faults::on(Fault::FirstParameterNamed) { 0 } else { index };
+        self.model.params.iter().nth(index)
     }
 
     /// One optimizer step on the mean of the losses of all targets: each has the loss weight 1 / (number of target

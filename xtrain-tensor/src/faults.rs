@@ -47,6 +47,12 @@ macro_rules! faults {
 
 faults! {
     SamplerF32RunningSum "the sampler picks a token by a running sum of f32 probabilities"
+    FirstParameterNamed "the error of a gradient or a weight that is not finite names the first parameter"
+    OtherProcessTakenAsFinite "a process looks for values that are not finite in its own slices only"
+    RowsVisitedByBlock "the logits of a row that a loss visits come with the index of the row in its block"
+    RowsOfBlocksShared "the rows of a later block of a loss are stored over those of the first block"
+    FreeBlocksKept "the free blocks of a full GPU are not returned to it"
+    ReadLayerNotCounted "the host memory of an offloaded cache is that without the layer that is read"
     WatermarkFlagIgnored "--watermark does not reach the engine"
     AdamBetasExchanged "the optimizer of a training run takes train.beta2 for beta1 and the reverse"
     NumberLimitsIgnored "numbers of the section grpo below 0 are accepted"

@@ -16,7 +16,13 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 80] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 86] = [
+    Fault::FirstParameterNamed,
+    Fault::OtherProcessTakenAsFinite,
+    Fault::RowsVisitedByBlock,
+    Fault::RowsOfBlocksShared,
+    Fault::FreeBlocksKept,
+    Fault::ReadLayerNotCounted,
     Fault::TensorMapsFreedInStep,
     Fault::TextOfTruncatedPromptKept,
     Fault::RewardLogsShared,

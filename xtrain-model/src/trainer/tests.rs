@@ -35,3 +35,16 @@ fn a_weight_that_is_not_finite_is_reported_with_its_name() {
     assert_eq!(error, format!("step 1: the weight {name} is not finite"));
     assert_eq!((trainer.step_number(), trainer.target_tokens()), (0, 0));
 }
+
+#[cfg(feature = "faults")]
+#[test]
+fn the_name_of_another_parameter_is_detected() {
+    let tests: [fn(); 2] = [
+        a_gradient_that_is_not_finite_is_reported_with_the_name_of_its_parameter,
+        a_weight_that_is_not_finite_is_reported_with_its_name,
+    ];
+    for test in tests {
+        let found = faults::with(Fault::FirstParameterNamed, || xtrain_tensor::testing::failure(test));
+        assert!(found.is_some_and(|text| text.contains("is not finite")));
+    }
+}

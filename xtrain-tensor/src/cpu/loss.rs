@@ -105,8 +105,9 @@ impl LossPass<'_> {
             let rows = Rows { cpu: self.cpu, loss: self.rows, first: start, column: 0, action: Action::None };
             rows.process(&mut z, &mut known[block.clone()])?;
             let z = z.data::<f32>()?.chunks_exact(self.head.out_features());
+            let first = if faults::on(Fault::RowsVisitedByBlock) { block.start } else { 0 };
             for (n, z) in block.zip(z) {
-                known[n].iter().for_each(|known| visit(n, z, known));
+                known[n].iter().for_each(|known| visit(n - first, z, known));
             }
         }
         Ok(known)

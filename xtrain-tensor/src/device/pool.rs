@@ -387,6 +387,18 @@ mod tests {
         }
     }
 
+    /// Two chunks write one element without an order between them: undefined behavior.
+    #[test]
+    #[ignore = "scripts/thread-sanitizer.sh runs it and expects a report"]
+    fn a_data_race_for_the_thread_sanitizer() {
+        let (pool, mut out) = (Pool::new(2), [0u8]);
+        for _ in 0..1000 {
+            let shared = Disjoint::new(&mut out);
+            // SAFETY: it is not safe. The sanitizer has to end the program here.
+            pool.run(2, |i| unsafe { shared.slice(0..1)[0] = i as u8 });
+        }
+    }
+
     #[test]
     fn parts_cover_the_slice_and_the_last_may_be_short() {
         let mut out = vec![0; 103];

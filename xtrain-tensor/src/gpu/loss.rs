@@ -65,6 +65,7 @@ fn row(at: At, row: usize, bytes: usize) -> At {
 
 impl RowBuffers {
     fn starting_at(self, first: usize) -> RowBuffers {
+        let first = if faults::on(Fault::RowsOfBlocksShared) { 0 } else { first };
         RowBuffers {
             target: row(self.target, first, 4),
             factors: row(self.factors, first, 8),

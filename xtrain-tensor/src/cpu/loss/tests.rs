@@ -142,6 +142,15 @@ fn each_row_is_visited_with_its_index_in_the_input() {
     }
 }
 
+#[cfg(feature = "faults")]
+#[test]
+fn a_row_that_is_visited_with_its_index_in_a_block_is_detected() {
+    let test = each_row_is_visited_with_its_index_in_the_input;
+    let found =
+        crate::faults::with(crate::faults::Fault::RowsVisitedByBlock, || crate::testing::failure(test));
+    assert!(found.is_some_and(|text| text.contains("left == right")));
+}
+
 /// Peak resident memory of this process in KiB. `None`: the system does not report it.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

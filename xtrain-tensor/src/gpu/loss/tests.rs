@@ -148,6 +148,16 @@ fn the_kept_sets_of_blocks_of_rows_are_those_of_all_rows() {
     assert_eq!(values_and_kept_on(&Device::cpu(), &o, MAX_LOGITS), whole);
 }
 
+#[cfg(feature = "faults")]
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn rows_of_blocks_that_share_their_place_are_detected() {
+    let test = the_kept_sets_of_blocks_of_rows_are_those_of_all_rows;
+    let found =
+        crate::faults::with(crate::faults::Fault::RowsOfBlocksShared, || crate::testing::failure(test));
+    assert!(found.is_some_and(|text| text.contains("left == right")));
+}
+
 #[test]
 #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn equal_logits_are_kept_in_the_order_of_their_indices() {

@@ -110,3 +110,11 @@ fn an_allocation_that_fails_returns_the_free_blocks_to_the_device_and_tries_agai
     assert_eq!(lock(&blocks).freed, [first]);
     assert_eq!(lock(&blocks).live, HashMap::from([(second, 2 * MIB)]));
 }
+
+#[cfg(feature = "faults")]
+#[test]
+fn free_blocks_that_are_kept_are_detected() {
+    let test = an_allocation_that_fails_returns_the_free_blocks_to_the_device_and_tries_again;
+    let found = crate::faults::with(crate::faults::Fault::FreeBlocksKept, || crate::testing::failure(test));
+    assert!(found.is_some_and(|text| text.contains("out of memory")));
+}
