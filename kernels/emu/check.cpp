@@ -3,6 +3,7 @@
 #include "check.hpp"
 
 #include <stdio.h>
+#include <string.h>
 
 #include <algorithm>
 
@@ -214,8 +215,16 @@ static void check_write(Cell& cell, const Observer& a, Access access, const Acce
 static void check(const Shadow& s, Access access, const AccessSite& site) {
   Observer observer(*worker);
   size_t first = pair(s, site.at), last = pair(s, (const char*)site.at + site.bytes - 1);
+  // the last pair, before and after its check: an equal one has the same result
+  Cell before{}, after{};
+  uint8_t checked = 0xff;  // no state
   for (size_t i = first; i <= last; i++) {
     uint8_t state = s.state[i];
+    if (state == checked && !memcmp(&s.cells[i], &before, sizeof before)) {
+      s.cells[i] = after;
+      if (access != Access::Read) s.state[i] = state | WRITTEN;
+      continue;
+    }
     if (!(state & LIVE))
       fault(access == Access::Read ? "read out of bounds" : "write out of bounds", site.at, site.bytes, site.source);
     if (state & IN_FLIGHT) fault("access to the destination of a pending cp.async", site.at, site.bytes, site.source);
@@ -225,11 +234,14 @@ static void check(const Shadow& s, Access access, const AccessSite& site) {
     if (!observer.shared && !observer.self.grid_dependency_synced)
       fault("access to global memory before xt_grid_dependency_sync", site.at, site.bytes, site.source);
     Cell& cell = s.cells[i];
+    before = cell;
     if (access != Access::Write) check_read(cell, observer, access, site);
     if (access != Access::Read) {
       check_write(cell, observer, access, site);
       s.state[i] = state | WRITTEN;
     }
+    after = cell;
+    checked = state;
   }
 }
 

@@ -277,6 +277,7 @@ impl TrainArgs {
     /// The configuration of a new run.
     fn new_config(&self) -> Result<Resolved, CliError> {
         let mut layers = self.config_layers();
+        require_own_keys(&layers)?;
         let mut resolved = Resolved::load(&layers)?;
         let init = &resolved.config.train.init;
         if self.init.is_none() && !init.is_empty() {
@@ -307,7 +308,9 @@ impl TrainArgs {
         }
         let moved = self.data_files().map(|(_, key, _)| key);
         let may_change: Vec<&str> = MAY_CHANGE.into_iter().chain(moved).collect();
-        let config = resumed(run, &self.config_layers(), &may_change)?;
+        let layers = self.config_layers();
+        require_own_keys(&layers)?;
+        let config = resumed(run, &layers, &may_change)?;
         if config.old.require_validation().is_ok() {
             config.new.config.require_validation()?;
         }
@@ -362,6 +365,17 @@ impl TrainArgs {
         let named = || Path::new("runs").join(stem.unwrap_or("train".as_ref()));
         self.run.clone().unwrap_or_else(named)
     }
+}
+
+/// Checks that no `--set` gives a key of `[grpo]`, which has no effect. A file may have the section, for `xtrain grpo`.
+fn require_own_keys(layers: &[Layer]) -> Result<(), CliError> {
+    for layer in layers.iter().filter(|layer| matches!(layer, Layer::Set(_))) {
+        if let Some((key, value)) = layer.values()?.into_iter().find(|(key, _)| key.starts_with("grpo.")) {
+            let message = format!("`{key}` = {value}: expected a key of xtrain train");
+            return Err(CliError::new(Exit::Usage, message).hint("[grpo] has the keys of xtrain grpo"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that all processes would train the same run, and that they can divide it.

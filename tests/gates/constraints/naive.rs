@@ -1,5 +1,7 @@
 //! The definition of constrained output, by brute force: an automaton of another crate reads the bytes of every token of
 //! the vocabulary, before every token of the completion.
+use std::collections::HashMap;
+
 use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::{Anchored, Input, MatchKind};
@@ -14,6 +16,8 @@ pub(super) struct Automaton {
     dfa: DFA,
     cache: Cache,
     start: LazyStateID,
+    /// Whether a byte may follow, of each state that was asked for.
+    continued: HashMap<LazyStateID, bool>,
 }
 
 impl Automaton {
@@ -22,7 +26,7 @@ impl Automaton {
         let dfa = DFA::builder().configure(config).build(regex).unwrap_or_else(|e| panic!("{regex:?}: {e}"));
         let mut cache = dfa.create_cache();
         let start = dfa.start_state_forward(&mut cache, &Input::new("").anchored(Anchored::Yes)).unwrap();
-        Automaton { dfa, cache, start }
+        Automaton { dfa, cache, start, continued: HashMap::new() }
     }
 
     /// The state after `bytes`. `None`: they begin no match.
@@ -35,9 +39,17 @@ impl Automaton {
             }
         }
         // the automaton tells a match one byte late: the byte may be one that continues nothing
-        let continues = |byte| !self.dfa.next_state(&mut self.cache, state, byte).unwrap().is_dead();
-        let late = state.is_match() && !(0..=255).any(continues);
-        (!late || self.accepts(state)).then_some(state)
+        let continued = !state.is_match() || self.continues(state) || self.accepts(state);
+        continued.then_some(state)
+    }
+
+    /// Whether a byte may follow.
+    fn continues(&mut self, state: LazyStateID) -> bool {
+        let Automaton { dfa, cache, continued, .. } = self;
+        // a cache that was cleared has other names for its states
+        assert_eq!(cache.clear_count(), 0);
+        let may_follow = |byte| !dfa.next_state(cache, state, byte).unwrap().is_dead();
+        *continued.entry(state).or_insert_with(|| (0..=255).any(may_follow))
     }
 
     fn accepts(&mut self, state: LazyStateID) -> bool {
