@@ -32,10 +32,7 @@ pub(super) fn print(resolved: &Resolved, processes: usize) -> Result<(), CliErro
     };
     let memory = TrainingMemory::of(config, vocab.unwrap_or(1), processes)?;
     let TrainingMemory { model, activations, program, exchange } = memory;
-    let of_processes = match processes {
-        1 => String::new(),
-        _ => format!(", exchange between processes {}", units::bytes(exchange)),
-    };
+    let of_processes = of_processes(exchange, processes);
     out::print(format!(
         "# parameters: {} ({embedding})\n\
          # tokens: {} per step, {} in total\n\
@@ -55,17 +52,25 @@ pub(super) fn print(resolved: &Resolved, processes: usize) -> Result<(), CliErro
     ))
 }
 
+/// The part of a line of memory about several processes.
+fn of_processes(exchange: u64, processes: usize) -> String {
+    match processes {
+        1 => String::new(),
+        _ => format!(", exchange between processes {}", units::bytes(exchange)),
+    }
+}
+
 /// Prints parameters, batch and memory of a run of reinforcement learning as comments, followed by the configuration.
-pub(super) fn print_grpo(resolved: &Resolved, prompt_len: usize) -> Result<(), CliError> {
+pub(super) fn print_grpo(resolved: &Resolved, prompt_len: usize, processes: usize) -> Result<(), CliError> {
     let config = &resolved.config;
     let section = config.grpo.clone().unwrap_or_default();
-    let memory = GrpoMemory::of(config, prompt_len)?;
-    let GrpoMemory { train, activations, cache, reference, base } = memory;
+    let memory = GrpoMemory::of(config, prompt_len, processes)?;
+    let GrpoMemory { train, activations, cache, reference, base, exchange } = memory;
     out::print(format!(
         "# parameters: {}\n\
          # batch: {} prompts x {} completions of at most {} tokens; {} completions per generation batch\n\
          # memory: about {}: weights, gradients and optimizer {}, activations and logits {}, KV cache {}, reference \
-         model {}, base model {}, program {}\n{}",
+         model {}, base model {}, program {}{}\n{}",
         units::count(grpo_model(config)?.n_params() as u64),
         section.prompts_per_step,
         section.num_generations,
@@ -78,6 +83,7 @@ pub(super) fn print_grpo(resolved: &Resolved, prompt_len: usize) -> Result<(), C
         units::bytes(reference),
         units::bytes(base),
         units::bytes(PROGRAM),
+        of_processes(exchange, processes),
         resolved.to_toml(),
     ))
 }

@@ -24,8 +24,7 @@ pub(super) struct TrainingMemory {
     pub(super) activations: u64,
     /// The program, and unused memory at the ends of blocks.
     pub(super) program: u64,
-    /// What several processes need in addition: the sums of the own slice of the gradients, a copy of the own slice of
-    /// the weights, MPI, and at a checkpoint the moments of all slices, as far as the step needs less.
+    /// What several processes need in addition ([`divide`]).
     pub(super) exchange: u64,
 }
 
@@ -36,17 +35,7 @@ impl TrainingMemory {
         let mut model = with_shards(memory::memory(&cfg, compute)?, config, processes);
         let activations = activations(config, &cfg);
         let program = PROGRAM + memory::block_ends(&cfg, compute)?;
-        if processes == 1 {
-            return Ok(TrainingMemory { model, activations, program, exchange: 0 });
-        }
-        let lost = faults::on(Fault::ExchangeNotInEstimate);
-        let slice = if lost { 0 } else { model.weights / processes as u64 };
-        let checkpoint = model.moments + slice;
-        model.moments /= processes as u64;
-        // one of the two slices exists while there are no activations
-        let slices = slice + slice.saturating_sub(activations);
-        let step = model.gradients.saturating_add(model.moments).saturating_add(activations) + slices;
-        let exchange = slices + checkpoint.saturating_sub(step) + MPI;
+        let exchange = divide(&mut model, activations, processes);
         Ok(TrainingMemory { model, activations, program, exchange })
     }
 
@@ -54,6 +43,23 @@ impl TrainingMemory {
         let TrainingMemory { model, activations, program, exchange } = self;
         [*activations, *program, *exchange].into_iter().fold(model.to_train(), u64::saturating_add)
     }
+}
+
+/// Reduces the moments to those of one of `processes`. Returns what each needs in addition: the sums of the own slice of
+/// the gradients, a copy of the own slice of the weights, MPI, and at a checkpoint the moments of all slices, as far as
+/// the step needs less.
+fn divide(model: &mut Memory, activations: u64, processes: usize) -> u64 {
+    if processes == 1 {
+        return 0;
+    }
+    let lost = faults::on(Fault::ExchangeNotInEstimate);
+    let slice = if lost { 0 } else { model.weights / processes as u64 };
+    let checkpoint = model.moments + slice;
+    model.moments /= processes as u64;
+    // one of the two slices exists while there are no activations
+    let slices = slice + slice.saturating_sub(activations);
+    let step = model.gradients.saturating_add(model.moments).saturating_add(activations) + slices;
+    slices + checkpoint.saturating_sub(step) + MPI
 }
 
 /// `model` with the totals of shards that wait for another one: each is as large as the weights.
@@ -72,7 +78,7 @@ fn activations(config: &RunConfig, cfg: &Config) -> u64 {
     activations.saturating_add(memory::logits(cfg, compute, rows))
 }
 
-/// The memory of a run of `xtrain grpo`, in bytes.
+/// The memory of a process of `xtrain grpo`, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GrpoMemory {
     /// Weights, packed weights, gradients and optimizer.
@@ -86,39 +92,50 @@ pub(super) struct GrpoMemory {
     /// The activations of the base model. The same process trains it first. The allocator keeps its blocks by size:
     /// those of the weights and of the optimizer are used again, those of the activations have other sizes.
     pub(super) base: u64,
+    /// What several processes need in addition ([`divide`]).
+    pub(super) exchange: u64,
 }
 
 impl GrpoMemory {
-    /// The memory of `config`, with prompts of at most `prompt_len` tokens.
-    pub(super) fn of(config: &RunConfig, prompt_len: usize) -> Result<GrpoMemory, CliError> {
+    /// The memory of `config` in each of `processes` processes, with prompts of at most `prompt_len` tokens.
+    pub(super) fn of(
+        config: &RunConfig,
+        prompt_len: usize,
+        processes: usize,
+    ) -> Result<GrpoMemory, CliError> {
         let section = config.grpo.clone().unwrap_or_default();
         let cfg = grpo_model(config)?;
         let compute = training::compute(config.train.dtype);
         let length = (prompt_len + section.max_completion_length).min(cfg.max_positions);
         let (groups, group) = (section.prompts_per_step, section.num_generations);
         let lengths = [prompt_len, length.saturating_sub(prompt_len)];
-        let rows = grpo::from_config::updater(&section).examples.rows_per_pass([groups, group], lengths);
+        let examples = grpo::from_config::updater(&section).examples;
+        let rows = examples.rows_per_pass([groups, group], processes, lengths);
         let logits = memory::logits(&cfg, compute, rows);
         let checkpointing = training::activation_checkpointing(config);
-        let sequences = section.completions().min(grpo::from_config::MAX_BATCH) as u64;
+        let sequences = (groups.div_ceil(processes) * group).min(grpo::from_config::MAX_BATCH) as u64;
         let per_token = 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * compute.bytes();
         let reference = match section.beta > 0.0 {
             true => memory::memory(&cfg, training::compute(section.ref_dtype))?.to_decode,
             false => 0,
         };
         let base = if config.train.init.is_empty() { activations(config, &cfg) } else { 0 };
+        let activations = memory::activations(&cfg, compute, checkpointing, rows).saturating_add(logits);
+        let mut model = with_shards(memory::memory(&cfg, compute)?, config, processes);
+        let exchange = divide(&mut model, activations, processes);
         Ok(GrpoMemory {
-            train: with_shards(memory::memory(&cfg, compute)?, config, 1).to_train(),
-            activations: memory::activations(&cfg, compute, checkpointing, rows).saturating_add(logits),
+            train: model.to_train(),
+            activations,
             cache: sequences * (length.next_multiple_of(KvKind::PAGE) * per_token) as u64,
             reference,
             base,
+            exchange,
         })
     }
 
     pub(super) fn total(&self) -> u64 {
-        let GrpoMemory { train, activations, cache, reference, base } = *self;
-        [train, activations, cache, reference, base].into_iter().fold(PROGRAM, u64::saturating_add)
+        let GrpoMemory { train, activations, cache, reference, base, exchange } = *self;
+        [train, activations, cache, reference, base, exchange].into_iter().fold(PROGRAM, u64::saturating_add)
     }
 }
 

@@ -43,9 +43,14 @@ pub(super) fn require_training(
     require(needed.total(), device, "training", hint)
 }
 
-/// Checks that a run of reinforcement learning fits. `prompt` is the length of its longest prompt.
-pub(super) fn require_grpo(config: &RunConfig, prompt: usize, device: &Device) -> Result<(), CliError> {
-    let needed = GrpoMemory::of(config, prompt)?;
+/// Checks that this process of a run of reinforcement learning fits. `prompt` is the length of its longest prompt.
+pub(super) fn require_grpo(
+    config: &RunConfig,
+    prompt: usize,
+    device: &Device,
+    processes: usize,
+) -> Result<(), CliError> {
+    let needed = GrpoMemory::of(config, prompt, processes)?;
     let hint =
         "reduce grpo.num_generations, grpo.prompts_per_step, grpo.max_completion_length or grpo.micro_batch";
     require(needed.total(), device, "the run", hint)

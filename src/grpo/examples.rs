@@ -64,12 +64,18 @@ impl Examples {
         (self.micro_batch / self.shared.max(1)).max(1)
     }
 
-    /// Rows of the largest forward pass over `[groups, completions per group]` with prompts and completions of these
-    /// lengths, if no two completions of a group begin with the same token. The last example of a group has fewer
-    /// completions if `shared` does not divide the group.
-    pub(crate) fn rows_per_pass(&self, [groups, group]: [usize; 2], [prompt, new]: [usize; 2]) -> usize {
+    /// Rows of the largest forward pass of one of `processes` over `[groups, completions per group]`, with prompts and
+    /// completions of these lengths, if no two completions of a group begin with the same token. The last example of a
+    /// group has fewer completions if `shared` does not divide the group.
+    pub(crate) fn rows_per_pass(
+        &self,
+        [groups, group]: [usize; 2],
+        processes: usize,
+        [prompt, new]: [usize; 2],
+    ) -> usize {
         let shared = self.shared.max(1);
-        let examples = (groups * group.div_ceil(shared)).min(self.per_pass());
+        let own = (groups * group.div_ceil(shared)).div_ceil(processes);
+        let examples = own.min(self.per_pass());
         let completions = (groups * group).min(examples * shared);
         examples * prompt + completions * new.saturating_sub(1)
     }
@@ -210,7 +216,7 @@ mod tests {
     #[test]
     fn the_largest_pass_has_a_prompt_for_each_part_of_a_group() {
         let rows =
-            |shared, micro_batch, sizes| Examples { shared, micro_batch }.rows_per_pass(sizes, [10, 3]);
+            |shared, micro_batch, sizes| Examples { shared, micro_batch }.rows_per_pass(sizes, 1, [10, 3]);
         // 2 groups of 4: parts of 3 and 1 completions, 2 rows per completion and 10 per part
         assert_eq!(rows(3, 100, [2, 4]), 4 * 10 + 8 * 2);
         // 2 parts per pass
@@ -218,5 +224,8 @@ mod tests {
         assert_eq!(rows(4, 100, [2, 4]), 2 * 10 + 8 * 2);
         assert_eq!(rows(4, 1, [2, 4]), 10 + 4 * 2);
         assert_eq!(rows(1, 5, [2, 4]), 5 * 12);
+        // 8 examples of 3 processes: one has 3
+        let of_three = Examples { shared: 1, micro_batch: 100 }.rows_per_pass([2, 4], 3, [10, 3]);
+        assert_eq!(of_three, 3 * 12);
     }
 }

@@ -1,8 +1,11 @@
 //! The memory of `xtrain grpo`: the estimate of a dry run, the peak with a reference model, and no growth.
+use std::path::Path;
+use std::process::Output;
+
 use serde_json::Value;
 use xtrain::tensor::testing::times;
 
-use crate::cli::{Scratch, ok, xtrain};
+use crate::cli::{Scratch, text, xtrain};
 
 /// A base model of a few steps, and completions whose lengths and rewards vary little.
 const CONFIG: &str = "\
@@ -55,15 +58,24 @@ fn estimate(shown: &str) -> f64 {
 }
 
 fn measure(name: &str, keys: &[&str]) -> Memory {
+    measure_by(name, keys, xtrain)
+}
+
+/// `start` runs the command in a directory.
+fn measure_by(name: &str, keys: &[&str], start: impl Fn(&Path, &[&str]) -> Output) -> Memory {
     let scratch = Scratch::new(&format!("memory-{name}"));
     scratch.file("c.toml", CONFIG);
     let mut args = vec!["grpo", "-c", "c.toml", "--task", "sums", "--threads", "1", "--reward", REWARD];
     keys.iter().for_each(|key| args.extend(["--set", key]));
-    let estimate = estimate(&ok(&scratch.0, &[&args[..], &["--dry-run"]].concat()));
-    let output = xtrain(&scratch.0, &[&args[..], &["--run", "r"]].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = std::fs::read_to_string(scratch.0.join("r/timings.jsonl")).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let run = |more: &[&str]| {
+        let output = start(&scratch.0, &[&args[..], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let estimate = estimate(&run(&["--dry-run"]));
+    run(&["--run", "r"]);
+    let timings = std::fs::read_to_string(scratch.0.join("r/timings.jsonl")).unwrap();
+    let lines: Vec<Value> = timings.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let resident = lines.iter().map(|line| line["resident_bytes"].as_f64().unwrap()).collect();
     let peak = lines.last().unwrap()["peak_resident_bytes"].as_f64().unwrap();
     println!("{name}: estimate {:.0} MB, peak {:.0} MB", estimate / 1e6, peak / 1e6);
@@ -108,6 +120,17 @@ fn a_bf16_reference_model_adds_at_most_a_third_to_the_peak() {
         );
         assert!(with.peak <= limit * without.peak, "{dtype}: {} and {} bytes", with.peak, without.peak);
     }
+}
+
+/// Compares the estimate with the peak of the first of two processes, which `start` runs.
+#[cfg(feature = "mpi")]
+pub(crate) fn of_two(start: impl Fn(&Path, &[&str]) -> Output) -> Result<(), String> {
+    let small = ["train.shards=2", "grpo.prompts_per_step=2", "grpo.num_generations=4"];
+    let Memory { estimate, peak, .. } = measure_by("two", &[&LARGE[..], &small].concat(), start);
+    if (estimate - peak).abs() <= 0.05 * peak {
+        return Ok(());
+    }
+    Err(format!("estimate {estimate:.0}, peak {peak:.0} bytes: {:+.1} %", 100.0 * (estimate / peak - 1.0)))
 }
 
 #[test]

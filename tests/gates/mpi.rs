@@ -10,7 +10,7 @@ use xtrain::tensor::testing::times;
 
 use crate::cli::{Scratch, program, text};
 use crate::kill::{bytes, unfinished_save, write_text};
-use crate::memory_train;
+use crate::{memory_grpo, memory_train};
 
 /// The program with `args` on `size` processes.
 fn mpirun(dir: &Path, size: usize, args: &[&str]) -> Command {
@@ -198,6 +198,24 @@ fn the_estimate_of_a_dry_run_counts_the_exchange() {
 fn an_estimate_without_the_exchange_is_found() {
     use xtrain::tensor::faults::{self, Fault};
     let found = faults::with(Fault::ExchangeNotInEstimate, memory_of_two).expect_err("the fault");
+    assert!(found.contains(" bytes: -"), "the estimate is too low: {found}");
+}
+
+/// Compares the estimate of the memory of reinforcement learning with the peak of the first of two processes.
+fn memory_of_rewards() -> Result<(), String> {
+    memory_grpo::of_two(|dir, args| mpirun(dir, 2, args).output().unwrap())
+}
+
+#[test]
+fn the_estimate_of_reinforcement_learning_counts_the_processes() {
+    memory_of_rewards().unwrap();
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn an_estimate_of_reinforcement_learning_without_the_exchange_is_found() {
+    use xtrain::tensor::faults::{self, Fault};
+    let found = faults::with(Fault::ExchangeNotInEstimate, memory_of_rewards).expect_err("the fault");
     assert!(found.contains(" bytes: -"), "the estimate is too low: {found}");
 }
 

@@ -135,7 +135,8 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
             check_unused(&layers, &resolved.config)?.iter().for_each(|note| eprintln!("{note}"));
             resolved.config = with_sizes_of_init(resolved.config)?;
         }
-        return dry_run::print_grpo(&resolved, longest_prompt(&section, task.as_deref()));
+        let prompt = longest_prompt(&section, task.as_deref());
+        return dry_run::print_grpo(&resolved, prompt, comm.size());
     }
     let device = args.common.open()?;
     let started = run.as_ref().is_some_and(|run| has_checkpoint(run.path()));
@@ -153,7 +154,7 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     if let Some(task) = &task {
         check_task_prompts(&config, &section, task.as_ref())?;
     }
-    require_grpo(&config, longest_prompt(&section, task.as_deref()), &device)?;
+    require_grpo(&config, longest_prompt(&section, task.as_deref()), &device, comm.size())?;
     require_division(&config, &**comm)?;
     Identity::of_config(&config).require_equal(&**comm)?;
     let engine = args.cache.engine();
