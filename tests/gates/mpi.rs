@@ -1,6 +1,7 @@
 //! Commands on processes that `mpirun` starts: the files of one process, refusals, and what happens if one is killed.
 //! Needs `mpirun` of Open MPI. All processes share the cores of this machine.
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -232,6 +233,40 @@ fn the_hidden_part_of_the_exchange_is_measured() {
     assert!(measured["processes"] == 2 && 0.0 < exposed && exposed <= exchange, "{json}");
 }
 
+/// A run of `mpirun`. A test that fails leaves no process.
+struct Launched(Child);
+
+impl Launched {
+    fn new(command: &mut Command) -> Launched {
+        Launched(command.spawn().unwrap())
+    }
+}
+
+impl Deref for Launched {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Launched {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        if let Ok(None) = self.try_wait() {
+            // SAFETY: the processes are children of mpirun, which waits for them only when they have ended.
+            ranks(self).into_iter().for_each(|rank| _ = unsafe { libc::kill(rank, libc::SIGKILL) });
+            // mpirun ends when it has lost a process
+            let _ = self.wait();
+        }
+    }
+}
+
 /// The processes that `mpirun` has started.
 fn ranks(mpirun: &Child) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{}/task", mpirun.id())).into_iter().flatten().flatten();
@@ -294,7 +329,7 @@ fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
             }
         };
         let mut command = mpirun(&scratch.0, size, &words(&args));
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = Launched::new(command.stdout(Stdio::null()).stderr(Stdio::piped()));
         let before = crate::kill::checkpoints(&run);
         let all = wait_for("all processes have started", || {
             Some(ranks(&child)).filter(|all| all.len() == size || child.try_wait().unwrap().is_some())
@@ -314,16 +349,16 @@ fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
             // SAFETY: the process is a child of mpirun, which waits for it only when it has ended.
             let _ = unsafe { libc::kill(victim, libc::SIGKILL) };
         }
-        let _ = wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
-        let output = child.wait_with_output().unwrap();
-        let errors = text(&output.stderr);
-        if output.status.success() {
+        let status =
+            wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
+        let errors = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+        if status.success() {
             // finished before it was killed: start again
             fs::remove_dir_all(&run).unwrap();
             continue;
         }
         assert!(errors.contains("process rank ") && errors.contains("signal 9"), "{errors}");
-        assert_eq!(output.status.code(), Some(137), "{errors}");
+        assert_eq!(status.code(), Some(137), "{errors}");
         kills += 1;
         inside_a_save += u64::from(all.iter().any(|&rank| unfinished_save(rank as u32, &run).is_some()));
     }
@@ -397,7 +432,7 @@ fn reinforcement_learning_on_several_processes_has_the_files_of_one() {
     }
     // killed after a checkpoint, and resumed on another number of processes
     let (dir, mut command) = (scratch.0.join("killed"), mpirun(&scratch.0, 4, &words(&run("killed"))));
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = Launched::new(command.stdout(Stdio::null()).stderr(Stdio::null()));
     let saved = || crate::kill::checkpoints(&dir).iter().any(|name| name.starts_with("step_000002"));
     wait_for("a checkpoint", || (saved() || child.try_wait().unwrap().is_some()).then_some(()));
     if let Some(&victim) = ranks(&child).last() {
@@ -409,7 +444,7 @@ fn reinforcement_learning_on_several_processes_has_the_files_of_one() {
     assert!(all_files(&dir) == want, "killed on 4 processes, resumed on 2");
     // no step is left: all processes end
     let mut again = mpirun(&scratch.0, 2, &["grpo", "--resume", "killed", "--threads", "1"]);
-    let mut child = again.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = Launched::new(again.stdout(Stdio::piped()).stderr(Stdio::null()));
     let status = wait_for("mpirun ends without a step", || child.try_wait().unwrap());
     let shown = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
     assert!(status.success() && shown.starts_with("killed is complete at step 6; "), "{status}: {shown}");
