@@ -215,7 +215,8 @@ static void check_write(Cell& cell, const Observer& a, Access access, const Acce
 static void check(const Shadow& s, Access access, const AccessSite& site) {
   Observer observer(*worker);
   size_t first = pair(s, site.at), last = pair(s, (const char*)site.at + site.bytes - 1);
-  // the last pair, before and after its check: an equal one has the same result
+  // The last pair that was checked, before and after. A check depends only on the cell and the state, so an equal pair
+  // has the same result.
   Cell before{}, after{};
   uint8_t checked = 0xff;  // no state
   for (size_t i = first; i <= last; i++) {

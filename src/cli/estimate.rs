@@ -24,7 +24,7 @@ pub(super) struct TrainingMemory {
     pub(super) activations: u64,
     /// The program, and unused memory at the ends of blocks.
     pub(super) program: u64,
-    /// What several processes need in addition ([`divide`]).
+    /// What several processes need in addition ([`of_process`]).
     pub(super) exchange: u64,
 }
 
@@ -32,10 +32,10 @@ impl TrainingMemory {
     /// The memory of `config` with a vocabulary of `vocab` tokens unless it sets one, in each of `processes` processes.
     pub(super) fn of(config: &RunConfig, vocab: usize, processes: usize) -> Result<TrainingMemory, CliError> {
         let (cfg, compute) = (training::model_config(config, vocab), training::compute(config.train.dtype));
-        let mut model = with_shards(memory::memory(&cfg, compute)?, config, processes);
+        let model = with_shards(memory::memory(&cfg, compute)?, config, processes);
         let activations = activations(config, &cfg);
         let program = PROGRAM + memory::block_ends(&cfg, compute)?;
-        let exchange = divide(&mut model, activations, processes);
+        let (model, exchange) = of_process(model, activations, processes);
         Ok(TrainingMemory { model, activations, program, exchange })
     }
 
@@ -45,12 +45,12 @@ impl TrainingMemory {
     }
 }
 
-/// Reduces the moments to those of one of `processes`. Returns what each needs in addition: the sums of the own slice of
-/// the gradients, a copy of the own slice of the weights, MPI, and at a checkpoint the moments of all slices, as far as
-/// the step needs less.
-fn divide(model: &mut Memory, activations: u64, processes: usize) -> u64 {
+/// The memory of one of `processes`, which has a part of the moments, and what it needs in addition: the sums of its slice
+/// of the gradients, a copy of its slice of the weights, MPI, and at a checkpoint the moments of all slices, as far as the
+/// step needs less.
+fn of_process(mut model: Memory, activations: u64, processes: usize) -> (Memory, u64) {
     if processes == 1 {
-        return 0;
+        return (model, 0);
     }
     let lost = faults::on(Fault::ExchangeNotInEstimate);
     let slice = if lost { 0 } else { model.weights / processes as u64 };
@@ -59,7 +59,7 @@ fn divide(model: &mut Memory, activations: u64, processes: usize) -> u64 {
     // one of the two slices exists while there are no activations
     let slices = slice + slice.saturating_sub(activations);
     let step = model.gradients.saturating_add(model.moments).saturating_add(activations) + slices;
-    slices + checkpoint.saturating_sub(step) + MPI
+    (model, slices + checkpoint.saturating_sub(step) + MPI)
 }
 
 /// `model` with the totals of shards that wait for another one: each is as large as the weights.
@@ -92,7 +92,7 @@ pub(super) struct GrpoMemory {
     /// The activations of the base model. The same process trains it first. The allocator keeps its blocks by size:
     /// those of the weights and of the optimizer are used again, those of the activations have other sizes.
     pub(super) base: u64,
-    /// What several processes need in addition ([`divide`]).
+    /// What several processes need in addition ([`of_process`]).
     pub(super) exchange: u64,
 }
 
@@ -113,7 +113,9 @@ impl GrpoMemory {
         let rows = examples.rows_per_pass([groups, group], processes, lengths);
         let logits = memory::logits(&cfg, compute, rows);
         let checkpointing = training::activation_checkpointing(config);
-        let sequences = (groups.div_ceil(processes) * group).min(grpo::from_config::MAX_BATCH) as u64;
+        let of_all = faults::on(Fault::CacheOfAllProcesses);
+        let own = if of_all { groups } else { groups.div_ceil(processes) };
+        let sequences = (own * group).min(grpo::from_config::MAX_BATCH) as u64;
         let per_token = 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim * compute.bytes();
         let reference = match section.beta > 0.0 {
             true => memory::memory(&cfg, training::compute(section.ref_dtype))?.to_decode,
@@ -121,8 +123,8 @@ impl GrpoMemory {
         };
         let base = if config.train.init.is_empty() { activations(config, &cfg) } else { 0 };
         let activations = memory::activations(&cfg, compute, checkpointing, rows).saturating_add(logits);
-        let mut model = with_shards(memory::memory(&cfg, compute)?, config, processes);
-        let exchange = divide(&mut model, activations, processes);
+        let model = with_shards(memory::memory(&cfg, compute)?, config, processes);
+        let (model, exchange) = of_process(model, activations, processes);
         Ok(GrpoMemory {
             train: model.to_train(),
             activations,

@@ -183,41 +183,39 @@ fn what_several_processes_cannot_do_is_refused_once() {
     assert!(!scratch.0.join("runs").exists(), "a refused command wrote a run");
 }
 
-/// Compares the estimate of the memory with the peak of two processes.
-fn memory_of_two() -> Result<(), String> {
+/// Compares the estimate of the memory of `xtrain train` with the peak of two processes.
+fn memory_of_training() -> Result<(), String> {
     let two = || launcher(2);
     memory_train::compared(2, [4, 2], &[], two)
 }
 
-#[test]
-fn the_estimate_of_a_dry_run_counts_the_exchange() {
-    memory_of_two().unwrap();
-}
-
-#[test]
-#[cfg(feature = "faults")]
-fn an_estimate_without_the_exchange_is_found() {
-    use xtrain::tensor::faults::{self, Fault};
-    let found = faults::with(Fault::ExchangeNotInEstimate, memory_of_two).expect_err("the fault");
-    assert!(found.contains(" bytes: -"), "the estimate is too low: {found}");
-}
-
-/// Compares the estimate of the memory of reinforcement learning with the peak of the first of two processes.
-fn memory_of_rewards() -> Result<(), String> {
+/// The same of `xtrain grpo`.
+fn memory_of_grpo() -> Result<(), String> {
     memory_grpo::of_two(|dir, args| mpirun(dir, 2, args).output().unwrap())
 }
 
 #[test]
-fn the_estimate_of_reinforcement_learning_counts_the_processes() {
-    memory_of_rewards().unwrap();
+fn the_estimate_of_training_counts_the_exchange() {
+    memory_of_training().unwrap();
+}
+
+#[test]
+fn the_estimate_of_grpo_counts_the_exchange_and_the_own_cache() {
+    memory_of_grpo().unwrap();
 }
 
 #[test]
 #[cfg(feature = "faults")]
-fn an_estimate_of_reinforcement_learning_without_the_exchange_is_found() {
+fn an_estimate_with_another_exchange_or_cache_is_found() {
     use xtrain::tensor::faults::{self, Fault};
-    let found = faults::with(Fault::ExchangeNotInEstimate, memory_of_rewards).expect_err("the fault");
-    assert!(found.contains(" bytes: -"), "the estimate is too low: {found}");
+    for (fault, gate, sign) in [
+        (Fault::ExchangeNotInEstimate, memory_of_training as fn() -> Result<(), String>, '-'),
+        (Fault::ExchangeNotInEstimate, memory_of_grpo, '-'),
+        (Fault::CacheOfAllProcesses, memory_of_grpo, '+'),
+    ] {
+        let found = faults::with(fault, gate).expect_err("the fault");
+        assert!(found.contains(&format!(" bytes: {sign}")), "{fault}: {found}");
+    }
 }
 
 #[test]
@@ -259,9 +257,8 @@ impl DerefMut for Launched {
 impl Drop for Launched {
     fn drop(&mut self) {
         if let Ok(None) = self.try_wait() {
-            // SAFETY: the processes are children of mpirun, which waits for them only when they have ended.
-            ranks(self).into_iter().for_each(|rank| _ = unsafe { libc::kill(rank, libc::SIGKILL) });
-            // mpirun ends when it has lost a process
+            ranks(self).into_iter().for_each(kill);
+            let _ = self.kill();
             let _ = self.wait();
         }
     }
@@ -277,6 +274,12 @@ fn ranks(mpirun: &Child) -> Vec<i32> {
     let is_rank =
         |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "xtrain");
     all.into_iter().filter(is_rank).collect()
+}
+
+/// Kills a process of [`ranks`].
+fn kill(rank: i32) {
+    // SAFETY: it is a child of mpirun, which waits for it only when it has ended.
+    let _ = unsafe { libc::kill(rank, libc::SIGKILL) };
 }
 
 /// Waits for a condition, at most a minute.
@@ -346,8 +349,7 @@ fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
         }
         if !ended {
             let victim = all[(random >> 32) as usize % all.len()];
-            // SAFETY: the process is a child of mpirun, which waits for it only when it has ended.
-            let _ = unsafe { libc::kill(victim, libc::SIGKILL) };
+            kill(victim);
         }
         let status =
             wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
@@ -436,8 +438,7 @@ fn reinforcement_learning_on_several_processes_has_the_files_of_one() {
     let saved = || crate::kill::checkpoints(&dir).iter().any(|name| name.starts_with("step_000002"));
     wait_for("a checkpoint", || (saved() || child.try_wait().unwrap().is_some()).then_some(()));
     if let Some(&victim) = ranks(&child).last() {
-        // SAFETY: the process is a child of mpirun, which waits for it only when it has ended.
-        let _ = unsafe { libc::kill(victim, libc::SIGKILL) };
+        kill(victim);
     }
     let _ = wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
     let _ = succeeds(mpirun(&scratch.0, 2, &["grpo", "--resume", "killed", "--threads", "1"]));

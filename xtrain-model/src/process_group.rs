@@ -280,14 +280,16 @@ mod tests {
         Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 1).unwrap().params
     }
 
-    /// Runs `work` in each of two processes.
+    /// Runs `work` in each of two processes, with the planted fault of this thread.
     fn on_two<T: Send>(work: impl Fn(ProcessGroup, Params) -> T + Sync) -> Vec<T> {
+        let fault = faults::current();
         std::thread::scope(|scope| {
             let start = |process: ThreadProcess| {
                 let work = &work;
                 scope.spawn(move || {
                     let params = params();
-                    work(ProcessGroup::new(&Processes::new(Arc::new(process)), 2, &params).unwrap(), params)
+                    let group = ProcessGroup::new(&Processes::new(Arc::new(process)), 2, &params).unwrap();
+                    fault.enter(|| work(group, params))
                 })
             };
             let threads: Vec<_> = ThreadProcess::group(2).into_iter().map(start).collect();
@@ -357,18 +359,14 @@ mod tests {
                 assert_eq!(got, want);
             }
         }
-        // a fault is not carried to the threads of the two processes, so it is switched on in them
-        #[cfg(feature = "faults")]
-        {
-            let alone = on_two(|group, params| {
-                let values = params.iter().map(|p| p.value().unwrap()).collect::<Vec<_>>();
-                let mut own = group.slice(&values).unwrap();
-                if group.comm().rank() == 1 {
-                    own[0].data_mut::<f32>().unwrap()[0] = f32::NAN;
-                }
-                faults::with(Fault::OtherProcessTakenAsFinite, || group.first_non_finite(&own)).unwrap()
-            });
-            assert!(alone[0].is_none() && alone[1].is_some(), "{alone:?}");
-        }
+    }
+
+    #[cfg(feature = "faults")]
+    #[test]
+    fn a_process_that_checks_only_its_own_slices_is_detected() {
+        let test = the_first_parameter_that_is_not_finite_in_any_process_is_found_by_all;
+        let fault = Fault::OtherProcessTakenAsFinite;
+        let found = faults::with(fault, || xtrain_tensor::testing::failure(test));
+        assert!(found.is_some_and(|text| text.contains("left == right")));
     }
 }

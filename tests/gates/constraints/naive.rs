@@ -16,7 +16,7 @@ pub(super) struct Automaton {
     dfa: DFA,
     cache: Cache,
     start: LazyStateID,
-    /// Whether a byte may follow, of each state that was asked for.
+    /// Results of [`Automaton::continues`].
     continued: HashMap<LazyStateID, bool>,
 }
 

@@ -17,7 +17,8 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 86] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 87] = [
+    Fault::CacheOfAllProcesses,
     Fault::FirstParameterNamed,
     Fault::OtherProcessTakenAsFinite,
     Fault::RowsVisitedByBlock,
