@@ -140,6 +140,45 @@ XT_KERNEL(fault_misaligned, 32)(const float* x, float* y) {
 }
 XT_EXPORT(fault_misaligned)
 
+// Loads of two values, the last of which is out of bounds by one value if `x` has an odd number of them.
+XT_KERNEL(fault_wide_bounds, 256)(const uint64_t* x, uint32_t* y) {
+  xt_grid_dependency_sync();
+  uint32_t t = threadIdx.x;
+  y[t] = (uint32_t)(x[t] >> 32);
+}
+XT_EXPORT(fault_wide_bounds)
+
+// A load of two values, of which another thread writes the second one without a barrier.
+XT_KERNEL(fault_wide_read, 32)(const uint32_t* x, uint32_t* y) {
+  xt_grid_dependency_sync();
+  XT_SHARED(uint64_t, s, 33);
+  uint32_t t = threadIdx.x;
+  s[t] = x[t];
+  if (t == 0) s[32] = 0;
+  __syncthreads();
+  ((uint32_t*)s)[2 * t + 3] = x[t];
+  y[t] = (uint32_t)(s[t] >> 32);
+}
+XT_EXPORT(fault_wide_read)
+
+// A store of two values, of which another thread reads the second one without a barrier. Before, all
+// pairs of bytes have the same history: one access without the others.
+XT_KERNEL(fault_wide_write, 32)(const uint32_t* x, uint32_t* y) {
+  xt_grid_dependency_sync();
+  XT_SHARED(uint64_t, s, 32);
+  uint32_t t = threadIdx.x;
+  volatile uint16_t* pairs = (volatile uint16_t*)&s[t];
+  uint32_t sum = 0;
+  for (uint32_t i = 0; i < 4; i++) {
+    pairs[i] = 0;
+    sum += pairs[i];
+  }
+  __syncthreads();
+  s[t] = x[t];
+  y[t] = t ? sum + ((uint32_t*)s)[2 * t - 1] : 0;
+}
+XT_EXPORT(fault_wide_write)
+
 // Reads a result of the previous kernel before it waits for that kernel.
 XT_KERNEL(fault_early_read, 32)(const float* x, float* y) {
   float v = x[threadIdx.x];

@@ -171,6 +171,26 @@ fn an_invalid_address_and_a_misaligned_one_are_found() {
     caught("fault_misaligned", block(32), &["misaligned access"]);
 }
 
+/// An access of 8 bytes of which only the second half is wrong.
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn a_fault_in_a_part_of_an_access_is_found() {
+    let races = ["race: read of an unordered write", "race: write after an unordered read"];
+    caught("fault_wide_read", block(32), &races);
+    caught("fault_wide_write", block(32), &races);
+    for schedule in SCHEDULES {
+        let gpu = gpu(testing::checked, schedule);
+        let (x, y) = (gpu.upload(&[1f32; 251]).unwrap(), gpu.zeros(256 * 4).unwrap());
+        // SAFETY: the emulator returns an error for invalid pointers.
+        let result = unsafe { gpu.launch("fault_wide_bounds", block(126), args![x.arg(), y.arg()]) };
+        let error = result.unwrap_err().to_string();
+        assert!(
+            error.contains("read out of bounds of 8 bytes, global memory, byte 1000 of a block of 1004"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
 fn a_wrong_argument_list_is_refused() {
