@@ -161,8 +161,8 @@ XT_KERNEL(fault_wide_read, 32)(const uint32_t* x, uint32_t* y) {
 }
 XT_EXPORT(fault_wide_read)
 
-// A store of two values, of which another thread reads the second one without a barrier. Before, all
-// pairs of bytes have the same history: one access without the others.
+// A store of two values, of which another thread reads the second one without a barrier. Each pair of bytes is written
+// and read alone before, so all have the same history.
 XT_KERNEL(fault_wide_write, 32)(const uint32_t* x, uint32_t* y) {
   xt_grid_dependency_sync();
   XT_SHARED(uint64_t, s, 32);
