@@ -346,7 +346,7 @@ fn a_text_of_several_lines_is_not_taken_for_keys() {
     let resolved = Resolved::load(&[file.layer()]).unwrap();
     let text = resolved.to_toml();
     assert!(text.contains("\n# computed: decay = "), "{text}");
-    let stored = Scratch::new("stored", &text);
+    let stored = Scratch::new("lines_stored", &text);
     assert_eq!(RunConfig::load(&[stored.layer()]).unwrap(), resolved.config);
     assert_eq!(resolved.config.sample.prompt, prompt);
 }
