@@ -1,5 +1,5 @@
 //! Checks of input files.
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -47,7 +47,7 @@ fn is_device(path: &Path) -> bool {
 #[cfg(unix)]
 fn special_file(path: &Path) -> Option<&'static str> {
     use std::os::unix::fs::FileTypeExt;
-    let kind = fs::metadata(path).ok()?.file_type();
+    let kind = path.metadata().ok()?.file_type();
     match () {
         () if kind.is_char_device() || kind.is_block_device() => Some("a device"),
         () if kind.is_fifo() => Some("a pipe"),

@@ -41,7 +41,9 @@ pub(crate) use output::Output;
 pub(crate) use pair_dot::{Rows, small_product};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use pairing::pair_tile;
-pub(crate) use pairs::{Pairs, TILE};
+pub(crate) use pairs::Pairs;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use pairs::TILE;
 pub(crate) use tiles::TilePanels;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::{View, transpose_pairs};

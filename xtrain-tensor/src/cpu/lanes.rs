@@ -43,5 +43,14 @@ pub(crate) fn dispatch<Out, K: Kernel<Out>>(simd: Simd, kernel: K) -> Out {
     kernel.run(portable::Portable)
 }
 
+/// Runs a kernel that is reached with AVX-512 only. It is compiled for no other instruction set.
+///
+/// # Panics
+/// If the machine has no AVX-512F.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn with_avx512<K: Kernel>(kernel: K) {
+    avx512::Avx512::detect().expect("AVX-512F").enter(kernel)
+}
+
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,8 @@ use super::number::Number;
 use super::rows::{CHUNK, SERIAL, no_minus_zero, union, within};
 use super::scratch;
 use crate::cpu::gemm_bf16::{MinExponent, on_lattice};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::lanes::with_avx512;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
@@ -139,7 +141,7 @@ impl<E: Number> Item<'_, E> {
                 [all, all, all, len, len, tile, tile],
                 |[dq, dk, dv, lse, delta, s, dp]| {
                     let (state, operands) = (State { dq, dk, dv, lse, delta }, memory.operands([s, dp]));
-                    dispatch(self.simd, Work { item: self, state, operands });
+                    with_avx512(Work { item: self, state, operands });
                 },
             );
         }

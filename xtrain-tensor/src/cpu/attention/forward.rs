@@ -14,6 +14,8 @@ use super::rows::{CHUNK, SERIAL, STRIP, masked, no_minus_zero, union, within};
 use super::scratch;
 use super::widened::Widened;
 use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::lanes::with_avx512;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::scratch::{Buffer, scratch};
 use crate::cpu::{Disjoint, Simd};
@@ -157,7 +159,7 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
             let lens = [all, all, one, one, one, one, one, one, scores];
             return scratch::with(lens, |[oc, o, m, l, mc, lc, a, b, s]| {
                 let state = State { oc, o, m, l, mc, lc, a, b };
-                dispatch(self.simd, Work { item: self, state, operands: memory.operands(s) });
+                with_avx512(Work { item: self, state, operands: memory.operands(s) });
             });
         }
         let lens = [all, scores, all, all, one, one, one, one, one, one, chunk, chunk, chunk];
