@@ -135,8 +135,9 @@ mod tests {
     use crate::model::comm::{SingleProcess, ThreadProcess};
 
     /// The file that three processes write together. Each has a line with its number.
-    fn written(name: &str) -> String {
-        let path = std::env::temp_dir().join(format!("xtrain-rollout-{}-{name}.jsonl", std::process::id()));
+    fn written() -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.jsonl");
         let (fault, file) = (faults::current(), &path);
         std::thread::scope(|scope| {
             for process in ThreadProcess::group(3) {
@@ -149,19 +150,18 @@ mod tests {
                 });
             }
         });
-        let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(path).unwrap();
-        text
+        std::fs::read_to_string(path).unwrap()
     }
 
     #[test]
     fn the_first_process_writes_the_lines_of_all_in_order() {
-        assert_eq!(written("all"), "0\n1\n2\n");
+        assert_eq!(written(), "0\n1\n2\n");
     }
 
     /// The lines that remain of completions 3, 0, 5 and 1, in this order.
-    fn kept(name: &str) -> (usize, String) {
-        let path = std::env::temp_dir().join(format!("xtrain-rollout-{}-{name}.jsonl", std::process::id()));
+    fn kept() -> (usize, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.jsonl");
         let completed = |index: usize| Completed {
             completion: Completion {
                 index,
@@ -178,27 +178,24 @@ mod tests {
         let mut writer = CompletionWriter::new(Output::open(Some(&path), &SingleProcess).unwrap(), &format);
         [3, 0, 5, 1].into_iter().for_each(|index| writer.push(completed(index)).unwrap());
         let Kept { completions, partial } = writer.keep_partial().unwrap();
-        let partial = partial.unwrap();
-        let text = std::fs::read_to_string(&partial).unwrap();
-        std::fs::remove_file(partial).unwrap();
-        (completions, text)
+        (completions, std::fs::read_to_string(partial.unwrap()).unwrap())
     }
 
     #[test]
     fn completions_that_finished_before_earlier_ones_are_kept() {
-        assert_eq!(kept("order"), (4, "0\n1\n3\n5\n".into()));
+        assert_eq!(kept(), (4, "0\n1\n3\n5\n".into()));
     }
 
     #[test]
     #[cfg(feature = "faults")]
     fn completions_that_are_lost_are_found() {
-        let kept = faults::with(Fault::OutOfOrderCompletionsLost, || kept("order-lost"));
+        let kept = faults::with(Fault::OutOfOrderCompletionsLost, kept);
         assert_eq!(kept, (2, "0\n1\n".into()));
     }
 
     #[test]
     #[cfg(feature = "faults")]
     fn lines_that_are_lost_are_found() {
-        assert_ne!(faults::with(Fault::PromptsOfOneProcessLost, || written("lost")), "0\n1\n2\n");
+        assert_ne!(faults::with(Fault::PromptsOfOneProcessLost, written), "0\n1\n2\n");
     }
 }

@@ -95,17 +95,16 @@ mod tests {
 
     #[test]
     fn a_pointer_of_git_lfs_is_named_and_a_pipe_is_not_opened() {
-        let dir = std::env::temp_dir().join(format!("xtrain-pointer-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
         let (pointer, other, pipe) = (dir.join("pointer"), dir.join("other"), dir.join("pipe"));
         std::fs::write(&pointer, "version https://git-lfs.github.com/spec/v1\n").unwrap();
         std::fs::write(&other, "version").unwrap();
         assert!(of_pointer(&pointer).is_some_and(|hint| hint.contains("lfs pull")));
-        assert_eq!((of_pointer(&other), of_pointer(&dir), of_pointer(&dir.join("none"))), (None, None, None));
+        assert_eq!((of_pointer(&other), of_pointer(dir), of_pointer(&dir.join("none"))), (None, None, None));
         if cfg!(unix) {
             assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
             assert_eq!(of_pointer(&pipe), None);
         }
-        std::fs::remove_dir_all(dir).unwrap();
     }
 }

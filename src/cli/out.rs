@@ -238,9 +238,8 @@ mod tests {
 
     #[test]
     fn an_unfinished_file_leaves_the_old_one_unchanged() {
-        let dir = std::env::temp_dir().join(format!("xtrain-atomic-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("a");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
         fs::write(&path, "old").unwrap();
         let mut file = AtomicFile::create(&path).unwrap();
         file.write(b"half").unwrap();
@@ -256,8 +255,7 @@ mod tests {
             (fs::read_to_string(&path).unwrap(), fs::read_dir(&dir).unwrap().count()),
             ("new".into(), 1)
         );
-        assert!(AtomicFile::create(&dir).is_err());
-        fs::remove_dir_all(&dir).unwrap();
+        assert!(AtomicFile::create(dir.path()).is_err());
     }
 
     #[test]
@@ -282,13 +280,13 @@ mod tests {
     #[cfg(unix)]
     fn an_incomplete_file_gets_another_name_and_a_device_keeps_its_own() {
         assert_eq!(kept_of_a_device(), Path::new("/dev/null"));
-        let path = std::env::temp_dir().join(format!("xtrain-kept-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept");
         let mut file = AtomicFile::create(&path).unwrap();
         file.write(b"half").unwrap();
         let partial = file.keep_partial().unwrap();
         assert_eq!((&partial, path.exists()), (&partial_path(&path), false));
         assert_eq!(fs::read_to_string(&partial).unwrap(), "half");
-        fs::remove_file(partial).unwrap();
     }
 
     #[test]

@@ -2,37 +2,24 @@
 //! they were started with different things.
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
+
+use tempfile::{TempDir, tempdir};
 
 use super::{CliError, parse, run};
 use crate::model::comm::{Communicator, SingleProcess, ThreadProcess};
 use crate::tensor::faults;
 
-/// A directory that is removed on drop.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-processes-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
     fn file(&self, name: &str, text: &str) -> String {
-        fs::write(self.0.join(name), text).unwrap();
+        fs::write(self.path(name), text).unwrap();
         self.path(name)
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join(name).display().to_string()
     }
 }
 
@@ -67,7 +54,7 @@ fn train(data: &str, run: &str, more: &str) -> String {
 
 #[test]
 fn processes_that_differ_end_with_what_differs() {
-    let scratch = Scratch::new("differ");
+    let scratch = Scratch(tempdir().unwrap());
     let [a, b] = ["the cat sat on the mat", "the dog sat on the cat!"].map(|text| text.repeat(20));
     let [a, b] = [scratch.file("a.txt", &a), scratch.file("b.txt", &b)];
     let [one, two, new] = ["one", "two", "new"].map(|name| scratch.path(name));
@@ -109,13 +96,13 @@ fn processes_that_differ_end_with_what_differs() {
         for message in &found {
             assert!(message.as_ref().is_some_and(|message| message.contains(part)), "{lines:?}: {found:?}");
         }
-        assert!(!scratch.0.join("new").exists(), "{lines:?}");
+        assert!(!fs::exists(&new).unwrap(), "{lines:?}");
     }
 }
 
 /// Two processes on `device` write the files that one process writes on the CPU.
 fn write_the_files_of_one(device: &str) {
-    let scratch = Scratch::new(&format!("equal-{device}"));
+    let scratch = Scratch(tempdir().unwrap());
     let data = scratch.file("a.txt", &"the cat sat on the mat".repeat(20));
     let [one, two] = ["one", "two"].map(|name| scratch.path(name));
     let single: Arc<dyn Communicator> = Arc::new(SingleProcess);
@@ -154,7 +141,7 @@ const TEXTS: [&str; 4] = ["a", "bc", "the", "mat"];
 
 /// Compares the completions of `texts` that two processes write with those of one. Returns the number of lines.
 fn rollouts(texts: &[&str]) -> Result<usize, String> {
-    let scratch = Scratch::new(&format!("rollouts-{}", texts.len()));
+    let scratch = Scratch(tempdir().unwrap());
     let data = scratch.file("a.txt", &"the cat sat on the mat".repeat(20));
     let run = scratch.path("run");
     let single: Arc<dyn Communicator> = Arc::new(SingleProcess);

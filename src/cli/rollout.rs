@@ -360,12 +360,9 @@ mod tests {
         let options = EngineOptions { max_batch: 1, ..EngineOptions::default() };
         let mut engine = Engine::new(&model, options).unwrap();
         let line = |priority: i32| format!("{{\"prompt_ids\": [1, 2], \"priority\": {priority}}}\n");
-        // tests of one process call this at the same time
-        let name = format!("xtrain-priorities-{}-{:?}", std::process::id(), std::thread::current().id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, priorities.map(line).concat()).unwrap();
-        let prompts = prompts::read(&path, None).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, priorities.map(line).concat()).unwrap();
+        let prompts = prompts::read(file.path(), None).unwrap();
         let request = |(id, prompt): (u64, Prompt)| Prioritized {
             request: Request { id, ..Request::greedy(&prompt.ids, 2) },
             priority: prompt.priority,

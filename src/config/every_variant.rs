@@ -28,13 +28,12 @@ fn set(text: &str) -> Error {
     refused(Layer::Set(text.to_string()))
 }
 
-/// The error of loading a file with this text.
+/// The error of loading a file of that name with this text.
 fn file(name: &str, text: impl AsRef<[u8]>) -> Error {
-    let path = std::env::temp_dir().join(format!("xtrain-variant-{}-{name}.toml", std::process::id()));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
     std::fs::write(&path, text).unwrap();
-    let error = refused(Layer::File(path.clone()));
-    std::fs::remove_file(path).unwrap();
-    error
+    refused(Layer::File(path))
 }
 
 #[test]
@@ -44,12 +43,16 @@ fn every_variant_is_reached_by_a_named_case() {
         ("a missing file", missing, &["nowhere/run.toml: "]),
         (
             "another encoding",
-            file("latin", b"# \xe9"),
-            &["-latin.toml: expected UTF-8 text, found byte 0xe9 at byte 2"],
+            file("latin.toml", b"# \xe9"),
+            &["/latin.toml: expected UTF-8 text, found byte 0xe9 at byte 2"],
         ),
-        ("invalid TOML", file("syntax", "[train]\nsteps = \n"), &["-syntax.toml:2: "]),
+        ("invalid TOML", file("syntax.toml", "[train]\nsteps = \n"), &["/syntax.toml:2: "]),
         ("a misspelled key", set("train.stepps=3"), &["--set train.stepps=3", "`train.steps`"]),
-        ("a misspelled key in a file", file("key", "[model]\ndimm = 3\n"), &["-key.toml:2: ", "`model.dim`"]),
+        (
+            "a misspelled key in a file",
+            file("key.toml", "[model]\ndimm = 3\n"),
+            &["/key.toml:2: ", "`model.dim`"],
+        ),
         ("a string for a number", set("train.steps=many"), &["`train.steps`: expected ", "many"]),
         (
             "a misspelled name",

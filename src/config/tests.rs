@@ -1,29 +1,18 @@
 //! Layers, suggested keys, types and invalid values.
-use std::path::PathBuf;
-
+use tempfile::NamedTempFile;
 use toml::Value;
 
 use super::*;
 
-/// A temporary file, removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, text: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-config-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).unwrap();
-        Scratch(path)
-    }
-
-    fn layer(&self) -> Layer {
-        Layer::File(self.0.clone())
-    }
+/// A temporary file with this text.
+fn written(text: &str) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(&file, text).unwrap();
+    file
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+fn layer(file: &NamedTempFile) -> Layer {
+    Layer::File(file.path().into())
 }
 
 fn set(text: &str) -> Layer {
@@ -51,21 +40,21 @@ fn the_default_is_valid_and_equals_its_derived_values() {
 
 #[test]
 fn later_layers_win() {
-    let a = Scratch::new("a", "[train]\nsteps = 5\nbatch = 2\n[model]\ndim = 64\n");
-    let b = Scratch::new("b", "train.steps = 6\n");
+    let a = written("[train]\nsteps = 5\nbatch = 2\n[model]\ndim = 64\n");
+    let b = written("train.steps = 6\n");
     let flag = Layer::Flag { flag: "--seed", key: "train.seed", value: Value::Integer(9) };
-    let layers = [a.layer(), b.layer(), set("train.seed=3"), set("train.seed=9"), set("model.dim=96"), flag];
+    let layers = [layer(&a), layer(&b), set("train.seed=3"), set("train.seed=9"), set("model.dim=96"), flag];
     let config = RunConfig::load(&layers).unwrap();
     assert_eq!((config.train.steps, config.train.batch, config.train.seed, config.model.dim), (6, 2, 9, 96));
-    let config = RunConfig::load(&[b.layer(), a.layer()]).unwrap();
+    let config = RunConfig::load(&[layer(&b), layer(&a)]).unwrap();
     assert_eq!((config.train.steps, config.model.dim), (5, 64));
 }
 
 #[test]
 fn a_flag_that_contradicts_a_set_before_it_is_refused() {
     let flag = || Layer::Flag { flag: "--seed", key: "train.seed", value: Value::Integer(9) };
-    let file = Scratch::new("contradiction", "[train]\nseed = 3\n");
-    assert_eq!(RunConfig::load(&[file.layer(), flag()]).unwrap().train.seed, 9);
+    let file = written("[train]\nseed = 3\n");
+    assert_eq!(RunConfig::load(&[layer(&file), flag()]).unwrap().train.seed, 9);
     assert_eq!(RunConfig::load(&[flag(), set("train.seed=3")]).unwrap().train.seed, 3);
     let error = RunConfig::load(&[set("train.seed=3"), flag()]).unwrap_err().to_string();
     assert_eq!(error, "--seed and --set train.seed=3: expected one value of `train.seed`, found two");
@@ -91,9 +80,9 @@ fn values_of_set_are_toml_and_bare_words_are_strings() {
 
 #[test]
 fn an_unknown_key_names_its_file_line_and_nearest_key() {
-    let a = Scratch::new("unknown", "# steps\n[train]\nsteps = 5\nlerning_rate = 1e-3\n");
-    let message = RunConfig::load(&[a.layer()]).unwrap_err().to_string();
-    let place = format!("{}:4: ", a.0.display());
+    let a = written("# steps\n[train]\nsteps = 5\nlerning_rate = 1e-3\n");
+    let message = RunConfig::load(&[layer(&a)]).unwrap_err().to_string();
+    let place = format!("{}:4: ", a.path().display());
     assert!(message.starts_with(&place), "{message}");
     assert!(
         message.contains("`train.lerning_rate`") && message.contains("`train.learning_rate`"),
@@ -130,17 +119,17 @@ fn a_number_that_no_integer_holds_is_named_as_such() {
         &[&format!("train.steps={nines}")],
         &["`train.steps`", "a whole number", &format!("found {nines}, which is above the largest integer")],
     );
-    let file = Scratch::new("large", &format!("[train]\nsteps = {nines}\n"));
-    let message = RunConfig::load(&[file.layer()]).unwrap_err().to_string();
+    let file = written(&format!("[train]\nsteps = {nines}\n"));
+    let message = RunConfig::load(&[layer(&file)]).unwrap_err().to_string();
     assert!(message.ends_with(":2: expected a number of at most 2^63 - 1"), "{message}");
 }
 
 #[test]
 fn the_old_name_of_a_key_is_accepted() {
-    let old = Scratch::new("alias", "[train]\nrecompute = true\n");
-    assert!(RunConfig::load(&[old.layer()]).unwrap().train.gradient_checkpointing);
-    let both = Scratch::new("both", "[train]\nrecompute = true\ngradient_checkpointing = false\n");
-    let error = RunConfig::load(&[both.layer()]).unwrap_err().to_string();
+    let old = written("[train]\nrecompute = true\n");
+    assert!(RunConfig::load(&[layer(&old)]).unwrap().train.gradient_checkpointing);
+    let both = written("[train]\nrecompute = true\ngradient_checkpointing = false\n");
+    let error = RunConfig::load(&[layer(&both)]).unwrap_err().to_string();
     assert!(error.contains("train.gradient_checkpointing is set twice"), "{error}");
     let config = with(&["train.recompute=true"]).unwrap();
     assert!(
@@ -169,16 +158,19 @@ fn a_value_of_another_type_names_the_key_and_both_types() {
         &["`train.schedule`", "linear", "\"cosin\"", "did you mean \"cosine\"?"],
     );
     refused(&["model.preset=tiny"], &["`model.preset`", "qwen3-0.6b", "\"tiny-1m\""]);
-    let table = Scratch::new("table", "[train.steps]\nx = 1\n");
-    let message = RunConfig::load(&[table.layer()]).unwrap_err().to_string();
+    let table = written("[train.steps]\nx = 1\n");
+    let message = RunConfig::load(&[layer(&table)]).unwrap_err().to_string();
     assert!(message.contains(":2: unknown key `train.steps.x`"), "{message}");
 }
 
 #[test]
 fn a_file_that_is_not_toml_names_the_line() {
-    let a = Scratch::new("syntax", "[train]\nsteps = = 5\n");
-    let message = RunConfig::load(&[a.layer()]).unwrap_err().to_string();
-    assert!(message.starts_with(&format!("{}:2: ", a.0.display())) && !message.contains('\n'), "{message}");
+    let a = written("[train]\nsteps = = 5\n");
+    let message = RunConfig::load(&[layer(&a)]).unwrap_err().to_string();
+    assert!(
+        message.starts_with(&format!("{}:2: ", a.path().display())) && !message.contains('\n'),
+        "{message}"
+    );
     let missing = RunConfig::load(&[Layer::File("no/such/file.toml".into())]).unwrap_err();
     assert!(matches!(missing, Error::Read { .. }), "{missing}");
 }
@@ -215,18 +207,17 @@ fn a_preset_is_below_its_layer_and_replaces_the_model_of_earlier_layers() {
     let small = preset("small-10m").unwrap().section();
     let want = ModelSection { n_layers: 2, ..small.clone() };
     assert_eq!(with(&["model.n_layers=2", "model.preset=small-10m"]).unwrap().model, want);
-    let file =
-        Scratch::new("preset", "[model]\ndim = 96\nn_heads = 3\nqk_norm = false\n[train]\nbatch = 3\n");
+    let file = written("[model]\ndim = 96\nn_heads = 3\nqk_norm = false\n[train]\nbatch = 3\n");
     let load = |sets: &[&str]| {
         let flags = sets.iter().map(|text| set(text));
-        RunConfig::load(&[file.layer()].into_iter().chain(flags).collect::<Vec<_>>()).unwrap()
+        RunConfig::load(&[layer(&file)].into_iter().chain(flags).collect::<Vec<_>>()).unwrap()
     };
     let config = load(&["model.preset=small-10m"]);
     assert_eq!((config.model, config.train.batch), (small, 3));
     assert_eq!(load(&["model.n_layers=2", "model.preset=small-10m"]).model, want);
     assert_eq!(load(&["model.preset=\"\""]).model.dim, 96);
-    let second = Scratch::new("second", "model.preset = 'tiny-1m'\nmodel.dim = 64\n");
-    let config = RunConfig::load(&[file.layer(), second.layer()]).unwrap();
+    let second = written("model.preset = 'tiny-1m'\nmodel.dim = 64\n");
+    let config = RunConfig::load(&[layer(&file), layer(&second)]).unwrap();
     assert_eq!(config.model, ModelSection { dim: 64, ..preset("tiny-1m").unwrap().section() });
 }
 
@@ -238,14 +229,14 @@ fn a_stored_configuration_does_not_fix_computed_values() {
     for line in ["# computed: head_dim = 16", "# computed: micro_batch = 4", "warmup = 3", "batch = 4"] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
-    let file = Scratch::new("stored", &text);
-    assert_eq!(Resolved::load(&[file.layer()]).unwrap(), resolved);
-    let config = RunConfig::load(&[file.layer(), set("model.n_heads=8"), set("train.batch=1")]).unwrap();
+    let file = written(&text);
+    assert_eq!(Resolved::load(&[layer(&file)]).unwrap(), resolved);
+    let config = RunConfig::load(&[layer(&file), set("model.n_heads=8"), set("train.batch=1")]).unwrap();
     let (model, train) = (config.model, config.train);
     assert_eq!((model.head_dim, model.n_kv_heads, train.micro_batch, train.warmup), (8, 8, 1, 3));
     // Files of earlier versions have every value as a key.
-    let old = Scratch::new("old", &resolved.config.to_toml());
-    assert_eq!(RunConfig::load(&[old.layer()]).unwrap(), resolved.config);
+    let old = written(&resolved.config.to_toml());
+    assert_eq!(RunConfig::load(&[layer(&old)]).unwrap(), resolved.config);
 }
 
 #[test]
@@ -258,8 +249,8 @@ fn a_change_of_a_run_keeps_its_computed_values() {
     for line in ["warmup = 50", "decay = 100", "# computed: min_learning_rate = 0.00001", "steps = 1000"] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
-    let file = Scratch::new("changed", &text);
-    assert_eq!(Resolved::load(&[file.layer()]).unwrap(), changed);
+    let file = written(&text);
+    assert_eq!(Resolved::load(&[layer(&file)]).unwrap(), changed);
     assert_eq!(resolved.changed(&[]).unwrap(), resolved);
     // numbers of steps beyond those of a shorter run are computed again
     let shorter = resolved.changed(&[set("train.steps=80")]).unwrap().config.train;
@@ -281,8 +272,8 @@ fn no_flipped_bit_of_a_stored_configuration_changes_a_recorded_value() {
         let mut bytes = text.clone().into_bytes();
         bytes[at / 8] ^= 1 << (at % 8);
         let Ok(flipped) = String::from_utf8(bytes) else { continue };
-        let file = Scratch::new("flipped", &flipped);
-        let Ok(found) = RunConfig::load(&[file.layer()]) else { continue };
+        let file = written(&flipped);
+        let Ok(found) = RunConfig::load(&[layer(&file)]) else { continue };
         let differing = differences("run.toml", &recorded, &found).unwrap();
         assert!(!differing.is_empty() || record(&found) == recorded, "bit {at}: {flipped}");
         accepted += usize::from(differing.is_empty());
@@ -318,8 +309,8 @@ fn a_resolved_configuration_reads_back_as_itself() {
     let config =
         with(&["model.preset=tiny-3m", "train.learning_rate=3e-4", "data.files=a b", "train.eps=1e-8"])
             .unwrap();
-    let file = Scratch::new("resolved", &config.to_toml());
-    assert_eq!(RunConfig::load(&[file.layer()]).unwrap(), config);
+    let file = written(&config.to_toml());
+    assert_eq!(RunConfig::load(&[layer(&file)]).unwrap(), config);
 }
 
 #[test]
@@ -342,11 +333,11 @@ fn the_shakespeare_model_is_within_5_percent_of_nanogpt() {
 #[test]
 fn a_text_of_several_lines_is_not_taken_for_keys() {
     let prompt = "\n[train]\nwarmup = 3\ndecay = 2\n\"quoted\"\n";
-    let file = Scratch::new("lines", &format!("[sample]\nprompt = {}\n", Value::String(prompt.into())));
-    let resolved = Resolved::load(&[file.layer()]).unwrap();
+    let file = written(&format!("[sample]\nprompt = {}\n", Value::String(prompt.into())));
+    let resolved = Resolved::load(&[layer(&file)]).unwrap();
     let text = resolved.to_toml();
     assert!(text.contains("\n# computed: decay = "), "{text}");
-    let stored = Scratch::new("lines_stored", &text);
-    assert_eq!(RunConfig::load(&[stored.layer()]).unwrap(), resolved.config);
+    let stored = written(&text);
+    assert_eq!(RunConfig::load(&[layer(&stored)]).unwrap(), resolved.config);
     assert_eq!(resolved.config.sample.prompt, prompt);
 }

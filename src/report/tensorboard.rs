@@ -91,15 +91,16 @@ fn bytes(to: &mut Vec<u8>, field: u8, value: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::NamedTempFile;
+
     use super::*;
 
     #[test]
     fn a_file_has_the_bytes_of_the_format() {
-        let path = std::env::temp_dir().join(format!("xtrain-tfevents-{}", std::process::id()));
+        let path = NamedTempFile::new().unwrap().into_temp_path();
         let mut file = EventFile::create(&path).unwrap();
         file.write(300, 1.5, [("reward", 0.5), ("loss", -2.0)]).unwrap();
         let found = std::fs::read(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
         let event = b"\x09\0\0\0\0\0\0\xf8\x3f\x10\xac\x02\x2a\x1c\x0a\x0d\x0a\x06reward\x15\0\0\0\x3f\x0a\x0b\x0a\x04loss\x15\0\0\0\xc0";
         let version = b"\x09\0\0\0\0\0\0\0\0\x1a\x0dbrain.Event:2";
         let mut at = 0;
@@ -127,7 +128,7 @@ mod tests {
     /// bytes of the file.
     #[cfg(all(unix, feature = "faults"))]
     fn limited(name: &str) -> Vec<u8> {
-        let path = std::env::temp_dir().join(format!("xtrain-tfevents-{name}-{}", std::process::id()));
+        let path = NamedTempFile::new().unwrap().into_temp_path();
         let mut shell = std::process::Command::new("sh");
         shell
             .args(["-c", "trap '' XFSZ && ulimit -f 8 && exec \"$0\" \"$@\""])
@@ -136,9 +137,7 @@ mod tests {
         // through pipes: the limit is also that of a log that the output is appended to
         let output = shell.env("XTRAIN_EVENTS", &path).env("XTRAIN_FAULT", name).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        let found = std::fs::read(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        found
+        std::fs::read(&path).unwrap()
     }
 
     /// What [`limited`] starts.

@@ -2,6 +2,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
+use tempfile::NamedTempFile;
 
 use super::*;
 use crate::decode::FinishReason;
@@ -164,7 +165,7 @@ fn replies_to_discarded_completions_are_ignored() {
 
 #[test]
 fn an_announced_completion_is_scored_before_the_batch() {
-    let path = std::env::temp_dir().join(format!("xtrain-announced-{}", std::process::id()));
+    let path = NamedTempFile::new().unwrap().into_temp_path();
     let body = format!("echo $id > {}; echo \"{{\\\"id\\\":$id,\\\"reward\\\":1}}\"", path.display());
     let (mut reward, samples) = (start(&shell(&body), 1), samples(2));
     reward.announce(&[1], &[input(1, &samples[1])]).unwrap();
@@ -174,7 +175,6 @@ fn an_announced_completion_is_scored_before_the_batch() {
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(rewards(&mut reward, &samples), [[Some(1.0)], [Some(1.0)]]);
-    std::fs::remove_file(path).unwrap();
 }
 
 #[test]
@@ -415,21 +415,19 @@ fn a_command_line_is_split_as_in_a_shell_without_running_one() {
 
 #[test]
 fn closing_lets_a_program_finish_and_kills_one_that_does_not() {
-    let dir = std::env::temp_dir().join(format!("xtrain-reward-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let finish = dir.join("finished");
+    let dir = tempfile::tempdir().unwrap();
+    let finish = dir.path().join("finished");
     let program = format!(
         "cat > /dev/null; yes '' | head -n 5000 >&2; echo bye >&2; echo x > {}",
         shlex::try_quote(finish.to_str().unwrap()).unwrap()
     );
-    let options = ExternalOptions { log_dir: Some(dir.clone()), ..options(2) };
+    let options = ExternalOptions { log_dir: Some(dir.path().into()), ..options(2) };
     let command = shlex::try_join(["sh", "-c", &program]).unwrap();
     drop(ExternalReward::start(&command, &options).unwrap());
     assert!(finish.exists());
-    let logs = [0, 1].map(|n| std::fs::read_to_string(dir.join(format!("reward-{n}.log"))).unwrap());
+    let logs = [0, 1].map(|n| std::fs::read_to_string(dir.path().join(format!("reward-{n}.log"))).unwrap());
     let want = format!("{}bye\n", "\n".repeat(5_000));
     assert!(logs.iter().all(|log| *log == want), "{:?} of {} bytes", logs.map(|log| log.len()), want.len());
-    std::fs::remove_dir_all(dir).unwrap();
 
     let clock = Instant::now();
     drop(start("sleep 60", 3));
@@ -439,9 +437,8 @@ fn closing_lets_a_program_finish_and_kills_one_that_does_not() {
 
 /// A program that starts `sleep`, writes both process ids to a file and continues with `end` leaves no process behind.
 #[track_caller]
-fn all_are_killed(name: &str, end: &str) {
-    let file = std::env::temp_dir().join(format!("xtrain-reward-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_file(&file);
+fn all_are_killed(end: &str) {
+    let file = NamedTempFile::new().unwrap().into_temp_path();
     let path = shlex::try_quote(file.to_str().unwrap()).unwrap().into_owned();
     let body = format!("sleep 60 > /dev/null 2>&1 & echo $$ $! >> {path}; {end}");
     let mut reward = start(&shell(&body), 2);
@@ -456,15 +453,14 @@ fn all_are_killed(name: &str, end: &str) {
         let state = || std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         let gone = || state().rsplit(')').next().is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z"));
         while cfg!(target_os = "linux") && !gone() {
-            assert!(clock.elapsed() < Duration::from_secs(10), "{name}: process {id} runs: {}", state());
+            assert!(clock.elapsed() < Duration::from_secs(10), "{end}: process {id} runs: {}", state());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    std::fs::remove_file(file).unwrap();
 }
 
 #[test]
 fn all_processes_are_killed_after_an_error() {
-    all_are_killed("waits", "[ $id -lt 2 ] && echo garbage; wait");
-    all_are_killed("ended", "exit 3");
+    all_are_killed("[ $id -lt 2 ] && echo garbage; wait");
+    all_are_killed("exit 3");
 }

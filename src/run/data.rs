@@ -245,14 +245,13 @@ mod tests {
 
     #[test]
     fn the_digest_of_a_file_is_that_of_all_its_bytes() {
-        let path = std::env::temp_dir().join(format!("xtrain-digest-{}", std::process::id()));
+        let file = tempfile::NamedTempFile::new().unwrap();
         let all: Vec<u8> = (0..2 * BLOCK + 1).map(|i| (i % 251) as u8).collect();
         for length in [0, 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1] {
-            fs::write(&path, &all[..length]).unwrap();
+            fs::write(&file, &all[..length]).unwrap();
             let want = format!("sha256:{}", hex(&Sha256::digest(&all[..length])));
-            assert_eq!(sha256(&path).unwrap(), want, "{length} bytes");
+            assert_eq!(sha256(file.path()).unwrap(), want, "{length} bytes");
         }
-        fs::remove_file(&path).unwrap();
     }
 
     fn record(files: &[(&str, &str)]) -> DataRecord {

@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn a_log_that_is_removed_or_replaced_is_read_from_its_first_byte() {
-        let path = std::env::temp_dir().join(format!("xtrain-log-tail-{}.jsonl", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
         let mut tail = LogTail::new(&path);
         let lines = ["{\"step\":1}\n", "{\"step\":2}\n", "{\"step\":3}\n"];
         assert_eq!(read(&mut tail, None), (vec![], false), "it has never existed");
@@ -111,6 +112,5 @@ mod tests {
         fs::write(&path, "{\"step\":1}\nno object\n").unwrap();
         let error = tail.read().unwrap_err().to_string();
         assert!(error.contains(":2"), "the line of a restarted log: {error}");
-        fs::remove_file(path).unwrap();
     }
 }

@@ -1,33 +1,17 @@
 //! Existing directories, truncated and invalid logs.
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 use serde_json::json;
+use tempfile::tempdir;
 
 use super::*;
 use crate::config::RunConfig;
 
-/// A temporary directory, removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-run-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn a_new_run_has_its_configuration_and_cannot_be_created_twice() {
-    let scratch = Scratch::new("create");
-    let path = scratch.0.join("runs/a");
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("runs/a");
     let run = RunDir::create(&path, &RunConfig::default().to_toml()).unwrap();
     assert_eq!(fs::read_to_string(run.config()).unwrap(), RunConfig::default().to_toml());
     assert!(path.join("checkpoints").is_dir() && path.join("logs").is_dir());
@@ -39,10 +23,10 @@ fn a_new_run_has_its_configuration_and_cannot_be_created_twice() {
 
 #[test]
 fn a_resumed_log_is_identical_to_an_uninterrupted_one() {
-    let scratch = Scratch::new("resume");
-    let (whole, cut) = (scratch.0.join("whole.jsonl"), scratch.0.join("cut.jsonl"));
+    let dir = tempdir().unwrap();
+    let (whole, cut) = (dir.path().join("whole.jsonl"), dir.path().join("cut.jsonl"));
     let record = |step: u64| json!({ "step": step, "loss": 1.0 / step as f64 });
-    let write = |path: &PathBuf, after: u64, to: u64| {
+    let write = |path: &Path, after: u64, to: u64| {
         let mut log = JsonLines::after(path, after).unwrap();
         for step in after + 1..=to {
             log.write(&record(step)).unwrap();
@@ -63,8 +47,8 @@ fn a_resumed_log_is_identical_to_an_uninterrupted_one() {
 
 #[test]
 fn damaged_lines_of_a_log_are_set_aside_and_the_others_are_kept() {
-    let scratch = Scratch::new("damaged");
-    let path = scratch.0.join("timings.jsonl");
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("timings.jsonl");
     let line = |step: u64| format!("{{\"step\":{step},\"x\":1}}\n");
     let whole: String = (1..=6).map(line).collect();
     for (damage, with, steps, moved) in [
@@ -76,13 +60,13 @@ fn damaged_lines_of_a_log_are_set_aside_and_the_others_are_kept() {
         ("{\"step\":5", "xx", vec![1, 2, 3, 4], 0),
         ("}\n{\"step\":3", "},{\"step\":3", vec![1, 4], 1),
     ] {
-        let _ = fs::remove_file(scratch.0.join("timings.jsonl.damaged"));
+        let _ = fs::remove_file(dir.path().join("timings.jsonl.damaged"));
         fs::write(&path, whole.replacen(damage, with, 1)).unwrap();
         let log = JsonLines::after(&path, 4).unwrap();
         let kept: String = steps.into_iter().map(line).collect();
         assert_eq!(fs::read_to_string(&path).unwrap(), kept, "{with}");
         let aside = log.set_aside().map_or(0, |aside| aside.lines);
-        let text = fs::read_to_string(scratch.0.join("timings.jsonl.damaged")).unwrap_or_default();
+        let text = fs::read_to_string(dir.path().join("timings.jsonl.damaged")).unwrap_or_default();
         assert_eq!((aside, text.lines().count()), (moved, moved), "{with}: {text}");
     }
     // A log that is appended to after it was repaired has its lines in order.
@@ -93,8 +77,8 @@ fn damaged_lines_of_a_log_are_set_aside_and_the_others_are_kept() {
 
 #[test]
 fn an_invalid_line_is_reported_with_file_and_line() {
-    let scratch = Scratch::new("bad");
-    let path = scratch.0.join("metrics.jsonl");
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("metrics.jsonl");
     for (text, line, part) in [
         ("", 1, "empty"),
         ("{\"step\":1}\nxx\n", 2, "text that is not JSON at column 1"),
@@ -118,8 +102,8 @@ fn an_invalid_line_is_reported_with_file_and_line() {
 
 #[test]
 fn a_value_that_is_not_a_number_leaves_a_gap() {
-    let scratch = Scratch::new("gap");
-    let path = scratch.0.join("metrics.jsonl");
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("metrics.jsonl");
     let mut log = JsonLines::after(&path, 0).unwrap();
     for (step, loss) in [(1, 2.0), (2, f64::NAN), (3, 1.0)] {
         log.write(&json!({ "step": step, "loss": loss })).unwrap();
@@ -132,8 +116,8 @@ fn a_value_that_is_not_a_number_leaves_a_gap() {
 
 #[test]
 fn the_remaining_time_is_estimated_from_the_last_50_steps() {
-    let scratch = Scratch::new("remaining");
-    let path = scratch.0.join("a");
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a");
     let run = RunDir::create(&path, "[train]\nsteps = 100\n").unwrap();
     let (mut metrics, mut timings) = run.logs_after(0).unwrap();
     for step in 1..=60u64 {

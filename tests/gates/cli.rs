@@ -2,7 +2,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(feature = "faults")]
 use xtrain::tensor::faults;
@@ -12,12 +11,8 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Scratch {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let (process, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(format!("xtrain-cli-{process}-{n}-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        let dir = tempfile::Builder::new().prefix(&format!("xtrain-{name}-")).tempdir();
+        Scratch(dir.unwrap().keep())
     }
 
     pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {

@@ -81,7 +81,7 @@ fn a_changed_configuration_is_named_and_accepted_through_set_only() {
 fn a_run_on_many_files_resumes() {
     let scratch = Scratch::new("many");
     scratch.file("t.txt", LINE);
-    let names = vec!["\"t.txt\""; 30_000].join(",");
+    let names = vec!["\"t.txt\""; 40_000].join(",");
     scratch.file("c.toml", &format!("data.files = [{names}]\n"));
     let keys = tiny_run("r", "t.txt", &["train.steps=2"]);
     let from = keys.iter().position(|word| *word == "--data").unwrap();

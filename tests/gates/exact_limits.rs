@@ -46,7 +46,7 @@ pub(crate) fn shards() -> Result<usize, String> {
     let sizes: Vec<u64> =
         model.params.iter().map(|p| 4 * p.shape().iter().product::<usize>() as u64).collect();
     let source = ExportSource { model: &model, tokenizer: None, eos: &[] };
-    let scratch = Scratch::new(&format!("exact-shards-{:?}", std::thread::current().id()));
+    let scratch = Scratch::new("exact-shards");
     let whole: u64 = sizes.iter().sum();
     // the first tensors and no byte more, and all tensors
     let first: u64 = sizes.iter().take(4).sum();

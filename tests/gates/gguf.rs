@@ -197,7 +197,7 @@ pub(crate) fn ids_of_tokens() -> Result<usize, String> {
         let name = case["file"].as_str().unwrap();
         let loaded = store::open(&path(&format!("gguf/{name}")), Dtype::F32, &Device::cpu()).unwrap();
         let source = ExportSource { model: &loaded.model, tokenizer: None, eos: &loaded.eos };
-        let scratch = Scratch::new(&format!("gguf-ids-{name}-{:?}", std::thread::current().id()));
+        let scratch = Scratch::new(&format!("gguf-ids-{name}"));
         export::huggingface(&scratch.0.join("hf"), &source, Quant::F32, u64::MAX).unwrap();
         let config = std::fs::read_to_string(scratch.0.join("hf/config.json")).unwrap();
         let config: serde_json::Value = serde_json::from_str(&config).unwrap();

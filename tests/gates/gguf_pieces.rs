@@ -29,7 +29,7 @@ pub(crate) fn over() -> Result<usize, String> {
     };
     let device = Device::cpu();
     let model = Model::init(&cfg, Dtype::F32, &device, SEED).map_err(|e| failed(e.to_string()))?;
-    let scratch = Scratch::new(&format!("pieces-{:?}", std::thread::current().id()));
+    let scratch = Scratch::new("pieces");
     let file = scratch.0.join("model.gguf");
     let source = ExportSource { model: &model, tokenizer: None, eos: &[] };
     export::gguf(&file, &source, Quant::Q8_0).map_err(|e| failed(e.to_string()))?;

@@ -12,8 +12,9 @@ use xtrain::run::RunDir;
 use xtrain::tensor::testing::gpu_groups;
 use xtrain::tensor::{Device, Dtype, GpuPeers, Sent, Tensor, ThreadSchedule, ops};
 
+use crate::cli::Scratch;
 use crate::grpo::devices::{files_on, two_steps};
-use crate::grpo::{Compared, Scratch, Setup, assert_equal, files, run_as};
+use crate::grpo::{Compared, Setup, assert_equal, files, run_as};
 use crate::shards::{self, by_definition, on_each, trained_on};
 use crate::training::{Difference, GateCase, Run, failed, same_bits};
 

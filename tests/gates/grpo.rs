@@ -2,7 +2,6 @@
 //! weights, metrics and rollouts of a run do not depend on threads, micro-batches, caches or interruptions.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use xtrain::config::{Layer, RunConfig, record};
 use xtrain::decode::{EngineOptions, KvMemory};
@@ -22,6 +21,7 @@ use xtrain::run::RunDir;
 use xtrain::tensor::{Device, GpuPeers, Simd};
 use xtrain::training::{self, End};
 
+use crate::cli::Scratch;
 use crate::difference;
 
 pub(crate) mod constraint;
@@ -261,26 +261,6 @@ pub(crate) fn run_as(
         assert!(metrics.is_empty(), "gate grpo, seed 0: the first evaluation was not interrupted");
     }
     Ok(watch.compared)
-}
-
-/// A directory that is removed on drop.
-pub(crate) struct Scratch(pub(crate) PathBuf);
-
-impl Scratch {
-    /// A path of its own, also for tests that use one name at the same time.
-    pub(crate) fn new(name: &str) -> Scratch {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(format!("xtrain-grpo-{unique}-{name}"));
-        let _ = std::fs::remove_dir_all(&path);
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The bytes of metrics, rollouts and weights of a run.

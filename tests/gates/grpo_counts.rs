@@ -7,7 +7,8 @@ use xtrain::decode::{Completion, Engine, EngineOptions, KvKind, Request};
 use xtrain::model::{Config, Model};
 use xtrain::tensor::{Device, Dtype};
 
-use crate::grpo::{Scratch, Setup, config, run};
+use crate::cli::Scratch;
+use crate::grpo::{Setup, config, run};
 
 const G: usize = 32;
 const NEW_TOKENS: usize = 40;
@@ -95,7 +96,7 @@ pub(crate) fn rows() -> Result<usize, String> {
 }
 
 fn rows_of(name: &str, keys: &[&str]) -> Result<usize, String> {
-    let dir = Scratch::new(&format!("{name}-{:?}", std::thread::current().id()));
+    let dir = Scratch::new(name);
     let config = config(&[&["grpo.eval_every=0"], keys].concat());
     run(&config, &Setup::threads(1), &dir.0).map_err(|e| e.to_string())?;
     let lines = |path: &str| -> Vec<Value> {

@@ -293,12 +293,7 @@ pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
         [(Dtype::F32, 2), (half, 2), (Dtype::F32, 5), (half, 5)].map(|(compute, n)| model(compute, n, device))
     };
     let (models, oracles) = (of(device), of(&Device::cpu()));
-    let dir = std::env::temp_dir().join(format!(
-        "xtrain-held-rows-{}-{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    ));
-    std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+    let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
     let mut all = Done::default();
     for case in cases {
         let mut rng = CaseRng::new(SEED, case);
@@ -312,12 +307,12 @@ pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
         let which = if offloads { which + 2 } else { which };
         let model = &models[which];
         let memory = match offloads {
-            true => layers(&mut of_layers, &dir, model, &options),
+            true => layers(&mut of_layers, dir.path(), model, &options),
             false => KvMemory::default(),
         };
         let oracle = Oracle::of(options.kv, &oracles[which], requests);
         let mut engine = Engine::with_memory(model, options, memory).map_err(|e| e.to_string())?;
-        engine.offload_to(store(&mut rng, &dir)).map_err(|e| e.to_string())?;
+        engine.offload_to(store(&mut rng, dir.path())).map_err(|e| e.to_string())?;
         let schedule = Schedule {
             oracle: &oracle,
             model,
@@ -329,7 +324,7 @@ pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
             stopped: Vec::new(),
             rng,
             done: Done::default(),
-            file: dir.join("prefix"),
+            file: dir.path().join("prefix"),
         };
         // a fault may break the counts of the cache
         let done = catch_unwind(AssertUnwindSafe(|| schedule.run())).unwrap_or_else(|panic| {
@@ -345,7 +340,6 @@ pub(crate) fn on(device: &Device, cases: Range<u64>) -> Result<Done, String> {
         done.sinks = if options.kv.keeps_all() { 0 } else { done.rows };
         all += done;
     }
-    std::fs::remove_dir_all(&dir).map_err(|e| e.to_string())?;
     Ok(all)
 }
 

@@ -2,7 +2,8 @@
 //! the same files.
 use xtrain::config::{Layer, RunConfig};
 
-use crate::resume::{Case, Temporary, uninterrupted};
+use crate::cli::Scratch;
+use crate::resume::{Case, uninterrupted};
 use crate::training::{Difference, GateCase, same_bits};
 
 const SEED: u64 = 20_261_123;
@@ -36,7 +37,7 @@ pub(crate) fn over() -> Result<usize, String> {
     let text = |Difference(text): Difference| text;
     let mut compared = 0;
     for dtype in ["f32", "bf16"] {
-        let dir = Temporary::new("micro-batches", compared as u64);
+        let dir = Scratch::new("micro-batches");
         let want = uninterrupted(&case(dtype, 4, 1), &dir.0.join("4-1")).map_err(text)?;
         for (micro_batch, threads) in [(4, 2), (2, 1), (2, 2), (1, 1), (1, 2)] {
             let run = dir.0.join(format!("{micro_batch}-{threads}"));

@@ -9,7 +9,8 @@ use xtrain::run::RunDir;
 use xtrain::tensor::{Device, Simd};
 use xtrain::training;
 
-use crate::resume::{Case, Temporary, begin, restored, train_as, uninterrupted};
+use crate::cli::Scratch;
+use crate::resume::{Case, begin, restored, train_as, uninterrupted};
 use crate::shards::on_each;
 use crate::training::{Bits, Difference, GateCase, same_bits};
 
@@ -76,7 +77,7 @@ pub(crate) fn over() -> Result<usize, String> {
     for (number, (dtype, tied)) in
         [("f32", true), ("f32", false), ("bf16", true), ("bf16", false)].into_iter().enumerate()
     {
-        let dir = Temporary::new("processes", number as u64);
+        let dir = Scratch::new("processes");
         let want = uninterrupted(&case(number as u64, dtype, tied, 1), &dir.0.join("one")).map_err(text)?;
         let whole = u64::MAX;
         for (threads, parts) in
@@ -103,7 +104,7 @@ fn a_run_writes_the_same_files_on_any_number_of_processes() {
 #[test]
 fn a_process_that_ends_ends_the_others_with_its_number() {
     let case = case(9, "f32", true, 1);
-    let dir = Temporary::new("ended", 0);
+    let dir = Scratch::new("ended");
     let (run, _, state): (RunDir, _, _) = begin(&case, &dir.0).unwrap();
     let ends = on_each(4, |process| match xtrain::model::comm::Communicator::rank(&process) {
         2 => Ok(Vec::new()),

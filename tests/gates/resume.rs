@@ -15,6 +15,7 @@ use xtrain::run::RunDir;
 use xtrain::tensor::Device;
 use xtrain::training::{self, DataLoader, End, Error, Observer, RunFiles, Source, Training};
 
+use crate::cli::Scratch;
 use crate::rng::CaseRng;
 use crate::training::{Bits, Difference, GateCase, failed, state as trainer_state};
 
@@ -168,24 +169,6 @@ pub(crate) fn begin(case: &Case, dir: &Path) -> Result<(RunDir, Trainer, RunStat
     Ok((run, trainer, RunState { seed: case.config.train.seed, best: None }))
 }
 
-/// A directory that is removed on drop.
-pub(crate) struct Temporary(pub(crate) PathBuf);
-
-impl Temporary {
-    /// A directory of this thread: a gate runs with and without its fault at the same time.
-    pub(crate) fn new(name: &str, number: u64) -> Temporary {
-        let name = format!("xtrain-{name}-{}-{:?}-{number}", std::process::id(), std::thread::current().id());
-        Temporary(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // a directory that cannot be removed stays among the temporary files
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Trains without an interruption. Returns the trainer's state, the metrics and the files of the last checkpoint.
 pub(crate) fn uninterrupted(case: &Case, dir: &Path) -> Result<Bits, Difference> {
     let (run, trainer, state) = begin(case, dir)?;
@@ -218,7 +201,7 @@ pub(crate) fn restored(case: &Case, run: &RunDir) -> Result<(Trainer, RunState),
 }
 
 fn resumed(case: &Case) -> Result<usize, Difference> {
-    let dir = Temporary::new("resume", case.number);
+    let dir = Scratch::new("resume");
     let want = uninterrupted(case, &dir.0.join("uninterrupted"))?;
     let got = interrupted(case, &dir.0.join("stopped"))?;
     let gate_case = GateCase { gate: "resume", number: case.number, seed: SEED };

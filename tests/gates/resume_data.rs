@@ -5,7 +5,8 @@ use xtrain::model::{TrainingExample, normalize_loss_weights, objective};
 use xtrain::tensor::Device;
 use xtrain::training::{self, DataLoader};
 
-use crate::resume::{Case, Temporary, interrupted};
+use crate::cli::Scratch;
+use crate::resume::{Case, interrupted};
 use crate::training::{Difference, failed};
 
 const SEED: u64 = 7;
@@ -67,7 +68,7 @@ pub(crate) fn over() -> Result<usize, String> {
     ] {
         let case = case(number, order, packing);
         let want = expected(&case).map_err(text)?;
-        let dir = Temporary::new("resume-data", number);
+        let dir = Scratch::new("resume-data");
         let _ = interrupted(&case, &dir.0).map_err(text)?;
         let log = std::fs::read_to_string(dir.0.join("metrics.jsonl")).map_err(|e| e.to_string())?;
         assert_eq!(log.lines().count(), want.len(), "{log}");

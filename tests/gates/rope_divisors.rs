@@ -43,7 +43,7 @@ fn open(path: &Path) -> Result<LoadedModel, String> {
 /// number of compared values.
 pub(crate) fn over() -> Result<usize, String> {
     let failed = |e: String| format!("gate divisors, seed 0: {e}");
-    let scratch = Scratch::new(&format!("divisors-{:?}", std::thread::current().id()));
+    let scratch = Scratch::new("divisors");
     let (file, want) = converted(&scratch);
     let first = open(Path::new(&file)).map_err(failed)?;
     let source = ExportSource { model: &first.model, tokenizer: first.tokenizer.as_ref(), eos: &first.eos };

@@ -19,7 +19,7 @@ fn copies(file: &Path) -> Vec<OwnedFd> {
 
 /// Locks a run, copies the descriptor and locks the run again after its holder is dropped.
 pub(crate) fn over() -> Result<usize, String> {
-    let scratch = Scratch::new(&format!("run-lock-{:?}", std::thread::current().id()));
+    let scratch = Scratch::new("run-lock");
     let run = scratch.0.canonicalize().unwrap();
     let open = || CheckpointDir::open(Arc::new(RealFs), &run, 2);
     let held = open().unwrap();

@@ -17,7 +17,7 @@ fn tokenizer(name: &str) -> Tokenizer {
 /// pieces meet. Returns the number of compared bytes.
 pub(crate) fn over() -> Result<usize, String> {
     let failed = |what: &str, at: usize| format!("gate continuation, seed 0: {what} differs at byte {at}");
-    let scratch = Scratch::new(&format!("sentencepiece-{:?}", std::thread::current().id()));
+    let scratch = Scratch::new("sentencepiece");
     let line = "The line of a long text that is encoded in blocks, 12 at a time: \u{e9}\u{6f22}.\n";
     // blocks have 1 MiB
     let long = line.repeat((1 << 20) / line.len() + 100);

@@ -12,7 +12,8 @@ use xtrain::model::checkpoint::{
 };
 use xtrain::run::RunDir;
 
-use crate::resume::{Case, Temporary, uninterrupted};
+use crate::cli::Scratch;
+use crate::resume::{Case, uninterrupted};
 use crate::system_calls::{lines, not_durable, recorded, without_repeated_writes};
 use crate::training::Difference;
 
@@ -61,8 +62,7 @@ pub(crate) fn saves() -> Result<usize, String> {
     save(&|| CheckpointDir::open(Arc::new(simulated.clone()), Path::new("run"), 2))?;
     let want = without_repeated_writes(simulated.operations().into_iter());
 
-    let dir = Temporary::new("syncs", 0);
-    std::fs::create_dir(&dir.0).map_err(failed)?;
+    let dir = Scratch::new("syncs");
     let run = dir.0.join("run");
     let (done, calls) = recorded(|| save(&|| CheckpointDir::open(Arc::new(RealFs), &run, 2)));
     done?;
@@ -84,8 +84,7 @@ pub(crate) fn saves() -> Result<usize, String> {
 /// A run in a new directory of runs, with a file of rollouts: when it ends, all of its files and their names are
 /// durable. Returns the number of system calls.
 pub(crate) fn run() -> Result<usize, String> {
-    let dir = Temporary::new("syncs-of-a-run", 0);
-    std::fs::create_dir(&dir.0).map_err(failed)?;
+    let dir = Scratch::new("syncs-of-a-run");
     let keys = ["model.dim=8", "model.n_layers=1", "train.context=9", "train.batch=1", "train.steps=2"];
     let config = RunConfig::load(&keys.map(|key| Layer::Set(key.into()))).map_err(failed)?;
     let case = Case { number: 0, config, stops: Vec::new(), threads: 1 };
@@ -108,8 +107,7 @@ pub(crate) fn run() -> Result<usize, String> {
 /// An output file of a command: when the command ends, the file and its name are durable. Returns the number of system
 /// calls.
 pub(crate) fn output() -> Result<usize, String> {
-    let dir = Temporary::new("syncs-of-an-output", 0);
-    std::fs::create_dir(&dir.0).map_err(failed)?;
+    let dir = Scratch::new("syncs-of-an-output");
     let out = dir.0.join("out.json");
     let text = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/shakespeare.toml");
     let args = ["xtrain", "tokenizer", "train", text, "--vocab", "300", "--out"].map(OsString::from);
@@ -146,8 +144,7 @@ fn an_output_file_of_a_command_is_durable() {
 
 #[test]
 fn a_log_is_durable_after_its_sync_and_not_before() {
-    let dir = Temporary::new("log", 0);
-    std::fs::create_dir(&dir.0).unwrap();
+    let dir = Scratch::new("log");
     let mut log = xtrain::run::JsonLines::after(&dir.0.join("metrics.jsonl"), 0).unwrap();
     let (before, calls) = recorded(|| log.write(&json!({ "step": 1 })));
     before.unwrap();

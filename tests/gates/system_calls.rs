@@ -211,8 +211,7 @@ unsafe extern "C" fn rmdir(path: *const c_char) -> c_int {
 fn calls_and_what_they_make_durable_are_recorded() {
     use std::io::Write as _;
 
-    let dir = crate::resume::Temporary::new("system-calls", 0);
-    fs::create_dir(&dir.0).unwrap();
+    let dir = crate::cli::Scratch::new("system-calls");
     let ((), calls) = recorded(|| {
         fs::create_dir(dir.0.join("d")).unwrap();
         let mut file = fs::File::create(dir.0.join("d/a")).unwrap();

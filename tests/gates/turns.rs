@@ -11,7 +11,8 @@ use xtrain::rewards::{Reward, RewardError, RewardInput, RewardReply, RewardRow};
 use xtrain::tensor::ops::Target;
 use xtrain::tensor::{Device, Dtype};
 
-use crate::grpo::{Compared, Scratch, Setup, assert_equal, config, files, run};
+use crate::cli::Scratch;
+use crate::grpo::{Compared, Setup, assert_equal, config, files, run};
 
 /// How a reward continues completions.
 #[derive(Debug, Clone, Copy, PartialEq)]

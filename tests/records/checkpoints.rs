@@ -6,11 +6,12 @@ use std::sync::Arc;
 use serde_json::json;
 use xtrain::model::checkpoint::{CheckpointContents, CheckpointDir, RealFs, TensorView, newest_described};
 
-use crate::{Record, temporary};
+use crate::Record;
 
 pub(crate) fn record() -> Record {
     let mut out = Record::default();
-    let run = temporary("checkpoints");
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
     for keep in [2, 3] {
         let _ = fs::remove_dir_all(&run);
         out.section(format!("saves that keep {keep}: the step, and what is there"));
@@ -23,7 +24,6 @@ pub(crate) fn record() -> Record {
     restarts(&mut out, &run);
     out.section("saves that are refused");
     refusals(&mut out, &run);
-    fs::remove_dir_all(&run).unwrap();
     out
 }
 

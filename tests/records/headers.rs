@@ -5,8 +5,8 @@ use std::path::Path;
 use xtrain::model::checkpoint::{LoadOptions, NamedTensor, RealFs, load_weights};
 use xtrain::model::gguf::{Quant, read_header};
 
+use crate::Record;
 use crate::gguf_bytes::{Bytes, begin, list};
-use crate::{Record, temporary};
 
 pub(crate) fn record() -> Record {
     let mut out = Record::default();
@@ -155,13 +155,12 @@ fn framed(header: &str, data: usize) -> Vec<u8> {
 
 fn safetensors(out: &mut Record) {
     out.section("headers of safetensors files, and the number of bytes of their data");
-    let dir = temporary("headers");
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
     fs::write(dir.join("config.json"), "{}").unwrap();
     let mut file = |what: &str, bytes: Vec<u8>| {
         fs::write(dir.join("model.safetensors"), bytes).unwrap();
-        let loaded = load_weights(&RealFs, &dir, &LoadOptions::default(), &|name, shape| {
+        let loaded = load_weights(&RealFs, dir, &LoadOptions::default(), &|name, shape| {
             NamedTensor::begin(name, shape)
         });
         let found = match loaded {
@@ -233,5 +232,4 @@ fn safetensors(out: &mut Record) {
         let header = r#"{"a":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]}}"#;
         [&framed(header, 2)[..], &[0x80, 0x7f, 0xc0, 0x7f]].concat()
     });
-    fs::remove_dir_all(dir).unwrap();
 }

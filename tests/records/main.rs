@@ -6,7 +6,6 @@
 use std::fmt::Debug;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod advantages;
 mod caches;
@@ -59,13 +58,6 @@ fn row(name: impl AsRef<str>, width: usize, values: impl AsRef<str>) -> String {
 /// Values with a space between them.
 fn list<T: Debug>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(" ")
-}
-
-/// A new path for temporary files, of this call only: tests of one process run at the same time.
-fn temporary(name: &str) -> PathBuf {
-    static CALLS: AtomicUsize = AtomicUsize::new(0);
-    let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("xtrain-record-{}-{call}-{name}", std::process::id()))
 }
 
 fn file(name: &str) -> PathBuf {

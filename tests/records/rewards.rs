@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use xtrain::decode::FinishReason;
 use xtrain::rewards::{ExternalOptions, ExternalReward, Reward, RewardInput, RewardRow, Turn};
 
-use crate::{Record, list, row, temporary};
+use crate::{Record, list, row};
 
 /// A program of `sh` that writes each line to standard error, sets `id` and runs `body`.
 fn program(body: &str) -> String {
@@ -59,12 +59,10 @@ pub(crate) fn record() -> Record {
 
 /// What two processes receive, in the files to which their standard error is appended.
 fn lines(out: &mut Record) {
-    let dir = temporary("rewards");
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let Value::Object(columns) = json!({"answer": [4, null], "z": {"a": 1.5}}) else { unreachable!() };
     for first_log in [0, 3, 3] {
-        let options = ExternalOptions { log_dir: Some(dir.clone()), first_log, ..options(2) };
+        let options = ExternalOptions { log_dir: Some(dir.path().into()), first_log, ..options(2) };
         let mut reward = ExternalReward::start(&program(NUMBERED), &options).unwrap();
         let turn = Turn { number: 2, text: "tail", mask: &[true, false, true], can_append: first_log == 3 };
         let mut batch = inputs(4, &columns);
@@ -75,9 +73,8 @@ fn lines(out: &mut Record) {
     names.sort();
     for name in names {
         out.section(name.to_string_lossy());
-        fs::read_to_string(dir.join(&name)).unwrap().lines().for_each(|line| out.line(line));
+        fs::read_to_string(dir.path().join(&name)).unwrap().lines().for_each(|line| out.line(line));
     }
-    fs::remove_dir_all(dir).unwrap();
 }
 
 /// Batches with completions that were announced or discarded: the rewards are the ids.

@@ -5,7 +5,7 @@ use std::path::Path;
 use xtrain::model::gguf;
 
 use crate::gguf_bytes::{Bytes, begin, list};
-use crate::{Record, list as listed, temporary};
+use crate::{Record, list as listed};
 
 /// A value of the metadata.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +142,7 @@ fn described(fields: &Fields, path: &Path) -> String {
 
 pub(crate) fn record() -> Record {
     let mut out = Record::default();
-    let path = temporary("vocabularies.gguf");
+    let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
     for (name, base) in [("byte-level BPE", byte_level()), ("SentencePiece", sentencepiece())] {
         out.section(format!("{name}: tokens of \"ab a1\" and of \"<u>b</s>\", their text, and special ids"));
         let unchanged = described(&base, &path);
@@ -158,6 +158,5 @@ pub(crate) fn record() -> Record {
             ));
         }
     }
-    fs::remove_file(path).unwrap();
     out
 }

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sha2::{Digest, Sha256};
+use tempfile::TempDir;
 
 use crate::masks::{Masks, events};
 use crate::script::Step;
@@ -32,15 +32,9 @@ const PROLOGUE: &str = r#"xtrain() { "$XTRAIN" $XTRAIN_FLAGS "$@"; }
 
 /// A temporary directory, removed on drop.
 pub(crate) struct Directory {
-    path: PathBuf,
+    dir: TempDir,
     flags: String,
     masks: Masks,
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
-    }
 }
 
 /// Files by name, with what an answer has of each.
@@ -55,26 +49,25 @@ pub(crate) fn data(name: &str) -> PathBuf {
 impl Directory {
     /// A directory with the files of `tests/data/transcripts/input`. The program gets `flags` before its command.
     pub(crate) fn new(name: &str, flags: &str) -> Directory {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = parent().join(format!("xtrain-transcript-{}-{n}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
+        let prefix = format!("xtrain-transcript-{name}-");
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent()).unwrap();
+        let path = dir.path();
         for (link, target) in LINKS {
             let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join(target);
             symlink(target.strip_prefix("tests/data/").map_or(repository, data), path.join(link)).unwrap();
         }
         for entry in fs::read_dir(data("transcripts/input")).unwrap() {
-            copy(&entry.unwrap().path(), &path);
+            copy(&entry.unwrap().path(), path);
         }
-        let masks = Masks::new(&path);
-        Directory { path, flags: flags.into(), masks }
+        let masks = Masks::new(path);
+        Directory { dir, flags: flags.into(), masks }
     }
 
     /// Runs a command line of `sh`; returns its exit code and what it printed.
     pub(crate) fn run(&self, line: &str) -> Vec<String> {
         let output = Command::new("sh")
             .args(["-c", &format!("{PROLOGUE}{line}")])
-            .current_dir(&self.path)
+            .current_dir(&self.dir)
             .env_clear()
             .envs(
                 std::env::vars()
@@ -99,9 +92,9 @@ impl Directory {
     /// All files.
     pub(crate) fn files(&self) -> Files {
         let mut names = Vec::new();
-        list(&self.path, &mut names);
+        list(self.dir.path(), &mut names);
         let described = names.into_iter().map(|path| {
-            let name = path.strip_prefix(&self.path).unwrap().to_string_lossy().into_owned();
+            let name = path.strip_prefix(&self.dir).unwrap().to_string_lossy().into_owned();
             let described = self.describe(&name, &fs::read(&path).unwrap());
             (name, described)
         });

@@ -102,12 +102,15 @@ fn has_ended(process: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::tempdir;
+
     use super::*;
 
     #[test]
     #[cfg(target_os = "linux")]
     fn only_temporary_files_of_this_process_and_of_ended_ones_are_removed() {
-        let dir = std::env::temp_dir().join(format!("xtrain-temporary-{}", std::process::id()));
+        let dir = tempdir().unwrap();
+        let dir = dir.path();
         let mine = format!("a.tok{INFIX}{}", std::process::id());
         let removed = ["a.tok.xtrain-tmp-4194998", &mine];
         let kept = [
@@ -118,7 +121,6 @@ mod tests {
             "a.tok.xtrain-tmp-x",
             "b.tok.xtrain-tmp-4194998",
         ];
-        std::fs::create_dir_all(&dir).unwrap();
         for name in removed.iter().chain(&kept) {
             std::fs::write(dir.join(name), "x").unwrap();
         }
@@ -139,43 +141,39 @@ mod tests {
         let mut want = [&kept[..], &["a.tok.xtrain-tmp-4194995", "a.tok.xtrain-tmp-4194996"]].concat();
         want.sort_unstable();
         assert_eq!(names, want);
-        std::fs::remove_dir_all(dir).unwrap();
     }
 
     /// Whether directories with `config.json` and one other file are those of an exported model.
-    fn exported<const N: usize>(test: &str, files: [&str; N]) -> [bool; N] {
+    fn exported<const N: usize>(files: [&str; N]) -> [bool; N] {
         files.map(|file| {
-            let name = format!("xtrain-exported-{}-{test}-{file}", std::process::id());
-            let dir = std::env::temp_dir().join(name);
-            std::fs::create_dir_all(&dir).unwrap();
+            let dir = tempdir().unwrap();
             for name in ["config.json", file] {
-                std::fs::write(dir.join(name), "x").unwrap();
+                std::fs::write(dir.path().join(name), "x").unwrap();
             }
-            let is = is_exported_model(&dir);
-            std::fs::remove_dir_all(dir).unwrap();
-            is
+            is_exported_model(dir.path())
         })
     }
 
     #[test]
     fn weights_of_an_exported_model_begin_with_model_and_are_safetensors() {
         let files = ["model.safetensors", "model-00001-of-00002.safetensors", "chat_template.jinja"];
-        assert_eq!(exported("own", files), [true; 3]);
+        assert_eq!(exported(files), [true; 3]);
         let files = ["adapter_model.safetensors", "model.bin", "model.safetensors.bak", "notes.txt"];
-        assert_eq!(exported("other", files), [false; 4]);
+        assert_eq!(exported(files), [false; 4]);
     }
 
     #[test]
     #[cfg(feature = "faults")]
     fn weights_with_another_name_that_pass_for_exported_ones_are_found() {
         let files = ["adapter_model.safetensors", "model.bin"];
-        assert_eq!(faults::with(Fault::OtherWeightsExported, || exported("fault", files)), [true; 2]);
+        assert_eq!(faults::with(Fault::OtherWeightsExported, || exported(files)), [true; 2]);
     }
 
     #[test]
     #[cfg(target_os = "linux")]
     fn a_replaced_directory_comes_back_unless_its_replacement_exists() {
-        let dir = std::env::temp_dir().join(format!("xtrain-replaced-{}", std::process::id()));
+        let dir = tempdir().unwrap();
+        let dir = dir.path();
         let out = dir.join("m");
         let old = dir.join("m.xtrain-old-4194998");
         let write = |path: &Path, text: &str| {
@@ -200,6 +198,5 @@ mod tests {
         std::fs::write(old.join("notes.txt"), "mine").unwrap();
         assert!(!recover_directory(&out, is_exported_model).unwrap());
         assert!(old.exists());
-        std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -93,58 +93,46 @@ fn curves(frame: &mut Frame<'_>, area: Rect, view: &RunView) {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+    use std::path::Path;
 
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use tempfile::TempDir;
 
     use super::*;
     use crate::run::{RunDir, RunView};
 
-    /// A run directory, removed on drop.
-    struct Run(PathBuf);
-
-    impl Run {
-        fn new(name: &str, files: &[(&str, &str)]) -> Run {
-            let dir = std::env::temp_dir().join(format!("xtrain-watch-{}", std::process::id())).join(name);
-            for (file, text) in files {
-                let path = dir.join(file);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            Run(dir)
+    /// A run directory.
+    fn run(files: &[(&str, &str)]) -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in files {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
         }
-
-        fn screen(&self, width: u16, height: u16) -> String {
-            let view = RunDir::open(&self.0).ok().map(|run| RunView::read(&run).unwrap());
-            let watched = Watched { run: self.0.clone(), view };
-            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-            terminal.draw(|frame| draw(frame, &watched)).unwrap();
-            let buffer = terminal.backend().buffer();
-            let rows = buffer.content().chunks(width.into());
-            rows.map(|row| {
-                row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_string() + "\n"
-            })
-            .collect()
-        }
+        dir
     }
 
-    impl Drop for Run {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn screen(run: impl AsRef<Path>, width: u16, height: u16) -> String {
+        let view = RunDir::open(run.as_ref()).ok().map(|run| RunView::read(&run).unwrap());
+        let watched = Watched { run: run.as_ref().into(), view };
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, &watched)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let rows = buffer.content().chunks(width.into());
+        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_string() + "\n")
+            .collect()
     }
 
     #[test]
     fn times_that_are_none_are_ignored() {
         let times = "{\"step\":1,\"step_time\":1,\"eval_time\":-0.999999999999}\n\
                      {\"step\":2,\"a_time\":-1e300,\"b_time\":1e308,\"c_time\":1e308}\n";
-        let run =
-            Run::new("times", &[("metrics.jsonl", "{\"step\":1,\"loss\":1}\n"), ("timings.jsonl", times)]);
-        assert!(run.screen(120, 40).contains("time"));
+        let run = run(&[("metrics.jsonl", "{\"step\":1,\"loss\":1}\n"), ("timings.jsonl", times)]);
+        assert!(screen(&run, 120, 40).contains("time"));
     }
 
-    fn training(name: &str) -> Run {
+    fn training() -> TempDir {
         let line = |step: i32| {
             let loss = 5 - step;
             format!("{{\"step\":{step},\"loss\":{loss},\"learning_rate\":0.001,\"grad_norm\":0.5}}\n")
@@ -152,22 +140,23 @@ mod tests {
         let metrics: String = (1..=4).map(line).collect();
         let times = "{\"step\":4,\"step_time\":3,\"eval_time\":1,\"tokens_per_second\":2000}\n";
         let samples = "{\"step\":4,\"samples\":[\"once \\u001b[31mupon\\na time\"]}\n";
-        Run::new(
-            name,
-            &[
-                ("metrics.jsonl", &metrics),
-                ("timings.jsonl", times),
-                ("samples.jsonl", samples),
-                ("config.toml", "[train]\nsteps = 8\n"),
-            ],
-        )
+        run(&[
+            ("metrics.jsonl", &metrics),
+            ("timings.jsonl", times),
+            ("samples.jsonl", samples),
+            ("config.toml", "[train]\nsteps = 8\n"),
+        ])
     }
 
     #[test]
     fn the_screen_of_a_run_has_progress_curves_sample_and_times() {
-        let shown = training("train").screen(80, 24);
+        let run = training();
+        let (shown, name) = (screen(&run, 80, 24), run.path().file_name().unwrap().display());
         let lines: Vec<&str> = shown.lines().collect();
-        assert!(lines[0].starts_with("train  running") && lines[0].ends_with("q quits"), "{shown}");
+        assert!(
+            lines[0].starts_with(&format!("{name}  running")) && lines[0].ends_with("q quits"),
+            "{shown}"
+        );
         assert_eq!(lines[1], "loss 1.000   2.00 ktok/s");
         assert!(lines[2].starts_with("step 4/8 (50 %), 4.00 s left \u{2501}"), "{shown}");
         for part in [
@@ -191,8 +180,8 @@ mod tests {
 
     #[test]
     fn only_a_run_that_continues_has_time_left() {
-        let run = training("left");
-        let view = RunView::read(&RunDir::open(&run.0).unwrap()).unwrap();
+        let run = training();
+        let view = RunView::read(&RunDir::open(run.path()).unwrap()).unwrap();
         let [running, stopped] =
             [Activity::Running, Activity::Stopped].map(|activity| plain::status(&view, &activity));
         assert!(running.ends_with(", 4.00 s left"), "{running}");
@@ -201,10 +190,10 @@ mod tests {
 
     #[test]
     fn every_size_of_a_terminal_can_be_drawn() {
-        let run = training("sizes");
+        let run = training();
         for width in [1, 2, 10, 40, 69, 79, 200] {
             for height in [1, 3, 8, 19, 60] {
-                run.screen(width, height);
+                screen(&run, width, height);
             }
         }
     }
@@ -221,8 +210,8 @@ mod tests {
         };
         let metrics = "{\"step\":1,\"reward\":0.5,\"completions/mean_length\":3,\"entropy\":1.5}\n";
         let rows = line(0.0, "3") + &line(1.0, "2");
-        let run = Run::new("grpo", &[("metrics.jsonl", metrics), ("rollouts/step_000001.jsonl", &rows)]);
-        let shown = run.screen(100, 30);
+        let run = run(&[("metrics.jsonl", metrics), ("rollouts/step_000001.jsonl", &rows)]);
+        let shown = screen(&run, 100, 30);
         for part in [
             "reward 0.500   length 3.000   entropy 1.500",
             "best, reward 1.000: 1+1=2",
@@ -234,7 +223,6 @@ mod tests {
 
     #[test]
     fn a_run_that_does_not_exist_is_waited_for() {
-        let run = Run(PathBuf::from("no/such/run"));
-        assert!(run.screen(60, 5).starts_with("waiting for no/such/run\n"));
+        assert!(screen("no/such/run", 60, 5).starts_with("waiting for no/such/run\n"));
     }
 }

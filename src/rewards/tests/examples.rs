@@ -141,7 +141,8 @@ fn a_trl_function_gets_messages_for_a_conversation() {
     if python("").is_none() {
         return;
     }
-    let file = std::env::temp_dir().join(format!("xtrain_reward_{}.py", std::process::id()));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("reward.py");
     std::fs::write(&file, text).unwrap();
     let mut samples = samples(4);
     for (at, sample) in samples.iter_mut().enumerate() {
@@ -151,6 +152,5 @@ fn a_trl_function_gets_messages_for_a_conversation() {
     let trl = format!("{}/examples/rewards/trl.py", env!("CARGO_MANIFEST_DIR"));
     let command = shlex::try_join(["python3", &trl, file.to_str().unwrap(), "f"]).unwrap();
     let rows = rewards(&mut start(&command, 1), &samples);
-    std::fs::remove_file(file).unwrap();
     assert_eq!(rows, [[Some(1.0)], [Some(0.0)], [Some(1.0)], [Some(0.0)]]);
 }

@@ -145,14 +145,14 @@ fn changed_bytes_of_the_file_are_an_error() {
 
 #[test]
 fn the_file_has_no_name_and_its_directory_must_exist() {
-    let dir = std::env::temp_dir().join(format!("xtrain-offload-{}", std::process::id()));
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("offloaded");
     assert!(OffloadStore::in_directory(&dir, 1 << 20).is_err());
     std::fs::create_dir(&dir).unwrap();
     let mut store = OffloadStore::in_directory(&dir, 1 << 20).unwrap();
     let offloaded = store.put(rows(Dtype::F32, 0, 10, 1)).unwrap();
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
     store.discard(offloaded);
-    std::fs::remove_dir(&dir).unwrap();
 }
 
 #[test]

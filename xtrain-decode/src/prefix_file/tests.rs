@@ -1,31 +1,10 @@
 //! Round trips and refusals of prefix files.
-use std::path::PathBuf;
-
+use tempfile::tempdir;
 use xtrain_model::Config;
 use xtrain_tensor::RopeScaling;
 
 use super::*;
 use crate::{Engine, EngineOptions, PrefixCaching, Request};
-
-/// A directory that is removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("xtrain-prefix-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Scratch(dir)
-    }
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn model(cfg: &Config, compute: Dtype, seed: u64) -> Model {
     Model::init(cfg, compute, &Device::cpu(), seed).unwrap()
@@ -49,11 +28,11 @@ fn tokens(n: u32) -> Vec<u32> {
 
 #[test]
 fn a_prefix_is_read_back_bit_for_bit_and_has_the_length_of_its_formula() {
-    let scratch = Scratch::new("round-trip");
+    let dir = tempdir().unwrap();
     for (compute, bytes) in [(Dtype::F32, 4), (Dtype::BF16, 2)] {
         let model = model(&Config::tiny(), compute, 1);
         let (saved, identity) = (prefix(&model, &tokens(37)), PrefixIdentity::of(&model, "sha256:1"));
-        let path = scratch.file(&compute.to_string());
+        let path = dir.path().join(compute.to_string());
         saved.save(&path, &identity).unwrap();
         let loaded = KvPrefix::load(&path, &model, &identity).unwrap();
         assert_eq!((loaded.tokens(), loaded.rows().len()), (&tokens(37)[..], 37));
@@ -71,10 +50,10 @@ fn a_prefix_is_read_back_bit_for_bit_and_has_the_length_of_its_formula() {
 
 #[test]
 fn a_file_of_another_model_is_refused_by_name() {
-    let scratch = Scratch::new("refusals");
+    let dir = tempdir().unwrap();
     let own = Config::tiny();
     let first = model(&own, Dtype::F32, 1);
-    let path = scratch.file("prefix");
+    let path = dir.path().join("prefix");
     prefix(&first, &tokens(20)).save(&path, &PrefixIdentity::of(&first, "sha256:1")).unwrap();
     let refusal = |model: &Model, weights: &str| {
         let loaded = KvPrefix::load(&path, model, &PrefixIdentity::of(model, weights));
@@ -113,11 +92,11 @@ fn a_file_of_another_model_is_refused_by_name() {
 /// A file whose manifest is valid and whose tensors are not those of the model.
 #[test]
 fn a_file_with_other_tensors_is_refused_by_name() {
-    let scratch = Scratch::new("tensors");
+    let dir = tempdir().unwrap();
     let model = model(&Config::tiny(), Dtype::F32, 1);
     let identity = PrefixIdentity::of(&model, "sha256:1");
     let good = prefix(&model, &tokens(9));
-    let path = scratch.file("prefix");
+    let path = dir.path().join("prefix");
     let mut layers = good.rows().layers().to_vec();
     layers.pop();
     let fewer = KvPrefix::new(tokens(9), KvRows::new(0, layers));

@@ -17,8 +17,9 @@
 //! use xtrain_model::checkpoint::newest_good;
 //! use xtrain_model::checkpoint::{CheckpointContents, CheckpointDir, LoadOptions, NamedTensor, RealFs, TensorView};
 //!
-//! let run = std::env::temp_dir().join(format!("xtrain-doc-{}", std::process::id()));
-//! let checkpoints = CheckpointDir::open(Arc::new(RealFs), &run, 2)?;
+//! # let dir = tempfile::tempdir().unwrap();
+//! let run = dir.path();
+//! let checkpoints = CheckpointDir::open(Arc::new(RealFs), run, 2)?;
 //! let norm = TensorView { name: "model.norm.weight", shape: &[3], data: &[1.0, -0.0, 1e-40] };
 //! checkpoints.save(&CheckpointContents {
 //!     config: &serde_json::json!({"hidden_size": 3}),
@@ -29,10 +30,9 @@
 //!     files: &[],
 //!     trainer: None,
 //! })?;
-//! let newest = newest_good(&RealFs, &run, &LoadOptions::default(), &NamedTensor::begin)?;
+//! let newest = newest_good(&RealFs, run, &LoadOptions::default(), &NamedTensor::begin)?;
 //! assert_eq!((newest.loaded.step, newest.refused.len()), (7, 0));
 //! assert_eq!(newest.loaded.tensors[0].data, [1.0, -0.0, 1e-40]);
-//! # std::fs::remove_dir_all(&run).unwrap();
 //! # Ok::<(), xtrain_model::checkpoint::CheckpointError>(())
 //! ```
 mod checksum;

@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_is_removed_while_it_is_read_is_no_damage() {
-        let run = std::env::temp_dir().join(format!("xtrain-pruned-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path();
         let step = |step: u64| run.join("checkpoints").join(step_name(step));
         for old in [1, 2] {
             std::fs::create_dir_all(step(old)).unwrap();
@@ -177,8 +178,7 @@ mod tests {
                 Err(CheckpointError::Missing { path: path.into(), what: "a file" })
             }
         };
-        let (found, refused) = newest(&RealFs, &run, &read).unwrap();
-        std::fs::remove_dir_all(&run).unwrap();
+        let (found, refused) = newest(&RealFs, run, &read).unwrap();
         assert_eq!((found, refused.len(), reads.get()), (step(4), 0, 3));
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of training data against its contracts, including unusual inputs.
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tempfile::TempDir;
 
 use super::*;
 use crate::tokenizer::Tokenizer;
@@ -11,34 +12,26 @@ mod lines;
 mod token_file;
 mod windows;
 
-/// A directory that is removed when the test ends.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
-        // a test may also run inside another one
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let (process, count) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
-        let dir = std::env::temp_dir().join(format!("xtrain-data-{process}-{count}-{name}"));
-        std::fs::create_dir_all(&dir).unwrap();
-        Scratch(dir)
+    fn new() -> Scratch {
+        Scratch(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.path(name);
         std::fs::write(&path, bytes).unwrap();
         path
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn prepared(dir: &Scratch, inputs: &[PathBuf], tokenizer: &Tokenizer) -> Result<TokenFile, DataError> {
-    let out = dir.0.join("out.tok");
+    let out = dir.path("out.tok");
     prepare(inputs, &out, tokenizer, &mut |_| ())?;
     let file = TokenFile::open(&out)?;
     file.verify()?;
@@ -52,7 +45,7 @@ fn fixture_tokenizer() -> Tokenizer {
 
 #[test]
 fn a_text_file_becomes_its_bytes_and_a_separator() {
-    let dir = Scratch::new("text");
+    let dir = Scratch::new();
     for (text, want) in [
         ("a", vec![97, 256]),
         ("a\r\nb\n", vec![97, 13, 10, 98, 10, 256]),
@@ -76,7 +69,7 @@ fn a_text_file_becomes_its_bytes_and_a_separator() {
 
 #[test]
 fn tokenizing_blocks_gives_the_tokens_of_the_whole_text() {
-    let dir = Scratch::new("blocks");
+    let dir = Scratch::new();
     let line = "It's 12 o'clock,\n\n  the cat \r\nsat  there\n日本語 🙂\nend. ";
     let text = (0..40).map(|i| format!("{line}{i}\n{}", "\n ".repeat(i % 3))).collect::<Vec<_>>().concat();
     let path = dir.file("in.txt", &text);
@@ -97,7 +90,7 @@ fn tokenizing_blocks_gives_the_tokens_of_the_whole_text() {
 
 #[test]
 fn the_first_block_of_a_text_begins_it() {
-    let dir = Scratch::new("first-block");
+    let dir = Scratch::new();
     let spm = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers/llama_spm");
     let spm = Tokenizer::load(&spm).unwrap();
     let (text, input) = ("Hello world", dir.file("in.txt", "Hello world"));
@@ -109,7 +102,7 @@ fn the_first_block_of_a_text_begins_it() {
 
 #[test]
 fn jsonl_records_become_documents_and_prompts_are_masked() {
-    let dir = Scratch::new("jsonl");
+    let dir = Scratch::new();
     let lines = "{\"text\": \"ab\"}\r\n\n{\"prompt\": \"1+1=\", \"completion\": \"2\\n\", \"id\": 7}\n{\"text\":\"\"}";
     let path = dir.file("in.jsonl", lines);
     let file = prepared(&dir, std::slice::from_ref(&path), &Tokenizer::byte()).unwrap();
@@ -135,7 +128,7 @@ fn jsonl_records_become_documents_and_prompts_are_masked() {
 
 #[track_caller]
 fn refused(name: &str, bytes: &[u8], want: &str) {
-    let dir = Scratch::new(&format!("refused-{}", name.replace('.', "-")));
+    let dir = Scratch::new();
     let path = dir.file(name, bytes);
     let error = prepared(&dir, &[path], &Tokenizer::byte()).unwrap_err().to_string();
     assert!(error.contains(name) && error.contains(want), "{error}");
@@ -191,24 +184,24 @@ fn bad_jsonl_is_refused_by_file_and_line() {
 
 #[test]
 fn a_missing_input_and_an_invalid_output_path_are_refused_by_name() {
-    let dir = Scratch::new("missing");
-    let error = prepared(&dir, &[dir.0.join("nobody.txt")], &Tokenizer::byte()).unwrap_err();
+    let dir = Scratch::new();
+    let error = prepared(&dir, &[dir.path("nobody.txt")], &Tokenizer::byte()).unwrap_err();
     assert!(matches!(&error, DataError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
     assert!(error.to_string().contains("nobody.txt: cannot open"), "{error}");
     let input = dir.file("in.txt", "a");
-    let nowhere = dir.0.join("no/such/out.tok");
+    let nowhere = dir.path("no/such/out.tok");
     assert!(prepare(&[input], &nowhere, &Tokenizer::byte(), &mut |_| ()).is_err());
-    assert!(prepare(&[], &dir.0.join("out.tok"), &Tokenizer::byte(), &mut |_| ()).is_err());
+    assert!(prepare(&[], &dir.path("out.tok"), &Tokenizer::byte(), &mut |_| ()).is_err());
 }
 
 #[test]
 fn progress_reaches_the_total() {
-    let dir = Scratch::new("progress");
+    let dir = Scratch::new();
     // with a byte-order mark, which is no text
     let text = ["\u{feff}", &"line\n".repeat(700_000)].concat();
     let inputs = [dir.file("b.jsonl", "{\"text\":\"a\"}\n"), dir.file("a.txt", text)];
     let mut seen = Vec::new();
-    let out = dir.0.join("out.tok");
+    let out = dir.path("out.tok");
     let done = prepare(&inputs, &out, &Tokenizer::byte(), &mut |p| seen.push(p)).unwrap();
     assert!(seen.len() >= 4 && seen.windows(2).all(|w| w[0] <= w[1]));
     assert_eq!(seen.last(), Some(&3_500_016));
@@ -217,7 +210,7 @@ fn progress_reaches_the_total() {
 
 #[test]
 fn documents_begin_with_the_bos_token_of_the_tokenizer() {
-    let dir = Scratch::new("bos");
+    let dir = Scratch::new();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers/llama_spm");
     let tokenizer = Tokenizer::load(&fixture).unwrap();
     let rows = "{\"text\":\"a\"}\n{\"text\":\"<s>a\"}\n{\"text\":\"\"}\n{\"prompt\":\"a\",\"completion\":\"b\"}\n\

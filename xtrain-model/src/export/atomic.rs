@@ -68,12 +68,11 @@ mod tests {
 
     #[test]
     fn an_existing_path_is_refused() {
-        let file = std::env::temp_dir().join(format!("xtrain-export-{}", std::process::id()));
-        let _ = std::fs::remove_file(&file);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("export");
         assert_eq!(temporary_path(&file).unwrap().parent(), file.parent());
         std::fs::write(&file, "").unwrap();
         let error = temporary_path(&file).unwrap_err().to_string();
-        std::fs::remove_file(&file).unwrap();
         let want = format!(
             "the export: expected a path that does not exist, found {}, which exists",
             file.display()

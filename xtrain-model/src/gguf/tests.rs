@@ -1,6 +1,7 @@
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
+use tempfile::TempPath;
 use xtrain_tensor::{Device, Dtype, RopeScaling};
 
 use super::config::{self, Arch};
@@ -88,29 +89,19 @@ fn written(name: &str, quant: Quant) -> Vec<u8> {
     bytes
 }
 
-/// A file that is removed when the test ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, bytes: &[u8]) -> Scratch {
-        let file = std::env::temp_dir().join(format!("xtrain-gguf-{name}-{}.gguf", std::process::id()));
-        std::fs::write(&file, bytes).unwrap();
-        Scratch(file)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A temporary file with these bytes.
+fn file(bytes: &[u8]) -> TempPath {
+    let path = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap().into_temp_path();
+    std::fs::write(&path, bytes).unwrap();
+    path
 }
 
 #[test]
 fn weights_of_every_family_are_bit_identical_after_export_and_import() {
     for name in ["qwen3_tied", "qwen3_untied_hd", "qwen2_bias", "llama_odd", "llama_sharded", "llama3_rope"] {
         let original = store::open(&path(&format!("models/{name}")), Dtype::F32, &Device::cpu()).unwrap();
-        let file = Scratch::new(name, &written(&format!("models/{name}"), Quant::F32));
-        let again = store::open(&file.0, Dtype::F32, &Device::cpu()).unwrap();
+        let file = file(&written(&format!("models/{name}"), Quant::F32));
+        let again = store::open(&file, Dtype::F32, &Device::cpu()).unwrap();
         assert_eq!(again.model.config(), original.model.config(), "{name}");
         assert_eq!(again.eos, original.eos, "{name}");
         for (a, b) in again.model.params.iter().zip(original.model.params.iter()) {
@@ -281,12 +272,12 @@ fn a_sentencepiece_tokenizer_survives_export_and_import() {
 fn a_model_with_an_unsupported_tokenizer_has_its_weights_and_the_reason() {
     let mut bytes = std::fs::read(path("corrupt/g_base_ok/model.gguf")).unwrap();
     swap(&mut bytes, b"\x04\0\0\0\0\0\0\0gpt2", b"\x04\0\0\0\0\0\0\0gpt3");
-    let file = Scratch::new("gpt3", &bytes);
-    let imported = read(&file.0).unwrap();
+    let file = file(&bytes);
+    let imported = read(&file).unwrap();
     assert!(imported.tokenizer.is_none());
     let reason = imported.unsupported_tokenizer.unwrap().to_string();
     assert!(reason.contains("tokenizer not supported") && reason.contains("gpt3"), "{reason}");
-    assert!(tokenizer_of(&file.0).unwrap_err().to_string().contains("gpt3"));
+    assert!(tokenizer_of(&file).unwrap_err().to_string().contains("gpt3"));
 }
 
 #[test]
@@ -363,10 +354,10 @@ fn a_file_without_a_tokenizer_has_the_key_that_llama_cpp_requires() {
     let key =
         |value: &[u8]| [&b"tokenizer.ggml.model\x08\0\0\0"[..], &value.len().to_le_bytes(), value].concat();
     assert!(bytes.windows(40).any(|w| w == key(b"no_vocab")), "{:?}", String::from_utf8_lossy(&bytes[..999]));
-    assert!(read(&Scratch::new("no_vocab", &bytes).0).unwrap().tokenizer.is_none());
+    assert!(read(&file(&bytes)).unwrap().tokenizer.is_none());
     // another name of the same kind; as long as "no_vocab", so that no offset changes
     swap(&mut bytes, b"no_vocab", b"no_vocib");
-    let error = read(&Scratch::new("no_vocib", &bytes).0).unwrap().unsupported_tokenizer;
+    let error = read(&file(&bytes)).unwrap().unsupported_tokenizer;
     assert!(error.is_some_and(|e| e.to_string().contains("no_vocib")));
 }
 

@@ -2,6 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tempfile::tempdir;
 use xtrain_tensor::{Device, Dtype};
 
 use super::*;
@@ -15,24 +16,6 @@ use crate::optim::OptimConfig;
 use crate::schedule::Schedule;
 use xtrain_tensor::testing::named_cases::{check, variants};
 
-/// A directory that is removed when the test ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-store-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/models/qwen3_tied")
 }
@@ -43,12 +26,12 @@ fn opened() -> LoadedModel {
 
 /// The error for a copy of a model whose file `name` contains `text`.
 fn with_file(name: &str, text: &str) -> StoreError {
-    let scratch = Scratch::new(&name.replace('.', "-"));
+    let dir = tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(fixture().join(file), scratch.0.join(file)).unwrap();
+        std::fs::copy(fixture().join(file), dir.path().join(file)).unwrap();
     }
-    std::fs::write(scratch.0.join(name), text).unwrap();
-    open(&scratch.0, Dtype::F32, &Device::cpu()).unwrap_err()
+    std::fs::write(dir.path().join(name), text).unwrap();
+    open(dir.path(), Dtype::F32, &Device::cpu()).unwrap_err()
 }
 
 fn window_in_a_gguf_file() -> StoreError {
@@ -60,10 +43,10 @@ fn window_in_a_gguf_file() -> StoreError {
 }
 
 fn run_without_a_trainer() -> StoreError {
-    let (scratch, model) = (Scratch::new("no-trainer"), opened().model);
-    let dir = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    let (run, model) = (tempdir().unwrap(), opened().model);
+    let dir = CheckpointDir::open(Arc::new(RealFs), run.path(), 2).unwrap();
     let _ = save_model(&dir, &ExportSource { model: &model, tokenizer: None, eos: &[] }, 0).unwrap();
-    resume(&scratch.0, Dtype::F32, &Device::cpu(), OptimConfig::default(), Schedule::constant(1e-3))
+    resume(run.path(), Dtype::F32, &Device::cpu(), OptimConfig::default(), Schedule::constant(1e-3))
         .unwrap_err()
 }
 

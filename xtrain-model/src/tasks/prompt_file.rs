@@ -223,12 +223,11 @@ fn conversation(key: &str, location: &Location) -> Result<PromptContent, DataErr
 mod tests {
     use super::*;
 
-    fn open(name: &str, text: &str) -> Result<PromptFile, DataError> {
-        let path = std::env::temp_dir().join(format!("xtrain-prompts-{}-{name}.jsonl", std::process::id()));
+    fn open(text: &str) -> Result<PromptFile, DataError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("in.jsonl");
         std::fs::write(&path, text).unwrap();
-        let prompts = PromptFile::open(&path);
-        std::fs::remove_file(path).unwrap();
-        prompts
+        PromptFile::open(&path)
     }
 
     fn columns_of(prompts: &PromptFile, at: usize) -> Value {
@@ -238,7 +237,6 @@ mod tests {
     #[test]
     fn messages_that_are_null_are_no_messages() {
         let prompts = open(
-            "null",
             "{\"prompt\": \"a\", \"messages\": null, \"regex\": null, \"json_schema\": null, \"n\": 1}\n",
         )
         .unwrap();
@@ -255,7 +253,7 @@ mod tests {
             PromptContent::Chat { tools, .. } => tools.is_some(),
             _ => panic!("a conversation"),
         };
-        let prompts = open("tools", &text).unwrap();
+        let prompts = open(&text).unwrap();
         assert_eq!(prompts.records().iter().map(has_tools).collect::<Vec<_>>(), [false, false, true, true]);
     }
 
@@ -273,7 +271,7 @@ mod tests {
         let tokenizer = with_templates(&serde_json::json!(template));
         let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]";
         let text = format!("{row}, \"tools\": [\"f\"]}}\n{row}}}\n");
-        let encoded = open("one-template", &text).unwrap().encode(Some(&tokenizer)).unwrap();
+        let encoded = open(&text).unwrap().encode(Some(&tokenizer)).unwrap();
         let texts: Vec<&str> = encoded.iter().filter_map(|prompt| prompt.text.as_deref()).collect();
         assert_eq!(texts, ["[f]hi;>", "hi;>"]);
     }
@@ -285,16 +283,16 @@ mod tests {
         let tokenizer = with_templates(&serde_json::json!(templates));
         let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]";
         let text = format!("{row}}}\n{row}, \"tools\": [1]}}\n{row}}}\n{row}, \"tools\": [2]}}\n");
-        let encoded = open("templates", &text).unwrap().encode(Some(&tokenizer)).unwrap();
+        let encoded = open(&text).unwrap().encode(Some(&tokenizer)).unwrap();
         let texts: Vec<&str> = encoded.iter().filter_map(|prompt| prompt.text.as_deref()).collect();
         assert_eq!(texts, ["plain", "1", "plain", "2"]);
     }
 
     #[test]
     fn tokens_need_no_tokenizer() {
-        let prompts = open("ids", "{\"prompt_ids\": [5]}\n").unwrap();
+        let prompts = open("{\"prompt_ids\": [5]}\n").unwrap();
         assert_eq!(prompts.encode(None).unwrap(), [EncodedPrompt { text: None, ids: vec![5] }]);
-        let text = open("text", "{\"prompt_ids\": [5]}\n{\"prompt\": \"a\"}\n").unwrap();
+        let text = open("{\"prompt_ids\": [5]}\n{\"prompt\": \"a\"}\n").unwrap();
         let error = text.encode(None).unwrap_err().to_string();
         assert!(error.contains("line 2: expected \"prompt_ids\" for a model without a tokenizer"), "{error}");
     }
@@ -304,7 +302,7 @@ mod tests {
         let text = "{\"prompt\": \"1+1=\", \"answer\": \"2\", \"n\": [1]}\n\n\
                     {\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"answer\": null}\n\
                     {\"prompt\": [{\"role\": \"user\", \"content\": \"ok\"}]}\n{\"prompt_ids\": [97, 98], \"id\": 7}\n";
-        let prompts = open("good", text).unwrap();
+        let prompts = open(text).unwrap();
         let encoded = prompts.encode(Some(&Tokenizer::byte())).unwrap();
         let texts: Vec<&str> = encoded.iter().filter_map(|prompt| prompt.text.as_deref()).collect();
         let chats = ["user\nhi<|endoftext|>assistant\n", "user\nok<|endoftext|>assistant\n"];
@@ -329,7 +327,7 @@ mod tests {
         let tokenizer = Tokenizer::load(&dir).unwrap();
         let text = "{\"prompt\": \"a\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n\
                     {\"prompt_ids\": [7]}\n";
-        let encoded = open("bos", text).unwrap().encode(Some(&tokenizer)).unwrap();
+        let encoded = open(text).unwrap().encode(Some(&tokenizer)).unwrap();
         let bos = tokenizer.bos_id().unwrap();
         let count = |at: usize| encoded[at].ids.iter().filter(|id| **id == bos).count();
         assert_eq!((count(0), count(1), count(2)), (1, 1, 0), "{encoded:?}");
@@ -337,7 +335,7 @@ mod tests {
         assert_eq!(encoded[1].text.as_deref().unwrap().matches("<|begin_of_text|>").count(), 1);
         // what a template does not print is not added
         let tokenizer = tokenizer.with_chat_template("{{ messages[0].content }}").unwrap();
-        let encoded = open("bos", text).unwrap().encode(Some(&tokenizer)).unwrap();
+        let encoded = open(text).unwrap().encode(Some(&tokenizer)).unwrap();
         assert_eq!(encoded[1].ids, tokenizer.encode("a").unwrap());
         assert_eq!(encoded[0].ids, [&[bos], &encoded[1].ids[..]].concat());
     }
@@ -374,11 +372,11 @@ mod tests {
             ),
             ("[1]", "line 1: expected a JSON object"),
         ] {
-            let error = open("bad", text).unwrap_err().to_string();
-            assert!(error.contains("bad.jsonl") && error.contains(want), "{text}: {error}");
+            let error = open(text).unwrap_err().to_string();
+            assert!(error.contains("in.jsonl") && error.contains(want), "{text}: {error}");
         }
-        let empty = open("blank", "{\"prompt\": \"a\"}\n{\"prompt\": \"\"}").unwrap();
+        let empty = open("{\"prompt\": \"a\"}\n{\"prompt\": \"\"}").unwrap();
         let error = empty.encode(Some(&Tokenizer::byte())).unwrap_err().to_string();
-        assert!(error.contains("blank.jsonl: line 2: expected a prompt of at least one token"), "{error}");
+        assert!(error.contains("in.jsonl: line 2: expected a prompt of at least one token"), "{error}");
     }
 }

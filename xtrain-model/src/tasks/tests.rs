@@ -109,11 +109,10 @@ fn corpus_tokens_are_complete_documents_with_separators() {
 }
 
 fn opened(name: &str, text: &str) -> Result<FileTask, DataError> {
-    let path = std::env::temp_dir().join(format!("xtrain-task-{}-{name}", std::process::id()));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
     std::fs::write(&path, text).unwrap();
-    let task = FileTask::open(&path);
-    std::fs::remove_file(path).unwrap();
-    task
+    FileTask::open(&path)
 }
 
 #[test]

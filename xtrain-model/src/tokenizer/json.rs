@@ -44,13 +44,11 @@ mod tests {
 
     #[test]
     fn a_file_of_more_than_64_mib_is_refused() {
-        let path = std::env::temp_dir().join(format!("xtrain-tokenizer-{}.json", std::process::id()));
-        let file = File::create(&path).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
         let mut found = [64 << 20, (64 << 20) + 1].map(|length| {
-            file.set_len(length).unwrap();
-            read(&path).map(|bytes| bytes.unwrap().len()).map_err(|error| error.to_string())
+            file.as_file().set_len(length).unwrap();
+            read(file.path()).map(|bytes| bytes.unwrap().len()).map_err(|error| error.to_string())
         });
-        std::fs::remove_file(&path).unwrap();
         assert_eq!(found[0], Ok(64 << 20));
         let error = std::mem::replace(&mut found[1], Ok(0)).unwrap_err();
         assert!(error.ends_with("expected at most 67108864 bytes, found more"), "{error}");

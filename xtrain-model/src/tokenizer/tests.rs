@@ -1,7 +1,8 @@
 //! Tests of tokenizers against their contracts and against HF's results.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
+use tempfile::tempdir;
 
 use super::codec::{CONFIG, Kind, TEMPLATE};
 use super::*;
@@ -10,12 +11,6 @@ fn fixture(name: &str) -> (Tokenizer, Value) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers").join(name);
     let cases = std::fs::read(dir.join("cases.json")).unwrap();
     (Tokenizer::load(&dir).unwrap(), serde_json::from_slice(&cases).unwrap())
-}
-
-fn scratch(name: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("xtrain-tokenizer-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    dir
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -274,32 +269,32 @@ fn a_mask_marks_the_ids_that_overlap_a_part() {
 
 #[test]
 fn chat_templates_are_read_in_every_form_and_saved() {
-    let dir = scratch("templates");
-    Tokenizer::byte().save(&dir).unwrap();
+    let (dir, again) = (tempdir().unwrap(), tempdir().unwrap());
+    let (dir, again) = (dir.path(), again.path());
+    Tokenizer::byte().save(dir).unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
     let named = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
         pairs.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect()
     };
     write(CONFIG, r#"{"chat_template": "a"}"#);
-    assert_eq!(Tokenizer::load(&dir).unwrap().chat_templates(), named(&[("default", "a")]));
+    assert_eq!(Tokenizer::load(dir).unwrap().chat_templates(), named(&[("default", "a")]));
     let two =
         r#"{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]}"#;
     write(CONFIG, two);
-    let both = Tokenizer::load(&dir).unwrap();
+    let both = Tokenizer::load(dir).unwrap();
     assert_eq!(both.chat_templates(), named(&[("default", "a"), ("tool_use", "b")]));
     let object = serde_json::json!({"content": "<|endoftext|>", "lstrip": false, "special": true});
     write(CONFIG, &serde_json::json!({"eos_token": object, "bos_token": "<|endoftext|>"}).to_string());
     let names = [("eos_token", "<|endoftext|>"), ("bos_token", "<|endoftext|>")];
-    let mut special = Tokenizer::load(&dir).unwrap().special_tokens().to_vec();
+    let mut special = Tokenizer::load(dir).unwrap().special_tokens().to_vec();
     special.sort_by(|a, b| b.cmp(a));
     assert_eq!(special, named(&names));
     write(CONFIG, two);
     write(TEMPLATE, "c\n");
-    let own = Tokenizer::load(&dir).unwrap();
+    let own = Tokenizer::load(dir).unwrap();
     assert_eq!(own.chat_templates(), named(&[("default", "c\n"), ("tool_use", "b")]));
-    let again = scratch("templates-again");
-    own.save(&again).unwrap();
-    assert_eq!(Tokenizer::load(&again).unwrap().files(), own.files());
+    own.save(again).unwrap();
+    assert_eq!(Tokenizer::load(again).unwrap().files(), own.files());
     assert_eq!(own.files().len(), 3);
     for (config, want) in [
         (r#"{"chat_template": 3}"#, "chat_template as a string"),
@@ -313,14 +308,13 @@ fn chat_templates_are_read_in_every_form_and_saved() {
         ("{", "JSON"),
     ] {
         write(CONFIG, config);
-        let error = Tokenizer::load(&dir).unwrap_err().to_string();
+        let error = Tokenizer::load(dir).unwrap_err().to_string();
         assert!(error.contains("tokenizer_config.json: expected") && error.contains(want), "{error}");
     }
     write(CONFIG, "{}");
     std::fs::write(dir.join(TEMPLATE), b"a\xff").unwrap();
-    let error = Tokenizer::load(&dir).unwrap_err().to_string();
+    let error = Tokenizer::load(dir).unwrap_err().to_string();
     assert!(error.contains("chat_template.jinja: expected UTF-8"), "{error}");
-    let _ = (std::fs::remove_dir_all(dir), std::fs::remove_dir_all(again));
 }
 
 #[test]
@@ -348,17 +342,17 @@ fn hf_reads_the_file_of_the_byte_tokenizer_with_the_same_ids() {
 
 #[test]
 fn a_saved_tokenizer_is_loaded_unchanged() {
-    let dir = scratch("saved");
-    Tokenizer::byte().save(&dir).unwrap();
-    let byte = Tokenizer::load(&dir).unwrap();
+    let dir = tempdir().unwrap();
+    let dir = dir.path();
+    Tokenizer::byte().save(dir).unwrap();
+    let byte = Tokenizer::load(dir).unwrap();
     assert!(matches!(byte.kind, Kind::Byte));
     assert_eq!((byte.digest(), byte.eos_ids()), (Tokenizer::byte().digest(), &[256][..]));
     let (qwen, _) = fixture("qwen_bpe");
-    qwen.save(&dir).unwrap();
-    let again = Tokenizer::load(&dir).unwrap();
+    qwen.save(dir).unwrap();
+    let again = Tokenizer::load(dir).unwrap();
     assert_eq!((again.files(), again.eos_ids()), (qwen.files(), qwen.eos_ids()));
     assert_ne!(again.digest(), byte.digest());
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 fn corpus() -> impl Iterator<Item = String> + Send {
@@ -423,16 +417,16 @@ fn files_that_are_not_tokenizers_are_refused_by_name() {
 
 #[test]
 fn a_missing_tokenizer_and_a_wrong_eos_are_refused_by_name() {
-    let dir = scratch("refused");
-    let error = Tokenizer::load(&dir).unwrap_err().to_string();
+    let dir = tempdir().unwrap();
+    let dir = dir.path();
+    let error = Tokenizer::load(dir).unwrap_err().to_string();
     assert!(error.contains("tokenizer.json: cannot open: no such file"), "{error}");
-    Tokenizer::byte().save(&dir).unwrap();
+    Tokenizer::byte().save(dir).unwrap();
     std::fs::write(dir.join(CONFIG), "{\"eos_token\": \"<nobody>\"}").unwrap();
-    let error = Tokenizer::load(&dir).unwrap_err().to_string();
+    let error = Tokenizer::load(dir).unwrap_err().to_string();
     assert!(error.contains("tokenizer_config.json") && error.contains("<nobody>"), "{error}");
     std::fs::write(dir.join(CONFIG), "{\"eos_token\": 7}").unwrap();
-    assert!(Tokenizer::load(&dir).is_err());
-    std::fs::remove_dir_all(dir).unwrap();
+    assert!(Tokenizer::load(dir).is_err());
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! One writer, at least two checkpoints kept, no stale temporaries left.
-use super::round_trip::Scratch;
 use super::*;
 
 fn names(fs: &dyn FileSystem, run: &Path) -> Vec<String> {
@@ -8,63 +7,63 @@ fn names(fs: &dyn FileSystem, run: &Path) -> Vec<String> {
 
 #[test]
 fn two_writers_cannot_share_a_run() {
-    let scratch = Scratch::new("lock");
-    let held = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
-    let refused = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).err().unwrap();
+    let run = tempdir().unwrap();
+    let held = CheckpointDir::open(Arc::new(RealFs), run.path(), 2).unwrap();
+    let refused = CheckpointDir::open(Arc::new(RealFs), run.path(), 2).err().unwrap();
     assert!(
-        matches!(&refused, CheckpointError::Locked { path } if *path == scratch.0.join("lock")),
+        matches!(&refused, CheckpointError::Locked { path } if *path == run.path().join("lock")),
         "{refused}"
     );
     drop(held);
-    CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    CheckpointDir::open(Arc::new(RealFs), run.path(), 2).unwrap();
 }
 
 #[test]
 fn the_newest_are_kept_and_stale_temporaries_removed() {
-    let scratch = Scratch::new("prune");
-    let checkpoints = scratch.0.join("checkpoints");
+    let run = tempdir().unwrap();
+    let checkpoints = run.path().join("checkpoints");
     std::fs::create_dir_all(checkpoints.join("step_000001.tmp-77/trainer")).unwrap();
     std::fs::write(checkpoints.join("step_000001.tmp-77/trainer/control.bin"), "x").unwrap();
     std::fs::create_dir_all(checkpoints.join("step_notes.tmp-77")).unwrap();
-    let open = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    let open = CheckpointDir::open(Arc::new(RealFs), run.path(), 2).unwrap();
     for step in [1, 2, 30, 4, 5] {
         let saved = Sample::small(step, 0).with(|snapshot| open.save(snapshot)).unwrap();
         assert!(saved.not_pruned.is_none());
     }
     // Step 30 belongs to an abandoned run and is later than this one, so it is kept.
     let want = ["step_000004", "step_000005", "step_000030", "step_notes.tmp-77"];
-    assert_eq!(names(&RealFs, &scratch.0), want);
+    assert_eq!(names(&RealFs, run.path()), want);
 }
 
 #[test]
 fn one_step_or_none_is_retained() {
-    let scratch = Scratch::new("retain");
-    let open = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 3).unwrap();
+    let run = tempdir().unwrap();
+    let open = CheckpointDir::open(Arc::new(RealFs), run.path(), 3).unwrap();
     for step in [1, 2, 3] {
         let saved = Sample::small(step, 0).with(|snapshot| open.save(snapshot)).unwrap();
         assert!(saved.not_pruned.is_none(), "step {step}");
     }
-    std::fs::write(scratch.0.join("checkpoints/notes"), "x").unwrap();
+    std::fs::write(run.path().join("checkpoints/notes"), "x").unwrap();
     open.retain_oldest_and_newest().unwrap();
-    assert_eq!(names(&RealFs, &scratch.0), ["notes", "step_000001", "step_000003"]);
+    assert_eq!(names(&RealFs, run.path()), ["notes", "step_000001", "step_000003"]);
     open.retain_oldest_and_newest().unwrap();
-    assert_eq!(names(&RealFs, &scratch.0), ["notes", "step_000001", "step_000003"]);
+    assert_eq!(names(&RealFs, run.path()), ["notes", "step_000001", "step_000003"]);
     for (step, want) in [(Some(3), &["notes", "step_000003"][..]), (None, &["notes"])] {
         open.retain_step(step).unwrap();
-        assert_eq!(names(&RealFs, &scratch.0), want, "{step:?}");
+        assert_eq!(names(&RealFs, run.path()), want, "{step:?}");
     }
 }
 
 #[cfg(unix)]
 #[test]
 fn links_in_stale_temporaries_are_not_followed() {
-    let scratch = Scratch::new("links");
-    let (outside, stale) = (scratch.0.join("precious"), scratch.0.join("checkpoints/step_000001.tmp-77"));
+    let run = tempdir().unwrap();
+    let (outside, stale) = (run.path().join("precious"), run.path().join("checkpoints/step_000001.tmp-77"));
     std::fs::create_dir_all(&stale).unwrap();
     std::fs::create_dir_all(&outside).unwrap();
     std::fs::write(outside.join("data"), "x").unwrap();
     std::os::unix::fs::symlink(&outside, stale.join("link")).unwrap();
-    CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    CheckpointDir::open(Arc::new(RealFs), run.path(), 2).unwrap();
     assert!(!stale.exists() && outside.join("data").exists());
 }
 

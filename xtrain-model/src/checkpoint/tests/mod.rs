@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use rand::RngExt as _;
 use serde_json::{Value, json};
+use tempfile::tempdir;
 use xtrain_tensor::rng::PhiloxRng;
 
 use super::fs::{FileSystem, ReadFile};

@@ -1,23 +1,6 @@
 //! Loaded checkpoints are bit-identical to saved ones.
 use super::*;
 
-/// A directory that is removed when the test ends.
-pub(super) struct Scratch(pub(super) PathBuf);
-
-impl Scratch {
-    pub(super) fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("xtrain-checkpoint-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Unusual shapes, one of them larger than a piece and not a multiple of it.
 fn ugly() -> Sample {
     const { assert!((PIECE / 12 + 11) * 3 > PIECE / 4) };
@@ -33,8 +16,8 @@ fn ugly() -> Sample {
 
 #[test]
 fn a_checkpoint_on_the_real_file_system_is_loaded_bit_identically() {
-    let scratch = Scratch::new("round-trip");
-    let run = scratch.0.join("runs/one");
+    let dir = tempdir().unwrap();
+    let run = dir.path().join("runs/one");
     let sample = ugly();
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), &run, 2).unwrap();
     let path = sample.with(|snapshot| checkpoints.save(snapshot)).unwrap().path;

@@ -1,5 +1,4 @@
 //! Small files of a checkpoint: listed in its manifest, or only in its directory.
-use super::round_trip::Scratch;
 use super::*;
 
 #[test]
@@ -12,8 +11,8 @@ fn the_small_files_of_the_newest_checkpoint_are_read() {
 
 #[test]
 fn a_file_that_the_manifest_does_not_list_is_read_if_it_exists() {
-    let scratch = Scratch::new("small-files");
-    let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    let run = tempdir().unwrap();
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), 2).unwrap();
     let dir = Sample::small(1, 0).with(|snapshot| checkpoints.save(snapshot)).unwrap().path;
     std::fs::write(dir.join("chat_template.jinja"), "{{ 1 }}").unwrap();
     let checkpoint = with_manifest(&RealFs, &dir).unwrap().unwrap();
@@ -21,13 +20,13 @@ fn a_file_that_the_manifest_does_not_list_is_read_if_it_exists() {
     assert_eq!(file("generation_config.json").unwrap(), b"{}\n");
     assert_eq!(file("chat_template.jinja").unwrap(), b"{{ 1 }}");
     assert_eq!(file("vocab.json"), None);
-    assert!(with_manifest(&RealFs, &scratch.0).unwrap().is_none(), "the directory of a run has no manifest");
+    assert!(with_manifest(&RealFs, run.path()).unwrap().is_none(), "the directory of a run has no manifest");
 }
 
 #[test]
 fn a_changed_byte_of_a_listed_small_file_is_refused() {
-    let scratch = Scratch::new("small-files-changed");
-    let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
+    let run = tempdir().unwrap();
+    let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), 2).unwrap();
     let dir = Sample::small(1, 0).with(|snapshot| checkpoints.save(snapshot)).unwrap().path;
     for name in ["tokenizer.json", "generation_config.json"] {
         let mut bytes = std::fs::read(dir.join(name)).unwrap();

@@ -34,7 +34,7 @@ fn shown(file: &TokenFile) -> String {
 
 /// A conversation in two parts with this template. The prompt has an answer, too.
 fn two_parts(template: &str) -> String {
-    let dir = Scratch::new("parts");
+    let dir = Scratch::new();
     let row = r#"{"prompt":[{"role":"user","content":"2"},{"role":"assistant","content":"ab"},"#.to_string()
         + r#"{"role":"user","content":"3"}],"completion":[{"role":"assistant","content":"c"},"#
         + r#"{"role":"user","content":"4"},{"role":"assistant","content":"d"}]}"#;
@@ -79,7 +79,7 @@ fn answers_of_a_prompt_that_are_trained_are_found() {
 
 #[test]
 fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
-    let dir = Scratch::new("chat");
+    let dir = Scratch::new();
     let row = r#"{"messages":[{"role":"user","content":"2"},{"role":"assistant","content":"ab"},"#
         .to_string()
         + r#"{"role":"user","content":"3"},{"role":"assistant","content":"c"}]}"#;
@@ -128,7 +128,7 @@ fn targets_after_the_end_of_a_turn_are_found() {
 
 #[test]
 fn a_conversation_with_tools_has_the_template_for_tools() {
-    let dir = Scratch::new("tool-use");
+    let dir = Scratch::new();
     let named = [("default", "-"), ("tool_use", "{{ tools[0] }}")].map(|(name, before)| {
         let template = format!("{before}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}");
         serde_json::json!({ "name": name, "template": template })
@@ -144,7 +144,7 @@ fn a_conversation_with_tools_has_the_template_for_tools() {
 
 #[test]
 fn a_third_party_chat_template_ends_a_turn_with_its_own_token() {
-    let (dir, tokenizer) = (Scratch::new("foreign"), fixture_tokenizer());
+    let (dir, tokenizer) = (Scratch::new(), fixture_tokenizer());
     let row = r#"{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}"#;
     let file = prepared(&dir, &[dir.file("in.jsonl", row)], &tokenizer).unwrap();
     let (ids, mask) = (file.ids(0..file.count()).unwrap(), file.target_mask(0..file.count()).unwrap());
@@ -156,7 +156,7 @@ fn a_third_party_chat_template_ends_a_turn_with_its_own_token() {
 
 #[test]
 fn records_without_an_answer_are_not_conversations() {
-    let dir = Scratch::new("answers");
+    let dir = Scratch::new();
     let check = |name: &str, bytes: &str, want: &str| {
         let path = dir.file(name, bytes);
         let error = Tokens::from_files(&[path], &Tokenizer::byte(), Content::Conversations).unwrap_err();

@@ -4,13 +4,13 @@ use xtrain_tensor::testing::named_cases::{check, variants};
 
 /// The error for a file of that name.
 fn file(name: &str, bytes: &[u8]) -> DataError {
-    let dir = Scratch::new(&format!("variant-{name}"));
+    let dir = Scratch::new();
     prepared(&dir, &[dir.file(name, bytes)], &Tokenizer::byte()).unwrap_err()
 }
 
 /// The error for a token file.
 fn packed(bytes: &[u8]) -> DataError {
-    let dir = Scratch::new("variant-packed");
+    let dir = Scratch::new();
     TokenFile::open(&dir.file("in.tok", bytes)).unwrap_err()
 }
 
@@ -21,7 +21,7 @@ fn word_without_a_token(name: &str, text: &str) -> DataError {
         "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
         "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}}"#;
     let tokenizer = Tokenizer::from_json(json.into(), Path::new("tokenizer.json")).unwrap();
-    let dir = Scratch::new(&format!("variant-word-{name}"));
+    let dir = Scratch::new();
     prepared(&dir, &[dir.file(name, text)], &tokenizer).unwrap_err()
 }
 

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn only_the_first_line_may_begin_with_a_byte_order_mark() {
-    let dir = Scratch::new("mark");
+    let dir = Scratch::new();
     let row = "{\"text\":\"a\"}";
     let file =
         prepared(&dir, &[dir.file("in.jsonl", format!("\u{feff}{row}\n{row}"))], &Tokenizer::byte()).unwrap();
@@ -55,7 +55,7 @@ fn a_conversation_in_two_parts_has_a_list_of_messages_in_each_and_an_answer() {
 
 #[test]
 fn a_pair_without_a_completion_is_a_document_that_ends_at_once() {
-    let dir = Scratch::new("empty-completion");
+    let dir = Scratch::new();
     let pair = |prompt, completion| format!("{{\"prompt\":\"{prompt}\",\"completion\":\"{completion}\"}}\n");
     let path = dir.file("in.jsonl", pair("p", "") + &pair("q", "r"));
     let file = prepared(&dir, std::slice::from_ref(&path), &Tokenizer::byte()).unwrap();
@@ -67,7 +67,7 @@ fn a_pair_without_a_completion_is_a_document_that_ends_at_once() {
 
 #[test]
 fn fields_that_are_null_are_absent() {
-    let dir = Scratch::new("null-fields");
+    let dir = Scratch::new();
     let tokens = |name: &str, rows: [&str; 3]| {
         let file = prepared(&dir, &[dir.file(name, rows.join("\n"))], &Tokenizer::byte()).unwrap();
         let all = 0..file.count();
@@ -85,7 +85,7 @@ fn fields_that_are_null_are_absent() {
 
 #[test]
 fn tools_that_are_null_are_no_tools() {
-    let dir = Scratch::new("tools");
+    let dir = Scratch::new();
     let row = r#"{"messages":[{"role":"assistant","content":"a"}],"tools":"#;
     let path = dir.file("in.jsonl", format!("{row}null}}\n{row}[1]}}\n"));
     let mut seen = Vec::new();

@@ -22,7 +22,7 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
     assert_eq!(header(65536).body_end(), Some(64 + 18 + 2));
     let listed = header::Header { version: header::Version::Two, documents: 3, ..header(65536) };
     assert_eq!(listed.body_end(), Some(64 + 18 + 2 + 3 * 8));
-    let dir = Scratch::new("wide");
+    let dir = Scratch::new();
     let (ids, mut body) = ([0u32, 70_000, 65_536], Vec::new());
     for id in ids {
         body.extend_from_slice(&id.to_le_bytes());
@@ -37,7 +37,7 @@ fn a_large_vocabulary_takes_four_bytes_an_id() {
 
 #[test]
 fn a_vocabulary_may_have_one_token() {
-    let dir = Scratch::new("one");
+    let dir = Scratch::new();
     let body = [0u8; 4];
     let header = header::Header {
         version: header::Version::One,
@@ -57,7 +57,7 @@ fn a_vocabulary_may_have_one_token() {
 #[cfg(target_os = "linux")]
 fn the_last_tokens_of_a_large_file_are_read() {
     use std::os::unix::fs::FileExt;
-    let (dir, count) = (Scratch::new("large"), 2_500_000_000);
+    let (dir, count) = (Scratch::new(), 2_500_000_000);
     let header = header::Header {
         version: header::Version::One,
         masked: true,
@@ -86,7 +86,7 @@ fn small_file(dir: &Scratch) -> Vec<u8> {
 
 #[test]
 fn a_token_file_is_identified_by_its_tokenizer_and_its_tokens() {
-    let dir = Scratch::new("identified");
+    let dir = Scratch::new();
     let open = |bytes: &[u8]| {
         let file = TokenFile::open(&dir.file("file.tok", bytes)).unwrap();
         (file.digest(), file.checksum())
@@ -107,7 +107,7 @@ fn resealed(bytes: &[u8], edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 
 #[test]
 fn a_damaged_token_file_is_refused_by_its_field() {
-    let dir = Scratch::new("damaged");
+    let dir = Scratch::new();
     let good = small_file(&dir);
     let open = |bytes: &[u8]| {
         let path = dir.file("bad.tok", bytes);
@@ -164,7 +164,7 @@ fn a_damaged_token_file_is_refused_by_its_field() {
 
 #[test]
 fn a_token_file_stores_document_ends_and_an_older_one_reports_that_it_does_not() {
-    let dir = Scratch::new("ends");
+    let dir = Scratch::new();
     let rows = "{\"text\":\"ab<|endoftext|>c\"}\n{\"text\":\"\"}\n{\"prompt\":\"a<|endoftext|>\",\"completion\":\"b\"}\n";
     let inputs = [dir.file("a.txt", "x<|endoftext|><|endoftext|>yz"), dir.file("b.jsonl", rows)];
     let file = prepared(&dir, &inputs, &Tokenizer::byte()).unwrap();
@@ -175,12 +175,12 @@ fn a_token_file_stores_document_ends_and_an_older_one_reports_that_it_does_not()
     assert_eq!(memory.ends().unwrap(), want);
     assert_eq!(memory.ids(0..15).unwrap(), file.ids(0..15).unwrap());
 
-    let mut writer = TokenWriter::create(&dir.0.join("open.tok"), &Tokenizer::byte()).unwrap();
+    let mut writer = TokenWriter::create(&dir.path("open.tok"), &Tokenizer::byte()).unwrap();
     writer.push(&[1, 2], Role::Target).unwrap();
     writer.cut();
     writer.push(&[3], Role::Target).unwrap();
     writer.finish().unwrap();
-    assert_eq!(TokenFile::open(&dir.0.join("open.tok")).unwrap().ends().unwrap(), [2, 3]);
+    assert_eq!(TokenFile::open(&dir.path("open.tok")).unwrap().ends().unwrap(), [2, 3]);
 
     let bytes = std::fs::read(file.path()).unwrap();
     let table = bytes.len() - 6 * 8;
@@ -199,14 +199,14 @@ fn a_token_file_stores_document_ends_and_an_older_one_reports_that_it_does_not()
 
 #[test]
 fn a_range_of_tokens_may_be_empty_but_not_reversed_or_beyond_the_end() {
-    let dir = Scratch::new("ranges");
-    let mut writer = TokenWriter::create(&dir.0.join("long.tok"), &Tokenizer::byte()).unwrap();
+    let dir = Scratch::new();
+    let mut writer = TokenWriter::create(&dir.path("long.tok"), &Tokenizer::byte()).unwrap();
     writer.push(&[1; 999], Role::Context).unwrap();
     writer.push(&[2], Role::Target).unwrap();
     let error = writer.push(&[256, 257], Role::Target).unwrap_err().to_string();
     assert!(error.contains("token 1001 is 257, expected an id below 257"), "{error}");
     writer.finish().unwrap();
-    let file = TokenFile::open(&dir.0.join("long.tok")).unwrap();
+    let file = TokenFile::open(&dir.path("long.tok")).unwrap();
     assert_eq!(file.target_mask(998..1000).unwrap(), [false, true]);
     for at in [0, 7, 1000] {
         assert_eq!((file.ids(at..at).unwrap(), file.target_mask(at..at).unwrap()), (vec![], vec![]));
@@ -220,7 +220,7 @@ fn a_range_of_tokens_may_be_empty_but_not_reversed_or_beyond_the_end() {
 
 #[test]
 fn every_token_may_be_a_document() {
-    let dir = Scratch::new("single");
+    let dir = Scratch::new();
     let input = dir.file("in.txt", "<|endoftext|>".repeat(3));
     let file = prepared(&dir, &[input], &Tokenizer::byte()).unwrap();
     assert_eq!((file.count(), file.ends().unwrap()), (3, vec![1, 2, 3]));
@@ -230,7 +230,7 @@ fn every_token_may_be_a_document() {
 
 #[test]
 fn a_file_that_shrinks_under_its_reader_is_an_error() {
-    let dir = Scratch::new("shrinks");
+    let dir = Scratch::new();
     let path = dir.file("x.tok", small_file(&dir));
     let file = TokenFile::open(&path).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(80).unwrap();
@@ -256,7 +256,7 @@ fn no_mutated_token_file_makes_the_reader_panic() {
     if !alone("data::tests::token_file::no_mutated_token_file_makes_the_reader_panic") {
         return;
     }
-    let dir = Scratch::new("mutated");
+    let dir = Scratch::new();
     let good = small_file(&dir);
     let (mut valid, mut refused) = (0, 0);
     let path = dir.file("mutant.tok", &good);
@@ -299,12 +299,12 @@ fn no_mutated_token_file_makes_the_reader_panic() {
 
 #[test]
 fn a_token_file_records_the_name_of_its_tokenizer() {
-    let dir = Scratch::new("named");
+    let dir = Scratch::new();
     let input = [dir.file("a.txt", "abc")];
     let unnamed = prepared(&dir, &input, &Tokenizer::byte()).unwrap();
     assert_eq!(unnamed.tokenizer(), None);
     let named = |name: &str| {
-        let out = dir.0.join("named.tok");
+        let out = dir.path("named.tok");
         prepare(&input, &out, NamedTokenizer { name, tokenizer: &Tokenizer::byte() }, &mut |_| ()).unwrap();
         TokenFile::open(&out)
     };

@@ -168,8 +168,8 @@ fn export(model: &Model) -> Vec<u8> {
 fn heads_of_several_pieces_are_stored_interleaved_and_restored() {
     let (model, bytes) = (large(), export(&large()));
     let header = read_header(Path::new("test"), &bytes[..], bytes.len() as u64).unwrap();
-    let file = Scratch::new("large", &bytes);
-    let again = read(&file.0).unwrap();
+    let file = file(&bytes);
+    let again = read(&file).unwrap();
     assert_eq!(again.config, *model.config());
     for (parameter, tensor) in model.params.iter().zip(&again.tensors) {
         let data = parameter.value().unwrap().data::<f32>().unwrap();
@@ -181,10 +181,8 @@ fn heads_of_several_pieces_are_stored_interleaved_and_restored() {
         let want = if interleaved { names::interleave(data, 256, 96) } else { data.to_vec() };
         assert_eq!(bits(&stored), bits(&want), "{name}");
     }
-    assert!(
-        recognises(&file.0) && !recognises(&path("gguf/blocks.safetensors")) && !recognises(&path("none"))
-    );
-    let below = read(&file.0.join("below a file")).unwrap_err().to_string();
+    assert!(recognises(&file) && !recognises(&path("gguf/blocks.safetensors")) && !recognises(&path("none")));
+    let below = read(&file.join("below a file")).unwrap_err().to_string();
     assert!(below.contains("inspect"), "{below}");
 }
 
@@ -195,7 +193,7 @@ fn a_nan_in_the_second_piece_is_counted_from_the_first() {
     let entry = header.tensors.iter().find(|entry| entry.name == "token_embd.weight").unwrap();
     let last = entry.offset as usize + 4 * (700 * 96 - 1);
     bytes[last..last + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    let error = read(&Scratch::new("nan", &bytes).0).unwrap_err().to_string();
+    let error = read(&file(&bytes)).unwrap_err().to_string();
     assert!(error.contains("element 67199 is NaN"), "{error}");
 }
 
