@@ -1,4 +1,4 @@
-//! `exp` and `log` of docs/numerics.md, section 6, the cosine of the learning-rate schedules, and the exponential
+//! `fma`, `exp` and `log` of docs/numerics.md, the cosine of the learning-rate schedules, and the exponential
 //! and logarithm of policy losses. All give the same bits on every machine.
 
 #![allow(clippy::excessive_precision, reason = "constants are written as the contract writes them")]
@@ -31,6 +31,49 @@ const LOG_POLY: [f32; 9] = [
     3.3333331174e-1,
 ];
 
+/// `a b + c`, rounded once.
+///
+/// Instead of `f32::mul_add`, which calls the C library where the processor has no such instruction, or where the
+/// program is compiled for processors without it: `fmaf` of MinGW rounds twice.
+#[inline]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "fma")]
+        fn instruction(a: f32, b: f32, c: f32) -> f32 {
+            fma_instruction(a, b, c)
+        }
+        if is_x86_feature_detected!("fma") {
+            // SAFETY: the processor has the instruction.
+            return unsafe { instruction(a, b, c) };
+        }
+    }
+    if cfg!(target_arch = "aarch64") { fma_instruction(a, b, c) } else { fma_by_f64(a, b, c) }
+}
+
+/// [`fma`], inside code that is compiled for processors with the instruction.
+#[inline(always)]
+#[allow(clippy::disallowed_methods, reason = "an instruction, not a call of the C library")]
+pub(crate) fn fma_instruction(a: f32, b: f32, c: f32) -> f32 {
+    a.mul_add(b, c)
+}
+
+/// [`fma`] without the instruction: the product is exact in f64, and the sum is rounded to odd before it is rounded to
+/// f32 (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+#[inline(always)]
+pub(crate) fn fma_by_f64(a: f32, b: f32, c: f32) -> f32 {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    // the exact error of the sum; NaN if the sum is not finite
+    let rest = sum - product;
+    let error = (product - (sum - rest)) + (c - rest);
+    // an inexact sum becomes its neighbor with an odd last bit, in the direction of the error
+    let step = u64::from(sum.to_bits() & 1 == 0 && error.abs() > 0.0);
+    let outward = (error > 0.0) == (sum > 0.0);
+    let bits = sum.to_bits();
+    f64::from_bits(if outward { bits.wrapping_add(step) } else { bits.wrapping_sub(step) }) as f32
+}
+
 /// e^x with an error of at most 1.013 ulp. Monotone and never denormal.
 ///
 /// `exp(0) = 1`; +0 below -87; +inf above 88.72283; NaN for NaN.
@@ -44,30 +87,35 @@ pub fn exp(x: f32) -> f32 {
     if x > EXP_HIGH {
         return f32::INFINITY;
     }
-    let t = x.mul_add(EXP_LOG2E, EXP_SHIFT);
+    let t = fma(x, EXP_LOG2E, EXP_SHIFT);
     let n = t - EXP_SHIFT;
-    let r = n.mul_add(-EXP_LN2[0], x);
-    let r = n.mul_add(-EXP_LN2[1], r);
-    let p = EXP_POLY[1..].iter().fold(EXP_POLY[0], |p, &c| p.mul_add(r, c));
-    let p = p.mul_add(r * r, r) + 1.0;
+    let r = fma(n, -EXP_LN2[0], x);
+    let r = fma(n, -EXP_LN2[1], r);
+    let p = EXP_POLY[1..].iter().fold(EXP_POLY[0], |p, &c| fma(p, r, c));
+    let p = fma(p, r * r, r) + 1.0;
     f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23))
 }
 
 /// The natural logarithm with an error of at most 0.83 ulp. Monotone.
 ///
-/// -inf at zero and NaN below zero. The code has no branches, so the compiler can vectorize a loop over it.
-#[inline(always)]
+/// -inf at zero and NaN below zero.
 pub fn log(x: f32) -> f32 {
+    log_by(x, fma)
+}
+
+/// [`log`] with the given `fma`. The code has no branches, so the compiler can vectorize a loop over it.
+#[inline(always)]
+pub(crate) fn log_by(x: f32, fma: impl Fn(f32, f32, f32) -> f32) -> f32 {
     let (y, k) = if x < f32::MIN_POSITIVE { (x * 8_388_608.0, -23.0) } else { (x, 0.0) };
     let e = (y.to_bits().wrapping_sub(0x3f35_04f3) as i32) >> 23;
     let f = f32::from_bits(y.to_bits().wrapping_sub((e as u32) << 23)) - 1.0;
     let n = e as f32 + k;
     let s = f * f;
-    let p = LOG_POLY[1..].iter().fold(LOG_POLY[0], |p, &c| p.mul_add(f, c));
+    let p = LOG_POLY[1..].iter().fold(LOG_POLY[0], |p, &c| fma(p, f, c));
     let p = (p * f) * s;
-    let p = n.mul_add(-2.12194440e-4, p);
-    let p = s.mul_add(-0.5, p);
-    let log = n.mul_add(0.693_359_375, f + p);
+    let p = fma(n, -2.12194440e-4, p);
+    let p = fma(s, -0.5, p);
+    let log = fma(n, 0.693_359_375, f + p);
     let log = if x == f32::INFINITY { x } else { log };
     let log = if x >= 0.0 { log } else { f32::NAN };
     if x == 0.0 { f32::NEG_INFINITY } else { log }
@@ -102,6 +150,60 @@ pub fn cos(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::ugly;
+
+    /// The first difference between `fma` and `a b + c` rounded once, for products just below and just above half of the
+    /// last bit of c, and a product that is 0 in f32.
+    fn first_difference(fma: impl Fn(f32, f32, f32) -> f32) -> Option<String> {
+        // (1 + x)(1 - x) = 1 - x^2, and (1 + x)(1 - x + x^2) = 1 + x^3
+        let below = (15..=23).map(|j| (1.0 + 0.5f32.powi(j), 1.0 - 0.5f32.powi(j), 0u32));
+        let above = (10..=11).map(|j| (1.0 + 0.5f32.powi(j), 1.0 - 0.5f32.powi(j) + 0.5f32.powi(2 * j), 1));
+        let factors: Vec<_> = below.chain(above).collect();
+        for i in 1..20_000u32 {
+            let exponent = i % 300;
+            let mantissa = (i.wrapping_mul(2_654_435_761) >> 9).max(1);
+            // exponent fields 0 (denormals, whose last bit is that of field 1) to 249
+            let field = exponent.saturating_sub(50);
+            let half = field.max(1) as i32 - 127 - 24;
+            let size = f32::from_bits(field << 23 | mantissa);
+            for &(a, b, up) in &factors {
+                for (sign, toward) in [(1.0, 1.0), (1.0, -1.0), (-1.0, 1.0), (-1.0, -1.0)] {
+                    let c = sign * size;
+                    let (a, b) = (toward * sign * a * 2f32.powi(half / 2), b * 2f32.powi(half - half / 2));
+                    let step = if toward > 0.0 { up } else { up.wrapping_neg() };
+                    let want = f32::from_bits(c.to_bits().wrapping_add(step));
+                    let got = fma(a, b, c);
+                    if got.to_bits() != want.to_bits() {
+                        return Some(format!("{a:e} * {b:e} + {c:e}: expected {want:e}, found {got:e}"));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn an_fma_rounds_once_with_and_without_the_instruction() {
+        assert_eq!(first_difference(fma), None);
+        assert_eq!(first_difference(fma_by_f64), None);
+        assert_ne!(first_difference(|a, b, c| a * b + c), None);
+        let by_f64 = |a, b, c| (f64::from(a) * f64::from(b) + f64::from(c)) as f32;
+        assert_ne!(first_difference(by_f64), None);
+    }
+
+    #[test]
+    fn an_fma_without_the_instruction_has_its_bits() {
+        let [a, b, c] = [1, 2, 3].map(|seed| ugly(400_000, seed));
+        let special =
+            [0.0, -0.0, 1.0, f32::MAX, f32::MIN_POSITIVE, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        let pairs = special.iter().flat_map(|&a| special.map(|b| (a, b)));
+        let special = pairs.flat_map(|(a, b)| special.map(|c| (a, b, c)));
+        for (a, b, c) in a.into_iter().zip(b).zip(c).map(|((a, b), c)| (a, b, c)).chain(special) {
+            let (got, want) = (fma_by_f64(a, b, c), fma(a, b, c));
+            let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+            assert!(same, "{a:e} * {b:e} + {c:e}: expected {want:e}, found {got:e}");
+        }
+    }
 
     #[test]
     fn the_f64_logarithm_has_its_special_values() {

@@ -157,7 +157,7 @@ mod tests {
             let (sum, lse) = (golden(&format!("U/sum32/{k}")), golden(&format!("U/lse/{k}"))[0]);
             assert_eq!(bits(reference::sum32(k, |v, i| v + x[i])), sum[0], "sum of {k}");
             assert_eq!(
-                bits(reference::sum32(k, |v: f32, i| x[i].mul_add(x[i], v))),
+                bits(reference::sum32(k, |v: f32, i| math::fma(x[i], x[i], v))),
                 sum[2],
                 "squares of {k}"
             );

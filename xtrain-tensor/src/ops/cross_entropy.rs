@@ -2,6 +2,7 @@
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::faults::{self, Fault};
+use crate::math::fma;
 use crate::operands::{LogProb, LossRows, LossValues, Target, Weight};
 use crate::tensor::Tensor;
 
@@ -75,7 +76,7 @@ fn add_loss(rows: &LossRows<'_>, values: &[Option<LogProb>], loss: &mut f32) {
         for start in sample.clone().step_by(256) {
             let chunk = start..sample.end.min(start + 256);
             *loss += chunk.fold(0f32, |sum, n| match (rows.targets[n], values[n]) {
-                (Some(t), Some(v)) => t.weight.mul_add(-v.log_prob, sum),
+                (Some(t), Some(v)) => fma(t.weight, -v.log_prob, sum),
                 _ => sum,
             });
         }

@@ -43,7 +43,7 @@ impl Scalar for f32 {
         x as f32
     }
     fn fma(self, b: f32, c: f32) -> f32 {
-        self.mul_add(b, c)
+        math::fma(self, b, c)
     }
     fn sqrt(self) -> f32 {
         self.sqrt()
@@ -199,8 +199,8 @@ fn no_denormal(x: f32) -> f32 {
 /// becomes the zero of its sign.
 pub(crate) fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
     const SCALE: f32 = (1u128 << 64) as f32;
-    let r = a.mul_add(b, c);
-    if r != 0.0 && r.abs() <= f32::MIN_POSITIVE && (a * SCALE).mul_add(b, c * SCALE).abs() < TINY {
+    let r = math::fma(a, b, c);
+    if r != 0.0 && r.abs() <= f32::MIN_POSITIVE && math::fma(a * SCALE, b, c * SCALE).abs() < TINY {
         return 0f32.copysign(r);
     }
     r

@@ -4,6 +4,7 @@ use std::ops::Range;
 use super::*;
 use crate::cpu::Simd;
 use crate::device::Device;
+use crate::math::fma;
 use crate::testing::{assert_bits_eq, simds};
 
 /// Values with denormals, exact zeros of both signs, ties, and products that cancel.
@@ -29,7 +30,7 @@ fn values(seed: u32, n: usize) -> Vec<f32> {
 /// y + chunks, as in docs/numerics.md, section 2.
 fn dot(y: f32, n: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
     (0..n).step_by(256).fold(y, |y, from| {
-        let chunk = (from..n.min(from + 256)).fold(0.0f32, |c, k| a(k).mul_add(b(k), c));
+        let chunk = (from..n.min(from + 256)).fold(0.0f32, |c, k| fma(a(k), b(k), c));
         y + chunk
     })
 }

@@ -12,6 +12,7 @@ use super::tiles::MatrixRows;
 use super::*;
 use crate::device::Device;
 use crate::dtype::{round_bf16, to_bf16};
+use crate::math::fma;
 use crate::reference::{self, Mode};
 use crate::testing::{assert_bits_eq, simds};
 
@@ -283,7 +284,7 @@ fn these_values_detect_a_missing_flush() {
     for kind in [Kind::Edge, Kind::Odd, Kind::Near] {
         let (x, w) = (values(kind, 1, 64), values(kind, 2, 64 * 64));
         let plain = |j: usize| {
-            let term = |k: usize, c: f32| widen(x[k]).mul_add(widen(w[j * 64 + k]), c);
+            let term = |k: usize, c: f32| fma(widen(x[k]), widen(w[j * 64 + k]), c);
             (0..64).step_by(32).fold(0.0f32, |y, from| {
                 let e = (from..from + 32).step_by(2).fold(0.0, |c, k| term(k, c));
                 let o = (from + 1..from + 32).step_by(2).fold(0.0, |c, k| term(k, c));

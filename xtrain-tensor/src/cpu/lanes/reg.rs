@@ -4,6 +4,8 @@ use std::ops::IndexMut;
 
 use half::bf16;
 
+use crate::math;
+
 /// Lanes per value.
 pub(crate) const LANES: usize = 32;
 
@@ -60,6 +62,11 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     unsafe fn load_i8(isa: Self, p: *const i8) -> Self::R;
     /// `a * b + c`, rounded once.
     fn fma(isa: Self, a: Self::R, b: Self::R, c: Self::R) -> Self::R;
+    /// `a b + c` of one lane.
+    #[inline(always)]
+    fn fma_scalar(a: f32, b: f32, c: f32) -> f32 {
+        math::fma_instruction(a, b, c)
+    }
     fn add(isa: Self, a: Self::R, b: Self::R) -> Self::R;
     fn sub(isa: Self, a: Self::R, b: Self::R) -> Self::R;
     fn mul(isa: Self, a: Self::R, b: Self::R) -> Self::R;

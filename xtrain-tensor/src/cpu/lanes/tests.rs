@@ -68,7 +68,7 @@ fn every_lane_operation_has_the_bits_of_scalar_rust_on_every_instruction_set() {
     c.rotate_right(91);
     let x = [&a[..], &b[..], &c[..]];
     for simd in simds() {
-        check!(simd, x, "fma", |l, a, b, c| l.fma(a, b, c), |a, b, c| a.mul_add(b, c));
+        check!(simd, x, "fma", |l, a, b, c| l.fma(a, b, c), math::fma);
         check!(simd, x, "add", |l, a, b, _| l.add(a, b), |a, b, _| a + b);
         check!(simd, x, "sub", |l, a, b, _| l.sub(a, b), |a, b, _| a - b);
         check!(simd, x, "mul", |l, a, b, _| l.mul(a, b), |a, b, _| a * b);

@@ -12,6 +12,7 @@ impl Scalar for f64 {
     fn of(x: f64) -> f64 {
         x
     }
+    #[allow(clippy::disallowed_methods, reason = "compared with tolerances")]
     fn fma(self, b: f64, c: f64) -> f64 {
         self.mul_add(b, c)
     }

@@ -1,5 +1,6 @@
 //! Blocks of quantized weights.
 use crate::faults::{self, Fault};
+use crate::math::fma;
 
 /// Elements of a block.
 pub(crate) const BLOCK: usize = 32;
@@ -54,7 +55,7 @@ impl QuantBlock {
     pub fn values(&self, format: QuantFormat) -> [f32; BLOCK] {
         std::array::from_fn(|i| {
             let (scale, code) = (self.scales[i / HALF], f32::from(self.codes[i]));
-            if format.offsets { scale.mul_add(code, self.offsets[i / HALF]) } else { scale * code }
+            if format.offsets { fma(scale, code, self.offsets[i / HALF]) } else { scale * code }
         })
     }
 }

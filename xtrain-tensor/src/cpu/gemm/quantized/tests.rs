@@ -65,7 +65,9 @@ fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() 
         .flat_map(|device| FORMATS.map(|format| (device.clone(), format)))
     {
         let cpu = device.as_cpu().unwrap();
-        for [out, depth] in [[1, 32], [31, 64], [33, 256], [130, 288], [300, 544]] {
+        let shapes = [[1, 32], [31, 64], [33, 256], [130, 288], [300, 544]];
+        // products of the first three are too small to be divided among threads
+        for &[out, depth] in if cpu.pool.threads() == 1 { &shapes[..] } else { &shapes[3..] } {
             let w = blocks(out * depth / 32, format);
             let values: Vec<f32> = w.iter().flat_map(|block| block.values(format)).collect();
             let dense = Panels::of_weight(cpu, &values, [out, depth]);
@@ -104,5 +106,5 @@ fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() 
             }
         }
     }
-    assert_eq!(compared, simds().len() * 2 * 8 * 5 * 11);
+    assert_eq!(compared, simds().len() * 8 * (5 + 2) * 11);
 }
