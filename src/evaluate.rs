@@ -6,6 +6,7 @@ use crate::model::data::{DataError, Tokens};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, TrainingExample, objective, shard_samples};
 use crate::tensor::faults::{self, Fault};
+use crate::tensor::math::exp_f64;
 use crate::training::data_loader::windows_within;
 
 /// Maximum number of rows per forward pass.
@@ -25,7 +26,7 @@ pub struct Evaluation {
 impl Evaluation {
     /// `e^loss`.
     pub fn perplexity(&self) -> f64 {
-        self.loss.exp()
+        exp_f64(self.loss)
     }
 
     /// Cross-entropy per byte of text, in bits.

@@ -1,4 +1,5 @@
 //! The learning rate range test (Smith 2017, arXiv:1506.01186): a few steps with a growing learning rate.
+use crate::tensor::math::{exp_f64, log_f64};
 
 /// The rates of the test: from the lowest to the highest, each a constant factor above the one before.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,7 +16,7 @@ impl LrRange {
     /// The rate of `step`, from 0.
     pub fn rate(&self, step: usize) -> f64 {
         let share = step as f64 / (self.steps - 1).max(1) as f64;
-        self.lowest * (self.highest / self.lowest).powf(share)
+        self.lowest * exp_f64(share * log_f64(self.highest / self.lowest))
     }
 }
 
