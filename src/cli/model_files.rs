@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::exit::shell_word;
 use crate::model::checkpoint::CheckpointError;
+use crate::model::durable::parent;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
 
@@ -46,7 +47,7 @@ pub(super) fn of_pointer(file: &Path) -> Option<String> {
     file.metadata().ok().filter(|found| found.is_file())?;
     let mut start = Vec::new();
     File::open(file).ok()?.take(LFS_POINTER.len() as u64).read_to_end(&mut start).ok()?;
-    let directory = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = parent(file);
     let hint = "the file is a pointer of Git LFS without the content; to download it:";
     (start == LFS_POINTER).then(|| format!("{hint} git -C {} lfs pull", shell_word(directory)))
 }

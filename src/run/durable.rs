@@ -3,19 +3,12 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
+use crate::model::durable::{parent, sync_dir};
 use crate::tensor::faults::{self, Fault};
 
-/// Makes the name of `path` durable. Other systems than Unix cannot open a directory as a file.
+/// Makes the name of `path` durable.
 pub(crate) fn sync_name(path: &Path) -> io::Result<()> {
-    if cfg!(not(unix)) || faults::on(Fault::RunNamesNotSynced) {
-        return Ok(());
-    }
-    File::open(parent(path))?.sync_all()
-}
-
-/// The directory of `path`.
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    if faults::on(Fault::RunNamesNotSynced) { Ok(()) } else { sync_dir(parent(path)) }
 }
 
 /// Creates a directory in an existing one, durably.

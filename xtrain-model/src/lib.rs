@@ -66,6 +66,7 @@ pub mod chat;
 pub mod checkpoint;
 mod config;
 pub mod data;
+pub mod durable;
 mod error;
 mod example;
 mod exchange;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use xtrain_tensor::faults::{self, Fault};
 
+use crate::durable;
+
 /// Between the name of an output and the number of the process that writes it. No other program uses it, so files of
 /// users are not mistaken for temporary files.
 const INFIX: &str = ".xtrain-tmp-";
@@ -61,7 +63,7 @@ fn of_this_process(out: &Path, infix: &str) -> PathBuf {
 /// What is named like `out` with `infix` and the number of this process or of one that has ended.
 fn left_behind(out: &Path, infix: &str) -> Vec<PathBuf> {
     let prefix = format!("{}{infix}", out.file_name().unwrap_or_default().to_string_lossy());
-    let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = durable::parent(out);
     let is_left = |name: &str| {
         let process = name.strip_prefix(&prefix).and_then(|number| number.parse::<u32>().ok());
         process.is_some_and(|process| process == std::process::id() || has_ended(process))

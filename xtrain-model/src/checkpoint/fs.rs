@@ -5,6 +5,8 @@ use std::path::Path;
 
 use xtrain_tensor::faults::{self, Fault};
 
+use crate::durable;
+
 /// What a path refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -150,11 +152,7 @@ impl FileSystem for RealFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        if faults::on(Fault::FilesNotSynced) {
-            return Ok(());
-        }
-        // Other systems cannot open a directory as a file; there, renames are as durable as the system makes them.
-        if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+        if faults::on(Fault::FilesNotSynced) { Ok(()) } else { durable::sync_dir(dir) }
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {

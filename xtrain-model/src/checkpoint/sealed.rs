@@ -21,6 +21,7 @@ use super::json;
 use super::load::open;
 use super::read_ahead::PIECE;
 use super::tensors::{self, NewSink, NonFinite, TensorSink};
+use crate::durable;
 use crate::quant::Quant;
 use crate::temporary::temporary_path;
 
@@ -149,8 +150,7 @@ pub fn save_sealed<C: Serialize>(
         let _ = fs.remove_file(&temporary);
         return Err(error);
     }
-    let parent = path.parent().filter(|parent| *parent != Path::new(""));
-    sync_dir(fs, parent.unwrap_or(Path::new(".")))
+    sync_dir(fs, durable::parent(path))
 }
 
 fn record(tensor: &SealedTensor<'_>) -> SealedRecord {

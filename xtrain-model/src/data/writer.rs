@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::document_sink::{DocumentSink, Role, separator_of};
 use super::error::DataError;
 use super::header::{self, Header, Version};
+use crate::durable;
 use crate::temporary::temporary_path;
 use crate::tokenizer::Tokenizer;
 
@@ -104,7 +105,8 @@ impl TokenWriter {
         fs::rename(&self.temporary, &self.path)
             .map_err(|e| DataError::io(&self.path, "rename into place", e))?;
         self.finished = true;
-        sync_parent(&self.path)
+        let parent = durable::parent(&self.path);
+        durable::sync_dir(parent).map_err(|e| DataError::io(parent, "sync", e))
     }
 
     fn put_body(&mut self, bytes: &[u8]) -> Result<(), DataError> {
@@ -169,25 +171,5 @@ impl Drop for TokenWriter {
         if !self.finished {
             let _ = fs::remove_file(&self.temporary);
         }
-    }
-}
-
-/// Makes the name of a file durable. Other systems than Unix cannot open a directory as a file.
-fn sync_parent(path: &Path) -> Result<(), DataError> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = if cfg!(unix) { File::open(parent).and_then(|dir| dir.sync_all()) } else { Ok(()) };
-    synced.map_err(|e| DataError::io(parent, "sync", e))
-}
-
-#[cfg(all(test, unix))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_directory_of_a_file_is_synced() {
-        sync_parent(Path::new("in-the-current-directory.tok")).unwrap();
-        sync_parent(&std::env::temp_dir().join("a.tok")).unwrap();
-        let error = sync_parent(Path::new("no such directory/a.tok")).unwrap_err().to_string();
-        assert!(error.contains("no such directory") && error.contains("sync"), "{error}");
     }
 }

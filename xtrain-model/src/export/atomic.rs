@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::CheckpointError;
 use crate::store_error::StoreError;
-use crate::temporary;
+use crate::{durable, temporary};
 
 /// The temporary path next to `out` that is written first.
 pub(super) fn temporary_path(out: &Path) -> Result<PathBuf, StoreError> {
@@ -29,9 +29,7 @@ pub(super) fn write_file(path: &Path, fill: Fill<'_>) -> Result<(), StoreError> 
 }
 
 pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
-    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    let synced = File::open(dir).and_then(|dir| dir.sync_all());
-    Ok(synced.map_err(CheckpointError::io("sync", dir))?)
+    Ok(durable::sync_dir(dir).map_err(CheckpointError::io("sync", dir))?)
 }
 
 /// The error with `out` in place of `draft`, which is removed.
@@ -53,7 +51,7 @@ fn named(error: StoreError, draft: &Path, out: &Path) -> StoreError {
 pub(super) fn publish(done: Result<(), StoreError>, draft: &Path, out: &Path) -> Result<(), StoreError> {
     let done = done.and_then(|()| {
         std::fs::rename(draft, out).map_err(CheckpointError::io("rename", draft))?;
-        sync_dir(out.parent().unwrap_or(Path::new(".")))
+        sync_dir(durable::parent(out))
     });
     if done.is_err() {
         // report the first error
