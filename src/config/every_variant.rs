@@ -44,14 +44,14 @@ fn every_variant_is_reached_by_a_named_case() {
         (
             "another encoding",
             file("latin.toml", b"# \xe9"),
-            &["/latin.toml: expected UTF-8 text, found byte 0xe9 at byte 2"],
+            &["latin.toml: expected UTF-8 text, found byte 0xe9 at byte 2"],
         ),
-        ("invalid TOML", file("syntax.toml", "[train]\nsteps = \n"), &["/syntax.toml:2: "]),
+        ("invalid TOML", file("syntax.toml", "[train]\nsteps = \n"), &["syntax.toml:2: "]),
         ("a misspelled key", set("train.stepps=3"), &["--set train.stepps=3", "`train.steps`"]),
         (
             "a misspelled key in a file",
             file("key.toml", "[model]\ndimm = 3\n"),
-            &["/key.toml:2: ", "`model.dim`"],
+            &["key.toml:2: ", "`model.dim`"],
         ),
         ("a string for a number", set("train.steps=many"), &["`train.steps`: expected ", "many"]),
         (

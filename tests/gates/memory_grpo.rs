@@ -100,7 +100,7 @@ const CACHE: [&str; 3] = ["model.head_dim=128", "model.n_heads=8", "model.n_laye
 
 #[test]
 fn the_estimate_of_a_dry_run_is_near_the_peak() {
-    check_estimate("sums", &[]);
+    check_estimate("sums", &["grpo.steps=3"]);
     check_estimate("bf16", &["train.dtype=bf16"]);
     check_estimate("base", &["train.batch=32"]);
     check_estimate("cache", &CACHE);

@@ -105,7 +105,7 @@ fn a_run_writes_the_same_files_on_any_number_of_processes() {
 fn a_process_that_ends_ends_the_others_with_its_number() {
     let case = case(9, "f32", true, 1);
     let dir = Scratch::new("ended");
-    let (run, _, state): (RunDir, _, _) = begin(&case, &dir.0).unwrap();
+    let (run, _, state): (RunDir, _, _) = begin(&case, &dir.0.join("run")).unwrap();
     let ends = on_each(4, |process| match xtrain::model::comm::Communicator::rank(&process) {
         2 => Ok(Vec::new()),
         _ => train_as(&case, &run, fresh(&case, state), u64::MAX, Arc::new(process)),

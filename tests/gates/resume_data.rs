@@ -69,8 +69,8 @@ pub(crate) fn over() -> Result<usize, String> {
         let case = case(number, order, packing);
         let want = expected(&case).map_err(text)?;
         let dir = Scratch::new("resume-data");
-        let _ = interrupted(&case, &dir.0).map_err(text)?;
-        let log = std::fs::read_to_string(dir.0.join("metrics.jsonl")).map_err(|e| e.to_string())?;
+        let _ = interrupted(&case, &dir.0.join("run")).map_err(text)?;
+        let log = std::fs::read_to_string(dir.0.join("run/metrics.jsonl")).map_err(|e| e.to_string())?;
         assert_eq!(log.lines().count(), want.len(), "{log}");
         for (line, want) in log.lines().zip(want) {
             let line: serde_json::Value = serde_json::from_str(line).map_err(|e| e.to_string())?;

@@ -33,8 +33,8 @@ const LOG_POLY: [f32; 9] = [
 
 /// `a b + c`, rounded once.
 ///
-/// Instead of `f32::mul_add`, which calls the C library where the processor has no such instruction, or where the
-/// program is compiled for processors without it: `fmaf` of MinGW rounds twice.
+/// For code that may run on a processor without the instruction. There `f32::mul_add` calls `fmaf` of the C library, and
+/// that of MinGW rounds more than once.
 #[inline]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     #[cfg(target_arch = "x86_64")]
@@ -67,11 +67,30 @@ pub(crate) fn fma_by_f64(a: f32, b: f32, c: f32) -> f32 {
     // the exact error of the sum; NaN if the sum is not finite
     let rest = sum - product;
     let error = (product - (sum - rest)) + (c - rest);
-    // an inexact sum becomes its neighbor with an odd last bit, in the direction of the error
+    // an inexact sum whose last bit is even becomes its neighbor in the direction of the error
     let step = u64::from(sum.to_bits() & 1 == 0 && error.abs() > 0.0);
     let outward = (error > 0.0) == (sum > 0.0);
     let bits = sum.to_bits();
     f64::from_bits(if outward { bits.wrapping_add(step) } else { bits.wrapping_sub(step) }) as f32
+}
+
+#[cfg(all(target_arch = "x86", not(target_feature = "sse2")))]
+compile_error!("expected a processor with SSE2: the x87 unit rounds f64 to 64 bits");
+
+/// The fma of a kernel's scalar code.
+pub(crate) trait ScalarFma {
+    /// `a b + c`, rounded once.
+    fn fma(a: f32, b: f32, c: f32) -> f32;
+}
+
+/// [`fma`].
+struct AnyProcessor;
+
+impl ScalarFma for AnyProcessor {
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        fma(a, b, c)
+    }
 }
 
 /// e^x with an error of at most 1.013 ulp. Monotone and never denormal.
@@ -100,22 +119,26 @@ pub fn exp(x: f32) -> f32 {
 ///
 /// -inf at zero and NaN below zero.
 pub fn log(x: f32) -> f32 {
-    log_by(x, fma)
+    log_by::<AnyProcessor>(x)
 }
 
-/// [`log`] with the given `fma`. The code has no branches, so the compiler can vectorize a loop over it.
+/// [`log`] by the fma of `F`. The code has no branches, so the compiler can vectorize a loop over it. It has no closures:
+/// those would be compiled without the instructions of the function that calls it.
 #[inline(always)]
-pub(crate) fn log_by(x: f32, fma: impl Fn(f32, f32, f32) -> f32) -> f32 {
+pub(crate) fn log_by<F: ScalarFma>(x: f32) -> f32 {
     let (y, k) = if x < f32::MIN_POSITIVE { (x * 8_388_608.0, -23.0) } else { (x, 0.0) };
     let e = (y.to_bits().wrapping_sub(0x3f35_04f3) as i32) >> 23;
     let f = f32::from_bits(y.to_bits().wrapping_sub((e as u32) << 23)) - 1.0;
     let n = e as f32 + k;
     let s = f * f;
-    let p = LOG_POLY[1..].iter().fold(LOG_POLY[0], |p, &c| fma(p, f, c));
+    let mut p = LOG_POLY[0];
+    for &c in &LOG_POLY[1..] {
+        p = F::fma(p, f, c);
+    }
     let p = (p * f) * s;
-    let p = fma(n, -2.12194440e-4, p);
-    let p = fma(s, -0.5, p);
-    let log = fma(n, 0.693_359_375, f + p);
+    let p = F::fma(n, -2.12194440e-4, p);
+    let p = F::fma(s, -0.5, p);
+    let log = F::fma(n, 0.693_359_375, f + p);
     let log = if x == f32::INFINITY { x } else { log };
     let log = if x >= 0.0 { log } else { f32::NAN };
     if x == 0.0 { f32::NEG_INFINITY } else { log }
@@ -142,6 +165,11 @@ pub fn log_f64(x: f64) -> f64 {
     }
 }
 
+/// `base^exponent` in f64 with an error below one ulp, for a normal base above 0.
+pub fn pow_f64(base: f64, exponent: f64) -> f64 {
+    (Dd::log(base) * Dd::from(exponent)).exp().high
+}
+
 /// Returns the f64 nearest to cos(x), for 0 <= x <= pi.
 pub fn cos(x: f64) -> f64 {
     Dd::cos(x).high
@@ -153,12 +181,20 @@ mod tests {
     use crate::testing::ugly;
 
     /// The first difference between `fma` and `a b + c` rounded once, for products just below and just above half of the
-    /// last bit of c, and a product that is 0 in f32.
+    /// last bit of c.
     fn first_difference(fma: impl Fn(f32, f32, f32) -> f32) -> Option<String> {
         // (1 + x)(1 - x) = 1 - x^2, and (1 + x)(1 - x + x^2) = 1 + x^3
         let below = (15..=23).map(|j| (1.0 + 0.5f32.powi(j), 1.0 - 0.5f32.powi(j), 0u32));
         let above = (10..=11).map(|j| (1.0 + 0.5f32.powi(j), 1.0 - 0.5f32.powi(j) + 0.5f32.powi(2 * j), 1));
-        let factors: Vec<_> = below.chain(above).collect();
+        // sums that are odd in f64: products of 1 - 2^-28.1, 1 - 2^-28.2, 1 + 2^-28.7 and 1 + 2^-28.1 or so
+        let odd = [
+            (8_668_630, 16_235_263, 0),
+            (9_554_882, 14_729_380, 0),
+            (12_039_168, 11_689_968, 1),
+            (9_469_298, 14_862_505, 1),
+        ]
+        .map(|(p, q, up)| (p as f32 * 0.5f32.powi(23), q as f32 * 0.5f32.powi(24), up));
+        let factors: Vec<_> = below.chain(above).chain(odd).collect();
         for i in 1..20_000u32 {
             let exponent = i % 300;
             let mantissa = (i.wrapping_mul(2_654_435_761) >> 9).max(1);
@@ -189,6 +225,16 @@ mod tests {
         assert_ne!(first_difference(|a, b, c| a * b + c), None);
         let by_f64 = |a, b, c| (f64::from(a) * f64::from(b) + f64::from(c)) as f32;
         assert_ne!(first_difference(by_f64), None);
+        // a sum that is odd already leaves the direction of its error
+        let always_stepped = |a, b, c| {
+            let exact = f64::from(a) * f64::from(b);
+            let sum = exact + f64::from(c);
+            let rest = sum - exact;
+            let error = (exact - (sum - rest)) + (f64::from(c) - rest);
+            let step = i64::from(error != 0.0) * if (error > 0.0) == (sum > 0.0) { 1 } else { -1 };
+            f64::from_bits(sum.to_bits().wrapping_add_signed(step)) as f32
+        };
+        assert_ne!(first_difference(always_stepped), None);
     }
 
     #[test]
@@ -211,6 +257,13 @@ mod tests {
         assert_eq!((log_f64(0.0), log_f64(5e-324)), (f64::NEG_INFINITY, f64::NEG_INFINITY));
         assert!(log_f64(-1.0).is_nan() && log_f64(f64::NAN).is_nan() && log_f64(f64::NEG_INFINITY).is_nan());
         assert_eq!(log_f64(10.0), std::f64::consts::LN_10);
+    }
+
+    #[test]
+    fn powers_are_exact_where_they_are_f64() {
+        for (base, exponent, want) in [(1e6, 1.0, 1e6), (1e6, 0.5, 1e3), (7.5, 0.0, 1.0), (3.0, 2.0, 9.0)] {
+            assert_eq!(pow_f64(base, exponent), want, "{base}^{exponent}");
+        }
     }
 
     #[test]

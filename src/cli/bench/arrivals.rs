@@ -2,6 +2,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::tensor::math::log_f64;
 use crate::tensor::rng::{Purpose, draw};
 
 /// How requests arrive.
@@ -51,7 +52,7 @@ impl TraceSpec {
         let arrival = |n: usize| {
             let [gap, prompt, new, priority] = draw(self.seed, n as u64, 0, Purpose::DataOrder).map(unit);
             if n.is_multiple_of(burst) {
-                at_ms += -(1.0 - gap).ln() * 1e3 * burst as f64 / self.rate;
+                at_ms += -log_f64(1.0 - gap) * 1e3 * burst as f64 / self.rate;
             }
             let high = priority < self.high_priority;
             Arrival {

@@ -10,6 +10,7 @@ use crate::cli::{CliError, Exit, loaded};
 use crate::decode::cache::Usage;
 use crate::decode::{self, Engine, EngineOptions, LogitsRows, Request};
 use crate::model::Model;
+use crate::tensor::math::{exp_f64, log_f64};
 
 /// Default prompt length and number of new tokens.
 pub(super) const DEFAULT_LEN: usize = 64;
@@ -129,15 +130,15 @@ impl Text {
                 (usage, bytes) = (cache.usage(), cache.bytes());
             }
         }
-        Ok(ReadText { perplexity: (sum / self.predicted() as f64).exp(), usage, bytes })
+        Ok(ReadText { perplexity: exp_f64(sum / self.predicted() as f64), usage, bytes })
     }
 }
 
 /// The negative log-probability of `next`, in f64.
 fn surprise(logits: &[f32], next: u32) -> f64 {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let sum: f64 = logits.iter().map(|&z| (f64::from(z) - max).exp()).sum();
-    max + sum.ln() - f64::from(logits[next as usize])
+    let sum: f64 = logits.iter().map(|&z| exp_f64(f64::from(z) - max)).sum();
+    max + log_f64(sum) - f64::from(logits[next as usize])
 }
 
 /// The share of KV slots that sampled completions of one prompt save by sharing its pages, at their full length: 1 -

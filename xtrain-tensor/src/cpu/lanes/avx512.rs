@@ -6,6 +6,7 @@ use half::bf16;
 use super::instructions::instructions;
 use super::reg::Reg;
 use super::vector::Kernel;
+use crate::math::{ScalarFma, fma_instruction};
 
 type R = __m512;
 
@@ -44,6 +45,13 @@ unsafe fn rounded(v: R) -> __m512i {
         let sum = _mm512_add_epi32(b, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
         let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
         _mm512_mask_blend_epi32(nan, sum, _mm512_set1_epi32(0x7fff_0000))
+    }
+}
+
+impl ScalarFma for Avx512 {
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        fma_instruction(a, b, c)
     }
 }
 

@@ -6,6 +6,7 @@ use half::bf16;
 
 use super::instructions::instructions;
 use super::reg::Reg;
+use crate::math::{ScalarFma, fma_instruction};
 
 type R = float32x4_t;
 
@@ -24,6 +25,13 @@ fn rounded(v: R) -> uint32x4_t {
         let odd = vandq_u32(vshrq_n_u32::<16>(b), vdupq_n_u32(1));
         let sum = vaddq_u32(b, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
         vbslq_u32(vceqq_f32(v, v), sum, vdupq_n_u32(0x7fff_0000))
+    }
+}
+
+impl ScalarFma for Neon {
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        fma_instruction(a, b, c)
     }
 }
 

@@ -3,7 +3,7 @@ use half::bf16;
 
 use super::reg::Reg;
 use crate::dtype::{from_bf16, round_bf16, to_bf16};
-use crate::math;
+use crate::math::{self, ScalarFma};
 
 const W: usize = 8;
 type R = [f32; W];
@@ -11,12 +11,19 @@ type R = [f32; W];
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable;
 
-// Not inlined on x86-64, where an fma is many instructions: inlining all of them into a kernel took more compile time than
-// all other instruction sets together.
+impl ScalarFma for Portable {
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        if cfg!(target_arch = "aarch64") { math::fma_instruction(a, b, c) } else { math::fma_by_f64(a, b, c) }
+    }
+}
+
+// Not inlined where an fma is many instructions: inlining all of them into a kernel took more compile time than all other
+// instruction sets together.
 macro_rules! each {
     ($($name:ident($($arg:ident),+) = $value:expr;)*) => {$(
-        #[cfg_attr(target_arch = "x86_64", inline(never))]
-        #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
+        #[cfg_attr(target_arch = "aarch64", inline(always))]
+        #[cfg_attr(not(target_arch = "aarch64"), inline(never))]
         fn $name(_: Self, $($arg: R),+) -> R {
             std::array::from_fn(|i| {
                 $(let $arg = $arg[i];)+
@@ -35,7 +42,7 @@ impl Reg for Portable {
     const WIDE_ROWS: usize = 3;
 
     each! {
-        fma(a, b, c) = Portable::fma_scalar(a, b, c);
+        fma(a, b, c) = <Portable as ScalarFma>::fma(a, b, c);
         add(a, b) = a + b;
         sub(a, b) = a - b;
         mul(a, b) = a * b;
@@ -50,10 +57,6 @@ impl Reg for Portable {
         scale(p, t) = f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23));
     }
 
-    #[inline(always)]
-    fn fma_scalar(a: f32, b: f32, c: f32) -> f32 {
-        if cfg!(target_arch = "x86_64") { math::fma_by_f64(a, b, c) } else { math::fma(a, b, c) }
-    }
     #[inline(always)]
     fn fill(self, r: R) -> [R; 4] {
         [r; 4]

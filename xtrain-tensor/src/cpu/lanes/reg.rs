@@ -4,7 +4,7 @@ use std::ops::IndexMut;
 
 use half::bf16;
 
-use crate::math;
+use crate::math::ScalarFma;
 
 /// Lanes per value.
 pub(crate) const LANES: usize = 32;
@@ -16,7 +16,7 @@ pub(crate) const LANES: usize = 32;
 ///
 /// # Safety
 /// The unsafe functions access the stated number of elements at `p`, which must be readable or writable.
-pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
+pub(crate) trait Reg: ScalarFma + Copy + Debug + Send + Sync + 'static {
     type R: Copy;
     /// A lane mask, the result of a comparison.
     type M: Copy;
@@ -62,11 +62,6 @@ pub(crate) trait Reg: Copy + Debug + Send + Sync + 'static {
     unsafe fn load_i8(isa: Self, p: *const i8) -> Self::R;
     /// `a * b + c`, rounded once.
     fn fma(isa: Self, a: Self::R, b: Self::R, c: Self::R) -> Self::R;
-    /// `a b + c` of one lane.
-    #[inline(always)]
-    fn fma_scalar(a: f32, b: f32, c: f32) -> f32 {
-        math::fma_instruction(a, b, c)
-    }
     fn add(isa: Self, a: Self::R, b: Self::R) -> Self::R;
     fn sub(isa: Self, a: Self::R, b: Self::R) -> Self::R;
     fn mul(isa: Self, a: Self::R, b: Self::R) -> Self::R;

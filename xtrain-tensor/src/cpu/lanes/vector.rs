@@ -254,7 +254,7 @@ pub(crate) trait Lanes: Reg {
     fn log(self, x: Self::F) -> Self::F {
         let mut x = self.to_array(x);
         for x in &mut x {
-            *x = math::log_by(*x, Self::fma_scalar);
+            *x = math::log_by::<Self>(*x);
         }
         self.load(&x)
     }

@@ -66,7 +66,7 @@ fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() 
     {
         let cpu = device.as_cpu().unwrap();
         let shapes = [[1, 32], [31, 64], [33, 256], [130, 288], [300, 544]];
-        // products of the first three are too small to be divided among threads
+        // products of the first three are one unit of work
         for &[out, depth] in if cpu.pool.threads() == 1 { &shapes[..] } else { &shapes[3..] } {
             let w = blocks(out * depth / 32, format);
             let values: Vec<f32> = w.iter().flat_map(|block| block.values(format)).collect();
