@@ -75,6 +75,7 @@ mod tests {
         let range = LrRange { lowest: 1e-6, highest: 1.0, steps: 7 };
         for step in 0..7 {
             let want = 10f64.powi(step as i32 - 6);
+            // the power and two products are rounded
             assert!((range.rate(step) / want - 1.0).abs() < 1e-15, "{step}");
         }
         assert_eq!([range.rate(0), range.rate(6)], [1e-6, 1.0]);

@@ -7,7 +7,8 @@ use xtrain::tensor::testing::times;
 
 use crate::cli::{Scratch, text, xtrain};
 
-/// A base model of a few steps, and completions whose lengths and rewards vary little.
+/// A base model of a few steps, and completions whose lengths and rewards vary little. The second step holds all that a
+/// later one does: the moments of the optimizer exist since the first. One case runs a third step.
 const CONFIG: &str = "\
 [model]
 dim = 128

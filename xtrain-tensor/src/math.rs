@@ -77,10 +77,13 @@ pub(crate) fn fma_by_f64(a: f32, b: f32, c: f32) -> f32 {
 #[cfg(all(target_arch = "x86", not(target_feature = "sse2")))]
 compile_error!("expected a processor with SSE2: the x87 unit rounds f64 to 64 bits");
 
-/// The fma of a kernel's scalar code.
+/// The fma of scalar code inside a kernel. By default the instruction.
 pub(crate) trait ScalarFma {
     /// `a b + c`, rounded once.
-    fn fma(a: f32, b: f32, c: f32) -> f32;
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        fma_instruction(a, b, c)
+    }
 }
 
 /// [`fma`].
@@ -186,7 +189,7 @@ mod tests {
         // (1 + x)(1 - x) = 1 - x^2, and (1 + x)(1 - x + x^2) = 1 + x^3
         let below = (15..=23).map(|j| (1.0 + 0.5f32.powi(j), 1.0 - 0.5f32.powi(j), 0u32));
         let above = (10..=11).map(|j| (1.0 + 0.5f32.powi(j), 1.0 - 0.5f32.powi(j) + 0.5f32.powi(2 * j), 1));
-        // sums that are odd in f64: products of 1 - 2^-28.1, 1 - 2^-28.2, 1 + 2^-28.7 and 1 + 2^-28.1 or so
+        // sums whose last bit in f64 is 1: products of 1 - 2^-28.1, 1 - 2^-28.2, 1 + 2^-28.7 and 1 + 2^-28.1 or so
         let odd = [
             (8_668_630, 16_235_263, 0),
             (9_554_882, 14_729_380, 0),
@@ -225,7 +228,7 @@ mod tests {
         assert_ne!(first_difference(|a, b, c| a * b + c), None);
         let by_f64 = |a, b, c| (f64::from(a) * f64::from(b) + f64::from(c)) as f32;
         assert_ne!(first_difference(by_f64), None);
-        // a sum that is odd already leaves the direction of its error
+        // a sum whose last bit is 1 must stay as it is
         let always_stepped = |a, b, c| {
             let exact = f64::from(a) * f64::from(b);
             let sum = exact + f64::from(c);

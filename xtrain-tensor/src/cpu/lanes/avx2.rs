@@ -6,7 +6,7 @@ use half::bf16;
 use super::instructions::instructions;
 use super::reg::Reg;
 use super::vector::Kernel;
-use crate::math::{ScalarFma, fma_instruction};
+use crate::math::ScalarFma;
 
 type R = __m256;
 
@@ -58,12 +58,7 @@ unsafe fn first(n: usize) -> __m256i {
     unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
 }
 
-impl ScalarFma for Avx2 {
-    #[inline(always)]
-    fn fma(a: f32, b: f32, c: f32) -> f32 {
-        fma_instruction(a, b, c)
-    }
-}
+impl ScalarFma for Avx2 {}
 
 impl Reg for Avx2 {
     type R = R;

@@ -6,7 +6,7 @@ use half::bf16;
 use super::instructions::instructions;
 use super::reg::Reg;
 use super::vector::Kernel;
-use crate::math::{ScalarFma, fma_instruction};
+use crate::math::ScalarFma;
 
 type R = __m512;
 
@@ -48,12 +48,7 @@ unsafe fn rounded(v: R) -> __m512i {
     }
 }
 
-impl ScalarFma for Avx512 {
-    #[inline(always)]
-    fn fma(a: f32, b: f32, c: f32) -> f32 {
-        fma_instruction(a, b, c)
-    }
-}
+impl ScalarFma for Avx512 {}
 
 impl Reg for Avx512 {
     type R = R;

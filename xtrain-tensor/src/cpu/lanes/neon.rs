@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::instructions::instructions;
 use super::reg::Reg;
-use crate::math::{ScalarFma, fma_instruction};
+use crate::math::ScalarFma;
 
 type R = float32x4_t;
 
@@ -28,12 +28,7 @@ fn rounded(v: R) -> uint32x4_t {
     }
 }
 
-impl ScalarFma for Neon {
-    #[inline(always)]
-    fn fma(a: f32, b: f32, c: f32) -> f32 {
-        fma_instruction(a, b, c)
-    }
-}
+impl ScalarFma for Neon {}
 
 impl Reg for Neon {
     type R = R;
