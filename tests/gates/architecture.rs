@@ -30,6 +30,7 @@ const CRATES: [Crate; 5] = [
             ("error.rs", 0),
             ("faults.rs", 0),
             ("dd.rs", 0),
+            ("fma.rs", 0),
             ("math.rs", 0),
             ("portable.rs", 0),
             ("rng.rs", 0),

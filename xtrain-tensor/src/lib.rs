@@ -24,6 +24,7 @@ mod dispatch;
 mod dtype;
 mod error;
 pub mod faults;
+mod fma;
 #[cfg(test)]
 mod gates;
 mod gpu;

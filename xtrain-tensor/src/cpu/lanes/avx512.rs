@@ -6,7 +6,7 @@ use half::bf16;
 use super::instructions::instructions;
 use super::reg::Reg;
 use super::vector::Kernel;
-use crate::math::ScalarFma;
+use crate::fma::ScalarFma;
 
 type R = __m512;
 

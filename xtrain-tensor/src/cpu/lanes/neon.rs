@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::instructions::instructions;
 use super::reg::Reg;
-use crate::math::ScalarFma;
+use crate::fma::ScalarFma;
 
 type R = float32x4_t;
 

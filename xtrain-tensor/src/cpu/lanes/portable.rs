@@ -3,7 +3,7 @@ use half::bf16;
 
 use super::reg::Reg;
 use crate::dtype::{from_bf16, round_bf16, to_bf16};
-use crate::math::{self, ScalarFma};
+use crate::fma::{ScalarFma, fma_by_f64, fma_instruction};
 
 const W: usize = 8;
 type R = [f32; W];
@@ -14,7 +14,7 @@ pub(super) struct Portable;
 impl ScalarFma for Portable {
     #[inline(always)]
     fn fma(a: f32, b: f32, c: f32) -> f32 {
-        if cfg!(target_arch = "aarch64") { math::fma_instruction(a, b, c) } else { math::fma_by_f64(a, b, c) }
+        if cfg!(target_arch = "aarch64") { fma_instruction(a, b, c) } else { fma_by_f64(a, b, c) }
     }
 }
 

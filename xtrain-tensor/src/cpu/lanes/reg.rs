@@ -4,7 +4,7 @@ use std::ops::IndexMut;
 
 use half::bf16;
 
-use crate::math::ScalarFma;
+use crate::fma::ScalarFma;
 
 /// Lanes per value.
 pub(crate) const LANES: usize = 32;
