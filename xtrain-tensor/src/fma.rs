@@ -5,8 +5,8 @@ compile_error!("expected a processor with SSE2: the x87 unit rounds f64 to 64 bi
 
 /// `a b + c`, rounded once.
 ///
-/// For code that may run on a processor without the instruction. There `f32::mul_add` calls `fmaf` of the C library, and
-/// that of MinGW rounds more than once.
+/// For code that may run on a processor without the instruction. There `f32::mul_add` calls `fmaf` of the C library,
+/// and that of MinGW rounds more than once.
 #[inline]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     #[cfg(target_arch = "x86_64")]
@@ -70,8 +70,8 @@ mod tests {
     use super::*;
     use crate::testing::ugly;
 
-    /// The first difference between `fma` and `a b + c` rounded once, for products just below and just above half of the
-    /// last bit of c.
+    /// The first difference between `fma` and `a b + c` rounded once, for products just below and just above half of
+    /// the last bit of c.
     fn first_difference(fma: impl Fn(f32, f32, f32) -> f32) -> Option<String> {
         // (1 + x)(1 - x) = 1 - x^2, and (1 + x)(1 - x + x^2) = 1 + x^3
         let below = (15..=23).map(|j| (1.0 + 0.5f32.powi(j), 1.0 - 0.5f32.powi(j), 0u32));
