@@ -124,7 +124,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
     let mut conversation =
         Conversation::new(tokenizer, template, template_options, args.system.as_deref(), context);
     let engine = args.engine()?;
-    let draft = args.speculation.open_draft_of(&loaded, &args.common)?;
+    let draft = args.speculation.open_draft(&loaded.model, Some(tokenizer), &args.common)?;
     let draft_model = draft.as_ref().map(|draft| &draft.model);
     require_cache(&loaded.model, draft_model, &engine, "use --kv growing, or end other programs")?;
     let mut engine = Engine::new(&loaded.model, engine)?;

@@ -1,11 +1,10 @@
 //! The flags `--regex` and `--json-schema`.
-use std::fs;
 use std::path::Path;
 
 use clap::Args;
 
 use super::exit::{CliError, Exit};
-use super::input_file::require_end;
+use super::input_file::read_text;
 use super::loaded::Loaded;
 use crate::decode::constraint::SharedConstraint;
 use crate::grammar::{GrammarError, Grammars, Language};
@@ -101,8 +100,7 @@ pub(super) fn read_schema(schema: &str, place: &str) -> Result<Language, CliErro
         return Language::json_schema(schema).map_err(|error| refused(place, &error));
     }
     let path = Path::new(schema);
-    require_end(path)?;
-    let text = fs::read_to_string(path).map_err(|error| CliError::io(path, &error))?;
+    let text = read_text(path)?;
     Language::json_schema(&text).map_err(|error| refused(&path.display().to_string(), &error))
 }
 

@@ -2,10 +2,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::{ArgGroup, Args};
+use clap::{Arg, ArgGroup, Args};
 use serde::Serialize;
 
-use super::common::{CacheFlags, Common};
+use super::common::{CacheFlags, Common, at_least_one};
 use super::identity::Identity;
 use super::input_file::require_rereadable;
 use super::launch::require_single;
@@ -14,7 +14,7 @@ use super::memory_check::require_cache_of;
 use super::model_arg::ModelArg;
 use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing};
-use crate::decode::{self, EngineOptions, Request, StopConditions};
+use crate::decode::{self, EngineOptions, FinishReason, Request, StopConditions};
 use crate::evaluate::{MAX_ROWS, evaluate};
 use crate::model::comm::Communicator;
 use crate::model::data::Content;
@@ -33,6 +33,7 @@ const TOKENIZER_HINT: &str = "copy the tokenizer.json of the model to its direct
 
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["data", "task"]))]
+#[command(mut_args(of_task))]
 #[command(after_help = "\
 Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
@@ -51,6 +52,9 @@ pub(super) struct EvalArgs {
     /// counting, countdown), or on a JSONL file with `prompt` and `answer`.
     #[arg(long, value_name = "TASK")]
     task: Option<String>,
+    /// Maximum number of new tokens of a completion of --task [default: the tokens of the expected answer, and 8 more].
+    #[arg(long, value_name = "N", requires = "task", value_parser = at_least_one)]
+    max_new: Option<usize>,
     /// Packing of --data into windows [default: as in training, otherwise stream].
     #[arg(long, value_name = "PACKING", requires = "data")]
     packing: Option<Packing>,
@@ -68,6 +72,14 @@ pub(super) struct EvalArgs {
     common: Common,
     #[command(flatten)]
     cache: CacheFlags,
+}
+
+/// The flags of the cache need `--task`: a loss has no cache.
+fn of_task(flag: Arg) -> Arg {
+    match flag.get_id().as_str() {
+        "kv" | "page_size" | "prefill_chunk" | "kv_sinks" | "kv_window" => flag.requires("task"),
+        _ => flag,
+    }
 }
 
 #[derive(Serialize)]
@@ -101,6 +113,8 @@ struct Accuracy {
     accuracy: f64,
     correct: usize,
     prompts: usize,
+    /// Wrong completions that ended at the maximum number of new tokens, or at the context.
+    truncated: usize,
     seconds: f64,
     wrong: Vec<Wrong>,
 }
@@ -183,7 +197,7 @@ fn task(name: &str) -> Result<Box<dyn Task>, CliError> {
     require_rereadable(file)?;
     FileTask::open(file).map(|task| Box::new(task) as Box<dyn Task>).map_err(|error| {
         let error = CliError::from(error);
-        let hint = "expected a JSONL file, or one of sums, sorting, reversing, counting, countdown";
+        let hint = format!("expected a JSONL file, or one of {}", tasks::NAMES.join(", "));
         if error.exit() == Exit::Missing { error.hint(hint) } else { error }
     })
 }
@@ -194,7 +208,10 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, task: &dyn Task) -> Result<Accurac
     let (mut requests, mut answers) = (Vec::new(), Vec::new());
     for (at, prompt) in prompts.iter().enumerate() {
         let answer = task.answer(prompt).expect("the task has an answer for each of its prompts");
-        let max_new = tokenizer.encode(&answer)?.len() + SPARE;
+        let max_new = match args.max_new {
+            Some(max_new) => max_new,
+            None => tokenizer.encode(&answer)?.len() + SPARE,
+        };
         let stop = StopConditions { eos: loaded.eos.clone(), tokens: Vec::new() };
         let ids = tokenizer.encode_with_bos(prompt)?;
         let request = Request { id: at as u64, stop, ..Request::greedy(&ids, max_new) };
@@ -209,16 +226,18 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, task: &dyn Task) -> Result<Accurac
     require_cache_of(&loaded.model, &requests, options)?;
     let done = decode::generate(&loaded.model, requests, options)?;
     let seconds = clock.elapsed().as_secs_f64();
-    let mut wrong = Vec::new();
+    let (mut wrong, mut truncated) = (Vec::new(), 0);
     for ((prompt, answer), done) in prompts.iter().zip(answers).zip(&done) {
         let completion = done.text(tokenizer);
         if !task.check(prompt, &completion) {
+            truncated += usize::from(done.finish_reason == FinishReason::Length);
             wrong.push(Wrong { prompt: prompt.clone(), answer, completion });
         }
     }
     let correct = prompts.len() - wrong.len();
     let accuracy = correct as f64 / prompts.len() as f64;
-    Ok(Accuracy { name: task.name().to_string(), accuracy, correct, prompts: prompts.len(), seconds, wrong })
+    let (name, prompts) = (task.name().to_string(), prompts.len());
+    Ok(Accuracy { name, accuracy, correct, prompts, truncated, seconds, wrong })
 }
 
 impl Report {
@@ -251,6 +270,12 @@ impl Report {
             let more = result.wrong.len().saturating_sub(5);
             if more > 0 {
                 text.push_str(&format!("and {more} more (use --json to list all)\n"));
+            }
+            if result.truncated > 0 {
+                let (truncated, all) = (result.truncated, result.wrong.len());
+                text.push_str(&format!(
+                    "{truncated} of {all} wrong completions ended at the maximum length; --max-new increases it\n"
+                ));
             }
         }
         text

@@ -1,6 +1,6 @@
 //! The exit code of each library error.
 use super::exit::{CliError, Exit, LibraryError, shell_word};
-use super::{data_format, model_files};
+use super::{data_format, model_files, resumable};
 use crate::decode::sampler::SampleError;
 use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
@@ -35,7 +35,7 @@ impl LibraryError for config::Error {
 impl LibraryError for run::Error {
     fn exit(&self) -> Exit {
         match self {
-            run::Error::Exists { .. } => Exit::Usage,
+            run::Error::Exists { .. } | run::Error::NotEmpty { .. } => Exit::Usage,
             run::Error::Missing { .. } => Exit::Missing,
             run::Error::Line { .. } | run::Error::Changed { .. } => Exit::Data,
             run::Error::Io { .. } => Exit::Io,
@@ -45,11 +45,12 @@ impl LibraryError for run::Error {
     fn hint(&self) -> Option<String> {
         match self {
             run::Error::Exists { path } => {
-                let path = shell_word(path);
+                let (command, path) = (resumable::command(path), shell_word(path));
                 Some(format!(
-                    "to resume it: xtrain train --resume {path}; to use another directory: --run DIR"
+                    "to resume it: xtrain {command} --resume {path}; to use another directory: --run DIR"
                 ))
             }
+            run::Error::NotEmpty { .. } => Some("to use another directory: --run DIR".to_string()),
             run::Error::Changed { .. } => Some("restore the original data, or start a new run".to_string()),
             _ => None,
         }

@@ -205,7 +205,6 @@ fn of(names: Names, name: &str) -> Option<&'static str> {
     names.iter().find(|(names, _)| names.contains(&name)).map(|(_, hint)| *hint)
 }
 
-/// The command that the arguments select.
 /// The command that `args` name.
 pub(super) fn innermost<'a>(root: &'a clap::Command, args: &[OsString]) -> &'a clap::Command {
     let words = args.iter().skip(1).filter_map(|arg| arg.to_str());

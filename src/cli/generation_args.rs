@@ -61,6 +61,14 @@ impl GenerationArgs {
         Ok(tokenizer.map(|tokenizer| TextStops::new(tokenizer, stop.clone())))
     }
 
+    /// Opens the draft model of `loaded`. `None`: there is none.
+    ///
+    /// # Errors
+    /// Its vocabulary is another one.
+    pub(super) fn open_draft(&self, loaded: &Loaded) -> Result<Option<Loaded>, CliError> {
+        self.speculation.open_draft(&loaded.model, loaded.tokenizer.as_ref(), &self.common)
+    }
+
     /// What ends a completion with the finish reason `stop`.
     pub(super) fn why_stopped(&self) -> &'static str {
         match (self.constraint.is_given(), self.stop.stop.is_empty()) {

@@ -1,9 +1,10 @@
 //! Checks of input files.
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::IsTerminal;
 use std::path::Path;
 
 use super::exit::{CliError, Exit, shell_word};
+use crate::model::data::DataError;
 
 /// Checks that a file that is read as a whole can have an end: it is no directory, and no device such as `/dev/zero`.
 pub(super) fn require_end(path: &Path) -> Result<(), CliError> {
@@ -24,6 +25,16 @@ pub(super) fn require_rereadable(path: &Path) -> Result<(), CliError> {
     let message = format_args!("{}: expected a regular file, found {found}", path.display());
     Err(CliError::new(Exit::Data, message)
         .hint("it is read more than once; write its content to a file first"))
+}
+
+/// The text of a file that is read as a whole.
+///
+/// # Errors
+/// Those of [`require_end`]; the file cannot be read, or is not UTF-8.
+pub(super) fn read_text(path: &Path) -> Result<String, CliError> {
+    require_end(path)?;
+    let bytes = fs::read(path).map_err(|error| CliError::io(path, &error))?;
+    Ok(String::from_utf8(bytes).map_err(|error| DataError::not_text(path, &error))?)
 }
 
 fn require_no_directory(path: &Path) -> Result<(), CliError> {

@@ -1,5 +1,8 @@
 //! Logs of a run for people: TensorBoard events and the session.
 use super::exit::{CliError, Exit};
+use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
+
 use crate::report::EventFile;
 use crate::run::{Metrics, RunDir, RunSession, SessionOutcome};
 use crate::tensor::Device;
@@ -9,10 +12,35 @@ pub(super) fn event_file(run: &RunDir, metrics: &Metrics) -> Result<EventFile, C
     let path = run.path().join("logs").join("events.out.tfevents.0.xtrain");
     let io = |error| CliError::io(&path, &error);
     let mut events = EventFile::create(&path).map_err(io)?;
-    for (step, values) in metrics.steps() {
-        events.write(step, 0.0, values).map_err(io)?;
+    let steps: Vec<_> = metrics.steps().collect();
+    let times = wall_times(run, steps.iter().map(|(step, _)| *step));
+    for ((step, values), time) in steps.into_iter().zip(times) {
+        events.write(step, time, values).map_err(io)?;
     }
     Ok(events)
+}
+
+/// When the steps of `metrics.jsonl` ended, in seconds since 1970: the last one when the file was last changed, each
+/// other one earlier by the phases of the steps after it in `timings.jsonl`. Time between two sessions is left out.
+fn wall_times(run: &RunDir, steps: impl Iterator<Item = u64>) -> Vec<f64> {
+    let changed = run.metrics().metadata().and_then(|data| data.modified()).ok();
+    let last =
+        changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_secs_f64();
+    let timings = Metrics::read(&run.path().join("timings.jsonl")).unwrap_or_default();
+    let mut seconds: BTreeMap<u64, f64> = BTreeMap::new();
+    for (step, values) in timings.steps() {
+        let phases = values.iter().filter(|(key, _)| key.ends_with("_time"));
+        seconds.insert(step, phases.map(|(_, time)| time).sum());
+    }
+    let mut left: f64 = seconds.values().sum();
+    let mut rest = seconds.into_iter().peekable();
+    let mut time = |step: u64| {
+        while let Some((_, seconds)) = rest.next_if(|(at, _)| *at <= step) {
+            left -= seconds;
+        }
+        last - left
+    };
+    steps.map(&mut time).collect()
 }
 
 /// Runs `work` as a session of `run` on `device`, and records how it ends.

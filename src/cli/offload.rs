@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use super::CliError;
 use super::layer_offload::LayerOffloadFlags;
 use crate::decode::{Counters, Engine, EngineOptions, KvMemory, Preemption};
+use crate::report::units;
 use crate::tensor::Device;
 
 /// Preemption flags. The results are bit-identical for all values.
@@ -73,6 +74,6 @@ impl OffloadFlags {
             PreemptArg::Recompute => String::new(),
             _ => format!(", {offloaded_rows} tokens offloaded, {restored_rows} restored"),
         };
-        (preemptions > 0).then(|| format!("{preemptions} preemptions{rows}"))
+        (preemptions > 0).then(|| units::many(preemptions, "preemption") + &rows)
     }
 }

@@ -13,8 +13,8 @@ use crate::run::{Metrics, RunDir};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-The plot of a run of `xtrain grpo` is its reward; SVG files with its rewards, completion lengths, entropy and time per \
-phase are written to the run directory. Several runs are compared in one chart, which is written as SVG only with \
+The plot of a run of `xtrain grpo` is its reward; without --out, SVG files with its rewards, completion lengths, \
+entropy and time per phase are written to the run directory. Several runs are compared in one chart, which is written as SVG only with \
 --out. A curve of more than 150 values is drawn as its moving mean; the legend has the number of values of a mean, and \
 the last mean.
 
@@ -84,17 +84,18 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     if let Some(path) = &args.csv {
         return write_csv(&metrics, path);
     }
-    let defaults = args.keys.is_empty() && args.out.is_none();
-    if !defaults || metrics.curve("reward").is_none() {
-        let chart = chart(args, run.name(), series(&metrics, &args.keys)?);
-        let path = args.out.clone().unwrap_or_else(|| run.path().join(default_name(&args.keys)));
-        return write(args, &[(path, chart)]);
-    }
+    let is_grpo = args.keys.is_empty() && metrics.curve("reward").is_some();
     let known = |metrics: &Metrics, keys: &[&str]| {
         let keys: Vec<_> =
             keys.iter().filter(|key| metrics.curve(key).is_some()).map(ToString::to_string).collect();
         if keys.is_empty() { Ok(Vec::new()) } else { series(metrics, &keys) }
     };
+    if !is_grpo || args.out.is_some() {
+        let [(_, rewards), ..] = REWARD_CHARTS;
+        let curves = if is_grpo { known(&metrics, rewards)? } else { series(&metrics, &args.keys)? };
+        let path = args.out.clone().unwrap_or_else(|| run.path().join(default_name(&args.keys)));
+        return write(args, &[(path, chart(args, run.name(), curves))]);
+    }
     let mut charts = Vec::new();
     for (file, keys) in REWARD_CHARTS {
         charts.push((run.path().join(file), chart(args, run.name(), known(&metrics, keys)?)));

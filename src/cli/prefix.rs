@@ -130,14 +130,22 @@ impl SavePrefixFlag {
     /// Checks that the file may be written, and that there are keys and values to write.
     ///
     /// # Errors
-    /// It exists, without `--force`; there is no cache.
+    /// It exists, without `--force`; its directory does not; there is no cache.
     pub(super) fn check(&self, kv: KvKind) -> Result<(), CliError> {
         let Some(path) = &self.save_prefix else { return Ok(()) };
         if kv == KvKind::Off {
             let message = "--save-prefix: expected a KV cache, found --kv off";
             return Err(CliError::new(Exit::Usage, message).hint("remove --kv off"));
         }
-        out::check_absent(path, self.force)
+        out::check_absent(path, self.force)?;
+        let path = followed(path);
+        match path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
+            Some(parent) => {
+                let message = format!("--save-prefix: {}: no such directory", parent.display());
+                Err(CliError::new(Exit::Missing, message))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Finished sequences keep their rows if they are to be saved.

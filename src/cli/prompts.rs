@@ -11,6 +11,7 @@ use super::loaded::Loaded;
 use crate::decode::Request;
 use crate::grammar::Language;
 use crate::model::Config;
+use crate::model::comm::Communicator;
 use crate::model::tasks::{EncodedPrompt, PromptFile, PromptRecord};
 use crate::model::tokenizer::Tokenizer;
 use crate::rollout_file::RolloutLine;
@@ -47,6 +48,15 @@ pub(super) const TRUNCATE: &str = "--truncate-prompt left completes them without
 
 const HINT: &str =
     "each line is {\"prompt\": \"some text\"}, {\"messages\": [...]} or {\"prompt_ids\": [1, 2, 3]}";
+
+/// Checks that every process can read the prompts of `path` (`-`: standard input).
+pub(super) fn require_readable(path: &Path, comm: &dyn Communicator) -> Result<(), CliError> {
+    if comm.size() == 1 || path != Path::new("-") {
+        return Ok(());
+    }
+    let message = format!("--prompts: expected a file with {} processes, found standard input", comm.size());
+    Err(CliError::new(Exit::Usage, message).hint("only the first process has the standard input"))
+}
 
 /// Reads the prompts of the JSONL file `path` (`-`: standard input). Text and messages require a tokenizer.
 pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Prompt>, CliError> {

@@ -1,5 +1,4 @@
 //! `xtrain replay`: regenerates logged completions and compares them bit for bit.
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +7,7 @@ use clap::Args;
 use super::common::{CacheFlags, Common};
 use super::constraint::Compiler;
 use super::exit::{CliError, Exit};
-use super::input_file::require_end;
+use super::input_file::read_text;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
 use super::out;
@@ -240,8 +239,7 @@ struct Numbered {
 
 /// The lines of the file. Blank lines are skipped.
 fn read(path: &Path) -> Result<Vec<Numbered>, CliError> {
-    require_end(path)?;
-    let text = fs::read_to_string(path).map_err(|error| CliError::io(path, &error))?;
+    let text = read_text(path)?;
     let line = |(at, line): (usize, &str)| {
         let number = at + 1;
         let line = serde_json::from_str(line).map_err(|error: serde_json::Error| {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit, shell_word};
 use super::out;
+use crate::config::{Layer, RunConfig};
 use crate::run::{RunDir, has_checkpoint};
 
 /// Opens the run that `--resume` of `command` names: `train` or `grpo`.
@@ -36,6 +37,12 @@ pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
             "xtrain train and xtrain grpo write config.toml into the directory of their run",
         ),
     })
+}
+
+/// The command that resumes the run at `path`: `train` or `grpo`.
+pub(super) fn command(path: &Path) -> &'static str {
+    let config = RunConfig::load(&[Layer::File(path.join("config.toml"))]);
+    if config.is_ok_and(|config| config.is_grpo()) { "grpo" } else { "train" }
 }
 
 /// Prints that a run has no step left, what continues it, and the changed keys that are not stored for this reason.

@@ -43,8 +43,8 @@ A prompt that does not fit the context is skipped with a warning, unless it is t
 
 --out appears when all completions are finished. Ctrl-C (exit code 130), SIGTERM (143), a sequence that fails and a \
 full disk keep the finished completions that could be written: they are in OUT.partial or were printed, each with its \
-prompt_id and sample. Running the same command again generates the same completions; an existing OUT.partial is \
-replaced with --force only.
+prompt_id and sample. Several processes keep nothing. Running the same command again generates the same completions; \
+an existing OUT.partial is replaced with --force only.
 
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
@@ -83,11 +83,7 @@ pub(super) struct RolloutArgs {
 }
 
 pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), CliError> {
-    if comm.size() > 1 && args.prompts == Path::new("-") {
-        let message =
-            format!("--prompts: expected a file with {} processes, found standard input", comm.size());
-        return Err(CliError::new(Exit::Usage, message).hint("only the first process has the standard input"));
-    }
+    prompts::require_readable(&args.prompts, comm)?;
     let path = (args.out != Path::new("-")).then_some(&args.out);
     if let Some(path) = path {
         out::check_absent(path, args.force)?;
@@ -199,7 +195,7 @@ fn complete(
     let total = requests.len() * g;
     let longest = requests.iter().map(|of| of.request.required_len(cfg)).max();
     let options = args.engine(longest.unwrap_or(0), total)?;
-    let draft = args.generation.speculation.open_draft_of(loaded, &args.generation.common)?;
+    let draft = args.generation.open_draft(loaded)?;
     let memory = args.scheduler.offload.memory(loaded.model.device())?;
     require_cache_in(
         &memory,

@@ -8,6 +8,8 @@ use super::common::Common;
 use super::loaded::{self, Loaded};
 use super::{CliError, Exit};
 use crate::decode::{Counters, EngineOptions, KvKind, Speculation};
+use crate::model::Model;
+use crate::model::tokenizer::Tokenizer;
 
 /// Speculative decoding flags. The results are bit-identical for all values.
 #[derive(Debug, Clone, Args)]
@@ -60,18 +62,18 @@ impl SpeculationFlags {
         self.draft.is_some() || self.speculate != SpeculateArg::Off
     }
 
-    /// Opens the draft model. `None`: there is none.
-    pub(super) fn open_draft(&self, common: &Common) -> Result<Option<Loaded>, CliError> {
-        self.draft.as_deref().map(|path| loaded::open(path, common)).transpose()
-    }
-
-    /// Opens the draft model of `loaded`.
+    /// Opens the draft model of a model with this tokenizer. `None`: there is none.
     ///
     /// # Errors
     /// Its vocabulary is another one.
-    pub(super) fn open_draft_of(&self, loaded: &Loaded, common: &Common) -> Result<Option<Loaded>, CliError> {
-        let draft = self.open_draft(common)?;
-        draft.as_ref().map_or(Ok(()), |draft| require_vocabulary(draft, loaded))?;
+    pub(super) fn open_draft(
+        &self,
+        model: &Model,
+        tokenizer: Option<&Tokenizer>,
+        common: &Common,
+    ) -> Result<Option<Loaded>, CliError> {
+        let draft = self.draft.as_deref().map(|path| loaded::open(path, common)).transpose()?;
+        draft.as_ref().map_or(Ok(()), |draft| require_vocabulary(draft, model, tokenizer))?;
         Ok(draft)
     }
 
@@ -82,16 +84,16 @@ impl SpeculationFlags {
 }
 
 /// Rejects a draft model whose vocabulary is not that of the model: a drafted id would be another token.
-fn require_vocabulary(draft: &Loaded, loaded: &Loaded) -> Result<(), CliError> {
+fn require_vocabulary(draft: &Loaded, model: &Model, tokenizer: Option<&Tokenizer>) -> Result<(), CliError> {
     let refuse = |what: String| {
         let message = format!("--draft {}: {what}", draft.path.display());
         Err(CliError::new(Exit::Usage, message).hint("choose a draft model with the tokenizer of the model"))
     };
-    let [found, want] = [draft, loaded].map(|model| model.model.config().vocab);
+    let [found, want] = [&draft.model, model].map(|model| model.config().vocab);
     if found != want {
         return refuse(format!("expected a vocabulary of {want} tokens, found {found}"));
     }
-    if let (Some(draft), Some(own)) = (&draft.tokenizer, &loaded.tokenizer) {
+    if let (Some(draft), Some(own)) = (&draft.tokenizer, tokenizer) {
         let differs = (0..want as u32).find(|&id| draft.token_bytes(id) != own.token_bytes(id));
         if let Some(id) = differs {
             let [found, want] = [draft, own].map(|t| String::from_utf8_lossy(t.token_bytes(id)));

@@ -12,6 +12,7 @@ use crate::model::chat::Message;
 use crate::model::data::DataError;
 use crate::model::data::jsonl::{self, Record};
 use crate::model::tokenizer::Tokenizer;
+use crate::report::units;
 
 /// Parses a vocabulary size.
 fn vocab(text: &str) -> Result<u32, String> {
@@ -55,7 +56,7 @@ pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
         read(path, &mut texts)?;
     }
     let bytes: usize = texts.iter().map(String::len).sum();
-    eprintln!("training on {bytes} bytes");
+    eprintln!("training on {}", units::many(bytes as u64, "byte"));
     let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &[])?;
     let (_, json) = tokenizer.files()[0];
     file.write(json)?;

@@ -171,6 +171,9 @@ impl TrainArgs {
         run: Option<RunDir>,
         On { device, interrupt, comm }: On<'_>,
     ) -> Result<(), CliError> {
+        if run.is_none() && self.lr_find.is_none() && comm.rank() == 0 {
+            RunDir::require_new(&self.new_run())?;
+        }
         let config = &mut resolved.config;
         init::describe(config)?;
         source::require_files(config)?;
@@ -296,7 +299,7 @@ impl TrainArgs {
     fn resumed(&self, run: &RunDir) -> Result<ResumedConfig, CliError> {
         let stored = RunConfig::load(&[Layer::File(run.config())]);
         let (path, word) = (run.path().display(), shell_word(run.path()));
-        if stored.as_ref().is_ok_and(|stored| stored.grpo.is_some() && stored.data.files.is_empty()) {
+        if stored.as_ref().is_ok_and(RunConfig::is_grpo) {
             return Err(CliError::new(Exit::Usage, format_args!("{path} is a run of xtrain grpo"))
                 .hint(format_args!("to resume it: xtrain grpo --resume {word}")));
         }

@@ -58,6 +58,7 @@ pub(super) struct VerifyArgs {
 }
 
 pub(super) fn run(args: &VerifyArgs, comm: &dyn Communicator) -> Result<(), CliError> {
+    args.prompts.iter().try_for_each(|file| prompts::require_readable(file, comm))?;
     let loaded = loaded::open_with_master_weights(args.model.path(), &args.common)?;
     let seed = args.seed;
     let prompts = match &args.prompts {

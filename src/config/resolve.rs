@@ -8,6 +8,7 @@ use super::derived::Derived;
 use super::error::require;
 use super::{Error, GrpoSection, Layer, ModelSection, Packing, Result, RunConfig, TaskKind, preset};
 use crate::decode::SampleOptions;
+use crate::model::Config;
 
 /// Keys and their values.
 type Given = BTreeMap<String, Value>;
@@ -213,7 +214,7 @@ impl RunConfig {
         require(replaced, "data.val_fraction", share, "0 with data.val_files")?;
         let named = !self.data.tokenizer.is_empty();
         require(named, "data.tokenizer", "\"\"", "`bytes` or the path of a tokenizer.json")?;
-        let top_p = sample.top_p > 0.0 && sample.top_p <= 1.0;
+        let top_p = sample.top_p as f32 > 0.0 && sample.top_p <= 1.0;
         require(top_p, "sample.top_p", sample.top_p, "a number above 0 and at most 1")?;
         require((0.0..=1.0).contains(&sample.min_p), "sample.min_p", sample.min_p, "a number from 0 to 1")
     }
@@ -265,7 +266,8 @@ impl ModelSection {
         require(divides, "model.n_kv_heads", self.n_kv_heads, want)?;
         let even = (2..=256).contains(&self.head_dim) && self.head_dim.is_multiple_of(2);
         require(even, "model.head_dim", self.head_dim, "an even number from 2 to 256")?;
-        require(self.vocab <= 1 << 22, "model.vocab", self.vocab, "at most 4194304")?;
+        let max = Config::MAX_VOCAB;
+        require(self.vocab <= max, "model.vocab", self.vocab, format!("at most {max}"))?;
         let base = self.rope_theta > 1.0 && self.rope_theta.is_finite();
         require(base, "model.rope_theta", self.rope_theta, "a number above 1")?;
         let eps = self.norm_eps > 0.0 && self.norm_eps < 1.0;

@@ -20,6 +20,14 @@ pub struct RunConfig {
     pub grpo: Option<GrpoSection>,
 }
 
+impl RunConfig {
+    /// Whether a run with this configuration is one of `xtrain grpo`. A configuration of `xtrain train` may have the
+    /// section `[grpo]`, too.
+    pub fn is_grpo(&self) -> bool {
+        self.grpo.is_some() && self.data.files.is_empty()
+    }
+}
+
 /// `[model]`: the architecture of a Qwen3-style model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSection {

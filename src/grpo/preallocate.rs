@@ -1,5 +1,6 @@
 //! The first passes of a run: later ones seldom need more memory.
 use std::iter::successors;
+use std::slice;
 use std::sync::Arc;
 
 use super::batch::{Group, Prompt, Sample, samples};
@@ -19,16 +20,16 @@ impl Grpo<'_> {
         let prompt = self.prompts.longest()?;
         let context = self.trainer.model.config().max_positions.saturating_sub(prompt.ids.len());
         let len = self.rollout.max_new.min(context).max(1);
-        let group = |_| Group {
+        let group = Group {
             prompt_id: 0,
             prompt: prompt.clone(),
             samples: (0..section.num_generations).map(|at| self.completion(&prompt, at, len)).collect(),
         };
-        let groups: Vec<Group> =
-            (0..section.prompts_per_step / section.steps_per_generation).map(group).collect();
         let weighted =
             |(group, sample)| Weighted { group, sample, advantage: 0.0, reference: None, kept: &[] };
-        let completions: Vec<Weighted<'_>> = samples(&groups).map(weighted).collect();
+        let groups = (0..section.prompts_per_step / section.steps_per_generation).map(|_| &group);
+        let completions: Vec<Weighted<'_>> =
+            groups.flat_map(|group| samples(slice::from_ref(group))).map(weighted).collect();
         let (examples, processing) = (&self.updater.examples, self.updater.processing());
         let parts: Vec<_> = examples.parts(&completions).collect();
         // the largest pass of each shard

@@ -10,6 +10,9 @@ use crate::tensor::faults::{self, Fault};
 /// File name of the digests of the training data.
 const DATA: &str = "data.json";
 
+/// File name of the configuration.
+const CONFIG: &str = "config.toml";
+
 /// The directory of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir {
@@ -21,32 +24,41 @@ impl RunDir {
     /// two runs are created with the same name at the same time, one of them fails.
     ///
     /// # Errors
-    /// The directory exists and is not empty, or cannot be written.
+    /// Those of [`RunDir::require_new`]; the directory cannot be written.
     pub fn create(path: &Path, config: &str) -> Result<RunDir> {
-        let io = |error| Error::io(path, error);
         if let Some(parent) = path.parent() {
             durable::ensure_dir(parent).map_err(|error| Error::io(parent, error))?;
         }
-        let exists = |_| Error::Exists { path: path.to_path_buf() };
         match durable::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !path.is_dir() => {
-                return Err(io(io::Error::other("expected a directory, found a file")));
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !is_empty(path) => {
-                return Err(exists(error));
-            }
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
-            _ => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => RunDir::require_new(path)?,
+            Err(error) => return Err(Error::io(path, error)),
+            Ok(()) => {}
         }
         let run = RunDir { path: path.to_path_buf() };
         for inner in [run.path.join("checkpoints"), run.path.join("logs")] {
             durable::create_dir(&inner).map_err(|error| match error.kind() {
-                io::ErrorKind::AlreadyExists => exists(error),
+                io::ErrorKind::AlreadyExists => Error::Exists { path: path.to_path_buf() },
                 _ => Error::io(&inner, error),
             })?;
         }
         run.write_config(config)?;
         Ok(run)
+    }
+
+    /// Checks that `path` does not exist, or is an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] for a run, [`Error::NotEmpty`] for another directory; a file.
+    pub fn require_new(path: &Path) -> Result<()> {
+        if path.exists() && !path.is_dir() {
+            return Err(Error::io(path, io::Error::other("expected a directory, found a file")));
+        }
+        let path = path.to_path_buf();
+        match () {
+            () if path.join(CONFIG).is_file() => Err(Error::Exists { path }),
+            () if path.is_dir() && !is_empty(&path) => Err(Error::NotEmpty { path }),
+            () => Ok(()),
+        }
     }
 
     /// Replaces the configuration of the run, and removes [`RunDir::pending_config`].
@@ -133,7 +145,7 @@ impl RunDir {
 
     /// `config.toml`: the configuration, with computed values as comments.
     pub fn config(&self) -> PathBuf {
-        self.path.join("config.toml")
+        self.path.join(CONFIG)
     }
 
     /// `config.toml.new`: the configuration that replaces [`RunDir::config`] after a checkpoint has recorded it. Exists

@@ -15,6 +15,12 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// The directory of a new run exists, is not empty, and is not a run.
+    #[error("{}: expected no directory, or an empty one, found one with files", path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A run, or a file of it, does not exist.
     #[error("{}: no such file or directory", path.display())]
     Missing {

@@ -163,8 +163,7 @@ impl RunView {
 
     /// Whether this is a run of `xtrain grpo`.
     pub(crate) fn is_grpo(&self) -> bool {
-        let prompts = |config: &RunConfig| config.grpo.is_some() && config.data.files.is_empty();
-        self.metrics.curve("reward").is_some() || self.config.as_ref().is_some_and(prompts)
+        self.metrics.curve("reward").is_some() || self.config.as_ref().is_some_and(RunConfig::is_grpo)
     }
 
     /// Whether the run goes on. Without a recorded end, its process and the time of its logs decide.

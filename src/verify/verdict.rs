@@ -41,9 +41,9 @@ pub struct Difference {
     pub position: usize,
     /// The value that differs: `logit 17`, `token`, `log-probability`.
     pub what: String,
-    /// Expected bits in hexadecimal, of a token its id.
+    /// The expected bits in hexadecimal; the id of a token; `none` if there is none.
     pub want: String,
-    /// Found bits in hexadecimal.
+    /// What was found, in the same form.
     pub got: String,
 }
 
@@ -80,10 +80,8 @@ impl Verdict {
     }
 
     /// Records the first difference.
-    fn record(&mut self, id: u64, position: usize, what: String, [want, got]: [u32; 2]) {
-        let hex = |bits: u32| format!("{bits:08x}");
-        let difference = || Difference { id, position, what, want: hex(want), got: hex(got) };
-        self.first.get_or_insert_with(difference);
+    fn record(&mut self, id: u64, position: usize, what: String, [want, got]: [String; 2]) {
+        self.first.get_or_insert(Difference { id, position, what, want, got });
     }
 
     /// Compares the values of one row of sequence `id` bit for bit. `name` names the value at an index.
@@ -102,9 +100,10 @@ impl Verdict {
         let first = differ.next();
         self.differing += missing + u64::from(first.is_some()) + differ.count() as u64;
         match first {
-            Some((at, bits)) => self.record(id, position, name(at), bits),
+            Some((at, bits)) => self.record(id, position, name(at), bits.map(|bits| format!("{bits:08x}"))),
             None if missing > 0 => {
-                self.record(id, position, "values".into(), [want.len() as u32, got.len() as u32])
+                let lengths = [want.len(), got.len()].map(|n| n.to_string());
+                self.record(id, position, "number of values".into(), lengths);
             }
             None => (),
         }
@@ -117,7 +116,8 @@ impl Verdict {
             let pair = [want, got].map(|c| c.tokens.get(at).copied());
             if pair[0] != pair[1] {
                 self.tokens_differing += 1;
-                self.record(id, start + at, "token".into(), pair.map(|id| id.unwrap_or(u32::MAX)));
+                let found = pair.map(|id| id.map_or_else(|| "none".to_string(), |id| id.to_string()));
+                self.record(id, start + at, "token".into(), found);
             }
         }
         for (what, got, want) in [
@@ -156,15 +156,15 @@ mod tests {
     fn the_first_difference_of_a_completion_is_at_its_position_in_the_sequence() {
         let requested = RequestedSetting { threads: 1, kv: KvKind::default(), chunk: None };
         let want = completion(&[1, 2, 3]);
-        for (got, differing, position, bits) in [
-            (completion(&[1, 9, 8]), 2, 5, ["00000002", "00000009"]),
-            (completion(&[1, 2]), 1, 6, ["00000003", "ffffffff"]),
-            (completion(&[1, 2, 3, 4]), 1, 7, ["ffffffff", "00000004"]),
+        for (got, differing, position, ids) in [
+            (completion(&[1, 19, 8]), 2, 5, ["2", "19"]),
+            (completion(&[1, 2]), 1, 6, ["3", "none"]),
+            (completion(&[1, 2, 3, 4]), 1, 7, ["none", "4"]),
         ] {
             let setting = settings(1, &requested, &Device::cpu()).remove(0);
             let mut verdict = Verdict::new(setting, 0);
             verdict.compare_completion(&got, &want);
-            let [want, got] = bits.map(String::from);
+            let [want, got] = ids.map(String::from);
             let first = Difference { id: 7, position, what: "token".into(), want, got };
             assert_eq!((verdict.tokens_differing, verdict.first), (differing, Some(first)));
         }

@@ -272,7 +272,7 @@ fn a_run_writes_an_event_for_each_step() {
     let scratch = scratch("events");
     let dir = &scratch.0;
     let run = dir.join("r");
-    let before = now();
+    let (first, before) = (now(), now());
     done(dir, &tiny_run("r", "t.txt", &["train.steps=3", "train.stats_every=3"]));
     let after = now();
     let (times, records): (Vec<f64>, Vec<String>) = events(&run).into_iter().unzip();
@@ -288,8 +288,21 @@ fn a_run_writes_an_event_for_each_step() {
     let after = now();
     let times: Vec<f64> = events(&run).into_iter().map(|(time, _)| time).collect();
     assert_eq!(times.len(), 6, "a resume writes the earlier steps again");
-    assert_eq!(times[..4], [0.0; 4], "the times of the earlier steps are not known");
     assert!(are_times_between(&times[4..], before, after), "{before}, {times:?}, {after}");
+    // a step of the first session is dated back from its end by the time that the steps after it took
+    assert!(are_times_between(&times[1..4], first - 1e-3, before), "{first}, {times:?}, {before}");
+    let seconds = |key: &str, line: &str| parsed(line)[key].as_f64().unwrap_or(0.0);
+    let timings = fs::read_to_string(run.join("timings.jsonl")).unwrap();
+    let took: Vec<f64> = timings
+        .lines()
+        .map(|line| {
+            ["step_time", "eval_time", "sample_time", "save_time"].iter().map(|key| seconds(key, line)).sum()
+        })
+        .collect();
+    for step in 1..3 {
+        let between = times[step + 1] - times[step];
+        assert!((between - took[step]).abs() < 1e-3, "step {step}: {between} s, {took:?}");
+    }
 }
 
 #[test]

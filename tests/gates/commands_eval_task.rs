@@ -1,5 +1,5 @@
 //! `xtrain eval --task` with answers that a model completes, and answers that it does not.
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::{Scratch, ok};
 use crate::commands::parsed;
@@ -27,7 +27,9 @@ fn correct_and_wrong_answers_are_counted() {
     let row: Vec<&str> = shown.lines().nth(2).unwrap().split_whitespace().collect();
     assert_eq!(row, ["t", "22.2", "%", "2", "9"], "{shown}");
     assert_eq!(shown.lines().filter(|line| line.starts_with("wrong: ")).count(), 5, "{shown}");
-    assert!(shown.ends_with("and 2 more (use --json to list all)\n"), "{shown}");
+    let last = "and 2 more (use --json to list all)\n\
+                7 of 7 wrong completions ended at the maximum length; --max-new increases it\n";
+    assert!(shown.ends_with(last), "{shown}");
     let report = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
     let task = &report["task"];
     assert_eq!(
@@ -35,4 +37,12 @@ fn correct_and_wrong_answers_are_counted() {
         (&json!(2.0 / 9.0), &json!(2), &json!(9))
     );
     assert_eq!(task["wrong"].as_array().unwrap().len(), 7);
+    // the default leaves room for 8 tokens more than the answer
+    let lengths = |report: &Value| -> Vec<usize> {
+        let wrong = report["task"]["wrong"].as_array().unwrap();
+        wrong.iter().map(|one| one["completion"].as_str().unwrap().len()).collect()
+    };
+    let short = parsed(&ok(&scratch.0, &[&args[..], &["--json", "--max-new", "1"]].concat()));
+    assert_eq!(short["task"]["truncated"], 9, "{short}");
+    assert!(lengths(&short).iter().zip(lengths(&report)).all(|(short, long)| *short < long), "{short}");
 }

@@ -90,6 +90,9 @@ fn a_run_of_reinforcement_learning_is_drawn_in_several_charts() {
     for key in ["reward", "entropy", "completions/mean_length"] {
         assert!(all.contains(&format!(">{key} ")), "{key}: {files:?}");
     }
+    ok(&scratch.0, &["plot", "rl", "--out", "rl.svg"]);
+    let chart = fs::read_to_string(scratch.0.join("rl.svg")).unwrap();
+    assert!(chart.contains(">reward ") && !chart.contains(">loss "), "{chart}");
 }
 
 #[test]

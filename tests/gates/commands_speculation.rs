@@ -81,6 +81,10 @@ fn drafts_need_a_cache_and_the_vocabulary_of_the_model() {
     let other = fixture("llama3_rope");
     let args = ["generate", &m, "--prompt", "ab", "--draft", &other];
     refused(&scratch.0, &args, 2, &["--draft", "token 0: expected", "<|begin_of_text|>"]);
+    for command in [["bench", "decode"], ["bench", "trace"]] {
+        let args = [&command[..], &["--model", &m, "--draft", &other]].concat();
+        refused(&scratch.0, &args, 2, &["--draft", "token 0: expected", "<|begin_of_text|>"]);
+    }
     let both = ["generate", &m, "--prompt", "ab", "--draft", &m, "--speculate", "lookup"];
     refused(&scratch.0, &both, 2, &["--draft", "--speculate"]);
 }

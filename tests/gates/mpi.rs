@@ -477,6 +477,9 @@ fn processes_verify_a_part_each_and_refuse_another_command_line() {
     let printed = text(&succeeds(mpirun(&scratch.0, 2, &verify)).stdout);
     assert!(printed.contains(" values compared with the training forward pass, 0 differ."), "{printed}");
     assert!(printed.contains("of 2 processes have the same bits for all 9 sequences"), "{printed}");
+    let (code, errors) = fails(mpirun(&scratch.0, 2, &[&verify[..], &["--prompts", "-"]].concat()));
+    assert!(errors.contains("--prompts: expected a file with 2 processes, found standard input"), "{errors}");
+    assert_eq!(code, 2, "{errors}");
     let mut two = mpirun(&scratch.0, 1, &verify);
     two.args([":", "-n", "1"]).arg(program().get_program()).args(verify).args(["--seed", "7"]);
     let (code, errors) = fails(two);

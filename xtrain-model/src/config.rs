@@ -53,6 +53,9 @@ pub struct Biases {
 }
 
 impl Config {
+    /// The largest vocabulary: a sampler adds that many weights in 64 bits.
+    pub const MAX_VOCAB: usize = 1 << 19;
+
     /// A tiny config for examples and tests: 2 layers, width 32, a byte vocabulary with an end-of-text id, QK-norm
     /// and tied embeddings, up to 64 positions.
     ///
@@ -88,7 +91,7 @@ impl Config {
             *self;
         let refuse = |field, want, got: String| Err(Error::Config { field, want, got });
         let sizes = [
-            ("vocab", vocab, 1 << 19, "from 1 to 524288"),
+            ("vocab", vocab, Config::MAX_VOCAB, "from 1 to 524288"),
             ("dim", dim, 1 << 16, "from 1 to 65536"),
             ("ffn_dim", ffn_dim, 1 << 18, "from 1 to 262144"),
             ("n_layers", n_layers, 1 << 10, "from 1 to 1024"),

@@ -174,7 +174,11 @@ pub(crate) struct DecodeArgs {
     pub(crate) sync_every: NonZeroUsize,
     /// Estimate a step on this GPU instead: the kernel launches that the host code issues, and the lower bound of
     /// their time. Needs no GPU.
-    #[arg(long, value_name = "GPU", conflicts_with_all = ["model", "device", "repeats", "sync_every"])]
+    #[arg(
+        long,
+        value_name = "GPU",
+        conflicts_with_all = ["model", "device", "repeats", "sync_every", "speculate", "draft"]
+    )]
     pub(super) estimate: Option<TargetGpu>,
     #[command(flatten)]
     pub(super) shared: Shared,

@@ -12,6 +12,7 @@ use crate::cli::{CliError, loaded, source, timed};
 use crate::config::RunConfig;
 use crate::decode::{Counters, Engine, EngineOptions, KvMemory, Request, SampleOptions};
 use crate::memory;
+use crate::model::tokenizer::Tokenizer;
 use crate::model::{Model, TrainingExample};
 use crate::report::{Timings, units};
 use crate::tensor::rng::{PhiloxRng, Purpose};
@@ -27,11 +28,15 @@ pub(super) struct BenchModel {
     parameters: u64,
     compute: String,
     device: String,
+    /// That of the model's directory. `None`: it has none, or the weights are random.
+    #[serde(skip)]
+    pub(super) tokenizer: Option<Tokenizer>,
 }
 
 impl BenchModel {
     pub(super) fn new(name: String, model: &Model) -> BenchModel {
         BenchModel {
+            tokenizer: None,
             model: name,
             parameters: model.config().n_params() as u64,
             compute: model.compute().to_string(),
@@ -40,7 +45,7 @@ impl BenchModel {
     }
 
     pub(super) fn title(&self) -> String {
-        let BenchModel { model, parameters, compute, device } = self;
+        let BenchModel { model, parameters, compute, device, .. } = self;
         format!("{model}: {} parameters, {compute}, {device}\n", units::count(*parameters))
     }
 }
@@ -55,7 +60,7 @@ pub(super) fn open(
     if let Some(path) = path {
         let loaded = loaded::open(path, &shared.common)?;
         let description = BenchModel::new(loaded.path.display().to_string(), &loaded.model);
-        return Ok((loaded.model, description));
+        return Ok((loaded.model, BenchModel { tokenizer: loaded.tokenizer, ..description }));
     }
     let config = shared.config()?;
     let device = shared.common.open()?;

@@ -1,11 +1,9 @@
 //! The text of `xtrain bench cache-kinds`, its perplexity, and the slots that sequences take.
-use std::fs;
-
 use super::bench_model::{self, BenchModel, random_tokens};
 use super::cache_columns::Column;
 use super::cache_kinds_args::CacheKindsArgs;
 use super::workload::Workload;
-use crate::cli::input_file::require_end;
+use crate::cli::input_file::read_text;
 use crate::cli::{CliError, Exit, loaded};
 use crate::decode::cache::Usage;
 use crate::decode::{self, Engine, EngineOptions, LogitsRows, Request};
@@ -56,8 +54,7 @@ pub(super) fn open(args: &CacheKindsArgs) -> Result<(Model, BenchModel, Text), C
     let path = args.model.as_deref().expect("clap requires --model with --text");
     let loaded = loaded::open(path, &args.shared.common)?;
     let tokenizer = loaded.require_tokenizer("--text", "remove --text: the model samples a text")?;
-    require_end(file)?;
-    let text = fs::read_to_string(file).map_err(|error| CliError::io(file, &error))?;
+    let text = read_text(file)?;
     let lengths = lengths(&loaded.model);
     let (tokens, want) = (tokenizer.encode(&text)?, lengths.iter().sum::<usize>());
     if tokens.len() < want {

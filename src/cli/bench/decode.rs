@@ -65,7 +65,8 @@ pub(super) fn run(args: &DecodeArgs) -> Result<(), CliError> {
     workload.check(args.cache.engine().kv, &model, "reduce --prompt-len or --max-new")?;
     let plain = EngineOptions { steps_per_sync: args.sync_every.get(), ..args.cache.engine() };
     let options = args.speculation.apply(plain)?;
-    let draft = args.speculation.open_draft(&args.shared.common)?;
+    let (tokenizer, common) = (description.tokenizer.as_ref(), &args.shared.common);
+    let draft = args.speculation.open_draft(&model, tokenizer, common)?;
     let draft = draft.as_ref().map(|draft| &draft.model);
     bench_model::measure(&model, workload, options, draft)?;
     let (mut samples, mut cache_bytes, mut kv) = (Vec::new(), 0, None);

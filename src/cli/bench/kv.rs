@@ -35,8 +35,9 @@ pub(super) fn run(args: &KvArgs) -> Result<(), CliError> {
     let lengths = if args.long { &LENGTHS[..] } else { &LENGTHS[..3] };
     let longest = lengths.iter().max().expect("the list is not empty");
     let prompt_len = args.prompt_len.get();
-    let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, prompt_len + longest)?;
-    let fits = |n: &&usize| prompt_len + **n <= model.config().max_positions;
+    let context = prompt_len.saturating_add(*longest);
+    let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, context)?;
+    let fits = |n: &&usize| prompt_len.saturating_add(**n) <= model.config().max_positions;
     let lengths: Vec<usize> = lengths.iter().filter(fits).copied().collect();
     let workload =
         |max_new| Workload { batch: 1, one_prompt: false, prompt_len, max_new, temperature: 0.0, top_p: 1.0 };

@@ -82,6 +82,7 @@ impl Times {
 }
 
 pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
+    args.check()?;
     let spec = args.spec();
     let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, spec.longest())?;
     let (longest, context) = (spec.longest(), args.kv().max_positions(model.config()));
@@ -91,7 +92,8 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Usage, message).hint("reduce --prompt-len or --max-new"));
     }
     let options = args.options(longest)?;
-    let draft = args.speculation.open_draft(&args.shared.common)?;
+    let (tokenizer, common) = (description.tokenizer.as_ref(), &args.shared.common);
+    let draft = args.speculation.open_draft(&model, tokenizer, common)?;
     let draft = draft.as_ref().map(|draft| &draft.model);
     let hint = "reduce --max-batch-size, --prompt-len or --max-new, or use --kv-capacity";
     let memory = args.scheduler.offload.memory(model.device())?;

@@ -6,10 +6,10 @@ use clap::Args;
 
 use super::arrivals::{Pattern, TraceSpec};
 use super::shared::Shared;
-use crate::cli::CliError;
 use crate::cli::common::{CacheFlags, count, number};
 use crate::cli::scheduler_flags::SchedulerFlags;
 use crate::cli::speculation::SpeculationFlags;
+use crate::cli::{CliError, Exit};
 use crate::decode::{EngineOptions, KvKind};
 
 #[derive(Debug, Clone, Args)]
@@ -27,9 +27,9 @@ pub(crate) struct TraceArgs {
     /// Mean arrivals per second.
     #[arg(long, value_name = "N", default_value_t = 20.0, value_parser = rate)]
     rate: f64,
-    /// Requests that arrive together, with --arrivals bursty.
-    #[arg(long, value_name = "N", default_value = "16", value_parser = requests)]
-    burst: NonZeroUsize,
+    /// Requests that arrive together, with --arrivals bursty [default: 16].
+    #[arg(long, value_name = "N", value_parser = requests)]
+    burst: Option<NonZeroUsize>,
     /// Mean prompt tokens; uniform from half to one and a half of it.
     #[arg(long, value_name = "TOKENS", default_value = "64", value_parser = length)]
     prompt_len: NonZeroUsize,
@@ -70,11 +70,25 @@ impl TraceArgs {
             pattern: self.arrivals,
             requests: self.requests.get(),
             rate: self.rate,
-            burst: self.burst.get(),
+            burst: self.burst.map_or(16, NonZeroUsize::get),
             prompt_len: self.prompt_len.get(),
             max_new: self.max_new.get(),
             high_priority: self.high_priority,
             seed: self.trace_seed,
+        }
+    }
+
+    /// Checks that no burst is given with arrivals one at a time.
+    ///
+    /// # Errors
+    /// `--burst` without `--arrivals bursty`.
+    pub(super) fn check(&self) -> Result<(), CliError> {
+        match (self.burst, self.arrivals) {
+            (Some(burst), Pattern::Poisson) => {
+                let message = format!("--burst {burst}: expected --arrivals bursty, found poisson");
+                Err(CliError::new(Exit::Usage, message).hint("add --arrivals bursty, or remove --burst"))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::cli::{loaded, source};
 use crate::config::{GrpoSection, RunConfig};
 use crate::grpo;
 use crate::model::tasks::{self, PromptFile, PromptSet, Task};
+use crate::model::tokenizer::Tokenizer;
 use crate::report::units;
 use crate::rewards::RESERVED_COLUMNS;
 use crate::training;
@@ -67,8 +68,8 @@ pub(super) fn check_programs(section: &GrpoSection) -> Result<(), CliError> {
 }
 
 /// Checks that the prompts of a task, and those of `grpo.eval_prompts`, fit in the context of its base model, before that
-/// is trained.
-pub(super) fn check_task_prompts(
+/// is trained. An initial model is not open yet.
+pub(super) fn check_base_prompts(
     config: &RunConfig,
     section: &GrpoSection,
     task: &dyn Task,
@@ -78,15 +79,24 @@ pub(super) fn check_task_prompts(
     }
     let tokenizer = source::tokenizer(&config.data.tokenizer)?;
     let cfg = training::model_config(config, tokenizer.vocab_size());
-    let limit = PromptLimit::new(section, cfg.max_positions);
-    for text in [PromptSet::Train, PromptSet::HeldOut].into_iter().flat_map(|part| task.prompts(part)) {
-        limit.check(
-            &format!("task {}, prompt {text:?}", task.name()),
-            tokenizer.encode_with_bos(&text)?.len(),
-        )?;
-    }
+    check_task_prompts(section, task, &tokenizer, cfg.max_positions)?;
     if !section.eval_prompts.is_empty() {
         prompts::read(section, &section.eval_prompts, &tokenizer, &cfg)?;
+    }
+    Ok(())
+}
+
+/// Checks that the prompts of a task fit in a context of `max_positions`.
+pub(super) fn check_task_prompts(
+    section: &GrpoSection,
+    task: &dyn Task,
+    tokenizer: &Tokenizer,
+    max_positions: usize,
+) -> Result<(), CliError> {
+    let limit = PromptLimit::new(section, max_positions);
+    for text in [PromptSet::Train, PromptSet::HeldOut].into_iter().flat_map(|part| task.prompts(part)) {
+        let place = format!("task {}, prompt {text:?}", task.name());
+        limit.check(&place, tokenizer.encode_with_bos(&text)?.len())?;
     }
     Ok(())
 }

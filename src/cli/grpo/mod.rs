@@ -31,9 +31,9 @@ use crate::config::{GrpoSection, Layer, Resolved, RunConfig};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
 use crate::model::comm::Communicator;
 use crate::model::tasks::{PromptSet, Task};
-use crate::run::{self, RunDir, has_checkpoint};
+use crate::run::{RunDir, has_checkpoint};
 use crate::tensor::faults::{self, Fault};
-use checks::{check_files, check_programs, check_task_prompts, check_weights, section, task};
+use checks::{check_base_prompts, check_files, check_programs, check_weights, section, task};
 use initial::{check_unused, with_sizes_of_init};
 use resume::resumed_config;
 use setup::{Changes, Setup};
@@ -152,7 +152,7 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     let config = resolved.config;
     let section = checks::section(&config)?.clone();
     if let Some(task) = &task {
-        check_task_prompts(&config, &section, task.as_ref())?;
+        check_base_prompts(&config, &section, task.as_ref())?;
     }
     require_grpo(&config, longest_prompt(&section, task.as_deref()), &device, comm.size())?;
     require_division(&config, &**comm)?;
@@ -169,14 +169,14 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     }
     let (run, is_new) = match run {
         Some(run) => (run, false),
-        None => (create(&args.new_run(), &text)?, true),
+        None => (RunDir::create(&args.new_run(), &text)?, true),
     };
     if faults::on(Fault::SessionBeforeLock) {
         logs::session(&run, device, 0, || Ok(()))?;
     }
     // A refused resume starts no reward program and writes nothing in the run of another process.
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
-    let rewards = setup.rewards(&run);
+    let rewards = (!started).then(|| setup.rewards(&run)).transpose();
     if is_new && rewards.is_err() {
         let _ = fs::remove_dir_all(run.path());
     }
@@ -186,26 +186,18 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     }
     comm.barrier()?;
     let mut ready = setup.open(&run, &interrupt)?;
+    let rewards = match rewards {
+        Some(rewards) => rewards,
+        None if setup.is_complete(&ready) => Vec::new(),
+        None => setup.rewards(&run)?,
+    };
     setup.train(&run, &mut ready, rewards, &checkpoints, interrupt)
 }
 
-/// The length of the longest prompt in tokens, or an upper bound.
+/// The length of the longest prompt in tokens, or an upper bound: of a task its bytes and a BOS token.
 fn longest_prompt(section: &GrpoSection, task: Option<&(dyn Task + Send + Sync)>) -> usize {
     let prompts = task.iter().flat_map(|task| task.prompts(PromptSet::HeldOut));
-    prompts.map(|prompt| prompt.len()).max().unwrap_or(section.max_prompt_length)
-}
-
-/// Creates the directory of a new run.
-fn create(path: &Path, config: &str) -> Result<RunDir, CliError> {
-    RunDir::create(path, config).map_err(|error| match error {
-        run::Error::Exists { .. } => {
-            let path = shell_word(path);
-            let hint =
-                format!("to resume it: xtrain grpo --resume {path}; to use another directory: --run DIR");
-            CliError::from(error).hint(hint)
-        }
-        _ => error.into(),
-    })
+    prompts.map(|prompt| prompt.len() + 1).max().unwrap_or(section.max_prompt_length)
 }
 
 impl GrpoArgs {

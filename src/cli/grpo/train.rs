@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::checks::check_task_prompts;
 use super::constraint;
 use super::monitor::GrpoMonitor;
 use super::prompts;
@@ -177,7 +178,10 @@ impl Setup<'_> {
         let constraint = constraint::compile(self.section, tokenizer, cfg.vocab)?;
         let held_out = self.held_out(tokenizer, cfg)?;
         let listed = match self.task {
-            Some(_) => None,
+            Some(task) => {
+                check_task_prompts(self.section, task, tokenizer, cfg.max_positions)?;
+                None
+            }
             None => Some(prompts::read(self.section, &self.section.prompts, tokenizer, cfg)?),
         };
         Ok(Inputs { listed, held_out, constraint })

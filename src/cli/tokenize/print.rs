@@ -3,6 +3,7 @@ use serde::Serialize;
 
 use crate::cli::{CliError, out};
 use crate::model::tokenizer::Tokenizer;
+use crate::report::units;
 
 /// The output of `--json` for one text.
 #[derive(Serialize)]
@@ -56,7 +57,9 @@ pub(super) fn print(
     let assistant = mask.map(|mask| mask.iter().filter(|inside| **inside).count());
     let assistant = assistant.map(|n| format!(" ({n} of the assistant)")).unwrap_or_default();
     let (tokens, bytes, characters) = (ids.len(), record.bytes, record.characters);
-    out::print(format!("{lines}{tokens} tokens{assistant}, {bytes} bytes, {characters} characters\n"))
+    let [tokens, bytes, characters] = [(tokens, "token"), (bytes, "byte"), (characters, "character")]
+        .map(|(n, word)| units::many(n as u64, word));
+    out::print(format!("{lines}{tokens}{assistant}, {bytes}, {characters}\n"))
 }
 
 /// Formats bytes as a string literal. Control characters and invalid UTF-8 are escaped.

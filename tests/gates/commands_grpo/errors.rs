@@ -145,12 +145,19 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
         assert_eq!(files, ["c.toml", "p.jsonl", "reward.sh"], "{args:?}");
         assert_eq!(names(&scratch.0.join("runs")), [""; 0], "{args:?}");
     }
-    // a run that exists
+    // a directory with files that is not a run
     scratch.file("r/note", "");
-    refused(&scratch.0, &task(&["--run", "r"]), 2, &["r: the run already exists", "xtrain grpo --resume r"]);
-    // its name is one word of the command in the hint
-    scratch.file("a run/note", "");
-    refused(&scratch.0, &task(&["--run", "a run"]), 2, &["xtrain grpo --resume 'a run'; to use"]);
+    refused(
+        &scratch.0,
+        &task(&["--run", "r"]),
+        2,
+        &["r: expected no directory, or an empty one", "--run DIR"],
+    );
+    // a run: its name is one word of the command in the hint, which is that of the run
+    scratch.file("a run/config.toml", "[grpo]\ntask = \"sums\"\n");
+    let parts = ["a run: the run already exists", "xtrain grpo --resume 'a run'; to use"];
+    refused(&scratch.0, &task(&["--run", "a run"]), 2, &parts);
+    refused(&scratch.0, &["train", "--data", "c.toml", "--run", "a run"], 2, &parts);
     // two programs with one reward name
     scratch.file("other.sh", &format!("{READ}\n{REPLY}"));
     let programs = ["--reward", "sh reward.sh", "--reward", "sh other.sh", "--run", "two names"];

@@ -117,6 +117,8 @@ fn a_run_prints_and_writes_what_the_guide_lists() {
 pub(crate) fn a_complete_run_is_not_changed_by_a_resume() {
     let scratch = scratch("complete", "");
     finish(&scratch, "r", &["--set", "grpo.eval_every=0"]);
+    // and starts no reward program
+    std::fs::remove_file(scratch.0.join("reward.sh")).unwrap();
     let files = ["config.toml", "logs/session.json", "metrics.jsonl", "checkpoints/step_000004/run.toml"];
     let read = || files.map(|file| std::fs::read(scratch.0.join("r").join(file)).unwrap());
     let before = read();

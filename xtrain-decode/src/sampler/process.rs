@@ -1,4 +1,5 @@
 //! Penalty, temperature, mask, integer weights, and the filters top-k, top-p and min-p.
+use xtrain_model::Config;
 use xtrain_tensor::{
     faults::{self, Fault},
     softmax,
@@ -26,7 +27,7 @@ pub(super) struct ProcessedLogits {
 
 impl ProcessedLogits {
     /// Maximum number of logits in a row.
-    pub(super) const MAX_VOCAB: usize = 1 << 19;
+    pub(super) const MAX_VOCAB: usize = Config::MAX_VOCAB;
 
     /// The processed logits, -inf where removed.
     pub(super) fn logits(&self) -> &[f32] {
