@@ -56,7 +56,10 @@ macro_rules! stored {
                     Device::Reference(Reference { recycler, .. }) | Device::Cpu(Cpu { recycler, .. }) => {
                         Storage::$variant(Values::new(values, recycler))
                     }
-                    Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.upload(&values)?), <$t>::DTYPE),
+                    Device::Gpu(gpu) => {
+                        elements_on_gpu(&[values.len()])?;
+                        Storage::Gpu(Arc::new(gpu.upload(&values)?), <$t>::DTYPE)
+                    }
                 })
             }
             fn get(storage: &Storage) -> Option<&[$t]> {
@@ -74,8 +77,8 @@ impl Tensor {
     /// Creates a tensor of `shape` from `values`, row-major.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the product of `shape` is not the number of values; [`Error::Device`] if the device has no
-    /// memory for them.
+    /// [`Error::Shape`] if the product of `shape` is not the number of values; [`Error::Argument`] on a GPU for 2^32 or
+    /// more of them; [`Error::Device`] if the device has no memory for them.
     pub fn new<T: Stored>(device: &Device, shape: &[usize], values: Vec<T>) -> Result<Tensor> {
         if count(shape) != Some(values.len()) {
             let got = vec![shape.to_vec(), vec![values.len()]];
@@ -87,7 +90,8 @@ impl Tensor {
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a shape that no memory can hold; [`Error::Device`] if the device has no memory for it.
+    /// [`Error::Argument`] for a shape that no memory can hold, and on a GPU for one of 2^32 or more elements;
+    /// [`Error::Device`] if the device has no memory for it.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
         fn zeroed<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
             let values = match device {
@@ -104,10 +108,15 @@ impl Tensor {
             };
             T::wrap(values, device)
         }
-        let n = elements(shape)?;
         let storage = match device {
-            Device::Gpu(gpu) => Storage::Gpu(Arc::new(gpu.deferred_zeros(n * dtype.bytes())?), dtype),
-            Device::Reference(_) | Device::Cpu(_) => by_dtype!(dtype, T => zeroed::<T>(device, n))?,
+            Device::Gpu(gpu) => {
+                let bytes = elements_on_gpu(shape)? * dtype.bytes();
+                Storage::Gpu(Arc::new(gpu.deferred_zeros(bytes)?), dtype)
+            }
+            Device::Reference(_) | Device::Cpu(_) => {
+                let n = elements(shape)?;
+                by_dtype!(dtype, T => zeroed::<T>(device, n))?
+            }
         };
         Ok(Tensor { shape: shape.into(), storage, device: device.clone() })
     }
@@ -147,29 +156,39 @@ impl Tensor {
 
     /// Creates an uninitialized tensor on a GPU. A kernel must write all of it.
     pub(crate) fn on_gpu(gpu: &Gpu, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
-        let n = elements(shape)?;
-        if u32::try_from(n).is_err() {
-            let want = "fewer than 2^32 elements, the limit of the kernels' counters";
-            return Err(Error::Argument { op: "Tensor on a GPU", want, got: format!("{shape:?}") });
-        }
-        let buffer = gpu.buffer(n * dtype.bytes())?;
+        let buffer = gpu.buffer(elements_on_gpu(shape)? * dtype.bytes())?;
         let storage = Storage::Gpu(Arc::new(buffer), dtype);
         Ok(Tensor { shape: shape.into(), storage, device: Device::Gpu(gpu.clone()) })
     }
 
-    /// The device address of the values, for a kernel of `gpu` that reads them as `dtype`.
-    pub(crate) fn at(&self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
+    /// The buffer of the values, if they are on `gpu` in `dtype`.
+    fn buffer_on(&self, gpu: &Gpu, dtype: Dtype) -> Result<&gpu::Buffer> {
         match &self.storage {
-            Storage::Gpu(buffer, own) if *own == dtype && buffer.home().same(gpu) => {
-                buffer.run_deferred()?;
-                Ok(buffer.arg())
-            }
+            Storage::Gpu(buffer, own) if buffer.home().same(gpu) => match *own == dtype {
+                true => Ok(buffer),
+                false => Err(Error::Dtype { op: "operand on a GPU", want: dtype.name(), got: *own }),
+            },
             _ => {
-                let got = format!("{} on {:?}", self.dtype(), self.device);
+                let got = format!("{} on {}", self.dtype(), self.device);
                 let what = format!("expected an operand in {dtype} on {}, found {got}", gpu.name());
                 Err(Error::device(what))
             }
         }
+    }
+
+    /// Checks that [`Tensor::at`] has no error, without queueing the operation that writes the values.
+    pub(crate) fn check_at(&self, gpu: &Gpu, dtype: Dtype) -> Result<()> {
+        self.buffer_on(gpu, dtype).map(|_| ())
+    }
+
+    /// The device address of the values, for a kernel of `gpu` that reads them as `dtype`.
+    ///
+    /// # Errors
+    /// [`Error::Dtype`] if they are on `gpu` in another dtype; [`Error::Device`] if they are on another device.
+    pub(crate) fn at(&self, gpu: &Gpu, dtype: Dtype) -> Result<At> {
+        let buffer = self.buffer_on(gpu, dtype)?;
+        buffer.run_deferred()?;
+        Ok(buffer.arg())
     }
 
     /// Sets the operation that writes a new tensor on a GPU when its values are first read.
@@ -274,7 +293,7 @@ impl Tensor {
     /// Returns the same values on `device`: shared between CPU devices, copied to and from a GPU.
     ///
     /// # Errors
-    /// [`Error::Device`] if a device has no memory for them.
+    /// [`Error::Device`] if a device has no memory for them; [`Error::Argument`] for 2^32 or more values to a GPU.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         fn moved<T: Stored>(x: &Tensor, device: &Device) -> Result<Storage> {
             T::wrap(x.to_vec::<T>()?, device)
@@ -385,6 +404,16 @@ fn elements(shape: &[usize]) -> Result<usize> {
     n.ok_or_else(|| Error::Argument { op: "Tensor", want, got: format!("{shape:?}") })
 }
 
+/// [`elements`] of a tensor on a GPU: the kernels count in 32 bits.
+fn elements_on_gpu(shape: &[usize]) -> Result<usize> {
+    let n = elements(shape)?;
+    if u32::try_from(n).is_ok() {
+        return Ok(n);
+    }
+    let want = "fewer than 2^32 elements, the limit of the kernels' counters";
+    Err(Error::Argument { op: "Tensor on a GPU", want, got: format!("{shape:?}") })
+}
+
 fn count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
@@ -392,6 +421,7 @@ fn count(shape: &[usize]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ThreadSchedule, testing};
 
     /// What the constructors return for a shape.
     fn constructed(device: &Device, shape: &[usize], dtype: Dtype) -> [Result<Tensor>; 3] {
@@ -420,6 +450,24 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// The error is that of the size, not of the memory that such a tensor needs.
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn a_gpu_refuses_a_tensor_of_more_elements_than_its_kernels_count() {
+        let device = testing::emulated(ThreadSchedule::Forward);
+        for shape in [&[1 << 32][..], &[1 << 16, 1 << 16], &[3, 1 << 31]] {
+            let want = format!(
+                "Tensor on a GPU: expected fewer than 2^32 elements, the limit of the kernels' counters, found {shape:?}"
+            );
+            for dtype in [Dtype::F32, Dtype::BF16] {
+                let error = Tensor::zeros(&device, shape, dtype).unwrap_err();
+                assert!(matches!(error, Error::Argument { .. }), "{error:?}");
+                assert_eq!(error.to_string(), want);
+            }
+        }
+        assert_eq!(elements_on_gpu(&[(1 << 32) - 1]), Ok(0xffff_ffff));
     }
 
     #[test]
@@ -455,5 +503,23 @@ mod tests {
         let mut b = a.clone();
         b.data_mut::<f32>().unwrap()[0] = 9.0;
         assert_eq!(a.data::<f32>().unwrap(), [1.0, 2.0]);
+    }
+
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn the_error_of_an_operand_names_its_dtype_or_its_device() {
+        let [device, other] = [1, 2].map(|seed| testing::emulated(ThreadSchedule::Random(seed)));
+        let Device::Gpu(gpu) = &device else { panic!("{device}") };
+        let zeros = |device: &Device, dtype| Tensor::zeros(device, &[2, 3], dtype).unwrap();
+        let error = |x: &Tensor| x.at(gpu, Dtype::F32).unwrap_err();
+        let dtype = error(&zeros(&device, Dtype::BF16));
+        assert!(matches!(dtype, Error::Dtype { .. }), "{dtype:?}");
+        assert_eq!(dtype.to_string(), "operand on a GPU: expected f32, found bf16");
+        for elsewhere in [Device::cpu(), other] {
+            let found = error(&zeros(&elsewhere, Dtype::F32));
+            assert!(matches!(found, Error::Device { .. }), "{found:?}");
+            let want = format!("expected an operand in f32 on {device}, found f32 on {elsewhere}");
+            assert_eq!(found.to_string(), want);
+        }
     }
 }

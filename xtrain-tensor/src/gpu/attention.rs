@@ -67,7 +67,8 @@ impl MaskArgs {
                 let mut all = vec![0; stride * table.len()];
                 let rows = all.chunks_exact_mut(stride.max(1)).zip(table);
                 rows.for_each(|(to, pages)| to[..pages.len()].copy_from_slice(pages));
-                (all, *page, stride)
+                // a page with rows is a part of its pool; without rows it may have any length
+                (all, (*page).min(u32::MAX as usize), stride)
             }
         };
         let (seq, pos, table) = (gpu.indices(mask.seq)?, gpu.indices(mask.pos)?, gpu.indices(&table)?);

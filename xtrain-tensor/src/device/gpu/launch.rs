@@ -102,10 +102,10 @@ impl From<At> for Arg {
         Arg::At(x.0)
     }
 }
-/// A size, which the kernels take as a u32.
+/// A size, which the kernels take as a u32. A tensor on a GPU has fewer than 2^32 elements.
 impl From<usize> for Arg {
     fn from(x: usize) -> Arg {
-        Arg::U32(x as u32)
+        Arg::U32(u32::try_from(x).unwrap_or_else(|_| panic!("a size below 2^32, found {x}")))
     }
 }
 impl From<u32> for Arg {

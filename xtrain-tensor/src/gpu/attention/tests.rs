@@ -339,3 +339,14 @@ fn a_head_size_that_is_not_a_multiple_of_8_is_an_error() {
         }
     }
 }
+
+/// Sizes of pages are not sizes of tensors: one that no row needs may be any number.
+#[test]
+fn an_attention_without_rows_takes_pages_of_any_length() {
+    let device = Device::emulated(ThreadSchedule::Forward).unwrap();
+    let [q, kv] = [[0, 2, 8], [3, 1, 8]].map(|shape| Tensor::zeros(&device, &shape, Dtype::F32).unwrap());
+    let slots = Slots::Pages { page: usize::MAX, table: vec![vec![0]] };
+    let mask = AttnMask { seq: &[], pos: &[], slots: &slots, window: None };
+    assert!(ops::attention(&q, &kv, &kv, &mask).unwrap().0.is_empty());
+    assert!(ops::decode_attention(&q, &kv, &kv, &mask).unwrap().is_empty());
+}
