@@ -185,7 +185,7 @@ mod tests {
         let resident = LayerOffload::least_resident(kv, &model, room);
         // keys and values of 150 positions: in three layers, and in one that is read
         let layers = 3 * 150 * 2 * 4 * 4;
-        let read = 2 * 4 * Device::cpu().allocated_elements(150 * 4) as u64;
+        let read = 2 * Device::cpu().allocated_bytes(150 * 4, Dtype::F32) as u64;
         assert!(read >= 150 * 2 * 4 * 4);
         assert_eq!(host_bytes(LayerOffload::in_memory(resident, usize::MAX)), layers + read);
         let in_file = LayerOffload::in_directory(&std::env::temp_dir(), resident, usize::MAX).unwrap();

@@ -62,8 +62,7 @@ impl CacheShape {
     pub(super) fn pool_bytes(&self, slots: u64, device: &Device) -> u64 {
         let (len, dtype) = self.stored_head();
         let elements = slots.saturating_mul((self.n_kv_heads * len) as u64);
-        let allocated = device.allocated_elements(usize::try_from(elements).unwrap_or(usize::MAX));
-        (allocated as u64).saturating_mul(dtype.bytes() as u64)
+        device.allocated_bytes(usize::try_from(elements).unwrap_or(usize::MAX), dtype) as u64
     }
 
     /// The number of elements of a stored head vector, and their dtype.

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 pub use cpu::{Cpu, Reference};
 pub(crate) use gpu::Gpu;
 
+use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::tensor_core::TensorCore;
 use gpu::{Emulation, EmulatorBuild, GpuCounters, Peak, ThreadSchedule};
@@ -108,10 +109,14 @@ impl Device {
         self.as_cpu().map_or(1, |cpu| cpu.pool.threads())
     }
 
-    /// Number of elements for which a new tensor of `len` elements allocates memory. On the CPU `len` is rounded up to
-    /// one of eight sizes per power of two, so that later tensors of similar lengths can use the memory.
-    pub fn allocated_elements(&self, len: usize) -> usize {
-        if let Device::Gpu(_) = self { len } else { recycle::class_size(len) }
+    /// The number of bytes that a new tensor of `len` elements allocates. On the CPU `len` is rounded up to one of eight
+    /// sizes per power of two, so that later tensors of similar lengths can use the memory; on a GPU the number of bytes
+    /// is, and to a multiple of 256.
+    pub fn allocated_bytes(&self, len: usize, dtype: Dtype) -> usize {
+        match self {
+            Device::Gpu(gpu) => gpu.allocated_bytes(len.saturating_mul(dtype.bytes())),
+            Device::Reference(_) | Device::Cpu(_) => recycle::class_size(len).saturating_mul(dtype.bytes()),
+        }
     }
 
     /// The activity counters of a GPU since it was opened. `None`: the device is a CPU.
@@ -178,5 +183,35 @@ impl Device {
 
     fn as_gpu(&self) -> Option<&Gpu> {
         if let Device::Gpu(gpu) = self { Some(gpu) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Tensor, testing};
+
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn the_allocated_bytes_of_a_gpu_are_those_of_its_blocks() {
+        let schedule = ThreadSchedule::Forward;
+        let [pooled, exact] = [testing::emulated(schedule), testing::checked(schedule)];
+        for (len, bytes) in [(0, 256), (1, 256), (64, 256), (65, 512), (1025, 5120), (1 << 20, 1 << 22)] {
+            assert_eq!(pooled.allocated_bytes(len, Dtype::F32), bytes, "{len} elements");
+            assert_eq!(exact.allocated_bytes(len, Dtype::F32), 4 * len);
+            assert_eq!(pooled.allocated_bytes(2 * len, Dtype::BF16), bytes, "{len} pairs");
+        }
+        for device in [&pooled, &exact, &Device::cpu()] {
+            assert_eq!(device.allocated_bytes(usize::MAX, Dtype::F32), usize::MAX, "{device}");
+        }
+        // a block of this size class serves a tensor that fills it, and no larger one
+        let allocations = || pooled.gpu_counters().unwrap().allocations;
+        let new = |bytes: usize| Tensor::zeros(&pooled, &[bytes / 4], Dtype::F32).unwrap();
+        drop(new(4100));
+        let before = allocations();
+        drop(new(pooled.allocated_bytes(1025, Dtype::F32)));
+        assert_eq!(allocations(), before);
+        drop(new(pooled.allocated_bytes(1025, Dtype::F32) + 4));
+        assert_eq!(allocations(), before + 1);
     }
 }

@@ -145,6 +145,11 @@ impl Gpu {
         self.shared.stream.launcher().connect(comm)
     }
 
+    /// The number of bytes that a new buffer of `bytes` bytes allocates.
+    pub(crate) fn allocated_bytes(&self, bytes: usize) -> usize {
+        self.shared.stream.allocated_bytes(bytes)
+    }
+
     /// See [`Device::wait`](crate::Device::wait).
     pub(crate) fn wait(&self) -> Result<()> {
         self.submit_step()?;

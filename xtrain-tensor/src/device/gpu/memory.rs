@@ -46,8 +46,12 @@ impl Memory {
     }
 }
 
-/// The block size for `bytes`: at most a quarter larger, or 256 bytes larger.
+/// The block size for `bytes`: at most a quarter larger, or 256 bytes larger. More than `isize::MAX` bytes, which no
+/// device has, stay as they are.
 pub(super) fn size_class(bytes: usize) -> usize {
+    if isize::try_from(bytes).is_err() {
+        return bytes;
+    }
     let grain = (bytes.max(256).next_power_of_two() / 8).max(256);
     bytes.max(1).div_ceil(grain) * grain
 }
@@ -68,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_block_is_at_most_a_quarter_or_256_bytes_larger_than_requested() {
-        for bytes in (0..5000).chain([1 << 20, (1 << 20) + 1, 123_456_789]) {
+        for bytes in (0..5000).chain([1 << 20, (1 << 20) + 1, 123_456_789, isize::MAX as usize]) {
             let got = size_class(bytes);
             assert!(got >= bytes.max(1) && got <= (bytes + bytes / 4).max(bytes + 256), "{bytes}: {got}");
             assert_eq!(size_class(got), got, "{bytes}");

@@ -160,6 +160,11 @@ impl Stream {
         found.map_or_else(|| self.allocate(block), Ok)
     }
 
+    /// The size of the block that [`Stream::acquire`] allocates.
+    pub(super) fn allocated_bytes(&self, bytes: usize) -> usize {
+        if self.launcher.exact() { bytes } else { size_class(bytes) }
+    }
+
     pub(super) fn release(&self, at: u64, bytes: usize) {
         if self.launcher.exact() {
             return self.launcher.free(at);
