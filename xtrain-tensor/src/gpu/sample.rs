@@ -36,6 +36,7 @@ const STEP_HEADER: [u32; 4] = [u32::MAX, 0, 0, 0];
 pub(crate) fn sample_rows(gpu: &Gpu, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Outcome>> {
     let mut ring = GpuSampleRing::new(gpu, rows.len(), 1)?;
     ring.launch(logits, rows)?;
+    (ring.rows, ring.steps) = (rows.len(), 1);
     ring.download()
 }
 
@@ -142,8 +143,8 @@ impl GpuSampleRing {
         Ok(())
     }
 
-    /// Samples a token for each row of `logits`.
-    fn launch(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
+    /// Samples a token for each row of `logits`. The caller counts the step.
+    fn launch(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
         let (gpu, n, v) = (&self.gpu, rows.len(), logits.width());
         let chunks = v.div_ceil(CHUNK);
         let x = logits.at(gpu, Dtype::F32)?;
@@ -154,7 +155,6 @@ impl GpuSampleRing {
         let raw = sums()?;
         let by_chunk = Grid::blocks([n, chunks.div_ceil(WARPS), 1], 32 * WARPS as u32);
         let (samples, tokens) = (self.samples.arg(), self.tokens.arg());
-        (self.rows, self.steps) = (n, self.steps + 1);
         if rows.iter().all(|row| row.temperature == 0.0 && row.penalty == 1.0) {
             let args = args![x, step, raw.arg(), samples, tokens, gpu.counters(n + 1)?, v, chunks];
             // SAFETY: x is [n, v], raw has an entry per chunk of a row, samples one per row and step, tokens one per row;
@@ -218,15 +218,16 @@ impl GpuSampleRing {
 impl SampleRing for GpuSampleRing {
     fn stage(&mut self, tokens: &[u32], lists: StepLists) -> Result<()> {
         let _issue = self.gpu.issue();
+        let known = self.known.take();
         self.gpu.end_step()?;
         let words = [&STEP_HEADER, &*lists.iter().flatten().flatten().copied().collect::<Vec<_>>()].concat();
         // SAFETY: the buffer is large enough; the kernels that use it have been submitted.
         unsafe { self.gpu.upload_into(self.step.at(), &words)? };
-        if self.known.as_deref() != Some(tokens) {
+        if known.as_deref() != Some(tokens) {
             // SAFETY: the buffer has one token per row; the kernels that use it have been submitted.
             unsafe { self.gpu.upload_into(self.tokens.at(), tokens)? };
         }
-        (self.rows, self.steps, self.lists, self.known) = (tokens.len(), 0, lists, None);
+        (self.rows, self.steps, self.lists) = (tokens.len(), 0, lists);
         Ok(())
     }
 
@@ -246,7 +247,9 @@ impl SampleRing for GpuSampleRing {
         let gpu = self.gpu.clone();
         let _issue = gpu.issue();
         self.launch(logits, rows)?;
-        gpu.end_step()
+        gpu.end_step()?;
+        self.steps += 1;
+        Ok(())
     }
 
     fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {

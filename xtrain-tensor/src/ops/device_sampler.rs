@@ -18,12 +18,17 @@ const OP: &str = "DeviceSampler";
 ///    logits, and calls [`sample`](DeviceSampler::sample).
 /// 3. [`read_back`](DeviceSampler::read_back) synchronizes and returns the samples of all steps.
 ///
+/// After `read_back`, and after a step that failed, [`stage`](DeviceSampler::stage) is next: the other methods return
+/// [`Error::Argument`] until then.
+///
 /// Tokens and log-probabilities are bit-identical to those of [`sample_rows`](super::sample_rows).
 #[derive(Debug)]
 pub struct DeviceSampler {
     ring: Box<dyn SampleRing>,
     /// Maximum number of rows and of steps between two read-backs.
     capacity: [usize; 2],
+    /// Whether steps or their read-back may follow.
+    is_staged: bool,
     rows: usize,
     steps: usize,
     /// Every last token is below it.
@@ -37,7 +42,7 @@ impl DeviceSampler {
     /// [`Error::Device`] if the device has no memory for it; [`Error::Argument`] if the size overflows.
     pub fn new(device: &Device, rows: usize, steps: usize) -> Result<DeviceSampler> {
         let ring = backend(device).sample_ring(rows, steps)?;
-        Ok(DeviceSampler { ring, capacity: [rows, steps], rows: 0, steps: 0, vocab: 0 })
+        Ok(DeviceSampler { ring, capacity: [rows, steps], is_staged: false, rows: 0, steps: 0, vocab: 0 })
     }
 
     /// The maximum number of rows.
@@ -67,16 +72,24 @@ impl DeviceSampler {
             let got = format!("{} steps of {n_lists}", lists.len());
             return Err(Error::Argument { op: OP, want: "up to two lists per step, an index per row", got });
         }
-        (self.rows, self.steps) = (tokens.len(), 0);
+        (self.is_staged, self.rows, self.steps) = (false, tokens.len(), 0);
         self.vocab = tokens.iter().max().map_or(0, |&t| t as usize + 1);
-        self.ring.stage(tokens, lists)
+        self.ring.stage(tokens, lists)?;
+        self.is_staged = true;
+        Ok(())
+    }
+
+    fn check_staged(&self) -> Result<()> {
+        let (want, got) = ("`stage` before a step", "none since the last `read_back` or failed step");
+        if self.is_staged { Ok(()) } else { Err(Error::Argument { op: OP, want, got: got.into() }) }
     }
 
     /// [`embedding`](super::embedding) of the last token of each row: `w [V, C]` → `[N, C]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] unless `w` is f32 with a row for each id.
+    /// [`Error::Shape`] unless `w` is f32 with a row for each id; [`Error::Argument`] unless the rows are staged.
     pub fn embedding(&self, w: &Tensor, dtype: Dtype) -> Result<Tensor> {
+        self.check_staged()?;
         match w.shape() {
             &[v, _] if self.vocab <= v && w.dtype() == Dtype::F32 => self.ring.embedding(w, dtype),
             _ => Err(misfit(OP, "w [V, C] in f32, a row for each id", &[w])),
@@ -86,8 +99,10 @@ impl DeviceSampler {
     /// [`weight_rows`](super::weight_rows) of the last token of each row.
     ///
     /// # Errors
-    /// [`Error::Shape`] unless `w` has a row for each id; those of [`weight_rows`](super::weight_rows).
+    /// [`Error::Shape`] unless `w` has a row for each id; [`Error::Argument`] unless the rows are staged; those of
+    /// [`weight_rows`](super::weight_rows).
     pub fn weight_rows(&self, w: &Weight) -> Result<Tensor> {
+        self.check_staged()?;
         if self.vocab > w.out_features() {
             return Err(misfit_shapes(OP, "w [V, C], a row for each id", &[&w.shape()]));
         }
@@ -98,15 +113,20 @@ impl DeviceSampler {
     /// tokens sampled since [`DeviceSampler::stage`]; the repetition penalty includes them.
     ///
     /// # Errors
-    /// As [`sample_rows`](super::sample_rows); [`Error::Argument`] for more steps than the capacity.
+    /// As [`sample_rows`](super::sample_rows); [`Error::Argument`] for more steps than the capacity, and unless the rows
+    /// are staged. After an error of the device, nothing can be read back.
     pub fn sample(&mut self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<()> {
+        self.check_staged()?;
         check_rows(OP, logits, rows)?;
         if self.steps == self.capacity[1] || rows.len() != self.rows {
             let got = format!("step {} of {} rows", self.steps + 1, rows.len());
             return Err(Error::Argument { op: OP, want: "a step of the staged rows", got });
         }
         if !rows.is_empty() {
+            // a step that failed may have changed the tokens and the counter on the device
+            self.is_staged = false;
             self.ring.sample(logits, rows)?;
+            self.is_staged = true;
         }
         (self.vocab, self.steps) = (self.vocab.max(logits.width()), self.steps + 1);
         Ok(())
@@ -116,9 +136,11 @@ impl DeviceSampler {
     /// continues from id 0.
     ///
     /// # Errors
-    /// [`Error::Device`] if the device fails.
+    /// [`Error::Device`] if the device fails; [`Error::Argument`] unless the rows are staged.
     pub fn read_back(&mut self) -> Result<Vec<Vec<Outcome>>> {
-        match std::mem::take(&mut self.steps) {
+        self.check_staged()?;
+        self.is_staged = false;
+        match self.steps {
             0 => Ok(Vec::new()),
             steps if self.rows == 0 => Ok(vec![Vec::new(); steps]),
             _ => self.ring.read_back(),
@@ -275,6 +297,71 @@ mod tests {
                 (0..steps).for_each(|_| sampler.sample(&logits, &[]).unwrap());
                 assert_eq!(sampler.read_back().unwrap(), vec![Vec::new(); steps], "{device}");
             }
+        }
+    }
+
+    /// Every method but `stage` is refused.
+    #[track_caller]
+    fn assert_not_staged(sampler: &mut DeviceSampler, device: &Device, logits: &Tensor) {
+        let w = Tensor::zeros(device, &[9, 4], Dtype::F32).unwrap();
+        let weight = Weight::new(&w, Dtype::F32).unwrap();
+        let refused = [
+            sampler.sample(logits, &[SampleRow::GREEDY; 2]),
+            sampler.embedding(&w, Dtype::F32).map(drop),
+            sampler.weight_rows(&weight).map(drop),
+            sampler.read_back().map(drop),
+        ];
+        for refused in refused {
+            let want = "DeviceSampler: expected `stage` before a step, found none since the last `read_back` or \
+                        failed step";
+            assert_eq!(refused.unwrap_err().to_string(), want, "{device}");
+        }
+    }
+
+    /// The devices of a protocol: the checked one reports a write behind the last step.
+    fn devices() -> Vec<Device> {
+        let gpus = [testing::emulated(ThreadSchedule::Forward), testing::checked(ThreadSchedule::Forward)];
+        [Device::cpu(), Device::reference()].into_iter().chain(gpus).collect()
+    }
+
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn steps_before_the_first_stage_and_after_a_read_back_are_refused() {
+        for device in devices() {
+            let mut sampler = DeviceSampler::new(&device, 2, 1).unwrap();
+            let logits = Tensor::new(&device, &[2, 3], vec![0f32, 5.0, 1.0, 7.0, 0.0, 0.0]).unwrap();
+            assert_not_staged(&mut sampler, &device, &logits);
+            for _ in 0..2 {
+                sampler.stage(&[2, 2], Vec::new()).unwrap();
+                sampler.sample(&logits, &[SampleRow::GREEDY; 2]).unwrap();
+                let tokens: Vec<u32> =
+                    sampler.read_back().unwrap()[0].iter().map(|o| o.expect("a token").token).collect();
+                assert_eq!(tokens, [1, 0], "{device}");
+                assert_not_staged(&mut sampler, &device, &logits);
+            }
+        }
+    }
+
+    /// The logits of the failed step are on another device.
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn steps_after_a_failed_step_are_refused_until_rows_are_staged() {
+        let elsewhere = testing::emulated(ThreadSchedule::Backward);
+        for device in devices() {
+            let mut sampler = DeviceSampler::new(&device, 2, 3).unwrap();
+            let on =
+                |device: &Device| Tensor::new(device, &[2, 3], vec![0f32, 5.0, 1.0, 7.0, 0.0, 0.0]).unwrap();
+            let logits = on(&device);
+            sampler.stage(&[2, 2], Vec::new()).unwrap();
+            sampler.sample(&logits, &[SampleRow::GREEDY; 2]).unwrap();
+            let failed = sampler.sample(&on(&elsewhere), &[SampleRow::GREEDY; 2]);
+            assert!(matches!(failed, Err(Error::Device { .. })), "{failed:?}");
+            assert_not_staged(&mut sampler, &device, &logits);
+            sampler.stage(&[1, 0], Vec::new()).unwrap();
+            sampler.sample(&logits, &[SampleRow::GREEDY; 2]).unwrap();
+            let steps = sampler.read_back().unwrap();
+            let tokens = steps.iter().map(|step| step.iter().map(|o| o.expect("a token").token).collect());
+            assert_eq!(tokens.collect::<Vec<Vec<u32>>>(), [[1, 0]], "{device}");
         }
     }
 
