@@ -36,6 +36,7 @@ impl Deferred for DeferredNorm {
 
 /// `rms_norm`; all operands have been checked.
 pub(super) fn rms_norm(gpu: &Gpu, x: &Tensor, norm: Norm<'_>, out: Dtype) -> Result<Tensor> {
+    norm.gain.check_at(gpu, Dtype::F32)?;
     let y = Tensor::on_gpu(gpu, x.shape(), out)?;
     match *x.shape() {
         [n, _] if n <= FUSED_NORM_MAX_ROWS && x.dtype() == Dtype::F32 => {

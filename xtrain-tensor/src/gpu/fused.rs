@@ -1,18 +1,27 @@
 //! Fused kernels of the forward pass.
 use super::{At, Gpu, Grid, args};
 use crate::operands::{RopeArgs, UnrotatedHeads};
-use crate::{Dtype, Error, Result};
+use crate::{Dtype, Error, Result, Tensor};
 
 /// Rows (or heads) per block, one warp each.
 const WARPS: usize = 4;
 
-/// The kernel of `write_heads` for these operands.
-pub(super) fn check_heads(new: &UnrotatedHeads<'_>) -> Result<&'static str> {
-    let (op, hd) = ("write_heads", new.q.width());
+/// Checks that a kernel can write these heads.
+pub(super) fn check_heads(gpu: &Gpu, new: &UnrotatedHeads<'_>) -> Result<()> {
+    let UnrotatedHeads { q, k, v, norms, .. } = *new;
+    [q, k, v].into_iter().try_for_each(|x| x.check_at(gpu, q.dtype()))?;
+    let gains = norms.into_iter().flat_map(|norms| [norms.q_gain, norms.k_gain]);
+    gains.into_iter().try_for_each(|gain| gain.check_at(gpu, Dtype::F32))?;
+    kernel_of_heads(q).map(|_| ())
+}
+
+/// The kernel of `write_heads` for these queries.
+fn kernel_of_heads(q: &Tensor) -> Result<&'static str> {
+    let (op, hd) = ("write_heads", q.width());
     if hd > 256 {
         return Err(Error::Argument { op, want: "a head size of at most 256 on a GPU", got: hd.to_string() });
     }
-    match new.q.dtype() {
+    match q.dtype() {
         Dtype::BF16 => Ok("write_heads_bf16"),
         Dtype::F32 => Ok("write_heads_f32"),
         got => Err(Error::Dtype { op, want: "f32 or bf16", got }),
@@ -28,7 +37,7 @@ pub(super) fn write_heads_into(
 ) -> Result<()> {
     let UnrotatedHeads { q, k, v, norms, rope: RopeArgs { table, positions: pos }, slots } = *new;
     let &[n, nh, hd] = q.shape() else { unreachable!("write_heads checks its shapes") };
-    let (kernel, dtype, nkv) = (check_heads(new)?, q.dtype(), k.shape()[1]);
+    let (kernel, dtype, nkv) = (kernel_of_heads(q)?, q.dtype(), k.shape()[1]);
     let ([q_gain, k_gain], eps) = match norms {
         Some(n) => ([n.q_gain.at(gpu, Dtype::F32)?, n.k_gain.at(gpu, Dtype::F32)?], n.eps),
         None => ([At(0); 2], 0.0),

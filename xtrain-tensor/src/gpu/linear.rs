@@ -324,8 +324,10 @@ fn bounds(samples: &Samples) -> Vec<u32> {
 /// `db += rowsum dy`. The operands have been checked.
 pub(crate) fn bias_gradient(gpu: &Gpu, db: &mut Tensor, dy: &Tensor, samples: &Samples) -> Result<()> {
     let (outs, bounds) = (dy.width(), bounds(samples));
-    let (dy, [start, db]) = (dy.at(gpu, Dtype::F32)?, db.accumulator_at(gpu)?);
-    let args = args![start, db, dy, gpu.indices(&bounds)?, bounds.len() - 1, outs];
+    let (dy, bounds_at) = (dy.at(gpu, Dtype::F32)?, gpu.indices(&bounds)?);
+    // last, because zeros that no kernel has written count as written from then on
+    let [start, db] = db.accumulator_at(gpu)?;
+    let args = args![start, db, dy, bounds_at, bounds.len() - 1, outs];
     // SAFETY: db [outs], start null or db, dy [rows, outs], rows up to the last bound.
     unsafe { gpu.launch("linear_db_f32", Grid::blocks([outs.div_ceil(32), 1, 1], 256), args) }
 }

@@ -56,7 +56,7 @@ pub(in crate::gpu) fn write_heads(
     mut pools: [&mut Tensor; 2],
 ) -> Result<Tensor> {
     let dtype = new.q.dtype();
-    fused::check_heads(new)?;
+    fused::check_heads(gpu, new)?;
     let rotated = Tensor::on_gpu(gpu, new.q.shape(), dtype)?;
     for pool in &mut pools {
         pool.at_mut(gpu, dtype)?;

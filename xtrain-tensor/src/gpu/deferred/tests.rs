@@ -1,8 +1,8 @@
 //! Deferred operations under reshape and in-place changes: the bits of the CPU, which computes everything at once.
 #![cfg(xtrain_emu)]
-use crate::ops::{self, Affine, AttnMask, RopeArgs, SlotRange, Slots, UnrotatedHeads, Weight};
+use crate::ops::{self, Affine, AttnMask, QkNorm, RopeArgs, SlotRange, Slots, UnrotatedHeads, Weight};
 use crate::testing::{arbitrary, compare_bits};
-use crate::{Device, Dtype, Result, RopeTable, Tensor, ThreadSchedule};
+use crate::{Device, Dtype, Error, Result, RopeTable, Tensor, ThreadSchedule};
 
 fn tensor(device: &Device, shape: &[usize], seed: u64) -> Tensor {
     Tensor::new(device, shape, arbitrary(shape.iter().product(), seed)).unwrap()
@@ -119,4 +119,37 @@ fn a_result_that_is_never_read_launches_nothing() {
     drop(ops::rms_norm(&x, &gain, 1e-6, Dtype::F32).unwrap());
     device.wait().unwrap();
     assert_eq!(device.gpu_counters().unwrap().launches, before.launches);
+}
+
+/// An operation that is deferred checks its operands when it is called, not when its result is read.
+#[test]
+fn operands_of_deferred_operations_are_checked_at_once() {
+    let device = Device::emulated(ThreadSchedule::Forward).unwrap();
+    let x = tensor(&device, &[4, 64], 1);
+    let found = ops::rms_norm(&x, &tensor(&Device::cpu(), &[64], 2), 1e-6, Dtype::F32);
+    assert!(matches!(found, Err(Error::Device { .. })), "{found:?}");
+
+    let table = RopeTable::new(1e4, 8, 100).unwrap();
+    let rope = RopeArgs { table: &table, positions: &[3, 2] };
+    let heads = |device: &Device, n: usize| tensor(device, &[2, n, 8], 3);
+    let write = |v: &Tensor, q_gain: &Tensor, k_gain: &Tensor| {
+        let (q, k) = (heads(&device, 4), heads(&device, 2));
+        let [mut k_pool, mut v_pool] = [4, 5].map(|seed| tensor(&device, &[9, 2, 8], seed));
+        let norms = Some(QkNorm { q_gain, k_gain, eps: 1e-6 });
+        let new = UnrotatedHeads { q: &q, k: &k, v, norms, rope, slots: &[3, 6] };
+        ops::write_heads(&new, &mut k_pool, &mut v_pool).map(drop)
+    };
+    let (v, gain) = (heads(&device, 2), tensor(&device, &[8], 6));
+    let (elsewhere, half) = (tensor(&Device::cpu(), &[8], 6), gain.cast(Dtype::BF16).unwrap());
+    assert_eq!(write(&v, &gain, &gain), Ok(()));
+    for found in [
+        write(&heads(&Device::cpu(), 2), &gain, &gain),
+        write(&v, &elsewhere, &gain),
+        write(&v, &gain, &elsewhere),
+    ] {
+        assert!(matches!(found, Err(Error::Device { .. })), "{found:?}");
+    }
+    for found in [write(&v, &half, &gain), write(&v, &gain, &half)] {
+        assert!(matches!(found, Err(Error::Dtype { .. })), "{found:?}");
+    }
 }

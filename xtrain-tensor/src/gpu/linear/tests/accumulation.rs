@@ -1,9 +1,10 @@
 //! Gradients of a bias and of a gain: from zeros, and added to an earlier sum.
 #![cfg(xtrain_emu)]
-use super::gpu;
+use super::{Gpu, Grid, args, gpu};
+use crate::device::gpu::{Emulation, EmulatorBuild, LaunchOptions, Zeros};
 use crate::ops::{self, Norm, Samples};
 use crate::testing::{arbitrary, compare_bits};
-use crate::{Device, Dtype, Tensor};
+use crate::{Device, Dtype, Tensor, ThreadSchedule};
 
 /// The gradients of a bias and of a gain after each of two accumulations.
 fn sums(device: &Device) -> Vec<Vec<f32>> {
@@ -40,4 +41,25 @@ fn an_accumulator_on_another_gpu_is_an_error() {
     let refused = ops::linear_backward_bias(&mut db, &dy, &Samples::of_lengths([6]));
     assert!(matches!(refused, Err(crate::Error::Device { .. })), "{refused:?}");
     assert_eq!(db.to_vec::<f32>().unwrap(), [0.0; 40]);
+}
+
+/// An operation that fails before its kernel is queued leaves the zeros of the accumulator as they are: a later reader
+/// still queues them.
+#[test]
+fn an_accumulation_that_fails_does_not_count_as_a_write() {
+    let plain = Emulation::new(ThreadSchedule::Forward, EmulatorBuild::Plain);
+    let gpu = Gpu::emulated_with(Emulation { late_errors: true, ..plain }, LaunchOptions::default()).unwrap();
+    let device = Device::Gpu(gpu.clone());
+    let dy = Tensor::new(&device, &[6, 40], arbitrary(240, 1)).unwrap();
+    let mut db = Tensor::zeros(&device, &[40], Dtype::F32).unwrap();
+    let (x, y) = (gpu.upload(&[1f32; 64]).unwrap(), gpu.zeros(256 * 4).unwrap());
+    // SAFETY: x holds 64 values and y 256, as the kernel expects.
+    let failed = unsafe {
+        gpu.launch("fault_divergent_barrier", Grid::blocks([1, 1, 1], 64), args![x.arg(), y.arg()])
+    };
+    failed.and_then(|()| gpu.submit_step()).unwrap();
+    // the index list cannot be uploaded
+    let error = ops::linear_backward_bias(&mut db, &dy, &Samples::of_lengths([6])).unwrap_err();
+    assert!(matches!(error, crate::Error::Device { .. }), "{error:?}");
+    assert!(db.deferred::<Zeros>().is_some(), "the zeros count as written");
 }
