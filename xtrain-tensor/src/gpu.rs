@@ -8,7 +8,9 @@ macro_rules! kernel_of {
             (Dtype::BF16, Dtype::F32) => Ok(concat!($op, "_bf16_f32")),
             (Dtype::F32, Dtype::BF16) => Ok(concat!($op, "_f32_bf16")),
             (Dtype::F32, Dtype::F32) => Ok(concat!($op, "_f32_f32")),
-            (got, _) => Err($crate::Error::Dtype { op: $op, want: "f32 or bf16", got }),
+            (Dtype::BF16 | Dtype::F32, got) | (got, _) => {
+                Err($crate::Error::Dtype { op: $op, want: "f32 or bf16", got })
+            }
         }
     };
 }
@@ -38,3 +40,19 @@ pub(crate) mod traffic;
 pub(crate) use crate::device::gpu::{Arg, At, Buffer, Deferred, Gpu, Grid, args};
 #[cfg(all(test, feature = "emu", xtrain_emu))]
 pub(crate) use crate::device::gpu::{kernel_names, watch, watched};
+
+#[cfg(test)]
+mod tests {
+    use crate::{Dtype, Error};
+
+    #[test]
+    fn the_error_of_a_missing_kernel_has_the_dtype_that_none_takes() {
+        let of = |input, output| -> Result<&str, Error> { kernel_of!("cast", input, output) };
+        assert_eq!(of(Dtype::BF16, Dtype::F32), Ok("cast_bf16_f32"));
+        for (input, output) in [(Dtype::F32, Dtype::U32), (Dtype::BF16, Dtype::U32), (Dtype::U32, Dtype::F32)]
+        {
+            let error = Error::Dtype { op: "cast", want: "f32 or bf16", got: Dtype::U32 };
+            assert_eq!(of(input, output), Err(error));
+        }
+    }
+}

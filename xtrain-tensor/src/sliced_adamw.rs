@@ -48,13 +48,15 @@ pub fn global_norm(device: &Device, squares: &[f32], rows: &[usize]) -> Result<f
 /// synchronizes.
 ///
 /// # Errors
-/// [`Error::Device`] for tensors on another device.
+/// [`Error::Shape`] unless the four tensors of a parameter have one shape; [`Error::Device`] for tensors on another
+/// device.
 pub fn update(
     device: &Device,
     all: &mut [Update<'_>],
     [norm, max_norm]: [f32; 2],
     scalars: &AdamWScalars,
 ) -> Result<bool> {
+    Update::check("sliced_adamw::update", all)?;
     let clip = host::clip_factor(norm, max_norm);
     match device {
         Device::Reference(reference) => reference.update(all, clip, scalars),

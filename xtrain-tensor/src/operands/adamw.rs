@@ -1,4 +1,5 @@
 //! Operands and results of an optimizer step.
+use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 /// The scalars of one AdamW step (Loshchilov & Hutter 2019, arXiv:1711.05101). Each is computed in f64 and rounded
@@ -32,6 +33,20 @@ pub struct Update<'a> {
     pub m: &'a mut Tensor,
     /// The second moment.
     pub v: &'a mut Tensor,
+}
+
+impl Update<'_> {
+    /// Checks that the four tensors of each parameter have one shape.
+    pub(crate) fn check(op: &'static str, all: &[Update<'_>]) -> Result<()> {
+        for Update { w, g, m, v } in all {
+            let shapes = [w.shape(), g.shape(), m.shape(), v.shape()];
+            if shapes.iter().any(|shape| *shape != w.shape()) {
+                let got = shapes.map(<[usize]>::to_vec).into();
+                return Err(Error::Shape { op, want: "w, g, m and v of one shape", got });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The result of an optimizer step.

@@ -1,5 +1,5 @@
 //! Causal grouped-query attention over a pool of KV slots.
-use super::checks::{misfit, refuse, refuse_dtype};
+use super::checks::{check_float, misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::error::{Error, Result};
 use crate::operands::{AttnMask, AttnSaved, Heads};
@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 /// | operand | shape | |
 /// |---|---|---|
 /// | `q` | `[N, nh, hd]` | f32 or bf16 |
-/// | `k`, `v` | `[S, nkv, hd]` | a pool of slots; query head `h` reads kv head `h / (nh / nkv)` |
+/// | `k`, `v` | `[S, nkv, hd]` | in the dtype of `q`: a pool of slots; query head `h` reads kv head `h / (nh / nkv)` |
 /// | returns `y` | `[N, nh, hd]` | in the dtype of `q` |
 /// | returns `L` | `[N, nh]` | f32 |
 ///
@@ -104,6 +104,7 @@ fn check(op: &'static str, [q, k, v]: [&Tensor; 3], mask: &AttnMask<'_>) -> Resu
     let fits = hd == hd_k && (1..=256).contains(&hd) && nkv > 0 && nh.is_multiple_of(nkv);
     refuse(!fits || k.shape() != v.shape(), op, SHAPES, &[q, k, v])?;
     refuse_dtype(q.dtype() != k.dtype() || k.dtype() != v.dtype(), op, "q, k and v in one dtype", k.dtype())?;
+    check_float(op, q.dtype())?;
     mask.check(op, q.shape()[0], k.shape()[0])?;
     Ok(Heads { nh, nkv, hd })
 }

@@ -49,18 +49,24 @@ pub fn accumulate(a: &mut Tensor, b: &Tensor) -> Result<()> {
 /// The gate of SwiGLU (Shazeer 2020, arXiv:2002.05202): `silu(gate) up`, of one shape, rounded to `out`.
 ///
 /// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if the shapes differ.
+/// [`Error::Shape`](crate::Error::Shape) if the shapes differ; [`Error::Dtype`](crate::Error::Dtype) unless `gate` and
+/// `up` are both f32 or both bf16, and `out` is f32 or bf16.
 pub fn silu_mul(gate: &Tensor, up: &Tensor, out: Dtype) -> Result<Tensor> {
-    check("silu_mul", &[gate, up])?;
+    const OP: &str = "silu_mul";
+    check(OP, &[gate, up])?;
+    check_gate(OP, [gate, up], out)?;
     backend(gate.device()).silu_mul(gate, up, out)
 }
 
-/// The gradients `[dgate, dup]` of [`silu_mul`], rounded to `out`.
+/// The gradients `[dgate, dup]` of [`silu_mul`], rounded to `out`. `dy` is f32.
 ///
 /// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if the shapes differ.
+/// As [`silu_mul`]; [`Error::Dtype`](crate::Error::Dtype) unless `dy` is f32.
 pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, out: Dtype) -> Result<[Tensor; 2]> {
-    check("silu_mul_backward", &[gate, up, dy])?;
+    const OP: &str = "silu_mul_backward";
+    check(OP, &[gate, up, dy])?;
+    check_gate(OP, [gate, up], out)?;
+    refuse_dtype(dy.dtype() != Dtype::F32, OP, "dy in f32", dy.dtype())?;
     backend(gate.device()).silu_mul_backward(gate, up, dy, out)
 }
 
@@ -75,6 +81,11 @@ pub fn first_non_finite(xs: &[&Tensor]) -> Result<Option<usize>> {
         Some(first) => backend(first.device()).first_non_finite(xs),
         None => Ok(None),
     }
+}
+
+fn check_gate(op: &'static str, [gate, up]: [&Tensor; 2], out: Dtype) -> Result<()> {
+    refuse_dtype(gate.dtype() != up.dtype(), op, "gate and up in one dtype", up.dtype())?;
+    [gate.dtype(), out].into_iter().try_for_each(|dtype| check_float(op, dtype))
 }
 
 fn check_sum(a: &Tensor, b: &Tensor) -> Result<()> {

@@ -25,7 +25,7 @@ pub fn norm_rope(x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<Tenso
 }
 
 /// Returns the gradient of [`norm_rope`] with respect to `x`, rounded to `out`, and adds the gradient with respect to
-/// the gain to `gain.dw [hd]`.
+/// the gain to `gain.dw [hd]`. `dy [N, H, hd]` is f32.
 ///
 /// `gain.samples` counts the `N` rows. Bit-identical to [`rope_backward`](super::rope_backward), then
 /// [`rms_norm_backward`](super::rms_norm_backward) over `(row, head)` pairs, then [`Tensor::cast`].
@@ -43,6 +43,7 @@ pub fn norm_rope_backward(
     const OP: &str = "norm_rope_backward";
     check(OP, x, norm, rope)?;
     check_float(OP, out)?;
+    refuse_dtype(dy.dtype() != Dtype::F32, OP, "dy in f32", dy.dtype())?;
     refuse(
         dy.shape() != x.shape() || gain.dw.shape() != norm.gain.shape(),
         OP,
@@ -79,14 +80,13 @@ pub fn write_heads(new: &UnrotatedHeads<'_>, k_pool: &mut Tensor, v_pool: &mut T
         return Err(misfit_shapes(OP, "a slot for each row", &[&[slots.len()], &[rope.positions.len()]]));
     }
     check_index(OP, "slot", pool[0], slots)?;
-    for x in [v, k_pool, v_pool] {
+    for x in [q, v, k_pool, v_pool] {
         refuse_dtype(x.dtype() != k.dtype(), OP, "one dtype", x.dtype())?;
     }
     backend(q.device()).write_heads(new, [k_pool, v_pool])
 }
 
 fn check(op: &'static str, x: &Tensor, norm: Norm<'_>, rope: RopeArgs<'_>) -> Result<()> {
-    check_float(op, x.dtype())?;
     check_rope(op, x, rope)?;
     refuse(norm.gain.shape() != [rope.table.head_dim()], op, "x [N, H, hd], a gain [hd]", &[x, norm.gain])
 }

@@ -1,5 +1,5 @@
 //! The linear map `x Wᵀ + b`, groups of them with the same input, and the three gradients.
-use super::checks::{misfit, misfit_shapes, refuse, refuse_dtype};
+use super::checks::{check_float, misfit, misfit_shapes, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -18,11 +18,13 @@ use crate::tensor::{Tensor, Tensors};
 /// Order: *dot* of docs/numerics.md, chunks of 256 (bf16: blocks of 32). The bits of an output do not depend on `N`.
 ///
 /// # Errors
-/// [`Error::Shape`] if widths differ, [`Error::Dtype`] if `x` is not in the weight's dtype.
+/// [`Error::Shape`] if widths differ, [`Error::Dtype`] if `x` is not in the weight's dtype or `out` is neither f32 nor
+/// bf16.
 pub fn linear(x: &Tensor, w: &Weight, bias: Option<&Tensor>, out: Dtype) -> Result<Tensor> {
     let affine = Affine { weight: w, bias };
     check_bias(affine)?;
     check("linear", x, w.in_features(), w)?;
+    check_float("linear", out)?;
     backend(x.device()).linear(x, affine, out)
 }
 
@@ -100,7 +102,7 @@ pub fn linear_backward_input(dys: &[&Tensor], ws: &[&Weight]) -> Result<Tensor> 
 /// `dw` is `[out, in]` f32; `dy [N, out]` and `x [N, in]` in one dtype, f32 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or samples do not match, [`Error::Dtype`] if `dy` and `x` differ.
+/// [`Error::Shape`] if shapes or samples do not match, [`Error::Dtype`] unless `dy` and `x` are both f32 or both bf16.
 pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples: &Samples) -> Result<()> {
     const OP: &str = "linear_backward_weight";
     let (&[out, width], &[n, o], &[m, k]) = (dw.shape(), dy.shape(), x.shape()) else {
@@ -108,6 +110,7 @@ pub fn linear_backward_weight(dw: &mut Tensor, dy: &Tensor, x: &Tensor, samples:
     };
     refuse((out, width, n) != (o, k, m), OP, "dw [out, in], dy [N, out], x [N, in]", &[dw, dy, x])?;
     refuse_dtype(dy.dtype() != x.dtype(), OP, "dy and x in one dtype", dy.dtype())?;
+    check_float(OP, x.dtype())?;
     samples.check(OP, n)?;
     backend(&dw.device().clone()).linear_backward_weight(dw, dy, x, samples)
 }

@@ -1,5 +1,4 @@
 //! The optimizer: the AdamW update and gradient norms. All f32.
-use super::checks::refuse;
 use crate::dispatch::backend;
 use crate::error::Result;
 use crate::operands::{AdamWScalars, Update, Updated};
@@ -17,10 +16,7 @@ use crate::tensor::Tensor;
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) unless the four tensors of a parameter have one shape.
 pub fn adamw_all(all: &mut [Update<'_>], max_norm: f32, s: &AdamWScalars) -> Result<Updated> {
-    for Update { w, g, m, v } in all.iter() {
-        let differ = [g.shape(), m.shape(), v.shape()].iter().any(|x| *x != w.shape());
-        refuse(differ, "adamw_all", "one shape", &[w, g, m, v])?;
-    }
+    Update::check("adamw_all", all)?;
     match all.first().map(|one| one.w.device().clone()) {
         Some(device) => backend(&device).adamw_all(all, max_norm, s),
         None => Ok(Updated { norm: 0.0, finite: true }),

@@ -2,7 +2,7 @@
 use std::fmt::Debug;
 
 use super::*;
-use crate::{Device, Dtype, Error, Result, RopeTable, Tensor};
+use crate::{Device, Dtype, Error, Result, RopeTable, Tensor, ThreadSchedule, sliced_adamw, testing};
 
 /// Zeros of one device.
 struct Zeros(Device);
@@ -14,6 +14,10 @@ impl Zeros {
 
     fn bf16(&self, shape: &[usize]) -> Tensor {
         Tensor::zeros(&self.0, shape, Dtype::BF16).unwrap()
+    }
+
+    fn u32(&self, shape: &[usize]) -> Tensor {
+        Tensor::zeros(&self.0, shape, Dtype::U32).unwrap()
     }
 
     fn weight(&self, shape: &[usize], dtype: Dtype) -> Weight {
@@ -33,6 +37,18 @@ fn shape<T: Debug>(result: Result<T>) {
 #[track_caller]
 fn dtype<T: Debug>(result: Result<T>) {
     assert!(matches!(result, Err(Error::Dtype { .. })), "{result:?}");
+}
+
+/// An [`Error::Dtype`] of the operation itself: the same on every device.
+#[track_caller]
+fn dtype_of<T: Debug>(result: Result<T>, text: &str) {
+    assert!(matches!(result, Err(Error::Dtype { .. })), "{result:?}");
+    assert_eq!(result.unwrap_err().to_string(), text);
+}
+
+/// The host backends, and the emulated GPU that checks every access to memory.
+fn devices() -> [Zeros; 3] {
+    [Device::cpu(), Device::reference(), testing::checked(ThreadSchedule::Forward)].map(Zeros)
 }
 
 #[track_caller]
@@ -279,4 +295,99 @@ fn a_loss_takes_operands_that_fit_only() {
     index(loss(&[2, 4], &LossRows { targets: &outside, ..good }));
     let x = z.f32(&[2, 4]);
     shape(cross_entropy_backward(&x, &head, &good, &mut 0.0, &mut z.f32(&[4, 6])));
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn attention_and_rotations_of_other_dtypes_are_refused_on_every_device() {
+    for z in devices() {
+        let slots = Slots::Runs { base: vec![0] };
+        let mask = causal(&slots, &[0, 1, 2]);
+        let (x, lse) = (z.u32(&[3, 2, 8]), z.f32(&[3, 2]));
+        let saved = AttnSaved { q: &x, k: &x, v: &x, y: &x, lse: &lse };
+        dtype_of(attention(&x, &x, &x, &mask), "attention: expected f32 or bf16, found u32");
+        dtype_of(decode_attention(&x, &x, &x, &mask), "decode_attention: expected f32 or bf16, found u32");
+        let text = "attention_backward: expected f32 or bf16, found u32";
+        dtype_of(attention_backward(&saved, &z.f32(&[3, 2, 8]), &mask), text);
+
+        let table = RopeTable::new(1e4, 8, 16).unwrap();
+        let rope = RopeArgs { table: &table, positions: &[0, 1, 2] };
+        let (x, half, whole) = (z.f32(&[3, 2, 8]), z.bf16(&[3, 2, 8]), z.u32(&[3, 2, 8]));
+        rope_backward(&x, rope).unwrap().to_vec::<f32>().unwrap();
+        dtype_of(rope_backward(&half, rope), "rope_backward: expected dy in f32, found bf16");
+        dtype_of(rope_backward(&whole, rope), "rope_backward: expected f32 or bf16, found u32");
+        for refused in [
+            rope_rows(&x, rope, Dtype::U32),
+            rope_rows(&whole, rope, Dtype::F32),
+            rope_at(&whole, &table, 0),
+            rope_pos(&whole, &[0, 1, 2], &table),
+        ] {
+            dtype_of(refused, "rope: expected f32 or bf16, found u32");
+        }
+
+        let (gain, samples) = (z.f32(&[8]), Samples::of_lengths([3]));
+        let norm = Norm { gain: &gain, eps: 1e-6 };
+        let mut dw = z.f32(&[8]);
+        let to = GainGradient { dw: &mut dw, samples: &samples };
+        let text = "norm_rope_backward: expected dy in f32, found bf16";
+        dtype_of(norm_rope_backward(&x, norm, rope, &half, to, Dtype::F32), text);
+        let [mut k_pool, mut v_pool] = [0, 1].map(|_| z.f32(&[5, 2, 8]));
+        let new = UnrotatedHeads { q: &half, k: &x, v: &x, norms: None, rope, slots: &[4, 0, 1] };
+        let text = "write_heads: expected one dtype, found bf16";
+        dtype_of(write_heads(&new, &mut k_pool, &mut v_pool), text);
+    }
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn products_norms_and_gates_of_other_dtypes_are_refused_on_every_device() {
+    for z in devices() {
+        let (x, half, whole) = (z.f32(&[3, 4]), z.bf16(&[3, 4]), z.u32(&[3, 4]));
+        let (w, samples) = (z.weight(&[5, 4], Dtype::F32), Samples::of_lengths([3]));
+        for out in [Dtype::U32, Dtype::I32] {
+            let of = |op: &str| format!("{op}: expected f32 or bf16, found {out}");
+            dtype_of(linear(&x, &w, None, out), &of("linear"));
+            dtype_of(rms_norm(&x, &z.f32(&[4]), 1e-6, out), &of("rms_norm"));
+            dtype_of(silu_mul(&x, &x, out), &of("silu_mul"));
+            dtype_of(silu_mul_backward(&x, &x, &x, out), &of("silu_mul_backward"));
+        }
+        let text = "linear_backward_weight: expected f32 or bf16, found u32";
+        dtype_of(linear_backward_weight(&mut z.f32(&[4, 4]), &whole, &whole, &samples), text);
+        let gain = z.f32(&[4]);
+        dtype_of(rms_norm(&whole, &gain, 1e-6, Dtype::F32), "rms_norm: expected f32 or bf16, found u32");
+        let text = "rms_norm: expected a gain in f32, found bf16";
+        dtype_of(rms_norm(&x, &z.bf16(&[4]), 1e-6, Dtype::F32), text);
+        let norm = Norm { gain: &gain, eps: 1e-6 };
+        let text = "rms_norm_backward: expected f32 or bf16, found u32";
+        dtype_of(rms_norm_backward(&whole, norm, &x, &mut z.f32(&[4]), &samples, None), text);
+        dtype_of(silu_mul(&whole, &whole, Dtype::F32), "silu_mul: expected f32 or bf16, found u32");
+        let text = "silu_mul: expected gate and up in one dtype, found bf16";
+        dtype_of(silu_mul(&x, &half, Dtype::F32), text);
+        let text = "silu_mul_backward: expected dy in f32, found bf16";
+        dtype_of(silu_mul_backward(&half, &half, &half, Dtype::F32), text);
+    }
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn an_optimizer_step_takes_four_tensors_of_one_shape_only() {
+    let scalars = AdamWScalars { s1: 0.1, s2: 0.9, s3: 0.1, keep: 1.0, step: 0.1, c2: 1.0, eps: 1e-8 };
+    for z in devices() {
+        let of = |shapes: [&[usize]; 4], sliced: bool| {
+            let [mut w, g, mut m, mut v] = shapes.map(|shape| z.f32(shape));
+            let mut all = [Update { w: &mut w, g: &g, m: &mut m, v: &mut v }];
+            match sliced {
+                true => sliced_adamw::update(&z.0, &mut all, [1.0; 2], &scalars),
+                false => adamw_all(&mut all, 1.0, &scalars).map(|updated| updated.finite),
+            }
+        };
+        for sliced in [false, true] {
+            assert_eq!(of([&[4, 3]; 4], sliced), Ok(true));
+            for other in 0..4 {
+                let mut shapes = [&[4, 3][..]; 4];
+                shapes[other] = &[400, 3];
+                shape(of(shapes, sliced));
+            }
+        }
+    }
 }

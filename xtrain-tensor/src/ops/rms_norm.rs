@@ -1,5 +1,5 @@
 //! RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467).
-use super::checks::{misfit, refuse};
+use super::checks::{check_float, misfit, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -17,9 +17,11 @@ use crate::tensor::Tensor;
 /// Order: *sum32* over a row.
 ///
 /// # Errors
-/// [`Error::Shape`](crate::Error::Shape) unless `w` is `[C]`, `C` at least 1.
+/// [`Error::Shape`](crate::Error::Shape) unless `w` is `[C]`, `C` at least 1; [`Error::Dtype`](crate::Error::Dtype)
+/// unless `w` is f32, and `x` and `out` are f32 or bf16.
 pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> {
     check("rms_norm", x, w)?;
+    check_float("rms_norm", out)?;
     backend(x.device()).rms_norm(x, Norm { gain: w, eps }, out)
 }
 
@@ -32,7 +34,8 @@ pub fn rms_norm(x: &Tensor, w: &Tensor, eps: f32, out: Dtype) -> Result<Tensor> 
 /// Order: *sum32* over a row; *rowsum* with chunks of 256 rows in every dtype.
 ///
 /// # Errors
-/// [`Error::Shape`](crate::Error::Shape) if shapes or samples do not match.
+/// [`Error::Shape`](crate::Error::Shape) if shapes or samples do not match; [`Error::Dtype`](crate::Error::Dtype) unless
+/// `x` is f32 or bf16 and all other tensors are f32.
 pub fn rms_norm_backward(
     x: &Tensor,
     norm: Norm<'_>,
@@ -53,5 +56,7 @@ pub fn rms_norm_backward(
 }
 
 fn check(op: &'static str, x: &Tensor, w: &Tensor) -> Result<()> {
-    refuse(w.shape() != [x.width()] || w.is_empty(), op, "x [.., C], w [C], C >= 1", &[x, w])
+    refuse(w.shape() != [x.width()] || w.is_empty(), op, "x [.., C], w [C], C >= 1", &[x, w])?;
+    refuse_dtype(w.dtype() != Dtype::F32, op, "a gain in f32", w.dtype())?;
+    check_float(op, x.dtype())
 }

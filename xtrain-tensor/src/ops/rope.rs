@@ -1,5 +1,5 @@
 //! Rotary position embedding over half-split pairs (Su et al. 2021, arXiv:2104.09864).
-use super::checks::{check_index, misfit, misfit_shapes};
+use super::checks::{check_float, check_index, misfit, misfit_shapes, refuse_dtype};
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -16,18 +16,22 @@ use crate::tensor::Tensor;
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if shapes do not match the table,
-/// [`Error::Index`](crate::Error::Index) for a position beyond it.
+/// [`Error::Index`](crate::Error::Index) for a position beyond it, [`Error::Dtype`](crate::Error::Dtype) unless `x` and
+/// `out` are f32 or bf16.
 pub fn rope_rows(x: &Tensor, rope: RopeArgs<'_>, out: Dtype) -> Result<Tensor> {
     check("rope", x, rope)?;
+    check_float("rope", out)?;
     backend(x.device()).rope_rows(x, rope, out)
 }
 
 /// The gradient of [`rope_rows`]: the inverse rotation. `dy [N, H, hd]` f32 → f32.
 ///
 /// # Errors
-/// As [`rope_rows`].
+/// As [`rope_rows`]; [`Error::Dtype`](crate::Error::Dtype) unless `dy` is f32.
 pub fn rope_backward(dy: &Tensor, rope: RopeArgs<'_>) -> Result<Tensor> {
-    check("rope_backward", dy, rope)?;
+    const OP: &str = "rope_backward";
+    check(OP, dy, rope)?;
+    refuse_dtype(dy.dtype() != Dtype::F32, OP, "dy in f32", dy.dtype())?;
     backend(dy.device()).rope_backward(dy, rope)
 }
 
@@ -98,7 +102,7 @@ fn table(x: &Tensor, angles: RopeAngles<'_>, positions: &[u32]) -> Result<RopeTa
     }
 }
 
-/// Returns an error if the heads `x [N, H, hd]` do not match the table, or if a position is beyond it.
+/// Returns an error if the heads `x [N, H, hd]` are of integers or do not match the table, or if a position is beyond it.
 pub(super) fn check(op: &'static str, x: &Tensor, RopeArgs { table, positions }: RopeArgs<'_>) -> Result<()> {
     let &[n, _, hd] = x.shape() else {
         return Err(misfit(op, "x [N, H, hd]", &[x]));
@@ -107,5 +111,6 @@ pub(super) fn check(op: &'static str, x: &Tensor, RopeArgs { table, positions }:
         let got = [x.shape(), &[table.head_dim()], &[positions.len()]];
         return Err(misfit_shapes(op, "x [N, H, hd], a table of hd, N positions", &got));
     }
+    check_float(op, x.dtype())?;
     check_index(op, "position", table.max_positions(), positions)
 }
