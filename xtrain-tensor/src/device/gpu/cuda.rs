@@ -106,6 +106,8 @@ pub(super) struct Cuda {
     peak: Option<Peak>,
     /// Whether the kernels of graphs start before the previous ones have finished.
     dependent: bool,
+    /// Whether the device reads pageable host memory itself, so that a copy from it may run later.
+    reads_pageable: bool,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     functions: Arc<Functions>,
@@ -149,6 +151,10 @@ impl Cuda {
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(driver_error("reading the number of multiprocessors"))?
             as usize;
+        let reads_pageable = context
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
+            .map_err(driver_error("reading whether the device accesses pageable memory"))?
+            != 0;
         let peak = widths(&context, (major, minor)).ok().and_then(Peak::of);
         let cuda = Cuda {
             name,
@@ -156,6 +162,7 @@ impl Cuda {
             multiprocessors,
             peak,
             dependent: false,
+            reads_pageable,
             context,
             stream,
             functions: Arc::new(Functions::of(module)),
@@ -247,10 +254,13 @@ impl Launcher for Cuda {
 
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()> {
         self.bind()?;
-        // SAFETY: the caller's buffer has at least this many bytes. The source is pageable, so the driver has copied
-        // it when this returns.
+        // SAFETY: the caller's buffer has at least this many bytes. The source is pageable. A driver that has to stage
+        // it does so before this returns ("API synchronization behavior" of the CUDA driver API promises no more than
+        // that); a device that reads pageable memory itself may read it later, so the end of the copy is awaited.
         let copied = unsafe { result::memcpy_htod_async(to, bytes, self.stream.cu_stream()) };
-        copied.map_err(driver_error("copying to the device"))
+        let awaited =
+            copied.and_then(|()| if self.reads_pageable { self.stream.synchronize() } else { Ok(()) });
+        awaited.map_err(driver_error("copying to the device"))
     }
 
     fn download(&self, to: &mut [u8], from: u64) -> Result<()> {

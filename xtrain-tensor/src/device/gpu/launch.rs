@@ -205,7 +205,7 @@ pub(crate) trait Launcher: Send + Sync {
     fn allocate(&self, bytes: usize) -> Result<u64>;
     /// Frees memory from [`Launcher::allocate`].
     fn free(&self, at: u64);
-    /// Copies to the device. The source may be reused when this returns.
+    /// Copies to the device. The source, which is pageable memory, may be reused when this returns.
     fn upload(&self, to: u64, bytes: &[u8]) -> Result<()>;
     /// Copies from the device, after everything launched before.
     fn download(&self, to: &mut [u8], from: u64) -> Result<()>;
