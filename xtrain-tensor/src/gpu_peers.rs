@@ -14,7 +14,8 @@ use crate::operands::SlotRange;
 use crate::tensor::Tensor;
 
 /// The connection of the GPU of this process with those of the others: NCCL, or the emulator in its place. All f32.
-/// Every process calls the same operations in the same order.
+/// Every process calls the same operations in the same order. After an error, or a [`Transfer`] that was dropped, every
+/// operation is refused.
 pub struct GpuPeers {
     gpu: Gpu,
     peers: Arc<dyn Peers>,
@@ -33,7 +34,8 @@ pub struct Sent<'t> {
     pub elements: Range<usize>,
 }
 
-/// A running exchange. Dropped without [`Transfer::finish`], it ends the connection.
+/// A running exchange. Dropped without [`Transfer::finish`], it ends the connection; then, and after an error, its
+/// tensors keep their memory for ever, because the other processes may still read and write it.
 pub struct Transfer {
     gpu: Gpu,
     /// What is sent stays as it is until the end.
@@ -103,10 +105,15 @@ impl GpuPeers {
         };
         let receives = received.iter().zip(&tensors).map(receive).collect::<Result<Vec<_>>>()?;
         self.gpu.end_step()?;
+        let transfer = self.transfer(sent.iter().map(|sent| sent.tensor.clone()).collect(), tensors);
         self.peers.exchange(&sends, &receives)?;
-        let sent = sent.iter().map(|sent| sent.tensor.clone()).collect();
+        Ok(transfer)
+    }
+
+    /// A transfer between these tensors, which begins. An error of its beginning drops it: a part may be running.
+    fn transfer(&self, sent: Vec<Tensor>, received: Vec<Tensor>) -> Transfer {
         let (gpu, peers) = (self.gpu.clone(), Arc::clone(&self.peers));
-        Ok(Transfer { gpu, sent, received: tensors, peers, is_running: true })
+        Transfer { gpu, sent, received, peers, is_running: true }
     }
 
     /// The values of `own`, one tensor after the other, in a row of `width` values, of every process: `[R, width]`. The
@@ -125,9 +132,9 @@ impl GpuPeers {
         let all = Tensor::on_gpu(&self.gpu, &[self.size, width], Dtype::F32)?;
         let [from, to] = [row.at(&self.gpu, Dtype::F32)?.0, all.at(&self.gpu, Dtype::F32)?.0];
         self.gpu.end_step()?;
+        let transfer = self.transfer(vec![row], vec![all]);
         self.peers.all_gather(from, to, 4 * width)?;
-        self.peers.join()?;
-        Ok(all)
+        Ok(transfer.join()?.remove(0))
     }
 
     /// Copies elements of a tensor to those of another one from `at` on, on the device of this process.
@@ -161,22 +168,30 @@ impl Transfer {
     /// The received tensors, in the order of the shapes: kernels that are queued from now on run after the transfer.
     ///
     /// # Errors
-    /// [`Error::Device`] from NCCL, for example if a process has ended.
+    /// [`Error::Device`] from NCCL, for example if it has noticed that a process has ended. NCCL reports errors until
+    /// this call: if a process ends later, before the transfer has ended, no error follows, and the next operation that
+    /// waits for the device does not return. The launcher of the processes ends them then.
     pub fn finish(mut self) -> Result<Vec<Tensor>> {
         if !faults::on(Fault::KernelsBehindTransfer) {
             // the kernels queued so far do not wait for the transfer
             let _issue = self.gpu.issue();
             self.gpu.end_step()?;
         }
-        let received = std::mem::take(&mut self.received);
-        self.is_running = false;
         if faults::on(Fault::AddedBeforeReceived) {
             // the memory stays, because the transfer ends later
+            self.is_running = false;
+            let received = std::mem::take(&mut self.received);
             std::mem::forget((std::mem::take(&mut self.sent), received.clone()));
             return Ok(received);
         }
+        self.join()
+    }
+
+    /// Waits on the device for the end of the transfer. After an error it counts as running.
+    fn join(mut self) -> Result<Vec<Tensor>> {
         self.peers.join()?;
-        Ok(received)
+        self.is_running = false;
+        Ok(std::mem::take(&mut self.received))
     }
 }
 
@@ -184,6 +199,88 @@ impl Drop for Transfer {
     fn drop(&mut self) {
         if self.is_running {
             self.peers.abandon();
+            std::mem::forget((std::mem::take(&mut self.sent), std::mem::take(&mut self.received)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use xtrain_comm::ThreadProcess;
+
+    use super::*;
+    use crate::device::gpu::Buffer;
+    use crate::testing::emulated;
+    use crate::{Device, ThreadSchedule};
+
+    /// A process that is connected with itself.
+    fn alone() -> (Device, GpuPeers) {
+        let device = emulated(ThreadSchedule::Forward);
+        let comm: Arc<dyn Communicator> = Arc::new(ThreadProcess::group(1).remove(0));
+        let peers = GpuPeers::connect(&device, &comm).unwrap();
+        (device, peers)
+    }
+
+    /// A transfer of four values of `tensor` into `received` values, and the memory of the latter.
+    fn begin(peers: &GpuPeers, tensor: &Tensor, received: usize) -> (Transfer, Weak<Buffer>) {
+        let sent = [Sent { process: 0, tensor, elements: 0..4 }];
+        let transfer = peers.exchange(&sent, &[(0, vec![received])]).unwrap();
+        let memory = transfer.received[0].weak_buffer();
+        (transfer, memory)
+    }
+
+    fn values(device: &Device) -> Tensor {
+        Tensor::new(device, &[4], vec![1f32, 2.0, 3.0, 4.0]).unwrap()
+    }
+
+    /// Every operation names the reason why it is refused.
+    #[track_caller]
+    fn assert_given_up(device: &Device, peers: &GpuPeers) {
+        let values = values(device);
+        let sent = [Sent { process: 0, tensor: &values, elements: 0..4 }];
+        let refused =
+            [peers.exchange(&sent, &[(0, vec![4])]).map(drop), peers.all_gather(&[&values], 4).map(drop)];
+        for refused in refused {
+            let error = refused.expect_err("an operation of a connection that was given up").to_string();
+            assert!(error.contains("the connection was given up"), "{error}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn a_transfer_that_ends_returns_its_values_and_frees_the_memory() {
+        let (device, peers) = alone();
+        let values = values(&device);
+        let (transfer, memory) = begin(&peers, &values, 4);
+        let received = transfer.finish().unwrap();
+        assert_eq!(received[0].to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+        drop(received);
+        assert_eq!(memory.strong_count(), 0);
+        assert_eq!(peers.all_gather(&[&values], 4).unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    }
+
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn a_transfer_that_is_dropped_keeps_its_memory_and_ends_the_connection() {
+        let (device, peers) = alone();
+        let values = values(&device);
+        let sent = values.weak_buffer();
+        let (transfer, memory) = begin(&peers, &values, 4);
+        drop((transfer, values));
+        assert_eq!([sent.strong_count(), memory.strong_count()], [1, 1]);
+        assert_given_up(&device, &peers);
+    }
+
+    #[test]
+    #[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+    fn a_transfer_that_fails_keeps_its_memory_and_ends_the_connection() {
+        let (device, peers) = alone();
+        let (transfer, memory) = begin(&peers, &values(&device), 3);
+        let error = transfer.finish().unwrap_err().to_string();
+        assert!(error.contains("different lengths"), "{error}");
+        assert_eq!(memory.strong_count(), 1);
+        assert_given_up(&device, &peers);
     }
 }

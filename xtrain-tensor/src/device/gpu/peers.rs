@@ -31,9 +31,16 @@ pub(crate) trait Peers: Send + Sync {
     /// Everything launched later runs after the transfers that were started before.
     fn join(&self) -> Result<()>;
 
-    /// Gives up the transfers that were started: they may never end, and their memory may be freed. No operation
-    /// follows.
+    /// Gives up the transfers that were started: they may never end, or end at any time, so their memory must not be
+    /// freed. Every operation is refused from then on.
     fn abandon(&self);
+}
+
+/// The error of an operation after [`Peers::abandon`].
+pub(crate) fn given_up() -> Error {
+    Error::device(
+        "transfer between GPUs: the connection was given up after a transfer that failed or was dropped",
+    )
 }
 
 /// `own` of this process, or the first error of any process, the same in all. Collective.

@@ -11,7 +11,7 @@ use cudarc::nccl::sys;
 use xtrain_comm::Communicator;
 
 use super::driver_error::driver_error;
-use crate::device::gpu::peers::{Message, Peers, agreed, connected};
+use crate::device::gpu::peers::{Message, Peers, agreed, connected, given_up};
 use crate::lock::lock;
 use crate::{Error, Result};
 
@@ -81,7 +81,7 @@ pub(super) struct Nccl {
     context: Arc<CudaContext>,
     kernels: Arc<CudaStream>,
     transfers: Arc<CudaStream>,
-    /// Whether a transfer may never end, so that `drop` must not wait.
+    /// Whether a transfer may never end, so that `drop` must not wait and no operation may follow.
     abandoned: AtomicBool,
 }
 
@@ -140,8 +140,15 @@ impl Nccl {
         })
     }
 
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
     /// Later transfers begin after the kernels launched so far.
     fn after_kernels(&self) -> Result<()> {
+        if self.is_abandoned() {
+            return Err(given_up());
+        }
         self.context.bind_to_thread().map_err(driver_error("binding the context"))?;
         self.transfers.join(&self.kernels).map_err(driver_error("waiting for kernels before a transfer"))
     }
@@ -181,6 +188,9 @@ impl Peers for Nccl {
     }
 
     fn join(&self) -> Result<()> {
+        if self.is_abandoned() {
+            return Err(given_up());
+        }
         self.context.bind_to_thread().map_err(driver_error("binding the context"))?;
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is open, and the pointer is to a result.
@@ -197,7 +207,7 @@ impl Peers for Nccl {
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() && !self.abandoned.load(Ordering::Relaxed) {
+        if self.context.bind_to_thread().is_ok() && !self.is_abandoned() {
             let _ = self.transfers.synchronize();
         }
     }

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex};
 use xtrain_comm::Communicator;
 
 use super::ffi;
-use crate::device::gpu::peers::{Message, Peers};
+use crate::device::gpu::peers::{Message, Peers, given_up};
 use crate::lock::lock;
 use crate::{Error, Result};
 
 /// The connection of an emulated device.
 pub(super) struct EmulatedPeers {
     comm: Arc<dyn Communicator>,
-    started: Mutex<Vec<Transfer>>,
+    /// `None`: the connection was given up.
+    started: Mutex<Option<Vec<Transfer>>>,
 }
 
 /// A transfer that [`Peers::join`] executes: memory that changes before is sent changed, and memory that is read before
@@ -24,7 +25,13 @@ enum Transfer {
 
 impl EmulatedPeers {
     pub(super) fn new(comm: &Arc<dyn Communicator>) -> EmulatedPeers {
-        EmulatedPeers { comm: Arc::clone(comm), started: Mutex::default() }
+        EmulatedPeers { comm: Arc::clone(comm), started: Mutex::new(Some(Vec::new())) }
+    }
+
+    /// Starts a transfer.
+    fn start(&self, transfer: Transfer) -> Result<()> {
+        lock(&self.started).as_mut().ok_or_else(given_up)?.push(transfer);
+        Ok(())
     }
 
     fn run(&self, transfer: Transfer) -> Result<()> {
@@ -70,23 +77,20 @@ impl EmulatedPeers {
 
 impl Peers for EmulatedPeers {
     fn exchange(&self, sends: &[Message], receives: &[Message]) -> Result<()> {
-        let transfer = Transfer::Exchange { sends: sends.to_vec(), receives: receives.to_vec() };
-        lock(&self.started).push(transfer);
-        Ok(())
+        self.start(Transfer::Exchange { sends: sends.to_vec(), receives: receives.to_vec() })
     }
 
     fn all_gather(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
-        lock(&self.started).push(Transfer::AllGather { from, to, bytes });
-        Ok(())
+        self.start(Transfer::AllGather { from, to, bytes })
     }
 
     fn join(&self) -> Result<()> {
-        let started = std::mem::take(&mut *lock(&self.started));
+        let started = lock(&self.started).as_mut().map(std::mem::take).ok_or_else(given_up)?;
         started.into_iter().try_for_each(|transfer| self.run(transfer))
     }
 
     fn abandon(&self) {
-        lock(&self.started).clear();
+        *lock(&self.started) = None;
     }
 }
 
