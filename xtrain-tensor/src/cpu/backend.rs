@@ -126,10 +126,10 @@ impl Backend for Cpu {
         pack::pack_for_training(self, ws, dtype)
     }
     fn packer(&self, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
-        Ok(pack::packer(self, shape, dtype))
+        pack::packer(self, shape, dtype)
     }
     fn quantized_packer(&self, shape: [usize; 2], format: QuantFormat) -> Result<Box<dyn Packer>> {
-        Ok(pack::quantized_packer(self, shape, format))
+        pack::quantized_packer(self, shape, format)
     }
     fn quantized_bytes(&self, [out, width]: [usize; 2], format: QuantFormat) -> Option<usize> {
         Some(QuantPanels::bytes_of([width, out], format))

@@ -44,7 +44,7 @@ fn reversed_outputs(cpu: &Cpu, x: &Tensor, w: &Weight, range: Range<usize>, y: &
     });
     let (values, shape) = (values_of(w)?, w.shape());
     let values = rows_reversed(&values, shape[1]);
-    let w_reversed = Packed::of_weight(cpu, w.dtype(), &values, shape);
+    let w_reversed = Packed::of_weight(cpu, w.dtype(), &values, shape)?;
     w_reversed.product(cpu, &x_reversed, [0..shape[1], range], y, Beta::Zero)
 }
 
@@ -68,7 +68,7 @@ pub(super) fn linear_rounded(cpu: &Cpu, x: &Tensor, w: Affine<'_>) -> Result<Ten
         let shape = [x.shape()[0], w.weight.out_features()];
         let mut y = cpu.recycler.acquire::<bf16>(shape[0] * shape[1]);
         let a = PackedA::new(cpu, x.data::<bf16>()?, [shape[0], w.weight.in_features()]);
-        gemm_bf16::product(cpu, &a, b.view(), Output::Rounded(&mut y));
+        gemm_bf16::product(cpu, &a, b.view_for(cpu)?, Output::Rounded(&mut y));
         return Tensor::new(x.device(), &shape, y);
     }
     cpu.cast(&linear(cpu, x, w)?, Dtype::BF16)
@@ -86,7 +86,8 @@ pub(super) fn linear_add(cpu: &Cpu, h: &Tensor, x: &Tensor, w: Affine<'_>) -> Re
             }
             Packed::Bf16(b) => {
                 let a = PackedA::new(cpu, x.data::<bf16>()?, [rows, width]);
-                gemm_bf16::product(cpu, &a, b.view(), Output::Residual { h: h.data()?, y: &mut y });
+                let out = Output::Residual { h: h.data()?, y: &mut y };
+                gemm_bf16::product(cpu, &a, b.view_for(cpu)?, out);
             }
             Packed::Quantized(b) => {
                 gemm::quantized_product(cpu, x.data()?, b.view(), &mut y, Beta::Zero, Some(h.data()?));
@@ -138,11 +139,13 @@ pub(super) fn weight_part(
         match x.dtype() {
             Dtype::BF16 => {
                 let (dy, x) = (dy.data::<bf16>()?, x.data::<bf16>()?);
-                gemm_bf16::weight_gradient(cpu, dy, x, &ranges, dw, shape);
+                gemm_bf16::weight_gradient(cpu, dy, x, &ranges, dw, shape)
             }
-            _ => gemm::weight_gradient(cpu, dy.data()?, x.data()?, &ranges, dw, shape),
+            _ => {
+                gemm::weight_gradient(cpu, dy.data()?, x.data()?, &ranges, dw, shape);
+                Ok(())
+            }
         }
-        Ok(())
     };
     if faults::on(Fault::MicroBatchSubtotal) {
         let mut total = vec![0.0; dw.len()];

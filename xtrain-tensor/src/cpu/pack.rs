@@ -28,12 +28,12 @@ pub(crate) enum Packed {
 
 impl Packed {
     /// Packs `w` `[out, in]` for `x W^T`: depth `in`, columns `out`. Rounds it if `dtype` is bf16.
-    pub(crate) fn of_weight(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+    pub(crate) fn of_weight(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Result<Packed> {
         cpu.packed.fetch_add(1, Ordering::Relaxed);
-        match dtype {
-            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight(cpu, w, shape)),
-            _ => Packed::F32(Panels::of_weight(cpu, w, shape)),
-        }
+        Ok(match dtype {
+            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight(cpu, w, shape)?),
+            _ => Packed::F32(Panels::of_weight(cpu, w, shape)?),
+        })
     }
 
     /// Unpacks column `j`: row `j` of a weight packed for `x W^T`, in which a bf16 denormal is zero of its sign.
@@ -46,17 +46,25 @@ impl Packed {
     }
 
     /// Packs `w` `[out, in]` for `dy W`: depth `out`, columns `in`. Rounds it if `dtype` is bf16.
-    pub(crate) fn of_weight_transposed(cpu: &Cpu, dtype: Dtype, w: &[f32], shape: [usize; 2]) -> Packed {
+    pub(crate) fn of_weight_transposed(
+        cpu: &Cpu,
+        dtype: Dtype,
+        w: &[f32],
+        shape: [usize; 2],
+    ) -> Result<Packed> {
         cpu.packed.fetch_add(1, Ordering::Relaxed);
-        match dtype {
-            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight_transposed(cpu, w, shape)),
-            _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)),
-        }
+        Ok(match dtype {
+            Dtype::BF16 => Packed::Bf16(TilePanels::of_weight_transposed(cpu, w, shape)?),
+            _ => Packed::F32(Panels::of_weight_transposed(cpu, w, shape)?),
+        })
     }
 
     /// `y = beta y + x b`, where b is this matrix at the depths `depths` and the columns `columns`, and `x` is
     /// `[N, depths]` in the dtype of b. Both ranges begin at a multiple of 32, and end at one or at the end of the
     /// matrix.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if b was packed for an instruction set with another order.
     pub(crate) fn product(
         &self,
         cpu: &Cpu,
@@ -73,7 +81,7 @@ impl Packed {
             }
             Packed::Bf16(w) => {
                 let x = PackedA::new(cpu, x.data::<bf16>()?, shape);
-                let w = w.view().columns(columns).depths(depths);
+                let w = w.view_for(cpu)?.columns(columns).depths(depths);
                 gemm_bf16::product(cpu, &x, w, Output::Sum(y, beta));
             }
             Packed::Quantized(w) => {
@@ -129,7 +137,7 @@ fn forward(matrix: Packed) -> Box<PackedWeight> {
 }
 
 pub(super) fn pack(cpu: &Cpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
-    let matrix = forward(Packed::of_weight(cpu, dtype, w.data()?, shape_of(w)));
+    let matrix = forward(Packed::of_weight(cpu, dtype, w.data()?, shape_of(w))?);
     Ok(Weight::from_packed(shape_of(w), dtype, w.device().clone(), Some(w.clone()), matrix))
 }
 
@@ -138,8 +146,8 @@ pub(super) fn pack(cpu: &Cpu, w: &Tensor, dtype: Dtype) -> Result<Weight> {
 pub(super) fn pack_for_training(cpu: &Cpu, ws: &[&Tensor], dtype: Dtype) -> Result<Vec<Weight>> {
     let matrices = ws.iter().map(|w| Ok((w.data::<f32>()?, shape_of(w))));
     let matrices = matrices.collect::<Result<Vec<_>>>()?;
-    let mut pairs: Vec<[Option<Packed>; 2]> = ws.iter().map(|_| [None, None]).collect();
-    let pack = |i: usize, packed: &mut Option<Packed>| {
+    let mut pairs: Vec<[Option<Result<Packed>>; 2]> = ws.iter().map(|_| [None, None]).collect();
+    let pack = |i: usize, packed: &mut Option<Result<Packed>>| {
         let (w, shape) = matrices[i / 2];
         *packed = Some(match i % 2 {
             0 => Packed::of_weight(cpu, dtype, w, shape),
@@ -156,10 +164,10 @@ pub(super) fn pack_for_training(cpu: &Cpu, ws: &[&Tensor], dtype: Dtype) -> Resu
     });
     let weights = pairs.into_iter().zip(ws).zip(&matrices).map(|((packed, &w), &(_, shape))| {
         let [matrix, transposed] = packed.map(|p| p.expect("all matrices were packed"));
-        Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), forward(matrix))
-            .with_backward(Box::new(transposed))
+        let weight = Weight::from_packed(shape, dtype, w.device().clone(), Some(w.clone()), forward(matrix?));
+        Ok(weight.with_backward(Box::new(transposed?)))
     });
-    Ok(weights.collect())
+    weights.collect()
 }
 
 /// The f32 master weights of `w`, or else the values that its products use. Packing either gives the same bits.
@@ -175,31 +183,31 @@ pub(super) fn values_of(w: &Weight) -> Result<Cow<'_, [f32]>> {
 
 /// The matrix of `w` for `dy W`, packed at its first use.
 pub(super) fn backward_of<'a>(cpu: &Cpu, w: &'a Weight) -> Result<&'a Packed> {
-    let pack = || Ok(Packed::of_weight_transposed(cpu, w.dtype(), &values_of(w)?, w.shape()));
+    let pack = || Packed::of_weight_transposed(cpu, w.dtype(), &values_of(w)?, w.shape());
     w.backward(pack)
 }
 
-pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Box<dyn Packer> {
+pub(super) fn packer(cpu: &Cpu, shape: [usize; 2], dtype: Dtype) -> Result<Box<dyn Packer>> {
     let ([out, width], threads, cpu) = (shape, cpu.pool.threads(), cpu.clone());
-    match dtype {
+    Ok(match dtype {
         Dtype::BF16 => {
-            let tiles = TilePanels::blank(&cpu, [width, out]);
+            let tiles = TilePanels::blank(&cpu, [width, out])?;
             let sink = TileSink { cpu, shape, tiles, exact_rows: None };
             Box::new(Lines::new(sink, shape, threads))
         }
         _ => {
-            let panels = Panels::blank(&cpu, [width, out]);
+            let panels = Panels::blank(&cpu, [width, out])?;
             let sink = PanelSink { cpu, shape, panels };
             Box::new(Lines::new(sink, shape, threads))
         }
-    }
+    })
 }
 
 /// Packs the blocks of a quantized matrix. The width is a multiple of 32.
-pub(super) fn quantized_packer(cpu: &Cpu, shape: [usize; 2], format: QuantFormat) -> Box<dyn Packer> {
+pub(super) fn quantized_packer(cpu: &Cpu, shape: [usize; 2], format: QuantFormat) -> Result<Box<dyn Packer>> {
     let ([out, width], threads, cpu) = (shape, cpu.pool.threads(), cpu.clone());
-    let panels = QuantPanels::blank(&cpu, [width, out], format);
-    Box::new(Lines::new(QuantSink { cpu, shape, panels }, shape, threads))
+    let panels = QuantPanels::blank(&cpu, [width, out], format)?;
+    Ok(Box::new(Lines::new(QuantSink { cpu, shape, panels }, shape, threads)))
 }
 
 #[derive(Debug)]
@@ -295,8 +303,8 @@ mod tests {
         let device = crate::Device::cpu();
         let cpu = device.as_cpu().unwrap();
         for (dtype, value) in [(Dtype::F32, (|x| x) as fn(f32) -> f32), (Dtype::BF16, round_bf16)] {
-            let forward = Packed::of_weight(cpu, dtype, &w, [33, 70]);
-            let back = Packed::of_weight_transposed(cpu, dtype, &w, [33, 70]);
+            let forward = Packed::of_weight(cpu, dtype, &w, [33, 70]).unwrap();
+            let back = Packed::of_weight_transposed(cpu, dtype, &w, [33, 70]).unwrap();
             for (packed, [out, width]) in [(forward, [33, 70]), (back, [70, 33])] {
                 let mut column = vec![0.0; width];
                 for j in 0..out {

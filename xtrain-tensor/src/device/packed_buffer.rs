@@ -3,6 +3,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::recycle::Recycler;
+use crate::error::Result;
 use crate::faults::{self, Fault};
 
 /// A buffer that returns to the free lists of its device when it is dropped, on any thread. The thread that packs a
@@ -16,13 +17,16 @@ pub(crate) struct PackedBuffer<T: Copy + Send + 'static> {
 impl<T: Copy + Send + 'static> PackedBuffer<T> {
     /// Returns a buffer with capacity for `len` elements, possibly with fewer elements. Growing it just before the
     /// elements are written keeps the new memory in the CPU cache.
-    pub(crate) fn with_capacity(recycler: &Arc<Recycler>, len: usize) -> PackedBuffer<T> {
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device): there is no memory for it.
+    pub(crate) fn with_capacity(recycler: &Arc<Recycler>, len: usize) -> Result<PackedBuffer<T>> {
         let mut values = match len {
             0 => Vec::new(),
-            _ => recycler.take_packed(len),
+            _ => recycler.take_packed(len)?,
         };
         values.truncate(len);
-        PackedBuffer { values, recycler: Arc::clone(recycler) }
+        Ok(PackedBuffer { values, recycler: Arc::clone(recycler) })
     }
 
     /// Extends the buffer to at least `len` elements with `blank`. Elements that it had before are unspecified.
@@ -64,7 +68,7 @@ mod tests {
         let recycler = Arc::<Recycler>::default();
         for _ in 0..2 {
             let pack = || {
-                let mut buffer = PackedBuffer::<u64>::with_capacity(&recycler, 1000);
+                let mut buffer = PackedBuffer::<u64>::with_capacity(&recycler, 1000).unwrap();
                 buffer.grow(1000, 7);
                 buffer
             };

@@ -73,10 +73,12 @@ impl Recycler {
         Ok(values)
     }
 
-    /// Returns a buffer for a packed weight, of capacity `len` or more, with unspecified values. The weight is in memory
-    /// already.
-    pub(super) fn take_packed<T: Send + 'static>(&self, len: usize) -> Vec<T> {
-        self.with_packed(|list| list.take(len)).unwrap_or_else(|error| panic!("{error}"))
+    /// Returns a buffer for a packed weight, of capacity `len` or more, with unspecified values.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device): there is no memory for it.
+    pub(super) fn take_packed<T: Send + 'static>(&self, len: usize) -> Result<Vec<T>> {
+        self.with_packed(|list| list.take(len))
     }
 
     /// Keeps the buffer of a packed weight for the next one.

@@ -3,7 +3,7 @@ use super::checks::{check_float, misfit_shapes, refuse_dtype};
 use crate::device::Device;
 use crate::dispatch::backend;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::operands::{Packer, Piece, QUANT_BLOCK, QuantFormat, Weight};
 use crate::tensor::Tensor;
 
@@ -12,8 +12,8 @@ impl Weight {
     /// without a copy.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) unless `w` has two dimensions of at least 1;
-    /// [`Error::Dtype`](crate::Error::Dtype) unless it is f32 and `dtype` is f32 or bf16.
+    /// [`Error::Shape`] unless `w` has two dimensions of at least 1; [`Error::Dtype`] unless it is f32 and `dtype` is f32
+    /// or bf16; [`Error::Device`] if the device has no memory for it.
     pub fn new(w: &Tensor, dtype: Dtype) -> Result<Weight> {
         check(w, dtype)?;
         backend(w.device()).pack(w, dtype)
@@ -47,14 +47,16 @@ fn check(w: &Tensor, dtype: Dtype) -> Result<()> {
 /// reference and a GPU collect all rows first.
 ///
 /// If the first piece holds quantized blocks, the products are in f32 and the rows are whole blocks, the CPU keeps the
-/// matrix quantized; all pieces then are blocks of this format. Its products have the bits of those with the f32
-/// values of the blocks.
+/// matrix quantized. Its products have the bits of those with the f32 values of the blocks. All pieces then are blocks of
+/// this format, on every device.
 #[derive(Debug)]
 pub struct WeightPacker {
     device: Device,
     shape: [usize; 2],
     dtype: Dtype,
     table: bool,
+    /// The format of all pieces, if the first one holds blocks that may stay quantized.
+    format: Option<QuantFormat>,
     /// Created for the first piece, whose type determines the format.
     packer: Option<Result<Box<dyn Packer>>>,
 }
@@ -70,7 +72,8 @@ impl WeightPacker {
             [out, width] if out.checked_mul(width).is_some_and(|n| n > 0) => {
                 check_float(OP, dtype)?;
                 let device = device.clone();
-                Ok(WeightPacker { device, shape: [out, width], dtype, table: false, packer: None })
+                let shape = [out, width];
+                Ok(WeightPacker { device, shape, dtype, table: false, format: None, packer: None })
             }
             _ => Err(misfit_shapes(OP, "w [out, in], both at least 1", &[shape])),
         }
@@ -98,19 +101,34 @@ impl WeightPacker {
     pub fn push<'a>(&mut self, values: impl Into<Piece<'a>>) {
         let piece = values.into();
         let packer = self.packer.take().unwrap_or_else(|| self.begin(piece));
+        let packer = packer.and_then(|packer| self.check_format(piece).map(|()| packer));
         if let Ok(packer) = self.packer.insert(packer) {
             packer.push(piece);
         }
     }
 
+    /// Checks that blocks have the format of the first ones.
+    fn check_format(&self, piece: Piece<'_>) -> Result<()> {
+        match (self.format, piece) {
+            (Some(format), Piece::Blocks(other, _)) if other != format => Err(Error::Argument {
+                op: "WeightPacker",
+                want: "blocks of the format of the first piece",
+                got: format!("{other:?} after {format:?}"),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// A packer whose first piece is `first`.
-    fn begin(&self, first: Piece<'_>) -> Result<Box<dyn Packer>> {
+    fn begin(&mut self, first: Piece<'_>) -> Result<Box<dyn Packer>> {
+        self.format = match first {
+            Piece::Blocks(format, _) if keeps_blocks(self.shape, self.dtype) => Some(format),
+            _ => None,
+        };
         let backend = backend(&self.device);
-        let mut packer = match first {
-            Piece::Blocks(format, _) if keeps_blocks(self.shape, self.dtype) => {
-                backend.quantized_packer(self.shape, format)?
-            }
-            _ => backend.packer(self.shape, self.dtype)?,
+        let mut packer = match self.format {
+            Some(format) => backend.quantized_packer(self.shape, format)?,
+            None => backend.packer(self.shape, self.dtype)?,
         };
         if self.table {
             packer.keep_exact_rows();
@@ -121,8 +139,8 @@ impl WeightPacker {
     /// Returns the weight. It keeps no f32 master weights.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) unless the number of values is that of the shape;
-    /// [`Error::Device`](crate::Error::Device) if the device has no memory for it.
+    /// [`Error::Shape`] unless the number of values is that of the shape; [`Error::Argument`] for blocks of another format
+    /// than the first ones; [`Error::Device`] if the device has no memory for it.
     pub fn finish(mut self) -> Result<Weight> {
         let packer = self.packer.take().unwrap_or_else(|| self.begin(Piece::F32(&[])));
         packer?.finish()

@@ -6,6 +6,7 @@ use super::super::Cpu;
 use super::super::lanes::{Kernel, LANES, Lanes, Reg, dispatch};
 use super::super::scratch::{Scratch, scratch};
 use crate::device::packed_buffer::PackedBuffer;
+use crate::error::Result;
 
 /// One row (one k) of a panel, aligned to cache lines.
 #[derive(Debug, Clone, Copy)]
@@ -23,18 +24,21 @@ pub(crate) struct Panels {
 
 impl Panels {
     /// Packs a weight `[out, in]` for `x W^T`: depth `in`, columns `out`.
-    pub(crate) fn of_weight(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Panels {
+    pub(crate) fn of_weight(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Result<Panels> {
         let [out, depth] = shape;
         assert_eq!(w.len(), out * depth, "a weight holds out * in values");
-        let mut panels = Panels::blank(cpu, [depth, out]);
+        let mut panels = Panels::blank(cpu, [depth, out])?;
         panels.write(cpu, 0, w);
-        panels
+        Ok(panels)
     }
 
     /// Panels that are not written yet.
-    pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> Panels {
-        let rows = PackedBuffer::with_capacity(&cpu.recycler, columns.div_ceil(LANES) * depth);
-        Panels { rows, depth, columns }
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device): there is no memory for them.
+    pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> Result<Panels> {
+        let rows = PackedBuffer::with_capacity(&cpu.recycler, columns.div_ceil(LANES) * depth)?;
+        Ok(Panels { rows, depth, columns })
     }
 
     /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of
@@ -59,10 +63,10 @@ impl Panels {
     }
 
     /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
-    pub(crate) fn of_weight_transposed(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Panels {
+    pub(crate) fn of_weight_transposed(cpu: &Cpu, w: &[f32], shape: [usize; 2]) -> Result<Panels> {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
-        let mut panels = Panels::blank(cpu, [depth, columns]);
+        let mut panels = Panels::blank(cpu, [depth, columns])?;
         panels.pack(cpu, 0..columns, |panel, rows| {
             for (row, w) in rows.iter_mut().zip(w.chunks_exact(columns)) {
                 // a copy of constant length is two moves, not a call
@@ -72,7 +76,7 @@ impl Panels {
                 }
             }
         });
-        panels
+        Ok(panels)
     }
 
     /// Packs the columns `range`: `fill(columns, rows)` writes one panel, zeroed if it has fewer than 32 columns.

@@ -71,7 +71,7 @@ fn products_have_the_bits_of_the_plain_loops_on_every_instruction_set_and_thread
         let (from_zero, from_y) = (want(&vec![0.0; m * n]), want(&before));
         for (simd, device) in devices() {
             let cpu = device.as_cpu().unwrap();
-            let panels = Panels::of_weight(cpu, &w, [n, k]);
+            let panels = Panels::of_weight(cpu, &w, [n, k]).unwrap();
             let what = format!("{simd} {m}x{k}x{n}");
             let mut y = vec![f32::NAN; m * n];
             product(cpu, Matrix::new(&x, m, k), panels.view(), &mut y, Beta::Zero);
@@ -93,7 +93,7 @@ fn the_input_gradient_of_a_group_accumulates_over_its_weights() {
         let mut dx = vec![f32::NAN; m * inputs];
         let mut want = vec![0.0; m * inputs];
         for (g, o) in outs.into_iter().enumerate() {
-            let panels = Panels::of_weight_transposed(cpu, &w[g], [o, inputs]);
+            let panels = Panels::of_weight_transposed(cpu, &w[g], [o, inputs]).unwrap();
             let mut column = vec![0.0; o];
             panels.column(3, &mut column);
             assert_eq!(column[o - 1].to_bits(), w[g][(o - 1) * inputs + 3].to_bits());

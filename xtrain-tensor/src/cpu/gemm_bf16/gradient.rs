@@ -9,6 +9,7 @@ use super::operand::{BLOCK, Operand};
 use super::output::Output;
 use super::tiles::TilePanels;
 use crate::Cpu;
+use crate::error::Result;
 
 /// Rows packed at a time, a multiple of the block.
 const SLAB: usize = 1024;
@@ -22,6 +23,9 @@ const STEP: usize = 32;
 /// `x[r][i]` is that of [`super`], including flush to zero. An f32 dy is rounded to bf16.
 ///
 /// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
+///
+/// # Errors
+/// [`Error::Device`](crate::Error::Device): there is no memory for a part of x.
 pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     cpu: &Cpu,
     dy: &[A],
@@ -29,7 +33,7 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     samples: &[Range<usize>],
     g: &mut [f32],
     shape: [usize; 2],
-) {
+) -> Result<()> {
     let [out, inputs] = shape;
     let end = samples.iter().map(|s| s.end).max().unwrap_or(0);
     assert!(dy.len() >= end * out && x.len() >= end * inputs, "the samples' rows exist");
@@ -45,7 +49,7 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand>(
         out.div_ceil(MAX_BAND).max(if threads == 1 { 1 } else { (4 * threads).min(out.div_ceil(MIN_BAND)) });
     let bound = |band: usize| if band == bands { out } else { band * (out / STEP) / bands * STEP };
     for rows in rows.chunks(SLAB) {
-        let b = TilePanels::of_rows(cpu, [rows.len(), inputs], |k| row_or_empty(x, rows[k], inputs));
+        let b = TilePanels::of_rows(cpu, [rows.len(), inputs], |k| row_or_empty(x, rows[k], inputs))?;
         if bands < threads {
             // too few bands for all threads: the threads split the whole product, by rows and panels
             let a = PackedA::transposed(cpu, [out, rows.len()], |k| row_or_empty(dy, rows[k], out));
@@ -66,6 +70,7 @@ pub(crate) fn weight_gradient<A: Operand, B: Operand>(
             product(cpu, &a, b.view(), Output::Sum(g, Beta::One));
         });
     }
+    Ok(())
 }
 
 /// A row of a row-major matrix. `None`: an empty slice.

@@ -124,7 +124,7 @@ fn products_have_the_bits_of_the_reference_on_every_path_even_at_the_boundary_of
                 let cpu = device.as_cpu().unwrap();
                 let what = format!("{simd} {m}x{k}x{n} {kind:?}");
                 let a = PackedA::new(cpu, &x, [m, k]);
-                let tiles = TilePanels::of_weight(cpu, &w, [n, k]);
+                let tiles = TilePanels::of_weight(cpu, &w, [n, k]).unwrap();
                 let mut y = vec![f32::NAN; m * n];
                 product(cpu, &a, tiles.view(), Output::Sum(&mut y, Beta::Zero));
                 same(&y, &from_zero, &what);
@@ -158,7 +158,7 @@ fn chains_of_packed_pairs() -> Result<usize, String> {
     for (at, kind) in kinds.into_iter().enumerate() {
         let (x, w) = (values(kind, 1, 32), values(kind, 2, 16 * 32));
         let a = pack_rows::<ParityBlock, _>(cpu, [1, 32], &RowMajor { a: &x, depth: 32 }, &mut [0]);
-        let mut tile = TilePanels::of_weight(cpu, &w, [16, 32]).rows[..16].to_vec();
+        let mut tile = TilePanels::of_weight(cpu, &w, [16, 32]).unwrap().rows[..16].to_vec();
         pairing::pair_tile(&mut tile);
         let (a, b) = (a[..1][0].0.words(), tile.iter().map(Pairs::words).collect::<Vec<_>>());
         for j in 0..16 {
@@ -230,7 +230,7 @@ fn a_tile_is_flushed_if_any_row_panel_or_old_sum_needs_it() {
             (0..m * n).map(|i| dot(old[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j])).collect();
         for (simd, device) in devices() {
             let cpu = device.as_cpu().unwrap();
-            let (a, b) = (PackedA::new(cpu, &x, [m, k]), TilePanels::of_weight(cpu, &w, [n, k]));
+            let (a, b) = (PackedA::new(cpu, &x, [m, k]), TilePanels::of_weight(cpu, &w, [n, k]).unwrap());
             let mut y = old.clone();
             product(cpu, &a, b.view(), Output::Sum(&mut y, Beta::One));
             same(&y, &want, &format!("{simd} {m}x{k}x{n}"));
@@ -248,7 +248,7 @@ fn differing_pair_dots() -> usize {
     let of_kind = |kind| ([m, k, n], values(kind, 1, m * k), values(kind, 2, n * k), vec![0.0; m * n]);
     let cases = [Kind::Plain, Kind::Edge, Kind::Near].map(of_kind);
     let differing = cases.into_iter().chain(partly_tiny()).map(|([m, k, n], x, w, old)| {
-        let (a, b) = (PackedA::new(cpu, &x, [m, k]), TilePanels::of_weight(cpu, &w, [n, k]));
+        let (a, b) = (PackedA::new(cpu, &x, [m, k]), TilePanels::of_weight(cpu, &w, [n, k]).unwrap());
         let mut y = old.clone();
         product(cpu, &a, b.view(), Output::Sum(&mut y, Beta::One));
         let want = |i: usize| dot(old[i], k, |j| x[i / n * k + j], |j| w[i % n * k + j]);
@@ -314,7 +314,7 @@ fn weight_gradients_pad_every_sample_to_blocks_of_32_rows() {
         let wide: Vec<f32> = dy.iter().map(|&x| widen(x)).collect();
         for (simd, device) in devices() {
             let mut g = g0.clone();
-            weight_gradient(device.as_cpu().unwrap(), &wide, &x, &samples, &mut g, [o, i]);
+            weight_gradient(device.as_cpu().unwrap(), &wide, &x, &samples, &mut g, [o, i]).unwrap();
             same(&g, &want, &format!("{simd} {kind:?}"));
         }
     }
@@ -374,8 +374,10 @@ fn tile_panels_return_the_elements_and_the_transpose() {
     let w = values(Kind::Plain, 9, n * k);
     for (simd, device) in devices() {
         let cpu = device.as_cpu().unwrap();
-        let (a, b) =
-            (TilePanels::of_weight(cpu, &w, [n, k]), TilePanels::of_weight_transposed(cpu, &w, [n, k]));
+        let (a, b) = (
+            TilePanels::of_weight(cpu, &w, [n, k]).unwrap(),
+            TilePanels::of_weight_transposed(cpu, &w, [n, k]).unwrap(),
+        );
         let column = |panels: &TilePanels, j: usize, depth: usize| {
             let mut column = vec![0.0; depth];
             panels.column(j, &mut column);
@@ -392,4 +394,20 @@ fn tile_panels_return_the_elements_and_the_transpose() {
         assert_eq!((a.view().shape(), b.view().shape()), ([k, n], [n, k]));
         assert_eq!(size_of_val(&a.rows[..]) + a.min_exp.len(), 2 * 96 * 64 + 2);
     }
+}
+
+/// On every machine: the panels only claim to be those of `vdpbf16ps`.
+#[test]
+fn panels_in_another_order_are_refused_with_both_instruction_sets() {
+    let device = Device::cpu_with(1, Simd::Portable);
+    let cpu = device.as_cpu().unwrap();
+    let mut tiles = TilePanels::of_weight(cpu, &values(Kind::Plain, 9, 3 * 40), [3, 40]).unwrap();
+    for simd in [Simd::Portable, Simd::Neon, Simd::Avx2, Simd::Avx512, Simd::Amx] {
+        tiles.simd = simd;
+        assert_eq!(tiles.view_for(cpu).unwrap().shape(), [40, 3], "{simd}");
+    }
+    tiles.simd = Simd::Avx512Bf16;
+    let want = "product in bf16: expected a weight packed for portable, found one packed for avx512bf16, which orders \
+                its elements differently";
+    assert_eq!(tiles.view_for(cpu).unwrap_err().to_string(), want);
 }

@@ -11,6 +11,7 @@ use super::pairing::{Pairing, pair_tile};
 use super::pairs::{Pairs, TILE};
 use crate::Cpu;
 use crate::device::packed_buffer::PackedBuffer;
+use crate::error::{Error, Result};
 
 /// Rows per block of a panel: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
@@ -21,38 +22,38 @@ fn needs_exponents(simd: Simd) -> bool {
 }
 
 /// A matrix B `[depth, columns]`, packed as `[ceil(columns / 32)][ceil(depth / 32)][2 tiles][16][16][2]` and padded
-/// with +0. Denormals are stored as zeros of their sign. `pairing` is the order of the 32 elements of a block.
+/// with +0. Denormals are stored as zeros of their sign. The 32 elements of a block are in the order of the [`Pairing`] of
+/// `simd`.
 #[derive(Debug)]
 pub(crate) struct TilePanels {
     pub(super) rows: PackedBuffer<Pairs>,
     /// Smallest exponent field of each panel's non-zero elements. 0 if the kernel does not need it.
     pub(super) min_exp: Vec<u8>,
-    pairing: Pairing,
+    /// The instruction set that packed it, whose kernels read this order.
+    pub(super) simd: Simd,
     depth: usize,
     columns: usize,
 }
 
 impl TilePanels {
     /// Packs a weight `[out, in]` for `x W^T`: depth `in`, columns `out`.
-    pub(crate) fn of_weight<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> TilePanels {
+    pub(crate) fn of_weight<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> Result<TilePanels> {
         let [columns, depth] = shape;
         assert_eq!(w.len(), columns * depth, "a weight holds out * in values");
-        let mut tiles = TilePanels::blank(cpu, [depth, columns]);
+        let mut tiles = TilePanels::blank(cpu, [depth, columns])?;
         tiles.write(cpu, 0, w);
-        tiles
+        Ok(tiles)
     }
 
     /// Panels that are not written yet.
-    pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> TilePanels {
+    ///
+    /// # Errors
+    /// [`Error::Device`]: there is no memory for them.
+    pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> Result<TilePanels> {
         let panels = columns.div_ceil(LANES);
-        let rows = PackedBuffer::with_capacity(&cpu.recycler, panels * depth.div_ceil(BLOCK) * BLOCK_ROWS);
-        TilePanels {
-            rows,
-            min_exp: vec![NO_EXPONENT; panels],
-            pairing: Pairing::of(cpu.simd),
-            depth,
-            columns,
-        }
+        let rows = panels * depth.div_ceil(BLOCK) * BLOCK_ROWS;
+        let rows = PackedBuffer::with_capacity(&cpu.recycler, rows)?;
+        Ok(TilePanels { rows, min_exp: vec![NO_EXPONENT; panels], simd: cpu.simd, depth, columns })
     }
 
     /// Packs rows of a weight `[out, in]` starting at row `first`, a multiple of 32. Their number is a multiple of
@@ -73,13 +74,17 @@ impl TilePanels {
         let panel = self.view().panel(j / LANES);
         let (tile, pair) = (j % LANES / TILE * TILE, j % TILE * 2);
         for (k, to) in to.iter_mut().enumerate() {
-            let at = self.pairing.place(k % BLOCK);
+            let at = Pairing::of(self.simd).place(k % BLOCK);
             *to = widen(panel[k / BLOCK * BLOCK_ROWS + tile + at / 2].0[pair + at % 2]);
         }
     }
 
     /// Packs a weight `[out, in]` for `dy W`: depth `out`, columns `in`.
-    pub(crate) fn of_weight_transposed<T: Operand>(cpu: &Cpu, w: &[T], shape: [usize; 2]) -> TilePanels {
+    pub(crate) fn of_weight_transposed<T: Operand>(
+        cpu: &Cpu,
+        w: &[T],
+        shape: [usize; 2],
+    ) -> Result<TilePanels> {
         let [depth, columns] = shape;
         assert_eq!(w.len(), depth * columns, "a weight holds out * in values");
         TilePanels::of_rows(cpu, shape, |k| &w[k * columns..][..columns])
@@ -90,10 +95,10 @@ impl TilePanels {
         cpu: &Cpu,
         [depth, columns]: [usize; 2],
         row: impl Fn(usize) -> &'a [T] + Sync,
-    ) -> TilePanels {
-        let mut tiles = TilePanels::blank(cpu, [depth, columns]);
+    ) -> Result<TilePanels> {
+        let mut tiles = TilePanels::blank(cpu, [depth, columns])?;
         tiles.pack(cpu, 0..columns, 4, &MatrixRows { row, depth });
-        tiles
+        Ok(tiles)
     }
 
     /// Packs the columns `range`, `group` panels together, block by block: the source is read along its cache lines.
@@ -111,7 +116,22 @@ impl TilePanels {
         });
     }
 
-    pub(crate) fn view(&self) -> View<'_> {
+    /// The panels, for products of the instruction set of `cpu`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if they are in another order than that which its kernels read.
+    pub(crate) fn view_for(&self, cpu: &Cpu) -> Result<View<'_>> {
+        if Pairing::of(self.simd) == Pairing::of(cpu.simd) {
+            return Ok(self.view());
+        }
+        let (want, got) = (cpu.simd, self.simd);
+        Err(Error::device(format!(
+            "product in bf16: expected a weight packed for {want}, found one packed for {got}, which orders its \
+             elements differently"
+        )))
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
         let blocks = self.depth.div_ceil(BLOCK);
         View {
             rows: &self.rows,

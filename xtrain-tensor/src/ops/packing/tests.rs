@@ -2,7 +2,9 @@
 use half::bf16;
 
 use super::*;
-use crate::ops::{CodeBits, QuantBlock, QuantFormat, embedding, linear, linear_backward_input, weight_rows};
+use crate::ops::{
+    CodeBits, QuantBlock, QuantFormat, embedding, linear, linear_add, linear_backward_input, weight_rows,
+};
 use crate::testing::{arbitrary, assert_bits_eq, available_gpus, simds};
 use crate::{Error, Simd, ThreadSchedule, from_bf16, to_bf16};
 
@@ -189,4 +191,90 @@ fn other_shapes_other_dtypes_and_lookups_without_a_table_are_errors() {
     let weight = packing.finish().unwrap();
     assert!(matches!(weight_rows(&weight, &[0]), Err(Error::Argument { .. })));
     assert!(matches!(weight_rows(&packed(&device, [3, 2], Dtype::BF16, 9), &[3]), Err(Error::Index { .. })));
+}
+
+/// More than the address space, because systems promise more memory than they have.
+#[test]
+fn a_matrix_without_memory_is_an_error() {
+    let format = QuantFormat { bits: CodeBits::Eight, halves: false, offsets: false };
+    let block = [QuantBlock { scales: [1.0; 2], offsets: [0.0; 2], codes: [1; 32] }];
+    let pieces = [Piece::F32(&[1.0]), Piece::Blocks(format, &block)];
+    for (dtype, piece) in [Dtype::F32, Dtype::BF16].into_iter().flat_map(|dtype| pieces.map(|x| (dtype, x))) {
+        let mut packing = WeightPacker::new(&Device::cpu(), &[64, 1 << 54], dtype).unwrap();
+        packing.push(piece);
+        packing.push(piece);
+        let error = packing.finish().unwrap_err();
+        assert!(matches!(error, Error::Device { .. }), "{error:?}");
+        assert!(error.to_string().starts_with("out of memory: cannot allocate"), "{error}");
+    }
+}
+
+#[test]
+fn blocks_of_another_format_than_the_first_are_an_error() {
+    let first = QuantFormat { bits: CodeBits::Eight, halves: false, offsets: false };
+    let block = [QuantBlock { scales: [1.0; 2], offsets: [0.5; 2], codes: [1; 32] }];
+    for device in all() {
+        for other in [QuantFormat { offsets: true, ..first }, QuantFormat { bits: CodeBits::Four, ..first }] {
+            let mut packing = WeightPacker::new(&device, &[3, 32], Dtype::F32).unwrap();
+            for format in [first, other, first] {
+                packing.push(Piece::Blocks(format, &block));
+            }
+            let error = packing.finish().unwrap_err();
+            let want = format!(
+                "WeightPacker: expected blocks of the format of the first piece, found {other:?} after {first:?}"
+            );
+            assert_eq!(error.to_string(), want, "{device}");
+        }
+        // blocks that are expanded have the format of their piece
+        let mut packing = WeightPacker::new(&device, &[2, 32], Dtype::BF16).unwrap().table();
+        for format in [first, QuantFormat { offsets: true, ..first }] {
+            packing.push(Piece::Blocks(format, &block));
+        }
+        let rows = weight_rows(&packing.finish().unwrap(), &[0, 1]).unwrap();
+        assert_eq!(rows.to_vec::<f32>().unwrap(), [[1.0; 32], [1.5; 32]].concat(), "{device}");
+    }
+}
+
+/// The results of all products with a weight, for operands on `device`.
+fn products(device: &Device, w: &Weight) -> Vec<crate::Result<Tensor>> {
+    let [out, width] = [w.out_features(), w.in_features()];
+    let of = |n: usize| {
+        let x = Tensor::new(device, &[3, n], arbitrary(3 * n, 3)).unwrap();
+        x.cast(w.dtype()).unwrap()
+    };
+    let (x, dy, h) = (of(width), of(out), of(out).to_f32().unwrap());
+    vec![
+        linear(&x, w, None, Dtype::F32),
+        linear(&x, w, None, Dtype::BF16),
+        linear_add(&h, &x, w, None),
+        linear_backward_input(&[&dy], &[w]),
+    ]
+}
+
+#[test]
+fn a_weight_of_another_instruction_set_gives_the_same_bits_or_is_refused() {
+    let devices: Vec<Device> = simds().into_iter().map(|simd| Device::cpu_with(1, simd)).collect();
+    let (mut compared, mut refused) = (0, 0);
+    let pairs = devices.iter().flat_map(|own| devices.iter().map(move |other| (own, other)));
+    for ((own, other), dtype) in pairs.flat_map(|pair| [(pair, Dtype::F32), (pair, Dtype::BF16)]) {
+        let master = Tensor::new(own, &[37, 70], arbitrary(37 * 70, 7)).unwrap();
+        let w = Weight::new(&master, dtype).unwrap();
+        let [a, b] = [own, other].map(|device| device.simd() == Some(Simd::Avx512Bf16));
+        for (want, got) in products(own, &w).into_iter().zip(products(other, &w)) {
+            if dtype == Dtype::BF16 && a != b {
+                let (simd, packed) = (other.simd().unwrap(), own.simd().unwrap());
+                let text = format!("expected a weight packed for {simd}, found one packed for {packed}");
+                let error = got.expect_err("products of another order");
+                assert!(error.to_string().contains(&text), "{error}");
+                refused += 1;
+            } else {
+                same(&got.unwrap(), &want.unwrap(), &format!("{dtype}, packed for {own}, on {other}"));
+                compared += 1;
+            }
+        }
+    }
+    println!("{compared} products of another instruction set compared, {refused} refused");
+    if !simds().contains(&Simd::Avx512Bf16) {
+        println!("NOT RUN, products of another order need AVX-512 BF16");
+    }
 }

@@ -5,6 +5,7 @@ use crate::cpu::gemm::panels::first_panel;
 use crate::cpu::lanes::LANES;
 use crate::device::Cpu;
 use crate::device::packed_buffer::PackedBuffer;
+use crate::error::Result;
 use crate::faults::{self, Fault};
 use crate::operands::{CodeBits, QUANT_BLOCK as BLOCK, QUANT_HALF as HALF, QuantBlock, QuantFormat};
 
@@ -89,13 +90,16 @@ pub(crate) struct QuantPanels {
 impl QuantPanels {
     /// Panels that are not written yet.
     ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device): there is no memory for them.
+    ///
     /// # Panics
     /// Unless the depth is a multiple of 32.
-    pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2], format: QuantFormat) -> QuantPanels {
+    pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2], format: QuantFormat) -> Result<QuantPanels> {
         assert!(depth.is_multiple_of(BLOCK), "whole blocks");
         let layout = Layout { format };
         let len = QuantPanels::bytes_of([depth, columns], format) / LINE;
-        QuantPanels { lines: PackedBuffer::with_capacity(&cpu.recycler, len), layout, depth, columns }
+        Ok(QuantPanels { lines: PackedBuffer::with_capacity(&cpu.recycler, len)?, layout, depth, columns })
     }
 
     /// Bytes of the panels of a matrix of this shape.

@@ -47,7 +47,7 @@ fn the_bytes_of_panels_follow_from_the_format() {
     let device = Device::cpu();
     for (format, block) in FORMATS.into_iter().zip(per_32) {
         for ([out, depth], padded) in [([1, 32], 64), ([64, 64], 64), ([130, 96], 192)] {
-            let mut panels = QuantPanels::blank(device.as_cpu().unwrap(), [depth, out], format);
+            let mut panels = QuantPanels::blank(device.as_cpu().unwrap(), [depth, out], format).unwrap();
             panels.write(device.as_cpu().unwrap(), 0, &blocks(out * depth / 32, format));
             let bytes = padded * depth / 32 * block;
             let got = [QuantPanels::bytes_of([depth, out], format), panels.bytes(), panels.block_bytes()];
@@ -70,8 +70,8 @@ fn products_with_quantized_blocks_have_the_bits_of_products_with_their_values() 
         for &[out, depth] in if cpu.pool.threads() == 1 { &shapes[..] } else { &shapes[3..] } {
             let w = blocks(out * depth / 32, format);
             let values: Vec<f32> = w.iter().flat_map(|block| block.values(format)).collect();
-            let dense = Panels::of_weight(cpu, &values, [out, depth]);
-            let mut quantized = QuantPanels::blank(cpu, [depth, out], format);
+            let dense = Panels::of_weight(cpu, &values, [out, depth]).unwrap();
+            let mut quantized = QuantPanels::blank(cpu, [depth, out], format).unwrap();
             // as a packer does: groups of 32 columns, and then the rest; the second part begins in a panel
             let first = out.min(96) / 32 * 32;
             quantized.write(cpu, 0, &w[..first * depth / 32]);
