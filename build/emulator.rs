@@ -24,6 +24,9 @@ const RUNTIME: [&str; 14] = [
     "worker",
 ];
 
+/// A path that does not exist: cargo runs the script at each build, which finds a compiler that was installed meanwhile.
+const MISSING: &str = "no-compiler-for-the-emulator";
+
 /// Builds the emulator if the feature `emu` is enabled and a C++ compiler works.
 pub(crate) fn embed() {
     println!("cargo::rustc-check-cfg=cfg(xtrain_emu)");
@@ -88,11 +91,13 @@ fn missing() -> Option<String> {
     } else {
         let works =
             |path: &Path| Command::new(path).arg("--version").output().is_ok_and(|o| o.status.success());
-        match base().try_get_compiler() {
+        let reason = match base().try_get_compiler() {
             Ok(compiler) if works(compiler.path()) => return None,
             Ok(compiler) => format!("the C++ compiler {} does not run", compiler.path().display()),
             Err(error) => format!("no C++ compiler: {error}"),
-        }
+        };
+        println!("cargo::rerun-if-changed={MISSING}");
+        reason
     };
     let reason = format!("this build has no emulator: {}", reason.replace('\n', " "));
     println!("cargo::warning={reason}; tests do not run the kernels");

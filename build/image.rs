@@ -8,10 +8,7 @@ use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec;
 
 use crate::fail;
-use crate::nvcc::{FLAGS, Nvcc, Search, VARIABLES};
-
-/// Architectures with machine code in the image: Ampere to Blackwell.
-pub(crate) const ARCHITECTURES: [&str; 6] = ["80", "86", "89", "90a", "100", "120"];
+use crate::nvcc::{FLAGS, Nvcc, Search, VARIABLES, architectures, writes_ptx};
 
 /// Architecture of the PTX, which the driver compiles for all other GPUs.
 pub(crate) const PTX: &str = "80";
@@ -22,20 +19,28 @@ const PREBUILT: &str = "../kernels/prebuilt/xtrain.ptx.deflate";
 /// Builds the image with nvcc. If no usable nvcc is found or it fails, embeds the checked-in PTX, provided that it
 /// was built from these sources, and prints a warning with the reason. `XTRAIN_WRITE_PTX=1` regenerates the
 /// checked-in PTX.
+///
+/// Cargo runs the script again if a candidate for nvcc changes. An nvcc that is installed later at a place of the search
+/// is noticed if an environment variable changes, such as `XTRAIN_NVCC`: cargo cannot watch a path that does not exist
+/// without building everything at each call.
 pub(crate) fn embed() {
     VARIABLES.iter().for_each(|variable| println!("cargo::rerun-if-env-changed={variable}"));
     println!("cargo::rerun-if-env-changed=XTRAIN_WRITE_PTX");
     println!("cargo::rerun-if-env-changed=XTRAIN_CUDA_ARCHS");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("kernels.image");
-    let Search { nvcc, mut rejected } = Nvcc::find(|name| env::var_os(name));
-    if env::var_os("XTRAIN_WRITE_PTX").is_some() {
+    let Search { nvcc, mut rejected, candidates } = Nvcc::find(|name| env::var_os(name));
+    candidates.iter().for_each(|path| println!("cargo::rerun-if-changed={}", path.display()));
+    if writes_ptx(env::var_os("XTRAIN_WRITE_PTX")) {
         let Some(nvcc) = &nvcc else {
             fail(&format!("XTRAIN_WRITE_PTX requires nvcc: set CUDA_HOME {}", rejected.join("; ")))
         };
         write_ptx(nvcc, &out);
     }
     let (image, description) = match nvcc.as_ref().map(|nvcc| compile(nvcc, &out)) {
-        Some(Ok(description)) => (fs::read(&out).unwrap_or_default(), description),
+        Some(Ok(description)) => match fs::read(&out) {
+            Ok(image) => (image, description),
+            Err(error) => fail(&format!("{}: {error}", out.display())),
+        },
         Some(Err(reason)) => {
             rejected.push(reason);
             prebuilt("working nvcc")
@@ -61,8 +66,7 @@ pub(crate) fn embed() {
 /// Compiles machine code for all architectures, and PTX for other GPUs. Returns a description.
 fn compile(nvcc: &Nvcc, out: &Path) -> Result<String, String> {
     let requested = env::var("XTRAIN_CUDA_ARCHS").ok();
-    let architectures: Vec<&str> =
-        requested.as_deref().map_or(ARCHITECTURES.to_vec(), |a| a.split(',').collect());
+    let architectures = architectures(requested.as_deref());
     let mut flags = vec!["-fatbin".to_string(), "-t0".to_string()];
     flags.extend(architectures.iter().map(|a| format!("-gencode=arch=compute_{a},code=sm_{a}")));
     flags.push(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));

@@ -7,6 +7,21 @@ use std::process::Command;
 /// performs the operations of docs/numerics.md.
 pub(crate) const FLAGS: [&str; 3] = ["-std=c++17", "-O3", "-fmad=false"];
 
+/// Architectures with machine code in the image: Ampere to Blackwell.
+pub(crate) const ARCHITECTURES: [&str; 6] = ["80", "86", "89", "90a", "100", "120"];
+
+/// Those of `XTRAIN_CUDA_ARCHS`, a list with commas, or all if it names none.
+pub(crate) fn architectures(requested: Option<&str>) -> Vec<&str> {
+    let named = requested.into_iter().flat_map(|list| list.split(',')).map(str::trim);
+    let named: Vec<&str> = named.filter(|name| !name.is_empty()).collect();
+    if named.is_empty() { ARCHITECTURES.to_vec() } else { named }
+}
+
+/// Whether the build writes the checked-in PTX: `XTRAIN_WRITE_PTX=1`.
+pub(crate) fn writes_ptx(value: Option<OsString>) -> bool {
+    value.is_some_and(|value| value == "1")
+}
+
 /// Environment variables that locate nvcc.
 pub(crate) const VARIABLES: [&str; 4] = ["XTRAIN_NVCC", "CUDA_HOME", "CUDA_PATH", "PATH"];
 
@@ -25,6 +40,8 @@ pub(crate) struct Search {
     pub(crate) nvcc: Option<Nvcc>,
     /// Reasons why other candidates were rejected, one per entry.
     pub(crate) rejected: Vec<String>,
+    /// All candidates: a change of one may change the result. One that `XTRAIN_NVCC` names may be missing.
+    pub(crate) candidates: Vec<PathBuf>,
 }
 
 impl Nvcc {
@@ -45,13 +62,13 @@ impl Nvcc {
             }
         };
         let mut rejected = Vec::new();
-        for path in candidates {
-            match probe(&path) {
-                Ok(nvcc) => return Search { nvcc: Some(nvcc), rejected },
+        for path in &candidates {
+            match probe(path) {
+                Ok(nvcc) => return Search { nvcc: Some(nvcc), rejected, candidates },
                 Err(why) => rejected.push(format!("{source}{}: {why}", path.display())),
             }
         }
-        Search { nvcc: None, rejected }
+        Search { nvcc: None, rejected, candidates }
     }
 
     /// Compiles all kernels with additional flags into `out`.

@@ -10,7 +10,7 @@ use crate::cli::Scratch;
 #[path = "../../build/nvcc.rs"]
 mod build;
 
-use build::{Nvcc, Search, VARIABLES};
+use build::{ARCHITECTURES, Nvcc, Search, VARIABLES, architectures, writes_ptx};
 
 /// Writes a shell script `directory/bin/nvcc` with the body `body`.
 fn fake(directory: &Path, body: &str) -> PathBuf {
@@ -53,19 +53,42 @@ fn an_nvcc_that_is_old_or_broken_is_skipped_with_the_reason() {
         ("broken", "does not run (exit status: 1)"),
         ("silent", "does not print its release"),
     ] {
-        let Search { nvcc, rejected } = find(&[("CUDA_HOME", &at(home)), ("PATH", &path)]);
+        let Search { nvcc, rejected, candidates } = find(&[("CUDA_HOME", &at(home)), ("PATH", &path)]);
+        assert_eq!(candidates[..2], [at(home).join("bin/nvcc"), path.join("nvcc")], "watched by cargo");
         assert_eq!(nvcc.unwrap().path, good.canonicalize().unwrap(), "after {home}");
         assert_eq!(rejected, [format!("{}/bin/nvcc: {why}", at(home).display())]);
         // an explicitly named nvcc is the only candidate
         let named = at(home).join("bin/nvcc");
-        let Search { nvcc, rejected } = find(&[("XTRAIN_NVCC", &named), ("PATH", &path)]);
+        let Search { nvcc, rejected, candidates } = find(&[("XTRAIN_NVCC", &named), ("PATH", &path)]);
         assert!(nvcc.is_none());
+        assert_eq!(candidates, [named.clone()]);
         assert_eq!(rejected, [format!("XTRAIN_NVCC={}: {why}", named.display())]);
     }
-    let Search { nvcc, rejected } = find(&[("XTRAIN_NVCC", Path::new("off")), ("CUDA_HOME", &at("new"))]);
-    assert!(nvcc.is_none() && rejected.is_empty());
-    let Search { rejected, .. } = find(&[("XTRAIN_NVCC", &at("nothing"))]);
-    assert_eq!(rejected.len(), 1, "{rejected:?}");
+    let Search { nvcc, rejected, candidates } =
+        find(&[("XTRAIN_NVCC", Path::new("off")), ("CUDA_HOME", &at("new"))]);
+    assert!(nvcc.is_none() && rejected.is_empty() && candidates.is_empty());
+    // a path that does not exist yet is watched, so that cargo builds again until it does
+    let Search { rejected, candidates, .. } = find(&[("XTRAIN_NVCC", &at("nothing"))]);
+    assert_eq!((rejected.len(), candidates), (1, vec![at("nothing")]), "{rejected:?}");
+}
+
+#[test]
+fn the_architectures_of_the_image_are_those_that_are_named_or_all() {
+    for (requested, want) in [
+        (None, &ARCHITECTURES[..]),
+        (Some(""), &ARCHITECTURES),
+        (Some(" ,"), &ARCHITECTURES),
+        (Some("90a"), &["90a"]),
+        (Some("80,, 90a,"), &["80", "90a"]),
+    ] {
+        assert_eq!(architectures(requested), want, "{requested:?}");
+    }
+}
+
+#[test]
+fn the_checked_in_ptx_is_written_for_one_only() {
+    let writes = |value: Option<&str>| writes_ptx(value.map(OsString::from));
+    assert_eq!([None, Some(""), Some("0"), Some("1")].map(writes), [false, false, false, true]);
 }
 
 #[test]

@@ -125,7 +125,7 @@ impl Cuda {
         if IMAGE.is_empty() {
             let image = env!("XTRAIN_IMAGE");
             return Err(Error::device(format!(
-                "this build has no GPU kernels ({image}): install nvcc and rebuild"
+                "this build has no GPU kernels ({image}): install nvcc and rebuild with XTRAIN_NVCC set to its path"
             )));
         }
         let count = CudaContext::device_count().map_err(driver_error("counting devices"))?;
