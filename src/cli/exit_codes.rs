@@ -138,6 +138,14 @@ impl LibraryError for grpo::Error {
             _ => Exit::Data,
         }
     }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            grpo::Error::Decode(error) => error.hint(),
+            grpo::Error::Model(error) => error.hint(),
+            _ => None,
+        }
+    }
 }
 
 impl LibraryError for ChatError {
@@ -178,9 +186,22 @@ impl LibraryError for model::Error {
             model::Error::Config { .. } | model::Error::Processes { .. } => Exit::Usage,
             model::Error::Communication(error) => error.exit(),
             model::Error::OffloadedLayer { .. } => Exit::Io,
-            model::Error::Tensor(tensor::Error::Device { .. }) => Exit::Device,
+            model::Error::Tensor(error) => of_tensor(error),
             _ => Exit::Data,
         }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = "reduce the batch, the context or the model, or end other programs";
+        matches!(self, model::Error::Tensor(tensor::Error::Memory { .. })).then(|| hint.to_string())
+    }
+}
+
+fn of_tensor(error: &tensor::Error) -> Exit {
+    match error {
+        tensor::Error::Memory { .. } => Exit::Memory,
+        tensor::Error::Device { .. } => Exit::Device,
+        _ => Exit::Data,
     }
 }
 
@@ -199,6 +220,7 @@ impl LibraryError for decode::Error {
             decode::Error::Model(model::Error::OffloadedLayer { .. }) => {
                 "check the disk of --offload-dir, or use another one"
             }
+            decode::Error::Model(error) => return error.hint(),
             decode::Error::Option { field: "kv_resident", .. } => {
                 "increase --kv-resident, or use a cache of fewer positions: --max-new, or --kv-capacity of rollout"
             }
@@ -219,7 +241,7 @@ impl LibraryError for StoreError {
         match self {
             StoreError::Checkpoint(error) => error.exit(),
             StoreError::Tokenizer(error) => error.exit(),
-            StoreError::Model(model::Error::Tensor(tensor::Error::Device { .. })) => Exit::Device,
+            StoreError::Model(model::Error::Tensor(error)) => of_tensor(error),
             _ => Exit::Data,
         }
     }
@@ -251,6 +273,10 @@ impl LibraryError for training::Error {
             training::Error::Communication(error) => error.exit(),
         }
     }
+
+    fn hint(&self) -> Option<String> {
+        if let training::Error::Model(error) = self { error.hint() } else { None }
+    }
 }
 
 impl LibraryError for verify::Error {
@@ -273,5 +299,24 @@ impl CliError {
             (_, Some((_number, reason))) => reason,
         };
         CliError::new(exit, format_args!("{place}: {reason}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_memory_is_another_exit_code_than_no_device() {
+        let code = |error: tensor::Error| {
+            let of_model = || model::Error::Tensor(error.clone());
+            let (decode, grpo) = (decode::Error::Model(of_model()), grpo::Error::Model(of_model()));
+            let errors: [CliError; 4] =
+                [of_model().into(), decode.into(), training::Error::Model(of_model()).into(), grpo.into()];
+            errors.map(|error| error.exit())
+        };
+        assert_eq!(code(tensor::Error::Memory { bytes: 8, on_gpu: true }), [Exit::Memory; 4]);
+        let failed = tensor::Error::Device { what: "failed".to_string(), source: None };
+        assert_eq!(code(failed), [Exit::Device; 4]);
     }
 }

@@ -50,7 +50,15 @@ pub enum Error {
         /// The row of the value.
         row: usize,
     },
-    /// A device is missing, out of memory, or failed; or an operand is on another device.
+    /// There is no memory for a tensor, or for a packed weight.
+    #[error("out of memory: cannot allocate {bytes} bytes{}", if *on_gpu { " on the GPU" } else { "" })]
+    Memory {
+        /// The size.
+        bytes: usize,
+        /// Whether it is the memory of a GPU.
+        on_gpu: bool,
+    },
+    /// A device is missing or failed; or an operand is on another device.
     #[error("{what}")]
     Device {
         /// What happened, and where. It includes the text of `source`.

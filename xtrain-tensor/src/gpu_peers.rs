@@ -85,7 +85,7 @@ impl GpuPeers {
     /// [`Transfer::finish`] run beside the transfers.
     ///
     /// # Errors
-    /// [`Error::Device`] for tensors on another device, without memory, or from NCCL.
+    /// [`Error::Device`] for tensors on another device, or from NCCL; [`Error::Memory`].
     ///
     /// # Panics
     /// If elements are outside their tensor.

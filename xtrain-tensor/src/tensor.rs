@@ -78,7 +78,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::Shape`] if the product of `shape` is not the number of values; [`Error::Argument`] on a GPU for 2^32 or
-    /// more of them; [`Error::Device`] if the device has no memory for them.
+    /// more of them; [`Error::Memory`] if the device has no memory for them.
     pub fn new<T: Stored>(device: &Device, shape: &[usize], values: Vec<T>) -> Result<Tensor> {
         if count(shape) != Some(values.len()) {
             let got = vec![shape.to_vec(), vec![values.len()]];
@@ -91,7 +91,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::Argument`] for a shape that no memory can hold, and on a GPU for one of 2^32 or more elements;
-    /// [`Error::Device`] if the device has no memory for it.
+    /// [`Error::Memory`] if the device has no memory for it.
     pub fn zeros(device: &Device, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
         fn zeroed<T: Stored>(device: &Device, n: usize) -> Result<Storage> {
             let values = match device {
@@ -293,7 +293,7 @@ impl Tensor {
     /// Returns the same values on `device`: shared between CPU devices, copied to and from a GPU.
     ///
     /// # Errors
-    /// [`Error::Device`] if a device has no memory for them; [`Error::Argument`] for 2^32 or more values to a GPU.
+    /// [`Error::Memory`] if a device has no memory for them; [`Error::Argument`] for 2^32 or more values to a GPU.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         fn moved<T: Stored>(x: &Tensor, device: &Device) -> Result<Storage> {
             T::wrap(x.to_vec::<T>()?, device)

@@ -19,7 +19,7 @@ impl<T: Copy + Send + 'static> PackedBuffer<T> {
     /// elements are written keeps the new memory in the CPU cache.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device): there is no memory for it.
+    /// [`Error::Memory`](crate::Error::Memory): there is no memory for it.
     pub(crate) fn with_capacity(recycler: &Arc<Recycler>, len: usize) -> Result<PackedBuffer<T>> {
         let mut values = match len {
             0 => Vec::new(),

@@ -63,7 +63,7 @@ impl Recycler {
     /// [`acquire`](Self::acquire) for a length that a user chooses.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device): there is no memory for it.
+    /// [`Error::Memory`](crate::Error::Memory): there is no memory for it.
     pub(crate) fn try_acquire<T: Recycled>(&self, len: usize) -> Result<Vec<T>> {
         if len == 0 {
             return Ok(Vec::new());
@@ -76,7 +76,7 @@ impl Recycler {
     /// Returns a buffer for a packed weight, of capacity `len` or more, with unspecified values.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device): there is no memory for it.
+    /// [`Error::Memory`](crate::Error::Memory): there is no memory for it.
     pub(super) fn take_packed<T: Send + 'static>(&self, len: usize) -> Result<Vec<T>> {
         self.with_packed(|list| list.take(len))
     }

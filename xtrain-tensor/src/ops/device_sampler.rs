@@ -39,7 +39,7 @@ impl DeviceSampler {
     /// Creates a sampler of up to `rows` rows and `steps` steps between two read-backs.
     ///
     /// # Errors
-    /// [`Error::Device`] if the device has no memory for it; [`Error::Argument`] if the size overflows.
+    /// [`Error::Memory`] if the device has no memory for it; [`Error::Argument`] if the size overflows.
     pub fn new(device: &Device, rows: usize, steps: usize) -> Result<DeviceSampler> {
         let ring = backend(device).sample_ring(rows, steps)?;
         Ok(DeviceSampler { ring, capacity: [rows, steps], is_staged: false, rows: 0, steps: 0, vocab: 0 })

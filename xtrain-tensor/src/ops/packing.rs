@@ -13,7 +13,7 @@ impl Weight {
     ///
     /// # Errors
     /// [`Error::Shape`] unless `w` has two dimensions of at least 1; [`Error::Dtype`] unless it is f32 and `dtype` is f32
-    /// or bf16; [`Error::Device`] if the device has no memory for it.
+    /// or bf16; [`Error::Memory`] if the device has no memory for it.
     pub fn new(w: &Tensor, dtype: Dtype) -> Result<Weight> {
         check(w, dtype)?;
         backend(w.device()).pack(w, dtype)
@@ -140,7 +140,7 @@ impl WeightPacker {
     ///
     /// # Errors
     /// [`Error::Shape`] unless the number of values is that of the shape; [`Error::Argument`] for blocks of another format
-    /// than the first ones; [`Error::Device`] if the device has no memory for it.
+    /// than the first ones; [`Error::Memory`] if the device has no memory for it.
     pub fn finish(mut self) -> Result<Weight> {
         let packer = self.packer.take().unwrap_or_else(|| self.begin(Piece::F32(&[])));
         packer?.finish()

@@ -35,7 +35,7 @@ impl Panels {
     /// Panels that are not written yet.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device): there is no memory for them.
+    /// [`Error::Memory`](crate::Error::Memory): there is no memory for them.
     pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> Result<Panels> {
         let rows = PackedBuffer::with_capacity(&cpu.recycler, columns.div_ceil(LANES) * depth)?;
         Ok(Panels { rows, depth, columns })

@@ -25,7 +25,7 @@ const STEP: usize = 32;
 /// g `[out, in]`, dy `[rows, out]`, x `[rows, in]`, row-major; `shape = [out, in]`.
 ///
 /// # Errors
-/// [`Error::Device`](crate::Error::Device): there is no memory for a part of x.
+/// [`Error::Memory`](crate::Error::Memory): there is no memory for a part of x.
 pub(crate) fn weight_gradient<A: Operand, B: Operand>(
     cpu: &Cpu,
     dy: &[A],

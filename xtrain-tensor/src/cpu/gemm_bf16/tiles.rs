@@ -48,7 +48,7 @@ impl TilePanels {
     /// Panels that are not written yet.
     ///
     /// # Errors
-    /// [`Error::Device`]: there is no memory for them.
+    /// [`Error::Memory`]: there is no memory for them.
     pub(crate) fn blank(cpu: &Cpu, [depth, columns]: [usize; 2]) -> Result<TilePanels> {
         let panels = columns.div_ceil(LANES);
         let rows = panels * depth.div_ceil(BLOCK) * BLOCK_ROWS;

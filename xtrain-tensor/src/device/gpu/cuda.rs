@@ -241,7 +241,10 @@ impl Launcher for Cuda {
         self.bind()?;
         // SAFETY: the memory is used on this stream alone.
         let at = unsafe { result::malloc_async(self.stream.cu_stream(), bytes.max(1)) };
-        at.map_err(driver_error(&format!("allocating {bytes} bytes")))
+        at.map_err(|cause| match cause.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::Memory { bytes, on_gpu: true },
+            _ => driver_error(&format!("allocating {bytes} bytes"))(cause),
+        })
     }
 
     fn free(&self, at: u64) {

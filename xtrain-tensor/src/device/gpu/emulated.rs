@@ -122,7 +122,7 @@ impl Launcher for Emulated {
         // SAFETY: any size is valid.
         let at = unsafe { ffi::xtemu_allocate(bytes, c_int::from(self.checks())) };
         if at.is_null() {
-            return Err(Error::device(format!("out of memory: cannot allocate {bytes} bytes")));
+            return Err(Error::Memory { bytes, on_gpu: true });
         }
         Ok(at as u64)
     }

@@ -25,11 +25,11 @@ pub(in crate::device) fn class_size(len: usize) -> usize {
 /// An empty buffer with room for `len` elements.
 ///
 /// # Errors
-/// [`Error::Device`]: there is no memory for it.
+/// [`Error::Memory`]: there is no memory for it.
 pub(crate) fn with_capacity<T>(len: usize) -> Result<Vec<T>> {
     let mut buffer = Vec::new();
     let bytes = len.saturating_mul(size_of::<T>());
-    let out_of_memory = |_| Error::device(format!("out of memory: cannot allocate {bytes} bytes"));
+    let out_of_memory = |_| Error::Memory { bytes, on_gpu: false };
     buffer.try_reserve_exact(len).map_err(out_of_memory)?;
     Ok(buffer)
 }

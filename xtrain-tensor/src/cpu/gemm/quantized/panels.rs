@@ -91,7 +91,7 @@ impl QuantPanels {
     /// Panels that are not written yet.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device): there is no memory for them.
+    /// [`Error::Memory`](crate::Error::Memory): there is no memory for them.
     ///
     /// # Panics
     /// Unless the depth is a multiple of 32.
