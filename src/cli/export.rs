@@ -106,13 +106,25 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
         None if args.force.force => export::replace_gguf(&args.out, &source, quant)?,
         None => export::gguf(&args.out, &source, quant)?,
     }
-    if directory.is_none()
-        && let RopeScaling::Yarn(yarn) = &source.model.config().rope_scaling
-        && (yarn.beta_fast, yarn.beta_slow) != (32.0, 1.0)
-    {
-        eprintln!("note: llama.cpp ignores beta_fast and beta_slow of YaRN and computes with 32 and 1");
+    if directory.is_none() {
+        llama_cpp_notes(&source).for_each(|note| eprintln!("note: {note}"));
     }
     print_summary("wrote", &args.out, &source)
+}
+
+/// What llama.cpp does with a GGUF file of `source` and xtrain does not.
+fn llama_cpp_notes(source: &ExportSource<'_>) -> impl Iterator<Item = &'static str> {
+    let default_yarn = match &source.model.config().rope_scaling {
+        RopeScaling::Yarn(yarn) => (yarn.beta_fast, yarn.beta_slow) == (32.0, 1.0),
+        _ => true,
+    };
+    let without_end = source.eos.is_empty() && source.tokenizer.is_some_and(|t| t.eos_ids().is_empty());
+    let yarn = "llama.cpp ignores beta_fast and beta_slow of YaRN and computes with 32 and 1";
+    let end =
+        "the model has no end-of-text token; llama.cpp ends a text at id 11, and with SentencePiece at id 2";
+    [(!default_yarn, yarn), (without_end, end)]
+        .into_iter()
+        .filter_map(|(applies, note)| applies.then_some(note))
 }
 
 /// Endings of files of other programs, which are no names of directories.
@@ -151,4 +163,30 @@ pub(super) fn print_summary(action: &str, out: &Path, source: &ExportSource<'_>)
         None => "no tokenizer".to_string(),
     };
     out::print(format!("{action} {}: {parameters} parameters, {tokenizer}\n", out.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tokenizer::Tokenizer;
+    use crate::model::{Config, Model};
+    use crate::tensor::{Device, Dtype};
+
+    #[test]
+    fn a_tokenizer_without_an_end_of_text_token_has_a_note() {
+        let model = Model::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 0).unwrap();
+        let notes = |tokenizer: Option<&Tokenizer>, eos: &[u32]| {
+            llama_cpp_notes(&ExportSource { model: &model, tokenizer, eos }).collect::<Vec<_>>()
+        };
+        let text = String::from_utf8(Tokenizer::byte().files()[0].1.to_vec()).unwrap();
+        let other = text.replace("<|endoftext|>", "<other>");
+        let without_end = Tokenizer::from_json(other.into_bytes(), Path::new("tokenizer.json")).unwrap();
+        assert_eq!(notes(Some(&without_end), &[]).len(), 1);
+        assert!(notes(Some(&without_end), &[])[0].contains("no end-of-text token"));
+        for (tokenizer, eos) in
+            [(Some(&without_end), &[256][..]), (Some(&Tokenizer::byte()), &[]), (None, &[])]
+        {
+            assert!(notes(tokenizer, eos).is_empty());
+        }
+    }
 }

@@ -100,7 +100,7 @@ pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> R
         head_dim,
         max_positions,
         rope_theta: number("rope.freq_base")?.unwrap_or(THETA),
-        norm_eps: number("attention.layer_norm_rms_epsilon")?.unwrap_or(f64::NAN),
+        norm_eps: shortest(meta.required_number(&key("attention.layer_norm_rms_epsilon"))?),
         qk_norm: arch == Arch::Qwen3,
         tie_embeddings: tensor("output.weight").is_none(),
         biases: Biases {

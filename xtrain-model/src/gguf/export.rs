@@ -39,7 +39,7 @@ pub fn write(
         Some(tokenizer) => values.extend(tokenizer::write(tokenizer, cfg.vocab)?),
         None => values.push(tokenizer::write_none()),
     }
-    values.extend(tokenizer::write_eos_ids(eos)?);
+    values.extend(tokenizer::write_eos_ids(tokenizer, eos)?);
     let mut tensors: Vec<(String, Vec<usize>, Quant)> = Vec::new();
     let divisors = rope_divisors::divisors(cfg)?;
     if let Some(divisors) = &divisors {

@@ -72,6 +72,17 @@ impl Metadata {
         self.size(key)?.ok_or_else(|| self.wrong(key, "a non-negative integer"))
     }
 
+    pub(super) fn required_number(&self, key: &str) -> Result<f64> {
+        self.number(key)?.ok_or_else(|| self.wrong(key, "a number"))
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.typed(key, "true or false", |value| match value {
+            Value::Bool(on) => Some(*on),
+            _ => None,
+        })
+    }
+
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", |value| match value {
             Value::Float(x) => Some(*x),

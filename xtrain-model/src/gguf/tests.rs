@@ -172,14 +172,14 @@ fn the_tokenizer_of_a_file_equals_that_of_its_directory() {
 #[test]
 fn the_built_in_tokenizer_survives_export_and_import() {
     let mut values = tokenizer::write(&Tokenizer::byte(), 300).unwrap();
-    values.extend(tokenizer::write_eos_ids(&[256]).unwrap());
+    values.extend(tokenizer::write_eos_ids(Some(&Tokenizer::byte()), &[256]).unwrap());
     let meta = Metadata { file: "test".into(), values };
     let again = tokenizer::read(&meta).unwrap().unwrap();
     assert_eq!(tokenizer::eos_ids(&meta).unwrap(), [256]);
     let text = "any text <|endoftext|> \u{0} ä";
     assert_eq!(again.encode(text).unwrap(), Tokenizer::byte().encode(text).unwrap());
     assert!(tokenizer::write(&Tokenizer::byte(), 256).is_err(), "more ids than rows");
-    assert!(tokenizer::write_eos_ids(&[1, 2, 3, 4]).is_err(), "more ids than keys");
+    assert!(tokenizer::write_eos_ids(None, &[1, 2, 3, 4]).is_err(), "more ids than keys");
 }
 
 /// It has the pattern of Qwen2, whose tokenizers normalize text to NFC; it does not.
@@ -199,8 +199,8 @@ fn a_trained_tokenizer_survives_export_and_import() {
 
 /// The end-of-text ids of a file that names one token by two keys.
 fn end_tokens_of_two_keys() -> Vec<u32> {
-    let values = tokenizer::write_eos_ids(&[256, 256]).unwrap();
-    tokenizer::eos_ids(&Metadata { file: "test".into(), values: values.into_iter().collect() }).unwrap()
+    let values = ["eos", "eot"].map(|key| (format!("tokenizer.ggml.{key}_token_id"), Value::Int(256)));
+    tokenizer::eos_ids(&Metadata { file: "test".into(), values: values.into() }).unwrap()
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_sentencepiece_tokenizer_survives_export_and_import() {
     for name in ["llama_spm", "metaspace_spm"] {
         let ours = Tokenizer::load(&path(&format!("tokenizers/{name}"))).unwrap();
         let mut values = tokenizer::write(&ours, 704).unwrap();
-        values.extend(tokenizer::write_eos_ids(&[2]).unwrap());
+        values.extend(tokenizer::write_eos_ids(Some(&ours), &[2]).unwrap());
         let again = Metadata { file: "test".into(), values };
         let (_, theirs) = spm();
         let keys = ["model", "tokens", "bos_token_id", "unknown_token_id", "add_bos_token"];

@@ -191,6 +191,11 @@ impl Tokenizer {
         if self.model_eos.is_empty() { &self.eos } else { &self.model_eos }
     }
 
+    /// The id of the tokenizer's own `eos_token`, else that of `<|endoftext|>`. `None`: the tokenizer has neither.
+    pub(crate) fn eos_token_id(&self) -> Option<u32> {
+        self.eos.first().copied()
+    }
+
     /// The tokenizer with the end-of-text ids of a model, in that order. A model's `generation_config.json` may list
     /// more of them than the tokenizer. An empty list restores the ids of the tokenizer.
     #[must_use]

@@ -93,6 +93,8 @@ fn optional_metadata_have_defaults_or_the_value_that_is_supported() {
         assert_eq!(read(key, Some(good)).as_ref(), Ok(&cfg), "{key}");
         assert!(read(key, Some(bad)).unwrap_err().contains(key), "{key}");
     }
+    let epsilon = "llama.attention.layer_norm_rms_epsilon: expected a number, found none";
+    assert!(read("attention.layer_norm_rms_epsilon", None).unwrap_err().ends_with(epsilon));
     let linear = read("rope.scaling.factor", Some(Value::Float(4.0))).unwrap();
     assert_eq!(linear.rope_scaling, RopeScaling::Linear { factor: 4.0 });
     assert_eq!(read("rope.scaling.factor", Some(Value::Float(1.0))).as_ref(), Ok(&cfg));
@@ -251,7 +253,7 @@ fn names_of_templates_and_end_tokens_are_written() {
         assert_eq!(text("tokenizer.ggml.bos_token_id", bos), Some(Value::Int(256)));
     }
     assert_eq!(text("tokenizer.ggml.add_bos_token", bos), Some(Value::Bool(false)));
-    assert_eq!(tokenizer::write_eos_ids(&[1, 2, 3]).unwrap().len(), 3);
+    assert_eq!(tokenizer::write_eos_ids(None, &[1, 2, 3]).unwrap().len(), 3);
     let metadata = |add: bool| {
         let mut values = tokenizer::write(&changed_tokenizer(|_| (), bos), 300).unwrap();
         values.retain(|(key, _)| key != "tokenizer.ggml.add_bos_token");

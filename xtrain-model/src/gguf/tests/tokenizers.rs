@@ -85,3 +85,182 @@ fn an_unused_token_is_no_token_of_the_tokenizer() {
     assert_eq!(bytes, "\u{fffd}".as_bytes());
     assert!(!ids.contains(&8), "{ids:?}");
 }
+
+/// A tokenizer and the end-of-text ids of its model, after export and import, and the ids in the keys of GGUF.
+fn end_ids_after_export(tokenizer: &Tokenizer, eos: &[u32]) -> (Tokenizer, Vec<u32>, Vec<Option<usize>>) {
+    let mut values = tokenizer::write(tokenizer, tokenizer.vocab_size()).unwrap();
+    values.extend(tokenizer::write_eos_ids(Some(tokenizer), eos).unwrap());
+    let meta = Metadata { file: "test".into(), values };
+    let keys = ["eos", "eot", "eom"].map(|key| meta.size(&format!("tokenizer.ggml.{key}_token_id")).unwrap());
+    (tokenizer::read(&meta).unwrap().unwrap(), tokenizer::eos_ids(&meta).unwrap(), keys.into())
+}
+
+#[test]
+fn the_first_end_of_text_id_of_a_file_is_the_eos_token_of_the_tokenizer() {
+    // the tokenizer ends a text with 4, the model with 1 and 4
+    let own = Tokenizer::load(&path("models/llama3_rope")).unwrap();
+    for (eos, keys) in [
+        (&[1, 4][..], [Some(4), Some(1), None]),
+        (&[4, 1], [Some(4), Some(1), None]),
+        (&[1], [Some(4), Some(1), None]),
+        (&[4], [Some(4), None, None]),
+        (&[], [Some(4), None, None]),
+    ] {
+        let (again, ids, found) = end_ids_after_export(&own, eos);
+        assert_eq!((&ids[..], &found[..]), (eos, &keys[..]));
+        assert_eq!((again.separator(), again.eos_ids()), (own.separator(), own.eos_ids()), "{eos:?}");
+    }
+    let error = tokenizer::write_eos_ids(Some(&own), &[1, 2, 3]).unwrap_err().to_string();
+    assert!(error.contains("at most three ids") && error.contains("[4, 1, 2, 3]"), "{error}");
+}
+
+/// The built-in tokenizer with more vocabulary, merges that need it, and a change.
+fn with_merges(change: impl FnOnce(&mut serde_json::Value)) -> Tokenizer {
+    let mut json: serde_json::Value = serde_json::from_slice(Tokenizer::byte().files()[0].1).unwrap();
+    json["pre_tokenizer"]["use_regex"] = json!(true);
+    json["model"]["vocab"]["<|endoftext|>"] = json!(256);
+    json["model"]["vocab"]["ab"] = json!(257);
+    json["model"]["merges"] = json!([["a", "b"]]);
+    change(&mut json);
+    let config = Some(Tokenizer::byte().files()[1].1.to_vec());
+    Tokenizer::from_parts(json.to_string().into(), config, Path::new("test/tokenizer.json")).unwrap()
+}
+
+#[test]
+fn the_flags_of_added_tokens_survive_export_and_import() {
+    let flags = ["single_word", "lstrip", "rstrip", "normalized", "special"];
+    let ours = with_merges(|json| {
+        for (at, flag) in flags.into_iter().enumerate() {
+            let (id, name) = (260 + at, format!("<{flag}>"));
+            json["model"]["vocab"][&name] = json!(id);
+            let mut token = json!({"id": id, "content": name});
+            flags.iter().for_each(|other| token[*other] = json!(*other == flag));
+            json["added_tokens"].as_array_mut().unwrap().push(token);
+        }
+    });
+    let values = tokenizer::write(&ours, 400).unwrap();
+    let meta = Metadata { file: "test".into(), values };
+    let theirs = tokenizer::read(&meta).unwrap().unwrap();
+    let added = |tokenizer: &Tokenizer| {
+        let json: serde_json::Value = serde_json::from_slice(tokenizer.files()[0].1).unwrap();
+        json["added_tokens"].clone()
+    };
+    assert_eq!(added(&theirs), added(&ours));
+    for text in ["a  <lstrip> b", "a <rstrip>  b", "a<single_word>b", "ab <normalized>"] {
+        assert_eq!(theirs.encode(text).unwrap(), ours.encode(text).unwrap(), "{text:?}");
+    }
+    let plain = tokenizer::write(&with_merges(|_| ()), 400).unwrap();
+    assert!(plain.iter().all(|(key, _)| !key.starts_with("xtrain.")));
+    let mut values = plain;
+    values.push(("xtrain.tokenizer.lstrip".into(), Value::Ints(vec![256, 97])));
+    let error = tokenizer::read(&Metadata { file: "test".into(), values }).unwrap_err().to_string();
+    assert!(error.contains("xtrain.tokenizer.lstrip") && error.contains("ids of added tokens"), "{error}");
+    assert!(error.contains("found 97"), "{error}");
+}
+
+#[test]
+fn only_a_plain_bpe_is_written() {
+    let error = |change: fn(&mut serde_json::Value)| {
+        tokenizer::write(&with_merges(change), 400).map_or_else(|e| e.to_string(), |_| "accepted".into())
+    };
+    assert_eq!(error(|json| json["model"]["continuing_subword_prefix"] = json!("")), "accepted");
+    assert_eq!(error(|json| drop(json["model"].as_object_mut().unwrap().remove("type"))), "accepted");
+    for (change, field, found) in [
+        (
+            (|json| json["model"]["end_of_word_suffix"] = json!("b")) as fn(&mut serde_json::Value),
+            "model.end_of_word_suffix",
+            "found \"b\"",
+        ),
+        (
+            |json| {
+                let vocab = json["model"]["vocab"].clone();
+                json["model"] = json!({"type": "WordLevel", "vocab": vocab, "unk_token": "a"});
+            },
+            "model.type",
+            "found \"WordLevel\"",
+        ),
+        (
+            |json| {
+                json["model"]["vocab"]["#b"] = json!(258);
+                json["model"]["continuing_subword_prefix"] = json!("#");
+                json["model"]["merges"] = json!([["a", "#b"]]);
+            },
+            "model.continuing_subword_prefix",
+            "found \"#\"",
+        ),
+    ] {
+        let error = error(change);
+        assert!(error.contains(field) && error.contains(found), "{error}");
+    }
+}
+
+/// The metadata of [`small_spm`] without some keys, with other values.
+fn small_spm_with(removed: &[&str], values: &[(&str, Value)]) -> Metadata {
+    let bytes = small_spm();
+    let mut meta = read_header(Path::new("small"), &bytes[..], bytes.len() as u64).unwrap().metadata;
+    let named = |key: &str| format!("tokenizer.ggml.{key}");
+    meta.values.retain(|(key, _)| !removed.iter().any(|removed| *key == named(removed)));
+    meta.values.extend(values.iter().map(|(key, value)| (named(key), value.clone())));
+    meta
+}
+
+#[test]
+fn a_sentencepiece_vocabulary_without_ids_has_those_that_llama_cpp_assumes() {
+    let found = |meta: &Metadata| {
+        let tokenizer = tokenizer::read(meta).unwrap().unwrap();
+        (tokenizer.bos_id(), tokenizer.eos_ids().to_vec(), tokenizer::eos_ids(meta).unwrap())
+    };
+    let ids = ["bos_token_id", "eos_token_id"];
+    assert_eq!(found(&small_spm_with(&ids, &[])), (Some(1), vec![2], vec![2]));
+    let without_bos = small_spm_with(&ids, &[("add_bos_token", Value::Bool(false))]);
+    assert_eq!(found(&without_bos), (None, vec![2], vec![2]));
+    let tokenizer = tokenizer::read(&without_bos).unwrap().unwrap();
+    assert!(tokenizer.special_tokens().iter().all(|(name, _)| name != "bos_token"));
+    // a file of xtrain says that a text has no end
+    let mut without_end = small_spm_with(&ids, &[]);
+    without_end.values.push(("xtrain.eos_token_ids".into(), Value::Ints(Vec::new())));
+    assert_eq!(found(&without_end), (Some(1), vec![], vec![]));
+    let byte_level = |key: &str| {
+        let mut values = tokenizer::write(&with_merges(|_| ()), 400).unwrap();
+        values.retain(|(name, _)| !name.ends_with(key));
+        tokenizer::eos_ids(&Metadata { file: "test".into(), values }).unwrap()
+    };
+    assert!(byte_level("eos_token_id").is_empty());
+}
+
+#[test]
+fn a_sentencepiece_tokenizer_without_an_end_of_text_token_survives_export_and_import() {
+    let meta = small_spm_with(&["eos_token_id"], &[]);
+    let meta = Metadata {
+        values: [meta.values, vec![("xtrain.eos_token_ids".into(), Value::Ints(vec![]))]].concat(),
+        ..meta
+    };
+    let ours = tokenizer::read(&meta).unwrap().unwrap();
+    let mut values = tokenizer::write(&ours, 11).unwrap();
+    values.extend(tokenizer::write_eos_ids(Some(&ours), &[]).unwrap());
+    let meta = Metadata { file: "test".into(), values };
+    let theirs = tokenizer::read(&meta).unwrap().unwrap();
+    assert_eq!((theirs.eos_ids(), theirs.separator()), (&[][..], None));
+    assert!(tokenizer::eos_ids(&meta).unwrap().is_empty());
+}
+
+#[test]
+fn a_key_that_is_no_boolean_is_refused() {
+    let error = |mut meta: Metadata, key: &str| {
+        meta.values.retain(|(name, _)| name != key);
+        meta.values.push((key.into(), Value::Int(1)));
+        tokenizer::read(&meta).map_or_else(|error| error.to_string(), |_| "accepted".into())
+    };
+    let byte_level = || {
+        let values = tokenizer::write(&with_merges(|_| ()), 400).unwrap();
+        Metadata { file: "test".into(), values }
+    };
+    for (meta, key) in [
+        (byte_level(), "tokenizer.ggml.add_bos_token"),
+        (byte_level(), "xtrain.tokenizer.nfc"),
+        (small_spm_with(&[], &[]), "tokenizer.ggml.add_space_prefix"),
+        (small_spm_with(&[], &[]), "tokenizer.ggml.remove_extra_whitespaces"),
+    ] {
+        assert!(error(meta, key).ends_with(&format!("{key}: expected true or false, found 1")), "{key}");
+    }
+}

@@ -1,15 +1,17 @@
 //! Reading a tokenizer from metadata, as the files of a Hugging Face tokenizer.
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value as Json, json};
 use xtrain_tensor::faults::{self, Fault};
 
 use super::keys::{
-    ADD_BOS, BOS, CONTROL, EOS_KEYS, MERGES, MODEL, NFC, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES,
-    SPACE_PREFIX, TEMPLATE, TOKENS, TRIM_SPACES, TYPES, UNK, UNKNOWN, UNUSED, USER,
+    ADD_BOS, BOS, CONTROL, EOS_IDS, EOS_KEYS, FLAGS, MERGES, MODEL, NFC, NO_TOKENIZER, NORMAL, PAD, PRE,
+    SCORES, SENTENCEPIECE, SPACE_PREFIX, TEMPLATE, TOKENS, TRIM_SPACES, TYPES, UNK, UNKNOWN, UNUSED, USER,
 };
 use super::pre_tokenizer::{PRE_TOKENIZERS, by_name, pre_tokenizer};
 use super::sentencepiece;
 use crate::checkpoint::CheckpointError;
-use crate::gguf::metadata::{Metadata, Value};
+use crate::gguf::metadata::Metadata;
 use crate::json::sorted;
 use crate::kept_fields::KeptFields;
 use crate::store_error::StoreError;
@@ -17,16 +19,35 @@ use crate::tokenizer::{MAX_VOCABULARY, Tokenizer, TokenizerError};
 
 /// The end-of-text ids.
 pub(in crate::gguf) fn eos_ids(meta: &Metadata) -> Result<Vec<u32>, CheckpointError> {
+    let listed = meta.get(EOS_IDS).map(|_| meta.ints(EOS_IDS)).transpose()?;
+    let mut named: Vec<(&str, i64)> = listed.into_iter().flatten().map(|&id| (EOS_IDS, id)).collect();
+    if listed.is_none() {
+        for key in EOS_KEYS {
+            named.extend(id_of(meta, key)?.map(|id| (key, id as i64)));
+        }
+    }
     let mut ids: Vec<u32> = Vec::new();
-    for key in EOS_KEYS {
-        if let Some(id) = meta.size(key)? {
-            let id = u32::try_from(id).map_err(|_| meta.bad(key, "an id", id))?;
-            if !ids.contains(&id) || faults::on(Fault::EndTokenListedTwice) {
-                ids.push(id);
-            }
+    for (key, id) in named {
+        let id = u32::try_from(id).map_err(|_| meta.bad(key, "an id", id))?;
+        if !ids.contains(&id) || faults::on(Fault::EndTokenListedTwice) {
+            ids.push(id);
         }
     }
     Ok(ids)
+}
+
+/// The id in `key`, else the default of llama.cpp for a SentencePiece vocabulary that has such an id: 1 for the token
+/// that begins a text, 2 for the one that ends it. There is no default for the former in a file that adds no BOS token,
+/// and none for the latter in a file that lists its end-of-text ids.
+fn id_of(meta: &Metadata, key: &str) -> Result<Option<usize>, CheckpointError> {
+    let default = match key {
+        _ if meta.text(MODEL)? != Some(SENTENCEPIECE) => None,
+        BOS if meta.flag(ADD_BOS)? != Some(false) => Some(1),
+        key if key == EOS_KEYS[0] && meta.get(EOS_IDS).is_none() => Some(2),
+        _ => None,
+    };
+    let count = meta.texts(TOKENS)?.len();
+    Ok(meta.size(key)?.or(default.filter(|&id| id < count)))
 }
 
 /// The ids of the tokens that begin and pad a text.
@@ -48,49 +69,22 @@ pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreE
     if !types.is_empty() && types.len() != tokens.len() {
         return Err(meta.bad(TYPES, &format!("{} types, one per token", tokens.len()), types.len()).into());
     }
-    let (mut vocabulary, mut added) = (Map::new(), Vec::new());
-    for (id, token) in tokens.iter().enumerate() {
-        let kind = types.get(id).copied().unwrap_or(NORMAL);
-        if kind == UNUSED {
-            continue;
-        }
-        if vocabulary.insert(token.clone(), json!(id)).is_some() {
-            return Err(meta.bad(TOKENS, "unique tokens", format!("{token:?} twice")).into());
-        }
-        if matches!(kind, CONTROL | USER | UNKNOWN) {
-            added.push(json!({
-                "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": kind != USER,
-            }));
-        }
-    }
+    let (vocabulary, added) = vocabulary(meta, tokens, types)?;
     let steps = match model {
         "gpt2" => byte_level_steps(meta)?,
-        "llama" => sentencepiece_steps(meta, tokens, types)?,
+        SENTENCEPIECE => sentencepiece_steps(meta, tokens, types)?,
         other => {
             let want = "gpt2 (a byte-level BPE) or llama (SentencePiece)";
             return Err(unsupported(meta, MODEL, want, format!("{other:?}")));
         }
     };
-    let name = |key: &str| -> Result<Option<&String>, CheckpointError> {
-        let Some(id) = meta.size(key)? else { return Ok(None) };
-        let none = || meta.bad(key, &format!("an id below {}", tokens.len()), id);
-        tokens.get(id).map(Some).ok_or_else(none)
-    };
-    let add_bos = match meta.get(ADD_BOS) {
-        Some(add) => add == &Value::Bool(true),
-        None => steps.adds_bos,
-    };
-    let post = match (name(BOS)?, meta.size(BOS)?) {
-        (Some(token), Some(id)) if add_bos => begins_with(token, id),
-        _ => Json::Null,
-    };
+    let add_bos = meta.flag(ADD_BOS)?.unwrap_or(steps.adds_bos);
     let mut json = json!({
         "version": "1.0", "truncation": null, "padding": null,
         "added_tokens": added,
         "normalizer": steps.normalizer,
         "pre_tokenizer": steps.pre_tokenizer,
-        "post_processor": post,
+        "post_processor": if add_bos { post_processor(meta, tokens)? } else { Json::Null },
         "decoder": steps.decoder,
         "model": {
             "type": "BPE", "dropout": null, "unk_token": steps.unknown, "continuing_subword_prefix": null,
@@ -101,6 +95,62 @@ pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreE
     });
     // moved: `json!` would copy them
     json["model"]["merges"] = Json::Array(steps.merges);
+    let config = tokenizer_config(meta, tokens, add_bos)?;
+    let text = |json: Json| format!("{:#}\n", sorted(json)).into_bytes();
+    Ok(Some(Tokenizer::from_parts(text(json), Some(text(config)), &meta.file)?))
+}
+
+/// The vocabulary, and the added tokens with their flags.
+fn vocabulary(
+    meta: &Metadata,
+    tokens: &[String],
+    types: &[i64],
+) -> Result<(Map<String, Json>, Vec<Json>), CheckpointError> {
+    let mut flags = Vec::with_capacity(FLAGS.len());
+    for (flag, key) in FLAGS {
+        flags.push((flag, key, meta.ints(key)?.iter().copied().collect::<BTreeSet<i64>>()));
+    }
+    let (mut vocabulary, mut added) = (Map::new(), Vec::new());
+    for (id, token) in tokens.iter().enumerate() {
+        let kind = types.get(id).copied().unwrap_or(NORMAL);
+        if kind == UNUSED {
+            continue;
+        }
+        if vocabulary.insert(token.clone(), json!(id)).is_some() {
+            return Err(meta.bad(TOKENS, "unique tokens", format!("{token:?} twice")));
+        }
+        if matches!(kind, CONTROL | USER | UNKNOWN) {
+            let mut json = json!({"id": id, "content": token, "special": kind != USER});
+            for (flag, _, ids) in &mut flags {
+                json[*flag] = json!(ids.remove(&(id as i64)));
+            }
+            added.push(json);
+        }
+    }
+    match flags.iter().find_map(|(_, key, ids)| Some((key, ids.first()?))) {
+        None => Ok((vocabulary, added)),
+        Some((key, id)) => Err(meta.bad(key, "ids of added tokens", id)),
+    }
+}
+
+/// The token that `key` names. `None`: it names none.
+fn token_of<'m>(
+    meta: &Metadata,
+    tokens: &'m [String],
+    key: &str,
+) -> Result<Option<(usize, &'m str)>, CheckpointError> {
+    let Some(id) = id_of(meta, key)? else { return Ok(None) };
+    let none = || meta.bad(key, &format!("an id below {}", tokens.len()), id);
+    tokens.get(id).map(|token| Some((id, token.as_str()))).ok_or_else(none)
+}
+
+/// The `post_processor` of a file whose texts begin with the BOS token.
+fn post_processor(meta: &Metadata, tokens: &[String]) -> Result<Json, CheckpointError> {
+    Ok(token_of(meta, tokens, BOS)?.map_or(Json::Null, |(id, token)| begins_with(token, id)))
+}
+
+/// The `tokenizer_config.json`.
+fn tokenizer_config(meta: &Metadata, tokens: &[String], add_bos: bool) -> Result<Json, CheckpointError> {
     let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": false,
@@ -109,7 +159,7 @@ pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreE
     for (field, key) in
         [("eos_token", EOS_KEYS[0]), ("bos_token", BOS), ("pad_token", PAD), ("unk_token", UNK)]
     {
-        if let Some(token) = name(key)? {
+        if let Some((_, token)) = token_of(meta, tokens, key)? {
             config[field] = json!(token);
         }
     }
@@ -121,8 +171,7 @@ pub(in crate::gguf) fn read(meta: &Metadata) -> Result<Option<Tokenizer>, StoreE
             config["chat_template"] = each.collect();
         }
     }
-    let text = |json: Json| format!("{:#}\n", sorted(json)).into_bytes();
-    Ok(Some(Tokenizer::from_parts(text(json), Some(text(config)), &meta.file)?))
+    Ok(config)
 }
 
 /// The parts of a `tokenizer.json` that differ between the kinds of tokenizers.
@@ -161,7 +210,7 @@ fn byte_level_steps(meta: &Metadata) -> Result<Steps, StoreError> {
         };
         merges.push(json!([pair.0, pair.1]));
     }
-    let is_nfc = meta.get(NFC).map_or(pre.nfc, |nfc| *nfc == Value::Bool(true));
+    let is_nfc = meta.flag(NFC)?.unwrap_or(pre.nfc);
     Ok(Steps {
         normalizer: if is_nfc { json!({"type": "NFC"}) } else { Json::Null },
         pre_tokenizer: pre_tokenizer(pre),
@@ -182,7 +231,7 @@ fn sentencepiece_steps(meta: &Metadata, tokens: &[String], types: &[i64]) -> Res
             .bad(SCORES, &format!("{} scores, one per token", tokens.len()), scores.len())
             .into());
     }
-    if meta.get(TRIM_SPACES) == Some(&Value::Bool(true)) {
+    if meta.flag(TRIM_SPACES)? == Some(true) {
         return Err(unsupported(meta, TRIM_SPACES, "false", "true".into()));
     }
     let used = (0..tokens.len()).filter(|&id| types.get(id) != Some(&UNUSED));
@@ -194,7 +243,7 @@ fn sentencepiece_steps(meta: &Metadata, tokens: &[String], types: &[i64]) -> Res
     let merges = merges.map_err(|got| {
         meta.bad(TOKENS, "tokens of at most 1024 bytes, and merges that need at most 64 MiB of memory", got)
     })?;
-    let (normalizer, decoder) = sentencepiece::steps(meta.get(SPACE_PREFIX) != Some(&Value::Bool(false)));
+    let (normalizer, decoder) = sentencepiece::steps(meta.flag(SPACE_PREFIX)?.unwrap_or(true));
     let unknown = types.iter().position(|&kind| kind == UNKNOWN);
     Ok(Steps {
         normalizer,

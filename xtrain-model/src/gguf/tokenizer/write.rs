@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::keys::{
-    ADD_BOS, BOS, BYTE, CONTROL, EOS_KEYS, MERGES, MODEL, NFC, NO_TOKENIZER, NORMAL, PAD, PRE, SCORES,
-    SPACE_PREFIX, TEMPLATE, TEMPLATES, TOKENS, TYPES, UNK, UNKNOWN, UNUSED, USER,
+    ADD_BOS, BOS, BYTE, CONTROL, EOS_IDS, EOS_KEYS, FLAGS, MERGES, MODEL, NFC, NO_TOKENIZER, NORMAL, PAD,
+    PRE, SCORES, SENTENCEPIECE, SPACE_PREFIX, TEMPLATE, TEMPLATES, TOKENS, TYPES, UNK, UNKNOWN, UNUSED, USER,
 };
 use super::pre_tokenizer::{find_pre_tokenizer, is_nfc};
 use super::sentencepiece::{self, Merge};
@@ -16,14 +16,30 @@ use crate::json::found_at_line;
 use crate::store_error::StoreError;
 use crate::tokenizer::{Tokenizer, TokenizerError, byte_of};
 
-/// The metadata of the end-of-text ids. Fails for more ids than GGUF has keys.
-pub(in crate::gguf) fn write_eos_ids(eos: &[u32]) -> Result<Vec<(String, Value)>, Error> {
-    if eos.len() > EOS_KEYS.len() {
-        let (field, want) = ("eos_token_id", "at most three ids in a GGUF file");
-        return Err(Error::Config { field, want, got: format!("{eos:?}") });
+/// The metadata of the end-of-text ids of a model: the `eos_token` of its tokenizer, then the other ids. Fails for more
+/// ids than GGUF has keys.
+pub(in crate::gguf) fn write_eos_ids(
+    tokenizer: Option<&Tokenizer>,
+    eos: &[u32],
+) -> Result<Vec<(String, Value)>, Error> {
+    let mut ids: Vec<u32> = tokenizer.and_then(Tokenizer::eos_token_id).into_iter().collect();
+    for &id in eos {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
     }
-    let pairs = EOS_KEYS.into_iter().zip(eos);
-    Ok(pairs.map(|(key, &id)| (key.to_string(), Value::Int(id.into()))).collect())
+    if ids.len() > EOS_KEYS.len() {
+        let (field, want) = ("eos_token_id", "at most three ids in a GGUF file");
+        return Err(Error::Config { field, want, got: format!("{ids:?}") });
+    }
+    let value = |id: &u32| i64::from(*id);
+    let pairs = EOS_KEYS.into_iter().zip(ids.iter().map(value));
+    let mut values: Vec<(String, Value)> = pairs.map(|(key, id)| (key.to_string(), Value::Int(id))).collect();
+    // without a key, readers assume a default id
+    if ids != eos || ids.is_empty() && tokenizer.is_some() {
+        values.push((EOS_IDS.to_string(), Value::Ints(eos.iter().map(value).collect())));
+    }
+    Ok(values)
 }
 
 /// The metadata of a model without a tokenizer.
@@ -79,6 +95,7 @@ pub(in crate::gguf) fn write(
     values.extend(padding.map(|id| (PAD, Value::Int(id as i64))));
     values.extend(bos.map(|id| (BOS, Value::Int(id as i64))));
     values.push((ADD_BOS, Value::Bool(added.is_some())));
+    values.extend(flags_of(&json));
     let mut values: Vec<(String, Value)> =
         values.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
     let mut names = Vec::new();
@@ -91,6 +108,16 @@ pub(in crate::gguf) fn write(
         values.push((TEMPLATES.into(), Value::Strings(names)));
     }
     Ok(values)
+}
+
+/// The flags of added tokens: for each flag that some of them have, the ids of these tokens.
+fn flags_of(json: &Json) -> impl Iterator<Item = (&'static str, Value)> {
+    let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    FLAGS.into_iter().filter_map(move |(flag, key)| {
+        let with_flag = added.iter().filter(|token| token[flag] == true);
+        let ids: Vec<i64> = with_flag.filter_map(|token| token["id"].as_i64()).collect();
+        (!ids.is_empty()).then_some((key, Value::Ints(ids)))
+    })
 }
 
 /// The tokens of a tokenizer by id, with their types, and its merges.
@@ -120,7 +147,7 @@ impl Vocabulary<'_> {
             kind => kind,
         };
         let mut values = vec![
-            (MODEL, Value::String("llama".into())),
+            (MODEL, Value::String(SENTENCEPIECE.into())),
             (PRE, Value::String("default".into())),
             (SPACE_PREFIX, Value::Bool(space_prefix)),
             (SCORES, Value::Floats(scores)),
@@ -140,6 +167,7 @@ impl Vocabulary<'_> {
         if decoder != "ByteLevel" {
             return Err(("a byte-level decoder, or SentencePiece", decoder.to_string()));
         }
+        require_plain_bpe(&self.json["model"])?;
         let normalizer = &self.json["normalizer"];
         let Some(nfc) = is_nfc(normalizer) else {
             return Err(("the normalizer NFC or none", normalizer.to_string()));
@@ -159,6 +187,24 @@ impl Vocabulary<'_> {
         values.extend((nfc != pre.nfc).then_some((NFC, Value::Bool(nfc))));
         Ok(values)
     }
+}
+
+/// Rejects a `model` of a `tokenizer.json` that is no BPE, or one that marks the parts of a word with affixes. The type
+/// is absent in old files; only a BPE has merges.
+fn require_plain_bpe(model: &Json) -> Result<(), (&'static str, String)> {
+    if model["type"] != "BPE" && !(model["type"].is_null() && model["merges"].is_array()) {
+        return Err(("model.type of BPE", model["type"].to_string()));
+    }
+    let is_empty = |affix: &Json| affix.is_null() || affix == "";
+    for (affix, want) in [
+        ("continuing_subword_prefix", "model.continuing_subword_prefix of null"),
+        ("end_of_word_suffix", "model.end_of_word_suffix of null"),
+    ] {
+        if !is_empty(&model[affix]) {
+            return Err((want, model[affix].to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// The merges of a `tokenizer.json`, named `name` in errors. Rejects tokens with spaces, which separate the two tokens of
