@@ -326,9 +326,11 @@ impl<R: Read> Source<'_, R> {
         }
         // 2^56: with four bytes per element, no sum of offsets overflows 64 bits
         let elements = shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)).filter(|&n| n < 1 << 56);
-        if elements.is_none() {
+        // a machine with addresses of 32 bits has smaller dimensions
+        let sizes: Option<Vec<usize>> = shape.iter().rev().map(|&dim| usize::try_from(dim).ok()).collect();
+        let (Some(_), Some(sizes)) = (elements, sizes) else {
             return refuse("fewer than 2^56 elements".into(), format!("shape {shape:?}"));
-        }
+        };
         let block = quant.block().elements as u64;
         if shape[0] % block != 0 {
             return refuse(format!("rows of whole blocks of {block}"), format!("shape {shape:?}"));
@@ -336,7 +338,6 @@ impl<R: Read> Source<'_, R> {
         if offset % alignment != 0 {
             return refuse(format!("an offset that is a multiple of {alignment}"), offset.to_string());
         }
-        let shape = shape.iter().rev().map(|&dim| dim as usize).collect();
-        Ok(Entry { name, quant, shape, offset })
+        Ok(Entry { name, quant, shape: sizes, offset })
     }
 }
