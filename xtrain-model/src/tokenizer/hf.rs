@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde_json::Value;
-use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::models::{ModelWrapper, TrainerWrapper};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -41,7 +41,8 @@ pub(super) struct Encoder {
 }
 
 /// Reads a `tokenizer.json`. Disables truncation and padding, which would remove or add tokens of a training text.
-/// Rejects a decoder that does not map each token to bytes, and ids at or above 2^19.
+/// Rejects a decoder that does not map each token to bytes, ids at or above 2^19, and merges that are skipped at
+/// random.
 pub(super) fn load(
     json: &[u8],
     pipeline: &Pipeline,
@@ -50,6 +51,12 @@ pub(super) fn load(
     let want = "a tokenizer.json of HF tokenizers";
     let mut inner =
         guarded(|| Inner::from_bytes(json)).map_err(|got| bad(file, want, pipeline::in_words(json, &got)))?;
+    if let ModelWrapper::BPE(bpe) = inner.get_model()
+        && let Some(dropout) = bpe.dropout.filter(|&dropout| dropout != 0.0)
+    {
+        let want = "model.dropout of null or 0: otherwise a text has other tokens each time";
+        return Err(bad(file, want, dropout.to_string()));
+    }
     guarded(|| inner.with_truncation(None).map(|_| ())).map_err(|got| bad(file, want, got))?;
     inner.with_padding(None);
     // the post-processor would add special tokens and trim spaces from the offsets of tokens

@@ -50,13 +50,12 @@ impl Settings {
         Ok(Settings { special_tokens, templates, add_bos, template_file })
     }
 
-    /// Replaces the default template with the content of a `chat_template.jinja`.
+    /// Replaces all templates with the content of a `chat_template.jinja`, as transformers does.
     pub(super) fn set_default_template(&mut self, bytes: &[u8], file: &Path) -> Result<(), TokenizerError> {
         let text = std::str::from_utf8(bytes);
         let text =
             text.map_err(|e| bad(file, "UTF-8 text", format!("an invalid byte at {}", e.valid_up_to())))?;
-        self.templates.retain(|(name, _)| name != DEFAULT);
-        self.templates.insert(0, (DEFAULT.into(), text.into()));
+        self.templates = vec![(DEFAULT.into(), text.into())];
         self.template_file = Some(file.to_path_buf());
         Ok(())
     }

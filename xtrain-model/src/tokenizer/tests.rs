@@ -292,7 +292,11 @@ fn chat_templates_are_read_in_every_form_and_saved() {
     write(CONFIG, two);
     write(TEMPLATE, "c\n");
     let own = Tokenizer::load(dir).unwrap();
-    assert_eq!(own.chat_templates(), named(&[("default", "c\n"), ("tool_use", "b")]));
+    assert_eq!(
+        own.chat_templates(),
+        named(&[("default", "c\n")]),
+        "it replaces all templates, as in transformers"
+    );
     own.save(again).unwrap();
     assert_eq!(Tokenizer::load(again).unwrap().files(), own.files());
     assert_eq!(own.files().len(), 3);
@@ -413,6 +417,10 @@ fn files_that_are_not_tokenizers_are_refused_by_name() {
     );
     refused(&byte.replace("\"Ġ\": 32", "\"Ġ\": 4000000000"), "ids below 524288");
     refused(&byte.replace("\"Ġ\": 32", "\"Ġ\": 33"), "one token for each id");
+    let dropout =
+        |dropout: &str| byte.replace("\"Ġ\": 32", "\"Ġ\": 300").replace("\"dropout\": null", dropout);
+    refused(&dropout("\"dropout\": 0.1"), "expected model.dropout of null or 0: otherwise");
+    assert!(Tokenizer::from_json(dropout("\"dropout\": 0.0").into(), Path::new("t")).is_ok());
 }
 
 #[test]
