@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 const THETA: f64 = 10_000.0;
 /// The `rope_type` of a table of divisors, and the field that holds it.
 const DIVISORS: &str = "divisors";
+/// The supported values of `rope_type`.
+const KINDS: &str = "default, linear, llama3 or yarn";
 /// Maximum number of pairs of a head.
 const MAX_PAIRS: usize = 128;
 
@@ -26,13 +28,8 @@ pub(super) fn read(json: &Value, max_positions: usize) -> Result<(f64, RopeScali
     let rope = [new, old].into_iter().find(|v| v.is_object()).unwrap_or(&none);
     only(json, "partial_rotary_factor", "1", |v| v.as_f64() == Some(1.0))?;
     only(rope, "partial_rotary_factor", "1", |v| v.as_f64() == Some(1.0))?;
-    let theta = match (&rope["rope_theta"], &json["rope_theta"]) {
-        (Value::Null, Value::Null) => THETA,
-        (Value::Null, theta) | (theta, _) => match theta.as_f64() {
-            Some(theta) => theta,
-            None => return refuse("rope_theta", "a number", theta),
-        },
-    };
+    only(json, "original_max_position_embeddings", "a number", Value::is_number)?;
+    let theta = theta([new, old, json])?;
     let scaling = |rope| scaling(rope, &json["original_max_position_embeddings"], max_positions);
     let rule = scaling(rope)?;
     if new.is_object() && old.is_object() && scaling(old)? != rule {
@@ -41,8 +38,34 @@ pub(super) fn read(json: &Value, max_positions: usize) -> Result<(f64, RopeScali
     Ok((theta, rule))
 }
 
+/// The base: the `rope_theta` of the objects that have one.
+fn theta(objects: [&Value; 3]) -> Result<f64> {
+    const FIELD: &str = "rope_theta";
+    let mut found: Option<f64> = None;
+    for value in objects.into_iter().map(|object| &object[FIELD]).filter(|value| !value.is_null()) {
+        let Some(theta) = value.as_f64() else { return refuse(FIELD, "a number", value) };
+        match found {
+            Some(first) if first != theta => {
+                let want = "one number in rope_parameters, rope_scaling and at the top level";
+                return refuse(FIELD, want, format!("{first} and {theta}"));
+            }
+            _ => found = Some(theta),
+        }
+    }
+    Ok(found.unwrap_or(THETA))
+}
+
+/// Rejects an object without `rope_type` that has other fields than a rule without scaling.
+fn require_no_rule(rope: &Value) -> Result<()> {
+    let allowed = |field: &str| ["rope_theta", "partial_rotary_factor"].contains(&field);
+    let fields = rope.as_object().into_iter().flatten();
+    match fields.into_iter().find(|(field, value)| !allowed(field) && !value.is_null()) {
+        Some((field, _)) => refuse("rope_type", KINDS, format!("none, next to the field {field}")),
+        None => Ok(()),
+    }
+}
+
 fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeScaling> {
-    const KINDS: &str = "default, linear, llama3 or yarn";
     let optional = |field: &'static str| match &rope[field] {
         Value::Null => Ok(None),
         value => value.as_f64().map_or_else(|| refuse(field, "a number", value), |number| Ok(Some(number))),
@@ -55,7 +78,7 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
         Ok::<f64, Error>(named.or(of_model).unwrap_or(max_positions as f64))
     };
     let kind = match (&rope["rope_type"], &rope["type"]) {
-        (Value::Null, Value::Null) => return Ok(RopeScaling::Default),
+        (Value::Null, Value::Null) => return require_no_rule(rope).map(|()| RopeScaling::Default),
         (Value::Null, kind) | (kind, _) => kind,
     };
     match kind.as_str() {

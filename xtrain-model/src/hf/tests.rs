@@ -179,6 +179,58 @@ fn both_spellings_of_a_rotary_scaling_have_to_agree() {
 }
 
 #[test]
+fn a_rotary_object_without_a_rule_has_no_other_field() {
+    let of_rope = |field: &str, rope: Value| {
+        of("llama", |j| {
+            (j["rope_parameters"], j["rope_scaling"]) = (Value::Null, Value::Null);
+            j[field] = rope;
+        })
+    };
+    let nested = json!({"rope_type": "linear", "factor": 4.0});
+    for field in ["rope_parameters", "rope_scaling"] {
+        let plain = of_rope(field, json!({"rope_theta": 5.0, "partial_rotary_factor": 1.0, "factor": null}));
+        assert_eq!(plain.map(|cfg| (cfg.rope_theta, cfg.rope_scaling)), Ok((5.0, RopeScaling::Default)));
+        for (rope, says) in [
+            (json!({"factor": 4.0}), "factor"),
+            (
+                json!({"rope_theta": 5.0, "original_max_position_embeddings": 64}),
+                "original_max_position_embeddings",
+            ),
+            (json!({"full_attention": nested}), "full_attention"),
+        ] {
+            let error = of_rope(field, rope).unwrap_err().to_string();
+            let want = "rope_type must be default, linear, llama3 or yarn";
+            assert!(error.contains(want) && error.contains(&format!("the field {says}")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_bases_of_a_config_have_to_agree() {
+    let theta = |[new, old, top]: [Value; 3]| {
+        of("llama", |j| {
+            j["rope_parameters"] = json!({"rope_type": "default", "rope_theta": new});
+            j["rope_scaling"] = json!({"rope_type": "default", "rope_theta": old});
+            j["rope_theta"] = top;
+        })
+        .map(|cfg| cfg.rope_theta)
+        .map_err(|error| error.to_string())
+    };
+    assert_eq!(theta([json!(5.0), json!(5), json!(5.0)]), Ok(5.0));
+    assert_eq!(theta([Value::Null, json!(5), Value::Null]), Ok(5.0));
+    assert_eq!(theta([Value::Null, Value::Null, Value::Null]), Ok(10_000.0));
+    for (bases, says) in [
+        ([json!(5.0), Value::Null, json!(7.0)], "5 and 7"),
+        ([json!(5.0), json!(6.0), Value::Null], "5 and 6"),
+        ([Value::Null, json!(6.0), json!(7.0)], "6 and 7"),
+        ([json!(5.0), json!("6"), Value::Null], "rope_theta must be a number"),
+    ] {
+        let error = theta(bases).unwrap_err();
+        assert!(error.contains("rope_theta") && error.contains(says), "{error}");
+    }
+}
+
+#[test]
 fn unsupported_fields_are_refused_by_name() {
     for (field, value, says) in [
         ("model_type", json!("gpt2"), "gpt2"),
@@ -198,6 +250,11 @@ fn unsupported_fields_are_refused_by_name() {
         ("rms_norm_eps", json!("nan"), "rms_norm_eps must be a number"),
         ("rms_norm_eps", Value::Null, "rms_norm_eps must be a number"),
         ("rope_theta", json!(0.0), "rope_theta"),
+        (
+            "original_max_position_embeddings",
+            json!("64"),
+            "original_max_position_embeddings must be a number",
+        ),
         ("rope_scaling", json!({"type": "longrope", "factor": 4.0}), "longrope"),
     ] {
         let mut j = json();
