@@ -27,6 +27,7 @@ pub(super) fn strftime(format: &str, seconds: i64) -> Option<String> {
             'y' => number(year.rem_euclid(100), 2),
             'm' => number(month, 2),
             'd' => number(day, 2),
+            'e' if plain => day.to_string(),
             'e' => format!("{day:2}"),
             'H' => number(hour, 2),
             'I' => number(noon, 2),
@@ -87,6 +88,7 @@ mod tests {
         ] {
             assert_eq!(strftime("%a %d %B %Y %-d %b %y %H:%M:%S %I %p %j", seconds).unwrap(), want);
         }
+        assert_eq!(strftime("%e|%-e", 0).unwrap(), " 1|1");
         assert_eq!(strftime("100%%", 0).unwrap(), "100%");
         assert_eq!((strftime("%Q", 0), strftime("%", 0)), (None, None));
     }

@@ -44,14 +44,20 @@ pub enum ChatError {
         /// What was found.
         got: String,
     },
-    /// The text of an assistant turn depends on the messages after it.
+    /// The text of an assistant turn depends on the messages after it, or the template rejects the messages up to it.
     #[error(
-        "chat template: the text of message {at} depends on the messages after it, so its tokens cannot be identified; \
-         the template needs {{% generation %}} blocks"
+        "chat template: {}, so its tokens cannot be identified; the template needs {{% generation %}} blocks{}",
+        match source {
+            None => format!("the text of message {at} depends on the messages after it"),
+            Some(_) => format!("the messages up to message {at} cannot be rendered without those after it"),
+        },
+        source.as_ref().map(|source| format!(": {source}")).unwrap_or_default()
     )]
     Turn {
         /// The index of the message, from 0.
         at: usize,
+        /// Why the messages before the turn, or up to it, cannot be rendered. `None`: they can.
+        source: Option<Box<ChatError>>,
     },
     /// A template of a file has a syntax error or cannot be rendered.
     #[error("{}: {source}", file.display())]

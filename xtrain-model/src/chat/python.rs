@@ -132,10 +132,19 @@ impl Formatter for PythonStyle {
     }
 }
 
-/// Python's `repr` of a finite number: scientific notation with at least two exponent digits below 1e-4 and from
-/// 1e16.
+/// Python's `repr` of a float. `None`: the value is none.
+pub(super) fn float_of(value: &Value) -> Option<String> {
+    if !value.is_number() || value.is_integer() {
+        return None;
+    }
+    let x = f64::try_from(value.clone()).ok()?;
+    Some(if x.is_nan() { "nan".into() } else { float(x) })
+}
+
+/// Python's `repr` of a number that is not NaN: scientific notation with at least two exponent digits below 1e-4 and
+/// from 1e16.
 fn float(x: f64) -> String {
-    if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
+    if x == 0.0 || x.is_infinite() || (1e-4..1e16).contains(&x.abs()) {
         return format!("{x:?}");
     }
     let text = format!("{x:e}");
@@ -161,6 +170,8 @@ mod tests {
             (0.000_012_34, "1.234e-05"),
             (-0.0, "-0.0"),
             (123_456_789.125, "123456789.125"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
         ] {
             assert_eq!(float(x), want);
         }

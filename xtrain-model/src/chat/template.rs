@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
 
 use super::error::ChatError;
 use super::generation::{MARKS, rewrite};
@@ -25,12 +25,14 @@ const MAX_ELIF: usize = 1000;
 const PARSER_STACK: usize = 64 << 20;
 
 /// A template that renders messages to text as `apply_chat_template` of Hugging Face's `transformers` does: trimmed
-/// blocks, `tojson` as `json.dumps`, `raise_exception`, `strftime_now`, `{% generation %}`, `{% break %}`, the
-/// methods of Python's strings and dictionaries.
+/// blocks, floats as Python prints them, `tojson` as `json.dumps`, `raise_exception`, `strftime_now`,
+/// `{% generation %}`, `{% break %}`, the methods of Python's strings and dictionaries.
 ///
 /// Templates are untrusted input. Their size ([`MAX_TEMPLATE`]), output ([`MAX_OUTPUT`]), number of instructions
 /// (200,000 plus 50 per byte of input), recursion, time (5 s) and memory (512 MiB, if the system reports it) are
-/// limited. They have no access to files or other templates. A loop over `None` is empty; jinja2 rejects it.
+/// limited. They have no access to files or other templates. A loop over `None` is empty; jinja2 rejects it. Floats in
+/// printed lists and dictionaries, and floats that `~` or `join` appends to text, are printed as in Rust: `1e-5` in a
+/// list, `0.00001` after `~`, where Python has `1e-05`. `tojson` and `string` print all floats as Python does.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     engine: Arc<Environment<'static>>,
@@ -150,6 +152,10 @@ fn environment() -> Environment<'static> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     engine.set_syntax(syntax.expect("the default delimiters are distinct"));
     text::install(&mut engine);
+    engine.set_formatter(|out, state, value| match python::float_of(value) {
+        Some(float) => escape_formatter(out, state, &Value::from(float)),
+        None => escape_formatter(out, state, value),
+    });
     // in Python, None is not iterable
     engine.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
     engine.add_test("sequence", |value: Value| {

@@ -105,13 +105,35 @@ fn a_turn_that_depends_on_later_messages_is_refused() {
     let template = ChatTemplate::parse(template).unwrap();
     let [a, b] = [Message::new("user", "a"), Message::new("assistant", "b")];
     let talk = [a.clone(), b.clone(), a.clone()];
-    assert_eq!(template.assistant(&talk, &Options::default()), Err(ChatError::Turn { at: 1 }));
+    assert_eq!(template.assistant(&talk, &Options::default()), Err(ChatError::Turn { at: 1, source: None }));
     // the text before the turn continues in another way, and the turn is the last one
     let prompted = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '!' if add_generation_prompt }}";
     let prompted = ChatTemplate::parse(prompted).unwrap();
-    assert_eq!(prompted.assistant(&talk[..2], &Options::default()), Err(ChatError::Turn { at: 1 }));
+    assert_eq!(
+        prompted.assistant(&talk[..2], &Options::default()),
+        Err(ChatError::Turn { at: 1, source: None })
+    );
     let error = ChatTemplate::parse(BUILT_IN).unwrap().render(&[a], &Options::default()).unwrap_err();
     assert!(error.to_string().contains("no token that ends a text"), "{error}");
+}
+
+#[test]
+fn a_template_that_rejects_the_messages_before_a_turn_is_refused_with_its_reason() {
+    let template = "{% for m in messages %}{{ m.content }}{% if loop.last and m.role == 'user' and not tools %}\
+                    {{ raise_exception('no answer') }}{% endif %}{% endfor %}";
+    let template = ChatTemplate::parse(template).unwrap();
+    let talk = [Message::new("user", "a"), Message::new("assistant", "b")];
+    let error = template.assistant(&talk, &Options::default()).unwrap_err();
+    let source = Some(Box::new(ChatError::Raised { message: "no answer".into() }));
+    assert_eq!(error, ChatError::Turn { at: 1, source });
+    assert_eq!(
+        error.to_string(),
+        "chat template: the messages up to message 1 cannot be rendered without those after it, so its tokens cannot \
+         be identified; the template needs {% generation %} blocks: chat template: it rejects the messages: no answer"
+    );
+    assert!(
+        std::error::Error::source(&error).is_some_and(|source| source.to_string().ends_with("no answer"))
+    );
 }
 
 #[test]
@@ -163,6 +185,11 @@ fn values_are_printed_as_in_python() {
         ("{{ [1] | tojson(64) | length }} {{ [1] | tojson(indent='~' * 64) | length }}", "69 69"),
         ("{{ 'é🙂' | tojson(ensure_ascii=true) }}", "\"\\u00e9\\ud83d\\ude42\""),
         ("{{ none }} {{ true }} {{ 1.0 }} {{ nobody }}|", "None True 1.0 |"),
+        (
+            "{{ 1e-05 }} {{ 1e20 }} {{ 0.0001 }} {{ -1e16 }} {{ 1e15 }}",
+            "1e-05 1e+20 0.0001 -1e+16 1000000000000000.0",
+        ),
+        ("{{ 1e-05 | string }} {{ tools[0].a[3] }} {{ 1e308 * 10 }} {{ 2 | string }}", "1e-05 1e+20 inf 2"),
         ("{{ strftime_now('%d %b %Y') }}", "02 Jan 1970"),
         ("{{ none is iterable }} {{ 'a' is sequence }} {{ {} is sequence }}", "False True True"),
         ("{{ 'a-b-c'.rpartition('-')[0] }} {{ 'abc'.removeprefix('a') }} {{ 'a b'.split()[1] }}", "a-b bc b"),

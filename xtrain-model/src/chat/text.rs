@@ -6,6 +6,7 @@ use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::pycompat;
 
 use super::guard::is_cancelled;
+use super::python;
 
 /// Maximum indent, field width or precision.
 const MAX_WIDTH: usize = 9999;
@@ -50,6 +51,10 @@ const UNLIMITED: [&str; 2] = ["unlimited_indent", "unlimited_format"];
 /// Adds the methods and filters of this file to an engine.
 pub(super) fn install(engine: &mut Environment<'static>) {
     engine.set_unknown_method_callback(method);
+    engine.add_filter("string", |state: &mut State<'_, '_>, value: &Value| match python::float_of(value) {
+        Some(float) => Ok(Value::from(float)),
+        None => filters::string(state, value),
+    });
     engine.add_filter(UNLIMITED[0], filters::indent);
     engine.add_filter(UNLIMITED[1], filters::format);
     engine.add_filter(

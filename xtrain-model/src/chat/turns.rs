@@ -21,7 +21,7 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`]; [`ChatError::Turn`] for a template without such blocks that renders a turn
     /// differently when messages follow (for example, one that omits earlier reasoning), or that rejects the messages
-    /// before it; [`ChatError::Limit`] if this takes more than 30 seconds.
+    /// before it, with the reason; [`ChatError::Limit`] if this takes more than 30 seconds.
     pub fn assistant(
         &self,
         messages: &[Message],
@@ -66,7 +66,7 @@ impl ChatTemplate {
                 self.render_prefix(at, &messages[..=at], &complete)?
             };
             if !through.starts_with(&before) || !text.starts_with(&through) {
-                return Err(ChatError::Turn { at });
+                return Err(ChatError::Turn { at, source: None });
             }
             let with_prompt = faults::on(Fault::PromptLearntWithTurn);
             let end_of_last = ranges.last().map_or(0, |range: &Range<usize>| range.end);
@@ -81,7 +81,7 @@ impl ChatTemplate {
         match self.render(messages, options) {
             Ok(rendered) => Ok(rendered.text),
             Err(error @ ChatError::Limit { .. }) => Err(error),
-            Err(_) => Err(ChatError::Turn { at }),
+            Err(error) => Err(ChatError::Turn { at, source: Some(Box::new(error)) }),
         }
     }
 }
