@@ -9,7 +9,7 @@ use crate::data::DataError;
 use crate::data::jsonl::{self, fields, kind_of};
 
 /// The prompts of a JSONL file: one `{"prompt": ..., "answer": ...}` (or `completion` for `answer`) per line. Other
-/// fields are ignored. All prompts are held out: the file is an evaluation set.
+/// fields, and fields that are null, are ignored. All prompts are held out: the file is an evaluation set.
 #[derive(Debug, Clone)]
 pub struct FileTask {
     name: String,
@@ -29,7 +29,7 @@ impl FileTask {
         jsonl::objects(path, |object, location| {
             let want = "\"prompt\" and \"answer\" (or \"completion\") as strings";
             let text = |name: &str| match object.get(name) {
-                None => Ok(None),
+                None | Some(Value::Null) => Ok(None),
                 Some(Value::String(text)) => Ok(Some(text.clone())),
                 Some(other) => Err(location.error(want, format!("{name:?}: {}", kind_of(other)))),
             };

@@ -129,6 +129,16 @@ fn a_task_file_keeps_the_order_of_its_prompts() {
 }
 
 #[test]
+fn null_fields_of_a_task_file_are_absent() {
+    let lines = "{\"prompt\": \"a\", \"answer\": \"1\", \"completion\": null}\n\
+                 {\"prompt\": \"b\", \"answer\": null, \"completion\": \"2\"}\n";
+    let task = opened("null.jsonl", lines).unwrap();
+    assert!(task.check("a", "1") && task.check("b", "2"));
+    let error = opened("null.jsonl", "{\"prompt\": \"a\", \"answer\": null}").unwrap_err().to_string();
+    assert!(error.ends_with("as strings, found the field \"prompt\""), "{error}");
+}
+
+#[test]
 fn a_bad_task_file_is_refused_by_line() {
     for (name, text, want) in [
         ("empty.jsonl", "", "expected at least one line with a JSON object, found none"),
