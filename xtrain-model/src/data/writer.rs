@@ -1,6 +1,6 @@
 //! Writing a token file that appears completely or not at all.
 use std::fs::{self, File};
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::io::{BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::document_sink::{DocumentSink, Role, separator_of};
@@ -39,7 +39,11 @@ impl TokenWriter {
         }
         let separator = separator_of(tokenizer)?;
         let temporary = temporary_path(path);
-        let file = File::create(&temporary).map_err(|e| DataError::io(path, "create", e))?;
+        // no link is followed
+        let file = File::create_new(&temporary).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists => DataError::io(&temporary, "create", e),
+            _ => DataError::io(path, "create", e),
+        })?;
         let (version, vocab, digest) = (Version::Two, tokenizer.vocab_size() as u32, tokenizer.digest());
         let header = Header { version, masked: false, vocab, digest, count: 0, documents: 0, body_crc: 0 };
         let mut writer = TokenWriter {

@@ -337,3 +337,15 @@ fn a_token_file_records_the_name_of_its_tokenizer() {
     let latin = [&bytes[..body], &[0xff], &crc32c::crc32c(&[0xff]).to_le_bytes()[..]].concat();
     check(latin, "name of the tokenizer: expected UTF-8 text");
 }
+
+#[test]
+#[cfg(unix)]
+fn a_link_in_place_of_the_temporary_file_is_not_followed() {
+    let dir = Scratch::new();
+    let (out, other) = (dir.file("out.tok", Vec::new()), dir.file("other", b"mine".to_vec()));
+    let temporary = crate::temporary::temporary_path(&out);
+    std::os::unix::fs::symlink(&other, &temporary).unwrap();
+    let error = TokenWriter::create(&out, &Tokenizer::byte()).unwrap_err().to_string();
+    assert!(error.contains(&format!("{}: cannot create", temporary.display())), "{error}");
+    assert_eq!(std::fs::read(other).unwrap(), b"mine");
+}
