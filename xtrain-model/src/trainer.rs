@@ -103,9 +103,9 @@ impl Trainer {
             return Ok(());
         }
         let group = ProcessGroup::new(processes, self.shards, &self.model.params)?;
-        for moments in [&mut self.optimizer.m, &mut self.optimizer.v] {
-            *moments = group.slice(&moments.iter().collect::<Vec<_>>())?;
-        }
+        let slice = |moments: &[Tensor]| group.slice(&moments.iter().collect::<Vec<_>>());
+        // assigned together: after an error, the trainer has all moments
+        (self.optimizer.m, self.optimizer.v) = (slice(&self.optimizer.m)?, slice(&self.optimizer.v)?);
         self.group = Some(group);
         Ok(())
     }

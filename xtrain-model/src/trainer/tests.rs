@@ -1,4 +1,5 @@
 //! Values that are not finite are reported with the name of their parameter.
+use xtrain_comm::ThreadProcess;
 use xtrain_tensor::{Device, Dtype};
 
 use super::*;
@@ -34,6 +35,20 @@ fn a_weight_that_is_not_finite_is_reported_with_its_name() {
     let error = trainer.apply(gradient, 3).unwrap_err().to_string();
     assert_eq!(error, format!("step 1: the weight {name} is not finite"));
     assert_eq!((trainer.step_number(), trainer.target_tokens()), (0, 0));
+}
+
+#[test]
+fn a_trainer_that_cannot_join_has_all_moments() {
+    let (mut trainer, _, _) = first_step();
+    trainer.shards = 2;
+    let last = trainer.optimizer.v.last_mut().unwrap();
+    *last = Tensor::zeros(&Device::cpu(), last.shape(), Dtype::BF16).unwrap();
+    let shapes = |moments: &[Tensor]| moments.iter().map(|m| m.shape().to_vec()).collect::<Vec<_>>();
+    let before = [shapes(&trainer.optimizer.m), shapes(&trainer.optimizer.v)];
+    let of_second = ThreadProcess::group(2).remove(1);
+    assert!(trainer.join(&Processes::new(Arc::new(of_second))).is_err(), "moments are f32");
+    assert_eq!([shapes(&trainer.optimizer.m), shapes(&trainer.optimizer.v)], before);
+    assert!(!trainer.is_joined());
 }
 
 #[cfg(feature = "faults")]
