@@ -25,6 +25,8 @@ pub const NUMERICS: &str = "1";
 
 /// The optimizer's states. Each tensor of the optimizer is named `STATE.PARAMETER`.
 pub(super) const STATES: [&str; 2] = ["m", "v"];
+/// The name of the optimizer in a control record.
+pub(super) const OPTIMIZER: &str = "adamw";
 pub(super) const GENERATION: &str = "generation_config.json";
 
 /// The small files of a model directory. Those of a checkpoint are verified against its manifest.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
-use super::files::{ModelDir, NUMERICS, ParamLoader, STATES, build, load_options};
+use super::files::{ModelDir, NUMERICS, OPTIMIZER, ParamLoader, STATES, build, load_options};
 use super::save::RunState;
-use crate::checkpoint::{Control, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good};
+use crate::checkpoint::{Control, Cursor, LoadedCheckpoint, NamedTensor, RealFs, Refused, newest_good};
 use crate::error::Error;
 use crate::hf;
 use crate::optim::{AdamW, OptimConfig};
@@ -29,6 +29,22 @@ pub struct Resumed {
     pub path: PathBuf,
     /// Newer checkpoints that are damaged. The caller reports them.
     pub refused: Vec<Refused>,
+}
+
+/// Rejects a control record of another optimizer, and one whose streams are at another position than its step: a resume
+/// continues all of them at the step.
+fn require_own(control: &Control) -> Result<(), String> {
+    let Control { step, data, random, optimizer, .. } = control;
+    if optimizer != OPTIMIZER {
+        return Err(format!("control record: optimizer: expected {OPTIMIZER}, found {optimizer:?}"));
+    }
+    let want = Cursor { seed: data.seed, position: *step };
+    for (field, found) in [("data", data), ("random", random)] {
+        if *found != want {
+            return Err(format!("control record: {field}: expected {want:?}, found {found:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// Restores the trainer and the run state of a run's newest loadable checkpoint.
@@ -56,6 +72,7 @@ pub fn resume(
     }
     let state =
         trainer.ok_or_else(|| not_resumable("the checkpoint holds a model without a trainer".into()))?;
+    require_own(&state.control).map_err(not_resumable)?;
     let files = ModelDir::open(&path)?;
     let (eos, kept_fields) = (files.eos(&config)?, files.kept_fields(&config)?);
     let mut model = build(hf::from_json(&config)?, tensors, compute)?;
@@ -90,4 +107,26 @@ pub fn resume(
     let best = best_loss.filter(|_| !faults::on(Fault::ResumeForgetsBestLoss));
     let run_state = RunState { seed, best: best.map(|loss| (loss, best_step)) };
     Ok(Resumed { trainer, run_state, eos, path, refused: newest.refused })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_record_has_the_optimizer_and_the_positions_of_a_resume() {
+        let at = Cursor { seed: 3, position: 7 };
+        let own = Control { step: 7, data: at, random: at, optimizer: "adamw".into(), ..Control::default() };
+        assert_eq!(require_own(&own), Ok(()));
+        let want = "expected Cursor { seed: 3, position: 7 }, found Cursor";
+        for (changed, says) in [
+            (Control { optimizer: "sgd".into(), ..own.clone() }, "optimizer: expected adamw, found \"sgd\""),
+            (Control { data: Cursor { position: 6, ..at }, ..own.clone() }, &format!("data: {want}")),
+            (Control { random: Cursor { position: 6, ..at }, ..own.clone() }, &format!("random: {want}")),
+            (Control { random: Cursor { seed: 4, ..at }, ..own.clone() }, &format!("random: {want}")),
+        ] {
+            let error = require_own(&changed).unwrap_err();
+            assert!(error.starts_with(&format!("control record: {says}")), "{error}");
+        }
+    }
 }

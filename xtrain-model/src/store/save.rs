@@ -1,7 +1,7 @@
 //! Saving a trainer or a model as a checkpoint.
 use xtrain_tensor::Tensor;
 
-use super::files::{GENERATION, NUMERICS, STATES};
+use super::files::{GENERATION, NUMERICS, OPTIMIZER, STATES};
 use crate::checkpoint::{
     CheckpointContents, CheckpointDir, Control, Cursor, SavedCheckpoint, TensorView, TrainerView,
 };
@@ -54,7 +54,7 @@ pub fn save(
         random: Cursor { seed, position: step },
         beta1_power: optimizer.powers[0],
         beta2_power: optimizer.powers[1],
-        optimizer: "adamw".into(),
+        optimizer: OPTIMIZER.into(),
         optimizer_states: STATES.map(String::from).to_vec(),
         best_loss: run_state.best.map(|(loss, _)| loss),
         best_step: run_state.best.map_or(0, |(_, step)| step),
