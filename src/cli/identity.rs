@@ -87,6 +87,7 @@ impl Identity {
     fn and_data(self, data: &DataRecord) -> Identity {
         let training = data.files.iter().chain([&data.tokenizer]);
         let all = training.fold(self, |all, file| all.and("the training data", &file.digest));
+        let all = data.tokenization.iter().fold(all, |all, found| all.and("the tokenizer", &found.digest));
         data.val_files.iter().fold(all, |all, file| all.and("the validation data", &file.digest))
     }
 

@@ -28,6 +28,26 @@ pub struct Digested {
     pub digest: String,
 }
 
+/// What the tokens of text depend on, in addition to the vocabulary of the tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tokenization {
+    /// `sha256:` of the `tokenizer.json`: merges, normalizer, pre-tokenizer, flags of added tokens. A tokenizer of a
+    /// GGUF file has the `tokenizer.json` that `import` writes.
+    pub digest: String,
+    /// The id of the token that ends a document. `None`: the tokenizer has none.
+    pub separator: Option<u32>,
+}
+
+impl Tokenization {
+    /// That of `tokenizer`. `None`: it is the built-in one.
+    fn of(tokenizer: &Tokenizer) -> Option<Tokenization> {
+        let (_, json) = tokenizer.files()[0];
+        let digest = || format!("sha256:{}", hex(&Sha256::digest(json)));
+        (!tokenizer.is_byte()).then(|| Tokenization { digest: digest(), separator: tokenizer.separator() })
+    }
+}
+
 /// `data.json` of a run: its data files and the tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,6 +59,10 @@ pub struct DataRecord {
     pub val_files: Vec<Digested>,
     /// The tokenizer.
     pub tokenizer: Digested,
+    /// What else the tokens of text depend on. `None`: the built-in tokenizer, packed data, or a run of an earlier
+    /// version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenization: Option<Tokenization>,
     /// The id of the token that begins each prompt and document. `None`: none is added, or the run is of an earlier
     /// version, which added none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,6 +95,7 @@ impl DataRecord {
             files: digests(&data.files, tokens)?,
             val_files: digests(&data.val_files, validation)?,
             tokenizer: Digested { file: data.tokenizer.clone(), digest: vocabulary },
+            tokenization: Tokenization::of(tokenizer).filter(|_| !is_packed([tokens, validation])),
             bos: tokenizer.bos_id(),
             chat_template,
             equivalent,
@@ -92,6 +117,7 @@ impl DataRecord {
             files: files.into_iter().map(digest).collect::<Result<_>>()?,
             val_files: Vec::new(),
             tokenizer: Digested { file: name.to_string(), digest: vocabulary },
+            tokenization: Tokenization::of(tokenizer),
             bos: tokenizer.bos_id(),
             chat_template: None,
             equivalent: Vec::new(),
@@ -128,8 +154,24 @@ impl DataRecord {
         if let Some((want, got)) = difference.filter(|_| !faults::on(Fault::ResumeIgnoresData)) {
             return Err(changed(&got.file, &want.digest, &got.digest));
         }
+        let id = |id: Option<u32>| id.map_or_else(|| "none".to_string(), |id| format!("id {id}"));
+        if let Some(want) = &self.tokenization {
+            let got = found.tokenization.as_ref();
+            let digest = got.map_or("none", |got| &got.digest);
+            if want.digest != digest {
+                return Err(changed(
+                    &format!("the tokenizer.json of {}", found.tokenizer.file),
+                    &want.digest,
+                    digest,
+                ));
+            }
+            let separator = got.and_then(|got| got.separator);
+            if want.separator != separator {
+                let file = format!("the token that ends a document, of {}", found.tokenizer.file);
+                return Err(changed(&file, &id(want.separator), &id(separator)));
+            }
+        }
         if self.bos != found.bos {
-            let id = |bos: Option<u32>| bos.map_or_else(|| "none".to_string(), |id| format!("id {id}"));
             let file = format!("the token that begins a text, of {}", self.tokenizer.file);
             return Err(changed(&file, &id(self.bos), &id(found.bos)));
         }
@@ -168,6 +210,11 @@ impl DataRecord {
     }
 }
 
+/// Whether the data is packed, so that the run tokenizes none of it.
+fn is_packed(tokens: [&Tokens; 2]) -> bool {
+    tokens.iter().all(|tokens| tokens.file().is_some())
+}
+
 /// The digests of files with these tokens. Text is read again; the checksum of a packed token file is in its header.
 fn digests(files: &[String], tokens: &Tokens) -> Result<Vec<Digested>> {
     let digest = |file: &String| {
@@ -192,8 +239,7 @@ struct TemplateDigests {
 impl TemplateDigests {
     fn of(tokens: [&Tokens; 2], tokenizer: &Tokenizer, task: TaskKind) -> TemplateDigests {
         let (own, special) = (tokenizer.chat_templates(), Options::of(tokenizer).special_tokens);
-        let packed = tokens.iter().all(|tokens| tokens.file().is_some());
-        if packed || own.is_empty() && task != TaskKind::Sft {
+        if is_packed(tokens) || own.is_empty() && task != TaskKind::Sft {
             return TemplateDigests { chat_template: None, equivalent: Vec::new() };
         }
         let digest = |templates: &[Named], special: &[Named]| template_digest(tokenizer, templates, special);
@@ -261,6 +307,7 @@ mod tests {
             files: files.iter().map(digested).collect(),
             val_files: vec![digested(&("v", "sha256:v"))],
             tokenizer: digested(&("t.json", "fnv1a:1")),
+            tokenization: Some(Tokenization { digest: "sha256:t".into(), separator: Some(2) }),
             bos: Some(1),
             chat_template: Some("sha256:c".into()),
             equivalent: Vec::new(),
@@ -278,6 +325,36 @@ mod tests {
         assert_eq!(recorded(&tokenizer, TaskKind::Sft), (true, 2));
         let own = Tokenizer::byte().with_chat_template("{{ messages }}").unwrap();
         assert_eq!([TaskKind::Lm, TaskKind::Sft].map(|task| recorded(&own, task)), [(true, 0); 2]);
+    }
+
+    /// A tokenizer with these merges of its last tokens, `ab` and `abc`.
+    fn with_merges(merges: &str) -> Tokenizer {
+        let json = String::from_utf8(Tokenizer::byte().files()[0].1.to_vec()).unwrap();
+        let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        for (id, token) in ["<|endoftext|>", "ab", "bc", "abc"].iter().enumerate() {
+            json["model"]["vocab"][token] = (256 + id).into();
+        }
+        json["model"]["merges"] = serde_json::from_str(merges).unwrap();
+        Tokenizer::from_json(json.to_string().into_bytes(), Path::new("tokenizer.json")).unwrap()
+    }
+
+    #[test]
+    fn other_merges_of_the_same_vocabulary_are_a_change() {
+        let of = |tokenizer: &Tokenizer| {
+            DataRecord::of_files(std::iter::empty::<&String>(), "t.json", tokenizer).unwrap()
+        };
+        let (one, other) =
+            (with_merges(r#"[["a", "b"], ["ab", "c"]]"#), with_merges(r#"[["b", "c"], ["a", "bc"]]"#));
+        assert_eq!(one.digest(), other.digest());
+        assert_ne!(one.encode("ab").unwrap(), other.encode("ab").unwrap());
+        assert!(of(&one).check(&of(&one)).is_ok());
+        let error = of(&one).check(&of(&other)).unwrap_err().to_string();
+        assert!(error.starts_with("the tokenizer.json of t.json: differs from the data that"), "{error}");
+        let earlier = DataRecord { tokenization: None, ..of(&one) };
+        assert!(earlier.check(&of(&other)).is_ok());
+        assert!(!earlier.to_json().contains("tokenization"));
+        assert_eq!(earlier.renamed(&of(&one)), of(&one), "the next resume compares it");
+        assert_eq!(of(&Tokenizer::byte()).tokenization, None);
     }
 
     #[test]
@@ -299,7 +376,16 @@ mod tests {
             None
         );
         type Change = fn(&mut DataRecord);
-        let changes: [(Change, [&str; 3]); 8] = [
+        let changes: [(Change, [&str; 3]); 11] = [
+            (|found| found.tokenization = None, ["the tokenizer.json of t.json", "sha256:t", "none"]),
+            (
+                |found| found.tokenization.as_mut().unwrap().digest = "x".into(),
+                ["the tokenizer.json of t.json", "sha256:t", "x"],
+            ),
+            (
+                |found| found.tokenization.as_mut().unwrap().separator = None,
+                ["the token that ends a document, of t.json", "id 2", "none"],
+            ),
             (|found| drop(found.files.pop()), ["data.files", "a, b", "c"]),
             (|found| found.files[0].digest = "x".into(), ["c", "sha256:a", "x"]),
             (|found| found.files[1].digest = "x".into(), ["d", "sha256:b", "x"]),
@@ -315,7 +401,7 @@ mod tests {
         for (change, want) in changes {
             assert_eq!(with(change).unwrap(), want);
         }
-        let earlier = DataRecord { chat_template: None, ..old.clone() };
+        let earlier = DataRecord { chat_template: None, tokenization: None, ..old.clone() };
         assert!(earlier.check(&record(&[("a", "sha256:a"), ("b", "sha256:b")])).is_ok());
     }
 }

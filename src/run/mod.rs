@@ -26,7 +26,7 @@ mod tests;
 pub const RECORD: &str = "run.toml";
 
 pub(crate) use data::sha256;
-pub use data::{DataRecord, Digested};
+pub use data::{DataRecord, Digested, Tokenization};
 pub use dir::{RunDir, has_checkpoint};
 pub(crate) use durable::sync_name;
 pub use error::{Error, Result};

@@ -63,6 +63,11 @@ impl Tokenizer {
         new
     }
 
+    /// Whether this is the built-in tokenizer.
+    pub fn is_byte(&self) -> bool {
+        matches!(self.kind, Kind::Byte)
+    }
+
     /// Loads the tokenizer from the directory `path` (`tokenizer.json`), or from the file `path`. An optional
     /// `tokenizer_config.json` in the same directory names the end-of-text token. It and an optional
     /// `chat_template.jinja` contain chat templates.
