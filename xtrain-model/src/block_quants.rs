@@ -31,7 +31,7 @@ pub(crate) fn uniform(scale: f32, offset: f32, codes: impl Iterator<Item = i8>) 
 }
 
 /// The 32 elements of 4 bits: the lower nibbles of all bytes, then the upper ones.
-fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub(crate) fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes.iter().map(|byte| byte & 0x0f).chain(bytes.iter().map(|byte| byte >> 4))
 }
 

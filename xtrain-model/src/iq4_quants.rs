@@ -1,7 +1,7 @@
 //! The GGUF types `IQ4_NL` and `IQ4_XS`: elements of 4 bits are indices of a table of 16 values.
 use xtrain_tensor::ops::QuantBlock;
 
-use crate::block_quants::{BLOCK, Q4_0_BYTES, factor, uniform};
+use crate::block_quants::{BLOCK, Q4_0_BYTES, factor, nibbles, uniform};
 use crate::k_quants::SUPER_BLOCK;
 
 /// The values of the 16 elements.
@@ -14,8 +14,7 @@ pub(crate) const IQ4_XS_BYTES: usize = 2 + 2 + PARTS / 2 + SUPER_BLOCK / 2;
 
 /// `scale value` of 32 elements: the lower nibbles of 16 bytes, then the upper ones.
 fn scaled(scale: f32, bytes: &[u8]) -> QuantBlock {
-    let nibbles = bytes.iter().map(|byte| byte & 0x0f).chain(bytes.iter().map(|byte| byte >> 4));
-    uniform(scale, 0.0, nibbles.map(|element| VALUES[usize::from(element)]))
+    uniform(scale, 0.0, nibbles(bytes).map(|element| VALUES[usize::from(element)]))
 }
 
 /// A block of `IQ4_NL`: `factor value`.

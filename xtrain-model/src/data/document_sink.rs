@@ -42,8 +42,8 @@ pub trait DocumentSink {
     }
 }
 
-/// The id that ends a document. Fails for a tokenizer without an end-of-text token.
-pub(super) fn separator_of(tokenizer: &Tokenizer) -> Result<u32, DataError> {
-    let none = || DataError::argument("prepare", "a tokenizer with an end-of-text token", "one without");
+/// The id that ends a document. Fails for a tokenizer without an end-of-text token, in the operation `op`.
+pub(crate) fn separator_of(tokenizer: &Tokenizer, op: &'static str) -> Result<u32, DataError> {
+    let none = || DataError::argument(op, "a tokenizer with an end-of-text token", "one without");
     tokenizer.separator().ok_or_else(none)
 }

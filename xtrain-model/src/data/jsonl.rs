@@ -105,7 +105,7 @@ impl Record {
 }
 
 /// The lists of messages in the fields `names` of a line, and its `tools`.
-fn lists<const N: usize>(
+pub(crate) fn lists<const N: usize>(
     names: [&str; N],
     want: &'static str,
     location: &Location,
@@ -163,11 +163,6 @@ impl Location {
     /// The line number, from 1.
     pub(crate) fn line(&self) -> u64 {
         self.line
-    }
-
-    /// The text of the line.
-    pub(crate) fn text(&self) -> &str {
-        &self.text
     }
 
     /// The error for this line.

@@ -21,6 +21,7 @@ mod tokens;
 mod windows;
 mod writer;
 
+pub(crate) use document_sink::separator_of;
 pub use document_sink::{DocumentSink, Role};
 pub use documents::{DocumentWindows, Overflow, PackingStats, Pieces};
 pub use error::DataError;

@@ -111,7 +111,8 @@ impl Tokens {
         content: Content,
     ) -> Result<Tokens, DataError> {
         let vocab = tokenizer.vocab_size() as u32;
-        let mut memory = Memory { vocab, separator: separator_of(tokenizer)?, ..Memory::default() };
+        let mut memory =
+            Memory { vocab, separator: separator_of(tokenizer, "prepare")?, ..Memory::default() };
         feed(inputs, tokenizer, content, &mut memory, &mut |_| ())?;
         memory.cut();
         Ok(Tokens { source: Source::Memory(memory) })

@@ -37,7 +37,7 @@ impl TokenWriter {
         if path.file_name().is_none() {
             return Err(DataError::argument("TokenWriter", "the path of a file", path.display()));
         }
-        let separator = separator_of(tokenizer)?;
+        let separator = separator_of(tokenizer, "prepare")?;
         let temporary = temporary_path(path);
         // no link is followed
         let file = File::create_new(&temporary).map_err(|e| match e.kind() {

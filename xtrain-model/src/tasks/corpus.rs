@@ -5,7 +5,7 @@ use xtrain_tensor::rng::{PhiloxRng, Purpose};
 use super::sentences::sentence;
 use super::sums::Sums;
 use super::task::PromptSet;
-use crate::data::{DataError, Tokens};
+use crate::data::{DataError, Tokens, separator_of};
 use crate::tokenizer::Tokenizer;
 
 /// Separates the random number addresses of documents from those of training windows.
@@ -79,9 +79,7 @@ pub(super) fn tokens(
     tokenizer: &Tokenizer,
     count: usize,
 ) -> Result<Tokens, DataError> {
-    let Some(separator) = tokenizer.separator() else {
-        return Err(DataError::argument("corpus", "a tokenizer with an end-of-text token", "one without"));
-    };
+    let separator = separator_of(tokenizer, "corpus")?;
     let mut ids = Vec::with_capacity(count + 64);
     for document in documents {
         if ids.len() >= count {

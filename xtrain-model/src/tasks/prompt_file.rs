@@ -201,16 +201,10 @@ fn token_ids(value: &Value, location: &Location) -> Result<Vec<u32>, DataError> 
     values.iter().enumerate().map(id).collect()
 }
 
-/// The conversation in field `key`. The line is parsed again because templates print objects with their keys in the
-/// order of the text.
+/// The conversation in field `key`.
 fn conversation(key: &str, location: &Location) -> Result<PromptContent, DataError> {
     const WANT: &str = "messages as [{\"role\": ..., \"content\": ...}, ...]";
-    let parse = || {
-        let json = Json::parse(location.text())?;
-        let messages = Message::list(&json.get(key).unwrap_or_else(|| json.clone()))?;
-        Ok((messages, json.get("tools").filter(|tools| tools.kind() != "null")))
-    };
-    let (messages, tools) = parse().map_err(|error: ChatError| location.error(WANT, error.to_string()))?;
+    let ([messages], tools) = jsonl::lists([key], WANT, location)?;
     if messages.last().is_some_and(|last| last.role() == "assistant") {
         return Err(
             location.error("messages that end before an assistant turn", "an assistant turn at the end")

@@ -27,7 +27,7 @@ pub(super) type Inner = tokenizers::Tokenizer;
 
 /// The pre-tokenization pattern of Qwen2: words with their leading space, single digits, punctuation, line breaks,
 /// runs of spaces.
-const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(crate) const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Encoders of a `tokenizer.json`.
 #[derive(Debug, Clone)]
@@ -181,7 +181,7 @@ pub(super) fn train_bpe(
             .special_tokens(specials.iter().map(|s| AddedToken::from(s.clone(), true)).collect())
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .build();
-        let pattern = SplitPattern::Regex(PATTERN.to_string());
+        let pattern = SplitPattern::Regex(QWEN2_PATTERN.to_string());
         let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?;
         let byte_level = ByteLevel::new(false, true, false);
         let pre_tokenizer = Sequence::new(vec![split.into(), byte_level.into()]);

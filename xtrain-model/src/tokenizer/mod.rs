@@ -25,5 +25,6 @@ pub use codec::Tokenizer;
 pub(crate) use codec::{CONFIG, FILE, TEMPLATE};
 pub(crate) use decoder::byte as byte_of;
 pub use error::TokenizerError;
+pub(crate) use hf::QWEN2_PATTERN;
 pub use stream::StreamDecoder;
 pub use vocabulary::{END_OF_TEXT, MAX_VOCABULARY};

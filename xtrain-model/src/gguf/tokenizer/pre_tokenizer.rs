@@ -1,6 +1,8 @@
 //! The pre-tokenizers of byte-level BPEs by their names in GGUF.
 use serde_json::{Value as Json, json};
 
+use crate::tokenizer::QWEN2_PATTERN;
+
 /// How a text is split into words.
 enum Split {
     /// The pattern of GPT-2.
@@ -23,13 +25,12 @@ pub(super) struct PreTokenizer {
     pub(super) adds_bos: bool,
 }
 
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The supported pre-tokenizers.
 pub(super) const PRE_TOKENIZERS: [PreTokenizer; 4] = [
     GPT2,
-    PreTokenizer { name: "qwen2", split: Split::Pattern(QWEN2), nfc: true, ..GPT2 },
+    PreTokenizer { name: "qwen2", split: Split::Pattern(QWEN2_PATTERN), nfc: true, ..GPT2 },
     PreTokenizer {
         name: "llama-bpe",
         split: Split::Pattern(LLAMA3),
