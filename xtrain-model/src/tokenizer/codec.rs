@@ -196,9 +196,9 @@ impl Tokenizer {
         if self.model_eos.is_empty() { &self.eos } else { &self.model_eos }
     }
 
-    /// The id of the tokenizer's own `eos_token`, else that of `<|endoftext|>`. `None`: the tokenizer has neither.
+    /// The id of the `eos_token` of `tokenizer_config.json`. `None`: the file names none.
     pub(crate) fn eos_token_id(&self) -> Option<u32> {
-        self.eos.first().copied()
+        self.settings.special("eos_token").and_then(|token| self.special_id(token))
     }
 
     /// The tokenizer with the end-of-text ids of a model, in that order. A model's `generation_config.json` may list

@@ -110,6 +110,15 @@ fn the_first_end_of_text_id_of_a_file_is_the_eos_token_of_the_tokenizer() {
         assert_eq!((&ids[..], &found[..]), (eos, &keys[..]));
         assert_eq!((again.separator(), again.eos_ids()), (own.separator(), own.eos_ids()), "{eos:?}");
     }
+    // no name, as in a directory without tokenizer_config.json: gguf-py writes the ids of the model
+    let json = std::fs::read(path("models/qwen3_tied/tokenizer.json")).unwrap();
+    let unnamed = Tokenizer::from_json(json, Path::new("tokenizer.json")).unwrap();
+    for (eos, keys) in
+        [(&[2][..], [Some(2), None, None]), (&[], [Some(0), None, None]), (&[2, 0], [Some(2), Some(0), None])]
+    {
+        let (again, ids, found) = end_ids_after_export(&unnamed, eos);
+        assert_eq!((&ids[..], &found[..], again.separator()), (eos, &keys[..], Some(0)));
+    }
     let error = tokenizer::write_eos_ids(Some(&own), &[1, 2, 3]).unwrap_err().to_string();
     assert!(error.contains("at most three ids") && error.contains("[4, 1, 2, 3]"), "{error}");
 }
