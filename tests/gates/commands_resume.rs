@@ -3,7 +3,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::cli::{Scratch, refused, text, xtrain};
-use crate::commands::{done, tiny_run};
+use crate::commands::{done, parsed, tiny_run};
 use crate::fixtures::path;
 
 const LINE: &str = "the cat sat on the mat and the dog sat too\n";
@@ -142,6 +142,25 @@ fn a_resume_without_the_tokenizer_file_uses_that_of_the_checkpoint() {
     fs::remove_file(scratch.0.join("tok.json")).unwrap();
     let shown = resumed(&scratch.0, &STEPS);
     assert!(shown.contains("tok.json not found; using the tokenizer of the checkpoint"), "{shown}");
+}
+
+#[test]
+fn a_resume_with_the_vocabulary_of_the_tokenizer_and_another_normalizer_is_refused() {
+    let scratch = Scratch::new("normalizer");
+    let (dir, record) = (&scratch.0, scratch.0.join("r/data.json"));
+    scratch.file("t.txt", &LINE.repeat(20));
+    done(dir, &["tokenizer", "train", "t.txt", "--vocab", "270", "--out", "tok.json"]);
+    done(dir, &tiny_run("r", "t.txt", &["train.steps=2", "data.tokenizer=tok.json"]));
+    resumed(dir, &["--set", "train.steps=3"]);
+    replace(&dir.join("tok.json"), "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}");
+    let resume = [&["train", "--resume", "r"], &STEPS[..]].concat();
+    refused(dir, &resume, 65, &["the tokenizer.json of ", "tok.json: differs", "expected sha256:"]);
+    // a run of an earlier version has no rules
+    let mut earlier = parsed(&fs::read_to_string(&record).unwrap());
+    assert!(earlier.as_object_mut().unwrap().remove("tokenization").is_some());
+    fs::write(&record, earlier.to_string()).unwrap();
+    resumed(dir, &STEPS);
+    assert!(fs::read_to_string(&record).unwrap().contains("\"tokenization\""));
 }
 
 #[test]
