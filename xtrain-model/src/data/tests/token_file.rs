@@ -342,7 +342,7 @@ fn a_token_file_records_the_name_of_its_tokenizer() {
 #[cfg(unix)]
 fn a_link_in_place_of_the_temporary_file_is_not_followed() {
     let dir = Scratch::new();
-    let (out, other) = (dir.file("out.tok", Vec::new()), dir.file("other", b"mine".to_vec()));
+    let (out, other) = (dir.file("out.tok", Vec::new()), dir.file("other", b"mine"));
     let temporary = crate::temporary::temporary_path(&out);
     std::os::unix::fs::symlink(&other, &temporary).unwrap();
     let error = TokenWriter::create(&out, &Tokenizer::byte()).unwrap_err().to_string();

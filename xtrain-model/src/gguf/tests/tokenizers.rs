@@ -143,7 +143,9 @@ fn the_flags_of_added_tokens_survive_export_and_import() {
             let (id, name) = (260 + at, format!("<{flag}>"));
             json["model"]["vocab"][&name] = json!(id);
             let mut token = json!({"id": id, "content": name});
-            flags.iter().for_each(|other| token[*other] = json!(*other == flag));
+            for other in flags {
+                token[other] = json!(other == flag);
+            }
             json["added_tokens"].as_array_mut().unwrap().push(token);
         }
     });

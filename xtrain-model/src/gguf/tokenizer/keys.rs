@@ -27,7 +27,7 @@ pub(super) const TEMPLATE: &str = "tokenizer.chat_template";
 /// The names of all chat templates except the default.
 pub(super) const TEMPLATES: &str = "tokenizer.chat_templates";
 pub(super) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
-/// The end-of-text ids of the model in their order, if they are not those of [`EOS_KEYS`] in that order. A key of xtrain.
+/// The end-of-text ids of the model in their order, if they are not those of [`EOS_KEYS`]. A key of xtrain.
 pub(super) const EOS_IDS: &str = "xtrain.eos_token_ids";
 /// The keys of end-of-text ids. The first is the id of `eos_token`.
 pub(super) const EOS_KEYS: [&str; 3] =

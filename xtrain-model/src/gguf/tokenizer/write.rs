@@ -16,8 +16,8 @@ use crate::json::found_at_line;
 use crate::store_error::StoreError;
 use crate::tokenizer::{Tokenizer, TokenizerError, byte_of};
 
-/// The metadata of the end-of-text ids of a model: the `eos_token` of its tokenizer, if it is named, then the other ids.
-/// A model without ids ends a text with the separator. Fails for more ids than GGUF has keys.
+/// The metadata of the end-of-text ids of a model: the `eos_token` of its tokenizer, if it is named, then the other
+/// ids. A model without ids ends a text with the separator. Fails for more ids than GGUF has keys.
 pub(in crate::gguf) fn write_eos_ids(
     tokenizer: Option<&Tokenizer>,
     eos: &[u32],
