@@ -64,7 +64,11 @@ impl JsonLines {
             }
         };
         let keep = lines.iter().map(|line| line.len() as u64 + 1).sum();
-        file.set_len(keep).and_then(|()| file.seek(SeekFrom::Start(keep))).map_err(io)?;
+        // a file that stays as it is keeps its time: the end of the last session
+        if file.metadata().map_err(io)?.len() != keep {
+            file.set_len(keep).map_err(io)?;
+        }
+        file.seek(SeekFrom::Start(keep)).map_err(io)?;
         Ok(JsonLines { path: path.to_path_buf(), file, line: Vec::new(), set_aside })
     }
 
