@@ -17,8 +17,8 @@ impl KvKind {
     }
 
     /// Bytes that these slots allocate for `model`: the memory of a tensor has one of eight sizes per power of two on the
-    /// CPU. A sinks cache also has the lists of keys, rotated keys and values that the
-    /// rows of a pass attend to in one layer: those of all slots.
+    /// CPU, and is a block of the memory pool on a GPU. A sinks cache also has the lists of keys, rotated keys and values
+    /// that the rows of a pass attend to in one layer: those of all slots.
     pub fn allocated_bytes(self, model: &Model, room: Room) -> u64 {
         let shape = CacheShape::of(model).stored_as(self.dtype());
         let lists = if self.keeps_all() { 0 } else { 3 };

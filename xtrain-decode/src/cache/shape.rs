@@ -58,8 +58,12 @@ impl CacheShape {
         2 * self.n_kv_heads * len * dtype.bytes()
     }
 
-    /// Bytes that the keys or the values of `slots` slots of a layer allocate on `device`.
+    /// Bytes that the keys or the values of `slots` slots of a layer allocate on `device`. A cache without slots has no
+    /// tensor for them.
     pub(super) fn pool_bytes(&self, slots: u64, device: &Device) -> u64 {
+        if slots == 0 {
+            return 0;
+        }
         let (len, dtype) = self.stored_head();
         let elements = slots.saturating_mul((self.n_kv_heads * len) as u64);
         device.allocated_bytes(usize::try_from(elements).unwrap_or(usize::MAX), dtype) as u64
@@ -122,5 +126,30 @@ impl CacheShape {
         let dropped: Vec<u32> = (0..rows.len() as u32).filter(|&n| rows.pos[n as usize] == 2).collect();
         let zeros = self.zeros(dropped.len())?;
         Ok(Some((dropped, zeros)).filter(|(dropped, _)| !dropped.is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xtrain_tensor::ThreadSchedule;
+    use xtrain_tensor::testing::available_gpus;
+
+    use super::*;
+
+    #[test]
+    fn a_pool_takes_the_memory_that_its_device_allocates() {
+        let shape = CacheShape {
+            n_layers: 2,
+            n_kv_heads: 3,
+            head_dim: 20,
+            dtype: Dtype::F32,
+            kv_dtype: KvDtype::Compute,
+            device: Device::cpu(),
+        };
+        // 16,800 bytes: one of eight sizes per power of two; on a GPU a block of the memory pool
+        assert_eq!([0, 70].map(|slots| shape.pool_bytes(slots, &Device::cpu())), [0, 4 * 4608]);
+        for gpu in available_gpus(&[ThreadSchedule::Forward]) {
+            assert_eq!([0, 70].map(|slots| shape.pool_bytes(slots, &gpu)), [0, 20_480], "{gpu}");
+        }
     }
 }
