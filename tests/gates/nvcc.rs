@@ -61,7 +61,7 @@ fn an_nvcc_that_is_old_or_broken_is_skipped_with_the_reason() {
         let named = at(home).join("bin/nvcc");
         let Search { nvcc, rejected, candidates } = find(&[("XTRAIN_NVCC", &named), ("PATH", &path)]);
         assert!(nvcc.is_none());
-        assert_eq!(candidates, [named.clone()]);
+        assert_eq!(candidates, std::slice::from_ref(&named));
         assert_eq!(rejected, [format!("XTRAIN_NVCC={}: {why}", named.display())]);
     }
     let Search { nvcc, rejected, candidates } =
