@@ -24,9 +24,6 @@ const RUNTIME: [&str; 14] = [
     "worker",
 ];
 
-/// A path that does not exist: cargo runs the script at each build, which finds a compiler that was installed meanwhile.
-const MISSING: &str = "no-compiler-for-the-emulator";
-
 /// Builds the emulator if the feature `emu` is enabled and a C++ compiler works.
 pub(crate) fn embed() {
     println!("cargo::rustc-check-cfg=cfg(xtrain_emu)");
@@ -96,7 +93,11 @@ fn missing() -> Option<String> {
             Ok(compiler) => format!("the C++ compiler {} does not run", compiler.path().display()),
             Err(error) => format!("no C++ compiler: {error}"),
         };
-        println!("cargo::rerun-if-changed={MISSING}");
+        // a compiler that is installed later changes one of these directories
+        let directories = std::env::var_os("PATH").unwrap_or_default();
+        for directory in std::env::split_paths(&directories).filter(|path| path.is_dir()) {
+            println!("cargo::rerun-if-changed={}", directory.display());
+        }
         reason
     };
     let reason = format!("this build has no emulator: {}", reason.replace('\n', " "));

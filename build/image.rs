@@ -20,9 +20,9 @@ const PREBUILT: &str = "../kernels/prebuilt/xtrain.ptx.deflate";
 /// was built from these sources, and prints a warning with the reason. `XTRAIN_WRITE_PTX=1` regenerates the
 /// checked-in PTX.
 ///
-/// Cargo runs the script again if a candidate for nvcc changes. An nvcc that is installed later at a place of the search
-/// is noticed if an environment variable changes, such as `XTRAIN_NVCC`: cargo cannot watch a path that does not exist
-/// without building everything at each call.
+/// Cargo runs the script again if a candidate for nvcc changes. It does not notice an nvcc that is installed later, unless
+/// an environment variable changes, such as `XTRAIN_NVCC`: watching a path that does not exist would build everything at
+/// each call.
 pub(crate) fn embed() {
     VARIABLES.iter().for_each(|variable| println!("cargo::rerun-if-env-changed={variable}"));
     println!("cargo::rerun-if-env-changed=XTRAIN_WRITE_PTX");

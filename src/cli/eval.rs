@@ -230,7 +230,8 @@ fn accuracy(args: &EvalArgs, loaded: &Loaded, task: &dyn Task) -> Result<Accurac
     for ((prompt, answer), done) in prompts.iter().zip(answers).zip(&done) {
         let completion = done.text(tokenizer);
         if !task.check(prompt, &completion) {
-            truncated += usize::from(done.finish_reason == FinishReason::Length);
+            let truncated_by = [FinishReason::Length, FinishReason::Context];
+            truncated += usize::from(truncated_by.contains(&done.finish_reason));
             wrong.push(Wrong { prompt: prompt.clone(), answer, completion });
         }
     }
@@ -274,7 +275,7 @@ impl Report {
             if result.truncated > 0 {
                 let (truncated, all) = (result.truncated, result.wrong.len());
                 text.push_str(&format!(
-                    "{truncated} of {all} wrong completions ended at the maximum length; --max-new increases it\n"
+                    "{truncated} of {all} wrong completions ended at the maximum length (--max-new) or the context\n"
                 ));
             }
         }

@@ -1,10 +1,10 @@
 //! Logs of a run for people: TensorBoard events and the session.
-use super::exit::{CliError, Exit};
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
+use super::exit::{CliError, Exit};
 use crate::report::EventFile;
-use crate::run::{Metrics, RunDir, RunSession, SessionOutcome};
+use crate::run::{Metrics, RunDir, RunSession, SessionOutcome, is_phase};
 use crate::tensor::Device;
 
 /// Creates the event file of TensorBoard with the metrics so far.
@@ -13,7 +13,8 @@ pub(super) fn event_file(run: &RunDir, metrics: &Metrics) -> Result<EventFile, C
     let io = |error| CliError::io(&path, &error);
     let mut events = EventFile::create(&path).map_err(io)?;
     let steps: Vec<_> = metrics.steps().collect();
-    let times = wall_times(run, steps.iter().map(|(step, _)| *step));
+    let is_grpo = metrics.curve("reward").is_some();
+    let times = wall_times(run, is_grpo, steps.iter().map(|(step, _)| *step));
     for ((step, values), time) in steps.into_iter().zip(times) {
         events.write(step, time, values).map_err(io)?;
     }
@@ -21,15 +22,16 @@ pub(super) fn event_file(run: &RunDir, metrics: &Metrics) -> Result<EventFile, C
 }
 
 /// When the steps of `metrics.jsonl` ended, in seconds since 1970: the last one when the file was last changed, each
-/// other one earlier by the phases of the steps after it in `timings.jsonl`. Time between two sessions is left out.
-fn wall_times(run: &RunDir, steps: impl Iterator<Item = u64>) -> Vec<f64> {
+/// other one earlier by the phases of the steps after it in `timings.jsonl`. Time between two sessions is left out, and
+/// so is the time of steps that a resume computes again.
+fn wall_times(run: &RunDir, is_grpo: bool, steps: impl Iterator<Item = u64>) -> Vec<f64> {
     let changed = run.metrics().metadata().and_then(|data| data.modified()).ok();
     let last =
         changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_secs_f64();
     let timings = Metrics::read(&run.path().join("timings.jsonl")).unwrap_or_default();
     let mut seconds: BTreeMap<u64, f64> = BTreeMap::new();
     for (step, values) in timings.steps() {
-        let phases = values.iter().filter(|(key, _)| key.ends_with("_time"));
+        let phases = values.iter().filter(|(key, _)| is_phase(key, is_grpo));
         seconds.insert(step, phases.map(|(_, time)| time).sum());
     }
     let mut left: f64 = seconds.values().sum();
@@ -63,4 +65,28 @@ pub(super) fn session(
     // The result of the run matters more than a full disk here.
     let _ = session.write(run.path());
     end
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn steps_are_dated_back_from_the_last_one_by_their_phases() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let run = RunDir::create(&path, "").unwrap();
+        let line = |step: u32| {
+            format!("{{\"step\": {step}, \"step_time\": 2, \"rollout_time\": 1.5, \"update_time\": 0.5}}\n")
+        };
+        fs::write(path.join("timings.jsonl"), [1, 2, 3].map(line).concat()).unwrap();
+        File::create(run.metrics()).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
+        let times = |is_grpo| wall_times(&run, is_grpo, [0, 1, 2, 3].into_iter());
+        assert_eq!(times(false), [988.0, 992.0, 996.0, 1000.0]);
+        // the time of a step of xtrain grpo is the sum of its phases
+        assert_eq!(times(true), [994.0, 996.0, 998.0, 1000.0]);
+    }
 }

@@ -14,9 +14,9 @@ use crate::run::{Metrics, RunDir};
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 The plot of a run of `xtrain grpo` is its reward; without --out, SVG files with its rewards, completion lengths, \
-entropy and time per phase are written to the run directory. Several runs are compared in one chart, which is written as SVG only with \
---out. A curve of more than 150 values is drawn as its moving mean; the legend has the number of values of a mean, and \
-the last mean.
+entropy and time per phase are written to the run directory. Several runs are compared in one chart, which is \
+written as SVG only with --out. A curve of more than 150 values is drawn as its moving mean; the legend has the \
+number of values of a mean, and the last mean.
 
 Examples:
   xtrain plot runs/shakespeare

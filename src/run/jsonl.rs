@@ -53,6 +53,7 @@ impl JsonLines {
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
         durable::sync_name(path).map_err(io)?;
+        let modified = file.metadata().and_then(|data| data.modified());
         let Kept { lines, damaged } = kept(path, &file, step)?;
         let set_aside = match damaged.is_empty() {
             true => None,
@@ -64,11 +65,9 @@ impl JsonLines {
             }
         };
         let keep = lines.iter().map(|line| line.len() as u64 + 1).sum();
-        // a file that stays as it is keeps its time: the end of the last session
-        if file.metadata().map_err(io)?.len() != keep {
-            file.set_len(keep).map_err(io)?;
-        }
-        file.seek(SeekFrom::Start(keep)).map_err(io)?;
+        file.set_len(keep).and_then(|()| file.seek(SeekFrom::Start(keep))).map_err(io)?;
+        // the time of the last line; nothing but the plots of a resumed run depends on it
+        let _ = modified.and_then(|time| file.set_modified(time));
         Ok(JsonLines { path: path.to_path_buf(), file, line: Vec::new(), set_aside })
     }
 

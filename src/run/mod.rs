@@ -33,5 +33,5 @@ pub use error::{Error, Result};
 pub use jsonl::{JsonLines, SetAside};
 pub use metrics::Metrics;
 pub use run_view::SampleLine;
-pub(crate) use run_view::{Activity, RunView, Scored};
+pub(crate) use run_view::{Activity, RunView, Scored, is_phase};
 pub use session::{Machine, RunSession, SessionEnd, SessionOutcome};

@@ -215,9 +215,8 @@ impl RunView {
         (each > 0.0 && each.is_finite()).then(|| each * steps.saturating_sub(step) as f64)
     }
 
-    /// Whether this key of `timings.jsonl` is the time of a phase. `step_time` of `xtrain grpo` is their sum.
     fn is_phase(&self, key: &str) -> bool {
-        key.ends_with("_time") && !(self.is_grpo() && key == "step_time")
+        is_phase(key, self.is_grpo())
     }
 
     /// The total seconds of each phase, the largest first: `step`, `eval`, ... or `rollout`, `update`, ...
@@ -229,6 +228,11 @@ impl RunView {
         parts.sort_by(|a, b| b.1.total_cmp(&a.1));
         parts
     }
+}
+
+/// Whether this key of `timings.jsonl` is the time of a phase. `step_time` of `xtrain grpo` is their sum.
+pub(crate) fn is_phase(key: &str, is_grpo: bool) -> bool {
+    key.ends_with("_time") && !(is_grpo && key == "step_time")
 }
 
 /// The seconds of a point. `None`: no time, in a log that something else wrote.

@@ -28,7 +28,7 @@ fn correct_and_wrong_answers_are_counted() {
     assert_eq!(row, ["t", "22.2", "%", "2", "9"], "{shown}");
     assert_eq!(shown.lines().filter(|line| line.starts_with("wrong: ")).count(), 5, "{shown}");
     let last = "and 2 more (use --json to list all)\n\
-                7 of 7 wrong completions ended at the maximum length; --max-new increases it\n";
+                7 of 7 wrong completions ended at the maximum length (--max-new) or the context\n";
     assert!(shown.ends_with(last), "{shown}");
     let report = parsed(&ok(&scratch.0, &[&args[..], &["--json"]].concat()));
     let task = &report["task"];

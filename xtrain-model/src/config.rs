@@ -53,7 +53,7 @@ pub struct Biases {
 }
 
 impl Config {
-    /// The largest vocabulary: a sampler adds that many weights in 64 bits.
+    /// The largest vocabulary. A sampler adds an integer weight for each token in 64 bits, which may overflow beyond it.
     pub const MAX_VOCAB: usize = 1 << 19;
 
     /// A tiny config for examples and tests: 2 layers, width 32, a byte vocabulary with an end-of-text id, QK-norm

@@ -14,8 +14,8 @@ use crate::operands::SlotRange;
 use crate::tensor::Tensor;
 
 /// The connection of the GPU of this process with those of the others: NCCL, or the emulator in its place. All f32.
-/// Every process calls the same operations in the same order. After an error, or a [`Transfer`] that was dropped, every
-/// operation is refused.
+/// Every process calls the same operations in the same order. After an error of a transfer, or a [`Transfer`] that was
+/// dropped, every exchange is refused.
 pub struct GpuPeers {
     gpu: Gpu,
     peers: Arc<dyn Peers>,

@@ -179,7 +179,10 @@ impl Setup<'_> {
         let held_out = self.held_out(tokenizer, cfg)?;
         let listed = match self.task {
             Some(task) => {
-                check_task_prompts(self.section, task, tokenizer, cfg.max_positions)?;
+                // those of a base model were checked before it was trained
+                if !self.config.train.init.is_empty() && trainer.step_number() == 0 {
+                    check_task_prompts(self.section, task, tokenizer, cfg.max_positions)?;
+                }
                 None
             }
             None => Some(prompts::read(self.section, &self.section.prompts, tokenizer, cfg)?),

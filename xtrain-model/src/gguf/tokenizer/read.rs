@@ -46,8 +46,9 @@ fn id_of(meta: &Metadata, key: &str) -> Result<Option<usize>, CheckpointError> {
         key if key == EOS_KEYS[0] && meta.get(EOS_IDS).is_none() => Some(2),
         _ => None,
     };
-    let count = meta.texts(TOKENS)?.len();
-    Ok(meta.size(key)?.or(default.filter(|&id| id < count)))
+    let (count, types) = (meta.texts(TOKENS)?.len(), meta.ints(TYPES)?);
+    let is_used = |id: &usize| *id < count && types.get(*id) != Some(&UNUSED);
+    Ok(meta.size(key)?.or(default.filter(is_used)))
 }
 
 /// The ids of the tokens that begin and pad a text.

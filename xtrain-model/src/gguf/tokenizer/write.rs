@@ -17,7 +17,8 @@ use crate::store_error::StoreError;
 use crate::tokenizer::{Tokenizer, TokenizerError, byte_of};
 
 /// The metadata of the end-of-text ids of a model: the `eos_token` of its tokenizer, if it is named, then the other
-/// ids. A model without ids ends a text with the separator. Fails for more ids than GGUF has keys.
+/// ids. If GGUF has too few keys for all of them, those of the model. A model without ids ends a text with the separator.
+/// Fails for a model with more ids than GGUF has keys.
 pub(in crate::gguf) fn write_eos_ids(
     tokenizer: Option<&Tokenizer>,
     eos: &[u32],
@@ -30,6 +31,9 @@ pub(in crate::gguf) fn write_eos_ids(
     }
     if ids.is_empty() {
         ids.extend(tokenizer.and_then(Tokenizer::separator));
+    }
+    if ids.len() > EOS_KEYS.len() {
+        ids = eos.to_vec();
     }
     if ids.len() > EOS_KEYS.len() {
         let (field, want) = ("eos_token_id", "at most three ids in a GGUF file");
