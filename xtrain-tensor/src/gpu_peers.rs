@@ -35,7 +35,7 @@ pub struct Sent<'t> {
 }
 
 /// A running exchange. Dropped without [`Transfer::finish`], it ends the connection; then, and after an error, its
-/// tensors keep their memory for ever, because the other processes may still read and write it.
+/// tensors keep their memory, because the other processes may still read and write it.
 pub struct Transfer {
     gpu: Gpu,
     /// What is sent stays as it is until the end.
@@ -110,7 +110,7 @@ impl GpuPeers {
         Ok(transfer)
     }
 
-    /// A transfer between these tensors, which begins. An error of its beginning drops it: a part may be running.
+    /// A transfer between these tensors that is being started. If that fails, it is dropped: a part may be running.
     fn transfer(&self, sent: Vec<Tensor>, received: Vec<Tensor>) -> Transfer {
         let (gpu, peers) = (self.gpu.clone(), Arc::clone(&self.peers));
         Transfer { gpu, sent, received, peers, is_running: true }

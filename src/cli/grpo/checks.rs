@@ -86,7 +86,7 @@ pub(super) fn check_base_prompts(
     Ok(())
 }
 
-/// Checks that the prompts of a task fit in a context of `max_positions`.
+/// Checks that the prompts of a task have at most `grpo.max_prompt_length` tokens and fit in a context of `max_positions`.
 pub(super) fn check_task_prompts(
     section: &GrpoSection,
     task: &dyn Task,

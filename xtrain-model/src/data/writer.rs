@@ -39,7 +39,7 @@ impl TokenWriter {
         }
         let separator = separator_of(tokenizer, "prepare")?;
         let temporary = temporary_path(path);
-        // no link is followed
+        // does not follow a link
         let file = File::create_new(&temporary).map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => DataError::io(&temporary, "create", e),
             _ => DataError::io(path, "create", e),

@@ -326,7 +326,7 @@ impl<R: Read> Source<'_, R> {
         }
         // 2^56: with four bytes per element, no sum of offsets overflows 64 bits
         let elements = shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)).filter(|&n| n < 1 << 56);
-        // a machine with addresses of 32 bits has smaller dimensions
+        // with 32-bit addresses, a larger dimension cannot be stored
         let sizes: Option<Vec<usize>> = shape.iter().rev().map(|&dim| usize::try_from(dim).ok()).collect();
         let (Some(_), Some(sizes)) = (elements, sizes) else {
             return refuse("fewer than 2^56 elements".into(), format!("shape {shape:?}"));

@@ -230,7 +230,7 @@ fn a_sentencepiece_vocabulary_without_ids_has_those_that_llama_cpp_assumes() {
     assert_eq!(found(&without_bos), (None, vec![2], vec![2]));
     let tokenizer = tokenizer::read(&without_bos).unwrap().unwrap();
     assert!(tokenizer.special_tokens().iter().all(|(name, _)| name != "bos_token"));
-    // a file of xtrain says that a text has no end
+    // a file of xtrain that lists no end-of-text id
     let mut without_end = small_spm_with(&ids, &[]);
     without_end.values.push(("xtrain.eos_token_ids".into(), Value::Ints(Vec::new())));
     assert_eq!(found(&without_end), (Some(1), vec![], vec![]));

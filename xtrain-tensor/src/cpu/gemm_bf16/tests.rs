@@ -396,7 +396,7 @@ fn tile_panels_return_the_elements_and_the_transpose() {
     }
 }
 
-/// On every machine: the panels only claim to be those of `vdpbf16ps`.
+/// Runs on every machine: the panels are only marked as packed for `vdpbf16ps`.
 #[test]
 fn panels_in_another_order_are_refused_with_both_instruction_sets() {
     let device = Device::cpu_with(1, Simd::Portable);
