@@ -116,9 +116,10 @@ fn a_run_prints_and_writes_what_the_guide_lists() {
 #[test]
 pub(crate) fn a_complete_run_is_not_changed_by_a_resume() {
     let scratch = scratch("complete", "");
-    finish(&scratch, "r", &["--set", "grpo.eval_every=0"]);
-    // and starts no reward program
-    std::fs::remove_file(scratch.0.join("reward.sh")).unwrap();
+    finish(&scratch, "r", &["--reward", "sh reward.sh", "--set", "grpo.eval_every=0"]);
+    // the start of a reward program creates its log
+    let log = scratch.0.join("r/logs/reward-0.log");
+    std::fs::remove_file(&log).unwrap();
     let files = ["config.toml", "logs/session.json", "metrics.jsonl", "checkpoints/step_000004/run.toml"];
     let read = || files.map(|file| std::fs::read(scratch.0.join("r").join(file)).unwrap());
     let before = read();
@@ -131,6 +132,7 @@ pub(crate) fn a_complete_run_is_not_changed_by_a_resume() {
         "is complete: {shown}{errors}"
     );
     assert!(errors.contains("note: not stored, because no step is left: grpo.learning_rate"), "{errors}");
+    assert!(!log.exists(), "a complete run starts no reward program");
     for ((file, before), after) in files.iter().zip(&before).zip(&read()) {
         assert!(before == after, "{file}: {}", text(after));
     }
