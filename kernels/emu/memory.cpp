@@ -13,6 +13,10 @@
 #include "check.hpp"
 #include "shadow.hpp"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; an error before, which changes nothing
+#endif
+
 namespace xtemu {
 
 constexpr size_t GRAIN = 256, GAP = 1024;
@@ -59,6 +63,17 @@ static char* find(const Shadow& s, size_t bytes, size_t alignment) {
   return nullptr;
 }
 
+// The largest block whose cells are written when it is allocated. The first access to a cell is a read; the system would
+// map a page of zeros for it, and replace the page at the write that follows.
+constexpr size_t POPULATED = 1 << 20;
+
+// Calls madvise for the whole pages of a range.
+static void madvise_pages(void* at, size_t bytes, int advice) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  uintptr_t from = ((uintptr_t)at + page - 1) / page * page, to = ((uintptr_t)at + bytes) / page * page;
+  if (from < to) madvise((void*)from, to - from, advice);
+}
+
 static char* allocate(size_t bytes, uint8_t state, size_t alignment) {
   const Shadow& s = shadow();
   if (!s.memory || bytes > ARENA / 4) return nullptr;
@@ -66,15 +81,10 @@ static char* allocate(size_t bytes, uint8_t state, size_t alignment) {
   char* at = find(s, bytes, alignment);
   if (!at) return nullptr;
   live[at] = bytes;
-  memset(s.state + pair(s, at), state, (bytes + 1) / 2);
+  const size_t pairs = (bytes + 1) / 2;
+  memset(s.state + pair(s, at), state, pairs);
+  if (bytes <= POPULATED) madvise_pages(s.cells + pair(s, at), pairs * sizeof(Cell), MADV_POPULATE_WRITE);
   return at;
-}
-
-// Returns the whole pages of a range to the system; they read as zero afterwards.
-static void release_pages(void* at, size_t bytes) {
-  size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  uintptr_t from = ((uintptr_t)at + page - 1) / page * page, to = ((uintptr_t)at + bytes) / page * page;
-  if (from < to) madvise((void*)from, to - from, MADV_DONTNEED);
 }
 
 static void free_block(char* at) {
@@ -84,8 +94,9 @@ static void free_block(char* at) {
   if (block == live.end()) return;
   size_t pairs = (block->second + 1) / 2;
   memset(s.state + pair(s, at), 0, pairs);
-  release_pages(at, block->second);
-  release_pages(s.cells + pair(s, at), pairs * sizeof(Cell));
+  // the pages read as zero afterwards
+  madvise_pages(at, block->second, MADV_DONTNEED);
+  madvise_pages(s.cells + pair(s, at), pairs * sizeof(Cell), MADV_DONTNEED);
   live.erase(block);
 }
 

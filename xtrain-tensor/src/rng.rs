@@ -24,6 +24,7 @@ pub enum Purpose {
 /// use xtrain_tensor::rng::philox;
 /// assert_eq!(philox([0, 0], [0; 4]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
 /// ```
+#[inline]
 pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     let ([mut k0, mut k1], mut c) = (key, counter);
     for _ in 0..10 {

@@ -91,9 +91,10 @@ impl Model {
         let of_c = if c == 0.0 { self.lowest } else { self::exponent(c) };
         let top = a.iter().zip(b).map(exponent).fold(of_c.max(self.lowest), i32::max);
         // in units of the last kept bit: integers below 2^28, so their sum is exact
-        let cut = |x: f64| (x * 2f64.powi(self.fraction - top)).trunc();
+        let scale = power_of_two(self.fraction - top);
+        let cut = |x: f64| (x * scale) as i64;
         let sum = a.iter().zip(b).map(product).fold(cut(f64::from(c)), |sum, p| sum + cut(p));
-        let sum = truncated(sum * 2f64.powi(top - self.fraction));
+        let sum = truncated(sum as f64 * power_of_two(top - self.fraction));
         if sum == 0.0 { 0.0 } else { sum }
     }
 }
@@ -103,10 +104,15 @@ fn exponent(x: f32) -> i32 {
     (((x.to_bits() >> 23 & 0xff) as i32) - 127).max(-126)
 }
 
+/// 2^n of a normal f64.
+fn power_of_two(n: i32) -> f64 {
+    f64::from_bits(((n + 1023) as u64) << 52)
+}
+
 /// A finite value, truncated to f32; infinite from 2^128 on.
 fn truncated(x: f64) -> f32 {
     let y = x as f32;
-    let too_large = f64::from(y).abs() > x.abs() && x.abs() < 2f64.powi(128);
+    let too_large = f64::from(y).abs() > x.abs() && x.abs() < power_of_two(128);
     if too_large { f32::from_bits(y.to_bits() - 1) } else { y }
 }
 

@@ -197,6 +197,7 @@ fn no_denormal(x: f32) -> f32 {
 
 /// `fma` with flush to zero: a result that is tiny after rounding to 24 bits with unbounded exponent (x86's rule)
 /// becomes the zero of its sign.
+#[inline]
 pub(crate) fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
     const SCALE: f32 = (1u128 << 64) as f32;
     let r = math::fma(a, b, c);
