@@ -30,6 +30,8 @@ pub(super) struct CompletionWriter<'a> {
     /// Completions that wait for an earlier one.
     out_of_order: BTreeMap<usize, Completed>,
     written: usize,
+    /// Completions that an interrupted command has written to the incomplete file.
+    kept: usize,
 }
 
 impl Output {
@@ -47,7 +49,22 @@ impl Output {
 impl<'a> CompletionWriter<'a> {
     /// Writes the lines of `format` to `output`.
     pub(super) fn new(output: Output, format: &'a dyn Fn(&Completed) -> Vec<u8>) -> CompletionWriter<'a> {
-        CompletionWriter { output, format, out_of_order: BTreeMap::new(), written: 0 }
+        CompletionWriter { output, format, out_of_order: BTreeMap::new(), written: 0, kept: 0 }
+    }
+
+    /// The line of a completion.
+    pub(super) fn line(&self, done: &Completed) -> Vec<u8> {
+        (self.format)(done)
+    }
+
+    /// Writes the completions of an interrupted command. Its incomplete file is not replaced by one that a failed write
+    /// ends.
+    pub(super) fn keep(&mut self, completions: Vec<Completed>) -> Result<(), CliError> {
+        self.kept = completions.len();
+        if let Output::File(file) = &mut self.output {
+            file.keep_older_partial(self.kept > 0);
+        }
+        completions.into_iter().try_for_each(|done| self.push(done))
     }
 
     /// Writes the completion, and those that waited for it, or keeps it until the earlier ones are written.
@@ -60,7 +77,7 @@ impl<'a> CompletionWriter<'a> {
     }
 
     fn write(&mut self, done: &Completed) -> Result<(), CliError> {
-        let line = (self.format)(done);
+        let line = self.line(done);
         match &mut self.output {
             Output::File(file) => file.write(&line)?,
             Output::Standard => out::print(line)?,
@@ -111,6 +128,10 @@ impl<'a> CompletionWriter<'a> {
         }
         let completions = self.written;
         match self.output {
+            // it may lack completions that the older file has
+            Output::File(file) if self.kept > 0 && file.has_failed() => {
+                Ok(Kept { completions: self.kept, partial: Some(file.partial()) })
+            }
             Output::File(file) if completions > 0 => {
                 Ok(Kept { completions, partial: Some(file.keep_partial()?) })
             }

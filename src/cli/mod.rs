@@ -39,6 +39,7 @@ mod input_file;
 mod inspect;
 mod interrupt;
 mod job;
+mod kept_completions;
 mod launch;
 mod layer_offload;
 mod loaded;

@@ -44,13 +44,18 @@ pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
 /// Checks that a command which keeps an incomplete output file as `NAME.partial` may write it: it does not exist, or
 /// `--force` replaces it.
 pub(super) fn check_partial_absent(path: &Path, force: Force) -> Result<(), CliError> {
-    let partial = partial_path(&target_of(path));
+    let partial = partial_of(path);
     if force.force || partial.symlink_metadata().is_err() {
         return Ok(());
     }
     let message = format_args!("{}: already exists", partial.display());
-    Err(CliError::new(Exit::Usage, message)
-        .hint("it holds results of an interrupted command: move it, or replace it with --force"))
+    let hint = "it holds results of an interrupted command: continue it with --resume, or replace it with --force";
+    Err(CliError::new(Exit::Usage, message).hint(hint))
+}
+
+/// The path of the incomplete file of a command that writes `path`.
+pub(super) fn partial_of(path: &Path) -> PathBuf {
+    partial_path(&target_of(path))
 }
 
 /// The path of an incomplete output file.
@@ -103,6 +108,8 @@ pub(super) struct AtomicFile {
     file: BufWriter<File>,
     /// Whether a write failed: the file may end within a line.
     failed: bool,
+    /// Whether `NAME.partial` is of an earlier command, and may have lines that this file lacks.
+    keeps_partial: bool,
 }
 
 impl AtomicFile {
@@ -117,11 +124,12 @@ impl AtomicFile {
                 temporary: None,
                 file: BufWriter::new(file),
                 failed: false,
+                keeps_partial: false,
             });
         }
         let temporary = temporary_path(&target);
         let file = BufWriter::new(File::create(&temporary).map_err(io)?);
-        Ok(AtomicFile { path: target, temporary: Some(temporary), file, failed: false })
+        Ok(AtomicFile { path: target, temporary: Some(temporary), file, failed: false, keeps_partial: false })
     }
 
     /// Appends bytes. After an error the file may end within them, so nothing more is written.
@@ -133,6 +141,21 @@ impl AtomicFile {
         };
         self.failed |= written.is_err();
         written.map_err(|error| CliError::io(&self.path, &error))
+    }
+
+    /// Whether a write failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The path of the incomplete file.
+    pub(super) fn partial(&self) -> PathBuf {
+        partial_path(&self.path)
+    }
+
+    /// Sets whether the incomplete file of an earlier command is kept unless all that is written here replaces it.
+    pub(super) fn keep_older_partial(&mut self, keep: bool) {
+        self.keeps_partial = keep && !faults::on(Fault::OlderPartialReplaced);
     }
 
     /// [`AtomicFile::finish`] of a file of lines. If it cannot be written, as on a full disk, its whole lines are kept as
@@ -158,7 +181,10 @@ impl AtomicFile {
         else {
             return error;
         };
-        let path = partial_path(&self.path);
+        let path = self.partial();
+        if self.keeps_partial {
+            return error.hint(format_args!("{} is unchanged", path.display()));
+        }
         if fs::rename(temporary, &path).is_err() {
             return error;
         }

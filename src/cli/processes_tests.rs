@@ -161,6 +161,9 @@ fn rollouts(texts: &[&str]) -> Result<usize, String> {
         }
     }
     assert_eq!(want.len(), found.len(), "lines");
+    let resumed = rollout("new.jsonl") + " --resume";
+    let refused = "--resume: expected one process, found 2";
+    assert_eq!(on_two([&resumed, &resumed]), [Some(refused.to_string()), Some(refused.to_string())]);
     Ok(want.lines().count())
 }
 

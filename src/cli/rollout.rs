@@ -13,6 +13,7 @@ use super::exit::Exit;
 use super::generation_args::{FINISH_REASONS, GenerationArgs};
 use super::identity::Identity;
 use super::interrupt::Interrupt;
+use super::kept_completions::{KeptCompletions, Lines};
 use super::loaded::{self, Loaded};
 use super::memory_check::{Models, require_cache_in};
 use super::prompts::{self, Prompt, TruncatedSide};
@@ -43,8 +44,8 @@ A prompt that does not fit the context is skipped with a warning, unless it is t
 
 --out appears when all completions are finished. Ctrl-C (exit code 130), SIGTERM (143), a sequence that fails and a \
 full disk keep the finished completions that could be written: they are in OUT.partial or were printed, each with its \
-prompt_id and sample. Several processes keep nothing. Running the same command again generates the same completions; \
-an existing OUT.partial is replaced with --force only.
+prompt_id and sample. Several processes keep nothing. The same command with --resume generates the others; an existing \
+OUT.partial is replaced with --force only.
 
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl
@@ -67,6 +68,10 @@ pub(super) struct RolloutArgs {
     /// GPU: decode steps between two synchronizations with the host. The completions do not depend on it.
     #[arg(long, alias = "look", value_name = "STEPS", default_value = "8", value_parser = count)]
     pub(super) sync_every: NonZeroUsize,
+    /// Continue an interrupted rollout of the same model, prompts and flags: keep the prompts of OUT.partial that have
+    /// all their completions, and generate the others. Those of the first kept prompt are generated again and compared.
+    #[arg(long, conflicts_with = "force")]
+    resume: bool,
     /// Truncate prompts that do not fit the context, instead of skipping them.
     #[arg(long, value_name = "SIDE")]
     truncate_prompt: Option<TruncatedSide>,
@@ -87,7 +92,12 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let path = (args.out != Path::new("-")).then_some(&args.out);
     if let Some(path) = path {
         out::check_absent(path, args.force)?;
-        out::check_partial_absent(path, args.force)?;
+        if !args.resume {
+            out::check_partial_absent(path, args.force)?;
+        }
+    }
+    if args.resume {
+        require_resumable(path.is_some(), comm)?;
     }
     let open = match args.policy_digest {
         true => loaded::open_with_master_weights,
@@ -114,21 +124,33 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         let group = done.completion.index / args.n;
         json_line(args, (policy.as_deref(), loaded.model.compute()), (first + group, &prompts[group]), done)
     };
+    let lines = Lines { format: &format, prompts: requests.len(), g: args.n.get() };
+    let mut kept = match path.filter(|_| args.resume) {
+        Some(path) => KeptCompletions::read(&out::partial_of(path), &lines)?,
+        None => KeptCompletions::default(),
+    };
     let mut writer = CompletionWriter::new(output, &format);
     let interrupt = Interrupt::install()?;
     let total = requests.len() * args.n.get();
     let result = match requests.is_empty() && comm.size() > 1 {
         true => Ok(()),
-        false => complete(args, Work { loaded: &loaded, requests, stops }, &interrupt, &mut writer),
+        false => {
+            let work = Work { loaded: &loaded, requests, stops, kept: &mut kept };
+            complete(args, work, &interrupt, &mut writer)
+        }
     };
     let Err(error) = result else {
         writer.finish(comm)?;
+        kept.remove()?;
         return check_none_skipped(skipped, count);
     };
     let Kept { completions: kept, partial } = writer.keep_partial()?;
     Err(match partial {
         _ if kept == 0 => error,
-        Some(path) => error.hint(format_args!("{kept} of {total} completions are in {}", path.display())),
+        Some(path) => error.hint(format_args!(
+            "{kept} of {total} completions are in {}; --resume generates the others",
+            path.display()
+        )),
         None => error.hint(format_args!("{kept} of {total} completions were printed")),
     })
 }
@@ -169,10 +191,22 @@ fn check_none_skipped(skipped: usize, count: usize) -> Result<(), CliError> {
     Err(CliError::new(Exit::Data, message).hint(prompts::TRUNCATE))
 }
 
+/// `--resume` needs a file to continue, and one process.
+fn require_resumable(is_file: bool, comm: &dyn Communicator) -> Result<(), CliError> {
+    let (want, found) = match comm.size() {
+        1 if is_file => return Ok(()),
+        1 => ("--out FILE", "standard output".to_string()),
+        processes => ("one process", processes.to_string()),
+    };
+    Err(CliError::new(Exit::Usage, format_args!("--resume: expected {want}, found {found}")))
+}
+
 /// A request and its priority among the waiting ones.
 struct Prioritized {
     request: Request,
     priority: i32,
+    /// Index of the prompt among those that were not skipped.
+    group: usize,
 }
 
 /// What an engine has to complete.
@@ -181,6 +215,9 @@ struct Work<'a> {
     requests: Vec<Prioritized>,
     /// The texts of the completions. `None`: the model has no tokenizer.
     stops: Option<TextStops<'a>>,
+    /// The completions that exist. They are written when those of the first prompt have been compared, so that another
+    /// model adds nothing to them.
+    kept: &'a mut KeptCompletions,
 }
 
 /// Runs the engine until all completions are written or a signal arrives.
@@ -190,11 +227,14 @@ fn complete(
     interrupt: &Interrupt,
     writer: &mut CompletionWriter<'_>,
 ) -> Result<(), CliError> {
-    let Work { loaded, requests, mut stops } = work;
+    let Work { loaded, mut requests, mut stops, kept } = work;
     let (cfg, g) = (&args.generation.cache.engine().kv.limits(loaded.model.config()), args.n.get());
     let total = requests.len() * g;
+    requests.retain(|of| kept.is_due(of.group));
+    requests.sort_by_key(|of| !kept.is_compared(of.group));
+    let groups: Vec<usize> = requests.iter().map(|of| of.group).collect();
     let longest = requests.iter().map(|of| of.request.required_len(cfg)).max();
-    let options = args.engine(longest.unwrap_or(0), total)?;
+    let options = args.engine(longest.unwrap_or(0), requests.len() * g)?;
     let draft = args.generation.open_draft(loaded)?;
     let memory = args.scheduler.offload.memory(loaded.model.device())?;
     require_cache_in(
@@ -207,13 +247,24 @@ fn complete(
     draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     args.scheduler.offload.set_store(&mut engine)?;
     let prefix = args.generation.prefix.load(loaded, &mut engine)?;
-    let mut progress = Progress::new("rollout", "completion", total as u64, 0);
+    let mut progress = Progress::new("rollout", "completion", total as u64, kept.len() as u64);
+    if kept.len() > 0 {
+        progress.line(&format!("kept {} of {total} completions", kept.len()));
+    }
     if let Some(prefix) = prefix {
         progress.line(&prefix.of_prompts(requests.iter().map(|of| &*of.request.prompt)));
     }
+    let compared = requests.iter().take_while(|of| kept.is_compared(of.group)).count();
+    let mut others = Some(requests.split_off(compared));
     submit(&mut engine, requests, g)?;
-    let (clock, mut tokens, mut done) = (Instant::now(), 0, 0);
-    while !engine.is_idle() {
+    let (clock, mut tokens, mut done) = (Instant::now(), 0, kept.len() as u64);
+    loop {
+        if engine.is_idle() {
+            let Some(others) = others.take() else { break };
+            writer.keep(kept.take())?;
+            submit(&mut engine, others, g)?;
+            continue;
+        }
         if let Some(exit) = interrupt.requested() {
             let message = format_args!("stopped by a signal after {done} of {total} completions");
             return Err(CliError::new(exit, message));
@@ -229,9 +280,16 @@ fn complete(
         }
         let lost = stepped.is_err() && faults::on(Fault::CompletionsOfFailedStepLost);
         for mut completion in engine.take_finished().into_iter().filter(|_| !lost) {
-            done += 1;
             let text = stops.as_mut().map(|stops| stops.finish(&mut completion));
-            writer.push(Completed { completion, text })?;
+            let (group, sample) = (groups[completion.index / g], completion.index % g);
+            completion.index = group * g + sample;
+            let completed = Completed { completion, text };
+            if kept.is_compared(group) {
+                kept.compare((group, sample), &writer.line(&completed))?;
+                continue;
+            }
+            done += 1;
+            writer.push(completed)?;
         }
         // after the completions that ended in the same step
         stepped?;
@@ -255,7 +313,7 @@ fn complete(
 
 /// Submits `g` completions of each request.
 fn submit(engine: &mut Engine<'_>, requests: Vec<Prioritized>, g: usize) -> Result<(), CliError> {
-    for Prioritized { request, priority } in requests {
+    for Prioritized { request, priority, .. } in requests {
         engine.submit_prioritized(request, g, priority)?;
     }
     Ok(())
@@ -271,7 +329,7 @@ fn requests(
     let flags = &args.generation.constraint;
     let (language, mut compiler) = (flags.language()?, Compiler::new(loaded));
     let limits = args.generation.cache.engine().kv.limits(loaded.model.config());
-    let request = |prompt: &mut Prompt| {
+    let request = |(group, prompt): (usize, &mut Prompt)| {
         let id = (prompt.index as u64).saturating_mul(args.n.get() as u64);
         let request = args.generation.request(&loaded.eos, id, prompt.ids.clone());
         let place = if prompt.language.is_some() { &prompt.place } else { flags.name() };
@@ -279,9 +337,10 @@ fn requests(
         let constraint = language.map(|language| compiler.constraint(language, place));
         let request = Request { constraint: constraint.transpose()?, ..request };
         prompt.language = language.cloned();
-        Ok(Prioritized { request: prompt.checked(request, &limits)?, priority: prompt.priority })
+        let request = prompt.checked(request, &limits)?;
+        Ok(Prioritized { request, priority: prompt.priority, group })
     };
-    prompts.iter_mut().map(request).collect()
+    prompts.iter_mut().enumerate().map(request).collect()
 }
 
 /// The line of a completion. `policy`, `dtype`: the digest of the weights and the compute dtype. `group`, `prompt`: the
@@ -362,6 +421,7 @@ mod tests {
         let request = |(id, prompt): (u64, Prompt)| Prioritized {
             request: Request { id, ..Request::greedy(&prompt.ids, 2) },
             priority: prompt.priority,
+            group: 0,
         };
         submit(&mut engine, (0..).zip(prompts).map(request).collect(), 1).unwrap();
         let mut order = Vec::new();

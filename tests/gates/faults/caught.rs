@@ -9,13 +9,14 @@ use super::Gate;
 use crate::{
     accumulators, adamw, branches, cli, commands_cache_kinds, commands_constraint, commands_early,
     commands_end_tokens, commands_grpo, commands_overwrite, commands_report, commands_resume,
-    commands_rollout, commands_sft, commands_situations, commands_train, commands_validation,
-    commands_verify, commands_watch, config_fields, constraints, conversations, corrupt_tokenizers,
-    damaged_files, decode_ahead, equal_completions, exact_limits, families, families_small, finite_tails,
-    focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export,
-    kept_sets, launch_log, micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs,
-    policy, prefix_cache, priorities, processes, quant_halves, resume_data, rope_divisors, rope_scaling,
-    schedules, sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, turns, weighted_steps,
+    commands_rollout, commands_rollout_resume, commands_sft, commands_situations, commands_train,
+    commands_validation, commands_verify, commands_watch, config_fields, constraints, conversations,
+    corrupt_tokenizers, damaged_files, decode_ahead, equal_completions, exact_limits, families,
+    families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts,
+    held_rows, import_export, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
+    open_for_inference, packing, packs, policy, prefix_cache, priorities, processes, quant_halves,
+    resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks, speculation,
+    stop_text, tape_gradient, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{memory_train, run_lock, syncs};
@@ -140,6 +141,22 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
             commands_grpo::interruptions::a_resume_without_the_lock_leaves_the_session_of_the_other_process,
             "the session",
         ),
+    ),
+    (
+        Fault::KeptCompletionsNotCompared,
+        Gate::Command(commands_rollout_resume::a_rollout_of_other_weights_is_not_resumed, "left: Some(0)"),
+    ),
+    (
+        Fault::PartOfGroupKept,
+        Gate::Command(
+            commands_rollout_resume::a_resumed_rollout_writes_the_file_of_an_uninterrupted_one,
+            "kept 8 of 12",
+        ),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::OlderPartialReplaced,
+        Gate::Command(commands_rollout_resume::a_full_disk_leaves_the_kept_completions, "was replaced"),
     ),
     (
         Fault::CompletionsOfFailedStepLost,

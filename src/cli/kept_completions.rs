@@ -1,0 +1,172 @@
+//! The completions of an interrupted `xtrain rollout`, which `--resume` keeps.
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::completion_writer::Completed;
+use super::exit::{CliError, Exit};
+use crate::decode::{Completion, FinishReason};
+use crate::model::json;
+use crate::rollout_file::RolloutLine;
+use crate::tensor::faults::{self, Fault};
+
+const HINT: &str =
+    "--resume continues the rollout of the same model, prompts and flags; --force starts again";
+
+/// The lines of a command.
+pub(super) struct Lines<'a> {
+    /// The line of a completion.
+    pub(super) format: &'a dyn Fn(&Completed) -> Vec<u8>,
+    /// Number of prompts.
+    pub(super) prompts: usize,
+    /// Completions of a prompt.
+    pub(super) g: usize,
+}
+
+/// The prompts whose completions are all in the file of an interrupted command. Those of the first one are generated
+/// again and compared: the file does not tell which weights sampled it.
+#[derive(Default)]
+pub(super) struct KeptCompletions {
+    file: PathBuf,
+    /// By index of the prompt: its completions, by sample.
+    groups: BTreeMap<usize, BTreeMap<usize, Kept>>,
+}
+
+struct Kept {
+    /// Number of its line, from 1.
+    number: usize,
+    line: Vec<u8>,
+    completed: Completed,
+}
+
+impl KeptCompletions {
+    /// Reads the file of an interrupted command. Without a file, nothing is kept. A last line without a line break is not
+    /// complete, and is left out, as are the completions of a prompt that lacks one.
+    ///
+    /// # Errors
+    /// A line that the command would not write.
+    pub(super) fn read(file: &Path, lines: &Lines<'_>) -> Result<KeptCompletions, CliError> {
+        let bytes = match fs::read(file) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(KeptCompletions::default()),
+            Err(error) => return Err(CliError::io(file, &error)),
+        };
+        let mut kept = KeptCompletions { file: file.to_path_buf(), groups: BTreeMap::new() };
+        let whole = bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+        for (number, line) in (1..).zip(whole) {
+            kept.push(number, line, lines).map_err(|message| kept.error(number, &message))?;
+        }
+        kept.groups.retain(|_, group| group.len() == lines.g || faults::on(Fault::PartOfGroupKept));
+        Ok(kept)
+    }
+
+    fn push(&mut self, number: usize, line: &[u8], lines: &Lines<'_>) -> Result<(), String> {
+        let parsed: RolloutLine<'_> = serde_json::from_slice(line)
+            .map_err(|error| format!("expected a completion, found {}", json::found_at_column(&error)))?;
+        let (group, sample) = (parsed.group, parsed.sample);
+        if group >= lines.prompts || sample >= lines.g {
+            let (prompts, g) = (lines.prompts, lines.g);
+            return Err(format!(
+                "expected a completion of {prompts} prompts with {g} each, found number {sample} of group {group}"
+            ));
+        }
+        let completed = completed(parsed, group * lines.g + sample)?;
+        let expected = (lines.format)(&completed);
+        if expected != line {
+            return Err(difference(&expected, line));
+        }
+        self.groups.entry(group).or_default().insert(sample, Kept { number, line: expected, completed });
+        Ok(())
+    }
+
+    /// The number of completions that are kept.
+    pub(super) fn len(&self) -> usize {
+        self.groups.values().map(BTreeMap::len).sum()
+    }
+
+    /// Takes the completions that are kept, after those of the first prompt have been compared.
+    pub(super) fn take(&mut self) -> Vec<Completed> {
+        let groups = std::mem::take(&mut self.groups);
+        groups.into_values().flat_map(BTreeMap::into_values).map(|kept| kept.completed).collect()
+    }
+
+    /// Whether the completions of a prompt have to be generated: they are not kept, or they are compared.
+    pub(super) fn is_due(&self, group: usize) -> bool {
+        !self.groups.contains_key(&group) || self.is_compared(group)
+    }
+
+    /// Whether the completions of a prompt are compared.
+    pub(super) fn is_compared(&self, group: usize) -> bool {
+        self.groups.first_key_value().is_some_and(|(first, _)| *first == group)
+    }
+
+    /// Compares the line of a generated completion with the kept one.
+    ///
+    /// # Errors
+    /// They differ.
+    pub(super) fn compare(&self, (group, sample): (usize, usize), line: &[u8]) -> Result<(), CliError> {
+        let kept = &self.groups[&group][&sample];
+        if kept.line == line || faults::on(Fault::KeptCompletionsNotCompared) {
+            return Ok(());
+        }
+        Err(self.error(kept.number, &difference(line, &kept.line)))
+    }
+
+    /// Removes the file: the completions are in the output.
+    pub(super) fn remove(&self) -> Result<(), CliError> {
+        if self.file.as_os_str().is_empty() {
+            return Ok(());
+        }
+        fs::remove_file(&self.file).map_err(|error| CliError::io(&self.file, &error))
+    }
+
+    fn error(&self, number: usize, message: &str) -> CliError {
+        CliError::new(Exit::Data, format_args!("{}:{number}: {message}", self.file.display())).hint(HINT)
+    }
+}
+
+/// The completion of a line, as the engine would return it under `index`.
+fn completed(line: RolloutLine<'_>, index: usize) -> Result<Completed, String> {
+    let reasons = [FinishReason::Eos, FinishReason::Stop, FinishReason::Length, FinishReason::Context];
+    let finish_reason = reasons.into_iter().find(|reason| reason.to_string() == line.finish_reason);
+    let completion = Completion {
+        index,
+        id: line.sample_id,
+        prompt_len: line.prompt_ids.len(),
+        tokens: line.completion_ids.into_owned(),
+        logprobs: line.logprobs.ok_or("expected the field \"logprobs\"")?.into_owned(),
+        processed_logprobs: line.processed_logprobs.into_owned(),
+        finish_reason: finish_reason
+            .ok_or_else(|| format!("field \"finish_reason\": found {:?}", line.finish_reason))?,
+    };
+    Ok(Completed { completion, text: line.completion.map(|text| text.into_owned()) })
+}
+
+/// What differs between two lines: the first field, or the way in which they are written.
+fn difference(expected: &[u8], found: &[u8]) -> String {
+    let fields = |line| serde_json::from_slice::<Map<String, Value>>(line).unwrap_or_default();
+    let [expected, found] = [fields(expected), fields(found)];
+    let shown = |value: Option<&Value>| value.map_or("none".to_string(), |value| short(&value.to_string()));
+    let names = expected.keys().chain(found.keys());
+    let mut differing = names.filter(|name| expected.get(*name) != found.get(*name));
+    match differing.next() {
+        Some(name) => {
+            let [expected, found] = [&expected, &found].map(|line| shown(line.get(name)));
+            format!("field {name:?}: expected {expected}, found {found}")
+        }
+        None => {
+            "expected the line as it was written, found other spaces, digits or order of fields".to_string()
+        }
+    }
+}
+
+/// At most 60 characters.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_string(),
+    }
+}
