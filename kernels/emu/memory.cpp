@@ -65,7 +65,7 @@ static char* find(const Shadow& s, size_t bytes, size_t alignment) {
 
 // The largest block whose cells are written when it is allocated. The first access to a cell is a read; the system would
 // map a page of zeros for it, and replace the page at the write that follows.
-constexpr size_t POPULATED = 1 << 20;
+constexpr size_t POPULATED = 256 << 10;
 
 // Calls madvise for the whole pages of a range.
 static void madvise_pages(void* at, size_t bytes, int advice) {

@@ -15,6 +15,15 @@ pub(super) struct Completed {
     pub(super) text: Option<String>,
 }
 
+/// The completions of an interrupted command.
+#[derive(Default)]
+pub(super) struct Earlier {
+    /// Those of prompts that have all.
+    pub(super) whole: Vec<Completed>,
+    /// Those of other prompts, which are generated again.
+    pub(super) others: Vec<Completed>,
+}
+
 /// Where completions are written.
 pub(super) enum Output {
     File(AtomicFile),
@@ -32,6 +41,8 @@ pub(super) struct CompletionWriter<'a> {
     written: usize,
     /// Completions that an interrupted command has written to the incomplete file.
     kept: usize,
+    /// Those of them that are generated again.
+    again: BTreeMap<usize, Completed>,
 }
 
 impl Output {
@@ -49,7 +60,8 @@ impl Output {
 impl<'a> CompletionWriter<'a> {
     /// Writes the lines of `format` to `output`.
     pub(super) fn new(output: Output, format: &'a dyn Fn(&Completed) -> Vec<u8>) -> CompletionWriter<'a> {
-        CompletionWriter { output, format, out_of_order: BTreeMap::new(), written: 0, kept: 0 }
+        let (out_of_order, again) = (BTreeMap::new(), BTreeMap::new());
+        CompletionWriter { output, format, out_of_order, written: 0, kept: 0, again }
     }
 
     /// The line of a completion.
@@ -57,18 +69,20 @@ impl<'a> CompletionWriter<'a> {
         (self.format)(done)
     }
 
-    /// Writes the completions of an interrupted command. Its incomplete file is not replaced by one that a failed write
-    /// ends.
-    pub(super) fn keep(&mut self, completions: Vec<Completed>) -> Result<(), CliError> {
-        self.kept = completions.len();
+    /// Writes the completions of an interrupted command. Those of `others` are generated again, and written only if this
+    /// command is interrupted before. The incomplete file is not replaced by one that a failed write ends.
+    pub(super) fn keep(&mut self, Earlier { whole, others }: Earlier) -> Result<(), CliError> {
+        self.kept = whole.len() + others.len();
         if let Output::File(file) = &mut self.output {
             file.keep_older_partial(self.kept > 0);
         }
-        completions.into_iter().try_for_each(|done| self.push(done))
+        self.again = others.into_iter().map(|done| (done.completion.index, done)).collect();
+        whole.into_iter().try_for_each(|done| self.push(done))
     }
 
     /// Writes the completion, and those that waited for it, or keeps it until the earlier ones are written.
     pub(super) fn push(&mut self, done: Completed) -> Result<(), CliError> {
+        self.again.remove(&done.completion.index);
         self.out_of_order.insert(done.completion.index, done);
         while let Some(next) = self.out_of_order.remove(&self.written) {
             self.write(&next)?;
@@ -119,8 +133,14 @@ impl<'a> CompletionWriter<'a> {
     /// Writes the completions that still wait for an earlier one. Keeps an incomplete file next to the final name
     /// unless it is empty.
     pub(super) fn keep_partial(mut self) -> Result<Kept, CliError> {
-        let out_of_order = std::mem::take(&mut self.out_of_order).into_values();
-        for done in out_of_order.filter(|_| !faults::on(Fault::OutOfOrderCompletionsLost)) {
+        let mut rest = std::mem::take(&mut self.out_of_order);
+        if faults::on(Fault::OutOfOrderCompletionsLost) {
+            rest.clear();
+        }
+        if !faults::on(Fault::IncompletePromptsLost) {
+            rest.append(&mut self.again);
+        }
+        for done in rest.into_values() {
             // what was written before is kept
             if self.write(&done).is_err() {
                 break;
@@ -179,39 +199,59 @@ mod tests {
         assert_eq!(written(), "0\n1\n2\n");
     }
 
-    /// The lines that remain of completions 3, 0, 5 and 1, in this order.
-    fn kept() -> (usize, String) {
+    fn completed(index: usize, id: u64) -> Completed {
+        let completion = Completion {
+            index,
+            id,
+            prompt_len: 1,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            processed_logprobs: Vec::new(),
+            finish_reason: FinishReason::Length,
+        };
+        Completed { completion, text: None }
+    }
+
+    /// The lines that remain of completions 3, 0, 5 and 1, in this order, after those of an interrupted command.
+    fn kept(earlier: Earlier) -> (usize, String) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.jsonl");
-        let completed = |index: usize| Completed {
-            completion: Completion {
-                index,
-                id: index as u64,
-                prompt_len: 1,
-                tokens: Vec::new(),
-                logprobs: Vec::new(),
-                processed_logprobs: Vec::new(),
-                finish_reason: FinishReason::Length,
-            },
-            text: None,
-        };
-        let format = |done: &Completed| format!("{}\n", done.completion.index).into_bytes();
+        let format =
+            |done: &Completed| format!("{}:{}\n", done.completion.index, done.completion.id).into_bytes();
         let mut writer = CompletionWriter::new(Output::open(Some(&path), &SingleProcess).unwrap(), &format);
-        [3, 0, 5, 1].into_iter().for_each(|index| writer.push(completed(index)).unwrap());
+        writer.keep(earlier).unwrap();
+        [3, 0, 5, 1].into_iter().for_each(|index| writer.push(completed(index, 9)).unwrap());
         let Kept { completions, partial } = writer.keep_partial().unwrap();
         (completions, std::fs::read_to_string(partial.unwrap()).unwrap())
     }
 
     #[test]
     fn completions_that_finished_before_earlier_ones_are_kept() {
-        assert_eq!(kept(), (4, "0\n1\n3\n5\n".into()));
+        assert_eq!(kept(Earlier::default()), (4, "0:9\n1:9\n3:9\n5:9\n".into()));
+    }
+
+    /// Completion 3 was generated again, 4 was not.
+    fn kept_of_two() -> (usize, String) {
+        kept(Earlier { whole: vec![completed(2, 0)], others: vec![completed(4, 0), completed(3, 0)] })
+    }
+
+    #[test]
+    fn completions_of_an_interrupted_command_are_kept() {
+        assert_eq!(kept_of_two(), (6, "0:9\n1:9\n2:0\n3:9\n4:0\n5:9\n".into()));
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn completions_of_an_interrupted_command_that_are_lost_are_found() {
+        let kept = faults::with(Fault::IncompletePromptsLost, kept_of_two);
+        assert_eq!(kept, (5, "0:9\n1:9\n2:0\n3:9\n5:9\n".into()));
     }
 
     #[test]
     #[cfg(feature = "faults")]
     fn completions_that_are_lost_are_found() {
-        let kept = faults::with(Fault::OutOfOrderCompletionsLost, kept);
-        assert_eq!(kept, (2, "0\n1\n".into()));
+        let kept = faults::with(Fault::OutOfOrderCompletionsLost, || kept(Earlier::default()));
+        assert_eq!(kept, (2, "0:9\n1:9\n".into()));
     }
 
     #[test]

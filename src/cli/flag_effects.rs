@@ -44,7 +44,7 @@ const EFFECTS: [(&str, &[(&str, &str)]); 24] = [
 ];
 
 /// Flags of these commands that neither the engine options nor the request contain.
-const OTHERS: [&str; 37] = [
+const OTHERS: [&str; 38] = [
     "arrivals",
     "burst",
     "config",
@@ -70,6 +70,7 @@ const OTHERS: [&str; 37] = [
     "prompt",
     "prompt_len",
     "prompts",
+    "resume",
     "rate",
     "regex",
     "requests",

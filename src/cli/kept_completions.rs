@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::completion_writer::Completed;
+use super::completion_writer::{Completed, Earlier};
 use super::exit::{CliError, Exit};
 use crate::decode::{Completion, FinishReason};
 use crate::model::json;
@@ -20,8 +20,8 @@ const HINT: &str =
 pub(super) struct Lines<'a> {
     /// The line of a completion.
     pub(super) format: &'a dyn Fn(&Completed) -> Vec<u8>,
-    /// Number of prompts.
-    pub(super) prompts: usize,
+    /// By prompt: the id of its first completion.
+    pub(super) ids: Vec<u64>,
     /// Completions of a prompt.
     pub(super) g: usize,
 }
@@ -31,20 +31,23 @@ pub(super) struct Lines<'a> {
 #[derive(Default)]
 pub(super) struct KeptCompletions {
     file: PathBuf,
-    /// By index of the prompt: its completions, by sample.
+    /// By index of a prompt that has all its completions: these, by sample.
     groups: BTreeMap<usize, BTreeMap<usize, Kept>>,
+    /// The completions of other prompts.
+    others: Vec<Completed>,
 }
 
 struct Kept {
     /// Number of its line, from 1.
     number: usize,
+    /// Its line. Empty if it is not compared.
     line: Vec<u8>,
     completed: Completed,
 }
 
 impl KeptCompletions {
     /// Reads the file of an interrupted command. Without a file, nothing is kept. A last line without a line break is not
-    /// complete, and is left out, as are the completions of a prompt that lacks one.
+    /// complete, and is left out. The completions of a prompt that lacks one are generated again.
     ///
     /// # Errors
     /// A line that the command would not write.
@@ -54,12 +57,20 @@ impl KeptCompletions {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(KeptCompletions::default()),
             Err(error) => return Err(CliError::io(file, &error)),
         };
-        let mut kept = KeptCompletions { file: file.to_path_buf(), groups: BTreeMap::new() };
+        let mut kept = KeptCompletions { file: file.to_path_buf(), ..KeptCompletions::default() };
         let whole = bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
         for (number, line) in (1..).zip(whole) {
             kept.push(number, line, lines).map_err(|message| kept.error(number, &message))?;
         }
-        kept.groups.retain(|_, group| group.len() == lines.g || faults::on(Fault::PartOfGroupKept));
+        let is_whole = |(_, group): &(usize, BTreeMap<usize, Kept>)| {
+            group.len() == lines.g || faults::on(Fault::PartOfGroupKept)
+        };
+        let (whole, others): (BTreeMap<_, _>, BTreeMap<_, _>) = kept.groups.into_iter().partition(is_whole);
+        kept.groups = whole;
+        kept.others =
+            others.into_values().flat_map(BTreeMap::into_values).map(|kept| kept.completed).collect();
+        let uncompared = kept.groups.values_mut().skip(1).flat_map(BTreeMap::values_mut);
+        uncompared.for_each(|kept| kept.line = Vec::new());
         Ok(kept)
     }
 
@@ -67,13 +78,14 @@ impl KeptCompletions {
         let parsed: RolloutLine<'_> = serde_json::from_slice(line)
             .map_err(|error| format!("expected a completion, found {}", json::found_at_column(&error)))?;
         let (group, sample) = (parsed.group, parsed.sample);
-        if group >= lines.prompts || sample >= lines.g {
-            let (prompts, g) = (lines.prompts, lines.g);
+        if group >= lines.ids.len() || sample >= lines.g {
+            let (prompts, g) = (lines.ids.len(), lines.g);
             return Err(format!(
                 "expected a completion of {prompts} prompts with {g} each, found number {sample} of group {group}"
             ));
         }
-        let completed = completed(parsed, group * lines.g + sample)?;
+        let id = lines.ids[group].saturating_add(sample as u64);
+        let completed = completed(parsed, group * lines.g + sample, id)?;
         let expected = (lines.format)(&completed);
         if expected != line {
             return Err(difference(&expected, line));
@@ -87,10 +99,11 @@ impl KeptCompletions {
         self.groups.values().map(BTreeMap::len).sum()
     }
 
-    /// Takes the completions that are kept, after those of the first prompt have been compared.
-    pub(super) fn take(&mut self) -> Vec<Completed> {
+    /// Takes the completions, after those of the first prompt have been compared.
+    pub(super) fn take(&mut self) -> Earlier {
         let groups = std::mem::take(&mut self.groups);
-        groups.into_values().flat_map(BTreeMap::into_values).map(|kept| kept.completed).collect()
+        let whole = groups.into_values().flat_map(BTreeMap::into_values).map(|kept| kept.completed);
+        Earlier { whole: whole.collect(), others: std::mem::take(&mut self.others) }
     }
 
     /// Whether the completions of a prompt have to be generated: they are not kept, or they are compared.
@@ -115,12 +128,14 @@ impl KeptCompletions {
         Err(self.error(kept.number, &difference(line, &kept.line)))
     }
 
+    /// The file. `None`: there was none.
+    pub(super) fn file(&self) -> Option<&Path> {
+        Some(&*self.file).filter(|file| !file.as_os_str().is_empty())
+    }
+
     /// Removes the file: the completions are in the output.
     pub(super) fn remove(&self) -> Result<(), CliError> {
-        if self.file.as_os_str().is_empty() {
-            return Ok(());
-        }
-        fs::remove_file(&self.file).map_err(|error| CliError::io(&self.file, &error))
+        self.file().map_or(Ok(()), |file| fs::remove_file(file).map_err(|error| CliError::io(file, &error)))
     }
 
     fn error(&self, number: usize, message: &str) -> CliError {
@@ -128,20 +143,27 @@ impl KeptCompletions {
     }
 }
 
-/// The completion of a line, as the engine would return it under `index`.
-fn completed(line: RolloutLine<'_>, index: usize) -> Result<Completed, String> {
+/// The completion of a line, as the engine would return it under `index` and `id`.
+fn completed(line: RolloutLine<'_>, index: usize, id: u64) -> Result<Completed, String> {
     let reasons = [FinishReason::Eos, FinishReason::Stop, FinishReason::Length, FinishReason::Context];
     let finish_reason = reasons.into_iter().find(|reason| reason.to_string() == line.finish_reason);
     let completion = Completion {
         index,
-        id: line.sample_id,
+        id,
         prompt_len: line.prompt_ids.len(),
         tokens: line.completion_ids.into_owned(),
-        logprobs: line.logprobs.ok_or("expected the field \"logprobs\"")?.into_owned(),
+        logprobs: line.logprobs.ok_or("field \"logprobs\": expected a list, found none")?.into_owned(),
         processed_logprobs: line.processed_logprobs.into_owned(),
-        finish_reason: finish_reason
-            .ok_or_else(|| format!("field \"finish_reason\": found {:?}", line.finish_reason))?,
+        finish_reason: finish_reason.ok_or_else(|| {
+            let [a, b, c, d] = reasons;
+            format!("field \"finish_reason\": expected {a}, {b}, {c} or {d}, found {:?}", line.finish_reason)
+        })?,
     };
+    let n = completion.tokens.len();
+    let lists = [("logprobs", &completion.logprobs), ("processed_logprobs", &completion.processed_logprobs)];
+    if let Some((name, list)) = lists.into_iter().find(|(_, list)| list.len() != n) {
+        return Err(format!("field {name:?}: expected {n} values, one for each token, found {}", list.len()));
+    }
     Ok(Completed { completion, text: line.completion.map(|text| text.into_owned()) })
 }
 
@@ -149,24 +171,37 @@ fn completed(line: RolloutLine<'_>, index: usize) -> Result<Completed, String> {
 fn difference(expected: &[u8], found: &[u8]) -> String {
     let fields = |line| serde_json::from_slice::<Map<String, Value>>(line).unwrap_or_default();
     let [expected, found] = [fields(expected), fields(found)];
-    let shown = |value: Option<&Value>| value.map_or("none".to_string(), |value| short(&value.to_string()));
     let names = expected.keys().chain(found.keys());
     let mut differing = names.filter(|name| expected.get(*name) != found.get(*name));
-    match differing.next() {
-        Some(name) => {
-            let [expected, found] = [&expected, &found].map(|line| shown(line.get(name)));
-            format!("field {name:?}: expected {expected}, found {found}")
-        }
-        None => {
-            "expected the line as it was written, found other spaces, digits or order of fields".to_string()
-        }
-    }
+    let Some(name) = differing.next() else {
+        return "expected the line as it was written, found other spaces, digits or order of fields"
+            .to_string();
+    };
+    let text = |value: Option<&Value>| value.map_or("none".to_string(), Value::to_string);
+    let [expected, found] = [&expected, &found].map(|line| text(line.get(name)));
+    let same = expected.chars().zip(found.chars()).take_while(|(a, b)| a == b).count();
+    let [expected, found] = [expected, found].map(|text| excerpt(&text, same));
+    format!("field {name:?}: expected {expected}, found {found}")
 }
 
-/// At most 60 characters.
-fn short(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_string(),
+/// At most 60 characters around the character `at`.
+fn excerpt(text: &str, at: usize) -> String {
+    let first = if at < 40 { 0 } else { at - 20 };
+    let shown: String = text.chars().skip(first).take(60).collect();
+    let [before, after] =
+        [first > 0, text.chars().nth(first + 60).is_some()].map(|is| if is { "..." } else { "" });
+    format!("{before}{shown}{after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_behind_a_long_beginning_is_shown() {
+        let line = |end: &str| format!("{{\"prompt\": \"{}{end}\"}}", "x".repeat(100)).into_bytes();
+        let [a, b] = ["ab", "cd"].map(|end| format!("...{}{end}\"", "x".repeat(20)));
+        let want = format!("field \"prompt\": expected {a}, found {b}");
+        assert_eq!(difference(&line("ab"), &line("cd")), want);
     }
 }

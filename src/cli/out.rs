@@ -49,7 +49,8 @@ pub(super) fn check_partial_absent(path: &Path, force: Force) -> Result<(), CliE
         return Ok(());
     }
     let message = format_args!("{}: already exists", partial.display());
-    let hint = "it holds results of an interrupted command: continue it with --resume, or replace it with --force";
+    let hint =
+        "it holds results of an interrupted command: continue it with --resume, or replace it with --force";
     Err(CliError::new(Exit::Usage, message).hint(hint))
 }
 
@@ -69,6 +70,12 @@ fn partial_path(path: &Path) -> PathBuf {
 fn target_of(path: &Path) -> PathBuf {
     let followed = if is_open_file(path) { None } else { fs::canonicalize(path).ok() };
     followed.unwrap_or_else(|| path.to_path_buf())
+}
+
+/// Whether a command writes into what `path` names, a pipe, a device or an open file, and has no incomplete file.
+pub(super) fn is_written_directly(path: &Path) -> bool {
+    let target = target_of(path);
+    is_open_file(path) || (target.exists() && !target.is_file())
 }
 
 /// Whether the path names an open file of this process. The file behind it may be a regular one.
@@ -117,7 +124,7 @@ impl AtomicFile {
     pub(super) fn create(path: &Path) -> Result<AtomicFile, CliError> {
         let io = |error| CliError::io(path, &error);
         let target = target_of(path);
-        if is_open_file(path) || (target.exists() && !target.is_file()) {
+        if is_written_directly(path) {
             let file = open_directly(&target).map_err(io)?;
             return Ok(AtomicFile {
                 path: target,

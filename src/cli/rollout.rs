@@ -70,7 +70,7 @@ pub(super) struct RolloutArgs {
     pub(super) sync_every: NonZeroUsize,
     /// Continue an interrupted rollout of the same model, prompts and flags: keep the prompts of OUT.partial that have
     /// all their completions, and generate the others. Those of the first kept prompt are generated again and compared.
-    #[arg(long, conflicts_with = "force")]
+    #[arg(long)]
     resume: bool,
     /// Truncate prompts that do not fit the context, instead of skipping them.
     #[arg(long, value_name = "SIDE")]
@@ -97,7 +97,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         }
     }
     if args.resume {
-        require_resumable(path.is_some(), comm)?;
+        require_resumable(path.map(PathBuf::as_path), comm)?;
     }
     let open = match args.policy_digest {
         true => loaded::open_with_master_weights,
@@ -118,17 +118,18 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let (first, prompts) = (own.start, &mut prompts[own]);
     let requests = requests(args, &loaded, prompts)?;
     let stops = args.generation.text_stops(&loaded)?;
-    let output = Output::open(path.map(PathBuf::as_path), comm)?;
     let first = if faults::on(Fault::PromptsNumberedByProcess) { 0 } else { first };
     let format = |done: &Completed| {
         let group = done.completion.index / args.n;
         json_line(args, (policy.as_deref(), loaded.model.compute()), (first + group, &prompts[group]), done)
     };
-    let lines = Lines { format: &format, prompts: requests.len(), g: args.n.get() };
+    let ids = requests.iter().map(|of| of.request.id).collect();
+    let lines = Lines { format: &format, ids, g: args.n.get() };
     let mut kept = match path.filter(|_| args.resume) {
         Some(path) => KeptCompletions::read(&out::partial_of(path), &lines)?,
         None => KeptCompletions::default(),
     };
+    let output = Output::open(path.map(PathBuf::as_path), comm)?;
     let mut writer = CompletionWriter::new(output, &format);
     let interrupt = Interrupt::install()?;
     let total = requests.len() * args.n.get();
@@ -144,9 +145,16 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         kept.remove()?;
         return check_none_skipped(skipped, count);
     };
+    let older = kept.file();
     let Kept { completions: kept, partial } = writer.keep_partial()?;
     Err(match partial {
-        _ if kept == 0 => error,
+        _ if kept == 0 => match older {
+            Some(path) => error.or_hint(format_args!("{} is unchanged", path.display())),
+            None => error,
+        },
+        Some(path) if out::is_written_directly(&path) => {
+            error.hint(format_args!("{kept} of {total} completions are in {}", path.display()))
+        }
         Some(path) => error.hint(format_args!(
             "{kept} of {total} completions are in {}; --resume generates the others",
             path.display()
@@ -192,11 +200,12 @@ fn check_none_skipped(skipped: usize, count: usize) -> Result<(), CliError> {
 }
 
 /// `--resume` needs a file to continue, and one process.
-fn require_resumable(is_file: bool, comm: &dyn Communicator) -> Result<(), CliError> {
-    let (want, found) = match comm.size() {
-        1 if is_file => return Ok(()),
-        1 => ("--out FILE", "standard output".to_string()),
-        processes => ("one process", processes.to_string()),
+fn require_resumable(path: Option<&Path>, comm: &dyn Communicator) -> Result<(), CliError> {
+    let (want, found) = match (comm.size(), path) {
+        (1, Some(path)) if !out::is_written_directly(path) => return Ok(()),
+        (1, Some(path)) => ("--out with a regular file", path.display().to_string()),
+        (1, None) => ("--out FILE", "standard output".to_string()),
+        (processes, _) => ("one process", processes.to_string()),
     };
     Err(CliError::new(Exit::Usage, format_args!("--resume: expected {want}, found {found}")))
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::cli::{Scratch, refused, text, xtrain};
 use crate::commands::{done, model};
 
-const FLAGS: [&str; 8] = ["--prompts", "p.jsonl", "-n", "3", "--max-new", "30", "--out", "c.jsonl"];
+const FLAGS: [&str; 10] =
+    ["--prompts", "p.jsonl", "-n", "3", "--max-new", "30", "--stop", "e", "--out", "c.jsonl"];
 
 fn args<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["rollout", model][..], &FLAGS, more].concat()
@@ -24,6 +25,8 @@ fn whole(scratch: &Scratch) -> Vec<String> {
     fs::remove_file(path).unwrap();
     let lines: Vec<String> = lines.split_inclusive('\n').map(str::to_string).collect();
     assert_eq!(lines.len(), 12);
+    let stopped = lines.iter().filter(|line| line.contains("\"finish_reason\":\"stop\"")).count();
+    assert!((2..=10).contains(&stopped), "{stopped} of 12 completions end at the stop text");
     lines
 }
 
@@ -103,8 +106,9 @@ fn a_rollout_of_other_flags_or_prompts_is_not_resumed() {
         (&["--seed", "4"][..], &["c.jsonl.partial:1: field \"seed\": expected 4, found 0"][..]),
         (&["--temperature", "0.5"], &["field \"temperature\": expected 0.5, found 1.0"]),
         (&["--dtype", "bf16"], &["field \"dtype\": expected \"bf16\", found \"f32\""]),
-        (&["--stop", "!"], &["field \"stop\": expected [\"!\"], found none"]),
+        (&["--stop", "!"], &["field \"stop\": expected [\"e\",\"!\"], found [\"e\"]"]),
         (&["-n", "2"], &["c.jsonl.partial:3: ", "4 prompts with 2 each, found number 2 of group 0"]),
+        (&["-n", "4"], &["c.jsonl.partial:4: field \"sample_id\": expected 4, found 3"]),
     ] {
         refused(&scratch.0, &args(&m, &[more, &["--resume"]].concat()), 65, parts);
     }
@@ -118,7 +122,29 @@ fn a_rollout_of_other_flags_or_prompts_is_not_resumed() {
     scratch.file("c.jsonl.partial", &lines[0].replace(",\"sample\"", ", \"sample\""));
     refused(&scratch.0, &args(&m, &["--resume"]), 65, &["as it was written"]);
     refused(&scratch.0, &["rollout", &m, "--prompts", "p.jsonl", "--resume"], 2, &["--resume", "--out FILE"]);
-    refused(&scratch.0, &args(&m, &["--resume", "--force"]), 2, &["--force", "--resume"]);
+    #[cfg(unix)]
+    refused(
+        &scratch.0,
+        &args(&m, &["--out", "/dev/null", "--resume"]),
+        2,
+        &["--resume", "a regular file", "null"],
+    );
+    // the tokens of sample_id 3, for a command whose second prompt has sample_id 1
+    scratch.file("c.jsonl.partial", &[&*lines[0], &lines[3]].concat());
+    let parts = ["c.jsonl.partial:2: field \"sample_id\": expected 1, found 3"];
+    refused(&scratch.0, &args(&m, &["-n", "1", "--resume"]), 65, &parts);
+    scratch.file("c.jsonl.partial", &lines[0].replacen("\"logprobs\":[", "\"logprobs\":[0,", 1));
+    refused(
+        &scratch.0,
+        &args(&m, &["--resume"]),
+        65,
+        &["field \"logprobs\": expected ", " values, one for each"],
+    );
+    scratch.file("c.jsonl", "complete\n");
+    refused(&scratch.0, &args(&m, &["--resume"]), 2, &["c.jsonl: already exists", "--force"]);
+    scratch.file("c.jsonl.partial", &lines[..6].concat());
+    done(&scratch.0, &args(&m, &["--resume", "--force"]));
+    assert_eq!(fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(), lines.concat());
 }
 
 /// Twelve lines do not fit the buffer; the three of the first prompt do, and it cannot be written at the end.
@@ -132,6 +158,7 @@ pub(crate) fn a_full_disk_leaves_the_kept_completions() {
     for (prompts, kept, hint) in [
         (prompts.as_str(), lines.concat(), "12 of 12 completions are in "),
         (first, lines[..3].concat(), "c.jsonl.partial is unchanged"),
+        (first, lines[..2].concat(), "c.jsonl.partial is unchanged"),
     ] {
         scratch.file("p.jsonl", prompts);
         let partial = scratch.file("c.jsonl.partial", &kept);

@@ -352,6 +352,7 @@ faults! {
     TimeLimitPerReply "the time limit of a batch of rewards starts again at each reply"
     KeptCompletionsNotCompared "a resumed rollout keeps the completions of other weights"
     PartOfGroupKept "a resumed rollout keeps prompts that lack a completion"
+    IncompletePromptsLost "a resumed rollout that is interrupted loses the completions of prompts that lacked one"
     OlderPartialReplaced "a failed write replaces the completions of an earlier command"
     OutOfOrderCompletionsLost "an interrupted command loses the completions that finished before earlier ones"
     FullContextNotTruncated "a completion that fills the context is not marked as truncated"

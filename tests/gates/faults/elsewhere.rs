@@ -17,7 +17,7 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 87] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 88] = [
     Fault::CacheOfAllProcesses,
     Fault::FirstParameterNamed,
     Fault::OtherProcessTakenAsFinite,
@@ -38,6 +38,7 @@ pub(super) const CAUGHT_ELSEWHERE: [Fault; 87] = [
     Fault::LogLineCut,
     Fault::TimeLimitPerReply,
     Fault::OutOfOrderCompletionsLost,
+    Fault::IncompletePromptsLost,
     Fault::TokenizerEndTokensIgnored,
     Fault::AppendedTokensInDivisor,
     Fault::EndTokenListedTwice,
