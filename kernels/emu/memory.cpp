@@ -63,8 +63,8 @@ static char* find(const Shadow& s, size_t bytes, size_t alignment) {
   return nullptr;
 }
 
-// The largest block whose cells are written when it is allocated. The first access to a cell is a read; the system would
-// map a page of zeros for it, and replace the page at the write that follows.
+// The largest block whose cells get memory when it is allocated. Otherwise the system maps a page of zeros at the first
+// access to a cell, which is a read, and replaces the page at the write that follows.
 constexpr size_t POPULATED = 256 << 10;
 
 // Calls madvise for the whole pages of a range.

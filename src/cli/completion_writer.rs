@@ -69,8 +69,8 @@ impl<'a> CompletionWriter<'a> {
         (self.format)(done)
     }
 
-    /// Writes the completions of an interrupted command. Those of `others` are generated again, and written only if this
-    /// command is interrupted before. The incomplete file is not replaced by one that a failed write ends.
+    /// Writes the completions of an interrupted command. Those of `others` are generated again. They are written only if
+    /// this command ends before that. If a write fails, the incomplete file of the interrupted command is not replaced.
     pub(super) fn keep(&mut self, Earlier { whole, others }: Earlier) -> Result<(), CliError> {
         self.kept = whole.len() + others.len();
         if let Output::File(file) = &mut self.output {

@@ -13,8 +13,7 @@ use crate::model::json;
 use crate::rollout_file::RolloutLine;
 use crate::tensor::faults::{self, Fault};
 
-const HINT: &str =
-    "--resume continues the rollout of the same model, prompts and flags; --force starts again";
+const HINT: &str = "--resume continues the rollout of the same model, prompts and flags; --force without --resume starts again";
 
 /// The lines of a command.
 pub(super) struct Lines<'a> {
@@ -26,18 +25,18 @@ pub(super) struct Lines<'a> {
     pub(super) g: usize,
 }
 
-/// The prompts whose completions are all in the file of an interrupted command. Those of the first one are generated
-/// again and compared: the file does not tell which weights sampled it.
+/// The prompts whose completions are all in the file of an interrupted command. The completions of the first one are
+/// generated again and compared, because the file may be of other weights.
 #[derive(Default)]
 pub(super) struct KeptCompletions {
     file: PathBuf,
     /// By index of a prompt that has all its completions: these, by sample.
-    groups: BTreeMap<usize, BTreeMap<usize, Kept>>,
+    groups: BTreeMap<usize, BTreeMap<usize, KeptLine>>,
     /// The completions of other prompts.
     others: Vec<Completed>,
 }
 
-struct Kept {
+struct KeptLine {
     /// Number of its line, from 1.
     number: usize,
     /// Its line. Empty if it is not compared.
@@ -46,8 +45,8 @@ struct Kept {
 }
 
 impl KeptCompletions {
-    /// Reads the file of an interrupted command. Without a file, nothing is kept. A last line without a line break is not
-    /// complete, and is left out. The completions of a prompt that lacks one are generated again.
+    /// Reads the file of an interrupted command. Without a file, nothing is kept. A last line without a line break is
+    /// left out. If a prompt lacks a completion, all its completions are generated again.
     ///
     /// # Errors
     /// A line that the command would not write.
@@ -62,7 +61,7 @@ impl KeptCompletions {
         for (number, line) in (1..).zip(whole) {
             kept.push(number, line, lines).map_err(|message| kept.error(number, &message))?;
         }
-        let is_whole = |(_, group): &(usize, BTreeMap<usize, Kept>)| {
+        let is_whole = |(_, group): &(usize, BTreeMap<usize, KeptLine>)| {
             group.len() == lines.g || faults::on(Fault::PartOfGroupKept)
         };
         let (whole, others): (BTreeMap<_, _>, BTreeMap<_, _>) = kept.groups.into_iter().partition(is_whole);
@@ -84,13 +83,16 @@ impl KeptCompletions {
                 "expected a completion of {prompts} prompts with {g} each, found number {sample} of group {group}"
             ));
         }
-        let id = lines.ids[group].saturating_add(sample as u64);
+        let id = match faults::on(Fault::KeptIdNotChecked) {
+            true => parsed.sample_id,
+            false => lines.ids[group].saturating_add(sample as u64),
+        };
         let completed = completed(parsed, group * lines.g + sample, id)?;
         let expected = (lines.format)(&completed);
         if expected != line {
             return Err(difference(&expected, line));
         }
-        self.groups.entry(group).or_default().insert(sample, Kept { number, line: expected, completed });
+        self.groups.entry(group).or_default().insert(sample, KeptLine { number, line: expected, completed });
         Ok(())
     }
 

@@ -72,7 +72,7 @@ fn target_of(path: &Path) -> PathBuf {
     followed.unwrap_or_else(|| path.to_path_buf())
 }
 
-/// Whether a command writes into what `path` names, a pipe, a device or an open file, and has no incomplete file.
+/// Whether `path` names a pipe, a device or an open file. Commands write into it, and have no incomplete file.
 pub(super) fn is_written_directly(path: &Path) -> bool {
     let target = target_of(path);
     is_open_file(path) || (target.exists() && !target.is_file())
@@ -160,7 +160,7 @@ impl AtomicFile {
         partial_path(&self.path)
     }
 
-    /// Sets whether the incomplete file of an earlier command is kept unless all that is written here replaces it.
+    /// Sets whether a failed write leaves the incomplete file of an earlier command as it is.
     pub(super) fn keep_older_partial(&mut self, keep: bool) {
         self.keeps_partial = keep && !faults::on(Fault::OlderPartialReplaced);
     }

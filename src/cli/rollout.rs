@@ -224,8 +224,8 @@ struct Work<'a> {
     requests: Vec<Prioritized>,
     /// The texts of the completions. `None`: the model has no tokenizer.
     stops: Option<TextStops<'a>>,
-    /// The completions that exist. They are written when those of the first prompt have been compared, so that another
-    /// model adds nothing to them.
+    /// The completions of an interrupted command. They are written after the comparison of those of the first prompt, so
+    /// that the completions of two models are never in one file.
     kept: &'a mut KeptCompletions,
 }
 
@@ -291,7 +291,9 @@ fn complete(
         for mut completion in engine.take_finished().into_iter().filter(|_| !lost) {
             let text = stops.as_mut().map(|stops| stops.finish(&mut completion));
             let (group, sample) = (groups[completion.index / g], completion.index % g);
-            completion.index = group * g + sample;
+            if !faults::on(Fault::ResumedIndexNotMapped) {
+                completion.index = group * g + sample;
+            }
             let completed = Completed { completion, text };
             if kept.is_compared(group) {
                 kept.compare((group, sample), &writer.line(&completed))?;

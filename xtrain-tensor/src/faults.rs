@@ -351,6 +351,8 @@ faults! {
     LogLineCut "the log of a reward program has only the first 400 bytes of a line"
     TimeLimitPerReply "the time limit of a batch of rewards starts again at each reply"
     KeptCompletionsNotCompared "a resumed rollout keeps the completions of other weights"
+    KeptIdNotChecked "a resumed rollout keeps the completions of other sample ids"
+    ResumedIndexNotMapped "a resumed rollout numbers its completions by their place among those that it generates"
     PartOfGroupKept "a resumed rollout keeps prompts that lack a completion"
     IncompletePromptsLost "a resumed rollout that is interrupted loses the completions of prompts that lacked one"
     OlderPartialReplaced "a failed write replaces the completions of an earlier command"

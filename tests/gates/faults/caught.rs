@@ -147,6 +147,17 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         Gate::Command(commands_rollout_resume::a_rollout_of_other_weights_is_not_resumed, "left: Some(0)"),
     ),
     (
+        Fault::KeptIdNotChecked,
+        Gate::Command(commands_rollout_resume::completions_of_other_ids_are_not_kept, "left: Some(0)"),
+    ),
+    (
+        Fault::ResumedIndexNotMapped,
+        Gate::Command(
+            commands_rollout_resume::a_resumed_rollout_writes_the_file_of_an_uninterrupted_one,
+            "field \"prompt_id\": expected 0, found 1",
+        ),
+    ),
+    (
         Fault::PartOfGroupKept,
         Gate::Command(
             commands_rollout_resume::a_resumed_rollout_writes_the_file_of_an_uninterrupted_one,
