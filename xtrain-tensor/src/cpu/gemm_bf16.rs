@@ -16,6 +16,8 @@ pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod epilogue;
 mod exponents;
+#[cfg(target_arch = "x86_64")]
+mod few_rows;
 mod forward;
 mod gradient;
 mod left;
@@ -23,6 +25,8 @@ mod operand;
 mod output;
 #[cfg(target_arch = "x86_64")]
 mod pair_dot;
+#[cfg(target_arch = "x86_64")]
+mod pair_product;
 mod pairing;
 mod pairs;
 #[cfg(target_arch = "x86_64")]
@@ -30,20 +34,20 @@ mod sums;
 mod tile;
 mod tiles;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use few_rows::{FewRows, TileRows};
 pub(crate) use forward::product;
 pub(crate) use gradient::weight_gradient;
 pub(crate) use left::PackedA;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use left::ParityBlock;
+pub(crate) use left::Rows;
 pub(crate) use operand::{BLOCK, MinExponent, NO_EXPONENT, Operand, on_lattice};
 pub(crate) use output::Output;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use pair_dot::{Rows, small_product};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use pairing::pair_tile;
+pub(crate) use pair_product::{PairDot, PairProduct, TileDot};
 pub(crate) use pairs::Pairs;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use pairs::TILE;
+pub(crate) use pairs::{TILE, flat};
 pub(crate) use tiles::TilePanels;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::{View, transpose_pairs};

@@ -23,6 +23,8 @@ use super::rows::{CHUNK, SERIAL, no_minus_zero, union, within};
 use super::scratch;
 use crate::cpu::gemm_bf16::{MinExponent, on_lattice};
 #[cfg(target_arch = "x86_64")]
+use crate::cpu::gemm_bf16::{PairDot, PairProduct, TileDot};
+#[cfg(target_arch = "x86_64")]
 use crate::cpu::lanes::with_avx512;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
 use crate::cpu::{Disjoint, Simd};
@@ -135,15 +137,10 @@ impl<E: Number> Item<'_, E> {
         let (len, width) = (self.len().next_multiple_of(CHUNK), self.width());
         let (all, tile) = (len * width, CHUNK * CHUNK);
         #[cfg(target_arch = "x86_64")]
-        if self.simd == Simd::Avx512Bf16 && E::PAIRED {
-            let mut memory = PairedMemory::new(len, width);
-            return scratch::with(
-                [all, all, all, len, len, tile, tile],
-                |[dq, dk, dv, lse, delta, s, dp]| {
-                    let (state, operands) = (State { dq, dk, dv, lse, delta }, memory.operands([s, dp]));
-                    with_avx512(Work { item: self, state, operands });
-                },
-            );
+        match self.simd {
+            Simd::Avx512Bf16 if E::PAIRED => return self.run_paired(PairDot::new()),
+            Simd::Amx if E::PAIRED => return self.run_paired(TileDot::new()),
+            _ => {}
         }
         let lens = [all, all, all, len, len, all, all, all, all, all, all, tile, tile];
         scratch::with(lens, |[dq, dk, dv, lse, delta, k, q, dy, rows, kt, vt, p, ds]| {
@@ -151,6 +148,17 @@ impl<E: Number> Item<'_, E> {
             let (simd, hd) = (self.simd, self.heads.hd);
             let operands = Widened { simd, hd, width, k, q, dy, rows, kt, vt, p, ds };
             dispatch(self.simd, Work { item: self, state, operands });
+        });
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn run_paired<P: PairProduct>(&self, product: P) {
+        let (len, width) = (self.len().next_multiple_of(CHUNK), self.width());
+        let (all, tile) = (len * width, CHUNK * CHUNK);
+        let mut memory = PairedMemory::<P>::new(len, width);
+        scratch::with([all, all, all, len, len, tile, tile], |[dq, dk, dv, lse, delta, s, dp]| {
+            let (state, operands) = (State { dq, dk, dv, lse, delta }, memory.operands(product, [s, dp]));
+            with_avx512(Work { item: self, state, operands });
         });
     }
 

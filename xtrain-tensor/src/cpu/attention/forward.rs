@@ -4,16 +4,20 @@
 //! completions of one prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
+use super::few::{Few, are_few};
 use super::gather::{HeadView, Prefetcher};
 use super::kv_element::KvElement;
 use super::number::Number;
 use super::operands::{ChunkSource, Operands};
 #[cfg(target_arch = "x86_64")]
 use super::paired::PairedMemory;
-use super::rows::{CHUNK, SERIAL, STRIP, masked, no_minus_zero, union, within};
+use super::rows::{CHUNK, SERIAL, masked, no_minus_zero, union, within};
 use super::scratch;
 use super::widened::Widened;
 use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::gemm_bf16::{PairDot, PairProduct, TileDot};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::lanes::with_avx512;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
@@ -51,13 +55,30 @@ pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
     let blocks = blocks(mask, (BLOCK / group).max(1), mask.rows().div_ceil(cpu.pool.threads()));
     let mut y = cpu.recycler.acquire(q.len());
     let mut lse = cpu.recycler.acquire(mask.rows() * heads.nh);
-    let (y_out, lse_out) = (&Disjoint::new(&mut y), &Disjoint::new(&mut lse));
+    let shared = Shared {
+        q,
+        keys_values,
+        heads,
+        mask,
+        simd: cpu.simd,
+        y_out: Disjoint::new(&mut y),
+        lse_out: Disjoint::new(&mut lse),
+    };
+    let shared = &shared;
     let item = |i: usize| {
         let block_and_head = |i: usize| Some((*blocks.get(i / heads.nkv)?, i % heads.nkv));
         let Some(([start, end], kv)) = block_and_head(i) else { return };
-        let next = block_and_head(i + 1).map(|([start, _], kv)| (mask.seq[start], kv));
         let block = start..end;
-        Item { q, keys_values, heads, mask, simd: cpu.simd, block, kv, next, y_out, lse_out }.run();
+        #[cfg(target_arch = "x86_64")]
+        if cpu.simd == Simd::Amx && E::PAIRED && are_few(shared, &block) {
+            if kv == 0 {
+                let next = blocks.get(i / heads.nkv + 1).map(|[start, _]| mask.seq[*start]);
+                Few { shared, rows: block, next }.run();
+            }
+            return;
+        }
+        let next = block_and_head(i + 1).map(|([start, _], kv)| (mask.seq[start], kv));
+        Item { shared, block, kv, next }.run();
     };
     let n = blocks.len() * heads.nkv;
     let work: usize = (0..mask.rows()).map(|n| mask.keys(n).len()).sum();
@@ -100,33 +121,109 @@ fn share_a_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {
     mask.slots.same(mask.seq[a], mask.seq[b], start..start + CHUNK)
 }
 
+/// What all work items read and write.
+pub(super) struct Shared<'a, E, K> {
+    pub(super) q: &'a [E],
+    pub(super) keys_values: [&'a [K]; 2],
+    pub(super) heads: Heads,
+    pub(super) mask: &'a AttnMask<'a>,
+    simd: Simd,
+    y_out: Disjoint<'a, E>,
+    lse_out: Disjoint<'a, f32>,
+}
+
 /// A work item: one block of rows and one kv head. Query vectors are numbered by row, then by head of the group.
 struct Item<'a, E, K> {
-    q: &'a [E],
-    keys_values: [&'a [K]; 2],
-    heads: Heads,
-    mask: &'a AttnMask<'a>,
-    simd: Simd,
+    shared: &'a Shared<'a, E, K>,
     block: Range<usize>,
     kv: usize,
     /// The sequence and the kv head of the next work item.
     next: Option<(u32, usize)>,
-    y_out: &'a Disjoint<'a, E>,
-    lse_out: &'a Disjoint<'a, f32>,
 }
 
-/// The state of the block's query vectors, and the results of the current chunk.
-struct State<'a> {
+/// The state of the query vectors of a work item, and the results of the current chunk.
+pub(super) struct State<'a> {
     /// Output of a chunk; merged output.
-    oc: &'a mut [f32],
-    o: &'a mut [f32],
+    pub(super) oc: &'a mut [f32],
+    pub(super) o: &'a mut [f32],
     /// Merged maximum and sum; those of a chunk; the factors of the merged and of the chunk's values.
-    m: &'a mut [f32],
-    l: &'a mut [f32],
-    mc: &'a mut [f32],
-    lc: &'a mut [f32],
-    a: &'a mut [f32],
-    b: &'a mut [f32],
+    pub(super) m: &'a mut [f32],
+    pub(super) l: &'a mut [f32],
+    pub(super) mc: &'a mut [f32],
+    pub(super) lc: &'a mut [f32],
+    pub(super) a: &'a mut [f32],
+    pub(super) b: &'a mut [f32],
+}
+
+impl State<'_> {
+    /// The weights of query vector `i` for its `visible` slots of a chunk, 0 to 31 and 32 to 63, from their scores.
+    /// Sets the maximum and the sum of the chunk.
+    #[inline(always)]
+    pub(super) fn weigh<L: Lanes>(
+        &mut self,
+        l: L,
+        i: usize,
+        scores: &[f32],
+        visible: &Range<usize>,
+        scale: f32,
+    ) -> [L::F; 2] {
+        if visible.is_empty() {
+            (self.mc[i], self.lc[i]) = (f32::NEG_INFINITY, 0.0);
+            return [l.zero(); 2];
+        }
+        let (scale, none) = (Lanes::splat(l, scale), Lanes::splat(l, f32::NEG_INFINITY));
+        let (first, second) = scores.split_at(LANES);
+        let s0 = masked(l, 0, visible, Lanes::mul(l, l.load(first), scale), none);
+        if visible.end <= LANES {
+            let top = l.max32(s0);
+            let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
+            (self.mc[i], self.lc[i]) = (top, l.sum32(p0));
+            return [p0, l.zero()];
+        }
+        let s1 = masked(l, 1, visible, Lanes::mul(l, l.load(second), scale), none);
+        let top = l.max32(Lanes::max(l, s0, s1));
+        let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
+        let p1 = l.exp(Lanes::sub(l, s1, Lanes::splat(l, top)));
+        (self.mc[i], self.lc[i]) = (top, l.sum32(Lanes::add(l, p0, p1)));
+        [p0, p1]
+    }
+
+    /// `m` becomes L.
+    #[inline(always)]
+    pub(super) fn finish_sums<L: Lanes>(&mut self, l: L) {
+        for (m, sum) in self.m.chunks_exact_mut(LANES).zip(self.l.chunks_exact(LANES)) {
+            l.store(m, Lanes::add(l, l.load(m), l.log(l.load(sum))));
+        }
+    }
+}
+
+impl<E: Number, K> Shared<'_, E, K> {
+    #[inline(always)]
+    pub(super) fn group(&self) -> usize {
+        self.heads.nh / self.heads.nkv
+    }
+
+    /// Elements of a padded vector.
+    #[inline(always)]
+    pub(super) fn width(&self) -> usize {
+        self.heads.hd.next_multiple_of(LANES)
+    }
+
+    /// Writes y and L of query vector `i`, that of a row and a head.
+    #[inline(always)]
+    pub(super) fn write<L: Lanes>(&self, l: L, st: &State<'_>, i: usize, row: usize, head: usize) {
+        // SAFETY: a row is in one block and a query head in one group, so no other work item and no other vector of this
+        // one accesses these elements.
+        let (y, lse) = unsafe {
+            let at = row * self.heads.nh + head;
+            (self.y_out.slice(self.heads.q(row, head)), self.lse_out.slice(at..at + 1))
+        };
+        let sum = Lanes::splat(l, st.l[i]);
+        for (y, o) in y.chunks_mut(LANES).zip(st.o[i * self.width()..].chunks_exact(LANES)) {
+            E::write(l, y, no_minus_zero(l, Lanes::div(l, l.load(o), sum)));
+        }
+        lse[0] = st.m[i];
+    }
 }
 
 /// Query vectors of a block whose visible keys of chunk `c` are in the same slots.
@@ -151,50 +248,48 @@ impl<'a, E: Number, K: KvElement<E>, O: Operands<'a, E, K>> Kernel for Work<'a, 
 
 impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
     fn run(&self) {
-        let (n, width, hd) = (self.vectors(), self.width(), self.heads.hd);
+        let (n, width, hd) = (self.vectors(), self.shared.width(), self.shared.heads.hd);
         let (all, one, scores, chunk) = (n * width, n.next_multiple_of(LANES), n * CHUNK, CHUNK * width);
         #[cfg(target_arch = "x86_64")]
-        if self.simd == Simd::Avx512Bf16 && E::PAIRED && n >= MIN_PAIRED {
-            let mut memory = PairedMemory::new(n, width);
-            let lens = [all, all, one, one, one, one, one, one, scores];
-            return scratch::with(lens, |[oc, o, m, l, mc, lc, a, b, s]| {
-                let state = State { oc, o, m, l, mc, lc, a, b };
-                with_avx512(Work { item: self, state, operands: memory.operands(s) });
-            });
+        match self.shared.simd {
+            Simd::Avx512Bf16 if E::PAIRED && n >= MIN_PAIRED => return self.run_paired(PairDot::new()),
+            Simd::Amx if E::PAIRED => return self.run_paired(TileDot::new()),
+            _ => {}
         }
         let lens = [all, scores, all, all, one, one, one, one, one, one, chunk, chunk, chunk];
         scratch::with(lens, |[q, s, oc, o, m, l, mc, lc, a, b, k, kt, v]| {
             let state = State { oc, o, m, l, mc, lc, a, b };
-            let operands = Widened { simd: self.simd, hd, width, q, s, k, kt, v, in_place: None };
-            dispatch(self.simd, Work { item: self, state, operands });
+            let operands = Widened { simd: self.shared.simd, hd, width, q, s, k, kt, v, in_place: None };
+            dispatch(self.shared.simd, Work { item: self, state, operands });
+        });
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn run_paired<P: PairProduct>(&self, product: P) {
+        let (n, width) = (self.vectors(), self.shared.width());
+        let (all, one) = (n * width, n.next_multiple_of(LANES));
+        let mut memory = PairedMemory::<P>::new(n, width);
+        let lens = [all, all, one, one, one, one, one, one, n * CHUNK];
+        scratch::with(lens, |[oc, o, m, l, mc, lc, a, b, s]| {
+            let state = State { oc, o, m, l, mc, lc, a, b };
+            with_avx512(Work { item: self, state, operands: memory.operands(product, s) });
         });
     }
 
     #[inline(always)]
-    fn group(&self) -> usize {
-        self.heads.nh / self.heads.nkv
-    }
-
-    #[inline(always)]
     fn vectors(&self) -> usize {
-        self.block.len() * self.group()
-    }
-
-    /// Elements of a padded vector.
-    #[inline(always)]
-    fn width(&self) -> usize {
-        self.heads.hd.next_multiple_of(LANES)
+        self.block.len() * self.shared.group()
     }
 
     #[inline(always)]
     fn row_and_head(&self, i: usize) -> (usize, usize) {
-        (self.block.start + i / self.group(), self.kv * self.group() + i % self.group())
+        (self.block.start + i / self.shared.group(), self.kv * self.shared.group() + i % self.shared.group())
     }
 
     /// The longest run of rows from `first` on whose visible keys of chunk `c` are in the same slots.
     #[inline(always)]
     fn part(&self, first: usize, c: usize) -> Range<usize> {
-        let mask = self.mask;
+        let mask = self.shared.mask;
         let mut visible = within(&mask.keys(first), c);
         let mut end = first + 1;
         while end < self.block.end {
@@ -216,20 +311,20 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
     /// The keys and values of a part's sequence. Those of the next part, or of the next work item, are prefetched.
     #[inline(always)]
     fn head_view(&self, part: &Range<usize>) -> HeadView<'a> {
-        let next_part = (part.end < self.block.end).then(|| (self.mask.seq[part.end], self.kv));
+        let next_part = (part.end < self.block.end).then(|| (self.shared.mask.seq[part.end], self.kv));
         HeadView {
-            slots: self.mask.slots,
-            seq: self.mask.seq[part.start],
-            nkv: self.heads.nkv,
+            slots: self.shared.mask.slots,
+            seq: self.shared.mask.seq[part.start],
+            nkv: self.shared.heads.nkv,
             kv: self.kv,
-            hd: self.heads.hd,
+            hd: self.shared.heads.hd,
             next: next_part.or(self.next),
         }
     }
 
     #[inline(always)]
     fn vectors_of(&self, rows: &Range<usize>) -> Range<usize> {
-        let at = |row: usize| (row - self.block.start) * self.group();
+        let at = |row: usize| (row - self.block.start) * self.shared.group();
         at(rows.start)..at(rows.end)
     }
 
@@ -237,23 +332,23 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
     #[inline(always)]
     fn visible(&self, range: Range<usize>, c: usize) -> Range<usize> {
         let rows = self.row_and_head(range.start).0..=self.row_and_head(range.end - 1).0;
-        rows.fold(0..0, |visible, n| union(visible, within(&self.mask.keys(n), c)))
+        rows.fold(0..0, |visible, n| union(visible, within(&self.shared.mask.keys(n), c)))
     }
 
     #[inline(always)]
     fn walk<L: Lanes>(&self, l: L, st: &mut State<'_>, operands: &mut impl Operands<'a, E, K>) {
-        let (n, width, [keys, values]) = (self.vectors(), self.width(), self.keys_values);
+        let (n, width, [keys, values]) = (self.vectors(), self.shared.width(), self.shared.keys_values);
         let mut min_q = MinExponent::new(l);
         for i in 0..n {
             let (row, head) = self.row_and_head(i);
-            operands.set_query(l, i, &self.q[self.heads.q(row, head)], &mut min_q);
+            operands.set_query(l, i, &self.shared.q[self.shared.heads.q(row, head)], &mut min_q);
         }
         let min_q = min_q.field(l);
         st.m.fill(f32::NEG_INFINITY);
         st.l.fill(0.0);
         st.o[..n * width].fill(0.0);
 
-        let all = self.block.clone().fold(0..0, |all, n| union(all, self.mask.keys(n)));
+        let all = self.block.clone().fold(0..0, |all, n| union(all, self.shared.mask.keys(n)));
         for c in all.start / CHUNK..all.end.div_ceil(CHUNK) {
             if self.visible(0..n, c).is_empty() {
                 continue;
@@ -302,48 +397,28 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
 
     /// Computes the weights `p` of a part and a chunk, with maxima and sums. Returns their smallest exponent field.
     #[inline(always)]
-    fn weights<L: Lanes>(
+    fn weights<L: Lanes, O: Operands<'a, E, K>>(
         &self,
         l: L,
         st: &mut State<'_>,
         Part { c, vectors }: Part,
-        operands: &mut impl Operands<'a, E, K>,
+        operands: &mut O,
         no_flush: bool,
         prefetcher: &mut Prefetcher,
     ) -> u8 {
-        let scale = Lanes::splat(l, self.heads.scale());
-        let none = Lanes::splat(l, f32::NEG_INFINITY);
         let mut min_exp = MinExponent::new(l);
         let share = prefetcher.share(vectors.len());
-        for i in vectors.clone().step_by(STRIP) {
-            let strip = i..vectors.end.min(i + STRIP);
+        for i in vectors.clone().step_by(O::STRIP) {
+            let strip = i..vectors.end.min(i + O::STRIP);
             let cols = self.visible(strip.clone(), c);
             if !cols.is_empty() {
                 operands.scores(strip.clone(), cols, no_flush);
             }
             for i in strip {
                 prefetcher.issue(l, share);
-                let visible = within(&self.mask.keys(self.row_and_head(i).0), c);
-                if visible.is_empty() {
-                    (st.mc[i], st.lc[i]) = (f32::NEG_INFINITY, 0.0);
-                    operands.set_weights(l, i, [l.zero(); 2], &mut min_exp);
-                    continue;
-                }
-                let (first, second) = operands.scores_of(i).split_at(LANES);
-                let s0 = masked(l, 0, &visible, Lanes::mul(l, l.load(first), scale), none);
-                if visible.end <= LANES {
-                    let top = l.max32(s0);
-                    let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
-                    (st.mc[i], st.lc[i]) = (top, l.sum32(p0));
-                    operands.set_weights(l, i, [p0, l.zero()], &mut min_exp);
-                    continue;
-                }
-                let s1 = masked(l, 1, &visible, Lanes::mul(l, l.load(second), scale), none);
-                let top = l.max32(Lanes::max(l, s0, s1));
-                let p0 = l.exp(Lanes::sub(l, s0, Lanes::splat(l, top)));
-                let p1 = l.exp(Lanes::sub(l, s1, Lanes::splat(l, top)));
-                (st.mc[i], st.lc[i]) = (top, l.sum32(Lanes::add(l, p0, p1)));
-                operands.set_weights(l, i, [p0, p1], &mut min_exp);
+                let visible = within(&self.shared.mask.keys(self.row_and_head(i).0), c);
+                let p = st.weigh(l, i, operands.scores_of(i), &visible, self.shared.heads.scale());
+                operands.set_weights(l, i, p, &mut min_exp);
             }
         }
         min_exp.field(l)
@@ -351,18 +426,18 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
 
     /// Computes a chunk's outputs for a part and merges them into the outputs of the previous chunks.
     #[inline(always)]
-    fn merge<L: Lanes>(
+    fn merge<L: Lanes, O: Operands<'a, E, K>>(
         &self,
         l: L,
         st: &mut State<'_>,
         Part { c, vectors }: Part,
-        operands: &mut impl Operands<'a, E, K>,
+        operands: &mut O,
         no_flush: bool,
         prefetcher: &mut Prefetcher,
     ) {
-        let (width, share) = (self.width(), prefetcher.share(vectors.len()));
-        for i in vectors.clone().step_by(STRIP) {
-            let strip = i..vectors.end.min(i + STRIP);
+        let (width, share) = (self.shared.width(), prefetcher.share(vectors.len()));
+        for i in vectors.clone().step_by(O::STRIP) {
+            let strip = i..vectors.end.min(i + O::STRIP);
             let depth = self.visible(strip.clone(), c);
             if depth.is_empty() {
                 continue;
@@ -383,24 +458,10 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
 
     #[inline(always)]
     fn finish<L: Lanes>(&self, l: L, st: &mut State<'_>) {
-        let width = self.width();
-        // m becomes L
-        for (m, sum) in st.m.chunks_exact_mut(LANES).zip(st.l.chunks_exact(LANES)) {
-            l.store(m, Lanes::add(l, l.load(m), l.log(l.load(sum))));
-        }
+        st.finish_sums(l);
         for i in 0..self.vectors() {
             let (row, head) = self.row_and_head(i);
-            // SAFETY: a row is in one block and a query head in one group, so no other work item and no other vector
-            // of this one accesses these elements.
-            let (y, lse) = unsafe {
-                let at = row * self.heads.nh + head;
-                (self.y_out.slice(self.heads.q(row, head)), self.lse_out.slice(at..at + 1))
-            };
-            let sum = Lanes::splat(l, st.l[i]);
-            for (y, o) in y.chunks_mut(LANES).zip(st.o[i * width..].chunks_exact(LANES)) {
-                E::write(l, y, no_minus_zero(l, Lanes::div(l, l.load(o), sum)));
-            }
-            lse[0] = st.m[i];
+            self.shared.write(l, st, i, row, head);
         }
     }
 }
@@ -415,7 +476,7 @@ fn halves(visible: &Range<usize>) -> (Range<usize>, Range<usize>) {
 /// Computes the factors that merge a chunk, and the merged maxima and sums. For the first chunk of a vector the
 /// factors are 0 and 1, for a chunk without visible keys 1 and 0.
 #[inline(always)]
-fn factors<L: Lanes>(l: L, st: &mut State<'_>) {
+pub(super) fn factors<L: Lanes>(l: L, st: &mut State<'_>) {
     let (zero, one, lowest) = (l.zero(), Lanes::splat(l, 1.0), Lanes::splat(l, f32::MIN));
     for i in (0..st.m.len()).step_by(LANES) {
         let (m, mc) = (l.load(&st.m[i..]), l.load(&st.mc[i..]));

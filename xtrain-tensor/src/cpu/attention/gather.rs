@@ -2,11 +2,16 @@
 use std::ops::Range;
 use std::slice::ChunksExactMut;
 
+#[cfg(target_arch = "x86_64")]
+use half::bf16;
+
 use super::chunk::Chunk;
 use super::kv_element::KvElement;
 use super::number::{Number, without_denormals};
 use super::rows::{CHUNK, widen};
 use crate::cpu::gemm_bf16::MinExponent;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::gemm_bf16::{TILE, TileRows};
 use crate::cpu::lanes::{LANES, Lanes, Reg};
 use crate::faults::{self, Fault};
 use crate::operands::Slots;
@@ -72,6 +77,48 @@ impl HeadView<'_> {
         let start = self.slots.slot(self.seq, first).checked_sub(visible.start).filter(|_| whole)?;
         let rows = &K::plain(x)?[(start * self.nkv + self.kv) * self.hd..];
         Some(Chunk { rows, stride: self.nkv * self.hd })
+    }
+
+    /// The row of position `pos`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn row<E: Number, K: KvElement<E>>(self, x: &[K], pos: usize) -> &[K] {
+        let head_len = K::head_len(self.hd);
+        &x[(self.slots.slot(self.seq, pos) * self.nkv + self.kv) * head_len..][..head_len]
+    }
+
+    /// The rows of the 16 positions from `pos` on, if they are in one run of slots that hold bf16.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn tile_rows<'x, E: Number, K: KvElement<E>>(
+        self,
+        x: &'x [K],
+        pos: usize,
+    ) -> Option<TileRows<'x>> {
+        let (x, step) = (K::in_place(x)?, self.nkv * self.hd);
+        if self.slots.run_length(pos) < TILE {
+            return None;
+        }
+        let start = (self.slots.get(self.seq, pos)? * self.nkv + self.kv) * self.hd;
+        let elements = x.get(start..start + (TILE - 1) * step + self.hd)?;
+        Some(TileRows { elements, step })
+    }
+
+    /// Writes the rows of `heads` kv heads, from that of this view on, at the positions from `pos` on to `rows`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn rows_of<'x>(self, x: &'x [bf16], heads: usize, mut pos: usize, rows: &mut [&'x [bf16]]) {
+        let (step, len, mut rest) = (self.nkv * self.hd, heads * self.hd, rows);
+        while !rest.is_empty() {
+            let run = self.slots.run_length(pos).min(rest.len());
+            let start = (self.slots.slot(self.seq, pos) * self.nkv + self.kv) * self.hd;
+            let from = &x[start..start + (run - 1) * step + len];
+            let (first, later) = rest.split_at_mut(run);
+            for (row, from) in first.iter_mut().zip(from.chunks(step)) {
+                *row = &from[..len];
+            }
+            (pos, rest) = (pos + run, later);
+        }
     }
 
     /// Copies the rows of positions `range` to consecutive rows of `out`, padded to the width.
@@ -146,6 +193,23 @@ impl HeadView<'_> {
         let (bytes, rows) = (head_len * size_of::<K>(), range.len().min(self.slots.run_length(range.start)));
         let row = x.as_ptr().wrapping_add((slot * self.nkv + kv) * head_len).cast();
         Prefetcher { row, stride: self.nkv * bytes, bytes, at: 0, lines: rows * bytes.div_ceil(LINE) }
+    }
+
+    /// Prefetcher for all heads of the rows that are read next, at positions `range`, up to the end of the contiguous run.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn prefetch_all_heads<E: Number, K: KvElement<E>>(
+        self,
+        x: &[K],
+        range: Range<usize>,
+    ) -> Prefetcher {
+        let Some((seq, _)) = self.next else { return Prefetcher::empty() };
+        let Some(slot) = self.slots.get(seq, range.start) else { return Prefetcher::empty() };
+        let (len, rows) =
+            (self.nkv * K::head_len(self.hd), range.len().min(self.slots.run_length(range.start)));
+        let bytes = rows * len * size_of::<K>();
+        let row = x.as_ptr().wrapping_add(slot * len).cast();
+        Prefetcher { row, stride: 0, bytes, at: 0, lines: bytes / LINE }
     }
 }
 

@@ -2,7 +2,7 @@
 use half::bf16;
 
 use super::number::Number;
-use crate::cpu::gemm_bf16::{BLOCK, MinExponent, Pairs};
+use crate::cpu::gemm_bf16::{BLOCK, MinExponent, Operand, Pairs};
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::operands::Int8Head;
 
@@ -13,6 +13,10 @@ pub(crate) trait KvElement<E: Number>: Copy + Sync {
 
     /// The elements as f32, if products can read them in place.
     fn plain(x: &[Self]) -> Option<&[f32]>;
+
+    /// The elements as bf16, if they are stored in it.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AMX reads them in place"))]
+    fn in_place(x: &[Self]) -> Option<&[bf16]>;
 
     /// Writes the values of a head vector to `out`, which is at least as long. The rest of `out` becomes +0.
     fn row<L: Lanes>(l: L, x: &[Self], out: &mut [f32], min_exp: &mut MinExponent<L>);
@@ -35,6 +39,10 @@ impl<E: Number> KvElement<E> for E {
         E::plain(x)
     }
     #[inline(always)]
+    fn in_place(x: &[E]) -> Option<&[bf16]> {
+        Operand::in_place(x)
+    }
+    #[inline(always)]
     fn row<L: Lanes>(l: L, x: &[E], out: &mut [f32], min_exp: &mut MinExponent<L>) {
         for (i, out) in out.chunks_exact_mut(LANES).enumerate() {
             let v = E::read(l, &x[x.len().min(i * LANES)..]);
@@ -51,7 +59,7 @@ impl<E: Number> KvElement<E> for E {
     #[inline(always)]
     fn bf16_row<'b, L: Lanes>(l: L, x: &[E], out: impl Iterator<Item = &'b mut Pairs>) {
         for (x, out) in x.chunks(BLOCK).zip(out) {
-            match E::in_place(x).map(<&[bf16; BLOCK]>::try_from) {
+            match <E as Operand>::in_place(x).map(<&[bf16; BLOCK]>::try_from) {
                 Some(Ok(x)) => out.0 = *x,
                 _ => l.store_bf16(&mut out.0, E::read(l, x)),
             }
@@ -66,6 +74,10 @@ impl<E: Number> KvElement<E> for u32 {
     }
     #[inline(always)]
     fn plain(_: &[u32]) -> Option<&[f32]> {
+        None
+    }
+    #[inline(always)]
+    fn in_place(_: &[u32]) -> Option<&[bf16]> {
         None
     }
     #[inline(always)]

@@ -3,9 +3,10 @@
 //! | file | contents |
 //! |---|---|
 //! | `forward` | one work item: a block of rows and one kv head; scores, weights and outputs in chunks of 64 keys |
+//! | `few` | forward for a few rows of a sequence and all heads, with AMX: keys are read where they are |
 //! | `backward` | one work item: a sequence and one kv head; each weight is computed once for dq, dk and dv |
 //! | `operands` | the operands of a work item's products, in the form that an instruction set reads |
-//! | `widened`, `paired` | the two forms: f32 for fma, and pairs of bf16 for `vdpbf16ps` |
+//! | `widened`, `paired` | two forms: f32 for fma, and pairs of bf16 for `vdpbf16ps` and `tdpbf16ps` |
 //! | `backward/operands`, `backward/widened`, `backward/paired` | the same for the products of the backward pass |
 //! | `product` | the matrix products of both, one chain per output; flush to zero |
 //! | `number` | the element types f32 and bf16 |
@@ -15,6 +16,8 @@
 //! | `scratch` | thread-local working memory |
 mod backward;
 mod chunk;
+#[cfg(target_arch = "x86_64")]
+mod few;
 mod forward;
 mod gather;
 mod kv_element;

@@ -13,6 +13,9 @@ use crate::cpu::lanes::Lanes;
 /// `min_exp` takes part in the test whether a result can be tiny, which gives `no_flush`. Operands whose products are
 /// flushed by the instruction ignore both.
 pub(super) trait Operands<'a, E: Number, K: KvElement<E>> {
+    /// Maximum rows of a product.
+    const STRIP: usize;
+
     /// Sets query vector `i`.
     fn set_query<L: Lanes>(&mut self, l: L, i: usize, q: &[E], min_exp: &mut MinExponent<L>);
 

@@ -1,5 +1,5 @@
-//! Operands as pairs of bf16, for `vdpbf16ps`. The instruction reads denormals as zeros and flushes tiny results, so no
-//! exponents are needed.
+//! Operands as pairs of bf16, for `vdpbf16ps` and `tdpbf16ps`. These instructions read denormals as zeros and flush tiny
+//! results, so no exponents are needed.
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -11,12 +11,9 @@ use super::number::Number;
 use super::operands::{ChunkSource, Operands};
 use super::rows::CHUNK;
 use crate::cpu::gemm::Beta;
-use crate::cpu::gemm_bf16::{
-    BLOCK, MinExponent, Pairs, ParityBlock, Rows, TILE, View, pair_tile, small_product, transpose_pairs,
-};
+use crate::cpu::gemm_bf16::{BLOCK, MinExponent, PairProduct, Pairs, Rows, TILE, View, transpose_pairs};
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::cpu::scratch::Buffer;
-use crate::faults::{self, Fault};
 
 /// Blocks of 32 slots in a chunk.
 pub(super) const SLOT_BLOCKS: usize = CHUNK / BLOCK;
@@ -25,16 +22,16 @@ pub(super) const SLOT_BLOCKS: usize = CHUNK / BLOCK;
 const BLOCK_ROWS: usize = 2 * TILE;
 
 /// The memory of [`Paired`] for some query vectors of some blocks.
-pub(super) struct PairedMemory {
-    left: Buffer<ParityBlock>,
+pub(super) struct PairedMemory<P: PairProduct> {
+    left: Buffer<P::Block>,
     right: Buffer<Pairs>,
     vectors: usize,
     blocks: usize,
 }
 
-impl PairedMemory {
+impl<P: PairProduct> PairedMemory<P> {
     /// `width`: elements of a padded vector, a multiple of 32.
-    pub(super) fn new(vectors: usize, width: usize) -> PairedMemory {
+    pub(super) fn new(vectors: usize, width: usize) -> PairedMemory<P> {
         let blocks = width / BLOCK;
         let (left, right) =
             (Buffer::new(vectors * (blocks + SLOT_BLOCKS)), Buffer::new((TILE + 2 * CHUNK) * blocks));
@@ -42,21 +39,22 @@ impl PairedMemory {
     }
 
     /// `s`: memory for `[vectors][64]` scores.
-    pub(super) fn operands<'b>(&'b mut self, s: &'b mut [f32]) -> Paired<'b> {
+    pub(super) fn operands<'b>(&'b mut self, product: P, s: &'b mut [f32]) -> Paired<'b, P> {
         let (q, p) = self.left.split_at_mut(self.vectors * self.blocks);
         let (rows, packed) = self.right.split_at_mut(TILE * self.blocks);
         let (keys, values) = packed.split_at_mut(CHUNK * self.blocks);
-        Paired { blocks: self.blocks, q, p, s, rows, keys, values }
+        Paired { product, blocks: self.blocks, q, p, s, rows, keys, values }
     }
 }
 
 /// Vectors are padded with zeros to `blocks` blocks of 32.
-pub(super) struct Paired<'b> {
+pub(super) struct Paired<'b, P: PairProduct> {
+    product: P,
     blocks: usize,
     /// `[vectors][blocks]`.
-    q: &'b mut [ParityBlock],
+    q: &'b mut [P::Block],
     /// `[vectors][2]`.
-    p: &'b mut [ParityBlock],
+    p: &'b mut [P::Block],
     /// `[vectors][64]`.
     s: &'b mut [f32],
     /// The rows that are packed next: `[blocks][16]`.
@@ -67,12 +65,14 @@ pub(super) struct Paired<'b> {
     values: &'b mut [Pairs],
 }
 
-impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
+impl<'a, E: Number, K: KvElement<E>, P: PairProduct> Operands<'a, E, K> for Paired<'_, P> {
+    const STRIP: usize = P::STRIP;
+
     #[inline(always)]
     fn set_query<L: Lanes>(&mut self, l: L, i: usize, q: &[E], _: &mut MinExponent<L>) {
         <E as KvElement<E>>::bf16_row(l, q, self.rows.iter_mut().take(self.blocks));
         for (q, values) in self.q[i * self.blocks..].iter_mut().zip(&self.rows[..self.blocks]) {
-            *q = ParityBlock::new(values);
+            *q = P::block(values);
         }
     }
 
@@ -84,7 +84,7 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
         _: &mut Prefetcher,
         _: &mut MinExponent<L>,
     ) {
-        pack_keys::<L, E, K>(l, self.blocks, from, self.rows, self.keys);
+        pack_keys::<L, E, K, P>(l, self.blocks, from, self.rows, self.keys);
     }
 
     #[inline(always)]
@@ -93,7 +93,7 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
             Rows { blocks: &self.q[vectors.start * self.blocks..], step: self.blocks, len: vectors.len() };
         let b = View::of_pairs(self.keys, [self.blocks * BLOCK, CHUNK]);
         let panels = cols.start / LANES..cols.end.div_ceil(LANES);
-        small_product(a, b, panels, &mut self.s[vectors.start * CHUNK..], CHUNK, Beta::Zero);
+        self.product.product(a, b, panels, &mut self.s[vectors.start * CHUNK..], CHUNK, Beta::Zero);
     }
 
     #[inline(always)]
@@ -102,17 +102,17 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
     }
 
     #[inline(always)]
-    fn set_weights<L: Lanes>(&mut self, l: L, i: usize, p: [L::F; 2], _: &mut MinExponent<L>) {
+    fn set_weights<L: Lanes>(&mut self, l: L, i: usize, weights: [L::F; 2], _: &mut MinExponent<L>) {
         let mut values = Pairs([bf16::ZERO; BLOCK]);
-        for (p, block) in p.into_iter().zip(&mut self.p[i * SLOT_BLOCKS..(i + 1) * SLOT_BLOCKS]) {
+        for (p, block) in weights.into_iter().zip(&mut self.p[i * SLOT_BLOCKS..(i + 1) * SLOT_BLOCKS]) {
             l.store_bf16(&mut values.0, p);
-            *block = ParityBlock::new(&values);
+            *block = P::block(&values);
         }
     }
 
     #[inline(always)]
     fn read_values<L: Lanes>(&mut self, l: L, from: &ChunkSource<'a, K>, _: &mut MinExponent<L>) {
-        pack_values::<L, E, K>(l, self.blocks, from, self.rows, self.values);
+        pack_values::<L, E, K, P>(l, self.blocks, from, self.rows, self.values);
     }
 
     #[inline(always)]
@@ -122,14 +122,14 @@ impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Paired<'_> {
         let a = Rows { blocks, step: SLOT_BLOCKS, len: vectors.len() };
         let b = View::of_pairs(self.values, [CHUNK, self.blocks * LANES])
             .depths(slot_blocks.start * BLOCK..slot_blocks.end * BLOCK);
-        small_product(a, b, 0..self.blocks, out, self.blocks * LANES, Beta::Zero);
+        self.product.product(a, b, 0..self.blocks, out, self.blocks * LANES, Beta::Zero);
     }
 }
 
 /// Packs the rows of a chunk's visible slots, transposed: panels of 32 slots, `[2][blocks][2][16]`. `rows`: working
 /// memory, `[blocks][16]`.
 #[inline(always)]
-pub(super) fn pack_keys<L: Lanes, E: Number, K: KvElement<E>>(
+pub(super) fn pack_keys<L: Lanes, E: Number, K: KvElement<E>, P: PairProduct>(
     l: L,
     blocks: usize,
     from: &ChunkSource<'_, K>,
@@ -137,15 +137,15 @@ pub(super) fn pack_keys<L: Lanes, E: Number, K: KvElement<E>>(
     packed: &mut [Pairs],
 ) {
     let next = from.visible.start;
-    let mut packer = Packer { blocks, rows, packed, next, group: PhantomData::<Keys> };
+    let mut packer = Packer { blocks, rows, packed, next, group: PhantomData::<Keys<P>> };
     from.view.read::<L, E, K>(l, from.x, from.positions(), &mut packer);
     packer.skip(l, from.visible.end.next_multiple_of(TILE));
 }
 
 /// Packs the rows of a chunk's visible slots: panels of 32 elements, `[blocks][2][2][16]`. Other slots of a block of 32
-/// are rows of zeros. `rows`: working memory, `[blocks][4]`.
+/// are rows of zeros. `rows`: working memory, `[blocks][P::GROUP]`.
 #[inline(always)]
-pub(super) fn pack_values<L: Lanes, E: Number, K: KvElement<E>>(
+pub(super) fn pack_values<L: Lanes, E: Number, K: KvElement<E>, P: PairProduct>(
     l: L,
     blocks: usize,
     from: &ChunkSource<'_, K>,
@@ -153,7 +153,7 @@ pub(super) fn pack_values<L: Lanes, E: Number, K: KvElement<E>>(
     packed: &mut [Pairs],
 ) {
     let next = from.visible.start / BLOCK * BLOCK;
-    let mut packer = Packer { blocks, rows, packed, next, group: PhantomData::<Values> };
+    let mut packer = Packer { blocks, rows, packed, next, group: PhantomData::<Values<P>> };
     packer.skip(l, from.visible.start);
     from.view.read::<L, E, K>(l, from.x, from.positions(), &mut packer);
     packer.skip(l, from.visible.end.next_multiple_of(BLOCK));
@@ -208,9 +208,9 @@ impl<G: Group> Packer<'_, G> {
 }
 
 /// Keys are transposed, 16 slots at a time.
-struct Keys;
+struct Keys<P>(PhantomData<P>);
 
-impl Group for Keys {
+impl<P: PairProduct> Group for Keys<P> {
     const ROWS: usize = TILE;
 
     #[inline(always)]
@@ -220,39 +220,25 @@ impl Group for Keys {
         for (rows, packed) in rows.iter().zip(packed.chunks_mut(BLOCK_ROWS)) {
             let packed = &mut packed[..TILE];
             transpose_pairs(l, rows, packed);
-            pair_tile(packed);
+            P::order_tile(packed);
         }
     }
 }
 
-/// Values of four slots: the pairs of the first and the third, and of the second and the fourth.
-pub(super) struct Values;
+/// Values of a few slots become the pairs of a product.
+pub(super) struct Values<P>(PhantomData<P>);
 
-impl Group for Values {
-    const ROWS: usize = 4;
+impl<P: PairProduct> Group for Values<P> {
+    const ROWS: usize = P::GROUP;
 
     #[inline(always)]
     fn pack<L: Lanes>(_: L, rows: &[Pairs], last: usize, packed: &mut [Pairs]) {
-        let packed = &mut packed[last / BLOCK * BLOCK_ROWS + last % BLOCK / 4 * 2..];
+        let packed = &mut packed[last / BLOCK * BLOCK_ROWS + last % BLOCK / P::GROUP * (P::GROUP / 2)..];
         let panels = packed.chunks_mut(SLOT_BLOCKS * BLOCK_ROWS);
-        for (rows, panel) in rows.as_chunks::<4>().0.iter().zip(panels) {
+        for (rows, panel) in rows.chunks_exact(P::GROUP).zip(panels) {
             for at in [0, TILE] {
-                panel[at] = pair(&rows[0], &rows[2], at);
-                panel[at + 1] = pair(&rows[1], &rows[3], at);
+                P::pair_rows(rows, at, &mut panel[at..]);
             }
         }
     }
-}
-
-/// The pairs of 16 columns of two rows from `at` on, the earlier slot in the high half.
-#[inline(always)]
-fn pair(earlier: &Pairs, later: &Pairs, at: usize) -> Pairs {
-    let (high, low) =
-        if faults::on(Fault::PairedSlotsExchanged) { (later, earlier) } else { (earlier, later) };
-    let (high, low) = (&high.0[at..at + TILE], &low.0[at..at + TILE]);
-    let mut words = [0; TILE];
-    for i in 0..TILE {
-        words[i] = u32::from(high[i].to_bits()) << 16 | u32::from(low[i].to_bits());
-    }
-    Pairs::of_words(words)
 }

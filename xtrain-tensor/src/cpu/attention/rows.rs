@@ -10,7 +10,7 @@ pub(super) const SERIAL: usize = 1 << 17;
 /// Keys per chunk.
 pub(super) const CHUNK: usize = 64;
 
-/// Maximum rows of one product.
+/// Maximum rows of a product in registers.
 pub(super) const STRIP: usize = 12;
 
 const INDEX: [f32; LANES] = {

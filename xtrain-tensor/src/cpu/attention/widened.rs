@@ -7,7 +7,7 @@ use super::kv_element::KvElement;
 use super::number::Number;
 use super::operands::{ChunkSource, Operands};
 use super::product::Product;
-use super::rows::{CHUNK, widen};
+use super::rows::{CHUNK, STRIP, widen};
 use crate::cpu::Simd;
 use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::gemm_bf16::MinExponent;
@@ -33,6 +33,8 @@ pub(super) struct Widened<'a, 'b> {
 }
 
 impl<'a, E: Number, K: KvElement<E>> Operands<'a, E, K> for Widened<'a, '_> {
+    const STRIP: usize = STRIP;
+
     #[inline(always)]
     fn set_query<L: Lanes>(&mut self, l: L, i: usize, q: &[E], min_exp: &mut MinExponent<L>) {
         <E as KvElement<E>>::row(l, q, &mut self.q[i * self.width..(i + 1) * self.width], min_exp);

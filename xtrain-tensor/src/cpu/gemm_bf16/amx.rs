@@ -5,7 +5,10 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::gemm::Beta;
+use super::super::lanes::LANES;
+use super::left;
 use super::output::SharedOutput;
+use super::pairs::Pairs;
 use super::sums::{Part, Sums};
 use super::tiles::{BLOCK_ROWS, View};
 use crate::device::amx::detect;
@@ -70,13 +73,13 @@ impl Job<'_> {
                 continue;
             }
             // SAFETY: AMX was detected; the registers are released below.
-            unsafe { configure(rows.len().min(ROWS)) };
+            unsafe { configure(rows_of(rows.len().min(ROWS))) };
             for panel in panels.clone() {
                 self.panel(rows.clone(), panel, (panel + 1 < panels.end).then_some(panel + 1));
             }
         }
         // SAFETY: AMX was detected.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+        unsafe { release() };
     }
 
     /// Computes the outputs of `rows` in one panel.
@@ -148,21 +151,71 @@ struct Tile {
     next: *const u8,
 }
 
-/// Configures the tile registers for `height` rows, 1 to 32.
-///
-/// # Safety
-/// The machine has AMX.
-unsafe fn configure(height: usize) {
+/// The rows of each register for tiles of `height` rows, 1 to 32.
+pub(super) fn rows_of(height: usize) -> [u8; 8] {
     let upper = height.min(TILE) as u8;
     // unused registers still need a shape
     let lower = height.checked_sub(TILE).filter(|&h| h > 0).unwrap_or(TILE) as u8;
     let full = TILE as u8;
+    [upper, upper, lower, lower, upper, lower, full, full]
+}
+
+/// Configures the rows of the tile registers.
+///
+/// # Safety
+/// The machine has AMX. Each register has 1 to 16 rows.
+pub(super) unsafe fn configure(rows: [u8; 8]) {
     let mut config =
         Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
     config.row_bytes[..8].fill(64);
-    config.rows[..8].copy_from_slice(&[upper, upper, lower, lower, upper, lower, full, full]);
+    config.rows[..8].copy_from_slice(&rows);
     // SAFETY: AMX exists, by contract; the configuration is 64 bytes long and valid for palette 1.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
+}
+
+/// Ends the use of the tile registers.
+///
+/// # Safety
+/// The machine has AMX.
+pub(super) unsafe fn release() {
+    // SAFETY: AMX exists, by contract.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// `out = beta out + a b` for up to 32 rows and the panels `panels` of b. Rows of `out` are `out_step` elements apart;
+/// its columns are those of b, whole panels.
+///
+/// # Safety
+/// The registers are configured for these rows. The elements of `out` are writable, and no other thread accesses them;
+/// a has these rows of at least one block.
+pub(super) unsafe fn small_product(
+    a: left::Rows<'_, Pairs>,
+    b: View<'_>,
+    panels: Range<usize>,
+    out: *mut f32,
+    out_step: usize,
+    beta: Beta,
+) {
+    for panel in panels {
+        let tile = Tile {
+            blocks: b.blocks(),
+            a: a.blocks.as_ptr().cast(),
+            a_step: a.step * size_of::<Pairs>(),
+            b: b.panel(panel).as_ptr().cast(),
+            c: out.wrapping_add(panel * LANES).cast(),
+            c_step: out_step * size_of::<f32>(),
+            next: std::ptr::null(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (a.len > TILE, beta) {
+                (true, Beta::Zero) => tile.upper_and_lower_from_zero(),
+                (true, Beta::One) => tile.upper_and_lower(),
+                (false, Beta::Zero) => tile.upper_from_zero(),
+                (false, Beta::One) => tile.upper(),
+            }
+        }
+    }
 }
 
 /// A kernel for 17 to 32 rows: the start of the sums, and what to do in each block in addition.

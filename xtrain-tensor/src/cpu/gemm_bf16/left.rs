@@ -41,6 +41,22 @@ pub(super) enum Blocks<'a> {
 pub(super) struct F32Block(pub(super) [f32; BLOCK]);
 scratch!(F32Block, F32Block([0.0; BLOCK]));
 
+/// Rows of a left operand: row r is the blocks from `r * step` on.
+#[derive(Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only products of pairs read them"))]
+pub(crate) struct Rows<'a, B> {
+    pub(crate) blocks: &'a [B],
+    pub(crate) step: usize,
+    pub(crate) len: usize,
+}
+
+impl<B> Clone for Rows<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<B> Copy for Rows<'_, B> {}
+
 /// A block in the order of [`Pairing::Parity`](super::pairing::Pairing::Parity).
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]

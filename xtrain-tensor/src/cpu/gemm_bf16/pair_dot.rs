@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::super::Simd;
 use super::super::gemm::{Beta, tiles};
 use super::super::lanes::LANES;
-use super::left::{PackedA, ParityBlock};
+use super::left::{PackedA, ParityBlock, Rows};
 use super::operand::{LATTICE_MIN, on_lattice};
 use super::output::SharedOutput;
 use super::pairs::{Pairs, TILE};
@@ -105,22 +105,17 @@ impl Job<'_> {
 /// `out = beta out + a b` for a few rows and the panels `panels` of b. Rows of `out` are `out_step` elements apart; its
 /// columns are those of b, whole panels.
 ///
-/// # Panics
-/// If the machine has no AVX-512 BF16, or an operand is too short.
-pub(crate) fn small_product(
-    a: Rows<'_>,
+/// # Safety
+/// The machine has AVX-512F and AVX-512 BF16. The elements of `out` are writable, and no other thread accesses them.
+pub(super) unsafe fn small_product(
+    a: Rows<'_, ParityBlock>,
     b: View<'_>,
     panels: Range<usize>,
-    out: &mut [f32],
+    out: *mut f32,
     out_step: usize,
     beta: Beta,
 ) {
-    assert!(Simd::Avx512Bf16.is_supported(), "the machine has no AVX-512 BF16");
-    let blocks = b.blocks();
-    assert!(a.len > 0 && blocks > 0 && !panels.is_empty(), "a product has rows, panels and a depth");
-    assert!((a.len - 1) * a.step + blocks <= a.blocks.len(), "a is too short");
-    assert!((a.len - 1) * out_step + panels.end * LANES <= out.len(), "out is too short");
-    let sums = Sums { start: out.as_mut_ptr(), step: out_step, panel_step: LANES };
+    let sums = Sums { start: out, step: out_step, panel_step: LANES };
     for (row, height) in tiles(a.len, tile_rows(Simd::Avx512)) {
         let across = if height <= 3 { 2 } else { 1 };
         let mut panel = panels.start;
@@ -138,23 +133,15 @@ pub(crate) fn small_product(
                 beta,
                 next: None,
             };
-            // SAFETY: the instructions were detected, and they include AVX-512F. The sums are inside `out`, as checked.
+            // SAFETY: the caller's promise.
             unsafe { tile.run() };
         }
     }
 }
 
-/// Rows of an operand: row r is the blocks from `r * step` on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    pub(crate) blocks: &'a [ParityBlock],
-    pub(crate) step: usize,
-    pub(crate) len: usize,
-}
-
 /// A tile of outputs: a few rows, and one or several panels.
 struct Tile<'a> {
-    a: Rows<'a>,
+    a: Rows<'a, ParityBlock>,
     b: View<'a>,
     /// Whether no sum from +0 can be tiny.
     on_lattice: bool,

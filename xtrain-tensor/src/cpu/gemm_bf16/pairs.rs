@@ -54,7 +54,7 @@ impl Pairs {
 }
 
 /// The elements of rows.
-pub(super) fn flat(rows: &[Pairs]) -> &[bf16] {
+pub(crate) fn flat(rows: &[Pairs]) -> &[bf16] {
     // SAFETY: a row is 32 elements without padding.
     unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len() * 32) }
 }

@@ -16,6 +16,9 @@ pub(super) trait Operands<E: Number> {
     /// of zeros.
     const STEP: usize;
 
+    /// Maximum rows of a product.
+    const STRIP: usize;
+
     /// Reads the keys and the values of the positions `0..len`.
     fn read_keys<L: Lanes>(
         &mut self,

@@ -2,7 +2,7 @@
 use super::operands::Operands;
 use super::{Item, NoFlush, State};
 use crate::cpu::attention::number::Number;
-use crate::cpu::attention::rows::{STRIP, masked, within};
+use crate::cpu::attention::rows::{masked, within};
 use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes};
 
@@ -19,8 +19,8 @@ impl<E: Number> Item<'_, E> {
         no_flush: &NoFlush,
     ) -> (u8, u8) {
         let rows = self.block(block);
-        for t in rows.clone().step_by(STRIP) {
-            let strip = t..rows.end.min(t + STRIP);
+        for t in rows.clone().step_by(O::STRIP) {
+            let strip = t..rows.end.min(t + O::STRIP);
             let cols = self.visible(strip.clone(), c);
             if !cols.is_empty() {
                 operands.scores(strip, c, cols, [no_flush.scores, no_flush.dp]);
@@ -53,16 +53,16 @@ impl<E: Number> Item<'_, E> {
 
     /// Adds a chunk of keys to dq of a block's rows.
     #[inline(always)]
-    pub(super) fn add_dq(
+    pub(super) fn add_dq<O: Operands<E>>(
         &self,
         st: &mut State<'_>,
-        operands: &impl Operands<E>,
+        operands: &O,
         [block, c]: [usize; 2],
         no_flush: bool,
     ) {
         let rows = self.block(block);
-        for t in rows.clone().step_by(STRIP) {
-            let strip = t..rows.end.min(t + STRIP);
+        for t in rows.clone().step_by(O::STRIP) {
+            let strip = t..rows.end.min(t + O::STRIP);
             let depth = self.visible(strip.clone(), c);
             if !depth.is_empty() {
                 operands.add_dq(strip, c, depth, &mut st.dq[t * self.width()..], no_flush);
@@ -72,16 +72,16 @@ impl<E: Number> Item<'_, E> {
 
     /// Adds a block of rows to dk and dv of a chunk's keys.
     #[inline(always)]
-    pub(super) fn add_dk_dv(
+    pub(super) fn add_dk_dv<O: Operands<E>>(
         &self,
         st: &mut State<'_>,
-        operands: &impl Operands<E>,
+        operands: &O,
         [block, c]: [usize; 2],
         no_flush: &NoFlush,
     ) {
         let (rows, keys) = (self.block(block), self.block(c));
-        for j in keys.clone().step_by(STRIP) {
-            let strip = j..keys.end.min(j + STRIP);
+        for j in keys.clone().step_by(O::STRIP) {
+            let strip = j..keys.end.min(j + O::STRIP);
             let end = self.mask.visible_until(strip.end - 1, self.len()).min(rows.end);
             let depth = j.max(rows.start).max(self.prefix)..end;
             if depth.is_empty() {

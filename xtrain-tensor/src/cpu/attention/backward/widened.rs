@@ -8,7 +8,7 @@ use crate::cpu::attention::gather::{self, HeadView, Prefetcher};
 use crate::cpu::attention::kv_element::KvElement;
 use crate::cpu::attention::number::Number;
 use crate::cpu::attention::product::Product;
-use crate::cpu::attention::rows::{CHUNK, widen};
+use crate::cpu::attention::rows::{CHUNK, STRIP, widen};
 use crate::cpu::gemm::{Beta, Matrix};
 use crate::cpu::gemm_bf16::MinExponent;
 use crate::cpu::lanes::{LANES, Lanes};
@@ -34,6 +34,7 @@ pub(super) struct Widened<'b> {
 
 impl<E: Number> Operands<E> for Widened<'_> {
     const STEP: usize = E::STEP;
+    const STRIP: usize = STRIP;
 
     #[inline(always)]
     fn read_keys<L: Lanes>(
