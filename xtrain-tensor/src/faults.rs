@@ -260,6 +260,7 @@ faults! {
     LastTileRowLost "a product of a few rows with AMX leaves out its last row"
     PairedColumnsNotRestored "outputs of a few rows keep the order of the paired columns"
     KeysOfFirstTile "the scores of a few rows take the keys of the first 16 slots of a block for those of the next 16"
+    GapOfWindowsRead "rows of one sequence read the values between their windows, which are unspecified"
     NextHeadsNotPaired "the outputs of a few rows take the values of the first kv heads for those of the next pass"
     PairSumNotFlushed "the additions that end a block of vdpbf16ps keep denormals"
     PairExponentOfFirstRow "a tile of vdpbf16ps takes the smallest exponent of its first row for that of all rows"

@@ -1,5 +1,5 @@
-//! Attention forward for a few rows of one sequence, with AMX: a decoding step. One work item computes all heads, so that
-//! the keys of a slot are read together, and masks, slots and tile registers are set up once.
+//! Attention forward for a few rows of one sequence, with AMX: a decoding step. One work item computes several kv heads,
+//! all if there are enough sequences, so that masks, slots and tile registers are set up once.
 //!
 //! The scores are computed as `k q^T`, with the keys where they are. Values are paired on the way to the product: the
 //! even columns of a panel in its first tile, the odd ones in its second.
@@ -13,15 +13,13 @@ use super::gather::HeadView;
 use super::kv_element::KvElement;
 use super::number::Number;
 use super::operands::ChunkSource;
+use super::paired::SLOT_BLOCKS;
 use super::rows::{CHUNK, union, within};
 use super::scratch;
 use crate::cpu::gemm_bf16::{BLOCK, FewRows, Pairs, TILE, TileRows, flat};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, with_avx512};
 use crate::cpu::scratch::Buffer;
 use crate::faults::{self, Fault};
-
-/// Blocks of 32 slots in a chunk.
-const SLOT_BLOCKS: usize = CHUNK / BLOCK;
 
 /// Rows of a panel of values: two tiles for each block of slots.
 const PANEL: usize = SLOT_BLOCKS * 2 * TILE;
@@ -31,33 +29,42 @@ const PASS: usize = 256;
 
 const ZEROS: Pairs = Pairs([bf16::ZERO; BLOCK]);
 
-/// The rows `rows` of one sequence, with at most 16 query vectors for each kv head.
+/// The kv heads `kv_heads` of the rows `rows` of one sequence, with at most 16 query vectors for each of them. The methods
+/// count kv heads from the first of these.
 pub(super) struct Few<'a, E, K> {
     pub(super) shared: &'a Shared<'a, E, K>,
     pub(super) rows: Range<usize>,
-    /// The sequence of the next work item.
+    pub(super) kv_heads: Range<usize>,
+    /// The sequence whose keys and values are prefetched.
     pub(super) next: Option<u32>,
 }
 
-/// Whether `rows` are few, and of one sequence.
+/// Whether `rows` are few, of one sequence, and see all positions from their first to their last key.
 pub(super) fn are_few<E: Number, K>(shared: &Shared<'_, E, K>, rows: &Range<usize>) -> bool {
-    let seq = &shared.mask.seq[rows.clone()];
-    seq.len() * shared.group() <= TILE && seq.iter().all(|&one| one == seq[0])
+    let (mask, mut seen) = (shared.mask, shared.mask.keys(rows.start));
+    // slots between the windows of two rows hold unspecified values
+    rows.len() * shared.group() <= TILE
+        && rows.clone().all(|row| {
+            let keys = mask.keys(row);
+            let apart = keys.start > seen.end || keys.end < seen.start;
+            seen = union(seen.clone(), keys);
+            mask.seq[row] == mask.seq[rows.start] && (!apart || faults::on(Fault::GapOfWindowsRead))
+        })
 }
 
 impl<'a, E: Number, K: KvElement<E>> Few<'a, E, K> {
     pub(super) fn run(&self) {
-        let (nkv, few, width) = (self.shared.heads.nkv, self.vectors(), self.shared.width());
+        let (nkv, few, width) = (self.kv_heads.len(), self.vectors(), self.shared.width());
         let (n, blocks) = (nkv * few, width / BLOCK);
         let (all, one) = (n * width, n.next_multiple_of(LANES));
         let pass = (PASS / width).clamp(1, nkv);
-        let len = (nkv * TILE + (CHUNK + PANEL) * pass) * blocks + (n + few) * SLOT_BLOCKS;
+        let len = (nkv * TILE + (CHUNK + PANEL) * pass) * blocks + n * SLOT_BLOCKS;
         let mut memory = Buffer::<Pairs>::new(len);
         let mut rest = &mut memory[..];
         let mut pairs = |len| rest.split_off_mut(..len).expect("the total was reserved");
         let (q, rows) = (pairs(nkv * TILE * blocks), pairs(CHUNK * pass * blocks));
         let values = pairs(PANEL * pass * blocks);
-        let p = pairs((n + few) * SLOT_BLOCKS);
+        let p = pairs(n * SLOT_BLOCKS);
         let lens = [few * width, all, one, one, one, one, one, one, n * CHUNK, CHUNK * TILE];
         scratch::with(lens, |[oc, o, m, l, mc, lc, a, b, s, s_t]| {
             let state = State { oc, o, m, l, mc, lc, a, b };
@@ -77,13 +84,14 @@ impl<'a, E: Number, K: KvElement<E>> Few<'a, E, K> {
     #[inline(always)]
     fn row_and_head(&self, kv: usize, i: usize) -> (usize, usize) {
         let group = self.shared.group();
-        (self.rows.start + i / group, kv * group + i % group)
+        (self.rows.start + i / group, (self.kv_heads.start + kv) * group + i % group)
     }
 
-    /// The keys or values of a kv head. Those of the next work item are prefetched.
+    /// The keys or values of a kv head.
     #[inline(always)]
     fn view(&self, kv: usize) -> HeadView<'a> {
         let Shared { heads, mask, .. } = self.shared;
+        let kv = self.kv_heads.start + kv;
         let next = self.next.map(|seq| (seq, kv));
         HeadView { slots: mask.slots, seq: mask.seq[self.rows.start], nkv: heads.nkv, kv, hd: heads.hd, next }
     }
@@ -115,7 +123,8 @@ impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         let Shared { heads, mask, .. } = *self.item.shared;
-        let (few, n) = (self.item.vectors(), heads.nkv * self.item.vectors());
+        let (few, nkv) = (self.item.vectors(), self.item.kv_heads.len());
+        let n = nkv * few;
         let st = &mut self.state;
         st.m.fill(f32::NEG_INFINITY);
         st.l.fill(0.0);
@@ -124,7 +133,7 @@ impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
         let all = self.item.rows.clone().fold(0..0, |all, row| union(all, mask.keys(row)));
         for c in all.start / CHUNK..all.end.div_ceil(CHUNK) {
             let visible = within(&all, c);
-            for kv in 0..heads.nkv {
+            for kv in 0..nkv {
                 self.scores(l, kv, c, &visible);
             }
             for v in 0..n {
@@ -136,8 +145,8 @@ impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
                 }
             }
             factors(l, &mut self.state);
-            for first in (0..heads.nkv).step_by(self.pass) {
-                let pass = first..heads.nkv.min(first + self.pass);
+            for first in (0..nkv).step_by(self.pass) {
+                let pass = first..nkv.min(first + self.pass);
                 if first == 0 || !faults::on(Fault::NextHeadsNotPaired) {
                     self.pair_values(l, pass.clone(), c, &visible);
                 }
@@ -199,19 +208,19 @@ impl<E: Number, K: KvElement<E>> Work<'_, '_, E, K> {
             self.tiles.times_vectors(rows, q, &mut self.s_t[block * BLOCK..]);
         }
         let s = &mut self.s[kv * few * CHUNK..(kv + 1) * few * CHUNK];
-        // SAFETY: `FewRows` has detected AMX, which includes AVX-512F.
+        // SAFETY: `with_avx512` has detected AVX-512F.
         unsafe { transpose(self.s_t, visible, s) };
     }
 
     /// Pairs the values of the kv heads `pass` at the slots `visible` of chunk `c`; other slots of a block of 32 are
-    /// zeros. Prefetches the share of these heads in the keys and values of the next work item.
+    /// zeros. Prefetches a part of the keys and values of the next sequence: the share of these heads in its rows.
     #[inline(always)]
     fn pair_values<L: Lanes>(&mut self, l: L, pass: Range<usize>, c: usize, visible: &Range<usize>) {
         let blocks = pass.len() * self.blocks;
         let (view, [keys, values]) = (self.item.view(pass.start), self.item.shared.keys_values);
         let in_place = K::in_place(values).filter(|_| view.hd == self.blocks * BLOCK);
         let part = visible.len().div_ceil(view.nkv);
-        let from = c * CHUNK + visible.start + pass.start * part;
+        let from = c * CHUNK + visible.start + view.kv * part;
         let next = from..(from + pass.len() * part).min(c * CHUNK + visible.end);
         let mut prefetch_keys = view.prefetch_all_heads::<E, K>(keys, next.clone());
         let mut prefetch_values = view.prefetch_all_heads::<E, K>(values, next);
@@ -231,7 +240,6 @@ impl<E: Number, K: KvElement<E>> Work<'_, '_, E, K> {
                     for (slot, row) in
                         (first..first + BLOCK).zip(rows_of_slots).filter(|(slot, _)| slots.contains(slot))
                     {
-                        row.fill(ZEROS);
                         for (kv, row) in pass.clone().zip(row.chunks_exact_mut(self.blocks)) {
                             let x = self.item.view(kv).row::<E, K>(values, c * CHUNK + slot);
                             K::bf16_row(l, x, row.iter_mut());
@@ -250,7 +258,7 @@ impl<E: Number, K: KvElement<E>> Work<'_, '_, E, K> {
                 prefetch_values.issue(l, lines);
                 let [even, odd] =
                     if faults::on(Fault::PairedSlotsExchanged) { [odd, even] } else { [even, odd] };
-                // SAFETY: `FewRows` has detected AMX, which includes AVX-512F.
+                // SAFETY: as above.
                 unsafe { pair_columns(even, odd, blocks, &mut self.values[block * 2 * TILE + r..]) };
             }
         }
@@ -295,9 +303,9 @@ fn copy<L: Lanes, E: Number, K: KvElement<E>>(
 ) {
     let rows = &mut rows[slots.start * blocks..slots.end * blocks];
     for (slot, row) in slots.zip(rows.chunks_exact_mut(blocks)) {
-        row.fill(ZEROS);
-        if from.visible.contains(&slot) {
-            K::bf16_row(l, from.view.row::<E, K>(from.x, from.c * CHUNK + slot), row.iter_mut());
+        match from.visible.contains(&slot) {
+            true => K::bf16_row(l, from.view.row::<E, K>(from.x, from.c * CHUNK + slot), row.iter_mut()),
+            false => row.fill(ZEROS),
         }
     }
 }

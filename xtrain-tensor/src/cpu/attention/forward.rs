@@ -29,7 +29,7 @@ use crate::operands::{AttnMask, Heads};
 /// Maximum query vectors (rows times heads of the group) per block.
 const BLOCK: usize = 256;
 
-/// The least number of query vectors for which packing a chunk in pairs pays.
+/// The least number of query vectors for which packing a chunk in pairs for `vdpbf16ps` pays.
 #[cfg(target_arch = "x86_64")]
 const MIN_PAIRED: usize = 8;
 
@@ -52,7 +52,11 @@ pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
     mask: &AttnMask<'_>,
 ) -> (Vec<E>, Vec<f32>) {
     let group = heads.nh / heads.nkv;
-    let blocks = blocks(mask, (BLOCK / group).max(1), mask.rows().div_ceil(cpu.pool.threads()));
+    let tiles = cpu.simd == Simd::Amx && E::PAIRED;
+    let blocks = blocks(mask, (BLOCK / group).max(1), mask.rows().div_ceil(cpu.pool.threads()), tiles);
+    let keys = |rows: Range<usize>| rows.map(|n| mask.keys(n).len()).sum::<usize>();
+    let work = keys(0..mask.rows());
+    let serial = cpu.pool.threads() == 1 || work * heads.nh * heads.hd < SERIAL;
     let mut y = cpu.recycler.acquire(q.len());
     let mut lse = cpu.recycler.acquire(mask.rows() * heads.nh);
     let shared = Shared {
@@ -70,10 +74,17 @@ pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
         let Some(([start, end], kv)) = block_and_head(i) else { return };
         let block = start..end;
         #[cfg(target_arch = "x86_64")]
-        if cpu.simd == Simd::Amx && E::PAIRED && are_few(shared, &block) {
-            if kv == 0 {
-                let next = blocks.get(i / heads.nkv + 1).map(|[start, _]| mask.seq[*start]);
-                Few { shared, rows: block, next }.run();
+        if tiles && are_few(shared, &block) {
+            // at most half of a thread's share of the work
+            let together = match serial {
+                true => heads.nkv,
+                false => work * heads.nkv / (2 * cpu.pool.threads() * keys(block.clone())),
+            };
+            let together = together.clamp(1, heads.nkv);
+            if kv % together == 0 {
+                let kv_heads = kv..heads.nkv.min(kv + together);
+                let next = blocks.get(i / heads.nkv + 1).filter(|_| together == heads.nkv);
+                Few { shared, rows: block, kv_heads, next: next.map(|[start, _]| mask.seq[*start]) }.run();
             }
             return;
         }
@@ -81,8 +92,7 @@ pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
         Item { shared, block, kv, next }.run();
     };
     let n = blocks.len() * heads.nkv;
-    let work: usize = (0..mask.rows()).map(|n| mask.keys(n).len()).sum();
-    match work * heads.nh * heads.hd < SERIAL {
+    match serial {
         true => (0..n).for_each(item),
         false => cpu.pool.run(n, item),
     }
@@ -90,14 +100,15 @@ pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
 }
 
 /// Groups consecutive rows whose sequences start with the same slots into blocks of at most `max_rows` rows. A block
-/// with `join_below` rows or more is not joined by another sequence, so that every thread has work.
-fn blocks(mask: &AttnMask<'_>, max_rows: usize, join_below: usize) -> Buffer<Block> {
+/// with `join_below` rows or more is not joined by another sequence, so that every thread has work. `mostly`: sequences
+/// are only joined if most of their chunks are the same, because a single row is computed faster than a part of a block.
+fn blocks(mask: &AttnMask<'_>, max_rows: usize, join_below: usize, mostly: bool) -> Buffer<Block> {
     let (mut blocks, mut len) = (Buffer::<Block>::new(mask.rows()), 0);
     for n in 0..mask.rows() {
         let joins = |[start, end]: Block| {
             end - start < max_rows
                 && (mask.seq[n] == mask.seq[n - 1]
-                    || end - start < join_below && share_a_chunk(mask, n - 1, n))
+                    || end - start < join_below && share_chunks(mask, n - 1, n, mostly))
         };
         match blocks[..len].last_mut() {
             Some(block) if joins(*block) => block[1] = n + 1,
@@ -115,10 +126,13 @@ fn blocks(mask: &AttnMask<'_>, max_rows: usize, join_below: usize) -> Buffer<Blo
 type Block = [usize; 2];
 scratch!(Block, [0; 2]);
 
-/// Whether the first chunk visible to either of two rows is in the same slots for both.
-fn share_a_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {
-    let start = mask.keys(a).start.min(mask.keys(b).start) / CHUNK * CHUNK;
-    mask.slots.same(mask.seq[a], mask.seq[b], start..start + CHUNK)
+/// Whether the first chunk visible to either of two rows is in the same slots for both. `mostly`: the first four fifths
+/// of the visible chunks, rounded up.
+fn share_chunks(mask: &AttnMask<'_>, a: usize, b: usize, mostly: bool) -> bool {
+    let all = union(mask.keys(a), mask.keys(b));
+    let start = all.start / CHUNK * CHUNK;
+    let chunks = if mostly { ((all.end - start).div_ceil(CHUNK) * 4).div_ceil(5) } else { 1 };
+    mask.slots.same(mask.seq[a], mask.seq[b], start..start + chunks * CHUNK)
 }
 
 /// What all work items read and write.

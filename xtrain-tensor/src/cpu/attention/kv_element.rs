@@ -25,7 +25,10 @@ pub(crate) trait KvElement<E: Number>: Copy + Sync {
     fn raw_row<L: Lanes>(l: L, x: &[Self], out: &mut [f32], min_exp: &mut MinExponent<L>);
 
     /// Writes the values of a head vector, rounded to bf16, in blocks of 32. The rest of the last block becomes +0.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 reads pairs"))]
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only AVX-512 BF16 and AMX read pairs")
+    )]
     fn bf16_row<'b, L: Lanes>(l: L, x: &[Self], out: impl Iterator<Item = &'b mut Pairs>);
 }
 

@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `forward` | one work item: a block of rows and one kv head; scores, weights and outputs in chunks of 64 keys |
-//! | `few` | forward for a few rows of a sequence and all heads, with AMX: keys are read where they are |
+//! | `few` | forward for a few rows of a sequence and several kv heads, with AMX: keys are read where they are |
 //! | `backward` | one work item: a sequence and one kv head; each weight is computed once for dq, dk and dv |
 //! | `operands` | the operands of a work item's products, in the form that an instruction set reads |
 //! | `widened`, `paired` | two forms: f32 for fma, and pairs of bf16 for `vdpbf16ps` and `tdpbf16ps` |

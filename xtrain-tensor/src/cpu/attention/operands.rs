@@ -55,7 +55,10 @@ pub(super) struct ChunkSource<'a, K> {
 
 impl<K> ChunkSource<'_, K> {
     /// The positions of the visible slots.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 reads pairs"))]
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only AVX-512 BF16 and AMX read pairs")
+    )]
     #[inline(always)]
     pub(super) fn positions(&self) -> Range<usize> {
         self.c * CHUNK + self.visible.start..self.c * CHUNK + self.visible.end

@@ -273,6 +273,62 @@ fn sequences_that_share_a_page_do_not_read_the_slots_between_their_windows() {
     }
 }
 
+/// Two rows of one sequence whose windows are apart. Between them are slots without a key and a page that does not
+/// exist.
+fn rows_with_a_gap() -> Vec<Case> {
+    let pages =
+        Slots::Pages { page: 4, table: vec![(0..32).map(|i| if i == 5 { 1000 } else { i }).collect()] };
+    [Slots::Runs { base: vec![0] }, pages]
+        .map(|slots| Case {
+            dtype: Dtype::BF16,
+            kinds: [Kind::Plain; 4],
+            heads: [2, 1, 32],
+            seq: vec![0, 0],
+            pos: vec![3, 120],
+            slots,
+            n_slots: 128,
+            window: Some(5),
+        })
+        .into()
+}
+
+#[test]
+fn rows_of_one_sequence_do_not_read_the_slots_between_their_windows() {
+    for case in rows_with_a_gap() {
+        check(&case, &mut CaseRng { case: 6_000, at: 0 }, false);
+    }
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn a_read_between_two_windows_is_detected() {
+    use crate::Simd;
+    use crate::faults::{Fault, with};
+    if !simds().contains(&Simd::Amx) {
+        println!("{}: NOT RUN, its kernel needs AMX", Fault::GapOfWindowsRead);
+        return;
+    }
+    let case = &rows_with_a_gap()[0];
+    let operands = case.operands(&mut CaseRng { case: 6_000, at: 0 });
+    let y = || bits(&compute(&Device::cpu_with(1, Simd::Amx), case, &operands, false)[0]);
+    assert_ne!(with(Fault::GapOfWindowsRead, y), y());
+}
+
+#[test]
+fn heads_of_a_row_that_several_threads_share_have_the_bits_of_the_reference() {
+    // the first row has most of the work, so its eight kv heads are in several work items
+    let slots = Slots::Runs { base: vec![0, 300] };
+    let (seq, pos) = (vec![0, 1], vec![299, 40]);
+    for heads in [[8, 8, 32], [14, 7, 64]] {
+        let (dtype, kinds, slots) = (Dtype::BF16, [Kind::Plain; 4], slots.clone());
+        let (seq, pos) = (seq.clone(), pos.clone());
+        let case = Case { dtype, kinds, heads, seq, pos, slots, n_slots: 400, window: None };
+        for seed in 0..3 {
+            check(&case, &mut CaseRng { case: 7_000 + seed, at: 0 }, false);
+        }
+    }
+}
+
 /// The number of 20 cases in bf16, of 70 positions and `rows` new rows, whose outputs differ from the reference.
 /// `backward`: whose gradients differ, which needs all 70 rows.
 #[cfg(feature = "faults")]

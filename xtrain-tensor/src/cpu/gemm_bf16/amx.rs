@@ -25,7 +25,7 @@ const PREFETCH_TILES: usize = 4;
 const BLOCK_BYTES: usize = 2048;
 const PREFETCH_BYTES: usize = BLOCK_BYTES / PREFETCH_TILES;
 
-/// A tile configuration of palette 1: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b.
+/// A tile configuration of palette 1.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -151,7 +151,7 @@ struct Tile {
     next: *const u8,
 }
 
-/// The rows of each register for tiles of `height` rows, 1 to 32.
+/// The rows of each register for tiles of `height` rows, 1 to 32: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b.
 pub(super) fn rows_of(height: usize) -> [u8; 8] {
     let upper = height.min(TILE) as u8;
     // unused registers still need a shape

@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::super::Disjoint;
 use super::super::gemm::Beta;
 use super::super::lanes::{Kernel, LANES, Lanes};
 use super::super::scratch::scratch;
@@ -61,6 +62,11 @@ pub(super) struct Store<'a> {
 impl Kernel for Store<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
+        if let SharedOutput::Rounded(y) = self.epilogue.out
+            && self.epilogue.columns.len() == LANES
+        {
+            return self.round_panel(l, y);
+        }
         for (row, sums) in self.epilogue.rows.clone().zip(self.sums) {
             let (at, sum) = (self.epilogue.of_row(row), l.load(&sums.0));
             // SAFETY: no other thread accesses these elements, by the contract of `Epilogue::of`.
@@ -74,6 +80,24 @@ impl Kernel for Store<'_> {
                     SharedOutput::Rounded(y) => bf16::write(l, y.slice(at), sum),
                 }
             }
+        }
+    }
+}
+
+impl Store<'_> {
+    /// Rounds the sums of a whole panel.
+    #[inline(always)]
+    fn round_panel<L: Lanes>(&self, l: L, y: &Disjoint<'_, bf16>) {
+        let Epilogue { rows, columns, step, .. } = &self.epilogue;
+        assert_eq!(self.sums.len(), rows.len(), "the sums of each row");
+        let Some(last) = rows.clone().next_back() else { return };
+        // `at` checks the address one past the last element, so all elements are inside y
+        y.at(last * step + columns.end);
+        let mut to = y.at(rows.start * step + columns.start);
+        for sums in self.sums {
+            // SAFETY: 32 elements inside y, which no other thread accesses, by the contract of `Epilogue::of`.
+            l.store_bf16(unsafe { std::slice::from_raw_parts_mut(to, LANES) }, l.load(&sums.0));
+            to = to.wrapping_add(*step);
         }
     }
 }

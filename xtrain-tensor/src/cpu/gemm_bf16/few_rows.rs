@@ -77,7 +77,7 @@ impl FewRows {
 
     /// `out[i] = weights of vector i, times the columns`: for each vector the 32 sums of a panel.
     ///
-    /// `weights`: rows of `weight_step` blocks. `panel`: `[blocks][2][16]` rows of pairs. Rows of `out` are 32 `panels`
+    /// `weights`: rows of `weight_step` blocks. `panel`: `[blocks][2][16]` rows of pairs. Rows of `out` are `out_step`
     /// elements apart.
     ///
     /// # Panics

@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 /// Rows per block of a panel: two tiles (columns 0..16 and 16..32) of 16 rows.
 pub(super) const BLOCK_ROWS: usize = 32;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Whether the kernels of `simd` use the lattice argument.
 fn needs_exponents(simd: Simd) -> bool {
     simd != Simd::Amx
@@ -97,7 +100,11 @@ impl TilePanels {
         row: impl Fn(usize) -> &'a [T] + Sync,
     ) -> Result<TilePanels> {
         let mut tiles = TilePanels::blank(cpu, [depth, columns])?;
-        tiles.pack(cpu, 0..columns, 4, &MatrixRows { row, depth });
+        // long runs of each row are read together, but there are parts for all threads
+        let threads = cpu.pool.threads();
+        let parts = if threads == 1 { 1 } else { 2 * threads };
+        let group = (columns.div_ceil(LANES) / parts).clamp(4, 16);
+        tiles.pack(cpu, 0..columns, group, &MatrixRows { row, depth });
         Ok(tiles)
     }
 
@@ -227,8 +234,17 @@ pub(super) struct MatrixRows<F> {
 }
 
 impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<F> {
+    /// Prefetches the same columns of the next block: rows are too far apart for the hardware prefetcher.
     #[inline(always)]
-    fn fill<L: Lanes>(&self, _: L, k: usize, column: usize, tile: &mut [Pairs]) {
+    fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]) {
+        if column * size_of::<T>() % LINE == 0 {
+            for next in k + BLOCK..self.depth.min(k + 2 * BLOCK) {
+                let row = (self.row)(next);
+                if column < row.len() {
+                    Reg::prefetch_l2(l, row[column..].as_ptr().cast());
+                }
+            }
+        }
         for (r, pairs) in tile.iter_mut().enumerate() {
             let even = self.bits(k + 2 * r, column);
             let odd = self.bits(k + 2 * r + 1, column);
@@ -280,7 +296,7 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Whole panels `[columns / 32][blocks of the depth][32]` in the order of [`Pairing::Parity`], without exponents.
+    /// Whole panels `[columns / 32][blocks of the depth][32]` in the order that the product reads, without exponents.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn of_pairs(rows: &'a [Pairs], [depth, columns]: [usize; 2]) -> View<'a> {
         let step = depth.div_ceil(BLOCK);
