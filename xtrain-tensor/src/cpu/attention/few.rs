@@ -8,7 +8,6 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::forward::{Shared, State, factors};
 use super::gather::HeadView;
 use super::kv_element::KvElement;
 use super::number::Number;
@@ -16,6 +15,7 @@ use super::operands::ChunkSource;
 use super::paired::SLOT_BLOCKS;
 use super::rows::{CHUNK, union, within};
 use super::scratch;
+use super::state::{Shared, State, factors};
 use crate::cpu::gemm_bf16::{BLOCK, FewRows, Pairs, TILE, TileRows, flat};
 use crate::cpu::lanes::{Kernel, LANES, Lanes, with_avx512};
 use crate::cpu::scratch::Buffer;

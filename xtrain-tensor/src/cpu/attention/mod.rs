@@ -12,6 +12,7 @@
 //! | `number` | the element types f32 and bf16 |
 //! | `kv_element` | the element types of stored keys and values: those of the queries, or int8 codes |
 //! | `gather` | copies or views of queries, keys and values from contiguous or paged slots, as f32 |
+//! | `state` | the operands of all work items of the forward pass, and the sums of its query vectors |
 //! | `rows` | ranges of visible keys, masks |
 //! | `scratch` | thread-local working memory |
 mod backward;
@@ -28,6 +29,7 @@ mod paired;
 mod product;
 mod rows;
 mod scratch;
+mod state;
 #[cfg(test)]
 mod tests;
 mod widened;
