@@ -12,7 +12,6 @@ pub(crate) trait Number: Value + Operand {
     const STEP: usize;
 
     /// Whether `vdpbf16ps` or `tdpbf16ps` computes the products, where it is the instruction set.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX-512 BF16 and AMX read it"))]
     const PAIRED: bool;
 
     /// The elements as f32, if products can read them in place.

@@ -237,7 +237,7 @@ impl<'a, T: Operand + 'a, F: Fn(usize) -> &'a [T] + Sync> Source for MatrixRows<
     /// Prefetches the same columns of the next block: rows are too far apart for the hardware prefetcher.
     #[inline(always)]
     fn fill<L: Lanes>(&self, l: L, k: usize, column: usize, tile: &mut [Pairs]) {
-        if column * size_of::<T>() % LINE == 0 {
+        if (column * size_of::<T>()).is_multiple_of(LINE) {
             for next in k + BLOCK..self.depth.min(k + 2 * BLOCK) {
                 let row = (self.row)(next);
                 if column < row.len() {
