@@ -17,7 +17,7 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 93] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 96] = [
     Fault::CacheOfAllProcesses,
     Fault::FirstParameterNamed,
     Fault::OtherProcessTakenAsFinite,
@@ -110,5 +110,8 @@ pub(super) const CAUGHT_ELSEWHERE: [Fault; 93] = [
     Fault::KeysOfFirstTile,
     Fault::NextHeadsNotPaired,
     Fault::GapOfWindowsRead,
+    Fault::SharedSumsLost,
+    Fault::SharedSumsOfNextRow,
+    Fault::FirstOwnChunkSkipped,
     Fault::DenormalsKept,
 ];

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::blocks::Block;
 use super::gather::HeadView;
 use super::kv_element::KvElement;
 use super::number::Number;
@@ -29,31 +30,60 @@ const PASS: usize = 256;
 
 const ZEROS: Pairs = Pairs([bf16::ZERO; BLOCK]);
 
-/// The kv heads `kv_heads` of the rows `rows` of one sequence, with at most 16 query vectors for each of them. The methods
-/// count kv heads from the first of these.
-pub(super) struct Few<'a, E, K> {
-    pub(super) shared: &'a Shared<'a, E, K>,
-    pub(super) rows: Range<usize>,
-    pub(super) kv_heads: Range<usize>,
-    /// The sequence whose keys and values are prefetched.
-    pub(super) next: Option<u32>,
+/// The division of the rows of some sequences, few each, into work items.
+pub(super) struct Division<'a, E, K> {
+    shared: &'a Shared<'a, E, K>,
+    few: &'a [Block],
+    /// Maximum keys of a work item, times its kv heads.
+    share: usize,
 }
 
-/// Whether `rows` are few, of one sequence, and see all positions from their first to their last key.
-pub(super) fn are_few<E: Number, K>(shared: &Shared<'_, E, K>, rows: &Range<usize>) -> bool {
-    let (mask, mut seen) = (shared.mask, shared.mask.keys(rows.start));
-    // slots between the windows of two rows hold unspecified values
-    rows.len() * shared.group() <= TILE
-        && rows.clone().all(|row| {
-            let keys = mask.keys(row);
-            let apart = keys.start > seen.end || keys.end < seen.start;
-            seen = union(seen.clone(), keys);
-            mask.seq[row] == mask.seq[rows.start] && (!apart || faults::on(Fault::GapOfWindowsRead))
-        })
+impl<'a, E: Number, K: KvElement<E>> Division<'a, E, K> {
+    /// `parts`: into how many parts the work is divided, so that all threads have some.
+    pub(super) fn new(shared: &'a Shared<'a, E, K>, few: &'a [Block], parts: usize) -> Division<'a, E, K> {
+        let mut division = Division { shared, few, share: 0 };
+        division.share =
+            few.iter().map(|&block| division.keys(block)).sum::<usize>() * shared.heads.nkv / parts;
+        division
+    }
+
+    /// Runs the work item whose first kv head is the head `i % nkv` of block `i / nkv`, if there is one.
+    pub(super) fn run(&self, i: usize) {
+        let nkv = self.shared.heads.nkv;
+        let (block, kv) = (self.few[i / nkv], i % nkv);
+        let heads = (self.share / self.keys(block).max(1)).clamp(1, nkv);
+        if kv % heads == 0 {
+            let next = self.few.get(i / nkv + 1).filter(|_| heads == nkv);
+            Few {
+                shared: self.shared,
+                rows: block[0]..block[1],
+                kv_heads: kv..nkv.min(kv + heads),
+                next: next.map(|[start, _]| self.shared.mask.seq[*start]),
+            }
+            .run();
+        }
+    }
+
+    /// The visible keys of a block from its cut on.
+    fn keys(&self, block: Block) -> usize {
+        let from = self.shared.cuts[block[0]].chunk * CHUNK;
+        let keys = |row| self.shared.mask.keys(row);
+        (block[0]..block[1]).map(|row| keys(row).end.saturating_sub(keys(row).start.max(from))).sum()
+    }
+}
+
+/// The kv heads `kv_heads` of the rows `rows` of one sequence from their cut on, with at most 16 query vectors for each
+/// head. The methods count kv heads from the first of these.
+struct Few<'a, E, K> {
+    shared: &'a Shared<'a, E, K>,
+    rows: Range<usize>,
+    kv_heads: Range<usize>,
+    /// The sequence whose keys and values are prefetched.
+    next: Option<u32>,
 }
 
 impl<'a, E: Number, K: KvElement<E>> Few<'a, E, K> {
-    pub(super) fn run(&self) {
+    fn run(&self) {
         let (nkv, few, width) = (self.kv_heads.len(), self.vectors(), self.shared.width());
         let (n, blocks) = (nkv * few, width / BLOCK);
         let (all, one) = (n * width, n.next_multiple_of(LANES));
@@ -72,6 +102,11 @@ impl<'a, E: Number, K: KvElement<E>> Few<'a, E, K> {
             let tiles = FewRows::new(few);
             with_avx512(Work { item: self, tiles, blocks, pass, q, rows, values, p, s, s_t, state });
         });
+    }
+
+    fn first_chunk(&self) -> usize {
+        let skipped = usize::from(faults::on(Fault::FirstOwnChunkSkipped));
+        self.shared.cuts[self.rows.start].chunk + skipped
     }
 
     /// Query vectors of a kv head.
@@ -125,13 +160,16 @@ impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
         let Shared { heads, mask, .. } = *self.item.shared;
         let (few, nkv) = (self.item.vectors(), self.item.kv_heads.len());
         let n = nkv * few;
-        let st = &mut self.state;
-        st.m.fill(f32::NEG_INFINITY);
-        st.l.fill(0.0);
-        st.o.fill(0.0);
+        self.state.m.fill(f32::NEG_INFINITY);
+        self.state.l.fill(0.0);
+        for v in 0..n {
+            let (row, head) = self.item.row_and_head(v / few, v % few);
+            self.item.shared.resume(&mut self.state, v, row, head);
+        }
         self.set_queries(l);
         let all = self.item.rows.clone().fold(0..0, |all, row| union(all, mask.keys(row)));
-        for c in all.start / CHUNK..all.end.div_ceil(CHUNK) {
+        let first = (all.start / CHUNK).max(self.item.first_chunk());
+        for c in first..all.end.div_ceil(CHUNK) {
             let visible = within(&all, c);
             for kv in 0..nkv {
                 self.scores(l, kv, c, &visible);

@@ -1,11 +1,9 @@
 //! Attention forward: blocks of rows times their keys, in chunks of 64 keys.
-//!
-//! The rows of a block belong to one sequence, or to sequences whose first slots are the same, such as the
-//! completions of one prompt. A chunk that they share is read once for all of them.
 use std::ops::Range;
 
+use super::blocks::{Limits, Plan, chunks, part};
 #[cfg(target_arch = "x86_64")]
-use super::few::{Few, are_few};
+use super::few;
 use super::gather::{HeadView, Prefetcher};
 use super::kv_element::KvElement;
 use super::number::Number;
@@ -14,7 +12,7 @@ use super::operands::{ChunkSource, Operands};
 use super::paired::PairedMemory;
 use super::rows::{CHUNK, SERIAL, union, within};
 use super::scratch;
-use super::state::{Shared, State, factors};
+use super::state::{Shared, State, factors, sums_len};
 use super::widened::Widened;
 use crate::cpu::gemm_bf16::{MinExponent, NO_EXPONENT, on_lattice};
 #[cfg(target_arch = "x86_64")]
@@ -22,13 +20,16 @@ use crate::cpu::gemm_bf16::{PairDot, PairProduct, TileDot};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::lanes::with_avx512;
 use crate::cpu::lanes::{Kernel, LANES, Lanes, dispatch};
-use crate::cpu::scratch::{Buffer, scratch};
+use crate::cpu::scratch::Buffer;
 use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
 use crate::operands::{AttnMask, Heads};
 
 /// Maximum query vectors (rows times heads of the group) per block.
 const BLOCK: usize = 256;
+
+/// Maximum query vectors per kv head of the rows of a sequence that are computed on their own: the rows of a tile.
+const MAX_FEW: usize = 16;
 
 /// The least number of query vectors for which packing a chunk in pairs for `vdpbf16ps` pays.
 #[cfg(target_arch = "x86_64")]
@@ -52,91 +53,50 @@ pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
     heads: Heads,
     mask: &AttnMask<'_>,
 ) -> (Vec<E>, Vec<f32>) {
-    let group = heads.nh / heads.nkv;
-    let tiles = cpu.simd == Simd::Amx && E::PAIRED;
-    let blocks = blocks(mask, (BLOCK / group).max(1), mask.rows().div_ceil(cpu.pool.threads()), tiles);
-    let keys = |rows: Range<usize>| rows.map(|n| mask.keys(n).len()).sum::<usize>();
-    let work = keys(0..mask.rows());
-    let serial = cpu.pool.threads() == 1 || work * heads.nh * heads.hd < SERIAL;
+    let (group, threads) = (heads.nh / heads.nkv, cpu.pool.threads());
+    let limits = Limits {
+        rows: (BLOCK / group).max(1),
+        join_below: mask.rows().div_ceil(threads),
+        few: if cpu.simd == Simd::Amx && E::PAIRED { MAX_FEW / group } else { 0 },
+    };
+    let plan = Plan::new(mask, &limits);
+    let work = (0..mask.rows()).map(|n| mask.keys(n).len()).sum::<usize>();
+    let serial = threads == 1 || work * heads.nh * heads.hd < SERIAL;
     let mut y = cpu.recycler.acquire(q.len());
     let mut lse = cpu.recycler.acquire(mask.rows() * heads.nh);
+    let mut sums = Buffer::new(plan.continued * heads.nh * sums_len(heads));
     let shared = Shared {
         q,
         keys_values,
         heads,
         mask,
         simd: cpu.simd,
+        cuts: &plan.cuts,
+        sums: Disjoint::new(&mut sums),
         y_out: Disjoint::new(&mut y),
         lse_out: Disjoint::new(&mut lse),
     };
     let shared = &shared;
-    let item = |i: usize| {
-        let block_and_head = |i: usize| Some((*blocks.get(i / heads.nkv)?, i % heads.nkv));
-        let Some(([start, end], kv)) = block_and_head(i) else { return };
-        let block = start..end;
-        #[cfg(target_arch = "x86_64")]
-        if tiles && are_few(shared, &block) {
-            // at most half of a thread's share of the work
-            let together = match serial {
-                true => heads.nkv,
-                false => work * heads.nkv / (2 * cpu.pool.threads() * keys(block.clone())),
-            };
-            let together = together.clamp(1, heads.nkv);
-            if kv % together == 0 {
-                let kv_heads = kv..heads.nkv.min(kv + together);
-                let next = blocks.get(i / heads.nkv + 1).filter(|_| together == heads.nkv);
-                Few { shared, rows: block, kv_heads, next: next.map(|[start, _]| mask.seq[*start]) }.run();
-            }
-            return;
-        }
-        let next = block_and_head(i + 1).map(|([start, _], kv)| (mask.seq[start], kv));
-        Item { shared, block, kv, next }.run();
-    };
-    let n = blocks.len() * heads.nkv;
-    match serial {
+    let run = |n: usize, item: &(dyn Fn(usize) + Sync)| match serial {
         true => (0..n).for_each(item),
         false => cpu.pool.run(n, item),
+    };
+    let block_and_head = |i: usize| Some((*plan.blocks.get(i / heads.nkv)?, i % heads.nkv));
+    run(plan.blocks.len() * heads.nkv, &|i| {
+        let Some(([start, end], kv)) = block_and_head(i) else { return };
+        let next = block_and_head(i + 1).map(|([start, _], kv)| (mask.seq[start], kv));
+        Item { shared, block: start..end, kv, next }.run();
+    });
+    #[cfg(target_arch = "x86_64")]
+    {
+        let work = few::Division::new(shared, &plan.few, if serial { 1 } else { 2 * threads });
+        run(plan.few.len() * heads.nkv, &|i| work.run(i));
     }
     (y, lse)
 }
 
-/// Groups consecutive rows whose sequences start with the same slots into blocks of at most `max_rows` rows. A block
-/// with `join_below` rows or more is not joined by another sequence, so that every thread has work. `mostly`: sequences
-/// are only joined if most of their chunks are the same, because a single row is computed faster than a part of a block.
-fn blocks(mask: &AttnMask<'_>, max_rows: usize, join_below: usize, mostly: bool) -> Buffer<Block> {
-    let (mut blocks, mut len) = (Buffer::<Block>::new(mask.rows()), 0);
-    for n in 0..mask.rows() {
-        let joins = |[start, end]: Block| {
-            end - start < max_rows
-                && (mask.seq[n] == mask.seq[n - 1]
-                    || end - start < join_below && share_chunks(mask, n - 1, n, mostly))
-        };
-        match blocks[..len].last_mut() {
-            Some(block) if joins(*block) => block[1] = n + 1,
-            _ => {
-                blocks[len] = [n, n + 1];
-                len += 1;
-            }
-        }
-    }
-    blocks.truncate(len);
-    blocks
-}
-
-/// The first row of a block and the one after its last.
-type Block = [usize; 2];
-scratch!(Block, [0; 2]);
-
-/// Whether the first chunk visible to either of two rows is in the same slots for both. `mostly`: the first four fifths
-/// of the visible chunks, rounded up.
-fn share_chunks(mask: &AttnMask<'_>, a: usize, b: usize, mostly: bool) -> bool {
-    let all = union(mask.keys(a), mask.keys(b));
-    let start = all.start / CHUNK * CHUNK;
-    let chunks = if mostly { ((all.end - start).div_ceil(CHUNK) * 4).div_ceil(5) } else { 1 };
-    mask.slots.same(mask.seq[a], mask.seq[b], start..start + chunks * CHUNK)
-}
-
-/// A work item: one block of rows and one kv head. Query vectors are numbered by row, then by head of the group.
+/// A work item: one block of rows and one kv head, each row up to its cut. Query vectors are numbered by row, then by
+/// head of the group.
 struct Item<'a, E, K> {
     shared: &'a Shared<'a, E, K>,
     block: Range<usize>,
@@ -205,28 +165,6 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
         (self.block.start + i / self.shared.group(), self.kv * self.shared.group() + i % self.shared.group())
     }
 
-    /// The longest run of rows from `first` on whose visible keys of chunk `c` are in the same slots.
-    #[inline(always)]
-    fn part(&self, first: usize, c: usize) -> Range<usize> {
-        let mask = self.shared.mask;
-        let mut visible = within(&mask.keys(first), c);
-        let mut end = first + 1;
-        while end < self.block.end {
-            let next = within(&mask.keys(end), c);
-            let apart = next.start.max(visible.start) > next.end.min(visible.end);
-            if apart && !visible.is_empty() && !next.is_empty() {
-                break; // the slots in between belong to neither sequence and hold unspecified values
-            }
-            let both = union(visible, next);
-            let positions = c * CHUNK + both.start..c * CHUNK + both.end;
-            if !mask.slots.same(mask.seq[first], mask.seq[end], positions) {
-                break;
-            }
-            (visible, end) = (both, end + 1);
-        }
-        first..end
-    }
-
     /// The keys and values of a part's sequence. Those of the next part, or of the next work item, are prefetched.
     #[inline(always)]
     fn head_view(&self, part: &Range<usize>) -> HeadView<'a> {
@@ -267,11 +205,14 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
         st.l.fill(0.0);
         st.o[..n * width].fill(0.0);
 
-        let all = self.block.clone().fold(0..0, |all, n| union(all, self.shared.mask.keys(n)));
-        for c in all.start / CHUNK..all.end.div_ceil(CHUNK) {
+        let last_cut = self.block.clone().map(|row| self.shared.cuts[row].chunk).max().unwrap_or(0);
+        let all = chunks(self.shared.mask, &self.block);
+        for c in all.start..all.end.min(last_cut) {
             if self.visible(0..n, c).is_empty() {
                 continue;
             }
+            st.mc.fill(f32::NEG_INFINITY);
+            st.lc.fill(0.0);
             let mut min_p = NO_EXPONENT;
             for part in self.parts(c) {
                 let (mut min_k, visible) = (MinExponent::new(l), self.visible(self.vectors_of(&part), c));
@@ -303,13 +244,16 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
         self.finish(l, st);
     }
 
-    /// Splits the block at chunk `c` into parts. Items: the rows of each part.
+    /// Splits the rows of the block that are not cut before chunk `c` into parts. Items: the rows of each part.
     #[inline(always)]
     fn parts(&self, c: usize) -> impl Iterator<Item = Range<usize>> {
-        let mut first = self.block.start;
+        let mut rest = self.block.clone();
+        let is_cut = move |&row: &usize| self.shared.cuts[row].chunk <= c;
         std::iter::from_fn(move || {
-            let part = (first < self.block.end).then(|| self.part(first, c))?;
-            first = part.end;
+            let first = rest.clone().find(|row| !is_cut(row))?;
+            let end = (first..rest.end).find(is_cut).unwrap_or(rest.end);
+            let part = part(self.shared.mask, first..end, c);
+            rest.start = part.end;
             Some(part)
         })
     }
@@ -377,8 +321,13 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
 
     #[inline(always)]
     fn finish<L: Lanes>(&self, l: L, st: &mut State<'_>) {
+        let is_cut = |i: usize| self.shared.cuts[self.row_and_head(i).0].chunk < usize::MAX;
+        for i in (0..self.vectors()).filter(|&i| is_cut(i)) {
+            let (row, head) = self.row_and_head(i);
+            self.shared.keep(st, i, row, head);
+        }
         st.finish_sums(l);
-        for i in 0..self.vectors() {
+        for i in (0..self.vectors()).filter(|&i| !is_cut(i)) {
             let (row, head) = self.row_and_head(i);
             self.shared.write(l, st, i, row, head);
         }

@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `forward` | one work item: a block of rows and one kv head; scores, weights and outputs in chunks of 64 keys |
+//! | `blocks` | which rows are computed together: those that share chunks of keys |
 //! | `few` | forward for a few rows of a sequence and several kv heads, with AMX: keys are read where they are |
 //! | `backward` | one work item: a sequence and one kv head; each weight is computed once for dq, dk and dv |
 //! | `operands` | the operands of a work item's products, in the form that an instruction set reads |
@@ -16,6 +17,7 @@
 //! | `rows` | ranges of visible keys, masks |
 //! | `scratch` | thread-local working memory |
 mod backward;
+mod blocks;
 mod chunk;
 #[cfg(target_arch = "x86_64")]
 mod few;

@@ -1,10 +1,13 @@
 //! What the work items of attention's forward pass share, and the running sums of their query vectors.
 use std::ops::Range;
 
+use super::blocks::Cut;
 use super::number::Number;
 use super::rows::{masked, no_minus_zero};
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::cpu::{Disjoint, Simd};
+#[cfg(target_arch = "x86_64")]
+use crate::faults::{self, Fault};
 use crate::operands::{AttnMask, Heads};
 
 /// What all work items read and write.
@@ -14,8 +17,17 @@ pub(super) struct Shared<'a, E, K> {
     pub(super) heads: Heads,
     pub(super) mask: &'a AttnMask<'a>,
     pub(super) simd: Simd,
+    /// The cut of each row.
+    pub(super) cuts: &'a [Cut],
+    /// The running sums of the rows that are continued after their cut, `[rows][nh]` vectors of [`sums_len`] elements.
+    pub(super) sums: Disjoint<'a, f32>,
     pub(super) y_out: Disjoint<'a, E>,
     pub(super) lse_out: Disjoint<'a, f32>,
+}
+
+/// Elements of the running sums of a query vector: its output, padded, its maximum and its sum.
+pub(super) fn sums_len(heads: Heads) -> usize {
+    heads.hd.next_multiple_of(LANES) + 2
 }
 
 /// The state of the query vectors of a work item, and the results of the current chunk.
@@ -84,6 +96,46 @@ impl<E: Number, K> Shared<'_, E, K> {
     #[inline(always)]
     pub(super) fn width(&self) -> usize {
         self.heads.hd.next_multiple_of(LANES)
+    }
+
+    /// Keeps the running sums of query vector `i`, that of a row and a head, if its row is continued.
+    #[inline(always)]
+    pub(super) fn keep(&self, st: &State<'_>, i: usize, row: usize, head: usize) {
+        if let Some(at) = self.sums_of(row, head) {
+            // SAFETY: a row is in one block and a query head in one group, so no other work item accesses these elements.
+            let (o, sums) = unsafe { self.sums.slice(at) }.split_at_mut(self.width());
+            o.copy_from_slice(&st.o[i * self.width()..(i + 1) * self.width()]);
+            sums.copy_from_slice(&[st.m[i], st.l[i]]);
+        }
+    }
+
+    /// Sets the running sums of query vector `i`, that of a row and a head: those that were kept, or those of no keys.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn resume(&self, st: &mut State<'_>, i: usize, row: usize, head: usize) {
+        let o = &mut st.o[i * self.width()..(i + 1) * self.width()];
+        let of_next = faults::on(Fault::SharedSumsOfNextRow) && row + 1 < self.cuts.len();
+        let kept = self.sums_of(row + usize::from(of_next), head);
+        match kept.filter(|_| !faults::on(Fault::SharedSumsLost)) {
+            Some(at) => {
+                // SAFETY: as in `keep`, whose work item has ended.
+                let (kept, sums) = unsafe { self.sums.slice(at) }.split_at(self.width());
+                o.copy_from_slice(kept);
+                (st.m[i], st.l[i]) = (sums[0], sums[1]);
+            }
+            None => {
+                o.fill(0.0);
+                (st.m[i], st.l[i]) = (f32::NEG_INFINITY, 0.0);
+            }
+        }
+    }
+
+    /// The elements of the sums of a query vector, if its row is continued.
+    #[inline(always)]
+    fn sums_of(&self, row: usize, head: usize) -> Option<Range<usize>> {
+        let (cut, len) = (self.cuts[row], sums_len(self.heads));
+        let at = (cut.index * self.heads.nh + head) * len;
+        cut.continues().then_some(at..at + len)
     }
 
     /// Writes y and L of query vector `i`, that of a row and a head.

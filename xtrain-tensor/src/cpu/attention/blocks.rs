@@ -1,0 +1,208 @@
+//! Divides the rows of attention's forward pass: which ones are computed together, and in which chunks of keys.
+//!
+//! The rows of a block belong to one sequence, or to sequences whose first slots are the same, such as the completions
+//! of one prompt. A chunk that they share is read once for all of them.
+use std::ops::Range;
+
+use super::rows::{CHUNK, union, within};
+use crate::cpu::scratch::{Buffer, scratch};
+use crate::faults::{self, Fault};
+use crate::operands::AttnMask;
+
+/// The first row of a block and the one after its last.
+pub(super) type Block = [usize; 2];
+scratch!(Block, [0; 2]);
+
+/// The chunk from which on a row is computed with the other rows of its sequence only.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cut {
+    /// 0: all chunks are computed that way; `usize::MAX`: none.
+    pub(super) chunk: usize,
+    /// The index of the row among those whose earlier chunks are computed in a block.
+    pub(super) index: usize,
+}
+scratch!(Cut, Cut::NONE);
+
+impl Cut {
+    const NONE: Cut = Cut { chunk: usize::MAX, index: 0 };
+
+    /// Whether the row has chunks of both kinds.
+    pub(super) fn continues(self) -> bool {
+        (1..usize::MAX).contains(&self.chunk)
+    }
+}
+
+/// How the rows of a pass are divided.
+pub(super) struct Plan {
+    /// Blocks of rows, computed up to the cut of each row.
+    pub(super) blocks: Buffer<Block>,
+    /// Few rows of one sequence each, computed from their cut on.
+    pub(super) few: Buffer<Block>,
+    /// The cut of each row.
+    pub(super) cuts: Buffer<Cut>,
+    /// Rows whose cut is between two chunks.
+    pub(super) continued: usize,
+}
+
+/// The limits of a plan.
+pub(super) struct Limits {
+    /// Maximum rows of a block.
+    pub(super) rows: usize,
+    /// A block with as many rows or more is not joined by another sequence, so that every thread has work.
+    pub(super) join_below: usize,
+    /// Up to so many rows of one sequence are computed on their own.
+    pub(super) few: usize,
+}
+
+impl Plan {
+    pub(super) fn new(mask: &AttnMask<'_>, limits: &Limits) -> Plan {
+        let mut plan = Plan {
+            blocks: blocks(mask, limits),
+            few: Buffer::new(if limits.few == 0 { 0 } else { mask.rows() }),
+            cuts: Buffer::new(mask.rows()),
+            continued: 0,
+        };
+        plan.cuts.fill(Cut::NONE);
+        if limits.few > 0 {
+            plan.cut(mask, limits.few);
+        }
+        plan
+    }
+
+    /// Cuts the blocks of sequences with at most `few` rows each.
+    fn cut(&mut self, mask: &AttnMask<'_>, few: usize) {
+        let Plan { blocks, few: single, cuts, continued } = self;
+        let (mut kept, mut singles) = (0, 0);
+        for i in 0..blocks.len() {
+            let block = blocks[i];
+            let rows = block[0]..block[1];
+            let cuts = &mut cuts[rows.clone()];
+            if sequences(mask, &rows).all(|rows| are_few(mask, &rows, few)) {
+                cut_block(mask, &rows, few, cuts);
+            }
+            for seq in sequences(mask, &rows).filter(|seq| cuts[seq.start - rows.start].chunk < usize::MAX) {
+                single[singles] = [seq.start, seq.end];
+                singles += 1;
+            }
+            for cut in cuts.iter_mut().filter(|cut| cut.continues()) {
+                cut.index = *continued;
+                *continued += 1;
+            }
+            if cuts.iter().any(|cut| cut.chunk > 0) {
+                blocks[kept] = block;
+                kept += 1;
+            }
+        }
+        blocks.truncate(kept);
+        single.truncate(singles);
+    }
+}
+
+/// Groups consecutive rows whose sequences start with the same slots.
+fn blocks(mask: &AttnMask<'_>, limits: &Limits) -> Buffer<Block> {
+    let (mut blocks, mut len) = (Buffer::<Block>::new(mask.rows()), 0);
+    for n in 0..mask.rows() {
+        let joins = |[start, end]: Block| {
+            end - start < limits.rows
+                && (mask.seq[n] == mask.seq[n - 1]
+                    || end - start < limits.join_below && share_first_chunk(mask, n - 1, n))
+        };
+        match blocks[..len].last_mut() {
+            Some(block) if joins(*block) => block[1] = n + 1,
+            _ => {
+                blocks[len] = [n, n + 1];
+                len += 1;
+            }
+        }
+    }
+    blocks.truncate(len);
+    blocks
+}
+
+/// Whether the first chunk visible to either of two rows is in the same slots for both.
+fn share_first_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {
+    let first = union(mask.keys(a), mask.keys(b)).start / CHUNK * CHUNK;
+    mask.slots.same(mask.seq[a], mask.seq[b], first..first + CHUNK)
+}
+
+/// Sets the cuts of a block of sequences with few rows each: the first chunk that a sequence does not share with more
+/// than `few` rows in all.
+fn cut_block(mask: &AttnMask<'_>, rows: &Range<usize>, few: usize, cuts: &mut [Cut]) {
+    let chunks = chunks(mask, rows);
+    for c in chunks.clone() {
+        let cut = if c == chunks.start { 0 } else { c };
+        let mut shared = 0..0;
+        for seq in sequences(mask, rows) {
+            let cuts = &mut cuts[seq.start - rows.start..seq.end - rows.start];
+            if cuts[0].chunk <= c {
+                continue;
+            }
+            while shared.end <= seq.start {
+                shared = part(mask, shared.end.max(rows.start)..rows.end, c);
+            }
+            if shared.len() <= few || shared.end < seq.end {
+                cuts.fill(Cut { chunk: cut, index: 0 });
+            }
+        }
+        if cuts.iter().all(|cut| cut.chunk <= c) {
+            break;
+        }
+    }
+}
+
+/// The chunks that are visible to any of `rows`.
+#[inline(always)]
+pub(super) fn chunks(mask: &AttnMask<'_>, rows: &Range<usize>) -> Range<usize> {
+    let all = rows.clone().fold(0..0, |all, row| union(all, mask.keys(row)));
+    all.start / CHUNK..all.end.div_ceil(CHUNK)
+}
+
+/// The longest run of rows from the first of `rows` on whose visible keys of chunk `c` are in the same slots.
+#[inline(always)]
+pub(super) fn part(mask: &AttnMask<'_>, rows: Range<usize>, c: usize) -> Range<usize> {
+    let first = rows.start;
+    let mut visible = within(&mask.keys(first), c);
+    let mut end = first + 1;
+    while end < rows.end {
+        let next = within(&mask.keys(end), c);
+        let apart = next.start.max(visible.start) > next.end.min(visible.end);
+        if apart && !visible.is_empty() && !next.is_empty() {
+            break; // the slots in between belong to neither sequence and hold unspecified values
+        }
+        let both = union(visible, next);
+        let positions = c * CHUNK + both.start..c * CHUNK + both.end;
+        if !mask.slots.same(mask.seq[first], mask.seq[end], positions) {
+            break;
+        }
+        (visible, end) = (both, end + 1);
+    }
+    first..end
+}
+
+/// Splits `rows` where the sequence changes.
+fn sequences<'a>(
+    mask: &'a AttnMask<'_>,
+    rows: &Range<usize>,
+) -> impl Iterator<Item = Range<usize>> + use<'a> {
+    let mut rest = rows.clone();
+    std::iter::from_fn(move || {
+        let first = rest.next()?;
+        while !rest.is_empty() && mask.seq[rest.start] == mask.seq[first] {
+            rest.start += 1;
+        }
+        Some(first..rest.start)
+    })
+}
+
+/// Whether `rows`, of one sequence, are at most `few` and see all positions from their first to their last key.
+fn are_few(mask: &AttnMask<'_>, rows: &Range<usize>, few: usize) -> bool {
+    let mut seen = mask.keys(rows.start);
+    // slots between the windows of two rows hold unspecified values
+    rows.len() <= few
+        && rows.clone().all(|row| {
+            let keys = mask.keys(row);
+            let apart = keys.start > seen.end || keys.end < seen.start;
+            seen = union(seen.clone(), keys);
+            !apart || faults::on(Fault::GapOfWindowsRead)
+        })
+}
