@@ -262,7 +262,7 @@ faults! {
     KeysOfFirstTile "the scores of a few rows take the keys of the first 16 slots of a block for those of the next 16"
     SharedSumsLost "rows that are continued after the chunks they share start without the sums of these"
     SharedSumsOfNextRow "rows that are continued after the chunks they share start with the sums of the next row"
-    FirstOwnChunkSkipped "few rows start at the chunk after their first one"
+    FirstOwnChunkSkipped "rows that are continued after the chunks they share leave out the first of the others"
     GapOfWindowsRead "rows of one sequence read the values between their windows, which are unspecified"
     NextHeadsNotPaired "the outputs of a few rows take the values of the first kv heads for those of the next pass"
     PairSumNotFlushed "the additions that end a block of vdpbf16ps keep denormals"

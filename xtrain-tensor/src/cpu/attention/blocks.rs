@@ -37,7 +37,7 @@ pub(super) struct Plan {
     /// Blocks of rows, computed up to the cut of each row.
     pub(super) blocks: Buffer<Block>,
     /// Few rows of one sequence each, computed from their cut on.
-    pub(super) few: Buffer<Block>,
+    pub(super) singles: Buffer<Block>,
     /// The cut of each row.
     pub(super) cuts: Buffer<Cut>,
     /// Rows whose cut is between two chunks.
@@ -58,31 +58,27 @@ impl Plan {
     pub(super) fn new(mask: &AttnMask<'_>, limits: &Limits) -> Plan {
         let mut plan = Plan {
             blocks: blocks(mask, limits),
-            few: Buffer::new(if limits.few == 0 { 0 } else { mask.rows() }),
+            singles: Buffer::new(if limits.few == 0 { 0 } else { mask.rows() }),
             cuts: Buffer::new(mask.rows()),
             continued: 0,
         };
         plan.cuts.fill(Cut::NONE);
-        if limits.few > 0 {
-            plan.cut(mask, limits.few);
-        }
+        plan.cut(mask, limits.few);
         plan
     }
 
-    /// Cuts the blocks of sequences with at most `few` rows each.
+    /// Cuts the rows of sequences with at most `few` rows in their block.
     fn cut(&mut self, mask: &AttnMask<'_>, few: usize) {
-        let Plan { blocks, few: single, cuts, continued } = self;
-        let (mut kept, mut singles) = (0, 0);
+        let Plan { blocks, singles, cuts, continued } = self;
+        let (mut kept, mut single) = (0, 0);
         for i in 0..blocks.len() {
             let block = blocks[i];
             let rows = block[0]..block[1];
             let cuts = &mut cuts[rows.clone()];
-            if sequences(mask, &rows).all(|rows| are_few(mask, &rows, few)) {
-                cut_block(mask, &rows, few, cuts);
-            }
+            cut_block(mask, &rows, few, cuts);
             for seq in sequences(mask, &rows).filter(|seq| cuts[seq.start - rows.start].chunk < usize::MAX) {
-                single[singles] = [seq.start, seq.end];
-                singles += 1;
+                singles[single] = [seq.start, seq.end];
+                single += 1;
             }
             for cut in cuts.iter_mut().filter(|cut| cut.continues()) {
                 cut.index = *continued;
@@ -94,7 +90,7 @@ impl Plan {
             }
         }
         blocks.truncate(kept);
-        single.truncate(singles);
+        singles.truncate(single);
     }
 }
 
@@ -125,26 +121,28 @@ fn share_first_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {
     mask.slots.same(mask.seq[a], mask.seq[b], first..first + CHUNK)
 }
 
-/// Sets the cuts of a block of sequences with few rows each: the first chunk that a sequence does not share with more
-/// than `few` rows in all.
+/// Sets the cuts of a block. A sequence with few rows is cut at its first chunk whose slots are those of at most `few`
+/// rows of the block, its own included, or not those of all its own rows.
 fn cut_block(mask: &AttnMask<'_>, rows: &Range<usize>, few: usize, cuts: &mut [Cut]) {
     let chunks = chunks(mask, rows);
     for c in chunks.clone() {
         let cut = if c == chunks.start { 0 } else { c };
-        let mut shared = 0..0;
+        let (mut shared, mut uncut) = (0..0, false);
         for seq in sequences(mask, rows) {
             let cuts = &mut cuts[seq.start - rows.start..seq.end - rows.start];
-            if cuts[0].chunk <= c {
+            let ended = seq.clone().all(|row| mask.keys(row).end <= c * CHUNK);
+            if cuts[0].chunk <= c || ended || !are_few(mask, &seq, few) {
                 continue;
             }
             while shared.end <= seq.start {
                 shared = part(mask, shared.end.max(rows.start)..rows.end, c);
             }
-            if shared.len() <= few || shared.end < seq.end {
-                cuts.fill(Cut { chunk: cut, index: 0 });
+            match shared.len() <= few || shared.end < seq.end {
+                true => cuts.fill(Cut { chunk: cut, index: 0 }),
+                false => uncut = true,
             }
         }
-        if cuts.iter().all(|cut| cut.chunk <= c) {
+        if !uncut {
             break;
         }
     }

@@ -1,5 +1,6 @@
-//! Attention forward for a few rows of one sequence, with AMX: a decoding step. One work item computes several kv heads,
-//! all if there are enough sequences, so that masks, slots and tile registers are set up once.
+//! Attention forward for a few rows of one sequence, with AMX: a decoding step, or the chunks that follow those that the
+//! sequence shares with others. One work item computes several kv heads, all if there are enough sequences, so that
+//! masks, slots and tile registers are set up once.
 //!
 //! The scores are computed as `k q^T`, with the keys where they are. Values are paired on the way to the product: the
 //! even columns of a panel in its first tile, the odd ones in its second.
@@ -33,27 +34,31 @@ const ZEROS: Pairs = Pairs([bf16::ZERO; BLOCK]);
 /// The division of the rows of some sequences, few each, into work items.
 pub(super) struct Division<'a, E, K> {
     shared: &'a Shared<'a, E, K>,
-    few: &'a [Block],
+    singles: &'a [Block],
     /// Maximum keys of a work item, times its kv heads.
     share: usize,
 }
 
 impl<'a, E: Number, K: KvElement<E>> Division<'a, E, K> {
     /// `parts`: into how many parts the work is divided, so that all threads have some.
-    pub(super) fn new(shared: &'a Shared<'a, E, K>, few: &'a [Block], parts: usize) -> Division<'a, E, K> {
-        let mut division = Division { shared, few, share: 0 };
+    pub(super) fn new(
+        shared: &'a Shared<'a, E, K>,
+        singles: &'a [Block],
+        parts: usize,
+    ) -> Division<'a, E, K> {
+        let mut division = Division { shared, singles, share: 0 };
         division.share =
-            few.iter().map(|&block| division.keys(block)).sum::<usize>() * shared.heads.nkv / parts;
+            singles.iter().map(|&block| division.keys(block)).sum::<usize>() * shared.heads.nkv / parts;
         division
     }
 
     /// Runs the work item whose first kv head is the head `i % nkv` of block `i / nkv`, if there is one.
     pub(super) fn run(&self, i: usize) {
         let nkv = self.shared.heads.nkv;
-        let (block, kv) = (self.few[i / nkv], i % nkv);
+        let (block, kv) = (self.singles[i / nkv], i % nkv);
         let heads = (self.share / self.keys(block).max(1)).clamp(1, nkv);
         if kv % heads == 0 {
-            let next = self.few.get(i / nkv + 1).filter(|_| heads == nkv);
+            let next = self.singles.get(i / nkv + 1).filter(|_| heads == nkv);
             Few {
                 shared: self.shared,
                 rows: block[0]..block[1],
@@ -105,8 +110,8 @@ impl<'a, E: Number, K: KvElement<E>> Few<'a, E, K> {
     }
 
     fn first_chunk(&self) -> usize {
-        let skipped = usize::from(faults::on(Fault::FirstOwnChunkSkipped));
-        self.shared.cuts[self.rows.start].chunk + skipped
+        let cut = self.shared.cuts[self.rows.start];
+        cut.chunk + usize::from(cut.continues() && faults::on(Fault::FirstOwnChunkSkipped))
     }
 
     /// Query vectors of a kv head.

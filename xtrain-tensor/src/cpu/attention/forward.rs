@@ -89,8 +89,8 @@ pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
     });
     #[cfg(target_arch = "x86_64")]
     {
-        let work = few::Division::new(shared, &plan.few, if serial { 1 } else { 2 * threads });
-        run(plan.few.len() * heads.nkv, &|i| work.run(i));
+        let work = few::Division::new(shared, &plan.singles, if serial { 1 } else { 2 * threads });
+        run(plan.singles.len() * heads.nkv, &|i| work.run(i));
     }
     (y, lse)
 }
@@ -251,10 +251,9 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
         let is_cut = move |&row: &usize| self.shared.cuts[row].chunk <= c;
         std::iter::from_fn(move || {
             let first = rest.clone().find(|row| !is_cut(row))?;
-            let end = (first..rest.end).find(is_cut).unwrap_or(rest.end);
-            let part = part(self.shared.mask, first..end, c);
-            rest.start = part.end;
-            Some(part)
+            let same = part(self.shared.mask, first..rest.end, c);
+            rest.start = (first..same.end).find(is_cut).unwrap_or(same.end);
+            Some(first..rest.start)
         })
     }
 
@@ -321,13 +320,13 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
 
     #[inline(always)]
     fn finish<L: Lanes>(&self, l: L, st: &mut State<'_>) {
-        let is_cut = |i: usize| self.shared.cuts[self.row_and_head(i).0].chunk < usize::MAX;
-        for i in (0..self.vectors()).filter(|&i| is_cut(i)) {
+        let has_cut = |i: usize| self.shared.cuts[self.row_and_head(i).0].chunk < usize::MAX;
+        for i in (0..self.vectors()).filter(|&i| has_cut(i)) {
             let (row, head) = self.row_and_head(i);
             self.shared.keep(st, i, row, head);
         }
         st.finish_sums(l);
-        for i in (0..self.vectors()).filter(|&i| !is_cut(i)) {
+        for i in (0..self.vectors()).filter(|&i| !has_cut(i)) {
             let (row, head) = self.row_and_head(i);
             self.shared.write(l, st, i, row, head);
         }

@@ -118,7 +118,7 @@ impl<E: Number, K> Shared<'_, E, K> {
         let kept = self.sums_of(row + usize::from(of_next), head);
         match kept.filter(|_| !faults::on(Fault::SharedSumsLost)) {
             Some(at) => {
-                // SAFETY: as in `keep`, whose work item has ended.
+                // SAFETY: as in `keep`, whose work item has ended. The fault reads those of another row, on one thread.
                 let (kept, sums) = unsafe { self.sums.slice(at) }.split_at(self.width());
                 o.copy_from_slice(kept);
                 (st.m[i], st.l[i]) = (sums[0], sums[1]);

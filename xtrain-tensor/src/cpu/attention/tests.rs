@@ -266,27 +266,38 @@ fn completions(rng: &mut CaseRng) -> Case {
     let (text, longest) = (rng.below(150), 300);
     let mut pages = 0u32..;
     let first: Vec<u32> = pages.by_ref().take(text / page).collect();
-    let (mut table, mut seq, mut pos) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut table, mut all) = (Vec::new(), Vec::new());
     for _ in 0..prompts {
         let len = text + rng.below(100);
         let mut prompt = first.clone();
         prompt.extend(pages.by_ref().take(len / page - first.len()));
         for _ in 0..each {
-            let (last, rows) = (len + rng.below(longest - len), rng.pick(&[1, 1, 1, 2]));
+            let (last, rows) = (len + rng.below(longest - len), rng.pick(&[1, 1, 1, 2, 9]));
             let mut of_sequence = prompt.clone();
             of_sequence.extend(pages.by_ref().take((last + rows).div_ceil(page) - prompt.len()));
             for row in 0..rows {
-                seq.push(table.len() as u32);
-                pos.push((last + row) as u32);
+                all.push((table.len() as u32, (last + row) as u32));
             }
             table.push(of_sequence);
         }
     }
+    if rng.below(4) == 0 {
+        rng.shuffle(&mut all);
+    }
+    let (seq, pos) = all.into_iter().unzip();
     let n_slots = pages.next().expect("pages do not end") as usize * page;
     Case {
         dtype: Dtype::BF16,
         kinds: [Kind::Plain; 4],
-        heads: rng.pick(&[[2, 1, 32], [4, 2, 16], [6, 2, 64], [8, 1, 8]]),
+        heads: rng.pick(&[
+            [2, 1, 32],
+            [4, 2, 16],
+            [6, 2, 64],
+            [8, 1, 8],
+            [10, 2, 16],
+            [16, 1, 8],
+            [17, 1, 8],
+        ]),
         seq,
         pos,
         slots: Slots::Pages { page, table },
@@ -295,10 +306,11 @@ fn completions(rng: &mut CaseRng) -> Case {
     }
 }
 
-/// The number of rows whose first chunks are computed in a block and the others on their own, with 16 rows of a tile.
+/// The number of rows that are continued after the chunks they share, with one thread and AMX.
 fn continued(case: &Case) -> usize {
     let [nh, nkv, _] = case.heads;
-    let limits = Limits { rows: 128, join_below: usize::MAX, few: 16 / (nh / nkv) };
+    let group = nh / nkv;
+    let limits = Limits { rows: 256 / group, join_below: usize::MAX, few: 16 / group };
     Plan::new(&case.attn_mask(), &limits).continued
 }
 
@@ -311,6 +323,7 @@ fn completions_of_prompts_that_start_with_the_same_text_have_the_bits_of_the_ref
         rows += continued(&case);
         check(&case, &mut rng, false);
     }
+    println!("{rows} rows have chunks of both kinds");
     assert!(rows > 200, "only {rows} rows have chunks of both kinds");
 }
 
