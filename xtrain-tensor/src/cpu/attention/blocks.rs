@@ -13,12 +13,12 @@ use crate::operands::AttnMask;
 pub(super) type Block = [usize; 2];
 scratch!(Block, [0; 2]);
 
-/// The chunk from which on a row is computed with the other rows of its sequence only.
+/// Where a row leaves its block: the first chunk that is computed only together with rows of the same sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
-    /// 0: all chunks are computed that way; `usize::MAX`: none.
+    /// 0: the row is never computed in the block; `usize::MAX`: it never leaves the block.
     pub(super) chunk: usize,
-    /// The index of the row among those whose earlier chunks are computed in a block.
+    /// The index of the row among the continued rows of the pass.
     pub(super) index: usize,
 }
 scratch!(Cut, Cut::NONE);
@@ -26,7 +26,7 @@ scratch!(Cut, Cut::NONE);
 impl Cut {
     const NONE: Cut = Cut { chunk: usize::MAX, index: 0 };
 
-    /// Whether the row has chunks of both kinds.
+    /// Whether the row is continued: it is computed in its block first, then without it.
     pub(super) fn continues(self) -> bool {
         (1..usize::MAX).contains(&self.chunk)
     }
@@ -36,11 +36,11 @@ impl Cut {
 pub(super) struct Plan {
     /// Blocks of rows, computed up to the cut of each row.
     pub(super) blocks: Buffer<Block>,
-    /// Few rows of one sequence each, computed from their cut on.
+    /// Runs of a few rows of one sequence, computed from their cut on.
     pub(super) singles: Buffer<Block>,
     /// The cut of each row.
     pub(super) cuts: Buffer<Cut>,
-    /// Rows whose cut is between two chunks.
+    /// The number of continued rows.
     pub(super) continued: usize,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct Plan {
 pub(super) struct Limits {
     /// Maximum rows of a block.
     pub(super) rows: usize,
-    /// A block with as many rows or more is not joined by another sequence, so that every thread has work.
+    /// Another sequence joins a block only while the block has fewer rows than this, so that every thread has work.
     pub(super) join_below: usize,
-    /// Up to so many rows of one sequence are computed on their own.
+    /// Maximum rows of a sequence that leave a block. 0: no rows do.
     pub(super) few: usize,
 }
 
@@ -121,8 +121,8 @@ fn share_first_chunk(mask: &AttnMask<'_>, a: usize, b: usize) -> bool {
     mask.slots.same(mask.seq[a], mask.seq[b], first..first + CHUNK)
 }
 
-/// Sets the cuts of a block. A sequence with few rows is cut at its first chunk whose slots are those of at most `few`
-/// rows of the block, its own included, or not those of all its own rows.
+/// Sets the cuts of a block. A sequence with at most `few` rows is cut at the first chunk that no more than `few` rows of
+/// the block share, its own rows included.
 fn cut_block(mask: &AttnMask<'_>, rows: &Range<usize>, few: usize, cuts: &mut [Cut]) {
     let chunks = chunks(mask, rows);
     for c in chunks.clone() {
@@ -137,6 +137,7 @@ fn cut_block(mask: &AttnMask<'_>, rows: &Range<usize>, few: usize, cuts: &mut [C
             while shared.end <= seq.start {
                 shared = part(mask, shared.end.max(rows.start)..rows.end, c);
             }
+            // a sequence whose rows are in two parts leaves the block with all of them
             match shared.len() <= few || shared.end < seq.end {
                 true => cuts.fill(Cut { chunk: cut, index: 0 }),
                 false => uncut = true,

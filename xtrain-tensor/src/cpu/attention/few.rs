@@ -40,7 +40,7 @@ pub(super) struct Division<'a, E, K> {
 }
 
 impl<'a, E: Number, K: KvElement<E>> Division<'a, E, K> {
-    /// `parts`: into how many parts the work is divided, so that all threads have some.
+    /// `parts`: the work is divided into about this many items, so that every thread has some.
     pub(super) fn new(
         shared: &'a Shared<'a, E, K>,
         singles: &'a [Block],
@@ -109,6 +109,7 @@ impl<'a, E: Number, K: KvElement<E>> Few<'a, E, K> {
         });
     }
 
+    /// The chunk of the cut, which may be before the first visible key.
     fn first_chunk(&self) -> usize {
         let cut = self.shared.cuts[self.rows.start];
         cut.chunk + usize::from(cut.continues() && faults::on(Fault::FirstOwnChunkSkipped))

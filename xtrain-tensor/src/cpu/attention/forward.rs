@@ -28,7 +28,7 @@ use crate::operands::{AttnMask, Heads};
 /// Maximum query vectors (rows times heads of the group) per block.
 const BLOCK: usize = 256;
 
-/// Maximum query vectors per kv head of the rows of a sequence that are computed on their own: the rows of a tile.
+/// Maximum query vectors per kv head for which keys are read in place: the rows of an AMX tile.
 const MAX_FEW: usize = 16;
 
 /// The least number of query vectors for which packing a chunk in pairs for `vdpbf16ps` pays.
@@ -244,7 +244,7 @@ impl<'a, E: Number, K: KvElement<E>> Item<'a, E, K> {
         self.finish(l, st);
     }
 
-    /// Splits the rows of the block that are not cut before chunk `c` into parts. Items: the rows of each part.
+    /// Splits the rows of the block whose cut is after chunk `c` into parts. Items: the rows of each part.
     #[inline(always)]
     fn parts(&self, c: usize) -> impl Iterator<Item = Range<usize>> {
         let mut rest = self.block.clone();

@@ -323,17 +323,17 @@ fn completions_of_prompts_that_start_with_the_same_text_have_the_bits_of_the_ref
         rows += continued(&case);
         check(&case, &mut rng, false);
     }
-    println!("{rows} rows have chunks of both kinds");
-    assert!(rows > 200, "only {rows} rows have chunks of both kinds");
+    println!("{rows} rows are continued");
+    assert!(rows > 200, "only {rows} rows are continued");
 }
 
 #[cfg(feature = "faults")]
 #[test]
-fn faults_of_rows_with_chunks_of_both_kinds_are_detected() {
+fn faults_of_continued_rows_are_detected() {
     use crate::Simd;
     use crate::faults::{Fault, with};
     if !simds().contains(&Simd::Amx) {
-        println!("NOT RUN, rows are computed on their own with AMX only");
+        println!("NOT RUN, rows are continued with AMX only");
         return;
     }
     let mut rng = CaseRng { case: 8_000, at: 0 };
