@@ -284,7 +284,11 @@ impl Training<'_> {
         let train = &self.config.train;
         let rows = train.micro_batch.min(train.batch.div_ceil(train.shards.max(1))) * train.context;
         let rows = if faults::on(Fault::EvaluationOfManyRows) { MAX_ROWS } else { MAX_ROWS.min(rows as u64) };
-        let val = evaluate(model, tokens, windows, tokenizer, rows, &*self.processes.comm)?;
+        let val = evaluate(model, tokens, windows, tokenizer, rows, &*self.processes.comm);
+        let val = val.map_err(|error| match error {
+            evaluate::Error::Model(error) => Error::Model(error.at_step(step)),
+            error => Error::Evaluate(error),
+        })?;
         let is_best = self.state.best.is_none_or(|(best, _)| val.loss < best);
         if is_best || faults::on(Fault::BestWeightsOfLastEvaluation) {
             self.state.best = Some((val.loss, step));

@@ -176,6 +176,7 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
     let (mut metrics, timings) = job.run.logs_after(first_step)?;
     // lines of later steps are removed also if the run generates no more samples
     let has_samples = job.config.train.sample_every > 0 || job.run.path().join("samples.jsonl").exists();
+    warn_of_missing_steps(&job.run, first_step);
     let samples = has_samples.then(|| job.run.samples_after(first_step)).transpose()?;
     warn_of_damage([&metrics, &timings].into_iter().chain(&samples));
     // A new run has no line yet.
@@ -288,6 +289,19 @@ fn generate_samples(
     Ok(completions.iter().map(|completion| format!("{prompt}{}", completion.text(tokenizer))).collect())
 }
 
+/// Warns if `metrics.jsonl` ends before the step that the run continues from.
+fn warn_of_missing_steps(run: &RunDir, step: u64) {
+    let last =
+        run.read_metrics().ok().and_then(|metrics| metrics.steps().map(|(step, _)| step).last()).unwrap_or(0);
+    if last < step {
+        eprintln!(
+            "warning: {}: its last line is of step {last}, and the checkpoint of step {step}; the plots of the run have a \
+             gap",
+            run.metrics().display()
+        );
+    }
+}
+
 /// Prints how many documents were packed, split, truncated or skipped.
 fn print_packing_stats(job: &Job) {
     let Some(PackingStats { documents, long, empty, inputs }) = job.loader.packing_stats() else { return };
@@ -298,7 +312,7 @@ fn print_packing_stats(job: &Job) {
     };
     eprintln!(
         "{} packed into {} of {context} tokens ({:.1} % full), {:.1} epochs",
-        units::many(documents, kind),
+        units::many(documents - empty, kind),
         units::many(windows, "window"),
         100.0 * inputs as f64 / (windows * context as u64) as f64,
         (job.config.train.steps * job.config.train.batch) as f64 / windows as f64,

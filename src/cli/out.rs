@@ -34,6 +34,10 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 /// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes, devices and
 /// open files such as `/dev/stdout` are written, not replaced.
 pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
+    if path.as_os_str() == "-" {
+        return Err(CliError::new(Exit::Usage, "expected the path of an output file, found -")
+            .hint("/dev/stdout is standard output, ./- a file of this name"));
+    }
     if force.force || !path.is_file() || is_open_file(path) || faults::on(Fault::OverwriteWithoutForce) {
         return Ok(());
     }

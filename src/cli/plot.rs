@@ -77,7 +77,8 @@ const REWARD_CHARTS: [(&str, &[&str]); 3] = [
 const TIMES: [&str; 4] = ["rollout_time", "reward_time", "update_time", "reference_time"];
 
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
-    [&args.out, &args.csv].into_iter().flatten().try_for_each(|path| out::check_absent(path, args.force))?;
+    let csv = args.csv.as_ref().filter(|path| path.as_os_str() != "-");
+    args.out.iter().chain(csv).try_for_each(|path| out::check_absent(path, args.force))?;
     let [run] = &args.runs[..] else { return compare(args) };
     let run = RunDir::open(run)?;
     let metrics = run.read_metrics()?;

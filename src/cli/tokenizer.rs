@@ -7,7 +7,7 @@ use super::common::{Force, number};
 use super::data_format::warn_of_syntax;
 use super::input_file::require_end;
 use super::out::AtomicFile;
-use super::{CliError, out};
+use super::{CliError, Exit, out};
 use crate::model::chat::Message;
 use crate::model::data::DataError;
 use crate::model::data::jsonl::{self, Record};
@@ -50,15 +50,23 @@ const BLOCK: usize = 1 << 16;
 pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
     out::check_absent(&args.out, args.force)?;
-    let mut file = AtomicFile::create(&args.out)?;
+    if !out::is_written_directly(&args.out) {
+        drop(AtomicFile::create(&args.out)?); // before the training: the file can be written
+    }
     let mut texts = Vec::new();
     for path in &args.files {
         read(path, &mut texts)?;
     }
     let bytes: usize = texts.iter().map(String::len).sum();
+    if bytes == 0 {
+        let files: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
+        let message = format!("{}: expected text, found none in any record", files.join(", "));
+        return Err(CliError::new(Exit::Data, message));
+    }
     eprintln!("training on {}", units::many(bytes as u64, "byte"));
     let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &[])?;
     let (_, json) = tokenizer.files()[0];
+    let mut file = AtomicFile::create(&args.out)?;
     file.write(json)?;
     file.finish()?;
     out::print(format!("wrote {}: vocabulary of {} tokens\n", args.out.display(), tokenizer.vocab_size()))
@@ -73,7 +81,7 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
                 Record::Text(text) => texts.push(text),
                 Record::Pair { prompt, completion } => texts.extend([prompt, completion]),
                 Record::Chat(conversation) => {
-                    texts.extend(conversation.messages.iter().filter_map(Message::content));
+                    texts.extend(conversation.messages.iter().flat_map(Message::texts));
                 }
             }
             Ok(())

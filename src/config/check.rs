@@ -114,6 +114,11 @@ impl KnownKeys {
         self.kinds.get(key) == Some(&Kind::String)
     }
 
+    /// Whether the value of the key is a number that need not be whole.
+    pub(super) fn is_number(&self, key: &str) -> bool {
+        self.kinds.get(key) == Some(&Kind::Number)
+    }
+
     /// The current name of a key.
     pub(super) fn current<'a>(&self, key: &'a str) -> &'a str {
         RENAMED.iter().find(|(old, _)| *old == key).map_or(key, |(_, new)| new)

@@ -139,7 +139,8 @@ pub struct GrpoSection {
     pub verify_every: usize,
     /// Print the best, median and worst completion every N steps, and of the first and the last batch; 0: never.
     pub show_every: usize,
-    /// Save a checkpoint every N steps. The last step is always saved.
+    /// Save a checkpoint every N steps, at the end of the generation batch that contains such a step. The last step is
+    /// always saved.
     pub save_every: usize,
     /// Number of recent checkpoints to keep; at least 2.
     pub keep: usize,

@@ -33,7 +33,8 @@ impl Resolved {
 
     /// The configuration of a resumed run: this one with the changes of `layers`. Other values stay, also computed
     /// ones, with two exceptions: a computed minimum learning rate follows the learning rate, and a computed number that
-    /// exceeds its new maximum, as in a shorter run, is computed again.
+    /// exceeds its new maximum, as in a shorter run, is computed again; so is `train.decay` if the schedule does not use
+    /// it.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
@@ -45,14 +46,19 @@ impl Resolved {
         if changes.contains_key("train.learning_rate") && derived.contains(&"train.min_learning_rate") {
             given.remove("train.min_learning_rate");
         }
+        let keeps_decay = changes.contains_key("train.decay");
         replace(&mut given, changes);
+        // only these schedules use `train.decay`
+        let decays =
+            given.get("train.schedule").and_then(Value::as_str).is_some_and(|name| name.starts_with("wsd"));
         let number = |given: &Given, key: &str| given.get(key).and_then(Value::as_integer);
         for (key, most) in [
             ("train.warmup", "train.steps"),
             ("train.decay", "train.steps"),
             ("train.micro_batch", "train.batch"),
         ] {
-            if derived.contains(&key) && number(&given, key) > number(&given, most) {
+            let free = derived.contains(&key) || key == "train.decay" && !keeps_decay && !decays;
+            if free && number(&given, key) > number(&given, most) {
                 given.remove(key);
             }
         }

@@ -257,8 +257,16 @@ fn a_change_of_a_run_keeps_its_computed_values() {
     assert_eq!((shorter.steps, shorter.warmup, shorter.decay), (80, 50, 16));
     let shortest = resolved.changed(&[set("train.steps=40")]).unwrap().config.train;
     assert_eq!((shortest.steps, shortest.warmup, shortest.decay), (40, 4, 8));
-    let given = Resolved::load(&[set("train.steps=500"), set("train.decay=100")]).unwrap();
+    // a number of steps that an earlier change has kept is no longer computed, but one that is not used is
+    let kept =
+        resolved.changed(&[set("train.steps=300")]).unwrap().changed(&[set("train.steps=90")]).unwrap();
+    assert_eq!((kept.config.train.warmup, kept.config.train.decay), (50, 18));
+    let sets = [set("train.steps=500"), set("train.decay=100"), set("train.schedule=wsd")];
+    let given = Resolved::load(&sets).unwrap();
     assert!(given.changed(&[set("train.steps=80")]).is_err());
+    let unused = given.changed(&[set("train.steps=80"), set("train.schedule=linear")]).unwrap();
+    assert_eq!(unused.config.train.decay, 16);
+    assert!(unused.changed(&[set("train.decay=81")]).is_err());
 }
 
 #[test]
@@ -294,6 +302,14 @@ fn a_record_has_the_number_of_reward_programs_and_not_their_commands() {
     // A record of an earlier version does not have the number.
     let earlier = recorded.replace("reward_programs = 2\n", "");
     assert_eq!(differences("run.toml", &earlier, &rewards("['sh a.sh']")).unwrap(), []);
+}
+
+#[test]
+fn a_number_may_begin_or_end_with_its_point() {
+    let config =
+        with(&["train.weight_decay=.5", "train.learning_rate=1.", "train.min_learning_rate=.0"]).unwrap();
+    assert_eq!((config.train.weight_decay, config.train.learning_rate), (0.5, 1.0));
+    assert!(with(&["train.weight_decay=."]).is_err() && with(&["train.steps=5."]).is_err());
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::decode::sampler::{SampleError, TokenMask};
 use crate::model::third_party::guarded;
 use crate::tensor::faults::{self, Fault};
 
+const NO_LOOK_AROUND: &str = "expected one without look-around, found a word boundary, or ^ or $ at another place than its beginning and end";
+
 /// A [`Language`] over the tokens of a tokenizer. It is compiled once and shared by any number of requests.
 pub struct CompiledGrammar {
     language: Language,
@@ -39,7 +41,10 @@ impl CompiledGrammar {
         let parsers = vocabulary.parsers(&language)?;
         let compile = || parsers.create_parser(grammar).map_err(|error| error.to_string());
         let parser = guarded(compile).and_then(|parser| parser);
-        let mut parser = parser.map_err(|message| error(one_line(&message)))?;
+        let mut parser = parser.map_err(|message| match message.contains("lookarounds not supported") {
+            true => error(NO_LOOK_AROUND.to_string()),
+            false => error(one_line(&message)),
+        })?;
         if let [warning, ..] = &parser.grammar_warnings()[..] {
             return Err(error(one_line(warning)));
         }

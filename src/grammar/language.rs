@@ -30,6 +30,10 @@ impl Language {
     /// # Errors
     /// Text that is not JSON, with the line and the column.
     pub fn json_schema(text: &str) -> Result<Language, GrammarError> {
+        if let Some(number) = json_errors::wide_integer(text) {
+            let message = format!("expected integers of at most 64 bits, found {number}");
+            return Err(GrammarError::JsonSchema(message));
+        }
         let parsed = serde_json::from_str(text);
         Ok(Language::JsonSchema(parsed.map_err(|error| {
             GrammarError::JsonSchema(format!("expected JSON, found {}", json_errors::found_at_line(&error)))

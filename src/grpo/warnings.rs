@@ -30,8 +30,11 @@ impl Warnings {
 
     /// Adds the metrics of a step. Returns the warnings that are due.
     pub fn check(&mut self, metrics: &StepMetrics) -> Vec<String> {
+        let flat = metrics.get("frac_reward_zero_std");
         self.rewards.extend(metrics.get("reward"));
-        self.flat.extend(metrics.get("frac_reward_zero_std"));
+        // without a reward, other words are due
+        let unrewarded = flat.is_some() && metrics.get("reward").is_none();
+        self.flat.extend(flat.filter(|_| !unrewarded));
         if let (Some(sampled), Some(greedy)) =
             (metrics.get("eval/reward_sampled"), metrics.get("eval/reward_greedy"))
         {
@@ -39,6 +42,7 @@ impl Warnings {
         }
         let truncated = metrics.get("completions/clipped_ratio") == Some(1.0);
         let due = [
+            ("unrewarded", unrewarded.then(|| without_reward(metrics.step))),
             ("flat", self.without_spread()),
             ("greedy", self.greedy_falls()),
             ("collapse", self.reward_halved()),
@@ -87,6 +91,13 @@ impl Warnings {
             )
         })
     }
+}
+
+fn without_reward(step: u64) -> String {
+    format!(
+        "no completion of step {step} has a reward: every reply was null. Such a step does not change the model. Check \
+         which fields of a request the reward program reads"
+    )
 }
 
 fn truncation() -> String {
@@ -139,7 +150,7 @@ mod tests {
     #[test]
     fn each_warning_is_given_once_when_it_is_due_and_not_otherwise() {
         assert_eq!(warnings(60, |_| vec![("reward", 0.5), ("frac_reward_zero_std", 0.6)]), [""; 0]);
-        let flat = warnings(60, |_| vec![("frac_reward_zero_std", 0.8)]);
+        let flat = warnings(60, |_| vec![("reward", 0.5), ("frac_reward_zero_std", 0.8)]);
         assert!(flat.len() == 1 && flat[0].contains("80 % of the completions"), "{flat:?}");
         let fallen = warnings(60, |n| vec![("reward", if n <= 20 { 0.6 } else { 0.2 })]);
         assert!(fallen.len() == 1 && fallen[0].contains("fell from 0.600"), "{fallen:?}");
@@ -150,5 +161,10 @@ mod tests {
         let truncated = warnings(2, |_| vec![("completions/clipped_ratio", 1.0)]);
         assert!(truncated.len() == 1 && truncated[0].contains("max_completion_length"), "{truncated:?}");
         assert_eq!(warnings(2, |_| vec![("completions/clipped_ratio", 0.9)]), [""; 0]);
+        // steps without a new generation batch have neither value
+        let unrewarded = warnings(60, |n| if n == 3 { vec![("frac_reward_zero_std", 1.0)] } else { vec![] });
+        assert!(unrewarded.len() == 1 && unrewarded[0].contains("no completion of step 3"), "{unrewarded:?}");
+        let all = warnings(60, |_| vec![("frac_reward_zero_std", 1.0)]);
+        assert!(all.len() == 1 && all[0].contains("no completion of step 1"), "{all:?}");
     }
 }

@@ -290,6 +290,9 @@ fn plot_writes_the_metrics_as_csv() {
     let want = "step,loss,\"rewards/a,b/mean\",val_loss\n1,2.5,1,\n2,0.0000001,,2\n";
     assert_eq!(ok(&scratch.0, &["plot", "a", "--csv", "-"]), want);
     assert_eq!(ok(&scratch.0, &["plot", "a", "--csv", "m.csv"]), "wrote m.csv\n");
+    scratch.file("-", "");
+    assert_eq!(ok(&scratch.0, &["plot", "a", "--csv", "-"]), want);
+    refused(&scratch.0, &["report", "a", "--out", "-"], 2, &["output file, found -", "/dev/stdout"]);
     assert_eq!(fs::read_to_string(scratch.0.join("m.csv")).unwrap(), want);
     refused(&scratch.0, &["plot", "a", "--csv", "m.csv", "--log-y"], 2, &["--csv", "--log-y"]);
 }

@@ -40,6 +40,18 @@ fn a_completion_matches_its_regular_expression() {
 }
 
 #[test]
+fn look_around_and_integers_beyond_64_bits_are_refused_in_plain_words() {
+    let (scratch, m) = (Scratch::new("look"), model());
+    for regex in [r"a\bc", r"a\B", "a^b", "a$b"] {
+        let args = ["generate", &m, "--prompt", "ab", "--regex", regex];
+        refused(&scratch.0, &args, 2, &["expected one without look-around, found a word boundary"]);
+    }
+    let schema = ["--json-schema", r#"{"const": 18446744073709551616}"#];
+    let parts = ["expected integers of at most 64 bits, found 18446744073709551616"];
+    refused(&scratch.0, &[&["generate", &m, "--prompt", "ab"][..], &schema].concat(), 2, &parts);
+}
+
+#[test]
 fn a_schema_of_a_prompt_line_keeps_the_order_of_its_properties() {
     let (scratch, m) = (Scratch::new("constraint-order"), model());
     let schema = r#"{"type": "object", "properties": {"z": {"type": "null"}, "a": {"type": "null"}},

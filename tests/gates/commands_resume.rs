@@ -338,3 +338,50 @@ fn no_two_samples_of_a_run_have_the_same_random_numbers() {
     let distinct: std::collections::BTreeSet<&String> = texts.iter().collect();
     assert_eq!((texts.len(), distinct.len()), (6, 6), "{texts:?}");
 }
+
+#[test]
+fn a_log_that_ends_before_its_checkpoint_is_reported() {
+    let scratch = two_steps("gap", &[]);
+    let log = scratch.0.join("r/metrics.jsonl");
+    let whole = fs::read_to_string(&log).unwrap();
+    fs::write(&log, &whole[..whole.len() - 5]).unwrap();
+    let shown = resumed(&scratch.0, &STEPS);
+    let warning = "warning: r/metrics.jsonl: its last line is of step 1, and the checkpoint of step 2";
+    assert!(shown.contains(warning), "{shown}");
+    fs::remove_file(&log).unwrap();
+    let shown = resumed(&scratch.0, &["--set", "train.steps=5"]);
+    assert!(shown.contains("its last line is of step 0, and the checkpoint of step 4"), "{shown}");
+    fs::write(&log, &whole).unwrap();
+    let complete = two_steps("no-gap", &[]);
+    let shown = resumed(&complete.0, &STEPS);
+    assert!(!shown.contains("its last line"), "{shown}");
+}
+
+#[test]
+fn a_run_without_its_configuration_names_the_file_that_has_it() {
+    let scratch = two_steps("noconfig", &[]);
+    let run = scratch.0.join("r");
+    fs::remove_file(run.join("config.toml")).unwrap();
+    let hint = "copy its run.toml to config.toml, and resume with --data FILE";
+    refused(&scratch.0, &["train", "--resume", "r"], 66, &["expected a run with config.toml", hint]);
+    fs::copy(run.join("checkpoints/step_000002/run.toml"), run.join("config.toml")).unwrap();
+    resumed(&scratch.0, &[&["--data", "t.txt"], &STEPS[..]].concat());
+}
+
+#[test]
+fn a_forward_pass_that_diverges_is_a_diverged_run() {
+    let scratch = Scratch::new("forward");
+    scratch.file("t.txt", &LINE.repeat(20));
+    let keys = [
+        "train.steps=20",
+        "train.learning_rate=1e10",
+        "train.warmup=0",
+        "train.clip=0",
+        "model.qk_norm=false",
+    ];
+    let output = xtrain(&scratch.0, &tiny_run("r", "t.txt", &keys));
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{errors}");
+    assert!(errors.contains("error: step ") && errors.contains("of the logits is not finite"), "{errors}");
+    assert!(errors.contains("--set train.learning_rate=5"), "{errors}");
+}

@@ -99,7 +99,7 @@ fn a_conversation_longer_than_a_window_is_truncated_counted_and_reported() {
         xtrain(dir, &[&tiny("r", "c.jsonl", &["train.steps=1"])[..], &["--objective", "sft"]].concat());
     let stderr = text(&shown.stderr);
     for part in [
-        "3 conversations packed into 2 windows",
+        "2 conversations packed into 2 windows",
         "note: 2 conversations longer than train.context = 64: truncated",
         "note: 1 conversation without target tokens in the first 64 tokens: skipped",
     ] {

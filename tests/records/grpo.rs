@@ -285,9 +285,14 @@ fn scores(out: &mut Record) {
 fn warnings(out: &mut Record) {
     out.section("warnings: the step and the text");
     type Course = fn(u64) -> Vec<(&'static str, f64)>;
-    let courses: [(&str, Course); 8] = [
-        ("70 % without spread", |_| vec![("frac_reward_zero_std", 0.7)]),
-        ("0.5 % more from step 10", |n| vec![("frac_reward_zero_std", if n < 10 { 0.7 } else { 0.705 })]),
+    let courses: [(&str, Course); 9] = [
+        ("70 % without spread", |_| vec![("reward", 1.0), ("frac_reward_zero_std", 0.7)]),
+        ("0.5 % more from step 10", |n| {
+            vec![("reward", 1.0), ("frac_reward_zero_std", if n < 10 { 0.7 } else { 0.705 })]
+        }),
+        ("no reward from step 3", |n| {
+            if n < 3 { vec![("reward", 1.0)] } else { vec![("frac_reward_zero_std", 1.0)] }
+        }),
         ("reward falls to a half", |n| vec![("reward", if n <= 20 { 1.0 } else { 0.5 })]),
         ("reward falls to 0.49", |n| vec![("reward", if n <= 20 { 1.0 } else { 0.49 })]),
         ("reward of 0", |_| vec![("reward", 0.0)]),

@@ -132,7 +132,21 @@ pub enum Error {
     NotFinite {
         /// The optimizer step.
         step: u64,
-        /// The loss, or the first tensor with a non-finite value.
+        /// The loss, or the first tensor or row with a non-finite value.
         what: String,
     },
+}
+
+impl Error {
+    /// This error of optimizer step `step`: a non-finite value of a forward pass becomes [`Error::NotFinite`], others
+    /// stay as they are.
+    #[must_use]
+    pub fn at_step(self, step: u64) -> Error {
+        match self {
+            Error::Tensor(xtrain_tensor::Error::NotFinite { what, row }) => {
+                Error::NotFinite { step, what: format!("row {row} of the {what}") }
+            }
+            other => other,
+        }
+    }
 }

@@ -21,6 +21,35 @@ pub(crate) fn too_deep(bytes: &[u8]) -> Option<usize> {
     })
 }
 
+/// The first integer outside strings that does not fit in 64 bits. It would be read as the nearest f64. `None`: there is
+/// none.
+pub fn wide_integer(text: &str) -> Option<&str> {
+    let is_number = |byte: u8| byte.is_ascii_digit() || b"+-.eE".contains(&byte);
+    let (bytes, mut at) = (text.as_bytes(), 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                at += 1;
+                while at < bytes.len() && bytes[at] != b'"' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            byte if byte.is_ascii_digit() || byte == b'-' => {
+                let len = bytes[at..].iter().take_while(|&&byte| is_number(byte)).count();
+                let number = &text[at..at + len];
+                let is_integer = !number.contains(['.', 'e', 'E']);
+                if is_integer && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+                    return Some(number);
+                }
+                at += len;
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
 /// `value` with the keys of all its objects in ascending order.
 pub fn sorted(mut value: Value) -> Value {
     value.sort_all_objects();

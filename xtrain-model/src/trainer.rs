@@ -183,7 +183,7 @@ impl Trainer {
     /// weights.
     ///
     /// # Errors
-    /// As [`objective::backward`](crate::objective::backward).
+    /// As [`objective::backward`](crate::objective::backward); [`Error::NotFinite`] for a logit that is not finite.
     pub fn gradient(
         &mut self,
         examples: &[TrainingExample],
@@ -203,7 +203,8 @@ impl Trainer {
         processing: LogitsProcessing,
         micro_batch: usize,
     ) -> Result<StepGradient> {
-        self.accumulate::<Error>(step, processing, micro_batch, None)
+        let gradient = self.accumulate::<Error>(step, processing, micro_batch, None);
+        gradient.map_err(|error| error.at_step(self.step + 1))
     }
 
     /// [`Trainer::gradient_of`] with loss weights that depend on the values of this pass. After the forward pass of

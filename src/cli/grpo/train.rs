@@ -133,6 +133,9 @@ impl Setup<'_> {
             run.path().display(),
         );
         let (events, warnings) = self.history(run)?;
+        if inputs.held_out.is_empty() && section.eval_every > 0 {
+            eprintln!("note: grpo.eval_prompts names no held-out prompts, so the run has no evaluation");
+        }
         let mut monitor = GrpoMonitor::new(section, timings, events, interrupt, step, warnings);
         let files = GrpoFiles {
             run,
@@ -154,7 +157,12 @@ impl Setup<'_> {
             }
             (Ok(_), _) => Ok(()),
             // A resume would end with the same error.
-            (Err(error), _) if repeats(&error) => Err(self.failure(error)),
+            (Err(error), _) if repeats(&error) => {
+                let again = "no step has run: start again with another --run, or after you have removed";
+                let is_new = ready.trainer.step_number() == 0;
+                let error = self.failure(error);
+                Err(if is_new { error.hint(format_args!("{again} {}", run.path().display())) } else { error })
+            }
             (Err(error), _) => {
                 let error = self.failure(error);
                 let half = section.learning_rate / 2.0;

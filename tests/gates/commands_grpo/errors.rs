@@ -174,6 +174,26 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("expected 1 weight, one for each of reward, found 2"), "{errors}");
     assert!(!errors.contains("to resume"), "a resume fails again: {errors}");
+    let way_out = "hint: no step has run: start again with another --run, or after you have removed w\n";
+    assert!(errors.ends_with(way_out), "{errors}");
+}
+
+#[test]
+fn rewards_of_null_and_a_run_without_evaluation_are_reported() {
+    let scratch = scratch("null", "reward=null");
+    finish(&scratch, "base", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
+    scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt\": \"cd\"}\n");
+    let args = ["grpo", "-c", "c.toml", "--init", "base", "--prompts", "p.jsonl", "--run", "r"];
+    let output = xtrain(&scratch.0, &[&args[..], &REWARD, &["--set", "grpo.steps=2"]].concat());
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(
+        errors.matches("no completion of step 1 has a reward: every reply was null").count(),
+        1,
+        "{errors}"
+    );
+    assert!(!errors.contains("no completion of step 2"), "{errors}");
+    assert!(errors.contains("note: grpo.eval_prompts names no held-out prompts"), "{errors}");
 }
 
 #[test]

@@ -54,6 +54,13 @@ impl Message {
         &self.role
     }
 
+    /// The texts of the content: a string, or the `text` of each part of a list.
+    pub fn texts(&self) -> Vec<String> {
+        let parts = self.json.get("content").and_then(|content| content.items()).unwrap_or_default();
+        let text = |part: &Json| part.get("text")?.as_str().map(str::to_string);
+        self.content().into_iter().chain(parts.iter().filter_map(text)).collect()
+    }
+
     /// The content. `None`: absent, or not a string.
     pub fn content(&self) -> Option<String> {
         self.json.get("content")?.as_str().map(str::to_string)

@@ -165,6 +165,11 @@ impl Location {
         self.line
     }
 
+    /// The first integer of the line that does not fit in 64 bits.
+    pub(crate) fn wide_integer(&self) -> Option<&str> {
+        json::wide_integer(&self.text)
+    }
+
     /// The error for this line.
     pub(crate) fn error(&self, want: &'static str, got: impl Into<String>) -> DataError {
         DataError::Line { file: self.file.clone(), line: self.line, want, got: got.into() }

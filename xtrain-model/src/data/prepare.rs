@@ -72,6 +72,10 @@ pub fn prepare<'a>(
     let mut writer = TokenWriter::create(output, tokenizer)?.with_tokenizer_name(name);
     let bytes = feed(inputs, tokenizer, Content::Any, &mut writer, progress)?;
     let prepared = Prepared { bytes, tokens: writer.count(), documents: writer.documents() };
+    if prepared.tokens == 0 {
+        let (want, got) = ("at least one document with text".into(), "none".into());
+        return Err(DataError::Format { file: inputs[0].clone(), field: "documents", want, got });
+    }
     writer.finish()?;
     Ok(prepared)
 }

@@ -42,8 +42,11 @@ impl Arch {
     /// The architecture of a model. Fails for a model that no supported GGUF architecture can represent.
     pub(super) fn of(cfg: &Config) -> Result<Arch, Error> {
         let refuse = |field, want, got: String| Err(Error::Config { field, want, got });
-        if cfg.windows.iter().any(Option::is_some) {
-            return refuse("sliding_window", "none in a GGUF file", format!("{:?}", cfg.windows));
+        let mut windows = cfg.windows.iter().flatten();
+        if let Some(first) = windows.next() {
+            let layers = format!("{} of {} layers", 1 + windows.count(), cfg.n_layers);
+            let want = "none in a GGUF file; a Hugging Face directory can hold it";
+            return refuse("sliding_window", want, format!("a window of {first} positions in {layers}"));
         }
         let Biases { qkv, o, mlp } = cfg.biases;
         let arch = match (cfg.qk_norm, qkv, o, mlp) {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use xtrain_tensor::faults::{self, Fault};
 
 use crate::config::{Biases, Config};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 use super::fields::{flag, only, refuse, size};
 use super::rope;
@@ -185,8 +185,30 @@ pub fn from_json(json: &Value) -> Result<Config> {
             _ => Vec::new(),
         },
     };
-    cfg.check()?;
+    cfg.check().map_err(in_names_of_file)?;
     Ok(cfg)
+}
+
+/// The error of a field with its name in `config.json`.
+fn in_names_of_file(error: Error) -> Error {
+    const NAMES: [(&str, &str); 8] = [
+        ("vocab", "vocab_size"),
+        ("dim", "hidden_size"),
+        ("ffn_dim", "intermediate_size"),
+        ("n_layers", "num_hidden_layers"),
+        ("n_heads", "num_attention_heads"),
+        ("n_kv_heads", "num_key_value_heads"),
+        ("max_positions", "max_position_embeddings"),
+        ("norm_eps", "rms_norm_eps"),
+    ];
+    match error {
+        Error::Config { field, want, got } => {
+            let want = if want == "a divisor of n_heads" { "a divisor of num_attention_heads" } else { want };
+            let field = NAMES.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| theirs);
+            Error::Config { field, want, got }
+        }
+        other => other,
+    }
 }
 
 fn biases(json: &Value, family: Family) -> Result<Biases> {

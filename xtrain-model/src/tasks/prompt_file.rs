@@ -154,6 +154,10 @@ const KINDS: [&str; 3] = ["prompt", "messages", "prompt_ids"];
 
 impl PromptRecord {
     fn from_object(object: &Map<String, Value>, location: &Location) -> Result<PromptRecord, DataError> {
+        if let Some(number) = location.wide_integer() {
+            let got = format!("{number}: write it as a string, which keeps its digits");
+            return Err(location.error("integers of at most 64 bits", got));
+        }
         let mut columns = object.clone();
         let [prompt, ids] = ["prompt", "prompt_ids"].map(|key| columns.remove(key).filter(|v| !v.is_null()));
         let has_messages = object.get("messages").is_some_and(|messages| !messages.is_null());
@@ -289,6 +293,29 @@ mod tests {
         let text = open("{\"prompt_ids\": [5]}\n{\"prompt\": \"a\"}\n").unwrap();
         let error = text.encode(None).unwrap_err().to_string();
         assert!(error.contains("line 2: expected \"prompt_ids\" for a model without a tokenizer"), "{error}");
+    }
+
+    #[test]
+    fn an_integer_that_would_lose_its_digits_is_refused() {
+        let read = |line: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("p.jsonl");
+            std::fs::write(&path, line).unwrap();
+            PromptFile::open(&path).map(|prompts| columns_of(&prompts, 0)["n"].to_string())
+        };
+        for kept in ["18446744073709551615", "-9223372036854775808", "1e+30", "\"18446744073709551616\""] {
+            assert_eq!(
+                read(&format!(r#"{{"prompt": "a\"99999999999999999999", "n": {kept}}}"#)).unwrap(),
+                kept
+            );
+        }
+        for lost in ["18446744073709551616", "-9223372036854775809"] {
+            let error = read(&format!(r#"{{"prompt": "a", "n": [1, {lost}]}}"#)).unwrap_err().to_string();
+            assert!(
+                error.contains("line 1: expected integers of at most 64 bits") && error.contains(lost),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -377,6 +377,10 @@ fn a_trained_bpe_has_the_requested_size_and_encodes_any_text() {
 
 #[test]
 fn training_twice_gives_the_same_bytes() {
+    let long = Tokenizer::train_bpe(["ab".repeat(100_000)].into_iter(), 270, &[]).unwrap();
+    assert!(long.encode(&"ab".repeat(5_000)).unwrap().len() < 100, "a long word is encoded as one");
+    let json = String::from_utf8(long.files()[0].1.to_vec()).unwrap();
+    assert_eq!(json.matches("\"Split\"").count(), 1, "words are split for the training only: {json}");
     let train = || Tokenizer::train_bpe(corpus(), 400, &[]).unwrap();
     assert_eq!(train().files(), train().files());
 }

@@ -7,7 +7,13 @@ use std::ops::Range;
 use super::rows::{CHUNK, union, within};
 use crate::cpu::scratch::{Buffer, scratch};
 use crate::faults::{self, Fault};
-use crate::operands::AttnMask;
+use crate::operands::{AttnMask, Heads};
+
+/// Maximum query vectors (rows times heads of the group) per block.
+const MAX_BLOCK: usize = 256;
+
+/// Maximum query vectors per kv head for which keys are read in place: the rows of an AMX tile.
+const MAX_FEW: usize = 16;
 
 /// The first row of a block and the one after its last.
 pub(super) type Block = [usize; 2];
@@ -52,6 +58,18 @@ pub(super) struct Limits {
     pub(super) join_below: usize,
     /// Maximum rows of a sequence that leave a block. 0: no rows do.
     pub(super) few: usize,
+}
+
+impl Limits {
+    /// The limits for `rows` rows on `threads` threads. `tiles`: attention is computed in AMX tiles.
+    pub(super) fn new(heads: Heads, rows: usize, threads: usize, tiles: bool) -> Limits {
+        let group = heads.nh / heads.nkv;
+        Limits {
+            rows: (MAX_BLOCK / group).max(1),
+            join_below: rows.div_ceil(threads),
+            few: if tiles { MAX_FEW / group } else { 0 },
+        }
+    }
 }
 
 impl Plan {

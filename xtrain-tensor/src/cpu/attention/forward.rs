@@ -25,12 +25,6 @@ use crate::cpu::{Disjoint, Simd};
 use crate::device::Cpu;
 use crate::operands::{AttnMask, Heads};
 
-/// Maximum query vectors (rows times heads of the group) per block.
-const BLOCK: usize = 256;
-
-/// Maximum query vectors per kv head for which keys are read in place: the rows of an AMX tile.
-const MAX_FEW: usize = 16;
-
 /// The least number of query vectors for which packing a chunk in pairs for `vdpbf16ps` pays.
 #[cfg(target_arch = "x86_64")]
 const MIN_PAIRED: usize = 8;
@@ -53,13 +47,8 @@ pub(crate) fn attention_over<E: Number, K: KvElement<E>>(
     heads: Heads,
     mask: &AttnMask<'_>,
 ) -> (Vec<E>, Vec<f32>) {
-    let (group, threads) = (heads.nh / heads.nkv, cpu.pool.threads());
-    let limits = Limits {
-        rows: (BLOCK / group).max(1),
-        join_below: mask.rows().div_ceil(threads),
-        few: if cpu.simd == Simd::Amx && E::PAIRED { MAX_FEW / group } else { 0 },
-    };
-    let plan = Plan::new(mask, &limits);
+    let (threads, tiles) = (cpu.pool.threads(), cpu.simd == Simd::Amx && E::PAIRED);
+    let plan = Plan::new(mask, &Limits::new(heads, mask.rows(), threads, tiles));
     let work = (0..mask.rows()).map(|n| mask.keys(n).len()).sum::<usize>();
     let serial = threads == 1 || work * heads.nh * heads.hd < SERIAL;
     let mut y = cpu.recycler.acquire(q.len());

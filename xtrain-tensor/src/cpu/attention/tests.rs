@@ -1,6 +1,7 @@
 //! Checks every instruction set against the reference, bit for bit, on random cases.
 use super::blocks::{Limits, Plan};
 use crate::cpu::gemm_bf16::{NO_EXPONENT, on_lattice};
+use crate::operands::Heads;
 use crate::ops::{AttnMask, AttnSaved, Slots, attention, attention_backward};
 use crate::rng::{Purpose, draw};
 use crate::testing::simds;
@@ -308,10 +309,8 @@ fn completions(rng: &mut CaseRng) -> Case {
 
 /// The number of rows that are continued after the chunks they share, with one thread and AMX.
 fn continued(case: &Case) -> usize {
-    let [nh, nkv, _] = case.heads;
-    let group = nh / nkv;
-    let limits = Limits { rows: 256 / group, join_below: usize::MAX, few: 16 / group };
-    Plan::new(&case.attn_mask(), &limits).continued
+    let ([nh, nkv, hd], mask) = (case.heads, case.attn_mask());
+    Plan::new(&mask, &Limits::new(Heads { nh, nkv, hd }, mask.rows(), 1, true)).continued
 }
 
 #[test]
