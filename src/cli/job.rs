@@ -176,11 +176,12 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
     let (mut metrics, timings) = job.run.logs_after(first_step)?;
     // lines of later steps are removed also if the run generates no more samples
     let has_samples = job.config.train.sample_every > 0 || job.run.path().join("samples.jsonl").exists();
-    warn_of_missing_steps(&job.run, first_step);
     let samples = has_samples.then(|| job.run.samples_after(first_step)).transpose()?;
     warn_of_damage([&metrics, &timings].into_iter().chain(&samples));
     // A new run has no line yet.
-    let events = logs::event_file(&job.run, &job.run.read_metrics().unwrap_or_default())?;
+    let logged = job.run.read_metrics().unwrap_or_default();
+    logs::warn_of_gap(&job.run, &logged, first_step);
+    let events = logs::event_file(&job.run, &logged)?;
     let logs = MonitorLogs { timings, samples, events };
     let sampler = |model: &Model, step: u64| generate_samples(model, &job.source, &job.config, step, engine);
     let progress = Progress::new("training", "step", steps, first_step);
@@ -221,8 +222,8 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
         }
         (Ok(End::Done | End::Early | End::Stopped), ..) => Ok(()),
         (Err(error), _, Some(path)) if error.exit() == Exit::Diverged => Err(error.hint(format_args!(
-            "the last checkpoint is {}; a resume repeats these steps bit for bit unless it changes the learning rate: \
-             xtrain train --resume {}{}",
+            "the last checkpoint is {}; a resume repeats these steps bit for bit unless it changes the learning rate; if that \
+             fails, too, --init an older checkpoint; to resume: xtrain train --resume {}{}",
             path.display(),
             shell_word(job.run.path()),
             half_learning_rate(&job.config.train),
@@ -287,19 +288,6 @@ fn generate_samples(
     let requests = (0..s.count as u64).map(request).collect();
     let completions = generate(model, requests, engine)?;
     Ok(completions.iter().map(|completion| format!("{prompt}{}", completion.text(tokenizer))).collect())
-}
-
-/// Warns if `metrics.jsonl` ends before the step that the run continues from.
-fn warn_of_missing_steps(run: &RunDir, step: u64) {
-    let last =
-        run.read_metrics().ok().and_then(|metrics| metrics.steps().map(|(step, _)| step).last()).unwrap_or(0);
-    if last < step {
-        eprintln!(
-            "warning: {}: its last line is of step {last}, and the checkpoint of step {step}; the plots of the run have a \
-             gap",
-            run.metrics().display()
-        );
-    }
 }
 
 /// Prints how many documents were packed, split, truncated or skipped.

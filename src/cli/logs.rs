@@ -7,6 +7,19 @@ use crate::report::EventFile;
 use crate::run::{Metrics, RunDir, RunSession, SessionOutcome, is_phase};
 use crate::tensor::Device;
 
+/// Warns if the metrics of a run end before `step`, from which it continues.
+pub(super) fn warn_of_gap(run: &RunDir, metrics: &Metrics, step: u64) {
+    let last = metrics.steps().map(|(step, _)| step).last();
+    if last.unwrap_or(0) < step {
+        let lines = last.map_or("no line".to_string(), |last| format!("lines up to step {last}"));
+        let log = run.metrics();
+        eprintln!(
+            "warning: {} has {lines}, the checkpoint is of step {step}: plots will have a gap",
+            log.display()
+        );
+    }
+}
+
 /// Creates the event file of TensorBoard with the metrics so far.
 pub(super) fn event_file(run: &RunDir, metrics: &Metrics) -> Result<EventFile, CliError> {
     let path = run.path().join("logs").join("events.out.tfevents.0.xtrain");

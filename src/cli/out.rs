@@ -36,7 +36,7 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     if path.as_os_str() == "-" {
         return Err(CliError::new(Exit::Usage, "expected the path of an output file, found -")
-            .hint("/dev/stdout is standard output, ./- a file of this name"));
+            .hint("./- is a file of this name"));
     }
     if force.force || !path.is_file() || is_open_file(path) || faults::on(Fault::OverwriteWithoutForce) {
         return Ok(());

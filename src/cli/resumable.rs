@@ -27,11 +27,13 @@ pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
             refused(path, found, &format!("to resume it: xtrain {command} --resume {}", shell_word(&of)))
         }
         None if is_checkpoint => refused(path, "a checkpoint", &from_weights(path, command)),
-        None if run.metrics().is_file() => refused(
+        None if has_checkpoint(path) && run.metrics().is_file() => refused(
             path,
             "one without it",
-            "the newest checkpoint has the configuration, without the data: copy its run.toml to config.toml, and resume \
-             with --data FILE",
+            &format!(
+                "restore config.toml (run.toml in its checkpoints records the keys that results depend on), or, {}",
+                from_weights(path, command)
+            ),
         ),
         None if has_checkpoint(path) => refused(path, "an imported model", &from_weights(path, command)),
         None if path.join("config.json").is_file() => {

@@ -78,7 +78,7 @@ fn parse_set(text: &str, known: &KnownKeys) -> Result<Leaf> {
     let bare = || Value::String(raw.to_string());
     let value = match raw.parse::<Value>() {
         Ok(value) if value.is_str() || !known.is_text(key) => value,
-        // TOML has no `.5` and no `1.`
+        // TOML has no `.5`, no `1.` and no integer beyond 64 bits
         _ if known.is_number(key) => raw.parse().map_or_else(|_| bare(), Value::Float),
         // A number too large for a TOML integer stays a string.
         _ => bare(),

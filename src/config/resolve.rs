@@ -32,9 +32,9 @@ impl Resolved {
     }
 
     /// The configuration of a resumed run: this one with the changes of `layers`. Other values stay, also computed
-    /// ones, with two exceptions: a computed minimum learning rate follows the learning rate, and a computed number that
-    /// exceeds its new maximum, as in a shorter run, is computed again; so is `train.decay` if the schedule does not use
-    /// it.
+    /// ones, with three exceptions: a computed minimum learning rate follows the learning rate, and a computed number that
+    /// exceeds its new maximum, as in a shorter run, is computed again; so is such a `train.decay` that the schedule does
+    /// not use.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
@@ -60,6 +60,9 @@ impl Resolved {
             let free = derived.contains(&key) || key == "train.decay" && !keeps_decay && !decays;
             if free && number(&given, key) > number(&given, most) {
                 given.remove(key);
+                if !derived.contains(&key) {
+                    derived.push(key);
+                }
             }
         }
         let config = resolve(given.clone())?.config;

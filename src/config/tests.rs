@@ -266,6 +266,9 @@ fn a_change_of_a_run_keeps_its_computed_values() {
     assert!(given.changed(&[set("train.steps=80")]).is_err());
     let unused = given.changed(&[set("train.steps=80"), set("train.schedule=linear")]).unwrap();
     assert_eq!(unused.config.train.decay, 16);
+    let used = unused.changed(&[set("train.steps=79"), set("train.schedule=wsd")]).unwrap();
+    assert_eq!(used.config.train.decay, 16, "16 of 79 is no longer computed");
+    assert!(unused.to_toml().contains("# computed: decay = 16"));
     assert!(unused.changed(&[set("train.decay=81")]).is_err());
 }
 

@@ -41,9 +41,10 @@ impl CompiledGrammar {
         let parsers = vocabulary.parsers(&language)?;
         let compile = || parsers.create_parser(grammar).map_err(|error| error.to_string());
         let parser = guarded(compile).and_then(|parser| parser);
-        let mut parser = parser.map_err(|message| match message.contains("lookarounds not supported") {
-            true => error(NO_LOOK_AROUND.to_string()),
-            false => error(one_line(&message)),
+        let looks_around = |message: &str| message.contains("lookarounds not supported");
+        let mut parser = parser.map_err(|message| match &language {
+            Language::Regex(_) if looks_around(&message) => error(NO_LOOK_AROUND.to_string()),
+            _ => error(one_line(&message)),
         })?;
         if let [warning, ..] = &parser.grammar_warnings()[..] {
             return Err(error(one_line(warning)));

@@ -28,16 +28,18 @@ impl Language {
     /// Reads a JSON schema.
     ///
     /// # Errors
-    /// Text that is not JSON, with the line and the column.
+    /// Text that is not JSON, with the line and the column; an integer that would be rounded.
     pub fn json_schema(text: &str) -> Result<Language, GrammarError> {
-        if let Some(number) = json_errors::wide_integer(text) {
-            let message = format!("expected integers of at most 64 bits, found {number}");
-            return Err(GrammarError::JsonSchema(message));
-        }
-        let parsed = serde_json::from_str(text);
-        Ok(Language::JsonSchema(parsed.map_err(|error| {
+        let parsed = serde_json::from_str(text).map_err(|error| {
             GrammarError::JsonSchema(format!("expected JSON, found {}", json_errors::found_at_line(&error)))
-        })?))
+        })?;
+        match json_errors::rounded_integer(text) {
+            None => Ok(Language::JsonSchema(parsed)),
+            Some(number) => {
+                let message = format!("expected integers of at most 64 bits, found {number}");
+                Err(GrammarError::JsonSchema(message))
+            }
+        }
     }
 
     /// Checks the syntax of a regular expression. Unsupported syntax and schemas are found when they are compiled.

@@ -95,8 +95,8 @@ impl Warnings {
 
 fn without_reward(step: u64) -> String {
     format!(
-        "no completion of step {step} has a reward: every reply was null. Such a step does not change the model. Check \
-         which fields of a request the reward program reads"
+        "no completion of step {step} has a reward: every reply was null, so there is nothing to learn from. Check which \
+         fields of a request the reward program reads"
     )
 }
 

@@ -46,9 +46,16 @@ fn look_around_and_integers_beyond_64_bits_are_refused_in_plain_words() {
         let args = ["generate", &m, "--prompt", "ab", "--regex", regex];
         refused(&scratch.0, &args, 2, &["expected one without look-around, found a word boundary"]);
     }
-    let schema = ["--json-schema", r#"{"const": 18446744073709551616}"#];
-    let parts = ["expected integers of at most 64 bits, found 18446744073709551616"];
-    refused(&scratch.0, &[&["generate", &m, "--prompt", "ab"][..], &schema].concat(), 2, &parts);
+    let schema = ["--json-schema", r#"{"const": 18446744073709551617}"#];
+    let parts = ["expected integers of at most 64 bits, found 18446744073709551617"];
+    let args = ["generate", &m, "--prompt", "ab"];
+    refused(&scratch.0, &[&args[..], &schema].concat(), 2, &parts);
+    let schema = ["--json-schema", r#"{"minimum": -Infinity}"#];
+    refused(&scratch.0, &[&args[..], &schema].concat(), 2, &["expected JSON, found"]);
+    let schema = ["--json-schema", r#"{"type": "integer", "maximum": 100000000000000000000}"#];
+    ok(&scratch.0, &[&args[..], &schema, &["--max-new", "9", "--json"]].concat());
+    let schema = ["--json-schema", r#"{"type": "string", "pattern": "a\\bc"}"#];
+    refused(&scratch.0, &[&args[..], &schema].concat(), 2, &["JSON schema: ", r"a\bc"]);
 }
 
 #[test]

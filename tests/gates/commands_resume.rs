@@ -346,15 +346,15 @@ fn a_log_that_ends_before_its_checkpoint_is_reported() {
     let whole = fs::read_to_string(&log).unwrap();
     fs::write(&log, &whole[..whole.len() - 5]).unwrap();
     let shown = resumed(&scratch.0, &STEPS);
-    let warning = "warning: r/metrics.jsonl: its last line is of step 1, and the checkpoint of step 2";
+    let warning = "warning: r/metrics.jsonl has lines up to step 1, the checkpoint is of step 2";
     assert!(shown.contains(warning), "{shown}");
     fs::remove_file(&log).unwrap();
     let shown = resumed(&scratch.0, &["--set", "train.steps=5"]);
-    assert!(shown.contains("its last line is of step 0, and the checkpoint of step 4"), "{shown}");
+    assert!(shown.contains("warning: r/metrics.jsonl has no line, the checkpoint is of step 4"), "{shown}");
     fs::write(&log, &whole).unwrap();
     let complete = two_steps("no-gap", &[]);
     let shown = resumed(&complete.0, &STEPS);
-    assert!(!shown.contains("its last line"), "{shown}");
+    assert!(!shown.contains("the checkpoint is of"), "{shown}");
 }
 
 #[test]
@@ -362,10 +362,12 @@ fn a_run_without_its_configuration_names_the_file_that_has_it() {
     let scratch = two_steps("noconfig", &[]);
     let run = scratch.0.join("r");
     fs::remove_file(run.join("config.toml")).unwrap();
-    let hint = "copy its run.toml to config.toml, and resume with --data FILE";
-    refused(&scratch.0, &["train", "--resume", "r"], 66, &["expected a run with config.toml", hint]);
-    fs::copy(run.join("checkpoints/step_000002/run.toml"), run.join("config.toml")).unwrap();
-    resumed(&scratch.0, &[&["--data", "t.txt"], &STEPS[..]].concat());
+    let parts = [
+        "expected a run with config.toml, found one without it",
+        "restore config.toml",
+        "--init r --data FILE",
+    ];
+    refused(&scratch.0, &["train", "--resume", "r"], 66, &parts);
 }
 
 #[test]

@@ -21,9 +21,13 @@ pub(crate) fn too_deep(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// The first integer outside strings that does not fit in 64 bits. It would be read as the nearest f64. `None`: there is
-/// none.
-pub fn wide_integer(text: &str) -> Option<&str> {
+/// The first integer outside strings that would be rounded: it does not fit in 64 bits, and no f64 is equal to it.
+/// `None`: there is none. `text` is JSON.
+pub fn rounded_integer(text: &str) -> Option<&str> {
+    let is_rounded = |number: &str| {
+        let is_wide = number.parse::<u64>().is_err() && number.parse::<i64>().is_err();
+        is_wide && number.parse::<f64>().is_ok_and(|nearest| format!("{nearest:.0}") != number)
+    };
     let is_number = |byte: u8| byte.is_ascii_digit() || b"+-.eE".contains(&byte);
     let (bytes, mut at) = (text.as_bytes(), 0);
     while at < bytes.len() {
@@ -38,8 +42,7 @@ pub fn wide_integer(text: &str) -> Option<&str> {
             byte if byte.is_ascii_digit() || byte == b'-' => {
                 let len = bytes[at..].iter().take_while(|&&byte| is_number(byte)).count();
                 let number = &text[at..at + len];
-                let is_integer = !number.contains(['.', 'e', 'E']);
-                if is_integer && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+                if !number.contains(['.', 'e', 'E']) && is_rounded(number) {
                     return Some(number);
                 }
                 at += len;

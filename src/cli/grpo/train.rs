@@ -132,8 +132,8 @@ impl Setup<'_> {
             units::many(steps, "step"),
             run.path().display(),
         );
-        let (events, warnings) = self.history(run)?;
-        if inputs.held_out.is_empty() && section.eval_every > 0 {
+        let (events, warnings) = self.history(run, step)?;
+        if step == 0 && inputs.held_out.is_empty() && section.eval_every > 0 {
             eprintln!("note: grpo.eval_prompts names no held-out prompts, so the run has no evaluation");
         }
         let mut monitor = GrpoMonitor::new(section, timings, events, interrupt, step, warnings);
@@ -156,19 +156,20 @@ impl Setup<'_> {
                 Err(CliError::new(exit, "stopped by a signal; checkpoint saved").hint(resume))
             }
             (Ok(_), _) => Ok(()),
-            // A resume would end with the same error.
-            (Err(error), _) if repeats(&error) => {
-                let again = "no step has run: start again with another --run, or after you have removed";
-                let is_new = ready.trainer.step_number() == 0;
-                let error = self.failure(error);
-                Err(if is_new { error.hint(format_args!("{again} {}", run.path().display())) } else { error })
+            (Err(error @ grpo::Error::RewardWeights { .. }), _) if ready.trainer.step_number() == 0 => {
+                let base = run.path().join("base");
+                let init = format!(" and --init {}", shell_word(&base));
+                let init = if base.is_dir() { init } else { String::new() };
+                Err(self.failure(error).hint(format_args!("start again with another --run{init}")))
             }
+            // A resume would end with the same error.
+            (Err(error), _) if repeats(&error) => Err(self.failure(error)),
             (Err(error), _) => {
                 let error = self.failure(error);
                 let half = section.learning_rate / 2.0;
                 let mut rate = format!(
-                    "a resume repeats these steps bit for bit unless it changes the learning rate; {resume} --set \
-                     grpo.learning_rate={half:?}"
+                    "a resume repeats these steps bit for bit unless it changes the learning rate; if that fails, too, --init \
+                     an older checkpoint; {resume} --set grpo.learning_rate={half:?}"
                 );
                 if section.min_learning_rate > half {
                     rate.push_str(&format!(" --set grpo.min_learning_rate={half:?}"));
@@ -236,9 +237,10 @@ impl Setup<'_> {
     }
 
     /// The event file of TensorBoard with the metrics so far, and the state of the warnings after them.
-    fn history(&self, run: &RunDir) -> Result<(EventFile, Warnings), CliError> {
+    fn history(&self, run: &RunDir, step: u64) -> Result<(EventFile, Warnings), CliError> {
         // A new run has no line yet.
         let metrics = run.read_metrics().unwrap_or_default();
+        logs::warn_of_gap(run, &metrics, step);
         let events = logs::event_file(run, &metrics)?;
         let mut lines = Vec::new();
         for (step, values) in metrics.steps() {

@@ -51,8 +51,9 @@ fn a_diverged_run_names_a_way_out() {
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(75), "{errors}");
     assert!(errors.contains("is not finite"), "{errors}");
-    let hint = "hint: a resume repeats these steps bit for bit unless it changes the learning rate; to resume: \
-                xtrain grpo --resume r --set grpo.learning_rate=5e29 --set grpo.min_learning_rate=5e29";
+    let hint = "hint: a resume repeats these steps bit for bit unless it changes the learning rate; if that fails, too, \
+                --init an older checkpoint; to resume: xtrain grpo --resume r --set grpo.learning_rate=5e29 --set \
+                grpo.min_learning_rate=5e29";
     assert_eq!(errors.lines().last(), Some(hint), "{errors}");
     let session = parsed(&fs::read_to_string(scratch.0.join("r/logs/session.json")).unwrap());
     assert_eq!(session["end"]["outcome"], "failed");
@@ -174,7 +175,7 @@ fn a_wrong_command_line_or_configuration_is_refused_before_anything_is_written()
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("expected 1 weight, one for each of reward, found 2"), "{errors}");
     assert!(!errors.contains("to resume"), "a resume fails again: {errors}");
-    let way_out = "hint: no step has run: start again with another --run, or after you have removed w\n";
+    let way_out = "hint: start again with another --run and --init w/base\n";
     assert!(errors.ends_with(way_out), "{errors}");
 }
 

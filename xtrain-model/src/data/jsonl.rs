@@ -165,9 +165,9 @@ impl Location {
         self.line
     }
 
-    /// The first integer of the line that does not fit in 64 bits.
-    pub(crate) fn wide_integer(&self) -> Option<&str> {
-        json::wide_integer(&self.text)
+    /// The first integer of the line that would be rounded.
+    pub(crate) fn rounded_integer(&self) -> Option<&str> {
+        json::rounded_integer(&self.text)
     }
 
     /// The error for this line.

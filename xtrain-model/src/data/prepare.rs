@@ -73,7 +73,8 @@ pub fn prepare<'a>(
     let bytes = feed(inputs, tokenizer, Content::Any, &mut writer, progress)?;
     let prepared = Prepared { bytes, tokens: writer.count(), documents: writer.documents() };
     if prepared.tokens == 0 {
-        let (want, got) = ("at least one document with text".into(), "none".into());
+        let want = "at least one document with text".into();
+        let got = if inputs.len() > 1 { "none in any of the files".into() } else { "none".into() };
         return Err(DataError::Format { file: inputs[0].clone(), field: "documents", want, got });
     }
     writer.finish()?;

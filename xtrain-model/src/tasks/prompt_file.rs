@@ -154,7 +154,7 @@ const KINDS: [&str; 3] = ["prompt", "messages", "prompt_ids"];
 
 impl PromptRecord {
     fn from_object(object: &Map<String, Value>, location: &Location) -> Result<PromptRecord, DataError> {
-        if let Some(number) = location.wide_integer() {
+        if let Some(number) = location.rounded_integer() {
             let got = format!("{number}: write it as a string, which keeps its digits");
             return Err(location.error("integers of at most 64 bits", got));
         }
@@ -309,7 +309,7 @@ mod tests {
                 kept
             );
         }
-        for lost in ["18446744073709551616", "-9223372036854775809"] {
+        for lost in ["18446744073709551617", "-9223372036854775809"] {
             let error = read(&format!(r#"{{"prompt": "a", "n": [1, {lost}]}}"#)).unwrap_err().to_string();
             assert!(
                 error.contains("line 1: expected integers of at most 64 bits") && error.contains(lost),

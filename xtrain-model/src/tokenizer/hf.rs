@@ -167,9 +167,27 @@ fn with_offsets(inner: &Inner, text: &str) -> Result<Vec<(u32, Range<usize>)>, T
     guarded(encode).map_err(|got| TokenizerError::Encode { got })
 }
 
-/// The characters of a word after which training continues with another word: it takes a time that is quadratic in the
-/// length of a word. Longer ones are runs of letters such as DNA. Encoding does not split them.
-const MAX_PIECE: usize = 4096;
+/// Training splits words of more characters, such as DNA: its time is quadratic in the length of a word. Encoding does not
+/// split them.
+const MAX_WORD: usize = 4096;
+
+/// Splits `text` after each [`MAX_WORD`] characters of a run without whitespace, or of whitespace only.
+fn split_long_words(text: &str) -> Vec<String> {
+    let (mut parts, mut start) = (Vec::new(), 0);
+    let (mut in_space, mut run) = (false, 0);
+    for (at, c) in text.char_indices() {
+        if c.is_whitespace() != in_space {
+            (in_space, run) = (!in_space, 0);
+        }
+        if run == MAX_WORD {
+            parts.push(text[start..at].to_string());
+            (start, run) = (at, 0);
+        }
+        run += 1;
+    }
+    parts.push(text[start..].to_string());
+    parts
+}
 
 /// Trains a byte-level BPE and returns its `tokenizer.json`. Ids: the special tokens from 0, then the 256 bytes, then
 /// the merges.
@@ -188,16 +206,11 @@ pub(super) fn train_bpe(
         let pattern = SplitPattern::Regex(QWEN2_PATTERN.to_string());
         let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?;
         let byte_level = ByteLevel::new(false, true, false);
-        let piece = SplitPattern::Regex(format!("(?s).{{{MAX_PIECE}}}"));
-        let pieces = Split::new(piece, SplitDelimiterBehavior::Isolated, false)?;
-        let parts = |parts: &[&Split]| -> Sequence {
-            let splits = parts.iter().map(|&split| split.clone().into());
-            Sequence::new(splits.chain([byte_level.into()]).collect())
-        };
+        let pre_tokenizer = Sequence::new(vec![split.into(), byte_level.into()]);
         let mut tokenizer = Inner::new(BPE::default());
-        tokenizer.with_pre_tokenizer(Some(parts(&[&split, &pieces]))).with_decoder(Some(byte_level));
-        tokenizer.train(&mut TrainerWrapper::from(trainer), texts)?;
-        tokenizer.with_pre_tokenizer(Some(parts(&[&split]))).to_string(true)
+        tokenizer.with_pre_tokenizer(Some(pre_tokenizer)).with_decoder(Some(byte_level));
+        let pieces = texts.flat_map(|text| split_long_words(&text));
+        tokenizer.train(&mut TrainerWrapper::from(trainer), pieces)?.to_string(true)
     };
     let want = "a training text".into();
     let json = guarded(train).map_err(|got| TokenizerError::Argument { op: "train_bpe", want, got })?;

@@ -377,12 +377,22 @@ fn a_trained_bpe_has_the_requested_size_and_encodes_any_text() {
 
 #[test]
 fn training_twice_gives_the_same_bytes() {
-    let long = Tokenizer::train_bpe(["ab".repeat(100_000)].into_iter(), 270, &[]).unwrap();
-    assert!(long.encode(&"ab".repeat(5_000)).unwrap().len() < 100, "a long word is encoded as one");
-    let json = String::from_utf8(long.files()[0].1.to_vec()).unwrap();
-    assert_eq!(json.matches("\"Split\"").count(), 1, "words are split for the training only: {json}");
     let train = || Tokenizer::train_bpe(corpus(), 400, &[]).unwrap();
     assert_eq!(train().files(), train().files());
+}
+
+#[test]
+fn training_splits_words_of_more_than_4096_characters() {
+    // each merge doubles the longest token, up to the length of a word
+    let longest = |text: String| {
+        let bpe = Tokenizer::train_bpe([text].into_iter(), 290, &[]).unwrap();
+        (0..bpe.vocab_size() as u32).map(|id| bpe.token_bytes(id).len()).max().unwrap()
+    };
+    assert_eq!(longest("ab".repeat(16_384)), 4096);
+    assert_eq!(longest(" ".repeat(32_768)), 4096);
+    assert_eq!(longest("é".repeat(4_096)), 8192, "characters, not bytes");
+    let words = ["ab".repeat(2_048), "cd".repeat(2_048)].join(" ");
+    assert_eq!(longest(words), 4096);
 }
 
 #[test]

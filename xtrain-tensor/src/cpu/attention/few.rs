@@ -100,10 +100,9 @@ impl<'a, E: Number, K: KvElement<E>> Few<'a, E, K> {
         let (q, rows) = (pairs(nkv * TILE * blocks), pairs(CHUNK * pass * blocks));
         let values = pairs(PANEL * pass * blocks);
         let p = pairs(n * SLOT_BLOCKS);
-        let lens = [few * width, all, one, one, one, one, one, one, n * CHUNK, CHUNK * TILE];
+        let lens = [few * width, all, one, one, one, one, one, one, n * CHUNK, n * CHUNK];
         scratch::with(lens, |[oc, o, m, l, mc, lc, a, b, s, s_t]| {
             let state = State { oc, o, m, l, mc, lc, a, b };
-            let s_t = s_t.as_chunks_mut().0;
             let tiles = FewRows::new(few);
             with_avx512(Work { item: self, tiles, blocks, pass, q, rows, values, p, s, s_t, state });
         });
@@ -153,9 +152,9 @@ struct Work<'a, 'b, E, K> {
     values: &'b mut [Pairs],
     /// `[vectors][2]`.
     p: &'b mut [Pairs],
-    /// `[vectors][64]`; of one kv head, transposed: `[64][16]`.
+    /// `[vectors][64]`; transposed: `[nkv][64][vectors of a kv head]`.
     s: &'b mut [f32],
-    s_t: &'b mut [[f32; TILE]],
+    s_t: &'b mut [f32],
     /// `oc`: of one kv head, with the columns of each panel as in `values`.
     state: State<'b>,
 }
@@ -177,8 +176,15 @@ impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
         let first = (all.start / CHUNK).max(self.item.first_chunk());
         for c in first..all.end.div_ceil(CHUNK) {
             let visible = within(&all, c);
+            // tiles are loaded and scores are read a while after they were stored: a load waits for its stores
+            self.pair_values(l, 0..nkv.min(self.pass), c, &visible);
             for kv in 0..nkv {
                 self.scores(l, kv, c, &visible);
+            }
+            for kv in 0..nkv {
+                let vectors = kv * few * CHUNK..(kv + 1) * few * CHUNK;
+                // SAFETY: `with_avx512` has detected AVX-512F.
+                unsafe { transpose(&self.s_t[vectors.clone()], few, &visible, &mut self.s[vectors]) };
             }
             for v in 0..n {
                 let row = self.item.row_and_head(v / few, v % few).0;
@@ -191,7 +197,7 @@ impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
             factors(l, &mut self.state);
             for first in (0..nkv).step_by(self.pass) {
                 let pass = first..nkv.min(first + self.pass);
-                if first == 0 || !faults::on(Fault::NextHeadsNotPaired) {
+                if first > 0 && !faults::on(Fault::NextHeadsNotPaired) {
                     self.pair_values(l, pass.clone(), c, &visible);
                 }
                 for kv in pass {
@@ -233,27 +239,27 @@ impl<E: Number, K: KvElement<E>> Work<'_, '_, E, K> {
         let from = ChunkSource { view, x, c, visible: visible.clone() };
         let q = &self.q[kv * TILE * blocks..(kv + 1) * TILE * blocks];
         for block in visible.start / BLOCK..visible.end.div_ceil(BLOCK) {
-            let groups = [block * BLOCK, block * BLOCK + TILE];
             // keys that are not visible give scores that are not used
-            let in_place = match view.hd == blocks * BLOCK {
-                true => groups.map(|slot| view.tile_rows::<E, K>(x, c * CHUNK + slot)),
-                false => [None; 2],
+            let mut in_place = [None; 2];
+            for (slot, rows) in (block * BLOCK..).step_by(TILE).zip(&mut in_place) {
+                if view.hd == blocks * BLOCK {
+                    *rows = view.tile_rows::<E, K>(x, c * CHUNK + slot);
+                }
+                if rows.is_none() {
+                    copy::<L, E, K>(l, &from, slot..slot + TILE, self.rows, blocks);
+                }
+            }
+            let copied = |slot: usize| TileRows {
+                elements: &flat(self.rows)[slot * blocks * BLOCK..],
+                step: blocks * BLOCK,
             };
-            for (slot, _) in groups.into_iter().zip(&in_place).filter(|(_, rows)| rows.is_none()) {
-                copy::<L, E, K>(l, &from, slot..slot + TILE, self.rows, blocks);
-            }
-            let mut rows = [0, 1].map(|i| {
-                let elements = &flat(self.rows)[groups[i] * blocks * BLOCK..];
-                in_place[i].unwrap_or(TileRows { elements, step: blocks * BLOCK })
-            });
+            let first = in_place[0].unwrap_or_else(|| copied(block * BLOCK));
+            let mut second = in_place[1].unwrap_or_else(|| copied(block * BLOCK + TILE));
             if faults::on(Fault::KeysOfFirstTile) {
-                rows[1] = rows[0];
+                second = first;
             }
-            self.tiles.times_vectors(rows, q, &mut self.s_t[block * BLOCK..]);
+            self.tiles.times_vectors([first, second], q, &mut self.s_t[(kv * CHUNK + block * BLOCK) * few..]);
         }
-        let s = &mut self.s[kv * few * CHUNK..(kv + 1) * few * CHUNK];
-        // SAFETY: `with_avx512` has detected AVX-512F.
-        unsafe { transpose(self.s_t, visible, s) };
     }
 
     /// Pairs the values of the kv heads `pass` at the slots `visible` of chunk `c`; other slots of a block of 32 are
@@ -368,10 +374,13 @@ fn pair_columns(even: &[bf16], odd: &[bf16], blocks: usize, panels: &mut [Pairs]
     for b in 0..blocks {
         // SAFETY: 32 elements are 64 bytes, of which every bit pattern is valid; lengths were checked.
         unsafe {
-            let [x, y] = [even, odd].map(|row| match row.is_empty() {
-                true => _mm512_setzero_si512(),
-                false => _mm512_loadu_si512(row.as_ptr().add(b * BLOCK).cast()),
-            });
+            let (mut x, mut y) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+            if !even.is_empty() {
+                x = _mm512_loadu_si512(even.as_ptr().add(b * BLOCK).cast());
+            }
+            if !odd.is_empty() {
+                y = _mm512_loadu_si512(odd.as_ptr().add(b * BLOCK).cast());
+            }
             let to = panels.as_mut_ptr().add(b * PANEL);
             let first = _mm512_or_si512(_mm512_and_si512(x, low), _mm512_slli_epi32::<16>(y));
             let second = _mm512_or_si512(_mm512_srli_epi32::<16>(x), _mm512_andnot_si512(low, y));
@@ -395,18 +404,18 @@ fn zip_columns(x: &mut [f32; LANES]) {
     }
 }
 
-/// The columns of the slots `visible`, rounded to whole groups of 16, as rows of 64.
+/// The `columns` columns of the slots `visible`, rounded to whole groups of 16, as rows of 64.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn transpose(s_t: &[[f32; TILE]], visible: &Range<usize>, s: &mut [f32]) {
-    let index =
-        _mm512_slli_epi32::<4>(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-    for (i, row) in s.chunks_exact_mut(CHUNK).enumerate().take(TILE) {
+fn transpose(s_t: &[f32], columns: usize, visible: &Range<usize>, s: &mut [f32]) {
+    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let index = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(columns as i32));
+    for (i, row) in s.chunks_exact_mut(CHUNK).enumerate().take(columns) {
         for slot in (visible.start / TILE * TILE..visible.end).step_by(TILE) {
-            let (from, to) = (&s_t[slot..slot + TILE], &mut row[slot..slot + TILE]);
-            // SAFETY: column i of 16 rows of 16 elements, and 16 elements of a row.
+            let (from, to) = (&s_t[slot * columns..(slot + TILE) * columns], &mut row[slot..slot + TILE]);
+            // SAFETY: column i of 16 rows of `columns` elements, and 16 elements of a row.
             unsafe {
-                let column = _mm512_i32gather_ps::<4>(index, from.as_ptr().cast::<f32>().add(i));
+                let column = _mm512_i32gather_ps::<4>(index, from.as_ptr().add(i));
                 _mm512_storeu_ps(to.as_mut_ptr(), column);
             }
         }
