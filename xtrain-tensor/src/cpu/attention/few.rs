@@ -4,6 +4,8 @@
 //!
 //! The scores are computed as `k q^T`, with the keys where they are. Values are paired on the way to the product: the
 //! even columns of a panel in its first tile, the odd ones in its second.
+//!
+//! There is no closure in `array::map` here: it would not be inlined into code for AVX-512 (docs/bench/training.md).
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -100,9 +102,10 @@ impl<'a, E: Number, K: KvElement<E>> Few<'a, E, K> {
         let (q, rows) = (pairs(nkv * TILE * blocks), pairs(CHUNK * pass * blocks));
         let values = pairs(PANEL * pass * blocks);
         let p = pairs(n * SLOT_BLOCKS);
-        let lens = [few * width, all, one, one, one, one, one, one, n * CHUNK, n * CHUNK];
+        let lens = [few * width, all, one, one, one, one, one, one, n * CHUNK, CHUNK * TILE];
         scratch::with(lens, |[oc, o, m, l, mc, lc, a, b, s, s_t]| {
             let state = State { oc, o, m, l, mc, lc, a, b };
+            let s_t = s_t.as_chunks_mut().0;
             let tiles = FewRows::new(few);
             with_avx512(Work { item: self, tiles, blocks, pass, q, rows, values, p, s, s_t, state });
         });
@@ -152,9 +155,9 @@ struct Work<'a, 'b, E, K> {
     values: &'b mut [Pairs],
     /// `[vectors][2]`.
     p: &'b mut [Pairs],
-    /// `[vectors][64]`; transposed: `[nkv][64][vectors of a kv head]`.
+    /// `[vectors][64]`; of one kv head, transposed: `[64][16]`.
     s: &'b mut [f32],
-    s_t: &'b mut [f32],
+    s_t: &'b mut [[f32; TILE]],
     /// `oc`: of one kv head, with the columns of each panel as in `values`.
     state: State<'b>,
 }
@@ -176,15 +179,8 @@ impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
         let first = (all.start / CHUNK).max(self.item.first_chunk());
         for c in first..all.end.div_ceil(CHUNK) {
             let visible = within(&all, c);
-            // tiles are loaded and scores are read a while after they were stored: a load waits for its stores
-            self.pair_values(l, 0..nkv.min(self.pass), c, &visible);
             for kv in 0..nkv {
                 self.scores(l, kv, c, &visible);
-            }
-            for kv in 0..nkv {
-                let vectors = kv * few * CHUNK..(kv + 1) * few * CHUNK;
-                // SAFETY: `with_avx512` has detected AVX-512F.
-                unsafe { transpose(&self.s_t[vectors.clone()], few, &visible, &mut self.s[vectors]) };
             }
             for v in 0..n {
                 let row = self.item.row_and_head(v / few, v % few).0;
@@ -197,7 +193,7 @@ impl<E: Number, K: KvElement<E>> Kernel for Work<'_, '_, E, K> {
             factors(l, &mut self.state);
             for first in (0..nkv).step_by(self.pass) {
                 let pass = first..nkv.min(first + self.pass);
-                if first > 0 && !faults::on(Fault::NextHeadsNotPaired) {
+                if first == 0 || !faults::on(Fault::NextHeadsNotPaired) {
                     self.pair_values(l, pass.clone(), c, &visible);
                 }
                 for kv in pass {
@@ -258,8 +254,11 @@ impl<E: Number, K: KvElement<E>> Work<'_, '_, E, K> {
             if faults::on(Fault::KeysOfFirstTile) {
                 second = first;
             }
-            self.tiles.times_vectors([first, second], q, &mut self.s_t[(kv * CHUNK + block * BLOCK) * few..]);
+            self.tiles.times_vectors([first, second], q, &mut self.s_t[block * BLOCK..]);
         }
+        let s = &mut self.s[kv * few * CHUNK..(kv + 1) * few * CHUNK];
+        // SAFETY: `with_avx512` has detected AVX-512F.
+        unsafe { transpose(self.s_t, visible, s) };
     }
 
     /// Pairs the values of the kv heads `pass` at the slots `visible` of chunk `c`; other slots of a block of 32 are
@@ -404,18 +403,18 @@ fn zip_columns(x: &mut [f32; LANES]) {
     }
 }
 
-/// The `columns` columns of the slots `visible`, rounded to whole groups of 16, as rows of 64.
+/// The columns of the slots `visible`, rounded to whole groups of 16, as rows of 64.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn transpose(s_t: &[f32], columns: usize, visible: &Range<usize>, s: &mut [f32]) {
-    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    let index = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(columns as i32));
-    for (i, row) in s.chunks_exact_mut(CHUNK).enumerate().take(columns) {
+fn transpose(s_t: &[[f32; TILE]], visible: &Range<usize>, s: &mut [f32]) {
+    let index =
+        _mm512_slli_epi32::<4>(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    for (i, row) in s.chunks_exact_mut(CHUNK).enumerate().take(TILE) {
         for slot in (visible.start / TILE * TILE..visible.end).step_by(TILE) {
-            let (from, to) = (&s_t[slot * columns..(slot + TILE) * columns], &mut row[slot..slot + TILE]);
-            // SAFETY: column i of 16 rows of `columns` elements, and 16 elements of a row.
+            let (from, to) = (&s_t[slot..slot + TILE], &mut row[slot..slot + TILE]);
+            // SAFETY: column i of 16 rows of 16 elements, and 16 elements of a row.
             unsafe {
-                let column = _mm512_i32gather_ps::<4>(index, from.as_ptr().add(i));
+                let column = _mm512_i32gather_ps::<4>(index, from.as_ptr().cast::<f32>().add(i));
                 _mm512_storeu_ps(to.as_mut_ptr(), column);
             }
         }

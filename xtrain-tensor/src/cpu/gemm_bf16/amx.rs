@@ -73,7 +73,7 @@ impl Job<'_> {
                 continue;
             }
             // SAFETY: AMX was detected; the registers are released below.
-            unsafe { configure(rows_of(rows.len().min(ROWS)), WHOLE_ROWS) };
+            unsafe { configure(rows_of(rows.len().min(ROWS))) };
             for panel in panels.clone() {
                 self.panel(rows.clone(), panel, (panel + 1 < panels.end).then_some(panel + 1));
             }
@@ -160,17 +160,14 @@ pub(super) fn rows_of(height: usize) -> [u8; 8] {
     [upper, upper, lower, lower, upper, lower, full, full]
 }
 
-/// The bytes of the rows of registers that are read and written as a whole.
-pub(super) const WHOLE_ROWS: [u16; 8] = [64; 8];
-
-/// Configures the rows of the tile registers, and the bytes of a row of each.
+/// Configures the rows of the tile registers.
 ///
 /// # Safety
-/// The machine has AMX. Each register has 1 to 16 rows of 4 to 64 bytes, whole words.
-pub(super) unsafe fn configure(rows: [u8; 8], row_bytes: [u16; 8]) {
+/// The machine has AMX. Each register has 1 to 16 rows.
+pub(super) unsafe fn configure(rows: [u8; 8]) {
     let mut config =
         Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-    config.row_bytes[..8].copy_from_slice(&row_bytes);
+    config.row_bytes[..8].fill(64);
     config.rows[..8].copy_from_slice(&rows);
     // SAFETY: AMX exists, by contract; the configuration is 64 bytes long and valid for palette 1.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };

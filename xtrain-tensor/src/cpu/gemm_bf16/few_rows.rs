@@ -13,7 +13,7 @@ const ROW: usize = size_of::<Pairs>();
 
 /// The tile registers of this thread, configured for up to 16 vectors. They are released at the end.
 ///
-/// Registers 0 to 2 have a row for each vector, the others have 16 rows; 5 to 7 have a column for each vector.
+/// Registers 0 to 2 have a row for each vector, the others have 16 rows.
 #[derive(Debug)]
 pub(crate) struct FewRows {
     vectors: usize,
@@ -35,25 +35,22 @@ impl FewRows {
         assert!(detect(), "the machine has no AMX");
         assert!((1..=TILE).contains(&vectors), "1 to 16 vectors");
         let (few, all) = (vectors as u8, TILE as u8);
-        let mut row_bytes = amx::WHOLE_ROWS;
-        row_bytes[5..].fill((vectors * size_of::<f32>()) as u16);
         // SAFETY: AMX was detected; `drop` releases the registers.
-        unsafe { amx::configure([few, few, few, all, all, all, all, all], row_bytes) };
+        unsafe { amx::configure([few, few, few, all, all, all, all, all]) };
         FewRows { vectors, _thread: PhantomData }
     }
 
-    /// `out[r][i] = dot(rows r, vector i)` for 32 rows and all vectors.
+    /// `out[r][i] = dot(rows r, vector i)` for 32 rows and 16 vectors.
     ///
     /// `vectors`: `[blocks][16][16]` pairs, the pairs 2r and 2r + 1 of block b in row r. Those of vectors that do not
-    /// exist are not read.
+    /// exist are unspecified, as are their columns of `out`.
     ///
     /// # Panics
     /// If an operand is too short.
     #[inline]
-    pub(crate) fn times_vectors(&self, rows: [TileRows<'_>; 2], vectors: &[Pairs], out: &mut [f32]) {
-        let (blocks, len) = (vectors.len() / TILE, TILE * self.vectors);
-        assert!(blocks > 0 && out.len() >= 2 * len, "a depth, and a row of sums for each row");
-        let (c0, c1) = out.split_at_mut(len);
+    pub(crate) fn times_vectors(&self, rows: [TileRows<'_>; 2], vectors: &[Pairs], out: &mut [[f32; TILE]]) {
+        let blocks = vectors.len() / TILE;
+        assert!(blocks > 0 && out.len() >= 2 * TILE, "a depth, and a row of sums for each row");
         for rows in &rows {
             let end = (TILE - 1) * rows.step + blocks * size_of::<Pairs>() / size_of::<bf16>();
             assert!(end <= rows.elements.len(), "16 rows of the depth");
@@ -69,10 +66,10 @@ impl FewRows {
                 "tileloadd tmm3, [{a0} + {s0}*1]", "tdpbf16ps tmm5, tmm3, tmm7",
                 "tileloadd tmm4, [{a1} + {s1}*1]", "tdpbf16ps tmm6, tmm4, tmm7",
                 "add {a0}, 64", "add {a1}, 64", "add {v}, 1024", "dec {n}", "jnz 2b",
-                "tilestored [{c0} + {s_c}*1], tmm5", "tilestored [{c1} + {s_c}*1], tmm6",
+                "tilestored [{c} + {s}*1], tmm5", "tilestored [{c} + {s}*1 + 1024], tmm6",
                 a0 = inout(reg) first.elements.as_ptr() => _, a1 = inout(reg) second.elements.as_ptr() => _, v = inout(reg) vectors.as_ptr() => _,
                 n = inout(reg) blocks => _, s0 = in(reg) first.step * size_of::<bf16>(), s1 = in(reg) second.step * size_of::<bf16>(), s = in(reg) ROW,
-                c0 = in(reg) c0.as_mut_ptr(), c1 = in(reg) c1.as_mut_ptr(), s_c = in(reg) self.vectors * size_of::<f32>(),
+                c = in(reg) out.as_mut_ptr(),
                 out("tmm3") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
             );
         }

@@ -170,7 +170,7 @@ impl PairProduct for TileDot {
         let rows = if faults::on(Fault::LastTileRowLost) { (a.len - 1).max(1) } else { a.len };
         if self.rows.replace(rows) != rows {
             // SAFETY: `new` has detected AMX; `drop` releases the registers.
-            unsafe { amx::configure(amx::rows_of(rows), amx::WHOLE_ROWS) };
+            unsafe { amx::configure(amx::rows_of(rows)) };
         }
         // SAFETY: the registers are configured for these rows; the sizes were checked.
         unsafe { amx::small_product(Rows { len: rows, ..a }, b, panels, out.as_mut_ptr(), out_step, beta) };
