@@ -124,7 +124,6 @@ impl LibraryError for grpo::Error {
             grpo::Error::Decode(decode::Error::Sample { source: SampleError::NotFinite { .. }, .. }) => {
                 Exit::Diverged
             }
-            grpo::Error::Model(model::Error::Tensor(tensor::Error::NotFinite { .. })) => Exit::Diverged,
             grpo::Error::Decode(error) => error.exit(),
             grpo::Error::Model(error) => error.exit(),
             grpo::Error::Reward(error) => error.exit(),

@@ -6,11 +6,12 @@ use super::exit::{CliError, Exit};
 use crate::report::EventFile;
 use crate::run::{Metrics, RunDir, RunSession, SessionOutcome, is_phase};
 use crate::tensor::Device;
+use crate::tensor::faults::{self, Fault};
 
 /// Warns if the metrics of a run end before `step`, from which it continues.
 pub(super) fn warn_of_gap(run: &RunDir, metrics: &Metrics, step: u64) {
     let last = metrics.steps().map(|(step, _)| step).last();
-    if last.unwrap_or(0) < step {
+    if last.unwrap_or(0) < step && !faults::on(Fault::LogGapUnreported) {
         let lines = last.map_or("no line".to_string(), |last| format!("lines up to step {last}"));
         let log = run.metrics();
         eprintln!(

@@ -122,7 +122,10 @@ impl Grpo<'_> {
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
         self.trainer.join(&self.processes)?;
-        let end = self.steps(observer)?;
+        let end = self.steps(observer).map_err(|error| match error {
+            Error::Model(error) => Error::Model(error.at_step(self.trainer.step_number() + 1)),
+            other => other,
+        })?;
         self.trainer.leave()?;
         Ok(end)
     }

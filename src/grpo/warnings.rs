@@ -1,5 +1,6 @@
 //! Warnings about the course of a run, in plain words.
 use super::metrics::StepMetrics;
+use crate::tensor::faults::{self, Fault};
 
 /// Generation batches that a mean runs over.
 const WINDOW: usize = 20;
@@ -32,9 +33,10 @@ impl Warnings {
     pub fn check(&mut self, metrics: &StepMetrics) -> Vec<String> {
         let flat = metrics.get("frac_reward_zero_std");
         self.rewards.extend(metrics.get("reward"));
-        // without a reward, other words are due
+        // a batch without a reward has its own warning
         let unrewarded = flat.is_some() && metrics.get("reward").is_none();
         self.flat.extend(flat.filter(|_| !unrewarded));
+        let unrewarded = unrewarded && !faults::on(Fault::MissingRewardsUnreported);
         if let (Some(sampled), Some(greedy)) =
             (metrics.get("eval/reward_sampled"), metrics.get("eval/reward_greedy"))
         {
@@ -164,7 +166,9 @@ mod tests {
         // steps without a new generation batch have neither value
         let unrewarded = warnings(60, |n| if n == 3 { vec![("frac_reward_zero_std", 1.0)] } else { vec![] });
         assert!(unrewarded.len() == 1 && unrewarded[0].contains("no completion of step 3"), "{unrewarded:?}");
-        let all = warnings(60, |_| vec![("frac_reward_zero_std", 1.0)]);
-        assert!(all.len() == 1 && all[0].contains("no completion of step 1"), "{all:?}");
+        let none = || warnings(60, |_| vec![("frac_reward_zero_std", 1.0)]);
+        assert!(none().len() == 1 && none()[0].contains("no completion of step 1"), "{:?}", none());
+        #[cfg(feature = "faults")]
+        assert_eq!(faults::with(Fault::MissingRewardsUnreported, none), [""; 0]);
     }
 }

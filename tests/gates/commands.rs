@@ -487,16 +487,3 @@ fn a_directory_is_no_data_and_a_file_no_run() {
         &["at least one line with a JSON object"],
     );
 }
-
-#[test]
-fn a_tokenizer_is_trained_on_the_text_parts_of_messages_and_on_some_text() {
-    let scratch = Scratch::new("tokenizer-texts");
-    scratch.file("empty.jsonl", "{\"text\": \"\"}\n");
-    let args = ["tokenizer", "train", "empty.jsonl", "--out", "e.json"];
-    refused(&scratch.0, &args, 65, &["empty.jsonl: expected text"]);
-    refused(&scratch.0, &["prepare", "empty.jsonl", "--out", "e.tok"], 65, &["one document with text"]);
-    let parts = r#"{"messages": [{"role": "assistant", "content": [{"type": "text", "text": "hello"}]}]}"#;
-    scratch.file("parts.jsonl", parts);
-    let shown = text(&xtrain(&scratch.0, &["tokenizer", "train", "parts.jsonl", "--out", "p.json"]).stderr);
-    assert!(shown.contains("training on 5 bytes"), "{shown}");
-}

@@ -340,7 +340,7 @@ fn no_two_samples_of_a_run_have_the_same_random_numbers() {
 }
 
 #[test]
-fn a_log_that_ends_before_its_checkpoint_is_reported() {
+pub(crate) fn a_log_that_ends_before_its_checkpoint_is_reported() {
     let scratch = two_steps("gap", &[]);
     let log = scratch.0.join("r/metrics.jsonl");
     let whole = fs::read_to_string(&log).unwrap();
@@ -351,14 +351,13 @@ fn a_log_that_ends_before_its_checkpoint_is_reported() {
     fs::remove_file(&log).unwrap();
     let shown = resumed(&scratch.0, &["--set", "train.steps=5"]);
     assert!(shown.contains("warning: r/metrics.jsonl has no line, the checkpoint is of step 4"), "{shown}");
-    fs::write(&log, &whole).unwrap();
     let complete = two_steps("no-gap", &[]);
     let shown = resumed(&complete.0, &STEPS);
     assert!(!shown.contains("the checkpoint is of"), "{shown}");
 }
 
 #[test]
-fn a_run_without_its_configuration_names_the_file_that_has_it() {
+fn a_run_without_its_configuration_is_told_from_an_imported_model() {
     let scratch = two_steps("noconfig", &[]);
     let run = scratch.0.join("r");
     fs::remove_file(run.join("config.toml")).unwrap();
@@ -379,6 +378,7 @@ fn a_forward_pass_that_diverges_is_a_diverged_run() {
         "train.learning_rate=1e10",
         "train.warmup=0",
         "train.clip=0",
+        "train.save_every=1",
         "model.qk_norm=false",
     ];
     let output = xtrain(&scratch.0, &tiny_run("r", "t.txt", &keys));
@@ -386,4 +386,9 @@ fn a_forward_pass_that_diverges_is_a_diverged_run() {
     assert_eq!(output.status.code(), Some(75), "{errors}");
     assert!(errors.contains("error: step ") && errors.contains("of the logits is not finite"), "{errors}");
     assert!(errors.contains("--set train.learning_rate=5"), "{errors}");
+    // the weights of the first step are finite, and their logits are not: a learning rate test without a loss
+    let diverged = ["train", "--init", "r/checkpoints/step_000001", "--data", "t.txt", "--lr-find=10"];
+    let sizes = ["--set", "train.context=8", "--set", "train.batch=2"];
+    let shown = done(&scratch.0, &[&diverged[..], &sizes].concat());
+    assert!(shown.contains("The loss does not fall at any learning rate"), "{shown}");
 }

@@ -106,7 +106,11 @@ impl Config {
             return refuse("head_dim", "even, from 2 to 256", head_dim.to_string());
         }
         if n_heads % n_kv_heads != 0 {
-            return refuse("n_kv_heads", "a divisor of n_heads", format!("{n_kv_heads} for {n_heads} heads"));
+            return refuse(
+                "n_kv_heads",
+                "a divisor of the number of query heads",
+                format!("{n_kv_heads} for {n_heads} heads"),
+            );
         }
         if !(self.rope_theta > 0.0 && self.rope_theta.is_finite()) {
             return refuse("rope_theta", "positive and finite", self.rope_theta.to_string());

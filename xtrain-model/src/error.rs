@@ -1,4 +1,6 @@
 //! The error of models and training.
+use xtrain_tensor::faults::{self, Fault};
+
 #[cfg(test)]
 mod every_variant;
 
@@ -143,7 +145,9 @@ impl Error {
     #[must_use]
     pub fn at_step(self, step: u64) -> Error {
         match self {
-            Error::Tensor(xtrain_tensor::Error::NotFinite { what, row }) => {
+            Error::Tensor(xtrain_tensor::Error::NotFinite { what, row })
+                if !faults::on(Fault::DivergedForwardUnnamed) =>
+            {
                 Error::NotFinite { step, what: format!("row {row} of the {what}") }
             }
             other => other,

@@ -1,6 +1,7 @@
 //! JSON of untrusted files: a nesting check for recursive parsers, and parser errors in words. Sorted objects.
 use serde_json::Value;
 use serde_json::error::{Category, Error};
+use xtrain_tensor::faults::{self, Fault};
 
 /// Maximum nesting of brackets.
 pub(crate) const MAX_DEPTH: usize = 64;
@@ -24,6 +25,9 @@ pub(crate) fn too_deep(bytes: &[u8]) -> Option<usize> {
 /// The first integer outside strings that would be rounded: it does not fit in 64 bits, and no f64 is equal to it.
 /// `None`: there is none. `text` is JSON.
 pub fn rounded_integer(text: &str) -> Option<&str> {
+    if faults::on(Fault::RoundedIntegersAccepted) {
+        return None;
+    }
     let is_rounded = |number: &str| {
         let is_wide = number.parse::<u64>().is_err() && number.parse::<i64>().is_err();
         is_wide && number.parse::<f64>().is_ok_and(|nearest| format!("{nearest:.0}") != number)

@@ -47,6 +47,11 @@ macro_rules! faults {
 
 faults! {
     SamplerF32RunningSum "the sampler picks a token by a running sum of f32 probabilities"
+    LongWordsNotSplit "the training of a tokenizer does not split long words"
+    RoundedIntegersAccepted "integers of a prompt's line that are rounded are accepted"
+    DivergedForwardUnnamed "a forward pass that is not finite ends a step with the error of the operation"
+    MissingRewardsUnreported "a step whose completions all have no reward gives no warning"
+    LogGapUnreported "a resume does not report that its log ends before the checkpoint"
     FirstParameterNamed "the error of a gradient or a weight that is not finite names the first parameter"
     OtherProcessTakenAsFinite "only the slices of the own process are checked for values that are not finite"
     RowsVisitedByBlock "the logits of a row that a loss visits come with the index of the row in its block"

@@ -130,6 +130,10 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         Fault::DtypeOfRolloutIgnored,
         Gate::Command(commands_cache_kinds::a_replay_in_another_dtype_names_the_dtype, "1 differ"),
     ),
+    (
+        Fault::LogGapUnreported,
+        Gate::Command(commands_resume::a_log_that_ends_before_its_checkpoint_is_reported, "resuming r"),
+    ),
     (Fault::YarnAttentionIgnored, Gate::Test(rope_scaling::attention)),
     (
         Fault::LockedImportRemoved,

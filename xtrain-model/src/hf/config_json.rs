@@ -203,7 +203,6 @@ fn in_names_of_file(error: Error) -> Error {
     ];
     match error {
         Error::Config { field, want, got } => {
-            let want = if want == "a divisor of n_heads" { "a divisor of num_attention_heads" } else { want };
             let field = NAMES.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| theirs);
             Error::Config { field, want, got }
         }

@@ -250,7 +250,11 @@ fn unsupported_fields_are_refused_by_name() {
         ("rms_norm_eps", json!("nan"), "rms_norm_eps must be a number"),
         ("rms_norm_eps", json!(0.0), "rms_norm_eps must be positive and finite"),
         ("max_position_embeddings", json!(0), "max_position_embeddings must be from 1"),
-        ("num_key_value_heads", json!(3), "num_key_value_heads must be a divisor of num_attention_heads"),
+        (
+            "num_key_value_heads",
+            json!(3),
+            "num_key_value_heads must be a divisor of the number of query heads",
+        ),
         ("rms_norm_eps", Value::Null, "rms_norm_eps must be a number"),
         ("rope_theta", json!(0.0), "rope_theta"),
         (

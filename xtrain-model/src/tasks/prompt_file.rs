@@ -310,11 +310,15 @@ mod tests {
             );
         }
         for lost in ["18446744073709551617", "-9223372036854775809"] {
-            let error = read(&format!(r#"{{"prompt": "a", "n": [1, {lost}]}}"#)).unwrap_err().to_string();
-            assert!(
-                error.contains("line 1: expected integers of at most 64 bits") && error.contains(lost),
-                "{error}"
-            );
+            let line = format!(r#"{{"prompt": "a", "n": [1, {lost}]}}"#);
+            let error = read(&line).unwrap_err().to_string();
+            let want = format!("line 1: expected integers of at most 64 bits, found {lost}");
+            assert!(error.contains(&want), "{error}");
+            #[cfg(feature = "faults")]
+            {
+                use xtrain_tensor::faults::{self, Fault};
+                assert!(faults::with(Fault::RoundedIntegersAccepted, || read(&line)).is_ok());
+            }
         }
     }
 

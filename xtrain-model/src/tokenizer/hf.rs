@@ -171,15 +171,15 @@ fn with_offsets(inner: &Inner, text: &str) -> Result<Vec<(u32, Range<usize>)>, T
 /// split them.
 const MAX_WORD: usize = 4096;
 
-/// Splits `text` after each [`MAX_WORD`] characters of a run without whitespace, or of whitespace only.
-fn split_long_words(text: &str) -> Vec<String> {
+/// Splits `text` after each `longest` characters of a run without whitespace, or of whitespace only.
+fn split_long_words(text: &str, longest: usize) -> Vec<String> {
     let (mut parts, mut start) = (Vec::new(), 0);
     let (mut in_space, mut run) = (false, 0);
     for (at, c) in text.char_indices() {
         if c.is_whitespace() != in_space {
             (in_space, run) = (!in_space, 0);
         }
-        if run == MAX_WORD {
+        if run == longest {
             parts.push(text[start..at].to_string());
             (start, run) = (at, 0);
         }
@@ -209,7 +209,8 @@ pub(super) fn train_bpe(
         let pre_tokenizer = Sequence::new(vec![split.into(), byte_level.into()]);
         let mut tokenizer = Inner::new(BPE::default());
         tokenizer.with_pre_tokenizer(Some(pre_tokenizer)).with_decoder(Some(byte_level));
-        let pieces = texts.flat_map(|text| split_long_words(&text));
+        let longest = if faults::on(Fault::LongWordsNotSplit) { usize::MAX } else { MAX_WORD };
+        let pieces = texts.flat_map(|text| split_long_words(&text, longest));
         tokenizer.train(&mut TrainerWrapper::from(trainer), pieces)?.to_string(true)
     };
     let want = "a training text".into();

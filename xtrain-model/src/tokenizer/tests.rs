@@ -393,6 +393,11 @@ fn training_splits_words_of_more_than_4096_characters() {
     assert_eq!(longest("é".repeat(4_096)), 8192, "characters, not bytes");
     let words = ["ab".repeat(2_048), "cd".repeat(2_048)].join(" ");
     assert_eq!(longest(words), 4097, "a word with its space");
+    #[cfg(feature = "faults")]
+    {
+        use xtrain_tensor::faults::{self, Fault};
+        assert_eq!(faults::with(Fault::LongWordsNotSplit, || longest("ab".repeat(4_096))), 8192);
+    }
 }
 
 #[test]

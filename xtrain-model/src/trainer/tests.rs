@@ -38,6 +38,16 @@ fn a_weight_that_is_not_finite_is_reported_with_its_name() {
 }
 
 #[test]
+fn logits_that_are_not_finite_are_reported_with_their_step() {
+    let (mut trainer, _, _) = first_step();
+    let last = trainer.model.params.iter_mut().last().unwrap();
+    last.value_mut().unwrap().data_mut::<f32>().unwrap().fill(f32::NAN);
+    let examples = [TrainingExample::window(&[1, 2, 3, 4], 1.0)];
+    let error = trainer.gradient(&examples, LogitsProcessing::default(), 1).unwrap_err().to_string();
+    assert_eq!(error, "step 1: row 0 of the logits is not finite");
+}
+
+#[test]
 fn a_trainer_that_cannot_join_has_all_moments() {
     let (mut trainer, _, _) = first_step();
     trainer.shards = 2;
@@ -62,4 +72,7 @@ fn the_name_of_another_parameter_is_detected() {
         let found = faults::with(Fault::FirstParameterNamed, || xtrain_tensor::testing::failure(test));
         assert!(found.is_some_and(|text| text.contains("is not finite")));
     }
+    let test = logits_that_are_not_finite_are_reported_with_their_step;
+    let found = faults::with(Fault::DivergedForwardUnnamed, || xtrain_tensor::testing::failure(test));
+    assert!(found.is_some_and(|text| text.contains("logits: row 0 holds a NaN")));
 }
