@@ -32,7 +32,8 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 }
 
 /// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes, devices and
-/// open files such as `/dev/stdout` are written, not replaced.
+/// open files such as `/dev/stdout` are written, not replaced. Refuses `-`, which would be a file of that name: commands
+/// for which it is standard output do not call this function for it.
 pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     if path.as_os_str() == "-" {
         return Err(CliError::new(Exit::Usage, "expected the path of an output file, found -")
