@@ -29,7 +29,9 @@ pub(crate) fn embed() {
     println!("cargo::rustc-check-cfg=cfg(xtrain_emu)");
     let missing = missing();
     if missing.is_none() {
-        compile();
+        if !is_clippy() {
+            compile();
+        }
         println!("cargo::rustc-cfg=xtrain_emu");
     }
     println!("cargo::rustc-env=XTRAIN_EMULATOR={}", missing.as_deref().unwrap_or("built"));
@@ -117,12 +119,20 @@ fn base() -> cc::Build {
     build
 }
 
+/// Whether clippy runs this build, which links nothing. Cargo keeps its results apart from those of other builds.
+fn is_clippy() -> bool {
+    println!("cargo::rerun-if-env-changed=RUSTC_WORKSPACE_WRAPPER");
+    var("RUSTC_WORKSPACE_WRAPPER")
+        .is_ok_and(|wrapper| Path::new(&wrapper).file_stem().is_some_and(|name| name == "clippy-driver"))
+}
+
 fn compile() {
     let [mut plain, mut checked, mut runtime] = [base(), base(), base()];
     // XTEMU_LIST is the name of the C function that returns the list of the kernels
     plain.file("../kernels/emu/kernels.cpp").define("XTEMU_LIST", "xtemu_plain");
     checked.file("../kernels/emu/kernels.cpp").define("XTEMU_LIST", "xtemu_checked");
-    checked.flag("-fsanitize=thread,alignment").flag("-g1");
+    // most of its time is in the checks, not in what the compiler optimizes
+    checked.opt_level(1).flag("-fsanitize=thread,alignment").flag("-g1");
     checked.flag_if_supported("--param=tsan-instrument-func-entry-exit=0");
     runtime.files(RUNTIME.map(|part| format!("../kernels/emu/{part}.cpp")));
     println!("cargo::rerun-if-env-changed=XTRAIN_KERNEL_COVERAGE");
@@ -131,6 +141,7 @@ fn compile() {
         // counts the branches that kernels take (scripts/kernel_coverage.py); without optimization, each is one of the
         // source
         plain.opt_level(0).flag("--coverage").flag("-fprofile-update=atomic").flag("-fno-exceptions");
+        checked.opt_level(0); // not used
     }
     if var("CARGO_FEATURE_FAULTS").is_ok() {
         plain.define("XTEMU_FAULTS", None);

@@ -8,7 +8,7 @@ use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::decompress_to_vec;
 
 use crate::fail;
-use crate::nvcc::{FLAGS, Nvcc, Search, VARIABLES, architectures, writes_ptx};
+use crate::nvcc::{FLAGS, Nvcc, Search, VARIABLES, architectures, code_of, writes_ptx};
 
 /// Architecture of the PTX, which the driver compiles for all other GPUs.
 pub(crate) const PTX: &str = "80";
@@ -68,8 +68,7 @@ fn compile(nvcc: &Nvcc, out: &Path) -> Result<String, String> {
     let requested = env::var("XTRAIN_CUDA_ARCHS").ok();
     let architectures = architectures(requested.as_deref());
     let mut flags = vec!["-fatbin".to_string(), "-t0".to_string()];
-    flags.extend(architectures.iter().map(|a| format!("-gencode=arch=compute_{a},code=sm_{a}")));
-    flags.push(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
+    flags.extend(code_of(&architectures, PTX));
     nvcc.compile(&flags, out)?;
     let names: Vec<String> = architectures.iter().map(|a| format!("sm_{a}")).collect();
     Ok(format!("{} and PTX for {PTX}, by {}", names.join(" "), nvcc.path.display()))

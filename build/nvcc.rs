@@ -10,6 +10,28 @@ pub(crate) const FLAGS: [&str; 3] = ["-std=c++17", "-O3", "-fmad=false"];
 /// Architectures with machine code in the image: Ampere to Blackwell.
 pub(crate) const ARCHITECTURES: [&str; 6] = ["80", "86", "89", "90a", "100", "120"];
 
+/// The architecture whose PTX is assembled for another one. The sources are the same for both (`__CUDA_ARCH__` in
+/// kernels/xt.cuh), so the PTX is, too, and is compiled once.
+const PTX_OF: [[&str; 2]; 3] = [["86", "80"], ["89", "80"], ["120", "100"]];
+
+/// The options of nvcc for machine code of these architectures, and for PTX of `ptx`.
+pub(crate) fn code_of(architectures: &[&str], ptx: &str) -> Vec<String> {
+    let code = architectures.iter().map(|&name| {
+        let of = PTX_OF.iter().find(|pair| pair[0] == name).map_or(name, |pair| pair[1]);
+        (of, format!("sm_{name}"))
+    });
+    let mut groups: Vec<(&str, Vec<String>)> = Vec::new();
+    for (of, code) in code.chain([(ptx, format!("compute_{ptx}"))]) {
+        match groups.iter_mut().find(|group| group.0 == of) {
+            Some(group) => group.1.push(code),
+            None => groups.push((of, vec![code])),
+        }
+    }
+    let options =
+        groups.iter().map(|(of, code)| format!("-gencode=arch=compute_{of},code=[{}]", code.join(",")));
+    options.collect()
+}
+
 /// Those of `XTRAIN_CUDA_ARCHS`, a list with commas, or all if it names none.
 pub(crate) fn architectures(requested: Option<&str>) -> Vec<&str> {
     let named = requested.into_iter().flat_map(|list| list.split(',')).map(str::trim);

@@ -10,7 +10,7 @@ use crate::cli::Scratch;
 #[path = "../../build/nvcc.rs"]
 mod build;
 
-use build::{ARCHITECTURES, Nvcc, Search, VARIABLES, architectures, writes_ptx};
+use build::{ARCHITECTURES, Nvcc, Search, VARIABLES, architectures, code_of, writes_ptx};
 
 /// Writes a shell script `directory/bin/nvcc` with the body `body`.
 fn fake(directory: &Path, body: &str) -> PathBuf {
@@ -106,4 +106,23 @@ fn the_error_of_a_failing_nvcc_is_reported() {
     let path = fake(&scratch.0, &format!("case $1 in --version) {};; esac", version("13.0")));
     let nvcc = find(&[("XTRAIN_NVCC", &path)]).nvcc.unwrap();
     assert!(nvcc.compile(&[], &scratch.0.join("out")).is_err());
+}
+
+#[test]
+fn ptx_that_is_the_same_for_several_architectures_is_compiled_once() {
+    let want = [
+        "-gencode=arch=compute_80,code=[sm_80,sm_86,sm_89,compute_80]",
+        "-gencode=arch=compute_90a,code=[sm_90a]",
+        "-gencode=arch=compute_100,code=[sm_100,sm_120]",
+    ];
+    assert_eq!(code_of(&ARCHITECTURES, "80"), want);
+    let want = ["-gencode=arch=compute_90a,code=[sm_90a]", "-gencode=arch=compute_80,code=[compute_80]"];
+    assert_eq!(code_of(&["90a"], "80"), want);
+}
+
+/// A build without nvcc embeds the checked-in PTX only if its hash is that of the sources.
+#[test]
+fn every_build_has_kernels() {
+    let survey = xtrain_tensor::enumerate_gpus();
+    assert!(survey.has_kernels, "{}", survey.kernels);
 }

@@ -37,7 +37,7 @@ fn compare(open: impl Fn(usize) -> Device) -> Result<usize, String> {
         let (x, w) = (small(rows * width, 1), small(outs * width, 2));
         for dtype in [Dtype::F32, Dtype::BF16] {
             let sums = expected(shape, &x, &w, dtype);
-            for (tile, huge) in tiles(dtype, width).flat_map(|tile| [(tile, false), (tile, true)]) {
+            for (tile, huge) in tiles(dtype, shape).flat_map(|tile| [(tile, false), (tile, true)]) {
                 let h = stream(shape, huge);
                 let sum: Vec<f32> = h.iter().zip(&sums).map(|(h, sum)| h + sum).collect();
                 let device = open(case + tile as usize);
