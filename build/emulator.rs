@@ -131,7 +131,7 @@ fn compile() {
     // XTEMU_LIST is the name of the C function that returns the list of the kernels
     plain.file("../kernels/emu/kernels.cpp").define("XTEMU_LIST", "xtemu_plain");
     checked.file("../kernels/emu/kernels.cpp").define("XTEMU_LIST", "xtemu_checked");
-    // most of its time is in the checks, not in what the compiler optimizes
+    // compiles in half of the time and is not slower: the checks take most of its time
     checked.opt_level(1).flag("-fsanitize=thread,alignment").flag("-g1");
     checked.flag_if_supported("--param=tsan-instrument-func-entry-exit=0");
     runtime.files(RUNTIME.map(|part| format!("../kernels/emu/{part}.cpp")));

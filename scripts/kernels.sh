@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles all kernels for every architecture of build/image.rs and prints what scripts/sass.py reads from the machine
+# Compiles all kernels for every architecture of build/nvcc.rs and prints what scripts/sass.py reads from the machine
 # code: registers, shared memory, blocks per SM, loads in flight. Fails if a kernel spills or falls below
 # kernels/floors.txt, if ptxas serializes wgmma, or if the checked-in PTX is not that of the sources. Requires CUDA_HOME
 # (scripts/nvcc.sh).
@@ -7,8 +7,8 @@
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
 nvcc=$(readlink -f "${CUDA_HOME:?is not set: run scripts/nvcc.sh}/bin/nvcc")
-flags=$(sed -n 's/^pub(crate) const FLAGS.*\[\("-.*\)\];$/\1/p' build/nvcc.rs build/image.rs | tr -d '",')
-all=$(sed -n 's/^pub(crate) const ARCHITECTURES.*= \[\(.*\)\];$/\1/p' build/nvcc.rs build/image.rs | tr -d '",')
+flags=$(sed -n 's/^pub(crate) const FLAGS.*\[\("-.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
+all=$(sed -n 's/^pub(crate) const ARCHITECTURES.*= \[\(.*\)\];$/\1/p' build/nvcc.rs | tr -d '",')
 write=()
 if [ "${1:-}" = --write ]; then
     write=(--write)
