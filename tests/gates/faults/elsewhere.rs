@@ -7,9 +7,9 @@ use xtrain::tensor::faults::Fault;
 ///   feature mpi;
 /// * of xtrain-tensor: device/gpu/peers.rs, device/gpu/tensor_maps.rs, device/packed_buffer.rs,
 ///   gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/golden.rs, gates/gradient/check.rs,
-///   gates/planted.rs, gates/launch_errors.rs, gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs, cpu/attention/tests/continued.rs,
-///   cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, cpu/loss/tests.rs, gpu/loss/tests.rs,
-///   device/gpu/stream/tests.rs, operands/packing/quant_block.rs, softmax.rs, tensor.rs;
+///   gates/planted.rs, gates/launch_errors.rs, gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs,
+///   cpu/attention/tests/continued.rs, cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, cpu/loss/tests.rs,
+///   gpu/loss/tests.rs, device/gpu/stream/tests.rs, operands/packing/quant_block.rs, softmax.rs, tensor.rs;
 /// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout.rs,
 ///   cli/out.rs, cli/memory_check.rs, cli/processes_tests.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs,
 ///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, grpo/warnings.rs, rewards/tests.rs, report/tensorboard.rs;
