@@ -32,9 +32,9 @@ impl Resolved {
     }
 
     /// The configuration of a resumed run: this one with the changes of `layers`. Other values stay, also computed
-    /// ones, with two exceptions. A computed minimum learning rate follows the learning rate. A number that exceeds its new
-    /// maximum, as in a shorter run, is computed again if it was computed, or if it is a `train.decay` that the schedule
-    /// does not use.
+    /// ones, with two exceptions. A computed minimum learning rate follows the learning rate. A number that exceeds its
+    /// new maximum, as in a shorter run, is computed again if it was computed, or if it is a `train.decay` that the
+    /// schedule does not use.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
