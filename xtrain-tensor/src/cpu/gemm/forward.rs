@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use super::panels::View;
 use super::split::{CHUNK, LINE, TileGroup, split, tile_groups};
-use super::tile::{Beta, Prefetch, TileJob, tile_rows};
+use super::tile::{Beta, Later, Prefetch, TileJob, tile_rows};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::{Disjoint, Simd};
@@ -104,7 +104,7 @@ impl Product<'_> {
     }
 
     /// Computes one chunk of a group of tiles in `panels`. Tiles that share a panel prefetch the next one; `done` is
-    /// the number of tiles before this group. `None`: no prefetch.
+    /// the number of tiles before this group. `None`: a single tile.
     fn tiles(&self, group: TileGroup, k: usize, panels: Range<usize>, done: Option<usize>) {
         let TileGroup { row, height, count } = group;
         let Matrix { data, row_step, k_step, .. } = self.a;
@@ -134,7 +134,7 @@ impl Product<'_> {
             beta: if k == 0 { self.beta } else { Beta::One },
             count,
             l1,
-            l2: done.map(|done| self.next_panel(k, panels.end, done)),
+            l2: done.map_or(Later::Walk, |done| Later::Next(self.next_panel(k, panels.end, done))),
         };
         // SAFETY: a was checked on entry, b by `row` for the first panel and by `View` for the last. The rows of c
         // are inside y, checked above; so are those of `residual`, which has the same length. The elements of c

@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use super::panels::Row;
 use super::split::{CHUNK, LINE, SERIAL, TileGroup, tile_groups};
-use super::tile::{Beta, Prefetch, TileJob, tile_rows};
+use super::tile::{Beta, Later, Prefetch, TileJob, tile_rows};
 use crate::Cpu;
 use crate::cpu::lanes::LANES;
 use crate::cpu::scratch::Buffer;
@@ -147,7 +147,7 @@ impl Gradient<'_> {
             beta: Beta::One,
             count,
             l1,
-            l2: Some(l2),
+            l2: Later::Next(l2),
         };
         // SAFETY: dy has the values of each row and g has the tile, checked above. b has `columns` values in each
         // row, checked by `b_operand`. These elements of g belong to this unit alone.

@@ -37,9 +37,18 @@ pub(super) struct TileJob {
     pub(super) count: usize,
     /// Prefetch into the L1 cache: data that is read soon.
     pub(super) l1: Prefetch,
-    /// Prefetch into the L2 cache: data that is read later. `None` for a single tile that walks all panels; each part
-    /// of a panel then prefetches the next part.
-    pub(super) l2: Option<Prefetch>,
+    /// Prefetch into the L2 cache: data that is read later.
+    pub(super) l2: Later,
+}
+
+/// Data that a column of tiles prefetches into the L2 cache.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Later {
+    /// Nothing: b is in the L1 cache.
+    Nothing,
+    /// What this single tile reads next of b, which it reads from memory.
+    Walk,
+    Next(Prefetch),
 }
 
 /// Data that tiles prefetch while they compute: one cache line per step over the depth. Any address is valid. A
@@ -81,6 +90,9 @@ impl Stream {
         line
     }
 }
+
+/// Elements between the row of a panel that is read and the one that is prefetched: 4 KiB.
+const AHEAD: usize = 32 * LANES;
 
 /// Maximum rows of a tile, for the instruction set with the most registers.
 const MAX_ROWS: usize = 12;
@@ -165,7 +177,7 @@ impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
             c: t.c.wrapping_add(down),
             residual: if t.residual.is_null() { t.residual } else { t.residual.wrapping_add(down) },
             l1: stream(&t.l1),
-            l2: t.l2.as_ref().and_then(stream),
+            l2: if let Later::Next(next) = &t.l2 { stream(next) } else { None },
         }
     }
 
@@ -237,11 +249,15 @@ impl<const M: usize, const UNIT_STRIDE: bool> MicroKernel<'_, M, UNIT_STRIDE> {
     /// over the depth would cost a quarter of its time.
     #[inline(always)]
     fn chunk<L: Lanes, const R: usize>(&self, l: L, t: &TileJob, ptrs: TilePtrs, at: usize) {
-        // A part of a panel skips cache lines, but the hardware prefetcher expects consecutive lines. Prefetch the
-        // rest of the panel.
-        let part = t.l2.is_none() && !(at + R).is_multiple_of(L::REGS);
-        let rest = part.then(|| Stream { from: t.column::<L>(at + R), step: t.b_step });
-        let (l1, l2) = (ptrs.l1, ptrs.l2.or(rest));
+        let walk = match t.l2 {
+            // A part of a panel skips cache lines, but the hardware prefetcher expects consecutive lines. Prefetch the
+            // rest of the panel.
+            Later::Walk if !(at + R).is_multiple_of(L::REGS) => Some(t.column::<L>(at + R)),
+            // The hardware prefetcher stops at the end of a page. With several panels the others hide it.
+            Later::Walk if const { M > L::WIDE_ROWS } => Some(t.column::<L>(at).wrapping_add(AHEAD)),
+            _ => None,
+        };
+        let (l1, l2) = (ptrs.l1, ptrs.l2.or(walk.map(|from| Stream { from, step: t.b_step })));
         let acc = match [l1.or(l2), l2.or(l1)] {
             [Some(l1), Some(l2)] => self.sums::<L, R, true>(l, t, ptrs.a, at, [l1, l2]),
             _ => self.sums::<L, R, false>(l, t, ptrs.a, at, [Stream::NONE; 2]),

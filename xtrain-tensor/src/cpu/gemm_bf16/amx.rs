@@ -24,6 +24,9 @@ const PREFETCH_TILES: usize = 4;
 /// Bytes of a block of a panel, and of that quarter.
 const BLOCK_BYTES: usize = 2048;
 const PREFETCH_BYTES: usize = BLOCK_BYTES / PREFETCH_TILES;
+/// A single tile reads each panel once, and prefetches the first quarter of the block this many bytes ahead. The
+/// hardware prefetcher follows (docs/bench/training.md).
+const AHEAD: usize = 8 * BLOCK_BYTES;
 
 /// A tile configuration of palette 1.
 #[repr(C, align(64))]
@@ -105,10 +108,13 @@ impl Job<'_> {
             // SAFETY: the caller's promise.
             return unsafe { sums.without_products(rows.len(), 1, beta) };
         }
-        let next = next.filter(|_| rows.len() > ROWS).map(|next| self.b.panel(next).as_ptr().cast::<u8>());
+        let prefetch = match rows.len() > ROWS {
+            true => next.map(|next| self.b.panel(next).as_ptr().cast::<u8>()),
+            false => Some(b.as_ptr().cast::<u8>().wrapping_add(AHEAD)),
+        };
         for from in (0..blocks).step_by(DEPTH) {
             for (i, row) in (0..rows.len()).step_by(ROWS).enumerate() {
-                let prefetch = next.filter(|_| i < PREFETCH_TILES);
+                let prefetch = prefetch.filter(|_| i < PREFETCH_TILES);
                 let tile = Tile {
                     blocks: DEPTH.min(blocks - from),
                     a: a[(row * blocks + from) * 32..].as_ptr().cast(),
@@ -116,7 +122,7 @@ impl Job<'_> {
                     b: b[from * BLOCK_ROWS..].as_ptr().cast(),
                     c: sums.at(row, 0, 0).cast(),
                     c_step: sums.step * 4,
-                    next: prefetch.map_or(std::ptr::null(), |p| {
+                    prefetch: prefetch.map_or(std::ptr::null(), |p| {
                         p.wrapping_add(from * BLOCK_BYTES + i * PREFETCH_BYTES)
                     }),
                 };
@@ -129,8 +135,10 @@ impl Job<'_> {
                         (true, true, false) => tile.upper_and_lower_from_zero(),
                         (true, false, true) => tile.upper_and_lower_and_prefetch(),
                         (true, false, false) => tile.upper_and_lower(),
-                        (false, true, _) => tile.upper_from_zero(),
-                        (false, false, _) => tile.upper(),
+                        (false, true, true) => tile.upper_from_zero_and_prefetch(),
+                        (false, true, false) => tile.upper_from_zero(),
+                        (false, false, true) => tile.upper_and_prefetch(),
+                        (false, false, false) => tile.upper(),
                     }
                 }
             }
@@ -147,8 +155,8 @@ struct Tile {
     b: *const u8,
     c: *mut u8,
     c_step: usize,
-    /// The part of the next panel to be prefetched: 512 bytes of each block.
-    next: *const u8,
+    /// What is prefetched: 512 bytes for each block, 2,048 bytes apart.
+    prefetch: *const u8,
 }
 
 /// The rows of each register for tiles of `height` rows, 1 to 32: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b.
@@ -204,7 +212,7 @@ pub(super) unsafe fn small_product(
             b: b.panel(panel).as_ptr().cast(),
             c: out.wrapping_add(panel * LANES).cast(),
             c_step: out_step * size_of::<f32>(),
-            next: std::ptr::null(),
+            prefetch: std::ptr::null(),
         };
         // SAFETY: the caller's promise.
         unsafe {
@@ -220,13 +228,11 @@ pub(super) unsafe fn small_product(
 
 /// A kernel for 17 to 32 rows: the start of the sums, and what to do in each block in addition.
 macro_rules! upper_and_lower {
-    ($(#[$doc:meta])* $name:ident, $start:literal, $more:literal) => {
-        $(#[$doc])*
-        ///
+    ($name:ident, $start:expr, $more:expr) => {
         /// # Safety
         /// As in [`Job::tiles`], for the rows of this tile.
         unsafe fn $name(self) {
-            let Tile { blocks, a, a_step, b, c, c_step, next } = self;
+            let Tile { blocks, a, a_step, b, c, c_step, prefetch } = self;
             // SAFETY: by contract.
             unsafe {
                 let (lower_a, lower_c) = (a.add(TILE * a_step), c.add(TILE * c_step));
@@ -245,7 +251,7 @@ macro_rules! upper_and_lower {
                     "/* {p} */",
                     a0 = inout(reg) a => _, a1 = inout(reg) lower_a => _, b = inout(reg) b => _,
                     n = inout(reg) blocks => _, s_a = in(reg) a_step, s = in(reg) 64usize,
-                    c0 = in(reg) c, c1 = in(reg) lower_c, cs = in(reg) c_step, p = inout(reg) next => _,
+                    c0 = in(reg) c, c1 = in(reg) lower_c, cs = in(reg) c_step, p = inout(reg) prefetch => _,
                     out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                     out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
                 );
@@ -254,15 +260,13 @@ macro_rules! upper_and_lower {
     };
 }
 
-/// A kernel for 1 to 16 rows.
+/// The same for 1 to 16 rows.
 macro_rules! upper {
-    ($(#[$doc:meta])* $name:ident, $start:literal) => {
-        $(#[$doc])*
-        ///
+    ($name:ident, $start:expr, $more:expr) => {
         /// # Safety
         /// As in [`Job::tiles`], for the rows of this tile.
         unsafe fn $name(self) {
-            let Tile { blocks, a, a_step, b, c, c_step, .. } = self;
+            let Tile { blocks, a, a_step, b, c, c_step, prefetch } = self;
             // SAFETY: by contract.
             unsafe {
                 asm!(
@@ -271,10 +275,13 @@ macro_rules! upper {
                     "tileloadd tmm4, [{a0} + {s_a}*1]", "tileloadd tmm6, [{b} + {s}*1]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
                     "tileloadd tmm7, [{b} + {s}*1 + 1024]", "tdpbf16ps tmm1, tmm4, tmm7",
+                    $more,
                     "add {a0}, 64", "add {b}, 2048", "dec {n}", "jnz 2b",
                     "tilestored [{c0} + {cs}*1], tmm0", "tilestored [{c0} + {cs}*1 + 64], tmm1",
+                    "/* {p} */",
                     a0 = inout(reg) a => _, b = inout(reg) b => _, n = inout(reg) blocks => _,
                     s_a = in(reg) a_step, s = in(reg) 64usize, c0 = in(reg) c, cs = in(reg) c_step,
+                    p = inout(reg) prefetch => _,
                     out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _, options(nostack)
                 );
             }
@@ -282,45 +289,36 @@ macro_rules! upper {
     };
 }
 
-impl Tile {
-    upper_and_lower! {
-        /// `c = a b`.
-        upper_and_lower_from_zero,
-        "tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3",
-        ""
-    }
-    upper_and_lower! {
-        /// `c = c + a b`.
-        upper_and_lower,
-        "tileloadd tmm0, [{c0} + {cs}*1]\ntileloadd tmm1, [{c0} + {cs}*1 + 64]\n\
-         tileloadd tmm2, [{c1} + {cs}*1]\ntileloadd tmm3, [{c1} + {cs}*1 + 64]",
-        ""
-    }
-    upper_and_lower! {
-        /// `c = a b`, with prefetch.
-        upper_and_lower_from_zero_and_prefetch,
-        "tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3",
-        "prefetcht1 [{p}]\nprefetcht1 [{p} + 64]\nprefetcht1 [{p} + 128]\nprefetcht1 [{p} + 192]\n\
-         prefetcht1 [{p} + 256]\nprefetcht1 [{p} + 320]\nprefetcht1 [{p} + 384]\nprefetcht1 [{p} + 448]\n\
-         add {p}, 2048"
-    }
-    upper_and_lower! {
-        /// `c = c + a b`, with prefetch.
-        upper_and_lower_and_prefetch,
-        "tileloadd tmm0, [{c0} + {cs}*1]\ntileloadd tmm1, [{c0} + {cs}*1 + 64]\n\
-         tileloadd tmm2, [{c1} + {cs}*1]\ntileloadd tmm3, [{c1} + {cs}*1 + 64]",
-        "prefetcht1 [{p}]\nprefetcht1 [{p} + 64]\nprefetcht1 [{p} + 128]\nprefetcht1 [{p} + 192]\n\
-         prefetcht1 [{p} + 256]\nprefetcht1 [{p} + 320]\nprefetcht1 [{p} + 384]\nprefetcht1 [{p} + 448]\n\
-         add {p}, 2048"
-    }
-    upper! {
-        /// `c = a b` for up to 16 rows.
-        upper_from_zero,
-        "tilezero tmm0\ntilezero tmm1"
-    }
-    upper! {
-        /// `c = c + a b` for up to 16 rows.
-        upper,
+/// Registers of sums: zero, or loaded from memory; and a prefetch of 512 bytes.
+macro_rules! zero {
+    ($($c:literal)*) => { concat!($("tilezero tmm", $c, "\n"),*) };
+}
+macro_rules! load_upper {
+    () => {
         "tileloadd tmm0, [{c0} + {cs}*1]\ntileloadd tmm1, [{c0} + {cs}*1 + 64]"
-    }
+    };
+}
+macro_rules! load_lower {
+    () => {
+        "tileloadd tmm2, [{c1} + {cs}*1]\ntileloadd tmm3, [{c1} + {cs}*1 + 64]"
+    };
+}
+macro_rules! prefetch {
+    () => {
+        "prefetcht1 [{p}]\nprefetcht1 [{p} + 64]\nprefetcht1 [{p} + 128]\nprefetcht1 [{p} + 192]\n\
+         prefetcht1 [{p} + 256]\nprefetcht1 [{p} + 320]\nprefetcht1 [{p} + 384]\nprefetcht1 [{p} + 448]\n\
+         add {p}, 2048"
+    };
+}
+
+/// `c = a b`, `c = c + a b`, and both with prefetch.
+impl Tile {
+    upper_and_lower!(upper_and_lower_from_zero, zero!(0 1 2 3), "");
+    upper_and_lower!(upper_and_lower, concat!(load_upper!(), "\n", load_lower!()), "");
+    upper_and_lower!(upper_and_lower_from_zero_and_prefetch, zero!(0 1 2 3), prefetch!());
+    upper_and_lower!(upper_and_lower_and_prefetch, concat!(load_upper!(), "\n", load_lower!()), prefetch!());
+    upper!(upper_from_zero, zero!(0 1), "");
+    upper!(upper, load_upper!(), "");
+    upper!(upper_from_zero_and_prefetch, zero!(0 1), prefetch!());
+    upper!(upper_and_prefetch, load_upper!(), prefetch!());
 }

@@ -6,7 +6,7 @@ use super::panels::{COLUMNS, View};
 use super::tile::{Tile, max_rows};
 use crate::cpu::gemm::panels::Row;
 use crate::cpu::gemm::split::{CHUNK, split, tile_groups};
-use crate::cpu::gemm::tile::{Beta, Prefetch, TileJob, tile_rows};
+use crate::cpu::gemm::tile::{Beta, Later, Prefetch, TileJob, tile_rows};
 use crate::cpu::lanes::{LANES, dispatch};
 use crate::cpu::scratch::Buffer;
 use crate::cpu::{Cpu, Disjoint, Simd};
@@ -125,7 +125,7 @@ impl Product<'_> {
                     tile_step: below,
                     tiles: group.count,
                 },
-                l2: None,
+                l2: Later::Nothing,
             };
             // SAFETY: a holds `height * count` rows, checked by its slice. b has `depth` rows of 32 elements. The rows
             // of c are inside y, checked above; so are those of `residual`, which has the same length. The elements
