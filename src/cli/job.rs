@@ -19,6 +19,7 @@ use crate::model::{Model, Processes, Trainer};
 use crate::report::{Progress, units};
 use crate::run::{self, DataRecord, JsonLines, RunDir, has_checkpoint};
 use crate::tensor::Device;
+use crate::tensor::faults::{self, Fault};
 use crate::training::{self, DataLoader, End, RunFiles, Source, Training};
 
 /// A training run that is ready to start or to resume.
@@ -276,8 +277,9 @@ fn generate_samples(
         }
         false => (tokenizer.encode_with_bos(&s.prompt)?, s.prompt.clone()),
     };
+    let first_id = if faults::on(Fault::SamplesOfStepsShareIds) { 0 } else { step * s.count as u64 };
     let request = |i: u64| Request {
-        id: step * s.count as u64 + i,
+        id: first_id + i,
         seed: config.train.seed,
         prompt: ids.clone(),
         options: SampleOptions::filtered(s.temperature as f32, s.top_k, s.top_p as f32, s.min_p as f32),

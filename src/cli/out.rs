@@ -32,18 +32,28 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 }
 
 /// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes, devices and
-/// open files such as `/dev/stdout` are written, not replaced. Refuses `-`, which would be a file of that name: commands
-/// for which it is standard output do not call this function for it.
+/// open files such as `/dev/stdout` are written, not replaced. Refuses paths of directories, and `-`, which would be a
+/// file of that name: commands for which it is standard output do not call this function for it.
 pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     if path.as_os_str() == "-" {
         return Err(CliError::new(Exit::Usage, "expected the path of an output file, found -")
             .hint("./- is a file of this name"));
+    }
+    if names_directory(path) {
+        let message = format_args!("expected the path of an output file, found \"{}\"", path.display());
+        return Err(CliError::new(Exit::Usage, message).hint("add the name of a file"));
     }
     if force.force || !path.is_file() || is_open_file(path) || faults::on(Fault::OverwriteWithoutForce) {
         return Ok(());
     }
     let message = format_args!("{}: already exists", path.display());
     Err(CliError::new(Exit::Usage, message).hint("choose another path, or replace it with --force"))
+}
+
+/// Whether a path is that of a directory, or can only become one: it ends with a separator or with `..`.
+fn names_directory(path: &Path) -> bool {
+    let text = path.as_os_str().to_string_lossy();
+    text.ends_with(std::path::is_separator) || path.file_name().is_none() || path.is_dir()
 }
 
 /// Checks that a command which keeps an incomplete output file as `NAME.partial` may write it: it does not exist, or
@@ -170,13 +180,14 @@ impl AtomicFile {
         self.keeps_partial = keep && !faults::on(Fault::OlderPartialReplaced);
     }
 
-    /// [`AtomicFile::finish`] of a file of lines. If it cannot be written, as on a full disk, its whole lines are kept as
-    /// `NAME.partial`.
+    /// [`AtomicFile::finish`] of a file of lines. If it cannot be written, as on a full disk, or not be renamed, its whole
+    /// lines are kept as `NAME.partial`.
     pub(super) fn finish_lines(mut self) -> Result<(), CliError> {
-        match self.flush() {
-            Ok(()) => self.finish(),
-            Err(error) => Err(self.keep_lines(error)),
-        }
+        let renamed = match self.flush() {
+            Ok(()) if faults::on(Fault::UnrenamedLinesRemoved) => return self.finish(),
+            flushed => flushed.and_then(|()| self.rename()),
+        };
+        renamed.map_err(|error| self.keep_lines(error))
     }
 
     /// Writes what is buffered, and makes it durable.
@@ -232,19 +243,18 @@ impl AtomicFile {
     /// Renames the file to its final name, replacing an existing file, and makes the name durable. After an error,
     /// that file is unchanged, or complete if only its name could not be synced.
     pub(super) fn finish(mut self) -> Result<(), CliError> {
-        let result = match &self.temporary {
-            None => self.file.flush(),
-            Some(temporary) => self
-                .file
-                .flush()
-                .and_then(|()| self.file.get_ref().sync_all())
-                .and_then(|()| fs::rename(temporary, &self.path))
-                .and_then(|()| match faults::on(Fault::OutputNameNotSynced) {
-                    true => Ok(()),
-                    false => sync_name(&self.path),
-                }),
-        };
-        result.map_err(|error| CliError::io(&self.path, &error))
+        self.flush()?;
+        self.rename()
+    }
+
+    fn rename(&self) -> Result<(), CliError> {
+        let Some(temporary) = &self.temporary else { return Ok(()) };
+        let renamed =
+            fs::rename(temporary, &self.path).and_then(|()| match faults::on(Fault::OutputNameNotSynced) {
+                true => Ok(()),
+                false => sync_name(&self.path),
+            });
+        renamed.map_err(|error| CliError::io(&self.path, &error))
     }
 }
 
@@ -294,6 +304,45 @@ mod tests {
             ("new".into(), 1)
         );
         assert!(AtomicFile::create(dir.path()).is_err());
+    }
+
+    #[test]
+    fn paths_of_directories_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "old").unwrap();
+        let force = Force { force: true };
+        for name in ["a/", "new/", "..", "new/..", ""] {
+            let error = check_absent(&dir.path().join(name), force).unwrap_err().to_string();
+            assert!(error.contains("expected the path of an output file, found \""), "{name}: {error}");
+        }
+        check_absent(&dir.path().join("a"), force).unwrap();
+        check_absent(&dir.path().join("new"), Force { force: false }).unwrap();
+    }
+
+    /// Finishes a file of lines whose name was taken by a directory. Returns the error and the incomplete file.
+    fn name_taken() -> (String, Option<String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write(b"1\n2\n3").unwrap();
+        fs::create_dir_all(path.join("taken")).unwrap();
+        let error = file.finish_lines().unwrap_err();
+        assert!(fs::read_dir(&dir).unwrap().count() <= 2, "no temporary file");
+        (format!("{error:?}"), fs::read_to_string(partial_path(&path)).ok())
+    }
+
+    #[test]
+    fn lines_are_kept_if_the_file_cannot_get_its_name() {
+        let (error, kept) = name_taken();
+        assert!(error.contains("2 lines are in"), "{error}");
+        assert_eq!(kept.as_deref(), Some("1\n2\n"));
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn lines_that_are_removed_after_a_failed_rename_are_missed() {
+        let (_, kept) = faults::with(Fault::UnrenamedLinesRemoved, name_taken);
+        assert_eq!(kept, None);
     }
 
     #[test]

@@ -44,7 +44,8 @@ impl Grpo<'_> {
             let (fresh, fresh_scores) = self.roll(requests, observer)?;
             for (i, (slot, group)) in flat.into_iter().zip(fresh).enumerate() {
                 discarded.push(std::mem::replace(&mut groups[slot], group));
-                discarded_scores.append(scores.replace(slot * g, fresh_scores.part(i * g..(i + 1) * g)));
+                let at = if faults::on(Fault::ReplacementsShareRewards) { 0 } else { i };
+                discarded_scores.append(scores.replace(slot * g, fresh_scores.part(at * g..(at + 1) * g)));
             }
             result = advantages(&scores.each, &options)?;
         }

@@ -7,6 +7,7 @@ use super::rollout::RolloutOptions;
 use super::scores::Scores;
 use crate::grammar::Language;
 use crate::rollout_file::RolloutLine;
+use crate::tensor::faults::{self, Fault};
 
 /// The lines of a batch: the groups of the update, then the discarded ones. `names`: the rewards.
 pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -> Vec<u8> {
@@ -61,7 +62,8 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
         }
     };
     write(&batch.groups, &batch.scores, 0, Some(&batch.advantages.values));
-    write(&batch.discarded, &batch.discarded_scores, batch.groups.len(), None);
+    let first = if faults::on(Fault::DiscardedGroupsFromZero) { 0 } else { batch.groups.len() };
+    write(&batch.discarded, &batch.discarded_scores, first, None);
     bytes
 }
 

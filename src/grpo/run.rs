@@ -210,14 +210,15 @@ impl Grpo<'_> {
             for (part, groups) in batch.groups.chunks(per_step).enumerate() {
                 observer.enter(GrpoPhase::Update)?;
                 let start = part * per_step * section.num_generations;
+                let place = |fault, i| if faults::on(fault) { i } else { start + i };
                 let completions: Vec<Weighted<'_>> = samples(groups)
                     .enumerate()
                     .map(|(i, (group, sample))| Weighted {
                         group,
                         sample,
-                        advantage: batch.advantages.values[start + i],
+                        advantage: batch.advantages.values[place(Fault::PartsShareAdvantages, i)],
                         reference: references.as_ref().map(|all| all[start + i].clone()),
-                        kept: kept.get(start + i).map_or(&[][..], |kept| kept),
+                        kept: kept.get(place(Fault::PartsShareKeptSets, i)).map_or(&[][..], |kept| kept),
                     })
                     .collect();
                 let policy = if (iteration, part) == (0, 0) { Policy::Sampling } else { Policy::Updated };
@@ -250,7 +251,9 @@ impl Grpo<'_> {
         let masked =
             self.section.mask_truncated_completions && !faults::on(Fault::MaskedCompletionsInDivisor);
         let tokens = sampled_tokens(&batch.groups, masked);
-        tokens.max(1) as f64 / self.section.steps_per_generation as f64
+        let steps =
+            if faults::on(Fault::DivisorOfWholeBatch) { 1 } else { self.section.steps_per_generation };
+        tokens.max(1) as f64 / steps as f64
     }
 
     /// The cause of a difference between the sampler and the trainer, if the weights are the cause.

@@ -61,7 +61,8 @@ impl Source {
         let targets = tokens.target_mask(start..end)?;
         let context = targets.iter().position(|&target| target).unwrap_or(targets.len());
         let turn_end = (start + context as u64).max((start + 1).min(end));
-        tokens.ids(turn_end.saturating_sub(max as u64).max(start)..turn_end)
+        let max = if faults::on(Fault::WholeFirstTurn) { u64::MAX } else { max as u64 };
+        tokens.ids(turn_end.saturating_sub(max).max(start)..turn_end)
     }
 }
 

@@ -311,3 +311,41 @@ fn a_fine_tuned_model_is_sampled_on_the_first_held_out_turn_unless_a_prompt_is_s
     assert!(sample("s", "c.jsonl", &["data.val_fraction=0"]).contains("user\\nsay 0<|endoftext|>assistant"));
     assert!(sample("t", "c.jsonl", &["sample.prompt=hello"]).contains("\"hello"), "a prompt that is set");
 }
+
+/// The keys of a run that samples after each step.
+const SAMPLES: [&str; 4] =
+    ["train.sample_every=1", "sample.max_new=12", "train.save_every=0", "sample.temperature=1"];
+
+/// The weights stay the same, so only the random numbers differ.
+#[test]
+pub(crate) fn the_samples_of_two_steps_differ() {
+    let scratch = Scratch::new("sample-ids");
+    scratch.file("c.jsonl", &conversations());
+    let keys = [&SAMPLES[..], &["train.steps=2", "train.learning_rate=1e-30"]].concat();
+    done(&scratch.0, &tiny("r", "c.jsonl", &keys));
+    let lines = fs::read_to_string(scratch.0.join("r/samples.jsonl")).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_ne!(lines[0]["samples"], lines[1]["samples"], "samples of steps 1 and 2");
+}
+
+/// The context is 64 tokens, the first held-out turn has more than 100.
+#[test]
+pub(crate) fn a_long_first_turn_is_cut_to_the_context() {
+    let scratch = Scratch::new("long-turn");
+    let question = format!("{}{}", "a".repeat(70), "b".repeat(40));
+    let short = row("short", "ok");
+    scratch.file("c.jsonl", &[short.repeat(6), row(&question, "ok"), short].concat());
+    let keys = [&SAMPLES[..], &["train.steps=1"]].concat();
+    let args = [&tiny("r", "c.jsonl", &keys)[..], &["--objective", "sft"]].concat();
+    let shown = xtrain(&scratch.0, &args);
+    assert!(shown.status.success(), "{shown:?}");
+    let warnings = text(&shown.stderr);
+    assert!(!warnings.contains("sampling failed"), "{warnings}");
+    let line = fs::read_to_string(scratch.0.join("r/samples.jsonl")).unwrap();
+    // of 63 tokens, 11 are the end token and the start of the answer
+    assert!(
+        line.contains(&format!("\"{}{}<|endoftext|>assistant", "a".repeat(12), "b".repeat(40))),
+        "{line}"
+    );
+}

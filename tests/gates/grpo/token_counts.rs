@@ -6,13 +6,13 @@ use serde_json::Value;
 use super::{Scratch, Setup, config, run};
 
 /// The objects of a file of JSON lines.
-fn lines(file: &Path) -> Vec<Value> {
+pub(super) fn lines(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The completions of the generation batch of a step.
-fn rollouts(dir: &Path, step: u64) -> Vec<Value> {
+pub(super) fn rollouts(dir: &Path, step: u64) -> Vec<Value> {
     lines(&dir.join(format!("rollouts/step_{step:06}.jsonl")))
 }
 

@@ -88,6 +88,15 @@ mod tests {
         ] {
             assert_eq!(strftime("%a %d %B %Y %-d %b %y %H:%M:%S %I %p %j", seconds).unwrap(), want);
         }
+        // "%A %h %m %F %D %T" of the same
+        for (seconds, want) in [
+            (0, "Thursday Jan 01 1970-01-01 01/01/70 00:00:00"),
+            (951_827_696, "Tuesday Feb 02 2000-02-29 02/29/00 12:34:56"),
+            (1_798_761_599, "Thursday Dec 12 2026-12-31 12/31/26 23:59:59"),
+        ] {
+            assert_eq!(strftime("%A %h %m %F %D %T", seconds).unwrap(), want);
+        }
+        assert_eq!(strftime("%-y %-m %-H %-I %-M %-S %-j", 951_815_045).unwrap(), "0 2 9 9 4 5 60");
         assert_eq!(strftime("%e|%-e", 0).unwrap(), " 1|1");
         assert_eq!(strftime("100%%", 0).unwrap(), "100%");
         assert_eq!((strftime("%Q", 0), strftime("%", 0)), (None, None));
