@@ -29,9 +29,10 @@ impl Evaluation {
         exp_f64(self.loss)
     }
 
-    /// Cross-entropy per byte of text, in bits.
-    pub fn bits_per_byte(&self) -> f64 {
-        self.loss * self.tokens as f64 / std::f64::consts::LN_2 / (self.bytes.max(1) as f64)
+    /// Cross-entropy per byte of text, in bits. `None`: no target token has text.
+    pub fn bits_per_byte(&self) -> Option<f64> {
+        let bits = self.loss * self.tokens as f64 / std::f64::consts::LN_2;
+        (self.bytes > 0).then(|| bits / self.bytes as f64)
     }
 }
 

@@ -108,6 +108,7 @@ const ELSEWHERE: &[&str] = &[
     "grpo.regex",
     "grpo.resample_groups",
     "grpo.reward",
+    "grpo.reward_dir",
     "grpo.reward_processes",
     "grpo.reward_timeout",
     "grpo.reward_weights",

@@ -311,7 +311,7 @@ impl Training<'_> {
             num_tokens: report.target_tokens,
             val_loss: val.map(|v| v.loss),
             val_perplexity: val.map(Evaluation::perplexity),
-            val_bits_per_byte: val.map(Evaluation::bits_per_byte),
+            val_bits_per_byte: val.and_then(Evaluation::bits_per_byte),
             norms,
         })?)
     }

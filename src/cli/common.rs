@@ -240,12 +240,13 @@ pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), Cli
         );
         return Err(CliError::new(Exit::Usage, message).hint("use --kv paged"));
     }
-    let given = |id: &&str| matches.try_contains_id(id).is_ok_and(|given| given);
-    let needs_paged: &[&str] = if is_lossy { &["prefix", "save_prefix"] } else { &["prefix"] };
-    match needs_paged.iter().find(|id| given(id)).filter(|_| *kind != KvCacheArg::Paged) {
+    let given = |id: &str| matches.try_contains_id(id).is_ok_and(|given| given);
+    let (prefix, saved) = (["prefix", "paged"], ["save_prefix", "growing, contiguous or paged"]);
+    let needed = if is_lossy { &[prefix, saved][..] } else { &[prefix] };
+    match needed.iter().find(|[id, _]| given(id)).filter(|_| *kind != KvCacheArg::Paged) {
         None => Ok(()),
-        Some(flag) => {
-            let message = format!("--{} requires --kv paged, found --kv {name}", flag.replace('_', "-"));
+        Some([flag, kinds]) => {
+            let message = format!("--{} requires --kv {kinds}, found --kv {name}", flag.replace('_', "-"));
             Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"))
         }
     }

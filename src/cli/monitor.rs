@@ -121,8 +121,8 @@ impl Monitor<'_> {
             ("num_tokens", report.target_tokens as f64),
         ]);
         if let Some(val) = val {
-            let values = [val.loss, val.perplexity(), val.bits_per_byte()];
-            scalars.extend(["val_loss", "val_perplexity", "val_bits_per_byte"].into_iter().zip(values));
+            scalars.extend([("val_loss", val.loss), ("val_perplexity", val.perplexity())]);
+            scalars.extend(val.bits_per_byte().map(|bits| ("val_bits_per_byte", bits)));
         }
         let norms = std::mem::take(&mut self.norms);
         scalars.extend(norms.iter().map(|(key, norm)| (key.as_str(), *norm)));
@@ -160,10 +160,10 @@ impl Observer for Monitor<'_> {
         if let Some(val) = val {
             let loss = if report.loss.is_nan() { "none".into() } else { format!("{:.4}", report.loss) };
             let val_loss = val.loss;
-            let (perplexity, bits) = (units::perplexity(val.perplexity(), 2), val.bits_per_byte());
+            let perplexity = units::perplexity(val.perplexity(), 2);
+            let bits = val.bits_per_byte().map_or(String::new(), |bits| format!(", {bits:.3} bits per byte"));
             self.progress.line(&format!(
-                "step {step}: loss {loss}, validation loss {val_loss:.4}, perplexity {perplexity}, {bits:.3} \
-                 bits per byte"
+                "step {step}: loss {loss}, validation loss {val_loss:.4}, perplexity {perplexity}{bits}"
             ));
         }
         Ok(())

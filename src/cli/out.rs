@@ -127,6 +127,8 @@ pub(super) struct AtomicFile {
     path: PathBuf,
     /// The temporary file. `None`: `path` is written directly.
     temporary: Option<PathBuf>,
+    /// Whether `path` existed at the start, so that it may be replaced.
+    replaces: bool,
     file: BufWriter<File>,
     /// Whether a write failed: the file may end within a line.
     failed: bool,
@@ -144,6 +146,7 @@ impl AtomicFile {
             return Ok(AtomicFile {
                 path: target,
                 temporary: None,
+                replaces: true,
                 file: BufWriter::new(file),
                 failed: false,
                 keeps_partial: false,
@@ -151,7 +154,14 @@ impl AtomicFile {
         }
         let temporary = temporary_path(&target);
         let file = BufWriter::new(File::create(&temporary).map_err(io)?);
-        Ok(AtomicFile { path: target, temporary: Some(temporary), file, failed: false, keeps_partial: false })
+        Ok(AtomicFile {
+            replaces: exists(&target),
+            path: target,
+            temporary: Some(temporary),
+            file,
+            failed: false,
+            keeps_partial: false,
+        })
     }
 
     /// Appends bytes. After an error the file may end within them, so nothing more is written.
@@ -235,13 +245,15 @@ impl AtomicFile {
         }
         if self.temporary.is_some() || faults::on(Fault::PartialNameOfDevice) {
             self.path = partial_path(&self.path);
+            self.replaces = true;
         }
         let path = self.path.clone();
         self.finish().map(|()| path)
     }
 
-    /// Renames the file to its final name, replacing an existing file, and makes the name durable. After an error,
-    /// that file is unchanged, or complete if only its name could not be synced.
+    /// Renames the file to its final name, and makes the name durable. Replaces a file that existed at the start; one
+    /// that another command has written since is an error. After an error, that file is unchanged, or complete if only
+    /// its name could not be synced.
     pub(super) fn finish(mut self) -> Result<(), CliError> {
         self.flush()?;
         self.rename()
@@ -249,6 +261,10 @@ impl AtomicFile {
 
     fn rename(&self) -> Result<(), CliError> {
         let Some(temporary) = &self.temporary else { return Ok(()) };
+        if !self.replaces && exists(&self.path) && !faults::on(Fault::NewerFileReplaced) {
+            let message = format_args!("{}: another command has written this file", self.path.display());
+            return Err(CliError::new(Exit::Io, message));
+        }
         let renamed =
             fs::rename(temporary, &self.path).and_then(|()| match faults::on(Fault::OutputNameNotSynced) {
                 true => Ok(()),
@@ -256,6 +272,11 @@ impl AtomicFile {
             });
         renamed.map_err(|error| CliError::io(&self.path, &error))
     }
+}
+
+/// Whether something has this name, also a link to nothing.
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 /// Removes the last line of a file if it is not complete. Returns the number of the others.
@@ -304,6 +325,33 @@ mod tests {
             ("new".into(), 1)
         );
         assert!(AtomicFile::create(dir.path()).is_err());
+    }
+
+    /// Writes a file that another command writes in the meantime. Returns the error, and the file.
+    fn written_twice() -> (Option<String>, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write(b"2\n").unwrap();
+        fs::write(&path, "1\n").unwrap();
+        let error = file.finish_lines().err().map(|error| format!("{error:?}"));
+        (error, fs::read_to_string(path).unwrap())
+    }
+
+    #[test]
+    fn a_file_that_another_command_wrote_is_not_replaced() {
+        let (error, text) = written_twice();
+        let error = error.unwrap();
+        assert!(error.contains("another command has written this file"), "{error}");
+        assert!(error.contains("1 lines are in"), "{error}");
+        assert_eq!(text, "1\n");
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_newer_file_that_is_replaced_is_found() {
+        let found = faults::with(Fault::NewerFileReplaced, written_twice);
+        assert_eq!(found, (None, "2\n".into()));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use super::CliError;
 use super::loaded;
 use crate::config::RunConfig;
 
-/// Makes the paths of a configuration absolute, except those inside the commands of reward programs.
+/// Makes the paths of a configuration absolute. Those inside the commands of reward programs are relative to
+/// `grpo.reward_dir`, which becomes the working directory if it is empty.
 pub(super) fn make_absolute(config: &mut RunConfig) -> Result<(), CliError> {
     if !config.train.init.is_empty()
         && let Ok(found) = loaded::find(Path::new(&config.train.init))
@@ -19,7 +20,10 @@ pub(super) fn make_absolute(config: &mut RunConfig) -> Result<(), CliError> {
         paths.push(&mut data.tokenizer);
     }
     if let Some(grpo) = &mut config.grpo {
-        paths.extend([&mut grpo.prompts, &mut grpo.eval_prompts]);
+        if !grpo.reward.is_empty() && grpo.reward_dir.is_empty() {
+            grpo.reward_dir = ".".into();
+        }
+        paths.extend([&mut grpo.prompts, &mut grpo.eval_prompts, &mut grpo.reward_dir]);
     }
     for path in paths.into_iter().filter(|path| !path.is_empty()) {
         let whole = absolute(&*path).map_err(|error| CliError::io(Path::new(&*path), &error))?;

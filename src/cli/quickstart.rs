@@ -114,13 +114,19 @@ struct Trained<'a> {
 /// The model of `--run` if it is a run that has all of its steps. `None`: there is no run.
 ///
 /// # Errors
-/// The run is not finished, its last checkpoint is damaged, or it has other settings than the flags.
+/// The run is another one, it is not finished, its last checkpoint is damaged, or it has other settings than the flags.
 fn finished(args: &QuickstartArgs) -> Result<Option<Loaded>, CliError> {
     let file = args.run.join("config.toml");
     if !has_checkpoint(&args.run) || !file.is_file() {
         return Ok(None);
     }
     let stored = Resolved::load(&[Layer::File(file)])?;
+    let has_corpus = |name: &String| Path::new(name).file_name().is_some_and(|name| name == CORPUS);
+    if !stored.config.data.files.iter().any(has_corpus) {
+        let message =
+            format!("{}: expected a run of xtrain quickstart, found another run", args.run.display());
+        return Err(CliError::new(Exit::Usage, message).hint("to use another directory: --run DIR"));
+    }
     let wanted = stored.changed(&flags(args))?;
     let record = config::record(&stored.config);
     if let Some(KeyDifference { key, recorded, found }) =

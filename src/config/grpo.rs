@@ -24,6 +24,8 @@ pub struct GrpoSection {
     pub wrong_answers: f64,
     /// Reward programs, each a command line. Empty: the reward of the task.
     pub reward: Vec<String>,
+    /// Directory in which the reward programs run. Empty: that in which the run was started, or `reward` was set.
+    pub reward_dir: String,
     /// Weight of each reward, in the order of the programs; several rewards of a program are in the alphabetical order
     /// of their names. Empty: 1 for each.
     pub reward_weights: Vec<f64>,
@@ -154,6 +156,7 @@ impl Default for GrpoSection {
             eval_prompts: String::new(),
             wrong_answers: 0.5,
             reward: Vec::new(),
+            reward_dir: String::new(),
             reward_weights: Vec::new(),
             reward_processes: 1,
             score_duplicates: false,

@@ -8,7 +8,7 @@ use super::{Error, Resolved, Result, RunConfig};
 /// Keys that are not recorded: no weight and no metric depends on them, they add metrics only, `data.json` has a digest
 /// of the file, or, for the reward programs, the command may name another place. Their number is recorded as
 /// [`REWARD_PROGRAMS`].
-const NOT_RECORDED: [&str; 23] = [
+const NOT_RECORDED: [&str; 24] = [
     "data.files",
     "data.tokenizer",
     "data.val_files",
@@ -18,6 +18,7 @@ const NOT_RECORDED: [&str; 23] = [
     "grpo.preallocate",
     "grpo.prompts",
     "grpo.reward",
+    "grpo.reward_dir",
     "grpo.reward_processes",
     "grpo.reward_timeout",
     "grpo.save_every",

@@ -22,6 +22,8 @@ pub struct ExternalOptions {
     pub processes: usize,
     /// Time limit of a batch. The first batch includes the start of the program.
     pub time_limit: Duration,
+    /// Directory in which the processes run. `None`: that of this process.
+    pub dir: Option<PathBuf>,
     /// Directory to which the standard error of process k is appended, as `reward-k.log`. `None`: only the last lines
     /// are kept, for errors.
     pub log_dir: Option<PathBuf>,
@@ -32,7 +34,8 @@ pub struct ExternalOptions {
 impl Default for ExternalOptions {
     /// One process, 60 seconds, no log.
     fn default() -> ExternalOptions {
-        ExternalOptions { processes: 1, time_limit: Duration::from_secs(60), log_dir: None, first_log: 0 }
+        let time_limit = Duration::from_secs(60);
+        ExternalOptions { processes: 1, time_limit, dir: None, log_dir: None, first_log: 0 }
     }
 }
 
@@ -81,7 +84,13 @@ impl ExternalReward {
                 .log_dir
                 .as_ref()
                 .map(|dir| open_log(dir.join(format!("reward-{}.log", options.first_log + number))));
-            let process = RewardProcess::start(&words, number, sender.clone(), log.transpose()?);
+            let process = RewardProcess::start(
+                &words,
+                options.dir.as_deref(),
+                number,
+                sender.clone(),
+                log.transpose()?,
+            );
             processes.push(process.map_err(|source| {
                 let program = words[0].clone();
                 RewardError::Start { command: command.into(), program, source }

@@ -2,6 +2,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +53,7 @@ pub(super) struct RewardProcess {
 }
 
 impl RewardProcess {
-    /// Starts `words[0]` with the arguments `words[1..]`. Its output is sent to `output` with `number`. Its standard
+    /// Starts `words[0]` with the arguments `words[1..]` in `dir`, or in the working directory. Its output is sent to `output` with `number`. Its standard
     /// error is appended to `log`; `None`: only the last lines are kept, for errors.
     ///
     /// On Unix, the process leads a process group of its own, so that Ctrl-C in the terminal ends xtrain first.
@@ -61,12 +62,16 @@ impl RewardProcess {
     /// The operating system cannot start the program or a thread.
     pub(super) fn start(
         words: &[String],
+        dir: Option<&Path>,
         number: usize,
         output: SyncSender<Outputs>,
         log: Option<File>,
     ) -> io::Result<RewardProcess> {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(dir) = dir {
+            command.current_dir(dir);
+        }
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn()?;

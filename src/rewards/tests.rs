@@ -49,7 +49,7 @@ fn input(at: usize, sample: &Sample) -> RewardInput<'_> {
 }
 
 fn options(processes: usize) -> ExternalOptions {
-    ExternalOptions { processes, time_limit: Duration::from_secs(20), log_dir: None, first_log: 0 }
+    ExternalOptions { processes, time_limit: Duration::from_secs(20), ..ExternalOptions::default() }
 }
 
 /// A shell program that sets `id` for each line of standard input and runs `body`.

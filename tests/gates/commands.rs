@@ -198,6 +198,10 @@ fn eval_reports_the_loss_of_a_text_and_the_accuracy_on_a_task() {
     assert!((number("loss").exp() / number("perplexity") - 1.0).abs() < 1e-12);
     let bits = number("loss") * number("tokens") / std::f64::consts::LN_2 / number("bytes");
     assert!((bits / number("bits_per_byte") - 1.0).abs() < 1e-12);
+    // the only target is the end token, which has no text
+    scratch.file("one.txt", "a");
+    let one = parsed(&ok(&scratch.0, &["eval", &m, "--data", "one.txt", "--json"]));
+    assert_eq!((&one["data"]["bytes"], &one["data"]["bits_per_byte"]), (&0.into(), &Value::Null), "{one}");
     let reply = parsed(&ok(
         &scratch.0,
         &["generate", &m, "--prompt", "Hello", "--temperature", "0", "--max-new", "16", "--json"],

@@ -94,7 +94,11 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
             &["--kv", "contiguous", "--watermark", "8"],
             ["--watermark requires --kv paged or int8", "found --kv contiguous"],
         ),
-        (&sinks, &["--save-prefix", "p"], ["--save-prefix requires --kv paged", "found --kv sinks"]),
+        (
+            &sinks,
+            &["--save-prefix", "p"],
+            ["--save-prefix requires --kv growing, contiguous or paged", "found --kv sinks"],
+        ),
         (&sinks, &["--kv-window", "0"], ["--kv-window", "at least 1"]),
         (&sinks, &[], ["hint: reduce --kv-window or --kv-sinks", large]),
         (

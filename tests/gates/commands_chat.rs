@@ -192,3 +192,13 @@ fn training_from_a_model_without_a_tokenizer_needs_the_tokenizer_setting() {
         "{stderr}"
     );
 }
+
+#[test]
+fn a_template_without_text_is_an_error() {
+    let scratch = Scratch::new("no-text");
+    scratch.file("t.jinja", "");
+    let found = with_input(&scratch.0, &["chat", "--model", &model(), "--template", "t.jinja"], b"hi\n");
+    let stderr = text(&found.stderr);
+    assert_eq!(found.status.code(), Some(65), "{stderr}");
+    assert!(stderr.contains("found a chat template that gives no text"), "{stderr}");
+}

@@ -13,7 +13,7 @@ mod errors;
 pub(crate) mod interruptions;
 pub(crate) mod replay;
 pub(crate) mod run;
-mod stored;
+pub(crate) mod stored;
 
 /// The configuration of a small run.
 const CONFIG: &str = "\

@@ -39,6 +39,7 @@ const GRPO: &[(&str, &str)] = &[
     ("grpo.prompts", "\"q.jsonl\""),
     ("grpo.eval_prompts", "\"q.jsonl\""),
     ("grpo.reward", "[\"cat -u\"]"),
+    ("grpo.reward_dir", "\"/\""),
     ("grpo.reward_processes", "3"),
     ("grpo.reward_timeout", "7.0"),
     ("grpo.micro_batch", "1"),

@@ -2,6 +2,7 @@
 use xtrain::tensor::testing::times;
 
 use crate::cli::{Scratch, refused, text, xtrain};
+use crate::commands::{done, tiny_run};
 
 const SHORT: [&str; 10] = [
     "--set",
@@ -89,6 +90,15 @@ fn a_trained_quickstart_answers_more_than_85_percent_of_the_held_out_sums_and_an
         println!("quickstart, seed {seed}: {share} % of the held-out sums");
         assert!(share > BAR, "seed {seed}: {share} %");
     }
+}
+
+#[test]
+fn a_run_of_another_command_is_refused() {
+    let scratch = Scratch::new("quickstart-other");
+    scratch.file("t.txt", &"some text to train on\n".repeat(20));
+    done(&scratch.0, &tiny_run("r", "t.txt", &["train.steps=1"]));
+    let parts = ["r: expected a run of xtrain quickstart, found another run", "--run DIR"];
+    refused(&scratch.0, &["quickstart", "--run", "r"], 2, &parts);
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn program(body: &str) -> String {
 const NUMBERED: &str = r#"echo "{\"id\":$id,\"reward\":$id.5}""#;
 
 fn options(processes: usize) -> ExternalOptions {
-    ExternalOptions { processes, time_limit: Duration::from_secs(20), log_dir: None, first_log: 0 }
+    ExternalOptions { processes, time_limit: Duration::from_secs(20), ..ExternalOptions::default() }
 }
 
 /// Completion `at` of two per prompt. No two of its fields are equal.

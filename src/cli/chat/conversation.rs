@@ -73,6 +73,11 @@ impl<'t> Conversation<'t> {
             }
             let next_turn = (self.pinned + 1..messages.len()).find(|&at| messages[at].role() == "user");
             let Some(next_turn) = next_turn else {
+                if ids.is_empty() {
+                    let message =
+                        "expected a prompt, found a chat template that gives no text for the messages";
+                    return Err(CliError::new(Exit::Data, message).hint("choose another one with --template"));
+                }
                 let (tokens, context, room) = (ids.len(), self.context, self.context - reserved);
                 let what = if self.fits_without_message(room) { "message" } else { "system prompt" };
                 let message = format_args!(

@@ -6,7 +6,7 @@ use crate::run::RunDir;
 
 /// The keys that a resume may change: the learning rate, its schedule, and keys on which no weight, no metric and no
 /// completion depends. The reward programs and the prompts are the same at other places.
-const MAY_CHANGE: [&str; 15] = [
+const MAY_CHANGE: [&str; 16] = [
     "grpo.learning_rate",
     "grpo.min_learning_rate",
     "grpo.schedule",
@@ -14,6 +14,7 @@ const MAY_CHANGE: [&str; 15] = [
     "grpo.prompts",
     "grpo.eval_prompts",
     "grpo.reward",
+    "grpo.reward_dir",
     "grpo.reward_processes",
     "grpo.reward_timeout",
     "grpo.micro_batch",
@@ -26,7 +27,13 @@ const MAY_CHANGE: [&str; 15] = [
 
 /// The configuration of `run` with the changes of `layers`. Fails for other changes than those of [`MAY_CHANGE`].
 pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedConfig, CliError> {
-    let config = resumed(run, layers, &MAY_CHANGE)?;
+    let mut config = resumed(run, layers, &MAY_CHANGE)?;
+    if let (Some(old), Some(new)) = (&config.old.grpo, &mut config.new.config.grpo)
+        && new.reward != old.reward
+        && new.reward_dir == old.reward_dir
+    {
+        new.reward_dir.clear(); // paths in new commands are relative to the working directory
+    }
     let programs = |config: &RunConfig| config.grpo.as_ref().map(|grpo: &GrpoSection| grpo.reward.len());
     if programs(&config.old) == programs(&config.new.config) {
         return Ok(config);

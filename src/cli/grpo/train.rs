@@ -1,4 +1,5 @@
 //! The loop of `xtrain grpo` with its rewards and logs.
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,11 +47,17 @@ impl Setup<'_> {
             let task = tasks::by_name(&self.section.task).expect("the configuration was checked");
             return Ok(vec![Box::new(TaskReward::new(task))]);
         }
+        let dir = Path::new(&self.section.reward_dir);
+        if !dir.is_dir() {
+            let message = format!("grpo.reward_dir: {}: no such directory", dir.display());
+            return Err(CliError::new(Exit::Missing, message).hint("--set grpo.reward_dir=DIR"));
+        }
         let logs = run.path().join("logs");
         let start = |(at, command): (usize, &String)| -> Result<Box<dyn Reward>, CliError> {
             let options = ExternalOptions {
                 processes: self.section.reward_processes,
                 time_limit: Duration::from_secs_f64(self.section.reward_timeout),
+                dir: (!faults::on(Fault::RewardsRunWhereResumed)).then(|| dir.to_path_buf()),
                 log_dir: Some(logs.clone()),
                 first_log: if faults::on(Fault::RewardLogsShared) {
                     at

@@ -3,8 +3,8 @@ use std::fs;
 
 use xtrain::config::{Layer, RunConfig};
 
-use super::{finish, grpo, lines, resume, scratch, succeeded};
-use crate::cli::{Scratch, ok, xtrain};
+use super::{READ, REPLY, REWARD, finish, grpo, lines, resume, scratch, succeeded};
+use crate::cli::{Scratch, ok, refused, xtrain};
 
 fn stored(scratch: &Scratch, run: &str) -> RunConfig {
     RunConfig::load(&[Layer::File(scratch.0.join(run).join("config.toml"))]).unwrap()
@@ -53,4 +53,31 @@ fn the_text_of_a_schema_is_stored_and_its_file_is_not_read_again() {
     assert_eq!(stored(&scratch, "r").grpo.unwrap().json_schema, text);
     let lines = lines(&scratch.0.join("r/rollouts/step_000002.jsonl"));
     assert!(lines.iter().all(|line| line["json_schema"] == serde_json::json!({"enum": [1, 22]})));
+}
+
+/// The working directory of the resume has another program of the same name.
+#[test]
+pub(crate) fn reward_programs_run_where_the_run_was_started() {
+    let scratch = scratch("stored-dir", "");
+    let steps = ["--set", "grpo.steps=2", "--set", "grpo.eval_every=0"];
+    finish(&scratch, "r", &[&steps[..], &REWARD].concat());
+    let rollouts = scratch.0.join("r/rollouts/step_000002.jsonl");
+    let want = fs::read_to_string(&rollouts).unwrap();
+    let again = |dir: &str, more: &[&str]| {
+        fs::remove_dir_all(scratch.0.join("r/checkpoints/step_000002")).unwrap();
+        fs::remove_file(&rollouts).unwrap();
+        let resume = grpo(&["--resume", "../r", "--threads", "1"]);
+        succeeded(&xtrain(&scratch.0.join(dir), &[&resume[..], more].concat()));
+        fs::read_to_string(&rollouts).unwrap()
+    };
+    scratch.file("other/reward.sh", &format!("{READ}reward=100\n{REPLY}"));
+    assert_eq!(again("other", &[]), want, "r/rollouts after a resume in another directory");
+    // a program that is set again is one of the directory in which it was set
+    let changed = again("other", &["--reward", "sh ./reward.sh"]);
+    assert!(changed.contains("\"reward\":100.0"), "{changed}");
+    let dir = stored(&scratch, "r").grpo.unwrap().reward_dir;
+    assert_eq!(fs::canonicalize(dir).unwrap(), fs::canonicalize(scratch.0.join("other")).unwrap());
+    fs::remove_dir_all(scratch.0.join("other")).unwrap();
+    fs::remove_dir_all(scratch.0.join("r/checkpoints/step_000002")).unwrap();
+    refused(&scratch.0, &["grpo", "--resume", "r"], 66, &["grpo.reward_dir", "other", "no such directory"]);
 }

@@ -336,6 +336,10 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::ShardLimitExclusive, Gate::Test(exact_limits::shards)),
     (Fault::ContextBeforeLength, Gate::Test(exact_limits::lengths)),
     (Fault::TokensOfSkippedStepLost, Gate::Test(grpo::token_counts::counted)),
+    (
+        Fault::RewardsRunWhereResumed,
+        Gate::Command(commands_grpo::stored::reward_programs_run_where_the_run_was_started, "r/rollouts"),
+    ),
     (Fault::PartsShareAdvantages, Gate::Test(grpo::parts::over)),
     (Fault::PartsShareKeptSets, Gate::Test(grpo::parts::over)),
     (Fault::DivisorOfWholeBatch, Gate::Test(grpo::parts::over)),

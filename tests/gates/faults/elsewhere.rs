@@ -18,7 +18,8 @@ use xtrain::tensor::faults::Fault;
 ///   tasks/prompt_file.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 101] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 102] = [
+    Fault::NewerFileReplaced,
     Fault::UnrenamedLinesRemoved,
     Fault::LongWordsNotSplit,
     Fault::RoundedIntegersAccepted,
