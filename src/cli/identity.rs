@@ -9,9 +9,17 @@ use crate::rollout_file::policy_digest;
 use crate::run::DataRecord;
 use crate::tensor::faults::{self, Fault};
 
-/// Keys whose values may differ between processes: the places of files, whose content is compared.
-const PLACES: [&str; 6] =
-    ["data.files", "data.val_files", "data.tokenizer", "train.init", "grpo.prompts", "grpo.eval_prompts"];
+/// Keys whose values may differ between processes: the places of files, whose content is compared, and the directory of
+/// reward programs, which only the first process starts.
+const PLACES: [&str; 7] = [
+    "data.files",
+    "data.val_files",
+    "data.tokenizer",
+    "train.init",
+    "grpo.prompts",
+    "grpo.eval_prompts",
+    "grpo.reward_dir",
+];
 
 /// Checks that several processes can divide a run.
 ///

@@ -50,10 +50,11 @@ pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     Err(CliError::new(Exit::Usage, message).hint("choose another path, or replace it with --force"))
 }
 
-/// Whether a path is that of a directory, or can only become one: it ends with a separator or with `..`.
+/// Whether a path is that of a directory, or can only become one: it ends with a separator, `.` or `..`.
 fn names_directory(path: &Path) -> bool {
     let text = path.as_os_str().to_string_lossy();
-    text.ends_with(std::path::is_separator) || path.file_name().is_none() || path.is_dir()
+    let last = text.rsplit(std::path::is_separator).next().unwrap_or_default();
+    ["", ".", ".."].contains(&last) || path.is_dir()
 }
 
 /// Checks that a command which keeps an incomplete output file as `NAME.partial` may write it: it does not exist, or
@@ -127,7 +128,7 @@ pub(super) struct AtomicFile {
     path: PathBuf,
     /// The temporary file. `None`: `path` is written directly.
     temporary: Option<PathBuf>,
-    /// Whether `path` existed at the start, so that it may be replaced.
+    /// Whether `path` existed when this was created.
     replaces: bool,
     file: BufWriter<File>,
     /// Whether a write failed: the file may end within a line.
@@ -190,12 +191,24 @@ impl AtomicFile {
         self.keeps_partial = keep && !faults::on(Fault::OlderPartialReplaced);
     }
 
-    /// [`AtomicFile::finish`] of a file of lines. If it cannot be written, as on a full disk, or not be renamed, its whole
-    /// lines are kept as `NAME.partial`.
+    /// [`AtomicFile::finish`] of a file of lines, which does not replace a file that another command has written since
+    /// [`AtomicFile::create`]. If it cannot be written, as on a full disk, or not be renamed, its whole lines are kept
+    /// as `NAME.partial`.
     pub(super) fn finish_lines(mut self) -> Result<(), CliError> {
-        let renamed = match self.flush() {
-            Ok(()) if faults::on(Fault::UnrenamedLinesRemoved) => return self.finish(),
-            flushed => flushed.and_then(|()| self.rename()),
+        if let Err(error) = self.flush() {
+            return Err(self.keep_lines(error));
+        }
+        if faults::on(Fault::UnrenamedLinesRemoved) {
+            return self.finish();
+        }
+        self.keeps_partial = false; // this file has all lines
+        let is_newer = !self.replaces && exists(&self.path) && !faults::on(Fault::NewerFileReplaced);
+        let renamed = match is_newer && self.temporary.is_some() {
+            true => {
+                let message = format_args!("{}: another command has written this file", self.path.display());
+                Err(CliError::new(Exit::Io, message))
+            }
+            false => self.rename(),
         };
         renamed.map_err(|error| self.keep_lines(error))
     }
@@ -228,6 +241,7 @@ impl AtomicFile {
                 let _ = fs::remove_file(&path);
                 error
             }
+            Ok(1) => error.hint(format_args!("1 line is in {}", path.display())),
             Ok(lines) => error.hint(format_args!("{lines} lines are in {}", path.display())),
         }
     }
@@ -245,15 +259,13 @@ impl AtomicFile {
         }
         if self.temporary.is_some() || faults::on(Fault::PartialNameOfDevice) {
             self.path = partial_path(&self.path);
-            self.replaces = true;
         }
         let path = self.path.clone();
         self.finish().map(|()| path)
     }
 
-    /// Renames the file to its final name, and makes the name durable. Replaces a file that existed at the start; one
-    /// that another command has written since is an error. After an error, that file is unchanged, or complete if only
-    /// its name could not be synced.
+    /// Renames the file to its final name, replacing an existing file, and makes the name durable. After an error,
+    /// that file is unchanged, or complete if only its name could not be synced.
     pub(super) fn finish(mut self) -> Result<(), CliError> {
         self.flush()?;
         self.rename()
@@ -261,10 +273,6 @@ impl AtomicFile {
 
     fn rename(&self) -> Result<(), CliError> {
         let Some(temporary) = &self.temporary else { return Ok(()) };
-        if !self.replaces && exists(&self.path) && !faults::on(Fault::NewerFileReplaced) {
-            let message = format_args!("{}: another command has written this file", self.path.display());
-            return Err(CliError::new(Exit::Io, message));
-        }
         let renamed =
             fs::rename(temporary, &self.path).and_then(|()| match faults::on(Fault::OutputNameNotSynced) {
                 true => Ok(()),
@@ -343,7 +351,7 @@ mod tests {
         let (error, text) = written_twice();
         let error = error.unwrap();
         assert!(error.contains("another command has written this file"), "{error}");
-        assert!(error.contains("1 lines are in"), "{error}");
+        assert!(error.contains("1 line is in"), "{error}");
         assert_eq!(text, "1\n");
     }
 
@@ -359,7 +367,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a"), "old").unwrap();
         let force = Force { force: true };
-        for name in ["a/", "new/", "..", "new/..", ""] {
+        for name in ["a/", "a/.", "new/", "new/.", "..", "new/..", "", "."] {
             let error = check_absent(&dir.path().join(name), force).unwrap_err().to_string();
             assert!(error.contains("expected the path of an output file, found \""), "{name}: {error}");
         }
@@ -367,13 +375,18 @@ mod tests {
         check_absent(&dir.path().join("new"), Force { force: false }).unwrap();
     }
 
-    /// Finishes a file of lines whose name was taken by a directory. Returns the error and the incomplete file.
-    fn name_taken() -> (String, Option<String>) {
+    /// Finishes a file of lines whose name was taken by a directory. `older`: an incomplete file of an earlier command
+    /// exists. Returns the error and the incomplete file.
+    fn name_taken(older: bool) -> (String, Option<String>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         let mut file = AtomicFile::create(&path).unwrap();
         file.write(b"1\n2\n3").unwrap();
         fs::create_dir_all(path.join("taken")).unwrap();
+        if older {
+            fs::write(partial_path(&path), "0\n").unwrap();
+            file.keep_older_partial(true);
+        }
         let error = file.finish_lines().unwrap_err();
         assert!(fs::read_dir(&dir).unwrap().count() <= 2, "no temporary file");
         (format!("{error:?}"), fs::read_to_string(partial_path(&path)).ok())
@@ -381,15 +394,17 @@ mod tests {
 
     #[test]
     fn lines_are_kept_if_the_file_cannot_get_its_name() {
-        let (error, kept) = name_taken();
-        assert!(error.contains("2 lines are in"), "{error}");
-        assert_eq!(kept.as_deref(), Some("1\n2\n"));
+        for older in [false, true] {
+            let (error, kept) = name_taken(older);
+            assert!(error.contains("2 lines are in"), "{error}");
+            assert_eq!(kept.as_deref(), Some("1\n2\n"));
+        }
     }
 
     #[test]
     #[cfg(feature = "faults")]
     fn lines_that_are_removed_after_a_failed_rename_are_missed() {
-        let (_, kept) = faults::with(Fault::UnrenamedLinesRemoved, name_taken);
+        let (_, kept) = faults::with(Fault::UnrenamedLinesRemoved, || name_taken(false));
         assert_eq!(kept, None);
     }
 

@@ -53,8 +53,8 @@ pub(super) struct RewardProcess {
 }
 
 impl RewardProcess {
-    /// Starts `words[0]` with the arguments `words[1..]` in `dir`, or in the working directory. Its output is sent to `output` with `number`. Its standard
-    /// error is appended to `log`; `None`: only the last lines are kept, for errors.
+    /// Starts `words[0]` with the arguments `words[1..]` in `dir`; `None`: in the working directory. Its output is sent to
+    /// `output` with `number`. Its standard error is appended to `log`; `None`: only the last lines are kept, for errors.
     ///
     /// On Unix, the process leads a process group of its own, so that Ctrl-C in the terminal ends xtrain first.
     ///
@@ -67,7 +67,12 @@ impl RewardProcess {
         output: SyncSender<Outputs>,
         log: Option<File>,
     ) -> io::Result<RewardProcess> {
-        let mut command = Command::new(&words[0]);
+        // a relative path with directories is one in `dir` on every system; a name alone is searched in PATH
+        let program = Path::new(&words[0]);
+        let mut command = match dir.filter(|_| program.components().count() > 1) {
+            Some(dir) => Command::new(dir.join(program)),
+            None => Command::new(program),
+        };
         command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(dir) = dir {
             command.current_dir(dir);

@@ -68,7 +68,7 @@ pub fn found(error: &Error) -> String {
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(&*text, |(text, _)| text);
     match error.classify() {
-        Category::Eof if (error.line(), error.column()) == (1, 0) => "no text".into(),
+        Category::Eof if error.column() == 0 && text == "EOF while parsing a value" => "no text".into(),
         Category::Eof => match text.strip_prefix("EOF while parsing ") {
             Some(inside @ ("a string" | "an object" | "a list")) => format!("JSON that ends inside {inside}"),
             _ => "JSON that ends too early".into(),
@@ -166,6 +166,7 @@ mod tests {
             ("{\"ids\": [1]", "JSON that ends inside an object at line 1, column 11"),
             ("{\"ids\": [1]\n", "JSON that ends inside an object"),
             ("", "no text"),
+            ("\n", "no text"),
             ("{\"ids\": ", "JSON that ends too early at line 1, column 8"),
             ("The quick", "text that is not JSON at line 1, column 1"),
             ("{\n \"ids\": [1,]}", "invalid JSON at line 2, column 12"),

@@ -27,13 +27,7 @@ const MAY_CHANGE: [&str; 16] = [
 
 /// The configuration of `run` with the changes of `layers`. Fails for other changes than those of [`MAY_CHANGE`].
 pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedConfig, CliError> {
-    let mut config = resumed(run, layers, &MAY_CHANGE)?;
-    if let (Some(old), Some(new)) = (&config.old.grpo, &mut config.new.config.grpo)
-        && new.reward != old.reward
-        && new.reward_dir == old.reward_dir
-    {
-        new.reward_dir.clear(); // paths in new commands are relative to the working directory
-    }
+    let config = resumed(run, layers, &MAY_CHANGE)?;
     let programs = |config: &RunConfig| config.grpo.as_ref().map(|grpo: &GrpoSection| grpo.reward.len());
     if programs(&config.old) == programs(&config.new.config) {
         return Ok(config);

@@ -73,7 +73,13 @@ pub(crate) fn reward_programs_run_where_the_run_was_started() {
     scratch.file("other/reward.sh", &format!("{READ}reward=100\n{REPLY}"));
     assert_eq!(again("other", &[]), want, "r/rollouts after a resume in another directory");
     // a program that is set again is one of the directory in which it was set
-    let changed = again("other", &["--reward", "sh ./reward.sh"]);
+    let start = format!("grpo.reward_dir={}", scratch.0.display());
+    assert_eq!(
+        again("other", &["--reward", "sh reward.sh", "--set", &start]),
+        want,
+        "a directory that is set"
+    );
+    let changed = again("other", &["--reward", "sh reward.sh"]);
     assert!(changed.contains("\"reward\":100.0"), "{changed}");
     let dir = stored(&scratch, "r").grpo.unwrap().reward_dir;
     assert_eq!(fs::canonicalize(dir).unwrap(), fs::canonicalize(scratch.0.join("other")).unwrap());

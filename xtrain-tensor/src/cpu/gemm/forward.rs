@@ -104,7 +104,7 @@ impl Product<'_> {
     }
 
     /// Computes one chunk of a group of tiles in `panels`. Tiles that share a panel prefetch the next one; `done` is
-    /// the number of tiles before this group. `None`: a single tile.
+    /// the number of tiles before this group. `None`: a single tile, which walks them.
     fn tiles(&self, group: TileGroup, k: usize, panels: Range<usize>, done: Option<usize>) {
         let TileGroup { row, height, count } = group;
         let Matrix { data, row_step, k_step, .. } = self.a;

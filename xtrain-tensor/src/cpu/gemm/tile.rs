@@ -46,8 +46,9 @@ pub(super) struct TileJob {
 pub(super) enum Later {
     /// Nothing: b is in the L1 cache.
     Nothing,
-    /// What this single tile reads next of b, which it reads from memory.
+    /// The rows of b that a single tile, which walks all panels, reads next; at the end of a chunk, rows of the next one.
     Walk,
+    /// Other data.
     Next(Prefetch),
 }
 

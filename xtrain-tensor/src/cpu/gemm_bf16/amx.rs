@@ -289,20 +289,23 @@ macro_rules! upper {
     };
 }
 
-/// Registers of sums: zero, or loaded from memory; and a prefetch of 512 bytes.
+/// Sets registers to zero.
 macro_rules! zero {
     ($($c:literal)*) => { concat!($("tilezero tmm", $c, "\n"),*) };
 }
+/// Loads the sums of the upper 16 rows.
 macro_rules! load_upper {
     () => {
         "tileloadd tmm0, [{c0} + {cs}*1]\ntileloadd tmm1, [{c0} + {cs}*1 + 64]"
     };
 }
+/// Loads those of the lower 16 rows.
 macro_rules! load_lower {
     () => {
         "tileloadd tmm2, [{c1} + {cs}*1]\ntileloadd tmm3, [{c1} + {cs}*1 + 64]"
     };
 }
+/// Prefetches 512 bytes, and moves on to the next block.
 macro_rules! prefetch {
     () => {
         "prefetcht1 [{p}]\nprefetcht1 [{p} + 64]\nprefetcht1 [{p} + 128]\nprefetcht1 [{p} + 192]\n\
@@ -311,7 +314,7 @@ macro_rules! prefetch {
     };
 }
 
-/// `c = a b`, `c = c + a b`, and both with prefetch.
+/// `c = a b` from zero, `c = c + a b`, and both with prefetch, for 17 to 32 rows and for the upper 16.
 impl Tile {
     upper_and_lower!(upper_and_lower_from_zero, zero!(0 1 2 3), "");
     upper_and_lower!(upper_and_lower, concat!(load_upper!(), "\n", load_lower!()), "");
