@@ -246,7 +246,8 @@ fn rollout_on_a_full_disk(scratch: &Scratch, blocks: usize, max_new: &str) -> us
     assert_eq!(crate::commands_early::names(&scratch.0.join("sub")), ["c.jsonl.partial"], "{errors}");
     let lines = fs::read_to_string(scratch.0.join("sub/c.jsonl.partial")).unwrap();
     let count = lines.lines().map(parsed).count();
-    assert!(lines.ends_with('\n') && errors.contains(&format!("{count} lines are in ")), "{errors}");
+    let kept = if count == 1 { "1 line is in ".into() } else { format!("{count} lines are in ") };
+    assert!(lines.ends_with('\n') && errors.contains(&kept), "{errors}");
     fs::remove_file(scratch.0.join("sub/c.jsonl.partial")).unwrap();
     count
 }
