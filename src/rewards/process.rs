@@ -53,8 +53,9 @@ pub(super) struct RewardProcess {
 }
 
 impl RewardProcess {
-    /// Starts `words[0]` with the arguments `words[1..]` in `dir`; `None`: in the working directory. Its output is sent to
-    /// `output` with `number`. Its standard error is appended to `log`; `None`: only the last lines are kept, for errors.
+    /// Starts `words[0]` with the arguments `words[1..]` in `dir`; `None`: in the working directory. Its output is sent
+    /// to `output` with `number`. Its standard error is appended to `log`; `None`: only the last lines are kept, for
+    /// errors.
     ///
     /// On Unix, the process leads a process group of its own, so that Ctrl-C in the terminal ends xtrain first.
     ///

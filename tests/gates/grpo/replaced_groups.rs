@@ -7,7 +7,8 @@ use super::token_counts::rollouts;
 use super::{Scratch, Setup, config, run};
 
 /// Each completion has its own reward, which is a function of its tokens, and its own `sample_id`, which selects its
-/// random numbers. The lines of a batch have the groups of the update first, then the discarded ones. Returns the number of discarded completions.
+/// random numbers. The lines of a batch have the groups of the update first, then the discarded ones. Returns the
+/// number of discarded completions.
 pub(crate) fn over() -> Result<usize, String> {
     let keys =
         ["grpo.num_generations=2", "grpo.max_completion_length=1", "grpo.top_k=2", "grpo.resample_groups=2"];
