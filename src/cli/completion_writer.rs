@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::CliError;
-use super::out::{self, AtomicFile};
+use super::atomic_file::AtomicFile;
+use super::out;
 use crate::decode::Completion;
 use crate::model::comm::Communicator;
 use crate::tensor::faults::{self, Fault};

@@ -7,7 +7,7 @@ use super::byte_size::byte_size;
 use super::common::{Common, Force};
 use super::model_arg::ModelArg;
 use super::output_dir::{OutputDir, Replaceable};
-use super::{CliError, Exit, loaded, out};
+use super::{CliError, Exit, loaded, out, output_path};
 use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 use crate::model::temporary::is_exported_model;
@@ -152,7 +152,7 @@ fn check_file(path: &Path, force: Force) -> Result<(), CliError> {
         let message = format_args!("{}: expected a path for a GGUF file, found a directory", path.display());
         return Err(CliError::new(Exit::Usage, message).hint("choose another path, or use --format hf"));
     }
-    out::check_absent(path, force)
+    output_path::check_absent(path, force)
 }
 
 /// Prints path, parameter count and vocabulary size of the written model.

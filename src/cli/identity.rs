@@ -161,6 +161,17 @@ mod tests {
     }
 
     #[test]
+    fn processes_may_start_in_different_directories() {
+        let of = |dir: &str, seed: u64| {
+            let keys =
+                ["grpo.task=sums".into(), format!("grpo.reward_dir={dir}"), format!("train.seed={seed}")];
+            Identity::of_config(&RunConfig::load(&keys.map(config::Layer::Set)).unwrap())
+        };
+        assert_eq!(of("/a", 1), of("/b", 1));
+        assert_ne!(of("/a", 1), of("/a", 2));
+    }
+
+    #[test]
     fn the_process_that_differs_is_named_in_all_of_them() {
         let (one, two) =
             (Identity::of_build().and("`train.seed`", 1), Identity::of_build().and("`train.seed`", 2));

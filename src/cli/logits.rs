@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 
+use super::atomic_file::AtomicFile;
 use super::common::{Common, Force, token_id};
 use super::model_arg::ModelArg;
-use super::out::AtomicFile;
-use super::{CliError, Exit, loaded, out};
+use super::{CliError, Exit, loaded, out, output_path};
 use crate::model::{self, Eager, NoCache, Rows};
 
 #[derive(Debug, Clone, Args)]
@@ -32,7 +32,7 @@ pub(super) struct LogitsArgs {
 }
 
 pub(super) fn run(args: &LogitsArgs) -> Result<(), CliError> {
-    out::check_absent(&args.out, args.force)?;
+    output_path::check_absent(&args.out, args.force)?;
     let model = loaded::open(args.model.path(), &args.common)?.model;
     let cfg = model.config();
     if args.tokens.len() > cfg.max_positions {

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod atomic_file;
 mod bench;
 mod byte_size;
 mod chat;
@@ -54,6 +55,7 @@ mod offload;
 mod offload_place;
 mod out;
 mod output_dir;
+mod output_path;
 mod paths;
 mod plot;
 mod prefix;

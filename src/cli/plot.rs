@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::atomic_file::AtomicFile;
 use super::common::{Force, number};
-use super::out::AtomicFile;
-use super::{CliError, Exit, out};
+use super::{CliError, Exit, out, output_path};
 use crate::config::nearest;
 use crate::report::{Chart, Glyphs, Scale, Series, Stroke, printable, svg, text_plot};
 use crate::run::{Metrics, RunDir};
@@ -78,7 +78,7 @@ const TIMES: [&str; 4] = ["rollout_time", "reward_time", "update_time", "referen
 
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let csv = args.csv.as_ref().filter(|path| path.as_os_str() != "-");
-    args.out.iter().chain(csv).try_for_each(|path| out::check_absent(path, args.force))?;
+    args.out.iter().chain(csv).try_for_each(|path| output_path::check_absent(path, args.force))?;
     let [run] = &args.runs[..] else { return compare(args) };
     let run = RunDir::open(run)?;
     let metrics = run.read_metrics()?;

@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::common::Force;
 use super::loaded::{self, Loaded, Opener};
-use super::{CliError, Exit, out};
+use super::{CliError, Exit, output_path};
 use crate::decode::{Continuation, Engine, EngineOptions, KvKind, KvPrefix, PrefixCaching, PrefixIdentity};
 use crate::rollout_file::policy_digest;
 
@@ -137,7 +137,7 @@ impl SavePrefixFlag {
             let message = "--save-prefix: expected a KV cache, found --kv off";
             return Err(CliError::new(Exit::Usage, message).hint("remove --kv off"));
         }
-        out::check_absent(path, self.force)?;
+        output_path::check_absent(path, self.force)?;
         let path = followed(path);
         match path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
             Some(parent) => {

@@ -6,7 +6,7 @@ use clap::Args;
 use super::common::Force;
 use super::data_format::warn_of_syntax;
 use super::input_file::require_end;
-use super::{CliError, Exit, out, source};
+use super::{CliError, Exit, out, output_path, source};
 use crate::model::data::{self, NamedTokenizer};
 use crate::report::{Progress, units};
 
@@ -46,7 +46,7 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
             .hint("packed token files cannot be written to a pipe, a device or a directory"));
     }
     args.files.iter().try_for_each(|file| require_end(file))?;
-    out::check_absent(&args.out, args.force)?;
+    output_path::check_absent(&args.out, args.force)?;
     let tokenizer = source::tokenizer(&args.tokenizer)?;
     let name = source::absolute_name(&args.tokenizer)?;
     let named = NamedTokenizer { name: &name, tokenizer: &tokenizer };

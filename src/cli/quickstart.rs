@@ -25,6 +25,7 @@ use crate::model::tasks::{Corpus, Mix, PromptSet, Sums, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::{printable, units};
 use crate::run::{RunDir, has_checkpoint};
+use crate::tensor::faults::{self, Fault};
 use crate::training;
 
 /// The configuration, unless `--set` changes it.
@@ -122,7 +123,8 @@ fn finished(args: &QuickstartArgs) -> Result<Option<Loaded>, CliError> {
     }
     let stored = Resolved::load(&[Layer::File(file)])?;
     let has_corpus = |name: &String| Path::new(name).file_name().is_some_and(|name| name == CORPUS);
-    if !stored.config.data.files.iter().any(has_corpus) {
+    let is_other = !stored.config.data.files.iter().any(has_corpus);
+    if is_other && !faults::on(Fault::OtherRunShownByQuickstart) {
         let message =
             format!("{}: expected a run of xtrain quickstart, found another run", args.run.display());
         return Err(CliError::new(Exit::Usage, message).hint("to use another directory: --run DIR"));

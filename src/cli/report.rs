@@ -3,9 +3,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::atomic_file::AtomicFile;
 use super::common::Force;
 use super::exit::{CliError, Exit, shell_word};
-use super::out::{self, AtomicFile};
+use super::{out, output_path};
 use crate::build_info::COMMIT;
 use crate::report::html::{Bar, Page};
 use crate::report::units;
@@ -41,7 +42,7 @@ pub(super) struct ReportArgs {
 
 pub(super) fn run(args: &ReportArgs) -> Result<(), CliError> {
     let run = RunDir::open(&args.run)?;
-    args.out.as_ref().map_or(Ok(()), |path| out::check_absent(path, args.force))?;
+    args.out.as_ref().map_or(Ok(()), |path| output_path::check_absent(path, args.force))?;
     let path = args.out.clone().unwrap_or_else(|| run.path().join("report.html"));
     let mut views = vec![view(&run)?];
     if let Some(other) = &args.compare {

@@ -18,7 +18,7 @@ use super::loaded::{self, Loaded};
 use super::memory_check::{Models, require_cache_in};
 use super::prompts::{self, Prompt, TruncatedSide};
 use super::scheduler_flags::SchedulerFlags;
-use super::{CliError, out};
+use super::{CliError, output_path};
 use crate::decode::{Engine, EngineOptions, FinishReason, PrefixCaching, Request, TextStops};
 use crate::grammar::Language;
 use crate::model::comm::Communicator;
@@ -91,9 +91,9 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     prompts::require_readable(&args.prompts, comm)?;
     let path = (args.out != Path::new("-")).then_some(&args.out);
     if let Some(path) = path {
-        out::check_absent(path, args.force)?;
+        output_path::check_absent(path, args.force)?;
         if !args.resume {
-            out::check_partial_absent(path, args.force)?;
+            output_path::check_partial_absent(path, args.force)?;
         }
     }
     if args.resume {
@@ -126,7 +126,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let ids = requests.iter().map(|of| of.request.id).collect();
     let lines = Lines { format: &format, ids, g: args.n.get() };
     let mut kept = match path.filter(|_| args.resume) {
-        Some(path) => KeptCompletions::read(&out::partial_of(path), &lines)?,
+        Some(path) => KeptCompletions::read(&output_path::partial_of(path), &lines)?,
         None => KeptCompletions::default(),
     };
     let output = Output::open(path.map(PathBuf::as_path), comm)?;
@@ -152,7 +152,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
             Some(path) => error.or_hint(format_args!("{} is unchanged", path.display())),
             None => error,
         },
-        Some(path) if out::is_written_directly(&path) => {
+        Some(path) if output_path::is_written_directly(&path) => {
             error.hint(format_args!("{kept} of {total} completions are in {}", path.display()))
         }
         Some(path) => error.hint(format_args!(
@@ -202,7 +202,7 @@ fn check_none_skipped(skipped: usize, count: usize) -> Result<(), CliError> {
 /// `--resume` needs a file to continue, and one process.
 fn require_resumable(path: Option<&Path>, comm: &dyn Communicator) -> Result<(), CliError> {
     let (want, found) = match (comm.size(), path) {
-        (1, Some(path)) if !out::is_written_directly(path) => return Ok(()),
+        (1, Some(path)) if !output_path::is_written_directly(path) => return Ok(()),
         (1, Some(path)) => ("--out with a regular file", path.display().to_string()),
         (1, None) => ("--out FILE", "standard output".to_string()),
         (processes, _) => ("one process", processes.to_string()),

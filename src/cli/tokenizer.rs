@@ -3,11 +3,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::atomic_file::AtomicFile;
 use super::common::{Force, number};
 use super::data_format::warn_of_syntax;
 use super::input_file::require_end;
-use super::out::AtomicFile;
-use super::{CliError, Exit, out};
+use super::{CliError, Exit, out, output_path};
 use crate::model::chat::Message;
 use crate::model::data::DataError;
 use crate::model::data::jsonl::{self, Record};
@@ -49,8 +49,8 @@ const BLOCK: usize = 1 << 16;
 
 pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
-    out::check_absent(&args.out, args.force)?;
-    if !out::is_written_directly(&args.out) {
+    output_path::check_absent(&args.out, args.force)?;
+    if !output_path::is_written_directly(&args.out) {
         drop(AtomicFile::create(&args.out)?); // before the training: the file can be written
     }
     let mut texts = Vec::new();

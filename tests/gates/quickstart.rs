@@ -93,7 +93,7 @@ fn a_trained_quickstart_answers_more_than_85_percent_of_the_held_out_sums_and_an
 }
 
 #[test]
-fn a_run_of_another_command_is_refused() {
+pub(crate) fn a_run_of_another_command_is_refused() {
     let scratch = Scratch::new("quickstart-other");
     scratch.file("t.txt", &"some text to train on\n".repeat(20));
     done(&scratch.0, &tiny_run("r", "t.txt", &["train.steps=1"]));

@@ -263,6 +263,8 @@ faults! {
     DiscardedGroupsFromZero "the rollouts number discarded groups from 0"
     SamplesOfStepsShareIds "the samples of all steps of a training run have the same ids"
     WholeFirstTurn "the prompt of samples after fine-tuning is not limited to the context"
+    DirectoryAsOutputFile "the path of a new directory is accepted for an output file"
+    OtherRunShownByQuickstart "quickstart shows the results of a run of another command"
     NewerFileReplaced "an output file replaces one that another command has written since the start"
     UnrenamedLinesRemoved "an output file of lines that cannot get its name is removed"
     MaskedCompletionsInDivisor "a loss that divides by the tokens of a batch counts those of masked completions"

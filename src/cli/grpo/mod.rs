@@ -37,7 +37,6 @@ use crate::tensor::faults::{self, Fault};
 use checks::{check_base_prompts, check_files, check_programs, check_weights, section, task};
 use initial::{check_unused, with_sizes_of_init};
 use resume::resumed_config;
-use reward_dir::forget_older;
 use setup::{Changes, Setup};
 
 /// Flags of `xtrain grpo`.
@@ -127,7 +126,7 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
         }
         None => (None, None, Resolved::load(&layers)?),
     };
-    forget_older(&mut resolved.config, &layers)?;
+    reward_dir::clear_if_older(&mut resolved.config, &layers)?;
     let section = section(&resolved.config)?.clone();
     let task = task(&section)?;
     check_weights(&section)?;

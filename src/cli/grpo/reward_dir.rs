@@ -7,7 +7,7 @@ use crate::config::{Layer, RunConfig};
 ///
 /// # Errors
 /// A layer is invalid.
-pub(super) fn forget_older(config: &mut RunConfig, layers: &[Layer]) -> Result<(), CliError> {
+pub(super) fn clear_if_older(config: &mut RunConfig, layers: &[Layer]) -> Result<(), CliError> {
     let is_typed = |layer: &&Layer| matches!(layer, Layer::Set(_) | Layer::Flag { .. });
     let (typed, files): (Vec<&Layer>, Vec<&Layer>) = layers.iter().partition(is_typed);
     let mut is_older = false;

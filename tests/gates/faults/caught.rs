@@ -15,8 +15,8 @@ use crate::{
     families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts,
     held_rows, import_export, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
     open_for_inference, packing, packs, policy, prefix_cache, priorities, processes, quant_halves,
-    resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks, speculation,
-    stop_text, tape_gradient, turns, weighted_steps,
+    quickstart, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks,
+    speculation, stop_text, tape_gradient, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{memory_train, run_lock, syncs};
@@ -339,6 +339,13 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (
         Fault::RewardsRunWhereResumed,
         Gate::Command(commands_grpo::stored::reward_programs_run_where_the_run_was_started, "r/rollouts"),
+    ),
+    (
+        Fault::OtherRunShownByQuickstart,
+        Gate::Command(
+            quickstart::a_run_of_another_command_is_refused,
+            "is finished; showing its results again",
+        ),
     ),
     (Fault::PartsShareAdvantages, Gate::Test(grpo::parts::over)),
     (Fault::PartsShareKeptSets, Gate::Test(grpo::parts::over)),

@@ -3,12 +3,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::token_counts::rollouts;
+use super::token_counts::{lines, rollouts};
 use super::{Scratch, Setup, config, run};
 
 /// Each completion has its own reward, which is a function of its tokens, and its own `sample_id`, which selects its
-/// random numbers. The lines of a batch have the groups of the update first, then the discarded ones. Returns the
-/// number of discarded completions.
+/// random numbers. The lines of a batch have the groups of the update first, then the discarded ones, whose number is a
+/// metric of the step. Returns the number of discarded completions.
 pub(crate) fn over() -> Result<usize, String> {
     let keys =
         ["grpo.num_generations=2", "grpo.max_completion_length=1", "grpo.top_k=2", "grpo.resample_groups=2"];
@@ -16,8 +16,17 @@ pub(crate) fn over() -> Result<usize, String> {
     run(&config(&keys), &Setup::threads(1), &dir.0)
         .map_err(|error| format!("gate replaced groups, seed 0: {error}"))?;
     let (mut ids, mut discarded) = (BTreeSet::new(), 0);
+    let metrics = lines(&dir.0.join("metrics.jsonl"));
     for step in 1..=4 {
-        for (i, line) in rollouts(&dir.0, step).iter().enumerate() {
+        let batch = rollouts(&dir.0, step);
+        let counted = metrics.iter().find(|line| line["step"] == step).map(|line| &line["discarded_groups"]);
+        let want = (batch.len() - 8) as f64 / 2.0;
+        if counted.and_then(Value::as_f64).unwrap_or(0.0) != want {
+            return Err(format!(
+                "gate replaced groups, seed 0: step {step}: expected {want} discarded groups, found {counted:?}"
+            ));
+        }
+        for (i, line) in batch.iter().enumerate() {
             let differ = |what: &str, want: &dyn std::fmt::Display, found: &Value| {
                 Err(format!(
                     "gate replaced groups, seed 0: {what}, step {step}, line {i}: expected {want}, found {found}"

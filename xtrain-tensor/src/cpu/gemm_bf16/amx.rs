@@ -25,7 +25,7 @@ const PREFETCH_TILES: usize = 4;
 const BLOCK_BYTES: usize = 2048;
 const PREFETCH_BYTES: usize = BLOCK_BYTES / PREFETCH_TILES;
 /// A single tile reads each panel once, and prefetches the first quarter of the block this many bytes ahead. The
-/// hardware prefetcher follows (docs/bench/training.md).
+/// hardware prefetcher then fetches the rest of the block (docs/bench/training.md).
 const AHEAD: usize = 8 * BLOCK_BYTES;
 
 /// A tile configuration of palette 1.
@@ -260,7 +260,7 @@ macro_rules! upper_and_lower {
     };
 }
 
-/// The same for 1 to 16 rows.
+/// A kernel for 1 to 16 rows, with the same parameters.
 macro_rules! upper {
     ($name:ident, $start:expr, $more:expr) => {
         /// # Safety
@@ -314,7 +314,7 @@ macro_rules! prefetch {
     };
 }
 
-/// `c = a b` from zero, `c = c + a b`, and both with prefetch, for 17 to 32 rows and for the upper 16.
+/// `c = a b` from zero, `c = c + a b`, and both with prefetch, for 17 to 32 rows and for 1 to 16.
 impl Tile {
     upper_and_lower!(upper_and_lower_from_zero, zero!(0 1 2 3), "");
     upper_and_lower!(upper_and_lower, concat!(load_upper!(), "\n", load_lower!()), "");

@@ -1,0 +1,137 @@
+//! Paths of output files: which may be written, and how.
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::common::Force;
+use super::exit::{CliError, Exit};
+use crate::tensor::faults::{self, Fault};
+
+/// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes, devices and
+/// open files such as `/dev/stdout` are written, not replaced. Refuses paths of directories, and `-`, which would be a
+/// file of that name: commands for which it is standard output do not call this function for it.
+pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
+    if path.as_os_str() == "-" {
+        return Err(CliError::new(Exit::Usage, "expected the path of an output file, found -")
+            .hint("./- is a file of this name"));
+    }
+    if names_directory(path) {
+        let message = format_args!("expected the path of an output file, found \"{}\"", path.display());
+        return Err(CliError::new(Exit::Usage, message).hint("add the name of a file"));
+    }
+    if force.force || !path.is_file() || is_open_file(path) || faults::on(Fault::OverwriteWithoutForce) {
+        return Ok(());
+    }
+    let message = format_args!("{}: already exists", path.display());
+    Err(CliError::new(Exit::Usage, message).hint("choose another path, or replace it with --force"))
+}
+
+/// Whether a path is that of a directory, or can only become one: it ends with a separator, `.` or `..`.
+fn names_directory(path: &Path) -> bool {
+    let text = path.as_os_str().to_string_lossy();
+    let last = text.rsplit(std::path::is_separator).next().unwrap_or_default();
+    (["", ".", ".."].contains(&last) && !faults::on(Fault::DirectoryAsOutputFile)) || path.is_dir()
+}
+
+/// Checks that a command which keeps an incomplete output file as `NAME.partial` may write it: it does not exist, or
+/// `--force` replaces it.
+pub(super) fn check_partial_absent(path: &Path, force: Force) -> Result<(), CliError> {
+    let partial = partial_of(path);
+    if force.force || partial.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let message = format_args!("{}: already exists", partial.display());
+    let hint =
+        "it holds results of an interrupted command: continue it with --resume, or replace it with --force";
+    Err(CliError::new(Exit::Usage, message).hint(hint))
+}
+
+/// The path of the incomplete file of a command that writes `path`.
+pub(super) fn partial_of(path: &Path) -> PathBuf {
+    partial_path(&target_of(path))
+}
+
+/// The path of an incomplete output file.
+pub(super) fn partial_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".partial");
+    path.with_file_name(name)
+}
+
+/// The path that is written: links are followed, except those to open files.
+pub(super) fn target_of(path: &Path) -> PathBuf {
+    let followed = if is_open_file(path) { None } else { fs::canonicalize(path).ok() };
+    followed.unwrap_or_else(|| path.to_path_buf())
+}
+
+/// Whether `path` names a pipe, a device or an open file. Commands write into it, and have no incomplete file.
+pub(super) fn is_written_directly(path: &Path) -> bool {
+    let target = target_of(path);
+    is_open_file(path) || (target.exists() && !target.is_file())
+}
+
+/// Whether the path names an open file of this process. The file behind it may be a regular one.
+fn is_open_file(path: &Path) -> bool {
+    let directories = [Path::new("/dev/fd"), Path::new("/proc/self/fd")];
+    [STDOUT, STDERR].contains(&path.to_str().unwrap_or_default())
+        || path.parent().is_some_and(|parent| directories.contains(&parent))
+}
+
+const STDOUT: &str = "/dev/stdout";
+const STDERR: &str = "/dev/stderr";
+
+/// Opens a pipe, a device or an open file for writing. A regular file behind it keeps its content.
+pub(super) fn open_directly(path: &Path) -> std::io::Result<File> {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        // A duplicate shares its position with what this process prints.
+        let number = path.file_name().filter(|_| is_open_file(path)).unwrap_or_default();
+        if number == "stdout" || number == "1" {
+            return Ok(std::io::stdout().as_fd().try_clone_to_owned()?.into());
+        }
+        if number == "stderr" || number == "2" {
+            return Ok(std::io::stderr().as_fd().try_clone_to_owned()?.into());
+        }
+    }
+    File::options().append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The paths of directories that are accepted for output files.
+    fn accepted() -> Vec<&'static str> {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "old").unwrap();
+        let force = Force { force: true };
+        check_absent(&dir.path().join("a"), force).unwrap();
+        check_absent(&dir.path().join("new"), Force { force: false }).unwrap();
+        let mut accepted = Vec::new();
+        for name in ["a/", "a/.", "new/", "new/.", "..", "new/..", "", "."] {
+            match check_absent(&dir.path().join(name), force) {
+                Ok(()) => accepted.push(name),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(
+                        error.contains("expected the path of an output file, found \""),
+                        "{name}: {error}"
+                    );
+                }
+            }
+        }
+        accepted
+    }
+
+    #[test]
+    fn paths_of_directories_are_refused() {
+        assert_eq!(accepted(), Vec::<&str>::new());
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn accepted_paths_of_new_directories_are_found() {
+        let accepted = faults::with(Fault::DirectoryAsOutputFile, accepted);
+        assert!(accepted.contains(&"new/") && accepted.contains(&"new/."), "{accepted:?}");
+    }
+}
