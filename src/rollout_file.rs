@@ -72,6 +72,9 @@ pub struct RolloutLine<'a> {
     /// The texts that end a completion.
     #[serde(default, skip_serializing_if = "no_stop")]
     pub stop: Cow<'a, [String]>,
+    /// The tokens that end a completion, besides end-of-text tokens.
+    #[serde(default, skip_serializing_if = "no_stop_tokens")]
+    pub stop_token_ids: Cow<'a, [u32]>,
     /// The regular expression that the completion matches. `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regex: Option<Cow<'a, str>>,
@@ -111,7 +114,7 @@ pub fn lossy(kv: KvKind) -> Option<Cow<'static, str>> {
 
 impl RolloutLine<'_> {
     /// The names that a column must not have: those of the other fields.
-    pub const RESERVED_COLUMNS: [&'static str; 32] = [
+    pub const RESERVED_COLUMNS: [&'static str; 33] = [
         "step",
         "prompt_id",
         "group",
@@ -135,6 +138,7 @@ impl RolloutLine<'_> {
         "max_new",
         "ignore_eos",
         "stop",
+        "stop_token_ids",
         "regex",
         "json_schema",
         "kv",
@@ -170,7 +174,7 @@ impl RolloutLine<'_> {
             max_new: self.max_new.unwrap_or(self.completion_ids.len()).saturating_sub(start),
             stop: StopConditions {
                 eos: if self.ignore_eos { Vec::new() } else { eos.to_vec() },
-                tokens: Vec::new(),
+                tokens: self.stop_token_ids.to_vec(),
             },
             constraint: None,
         }
@@ -203,6 +207,11 @@ impl RolloutLine<'_> {
         bytes.push(b'\n');
         bytes
     }
+}
+
+/// Whether a line has no stop tokens.
+fn no_stop_tokens(ids: &[u32]) -> bool {
+    ids.is_empty()
 }
 
 /// Whether a line has no stop texts.
@@ -266,6 +275,7 @@ mod tests {
             "prompt_ids" | "completion_ids" | "logprobs" | "processed_logprobs" | "mask" => {
                 Value::Array(Vec::new())
             }
+            "stop_token_ids" => Value::Array(vec![Value::from(1)]),
             "stop" => Value::Array(vec![Value::from("x")]),
             "prompt" | "completion" | "policy" | "finish_reason" | "regex" | "kv" | "dtype" => {
                 Value::from("x")

@@ -1,6 +1,7 @@
 //! Sizes in bytes, as flags have them.
 
-/// Parses a size in bytes: a whole number with KB, MB, GB, KiB, MiB, GiB or no unit, in upper or lower case.
+/// Parses a size in bytes: a number with KB, MB, GB, KiB, MiB, GiB or no unit, in upper or lower
+/// case. Without a unit it is a whole number. A part of a byte is dropped.
 pub(super) fn byte_size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 7] = [
         ("kib", 1 << 10),
@@ -16,10 +17,23 @@ pub(super) fn byte_size(text: &str) -> Result<u64, String> {
         .iter()
         .find_map(|(name, unit)| Some((lower.strip_suffix(name)?, unit)))
         .expect("every text ends with the empty unit");
-    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    let bytes = number.parse::<u64>().ok().filter(|_| digits).and_then(|n| n.checked_mul(*unit));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let part = |digits: &str| {
+        let all = !digits.is_empty() && digits.len() <= 18 && digits.bytes().all(|b| b.is_ascii_digit());
+        all.then(|| digits.parse::<u128>().ok()).flatten()
+    };
+    let is_part = *unit > 1 || !number.contains('.');
+    let bytes = part(whole).zip(part(fraction)).filter(|_| is_part).and_then(|(n, fraction)| {
+        let unit = u128::from(*unit);
+        u64::try_from(n * unit + fraction * unit / 10u128.pow(fraction_digits(number))).ok()
+    });
     let want = "expected a size of at least 1 byte, for example 5GB, 500MB or 2GiB";
     bytes.filter(|&n| n > 0).ok_or_else(|| want.to_string())
+}
+
+/// Number of digits after the point.
+fn fraction_digits(number: &str) -> u32 {
+    number.split_once('.').map_or(1, |(_, fraction)| fraction.len() as u32)
 }
 
 /// A size in memory: at most that of the address space.
@@ -41,10 +55,28 @@ mod tests {
             ("3mib", 3 << 20),
             ("1KiB", 1024),
             ("123", 123),
+            ("1.5GB", 1_500_000_000),
+            ("0.25MiB", 1 << 18),
+            ("0.0015kb", 1),
         ] {
             assert_eq!(byte_size(text), Ok(want), "{text}");
         }
-        for text in ["", "GB", "0", "0MB", "-1GB", "+1GB", "1.5GB", "5 GB", "5TB", "99999999999GB"] {
+        for text in [
+            "",
+            "GB",
+            "0",
+            "0MB",
+            "-1GB",
+            "+1GB",
+            "1.5",
+            "1.GB",
+            ".5GB",
+            "0.0001KB",
+            "1.5.5GB",
+            "5 GB",
+            "5TB",
+            "99999999999GB",
+        ] {
             assert!(byte_size(text).unwrap_err().contains("expected a size"), "{text}");
         }
     }

@@ -76,7 +76,7 @@ pub(super) struct Force {
 }
 
 /// Sampling flags. The repetition penalty applies first, then the others in the order of the fields.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct Sampling {
     /// Softmax temperature; 0 = greedy.
@@ -98,7 +98,7 @@ pub(super) struct Sampling {
 }
 
 /// The flag `--stop`.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct StopFlag {
     /// End the completion when its text contains TEXT; may be repeated. The printed text ends before TEXT. The ids and
@@ -269,11 +269,11 @@ pub(super) fn share(text: &str) -> Result<f32, String> {
     number(text, |&x| x > 0.0 && x <= 1.0, "expected a number above 0 and at most 1")
 }
 
-fn share_or_zero(text: &str) -> Result<f32, String> {
+pub(super) fn share_or_zero(text: &str) -> Result<f32, String> {
     number(text, |x| (0.0..=1.0).contains(x), "expected a number from 0 to 1")
 }
 
-fn penalty(text: &str) -> Result<f32, String> {
+pub(super) fn penalty(text: &str) -> Result<f32, String> {
     number(text, |&x| x > 0.0 && f32::is_finite(x), "expected a number above 0")
 }
 
@@ -286,7 +286,7 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     number(text, |&n| n >= 1, "expected a number of at least 1")
 }
 
-fn at_least_zero(text: &str) -> Result<usize, String> {
+pub(super) fn at_least_zero(text: &str) -> Result<usize, String> {
     number(text, |_| true, "expected a whole number of at least 0")
 }
 

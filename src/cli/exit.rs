@@ -19,6 +19,7 @@ pub(super) enum Exit {
     Memory = 71,
     Io = 74,
     Diverged = 75,
+    HungUp = 129,
     Interrupted = 130,
     Terminated = 143,
 }
@@ -31,15 +32,20 @@ impl Exit {
 
     /// The beginning of a message with this exit code.
     fn prefix(self) -> &'static str {
-        if matches!(self, Exit::Interrupted | Exit::Terminated) { "" } else { "error: " }
+        if self.is_stop() { "" } else { "error: " }
+    }
+
+    /// Whether a signal stopped the command.
+    pub(super) fn is_stop(self) -> bool {
+        matches!(self, Exit::HungUp | Exit::Interrupted | Exit::Terminated)
     }
 
     /// The exit code with this number. `None`: there is none.
     pub(super) fn from_code(code: i32) -> Option<Exit> {
         use Exit::*;
-        [Ok, Difference, Usage, Data, Missing, Device, Bug, Memory, Io, Diverged, Interrupted, Terminated]
-            .into_iter()
-            .find(|exit| *exit as i32 == code)
+        let errors = [Difference, Usage, Data, Missing, Device, Bug, Memory, Io, Diverged];
+        let all = [Ok].into_iter().chain(errors).chain([HungUp, Interrupted, Terminated]);
+        { all }.find(|exit| *exit as i32 == code)
     }
 }
 
@@ -56,6 +62,7 @@ Exit codes:
    71  not enough memory
    74  reading or writing failed
    75  training diverged (NaN or infinity)
+  129  stopped by the end of the terminal (SIGHUP), after saving; not an error
   130  stopped by Ctrl-C, after saving; not an error
   143  stopped by SIGTERM, after saving; not an error";
 
@@ -198,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_command_that_a_signal_stopped_reports_no_error() {
-        for exit in [Exit::Interrupted, Exit::Terminated] {
+        for exit in [Exit::HungUp, Exit::Interrupted, Exit::Terminated] {
             let stopped = CliError::new(exit, "stopped by a signal; checkpoint saved").hint("to resume: a");
             assert_eq!(stopped.to_string(), "stopped by a signal; checkpoint saved\nhint: to resume: a");
         }

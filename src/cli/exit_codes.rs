@@ -121,10 +121,10 @@ impl LibraryError for RewardError {
 impl LibraryError for grpo::Error {
     fn exit(&self) -> Exit {
         match self {
-            grpo::Error::Decode(decode::Error::Sample { source: SampleError::NotFinite { .. }, .. }) => {
-                Exit::Diverged
-            }
-            grpo::Error::Decode(error) => error.exit(),
+            grpo::Error::Decode(error) | grpo::Error::Rollout { source: error, .. } => match error {
+                decode::Error::Sample { source: SampleError::NotFinite { .. }, .. } => Exit::Diverged,
+                _ => error.exit(),
+            },
             grpo::Error::Model(error) => error.exit(),
             grpo::Error::Reward(error) => error.exit(),
             grpo::Error::Store(error) => error.exit(),
@@ -144,7 +144,7 @@ impl LibraryError for grpo::Error {
 
     fn hint(&self) -> Option<String> {
         match self {
-            grpo::Error::Decode(error) => error.hint(),
+            grpo::Error::Decode(error) | grpo::Error::Rollout { source: error, .. } => error.hint(),
             grpo::Error::Model(error) => error.hint(),
             _ => None,
         }

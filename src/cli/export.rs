@@ -7,7 +7,7 @@ use super::byte_size::byte_size;
 use super::common::{Common, Force};
 use super::model_arg::ModelArg;
 use super::output_dir::{OutputDir, Replaceable};
-use super::{CliError, Exit, loaded, out, output_path};
+use super::{CliError, Exit, interrupt, loaded, out, output_path};
 use crate::model::export::{self, ExportSource};
 use crate::model::gguf::Quant;
 use crate::model::temporary::is_exported_model;
@@ -89,6 +89,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     if directory.is_none() {
         check_file(&args.out, args.force)?;
     }
+    interrupt::remove_unfinished(directory.as_ref().map_or(&args.out, OutputDir::path), &args.out)?;
     let loaded = loaded::open_with_master_weights(args.model.path(), &Common::cpu())?;
     let source = loaded.export_source();
     match &directory {

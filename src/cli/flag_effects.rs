@@ -7,7 +7,7 @@ use super::{Command, command, parse};
 
 /// A flag, values for it, with other flags that it needs, and what then is in the engine options or in the request, and
 /// is not without the flag.
-const EFFECTS: [(&str, &[(&str, &str)]); 24] = [
+const EFFECTS: [(&str, &[(&str, &str)]); 25] = [
     ("ageing", &[("7", "ageing: 7,")]),
     ("ignore_eos", &[("", "eos: [],")]),
     (
@@ -36,6 +36,7 @@ const EFFECTS: [(&str, &[(&str, &str)]); 24] = [
     ("save_prefix", &[("FILE", "continuation: On")]),
     ("seed", &[("18446744073709551615", "seed: 18446744073709551615")]),
     ("speculate", &[("lookup", "speculation: PromptLookup")]),
+    ("stop_token_ids", &[("7,8", "tokens: [7, 8]")]),
     ("sync_every", &[("3", "steps_per_sync: 3")]),
     ("temperature", &[("0.25", "temperature: 0.25")]),
     ("top_k", &[("11", "top_k: Some(11)")]),
@@ -98,10 +99,10 @@ fn effect(line: &[&str]) -> String {
     let eos = [5, 6];
     let (engine, request) = match &parsed.command {
         Command::Generate(args) => {
-            (args.engine(longest), Some(args.generation.request(&eos, args.sample_id, vec![1])))
+            (args.engine(longest), Some(args.generation.parameters.request(&eos, args.sample_id, vec![1])))
         }
         Command::Rollout(args) => {
-            (args.engine(longest, total), Some(args.generation.request(&eos, 0, vec![1])))
+            (args.engine(longest, total), Some(args.generation.parameters.request(&eos, 0, vec![1])))
         }
         Command::Chat(args) => (args.engine(), Some(args.request(&eos))),
         Command::Bench(BenchCommand::Trace(args)) => (args.options(longest), None),

@@ -105,8 +105,10 @@ fn generate(args: &GenerateArgs) -> Result<(), CliError> {
     let source = PromptSource::of(args.prompt.as_deref(), args.tokens.as_deref());
     let prompt = source.read(&loaded)?;
     let constraint = args.generation.constraint.compile(&loaded)?;
-    let request =
-        Request { constraint, ..args.generation.request(&loaded.eos, args.sample_id, prompt.ids.clone()) };
+    let request = Request {
+        constraint,
+        ..args.generation.parameters.request(&loaded.eos, args.sample_id, prompt.ids.clone())
+    };
     let cfg = &args.generation.cache.engine().kv.limits(loaded.model.config());
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
     let options = args.engine(request.required_len(cfg))?;

@@ -1,19 +1,20 @@
 //! Flags shared by `generate` and `rollout`: model, length, sampling.
 use clap::Args;
 
-use super::CliError;
-use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
+use super::common::{CacheFlags, Common};
 use super::constraint::ConstraintFlags;
 use super::loaded::Loaded;
 use super::model_arg::ModelArg;
+use super::parameters::Parameters;
 use super::prefix::PrefixFlag;
 use super::speculation::SpeculationFlags;
-use crate::decode::{EngineOptions, Request, StopConditions, TextStops};
+use super::{CliError, Exit};
+use crate::decode::{EngineOptions, TextStops};
 
 pub(super) const FINISH_REASONS: &str = "\
 finish_reason is eos (the model generated an end-of-text token, which is included in the ids but not in the text), \
-stop (the text reached a --stop text, whose tokens are included in the ids but which is not in the text; or nothing can \
-follow in a match of --regex or --json-schema), \
+stop (the text reached a --stop text, whose tokens are included in the ids but which is not in the text; or the model \
+generated a token of --stop-token-ids; or nothing can follow in a match of --regex or --json-schema), \
 length (--max-new tokens were generated) or context (prompt and completion fill the model's context: \
 model.max_positions, by default the training context; --max-new may be larger).";
 
@@ -22,19 +23,8 @@ model.max_positions, by default the training context; --max-new may be larger)."
 pub(super) struct GenerationArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// Maximum number of new tokens. A completion also ends when the model's context is full, except with --kv sinks.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
-    pub(super) max_new: usize,
-    /// Continue after end-of-text tokens.
-    #[arg(long)]
-    pub(super) ignore_eos: bool,
-    /// Random seed, 0 to 2^64 - 1.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole)]
-    pub(super) seed: u64,
     #[command(flatten)]
-    pub(super) sampling: Sampling,
-    #[command(flatten)]
-    pub(super) stop: StopFlag,
+    pub(super) parameters: Parameters,
     #[command(flatten)]
     pub(super) constraint: ConstraintFlags,
     #[command(flatten)]
@@ -51,9 +41,14 @@ impl GenerationArgs {
     /// The stop texts for the completions. `None`: there are none, and the model has no tokenizer.
     ///
     /// # Errors
-    /// `--stop` with a model that has no tokenizer.
+    /// `--stop` with a model that has no tokenizer; `--stop-token-ids` outside the vocabulary of the model.
     pub(super) fn text_stops<'t>(&self, loaded: &'t Loaded) -> Result<Option<TextStops<'t>>, CliError> {
-        let StopFlag { stop } = &self.stop;
+        let (stop, vocab) = (&self.parameters.stop.stop, loaded.model.config().vocab);
+        let ids = &self.parameters.stop_token_ids;
+        if let Some(found) = ids.iter().find(|&&id| id as usize >= vocab) {
+            let message = format_args!("--stop-token-ids: expected token ids below {vocab}, found {found}");
+            return Err(CliError::new(Exit::Usage, message));
+        }
         let tokenizer = match stop.is_empty() {
             true => loaded.tokenizer.as_ref(),
             false => Some(loaded.require_tokenizer("--stop", "remove --stop; --max-new limits the length")?),
@@ -70,12 +65,15 @@ impl GenerationArgs {
     }
 
     /// What ends a completion with the finish reason `stop`.
-    pub(super) fn why_stopped(&self) -> &'static str {
-        match (self.constraint.is_given(), self.stop.stop.is_empty()) {
-            (false, _) => "--stop",
-            (true, true) => "nothing can follow",
-            (true, false) => "--stop, or nothing can follow",
-        }
+    pub(super) fn why_stopped(&self) -> String {
+        let Parameters { stop, stop_token_ids, .. } = &self.parameters;
+        let causes = [
+            (!stop.stop.is_empty(), "--stop"),
+            (!stop_token_ids.is_empty(), "--stop-token-ids"),
+            (self.constraint.is_given(), "nothing can follow"),
+        ];
+        let causes = causes.into_iter().filter_map(|(possible, name)| possible.then_some(name));
+        causes.collect::<Vec<_>>().join(", or ")
     }
 
     /// The engine options of these flags.
@@ -84,20 +82,5 @@ impl GenerationArgs {
     /// Flags that exclude each other.
     pub(super) fn engine(&self) -> Result<EngineOptions, CliError> {
         Ok(self.prefix.apply(self.speculation.apply(self.cache.engine())?))
-    }
-
-    /// The request for the completion `id` of `prompt`, without a constraint. `eos`: the end-of-text tokens of the
-    /// model.
-    pub(super) fn request(&self, eos: &[u32], id: u64, prompt: Vec<u32>) -> Request {
-        let eos = if self.ignore_eos { Vec::new() } else { eos.to_vec() };
-        Request {
-            id,
-            seed: self.seed,
-            prompt,
-            options: self.sampling.options(),
-            max_new: self.max_new,
-            stop: StopConditions { eos, tokens: Vec::new() },
-            constraint: None,
-        }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::exit::{CliError, Exit, shell_word};
 use crate::model::data::DataError;
+use crate::tensor::faults::{self, Fault};
 
 /// Checks that a file that is read as a whole can have an end: it is no directory, and no device such as `/dev/zero`.
 pub(super) fn require_end(path: &Path) -> Result<(), CliError> {
@@ -27,14 +28,25 @@ pub(super) fn require_rereadable(path: &Path) -> Result<(), CliError> {
         .hint("it is read more than once; write its content to a file first"))
 }
 
-/// The text of a file that is read as a whole.
+/// The text of a file that is read as a whole, without a byte order mark at its beginning.
 ///
 /// # Errors
 /// Those of [`require_end`]; the file cannot be read, or is not UTF-8.
 pub(super) fn read_text(path: &Path) -> Result<String, CliError> {
     require_end(path)?;
-    let bytes = fs::read(path).map_err(|error| CliError::io(path, &error))?;
-    Ok(String::from_utf8(bytes).map_err(|error| DataError::not_text(path, &error))?)
+    text_of(path, fs::read(path).map_err(|error| CliError::io(path, &error))?)
+}
+
+/// The bytes of a file as text, without a byte order mark at its beginning.
+///
+/// # Errors
+/// They are not UTF-8. The error names `path`.
+pub(super) fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String, CliError> {
+    let mut text = String::from_utf8(bytes).map_err(|error| DataError::not_text(path, &error))?;
+    if text.starts_with('\u{feff}') && !faults::on(Fault::ByteOrderMarkKept) {
+        text.drain(..'\u{feff}'.len_utf8());
+    }
+    Ok(text)
 }
 
 fn require_no_directory(path: &Path) -> Result<(), CliError> {
@@ -70,4 +82,26 @@ fn special_file(path: &Path) -> Option<&'static str> {
 #[cfg(not(unix))]
 fn special_file(_: &Path) -> Option<&'static str> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text() -> String {
+        let of = |bytes: &[u8]| text_of(Path::new("a"), bytes.to_vec()).unwrap();
+        assert_eq!((of(b""), of(b"a\xef\xbb\xbf")), (String::new(), "a\u{feff}".to_string()));
+        of(b"\xef\xbb\xbfa")
+    }
+
+    #[test]
+    fn a_byte_order_mark_at_the_beginning_is_dropped() {
+        assert_eq!(text(), "a");
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_byte_order_mark_that_is_kept_is_found() {
+        assert_eq!(faults::with(Fault::ByteOrderMarkKept, text), "\u{feff}a");
+    }
 }

@@ -1,12 +1,18 @@
-//! SIGINT and SIGTERM: the first requests a clean stop, the second ends the process.
+//! SIGINT, SIGTERM and SIGHUP request a clean stop. The second SIGINT or SIGTERM ends the process.
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+#[cfg(target_os = "linux")]
+use signal_hook::consts::SIGHUP;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+#[cfg(unix)]
+use signal_hook::iterator::Signals;
 
 use super::exit::{CliError, Exit};
+#[cfg(unix)]
+use crate::model::temporary::remove_temporary;
 #[cfg(unix)]
 use crate::tensor::faults::{self, Fault};
 
@@ -28,6 +34,62 @@ pub(super) fn report_file_size_limit() {
     let _ = flag::register(nix::libc::SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
+fn not_installed(error: std::io::Error) -> CliError {
+    CliError::io(Path::new("signal handler"), &error)
+}
+
+/// Whether this process was started to outlive its terminal, as by `nohup`. Elsewhere than on Linux this is unknown, and
+/// SIGHUP keeps its effect.
+#[cfg(target_os = "linux")]
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // an unreadable list counts as one with all signals, which changes nothing
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX);
+    ignored >> (SIGHUP - 1) & 1 == 1
+}
+
+/// Makes a signal end this process with its exit code, after the removal of the temporary file or directory for `path`.
+/// `out`: the path of the user, for the message.
+#[cfg(unix)]
+pub(super) fn remove_unfinished(path: &Path, out: &Path) -> Result<(), CliError> {
+    let mut signals = Signals::new(stops().map(|(signal, _)| signal)).map_err(not_installed)?;
+    let [path, out] = [path, out].map(Path::to_path_buf);
+    let is_kept = faults::on(Fault::UnfinishedOutputKept);
+    std::thread::spawn(move || {
+        let first = signals.forever().next();
+        let exit = stops().find(|(signal, _)| first == Some(*signal)).map(|(_, exit)| exit);
+        if !is_kept && remove_temporary(&path) {
+            eprintln!("stopped by a signal; {} was not written", out.display());
+        }
+        std::process::exit(exit.unwrap_or(Exit::Interrupted) as i32);
+    });
+    Ok(())
+}
+
+/// Elsewhere, a file that is open cannot be removed.
+#[cfg(not(unix))]
+pub(super) fn remove_unfinished(_: &Path, _: &Path) -> Result<(), CliError> {
+    Ok(())
+}
+
+/// The signals that request a stop, with their exit codes.
+fn stops() -> impl Iterator<Item = (i32, Exit)> {
+    [(SIGINT, Exit::Interrupted), (SIGTERM, Exit::Terminated)].into_iter().chain(hangup())
+}
+
+/// The signal of the end of the terminal. `None`: it keeps its effect.
+#[cfg(target_os = "linux")]
+fn hangup() -> Option<(i32, Exit)> {
+    let stops = !hangup_is_ignored() && !faults::on(Fault::HangupEndsProcess);
+    stops.then_some((SIGHUP, Exit::HungUp))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn hangup() -> Option<(i32, Exit)> {
+    None
+}
+
 /// Whether a signal requested a stop. Long jobs check it between steps.
 #[derive(Debug, Clone)]
 pub(super) struct Interrupt {
@@ -36,14 +98,16 @@ pub(super) struct Interrupt {
 
 impl Interrupt {
     /// Installs handlers. The first SIGINT or SIGTERM sets a flag; the next one ends the process immediately with the
-    /// exit code of its signal.
+    /// exit code of its signal. SIGHUP only sets the flag, because a terminal that ends sends it once and its shell
+    /// once more.
     pub(super) fn install() -> Result<Interrupt, CliError> {
         let again = Arc::new(AtomicBool::new(false));
         let exit = Arc::new(AtomicUsize::new(0));
-        for (signal, code) in [(SIGINT, Exit::Interrupted), (SIGTERM, Exit::Terminated)] {
-            set_or_exit(signal, code, &again)
-                .and_then(|()| flag::register_usize(signal, exit.clone(), code as usize))
-                .map_err(|error| CliError::io(Path::new("signal handler"), &error))?;
+        for (signal, code) in stops() {
+            if code != Exit::HungUp {
+                set_or_exit(signal, code, &again).map_err(not_installed)?;
+            }
+            flag::register_usize(signal, exit.clone(), code as usize).map_err(not_installed)?;
         }
         Ok(Interrupt { exit })
     }
@@ -83,7 +147,12 @@ mod tests {
             let interrupt = Interrupt::install().unwrap();
             assert_eq!(interrupt.requested(), None);
             for signal in plan.split(' ') {
-                raise(if signal == "int" { SIGINT } else { SIGTERM }).unwrap();
+                let number = match signal {
+                    "int" => SIGINT,
+                    "term" => SIGTERM,
+                    _ => nix::libc::SIGHUP,
+                };
+                raise(number).unwrap();
             }
             std::process::exit(interrupt.requested().map_or(0, |exit| exit as i32 + 100));
         }
@@ -92,5 +161,11 @@ mod tests {
         child("int int", 130);
         child("int term", 143);
         child("term int", 130);
+        #[cfg(target_os = "linux")]
+        {
+            child("hup", 229);
+            child("hup hup", 229);
+            child("hup int int", 130);
+        }
     }
 }

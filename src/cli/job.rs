@@ -212,8 +212,8 @@ fn train(job: &mut Job, interrupt: Interrupt, engine: EngineOptions) -> Result<(
     progress.finish();
     if let (Ok(End::Early), Some((loss, step))) = (&end, best) {
         eprintln!(
-            "stopped early: no lower validation loss in {} evaluations; the lowest is {loss:.4} at step {step}",
-            job.config.train.patience
+            "stopped early: no lower validation loss in {}; the lowest is {loss:.4} at step {step}",
+            units::many(job.config.train.patience as u64, "evaluation")
         );
     }
     match (end.map_err(CliError::from), interrupt.requested(), last_saved) {

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use crate::report::EventFile;
 use crate::run::{Metrics, RunDir, RunSession, SessionOutcome, is_phase};
 use crate::tensor::Device;
@@ -71,9 +71,7 @@ pub(super) fn session(
     let end = work();
     match &end {
         Ok(()) => session.end(SessionOutcome::Done, String::new()),
-        Err(error) if matches!(error.exit(), Exit::Interrupted | Exit::Terminated) => {
-            session.end(SessionOutcome::Stopped, String::new());
-        }
+        Err(error) if error.exit().is_stop() => session.end(SessionOutcome::Stopped, String::new()),
         Err(error) => session.end(SessionOutcome::Failed, error.message().to_string()),
     }
     // The result of the run matters more than a full disk here.

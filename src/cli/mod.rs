@@ -56,6 +56,7 @@ mod offload_place;
 mod out;
 mod output_dir;
 mod output_path;
+mod parameters;
 mod paths;
 mod plot;
 mod prefix;

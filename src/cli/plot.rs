@@ -189,8 +189,13 @@ pub(super) fn in_terminal(chart: &Chart, width: Option<u16>, height: u16, ascii:
     let glyphs = if ascii || !utf8_locale() { Glyphs::Ascii } else { Glyphs::Braille };
     let terminal =
         || std::io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten();
-    let width = width.unwrap_or_else(|| terminal().map_or(80, |(columns, _)| columns.clamp(20, 80)));
+    let width = width.unwrap_or_else(|| terminal().map_or(80, |(columns, _)| columns_of(columns)));
     printable(&text_plot(chart, width.into(), height.into(), glyphs))
+}
+
+/// The default width in a terminal of `columns` columns. Some consoles report 0.
+fn columns_of(columns: u16) -> u16 {
+    if columns == 0 { 80 } else { columns.clamp(20, 80) }
 }
 
 /// Writes every chart as SVG and prints the first one.

@@ -1,6 +1,6 @@
 //! Checks of a training run before its first step.
 use super::exit::{CliError, Exit};
-use crate::config::{RunConfig, TaskKind};
+use crate::config::{DecayKind, RunConfig, TaskKind};
 use crate::model::tokenizer::Tokenizer;
 
 /// Checks that the model has a row for every token, and that `sample.prompt` can be continued. Warns of settings without
@@ -11,6 +11,7 @@ pub(super) fn check(config: &RunConfig, tokenizer: &Tokenizer) -> Result<(), Cli
         check_prompt(config, tokenizer)?;
     }
     warn_of_patience(config);
+    warn_of_short_decay(config);
     Ok(())
 }
 
@@ -64,6 +65,20 @@ pub(super) fn check_prompt(config: &RunConfig, tokenizer: &Tokenizer) -> Result<
             Err(refused(format!("expected {want}, found {n}")))
         }
         _ => Ok(()),
+    }
+}
+
+/// Warns if the warm-up takes steps of the decay.
+fn warn_of_short_decay(config: &RunConfig) {
+    let RunConfig { train, .. } = config;
+    let decays = matches!(train.schedule, DecayKind::Wsd | DecayKind::WsdCosine | DecayKind::WsdSqrt);
+    let left = train.steps - train.warmup;
+    if decays && train.decay > left {
+        eprintln!(
+            "warning: the decay has {left} instead of `train.decay` = {} steps: `train.warmup` = {} of `train.steps` = \
+             {} come before it",
+            train.decay, train.warmup, train.steps
+        );
     }
 }
 

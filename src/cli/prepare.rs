@@ -6,7 +6,7 @@ use clap::Args;
 use super::common::Force;
 use super::data_format::warn_of_syntax;
 use super::input_file::require_end;
-use super::{CliError, Exit, out, output_path, source};
+use super::{CliError, Exit, interrupt, out, output_path, source};
 use crate::model::data::{self, NamedTokenizer};
 use crate::report::{Progress, units};
 
@@ -52,6 +52,7 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
     let named = NamedTokenizer { name: &name, tokenizer: &tokenizer };
     let bytes = args.files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
     let mut bar = Progress::new("prepare", "B", bytes, 0);
+    interrupt::remove_unfinished(&args.out, &args.out)?;
     let prepared = data::prepare(&args.files, &args.out, named, &mut |bytes| bar.at(bytes, ""))?;
     bar.finish();
     args.files.iter().for_each(|file| warn_of_syntax(file));

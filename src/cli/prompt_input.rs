@@ -3,8 +3,8 @@ use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
 use super::exit::{CliError, Exit};
+use super::input_file::text_of;
 use super::loaded::Loaded;
-use crate::model::data::DataError;
 
 /// Maximum length of a prompt on standard input, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -85,7 +85,7 @@ fn beginning(source: PromptSource<'_>, loaded: &Loaded) -> Result<u32, CliError>
     })
 }
 
-/// The text on standard input, without one line break at its end.
+/// The text on standard input, without a byte order mark at its beginning and one line break at its end.
 fn from_stdin() -> Result<String, CliError> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -97,9 +97,7 @@ fn from_stdin() -> Result<String, CliError> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(CliError::new(Exit::Data, "standard input: expected a prompt of at most 16 MiB"));
     }
-    let text = String::from_utf8(bytes);
-    let text = text.map_err(|error| DataError::not_text(Path::new("standard input"), &error))?;
-    Ok(without_line_break(text))
+    Ok(without_line_break(text_of(Path::new("standard input"), bytes)?))
 }
 
 fn without_line_break(mut text: String) -> String {

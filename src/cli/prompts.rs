@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::exit::{CliError, Exit};
 use super::input_file::require_end;
 use super::loaded::Loaded;
+use super::parameters::{InvalidField, Parameters};
 use crate::decode::Request;
 use crate::grammar::Language;
 use crate::model::Config;
@@ -27,6 +28,8 @@ pub(super) struct Prompt {
     /// Its text. `None`: ids without a tokenizer.
     pub(super) text: Option<String>,
     pub(super) ids: Vec<u32>,
+    /// The parameters of its completions. `None`: those of the flags.
+    pub(super) parameters: Option<Parameters>,
     /// What its completions have to match. `None`: as the flags say.
     pub(super) language: Option<Language>,
     /// Prompts of a higher priority run first.
@@ -86,7 +89,16 @@ pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Pro
     let prompt = |(index, (record, prompt)): (usize, (&PromptRecord, EncodedPrompt))| {
         let EncodedPrompt { text, ids } = prompt;
         let place = format!("{}: line {}", name.display(), record.line);
-        Prompt { place, index, text, ids, language: None, priority: 0, columns: record.columns.clone() }
+        Prompt {
+            place,
+            index,
+            text,
+            ids,
+            parameters: None,
+            language: None,
+            priority: 0,
+            columns: record.columns.clone(),
+        }
     };
     let mut prompts: Vec<Prompt> = file.records().iter().zip(encoded).enumerate().map(prompt).collect();
     for prompt in &mut prompts {
@@ -111,23 +123,24 @@ pub(super) fn check_columns(prompts: &[Prompt]) -> Result<(), CliError> {
     }
 }
 
-/// Truncates the prompts that do not fit a sequence of `context` positions, or removes them with a warning.
+/// Truncates the prompts that do not fit a sequence of `context` positions, or removes them with a warning. `flags`: the
+/// parameters of a prompt whose line has none.
 ///
 /// # Errors
 /// No prompt is left.
 pub(super) fn fit(
     prompts: &mut Vec<Prompt>,
-    (max_new, context): (usize, usize),
+    (flags, context): (&Parameters, usize),
     truncate: Option<TruncatedSide>,
     loaded: &Loaded,
 ) -> Result<(), CliError> {
-    let kept = kept_tokens(max_new, context);
     prompts.retain_mut(|prompt| {
         let length = prompt.ids.len();
         if length < context {
             return true;
         }
         if truncate == Some(TruncatedSide::Left) {
+            let kept = kept_tokens(prompt.parameters(flags).max_new, context);
             prompt.truncate_left(kept, loaded.tokenizer.as_ref());
             return true;
         }
@@ -147,6 +160,20 @@ fn kept_tokens(max_new: usize, context: usize) -> usize {
 }
 
 impl Prompt {
+    /// Reads the fields of its line that replace `flags`.
+    pub(super) fn take_parameters(&mut self, flags: &Parameters) -> Result<(), CliError> {
+        let of_line = flags.of_line(&mut self.columns).map_err(|InvalidField { name, want, found }| {
+            CliError::new(Exit::Data, format_args!("{}: field {name:?}: {want}, found {found}", self.place))
+        })?;
+        self.parameters = (of_line != *flags).then_some(of_line);
+        Ok(())
+    }
+
+    /// The parameters of its completions.
+    pub(super) fn parameters<'a>(&'a self, flags: &'a Parameters) -> &'a Parameters {
+        self.parameters.as_ref().unwrap_or(flags)
+    }
+
     /// Moves the fields `regex` and `json_schema` of its line to `language`.
     fn take_language(&mut self) -> Result<(), CliError> {
         // null is no constraint, as for the other fields

@@ -5,9 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 
 use super::exit::{CliError, Exit};
-use super::input_file::require_end;
+use super::input_file::read_text;
 use crate::model::chat::{ChatTemplate, Json, Options};
-use crate::model::data::DataError;
 use crate::model::tokenizer::Tokenizer;
 
 /// The chat template and its variables.
@@ -38,10 +37,7 @@ impl TemplateFlags {
         let Some(file) = &self.template else {
             return Ok(ChatTemplate::of(tokenizer, None, options)?);
         };
-        require_end(file)?;
-        let bytes = std::fs::read(file).map_err(|error| CliError::io(file, &error))?;
-        let text = String::from_utf8(bytes).map_err(|error| DataError::not_text(file, &error))?;
-        ChatTemplate::parse(&text)
+        ChatTemplate::parse(&read_text(file)?)
             .map_err(|error| CliError::new(Exit::Data, format_args!("{}: {error}", file.display())))
     }
 }

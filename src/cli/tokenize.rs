@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::token_id;
-use super::input_file::require_end;
+use super::input_file::{require_end, text_of};
 use super::template::TemplateFlags;
 use super::{CliError, Exit, out, source};
-use crate::model::data::DataError;
 use crate::model::tokenizer::Tokenizer;
 use crate::tensor::faults::{self, Fault};
 
@@ -114,7 +113,7 @@ fn input(args: &TokenizeArgs) -> Result<Input, CliError> {
         }
     };
     let bytes = read.map_err(|error| CliError::io(Path::new(&name), &error))?;
-    let text = String::from_utf8(bytes).map_err(|error| DataError::not_text(Path::new(&name), &error))?;
+    let text = text_of(Path::new(&name), bytes)?;
     Ok(Input { name, text })
 }
 

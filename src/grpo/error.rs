@@ -10,6 +10,14 @@ pub enum Error {
     /// A rollout failed.
     #[error(transparent)]
     Decode(#[from] crate::decode::Error),
+    /// The rollouts or the evaluation of a step failed.
+    #[error("step {step}: {source}")]
+    Rollout {
+        /// The step.
+        step: u64,
+        /// The error of the engine.
+        source: crate::decode::Error,
+    },
     /// A forward pass, a backward pass or an update failed.
     #[error(transparent)]
     Model(#[from] crate::model::Error),

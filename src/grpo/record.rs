@@ -45,6 +45,7 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     max_new: Some(options.max_new),
                     ignore_eos: false,
                     stop: Cow::default(),
+                    stop_token_ids: Cow::default(),
                     regex: regex.clone(),
                     json_schema: json_schema.clone(),
                     kv: None,

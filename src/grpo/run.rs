@@ -122,12 +122,19 @@ impl Grpo<'_> {
     /// [`Error`]; the last checkpoint is kept.
     pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
         self.trainer.join(&self.processes)?;
-        let end = self.steps(observer).map_err(|error| match error {
-            Error::Model(error) => Error::Model(error.at_step(self.trainer.step_number() + 1)),
-            other => other,
-        })?;
+        let end = self.steps(observer).map_err(|error| self.at_step(error))?;
         self.trainer.leave()?;
         Ok(end)
+    }
+
+    /// `error` with the number of the step that was not completed.
+    fn at_step(&self, error: Error) -> Error {
+        let step = self.trainer.step_number() + 1;
+        match error {
+            Error::Model(error) => Error::Model(error.at_step(step)),
+            Error::Decode(source) => Error::Rollout { step, source },
+            other => other,
+        }
     }
 
     fn steps(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {

@@ -3,6 +3,7 @@ use std::io;
 use std::time::Duration;
 
 use super::index::CompletionIndex;
+use crate::report::units::many;
 
 /// Why completions could not be scored.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +52,7 @@ pub enum RewardError {
         line: String,
     },
     /// A process did not answer in time.
-    #[error("{process}: {at}: no reply within {} s ({missing} completions without a reply){stderr}", limit.as_secs_f64())]
+    #[error("{process}: {at}: no reply within {} s ({} without a reply){stderr}", limit.as_secs_f64(), many(*missing as u64, "completion"))]
     TimeLimit {
         /// The process.
         process: String,
@@ -65,7 +66,7 @@ pub enum RewardError {
         stderr: String,
     },
     /// A process ended or closed its standard output.
-    #[error("{process}: {at}: {end} before it replied ({missing} completions without a reply){stderr}")]
+    #[error("{process}: {at}: {end} before it replied ({} without a reply){stderr}", many(*missing as u64, "completion"))]
     Ended {
         /// The process.
         process: String,

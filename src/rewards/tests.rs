@@ -303,7 +303,7 @@ fn a_program_that_reads_nothing_is_stopped_at_the_time_limit() {
 fn a_program_that_dies_is_reported_with_its_status_and_last_words() {
     let body =
         "[ $id = 3 ] && { echo 'no such table' >&2; exit 7; }; echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"";
-    refuses(body, &["prompt 1, completion 1", "exit status: 7", "1 completions", ":\nno such table"]);
+    refuses(body, &["prompt 1, completion 1", "exit status: 7", "(1 completion without", ":\nno such table"]);
     refuses(
         "kill -9 $$",
         &["prompt 0, completion 0", "signal: 9", "4 completions", "nothing to standard error"],

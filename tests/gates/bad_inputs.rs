@@ -78,7 +78,7 @@ fn directory() -> Scratch {
         ("both.jsonl", "{\"prompt\": \"a\", \"prompt_ids\": [1]}\n"),
         ("ids.jsonl", "{\"prompt_ids\": [1, -2]}\n"),
         ("large.jsonl", "{\"prompt_ids\": [99999]}\n"),
-        ("taken.jsonl", "{\"prompt\": \"a\", \"seed\": 1}\n"),
+        ("taken.jsonl", "{\"prompt\": \"a\", \"reward\": 1}\n"),
         ("roles.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n"),
         ("content.jsonl", "{\"messages\": [{\"role\": \"user\"}]}\n"),
         ("good.jsonl", "{\"prompt\": \"a\"}\n"),

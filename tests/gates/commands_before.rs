@@ -88,12 +88,16 @@ fn word_tokenizer(scratch: &Scratch) -> std::path::PathBuf {
 #[test]
 fn settings_without_effect_are_reported() {
     let scratch = scratch("no-effect");
+    let schedule = ["train.schedule=wsd", "train.warmup=2", "train.decay=3"];
     let sets = ["train.steps=4", "train.eval_every=2", "train.patience=2", "model.vocab=600"];
+    let sets = [&sets[..], &schedule].concat();
     let output = xtrain(&scratch.0, &tiny_run("r", "t.txt", &sets));
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{errors}");
     for part in [
         "warning: `train.patience` = 2 has no effect: expected at least 3 evaluations before the last step, found 1",
+        "warning: the decay has 2 instead of `train.decay` = 3 steps: `train.warmup` = 2 of `train.steps` = 4 come before \
+         it",
         "warning: `model.vocab` = 600: bytes has 257 tokens; the other 343 rows are not trained",
     ] {
         assert!(errors.contains(part), "{part}: {errors}");

@@ -49,6 +49,29 @@ fn the_completions_of_an_interrupted_rollout_are_not_replaced_without_force() {
 
 #[test]
 #[cfg(target_os = "linux")]
+pub(crate) fn a_signal_removes_the_unfinished_token_file() {
+    use std::process::{Command, Stdio};
+    let scratch = Scratch::new("unfinished");
+    assert!(Command::new("mkfifo").arg(scratch.0.join("pipe")).status().unwrap().success());
+    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let mut command = program();
+        command.args(["prepare", "pipe", "--out", "t.tok"]).current_dir(&scratch.0);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // returns when the command reads the pipe, which has no end yet
+        let pipe = fs::File::options().write(true).open(scratch.0.join("pipe")).unwrap();
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 2, "the pipe and a temporary file");
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        drop(pipe);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{errors}");
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "{signal}: a temporary file is left");
+        assert!(errors.contains("stopped by a signal; t.tok was not written"), "{errors}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
 fn open_files_are_written_and_pipes_are_not_replaced() {
     let (scratch, m) = (Scratch::new("open"), model());
     scratch.file("p.jsonl", "{\"prompt_ids\": [1, 2, 3]}\n");

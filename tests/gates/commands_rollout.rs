@@ -27,6 +27,7 @@ pub(crate) fn a_completion_that_fills_the_context_finishes_by_context() {
     assert!(errors.starts_with("[6 new tokens, finish reason: context (256 tokens)"), "{errors}");
     for command in ["generate", "rollout"] {
         let help = ok(&scratch.0, &[command, "--help"]);
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in ["context (prompt and completion fill", "[default: 0]", "length"] {
             assert!(help.contains(part), "{command} lacks {part}: {help}");
         }
@@ -120,12 +121,12 @@ fn conversations_are_rendered_and_other_fields_are_copied() {
         prompt.starts_with("<|im_start|>user\nhi<|im_end|>") && prompt.ends_with("assistant\n"),
         "{prompt}"
     );
-    scratch.file("taken.jsonl", "{\"prompt_ids\": [1], \"seed\": 4}\n");
+    scratch.file("taken.jsonl", "{\"prompt_ids\": [1], \"reward\": 4}\n");
     refused(
         &scratch.0,
         &["rollout", &m, "--prompts", "taken.jsonl"],
         65,
-        &["taken.jsonl: line 1", "\"seed\""],
+        &["taken.jsonl: line 1", "\"reward\""],
     );
 }
 
@@ -168,20 +169,118 @@ fn a_prompt_that_does_not_fit_is_skipped_or_truncated_and_the_others_are_complet
     assert!(text(&output.stderr).contains("error: no prompt fits the context"), "{output:?}");
 }
 
+/// The second of three completions, with flags, or with the fields of its line instead.
+fn second_completion(flags: &[&str], fields: &str) -> Value {
+    let (scratch, m) = (Scratch::new("parameters"), model());
+    scratch.file(
+        "p.jsonl",
+        &format!("{{\"prompt\": \"ab\"}}\n{{\"prompt\": \"cd\"{fields}}}\n{{\"prompt\": \"ef\"}}\n"),
+    );
+    let args = [
+        "rollout",
+        &m,
+        "--prompts",
+        "p.jsonl",
+        "--max-new",
+        "40",
+        "--stop",
+        "zz",
+        "--out",
+        "c.jsonl",
+        "--force",
+    ];
+    done(&scratch.0, &[&args[..], flags].concat());
+    done(&scratch.0, &["replay", "c.jsonl", "--model", &m]);
+    let lines = fs::read_to_string(scratch.0.join("c.jsonl")).unwrap();
+    parsed(lines.lines().nth(1).unwrap())
+}
+
+#[test]
+pub(crate) fn fields_of_a_prompt_have_the_effect_of_flags() {
+    let plain = second_completion(&[], "");
+    let text = plain["completion"].as_str().unwrap().to_string();
+    let ids = plain["completion_ids"].as_array().unwrap();
+    let (stop, token) = (text.chars().nth(3).unwrap().to_string(), ids[5].to_string());
+    for (flags, fields) in [
+        (vec!["--max-new", "3"], "\"max_new\": 3".to_string()),
+        (vec!["--temperature", "0.5", "--top-k", "20"], "\"temperature\": 0.5, \"top_k\": 20".into()),
+        (vec!["--top-p", "0.5", "--seed", "9"], "\"top_p\": 0.5, \"seed\": 9".into()),
+        (vec!["--min-p", "0.5", "--ignore-eos"], "\"min_p\": 0.5, \"ignore_eos\": true".into()),
+        (vec!["--repetition-penalty", "1.5"], "\"repetition_penalty\": 1.5".into()),
+        (vec!["--stop-token-ids", &token], format!("\"stop_token_ids\": [{token}]")),
+    ] {
+        let (with_flags, with_fields) =
+            (second_completion(&flags, ""), second_completion(&[], &format!(", {fields}")));
+        assert_eq!(with_fields, with_flags, "{fields}");
+        assert_ne!(with_fields, plain, "{fields}");
+    }
+    // its own stop texts replace those of the flags
+    let ended = second_completion(&[], &format!(", \"stop\": {}", Value::from(vec![stop.clone()])));
+    let before = text.split_once(&stop).unwrap().0;
+    assert_eq!((&ended["finish_reason"], &ended["completion"]), (&"stop".into(), &before.into()));
+    assert_eq!(ended["stop"], Value::from(vec![stop]));
+    let of_token = second_completion(&["--stop-token-ids", &token], "");
+    let found = of_token["completion_ids"].as_array().unwrap();
+    let first = ids.iter().position(|id| *id == ids[5]).unwrap();
+    assert_eq!((&of_token["finish_reason"], &found[..]), (&"stop".into(), &ids[..=first]));
+    assert_eq!(of_token["stop_token_ids"], Value::from(vec![ids[5].clone()]));
+}
+
+#[test]
+fn fields_of_a_prompt_that_no_flag_accepts_are_refused() {
+    let (scratch, m) = (Scratch::new("parameter-errors"), model());
+    let rollout = ["rollout", &m, "--prompts", "p.jsonl"];
+    for (fields, parts) in [
+        ("\"max_new\": 0", ["line 1: field \"max_new\": expected a number of at least 1", "found 0"]),
+        ("\"top_p\": 2", ["line 1: field \"top_p\": expected a number above 0", "found 2"]),
+        ("\"stop\": \"a\"", ["line 1: field \"stop\": expected a list of texts", "found \"a\""]),
+        (
+            "\"stop_token_ids\": [999999]",
+            ["line 1: field \"stop_token_ids\": expected token ids below", "found 999999"],
+        ),
+    ] {
+        scratch.file("p.jsonl", &format!("{{\"prompt\": \"ab\", {fields}}}\n"));
+        refused(&scratch.0, &rollout, 65, &parts);
+    }
+    scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
+    let ids = ["--stop-token-ids", "1,999999"];
+    refused(&scratch.0, &[&rollout[..], &ids].concat(), 2, &["--stop-token-ids: expected token ids below"]);
+}
+
 #[cfg(unix)]
-mod signals {
+pub(crate) mod signals {
     use std::io::{BufRead, BufReader, Read};
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
     use super::*;
 
-    /// Starts a rollout of more completions than can finish before a signal arrives.
-    fn start(dir: &Path, more: &[&str]) -> Child {
+    /// A rollout of more completions than can finish before a signal arrives.
+    fn rollout(dir: &Path, more: &[&str]) -> Command {
         let args = ["rollout", &model(), "--prompts", "p.jsonl", "-n", "60000", "--max-batch-size", "7"];
         let mut command = program();
         command.args(args).args(["--max-new", "40", "--threads", "1"]).args(more).current_dir(dir);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(dir: &Path, more: &[&str]) -> Child {
+        rollout(dir, more).spawn().unwrap()
+    }
+
+    /// Waits until a rollout has written completions to its temporary file.
+    fn wait_for_lines(dir: &Path) {
+        let start = Instant::now();
+        let written = || {
+            let mut files = std::fs::read_dir(dir).unwrap().flatten();
+            files.any(|f| {
+                f.file_name().to_string_lossy().contains(".xtrain-tmp-") && f.metadata().unwrap().len() > 0
+            })
+        };
+        while !written() {
+            assert!(start.elapsed() < Duration::from_secs(120), "nothing was written");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn signal(child: &Child, name: &str) {
@@ -206,32 +305,52 @@ mod signals {
         n
     }
 
-    #[test]
-    fn a_signal_keeps_the_finished_completions() {
-        let scratch = Scratch::new("kept");
+    /// A rollout that `name` stops keeps what it has finished, and ends with `code`.
+    fn keeps_completions_after(name: &str, code: i32) {
+        let scratch = Scratch::new(&format!("kept{name}"));
         scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt_ids\": [1, 2, 3]}\n");
         scratch.file("c.jsonl", "complete\n");
         let child = start(&scratch.0, &["--out", "c.jsonl", "--force"]);
-        let start = Instant::now();
-        let written = || {
-            let mut files = std::fs::read_dir(&scratch.0).unwrap().flatten();
-            files.any(|f| {
-                f.file_name().to_string_lossy().contains(".xtrain-tmp-") && f.metadata().unwrap().len() > 0
-            })
-        };
-        while !written() {
-            assert!(start.elapsed() < Duration::from_secs(120), "nothing was written");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        signal(&child, "-INT");
-        let (code, errors) = end(child);
-        assert_eq!(code, Some(130), "{errors}");
+        wait_for_lines(&scratch.0);
+        signal(&child, name);
+        let (ended, errors) = end(child);
+        assert_eq!(ended, Some(code), "{errors}");
         let kept = each_once(&std::fs::read_to_string(scratch.0.join("c.jsonl.partial")).unwrap());
         let hint = format!("{kept} of 120000 completions are in {}/c.jsonl.partial", scratch.0.display());
         let stopped = format!("stopped by a signal after {kept} of 120000 completions");
         assert!(errors.contains(&stopped) && errors.contains(&hint), "{errors}");
         assert_eq!(std::fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(), "complete\n");
         assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 3, "a temporary file is left");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_rollout_that_nohup_started_outlives_its_terminal() {
+        let scratch = Scratch::new("nohup");
+        scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
+        let rollout = rollout(&scratch.0, &["--out", "c.jsonl"]);
+        let mut command = Command::new("nohup");
+        command.arg(rollout.get_program()).args(rollout.get_args()).current_dir(&scratch.0);
+        command.envs(rollout.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_lines(&scratch.0);
+        signal(&child, "-HUP");
+        std::thread::sleep(Duration::from_millis(200));
+        signal(&child, "-TERM");
+        let (ended, errors) = end(child);
+        assert_eq!(ended, Some(143), "{errors}");
+    }
+
+    #[test]
+    fn a_signal_keeps_the_finished_completions() {
+        keeps_completions_after("-INT", 130);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    pub(crate) fn the_end_of_the_terminal_keeps_the_finished_completions() {
+        keeps_completions_after("-HUP", 129);
     }
 
     #[test]

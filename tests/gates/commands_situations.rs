@@ -13,7 +13,7 @@ fn ids(value: &Value) -> Vec<u64> {
 }
 
 /// A copy of the fixture `name` in `scratch`.
-fn copied(scratch: &Scratch, name: &str) -> String {
+pub(crate) fn copied(scratch: &Scratch, name: &str) -> String {
     let (from, to) = (path(&format!("models/{name}")), scratch.0.join(name));
     fs::create_dir(&to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -42,7 +42,11 @@ fn text_from_a_file_or_a_pipe_has_the_ids_of_the_reference_and_decodes_again() {
     for name in ["qwen_bpe", "llama3_bpe"] {
         let (at, cases) = (tokenizer(name), json(&format!("tokenizers/{name}/cases.json")));
         for case in cases["encode"].as_array().unwrap().iter().filter(|case| case["text"] != "").step_by(9) {
+            // a byte order mark at the beginning of a file is not part of its text
             let text = case["text"].as_str().unwrap();
+            if text.starts_with('\u{feff}') {
+                continue;
+            }
             let file = scratch.file("t.txt", text).display().to_string();
             let got = parsed(&ok(&scratch.0, &["tokenize", "--tokenizer", &at, "--json", "--file", &file]));
             assert_eq!(

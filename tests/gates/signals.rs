@@ -69,6 +69,8 @@ fn a_signal_finishes_and_saves_the_step_and_the_run_resumes_bit_identically() {
     assert!(train(&scratch.0, STEPS, &begin).wait().unwrap().success());
     stopped(&scratch.0, "INT", 130).unwrap();
     stopped(&scratch.0, "TERM", 143).unwrap();
+    #[cfg(target_os = "linux")]
+    stopped(&scratch.0, "HUP", 129).unwrap();
     // the check is not vacuous: it finds a signal that is not handled
     let seen = stopped(&scratch.0, "KILL", 137).unwrap_err();
     assert!(seen.contains("want 137"), "{seen}");

@@ -18,14 +18,27 @@ const REPLACED: &str = ".xtrain-old-";
 /// processes that have ended, and those with the number of this process, which containers give to many.
 pub fn temporary_path(out: &Path) -> PathBuf {
     for path in left_behind(out, INFIX) {
-        let kind = path.symlink_metadata().map(|found| found.file_type());
-        match kind {
-            Ok(kind) if kind.is_file() => drop(std::fs::remove_file(path)),
-            Ok(kind) if kind.is_dir() && is_exported_model(&path) => drop(std::fs::remove_dir_all(path)),
-            _ => {}
-        }
+        remove(&path);
     }
     of_this_process(out, INFIX)
+}
+
+/// Removes the temporary file or directory of this process for `out`. Returns whether there was one.
+pub fn remove_temporary(out: &Path) -> bool {
+    let path = of_this_process(out, INFIX);
+    let exists = path.symlink_metadata().is_ok();
+    remove(&path);
+    exists
+}
+
+/// Removes a temporary file, or a temporary directory with nothing but an exported model. Others are kept.
+fn remove(path: &Path) {
+    // what cannot be removed is removed by the next process
+    match path.symlink_metadata().map(|found| found.file_type()) {
+        Ok(kind) if kind.is_file() => drop(std::fs::remove_file(path)),
+        Ok(kind) if kind.is_dir() && is_exported_model(path) => drop(std::fs::remove_dir_all(path)),
+        _ => {}
+    }
 }
 
 /// The path `NAME.xtrain-old-PID` of the directory that replaces `out` moves `out` to.

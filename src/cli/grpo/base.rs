@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::checks::no_initial_weights;
 use super::setup::Setup;
-use crate::cli::exit::{CliError, Exit, shell_word};
+use crate::cli::exit::{CliError, shell_word};
 use crate::cli::follower::Follower;
 use crate::cli::gpu_peers;
 use crate::cli::interrupt::Interrupt;
@@ -67,11 +67,9 @@ impl Setup<'_> {
         );
         let end = job::run_training(&mut job, interrupt.clone(), self.engine);
         let run = shell_word(path.parent().unwrap_or(path));
-        end.map_err(|error| match error.exit() {
-            Exit::Interrupted | Exit::Terminated => {
-                error.hint(format_args!("to resume: xtrain grpo --resume {run}"))
-            }
-            _ => error,
+        end.map_err(|error| match error.exit().is_stop() {
+            true => error.hint(format_args!("to resume: xtrain grpo --resume {run}")),
+            false => error,
         })
     }
 

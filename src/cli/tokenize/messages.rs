@@ -27,7 +27,7 @@ pub(super) fn run(
     // A tokenizer may have separate templates without and with tools; the file of --template serves both.
     let separate = chat.template.template.is_none();
     let mut templates: [Option<ChatTemplate>; 2] = [None, None];
-    for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+    for (at, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }

@@ -1,12 +1,14 @@
 //! Errors of `xtrain grpo`: reward programs, prompts, command line and configuration.
 use std::fs;
+use std::path::Path;
 
 use super::{
     COMPLETIONS, READ, REPLY, REWARD, TASK, assert_equal, bytes, finish, grpo, names, resume, scratch,
     write_reward,
 };
-use crate::cli::{refused, text, xtrain};
+use crate::cli::{Scratch, refused, text, xtrain};
 use crate::commands::parsed;
+use crate::commands_situations::copied;
 
 #[test]
 fn a_broken_reward_program_is_a_named_error_and_the_run_resumes_after_it_is_fixed() {
@@ -19,7 +21,7 @@ fn a_broken_reward_program_is_a_named_error_and_the_run_resumes_after_it_is_fixe
         ("death", "echo oops >&2; exit 3", &["prompt 0, completion 2: ended with exit status: 3", "oops"]),
         ("garbage", "echo hello", &["waiting for prompt 0, completion 2: ", "\"hello\""]),
         ("nan", "reward=NaN", &["prompt 0, completion 2: ", "NaN"]),
-        ("little", "continue", &["prompt 0, completion 2: no reply within 2 s", "1 completions"]),
+        ("little", "continue", &["prompt 0, completion 2: no reply within 2 s", "(1 completion without"]),
         ("much", "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"", &["prompt 0, completion 2: ", "second reply"]),
     ];
     for (name, body, parts) in cases {
@@ -39,6 +41,36 @@ fn a_broken_reward_program_is_a_named_error_and_the_run_resumes_after_it_is_fixe
         assert_equal(&want, &scratch.0.join(name), name);
     }
     assert_eq!(fs::read_to_string(scratch.0.join("death/logs/reward-0.log")).unwrap(), "oops\n");
+}
+
+/// A copy of a model with a gain of the last norm near the largest value of f32, which makes its logits infinite.
+fn model_with_infinite_logits(scratch: &Scratch) -> String {
+    let model = copied(scratch, "qwen3_tied");
+    let file = Path::new(&model).join("model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header = parsed(str::from_utf8(&bytes[8..data]).unwrap());
+    let [first, end] =
+        [0, 1].map(|at| header["model.norm.weight"]["data_offsets"][at].as_u64().unwrap() as usize);
+    for gain in bytes[data + first..data + end].as_chunks_mut::<4>().0 {
+        *gain = 3e38f32.to_le_bytes();
+    }
+    fs::write(file, bytes).unwrap();
+    model
+}
+
+#[test]
+fn logits_that_are_not_finite_are_reported_with_their_step() {
+    let scratch = scratch("infinite", "");
+    let model = model_with_infinite_logits(&scratch);
+    scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
+    let args = ["--init", &model, "--prompts", "p.jsonl", "--run", "r", "--set", "grpo.eval_every=0"];
+    let args = [&args[..], &["--set", "grpo.preallocate=false"]].concat();
+    let output =
+        xtrain(&scratch.0, &[&grpo(&["-c", "c.toml", "--threads", "1"])[..], &args, &REWARD].concat());
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{errors}");
+    assert!(errors.contains("error: step 1: ") && errors.contains("sampler: logit of token"), "{errors}");
 }
 
 #[test]

@@ -27,8 +27,10 @@ fn branches() -> focused::Checked {
 
 /// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
 /// memory of a process.
-pub(super) const ON_LINUX: [Fault; 7] = [
+pub(super) const ON_LINUX: [Fault; 9] = [
     Fault::FileSizeLimitEndsProcess,
+    Fault::HangupEndsProcess,
+    Fault::UnfinishedOutputKept,
     Fault::WrittenLinesRemoved,
     Fault::FilesNotSynced,
     Fault::RunNamesNotSynced,
@@ -121,6 +123,30 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
             commands_overwrite::an_output_that_cannot_be_written_is_named_by_its_path,
             "right: Some(74)",
         ),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::HangupEndsProcess,
+        Gate::Command(
+            commands_rollout::signals::the_end_of_the_terminal_keeps_the_finished_completions,
+            "right: Some(129)",
+        ),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::UnfinishedOutputKept,
+        Gate::Command(
+            commands_overwrite::a_signal_removes_the_unfinished_token_file,
+            "a temporary file is left",
+        ),
+    ),
+    (
+        Fault::ParametersOfLineIgnored,
+        Gate::Command(commands_rollout::fields_of_a_prompt_have_the_effect_of_flags, "\"max_new\": 3"),
+    ),
+    (
+        Fault::StopTextsOfAllSequences,
+        Gate::Command(commands_rollout::fields_of_a_prompt_have_the_effect_of_flags, "found the end"),
     ),
     (
         Fault::CompleteRunStoresChanges,

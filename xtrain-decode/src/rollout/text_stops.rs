@@ -1,5 +1,6 @@
 //! Stop texts: sequences that end when their text contains one of several texts.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use xtrain_model::tokenizer::{StreamDecoder, Tokenizer};
 use xtrain_tensor::faults::{self, Fault};
@@ -47,7 +48,8 @@ use super::stop_matcher::StopMatcher;
 #[derive(Debug, Clone)]
 pub struct TextStops<'t> {
     tokenizer: &'t Tokenizer,
-    stops: Vec<String>,
+    /// The stop texts of sequences without their own.
+    stops: Arc<[String]>,
     /// The sequences without a completion, by index.
     open: BTreeMap<usize, OpenText<'t>>,
     /// The sequences that reached a stop text since the last call of [`TextStops::reached`].
@@ -59,6 +61,7 @@ pub struct TextStops<'t> {
 struct OpenText<'t> {
     decoder: StreamDecoder<'t>,
     matcher: StopMatcher,
+    stops: Arc<[String]>,
     /// The certain text.
     text: String,
     /// Number of tokens up to the one that completes a stop text.
@@ -67,20 +70,29 @@ struct OpenText<'t> {
 
 impl<'t> TextStops<'t> {
     /// Texts that end a sequence; empty ones are ignored. Without stop texts, only decodes.
-    pub fn new(tokenizer: &'t Tokenizer, mut stops: Vec<String>) -> TextStops<'t> {
-        stops.retain(|stop| !stop.is_empty());
-        TextStops { tokenizer, stops, open: BTreeMap::new(), reached: Vec::new() }
+    pub fn new(tokenizer: &'t Tokenizer, stops: Vec<String>) -> TextStops<'t> {
+        TextStops { tokenizer, stops: without_empty(stops), open: BTreeMap::new(), reached: Vec::new() }
+    }
+
+    /// Sets the texts that end one sequence, instead of those of [`TextStops::new`]. To be called before the first
+    /// event of the sequence; a later call has no effect.
+    pub fn end_with(&mut self, index: usize, stops: Vec<String>) {
+        if faults::on(Fault::StopTextsOfAllSequences) {
+            return;
+        }
+        let tokenizer = self.tokenizer;
+        self.open.entry(index).or_insert_with(|| OpenText::new(tokenizer, without_empty(stops)));
     }
 
     /// Takes a new token. Returns the text that is certain now, in whole characters: an end of the text that can be the
     /// beginning of a stop text is held back.
     pub fn push(&mut self, event: &Event) -> String {
-        let tokenizer = self.tokenizer;
-        let open = self.open.entry(event.index).or_insert_with(|| OpenText::new(tokenizer));
+        let (tokenizer, stops) = (self.tokenizer, &self.stops);
+        let open = self.open.entry(event.index).or_insert_with(|| OpenText::new(tokenizer, stops.clone()));
         if open.matcher.found() || !event.is_text() {
             return String::new();
         }
-        let certain = open.push(event.token, &self.stops);
+        let certain = open.push(event.token);
         if open.matcher.found() {
             self.reached.push(event.index);
         }
@@ -97,17 +109,18 @@ impl<'t> TextStops<'t> {
     /// the one that completes the stop text, and its finish reason is [`FinishReason::Stop`]. Otherwise the text is
     /// that of [`Completion::text`]. Tokens whose events the caller has not got, because their step failed, count too.
     pub fn finish(&mut self, completion: &mut Completion) -> String {
-        let tokenizer = self.tokenizer;
-        let mut open = self.open.remove(&completion.index).unwrap_or_else(|| OpenText::new(tokenizer));
+        let (tokenizer, stops) = (self.tokenizer, &self.stops);
+        let open = self.open.remove(&completion.index);
+        let mut open = open.unwrap_or_else(|| OpenText::new(tokenizer, stops.clone()));
         for &token in completion.text_tokens().get(open.tokens..).unwrap_or_default() {
             if open.matcher.found() {
                 break;
             }
-            open.push(token, &self.stops);
+            open.push(token);
         }
         // Bytes of an incomplete character become U+FFFD, which may be part of a stop text.
         let rest = open.decoder.finish();
-        let rest = open.matcher.push(&rest, &self.stops);
+        let rest = open.matcher.push(&rest, &open.stops);
         open.text.push_str(&rest);
         if open.matcher.found() {
             if !faults::on(Fault::SurplusAfterStopTextKept) {
@@ -121,19 +134,25 @@ impl<'t> TextStops<'t> {
     }
 }
 
+/// The texts that are not empty.
+fn without_empty(mut stops: Vec<String>) -> Arc<[String]> {
+    stops.retain(|stop| !stop.is_empty());
+    stops.into()
+}
+
 impl OpenText<'_> {
     /// Appends a token of the text. Returns the text that is certain now.
-    fn push(&mut self, token: u32, stops: &[String]) -> String {
+    fn push(&mut self, token: u32) -> String {
         self.tokens += 1;
         let piece = self.decoder.push(token);
-        let certain = self.matcher.push(&piece, stops);
+        let certain = self.matcher.push(&piece, &self.stops);
         self.text.push_str(&certain);
         certain
     }
 
-    fn new(tokenizer: &Tokenizer) -> OpenText<'_> {
+    fn new(tokenizer: &Tokenizer, stops: Arc<[String]>) -> OpenText<'_> {
         let decoder = tokenizer.stream_continuation();
-        OpenText { decoder, matcher: StopMatcher::new(), text: String::new(), tokens: 0 }
+        OpenText { decoder, matcher: StopMatcher::new(), stops, text: String::new(), tokens: 0 }
     }
 }
 
