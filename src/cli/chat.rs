@@ -1,5 +1,6 @@
 //! `xtrain chat`: an interactive conversation.
 use std::io::IsTerminal;
+use std::path::Path;
 
 use clap::Args;
 
@@ -173,6 +174,9 @@ pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
             Err(error) if terminal => {
                 eprintln!("[{error}]");
                 continue;
+            }
+            Err(error) if conversation.is_system_prompt_too_long(reply_tokens) => {
+                return Err(error.in_file(Path::new("--system")));
             }
             Err(error) => return Err(input.at_line(error)),
         };

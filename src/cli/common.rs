@@ -283,7 +283,7 @@ fn stop_text(text: &str) -> Result<String, String> {
 
 /// Parses a number of new tokens.
 pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    number(text, |&n| n >= 1, "expected a number of at least 1")
+    number(text, |&n| n >= 1, "expected a whole number of at least 1")
 }
 
 pub(super) fn at_least_zero(text: &str) -> Result<usize, String> {

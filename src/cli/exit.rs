@@ -126,6 +126,11 @@ impl CliError {
 pub(super) trait LibraryError: Error + Send + Sync + 'static {
     fn exit(&self) -> Exit;
 
+    /// The message for the user.
+    fn message(&self) -> String {
+        self.to_string()
+    }
+
     /// The hint for the user.
     fn hint(&self) -> Option<String> {
         None
@@ -134,7 +139,7 @@ pub(super) trait LibraryError: Error + Send + Sync + 'static {
 
 impl<E: LibraryError> From<E> for CliError {
     fn from(error: E) -> CliError {
-        let new = CliError::new(error.exit(), &error);
+        let new = CliError::new(error.exit(), error.message());
         let hint = error.hint().map(|hint| one_line(&hint));
         CliError { hint, source: Some(Box::new(error)), ..new }
     }

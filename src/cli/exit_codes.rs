@@ -208,7 +208,22 @@ fn of_tensor(error: &tensor::Error) -> Exit {
     }
 }
 
+/// The options of the engine that are flags.
+const FLAGS: [(&str, &str); 3] =
+    [("kv", "--kv"), ("kv_resident", "--kv-resident"), ("offload_limit", "--offload-limit")];
+
 impl LibraryError for decode::Error {
+    /// The name of an option becomes that of its flag.
+    fn message(&self) -> String {
+        let name = |option: &str| FLAGS.iter().find(|(name, _)| *name == option).map(|(_, flag)| *flag);
+        match self {
+            decode::Error::Option { field, want, got } if name(field).is_some() => {
+                format!("{}: expected {want}, found {got}", name(field).unwrap_or_default())
+            }
+            other => other.to_string(),
+        }
+    }
+
     fn exit(&self) -> Exit {
         match self {
             decode::Error::Model(error) => error.exit(),

@@ -8,8 +8,9 @@ use super::common::{Common, Force};
 use super::model_arg::ModelArg;
 use super::output_dir::{OutputDir, Replaceable};
 use super::{CliError, Exit, interrupt, loaded, out, output_path};
+use crate::model::Param;
 use crate::model::export::{self, ExportSource};
-use crate::model::gguf::Quant;
+use crate::model::gguf::{self, Quant};
 use crate::model::temporary::is_exported_model;
 use crate::report::units;
 use crate::tensor::RopeScaling;
@@ -37,7 +38,7 @@ pub(super) struct ExportArgs {
     /// Output format [default: gguf if OUT ends in .gguf, otherwise hf].
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Data type of the matrices; q8_0 requires GGUF.
+    /// Data type of the matrices; q8_0 requires GGUF, and matrices whose rows are no multiple of 32 become f16.
     #[arg(long = "type", value_name = "TYPE", default_value = "f32")]
     quant: WeightType,
     /// Maximum size of a safetensors file, for example 500MB, 5GB or 2GiB [default: 5GB].
@@ -88,6 +89,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     };
     if directory.is_none() {
         check_file(&args.out, args.force)?;
+        output_path::check_is_no_input(&args.out, [&args.model.path().to_path_buf()])?;
     }
     interrupt::remove_unfinished(directory.as_ref().map_or(&args.out, OutputDir::path), &args.out)?;
     let loaded = loaded::open_with_master_weights(args.model.path(), &Common::cpu())?;
@@ -108,9 +110,24 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
         None => export::gguf(&args.out, &source, quant)?,
     }
     if directory.is_none() {
+        note_of_rows(&source, quant);
         llama_cpp_notes(&source).for_each(|note| eprintln!("note: {note}"));
     }
     print_summary("wrote", &args.out, &source)
+}
+
+/// Prints how many matrices are not stored as `quant`, because their rows are no whole number of blocks.
+fn note_of_rows(source: &ExportSource<'_>, quant: Quant) {
+    let shapes = source.model.params.iter().map(Param::shape).filter(|shape| shape.len() > 1);
+    let (others, all) = shapes.fold((0, 0), |(others, all), shape| {
+        (others + usize::from(gguf::element_type(shape, quant) != quant), all + 1)
+    });
+    if others > 0 {
+        let block = quant.block().elements;
+        eprintln!(
+            "note: {others} of {all} matrices are stored as f16: their rows are no multiple of {block} elements"
+        );
+    }
 }
 
 /// What llama.cpp does with a GGUF file of `source` and xtrain does not.

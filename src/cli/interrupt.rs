@@ -101,9 +101,18 @@ impl Interrupt {
     /// exit code of its signal. SIGHUP only sets the flag, because a terminal that ends sends it once and its shell
     /// once more.
     pub(super) fn install() -> Result<Interrupt, CliError> {
+        Interrupt::of(stops())
+    }
+
+    /// [`Interrupt::install`] for a command that is of no use without its terminal: SIGHUP ends it.
+    pub(super) fn install_in_terminal() -> Result<Interrupt, CliError> {
+        Interrupt::of(stops().filter(|(_, exit)| *exit != Exit::HungUp))
+    }
+
+    fn of(stops: impl Iterator<Item = (i32, Exit)>) -> Result<Interrupt, CliError> {
         let again = Arc::new(AtomicBool::new(false));
         let exit = Arc::new(AtomicUsize::new(0));
-        for (signal, code) in stops() {
+        for (signal, code) in stops {
             if code != Exit::HungUp {
                 set_or_exit(signal, code, &again).map_err(not_installed)?;
             }

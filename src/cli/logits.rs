@@ -33,6 +33,7 @@ pub(super) struct LogitsArgs {
 
 pub(super) fn run(args: &LogitsArgs) -> Result<(), CliError> {
     output_path::check_absent(&args.out, args.force)?;
+    output_path::check_is_no_input(&args.out, [&args.model.path().to_path_buf()])?;
     let model = loaded::open(args.model.path(), &args.common)?.model;
     let cfg = model.config();
     if args.tokens.len() > cfg.max_positions {

@@ -63,10 +63,13 @@ pub(super) fn run(
     };
     let configured = config.train.learning_rate;
     let result = match suggestion {
-        Some(rate) => format!(
-            "The loss falls fastest at a learning rate of {rate:.1e}; train.learning_rate is {configured:e}.\n\
-             To use it: --set train.learning_rate={rate:.1e}\n"
-        ),
+        Some(rate) => {
+            let rate = format!("{rate:.1e}").replace(".0e", "e");
+            format!(
+                "The loss falls fastest at a learning rate of {rate}; train.learning_rate is {configured:e}.\n\
+                 To use it: --set train.learning_rate={rate}\n"
+            )
+        }
         None => "The loss does not fall at any learning rate of the test.\n".to_string(),
     };
     out::print(format!("{}\n{result}", in_terminal(&chart, None, 14, false)))

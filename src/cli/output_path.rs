@@ -18,11 +18,53 @@ pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
         let message = format_args!("expected the path of an output file, found \"{}\"", path.display());
         return Err(CliError::new(Exit::Usage, message).hint("add the name of a file"));
     }
-    if force.force || !path.is_file() || is_open_file(path) || faults::on(Fault::OverwriteWithoutForce) {
+    if !path.is_file() || is_open_file(path) || faults::on(Fault::OverwriteWithoutForce) {
         return Ok(());
+    }
+    if force.force {
+        return check_is_no_file_of_a_run(path);
     }
     let message = format_args!("{}: already exists", path.display());
     Err(CliError::new(Exit::Usage, message).hint("choose another path, or replace it with --force"))
+}
+
+/// Checks that an output file is not one of the files that the command reads, which `--force` would replace.
+pub(super) fn check_is_no_input<'a>(
+    path: &Path,
+    inputs: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), CliError> {
+    let Ok(file) = fs::canonicalize(path) else { return Ok(()) };
+    let is_read = |input: &PathBuf| fs::canonicalize(input).is_ok_and(|input| input == file);
+    if is_open_file(path) || !file.is_file() || !inputs.into_iter().any(is_read) {
+        return Ok(());
+    }
+    if faults::on(Fault::InputReplacedByOutput) {
+        return Ok(());
+    }
+    let message = format_args!("{}: expected another file than the input", path.display());
+    Err(CliError::new(Exit::Usage, message).hint("choose another path for the output"))
+}
+
+/// Checks that a file is none that a run needs: its configuration, logs, rollouts and checkpoints.
+fn check_is_no_file_of_a_run(path: &Path) -> Result<(), CliError> {
+    const FILES: [&str; 5] = ["config.toml", "data.json", "metrics.jsonl", "timings.jsonl", "lock"];
+    const DIRECTORIES: [&str; 4] = ["checkpoints", "best", "logs", "rollouts"];
+    let Ok(file) = fs::canonicalize(path) else { return Ok(()) };
+    let is_needed = |run: &Path| {
+        let inside = file.strip_prefix(run).ok().and_then(|inside| inside.to_str()).unwrap_or_default();
+        let first = inside.split(std::path::is_separator).next().unwrap_or_default();
+        run.join("config.toml").is_file()
+            && run.join("checkpoints").is_dir()
+            && (FILES.contains(&inside) || DIRECTORIES.contains(&first))
+    };
+    match file.ancestors().skip(1).find(|run| is_needed(run)) {
+        Some(run) if !faults::on(Fault::FileOfRunReplaced) => {
+            let (path, run) = (path.display(), run.display());
+            let message = format_args!("{path}: expected a file that is not part of the run {run}");
+            Err(CliError::new(Exit::Usage, message).hint("choose another path"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a path is that of a directory, or can only become one: it ends with a separator, `.` or `..`.
@@ -126,6 +168,46 @@ mod tests {
     #[test]
     fn paths_of_directories_are_refused() {
         assert_eq!(accepted(), Vec::<&str>::new());
+    }
+
+    /// Whether files that a command reads or a run needs are accepted for output, with `--force`.
+    fn accepted_files() -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        fs::create_dir_all(run.join("checkpoints/step_000001")).unwrap();
+        fs::create_dir_all(run.join("rollouts")).unwrap();
+        let needed =
+            ["config.toml", "metrics.jsonl", "checkpoints/step_000001/model.safetensors", "rollouts/a.jsonl"];
+        for name in needed.iter().chain(&["loss.svg", "notes.txt"]) {
+            fs::write(run.join(name), "a").unwrap();
+        }
+        let force = Force { force: true };
+        for name in ["loss.svg", "notes.txt", "new.jsonl"] {
+            check_absent(&run.join(name), force).unwrap();
+        }
+        let input = run.join("notes.txt");
+        check_is_no_input(&run.join("loss.svg"), [&input]).unwrap();
+        let mut accepted: Vec<String> = needed
+            .iter()
+            .filter(|name| check_absent(&run.join(name), force).is_ok())
+            .map(ToString::to_string)
+            .collect();
+        if check_is_no_input(&run.join("rollouts/../notes.txt"), [&run.join("loss.svg"), &input]).is_ok() {
+            accepted.push("the input".into());
+        }
+        accepted
+    }
+
+    #[test]
+    fn files_that_are_read_or_needed_by_a_run_are_refused() {
+        assert_eq!(accepted_files(), Vec::<String>::new());
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn accepted_files_of_runs_and_inputs_are_found() {
+        assert_eq!(faults::with(Fault::InputReplacedByOutput, accepted_files), ["the input"]);
+        assert_eq!(faults::with(Fault::FileOfRunReplaced, accepted_files).len(), 4);
     }
 
     #[test]

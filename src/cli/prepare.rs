@@ -47,6 +47,7 @@ pub(super) fn run(args: &PrepareArgs) -> Result<(), CliError> {
     }
     args.files.iter().try_for_each(|file| require_end(file))?;
     output_path::check_absent(&args.out, args.force)?;
+    output_path::check_is_no_input(&args.out, &args.files)?;
     let tokenizer = source::tokenizer(&args.tokenizer)?;
     let name = source::absolute_name(&args.tokenizer)?;
     let named = NamedTokenizer { name: &name, tokenizer: &tokenizer };

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::common::{CacheFlags, Common};
 use super::constraint::Compiler;
-use super::exit::{CliError, Exit};
+use super::exit::{CliError, Exit, shell_word};
 use super::input_file::read_text;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
@@ -239,7 +239,12 @@ struct Numbered {
 
 /// The lines of the file. Blank lines are skipped.
 fn read(path: &Path) -> Result<Vec<Numbered>, CliError> {
-    let text = read_text(path)?;
+    let text = read_text(path).map_err(|error| match first_rollouts(path) {
+        Some(file) => {
+            error.hint(format_args!("name a file of completions, for example {}", shell_word(&file)))
+        }
+        None => error,
+    })?;
     let line = |(at, line): (usize, &str)| {
         let number = at + 1;
         let line = serde_json::from_str(line).map_err(|error: serde_json::Error| {
@@ -258,6 +263,12 @@ fn read(path: &Path) -> Result<Vec<Numbered>, CliError> {
         true => Err(CliError::new(Exit::Data, format_args!("{}: no completions found", path.display()))),
         false => Ok(lines),
     }
+}
+
+/// The first file of completions of a run. `None`: `path` is no run, or has none.
+fn first_rollouts(path: &Path) -> Option<PathBuf> {
+    let files = path.join("rollouts").read_dir().ok()?.flatten().map(|entry| entry.path());
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "jsonl")).min()
 }
 
 /// The checkpoint of the step before the one that the file belongs to.

@@ -27,6 +27,8 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let path = (args.out != Path::new("-")).then_some(&args.out);
     if let Some(path) = path {
         output_path::check_absent(path, args.force)?;
+        let model = args.generation.model.path().to_path_buf();
+        output_path::check_is_no_input(path, [&args.prompts, &model])?;
         if !args.resume {
             output_path::check_partial_absent(path, args.force)?;
         }

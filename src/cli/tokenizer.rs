@@ -50,6 +50,7 @@ const BLOCK: usize = 1 << 16;
 pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
     output_path::check_absent(&args.out, args.force)?;
+    output_path::check_is_no_input(&args.out, &args.files)?;
     if !output_path::is_written_directly(&args.out) {
         drop(AtomicFile::create(&args.out)?); // before the training: the file can be written
     }

@@ -153,7 +153,7 @@ pub(super) fn table(rows: &[Held]) -> String {
 fn json(rows: &[Held]) -> String {
     let holds = rows.iter().all(|(_, holds)| *holds);
     let settings: Vec<&Row> = rows.iter().map(|(row, _)| row).collect();
-    format!("{:#}\n", sorted(serde_json::json!({ "holds": holds, "settings": settings })))
+    format!("{}\n", sorted(serde_json::json!({ "holds": holds, "settings": settings })))
 }
 
 /// Fails with [`Exit::Difference`] if any value differs.

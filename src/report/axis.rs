@@ -56,7 +56,11 @@ impl Axis {
     /// About `want` round values in the range, with their labels.
     pub(super) fn ticks(self, want: usize) -> Vec<(f64, String)> {
         let log = if self.scale == Scale::Log { self.decades() } else { Vec::new() };
-        let values = if (3..=3 * want).contains(&log.len()) { log } else { self.steps(want) };
+        if (3..=3 * want).contains(&log.len()) {
+            let is_small = log[0] < 1e-2;
+            return log.into_iter().map(|value| (value, log_label(value, is_small))).collect();
+        }
+        let values = self.steps(want);
         let gap = values.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         values.into_iter().map(|value| (value, label(value, gap))).collect()
     }
@@ -93,6 +97,11 @@ impl Axis {
             Scale::Log => 10f64.powf(value),
         }
     }
+}
+
+/// 1, 2 or 5 times a power of ten: `0.05`, `20`, `10k`; with small values on the axis `1e-3`, `1e-1`, `1`.
+fn log_label(value: f64, is_small: bool) -> String {
+    if (is_small && value < 1.0) || value >= 1e12 { format!("{value:.0e}") } else { label(value, value) }
 }
 
 /// A value with enough digits to distinguish it from values `gap` away: `0.25`, `1500`, `20k`, `3M`, `1e-5`.
@@ -132,7 +141,7 @@ mod tests {
         assert_eq!(labels(1.43, 4.2, Scale::Linear), ["1.5", "2.0", "2.5", "3.0", "3.5", "4.0"]);
         assert_eq!(labels(-1.0, 1.0, Scale::Linear), ["-1.0", "-0.5", "0", "0.5", "1.0"]);
         assert_eq!(labels(0.0, 60_000.0, Scale::Linear), ["0", "10k", "20k", "30k", "40k", "50k", "60k"]);
-        assert_eq!(labels(0.01, 1.0, Scale::Log), ["0.01", "0.02", "0.05", "0.10", "0.20", "0.50", "1.00"]);
+        assert_eq!(labels(0.01, 1.0, Scale::Log), ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1"]);
         assert_eq!(labels(1e-5, 1.0, Scale::Log).len(), 6);
         assert_eq!(labels(1.4, 2.2, Scale::Log), ["1.4", "1.6", "1.8", "2.0", "2.2"]);
     }

@@ -80,6 +80,8 @@ fn a_pipe_gets_one_line_per_reply_and_slash_commands_work() {
     );
     let got = replies(&scratch, &[], "one\n/reset\none\ntwo\n/exit\nthree\n");
     assert_eq!(got.len(), 3);
+    let marked = replies(&scratch, &[], "\u{feff}one\n");
+    assert_eq!(marked[0]["prompt_ids"], got[0]["prompt_ids"], "a byte order mark is part of the message");
     assert_eq!(got[0]["prompt_ids"], got[1]["prompt_ids"], "the conversation survived a reset");
     assert!(with_input(&scratch.0, &args, b"").stdout.is_empty());
 }
@@ -106,6 +108,10 @@ fn a_conversation_beyond_the_context_drops_its_oldest_turns_with_a_note() {
     assert_eq!(done.status.code(), Some(65), "{stderr}");
     assert!(stderr.contains("error: standard input:2: the message is too long"), "{stderr}");
     assert_eq!(text(&done.stdout).lines().count(), 1, "the reply to the first message");
+    let system = "w".repeat(700);
+    let done = with_input(&scratch.0, &["chat", "--model", &m, "--system", &system], b"hi\n");
+    let stderr = text(&done.stderr);
+    assert!(stderr.contains("error: --system: the system prompt is too long"), "{stderr}");
     // without --max-new, a quarter of the context is for the reply
     let done = with_input(&scratch.0, &["chat", "--model", &m], format!("{}\n", "1".repeat(200)).as_bytes());
     let room = "has 216 tokens, expected at most 192 (context 256, of which 64 are reserved for the reply)";

@@ -28,12 +28,12 @@ fn completions_over_offloaded_layers_are_those_of_a_cache_that_fits() {
         (
             &["--kv-resident", &less, "--offload-dir", "."][..],
             2,
-            ["kv_resident: expected room for two layers", &needs, "hint: increase --kv-resident"],
+            ["--kv-resident: expected room for two layers", &needs, "hint: increase --kv-resident"],
         ),
         (
             &["--kv-resident", &resident, "--offload-dir", ".", "--offload-limit", "1KiB"],
             2,
-            ["offload_limit", "found 1024 bytes; 3 layers of 64 positions take 49152", "hint: increase"],
+            ["--offload-limit:", "found 1024 bytes; 3 layers of 64 positions take 49152", "hint: increase"],
         ),
         (
             &["--kv-resident", &resident],
@@ -68,6 +68,6 @@ fn layers_of_a_gpu_are_offloaded_to_host_memory() {
         &scratch.0,
         &limited,
         2,
-        &["offload_limit", "found 1024 bytes; 3 layers of 64 positions take 49152"],
+        &["--offload-limit:", "found 1024 bytes; 3 layers of 64 positions take 49152"],
     );
 }

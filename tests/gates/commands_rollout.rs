@@ -231,7 +231,7 @@ fn fields_of_a_prompt_that_no_flag_accepts_are_refused() {
     let (scratch, m) = (Scratch::new("parameter-errors"), model());
     let rollout = ["rollout", &m, "--prompts", "p.jsonl"];
     for (fields, parts) in [
-        ("\"max_new\": 0", ["line 1: field \"max_new\": expected a number of at least 1", "found 0"]),
+        ("\"max_new\": 0", ["line 1: field \"max_new\": expected a whole number of at least 1", "found 0"]),
         ("\"top_p\": 2", ["line 1: field \"top_p\": expected a number above 0", "found 2"]),
         ("\"stop\": \"a\"", ["line 1: field \"stop\": expected a list of texts", "found \"a\""]),
         (

@@ -24,7 +24,7 @@ pub(crate) fn copied(scratch: &Scratch, name: &str) -> String {
 }
 
 /// Writes `name` of a fixture with a field that has another value.
-fn edit(dir: &str, name: &str, field: &str, value: Value) {
+pub(crate) fn edit(dir: &str, name: &str, field: &str, value: Value) {
     let mut all = json(&format!("models/qwen3_tied/{name}"));
     all[field] = value;
     fs::write(Path::new(dir).join(name), all.to_string()).unwrap();

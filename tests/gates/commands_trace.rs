@@ -1,8 +1,9 @@
 //! `xtrain bench trace`, and the scheduler flags of `xtrain rollout`.
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cli::{Scratch, ok, refused, text};
 use crate::commands::{model, parsed};
+use crate::commands_situations::{copied, edit};
 use crate::commands_tokenize::with_input;
 
 #[test]
@@ -42,6 +43,17 @@ fn bench_trace_reports_latencies_and_goodput_of_both_patterns() {
     }
     let long = ["--max-new", "400"];
     refused(&scratch.0, &[&args[..], &long].concat(), 2, &["a request can have", "at most 256"]);
+}
+
+#[test]
+fn the_default_lengths_of_bench_trace_fit_the_context() {
+    let scratch = Scratch::new("trace-context");
+    let m = copied(&scratch, "qwen3_tied");
+    edit(&m, "config.json", "max_position_embeddings", json!(64));
+    let trace =
+        ["bench", "trace", "--model", &m, "--requests", "8", "--rate", "1000", "--threads", "1", "--json"];
+    let report = parsed(&ok(&scratch.0, &trace));
+    assert_eq!((&report["trace"]["prompt_len"], &report["trace"]["max_new"]), (&json!(21), &json!(21)));
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::cli::{Scratch, program};
@@ -37,6 +39,9 @@ struct Terminal {
     shown: Arc<Mutex<Vec<u8>>>,
     /// Number of bytes of the output that were already waited for.
     seen: usize,
+    /// Set when the terminal is to be closed.
+    closed: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Terminal {
@@ -69,14 +74,44 @@ impl Terminal {
         let child = unsafe { command.pre_exec(lead) }.spawn().unwrap();
         let (shown, mut from) = (Arc::default(), keys.try_clone().unwrap());
         let to: Arc<Mutex<Vec<u8>>> = Arc::clone(&shown);
-        // ends when the terminal's other side is closed
-        std::thread::spawn(move || {
+        let closed = Arc::new(AtomicBool::new(false));
+        let is_closed = Arc::clone(&closed);
+        // ends when either side of the terminal is closed
+        let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
-            while let Ok(n @ 1..) = from.read(&mut piece) {
+            while !is_closed.load(Ordering::Relaxed) {
+                let mut waited = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: a pointer to one descriptor.
+                if unsafe { libc::poll(&mut waited, 1, 50) } == 0 {
+                    continue;
+                }
+                let Ok(n @ 1..) = from.read(&mut piece) else { return };
                 to.lock().unwrap().extend_from_slice(&piece[..n]);
             }
         });
-        Terminal { keys, child, shown, seen: 0 }
+        Terminal { keys, child, shown, seen: 0, closed, reader: Some(reader) }
+    }
+
+    /// Closes the terminal, as a window or a connection that ends. Returns whether the process ends.
+    fn hang_up(mut self) -> bool {
+        self.closed.store(true, Ordering::Relaxed);
+        self.reader.take().unwrap().join().unwrap();
+        self.keys = File::open("/dev/null").unwrap();
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(20) {
+            if self.child.try_wait().unwrap().is_some() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    /// 80 columns and 24 rows; a new terminal has none.
+    fn set_size(&self) {
+        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: a valid descriptor and a pointer to a size.
+        assert_eq!(unsafe { libc::ioctl(self.keys.as_raw_fd(), libc::TIOCSWINSZ as _, &size) }, 0);
     }
 
     fn types(&mut self, keys: &str) {
@@ -298,9 +333,7 @@ fn watch_draws_until_a_key_ends_it_and_restores_the_terminal() {
             .env("TERM", "xterm-256color")
             .current_dir(&scratch.0);
         let mut terminal = Terminal::new(&mut command);
-        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: a valid descriptor and a pointer to a size.
-        assert_eq!(unsafe { libc::ioctl(terminal.keys.as_raw_fd(), libc::TIOCSWINSZ as _, &size) }, 0);
+        terminal.set_size();
         terminal.shows("quits");
         if steps > 0 {
             terminal.shows(&format!("{}.500", 9 - steps));
@@ -323,6 +356,19 @@ fn watch_draws_until_a_key_ends_it_and_restores_the_terminal() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+#[test]
+fn watch_and_chat_end_with_their_terminal() {
+    let scratch = Scratch::new("hang-up");
+    scratch.file("r/metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n");
+    let mut command = program();
+    command.args(["watch", "r"]).env("TERM", "xterm-256color").current_dir(&scratch.0);
+    let mut watch = Terminal::new(&mut command);
+    watch.set_size();
+    watch.shows("quits");
+    assert!(watch.hang_up(), "watch goes on");
+    assert!(chat(&scratch, 256, &[]).hang_up(), "chat goes on");
 }
 
 #[test]

@@ -266,6 +266,8 @@ faults! {
     ByteOrderMarkKept "the byte order mark at the beginning of a text file is part of the text"
     ParametersOfLineIgnored "the parameters in the line of a prompt are ignored"
     StopTextsOfAllSequences "a sequence with its own stop texts ends at those of the others"
+    InputReplacedByOutput "with --force, an output file replaces a file that the command reads"
+    FileOfRunReplaced "with --force, an output file replaces the log or a checkpoint of a run"
     UnfinishedOutputKept "a signal leaves the temporary file of a command"
     HangupEndsProcess "the end of the terminal ends a command, which loses what it has computed"
     DirectoryAsOutputFile "the path of a new directory is accepted for an output file"

@@ -83,9 +83,12 @@ impl Times {
 
 pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
     args.check()?;
-    let spec = args.spec();
-    let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, spec.longest())?;
-    let (longest, context) = (spec.longest(), args.kv().max_positions(model.config()));
+    // random weights get the context that the trace needs
+    let needed = args.spec(usize::MAX).longest();
+    let (model, description) = bench_model::open(args.model.as_deref(), &args.shared, needed)?;
+    let context = args.kv().max_positions(model.config());
+    let spec = args.spec(context);
+    let longest = spec.longest();
     if longest > context {
         let message =
             format!("a request can have {longest} tokens, expected at most {context}, the model's context");
@@ -100,8 +103,8 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CliError> {
     let models = Models { model: &model, draft };
     require_cache_in(&memory, models, &options, hint)?;
     warm_up(models, options)?;
-    let (times, total_ms, counters) = replay(models, options, memory, args)?;
-    let report = report(args, description, (&times, total_ms, counters), options);
+    let (times, total_ms, counters) = replay(models, (options, memory), args, spec)?;
+    let report = report(args, (description, spec), (&times, total_ms, counters), options);
     if args.shared.json { out::print_json(&report) } else { out::print(report.text()) }
 }
 
@@ -119,11 +122,10 @@ fn warm_up(Models { model, draft }: Models<'_>, options: EngineOptions) -> Resul
 /// Runs the requests. The clock is the time of the steps; where nothing runs, it moves on to the next arrival.
 fn replay(
     Models { model, draft }: Models<'_>,
-    options: EngineOptions,
-    memory: KvMemory,
+    (options, memory): (EngineOptions, KvMemory),
     args: &TraceArgs,
+    spec: TraceSpec,
 ) -> Result<(Vec<Times>, f64, Counters), CliError> {
-    let spec = args.spec();
     let arrivals = spec.arrivals();
     let mut engine = Engine::with_memory(model, options, memory)?;
     args.scheduler.offload.set_store(&mut engine)?;
@@ -151,11 +153,10 @@ fn replay(
 
 fn report(
     args: &TraceArgs,
-    model: BenchModel,
+    (model, spec): (BenchModel, TraceSpec),
     (times, total_ms, counters): (&[Times], f64, Counters),
     options: EngineOptions,
 ) -> Report {
-    let spec = args.spec();
     let limits = Limits { ttft_ms: args.limit_ttft, inter_token_ms: args.limit_gap };
     let per_second = |n: usize| n as f64 / total_ms * 1e3;
     let arrivals = spec.arrivals();

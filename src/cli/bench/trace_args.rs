@@ -30,12 +30,12 @@ pub(crate) struct TraceArgs {
     /// Requests that arrive together, with --arrivals bursty [default: 16].
     #[arg(long, value_name = "N", value_parser = requests)]
     burst: Option<NonZeroUsize>,
-    /// Mean prompt tokens; uniform from half to one and a half of it.
-    #[arg(long, value_name = "TOKENS", default_value = "64", value_parser = length)]
-    prompt_len: NonZeroUsize,
-    /// Mean new tokens; uniform from half to one and a half of it.
-    #[arg(long, value_name = "N", default_value = "64", value_parser = length)]
-    max_new: NonZeroUsize,
+    /// Mean prompt tokens; uniform from half to one and a half of it [default: 64, or a third of the model's context].
+    #[arg(long, value_name = "TOKENS", value_parser = length)]
+    prompt_len: Option<NonZeroUsize>,
+    /// Mean new tokens; uniform from half to one and a half of it [default: 64, or a third of the model's context].
+    #[arg(long, value_name = "N", value_parser = length)]
+    max_new: Option<NonZeroUsize>,
     /// Share of the requests with priority 1; the others have priority 0.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     high_priority: f64,
@@ -64,15 +64,21 @@ pub(crate) struct TraceArgs {
     pub(super) speculation: SpeculationFlags,
 }
 
+/// Default mean of prompt tokens and of new tokens.
+const DEFAULT_LEN: usize = 64;
+
 impl TraceArgs {
-    pub(super) fn spec(&self) -> TraceSpec {
+    /// The trace for a model with a context of `context` tokens.
+    pub(super) fn spec(&self, context: usize) -> TraceSpec {
+        // both at one and a half of their means fill the context
+        let default = DEFAULT_LEN.min(context / 3).max(1);
         TraceSpec {
             pattern: self.arrivals,
             requests: self.requests.get(),
             rate: self.rate,
             burst: self.burst.map_or(16, NonZeroUsize::get),
-            prompt_len: self.prompt_len.get(),
-            max_new: self.max_new.get(),
+            prompt_len: self.prompt_len.map_or(default, NonZeroUsize::get),
+            max_new: self.max_new.map_or(default, NonZeroUsize::get),
             high_priority: self.high_priority,
             seed: self.trace_seed,
         }

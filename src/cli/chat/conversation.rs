@@ -90,6 +90,11 @@ impl<'t> Conversation<'t> {
         }
     }
 
+    /// Whether no message fits, because the system prompt leaves no room for it and a reply of `reserved` tokens.
+    pub(super) fn is_system_prompt_too_long(&self, reserved: usize) -> bool {
+        !self.fits_without_message(self.context - reserved)
+    }
+
     /// Whether a turn with an empty message has at most `room` tokens. True without a system prompt.
     fn fits_without_message(&self, room: usize) -> bool {
         let messages = [&self.messages[..self.pinned], &[Message::new("user", "")]].concat();

@@ -112,7 +112,8 @@ impl Input {
                     self.line += 1;
                     signals.clear_interrupt();
                     armed = false;
-                    if let Some(input) = parse(&text, terminal) {
+                    let text = if self.line == 1 { text.trim_start_matches('\u{feff}') } else { &text };
+                    if let Some(input) = parse(text, terminal) {
                         return Ok(input);
                     }
                 }

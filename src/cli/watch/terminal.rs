@@ -18,7 +18,7 @@ const WAIT: Duration = Duration::from_millis(200);
 pub(super) fn watch(watched: &mut Watched, interval: Duration) -> Result<(), CliError> {
     // An invalid log is reported before the screen changes.
     watched.refresh()?;
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install_in_terminal()?;
     let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
     let end = draw_until_quit(&mut terminal, watched, interval, &interrupt);
     ratatui::try_restore().map_err(|error| failed(&error))?;

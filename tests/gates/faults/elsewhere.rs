@@ -18,8 +18,10 @@ use xtrain::tensor::faults::Fault;
 ///   tasks/prompt_file.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 104] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 106] = [
     Fault::ByteOrderMarkKept,
+    Fault::FileOfRunReplaced,
+    Fault::InputReplacedByOutput,
     Fault::DirectoryAsOutputFile,
     Fault::NewerFileReplaced,
     Fault::UnrenamedLinesRemoved,

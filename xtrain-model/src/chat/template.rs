@@ -87,7 +87,7 @@ impl ChatTemplate {
         let engine = run_limited(PARSER_STACK, move || {
             let mut engine = environment();
             let added = engine.add_template_owned("chat", rewritten);
-            added.map_err(|e| ChatError::Syntax { got: describe(&e) })?;
+            added.map_err(|e| syntax_error(&e))?;
             Ok(Arc::new(engine))
         })?;
         Ok(ChatTemplate { engine, source, has_generation, file: None })
@@ -127,8 +127,7 @@ impl ChatTemplate {
         let stack = (fuel as usize * 900).min(1 << 30);
         let text = run_limited(stack, move || {
             let mut out = LimitedOutput::default();
-            let template =
-                engine.get_template("chat").map_err(|e| ChatError::Syntax { got: describe(&e) })?;
+            let template = engine.get_template("chat").map_err(|e| syntax_error(&e))?;
             match template.render_captured_to(context, &mut out) {
                 Ok(_) => String::from_utf8(out.bytes).map_err(|e| ChatError::Render { got: e.to_string() }),
                 Err(_) if out.full => {
@@ -269,6 +268,12 @@ fn refusal(error: &Error, fuel: u64) -> ChatError {
         }
         _ => ChatError::Render { got: describe(error) },
     }
+}
+
+/// An error of the parser, whose message does not begin with its kind.
+fn syntax_error(error: &Error) -> ChatError {
+    let got = describe(error);
+    ChatError::Syntax { got: got.strip_prefix("syntax error: ").map_or(got.clone(), ToString::to_string) }
 }
 
 /// The message of an engine error with its line.

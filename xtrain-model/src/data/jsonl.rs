@@ -54,7 +54,10 @@ const PARTS: &str = "\"prompt\" and \"completion\", both as strings or both as l
 /// What a line is expected to be, for errors.
 pub const OBJECT: &str = "a JSON object";
 
-/// The kinds of records, for errors.
+/// The kinds of records, for a line that has none of their fields.
+const ONE_KIND: &str = "\"text\", \"messages\", or \"prompt\" with \"completion\"";
+
+/// The kinds of records, for a line that has the fields of several.
 const KINDS: &str = "only one of \"text\", \"messages\", and \"prompt\" with \"completion\"";
 
 impl Record {
@@ -83,6 +86,13 @@ impl Record {
             (Some(text), None, None, false) => Ok(Record::Text(text)),
             (None, Some(prompt), Some(completion), false) => Ok(Record::Pair { prompt, completion }),
             (None, None, None, true) => Record::chat(location),
+            (None, None, None, false) => Err(location.error(ONE_KIND, fields(object))),
+            (None, Some(_), None, false) => {
+                Err(location.error("\"completion\" with \"prompt\"", fields(object)))
+            }
+            (None, None, Some(_), false) => {
+                Err(location.error("\"prompt\" with \"completion\"", fields(object)))
+            }
             _ => Err(location.error(KINDS, fields(object))),
         }
     }

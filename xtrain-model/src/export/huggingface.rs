@@ -59,7 +59,7 @@ pub fn huggingface(
     }
     let (config, generation) = (sorted(config), sorted(kept.generation(hf::eos_json(source.eos))));
     let draft = temporary_path(out)?;
-    std::fs::create_dir(&draft).map_err(CheckpointError::io("create", &draft))?;
+    std::fs::create_dir(&draft).map_err(CheckpointError::io("create", out))?;
     let write = || -> Result<(), StoreError> {
         for (name, json) in [("config.json", &config), ("generation_config.json", &generation)] {
             write_file(&draft.join(name), &mut |to| Ok(writeln!(to, "{json:#}")))?;

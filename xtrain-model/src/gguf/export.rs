@@ -47,7 +47,7 @@ pub fn write(
     }
     for p in model.params.iter() {
         let shape = p.shape();
-        tensors.push((gguf_name(p.name()), shape.to_vec(), quant_of(shape, quant)));
+        tensors.push((gguf_name(p.name()), shape.to_vec(), element_type(shape, quant)));
     }
     let io = |e| StoreError::from(CheckpointError::Io { op: "write", path: name.into(), source: e });
     to.write_all(&encode::header(&values, &tensors)).map_err(io)?;
@@ -63,7 +63,7 @@ pub fn write(
         } else {
             data.to_vec()
         };
-        let (quant, mut bytes) = (quant_of(shape, quant), Vec::new());
+        let (quant, mut bytes) = (element_type(shape, quant), Vec::new());
         if !quant.narrow(&values, &mut bytes) {
             let (name, want) = (p.name().into(), format!("weights within the range of {quant}"));
             return Err(Error::Parameter { name, want, got: "a weight outside the range".into() }.into());
@@ -73,8 +73,9 @@ pub fn write(
     Ok(())
 }
 
-/// The element type of a tensor of shape `shape` in a file of `quant`.
-fn quant_of(shape: &[usize], quant: Quant) -> Quant {
+/// The element type of a tensor of shape `shape` in a file of `quant`: F32 for vectors, F16 for rows that are no whole
+/// number of blocks.
+pub fn element_type(shape: &[usize], quant: Quant) -> Quant {
     match shape {
         [_] => Quant::F32,
         [.., row] if row % quant.block().elements != 0 => Quant::F16,

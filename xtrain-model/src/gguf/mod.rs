@@ -22,7 +22,7 @@ mod tests;
 mod tokenizer;
 
 pub use crate::quant::{BlockSize, Quant};
-pub use export::write;
+pub use export::{element_type, write};
 pub use header::{Entry, Header, read_header};
 pub(crate) use import::weights;
 pub use import::{Imported, config_of, describe, read, recognises, tokenizer_of};

@@ -45,14 +45,14 @@ fn what_cannot_be_offloaded_is_refused_with_the_bytes_that_it_needs() {
     }
     for kv in [KvKind::Contiguous, KvKind::Paged { page: 64 }] {
         let want = format!(
-            "kv_resident: expected room for two layers, found {} bytes; with 64 positions they take {least}",
+            "kv_resident: expected room for two layers, found {} bytes; with 64 positions they take {least} bytes",
             least - 1
         );
         assert_eq!(refused(kv, [least - 1, 1 << 20]), want);
         let limit = 4 * layer - 1;
         let want = format!(
             "offload_limit: expected room for the layers that are offloaded, found {limit} bytes; 4 layers of 64 \
-             positions take {}",
+             positions take {} bytes",
             4 * layer
         );
         assert_eq!(refused(kv, [least, limit]), want);
