@@ -18,22 +18,20 @@ pub(super) fn byte_size(text: &str) -> Result<u64, String> {
         .find_map(|(name, unit)| Some((lower.strip_suffix(name)?, unit)))
         .expect("every text ends with the empty unit");
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    let part = |digits: &str| {
-        let all = !digits.is_empty() && digits.len() <= 18 && digits.bytes().all(|b| b.is_ascii_digit());
-        all.then(|| digits.parse::<u128>().ok()).flatten()
+    let digits = |text: &str| {
+        let all = !text.is_empty() && text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit());
+        all.then(|| text.parse::<u128>().ok()).flatten()
     };
-    let is_part = *unit > 1 || !number.contains('.');
-    let bytes = part(whole).zip(part(fraction)).filter(|_| is_part).and_then(|(n, fraction)| {
+    // without a unit, a part of a byte would be given
+    let has_fraction = number.contains('.');
+    let parts = digits(whole).zip(digits(fraction)).filter(|_| *unit > 1 || !has_fraction);
+    let bytes = parts.and_then(|(whole, part)| {
         let unit = u128::from(*unit);
-        u64::try_from(n * unit + fraction * unit / 10u128.pow(fraction_digits(number))).ok()
+        let part = part * unit / 10u128.pow(fraction.len() as u32);
+        u64::try_from(whole * unit + part).ok()
     });
     let want = "expected a size of at least 1 byte, for example 5GB, 500MB or 2GiB";
     bytes.filter(|&n| n > 0).ok_or_else(|| want.to_string())
-}
-
-/// Number of digits after the point.
-fn fraction_digits(number: &str) -> u32 {
-    number.split_once('.').map_or(1, |(_, fraction)| fraction.len() as u32)
 }
 
 /// A size in memory: at most that of the address space.
@@ -58,6 +56,7 @@ mod tests {
             ("1.5GB", 1_500_000_000),
             ("0.25MiB", 1 << 18),
             ("0.0015kb", 1),
+            ("18446744073709551615", u64::MAX),
         ] {
             assert_eq!(byte_size(text), Ok(want), "{text}");
         }

@@ -62,7 +62,7 @@ Exit codes:
    71  not enough memory
    74  reading or writing failed
    75  training diverged (NaN or infinity)
-  129  stopped by the end of the terminal (SIGHUP), after saving; not an error
+  129  stopped by a closed terminal (SIGHUP), after saving; not an error
   130  stopped by Ctrl-C, after saving; not an error
   143  stopped by SIGTERM, after saving; not an error";
 

@@ -119,9 +119,17 @@ impl LibraryError for RewardError {
 }
 
 impl LibraryError for grpo::Error {
+    fn message(&self) -> String {
+        match self {
+            grpo::Error::Decode(error) => error.message(),
+            grpo::Error::Rollout { step, error } => format!("step {step}: {}", error.message()),
+            other => other.to_string(),
+        }
+    }
+
     fn exit(&self) -> Exit {
         match self {
-            grpo::Error::Decode(error) | grpo::Error::Rollout { source: error, .. } => match error {
+            grpo::Error::Decode(error) | grpo::Error::Rollout { error, .. } => match error {
                 decode::Error::Sample { source: SampleError::NotFinite { .. }, .. } => Exit::Diverged,
                 _ => error.exit(),
             },
@@ -144,7 +152,7 @@ impl LibraryError for grpo::Error {
 
     fn hint(&self) -> Option<String> {
         match self {
-            grpo::Error::Decode(error) | grpo::Error::Rollout { source: error, .. } => error.hint(),
+            grpo::Error::Decode(error) | grpo::Error::Rollout { error, .. } => error.hint(),
             grpo::Error::Model(error) => error.hint(),
             _ => None,
         }

@@ -38,7 +38,7 @@ pub(super) struct ExportArgs {
     /// Output format [default: gguf if OUT ends in .gguf, otherwise hf].
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Data type of the matrices; q8_0 requires GGUF, and matrices whose rows are no multiple of 32 become f16.
+    /// Data type of the matrices; q8_0 requires GGUF, and matrices whose row length is not a multiple of 32 become f16.
     #[arg(long = "type", value_name = "TYPE", default_value = "f32")]
     quant: WeightType,
     /// Maximum size of a safetensors file, for example 500MB, 5GB or 2GiB [default: 5GB].
@@ -125,7 +125,7 @@ fn note_of_rows(source: &ExportSource<'_>, quant: Quant) {
     if others > 0 {
         let block = quant.block().elements;
         eprintln!(
-            "note: {others} of {all} matrices are stored as f16: their rows are no multiple of {block} elements"
+            "note: {others} of {all} matrices are stored as f16: their row length is not a multiple of {block}"
         );
     }
 }

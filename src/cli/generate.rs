@@ -101,6 +101,7 @@ fn generate(args: &GenerateArgs) -> Result<(), CliError> {
     args.save.check(args.generation.cache.engine().kv)?;
     let open = args.generation.prefix.opener(Some(&args.save));
     let loaded = open(args.generation.model.path(), &args.generation.common)?;
+    args.generation.check_stop_token_ids(&loaded)?;
     let mut stops = args.generation.text_stops(&loaded)?;
     let source = PromptSource::of(args.prompt.as_deref(), args.tokens.as_deref());
     let prompt = source.read(&loaded)?;

@@ -41,19 +41,22 @@ impl GenerationArgs {
     /// The stop texts for the completions. `None`: there are none, and the model has no tokenizer.
     ///
     /// # Errors
-    /// `--stop` with a model that has no tokenizer; `--stop-token-ids` outside the vocabulary of the model.
+    /// `--stop` with a model that has no tokenizer.
     pub(super) fn text_stops<'t>(&self, loaded: &'t Loaded) -> Result<Option<TextStops<'t>>, CliError> {
-        let (stop, vocab) = (&self.parameters.stop.stop, loaded.model.config().vocab);
-        let ids = &self.parameters.stop_token_ids;
-        if let Some(found) = ids.iter().find(|&&id| id as usize >= vocab) {
-            let message = format_args!("--stop-token-ids: expected token ids below {vocab}, found {found}");
-            return Err(CliError::new(Exit::Usage, message));
-        }
+        let stop = &self.parameters.stop.stop;
         let tokenizer = match stop.is_empty() {
             true => loaded.tokenizer.as_ref(),
             false => Some(loaded.require_tokenizer("--stop", "remove --stop; --max-new limits the length")?),
         };
         Ok(tokenizer.map(|tokenizer| TextStops::new(tokenizer, stop.clone())))
+    }
+
+    /// Checks that the tokens of `--stop-token-ids` are in the vocabulary of the model.
+    pub(super) fn check_stop_token_ids(&self, loaded: &Loaded) -> Result<(), CliError> {
+        let (ids, vocab) = (&self.parameters.stop_token_ids, loaded.model.config().vocab);
+        let Some(found) = ids.iter().find(|&&id| id as usize >= vocab) else { return Ok(()) };
+        let message = format_args!("--stop-token-ids: expected token ids below {vocab}, found {found}");
+        Err(CliError::new(Exit::Usage, message))
     }
 
     /// Opens the draft model of `loaded`. `None`: there is none.

@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 
 use super::exit::{CliError, Exit};
 #[cfg(unix)]
-use crate::model::temporary::remove_temporary;
+use crate::model::temporary::{lock_names, remove_temporary};
 #[cfg(unix)]
 use crate::tensor::faults::{self, Fault};
 
@@ -46,11 +46,11 @@ fn hangup_is_ignored() -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     // an unreadable list counts as one with all signals, which changes nothing
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX);
-    ignored >> (SIGHUP - 1) & 1 == 1
+    ignored >> (SIGHUP - 1) & 1 == 1 && !faults::on(Fault::NohupNotNoticed)
 }
 
-/// Makes a signal end this process with its exit code, after the removal of the temporary file or directory for `path`.
-/// `out`: the path of the user, for the message.
+/// Makes a signal end this process with its exit code, after the removal of the temporary file or directory for `out`,
+/// and of the one for `path`, under which `out` is written.
 #[cfg(unix)]
 pub(super) fn remove_unfinished(path: &Path, out: &Path) -> Result<(), CliError> {
     let mut signals = Signals::new(stops().map(|(signal, _)| signal)).map_err(not_installed)?;
@@ -59,7 +59,10 @@ pub(super) fn remove_unfinished(path: &Path, out: &Path) -> Result<(), CliError>
     std::thread::spawn(move || {
         let first = signals.forever().next();
         let exit = stops().find(|(signal, _)| first == Some(*signal)).map(|(_, exit)| exit);
-        if !is_kept && remove_temporary(&path) {
+        // until the process ends, so that nothing incomplete gets its name
+        let _names = lock_names();
+        let removed = !is_kept && [&path, &out].map(|path| remove_temporary(path)).contains(&true);
+        if removed {
             eprintln!("stopped by a signal; {} was not written", out.display());
         }
         std::process::exit(exit.unwrap_or(Exit::Interrupted) as i32);
@@ -78,7 +81,7 @@ fn stops() -> impl Iterator<Item = (i32, Exit)> {
     [(SIGINT, Exit::Interrupted), (SIGTERM, Exit::Terminated)].into_iter().chain(hangup())
 }
 
-/// The signal of the end of the terminal. `None`: it keeps its effect.
+/// The signal of a closed terminal. `None`: it keeps its effect.
 #[cfg(target_os = "linux")]
 fn hangup() -> Option<(i32, Exit)> {
     let stops = !hangup_is_ignored() && !faults::on(Fault::HangupEndsProcess);
@@ -172,8 +175,10 @@ mod tests {
         child("term int", 130);
         #[cfg(target_os = "linux")]
         {
-            child("hup", 229);
-            child("hup hup", 229);
+            // if nohup started this test, the child goes on
+            let stopped = if hangup_is_ignored() { 0 } else { 229 };
+            child("hup", stopped);
+            child("hup hup", stopped);
             child("hup int int", 130);
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::common::Force;
 use super::exit::{CliError, Exit};
-use crate::model::temporary::{recover_directory, replaced_path, temporary_path};
+use crate::model::temporary::{lock_names, recover_directory, replaced_path, temporary_path};
 use crate::tensor::faults::{self, Fault};
 
 /// A directory that is written under its own name, or under a temporary name if it replaces an existing one.
@@ -76,6 +76,7 @@ impl OutputDir {
     /// which the next [`OutputDir::check`] restores it.
     pub(super) fn finish(&self) -> Result<(), CliError> {
         let Some(temporary) = &self.temporary else { return Ok(()) };
+        let _names = lock_names();
         let old = replaced_path(&self.out);
         fs::rename(&self.out, &old).map_err(|error| CliError::io(&self.out, &error))?;
         fs::rename(temporary, &self.out).map_err(|error| CliError::io(&self.out, &error))?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::common::Force;
 use super::exit::{CliError, Exit};
+use crate::run::RunDir;
 use crate::tensor::faults::{self, Fault};
 
 /// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes, devices and
@@ -28,36 +29,37 @@ pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     Err(CliError::new(Exit::Usage, message).hint("choose another path, or replace it with --force"))
 }
 
-/// Checks that an output file is not one of the files that the command reads, which `--force` would replace.
+/// Checks that an output file is not one of the files that the command reads, which `--force` would replace, nor a file of
+/// a model directory that it reads.
 pub(super) fn check_is_no_input<'a>(
     path: &Path,
     inputs: impl IntoIterator<Item = &'a PathBuf>,
 ) -> Result<(), CliError> {
     let Ok(file) = fs::canonicalize(path) else { return Ok(()) };
-    let is_read = |input: &PathBuf| fs::canonicalize(input).is_ok_and(|input| input == file);
+    let is_read = |input: &PathBuf| {
+        let Ok(input) = fs::canonicalize(input) else { return false };
+        let is_of_model = || {
+            let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+            input.join("config.json").is_file()
+                && file.parent() == Some(&input)
+                && ["json", "safetensors", "model", "jinja", "gguf"].contains(&ending)
+        };
+        input == file || is_of_model()
+    };
     if is_open_file(path) || !file.is_file() || !inputs.into_iter().any(is_read) {
         return Ok(());
     }
     if faults::on(Fault::InputReplacedByOutput) {
         return Ok(());
     }
-    let message = format_args!("{}: expected another file than the input", path.display());
+    let message = format_args!("{}: expected a file other than the input", path.display());
     Err(CliError::new(Exit::Usage, message).hint("choose another path for the output"))
 }
 
-/// Checks that a file is none that a run needs: its configuration, logs, rollouts and checkpoints.
+/// Checks that no run wrote a file: its configuration, logs, rollouts and checkpoints are not replaced.
 fn check_is_no_file_of_a_run(path: &Path) -> Result<(), CliError> {
-    const FILES: [&str; 5] = ["config.toml", "data.json", "metrics.jsonl", "timings.jsonl", "lock"];
-    const DIRECTORIES: [&str; 4] = ["checkpoints", "best", "logs", "rollouts"];
     let Ok(file) = fs::canonicalize(path) else { return Ok(()) };
-    let is_needed = |run: &Path| {
-        let inside = file.strip_prefix(run).ok().and_then(|inside| inside.to_str()).unwrap_or_default();
-        let first = inside.split(std::path::is_separator).next().unwrap_or_default();
-        run.join("config.toml").is_file()
-            && run.join("checkpoints").is_dir()
-            && (FILES.contains(&inside) || DIRECTORIES.contains(&first))
-    };
-    match file.ancestors().skip(1).find(|run| is_needed(run)) {
+    match RunDir::owner(&file) {
         Some(run) if !faults::on(Fault::FileOfRunReplaced) => {
             let (path, run) = (path.display(), run.display());
             let message = format_args!("{path}: expected a file that is not part of the run {run}");
@@ -176,13 +178,27 @@ mod tests {
         let run = dir.path().join("run");
         fs::create_dir_all(run.join("checkpoints/step_000001")).unwrap();
         fs::create_dir_all(run.join("rollouts")).unwrap();
-        let needed =
-            ["config.toml", "metrics.jsonl", "checkpoints/step_000001/model.safetensors", "rollouts/a.jsonl"];
-        for name in needed.iter().chain(&["loss.svg", "notes.txt"]) {
+        fs::create_dir_all(run.join("logs")).unwrap();
+        fs::create_dir_all(run.join("best/checkpoints/step_000001")).unwrap();
+        let needed = [
+            "config.toml",
+            "config.toml.new",
+            "data.json",
+            "metrics.jsonl",
+            "samples.jsonl",
+            "timings.jsonl",
+            "checkpoints/step_000001/model.safetensors",
+            "best/checkpoints/step_000001/manifest.json",
+            "logs/session.json",
+            "rollouts/step_000001.jsonl",
+        ];
+        let others =
+            ["loss.svg", "notes.txt", "rollouts/mine.jsonl", "logs/mine.txt", "checkpoints/notes.txt"];
+        for name in needed.iter().chain(&others) {
             fs::write(run.join(name), "a").unwrap();
         }
         let force = Force { force: true };
-        for name in ["loss.svg", "notes.txt", "new.jsonl"] {
+        for name in others.iter().chain(&["new.jsonl"]) {
             check_absent(&run.join(name), force).unwrap();
         }
         let input = run.join("notes.txt");
@@ -207,7 +223,7 @@ mod tests {
     #[cfg(feature = "faults")]
     fn accepted_files_of_runs_and_inputs_are_found() {
         assert_eq!(faults::with(Fault::InputReplacedByOutput, accepted_files), ["the input"]);
-        assert_eq!(faults::with(Fault::FileOfRunReplaced, accepted_files).len(), 4);
+        assert_eq!(faults::with(Fault::FileOfRunReplaced, accepted_files).len(), 10);
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Parameters {
     }
 }
 
-/// All elements of a list. `None`: it is no list, or `element` accepts one of them not.
+/// All elements of a list. `None`: it is no list, or `element` rejects one of them.
 fn list<T>(value: &Value, element: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     value.as_array()?.iter().map(element).collect()
 }

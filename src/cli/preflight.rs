@@ -2,6 +2,7 @@
 use super::exit::{CliError, Exit};
 use crate::config::{DecayKind, RunConfig, TaskKind};
 use crate::model::tokenizer::Tokenizer;
+use crate::report::units;
 
 /// Checks that the model has a row for every token, and that `sample.prompt` can be continued. Warns of settings without
 /// effect.
@@ -69,15 +70,17 @@ pub(super) fn check_prompt(config: &RunConfig, tokenizer: &Tokenizer) -> Result<
 }
 
 /// Warns if the warm-up takes steps of the decay.
-fn warn_of_short_decay(config: &RunConfig) {
+pub(super) fn warn_of_short_decay(config: &RunConfig) {
     let RunConfig { train, .. } = config;
     let decays = matches!(train.schedule, DecayKind::Wsd | DecayKind::WsdCosine | DecayKind::WsdSqrt);
     let left = train.steps - train.warmup;
     if decays && train.decay > left {
         eprintln!(
-            "warning: the decay has {left} instead of `train.decay` = {} steps: `train.warmup` = {} of `train.steps` = \
-             {} come before it",
-            train.decay, train.warmup, train.steps
+            "warning: the decay is cut to {}: `train.decay` = {}, but `train.warmup` = {} leaves {left} of `train.steps` = {}",
+            units::many(left as u64, "step"),
+            train.decay,
+            train.warmup,
+            train.steps
         );
     }
 }

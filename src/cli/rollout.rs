@@ -54,6 +54,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     identity.and("the prompts", digest(&prompts, language.as_ref())).require_equal(comm)?;
     let own = shard_samples(prompts.len(), comm.size(), comm.rank());
     let (first, prompts) = (own.start, &mut prompts[own]);
+    args.generation.check_stop_token_ids(&loaded)?;
     let stops = args.generation.text_stops(&loaded)?;
     let requests = requests(args, &loaded, prompts)?;
     let first = if faults::on(Fault::PromptsNumberedByProcess) { 0 } else { first };

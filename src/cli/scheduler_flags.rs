@@ -51,11 +51,7 @@ impl SchedulerFlags {
         if let Some(found) = options.kv_capacity.filter(|&found| found < want) {
             let message =
                 format!("--kv-capacity {found}: expected at least {want}, for the longest sequence");
-            let shorter = if options.kv.keeps_all() {
-                "--max-new, or max_new in a line of the prompts"
-            } else {
-                "--kv-window"
-            };
+            let shorter = if options.kv.keeps_all() { "--max-new" } else { "--kv-window" };
             let hint = format!("increase --kv-capacity, or reduce {shorter}");
             return Err(CliError::new(Exit::Usage, message).hint(hint));
         }

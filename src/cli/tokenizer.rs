@@ -99,9 +99,11 @@ fn read(path: &Path, texts: &mut Vec<String>) -> Result<(), CliError> {
 fn plain_text(path: &Path, bytes: Vec<u8>) -> Result<String, DataError> {
     let file = path.to_path_buf();
     let text = String::from_utf8(bytes).map_err(|error| DataError::not_text(path, &error))?;
+    let content = text.strip_prefix('\u{feff}').unwrap_or(&text);
     match text.find('\0') {
         Some(at) => Err(DataError::NotText { file, offset: at as u64, byte: 0 }),
-        None if text.is_empty() => Err(DataError::Empty { file }),
+        None if content.is_empty() => Err(DataError::Empty { file }),
+        None if content.len() < text.len() => Ok(content.to_string()),
         None => Ok(text),
     }
 }
@@ -123,6 +125,14 @@ fn blocks(text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_not_part_of_the_text() {
+        let text = |bytes: &[u8]| plain_text(Path::new("a.txt"), bytes.to_vec());
+        assert_eq!(text(b"\xef\xbb\xbfa").unwrap(), "a");
+        assert_eq!(text(b"a\xef\xbb\xbf").unwrap(), "a\u{feff}");
+        assert!(matches!(text(b"\xef\xbb\xbf"), Err(DataError::Empty { .. })));
+    }
 
     #[test]
     fn blocks_partition_the_text_and_start_at_lines() {

@@ -29,8 +29,8 @@ use crate::training;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Ctrl-C finishes the current step, saves a checkpoint and exits with code 130. SIGTERM (143) and the end of the \
-terminal (129, on Linux) do the same. --resume continues the run; the result is bit-identical to an uninterrupted run. A resume with different data is rejected (exit code 65), based on the \
+Ctrl-C finishes the current step, saves a checkpoint and exits with code 130. SIGTERM (143) and a closed terminal \
+(129, on Linux) do the same. --resume continues the run; the result is bit-identical to an uninterrupted run. A resume with different data is rejected (exit code 65), based on the \
 digests in RUN/data.json, and so is a config.toml that differs from what the checkpoint recorded. --set and its \
 aliases change the number of steps, the learning rate and its schedule, intervals, memory use and samples.
 
@@ -225,6 +225,7 @@ impl TrainArgs {
         On { device, interrupt, comm }: On<'_>,
     ) -> Result<(), CliError> {
         let ResumedConfig { old, new: mut resolved } = config;
+        preflight::warn_of_short_decay(&resolved.config);
         make_absolute(&mut resolved.config)?;
         let text = resolved.to_toml();
         let steps = resolved.config.train.steps as u64;

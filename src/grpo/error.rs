@@ -7,16 +7,16 @@ use crate::rewards::CompletionIndex;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rollout failed.
+    /// The engine failed. [`Grpo::run`](super::Grpo::run) returns [`Error::Rollout`] instead.
     #[error(transparent)]
     Decode(#[from] crate::decode::Error),
-    /// The rollouts or the evaluation of a step failed.
-    #[error("step {step}: {source}")]
+    /// The engine failed in the rollouts or the evaluation before the end of a step.
+    #[error("step {step}: {error}")]
     Rollout {
-        /// The step.
+        /// The step that is not complete.
         step: u64,
         /// The error of the engine.
-        source: crate::decode::Error,
+        error: crate::decode::Error,
     },
     /// A forward pass, a backward pass or an update failed.
     #[error(transparent)]

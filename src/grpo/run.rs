@@ -132,7 +132,7 @@ impl Grpo<'_> {
         let step = self.trainer.step_number() + 1;
         match error {
             Error::Model(error) => Error::Model(error.at_step(step)),
-            Error::Decode(source) => Error::Rollout { step, source },
+            Error::Decode(error) => Error::Rollout { step, error },
             other => other,
         }
     }

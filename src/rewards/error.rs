@@ -3,7 +3,6 @@ use std::io;
 use std::time::Duration;
 
 use super::index::CompletionIndex;
-use crate::report::units::many;
 
 /// Why completions could not be scored.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +51,7 @@ pub enum RewardError {
         line: String,
     },
     /// A process did not answer in time.
-    #[error("{process}: {at}: no reply within {} s ({} without a reply){stderr}", limit.as_secs_f64(), many(*missing as u64, "completion"))]
+    #[error("{process}: {at}: no reply within {} s ({} without a reply){stderr}", limit.as_secs_f64(), completions(*missing))]
     TimeLimit {
         /// The process.
         process: String,
@@ -66,7 +65,7 @@ pub enum RewardError {
         stderr: String,
     },
     /// A process ended or closed its standard output.
-    #[error("{process}: {at}: {end} before it replied ({} without a reply){stderr}", many(*missing as u64, "completion"))]
+    #[error("{process}: {at}: {end} before it replied ({} without a reply){stderr}", completions(*missing))]
     Ended {
         /// The process.
         process: String,
@@ -103,6 +102,10 @@ pub enum RewardError {
         /// The command line.
         command: String,
     },
+}
+
+fn completions(n: usize) -> String {
+    format!("{n} completion{}", if n == 1 { "" } else { "s" })
 }
 
 /// The completion that an invalid line is about.

@@ -13,6 +13,9 @@ const DATA: &str = "data.json";
 /// File name of the configuration.
 const CONFIG: &str = "config.toml";
 
+/// The other files of a run, directly in its directory: logs and the lock.
+const FILES: [&str; 5] = ["config.toml.new", "metrics.jsonl", "samples.jsonl", "timings.jsonl", "lock"];
+
 /// The directory of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir {
@@ -43,6 +46,26 @@ impl RunDir {
         }
         run.write_config(config)?;
         Ok(run)
+    }
+
+    /// The directory of the run that wrote `file`: its configuration, logs, rollouts or checkpoints. `None`: `file` is none
+    /// of these. `file` is an absolute path without links.
+    pub fn owner(file: &Path) -> Option<&Path> {
+        let is_step = |name: &str| name.starts_with("step_");
+        let owns = |run: &&Path| {
+            let inside = file.strip_prefix(run).unwrap_or(file).components();
+            let names: Vec<_> = inside.map(|name| name.as_os_str().to_string_lossy()).collect();
+            let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+            let is_written = match names[..] {
+                [name] => [CONFIG, DATA].contains(&name) || FILES.contains(&name),
+                ["rollouts", name] => is_step(name) && name.ends_with(".jsonl"),
+                ["logs", name] => name == "session.json" || name.starts_with("events.out.tfevents"),
+                ["checkpoints", step, ..] | ["best", "checkpoints", step, ..] => is_step(step),
+                _ => false,
+            };
+            is_written && run.join(CONFIG).is_file() && (run.join(DATA).is_file() || has_checkpoint(run))
+        };
+        file.ancestors().skip(1).find(owns)
     }
 
     /// Checks that `path` does not exist, or is an empty directory.

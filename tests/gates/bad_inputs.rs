@@ -79,6 +79,7 @@ fn directory() -> Scratch {
         ("ids.jsonl", "{\"prompt_ids\": [1, -2]}\n"),
         ("large.jsonl", "{\"prompt_ids\": [99999]}\n"),
         ("taken.jsonl", "{\"prompt\": \"a\", \"reward\": 1}\n"),
+        ("rolled/rollouts/step_000001.jsonl", ""),
         ("max_new.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"a\", \"max_new\": 3.0}\n"),
         ("prompt_only.jsonl", "{\"prompt\": \"a\"}\n"),
         ("null.jsonl", "{\"text\": null}\n"),

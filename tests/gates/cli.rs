@@ -54,6 +54,19 @@ pub(crate) fn program() -> Command {
     program
 }
 
+/// Gives the command the default effect of SIGHUP, also if `nohup` started the tests.
+#[cfg(unix)]
+pub(crate) fn in_terminal(command: &mut Command) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+    let restore = || {
+        // SAFETY: a call that is allowed between fork and exec.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: as above.
+    unsafe { command.pre_exec(restore) }
+}
+
 pub(crate) fn xtrain(dir: &Path, args: &[&str]) -> Output {
     program().args(args).current_dir(dir).output().unwrap()
 }

@@ -96,12 +96,15 @@ fn settings_without_effect_are_reported() {
     assert!(output.status.success(), "{errors}");
     for part in [
         "warning: `train.patience` = 2 has no effect: expected at least 3 evaluations before the last step, found 1",
-        "warning: the decay has 2 instead of `train.decay` = 3 steps: `train.warmup` = 2 of `train.steps` = 4 come before \
-         it",
+        "warning: the decay is cut to 2 steps: `train.decay` = 3, but `train.warmup` = 2 leaves 2 of `train.steps` = 4",
         "warning: `model.vocab` = 600: bytes has 257 tokens; the other 343 rows are not trained",
     ] {
         assert!(errors.contains(part), "{part}: {errors}");
     }
+    let sets = ["--set", "train.steps=8", "--set", "train.warmup=7", "--set", "train.decay=5"];
+    let output = xtrain(&scratch.0, &[&["train", "--resume", "r", "--threads", "1"][..], &sets].concat());
+    let errors = text(&output.stderr);
+    assert!(errors.contains("warning: the decay is cut to 1 step: `train.decay` = 5"), "{errors}");
 }
 
 #[test]

@@ -1,6 +1,12 @@
 //! Output files of commands: an existing file is not replaced. Files of killed processes are removed.
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
+#[cfg(target_os = "linux")]
+use crate::cli::in_terminal;
 use crate::cli::{Scratch, program, refused, text, xtrain};
 use crate::commands::{done, model, parsed, tiny_run};
 
@@ -45,13 +51,12 @@ fn the_completions_of_an_interrupted_rollout_are_not_replaced_without_force() {
 #[test]
 #[cfg(target_os = "linux")]
 pub(crate) fn a_signal_removes_the_unfinished_token_file() {
-    use std::process::{Command, Stdio};
     let scratch = Scratch::new("unfinished");
     assert!(Command::new("mkfifo").arg(scratch.0.join("pipe")).status().unwrap().success());
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let mut command = program();
         command.args(["prepare", "pipe", "--out", "t.tok"]).current_dir(&scratch.0);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = in_terminal(&mut command).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         // returns when the command reads the pipe, which has no end yet
         let pipe = fs::File::options().write(true).open(scratch.0.join("pipe")).unwrap();
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 2, "the pipe and a temporary file");
@@ -63,6 +68,61 @@ pub(crate) fn a_signal_removes_the_unfinished_token_file() {
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "{signal}: a temporary file is left");
         assert!(errors.contains("stopped by a signal; t.tok was not written"), "{errors}");
     }
+}
+
+/// Names and bytes of the files of a directory. `None`: there is none.
+#[cfg(target_os = "linux")]
+fn files_of(dir: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
+    let file =
+        |entry: fs::DirEntry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap());
+    Some(fs::read_dir(dir).ok()?.flatten().map(file).collect())
+}
+
+/// At each instant, a signal leaves the directory of an export complete, absent or as it was, and nothing beside it.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_signal_to_an_export_leaves_no_part_of_it() {
+    let (scratch, m) = (Scratch::new("export-signal"), model());
+    let export = ["export", &m, "out/m", "--max-shard-size", "8KB"];
+    fs::create_dir(scratch.0.join("out")).unwrap();
+    let (out, since) = (scratch.0.join("out/m"), Instant::now());
+    done(&scratch.0, &export);
+    let (whole, time) = (files_of(&out), since.elapsed());
+    fs::remove_dir_all(&out).unwrap();
+    let mut ends = BTreeSet::new();
+    for at in 0..40 {
+        let replaces = at % 2 == 1;
+        if replaces {
+            done(&scratch.0, &["export", &m, "out/m", "--type", "f16"]);
+        }
+        let before = files_of(&out);
+        let mut command = program();
+        command.args([&export[..], &["--force"]].concat()).current_dir(&scratch.0);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(time * at / 40);
+        let signal = if at % 4 < 2 { "-TERM" } else { "-INT" };
+        // the command may have ended
+        let _ = Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status();
+        let output = child.wait_with_output().unwrap();
+        let (code, errors, after) = (output.status.code(), text(&output.stderr), files_of(&out));
+        let stopped = Some(if signal == "-TERM" { 143 } else { 130 });
+        // before its handler is installed, the signal ends the process
+        assert!([None, Some(0), stopped].contains(&code), "{at}: {code:?}: {errors}");
+        assert!(
+            after == whole || (after == before && code != Some(0)),
+            "{at}: {code:?}: a part is left: {errors}"
+        );
+        assert_eq!(
+            fs::read_dir(scratch.0.join("out")).unwrap().count(),
+            usize::from(after.is_some()),
+            "{at}: {errors}"
+        );
+        ends.insert(code);
+        if out.exists() {
+            fs::remove_dir_all(&out).unwrap();
+        }
+    }
+    assert!(ends.contains(&Some(143)) || ends.contains(&Some(130)), "no signal arrived in time: {ends:?}");
 }
 
 #[test]

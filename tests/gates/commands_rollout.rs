@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+#[cfg(unix)]
+use crate::cli::in_terminal;
 use crate::cli::{Scratch, ok, program, refused, text, xtrain};
 use crate::commands::{done, model, parsed};
 
@@ -169,37 +171,33 @@ fn a_prompt_that_does_not_fit_is_skipped_or_truncated_and_the_others_are_complet
     assert!(text(&output.stderr).contains("error: no prompt fits the context"), "{output:?}");
 }
 
-/// The second of three completions, with flags, or with the fields of its line instead.
-fn second_completion(flags: &[&str], fields: &str) -> Value {
+/// The completions of three prompts, two each, with flags, or with the fields of the second line instead. The third prompt
+/// runs first. A resume that keeps the completions of the third prompt must write the same file.
+fn completions(flags: &[&str], fields: &str) -> Vec<Value> {
     let (scratch, m) = (Scratch::new("parameters"), model());
-    scratch.file(
-        "p.jsonl",
-        &format!("{{\"prompt\": \"ab\"}}\n{{\"prompt\": \"cd\"{fields}}}\n{{\"prompt\": \"ef\"}}\n"),
-    );
-    let args = [
-        "rollout",
-        &m,
-        "--prompts",
-        "p.jsonl",
-        "--max-new",
-        "40",
-        "--stop",
-        "zz",
-        "--out",
-        "c.jsonl",
-        "--force",
+    let lines = [
+        "{\"prompt\": \"ab\"}",
+        &format!("{{\"prompt\": \"cd\"{fields}}}"),
+        "{\"prompt\": \"ef\", \"priority\": 3}",
     ];
-    done(&scratch.0, &[&args[..], flags].concat());
+    scratch.file("p.jsonl", &(lines.join("\n") + "\n"));
+    let args = ["rollout", &m, "--prompts", "p.jsonl", "-n", "2", "--max-new", "40", "--stop", "zz"];
+    let args = [&args[..], flags].concat();
+    done(&scratch.0, &[&args[..], &["--out", "c.jsonl"]].concat());
     done(&scratch.0, &["replay", "c.jsonl", "--model", &m]);
-    let lines = fs::read_to_string(scratch.0.join("c.jsonl")).unwrap();
-    parsed(lines.lines().nth(1).unwrap())
+    let whole = fs::read_to_string(scratch.0.join("c.jsonl")).unwrap();
+    let lines: Vec<&str> = whole.lines().collect();
+    scratch.file("r.jsonl.partial", &format!("{}\n{}\n", lines[4], lines[5]));
+    done(&scratch.0, &[&args[..], &["--out", "r.jsonl", "--resume"]].concat());
+    assert_eq!(fs::read_to_string(scratch.0.join("r.jsonl")).unwrap(), whole, "a resume differs: {fields}");
+    lines.into_iter().map(parsed).collect()
 }
 
 #[test]
 pub(crate) fn fields_of_a_prompt_have_the_effect_of_flags() {
-    let plain = second_completion(&[], "");
-    let text = plain["completion"].as_str().unwrap().to_string();
-    let ids = plain["completion_ids"].as_array().unwrap();
+    let plain = completions(&[], "");
+    let text = plain[2]["completion"].as_str().unwrap().to_string();
+    let ids = plain[2]["completion_ids"].as_array().unwrap();
     let (stop, token) = (text.chars().nth(3).unwrap().to_string(), ids[5].to_string());
     for (flags, fields) in [
         (vec!["--max-new", "3"], "\"max_new\": 3".to_string()),
@@ -209,17 +207,22 @@ pub(crate) fn fields_of_a_prompt_have_the_effect_of_flags() {
         (vec!["--repetition-penalty", "1.5"], "\"repetition_penalty\": 1.5".into()),
         (vec!["--stop-token-ids", &token], format!("\"stop_token_ids\": [{token}]")),
     ] {
-        let (with_flags, with_fields) =
-            (second_completion(&flags, ""), second_completion(&[], &format!(", {fields}")));
-        assert_eq!(with_fields, with_flags, "{fields}");
-        assert_ne!(with_fields, plain, "{fields}");
+        let (with_flags, with_fields) = (completions(&flags, ""), completions(&[], &format!(", {fields}")));
+        assert_eq!(with_fields[2..4], with_flags[2..4], "{fields}");
+        assert_ne!(with_fields[2..4], plain[2..4], "{fields}");
+        assert_eq!(
+            [&with_fields[..2], &with_fields[4..]],
+            [&plain[..2], &plain[4..]],
+            "{fields}: other prompts"
+        );
     }
     // its own stop texts replace those of the flags
-    let ended = second_completion(&[], &format!(", \"stop\": {}", Value::from(vec![stop.clone()])));
-    let before = text.split_once(&stop).unwrap().0;
+    let of_text = completions(&[], &format!(", \"stop\": {}", Value::from(vec![stop.clone()])));
+    let (ended, before) = (&of_text[2], text.split_once(&stop).unwrap().0);
     assert_eq!((&ended["finish_reason"], &ended["completion"]), (&"stop".into(), &before.into()));
     assert_eq!(ended["stop"], Value::from(vec![stop]));
-    let of_token = second_completion(&["--stop-token-ids", &token], "");
+    assert_eq!([&of_text[..2], &of_text[4..]], [&plain[..2], &plain[4..]], "other prompts");
+    let of_token = &completions(&["--stop-token-ids", &token], "")[2];
     let found = of_token["completion_ids"].as_array().unwrap();
     let first = ids.iter().position(|id| *id == ids[5]).unwrap();
     assert_eq!((&of_token["finish_reason"], &found[..]), (&"stop".into(), &ids[..=first]));
@@ -265,19 +268,20 @@ pub(crate) mod signals {
     }
 
     fn start(dir: &Path, more: &[&str]) -> Child {
-        rollout(dir, more).spawn().unwrap()
+        in_terminal(&mut rollout(dir, more)).spawn().unwrap()
     }
 
-    /// Waits until a rollout has written completions to its temporary file.
+    /// Bytes in the temporary file of a rollout.
+    fn written(dir: &Path) -> u64 {
+        let files = std::fs::read_dir(dir).unwrap().flatten();
+        let of_file = |file: std::fs::DirEntry| file.metadata().map_or(0, |found| found.len());
+        files.filter(|f| f.file_name().to_string_lossy().contains(".xtrain-tmp-")).map(of_file).sum()
+    }
+
+    /// Waits until a rollout has written completions.
     fn wait_for_lines(dir: &Path) {
         let start = Instant::now();
-        let written = || {
-            let mut files = std::fs::read_dir(dir).unwrap().flatten();
-            files.any(|f| {
-                f.file_name().to_string_lossy().contains(".xtrain-tmp-") && f.metadata().unwrap().len() > 0
-            })
-        };
-        while !written() {
+        while written(dir) == 0 {
             assert!(start.elapsed() < Duration::from_secs(120), "nothing was written");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -325,7 +329,7 @@ pub(crate) mod signals {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_rollout_that_nohup_started_outlives_its_terminal() {
+    pub(crate) fn a_rollout_that_nohup_started_outlives_its_terminal() {
         let scratch = Scratch::new("nohup");
         scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
         let rollout = rollout(&scratch.0, &["--out", "c.jsonl"]);

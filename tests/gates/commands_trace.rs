@@ -54,6 +54,12 @@ fn the_default_lengths_of_bench_trace_fit_the_context() {
         ["bench", "trace", "--model", &m, "--requests", "8", "--rate", "1000", "--threads", "1", "--json"];
     let report = parsed(&ok(&scratch.0, &trace));
     assert_eq!((&report["trace"]["prompt_len"], &report["trace"]["max_new"]), (&json!(21), &json!(21)));
+    let report = parsed(&ok(&scratch.0, &[&trace[..], &["--prompt-len", "30"]].concat()));
+    assert_eq!(
+        report["trace"]["max_new"],
+        json!(12),
+        "64 tokens without 45 of the prompt, of which 1.5 times 12"
+    );
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) fn train(dir: &Path, steps: u64, words: &[&str]) -> Child {
     let sets = sizes.split_whitespace().flat_map(|key| ["--set", key]);
     let mut command = program();
     command.current_dir(dir).arg("train").args(sets).args(words).args(["--threads", "1"]);
+    #[cfg(unix)]
+    crate::cli::in_terminal(&mut command);
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 

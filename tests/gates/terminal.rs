@@ -63,9 +63,10 @@ impl Terminal {
         }
         let lead = || {
             // SAFETY: calls that are allowed between fork and exec: they start a session led from this terminal, in
-            // which Ctrl-C has its default effect even if the tests were started with SIGINT ignored.
+            // which Ctrl-C and SIGHUP have their default effects even if the tests were started with them ignored.
             let led = unsafe {
                 libc::signal(libc::SIGINT, libc::SIG_DFL);
+                libc::signal(libc::SIGHUP, libc::SIG_DFL);
                 libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY as _, 0) == 0
             };
             if led { Ok(()) } else { Err(std::io::Error::last_os_error()) }

@@ -2,6 +2,8 @@
 use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use xtrain_tensor::faults::{self, Fault};
 
@@ -23,12 +25,29 @@ pub fn temporary_path(out: &Path) -> PathBuf {
     of_this_process(out, INFIX)
 }
 
-/// Removes the temporary file or directory of this process for `out`. Returns whether there was one.
+/// The lock of the names of outputs. A complete file or directory gets its name under this lock, and the error of an
+/// incomplete one is handled under it. A thread that holds it until the process ends can therefore remove what is
+/// incomplete.
+pub fn lock_names() -> MutexGuard<'static, ()> {
+    static NAMES: Mutex<()> = Mutex::new(());
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes the temporary file or directory of this process for `out`, also while another thread writes into it. The
+/// caller holds [`lock_names`] until the process ends. Returns whether there was one.
 pub fn remove_temporary(out: &Path) -> bool {
     let path = of_this_process(out, INFIX);
-    let exists = path.symlink_metadata().is_ok();
-    remove(&path);
-    exists
+    let exists = || path.symlink_metadata().is_ok();
+    let existed = exists();
+    // another thread may create files in the directory until it is gone
+    for _ in 0..1000 {
+        remove(&path);
+        if !exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    existed
 }
 
 /// Removes a temporary file, or a temporary directory with nothing but an exported model. Others are kept.

@@ -30,10 +30,12 @@ pub(crate) struct TraceArgs {
     /// Requests that arrive together, with --arrivals bursty [default: 16].
     #[arg(long, value_name = "N", value_parser = requests)]
     burst: Option<NonZeroUsize>,
-    /// Mean prompt tokens; uniform from half to one and a half of it [default: 64, or a third of the model's context].
+    /// Mean prompt tokens; uniform from half to one and a half of it [default: 64, or less if
+    /// the model's context is short].
     #[arg(long, value_name = "TOKENS", value_parser = length)]
     prompt_len: Option<NonZeroUsize>,
-    /// Mean new tokens; uniform from half to one and a half of it [default: 64, or a third of the model's context].
+    /// Mean new tokens; uniform from half to one and a half of it [default: 64, or less if
+    /// the model's context is short].
     #[arg(long, value_name = "N", value_parser = length)]
     max_new: Option<NonZeroUsize>,
     /// Share of the requests with priority 1; the others have priority 0.
@@ -70,15 +72,20 @@ const DEFAULT_LEN: usize = 64;
 impl TraceArgs {
     /// The trace for a model with a context of `context` tokens.
     pub(super) fn spec(&self, context: usize) -> TraceSpec {
-        // both at one and a half of their means fill the context
-        let default = DEFAULT_LEN.min(context / 3).max(1);
+        // a mean of n is at most 1.5 n tokens, and both together fill at most the context
+        let [prompt, new] = [self.prompt_len, self.max_new].map(|given| given.map(NonZeroUsize::get));
+        let beside = |other: Option<usize>| match other {
+            Some(other) => context.saturating_sub(other.saturating_add(other.div_ceil(2))) / 3 * 2,
+            None => context / 3,
+        };
+        let default = |other| DEFAULT_LEN.min(beside(other)).max(1);
         TraceSpec {
             pattern: self.arrivals,
             requests: self.requests.get(),
             rate: self.rate,
             burst: self.burst.map_or(16, NonZeroUsize::get),
-            prompt_len: self.prompt_len.map_or(default, NonZeroUsize::get),
-            max_new: self.max_new.map_or(default, NonZeroUsize::get),
+            prompt_len: prompt.unwrap_or_else(|| default(new)),
+            max_new: new.unwrap_or_else(|| default(prompt)),
             high_priority: self.high_priority,
             seed: self.trace_seed,
         }

@@ -112,7 +112,8 @@ impl Input {
                     self.line += 1;
                     signals.clear_interrupt();
                     armed = false;
-                    let text = if self.line == 1 { text.trim_start_matches('\u{feff}') } else { &text };
+                    let marked = text.strip_prefix('\u{feff}').filter(|_| self.line == 1);
+                    let text = marked.unwrap_or(&text);
                     if let Some(input) = parse(text, terminal) {
                         return Ok(input);
                     }

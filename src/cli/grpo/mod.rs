@@ -51,7 +51,7 @@ fraction grpo.wrong_answers of the answers is wrong.
 
 Ctrl-C during a rollout, or during the evaluation of step 0, discards its completions. At any other time the \
 optimizer steps of the generation batch are finished, with their evaluation. Then a checkpoint is saved, and the exit \
-code is 130. SIGTERM (143) and the end of the terminal (129, on Linux) do the same. --resume continues the run; weights, metrics.jsonl and rollouts/ are bit-identical to those of an \
+code is 130. SIGTERM (143) and a closed terminal (129, on Linux) do the same. --resume continues the run; weights, metrics.jsonl and rollouts/ are bit-identical to those of an \
 uninterrupted run.
 
 Examples:

@@ -27,7 +27,7 @@ A prompt that does not fit the context is skipped with a warning, unless it is t
 
 {FINISH_REASONS}
 
---out appears when all completions are finished. Ctrl-C (exit code 130), SIGTERM (143), the end of the terminal (129, \
+--out appears when all completions are finished. Ctrl-C (exit code 130), SIGTERM (143), a closed terminal (129, \
 on Linux), a sequence that fails and a full disk keep the finished completions that could be written: they are in OUT.partial or were printed, each with its \
 prompt_id and sample. Several processes keep nothing. The same command with --resume generates the others; an existing \
 OUT.partial is replaced with --force only.
@@ -40,13 +40,13 @@ Examples:
 pub(in crate::cli) struct RolloutArgs {
     /// JSONL file with one prompt per line; - is standard input.
     #[arg(long, value_name = "FILE", default_value = "-")]
-    pub(in crate::cli) prompts: PathBuf,
+    pub(super) prompts: PathBuf,
     /// JSONL file for the completions; - is standard output.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
-    pub(in crate::cli) out: PathBuf,
+    pub(super) out: PathBuf,
     /// Number of completions per prompt.
     #[arg(short = 'n', long = "num-generations", value_name = "G", default_value = "1", value_parser = group_size)]
-    pub(in crate::cli) n: NonZeroUsize,
+    pub(super) n: NonZeroUsize,
     /// Maximum number of sequences that run concurrently.
     #[arg(long, alias = "batch", value_name = "N", default_value = "64", value_parser = count)]
     pub(in crate::cli) max_batch_size: NonZeroUsize,
@@ -56,20 +56,20 @@ pub(in crate::cli) struct RolloutArgs {
     /// Continue an interrupted rollout of the same model, prompts and flags: keep the prompts of OUT.partial that have
     /// all their completions, and generate the others. Those of the first kept prompt are generated again and compared.
     #[arg(long)]
-    pub(in crate::cli) resume: bool,
+    pub(super) resume: bool,
     /// Truncate prompts that do not fit the context, instead of skipping them.
     #[arg(long, value_name = "SIDE")]
-    pub(in crate::cli) truncate_prompt: Option<TruncatedSide>,
+    pub(super) truncate_prompt: Option<TruncatedSide>,
     /// Write the digest of the weights into each line, so that `xtrain replay` refuses other weights. Keeps the f32
     /// master weights in memory.
     #[arg(long)]
-    pub(in crate::cli) policy_digest: bool,
+    pub(super) policy_digest: bool,
     #[command(flatten)]
-    pub(in crate::cli) force: Force,
+    pub(super) force: Force,
     #[command(flatten)]
     pub(in crate::cli) generation: GenerationArgs,
     #[command(flatten)]
-    pub(in crate::cli) scheduler: SchedulerFlags,
+    pub(super) scheduler: SchedulerFlags,
 }
 
 impl RolloutArgs {

@@ -34,15 +34,15 @@ pub(super) fn complete(
     let Work { loaded, mut requests, mut stops, kept } = work;
     let (cfg, g) = (&args.generation.cache.engine().kv.limits(loaded.model.config()), args.n.get());
     let total = requests.len() * g;
+    if faults::on(Fault::StopTextsInOrderOfFile) {
+        set_stops(&mut stops, &requests, g);
+    }
     requests.retain(|of| kept.is_due(of.group));
     requests.sort_by_key(|of| !kept.is_compared(of.group));
-    let groups: Vec<usize> = requests.iter().map(|of| of.group).collect();
-    if let Some(stops) = &mut stops {
-        let own = requests.iter().enumerate().filter_map(|(at, of)| Some((at, of.stop.as_ref()?)));
-        own.for_each(|(at, texts)| {
-            (at * g..(at + 1) * g).for_each(|index| stops.end_with(index, texts.clone()))
-        });
+    if !faults::on(Fault::StopTextsInOrderOfFile) {
+        set_stops(&mut stops, &requests, g);
     }
+    let groups: Vec<usize> = requests.iter().map(|of| of.group).collect();
     let longest = requests.iter().map(|of| of.request.required_len(cfg)).max();
     let options = args.engine(longest.unwrap_or(0), requests.len() * g)?;
     let draft = args.generation.open_draft(loaded)?;
@@ -121,4 +121,15 @@ pub(super) fn complete(
     progress.finish();
     args.scheduler.offload.warn(&engine);
     Ok(())
+}
+
+/// Sets the stop texts of the prompts that have their own. The engine numbers the `g` completions of each request in the
+/// order of `requests`.
+fn set_stops(stops: &mut Option<TextStops<'_>>, requests: &[Prioritized], g: usize) {
+    let Some(stops) = stops else { return };
+    for (at, of) in requests.iter().enumerate() {
+        if let Some(texts) = &of.stop {
+            stops.set_stops(at * g..(at + 1) * g, texts.clone());
+        }
+    }
 }

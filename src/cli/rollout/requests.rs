@@ -50,12 +50,12 @@ pub(super) fn requests(
             let want = format!("field \"stop_token_ids\": expected token ids below {vocab}, found {found}");
             return Err(CliError::new(Exit::Data, format_args!("{}: {want}", prompt.place)));
         }
-        let stop = prompt.parameters.as_ref().map(|parameters| parameters.stop.stop.clone());
+        let of_flags = &args.generation.parameters.stop;
+        let of_line = prompt.parameters.as_ref().map(|parameters| &parameters.stop);
+        let stop = of_line.filter(|stop| *stop != of_flags).map(|stop| stop.stop.clone());
         if stop.as_ref().is_some_and(|stop| !stop.is_empty()) {
-            loaded.require_tokenizer(
-                &prompt.place,
-                "remove the field \"stop\"; \"max_new\" limits the length",
-            )?;
+            let place = format!("{}: field \"stop\"", prompt.place);
+            loaded.require_tokenizer(&place, "remove the field; \"max_new\" limits the length")?;
         }
         Ok(Prioritized { request, priority: prompt.priority, group, stop })
     };

@@ -14,7 +14,8 @@ use crate::cli::interrupt::Interrupt;
 /// Time after which a signal is noticed.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// Draws the run until a key or a signal ends the view. The terminal is restored in any case, also after a panic.
+/// Draws the run until a key or a signal ends the view. The terminal is restored, also after a panic, except by SIGHUP,
+/// which means that it is gone: `event::poll` does not return then, so a flag would not be noticed.
 pub(super) fn watch(watched: &mut Watched, interval: Duration) -> Result<(), CliError> {
     // An invalid log is reported before the screen changes.
     watched.refresh()?;

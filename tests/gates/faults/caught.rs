@@ -27,9 +27,10 @@ fn branches() -> focused::Checked {
 
 /// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
 /// memory of a process.
-pub(super) const ON_LINUX: [Fault; 9] = [
+pub(super) const ON_LINUX: [Fault; 10] = [
     Fault::FileSizeLimitEndsProcess,
     Fault::HangupEndsProcess,
+    Fault::NohupNotNoticed,
     Fault::UnfinishedOutputKept,
     Fault::WrittenLinesRemoved,
     Fault::FilesNotSynced,
@@ -131,6 +132,18 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
             commands_rollout::signals::the_end_of_the_terminal_keeps_the_finished_completions,
             "right: Some(129)",
         ),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::NohupNotNoticed,
+        Gate::Command(
+            commands_rollout::signals::a_rollout_that_nohup_started_outlives_its_terminal,
+            "right: Some(143)",
+        ),
+    ),
+    (
+        Fault::StopTextsInOrderOfFile,
+        Gate::Command(commands_rollout::fields_of_a_prompt_have_the_effect_of_flags, "a resume differs"),
     ),
     #[cfg(target_os = "linux")]
     (

@@ -1,5 +1,6 @@
 //! Stop texts: sequences that end when their text contains one of several texts.
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use xtrain_model::tokenizer::{StreamDecoder, Tokenizer};
@@ -50,6 +51,8 @@ pub struct TextStops<'t> {
     tokenizer: &'t Tokenizer,
     /// The stop texts of sequences without their own.
     stops: Arc<[String]>,
+    /// Those of other sequences that have no token yet, by index.
+    own: BTreeMap<usize, Arc<[String]>>,
     /// The sequences without a completion, by index.
     open: BTreeMap<usize, OpenText<'t>>,
     /// The sequences that reached a stop text since the last call of [`TextStops::reached`].
@@ -71,24 +74,32 @@ struct OpenText<'t> {
 impl<'t> TextStops<'t> {
     /// Texts that end a sequence; empty ones are ignored. Without stop texts, only decodes.
     pub fn new(tokenizer: &'t Tokenizer, stops: Vec<String>) -> TextStops<'t> {
-        TextStops { tokenizer, stops: without_empty(stops), open: BTreeMap::new(), reached: Vec::new() }
+        let (own, open) = (BTreeMap::new(), BTreeMap::new());
+        TextStops { tokenizer, stops: without_empty(stops), own, open, reached: Vec::new() }
     }
 
-    /// Sets the texts that end one sequence, instead of those of [`TextStops::new`]. To be called before the first
-    /// event of the sequence; a later call has no effect.
-    pub fn end_with(&mut self, index: usize, stops: Vec<String>) {
-        if faults::on(Fault::StopTextsOfAllSequences) {
-            return;
+    /// Sets the texts that end the sequences `indices` of the engine, instead of those of [`TextStops::new`]; empty ones are
+    /// ignored. To be called before the first events of these sequences.
+    pub fn set_stops(&mut self, indices: Range<usize>, stops: Vec<String>) {
+        if !faults::on(Fault::StopTextsOfAllSequences) {
+            let stops = without_empty(stops);
+            self.own.extend(indices.map(|index| (index, stops.clone())));
         }
-        let tokenizer = self.tokenizer;
-        self.open.entry(index).or_insert_with(|| OpenText::new(tokenizer, without_empty(stops)));
+    }
+
+    /// The texts that end a sequence, when it is opened.
+    fn take_stops(&mut self, index: usize) -> Arc<[String]> {
+        self.own.remove(&index).unwrap_or_else(|| self.stops.clone())
     }
 
     /// Takes a new token. Returns the text that is certain now, in whole characters: an end of the text that can be the
     /// beginning of a stop text is held back.
     pub fn push(&mut self, event: &Event) -> String {
-        let (tokenizer, stops) = (self.tokenizer, &self.stops);
-        let open = self.open.entry(event.index).or_insert_with(|| OpenText::new(tokenizer, stops.clone()));
+        if !self.open.contains_key(&event.index) {
+            let stops = self.take_stops(event.index);
+            self.open.insert(event.index, OpenText::new(self.tokenizer, stops));
+        }
+        let open = self.open.get_mut(&event.index).expect("opened above");
         if open.matcher.found() || !event.is_text() {
             return String::new();
         }
@@ -109,9 +120,10 @@ impl<'t> TextStops<'t> {
     /// the one that completes the stop text, and its finish reason is [`FinishReason::Stop`]. Otherwise the text is
     /// that of [`Completion::text`]. Tokens whose events the caller has not got, because their step failed, count too.
     pub fn finish(&mut self, completion: &mut Completion) -> String {
-        let (tokenizer, stops) = (self.tokenizer, &self.stops);
-        let open = self.open.remove(&completion.index);
-        let mut open = open.unwrap_or_else(|| OpenText::new(tokenizer, stops.clone()));
+        let mut open = match self.open.remove(&completion.index) {
+            Some(open) => open,
+            None => OpenText::new(self.tokenizer, self.take_stops(completion.index)),
+        };
         for &token in completion.text_tokens().get(open.tokens..).unwrap_or_default() {
             if open.matcher.found() {
                 break;

@@ -7,7 +7,7 @@ use super::document_sink::{DocumentSink, Role, separator_of};
 use super::error::DataError;
 use super::header::{self, Header, Version};
 use crate::durable;
-use crate::temporary::temporary_path;
+use crate::temporary::{lock_names, temporary_path};
 use crate::tokenizer::Tokenizer;
 
 /// Writes tokens into a temporary file next to `path`, which [`finish`](TokenWriter::finish) renames. A writer that
@@ -106,9 +106,11 @@ impl TokenWriter {
         self.put(&header)?;
         self.at("write", BufWriter::flush)?;
         self.at("sync", |file| file.get_ref().sync_all())?;
-        fs::rename(&self.temporary, &self.path)
-            .map_err(|e| DataError::io(&self.path, "rename into place", e))?;
-        self.finished = true;
+        let names = lock_names();
+        let renamed = fs::rename(&self.temporary, &self.path);
+        self.finished = renamed.is_ok();
+        drop(names);
+        renamed.map_err(|e| DataError::io(&self.path, "rename into place", e))?;
         let parent = durable::parent(&self.path);
         durable::sync_dir(parent).map_err(|e| DataError::io(parent, "sync", e))
     }

@@ -49,6 +49,7 @@ fn named(error: StoreError, draft: &Path, out: &Path) -> StoreError {
 
 /// Renames a complete `draft` to `out`; removes it after an error.
 pub(super) fn publish(done: Result<(), StoreError>, draft: &Path, out: &Path) -> Result<(), StoreError> {
+    let _names = temporary::lock_names();
     let done = done.and_then(|()| {
         std::fs::rename(draft, out).map_err(CheckpointError::io("rename", draft))?;
         sync_dir(durable::parent(out))

@@ -73,8 +73,8 @@ pub fn write(
     Ok(())
 }
 
-/// The element type of a tensor of shape `shape` in a file of `quant`: F32 for vectors, F16 for rows that are no whole
-/// number of blocks.
+/// The element type of a tensor of shape `shape` in a file of `quant`: F32 for vectors, F16 if a row is not a
+/// whole number of blocks.
 pub fn element_type(shape: &[usize], quant: Quant) -> Quant {
     match shape {
         [_] => Quant::F32,
