@@ -17,7 +17,7 @@ pub(super) struct PrefixFlag {
     /// pages that the prompt shares with FILE are not computed again. The results are bit-identical. For --kv paged.
     /// Keeps the f32 master weights in memory, for their digest.
     #[arg(long, value_name = "FILE")]
-    prefix: Option<PathBuf>,
+    pub(super) prefix: Option<PathBuf>,
 }
 
 /// The flag `--save-prefix`.

@@ -27,8 +27,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let path = (args.out != Path::new("-")).then_some(&args.out);
     if let Some(path) = path {
         output_path::check_absent(path, args.force)?;
-        let model = args.generation.model.path().to_path_buf();
-        output_path::check_is_no_input(path, [&args.prompts, &model])?;
+        output_path::check_is_no_input(path, &inputs(args))?;
         if !args.resume {
             output_path::check_partial_absent(path, args.force)?;
         }
@@ -100,6 +99,16 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         )),
         None => error.hint(format_args!("{kept} of {total} completions were printed")),
     })
+}
+
+/// The paths that the command reads.
+fn inputs(args: &RolloutArgs) -> Vec<PathBuf> {
+    let generation = &args.generation;
+    let others = [generation.prefix.prefix.clone(), generation.speculation.draft.clone()];
+    // a schema that begins with { is no path
+    let schema = generation.constraint.json_schema.clone().map(PathBuf::from);
+    let given = others.into_iter().flatten().chain(schema);
+    given.chain([args.prompts.clone(), generation.model.path().to_path_buf()]).collect()
 }
 
 /// The error of a command that skipped prompts and completed the others.
