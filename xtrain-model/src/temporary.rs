@@ -25,9 +25,9 @@ pub fn temporary_path(out: &Path) -> PathBuf {
     of_this_process(out, INFIX)
 }
 
-/// The lock of the names of outputs. A complete file or directory gets its name under this lock, and the error of an
-/// incomplete one is handled under it. A thread that holds it until the process ends can therefore remove what is
-/// incomplete.
+/// The lock of the names of outputs. A temporary file or directory is created, a complete one gets its name, and the error
+/// of an incomplete one is handled under this lock. A thread that holds it until the process ends can therefore remove
+/// what is incomplete.
 pub fn lock_names() -> MutexGuard<'static, ()> {
     static NAMES: Mutex<()> = Mutex::new(());
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)

@@ -40,7 +40,10 @@ impl TokenWriter {
         let separator = separator_of(tokenizer, "prepare")?;
         let temporary = temporary_path(path);
         // does not follow a link
-        let file = File::create_new(&temporary).map_err(|e| match e.kind() {
+        let names = lock_names();
+        let file = File::create_new(&temporary);
+        drop(names);
+        let file = file.map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => DataError::io(&temporary, "create", e),
             _ => DataError::io(path, "create", e),
         })?;

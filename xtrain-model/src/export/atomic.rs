@@ -16,12 +16,18 @@ pub(super) fn temporary_path(out: &Path) -> Result<PathBuf, StoreError> {
     Ok(temporary::temporary_path(out))
 }
 
+/// Creates a temporary file or directory under the lock of names, so that none appears while a signal removes them.
+pub(super) fn under_lock<T>(create: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let _names = temporary::lock_names();
+    create()
+}
+
 /// Writes the content of a file. The inner result holds I/O errors, the outer one errors of the content.
 type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<io::Result<()>, StoreError>;
 
 /// Writes a file and makes it durable.
 pub(super) fn write_file(path: &Path, fill: Fill<'_>) -> Result<(), StoreError> {
-    let file = File::create_new(path).map_err(CheckpointError::io("create", path))?;
+    let file = under_lock(|| File::create_new(path)).map_err(CheckpointError::io("create", path))?;
     let mut to = BufWriter::new(file);
     fill(&mut to)?.map_err(CheckpointError::io("write", path))?;
     let file = to.into_inner().map_err(|e| CheckpointError::io("write", path)(e.into_error()))?;

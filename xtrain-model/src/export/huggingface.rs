@@ -6,7 +6,7 @@ use serde_json::json;
 use xtrain_tensor::RopeScaling;
 use xtrain_tensor::faults::{self, Fault};
 
-use super::atomic::{publish, sync_dir, temporary_path, write_file};
+use super::atomic::{publish, sync_dir, temporary_path, under_lock, write_file};
 use super::shards;
 use crate::checkpoint::{CheckpointError, safetensors_header};
 use crate::config::Config;
@@ -59,7 +59,7 @@ pub fn huggingface(
     }
     let (config, generation) = (sorted(config), sorted(kept.generation(hf::eos_json(source.eos))));
     let draft = temporary_path(out)?;
-    std::fs::create_dir(&draft).map_err(CheckpointError::io("create", out))?;
+    under_lock(|| std::fs::create_dir(&draft)).map_err(CheckpointError::io("create", out))?;
     let write = || -> Result<(), StoreError> {
         for (name, json) in [("config.json", &config), ("generation_config.json", &generation)] {
             write_file(&draft.join(name), &mut |to| Ok(writeln!(to, "{json:#}")))?;
