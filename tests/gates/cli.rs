@@ -58,6 +58,12 @@ pub(crate) fn program() -> Command {
 #[cfg(unix)]
 pub(crate) fn in_terminal(command: &mut Command) -> &mut Command {
     use std::os::unix::process::CommandExt;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.map_or(1, |mask| u64::from_str_radix(mask.trim(), 16).unwrap());
+    if ignored & 1 == 0 {
+        return command; // no call before exec, for which the process would be copied
+    }
     let restore = || {
         // SAFETY: a call that is allowed between fork and exec.
         unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
