@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::decode::{KvKind, Request, SampleOptions, StopConditions};
+use crate::decode::sampler::TokenLogprob;
+use crate::decode::{Completion, KvKind, Request, SampleOptions, StopConditions};
 use crate::grammar::Language;
 use crate::model::{Error, Model};
 use crate::tensor::Dtype;
@@ -44,6 +45,10 @@ pub struct RolloutLine<'a> {
     pub logprobs: Option<Cow<'a, [f32]>>,
     /// The log-probability of each token after temperature and filters. 0 for an appended token.
     pub processed_logprobs: Cow<'a, [f32]>,
+    /// The most probable tokens at the position of each token, each with its log-probability before temperature and
+    /// filters. `None`: they were not requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_logprobs: Option<Vec<Vec<(u32, f32)>>>,
     /// 1 for each sampled token, 0 for each token that a reward program appended. `None`: all are sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<Vec<u8>>,
@@ -114,7 +119,7 @@ pub fn lossy(kv: KvKind) -> Option<Cow<'static, str>> {
 
 impl RolloutLine<'_> {
     /// The names that a column must not have: those of the other fields.
-    pub const RESERVED_COLUMNS: [&'static str; 33] = [
+    pub const RESERVED_COLUMNS: [&'static str; 34] = [
         "step",
         "prompt_id",
         "group",
@@ -128,6 +133,7 @@ impl RolloutLine<'_> {
         "completion_ids",
         "logprobs",
         "processed_logprobs",
+        "top_logprobs",
         "mask",
         "reward",
         "rewards",
@@ -177,6 +183,7 @@ impl RolloutLine<'_> {
                 tokens: self.stop_token_ids.to_vec(),
             },
             constraint: None,
+            top_logprobs: self.top_logprobs.iter().flatten().map(Vec::len).max().unwrap_or(0),
         }
     }
 
@@ -207,6 +214,13 @@ impl RolloutLine<'_> {
         bytes.push(b'\n');
         bytes
     }
+}
+
+/// The most probable tokens of a completion, for [`RolloutLine::top_logprobs`].
+pub fn top_pairs(completion: &Completion) -> Option<Vec<Vec<(u32, f32)>>> {
+    let pairs = |top: &Vec<TokenLogprob>| top.iter().map(|top| (top.token, top.logprob)).collect();
+    let all = &completion.top_logprobs;
+    (!all.is_empty()).then(|| all.iter().map(pairs).collect())
 }
 
 /// Whether a line has no stop tokens.
@@ -272,7 +286,7 @@ mod tests {
     #[test]
     fn every_field_is_reserved() {
         let values = |name: &str| match name {
-            "prompt_ids" | "completion_ids" | "logprobs" | "processed_logprobs" | "mask" => {
+            "prompt_ids" | "completion_ids" | "logprobs" | "processed_logprobs" | "top_logprobs" | "mask" => {
                 Value::Array(Vec::new())
             }
             "stop_token_ids" => Value::Array(vec![Value::from(1)]),

@@ -1,6 +1,6 @@
 //! `xtrain chat`: an interactive conversation.
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -80,6 +80,18 @@ pub(super) struct ChatArgs {
 }
 
 impl ChatArgs {
+    /// The files and directories that the command reads.
+    fn inputs(&self) -> Vec<PathBuf> {
+        let Self { model, template, prefix, speculation, constraint, .. } = self;
+        let others = [
+            template.template.clone(),
+            prefix.prefix.clone(),
+            speculation.draft.clone(),
+            constraint.schema_file(),
+        ];
+        others.into_iter().flatten().chain([model.path().to_path_buf()]).collect()
+    }
+
     /// The engine options of these flags.
     ///
     /// # Errors
@@ -106,6 +118,7 @@ impl ChatArgs {
             max_new: self.max_new,
             stop: StopConditions { eos: eos.to_vec(), tokens: Vec::new() },
             constraint: None,
+            top_logprobs: 0,
         }
     }
 }
@@ -115,7 +128,7 @@ const HELP: &str = "/reset clears the conversation, /exit or Ctrl-D exits, Ctrl-
                     with /";
 
 pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
-    args.save.check(args.cache.engine().kv)?;
+    args.save.check(args.cache.engine().kv, args.inputs())?;
     let loaded = args.prefix.opener(Some(&args.save))(args.model.path(), &args.common)?;
     let tokenizer = loaded.require_tokenizer("xtrain chat", "xtrain generate accepts ids: --tokens 1,2,3")?;
     let template_options = args.template.options(tokenizer);

@@ -208,6 +208,7 @@ mod tests {
             tokens: Vec::new(),
             logprobs: Vec::new(),
             processed_logprobs: Vec::new(),
+            top_logprobs: Vec::new(),
             finish_reason: FinishReason::Length,
         };
         Completed { completion, text: None }

@@ -1,5 +1,5 @@
 //! The flags `--regex` and `--json-schema`.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -53,6 +53,11 @@ impl ConstraintFlags {
         self.regex.is_some() || self.json_schema.is_some()
     }
 
+    /// The file of the schema. `None`: there is no schema, or it is given as text.
+    pub(super) fn schema_file(&self) -> Option<PathBuf> {
+        self.json_schema.as_deref().filter(|schema| !is_inline(schema)).map(PathBuf::from)
+    }
+
     /// The name of the flag that is given.
     pub(super) fn name(&self) -> &'static str {
         if self.regex.is_some() { "--regex" } else { "--json-schema" }
@@ -91,12 +96,17 @@ impl<'a> Compiler<'a> {
     }
 }
 
+/// Whether a schema is the text itself, not the path of a file.
+fn is_inline(schema: &str) -> bool {
+    schema.trim_start().starts_with('{')
+}
+
 /// The language of a schema: the schema itself, which begins with {, or a file. Errors name `place` or the file.
 ///
 /// # Errors
 /// A schema that cannot be read or is not JSON.
 pub(super) fn read_schema(schema: &str, place: &str) -> Result<Language, CliError> {
-    if schema.trim_start().starts_with('{') {
+    if is_inline(schema) {
         return Language::json_schema(schema).map_err(|error| refused(place, &error));
     }
     let path = Path::new(schema);

@@ -7,7 +7,7 @@ use super::{Command, command, parse};
 
 /// A flag, values for it, with other flags that it needs, and what then is in the engine options or in the request, and
 /// is not without the flag.
-const EFFECTS: [(&str, &[(&str, &str)]); 25] = [
+const EFFECTS: [(&str, &[(&str, &str)]); 26] = [
     ("ageing", &[("7", "ageing: 7,")]),
     ("ignore_eos", &[("", "eos: [],")]),
     (
@@ -40,6 +40,7 @@ const EFFECTS: [(&str, &[(&str, &str)]); 25] = [
     ("sync_every", &[("3", "steps_per_sync: 3")]),
     ("temperature", &[("0.25", "temperature: 0.25")]),
     ("top_k", &[("11", "top_k: Some(11)")]),
+    ("top_logprobs", &[("5", "top_logprobs: 5")]),
     ("top_p", &[("0.75", "top_p: Some(0.75)")]),
     ("watermark", &[("48", "watermark: Some(48)")]),
 ];
@@ -114,7 +115,7 @@ fn effect(line: &[&str]) -> String {
 #[test]
 fn every_flag_reaches_the_engine_or_the_request() {
     for line in [
-        &["generate", "m", "--prompt", "a"][..],
+        &["generate", "m", "--prompt", "a", "--json"][..],
         &["rollout", "m"],
         &["chat", "m"],
         &["bench", "trace", "--max-batch-size", "4"],

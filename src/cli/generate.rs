@@ -1,7 +1,7 @@
 //! `xtrain generate`: continues one prompt.
 use std::io::IsTerminal;
 
-use clap::{ArgGroup, Args};
+use clap::{Arg, ArgGroup, Args};
 use serde::Serialize;
 
 use super::common::{token_id, whole};
@@ -15,14 +15,16 @@ use super::speculation::SpeculationReport;
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, Request};
 use crate::report::{Spread, Timings, printable, units};
+use crate::rollout_file::top_pairs;
 
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
+#[command(mut_args(of_json))]
 #[command(after_help = format!("\
 Text is streamed as it is generated, in whole characters. On a terminal control characters are replaced; files and \
 pipes receive the unmodified text. A model without a tokenizer prints token ids. --json prints one object with the \
 names of `xtrain rollout`: prompt, completion, prompt_ids, completion_ids, logprobs, finish_reason, and logprob_bits \
-(hexadecimal), timings; with --prefix also cached_tokens; with --speculate or --draft also \
+(hexadecimal), timings; with --top-logprobs also top_logprobs; with --prefix also cached_tokens; with --speculate or --draft also \
 speculation: drafted_tokens, accepted_tokens, acceptance_rate.
 
 Text that may be the beginning of a --stop text is held back until the next tokens show that it is not.
@@ -65,6 +67,11 @@ pub(super) struct GenerateArgs {
     offload: LayerOffloadFlags,
 }
 
+/// Only the JSON object has a place for the most probable tokens.
+fn of_json(flag: Arg) -> Arg {
+    if flag.get_id() == "top_logprobs" { flag.requires("json") } else { flag }
+}
+
 #[derive(Serialize)]
 struct Generated {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +82,8 @@ struct Generated {
     completion_ids: Vec<u32>,
     logprobs: Vec<f32>,
     logprob_bits: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<Vec<Vec<(u32, f32)>>>,
     finish_reason: String,
     timings: TimingsJson,
     /// Prompt tokens that came from the file of --prefix.
@@ -98,7 +107,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
 }
 
 fn generate(args: &GenerateArgs) -> Result<(), CliError> {
-    args.save.check(args.generation.cache.engine().kv)?;
+    args.save.check(args.generation.cache.engine().kv, args.generation.inputs())?;
     let open = args.generation.prefix.opener(Some(&args.save));
     let loaded = open(args.generation.model.path(), &args.generation.common)?;
     args.generation.check_stop_token_ids(&loaded)?;
@@ -229,6 +238,7 @@ fn generated(prompt: PromptInput, done: Completion, text: Option<String>, timing
         completion: text,
         prompt_ids: prompt.ids,
         logprob_bits: done.logprobs.iter().map(|x| format!("{:08x}", x.to_bits())).collect(),
+        top_logprobs: top_pairs(&done),
         completion_ids: done.tokens,
         logprobs: done.logprobs,
         finish_reason: done.finish_reason.to_string(),

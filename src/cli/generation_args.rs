@@ -1,4 +1,6 @@
 //! Flags shared by `generate` and `rollout`: model, length, sampling.
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::common::{CacheFlags, Common};
@@ -38,6 +40,13 @@ pub(super) struct GenerationArgs {
 }
 
 impl GenerationArgs {
+    /// The files and directories that the command reads.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        let Self { model, prefix, speculation, constraint, .. } = self;
+        let others = [prefix.prefix.clone(), speculation.draft.clone(), constraint.schema_file()];
+        others.into_iter().flatten().chain([model.path().to_path_buf()]).collect()
+    }
+
     /// The stop texts for the completions. `None`: there are none, and the model has no tokenizer.
     ///
     /// # Errors

@@ -55,15 +55,18 @@ fn hangup_is_ignored() -> bool {
 pub(super) fn remove_unfinished(path: &Path, out: &Path) -> Result<(), CliError> {
     let mut signals = Signals::new(stops().map(|(signal, _)| signal)).map_err(not_installed)?;
     let [path, out] = [path, out].map(Path::to_path_buf);
-    let is_kept = faults::on(Fault::UnfinishedOutputKept);
+    let [is_kept, writes_on] = [Fault::UnfinishedOutputKept, Fault::WriterGoesOnAfterSignal].map(faults::on);
     std::thread::spawn(move || {
         let first = signals.forever().next();
         let exit = stops().find(|(signal, _)| first == Some(*signal)).map(|(_, exit)| exit);
         // until the process ends, so that nothing incomplete gets its name
-        let _names = lock_names();
+        let _names = (!writes_on).then(lock_names);
         let removed = !is_kept && [&path, &out].map(|path| remove_temporary(path)).contains(&true);
         if removed {
             eprintln!("stopped by a signal; {} was not written", out.display());
+        }
+        if writes_on {
+            std::thread::sleep(std::time::Duration::from_millis(300));
         }
         std::process::exit(exit.unwrap_or(Exit::Interrupted) as i32);
     });

@@ -286,6 +286,7 @@ fn generate_samples(
         max_new: s.max_new,
         stop: StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
         constraint: None,
+        top_logprobs: 0,
     };
     let requests = (0..s.count as u64).map(request).collect();
     let completions = generate(model, requests, engine)?;

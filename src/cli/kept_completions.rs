@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::completion_writer::{Completed, Earlier};
 use super::exit::{CliError, Exit};
+use crate::decode::sampler::TokenLogprob;
 use crate::decode::{Completion, FinishReason};
 use crate::model::json;
 use crate::rollout_file::RolloutLine;
@@ -145,6 +146,11 @@ impl KeptCompletions {
     }
 }
 
+/// The most probable tokens at one position.
+fn top(pairs: Vec<(u32, f32)>) -> Vec<TokenLogprob> {
+    pairs.into_iter().map(|(token, logprob)| TokenLogprob { token, logprob }).collect()
+}
+
 /// The completion of a line, as the engine would return it under `index` and `id`.
 fn completed(line: RolloutLine<'_>, index: usize, id: u64) -> Result<Completed, String> {
     let reasons = [FinishReason::Eos, FinishReason::Stop, FinishReason::Length, FinishReason::Context];
@@ -156,15 +162,21 @@ fn completed(line: RolloutLine<'_>, index: usize, id: u64) -> Result<Completed, 
         tokens: line.completion_ids.into_owned(),
         logprobs: line.logprobs.ok_or("field \"logprobs\": expected a list, found none")?.into_owned(),
         processed_logprobs: line.processed_logprobs.into_owned(),
+        top_logprobs: line.top_logprobs.unwrap_or_default().into_iter().map(top).collect(),
         finish_reason: finish_reason.ok_or_else(|| {
             let [a, b, c, d] = reasons;
             format!("field \"finish_reason\": expected {a}, {b}, {c} or {d}, found {:?}", line.finish_reason)
         })?,
     };
     let n = completion.tokens.len();
-    let lists = [("logprobs", &completion.logprobs), ("processed_logprobs", &completion.processed_logprobs)];
-    if let Some((name, list)) = lists.into_iter().find(|(_, list)| list.len() != n) {
-        return Err(format!("field {name:?}: expected {n} values, one for each token, found {}", list.len()));
+    let top = completion.top_logprobs.len();
+    let lists = [
+        ("logprobs", completion.logprobs.len()),
+        ("processed_logprobs", completion.processed_logprobs.len()),
+        ("top_logprobs", if top == 0 { n } else { top }),
+    ];
+    if let Some((name, found)) = lists.into_iter().find(|(_, found)| *found != n) {
+        return Err(format!("field {name:?}: expected {n} values, one for each token, found {found}"));
     }
     Ok(Completed { completion, text: line.completion.map(|text| text.into_owned()) })
 }

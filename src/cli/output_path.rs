@@ -7,8 +7,8 @@ use super::exit::{CliError, Exit};
 use crate::run::RunDir;
 use crate::tensor::faults::{self, Fault};
 
-/// Checks that a command may write its output file: it does not exist, or `--force` replaces it. Pipes, devices and
-/// open files such as `/dev/stdout` are written, not replaced. Refuses paths of directories, and `-`, which would be a
+/// Checks that a command may write its output file: its directory exists, and it does not, or `--force` replaces it. Pipes,
+/// devices and open files such as `/dev/stdout` are written, not replaced. Refuses paths of directories, and `-`, which would be a
 /// file of that name: commands for which it is standard output do not call this function for it.
 pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     if path.as_os_str() == "-" {
@@ -19,6 +19,7 @@ pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
         let message = format_args!("expected the path of an output file, found \"{}\"", path.display());
         return Err(CliError::new(Exit::Usage, message).hint("add the name of a file"));
     }
+    check_parent(path)?;
     if !path.is_file() || is_open_file(path) || faults::on(Fault::OverwriteWithoutForce) {
         return Ok(());
     }
@@ -27,6 +28,18 @@ pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     }
     let message = format_args!("{}: already exists", path.display());
     Err(CliError::new(Exit::Usage, message).hint("choose another path, or replace it with --force"))
+}
+
+/// Checks that the directory of an output file exists.
+fn check_parent(path: &Path) -> Result<(), CliError> {
+    let target = target_of(path);
+    let Some(parent) = target.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir())
+    else {
+        return Ok(());
+    };
+    let what = if parent.exists() { "expected a directory, found a file" } else { "directory not found" };
+    let message = format_args!("{}: {}: {what}", path.display(), parent.display());
+    Err(CliError::new(Exit::Missing, message).hint("create the directory, or choose another path"))
 }
 
 /// Checks that an output file is not one of the files that the command reads, which `--force` would replace, nor a file of
@@ -101,10 +114,22 @@ pub(super) fn partial_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The path that is written: links are followed, except those to open files.
+/// The path that is written: links are followed, also to a file that does not exist, but not those to open files.
 pub(super) fn target_of(path: &Path) -> PathBuf {
-    let followed = if is_open_file(path) { None } else { fs::canonicalize(path).ok() };
-    followed.unwrap_or_else(|| path.to_path_buf())
+    /// The number of links after which Linux refuses a path.
+    const MAX_LINKS: usize = 40;
+    let mut target = path.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        if is_open_file(&target) || faults::on(Fault::LinkToNewFileReplaced) && !target.exists() {
+            break;
+        }
+        if let Ok(target) = fs::canonicalize(&target) {
+            return target;
+        }
+        let Ok(link) = fs::read_link(&target) else { return target };
+        target = target.parent().unwrap_or(Path::new("")).join(link);
+    }
+    path.to_path_buf()
 }
 
 /// Whether `path` names a pipe, a device or an open file. Commands write into it, and have no incomplete file.
@@ -152,7 +177,7 @@ mod tests {
         check_absent(&dir.path().join("a"), force).unwrap();
         check_absent(&dir.path().join("new"), Force { force: false }).unwrap();
         let mut accepted = Vec::new();
-        for name in ["a/", "a/.", "new/", "new/.", "..", "new/..", "", "."] {
+        for name in ["a/", "a/.", "new/", "new/.", "..", "", "."] {
             match check_absent(&dir.path().join(name), force) {
                 Ok(()) => accepted.push(name),
                 Err(error) => {
@@ -165,6 +190,58 @@ mod tests {
             }
         }
         accepted
+    }
+
+    #[test]
+    fn the_directory_of_an_output_file_has_to_exist() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("file"), "").unwrap();
+        for (name, want) in
+            [("gone/a", "directory not found"), ("file/a", "expected a directory, found a file")]
+        {
+            let error = check_absent(&path(name), Force { force: true }).unwrap_err();
+            let (parent, text) = (path(name), error.to_string());
+            let parent = parent.parent().unwrap().display();
+            assert!(text.contains(&format!("{}: {parent}: {want}", path(name).display())), "{text}");
+            assert_eq!(error.exit(), Exit::Missing);
+        }
+    }
+
+    /// What is written through a link to a file that does not exist, relative to the directory of the link.
+    #[cfg(unix)]
+    fn target_of_new_link() -> PathBuf {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("in")).unwrap();
+        std::os::unix::fs::symlink("in/later", dir.path().join("link")).unwrap();
+        target_of(&dir.path().join("link")).strip_prefix(dir.path()).unwrap().to_path_buf()
+    }
+
+    #[test]
+    #[cfg(all(unix, feature = "faults"))]
+    fn a_link_that_is_replaced_is_found() {
+        assert_eq!(target_of_new_link(), Path::new("in/later"));
+        assert_eq!(faults::with(Fault::LinkToNewFileReplaced, target_of_new_link), Path::new("link"));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_link_to_a_file_that_does_not_exist_names_this_file() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir(path("in")).unwrap();
+        symlink("in/later", path("link")).unwrap();
+        symlink("link", path("second")).unwrap();
+        symlink(path("loop"), path("loop")).unwrap();
+        symlink("gone/later", path("nowhere")).unwrap();
+        for name in ["link", "second"] {
+            assert_eq!(target_of(&path(name)), path("in/later"));
+            check_absent(&path(name), Force { force: false }).unwrap();
+        }
+        assert_eq!(target_of(&path("loop")), path("loop"));
+        let error = check_absent(&path("nowhere"), Force { force: false }).unwrap_err().to_string();
+        assert!(error.contains("gone: directory not found"), "{error}");
     }
 
     #[test]

@@ -28,6 +28,10 @@ pub(super) struct Parameters {
     /// End the completion after one of these tokens, for example 198,271. The token is part of the ids and of the text.
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id, help_heading = "Sampling")]
     pub(super) stop_token_ids: Vec<u32>,
+    /// Also write the N most probable tokens at the position of each new token, with their log-probabilities before
+    /// temperature and filters.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = at_least_zero)]
+    pub(super) top_logprobs: usize,
 }
 
 /// A field with a value that its flag does not accept.
@@ -52,6 +56,7 @@ impl Parameters {
             max_new: self.max_new,
             stop: StopConditions { eos, tokens: self.stop_token_ids.clone() },
             constraint: None,
+            top_logprobs: self.top_logprobs,
         }
     }
 
@@ -62,7 +67,8 @@ impl Parameters {
     /// A value that the flag of the same name does not accept.
     pub(super) fn of_line(&self, line: &mut Map<String, Value>) -> Result<Parameters, InvalidField> {
         let mut of_line = self.clone();
-        let Parameters { max_new, ignore_eos, seed, sampling, stop, stop_token_ids } = &mut of_line;
+        let Parameters { max_new, ignore_eos, seed, sampling, stop, stop_token_ids, top_logprobs } =
+            &mut of_line;
         let mut fields = Fields(line);
         fields.number("max_new", at_least_one, max_new)?;
         fields.number("seed", whole, seed)?;
@@ -71,6 +77,7 @@ impl Parameters {
         fields.number("top_p", share, &mut sampling.top_p)?;
         fields.number("min_p", share_or_zero, &mut sampling.min_p)?;
         fields.number("repetition_penalty", penalty, &mut sampling.repetition_penalty)?;
+        fields.number("top_logprobs", at_least_zero, top_logprobs)?;
         fields.value("ignore_eos", "expected true or false", Value::as_bool, ignore_eos)?;
         let texts = "expected a list of texts of at least one character";
         fields.value(
@@ -149,7 +156,15 @@ mod tests {
         let sampling =
             Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 };
         let stop = StopFlag { stop: vec!["a".into()] };
-        Parameters { max_new: 128, ignore_eos: false, seed: 3, sampling, stop, stop_token_ids: vec![1] }
+        Parameters {
+            max_new: 128,
+            ignore_eos: false,
+            seed: 3,
+            sampling,
+            stop,
+            stop_token_ids: vec![1],
+            top_logprobs: 2,
+        }
     }
 
     fn read(line: Value) -> Result<(Parameters, Map<String, Value>), InvalidField> {
@@ -160,14 +175,22 @@ mod tests {
     #[test]
     fn fields_of_a_line_replace_flags_and_others_stay() {
         let line = json!({"id": 7, "max_new": 9, "seed": u64::MAX, "temperature": 0.25, "top_k": 5, "top_p": 0.5, "min_p": 0.125,
-            "repetition_penalty": 1.5, "ignore_eos": true, "stop": ["b", "c"], "stop_token_ids": [4, 5]});
+            "repetition_penalty": 1.5, "ignore_eos": true, "stop": ["b", "c"], "stop_token_ids": [4, 5], "top_logprobs": 6});
         let (of_line, rest) = read(line).unwrap();
         let sampling =
             Sampling { temperature: 0.25, top_k: 5, top_p: 0.5, min_p: 0.125, repetition_penalty: 1.5 };
         let (stop, stop_token_ids) = (StopFlag { stop: vec!["b".into(), "c".into()] }, vec![4, 5]);
         assert_eq!(
             of_line,
-            Parameters { max_new: 9, ignore_eos: true, seed: u64::MAX, sampling, stop, stop_token_ids }
+            Parameters {
+                max_new: 9,
+                ignore_eos: true,
+                seed: u64::MAX,
+                sampling,
+                stop,
+                stop_token_ids,
+                top_logprobs: 6
+            }
         );
         assert_eq!(Value::from(rest), json!({"id": 7}));
         let (unchanged, rest) = read(json!({"max_new": null, "stop": null, "a": null})).unwrap();
@@ -185,6 +208,7 @@ mod tests {
             ("temperature", json!(-1)),
             ("temperature", json!(1e-40)),
             ("top_k", json!(-1)),
+            ("top_logprobs", json!(-1)),
             ("top_p", json!(0)),
             ("min_p", json!(2)),
             ("repetition_penalty", json!(0)),

@@ -1,5 +1,5 @@
 //! The flags `--prefix` and `--save-prefix`: keys and values of a prompt in a file.
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -127,25 +127,18 @@ impl SavePrefixFlag {
         Err(CliError::new(Exit::Data, message))
     }
 
-    /// Checks that the file may be written, and that there are keys and values to write.
+    /// Checks that the file may be written by a command that reads `inputs`, and that there are keys and values to write.
     ///
     /// # Errors
-    /// It exists, without `--force`; its directory does not; there is no cache.
-    pub(super) fn check(&self, kv: KvKind) -> Result<(), CliError> {
+    /// It exists, without `--force`, or is an input; its directory does not exist; there is no cache.
+    pub(super) fn check(&self, kv: KvKind, inputs: Vec<PathBuf>) -> Result<(), CliError> {
         let Some(path) = &self.save_prefix else { return Ok(()) };
         if kv == KvKind::Off {
             let message = "--save-prefix: expected a KV cache, found --kv off";
             return Err(CliError::new(Exit::Usage, message).hint("remove --kv off"));
         }
         output_path::check_absent(path, self.force)?;
-        let path = followed(path);
-        match path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
-            Some(parent) => {
-                let message = format!("--save-prefix: {}: no such directory", parent.display());
-                Err(CliError::new(Exit::Missing, message))
-            }
-            None => Ok(()),
-        }
+        output_path::check_is_no_input(path, &inputs)
     }
 
     /// Finished sequences keep their rows if they are to be saved.
@@ -168,15 +161,10 @@ impl SavePrefixFlag {
         let snapshot = engine.snapshot(index)?;
         let prefix = engine.read_snapshot(snapshot)?.truncated(len);
         engine.release_snapshot(snapshot);
-        prefix.save(&followed(path), &identity(loaded)?)?;
+        prefix.save(&output_path::target_of(path), &identity(loaded)?)?;
         let (n, path) = (prefix.tokens().len(), path.display());
         Ok(Some(format!("saved the keys and values of {n} prompt tokens: {path}")))
     }
-}
-
-/// The path behind links.
-fn followed(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
 }
 
 fn identity(loaded: &Loaded) -> Result<PrefixIdentity, CliError> {

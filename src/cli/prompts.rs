@@ -21,7 +21,7 @@ use crate::tensor::faults::{self, Fault};
 /// A prompt of a JSONL file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Prompt {
-    /// Its location for error messages, for example `prompts.jsonl: line 3`.
+    /// Its location for error messages, for example `prompts.jsonl:3`.
     pub(super) place: String,
     /// Its index in the file, which skipped prompts do not change.
     pub(super) index: usize,
@@ -88,7 +88,7 @@ pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Pro
     let encoded = file.encode(tokenizer).map_err(hint)?;
     let prompt = |(index, (record, prompt)): (usize, (&PromptRecord, EncodedPrompt))| {
         let EncodedPrompt { text, ids } = prompt;
-        let place = format!("{}: line {}", name.display(), record.line);
+        let place = format!("{}:{}", name.display(), record.line);
         Prompt {
             place,
             index,

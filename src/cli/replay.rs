@@ -14,7 +14,7 @@ use super::out;
 use crate::decode::{Completion, Engine, EngineOptions, Request, TextStops};
 use crate::model::{Model, json};
 use crate::report::Progress;
-use crate::rollout_file::{RolloutLine, lossy, policy_digest, policy_digest_of};
+use crate::rollout_file::{RolloutLine, lossy, policy_digest, policy_digest_of, top_pairs};
 use crate::tensor::Dtype;
 use crate::tensor::faults::{self, Fault};
 
@@ -103,8 +103,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
         let requests = turns.iter().map(request).collect::<Result<Vec<Request>, CliError>>()?;
         let options = EngineOptions { max_batch: BATCH, ..args.cache.engine() };
         require_cache_of(&loaded.model, &requests, options)?;
-        let stops = turns.iter().map(|(numbered, _)| text_stops(&loaded, &numbered.line));
-        let stops = stops.collect::<Result<Vec<Option<TextStops<'_>>>, CliError>>()?;
+        let stops = text_stops(&loaded, &turns)?;
         let found = regenerate(&loaded, requests, stops, options)?;
         let mut found = turns.iter().zip(&found).peekable();
         for numbered in batch {
@@ -147,21 +146,28 @@ fn other_dtype(line: &RolloutLine<'_>, model: &Model, digest: &str) -> Result<Op
     Ok((is_of_line && !faults::on(Fault::DtypeOfRolloutIgnored)).then_some(other))
 }
 
-/// The stop texts of a line. `None`: it has none.
-fn text_stops<'t>(loaded: &'t Loaded, line: &RolloutLine<'_>) -> Result<Option<TextStops<'t>>, CliError> {
-    if line.stop.is_empty() {
+/// The stop texts of each turn. `None`: no turn has one.
+fn text_stops<'t>(
+    loaded: &'t Loaded,
+    turns: &[(&Numbered, Range<usize>)],
+) -> Result<Option<TextStops<'t>>, CliError> {
+    if turns.iter().all(|(numbered, _)| numbered.line.stop.is_empty()) {
         return Ok(None);
     }
     let hint = "the stop texts of the file can only be found with the tokenizer of its model";
     let tokenizer = loaded.require_tokenizer("a completion with \"stop\"", hint)?;
-    Ok(Some(TextStops::new(tokenizer, line.stop.to_vec())))
+    let mut stops = TextStops::new(tokenizer, Vec::new());
+    for (index, (numbered, _)) in turns.iter().enumerate() {
+        stops.set_stops(index..index + 1, numbered.line.stop.to_vec());
+    }
+    Ok(Some(stops))
 }
 
-/// The completions of `requests`, in their order, each with its own stop texts.
+/// The completions of `requests`, in their order.
 fn regenerate(
     loaded: &Loaded,
     requests: Vec<Request>,
-    mut stops: Vec<Option<TextStops<'_>>>,
+    mut stops: Option<TextStops<'_>>,
     options: EngineOptions,
 ) -> Result<Vec<Completion>, CliError> {
     let limits = options.kv.limits(loaded.model.config());
@@ -170,21 +176,19 @@ fn regenerate(
     let mut engine = Engine::new(&loaded.model, EngineOptions { max_seq_len, max_batch, ..options })?;
     requests.into_iter().try_for_each(|request| engine.submit(request).map(drop))?;
     while !engine.is_idle() {
-        for event in engine.step()?.events {
-            if let Some(stops) = &mut stops[event.index] {
-                stops.push(event);
-            }
-        }
-        for index in stops.iter_mut().flatten().flat_map(TextStops::reached) {
+        let events = engine.step()?.events;
+        let reached = stops.as_mut().map(|stops| {
+            events.iter().for_each(|event| drop(stops.push(event)));
+            stops.reached()
+        });
+        for index in reached.unwrap_or_default() {
             engine.stop(index);
         }
     }
     let mut all = engine.take_finished();
     all.sort_by_key(|completion| completion.index);
-    for (completion, stops) in all.iter_mut().zip(&mut stops) {
-        if let Some(stops) = stops {
-            stops.finish(completion);
-        }
+    if let Some(stops) = &mut stops {
+        all.iter_mut().for_each(|completion| drop(stops.finish(completion)));
     }
     Ok(all)
 }
@@ -224,6 +228,23 @@ fn difference(line: &RolloutLine<'_>, turn: &Range<usize>, found: &Completion) -
         if let Some(at) = want.iter().zip(logprobs).position(|(a, b)| a.to_bits() != b.to_bits()) {
             let (token, want, found) = (first + at, want[at], logprobs[at]);
             return Some(format!("token {token}: expected the log-probability {want}, found {found}"));
+        }
+    }
+    if let Some(want) = &line.top_logprobs {
+        if line.completion_ids.len() != want.len() {
+            let (n, found) = (line.completion_ids.len(), want.len());
+            return Some(format!("top_logprobs: expected {n} lists, one for each token, found {found}"));
+        }
+        let (want, found) = (&want[turn.clone()], top_pairs(found).unwrap_or_default());
+        let differs = |(want, found): (&Vec<(u32, f32)>, &Vec<(u32, f32)>)| {
+            let bits = |&(token, logprob): &(u32, f32)| (token, logprob.to_bits());
+            !want.iter().map(bits).eq(found.iter().map(bits)) && !faults::on(Fault::ReplayIgnoresTopTokens)
+        };
+        if let Some(at) = want.iter().zip(&found).position(differs) {
+            let (token, want, found) = (first + at, &want[at], &found[at]);
+            return Some(format!(
+                "token {token}: expected the most probable tokens {want:?}, found {found:?}"
+            ));
         }
     }
     let found = found.finish_reason.to_string();

@@ -103,12 +103,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
 
 /// The paths that the command reads.
 fn inputs(args: &RolloutArgs) -> Vec<PathBuf> {
-    let generation = &args.generation;
-    let others = [generation.prefix.prefix.clone(), generation.speculation.draft.clone()];
-    // a schema that begins with { is no path
-    let schema = generation.constraint.json_schema.clone().map(PathBuf::from);
-    let given = others.into_iter().flatten().chain(schema);
-    given.chain([args.prompts.clone(), generation.model.path().to_path_buf()]).collect()
+    args.generation.inputs().into_iter().chain([args.prompts.clone()]).collect()
 }
 
 /// The error of a command that skipped prompts and completed the others.

@@ -51,7 +51,10 @@ impl SchedulerFlags {
         if let Some(found) = options.kv_capacity.filter(|&found| found < want) {
             let message =
                 format!("--kv-capacity {found}: expected at least {want}, for the longest sequence");
-            let shorter = if options.kv.keeps_all() { "--max-new" } else { "--kv-window" };
+            let shorter = match options.kv.keeps_all() {
+                true => "--max-new or max_new of the prompt",
+                false => "--kv-window",
+            };
             let hint = format!("increase --kv-capacity, or reduce {shorter}");
             return Err(CliError::new(Exit::Usage, message).hint(hint));
         }

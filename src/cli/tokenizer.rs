@@ -101,7 +101,7 @@ fn plain_text(path: &Path, bytes: Vec<u8>) -> Result<String, DataError> {
     let text = String::from_utf8(bytes).map_err(|error| DataError::not_text(path, &error))?;
     let content = text.strip_prefix('\u{feff}').unwrap_or(&text);
     match text.find('\0') {
-        Some(at) => Err(DataError::NotText { file, offset: at as u64, byte: 0 }),
+        Some(at) => Err(DataError::NotText { file, line: None, offset: at as u64, byte: 0 }),
         None if content.is_empty() => Err(DataError::Empty { file }),
         None if content.len() < text.len() => Ok(content.to_string()),
         None => Ok(text),

@@ -184,7 +184,16 @@ mod tests {
         let logprobs = vec![-1.0; tokens.len()];
         let processed_logprobs = logprobs.clone();
         let tokens = tokens.to_vec();
-        Completion { index: 0, id: 0, prompt_len: 1, tokens, logprobs, processed_logprobs, finish_reason }
+        Completion {
+            index: 0,
+            id: 0,
+            prompt_len: 1,
+            tokens,
+            logprobs,
+            processed_logprobs,
+            top_logprobs: Vec::new(),
+            finish_reason,
+        }
     }
 
     /// The numbers of tokens, without and with a mask for truncated completions, of one with three sampled and three

@@ -62,6 +62,7 @@ impl From<SentTurn> for Turn {
             tokens: sent.tokens,
             logprobs: Vec::new(),
             processed_logprobs: sent.logprobs.into_iter().map(f32::from_bits).collect(),
+            top_logprobs: Vec::new(),
             finish_reason: REASONS[sent.reason],
         };
         Turn { at: CompletionIndex { prompt: sent.prompt, completion: sent.completion }, turn }

@@ -66,6 +66,7 @@ impl Grpo<'_> {
             tokens: (0..len).map(|_| digit()).collect(),
             logprobs: vec![0.0; len],
             processed_logprobs: vec![0.0; len],
+            top_logprobs: Vec::new(),
             finish_reason: FinishReason::Length,
         };
         Sample::new(turn, self.tokenizer)

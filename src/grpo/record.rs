@@ -35,6 +35,7 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     completion_ids: Cow::Borrowed(&sample.tokens),
                     logprobs: None,
                     processed_logprobs: Cow::Borrowed(&sample.logprobs),
+                    top_logprobs: None,
                     mask: mask(sample),
                     reward: scores.total[row],
                     rewards: Some(rewards),

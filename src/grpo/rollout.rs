@@ -122,6 +122,7 @@ impl<'a> Rollout<'a> {
                 max_new: options.max_new,
                 stop,
                 constraint: options.constraint.as_ref().map(|constraint| constraint.shared.clone()),
+                top_logprobs: 0,
             };
             engine.submit_group(request, size)?;
             sequences.extend((0..size).map(|completion| CompletionIndex { prompt: at, completion }));

@@ -33,6 +33,7 @@ impl Grpo<'_> {
                 max_new: self.rollout.max_new - start,
                 stop: StopConditions { eos: self.tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
                 constraint: self.rollout.constraint.as_ref().map(|constraint| constraint.shared.clone()),
+                top_logprobs: 0,
             })
             .collect();
         let EngineOptions { kv, prefill_chunk: chunk, .. } = self.rollout.engine;

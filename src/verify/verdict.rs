@@ -148,6 +148,7 @@ mod tests {
             tokens: tokens.to_vec(),
             logprobs: values.clone(),
             processed_logprobs: values,
+            top_logprobs: Vec::new(),
             finish_reason: FinishReason::Length,
         }
     }

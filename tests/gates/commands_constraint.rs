@@ -162,19 +162,14 @@ fn what_is_no_constraint_is_refused() {
         &scratch.0,
         &["rollout", &m, "--prompts", "p.jsonl"],
         65,
-        &["p.jsonl: line 2", "\"regex\"", "a string", "7"],
+        &["p.jsonl:2", "\"regex\"", "a string", "7"],
     );
     scratch.file("r.jsonl", "{\"prompt\": \"ab\", \"regex\": \"a\"}\n");
-    refused(
-        &scratch.0,
-        &["verify", &m, "--prompts", "r.jsonl"],
-        65,
-        &["r.jsonl: line 1", "no field \"regex\""],
-    );
+    refused(&scratch.0, &["verify", &m, "--prompts", "r.jsonl"], 65, &["r.jsonl:1", "no field \"regex\""]);
     let grpo = ["grpo", "--init", &m, "--prompts", "r.jsonl", "--reward", "true", "--run", "g"];
     refused(&scratch.0, &grpo, 65, &["r.jsonl:1: expected no field \"regex\"", "set grpo.regex"]);
     scratch.file("q.jsonl", "{\"prompt\": \"ab\", \"regex\": \"a(\"}\n");
-    refused(&scratch.0, &["rollout", &m, "--prompts", "q.jsonl"], 65, &["q.jsonl: line 1", "unclosed group"]);
+    refused(&scratch.0, &["rollout", &m, "--prompts", "q.jsonl"], 65, &["q.jsonl:1", "unclosed group"]);
     let from = crate::fixtures::path("models/qwen3_tied");
     for name in ["config.json", "model.safetensors"] {
         scratch.file(&format!("m/{name}"), "");

@@ -81,7 +81,7 @@ fn files_of(dir: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
 /// At each instant, a signal leaves the directory of an export complete, absent or as it was, and nothing beside it.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_signal_to_an_export_leaves_no_part_of_it() {
+pub(crate) fn a_signal_to_an_export_leaves_no_part_of_it() {
     let (scratch, m) = (Scratch::new("export-signal"), model());
     let export = ["export", &m, "out/m", "--max-shard-size", "8KB"];
     fs::create_dir(scratch.0.join("out")).unwrap();
@@ -107,15 +107,15 @@ fn a_signal_to_an_export_leaves_no_part_of_it() {
         let (code, errors, after) = (output.status.code(), text(&output.stderr), files_of(&out));
         let stopped = Some(if signal == "-TERM" { 143 } else { 130 });
         // before its handler is installed, the signal ends the process
-        assert!([None, Some(0), stopped].contains(&code), "{at}: {code:?}: {errors}");
+        assert!([None, Some(0), stopped].contains(&code), "instant {at}: {code:?}: {errors}");
         assert!(
             after == whole || (after == before && code != Some(0)),
-            "{at}: {code:?}: a part is left: {errors}"
+            "instant {at}: {code:?}: a part is left: {errors}"
         );
         assert_eq!(
             fs::read_dir(scratch.0.join("out")).unwrap().count(),
             usize::from(after.is_some()),
-            "{at}: {errors}"
+            "instant {at}: {errors}"
         );
         ends.insert(code);
         if out.exists() {

@@ -136,6 +136,11 @@ fn a_file_that_does_not_fit_the_model_is_refused_by_name() {
     let with = |flags: &[&'static str]| [&args[..], flags].concat();
     refused(&scratch.0, &with(&["--save-prefix", "a.prefix"]), 2, &["a.prefix: already exists", "--force"]);
     done(&scratch.0, &with(&["--save-prefix", "a.prefix", "--force"]));
+    let input = &["a.prefix: expected a file other than the input"][..];
+    refused(&scratch.0, &with(&["--prefix", "a.prefix", "--save-prefix", "./a.prefix", "--force"]), 2, input);
+    scratch.file("t.jinja", "{{ messages[0].content }}");
+    let chat = ["chat", "--model", &m, "--template", "t.jinja", "--save-prefix", "t.jinja", "--force"];
+    refused(&scratch.0, &chat, 2, &["t.jinja: expected a file other than the input"]);
     refused(&scratch.0, &with(&["--prefix", "none.prefix"]), 66, &["none.prefix not found"]);
     refused(
         &scratch.0,

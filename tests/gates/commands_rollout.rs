@@ -99,7 +99,7 @@ fn an_invalid_prompt_is_reported_by_file_line_and_field() {
     ] {
         let file = format!("{name}.jsonl");
         scratch.file(&file, &format!("{{\"prompt_ids\": [1]}}\n{line}\n"));
-        let place = format!("{file}: line 2: ");
+        let place = format!("{file}:2: ");
         let parts = [&[place.as_str()], parts].concat();
         refused(&scratch.0, &["rollout", &m, "--prompts", &file], 65, &parts);
         refused(&scratch.0, &["verify", &m, "--prompts", &file], 65, &parts);
@@ -124,12 +124,7 @@ fn conversations_are_rendered_and_other_fields_are_copied() {
         "{prompt}"
     );
     scratch.file("taken.jsonl", "{\"prompt_ids\": [1], \"reward\": 4}\n");
-    refused(
-        &scratch.0,
-        &["rollout", &m, "--prompts", "taken.jsonl"],
-        65,
-        &["taken.jsonl: line 1", "\"reward\""],
-    );
+    refused(&scratch.0, &["rollout", &m, "--prompts", "taken.jsonl"], 65, &["taken.jsonl:1", "\"reward\""]);
 }
 
 #[test]
@@ -143,7 +138,7 @@ fn a_prompt_that_does_not_fit_is_skipped_or_truncated_and_the_others_are_complet
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(65), "{errors}");
     assert!(
-        errors.contains("p.jsonl: line 2: expected a prompt of at most 255 tokens, found 300; skipped"),
+        errors.contains("p.jsonl:2: expected a prompt of at most 255 tokens, found 300; skipped"),
         "{errors}"
     );
     assert!(errors.contains("1 of 3 prompts were skipped"), "{errors}");
@@ -234,12 +229,12 @@ fn fields_of_a_prompt_that_no_flag_accepts_are_refused() {
     let (scratch, m) = (Scratch::new("parameter-errors"), model());
     let rollout = ["rollout", &m, "--prompts", "p.jsonl"];
     for (fields, parts) in [
-        ("\"max_new\": 0", ["line 1: field \"max_new\": expected a whole number of at least 1", "found 0"]),
-        ("\"top_p\": 2", ["line 1: field \"top_p\": expected a number above 0", "found 2"]),
-        ("\"stop\": \"a\"", ["line 1: field \"stop\": expected a list of texts", "found \"a\""]),
+        ("\"max_new\": 0", [":1: field \"max_new\": expected a whole number of at least 1", "found 0"]),
+        ("\"top_p\": 2", [":1: field \"top_p\": expected a number above 0", "found 2"]),
+        ("\"stop\": \"a\"", [":1: field \"stop\": expected a list of texts", "found \"a\""]),
         (
             "\"stop_token_ids\": [999999]",
-            ["line 1: field \"stop_token_ids\": expected token ids below", "found 999999"],
+            [":1: field \"stop_token_ids\": expected token ids below", "found 999999"],
         ),
     ] {
         scratch.file("p.jsonl", &format!("{{\"prompt\": \"ab\", {fields}}}\n"));

@@ -146,13 +146,10 @@ fn an_invalid_conversation_is_refused_by_file_line_and_field() {
     for (file, parts) in [
         ("t.txt", &["t.txt", "\"messages\"", "found text"][..]),
         ("t.tok", &["t.tok", "expected conversations", "hint: "]),
-        (
-            "a.jsonl",
-            &["a.jsonl: line 2: expected \"messages\"", "\"assistant\"", "found only the roles \"user\""],
-        ),
-        ("b.jsonl", &["b.jsonl: line 1: expected messages that", "content has to be text"]),
-        ("c.jsonl", &["c.jsonl: line 1: expected \"messages\" as [", "a string"]),
-        ("d.jsonl", &["d.jsonl: line 1: expected \"messages\", or \"prompt\"", "found \"text\""]),
+        ("a.jsonl", &["a.jsonl:2: expected \"messages\"", "\"assistant\"", "found only the roles \"user\""]),
+        ("b.jsonl", &["b.jsonl:1: expected messages that", "content has to be text"]),
+        ("c.jsonl", &["c.jsonl:1: expected \"messages\" as [", "a string"]),
+        ("d.jsonl", &["d.jsonl:1: expected \"messages\", or \"prompt\"", "found \"text\""]),
     ] {
         refused(dir, &[&tiny("r", file, &[])[..], &["--objective", "sft"]].concat(), 65, parts);
     }

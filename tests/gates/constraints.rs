@@ -141,7 +141,16 @@ fn group(fixture: &mut Fixture, rng: &mut CaseRng, id: u64) -> Group {
     let eos = if rng.one_in(8) { vec![300] } else { eos };
     let tokens = if rng.one_in(8) { vec![rng.between(256, 320) as u32] } else { Vec::new() };
     let stop = StopConditions { eos, tokens };
-    let request = Request { id, seed: 5, prompt, options, max_new: rng.between(1, 24), stop, constraint };
+    let request = Request {
+        id,
+        seed: 5,
+        prompt,
+        options,
+        max_new: rng.between(1, 24),
+        stop,
+        constraint,
+        top_logprobs: 0,
+    };
     Group { request, size, regex }
 }
 

@@ -189,6 +189,15 @@ pub(crate) fn same(got: &Completion, want: &Completion) -> Result<(), String> {
             return Err(format!("{}: {what}: {}", at(n), got_and_want(a[n], b[n])));
         }
     }
+    let pairs = |c: &Completion, n: usize| {
+        let top = c.top_logprobs.get(n)?.iter();
+        Some(top.map(|top| (top.token, top.logprob.to_bits())).collect::<Vec<_>>())
+    };
+    let top = got.top_logprobs.len().max(want.top_logprobs.len());
+    if let Some(n) = (0..top).find(|&n| pairs(got, n) != pairs(want, n)) {
+        let [got, want] = [got, want].map(|c| c.top_logprobs.get(n));
+        return Err(format!("{}: most probable tokens: got {got:?}, want {want:?}", at(n)));
+    }
     let rest = |c: &Completion| (c.id, c.prompt_len, c.tokens.len(), c.logprobs.len(), c.finish_reason);
     if rest(got) == rest(want) { Ok(()) } else { Err(format!("got {:?}, want {:?}", rest(got), rest(want))) }
 }

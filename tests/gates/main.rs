@@ -37,6 +37,7 @@ mod commands_situations;
 mod commands_speculation;
 mod commands_stop;
 mod commands_tokenize;
+mod commands_top_logprobs;
 mod commands_trace;
 mod commands_train;
 mod commands_validation;

@@ -139,7 +139,14 @@ fn rollouts_and_evaluations_of_several_processes_are_those_of_one() {
     write_text(&scratch.0);
     let all = [small(4, ""), vec!["--run".into(), "run".into()]].concat();
     assert!(program().args(&all).current_dir(&scratch.0).output().unwrap().status.success());
-    let prompts: String = (0..5).map(|i| format!("{{\"prompt\": \"line {i}\"}}\n")).collect();
+    // with parameters of their own
+    let prompt = |i: u32| {
+        let (max_new, top) = (i + 2, i % 3);
+        format!(
+            "{{\"prompt\": \"line {i}\", \"max_new\": {max_new}, \"seed\": {i}, \"top_logprobs\": {top}}}\n"
+        )
+    };
+    let prompts: String = (0..5).map(prompt).collect();
     fs::write(scratch.0.join("prompts.jsonl"), prompts).unwrap();
     let rollout =
         ["rollout", "run", "--prompts", "prompts.jsonl", "-n", "2", "--max-new", "5", "--threads", "1"];

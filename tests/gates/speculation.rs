@@ -79,7 +79,9 @@ fn groups(model: &Model, rng: &mut CaseRng) -> Vec<(usize, Request)> {
         let tokens = if rng.one_in(6) { vec![rng.below(6) as u32] } else { Vec::new() };
         let max_new = rng.between(1, 30);
         let stop = StopConditions { eos, tokens };
-        groups.push((g, Request { id, seed: 5, prompt, options, max_new, stop, constraint: None }));
+        let top_logprobs = CaseRng::new(SEED + 2, id).choose(&[0, 0, 1, 4]);
+        let request = Request { id, seed: 5, prompt, options, max_new, stop, constraint: None, top_logprobs };
+        groups.push((g, request));
         id += g as u64;
     }
     groups
@@ -224,6 +226,7 @@ fn stop_from_outside(engine: &mut Engine<'_>, oracle: &Oracle, rng: &mut CaseRng
             want.tokens.truncate(tokens);
             want.logprobs.truncate(tokens);
             want.processed_logprobs.truncate(tokens);
+            want.top_logprobs.truncate(tokens);
             want.finish_reason = FinishReason::Stop;
         }
         same(got, &want)?;
@@ -323,7 +326,7 @@ pub(crate) fn on_gpu(device: &Device) -> Result<usize, String> {
         let prompt = prompt(&mut CaseRng::new(SEED, id));
         let mut request = Request::sampled(&prompt, 24, [0.0, 0.3][id as usize % 2], 6);
         request.options.repetition_penalty = (id == 2).then_some(1.1);
-        Request { id, ..request }
+        Request { id, top_logprobs: usize::from(id == 3), ..request }
     };
     let oracle = Oracle::new(&on_cpu, (0..4).map(request).collect());
     let mut accepted = 0;

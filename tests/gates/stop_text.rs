@@ -64,7 +64,16 @@ fn completion(tokenizer: &Tokenizer, rng: &mut CaseRng) -> Completion {
     let logprobs: Vec<f32> = (0..tokens.len()).map(|at| -(at as f32)).collect();
     let processed_logprobs = logprobs.clone();
     let finish_reason = rng.choose(&[FinishReason::Eos, FinishReason::Length]);
-    Completion { index: 0, id: 4, prompt_len: 3, tokens, logprobs, processed_logprobs, finish_reason }
+    Completion {
+        index: 0,
+        id: 4,
+        prompt_len: 3,
+        tokens,
+        logprobs,
+        processed_logprobs,
+        top_logprobs: Vec::new(),
+        finish_reason,
+    }
 }
 
 /// One to three texts, most of them parts of `text`.

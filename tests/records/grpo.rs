@@ -60,7 +60,16 @@ fn completion(text: &[u8], finish_reason: FinishReason) -> Completion {
     let tokens = [tokens, if finish_reason == FinishReason::Eos { vec![256] } else { vec![] }].concat();
     let processed_logprobs: Vec<f32> = (1u8..).zip(&tokens).map(|(n, _)| -f32::from(n) / 8.0).collect();
     let logprobs = vec![-9.0; tokens.len()];
-    Completion { index: 0, id: 6, prompt_len: 2, tokens, logprobs, processed_logprobs, finish_reason }
+    Completion {
+        index: 0,
+        id: 6,
+        prompt_len: 2,
+        tokens,
+        logprobs,
+        processed_logprobs,
+        top_logprobs: Vec::new(),
+        finish_reason,
+    }
 }
 
 /// Turns, with the tokens that are appended after each; then the reason of the last end and whether it was cut.

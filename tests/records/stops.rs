@@ -49,6 +49,7 @@ fn of(tokenizer: &Tokenizer, stops: &[&str], text: &[u8], ended: bool) -> String
         tokens,
         logprobs: zeros.clone(),
         processed_logprobs: zeros,
+        top_logprobs: Vec::new(),
         finish_reason: reason,
     };
     let text = open.finish(&mut completion);

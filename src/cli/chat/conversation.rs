@@ -142,6 +142,7 @@ mod tests {
             tokens,
             logprobs,
             processed_logprobs,
+            top_logprobs: Vec::new(),
             finish_reason,
         };
         let text = completion.text(&Tokenizer::byte());

@@ -49,7 +49,7 @@ impl Setup<'_> {
         }
         let dir = Path::new(&self.section.reward_dir);
         if !dir.is_dir() {
-            let message = format!("grpo.reward_dir: {}: no such directory", dir.display());
+            let message = format!("grpo.reward_dir: {}: directory not found", dir.display());
             return Err(CliError::new(Exit::Missing, message).hint("--set grpo.reward_dir=DIR"));
         }
         let logs = run.path().join("logs");

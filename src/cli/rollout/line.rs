@@ -6,7 +6,7 @@ use crate::cli::completion_writer::Completed;
 use crate::cli::prompts::Prompt;
 use crate::decode::FinishReason;
 use crate::grammar::Language;
-use crate::rollout_file::{RolloutLine, lossy};
+use crate::rollout_file::{RolloutLine, lossy, top_pairs};
 use crate::tensor::Dtype;
 use crate::tensor::faults::{self, Fault};
 
@@ -36,6 +36,7 @@ pub(super) fn json_line(
         completion_ids: Cow::Borrowed(&done.tokens),
         logprobs: Some(Cow::Borrowed(&done.logprobs)),
         processed_logprobs: Cow::Borrowed(&done.processed_logprobs),
+        top_logprobs: top_pairs(done),
         mask: None,
         reward: None,
         rewards: None,

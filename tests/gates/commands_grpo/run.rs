@@ -251,10 +251,10 @@ fn columns_of_the_prompts_reach_the_reward_program() {
 
     // invalid prompts
     for (line, parts) in [
-        ("{\"prompt\": 3}", &["bad.jsonl: line 2", "prompt"][..]),
-        ("{\"text\": \"a\"}", &["bad.jsonl: line 2", "prompt"]),
+        ("{\"prompt\": 3}", &["bad.jsonl:2", "prompt"][..]),
+        ("{\"text\": \"a\"}", &["bad.jsonl:2", "prompt"]),
         ("{\"prompt\": \"a\", \"id\": 3}", &["bad.jsonl:2", "\"id\"", "reserved"]),
-        ("nonsense", &["bad.jsonl: line 2"]),
+        ("nonsense", &["bad.jsonl:2"]),
     ] {
         scratch.file("bad.jsonl", &format!("{{\"prompt\": \"a\"}}\n{line}\n"));
         let args = ["grpo", "--init", "base", "--prompts", "bad.jsonl", "--run", "bad"];

@@ -85,5 +85,5 @@ pub(crate) fn reward_programs_run_where_the_run_was_started() {
     assert_eq!(fs::canonicalize(dir).unwrap(), fs::canonicalize(scratch.0.join("other")).unwrap());
     fs::remove_dir_all(scratch.0.join("other")).unwrap();
     fs::remove_dir_all(scratch.0.join("r/checkpoints/step_000002")).unwrap();
-    refused(&scratch.0, &["grpo", "--resume", "r"], 66, &["grpo.reward_dir", "other", "no such directory"]);
+    refused(&scratch.0, &["grpo", "--resume", "r"], 66, &["grpo.reward_dir", "other", "directory not found"]);
 }

@@ -128,6 +128,7 @@ pub(super) fn complete(
         tokens,
         logprobs,
         processed_logprobs,
+        top_logprobs: Vec::new(),
         finish_reason,
     }
 }

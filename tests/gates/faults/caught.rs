@@ -9,14 +9,14 @@ use super::Gate;
 use crate::{
     accumulators, adamw, branches, cli, commands_cache_kinds, commands_constraint, commands_early,
     commands_end_tokens, commands_grpo, commands_overwrite, commands_report, commands_resume,
-    commands_rollout, commands_rollout_resume, commands_sft, commands_situations, commands_train,
-    commands_validation, commands_verify, commands_watch, config_fields, constraints, conversations,
-    corrupt_tokenizers, damaged_files, decode_ahead, equal_completions, exact_limits, families,
-    families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts,
-    held_rows, import_export, kept_sets, launch_log, micro_batches, multi_step, non_finite_index,
-    open_for_inference, packing, packs, policy, prefix_cache, priorities, processes, quant_halves,
-    quickstart, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards, sinks,
-    speculation, stop_text, tape_gradient, turns, weighted_steps,
+    commands_rollout, commands_rollout_resume, commands_sft, commands_situations, commands_top_logprobs,
+    commands_train, commands_validation, commands_verify, commands_watch, config_fields, constraints,
+    conversations, corrupt_tokenizers, damaged_files, decode_ahead, equal_completions, exact_limits,
+    families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo,
+    grpo_counts, held_rows, import_export, kept_sets, launch_log, micro_batches, multi_step,
+    non_finite_index, open_for_inference, packing, packs, policy, prefix_cache, priorities, processes,
+    quant_halves, quickstart, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards,
+    sinks, speculation, stop_text, tape_gradient, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{memory_train, run_lock, syncs};
@@ -27,11 +27,12 @@ fn branches() -> focused::Checked {
 
 /// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
 /// memory of a process.
-pub(super) const ON_LINUX: [Fault; 10] = [
+pub(super) const ON_LINUX: [Fault; 11] = [
     Fault::FileSizeLimitEndsProcess,
     Fault::HangupEndsProcess,
     Fault::NohupNotNoticed,
     Fault::UnfinishedOutputKept,
+    Fault::WriterGoesOnAfterSignal,
     Fault::WrittenLinesRemoved,
     Fault::FilesNotSynced,
     Fault::RunNamesNotSynced,
@@ -147,6 +148,11 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     ),
     #[cfg(target_os = "linux")]
     (
+        Fault::WriterGoesOnAfterSignal,
+        Gate::Command(commands_overwrite::a_signal_to_an_export_leaves_no_part_of_it, "instant "),
+    ),
+    #[cfg(target_os = "linux")]
+    (
         Fault::UnfinishedOutputKept,
         Gate::Command(
             commands_overwrite::a_signal_removes_the_unfinished_token_file,
@@ -158,8 +164,18 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         Gate::Command(commands_rollout::fields_of_a_prompt_have_the_effect_of_flags, "\"max_new\": 3"),
     ),
     (
+        Fault::ReplayIgnoresTopTokens,
+        Gate::Command(
+            commands_top_logprobs::the_most_probable_tokens_are_those_of_the_logits,
+            "d.jsonl: replay",
+        ),
+    ),
+    (
         Fault::StopTextsOfAllSequences,
-        Gate::Command(commands_rollout::fields_of_a_prompt_have_the_effect_of_flags, "found the end"),
+        Gate::Command(
+            commands_rollout::fields_of_a_prompt_have_the_effect_of_flags,
+            "right: (String(\"stop\")",
+        ),
     ),
     (
         Fault::CompleteRunStoresChanges,
@@ -403,6 +419,7 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::QuantNibblesSwapped, Gate::Test(open_for_inference::quantized)),
     (Fault::QuantScaleOfFirstHalf, Gate::Test(open_for_inference::quantized)),
     (Fault::DraftAcceptedOneTooMany, Gate::Test(speculation::some)),
+    (Fault::TopTokensOfForksLost, Gate::Test(speculation::some)),
     (Fault::DraftRowsNotRewound, Gate::Test(speculation::some)),
     (Fault::DraftTakenForSampled, Gate::Test(speculation::some)),
     (Fault::DraftPositionOffByOne, Gate::Test(speculation::some)),

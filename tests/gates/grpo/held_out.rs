@@ -53,6 +53,7 @@ fn rewards(model: &Model, config: &RunConfig, step: u64, k: u64, options: Sample
             max_new: section.max_completion_length,
             stop: StopConditions { eos: Tokenizer::byte().eos_ids().to_vec(), tokens: Vec::new() },
             constraint: None,
+            top_logprobs: 0,
         };
         (first..first + k).map(request)
     };

@@ -3,6 +3,8 @@ use std::fmt;
 
 use xtrain_model::tokenizer::Tokenizer;
 
+use crate::sampler::TokenLogprob;
+
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FinishReason {
@@ -43,6 +45,9 @@ pub struct Completion {
     pub logprobs: Vec<f32>,
     /// The log-probability of each new token after penalty, temperature, mask and filters.
     pub processed_logprobs: Vec<f32>,
+    /// The most probable tokens at the position of each new token, under the unprocessed logits. Empty without
+    /// [`Request::top_logprobs`](super::Request::top_logprobs).
+    pub top_logprobs: Vec<Vec<TokenLogprob>>,
     /// Why it ended.
     pub finish_reason: FinishReason,
 }
@@ -60,6 +65,7 @@ impl Completion {
         self.tokens.truncate(len);
         self.logprobs.truncate(len);
         self.processed_logprobs.truncate(len);
+        self.top_logprobs.truncate(len);
     }
 
     /// The text of the completion, which continues the text of its prompt.
@@ -165,6 +171,7 @@ mod tests {
 
     #[test]
     fn a_truncated_completion_has_the_log_probabilities_of_its_tokens() {
+        let top = [5, 6, 7].map(|token| vec![TokenLogprob { token, logprob: -1.0 }]);
         let mut completion = Completion {
             index: 0,
             id: 0,
@@ -172,6 +179,7 @@ mod tests {
             tokens: vec![5, 6, 7],
             logprobs: vec![-1.0, -2.0, -3.0],
             processed_logprobs: vec![-0.1, -0.2, -0.3],
+            top_logprobs: top.to_vec(),
             finish_reason: FinishReason::Stop,
         };
         completion.truncate(2);
@@ -180,5 +188,6 @@ mod tests {
             (completion.logprobs, completion.processed_logprobs),
             (vec![-1.0, -2.0], vec![-0.1, -0.2])
         );
+        assert_eq!(completion.top_logprobs, top[..2]);
     }
 }

@@ -8,7 +8,7 @@ use super::naive_kv::{expanded_kv, int8_kv, sinks_kv};
 use super::request::Request;
 use crate::cache::KvKind;
 use crate::error::{Error, Result};
-use crate::sampler::{Address, Sampler};
+use crate::sampler::{Address, Sampler, top_logprobs};
 
 /// The completion of `request`, with a new forward pass over the whole sequence for every token. It shares only the
 /// model and the sampler with the engine.
@@ -70,6 +70,7 @@ fn complete(
     let failed = |position| move |source| Error::Sample { id, position, source };
     let mut sampler = Sampler::new(request.options).map_err(failed(prompt_len))?;
     let (mut all, mut logprobs, mut processed_logprobs) = (request.prompt.clone(), Vec::new(), Vec::new());
+    let mut top = Vec::new();
     loop {
         let last = ops::gather_rows(&hidden(&Rows::whole(&[&all]))?, &[all.len() as u32 - 1])?;
         let logits = model.logits(&last)?.to_vec::<f32>()?;
@@ -80,6 +81,9 @@ fn complete(
         all.push(choice.token);
         logprobs.push(choice.logprob);
         processed_logprobs.push(choice.processed_logprob);
+        if request.top_logprobs > 0 {
+            top.push(top_logprobs(&logits, request.top_logprobs));
+        }
         let is_end = request.stop.reason(choice.token).is_some();
         let next = guide.filter(|_| !is_end).map(|guide| guide.after(choice.token, &request.stop));
         let is_complete = next.is_some_and(|next| next.is_complete());
@@ -92,6 +96,7 @@ fn complete(
                 tokens,
                 logprobs,
                 processed_logprobs,
+                top_logprobs: top,
                 finish_reason,
             });
         }

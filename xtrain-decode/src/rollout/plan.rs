@@ -8,7 +8,7 @@ use std::sync::Arc;
 use xtrain_model::Rows;
 use xtrain_tensor::faults::{self, Fault};
 
-use crate::sampler::{Address, Choice, SampleError};
+use crate::sampler::{Address, Choice, SampleError, TokenLogprob};
 
 #[derive(Debug, Default)]
 pub(super) struct Plan {
@@ -92,6 +92,8 @@ impl Plan {
 pub(super) struct Outcome {
     pub(super) running: usize,
     pub(super) choice: Result<Choice, SampleError>,
+    /// The most probable tokens. Empty unless they are requested.
+    pub(super) top: Vec<TokenLogprob>,
     /// The logits `[V]`, if other sequences fork from the prompt.
     pub(super) logits: Option<Arc<[f32]>>,
 }

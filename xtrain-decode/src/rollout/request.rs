@@ -24,6 +24,9 @@ pub struct Request {
     pub stop: StopConditions,
     /// What the text of the new tokens has to match. `None`: any text.
     pub constraint: Option<SharedConstraint>,
+    /// Number of most probable tokens that [`Completion::top_logprobs`](super::Completion::top_logprobs) has for each new
+    /// token. On a GPU, a number above 0 downloads the logits, and the host samples.
+    pub top_logprobs: usize,
 }
 
 /// The tokens that end a sequence. The last token stays in the completion, with its log-probability.
@@ -44,10 +47,19 @@ impl StopConditions {
 }
 
 impl Request {
-    /// Greedy sampling, id 0, seed 0, no stop tokens, no constraint.
+    /// Greedy sampling, id 0, seed 0, no stop tokens, no constraint, no most probable tokens.
     pub fn greedy(prompt: &[u32], max_new: usize) -> Request {
         let (options, stop) = (SampleOptions::greedy(), StopConditions::default());
-        Request { id: 0, seed: 0, prompt: prompt.to_vec(), options, max_new, stop, constraint: None }
+        Request {
+            id: 0,
+            seed: 0,
+            prompt: prompt.to_vec(),
+            options,
+            max_new,
+            stop,
+            constraint: None,
+            top_logprobs: 0,
+        }
     }
 
     /// Sampling at `temperature` (0: greedy) with `seed`, id 0, no stop tokens.
@@ -116,7 +128,7 @@ mod tests {
         for request in [greedy, sampled] {
             assert_eq!((request.prompt, request.max_new), (vec![5, 6], 3));
             assert!(request.stop.eos.is_empty() && request.stop.tokens.is_empty());
-            assert!(request.constraint.is_none());
+            assert!(request.constraint.is_none() && request.top_logprobs == 0);
         }
     }
 }

@@ -149,7 +149,8 @@ impl<'m> Runner<'m> {
                         dropped =
                             ends_draft(&mut choice, batch.plan.rows.id[at + 1], &batch.running[run.running]);
                     }
-                    self.outcomes.push(Outcome { running: *running, choice, logits: shared });
+                    let top = choice.as_ref().map_or_else(|_| Vec::new(), |_| sequence.top_of(logits));
+                    self.outcomes.push(Outcome { running: *running, choice, top, logits: shared });
                 }
             }
         }
@@ -157,16 +158,16 @@ impl<'m> Runner<'m> {
     }
 
     /// Samples on the GPU that holds the logits, so that they are not downloaded. `None`: on the CPU, if sequences
-    /// that fork from a prompt need its logits, if a sequence has a constraint, and if a row has no token, because the
-    /// host gives the better error.
+    /// that fork from a prompt need its logits, if a sequence has a constraint or requests the most probable tokens, and
+    /// if a row has no token, because the host gives the better error.
     fn sample_on_device(&self, batch: Batch<'_>, logits: &Tensor) -> Result<Option<Vec<Outcome>>> {
         let on_gpu = matches!(logits.device(), Device::Gpu(_));
         let all_rows = self.options.logits_rows == LogitsRows::All;
         let on_host = |(run, spec): (&Run, &SampleSpec)| {
             let penalized = !batch.running[run.running].penalized_tokens().is_empty();
-            let constrained = batch.running[run.running].is_constrained();
+            let needs_logits = batch.running[run.running].samples_on_host();
             let drafted = run.drafted > 0 && !faults::on(Fault::DraftsPenalizedAlone);
-            spec.shares_logits || constrained || drafted && penalized
+            spec.shares_logits || needs_logits || drafted && penalized
         };
         if !on_gpu || all_rows || batch.sampled().any(on_host) {
             return Ok(None);
@@ -185,7 +186,7 @@ impl<'m> Runner<'m> {
                     dropped =
                         ends_draft(&mut choice, batch.plan.rows.id[at + 1], &batch.running[run.running]);
                 }
-                outcomes.push(Outcome { running: run.running, choice, logits: None });
+                outcomes.push(Outcome { running: run.running, choice, top: Vec::new(), logits: None });
             }
         }
         Ok(Some(outcomes))
@@ -194,8 +195,13 @@ impl<'m> Runner<'m> {
     /// Samples the first tokens of sequences that forked their prompt.
     pub(super) fn sample_forked(&mut self, forked: &[ForkedSample], running: &[Sequence]) -> Vec<Outcome> {
         let outcome = |forked: &ForkedSample| {
-            let choice = self.pick(&forked.spec, &running[forked.running], &forked.logits);
-            Outcome { running: forked.running, choice, logits: None }
+            let sequence = &running[forked.running];
+            let choice = self.pick(&forked.spec, sequence, &forked.logits);
+            let top = match &choice {
+                Ok(_) if !faults::on(Fault::TopTokensOfForksLost) => sequence.top_of(&forked.logits),
+                _ => Vec::new(),
+            };
+            Outcome { running: forked.running, choice, top, logits: None }
         };
         forked.iter().map(outcome).collect()
     }

@@ -11,7 +11,7 @@ use super::plan::{SampleSpec, SamplerId};
 use super::request::Request;
 use super::speculation::DraftControl;
 use crate::offload::Offloaded;
-use crate::sampler::{Address, Choice, SampleError, SampleOptions, TokenMask};
+use crate::sampler::{self, Address, Choice, SampleError, SampleOptions, TokenLogprob, TokenMask};
 
 /// A request and its tokens so far. Until it runs for the first time it allocates no memory for tokens.
 #[derive(Debug)]
@@ -52,6 +52,7 @@ pub(super) struct Sequence {
     tokens: Vec<u32>,
     logprobs: Vec<f32>,
     processed_logprobs: Vec<f32>,
+    top_logprobs: Vec<Vec<TokenLogprob>>,
 }
 
 /// Maximum number of tokens that a sequence reserves memory for.
@@ -89,6 +90,7 @@ impl Sequence {
             tokens: Vec::new(),
             logprobs: Vec::new(),
             processed_logprobs: Vec::new(),
+            top_logprobs: Vec::new(),
         }
     }
 
@@ -121,9 +123,14 @@ impl Sequence {
         if self.request.options.repetition_penalty.is_some() { &self.tokens } else { &[] }
     }
 
-    /// Its new tokens have to match a constraint.
-    pub(super) fn is_constrained(&self) -> bool {
-        self.request.constraint.is_some()
+    /// Its tokens need the logits on the host: they have to match a constraint, or the most probable ones are requested.
+    pub(super) fn samples_on_host(&self) -> bool {
+        self.request.constraint.is_some() || self.request.top_logprobs > 0
+    }
+
+    /// The most probable tokens of a row of its logits, as many as are requested.
+    pub(super) fn top_of(&self, logits: &[f32]) -> Vec<TokenLogprob> {
+        sampler::top_logprobs(logits, self.request.top_logprobs)
     }
 
     /// The tokens that may follow its tokens and the first `drafted` drafted ones. `None`: all.
@@ -220,6 +227,13 @@ impl Sequence {
         }
     }
 
+    /// Appends the most probable tokens at the position of the next token, if they are requested.
+    pub(super) fn push_top(&mut self, top: Vec<TokenLogprob>) {
+        if self.request.top_logprobs > 0 {
+            self.top_logprobs.push(top);
+        }
+    }
+
     /// Appends a new token and ends the sequence if the token ends it.
     pub(super) fn push(&mut self, choice: Choice, cfg: &Config) -> Event {
         let position = self.tokens.len();
@@ -268,6 +282,7 @@ impl Sequence {
             tokens: self.tokens.get(prompt_len..).unwrap_or_default().to_vec(),
             logprobs: self.logprobs.clone(),
             processed_logprobs: self.processed_logprobs.clone(),
+            top_logprobs: self.top_logprobs.clone(),
             finish_reason,
         }
     }

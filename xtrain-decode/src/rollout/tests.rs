@@ -59,8 +59,9 @@ fn model() -> Model {
     model
 }
 
+/// With the most probable tokens.
 fn request(id: u64, prompt: &[u32], max_new: usize) -> Request {
-    Request { id, ..Request::sampled(prompt, max_new, 1.0, 3) }
+    Request { id, top_logprobs: 2, ..Request::sampled(prompt, max_new, 1.0, 3) }
 }
 
 fn options(kv: KvKind) -> EngineOptions {
@@ -79,6 +80,7 @@ fn same_as_naive(model: &Model, requests: &[Request], got: &[Completion], what: 
         };
         assert_eq!(got.tokens, want.tokens, "{what}, sequence {}", request.id);
         assert_eq!(bits(got), bits(&want), "{what}, sequence {}", request.id);
+        assert_eq!(got.top_logprobs, want.top_logprobs, "{what}, sequence {}", request.id);
         assert_eq!((got.finish_reason, got.prompt_len), (want.finish_reason, want.prompt_len), "{what}");
     }
     assert_eq!(got.len(), requests.len(), "{what}");
@@ -319,7 +321,16 @@ fn the_streamed_pieces_of_a_completion_concatenate_to_its_text() {
     let tokenizer = xtrain_model::tokenizer::Tokenizer::byte();
     let completion = |tokens: Vec<u32>, finish_reason| {
         let (logprobs, processed_logprobs) = (vec![0.0; tokens.len()], vec![0.0; tokens.len()]);
-        Completion { index: 0, id: 0, prompt_len: 1, tokens, logprobs, processed_logprobs, finish_reason }
+        Completion {
+            index: 0,
+            id: 0,
+            prompt_len: 1,
+            tokens,
+            logprobs,
+            processed_logprobs,
+            top_logprobs: Vec::new(),
+            finish_reason,
+        }
     };
     let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
     let ended = [bytes("caf\u{e9} \u{1f600}!"), vec![256]].concat();

@@ -191,6 +191,7 @@ mod tests {
             logprobs: vec![0.0; tokens.len()],
             processed_logprobs: vec![0.0; tokens.len()],
             tokens,
+            top_logprobs: Vec::new(),
             finish_reason: FinishReason::Length,
         };
         let text = stops.finish(&mut completion);

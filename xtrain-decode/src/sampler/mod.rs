@@ -10,6 +10,7 @@ mod error;
 mod mask;
 mod options;
 mod process;
+mod top;
 
 #[cfg(test)]
 mod tests;
@@ -19,3 +20,4 @@ pub use distribution::Distribution;
 pub use error::SampleError;
 pub use mask::TokenMask;
 pub use options::SampleOptions;
+pub use top::{TokenLogprob, top_logprobs};

@@ -21,11 +21,13 @@ pub enum DataError {
         source: io::Error,
     },
     /// A text file that is not UTF-8 text.
-    #[error("{}: expected UTF-8 text, found {} at byte {offset}", file.display(), described(*byte))]
+    #[error("{}: expected UTF-8 text, found {} at byte {offset}", place(file, *line), described(*byte))]
     NotText {
         /// The file.
         file: PathBuf,
-        /// The offset of the first invalid byte.
+        /// The line number of a JSONL file, from 1.
+        line: Option<u64>,
+        /// The offset of the first invalid byte in the line, or in the file.
         offset: u64,
         /// The byte. Zero: the file is probably binary.
         byte: u8,
@@ -37,7 +39,7 @@ pub enum DataError {
         file: PathBuf,
     },
     /// An invalid line of a JSONL file.
-    #[error("{}: line {line}: expected {want}, found {got}", file.display())]
+    #[error("{}:{line}: expected {want}, found {got}", file.display())]
     Line {
         /// The file.
         file: PathBuf,
@@ -122,6 +124,12 @@ fn without_target(documents: u64) -> String {
     }
 }
 
+/// A file, with the number of a line.
+fn place(file: &Path, line: Option<u64>) -> String {
+    let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+    format!("{}{line}", file.display())
+}
+
 /// A byte that is no text, in words.
 fn described(byte: u8) -> String {
     if byte == 0 { "a zero byte (a binary file?)".to_string() } else { format!("byte 0x{byte:02x}") }
@@ -133,7 +141,7 @@ impl DataError {
     pub fn not_text(file: &Path, error: &FromUtf8Error) -> DataError {
         let (bytes, invalid) = (error.as_bytes(), error.utf8_error().valid_up_to());
         let at = bytes[..invalid].iter().position(|&byte| byte == 0).unwrap_or(invalid);
-        DataError::NotText { file: file.into(), offset: at as u64, byte: bytes[at] }
+        DataError::NotText { file: file.into(), line: None, offset: at as u64, byte: bytes[at] }
     }
 
     /// Converts an I/O error of operation `op` on `file`.

@@ -185,6 +185,17 @@ impl Location {
         DataError::Line { file: self.file.clone(), line: self.line, want, got: got.into() }
     }
 
+    /// Adds the number of the line that is being read to the error for a byte that is not UTF-8. A file with a zero byte
+    /// is binary and has no lines.
+    fn of_not_text(&self, error: DataError) -> DataError {
+        match error {
+            DataError::NotText { file, offset, byte, .. } if byte != 0 => {
+                DataError::NotText { file, line: Some(self.line), offset: offset - self.read, byte }
+            }
+            other => other,
+        }
+    }
+
     /// The error for text of this line that the tokenizer cannot encode.
     pub(super) fn not_encoded(&self, error: &TokenizerError) -> DataError {
         self.error("text that the tokenizer can encode", error.to_string())
@@ -229,7 +240,8 @@ pub(crate) fn objects_of(
         if length > MAX_LINE {
             return Err(location.error("a line of at most 64 MiB", "more"));
         }
-        let mut line = text::to_text(line, location.read, path)?;
+        let line = text::to_text(line, location.read, path);
+        let mut line = line.map_err(|error| location.of_not_text(error))?;
         if location.read == 0 && line.starts_with('\u{feff}') {
             line.drain(..'\u{feff}'.len_utf8());
         }

@@ -150,13 +150,13 @@ fn bad_text_is_refused_by_file_and_offset() {
 
 #[test]
 fn bad_jsonl_is_refused_by_file_and_line() {
-    refused("empty.jsonl", b"", "line 1: expected at least one line with a JSON object, found none");
-    refused("blank.jsonl", b"\n \r\n", "line 2: expected at least one line with a JSON object, found none");
-    refused("broken.jsonl", b"{\"text\": \"a\"}\n{\"text\": ", "line 2: expected a JSON object");
-    refused("list.jsonl", b"[1]", "line 1: expected a JSON object, found an array");
-    refused("chat.jsonl", b"{\"messages\": []}", "line 1: expected \"messages\" as [{\"role\": ...");
+    refused("empty.jsonl", b"", ":1: expected at least one line with a JSON object, found none");
+    refused("blank.jsonl", b"\n \r\n", ":2: expected at least one line with a JSON object, found none");
+    refused("broken.jsonl", b"{\"text\": \"a\"}\n{\"text\": ", ":2: expected a JSON object");
+    refused("list.jsonl", b"[1]", ":1: expected a JSON object, found an array");
+    refused("chat.jsonl", b"{\"messages\": []}", ":1: expected \"messages\" as [{\"role\": ...");
     refused("nobody.jsonl", b"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"gpt\"}]}", {
-        "line 1: expected \"messages\" with a turn of the role \"assistant\", found only the roles \"user\", \"gpt\""
+        ":1: expected \"messages\" with a turn of the role \"assistant\", found only the roles \"user\", \"gpt\""
     });
     refused(
         "role.jsonl",
@@ -164,7 +164,7 @@ fn bad_jsonl_is_refused_by_file_and_line() {
         "found messages: expected messages as objects",
     );
     refused("content.jsonl", b"{\"messages\":[{\"role\":\"assistant\",\"content\":[1]}]}", {
-        "line 1: expected messages that the tokenizer's chat template accepts, found chat template: it rejects the \
+        ":1: expected messages that the tokenizer's chat template accepts, found chat template: it rejects the \
          messages: content has to be text"
     });
     refused("many.jsonl", b"{\"messages\":[],\"text\":\"\"}", "found the fields \"messages\", \"text\"");
@@ -172,14 +172,18 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     refused(
         "both.jsonl",
         b"{\"text\":\"\",\"prompt\":\"a\",\"completion\":\"b\"}",
-        "line 1: expected only one of \"text\", ",
+        ":1: expected only one of \"text\", ",
     );
     refused("none.jsonl", b"{}", "found no field");
     refused("null.jsonl", b"{\"text\": null}", "found only null");
     refused("nulls.jsonl", b"{\"prompt\":\"a\",\"completion\":null}", "found the field \"prompt\"");
     refused("type.jsonl", b"{\"text\": 3}", "\"text\": a number");
-    refused("deep.jsonl", "[".repeat(100_000).as_bytes(), "line 1: expected a JSON object");
-    refused("latin.jsonl", b"{\"text\": \"a\"}\n\xff", "byte 0xff at byte 14");
+    refused("deep.jsonl", "[".repeat(100_000).as_bytes(), ":1: expected a JSON object");
+    refused(
+        "latin.jsonl",
+        b"{\"text\": \"a\"}\n\xff",
+        "latin.jsonl:2: expected UTF-8 text, found byte 0xff at byte 0",
+    );
 }
 
 #[test]

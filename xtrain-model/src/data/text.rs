@@ -73,7 +73,12 @@ fn last_boundary(bytes: &[u8], from: usize) -> Option<usize> {
 /// Converts bytes of `file` from offset `at` to text. Rejects bytes that are not UTF-8 or zero (a binary file), by
 /// their offset.
 pub(super) fn to_text(bytes: Vec<u8>, at: u64, file: &Path) -> Result<String, DataError> {
-    let refuse = |i: usize, byte: u8| DataError::NotText { file: file.into(), offset: at + i as u64, byte };
+    let refuse = |i: usize, byte: u8| DataError::NotText {
+        file: file.into(),
+        line: None,
+        offset: at + i as u64,
+        byte,
+    };
     if let Some(i) = bytes.iter().position(|&byte| byte == 0)
         && std::str::from_utf8(&bytes[..i]).is_ok()
     {

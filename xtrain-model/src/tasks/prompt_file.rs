@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(prompts.encode(None).unwrap(), [EncodedPrompt { text: None, ids: vec![5] }]);
         let text = open("{\"prompt_ids\": [5]}\n{\"prompt\": \"a\"}\n").unwrap();
         let error = text.encode(None).unwrap_err().to_string();
-        assert!(error.contains("line 2: expected \"prompt_ids\" for a model without a tokenizer"), "{error}");
+        assert!(error.contains(":2: expected \"prompt_ids\" for a model without a tokenizer"), "{error}");
     }
 
     #[test]
@@ -312,7 +312,7 @@ mod tests {
         for lost in ["18446744073709551617", "-9223372036854775809"] {
             let line = format!(r#"{{"prompt": "a", "n": [1, {lost}]}}"#);
             let error = read(&line).unwrap_err().to_string();
-            let want = format!("line 1: expected integers of at most 64 bits, found {lost}");
+            let want = format!(":1: expected integers of at most 64 bits, found {lost}");
             assert!(error.contains(&want), "{error}");
             #[cfg(feature = "faults")]
             {
@@ -371,13 +371,13 @@ mod tests {
             ("", "expected at least one line with a JSON object"),
             (
                 "{\"prompt\": \"a\"}\n{\"prompt\": 5}",
-                "line 2: expected a string or a list of messages as \"prompt\"",
+                ":2: expected a string or a list of messages as \"prompt\"",
             ),
             (
                 "{\"text\": \"a\"}",
-                "line 1: expected one of \"prompt\", \"messages\" and \"prompt_ids\", found the field \"text\"",
+                ":1: expected one of \"prompt\", \"messages\" and \"prompt_ids\", found the field \"text\"",
             ),
-            ("{\"prompt\": \"a\", \"messages\": []}", "line 1: expected one of"),
+            ("{\"prompt\": \"a\", \"messages\": []}", ":1: expected one of"),
             (
                 "{\"completion\": \"b\", \"prompt\": \"a\", \"prompt_ids\": [1]}",
                 "\"messages\" and \"prompt_ids\", found \"prompt\" and \"prompt_ids\"",
@@ -388,20 +388,20 @@ mod tests {
             ),
             ("{\"prompt_ids\": []}", "found an empty list"),
             ("{\"prompt_ids\": \"1\"}", "found a string"),
-            ("{\"prompt\": ", "line 1: expected a JSON object, found JSON that ends too early at column 11"),
-            ("{\"messages\": []}", "line 1: expected messages"),
-            ("{\"messages\": [{\"content\": \"a\"}]}", "line 1: expected messages"),
+            ("{\"prompt\": ", ":1: expected a JSON object, found JSON that ends too early at column 11"),
+            ("{\"messages\": []}", ":1: expected messages"),
+            ("{\"messages\": [{\"content\": \"a\"}]}", ":1: expected messages"),
             (
                 "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
                 "end before an assistant turn",
             ),
-            ("[1]", "line 1: expected a JSON object"),
+            ("[1]", ":1: expected a JSON object"),
         ] {
             let error = open(text).unwrap_err().to_string();
             assert!(error.contains("in.jsonl") && error.contains(want), "{text}: {error}");
         }
         let empty = open("{\"prompt\": \"a\"}\n{\"prompt\": \"\"}").unwrap();
         let error = empty.encode(Some(&Tokenizer::byte())).unwrap_err().to_string();
-        assert!(error.contains("in.jsonl: line 2: expected a prompt of at least one token"), "{error}");
+        assert!(error.contains("in.jsonl:2: expected a prompt of at least one token"), "{error}");
     }
 }

@@ -142,13 +142,13 @@ fn null_fields_of_a_task_file_are_absent() {
 fn a_bad_task_file_is_refused_by_line() {
     for (name, text, want) in [
         ("empty.jsonl", "", "expected at least one line with a JSON object, found none"),
-        ("half.jsonl", "{\"prompt\": \"a\"}", "line 1: expected \"prompt\" and \"answer\""),
-        ("both.jsonl", "{\"prompt\":\"a\",\"answer\":\"b\",\"completion\":\"c\"}", "line 1"),
+        ("half.jsonl", "{\"prompt\": \"a\"}", ":1: expected \"prompt\" and \"answer\""),
+        ("both.jsonl", "{\"prompt\":\"a\",\"answer\":\"b\",\"completion\":\"c\"}", ":1: expected"),
         ("type.jsonl", "{\"prompt\":\"a\",\"answer\":5}", "\"answer\": a number"),
         (
             "twice.jsonl",
             "{\"prompt\":\"a\",\"answer\":\"1\"}\n{\"prompt\":\"a\",\"answer\":\"2\"}",
-            "line 2: expected one",
+            ":2: expected one",
         ),
     ] {
         let error = opened(name, text).unwrap_err().to_string();

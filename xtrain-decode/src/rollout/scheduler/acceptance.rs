@@ -51,13 +51,16 @@ impl Scheduler {
         let mut result = Ok(());
         for outcome in outcomes {
             self.stage_followers(&outcome);
-            let Outcome { running, choice, logits } = outcome;
+            let Outcome { running, choice, top, logits } = outcome;
             let sequence = &mut self.running[running];
             if sequence.is_fresh() {
                 self.groups.first_token(sequence.group, logits);
             }
             match choice {
-                Ok(choice) => self.events.push(sequence.push(choice, &self.cfg)),
+                Ok(choice) => {
+                    sequence.push_top(top);
+                    self.events.push(sequence.push(choice, &self.cfg));
+                }
                 Err(source) => {
                     sequence.end = Some(End::SamplingFailed);
                     let (id, position) = (sequence.id, sequence.tokens().len());

@@ -87,12 +87,12 @@ impl Scheduler {
     }
 
     /// Decode steps that need no token on the host in between and have cache room: 1 to `max_steps`. `None`: there is
-    /// no cache, a row is not a decode row, other sequences wait for its logits, or a sequence has a constraint.
+    /// no cache, a row is not a decode row, other sequences wait for its logits, or a sequence samples on the host.
     fn decode_steps(&mut self, plan: &Plan, max_steps: usize) -> Option<usize> {
         let cache = self.cache.as_mut()?;
         let decodes = |run: &Run| run.rows.len() == 1 && run.spec.as_ref().is_some_and(|s| !s.shares_logits);
-        let constrained = self.running.iter().any(Sequence::is_constrained);
-        if constrained || plan.runs.len() != self.running.len() || !plan.runs.iter().all(decodes) {
+        let on_host = self.running.iter().any(Sequence::samples_on_host);
+        if on_host || plan.runs.len() != self.running.len() || !plan.runs.iter().all(decodes) {
             return None;
         }
         let steps = self.running.iter().map(|s| s.remaining(&self.cfg)).min()?.clamp(1, max_steps);

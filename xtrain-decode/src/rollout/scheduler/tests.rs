@@ -48,7 +48,7 @@ fn pass(scheduler: &mut Scheduler, plan: &mut Plan, token: u32) {
     scheduler.mark_computed(plan);
     let outcomes = plan.runs.iter().filter_map(|run| {
         let logits = run.spec.as_ref()?.shares_logits.then(|| std::sync::Arc::from([0.0; 37]));
-        Some(Outcome { running: run.running, choice: Ok(choice(token)), logits })
+        Some(Outcome { running: run.running, choice: Ok(choice(token)), top: Vec::new(), logits })
     });
     scheduler.accept(outcomes).unwrap();
 }
@@ -90,7 +90,8 @@ fn a_repetition_penalty_reads_the_tokens_of_a_sequence_in_place() {
         );
         assert!(free.penalized_tokens().is_empty());
         scheduler.mark_computed(&plan);
-        let outcomes = (0..2).map(|running| Outcome { running, choice: Ok(choice(5)), logits: None });
+        let outcomes =
+            (0..2).map(|running| Outcome { running, choice: Ok(choice(5)), top: Vec::new(), logits: None });
         scheduler.accept(outcomes).unwrap();
     }
     scheduler.retire();

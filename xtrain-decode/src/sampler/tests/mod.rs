@@ -3,6 +3,7 @@ mod choices;
 mod device;
 mod reference;
 mod samples;
+mod top;
 
 use super::choose::{Address, Sampler};
 use super::options::SampleOptions;

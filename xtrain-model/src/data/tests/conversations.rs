@@ -167,6 +167,6 @@ fn records_without_an_answer_are_not_conversations() {
     check(
         "b.jsonl",
         rows,
-        "b.jsonl: line 2: expected \"messages\", or \"prompt\" and \"completion\", found \"text\"",
+        "b.jsonl:2: expected \"messages\", or \"prompt\" and \"completion\", found \"text\"",
     );
 }

@@ -61,7 +61,7 @@ fn every_variant_is_reached_by_a_named_case() {
             (
                 "a line that is not JSON",
                 file("in.jsonl", b"{\"text\": \"a\"}\n[\n"),
-                &["in.jsonl: line 2: expected "],
+                &["in.jsonl:2: expected "],
             ),
             ("an empty packed file", packed(b""), &["in.tok: length: expected at least 64 bytes"]),
             ("another packed file", packed(&[7; 64]), &["in.tok: magic: expected "]),
@@ -81,7 +81,7 @@ fn every_variant_is_reached_by_a_named_case() {
             (
                 "a word without a token, in a line",
                 word_without_a_token("in.jsonl", "{\"text\": \"b\"}"),
-                &["in.jsonl: line 1: expected"],
+                &["in.jsonl:1: expected"],
             ),
         ],
     );

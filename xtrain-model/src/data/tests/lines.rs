@@ -9,15 +9,15 @@ fn only_the_first_line_may_begin_with_a_byte_order_mark() {
     let file =
         prepared(&dir, &[dir.file("in.jsonl", format!("\u{feff}{row}\n{row}"))], &Tokenizer::byte()).unwrap();
     assert_eq!(file.ids(0..file.count()).unwrap(), [97, 256, 97, 256]);
-    refused("in.jsonl", format!("{row}\n\u{feff}{row}").as_bytes(), "line 2: expected a JSON object");
+    refused("in.jsonl", format!("{row}\n\u{feff}{row}").as_bytes(), ":2: expected a JSON object");
 }
 
 #[test]
 fn a_line_of_the_maximum_length_is_read_and_a_longer_one_is_refused() {
     const LIMIT: usize = 64 << 20;
     let blank = |length: usize| [&vec![b' '; length][..], b"\n[]"].concat();
-    refused("longest.jsonl", &blank(LIMIT - 1), "line 2: expected a JSON object, found an array");
-    refused("longer.jsonl", &blank(LIMIT), "line 1: expected a line of at most 64 MiB, found more");
+    refused("longest.jsonl", &blank(LIMIT - 1), ":2: expected a JSON object, found an array");
+    refused("longer.jsonl", &blank(LIMIT), ":1: expected a line of at most 64 MiB, found more");
 }
 
 #[test]
