@@ -22,10 +22,8 @@ pub fn top_logprobs(logits: &[f32], n: usize) -> Vec<TokenLogprob> {
         if top.len() == n && logits[top[n - 1]] >= x {
             continue;
         }
-        let precedes = |&other: &usize| match faults::on(Fault::TopTokensInOtherOrder) {
-            true => logits[other] > x,
-            false => logits[other] >= x,
-        };
+        let reversed = faults::on(Fault::TopTokensInOtherOrder);
+        let precedes = |&other: &usize| logits[other] > x || logits[other] == x && !reversed;
         top.insert(top.partition_point(precedes), token);
         top.truncate(n);
     }
