@@ -231,7 +231,11 @@ pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), Cli
         if typed && !has {
             let flag = id.replace('_', "-");
             let message = format!("--{flag} requires --kv {kinds}, found --kv {name}");
-            return Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"));
+            let hint = match matches.value_source("kv") {
+                Some(ValueSource::CommandLine) => "remove one of the two flags".to_string(),
+                _ => format!("add --kv {}", kinds.split([',', ' ']).next().unwrap_or(kinds)),
+            };
+            return Err(CliError::new(Exit::Usage, message).hint(hint));
         }
     }
     if is_lossy && !MAY_BE_LOSSY.contains(&command) {

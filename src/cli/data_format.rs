@@ -3,6 +3,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use crate::model::data::TokenFile;
+
 /// What to do with a file in the format of another program.
 struct Format {
     endings: &'static [&'static str],
@@ -63,6 +65,9 @@ pub(super) fn conversion(file: &Path) -> Option<&'static str> {
 /// any encoding of single bytes.
 pub(super) fn of_not_text(file: &Path, byte: u8) -> Option<&'static str> {
     let encoding = "text has to be UTF-8; to convert it: iconv -f ENCODING -t UTF-8 FILE";
+    if file.is_file() && TokenFile::open(file).is_ok() {
+        return Some("the file is packed already: xtrain train --data FILE");
+    }
     match format_of(file) {
         Some(format) if !format.is_text || byte == 0 => Some(format.conversion),
         _ => (byte != 0).then_some(encoding),

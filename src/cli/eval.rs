@@ -13,7 +13,7 @@ use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
 use super::model_arg::ModelArg;
 use super::{CliError, Exit, out, source};
-use crate::config::{self, Packing};
+use crate::config::{self, Packing, nearest};
 use crate::decode::{self, EngineOptions, FinishReason, Request, StopConditions};
 use crate::evaluate::{MAX_ROWS, evaluate};
 use crate::model::comm::Communicator;
@@ -197,7 +197,9 @@ fn task(name: &str) -> Result<Box<dyn Task>, CliError> {
     require_rereadable(file)?;
     FileTask::open(file).map(|task| Box::new(task) as Box<dyn Task>).map_err(|error| {
         let error = CliError::from(error);
-        let hint = format!("expected a JSONL file, or one of {}", tasks::NAMES.join(", "));
+        let near = nearest(name, tasks::NAMES).map(|near| format!("; did you mean {near}?"));
+        let (names, near) = (tasks::NAMES.join(", "), near.unwrap_or_default());
+        let hint = format!("expected a JSONL file, or one of {names}{near}");
         if error.exit() == Exit::Missing { error.hint(hint) } else { error }
     })
 }

@@ -195,7 +195,11 @@ fn counterpart(error: &clap::Error, root: &clap::Command, args: &[OsString]) -> 
         }
         ErrorKind::UnknownArgument => {
             let (command, unknown) = (innermost(root, args), invalid(ContextKind::InvalidArg)?);
-            if unknown.starts_with('-') { flag(command, unknown, args) } else { positional(command, unknown) }
+            if unknown.starts_with('-') {
+                flag(command, unknown, args)
+            } else {
+                positional(command, unknown).filter(|(flag, _)| !is_given(flag, args)).map(|(_, hint)| hint)
+            }
         }
         _ => None,
     }
@@ -258,15 +262,22 @@ fn key_of(command: &str, flag: &str) -> Option<String> {
     own.or_else(of_grpo).or_else(|| familiar_key(&name).map(ToString::to_string))
 }
 
-fn positional(command: &clap::Command, text: &str) -> Option<String> {
+/// Whether `args` have a flag.
+fn is_given(flag: &str, args: &[OsString]) -> bool {
+    args.iter().filter_map(|arg| arg.to_str()).any(|arg| arg.split('=').next() == Some(flag))
+}
+
+/// The flag for an argument that its command does not take, and the flag with its value.
+fn positional<'a>(command: &clap::Command, text: &str) -> Option<(&'a str, String)> {
     let listed = POSITIONALS.iter().find(|(name, _)| *name == command.get_name()).map(|(_, flag)| *flag);
     // The commands of bench take no model as an argument without a flag.
     let model = command.get_positionals().next().is_none().then_some("--model");
     let flag = listed.or(model).filter(|flag| accepts(command, flag))?;
     let path = Path::new(text);
-    let flag =
-        if accepts(command, "--resume") && path.join("config.toml").is_file() { "--resume" } else { flag };
-    Some(format!("{flag} {}", shell_word(path)))
+    let mut arguments = command.get_arguments();
+    let resumes = arguments.any(|arg| arg.get_long() == Some("resume") && arg.get_action().takes_values());
+    let flag = if resumes && path.join("config.toml").is_file() { "--resume" } else { flag };
+    Some((flag, format!("{flag} {}", shell_word(path))))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::monitor::{Monitor, MonitorLogs};
 use super::{logs, source};
 use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind, TrainSection};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
-use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::checkpoint::{CheckpointDir, RealFs, Refused};
 use crate::model::comm::Communicator;
 use crate::model::data::PackingStats;
 use crate::model::store::{self, Resumed, RunState};
@@ -85,10 +85,16 @@ pub(super) fn restore(
     let (compute, optim) = (training::compute(config.train.dtype), training::optim_config(&config));
     let Resumed { trainer, run_state: state, path, refused, .. } =
         store::resume(run.path(), compute, device, optim, training::schedule(&config))?;
-    refused.iter().for_each(|r| eprintln!("warning: {r}"));
+    warn_refused(&refused);
+    checkpoints.iter().for_each(|checkpoints| checkpoints.exclude(&refused));
     let loader = DataLoader::new(&config, &source, state.seed)?;
     let parts = Follower { config, source, loader, trainer, state };
     Ok(Restored { parts, data, path, checkpoints })
+}
+
+/// Warns of checkpoints that a run does not resume from.
+pub(super) fn warn_refused(refused: &[Refused]) {
+    refused.iter().for_each(|refused| eprintln!("warning: {refused}; it is not used and can be deleted"));
 }
 
 /// The path of a data file: in the run directory if it exists only there, because the run was moved.

@@ -22,6 +22,8 @@ pub(super) struct Lines<'a> {
     pub(super) format: &'a dyn Fn(&Completed) -> Vec<u8>,
     /// By prompt: the id of its first completion.
     pub(super) ids: Vec<u64>,
+    /// By prompt: the number of most probable tokens for each new token.
+    pub(super) top_logprobs: Vec<usize>,
     /// Completions of a prompt.
     pub(super) g: usize,
 }
@@ -89,6 +91,7 @@ impl KeptCompletions {
             false => lines.ids[group].saturating_add(sample as u64),
         };
         let completed = completed(parsed, group * lines.g + sample, id)?;
+        check_top(&completed.completion, lines.top_logprobs[group])?;
         let expected = (lines.format)(&completed);
         if expected != line {
             return Err(difference(&expected, line));
@@ -143,6 +146,18 @@ impl KeptCompletions {
 
     fn error(&self, number: usize, message: &str) -> CliError {
         CliError::new(Exit::Data, format_args!("{}:{number}: {message}", self.file.display())).hint(HINT)
+    }
+}
+
+/// Checks that each new token has `expected` most probable tokens.
+fn check_top(completion: &Completion, expected: usize) -> Result<(), String> {
+    let of_all =
+        if completion.top_logprobs.is_empty() { &[Vec::new()][..] } else { &completion.top_logprobs };
+    match of_all.iter().map(Vec::len).find(|&found| found != expected) {
+        Some(found) if !faults::on(Fault::KeptTopTokensNotChecked) => {
+            Err(format!("field \"top_logprobs\": expected {expected} tokens in each list, found {found}"))
+        }
+        _ => Ok(()),
     }
 }
 

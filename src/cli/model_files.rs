@@ -24,11 +24,14 @@ pub(super) fn hint(error: &StoreError) -> Option<String> {
 /// [`hint`] for an error of the weights or of the configuration.
 pub(super) fn of_checkpoint(error: &CheckpointError) -> Option<String> {
     match error {
-        CheckpointError::Missing { path, .. } => instead_of_weights(path),
+        CheckpointError::Missing { path, .. } => instead_of_weights(path).or_else(|| base_model(path)),
         CheckpointError::Limit { file, .. }
         | CheckpointError::Length { file, .. }
         | CheckpointError::Malformed { file, .. }
         | CheckpointError::Field { file, .. } => of_pointer(file),
+        CheckpointError::Checksum { .. } => {
+            Some("the file is damaged: use another checkpoint or copy".into())
+        }
         _ => None,
     }
 }
@@ -78,6 +81,12 @@ fn instead_of_weights(missing: &Path) -> Option<String> {
         return Some(format!("weights of PyTorch are not read; transformers writes safetensors: {save}"));
     }
     None
+}
+
+/// The hint for the missing checkpoints of a run of `xtrain grpo` whose base model is being trained.
+fn base_model(missing: &Path) -> Option<String> {
+    let base = missing.parent().filter(|_| missing.ends_with("checkpoints"))?.join("base");
+    base.is_dir().then(|| format!("only its base model has a checkpoint: {}", shell_word(&base)))
 }
 
 /// Python code that writes a directory with the class `class` of transformers.

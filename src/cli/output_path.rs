@@ -16,7 +16,9 @@ pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
             .hint("./- is a file of this name"));
     }
     if names_directory(path) {
-        let message = format_args!("expected the path of an output file, found \"{}\"", path.display());
+        let found = if path.is_dir() { "the directory " } else { "" };
+        let message =
+            format_args!("expected the path of an output file, found {found}\"{}\"", path.display());
         return Err(CliError::new(Exit::Usage, message).hint("add the name of a file"));
     }
     check_parent(path)?;
@@ -182,10 +184,7 @@ mod tests {
                 Ok(()) => accepted.push(name),
                 Err(error) => {
                     let error = error.to_string();
-                    assert!(
-                        error.contains("expected the path of an output file, found \""),
-                        "{name}: {error}"
-                    );
+                    assert!(error.contains("expected the path of an output file, found "), "{name}: {error}");
                 }
             }
         }

@@ -28,8 +28,8 @@ pub(super) struct Parameters {
     /// End the completion after one of these tokens, for example 198,271. The token is part of the ids and of the text.
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id, help_heading = "Sampling")]
     pub(super) stop_token_ids: Vec<u32>,
-    /// Also write the N most probable tokens at the position of each new token, with their log-probabilities before
-    /// temperature and filters.
+    /// Also write the N most probable tokens at the position of each new token (all tokens if there are fewer), with their
+    /// log-probabilities before temperature and filters.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = at_least_zero)]
     pub(super) top_logprobs: usize,
 }
@@ -94,6 +94,39 @@ impl Parameters {
             stop_token_ids,
         )?;
         Ok(if faults::on(Fault::ParametersOfLineIgnored) { self.clone() } else { of_line })
+    }
+}
+
+/// Names of parameters in other programs, and the names here.
+const OTHER_NAMES: [(&str, &str); 4] = [
+    ("max_tokens", "max_new"),
+    ("max_new_tokens", "max_new"),
+    ("max_completion_tokens", "max_new"),
+    ("stop_sequences", "stop"),
+];
+
+impl Parameters {
+    /// The parameter that a field with the name `name` probably means.
+    pub(super) fn nearly(name: &str) -> Option<&'static str> {
+        const NAMES: [&str; 13] = [
+            "max_new",
+            "seed",
+            "ignore_eos",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "stop",
+            "stop_token_ids",
+            "top_logprobs",
+            "regex",
+            "json_schema",
+        ];
+        let plain = name.to_lowercase().replace('-', "_");
+        let other = OTHER_NAMES.iter().find(|(other, _)| *other == plain).map(|(_, own)| *own);
+        let is_near = |own: &&str| plain == *own || own.len() > 6 && strsim::osa_distance(&plain, own) == 1;
+        other.or_else(|| NAMES.into_iter().find(is_near))
     }
 }
 
@@ -196,6 +229,21 @@ mod tests {
         let (unchanged, rest) = read(json!({"max_new": null, "stop": null, "a": null})).unwrap();
         assert_eq!((unchanged, Value::from(rest)), (flags(), json!({"a": null})));
         assert_eq!(read(json!({"stop": []})).unwrap().0.stop.stop, Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_that_are_nearly_those_of_parameters_are_known() {
+        for (name, want) in [
+            ("Temperature", Some("temperature")),
+            ("temperatur", Some("temperature")),
+            ("top-k", Some("top_k")),
+            ("max_tokens", Some("max_new")),
+            ("step", None),
+            ("topic", None),
+            ("id", None),
+        ] {
+            assert_eq!(Parameters::nearly(name), want, "{name}");
+        }
     }
 
     #[test]

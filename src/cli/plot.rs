@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::atomic_file::AtomicFile;
 use super::common::{Force, number};
+use super::report::base_instead;
 use super::{CliError, Exit, out, output_path};
 use crate::config::nearest;
 use crate::report::{Chart, Glyphs, Scale, Series, Stroke, printable, svg, text_plot};
@@ -81,7 +82,7 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     args.out.iter().chain(csv).try_for_each(|path| output_path::check_absent(path, args.force))?;
     let [run] = &args.runs[..] else { return compare(args) };
     let run = RunDir::open(run)?;
-    let metrics = run.read_metrics()?;
+    let (file, metrics) = (run.metrics(), read(&run)?);
     if let Some(path) = &args.csv {
         return write_csv(&metrics, path);
     }
@@ -89,11 +90,11 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let known = |metrics: &Metrics, keys: &[&str]| {
         let keys: Vec<_> =
             keys.iter().filter(|key| metrics.curve(key).is_some()).map(ToString::to_string).collect();
-        if keys.is_empty() { Ok(Vec::new()) } else { series(metrics, &keys) }
+        if keys.is_empty() { Ok(Vec::new()) } else { series(&file, metrics, &keys) }
     };
     if !is_grpo || args.out.is_some() {
         let [(_, rewards), ..] = REWARD_CHARTS;
-        let curves = if is_grpo { known(&metrics, rewards)? } else { series(&metrics, &args.keys)? };
+        let curves = if is_grpo { known(&metrics, rewards)? } else { series(&file, &metrics, &args.keys)? };
         let path = args.out.clone().unwrap_or_else(|| run.path().join(default_name(&args.keys)));
         return write(args, &[(path, chart(args, run.name(), curves))]);
     }
@@ -119,6 +120,17 @@ fn default_name(keys: &[String]) -> String {
     format!("plot-{}.svg", keys.join("-"))
 }
 
+/// The metrics of a run.
+fn read(run: &RunDir) -> Result<Metrics, CliError> {
+    run.read_metrics().map_err(|error| {
+        let (error, hint) = (CliError::from(error), base_instead(run, "plot"));
+        match hint.filter(|_| error.exit() == Exit::Missing) {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    })
+}
+
 /// The curves of several runs in one chart: by default the reward, the validation loss or the loss, the first that all
 /// runs have.
 fn compare(args: &PlotArgs) -> Result<(), CliError> {
@@ -130,7 +142,7 @@ fn compare(args: &PlotArgs) -> Result<(), CliError> {
         .hint("write one file for each run"));
     }
     let runs = args.runs.iter().map(|run| RunDir::open(run)).collect::<Result<Vec<_>, _>>()?;
-    let metrics = runs.iter().map(RunDir::read_metrics).collect::<Result<Vec<_>, _>>()?;
+    let metrics = runs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let in_all = |key: &&str| metrics.iter().all(|metrics| metrics.curve(key).is_some());
     let default = ["reward", "val_loss", "loss"].into_iter().find(in_all).unwrap_or("loss");
     let keys = if args.keys.is_empty() { vec![default.to_string()] } else { args.keys.clone() };
@@ -138,7 +150,7 @@ fn compare(args: &PlotArgs) -> Result<(), CliError> {
     let name = |run: &RunDir| if same_names { run.path().display().to_string() } else { run.name() };
     let mut all = Vec::new();
     for (run, metrics) in runs.iter().zip(&metrics) {
-        let of_run = series(metrics, &keys).map_err(|error| error.in_file(run.path()))?;
+        let of_run = series(&run.metrics(), metrics, &keys)?;
         all.extend(
             of_run
                 .into_iter()
@@ -214,21 +226,22 @@ fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
 }
 
 /// The requested curves, by default the losses.
-fn series(metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
+fn series(file: &Path, metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>, CliError> {
     let requested: Vec<&str> = match keys {
         [] => ["loss", "val_loss"].into_iter().filter(|key| metrics.curve(key).is_some()).collect(),
         keys => keys.iter().map(String::as_str).collect(),
     };
     let all = || printable(&metrics.keys().collect::<Vec<_>>().join(", "));
     if requested.is_empty() {
-        return Err(CliError::new(Exit::Data, "metrics.jsonl has neither `loss` nor `val_loss`")
-            .hint(format_args!("--keys accepts: {}", all())));
+        let message = format_args!("{}: neither `loss` nor `val_loss` found", file.display());
+        return Err(CliError::new(Exit::Data, message).hint(format_args!("--keys accepts: {}", all())));
     }
     let curve = |key: &str| {
         let points = metrics.curve(key).ok_or_else(|| {
             let near =
                 nearest(key, metrics.keys()).map(|near| format!("; did you mean `{}`?", printable(near)));
-            let message = format!("metrics.jsonl has no key `{key}`{}", near.unwrap_or_default());
+            let near = near.unwrap_or_default();
+            let message = format!("{}: no key `{key}`{near}", file.display());
             CliError::new(Exit::Usage, message).hint(format_args!("available keys: {}", all()))
         })?;
         Ok(Series { name: key.to_string(), points: points.to_vec(), stroke: Stroke::of_key(key) })

@@ -1,4 +1,5 @@
 //! Prompts from JSONL files and standard input.
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
@@ -106,6 +107,20 @@ pub(super) fn read(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<Vec<Pro
         prompt.take_priority()?;
     }
     Ok(prompts)
+}
+
+/// Notes the columns whose names are nearly those of parameters.
+pub(super) fn note_columns(prompts: &[Prompt]) {
+    let mut seen = BTreeSet::new();
+    for prompt in prompts {
+        for name in prompt.columns.keys().filter(|name| !seen.contains(*name)).cloned().collect::<Vec<_>>() {
+            if let Some(parameter) = Parameters::nearly(&name) {
+                let place = &prompt.place;
+                eprintln!("note: {place}: the field {name:?} has no effect; did you mean {parameter:?}?");
+            }
+            seen.insert(name);
+        }
+    }
 }
 
 /// Checks that no column of a prompt has the name of a field of its completions.

@@ -241,10 +241,9 @@ fn difference(line: &RolloutLine<'_>, turn: &Range<usize>, found: &Completion) -
             !want.iter().map(bits).eq(found.iter().map(bits)) && !faults::on(Fault::ReplayIgnoresTopTokens)
         };
         if let Some(at) = want.iter().zip(&found).position(differs) {
-            let (token, want, found) = (first + at, &want[at], &found[at]);
-            return Some(format!(
-                "token {token}: expected the most probable tokens {want:?}, found {found:?}"
-            ));
+            let token = first + at;
+            let [want, found] = [&want[at], &found[at]].map(|top| serde_json::json!(top));
+            return Some(format!("token {token}: expected the most probable tokens {want}, found {found}"));
         }
     }
     let found = found.finish_reason.to_string();
@@ -303,8 +302,18 @@ fn checkpoint_before(file: &Path, lines: &[Numbered]) -> Result<PathBuf, CliErro
     let path = run.join("checkpoints").join(format!("step_{before:06}"));
     match path.is_dir() {
         true => Ok(path),
-        false => Err(CliError::new(Exit::Missing, format_args!("{}: checkpoint not found", path.display())).hint(
-            "rollouts can be replayed if the checkpoint of the step before them was kept: grpo.save_every, grpo.keep",
-        )),
+        false => {
+            let error =
+                CliError::new(Exit::Missing, format_args!("{}: checkpoint not found", path.display()));
+            Err(error.hint(match (before, run.join("base")) {
+                (0, base) if base.is_dir() => {
+                    format!("the initial model generated them: --model {}", shell_word(&base))
+                }
+                (0, _) => "the initial model generated them: --model names it (train.init)".into(),
+                _ => "rollouts can be replayed if the checkpoint of the step before them was kept: \
+                      grpo.save_every, grpo.keep"
+                    .into(),
+            }))
+        }
     }
 }

@@ -59,6 +59,13 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), CliError> {
     out::print(format!("wrote {} ({})\n", path.display(), units::bytes(page.len() as u64)))
 }
 
+/// The hint for a run of `xtrain grpo` whose base model is being trained. `None`: it has no base model.
+pub(super) fn base_instead(run: &RunDir, command: &str) -> Option<String> {
+    let base = run.path().join("base");
+    let word = shell_word(&base);
+    base.is_dir().then(|| format!("only its base model has steps: xtrain {command} {word}"))
+}
+
 /// The run with at least one line of metrics.
 fn view(run: &RunDir) -> Result<RunView, CliError> {
     let view = RunView::read(run)?;
@@ -67,16 +74,9 @@ fn view(run: &RunDir) -> Result<RunView, CliError> {
     }
     let path = run.metrics();
     if !path.exists() {
-        let (error, base) = (
-            CliError::new(Exit::Missing, format_args!("{}: no such file", path.display())),
-            run.path().join("base"),
-        );
-        return Err(match base.is_dir() {
-            true => {
-                error.hint(format_args!("only its base model has steps: xtrain report {}", shell_word(&base)))
-            }
-            false => error.hint("expected the directory of a run of xtrain train or xtrain grpo"),
-        });
+        let error = CliError::new(Exit::Missing, format_args!("{}: no such file", path.display()));
+        let other = || "expected the directory of a run of xtrain train or xtrain grpo".into();
+        return Err(error.hint(base_instead(run, "report").unwrap_or_else(other)));
     }
     let word = shell_word(run.path());
     Err(CliError::new(Exit::Data, format_args!("{}: expected at least one step, found none", path.display()))

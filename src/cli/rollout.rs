@@ -45,6 +45,9 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     prompts.iter_mut().try_for_each(|prompt| prompt.take_parameters(&args.generation.parameters))?;
     let count = prompts.len();
     prompts::check_columns(&prompts)?;
+    if comm.rank() == 0 {
+        prompts::note_columns(&prompts);
+    }
     let context = args.generation.cache.engine().kv.max_positions(loaded.model.config());
     prompts::fit(&mut prompts, (&args.generation.parameters, context), args.truncate_prompt, &loaded)?;
     let skipped = count - prompts.len();
@@ -62,7 +65,9 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         json_line(args, (policy.as_deref(), loaded.model.compute()), (first + group, &prompts[group]), done)
     };
     let ids = requests.iter().map(|of| of.request.id).collect();
-    let lines = Lines { format: &format, ids, g: args.n.get() };
+    let vocab = loaded.model.config().vocab;
+    let top_logprobs = requests.iter().map(|of| of.request.top_logprobs.min(vocab)).collect();
+    let lines = Lines { format: &format, ids, top_logprobs, g: args.n.get() };
     let mut kept = match path.filter(|_| args.resume) {
         Some(path) => KeptCompletions::read(&output_path::partial_of(path), &lines)?,
         None => KeptCompletions::default(),

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::input_file::read_text;
 use crate::model::chat::{ChatTemplate, Json, Options};
 use crate::model::tokenizer::Tokenizer;
@@ -37,8 +37,7 @@ impl TemplateFlags {
         let Some(file) = &self.template else {
             return Ok(ChatTemplate::of(tokenizer, None, options)?);
         };
-        ChatTemplate::parse(&read_text(file)?)
-            .map_err(|error| CliError::new(Exit::Data, format_args!("{}: {error}", file.display())))
+        Ok(ChatTemplate::parse_file(&read_text(file)?, Some(file))?)
     }
 }
 

@@ -68,8 +68,10 @@ pub enum Error {
         nearest: Option<String>,
     },
     /// The value is out of range or contradicts another key.
-    #[error("`{key}` = {got}: expected {want}")]
+    #[error("{}`{key}` = {got}: expected {want}", place.as_ref().map(|place| format!("{place}: ")).unwrap_or_default())]
     Invalid {
+        /// Location of the key. `None`: no file sets it.
+        place: Option<String>,
         /// The key, with its section.
         key: &'static str,
         /// The value.
@@ -91,5 +93,9 @@ pub(super) fn require(
     got: impl Display,
     want: impl Into<String>,
 ) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::Invalid { key, got: got.to_string(), want: want.into() }) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::Invalid { place: None, key, got: got.to_string(), want: want.into() })
+    }
 }

@@ -292,14 +292,15 @@ impl GrpoSection {
         let key = if regex { "grpo.regex" } else { "grpo.json_schema" };
         let filters = [("top_k", self.top_k > 0), ("top_p", self.top_p != 1.0), ("min_p", self.min_p != 0.0)];
         let found = filters.into_iter().find(|(_, is_on)| *is_on && (regex || schema));
-        let got = found.map_or(String::new(), |(name, _)| format!("a constraint with grpo.{name}"));
-        require(found.is_none(), key, got, "no constraint, or top_k = 0, top_p = 1 and min_p = 0")
+        let want =
+            found.map_or(String::new(), |(name, _)| format!("no constraint together with grpo.{name}"));
+        require(found.is_none(), key, if regex { &self.regex } else { &self.json_schema }, want)
     }
 
     fn validate_numbers(&self) -> Result<()> {
         let finite = |x: f64| (x >= 0.0 || faults::on(Fault::NumberLimitsIgnored)) && x.is_finite();
         for (key, x) in [("grpo.learning_rate", self.learning_rate), ("grpo.eps", self.eps)] {
-            require(x > 0.0 && x.is_finite(), key, x, "a number above 0")?;
+            require(x > 0.0 && x.is_finite(), key, x, "a finite number above 0")?;
         }
         for (key, x) in [
             ("grpo.weight_decay", self.weight_decay),

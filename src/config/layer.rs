@@ -56,6 +56,17 @@ impl Layer {
         self.leaves(&KnownKeys::new())
     }
 
+    /// Where this layer sets `key`. `None`: it does not. `Some(None)`: it is no file.
+    pub(super) fn place_of(&self, key: &str) -> Option<Option<String>> {
+        let in_file = |path: &Path, text: &str| Some(Some(place(path, text, Some(offset(text, key)?))));
+        match self {
+            Layer::File(path) => in_file(path, &read(path).ok()?),
+            Layer::BuiltIn { name, text } => in_file(Path::new(name), text),
+            Layer::Set(text) => (text.split_once('=')?.0.trim() == key).then_some(None),
+            Layer::Flag { key: set, .. } => (*set == key).then_some(None),
+        }
+    }
+
     /// The values of this layer, each checked against the known keys.
     pub(super) fn leaves(&self, known: &KnownKeys) -> Result<Vec<Leaf>> {
         match self {

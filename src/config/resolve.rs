@@ -28,7 +28,7 @@ impl Resolved {
     /// # Errors
     /// As [`RunConfig::load`].
     pub fn load(layers: &[Layer]) -> Result<Resolved> {
-        resolve(merge(layers)?)
+        resolve(merge(layers)?).map_err(|error| located(error, layers))
     }
 
     /// The configuration of a resumed run: this one with the changes of `layers`. Other values stay, also computed
@@ -65,7 +65,7 @@ impl Resolved {
                 }
             }
         }
-        let config = resolve(given.clone())?.config;
+        let config = resolve(given.clone()).map_err(|error| located(error, layers))?.config;
         // A value that stays although its inputs changed is no longer computed.
         let values = flat(&config);
         given.retain(|key, _| !derived.contains(&key.as_str()));
@@ -141,6 +141,17 @@ fn resolve(given: Given) -> Result<Resolved> {
     Ok(Resolved { config, derived })
 }
 
+/// Adds the file and line of an invalid value, if the last layer with its key is a file.
+fn located(error: Error, layers: &[Layer]) -> Error {
+    match error {
+        Error::Invalid { place: None, key, got, want } => {
+            let place = layers.iter().rev().find_map(|layer| layer.place_of(key)).flatten();
+            Error::Invalid { place, key, got, want }
+        }
+        other => other,
+    }
+}
+
 /// All keys of a configuration with their values.
 pub(crate) fn flat(config: &RunConfig) -> Given {
     let mut all = Given::new();
@@ -189,7 +200,7 @@ impl RunConfig {
         };
         let shards = (1..=most).contains(&train.shards);
         require(shards, "train.shards", train.shards, format!("1 to {most} ({of})"))?;
-        require(positive(peak), "train.learning_rate", peak, "a number above 0")?;
+        require(positive(peak), "train.learning_rate", peak, "a finite number above 0")?;
         for (key, rate) in [
             ("train.initial_learning_rate", train.initial_learning_rate),
             ("train.min_learning_rate", train.min_learning_rate),
@@ -202,7 +213,7 @@ impl RunConfig {
         for (key, x) in [("train.beta1", train.beta1), ("train.beta2", train.beta2)] {
             require((0.0..1.0).contains(&x), key, x, "a number from 0 to below 1")?;
         }
-        require(positive(train.eps), "train.eps", train.eps, "a number above 0")?;
+        require(positive(train.eps), "train.eps", train.eps, "a finite number above 0")?;
         let sample = &self.sample;
         for (key, x) in [("train.weight_decay", train.weight_decay), ("train.clip", train.clip)] {
             require(from_zero(x), key, x, "a number of at least 0")?;

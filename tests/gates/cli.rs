@@ -293,7 +293,7 @@ pub(crate) fn plot_compares_runs_within_the_width() {
     ok(&scratch.0, &["plot", "a", "other/a", "--out", "ab.svg"]);
     let svg = fs::read_to_string(scratch.0.join("ab.svg")).unwrap();
     assert!(svg.contains("other/a: loss") && svg.contains(">a: loss"), "{svg}");
-    refused(&scratch.0, &["plot", "a", "g"], 2, &["g: ", "`loss`", "reward"]);
+    refused(&scratch.0, &["plot", "a", "g"], 2, &["g/metrics.jsonl: ", "`loss`", "reward"]);
     refused(&scratch.0, &["plot", "a", "g", "--csv", "-"], 2, &["--csv", "found 2"]);
 }
 

@@ -71,7 +71,7 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
         (
             &generate[..],
             &["--kv-window", "9"][..],
-            ["--kv-window requires --kv sinks, found --kv paged", "remove one"],
+            ["--kv-window requires --kv sinks, found --kv paged", "add --kv sinks"],
         ),
         (
             &generate,

@@ -392,3 +392,20 @@ fn a_forward_pass_that_diverges_is_a_diverged_run() {
     let shown = done(&scratch.0, &[&diverged[..], &sizes].concat());
     assert!(shown.contains("The loss does not fall at any learning rate"), "{shown}");
 }
+
+#[test]
+fn a_damaged_checkpoint_is_not_one_of_those_that_are_kept() {
+    let scratch = two_steps("damaged-kept", &["train.save_every=1", "train.keep=2"]);
+    let checkpoints = scratch.0.join("r/checkpoints");
+    let damaged = checkpoints.join("step_000002/model.safetensors");
+    let mut bytes = fs::read(&damaged).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    let errors = resumed(&scratch.0, &["--steps", "3", "--set", "train.save_every=3"]);
+    let refused = errors.lines().find(|line| line.contains("step_000002 refused: ")).unwrap_or(&errors);
+    assert!(refused.ends_with("; it is not used and can be deleted"), "{errors}");
+    let mut names: Vec<_> =
+        fs::read_dir(&checkpoints).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["step_000001", "step_000002", "step_000003"]);
+}

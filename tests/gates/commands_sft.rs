@@ -147,7 +147,7 @@ fn an_invalid_conversation_is_refused_by_file_line_and_field() {
         ("t.txt", &["t.txt", "\"messages\"", "found text"][..]),
         ("t.tok", &["t.tok", "expected conversations", "hint: "]),
         ("a.jsonl", &["a.jsonl:2: expected \"messages\"", "\"assistant\"", "found only the roles \"user\""]),
-        ("b.jsonl", &["b.jsonl:1: expected messages that", "content has to be text"]),
+        ("b.jsonl", &["b.jsonl:1: expected text as \"content\" for the built-in template, found "]),
         ("c.jsonl", &["c.jsonl:1: expected \"messages\" as [", "a string"]),
         ("d.jsonl", &["d.jsonl:1: expected \"messages\", or \"prompt\"", "found \"text\""]),
     ] {

@@ -96,11 +96,32 @@ pub(crate) fn the_most_probable_tokens_are_those_of_the_logits() {
     changed[1]["top_logprobs"].as_array_mut().unwrap().truncate(5);
     write("t.jsonl", &changed);
     for (name, want) in [
-        ("d.jsonl", "d.jsonl:2: token 1: expected the most probable tokens [("),
+        ("d.jsonl", "d.jsonl:2: token 1: expected the most probable tokens [["),
         ("t.jsonl", "t.jsonl:2: top_logprobs: expected 6 lists, one for each token, found 5"),
     ] {
         let output = xtrain(&scratch.0, &["replay", name, "--model", &m]);
         let errors = text(&output.stderr);
         assert!(output.status.code() == Some(1) && errors.contains(want), "{name}: {errors}");
+    }
+}
+
+/// A resume of a rollout refuses completions with another number of most probable tokens, also of prompts that it does
+/// not generate again.
+#[test]
+pub(crate) fn kept_completions_have_the_requested_number_of_tokens() {
+    let (scratch, m) = (Scratch::new("top-kept"), model());
+    let rollout = ["rollout", &m, "--prompts", "p.jsonl", "--max-new", "3"];
+    let prompts = |n: usize| {
+        let lines = format!("{{\"prompt_ids\": [1]}}\n{{\"prompt_ids\": [2], \"top_logprobs\": {n}}}\n");
+        scratch.file("p.jsonl", &lines);
+    };
+    for (first, then) in [(2, 4), (2, 0), (0, 1)] {
+        prompts(first);
+        let lines = done(&scratch.0, &rollout);
+        scratch.file("c.jsonl.partial", &lines);
+        prompts(then);
+        let want = format!("c.jsonl.partial:2: field \"top_logprobs\": expected {then} tokens in each list");
+        let resume = [&rollout[..], &["--out", "c.jsonl", "--resume"]].concat();
+        refused(&scratch.0, &resume, 65, &[&want, &format!("found {first}")]);
     }
 }

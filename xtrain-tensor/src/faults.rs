@@ -270,6 +270,8 @@ faults! {
     StopTextsOfAllSequences "a sequence with its own stop texts ends at those of the others"
     InputReplacedByOutput "with --force, an output file replaces a file that the command reads"
     FileOfRunReplaced "with --force, an output file replaces the log or a checkpoint of a run"
+    KeptTopTokensNotChecked "a resumed rollout keeps completions with another number of most probable tokens"
+    RefusedCheckpointCounted "a damaged checkpoint counts as one of those that are kept"
     TopTokensInOtherOrder "of tokens with equal logits, the last comes first among the most probable ones"
     TopTokensOfForksLost "the first tokens of sequences that share a prompt have no most probable tokens"
     LinkToNewFileReplaced "an output file replaces a link to a file that does not exist yet"

@@ -6,8 +6,10 @@ use super::setup::Setup;
 use crate::cli::exit::CliError;
 use crate::cli::identity::Identity;
 use crate::cli::interrupt::Interrupt;
+use crate::cli::job::warn_refused;
 use crate::cli::{gpu_peers, loaded, source};
 use crate::grpo::{from_config, reference};
+use crate::model::checkpoint::Refused;
 use crate::model::export::ExportSource;
 use crate::model::store::{self, LoadedModel, Resumed};
 use crate::model::tokenizer::Tokenizer;
@@ -23,6 +25,8 @@ pub(super) struct Ready {
     pub(super) reference: Option<Model>,
     pub(super) tokenizer: Tokenizer,
     pub(super) processes: Processes,
+    /// Newer checkpoints that could not be loaded.
+    pub(super) refused: Vec<Refused>,
 }
 
 impl Setup<'_> {
@@ -31,6 +35,7 @@ impl Setup<'_> {
         let (optim, schedule) =
             (from_config::optim_config(self.section), from_config::schedule(self.section));
         let compute = training::compute(self.config.train.dtype);
+        let mut refused = Vec::new();
         let (mut trainer, tokenizer, eos) = match has_checkpoint(run.path()) {
             false => {
                 let LoadedModel { model, tokenizer, eos, .. } = self.initial(run, interrupt)?;
@@ -38,8 +43,9 @@ impl Setup<'_> {
             }
             true => {
                 let resumed = store::resume(run.path(), compute, self.device, optim, schedule)?;
-                let Resumed { trainer, refused, eos, path, .. } = resumed;
-                refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+                let Resumed { trainer, eos, path, .. } = resumed;
+                refused = resumed.refused;
+                warn_refused(&refused);
                 (trainer, Some(store::tokenizer_of(&path)?), eos)
             }
         };
@@ -57,7 +63,7 @@ impl Setup<'_> {
         let digest = reference.is_some().then(digest).transpose()?;
         Identity::of_grpo(&data, &trainer, digest)?.require_equal(&**self.comm)?;
         let processes = gpu_peers::connect(self.device, self.common.threads, self.comm)?;
-        Ok(Ready { trainer, reference, tokenizer, processes })
+        Ok(Ready { trainer, reference, tokenizer, processes, refused })
     }
 
     /// Records the digests of the prompts in a run without a checkpoint, whose prompts may have been corrected; rejects

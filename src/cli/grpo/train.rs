@@ -40,6 +40,17 @@ pub(super) struct Inputs {
     constraint: Option<RolloutConstraint>,
 }
 
+/// Warns of the words of a reward command that only a shell would treat as its syntax.
+fn warn_of_shell_syntax(command: &str) {
+    let is_syntax = |word: &&str| ["|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1"].contains(word);
+    if let Some(word) = command.split_whitespace().find(is_syntax) {
+        eprintln!(
+            "warning: reward command \"{command}\": no shell runs, so {word} is an argument of the program; with a \
+             shell: sh -c '...'"
+        );
+    }
+}
+
 impl Setup<'_> {
     /// The reward programs, or the reward of the task.
     pub(super) fn rewards(&self, run: &RunDir) -> Result<Vec<Box<dyn Reward>>, CliError> {
@@ -53,6 +64,7 @@ impl Setup<'_> {
             return Err(CliError::new(Exit::Missing, message).hint("--set grpo.reward_dir=DIR"));
         }
         let logs = run.path().join("logs");
+        self.section.reward.iter().for_each(|command| warn_of_shell_syntax(command));
         let start = |(at, command): (usize, &String)| -> Result<Box<dyn Reward>, CliError> {
             let options = ExternalOptions {
                 processes: self.section.reward_processes,
@@ -216,7 +228,7 @@ impl Setup<'_> {
         observer: &mut dyn GrpoObserver,
     ) -> Result<End, grpo::Error> {
         let (section, seed) = (self.section, self.config.train.seed);
-        let Ready { trainer, reference, tokenizer, processes } = ready;
+        let Ready { trainer, reference, tokenizer, processes, .. } = ready;
         let prompts = match self.task {
             Some(task) => PromptSource::task(task, tokenizer, seed),
             None => PromptSource::list(listed.unwrap_or_default(), seed),

@@ -164,6 +164,10 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         Gate::Command(commands_rollout::fields_of_a_prompt_have_the_effect_of_flags, "\"max_new\": 3"),
     ),
     (
+        Fault::KeptTopTokensNotChecked,
+        Gate::Command(commands_top_logprobs::kept_completions_have_the_requested_number_of_tokens, "0"),
+    ),
+    (
         Fault::ReplayIgnoresTopTokens,
         Gate::Command(
             commands_top_logprobs::the_most_probable_tokens_are_those_of_the_logits,

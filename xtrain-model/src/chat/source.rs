@@ -46,7 +46,7 @@ impl ChatTemplate {
         };
         match text {
             Some(text) => ChatTemplate::parse_file(text, tokenizer.chat_template_file()),
-            None if name.is_none() && all.is_empty() => ChatTemplate::parse(BUILT_IN),
+            None if name.is_none() && all.is_empty() => Ok(ChatTemplate::parse(BUILT_IN)?.of_text_only()),
             None => {
                 let known = all.iter().map(|(name, _)| name.clone()).collect();
                 Err(ChatError::Missing { name: name.unwrap_or(DEFAULT).into(), known })

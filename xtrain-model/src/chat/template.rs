@@ -38,6 +38,8 @@ pub struct ChatTemplate {
     engine: Arc<Environment<'static>>,
     source: Arc<str>,
     has_generation: bool,
+    /// Whether messages whose content is not text are refused before they are rendered.
+    text_only: bool,
     /// The file of the template, for errors.
     file: Option<Arc<Path>>,
 }
@@ -90,11 +92,19 @@ impl ChatTemplate {
             added.map_err(|e| syntax_error(&e))?;
             Ok(Arc::new(engine))
         })?;
-        Ok(ChatTemplate { engine, source, has_generation, file: None })
+        Ok(ChatTemplate { engine, source, has_generation, text_only: false, file: None })
+    }
+
+    /// The template, for messages whose content is text.
+    pub(super) fn of_text_only(self) -> ChatTemplate {
+        ChatTemplate { text_only: true, ..self }
     }
 
     /// [`ChatTemplate::parse`] for a template of `file`, which its errors name.
-    pub(super) fn parse_file(text: &str, file: Option<&Path>) -> Result<ChatTemplate, ChatError> {
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::parse`].
+    pub fn parse_file(text: &str, file: Option<&Path>) -> Result<ChatTemplate, ChatError> {
         let template = ChatTemplate::parse(text).map_err(|error| error.in_file(file))?;
         Ok(ChatTemplate { file: file.map(Arc::from), ..template })
     }
@@ -110,6 +120,13 @@ impl ChatTemplate {
     /// [`ChatError::Raised`] for messages that the template rejects, [`ChatError::Render`] if it fails,
     /// [`ChatError::Limit`] if it exceeds a limit.
     pub fn render(&self, messages: &[Message], options: &Options) -> Result<Rendered, ChatError> {
+        let other =
+            |message: &Message| message.json.get("content").map_or("nothing", |content| content.kind());
+        let mut others = messages.iter().enumerate().map(|(at, message)| (at, message, other(message)));
+        if let Some((at, message, kind)) = others.find(|(.., kind)| self.text_only && *kind != "a string") {
+            let got = format!("{kind} in message {at} of the role {}", message.role());
+            return Err(ChatError::Message { want: "text as \"content\" for the built-in template", got });
+        }
         self.render_within_limits(messages, options).map_err(|error| error.in_file(self.file.as_deref()))
     }
 

@@ -1,4 +1,6 @@
 //! The checkpoints of a run: one writer at a time, at least two checkpoints kept.
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,7 +8,7 @@ use std::sync::Arc;
 use xtrain_tensor::faults::{self, Fault};
 
 use super::dir_ops::{ensure_dir, exists, list, remove_tree, rename, sync_dir};
-use super::error::{CheckpointError, Result};
+use super::error::{CheckpointError, Refused, Result};
 use super::fs::{FileSystem, Lock};
 use super::save::{self, Observer, SaveStep};
 use super::snapshot::CheckpointContents;
@@ -16,6 +18,8 @@ pub struct CheckpointDir {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     keep: usize,
+    /// The steps of checkpoints that could not be loaded.
+    refused: RefCell<BTreeSet<u64>>,
     _lock: Box<dyn Lock>,
 }
 
@@ -59,9 +63,19 @@ impl CheckpointDir {
             _ => CheckpointError::Io { op: "lock", path: path.clone(), source },
         })?;
         ensure_dir(&*fs, &dir)?;
-        let checkpoints = CheckpointDir { fs, dir, keep, _lock: lock };
+        let checkpoints = CheckpointDir { fs, dir, keep, refused: RefCell::default(), _lock: lock };
         checkpoints.clean()?;
         Ok(checkpoints)
+    }
+
+    /// Checkpoints that could not be loaded: they are not removed, and do not count as kept.
+    pub fn exclude(&self, refused: &[Refused]) {
+        let names = refused.iter().filter_map(|refused| refused.path.file_name()?.to_str());
+        let steps = names.filter_map(|name| match entry(name) {
+            Some(DirEntry::Final(step)) => Some(step),
+            _ => None,
+        });
+        self.refused.borrow_mut().extend(steps);
     }
 
     /// Saves `snapshot` durably as `step_N`, then removes all but the newest `keep` checkpoints up to this step.
@@ -95,6 +109,7 @@ impl CheckpointDir {
             return Err(error);
         }
         observe(&SaveStep::Acknowledged);
+        self.refused.borrow_mut().remove(&snapshot.step);
         let not_pruned = self.prune(snapshot.step).err();
         observe(&SaveStep::Pruned);
         Ok(SavedCheckpoint { path, not_pruned })
@@ -173,8 +188,10 @@ impl CheckpointDir {
     /// Removes replaced checkpoints and all but the newest `keep` up to `step`.
     fn prune(&self, step: u64) -> Result<()> {
         let names = list(&*self.fs, &self.dir)?;
+        let refused = self.refused.borrow();
+        let counts = |step: &u64| !refused.contains(step) || faults::on(Fault::RefusedCheckpointCounted);
         let saved = names.iter().filter_map(|name| match entry(name) {
-            Some(DirEntry::Final(saved)) if saved <= step => Some(saved),
+            Some(DirEntry::Final(saved)) if saved <= step => Some(saved).filter(counts),
             _ => None,
         });
         let mut saved: Vec<u64> = saved.collect();

@@ -130,7 +130,7 @@ pub(super) fn read_text(file: &Path, from: &mut ChecksummedReader<'_>) -> Result
     from.read(&mut prefix).map_err(CheckpointError::io("read", file))?;
     let header = u64::from_le_bytes(prefix);
     if header > MAX_HEADER {
-        let (what, max) = ("bytes of the header", MAX_HEADER);
+        let (what, max) = ("length of the header in the first 8 bytes of a safetensors file", MAX_HEADER);
         return Err(CheckpointError::Limit { file: file.into(), what, max, got: header });
     }
     if header > length - 8 {

@@ -62,5 +62,8 @@ impl<'a> ChatEncoder<'a> {
 }
 
 fn refused(location: &Location, error: &ChatError) -> DataError {
-    location.error("messages that the tokenizer's chat template accepts", error.to_string())
+    match error {
+        ChatError::Message { want, got } => location.error(want, got.as_str()),
+        _ => location.error("messages that the tokenizer's chat template accepts", error.to_string()),
+    }
 }

@@ -164,8 +164,7 @@ fn bad_jsonl_is_refused_by_file_and_line() {
         "found messages: expected messages as objects",
     );
     refused("content.jsonl", b"{\"messages\":[{\"role\":\"assistant\",\"content\":[1]}]}", {
-        ":1: expected messages that the tokenizer's chat template accepts, found chat template: it rejects the \
-         messages: content has to be text"
+        ":1: expected text as \"content\" for the built-in template, found a list in message 0 of the role assistant"
     });
     refused("many.jsonl", b"{\"messages\":[],\"text\":\"\"}", "found the fields \"messages\", \"text\"");
     refused("half.jsonl", b"{\"prompt\": \"a\"}", "found the field \"prompt\"");

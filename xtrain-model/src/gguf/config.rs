@@ -45,8 +45,9 @@ impl Arch {
         let mut windows = cfg.windows.iter().flatten();
         if let Some(first) = windows.next() {
             let layers = format!("{} of {} layers", 1 + windows.count(), cfg.n_layers);
-            let want = "none in a GGUF file; a Hugging Face directory can hold it";
-            return refuse("sliding_window", want, format!("a window of {first} positions in {layers}"));
+            let got =
+                format!("a window of {first} positions in {layers}; a Hugging Face directory can hold it");
+            return refuse("sliding_window", "none in a GGUF file", got);
         }
         let Biases { qkv, o, mlp } = cfg.biases;
         let arch = match (cfg.qk_norm, qkv, o, mlp) {

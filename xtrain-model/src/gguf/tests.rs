@@ -368,8 +368,10 @@ fn a_model_that_gguf_cannot_represent_is_not_written() {
     let windowed = Model::new(windows, opened.model.params.clone()).unwrap();
     let subject = |model| ExportSource { model, tokenizer: None, eos: &[] };
     let error = write(&mut Vec::new(), &subject(&windowed), "test", Quant::F32).unwrap_err();
-    let parts =
-        ["sliding_window must be none in a GGUF file; a Hugging Face directory can hold it", "a window of "];
+    let parts = [
+        "sliding_window must be none in a GGUF file, found a window of ",
+        "; a Hugging Face directory can hold it",
+    ];
     assert!(parts.iter().all(|part| error.to_string().contains(part)), "{error}");
     let error = write(&mut Vec::new(), &subject(&opened.model), "test", Quant::Q4_0).unwrap_err();
     assert!(error.to_string().contains("Q4_0"), "{error}");

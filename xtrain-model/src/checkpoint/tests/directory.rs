@@ -35,6 +35,45 @@ fn the_newest_are_kept_and_stale_temporaries_removed() {
     assert_eq!(names(&RealFs, run.path()), want);
 }
 
+/// The checkpoints of a run that keeps two, after step 2 was refused and steps 3, 4, 2 and 5 were saved.
+fn kept_beside_a_refused_one() -> [Vec<String>; 4] {
+    let run = tempdir().unwrap();
+    let open = CheckpointDir::open(Arc::new(RealFs), run.path(), 2).unwrap();
+    let save = |step| {
+        let saved = Sample::small(step, 0).with(|snapshot| open.save(snapshot)).unwrap();
+        assert!(saved.not_pruned.is_none());
+        names(&RealFs, run.path())
+    };
+    let _ = [1, 2].map(save);
+    let path = run.path().join("checkpoints/step_000002");
+    let why = CheckpointError::field(path.join("manifest.json"), "step", "2", 7);
+    open.exclude(&[Refused { path, why }]);
+    [3, 4, 2, 5].map(save)
+}
+
+/// The names of checkpoints.
+fn steps(steps: &[u64]) -> Vec<String> {
+    steps.iter().map(|step| format!("step_{step:06}")).collect()
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_loaded_is_not_one_of_those_that_are_kept() {
+    // saved again, step 2 can be loaded
+    assert_eq!(
+        kept_beside_a_refused_one(),
+        [steps(&[1, 2, 3]), steps(&[2, 3, 4]), steps(&[2, 3, 4]), steps(&[4, 5])]
+    );
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_refused_checkpoint_that_counts_is_found() {
+    use xtrain_tensor::faults::{self, Fault};
+
+    let [first, ..] = faults::with(Fault::RefusedCheckpointCounted, kept_beside_a_refused_one);
+    assert_eq!(first, steps(&[2, 3]));
+}
+
 #[test]
 fn one_step_or_none_is_retained() {
     let run = tempdir().unwrap();

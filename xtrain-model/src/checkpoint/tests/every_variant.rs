@@ -110,7 +110,7 @@ fn every_variant_is_reached_by_a_named_case() {
             (
                 "a length of 2^63",
                 fixture("st_header_len_2pow63"),
-                &["model.safetensors: bytes of the header"],
+                &["model.safetensors: length of the header in the first 8 bytes"],
             ),
             ("an empty file", fixture("st_empty_file"), &["st_empty_file/model.safetensors: ", "found 0"]),
             (
