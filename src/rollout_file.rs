@@ -13,6 +13,9 @@ use crate::grammar::Language;
 use crate::model::{Error, Model};
 use crate::tensor::Dtype;
 
+/// The most probable tokens at one position, each with its log-probability.
+pub type TopTokens = Vec<(u32, f32)>;
+
 /// One completion. `xtrain grpo` writes all fields; `xtrain rollout` leaves those of a training step out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RolloutLine<'a> {
@@ -48,7 +51,7 @@ pub struct RolloutLine<'a> {
     /// The most probable tokens at the position of each token, each with its log-probability before temperature and
     /// filters. `None`: they were not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top_logprobs: Option<Vec<Vec<(u32, f32)>>>,
+    pub top_logprobs: Option<Vec<TopTokens>>,
     /// 1 for each sampled token, 0 for each token that a reward program appended. `None`: all are sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<Vec<u8>>,
@@ -217,7 +220,7 @@ impl RolloutLine<'_> {
 }
 
 /// The most probable tokens of a completion, for [`RolloutLine::top_logprobs`].
-pub fn top_pairs(completion: &Completion) -> Option<Vec<Vec<(u32, f32)>>> {
+pub fn top_pairs(completion: &Completion) -> Option<Vec<TopTokens>> {
     let pairs = |top: &Vec<TokenLogprob>| top.iter().map(|top| (top.token, top.logprob)).collect();
     let all = &completion.top_logprobs;
     (!all.is_empty()).then(|| all.iter().map(pairs).collect())

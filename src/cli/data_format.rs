@@ -66,7 +66,7 @@ pub(super) fn conversion(file: &Path) -> Option<&'static str> {
 pub(super) fn of_not_text(file: &Path, byte: u8) -> Option<&'static str> {
     let encoding = "text has to be UTF-8; to convert it: iconv -f ENCODING -t UTF-8 FILE";
     if file.is_file() && TokenFile::open(file).is_ok() {
-        return Some("the file is packed already: xtrain train --data FILE");
+        return Some("the file is a packed token file: train and eval read it with --data");
     }
     match format_of(file) {
         Some(format) if !format.is_text || byte == 0 => Some(format.conversion),

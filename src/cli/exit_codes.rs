@@ -51,6 +51,9 @@ impl LibraryError for run::Error {
                 ))
             }
             run::Error::NotEmpty { .. } => Some("to use another directory: --run DIR".to_string()),
+            run::Error::Line { .. } => {
+                Some("if the run is resumed, its damaged lines are moved to a file of their own".to_string())
+            }
             run::Error::Changed { .. } => Some("restore the original data, or start a new run".to_string()),
             _ => None,
         }

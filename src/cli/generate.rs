@@ -15,7 +15,7 @@ use super::speculation::SpeculationReport;
 use super::{CliError, Exit, out, timed};
 use crate::decode::{Completion, Engine, EngineOptions, FinishReason, Request};
 use crate::report::{Spread, Timings, printable, units};
-use crate::rollout_file::top_pairs;
+use crate::rollout_file::{TopTokens, top_pairs};
 
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("start").required(true).args(["prompt", "tokens"]))]
@@ -83,7 +83,7 @@ struct Generated {
     logprobs: Vec<f32>,
     logprob_bits: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    top_logprobs: Option<Vec<Vec<(u32, f32)>>>,
+    top_logprobs: Option<Vec<TopTokens>>,
     finish_reason: String,
     timings: TimingsJson,
     /// Prompt tokens that came from the file of --prefix.

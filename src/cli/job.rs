@@ -10,7 +10,7 @@ use super::monitor::{Monitor, MonitorLogs};
 use super::{logs, source};
 use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind, TrainSection};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
-use crate::model::checkpoint::{CheckpointDir, RealFs, Refused};
+use crate::model::checkpoint::{CheckpointDir, CheckpointError, RealFs, Refused};
 use crate::model::comm::Communicator;
 use crate::model::data::PackingStats;
 use crate::model::store::{self, Resumed, RunState};
@@ -94,7 +94,14 @@ pub(super) fn restore(
 
 /// Warns of checkpoints that a run does not resume from.
 pub(super) fn warn_refused(refused: &[Refused]) {
-    refused.iter().for_each(|refused| eprintln!("warning: {refused}; it is not used and can be deleted"));
+    for refused in refused {
+        // after an error of reading, the checkpoint may be whole
+        let advice = match refused.why {
+            CheckpointError::Io { .. } => "it is not used",
+            _ => "it is not used and can be deleted",
+        };
+        eprintln!("warning: {refused}; {advice}");
+    }
 }
 
 /// The path of a data file: in the run directory if it exists only there, because the run was moved.

@@ -8,6 +8,7 @@ use crate::model::checkpoint::CheckpointError;
 use crate::model::durable::parent;
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
+use crate::run::has_checkpoint;
 
 /// The beginning of the text file that Git writes in place of a large file.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
@@ -85,8 +86,9 @@ fn instead_of_weights(missing: &Path) -> Option<String> {
 
 /// The hint for the missing checkpoints of a run of `xtrain grpo` whose base model is being trained.
 fn base_model(missing: &Path) -> Option<String> {
-    let base = missing.parent().filter(|_| missing.ends_with("checkpoints"))?.join("base");
-    base.is_dir().then(|| format!("only its base model has a checkpoint: {}", shell_word(&base)))
+    let names = ["checkpoints", "config.json"];
+    let base = missing.parent().filter(|_| names.iter().any(|name| missing.ends_with(name)))?.join("base");
+    has_checkpoint(&base).then(|| format!("only its base model has a checkpoint: {}", shell_word(&base)))
 }
 
 /// Python code that writes a directory with the class `class` of transformers.

@@ -1,5 +1,6 @@
 //! Paths of output files: which may be written, and how.
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::common::Force;
@@ -7,8 +8,8 @@ use super::exit::{CliError, Exit};
 use crate::run::RunDir;
 use crate::tensor::faults::{self, Fault};
 
-/// Checks that a command may write its output file: its directory exists, and it does not, or `--force` replaces it. Pipes,
-/// devices and open files such as `/dev/stdout` are written, not replaced. Refuses paths of directories, and `-`, which would be a
+/// Checks that a command may write its output file: its directory exists, and the file does not exist or `--force`
+/// replaces it. Pipes, devices and open files such as `/dev/stdout` are written, not replaced. Refuses paths of directories, and `-`, which would be a
 /// file of that name: commands for which it is standard output do not call this function for it.
 pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     if path.as_os_str() == "-" {
@@ -35,13 +36,19 @@ pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
 /// Checks that the directory of an output file exists.
 fn check_parent(path: &Path) -> Result<(), CliError> {
     let target = target_of(path);
-    let Some(parent) = target.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir())
-    else {
-        return Ok(());
+    let Some(parent) = target.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
+    let refused = |exit, what: &str, hint: &str| {
+        let message = format_args!("{}: {}: {what}", path.display(), parent.display());
+        Err(CliError::new(exit, message).hint(hint))
     };
-    let what = if parent.exists() { "expected a directory, found a file" } else { "directory not found" };
-    let message = format_args!("{}: {}: {what}", path.display(), parent.display());
-    Err(CliError::new(Exit::Missing, message).hint("create the directory, or choose another path"))
+    match fs::metadata(parent) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => refused(Exit::Usage, "expected a directory, found a file", "choose another path"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            refused(Exit::Missing, "directory not found", "create the directory, or choose another path")
+        }
+        Err(error) => Err(CliError::io(parent, &error)),
+    }
 }
 
 /// Checks that an output file is not one of the files that the command reads, which `--force` would replace, nor a file of
@@ -196,14 +203,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         fs::write(path("file"), "").unwrap();
-        for (name, want) in
-            [("gone/a", "directory not found"), ("file/a", "expected a directory, found a file")]
-        {
+        for (name, want, exit) in [
+            ("gone/a", "directory not found", Exit::Missing),
+            ("file/a", "expected a directory, found a file", Exit::Usage),
+        ] {
             let error = check_absent(&path(name), Force { force: true }).unwrap_err();
             let (parent, text) = (path(name), error.to_string());
             let parent = parent.parent().unwrap().display();
             assert!(text.contains(&format!("{}: {parent}: {want}", path(name).display())), "{text}");
-            assert_eq!(error.exit(), Exit::Missing);
+            assert_eq!(error.exit(), exit);
         }
     }
 

@@ -209,10 +209,15 @@ mod tests {
     fn fields_of_a_line_replace_flags_and_others_stay() {
         let line = json!({"id": 7, "max_new": 9, "seed": u64::MAX, "temperature": 0.25, "top_k": 5, "top_p": 0.5, "min_p": 0.125,
             "repetition_penalty": 1.5, "ignore_eos": true, "stop": ["b", "c"], "stop_token_ids": [4, 5], "top_logprobs": 6});
+        let names: Vec<String> =
+            line.as_object().unwrap().keys().filter(|name| *name != "id").cloned().collect();
         let (of_line, rest) = read(line).unwrap();
         let sampling =
             Sampling { temperature: 0.25, top_k: 5, top_p: 0.5, min_p: 0.125, repetition_penalty: 1.5 };
         let (stop, stop_token_ids) = (StopFlag { stop: vec!["b".into(), "c".into()] }, vec![4, 5]);
+        for name in names {
+            assert_eq!(Parameters::nearly(&name.to_uppercase()), Some(&*name));
+        }
         assert_eq!(
             of_line,
             Parameters {

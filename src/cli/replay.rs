@@ -14,7 +14,7 @@ use super::out;
 use crate::decode::{Completion, Engine, EngineOptions, Request, TextStops};
 use crate::model::{Model, json};
 use crate::report::Progress;
-use crate::rollout_file::{RolloutLine, lossy, policy_digest, policy_digest_of, top_pairs};
+use crate::rollout_file::{RolloutLine, TopTokens, lossy, policy_digest, policy_digest_of, top_pairs};
 use crate::tensor::Dtype;
 use crate::tensor::faults::{self, Fault};
 
@@ -236,7 +236,7 @@ fn difference(line: &RolloutLine<'_>, turn: &Range<usize>, found: &Completion) -
             return Some(format!("top_logprobs: expected {n} lists, one for each token, found {found}"));
         }
         let (want, found) = (&want[turn.clone()], top_pairs(found).unwrap_or_default());
-        let differs = |(want, found): (&Vec<(u32, f32)>, &Vec<(u32, f32)>)| {
+        let differs = |(want, found): (&TopTokens, &TopTokens)| {
             let bits = |&(token, logprob): &(u32, f32)| (token, logprob.to_bits());
             !want.iter().map(bits).eq(found.iter().map(bits)) && !faults::on(Fault::ReplayIgnoresTopTokens)
         };

@@ -63,7 +63,9 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), CliError> {
 pub(super) fn base_instead(run: &RunDir, command: &str) -> Option<String> {
     let base = run.path().join("base");
     let word = shell_word(&base);
-    base.is_dir().then(|| format!("only its base model has steps: xtrain {command} {word}"))
+    base.join("metrics.jsonl")
+        .is_file()
+        .then(|| format!("only its base model has steps: xtrain {command} {word}"))
 }
 
 /// The run with at least one line of metrics.

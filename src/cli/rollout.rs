@@ -72,6 +72,10 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
         Some(path) => KeptCompletions::read(&output_path::partial_of(path), &lines)?,
         None => KeptCompletions::default(),
     };
+    if let Some(path) = path.filter(|_| args.resume && kept.file().is_none()) {
+        let partial = output_path::partial_of(path);
+        eprintln!("note: {} not found: there is nothing to continue", partial.display());
+    }
     let output = Output::open(path.map(PathBuf::as_path), comm)?;
     let mut writer = CompletionWriter::new(output, &format);
     let interrupt = Interrupt::install()?;

@@ -43,18 +43,21 @@ impl SchedulerFlags {
     }
 
     /// `options` with a KV cache that has room for a sequence of `longest` positions, and at most for all sequences.
+    /// `shorter`: what makes it shorter, for a hint.
     ///
     /// # Errors
     /// A value of --kv-capacity with less room, in whole pages.
-    pub(super) fn fit(&self, options: EngineOptions, longest: usize) -> Result<EngineOptions, CliError> {
+    pub(super) fn fit(
+        &self,
+        options: EngineOptions,
+        longest: usize,
+        shorter: &str,
+    ) -> Result<EngineOptions, CliError> {
         let want = options.kv.slots(longest);
         if let Some(found) = options.kv_capacity.filter(|&found| found < want) {
             let message =
                 format!("--kv-capacity {found}: expected at least {want}, for the longest sequence");
-            let shorter = match options.kv.keeps_all() {
-                true => "--max-new or max_new of the prompt",
-                false => "--kv-window",
-            };
+            let shorter = if options.kv.keeps_all() { shorter } else { "--kv-window" };
             let hint = format!("increase --kv-capacity, or reduce {shorter}");
             return Err(CliError::new(Exit::Usage, message).hint(hint));
         }

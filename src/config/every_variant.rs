@@ -80,3 +80,24 @@ fn a_file_that_cannot_be_read_has_the_io_error_as_its_source() {
     assert!(missing.source().unwrap().is::<std::io::Error>());
     assert!(set("train.steps=0").source().is_none());
 }
+
+#[test]
+fn an_invalid_value_has_the_place_in_the_file_that_sets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.toml");
+    std::fs::write(&path, "[model]\nn_kv_heads = 3\nn_heads = 4\n\n[train]\nsteps = 0\n").unwrap();
+    let error = |sets: &[&str]| {
+        let sets = sets.iter().map(|set| Layer::Set(set.to_string()));
+        let layers: Vec<Layer> = [Layer::File(path.clone())].into_iter().chain(sets).collect();
+        RunConfig::load(&layers).unwrap_err().to_string()
+    };
+    let found = error(&["model.n_kv_heads=2"]);
+    assert!(found.contains("run.toml:6: `train.steps` = 0: expected "), "{found}");
+    let found = error(&["model.n_kv_heads=2", "train.steps=0"]);
+    assert!(found.starts_with("`train.steps` = 0: expected "), "{found}");
+    let found = error(&["train.steps=9"]);
+    assert!(found.contains("run.toml:2: `model.n_kv_heads` = 3: expected "), "{found}");
+    // a preset replaces the values of the file
+    let found = error(&["train.steps=9", "model.preset=base-125m", "model.n_heads=5"]);
+    assert!(found.starts_with('`'), "{found}");
+}

@@ -289,12 +289,16 @@ impl GrpoSection {
         let [regex, schema] = [&self.regex, &self.json_schema].map(|text| !text.is_empty());
         let want = "no schema with grpo.regex";
         require(!(regex && schema), "grpo.json_schema", &self.json_schema, want)?;
-        let key = if regex { "grpo.regex" } else { "grpo.json_schema" };
-        let filters = [("top_k", self.top_k > 0), ("top_p", self.top_p != 1.0), ("min_p", self.min_p != 0.0)];
-        let found = filters.into_iter().find(|(_, is_on)| *is_on && (regex || schema));
-        let want =
-            found.map_or(String::new(), |(name, _)| format!("no constraint together with grpo.{name}"));
-        require(found.is_none(), key, if regex { &self.regex } else { &self.json_schema }, want)
+        let constraint = if regex { "grpo.regex" } else { "grpo.json_schema" };
+        let (top_k, top_p, min_p) = (self.top_k, self.top_p, self.min_p);
+        for (key, found, is_on, off) in [
+            ("grpo.top_k", top_k as f64, top_k > 0, "0"),
+            ("grpo.top_p", top_p, top_p != 1.0, "1"),
+            ("grpo.min_p", min_p, min_p != 0.0, "0"),
+        ] {
+            require(!(is_on && (regex || schema)), key, found, format!("{off} with {constraint}"))?;
+        }
+        Ok(())
     }
 
     fn validate_numbers(&self) -> Result<()> {

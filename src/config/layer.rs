@@ -56,14 +56,13 @@ impl Layer {
         self.leaves(&KnownKeys::new())
     }
 
-    /// Where this layer sets `key`. `None`: it does not. `Some(None)`: it is no file.
-    pub(super) fn place_of(&self, key: &str) -> Option<Option<String>> {
-        let in_file = |path: &Path, text: &str| Some(Some(place(path, text, Some(offset(text, key)?))));
+    /// `FILE:LINE` of `key`. `None`: this layer is no file, or its text has another name for the key.
+    pub(super) fn place_of(&self, key: &str) -> Option<String> {
+        let in_file = |path: &Path, text: &str| Some(place(path, text, Some(offset(text, key)?)));
         match self {
             Layer::File(path) => in_file(path, &read(path).ok()?),
             Layer::BuiltIn { name, text } => in_file(Path::new(name), text),
-            Layer::Set(text) => (text.split_once('=')?.0.trim() == key).then_some(None),
-            Layer::Flag { key: set, .. } => (*set == key).then_some(None),
+            Layer::Set(_) | Layer::Flag { .. } => None,
         }
     }
 

@@ -13,6 +13,13 @@ use crate::model::Config;
 /// Keys and their values.
 type Given = BTreeMap<String, Value>;
 
+/// The values of several layers.
+struct Merged {
+    given: Given,
+    /// The index of the layer that sets each key.
+    from: BTreeMap<String, usize>,
+}
+
 /// A configuration, and the keys whose values were computed from other keys because no layer sets them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
@@ -28,7 +35,8 @@ impl Resolved {
     /// # Errors
     /// As [`RunConfig::load`].
     pub fn load(layers: &[Layer]) -> Result<Resolved> {
-        resolve(merge(layers)?).map_err(|error| located(error, layers))
+        let Merged { given, from } = merge(layers)?;
+        resolve(given).map_err(|error| located(error, layers, &from))
     }
 
     /// The configuration of a resumed run: this one with the changes of `layers`. Other values stay, also computed
@@ -39,7 +47,7 @@ impl Resolved {
     /// # Errors
     /// As [`RunConfig::load`].
     pub fn changed(&self, layers: &[Layer]) -> Result<Resolved> {
-        let changes = merge(layers)?;
+        let Merged { given: changes, from } = merge(layers)?;
         let mut given = flat(&self.config);
         let mut derived: Vec<&'static str> =
             self.derived.keys(&self.config).filter(|key| !changes.contains_key(*key)).collect();
@@ -65,7 +73,7 @@ impl Resolved {
                 }
             }
         }
-        let config = resolve(given.clone()).map_err(|error| located(error, layers))?.config;
+        let config = resolve(given.clone()).map_err(|error| located(error, layers, &from))?.config;
         // A value that stays although its inputs changed is no longer computed.
         let values = flat(&config);
         given.retain(|key, _| !derived.contains(&key.as_str()));
@@ -82,13 +90,13 @@ impl Resolved {
 
 /// The values of `layers`; later layers override earlier ones. A preset replaces `[model]` of earlier layers. All flags
 /// are one layer, in which a flag and a `--set` before it must not contradict each other.
-fn merge(layers: &[Layer]) -> Result<Given> {
+fn merge(layers: &[Layer]) -> Result<Merged> {
     let known = KnownKeys::new();
     let is_flag = |layer: &Layer| matches!(layer, Layer::Set(_) | Layer::Flag { .. });
-    let mut given = Given::new();
+    let (mut given, mut from, mut index) = (Given::new(), BTreeMap::new(), 0);
     for layer in layers.chunk_by(|a, b| is_flag(a) && is_flag(b)) {
         let mut values = Given::new();
-        let mut set = BTreeMap::new();
+        let (mut set, mut from_parts) = (BTreeMap::new(), BTreeMap::new());
         for part in layer {
             for (key, value) in part.leaves(&known)? {
                 match part {
@@ -98,15 +106,19 @@ fn merge(layers: &[Layer]) -> Result<Given> {
                     }
                     _ => {}
                 }
+                from_parts.insert(key.clone(), index);
                 values.insert(key, value);
             }
+            index += 1;
         }
         if values.get("model.preset").is_some_and(|name| name.as_str() != Some("")) {
             given.retain(|key, _| !key.starts_with("model."));
+            from.retain(|key: &String, _| !key.starts_with("model."));
         }
         replace(&mut given, values);
+        from.extend(from_parts);
     }
-    Ok(given)
+    Ok(Merged { given, from })
 }
 
 /// Adds the values of a later layer. Files for validation replace the fraction of an earlier layer.
@@ -141,11 +153,11 @@ fn resolve(given: Given) -> Result<Resolved> {
     Ok(Resolved { config, derived })
 }
 
-/// Adds the file and line of an invalid value, if the last layer with its key is a file.
-fn located(error: Error, layers: &[Layer]) -> Error {
+/// Adds the file and line of an invalid value that a file sets.
+fn located(error: Error, layers: &[Layer], from: &BTreeMap<String, usize>) -> Error {
     match error {
         Error::Invalid { place: None, key, got, want } => {
-            let place = layers.iter().rev().find_map(|layer| layer.place_of(key)).flatten();
+            let place = from.get(key).and_then(|&index| layers[index].place_of(key));
             Error::Invalid { place, key, got, want }
         }
         other => other,

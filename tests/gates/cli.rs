@@ -62,7 +62,7 @@ pub(crate) fn in_terminal(command: &mut Command) -> &mut Command {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.map_or(1, |mask| u64::from_str_radix(mask.trim(), 16).unwrap());
     if ignored & 1 == 0 {
-        return command; // no call before exec, for which the process would be copied
+        return command; // without `pre_exec`, the process is not forked
     }
     let restore = || {
         // SAFETY: a call that is allowed between fork and exec.

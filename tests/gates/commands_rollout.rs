@@ -225,6 +225,20 @@ pub(crate) fn fields_of_a_prompt_have_the_effect_of_flags() {
 }
 
 #[test]
+fn a_field_that_is_nearly_a_parameter_is_noted_once() {
+    let (scratch, m) = (Scratch::new("parameter-notes"), model());
+    let line = "{\"prompt\": \"ab\", \"Temperature\": 0.5, \"max_tokens\": 3, \"note\": 1}\n";
+    scratch.file("p.jsonl", &line.repeat(2));
+    let output = xtrain(&scratch.0, &["rollout", &m, "--prompts", "p.jsonl", "--max-new", "2"]);
+    let errors = text(&output.stderr);
+    let notes: Vec<&str> = errors.lines().filter(|line| line.starts_with("note: ")).collect();
+    let note = |field: &str, own: &str| {
+        format!("note: p.jsonl:1: the field \"{field}\" has no effect; did you mean \"{own}\"?")
+    };
+    assert_eq!(notes, [note("Temperature", "temperature"), note("max_tokens", "max_new")], "{errors}");
+}
+
+#[test]
 fn fields_of_a_prompt_that_no_flag_accepts_are_refused() {
     let (scratch, m) = (Scratch::new("parameter-errors"), model());
     let rollout = ["rollout", &m, "--prompts", "p.jsonl"];

@@ -63,7 +63,16 @@ pub(crate) fn watch_of_a_run_that_has_ended_is_one_line() {
     scratch.file("g/base/logs/session.json", &session("stopped"));
     let shown = ok(&scratch.0, &["watch", "g"]);
     assert!(shown.ends_with("; stopped\n") && shown.lines().count() == 1, "{shown}");
+    let other = "hint: expected the directory of a run";
+    refused(&scratch.0, &["report", "g"], 66, &["g/metrics.jsonl: no such file", other]);
+    scratch.file("g/base/metrics.jsonl", "{\"step\":1,\"loss\":4.0}\n");
     refused(&scratch.0, &["report", "g"], 66, &["g/metrics.jsonl: no such file", "xtrain report g/base"]);
+    refused(&scratch.0, &["plot", "g"], 66, &["g/metrics.jsonl: no such file", "xtrain plot g/base"]);
+    scratch.file("g/base/checkpoints/step_000001/manifest.json", "{}");
+    let base = "hint: only its base model has a checkpoint: g/base";
+    refused(&scratch.0, &["inspect", "g"], 66, &["g/config.json not found", base]);
+    std::fs::create_dir(scratch.0.join("g/checkpoints")).unwrap();
+    refused(&scratch.0, &["inspect", "g"], 66, &["g/checkpoints not found", base]);
     scratch.file("a/metrics.jsonl", "nonsense\n");
     refused(&scratch.0, &["watch", "a"], 65, &["metrics.jsonl:1: "]);
     for command in ["watch", "plot", "report"] {

@@ -43,7 +43,7 @@ fn steps(dtype: Dtype) -> Vec<u64> {
     (0..WARM_UP + COUNTED).map(step).collect()
 }
 
-/// Set in the process that counts. A process that other tests copy, as before `exec`, has page faults of the copies.
+/// Set in the process that counts. When another test forks its process, copy-on-write adds page faults.
 const ALONE: &str = "XTRAIN_TEST_PAGE_FAULTS";
 
 #[test]

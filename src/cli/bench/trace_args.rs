@@ -117,7 +117,7 @@ impl TraceArgs {
         // one step per synchronization: the time of each token counts
         let options =
             EngineOptions { max_batch, max_seq_len: Some(longest), ageing, steps_per_sync: 1, ..options };
-        self.scheduler.fit(options, longest)
+        self.scheduler.fit(options, longest, "--max-new")
     }
 }
 

@@ -46,9 +46,9 @@ A step generates num_generations completions of each of prompts_per_step prompts
 with their advantages. The trainer's log-probabilities are bit-identical to the sampler's; each step compares them \
 and stops with an error if one bit differs. The loss does not measure progress: watch the reward.
 
-Every setting is a key of [grpo], such as grpo.steps, grpo.learning_rate, grpo.prompts_per_step, grpo.num_generations \
-and grpo.max_completion_length: --dry-run prints all with their values, docs/reference/config.md describes them. A \
-reward program reads completions as lines of JSON and answers each with its reward: docs/guide/grpo.md.
+Settings are keys of [grpo], such as grpo.steps, grpo.learning_rate, grpo.prompts_per_step, grpo.num_generations and \
+grpo.max_completion_length, and a few keys of [train]. --dry-run prints all of them with their values, and \
+docs/reference/config.md describes them. A reward program reads completions as lines of JSON and answers each with its reward: docs/guide/grpo.md.
 
 Without --init, a built-in task first trains a base model in RUN/base, with [model] and [train], on text in which a \
 fraction grpo.wrong_answers of the answers is wrong.

@@ -40,15 +40,10 @@ pub(super) struct Inputs {
     constraint: Option<RolloutConstraint>,
 }
 
-/// Warns of the words of a reward command that only a shell would treat as its syntax.
-fn warn_of_shell_syntax(command: &str) {
-    let is_syntax = |word: &&str| ["|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1"].contains(word);
-    if let Some(word) = command.split_whitespace().find(is_syntax) {
-        eprintln!(
-            "warning: reward command \"{command}\": no shell runs, so {word} is an argument of the program; with a \
-             shell: sh -c '...'"
-        );
-    }
+/// The first word of a command line that only a shell would treat as its syntax.
+fn shell_syntax(command: &str) -> Option<String> {
+    const SYNTAX: [&str; 10] = ["|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1"];
+    shlex::split(command)?.into_iter().find(|word| SYNTAX.contains(&&**word))
 }
 
 impl Setup<'_> {
@@ -64,7 +59,14 @@ impl Setup<'_> {
             return Err(CliError::new(Exit::Missing, message).hint("--set grpo.reward_dir=DIR"));
         }
         let logs = run.path().join("logs");
-        self.section.reward.iter().for_each(|command| warn_of_shell_syntax(command));
+        for command in &self.section.reward {
+            if let Some(word) = shell_syntax(command) {
+                let with_shell = "with a shell: sh -c '...'";
+                eprintln!(
+                    "warning: reward command \"{command}\": no shell runs, so {word} is an argument; {with_shell}"
+                );
+            }
+        }
         let start = |(at, command): (usize, &String)| -> Result<Box<dyn Reward>, CliError> {
             let options = ExternalOptions {
                 processes: self.section.reward_processes,
@@ -281,6 +283,24 @@ impl Setup<'_> {
                 CliError::new(Exit::Data, message)
             }
             _ => error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_syntax;
+
+    #[test]
+    fn a_word_that_only_a_shell_understands_is_found() {
+        for (command, want) in [
+            ("python3 r.py | cat", Some("|")),
+            ("a > b", Some(">")),
+            ("sh -c 'a | b'", None),
+            ("awk '$1 > 3'", None),
+            ("a 'b", None),
+        ] {
+            assert_eq!(shell_syntax(command).as_deref(), want, "{command}");
         }
     }
 }

@@ -85,7 +85,7 @@ impl RolloutArgs {
             max_batch: self.max_batch_size.get().min(total),
             ..self.scheduler.apply(self.generation.engine()?)
         };
-        self.scheduler.fit(options, longest)
+        self.scheduler.fit(options, longest, "--max-new, or \"max_new\" in the line of the prompt")
     }
 }
 

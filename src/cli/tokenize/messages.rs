@@ -79,8 +79,8 @@ fn parse(line: &str) -> Result<Conversation, ChatError> {
     match json.get("messages") {
         Some(list) => Ok(Conversation { messages: Message::list(&list)?, prompt: 0, tools }),
         None if json.kind() == "an object" => {
-            let want = "an object with \"messages\", or with \"prompt\" and \"completion\"";
-            Err(ChatError::Message { want, got: "an object without these fields".into() })
+            let want = "a list, or an object with \"messages\", or with \"prompt\" and \"completion\"";
+            Err(ChatError::Message { want, got: "an object with other fields".into() })
         }
         None => Ok(Conversation { messages: Message::list(&json)?, prompt: 0, tools: None }),
     }

@@ -66,6 +66,10 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
     refused(&scratch.0, &["replay", "x.jsonl"], 2, &["--model"]);
     fs::remove_dir_all(scratch.0.join("r/checkpoints/step_000002")).unwrap();
     refused(&scratch.0, &["replay", &file(3)], 66, &["step_000002: checkpoint not found", "grpo.keep"]);
+    fs::remove_dir_all(scratch.0.join("r/checkpoints/step_000000")).unwrap();
+    let initial = ["step_000000: checkpoint not found", "the initial model generated them: --model r/base"];
+    refused(&scratch.0, &["replay", &file(1)], 66, &initial);
+    done(&scratch.0, &["replay", &file(1), "--model", "r/base"]);
     let first = fs::read_to_string(&original).unwrap().lines().next().unwrap().to_string();
     scratch.file("y.jsonl", &format!("{first}\n\n{{\"prompt_id\": 1}}\n"));
     refused(&scratch.0, &["replay", "y.jsonl", "--model", model], 65, &["y.jsonl:3: expected a completion"]);

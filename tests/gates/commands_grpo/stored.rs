@@ -87,3 +87,25 @@ pub(crate) fn reward_programs_run_where_the_run_was_started() {
     fs::remove_dir_all(scratch.0.join("r/checkpoints/step_000002")).unwrap();
     refused(&scratch.0, &["grpo", "--resume", "r"], 66, &["grpo.reward_dir", "other", "directory not found"]);
 }
+
+#[test]
+fn a_damaged_checkpoint_is_not_one_of_those_that_are_kept() {
+    let scratch = scratch("damaged-kept", "");
+    let sets = |keys: &[&'static str]| keys.iter().flat_map(|key| ["--set", *key]).collect::<Vec<_>>();
+    let keys = sets(&["grpo.steps=4", "grpo.eval_every=0", "grpo.keep=3", "grpo.save_every=1"]);
+    finish(&scratch, "r", &[&REWARD[..], &keys].concat());
+    let checkpoints = scratch.0.join("r/checkpoints");
+    fs::remove_dir_all(checkpoints.join("step_000004")).unwrap();
+    let damaged = checkpoints.join("step_000003/model.safetensors");
+    let mut bytes = fs::read(&damaged).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    let resume = grpo(&["--resume", "r", "--threads", "1"]);
+    let keys = sets(&["grpo.keep=2", "grpo.save_every=4"]);
+    let errors = succeeded(&xtrain(&scratch.0, &[&resume[..], &keys].concat()));
+    assert!(errors.contains("step_000003 refused: "), "{errors}");
+    let mut names: Vec<_> =
+        fs::read_dir(&checkpoints).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["step_000002", "step_000003", "step_000004"]);
+}

@@ -165,7 +165,10 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     ),
     (
         Fault::KeptTopTokensNotChecked,
-        Gate::Command(commands_top_logprobs::kept_completions_have_the_requested_number_of_tokens, "0"),
+        Gate::Command(
+            commands_top_logprobs::kept_completions_have_the_requested_number_of_tokens,
+            "left: Some(0)",
+        ),
     ),
     (
         Fault::ReplayIgnoresTopTokens,

@@ -25,7 +25,7 @@ pub struct Request {
     /// What the text of the new tokens has to match. `None`: any text.
     pub constraint: Option<SharedConstraint>,
     /// Number of most probable tokens that [`Completion::top_logprobs`](super::Completion::top_logprobs) has for each new
-    /// token. On a GPU, a number above 0 downloads the logits, and the host samples.
+    /// token. On a GPU, the host samples the whole batch of such a sequence, with a synchronization after each step.
     pub top_logprobs: usize,
 }
 

@@ -117,8 +117,8 @@ impl ChatTemplate {
     /// Renders `messages`.
     ///
     /// # Errors
-    /// [`ChatError::Raised`] for messages that the template rejects, [`ChatError::Render`] if it fails,
-    /// [`ChatError::Limit`] if it exceeds a limit.
+    /// [`ChatError::Raised`] for messages that the template rejects, [`ChatError::Message`] for content that the built-in
+    /// template does not support, [`ChatError::Render`] if it fails, [`ChatError::Limit`] if it exceeds a limit.
     pub fn render(&self, messages: &[Message], options: &Options) -> Result<Rendered, ChatError> {
         let other =
             |message: &Message| message.json.get("content").map_or("nothing", |content| content.kind());

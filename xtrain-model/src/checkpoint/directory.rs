@@ -68,7 +68,8 @@ impl CheckpointDir {
         Ok(checkpoints)
     }
 
-    /// Checkpoints that could not be loaded: they are not removed, and do not count as kept.
+    /// Checkpoints that could not be loaded: as long as this object exists, they are not removed and do not count as kept. A
+    /// checkpoint that is saved again counts.
     pub fn exclude(&self, refused: &[Refused]) {
         let names = refused.iter().filter_map(|refused| refused.path.file_name()?.to_str());
         let steps = names.filter_map(|name| match entry(name) {
@@ -78,7 +79,8 @@ impl CheckpointDir {
         self.refused.borrow_mut().extend(steps);
     }
 
-    /// Saves `snapshot` durably as `step_N`, then removes all but the newest `keep` checkpoints up to this step.
+    /// Saves `snapshot` durably as `step_N`, then removes all but the newest `keep` checkpoints up to this step, without
+    /// those of [`CheckpointDir::exclude`].
     /// Replaces a checkpoint of the same step and does not touch later steps.
     ///
     /// # Errors

@@ -121,7 +121,11 @@ impl PromptFile {
             PromptContent::Chat { messages, tools } => {
                 let text = renderer.render(messages, tools.as_ref());
                 let want = "\"messages\" that the tokenizer's chat template accepts";
-                (text.map_err(|e| error(want, e.to_string()))?, false)
+                let refused = |e: ChatError| match e {
+                    ChatError::Message { want, got } => error(want, got),
+                    e => error(want, e.to_string()),
+                };
+                (text.map_err(refused)?, false)
             }
             PromptContent::Ids(_) => unreachable!("returned above"),
         };

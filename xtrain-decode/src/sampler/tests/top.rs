@@ -10,8 +10,11 @@ fn compared_with_a_sort() -> Result<(), String> {
     let zeros = vec![0.0, -0.0, -1.0, -0.0, 0.0];
     for row in [wide_row(501, 3.0), tied, zeros, vec![f32::NEG_INFINITY, 2.0], vec![1.5]] {
         let mut order: Vec<usize> = (0..row.len()).collect();
-        order.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).unwrap());
-        for n in [0, 1, 2, 5, 40, row.len(), 1000] {
+        order.sort_by(|&a, &b| {
+            (row[a].is_nan(), -row[a], a).partial_cmp(&(row[b].is_nan(), -row[b], b)).unwrap()
+        });
+        order.retain(|&token| row[token] != f32::NEG_INFINITY);
+        for n in [0, 1, 2, 5, 40, 64, 65, row.len(), 1000] {
             let found = top_logprobs(&row, n);
             let want = order.iter().take(n).map(|&i| (i as u32, (row[i] - lse_row(&row)).to_bits()));
             if !found.iter().map(|top| (top.token, top.logprob.to_bits())).eq(want.clone()) {
@@ -37,5 +40,5 @@ fn equal_tokens_in_another_order_are_found() {
     use xtrain_tensor::faults::{self, Fault};
 
     let found = faults::with(Fault::TopTokensInOtherOrder, compared_with_a_sort);
-    assert!(found.expect_err("the fault is planted").starts_with("501 of 501: "));
+    assert!(found.expect_err("the fault is planted").starts_with("2 of 300: "));
 }
