@@ -19,6 +19,7 @@ use super::kept_completions::{KeptCompletions, Lines};
 use super::{CliError, loaded, output_path, prompts};
 use crate::model::comm::Communicator;
 use crate::model::shard_samples;
+use crate::model::temporary::recover_file;
 use crate::rollout_file::policy_digest;
 use crate::tensor::faults::{self, Fault};
 
@@ -69,13 +70,9 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let top_logprobs = requests.iter().map(|of| of.request.top_logprobs.min(vocab)).collect();
     let lines = Lines { format: &format, ids, top_logprobs, g: args.n.get() };
     let mut kept = match path.filter(|_| args.resume) {
-        Some(path) => KeptCompletions::read(&output_path::partial_of(path), &lines)?,
+        Some(path) => KeptCompletions::read(&partial_or_killed(path)?, &lines)?,
         None => KeptCompletions::default(),
     };
-    if let Some(path) = path.filter(|_| args.resume && kept.file().is_none()) {
-        let partial = output_path::partial_of(path);
-        eprintln!("note: {} not found: there is nothing to continue", partial.display());
-    }
     let output = Output::open(path.map(PathBuf::as_path), comm)?;
     let mut writer = CompletionWriter::new(output, &format);
     let interrupt = Interrupt::install()?;
@@ -113,6 +110,21 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
 /// The paths that the command reads.
 fn inputs(args: &RolloutArgs) -> Vec<PathBuf> {
     args.generation.inputs().into_iter().chain([args.prompts.clone()]).collect()
+}
+
+/// The incomplete file of a command that was stopped. One that was killed left its completions in a temporary file, which
+/// gets this name.
+fn partial_or_killed(out: &Path) -> Result<PathBuf, CliError> {
+    let partial = output_path::partial_of(out);
+    if partial.symlink_metadata().is_ok() {
+        return Ok(partial);
+    }
+    let killed = recover_file(&output_path::target_of(out), &partial);
+    match killed.map_err(|error| CliError::io(&partial, &error))? {
+        Some(killed) => eprintln!("note: continuing a rollout that was killed, from {}", killed.display()),
+        None => eprintln!("note: {} not found: there is nothing to continue", partial.display()),
+    }
+    Ok(partial)
 }
 
 /// The error of a command that skipped prompts and completed the others.

@@ -57,6 +57,35 @@ pub(crate) fn a_resumed_rollout_writes_the_file_of_an_uninterrupted_one() {
     }
 }
 
+/// A killed rollout leaves its completions in a temporary file with the number of its process.
+#[test]
+#[cfg(target_os = "linux")]
+pub(crate) fn the_completions_of_a_killed_rollout_are_kept() {
+    let scratch = Scratch::new("killed-rollout");
+    let lines = whole(&scratch);
+    // Linux has at most 2^22 processes
+    let [longer, shorter] = ["c.jsonl.xtrain-tmp-4194998", "c.jsonl.xtrain-tmp-4194997"];
+    scratch.file(longer, &[&lines[..7].concat(), &lines[7][..40]].concat());
+    scratch.file(shorter, &lines[0]);
+    let resumed = || {
+        let output = xtrain(&scratch.0, &args(&model(), &["--resume"]));
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        assert_eq!(fs::read_to_string(scratch.0.join("c.jsonl")).unwrap(), lines.concat());
+        fs::remove_file(scratch.0.join("c.jsonl")).unwrap();
+        let left = fs::read_dir(&scratch.0).unwrap().flatten();
+        let left: Vec<_> = left.filter(|file| file.file_name().to_string_lossy().starts_with("c.")).collect();
+        assert!(left.is_empty(), "{left:?}");
+        errors
+    };
+    let errors = resumed();
+    let note = "note: continuing a rollout that was killed, from ";
+    assert!(errors.lines().any(|line| line.starts_with(note) && line.ends_with(longer)), "{errors}");
+    assert!(errors.contains("kept 6 of 12 completions"), "{errors}");
+    let errors = resumed();
+    assert!(errors.contains("c.jsonl.partial not found: there is nothing to continue"), "{errors}");
+}
+
 /// A copy of the model with other weights.
 fn other_weights(dir: &Path) {
     fs::create_dir(dir).unwrap();

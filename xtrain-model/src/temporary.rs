@@ -86,6 +86,23 @@ pub fn recover_directory(out: &Path, ours: fn(&Path) -> bool) -> io::Result<bool
     Ok(restored)
 }
 
+/// Gives the name `to` to the largest temporary file for `out` that a killed process left. Returns the file; `None`: there
+/// is none.
+///
+/// # Errors
+/// It cannot be renamed.
+pub fn recover_file(out: &Path, to: &Path) -> io::Result<Option<PathBuf>> {
+    if faults::on(Fault::KilledRolloutLost) {
+        return Ok(None);
+    }
+    let length =
+        |path: &PathBuf| path.symlink_metadata().ok().filter(|found| found.is_file()).map(|file| file.len());
+    let files = left_behind(out, INFIX).into_iter().filter_map(|path| Some((length(&path)?, path)));
+    let Some((_, largest)) = files.max() else { return Ok(None) };
+    std::fs::rename(&largest, to)?;
+    Ok(Some(largest))
+}
+
 fn of_this_process(out: &Path, infix: &str) -> PathBuf {
     let mut name = out.file_name().unwrap_or_default().to_os_string();
     name.push(format!("{infix}{}", std::process::id()));

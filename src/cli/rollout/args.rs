@@ -29,8 +29,8 @@ A prompt that does not fit the context is skipped with a warning, unless it is t
 
 --out appears when all completions are finished. Ctrl-C (exit code 130), SIGTERM (143), a closed terminal (129, \
 on Linux), a sequence that fails and a full disk keep the finished completions that could be written: they are in OUT.partial or were printed, each with its \
-prompt_id and sample. Several processes keep nothing. The same command with --resume generates the others; an existing \
-OUT.partial is replaced with --force only.
+prompt_id and sample. Several processes keep nothing. The same command with --resume generates the others, also after a \
+command that was killed; an existing OUT.partial is replaced with --force only.
 
 Examples:
   xtrain rollout runs/quickstart --prompts prompts.jsonl -n 8 --out completions.jsonl

@@ -27,7 +27,8 @@ fn branches() -> focused::Checked {
 
 /// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
 /// memory of a process.
-pub(super) const ON_LINUX: [Fault; 11] = [
+pub(super) const ON_LINUX: [Fault; 12] = [
+    Fault::KilledRolloutLost,
     Fault::FileSizeLimitEndsProcess,
     Fault::HangupEndsProcess,
     Fault::NohupNotNoticed,
@@ -162,6 +163,14 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (
         Fault::ParametersOfLineIgnored,
         Gate::Command(commands_rollout::fields_of_a_prompt_have_the_effect_of_flags, "\"max_new\": 3"),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::KilledRolloutLost,
+        Gate::Command(
+            commands_rollout_resume::the_completions_of_a_killed_rollout_are_kept,
+            "there is nothing to continue",
+        ),
     ),
     (
         Fault::KeptTopTokensNotChecked,
