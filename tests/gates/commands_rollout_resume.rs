@@ -80,7 +80,7 @@ pub(crate) fn the_completions_of_a_killed_rollout_are_kept() {
     };
     let errors = resumed();
     let note = "note: continuing a rollout that was killed, from ";
-    assert!(errors.lines().any(|line| line.starts_with(note) && line.ends_with(longer)), "{errors}");
+    assert!(errors.contains(&format!("{note}{longer}\n")), "{errors}");
     assert!(errors.contains("kept 6 of 12 completions"), "{errors}");
     let errors = resumed();
     assert!(errors.contains("c.jsonl.partial not found: there is nothing to continue"), "{errors}");

@@ -95,12 +95,14 @@ pub fn recover_file(out: &Path, to: &Path) -> io::Result<Option<PathBuf>> {
     if faults::on(Fault::KilledRolloutLost) {
         return Ok(None);
     }
-    let length =
-        |path: &PathBuf| path.symlink_metadata().ok().filter(|found| found.is_file()).map(|file| file.len());
+    let length = |path: &PathBuf| {
+        let found = path.symlink_metadata().ok()?;
+        found.is_file().then(|| found.len())
+    };
     let files = left_behind(out, INFIX).into_iter().filter_map(|path| Some((length(&path)?, path)));
     let Some((_, largest)) = files.max() else { return Ok(None) };
     std::fs::rename(&largest, to)?;
-    Ok(Some(largest))
+    Ok(largest.file_name().map(|name| out.with_file_name(name)))
 }
 
 fn of_this_process(out: &Path, infix: &str) -> PathBuf {
