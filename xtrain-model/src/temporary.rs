@@ -97,7 +97,7 @@ pub fn recover_file(out: &Path, to: &Path) -> io::Result<Option<PathBuf>> {
     }
     let length = |path: &PathBuf| {
         let found = path.symlink_metadata().ok()?;
-        found.is_file().then(|| found.len())
+        found.is_file().then_some(found.len())
     };
     let files = left_behind(out, INFIX).into_iter().filter_map(|path| Some((length(&path)?, path)));
     let Some((_, largest)) = files.max() else { return Ok(None) };
