@@ -19,7 +19,7 @@ use super::kept_completions::{KeptCompletions, Lines};
 use super::{CliError, loaded, output_path, prompts};
 use crate::model::comm::Communicator;
 use crate::model::shard_samples;
-use crate::model::temporary::recover_file;
+use crate::model::temporary::killed_file;
 use crate::rollout_file::policy_digest;
 use crate::tensor::faults::{self, Fault};
 
@@ -70,7 +70,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let top_logprobs = requests.iter().map(|of| of.request.top_logprobs.min(vocab)).collect();
     let lines = Lines { format: &format, ids, top_logprobs, g: args.n.get() };
     let mut kept = match path.filter(|_| args.resume) {
-        Some(path) => KeptCompletions::read(&partial_or_killed(path)?, &lines)?,
+        Some(path) => continued(path, &lines)?,
         None => KeptCompletions::default(),
     };
     let output = Output::open(path.map(PathBuf::as_path), comm)?;
@@ -112,19 +112,28 @@ fn inputs(args: &RolloutArgs) -> Vec<PathBuf> {
     args.generation.inputs().into_iter().chain([args.prompts.clone()]).collect()
 }
 
-/// The incomplete file of a command that was stopped. One that was killed left its completions in a temporary file, which
-/// gets this name.
-fn partial_or_killed(out: &Path) -> Result<PathBuf, CliError> {
+/// The completions in the incomplete file of a command that was stopped. One that was killed left them in a temporary file,
+/// which gets the name of the incomplete one if that does not exist, or has less.
+fn continued(out: &Path, lines: &Lines<'_>) -> Result<KeptCompletions, CliError> {
     let partial = output_path::partial_of(out);
-    if partial.symlink_metadata().is_ok() {
-        return Ok(partial);
+    let stopped = partial.symlink_metadata().ok().map(|found| found.len());
+    let killed = killed_file(&output_path::target_of(out));
+    // a file of other prompts or flags replaces nothing
+    let is_kept = |file: &(PathBuf, u64)| match stopped {
+        Some(length) => file.1 > length && KeptCompletions::read(&file.0, lines).is_ok(),
+        None => true,
+    };
+    match killed.filter(is_kept) {
+        Some((killed, _)) => {
+            std::fs::rename(&killed, &partial).map_err(|error| CliError::io(&killed, &error))?;
+            eprintln!("note: continuing a rollout that was killed, from {}", killed.display());
+        }
+        None if stopped.is_none() => {
+            eprintln!("note: {} not found: there is nothing to continue", partial.display());
+        }
+        None => {}
     }
-    let killed = recover_file(&output_path::target_of(out), &partial);
-    match killed.map_err(|error| CliError::io(&partial, &error))? {
-        Some(killed) => eprintln!("note: continuing a rollout that was killed, from {}", killed.display()),
-        None => eprintln!("note: {} not found: there is nothing to continue", partial.display()),
-    }
-    Ok(partial)
+    KeptCompletions::read(&partial, lines)
 }
 
 /// The error of a command that skipped prompts and completed the others.

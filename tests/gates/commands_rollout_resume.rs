@@ -84,6 +84,17 @@ pub(crate) fn the_completions_of_a_killed_rollout_are_kept() {
     assert!(errors.contains("kept 6 of 12 completions"), "{errors}");
     let errors = resumed();
     assert!(errors.contains("c.jsonl.partial not found: there is nothing to continue"), "{errors}");
+    // a resumed rollout was killed: the file with more is continued, unless it is of another command
+    let other = lines.concat().replace("\"seed\":", "\"seed\":1");
+    for (killed, kept, is_killed) in
+        [(lines[..9].concat(), 9, true), (lines[..3].concat(), 6, false), (other, 6, false)]
+    {
+        scratch.file("c.jsonl.partial", &lines[..6].concat());
+        scratch.file(longer, &killed);
+        let errors = resumed();
+        assert!(errors.contains(&format!("kept {kept} of 12 completions")), "{errors}");
+        assert_eq!(errors.contains(note), is_killed, "{errors}");
+    }
 }
 
 /// A copy of the model with other weights.

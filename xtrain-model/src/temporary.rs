@@ -86,23 +86,16 @@ pub fn recover_directory(out: &Path, ours: fn(&Path) -> bool) -> io::Result<bool
     Ok(restored)
 }
 
-/// Gives the name `to` to the largest temporary file for `out` that a killed process left. Returns the file; `None`: there
-/// is none.
-///
-/// # Errors
-/// It cannot be renamed.
-pub fn recover_file(out: &Path, to: &Path) -> io::Result<Option<PathBuf>> {
+/// The largest temporary file for `out` that a killed process left, and its length. `None`: there is none.
+pub fn killed_file(out: &Path) -> Option<(PathBuf, u64)> {
     if faults::on(Fault::KilledRolloutLost) {
-        return Ok(None);
+        return None;
     }
-    let length = |path: &PathBuf| {
-        let found = path.symlink_metadata().ok()?;
-        found.is_file().then_some(found.len())
+    let file = |path: PathBuf| {
+        let found = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some((out.with_file_name(path.file_name()?), found.len()))
     };
-    let files = left_behind(out, INFIX).into_iter().filter_map(|path| Some((length(&path)?, path)));
-    let Some((_, largest)) = files.max() else { return Ok(None) };
-    std::fs::rename(&largest, to)?;
-    Ok(largest.file_name().map(|name| out.with_file_name(name)))
+    left_behind(out, INFIX).into_iter().filter_map(file).max_by_key(|(_, length)| *length)
 }
 
 fn of_this_process(out: &Path, infix: &str) -> PathBuf {
