@@ -141,9 +141,14 @@ const EXPORTED: [&str; 6] = [
     "model.safetensors.index.json",
 ];
 
-/// Whether the process with this number has ended. Only Linux reports it; elsewhere, it may still run.
+/// Whether the process with this number has ended, also if its parent has not waited for it. Only Linux reports it;
+/// elsewhere, it may still run.
 fn has_ended(process: u32) -> bool {
-    Path::new("/proc/self/stat").exists() && !Path::new(&format!("/proc/{process}")).exists()
+    // after the number and the name, which may contain `)`: the state
+    let is_zombie = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']));
+    Path::new("/proc/self/stat").exists()
+        && std::fs::read_to_string(format!("/proc/{process}/stat"))
+            .map_or_else(|error| error.kind() == io::ErrorKind::NotFound, is_zombie)
 }
 
 #[cfg(test)]
@@ -151,6 +156,20 @@ mod tests {
     use tempfile::tempdir;
 
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_process_whose_parent_has_not_waited_has_ended() {
+        assert!(!has_ended(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ends = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            has_ended(child.id())
+        });
+        assert!(ends, "the process {} runs", child.id());
+        child.wait().unwrap();
+        assert!(has_ended(child.id()));
+    }
 
     #[test]
     #[cfg(target_os = "linux")]
