@@ -128,7 +128,7 @@ const HELP: &str = "/reset clears the conversation, /exit or Ctrl-D exits, Ctrl-
                     with /";
 
 pub(super) fn run(args: &ChatArgs) -> Result<(), CliError> {
-    args.save.check(args.cache.engine().kv, args.inputs())?;
+    args.save.check(args.cache.engine().kv, &args.inputs())?;
     let loaded = args.prefix.opener(Some(&args.save))(args.model.path(), &args.common)?;
     let tokenizer = loaded.require_tokenizer("xtrain chat", "xtrain generate accepts ids: --tokens 1,2,3")?;
     let template_options = args.template.options(tokenizer);

@@ -201,11 +201,6 @@ impl Layers {
 /// The commands for which a cache may be lossy. The others promise the bits of the training forward pass.
 const MAY_BE_LOSSY: [&str; 6] = ["generate", "chat", "rollout", "replay", "decode", "trace"];
 
-/// Whether a flag is one of the lossy cache of sinks and a window.
-fn has_sinks_flag(id: &str) -> bool {
-    ["kv_sinks", "kv_window"].contains(&id)
-}
-
 /// Rejects a command line with a flag that has no effect on the kind of cache, or with a lossy cache and a command that
 /// promises exact results.
 pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), CliError> {
@@ -236,10 +231,11 @@ pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), Cli
         if typed && !has {
             let flag = id.replace('_', "-");
             let message = format!("--{flag} requires --kv {kinds}, found --kv {name}");
+            let other = kinds.split([',', ' ']).next().unwrap_or(kinds);
             let hint = match matches.value_source("kv") {
                 Some(ValueSource::CommandLine) => "remove one of the two flags".to_string(),
-                _ if has_sinks_flag(id) && !MAY_BE_LOSSY.contains(&command) => format!("remove --{flag}"),
-                _ => format!("add --kv {}", kinds.split([',', ' ']).next().unwrap_or(kinds)),
+                _ if other == "sinks" && !MAY_BE_LOSSY.contains(&command) => format!("remove --{flag}"),
+                _ => format!("add --kv {other}"),
             };
             return Err(CliError::new(Exit::Usage, message).hint(hint));
         }

@@ -107,7 +107,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), CliError> {
 }
 
 fn generate(args: &GenerateArgs) -> Result<(), CliError> {
-    args.save.check(args.generation.cache.engine().kv, args.generation.inputs())?;
+    args.save.check(args.generation.cache.engine().kv, &args.generation.inputs())?;
     let open = args.generation.prefix.opener(Some(&args.save));
     let loaded = open(args.generation.model.path(), &args.generation.common)?;
     args.generation.check_stop_token_ids(&loaded)?;

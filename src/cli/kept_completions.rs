@@ -8,9 +8,11 @@ use serde_json::{Map, Value};
 
 use super::completion_writer::{Completed, Earlier};
 use super::exit::{CliError, Exit};
+use super::output_path;
 use crate::decode::sampler::TokenLogprob;
 use crate::decode::{Completion, FinishReason};
 use crate::model::json;
+use crate::model::temporary::killed_file;
 use crate::rollout_file::{RolloutLine, TopTokens};
 use crate::tensor::faults::{self, Fault};
 
@@ -48,12 +50,39 @@ struct KeptLine {
 }
 
 impl KeptCompletions {
+    /// Reads the incomplete file of an interrupted command that writes `out`. A command that was killed left a temporary
+    /// file, which gets the name of the incomplete one if that does not exist, or is shorter.
+    ///
+    /// # Errors
+    /// As [`KeptCompletions::read`]; the temporary file cannot be renamed.
+    pub(super) fn of_interrupted(out: &Path, lines: &Lines<'_>) -> Result<KeptCompletions, CliError> {
+        let partial = output_path::partial_of(out);
+        let stopped = partial.symlink_metadata().ok().map(|found| found.len());
+        let killed = killed_file(&output_path::target_of(out));
+        // a file of other prompts or flags replaces nothing
+        let is_kept = |(file, length): &(PathBuf, u64)| match stopped {
+            Some(shorter) => *length > shorter && KeptCompletions::read(file, lines).is_ok(),
+            None => true,
+        };
+        match killed.filter(is_kept) {
+            Some((killed, _)) => {
+                fs::rename(&killed, &partial).map_err(|error| CliError::io(&killed, &error))?;
+                eprintln!("note: continuing a rollout that was killed, from {}", killed.display());
+            }
+            None if stopped.is_none() => {
+                eprintln!("note: {} not found: there is nothing to continue", partial.display());
+            }
+            None => {}
+        }
+        KeptCompletions::read(&partial, lines)
+    }
+
     /// Reads the file of an interrupted command. Without a file, nothing is kept. A last line without a line break is
     /// left out. If a prompt lacks a completion, all its completions are generated again.
     ///
     /// # Errors
     /// A line that the command would not write.
-    pub(super) fn read(file: &Path, lines: &Lines<'_>) -> Result<KeptCompletions, CliError> {
+    fn read(file: &Path, lines: &Lines<'_>) -> Result<KeptCompletions, CliError> {
         let bytes = match fs::read(file) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(KeptCompletions::default()),

@@ -9,8 +9,9 @@ use crate::run::RunDir;
 use crate::tensor::faults::{self, Fault};
 
 /// Checks that a command may write its output file: its directory exists, and the file does not exist or `--force`
-/// replaces it. Pipes, devices and open files such as `/dev/stdout` are written, not replaced. Refuses paths of directories, and `-`, which would be a
-/// file of that name: commands for which it is standard output do not call this function for it.
+/// replaces it. Pipes, devices and open files such as `/dev/stdout` are written, not replaced. Refuses paths of
+/// directories, and `-`, which would be a file of that name: commands for which it is standard output do not call this
+/// function for it.
 pub(super) fn check_absent(path: &Path, force: Force) -> Result<(), CliError> {
     if path.as_os_str() == "-" {
         return Err(CliError::new(Exit::Usage, "expected the path of an output file, found -")

@@ -131,14 +131,14 @@ impl SavePrefixFlag {
     ///
     /// # Errors
     /// It exists, without `--force`, or is an input; its directory does not exist; there is no cache.
-    pub(super) fn check(&self, kv: KvKind, inputs: Vec<PathBuf>) -> Result<(), CliError> {
+    pub(super) fn check(&self, kv: KvKind, inputs: &[PathBuf]) -> Result<(), CliError> {
         let Some(path) = &self.save_prefix else { return Ok(()) };
         if kv == KvKind::Off {
             let message = "--save-prefix: expected a KV cache, found --kv off";
             return Err(CliError::new(Exit::Usage, message).hint("remove --kv off"));
         }
         output_path::check_absent(path, self.force)?;
-        output_path::check_is_no_input(path, &inputs)
+        output_path::check_is_no_input(path, inputs)
     }
 
     /// Finished sequences keep their rows if they are to be saved.

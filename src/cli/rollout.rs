@@ -19,7 +19,6 @@ use super::kept_completions::{KeptCompletions, Lines};
 use super::{CliError, loaded, output_path, prompts};
 use crate::model::comm::Communicator;
 use crate::model::shard_samples;
-use crate::model::temporary::killed_file;
 use crate::rollout_file::policy_digest;
 use crate::tensor::faults::{self, Fault};
 
@@ -70,7 +69,7 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
     let top_logprobs = requests.iter().map(|of| of.request.top_logprobs.min(vocab)).collect();
     let lines = Lines { format: &format, ids, top_logprobs, g: args.n.get() };
     let mut kept = match path.filter(|_| args.resume) {
-        Some(path) => continued(path, &lines)?,
+        Some(path) => KeptCompletions::of_interrupted(path, &lines)?,
         None => KeptCompletions::default(),
     };
     let output = Output::open(path.map(PathBuf::as_path), comm)?;
@@ -110,30 +109,6 @@ pub(super) fn run(args: &RolloutArgs, comm: &dyn Communicator) -> Result<(), Cli
 /// The paths that the command reads.
 fn inputs(args: &RolloutArgs) -> Vec<PathBuf> {
     args.generation.inputs().into_iter().chain([args.prompts.clone()]).collect()
-}
-
-/// The completions in the incomplete file of a command that was stopped. One that was killed left them in a temporary file,
-/// which gets the name of the incomplete one if that does not exist, or has less.
-fn continued(out: &Path, lines: &Lines<'_>) -> Result<KeptCompletions, CliError> {
-    let partial = output_path::partial_of(out);
-    let stopped = partial.symlink_metadata().ok().map(|found| found.len());
-    let killed = killed_file(&output_path::target_of(out));
-    // a file of other prompts or flags replaces nothing
-    let is_kept = |file: &(PathBuf, u64)| match stopped {
-        Some(length) => file.1 > length && KeptCompletions::read(&file.0, lines).is_ok(),
-        None => true,
-    };
-    match killed.filter(is_kept) {
-        Some((killed, _)) => {
-            std::fs::rename(&killed, &partial).map_err(|error| CliError::io(&killed, &error))?;
-            eprintln!("note: continuing a rollout that was killed, from {}", killed.display());
-        }
-        None if stopped.is_none() => {
-            eprintln!("note: {} not found: there is nothing to continue", partial.display());
-        }
-        None => {}
-    }
-    KeptCompletions::read(&partial, lines)
 }
 
 /// The error of a command that skipped prompts and completed the others.

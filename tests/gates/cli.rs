@@ -77,6 +77,13 @@ pub(crate) fn xtrain(dir: &Path, args: &[&str]) -> Output {
     program().args(args).current_dir(dir).output().unwrap()
 }
 
+/// Changes the last bit of a file.
+pub(crate) fn flip_last_bit(file: &Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(file, bytes).unwrap();
+}
+
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }

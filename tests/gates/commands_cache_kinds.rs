@@ -111,6 +111,11 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
             &["--kv", "off", "--kv-capacity", "9"],
             ["--kv-capacity requires --kv growing", "--kv off"],
         ),
+        (
+            &["verify", &m],
+            &["--kv-window", "9"],
+            ["--kv-window requires --kv sinks, found --kv paged", "hint: remove --kv-window"],
+        ),
         (&rollout, &["--kv", "off", "--preempt", "offload"], ["--preempt requires --kv growing", "--kv off"]),
     ] {
         refused(&scratch.0, &[args, flags].concat(), 2, &parts);

@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::cli::{Scratch, refused, text, xtrain};
+use crate::cli::{Scratch, flip_last_bit, refused, text, xtrain};
 use crate::commands::{done, parsed, tiny_run};
 use crate::fixtures::path;
 
@@ -394,13 +394,10 @@ fn a_forward_pass_that_diverges_is_a_diverged_run() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_not_one_of_those_that_are_kept() {
+pub(crate) fn a_damaged_checkpoint_is_not_one_of_those_that_are_kept() {
     let scratch = two_steps("damaged-kept", &["train.save_every=1", "train.keep=2"]);
     let checkpoints = scratch.0.join("r/checkpoints");
-    let damaged = checkpoints.join("step_000002/model.safetensors");
-    let mut bytes = fs::read(&damaged).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    fs::write(&damaged, bytes).unwrap();
+    flip_last_bit(&checkpoints.join("step_000002/model.safetensors"));
     let errors = resumed(&scratch.0, &["--steps", "3", "--set", "train.save_every=3"]);
     let refused = errors.lines().find(|line| line.contains("step_000002 refused: ")).unwrap_or(&errors);
     assert!(refused.ends_with("; it is not used and can be deleted"), "{errors}");

@@ -67,16 +67,13 @@ pub(crate) fn the_most_probable_tokens_are_those_of_the_logits() {
     }
     done(&scratch.0, &["replay", "c.jsonl", "--model", &m]);
 
-    // a resume, a greedy draft and the emulator write the same file
-    scratch
-        .file("r.jsonl.partial", &file.lines().skip(4).map(|line| format!("{line}\n")).collect::<String>());
-    let mut others =
-        vec![vec!["--resume", "--out", "r.jsonl"], vec!["--speculate", "lookup", "--out", "s.jsonl"]];
-    if cfg!(xtrain_emu) {
-        others.push(vec!["--device", "emulated", "--out", "e.jsonl"]);
-    }
+    // a resume and drafts write the same file
+    let kept = file.lines().skip(4).map(|line| format!("{line}\n")).collect::<String>();
+    scratch.file("r.jsonl.partial", &kept);
+    let others =
+        [["--resume", "--out", "r.jsonl"].as_slice(), &["--speculate", "lookup", "--out", "s.jsonl"]];
     for more in others {
-        done(&scratch.0, &[&args[..], &more].concat());
+        done(&scratch.0, &[&args[..], more].concat());
         let found = fs::read_to_string(scratch.0.join(more.last().unwrap())).unwrap();
         assert_eq!(found, file, "{more:?}");
     }
@@ -103,6 +100,18 @@ pub(crate) fn the_most_probable_tokens_are_those_of_the_logits() {
         let errors = text(&output.stderr);
         assert!(output.status.code() == Some(1) && errors.contains(want), "{name}: {errors}");
     }
+}
+
+#[test]
+#[cfg_attr(not(xtrain_emu), ignore = "this build has no emulator")]
+fn a_gpu_writes_the_most_probable_tokens_of_the_cpu_in_f32() {
+    let (scratch, m) = (Scratch::new("top-gpu"), model());
+    scratch.file("p.jsonl", "{\"prompt_ids\": [1, 2, 3]}\n{\"prompt_ids\": [9], \"top_logprobs\": 0}\n");
+    let args = ["rollout", &m, "--prompts", "p.jsonl", "-n", "2", "--max-new", "6", "--top-logprobs", "5"];
+    let of = |device: &str| done(&scratch.0, &[&args[..], &["--device", device]].concat());
+    let cpu = of("cpu");
+    assert_eq!(of("emulated"), cpu);
+    assert_eq!(cpu.matches("\"top_logprobs\":[[[").count(), 2);
 }
 
 /// A resume of a rollout refuses completions with another number of most probable tokens, also of prompts that it does

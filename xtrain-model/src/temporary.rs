@@ -145,7 +145,10 @@ const EXPORTED: [&str; 6] = [
 /// elsewhere, it may still run.
 fn has_ended(process: u32) -> bool {
     // after the number and the name, which may contain `)`: the state
-    let is_zombie = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']));
+    let is_zombie = |stat: String| {
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
+            && !faults::on(Fault::ZombieTakenAsRunning)
+    };
     Path::new("/proc/self/stat").exists()
         && std::fs::read_to_string(format!("/proc/{process}/stat"))
             .map_or_else(|error| error.kind() == io::ErrorKind::NotFound, is_zombie)
@@ -157,18 +160,32 @@ mod tests {
 
     use super::*;
 
+    /// Whether a process has ended before its parent waits for it, and after.
+    #[cfg(target_os = "linux")]
+    fn ended_before_and_after_the_wait() -> [bool; 2] {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let is_zombie = |_| {
+            std::thread::sleep(Duration::from_millis(5));
+            std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ")
+        };
+        assert!((0..1000).any(is_zombie), "the process {} runs", child.id());
+        let before = has_ended(child.id());
+        child.wait().unwrap();
+        [before, has_ended(child.id())]
+    }
+
     #[test]
     #[cfg(target_os = "linux")]
     fn a_process_whose_parent_has_not_waited_has_ended() {
         assert!(!has_ended(std::process::id()));
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let ends = (0..1000).any(|_| {
-            std::thread::sleep(Duration::from_millis(5));
-            has_ended(child.id())
-        });
-        assert!(ends, "the process {} runs", child.id());
-        child.wait().unwrap();
-        assert!(has_ended(child.id()));
+        assert_eq!(ended_before_and_after_the_wait(), [true, true]);
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", feature = "faults"))]
+    fn a_zombie_that_counts_as_running_is_found() {
+        let found = faults::with(Fault::ZombieTakenAsRunning, ended_before_and_after_the_wait);
+        assert_eq!(found, [false, true]);
     }
 
     #[test]

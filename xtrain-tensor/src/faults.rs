@@ -270,6 +270,7 @@ faults! {
     StopTextsOfAllSequences "a sequence with its own stop texts ends at those of the others"
     InputReplacedByOutput "with --force, an output file replaces a file that the command reads"
     FileOfRunReplaced "with --force, an output file replaces the log or a checkpoint of a run"
+    ZombieTakenAsRunning "the temporary file of a process that has ended is kept until its parent waits for it"
     KilledRolloutLost "a resume does not find the completions of a rollout that was killed"
     KeptTopTokensNotChecked "a resumed rollout keeps completions with another number of most probable tokens"
     RefusedCheckpointCounted "a damaged checkpoint counts as one of those that are kept"

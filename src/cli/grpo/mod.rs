@@ -15,6 +15,7 @@ mod monitor;
 mod prompt_limit;
 mod prompts;
 mod resume;
+mod reward_command;
 mod reward_dir;
 mod setup;
 mod start;

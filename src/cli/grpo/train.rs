@@ -7,6 +7,7 @@ use super::checks::check_task_prompts;
 use super::constraint;
 use super::monitor::GrpoMonitor;
 use super::prompts;
+use super::reward_command::warn_of_shell_syntax;
 use super::setup::{Changes, Setup};
 use super::start::Ready;
 use crate::cli::exit::{CliError, Exit, shell_word};
@@ -40,12 +41,6 @@ pub(super) struct Inputs {
     constraint: Option<RolloutConstraint>,
 }
 
-/// The first word of a command line that only a shell would treat as its syntax.
-fn shell_syntax(command: &str) -> Option<String> {
-    const SYNTAX: [&str; 10] = ["|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1"];
-    shlex::split(command)?.into_iter().find(|word| SYNTAX.contains(&&**word))
-}
-
 impl Setup<'_> {
     /// The reward programs, or the reward of the task.
     pub(super) fn rewards(&self, run: &RunDir) -> Result<Vec<Box<dyn Reward>>, CliError> {
@@ -59,14 +54,7 @@ impl Setup<'_> {
             return Err(CliError::new(Exit::Missing, message).hint("--set grpo.reward_dir=DIR"));
         }
         let logs = run.path().join("logs");
-        for command in &self.section.reward {
-            if let Some(word) = shell_syntax(command) {
-                let with_shell = "with a shell: sh -c '...'";
-                eprintln!(
-                    "warning: reward command \"{command}\": no shell runs, so {word} is an argument; {with_shell}"
-                );
-            }
-        }
+        self.section.reward.iter().for_each(|command| warn_of_shell_syntax(command));
         let start = |(at, command): (usize, &String)| -> Result<Box<dyn Reward>, CliError> {
             let options = ExternalOptions {
                 processes: self.section.reward_processes,
@@ -283,24 +271,6 @@ impl Setup<'_> {
                 CliError::new(Exit::Data, message)
             }
             _ => error.into(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shell_syntax;
-
-    #[test]
-    fn a_word_that_only_a_shell_understands_is_found() {
-        for (command, want) in [
-            ("python3 r.py | cat", Some("|")),
-            ("a > b", Some(">")),
-            ("sh -c 'a | b'", None),
-            ("awk '$1 > 3'", None),
-            ("a 'b", None),
-        ] {
-            assert_eq!(shell_syntax(command).as_deref(), want, "{command}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use xtrain::config::{Layer, RunConfig};
 
 use super::{READ, REPLY, REWARD, finish, grpo, lines, resume, scratch, succeeded};
-use crate::cli::{Scratch, ok, refused, xtrain};
+use crate::cli::{Scratch, flip_last_bit, ok, refused, xtrain};
 
 fn stored(scratch: &Scratch, run: &str) -> RunConfig {
     RunConfig::load(&[Layer::File(scratch.0.join(run).join("config.toml"))]).unwrap()
@@ -93,13 +93,12 @@ fn a_damaged_checkpoint_is_not_one_of_those_that_are_kept() {
     let scratch = scratch("damaged-kept", "");
     let sets = |keys: &[&'static str]| keys.iter().flat_map(|key| ["--set", *key]).collect::<Vec<_>>();
     let keys = sets(&["grpo.steps=4", "grpo.eval_every=0", "grpo.keep=3", "grpo.save_every=1"]);
-    finish(&scratch, "r", &[&REWARD[..], &keys].concat());
+    let started = finish(&scratch, "r", &[&["--reward", "sh reward.sh | cat"][..], &keys].concat());
+    let warning = "warning: reward command \"sh reward.sh | cat\": no shell runs, so | is an argument";
+    assert_eq!(started.matches(warning).count(), 1, "{started}");
     let checkpoints = scratch.0.join("r/checkpoints");
     fs::remove_dir_all(checkpoints.join("step_000004")).unwrap();
-    let damaged = checkpoints.join("step_000003/model.safetensors");
-    let mut bytes = fs::read(&damaged).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    fs::write(&damaged, bytes).unwrap();
+    flip_last_bit(&checkpoints.join("step_000003/model.safetensors"));
     let resume = grpo(&["--resume", "r", "--threads", "1"]);
     let keys = sets(&["grpo.keep=2", "grpo.save_every=4"]);
     let errors = succeeded(&xtrain(&scratch.0, &[&resume[..], &keys].concat()));

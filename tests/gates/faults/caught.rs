@@ -173,6 +173,13 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         ),
     ),
     (
+        Fault::RefusedCheckpointCounted,
+        Gate::Command(
+            commands_resume::a_damaged_checkpoint_is_not_one_of_those_that_are_kept,
+            "left: [\"step_000002\", \"step_000003\"]",
+        ),
+    ),
+    (
         Fault::KeptTopTokensNotChecked,
         Gate::Command(
             commands_top_logprobs::kept_completions_have_the_requested_number_of_tokens,

@@ -14,13 +14,13 @@ use xtrain::tensor::faults::Fault;
 ///   cli/atomic_file.rs, cli/input_file.rs, cli/output_path.rs, cli/memory_check.rs, cli/processes_tests.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs,
 ///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, grpo/warnings.rs, rewards/tests.rs, report/tensorboard.rs;
 /// * of xtrain-model: batch.rs, process_group.rs, temporary.rs, trainer/tests.rs, tokenizer/tests.rs,
-///   checkpoint/tests/directory.rs, checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs,
+///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs,
 ///   tasks/prompt_file.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs,
 ///   sampler/tests/top.rs.
 pub(super) const CAUGHT_ELSEWHERE: [Fault; 109] = [
-    Fault::RefusedCheckpointCounted,
+    Fault::ZombieTakenAsRunning,
     Fault::TopTokensInOtherOrder,
     Fault::LinkToNewFileReplaced,
     Fault::ByteOrderMarkKept,

@@ -149,7 +149,7 @@ impl<'m> Runner<'m> {
                         dropped =
                             ends_draft(&mut choice, batch.plan.rows.id[at + 1], &batch.running[run.running]);
                     }
-                    let top = choice.as_ref().map_or_else(|_| Vec::new(), |_| sequence.top_of(logits));
+                    let top = if choice.is_ok() { sequence.top_of(logits) } else { Vec::new() };
                     self.outcomes.push(Outcome { running: *running, choice, top, logits: shared });
                 }
             }
@@ -197,10 +197,8 @@ impl<'m> Runner<'m> {
         let outcome = |forked: &ForkedSample| {
             let sequence = &running[forked.running];
             let choice = self.pick(&forked.spec, sequence, &forked.logits);
-            let top = match &choice {
-                Ok(_) if !faults::on(Fault::TopTokensOfForksLost) => sequence.top_of(&forked.logits),
-                _ => Vec::new(),
-            };
+            let is_due = choice.is_ok() && !faults::on(Fault::TopTokensOfForksLost);
+            let top = if is_due { sequence.top_of(&forked.logits) } else { Vec::new() };
             Outcome { running: forked.running, choice, top, logits: None }
         };
         forked.iter().map(outcome).collect()

@@ -11,7 +11,7 @@ pub struct TokenLogprob {
     pub logprob: f32,
 }
 
-/// Numbers of tokens up to which the most probable ones are inserted one by one.
+/// For more tokens than these, all are sorted.
 const FEW: usize = 64;
 
 /// Returns the `n` tokens with the largest logits, in descending order; those with equal logits in the order of their
