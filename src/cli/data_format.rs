@@ -97,6 +97,26 @@ pub(super) fn of_whole_json(file: &Path) -> Option<&'static str> {
     }
 }
 
+/// The hint for a line without the fields of training data: those of other programs, among the quoted names in `found`.
+pub(super) fn of_fields(found: &str) -> Option<&'static str> {
+    let has = |name: &str| found.contains(&format!("{name:?}"));
+    if has("conversations") {
+        return Some(
+            "to convert ShareGPT: jq -c '{messages: [.conversations[] | {role: ({human: \"user\", gpt: \
+             \"assistant\"}[.from] // .from), content: .value}]}' IN.jsonl > OUT.jsonl",
+        );
+    }
+    if has("instruction") && has("output") {
+        return Some(
+            "to convert Alpaca: jq -c '{prompt: (.instruction + \"\\n\" + .input + \"\\n\"), completion: .output}' \
+             IN.jsonl > OUT.jsonl",
+        );
+    }
+    (has("question") && has("answer")).then_some(
+        "to convert it: jq -c '{prompt: (.question + \"\\n\"), completion: .answer}' IN.jsonl > OUT.jsonl",
+    )
+}
+
 /// Warns that `file` is read as plain text if its name says that it is text in another format.
 pub(super) fn warn_of_syntax(file: &Path) {
     if let Some(format) = format_of(file).filter(|format| format.is_text) {

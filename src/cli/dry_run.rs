@@ -2,7 +2,7 @@
 use std::path::Path;
 
 use super::estimate::{GrpoMemory, PROGRAM, TrainingMemory, grpo_model};
-use super::{CliError, out, source};
+use super::{CliError, out, preflight, source};
 use crate::config::{DataSection, Resolved};
 use crate::report::units;
 
@@ -17,19 +17,18 @@ pub(super) fn warn_of_missing(data: &DataSection) {
 pub(super) fn print(resolved: &Resolved, processes: usize) -> Result<(), CliError> {
     let config = &resolved.config;
     let train = &config.train;
-    let tokens = train.batch as u64 * train.context as u64;
-    let tokenizer = Path::new(&config.data.tokenizer);
-    let vocab = match config.model.vocab {
-        0 if tokenizer.exists() || config.data.tokenizer == "bytes" => {
-            Some(source::tokenizer(&config.data.tokenizer)?.vocab_size())
-        }
-        0 => None,
-        vocab => Some(vocab),
+    let tokenizer = &config.data.tokenizer;
+    let tokens = match tokenizer == "bytes" || Path::new(tokenizer).exists() {
+        true => Some(source::tokenizer(tokenizer)?.vocab_size()),
+        false => None,
     };
+    tokens.map_or(Ok(()), |tokens| preflight::check_vocabulary(config, tokens))?;
+    let vocab = if config.model.vocab == 0 { tokens } else { Some(config.model.vocab) };
     let embedding = match vocab {
         Some(vocab) => format!("vocabulary of {vocab}"),
         None => "without the embedding: the vocabulary size depends on the tokenizer".to_string(),
     };
+    let per_step = train.batch as u64 * train.context as u64;
     let memory = TrainingMemory::of(config, vocab.unwrap_or(1), processes)?;
     let TrainingMemory { model, activations, program, exchange } = memory;
     let of_processes = of_processes(exchange, processes);
@@ -39,8 +38,8 @@ pub(super) fn print(resolved: &Resolved, processes: usize) -> Result<(), CliErro
          # memory: about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}, \
          program {}{of_processes}\n{}",
         units::count(config.model.parameters(vocab.unwrap_or(0))),
-        units::count(tokens),
-        units::count(tokens.saturating_mul(train.steps as u64)),
+        units::count(per_step),
+        units::count(per_step.saturating_mul(train.steps as u64)),
         units::bytes(memory.total()),
         units::bytes(model.weights),
         units::bytes(model.gradients),

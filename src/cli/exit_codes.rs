@@ -6,7 +6,7 @@ use crate::model::chat::ChatError;
 use crate::model::checkpoint::CheckpointError;
 use crate::model::comm;
 use crate::model::data::DataError;
-use crate::model::data::jsonl::OBJECT;
+use crate::model::data::jsonl::{OBJECT, ONE_KIND};
 use crate::model::store::StoreError;
 use crate::model::tokenizer::TokenizerError;
 use crate::rewards::RewardError;
@@ -76,8 +76,13 @@ impl LibraryError for DataError {
             DataError::Format { file, .. } => data_format::conversion(file)
                 .map(ToString::to_string)
                 .or_else(|| model_files::of_pointer(file)),
-            DataError::Line { file, want, .. } => model_files::of_pointer(file).or_else(|| {
-                (*want == OBJECT).then(|| data_format::of_whole_json(file).map(ToString::to_string)).flatten()
+            DataError::Line { file, want, got, .. } => model_files::of_pointer(file).or_else(|| {
+                let hint = match *want {
+                    OBJECT => data_format::of_whole_json(file),
+                    ONE_KIND => data_format::of_fields(got),
+                    _ => None,
+                };
+                hint.map(ToString::to_string)
             }),
             DataError::NoTargets { documents: 0, .. } => {
                 Some("add data; unless data.val_fraction is set, a tenth of it is held out".to_string())

@@ -77,8 +77,9 @@ fn copy_sizes(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The first key of `[model]` that is not `own`, and both values. A vocabulary and a context of 0, which stand for those of
-/// the tokenizer and of the run, agree with every model; a section of defaults only was not set.
+/// A key of `[model]` that is not `own`, and both values: the first one without its default value, which was set, if any. A
+/// vocabulary and a context of 0, which stand for those of the tokenizer and of the run, agree with every model; a section
+/// of defaults only was not set.
 fn other_size(set: &ModelSection, own: &ModelSection) -> Option<(String, Value, Value)> {
     if *set == ModelSection::default() {
         return None;
@@ -94,12 +95,13 @@ fn other_size(set: &ModelSection, own: &ModelSection) -> Option<(String, Value, 
         let mut all = tree(&RunConfig { model: model.clone(), ..RunConfig::default() });
         all.remove("model").and_then(|section| section.as_table().cloned()).unwrap_or_default()
     };
-    let own = table(own);
+    let (own, default) = (table(own), table(&ModelSection::default()));
     let differing = |(key, value): (String, Value)| {
         let size = own.get(&key).filter(|size| **size != value)?.clone();
         Some((key, value, size))
     };
-    table(&set).into_iter().find_map(differing)
+    let all: Vec<_> = table(&set).into_iter().filter_map(differing).collect();
+    all.iter().find(|(key, value, _)| default.get(key) != Some(value)).or(all.first()).cloned()
 }
 
 /// The sizes of a model as a `[model]` section.

@@ -17,7 +17,7 @@ pub(super) fn check(config: &RunConfig, tokenizer: &Tokenizer) -> Result<(), Cli
 }
 
 /// Compares the vocabulary of the model with that of the tokenizer, `tokens` ids.
-fn check_vocabulary(config: &RunConfig, tokens: usize) -> Result<(), CliError> {
+pub(super) fn check_vocabulary(config: &RunConfig, tokens: usize) -> Result<(), CliError> {
     let (rows, name, init) = (config.model.vocab, &config.data.tokenizer, &config.train.init);
     if rows == 0 {
         return Ok(());

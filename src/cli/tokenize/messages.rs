@@ -3,7 +3,7 @@ use super::print::{TokenizedText, print};
 use crate::cli::template::TemplateFlags;
 use crate::cli::{CliError, Exit, out};
 use crate::model::chat::{ChatError, ChatTemplate, Json, Message, Options};
-use crate::model::data::jsonl::Conversation;
+use crate::model::data::jsonl::{Conversation, fields};
 use crate::model::tokenizer::Tokenizer;
 
 const HINT: &str = "each line is {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}, or has such lists as \
@@ -80,7 +80,8 @@ fn parse(line: &str) -> Result<Conversation, ChatError> {
         Some(list) => Ok(Conversation { messages: Message::list(&list)?, prompt: 0, tools }),
         None if json.kind() == "an object" => {
             let want = "a list, or an object with \"messages\", or with \"prompt\" and \"completion\"";
-            Err(ChatError::Message { want, got: "an object with other fields".into() })
+            let object = serde_json::from_str(line).unwrap_or_default();
+            Err(ChatError::Message { want, got: fields(&object) })
         }
         None => Ok(Conversation { messages: Message::list(&json)?, prompt: 0, tools: None }),
     }

@@ -55,7 +55,7 @@ const PARTS: &str = "\"prompt\" and \"completion\", both as strings or both as l
 pub const OBJECT: &str = "a JSON object";
 
 /// The kinds of records, for a line that has none of their fields.
-const ONE_KIND: &str = "\"text\", \"messages\", or \"prompt\" with \"completion\"";
+pub const ONE_KIND: &str = "\"text\", \"messages\", or \"prompt\" with \"completion\"";
 
 /// The kinds of records, for a line that has the fields of several.
 const KINDS: &str = "only one of \"text\", \"messages\", and \"prompt\" with \"completion\"";
@@ -277,7 +277,7 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
 }
 
 /// The names of an object's fields that are not null, for an error.
-pub(crate) fn fields(object: &Map<String, Value>) -> String {
+pub fn fields(object: &Map<String, Value>) -> String {
     let given = object.iter().filter(|(_, value)| !value.is_null());
     let names: Vec<String> = given.take(8).map(|(name, _)| format!("{name:?}")).collect();
     match &names[..] {
