@@ -68,10 +68,33 @@ pub(super) fn of_not_text(file: &Path, byte: u8) -> Option<&'static str> {
     if file.is_file() && TokenFile::open(file).is_ok() {
         return Some("the file is a packed token file: train and eval read it with --data");
     }
+    if let Some(conversion) = of_first_bytes(file) {
+        return Some(conversion);
+    }
     match format_of(file) {
         Some(format) if !format.is_text || byte == 0 => Some(format.conversion),
         _ => (byte != 0).then_some(encoding),
     }
+}
+
+/// The beginnings of compressed files, and of text of two bytes a character.
+const BEGINNINGS: &[(&[u8], &str)] = &[
+    (&[0x1f, 0x8b], "the file is compressed with gzip: decompress it first"),
+    (&[0x28, 0xb5, 0x2f, 0xfd], "the file is compressed with zstd: decompress it first"),
+    (b"\xfd7zXZ", "the file is compressed with xz: decompress it first"),
+    (b"BZh", "the file is compressed with bzip2: decompress it first"),
+    (b"PK\x03\x04", "the file is a ZIP archive: extract it first"),
+    (&[0xff, 0xfe], "text has to be UTF-8; to convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+    (&[0xfe, 0xff], "text has to be UTF-8; to convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+];
+
+/// The hint for a file that begins like one of another format.
+fn of_first_bytes(file: &Path) -> Option<&'static str> {
+    // a pipe would block
+    file.metadata().ok().filter(|found| found.is_file())?;
+    let mut start = Vec::new();
+    File::open(file).ok()?.take(8).read_to_end(&mut start).ok()?;
+    BEGINNINGS.iter().find(|(bytes, _)| start.starts_with(bytes)).map(|(_, hint)| *hint)
 }
 
 /// The hint for a file whose lines are no objects: an array of objects, lists of messages, or objects of several lines.

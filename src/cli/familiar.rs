@@ -337,7 +337,10 @@ mod tests {
             ("grpo --max-steps 5", "--set grpo.steps=VALUE"),
             ("grpo --batch-size 5", "--set grpo.prompts_per_step=VALUE"),
             ("grpo --vocab-size 5", "--set model.vocab=VALUE"),
-            ("quickstart --epochs 5", "--set train.steps=VALUE"),
+            (
+                "quickstart --epochs 5",
+                "the length of a run is train.steps; an epoch has (tokens / train.context / train.batch) steps",
+            ),
             ("export m o.gguf --outtype q8_0", "--type TYPE"),
             ("train --out d", "--run DIR"),
             ("train -m d", "--init MODEL"),

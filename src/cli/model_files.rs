@@ -1,6 +1,6 @@
 //! Hints for model files that cannot be opened: downloads that are incomplete, and formats of other programs.
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use super::exit::shell_word;
@@ -41,6 +41,9 @@ pub(super) fn of_checkpoint(error: &CheckpointError) -> Option<String> {
 pub(super) fn of_tokenizer(error: &TokenizerError) -> Option<String> {
     match error {
         TokenizerError::Format { file, .. } | TokenizerError::Unsupported { file, .. } => of_pointer(file),
+        TokenizerError::Io { file, source, .. } if source.kind() == ErrorKind::NotFound => {
+            other_tokenizer(parent(file))
+        }
         _ => None,
     }
 }

@@ -98,10 +98,13 @@ impl Parameters {
 }
 
 /// Names of parameters in other programs, and the names here.
-const OTHER_NAMES: [(&str, &str); 4] = [
+const OTHER_NAMES: [(&str, &str); 7] = [
     ("max_tokens", "max_new"),
     ("max_new_tokens", "max_new"),
     ("max_completion_tokens", "max_new"),
+    ("n_predict", "max_new"),
+    ("temp", "temperature"),
+    ("repeat_penalty", "repetition_penalty"),
     ("stop_sequences", "stop"),
 ];
 

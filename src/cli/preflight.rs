@@ -1,6 +1,9 @@
 //! Checks of a training run before its first step.
+use std::collections::HashMap;
+use std::fs;
+
 use super::exit::{CliError, Exit};
-use crate::config::{DecayKind, RunConfig, TaskKind};
+use crate::config::{DataSection, DecayKind, RunConfig, TaskKind};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::units;
 
@@ -11,9 +14,25 @@ pub(super) fn check(config: &RunConfig, tokenizer: &Tokenizer) -> Result<(), Cli
     if config.train.sample_every > 0 {
         check_prompt(config, tokenizer)?;
     }
+    repeated_files(&config.data).iter().for_each(|warning| eprintln!("warning: {warning}"));
     warn_of_patience(config);
     warn_of_short_decay(config);
     Ok(())
+}
+
+/// What to say about files that are named more than once.
+fn repeated_files(data: &DataSection) -> Vec<String> {
+    let mut seen = HashMap::new();
+    let of = |files: &[String], key| files.iter().map(|file| (file.clone(), key)).collect::<Vec<_>>();
+    let all = [of(&data.files, "data.files"), of(&data.val_files, "data.val_files")].concat();
+    let warning = |(file, key): (String, &'static str)| {
+        let path = fs::canonicalize(&file).unwrap_or_else(|_| file.clone().into());
+        match seen.insert(path, key)? {
+            first if first == key => Some(format!("`{key}` has {file} more than once")),
+            _ => Some(format!("{file} is training data and validation data: its validation loss is too low")),
+        }
+    };
+    all.into_iter().filter_map(warning).collect()
 }
 
 /// Compares the vocabulary of the model with that of the tokenizer, `tokens` ids.

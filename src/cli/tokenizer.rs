@@ -1,6 +1,7 @@
 //! `xtrain tokenizer`: trains byte-level BPE tokenizers.
 use std::path::{Path, PathBuf};
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 use super::atomic_file::AtomicFile;
@@ -28,8 +29,9 @@ pub(super) enum TokenizerCommand {
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Example:
-  xtrain tokenizer train book.txt --vocab 4096 --out tokenizer.json")]
+Examples:
+  xtrain tokenizer train book.txt --vocab 4096 --out tokenizer.json
+  xtrain tokenizer train chats.jsonl --special-token '<|im_start|>' --special-token '<|im_end|>'")]
 pub(super) struct TokenizerTrainArgs {
     /// Text or JSONL training files.
     #[arg(required = true, value_name = "FILE")]
@@ -37,6 +39,10 @@ pub(super) struct TokenizerTrainArgs {
     /// Vocabulary size, including the 256 bytes and special tokens.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = vocab)]
     vocab: u32,
+    /// A special token, in addition to <|endoftext|>, such as <|im_start|>: one token of its own in any text. May be
+    /// repeated.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    special_token: Vec<String>,
     /// Output file.
     #[arg(short, long, value_name = "FILE", default_value = "tokenizer.json")]
     out: PathBuf,
@@ -49,6 +55,11 @@ const BLOCK: usize = 1 << 16;
 
 pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
+    let specials: Vec<&str> = args.special_token.iter().map(String::as_str).collect();
+    if let Some(at) = (0..specials.len()).find(|&at| specials[..at].contains(&specials[at])) {
+        let message = format_args!("--special-token: expected each token once, found {:?} twice", specials[at]);
+        return Err(CliError::new(Exit::Usage, message));
+    }
     output_path::check_absent(&args.out, args.force)?;
     output_path::check_is_no_input(&args.out, &args.files)?;
     if !output_path::is_written_directly(&args.out) {
@@ -65,7 +76,10 @@ pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
         return Err(CliError::new(Exit::Data, message));
     }
     eprintln!("training on {}", units::many(bytes as u64, "byte"));
-    let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &[])?;
+    let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &specials)?;
+    if tokenizer.vocab_size() < args.vocab as usize {
+        eprintln!("note: the text has no more pairs to merge: fewer than --vocab {}", args.vocab);
+    }
     let (_, json) = tokenizer.files()[0];
     let mut file = AtomicFile::create(&args.out)?;
     file.write(json)?;

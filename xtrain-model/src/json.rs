@@ -1,7 +1,10 @@
 //! JSON of untrusted files: a nesting check for recursive parsers, and parser errors in words. Sorted objects.
+use serde::de::DeserializeSeed;
 use serde_json::Value;
 use serde_json::error::{Category, Error};
 use xtrain_tensor::faults::{self, Fault};
+
+mod unique;
 
 /// Maximum nesting of brackets.
 pub(crate) const MAX_DEPTH: usize = 64;
@@ -55,6 +58,16 @@ pub fn rounded_integer(text: &str) -> Option<&str> {
         }
     }
     None
+}
+
+/// Parses a value. Keys that an object has twice are an error.
+pub(crate) fn from_unique(text: &str) -> Result<Value, Error> {
+    if faults::on(Fault::LastOfRepeatedKeys) {
+        return serde_json::from_str(text);
+    }
+    let mut parser = serde_json::Deserializer::from_str(text);
+    let value = unique::Unique.deserialize(&mut parser)?;
+    parser.end().map(|()| value)
 }
 
 /// `value` with the keys of all its objects in ascending order.

@@ -48,6 +48,9 @@ macro_rules! faults {
 faults! {
     SamplerF32RunningSum "the sampler picks a token by a running sum of f32 probabilities"
     LongWordsNotSplit "the training of a tokenizer does not split long words"
+    LastOfRepeatedKeys "of a key that a JSON object has twice, the last value counts"
+    ToolsStayText "tools that a line has as text are passed to the template as text"
+    WeightsOfTurnsIgnored "answers of weight 0 are trained"
     RoundedIntegersAccepted "integers of a prompt's line that are rounded are accepted"
     DivergedForwardUnnamed "a forward pass that is not finite ends a step with the error of the operation"
     MissingRewardsUnreported "a step whose completions all have no reward gives no warning"

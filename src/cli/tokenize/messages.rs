@@ -3,7 +3,7 @@ use super::print::{TokenizedText, print};
 use crate::cli::template::TemplateFlags;
 use crate::cli::{CliError, Exit, out};
 use crate::model::chat::{ChatError, ChatTemplate, Json, Message, Options};
-use crate::model::data::jsonl::{Conversation, fields};
+use crate::model::data::jsonl::{Conversation, fields, tools};
 use crate::model::tokenizer::Tokenizer;
 
 const HINT: &str = "each line is {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}, or has such lists as \
@@ -72,7 +72,7 @@ pub(super) fn run(
 /// The conversation of a line.
 fn parse(line: &str) -> Result<Conversation, ChatError> {
     let json = Json::parse(line)?;
-    let tools = json.get("tools").filter(|tools| tools.kind() != "null");
+    let tools = tools(&json)?;
     if let (Some(prompt), Some(completion)) = (json.get("prompt"), json.get("completion")) {
         return Ok(Conversation::in_parts(Message::list(&prompt)?, Message::list(&completion)?, tools));
     }

@@ -15,11 +15,11 @@ use xtrain::tensor::faults::Fault;
 ///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, grpo/warnings.rs, rewards/tests.rs, report/tensorboard.rs;
 /// * of xtrain-model: batch.rs, process_group.rs, temporary.rs, trainer/tests.rs, tokenizer/tests.rs,
 ///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs,
-///   tasks/prompt_file.rs;
+///   json/unique.rs, tasks/prompt_file.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs,
 ///   sampler/tests/top.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 109] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 112] = [
     Fault::ZombieTakenAsRunning,
     Fault::TopTokensInOtherOrder,
     Fault::LinkToNewFileReplaced,
@@ -30,6 +30,9 @@ pub(super) const CAUGHT_ELSEWHERE: [Fault; 109] = [
     Fault::NewerFileReplaced,
     Fault::UnrenamedLinesRemoved,
     Fault::LongWordsNotSplit,
+    Fault::LastOfRepeatedKeys,
+    Fault::ToolsStayText,
+    Fault::WeightsOfTurnsIgnored,
     Fault::RoundedIntegersAccepted,
     Fault::DivergedForwardUnnamed,
     Fault::MissingRewardsUnreported,

@@ -1,5 +1,6 @@
 //! One message of a conversation.
 use minijinja::Value;
+use xtrain_tensor::faults::{self, Fault};
 
 use super::error::ChatError;
 use super::json::Json;
@@ -52,6 +53,21 @@ impl Message {
     /// The role: system, user, assistant, ...
     pub fn role(&self) -> &str {
         &self.role
+    }
+
+    /// Whether a turn of the assistant contributes to the loss: its `weight` is not 0. Without this field it does.
+    pub fn is_trained(&self) -> bool {
+        self.weight() != Ok(false) || faults::on(Fault::WeightsOfTurnsIgnored)
+    }
+
+    /// The field `weight`: 0 or 1. Fails with the text of another value.
+    pub(crate) fn weight(&self) -> Result<bool, String> {
+        match self.json.get("weight").map(|weight| weight.0) {
+            None => Ok(true),
+            Some(weight) if weight.is_none() || weight == Value::from(1) => Ok(true),
+            Some(weight) if weight == Value::from(0) => Ok(false),
+            Some(weight) => Err(format!("{weight:?}")),
+        }
     }
 
     /// The texts of the content: a string, or the `text` of each part of a list.

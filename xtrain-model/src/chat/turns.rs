@@ -30,8 +30,9 @@ impl ChatTemplate {
         self.assistant_after(0, messages, options)
     }
 
-    /// [`ChatTemplate::assistant`] without the turns among the first `prompt` messages. A template with
-    /// `{% generation %}` blocks renders these messages alone, too: they have the first blocks of the conversation.
+    /// [`ChatTemplate::assistant`] without the turns among the first `prompt` messages and those of weight 0. A template
+    /// with `{% generation %}` blocks also renders the messages up to each of these turns, and those before it: the blocks
+    /// of the turn are those that it adds.
     ///
     /// # Errors
     /// As [`ChatTemplate::assistant`].
@@ -44,21 +45,23 @@ impl ChatTemplate {
         let prompt = prompt.min(messages.len());
         let complete = Options { add_generation_prompt: false, ..options.clone() };
         let Rendered { text, generated } = self.render(messages, &complete)?;
+        let start = Instant::now();
         if let Some(mut ranges) = generated {
-            let of_prompt = match prompt {
-                0 => 0,
-                _ => self.render(&messages[..prompt], &complete)?.generated.map_or(0, |blocks| blocks.len()),
-            };
-            ranges.drain(..of_prompt.min(ranges.len()));
+            let untrained = |at: &usize| messages[*at].role() == "assistant" && !messages[*at].is_trained();
+            for at in (prompt..messages.len()).rev().filter(untrained) {
+                require_time(start)?;
+                let [before, through] = [at, at + 1].map(|end| self.blocks(&messages[..end], &complete));
+                let through = through?.min(ranges.len());
+                ranges.drain(before?.min(through)..through);
+            }
+            ranges.drain(..self.blocks(&messages[..prompt], &complete)?.min(ranges.len()));
             return Ok((text, ranges));
         }
         let prompted = Options { add_generation_prompt: true, ..options.clone() };
-        let (mut ranges, start) = (Vec::new(), Instant::now());
-        for at in (prompt..messages.len()).filter(|&at| messages[at].role() == "assistant") {
-            if start.elapsed() > TIME {
-                let (want, got) = (format!("at most {TIME:?} for all turns"), "more".into());
-                return Err(ChatError::Limit { what: "time", want, got });
-            }
+        let mut ranges = Vec::new();
+        let trained = |at: &usize| messages[*at].role() == "assistant" && messages[*at].is_trained();
+        for at in (prompt..messages.len()).filter(trained) {
+            require_time(start)?;
             let before = self.render_prefix(at, &messages[..at], &prompted)?;
             let through = if at + 1 == messages.len() {
                 text.clone()
@@ -76,6 +79,14 @@ impl ChatTemplate {
         Ok((text, ranges))
     }
 
+    /// Number of `{% generation %}` blocks of `messages`, the beginning of a conversation.
+    fn blocks(&self, messages: &[Message], options: &Options) -> Result<usize, ChatError> {
+        if messages.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.render(messages, options)?.generated.map_or(0, |blocks| blocks.len()))
+    }
+
     /// Renders a prefix of a conversation that ends before or with turn `at`. A template may reject a prefix.
     fn render_prefix(&self, at: usize, messages: &[Message], options: &Options) -> Result<String, ChatError> {
         match self.render(messages, options) {
@@ -84,4 +95,12 @@ impl ChatTemplate {
             Err(error) => Err(ChatError::Turn { at, source: Some(Box::new(error)) }),
         }
     }
+}
+
+/// Fails if the turns of a conversation that began at `start` take too long.
+fn require_time(start: Instant) -> Result<(), ChatError> {
+    if start.elapsed() <= TIME {
+        return Ok(());
+    }
+    Err(ChatError::Limit { what: "time", want: format!("at most {TIME:?} for all turns"), got: "more".into() })
 }

@@ -4,7 +4,7 @@ use xtrain_tensor::faults::{self, Fault};
 use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
 use super::jsonl::{Conversation, Location};
-use crate::chat::{ChatError, Options, Templates};
+use crate::chat::{ChatError, Message, Options, Templates};
 use crate::tokenizer::Tokenizer;
 
 /// The chat templates of a tokenizer and their options.
@@ -45,7 +45,8 @@ impl<'a> ChatEncoder<'a> {
         }
         let end = mask.iter().rposition(|&target| target).map_or(0, |last| last + 1);
         let turn = mask[..end].iter().rposition(|&target| !target).map_or(0, |before| before + 1);
-        let ends_with_assistant = messages.last().is_none_or(|message| message.role() == "assistant");
+        let is_target = |message: &Message| message.role() == "assistant" && message.is_trained();
+        let ends_with_assistant = messages.last().is_none_or(is_target);
         let needs_separator = ends_with_assistant && !ids[turn..end].iter().any(is_eos);
         let mut at = 0;
         for run in mask.chunk_by(|a, b| a == b) {

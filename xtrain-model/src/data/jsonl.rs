@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use xtrain_tensor::faults::{self, Fault};
 
 use super::error::DataError;
 use super::text;
@@ -130,11 +131,35 @@ pub(crate) fn lists<const N: usize>(
         let in_field = |error: ChatError| location.error(want, format!("{place}{error}"));
         *messages = Message::list(&list).map_err(in_field)?;
     }
-    Ok((all, json.get("tools").filter(|tools| tools.kind() != "null")))
+    let want = "\"tools\" as a list, or as the text of one";
+    Ok((all, tools(&json).map_err(|error| location.error(want, error.to_string()))?))
 }
 
-/// Checks that a turn of the assistant is among `messages`.
+/// The field `tools` of a line. A string, as in tables of other programs, is parsed; an empty one and `null` are none.
+///
+/// # Errors
+/// A string that is not JSON.
+pub fn tools(json: &Json) -> Result<Option<Json>, ChatError> {
+    match json.get("tools").filter(|tools| tools.kind() != "null") {
+        Some(tools) => match tools.as_str() {
+            Some(text) if text.trim().is_empty() => Ok(None),
+            Some(text) if !faults::on(Fault::ToolsStayText) => Json::parse(text).map(Some),
+            _ => Ok(Some(tools)),
+        },
+        None => Ok(None),
+    }
+}
+
+/// Checks that a turn of the assistant is among `messages`, that no other role is nearly its role, and that weights are 0
+/// or 1.
 fn require_answer(messages: &[Message], want: &'static str, location: &Location) -> Result<(), DataError> {
+    for message in messages {
+        let distance = strsim::osa_distance(&message.role().to_lowercase(), "assistant");
+        if distance <= 2 && message.role() != "assistant" {
+            return Err(location.error("the role \"assistant\"", format!("{:?}", message.role())));
+        }
+        message.weight().map_err(|found| location.error("\"weight\" as 0 or 1", found))?;
+    }
     if messages.iter().any(|message| message.role() == "assistant") {
         return Ok(());
     }
@@ -251,7 +276,7 @@ pub(crate) fn objects_of(
         }
         count += 1;
         location.text = line;
-        match serde_json::from_str(location.text.trim_end_matches(['\n', '\r'])).map(sorted_line) {
+        match json::from_unique(location.text.trim_end_matches(['\n', '\r'])).map(sorted_line) {
             Ok(Value::Object(object)) => each(&object, &location)?,
             Ok(other) => return Err(location.error(OBJECT, kind_of(&other))),
             Err(error) => return Err(location.error(OBJECT, json::found_at_column(&error))),

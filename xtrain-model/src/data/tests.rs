@@ -166,6 +166,21 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     refused("content.jsonl", b"{\"messages\":[{\"role\":\"assistant\",\"content\":[1]}]}", {
         ":1: expected text as \"content\" for the built-in template, found a list in message 0 of the role assistant"
     });
+    refused(
+        "spelling.jsonl",
+        b"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"asistant\",\"content\":\"b\"}]}",
+        ":1: expected the role \"assistant\", found \"asistant\"",
+    );
+    refused(
+        "weight.jsonl",
+        b"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"weight\":0.5}]}",
+        ":1: expected \"weight\" as 0 or 1, found 0.5",
+    );
+    refused(
+        "twice.jsonl",
+        b"{\"text\":\"a\",\"text\":\"b\"}",
+        ":1: expected a JSON object, found an object with the field `text` twice at column",
+    );
     refused("many.jsonl", b"{\"messages\":[],\"text\":\"\"}", "found the fields \"messages\", \"text\"");
     refused("half.jsonl", b"{\"prompt\": \"a\"}", "found the field \"prompt\"");
     refused(

@@ -77,6 +77,58 @@ fn answers_of_a_prompt_that_are_trained_are_found() {
     assert_eq!(found, "2.AB!3.C!4.D!6");
 }
 
+/// A conversation with an answer of weight 0 and one of weight 1, and the line of an answer of weight 0 at the end.
+fn weighted(template: &str) -> String {
+    let dir = Scratch::new();
+    let row = r#"{"messages":[{"role":"user","content":"2"},{"role":"assistant","content":"ab","weight":0},"#
+        .to_string()
+        + r#"{"role":"user","content":"3"},{"role":"assistant","content":"c","weight":1}]}"#;
+    let last = row.replace("weight\":0", "weight\":1.0").replace("\"weight\":1}", "\"weight\":0}");
+    let path = dir.file("in.jsonl", format!("{row}\n{last}\n"));
+    shown(&prepared(&dir, &[path], &with_template(template)).unwrap())
+}
+
+#[test]
+fn answers_of_weight_0_are_no_targets() {
+    let wanted = ["2.ab.3.C!42.AB!3.c.4", "u2.aab.u3.AC!u2.AAB!u3.ac."];
+    for ((template, _), want) in TEMPLATES.iter().zip(wanted) {
+        assert_eq!(weighted(template), want, "{template}");
+    }
+    #[cfg(feature = "faults")]
+    {
+        use xtrain_tensor::faults::{self, Fault};
+        let found = faults::with(Fault::WeightsOfTurnsIgnored, || weighted(TEMPLATES[1].0));
+        assert_eq!(found, "u2.AAB!u3.AC!u2.AAB!u3.AC!");
+    }
+}
+
+#[test]
+fn tools_may_be_text() {
+    let tokens = |tools: &str| {
+        let dir = Scratch::new();
+        let row = r#"{"messages":[{"role":"assistant","content":"b"}],"tools":"#;
+        let path = dir.file("in.jsonl", format!("{row}{tools}}}\n"));
+        let template = "{% if tools %}{{ tools[0].name }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+        prepared(&dir, &[path], &with_template(template)).map(|file| shown(&file))
+    };
+    for (tools, want) in [
+        (r#"[{"name": "f"}]"#, "fB!"),
+        (r#""[{\"name\": \"f\"}]""#, "fB!"),
+        (r#""""#, "B!"),
+        ("null", "B!"),
+    ] {
+        assert_eq!(tokens(tools).unwrap(), want, "{tools}");
+    }
+    let error = tokens(r#""f""#).unwrap_err().to_string();
+    assert!(error.contains(r#":1: expected "tools" as a list, or as the text of one, found"#), "{error}");
+    #[cfg(feature = "faults")]
+    {
+        use xtrain_tensor::faults::{self, Fault};
+        let found = faults::with(Fault::ToolsStayText, || tokens(r#""[{\"name\": \"f\"}]""#));
+        assert_ne!(found.ok().as_deref(), Some("fB!"));
+    }
+}
+
 #[test]
 fn the_targets_are_assistant_turns_with_the_token_that_ends_them() {
     let dir = Scratch::new();
