@@ -120,15 +120,21 @@ fn default_name(keys: &[String]) -> String {
     format!("plot-{}.svg", keys.join("-"))
 }
 
-/// The metrics of a run.
+/// The metrics of a run, with at least one number.
 fn read(run: &RunDir) -> Result<Metrics, CliError> {
-    run.read_metrics().map_err(|error| {
-        let (error, hint) = (CliError::from(error), base_instead(run, "plot"));
-        match hint.filter(|_| error.exit() == Exit::Missing) {
-            Some(hint) => error.hint(hint),
-            None => error,
-        }
-    })
+    let with_hint = |error: CliError| match base_instead(run, "plot") {
+        Some(hint) => error.hint(hint),
+        None => error,
+    };
+    let metrics = run.read_metrics().map_err(|error| match CliError::from(error) {
+        error if error.exit() == Exit::Missing => with_hint(error),
+        error => error,
+    })?;
+    if metrics.keys().next().is_none() {
+        let message = format!("{}: no step with a number has been logged yet", run.metrics().display());
+        return Err(with_hint(CliError::new(Exit::Data, message)));
+    }
+    Ok(metrics)
 }
 
 /// The curves of several runs in one chart: by default the reward, the validation loss or the loss, the first that all
@@ -254,4 +260,32 @@ fn utf8_locale() -> bool {
     let variables = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
     let first = variables.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_lowercase();
     first.contains("utf-8") || first.contains("utf8")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A run with these lines in its metrics.
+    fn run_with(metrics: &str) -> (TempDir, RunDir) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("metrics.jsonl"), metrics).unwrap();
+        let run = RunDir::open(dir.path()).unwrap();
+        (dir, run)
+    }
+
+    #[test]
+    fn a_run_without_a_number_has_nothing_to_plot() {
+        for lines in ["{\"step\":0}\n", "{\"step\":1,\"loss\":null}\n"] {
+            let (_dir, run) = run_with(lines);
+            let error = read(&run).unwrap_err();
+            let want =
+                format!("error: {}: no step with a number has been logged yet", run.metrics().display());
+            assert_eq!((error.exit(), error.to_string()), (Exit::Data, want), "{lines}");
+        }
+    }
 }
