@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::atomic_file::AtomicFile;
 use super::common::{Force, number};
+use super::logs::warn_of_skipped;
 use super::report::base_instead;
 use super::{CliError, Exit, out, output_path};
 use crate::config::nearest;
@@ -106,6 +107,7 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let timings = run.path().join("timings.jsonl");
     if timings.exists() {
         let times = Metrics::read(&timings)?;
+        warn_of_skipped(times.skipped());
         charts.push((run.path().join("time.svg"), chart(args, run.name(), known(&times, &TIMES)?)));
     }
     write(args, &charts)
@@ -130,6 +132,7 @@ fn read(run: &RunDir) -> Result<Metrics, CliError> {
         error if error.exit() == Exit::Missing => with_hint(error),
         error => error,
     })?;
+    warn_of_skipped(metrics.skipped());
     if metrics.keys().next().is_none() {
         let message = format!("{}: no step with a number has been logged yet", run.metrics().display());
         return Err(with_hint(CliError::new(Exit::Data, message)));

@@ -243,10 +243,10 @@ impl RunDir {
         Ok(())
     }
 
-    /// Reads `metrics.jsonl`.
+    /// Reads `metrics.jsonl`, without its damaged lines.
     ///
     /// # Errors
-    /// The file does not exist, cannot be read, or has a line that is not an object with a `step`.
+    /// As [`Metrics::read`].
     pub fn read_metrics(&self) -> Result<Metrics> {
         Metrics::read(&self.metrics())
     }

@@ -17,12 +17,14 @@ const WAIT: Duration = Duration::from_millis(200);
 /// Draws the run until a key or a signal ends the view. The terminal is restored, also after a panic, except by SIGHUP,
 /// which means that it is gone: `event::poll` does not return then, so a flag would not be noticed.
 pub(super) fn watch(watched: &mut Watched, interval: Duration) -> Result<(), CliError> {
-    // An invalid log is reported before the screen changes.
+    // Damage of a log is reported before the screen changes, or after it.
     watched.refresh()?;
+    watched.warn_of_skipped();
     let interrupt = Interrupt::install_in_terminal()?;
     let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
     let end = draw_until_quit(&mut terminal, watched, interval, &interrupt);
     ratatui::try_restore().map_err(|error| failed(&error))?;
+    watched.warn_of_skipped();
     end?;
     match interrupt.requested() {
         Some(exit) => Err(CliError::new(exit, "stopped by a signal; the run is not affected")),
