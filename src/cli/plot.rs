@@ -33,8 +33,8 @@ pub(super) struct PlotArgs {
     /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss, or the rewards].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     keys: Vec<String>,
-    /// SVG output file [default: loss.svg, reward.svg and others, or plot-KEYS.svg, in the run directory; an
-    /// earlier plot of the same keys is replaced].
+    /// SVG output file; its name must end in .svg [default: loss.svg, reward.svg and others, or plot-KEYS.svg, in the
+    /// run directory; an earlier plot of the same keys is replaced].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -80,6 +80,7 @@ const TIMES: [&str; 4] = ["rollout_time", "reward_time", "update_time", "referen
 
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let csv = args.csv.as_ref().filter(|path| path.as_os_str() != "-");
+    args.out.as_deref().map_or(Ok(()), require_svg)?;
     args.out.iter().chain(csv).try_for_each(|path| output_path::check_absent(path, args.force))?;
     let [run] = &args.runs[..] else { return compare(args) };
     let run = RunDir::open(run)?;
@@ -111,6 +112,16 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
         charts.push((run.path().join("time.svg"), chart(args, run.name(), known(&times, &TIMES)?)));
     }
     write(args, &charts)
+}
+
+/// Refuses a name that does not end in .svg. Pipes and devices may have any name.
+fn require_svg(path: &Path) -> Result<(), CliError> {
+    if path.extension().is_some_and(|extension| extension == "svg") || output_path::is_written_directly(path)
+    {
+        return Ok(());
+    }
+    let message = format!("--out: expected a name ending in .svg, found {}", path.display());
+    Err(CliError::new(Exit::Usage, message).hint("plots are written as SVG"))
 }
 
 /// The file name of a plot of `keys`. The names of two different plots differ.
@@ -279,6 +290,18 @@ mod tests {
         fs::write(dir.path().join("metrics.jsonl"), metrics).unwrap();
         let run = RunDir::open(dir.path()).unwrap();
         (dir, run)
+    }
+
+    #[test]
+    fn an_output_is_svg_or_a_device() {
+        for path in ["a.svg", "runs/b.c.svg", "/dev/stdout"] {
+            require_svg(Path::new(path)).unwrap();
+        }
+        for path in ["a.png", "svg", "a.svg.gz", "-"] {
+            let error = require_svg(Path::new(path)).unwrap_err();
+            let want = format!("--out: expected a name ending in .svg, found {path}");
+            assert_eq!((error.exit(), error.message()), (Exit::Usage, want.as_str()));
+        }
     }
 
     #[test]
