@@ -230,19 +230,34 @@ fn columns_of(columns: u16) -> u16 {
     if columns == 0 { 80 } else { columns.clamp(20, 80) }
 }
 
-/// Writes every chart as SVG and prints the first one.
+/// Writes every chart as SVG and prints the first one. If files in the run directory cannot be written, this warns of
+/// the first of them.
 fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
-    let mut text = String::new();
+    let (mut text, mut unwritten) = (String::new(), None);
     for (at, (path, chart)) in charts.iter().enumerate() {
-        let mut file = AtomicFile::create(path)?;
-        file.write(svg(chart).as_bytes())?;
-        file.finish()?;
         if at == 0 {
             text = in_terminal(chart, args.width, args.height, args.ascii) + "\n";
         }
-        text += &printable(&format!("wrote {}\n", path.display()));
+        match write_svg(path, chart) {
+            Ok(()) => text += &printable(&format!("wrote {}\n", path.display())),
+            Err(error) if args.out.is_none() => unwritten = unwritten.or(Some(error)),
+            Err(error) => return Err(error),
+        }
     }
-    out::print(text)
+    out::print(text)?;
+    if let Some(error) = unwritten {
+        let message = printable(error.message());
+        eprintln!(
+            "warning: {message}\nhint: the plot was not written as SVG; to write it elsewhere: --out FILE.svg"
+        );
+    }
+    Ok(())
+}
+
+fn write_svg(path: &Path, chart: &Chart) -> Result<(), CliError> {
+    let mut file = AtomicFile::create(path)?;
+    file.write(svg(chart).as_bytes())?;
+    file.finish()
 }
 
 /// The requested curves, by default the losses.
@@ -280,6 +295,7 @@ fn utf8_locale() -> bool {
 mod tests {
     use std::fs;
 
+    use clap::Parser;
     use tempfile::TempDir;
 
     use super::*;
@@ -290,6 +306,28 @@ mod tests {
         fs::write(dir.path().join("metrics.jsonl"), metrics).unwrap();
         let run = RunDir::open(dir.path()).unwrap();
         (dir, run)
+    }
+
+    #[test]
+    fn only_a_plot_of_the_default_name_may_stay_unwritten() {
+        #[derive(clap::Parser)]
+        struct Plot {
+            #[command(flatten)]
+            args: PlotArgs,
+        }
+        let (dir, run) = run_with("{\"step\":1,\"loss\":2}\n");
+        let in_the_way = run.path().join("loss.svg");
+        fs::create_dir(&in_the_way).unwrap();
+        let plot = |out: Option<&Path>| {
+            let args = ["plot".as_ref(), dir.path()].into_iter();
+            let args = args.chain(out.into_iter().flat_map(|path| [Path::new("--out"), path]));
+            write(
+                &Plot::parse_from(args).args,
+                &[(in_the_way.clone(), Chart::of("a".to_string(), Vec::new()))],
+            )
+        };
+        plot(None).unwrap();
+        assert_eq!(plot(Some(&in_the_way)).unwrap_err().exit(), Exit::Io);
     }
 
     #[test]
