@@ -285,7 +285,7 @@ fn series(file: &Path, metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>
 }
 
 /// Whether the first non-empty locale variable names UTF-8.
-fn utf8_locale() -> bool {
+pub(super) fn utf8_locale() -> bool {
     let variables = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
     let first = variables.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_lowercase();
     first.contains("utf-8") || first.contains("utf8")
@@ -321,10 +321,9 @@ mod tests {
         let plot = |out: Option<&Path>| {
             let args = ["plot".as_ref(), dir.path()].into_iter();
             let args = args.chain(out.into_iter().flat_map(|path| [Path::new("--out"), path]));
-            write(
-                &Plot::parse_from(args).args,
-                &[(in_the_way.clone(), Chart::of("a".to_string(), Vec::new()))],
-            )
+            let args = Plot::parse_from(args).args;
+            let curves = series(&run.metrics(), &read(&run)?, &[])?;
+            write(&args, &[(in_the_way.clone(), chart(&args, run.name(), curves))])
         };
         plot(None).unwrap();
         assert_eq!(plot(Some(&in_the_way)).unwrap_err().exit(), Exit::Io);
