@@ -139,9 +139,9 @@ impl RunDir {
     /// Opens the run at `path`, or `runs/PATH` if `path` is a bare name.
     ///
     /// # Errors
-    /// The directory does not exist, or is a file.
+    /// The directory does not exist, or is a file or a device.
     pub fn open(path: &Path) -> Result<RunDir> {
-        if path.is_file() {
+        if path.exists() && !path.is_dir() {
             let source = io::Error::other("expected the directory of a run, found a file");
             return Err(Error::Io { path: path.to_path_buf(), source });
         }
