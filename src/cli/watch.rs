@@ -22,7 +22,8 @@ Shows curves, progress, remaining time, the newest sample or completions, and th
 in another process, be finished, or not exist yet. It is only read: watching does not change it. q or Ctrl-C ends the \
 view, not the run.
 
-Without a terminal, in one with TERM=dumb, or with --plain, one line is printed for each update, and the command ends when the run ends.
+Without a terminal, in one with TERM=dumb, or with --plain, one line is printed for each update, and the command ends \
+when the run ends.
 
 Examples:
   xtrain watch runs/shakespeare

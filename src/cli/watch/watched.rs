@@ -26,8 +26,8 @@ impl Watched {
     /// Reads what was written since the last call.
     ///
     /// # Errors
-    /// A log cannot be read, or has finished lines of which none is valid; the first call finds a file, or a directory of
-    /// something else.
+    /// A log cannot be read, or has finished lines of which none is valid; the first call finds a file, or a directory
+    /// of something else.
     pub(super) fn refresh(&mut self) -> Result<(), CliError> {
         if self.view.is_none() {
             let is_first = !std::mem::replace(&mut self.is_waiting, true);
