@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
 use super::exit::CliError;
-use crate::report::EventFile;
-use crate::run::{Metrics, RunDir, RunSession, SessionOutcome, is_phase};
+use crate::report::{EventFile, printable};
+use crate::run::{Metrics, RunDir, RunSession, SessionOutcome, SkippedLines, is_phase};
 use crate::tensor::Device;
 use crate::tensor::faults::{self, Fault};
 
@@ -19,6 +19,11 @@ pub(super) fn warn_of_gap(run: &RunDir, metrics: &Metrics, step: u64) {
             log.display()
         );
     }
+}
+
+/// Warns of damaged lines of a log, which a command skipped.
+pub(super) fn warn_of_skipped<'a>(skipped: impl IntoIterator<Item = &'a SkippedLines>) {
+    skipped.into_iter().for_each(|lines| eprintln!("warning: {}", printable(&lines.to_string())));
 }
 
 /// Creates the event file of TensorBoard with the metrics so far.

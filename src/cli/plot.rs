@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::atomic_file::AtomicFile;
 use super::common::{Force, number};
+use super::logs::warn_of_skipped;
 use super::report::base_instead;
 use super::{CliError, Exit, out, output_path};
 use crate::config::nearest;
@@ -32,8 +33,8 @@ pub(super) struct PlotArgs {
     /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss, or the rewards].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     keys: Vec<String>,
-    /// SVG output file [default: loss.svg, reward.svg and others, or plot-KEYS.svg, in the run directory; an
-    /// earlier plot of the same keys is replaced].
+    /// SVG output file; its name must end in .svg [default: loss.svg, reward.svg and others, or plot-KEYS.svg, in the
+    /// run directory; an earlier plot of the same keys is replaced].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -79,6 +80,7 @@ const TIMES: [&str; 4] = ["rollout_time", "reward_time", "update_time", "referen
 
 pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let csv = args.csv.as_ref().filter(|path| path.as_os_str() != "-");
+    args.out.as_deref().map_or(Ok(()), require_svg)?;
     args.out.iter().chain(csv).try_for_each(|path| output_path::check_absent(path, args.force))?;
     let [run] = &args.runs[..] else { return compare(args) };
     let run = RunDir::open(run)?;
@@ -106,9 +108,20 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
     let timings = run.path().join("timings.jsonl");
     if timings.exists() {
         let times = Metrics::read(&timings)?;
+        warn_of_skipped(times.skipped());
         charts.push((run.path().join("time.svg"), chart(args, run.name(), known(&times, &TIMES)?)));
     }
     write(args, &charts)
+}
+
+/// Refuses a name that does not end in .svg. Pipes and devices may have any name.
+fn require_svg(path: &Path) -> Result<(), CliError> {
+    if path.extension().is_some_and(|extension| extension == "svg") || output_path::is_written_directly(path)
+    {
+        return Ok(());
+    }
+    let message = format!("--out: expected a name ending in .svg, found {}", path.display());
+    Err(CliError::new(Exit::Usage, message).hint("plots are written as SVG"))
 }
 
 /// The file name of a plot of `keys`. The names of two different plots differ.
@@ -120,15 +133,22 @@ fn default_name(keys: &[String]) -> String {
     format!("plot-{}.svg", keys.join("-"))
 }
 
-/// The metrics of a run.
+/// The metrics of a run, with at least one number.
 fn read(run: &RunDir) -> Result<Metrics, CliError> {
-    run.read_metrics().map_err(|error| {
-        let (error, hint) = (CliError::from(error), base_instead(run, "plot"));
-        match hint.filter(|_| error.exit() == Exit::Missing) {
-            Some(hint) => error.hint(hint),
-            None => error,
-        }
-    })
+    let with_hint = |error: CliError| match base_instead(run, "plot") {
+        Some(hint) => error.hint(hint),
+        None => error,
+    };
+    let metrics = run.read_metrics().map_err(|error| match CliError::from(error) {
+        error if error.exit() == Exit::Missing => with_hint(error),
+        error => error,
+    })?;
+    warn_of_skipped(metrics.skipped());
+    if metrics.keys().next().is_none() {
+        let message = format!("{}: no step with a number has been logged yet", run.metrics().display());
+        return Err(with_hint(CliError::new(Exit::Data, message)));
+    }
+    Ok(metrics)
 }
 
 /// The curves of several runs in one chart: by default the reward, the validation loss or the loss, the first that all
@@ -210,19 +230,34 @@ fn columns_of(columns: u16) -> u16 {
     if columns == 0 { 80 } else { columns.clamp(20, 80) }
 }
 
-/// Writes every chart as SVG and prints the first one.
+/// Writes every chart as SVG and prints the first one. If files in the run directory cannot be written, this warns of
+/// the first of them.
 fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
-    let mut text = String::new();
+    let (mut text, mut unwritten) = (String::new(), None);
     for (at, (path, chart)) in charts.iter().enumerate() {
-        let mut file = AtomicFile::create(path)?;
-        file.write(svg(chart).as_bytes())?;
-        file.finish()?;
         if at == 0 {
             text = in_terminal(chart, args.width, args.height, args.ascii) + "\n";
         }
-        text += &printable(&format!("wrote {}\n", path.display()));
+        match write_svg(path, chart) {
+            Ok(()) => text += &printable(&format!("wrote {}\n", path.display())),
+            Err(error) if args.out.is_none() => unwritten = unwritten.or(Some(error)),
+            Err(error) => return Err(error),
+        }
     }
-    out::print(text)
+    out::print(text)?;
+    if let Some(error) = unwritten {
+        let message = printable(error.message());
+        eprintln!(
+            "warning: {message}\nhint: the plot was not written as SVG; to write it elsewhere: --out FILE.svg"
+        );
+    }
+    Ok(())
+}
+
+fn write_svg(path: &Path, chart: &Chart) -> Result<(), CliError> {
+    let mut file = AtomicFile::create(path)?;
+    file.write(svg(chart).as_bytes())?;
+    file.finish()
 }
 
 /// The requested curves, by default the losses.
@@ -250,8 +285,70 @@ fn series(file: &Path, metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>
 }
 
 /// Whether the first non-empty locale variable names UTF-8.
-fn utf8_locale() -> bool {
+pub(super) fn utf8_locale() -> bool {
     let variables = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
     let first = variables.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_lowercase();
     first.contains("utf-8") || first.contains("utf8")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A run with these lines in its metrics.
+    fn run_with(metrics: &str) -> (TempDir, RunDir) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("metrics.jsonl"), metrics).unwrap();
+        let run = RunDir::open(dir.path()).unwrap();
+        (dir, run)
+    }
+
+    #[test]
+    fn only_a_plot_of_the_default_name_may_stay_unwritten() {
+        #[derive(clap::Parser)]
+        struct Plot {
+            #[command(flatten)]
+            args: PlotArgs,
+        }
+        let (dir, run) = run_with("{\"step\":1,\"loss\":2}\n");
+        let in_the_way = run.path().join("loss.svg");
+        fs::create_dir(&in_the_way).unwrap();
+        let plot = |out: Option<&Path>| {
+            let args = ["plot".as_ref(), dir.path()].into_iter();
+            let args = args.chain(out.into_iter().flat_map(|path| [Path::new("--out"), path]));
+            let args = Plot::parse_from(args).args;
+            let curves = series(&run.metrics(), &read(&run)?, &[])?;
+            write(&args, &[(in_the_way.clone(), chart(&args, run.name(), curves))])
+        };
+        plot(None).unwrap();
+        assert_eq!(plot(Some(&in_the_way)).unwrap_err().exit(), Exit::Io);
+    }
+
+    #[test]
+    fn an_output_is_svg_or_a_device() {
+        for path in ["a.svg", "runs/b.c.svg", "/dev/stdout"] {
+            require_svg(Path::new(path)).unwrap();
+        }
+        for path in ["a.png", "svg", "a.svg.gz", "-"] {
+            let error = require_svg(Path::new(path)).unwrap_err();
+            let want = format!("--out: expected a name ending in .svg, found {path}");
+            assert_eq!((error.exit(), error.message()), (Exit::Usage, want.as_str()));
+        }
+    }
+
+    #[test]
+    fn a_run_without_a_number_has_nothing_to_plot() {
+        for lines in ["{\"step\":0}\n", "{\"step\":1,\"loss\":null}\n"] {
+            let (_dir, run) = run_with(lines);
+            let error = read(&run).unwrap_err();
+            let want =
+                format!("error: {}: no step with a number has been logged yet", run.metrics().display());
+            assert_eq!((error.exit(), error.to_string()), (Exit::Data, want), "{lines}");
+        }
+    }
 }

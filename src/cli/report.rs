@@ -6,6 +6,7 @@ use clap::Args;
 use super::atomic_file::AtomicFile;
 use super::common::Force;
 use super::exit::{CliError, Exit, shell_word};
+use super::logs::warn_of_skipped;
 use super::{out, output_path};
 use crate::build_info::COMMIT;
 use crate::report::html::{Bar, Page};
@@ -71,6 +72,7 @@ pub(super) fn base_instead(run: &RunDir, command: &str) -> Option<String> {
 /// The run with at least one line of metrics.
 fn view(run: &RunDir) -> Result<RunView, CliError> {
     let view = RunView::read(run)?;
+    warn_of_skipped(view.skipped());
     if view.lines > 0 {
         return Ok(view);
     }

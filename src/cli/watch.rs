@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::exit::CliError;
 
+mod ascii;
 mod dashboard;
 mod panels;
 mod plain;
@@ -21,7 +22,8 @@ Shows curves, progress, remaining time, the newest sample or completions, and th
 in another process, be finished, or not exist yet. It is only read: watching does not change it. q or Ctrl-C ends the \
 view, not the run.
 
-Without a terminal, or with --plain, one line is printed for each update, and the command ends when the run ends.
+Without a terminal, in one with TERM=dumb, or with --plain, one line is printed for each update, and the command ends \
+when the run ends.
 
 Examples:
   xtrain watch runs/shakespeare
@@ -33,7 +35,7 @@ pub(super) struct WatchArgs {
     /// Seconds between two updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
-    /// Print one line for each update [default: if standard output is not a terminal].
+    /// Print one line for each update [default: if standard output is not a terminal, or TERM=dumb].
     #[arg(long)]
     plain: bool,
 }
@@ -41,7 +43,10 @@ pub(super) struct WatchArgs {
 pub(super) fn run(args: &WatchArgs) -> Result<(), CliError> {
     let mut watched = Watched::new(&args.run);
     let interval = Duration::from_secs_f64(args.interval);
-    match args.plain || !std::io::stdout().is_terminal() {
+    match args.plain
+        || !std::io::stdout().is_terminal()
+        || std::env::var("TERM").is_ok_and(|term| term == "dumb")
+    {
         true => plain::watch(&mut watched, interval),
         false => terminal::watch(&mut watched, interval),
     }

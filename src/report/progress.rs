@@ -7,6 +7,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::units;
 use crate::standard_error::is_silent;
 
+/// The least width of a bar, in columns. A narrower terminal has none.
+const MIN_BAR: usize = 10;
+
 /// Time between two plain lines.
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -44,8 +47,54 @@ impl Screen {
 #[derive(Debug)]
 pub(crate) struct Progress {
     job: Job,
-    bar: Option<ProgressBar>,
+    bar: Option<Bar>,
     last_line: Instant,
+}
+
+/// The last line of a terminal.
+#[derive(Debug)]
+struct Bar {
+    line: ProgressBar,
+    color: bool,
+    /// Whether there is a bar next to the numbers.
+    is_wide: bool,
+}
+
+impl Bar {
+    fn new(color: bool, job: &Job, columns: usize) -> Bar {
+        let line = ProgressBar::with_draw_target(Some(job.total), ProgressDrawTarget::stderr());
+        line.set_style(Bar::style(color, false));
+        let mut bar = Bar { line: line.with_prefix(job.name), color, is_wide: false };
+        bar.show(job, job.start, columns);
+        bar
+    }
+
+    fn style(color: bool, is_wide: bool) -> ProgressStyle {
+        let template = match (is_wide, color) {
+            (false, _) => "{msg}",
+            (true, false) => "{prefix} [{wide_bar}] {msg}",
+            (true, true) => "{prefix} [{wide_bar:.cyan/blue}] {msg}",
+        };
+        let style = ProgressStyle::with_template(template).expect("a template of known keys");
+        style.progress_chars("=> ")
+    }
+
+    /// Draws the progress of `job` in a terminal of `columns` columns.
+    fn show(&mut self, job: &Job, now: Instant, columns: usize) {
+        let beside = job.beside_bar(now, columns);
+        if beside.is_some() != self.is_wide {
+            self.is_wide = beside.is_some();
+            self.line.set_style(Bar::style(self.color, self.is_wide));
+        }
+        self.line.set_message(beside.unwrap_or_else(|| job.within(now, columns)));
+        self.line.set_position(job.done);
+    }
+}
+
+/// The width of the terminal. Some consoles report 0.
+fn columns() -> usize {
+    let columns = ratatui::crossterm::terminal::window_size().map_or(0, |size| size.columns);
+    if columns == 0 { 80 } else { columns.into() }
 }
 
 #[derive(Debug)]
@@ -66,16 +115,7 @@ impl Progress {
     }
 
     fn on(screen: Screen, job: Job) -> Progress {
-        let color = if screen == Screen::Color { ":.cyan/blue" } else { "" };
-        let bar = (screen != Screen::Lines).then(|| {
-            let template = format!("{{prefix}} [{{wide_bar{color}}}] {{pos}}/{{len}} {{msg}}");
-            let style = ProgressStyle::with_template(&template).expect("a template of known keys");
-            let bar = ProgressBar::with_draw_target(Some(job.total), ProgressDrawTarget::stderr());
-            bar.set_style(style.progress_chars("=> "));
-            bar.set_prefix(job.name);
-            bar.set_position(job.first);
-            bar
-        });
+        let bar = (screen != Screen::Lines).then(|| Bar::new(screen == Screen::Color, &job, columns()));
         Progress { job, bar, last_line: Instant::now() }
     }
 
@@ -83,11 +123,8 @@ impl Progress {
     pub(crate) fn at(&mut self, done: u64, note: &str) {
         self.job.done = done;
         self.note(note);
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position(done);
-                bar.set_message(self.job.tail(Instant::now()));
-            }
+        match &mut self.bar {
+            Some(bar) => bar.show(&self.job, Instant::now(), columns()),
             None if self.last_line.elapsed() >= INTERVAL => {
                 self.last_line = Instant::now();
                 to_stderr(&self.job.plain(self.last_line));
@@ -99,7 +136,7 @@ impl Progress {
     /// Prints a permanent line above the bar.
     pub(crate) fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| to_stderr(text)),
+            Some(bar) => bar.line.suspend(|| to_stderr(text)),
             None => to_stderr(text),
         }
     }
@@ -112,7 +149,7 @@ impl Progress {
     /// Ends the job: removes the bar and prints one last line.
     pub(crate) fn finish(mut self) {
         if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
+            bar.line.finish_and_clear();
         }
         to_stderr(&self.job.end(Instant::now()));
     }
@@ -141,6 +178,27 @@ impl Job {
             text.push_str(&format!(", {}", self.note));
         }
         text
+    }
+
+    /// The numbers next to a bar, if a line of `columns` columns has room for it.
+    fn beside_bar(&self, now: Instant, columns: usize) -> Option<String> {
+        let text = format!("{}/{} {}", self.done, self.total, self.tail(now));
+        let used = self.name.len() + " [] ".len() + text.chars().count();
+        (used + MIN_BAR <= columns).then_some(text)
+    }
+
+    /// The name and the numbers, without the last fields that a line of `columns` columns has no room for.
+    fn within(&self, now: Instant, columns: usize) -> String {
+        let line = format!("{} {}/{}", self.name, self.done, self.total);
+        let tail = self.tail(now);
+        let text = format!("{line} {tail}");
+        let cuts = tail.match_indices(", ").map(|(at, _)| line.len() + 1 + at);
+        let ends = [line.len()].into_iter().chain(cuts).chain([text.len()]);
+        let fits = |end: &usize| text[..*end].chars().count() <= columns;
+        match ends.filter(fits).last() {
+            Some(end) => text[..end].to_string(),
+            None => line.chars().take(columns).collect(),
+        }
     }
 
     fn plain(&self, now: Instant) -> String {
@@ -173,6 +231,25 @@ mod tests {
         assert_eq!(job.plain(now), "train: 500/2000 (25 %), 50.0 step/s, 30 s left, loss 2.10");
         job.done = 2000;
         assert_eq!(job.end(now), "train: 2000/2000 in 10 s, 200 step/s, loss 2.10");
+    }
+
+    #[test]
+    fn a_narrow_terminal_loses_the_bar_and_then_the_last_fields() {
+        let job = Job { done: 500, note: "loss 2.10".to_string(), ..Job::new("train", "step", 2000, 0) };
+        let now = job.start + Duration::from_secs(10);
+        let numbers = "500/2000 50.0 step/s, 30 s left, loss 2.10";
+        assert_eq!(job.beside_bar(now, 61).as_deref(), Some(numbers));
+        assert_eq!(job.beside_bar(now, 60), None);
+        for (columns, want) in [
+            (60, "train 500/2000 50.0 step/s, 30 s left, loss 2.10"),
+            (48, "train 500/2000 50.0 step/s, 30 s left, loss 2.10"),
+            (47, "train 500/2000 50.0 step/s, 30 s left"),
+            (36, "train 500/2000 50.0 step/s"),
+            (20, "train 500/2000"),
+            (8, "train 50"),
+        ] {
+            assert_eq!(job.within(now, columns), want, "{columns} columns");
+        }
     }
 
     #[test]

@@ -139,9 +139,9 @@ impl RunDir {
     /// Opens the run at `path`, or `runs/PATH` if `path` is a bare name.
     ///
     /// # Errors
-    /// The directory does not exist, or is a file.
+    /// The directory does not exist, or is a file or a device.
     pub fn open(path: &Path) -> Result<RunDir> {
-        if path.is_file() {
+        if path.exists() && !path.is_dir() {
             let source = io::Error::other("expected the directory of a run, found a file");
             return Err(Error::Io { path: path.to_path_buf(), source });
         }
@@ -243,10 +243,10 @@ impl RunDir {
         Ok(())
     }
 
-    /// Reads `metrics.jsonl`.
+    /// Reads `metrics.jsonl`, without its damaged lines.
     ///
     /// # Errors
-    /// The file does not exist, cannot be read, or has a line that is not an object with a `step`.
+    /// As [`Metrics::read`].
     pub fn read_metrics(&self) -> Result<Metrics> {
         Metrics::read(&self.metrics())
     }

@@ -40,6 +40,33 @@ impl fmt::Display for SetAside {
     }
 }
 
+/// Lines of a log that a reader skipped, because they are not objects with a whole number as `step`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedLines {
+    /// The log.
+    pub log: PathBuf,
+    /// The number of the first skipped line, from 1.
+    pub first: usize,
+    /// Number of skipped lines.
+    pub lines: usize,
+}
+
+impl SkippedLines {
+    /// Counts line `number` of the log `path`.
+    pub(super) fn count(skipped: &mut Option<SkippedLines>, path: &Path, number: usize) {
+        let new = || SkippedLines { log: path.to_path_buf(), first: number, lines: 0 };
+        skipped.get_or_insert_with(new).lines += 1;
+    }
+}
+
+impl fmt::Display for SkippedLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SkippedLines { log, first, lines } = self;
+        let lines = units::many(*lines as u64, "line");
+        write!(f, "{}:{first}: not a line of a log, skipped ({lines})", log.display())
+    }
+}
+
 impl JsonLines {
     /// Opens or creates the log at `path`, durably, to append after `step`. Removes the lines of later steps and an
     /// incomplete last line. The text after the line of `step` may be invalid, for example after a power failure.

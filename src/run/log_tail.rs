@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::jsonl::{Line, object};
+use super::jsonl::{Line, SkippedLines, object};
 use super::{Error, Result};
 use crate::tensor::faults::{self, Fault};
 
@@ -16,6 +16,7 @@ pub(crate) struct LogTail {
     /// Number of bytes read, up to the end of a line.
     offset: u64,
     lines: usize,
+    skipped: Option<SkippedLines>,
 }
 
 /// The lines that were appended since the last call.
@@ -30,14 +31,15 @@ pub(crate) struct Appended {
 impl LogTail {
     /// The log at `path`, which need not exist yet.
     pub(crate) fn new(path: &Path) -> LogTail {
-        LogTail { path: path.to_path_buf(), offset: 0, lines: 0 }
+        LogTail { path: path.to_path_buf(), offset: 0, lines: 0, skipped: None }
     }
 
     /// The lines that were finished since the last call. An unfinished last line is left for a later call. A log that
-    /// does not exist has no lines.
+    /// does not exist has no lines. A finished line that is not an object with a whole number as `step` is skipped; see
+    /// [`LogTail::skipped`].
     ///
     /// # Errors
-    /// The file cannot be read; a finished line is not an object with a whole number as `step`.
+    /// The file cannot be read; it has finished lines, and none of them is valid.
     pub(crate) fn read(&mut self) -> Result<Appended> {
         let io = |error| Error::io(&self.path, error);
         let mut file = match File::open(&self.path).map_err(io) {
@@ -55,7 +57,7 @@ impl LogTail {
         if faults::on(Fault::WatchOmitsLastLine) {
             end = end_of(&bytes[..end.saturating_sub(1)]);
         }
-        let mut found = Appended::default();
+        let (mut found, mut damage) = (Appended::default(), None);
         let mut number = self.lines;
         for line in bytes[..end].split_inclusive(|byte| *byte == b'\n') {
             number += 1;
@@ -67,16 +69,28 @@ impl LogTail {
                     self.restart();
                     return Ok(Appended { restarted: true, ..self.read()? });
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    SkippedLines::count(&mut self.skipped, &self.path, number);
+                    damage = damage.or(Some(error));
+                }
             }
+        }
+        if let (true, Some(error)) = (found.lines.is_empty(), damage) {
+            self.restart();
+            return Err(error);
         }
         (self.offset, self.lines) = (self.offset + end as u64, number);
         Ok(found)
     }
 
+    /// The damaged lines that were skipped since the first line.
+    pub(crate) fn skipped(&self) -> Option<&SkippedLines> {
+        self.skipped.as_ref()
+    }
+
     fn restart(&mut self) -> Appended {
         let restarted = self.offset > 0;
-        (self.offset, self.lines) = (0, 0);
+        (self.offset, self.lines, self.skipped) = (0, 0, None);
         Appended { restarted, lines: Vec::new() }
     }
 }
@@ -109,8 +123,25 @@ mod tests {
         assert_eq!(read(&mut tail, Some(lines[1])), (vec![2], true), "it is shorter");
         assert_eq!(read(&mut tail, None), (vec![], true));
         assert_eq!(read(&mut tail, Some(lines[2])), (vec![3], false));
-        fs::write(&path, "{\"step\":1}\nno object\n").unwrap();
+    }
+
+    #[test]
+    fn damaged_lines_are_skipped_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let mut tail = LogTail::new(&path);
+        let text = "{\"step\":1}\nno object\n".to_string();
+        assert_eq!(read(&mut tail, Some(&text)), (vec![1], false));
+        let skipped = |tail: &LogTail| tail.skipped().map(|skipped| (skipped.first, skipped.lines));
+        assert_eq!(skipped(&tail), Some((2, 1)));
+        // A damaged line may be of a log that was replaced, so this one is read again.
+        let text = text + "[3]\n{\"step\":4}\n";
+        assert_eq!(read(&mut tail, Some(&text)), (vec![1, 4], true));
+        assert_eq!(skipped(&tail), Some((2, 2)));
+        assert_eq!(read(&mut tail, Some("{\"step\":1}\n")), (vec![1], true));
+        assert_eq!(skipped(&tail), None);
+        fs::write(&path, "no object\nno step\n").unwrap();
         let error = tail.read().unwrap_err().to_string();
-        assert!(error.contains(":2"), "the line of a restarted log: {error}");
+        assert!(error.contains(":1"), "no line is valid: {error}");
     }
 }

@@ -3,35 +3,51 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use super::jsonl::{Lines, object};
+use super::jsonl::{Lines, SkippedLines, object};
 use super::{Error, Result};
 
 /// All numbers of a log as curves over the steps.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metrics {
     curves: Vec<(String, Vec<(f64, f64)>)>,
+    skipped: Option<SkippedLines>,
 }
 
 impl Metrics {
     /// Reads a log. A value that is not a number leaves a gap in its curve; NaN is written as `null`, because JSON
-    /// has no NaN.
+    /// has no NaN. Lines that are not objects with a whole number as `step` are skipped; see [`Metrics::skipped`].
     ///
     /// # Errors
-    /// The file does not exist or cannot be read; a line is not an object with a whole number as `step`; the log is
-    /// empty.
+    /// The file does not exist or cannot be read; it has no valid line.
     pub fn read(path: &Path) -> Result<Metrics> {
         let file = File::open(path).map_err(|error| Error::io(path, error))?;
-        let (mut metrics, mut lines) = (Metrics::default(), 0);
+        let (mut metrics, mut is_empty, mut first) = (Metrics::default(), true, None);
         for line in Lines::new(path, &file) {
-            let (object, step) = object(path, &line?)?;
-            metrics.add(step, object);
-            lines += 1;
+            let line = line?;
+            match object(path, &line) {
+                Ok((object, step)) => {
+                    metrics.add(step, object);
+                    is_empty = false;
+                }
+                Err(error) => {
+                    // A last line without a line break is still being written.
+                    if line.finished {
+                        SkippedLines::count(&mut metrics.skipped, path, line.number);
+                    }
+                    first = first.or(Some(error));
+                }
+            }
         }
-        if lines == 0 {
-            let path = path.to_path_buf();
-            return Err(Error::Line { path, line: 1, reason: "the log is empty".to_string() });
+        if is_empty {
+            let reason = "the log is empty".to_string();
+            return Err(first.unwrap_or(Error::Line { path: path.to_path_buf(), line: 1, reason }));
         }
         Ok(metrics)
+    }
+
+    /// The damaged lines that [`Metrics::read`] skipped. An unfinished last line is none.
+    pub fn skipped(&self) -> Option<&SkippedLines> {
+        self.skipped.as_ref()
     }
 
     /// The names of the curves in order of first appearance, alphabetical within a line.

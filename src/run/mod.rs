@@ -30,7 +30,7 @@ pub use data::{DataRecord, Digested, Tokenization};
 pub use dir::{RunDir, has_checkpoint};
 pub(crate) use durable::sync_name;
 pub use error::{Error, Result};
-pub use jsonl::{JsonLines, SetAside};
+pub use jsonl::{JsonLines, SetAside, SkippedLines};
 pub use metrics::Metrics;
 pub use run_view::SampleLine;
 pub(crate) use run_view::{Activity, RunView, Scored, is_phase};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::log_tail::LogTail;
-use super::{Metrics, Result, RunDir, RunSession, SessionOutcome, has_checkpoint};
+use super::{Metrics, Result, RunDir, RunSession, SessionOutcome, SkippedLines, has_checkpoint};
 use crate::config::{Layer, RunConfig};
 use crate::rollout_file::RolloutLine;
 
@@ -123,7 +123,7 @@ impl RunView {
     /// Reads what was written since the last call.
     ///
     /// # Errors
-    /// A log cannot be read, or has an invalid line before its last.
+    /// A log cannot be read, or has finished lines of which none is valid.
     pub(crate) fn refresh(&mut self) -> Result<()> {
         let [metrics, timings, samples] = &mut self.logs;
         let new = metrics.read()?;
@@ -154,6 +154,11 @@ impl RunView {
             self.rollout = newest.map(|(step, path)| (step, completions(&path)));
         }
         Ok(())
+    }
+
+    /// The damaged lines of each log, which were skipped.
+    pub(crate) fn skipped(&self) -> impl Iterator<Item = &SkippedLines> {
+        self.logs.iter().filter_map(LogTail::skipped)
     }
 
     /// The directory of the run.

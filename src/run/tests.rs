@@ -76,17 +76,17 @@ fn damaged_lines_of_a_log_are_set_aside_and_the_others_are_kept() {
 }
 
 #[test]
-fn an_invalid_line_is_reported_with_file_and_line() {
+fn a_log_without_a_valid_line_is_reported_with_file_and_line() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("metrics.jsonl");
     for (text, line, part) in [
         ("", 1, "empty"),
-        ("{\"step\":1}\nxx\n", 2, "text that is not JSON at column 1"),
-        ("{\"step\":1}\n\n", 2, "no text"),
+        ("xx\n[2]\n", 1, "text that is not JSON at column 1"),
+        ("\n", 1, "no text"),
         ("[1]\n", 1, "a JSON object"),
         ("{\"loss\":1}\n", 1, "`step`"),
         ("{\"step\":-1}\n", 1, "`step`"),
-        ("{\"step\":1}\n{\"step\":2,\"lo", 2, "JSON that ends inside a string"),
+        ("{\"step\":2,\"lo", 1, "JSON that ends inside a string"),
     ] {
         fs::write(&path, text).unwrap();
         let message = Metrics::read(&path).unwrap_err().to_string();
@@ -98,6 +98,21 @@ fn an_invalid_line_is_reported_with_file_and_line() {
     let deep = format!("{{\"step\":1,\"x\":{}}}\n", "[".repeat(100_000));
     fs::write(&path, deep).unwrap();
     assert!(matches!(Metrics::read(&path), Err(Error::Line { line: 1, .. })));
+}
+
+#[test]
+fn damaged_lines_are_skipped_and_an_unfinished_one_is_none() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("metrics.jsonl");
+    let valid = |step: u64| format!("{{\"step\":{step},\"loss\":1}}\n");
+    for (damage, lines) in [("xx\n", "1 line"), ("\n[1]\n{\"loss\":1}\n", "3 lines"), ("", "")] {
+        fs::write(&path, valid(1) + damage + &valid(5) + "{\"step\":6,\"lo").unwrap();
+        let metrics = Metrics::read(&path).unwrap();
+        assert_eq!(metrics.curve("loss"), Some(&[(1.0, 1.0), (5.0, 1.0)][..]), "{damage:?}");
+        let warning = metrics.skipped().map(ToString::to_string);
+        let want = format!("{}:2: not a line of a log, skipped ({lines})", path.display());
+        assert_eq!(warning, (!damage.is_empty()).then_some(want), "{damage:?}");
+    }
 }
 
 #[test]

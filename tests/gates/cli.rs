@@ -326,13 +326,13 @@ fn plot_writes_the_metrics_as_csv() {
 #[test]
 fn plot_refuses_what_it_cannot_read() {
     let scratch = Scratch::new("noplot");
-    scratch.file("bad/metrics.jsonl", "{\"step\":1,\"loss\":2}\nnonsense\n");
+    scratch.file("bad/metrics.jsonl", "nonsense\n");
     scratch.file("none/metrics.jsonl", "{\"step\":1,\"accuracy\":2}\n");
     scratch.file("empty/metrics.jsonl", "");
     fs::create_dir_all(scratch.0.join("bare")).unwrap();
     refused(&scratch.0, &["plot", "gone"], 66, &["gone"]);
     refused(&scratch.0, &["plot", "bare"], 66, &["metrics.jsonl"]);
-    refused(&scratch.0, &["plot", "bad"], 65, &["metrics.jsonl:2: "]);
+    refused(&scratch.0, &["plot", "bad"], 65, &["metrics.jsonl:1: "]);
     refused(&scratch.0, &["plot", "empty"], 65, &["metrics.jsonl"]);
     refused(&scratch.0, &["plot", "none"], 65, &["`loss`", "accuracy"]);
     refused(&scratch.0, &["plot", "none", "--keys", "accurcy"], 2, &["`accurcy`", "`accuracy`"]);

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::cli::{Scratch, ok, program, refused};
+use crate::cli::{Scratch, ok, program, refused, xtrain};
 
 /// The session of a process that ended with `outcome`.
 fn session(outcome: &str) -> String {
@@ -80,6 +80,21 @@ pub(crate) fn watch_of_a_run_that_has_ended_is_one_line() {
         refused(&scratch.0, &[command, "a/metrics.jsonl"], 74, &parts);
     }
     refused(&scratch.0, &["watch", "a", "--interval", "0"], 2, &["--interval", "from 0.05 to 3600"]);
+}
+
+#[test]
+fn damaged_lines_of_a_log_are_skipped_with_one_warning() {
+    let scratch = Scratch::new("damaged-lines");
+    let lines = "{\"step\":1,\"loss\":4.0}\nxx\n[3]\n{\"step\":4,\"loss\":3.0}\n";
+    scratch.file("a/metrics.jsonl", lines);
+    scratch.file("a/logs/session.json", &session("done"));
+    for command in ["watch", "plot", "report"] {
+        let output = xtrain(&scratch.0, &[command, "a"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{command}: {errors}");
+        let warning = "warning: a/metrics.jsonl:2: not a line of a log, skipped (2 lines)\n";
+        assert_eq!(errors, warning, "{command}");
+    }
 }
 
 #[test]

@@ -360,6 +360,24 @@ fn watch_draws_until_a_key_ends_it_and_restores_the_terminal() {
 }
 
 #[test]
+fn watch_prints_lines_in_a_dumb_terminal_and_draws_ascii_without_utf_8() {
+    let scratch = Scratch::new("watch-ascii");
+    scratch.file("r/metrics.jsonl", "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":2.5}\n");
+    for (term, locale, shows) in
+        [("dumb", "C.UTF-8", "r: step 2, loss 2.500"), ("xterm-256color", "C", " loss 2.500 ----")]
+    {
+        let mut command = program();
+        command.args(["watch", "r"]).env("TERM", term).env("LC_ALL", locale).current_dir(&scratch.0);
+        let mut terminal = Terminal::new(&mut command);
+        terminal.set_size();
+        terminal.shows(shows);
+        let shown = terminal.shown.lock().unwrap().clone();
+        assert!(shown.is_ascii(), "{term}");
+        assert_eq!(shown.contains(&0x1b), term != "dumb", "{term}");
+    }
+}
+
+#[test]
 fn watch_and_chat_end_with_their_terminal() {
     let scratch = Scratch::new("hang-up");
     scratch.file("r/metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n");

@@ -115,7 +115,7 @@ mod tests {
 
     fn screen(run: impl AsRef<Path>, width: u16, height: u16) -> String {
         let view = RunDir::open(run.as_ref()).ok().map(|run| RunView::read(&run).unwrap());
-        let watched = Watched { run: run.as_ref().into(), view };
+        let watched = Watched { view, ..Watched::new(run.as_ref()) };
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, &watched)).unwrap();
         let buffer = terminal.backend().buffer();

@@ -13,6 +13,7 @@ pub(super) fn watch(watched: &mut Watched, interval: Duration) -> Result<(), Cli
     let mut last = String::new();
     loop {
         watched.refresh()?;
+        watched.warn_of_skipped();
         let activity = watched.activity();
         let line = match &watched.view {
             None => printable(&format!("waiting for {}", watched.run.display())),
