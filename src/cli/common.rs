@@ -267,7 +267,9 @@ fn page(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn temperature(text: &str) -> Result<f32, String> {
-    let divides = |&t: &f32| t == 0.0 || t >= SampleOptions::COLDEST && t.is_finite();
+    // a number that is too small for f32 is not 0
+    let is_zero = text.parse::<f64>().is_ok_and(|t| t == 0.0);
+    let divides = |&t: &f32| t == 0.0 && is_zero || t >= SampleOptions::COLDEST && t.is_finite();
     number(text, divides, "expected 0, or a number of at least 1e-30")
 }
 

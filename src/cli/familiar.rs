@@ -337,10 +337,6 @@ mod tests {
             ("grpo --max-steps 5", "--set grpo.steps=VALUE"),
             ("grpo --batch-size 5", "--set grpo.prompts_per_step=VALUE"),
             ("grpo --vocab-size 5", "--set model.vocab=VALUE"),
-            (
-                "quickstart --epochs 5",
-                "the length of a run is train.steps; an epoch has (tokens / train.context / train.batch) steps",
-            ),
             ("export m o.gguf --outtype q8_0", "--type TYPE"),
             ("train --out d", "--run DIR"),
             ("train -m d", "--init MODEL"),
@@ -382,6 +378,7 @@ mod tests {
             ("generate m --prompt a --stream", "not needed"),
             ("rollout m --prompts p --n 4", "xtrain rollout MODEL -n G"),
             ("generate m --prompt a --n 4", "xtrain rollout MODEL -n G"),
+            ("quickstart --epochs 5", "the length of a run is train.steps"),
         ] {
             let hint = hint_of(line).unwrap_or_default();
             assert!(hint.contains(part), "{line}: {hint}");

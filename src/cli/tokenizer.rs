@@ -57,7 +57,8 @@ pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     let TokenizerCommand::Train(args) = command;
     let specials: Vec<&str> = args.special_token.iter().map(String::as_str).collect();
     if let Some(at) = (0..specials.len()).find(|&at| specials[..at].contains(&specials[at])) {
-        let message = format_args!("--special-token: expected each token once, found {:?} twice", specials[at]);
+        let message =
+            format_args!("--special-token: expected each token once, found {:?} twice", specials[at]);
         return Err(CliError::new(Exit::Usage, message));
     }
     output_path::check_absent(&args.out, args.force)?;

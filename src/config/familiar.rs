@@ -73,7 +73,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (&["compile"], "not needed: there is one forward pass"),
     (&["logging"], "every step is logged"),
-    (&["bias"], "linear layers have no bias"),
     (&["presence", "frequency"], "--repetition-penalty is the only penalty"),
     (&["dropout"], "dropout is not supported; weight_decay regularizes training"),
     (&["optimizer", "optim"], "AdamW is the only optimizer; its keys are beta1, beta2, eps and weight_decay"),

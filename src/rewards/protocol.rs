@@ -141,11 +141,16 @@ fn has_non_finite_literal(line: &[u8]) -> bool {
 /// The reply of an object.
 ///
 /// # Errors
-/// Not exactly one of `reward`, `rewards` and `append`, or one of another type; an empty object as `rewards`; an empty
-/// text as `append`.
+/// Not exactly one of `reward`, `rewards` and `append`, or one of another type; an empty object as `rewards`, or a name in
+/// it that is empty or has control characters; an empty text as `append`.
 pub(super) fn parse_reply(object: &Map<String, Value>) -> Result<Reply, Mismatch> {
     match (object.get("rewards"), object.get("reward"), object.get("append")) {
         (Some(Value::Object(rewards)), None, None) if !rewards.is_empty() => {
+            if let Some(name) = rewards.keys().find(|name| name.is_empty() || name.contains(char::is_control))
+            {
+                let want = "names of one line and at least one character in \"rewards\"";
+                return Err(mismatch(want, format!("{name:?}")));
+            }
             let value = |(name, value): (&String, &Value)| Ok((name.clone(), number(name, value)?));
             rewards.iter().map(value).collect::<Result<_, _>>().map(Reply::Rewards)
         }
@@ -230,6 +235,8 @@ mod tests {
             ("{\"reward\":true}", "a number or null as \"reward\"", "true"),
             ("{\"rewards\":{\"a\":[1]}}", "a number or null as \"a\"", "an array"),
             ("{\"rewards\":{}}", "at least one name", "none"),
+            ("{\"rewards\":{\"\":1}}", "names of one line", "\"\""),
+            ("{\"rewards\":{\"a\\nb\":1}}", "names of one line", "\"a\\nb\""),
             ("{\"rewards\":1}", "an object as \"rewards\"", "1"),
             ("{\"append\":null}", "a string as \"append\"", "null"),
             ("{\"append\":7}", "a string as \"append\"", "7"),

@@ -1,7 +1,7 @@
 //! The configuration that a resumed run continues with.
 use crate::cli::exit::{CliError, Exit};
 use crate::cli::resumed::{ResumedConfig, resumed};
-use crate::config::{GrpoSection, Layer, RunConfig};
+use crate::config::{Layer, RunConfig};
 use crate::run::RunDir;
 
 /// The keys that a resume may change: the learning rate, its schedule, and keys on which no weight, no metric and no
@@ -28,8 +28,15 @@ const MAY_CHANGE: [&str; 16] = [
 /// The configuration of `run` with the changes of `layers`. Fails for other changes than those of [`MAY_CHANGE`].
 pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedConfig, CliError> {
     let config = resumed(run, layers, &MAY_CHANGE)?;
-    let programs = |config: &RunConfig| config.grpo.as_ref().map(|grpo: &GrpoSection| grpo.reward.len());
-    if programs(&config.old) == programs(&config.new.config) {
+    let programs = |config: &RunConfig| config.grpo.clone().unwrap_or_default().reward;
+    let (old, new) = (programs(&config.old), programs(&config.new.config));
+    if old.len() == new.len() {
+        for (old, new) in old.iter().zip(&new).filter(|(old, new)| old != new) {
+            eprintln!(
+                "warning: the rewards of the steps so far are those of {old:?}; further steps use {new:?}, which has to \
+                 compute the same ones"
+            );
+        }
         return Ok(config);
     }
     let message = "--resume cannot change grpo.reward in the number of its commands";

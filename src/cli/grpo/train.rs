@@ -269,6 +269,7 @@ impl Setup<'_> {
                     "reward programs {first:?} and {second:?}: expected different reward names, found {name:?} in both"
                 );
                 CliError::new(Exit::Data, message)
+                    .hint("a reply names its reward itself: {\"id\": 0, \"rewards\": {\"NAME\": 1.0}}")
             }
             _ => error.into(),
         }

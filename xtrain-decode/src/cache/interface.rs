@@ -15,7 +15,7 @@ use super::shape::CacheShape;
 /// A forward pass extends layer 0, then layer 1, and so on, with the same rows. On every layer the position of each
 /// row must follow the positions that its sequence holds. A pass that fails leaves every layer as it was: the rows
 /// count once the last layer has them.
-pub trait Cache: KvStore<Eager> + Debug {
+pub trait Cache: KvStore<Eager> + Debug + Send {
     /// The kind of this cache.
     fn kind(&self) -> KvKind;
 

@@ -50,6 +50,12 @@ pub struct Engine<'m> {
     max_seq_len: usize,
 }
 
+/// An engine can be moved to another thread.
+const _: fn() = || {
+    fn requires_send<T: Send>() {}
+    requires_send::<Engine<'_>>();
+};
+
 impl<'m> Engine<'m> {
     /// Creates an engine without requests. Nothing is computed.
     ///

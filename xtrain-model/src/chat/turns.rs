@@ -102,5 +102,9 @@ fn require_time(start: Instant) -> Result<(), ChatError> {
     if start.elapsed() <= TIME {
         return Ok(());
     }
-    Err(ChatError::Limit { what: "time", want: format!("at most {TIME:?} for all turns"), got: "more".into() })
+    Err(ChatError::Limit {
+        what: "time",
+        want: format!("at most {TIME:?} for all turns"),
+        got: "more".into(),
+    })
 }

@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn values_are_those_of_serde_json_and_repeated_keys_are_refused() {
-        let text = r#"{"b": [1, -2, 0.5, 1e300, 18446744073709551615, "é\n", null, true, {}], "a": {"b": []}}"#;
+        let text =
+            r#"{"b": [1, -2, 0.5, 1e300, 18446744073709551615, "é\n", null, true, {}], "a": {"b": []}}"#;
         #[cfg(feature = "faults")]
         {
             use xtrain_tensor::faults::{self, Fault};

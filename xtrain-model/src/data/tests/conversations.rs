@@ -108,15 +108,13 @@ fn tools_may_be_text() {
         let dir = Scratch::new();
         let row = r#"{"messages":[{"role":"assistant","content":"b"}],"tools":"#;
         let path = dir.file("in.jsonl", format!("{row}{tools}}}\n"));
-        let template = "{% if tools %}{{ tools[0].name }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+        let template =
+            "{% if tools %}{{ tools[0].name }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
         prepared(&dir, &[path], &with_template(template)).map(|file| shown(&file))
     };
-    for (tools, want) in [
-        (r#"[{"name": "f"}]"#, "fB!"),
-        (r#""[{\"name\": \"f\"}]""#, "fB!"),
-        (r#""""#, "B!"),
-        ("null", "B!"),
-    ] {
+    for (tools, want) in
+        [(r#"[{"name": "f"}]"#, "fB!"), (r#""[{\"name\": \"f\"}]""#, "fB!"), (r#""""#, "B!"), ("null", "B!")]
+    {
         assert_eq!(tokens(tools).unwrap(), want, "{tools}");
     }
     let error = tokens(r#""f""#).unwrap_err().to_string();
