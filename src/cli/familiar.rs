@@ -356,7 +356,7 @@ mod tests {
             "doctor now",
             "plot",
             "generate m --promt a",
-            "inspect m --bf16",
+            "inspect m --report-to none",
             "chat",
             "chat m --start a",
             "bench train m",

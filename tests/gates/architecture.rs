@@ -70,6 +70,7 @@ const CRATES: [Crate; 5] = [
         layers: &[
             ("error.rs", 0),
             ("json.rs", 0),
+            ("json/", 0),
             ("durable.rs", 0),
             ("third_party.rs", 0),
             ("block_quants.rs", 0),

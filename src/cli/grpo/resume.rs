@@ -2,7 +2,7 @@
 use crate::cli::exit::{CliError, Exit};
 use crate::cli::resumed::{ResumedConfig, resumed};
 use crate::config::{Layer, RunConfig};
-use crate::run::RunDir;
+use crate::run::{RunDir, has_checkpoint};
 
 /// The keys that a resume may change: the learning rate, its schedule, and keys on which no weight, no metric and no
 /// completion depends. The reward programs and the prompts are the same at other places.
@@ -31,7 +31,8 @@ pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedCo
     let programs = |config: &RunConfig| config.grpo.clone().unwrap_or_default().reward;
     let (old, new) = (programs(&config.old), programs(&config.new.config));
     if old.len() == new.len() {
-        for (old, new) in old.iter().zip(&new).filter(|(old, new)| old != new) {
+        let has_steps = has_checkpoint(run.path());
+        for (old, new) in old.iter().zip(&new).filter(|(old, new)| has_steps && old != new) {
             eprintln!(
                 "warning: the rewards of the steps so far are those of {old:?}; further steps use {new:?}, which has to \
                  compute the same ones"

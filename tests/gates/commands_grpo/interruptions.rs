@@ -248,7 +248,10 @@ fn a_resume_may_change_what_changes_no_result() {
     refused(&scratch.0, &changed, 65, &["r/config.toml: `grpo.epsilon` = 0.3: expected 0.2"]);
     // The learning rate can be changed.
     let other = ["grpo", "--resume", "q", "--threads", "1", "--reward", "sh moved.sh"];
-    succeeded(&xtrain(&scratch.0, &[&other[..], &["--set", "grpo.learning_rate=0.25"]].concat()));
+    let output = xtrain(&scratch.0, &[&other[..], &["--set", "grpo.learning_rate=0.25"]].concat());
+    succeeded(&output);
+    let warning = "warning: the rewards of the steps so far are those of \"sh reward.sh\"";
+    assert!(text(&output.stderr).contains(warning), "{}", text(&output.stderr));
     let record = format!("q/checkpoints/step_{STEPS:06}/run.toml");
     for path in ["q/config.toml", &record].map(|path| scratch.0.join(path)) {
         let text = fs::read_to_string(&path).unwrap();
