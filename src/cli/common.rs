@@ -268,7 +268,8 @@ fn page(text: &str) -> Result<usize, String> {
 
 pub(super) fn temperature(text: &str) -> Result<f32, String> {
     // a number that is too small for f32 is not 0
-    let is_zero = text.parse::<f64>().is_ok_and(|t| t == 0.0);
+    let digits = text.split(['e', 'E']).next().unwrap_or(text);
+    let is_zero = !digits.contains(|digit: char| ('1'..='9').contains(&digit));
     let divides = |&t: &f32| t == 0.0 && is_zero || t >= SampleOptions::COLDEST && t.is_finite();
     number(text, divides, "expected 0, or a number of at least 1e-30")
 }

@@ -1,4 +1,4 @@
-//! Data files in formats of other programs, by the endings of their names.
+//! Data files in formats of other programs, by the endings of their names, their first bytes, or their fields.
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -68,22 +68,21 @@ pub(super) fn of_not_text(file: &Path, byte: u8) -> Option<&'static str> {
     if file.is_file() && TokenFile::open(file).is_ok() {
         return Some("the file is a packed token file: train and eval read it with --data");
     }
-    if let Some(conversion) = of_first_bytes(file) {
-        return Some(conversion);
-    }
-    match format_of(file) {
-        Some(format) if !format.is_text || byte == 0 => Some(format.conversion),
+    let format = format_of(file);
+    let binary = format.filter(|format| !format.is_text).map(|format| format.conversion);
+    binary.or_else(|| of_first_bytes(file)).or_else(|| match format {
+        Some(format) if byte == 0 => Some(format.conversion),
         _ => (byte != 0).then_some(encoding),
-    }
+    })
 }
 
-/// The beginnings of compressed files, and of text of two bytes a character.
+/// The beginnings of compressed files, and of text in other encodings.
 const BEGINNINGS: &[(&[u8], &str)] = &[
     (&[0x1f, 0x8b], "the file is compressed with gzip: decompress it first"),
     (&[0x28, 0xb5, 0x2f, 0xfd], "the file is compressed with zstd: decompress it first"),
     (b"\xfd7zXZ", "the file is compressed with xz: decompress it first"),
-    (b"BZh", "the file is compressed with bzip2: decompress it first"),
     (b"PK\x03\x04", "the file is a ZIP archive: extract it first"),
+    (&[0xff, 0xfe, 0, 0], "text has to be UTF-8; to convert it: iconv -f UTF-32 -t UTF-8 FILE"),
     (&[0xff, 0xfe], "text has to be UTF-8; to convert it: iconv -f UTF-16 -t UTF-8 FILE"),
     (&[0xfe, 0xff], "text has to be UTF-8; to convert it: iconv -f UTF-16 -t UTF-8 FILE"),
 ];
@@ -125,8 +124,8 @@ pub(super) fn of_fields(found: &str) -> Option<&'static str> {
     let has = |name: &str| found.contains(&format!("{name:?}"));
     if has("conversations") {
         return Some(
-            "to convert ShareGPT: jq -c '{messages: [.conversations[] | {role: ({human: \"user\", gpt: \
-             \"assistant\"}[.from] // .from), content: .value}]}' IN.jsonl > OUT.jsonl",
+            "to convert ShareGPT: jq -c '{messages: [.conversations[] | {role: (.role // {human: \"user\", \
+             gpt: \"assistant\"}[.from] // .from), content: (.content // .value)}]}' IN.jsonl > OUT.jsonl",
         );
     }
     if has("instruction") && has("output") {
@@ -175,6 +174,20 @@ mod tests {
         assert_eq!(of_not_text(Path::new("a.csv"), 0), conversion(Path::new("a.csv")));
         assert_eq!(of_not_text(Path::new("a.zip"), 0xe9), conversion(Path::new("a.zip")));
         assert_eq!(of_not_text(Path::new("a.txt"), 0), None);
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes, part) in [
+            ("a.jsonl", &[0x1f, 0x8b, 8][..], "gzip"),
+            ("a.txt", &[0xff, 0xfe, b'a', 0], "UTF-16"),
+            ("b.txt", &[0xff, 0xfe, 0, 0], "UTF-32"),
+            ("c.txt", b"BZh\xe9", "ENCODING"),
+            ("model.pt", b"PK\x03\x04", "packed tokens of other programs"),
+            ("d.txt", b"PK\x03\x04", "ZIP"),
+        ] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let hint = of_not_text(&path, 0x8b);
+            assert!(hint.is_some_and(|hint| hint.contains(part)), "{name}: {hint:?}");
+        }
         for name in ["a.txt", "a.jsonl", "a.ndjson", "a.tok", "a.md", "json", ".json", "a."] {
             assert_eq!(conversion(Path::new(name)), None, "{name}");
         }

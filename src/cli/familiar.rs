@@ -378,7 +378,7 @@ mod tests {
             ("generate m --prompt a --stream", "not needed"),
             ("rollout m --prompts p --n 4", "xtrain rollout MODEL -n G"),
             ("generate m --prompt a --n 4", "xtrain rollout MODEL -n G"),
-            ("quickstart --epochs 5", "the length of a run is train.steps"),
+            ("quickstart --epochs 5", "the length of a run is its number of steps"),
         ] {
             let hint = hint_of(line).unwrap_or_default();
             assert!(hint.contains(part), "{line}: {hint}");

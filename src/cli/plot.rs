@@ -230,19 +230,24 @@ fn columns_of(columns: u16) -> u16 {
     if columns == 0 { 80 } else { columns.clamp(20, 80) }
 }
 
-/// Writes every chart as SVG and prints the first one. If files in the run directory cannot be written, this warns of
-/// the first of them.
+/// Writes every chart as SVG and prints the first one. If files in the run directory cannot be created, this warns of the
+/// first of them.
 fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
     let (mut text, mut unwritten) = (String::new(), None);
     for (at, (path, chart)) in charts.iter().enumerate() {
         if at == 0 {
             text = in_terminal(chart, args.width, args.height, args.ascii) + "\n";
         }
-        match write_svg(path, chart) {
-            Ok(()) => text += &printable(&format!("wrote {}\n", path.display())),
-            Err(error) if args.out.is_none() => unwritten = unwritten.or(Some(error)),
-            Err(error) => return Err(error),
-        }
+        let mut file = match AtomicFile::create(path) {
+            Err(error) if args.out.is_none() => {
+                unwritten = unwritten.or(Some(error));
+                continue;
+            }
+            file => file?,
+        };
+        file.write(svg(chart).as_bytes())?;
+        file.finish()?;
+        text += &printable(&format!("wrote {}\n", path.display()));
     }
     out::print(text)?;
     if let Some(error) = unwritten {
@@ -252,12 +257,6 @@ fn write(args: &PlotArgs, charts: &[(PathBuf, Chart)]) -> Result<(), CliError> {
         );
     }
     Ok(())
-}
-
-fn write_svg(path: &Path, chart: &Chart) -> Result<(), CliError> {
-    let mut file = AtomicFile::create(path)?;
-    file.write(svg(chart).as_bytes())?;
-    file.finish()
 }
 
 /// The requested curves, by default the losses.

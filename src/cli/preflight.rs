@@ -29,7 +29,9 @@ fn repeated_files(data: &DataSection) -> Vec<String> {
         let path = fs::canonicalize(&file).unwrap_or_else(|_| file.clone().into());
         match seen.insert(path, key)? {
             first if first == key => Some(format!("`{key}` has {file} more than once")),
-            _ => Some(format!("{file} is training data and validation data: its validation loss is too low")),
+            _ => Some(format!(
+                "{file} is training and validation data: the validation loss measures what was trained"
+            )),
         }
     };
     all.into_iter().filter_map(warning).collect()
@@ -115,5 +117,31 @@ fn warn_of_patience(config: &RunConfig) {
              step, found {evaluations}",
             patience + 1
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_named_twice_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, "text").unwrap();
+            path.to_string_lossy().into_owned()
+        };
+        let (a, b) = (file("a"), file("b"));
+        let again = dir.path().join(".").join("a").to_string_lossy().into_owned();
+        let warnings = |files: &[&String], val_files: &[&String]| {
+            let [files, val_files] =
+                [files, val_files].map(|all| all.iter().map(|file| file.to_string()).collect());
+            repeated_files(&DataSection { files, val_files, ..DataSection::default() })
+        };
+        assert_eq!(warnings(&[&a], &[&b]), Vec::<String>::new());
+        assert_eq!(warnings(&[&a, &b, &again], &[]), [format!("`data.files` has {again} more than once")]);
+        let both = "is training and validation data: the validation loss measures what was trained";
+        assert_eq!(warnings(&[&a, &b], &[&again]), [format!("{again} {both}")]);
     }
 }

@@ -79,7 +79,10 @@ pub(super) fn run(command: &TokenizerCommand) -> Result<(), CliError> {
     eprintln!("training on {}", units::many(bytes as u64, "byte"));
     let tokenizer = Tokenizer::train_bpe(texts.into_iter(), args.vocab as usize, &specials)?;
     if tokenizer.vocab_size() < args.vocab as usize {
-        eprintln!("note: the text has no more pairs to merge: fewer than --vocab {}", args.vocab);
+        let (size, want) = (tokenizer.vocab_size(), args.vocab);
+        eprintln!(
+            "note: the vocabulary has {size} tokens instead of {want}: the text has no more pairs to merge"
+        );
     }
     let (_, json) = tokenizer.files()[0];
     let mut file = AtomicFile::create(&args.out)?;

@@ -56,24 +56,25 @@ const GRPO_KEYS: Names = &[
     ),
 ];
 
-/// Words of names in those programs without a counterpart here, and what to say instead.
+/// Names in those programs without a counterpart here, and what to say instead. A word without `_` is any part of a name.
 const ABSENT: &[(&[&str], &str)] = &[
     (
         &["lora", "qlora", "peft", "adapter"],
         "LoRA is not supported: training changes all weights; merge an adapter into its model first",
     ),
     (
-        &["epoch", "epochs"],
-        "the length of a run is train.steps; an epoch has (tokens / train.context / train.batch) steps",
+        &["epochs"],
+        "the length of a run is its number of steps; an epoch has (tokens / train.context / train.batch) steps",
     ),
-    (&["ratio"], "train.warmup is a number of steps"),
+    (&["warmup_ratio"], "warmup is a number of steps"),
     (
-        &["accumulation", "accum"],
-        "each step accumulates the gradients of its micro-batches: train.micro_batch is the size of one",
+        &["gradient_accumulation_steps", "grad_accum", "accumulation_steps"],
+        "each step accumulates the gradients of its micro-batches: train.micro_batch, or grpo.micro_batch, is the size of \
+         one",
     ),
     (&["compile"], "not needed: there is one forward pass"),
-    (&["logging"], "every step is logged"),
-    (&["presence", "frequency"], "--repetition-penalty is the only penalty"),
+    (&["logging_steps", "logging_strategy", "log_interval"], "every step is logged"),
+    (&["presence_penalty", "frequency_penalty"], "--repetition-penalty is the only penalty"),
     (&["dropout"], "dropout is not supported; weight_decay regularizes training"),
     (&["optimizer", "optim"], "AdamW is the only optimizer; its keys are beta1, beta2, eps and weight_decay"),
     (
@@ -85,7 +86,8 @@ const ABSENT: &[(&[&str], &str)] = &[
 /// What to say about a key or a flag of another program that has no counterpart here. `None`: nothing is known.
 pub(crate) fn absent(name: &str) -> Option<&'static str> {
     let name = name.replace('-', "_").to_lowercase();
-    let has = |word: &&str| name.split(['.', '_']).any(|part| part == *word);
+    let last = name.rsplit('.').next().unwrap_or(&name).trim_start_matches('_');
+    let has = |word: &&str| last == *word || name.split(['.', '_']).any(|part| part == *word);
     ABSENT.iter().find(|(words, _)| words.iter().any(has)).map(|(_, text)| *text)
 }
 
@@ -147,13 +149,17 @@ mod tests {
             ("--optimizer", "AdamW"),
             ("train.optim", "AdamW"),
             ("--load-in-4bit", "training needs f32"),
-            ("train.num_train_epochs", "the length of a run is train.steps"),
-            ("warmup_ratio", "train.warmup is a number"),
+            ("train.num_train_epochs", "the length of a run is its number"),
+            ("--warmup-ratio", "warmup is a number"),
             ("train.gradient_accumulation_steps", "each step accumulates"),
         ] {
             assert!(begins(name, text), "{name}: {:?}", absent(name));
         }
-        assert_eq!((absent("train.flora"), absent("")), (None, None));
+        for name in
+            ["train.flora", "", "save_frequency", "train.clip_ratio", "logging_dir", "save_every_epoch"]
+        {
+            assert_eq!(absent(name), None, "{name}");
+        }
         let known = KnownKeys::new();
         assert_eq!(known.keys().find(|key| absent(key).is_some()), None);
     }

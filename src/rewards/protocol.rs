@@ -148,7 +148,7 @@ pub(super) fn parse_reply(object: &Map<String, Value>) -> Result<Reply, Mismatch
         (Some(Value::Object(rewards)), None, None) if !rewards.is_empty() => {
             if let Some(name) = rewards.keys().find(|name| name.is_empty() || name.contains(char::is_control))
             {
-                let want = "names of one line and at least one character in \"rewards\"";
+                let want = "names of at least one character and no control characters in \"rewards\"";
                 return Err(mismatch(want, format!("{name:?}")));
             }
             let value = |(name, value): (&String, &Value)| Ok((name.clone(), number(name, value)?));
@@ -235,8 +235,8 @@ mod tests {
             ("{\"reward\":true}", "a number or null as \"reward\"", "true"),
             ("{\"rewards\":{\"a\":[1]}}", "a number or null as \"a\"", "an array"),
             ("{\"rewards\":{}}", "at least one name", "none"),
-            ("{\"rewards\":{\"\":1}}", "names of one line", "\"\""),
-            ("{\"rewards\":{\"a\\nb\":1}}", "names of one line", "\"a\\nb\""),
+            ("{\"rewards\":{\"\":1}}", "names of at least one character", "\"\""),
+            ("{\"rewards\":{\"a\\nb\":1}}", "names of at least one character", "\"a\\nb\""),
             ("{\"rewards\":1}", "an object as \"rewards\"", "1"),
             ("{\"append\":null}", "a string as \"append\"", "null"),
             ("{\"append\":7}", "a string as \"append\"", "7"),

@@ -62,8 +62,8 @@ impl SkippedLines {
 impl fmt::Display for SkippedLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SkippedLines { log, first, lines } = self;
-        let lines = units::many(*lines as u64, "line");
-        write!(f, "{}:{first}: not a line of a log, skipped ({lines})", log.display())
+        let damaged = units::many(*lines as u64, "damaged line");
+        write!(f, "{}: skipped {damaged}, the first is line {first}", log.display())
     }
 }
 

@@ -105,12 +105,14 @@ fn damaged_lines_are_skipped_and_an_unfinished_one_is_none() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("metrics.jsonl");
     let valid = |step: u64| format!("{{\"step\":{step},\"loss\":1}}\n");
-    for (damage, lines) in [("xx\n", "1 line"), ("\n[1]\n{\"loss\":1}\n", "3 lines"), ("", "")] {
+    for (damage, lines) in
+        [("xx\n", "1 damaged line"), ("\n[1]\n{\"loss\":1}\n", "3 damaged lines"), ("", "")]
+    {
         fs::write(&path, valid(1) + damage + &valid(5) + "{\"step\":6,\"lo").unwrap();
         let metrics = Metrics::read(&path).unwrap();
         assert_eq!(metrics.curve("loss"), Some(&[(1.0, 1.0), (5.0, 1.0)][..]), "{damage:?}");
         let warning = metrics.skipped().map(ToString::to_string);
-        let want = format!("{}:2: not a line of a log, skipped ({lines})", path.display());
+        let want = format!("{}: skipped {lines}, the first is line 2", path.display());
         assert_eq!(warning, (!damage.is_empty()).then_some(want), "{damage:?}");
     }
 }

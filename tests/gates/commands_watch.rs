@@ -92,7 +92,7 @@ fn damaged_lines_of_a_log_are_skipped_with_one_warning() {
         let output = xtrain(&scratch.0, &[command, "a"]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{command}: {errors}");
-        let warning = "warning: a/metrics.jsonl:2: not a line of a log, skipped (2 lines)\n";
+        let warning = "warning: a/metrics.jsonl: skipped 2 damaged lines, the first is line 2\n";
         assert_eq!(errors, warning, "{command}");
     }
 }

@@ -28,7 +28,7 @@ const MAY_CHANGE: [&str; 16] = [
 /// The configuration of `run` with the changes of `layers`. Fails for other changes than those of [`MAY_CHANGE`].
 pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedConfig, CliError> {
     let config = resumed(run, layers, &MAY_CHANGE)?;
-    let programs = |config: &RunConfig| config.grpo.clone().unwrap_or_default().reward;
+    let programs = |config: &RunConfig| config.grpo.as_ref().map_or(Vec::new(), |grpo| grpo.reward.clone());
     let (old, new) = (programs(&config.old), programs(&config.new.config));
     if old.len() == new.len() {
         let has_steps = has_checkpoint(run.path());

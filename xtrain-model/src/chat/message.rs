@@ -40,14 +40,32 @@ impl Message {
     /// Converts a list of objects to messages.
     ///
     /// # Errors
-    /// As [`Message::from_json`]; a value that is not a list; an empty list.
+    /// As [`Message::from_json`]; a value that is not a list; an empty list; a role that is nearly `assistant`, such as
+    /// `asistant`; a message of the assistant whose `weight` is not 0 or 1.
     pub fn list(json: &Json) -> Result<Vec<Message>, ChatError> {
         let want = "a list of messages";
         let items = json.items().ok_or(ChatError::Message { want, got: json.kind().into() })?;
         if items.is_empty() {
             return Err(ChatError::Message { want, got: "an empty list".into() });
         }
-        items.into_iter().map(Message::from_json).collect()
+        items.into_iter().map(|item| Message::from_json(item)?.checked()).collect()
+    }
+
+    /// Checks the role, and the weight of a message of the assistant.
+    fn checked(self) -> Result<Message, ChatError> {
+        let role = self.role.to_lowercase();
+        // others that begin with it, such as `assistant_2`, are roles of their own
+        let is_nearly = !role.starts_with("assistant") && strsim::osa_distance(&role, "assistant") <= 2;
+        if is_nearly || role == "assistant" && role != self.role {
+            let got = format!("{:?}", self.role);
+            return Err(ChatError::Message { want: "the role \"assistant\"", got });
+        }
+        match self.weight() {
+            Err(got) if self.role == "assistant" => {
+                Err(ChatError::Message { want: "\"weight\" as 0 or 1", got })
+            }
+            _ => Ok(self),
+        }
     }
 
     /// The role: system, user, assistant, ...
@@ -55,13 +73,13 @@ impl Message {
         &self.role
     }
 
-    /// Whether a turn of the assistant contributes to the loss: its `weight` is not 0. Without this field it does.
+    /// Whether a turn of the assistant contributes to the loss: its `weight` is not 0.
     pub fn is_trained(&self) -> bool {
         self.weight() != Ok(false) || faults::on(Fault::WeightsOfTurnsIgnored)
     }
 
     /// The field `weight`: 0 or 1. Fails with the text of another value.
-    pub(crate) fn weight(&self) -> Result<bool, String> {
+    fn weight(&self) -> Result<bool, String> {
         match self.json.get("weight").map(|weight| weight.0) {
             None => Ok(true),
             Some(weight) if weight.is_none() || weight == Value::from(1) => Ok(true),

@@ -8,7 +8,8 @@ use super::error::ChatError;
 use super::message::Message;
 use super::template::{ChatTemplate, Options, Rendered};
 
-/// Maximum time for all renderings of one conversation. A template without blocks is rendered twice per turn.
+/// Maximum time for all renderings of one conversation: two for each turn of a template without blocks, and for each turn
+/// of weight 0 of a template with blocks.
 const TIME: Duration = Duration::from_secs(30);
 
 impl ChatTemplate {
@@ -18,10 +19,14 @@ impl ChatTemplate {
     /// between the conversation up to and including the turn and the conversation before it with a generation prompt:
     /// the text that a model would have generated, including the end of the turn. `add_generation_prompt` is ignored.
     ///
+    /// Turns of weight 0 are left out ([`Message::is_trained`]). In a template with blocks, the blocks of such a turn are
+    /// those that the conversation through the turn has, and the conversation before it has not.
+    ///
     /// # Errors
     /// As [`ChatTemplate::render`]; [`ChatError::Turn`] for a template without such blocks that renders a turn
     /// differently when messages follow (for example, one that omits earlier reasoning), or that rejects the messages
-    /// before it, with the reason; [`ChatError::Limit`] if this takes more than 30 seconds.
+    /// before it, with the reason, and for blocks of a turn of weight 0 that are not those of the whole conversation;
+    /// [`ChatError::Limit`] if this takes more than 30 seconds.
     pub fn assistant(
         &self,
         messages: &[Message],
@@ -30,9 +35,8 @@ impl ChatTemplate {
         self.assistant_after(0, messages, options)
     }
 
-    /// [`ChatTemplate::assistant`] without the turns among the first `prompt` messages and those of weight 0. A template
-    /// with `{% generation %}` blocks also renders the messages up to each of these turns, and those before it: the blocks
-    /// of the turn are those that it adds.
+    /// [`ChatTemplate::assistant`] without the turns among the first `prompt` messages. If the template has
+    /// `{% generation %}` blocks, the first blocks of the conversation, as many as these messages have alone, are left out.
     ///
     /// # Errors
     /// As [`ChatTemplate::assistant`].
@@ -50,11 +54,18 @@ impl ChatTemplate {
             let untrained = |at: &usize| messages[*at].role() == "assistant" && !messages[*at].is_trained();
             for at in (prompt..messages.len()).rev().filter(untrained) {
                 require_time(start)?;
-                let [before, through] = [at, at + 1].map(|end| self.blocks(&messages[..end], &complete));
-                let through = through?.min(ranges.len());
-                ranges.drain(before?.min(through)..through);
+                let before = self.blocks(at, &messages[..at], &complete)?;
+                let through = self.blocks(at, &messages[..=at], &complete)?;
+                let starts =
+                    |blocks: &[Range<usize>]| blocks.iter().map(|block| block.start).collect::<Vec<_>>();
+                let in_text = ranges.get(..through.len()).map(starts);
+                if !through.starts_with(&before) || in_text != Some(starts(&through)) {
+                    return Err(ChatError::Turn { at, source: None });
+                }
+                ranges.drain(before.len()..through.len());
             }
-            ranges.drain(..self.blocks(&messages[..prompt], &complete)?.min(ranges.len()));
+            let of_prompt = self.blocks(prompt, &messages[..prompt], &complete)?.len();
+            ranges.drain(..of_prompt.min(ranges.len()));
             return Ok((text, ranges));
         }
         let prompted = Options { add_generation_prompt: true, ..options.clone() };
@@ -62,11 +73,11 @@ impl ChatTemplate {
         let trained = |at: &usize| messages[*at].role() == "assistant" && messages[*at].is_trained();
         for at in (prompt..messages.len()).filter(trained) {
             require_time(start)?;
-            let before = self.render_prefix(at, &messages[..at], &prompted)?;
+            let before = self.render_prefix(at, &messages[..at], &prompted)?.text;
             let through = if at + 1 == messages.len() {
                 text.clone()
             } else {
-                self.render_prefix(at, &messages[..=at], &complete)?
+                self.render_prefix(at, &messages[..=at], &complete)?.text
             };
             if !through.starts_with(&before) || !text.starts_with(&through) {
                 return Err(ChatError::Turn { at, source: None });
@@ -79,18 +90,28 @@ impl ChatTemplate {
         Ok((text, ranges))
     }
 
-    /// Number of `{% generation %}` blocks of `messages`, the beginning of a conversation.
-    fn blocks(&self, messages: &[Message], options: &Options) -> Result<usize, ChatError> {
+    /// The `{% generation %}` blocks of a prefix.
+    fn blocks(
+        &self,
+        at: usize,
+        messages: &[Message],
+        options: &Options,
+    ) -> Result<Vec<Range<usize>>, ChatError> {
         if messages.is_empty() {
-            return Ok(0);
+            return Ok(Vec::new());
         }
-        Ok(self.render(messages, options)?.generated.map_or(0, |blocks| blocks.len()))
+        Ok(self.render_prefix(at, messages, options)?.generated.unwrap_or_default())
     }
 
     /// Renders a prefix of a conversation that ends before or with turn `at`. A template may reject a prefix.
-    fn render_prefix(&self, at: usize, messages: &[Message], options: &Options) -> Result<String, ChatError> {
+    fn render_prefix(
+        &self,
+        at: usize,
+        messages: &[Message],
+        options: &Options,
+    ) -> Result<Rendered, ChatError> {
         match self.render(messages, options) {
-            Ok(rendered) => Ok(rendered.text),
+            Ok(rendered) => Ok(rendered),
             Err(error @ ChatError::Limit { .. }) => Err(error),
             Err(error) => Err(ChatError::Turn { at, source: Some(Box::new(error)) }),
         }

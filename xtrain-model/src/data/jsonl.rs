@@ -131,35 +131,35 @@ pub(crate) fn lists<const N: usize>(
         let in_field = |error: ChatError| location.error(want, format!("{place}{error}"));
         *messages = Message::list(&list).map_err(in_field)?;
     }
-    let want = "\"tools\" as a list, or as the text of one";
-    Ok((all, tools(&json).map_err(|error| location.error(want, error.to_string()))?))
+    let refused = |error| match error {
+        ChatError::Message { want, got } => location.error(want, got),
+        error => location.error("\"tools\"", error.to_string()),
+    };
+    Ok((all, tools(&json).map_err(refused)?))
 }
 
 /// The field `tools` of a line. A string, as in tables of other programs, is parsed; an empty one and `null` are none.
 ///
 /// # Errors
-/// A string that is not JSON.
+/// A string that is not the JSON of a list or of `null`.
 pub fn tools(json: &Json) -> Result<Option<Json>, ChatError> {
-    match json.get("tools").filter(|tools| tools.kind() != "null") {
-        Some(tools) => match tools.as_str() {
-            Some(text) if text.trim().is_empty() => Ok(None),
-            Some(text) if !faults::on(Fault::ToolsStayText) => Json::parse(text).map(Some),
-            _ => Ok(Some(tools)),
-        },
-        None => Ok(None),
+    let given = json.get("tools").filter(|tools| tools.kind() != "null");
+    let Some(text) = given.as_ref().and_then(Json::as_str).filter(|_| !faults::on(Fault::ToolsStayText))
+    else {
+        return Ok(given);
+    };
+    let want = "\"tools\" as a list, or as a string with the JSON of one";
+    match Json::parse(text) {
+        _ if text.trim().is_empty() => Ok(None),
+        Ok(parsed) if parsed.kind() == "null" => Ok(None),
+        Ok(parsed) if parsed.items().is_some() => Ok(Some(parsed)),
+        Ok(parsed) => Err(ChatError::Message { want, got: format!("a string with {}", parsed.kind()) }),
+        Err(_) => Err(ChatError::Message { want, got: "a string that is not JSON".into() }),
     }
 }
 
-/// Checks that a turn of the assistant is among `messages`, that no other role is nearly its role, and that weights are 0
-/// or 1.
+/// Checks that a turn of the assistant is among `messages`.
 fn require_answer(messages: &[Message], want: &'static str, location: &Location) -> Result<(), DataError> {
-    for message in messages {
-        let distance = strsim::osa_distance(&message.role().to_lowercase(), "assistant");
-        if distance <= 2 && message.role() != "assistant" {
-            return Err(location.error("the role \"assistant\"", format!("{:?}", message.role())));
-        }
-        message.weight().map_err(|found| location.error("\"weight\" as 0 or 1", found))?;
-    }
     if messages.iter().any(|message| message.role() == "assistant") {
         return Ok(());
     }

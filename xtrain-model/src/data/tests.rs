@@ -169,12 +169,12 @@ fn bad_jsonl_is_refused_by_file_and_line() {
     refused(
         "spelling.jsonl",
         b"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"asistant\",\"content\":\"b\"}]}",
-        ":1: expected the role \"assistant\", found \"asistant\"",
+        "found messages: expected the role \"assistant\", found \"asistant\"",
     );
     refused(
         "weight.jsonl",
         b"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"weight\":0.5}]}",
-        ":1: expected \"weight\" as 0 or 1, found 0.5",
+        "found messages: expected \"weight\" as 0 or 1, found 0.5",
     );
     refused(
         "twice.jsonl",

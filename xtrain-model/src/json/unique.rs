@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for Unique {
         let mut all = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             if all.contains_key(&key) {
-                return Err(Error::custom(format_args!("duplicate field `{key}`")));
+                return Err(Error::custom(format_args!("duplicate field `{key:.60}`")));
             }
             all.insert(key, entries.next_value_seed(Unique)?);
         }
@@ -86,7 +86,7 @@ mod tests {
         }
         assert_eq!(from_unique(text).unwrap(), serde_json::from_str::<serde_json::Value>(text).unwrap());
         for (text, want) in [
-            (r#"{"a": 1, "b": 2, "a": 3}"#, "an object with the field `a` twice at column"),
+            (r#"{"a": 1, "b": 2, "a": 3}"#, "an object with the field `a` twice at column 20"),
             (r#"[{"b": {"c": 1, "\u0063": 1}}]"#, "an object with the field `c` twice at column"),
             ("{} x", "invalid JSON at column 4"),
         ] {

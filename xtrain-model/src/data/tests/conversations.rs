@@ -102,6 +102,25 @@ fn answers_of_weight_0_are_no_targets() {
     }
 }
 
+/// Blocks of one turn that are not those of the whole conversation: only the last turn has one, or neighbours share one.
+#[test]
+fn a_turn_of_weight_0_whose_blocks_move_is_refused() {
+    let last = "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}\
+                {% endif %}{% endfor %}";
+    let shared = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}";
+    for template in [last, shared] {
+        let dir = Scratch::new();
+        let row = r#"{"messages":[{"role":"assistant","content":"ab","weight":0},"#.to_string()
+            + r#"{"role":"assistant","content":"c","weight":0},{"role":"assistant","content":"d"}]}"#;
+        let path = dir.file("in.jsonl", row);
+        let error = prepared(&dir, &[path], &with_template(template)).unwrap_err().to_string();
+        assert!(
+            error.contains(":1: expected messages that the tokenizer's chat template accepts"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn tools_may_be_text() {
     let tokens = |tools: &str| {
@@ -112,13 +131,21 @@ fn tools_may_be_text() {
             "{% if tools %}{{ tools[0].name }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
         prepared(&dir, &[path], &with_template(template)).map(|file| shown(&file))
     };
-    for (tools, want) in
-        [(r#"[{"name": "f"}]"#, "fB!"), (r#""[{\"name\": \"f\"}]""#, "fB!"), (r#""""#, "B!"), ("null", "B!")]
-    {
+    for (tools, want) in [
+        (r#"[{"name": "f"}]"#, "fB!"),
+        (r#""[{\"name\": \"f\"}]""#, "fB!"),
+        (r#""""#, "B!"),
+        (r#""null""#, "B!"),
+        ("null", "B!"),
+    ] {
         assert_eq!(tokens(tools).unwrap(), want, "{tools}");
     }
-    let error = tokens(r#""f""#).unwrap_err().to_string();
-    assert!(error.contains(r#":1: expected "tools" as a list, or as the text of one, found"#), "{error}");
+    for (tools, got) in [(r#""f""#, "a string that is not JSON"), (r#""{}""#, "a string with an object")] {
+        let error = tokens(tools).unwrap_err().to_string();
+        let want =
+            format!(r#":1: expected "tools" as a list, or as a string with the JSON of one, found {got}"#);
+        assert!(error.ends_with(&want), "{error}");
+    }
     #[cfg(feature = "faults")]
     {
         use xtrain_tensor::faults::{self, Fault};
