@@ -217,7 +217,7 @@ mod tests {
     }
 
     /// What is written through a link to a file that does not exist, relative to the directory of the link.
-    #[cfg(unix)]
+    #[cfg(all(unix, feature = "faults"))]
     fn target_of_new_link() -> PathBuf {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("in")).unwrap();
