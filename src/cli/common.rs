@@ -11,6 +11,7 @@ use super::exit::{CliError, Exit};
 use crate::config::{Layer, Precision};
 use crate::decode::{self, EngineOptions, SampleOptions};
 use crate::tensor::Device;
+use crate::tensor::faults::{self, Fault};
 
 /// Device flags. Only `--dtype` changes results; the others leave them bit-identical.
 #[derive(Debug, Clone, Args)]
@@ -270,6 +271,7 @@ pub(super) fn temperature(text: &str) -> Result<f32, String> {
     // a number that is too small for f32 is not 0
     let digits = text.split(['e', 'E']).next().unwrap_or(text);
     let is_zero = !digits.contains(|digit: char| ('1'..='9').contains(&digit));
+    let is_zero = is_zero || faults::on(Fault::ColdTemperatureIsGreedy);
     let divides = |&t: &f32| t == 0.0 && is_zero || t >= SampleOptions::COLDEST && t.is_finite();
     number(text, divides, "expected 0, or a number of at least 1e-30")
 }
@@ -329,4 +331,21 @@ pub(super) fn number<T: FromStr>(text: &str, holds: impl Fn(&T) -> bool, want: &
 fn without_exponent(text: &str) -> Option<String> {
     let value: f64 = text.parse().ok().filter(|_| text.contains(['e', 'E']))?;
     (value.fract() == 0.0 && (0.0..9e15).contains(&value)).then(|| format!("{value:.0}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temperature_is_0_or_divides() {
+        for (text, want) in [("0", 0.0), ("-0.0", 0.0), ("0e5", 0.0), ("1e-30", 1e-30), ("0.5", 0.5)] {
+            assert_eq!(temperature(text), Ok(want), "{text}");
+        }
+        for text in ["1e-31", "1e-46", "1e-400", "inf", "nan", "-1", ""] {
+            assert!(temperature(text).is_err(), "{text}");
+        }
+        #[cfg(feature = "faults")]
+        assert_eq!(faults::with(Fault::ColdTemperatureIsGreedy, || temperature("1e-46")), Ok(0.0));
+    }
 }

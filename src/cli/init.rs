@@ -77,9 +77,9 @@ fn copy_sizes(config: &mut RunConfig, cfg: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
-/// A key of `[model]` that is not `own`, and both values: the first one without its default value, which was set, if any. A
-/// vocabulary and a context of 0, which stand for those of the tokenizer and of the run, agree with every model; a section
-/// of defaults only was not set.
+/// A key of `[model]` whose value is not that of `own`, and both values. A key that does not have its default value was set
+/// and comes first. A vocabulary and a context of 0, which stand for those of the tokenizer and of the run, agree with every
+/// model; a section of defaults only was not set.
 fn other_size(set: &ModelSection, own: &ModelSection) -> Option<(String, Value, Value)> {
     if *set == ModelSection::default() {
         return None;

@@ -44,6 +44,7 @@ mod kept_completions;
 mod launch;
 mod layer_offload;
 mod loaded;
+mod locale;
 mod logits;
 mod logs;
 mod lr_find;

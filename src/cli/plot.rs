@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::atomic_file::AtomicFile;
 use super::common::{Force, number};
+use super::locale::utf8_locale;
 use super::logs::warn_of_skipped;
 use super::report::base_instead;
 use super::{CliError, Exit, out, output_path};
@@ -116,8 +117,8 @@ pub(super) fn run(args: &PlotArgs) -> Result<(), CliError> {
 
 /// Refuses a name that does not end in .svg. Pipes and devices may have any name.
 fn require_svg(path: &Path) -> Result<(), CliError> {
-    if path.extension().is_some_and(|extension| extension == "svg") || output_path::is_written_directly(path)
-    {
+    let is_svg = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
+    if is_svg || output_path::is_written_directly(path) {
         return Ok(());
     }
     let message = format!("--out: expected a name ending in .svg, found {}", path.display());
@@ -283,13 +284,6 @@ fn series(file: &Path, metrics: &Metrics, keys: &[String]) -> Result<Vec<Series>
     requested.into_iter().map(curve).collect()
 }
 
-/// Whether the first non-empty locale variable names UTF-8.
-pub(super) fn utf8_locale() -> bool {
-    let variables = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
-    let first = variables.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_lowercase();
-    first.contains("utf-8") || first.contains("utf8")
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -330,7 +324,7 @@ mod tests {
 
     #[test]
     fn an_output_is_svg_or_a_device() {
-        for path in ["a.svg", "runs/b.c.svg", "/dev/stdout"] {
+        for path in ["a.svg", "A.SVG", "runs/b.c.svg", "/dev/stdout"] {
             require_svg(Path::new(path)).unwrap();
         }
         for path in ["a.png", "svg", "a.svg.gz", "-"] {

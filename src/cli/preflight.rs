@@ -6,6 +6,7 @@ use super::exit::{CliError, Exit};
 use crate::config::{DataSection, DecayKind, RunConfig, TaskKind};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::units;
+use crate::tensor::faults::{self, Fault};
 
 /// Checks that the model has a row for every token, and that `sample.prompt` can be continued. Warns of settings without
 /// effect.
@@ -22,19 +23,21 @@ pub(super) fn check(config: &RunConfig, tokenizer: &Tokenizer) -> Result<(), Cli
 
 /// What to say about files that are named more than once.
 fn repeated_files(data: &DataSection) -> Vec<String> {
-    let mut seen = HashMap::new();
-    let of = |files: &[String], key| files.iter().map(|file| (file.clone(), key)).collect::<Vec<_>>();
-    let all = [of(&data.files, "data.files"), of(&data.val_files, "data.val_files")].concat();
-    let warning = |(file, key): (String, &'static str)| {
-        let path = fs::canonicalize(&file).unwrap_or_else(|_| file.clone().into());
-        match seen.insert(path, key)? {
-            first if first == key => Some(format!("`{key}` has {file} more than once")),
-            _ => Some(format!(
+    let train = data.files.iter().map(|file| (file, "data.files"));
+    let validation = data.val_files.iter().map(|file| (file, "data.val_files"));
+    let (mut seen, mut warnings) = (HashMap::new(), Vec::new());
+    for (file, key) in train.chain(validation) {
+        let path = fs::canonicalize(file).unwrap_or_else(|_| file.into());
+        match seen.insert(path, key) {
+            _ if faults::on(Fault::RepeatedFilesUnreported) => {}
+            None => {}
+            Some(first) if first == key => warnings.push(format!("`{key}` has {file} more than once")),
+            Some(_) => warnings.push(format!(
                 "{file} is training and validation data: the validation loss measures what was trained"
             )),
         }
-    };
-    all.into_iter().filter_map(warning).collect()
+    }
+    warnings
 }
 
 /// Compares the vocabulary of the model with that of the tokenizer, `tokens` ids.
@@ -143,5 +146,7 @@ mod tests {
         assert_eq!(warnings(&[&a, &b, &again], &[]), [format!("`data.files` has {again} more than once")]);
         let both = "is training and validation data: the validation loss measures what was trained";
         assert_eq!(warnings(&[&a, &b], &[&again]), [format!("{again} {both}")]);
+        #[cfg(feature = "faults")]
+        assert!(faults::with(Fault::RepeatedFilesUnreported, || warnings(&[&a, &a], &[])).is_empty());
     }
 }

@@ -56,7 +56,7 @@ const GRPO_KEYS: Names = &[
     ),
 ];
 
-/// Names in those programs without a counterpart here, and what to say instead. A word without `_` is any part of a name.
+/// Names in those programs without a counterpart here, and what to say instead. A name without `_` also matches a part of a longer one.
 const ABSENT: &[(&[&str], &str)] = &[
     (
         &["lora", "qlora", "peft", "adapter"],

@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::units;
 use crate::standard_error::is_silent;
+use crate::tensor::faults::{self, Fault};
 
 /// The least width of a bar, in columns. A narrower terminal has none.
 const MIN_BAR: usize = 10;
@@ -194,7 +195,8 @@ impl Job {
         let text = format!("{line} {tail}");
         let cuts = tail.match_indices(", ").map(|(at, _)| line.len() + 1 + at);
         let ends = [line.len()].into_iter().chain(cuts).chain([text.len()]);
-        let fits = |end: &usize| text[..*end].chars().count() <= columns;
+        let fits =
+            |end: &usize| text[..*end].chars().count() <= columns || faults::on(Fault::NarrowLineNotCut);
         match ends.filter(fits).last() {
             Some(end) => text[..end].to_string(),
             None => line.chars().take(columns).collect(),
@@ -250,6 +252,8 @@ mod tests {
         ] {
             assert_eq!(job.within(now, columns), want, "{columns} columns");
         }
+        #[cfg(feature = "faults")]
+        assert!(faults::with(Fault::NarrowLineNotCut, || job.within(now, 20)).len() > 20);
     }
 
     #[test]

@@ -142,7 +142,8 @@ impl RunDir {
     /// The directory does not exist, or is a file or a device.
     pub fn open(path: &Path) -> Result<RunDir> {
         if path.exists() && !path.is_dir() {
-            let source = io::Error::other("expected the directory of a run, found a file");
+            let found = if path.is_file() { "a file" } else { "a pipe or a device" };
+            let source = io::Error::other(format!("expected the directory of a run, found {found}"));
             return Err(Error::Io { path: path.to_path_buf(), source });
         }
         let in_runs = Path::new("runs").join(path);

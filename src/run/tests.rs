@@ -114,6 +114,12 @@ fn damaged_lines_are_skipped_and_an_unfinished_one_is_none() {
         let warning = metrics.skipped().map(ToString::to_string);
         let want = format!("{}: skipped {lines}, the first is line 2", path.display());
         assert_eq!(warning, (!damage.is_empty()).then_some(want), "{damage:?}");
+        #[cfg(feature = "faults")]
+        {
+            use crate::tensor::faults::{self, Fault};
+            let metrics = faults::with(Fault::SkippedLinesUnreported, || Metrics::read(&path)).unwrap();
+            assert_eq!(metrics.skipped(), None);
+        }
     }
 }
 

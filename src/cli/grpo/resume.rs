@@ -3,6 +3,7 @@ use crate::cli::exit::{CliError, Exit};
 use crate::cli::resumed::{ResumedConfig, resumed};
 use crate::config::{Layer, RunConfig};
 use crate::run::{RunDir, has_checkpoint};
+use crate::tensor::faults::{self, Fault};
 
 /// The keys that a resume may change: the learning rate, its schedule, and keys on which no weight, no metric and no
 /// completion depends. The reward programs and the prompts are the same at other places.
@@ -33,10 +34,11 @@ pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedCo
     if old.len() == new.len() {
         let has_steps = has_checkpoint(run.path());
         for (old, new) in old.iter().zip(&new).filter(|(old, new)| has_steps && old != new) {
-            eprintln!(
-                "warning: the rewards of the steps so far are those of {old:?}; further steps use {new:?}, which has to \
-                 compute the same ones"
-            );
+            if !faults::on(Fault::ChangedRewardUnreported) {
+                eprintln!(
+                    "warning: {old:?} computed the rewards so far; {new:?}, which replaces it, must compute the same rewards"
+                );
+            }
         }
         return Ok(config);
     }

@@ -1,7 +1,7 @@
 //! The dashboard in a locale that is not UTF-8.
 use ratatui::buffer::Buffer;
 
-/// Replaces the characters that the dashboard draws with by ASCII. Names and samples keep theirs.
+/// Replaces the characters that the dashboard draws with by ASCII. Other characters stay.
 pub(super) fn replace(buffer: &mut Buffer) {
     for cell in &mut buffer.content {
         if let Some(text) = ascii(cell.symbol()) {

@@ -10,7 +10,7 @@ use super::watched::Watched;
 use super::{ascii, dashboard};
 use crate::cli::exit::CliError;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::plot::utf8_locale;
+use crate::cli::locale::utf8_locale;
 
 /// Time after which a signal is noticed.
 const WAIT: Duration = Duration::from_millis(200);

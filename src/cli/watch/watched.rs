@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::exit::CliError;
 use crate::cli::logs::warn_of_skipped;
 use crate::run::{self, Activity, RunDir, RunView, has_checkpoint};
+use crate::tensor::faults::{self, Fault};
 
 /// The run of `xtrain watch`.
 #[derive(Debug)]
@@ -11,8 +12,8 @@ pub(super) struct Watched {
     pub(super) run: PathBuf,
     /// `None`: the directory does not exist, or has no file of a run.
     pub(super) view: Option<RunView>,
-    /// Whether the run was looked for.
-    pub(super) is_waiting: bool,
+    /// Whether a call has looked for the run.
+    pub(super) looked_for: bool,
     /// The logs with damaged lines of which a warning was printed.
     pub(super) warned: Vec<PathBuf>,
 }
@@ -20,7 +21,7 @@ pub(super) struct Watched {
 impl Watched {
     /// The run at `path`, not read yet.
     pub(super) fn new(path: &Path) -> Watched {
-        Watched { run: path.to_path_buf(), view: None, is_waiting: false, warned: Vec::new() }
+        Watched { run: path.to_path_buf(), view: None, looked_for: false, warned: Vec::new() }
     }
 
     /// Reads what was written since the last call.
@@ -30,7 +31,7 @@ impl Watched {
     /// of something else.
     pub(super) fn refresh(&mut self) -> Result<(), CliError> {
         if self.view.is_none() {
-            let is_first = !std::mem::replace(&mut self.is_waiting, true);
+            let is_first = !std::mem::replace(&mut self.looked_for, true);
             self.view = match RunDir::open(&self.run) {
                 Ok(run) if is_first && is_other(run.path()) && !has_begun(&run) => {
                     let error = CliError::from(run::Error::Missing { path: run.metrics() });
@@ -70,7 +71,8 @@ fn has_begun(run: &RunDir) -> bool {
 fn is_other(path: &Path) -> bool {
     let begins = ["checkpoints", "logs", "config.tmp", "config.toml"];
     let mut files = path.read_dir().into_iter().flatten().flatten();
-    files.any(|file| !begins.iter().any(|name| file.file_name() == *name))
+    !faults::on(Fault::OtherDirectoryAwaited)
+        && files.any(|file| !begins.iter().any(|name| file.file_name() == *name))
 }
 
 #[cfg(test)]
@@ -94,6 +96,8 @@ mod tests {
         watched.refresh().unwrap();
         let refused = ["gone", "begun", "empty", "model", "file"].map(is_refused);
         assert_eq!(refused, [false, false, true, true, true], "an empty directory may get other files later");
+        #[cfg(feature = "faults")]
+        assert!(!faults::with(Fault::OtherDirectoryAwaited, || is_refused("model")));
         let error = Watched::new(&dir.path().join("model")).refresh().unwrap_err().to_string();
         assert!(error.contains("model/metrics.jsonl: no such file or directory"), "{error}");
     }

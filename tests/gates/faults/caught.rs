@@ -363,6 +363,13 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         Gate::Command(sentencepiece::prompts_of_every_command_begin_with_the_bos_token_once, "left: "),
     ),
     (
+        Fault::ChangedRewardUnreported,
+        Gate::Command(
+            commands_grpo::interruptions::a_resume_may_change_what_changes_no_result,
+            "no \"warning: ",
+        ),
+    ),
+    (
         Fault::StrictIgnored,
         Gate::Command(
             commands_overwrite::an_evaluation_names_its_checkpoint_and_is_strict_on_request,

@@ -11,15 +11,17 @@ use xtrain::tensor::faults::Fault;
 ///   cpu/attention/tests/continued.rs, cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, cpu/loss/tests.rs,
 ///   gpu/loss/tests.rs, device/gpu/stream/tests.rs, operands/packing/quant_block.rs, softmax.rs, tensor.rs;
 /// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout/requests.rs,
-///   cli/atomic_file.rs, cli/input_file.rs, cli/output_path.rs, cli/memory_check.rs, cli/processes_tests.rs, cli/verify/row.rs, cli/flag_effects.rs, key_effects.rs,
-///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, grpo/warnings.rs, rewards/tests.rs, report/tensorboard.rs;
+///   cli/atomic_file.rs, cli/common.rs, cli/input_file.rs, cli/output_path.rs, cli/memory_check.rs, cli/preflight.rs,
+///   cli/processes_tests.rs, cli/verify/row.rs, cli/flag_effects.rs, cli/watch/watched.rs, key_effects.rs,
+///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, grpo/warnings.rs, rewards/tests.rs, report/progress.rs,
+///   report/tensorboard.rs, run/tests.rs;
 /// * of xtrain-model: batch.rs, process_group.rs, temporary.rs, trainer/tests.rs, tokenizer/tests.rs,
-///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests/conversations.rs, gguf/tests.rs,
-///   json/unique.rs, tasks/prompt_file.rs;
+///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests.rs,
+///   data/tests/conversations.rs, gguf/tests.rs, json/unique.rs, tasks/prompt_file.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs,
 ///   sampler/tests/top.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 112] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 119] = [
     Fault::ZombieTakenAsRunning,
     Fault::TopTokensInOtherOrder,
     Fault::LinkToNewFileReplaced,
@@ -32,6 +34,13 @@ pub(super) const CAUGHT_ELSEWHERE: [Fault; 112] = [
     Fault::LongWordsNotSplit,
     Fault::LastOfRepeatedKeys,
     Fault::ToolsStayText,
+    Fault::BlocksOfTurnsCounted,
+    Fault::MisspelledRolesUntrained,
+    Fault::RepeatedFilesUnreported,
+    Fault::SkippedLinesUnreported,
+    Fault::OtherDirectoryAwaited,
+    Fault::NarrowLineNotCut,
+    Fault::ColdTemperatureIsGreedy,
     Fault::WeightsOfTurnsIgnored,
     Fault::RoundedIntegersAccepted,
     Fault::DivergedForwardUnnamed,

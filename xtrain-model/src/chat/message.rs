@@ -56,7 +56,8 @@ impl Message {
         let role = self.role.to_lowercase();
         // others that begin with it, such as `assistant_2`, are roles of their own
         let is_nearly = !role.starts_with("assistant") && strsim::osa_distance(&role, "assistant") <= 2;
-        if is_nearly || role == "assistant" && role != self.role {
+        let is_wrong = is_nearly || role == "assistant" && role != self.role;
+        if is_wrong && !faults::on(Fault::MisspelledRolesUntrained) {
             let got = format!("{:?}", self.role);
             return Err(ChatError::Message { want: "the role \"assistant\"", got });
         }

@@ -201,6 +201,28 @@ fn bad_jsonl_is_refused_by_file_and_line() {
 }
 
 #[test]
+fn roles_that_are_nearly_that_of_the_assistant_are_refused() {
+    let dir = Scratch::new();
+    let read = |role: &str| {
+        let row = format!(
+            "{{\"messages\":[{{\"role\":\"assistant\",\"content\":\"a\"}},{{\"role\":\"{role}\",\"content\":\"b\"}}]}}"
+        );
+        prepared(&dir, &[dir.file("in.jsonl", row)], &Tokenizer::byte()).is_ok()
+    };
+    for role in ["user", "system", "tool", "assistant_2", "assistants", "agent"] {
+        assert!(read(role), "{role}");
+    }
+    for role in ["asistant", "Assistant", "assitsant", "assistan"] {
+        assert!(!read(role), "{role}");
+        #[cfg(feature = "faults")]
+        {
+            use xtrain_tensor::faults::{self, Fault};
+            assert!(faults::with(Fault::MisspelledRolesUntrained, || read(role)), "{role}");
+        }
+    }
+}
+
+#[test]
 fn a_missing_input_and_an_invalid_output_path_are_refused_by_name() {
     let dir = Scratch::new();
     let error = prepared(&dir, &[dir.path("nobody.txt")], &Tokenizer::byte()).unwrap_err();

@@ -102,22 +102,30 @@ fn answers_of_weight_0_are_no_targets() {
     }
 }
 
-/// Blocks of one turn that are not those of the whole conversation: only the last turn has one, or neighbours share one.
+/// The targets of an answer of weight 0, a question and an answer, if only the last message has a block, or if one block
+/// has all messages.
 #[test]
 fn a_turn_of_weight_0_whose_blocks_move_is_refused() {
     let last = "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}\
                 {% endif %}{% endfor %}";
     let shared = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}";
     for template in [last, shared] {
-        let dir = Scratch::new();
-        let row = r#"{"messages":[{"role":"assistant","content":"ab","weight":0},"#.to_string()
-            + r#"{"role":"assistant","content":"c","weight":0},{"role":"assistant","content":"d"}]}"#;
-        let path = dir.file("in.jsonl", row);
-        let error = prepared(&dir, &[path], &with_template(template)).unwrap_err().to_string();
-        assert!(
-            error.contains(":1: expected messages that the tokenizer's chat template accepts"),
-            "{error}"
-        );
+        let targets = || {
+            let dir = Scratch::new();
+            let row = r#"{"messages":[{"role":"assistant","content":"ab","weight":0},"#.to_string()
+                + r#"{"role":"user","content":"c"},{"role":"assistant","content":"d"}]}"#;
+            let path = dir.file("in.jsonl", row);
+            prepared(&dir, &[path], &with_template(template)).map(|file| shown(&file))
+        };
+        let error = targets().unwrap_err().to_string();
+        let want = ":1: expected messages that the tokenizer's chat template accepts";
+        assert!(error.contains(want), "{template}: {error}");
+        #[cfg(feature = "faults")]
+        {
+            use xtrain_tensor::faults::{self, Fault};
+            let found = faults::with(Fault::BlocksOfTurnsCounted, targets).map_err(|error| error.to_string());
+            assert!(!found.is_err_and(|error| error.contains(want)), "{template}");
+        }
     }
 }
 
