@@ -95,8 +95,8 @@ const GENERATION: Names = &[
 /// Flags of the commands that train.
 const TRAINING: Names = &[
     (
-        &["--epochs", "--num-epochs", "--num-train-epochs", "--n-epochs"],
-        "--steps N; an epoch has (tokens / train.context / train.batch) steps",
+        &["--num-epochs", "--num-train-epochs", "--n-epochs"],
+        "xtrain train --epochs EPOCHS; --steps N sets the number of steps",
     ),
     (&["--max-iters", "--max-steps", "--iters", "--num-steps", "--n-steps"], "--steps N"),
     (&["--bs", "--per-device-train-batch-size"], "--batch N"),

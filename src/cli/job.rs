@@ -40,28 +40,25 @@ pub(super) struct Job {
 /// A run with its newest loadable checkpoint.
 pub(super) struct Restored {
     pub(super) parts: Follower,
-    /// The digests of the training data.
-    pub(super) data: DataRecord,
     /// The checkpoint.
     pub(super) path: PathBuf,
     /// The locked checkpoints. `None`: another process writes the run.
     pub(super) checkpoints: Option<CheckpointDir>,
 }
 
-/// The run with its newest loadable checkpoint. Only the first process of `comm` locks the run and writes to it.
-pub(super) fn restore(
+/// Opens the training data of a run. `config` gets the places where its files are now.
+pub(super) fn open_data(
     run: &RunDir,
-    mut config: RunConfig,
-    device: &Device,
+    config: &mut RunConfig,
     comm: &dyn Communicator,
-) -> Result<Restored, CliError> {
+) -> Result<(Source, DataRecord), CliError> {
     for file in config.data.files.iter_mut().chain(&mut config.data.val_files) {
         *file = in_run(run, file);
     }
     // as in the new run, with the end-of-text ids of its model, which every checkpoint has
     let eos = store::describe(run.path())?.eos;
-    let tokenizer = run.as_recorded(tokenizer(run, &config)?)?.with_eos_ids(&eos);
-    let source = source::open_with(&config, tokenizer).map_err(|error| {
+    let tokenizer = run.as_recorded(tokenizer(run, config)?)?.with_eos_ids(&eos);
+    let source = source::open_with(config, tokenizer).map_err(|error| {
         if error.exit() != Exit::Missing {
             return error;
         }
@@ -71,7 +68,7 @@ pub(super) fn restore(
             if config.data.val_files.is_empty() { "" } else { " --val-data FILE..." },
         ))
     })?;
-    let data = source::record(&config, &source)?;
+    let data = source::record(config, &source)?;
     if comm.rank() == 0 {
         run.check_data(&data).map_err(|error| match error {
             run::Error::Missing { .. } => CliError::from(error)
@@ -79,6 +76,17 @@ pub(super) fn restore(
             _ => error.into(),
         })?;
     }
+    Ok((source, data))
+}
+
+/// The run with its newest loadable checkpoint. Only the first process of `comm` locks the run and writes to it.
+pub(super) fn restore(
+    run: &RunDir,
+    config: RunConfig,
+    source: Source,
+    device: &Device,
+    comm: &dyn Communicator,
+) -> Result<Restored, CliError> {
     require_training(&config, source.tokenizer.vocab_size(), device, comm.size())?;
     let open = || CheckpointDir::open(Arc::new(RealFs), run.path(), config.train.keep);
     let checkpoints = (comm.rank() == 0).then(open).transpose()?;
@@ -89,7 +97,7 @@ pub(super) fn restore(
     checkpoints.iter().for_each(|checkpoints| checkpoints.exclude(&refused));
     let loader = DataLoader::new(&config, &source, state.seed)?;
     let parts = Follower { config, source, loader, trainer, state };
-    Ok(Restored { parts, data, path, checkpoints })
+    Ok(Restored { parts, path, checkpoints })
 }
 
 /// Warns of checkpoints that a run does not resume from.

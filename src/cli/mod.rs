@@ -20,6 +20,7 @@ mod data_format;
 mod device_name;
 mod doctor;
 mod dry_run;
+mod epochs;
 mod estimate;
 mod eval;
 mod exit;

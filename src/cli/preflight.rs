@@ -8,17 +8,21 @@ use crate::model::tokenizer::Tokenizer;
 use crate::report::units;
 use crate::tensor::faults::{self, Fault};
 
-/// Checks that the model has a row for every token, and that `sample.prompt` can be continued. Warns of settings without
-/// effect.
+/// Checks that the model has a row for every token, and that `sample.prompt` can be continued. Warns of files that are
+/// named twice.
 pub(super) fn check(config: &RunConfig, tokenizer: &Tokenizer) -> Result<(), CliError> {
     check_vocabulary(config, tokenizer.vocab_size())?;
     if config.train.sample_every > 0 {
         check_prompt(config, tokenizer)?;
     }
     repeated_files(&config.data).iter().for_each(|warning| eprintln!("warning: {warning}"));
+    Ok(())
+}
+
+/// Warns of settings that the number of steps leaves without effect.
+pub(super) fn warn_of_steps(config: &RunConfig) {
     warn_of_patience(config);
     warn_of_short_decay(config);
-    Ok(())
 }
 
 /// What to say about files that are named more than once.

@@ -85,6 +85,7 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     config.require_validation()?;
     let tokenizer = Tokenizer::byte();
     preflight::check(&config, &tokenizer)?;
+    preflight::warn_of_steps(&config);
     require_training(&config, tokenizer.vocab_size(), &device, 1)?;
     let trainer = training::new_trainer(&config, tokenizer.vocab_size(), &device)?;
     let run = RunDir::create(&args.run, &text)?;

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use toml::Value;
 
 use super::common::{CacheFlags, Common, Layers, Seed, count, number};
+use super::epochs::Epochs;
 use super::exit::shell_word;
 use super::follower::Follower;
 use super::identity::{Identity, require_division};
@@ -20,7 +21,7 @@ use super::{CliError, Exit, dry_run, gpu_peers, init, lr_find, preflight, resuma
 use crate::config::{self, Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
 use crate::model::Trainer;
 use crate::model::checkpoint::{CheckpointDir, RealFs};
-use crate::model::comm::Communicator;
+use crate::model::comm::{Communicator, SingleProcess};
 use crate::model::store::RunState;
 use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::tensor::Device;
@@ -66,6 +67,10 @@ pub(super) struct TrainArgs {
     /// Number of optimizer steps; alias for train.steps.
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<NonZeroUsize>,
+    /// Passes over the training data, instead of a number of steps: train.steps becomes EPOCHS times the windows of the
+    /// training data / train.batch, rounded up. For example 3 or 0.5.
+    #[arg(long, value_name = "EPOCHS", value_parser = Epochs::parse, conflicts_with_all = ["steps", "lr_find"])]
+    epochs: Option<Epochs>,
     /// Peak learning rate; alias for train.learning_rate.
     #[arg(long, visible_alias = "learning-rate", value_name = "RATE", value_parser = learning_rate)]
     lr: Option<f64>,
@@ -187,11 +192,17 @@ impl TrainArgs {
             None => tokenizer,
         };
         let source = source::open_with(config, tokenizer)?;
+        let loader = source::loader(config, &source, config.train.seed)?;
+        if let Some(epochs) = self.epochs {
+            resolved = resolved.recomputed(&[epochs.layer(&resolved.config, &loader)?])?;
+            resolved.config.require_validation()?;
+        }
+        let config = &resolved.config;
+        preflight::warn_of_steps(config);
         let trainer = match initial {
             Some(initial) => init::trainer(initial, config, &source)?,
             None => training::new_trainer(config, source.tokenizer.vocab_size(), device)?,
         };
-        let loader = source::loader(config, &source, config.train.seed)?;
         if let Some(steps) = self.lr_find {
             return lr_find::run(config, (&loader, &source), trainer, steps.into(), &interrupt);
         }
@@ -225,12 +236,16 @@ impl TrainArgs {
         On { device, interrupt, comm }: On<'_>,
     ) -> Result<(), CliError> {
         let ResumedConfig { old, new: mut resolved } = config;
-        preflight::warn_of_short_decay(&resolved.config);
         make_absolute(&mut resolved.config)?;
-        let text = resolved.to_toml();
-        let steps = resolved.config.train.steps as u64;
-        let Restored { mut parts, data, path, checkpoints } =
-            job::restore(&run, resolved.config, device, &**comm)?;
+        let mut config = resolved.config.clone();
+        let (source, data) = job::open_data(&run, &mut config, &**comm)?;
+        if let Some(epochs) = self.epochs {
+            resolved = resolved.changed(&[epochs.of_source(&config, &source)?])?;
+            config.train = resolved.config.train.clone();
+        }
+        preflight::warn_of_short_decay(&config);
+        let (text, steps) = (resolved.to_toml(), config.train.steps as u64);
+        let Restored { mut parts, path, checkpoints } = job::restore(&run, config, source, device, &**comm)?;
         let evaluations = |config: &RunConfig| (config.train.eval_every, config.train.eval_tokens);
         if evaluations(&old) != evaluations(&parts.config) {
             if !faults::on(Fault::LowestLossOfOtherEvaluations) {
@@ -271,16 +286,24 @@ impl TrainArgs {
     /// The configuration that `--dry-run` prints, from files and headers only.
     fn dry_run_config(&self) -> Result<Resolved, CliError> {
         if let Some(name) = &self.resume {
-            return Ok(self.resumed(&resumable::open(name, "train")?)?.new);
+            let run = resumable::open(name, "train")?;
+            let resolved = self.resumed(&run)?.new;
+            let Some(epochs) = self.epochs else { return Ok(resolved) };
+            let mut config = resolved.config.clone();
+            let (source, _) = job::open_data(&run, &mut config, &SingleProcess)?;
+            return Ok(resolved.changed(&[epochs.of_source(&config, &source)?])?);
         }
         let mut resolved = self.new_config()?;
         init::describe(&mut resolved.config)?;
-        Ok(resolved)
+        let Some(epochs) = self.epochs else { return Ok(resolved) };
+        let source = source::open(&resolved.config)?;
+        Ok(resolved.recomputed(&[epochs.of_source(&resolved.config, &source)?])?)
     }
 
     /// The configuration of a new run.
     fn new_config(&self) -> Result<Resolved, CliError> {
         let mut layers = self.config_layers();
+        layers.extend(self.epochs.map(|_| Epochs::unknown()));
         require_own_keys(&layers)?;
         let mut resolved = Resolved::load(&layers)?;
         let init = &resolved.config.train.init;
@@ -413,7 +436,7 @@ fn require_comparable(old: &TrainSection, new: &TrainSection) -> Result<(), CliE
                --set train.keep_best=false"))
 }
 
-fn learning_rate(text: &str) -> Result<f64, String> {
+pub(super) fn learning_rate(text: &str) -> Result<f64, String> {
     number(text, |&rate| rate > 0.0 && f64::is_finite(rate), "expected a number above 0")
 }
 

@@ -50,6 +50,9 @@ pub enum Error {
     /// A prompt cannot be encoded.
     #[error(transparent)]
     Tokenizer(#[from] crate::model::tokenizer::TokenizerError),
+    /// An error of the caller's own [`GrpoObserver`](super::GrpoObserver).
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
     /// The observer stopped the run.
     #[error("interrupted")]
     Interrupted,

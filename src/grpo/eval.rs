@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use super::batch::{Group, Prompt, samples};
-use super::metrics::StepMetrics;
+use super::metrics::{StepMetrics, lengths};
 use super::rollout::{GroupRequest, RolloutModel, RolloutOptions};
 use super::score::Scorer;
 use super::turns::{Progress, generate};
@@ -15,7 +15,7 @@ use crate::tensor::faults::{self, Fault};
 const EVALUATION: u64 = 1 << 63;
 
 /// The rewards on held-out prompts. `None`: no reward applies to any completion.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct HeldOut {
     /// Mean reward of sampled completions.
     pub sampled: Option<f64>,
@@ -23,6 +23,10 @@ pub struct HeldOut {
     pub greedy: Option<f64>,
     /// Fraction of prompts with a sampled completion whose reward is at least 1.
     pub pass_at_k: f64,
+    /// Mean of each reward of the sampled completions, with its name. Rewards that apply to no completion are left out.
+    pub functions: Vec<(String, f64)>,
+    /// The lengths of the sampled completions, see [`lengths`].
+    pub lengths: [(&'static str, f64); 7],
 }
 
 /// Completes every held-out prompt once greedily and `k` times with the sampling options of the run.
@@ -48,14 +52,22 @@ pub fn evaluate(
         prompts.iter().enumerate().map(request).collect::<Vec<_>>()
     };
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
-    let (_, greedy) =
+    let (greedy_groups, greedy) =
         generate(RolloutModel { model, memory, comm }, tokenizer, requests(1), &greedy, scorer, progress)?;
     let (sampled, rewards) =
         generate(RolloutModel { model, memory, comm }, tokenizer, requests(k), options, scorer, progress)?;
+    let of_greedy = faults::on(Fault::HeldOutDetailsOfGreedy);
+    let (groups, detailed) = if of_greedy { (&greedy_groups, &greedy) } else { (&sampled, &rewards) };
+    let function = |(at, name)| {
+        let values: Vec<Option<f64>> = detailed.each.iter().map(|row| row[at]).collect();
+        Some((name, mean(&values)?))
+    };
     Ok(HeldOut {
         sampled: mean(&rewards.total),
         greedy: mean(&greedy.total),
         pass_at_k: pass_at_k(&sampled_groups(&sampled, &rewards.total).collect::<Vec<_>>()),
+        functions: scorer.names().into_iter().enumerate().filter_map(function).collect(),
+        lengths: lengths(groups),
     })
 }
 
@@ -80,7 +92,7 @@ impl Grpo<'_> {
             size: 1,
         };
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
-        let HeldOut { sampled, greedy, pass_at_k } = evaluate(
+        let HeldOut { sampled, greedy, pass_at_k, functions, lengths } = evaluate(
             RolloutModel {
                 model: &self.trainer.model,
                 memory: &mut self.kv_memory,
@@ -99,6 +111,8 @@ impl Grpo<'_> {
         let means = [("eval/reward_sampled", sampled), ("eval/reward_greedy", greedy)];
         metrics.extend(means.into_iter().filter_map(|(name, mean)| Some((name.to_string(), mean?))));
         metrics.push("eval/pass_at_k", pass_at_k);
+        metrics.extend(functions.into_iter().map(|(name, mean)| (format!("eval/rewards/{name}/mean"), mean)));
+        metrics.extend(lengths.map(|(name, value)| (format!("eval/{name}"), value)));
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use super::Error;
 use super::batch::{Batch, Prompt, sampled_tokens, samples};
 use super::examples::Weighted;
 use super::exchange;
+use super::from_config;
 use super::metrics::StepMetrics;
 use super::prompts::PromptSource;
 use super::record;
@@ -13,7 +14,7 @@ use super::rollout::RolloutOptions;
 use super::score::Scorer;
 use super::update::{Policy, StepInput, Updater};
 use crate::config::GrpoSection;
-use crate::decode::KvMemory;
+use crate::decode::{EngineOptions, KvMemory};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError};
 use crate::model::export::ExportSource;
 use crate::model::rl::AdvantageOptions;
@@ -47,22 +48,34 @@ pub enum GrpoPhase {
     Save,
 }
 
-/// Receives the progress of a run.
+/// Receives the progress of a run. An error of a method ends the run; [`Error::Other`] is for those of the observer.
 pub trait GrpoObserver {
     /// A phase begins.
-    fn enter(&mut self, phase: GrpoPhase) -> Result<(), Error>;
+    fn enter(&mut self, _phase: GrpoPhase) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// A turn of a completion has ended. Returns `false` to stop the run.
-    fn generated(&mut self) -> bool;
+    fn generated(&mut self) -> bool {
+        true
+    }
+
     /// A step has finished.
     fn step(&mut self, metrics: &StepMetrics) -> Result<(), Error>;
+
     /// A generation batch has its rewards and advantages.
-    fn batch(&mut self, batch: &Batch);
+    fn batch(&mut self, _batch: &Batch) {}
+
     /// A checkpoint was written durably.
-    fn saved(&mut self, path: PathBuf, not_pruned: Option<CheckpointError>);
+    fn saved(&mut self, _path: PathBuf, _not_pruned: Option<CheckpointError>) {}
+
     /// A message.
-    fn note(&mut self, text: &str);
+    fn note(&mut self, _text: &str) {}
+
     /// Whether the run should save and stop.
-    fn stop(&mut self) -> bool;
+    fn stop(&mut self) -> bool {
+        false
+    }
 }
 
 /// A run of reinforcement learning that is ready to start or to resume.
@@ -109,6 +122,41 @@ pub struct GrpoFiles<'a> {
     pub record: &'a str,
     /// `metrics.jsonl`.
     pub metrics: &'a mut JsonLines,
+}
+
+impl<'a> Grpo<'a> {
+    /// A run of one process with the settings of `section`, without a reference model, held-out prompts, a constraint
+    /// and files.
+    ///
+    /// `section.steps` counts from step 0 of `trainer`, whose optimizer and schedule stay as they are; those of the
+    /// section are [`from_config::optim_config`] and [`from_config::schedule`]. Keys of the section that name tasks,
+    /// prompts, reward programs, `reward_weights`, constraints and files are not read. If `section.beta` is above 0, set
+    /// [`Grpo::reference`].
+    pub fn new(
+        section: &'a GrpoSection,
+        seed: u64,
+        trainer: &'a mut Trainer,
+        tokenizer: &'a Tokenizer,
+        prompts: &'a PromptSource<'a>,
+        scorer: &'a mut Scorer,
+    ) -> Grpo<'a> {
+        Grpo {
+            section,
+            seed,
+            trainer,
+            reference: None,
+            tokenizer,
+            prompts,
+            held_out: &[],
+            scorer,
+            rollout: from_config::rollout_options(section, seed, EngineOptions::default()),
+            kv_memory: KvMemory::default(),
+            advantages: from_config::advantage_options(section),
+            updater: from_config::updater(section),
+            files: None,
+            processes: Processes::default(),
+        }
+    }
 }
 
 impl Grpo<'_> {

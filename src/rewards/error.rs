@@ -96,6 +96,9 @@ pub enum RewardError {
         /// The column.
         name: &'static str,
     },
+    /// An error of the caller's own [`Reward`](super::Reward).
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
     /// A batch after an error.
     #[error("reward command {command:?}: its processes were stopped after an error")]
     Stopped {

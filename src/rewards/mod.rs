@@ -5,6 +5,7 @@
 mod distinct;
 mod error;
 mod external;
+mod function;
 mod index;
 mod pending;
 mod process;
@@ -18,6 +19,7 @@ mod tests;
 pub use distinct::DistinctReward;
 pub use error::{ReplyLocation, RewardError};
 pub use external::{ExternalOptions, ExternalReward};
+pub use function::FunctionReward;
 pub use index::CompletionIndex;
 pub use protocol::RESERVED_COLUMNS;
 pub use reward::{Reward, RewardInput, RewardReply, RewardRow, Turn};

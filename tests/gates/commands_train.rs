@@ -69,6 +69,40 @@ fn a_token_file_is_recognised_and_damage_is_found_before_the_first_step() {
     assert!(!dir.join("s").exists());
 }
 
+/// 860 bytes have 107 windows of 8 tokens, so a tenth of an epoch is 10.7 windows: 6 steps of 2.
+#[test]
+pub(crate) fn epochs_are_the_steps_that_use_as_many_windows() {
+    let scratch = Scratch::new("epochs");
+    let dir = &scratch.0;
+    scratch.file("t.txt", &LINE.repeat(20));
+    let keys = ["data.val_fraction=0", "train.schedule=wsd"];
+    let weights = |run: &str, step: u64| {
+        let name = format!("{run}/checkpoints/step_{step:06}/model.safetensors");
+        fs::read(dir.join(&name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    done(dir, &tiny("steps", "t.txt", &[&keys[..], &["train.steps=6"]].concat()));
+    let epochs = |run, epochs| [tiny(run, "t.txt", &keys), vec!["--epochs", epochs]].concat();
+    done(dir, &epochs("epochs", "0.1"));
+    assert!(weights("epochs", 6) == weights("steps", 6), "the schedule is that of 6 steps");
+    let config = |run: &str| fs::read_to_string(dir.join(run).join("config.toml")).unwrap();
+    assert_eq!(config("epochs"), config("steps"));
+    done(dir, &resume("steps", "train.steps=11"));
+    done(dir, &["train", "--resume", "epochs", "--epochs", "0.2"]);
+    assert!(weights("epochs", 11) == weights("steps", 11), "11 steps of 2 are a fifth of 107 windows");
+    assert_eq!(config("epochs"), config("steps"));
+
+    let shown = xtrain(dir, &[&epochs("dry", "2")[..], &["--dry-run"]].concat());
+    assert!(text(&shown.stdout).contains("\nsteps = 107\n"), "{shown:?}");
+    let shown = ok(dir, &["train", "--resume", "epochs", "--epochs", "2.01", "--dry-run"]);
+    assert!(shown.contains("\nsteps = 108\n"), "{shown}");
+    assert!(!dir.join("dry").exists());
+    let both = [&epochs("both", "2")[..], &["--set", "train.steps=9"]].concat();
+    refused(dir, &both, 2, &["--epochs and --set train.steps=9: expected one value of `train.steps`"]);
+    let long = [&epochs("long", "0.1")[..], &["--set", "train.warmup=7"]].concat();
+    refused(dir, &long, 2, &["`train.warmup` = 7: expected at most 6 (train.steps)"]);
+    refused(dir, &epochs("more", "1e9"), 2, &["--epochs 1000000000: expected at most 2147483648 steps"]);
+}
+
 #[test]
 fn resuming_a_complete_run_prints_how_to_continue() {
     let scratch = Scratch::new("complete");

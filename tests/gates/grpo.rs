@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use xtrain::config::{Layer, RunConfig, record};
-use xtrain::decode::{EngineOptions, KvMemory};
+use xtrain::decode::EngineOptions;
 use xtrain::grpo::metrics::StepMetrics;
 use xtrain::grpo::prompts::{PromptSource, text_prompt};
 use xtrain::grpo::rollout::RolloutOptions;
 use xtrain::grpo::score::Scorer;
-use xtrain::grpo::{Batch, Error, Grpo, GrpoFiles, GrpoObserver, GrpoPhase, from_config, reference};
-use xtrain::model::checkpoint::{CheckpointDir, CheckpointError, RealFs};
+use xtrain::grpo::{Error, Grpo, GrpoFiles, GrpoObserver, from_config, reference};
+use xtrain::model::checkpoint::{CheckpointDir, RealFs};
 use xtrain::model::comm::{Communicator, SingleProcess};
 use xtrain::model::export::ExportSource;
 use xtrain::model::tasks::{PromptSet, Sums, Task};
@@ -118,10 +118,6 @@ struct Watch {
 }
 
 impl GrpoObserver for Watch {
-    fn enter(&mut self, _: GrpoPhase) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn generated(&mut self) -> bool {
         !self.stop()
     }
@@ -133,12 +129,6 @@ impl GrpoObserver for Watch {
         self.compared.steps = metrics.step;
         Ok(())
     }
-
-    fn batch(&mut self, _: &Batch) {}
-
-    fn saved(&mut self, _: PathBuf, _: Option<CheckpointError>) {}
-
-    fn note(&mut self, _: &str) {}
 
     fn stop(&mut self) -> bool {
         self.stop.is_some_and(|stop| self.compared.steps >= stop)
@@ -237,24 +227,17 @@ pub(crate) fn run_as(
     });
     let rewards = if is_first { vec![(setup.reward)()] } else { Vec::new() };
     let mut watch = Watch { stop: stop.filter(|_| is_first), compared };
+    let (prompts, mut scorer) =
+        (PromptSource::task(&task, &tokenizer, seed), Scorer::new(rewards, section.reward_weights.clone()));
+    let constraint = constraint::of(section, &tokenizer, cfg.vocab);
+    let rollout = from_config::rollout_options(section, seed, setup.engine);
     let end = Grpo {
-        section,
-        seed,
         reference: reference_model,
-        tokenizer: &tokenizer,
-        prompts: &PromptSource::task(&task, &tokenizer, seed),
         held_out: &held_out,
-        rollout: RolloutOptions {
-            constraint: constraint::of(section, &tokenizer, cfg.vocab),
-            ..from_config::rollout_options(section, seed, setup.engine)
-        },
-        kv_memory: KvMemory::default(),
-        advantages: from_config::advantage_options(section),
-        updater: from_config::updater(section),
-        scorer: &mut Scorer::new(rewards, Vec::new()),
+        rollout: RolloutOptions { constraint, ..rollout },
         files,
         processes,
-        trainer: &mut trainer,
+        ..Grpo::new(section, seed, &mut trainer, &tokenizer, &prompts, &mut scorer)
     }
     .run(&mut watch)?;
     assert_eq!(end == End::Done, stop.is_none());

@@ -76,8 +76,9 @@ impl Setup<'_> {
     /// A base model at its newest checkpoint.
     fn restored_base(&self, path: &Path, device: &Device) -> Result<Base, CliError> {
         let run = RunDir::open(path)?;
-        let config = resumed(&run, &[], &[])?.new.config;
-        let Restored { parts, path, checkpoints, .. } = job::restore(&run, config, device, &**self.comm)?;
+        let mut config = resumed(&run, &[], &[])?.new.config;
+        let (source, _) = job::open_data(&run, &mut config, &**self.comm)?;
+        let Restored { parts, path, checkpoints } = job::restore(&run, config, source, device, &**self.comm)?;
         let writer = checkpoints.map(|checkpoints| Writer { checkpoints, last_saved: Some(path) });
         Ok((run, parts, writer))
     }

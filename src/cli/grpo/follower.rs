@@ -1,12 +1,11 @@
 //! A run in a process that writes no files: all but the first of several processes.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::setup::Setup;
 use crate::cli::exit::CliError;
 use crate::cli::interrupt::Interrupt;
 use crate::grpo::metrics::StepMetrics;
-use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase};
-use crate::model::checkpoint::CheckpointError;
+use crate::grpo::{Error, GrpoObserver};
 use crate::run::RunDir;
 
 impl Setup<'_> {
@@ -33,25 +32,7 @@ impl Setup<'_> {
 struct Silent;
 
 impl GrpoObserver for Silent {
-    fn enter(&mut self, _: GrpoPhase) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn generated(&mut self) -> bool {
-        true
-    }
-
     fn step(&mut self, _: &StepMetrics) -> Result<(), Error> {
         Ok(())
-    }
-
-    fn batch(&mut self, _: &Batch) {}
-
-    fn saved(&mut self, _: PathBuf, _: Option<CheckpointError>) {}
-
-    fn note(&mut self, _: &str) {}
-
-    fn stop(&mut self) -> bool {
-        false
     }
 }

@@ -1,5 +1,6 @@
 //! `xtrain grpo`: reinforcement learning with verifiable rewards.
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,13 +22,14 @@ mod setup;
 mod start;
 mod train;
 
-use super::common::{CacheFlags, Common, Layers, Seed};
+use super::common::{CacheFlags, Common, Layers, Seed, count};
 use super::exit::{CliError, shell_word};
 use super::identity::{Identity, require_division};
 use super::interrupt::Interrupt;
 use super::memory_check::require_grpo;
 use super::paths::make_absolute;
 use super::resumed::ResumedConfig;
+use super::train::learning_rate;
 use super::{Exit, dry_run, init, logs, resumable, train as train_command};
 use crate::config::{GrpoSection, Layer, Resolved, RunConfig};
 use crate::model::checkpoint::{CheckpointDir, RealFs};
@@ -61,10 +63,11 @@ uninterrupted run.
 
 Examples:
   xtrain grpo -c configs/grpo.toml
-  xtrain grpo -c configs/grpo.toml --seed 1 --set grpo.steps=100 --run runs/short
+  xtrain grpo -c configs/grpo.toml --seed 1 --steps 100 --run runs/short
   xtrain grpo --init Qwen3-0.6B --prompts prompts.jsonl --reward 'python3 my_reward.py' \\
-      --run runs/mine --set grpo.learning_rate=1e-6
+      --run runs/mine --lr 1e-6
   xtrain grpo --resume runs/grpo
+  xtrain grpo --resume runs/short --steps 200
   mpirun -n 4 xtrain grpo -c configs/grpo.toml --set train.shards=4 --threads 1")]
 pub(super) struct GrpoArgs {
     /// Built-in task: prompts, rewards and base model; alias for grpo.task.
@@ -76,6 +79,12 @@ pub(super) struct GrpoArgs {
     /// Reward program with its arguments; may be repeated; alias for grpo.reward.
     #[arg(long, value_name = "COMMAND")]
     reward: Vec<String>,
+    /// Number of optimizer steps; alias for grpo.steps.
+    #[arg(long, value_name = "N", value_parser = count)]
+    steps: Option<NonZeroUsize>,
+    /// Peak learning rate; alias for grpo.learning_rate.
+    #[arg(long, visible_alias = "learning-rate", value_name = "RATE", value_parser = learning_rate)]
+    lr: Option<f64>,
     /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
@@ -84,7 +93,7 @@ pub(super) struct GrpoArgs {
     init: Option<PathBuf>,
     /// Resume a run: its directory, or its name under runs/. Changes made with --set, --reward or --prompts are stored
     /// in its config.toml. Prompts with other contents are rejected, and so are changes that affect results, except
-    /// those of the learning rate and its schedule.
+    /// those of the number of steps, the learning rate and its schedule.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task"])]
     resume: Option<PathBuf>,
     /// Print the resolved configuration and the memory estimate, and exit.
@@ -226,6 +235,12 @@ impl GrpoArgs {
         if !self.reward.is_empty() {
             let commands = self.reward.iter().cloned().map(Value::String).collect();
             flag("--reward", "grpo.reward", Value::Array(commands));
+        }
+        if let Some(steps) = self.steps.and_then(|steps| i64::try_from(steps.get()).ok()) {
+            flag("--steps", "grpo.steps", Value::Integer(steps));
+        }
+        if let Some(rate) = self.lr {
+            flag("--lr", "grpo.learning_rate", Value::Float(rate));
         }
         layers.extend(train_command::flag_layers(self.seed.seed, self.common.dtype));
         layers

@@ -5,9 +5,10 @@ use crate::config::{Layer, RunConfig};
 use crate::run::{RunDir, has_checkpoint};
 use crate::tensor::faults::{self, Fault};
 
-/// The keys that a resume may change: the learning rate, its schedule, and keys on which no weight, no metric and no
-/// completion depends. The reward programs and the prompts are the same at other places.
-const MAY_CHANGE: [&str; 16] = [
+/// The keys that a resume may change: the number of steps, the learning rate, its schedule, and keys on which no weight,
+/// no metric and no completion depends. The reward programs and the prompts are the same at other places.
+const MAY_CHANGE: [&str; 17] = [
+    "grpo.steps",
     "grpo.learning_rate",
     "grpo.min_learning_rate",
     "grpo.schedule",

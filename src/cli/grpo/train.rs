@@ -16,7 +16,6 @@ use crate::cli::job::warn_of_damage;
 use crate::cli::logs;
 use crate::cli::resumable;
 use crate::config;
-use crate::decode::KvMemory;
 use crate::grpo::batch::Prompt;
 use crate::grpo::constraint::RolloutConstraint;
 use crate::grpo::metrics::StepMetrics;
@@ -98,7 +97,9 @@ impl Setup<'_> {
             && let Some(Changes { old, .. }) = self.changes
         {
             let word = shell_word(run.path());
-            let next = format_args!("start another run from its weights: xtrain grpo --init {word}");
+            let steps = 2 * step;
+            let next =
+                format_args!("increase grpo.steps: xtrain grpo --resume {word} --set grpo.steps={steps}");
             return resumable::print_complete(run, step, &config::differing(old, self.config), next);
         }
         logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, checkpoints, interrupt))
@@ -223,24 +224,15 @@ impl Setup<'_> {
             Some(task) => PromptSource::task(task, tokenizer, seed),
             None => PromptSource::list(listed.unwrap_or_default(), seed),
         };
+        let mut scorer = Scorer::new(rewards, section.reward_weights.clone());
+        let rollout = from_config::rollout_options(section, seed, self.engine);
         Grpo {
-            section,
-            seed,
             reference: reference.take(),
-            tokenizer,
-            prompts: &prompts,
             held_out: &held_out,
-            rollout: RolloutOptions {
-                constraint,
-                ..from_config::rollout_options(section, seed, self.engine)
-            },
-            kv_memory: KvMemory::default(),
-            advantages: from_config::advantage_options(section),
-            updater: from_config::updater(section),
-            scorer: &mut Scorer::new(rewards, section.reward_weights.clone()),
+            rollout: RolloutOptions { constraint, ..rollout },
             files,
             processes: processes.clone(),
-            trainer,
+            ..Grpo::new(section, seed, trainer, tokenizer, &prompts, &mut scorer)
         }
         .run(observer)
     }

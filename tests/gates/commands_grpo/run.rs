@@ -1,7 +1,9 @@
 //! What a run of `xtrain grpo` prints, writes and passes to a reward program.
 use serde_json::Value;
 
-use super::{COMPLETIONS, REWARD, STEPS, TASK, finish, grpo, lines, names, scratch, succeeded};
+use super::{
+    COMPLETIONS, REWARD, STEPS, TASK, assert_equal, bytes, finish, grpo, lines, names, scratch, succeeded,
+};
 use crate::cli::{ok, refused, text, xtrain};
 use crate::commands::{done, parsed};
 use crate::commands_early::{are_times_between, events, now};
@@ -128,7 +130,9 @@ pub(crate) fn a_complete_run_is_not_changed_by_a_resume() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let [shown, errors] = [&output.stdout, &output.stderr].map(|bytes| text(bytes));
     assert!(
-        shown.starts_with("r is complete at step 4; to continue, start another run from its weights"),
+        shown.starts_with(
+            "r is complete at step 4; to continue, increase grpo.steps: xtrain grpo --resume r "
+        ),
         "is complete: {shown}{errors}"
     );
     assert!(errors.contains("note: not stored, because no step is left: grpo.learning_rate"), "{errors}");
@@ -136,6 +140,17 @@ pub(crate) fn a_complete_run_is_not_changed_by_a_resume() {
     for ((file, before), after) in files.iter().zip(&before).zip(&read()) {
         assert!(before == after, "{file}: {}", text(after));
     }
+}
+
+#[test]
+fn an_extended_run_has_the_bytes_of_a_longer_one() {
+    let scratch = scratch("extended", "");
+    let settings = ["--set", "grpo.schedule=constant", "--set", "grpo.eval_every=0", "--lr", "0.01"];
+    finish(&scratch, "long", &settings);
+    finish(&scratch, "r", &[&settings[..], &["--steps", "2"]].concat());
+    let errors = succeeded(&xtrain(&scratch.0, &grpo(&["--resume", "r", "--steps", "4", "--threads", "1"])));
+    assert!(errors.contains("grpo.steps: 2 -> 4") || errors.contains("at step 2 of 4"), "{errors}");
+    assert_equal(&bytes(&scratch.0.join("long")), &scratch.0.join("r"), "a run of 2 and 2 more steps");
 }
 
 #[test]

@@ -327,6 +327,7 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::WsdDecayStartsInWarmup, Gate::Test(schedules::over)),
     (Fault::LlamaBiasRowsNotInterleaved, Gate::Test(gguf::biases)),
     (Fault::HeldOutPromptsShareNumbers, Gate::Test(grpo::held_out::over)),
+    (Fault::HeldOutDetailsOfGreedy, Gate::Test(grpo::held_out::over)),
     (Fault::AppendedTokensInEntropy, Gate::Test(turns::entropy)),
     (Fault::ReplayKeepsTurns, Gate::Test(commands_grpo::replay::over)),
     (
@@ -346,6 +347,10 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
             commands_early::the_best_weights_are_those_of_the_step_with_the_lowest_validation_loss,
             "step_000012",
         ),
+    ),
+    (
+        Fault::PartOfStepLeftOut,
+        Gate::Command(commands_train::epochs_are_the_steps_that_use_as_many_windows, "step_000006"),
     ),
     (
         Fault::ResumeIgnoresData,

@@ -2,7 +2,9 @@
 //! 7, and the metrics are those of their rewards.
 use serde_json::Value;
 use xtrain::config::RunConfig;
-use xtrain::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
+use xtrain::decode::{
+    Completion, EngineOptions, FinishReason, Request, SampleOptions, StopConditions, generate,
+};
 use xtrain::grpo::from_config;
 use xtrain::grpo::prompts::text_prompt;
 use xtrain::model::tasks::{PromptSet, Sums, Task};
@@ -21,7 +23,12 @@ fn reward_of(tokens: &[u32]) -> f64 {
     f64::from(tokens.iter().sum::<u32>() % 5) / 4.0
 }
 
-struct Quarters([String; 1]);
+/// A reward that applies to about half of the completions.
+fn parity_of(tokens: &[u32]) -> Option<f64> {
+    (tokens.iter().sum::<u32>() % 2 == 1).then_some((tokens.len() % 2) as f64)
+}
+
+struct Quarters([String; 2]);
 
 impl Reward for Quarters {
     fn names(&self) -> &[String] {
@@ -30,15 +37,22 @@ impl Reward for Quarters {
 
     fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
         let row = |input: &RewardInput<'_>| {
-            let reply = RewardReply::Rewards(vec![Some(reward_of(input.completion_ids))]);
+            let ids = input.completion_ids;
+            let reply = RewardReply::Rewards(vec![Some(reward_of(ids)), parity_of(ids)]);
             RewardRow { at: input.location(), reply }
         };
         Ok(batch.iter().map(row).collect())
     }
 }
 
-/// The rewards of `k` completions of each held-out prompt, with the ids of an evaluation at `step`.
-fn rewards(model: &Model, config: &RunConfig, step: u64, k: u64, options: SampleOptions) -> Vec<Vec<f64>> {
+/// `k` completions of each held-out prompt, with the ids of an evaluation at `step`.
+fn completions(
+    model: &Model,
+    config: &RunConfig,
+    step: u64,
+    k: u64,
+    options: SampleOptions,
+) -> Vec<Completion> {
     let section = config.grpo.as_ref().unwrap();
     let (tokenizer, count) = (Tokenizer::byte(), section.eval_limit as u64);
     let prompts = Sums::default().prompts(PromptSet::HeldOut);
@@ -58,14 +72,25 @@ fn rewards(model: &Model, config: &RunConfig, step: u64, k: u64, options: Sample
         (first..first + k).map(request)
     };
     let requests = (0..count).zip(prompts).flat_map(requests_of).collect();
-    let done = generate(model, requests, EngineOptions::default()).unwrap();
-    done.chunks(k as usize).map(|group| group.iter().map(|c| reward_of(&c.tokens)).collect()).collect()
+    generate(model, requests, EngineOptions::default()).unwrap()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let values: Vec<f64> = values.collect();
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Compares every evaluation of a run with completions that are generated one by one. Returns their number.
 pub(crate) fn over() -> Result<usize, String> {
-    let config = config(&["grpo.eval_samples=3", "grpo.eval_limit=4", "grpo.keep=9", "train.seed=11"]);
-    let setup = Setup { reward: || Box::new(Quarters(["quarters".to_string()])), ..Setup::threads(2) };
+    let config = config(&[
+        "grpo.eval_samples=3",
+        "grpo.eval_limit=4",
+        "grpo.keep=9",
+        "grpo.reward_weights=[1.0, 0.0]",
+        "train.seed=11",
+    ]);
+    let reward = || -> Box<dyn Reward> { Box::new(Quarters(["quarters", "parity"].map(String::from))) };
+    let setup = Setup { reward, ..Setup::threads(2) };
     let dir = Scratch::new("held-out");
     run(&config, &setup, &dir.0).map_err(|error| error.to_string())?;
     let sampling = from_config::rollout_options(config.grpo.as_ref().unwrap(), 11, setup.engine).sampling;
@@ -78,13 +103,20 @@ pub(crate) fn over() -> Result<usize, String> {
         }
         let checkpoint = dir.0.join(format!("checkpoints/step_{step:06}"));
         let model = store::open(&checkpoint, Dtype::F32, &Device::cpu()).unwrap().model;
-        let mean = |groups: &[Vec<f64>]| groups.concat().iter().sum::<f64>() / groups.concat().len() as f64;
-        let sampled = rewards(&model, &config, step, 3, sampling);
-        let greedy = rewards(&model, &config, step, 1, SampleOptions::greedy());
-        let passed = sampled.iter().filter(|group| group.contains(&1.0)).count() as f64 / 4.0;
-        for (key, want) in
-            [("reward_sampled", mean(&sampled)), ("reward_greedy", mean(&greedy)), ("pass_at_k", passed)]
-        {
+        let sampled = completions(&model, &config, step, 3, sampling);
+        let greedy = completions(&model, &config, step, 1, SampleOptions::greedy());
+        let rewards = |of: &[Completion]| mean(of.iter().map(|c| reward_of(&c.tokens)));
+        let passed = sampled.chunks(3).filter(|group| group.iter().any(|c| reward_of(&c.tokens) == 1.0));
+        let cut = |c: &&Completion| c.finish_reason != FinishReason::Eos;
+        for (key, want) in [
+            ("reward_sampled", rewards(&sampled)),
+            ("reward_greedy", rewards(&greedy)),
+            ("pass_at_k", passed.count() as f64 / 4.0),
+            ("rewards/quarters/mean", rewards(&sampled)),
+            ("rewards/parity/mean", mean(sampled.iter().filter_map(|c| parity_of(&c.tokens)))),
+            ("completions/mean_length", mean(sampled.iter().map(|c| c.tokens.len() as f64))),
+            ("completions/clipped_ratio", sampled.iter().filter(cut).count() as f64 / sampled.len() as f64),
+        ] {
             let got = line[format!("eval/{key}")].as_f64();
             if got != Some(want) {
                 return Err(format!(
@@ -92,7 +124,7 @@ pub(crate) fn over() -> Result<usize, String> {
                 ));
             }
         }
-        compared += sampled.concat().len() + greedy.len();
+        compared += sampled.len() + greedy.len();
     }
     Ok(compared)
 }
