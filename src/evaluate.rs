@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use crate::model::comm::{self, Communicator};
-use crate::model::data::{DataError, Tokens};
+use crate::model::data::{DataError, TokenWindow, Tokens};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{self, Model, TrainingExample, objective, shard_samples};
 use crate::tensor::faults::{self, Fault};
@@ -116,6 +116,26 @@ fn log_probs(
         log_probs.extend(values.into_iter().flatten().map(|value| value.log_prob));
     }
     Ok((bytes, log_probs))
+}
+
+/// The log-probability of each target of each window, in token order, from one forward pass over all windows. The
+/// windows do not attend to each other; no bit depends on how they are divided into calls.
+///
+/// # Errors
+/// An id outside the vocabulary; a document longer than the context; logits that are not finite.
+pub fn window_log_probs(
+    model: &Model,
+    windows: impl IntoIterator<Item = TokenWindow>,
+) -> Result<Vec<Vec<f32>>, model::Error> {
+    let examples: Vec<TrainingExample> = windows.into_iter().map(TrainingExample::from).collect();
+    let values = objective::evaluate(model, &examples, &mut 0.0)?;
+    let mut at = 0;
+    let of_example = |example: &TrainingExample| {
+        let rows = at..at + example.targets.len();
+        at = if faults::on(Fault::ScoresBeginWithPass) { 0 } else { rows.end };
+        values[rows].iter().flatten().map(|value| value.log_prob).collect()
+    };
+    Ok(examples.iter().map(of_example).collect())
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ const COMMANDS: Names = &[
         &["init", "new", "create"],
         "xtrain train --data FILE, which creates a run; xtrain train --dry-run prints its configuration",
     ),
+    (&["logprobs", "logprob", "log-probs", "loglikelihood", "likelihood"], "xtrain score MODEL --data FILE"),
     (&["lr-find", "lr_find", "lr-finder", "find-lr"], "xtrain train --data FILE --lr-find"),
     (
         &["estimate", "dry-run", "memory"],
@@ -169,6 +170,7 @@ fn tables(command: &str) -> [Names; 2] {
 const POSITIONALS: &[(&str, &str)] = &[
     ("train", "--data"),
     ("eval", "--data"),
+    ("score", "--data"),
     ("generate", "--prompt"),
     ("rollout", "--prompts"),
     ("verify", "--prompts"),
@@ -333,7 +335,10 @@ mod tests {
             ("train --data t --block_size=5", "--set train.context=VALUE"),
             ("grpo --num-generations 5", "--set grpo.num_generations=VALUE"),
             ("grpo --weight-decay 5", "--set grpo.weight_decay=VALUE"),
-            ("grpo --lr 5", "--set grpo.learning_rate=VALUE"),
+            ("grpo --beta 5", "--set grpo.beta=VALUE"),
+            ("train --data t --num-train-epochs 3", "--epochs EPOCHS"),
+            ("loglikelihood m", "xtrain score MODEL --data FILE"),
+            ("score m t.jsonl", "--data t.jsonl"),
             ("grpo --max-steps 5", "--set grpo.steps=VALUE"),
             ("grpo --batch-size 5", "--set grpo.prompts_per_step=VALUE"),
             ("grpo --vocab-size 5", "--set model.vocab=VALUE"),

@@ -75,6 +75,7 @@ mod resumable;
 mod resumed;
 mod rollout;
 mod scheduler_flags;
+mod score;
 mod source;
 mod speculation;
 mod template;
@@ -135,6 +136,8 @@ enum Command {
     Grpo(grpo::GrpoArgs),
     /// Evaluate a model on a file: loss, perplexity, bits per byte, accuracy.
     Eval(eval::EvalArgs),
+    /// Compute log-probabilities of given texts, for each line of a JSONL file.
+    Score(score::ScoreArgs),
     /// Continue a prompt.
     Generate(generate::GenerateArgs),
     /// Chat with a model.
@@ -267,6 +270,7 @@ fn run(command: &Command, comm: &Arc<dyn Communicator>) -> Result<(), CliError> 
         Command::Train(args) => train::run(args, comm),
         Command::Grpo(args) => grpo::run(args, comm),
         Command::Eval(args) => eval::run(args, &**comm),
+        Command::Score(args) => score::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Rollout(args) => rollout::run(args, &**comm),

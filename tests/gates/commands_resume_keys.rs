@@ -32,6 +32,7 @@ const TRAIN: &[(&str, &str)] = &[
 
 /// Keys of a run of `xtrain grpo` and other values than those of the run.
 const GRPO: &[(&str, &str)] = &[
+    ("grpo.steps", "300"),
     ("grpo.learning_rate", "0.002"),
     ("grpo.min_learning_rate", "0.00001"),
     ("grpo.schedule", "\"constant\""),

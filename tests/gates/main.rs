@@ -32,6 +32,7 @@ mod commands_resume;
 mod commands_resume_keys;
 mod commands_rollout;
 mod commands_rollout_resume;
+mod commands_score;
 mod commands_sft;
 mod commands_situations;
 mod commands_speculation;

@@ -225,6 +225,8 @@ faults! {
     YarnRampEndsAtLastPair "the ramp of YaRN ends at the last pair of a head at the latest"
     WsdDecayStartsInWarmup "a decay that is longer than the steps after the warm-up starts in the warm-up"
     LlamaBiasRowsNotInterleaved "the query and key biases of a llama file have the row order of Hugging Face"
+    ScoresBeginWithPass "each line of a pass of `score` gets the log-probabilities of the first one"
+    ScoredMaskIgnored "`score` counts tokens that a reward program appended"
     PartOfStepLeftOut "a number of epochs leaves out the windows that do not fill a step"
     HeldOutDetailsOfGreedy "the lengths and the single rewards of an evaluation are those of the greedy completions"
     HeldOutPromptsShareNumbers "completions of two held-out prompts have the same random numbers"

@@ -145,11 +145,11 @@ pub(crate) fn ctrl_c_saves_and_the_hint_resumes_to_the_same_bytes() {
     assert!(!scratch.0.join("b/metrics.jsonl").exists());
     resume(&scratch, "b");
     assert_eq!(lines(&scratch.0.join("b/metrics.jsonl")).len(), 5);
-    // a finished run has nothing left to do, and cannot be changed
+    // a finished run has nothing left to do, and cannot continue in another way
     resume(&scratch, "r");
     assert_equal(&want, &run, "after a resume without steps");
-    let more = ["grpo", "--resume", "r", "--set", "grpo.steps=8"];
-    refused(&scratch.0, &more, 2, &["--resume cannot change grpo.steps", "grpo.micro_batch"]);
+    let more = ["grpo", "--resume", "r", "--steps", "8", "--set", "grpo.temperature=0.5"];
+    refused(&scratch.0, &more, 2, &["--resume cannot change grpo.temperature", "grpo.micro_batch"]);
 }
 
 #[test]
@@ -226,8 +226,8 @@ pub(crate) fn a_resume_may_change_what_changes_no_result() {
     let changed = ["grpo", "--resume", "r", "--threads", "1"];
     for (key, parts) in [
         (
-            ["--set", "grpo.steps=8", "--set", "train.seed=3"],
-            &["--resume cannot change grpo.steps, train.seed"],
+            ["--set", "grpo.temperature=0.5", "--set", "train.seed=3"],
+            &["--resume cannot change grpo.temperature, train.seed"],
         ),
         (["--reward", "a", "--reward", "b"], &["--resume cannot change grpo.reward"]),
     ] {

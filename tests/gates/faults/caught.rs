@@ -9,14 +9,14 @@ use super::Gate;
 use crate::{
     accumulators, adamw, branches, cli, commands_cache_kinds, commands_constraint, commands_early,
     commands_end_tokens, commands_grpo, commands_overwrite, commands_report, commands_resume,
-    commands_rollout, commands_rollout_resume, commands_sft, commands_situations, commands_top_logprobs,
-    commands_train, commands_validation, commands_verify, commands_watch, config_fields, constraints,
-    conversations, corrupt_tokenizers, damaged_files, decode_ahead, equal_completions, exact_limits,
-    families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu, gpu_peers, gpu_windows, grpo,
-    grpo_counts, held_rows, import_export, kept_sets, launch_log, micro_batches, multi_step,
-    non_finite_index, open_for_inference, packing, packs, policy, prefix_cache, priorities, processes,
-    quant_halves, quickstart, resume_data, rope_divisors, rope_scaling, schedules, sentencepiece, shards,
-    sinks, speculation, stop_text, tape_gradient, turns, weighted_steps,
+    commands_rollout, commands_rollout_resume, commands_score, commands_sft, commands_situations,
+    commands_top_logprobs, commands_train, commands_validation, commands_verify, commands_watch,
+    config_fields, constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead,
+    equal_completions, exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu,
+    gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export, kept_sets, launch_log,
+    micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy, prefix_cache,
+    priorities, processes, quant_halves, quickstart, resume_data, rope_divisors, rope_scaling, schedules,
+    sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{memory_train, run_lock, syncs};
@@ -347,6 +347,17 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
             commands_early::the_best_weights_are_those_of_the_step_with_the_lowest_validation_loss,
             "step_000012",
         ),
+    ),
+    (
+        Fault::ScoresBeginWithPass,
+        Gate::Command(
+            commands_score::scores_of_completions_have_the_bits_of_the_rollout,
+            "logprobs of score",
+        ),
+    ),
+    (
+        Fault::ScoredMaskIgnored,
+        Gate::Command(commands_score::tokens_that_a_program_appended_are_not_scored, "target_ids"),
     ),
     (
         Fault::PartOfStepLeftOut,

@@ -63,7 +63,7 @@ const KINDS: &str = "only one of \"text\", \"messages\", and \"prompt\" with \"c
 
 impl Record {
     /// The record of the object at `location`.
-    fn from_object(object: &Map<String, Value>, location: &Location) -> Result<Record, DataError> {
+    pub(super) fn from_object(object: &Map<String, Value>, location: &Location) -> Result<Record, DataError> {
         // tables with rows of several kinds are exported with null in the other fields
         let get = |name: &str| object.get(name).filter(|value| !value.is_null());
         let other = ["text", "messages"].iter().any(|name| get(name).is_some());

@@ -7,7 +7,7 @@ use xtrain_tensor::faults::{self, Fault};
 use super::conversation::ChatEncoder;
 use super::document_sink::{DocumentSink, Role};
 use super::error::DataError;
-use super::jsonl::{self, Record};
+use super::jsonl::{self, Location, Record};
 use super::text::Blocks;
 use super::writer::TokenWriter;
 use crate::tokenizer::Tokenizer;
@@ -142,32 +142,52 @@ fn feed_jsonl(
     sink: &mut impl DocumentSink,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), DataError> {
-    let mut chat = ChatEncoder::of(tokenizer);
+    let mut encoder = RecordEncoder::of(tokenizer);
     jsonl::records(path, |record, location| {
-        let encode = |text: &str| tokenizer.encode(text).map_err(|error| location.not_encoded(&error));
-        match record {
-            Record::Text(_) if content == Content::Conversations => {
-                let want = "\"messages\", or \"prompt\" and \"completion\"";
-                return Err(location.error(want, "\"text\", which has no supervised answer"));
-            }
-            Record::Text(text) => {
-                push_text(sink, tokenizer.bos_id(), &encode(&text)?)?;
-                sink.end_document()?;
-            }
-            Record::Pair { prompt, completion } => {
-                let prompt = tokenizer.encode_with_bos(&prompt);
-                sink.push(&prompt.map_err(|error| location.not_encoded(&error))?, Role::Context)?;
-                let completion = tokenizer.encode_continuation(&completion);
-                sink.push(&completion.map_err(|error| location.not_encoded(&error))?, Role::Target)?;
-                sink.end_document()?;
-            }
-            Record::Chat(conversation) => {
-                chat.encode(&conversation, location, sink)?;
-            }
+        if content == Content::Conversations && matches!(record, Record::Text(_)) {
+            let want = "\"messages\", or \"prompt\" and \"completion\"";
+            return Err(location.error(want, "\"text\", which has no supervised answer"));
         }
+        encoder.encode(&record, location, sink)?;
         report(location.bytes());
         Ok(())
     })
+}
+
+/// Encodes records of JSONL files.
+pub(super) struct RecordEncoder<'a> {
+    tokenizer: &'a Tokenizer,
+    chat: ChatEncoder<'a>,
+}
+
+impl<'a> RecordEncoder<'a> {
+    pub(super) fn of(tokenizer: &'a Tokenizer) -> RecordEncoder<'a> {
+        RecordEncoder { tokenizer, chat: ChatEncoder::of(tokenizer) }
+    }
+
+    /// Appends the documents of the record at `location` to `sink`.
+    pub(super) fn encode(
+        &mut self,
+        record: &Record,
+        location: &Location,
+        sink: &mut impl DocumentSink,
+    ) -> Result<(), DataError> {
+        let tokenizer = self.tokenizer;
+        let refused = |error| location.not_encoded(&error);
+        match record {
+            Record::Text(text) => {
+                let ids = tokenizer.encode(text).map_err(refused)?;
+                push_text(sink, tokenizer.bos_id(), &ids)?;
+                sink.end_document()
+            }
+            Record::Pair { prompt, completion } => {
+                sink.push(&tokenizer.encode_with_bos(prompt).map_err(refused)?, Role::Context)?;
+                sink.push(&tokenizer.encode_continuation(completion).map_err(refused)?, Role::Target)?;
+                sink.end_document()
+            }
+            Record::Chat(conversation) => self.chat.encode(conversation, location, sink),
+        }
+    }
 }
 
 /// Appends running text. Separators in it end documents. Every document with text begins with `bos`.

@@ -23,8 +23,9 @@ enum Source {
     File(TokenFile),
 }
 
+/// Documents in memory.
 #[derive(Debug, Default)]
-struct Memory {
+pub(super) struct Memory {
     ids: Vec<u32>,
     /// Whether each token is a target; as long as `ids`.
     target_mask: Vec<bool>,
@@ -110,10 +111,19 @@ impl Tokens {
         tokenizer: &Tokenizer,
         content: Content,
     ) -> Result<Tokens, DataError> {
-        let vocab = tokenizer.vocab_size() as u32;
-        let mut memory =
-            Memory { vocab, separator: separator_of(tokenizer, "prepare")?, ..Memory::default() };
-        feed(inputs, tokenizer, content, &mut memory, &mut |_| ())?;
+        Tokens::of_documents(tokenizer, |memory| {
+            feed(inputs, tokenizer, content, memory, &mut |_| ()).map(drop)
+        })
+    }
+
+    /// The documents that `encode` writes, with the separators of `tokenizer`.
+    pub(super) fn of_documents(
+        tokenizer: &Tokenizer,
+        encode: impl FnOnce(&mut Memory) -> Result<(), DataError>,
+    ) -> Result<Tokens, DataError> {
+        let (vocab, separator) = (tokenizer.vocab_size() as u32, separator_of(tokenizer, "prepare")?);
+        let mut memory = Memory { vocab, separator, ..Memory::default() };
+        encode(&mut memory)?;
         memory.cut();
         Ok(Tokens { source: Source::Memory(memory) })
     }
