@@ -11,7 +11,7 @@
 //! | [`tensor`] | devices, tensors and operations |
 //! | [`model`] | the transformer, training, checkpoints, tokenizers, chat templates |
 //! | [`decode`] | KV caches, samplers and the batched generation engine |
-//! | [`grpo`], [`evaluate`], [`verify`] | training with rewards, validation loss, comparison of rollouts with training |
+//! | [`grpo`], [`evaluate`], [`choices`], [`verify`] | training with rewards, validation loss, multiple-choice questions, comparison of rollouts with training |
 //! | [`grammar`], [`rollout_file`] | output that matches a regular expression or a JSON schema; files of completions |
 //! | [`rewards`] | rewards of completions: built-in tasks and external programs |
 //! | `mpi` (feature `mpi`) | the processes that `mpirun` or `srun` started |
@@ -85,6 +85,7 @@
 mod standard_error;
 
 mod build_info;
+pub mod choices;
 pub mod cli;
 pub mod config;
 pub mod evaluate;

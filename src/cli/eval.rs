@@ -12,6 +12,7 @@ use super::launch::require_single;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
 use super::model_arg::ModelArg;
+use super::multiple_choice::{self, ChoiceAccuracy};
 use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing, nearest};
 use crate::decode::{self, EngineOptions, FinishReason, Request, StopConditions};
@@ -32,13 +33,14 @@ const BATCH: usize = 64;
 const TOKENIZER_HINT: &str = "copy the tokenizer.json of the model to its directory";
 
 #[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["data", "task"]))]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["data", "task", "choices"]))]
 #[command(mut_args(of_task))]
 #[command(after_help = "\
 Examples:
   xtrain eval runs/shakespeare --data examples/data/tinyshakespeare.txt --val-fraction 0.1
   xtrain eval runs/quickstart --task sums
-  xtrain eval runs/quickstart --task sums.jsonl --json")]
+  xtrain eval runs/quickstart --task sums.jsonl --json
+  xtrain eval runs/quickstart --choices questions.jsonl")]
 pub(super) struct EvalArgs {
     #[command(flatten)]
     model: ModelArg,
@@ -55,6 +57,11 @@ pub(super) struct EvalArgs {
     /// Maximum number of new tokens of a completion of --task [default: the tokens of the expected answer, and 8 more].
     #[arg(long, value_name = "N", requires = "task", value_parser = at_least_one)]
     max_new: Option<usize>,
+    /// Compute the accuracy on multiple-choice questions, a JSONL file with `prompt`, `choices` (a list of texts) and
+    /// `answer` (the index of the right one, from 0, or its text). The chosen text is the one with the highest
+    /// log-probability after the prompt, and, for the second figure, per byte.
+    #[arg(long, value_name = "FILE")]
+    choices: Option<PathBuf>,
     /// Packing of --data into windows [default: as in training, otherwise stream].
     #[arg(long, value_name = "PACKING", requires = "data")]
     packing: Option<Packing>,
@@ -93,6 +100,8 @@ struct Report {
     data: Option<Loss>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<Accuracy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    choices: Option<ChoiceAccuracy>,
 }
 
 #[derive(Serialize)]
@@ -127,10 +136,10 @@ struct Wrong {
 }
 
 pub(super) fn run(args: &EvalArgs, comm: &dyn Communicator) -> Result<(), CliError> {
-    if args.task.is_some() {
+    if args.task.is_some() || args.choices.is_some() {
         require_single(comm)?;
     }
-    args.data.iter().try_for_each(|file| require_rereadable(file))?;
+    args.data.iter().chain(&args.choices).try_for_each(|file| require_rereadable(file))?;
     let task = args.task.as_deref().map(task).transpose()?;
     let loaded = loaded::open(args.model.path(), &args.common)?;
     if args.strict {
@@ -141,6 +150,7 @@ pub(super) fn run(args: &EvalArgs, comm: &dyn Communicator) -> Result<(), CliErr
         refused: loaded.refused.iter().map(|path| path.display().to_string()).collect(),
         data: args.data.as_deref().map(|file| loss(args, &loaded, file, comm)).transpose()?,
         task: task.map(|task| accuracy(args, &loaded, &*task)).transpose()?,
+        choices: args.choices.as_deref().map(|file| choices(&loaded, file)).transpose()?,
     };
     if args.json { out::print_json(&report) } else { out::print(report.text()) }
 }
@@ -186,6 +196,10 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path, comm: &dyn Communicator) 
         context,
         seconds: clock.elapsed().as_secs_f64(),
     })
+}
+
+fn choices(loaded: &Loaded, file: &Path) -> Result<ChoiceAccuracy, CliError> {
+    multiple_choice::accuracy(file, loaded, loaded.require_tokenizer("--choices", TOKENIZER_HINT)?)
 }
 
 /// A built-in task by its name, or the task of a file.
@@ -280,6 +294,10 @@ impl Report {
                     "{truncated} of {all} wrong completions ended at the maximum length (--max-new) or the context\n"
                 ));
             }
+        }
+        if let Some(result) = &self.choices {
+            text.push_str(if text.is_empty() { "" } else { "\n" });
+            text.push_str(&result.text());
         }
         text
     }

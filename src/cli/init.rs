@@ -28,7 +28,7 @@ pub(super) fn tokenizer(model: &Path) -> Option<Layer> {
 pub(super) fn open(config: &mut RunConfig, device: &Device) -> Result<Option<LoadedModel>, CliError> {
     let Some(path) = describe(config)? else { return Ok(None) };
     let loaded = store::open(&path, training::compute(config.train.dtype), device)?;
-    loaded.refused.iter().for_each(|refused| eprintln!("warning: {refused}"));
+    loaded::warn_refused(&loaded.refused, &loaded.path);
     loaded.unsupported_tokenizer.iter().for_each(loaded::warn_unsupported);
     copy_sizes(config, loaded.model.config())?;
     if loaded.tokenizer.is_none() {

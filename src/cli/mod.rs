@@ -53,6 +53,7 @@ mod memory_check;
 mod model_arg;
 mod model_files;
 mod monitor;
+mod multiple_choice;
 mod offload;
 mod offload_place;
 mod out;

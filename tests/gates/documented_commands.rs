@@ -69,6 +69,7 @@ tiny="--set model.n_layers=1 --set model.dim=64"
 steps="--set train.steps=2 --set train.warmup=1"
 case "$*" in
 *--steps*) steps="--steps 2 --set train.warmup=1" ;;
+*--epochs*) steps="--epochs 1e-6 --set train.warmup=0" ;;
 esac
 case "$*" in
 *runs/four*) batch=4 ;;

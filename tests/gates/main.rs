@@ -14,6 +14,7 @@ mod commands_before;
 mod commands_bench;
 mod commands_cache_kinds;
 mod commands_chat;
+mod commands_choices;
 mod commands_constraint;
 mod commands_early;
 mod commands_end_tokens;

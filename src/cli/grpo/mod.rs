@@ -21,6 +21,7 @@ mod reward_dir;
 mod setup;
 mod start;
 mod train;
+mod without_effect;
 
 use super::common::{CacheFlags, Common, Layers, Seed, count};
 use super::exit::{CliError, shell_word};
@@ -145,6 +146,11 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     let task = task(&section)?;
     check_weights(&section)?;
     check_programs(&section)?;
+    if comm.rank() == 0 {
+        without_effect::notes(&layers, &resolved.config, &section)?
+            .iter()
+            .for_each(|note| eprintln!("{note}"));
+    }
     if args.dry_run {
         // A run stores the sizes of its model, and does not need the initial one after its first checkpoint.
         if run.is_none() {

@@ -108,6 +108,10 @@ impl Setup<'_> {
         let path = self.initial_path(run)?;
         let in_f32 = faults::on(Fault::FirstStepInF32);
         let compute = if in_f32 { Dtype::F32 } else { training::compute(self.config.train.dtype) };
-        Ok(store::open(&path, compute, self.device)?)
+        let initial = store::open(&path, compute, self.device)?;
+        if self.comm.rank() == 0 && !faults::on(Fault::OlderInitialModelUnreported) {
+            loaded::warn_refused(&initial.refused, &initial.path);
+        }
+        Ok(initial)
     }
 }

@@ -38,6 +38,21 @@ fn the_sizes_of_the_initial_model_replace_those_of_the_file() {
 }
 
 #[test]
+pub(crate) fn an_older_checkpoint_of_the_initial_model_is_reported() {
+    let scratch = scratch("stored-older", "");
+    finish(&scratch, "base", &ONE_STEP);
+    flip_last_bit(&scratch.0.join("base/checkpoints/step_000001/model.safetensors"));
+    let init = [&["--init", "base"][..], &ONE_STEP].concat();
+    let errors = finish(&scratch, "r", &init);
+    let older = "using the older checkpoint base/checkpoints/step_000000";
+    assert!(errors.contains("step_000001") && errors.contains(older), "an older checkpoint: {errors}");
+    scratch.file("t.txt", &"text to train on\n".repeat(20));
+    let train = ["train", "--init", "base", "--data", "t.txt", "--steps", "1", "--run", "t", "--set"];
+    let errors = succeeded(&xtrain(&scratch.0, &[&train[..], &["train.context=8"]].concat()));
+    assert!(errors.contains("step_000001") && errors.contains(older), "{errors}");
+}
+
+#[test]
 fn the_text_of_a_schema_is_stored_and_its_file_is_not_read_again() {
     let scratch = scratch("stored-schema", "");
     let schema = scratch.0.join("schema.json");

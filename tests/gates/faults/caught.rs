@@ -7,8 +7,8 @@ use xtrain::tensor::{Device, Dtype};
 
 use super::Gate;
 use crate::{
-    accumulators, adamw, branches, cli, commands_cache_kinds, commands_constraint, commands_early,
-    commands_end_tokens, commands_grpo, commands_overwrite, commands_report, commands_resume,
+    accumulators, adamw, branches, cli, commands_cache_kinds, commands_choices, commands_constraint,
+    commands_early, commands_end_tokens, commands_grpo, commands_overwrite, commands_report, commands_resume,
     commands_rollout, commands_rollout_resume, commands_score, commands_sft, commands_situations,
     commands_top_logprobs, commands_train, commands_validation, commands_verify, commands_watch,
     config_fields, constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead,
@@ -358,6 +358,17 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (
         Fault::ScoredMaskIgnored,
         Gate::Command(commands_score::tokens_that_a_program_appended_are_not_scored, "target_ids"),
+    ),
+    (
+        Fault::OlderInitialModelUnreported,
+        Gate::Command(
+            commands_grpo::stored::an_older_checkpoint_of_the_initial_model_is_reported,
+            "an older checkpoint: ",
+        ),
+    ),
+    (
+        Fault::LastTokenOfChoiceLeftOut,
+        Gate::Command(commands_choices::log_probabilities_of_choices_are_those_of_scores, "logprobs of"),
     ),
     (
         Fault::PartOfStepLeftOut,

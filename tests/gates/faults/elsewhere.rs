@@ -10,9 +10,9 @@ use xtrain::tensor::faults::Fault;
 ///   gates/planted.rs, gates/launch_errors.rs, gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs,
 ///   cpu/attention/tests/continued.rs, cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, cpu/loss/tests.rs,
 ///   gpu/loss/tests.rs, device/gpu/stream/tests.rs, operands/packing/quant_block.rs, softmax.rs, tensor.rs;
-/// * of xtrain: evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout/requests.rs,
+/// * of xtrain: choices.rs, evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout/requests.rs,
 ///   cli/atomic_file.rs, cli/common.rs, cli/input_file.rs, cli/output_path.rs, cli/memory_check.rs, cli/preflight.rs,
-///   cli/processes_tests.rs, cli/verify/row.rs, cli/flag_effects.rs, cli/watch/watched.rs, key_effects.rs,
+///   cli/processes_tests.rs, cli/grpo/without_effect.rs, cli/verify/row.rs, cli/flag_effects.rs, cli/watch/watched.rs, key_effects.rs,
 ///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, grpo/warnings.rs, rewards/tests.rs, report/progress.rs,
 ///   report/tensorboard.rs, run/tests.rs;
 /// * of xtrain-model: batch.rs, process_group.rs, temporary.rs, trainer/tests.rs, tokenizer/tests.rs,
@@ -21,7 +21,9 @@ use xtrain::tensor::faults::Fault;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs,
 ///   sampler/tests/top.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 119] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 121] = [
+    Fault::LastOfEqualChoices,
+    Fault::KeysWithoutEffectUnreported,
     Fault::ZombieTakenAsRunning,
     Fault::TopTokensInOtherOrder,
     Fault::LinkToNewFileReplaced,
