@@ -3,7 +3,8 @@ use toml::Value;
 
 use super::common::number;
 use super::exit::{CliError, Exit};
-use crate::config::{Layer, RunConfig};
+use crate::config::{Layer, Resolved, RunConfig};
+use crate::report::units;
 use crate::tensor::faults::{self, Fault};
 use crate::training::{DataLoader, Source};
 
@@ -27,18 +28,38 @@ impl Epochs {
 
     /// A layer that stands for the unknown number of steps: the largest one, so that no other key exceeds it.
     pub(super) fn unknown() -> Layer {
-        Layer::Flag { flag: FLAG, key: KEY, value: Value::Integer(MAX_STEPS as i64) }
+        Epochs::layer(MAX_STEPS as i64)
     }
 
-    /// The layer with the number of steps that use as many windows as this number of passes over those of `loader`.
-    pub(super) fn layer(self, config: &RunConfig, loader: &DataLoader) -> Result<Layer, CliError> {
-        let steps = self.steps(loader.per_epoch(), config.train.batch)?;
-        Ok(Layer::Flag { flag: FLAG, key: KEY, value: Value::Integer(steps) })
+    /// Sets the number of steps of a new run: as many as use the windows of this number of passes over those of `loader`.
+    /// `layers`: those of the configuration, for the place of an error.
+    pub(super) fn of_new(
+        self,
+        resolved: &Resolved,
+        loader: &DataLoader,
+        layers: &[Layer],
+    ) -> Result<Resolved, CliError> {
+        let steps = self.steps(loader.per_epoch(), resolved.config.train.batch)?;
+        let recomputed = resolved.recomputed(&[Epochs::layer(steps)], layers).map_err(CliError::from);
+        recomputed.map_err(|error| {
+            error.or_hint(format_args!("{FLAG} {} is {}", self.0, units::many(steps as u64, "step")))
+        })
     }
 
-    /// [`Epochs::layer`] for the windows of `source`. Their number does not depend on the seed.
-    pub(super) fn of_source(self, config: &RunConfig, source: &Source) -> Result<Layer, CliError> {
-        self.layer(config, &DataLoader::new(config, source, 0)?)
+    /// [`Epochs::of_new`] for a run that is resumed, with the configuration `config` of its data `source`.
+    pub(super) fn of_resumed(
+        self,
+        resolved: &Resolved,
+        config: &RunConfig,
+        source: &Source,
+    ) -> Result<Resolved, CliError> {
+        // the number of windows does not depend on the seed
+        let steps = self.steps(DataLoader::new(config, source, 0)?.per_epoch(), config.train.batch)?;
+        Ok(resolved.changed(&[Epochs::layer(steps)])?)
+    }
+
+    fn layer(steps: i64) -> Layer {
+        Layer::Flag { flag: FLAG, key: KEY, value: Value::Integer(steps) }
     }
 
     /// `epochs * windows / batch`, rounded up.
@@ -49,7 +70,7 @@ impl Epochs {
         let steps = if faults::on(Fault::PartOfStepLeftOut) { least.floor() } else { least.ceil() }.max(1.0);
         if steps > MAX_STEPS {
             let message =
-                format_args!("{FLAG} {}: expected at most {MAX_STEPS} steps, found {steps}", self.0);
+                format_args!("{FLAG} {:?}: expected at most {MAX_STEPS} steps, found {steps:?}", self.0);
             return Err(CliError::new(Exit::Usage, message));
         }
         Ok(steps as i64)

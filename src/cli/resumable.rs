@@ -53,6 +53,24 @@ pub(super) fn command(path: &Path) -> &'static str {
     if config.is_ok_and(|config| config.is_grpo()) { "grpo" } else { "train" }
 }
 
+/// Checks that the number of steps, which a resume changes from the first to the second number, is not below `step`, the
+/// number of those that are done.
+pub(super) fn require_not_passed(run: &RunDir, step: u64, (before, now): (u64, u64)) -> Result<(), CliError> {
+    if now >= step || now == before {
+        return Ok(());
+    }
+    let path = run.path().display();
+    let message =
+        format_args!("--resume: expected at least {step} steps, which {path} has done, found {now}");
+    Err(CliError::new(Exit::Usage, message).hint("its checkpoints of earlier steps can be used with --init"))
+}
+
+/// How a finished run of `command` continues.
+pub(super) fn more_steps(run: &RunDir, command: &str, step: u64) -> String {
+    let (word, steps) = (shell_word(run.path()), 2 * step);
+    format!("increase the number of steps: xtrain {command} --resume {word} --steps {steps}")
+}
+
 /// Prints that a run has no step left, what continues it, and the changed keys that are not stored for this reason.
 pub(super) fn print_complete(
     run: &RunDir,

@@ -67,8 +67,8 @@ pub(super) struct TrainArgs {
     /// Number of optimizer steps; alias for train.steps.
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<NonZeroUsize>,
-    /// Passes over the training data, instead of a number of steps: train.steps becomes EPOCHS times the windows of the
-    /// training data / train.batch, rounded up. For example 3 or 0.5.
+    /// Number of passes over the training data, for example 3 or 0.5. It sets train.steps to the number of steps that use
+    /// as many windows, rounded up. With --resume, passes since the first step.
     #[arg(long, value_name = "EPOCHS", value_parser = Epochs::parse, conflicts_with_all = ["steps", "lr_find"])]
     epochs: Option<Epochs>,
     /// Peak learning rate; alias for train.learning_rate.
@@ -194,7 +194,7 @@ impl TrainArgs {
         let source = source::open_with(config, tokenizer)?;
         let loader = source::loader(config, &source, config.train.seed)?;
         if let Some(epochs) = self.epochs {
-            resolved = resolved.recomputed(&[epochs.layer(&resolved.config, &loader)?])?;
+            resolved = epochs.of_new(&resolved, &loader, &self.config_layers())?;
             resolved.config.require_validation()?;
         }
         let config = &resolved.config;
@@ -240,10 +240,9 @@ impl TrainArgs {
         let mut config = resolved.config.clone();
         let (source, data) = job::open_data(&run, &mut config, &**comm)?;
         if let Some(epochs) = self.epochs {
-            resolved = resolved.changed(&[epochs.of_source(&config, &source)?])?;
+            resolved = epochs.of_resumed(&resolved, &config, &source)?;
             config.train = resolved.config.train.clone();
         }
-        preflight::warn_of_short_decay(&config);
         let (text, steps) = (resolved.to_toml(), config.train.steps as u64);
         let Restored { mut parts, path, checkpoints } = job::restore(&run, config, source, device, &**comm)?;
         let evaluations = |config: &RunConfig| (config.train.eval_every, config.train.eval_tokens);
@@ -263,14 +262,14 @@ impl TrainArgs {
         }
         require_equal(&parts.config, &data, &parts.trainer, comm)?;
         let step = parts.trainer.step_number();
-        if step >= steps {
-            let has_ended = step >= old.train.steps as u64;
-            let changed = if has_ended { config::differing(&old, &parts.config) } else { Vec::new() };
-            let (word, steps) = (shell_word(run.path()), 2 * step);
-            let next =
-                format_args!("increase train.steps: xtrain train --resume {word} --set train.steps={steps}");
-            return resumable::print_complete(&run, step, &changed, next);
+        let before = old.train.steps as u64;
+        resumable::require_not_passed(&run, step, (before, steps))?;
+        let stores_nothing = step >= before || faults::on(Fault::EndOfRunNotStored);
+        if step >= steps && stores_nothing {
+            let next = resumable::more_steps(&run, "train", step);
+            return resumable::print_complete(&run, step, &config::differing(&old, &parts.config), next);
         }
+        preflight::warn_of_short_decay(&parts.config);
         let processes = gpu_peers::connect(device, self.common.threads, comm)?;
         let Some(checkpoints) = checkpoints else { return parts.run(&processes) };
         let mut job = Job { processes, ..Job::new(parts, run, checkpoints, Some(path)) };
@@ -279,6 +278,10 @@ impl TrainArgs {
             preflight::check_prompt(&job.config, &job.source.tokenizer)?;
         }
         job.record_changes(&old, &text)?;
+        if step == steps {
+            let next = resumable::more_steps(&job.run, "train", step);
+            return resumable::print_complete(&job.run, step, &[], next);
+        }
         eprintln!("resuming {} at step {step} of {steps}", job.run.path().display());
         job::run_training(&mut job, interrupt, self.cache.engine())
     }
@@ -291,13 +294,14 @@ impl TrainArgs {
             let Some(epochs) = self.epochs else { return Ok(resolved) };
             let mut config = resolved.config.clone();
             let (source, _) = job::open_data(&run, &mut config, &SingleProcess)?;
-            return Ok(resolved.changed(&[epochs.of_source(&config, &source)?])?);
+            return epochs.of_resumed(&resolved, &config, &source);
         }
         let mut resolved = self.new_config()?;
         init::describe(&mut resolved.config)?;
         let Some(epochs) = self.epochs else { return Ok(resolved) };
         let source = source::open(&resolved.config)?;
-        Ok(resolved.recomputed(&[epochs.of_source(&resolved.config, &source)?])?)
+        let loader = source::loader(&resolved.config, &source, resolved.config.train.seed)?;
+        epochs.of_new(&resolved, &loader, &self.config_layers())
     }
 
     /// The configuration of a new run.
@@ -337,6 +341,10 @@ impl TrainArgs {
         let may_change: Vec<&str> = MAY_CHANGE.into_iter().chain(moved).collect();
         let layers = self.config_layers();
         require_own_keys(&layers)?;
+        if self.epochs.is_some() {
+            // fails for another number of steps
+            RunConfig::load(&[&layers[..], &[Epochs::unknown()]].concat())?;
+        }
         let config = resumed(run, &layers, &may_change)?;
         if config.old.require_validation().is_ok() {
             config.new.config.require_validation()?;

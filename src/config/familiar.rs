@@ -64,7 +64,7 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (
         &["epochs"],
-        "the length of a run is its number of steps, train.steps; xtrain train --epochs EPOCHS computes it from the data",
+        "the length of a run is its number of steps: --steps N; xtrain train --epochs EPOCHS computes it from the data",
     ),
     (&["warmup_ratio"], "warmup is a number of steps"),
     (

@@ -82,17 +82,17 @@ impl Resolved {
         Ok(Resolved { config, derived: Derived::new(derived) })
     }
 
-    /// The configuration of a new run with the values of `layers`, which replace those of all other layers. Values that
-    /// were computed are computed again.
+    /// The configuration of a new run with the values of `layers`, which replace those of `base`, the layers that this one
+    /// was loaded from. Values that were computed are computed again.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
-    pub fn recomputed(&self, layers: &[Layer]) -> Result<Resolved> {
-        let Merged { given: changes, from } = merge(layers)?;
+    pub fn recomputed(&self, layers: &[Layer], base: &[Layer]) -> Result<Resolved> {
         let mut given = flat(&self.config);
         self.derived.keys(&self.config).for_each(|key| drop(given.remove(key)));
-        replace(&mut given, changes);
-        resolve(given).map_err(|error| located(error, layers, &from))
+        replace(&mut given, merge(layers)?.given);
+        let from = merge(base)?.from;
+        resolve(given).map_err(|error| located(error, base, &from))
     }
 
     /// The configuration as a TOML file. Computed values are comments.

@@ -64,6 +64,6 @@ pub fn lengths(groups: &[Group]) -> [(&'static str, f64); 7] {
         ("completions/mean_terminated_length", mean(&terminated)),
         ("completions/min_terminated_length", least(&terminated)),
         ("completions/max_terminated_length", greatest(&terminated)),
-        ("completions/clipped_ratio", 1.0 - terminated.len() as f64 / all.len().max(1) as f64),
+        ("completions/clipped_ratio", (all.len() - terminated.len()) as f64 / all.len().max(1) as f64),
     ]
 }

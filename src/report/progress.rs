@@ -115,6 +115,13 @@ impl Progress {
         Progress::on(Screen::detect(), Job::new(name, unit, total, first))
     }
 
+    /// [`Progress::new`] of a command that prints results while it runs. A bar would be in the same terminal as these, so
+    /// there are plain lines instead.
+    pub(crate) fn beside_results(name: &'static str, unit: &'static str, total: u64, first: u64) -> Progress {
+        let screen = if std::io::stdout().is_terminal() { Screen::Lines } else { Screen::detect() };
+        Progress::on(screen, Job::new(name, unit, total, first))
+    }
+
     fn on(screen: Screen, job: Job) -> Progress {
         let bar = (screen != Screen::Lines).then(|| Bar::new(screen == Screen::Color, &job, columns()));
         Progress { job, bar, last_line: Instant::now() }

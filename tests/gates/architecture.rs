@@ -166,6 +166,7 @@ const CRATES: [Crate; 5] = [
             ("training/", 1),
             ("run/", 1),
             ("training.rs", 2),
+            ("choices.rs", 2),
             ("evaluate.rs", 2),
             ("verify/", 2),
             ("grpo/", 3),

@@ -1,7 +1,7 @@
 //! `xtrain eval --choices`: the log-probabilities of choices are those of `xtrain score`.
 use serde_json::{Value, json};
 
-use crate::cli::{Scratch, ok, refused};
+use crate::cli::{Scratch, refused};
 use crate::commands::{done, model, parsed};
 
 /// Prompts, choices and right answers. Choices of a question begin with the same text, or have different lengths.
@@ -89,6 +89,6 @@ fn questions_that_cannot_be_answered_are_named() {
     refused(&scratch.0, &["eval", &m, "--choices", "gone.jsonl"], 66, &["gone.jsonl"]);
     scratch.file("q.jsonl", &format!("{}\n", json!({"prompt": "a", "choices": ["b", "c"], "answer": 0})));
     scratch.file("t.jsonl", "{\"prompt\": \"a\", \"answer\": \"b\"}\n");
-    let both = ok(&scratch.0, &["eval", &m, "--choices", "q.jsonl", "--task", "t.jsonl", "--max-new", "1"]);
+    let both = done(&scratch.0, &["eval", &m, "--choices", "q.jsonl", "--task", "t.jsonl", "--max-new", "1"]);
     assert!(both.contains("per byte") && both.contains("prompts"), "{both}");
 }

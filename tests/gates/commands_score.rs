@@ -3,7 +3,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::cli::{Scratch, ok, refused};
+use crate::cli::{Scratch, ok, refused, xtrain};
 use crate::commands::{done, model, parsed};
 
 const DATA: &str = r#"{"text": "some text to measure, of no meaning at all", "id": 7}
@@ -122,6 +122,9 @@ fn lines_that_cannot_be_scored_are_named() {
         ("{\"prompt_ids\": [5], \"completion_ids\": \"a\"}", &["\"completion_ids\": a string"]),
         ("{\"prompt_ids\": [5], \"completion_ids\": [6], \"mask\": [1, 1]}", &["mask", "2 for 1"]),
         ("{\"prompt\": \"a\"}", &["\"completion\" with \"prompt\""]),
+        ("{\"prompt_ids\": [5]}", &["\"prompt_ids\" with \"completion_ids\""]),
+        ("{\"prompt_ids\": [5], \"completion_ids\": [6], \"mask\": [2]}", &["a \"mask\" of 0 and 1"]),
+        ("{\"text\": \"a\", \"n\": 18446744073709551617}", &["integers of at most 64 bits"]),
         ("{\"text\": \"a\", \"score\": 1}", &["field \"score\": expected another name"]),
         (&long, &["expected at most 257 tokens", "found 258"]),
     ] {
@@ -133,4 +136,58 @@ fn lines_that_cannot_be_scored_are_named() {
     refused(dir, &["score", &m, "--data", "gone.jsonl"], 66, &["gone.jsonl"]);
     scratch.file("s.jsonl", "");
     refused(dir, &["score", &m, "--data", "c.jsonl", "--out", "s.jsonl"], 2, &["s.jsonl: already exists"]);
+}
+
+/// Texts are split as for an evaluation, completions are truncated as for training, and both are counted.
+#[test]
+pub(crate) fn lines_that_are_longer_than_the_context_are_split_or_truncated() {
+    let (scratch, m) = (Scratch::new("score-long"), model());
+    let dir = &scratch.0;
+    let text = "words of a text that does not fit the context of the model ".repeat(40);
+    scratch.file("text.jsonl", &format!("{}\n", json!({"text": text})));
+    scratch.file("pair.jsonl", &format!("{}\n", json!({"prompt": "a", "completion": text})));
+    let output = xtrain(dir, &["score", &m, "--data", "text.jsonl", "pair.jsonl", "--out", "s.jsonl"]);
+    let errors = crate::cli::text(&output.stderr);
+    for note in ["1 line longer than the context: split", "1 line longer than the context: truncated"] {
+        assert!(errors.contains(note), "{errors}");
+    }
+    let scored = lines(&std::fs::read_to_string(dir.join("s.jsonl")).unwrap());
+    let eval = ["eval", &m, "--data", "text.jsonl", "--packing", "documents", "--json"];
+    let loss = &parsed(&ok(dir, &eval))["data"];
+    assert_eq!(scored[0]["score"]["tokens"].as_f64(), loss["tokens"].as_f64());
+    let mean = scored[0]["score"]["mean_logprob"].as_f64().unwrap();
+    assert!((mean / loss["loss"].as_f64().unwrap() + 1.0).abs() < 1e-12, "{mean} {loss}");
+    assert_eq!(scored[0]["score"].get("truncated"), None);
+    let truncated = &scored[1]["score"];
+    assert_eq!(truncated["truncated"], json!(true), "{truncated}");
+    // 256 inputs, of which the last token of the prompt and those after it have targets
+    assert!((250..=256).contains(&truncated["tokens"].as_u64().unwrap()), "{truncated}");
+}
+
+#[test]
+fn completions_of_another_dtype_or_cache_are_noted() {
+    let (scratch, m) = (Scratch::new("score-other"), model());
+    let dir = &scratch.0;
+    scratch.file("p.jsonl", "{\"prompt\": \"Hello\"}\n");
+    done(
+        dir,
+        &["rollout", &m, "--prompts", "p.jsonl", "--dtype", "bf16", "--out", "half.jsonl", "--max-new", "3"],
+    );
+    done(
+        dir,
+        &["rollout", &m, "--prompts", "p.jsonl", "--kv", "int8", "--out", "int8.jsonl", "--max-new", "3"],
+    );
+    let errors = |args: &[&str]| crate::cli::text(&xtrain(dir, args).stderr);
+    let half = errors(&["score", &m, "--data", "half.jsonl"]);
+    assert!(half.contains("warning: half.jsonl:1: ") && half.contains("--dtype bf16 gives"), "{half}");
+    let int8 = errors(&["score", &m, "--data", "int8.jsonl"]);
+    assert!(int8.contains("warning: int8.jsonl:1: ") && int8.contains("lossy cache int8"), "{int8}");
+    let same = errors(&["score", &m, "--data", "half.jsonl", "--dtype", "bf16"]);
+    assert!(!same.contains("warning"), "{same}");
+    let none = errors(&["score", &m, "--data", "empty.jsonl"]);
+    assert!(none.contains("empty.jsonl"), "{none}");
+    scratch.file("empty.jsonl", "{\"text\": \"\"}\n");
+    let output = xtrain(dir, &["score", &m, "--data", "empty.jsonl"]);
+    assert!(crate::cli::text(&output.stderr).ends_with("1 line, no target token\n"), "{output:?}");
+    assert!(crate::cli::text(&output.stdout).contains("\"sum_logprob\":0.0,\"mean_logprob\":null"));
 }

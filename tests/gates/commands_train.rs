@@ -99,8 +99,18 @@ pub(crate) fn epochs_are_the_steps_that_use_as_many_windows() {
     let both = [&epochs("both", "2")[..], &["--set", "train.steps=9"]].concat();
     refused(dir, &both, 2, &["--epochs and --set train.steps=9: expected one value of `train.steps`"]);
     let long = [&epochs("long", "0.1")[..], &["--set", "train.warmup=7"]].concat();
-    refused(dir, &long, 2, &["`train.warmup` = 7: expected at most 6 (train.steps)"]);
-    refused(dir, &epochs("more", "1e9"), 2, &["--epochs 1000000000: expected at most 2147483648 steps"]);
+    refused(
+        dir,
+        &long,
+        2,
+        &["`train.warmup` = 7: expected at most 6 (train.steps)", "--epochs 0.1 is 6 steps"],
+    );
+    scratch.file("w.toml", "[train]\nwarmup = 7\n");
+    let in_file = [&epochs("long", "0.1")[..], &["-c", "w.toml"]].concat();
+    refused(dir, &in_file, 2, &["w.toml:2: `train.warmup` = 7: expected at most 6 (train.steps)"]);
+    let resumed = ["train", "--resume", "epochs", "--epochs", "1", "--set", "train.steps=9"];
+    refused(dir, &resumed, 2, &["--epochs and --set train.steps=9: expected one value of `train.steps`"]);
+    refused(dir, &epochs("more", "1e9"), 2, &["--epochs 1000000000.0: expected at most 2147483648 steps"]);
 }
 
 #[test]
@@ -109,7 +119,10 @@ fn resuming_a_complete_run_prints_how_to_continue() {
     scratch.file("t.txt", &LINE.repeat(20));
     done(&scratch.0, &tiny("r", "t.txt", &["train.steps=3"]));
     let stderr = ok(&scratch.0, &["train", "--resume", "r"]);
-    assert!(stderr.starts_with("r is complete at step 3; to continue, increase train.steps"), "{stderr}");
+    assert!(
+        stderr.starts_with("r is complete at step 3; to continue, increase the number of steps: "),
+        "{stderr}"
+    );
     assert_eq!(ok(&scratch.0, &["train", "--resume", "r"]), stderr);
     let changed = xtrain(&scratch.0, &["train", "--resume", "r", "--set", "train.learning_rate=0.5"]);
     let note = "note: not stored, because no step is left: train.";
@@ -120,6 +133,22 @@ fn resuming_a_complete_run_prints_how_to_continue() {
     let kept = fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
     assert!(kept.contains("steps = 6\n"), "the next resume must read the new length: {kept}");
     assert!(!scratch.0.join("r/config.tmp").exists());
+}
+
+/// A run that was stopped before its last step ends where it is with the number of steps that it has done.
+#[test]
+pub(crate) fn a_resume_ends_a_run_at_the_step_that_it_has_reached() {
+    let scratch = Scratch::new("ended");
+    let dir = &scratch.0;
+    scratch.file("t.txt", &LINE.repeat(20));
+    done(dir, &tiny("r", "t.txt", &["train.steps=5"]));
+    fs::remove_dir_all(dir.join("r/checkpoints/step_000005")).unwrap();
+    refused(dir, &["train", "--resume", "r", "--steps", "3"], 2, &["expected at least 4 steps", "found 3"]);
+    let shown = done(dir, &["train", "--resume", "r", "--steps", "4"]);
+    assert!(shown.starts_with("r is complete at step 4; "), "{shown}");
+    let config = fs::read_to_string(dir.join("r/config.toml")).unwrap();
+    assert!(config.contains("\nsteps = 4\n"), "the number of steps is stored: {config}");
+    assert_eq!(ok(dir, &["train", "--resume", "r"]), shown);
 }
 
 #[test]

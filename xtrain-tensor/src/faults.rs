@@ -229,6 +229,7 @@ faults! {
     ScoredMaskIgnored "`score` counts tokens that a reward program appended"
     OlderInitialModelUnreported "a run with rewards starts from an older checkpoint of --init without a word"
     KeysWithoutEffectUnreported "keys of [grpo] without effect are accepted without a note"
+    EndOfRunNotStored "a resume with the number of steps that are done does not store it"
     LastTokenOfChoiceLeftOut "the log-probability of a choice leaves out its last token"
     LastOfEqualChoices "of choices with equal log-probabilities the last one is chosen"
     PartOfStepLeftOut "a number of epochs leaves out the windows that do not fill a step"

@@ -94,15 +94,38 @@ impl Setup<'_> {
     ) -> Result<(), CliError> {
         let step = ready.trainer.step_number();
         if self.is_complete(ready)
-            && let Some(Changes { old, .. }) = self.changes
+            && let Some(changes) = self.changes
         {
-            let word = shell_word(run.path());
-            let steps = 2 * step;
-            let next =
-                format_args!("increase grpo.steps: xtrain grpo --resume {word} --set grpo.steps={steps}");
-            return resumable::print_complete(run, step, &config::differing(old, self.config), next);
+            let before = changes.old.grpo.as_ref().map_or(0, |grpo| grpo.steps as u64);
+            resumable::require_not_passed(run, step, (before, self.section.steps as u64))?;
+            let changed = match before > step {
+                true => {
+                    self.store(changes, run, ready, checkpoints)?;
+                    Vec::new()
+                }
+                false => config::differing(changes.old, self.config),
+            };
+            return resumable::print_complete(run, step, &changed, resumable::more_steps(run, "grpo", step));
         }
         logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, checkpoints, interrupt))
+    }
+
+    /// Stores the changes of a resume in `config.toml` and in the newest checkpoint. A run without one saves its first one
+    /// later.
+    fn store(
+        &self,
+        Changes { old, text }: Changes<'_>,
+        run: &RunDir,
+        Ready { trainer, tokenizer, .. }: &Ready,
+        checkpoints: &CheckpointDir,
+    ) -> Result<(), CliError> {
+        let record = config::record(self.config);
+        if has_checkpoint(run.path()) && config::record(old) != record {
+            run.write_pending_config(text)?;
+            let state = RunState { seed: self.config.train.seed, best: None };
+            let _saved = store::save(checkpoints, trainer, tokenizer, state, &[(RECORD, record.as_bytes())])?;
+        }
+        Ok(run.write_config(text)?)
     }
 
     fn run_loop(
@@ -113,23 +136,17 @@ impl Setup<'_> {
         checkpoints: &CheckpointDir,
         interrupt: Interrupt,
     ) -> Result<(), CliError> {
-        let (section, seed) = (self.section, self.config.train.seed);
+        let section = self.section;
         let inputs = self.inputs(ready)?;
-        let Ready { trainer, tokenizer, .. } = &*ready;
+        let trainer = &ready.trainer;
         let (step, steps) = (trainer.step_number(), section.steps as u64);
         let reference_checkpoints = reference::checkpoints(run, section)?;
         let (mut metrics, timings) = run.logs_from(step)?;
         run.remove_rollouts_after(step)?;
         warn_of_damage([&metrics, &timings]);
         let record = config::record(self.config);
-        if let Some(Changes { old, text }) = self.changes {
-            // A run without a checkpoint saves its first one after this.
-            if has_checkpoint(run.path()) && config::record(old) != record {
-                run.write_pending_config(text)?;
-                let (state, files) = (RunState { seed, best: None }, [(RECORD, record.as_bytes())]);
-                let _saved = store::save(checkpoints, trainer, tokenizer, state, &files)?;
-            }
-            run.write_config(text)?;
+        if let Some(changes) = self.changes {
+            self.store(changes, run, ready, checkpoints)?;
         }
         if step > 0 {
             eprintln!("resuming {} at step {step} of {steps}", run.path().display());

@@ -1,4 +1,5 @@
 //! The loop over the steps of an engine.
+use std::path::Path;
 use std::time::Instant;
 
 use super::args::RolloutArgs;
@@ -57,7 +58,9 @@ pub(super) fn complete(
     draft.as_ref().map_or(Ok(()), |draft| engine.draft_with(&draft.model))?;
     args.scheduler.offload.set_store(&mut engine)?;
     let prefix = args.generation.prefix.load(loaded, &mut engine)?;
-    let mut progress = Progress::new("rollout", "completion", total as u64, kept.len() as u64);
+    let prints = args.out == Path::new("-");
+    let new_progress = if prints { Progress::beside_results } else { Progress::new };
+    let mut progress = new_progress("rollout", "completion", total as u64, kept.len() as u64);
     if kept.len() > 0 {
         progress.line(&format!("kept {} of {total} completions", kept.len()));
     }

@@ -131,7 +131,7 @@ pub(crate) fn a_complete_run_is_not_changed_by_a_resume() {
     let [shown, errors] = [&output.stdout, &output.stderr].map(|bytes| text(bytes));
     assert!(
         shown.starts_with(
-            "r is complete at step 4; to continue, increase grpo.steps: xtrain grpo --resume r "
+            "r is complete at step 4; to continue, increase the number of steps: xtrain grpo --resume r --steps 8"
         ),
         "is complete: {shown}{errors}"
     );
@@ -151,6 +151,21 @@ fn an_extended_run_has_the_bytes_of_a_longer_one() {
     let errors = succeeded(&xtrain(&scratch.0, &grpo(&["--resume", "r", "--steps", "4", "--threads", "1"])));
     assert!(errors.contains("grpo.steps: 2 -> 4") || errors.contains("at step 2 of 4"), "{errors}");
     assert_equal(&bytes(&scratch.0.join("long")), &scratch.0.join("r"), "a run of 2 and 2 more steps");
+}
+
+/// The steps after the last checkpoint of a run are lost; it ends where it is with the number of steps that it has done.
+#[test]
+fn a_resume_ends_a_run_at_the_step_that_it_has_reached() {
+    let scratch = scratch("ended", "");
+    finish(&scratch, "r", &["--set", "grpo.eval_every=0", "--set", "grpo.save_every=2"]);
+    std::fs::remove_dir_all(scratch.0.join("r/checkpoints/step_000004")).unwrap();
+    let resume = |steps: &'static str| grpo(&["--resume", "r", "--threads", "1", "--steps", steps]);
+    refused(&scratch.0, &resume("1"), 2, &["expected at least 2 steps", "found 1"]);
+    let shown = done(&scratch.0, &resume("2"));
+    assert!(shown.starts_with("r is complete at step 2; "), "{shown}");
+    let config = std::fs::read_to_string(scratch.0.join("r/config.toml")).unwrap();
+    assert!(config.contains("\nsteps = 2\n"), "{config}");
+    assert_eq!(ok(&scratch.0, &grpo(&["--resume", "r", "--threads", "1"])), shown);
 }
 
 #[test]

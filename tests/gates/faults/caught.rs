@@ -371,6 +371,13 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         Gate::Command(commands_choices::log_probabilities_of_choices_are_those_of_scores, "logprobs of"),
     ),
     (
+        Fault::EndOfRunNotStored,
+        Gate::Command(
+            commands_train::a_resume_ends_a_run_at_the_step_that_it_has_reached,
+            "the number of steps is stored",
+        ),
+    ),
+    (
         Fault::PartOfStepLeftOut,
         Gate::Command(commands_train::epochs_are_the_steps_that_use_as_many_windows, "step_000006"),
     ),

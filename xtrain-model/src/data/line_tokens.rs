@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use xtrain_tensor::faults::{self, Fault};
 
 use super::document_sink::Role;
+use super::documents::Overflow;
 use super::error::DataError;
 use super::jsonl::{self, Location, Record};
 use super::prepare::RecordEncoder;
@@ -19,6 +20,8 @@ pub struct LineTokens {
     pub line: u64,
     /// Its documents: one, or several for a `text` with separators.
     pub tokens: Tokens,
+    /// What becomes of a document that is longer than a window, as in training. `None`: the tokens are used as they are.
+    pub overflow: Option<Overflow>,
     /// All fields of the line.
     pub fields: Map<String, Value>,
 }
@@ -27,12 +30,13 @@ pub struct LineTokens {
 ///
 /// A line has `prompt_ids` and `completion_ids`, which are used as they are: the latter are targets, apart from those
 /// whose `mask` is 0. Other lines are records of training data and have the tokens and targets that
-/// [`prepare`](super::prepare) gives them, with the token that ends the document. `vocab`: the vocabulary size of the
-/// model.
+/// [`prepare`](super::prepare) gives them, with the token that ends the document. A field that is null counts as absent.
+/// `vocab`: the vocabulary size of the model.
 ///
 /// # Errors
 /// By line: an invalid record; a record for a model without a tokenizer; an id outside the vocabulary; an empty
-/// `prompt_ids`; a `mask` of another length. A reader that fails or has no record.
+/// `prompt_ids`; a `mask` of another length; an integer of more than 64 bits, which would be rounded. A reader that
+/// fails or has no record.
 pub fn line_tokens(
     reader: impl BufRead,
     name: &Path,
@@ -42,19 +46,31 @@ pub fn line_tokens(
     let mut encoder = tokenizer.map(|tokenizer| (tokenizer, RecordEncoder::of(tokenizer)));
     let mut lines = Vec::new();
     jsonl::objects_of(reader, name, |object, location| {
-        let has_ids = ["prompt_ids", "completion_ids"].iter().all(|key| object.contains_key(*key));
-        let tokens = match &mut encoder {
-            _ if has_ids => of_ids(object, location, vocab)?,
-            Some((tokenizer, encoder)) => {
-                let record = Record::from_object(object, location)?;
-                Tokens::of_documents(tokenizer, |sink| encoder.encode(&record, location, sink))?
+        if let Some(number) = location.rounded_integer() {
+            let got = format!("{number}: write it as a string, which keeps its digits");
+            return Err(location.error("integers of at most 64 bits", got));
+        }
+        let has = |key: &str| object.get(key).is_some_and(|value| !value.is_null());
+        let (tokens, overflow) = match (&mut encoder, [has("prompt_ids"), has("completion_ids")]) {
+            (_, [true, true]) => (of_ids(object, location, vocab)?, None),
+            (_, [true, false] | [false, true]) if !has("text") && !has("messages") && !has("completion") => {
+                return Err(location.error("\"prompt_ids\" with \"completion_ids\"", jsonl::fields(object)));
             }
-            None => {
+            (Some((tokenizer, encoder)), _) => {
+                let record = Record::from_object(object, location)?;
+                let overflow = match record {
+                    Record::Text(_) => Overflow::Split,
+                    Record::Pair { .. } | Record::Chat(_) => Overflow::Truncate,
+                };
+                let tokens = Tokens::of_documents(tokenizer, |sink| encoder.encode(&record, location, sink))?;
+                (tokens, Some(overflow))
+            }
+            (None, _) => {
                 let want = "\"prompt_ids\" and \"completion_ids\" for a model without a tokenizer";
                 return Err(location.error(want, jsonl::fields(object)));
             }
         };
-        lines.push(LineTokens { line: location.line(), tokens, fields: object.clone() });
+        lines.push(LineTokens { line: location.line(), tokens, overflow, fields: object.clone() });
         Ok(())
     })?;
     Ok(lines)
@@ -75,6 +91,9 @@ fn of_ids(object: &Map<String, Value>, location: &Location, vocab: usize) -> Res
     if mask.len() != completion.len() {
         let got = format!("{} for {}", mask.len(), completion.len());
         return Err(location.error("a \"mask\" with one number for each of \"completion_ids\"", got));
+    }
+    if let Some(other) = mask.iter().find(|&&mask| mask > 1) {
+        return Err(location.error("a \"mask\" of 0 and 1", other.to_string()));
     }
     if let Some(id) = prompt.iter().chain(&completion).find(|&&id| id as usize >= vocab) {
         let got = format!("{id} with a vocabulary of {vocab}");
