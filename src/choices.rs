@@ -25,7 +25,7 @@ impl Question {
 
     /// The rows of the question in a forward pass, at most: the prompt is computed once for all answers.
     pub fn rows(&self) -> usize {
-        self.prompt.len() + self.choices.iter().map(|choice| choice.len() - 1).sum::<usize>()
+        self.prompt.len() + self.choices.iter().map(|choice| choice.len().saturating_sub(1)).sum::<usize>()
     }
 
     fn example(&self) -> TrainingExample {
@@ -45,6 +45,9 @@ impl Question {
 ///
 /// # Errors
 /// An id outside the vocabulary; a question longer than the context; logits that are not finite.
+///
+/// # Panics
+/// A choice has no token.
 pub fn log_probs(model: &Model, questions: &[Question]) -> Result<Vec<Vec<f64>>, model::Error> {
     let examples: Vec<TrainingExample> = questions.iter().map(Question::example).collect();
     let mut values = objective::evaluate(model, &examples, &mut 0.0)?.into_iter();

@@ -3,10 +3,10 @@ use toml::Value;
 
 use super::common::number;
 use super::exit::{CliError, Exit};
-use crate::config::{Layer, Resolved, RunConfig};
+use crate::config::{Layer, Resolved};
 use crate::report::units;
 use crate::tensor::faults::{self, Fault};
-use crate::training::{DataLoader, Source};
+use crate::training::DataLoader;
 
 /// The flag.
 const FLAG: &str = "--epochs";
@@ -15,7 +15,7 @@ const KEY: &str = "train.steps";
 /// The largest number of steps.
 const MAX_STEPS: f64 = (1u64 << 31) as f64;
 
-/// A number of passes over the training data.
+/// A number of epochs: passes over the training data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Epochs(f64);
 
@@ -28,11 +28,16 @@ impl Epochs {
 
     /// A layer that stands for the unknown number of steps: the largest one, so that no other key exceeds it.
     pub(super) fn unknown() -> Layer {
-        Epochs::layer(MAX_STEPS as i64)
+        layer(MAX_STEPS as i64)
     }
 
-    /// Sets the number of steps of a new run: as many as use the windows of this number of passes over those of `loader`.
-    /// `layers`: those of the configuration, for the place of an error.
+    /// The layer with `ceil(epochs * windows / batch)` steps, where `windows` is the number of windows of `loader`.
+    pub(super) fn layer(self, loader: &DataLoader, batch: usize) -> Result<Layer, CliError> {
+        self.steps(loader.per_epoch(), batch).map(layer)
+    }
+
+    /// The configuration of a new run with the steps of [`Epochs::layer`]. `layers`: those that `resolved` was loaded from,
+    /// for the place of an error.
     pub(super) fn of_new(
         self,
         resolved: &Resolved,
@@ -40,26 +45,10 @@ impl Epochs {
         layers: &[Layer],
     ) -> Result<Resolved, CliError> {
         let steps = self.steps(loader.per_epoch(), resolved.config.train.batch)?;
-        let recomputed = resolved.recomputed(&[Epochs::layer(steps)], layers).map_err(CliError::from);
+        let recomputed = resolved.recomputed(&[layer(steps)], layers).map_err(CliError::from);
         recomputed.map_err(|error| {
             error.or_hint(format_args!("{FLAG} {} is {}", self.0, units::many(steps as u64, "step")))
         })
-    }
-
-    /// [`Epochs::of_new`] for a run that is resumed, with the configuration `config` of its data `source`.
-    pub(super) fn of_resumed(
-        self,
-        resolved: &Resolved,
-        config: &RunConfig,
-        source: &Source,
-    ) -> Result<Resolved, CliError> {
-        // the number of windows does not depend on the seed
-        let steps = self.steps(DataLoader::new(config, source, 0)?.per_epoch(), config.train.batch)?;
-        Ok(resolved.changed(&[Epochs::layer(steps)])?)
-    }
-
-    fn layer(steps: i64) -> Layer {
-        Layer::Flag { flag: FLAG, key: KEY, value: Value::Integer(steps) }
     }
 
     /// `epochs * windows / batch`, rounded up.
@@ -75,6 +64,10 @@ impl Epochs {
         }
         Ok(steps as i64)
     }
+}
+
+fn layer(steps: i64) -> Layer {
+    Layer::Flag { flag: FLAG, key: KEY, value: Value::Integer(steps) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::launch::require_single;
 use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
 use super::model_arg::ModelArg;
-use super::multiple_choice::{self, ChoiceAccuracy};
+use super::multiple_choice::{self, ChoiceAccuracy, Questions};
 use super::{CliError, Exit, out, source};
 use crate::config::{self, Packing, nearest};
 use crate::decode::{self, EngineOptions, FinishReason, Request, StopConditions};
@@ -145,12 +145,17 @@ pub(super) fn run(args: &EvalArgs, comm: &dyn Communicator) -> Result<(), CliErr
     if args.strict {
         loaded::require_newest(&loaded.refused, &loaded.checkpoint, "evaluated")?;
     }
+    let questions = args
+        .choices
+        .as_deref()
+        .map(|file| Questions::open(file, &loaded, loaded.require_tokenizer("--choices", TOKENIZER_HINT)?));
+    let questions = questions.transpose()?;
     let report = Report {
         checkpoint: loaded.checkpoint.display().to_string(),
         refused: loaded.refused.iter().map(|path| path.display().to_string()).collect(),
         data: args.data.as_deref().map(|file| loss(args, &loaded, file, comm)).transpose()?,
         task: task.map(|task| accuracy(args, &loaded, &*task)).transpose()?,
-        choices: args.choices.as_deref().map(|file| choices(&loaded, file)).transpose()?,
+        choices: questions.map(|all| multiple_choice::accuracy(&all, &loaded)).transpose()?,
     };
     if args.json { out::print_json(&report) } else { out::print(report.text()) }
 }
@@ -196,10 +201,6 @@ fn loss(args: &EvalArgs, loaded: &Loaded, file: &Path, comm: &dyn Communicator) 
         context,
         seconds: clock.elapsed().as_secs_f64(),
     })
-}
-
-fn choices(loaded: &Loaded, file: &Path) -> Result<ChoiceAccuracy, CliError> {
-    multiple_choice::accuracy(file, loaded, loaded.require_tokenizer("--choices", TOKENIZER_HINT)?)
 }
 
 /// A built-in task by its name, or the task of a file.

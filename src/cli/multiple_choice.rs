@@ -40,6 +40,12 @@ struct Answer {
     logprobs: Vec<f64>,
 }
 
+/// The questions of a file.
+pub(super) struct Questions {
+    name: String,
+    lines: Vec<Line>,
+}
+
 /// A question and its line.
 struct Line {
     number: u64,
@@ -49,13 +55,19 @@ struct Line {
     answer: usize,
 }
 
-/// Answers the questions of the file `path`.
+impl Questions {
+    /// Reads the file `path`, for the model `loaded`.
+    pub(super) fn open(path: &Path, loaded: &Loaded, tokenizer: &Tokenizer) -> Result<Questions, CliError> {
+        let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(Questions { name, lines: read(path, loaded, tokenizer)? })
+    }
+}
+
+/// Answers the questions.
 pub(super) fn accuracy(
-    path: &Path,
+    Questions { name, lines }: &Questions,
     loaded: &Loaded,
-    tokenizer: &Tokenizer,
 ) -> Result<ChoiceAccuracy, CliError> {
-    let lines = read(path, loaded, tokenizer)?;
     let clock = Instant::now();
     let mut progress = Progress::new("choices", "question", lines.len() as u64, 0);
     let (mut answers, mut rest) = (Vec::with_capacity(lines.len()), &lines[..]);
@@ -82,8 +94,7 @@ pub(super) fn accuracy(
         |of: fn(&Answer) -> usize| answers.iter().filter(|answer| of(answer) == answer.answer).count();
     let (correct, correct_per_byte) = (count(|answer| answer.chosen), count(|answer| answer.chosen_per_byte));
     let [accuracy, accuracy_per_byte] = [correct, correct_per_byte].map(|n| n as f64 / questions as f64);
-    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let seconds = clock.elapsed().as_secs_f64();
+    let (name, seconds) = (name.clone(), clock.elapsed().as_secs_f64());
     Ok(ChoiceAccuracy {
         name,
         questions,
@@ -111,9 +122,9 @@ impl ChoiceAccuracy {
 fn read(path: &Path, loaded: &Loaded, tokenizer: &Tokenizer) -> Result<Vec<Line>, CliError> {
     let prompts = PromptFile::open(path)?;
     let encoded = prompts.encode(Some(tokenizer))?;
-    let context = loaded.model.config().max_positions;
+    let (context, vocab) = (loaded.model.config().max_positions, loaded.model.config().vocab);
     let line = |(record, prompt): (&PromptRecord, _)| {
-        let line = question(record, prompt, tokenizer).map_err(|found| {
+        let line = question(record, prompt, tokenizer, vocab).map_err(|found| {
             let message = format_args!("{}:{}: expected {WANT}, found {found}", path.display(), record.line);
             CliError::new(Exit::Data, message)
         })?;
@@ -135,7 +146,12 @@ fn read(path: &Path, loaded: &Loaded, tokenizer: &Tokenizer) -> Result<Vec<Line>
 }
 
 /// The question of a line. The error is what was found.
-fn question(record: &PromptRecord, prompt: Vec<u32>, tokenizer: &Tokenizer) -> Result<Line, String> {
+fn question(
+    record: &PromptRecord,
+    prompt: Vec<u32>,
+    tokenizer: &Tokenizer,
+    vocab: usize,
+) -> Result<Line, String> {
     let field = |key: &str| record.columns.get(key).ok_or_else(|| format!("no {key:?}"));
     let Value::Array(choices) = field("choices")? else { return Err("\"choices\" that is no list".into()) };
     let text = |(at, choice): (usize, &Value)| match choice.as_str() {
@@ -155,6 +171,12 @@ fn question(record: &PromptRecord, prompt: Vec<u32>, tokenizer: &Tokenizer) -> R
     let index = index.ok_or_else(|| format!("\"answer\": {answer} for {} choices", texts.len()))?;
     let encode = |text: &String| tokenizer.encode_continuation(text).map_err(|error| error.to_string());
     let choices: Vec<Vec<u32>> = texts.iter().map(encode).collect::<Result<_, _>>()?;
+    if let Some(at) = choices.iter().position(Vec::is_empty) {
+        return Err(format!("\"choices\" with a text without a token at index {at}"));
+    }
+    if let Some(id) = prompt.iter().chain(choices.iter().flatten()).find(|&&id| id as usize >= vocab) {
+        return Err(format!("the token id {id} with a vocabulary of {vocab}"));
+    }
     let bytes = texts.iter().map(String::len).collect();
     Ok(Line { number: record.line, question: Question { prompt, choices }, bytes, answer: index })
 }

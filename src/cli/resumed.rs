@@ -8,7 +8,7 @@ use crate::tensor::faults::{self, Fault};
 /// The configuration of a run that is resumed.
 pub(super) struct ResumedConfig {
     /// The configuration so far.
-    pub(super) old: RunConfig,
+    pub(super) old: Resolved,
     /// The configuration that the run continues with.
     pub(super) new: Resolved,
 }
@@ -44,7 +44,7 @@ pub(super) fn resumed(
     let refused: Vec<String> =
         differing(&old.config, &new.config).into_iter().filter(|key| !can_change(key, may_change)).collect();
     if refused.is_empty() {
-        return Ok(ResumedConfig { old: old.config, new });
+        return Ok(ResumedConfig { old, new });
     }
     let message = format!("--resume cannot change {}", refused.join(", "));
     if refused == ["train.shards"] {

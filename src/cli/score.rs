@@ -15,9 +15,11 @@ use super::loaded::{self, Loaded};
 use super::model_arg::ModelArg;
 use super::{CliError, Exit, out, output_path};
 use crate::evaluate::{MAX_ROWS, window_log_probs};
+use crate::model::Model;
 use crate::model::data::{LineTokens, Overflow, Pieces, TokenWindow, line_tokens};
 use crate::report::{Progress, units};
 use crate::tensor::Dtype;
+use crate::tensor::faults::{self, Fault};
 use crate::tensor::math::exp_f64;
 
 /// The key that a line gets.
@@ -32,8 +34,8 @@ Computes the log-probabilities of the tokens of given texts. They have the bits 
 the values before temperature, filters and constraints, as `logprobs` of `xtrain rollout`.
 
 A line of training data is {\"text\": ...}, {\"prompt\": ..., \"completion\": ...} or {\"messages\": [...]}. Its targets are \
-the tokens that training computes the loss on, with the token that ends the text or the turn. The first token of a text \
-is no target. As in training, a text that is longer than the context is split into windows, and a conversation or \
+the tokens that training computes the loss on, with the token that ends the text or the turn. The first token of a \
+document is no target. As in training, a text that is longer than the context is split into windows, and a conversation or \
 completion is truncated.
 
 A line with {\"prompt_ids\": [...], \"completion_ids\": [...]}, such as those of `xtrain rollout` and RUN/rollouts/, is \
@@ -47,7 +49,7 @@ lines are read before the first one is scored.
 Examples:
   xtrain score runs/conversations --data chat.jsonl --out scores.jsonl
   xtrain score Qwen3-0.6B --data completions.jsonl --totals-only --out scores.jsonl
-  echo '{\"prompt\": \"12+34=\", \"completion\": \"46\"}' | xtrain score runs/quickstart")]
+  echo '{\"prompt\": \"12+34=\", \"completion\": \"046\"}' | xtrain score runs/quickstart")]
 pub(super) struct ScoreArgs {
     #[command(flatten)]
     model: ModelArg,
@@ -89,15 +91,17 @@ struct ScoredLine<'a> {
     score: Score,
 }
 
-/// A line and its documents as one window, in which they do not attend to each other.
+/// A line and its windows, which do not attend to each other: one for each document that fits the context.
 struct Line {
     /// Its file and number, for messages.
     place: String,
     fields: Map<String, Value>,
-    window: TokenWindow,
+    windows: Vec<TokenWindow>,
+    /// Whether its tokens were given.
+    is_tokens: bool,
     /// Whether a text was split.
     split: bool,
-    /// Whether a conversation or a completion was truncated.
+    /// Whether targets were left out.
     truncated: bool,
 }
 
@@ -130,33 +134,70 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), CliError> {
     let interrupt = Interrupt::install()?;
     let new_progress = if path.is_some() { Progress::new } else { Progress::beside_results };
     let mut progress = new_progress("score", "line", lines.len() as u64, 0);
-    let (mut totals, mut rest) = (Totals::default(), &lines[..]);
-    while !rest.is_empty() {
-        if let Some(exit) = interrupt.requested() {
-            return Err(stopped(exit, file, totals.lines, lines.len()));
-        }
-        let (pass, others) = rest.split_at(within_rows(rest));
-        rest = others;
-        let scored = window_log_probs(&loaded.model, pass.iter().map(|line| line.window.clone()))?;
-        for (line, logprobs) in pass.iter().zip(scored) {
-            let score = score(line, logprobs, args.totals_only);
-            totals.sum += score.sum_logprob;
-            totals.tokens += score.tokens;
-            totals.lines += 1;
-            let line = ScoredLine { fields: &line.fields, score };
-            let mut text = serde_json::to_string(&line).expect("log-probabilities are finite");
-            text.push('\n');
-            match &mut file {
-                Some(file) => file.write(text.as_bytes())?,
-                None => out::print(text)?,
-            }
-        }
+    let mut totals = Totals::default();
+    let scored = score_all(&loaded.model, &lines, &interrupt, |line, logprobs| {
+        let score = score(line, logprobs, args.totals_only);
+        totals.sum += score.sum_logprob;
+        totals.tokens += score.tokens;
+        totals.lines += 1;
         progress.at(totals.lines as u64, "");
-    }
+        let line = ScoredLine { fields: &line.fields, score };
+        let text = serde_json::to_string(&line).expect("log-probabilities are finite") + "\n";
+        match &mut file {
+            Some(file) => file.write(text.as_bytes()),
+            None => out::print(text),
+        }
+    });
     progress.finish();
-    file.map_or(Ok(()), AtomicFile::finish)?;
+    match (scored, file) {
+        (Ok(()), file) => file.map_or(Ok(()), AtomicFile::finish_lines)?,
+        (Err(error), Some(file)) => return Err(file.keep_lines(error)),
+        (Err(error), None) => return Err(error),
+    }
     eprintln!("{}", totals.text(&lines));
     Ok(())
+}
+
+/// Passes the log-probabilities of each line to `emit`, in the order of the lines. No bit depends on the division of the
+/// windows into forward passes.
+fn score_all(
+    model: &Model,
+    lines: &[Line],
+    interrupt: &Interrupt,
+    mut emit: impl FnMut(&Line, Vec<f32>) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let windows = |(at, line): (usize, &'_ Line)| -> Vec<(usize, TokenWindow)> {
+        line.windows.iter().map(|window| (at, window.clone())).collect()
+    };
+    let mut all = lines.iter().enumerate().flat_map(windows).peekable();
+    let (mut done, mut collected) = (0, Vec::new());
+    while all.peek().is_some() {
+        if let Some(exit) = interrupt.requested() {
+            let message = format_args!("stopped by a signal after {done} of {} lines", lines.len());
+            return Err(CliError::new(exit, message));
+        }
+        let (mut pass, mut rows) = (Vec::new(), 0);
+        while let Some(next) =
+            all.next_if(|(_, window)| pass.is_empty() || rows + window.inputs.len() as u64 <= MAX_ROWS)
+        {
+            rows += next.1.inputs.len() as u64;
+            pass.push(next);
+        }
+        let (of, windows): (Vec<usize>, Vec<TokenWindow>) = pass.into_iter().unzip();
+        let scored = window_log_probs(model, windows).map_err(|error| {
+            let (first, last) = (&lines[of[0]].place, &lines[of[of.len() - 1]].place);
+            let error = CliError::from(error);
+            CliError::new(error.exit(), format_args!("{first} to {last}: {error}"))
+        })?;
+        for (at, logprobs) in of.into_iter().zip(scored) {
+            while done < at {
+                emit(&lines[done], std::mem::take(&mut collected))?;
+                done += 1;
+            }
+            collected.extend(logprobs);
+        }
+    }
+    lines[done..].iter().try_for_each(|line| emit(line, std::mem::take(&mut collected)))
 }
 
 impl Totals {
@@ -185,23 +226,18 @@ impl Totals {
     }
 }
 
-/// The error of a command that a signal stopped. The scored lines are kept.
-fn stopped(exit: Exit, file: Option<AtomicFile>, done: usize, all: usize) -> CliError {
-    let error = CliError::new(exit, format_args!("stopped by a signal after {done} of {all} lines"));
-    match file.filter(|_| done > 0).map(AtomicFile::keep_partial) {
-        Some(Ok(path)) => error.hint(format_args!("their scores are in {}", path.display())),
-        Some(Err(error)) => error,
-        None => error,
-    }
-}
-
 /// Warns of completions whose log-probabilities the model computes in another way than the rollout did.
 fn warn_of_other_logprobs(lines: &[Line], dtype: Dtype) {
     let other = |key: &str, own: &str| {
         let text = |line: &Line| Some(line.fields.get(key)?.as_str()?.to_string());
-        let found = lines.iter().find_map(|line| Some((line, text(line).filter(|text| text != own)?)))?;
+        let given = lines.iter().filter(|line| line.is_tokens);
+        let found =
+            given.map(|line| Some((line, text(line).filter(|text| text != own)?))).find_map(|found| found)?;
         Some((found.0.place.clone(), found.1))
     };
+    if faults::on(Fault::ScoresOfOtherDtypeUnnoted) {
+        return;
+    }
     if let Some((place, found)) = other("dtype", &dtype.to_string()) {
         eprintln!(
             "warning: {place}: the completion was generated in {found}, and is scored in {dtype}; --dtype {found} gives the \
@@ -258,28 +294,27 @@ impl Line {
                 let message = format_args!("{place}: expected {want}, found {len}");
                 return Err(CliError::new(Exit::Data, message));
             }
-            let window = tokens.window(0..len)?;
-            return Ok(Line { place, fields: line.fields, window, split: false, truncated: false });
+            let windows = vec![tokens.window(0..len)?];
+            return Ok(Line {
+                place,
+                fields: line.fields,
+                windows,
+                is_tokens: true,
+                split: false,
+                truncated: false,
+            });
         };
         let pieces = Pieces::cut(tokens, &(0..len), context as u64, overflow)?;
-        let mut window = TokenWindow::default();
-        for range in pieces.ranges {
-            window.append(tokens.window(range)?);
-        }
         let is_long = pieces.packing_stats.long > 0;
-        let truncated = is_long && overflow == Overflow::Truncate;
-        Ok(Line { place, fields: line.fields, window, split: is_long && !truncated, truncated })
+        let truncates = overflow == Overflow::Truncate;
+        let end = pieces.ranges.last().map_or(0, |range| range.end);
+        let cut = is_long && truncates && !faults::on(Fault::TruncatedScoresUnmarked);
+        let truncated = cut && tokens.target_mask(end..len)?.contains(&true);
+        let windows = pieces.ranges.into_iter().map(|range| tokens.window(range));
+        let windows = windows.collect::<Result<_, _>>()?;
+        let split = is_long && !truncates;
+        Ok(Line { place, fields: line.fields, windows, is_tokens: false, split, truncated })
     }
-}
-
-/// Number of lines from the start that have at most [`MAX_ROWS`] rows in total; at least one.
-fn within_rows(lines: &[Line]) -> usize {
-    let mut rows = 0;
-    let beyond = lines.iter().position(|line| {
-        rows += line.window.inputs.len() as u64;
-        rows > MAX_ROWS
-    });
-    beyond.unwrap_or(lines.len()).max(1)
 }
 
 /// The score of a line. The sum is in f64 and in token order.
@@ -291,7 +326,12 @@ fn score(line: &Line, logprobs: Vec<f32>, totals_only: bool) -> Score {
         mean_logprob: (tokens > 0).then(|| sum_logprob / tokens as f64),
         tokens,
         truncated: line.truncated,
-        target_ids: (!totals_only).then(|| line.window.targets.iter().flatten().copied().collect()),
+        target_ids: (!totals_only).then(|| target_ids(line)),
         logprobs: (!totals_only).then_some(logprobs),
     }
+}
+
+/// The targets of a line, in the order of its tokens.
+fn target_ids(line: &Line) -> Vec<u32> {
+    line.windows.iter().flat_map(|window| window.targets.iter().flatten().copied()).collect()
 }

@@ -26,7 +26,7 @@ use crate::model::store::RunState;
 use crate::run::{DataRecord, RunDir, has_checkpoint};
 use crate::tensor::Device;
 use crate::tensor::faults::{self, Fault};
-use crate::training;
+use crate::training::{self, DataLoader, Source};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -67,8 +67,9 @@ pub(super) struct TrainArgs {
     /// Number of optimizer steps; alias for train.steps.
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<NonZeroUsize>,
-    /// Number of passes over the training data, for example 3 or 0.5. It sets train.steps to the number of steps that use
-    /// as many windows, rounded up. With --resume, passes since the first step.
+    /// Number of epochs, for example 3 or 0.5. Sets train.steps to EPOCHS x windows of the training data / train.batch,
+    /// rounded up. With train.order=random, the windows are drawn with replacement. With --resume, epochs are counted
+    /// from the first step.
     #[arg(long, value_name = "EPOCHS", value_parser = Epochs::parse, conflicts_with_all = ["steps", "lr_find"])]
     epochs: Option<Epochs>,
     /// Peak learning rate; alias for train.learning_rate.
@@ -88,7 +89,8 @@ pub(super) struct TrainArgs {
     /// ids are kept.
     #[arg(long, value_name = "MODEL")]
     init: Option<PathBuf>,
-    /// Resume a run: its directory, or its name under runs/. Changes made with --set are stored in its config.toml.
+    /// Resume a run: its directory, or its name under runs/. Changes made with flags are stored in its config.toml if a step
+    /// is left.
     /// --data and --val-data name its data at another place.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "objective"])]
     resume: Option<PathBuf>,
@@ -235,14 +237,16 @@ impl TrainArgs {
         run: RunDir,
         On { device, interrupt, comm }: On<'_>,
     ) -> Result<(), CliError> {
-        let ResumedConfig { old, new: mut resolved } = config;
+        let ResumedConfig { old: before, new: mut resolved } = config;
         make_absolute(&mut resolved.config)?;
         let mut config = resolved.config.clone();
         let (source, data) = job::open_data(&run, &mut config, &**comm)?;
         if let Some(epochs) = self.epochs {
-            resolved = epochs.of_resumed(&resolved, &config, &source)?;
+            resolved = self.with_epochs(epochs, &before, (&config, &source))?;
+            make_absolute(&mut resolved.config)?;
             config.train = resolved.config.train.clone();
         }
+        let old = before.config;
         let (text, steps) = (resolved.to_toml(), config.train.steps as u64);
         let Restored { mut parts, path, checkpoints } = job::restore(&run, config, source, device, &**comm)?;
         let evaluations = |config: &RunConfig| (config.train.eval_every, config.train.eval_tokens);
@@ -278,30 +282,52 @@ impl TrainArgs {
             preflight::check_prompt(&job.config, &job.source.tokenizer)?;
         }
         job.record_changes(&old, &text)?;
-        if step == steps {
-            let next = resumable::more_steps(&job.run, "train", step);
-            return resumable::print_complete(&job.run, step, &[], next);
-        }
         eprintln!("resuming {} at step {step} of {steps}", job.run.path().display());
         job::run_training(&mut job, interrupt, self.cache.engine())
     }
 
-    /// The configuration that `--dry-run` prints, from files and headers only.
-    fn dry_run_config(&self) -> Result<Resolved, CliError> {
-        if let Some(name) = &self.resume {
-            let run = resumable::open(name, "train")?;
-            let resolved = self.resumed(&run)?.new;
-            let Some(epochs) = self.epochs else { return Ok(resolved) };
-            let mut config = resolved.config.clone();
-            let (source, _) = job::open_data(&run, &mut config, &SingleProcess)?;
-            return epochs.of_resumed(&resolved, &config, &source);
+    /// The configuration of a resume with `--epochs`. `before`: that of the run; `data`: its data, with its configuration.
+    fn with_epochs(
+        &self,
+        epochs: Epochs,
+        before: &Resolved,
+        (config, source): (&RunConfig, &Source),
+    ) -> Result<Resolved, CliError> {
+        // the number of windows does not depend on the seed
+        let loader = DataLoader::new(config, source, 0)?;
+        let mut layers = self.config_layers();
+        layers.push(epochs.layer(&loader, config.train.batch)?);
+        let resolved = before.changed(&layers)?;
+        if before.config.require_validation().is_ok() {
+            resolved.config.require_validation()?;
         }
-        let mut resolved = self.new_config()?;
-        init::describe(&mut resolved.config)?;
+        Ok(resolved)
+    }
+
+    /// The configuration that `--dry-run` prints, from files and headers, and with `--epochs` from the data.
+    fn dry_run_config(&self) -> Result<Resolved, CliError> {
+        let mut resolved = match &self.resume {
+            Some(name) => {
+                let run = resumable::open(name, "train")?;
+                let ResumedConfig { old, new } = self.resumed(&run)?;
+                if let Some(epochs) = self.epochs.filter(|_| has_checkpoint(run.path())) {
+                    let mut config = new.config;
+                    let (source, _) = job::open_data(&run, &mut config, &SingleProcess)?;
+                    return self.with_epochs(epochs, &old, (&config, &source));
+                }
+                new
+            }
+            None => self.new_config()?,
+        };
+        if self.resume.is_none() {
+            init::describe(&mut resolved.config)?;
+        }
         let Some(epochs) = self.epochs else { return Ok(resolved) };
         let source = source::open(&resolved.config)?;
         let loader = source::loader(&resolved.config, &source, resolved.config.train.seed)?;
-        epochs.of_new(&resolved, &loader, &self.config_layers())
+        let resolved = epochs.of_new(&resolved, &loader, &self.config_layers())?;
+        resolved.config.require_validation()?;
+        Ok(resolved)
     }
 
     /// The configuration of a new run.
@@ -339,18 +365,15 @@ impl TrainArgs {
         }
         let moved = self.data_files().map(|(_, key, _)| key);
         let may_change: Vec<&str> = MAY_CHANGE.into_iter().chain(moved).collect();
-        let layers = self.config_layers();
+        let mut layers = self.config_layers();
+        layers.extend(self.epochs.map(|_| Epochs::unknown()));
         require_own_keys(&layers)?;
-        if self.epochs.is_some() {
-            // fails for another number of steps
-            RunConfig::load(&[&layers[..], &[Epochs::unknown()]].concat())?;
-        }
         let config = resumed(run, &layers, &may_change)?;
-        if config.old.require_validation().is_ok() {
+        if config.old.config.require_validation().is_ok() {
             config.new.config.require_validation()?;
         }
         if has_checkpoint(run.path()) {
-            require_comparable(&config.old.train, &config.new.config.train)?;
+            require_comparable(&config.old.config.train, &config.new.config.train)?;
         }
         Ok(config)
     }

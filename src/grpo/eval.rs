@@ -23,8 +23,9 @@ pub struct HeldOut {
     pub greedy: Option<f64>,
     /// Fraction of prompts with a sampled completion whose reward is at least 1.
     pub pass_at_k: f64,
-    /// Mean of each reward of the sampled completions, with its name. Rewards that apply to no completion are left out.
-    pub functions: Vec<(String, f64)>,
+    /// Mean of each reward of the sampled completions, in f64 and in the order of the prompts, with its name. Rewards that
+    /// apply to no completion are left out.
+    pub rewards: Vec<(String, f64)>,
     /// The lengths of the sampled completions, see [`lengths`].
     pub lengths: [(&'static str, f64); 7],
 }
@@ -54,19 +55,19 @@ pub fn evaluate(
     let greedy = RolloutOptions { sampling: SampleOptions::greedy(), ..options.clone() };
     let (greedy_groups, greedy) =
         generate(RolloutModel { model, memory, comm }, tokenizer, requests(1), &greedy, scorer, progress)?;
-    let (sampled, rewards) =
+    let (sampled, scores) =
         generate(RolloutModel { model, memory, comm }, tokenizer, requests(k), options, scorer, progress)?;
     let of_greedy = faults::on(Fault::HeldOutDetailsOfGreedy);
-    let (groups, detailed) = if of_greedy { (&greedy_groups, &greedy) } else { (&sampled, &rewards) };
+    let (groups, detailed) = if of_greedy { (&greedy_groups, &greedy) } else { (&sampled, &scores) };
     let function = |(at, name)| {
         let values: Vec<Option<f64>> = detailed.each.iter().map(|row| row[at]).collect();
         Some((name, mean(&values)?))
     };
     Ok(HeldOut {
-        sampled: mean(&rewards.total),
+        sampled: mean(&scores.total),
         greedy: mean(&greedy.total),
-        pass_at_k: pass_at_k(&sampled_groups(&sampled, &rewards.total).collect::<Vec<_>>()),
-        functions: scorer.names().into_iter().enumerate().filter_map(function).collect(),
+        pass_at_k: pass_at_k(&sampled_groups(&sampled, &scores.total).collect::<Vec<_>>()),
+        rewards: scorer.names().into_iter().enumerate().filter_map(function).collect(),
         lengths: lengths(groups),
     })
 }
@@ -92,7 +93,7 @@ impl Grpo<'_> {
             size: 1,
         };
         let prompts: Vec<GroupRequest> = self.held_out.iter().enumerate().map(request).collect();
-        let HeldOut { sampled, greedy, pass_at_k, functions, lengths } = evaluate(
+        let HeldOut { sampled, greedy, pass_at_k, rewards, lengths } = evaluate(
             RolloutModel {
                 model: &self.trainer.model,
                 memory: &mut self.kv_memory,
@@ -111,7 +112,7 @@ impl Grpo<'_> {
         let means = [("eval/reward_sampled", sampled), ("eval/reward_greedy", greedy)];
         metrics.extend(means.into_iter().filter_map(|(name, mean)| Some((name.to_string(), mean?))));
         metrics.push("eval/pass_at_k", pass_at_k);
-        metrics.extend(functions.into_iter().map(|(name, mean)| (format!("eval/rewards/{name}/mean"), mean)));
+        metrics.extend(rewards.into_iter().map(|(name, mean)| (format!("eval/rewards/{name}/mean"), mean)));
         metrics.extend(lengths.map(|(name, value)| (format!("eval/{name}"), value)));
         Ok(())
     }

@@ -48,7 +48,8 @@ pub enum GrpoPhase {
     Save,
 }
 
-/// Receives the progress of a run. An error of a method ends the run; [`Error::Other`] is for those of the observer.
+/// Receives the progress of a run. An error of a method ends the run; [`Error::Other`] is for those of the observer. By
+/// default, an observer goes on and ignores what it is told, warnings included.
 pub trait GrpoObserver {
     /// A phase begins.
     fn enter(&mut self, _phase: GrpoPhase) -> Result<(), Error> {
@@ -131,7 +132,9 @@ impl<'a> Grpo<'a> {
     /// `section.steps` counts from step 0 of `trainer`, whose optimizer and schedule stay as they are; those of the
     /// section are [`from_config::optim_config`] and [`from_config::schedule`]. Keys of the section that name tasks,
     /// prompts, reward programs, `reward_weights`, constraints and files are not read. If `section.beta` is above 0, set
-    /// [`Grpo::reference`].
+    /// [`Grpo::reference`]; without it, [`Grpo::run`] returns an error.
+    ///
+    /// `section` must be valid: call [`GrpoSection::validate`] if its values come from a user.
     pub fn new(
         section: &'a GrpoSection,
         seed: u64,

@@ -108,6 +108,15 @@ pub(crate) fn epochs_are_the_steps_that_use_as_many_windows() {
     scratch.file("w.toml", "[train]\nwarmup = 7\n");
     let in_file = [&epochs("long", "0.1")[..], &["-c", "w.toml"]].concat();
     refused(dir, &in_file, 2, &["w.toml:2: `train.warmup` = 7: expected at most 6 (train.steps)"]);
+    // other keys are compared with the new number of steps
+    let warm = ["train", "--resume", "epochs", "--epochs", "1", "--set", "train.warmup=20", "--dry-run"];
+    assert!(ok(dir, &warm).contains("\nwarmup = 20\n"));
+    refused(
+        dir,
+        &["train", "--resume", "epochs", "--epochs", "0.1"],
+        2,
+        &["expected at least 11 steps", "found 6"],
+    );
     let resumed = ["train", "--resume", "epochs", "--epochs", "1", "--set", "train.steps=9"];
     refused(dir, &resumed, 2, &["--epochs and --set train.steps=9: expected one value of `train.steps`"]);
     refused(dir, &epochs("more", "1e9"), 2, &["--epochs 1000000000.0: expected at most 2147483648 steps"]);
@@ -144,11 +153,13 @@ pub(crate) fn a_resume_ends_a_run_at_the_step_that_it_has_reached() {
     done(dir, &tiny("r", "t.txt", &["train.steps=5"]));
     fs::remove_dir_all(dir.join("r/checkpoints/step_000005")).unwrap();
     refused(dir, &["train", "--resume", "r", "--steps", "3"], 2, &["expected at least 4 steps", "found 3"]);
-    let shown = done(dir, &["train", "--resume", "r", "--steps", "4"]);
-    assert!(shown.starts_with("r is complete at step 4; "), "{shown}");
+    done(dir, &["train", "--resume", "r", "--steps", "4"]);
     let config = fs::read_to_string(dir.join("r/config.toml")).unwrap();
     assert!(config.contains("\nsteps = 4\n"), "the number of steps is stored: {config}");
-    assert_eq!(ok(dir, &["train", "--resume", "r"]), shown);
+    let shown = ok(dir, &["train", "--resume", "r"]);
+    assert!(shown.starts_with("r is complete at step 4; "), "{shown}");
+    let metrics = fs::read_to_string(dir.join("r/metrics.jsonl")).unwrap();
+    assert!(metrics.lines().last().unwrap().starts_with("{\"step\":4,"), "{metrics}");
 }
 
 #[test]

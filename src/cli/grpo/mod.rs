@@ -92,8 +92,8 @@ pub(super) struct GrpoArgs {
     /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file; alias for train.init.
     #[arg(long, value_name = "MODEL")]
     init: Option<PathBuf>,
-    /// Resume a run: its directory, or its name under runs/. Changes made with flags are stored in its config.toml. Of the
-    /// keys that affect results, only the number of steps, the learning rate and its schedule can change. Prompts with
+    /// Resume a run: its directory, or its name under runs/. Changes made with flags are stored in its config.toml if a step
+    /// is left. Of the keys that affect results, only the number of steps, the learning rate and its schedule can change. Prompts with
     /// other contents are rejected.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task"])]
     resume: Option<PathBuf>,
@@ -137,7 +137,7 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
             let run = resumable::open(name, "grpo")?;
             require_grpo_run(&run)?;
             let ResumedConfig { old, new } = resumed_config(&run, &layers)?;
-            (Some(run), Some(old), new)
+            (Some(run), Some(old.config), new)
         }
         None => (None, None, Resolved::load(&layers)?),
     };
@@ -211,7 +211,7 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     checkpoints.exclude(&ready.refused);
     let rewards = match rewards {
         Some(rewards) => rewards,
-        None if setup.is_complete(&ready) => Vec::new(),
+        None if ready.trainer.step_number() >= setup.section.steps as u64 => Vec::new(),
         None => setup.rewards(&run)?,
     };
     setup.train(&run, &mut ready, rewards, &checkpoints, interrupt)

@@ -31,7 +31,7 @@ const MAY_CHANGE: [&str; 17] = [
 pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedConfig, CliError> {
     let config = resumed(run, layers, &MAY_CHANGE)?;
     let programs = |config: &RunConfig| config.grpo.as_ref().map_or(Vec::new(), |grpo| grpo.reward.clone());
-    let (old, new) = (programs(&config.old), programs(&config.new.config));
+    let (old, new) = (programs(&config.old.config), programs(&config.new.config));
     if old.len() == new.len() {
         let has_steps = has_checkpoint(run.path());
         for (old, new) in old.iter().zip(&new).filter(|(old, new)| has_steps && old != new) {

@@ -58,6 +58,7 @@ impl Setup<'_> {
         trainer.checkpointing = training::activation_checkpointing(self.config);
         trainer.shards = self.config.train.shards;
         let step = trainer.step_number();
+        self.require_not_passed(run, step)?;
         let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
         let digest = || reference::digest(run, self.section, step);
         let digest = reference.is_some().then(digest).transpose()?;

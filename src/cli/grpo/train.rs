@@ -15,7 +15,7 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::job::warn_of_damage;
 use crate::cli::logs;
 use crate::cli::resumable;
-use crate::config;
+use crate::config::{self, KeyDifference, RunConfig};
 use crate::grpo::batch::Prompt;
 use crate::grpo::constraint::RolloutConstraint;
 use crate::grpo::metrics::StepMetrics;
@@ -77,13 +77,23 @@ impl Setup<'_> {
         self.section.score_duplicates || self.section.max_turns > 1
     }
 
-    /// Whether a resumed run has no step left.
+    /// Whether a resumed run has no step left and had none before.
     pub(super) fn is_complete(&self, ready: &Ready) -> bool {
-        let is_complete = ready.trainer.step_number() >= self.section.steps as u64;
-        self.changes.is_some() && is_complete && !faults::on(Fault::CompleteRunStoresChanges)
+        let step = ready.trainer.step_number();
+        let had_none = |changes: Changes<'_>| step >= steps_of(changes.old);
+        let is_complete = step >= self.section.steps as u64;
+        self.changes.is_some_and(had_none) && is_complete && !faults::on(Fault::CompleteRunStoresChanges)
     }
 
-    /// Runs the loop, as a session of the run. Without a step left, its settings and its session stay as they are.
+    /// Checks that a resume does not reduce the number of steps below that which is done.
+    pub(super) fn require_not_passed(&self, run: &RunDir, step: u64) -> Result<(), CliError> {
+        let now = self.section.steps as u64;
+        self.changes
+            .map_or(Ok(()), |changes| resumable::require_not_passed(run, step, (steps_of(changes.old), now)))
+    }
+
+    /// Runs the loop, as a session of the run. If it has no step left and had none before, its settings and its session
+    /// stay as they are.
     pub(super) fn train(
         &self,
         run: &RunDir,
@@ -94,18 +104,10 @@ impl Setup<'_> {
     ) -> Result<(), CliError> {
         let step = ready.trainer.step_number();
         if self.is_complete(ready)
-            && let Some(changes) = self.changes
+            && let Some(Changes { old, .. }) = self.changes
         {
-            let before = changes.old.grpo.as_ref().map_or(0, |grpo| grpo.steps as u64);
-            resumable::require_not_passed(run, step, (before, self.section.steps as u64))?;
-            let changed = match before > step {
-                true => {
-                    self.store(changes, run, ready, checkpoints)?;
-                    Vec::new()
-                }
-                false => config::differing(changes.old, self.config),
-            };
-            return resumable::print_complete(run, step, &changed, resumable::more_steps(run, "grpo", step));
+            let next = resumable::more_steps(run, "grpo", step);
+            return resumable::print_complete(run, step, &config::differing(old, self.config), next);
         }
         logs::session(run, self.device, step, || self.run_loop(run, ready, rewards, checkpoints, interrupt))
     }
@@ -121,6 +123,11 @@ impl Setup<'_> {
     ) -> Result<(), CliError> {
         let record = config::record(self.config);
         if has_checkpoint(run.path()) && config::record(old) != record {
+            for KeyDifference { key, recorded, found } in
+                config::differences("config.toml", &config::record(old), self.config)?
+            {
+                eprintln!("{key}: {recorded} -> {found}");
+            }
             run.write_pending_config(text)?;
             let state = RunState { seed: self.config.train.seed, best: None };
             let _saved = store::save(checkpoints, trainer, tokenizer, state, &[(RECORD, record.as_bytes())])?;
@@ -283,4 +290,9 @@ impl Setup<'_> {
             _ => error.into(),
         }
     }
+}
+
+/// The number of steps of a run with rewards.
+fn steps_of(config: &RunConfig) -> u64 {
+    config.grpo.as_ref().map_or(0, |grpo| grpo.steps as u64)
 }

@@ -371,6 +371,21 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         Gate::Command(commands_choices::log_probabilities_of_choices_are_those_of_scores, "logprobs of"),
     ),
     (
+        Fault::PassedStepsAccepted,
+        Gate::Command(commands_train::a_resume_ends_a_run_at_the_step_that_it_has_reached, "left: Some(0)"),
+    ),
+    (
+        Fault::TruncatedScoresUnmarked,
+        Gate::Command(
+            commands_score::lines_that_are_longer_than_the_context_are_split_or_truncated,
+            "longer than the context: ",
+        ),
+    ),
+    (
+        Fault::ScoresOfOtherDtypeUnnoted,
+        Gate::Command(commands_score::completions_of_another_dtype_or_cache_are_noted, "no warning: "),
+    ),
+    (
         Fault::EndOfRunNotStored,
         Gate::Command(
             commands_train::a_resume_ends_a_run_at_the_step_that_it_has_reached,
