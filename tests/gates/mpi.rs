@@ -469,6 +469,31 @@ fn reinforcement_learning_on_several_processes_has_the_files_of_one() {
     assert_eq!(code, 2, "{errors}");
 }
 
+/// A run whose steps after a checkpoint were lost ends there on all processes.
+#[test]
+fn a_resume_ends_a_run_at_the_step_that_its_processes_have_reached() {
+    let scratch = Scratch::new("mpi-ended");
+    write_text(&scratch.0);
+    let train = [small(6, "train.save_every=2"), vec!["--run".into(), "t".into()]].concat();
+    let grpo = [reinforced(&scratch.0), vec!["--run".into(), "g".into()]].concat();
+    for (words, run, command) in [(train, "t", "train"), (grpo, "g", "grpo")] {
+        assert!(program().args(words).current_dir(&scratch.0).output().unwrap().status.success());
+        fs::remove_dir_all(scratch.0.join(run).join("checkpoints/step_000006")).unwrap();
+        for (steps, size) in [("4", 2), ("4", 4)] {
+            let mut resume =
+                mpirun(&scratch.0, size, &[command, "--resume", run, "--steps", steps, "--threads", "1"]);
+            let mut child = Launched::new(resume.stdout(Stdio::null()).stderr(Stdio::piped()));
+            let status = wait_for("mpirun ends a run where it is", || child.try_wait().unwrap());
+            let errors = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+            assert!(status.success(), "{command}, {size} processes: {errors}");
+        }
+        let config = fs::read_to_string(scratch.0.join(run).join("config.toml")).unwrap();
+        assert!(config.contains("\nsteps = 4\n") && !config.contains("\nsteps = 6\n"), "{config}");
+        let metrics = fs::read_to_string(scratch.0.join(run).join("metrics.jsonl")).unwrap();
+        assert!(metrics.lines().last().unwrap().starts_with("{\"step\":4,"), "{metrics}");
+    }
+}
+
 #[test]
 fn processes_verify_a_part_each_and_refuse_another_command_line() {
     let scratch = Scratch::new("mpi-verify");

@@ -100,11 +100,11 @@ impl Line {
 /// Warns of completions whose log-probabilities the model computes in another way than the rollout did.
 pub(super) fn warn_of_other_logprobs(lines: &[Line], dtype: Dtype) {
     let other = |key: &str, own: &str| {
-        let text = |line: &Line| Some(line.fields.get(key)?.as_str()?.to_string());
-        let given = lines.iter().filter(|line| line.is_tokens);
-        let found =
-            given.map(|line| Some((line, text(line).filter(|text| text != own)?))).find_map(|found| found)?;
-        Some((found.0.place.clone(), found.1))
+        let found = |line: &'_ Line| {
+            let text = line.fields.get(key)?.as_str().filter(|text| *text != own)?;
+            Some((line.place.clone(), text.to_string()))
+        };
+        lines.iter().filter(|line| line.is_tokens).find_map(found)
     };
     if faults::on(Fault::ScoresOfOtherDtypeUnnoted) {
         return;
