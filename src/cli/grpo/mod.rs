@@ -92,9 +92,9 @@ pub(super) struct GrpoArgs {
     /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file; alias for train.init.
     #[arg(long, value_name = "MODEL")]
     init: Option<PathBuf>,
-    /// Resume a run: its directory, or its name under runs/. Changes made with flags are stored in its config.toml if a step
-    /// is left. Of the keys that affect results, only the number of steps, the learning rate and its schedule can change. Prompts with
-    /// other contents are rejected.
+    /// Resume a run: its directory, or its name under runs/. Changes made with flags are stored in its config.toml if a
+    /// step is left. Of the keys that affect results, only the number of steps, the learning rate and its schedule can
+    /// change. Prompts with other contents are rejected.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "run", "init", "task"])]
     resume: Option<PathBuf>,
     /// Print the resolved configuration and the memory estimate, and exit.
