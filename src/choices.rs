@@ -14,13 +14,8 @@ pub struct Question {
 
 impl Question {
     /// The number of tokens of the prompt with its longest answer.
-    pub fn len(&self) -> usize {
+    pub fn longest(&self) -> usize {
         self.prompt.len() + self.choices.iter().map(Vec::len).max().unwrap_or(0)
-    }
-
-    /// Whether it has no token.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The rows of the question in a forward pass, at most: the prompt is computed once for all answers.

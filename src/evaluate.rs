@@ -106,14 +106,12 @@ fn log_probs(
     while !rest.is_empty() {
         let (pass, others) = rest.split_at(windows_within(rest, max_rows));
         rest = others;
-        let token_windows = pass.iter().map(|w| tokens.window(w.clone())).collect::<Result<Vec<_>, _>>()?;
-        let samples: Vec<TrainingExample> = token_windows.into_iter().map(TrainingExample::from).collect();
-        for sample in &samples {
-            let ids: Vec<u32> = sample.targets.iter().flatten().map(|t| t.id).collect();
+        let pass = pass.iter().map(|w| tokens.window(w.clone())).collect::<Result<Vec<_>, _>>()?;
+        for window in &pass {
+            let ids: Vec<u32> = window.targets.iter().flatten().copied().collect();
             bytes += tokenizer.text_bytes(&ids);
         }
-        let values = objective::evaluate(model, &samples, &mut 0.0)?;
-        log_probs.extend(values.into_iter().flatten().map(|value| value.log_prob));
+        log_probs.extend(window_log_probs(model, pass)?.into_iter().flatten());
     }
     Ok((bytes, log_probs))
 }

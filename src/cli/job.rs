@@ -7,8 +7,8 @@ use super::follower::Follower;
 use super::interrupt::Interrupt;
 use super::memory_check::require_training;
 use super::monitor::{Monitor, MonitorLogs};
-use super::{logs, source};
-use crate::config::{self, KeyDifference, Packing, RunConfig, TaskKind, TrainSection};
+use super::{logs, resumable, source};
+use crate::config::{self, Packing, RunConfig, TaskKind, TrainSection};
 use crate::decode::{EngineOptions, Request, SampleOptions, StopConditions, generate};
 use crate::model::checkpoint::{CheckpointDir, CheckpointError, RealFs, Refused};
 use crate::model::comm::Communicator;
@@ -151,11 +151,7 @@ impl Job {
         if before == now {
             return Ok(self.run.write_config(text)?);
         }
-        for KeyDifference { key, recorded, found } in
-            config::differences("config.toml", &before, &self.config)?
-        {
-            eprintln!("{key}: {recorded} -> {found}");
-        }
+        resumable::print_changes(&before, &self.config)?;
         self.run.write_pending_config(text)?;
         let (tokenizer, state) = (&self.source.tokenizer, self.state);
         let saved = training::save(&self.checkpoints, &self.config, &self.trainer, tokenizer, state)?;

@@ -129,7 +129,7 @@ fn read(path: &Path, loaded: &Loaded, tokenizer: &Tokenizer) -> Result<Vec<Line>
             CliError::new(Exit::Data, message)
         })?;
         // the last token of a choice is no input
-        let len = line.question.len() - 1;
+        let len = line.question.longest() - 1;
         if len > context {
             let place = format_args!("{}:{}", path.display(), record.line);
             let message = format_args!(

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Exit, shell_word};
 use super::out;
-use crate::config::{Layer, RunConfig};
+use crate::config::{self, KeyDifference, Layer, RunConfig};
 use crate::run::{RunDir, has_checkpoint};
 use crate::tensor::faults::{self, Fault};
 
@@ -65,6 +65,14 @@ pub(super) fn require_not_passed(run: &RunDir, step: u64, (before, now): (u64, u
         format_args!("--resume: expected at least {step} steps, which {path} has done, found {now}");
     Err(CliError::new(Exit::Usage, message)
         .hint("checkpoints of earlier steps, if they were kept, can be used with --init"))
+}
+
+/// Prints the recorded keys that a resume changes. `before`: the record so far.
+pub(super) fn print_changes(before: &str, config: &RunConfig) -> Result<(), CliError> {
+    for KeyDifference { key, recorded, found } in config::differences("config.toml", before, config)? {
+        eprintln!("{key}: {recorded} -> {found}");
+    }
+    Ok(())
 }
 
 /// How a finished run of `command` continues.

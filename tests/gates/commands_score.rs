@@ -194,3 +194,35 @@ pub(crate) fn completions_of_another_dtype_or_cache_are_noted() {
     assert!(crate::cli::text(&output.stderr).ends_with("1 line, no target token\n"), "{output:?}");
     assert!(crate::cli::text(&output.stdout).contains("\"sum_logprob\":0.0,\"mean_logprob\":null"));
 }
+
+/// A signal keeps whole lines, and the message has their number.
+#[cfg(unix)]
+#[test]
+fn a_signal_keeps_the_scores_so_far() {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    let (scratch, m) = (Scratch::new("score-signal"), model());
+    let line =
+        format!("{}\n", json!({"text": "words of a text that fills a window of the model ".repeat(8)}));
+    scratch.file("t.jsonl", &line.repeat(20_000));
+    let mut command = crate::cli::program();
+    command.current_dir(&scratch.0).args(["score", &m, "--data", "t.jsonl", "--out", "s.jsonl"]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let temporary = scratch.0.join(format!("s.jsonl.xtrain-tmp-{}", child.id()));
+    let since = Instant::now();
+    while std::fs::metadata(&temporary).map_or(0, |found| found.len()) == 0 {
+        assert!(since.elapsed() < Duration::from_secs(60), "no line was scored");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let errors = crate::cli::text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{errors}");
+    let kept = lines(&std::fs::read_to_string(scratch.0.join("s.jsonl.partial")).unwrap());
+    assert!(!kept.is_empty() && kept.len() < 20_000, "{} lines", kept.len());
+    assert!(kept.iter().all(|line| line["score"]["tokens"].as_u64() > Some(9)));
+    let stopped = format!("stopped by a signal after {} of 20000 lines", kept.len());
+    assert!(errors.contains(&stopped) && errors.contains("are in s.jsonl.partial"), "{errors}");
+    assert!(!scratch.0.join("s.jsonl").exists() && !temporary.exists());
+}

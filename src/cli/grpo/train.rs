@@ -15,7 +15,7 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::job::warn_of_damage;
 use crate::cli::logs;
 use crate::cli::resumable;
-use crate::config::{self, KeyDifference, RunConfig};
+use crate::config::{self, RunConfig};
 use crate::grpo::batch::Prompt;
 use crate::grpo::constraint::RolloutConstraint;
 use crate::grpo::metrics::StepMetrics;
@@ -123,11 +123,7 @@ impl Setup<'_> {
     ) -> Result<(), CliError> {
         let record = config::record(self.config);
         if has_checkpoint(run.path()) && config::record(old) != record {
-            for KeyDifference { key, recorded, found } in
-                config::differences("config.toml", &config::record(old), self.config)?
-            {
-                eprintln!("{key}: {recorded} -> {found}");
-            }
+            resumable::print_changes(&config::record(old), self.config)?;
             run.write_pending_config(text)?;
             let state = RunState { seed: self.config.train.seed, best: None };
             let _saved = store::save(checkpoints, trainer, tokenizer, state, &[(RECORD, record.as_bytes())])?;

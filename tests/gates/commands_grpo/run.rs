@@ -145,12 +145,53 @@ pub(crate) fn a_complete_run_is_not_changed_by_a_resume() {
 #[test]
 fn an_extended_run_has_the_bytes_of_a_longer_one() {
     let scratch = scratch("extended", "");
-    let settings = ["--set", "grpo.schedule=constant", "--set", "grpo.eval_every=0", "--lr", "0.01"];
+    let keys = ["schedule=constant", "eval_every=0", "beta=0.05", "ref_model_sync_steps=1"];
+    let keys = keys.map(|key| format!("grpo.{key}"));
+    let sets = keys.iter().flat_map(|key| ["--set", key.as_str()]);
+    let settings: Vec<&str> = REWARD.into_iter().chain(["--lr", "0.01"]).chain(sets).collect();
     finish(&scratch, "long", &settings);
+    let weights = |step| {
+        std::fs::read(scratch.0.join(format!("long/checkpoints/step_00000{step}/model.safetensors"))).unwrap()
+    };
+    assert!(weights(2) != weights(4), "the rewards change the weights");
     finish(&scratch, "r", &[&settings[..], &["--steps", "2"]].concat());
     let errors = succeeded(&xtrain(&scratch.0, &grpo(&["--resume", "r", "--steps", "4", "--threads", "1"])));
     assert!(errors.contains("grpo.steps: 2 -> 4\n") && errors.contains("at step 2 of 4"), "{errors}");
     assert_equal(&bytes(&scratch.0.join("long")), &scratch.0.join("r"), "a run of 2 and 2 more steps");
+}
+
+/// The keys of which a note says that they have no effect change no bit of a run.
+#[test]
+fn keys_that_are_noted_as_without_effect_have_none() {
+    let scratch = scratch("no-effect", "");
+    // rewards that differ, so that the weights change
+    let base = [&REWARD[..], &["--set", "grpo.schedule=constant"]].concat();
+    finish(&scratch, "plain", &base);
+    let keys = [
+        "grpo.epsilon=0.3",
+        "grpo.epsilon_high=0.4",
+        "grpo.ref_dtype=bf16",
+        "grpo.ref_model_mixup_alpha=0.5",
+        "grpo.use_bias_correction_kl=false",
+        "grpo.min_learning_rate=1e-5",
+    ];
+    let sets: Vec<&str> = base.iter().copied().chain(keys.iter().flat_map(|key| ["--set", *key])).collect();
+    let errors = finish(&scratch, "r", &sets);
+    for key in keys {
+        let name = key.split('=').next().unwrap();
+        assert!(errors.contains(&format!("note: `{name}` = ")), "{name}: {errors}");
+    }
+    // the manifest has the checksum of the recorded configuration, which differs
+    let results = |run: &str| {
+        let all = bytes(&scratch.0.join(run)).into_iter();
+        all.filter(|(name, _)| !name.ends_with("manifest.json")).collect::<Vec<_>>()
+    };
+    if let Some(difference) = crate::difference::first_file(&results("r"), &results("plain")) {
+        panic!("a key has an effect: {difference}");
+    }
+    // a key that has one changes the run
+    finish(&scratch, "other", &[&base[..], &["--set", "grpo.clip=0.001"]].concat());
+    assert!(crate::difference::first_file(&results("other"), &results("plain")).is_some());
 }
 
 /// The steps after the last checkpoint of a run are lost; it ends where it is with the number of steps that it has done.
