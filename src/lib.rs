@@ -115,3 +115,8 @@ pub use xtrain_tensor as tensor;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The guide to rewards, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide/grpo.md")]
+struct GrpoGuide;

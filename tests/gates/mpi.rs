@@ -1,17 +1,18 @@
 //! Commands on processes that `mpirun` starts: the files of one process, refusals, and what happens if one is killed.
 //! Needs `mpirun` of Open MPI. All processes share the cores of this machine.
 use std::fs;
-use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-
-use xtrain::tensor::rng::{Purpose, uniform_u64};
-use xtrain::tensor::testing::times;
+use std::process::{Command, Output, Stdio};
 
 use crate::cli::{Scratch, program, text};
-use crate::kill::{bytes, unfinished_save, write_text};
-use crate::{memory_grpo, memory_train};
+use crate::kill::{bytes, write_text};
+use launched::{Launched, wait_for};
+use rewards::reinforced;
+
+mod killed;
+mod launched;
+mod memory;
+mod rewards;
 
 /// The program with `args` on `size` processes.
 fn mpirun(dir: &Path, size: usize, args: &[&str]) -> Command {
@@ -190,41 +191,6 @@ fn what_several_processes_cannot_do_is_refused_once() {
     assert!(!scratch.0.join("runs").exists(), "a refused command wrote a run");
 }
 
-/// Compares the estimate of the memory of `xtrain train` with the peak of two processes.
-fn memory_of_training() -> Result<(), String> {
-    let two = || launcher(2);
-    memory_train::compared(2, [4, 2], &[], two)
-}
-
-/// The same of `xtrain grpo`.
-fn memory_of_grpo() -> Result<(), String> {
-    memory_grpo::of_two(|dir, args| mpirun(dir, 2, args).output().unwrap())
-}
-
-#[test]
-fn the_estimate_of_training_counts_the_exchange() {
-    memory_of_training().unwrap();
-}
-
-#[test]
-fn the_estimate_of_grpo_counts_the_exchange_and_the_own_cache() {
-    memory_of_grpo().unwrap();
-}
-
-#[test]
-#[cfg(feature = "faults")]
-fn an_estimate_with_another_exchange_or_cache_is_found() {
-    use xtrain::tensor::faults::{self, Fault};
-    for (fault, gate, sign) in [
-        (Fault::ExchangeNotInEstimate, memory_of_training as fn() -> Result<(), String>, '-'),
-        (Fault::ExchangeNotInEstimate, memory_of_grpo, '-'),
-        (Fault::CacheOfAllProcesses, memory_of_grpo, '+'),
-    ] {
-        let found = faults::with(fault, gate).expect_err("the fault");
-        assert!(found.contains(&format!(" bytes: {sign}")), "{fault}: {found}");
-    }
-}
-
 #[test]
 fn the_hidden_part_of_the_exchange_is_measured() {
     let scratch = Scratch::new("mpi-scale");
@@ -236,262 +202,6 @@ fn the_hidden_part_of_the_exchange_is_measured() {
     let measured = serde_json::from_str::<serde_json::Value>(&json).unwrap()["measured"].take();
     let [exchange, exposed] = ["exchange_ms", "exposed_ms"].map(|key| measured[key]["p50"].as_f64().unwrap());
     assert!(measured["processes"] == 2 && 0.0 < exposed && exposed <= exchange, "{json}");
-}
-
-/// A run of `mpirun`. A test that fails leaves no process.
-struct Launched(Child);
-
-impl Launched {
-    fn new(command: &mut Command) -> Launched {
-        Launched(command.spawn().unwrap())
-    }
-}
-
-impl Deref for Launched {
-    type Target = Child;
-
-    fn deref(&self) -> &Child {
-        &self.0
-    }
-}
-
-impl DerefMut for Launched {
-    fn deref_mut(&mut self) -> &mut Child {
-        &mut self.0
-    }
-}
-
-impl Drop for Launched {
-    fn drop(&mut self) {
-        if let Ok(None) = self.try_wait() {
-            ranks(self).into_iter().for_each(kill);
-            let _ = self.kill();
-            let _ = self.wait();
-        }
-    }
-}
-
-/// The processes that `mpirun` has started.
-fn ranks(mpirun: &Child) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", mpirun.id())).into_iter().flatten().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let all: Vec<i32> = children
-        .flat_map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect();
-    let is_rank =
-        |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "xtrain");
-    all.into_iter().filter(is_rank).collect()
-}
-
-/// Kills a process of [`ranks`].
-fn kill(rank: i32) {
-    // SAFETY: it is a child of mpirun, which waits for it only when it has ended.
-    let _ = unsafe { libc::kill(rank, libc::SIGKILL) };
-}
-
-/// Waits for a condition, at most a minute.
-#[track_caller]
-fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "after 60 s: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Waits until a process of `all` is inside a save that it was not inside of before, or `mpirun` has ended.
-fn await_save(child: &mut Child, all: &[i32], run: &Path) {
-    let inside = || all.iter().find_map(|&rank| unfinished_save(rank as u32, run));
-    let before = inside();
-    while child.try_wait().unwrap().is_none() {
-        let now = inside();
-        if now.is_some() && now != before {
-            return;
-        }
-        std::thread::sleep(Duration::from_micros(100));
-    }
-}
-
-#[test]
-fn a_run_whose_processes_are_killed_ends_and_resumes_with_the_same_bytes() {
-    let (min_kills, min_inside) = (times(4, 20), times(1, 5));
-    let steps = 30 * min_kills;
-    let scratch = Scratch::new("mpi-kill");
-    write_text(&scratch.0);
-    let start = |run: &str| [small(steps, "train.save_every=1"), vec!["--run".into(), run.into()]].concat();
-    assert!(program().args(start("whole")).current_dir(&scratch.0).output().unwrap().status.success());
-    let want = bytes(&scratch.0.join("whole"), steps);
-    let run = scratch.0.join("killed");
-    let can_resume = || crate::kill::checkpoints(&run).iter().any(|name| !name.contains(".tmp-"));
-    let (mut kills, mut inside_a_save, mut rounds) = (0, 0, 0);
-    while kills < min_kills || inside_a_save < min_inside {
-        rounds += 1;
-        assert!(rounds <= 5 * min_kills, "{kills} kills, {inside_a_save} inside a save");
-        let size = [4, 2][rounds as usize % 2];
-        let args = match can_resume() {
-            true => ["train", "--resume", "killed", "--threads", "1"].map(String::from).to_vec(),
-            false => {
-                let _ = fs::remove_dir_all(&run);
-                start("killed")
-            }
-        };
-        let mut command = mpirun(&scratch.0, size, &words(&args));
-        let mut child = Launched::new(command.stdout(Stdio::null()).stderr(Stdio::piped()));
-        let before = crate::kill::checkpoints(&run);
-        let all = wait_for("all processes have started", || {
-            Some(ranks(&child)).filter(|all| all.len() == size || child.try_wait().unwrap().is_some())
-        });
-        let ended = wait_for("a checkpoint", || match child.try_wait().unwrap() {
-            Some(_) => Some(true),
-            None => (crate::kill::checkpoints(&run) != before).then_some(false),
-        });
-        let random = uniform_u64(11, rounds, 0, Purpose::Prompts);
-        // alternating: at any instant, and inside a save
-        match rounds % 4 < 2 {
-            true => std::thread::sleep(Duration::from_micros(random % 50_000)),
-            false => await_save(&mut child, &all, &run),
-        }
-        if !ended {
-            let victim = all[(random >> 32) as usize % all.len()];
-            kill(victim);
-        }
-        let status =
-            wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
-        let errors = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
-        if status.success() {
-            // finished before it was killed: start again
-            fs::remove_dir_all(&run).unwrap();
-            continue;
-        }
-        assert!(errors.contains("process rank ") && errors.contains("signal 9"), "{errors}");
-        assert_eq!(status.code(), Some(137), "{errors}");
-        kills += 1;
-        inside_a_save += u64::from(all.iter().any(|&rank| unfinished_save(rank as u32, &run).is_some()));
-    }
-    println!("mpi: {kills} kills, {inside_a_save} of them inside a save");
-    if can_resume() {
-        let _ = succeeds(mpirun(&scratch.0, 2, &["train", "--resume", "killed", "--threads", "1"]));
-    } else {
-        let _ = fs::remove_dir_all(&run);
-        let _ = succeeds(mpirun(&scratch.0, 2, &words(&start("killed"))));
-    }
-    assert_eq!(bytes(&run, steps), want);
-    let other = ["train", "--resume", "killed", "--threads", "1", "--set", "train.shards=2"];
-    let (code, errors) = fails(mpirun(&scratch.0, 2, &other));
-    assert!(errors.contains("--resume cannot change train.shards"), "{errors}");
-    assert!(errors.contains("the number of processes may change, to a divisor of 4"), "{errors}");
-    assert_eq!((code, errors.matches("error: ").count()), (2, 1), "{errors}");
-}
-
-/// A reward program that adds every line it reads to a file, and the words of a small run with its rewards.
-fn reinforced(dir: &Path) -> Vec<String> {
-    let program = "import json, sys\n\
-        log = open('lines.jsonl', 'a')\n\
-        for line in sys.stdin:\n    \
-            print(line, end='', file=log, flush=True)\n    \
-            row = json.loads(line)\n    \
-            reward = sum(row['completion_ids']) % 7 / 7\n    \
-            print(json.dumps({'id': row['id'], 'rewards': {'sum': reward}}), flush=True)\n";
-    fs::write(dir.join("reward.py"), program).unwrap();
-    let sizes = "model.dim=16 model.n_layers=1 model.n_heads=2 model.n_kv_heads=1 model.head_dim=8 model.ffn_dim=24 \
-         train.context=24 train.batch=4 train.shards=4 train.steps=4 train.sample_every=0 train.eval_every=0 \
-         grpo.steps=6 grpo.prompts_per_step=6 grpo.num_generations=4 grpo.max_completion_length=6 grpo.eval_every=3 \
-         grpo.eval_limit=3 grpo.eval_samples=2 grpo.verify_every=2 grpo.save_every=1 grpo.num_iterations=2 \
-         grpo.beta=0.05 grpo.score_duplicates=true";
-    let sets = sizes.split_whitespace().flat_map(|key| ["--set".to_string(), key.to_string()]);
-    let flags = ["grpo", "--task", "sums", "--reward", "python3 reward.py", "--threads", "1"];
-    flags.map(String::from).into_iter().chain(sets).collect()
-}
-
-/// The lines that the reward program has read since the last call, by id.
-fn reward_lines(dir: &Path) -> Vec<String> {
-    let lines = fs::read_to_string(dir.join("lines.jsonl")).unwrap();
-    fs::remove_file(dir.join("lines.jsonl")).unwrap();
-    let mut lines: Vec<String> = lines.lines().map(String::from).collect();
-    lines.sort_by_key(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].as_u64());
-    lines
-}
-
-/// The weights, metrics and rollouts of a run and its base model.
-fn all_files(run: &Path) -> Vec<(String, Vec<u8>)> {
-    let mut all = crate::grpo::files(run);
-    all.extend(crate::grpo::files(&run.join("base")));
-    all
-}
-
-#[test]
-fn reinforcement_learning_on_several_processes_has_the_files_of_one() {
-    let scratch = Scratch::new("mpi-grpo");
-    let words_of = reinforced(&scratch.0);
-    let run = |name: &str| [words_of.clone(), vec!["--run".into(), name.into()]].concat();
-    let output = program().args(run("one")).current_dir(&scratch.0).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let (want, lines) = (all_files(&scratch.0.join("one")), reward_lines(&scratch.0));
-    assert!(want.len() > 12 && lines.len() > 3 * 6 * 4, "{} files, {} lines", want.len(), lines.len());
-    for size in [2, 4] {
-        let name = size.to_string();
-        let output = succeeds(mpirun(&scratch.0, size, &words(&run(&name))));
-        assert!(all_files(&scratch.0.join(&name)) == want, "{size} processes");
-        assert!(reward_lines(&scratch.0) == lines, "{size} processes: the reward program read other lines");
-        let errors = text(&output.stderr);
-        assert_eq!(errors.matches("writing to ").count(), 2, "{errors}");
-    }
-    // killed after a checkpoint, and resumed on another number of processes
-    let (dir, mut command) = (scratch.0.join("killed"), mpirun(&scratch.0, 4, &words(&run("killed"))));
-    let mut child = Launched::new(command.stdout(Stdio::null()).stderr(Stdio::null()));
-    let saved = || crate::kill::checkpoints(&dir).iter().any(|name| name.starts_with("step_000002"));
-    wait_for("a checkpoint", || (saved() || child.try_wait().unwrap().is_some()).then_some(()));
-    if let Some(&victim) = ranks(&child).last() {
-        kill(victim);
-    }
-    let _ = wait_for("mpirun ends after one of its processes was killed", || child.try_wait().unwrap());
-    let _ = succeeds(mpirun(&scratch.0, 2, &["grpo", "--resume", "killed", "--threads", "1"]));
-    assert!(all_files(&dir) == want, "killed on 4 processes, resumed on 2");
-    // no step is left: all processes end
-    let mut again = mpirun(&scratch.0, 2, &["grpo", "--resume", "killed", "--threads", "1"]);
-    let mut child = Launched::new(again.stdout(Stdio::piped()).stderr(Stdio::null()));
-    let status = wait_for("mpirun ends without a step", || child.try_wait().unwrap());
-    let shown = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
-    assert!(status.success() && shown.starts_with("killed is complete at step 6; "), "{status}: {shown}");
-    assert!(all_files(&dir) == want, "resumed without a step");
-    let (code, errors) = fails(mpirun(&scratch.0, 3, &words(&run("three"))));
-    assert!(
-        errors.contains("`train.shards` = 4: expected a multiple of 3, the number of processes"),
-        "{errors}"
-    );
-    assert_eq!((code, scratch.0.join("three").exists()), (2, false), "{errors}");
-    let (code, errors) =
-        fails(mpirun(&scratch.0, 2, &["grpo", "--resume", "one", "--set", "train.shards=2"]));
-    assert!(errors.contains("--resume cannot change train.shards"), "{errors}");
-    assert_eq!(code, 2, "{errors}");
-}
-
-/// A run whose steps after a checkpoint were lost ends there on all processes.
-#[test]
-fn a_resume_ends_a_run_at_the_step_that_its_processes_have_reached() {
-    let scratch = Scratch::new("mpi-ended");
-    write_text(&scratch.0);
-    let train = [small(6, "train.save_every=2"), vec!["--run".into(), "t".into()]].concat();
-    let grpo = [reinforced(&scratch.0), vec!["--run".into(), "g".into()]].concat();
-    for (words, run, command) in [(train, "t", "train"), (grpo, "g", "grpo")] {
-        assert!(program().args(words).current_dir(&scratch.0).output().unwrap().status.success());
-        fs::remove_dir_all(scratch.0.join(run).join("checkpoints/step_000006")).unwrap();
-        for (steps, size) in [("4", 2), ("4", 4)] {
-            let mut resume =
-                mpirun(&scratch.0, size, &[command, "--resume", run, "--steps", steps, "--threads", "1"]);
-            let mut child = Launched::new(resume.stdout(Stdio::null()).stderr(Stdio::piped()));
-            let status = wait_for("mpirun ends a run where it is", || child.try_wait().unwrap());
-            let errors = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
-            assert!(status.success(), "{command}, {size} processes: {errors}");
-        }
-        let config = fs::read_to_string(scratch.0.join(run).join("config.toml")).unwrap();
-        assert!(config.contains("\nsteps = 4\n") && !config.contains("\nsteps = 6\n"), "{config}");
-        let metrics = fs::read_to_string(scratch.0.join(run).join("metrics.jsonl")).unwrap();
-        assert!(metrics.lines().last().unwrap().starts_with("{\"step\":4,"), "{metrics}");
-    }
 }
 
 #[test]
@@ -517,4 +227,29 @@ fn processes_verify_a_part_each_and_refuse_another_command_line() {
     let (code, errors) = fails(two);
     assert!(errors.contains("process 1 differs from process 0 in the command line"), "{errors}");
     assert_eq!((code, errors.matches("error: ").count()), (2, 1), "{errors}");
+}
+
+/// A run whose steps after a checkpoint were lost ends there on all processes.
+#[test]
+fn a_resume_ends_a_run_at_the_step_that_its_processes_have_reached() {
+    let scratch = Scratch::new("mpi-ended");
+    write_text(&scratch.0);
+    let train = [small(6, "train.save_every=2"), vec!["--run".into(), "t".into()]].concat();
+    let grpo = [reinforced(&scratch.0), vec!["--run".into(), "g".into()]].concat();
+    for (words, run, command) in [(train, "t", "train"), (grpo, "g", "grpo")] {
+        assert!(program().args(words).current_dir(&scratch.0).output().unwrap().status.success());
+        fs::remove_dir_all(scratch.0.join(run).join("checkpoints/step_000006")).unwrap();
+        for (steps, size) in [("4", 2), ("4", 4)] {
+            let mut resume =
+                mpirun(&scratch.0, size, &[command, "--resume", run, "--steps", steps, "--threads", "1"]);
+            let mut child = Launched::new(resume.stdout(Stdio::null()).stderr(Stdio::piped()));
+            let status = wait_for("mpirun ends a run where it is", || child.try_wait().unwrap());
+            let errors = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+            assert!(status.success(), "{command}, {size} processes: {errors}");
+        }
+        let config = fs::read_to_string(scratch.0.join(run).join("config.toml")).unwrap();
+        assert!(config.contains("\nsteps = 4\n") && !config.contains("\nsteps = 6\n"), "{config}");
+        let metrics = fs::read_to_string(scratch.0.join(run).join("metrics.jsonl")).unwrap();
+        assert!(metrics.lines().last().unwrap().starts_with("{\"step\":4,"), "{metrics}");
+    }
 }

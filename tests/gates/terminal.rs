@@ -275,7 +275,6 @@ fn a_line_can_be_edited_and_comes_back_from_the_history() {
     assert_eq!(chat.wait(), Some(0));
 }
 
-/// SIGTERM at the prompt exits with its code and leaves the terminal in the mode that it had.
 /// The local modes of a terminal that reads whole lines, echoes and turns Ctrl-C into a signal.
 const COOKED: libc::tcflag_t = libc::ICANON | libc::ECHO | libc::ISIG;
 
@@ -295,6 +294,7 @@ fn send(chat: &Terminal, signal: &str) {
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
 }
 
+/// SIGTERM at the prompt exits with its code and leaves the terminal in the mode that it had.
 #[test]
 fn a_termination_at_the_prompt_restores_the_terminal() {
     let scratch = Scratch::new("terminal-term");
@@ -412,5 +412,39 @@ fn a_command_that_reads_a_terminal_prints_what_it_waits_for() {
         terminal.types(typed);
         terminal.types(END);
         assert_eq!(terminal.wait(), Some(0), "{args:?}");
+    }
+}
+
+/// A command that prints results draws no bar in the same terminal; with `--out` it does.
+#[test]
+fn results_on_a_terminal_are_whole_lines_and_have_no_bar_among_them() {
+    let scratch = Scratch::new("terminal-results");
+    scratch.file("prompts.jsonl", &"{\"prompt\": \"Hi\"}\n".repeat(4));
+    scratch.file("texts.jsonl", &"{\"text\": \"Hi there\"}\n".repeat(4));
+    let model = path("models/qwen3_tied");
+    let shown = |command: &str, more: &[&str]| {
+        let mut words = program();
+        let words = words.args(command.split_whitespace()).args(more).arg(&model).current_dir(&scratch.0);
+        let mut terminal = Terminal::new(words.env_remove("NO_COLOR").env("TERM", "xterm"));
+        terminal.set_size();
+        terminal.until("end of the command", |new| new.contains("token"));
+        let since = Instant::now();
+        while terminal.child.try_wait().unwrap().is_none() {
+            assert!(since.elapsed() < Duration::from_secs(120), "{command} does not exit");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        terminal.closed.store(true, Ordering::Relaxed);
+        terminal.reader.take().unwrap().join().unwrap();
+        let shown = terminal.shown.lock().unwrap().clone();
+        String::from_utf8(shown).unwrap()
+    };
+    for command in ["rollout --prompts prompts.jsonl -n 2 --max-new 4", "score --data texts.jsonl"] {
+        let screen = shown(command, &[]);
+        assert!(!screen.contains('\x1b'), "{command}: {screen:?}");
+        let results: Vec<&str> = screen.lines().filter(|line| line.contains('{')).collect();
+        let are_json = results.iter().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
+        assert!(results.len() >= 4 && are_json, "{command}: {screen:?}");
+        let screen = shown(command, &["--out", &format!("{}.out", &command[..5])]);
+        assert!(screen.contains('\x1b') && !screen.contains('{'), "{command}: {screen:?}");
     }
 }
