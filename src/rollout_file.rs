@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::decode::sampler::TokenLogprob;
-use crate::decode::{Completion, KvKind, Request, SampleOptions, StopConditions};
+use crate::decode::{Completion, FinishReason, KvKind, Request, SampleOptions, StopConditions};
 use crate::grammar::Language;
 use crate::model::{Error, Model};
 use crate::tensor::Dtype;
@@ -68,7 +68,7 @@ pub struct RolloutLine<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained: Option<bool>,
     /// Why the completion ended.
-    pub finish_reason: Cow<'a, str>,
+    pub finish_reason: FinishReason,
     /// Whether a length limit ended it.
     pub truncated: bool,
     /// Maximum number of new tokens.
@@ -294,9 +294,8 @@ mod tests {
             }
             "stop_token_ids" => Value::Array(vec![Value::from(1)]),
             "stop" => Value::Array(vec![Value::from("x")]),
-            "prompt" | "completion" | "policy" | "finish_reason" | "regex" | "kv" | "dtype" => {
-                Value::from("x")
-            }
+            "prompt" | "completion" | "policy" | "regex" | "kv" | "dtype" => Value::from("x"),
+            "finish_reason" => Value::from("eos"),
             "truncated" | "trained" | "ignore_eos" => Value::from(true),
             "rewards" => Value::Object(Map::new()),
             _ => Value::from(1),

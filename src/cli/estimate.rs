@@ -1,10 +1,12 @@
 //! Estimates of the memory of training runs.
-use super::CliError;
+use std::path::Path;
+
+use super::{CliError, loaded};
 use crate::config::RunConfig;
 use crate::decode::KvKind;
 use crate::grpo;
 use crate::memory::{self, Memory};
-use crate::model::Config;
+use crate::model::{Config, store};
 use crate::tensor::faults::{self, Fault};
 use crate::training;
 
@@ -31,7 +33,7 @@ pub(super) struct TrainingMemory {
 impl TrainingMemory {
     /// The memory of `config` with a vocabulary of `vocab` tokens unless it sets one, in each of `processes` processes.
     pub(super) fn of(config: &RunConfig, vocab: usize, processes: usize) -> Result<TrainingMemory, CliError> {
-        let (cfg, compute) = (training::model_config(config, vocab), training::compute(config.train.dtype));
+        let (cfg, compute) = (model(config, vocab)?, training::compute(config.train.dtype));
         let model = with_shards(memory::memory(&cfg, compute)?, config, processes);
         let activations = activations(config, &cfg);
         let program = PROGRAM + memory::block_ends(&cfg, compute)?;
@@ -141,11 +143,24 @@ impl GrpoMemory {
     }
 }
 
+/// The model of a run with a vocabulary of `vocab` tokens unless it sets one. The configuration has the sizes of the model
+/// of `train.init`, but not its biases.
+pub(super) fn model(config: &RunConfig, vocab: usize) -> Result<Config, CliError> {
+    let model = training::model_config(config, vocab);
+    match &config.train.init {
+        init if init.is_empty() => Ok(model),
+        init => {
+            let Config { biases, .. } = store::config_of(&loaded::find(Path::new(init))?)?;
+            Ok(Config { biases, ..model })
+        }
+    }
+}
+
 /// The model of a run of `xtrain grpo`.
 pub(super) fn grpo_model(config: &RunConfig) -> Result<Config, CliError> {
     let vocab = match config.model.vocab {
         0 => super::source::tokenizer(&config.data.tokenizer)?.vocab_size(),
         vocab => vocab,
     };
-    Ok(training::model_config(config, vocab))
+    model(config, vocab)
 }

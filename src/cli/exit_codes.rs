@@ -146,6 +146,7 @@ impl LibraryError for grpo::Error {
             grpo::Error::Store(error) => error.exit(),
             grpo::Error::Run(error) => error.exit(),
             grpo::Error::Tokenizer(error) => error.exit(),
+            grpo::Error::Config(error) => error.exit(),
             grpo::Error::Mismatch { .. }
             | grpo::Error::Unstable { .. }
             | grpo::Error::Verify { .. }
@@ -153,7 +154,9 @@ impl LibraryError for grpo::Error {
             | grpo::Error::WeightsChanged { .. }
             | grpo::Error::FiltersDiffer { .. } => Exit::Difference,
             grpo::Error::RewardOrder { .. } | grpo::Error::RewardCount { .. } => Exit::Bug,
-            grpo::Error::RewardWeights { .. } | grpo::Error::NoPrompts => Exit::Usage,
+            grpo::Error::RewardWeights { .. } | grpo::Error::NoPrompts | grpo::Error::NoReference { .. } => {
+                Exit::Usage
+            }
             _ => Exit::Data,
         }
     }

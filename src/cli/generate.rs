@@ -84,7 +84,7 @@ struct Generated {
     logprob_bits: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_logprobs: Option<Vec<TopTokens>>,
-    finish_reason: String,
+    finish_reason: FinishReason,
     timings: TimingsJson,
     /// Prompt tokens that came from the file of --prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -241,7 +241,7 @@ fn generated(prompt: PromptInput, done: Completion, text: Option<String>, timing
         top_logprobs: top_pairs(&done),
         completion_ids: done.tokens,
         logprobs: done.logprobs,
-        finish_reason: done.finish_reason.to_string(),
+        finish_reason: done.finish_reason,
         timings: TimingsJson {
             time_to_first_token_ms: timings.time_to_first_token_ms(),
             decode_tokens_per_second: timings.decode_tokens_per_second(),

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::completion_writer::{Completed, Earlier};
 use super::exit::{CliError, Exit};
 use super::output_path;
+use crate::decode::Completion;
 use crate::decode::sampler::TokenLogprob;
-use crate::decode::{Completion, FinishReason};
 use crate::model::json;
 use crate::model::temporary::killed_file;
 use crate::rollout_file::{RolloutLine, TopTokens};
@@ -194,8 +194,6 @@ fn top(pairs: TopTokens) -> Vec<TokenLogprob> {
 
 /// The completion of a line, as the engine would return it under `index` and `id`.
 fn completed(line: RolloutLine<'_>, index: usize, id: u64) -> Result<Completed, String> {
-    let reasons = [FinishReason::Eos, FinishReason::Stop, FinishReason::Length, FinishReason::Context];
-    let finish_reason = reasons.into_iter().find(|reason| reason.to_string() == line.finish_reason);
     let completion = Completion {
         index,
         id,
@@ -204,10 +202,7 @@ fn completed(line: RolloutLine<'_>, index: usize, id: u64) -> Result<Completed, 
         logprobs: line.logprobs.ok_or("field \"logprobs\": expected a list, found none")?.into_owned(),
         processed_logprobs: line.processed_logprobs.into_owned(),
         top_logprobs: line.top_logprobs.unwrap_or_default().into_iter().map(top).collect(),
-        finish_reason: finish_reason.ok_or_else(|| {
-            let [a, b, c, d] = reasons;
-            format!("field \"finish_reason\": expected {a}, {b}, {c} or {d}, found {:?}", line.finish_reason)
-        })?,
+        finish_reason: line.finish_reason,
     };
     let n = completion.tokens.len();
     let top = completion.top_logprobs.len();

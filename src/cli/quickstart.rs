@@ -17,7 +17,7 @@ use super::{CliError, Exit, out, preflight, source, train, verify};
 use crate::config::{self, KeyDifference, Layer, Resolved};
 use crate::decode::{EngineOptions, Request, StopConditions, generate};
 use crate::model::Model;
-use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::checkpoint::{CheckpointDir, RealFs, step_path};
 use crate::model::comm::SingleProcess;
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
@@ -139,8 +139,7 @@ fn finished(args: &QuickstartArgs) -> Result<Option<Loaded>, CliError> {
         let message = format!("{path}: expected a run with `{key}` = {found}, found {recorded}");
         return Err(CliError::new(Exit::Usage, message).hint("to use another directory: --run DIR"));
     }
-    let last = format!("step_{:06}", stored.config.train.steps);
-    if !args.run.join("checkpoints").join(last).is_dir() {
+    if !step_path(&args.run, stored.config.train.steps as u64).is_dir() {
         let message = format!("{}: the run is not finished", args.run.display());
         let word = shell_word(&args.run);
         return Err(CliError::new(Exit::Usage, message).hint(format!(

@@ -12,6 +12,7 @@ use super::loaded::{self, Loaded};
 use super::memory_check::require_cache_of;
 use super::out;
 use crate::decode::{Completion, Engine, EngineOptions, Request, TextStops};
+use crate::model::checkpoint::step_path;
 use crate::model::{Model, json};
 use crate::report::Progress;
 use crate::rollout_file::{RolloutLine, TopTokens, lossy, policy_digest, policy_digest_of, top_pairs};
@@ -246,7 +247,7 @@ fn difference(line: &RolloutLine<'_>, turn: &Range<usize>, found: &Completion) -
             return Some(format!("token {token}: expected the most probable tokens {want}, found {found}"));
         }
     }
-    let found = found.finish_reason.to_string();
+    let found = found.finish_reason;
     (turn.end == line.completion_ids.len() && line.finish_reason != found)
         .then(|| format!("finish reason: expected {}, found {found}", line.finish_reason))
 }
@@ -299,7 +300,7 @@ fn checkpoint_before(file: &Path, lines: &[Numbered]) -> Result<PathBuf, CliErro
         return Err(CliError::new(Exit::Usage, "the file does not name its model")
             .hint("--model names the model that generated it"));
     };
-    let path = run.join("checkpoints").join(format!("step_{before:06}"));
+    let path = step_path(run, before);
     match path.is_dir() {
         true => Ok(path),
         false => {

@@ -20,7 +20,7 @@ use super::resumed::{ResumedConfig, resumed};
 use super::{CliError, Exit, dry_run, gpu_peers, init, lr_find, preflight, resumable, source};
 use crate::config::{self, Layer, Precision, Resolved, RunConfig, TaskKind, TrainSection, seed_value};
 use crate::model::Trainer;
-use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::checkpoint::{CheckpointDir, RealFs, step_path};
 use crate::model::comm::{Communicator, SingleProcess};
 use crate::model::store::RunState;
 use crate::run::{DataRecord, RunDir, has_checkpoint};
@@ -257,7 +257,7 @@ impl TrainArgs {
             source::require_validation_target(&parts.config, &parts.source, &parts.loader)?;
         }
         let kept = run.path().join("best");
-        let is_kept = |(_, step): (f64, u64)| kept.join(format!("checkpoints/step_{step:06}")).is_dir();
+        let is_kept = |(_, step): (f64, u64)| step_path(&kept, step).is_dir();
         let starts = parts.config.train.keep_best && !old.train.keep_best;
         if starts && has_checkpoint(&kept) && !parts.state.best.is_some_and(is_kept) {
             let message = format!("{}: expected no weights of earlier evaluations", kept.display());

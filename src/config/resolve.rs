@@ -313,21 +313,11 @@ impl ModelSection {
         require(even, "model.head_dim", self.head_dim, "an even number from 2 to 256")?;
         let max = Config::MAX_VOCAB;
         require(self.vocab <= max, "model.vocab", self.vocab, format!("at most {max}"))?;
+        let (positions, max) = (self.max_positions, Config::MAX_POSITIONS);
+        require(positions <= max, "model.max_positions", positions, format!("at most {max}"))?;
         let base = self.rope_theta > 1.0 && self.rope_theta.is_finite();
         require(base, "model.rope_theta", self.rope_theta, "a number above 1")?;
         let eps = self.norm_eps > 0.0 && self.norm_eps < 1.0;
         require(eps, "model.norm_eps", self.norm_eps, "a number above 0 and below 1")
-    }
-
-    /// Number of parameters of a validated model with these sizes. If `vocab` is 0, the embedding has `tokens` rows.
-    pub fn parameters(&self, tokens: usize) -> u64 {
-        let [dim, layers, heads, kv, hd, ffn] =
-            [self.dim, self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.ffn_dim]
-                .map(|n| n as u64);
-        let rows = if self.vocab == 0 { tokens } else { self.vocab } as u64;
-        let attention = 2 * dim * heads * hd + 2 * dim * kv * hd;
-        let norms = 2 * dim + if self.qk_norm { 2 * hd } else { 0 };
-        let tables = if self.tie_embeddings { 1 } else { 2 };
-        layers * (attention + 3 * dim * ffn + norms) + dim + tables * rows * dim
     }
 }

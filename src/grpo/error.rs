@@ -56,9 +56,28 @@ pub enum Error {
     /// The observer stopped the run.
     #[error("interrupted")]
     Interrupted,
-    /// The task has no training prompts.
-    #[error("the task has no training prompts")]
+    /// The task has no training prompts, or the list of prompts is empty.
+    #[error("there are no training prompts")]
     NoPrompts,
+    /// A setting is outside its range.
+    #[error(transparent)]
+    Config(#[from] crate::config::Error),
+    /// A prompt of a list has no token or too many.
+    #[error("prompt {prompt}: expected {want}, found {found}")]
+    PromptLength {
+        /// The index of the prompt.
+        prompt: usize,
+        /// The expected number of tokens.
+        want: String,
+        /// The number found.
+        found: usize,
+    },
+    /// There is no reference model for the KL term.
+    #[error("grpo.beta = {beta}: expected a reference model (Grpo::reference), found none")]
+    NoReference {
+        /// The weight of the KL term.
+        beta: f64,
+    },
     /// A wrong number of reward weights.
     #[error("grpo.reward_weights: expected {}, one for each of {}, found {found}", many(names.len() as u64, "weight"), names.join(", "))]
     RewardWeights {

@@ -10,10 +10,6 @@ use crate::rewards::{CompletionIndex, RewardReply};
 use crate::tensor::faults::{self, Fault};
 use crate::tensor::ops::KeptSet;
 
-/// The reasons for the end of a turn, by the number that is sent.
-const REASONS: [FinishReason; 4] =
-    [FinishReason::Eos, FinishReason::Stop, FinishReason::Length, FinishReason::Context];
-
 /// A turn of a completion of another process.
 pub(super) struct Turn {
     pub(super) at: CompletionIndex,
@@ -37,7 +33,7 @@ struct SentTurn {
     tokens: Vec<u32>,
     /// The bits of each log-probability.
     logprobs: Vec<u32>,
-    reason: usize,
+    reason: FinishReason,
 }
 
 impl From<&Turn> for SentTurn {
@@ -48,7 +44,7 @@ impl From<&Turn> for SentTurn {
             id: turn.id,
             tokens: turn.tokens.clone(),
             logprobs: turn.processed_logprobs.iter().map(|x| x.to_bits()).collect(),
-            reason: REASONS.iter().position(|&reason| reason == turn.finish_reason).unwrap_or(REASONS.len()),
+            reason: turn.finish_reason,
         }
     }
 }
@@ -63,7 +59,7 @@ impl From<SentTurn> for Turn {
             logprobs: Vec::new(),
             processed_logprobs: sent.logprobs.into_iter().map(f32::from_bits).collect(),
             top_logprobs: Vec::new(),
-            finish_reason: REASONS[sent.reason],
+            finish_reason: sent.reason,
         };
         Turn { at: CompletionIndex { prompt: sent.prompt, completion: sent.completion }, turn }
     }

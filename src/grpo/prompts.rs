@@ -42,7 +42,7 @@ impl fmt::Debug for PromptSource<'_> {
 }
 
 impl<'a> PromptSource<'a> {
-    /// The prompts of a list with at least one prompt.
+    /// The prompts of a list with at least one prompt. Each has at least one token, and at most `max_prompt_length`.
     pub fn list(prompts: Vec<Arc<Prompt>>, seed: u64) -> PromptSource<'a> {
         PromptSource { seed, from: From::List(prompts) }
     }
@@ -50,6 +50,21 @@ impl<'a> PromptSource<'a> {
     /// The training prompts of a task; see [`Task::training_prompt`].
     pub fn task(task: &'a dyn Task, tokenizer: &'a Tokenizer, seed: u64) -> PromptSource<'a> {
         PromptSource { seed, from: From::Task { task, tokenizer } }
+    }
+
+    /// Checks that each prompt of a list has from 1 to `longest` tokens.
+    ///
+    /// # Errors
+    /// [`Error::PromptLength`] for the first other one.
+    pub(super) fn check_lengths(&self, longest: usize) -> Result<(), Error> {
+        let From::List(prompts) = &self.from else { return Ok(()) };
+        match prompts.iter().position(|prompt| !(1..=longest).contains(&prompt.ids.len())) {
+            None => Ok(()),
+            Some(prompt) => {
+                let (want, found) = (format!("from 1 to {longest} tokens"), prompts[prompt].ids.len());
+                Err(Error::PromptLength { prompt, want, found })
+            }
+        }
     }
 
     /// The prompt with this number in the sequence of the run.
@@ -98,6 +113,9 @@ impl<'a> PromptSource<'a> {
     fn get(&self, number: u64, index: impl FnOnce(u64) -> u64) -> Result<Numbered, Error> {
         match &self.from {
             From::List(prompts) => {
+                if prompts.is_empty() {
+                    return Err(Error::NoPrompts);
+                }
                 let at = index(prompts.len() as u64);
                 Ok((at, prompts[at as usize].clone()))
             }

@@ -41,7 +41,7 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     rewards: Some(rewards),
                     advantage: advantages.map(|all| all[row]),
                     trained: Some(advantages.is_some()),
-                    finish_reason: Cow::Owned(sample.finish.to_string()),
+                    finish_reason: sample.finish,
                     truncated: sample.truncated(),
                     max_new: Some(options.max_new),
                     ignore_eos: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Error;
 use crate::config::GrpoSection;
 use crate::model::Model;
-use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::checkpoint::{CheckpointDir, RealFs, step_path};
 use crate::model::export::ExportSource;
 use crate::model::store::{self, StoreError};
 use crate::run::{RunDir, has_checkpoint, sha256};
@@ -49,7 +49,7 @@ pub fn create(run: &RunDir, section: &GrpoSection, initial: &ExportSource<'_>) -
 fn path(run: &RunDir, section: &GrpoSection, step: u64) -> PathBuf {
     let forgotten = faults::on(Fault::ResumeForgetsReferenceUpdate);
     let saved = if section.ref_model_sync_steps > 0 && !forgotten { step } else { 0 };
-    dir(run).join("checkpoints").join(format!("step_{saved:06}"))
+    step_path(&dir(run), saved)
 }
 
 /// The SHA-256 of the manifest of the checkpoint that [`open`] reads. The manifest has the checksums of all files.

@@ -134,7 +134,6 @@ impl<'a> Grpo<'a> {
     /// prompts, reward programs, `reward_weights`, constraints and files are not read. If `section.beta` is above 0, set
     /// [`Grpo::reference`]; without it, [`Grpo::run`] returns an error.
     ///
-    /// `section` must be valid: call [`GrpoSection::validate`] if its values come from a user.
     pub fn new(
         section: &'a GrpoSection,
         seed: u64,
@@ -170,12 +169,25 @@ impl Grpo<'_> {
     /// first one decides when it stops.
     ///
     /// # Errors
-    /// [`Error`]; the last checkpoint is kept.
+    /// [`Error`]; the last checkpoint is kept. Before the first step: [`Error::Config`] for an invalid section,
+    /// [`Error::PromptLength`] for a prompt of a list, [`Error::NoReference`].
     pub fn run(&mut self, observer: &mut dyn GrpoObserver) -> Result<End, Error> {
+        self.check()?;
         self.trainer.join(&self.processes)?;
         let end = self.steps(observer).map_err(|error| self.at_step(error))?;
         self.trainer.leave()?;
         Ok(end)
+    }
+
+    /// Checks what a caller can set wrongly.
+    fn check(&self) -> Result<(), Error> {
+        self.section.validate()?;
+        let context = self.trainer.model.config().max_positions.saturating_sub(1);
+        self.prompts.check_lengths(self.section.max_prompt_length.min(context))?;
+        match self.section.beta {
+            beta if beta > 0.0 && self.reference.is_none() => Err(Error::NoReference { beta }),
+            _ => Ok(()),
+        }
     }
 
     /// `error` with the number of the step that was not completed.

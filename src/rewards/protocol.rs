@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::error::RewardError;
 use super::reward::{RewardInput, Turn};
+use crate::decode::FinishReason;
 use crate::model::json;
 
 /// The keys that xtrain writes. The columns of a prompt must have other names.
@@ -45,7 +46,7 @@ struct Request<'a> {
     completion: &'a str,
     prompt_ids: &'a [u32],
     completion_ids: &'a [u32],
-    finish_reason: String,
+    finish_reason: FinishReason,
     truncated: bool,
     #[serde(flatten)]
     turn: Option<TurnFields<'a>>,
@@ -90,7 +91,7 @@ pub(super) fn write_request(
         completion: input.completion,
         prompt_ids: input.prompt_ids,
         completion_ids: input.completion_ids,
-        finish_reason: input.finish_reason.to_string(),
+        finish_reason: input.finish_reason,
         truncated: input.truncated,
         turn: input.turn.map(TurnFields::new),
         columns: input.columns,

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{DataRecord, Error, JsonLines, Metrics, Result, durable};
+use crate::model::checkpoint::has_checkpoint;
 use crate::model::tokenizer::Tokenizer;
 use crate::tensor::faults::{self, Fault};
 
@@ -256,16 +257,6 @@ impl RunDir {
 /// Whether `path` is a directory without files.
 fn is_empty(path: &Path) -> bool {
     path.read_dir().is_ok_and(|mut files| files.next().is_none())
-}
-
-/// Whether a run has a checkpoint. A save that was killed leaves a temporary directory, which is none.
-pub fn has_checkpoint(run: &Path) -> bool {
-    let mut files = run.join("checkpoints").read_dir().into_iter().flatten().flatten();
-    files.any(|file| {
-        let name = file.file_name();
-        let name = name.to_string_lossy();
-        name.starts_with("step_") && !name.contains(".tmp-")
-    })
 }
 
 /// Replaces a file atomically. It is either complete or unchanged, also after a power failure.

@@ -25,9 +25,10 @@ mod tests;
 /// The file of a checkpoint with the configuration that a resume is compared with.
 pub const RECORD: &str = "run.toml";
 
+pub use crate::model::checkpoint::has_checkpoint;
 pub(crate) use data::sha256;
 pub use data::{DataRecord, Digested, Tokenization};
-pub use dir::{RunDir, has_checkpoint};
+pub use dir::RunDir;
 pub(crate) use durable::sync_name;
 pub use error::{Error, Result};
 pub use jsonl::{JsonLines, SetAside, SkippedLines};

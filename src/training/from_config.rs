@@ -91,3 +91,33 @@ pub fn new_trainer(config: &RunConfig, tokens: usize, device: &Device) -> Result
     let model = Model::init(&cfg, compute(train.dtype), device, train.seed)?;
     Trainer::new(model, optim_config(config), schedule(config))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Layer, PRESETS};
+
+    fn parameters(layer: Layer, vocab: usize) -> usize {
+        model_config(&RunConfig::load(&[layer]).unwrap(), vocab).n_params()
+    }
+
+    #[test]
+    fn a_preset_has_about_the_number_of_parameters_in_its_name() {
+        for (preset, millions) in PRESETS.iter().zip([1.0, 3.0, 10.0, 30.0, 125.0, 600.0]) {
+            let count = parameters(Layer::Set(format!("model.preset={}", preset.name)), 256) as f64 / 1e6;
+            assert!((count / millions - 1.0).abs() < 0.06, "{}: {count} M", preset.name);
+        }
+    }
+
+    #[test]
+    fn qwen3_has_the_parameter_count_of_the_published_checkpoint() {
+        assert_eq!(parameters(Layer::Set("model.preset=qwen3-0.6b".into()), 0), 596_049_920);
+    }
+
+    #[test]
+    fn the_shakespeare_model_is_within_5_percent_of_nanogpt() {
+        let path = format!("{}/configs/shakespeare.toml", env!("CARGO_MANIFEST_DIR"));
+        let count = parameters(Layer::File(path.into()), 256) as f64;
+        assert!((count / 804_096.0 - 1.0).abs() < 0.05, "{count}");
+    }
+}

@@ -427,7 +427,7 @@ fn results_on_a_terminal_are_whole_lines_and_have_no_bar_among_them() {
         let words = words.args(command.split_whitespace()).args(more).arg(&model).current_dir(&scratch.0);
         let mut terminal = Terminal::new(words.env_remove("NO_COLOR").env("TERM", "xterm"));
         terminal.set_size();
-        terminal.until("end of the command", |new| new.contains("token"));
+        terminal.until("end of the progress", |new| new.contains(" in "));
         let since = Instant::now();
         while terminal.child.try_wait().unwrap().is_none() {
             assert!(since.elapsed() < Duration::from_secs(120), "{command} does not exit");

@@ -1,4 +1,7 @@
 //! The errors of the crate.
+use std::borrow::Cow;
+use std::fmt;
+
 use thiserror::Error;
 
 use crate::sampler::SampleError;
@@ -19,7 +22,7 @@ pub enum Error {
         /// The field.
         field: &'static str,
         /// The expected range.
-        want: &'static str,
+        want: Cow<'static, str>,
         /// The value found.
         got: String,
     },
@@ -41,6 +44,17 @@ pub enum Error {
         /// The cause.
         source: SampleError,
     },
+}
+
+impl Error {
+    /// An option outside its range.
+    pub(crate) fn option(
+        field: &'static str,
+        want: impl Into<Cow<'static, str>>,
+        got: impl fmt::Display,
+    ) -> Error {
+        Error::Option { field, want: want.into(), got: got.to_string() }
+    }
 }
 
 impl From<xtrain_tensor::Error> for Error {

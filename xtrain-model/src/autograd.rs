@@ -1,6 +1,7 @@
 //! Reverse-mode differentiation: a tape of backward rules.
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, Affine, GainGradient, Norm, RopeArgs, Samples, Slots};
@@ -18,6 +19,8 @@ use crate::rows::Rows;
 pub struct Var {
     /// The value.
     pub value: Tensor,
+    /// The number of its tape.
+    tape: u64,
     node: usize,
     /// The dtype to which the gradient may be rounded: the compute dtype if only matrix products read the gradient.
     grad_dtype: Dtype,
@@ -27,30 +30,45 @@ type Rule<'t> = Box<dyn FnOnce(&mut Back<'_>) -> Result<()> + 't>;
 
 /// Records each operation with its backward rule. Parameter gradients are added into [`Grads`] chunk by chunk, in the
 /// order of the samples.
+///
+/// A tape runs the operations of [`Functional`], whose parameters are those of a model. Models of other layers compute
+/// their gradients with the `_backward` operations of [`xtrain_tensor::ops`].
 pub struct Tape<'t> {
+    /// Its number in this process.
+    id: u64,
     rules: Vec<Option<Rule<'t>>>,
     samples: Rc<Samples>,
 }
 
 struct Back<'g> {
+    tape: u64,
     nodes: Vec<Option<Tensor>>,
     grads: &'g mut Grads,
     samples: &'g Samples,
 }
 
 impl Back<'_> {
-    /// The gradient of a node, after the rules of all its uses have run.
-    fn take(&mut self, node: usize) -> Tensor {
-        self.nodes[node].take().expect("every recorded value is used by a later one")
+    /// The gradient of a node, after the rules of all its uses have run. `None`: the result does not depend on it.
+    fn take(&mut self, node: usize) -> Option<Tensor> {
+        self.nodes[node].take()
     }
 
     /// Adds the gradient of one use. A value has at most two uses, and addition commutes.
     fn add(&mut self, x: &Var, g: Tensor) -> Result<()> {
+        self.require_own(x)?;
         match &mut self.nodes[x.node] {
             Some(sum) => ops::accumulate(sum, &g)?,
             empty => *empty = Some(g),
         }
         Ok(())
+    }
+
+    fn require_own(&self, x: &Var) -> Result<()> {
+        if x.tape == self.tape || faults::on(Fault::OtherTapeAccepted) {
+            return Ok(());
+        }
+        let got = "a value of another tape".into();
+        Err(xtrain_tensor::Error::Argument { op: "Tape::backward", want: "values of this tape", got }.into())
     }
 
     /// Adds the gradients of the weight and bias of a linear with input `x`. The weight gradient reads `dy` rounded
@@ -86,14 +104,17 @@ impl LinearIndex {
 impl<'t> Tape<'t> {
     /// An empty tape for a pass over the rows of `samples`.
     pub fn new(samples: Samples) -> Tape<'t> {
-        Tape { rules: Vec::new(), samples: Rc::new(samples) }
+        static TAPES: AtomicU64 = AtomicU64::new(0);
+        let id = TAPES.fetch_add(1, Ordering::Relaxed);
+        Tape { id, rules: Vec::new(), samples: Rc::new(samples) }
     }
 
     /// Runs the backward pass from `y` with gradient `dy` and adds the parameter gradients into `grads`. Consumes the
-    /// tape.
+    /// tape. Recorded values on which `y` does not depend have no gradient.
     ///
     /// # Errors
-    /// When `dy` does not have the shape of `y`.
+    /// When `dy` does not have the shape of `y`; when `y`, or a value that a recorded operation has read, is a value of
+    /// another tape.
     pub fn backward(self, y: &Var, dy: Tensor, grads: &mut Grads) -> Result<()> {
         self.run(y, dy, grads).map(|_| ())
     }
@@ -111,7 +132,7 @@ impl<'t> Tape<'t> {
     /// Runs all rules. Returns the gradients of the nodes without a rule.
     fn run(self, y: &Var, dy: Tensor, grads: &mut Grads) -> Result<Vec<Option<Tensor>>> {
         let nodes = (0..self.rules.len()).map(|_| None).collect();
-        let mut back = Back { nodes, grads, samples: &self.samples };
+        let mut back = Back { tape: self.id, nodes, grads, samples: &self.samples };
         back.add(y, dy)?;
         for rule in self.rules.into_iter().rev().flatten() {
             rule(&mut back)?;
@@ -122,7 +143,7 @@ impl<'t> Tape<'t> {
     /// A node without a rule: an input, or an output of a group whose first node has the rule.
     fn node(&mut self, value: Tensor, grad_dtype: Dtype) -> Var {
         self.rules.push(None);
-        Var { value, node: self.rules.len() - 1, grad_dtype }
+        Var { value, tape: self.id, node: self.rules.len() - 1, grad_dtype }
     }
 
     /// Records a group of linears with input `x`, packed weights and outputs `ys`.
@@ -144,9 +165,16 @@ impl<'t> Tape<'t> {
         // the rule of the first node runs last, when the gradients of the whole group are complete
         let first = nodes[0];
         self.rules[first] = Some(Box::new(move |b: &mut Back<'_>| {
+            if nodes.iter().all(|&node| b.nodes[node].is_none()) {
+                return Ok(());
+            }
             let mut dys = Vec::with_capacity(G);
             for (i, w) in packed.iter().enumerate() {
-                let dy = b.take(nodes[i]);
+                let shape = [x.value.rows(), w.out_features()];
+                let dy = match b.take(nodes[i]) {
+                    Some(dy) => dy,
+                    None => Tensor::zeros(x.value.device(), &shape, Dtype::F32)?,
+                };
                 dys.push(b.linear_params(linears[i], &x.value, &dy, w.dtype())?);
             }
             let dys: Vec<&Tensor> = dys.iter().collect();
@@ -158,11 +186,11 @@ impl<'t> Tape<'t> {
 
     fn record(&mut self, value: Tensor, rule: impl FnOnce(&mut Back<'_>, Tensor) -> Result<()> + 't) -> Var {
         let node = self.rules.len();
-        self.rules.push(Some(Box::new(move |back| {
-            let dy = back.take(node);
-            rule(back, dy)
+        self.rules.push(Some(Box::new(move |back| match back.take(node) {
+            Some(dy) => rule(back, dy),
+            None => Ok(()),
         })));
-        Var { value, node, grad_dtype: Dtype::F32 }
+        Var { value, tape: self.id, node, grad_dtype: Dtype::F32 }
     }
 }
 
@@ -193,6 +221,7 @@ impl Functional for Tape<'_> {
         let (x, index, gain) = (x.clone(), gain.index(), gain.value()?.clone());
         Ok(self.record(y, move |b, dy| {
             // if the other use of `x` already has its gradient, the kernel adds to it
+            b.require_own(&x)?;
             let (other, dw) = (b.nodes[x.node].take(), b.grads.accumulator_mut(index));
             let norm = Norm { gain: &gain, eps };
             let dx = ops::rms_norm_backward(&x.value, norm, &dy, dw, b.samples, other)?;
@@ -271,5 +300,70 @@ impl Functional for Tape<'_> {
         let y = x.value.reshape(shape)?;
         let x = x.clone();
         Ok(self.record(y, move |b, dy| b.add(&x, dy.reshape(x.value.shape())?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xtrain_tensor::Device;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::params::Params;
+
+    fn params() -> Params {
+        let params = Params::init(&Config::tiny(), Dtype::F32, &Device::cpu(), 0).unwrap();
+        params.pack().unwrap();
+        params
+    }
+
+    /// The gradients of a value of `tape` with respect to all parameters, as sums of absolute values.
+    fn sums(params: &Params, tape: Tape<'_>, y: &Var) -> Result<Vec<f32>> {
+        let mut grads = Grads::zeros(params)?;
+        let ones = vec![1.0; y.value.len()];
+        tape.backward(y, Tensor::new(&Device::cpu(), y.value.shape(), ones)?, &mut grads)?;
+        let sum = |g: &Tensor| g.data::<f32>().unwrap().iter().map(|x| x.abs()).sum();
+        Ok(grads.finish()?.iter().map(sum).collect())
+    }
+
+    #[test]
+    fn a_value_that_is_not_used_does_not_change_the_gradient() {
+        let params = params();
+        let gradient = |with_unused: bool| {
+            let mut tape = Tape::new(Samples::of_lengths([3]));
+            let x = tape.embedding(&params.embed, &[1, 2, 3]).unwrap();
+            let block = &params.blocks[0];
+            let h = tape.rms_norm(&x, &block.input_norm, 1e-6).unwrap();
+            let [q, k] = tape.linears(&h, [&block.q, &block.k]).unwrap();
+            if with_unused {
+                let _ = tape.linears(&h, [&block.v]).unwrap();
+                let _ = tape.reshape(&k, &[k.value.len(), 1]).unwrap();
+            }
+            sums(&params, tape, &q).unwrap()
+        };
+        let want = gradient(false);
+        assert_eq!(gradient(true), want);
+        assert!(want[0] > 0.0 && want.iter().filter(|sum| **sum > 0.0).count() == 3, "{want:?}");
+    }
+
+    /// The gradients of an operation of one tape that reads a value of another one.
+    fn of_two_tapes() -> Result<Vec<f32>> {
+        let params = params();
+        let [mut one, mut two] = [3, 3].map(|rows| Tape::new(Samples::of_lengths([rows])));
+        let [x, _] = [&mut one, &mut two].map(|tape| tape.embedding(&params.embed, &[1, 2, 3]).unwrap());
+        let y = two.rms_norm(&x, &params.norm, 1e-6)?;
+        sums(&params, two, &y)
+    }
+
+    #[test]
+    fn a_value_of_another_tape_is_an_error() {
+        let error = of_two_tapes().unwrap_err().to_string();
+        assert!(error.contains("expected values of this tape, found a value of another tape"), "{error}");
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_value_of_another_tape_that_is_accepted_is_found() {
+        assert!(faults::with(Fault::OtherTapeAccepted, of_two_tapes).is_ok());
     }
 }

@@ -56,6 +56,9 @@ impl Config {
     /// The largest vocabulary. A sampler adds an integer weight for each token in 64 bits, which may overflow beyond it.
     pub const MAX_VOCAB: usize = 1 << 19;
 
+    /// The largest maximum number of positions.
+    pub const MAX_POSITIONS: usize = (1 << 20) + 1;
+
     /// A tiny config for examples and tests: 2 layers, width 32, a byte vocabulary with an end-of-text id, QK-norm
     /// and tied embeddings, up to 64 positions.
     ///
@@ -97,7 +100,7 @@ impl Config {
             ("n_layers", n_layers, 1 << 10, "from 1 to 1024"),
             ("n_heads", n_heads, 1 << 10, "from 1 to 1024"),
             ("n_kv_heads", n_kv_heads, 1 << 10, "from 1 to 1024"),
-            ("max_positions", max_positions, (1 << 20) + 1, "from 1 to 1048577"),
+            ("max_positions", max_positions, Config::MAX_POSITIONS, "from 1 to 1048577"),
         ];
         if let Some((field, got, _, want)) = sizes.into_iter().find(|(_, n, max, _)| *n == 0 || n > max) {
             return refuse(field, want, got.to_string());

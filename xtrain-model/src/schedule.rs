@@ -27,7 +27,15 @@ pub enum Decay {
 }
 
 /// A learning rate for each step: linear warm-up from `warmup_start_lr` to `lr` over `warmup_steps` steps, then
-/// `decay` to `min_lr` at step `steps`.
+/// `decay` to `min_lr` at step `steps`. Later steps have the rate `min_lr`.
+///
+/// ```
+/// use xtrain_model::Schedule;
+/// let schedule = Schedule::cosine(1e-3, 1000).with_warmup(100).with_min_lr(1e-4);
+/// assert_eq!([schedule.rate(0), schedule.rate(99), schedule.rate(1000)], [1e-5, 1e-3, 1e-4]);
+/// ```
+///
+/// For other rates, set `trainer.schedule = Schedule::constant(rate)` before each step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     /// The decay after the warm-up.
@@ -56,6 +64,28 @@ impl Schedule {
     pub fn constant(lr: f64) -> Schedule {
         let decay = Decay::Constant;
         Schedule { decay, warmup_start_lr: 0.0, lr, min_lr: 0.0, warmup_steps: 0, steps: 0, decay_steps: 0 }
+    }
+
+    /// The learning rate `lr`, with half a cosine to 0 at step `steps`.
+    pub fn cosine(lr: f64, steps: u64) -> Schedule {
+        Schedule { decay: Decay::Cosine, steps, ..Schedule::constant(lr) }
+    }
+
+    /// The learning rate `lr`, linear to 0 at step `steps`.
+    pub fn linear(lr: f64, steps: u64) -> Schedule {
+        Schedule { decay: Decay::Linear, steps, ..Schedule::constant(lr) }
+    }
+
+    /// With `steps` steps of warm-up, from 0.
+    #[must_use]
+    pub fn with_warmup(self, steps: u64) -> Schedule {
+        Schedule { warmup_steps: steps, ..self }
+    }
+
+    /// With another rate than 0 after the decay.
+    #[must_use]
+    pub fn with_min_lr(self, min_lr: f64) -> Schedule {
+        Schedule { min_lr, ..self }
     }
 
     /// The learning rate of step `step`, counted from 0. The warm-up rises in equal increments; its last step has the

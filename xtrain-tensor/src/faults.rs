@@ -219,6 +219,8 @@ faults! {
     SmallFilesNotVerified "the tokenizer of a checkpoint is read without checking it against the manifest"
     StopTextWithinToken "a stop text is found only inside the text of one token"
     HeldTextLost "text that was held back as the beginning of a stop text is lost at the end of a completion"
+    LostEventsIgnored "the text of a completion is that of the tokens whose events arrived"
+    OtherTapeAccepted "a value of another tape is differentiated as the value of this tape with its number"
     SurplusAfterStopTextKept "a completion keeps the tokens after the one that completes a stop text"
     LossChunkForgetsFirstColumn "a later chunk of the vocabulary numbers its columns from 0 when a filter removes logits"
     ValueGradientFlushOfQueries "the gradient of values in bf16 flushes tiny results only if products with queries are tiny"

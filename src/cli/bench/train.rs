@@ -75,6 +75,7 @@ impl Report {
         let Report { batch, context, .. } = self;
         let (title, rate) = (self.model.title(), units::rate(self.tokens_per_second, "tok"));
         let (times, ideal) = (times.render(), self.ideal_step.table());
-        format!("{title}{batch} windows of {context} tokens per step: {rate}\n\n{times}\n{ideal}{counters}")
+        let windows = units::many(*batch as u64, "window");
+        format!("{title}{windows} of {context} tokens per step: {rate}\n\n{times}\n{ideal}{counters}")
     }
 }

@@ -57,7 +57,7 @@ struct Line<'a> {
     prompt_ids: &'a [u32],
     completion_ids: &'a [u32],
     logprobs: &'a [f32],
-    finish_reason: String,
+    finish_reason: FinishReason,
     /// Prompt tokens whose keys and values were in the cache.
     cached_tokens: u64,
 }
@@ -129,7 +129,7 @@ impl<'m> Replies<'m> {
                     prompt_ids,
                     completion_ids: &done.tokens,
                     logprobs: &done.logprobs,
-                    finish_reason: reason.to_string(),
+                    finish_reason: reason,
                     cached_tokens: *cached_tokens,
                 });
             }

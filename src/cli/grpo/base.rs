@@ -14,7 +14,7 @@ use crate::cli::paths::make_absolute;
 use crate::cli::resumed::resumed;
 use crate::cli::source;
 use crate::config::{RunConfig, TrainSection};
-use crate::model::checkpoint::{CheckpointDir, RealFs};
+use crate::model::checkpoint::{CheckpointDir, RealFs, step_path};
 use crate::model::data::{DocumentSink as _, Role, TokenWriter};
 use crate::model::store::RunState;
 use crate::model::tasks::{Task, TaskCorpus};
@@ -44,7 +44,7 @@ impl Setup<'_> {
         let Some(task) = self.task else {
             return Err(no_initial_weights());
         };
-        let complete = path.join("checkpoints").join(format!("step_{:06}", self.config.train.steps)).is_dir();
+        let complete = step_path(path, self.config.train.steps as u64).is_dir();
         // A process may be late and find what the first one has written since.
         let found = self.comm.broadcast(0, &[u8::from(complete), u8::from(has_checkpoint(path))])?;
         if found[0] == 1 {
@@ -142,7 +142,8 @@ impl Setup<'_> {
 
 /// Tokens of the corpus of a base model: as many as its training reads, but at least 2^16 and at most 2^22.
 fn corpus_tokens(train: &TrainSection) -> u64 {
-    ((train.steps * train.batch * train.context) as u64).clamp(1 << 16, 1 << 22)
+    let read = [train.steps, train.batch, train.context].into_iter().fold(1, usize::saturating_mul);
+    (read as u64).clamp(1 << 16, 1 << 22)
 }
 
 #[cfg(test)]
@@ -156,5 +157,6 @@ mod tests {
         };
         assert_eq!(tokens([100, 30, 40]), 120_000);
         assert_eq!([tokens([1, 2, 3]), tokens([1000, 1000, 1000])], [65_536, 4_194_304]);
+        assert_eq!(tokens([1 << 31, 1 << 20, 1 << 20]), 4_194_304);
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn json_line(
         rewards: None,
         advantage: None,
         trained: None,
-        finish_reason: Cow::Owned(done.finish_reason.to_string()),
+        finish_reason: done.finish_reason,
         truncated: match done.finish_reason {
             FinishReason::Length => true,
             FinishReason::Context => !faults::on(Fault::FullContextNotTruncated),

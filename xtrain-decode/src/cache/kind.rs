@@ -169,6 +169,6 @@ impl FromStr for KvKind {
             ("int8", Some(page)) => Some(KvKind::Int8 { page }),
             _ => [KvKind::Off, KvKind::Growing, KvKind::Contiguous].into_iter().find(|k| k.to_string() == s),
         };
-        kind.ok_or_else(|| Error::Option { field: "kv", want: WANT, got: s.to_owned() })
+        kind.ok_or_else(|| Error::option("kv", WANT, s))
     }
 }

@@ -113,21 +113,21 @@ impl LayerOffload {
     pub(crate) fn check(&self, kv: KvKind, shape: &CacheShape, room: Room) -> Result<()> {
         if !kv.can_offload_layers() {
             let want = "contiguous, paged or int8, to offload layers";
-            return Err(Error::Option { field: "kv", want, got: kv.to_string() });
+            return Err(Error::option("kv", want, kv));
         }
         let (n_slots, limit) = (slots(kv, room), self.limit);
         let layer = n_slots.saturating_mul(shape.layer_bytes_per_token());
         let Some(resident) = self.resident_layers(shape, n_slots) else {
             let (has, least) = (self.resident, least(shape, n_slots));
             let got = format!("{has} bytes; with {n_slots} positions they take {least} bytes");
-            return Err(Error::Option { field: "kv_resident", want: "room for two layers", got });
+            return Err(Error::option("kv_resident", "room for two layers", got));
         };
         let off = layer.saturating_mul(shape.n_layers - resident);
         if off > limit {
             let n = shape.n_layers - resident;
             let got = format!("{limit} bytes; {n} layers of {n_slots} positions take {off} bytes");
             let want = "room for the layers that are offloaded";
-            return Err(Error::Option { field: "offload_limit", want, got });
+            return Err(Error::option("offload_limit", want, got));
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! The prefix index: pages that are kept for later prompts that begin with the same tokens.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use xtrain_tensor::faults::{self, Fault};
@@ -10,6 +10,10 @@ use xtrain_tensor::faults::{self, Fault};
 #[derive(Debug, Default)]
 pub(super) struct PrefixIndex {
     pages: BTreeMap<PageKey, KeptPage>,
+    /// The key of each kept page.
+    keys: HashMap<u32, PageKey>,
+    /// The pages without a follower, the least recently used first.
+    leaves: BTreeSet<(u64, u32)>,
     clock: u64,
 }
 
@@ -21,6 +25,8 @@ struct KeptPage {
     page: u32,
     /// The time of the last match or insertion.
     last_used: u64,
+    /// The number of kept pages that come directly after this one.
+    followers: u32,
 }
 
 /// The result of [`PrefixIndex::insert`].
@@ -45,7 +51,7 @@ impl PrefixIndex {
             };
             let Some(kept) = kept else { break };
             if !faults::on(Fault::PrefixUseNotRecorded) {
-                kept.last_used = self.clock;
+                kept.use_at(self.clock, &mut self.leaves);
             }
             before = Some(kept.page);
             pages.push(kept.page);
@@ -56,18 +62,31 @@ impl PrefixIndex {
     /// Keeps `pages`, which hold `tokens`: whole pages of `size` tokens only.
     pub(super) fn insert(&mut self, tokens: &[u32], pages: &[u32], size: usize) -> Inserted {
         self.clock += 1;
-        let (last_used, mut before) = (self.clock, None);
+        let mut before = None;
         let Inserted { mut added, mut kept } = Inserted::default();
         for (chunk, &page) in tokens.chunks_exact(size).zip(pages) {
-            let entry = self.pages.entry((before, chunk.into())).or_insert_with(|| {
+            let key: PageKey = (before, chunk.into());
+            if !self.pages.contains_key(&key) {
                 added.push(page);
-                KeptPage { page, last_used }
-            });
-            entry.last_used = last_used;
+                self.keep(key.clone(), page);
+            }
+            let entry = self.pages.get_mut(&key).expect("it is kept");
+            entry.use_at(self.clock, &mut self.leaves);
             before = Some(entry.page);
             kept.push(entry.page);
         }
         Inserted { added, kept }
+    }
+
+    /// Adds a page without followers after the page `key.0`.
+    fn keep(&mut self, key: PageKey, page: u32) {
+        if let Some(before) = key.0.and_then(|before| self.pages.get_mut(self.keys.get(&before)?)) {
+            self.leaves.remove(&(before.last_used, before.page));
+            before.followers += 1;
+        }
+        self.leaves.insert((self.clock, page));
+        self.keys.insert(page, key.clone());
+        self.pages.insert(key, KeptPage { page, last_used: self.clock, followers: 0 });
     }
 
     /// The kept pages.
@@ -78,17 +97,28 @@ impl PrefixIndex {
     /// Removes the least recently used page among the pages without a kept successor for which `idle` returns `true`.
     /// `None`: there is no such page.
     pub(super) fn evict(&mut self, idle: impl Fn(u32) -> bool) -> Option<u32> {
-        let followed = |page: u32| {
-            let first = (Some(page), Arc::from([]));
-            self.pages.range(first..).next().is_some_and(|((before, _), _)| *before == Some(page))
-        };
         let idle = |page| idle(page) || faults::on(Fault::HeldPrefixEvicted);
-        let leaves = self.pages.iter().filter(|(_, kept)| idle(kept.page) && !followed(kept.page));
-        // of the pages of one lookup, which have the same time, only the last one has no follower
-        let (key, kept) = leaves.min_by_key(|(_, kept)| kept.last_used)?;
-        let (key, page) = (key.clone(), kept.page);
+        let leaf = *self.leaves.iter().find(|(_, page)| idle(*page))?;
+        self.leaves.remove(&leaf);
+        let key = self.keys.remove(&leaf.1)?;
         self.pages.remove(&key);
-        Some(page)
+        if let Some(before) = key.0.and_then(|before| self.pages.get_mut(self.keys.get(&before)?)) {
+            before.followers -= 1;
+            if before.followers == 0 {
+                self.leaves.insert((before.last_used, before.page));
+            }
+        }
+        Some(leaf.1)
+    }
+}
+
+impl KeptPage {
+    /// Records a use at the time `now`.
+    fn use_at(&mut self, now: u64, leaves: &mut BTreeSet<(u64, u32)>) {
+        if leaves.remove(&(self.last_used, self.page)) {
+            leaves.insert((now, self.page));
+        }
+        self.last_used = now;
     }
 }
 

@@ -1,12 +1,14 @@
 //! What the engine returns: tokens as they are sampled, completions, and counters.
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use xtrain_model::tokenizer::Tokenizer;
 
 use crate::sampler::TokenLogprob;
 
 /// Why a sequence ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum FinishReason {
     /// Its last token is an end-of-text token.
     Eos,

@@ -111,7 +111,7 @@ impl<'m> Engine<'m> {
         if own.used() > 0 {
             let (want, got) =
                 ("before a sequence is preempted", format!("{} bytes in the store", own.used()));
-            return Err(Error::Option { field: "offload_to", want, got });
+            return Err(Error::option("offload_to", want, got));
         }
         *own = store;
         Ok(())
@@ -156,7 +156,7 @@ impl<'m> Engine<'m> {
         let id = request.id;
         if g == 0 || id.checked_add(g as u64 - 1).is_none() {
             let want = "at least 1 completion, with ids below 2^64";
-            return Err(Error::Option { field: "completions", want, got: format!("{g} from id {id}") });
+            return Err(Error::option("completions", want, format!("{g} from id {id}")));
         }
         let position = request.prompt.len();
         let sampler = self.runner.sampler(request.options);
@@ -232,6 +232,11 @@ impl<'m> Engine<'m> {
         Ok(all)
     }
 
+    /// The new tokens of the last step. After an error they are those that its other sequences have got.
+    pub fn events(&self) -> &[Event] {
+        &self.scheduler.events
+    }
+
     /// Runs one forward pass over the scheduled rows and samples a token for each sequence whose last row ran. On a
     /// GPU, if all scheduled rows are decode rows, runs up to [`EngineOptions::steps_per_sync`] forward passes and
     /// samples as many tokens of each sequence. A step in which a sequence has drafted tokens is one forward pass, and
@@ -239,7 +244,7 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// [`Error::Sample`] for a row of logits that gives no token: its sequence has left the engine, the other
-    /// sequences have their tokens. [`Error::Model`] if the forward pass fails, if one of the draft model fails, or if
+    /// sequences have their tokens, which [`Engine::events`] returns. [`Error::Model`] if the forward pass fails, if one of the draft model fails, or if
     /// the cache has no room for a single sequence: no sequence has a new token of the pass then.
     pub fn step(&mut self) -> Result<Step<'_>> {
         self.advance(None)
@@ -272,7 +277,7 @@ impl<'m> Engine<'m> {
     pub fn extend(&mut self, index: usize, tokens: &[u32], max_new: usize) -> Result<usize> {
         let Some(request) = self.scheduler.continuation(index, tokens, max_new) else {
             let want = "a finished sequence that was not continued or released";
-            return Err(Error::Option { field: "index", want, got: index.to_string() });
+            return Err(Error::option("index", want, index));
         };
         self.check(&request)?;
         Ok(self.scheduler.extend(index, request))
@@ -297,7 +302,7 @@ impl<'m> Engine<'m> {
     pub fn snapshot(&mut self, index: usize) -> Result<SnapshotId> {
         let want = "a running sequence, or a finished one that can be continued, with computed rows";
         let snapshot = self.scheduler.snapshot(index)?;
-        snapshot.ok_or_else(|| Error::Option { field: "index", want, got: index.to_string() })
+        snapshot.ok_or_else(|| Error::option("index", want, index))
     }
 
     /// Ends a snapshot and frees the rows that no sequence holds. Returns `false` if it has ended before.
@@ -312,7 +317,7 @@ impl<'m> Engine<'m> {
     pub fn read_snapshot(&mut self, snapshot: SnapshotId) -> Result<KvPrefix> {
         let want = "a snapshot of this engine that was not released";
         let prefix = self.scheduler.read_snapshot(snapshot)?;
-        prefix.ok_or_else(|| Error::Option { field: "snapshot", want, got: format!("{snapshot:?}") })
+        prefix.ok_or_else(|| Error::option("snapshot", want, format!("{snapshot:?}")))
     }
 
     /// Writes the whole pages of `prefix` to the cache and keeps them as those of an earlier prompt; see

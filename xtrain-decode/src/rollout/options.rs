@@ -1,4 +1,6 @@
 //! The options of the engine.
+use std::borrow::Cow;
+
 use xtrain_model::Config;
 
 use crate::cache::{KvKind, Room};
@@ -129,8 +131,8 @@ impl EngineOptions {
     /// # Errors
     /// The first field outside its range.
     pub fn check(&self, cfg: &Config) -> Result<()> {
-        let require = |holds: bool, field, want, got: usize| {
-            if holds { Ok(()) } else { Err(Error::Option { field, want, got: got.to_string() }) }
+        let require = |holds: bool, field, want: Cow<'static, str>, got: usize| {
+            if holds { Ok(()) } else { Err(Error::option(field, want, got)) }
         };
         let page = self.kv.page().unwrap_or(1);
         for (field, size) in [
@@ -142,33 +144,36 @@ impl EngineOptions {
             ("kv_capacity", self.kv_capacity),
             ("steps_per_sync", Some(self.steps_per_sync)),
         ] {
-            require(size != Some(0), field, "at least 1", 0)?;
+            require(size != Some(0), field, "at least 1".into(), 0)?;
         }
-        require(self.max_batch <= 1 << 20, "max_batch", "at most 1048576", self.max_batch)?;
+        require(self.max_batch <= 1 << 20, "max_batch", "at most 1048576".into(), self.max_batch)?;
         if let Some(n) = self.max_seq_len {
-            let want = "at most the model's maximum number of positions";
-            require(n <= self.kv.max_positions(cfg), "max_seq_len", want, n)?;
+            let max = self.kv.max_positions(cfg);
+            let want = format!("at most {max}, the maximum number of positions of the model");
+            require(n <= max, "max_seq_len", want.into(), n)?;
         }
         if let KvKind::Sinks { sinks, window } = self.kv {
-            require(window > 0, "window", "at least 1", 0)?;
+            require(window > 0, "window", "at least 1".into(), 0)?;
             let want = "sinks and a window of at most the model's maximum number of positions together";
             let is_small = sinks.checked_add(window).is_some_and(|slots| slots <= cfg.max_positions);
             if !is_small {
                 let got = format!("{} and a model of {} positions", self.kv, cfg.max_positions);
-                return Err(Error::Option { field: "kv", want, got });
+                return Err(Error::option("kv", want, got));
             }
         }
-        if !self.kv.keeps_all() && self.speculation != Speculation::Off {
-            let (want, got) = ("off, with a sinks cache", format!("{:?}", self.speculation));
-            return Err(Error::Option { field: "speculation", want, got });
-        }
-        if self.kv == KvKind::Off && self.speculation != Speculation::Off {
-            let (want, got) = ("off, without a cache", format!("{:?}", self.speculation));
-            return Err(Error::Option { field: "speculation", want, got });
+        let excludes_drafts = match self.kv {
+            KvKind::Off => Some("off, without a cache"),
+            KvKind::Sinks { .. } => Some("off, with a sinks cache"),
+            _ => None,
+        };
+        if let Some(want) = excludes_drafts.filter(|_| self.speculation != Speculation::Off) {
+            let got = format!("{:?}", self.speculation);
+            return Err(Error::option("speculation", want, got));
         }
         if let (KvKind::Contiguous | KvKind::Sinks { .. }, Some(n)) = (self.kv, self.kv_capacity) {
-            let want = "at least max_seq_len for a contiguous cache, sinks and window for a sinks cache";
-            require(n >= self.kv.slots(self.room(cfg).positions), "kv_capacity", want, n)?;
+            let least = self.kv.slots(self.room(cfg).positions);
+            let want = format!("at least {least} for one sequence of a {} cache", self.kv);
+            require(n >= least, "kv_capacity", want.into(), n)?;
         }
         Ok(())
     }

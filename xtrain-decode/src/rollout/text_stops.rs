@@ -67,8 +67,8 @@ struct OpenText<'t> {
     stops: Arc<[String]>,
     /// The certain text.
     text: String,
-    /// Number of tokens up to the one that completes a stop text.
-    tokens: usize,
+    /// The tokens up to the one that completes a stop text.
+    tokens: Vec<u32>,
 }
 
 impl<'t> TextStops<'t> {
@@ -124,7 +124,11 @@ impl<'t> TextStops<'t> {
             Some(open) => open,
             None => OpenText::new(self.tokenizer, self.take_stops(completion.index)),
         };
-        for &token in completion.text_tokens().get(open.tokens..).unwrap_or_default() {
+        let tokens = completion.text_tokens();
+        if !tokens.starts_with(&open.tokens) && !faults::on(Fault::LostEventsIgnored) {
+            open = OpenText::new(self.tokenizer, open.stops);
+        }
+        for &token in tokens.get(open.tokens.len()..).unwrap_or_default() {
             if open.matcher.found() {
                 break;
             }
@@ -136,7 +140,7 @@ impl<'t> TextStops<'t> {
         open.text.push_str(&rest);
         if open.matcher.found() {
             if !faults::on(Fault::SurplusAfterStopTextKept) {
-                completion.truncate(open.tokens);
+                completion.truncate(open.tokens.len());
             }
             completion.finish_reason = FinishReason::Stop;
         } else {
@@ -155,7 +159,7 @@ fn without_empty(mut stops: Vec<String>) -> Arc<[String]> {
 impl OpenText<'_> {
     /// Appends a token of the text. Returns the text that is certain now.
     fn push(&mut self, token: u32) -> String {
-        self.tokens += 1;
+        self.tokens.push(token);
         let piece = self.decoder.push(token);
         let certain = self.matcher.push(&piece, &self.stops);
         self.text.push_str(&certain);
@@ -164,7 +168,7 @@ impl OpenText<'_> {
 
     fn new(tokenizer: &Tokenizer, stops: Arc<[String]>) -> OpenText<'_> {
         let decoder = tokenizer.stream_continuation();
-        OpenText { decoder, matcher: StopMatcher::new(), stops, text: String::new(), tokens: 0 }
+        OpenText { decoder, matcher: StopMatcher::new(), stops, text: String::new(), tokens: Vec::new() }
     }
 }
 
@@ -176,13 +180,13 @@ mod tests {
         Event { index, id: 0, position: 1, token, logprob: 0.0, processed_logprob: 0.0, finish }
     }
 
-    /// The text of a completion of which only the first tokens were pushed, its tokens and its finish reason.
-    fn finished(text: &str, pushed: usize) -> (String, Vec<u32>, FinishReason) {
+    /// The text of a completion of which only the tokens `pushed` were pushed, its tokens and its finish reason.
+    fn finished(text: &str, pushed: impl IntoIterator<Item = usize>) -> (String, Vec<u32>, FinishReason) {
         let tokenizer = Tokenizer::byte();
         let mut stops = TextStops::new(&tokenizer, vec!["bc".to_string()]);
         let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
-        for &token in &tokens[..pushed] {
-            stops.push(&event(3, token, None));
+        for at in pushed {
+            stops.push(&event(3, tokens[at], None));
         }
         let mut completion = Completion {
             index: 3,
@@ -201,14 +205,32 @@ mod tests {
     #[test]
     fn tokens_of_a_failed_step_belong_to_the_text() {
         for pushed in 0..=4 {
-            assert_eq!(finished("axyz", pushed).0, "axyz");
-            let (text, tokens, finish) = finished("abcd", pushed);
+            assert_eq!(finished("axyz", 0..pushed).0, "axyz");
+            let (text, tokens, finish) = finished("abcd", 0..pushed);
             assert_eq!(
                 (text.as_str(), tokens.len(), finish),
                 ("a", 3, FinishReason::Stop),
                 "{pushed} pushed"
             );
         }
+    }
+
+    /// A token in the middle of which the caller has not got the event.
+    fn text_without_an_event() -> String {
+        finished("axyz", [0, 2, 3]).0
+    }
+
+    #[test]
+    fn a_lost_event_in_the_middle_does_not_change_the_text() {
+        assert_eq!(text_without_an_event(), "axyz");
+        assert_eq!(finished("abcd", [0, 2]).1.len(), 3);
+        assert_eq!(finished("abxc", [0, 1, 3]).1.len(), 4, "the text has no stop text");
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn a_text_of_other_tokens_than_those_of_the_completion_is_found() {
+        assert_eq!(faults::with(Fault::LostEventsIgnored, text_without_an_event), "ayzz");
     }
 
     #[test]

@@ -251,6 +251,22 @@ pub(super) fn step_name(step: u64) -> String {
     format!("step_{step:06}")
 }
 
+/// The directory of the checkpoint of `step` in the directory of a run, whether it exists or not.
+pub fn step_path(run: &Path, step: u64) -> PathBuf {
+    run.join("checkpoints").join(step_name(step))
+}
+
+/// Whether the directory of a run has a checkpoint. It may be damaged. A save that was killed leaves a temporary
+/// directory, which is none.
+pub fn has_checkpoint(run: &Path) -> bool {
+    let files = run.join("checkpoints").read_dir().into_iter().flatten().flatten();
+    let is_checkpoint = |file: std::fs::DirEntry| {
+        let kind = file.file_name().to_str().and_then(entry);
+        matches!(kind, Some(DirEntry::Final(_) | DirEntry::Replaced(_))) && file.path().is_dir()
+    };
+    files.into_iter().any(is_checkpoint)
+}
+
 /// The kind of the entry `name` below `checkpoints`. `None`: not created by this module.
 pub(super) fn entry(name: &str) -> Option<DirEntry> {
     let base = name.split('.').next()?;

@@ -59,7 +59,7 @@ mod tests;
 mod weights;
 
 pub use control::{Control, Cursor};
-pub use directory::{CheckpointDir, SavedCheckpoint};
+pub use directory::{CheckpointDir, SavedCheckpoint, has_checkpoint, step_path};
 pub use error::{CheckpointError, ParseError, Refused, Result};
 pub use fs::RealFs;
 pub(crate) use header::encode as safetensors_header;

@@ -17,7 +17,7 @@ pub enum PromptSet {
 }
 
 /// Prompts with verifiable completions.
-pub trait Task: Debug {
+pub trait Task: Debug + Send + Sync {
     /// The name of the task in tables.
     fn name(&self) -> &str;
 

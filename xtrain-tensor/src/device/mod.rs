@@ -24,7 +24,7 @@ use gpu::{Emulation, EmulatorBuild, GpuCounters, Peak, ThreadSchedule};
 use simd::Simd;
 
 /// A device. Cloning shares it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Device {
     /// The CPU with the reference backend: slow, and bit-identical to all other backends by definition.
@@ -33,6 +33,12 @@ pub enum Device {
     Cpu(Cpu),
     /// A CUDA device, or the emulator.
     Gpu(Gpu),
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({self})")
+    }
 }
 
 impl fmt::Display for Device {
@@ -61,9 +67,16 @@ impl Device {
         Device::Reference(Reference { tensor_core: Some(tensor_core), ..Reference::default() })
     }
 
-    /// The CPU with one thread and the widest instruction set of this machine.
+    /// The CPU with one thread and the widest instruction set of this machine. [`Device::cpu_all_cores`] is faster for
+    /// all but the smallest models.
     pub fn cpu() -> Device {
         Device::cpu_with(1, Simd::detect())
+    }
+
+    /// The CPU with one thread for each core that this process may use, and the widest instruction set of this machine.
+    pub fn cpu_all_cores() -> Device {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Device::cpu_with(cores, Simd::detect())
     }
 
     /// The CPU with `threads` threads (at least one, including the caller's) and the instruction set `simd`.

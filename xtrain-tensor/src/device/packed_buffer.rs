@@ -1,4 +1,5 @@
 //! The memory of a packed weight.
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -8,10 +9,15 @@ use crate::faults::{self, Fault};
 
 /// A buffer that returns to the free lists of its device when it is dropped, on any thread. The thread that packs a
 /// weight is not the one that drops it, so lists of threads would not do.
-#[derive(Debug)]
 pub(crate) struct PackedBuffer<T: Copy + Send + 'static> {
     values: Vec<T>,
     recycler: Arc<Recycler>,
+}
+
+impl<T: Copy + Send + 'static> fmt::Debug for PackedBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PackedBuffer").field("len", &self.values.len()).finish_non_exhaustive()
+    }
 }
 
 impl<T: Copy + Send + 'static> PackedBuffer<T> {

@@ -2,6 +2,7 @@
 //! buffer is reused by the next one of a similar length, so after the first steps no memory page is faulted in or
 //! zeroed twice.
 use std::any::Any;
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +19,7 @@ pub(crate) use free_list::with_capacity;
 mod free_list;
 
 /// The free buffers of a CPU device.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Recycler {
     f32: Mutex<Free<f32>>,
     bf16: Mutex<Free<bf16>>,
@@ -28,8 +29,15 @@ pub(crate) struct Recycler {
     packed: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
+impl fmt::Debug for Recycler {
+    /// Without the contents of free memory.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recycler").finish_non_exhaustive()
+    }
+}
+
 /// The free memory of tensors of one element type.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Free<T> {
     buffers: FreeList<T>,
     /// Empty, each with one reference: where [`Values`] puts a buffer. There are at most as many as tensors were in use
@@ -105,11 +113,21 @@ impl Recycler {
 
 /// The values of a tensor. Clones share them. When the last clone is dropped, the memory returns to the device's free
 /// lists.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Values<T: Recycled> {
     /// `None`: only while it is dropped.
     handle: Option<Arc<Vec<T>>>,
     recycler: Arc<Recycler>,
+}
+
+impl<T: Recycled> fmt::Debug for Values<T> {
+    /// The first values, as `[1.0, 2.0, ..]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        let mut list = f.debug_list();
+        list.entries(self.iter().take(SHOWN));
+        if self.len() > SHOWN { list.finish_non_exhaustive() } else { list.finish() }
+    }
 }
 
 impl<T: Recycled> Values<T> {

@@ -101,3 +101,14 @@ fn the_error_of_an_operand_names_its_dtype_or_its_device() {
         assert_eq!(found.to_string(), want);
     }
 }
+
+#[test]
+fn debug_text_has_the_first_values_and_no_free_memory() {
+    let device = Device::cpu();
+    drop(Tensor::zeros(&device, &[1000], Dtype::F32).unwrap());
+    let tensor = |n: u32| Tensor::new(&device, &[n as usize], (0..n).collect::<Vec<u32>>()).unwrap();
+    let text = format!("{:?}", tensor(2));
+    assert!(text.contains("[0, 1]") && text.len() < 200, "{text}");
+    let text = format!("{:?}", tensor(9));
+    assert!(text.contains("[0, 1, 2, 3, 4, 5, 6, 7, ..]"), "{text}");
+}

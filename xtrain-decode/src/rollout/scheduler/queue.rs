@@ -1,5 +1,5 @@
 //! The waiting sequences and their order.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use xtrain_tensor::faults::{self, Fault};
 
@@ -14,6 +14,8 @@ use crate::rollout::sequence::Sequence;
 #[derive(Debug, Default)]
 pub(in crate::rollout) struct WaitingQueue {
     sequences: BTreeMap<(i64, usize), Sequence>,
+    /// The rank of each sequence, by its index.
+    ranks: HashMap<usize, i64>,
 }
 
 impl WaitingQueue {
@@ -28,6 +30,7 @@ impl WaitingQueue {
 
     /// Adds a sequence behind those of its rank that were submitted before it.
     pub(super) fn insert(&mut self, sequence: Sequence) {
+        self.ranks.insert(sequence.index, sequence.rank);
         self.sequences.insert((sequence.rank, sequence.index), sequence);
     }
 
@@ -37,7 +40,9 @@ impl WaitingQueue {
     }
 
     pub(super) fn pop_front(&mut self) -> Option<Sequence> {
-        self.sequences.pop_first().map(|(_, sequence)| sequence)
+        let (_, sequence) = self.sequences.pop_first()?;
+        self.ranks.remove(&sequence.index);
+        Some(sequence)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
@@ -46,8 +51,8 @@ impl WaitingQueue {
 
     /// Removes the sequence of this index in the order of submission.
     pub(super) fn remove(&mut self, index: usize) -> Option<Sequence> {
-        let key = *self.sequences.keys().find(|key| key.1 == index)?;
-        self.sequences.remove(&key)
+        let rank = self.ranks.remove(&index)?;
+        self.sequences.remove(&(rank, index))
     }
 
     pub(in crate::rollout) fn len(&self) -> usize {

@@ -15,7 +15,7 @@ impl Scheduler {
         let kv = self.options.kv;
         if !kv.keeps_all() {
             let want = "a cache that keeps all positions, for a snapshot";
-            return Err(Error::Option { field: "kv", want, got: kv.to_string() });
+            return Err(Error::option("kv", want, kv));
         }
         let sequences = self.running.iter().chain(self.held.with_rows());
         let find = |index: usize| sequences.clone().find(|s| s.index == index);
@@ -46,7 +46,7 @@ impl Scheduler {
         let kv = self.options.kv;
         if !kv.is_exact() {
             let want = "a cache in the compute dtype, to copy the rows of a snapshot";
-            return Err(Error::Option { field: "kv", want, got: kv.to_string() });
+            return Err(Error::option("kv", want, kv));
         }
         let (Some(snapshot), Some(cache)) = (self.snapshots.get(id), &mut self.cache) else {
             return Ok(None);
@@ -58,7 +58,7 @@ impl Scheduler {
     /// Writes whole pages of `prefix` to the cache and keeps them for later sequences, as those of earlier prompts.
     /// Returns the number of tokens that are kept: as many as there are available pages for.
     pub(in crate::rollout) fn insert_rows(&mut self, prefix: &KvPrefix) -> Result<usize> {
-        let refuse = |field, want, got: String| Err(Error::Option { field, want, got });
+        let refuse = |field, want: &'static str, got: String| Err(Error::option(field, want, got));
         let (Some(cache), KvKind::Paged { page }) = (&mut self.cache, self.options.kv) else {
             return refuse("kv", "paged, to keep the rows of a prefix", self.options.kv.to_string());
         };

@@ -44,7 +44,7 @@ impl<'m> DraftModel<'m> {
         let (found, want) = (draft.config().vocab, model.config().vocab);
         if found != want && !faults::on(Fault::DraftVocabNotChecked) {
             let got = format!("{found} tokens, the model has {want}");
-            return Err(Error::Option { field: "draft", want: "the vocabulary of the model", got });
+            return Err(Error::option("draft", "the vocabulary of the model", got));
         }
         let positions = room.positions.min(draft.config().max_positions);
         let own = Room { positions, slots: None, ..room };

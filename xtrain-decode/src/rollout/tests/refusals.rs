@@ -41,7 +41,7 @@ fn invalid_requests_and_options_are_refused_by_name() {
     assert_eq!(with(|o| o.kv = KvKind::Paged { page: 0 }), "page: expected at least 1, found 0");
     assert_eq!(
         with(|o| o.max_seq_len = Some(65)),
-        "max_seq_len: expected at most the model's maximum number of positions, found 65"
+        "max_seq_len: expected at most 64, the maximum number of positions of the model, found 65"
     );
     assert!(with(|o| o.kv_capacity = Some(63)).starts_with("kv_capacity"));
 }
