@@ -31,6 +31,8 @@ Text that may be the beginning of a --stop text is held back until the next toke
 
 {FINISH_REASONS}
 
+In the examples, runs/long stands for a model whose context holds long.txt and more.txt.
+
 Examples:
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --max-new 50 --temperature 0.8
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --stop 'JULIET:' \\
@@ -38,13 +40,13 @@ Examples:
   xtrain generate runs/quickstart --prompt '12+34=' --regex '[0-9]{{1,3}}\\n'
   echo 'ROMEO:' | xtrain generate runs/shakespeare --prompt -
   xtrain generate runs/shakespeare --prompt 'ROMEO:' --temperature 0 --speculate lookup
-  xtrain generate runs/shakespeare --prompt - --save-prefix long.prefix --max-new 1 < long.txt
-  cat long.txt more.txt | xtrain generate runs/shakespeare --prompt - --prefix long.prefix
+  xtrain generate runs/long --prompt - --save-prefix long.prefix --max-new 1 < long.txt
+  cat long.txt more.txt | xtrain generate runs/long --prompt - --prefix long.prefix
   xtrain generate runs/long --prompt - --kv-resident 64MB --offload-dir . < long.txt
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub(super) struct GenerateArgs {
     /// Prompt text; - reads standard input, without a line break at its end. An empty text starts from the
-    /// BOS token of the model.
+    /// BOS token of the model; a model without one refuses it.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Prompt as token ids, for example 1,2,3.

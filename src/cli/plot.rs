@@ -31,11 +31,12 @@ pub(super) struct PlotArgs {
     /// Runs: their directories, or their names under runs/.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss, or the rewards].
+    /// Keys of metrics.jsonl to plot; the first is drawn as a line [default: loss,val_loss, or the rewards; of several
+    /// runs, the first of reward, val_loss and loss that all of them have].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     keys: Vec<String>,
     /// SVG output file; its name must end in .svg [default: loss.svg, reward.svg and others, or plot-KEYS.svg, in the
-    /// run directory; an earlier plot of the same keys is replaced].
+    /// run directory; an earlier plot of the same keys is replaced; for several runs, no file].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -55,8 +56,8 @@ pub(super) struct PlotArgs {
     /// Height of the terminal plot, in lines.
     #[arg(long, value_name = "N", default_value_t = 18, value_parser = height)]
     height: u16,
-    /// Write all metrics as CSV to this file instead of plotting: one column per key, one row per step. `-`: standard
-    /// output.
+    /// Write all metrics of one run as CSV to this file instead of plotting: one column per key, one row per step. `-`:
+    /// standard output.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["keys", "out", "log_x", "log_y", "ascii", "width", "height"])]
     csv: Option<PathBuf>,
 }

@@ -49,7 +49,7 @@ completions and the verification are repeated with it.
 
 Examples:
   xtrain quickstart
-  xtrain quickstart --seed 1 --threads 1")]
+  xtrain quickstart --run runs/seed-1 --seed 1 --threads 1")]
 pub(super) struct QuickstartArgs {
     /// Directory of the run.
     #[arg(long, value_name = "DIR", default_value = "runs/quickstart")]

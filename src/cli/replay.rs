@@ -29,17 +29,21 @@ Regenerates every completion of a file of `xtrain rollout` or of RUN/rollouts/, 
 and finish reasons, bit for bit. Tokens that a reward program appended are inputs. Exits with code 1 if a completion \
 differs.
 
+A file of `xtrain rollout` does not name its model: --model is required.
+
 The rollouts of a step were sampled by the weights before it. For RUN/rollouts/step_000051.jsonl the default model is \
-the checkpoint RUN/checkpoints/step_000050.
+the checkpoint RUN/checkpoints/step_000050, if the run has kept it: grpo.save_every and grpo.keep. For step 1, --model \
+names the initial model: RUN/base, or that of --init.
 
 Examples:
+  xtrain replay completions.jsonl --model runs/quickstart
   xtrain replay runs/grpo/rollouts/step_000001.jsonl --model runs/grpo/base
-  xtrain replay completions.jsonl --model runs/quickstart")]
+  xtrain replay runs/grpo/rollouts/step_000751.jsonl")]
 pub(super) struct ReplayArgs {
     /// File of completions.
     file: PathBuf,
     /// Model that generated them: a run (newest checkpoint), a checkpoint, a Hugging Face directory or a GGUF file
-    /// [default: the checkpoint of the step before].
+    /// [default: the checkpoint of the step before, for a file of RUN/rollouts/].
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Device.

@@ -81,7 +81,8 @@ pub(super) struct TrainArgs {
     /// bytes, or the path of a tokenizer.json or of a model; alias for data.tokenizer.
     #[arg(long, value_name = "TOKENIZER")]
     tokenizer: Option<String>,
-    /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
+    /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file, or train
+    /// without a configuration file].
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
     /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file [default: random weights]. Its

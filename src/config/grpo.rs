@@ -71,9 +71,10 @@ pub struct GrpoSection {
     /// Min-p sampling: keep tokens with at least this fraction of the highest probability; 0: keep all.
     pub min_p: f64,
     /// Regular expression that each turn of a completion matches as a whole; the update keeps the tokens that it
-    /// allows. Requires top_k = 0, top_p = 1 and min_p = 0. Default: any text.
+    /// allows. Requires top_k = 0, top_p = 1 and min_p = 0. Empty: any text.
     pub regex: String,
-    /// JSON schema that each turn of a completion is valid under: a file, or the schema itself. As `regex`.
+    /// JSON schema that each turn of a completion is valid under: a file, or the schema itself. As `regex`. Empty: any
+    /// text.
     pub json_schema: String,
     /// Peak learning rate.
     pub learning_rate: f64,

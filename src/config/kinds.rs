@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskKind {
-    /// Language modeling: loss on every token of the text, or on the `completion` of a `prompt`.
+    /// Language modeling: loss on every token of the text, on the `completion` of a `prompt`, or on the assistant turns
+    /// of `messages`.
     Lm,
     /// Supervised fine-tuning: loss on the assistant turns of `messages`, or on the `completion` of a `prompt`.
     Sft,

@@ -124,7 +124,7 @@ pub struct TrainSection {
     pub keep: usize,
     /// Also keep the weights with the lowest validation loss, in `best/` of the run, which is a model of its own.
     pub keep_best: bool,
-    /// Stop after N consecutive evaluations without a lower validation loss.
+    /// Stop after N consecutive evaluations without a lower validation loss; 0: never.
     pub patience: usize,
     /// Add the norms of the gradient and of the weights of each layer to the metrics every N steps; 0: never.
     pub stats_every: usize,

@@ -86,7 +86,8 @@ pub(super) struct GrpoArgs {
     /// Peak learning rate; alias for grpo.learning_rate.
     #[arg(long, visible_alias = "learning-rate", value_name = "RATE", value_parser = learning_rate)]
     lr: Option<f64>,
-    /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file].
+    /// Directory of the new run [default: runs/NAME, where NAME is the name of the last configuration file, or grpo
+    /// without a configuration file].
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
     /// Initial weights: a run, a checkpoint, a Hugging Face directory or a GGUF file; alias for train.init.
