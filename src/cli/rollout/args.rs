@@ -21,7 +21,8 @@ pages. Completion s of prompt p has sample_id p * G + s.
 
 A line may replace flags for its completions: max_new, seed, ignore_eos, temperature, top_k, top_p, min_p, \
 repetition_penalty, stop (a list of texts), stop_token_ids, top_logprobs, and regex or json_schema. \"priority\" is a whole number; \
-prompts of a higher one run first. Fields with other names are columns: they have no effect, and the output repeats them.
+prompts of a higher one run first. Fields with other names are columns: they have no effect, and the output repeats \
+them.
 
 A prompt that does not fit the context is skipped with a warning, unless it is truncated; the exit code is then 65.
 
