@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo run --release --example 01_train_and_roll_out`.
 use xtrain::decode::generate_greedy_cached;
-use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
+use xtrain::model::{Config, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::tensor::{Device, Dtype};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,15 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     };
     let model = Model::init(&config, Dtype::F32, &Device::cpu(), 0)?;
-    let schedule = Schedule {
-        decay: Decay::Cosine,
-        warmup_start_lr: 0.0,
-        lr: 1e-2,
-        min_lr: 0.0,
-        warmup_steps: 5,
-        steps: 100,
-        decay_steps: 0,
-    };
+    let schedule = Schedule::cosine(1e-2, 100).with_warmup(5);
     let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
     let tokens: Vec<u32> = (0..16).collect();
     for _ in 0..100 {

@@ -8,7 +8,7 @@ use xtrain::decode::{EngineOptions, Request, StopConditions, generate};
 use xtrain::model::chat::{ChatTemplate, Message, Options};
 use xtrain::model::data::{Content, DocumentWindows, Overflow, Pieces, Tokens, WindowOrder};
 use xtrain::model::tokenizer::Tokenizer;
-use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
+use xtrain::model::{Config, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::tensor::{Device, Dtype};
 
 const CONTEXT: u64 = 128;
@@ -39,15 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     };
     let model = Model::init(&config, Dtype::F32, &Device::cpu(), 0)?;
-    let schedule = Schedule {
-        decay: Decay::Cosine,
-        warmup_start_lr: 0.0,
-        lr: 5e-3,
-        min_lr: 0.0,
-        warmup_steps: 10,
-        steps: STEPS,
-        decay_steps: 0,
-    };
+    let schedule = Schedule::cosine(5e-3, STEPS).with_warmup(10);
     let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
     for step in 0..STEPS {
         let batch = windows.batch(&tokens, step, 8)?;

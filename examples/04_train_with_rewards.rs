@@ -10,7 +10,7 @@ use xtrain::grpo::prompts::{PromptSource, text_prompt};
 use xtrain::grpo::score::Scorer;
 use xtrain::grpo::{self, Grpo, GrpoObserver, from_config};
 use xtrain::model::tokenizer::Tokenizer;
-use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
+use xtrain::model::{Config, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 use xtrain::rewards::{FunctionReward, RewardInput};
 use xtrain::tensor::{Device, Dtype};
 
@@ -88,15 +88,7 @@ fn pretrain(model: Model, tokenizer: &Tokenizer) -> Result<Model, Box<dyn Error>
         [format!("{prompt}{right}"), format!("{prompt}{wrong}")]
     };
     let texts: Vec<String> = sums().into_iter().enumerate().flat_map(text).collect();
-    let schedule = Schedule {
-        decay: Decay::Cosine,
-        warmup_start_lr: 0.0,
-        lr: 1e-2,
-        min_lr: 0.0,
-        warmup_steps: 10,
-        steps: 300,
-        decay_steps: 0,
-    };
+    let schedule = Schedule::cosine(1e-2, 300).with_warmup(10);
     let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
     let all = texts.iter().map(|text| Ok(TrainingExample::window(&tokenizer.encode(text)?, 1.0)));
     let all: Vec<TrainingExample> = all.collect::<Result<_, Box<dyn Error>>>()?;

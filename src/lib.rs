@@ -23,7 +23,7 @@
 //!
 //! ```
 //! use xtrain::decode::generate_greedy_cached;
-//! use xtrain::model::{Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample};
+//! use xtrain::model::{Config, Model, OptimConfig, Schedule, Trainer, TrainingExample};
 //! use xtrain::tensor::{Device, Dtype};
 //!
 //! let config = Config {
@@ -42,15 +42,7 @@
 //!     ..Config::default()
 //! };
 //! let model = Model::init(&config, Dtype::F32, &Device::cpu(), 0)?;
-//! let schedule = Schedule {
-//!     decay: Decay::Constant,
-//!     warmup_start_lr: 0.0,
-//!     lr: 1e-2,
-//!     min_lr: 0.0,
-//!     warmup_steps: 5,
-//!     steps: 60,
-//!     decay_steps: 0,
-//! };
+//! let schedule = Schedule::constant(1e-2).with_warmup(5);
 //! let mut trainer = Trainer::new(model, OptimConfig::default(), schedule)?;
 //! let tokens: Vec<u32> = (0..16).collect();
 //! for _ in 0..60 {
@@ -120,3 +112,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guide/grpo.md")]
 struct GrpoGuide;
+
+/// The guide to the library, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide/library.md")]
+struct LibraryGuide;

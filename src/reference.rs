@@ -73,7 +73,7 @@ fn command_section(page: &mut String, command: &Command, parent: &str, level: us
         visible(command).for_each(|inner| command_section(page, inner, &path, level + 1));
         return;
     }
-    line!(page, "\n```text\n{path}{}\n```", usage(command));
+    line!(page, "\n```text\n{}\n```", usage(command, &path));
     let mut heading = None;
     let hidden = |arg: &clap::Arg| arg.is_hide_set() || ["help", "version"].contains(&arg.get_id().as_str());
     let options = command.get_opts().filter(|arg| !arg.is_positional());
@@ -119,18 +119,11 @@ fn command_section(page: &mut String, command: &Command, parent: &str, level: us
     }
 }
 
-/// The positional arguments of a command.
-fn usage(command: &Command) -> String {
-    let mut usage = " [OPTIONS]".to_string();
-    for arg in command.get_positionals() {
-        let name = arg.get_value_names().map_or(arg.get_id().to_string(), |names| names[0].to_string());
-        let many = if arg.get_num_args().is_some_and(|n| n.max_values() > 1) { "..." } else { "" };
-        usage += &match arg.is_required_set() {
-            true => format!(" {}{many}", name.to_uppercase()),
-            false => format!(" [{}{many}]", name.to_uppercase()),
-        };
-    }
-    usage
+/// The usage line of the command `path`: its arguments, and the options that it needs.
+fn usage(command: &Command, path: &str) -> String {
+    let usage = command.clone().bin_name(path).render_usage().to_string();
+    let words: Vec<&str> = usage.trim_start_matches("Usage:").split_whitespace().collect();
+    words.join(" ")
 }
 
 /// The flags of an argument: `-n, --num-generations <G>`.

@@ -344,7 +344,7 @@ pub fn save(
 ) -> Result<SavedCheckpoint, StoreError> {
     let record = config::record(config);
     let files = [(run::RECORD, record.as_bytes())];
-    store::save(checkpoints, trainer, &with_trained_template(config, tokenizer), state, &files)
+    store::save(checkpoints, trainer, &*with_trained_template(config, tokenizer), state, &files)
 }
 
 /// The tokenizer with the chat template that training used: a model that is fine-tuned with [`BUILT_IN`] keeps it, so

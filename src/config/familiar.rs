@@ -48,6 +48,7 @@ const GRPO_KEYS: Names = &[
     (&["batch_size", "per_device_train_batch_size", "generation_batch_size"], "grpo.prompts_per_step"),
     (&["reward_funcs", "reward_func", "reward_functions"], "grpo.reward"),
     (&["max_tool_calling_iterations"], "grpo.max_turns"),
+    (&["sync_ref_model"], "grpo.ref_model_sync_steps"),
     (&["max_new_tokens", "max_tokens"], "grpo.max_completion_length"),
     (&["train_file", "train_files", "dataset", "train_dataset"], "grpo.prompts"),
     (
@@ -67,6 +68,13 @@ const ABSENT: &[(&[&str], &str)] = &[
         "the length of a run is its number of steps: --steps N; xtrain train --epochs EPOCHS computes it from the data",
     ),
     (&["warmup_ratio"], "warmup is a number of steps"),
+    (&["decay_lr"], "train.schedule = \"constant\" has no decay"),
+    (&["out_dir", "output_dir"], "the directory of a run is a flag: --run DIR"),
+    (
+        &["init_from", "resume_from_checkpoint"],
+        "--init MODEL starts with the weights of a model, --resume RUN continues a run",
+    ),
+    (&["use_vllm"], "not needed: the rollouts have the weights and the bits of the trainer"),
     (
         &["gradient_accumulation_steps", "grad_accum", "accumulation_steps"],
         "each step accumulates the gradients of its micro-batches: train.micro_batch, or grpo.micro_batch, is the size of \

@@ -61,7 +61,7 @@ pub enum Error {
     NoPrompts,
     /// A setting is outside its range.
     #[error(transparent)]
-    Config(#[from] crate::config::Error),
+    Config(Box<crate::config::Error>),
     /// A prompt of a list has no token or too many.
     #[error("prompt {prompt}: expected {want}, found {found}")]
     PromptLength {
@@ -181,4 +181,17 @@ pub enum Error {
         /// The trainer's value.
         trainer: f32,
     },
+}
+
+impl From<crate::config::Error> for Error {
+    fn from(error: crate::config::Error) -> Error {
+        Error::Config(Box::new(error))
+    }
+}
+
+impl From<std::io::Error> for Error {
+    /// An error of the caller's own observer.
+    fn from(error: std::io::Error) -> Error {
+        Error::Other(Box::new(error))
+    }
 }

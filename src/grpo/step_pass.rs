@@ -18,7 +18,7 @@ pub(super) struct StepPass<'a> {
     /// The completions of the step.
     pub(super) completions: &'a [Weighted<'a>],
     /// Whether the weights of the model are those that sampled.
-    pub(super) samples: bool,
+    pub(super) is_on_policy: bool,
     /// As [`StepInput::loss_tokens`](super::update::StepInput::loss_tokens).
     pub(super) loss_tokens: f64,
 }
@@ -56,7 +56,7 @@ impl StepPass<'_> {
     /// if a weight depends on the values of the whole step, or if examples with weights are probably few. The bits
     /// are the same.
     pub(super) fn run(&self, trainer: &mut Trainer) -> Result<PassOutput, Error> {
-        let mut pass = if self.samples && !self.loss.needs_entropy() {
+        let mut pass = if self.is_on_policy && !self.loss.needs_entropy() {
             self.weights_first(trainer, None)
         } else if self.loss.needs_whole_step() || self.drops_examples() {
             let values = self.values(trainer)?;
@@ -172,7 +172,7 @@ impl StepPass<'_> {
 
     /// Compares the values of a completion with the sampler's, if they must be equal.
     fn check(&self, completion: usize, found: &TokenValues) -> Result<(), Error> {
-        if self.samples { check(&self.completions[completion], &found.logp) } else { Ok(()) }
+        if self.is_on_policy { check(&self.completions[completion], &found.logp) } else { Ok(()) }
     }
 
     /// The examples with a completion that `is_weighted`, and the others.

@@ -89,7 +89,7 @@ impl Updater {
             examples: self.examples,
             processing: self.processing(),
             completions,
-            samples: policy == Policy::Sampling,
+            is_on_policy: policy == Policy::Sampling,
             loss_tokens,
         };
         let mut pass = operands.run(trainer)?;

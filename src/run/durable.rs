@@ -44,8 +44,12 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    let written =
+        file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
+    if let Err(error) = written {
+        // the error of the write is the one to report
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
     sync_name(path)
 }

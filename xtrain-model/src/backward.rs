@@ -71,6 +71,7 @@ impl<'m> Pass<'m> {
     ) -> Result<Vec<Option<LogProb>>, E> {
         let model = self.model;
         let mut batch = Batch::new(examples)?;
+        batch.require_positions(model.config().max_positions)?;
         let mut table = Tape::new(batch.samples.clone());
         let embedded = table.embedding(&model.params.embed, &batch.rows.id)?;
         let (mut layers, mut h) = (Vec::new(), embedded.value.clone());

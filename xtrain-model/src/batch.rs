@@ -55,6 +55,18 @@ impl Batch {
         })
     }
 
+    /// Checks that no sequence is longer than `max` positions.
+    pub(crate) fn require_positions(&self, max: usize) -> Result<()> {
+        match self.rows.pos.iter().max() {
+            Some(&last) if last as usize >= max => {
+                let want = "examples with at most as many tokens as the model has positions";
+                let got = format!("{} tokens and {max} positions", last + 1);
+                Err(xtrain_tensor::Error::Argument { op: "training", want, got }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The keys and values of one pass over the rows.
     pub(crate) fn keys<X>(&self) -> Result<NoCache<X>> {
         match &self.table {

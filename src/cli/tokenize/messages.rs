@@ -71,7 +71,7 @@ pub(super) fn run(
 
 /// The conversation of a line.
 fn parse(line: &str) -> Result<Conversation, ChatError> {
-    let json = Json::parse(line)?;
+    let json = Json::parse_unique(line)?;
     let tools = tools(&json)?;
     if let (Some(prompt), Some(completion)) = (json.get("prompt"), json.get("completion")) {
         return Ok(Conversation::in_parts(Message::list(&prompt)?, Message::list(&completion)?, tools));
@@ -90,6 +90,12 @@ fn parse(line: &str) -> Result<Conversation, ChatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_that_a_line_has_twice_is_an_error() {
+        let error = parse("{\"messages\":[],\n\"messages\":[]}").map(drop).unwrap_err().to_string();
+        assert!(error.contains("the field `messages` twice at line 2"), "{error}");
+    }
 
     #[test]
     fn a_line_is_a_list_of_messages_or_an_object_with_tools() {

@@ -1,7 +1,7 @@
 //! The engine: a scheduler and a runner.
 use xtrain_model::Model;
 
-use super::completion::{Completion, Counters, LogitRow, Step};
+use super::completion::{Completion, Counters, Event, LogitRow, Step};
 use super::options::{EngineOptions, Speculation};
 use super::plan::Plan;
 use super::request::Request;

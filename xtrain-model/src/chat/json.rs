@@ -5,7 +5,7 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::error::ChatError;
-use crate::json::{MAX_DEPTH, found_at_line, too_deep};
+use crate::json::{MAX_DEPTH, found_at_line, from_unique, too_deep};
 
 /// A JSON value. Objects keep their keys in the order of the text, as in Python.
 #[derive(Clone, PartialEq)]
@@ -23,6 +23,16 @@ impl Json {
         }
         let read = serde_json::from_str::<Value>(text);
         read.map(Json).map_err(|e| ChatError::Message { want: "JSON", got: found_at_line(&e) })
+    }
+
+    /// [`Json::parse`]; keys that an object has twice are an error.
+    ///
+    /// # Errors
+    /// As [`Json::parse`].
+    pub fn parse_unique(text: &str) -> Result<Json, ChatError> {
+        let json = Json::parse(text)?;
+        from_unique(text).map_err(|e| ChatError::Message { want: "JSON", got: found_at_line(&e) })?;
+        Ok(json)
     }
 
     /// The value of `key` in an object. `None`: not an object, or the key is absent.

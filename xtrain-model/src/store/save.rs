@@ -23,15 +23,16 @@ pub struct RunState {
     pub best: Option<(f64, u64)>,
 }
 
-/// Saves a trainer durably as `step_N`, with further files of the run, by name and content. See
-/// [`CheckpointDir::save`].
+/// Saves a trainer durably as `step_N`, with its tokenizer (`None`: it has none) and further files of the run, by name and
+/// content. See [`CheckpointDir::save`].
 ///
 /// # Errors
-/// As [`CheckpointDir::save`]; a trainer that has joined processes and not left them.
-pub fn save(
+/// As [`CheckpointDir::save`]; a trainer that has joined processes and not left them; a tokenizer with more tokens than
+/// the vocabulary of the model.
+pub fn save<'a>(
     dir: &CheckpointDir,
     trainer: &Trainer,
-    tokenizer: &Tokenizer,
+    tokenizer: impl Into<Option<&'a Tokenizer>>,
     run_state: RunState,
     run_files: &[(&str, &[u8])],
 ) -> Result<SavedCheckpoint, StoreError> {
@@ -59,7 +60,8 @@ pub fn save(
         best_loss: run_state.best.map(|(loss, _)| loss),
         best_step: run_state.best.map_or(0, |(_, step)| step),
     };
-    let source = ExportSource { model, tokenizer: Some(tokenizer), eos: tokenizer.eos_ids() };
+    let tokenizer = tokenizer.into();
+    let source = ExportSource { model, tokenizer, eos: tokenizer.map_or(&[], Tokenizer::eos_ids) };
     let trainer = TrainerView { control: &control, optimizer: &views(&states)? };
     save_source(dir, &source, step, Some(trainer), run_files)
 }
@@ -67,7 +69,8 @@ pub fn save(
 /// Saves a model without a trainer, durably and with checksums, as `step` of a directory of checkpoints.
 ///
 /// # Errors
-/// As [`CheckpointDir::save`]; a model that no supported family can represent.
+/// As [`CheckpointDir::save`]; a model that no supported family can represent; a tokenizer with more tokens than the
+/// vocabulary of the model.
 pub fn save_model(
     dir: &CheckpointDir,
     source: &ExportSource<'_>,
@@ -84,6 +87,12 @@ fn save_source(
     run_files: &[(&str, &[u8])],
 ) -> Result<SavedCheckpoint, StoreError> {
     let ExportSource { model, tokenizer, eos } = *source;
+    let vocab = model.config().vocab;
+    if let Some(found) = tokenizer.map(Tokenizer::vocab_size).filter(|found| *found > vocab) {
+        let want = "a tokenizer with at most as many tokens as the vocabulary of the model";
+        let got = format!("{found} tokens and a vocabulary of {vocab}");
+        return Err(Error::from(xtrain_tensor::Error::Argument { op: "save", want, got }).into());
+    }
     let mut config = hf::to_json(model.config(), eos)?;
     model.kept_fields.add_to(&mut config);
     let config = sorted(config);
@@ -115,4 +124,38 @@ pub(crate) fn views<N: AsRef<str>>(named: &[(N, Tensor)]) -> Result<Vec<TensorVi
         .iter()
         .map(|(n, t)| Ok(TensorView { name: n.as_ref(), shape: t.shape(), data: t.data()? }))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use xtrain_tensor::{Device, Dtype};
+
+    use super::*;
+    use crate::checkpoint::RealFs;
+    use crate::config::Config;
+    use crate::model::Model;
+    use crate::optim::OptimConfig;
+    use crate::schedule::Schedule;
+
+    /// The result of saving a trainer of a model with `vocab` tokens.
+    fn saved(vocab: usize, tokenizer: Option<&Tokenizer>) -> Result<bool, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointDir::open(Arc::new(RealFs), dir.path(), 2).unwrap();
+        let model = Model::init(&Config { vocab, ..Config::tiny() }, Dtype::F32, &Device::cpu(), 0).unwrap();
+        let trainer = Trainer::new(model, OptimConfig::default(), Schedule::constant(1e-3)).unwrap();
+        let saved = save(&checkpoints, &trainer, tokenizer, RunState::default(), &[]);
+        saved.map(|saved| saved.path.join("tokenizer.json").exists()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_tokenizer_has_at_most_as_many_tokens_as_the_vocabulary() {
+        let bytes = Tokenizer::byte();
+        assert_eq!(saved(257, Some(&bytes)), Ok(true));
+        assert_eq!(saved(264, Some(&bytes)), Ok(true));
+        assert_eq!(saved(16, None), Ok(false));
+        let error = saved(256, Some(&bytes)).unwrap_err();
+        assert!(error.ends_with("found 257 tokens and a vocabulary of 256"), "{error}");
+    }
 }

@@ -7,7 +7,7 @@ use xtrain_tensor::rng::PhiloxRng;
 use super::task::{PromptSet, Task};
 
 /// A task on all words of [`LENGTH`](WordTask::LENGTH) letters. The prompt of a word is `VERB word=`.
-pub(super) trait WordTask: Debug {
+pub(super) trait WordTask: Debug + Send + Sync {
     /// The name of the task in tables.
     const NAME: &'static str;
     /// The first word of a prompt.
