@@ -37,7 +37,7 @@ pub(super) fn print(resolved: &Resolved, processes: usize) -> Result<(), CliErro
          # tokens: {} per step, {} in total\n\
          # memory: about {}: weights {}, gradients {}, optimizer state {}, packed weights {}, activations {}, \
          program {}{of_processes}\n{}",
-        units::count(estimate::model(config, vocab.unwrap_or(0))?.n_params() as u64),
+        units::count(estimate::model(config, vocab.unwrap_or(0)).n_params() as u64),
         units::count(per_step),
         units::count(per_step.saturating_mul(train.steps as u64)),
         units::bytes(memory.total()),

@@ -33,7 +33,7 @@ pub(super) struct TrainingMemory {
 impl TrainingMemory {
     /// The memory of `config` with a vocabulary of `vocab` tokens unless it sets one, in each of `processes` processes.
     pub(super) fn of(config: &RunConfig, vocab: usize, processes: usize) -> Result<TrainingMemory, CliError> {
-        let (cfg, compute) = (model(config, vocab)?, training::compute(config.train.dtype));
+        let (cfg, compute) = (model(config, vocab), training::compute(config.train.dtype));
         let model = with_shards(memory::memory(&cfg, compute)?, config, processes);
         let activations = activations(config, &cfg);
         let program = PROGRAM + memory::block_ends(&cfg, compute)?;
@@ -143,17 +143,15 @@ impl GrpoMemory {
     }
 }
 
-/// The model of a run with a vocabulary of `vocab` tokens unless it sets one. The configuration has the sizes of the model
-/// of `train.init`, but not its biases.
-pub(super) fn model(config: &RunConfig, vocab: usize) -> Result<Config, CliError> {
-    let model = training::model_config(config, vocab);
-    match &config.train.init {
-        init if init.is_empty() => Ok(model),
-        init => {
-            let Config { biases, .. } = store::config_of(&loaded::find(Path::new(init))?)?;
-            Ok(Config { biases, ..model })
-        }
-    }
+/// The model of a run with a vocabulary of `vocab` tokens unless it sets one. The configuration has the sizes of the
+/// model of `train.init`, but not its biases: they are read from it. A run that is resumed does not need that model;
+/// without it, biases are not counted.
+pub(super) fn model(config: &RunConfig, vocab: usize) -> Config {
+    let biases = || {
+        let init = Some(&config.train.init).filter(|init| !init.is_empty())?;
+        Some(store::config_of(&loaded::find(Path::new(init)).ok()?).ok()?.biases)
+    };
+    Config { biases: biases().unwrap_or_default(), ..training::model_config(config, vocab) }
 }
 
 /// The model of a run of `xtrain grpo`.
@@ -162,5 +160,5 @@ pub(super) fn grpo_model(config: &RunConfig) -> Result<Config, CliError> {
         0 => super::source::tokenizer(&config.data.tokenizer)?.vocab_size(),
         vocab => vocab,
     };
-    model(config, vocab)
+    Ok(model(config, vocab))
 }

@@ -26,11 +26,6 @@ impl LibraryError for config::Error {
                 let all = "xtrain train --dry-run and xtrain grpo --task sums --dry-run print all keys";
                 Some(config::absent(key).unwrap_or(all).to_string())
             }
-            config::Error::Invalid { key: "train.warmup", .. } => {
-                let hint =
-                    "--set train.warmup=N sets it; by default it is the smaller of 100 and train.steps / 10";
-                Some(hint.to_string())
-            }
             config::Error::NotText(error) => error.hint(),
             _ => None,
         }
@@ -170,6 +165,7 @@ impl LibraryError for grpo::Error {
         match self {
             grpo::Error::Decode(error) | grpo::Error::Rollout { error, .. } => error.hint(),
             grpo::Error::Model(error) => error.hint(),
+            grpo::Error::Config(error) => error.hint(),
             _ => None,
         }
     }

@@ -46,7 +46,7 @@ Examples:
   xtrain generate runs/quickstart --tokens 49,50,43,51,52,61 --temperature 0 --json"))]
 pub(super) struct GenerateArgs {
     /// Prompt text; - reads standard input, without a line break at its end. An empty text starts from the
-    /// BOS token of the model; a model without one refuses it.
+    /// BOS token of the model; without one, it is an error.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Prompt as token ids, for example 1,2,3.

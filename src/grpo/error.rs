@@ -188,10 +188,3 @@ impl From<crate::config::Error> for Error {
         Error::Config(Box::new(error))
     }
 }
-
-impl From<std::io::Error> for Error {
-    /// An error of the caller's own observer.
-    fn from(error: std::io::Error) -> Error {
-        Error::Other(Box::new(error))
-    }
-}

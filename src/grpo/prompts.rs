@@ -52,12 +52,15 @@ impl<'a> PromptSource<'a> {
         PromptSource { seed, from: From::Task { task, tokenizer } }
     }
 
-    /// Checks that each prompt of a list has from 1 to `longest` tokens.
+    /// Checks that a list has a prompt, and that each has from 1 to `longest` tokens.
     ///
     /// # Errors
-    /// [`Error::PromptLength`] for the first other one.
+    /// [`Error::NoPrompts`]; [`Error::PromptLength`] for the first other prompt.
     pub(super) fn check_lengths(&self, longest: usize) -> Result<(), Error> {
         let From::List(prompts) = &self.from else { return Ok(()) };
+        if prompts.is_empty() {
+            return Err(Error::NoPrompts);
+        }
         match prompts.iter().position(|prompt| !(1..=longest).contains(&prompt.ids.len())) {
             None => Ok(()),
             Some(prompt) => {

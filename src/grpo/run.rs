@@ -133,7 +133,6 @@ impl<'a> Grpo<'a> {
     /// section are [`from_config::optim_config`] and [`from_config::schedule`]. Keys of the section that name tasks,
     /// prompts, reward programs, `reward_weights`, constraints and files are not read. If `section.beta` is above 0, set
     /// [`Grpo::reference`]; without it, [`Grpo::run`] returns an error.
-    ///
     pub fn new(
         section: &'a GrpoSection,
         seed: u64,

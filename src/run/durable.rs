@@ -53,3 +53,25 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     sync_name(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_fails_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        write(&path, b"a").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"a");
+        // a directory with a file cannot be replaced
+        let other = dir.path().join("data.json");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("x"), "").unwrap();
+        assert!(write(&other, b"a").is_err());
+        let mut names: Vec<_> =
+            dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["config.toml", "data.json"]);
+    }
+}

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use xtrain::model::checkpoint::{CheckpointDir, RealFs};
 use xtrain::model::store::{self, RunState};
-use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{
     Biases, Config, Decay, Model, OptimConfig, Schedule, Trainer, TrainingExample, normalize_loss_weights,
 };
@@ -446,7 +445,7 @@ fn check_moved(device: &Device) {
         before.step(samples(0), 3).unwrap();
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
         let standing = RunState { seed: 0, best: None };
-        let _saved = store::save(&checkpoints, &before, &Tokenizer::byte(), standing, &[]).unwrap();
+        let _saved = store::save(&checkpoints, &before, None, standing, &[]).unwrap();
         let optim = OptimConfig::default();
         let resumed = store::resume(&scratch.0, Dtype::F32, second, optim, before.schedule).unwrap();
         let mut after = resumed.trainer;

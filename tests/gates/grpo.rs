@@ -30,6 +30,7 @@ pub(crate) mod devices;
 pub(crate) mod faults;
 pub(crate) mod files;
 pub(crate) mod held_out;
+pub(crate) mod input;
 pub(crate) mod learning;
 pub(crate) mod parts;
 pub(crate) mod processes;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use xtrain::model::checkpoint::{CheckpointDir, RealFs};
 use xtrain::model::comm::{self, Communicator, ThreadProcess};
 use xtrain::model::store;
-use xtrain::model::tokenizer::Tokenizer;
 use xtrain::model::{
     Grads, LogitsProcessing, Processes, Trainer, TrainingExample, exchange_groups, objective,
 };
@@ -355,7 +354,7 @@ fn a_trainer_that_has_joined_processes_is_not_saved() {
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), &scratch.0, 2).unwrap();
         let save = |trainer: &Trainer| {
             let state = store::RunState::default();
-            store::save(&checkpoints, trainer, &Tokenizer::byte(), state, &[]).map(drop)
+            store::save(&checkpoints, trainer, None, state, &[]).map(drop)
         };
         let error = save(&trainer).unwrap_err().to_string();
         trainer.leave().unwrap();

@@ -136,7 +136,7 @@ fn what_a_sinks_cache_cannot_do_is_refused() {
     let error = refused(EngineOptions { speculation, ..options(kv, 1) });
     assert_eq!(error, "speculation: expected off, with a sinks cache, found PromptLookup");
     let error = refused(EngineOptions { kv_capacity: Some(15), ..options(kv, 1) });
-    assert!(error.contains("sinks and window for a sinks cache, found 15"), "{error}");
+    assert!(error.contains("at least 16 for one sequence of a sinks:4+12 cache, found 15"), "{error}");
     let mut engine = Engine::new(&model, options(kv, 1)).unwrap();
     engine.submit(requests().swap_remove(1)).unwrap();
     engine.step().unwrap();

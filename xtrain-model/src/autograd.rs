@@ -42,6 +42,8 @@ pub struct Tape<'t> {
 
 struct Back<'g> {
     tape: u64,
+    /// Whether the result depends on every recorded value.
+    all_used: bool,
     nodes: Vec<Option<Tensor>>,
     grads: &'g mut Grads,
     samples: &'g Samples,
@@ -50,7 +52,9 @@ struct Back<'g> {
 impl Back<'_> {
     /// The gradient of a node, after the rules of all its uses have run. `None`: the result does not depend on it.
     fn take(&mut self, node: usize) -> Option<Tensor> {
-        self.nodes[node].take()
+        let gradient = self.nodes[node].take();
+        assert!(gradient.is_some() || !self.all_used, "every recorded value is used by a later one");
+        gradient
     }
 
     /// Adds the gradient of one use. A value has at most two uses, and addition commutes.
@@ -113,15 +117,16 @@ impl<'t> Tape<'t> {
     /// tape. Recorded values on which `y` does not depend have no gradient.
     ///
     /// # Errors
-    /// When `dy` does not have the shape of `y`; when `y`, or a value that a recorded operation has read, is a value of
-    /// another tape.
+    /// When `dy` does not have the shape of `y`; when `y`, or a value that an operation before it has read, is a value of
+    /// another tape. `grads` has a part of the sums then.
     pub fn backward(self, y: &Var, dy: Tensor, grads: &mut Grads) -> Result<()> {
-        self.run(y, dy, grads).map(|_| ())
+        self.run(y, dy, grads, false).map(|_| ())
     }
 
-    /// [`Tape::backward`], and returns the gradient of `leaf`. Panics if no recorded operation has used `leaf`.
+    /// [`Tape::backward`] from a `y` that depends on all recorded values, otherwise it panics. Returns the gradient of
+    /// `leaf`.
     pub(crate) fn backward_to(self, y: &Var, dy: Tensor, leaf: &Var, grads: &mut Grads) -> Result<Tensor> {
-        let mut nodes = self.run(y, dy, grads)?;
+        let mut nodes = self.run(y, dy, grads, true)?;
         Ok(nodes[leaf.node].take().expect("the pass has used the leaf"))
     }
 
@@ -130,9 +135,9 @@ impl<'t> Tape<'t> {
     }
 
     /// Runs all rules. Returns the gradients of the nodes without a rule.
-    fn run(self, y: &Var, dy: Tensor, grads: &mut Grads) -> Result<Vec<Option<Tensor>>> {
+    fn run(self, y: &Var, dy: Tensor, grads: &mut Grads, all_used: bool) -> Result<Vec<Option<Tensor>>> {
         let nodes = (0..self.rules.len()).map(|_| None).collect();
-        let mut back = Back { tape: self.id, nodes, grads, samples: &self.samples };
+        let mut back = Back { tape: self.id, all_used, nodes, grads, samples: &self.samples };
         back.add(y, dy)?;
         for rule in self.rules.into_iter().rev().flatten() {
             rule(&mut back)?;
@@ -165,7 +170,7 @@ impl<'t> Tape<'t> {
         // the rule of the first node runs last, when the gradients of the whole group are complete
         let first = nodes[0];
         self.rules[first] = Some(Box::new(move |b: &mut Back<'_>| {
-            if nodes.iter().all(|&node| b.nodes[node].is_none()) {
+            if nodes.iter().all(|&node| b.nodes[node].is_none()) && !b.all_used {
                 return Ok(());
             }
             let mut dys = Vec::with_capacity(G);

@@ -59,7 +59,7 @@ impl Batch {
     pub(crate) fn require_positions(&self, max: usize) -> Result<()> {
         match self.rows.pos.iter().max() {
             Some(&last) if last as usize >= max => {
-                let want = "examples with at most as many tokens as the model has positions";
+                let want = "at most as many input tokens of an example as the model has positions";
                 let got = format!("{} tokens and {max} positions", last + 1);
                 Err(xtrain_tensor::Error::Argument { op: "training", want, got }.into())
             }

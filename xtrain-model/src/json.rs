@@ -120,6 +120,10 @@ pub(crate) fn other_value(text: &str) -> Option<String> {
         let field = rest.split(", ").next().unwrap_or(rest);
         return Some(format!("an object with the unknown field {field}"));
     }
+    if let Some(rest) = text.strip_prefix("unknown variant ") {
+        let (value, known) = rest.split_once(", expected ")?;
+        return Some(format!("{value} instead of {known}"));
+    }
     if let Some(field) = text.strip_prefix("duplicate field ") {
         return Some(format!("an object with the field {field} twice"));
     }
@@ -169,6 +173,16 @@ mod tests {
         ids: Vec<u32>,
         name: String,
         score: f32,
+        kind: Option<Kind>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    #[allow(dead_code, reason = "only its errors are used")]
+    enum Kind {
+        Eos,
+        Stop,
+        Length,
     }
 
     #[test]
@@ -192,6 +206,7 @@ mod tests {
             ),
             ("{\"ids\": 1.5}", "the number 1.5 instead of a list at line 1, column 11"),
             ("{\"ids\": {}}", "an object instead of a list at line 1, column 8"),
+            ("{\"kind\": \"end\"}", "`end` instead of one of `eos`, `stop`, `length` at line 1, column 14"),
             ("{\"name\": null}", "null instead of a string at line 1, column 13"),
             ("{\"score\": \"1\"}", "the string \"1\" instead of a number at line 1, column 13"),
         ] {

@@ -27,7 +27,7 @@ pub enum Decay {
 }
 
 /// A learning rate for each step: linear warm-up from `warmup_start_lr` to `lr` over `warmup_steps` steps, then
-/// `decay` to `min_lr` at step `steps`. Later steps have the rate `min_lr`.
+/// `decay` to `min_lr` at step `steps`. Later steps have the rate `min_lr`, unless there is no decay.
 ///
 /// ```
 /// use xtrain_model::Schedule;
@@ -82,7 +82,7 @@ impl Schedule {
         Schedule { warmup_steps: steps, ..self }
     }
 
-    /// With another rate than 0 after the decay.
+    /// With another rate than 0 after the decay. No effect on a constant rate.
     #[must_use]
     pub fn with_min_lr(self, min_lr: f64) -> Schedule {
         Schedule { min_lr, ..self }

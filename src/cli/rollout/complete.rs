@@ -82,12 +82,11 @@ pub(super) fn complete(
             let message = format_args!("stopped by a signal after {done} of {total} completions");
             return Err(CliError::new(exit, message));
         }
-        let stepped = engine.step().map(|step| {
-            tokens += step.events.len();
-            if let Some(stops) = &mut stops {
-                step.events.iter().for_each(|event| drop(stops.push(event)));
-            }
-        });
+        let stepped = engine.step().map(drop);
+        tokens += engine.events().len();
+        if let Some(stops) = &mut stops {
+            engine.events().iter().for_each(|event| drop(stops.push(event)));
+        }
         for index in stops.as_mut().map(|stops| stops.reached()).unwrap_or_default() {
             engine.stop(index);
         }

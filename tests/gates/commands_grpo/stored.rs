@@ -38,6 +38,43 @@ fn the_sizes_of_the_initial_model_replace_those_of_the_file() {
 }
 
 #[test]
+fn the_initial_model_has_its_biases_in_a_dry_run_and_is_not_needed_to_resume() {
+    let scratch = Scratch::new("stored-biases");
+    let from = crate::fixtures::path("models/qwen2_bias");
+    fs::create_dir(scratch.0.join("m")).unwrap();
+    for file in fs::read_dir(from).unwrap().flatten() {
+        fs::copy(file.path(), scratch.0.join("m").join(file.file_name())).unwrap();
+    }
+    scratch.file("t.txt", &"To be, or not to be. ".repeat(40));
+    let train = [
+        "train",
+        "--init",
+        "m",
+        "--data",
+        "t.txt",
+        "--run",
+        "r",
+        "--threads",
+        "1",
+        "--set",
+        "train.context=16",
+    ];
+    let train =
+        [&train[..], &["--steps", "1", "--set", "data.val_fraction=0", "--set", "data.tokenizer=bytes"]]
+            .concat();
+    let inspected: serde_json::Value =
+        serde_json::from_str(&ok(&scratch.0, &["inspect", "m", "--json"])).unwrap();
+    let count = inspected["parameters"].as_f64().unwrap();
+    let shown = ok(&scratch.0, &[&train[..], &["--dry-run"]].concat());
+    let line = format!("# parameters: {:.1} k ", count / 1e3);
+    assert!(shown.starts_with(&line), "expected {line:?}, found {shown}");
+    succeeded(&xtrain(&scratch.0, &train));
+    fs::remove_dir_all(scratch.0.join("m")).unwrap();
+    ok(&scratch.0, &["train", "--resume", "r", "--steps", "2", "--dry-run"]);
+    succeeded(&xtrain(&scratch.0, &["train", "--resume", "r", "--steps", "2", "--threads", "1"]));
+}
+
+#[test]
 pub(crate) fn an_older_checkpoint_of_the_initial_model_is_reported() {
     let scratch = scratch("stored-older", "");
     finish(&scratch, "base", &ONE_STEP);

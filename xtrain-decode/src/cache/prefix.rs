@@ -100,7 +100,7 @@ impl PrefixIndex {
         let idle = |page| idle(page) || faults::on(Fault::HeldPrefixEvicted);
         let leaf = *self.leaves.iter().find(|(_, page)| idle(*page))?;
         self.leaves.remove(&leaf);
-        let key = self.keys.remove(&leaf.1)?;
+        let key = self.keys.remove(&leaf.1).expect("a leaf is kept");
         self.pages.remove(&key);
         if let Some(before) = key.0.and_then(|before| self.pages.get_mut(self.keys.get(&before)?)) {
             before.followers -= 1;

@@ -244,8 +244,9 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// [`Error::Sample`] for a row of logits that gives no token: its sequence has left the engine, the other
-    /// sequences have their tokens, which [`Engine::events`] returns. [`Error::Model`] if the forward pass fails, if one of the draft model fails, or if
-    /// the cache has no room for a single sequence: no sequence has a new token of the pass then.
+    /// sequences have their tokens, which [`Engine::events`] returns. [`Error::Model`] if the forward pass fails, if one
+    /// of the draft model fails, or if the cache has no room for a single sequence: no sequence has a new token of the
+    /// pass then.
     pub fn step(&mut self) -> Result<Step<'_>> {
         self.advance(None)
     }

@@ -383,6 +383,9 @@ fn a_row_without_a_token_ends_its_sequence_and_no_other() {
         engine.submit(good.clone()).unwrap();
         let refused = engine.step().unwrap_err();
         assert!(matches!(refused, Error::Sample { id: 7, position: 3, .. }), "{kv}: {refused}");
+        let events: Vec<(u64, usize)> =
+            engine.events().iter().map(|event| (event.id, event.position)).collect();
+        assert_eq!(events, [(3, 2)], "{kv}: the other sequence has a token");
         assert_eq!(
             refused.to_string(),
             "sequence 7, position 3: sampler: logit of token 0: expected a finite value or -inf, found NaN"

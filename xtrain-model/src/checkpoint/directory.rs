@@ -290,3 +290,25 @@ fn suffixed(path: &Path, kind: &str) -> PathBuf {
     name.push(format!(".{kind}-{}", std::process::id()));
     path.with_file_name(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_that_are_named_as_checkpoints_are_checkpoints() {
+        let run = tempfile::tempdir().unwrap();
+        let checkpoints = run.path().join("checkpoints");
+        std::fs::create_dir(&checkpoints).unwrap();
+        for name in ["step_notes", "step_000002.tmp-9", "step_7"] {
+            std::fs::create_dir(checkpoints.join(name)).unwrap();
+        }
+        std::fs::write(step_path(run.path(), 3), "").unwrap();
+        assert!(!has_checkpoint(run.path()));
+        for name in ["step_000002.old-9", "step_000004"] {
+            std::fs::create_dir(checkpoints.join(name)).unwrap();
+            assert!(has_checkpoint(run.path()), "{name}");
+            std::fs::remove_dir(checkpoints.join(name)).unwrap();
+        }
+    }
+}

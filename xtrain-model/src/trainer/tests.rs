@@ -76,3 +76,13 @@ fn the_name_of_another_parameter_is_detected() {
     let found = faults::with(Fault::DivergedForwardUnnamed, || xtrain_tensor::testing::failure(test));
     assert!(found.is_some_and(|text| text.contains("logits: row 0 holds a NaN")));
 }
+
+#[test]
+fn an_example_that_is_longer_than_the_context_is_an_error_with_both_lengths() {
+    let (mut trainer, _, _) = first_step();
+    let positions = trainer.model.config().max_positions;
+    let example = |n: usize| vec![TrainingExample::window(&vec![1; n + 1], 1.0)];
+    assert!(trainer.step(example(positions), 1).is_ok());
+    let error = trainer.step(example(positions + 1), 1).unwrap_err().to_string();
+    assert!(error.ends_with("found 65 tokens and 64 positions"), "{error}");
+}
