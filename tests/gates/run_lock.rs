@@ -1,7 +1,7 @@
 //! The lock of a run is released when its holder is dropped, although a process that is being started at that moment
 //! has copies of all open descriptors.
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use xtrain::model::checkpoint::{CheckpointDir, RealFs};
@@ -12,9 +12,11 @@ use crate::cli::Scratch;
 fn copies(file: &Path) -> Vec<OwnedFd> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let of_file = open.filter(|link| std::fs::read_link(link).is_ok_and(|target| target == file));
-    let numbers = of_file.map(|link| link.file_name().unwrap().to_str().unwrap().parse().unwrap());
+    let number = |link: PathBuf| link.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    // all of them before the first copy, which would be one more entry of the directory that is being read
+    let numbers: Vec<i32> = of_file.map(number).collect();
     // SAFETY: the caller holds the file, so its descriptors stay open.
-    numbers.map(|n| unsafe { BorrowedFd::borrow_raw(n) }.try_clone_to_owned().unwrap()).collect()
+    numbers.into_iter().map(|n| unsafe { BorrowedFd::borrow_raw(n) }.try_clone_to_owned().unwrap()).collect()
 }
 
 /// Locks a run, copies the descriptor and locks the run again after its holder is dropped.
