@@ -429,8 +429,13 @@ fn results_on_a_terminal_are_whole_lines_and_have_no_bar_among_them() {
         let mut terminal = Terminal::new(words.env_remove("NO_COLOR").env("TERM", "xterm"));
         terminal.set_size();
         drop(words); // its side of the terminal
-        // ends when the last process has closed the terminal and all output is read
-        terminal.reader.take().unwrap().join().unwrap();
+        // the reader ends when the last process has closed the terminal and all output is read
+        let reader = terminal.reader.take().unwrap();
+        let since = Instant::now();
+        while !reader.is_finished() {
+            assert!(since.elapsed() < Duration::from_secs(120), "{command} does not exit");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert!(terminal.child.wait().unwrap().success(), "{command}");
         let shown = terminal.shown.lock().unwrap().clone();
         String::from_utf8(shown).unwrap()

@@ -6,7 +6,7 @@ use xtrain_model::Config;
 
 use crate::error::Error;
 
-/// A kind of cache, as named by `--kv`.
+/// A kind of cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvKind {
     /// No cache: every token recomputes its whole sequence.

@@ -78,11 +78,17 @@ impl PrefixIndex {
         Inserted { added, kept }
     }
 
-    /// Adds a page without followers after the page `key.0`.
+    /// The kept page before the page `key`. `None`: that is the first.
+    fn before(&mut self, key: &PageKey) -> Option<&mut KeptPage> {
+        self.pages.get_mut(self.keys.get(&key.0?)?)
+    }
+
+    /// Adds a page without followers.
     fn keep(&mut self, key: PageKey, page: u32) {
-        if let Some(before) = key.0.and_then(|before| self.pages.get_mut(self.keys.get(&before)?)) {
-            self.leaves.remove(&(before.last_used, before.page));
+        if let Some(before) = self.before(&key) {
             before.followers += 1;
+            let leaf = (before.last_used, before.page);
+            self.leaves.remove(&leaf);
         }
         self.leaves.insert((self.clock, page));
         self.keys.insert(page, key.clone());
@@ -102,11 +108,10 @@ impl PrefixIndex {
         self.leaves.remove(&leaf);
         let key = self.keys.remove(&leaf.1).expect("a leaf is kept");
         self.pages.remove(&key);
-        if let Some(before) = key.0.and_then(|before| self.pages.get_mut(self.keys.get(&before)?)) {
+        if let Some(before) = self.before(&key) {
             before.followers -= 1;
-            if before.followers == 0 {
-                self.leaves.insert((before.last_used, before.page));
-            }
+            let leaf = (before.followers == 0).then_some((before.last_used, before.page));
+            self.leaves.extend(leaf);
         }
         Some(leaf.1)
     }

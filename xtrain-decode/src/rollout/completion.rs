@@ -172,6 +172,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_finish_reason_is_serialized_as_it_is_displayed() {
+        for reason in [FinishReason::Eos, FinishReason::Stop, FinishReason::Length, FinishReason::Context] {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.to_string());
+        }
+    }
+
+    #[test]
     fn a_truncated_completion_has_the_log_probabilities_of_its_tokens() {
         let top = [5, 6, 7].map(|token| vec![TokenLogprob { token, logprob: -1.0 }]);
         let mut completion = Completion {
