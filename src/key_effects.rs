@@ -54,6 +54,7 @@ const EFFECTS: &[(&str, &str, &str)] = &[
     ("grpo.max_completion_length", "77", "max_new: 77,"),
     ("grpo.max_completion_length", "78", "max_completion_length: Some(78)"),
     ("grpo.max_turns", "3", "max_turns: 3,"),
+    ("grpo.stop", "['#']", "stop_texts: [\"#\"]"),
     ("grpo.temperature", "0.75", "temperature: 0.75"),
     ("grpo.top_k", "13", "top_k: Some(13)"),
     ("grpo.top_p", "0.5", "top_p: Some(0.5)"),

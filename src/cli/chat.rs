@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::CliError;
-use super::common::{CacheFlags, Common, Sampling, StopFlag, at_least_one, whole};
+use super::cache_flags::CacheFlags;
+use super::common::{Common, Sampling, StopFlag, at_least_one, whole};
 use super::constraint::ConstraintFlags;
 use super::memory_check::require_cache;
 use super::model_arg::ModelArg;

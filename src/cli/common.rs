@@ -2,14 +2,13 @@
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
+use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, ValueEnum};
 
 use super::device_name::DeviceName;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use crate::config::{Layer, Precision};
-use crate::decode::{self, EngineOptions, SampleOptions};
+use crate::decode::SampleOptions;
 use crate::tensor::Device;
 use crate::tensor::faults::{self, Fault};
 
@@ -28,36 +27,6 @@ pub(super) struct Common {
     /// CPU threads [default: number of available cores].
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(super) threads: Option<usize>,
-}
-
-/// KV cache flags. The results are bit-identical for all values, except `--kv int8` and `--kv sinks`.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Cache")]
-pub(super) struct CacheFlags {
-    /// KV cache implementation.
-    #[arg(long, value_name = "KIND", default_value = "paged")]
-    pub(super) kv: KvCacheArg,
-    #[command(flatten)]
-    pub(super) sizes: CacheSizes,
-    /// Tokens at the beginning of a sequence that --kv sinks keeps, at least 0.
-    #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::SINKS, value_parser = at_least_zero)]
-    pub(super) kv_sinks: usize,
-    /// Last tokens of a sequence that --kv sinks keeps. --kv-sinks + --kv-window may not exceed the model's context:
-    /// reduce them for a context below 1024.
-    #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::WINDOW, value_parser = at_least_one)]
-    pub(super) kv_window: usize,
-}
-
-/// Page size and prefill chunk size.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Cache")]
-pub(super) struct CacheSizes {
-    /// Tokens per page of a cache with pages.
-    #[arg(long, value_name = "TOKENS", default_value_t = decode::KvKind::PAGE, value_parser = page)]
-    pub(super) page_size: usize,
-    /// Maximum prompt tokens per forward pass.
-    #[arg(long, value_name = "TOKENS", default_value = "256", value_parser = count)]
-    pub(super) prefill_chunk: NonZeroUsize,
 }
 
 /// The flag `--seed` of commands that have a configuration.
@@ -120,25 +89,6 @@ pub(super) struct Layers {
     pub(super) set: Vec<String>,
 }
 
-/// KV cache implementations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum KvCacheArg {
-    /// No KV cache: recompute the prefix for every token.
-    Off,
-    /// Tensors that grow by concatenation.
-    Growing,
-    /// One preallocated block per sequence.
-    Contiguous,
-    /// Fixed-size pages, shared between sequences with the same prefix.
-    Paged,
-    /// Pages in int8, with one scale for each head vector. Lossy: other logits than those of the training forward pass.
-    /// Only for generate, chat, rollout, replay, bench decode and bench trace.
-    Int8,
-    /// The first --kv-sinks tokens and the last --kv-window tokens of a sequence, which may be longer than the model's
-    /// context. Lossy, and for the same commands as int8.
-    Sinks,
-}
-
 impl Common {
     /// The CPU, for commands that read a model and compute nothing.
     pub(super) fn cpu() -> Common {
@@ -153,27 +103,6 @@ impl Common {
     pub(super) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.unwrap_or_else(cores)
-    }
-}
-
-impl CacheFlags {
-    pub(super) fn engine(&self) -> EngineOptions {
-        let kv = match self.kv {
-            KvCacheArg::Off => decode::KvKind::Off,
-            KvCacheArg::Growing => decode::KvKind::Growing,
-            KvCacheArg::Contiguous => decode::KvKind::Contiguous,
-            KvCacheArg::Paged => decode::KvKind::Paged { page: self.sizes.page_size },
-            KvCacheArg::Int8 => decode::KvKind::Int8 { page: self.sizes.page_size },
-            KvCacheArg::Sinks => decode::KvKind::Sinks { sinks: self.kv_sinks, window: self.kv_window },
-        };
-        self.sizes.engine(kv)
-    }
-}
-
-impl CacheSizes {
-    /// The engine options of these flags, with this kind of cache.
-    pub(super) fn engine(&self, kv: decode::KvKind) -> EngineOptions {
-        EngineOptions { kv, prefill_chunk: Some(self.prefill_chunk.get()), ..EngineOptions::default() }
     }
 }
 
@@ -199,72 +128,8 @@ impl Layers {
     }
 }
 
-/// The commands for which a cache may be lossy. The others promise the bits of the training forward pass.
-const MAY_BE_LOSSY: [&str; 6] = ["generate", "chat", "rollout", "replay", "decode", "trace"];
-
-/// Rejects a command line with a flag that has no effect on the kind of cache, or with a lossy cache and a command that
-/// promises exact results.
-pub(super) fn check_cache(command: &str, matches: &ArgMatches) -> Result<(), CliError> {
-    if let Some((name, inner)) = matches.subcommand() {
-        return check_cache(name, inner);
-    }
-    let Ok(Some(kind)) = matches.try_get_one::<KvCacheArg>("kv") else { return Ok(()) };
-    let name = kind.to_possible_value().map_or(String::new(), |name| name.get_name().to_string());
-    let is_lossy = matches!(kind, KvCacheArg::Int8 | KvCacheArg::Sinks);
-    let (has_pages, has_sinks) =
-        (matches!(kind, KvCacheArg::Paged | KvCacheArg::Int8), *kind == KvCacheArg::Sinks);
-    // a sequence of the others has its slots from the start
-    let preempts = !matches!(kind, KvCacheArg::Off | KvCacheArg::Contiguous | KvCacheArg::Sinks);
-    let has_cache = *kind != KvCacheArg::Off;
-    let has_pool = has_pages || *kind == KvCacheArg::Contiguous;
-    for (id, has, kinds) in [
-        ("kv_resident", has_pool, "contiguous, paged or int8"),
-        ("page_size", has_pages, "paged or int8"),
-        ("watermark", has_pages, "paged or int8"),
-        ("preempt", preempts, "growing, paged or int8"),
-        ("kv_capacity", has_cache, "growing, contiguous, paged, int8 or sinks"),
-        ("prefill_chunk", has_cache, "growing, contiguous, paged, int8 or sinks"),
-        ("kv_sinks", has_sinks, "sinks"),
-        ("kv_window", has_sinks, "sinks"),
-    ] {
-        let typed =
-            matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine);
-        if typed && !has {
-            let flag = id.replace('_', "-");
-            let message = format!("--{flag} requires --kv {kinds}, found --kv {name}");
-            let other = kinds.split([',', ' ']).next().unwrap_or(kinds);
-            let hint = match matches.value_source("kv") {
-                Some(ValueSource::CommandLine) => "remove one of the two flags".to_string(),
-                _ if other == "sinks" && !MAY_BE_LOSSY.contains(&command) => format!("remove --{flag}"),
-                _ => format!("add --kv {other}"),
-            };
-            return Err(CliError::new(Exit::Usage, message).hint(hint));
-        }
-    }
-    if is_lossy && !MAY_BE_LOSSY.contains(&command) {
-        let message = format!(
-            "--kv {name} is lossy: {command} needs logits with the bits of the training forward pass"
-        );
-        return Err(CliError::new(Exit::Usage, message).hint("use --kv paged"));
-    }
-    let given = |id: &str| matches.try_contains_id(id).is_ok_and(|given| given);
-    let (prefix, saved) = (["prefix", "paged"], ["save_prefix", "growing, contiguous or paged"]);
-    let needed = if is_lossy { &[prefix, saved][..] } else { &[prefix] };
-    match needed.iter().find(|[id, _]| given(id)).filter(|_| *kind != KvCacheArg::Paged) {
-        None => Ok(()),
-        Some([flag, kinds]) => {
-            let message = format!("--{} requires --kv {kinds}, found --kv {name}", flag.replace('_', "-"));
-            Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"))
-        }
-    }
-}
-
 fn threads(text: &str) -> Result<usize, String> {
     number(text, |n| (1..=1024).contains(n), "expected a number from 1 to 1024")
-}
-
-fn page(text: &str) -> Result<usize, String> {
-    number(text, |n| (1..=65_536).contains(n), "expected a number from 1 to 65536")
 }
 
 pub(super) fn temperature(text: &str) -> Result<f32, String> {

@@ -148,7 +148,8 @@ impl GrpoMemory {
 /// without it, biases are not counted.
 pub(super) fn model(config: &RunConfig, vocab: usize) -> Config {
     let biases = || {
-        let init = Some(&config.train.init).filter(|init| !init.is_empty())?;
+        let init = Some(&config.train.init)
+            .filter(|init| !init.is_empty() && !faults::on(Fault::BiasesNotInEstimate))?;
         Some(store::config_of(&loaded::find(Path::new(init)).ok()?).ok()?.biases)
     };
     Config { biases: biases().unwrap_or_default(), ..training::model_config(config, vocab) }

@@ -5,7 +5,8 @@ use std::time::Instant;
 use clap::{Arg, ArgGroup, Args};
 use serde::Serialize;
 
-use super::common::{CacheFlags, Common, at_least_one};
+use super::cache_flags::ExactCacheFlags;
+use super::common::{Common, at_least_one};
 use super::identity::Identity;
 use super::input_file::require_rereadable;
 use super::launch::require_single;
@@ -78,13 +79,13 @@ pub(super) struct EvalArgs {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    cache: CacheFlags,
+    cache: ExactCacheFlags,
 }
 
 /// The flags of the cache need `--task`: a loss has no cache.
 fn of_task(flag: Arg) -> Arg {
     match flag.get_id().as_str() {
-        "kv" | "page_size" | "prefill_chunk" | "kv_sinks" | "kv_window" => flag.requires("task"),
+        "kv" | "page_size" | "prefill_chunk" => flag.requires("task"),
         _ => flag,
     }
 }

@@ -3,7 +3,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common};
+use super::cache_flags::CacheFlags;
+use super::common::Common;
 use super::constraint::ConstraintFlags;
 use super::loaded::Loaded;
 use super::model_arg::ModelArg;

@@ -11,6 +11,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 mod atomic_file;
 mod bench;
 mod byte_size;
+mod cache_flags;
 mod chat;
 mod common;
 mod completion_writer;
@@ -215,7 +216,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliErr
         .try_get_matches_from(&args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     match parsed {
-        Ok((cli, matches)) => common::check_cache("xtrain", &matches).map(|()| Some(cli)),
+        Ok((cli, matches)) => cache_flags::check(&matches).map(|()| Some(cli)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 out::print(error.render().to_string()).map(|()| None)

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common, Seed};
+use super::cache_flags::ExactCacheFlags;
+use super::common::{Common, Seed};
 use super::exit::shell_word;
 use super::follower::Follower;
 use super::interrupt::Interrupt;
@@ -62,7 +63,7 @@ pub(super) struct QuickstartArgs {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    cache: CacheFlags,
+    cache: ExactCacheFlags,
 }
 
 pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common};
+use super::cache_flags::CacheFlags;
+use super::common::Common;
 use super::constraint::Compiler;
 use super::exit::{CliError, Exit, shell_word};
 use super::input_file::read_text;
@@ -181,13 +182,9 @@ fn regenerate(
     let mut engine = Engine::new(&loaded.model, EngineOptions { max_seq_len, max_batch, ..options })?;
     requests.into_iter().try_for_each(|request| engine.submit(request).map(drop))?;
     while !engine.is_idle() {
-        let events = engine.step()?.events;
-        let reached = stops.as_mut().map(|stops| {
-            events.iter().for_each(|event| drop(stops.push(event)));
-            stops.reached()
-        });
-        for index in reached.unwrap_or_default() {
-            engine.stop(index);
+        engine.step()?;
+        if let Some(stops) = &mut stops {
+            engine.stop_at(stops);
         }
     }
     let mut all = engine.take_finished();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use toml::Value;
 
-use super::common::{CacheFlags, Common, Layers, Seed, count, number};
+use super::cache_flags::ExactCacheFlags;
+use super::common::{Common, Layers, Seed, count, number};
 use super::epochs::Epochs;
 use super::exit::shell_word;
 use super::follower::Follower;
@@ -113,7 +114,7 @@ pub(super) struct TrainArgs {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    cache: CacheFlags,
+    cache: ExactCacheFlags,
 }
 
 /// The keys that a resume may change.

@@ -3,7 +3,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::{CacheFlags, Common, at_least_one, whole};
+use super::cache_flags::ExactCacheFlags;
+use super::common::{Common, at_least_one, whole};
 use super::identity::Identity;
 use super::memory_check::require_cache_of;
 use super::model_arg::ModelArg;
@@ -54,7 +55,7 @@ pub(super) struct VerifyArgs {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
-    cache: CacheFlags,
+    cache: ExactCacheFlags,
 }
 
 pub(super) fn run(args: &VerifyArgs, comm: &dyn Communicator) -> Result<(), CliError> {
@@ -106,7 +107,7 @@ fn digest(prompts: &[Vec<u32>]) -> String {
 }
 
 /// The setting requested by the flags.
-pub(super) fn requested(common: &Common, cache: &CacheFlags) -> RequestedSetting {
+pub(super) fn requested(common: &Common, cache: &ExactCacheFlags) -> RequestedSetting {
     let engine = cache.engine();
     RequestedSetting { threads: common.threads(), kv: engine.kv, chunk: engine.prefill_chunk }
 }

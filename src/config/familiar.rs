@@ -48,6 +48,7 @@ const GRPO_KEYS: Names = &[
     (&["batch_size", "per_device_train_batch_size", "generation_batch_size"], "grpo.prompts_per_step"),
     (&["reward_funcs", "reward_func", "reward_functions"], "grpo.reward"),
     (&["max_tool_calling_iterations"], "grpo.max_turns"),
+    (&["stop_strings", "stop_sequences", "stop_words"], "grpo.stop"),
     (&["sync_ref_model"], "grpo.ref_model_sync_steps"),
     (&["max_new_tokens", "max_tokens"], "grpo.max_completion_length"),
     (&["train_file", "train_files", "dataset", "train_dataset"], "grpo.prompts"),

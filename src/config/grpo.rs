@@ -62,6 +62,9 @@ pub struct GrpoSection {
     pub max_completion_length: usize,
     /// Maximum number of turns of a completion: a reward program can continue a completion that has fewer turns.
     pub max_turns: usize,
+    /// Texts that end a turn, with the token that completes one of them. The reward gets the text before the stop text;
+    /// the update includes its tokens. Empty: only end-of-text tokens end a turn.
+    pub stop: Vec<String>,
     /// Softmax temperature of the rollouts.
     pub temperature: f64,
     /// Top-k sampling: keep the k most likely tokens; 0: keep all.
@@ -173,6 +176,7 @@ impl Default for GrpoSection {
             max_prompt_length: 512,
             max_completion_length: 256,
             max_turns: 1,
+            stop: Vec::new(),
             temperature: 1.0,
             top_k: 0,
             top_p: 1.0,
@@ -282,6 +286,8 @@ impl GrpoSection {
         require(synced, "grpo.ref_model_sync_steps", self.ref_model_sync_steps, want)?;
         let tasks_text = self.task.is_empty() || self.prompts.is_empty();
         require(tasks_text, "grpo.prompts", format!("{:?}", self.prompts), "no prompts with grpo.task")?;
+        let texts = self.stop.iter().all(|text| !text.is_empty());
+        require(texts, "grpo.stop", "an empty text", "texts of at least one character")?;
         self.validate_constraint()?;
         self.validate_numbers()
     }

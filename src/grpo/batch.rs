@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::scores::Scores;
-use crate::decode::{Completion, FinishReason};
+use crate::decode::{Completion, FinishReason, TextStops};
 use crate::model::rl::Advantages;
 use crate::model::tokenizer::Tokenizer;
 use crate::rollout_file::turns;
@@ -34,19 +34,21 @@ pub struct Sample {
     pub mask: Vec<bool>,
     /// The log-probability of each token after temperature and filters: the policy's. 0 for an appended token.
     pub logprobs: Vec<f32>,
-    /// Its text without the end-of-text token of the last turn.
+    /// Its text: without the end-of-text token of the last turn, or before its stop text.
     pub text: String,
     /// Why the last turn ended.
     pub finish: FinishReason,
     /// Text that was to be appended did not fit.
     pub cut: bool,
+    /// The text of the last turn from its stop text on. Empty: it has none.
+    after_text: String,
     /// Digest of the tokens and the mask, within this process.
     digest: u64,
 }
 
 impl Sample {
-    /// The sample of the first turn.
-    pub fn new(turn: Completion, tokenizer: &Tokenizer) -> Sample {
+    /// The sample of the first turn. `stops`: the texts that end a turn.
+    pub fn new(turn: Completion, stops: &[String], tokenizer: &Tokenizer) -> Sample {
         let mut sample = Sample {
             id: turn.id,
             tokens: Vec::new(),
@@ -55,19 +57,23 @@ impl Sample {
             text: String::new(),
             finish: turn.finish_reason,
             cut: false,
+            after_text: String::new(),
             digest: 0,
         };
-        sample.push_turn(turn, tokenizer);
+        sample.push_turn(turn, stops, tokenizer);
         sample
     }
 
-    /// Adds the sampled tokens of a turn.
-    pub fn push_turn(&mut self, turn: Completion, tokenizer: &Tokenizer) {
+    /// Adds the sampled tokens of a turn, up to the one that completes a stop text.
+    pub fn push_turn(&mut self, mut turn: Completion, stops: &[String], tokenizer: &Tokenizer) {
+        let text = TextStops::new(tokenizer, stops.to_vec()).finish(&mut turn);
+        let whole = tokenizer.decode_continuation(turn.text_tokens());
+        self.after_text = whole.strip_prefix(&*text).unwrap_or_default().to_string();
         self.tokens.extend(&turn.tokens);
         self.mask.resize(self.tokens.len(), true);
         self.logprobs.extend(&turn.processed_logprobs);
         self.finish = turn.finish_reason;
-        self.text = tokenizer.decode_continuation(self.text_tokens(0));
+        self.text = self.text_from(0, tokenizer);
         self.digest = digest(&self.tokens, &self.mask);
     }
 
@@ -84,16 +90,20 @@ impl Sample {
         turns(&self.mask)
     }
 
-    /// The sampled text of the last turn, without its end-of-text token.
+    /// The sampled text of the last turn: without its end-of-text token, or before its stop text.
     pub fn turn_text(&self, tokenizer: &Tokenizer) -> String {
         let start = self.turns().last().map_or(0, |turn| turn.start);
-        tokenizer.decode_continuation(self.text_tokens(start))
+        self.text_from(start, tokenizer)
     }
 
-    /// The tokens from `start` on, without the end-of-text token of the last turn.
-    fn text_tokens(&self, start: usize) -> &[u32] {
+    /// The text of the tokens from `start` on, up to the end of the text of the last turn.
+    fn text_from(&self, start: usize, tokenizer: &Tokenizer) -> String {
         let ended = usize::from(self.finish == FinishReason::Eos);
-        &self.tokens[start..self.tokens.len() - ended]
+        let mut text = tokenizer.decode_continuation(&self.tokens[start..self.tokens.len() - ended]);
+        if text.ends_with(&self.after_text) {
+            text.truncate(text.len() - self.after_text.len());
+        }
+        text
     }
 
     /// Number of sampled tokens.
@@ -200,10 +210,10 @@ mod tests {
     /// appended tokens, and of a truncated one with five tokens.
     fn counts() -> [usize; 2] {
         let tokenizer = Tokenizer::byte();
-        let mut continued = Sample::new(turn(&[65, 66], FinishReason::Stop), &tokenizer);
+        let mut continued = Sample::new(turn(&[65, 66], FinishReason::Stop), &[], &tokenizer);
         continued.append(&[67, 68, 69]);
-        continued.push_turn(turn(&[70], FinishReason::Stop), &tokenizer);
-        let truncated = Sample::new(turn(&[65; 5], FinishReason::Length), &tokenizer);
+        continued.push_turn(turn(&[70], FinishReason::Stop), &[], &tokenizer);
+        let truncated = Sample::new(turn(&[65; 5], FinishReason::Length), &[], &tokenizer);
         let prompt = Arc::new(Prompt { text: "p".into(), ids: vec![80], columns: Map::new() });
         let groups = [continued, truncated].map(|one| Group {
             prompt_id: 0,
@@ -211,6 +221,23 @@ mod tests {
             samples: vec![one],
         });
         [false, true].map(|masked| sampled_tokens(&groups, masked))
+    }
+
+    #[test]
+    fn a_turn_ends_with_its_stop_text_and_its_text_before_it() {
+        let (tokenizer, stops) = (Tokenizer::byte(), ["</a>".to_string(), "\n".to_string()]);
+        let ids = |text: &str| text.bytes().map(u32::from).collect::<Vec<u32>>();
+        let mut sample = Sample::new(turn(&ids("x</a>yz"), FinishReason::Length), &stops, &tokenizer);
+        assert_eq!((&*sample.text, &*sample.turn_text(&tokenizer)), ("x", "x"));
+        assert_eq!((sample.tokens.clone(), sample.finish), (ids("x</a>"), FinishReason::Stop));
+        assert!(!sample.truncated());
+        sample.append(&ids("7"));
+        sample.push_turn(turn(&ids("ok\n"), FinishReason::Stop), &stops, &tokenizer);
+        assert_eq!((&*sample.text, &*sample.turn_text(&tokenizer)), ("x</a>7ok", "ok"));
+        assert_eq!((sample.tokens.len(), sample.logprobs.len(), sample.mask.len()), (9, 9, 9));
+        sample.append(&ids("8"));
+        sample.push_turn(turn(&[97, 0xc3], FinishReason::Length), &stops, &tokenizer);
+        assert_eq!(sample.text, "x</a>7ok\n8a\u{fffd}", "a turn without a stop text");
     }
 
     #[test]

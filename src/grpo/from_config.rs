@@ -41,7 +41,16 @@ pub const MAX_BATCH: usize = 256;
 pub fn rollout_options(section: &GrpoSection, seed: u64, engine: EngineOptions) -> RolloutOptions {
     let engine = EngineOptions { max_batch: section.completions().min(MAX_BATCH), ..engine };
     let (max_new, max_turns) = (section.max_completion_length, section.max_turns);
-    RolloutOptions { seed, sampling: sampling(section), constraint: None, max_new, max_turns, engine }
+    let stop_texts = section.stop.clone();
+    RolloutOptions {
+        seed,
+        sampling: sampling(section),
+        constraint: None,
+        stop_texts,
+        max_new,
+        max_turns,
+        engine,
+    }
 }
 
 /// The advantages, without weights.

@@ -69,6 +69,6 @@ impl Grpo<'_> {
             top_logprobs: Vec::new(),
             finish_reason: FinishReason::Length,
         };
-        Sample::new(turn, self.tokenizer)
+        Sample::new(turn, &[], self.tokenizer)
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn lines(batch: &Batch, names: &[String], options: &RolloutOptions) -
                     truncated: sample.truncated(),
                     max_new: Some(options.max_new),
                     ignore_eos: false,
-                    stop: Cow::default(),
+                    stop: Cow::Borrowed(&options.stop_texts),
                     stop_token_ids: Cow::default(),
                     regex: regex.clone(),
                     json_schema: json_schema.clone(),

@@ -1,4 +1,5 @@
 //! Rollouts: the completions of a generation batch.
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use super::constraint::RolloutConstraint;
 use super::exchange::{self, Turn};
 use crate::decode::{
     Completion, Continuation, Engine, EngineOptions, KvMemory, Request, SampleOptions, StopConditions,
+    TextStops,
 };
 use crate::model::comm::Communicator;
 use crate::model::tokenizer::Tokenizer;
@@ -24,12 +26,30 @@ pub struct RolloutOptions {
     pub sampling: SampleOptions,
     /// What the completions have to match, each turn by itself. `None`: any text.
     pub constraint: Option<RolloutConstraint>,
+    /// Texts that end a turn, with the token that completes one of them. Empty ones are ignored.
+    pub stop_texts: Vec<String>,
     /// Longest completion in tokens, sampled and appended.
     pub max_new: usize,
     /// Maximum number of turns of a completion.
     pub max_turns: usize,
     /// Cache and batch of the engine. No result depends on them.
     pub engine: EngineOptions,
+}
+
+impl RolloutOptions {
+    /// The request for a turn after these tokens.
+    fn request(&self, id: u64, prompt: Vec<u32>, max_new: usize, tokenizer: &Tokenizer) -> Request {
+        Request {
+            id,
+            seed: self.seed,
+            prompt,
+            options: self.sampling,
+            max_new,
+            stop: StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
+            constraint: self.constraint.as_ref().map(|constraint| constraint.shared.clone()),
+            top_logprobs: 0,
+        }
+    }
 }
 
 /// Maximum number of bytes of the KV cache that are allocated before the first token. A larger cache grows.
@@ -71,6 +91,10 @@ pub struct Rollout<'a> {
     own: Range<usize>,
     /// `None`: no completion can be continued.
     engine: Option<Engine<'a>>,
+    /// The texts of the turns that run. `None`: there are no stop texts.
+    stops: Option<TextStops<'a>>,
+    /// Completions of whose last turn the engine has sampled tokens after the stop text.
+    surplus: BTreeSet<CompletionIndex>,
     /// Receives the memory of the engine.
     memory: &'a mut KvMemory,
     /// The completion of each sequence of the engine.
@@ -113,17 +137,7 @@ impl<'a> Rollout<'a> {
             }
             let renumbered = faults::on(Fault::GroupsNumberedByProcess);
             let first_id = if renumbered { first_id - (own.start * size) as u64 } else { first_id };
-            let stop = StopConditions { eos: tokenizer.eos_ids().to_vec(), tokens: Vec::new() };
-            let request = Request {
-                id: first_id,
-                seed: options.seed,
-                prompt: prompt.ids.clone(),
-                options: options.sampling,
-                max_new: options.max_new,
-                stop,
-                constraint: options.constraint.as_ref().map(|constraint| constraint.shared.clone()),
-                top_logprobs: 0,
-            };
+            let request = options.request(first_id, prompt.ids.clone(), options.max_new, tokenizer);
             engine.submit_group(request, size)?;
             sequences.extend((0..size).map(|completion| CompletionIndex { prompt: at, completion }));
         }
@@ -135,6 +149,9 @@ impl<'a> Rollout<'a> {
             comm,
             own,
             engine: Some(engine),
+            stops: (!options.stop_texts.is_empty())
+                .then(|| TextStops::new(tokenizer, options.stop_texts.clone())),
+            surplus: BTreeSet::new(),
             memory,
             sequences,
             turns: Vec::new(),
@@ -156,9 +173,18 @@ impl<'a> Rollout<'a> {
             return Ok(None);
         };
         engine.step()?;
+        if let Some(stops) = &mut self.stops {
+            engine.stop_at(stops);
+        }
         let mut ended = Vec::new();
-        for turn in engine.take_finished() {
-            let at = self.sequences[turn.index];
+        for mut turn in engine.take_finished() {
+            let (at, sampled) = (self.sequences[turn.index], turn.tokens.len());
+            if let Some(stops) = &mut self.stops {
+                stops.finish(&mut turn);
+            }
+            if turn.tokens.len() < sampled {
+                self.surplus.insert(at);
+            }
             if self.comm.size() > 1 {
                 self.turns.push(Turn { at, turn: turn.clone() });
             }
@@ -171,8 +197,8 @@ impl<'a> Rollout<'a> {
 
     fn push_turn(&mut self, at: CompletionIndex, turn: Completion) {
         match &mut self.samples[at.prompt][at.completion] {
-            Some(sample) => sample.push_turn(turn, self.tokenizer),
-            sample => *sample = Some(Sample::new(turn, self.tokenizer)),
+            Some(sample) => sample.push_turn(turn, &self.options.stop_texts, self.tokenizer),
+            sample => *sample = Some(Sample::new(turn, &self.options.stop_texts, self.tokenizer)),
         }
     }
 
@@ -261,9 +287,15 @@ impl<'a> Rollout<'a> {
             return Ok(());
         }
         if let Some(engine) = self.engine.as_mut().filter(|_| is_own) {
-            let sequence = self.sequences.iter().rposition(|&other| other == at);
-            let sequence = sequence.expect("each completion has a sequence");
-            engine.extend(sequence, &ids, self.options.max_new - sample.tokens.len() - ids.len())?;
+            let max_new = self.options.max_new - sample.tokens.len() - ids.len();
+            if self.surplus.remove(&at) && !faults::on(Fault::SurplusContinued) {
+                let tokens =
+                    [&self.groups[at.prompt].prompt.ids, &sample.tokens, &ids].map(Vec::as_slice).concat();
+                engine.submit(self.options.request(sample.id, tokens, max_new, self.tokenizer))?;
+            } else {
+                let sequence = self.sequences.iter().rposition(|&other| other == at);
+                engine.extend(sequence.expect("each completion has a sequence"), &ids, max_new)?;
+            }
             self.sequences.push(at);
         }
         sample.append(&ids);

@@ -184,7 +184,9 @@ impl Grpo<'_> {
         let context = self.trainer.model.config().max_positions.saturating_sub(1);
         self.prompts.check_lengths(self.section.max_prompt_length.min(context))?;
         match self.section.beta {
-            beta if beta > 0.0 && self.reference.is_none() => Err(Error::NoReference { beta }),
+            beta if beta > 0.0 && self.reference.is_none() && !faults::on(Fault::ReferenceNotRequired) => {
+                Err(Error::NoReference { beta })
+            }
             _ => Ok(()),
         }
     }

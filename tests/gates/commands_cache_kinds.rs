@@ -114,7 +114,7 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
         (
             &["verify", &m],
             &["--kv-window", "9"],
-            ["--kv-window requires --kv sinks, found --kv paged", "hint: remove --kv-window"],
+            ["unexpected argument '--kv-window'", "hint: a similar argument exists: '--kv'"],
         ),
         (&rollout, &["--kv", "off", "--preempt", "offload"], ["--preempt requires --kv growing", "--kv off"]),
     ] {
@@ -136,6 +136,8 @@ fn commands_that_need_exact_results_refuse_a_lossy_cache() {
                 &[&lossy, args[0], "hint: use --kv paged"],
             );
         }
+        let other = [args, &["--kv", "page"]].concat();
+        refused(&scratch.0, &other, 2, &["[possible values: off, growing, contiguous, paged]"]);
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) mod processes;
 pub(crate) mod reference_updates;
 pub(crate) mod replaced_groups;
 pub(crate) mod reused_batch;
+pub(crate) mod stop_texts;
 pub(crate) mod token_counts;
 pub(crate) mod zero_weights;
 

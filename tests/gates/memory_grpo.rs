@@ -105,7 +105,7 @@ fn the_estimate_of_a_dry_run_is_near_the_peak() {
     check_estimate("bf16", &["train.dtype=bf16"]);
     check_estimate("base", &["train.batch=32"]);
     check_estimate("cache", &CACHE);
-    check_estimate("activations", &["model.ffn_dim=8192", "grpo.micro_batch=256"]);
+    check_estimate("activations", &["model.ffn_dim=4096", "grpo.micro_batch=256"]);
 }
 
 #[test]
@@ -146,8 +146,8 @@ pub(crate) fn of_two(start: impl Fn(&Path, &[&str]) -> Output) -> Result<(), Str
 fn resident_memory_does_not_grow_from_step_to_step() {
     let steps = times(30, 100);
     let key = format!("grpo.steps={steps}");
-    let keys = [&LARGE[..], &["grpo.num_generations=8", key.as_str()]].concat();
-    let Memory { resident, .. } = measure("steps", &keys);
+    let Memory { resident, .. } = measure("steps", &["grpo.num_generations=8", &key]);
     let (before, after) = (resident[9], resident[resident.len() - 1]);
-    assert!(after <= 1.01 * before, "step 10: {before}, step {steps}: {after} bytes");
+    // 0.4 MB of 90 MB; a copy of the weights is 1.4 MB. Measured: 0.04 %.
+    assert!(after <= 1.005 * before, "step 10: {before}, step {steps}: {after} bytes");
 }

@@ -160,12 +160,8 @@ fn engine(device: &Device, steps_per_sync: usize) -> Result<usize, String> {
         let mut texts = TextStops::new(&tokenizer, stops.clone());
         let mut finished = Vec::new();
         while !engine.is_idle() {
-            for event in engine.step().map_err(|e| e.to_string())?.events {
-                texts.push(event);
-            }
-            for index in texts.reached() {
-                engine.stop(index);
-            }
+            engine.step().map_err(|e| e.to_string())?;
+            engine.stop_at(&mut texts);
             for mut completion in engine.take_finished() {
                 let text = texts.finish(&mut completion);
                 finished.push((completion, text));

@@ -77,10 +77,10 @@ fn sample(turns: &[(&[u8], FinishReason, &[u8])], cut: bool) -> Sample {
     let tokenizer = Tokenizer::byte();
     let [(text, reason, appended), rest @ ..] = turns else { panic!("no turn") };
     let ids = |text: &[u8]| text.iter().copied().map(u32::from).collect::<Vec<_>>();
-    let mut sample = Sample::new(completion(text, *reason), &tokenizer);
+    let mut sample = Sample::new(completion(text, *reason), &[], &tokenizer);
     sample.append(&ids(appended));
     for (text, reason, appended) in rest {
-        sample.push_turn(completion(text, *reason), &tokenizer);
+        sample.push_turn(completion(text, *reason), &[], &tokenizer);
         sample.append(&ids(appended));
     }
     sample.cut = cut;

@@ -75,8 +75,8 @@ pub use offload::OffloadStore;
 pub use prefix_file::{KvPrefix, PrefixIdentity};
 pub use rollout::{
     Completion, Continuation, Counters, Engine, EngineOptions, Event, FinishReason, LogitRow, LogitsRows,
-    Preemption, PrefixCaching, Request, SnapshotId, Speculation, Step, StopConditions, TextStops, generate,
-    generate_cached, generate_cached_batch, generate_greedy_cached, generate_naive, generate_naive_int8,
-    generate_naive_repeat_kv, generate_naive_sinks, int8_kv, sinks_kv,
+    ModelHandle, Preemption, PrefixCaching, Request, SnapshotId, Speculation, Step, StopConditions,
+    TextStops, generate, generate_cached, generate_cached_batch, generate_greedy_cached, generate_naive,
+    generate_naive_int8, generate_naive_repeat_kv, generate_naive_sinks, int8_kv, sinks_kv,
 };
 pub use sampler::SampleOptions;

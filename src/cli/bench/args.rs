@@ -10,7 +10,8 @@ use super::guard::GuardArgs;
 use super::scale_args::ScaleArgs;
 use super::shared::Shared;
 use super::trace_args::TraceArgs;
-use crate::cli::common::{CacheFlags, CacheSizes, count, share, temperature, up_to};
+use crate::cli::cache_flags::{CacheFlags, CacheSizes};
+use crate::cli::common::{count, share, temperature, up_to};
 use crate::cli::speculation::SpeculationFlags;
 
 /// Commands of `xtrain bench`.

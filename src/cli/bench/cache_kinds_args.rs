@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::shared::Shared;
-use crate::cli::common::{CacheSizes, count, up_to};
+use crate::cli::cache_flags::CacheSizes;
+use crate::cli::common::{count, up_to};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CacheKindsArgs {

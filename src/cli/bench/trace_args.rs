@@ -6,7 +6,8 @@ use clap::Args;
 
 use super::arrivals::{Pattern, TraceSpec};
 use super::shared::Shared;
-use crate::cli::common::{CacheFlags, count, number};
+use crate::cli::cache_flags::CacheFlags;
+use crate::cli::common::{count, number};
 use crate::cli::scheduler_flags::SchedulerFlags;
 use crate::cli::speculation::SpeculationFlags;
 use crate::cli::{CliError, Exit};

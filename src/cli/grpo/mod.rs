@@ -23,7 +23,8 @@ mod start;
 mod train;
 mod without_effect;
 
-use super::common::{CacheFlags, Common, Layers, Seed, count};
+use super::cache_flags::ExactCacheFlags;
+use super::common::{Common, Layers, Seed, count};
 use super::exit::{CliError, shell_word};
 use super::identity::{Identity, require_division};
 use super::interrupt::Interrupt;
@@ -112,7 +113,7 @@ pub(super) struct GrpoArgs {
     common: Common,
     /// KV cache.
     #[command(flatten)]
-    cache: CacheFlags,
+    cache: ExactCacheFlags,
 }
 
 /// Checks that a run is one of this command.

@@ -85,10 +85,7 @@ pub(super) fn complete(
         let stepped = engine.step().map(drop);
         tokens += engine.events().len();
         if let Some(stops) = &mut stops {
-            engine.events().iter().for_each(|event| drop(stops.push(event)));
-        }
-        for index in stops.as_mut().map(|stops| stops.reached()).unwrap_or_default() {
-            engine.stop(index);
+            engine.stop_at(stops);
         }
         let lost = stepped.is_err() && faults::on(Fault::CompletionsOfFailedStepLost);
         for mut completion in engine.take_finished().into_iter().filter(|_| !lost) {

@@ -38,7 +38,7 @@ fn the_sizes_of_the_initial_model_replace_those_of_the_file() {
 }
 
 #[test]
-fn the_initial_model_has_its_biases_in_a_dry_run_and_is_not_needed_to_resume() {
+pub(crate) fn the_initial_model_has_its_biases_in_a_dry_run_and_is_not_needed_to_resume() {
     let scratch = Scratch::new("stored-biases");
     let from = crate::fixtures::path("models/qwen2_bias");
     fs::create_dir(scratch.0.join("m")).unwrap();

@@ -320,6 +320,21 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (Fault::StopTextWithinToken, Gate::Test(stop_text::over)),
     (Fault::HeldTextLost, Gate::Test(stop_text::over)),
     (Fault::SurplusAfterStopTextKept, Gate::Test(stop_text::over)),
+    (
+        Fault::BiasesNotInEstimate,
+        Gate::Command(
+            commands_grpo::stored::the_initial_model_has_its_biases_in_a_dry_run_and_is_not_needed_to_resume,
+            "# parameters: ",
+        ),
+    ),
+    (
+        Fault::ReferenceNotRequired,
+        Gate::Command(
+            grpo::input::wrong_sections_prompts_and_references_are_refused_before_the_first_step,
+            "has run",
+        ),
+    ),
+    (Fault::SurplusContinued, Gate::Test(grpo::stop_texts::over)),
     (Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
     (Fault::LossChunkForgetsFirstColumn, Gate::Focused(focused::vocabulary)),
     (Fault::ValueGradientFlushOfQueries, Gate::Focused(focused::tiny_gradients)),

@@ -35,7 +35,7 @@ fn refused(prompts: &[&str], section: GrpoSection) -> String {
 }
 
 #[test]
-fn wrong_sections_prompts_and_references_are_refused_before_the_first_step() {
+pub(crate) fn wrong_sections_prompts_and_references_are_refused_before_the_first_step() {
     let section =
         GrpoSection { steps: 1, prompts_per_step: 1, max_prompt_length: 3, ..GrpoSection::default() };
     let with = |change: fn(&mut GrpoSection)| {

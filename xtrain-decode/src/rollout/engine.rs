@@ -1,7 +1,6 @@
 //! The engine: a scheduler and a runner.
-use xtrain_model::Model;
-
 use super::completion::{Completion, Counters, Event, LogitRow, Step};
+use super::model_handle::ModelHandle;
 use super::options::{EngineOptions, Speculation};
 use super::plan::Plan;
 use super::request::Request;
@@ -9,6 +8,7 @@ use super::runner::{Batch, Runner, Watch};
 use super::scheduler::{Scheduler, SnapshotId};
 use super::sequence::Sequence;
 use super::speculation::DraftModel;
+use super::text_stops::TextStops;
 use crate::cache::{Cache, CacheShape, KvMemory};
 use crate::error::{Error, Result};
 use crate::offload::OffloadStore;
@@ -21,7 +21,8 @@ use crate::prefix_file::KvPrefix;
 /// not depend on other sequences or on any [`EngineOptions`], except on a cache that is not exact
 /// ([`KvKind::is_exact`](crate::KvKind::is_exact)).
 ///
-/// An engine borrows its model, so no cached prefix survives an optimizer step. This does not compile:
+/// No weight can change while an engine exists, so no cached prefix survives an optimizer step. An engine either borrows
+/// its model or shares it with other owners ([`ModelHandle`]). This does not compile:
 ///
 /// ```compile_fail,E0502
 /// use xtrain_decode::{Engine, EngineOptions, Request};
@@ -39,7 +40,7 @@ use crate::prefix_file::KvPrefix;
 /// ```
 #[derive(Debug)]
 pub struct Engine<'m> {
-    model: &'m Model,
+    model: ModelHandle<'m>,
     scheduler: Scheduler,
     runner: Runner<'m>,
     /// The plan of the current step. Reused to avoid allocations.
@@ -61,7 +62,7 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// [`Error::Option`] for an option outside its range. [`Error::Model`] if the device has no memory for the cache.
-    pub fn new(model: &'m Model, options: EngineOptions) -> Result<Engine<'m>> {
+    pub fn new(model: impl Into<ModelHandle<'m>>, options: EngineOptions) -> Result<Engine<'m>> {
         Engine::with_memory(model, options, KvMemory::default())
     }
 
@@ -70,17 +71,22 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// As [`Engine::new`]; [`Error::Option`] for a kind of cache that cannot offload layers, or without room for them.
-    pub fn with_memory(model: &'m Model, options: EngineOptions, memory: KvMemory) -> Result<Engine<'m>> {
+    pub fn with_memory(
+        model: impl Into<ModelHandle<'m>>,
+        options: EngineOptions,
+        memory: KvMemory,
+    ) -> Result<Engine<'m>> {
+        let model = model.into();
         options.check(model.config())?;
-        let shape = CacheShape::of(model).stored_as(options.kv.dtype());
+        let shape = CacheShape::of(&model).stored_as(options.kv.dtype());
         memory.check(options.kv, &shape, options.room(model.config()))?;
         Ok(Engine {
-            model,
-            scheduler: Scheduler::new(model, options, memory)?,
-            runner: Runner::new(model, options),
+            max_seq_len: options.room(model.config()).positions,
+            scheduler: Scheduler::new(&model, options, memory)?,
+            runner: Runner::new(model.clone(), options),
             plan: Plan::default(),
             draft_model: None,
-            max_seq_len: options.room(model.config()).positions,
+            model,
         })
     }
 
@@ -92,11 +98,11 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// [`Error::Option`] if the vocabularies differ in size, without a cache, or with a sinks cache. [`Error::Model`]
     /// if the device has no memory for the cache.
-    pub fn draft_with(&mut self, draft: &'m Model) -> Result<()> {
+    pub fn draft_with(&mut self, draft: impl Into<ModelHandle<'m>>) -> Result<()> {
         let options = self.scheduler.options;
         EngineOptions { speculation: Speculation::PromptLookup, ..options }.check(self.model.config())?;
-        let draft_model = DraftModel::new(draft, self.model, options.room(self.model.config()))?;
-        self.scheduler.draft_cost = Some(draft_model.cost(self.model));
+        let draft_model = DraftModel::new(draft.into(), &self.model, options.room(self.model.config()))?;
+        self.scheduler.draft_cost = Some(draft_model.cost(&self.model));
         self.draft_model = Some(draft_model);
         Ok(())
     }
@@ -336,6 +342,17 @@ impl<'m> Engine<'m> {
     /// [`FinishReason::Stop`](crate::FinishReason::Stop). Returns `false` if it is neither running nor waiting.
     pub fn stop(&mut self, index: usize) -> bool {
         self.scheduler.stop(index)
+    }
+
+    /// Passes the new tokens of the last step to `stops` and ends the sequences that reached a stop text. For callers that
+    /// need the text of a sequence at its end only, which [`TextStops::finish`] returns.
+    pub fn stop_at(&mut self, stops: &mut TextStops<'_>) {
+        for event in &self.scheduler.events {
+            stops.push(event);
+        }
+        for index in stops.reached() {
+            self.stop(index);
+        }
     }
 
     fn advance(&mut self, watch: Watch<'_>) -> Result<Step<'_>> {

@@ -5,6 +5,7 @@
 //! | `request`, `options`, `completion` | what callers pass in and get back |
 //! | `naive` | the oracle: recomputes the whole sequence for every token |
 //! | `engine` | the public API, composed of the scheduler and the runner |
+//! | `model_handle` | the model of an engine, borrowed or shared |
 //! | `scheduler` | sequences, slots, the cache: admission, planning, acceptance, retirement |
 //! | `plan` | the data passed from the scheduler to the runner and back |
 //! | `runner` | the model and the samplers |
@@ -16,6 +17,7 @@ mod completion;
 mod engine;
 mod fronts;
 mod guide;
+mod model_handle;
 mod naive;
 mod naive_kv;
 mod options;
@@ -34,6 +36,7 @@ mod tests;
 pub use completion::{Completion, Counters, Event, FinishReason, LogitRow, Step};
 pub use engine::Engine;
 pub use fronts::{generate, generate_cached, generate_cached_batch, generate_greedy_cached};
+pub use model_handle::ModelHandle;
 pub use naive::{generate_naive, generate_naive_int8, generate_naive_repeat_kv, generate_naive_sinks};
 pub use naive_kv::{int8_kv, sinks_kv};
 pub use options::{Continuation, EngineOptions, LogitsRows, Preemption, PrefixCaching, Speculation};

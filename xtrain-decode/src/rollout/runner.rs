@@ -7,12 +7,13 @@
 //! finish are the same as with one synchronization per step.
 use std::vec::Drain;
 
-use xtrain_model::{Eager, Model, NoCache, Result as ModelResult, Rows};
+use xtrain_model::{Eager, NoCache, Result as ModelResult, Rows};
 use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::ops::{self, DeviceSampler, SampleRow, Sampled as DeviceSample};
 use xtrain_tensor::{Device, Dtype, Tensor};
 
 use super::completion::LogitRow;
+use super::model_handle::ModelHandle;
 use super::options::{EngineOptions, LogitsRows};
 use super::plan::{DecodedStep, ForkedSample, Outcome, Plan, Run, SampleSpec, SamplerId};
 use super::sequence::Sequence;
@@ -40,7 +41,7 @@ impl<'a> Batch<'a> {
 /// The model and everything that sampling writes to.
 #[derive(Debug)]
 pub(super) struct Runner<'m> {
-    model: &'m Model,
+    model: ModelHandle<'m>,
     options: EngineOptions,
     samplers: Vec<Sampler>,
     /// The outcomes of a step. Empty between steps; kept for its memory.
@@ -52,7 +53,7 @@ pub(super) struct Runner<'m> {
 }
 
 impl<'m> Runner<'m> {
-    pub(super) fn new(model: &'m Model, options: EngineOptions) -> Runner<'m> {
+    pub(super) fn new(model: ModelHandle<'m>, options: EngineOptions) -> Runner<'m> {
         Runner {
             model,
             options,

@@ -5,6 +5,7 @@ use xtrain_tensor::{Tensor, ops};
 
 use crate::cache::{Cache, KvKind, KvMemory, Room, Snapshot};
 use crate::error::{Error, Result};
+use crate::rollout::model_handle::ModelHandle;
 use crate::rollout::sequence::Sequence;
 use crate::sampler::{Address, SampleOptions, Sampler};
 
@@ -17,7 +18,7 @@ const CHUNK: usize = 256;
 /// similar distributions then often choose the same token.
 #[derive(Debug)]
 pub(in crate::rollout) struct DraftModel<'m> {
-    model: &'m Model,
+    model: ModelHandle<'m>,
     cache: Box<dyn Cache>,
     /// The tokens whose rows the cache holds, by sequence.
     held: Vec<Vec<u32>>,
@@ -40,7 +41,11 @@ impl<'m> DraftModel<'m> {
     ///
     /// # Errors
     /// [`Error::Option`] if the two models have vocabularies of different sizes.
-    pub(in crate::rollout) fn new(draft: &'m Model, model: &Model, room: Room) -> Result<DraftModel<'m>> {
+    pub(in crate::rollout) fn new(
+        draft: ModelHandle<'m>,
+        model: &Model,
+        room: Room,
+    ) -> Result<DraftModel<'m>> {
         let (found, want) = (draft.config().vocab, model.config().vocab);
         if found != want && !faults::on(Fault::DraftVocabNotChecked) {
             let got = format!("{found} tokens, the model has {want}");
@@ -48,7 +53,7 @@ impl<'m> DraftModel<'m> {
         }
         let positions = room.positions.min(draft.config().max_positions);
         let own = Room { positions, slots: None, ..room };
-        let cache = KvKind::default().cache(draft, own, KvMemory::default())?;
+        let cache = KvKind::default().cache(&draft, own, KvMemory::default())?;
         let cache = cache.expect("a paged cache is a cache");
         Ok(DraftModel { model: draft, cache, held: vec![Vec::new(); room.sequences], samplers: Vec::new() })
     }

@@ -1,6 +1,23 @@
 //! Tests of single steps: which rows run, what they report, and what they leave in the cache.
+use std::sync::Arc;
+
 use super::*;
 use crate::rollout::completion::Event;
+
+#[test]
+fn an_engine_that_shares_its_model_runs_on_another_thread() {
+    let (model, draft) = (Arc::new(model()), Arc::new(model()));
+    let run = |mut engine: Engine<'_>| {
+        engine.submit_group(request(1, &[5, 6, 7], 9), 3).unwrap();
+        engine.run().unwrap()
+    };
+    let options = options(KvKind::default());
+    let want = run(Engine::new(&*model, options).unwrap());
+    let mut shared: Engine<'static> = Engine::new(model.clone(), options).unwrap();
+    shared.draft_with(draft).unwrap();
+    assert_eq!(std::thread::spawn(move || run(shared)).join().unwrap(), want);
+    assert_eq!(Arc::strong_count(&model), 1);
+}
 
 #[test]
 fn a_step_counts_its_own_passes_and_rows() {
