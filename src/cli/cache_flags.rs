@@ -3,7 +3,6 @@ use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, ValueEnum};
 
@@ -82,7 +81,7 @@ impl KvCacheArg {
     }
 }
 
-/// Parses the kinds of cache that are exact. The error for another kind says why the command refuses it.
+/// Shows the kinds of cache that are exact. The error for another kind, in [`check`], says why the command refuses it.
 #[derive(Debug, Clone, Copy)]
 struct ExactKinds;
 
@@ -95,15 +94,9 @@ impl TypedValueParser for ExactKinds {
         arg: Option<&Arg>,
         value: &OsStr,
     ) -> Result<KvCacheArg, clap::Error> {
-        if let Ok(kind) = KvCacheArg::from_str(&value.to_string_lossy(), false)
-            && !kind.is_exact()
-        {
-            let (name, command) = (kind.name(), command.get_name());
-            let lossy = format!(
-                "--kv {name} is lossy: {command} needs logits with the bits of the training forward pass\n\n\
-                 tip: use --kv paged"
-            );
-            return Err(clap::Error::raw(ErrorKind::ValueValidation, lossy));
+        // A lossy kind is an error of `check`, which a later --kv prevents.
+        if let Ok(kind) = KvCacheArg::from_str(&value.to_string_lossy(), false) {
+            return Ok(kind);
         }
         let name = PossibleValuesParser::new(exact()).parse_ref(command, arg, value)?;
         Ok(KvCacheArg::from_str(&name, false).expect("a possible value"))
@@ -149,38 +142,50 @@ impl CacheSizes {
     }
 }
 
-/// Rejects a command line with a flag that has no effect on the kind of cache.
-pub(super) fn check(matches: &ArgMatches) -> Result<(), CliError> {
-    if let Some((_, inner)) = matches.subcommand() {
-        return check(inner);
+/// Rejects a command line with a flag that has no effect on the kind of cache, or with a lossy cache and a command that
+/// promises exact results.
+pub(super) fn check(command: &str, matches: &ArgMatches) -> Result<(), CliError> {
+    if let Some((name, inner)) = matches.subcommand() {
+        return check(name, inner);
     }
     let Ok(Some(kind)) = matches.try_get_one::<KvCacheArg>("kv") else { return Ok(()) };
     let name = kind.name();
+    // the others have ExactCacheFlags
+    let may_be_lossy = matches.try_contains_id("kv_sinks").is_ok();
+    if !kind.is_exact() && !may_be_lossy {
+        let message = format!(
+            "--kv {name} is lossy: {command} needs logits with the bits of the training forward pass"
+        );
+        return Err(CliError::new(Exit::Usage, message).hint("use --kv paged"));
+    }
     let (has_pages, has_sinks) =
         (matches!(kind, KvCacheArg::Paged | KvCacheArg::Int8), *kind == KvCacheArg::Sinks);
     // A sequence of the others has its slots from the start.
     let preempts = !matches!(kind, KvCacheArg::Off | KvCacheArg::Contiguous | KvCacheArg::Sinks);
     let has_cache = *kind != KvCacheArg::Off;
     let has_pool = has_pages || *kind == KvCacheArg::Contiguous;
+    let all = &["growing", "contiguous", "paged", "int8", "sinks"][..];
     for (id, has, kinds) in [
-        ("kv_resident", has_pool, "contiguous, paged or int8"),
-        ("page_size", has_pages, "paged or int8"),
-        ("watermark", has_pages, "paged or int8"),
-        ("preempt", preempts, "growing, paged or int8"),
-        ("kv_capacity", has_cache, "growing, contiguous, paged, int8 or sinks"),
-        ("prefill_chunk", has_cache, "growing, contiguous, paged, int8 or sinks"),
-        ("kv_sinks", has_sinks, "sinks"),
-        ("kv_window", has_sinks, "sinks"),
+        ("kv_resident", has_pool, &["contiguous", "paged", "int8"][..]),
+        ("page_size", has_pages, &["paged", "int8"]),
+        ("watermark", has_pages, &["paged", "int8"]),
+        ("preempt", preempts, &["growing", "paged", "int8"]),
+        ("kv_capacity", has_cache, all),
+        ("prefill_chunk", has_cache, all),
+        ("kv_sinks", has_sinks, &["sinks"]),
+        ("kv_window", has_sinks, &["sinks"]),
     ] {
         let typed =
             matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine);
         if typed && !has {
             let flag = id.replace('_', "-");
-            let message = format!("--{flag} requires --kv {kinds}, found --kv {name}");
-            let other = kinds.split([',', ' ']).next().unwrap_or(kinds);
+            let lossy = ["int8", "sinks"];
+            let kinds: Vec<&str> =
+                kinds.iter().copied().filter(|kind| may_be_lossy || !lossy.contains(kind)).collect();
+            let message = format!("--{flag} requires --kv {}, found --kv {name}", choice(&kinds));
             let hint = match matches.value_source("kv") {
                 Some(ValueSource::CommandLine) => "remove one of the two flags".to_string(),
-                _ => format!("add --kv {other}"),
+                _ => format!("add --kv {}", kinds[0]),
             };
             return Err(CliError::new(Exit::Usage, message).hint(hint));
         }
@@ -194,6 +199,14 @@ pub(super) fn check(matches: &ArgMatches) -> Result<(), CliError> {
             let message = format!("--{} requires --kv {kinds}, found --kv {name}", flag.replace('_', "-"));
             Err(CliError::new(Exit::Usage, message).hint("remove one of the two flags"))
         }
+    }
+}
+
+/// `a, b or c`.
+fn choice(words: &[&str]) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => words.concat(),
     }
 }
 

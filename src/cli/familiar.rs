@@ -236,7 +236,10 @@ fn flag(command: &clap::Command, unknown: &str, args: &[OsString]) -> Option<Str
     let known = known.filter(|hint| is_possible(command, hint)).or_else(|| absent(&dashed));
     known.map(ToString::to_string).or_else(|| {
         let key = accepts(command, "--set").then(|| key_of(command.get_name(), &dashed)).flatten()?;
-        Some(format!("--set {key}=VALUE"))
+        Some(match key.as_str() {
+            "grpo.stop" => format!("--set '{key}=[\"TEXT\"]'"),
+            _ => format!("--set {key}=VALUE"),
+        })
     })
 }
 
@@ -335,6 +338,8 @@ mod tests {
             ("train --data t --block_size=5", "--set train.context=VALUE"),
             ("grpo --num-generations 5", "--set grpo.num_generations=VALUE"),
             ("grpo --weight-decay 5", "--set grpo.weight_decay=VALUE"),
+            ("grpo --stop x", "--set 'grpo.stop=[\"TEXT\"]'"),
+            ("grpo --stop-strings x", "--set 'grpo.stop=[\"TEXT\"]'"),
             ("grpo --beta 5", "--set grpo.beta=VALUE"),
             (
                 "train --data t --num-train-epochs 3",

@@ -216,7 +216,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Option<Cli>, CliErr
         .try_get_matches_from(&args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     match parsed {
-        Ok((cli, matches)) => cache_flags::check(&matches).map(|()| Some(cli)),
+        Ok((cli, matches)) => cache_flags::check("xtrain", &matches).map(|()| Some(cli)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 out::print(error.render().to_string()).map(|()| None)

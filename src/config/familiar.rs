@@ -81,6 +81,7 @@ const ABSENT: &[(&[&str], &str)] = &[
         "each step accumulates the gradients of its micro-batches: train.micro_batch, or grpo.micro_batch, is the size of \
          one",
     ),
+    (&["kv_sinks", "kv_window"], "this command needs an exact cache; --kv sinks is lossy"),
     (&["compile"], "not needed: there is one forward pass"),
     (&["logging_steps", "logging_strategy", "log_interval"], "every step is logged"),
     (&["presence_penalty", "frequency_penalty"], "--repetition-penalty is the only penalty"),

@@ -63,7 +63,7 @@ pub struct GrpoSection {
     /// Maximum number of turns of a completion: a reward program can continue a completion that has fewer turns.
     pub max_turns: usize,
     /// Texts that end a turn, with the token that completes one of them. The reward gets the text before the stop text;
-    /// the update includes its tokens. Empty: only end-of-text tokens end a turn.
+    /// the update includes the tokens of the stop text. Empty: only end-of-text tokens end a turn.
     pub stop: Vec<String>,
     /// Softmax temperature of the rollouts.
     pub temperature: f64,

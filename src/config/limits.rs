@@ -68,6 +68,7 @@ const LIMITS: &[(&str, &[&str], &[&str])] = &[
     ("grpo.reward_weights", &["[1.0, inf]", "[nan]"], &["[]", "[1.0, -1.0]"]),
     ("grpo.steps", &["0", "2147483649"], &["2147483648"]),
     ("grpo.steps_per_generation", &["0", "3", "17"], &["1", "8"]),
+    ("grpo.stop", &["['']", "['a', '']"], &["['a']", "[]"]),
     ("grpo.temperature", &["0.0", "1e-31", "inf", "nan"], &["1e-30"]),
     ("grpo.top_entropy_quantile", &["0.0", "1.1", "nan"], &["1e-9", "1.0"]),
     ("grpo.top_p", &["0.0", "1e-60", "1.1", "nan"], &["1e-9", "1.0"]),

@@ -34,7 +34,7 @@ pub struct Sample {
     pub mask: Vec<bool>,
     /// The log-probability of each token after temperature and filters: the policy's. 0 for an appended token.
     pub logprobs: Vec<f32>,
-    /// Its text: without the end-of-text token of the last turn, or before its stop text.
+    /// Its text, without the end-of-text token or the stop text that ends the last turn.
     pub text: String,
     /// Why the last turn ended.
     pub finish: FinishReason,
@@ -66,9 +66,12 @@ impl Sample {
 
     /// Adds the sampled tokens of a turn, up to the one that completes a stop text.
     pub fn push_turn(&mut self, mut turn: Completion, stops: &[String], tokenizer: &Tokenizer) {
-        let text = TextStops::new(tokenizer, stops.to_vec()).finish(&mut turn);
-        let whole = tokenizer.decode_continuation(turn.text_tokens());
-        self.after_text = whole.strip_prefix(&*text).unwrap_or_default().to_string();
+        self.after_text = String::new();
+        if !stops.is_empty() {
+            let text = TextStops::new(tokenizer, stops.to_vec()).finish(&mut turn);
+            let whole = tokenizer.decode_continuation(turn.text_tokens());
+            self.after_text = whole.strip_prefix(&*text).unwrap_or_default().to_string();
+        }
         self.tokens.extend(&turn.tokens);
         self.mask.resize(self.tokens.len(), true);
         self.logprobs.extend(&turn.processed_logprobs);
@@ -90,7 +93,7 @@ impl Sample {
         turns(&self.mask)
     }
 
-    /// The sampled text of the last turn: without its end-of-text token, or before its stop text.
+    /// The sampled text of the last turn, without the end-of-text token or the stop text that ends it.
     pub fn turn_text(&self, tokenizer: &Tokenizer) -> String {
         let start = self.turns().last().map_or(0, |turn| turn.start);
         self.text_from(start, tokenizer)

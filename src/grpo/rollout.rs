@@ -80,7 +80,8 @@ pub struct GroupRequest {
 }
 
 /// The completions of groups in one engine: B prompts x G completions, one prefill per prompt, finished sequences leave
-/// at once. A completion can be continued with text: its cached rows are not computed again. Each of several processes
+/// at once. A completion can be continued with text: its cached rows are not computed again, unless drafts
+/// gave it tokens after a stop text. Each of several processes
 /// has an engine for its groups, and receives the turns of the others.
 pub struct Rollout<'a> {
     tokenizer: &'a Tokenizer,
@@ -93,7 +94,7 @@ pub struct Rollout<'a> {
     engine: Option<Engine<'a>>,
     /// The texts of the turns that run. `None`: there are no stop texts.
     stops: Option<TextStops<'a>>,
-    /// Completions of whose last turn the engine has sampled tokens after the stop text.
+    /// Completions for which the engine sampled tokens after the stop text of the last turn.
     surplus: BTreeSet<CompletionIndex>,
     /// Receives the memory of the engine.
     memory: &'a mut KvMemory,
@@ -125,8 +126,12 @@ impl<'a> Rollout<'a> {
         let max_seq_len = (longest + options.max_new).min(max_positions);
         let max_batch = options.engine.max_batch.min(total.max(1));
         let continuation = if options.max_turns > 1 { Continuation::On } else { Continuation::Off };
-        let engine =
+        let mut engine =
             EngineOptions { max_seq_len: Some(max_seq_len), max_batch, continuation, ..options.engine };
+        if options.max_turns > 1 && !options.stop_texts.is_empty() {
+            // A turn with tokens after its stop text cannot be continued from its rows.
+            engine.steps_per_sync = 1;
+        }
         let mut engine = Engine::with_memory(model, engine, std::mem::take(memory))?;
         let (mut sequences, mut groups, mut samples) = (Vec::with_capacity(total), Vec::new(), Vec::new());
         for (at, GroupRequest { prompt_id, prompt, first_id, size }) in requests.into_iter().enumerate() {

@@ -1,8 +1,11 @@
 //! The comparison of a group with the training forward pass over the whole vocabulary.
+use std::ops::Range;
+
 use super::batch::Batch;
 use super::{Error, Grpo, GrpoObserver, GrpoPhase, crossed};
 use crate::decode::{EngineOptions, Request, StopConditions};
 use crate::model::shard_samples;
+use crate::tensor::faults::{self, Fault};
 use crate::verify::{RequestedSetting, verify};
 
 /// Completions of the group that is compared over the whole vocabulary.
@@ -24,13 +27,13 @@ impl Grpo<'_> {
             .samples
             .iter()
             .take(VERIFIED)
-            .flat_map(|sample| sample.turns().into_iter().map(move |turn| (sample, turn.start)))
-            .map(|(sample, start)| Request {
+            .flat_map(|sample| sample.turns().into_iter().map(move |turn| (sample, turn)))
+            .map(|(sample, turn)| Request {
                 id: sample.id,
                 seed: self.rollout.seed,
-                prompt: [&group.prompt.ids[..], &sample.tokens[..start]].concat(),
+                prompt: [&group.prompt.ids[..], &sample.tokens[..turn.start]].concat(),
                 options: self.rollout.sampling,
-                max_new: self.rollout.max_new - start,
+                max_new: self.verified_tokens(turn),
                 stop: StopConditions { eos: self.tokenizer.eos_ids().to_vec(), tokens: Vec::new() },
                 constraint: self.rollout.constraint.as_ref().map(|constraint| constraint.shared.clone()),
                 top_logprobs: 0,
@@ -53,5 +56,11 @@ impl Grpo<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Maximum number of tokens that are regenerated for a turn. The compared engines know no stop texts.
+    fn verified_tokens(&self, turn: Range<usize>) -> usize {
+        let stops = !self.rollout.stop_texts.is_empty() && !faults::on(Fault::VerifyIgnoresStopTexts);
+        if stops { turn.len() } else { self.rollout.max_new - turn.start }
     }
 }

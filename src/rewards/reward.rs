@@ -11,11 +11,11 @@ use crate::decode::FinishReason;
 pub struct RewardInput<'a> {
     /// The text of the prompt, as the model read it.
     pub prompt: &'a str,
-    /// The text of the completion, without its end-of-text token.
+    /// The text of the completion, without the end-of-text token or the stop text that ends it.
     pub completion: &'a str,
     /// The tokens of the prompt.
     pub prompt_ids: &'a [u32],
-    /// The tokens of the completion, with its end-of-text token.
+    /// The tokens of the completion, with those that end it.
     pub completion_ids: &'a [u32],
     /// The columns of the prompt's JSON line except `prompt`. Empty for prompts of a built-in task.
     pub columns: &'a Map<String, Value>,
@@ -37,7 +37,7 @@ pub struct RewardInput<'a> {
 pub struct Turn<'a> {
     /// Its number, from 1.
     pub number: usize,
-    /// The sampled text of this turn, without its end-of-text token.
+    /// The sampled text of this turn, without the end-of-text token or the stop text that ends it.
     pub text: &'a str,
     /// For each token of the completion, whether it was sampled. The others were appended.
     pub mask: &'a [bool],

@@ -114,7 +114,10 @@ fn what_a_sinks_cache_cannot_do_is_refused_with_the_flag() {
         (
             &["verify", &m],
             &["--kv-window", "9"],
-            ["unexpected argument '--kv-window'", "hint: a similar argument exists: '--kv'"],
+            [
+                "unexpected argument '--kv-window'",
+                "hint: this command needs an exact cache; --kv sinks is lossy",
+            ],
         ),
         (&rollout, &["--kv", "off", "--preempt", "offload"], ["--preempt requires --kv growing", "--kv off"]),
     ] {
@@ -136,6 +139,8 @@ fn commands_that_need_exact_results_refuse_a_lossy_cache() {
                 &[&lossy, args[0], "hint: use --kv paged"],
             );
         }
+        let pages = [args, &["--kv", "growing", "--page-size", "8"]].concat();
+        refused(&scratch.0, &pages, 2, &["--page-size requires --kv paged, found --kv growing"]);
         let other = [args, &["--kv", "page"]].concat();
         refused(&scratch.0, &other, 2, &["[possible values: off, growing, contiguous, paged]"]);
     }

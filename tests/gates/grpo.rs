@@ -111,6 +111,8 @@ pub(crate) struct Compared {
     pub(crate) steps: u64,
     /// The largest difference between two log-probabilities.
     pub(crate) difference: f64,
+    /// Values of verified groups.
+    pub(crate) verified: u64,
 }
 
 /// Stops the run before a step and counts the comparisons.
@@ -130,6 +132,11 @@ impl GrpoObserver for Watch {
         self.compared.difference = self.compared.difference.max(difference);
         self.compared.steps = metrics.step;
         Ok(())
+    }
+
+    fn note(&mut self, text: &str) {
+        let values = text.split_once(" values of a group").and_then(|(text, _)| text.rsplit(' ').next());
+        self.compared.verified += values.map_or(0, |values| values.parse().expect("a number of values"));
     }
 
     fn stop(&mut self) -> bool {

@@ -105,7 +105,7 @@ fn the_estimate_of_a_dry_run_is_near_the_peak() {
     check_estimate("bf16", &["train.dtype=bf16"]);
     check_estimate("base", &["train.batch=32"]);
     check_estimate("cache", &CACHE);
-    check_estimate("activations", &["model.ffn_dim=4096", "grpo.micro_batch=256"]);
+    check_estimate("activations", &["model.ffn_dim=8192", "grpo.micro_batch=256"]);
 }
 
 #[test]
@@ -148,6 +148,7 @@ fn resident_memory_does_not_grow_from_step_to_step() {
     let key = format!("grpo.steps={steps}");
     let Memory { resident, .. } = measure("steps", &["grpo.num_generations=8", &key]);
     let (before, after) = (resident[9], resident[resident.len() - 1]);
-    // 0.4 MB of 90 MB; a copy of the weights is 1.4 MB. Measured: 0.04 %.
-    assert!(after <= 1.005 * before, "step 10: {before}, step {steps}: {after} bytes");
+    // A size class that is first used after step 10 adds a huge page of 2 MiB; a copy of the weights in each step adds
+    // 35 MB to 20 steps.
+    assert!(after <= before + 3e6, "step 10: {before}, step {steps}: {after} bytes");
 }

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use crate::cli::{Scratch, program, text};
 
-/// A model of 7.1 M parameters.
-const KEYS: &str = "model.dim=384 model.n_layers=4 model.n_heads=6 model.n_kv_heads=6 model.head_dim=64 \
+/// A model of 10.7 M parameters.
+const KEYS: &str = "model.dim=384 model.n_layers=6 model.n_heads=6 model.n_kv_heads=6 model.head_dim=64 \
     model.ffn_dim=1024 train.context=128 train.steps=2 train.eval_every=0 train.sample_every=0 data.val_fraction=0";
 
 /// Runs a command and writes the lines of its memory to the file `peak` of its process, until it ends.

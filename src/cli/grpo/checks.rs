@@ -129,10 +129,10 @@ fn check_columns(section: &GrpoSection, file: &str) -> Result<(), CliError> {
     let prompts = PromptFile::open(Path::new(file))?;
     for record in prompts.records() {
         if let Some(name) =
-            ["regex", "json_schema", "stop"].into_iter().find(|name| record.columns.contains_key(*name))
+            ["regex", "json_schema"].into_iter().find(|name| record.columns.contains_key(*name))
         {
             let message = format!("{file}:{}: expected no field {name:?}", record.line);
-            let hint = format!("set grpo.{name}, which applies to the completions of all prompts");
+            let hint = format!("set grpo.{name}, which constrains the completions of all prompts");
             return Err(CliError::new(Exit::Data, message).hint(hint));
         }
     }

@@ -334,6 +334,7 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
             "has run",
         ),
     ),
+    (Fault::VerifyIgnoresStopTexts, Gate::Test(grpo::stop_texts::verified)),
     (Fault::SurplusContinued, Gate::Test(grpo::stop_texts::over)),
     (Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
     (Fault::LossChunkForgetsFirstColumn, Gate::Focused(focused::vocabulary)),

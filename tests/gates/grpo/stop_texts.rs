@@ -3,7 +3,7 @@ use serde_json::Value;
 use xtrain::decode::{EngineOptions, Speculation};
 use xtrain::model::tokenizer::Tokenizer;
 
-use super::{Files, Scratch, Setup, compare, config, files, run};
+use super::{Compared, Files, Scratch, Setup, compare, config, files, run};
 use crate::turns;
 
 /// The tokens that end a turn: bytes of one character.
@@ -13,10 +13,10 @@ const KEYS: [&str; 4] =
     ["grpo.max_turns=8", "grpo.max_completion_length=48", "grpo.temperature=0.3", "grpo.top_p=0.9"];
 
 /// The weights and states of a run, and of each completion what does not name the kind of its end.
-fn outcome(name: &str, keys: &[&str], setup: &Setup) -> Result<(Files, Vec<Value>), String> {
+fn outcome(name: &str, keys: &[&str], setup: &Setup) -> Result<(Files, Vec<Value>, Compared), String> {
     let dir = Scratch::new(&format!("stop-{name}"));
     let failed = |error| format!("gate grpo, seed 0: {name}: {error}");
-    run(&config(&[&KEYS[..], keys].concat()), setup, &dir.0).map_err(failed)?;
+    let compared = run(&config(&[&KEYS[..], keys].concat()), setup, &dir.0).map_err(failed)?;
     let (rollouts, others): (Files, Files) =
         files(&dir.0).into_iter().partition(|(name, _)| name.ends_with(".jsonl"));
     let mut lines = Vec::new();
@@ -26,27 +26,51 @@ fn outcome(name: &str, keys: &[&str], setup: &Setup) -> Result<(Files, Vec<Value
             line
         }));
     }
-    Ok((others, lines))
+    Ok((others, lines, compared))
+}
+
+/// A run of which the tokens [`ENDS`] are end-of-text tokens, too.
+fn with_end_tokens() -> Setup {
+    let ends: Vec<u32> = ENDS.chain(Tokenizer::byte().eos_ids().iter().copied()).collect();
+    let tokenizer = Tokenizer::byte().with_eos_ids(&ends);
+    Setup { tokenizer, reward: turns::tool, ..Setup::threads(1) }
+}
+
+/// The key with the texts of [`ENDS`].
+fn stop_texts() -> String {
+    let texts: Vec<String> = ENDS.filter_map(char::from_u32).map(String::from).collect();
+    format!("grpo.stop={}", serde_json::to_string(&texts).expect("texts"))
+}
+
+/// Bounds the number of values that are verified with stop texts by twice that with end-of-text tokens. They are not
+/// equal: the verification preempts sequences, more of them if the longest possible ones are shorter.
+pub(crate) fn verified() -> Result<usize, String> {
+    let keys = ["grpo.verify_every=1", "grpo.steps=2", "grpo.max_turns=1", "grpo.temperature=1"];
+    let (_, _, want) = outcome("verified-eos", &keys, &with_end_tokens())?;
+    let key = stop_texts();
+    let setup = Setup { reward: turns::tool, ..Setup::threads(1) };
+    let (_, _, got) = outcome("verified-stop", &[&keys[..], &[&key]].concat(), &setup)?;
+    if want.verified == 0 || got.verified < want.verified || got.verified > 2 * want.verified {
+        let (got, want) = (got.verified, want.verified);
+        return Err(format!("gate grpo, seed 0: verified values: expected about {want}, found {got}"));
+    }
+    Ok(got.verified as usize)
 }
 
 /// Compares a run whose turns end with stop texts with one whose turns end with the tokens of these texts, as
 /// end-of-text tokens. Returns the number of compared bytes.
 pub(crate) fn over() -> Result<usize, String> {
-    let ends: Vec<u32> = ENDS.collect();
     let own = Tokenizer::byte().eos_ids().to_vec();
-    let tokenizer = Tokenizer::byte().with_eos_ids(&[&ends[..], &own].concat());
-    let eos = Setup { tokenizer, reward: turns::tool, ..Setup::threads(1) };
-    let (want, want_lines) = outcome("eos", &[], &eos)?;
-    let texts: Vec<String> = ends.iter().filter_map(|&id| char::from_u32(id)).map(String::from).collect();
-    let key = format!("grpo.stop={}", serde_json::to_string(&texts).expect("texts"));
-    let mut compared = 0;
+    let (want, want_lines, _) = outcome("eos", &[], &with_end_tokens())?;
+    let (key, mut compared) = (stop_texts(), 0);
     // With drafts, the engine samples tokens after a stop text, which no turn is continued with.
     for (name, speculation) in [("stop", Speculation::Off), ("drafts", Speculation::PromptLookup)] {
         let engine = EngineOptions { speculation, ..EngineOptions::default() };
         let setup = Setup { engine, reward: turns::tool, ..Setup::threads(2) };
-        let (got, lines) = outcome(name, &[&key], &setup)?;
+        let (got, lines, _) = outcome(name, &[&key], &setup)?;
         for (number, (got, want)) in lines.iter().zip(&want_lines).enumerate() {
-            for field in ["completion_ids", "mask", "processed_logprobs", "reward", "truncated"] {
+            for field in ["completion", "completion_ids", "mask", "processed_logprobs", "reward", "truncated"]
+            {
                 if got[field] != want[field] {
                     let (got, want) = (&got[field], &want[field]);
                     return Err(format!(
@@ -79,4 +103,10 @@ pub(crate) fn over() -> Result<usize, String> {
 fn turns_with_stop_texts_are_those_with_end_of_text_tokens() {
     let bytes = over().unwrap_or_else(|difference| panic!("{difference}"));
     println!("grpo: {bytes} bytes of runs with stop texts are those of runs with end-of-text tokens");
+}
+
+#[test]
+fn a_turn_is_verified_up_to_its_stop_text() {
+    let values = verified().unwrap_or_else(|difference| panic!("{difference}"));
+    println!("grpo: {values} values are verified with stop texts and with end-of-text tokens");
 }

@@ -344,8 +344,9 @@ impl<'m> Engine<'m> {
         self.scheduler.stop(index)
     }
 
-    /// Passes the new tokens of the last step to `stops` and ends the sequences that reached a stop text. For callers that
-    /// need the text of a sequence at its end only, which [`TextStops::finish`] returns.
+    /// Passes the new tokens of the last step to `stops` and ends the sequences that reached a stop text. Call it once
+    /// after each step, also after one with an error. For callers that need the text of a sequence at its end only, which
+    /// [`TextStops::finish`] returns.
     pub fn stop_at(&mut self, stops: &mut TextStops<'_>) {
         for event in &self.scheduler.events {
             stops.push(event);

@@ -15,7 +15,7 @@ use super::stop_matcher::StopMatcher;
 /// the one that ends first, and of several that end at one place the longest, so the result does not depend on how the
 /// text is split into tokens. The caller passes every event of an [`Engine`](crate::Engine) to
 /// [`TextStops::push`], stops the sequences of [`TextStops::reached`] after each step, and passes each completion to
-/// [`TextStops::finish`]:
+/// [`TextStops::finish`]. [`Engine::stop_at`](crate::Engine::stop_at) does the first two for callers that do not stream.
 ///
 /// ```
 /// # use xtrain_decode::{Completion, Engine, EngineOptions, Request, TextStops};
