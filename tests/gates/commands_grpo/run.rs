@@ -6,10 +6,14 @@ use super::{
 };
 use crate::cli::{ok, refused, text, xtrain};
 use crate::commands::{done, parsed};
-use crate::commands_early::{are_times_between, events, now};
+use crate::commands_early::{are_times_between, events, now, repeated_if_the_clock_is_set};
 
 #[test]
 fn a_run_prints_and_writes_what_the_guide_lists() {
+    repeated_if_the_clock_is_set(a_complete_run);
+}
+
+fn a_complete_run() {
     let scratch = scratch("files", "");
     let before = now();
     let errors = finish(&scratch, "r", &["--set", "grpo.entropy_coef=0.01"]);
