@@ -103,8 +103,8 @@ fn without_reward(step: u64) -> String {
 }
 
 fn truncation() -> String {
-    "every completion of this step reached the length limit. Raise grpo.max_completion_length, add texts to grpo.stop, or start \
-     from a model that ends its answers"
+    "every completion of this step reached the length limit. Raise grpo.max_completion_length, add texts to grpo.stop, \
+     or start from a model that ends its answers"
         .to_string()
 }
 
