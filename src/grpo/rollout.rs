@@ -80,8 +80,8 @@ pub struct GroupRequest {
 }
 
 /// The completions of groups in one engine: B prompts x G completions, one prefill per prompt, finished sequences leave
-/// at once. A completion can be continued with text: its cached rows are not computed again, unless drafts
-/// gave it tokens after a stop text. Each of several processes
+/// at once. A completion can be continued with text: its cached rows are not computed again, unless the
+/// engine sampled tokens after its stop text. Each of several processes
 /// has an engine for its groups, and receives the turns of the others.
 pub struct Rollout<'a> {
     tokenizer: &'a Tokenizer,
