@@ -68,9 +68,12 @@ impl Sample {
     pub fn push_turn(&mut self, mut turn: Completion, stops: &[String], tokenizer: &Tokenizer) {
         self.after_text = String::new();
         if !stops.is_empty() {
+            // also for turns of other processes, which are sent as tokens
             let text = TextStops::new(tokenizer, stops.to_vec()).finish(&mut turn);
             let whole = tokenizer.decode_continuation(turn.text_tokens());
-            self.after_text = whole.strip_prefix(&*text).unwrap_or_default().to_string();
+            if !faults::on(Fault::StopTextInReward) {
+                self.after_text = whole.strip_prefix(&*text).unwrap_or_default().to_string();
+            }
         }
         self.tokens.extend(&turn.tokens);
         self.mask.resize(self.tokens.len(), true);

@@ -257,6 +257,9 @@ impl Grpo<'_> {
             return Err(Error::FiltersDiffer { want, found });
         }
         let mut batch = self.generate(observer)?;
+        if faults::on(Fault::StepMemoryKept) {
+            std::mem::forget(vec![1u8; 1 << 20]);
+        }
         if faults::on(Fault::CompletionRetokenized) {
             for sample in batch.groups.iter_mut().flat_map(|group| &mut group.samples) {
                 sample.tokens = self.tokenizer.encode_continuation(&sample.text)?;

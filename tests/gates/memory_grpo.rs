@@ -143,7 +143,7 @@ pub(crate) fn of_two(start: impl Fn(&Path, &[&str]) -> Output) -> Result<(), Str
 }
 
 #[test]
-fn resident_memory_does_not_grow_from_step_to_step() {
+pub(crate) fn resident_memory_does_not_grow_from_step_to_step() {
     let steps = times(30, 100);
     let key = format!("grpo.steps={steps}");
     let Memory { resident, .. } = measure("steps", &["grpo.num_generations=8", &key]);

@@ -225,6 +225,8 @@ faults! {
     BiasesNotInEstimate "a dry run does not count the biases of the initial model"
     ReferenceNotRequired "GRPO with a KL term runs without a reference model"
     VerifyIgnoresStopTexts "the verification of GRPO regenerates turns beyond their stop texts"
+    StopTextInReward "rewards of GRPO get the stop text that ends a completion"
+    StepMemoryKept "each batch of GRPO keeps a mebibyte of memory"
     SurplusContinued "a turn of GRPO is continued with the tokens that the engine sampled after its stop text"
     LossChunkForgetsFirstColumn "a later chunk of the vocabulary numbers its columns from 0 when a filter removes logits"
     ValueGradientFlushOfQueries "the gradient of values in bf16 flushes tiny results only if products with queries are tiny"

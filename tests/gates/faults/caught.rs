@@ -19,7 +19,7 @@ use crate::{
     sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
-use crate::{memory_train, run_lock, syncs};
+use crate::{memory_grpo, memory_train, run_lock, syncs};
 
 fn branches() -> focused::Checked {
     branches::over(8).map(|[(values, _), _]| values).map_err(|e| format!("gate branches, seed 91: {}", e.0))
@@ -27,7 +27,8 @@ fn branches() -> focused::Checked {
 
 /// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
 /// memory of a process.
-pub(super) const ON_LINUX: [Fault; 12] = [
+pub(super) const ON_LINUX: [Fault; 13] = [
+    Fault::StepMemoryKept,
     Fault::KilledRolloutLost,
     Fault::FileSizeLimitEndsProcess,
     Fault::HangupEndsProcess,
@@ -335,6 +336,7 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         ),
     ),
     (Fault::VerifyIgnoresStopTexts, Gate::Test(grpo::stop_texts::verified)),
+    (Fault::StopTextInReward, Gate::Test(grpo::stop_texts::over)),
     (Fault::SurplusContinued, Gate::Test(grpo::stop_texts::over)),
     (Fault::LossForgetsMinP, Gate::Test(|| kept_sets::over(&Device::cpu(), 9))),
     (Fault::LossChunkForgetsFirstColumn, Gate::Focused(focused::vocabulary)),
@@ -626,6 +628,11 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (
         Fault::LowestLossOfOtherEvaluations,
         Gate::Command(commands_early::a_lowest_loss_of_other_evaluations_is_forgotten, "at step "),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::StepMemoryKept,
+        Gate::Command(memory_grpo::resident_memory_does_not_grow_from_step_to_step, "step 10: "),
     ),
     #[cfg(target_os = "linux")]
     (

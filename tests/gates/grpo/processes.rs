@@ -7,6 +7,7 @@ use xtrain::grpo::Error;
 use xtrain::rewards::Reward;
 use xtrain::run::RunDir;
 
+use super::stop_texts::stop_texts;
 use super::{
     Compared, Files, REUSED_BATCH, Scratch, Setup, assert_equal, compare, config, files, outcome, run_as,
 };
@@ -106,8 +107,11 @@ fn losses_of_every_kind_have_the_same_files_on_any_number_of_processes() {
 #[test]
 fn completions_of_several_turns_are_the_same_on_any_number_of_processes() {
     let keys = ["grpo.max_turns=3", "grpo.max_completion_length=16", "grpo.steps=6", "grpo.num_iterations=2"];
-    let n = equal("turns", &keys, tool).unwrap_or_else(|e| panic!("{e}"));
-    assert!(n > 100_000, "{n}");
+    let stops = stop_texts();
+    for (name, keys) in [("turns", &keys[..]), ("stops", &[&keys[..], &[&stops]].concat())] {
+        let n = equal(name, keys, tool).unwrap_or_else(|e| panic!("{e}"));
+        assert!(n > 100_000, "{name}: {n}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn with_end_tokens() -> Setup {
 }
 
 /// The key with the texts of [`ENDS`].
-fn stop_texts() -> String {
+pub(super) fn stop_texts() -> String {
     let texts: Vec<String> = ENDS.filter_map(char::from_u32).map(String::from).collect();
     format!("grpo.stop={}", serde_json::to_string(&texts).expect("texts"))
 }
