@@ -81,7 +81,7 @@ impl KvCacheArg {
     }
 }
 
-/// Shows the kinds of cache that are exact. The error for another kind, in [`check`], says why the command refuses it.
+/// Parses any kind of cache, and lists the exact ones in the help. [`check`] refuses the others with a reason.
 #[derive(Debug, Clone, Copy)]
 struct ExactKinds;
 
@@ -94,7 +94,7 @@ impl TypedValueParser for ExactKinds {
         arg: Option<&Arg>,
         value: &OsStr,
     ) -> Result<KvCacheArg, clap::Error> {
-        // A lossy kind is an error of `check`, which a later --kv prevents.
+        // A later --kv may replace a lossy kind, so it is not an error yet.
         if let Ok(kind) = KvCacheArg::from_str(&value.to_string_lossy(), false) {
             return Ok(kind);
         }
@@ -150,7 +150,7 @@ pub(super) fn check(command: &str, matches: &ArgMatches) -> Result<(), CliError>
     }
     let Ok(Some(kind)) = matches.try_get_one::<KvCacheArg>("kv") else { return Ok(()) };
     let name = kind.name();
-    // the others have ExactCacheFlags
+    // Commands without this flag have ExactCacheFlags.
     let may_be_lossy = matches.try_contains_id("kv_sinks").is_ok();
     if !kind.is_exact() && !may_be_lossy {
         let message = format!(

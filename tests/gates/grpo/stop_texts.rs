@@ -12,7 +12,7 @@ const ENDS: std::ops::Range<u32> = 64..127;
 const KEYS: [&str; 4] =
     ["grpo.max_turns=8", "grpo.max_completion_length=48", "grpo.temperature=0.3", "grpo.top_p=0.9"];
 
-/// The weights and states of a run, and of each completion what does not name the kind of its end.
+/// The weights and optimizer states of a run, the lines of its completions, and what it compared.
 fn outcome(name: &str, keys: &[&str], setup: &Setup) -> Result<(Files, Vec<Value>, Compared), String> {
     let dir = Scratch::new(&format!("stop-{name}"));
     let failed = |error| format!("gate grpo, seed 0: {name}: {error}");
@@ -29,7 +29,7 @@ fn outcome(name: &str, keys: &[&str], setup: &Setup) -> Result<(Files, Vec<Value
     Ok((others, lines, compared))
 }
 
-/// A run of which the tokens [`ENDS`] are end-of-text tokens, too.
+/// A run in which the tokens [`ENDS`] are end-of-text tokens, too.
 fn with_end_tokens() -> Setup {
     let ends: Vec<u32> = ENDS.chain(Tokenizer::byte().eos_ids().iter().copied()).collect();
     let tokenizer = Tokenizer::byte().with_eos_ids(&ends);
@@ -42,8 +42,9 @@ pub(super) fn stop_texts() -> String {
     format!("grpo.stop={}", serde_json::to_string(&texts).expect("texts"))
 }
 
-/// Bounds the number of values that are verified with stop texts by twice that with end-of-text tokens. They are not
-/// equal: the verification preempts sequences, more of them if the longest possible ones are shorter.
+/// Compares the number of values that are verified with stop texts with that of a run with end-of-text tokens, which it
+/// may exceed by a factor of two: the verification preempts more sequences, and computes their rows again, if the
+/// longest possible sequences are shorter.
 pub(crate) fn verified() -> Result<usize, String> {
     let keys = ["grpo.verify_every=1", "grpo.steps=2", "grpo.max_turns=1", "grpo.temperature=1"];
     let (_, _, want) = outcome("verified-eos", &keys, &with_end_tokens())?;
@@ -63,7 +64,7 @@ pub(crate) fn over() -> Result<usize, String> {
     let own = Tokenizer::byte().eos_ids().to_vec();
     let (want, want_lines, _) = outcome("eos", &[], &with_end_tokens())?;
     let (key, mut compared) = (stop_texts(), 0);
-    // With drafts, the engine samples tokens after a stop text, which no turn is continued with.
+    // With drafts, the engine also samples tokens after a stop text. No turn is continued with them.
     for (name, speculation) in [("stop", Speculation::Off), ("drafts", Speculation::PromptLookup)] {
         let engine = EngineOptions { speculation, ..EngineOptions::default() };
         let setup = Setup { engine, reward: turns::tool, ..Setup::threads(2) };

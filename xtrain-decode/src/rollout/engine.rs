@@ -345,8 +345,8 @@ impl<'m> Engine<'m> {
     }
 
     /// Passes the new tokens of the last step to `stops` and ends the sequences that reached a stop text. Call it once
-    /// after each step, also after one with an error. For callers that need the text of a sequence at its end only, which
-    /// [`TextStops::finish`] returns.
+    /// after each step, also after one with an error. [`TextStops::finish`] then returns the text of a sequence; callers
+    /// that print text earlier call [`TextStops::push`] themselves.
     pub fn stop_at(&mut self, stops: &mut TextStops<'_>) {
         for event in &self.scheduler.events {
             stops.push(event);
