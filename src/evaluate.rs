@@ -72,37 +72,65 @@ pub fn evaluate(
     comm: &dyn Communicator,
 ) -> Result<Evaluation, Error> {
     let own = &windows[shard_samples(windows.len(), comm.size(), comm.rank())];
-    let (bytes, log_probs) = log_probs(model, tokens, own, tokenizer, max_rows)?;
-    let mut message = bytes.to_le_bytes().to_vec();
-    message.extend(log_probs.iter().flat_map(|log_prob| log_prob.to_le_bytes()));
-    total(&comm.all_gather(&message)?).ok_or(Error::Empty)
-}
-
-/// The sum over the messages of all processes: a number of bytes, then log-probabilities. `None` without any.
-fn total(messages: &[Vec<u8>]) -> Option<Evaluation> {
-    let (mut sum, mut count, mut bytes) = (0f64, 0u64, 0u64);
-    for message in messages {
-        let before = faults::on(Fault::LossSummedByProcess).then(|| std::mem::take(&mut sum));
-        let (head, log_probs) = message.split_first_chunk().expect("every process sends its number of bytes");
-        bytes += u64::from_le_bytes(*head);
-        for log_prob in log_probs.as_chunks().0 {
-            sum -= f64::from(f32::from_le_bytes(*log_prob));
-            count += 1;
-        }
-        sum += before.unwrap_or(0.0);
+    let mut total = Total::default();
+    if comm.size() == 1 {
+        total.bytes = each_log_prob(model, tokens, own, tokenizer, max_rows, |log_prob| total.add(log_prob))?;
+    } else {
+        let mut message = vec![0; 8];
+        let send = |log_prob: f32| message.extend(log_prob.to_le_bytes());
+        let bytes = each_log_prob(model, tokens, own, tokenizer, max_rows, send)?;
+        message[..8].copy_from_slice(&bytes.to_le_bytes());
+        total = Total::of_messages(&comm.all_gather(&message)?);
     }
-    (count > 0).then(|| Evaluation { loss: sum / count as f64, tokens: count, bytes })
+    total.evaluation().ok_or(Error::Empty)
 }
 
-/// The number of text bytes of the target tokens of `windows`, and their log-probabilities in token order.
-fn log_probs(
+/// The sum so far.
+#[derive(Debug, Default)]
+struct Total {
+    sum: f64,
+    count: u64,
+    bytes: u64,
+}
+
+impl Total {
+    fn add(&mut self, log_prob: f32) {
+        self.sum -= f64::from(log_prob);
+        self.count += 1;
+    }
+
+    /// The sum over the messages of all processes: a number of bytes, then log-probabilities.
+    fn of_messages(messages: &[Vec<u8>]) -> Total {
+        let mut total = Total::default();
+        for message in messages {
+            let before = faults::on(Fault::LossSummedByProcess).then(|| std::mem::take(&mut total.sum));
+            let (head, log_probs) =
+                message.split_first_chunk().expect("every process sends its number of bytes");
+            total.bytes += u64::from_le_bytes(*head);
+            log_probs.as_chunks().0.iter().for_each(|&log_prob| total.add(f32::from_le_bytes(log_prob)));
+            total.sum += before.unwrap_or(0.0);
+        }
+        total
+    }
+
+    /// `None`: there was no log-probability.
+    fn evaluation(self) -> Option<Evaluation> {
+        let Total { sum, count, bytes } = self;
+        (count > 0).then(|| Evaluation { loss: sum / count as f64, tokens: count, bytes })
+    }
+}
+
+/// Passes the log-probabilities of the target tokens of `windows` to `take`, in token order. Returns their number of text
+/// bytes.
+fn each_log_prob(
     model: &Model,
     tokens: &Tokens,
     windows: &[Range<u64>],
     tokenizer: &Tokenizer,
     max_rows: u64,
-) -> Result<(u64, Vec<f32>), Error> {
-    let (mut bytes, mut log_probs, mut rest) = (0u64, Vec::new(), windows);
+    mut take: impl FnMut(f32),
+) -> Result<u64, Error> {
+    let (mut bytes, mut rest) = (0u64, windows);
     while !rest.is_empty() {
         let (pass, others) = rest.split_at(windows_within(rest, max_rows));
         rest = others;
@@ -111,9 +139,9 @@ fn log_probs(
             let ids: Vec<u32> = window.targets.iter().flatten().copied().collect();
             bytes += tokenizer.text_bytes(&ids);
         }
-        log_probs.extend(window_log_probs(model, pass)?.into_iter().flatten());
+        window_log_probs(model, pass)?.into_iter().flatten().for_each(&mut take);
     }
-    Ok((bytes, log_probs))
+    Ok(bytes)
 }
 
 /// The log-probability of each target of each window, in token order, from one forward pass over all windows. The
@@ -150,7 +178,7 @@ mod tests {
                 let values = own.iter().flat_map(|log_prob| log_prob.to_le_bytes());
                 (own.len() as u64).to_le_bytes().into_iter().chain(values).collect()
             };
-            total(&cuts.windows(2).map(message).collect::<Vec<_>>()).unwrap()
+            Total::of_messages(&cuts.windows(2).map(message).collect::<Vec<_>>()).evaluation().unwrap()
         };
         let want = Evaluation { loss: 9_007_199_254_740_992.0 / 3.0, tokens: 3, bytes: 3 };
         for cuts in [&[0, 3][..], &[0, 1, 3], &[0, 2, 3], &[0, 1, 1, 2, 3]] {
@@ -158,6 +186,6 @@ mod tests {
         }
         #[cfg(feature = "faults")]
         assert_ne!(faults::with(Fault::LossSummedByProcess, || parts(&[0, 1, 3])), want);
-        assert_eq!(total(&[vec![0; 8], vec![0; 8]]), None);
+        assert_eq!(Total::of_messages(&[vec![0; 8], vec![0; 8]]).evaluation(), None);
     }
 }

@@ -50,7 +50,13 @@ impl LibraryError for run::Error {
                     "to resume it: xtrain {command} --resume {path}; to use another directory: --run DIR"
                 ))
             }
-            run::Error::NotEmpty { .. } => Some("to use another directory: --run DIR".to_string()),
+            run::Error::NotEmpty { path } => Some(match run::RunDir::is_unfinished(path) {
+                true => {
+                    "the start of a run was interrupted there; remove it, or use another directory: --run DIR"
+                        .into()
+                }
+                false => "to use another directory: --run DIR".into(),
+            }),
             run::Error::Line { .. } => {
                 Some("if the run is resumed, its damaged lines are moved to a file of their own".to_string())
             }

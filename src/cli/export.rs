@@ -111,6 +111,11 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     }
     if directory.is_none() {
         note_of_rows(&source, quant);
+        for (key, value, stored) in gguf::rounded_numbers(source.model.config())? {
+            eprintln!(
+                "note: {key} {value} is {stored} in the file, as f32: logits differ in the last digits"
+            );
+        }
         llama_cpp_notes(&source).for_each(|note| eprintln!("note: {note}"));
     }
     print_summary("wrote", &args.out, &source)

@@ -1,4 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP request a clean stop. The second SIGINT or SIGTERM ends the process.
+#[cfg(unix)]
+use std::io::Read;
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,10 +13,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 #[cfg(unix)]
 use signal_hook::iterator::Signals;
+#[cfg(unix)]
+use signal_hook::low_level::pipe;
 
 use super::exit::{CliError, Exit};
 #[cfg(unix)]
 use crate::model::temporary::{lock_names, remove_temporary};
+#[cfg(unix)]
+use crate::rewards;
 #[cfg(unix)]
 use crate::tensor::faults::{self, Fault};
 
@@ -21,6 +29,34 @@ pub(super) fn set_or_exit(signal: i32, code: Exit, flag: &Arc<AtomicBool>) -> st
     // The order matters: at the first signal, the shutdown handler must run before the flag is set.
     flag::register_conditional_shutdown(signal, code as i32, flag.clone())?;
     flag::register(signal, flag.clone()).map(|_| ())
+}
+
+/// Makes the second of `signals` end the process with the code in `exit`, after the end of the reward programs: they are
+/// in process groups of their own, and one that does not read its standard input would not end.
+#[cfg(unix)]
+fn exit_at_second(signals: &[i32], exit: Arc<AtomicUsize>) -> std::io::Result<()> {
+    let (mut arrived, sender) = UnixStream::pair()?;
+    for &signal in signals {
+        pipe::register(signal, sender.try_clone()?)?;
+    }
+    let fault = faults::current();
+    let wait = move || {
+        // a byte for each signal
+        if arrived.read_exact(&mut [0; 2]).is_ok() {
+            fault.enter(rewards::kill_all);
+            std::process::exit(exit.load(Ordering::SeqCst) as i32);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
+/// Elsewhere, the handler of the second signal ends the process.
+#[cfg(not(unix))]
+fn exit_at_second(signals: &[i32], _: Arc<AtomicUsize>) -> std::io::Result<()> {
+    let again = Arc::new(AtomicBool::new(false));
+    let code =
+        |signal| stops().find(|(other, _)| *other == signal).map_or(Exit::Interrupted, |(_, code)| code);
+    signals.iter().try_for_each(|&signal| set_or_exit(signal, code(signal), &again))
 }
 
 /// Makes a write beyond the limit of file sizes (`ulimit -f`) an error, which names the file, instead of the end of the
@@ -116,14 +152,15 @@ impl Interrupt {
     }
 
     fn of(stops: impl Iterator<Item = (i32, Exit)>) -> Result<Interrupt, CliError> {
-        let again = Arc::new(AtomicBool::new(false));
         let exit = Arc::new(AtomicUsize::new(0));
+        let mut ends = Vec::new();
         for (signal, code) in stops {
-            if code != Exit::HungUp {
-                set_or_exit(signal, code, &again).map_err(not_installed)?;
-            }
             flag::register_usize(signal, exit.clone(), code as usize).map_err(not_installed)?;
+            if code != Exit::HungUp {
+                ends.push(signal);
+            }
         }
+        exit_at_second(&ends, Arc::clone(&exit)).map_err(not_installed)?;
         Ok(Interrupt { exit })
     }
 
@@ -168,6 +205,10 @@ mod tests {
                     _ => nix::libc::SIGHUP,
                 };
                 raise(number).unwrap();
+            }
+            // the second signal ends the process soon
+            if plan.split(' ').filter(|signal| *signal != "hup").count() > 1 {
+                std::thread::sleep(std::time::Duration::from_secs(100));
             }
             std::process::exit(interrupt.requested().map_or(0, |exit| exit as i32 + 100));
         }

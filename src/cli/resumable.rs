@@ -40,6 +40,9 @@ pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
         None if path.join("config.json").is_file() => {
             refused(path, "a Hugging Face model", &from_weights(path, command))
         }
+        None if RunDir::is_unfinished(path) => {
+            refused(path, "that of a start that was interrupted", "remove it, and start the run again")
+        }
         None => refused(
             path,
             "another directory",
@@ -52,6 +55,17 @@ pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
 pub(super) fn command(path: &Path) -> &'static str {
     let config = RunConfig::load(&[Layer::File(path.join("config.toml"))]);
     if config.is_ok_and(|config| config.is_grpo()) { "grpo" } else { "train" }
+}
+
+/// Checks that a run, which had no checkpoint when `command` was started and is locked now, still has none.
+pub(super) fn require_no_checkpoint(run: &RunDir, command: &str) -> Result<(), CliError> {
+    if !has_checkpoint(run.path()) || faults::on(Fault::TrainedRunStartedAgain) {
+        return Ok(());
+    }
+    let path = run.path().display();
+    let message = format!("{path}: expected no checkpoint, found one that another process saved meanwhile");
+    Err(CliError::new(Exit::Usage, message)
+        .hint(format_args!("to resume it: xtrain {command} --resume {}", shell_word(run.path()))))
 }
 
 /// Checks that the number of steps, which a resume changes from the first to the second number, is not below `step`, the

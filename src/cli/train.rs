@@ -219,15 +219,20 @@ impl TrainArgs {
         if comm.rank() > 0 {
             return parts.run(&processes);
         }
-        let run = match run {
-            Some(run) => {
-                run.write_config(&text)?;
-                run
-            }
-            None => RunDir::create(&self.new_run(), &text)?,
+        let (run, is_new) = match run {
+            Some(run) => (run, false),
+            None => (RunDir::create(&self.new_run(), &text)?, true),
         };
-        run.write_data(&data)?;
+        if faults::on(Fault::ConfigBeforeLock) {
+            run.write_config(&text)?;
+        }
+        // Nothing is written into the run of another process.
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), parts.config.train.keep)?;
+        if !is_new {
+            resumable::require_no_checkpoint(&run, "train")?;
+            run.write_config(&text)?;
+        }
+        run.write_data(&data)?;
         let mut job = Job { processes, ..Job::new(parts, run, checkpoints, None) };
         job::run_training(&mut job, interrupt, self.cache.engine())
     }

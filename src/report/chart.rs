@@ -16,6 +16,8 @@ pub(crate) enum Stroke {
     Marks,
     /// A line with a mark at every point. The highest value is the best.
     Scores,
+    /// A line with a mark at every point. No value is the best.
+    Counts,
 }
 
 impl Stroke {
@@ -24,6 +26,7 @@ impl Stroke {
         match key {
             "learning_rate" | "num_tokens" => Stroke::Exact,
             _ if key.starts_with("val_") => Stroke::Marks,
+            _ if key.starts_with("eval/completions/") => Stroke::Counts,
             _ if key.starts_with("eval/") => Stroke::Scores,
             _ => Stroke::Line,
         }
@@ -31,7 +34,7 @@ impl Stroke {
 
     /// Whether every point has a mark.
     pub(super) fn has_marks(self) -> bool {
-        matches!(self, Stroke::Marks | Stroke::Scores)
+        matches!(self, Stroke::Marks | Stroke::Scores | Stroke::Counts)
     }
 }
 
@@ -85,7 +88,7 @@ impl Series {
         };
         let values = points.iter().map(|point| point.1);
         let best = match self.stroke {
-            Stroke::Line | Stroke::Exact => last,
+            Stroke::Line | Stroke::Exact | Stroke::Counts => last,
             Stroke::Marks => values.fold(last, f64::min),
             Stroke::Scores => values.fold(last, f64::max),
         };

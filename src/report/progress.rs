@@ -104,6 +104,8 @@ struct Job {
     unit: &'static str,
     total: u64,
     start: Instant,
+    /// Where the time of the first unit begins.
+    first_unit: Instant,
     first: u64,
     done: u64,
     note: String,
@@ -125,6 +127,13 @@ impl Progress {
     fn on(screen: Screen, job: Job) -> Progress {
         let bar = (screen != Screen::Lines).then(|| Bar::new(screen == Screen::Color, &job, columns()));
         Progress { job, bar, last_line: Instant::now() }
+    }
+
+    /// Excludes the time so far from the rate: what has been done was no unit.
+    pub(crate) fn begin_units(&mut self) {
+        if !faults::on(Fault::PreparationsInRate) {
+            self.job.first_unit = Instant::now();
+        }
     }
 
     /// Reports that `done` units are done. `note` is shown after the rate, for example `loss 1.23`.
@@ -165,12 +174,13 @@ impl Progress {
 
 impl Job {
     fn new(name: &'static str, unit: &'static str, total: u64, first: u64) -> Job {
-        Job { name, unit, total, start: Instant::now(), first, done: first, note: String::new() }
+        let start = Instant::now();
+        Job { name, unit, total, start, first_unit: start, first, done: first, note: String::new() }
     }
 
-    /// Units per second since the start.
+    /// Units per second.
     fn rate(&self, now: Instant) -> f64 {
-        let seconds = now.saturating_duration_since(self.start).as_secs_f64();
+        let seconds = now.saturating_duration_since(self.first_unit).as_secs_f64();
         self.done.saturating_sub(self.first) as f64 / seconds
     }
 
@@ -269,6 +279,27 @@ mod tests {
         job.done = 1100;
         let now = job.start + Duration::from_secs(10);
         assert_eq!(job.plain(now), "train: 1100/2000 (55 %), 10.0 step/s, 1m 30s left");
+    }
+
+    fn rate_after_preparations() -> f64 {
+        let mut progress = Progress::on(Screen::Lines, Job::new("grpo", "step", 2000, 0));
+        let past = Instant::now() - Duration::from_secs(1000);
+        (progress.job.start, progress.job.first_unit) = (past, past);
+        progress.begin_units();
+        progress.job.done = 100;
+        progress.job.rate(Instant::now() + Duration::from_secs(10))
+    }
+
+    #[test]
+    fn preparations_do_not_count_towards_the_rate() {
+        let rate = rate_after_preparations();
+        assert!((9.9..=10.0).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    #[cfg(feature = "faults")]
+    fn preparations_that_count_towards_the_rate_are_found() {
+        assert!(faults::with(Fault::PreparationsInRate, rate_after_preparations) < 0.1);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub use error::{ReplyLocation, RewardError};
 pub use external::{ExternalOptions, ExternalReward};
 pub use function::FunctionReward;
 pub use index::CompletionIndex;
+#[cfg(unix)]
+pub(crate) use process::kill_all;
 pub use protocol::RESERVED_COLUMNS;
 pub use reward::{Reward, RewardInput, RewardReply, RewardRow, Turn};
 pub use task::TaskReward;

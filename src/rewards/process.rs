@@ -1,11 +1,11 @@
 //! A reward process: its pipes, the threads that serve them, and how it is stopped.
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,23 @@ pub(super) enum Output {
 
 /// What processes printed, in order, each with the number of its process.
 pub(super) type Outputs = Vec<(usize, Output)>;
+
+/// The process groups of running processes, on Unix.
+static GROUPS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn groups() -> MutexGuard<'static, BTreeSet<u32>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills all reward processes, before this process ends without dropping them. Until then, no other one is started.
+#[cfg(unix)]
+pub(crate) fn kill_all() {
+    if !faults::on(Fault::RewardProcessesOutlive) {
+        let groups = groups();
+        groups.iter().for_each(|&group| kill_group(group));
+        std::mem::forget(groups);
+    }
+}
 
 /// A running process. Dropping it kills it. See [`close`].
 #[derive(Debug)]
@@ -80,7 +97,10 @@ impl RewardProcess {
         }
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut groups = groups();
         let mut child = command.spawn()?;
+        groups.insert(child.id());
+        drop(groups);
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             unreachable!("the three pipes were requested")
@@ -149,7 +169,7 @@ impl RewardProcess {
                 Ok(Some(status)) => {
                     if !self.ended {
                         // Now: when its group is empty, the number of the group may be used again.
-                        kill_group(&self.child);
+                        end_group(&self.child);
                         self.ended = true;
                     }
                     return Some(Ok(status));
@@ -185,20 +205,26 @@ pub(super) fn close(processes: &mut [RewardProcess]) {
 
 /// Kills a process whose exit status was not collected, on Unix with its process group, and collects its exit status.
 fn kill(child: &mut Child) {
-    kill_group(child);
+    end_group(child);
     let _ = child.kill();
     let _ = child.wait();
 }
 
 /// Kills the process group of `child` on Unix, also if `child` itself has ended.
-fn kill_group(child: &Child) {
+fn end_group(child: &Child) {
+    if groups().remove(&child.id()) {
+        kill_group(child.id());
+    }
+}
+
+fn kill_group(group: u32) {
     #[cfg(unix)]
-    if let Ok(group) = i32::try_from(child.id()) {
+    if let Ok(group) = i32::try_from(group) {
         use nix::sys::signal::{Signal, killpg};
         let _ = killpg(nix::unistd::Pid::from_raw(group), Signal::SIGKILL);
     }
     #[cfg(not(unix))]
-    let _ = child;
+    let _ = group;
 }
 
 /// Writes to standard input until the sender is dropped or the process does not read any more.

@@ -85,6 +85,18 @@ impl RunDir {
         }
     }
 
+    /// Whether `path` is what a process that was killed while it created a run left: it has directories without files,
+    /// but no configuration.
+    pub fn is_unfinished(path: &Path) -> bool {
+        let names = path.read_dir().into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let names: Vec<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+        let is_left = |name: &String| match name.as_str() {
+            "checkpoints" | "logs" => is_empty(&path.join(name)),
+            name => name == "config.tmp",
+        };
+        !names.is_empty() && names.iter().all(is_left)
+    }
+
     /// Replaces the configuration of the run, and removes [`RunDir::pending_config`].
     ///
     /// # Errors

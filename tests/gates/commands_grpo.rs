@@ -9,7 +9,7 @@ use crate::cli::{Scratch, program, text, xtrain};
 use crate::commands::parsed;
 
 mod devices;
-mod errors;
+pub(crate) mod errors;
 pub(crate) mod interruptions;
 pub(crate) mod replay;
 pub(crate) mod run;

@@ -7,6 +7,7 @@ use xtrain::tensor::{Device, Dtype};
 
 use crate::cli::{Scratch, ok, refused};
 use crate::commands::{done, parsed};
+use crate::commands_situations::copied;
 use crate::fixtures::{json, path};
 
 fn open(path: &Path) -> Model {
@@ -229,6 +230,30 @@ fn a_rope_factor_keeps_its_value_in_a_gguf_file() {
     let want = open(&scratch.0.join("m"));
     assert_eq!(want.config().rope_scaling, xtrain::tensor::RopeScaling::Linear { factor: 1.1 });
     same(&open(&scratch.0.join("m.gguf")), &want);
+}
+
+#[test]
+fn a_number_that_is_no_f32_is_noted_and_part_of_a_position_is_refused() {
+    let scratch = Scratch::new("exchange-rounded");
+    let model = copied(&scratch, "llama_yarn");
+    let mut config = json("models/llama_yarn/config.json");
+    let mut set = |key: &str, value: f64| {
+        config["rope_parameters"][key] = value.into();
+        scratch.file("llama_yarn/config.json", &config.to_string());
+    };
+    set("rope_theta", 283_461_213.0);
+    let output = crate::cli::xtrain(&scratch.0, &["export", &model, "m.gguf", "--type", "f32"]);
+    let errors = crate::cli::text(&output.stderr);
+    let note = "note: llama.rope.freq_base 283461213 is 283461220 in the file, as f32: logits differ in the last digits";
+    assert!(output.status.success() && errors.contains(note), "{errors}");
+    assert_eq!(open(&scratch.0.join("m.gguf")).config().rope_theta, 283_461_220.0);
+    set("original_max_position_embeddings", 15.5);
+    refused(
+        &scratch.0,
+        &["export", &model, "other.gguf"],
+        65,
+        &["rope_scaling", "expected a whole number of original positions in a GGUF file, found 15.5"],
+    );
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod commands_end_tokens;
 mod commands_eval_task;
 #[cfg(unix)]
 mod commands_grpo;
+mod commands_lock;
 mod commands_memory;
 mod commands_offload;
 mod commands_overwrite;

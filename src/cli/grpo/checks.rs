@@ -10,10 +10,11 @@ use crate::model::tasks::{self, PromptFile, PromptSet, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::units;
 use crate::rewards::RESERVED_COLUMNS;
+use crate::tensor::faults::{self, Fault};
 use crate::training;
 
 use super::prompt_limit::PromptLimit;
-use super::prompts;
+use super::{constraint, prompts};
 
 /// `[grpo]` of the configuration.
 pub(super) fn section(config: &RunConfig) -> Result<&GrpoSection, CliError> {
@@ -67,19 +68,23 @@ pub(super) fn check_programs(section: &GrpoSection) -> Result<(), CliError> {
     }
 }
 
-/// Checks that the prompts of a task, and those of `grpo.eval_prompts`, fit in the context of its base model, before that
-/// is trained. An initial model is not open yet.
-pub(super) fn check_base_prompts(
+/// Checks what a new run reads before its directory is created and a base model is trained: the prompts fit in the
+/// context of the model, and the constraint can be compiled.
+pub(super) fn check_inputs(
     config: &RunConfig,
     section: &GrpoSection,
-    task: &dyn Task,
+    task: Option<&(dyn Task + Send + Sync)>,
 ) -> Result<(), CliError> {
-    if !config.train.init.is_empty() {
+    if faults::on(Fault::InputsCheckedLate) {
         return Ok(());
     }
     let tokenizer = source::tokenizer(&config.data.tokenizer)?;
     let cfg = training::model_config(config, tokenizer.vocab_size());
-    check_task_prompts(section, task, &tokenizer, cfg.max_positions)?;
+    constraint::compile(section, &tokenizer, cfg.vocab)?;
+    match task {
+        Some(task) => check_task_prompts(section, task, &tokenizer, cfg.max_positions)?,
+        None => drop(prompts::read(section, &section.prompts, &tokenizer, &cfg)?),
+    }
     if !section.eval_prompts.is_empty() {
         prompts::read(section, &section.eval_prompts, &tokenizer, &cfg)?;
     }
@@ -87,7 +92,7 @@ pub(super) fn check_base_prompts(
 }
 
 /// Checks that the prompts of a task have at most `grpo.max_prompt_length` tokens and fit in a context of `max_positions`.
-pub(super) fn check_task_prompts(
+fn check_task_prompts(
     section: &GrpoSection,
     task: &dyn Task,
     tokenizer: &Tokenizer,

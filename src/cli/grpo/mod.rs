@@ -39,7 +39,7 @@ use crate::model::comm::Communicator;
 use crate::model::tasks::{PromptSet, Task};
 use crate::run::{RunDir, has_checkpoint};
 use crate::tensor::faults::{self, Fault};
-use checks::{check_base_prompts, check_files, check_programs, check_weights, section, task};
+use checks::{check_files, check_inputs, check_programs, check_weights, section, task};
 use initial::{check_unused, with_sizes_of_init};
 use resume::resumed_config;
 use setup::{Changes, Setup};
@@ -175,8 +175,8 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     let text = resolved.to_toml();
     let config = resolved.config;
     let section = checks::section(&config)?.clone();
-    if let Some(task) = &task {
-        check_base_prompts(&config, &section, task.as_ref())?;
+    if !started {
+        check_inputs(&config, &section, task.as_deref())?;
     }
     require_grpo(&config, longest_prompt(&section, task.as_deref()), &device, comm.size())?;
     require_division(&config, &**comm)?;
@@ -200,6 +200,9 @@ pub(super) fn run(args: &GrpoArgs, comm: &Arc<dyn Communicator>) -> Result<(), C
     }
     // A refused resume starts no reward program and writes nothing in the run of another process.
     let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), section.keep)?;
+    if !started {
+        resumable::require_no_checkpoint(&run, "grpo")?;
+    }
     let rewards = (!started).then(|| setup.rewards(&run)).transpose();
     if is_new && rewards.is_err() {
         let _ = fs::remove_dir_all(run.path());

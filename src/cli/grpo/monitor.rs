@@ -15,6 +15,7 @@ use crate::grpo::{Batch, Error, GrpoObserver, GrpoPhase, Warnings, crossed};
 use crate::model::checkpoint::CheckpointError;
 use crate::report::{EventFile, Progress, Resident, Table, printable, units};
 use crate::run::JsonLines;
+use crate::tensor::faults::{self, Fault};
 
 /// Shows progress, writes `timings.jsonl` and checks for signals.
 pub(super) struct GrpoMonitor {
@@ -90,6 +91,9 @@ impl GrpoMonitor {
         self.clock = Instant::now();
         if let Some(phase) = self.phase.take() {
             *self.seconds.entry(name(phase)).or_default() += seconds;
+            if phase == GrpoPhase::Preallocate {
+                self.progress.begin_units();
+            }
         }
     }
 }
@@ -163,7 +167,13 @@ impl GrpoObserver for GrpoMonitor {
         for warning in self.warnings.check(metrics) {
             self.progress.line(&format!("warning at step {step}: {warning}"));
         }
-        self.seconds.clear();
+        if step == 0 {
+            self.progress.begin_units();
+        }
+        // The line of the first step has the times before it.
+        if step > 0 || faults::on(Fault::FirstEvaluationUntimed) {
+            self.seconds.clear();
+        }
         Ok(())
     }
 

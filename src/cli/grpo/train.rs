@@ -3,7 +3,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::checks::check_task_prompts;
 use super::constraint;
 use super::monitor::GrpoMonitor;
 use super::prompts;
@@ -217,13 +216,7 @@ impl Setup<'_> {
         let constraint = constraint::compile(self.section, tokenizer, cfg.vocab)?;
         let held_out = self.held_out(tokenizer, cfg)?;
         let listed = match self.task {
-            Some(task) => {
-                // those of a base model were checked before it was trained
-                if !self.config.train.init.is_empty() && trainer.step_number() == 0 {
-                    check_task_prompts(self.section, task, tokenizer, cfg.max_positions)?;
-                }
-                None
-            }
+            Some(_) => None,
             None => Some(prompts::read(self.section, &self.section.prompts, tokenizer, cfg)?),
         };
         Ok(Inputs { listed, held_out, constraint })

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{
     COMPLETIONS, READ, REPLY, REWARD, TASK, assert_equal, bytes, finish, grpo, names, resume, scratch,
-    write_reward,
+    succeeded, write_reward,
 };
 use crate::cli::{Scratch, refused, text, xtrain};
 use crate::commands::parsed;
@@ -111,14 +111,34 @@ fn a_prompt_that_is_too_long_is_reported_by_file_and_line() {
     let errors = text(&xtrain(&scratch.0, &[&ids[..], &REWARD].concat()).stderr);
     let expected = "ids.jsonl:1: prompt position 1: expected a token id below 257, found 257";
     assert!(errors.contains(expected), "{errors}");
-    // the run starts with the corrected file
+    // the command works with the corrected file
     scratch.file("p.jsonl", "{\"prompt\": \"ab\"}\n");
-    resume(&scratch, "a");
+    succeeded(&xtrain(&scratch.0, &[&args[..], &REWARD, &["--run", "a", "--threads", "1"]].concat()));
     // before the base model of a task is trained
     scratch.file("empty.jsonl", "{\"prompt\": \"\"}\n");
     let task = [&grpo(&TASK)[..], &["--run", "e", "--set", "grpo.eval_prompts=empty.jsonl"]].concat();
     refused(&scratch.0, &task, 65, &["empty.jsonl"]);
     assert!(!scratch.0.join("e").exists());
+}
+
+#[test]
+pub(crate) fn inputs_are_checked_before_a_base_model_is_trained() {
+    let scratch = scratch("inputs", "");
+    scratch.file("s.json", r#"{"type": "string", "pattern": "a\\bc"}"#);
+    for (run, set, code, part) in [
+        ("a", r"grpo.regex=a\bc", 2, "expected one without look-around"),
+        ("b", "grpo.json_schema=s.json", 2, "grpo.json_schema"),
+        ("c", "grpo.max_prompt_length=2", 65, "grpo.max_prompt_length"),
+    ] {
+        let args = [&grpo(&TASK)[..], &["--run", run, "--set", set]].concat();
+        let output = xtrain(&scratch.0, &args);
+        let errors = text(&output.stderr);
+        assert!(output.status.code() == Some(code) && errors.contains(part), "{set}: {errors}");
+        assert!(!scratch.0.join(run).exists(), "{set}: the directory of the run was created");
+    }
+    // a schema that allows everything
+    scratch.file("all.json", "true\n");
+    finish(&scratch, "d", &["--set", "grpo.json_schema=all.json", "--set", "grpo.steps=1"]);
 }
 
 #[test]

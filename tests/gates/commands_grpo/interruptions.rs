@@ -1,6 +1,6 @@
 //! Kills and signals: the files of a resumed run are those of an uninterrupted one.
 use std::fs;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use xtrain::tensor::rng::{Purpose, uniform_u64};
@@ -257,5 +257,35 @@ pub(crate) fn a_resume_may_change_what_changes_no_result() {
     for path in ["q/config.toml", &record].map(|path| scratch.0.join(path)) {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("\nlearning_rate = 0.25\n"), "{}: {text}", path.display());
+    }
+}
+
+/// Whether a reward program that does not end by itself runs after the process that started it got two signals.
+#[cfg(unix)]
+#[test]
+pub(crate) fn the_second_signal_ends_the_reward_programs() {
+    let scratch = scratch("second-signal", "echo $$ > pid; exec sleep 1000");
+    let child = start(&scratch, &[&TASK[..], &["--run", "r"], &REWARD].concat());
+    let since = Instant::now();
+    let started = || fs::read_to_string(scratch.0.join("pid")).unwrap_or_default().trim().to_string();
+    while started().is_empty() {
+        assert!(since.elapsed() < Duration::from_secs(60), "no completion was scored");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let kill = |signal: &str, process: &str| {
+        Command::new("kill").args([signal, process]).stderr(Stdio::null()).status().unwrap().success()
+    };
+    for _ in 0..2 {
+        assert!(kill("-INT", &child.id().to_string()));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let ended = Instant::now();
+    while kill("-0", &started()) {
+        if ended.elapsed() > Duration::from_secs(5) {
+            kill("-KILL", &started());
+            panic!("the reward program still runs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -8,15 +8,15 @@ use xtrain::tensor::{Device, Dtype};
 use super::Gate;
 use crate::{
     accumulators, adamw, branches, cli, commands_cache_kinds, commands_choices, commands_constraint,
-    commands_early, commands_end_tokens, commands_grpo, commands_overwrite, commands_report, commands_resume,
-    commands_rollout, commands_rollout_resume, commands_score, commands_sft, commands_situations,
-    commands_top_logprobs, commands_train, commands_validation, commands_verify, commands_watch,
-    config_fields, constraints, conversations, corrupt_tokenizers, damaged_files, decode_ahead,
-    equal_completions, exact_limits, families, families_small, finite_tails, focused, gguf, gguf_pieces, gpu,
-    gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export, kept_sets, launch_log,
-    micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy, prefix_cache,
-    priorities, processes, quant_halves, quickstart, resume_data, rope_divisors, rope_scaling, schedules,
-    sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, turns, weighted_steps,
+    commands_early, commands_end_tokens, commands_grpo, commands_lock, commands_overwrite, commands_report,
+    commands_resume, commands_rollout, commands_rollout_resume, commands_score, commands_sft,
+    commands_situations, commands_top_logprobs, commands_train, commands_validation, commands_verify,
+    commands_watch, config_fields, constraints, conversations, corrupt_tokenizers, damaged_files,
+    decode_ahead, equal_completions, exact_limits, families, families_small, finite_tails, focused, gguf,
+    gguf_pieces, gpu, gpu_peers, gpu_windows, grpo, grpo_counts, held_rows, import_export, kept_sets,
+    launch_log, micro_batches, multi_step, non_finite_index, open_for_inference, packing, packs, policy,
+    prefix_cache, priorities, processes, quant_halves, quickstart, resume_data, rope_divisors, rope_scaling,
+    schedules, sentencepiece, shards, sinks, speculation, stop_text, tape_gradient, turns, weighted_steps,
 };
 #[cfg(target_os = "linux")]
 use crate::{memory_grpo, memory_train, run_lock, syncs};
@@ -27,7 +27,9 @@ fn branches() -> focused::Checked {
 
 /// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
 /// memory of a process.
-pub(super) const ON_LINUX: [Fault; 13] = [
+pub(super) const ON_LINUX: [Fault; 15] = [
+    Fault::TrainedRunStartedAgain,
+    Fault::RewardProcessesOutlive,
     Fault::StepMemoryKept,
     Fault::KilledRolloutLost,
     Fault::FileSizeLimitEndsProcess,
@@ -217,6 +219,37 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
     (
         Fault::LockedImportRemoved,
         Gate::Command(commands_overwrite::the_directory_of_an_import_that_runs_is_not_removed, "is_file"),
+    ),
+    (
+        Fault::ConfigBeforeLock,
+        Gate::Command(
+            commands_lock::a_resume_without_the_lock_writes_nothing,
+            "the configuration was replaced",
+        ),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::TrainedRunStartedAgain,
+        Gate::Command(
+            commands_lock::a_run_that_another_process_has_trained_meanwhile_does_not_start_again,
+            "the resume was not refused",
+        ),
+    ),
+    (
+        Fault::InputsCheckedLate,
+        Gate::Command(
+            commands_grpo::errors::inputs_are_checked_before_a_base_model_is_trained,
+            "the directory of the run was created",
+        ),
+    ),
+    (Fault::FirstEvaluationUntimed, Gate::Command(commands_grpo::run::a_complete_run, "times of step 1")),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::RewardProcessesOutlive,
+        Gate::Command(
+            commands_grpo::interruptions::the_second_signal_ends_the_reward_programs,
+            "the reward program still runs",
+        ),
     ),
     (
         Fault::SessionBeforeLock,

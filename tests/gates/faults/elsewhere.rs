@@ -19,9 +19,14 @@ use xtrain::tensor::faults::Fault;
 ///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests.rs,
 ///   data/tests/conversations.rs, gguf/tests.rs, json/unique.rs, tasks/prompt_file.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
-///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/snapshots.rs,
+///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/failed_head.rs,
+///   rollout/tests/groups.rs, rollout/tests/snapshots.rs,
 ///   rollout/text_stops.rs, sampler/tests/top.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 123] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 127] = [
+    Fault::PromptOfOtherGroupKept,
+    Fault::FailedPassNotAbandoned,
+    Fault::PreparationsInRate,
+    Fault::BlocksEndInWhitespace,
     Fault::LostEventsIgnored,
     Fault::OtherTapeAccepted,
     Fault::LastOfEqualChoices,

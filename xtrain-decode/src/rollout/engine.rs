@@ -419,11 +419,18 @@ impl<'m> Engine<'m> {
 
     /// One forward pass. The host has the tokens afterwards.
     fn execute_once(&mut self, watch: Watch<'_>) -> Result<()> {
-        let hidden = self.runner.forward(&self.plan, &mut self.scheduler.cache)?;
+        let Scheduler { running, cache, .. } = &mut self.scheduler;
+        let hidden = self.runner.forward(&self.plan, cache).map_err(Error::from);
+        let batch = Batch { plan: &self.plan, running };
+        let outcomes = match hidden.and_then(|hidden| self.runner.sample(batch, &hidden, watch)) {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                self.scheduler.abandon(&self.plan);
+                return Err(error);
+            }
+        };
         self.scheduler.mark_computed(&self.plan);
-        let batch = Batch { plan: &self.plan, running: &self.scheduler.running };
-        let outcomes = self.runner.sample(batch, &hidden, watch);
-        let accepted = outcomes.and_then(|outcomes| self.scheduler.accept(outcomes));
+        let accepted = self.scheduler.accept(outcomes);
         accepted.and(self.scheduler.settle_drafts(&self.plan)).and(self.fork_waiting())
     }
 
@@ -434,8 +441,7 @@ impl<'m> Engine<'m> {
         match self.runner.decode_steps(Batch { plan: &self.plan, running }, steps, cache) {
             Ok(decoded) => self.scheduler.accept_steps(&self.plan, &decoded),
             Err(error) => {
-                // No token was taken, so the rows of these steps are dropped. The first error is the one to report.
-                let _ = self.scheduler.rewind(&self.plan);
+                self.scheduler.abandon(&self.plan);
                 Err(error)
             }
         }

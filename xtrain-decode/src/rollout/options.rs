@@ -146,6 +146,8 @@ impl EngineOptions {
         ] {
             require(size != Some(0), field, "at least 1".into(), 0)?;
         }
+        let (max, want) = (Config::MAX_POSITIONS, format!("at most {}", Config::MAX_POSITIONS));
+        require(page <= max, "page", want.into(), page)?;
         require(self.max_batch <= 1 << 20, "max_batch", "at most 1048576".into(), self.max_batch)?;
         if let Some(n) = self.max_seq_len {
             let max = self.kv.max_positions(cfg);

@@ -110,6 +110,10 @@ impl<'m> Runner<'m> {
 
     /// The logits of all rows, or of those that a token is sampled from.
     fn logits(&self, plan: &Plan, hidden: &Tensor) -> Result<Tensor> {
+        #[cfg(test)]
+        if super::tests::HEAD_FAILS.get() {
+            return Err(crate::error::Error::option("head", "memory", "none"));
+        }
         if self.options.logits_rows == LogitsRows::All || plan.sampled_rows.len() == plan.rows.len() {
             return Ok(self.model.logits(hidden)?);
         }
@@ -296,7 +300,7 @@ impl<'m> Runner<'m> {
                 id: address.id,
                 position: address.position + steps,
                 temperature,
-                top_k: top_k.unwrap_or(0) as u32,
+                top_k: u32::try_from(top_k.unwrap_or(0)).unwrap_or(u32::MAX),
                 top_p: top_p.unwrap_or(1.0),
                 min_p: min_p.filter(|_| !faults::on(Fault::MinPNotOnDevice)).unwrap_or(0.0),
                 penalty: repetition_penalty.unwrap_or(1.0),

@@ -1,4 +1,5 @@
 //! Tests of the engine: scheduling, counters, errors. tests/gates also checks its results bit for bit.
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use xtrain_model::{Config, Model};
@@ -16,6 +17,7 @@ use crate::sampler::SampleOptions;
 
 mod continuation;
 mod ends;
+mod failed_head;
 mod groups;
 mod offloaded_layers;
 mod offloading;
@@ -23,6 +25,11 @@ mod refusals;
 mod released;
 mod snapshots;
 mod steps;
+
+thread_local! {
+    /// Whether the LM head fails in the engines of this thread.
+    pub(super) static HEAD_FAILS: Cell<bool> = const { Cell::new(false) };
+}
 
 const KINDS: [KvKind; 5] = [
     KvKind::Growing,

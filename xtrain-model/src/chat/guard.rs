@@ -42,9 +42,9 @@ pub(super) fn is_cancelled() -> bool {
 
 /// Runs `work` on a thread with `stack` bytes of stack and waits for it. Cancels work that takes more than five
 /// seconds or grows the process by more than 512 MiB. A cancelled thread ends at its next call of [`is_cancelled`],
-/// which output, JSON and methods make, or when its fuel is used up. A single instruction of the engine cannot be
-/// interrupted: comparing or joining lists nested sixty deep runs until the process ends. A panic becomes
-/// [`ChatError::Render`].
+/// which output, JSON and methods make, or when its fuel is used up. Other instructions cannot be interrupted:
+/// comparing or joining lists nested sixty deep runs until the process ends, and text that is doubled sixty times with
+/// `~` takes all memory. A panic becomes [`ChatError::Render`].
 pub(super) fn run_limited<T: Send + 'static>(
     stack: usize,
     work: impl FnOnce() -> Result<T, ChatError> + Send + 'static,

@@ -35,7 +35,9 @@ fn endless_loops_and_unbounded_growth_are_stopped() {
     );
     let lists =
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
-    check(&format!("{lists}{{{{ ns.x | tojson }}}}"), "chat template: ");
+    for print in ["tojson", "tojson(sort_keys=true)"] {
+        check(&format!("{lists}{{{{ ns.x | {print} }}}}"), "the text exceeds the output limit");
+    }
     check("{{ range(9223372036854775807) | list }}", "too many elements");
 }
 

@@ -36,7 +36,10 @@ pub(super) fn tojson(value: &Value, indent: Option<Value>, arguments: &Kwargs) -
     let mut out = LimitedOutput::default();
     let mut to = Serializer::with_formatter(&mut out, style);
     let written = if sorted {
-        serde_json::to_value(value).and_then(|value| json::sorted(value).serialize(&mut to))
+        // lists that contain each other many times take more memory as JSON values, so their text is limited first
+        let fits = serde_json::to_writer(LimitedOutput::default(), value);
+        let value = fits.and_then(|()| serde_json::to_value(value));
+        value.and_then(|value| json::sorted(value).serialize(&mut to))
     } else {
         value.serialize(&mut to)
     };

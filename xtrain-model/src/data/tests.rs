@@ -38,9 +38,12 @@ fn prepared(dir: &Scratch, inputs: &[PathBuf], tokenizer: &Tokenizer) -> Result<
     Ok(file)
 }
 
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers").join(name)
+}
+
 fn fixture_tokenizer() -> Tokenizer {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tokenizers/qwen_bpe");
-    Tokenizer::load(&dir).unwrap()
+    Tokenizer::load(&fixture("qwen_bpe")).unwrap()
 }
 
 #[test]
@@ -67,25 +70,80 @@ fn a_text_file_becomes_its_bytes_and_a_separator() {
     assert!(Tokens::from_ids(Vec::new(), 257).is_ok_and(|tokens| tokens.is_empty()));
 }
 
+/// A byte-level BPE tokenizer with tokens of two line breaks, and this pre-tokenizer.
+fn byte_level(dir: &Scratch, pre_tokenizer: &str) -> Tokenizer {
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(fixture("qwen_bpe").join("tokenizer.json")).unwrap()).unwrap();
+    json["pre_tokenizer"] = serde_json::from_str(pre_tokenizer).unwrap();
+    let model = &mut json["model"];
+    for (id, [left, right]) in (10_000..).zip([["Ċ", "Ċ"], ["č", "Ċ"], ["Ċ", "Ġ"]]) {
+        model["vocab"][format!("{left}{right}")] = id.into();
+        let merges = model["merges"].as_array_mut().unwrap();
+        let merge = if merges[0].is_string() {
+            format!("{left} {right}").into()
+        } else {
+            serde_json::json!([left, right])
+        };
+        merges.push(merge);
+    }
+    let path = dir.file("tokenizer.json", &json.to_string());
+    Tokenizer::load(&path).unwrap()
+}
+
+/// The sizes of blocks with which tokens differ from those of the whole text.
+fn sizes_with_other_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<usize> {
+    let dir = Scratch::new();
+    let path = dir.file("in.txt", text);
+    let whole = tokenizer.encode(text).unwrap();
+    let differs = |&size: &usize| {
+        let mut blocks = text::Blocks::open(&path, size).unwrap();
+        let (mut ids, mut count) = (Vec::new(), 0);
+        while let Some(block) = blocks.next().unwrap() {
+            let encode = if count == 0 { Tokenizer::encode } else { Tokenizer::encode_continuation };
+            ids.extend(encode(tokenizer, &block).unwrap());
+            count += 1;
+        }
+        assert!(count > 1 || size > 1000, "blocks of {size}");
+        ids != whole
+    };
+    [1, 7, 23, 64, 1000, 100_000].into_iter().filter(differs).collect()
+}
+
+fn text_with_breaks() -> String {
+    let line = "It's 12 o'clock,\n\n  the cat \r\nsat  there\n日本語 🙂\nend. ";
+    let end = ["", "\n ", "\n \n ", "\n\n", "\r\n", "\r\n\r\n", "\u{3000}\n", "\n\u{3000}", "\t\n"];
+    (0..90).map(|i| format!("{line}{i}\n{}", end[i % end.len()])).collect()
+}
+
+const GPT2: &str =
+    r#"{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}"#;
+
 #[test]
 fn tokenizing_blocks_gives_the_tokens_of_the_whole_text() {
     let dir = Scratch::new();
-    let line = "It's 12 o'clock,\n\n  the cat \r\nsat  there\n日本語 🙂\nend. ";
-    let text = (0..40).map(|i| format!("{line}{i}\n{}", "\n ".repeat(i % 3))).collect::<Vec<_>>().concat();
-    let path = dir.file("in.txt", &text);
-    for tokenizer in [Tokenizer::byte(), fixture_tokenizer()] {
-        let whole = tokenizer.encode(&text).unwrap();
-        for size in [1, 7, 64, 1000, 100_000] {
-            let mut blocks = text::Blocks::open(&path, size).unwrap();
-            let (mut ids, mut count) = (Vec::new(), 0);
-            while let Some(block) = blocks.next().unwrap() {
-                ids.extend(tokenizer.encode(&block).unwrap());
-                count += 1;
-            }
-            assert_eq!(ids, whole, "blocks of {size}");
-            assert!(count > 1 || size > 1000);
+    let digits = format!(
+        r#"{{"type": "Sequence", "pretokenizers": [{{"type": "Digits", "individual_digits": true}}, {GPT2}]}}"#
+    );
+    let of_fixtures = ["qwen_bpe", "llama3_bpe", "llama_spm", "metaspace_spm"]
+        .map(|name| Tokenizer::load(&fixture(name)).unwrap());
+    let [gpt2, digits] = [GPT2, &digits].map(|steps| byte_level(&dir, steps));
+    let text = text_with_breaks();
+    let words = "the cat sat on the mat and slept. ".repeat(40);
+    for tokenizer in of_fixtures.into_iter().chain([Tokenizer::byte(), gpt2, digits]) {
+        let tokenizer = tokenizer.without_bos();
+        for text in [&text, &text.replace("\r\n", "\n").replace('\n', "\r\n"), &words] {
+            assert_eq!(sizes_with_other_tokens(&tokenizer, text), [0; 0], "{tokenizer:?}");
         }
     }
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn blocks_that_end_in_whitespace_are_found() {
+    let gpt2 = byte_level(&Scratch::new(), GPT2);
+    let differ = || sizes_with_other_tokens(&gpt2, &text_with_breaks());
+    let found = xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::BlocksEndInWhitespace, differ);
+    assert!(found.contains(&64), "{found:?}");
 }
 
 #[test]

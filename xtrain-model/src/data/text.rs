@@ -3,10 +3,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use xtrain_tensor::faults::{self, Fault};
+
 use super::error::DataError;
 
-/// The blocks of a text file. A block ends only after a line break that is followed by an ASCII letter or digit: no
-/// byte-level tokenizer has a token across such a boundary, and a SentencePiece tokenizer rarely has one. Removes a
+/// The blocks of a text file. A block ends at a [`boundary`], so that its tokens are those of the whole text. Removes a
 /// byte-order mark at the start. Keeps line breaks unchanged.
 #[derive(Debug)]
 pub(super) struct Blocks {
@@ -19,7 +20,8 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks of `path`, of about `size` bytes. A block with a longer line is longer. Rejects an empty file.
+    /// The blocks of `path`, of about `size` bytes. A block is longer if there is no boundary in `size` bytes. Rejects
+    /// an empty file.
     pub(super) fn open(path: &Path, size: usize) -> Result<Blocks, DataError> {
         let file = File::open(path).map_err(|e| DataError::io(path, "open", e))?;
         let mut blocks = Blocks { path: path.into(), file, size, buffer: Vec::new(), offset: 0 };
@@ -40,7 +42,8 @@ impl Blocks {
             if let Some(cut) = last_boundary(&self.buffer, searched) {
                 break cut;
             }
-            searched = self.buffer.len().max(1);
+            // the character at the end may be incomplete
+            searched = self.buffer.len().saturating_sub(4).max(1);
             if self.fill()? == 0 {
                 break self.buffer.len();
             }
@@ -65,9 +68,51 @@ impl Blocks {
     }
 }
 
-/// The last block boundary at or after `from`.
+/// The last boundary of `bytes` at or after `from`: at a line break if there is one, otherwise between two words.
 fn last_boundary(bytes: &[u8], from: usize) -> Option<usize> {
-    (from..bytes.len()).rev().find(|&at| bytes[at - 1] == b'\n' && bytes[at].is_ascii_alphanumeric())
+    let last = |kind: Boundary| (from..bytes.len()).rev().find(|&at| boundary(bytes, at) == Some(kind));
+    last(Boundary::Line).or_else(|| last(Boundary::Word))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Boundary {
+    /// Before a line break that follows an ASCII letter or digit, or after a line break between a character that is not
+    /// whitespace and a letter or digit.
+    Line,
+    /// Before a single space between two ASCII letters.
+    Word,
+}
+
+/// The kind of boundary at byte `at`. The patterns of byte-level tokenizers (GPT-2, Llama 3, Qwen) split words there,
+/// whatever precedes and follows; a SentencePiece tokenizer rarely has a token across it. There is no boundary after
+/// several characters of whitespace: GPT-2 splits whitespace before its last character if a word follows.
+fn boundary(bytes: &[u8], at: usize) -> Option<Boundary> {
+    let (before, after) = bytes.split_at(at);
+    let is_break = |byte: Option<&u8>| matches!(byte, Some(b'\n' | b'\r'));
+    let is_letter = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphabetic);
+    let ends_word = before.last().is_some_and(u8::is_ascii_alphanumeric);
+    let ends_line = || {
+        let line = before.strip_suffix(b"\n")?;
+        let ends =
+            last_char(line).is_some_and(|c| !c.is_whitespace()) || faults::on(Fault::BlocksEndInWhitespace);
+        Some(ends && first_char(after).is_some_and(char::is_alphanumeric))
+    };
+    if ends_word && is_break(after.first()) || ends_line() == Some(true) {
+        return Some(Boundary::Line);
+    }
+    let between_words = is_letter(before.last()) && after.first() == Some(&b' ') && is_letter(after.get(1));
+    between_words.then_some(Boundary::Word)
+}
+
+fn first_char(bytes: &[u8]) -> Option<char> {
+    let char = (1..=4).find_map(|n| std::str::from_utf8(bytes.get(..n)?).ok());
+    char?.chars().next()
+}
+
+fn last_char(bytes: &[u8]) -> Option<char> {
+    let from = |n| bytes.len().checked_sub(n);
+    let char = (1..=4).find_map(|n| std::str::from_utf8(&bytes[from(n)?..]).ok());
+    char?.chars().next()
 }
 
 /// Converts bytes of `file` from offset `at` to text. Rejects bytes that are not UTF-8 or zero (a binary file), by

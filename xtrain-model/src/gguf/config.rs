@@ -63,6 +63,10 @@ impl Arch {
             RopeScaling::Yarn(y) if y.attention.is_some() || y.truncate == Truncate::Exact => {
                 refuse("rope_scaling", "yarn without attention_factor and with truncation", format!("{y:?}"))
             }
+            RopeScaling::Yarn(y) if y.original.fract() != 0.0 => {
+                let want = "a whole number of original positions in a GGUF file";
+                refuse("rope_scaling", want, y.original.to_string())
+            }
             _ => Ok(arch),
         }
     }
@@ -118,6 +122,19 @@ pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> R
     let cfg = Config { rope_scaling: scaling(meta, &key, &cfg, divisors)?, ..cfg };
     cfg.check().map_err(|error| meta.bad(arch.name(), "a valid model config", error))?;
     Ok(cfg)
+}
+
+/// The numbers of `cfg` that a GGUF file cannot hold, because it has them as f32: for each, its metadata key, and the
+/// value in the model and in the file. A model with another value computes other logits.
+///
+/// # Errors
+/// A model that no supported GGUF architecture can represent.
+pub fn rounded_numbers(cfg: &Config) -> Result<Vec<(String, f64, f64)>, Error> {
+    let rounded = |(key, value)| match value {
+        Value::Float(x) if shortest(x) != x => Some((key, x, shortest(x))),
+        _ => None,
+    };
+    Ok(write(cfg, Arch::of(cfg)?).into_iter().filter_map(rounded).collect())
 }
 
 /// The f64 of the shortest decimal that rounds to this f32: 1e-6, not 9.99999997e-7. It rounds to the same f32.

@@ -22,6 +22,7 @@ mod tests;
 mod tokenizer;
 
 pub use crate::quant::{BlockSize, Quant};
+pub use config::rounded_numbers;
 pub use export::{element_type, write};
 pub use header::{Entry, Header, read_header};
 pub(crate) use import::weights;

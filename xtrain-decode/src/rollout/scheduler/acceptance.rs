@@ -118,6 +118,22 @@ impl Scheduler {
         Ok(())
     }
 
+    /// The plan has failed and none of its tokens was taken: the next step computes its rows again. A sequence whose
+    /// rows cannot be dropped from the cache alone computes all of its rows again.
+    pub(in crate::rollout) fn abandon(&mut self, plan: &Plan) {
+        let Some(cache) = self.cache.as_mut().filter(|_| !faults::on(Fault::FailedPassNotAbandoned)) else {
+            return;
+        };
+        for run in &plan.runs {
+            let sequence = &mut self.running[run.running];
+            let (seq, len) = (sequence.slot, sequence.num_computed);
+            if cache.seq_len(seq) > len && cache.rewind(Snapshot { seq, len }).is_err() {
+                cache.free(seq);
+                sequence.num_computed = 0;
+            }
+        }
+    }
+
     /// Drops the cached rows of the plan's sequences beyond what the scheduler has counted as computed.
     pub(in crate::rollout) fn rewind(&mut self, plan: &Plan) -> Result<()> {
         let cache = self.cache.as_mut().expect("several steps without a synchronization have a cache");

@@ -60,12 +60,16 @@ impl Scheduler {
         sequence.assign_slot(slot.number, &self.cfg);
         let source = self.prompt_source(&sequence, slot);
         sequence.waits_for_prompt = source == PromptSource::Wait;
+        let keeps_slot = match source {
+            PromptSource::Fork(from) => from == slot.number || faults::on(Fault::PromptOfOtherGroupKept),
+            PromptSource::Compute | PromptSource::Wait => false,
+        };
+        if slot.prompt_of.is_some() && !keeps_slot {
+            self.free_cached(slot.number);
+        }
         if let PromptSource::Fork(from) = source {
             self.running.push(sequence);
             return self.fork_prompt(self.running.len() - 1, from);
-        }
-        if slot.prompt_of.is_some() {
-            self.free_cached(slot.number);
         }
         let mut reused = Ok(());
         if source == PromptSource::Compute {

@@ -41,3 +41,40 @@ fn a_preempted_completion_does_not_take_its_first_token_again() {
         }
     }
 }
+
+/// Runs two sequences of which the second cannot fork its prompt, and gets the slot of another group.
+fn without_room_to_fork() -> crate::error::Result<()> {
+    let model = model();
+    let options = EngineOptions {
+        kv_capacity: Some(60),
+        prefill_chunk: Some(16),
+        max_batch: 3,
+        ..options(KvKind::Growing)
+    };
+    let long: Vec<u32> = (0..30).collect();
+    let mut engine = Engine::new(&model, options)?;
+    let first = [request(1, &[5], 3), request(2, &[6], 3), request(10, &long, 20), request(11, &long, 20)];
+    engine.submit(first[0].clone())?;
+    engine.submit(first[1].clone())?;
+    engine.submit_group(first[2].clone(), 2)?;
+    engine.step()?;
+    // two of them get the slots of the short sequences and end together, before the second of the first group runs
+    let others: Vec<Request> = (20..23).map(|id| request(id, &[1, 2, 3, 4], 4)).collect();
+    engine.submit_prioritized(others[0].clone(), 3, 1)?;
+    let got = engine.run()?;
+    same_as_naive(&model, &[&first[..], &others].concat(), &got, "growing");
+    Ok(())
+}
+
+#[test]
+fn a_slot_that_keeps_another_prompt_is_freed_for_a_sequence_that_cannot_fork() {
+    without_room_to_fork().unwrap();
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_slot_that_is_not_freed_is_found() {
+    use xtrain_tensor::faults::{Fault, with};
+    let error = with(Fault::PromptOfOtherGroupKept, without_room_to_fork).unwrap_err().to_string();
+    assert!(error.contains("position"), "{error}");
+}

@@ -40,6 +40,10 @@ fn invalid_requests_and_options_are_refused_by_name() {
     assert_eq!(with(|o| o.prefill_chunk = Some(0)), "prefill_chunk: expected at least 1, found 0");
     assert_eq!(with(|o| o.kv = KvKind::Paged { page: 0 }), "page: expected at least 1, found 0");
     assert_eq!(
+        with(|o| o.kv = KvKind::Paged { page: 1 << 60 }),
+        "page: expected at most 1048577, found 1152921504606846976"
+    );
+    assert_eq!(
         with(|o| o.max_seq_len = Some(65)),
         "max_seq_len: expected at most 64, the maximum number of positions of the model, found 65"
     );
