@@ -252,7 +252,7 @@ fn a_number_that_is_no_f32_is_noted_and_part_of_a_position_is_refused() {
         &scratch.0,
         &["export", &model, "other.gguf"],
         65,
-        &["rope_scaling", "expected a whole number of original positions in a GGUF file, found 15.5"],
+        &["rope_scaling must be a whole number of original positions in a GGUF file, found 15.5"],
     );
 }
 
