@@ -72,7 +72,7 @@ XT_DEV void attention_tile(const float* q, const float* k, const float* v, float
       bool any = max(start[i], c * CHUNK) < min(end[i], c * CHUNK + CHUNK);
       scale_old[i] = 1.0f;  // no visible key in this chunk: o = o * 1 + o_c * 0, and o_c is 0
       scale_new[i] = 0.0f;
-      if (any && m[i] == minus_infinity()) {
+      if (any && l[i] == 0.0f) {
         scale_new[i] = 1.0f;  // first chunk: o = 0 * 1 + o_c
         m[i] = mc;
         l[i] = lc;

@@ -133,7 +133,7 @@ XT_DEV void attention_tile_bf16(const bf16* q, const bf16* k, const bf16* v, bf1
         float lc = quad_sum(s, 2 * i);
         scale_old[i] = 1.0f;  // no visible key: o = o * 1 + 0 * 0
         scale_new[i] = 0.0f;
-        if (any && m[i] == minus_infinity()) {
+        if (any && l[i] == 0.0f) {
           scale_new[i] = 1.0f;  // first chunk: o = 0 * 1 + o_c
           m[i] = mc;
           l[i] = lc;

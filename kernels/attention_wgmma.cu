@@ -41,7 +41,7 @@ XT_DEV ChunkScales softmax_chunk(float (&s)[32], float (&m)[2], float (&l)[2], c
     const float lc = quad_sum(p, 2 * i);
     scales.old_sum[i] = 1.0f;  // no visible key: o = o * 1 + 0 * 0
     scales.chunk[i] = 0.0f;
-    if (any && m[i] == minus_infinity()) {
+    if (any && l[i] == 0.0f) {
       scales.chunk[i] = 1.0f;  // first chunk: o = 0 * 1 + o_c
       m[i] = mc;
       l[i] = lc;

@@ -9,7 +9,7 @@
 //   the row (200 KB at V = 50,000) is read twice, the second time from L2.
 #include "logits.cuh"
 
-// m[c] = max of chunk c; l[c] = sum of exp(z - m[c]).
+// m[c] = max of chunk c; l[c] = sum of exp(z - m[c]); 0 if all are -inf.
 XT_DEV void chunk_sum(const Logits& row, uint32_t c, float* m, float* l) {
   uint32_t lane = threadIdx.x & 31, at = c * 128 + lane;
   const float neg_inf = xt_bits_f(0xff800000u);
@@ -23,7 +23,8 @@ XT_DEV void chunk_sum(const Logits& row, uint32_t c, float* m, float* l) {
 #pragma unroll
   for (int j = 0; j < 4; j++) {
     float e = exp_f32(z[j] - top);
-    v = at + 32 * j < row.n && top != neg_inf ? v + e : v;
+    bool adds = top != neg_inf || z[j] != neg_inf;  // a NaN counts, also without a maximum
+    v = at + 32 * j < row.n && adds ? v + e : v;
   }
   v = sum32(v);
   if (lane == 0) m[c] = top, l[c] = v;

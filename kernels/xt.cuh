@@ -74,7 +74,11 @@ XT_DEV uint64_t xt_wgmma_desc_mn(const void* s, uint32_t next) {
 XT_DEV void xt_trap() { __trap(); }
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 XT_DEV bool xt_has_wgmma() { return true; }
-XT_DEV void xt_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Also after code in which the lanes of a warp diverge: all of them execute the instruction together.
+XT_DEV void xt_wgmma_fence() {
+  __syncwarp();
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 XT_DEV void xt_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 XT_DEV void xt_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // The accumulators of `d` are not read before this point.

@@ -37,7 +37,8 @@ if [ -n "$dry" ]; then
     device=emulated name="the emulator"
     sanitizer=(bash gpu-report/fake.sh compute-sanitizer) ncu=(bash gpu-report/fake.sh ncu)
 else
-    export XTRAIN_REQUIRE_GPU=1 XTRAIN_SKIP_EMU=1
+    # gates of several GPUs run them in one process, where NCCL would read memory that only its own GPU can access
+    export XTRAIN_REQUIRE_GPU=1 XTRAIN_SKIP_EMU=1 NCCL_P2P_DIRECT_DISABLE=1
     device=cuda name=$(timeout 20 nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
     [ -n "$name" ] || { echo "error: nvidia-smi finds no GPU" >&2; exit 69; }
 fi

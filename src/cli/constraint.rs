@@ -98,11 +98,10 @@ impl<'a> Compiler<'a> {
 
 /// Whether a schema is the text itself, not the path of a file.
 fn is_inline(schema: &str) -> bool {
-    schema.trim_start().starts_with('{') || matches!(schema.trim(), "true" | "false")
+    schema.trim_start().starts_with('{')
 }
 
-/// The language of a schema: the schema itself, which begins with { or is true or false, or a file. Errors name `place`
-/// or the file.
+/// The language of a schema: the schema itself, which begins with {, or a file. Errors name `place` or the file.
 ///
 /// # Errors
 /// A schema that cannot be read or is not JSON.

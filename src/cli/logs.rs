@@ -41,7 +41,8 @@ pub(super) fn event_file(run: &RunDir, metrics: &Metrics) -> Result<EventFile, C
 }
 
 /// When the steps of `metrics.jsonl` ended, in seconds since 1970: the last one when the file was last changed, each
-/// other one earlier by the phases of the steps after it in `timings.jsonl`. Time between two sessions is left out, and
+/// other one earlier by the phases of the steps after it in `timings.jsonl`. The line of the first step of `xtrain grpo`
+/// includes what came before it, so step 0 has the time of the start. Time between two sessions is left out, and
 /// so is the time of steps that a resume computes again.
 fn wall_times(run: &RunDir, is_grpo: bool, steps: impl Iterator<Item = u64>) -> Vec<f64> {
     let changed = run.metrics().metadata().and_then(|data| data.modified()).ok();

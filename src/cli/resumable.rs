@@ -41,7 +41,7 @@ pub(super) fn open(name: &Path, command: &str) -> Result<RunDir, CliError> {
             refused(path, "a Hugging Face model", &from_weights(path, command))
         }
         None if RunDir::is_unfinished(path) => {
-            refused(path, "that of a start that was interrupted", "remove it, and start the run again")
+            refused(path, "one whose start was interrupted", "remove the directory, and start the run again")
         }
         None => refused(
             path,

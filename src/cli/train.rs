@@ -228,8 +228,8 @@ impl TrainArgs {
         }
         // Nothing is written into the run of another process.
         let checkpoints = CheckpointDir::open(Arc::new(RealFs), run.path(), parts.config.train.keep)?;
+        resumable::require_no_checkpoint(&run, "train")?;
         if !is_new {
-            resumable::require_no_checkpoint(&run, "train")?;
             run.write_config(&text)?;
         }
         run.write_data(&data)?;

@@ -212,7 +212,8 @@ fn kill(child: &mut Child) {
 
 /// Kills the process group of `child` on Unix, also if `child` itself has ended.
 fn end_group(child: &Child) {
-    if groups().remove(&child.id()) {
+    let mut groups = groups();
+    if groups.remove(&child.id()) {
         kill_group(child.id());
     }
 }

@@ -16,7 +16,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The directory of a new run exists, is not empty, and is not a run.
-    #[error("{}: expected no directory, or an empty one, found one with files", path.display())]
+    #[error("{}: expected no directory, or an empty one, found one that is not empty", path.display())]
     NotEmpty {
         /// The directory.
         path: PathBuf,

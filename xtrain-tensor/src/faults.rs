@@ -102,6 +102,7 @@ faults! {
     RewardProcessesOutlive "reward programs outlive a process that the second signal ends"
     PromptOfOtherGroupKept "a slot for a sequence that forks its prompt keeps the rows of another one"
     FailedPassNotAbandoned "the rows of a pass whose head has failed stay in the cache"
+    ChunkOfNanIgnored "a NaN among 128 logits without a finite one is not seen"
     SessionBeforeLock "a run of GRPO writes its session before it has the lock"
     LockedImportRemoved "an import removes the directory of another import"
     CompletionsOfFailedStepLost "completions that end in the step of a failing sequence are lost"

@@ -6,6 +6,7 @@ use crate::cli::input_file::require_rereadable;
 use crate::cli::{loaded, source};
 use crate::config::{GrpoSection, RunConfig};
 use crate::grpo;
+use crate::model::store;
 use crate::model::tasks::{self, PromptFile, PromptSet, Task};
 use crate::model::tokenizer::Tokenizer;
 use crate::report::units;
@@ -78,7 +79,7 @@ pub(super) fn check_inputs(
     if faults::on(Fault::InputsCheckedLate) {
         return Ok(());
     }
-    let tokenizer = source::tokenizer(&config.data.tokenizer)?;
+    let tokenizer = tokenizer(config)?;
     let cfg = training::model_config(config, tokenizer.vocab_size());
     constraint::compile(section, &tokenizer, cfg.vocab)?;
     match task {
@@ -89,6 +90,16 @@ pub(super) fn check_inputs(
         prompts::read(section, &section.eval_prompts, &tokenizer, &cfg)?;
     }
     Ok(())
+}
+
+/// The tokenizer of the run: that of the initial model, or else that of the configuration.
+fn tokenizer(config: &RunConfig) -> Result<Tokenizer, CliError> {
+    if !config.train.init.is_empty()
+        && let Ok(tokenizer) = store::tokenizer_of(&loaded::find(Path::new(&config.train.init))?)
+    {
+        return Ok(tokenizer);
+    }
+    source::tokenizer(&config.data.tokenizer)
 }
 
 /// Checks that the prompts of a task have at most `grpo.max_prompt_length` tokens and fit in a context of `max_positions`.

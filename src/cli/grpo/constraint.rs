@@ -1,4 +1,6 @@
 //! `grpo.regex` and `grpo.json_schema`.
+use serde_json::Value;
+
 use crate::cli::constraint::{read_schema, refused};
 use crate::cli::exit::CliError;
 use crate::config::GrpoSection;
@@ -26,7 +28,12 @@ pub(super) fn language(section: &GrpoSection) -> Result<Option<Language>, CliErr
 /// As [`language`].
 pub(super) fn store_schema(section: &mut GrpoSection) -> Result<(), CliError> {
     if let Some(Language::JsonSchema(schema)) = language(section)? {
-        section.json_schema = schema.to_string();
+        // what is stored begins with {
+        section.json_schema = match schema {
+            Value::Bool(true) => "{}".into(),
+            Value::Bool(false) => "{\"not\":{}}".into(),
+            schema => schema.to_string(),
+        };
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ const MAY_CHANGE: [&str; 17] = [
 pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedConfig, CliError> {
     let config = resumed(run, layers, &MAY_CHANGE)?;
     let programs = |config: &RunConfig| config.grpo.as_ref().map_or(Vec::new(), |grpo| grpo.reward.clone());
-    require_held_out(run, &config)?;
+    require_same_held_out(run, &config)?;
     let (old, new) = (programs(&config.old.config), programs(&config.new.config));
     if old.len() == new.len() {
         let has_steps = has_checkpoint(run.path());
@@ -49,19 +49,22 @@ pub(super) fn resumed_config(run: &RunDir, layers: &[Layer]) -> Result<ResumedCo
 }
 
 /// Checks that a resume of a run with a checkpoint neither adds nor removes the held-out prompts of a file.
-fn require_held_out(run: &RunDir, config: &ResumedConfig) -> Result<(), CliError> {
+fn require_same_held_out(run: &RunDir, config: &ResumedConfig) -> Result<(), CliError> {
     let listed = |config: &RunConfig| config.grpo.as_ref().is_some_and(|grpo| !grpo.eval_prompts.is_empty());
     let path = run.path().display();
     let message = match (listed(&config.old.config), listed(&config.new.config)) {
-        (false, true) => format!("grpo.eval_prompts: {path} has none, and a resume cannot add any"),
+        (false, true) => format!(
+            "grpo.eval_prompts: {path} names no file of held-out prompts, and a resume cannot add one"
+        ),
         (true, false) => {
-            format!("grpo.eval_prompts: {path} has held-out prompts, and a resume cannot remove them")
+            format!(
+                "grpo.eval_prompts: {path} names a file of held-out prompts, and a resume cannot remove it"
+            )
         }
         _ => return Ok(()),
     };
     if !has_checkpoint(run.path()) {
         return Ok(());
     }
-    Err(CliError::new(Exit::Usage, message)
-        .hint("start a new run; grpo.eval_every changes when a run is evaluated"))
+    Err(CliError::new(Exit::Usage, message).hint("start a new run"))
 }

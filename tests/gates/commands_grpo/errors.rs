@@ -139,6 +139,13 @@ pub(crate) fn inputs_are_checked_before_a_base_model_is_trained() {
     // a schema that allows everything
     scratch.file("all.json", "true\n");
     finish(&scratch, "d", &["--set", "grpo.json_schema=all.json", "--set", "grpo.steps=1"]);
+    // with the tokenizer of the initial model, wherever the configuration names it
+    scratch.file("words.jsonl", "{\"prompt\": \"the thing and the other thing in there\"}\n");
+    let init = format!("train.init={}", crate::commands::model());
+    let words = ["grpo", "--prompts", "words.jsonl", "--run", "w", "--threads", "1", "--set", &init];
+    let sets =
+        ["--set", "grpo.max_prompt_length=30", "--set", "grpo.steps=1", "--set", "grpo.num_generations=2"];
+    succeeded(&xtrain(&scratch.0, &[&words[..], &REWARD, &sets].concat()));
 }
 
 #[test]

@@ -25,8 +25,8 @@ fn branches() -> focused::Checked {
     branches::over(8).map(|[(values, _), _]| values).map_err(|e| format!("gate branches, seed 91: {}", e.0))
 }
 
-/// The faults whose gates record the system calls of Linux, limit the size of files, or read its list of open files or the
-/// memory of a process.
+/// The faults whose gates record the system calls of Linux, limit the size of files, pause a process, or read its list of
+/// open files, its state or its memory.
 pub(super) const ON_LINUX: [Fault; 15] = [
     Fault::TrainedRunStartedAgain,
     Fault::RewardProcessesOutlive,

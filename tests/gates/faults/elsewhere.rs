@@ -7,7 +7,7 @@ use xtrain::tensor::faults::Fault;
 ///   feature mpi;
 /// * of xtrain-tensor: device/gpu/peers.rs, device/gpu/tensor_maps.rs, device/packed_buffer.rs,
 ///   gpu/attention/tests/shared.rs, gpu/deferred/own_slots.rs, gates/golden.rs, gates/gradient/check.rs,
-///   gates/planted.rs, gates/launch_errors.rs, gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs,
+///   gates/planted.rs, gates/launch_errors.rs, gates/not_finite.rs, gpu/linear/tests, gpu/rows.rs, cpu/attention/tests.rs,
 ///   cpu/attention/tests/continued.rs, cpu/gemm_bf16/tests.rs, cpu/integer_weights/tests.rs, cpu/loss/tests.rs,
 ///   gpu/loss/tests.rs, device/gpu/stream/tests.rs, operands/packing/quant_block.rs, softmax.rs, tensor.rs;
 /// * of xtrain: choices.rs, evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout/requests.rs,
@@ -22,7 +22,8 @@ use xtrain::tensor::faults::Fault;
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/failed_head.rs,
 ///   rollout/tests/groups.rs, rollout/tests/snapshots.rs,
 ///   rollout/text_stops.rs, sampler/tests/top.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 127] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 128] = [
+    Fault::ChunkOfNanIgnored,
     Fault::PromptOfOtherGroupKept,
     Fault::FailedPassNotAbandoned,
     Fault::PreparationsInRate,

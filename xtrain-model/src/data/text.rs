@@ -37,6 +37,7 @@ impl Blocks {
 
     /// The next block. `None`: the end of the file.
     pub(super) fn next(&mut self) -> Result<Option<String>, DataError> {
+        while self.buffer.len() < self.size && self.fill()? > 0 {}
         let mut searched = 1;
         let cut = loop {
             if let Some(cut) = last_boundary(&self.buffer, searched) {

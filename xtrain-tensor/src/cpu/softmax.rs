@@ -2,6 +2,7 @@
 use super::lanes::{Kernel, LANES, Lanes};
 use super::scratch::Buffer;
 use super::value::blocks;
+use crate::faults::{self, Fault};
 use crate::math;
 
 /// Logits per chunk.
@@ -82,11 +83,14 @@ pub(super) fn max<L: Lanes>(l: L, z: &[f32]) -> f32 {
     l.max32(m)
 }
 
-/// sum32 of `exp(z - m)`, +0 if m is -inf.
+/// sum32 of `exp(z - m)`. If m is -inf, +0, or a NaN among the logits.
 #[inline(always)]
 pub(super) fn sum_of_chunk<L: Lanes>(l: L, z: &[f32], m: f32) -> f32 {
     if m == f32::NEG_INFINITY {
-        return 0.0;
+        let mut v = l.zero();
+        blocks!(z.len(), |b| v = l.add(v, l.load_partial(&z[b])));
+        let sum = l.sum32(v);
+        return if sum.is_nan() && !faults::on(Fault::ChunkOfNanIgnored) { sum } else { 0.0 };
     }
     let (mut v, m) = (l.zero(), l.splat(m));
     blocks!(z.len(), |b| {

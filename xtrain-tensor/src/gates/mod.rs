@@ -19,6 +19,8 @@ mod kernel_sources;
 mod launch_errors;
 mod mask;
 mod named;
+#[cfg(test)]
+mod not_finite;
 #[cfg(all(test, feature = "faults"))]
 mod planted;
 mod rows;

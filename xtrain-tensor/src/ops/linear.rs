@@ -15,7 +15,8 @@ use crate::tensor::{Tensor, Tensors};
 /// | `bias` | `[out]` | f32, added in f32 before any rounding |
 /// | returns | `[N, out]` | in `out` |
 ///
-/// Order: *dot* of docs/numerics.md, chunks of 256 (bf16: blocks of 32). The bits of an output do not depend on `N`.
+/// Order: *dot* of docs/numerics.md. Chunks of 256; bf16: on the CPU blocks of 32, on a GPU chunks of 256 in steps of
+/// 16. The bits of an output do not depend on `N`.
 ///
 /// # Errors
 /// [`Error::Shape`] if widths differ, [`Error::Dtype`] if `x` is not in the weight's dtype or `out` is neither f32 nor

@@ -37,7 +37,11 @@ pub(crate) fn lse<S: Scalar>(z: &[S]) -> S {
         .chunks(128)
         .map(|z| {
             let m = z.iter().fold(S::NEG_INFINITY, |m, &x| m.max(x));
-            let l = if m == S::NEG_INFINITY { S::ZERO } else { sum32(z.len(), |v, i| v + (z[i] - m).exp()) };
+            let l = match m == S::NEG_INFINITY {
+                // without a maximum, what is not -inf is a NaN
+                true => z.iter().copied().find(|&z| z != S::NEG_INFINITY).unwrap_or(S::ZERO),
+                false => sum32(z.len(), |v, i| v + (z[i] - m).exp()),
+            };
             (m, l)
         })
         .collect();

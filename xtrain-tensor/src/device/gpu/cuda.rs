@@ -106,8 +106,8 @@ pub(super) struct Cuda {
     peak: Option<Peak>,
     /// Whether the kernels of graphs start before the previous ones have finished.
     dependent: bool,
-    /// Whether the device reads pageable memory by the page tables of the host, so that a copy from it may run later.
-    host_page_tables: bool,
+    /// Whether the device can read pageable memory, so that a copy from it may run later.
+    reads_pageable: bool,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     functions: Arc<Functions>,
@@ -151,9 +151,9 @@ impl Cuda {
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(driver_error("reading the number of multiprocessors"))?
             as usize;
-        let host_page_tables = context
-            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
-            .map_err(driver_error("reading whether the device uses the page tables of the host"))?
+        let reads_pageable = context
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
+            .map_err(driver_error("reading whether the device can read pageable memory"))?
             != 0;
         let peak = widths(&context, (major, minor)).ok().and_then(Peak::of);
         let cuda = Cuda {
@@ -162,7 +162,7 @@ impl Cuda {
             multiprocessors,
             peak,
             dependent: false,
-            host_page_tables,
+            reads_pageable,
             context,
             stream,
             functions: Arc::new(Functions::of(module)),
@@ -259,10 +259,11 @@ impl Launcher for Cuda {
         self.bind()?;
         // SAFETY: the caller's buffer has at least this many bytes. The source is pageable. A driver that has to stage
         // it does so before this returns ("API synchronization behavior" of the CUDA driver API promises no more than
-        // that); a device with the page tables of the host may read it later, so the end of the copy is awaited.
+        // that); a device that can read pageable memory (with the page tables of the host, or by heterogeneous memory
+        // management) may read it later, so the end of the copy is awaited.
         let copied = unsafe { result::memcpy_htod_async(to, bytes, self.stream.cu_stream()) };
         let awaited =
-            copied.and_then(|()| if self.host_page_tables { self.stream.synchronize() } else { Ok(()) });
+            copied.and_then(|()| if self.reads_pageable { self.stream.synchronize() } else { Ok(()) });
         awaited.map_err(driver_error("copying to the device"))
     }
 

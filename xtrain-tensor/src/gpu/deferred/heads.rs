@@ -88,7 +88,9 @@ impl Deferred for DeferredHeads {
             (Progress::Deferred, _) => {
                 let [k_pool, v_pool] = heads.pools.each_ref().map(Weak::upgrade);
                 let rotated = heads.rotated.upgrade();
-                heads.launch(gpu, [rotated, k_pool, v_pool].map(|buffer| Some(buffer?.arg())))?;
+                // kept until the kernel is queued: another thread must not reuse one of them
+                let targets = [rotated, k_pool, v_pool];
+                heads.launch(gpu, targets.each_ref().map(|buffer| Some(buffer.as_ref()?.arg())))?;
             }
             (Progress::PoolsWritten, Output::Queries) => heads.launch(gpu, [Some(to), None, None])?,
             (Progress::PoolsWritten, Output::Pool) | (Progress::Written, _) => return Ok(()),
