@@ -86,7 +86,7 @@ fn byte_level(dir: &Scratch, pre_tokenizer: &str) -> Tokenizer {
         };
         merges.push(merge);
     }
-    let path = dir.file("tokenizer.json", &json.to_string());
+    let path = dir.file("tokenizer.json", json.to_string());
     Tokenizer::load(&path).unwrap()
 }
 
@@ -112,7 +112,7 @@ fn sizes_with_other_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<usize> {
 fn text_with_breaks() -> String {
     let line = "It's 12 o'clock,\n\n  the cat \r\nsat  there\n日本語 🙂\nend. ";
     let end = ["", "\n ", "\n \n ", "\n\n", "\r\n", "\r\n\r\n", "\u{3000}\n", "\n\u{3000}", "\t\n"];
-    (0..90).map(|i| format!("{line}{i}\n{}", end[i % end.len()])).collect()
+    (0..90).map(|i| format!("{line}{i}\n{}", end[i % end.len()])).collect::<Vec<_>>().concat()
 }
 
 const GPT2: &str =

@@ -28,7 +28,7 @@ fn is_refused(device: &Device, logits: &[f32], top_k: Option<usize>) -> bool {
 /// 257 logits whose chunk `chunk` of 128 has only NaN and -inf.
 fn chunk_of_nan(chunk: usize) -> Vec<f32> {
     let value = |i: usize| match i / 128 == chunk {
-        true if i % 128 == 0 => f32::NAN,
+        true if i.is_multiple_of(128) => f32::NAN,
         true => f32::NEG_INFINITY,
         false => 0.5,
     };
