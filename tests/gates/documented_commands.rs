@@ -9,13 +9,14 @@ use std::process::Command;
 use crate::cli::{Scratch, program_path, text, xtrain};
 
 /// The pages with command lines, in the order of reading.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 15] = [
     "docs/guide/getting-started.md",
     "README.md",
     "docs/guide/training.md",
     "docs/guide/watching.md",
     "docs/guide/fine-tuning.md",
     "docs/guide/rollouts.md",
+    "docs/guide/engine.md",
     "docs/guide/chat.md",
     "docs/guide/verify.md",
     "docs/guide/formats.md",
