@@ -74,7 +74,7 @@ XT_DEV uint64_t xt_wgmma_desc_mn(const void* s, uint32_t next) {
 XT_DEV void xt_trap() { __trap(); }
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 XT_DEV bool xt_has_wgmma() { return true; }
-// Also after code in which the lanes of a warp diverge: all of them execute the instruction together.
+// The lanes of a warp may have diverged before; they must execute the instruction together.
 XT_DEV void xt_wgmma_fence() {
   __syncwarp();
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -14,6 +14,7 @@ use crate::model::gguf::{self, Quant};
 use crate::model::temporary::is_exported_model;
 use crate::report::units;
 use crate::tensor::RopeScaling;
+use crate::tensor::faults::{self, Fault};
 
 #[derive(Debug, Clone, Args)]
 #[command(allow_missing_positional = true)]
@@ -111,7 +112,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), CliError> {
     }
     if directory.is_none() {
         note_of_rows(&source, quant);
-        for (key, value, stored) in gguf::rounded_numbers(source.model.config())? {
+        let mut rounded = gguf::rounded_numbers(source.model.config())?;
+        rounded.retain(|_| !faults::on(Fault::RoundedNumbersUnnoted));
+        for (key, value, stored) in rounded {
             eprintln!(
                 "note: {key} {value} is {stored} in the file, as f32: logits differ in the last digits"
             );

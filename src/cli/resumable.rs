@@ -57,7 +57,8 @@ pub(super) fn command(path: &Path) -> &'static str {
     if config.is_ok_and(|config| config.is_grpo()) { "grpo" } else { "train" }
 }
 
-/// Checks that a run, which had no checkpoint when `command` was started and is locked now, still has none.
+/// Checks that a run that is now locked still has no checkpoint. Another process may have trained it since `command`
+/// was started.
 pub(super) fn require_no_checkpoint(run: &RunDir, command: &str) -> Result<(), CliError> {
     if !has_checkpoint(run.path()) || faults::on(Fault::TrainedRunStartedAgain) {
         return Ok(());

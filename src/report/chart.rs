@@ -26,7 +26,9 @@ impl Stroke {
         match key {
             "learning_rate" | "num_tokens" => Stroke::Exact,
             _ if key.starts_with("val_") => Stroke::Marks,
-            _ if key.starts_with("eval/completions/") => Stroke::Counts,
+            _ if key.starts_with("eval/completions/") && !faults::on(Fault::LengthsHaveABest) => {
+                Stroke::Counts
+            }
             _ if key.starts_with("eval/") => Stroke::Scores,
             _ => Stroke::Line,
         }
@@ -158,6 +160,21 @@ mod tests {
         }
         assert_eq!(mean[49], (49.0, 2.0 * 45.5));
         assert!(moving_mean(&[], 3).is_empty());
+    }
+
+    fn legend_of(key: &str) -> String {
+        let points = vec![(0.0, 0.5), (1.0, 0.75), (2.0, 0.25)];
+        Series { name: key.into(), points, stroke: Stroke::of_key(key) }.legend()
+    }
+
+    #[test]
+    fn a_legend_has_the_best_of_losses_and_rewards_only() {
+        assert_eq!(legend_of("val_loss"), "val_loss 0.250");
+        assert_eq!(legend_of("eval/reward_greedy"), "eval/reward_greedy 0.250 (best 0.750)");
+        let ratio = "eval/completions/clipped_ratio";
+        assert_eq!(legend_of(ratio), format!("{ratio} 0.250"));
+        #[cfg(feature = "faults")]
+        assert_ne!(faults::with(Fault::LengthsHaveABest, || legend_of(ratio)), format!("{ratio} 0.250"));
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl Progress {
         Progress { job, bar, last_line: Instant::now() }
     }
 
-    /// Excludes the time so far from the rate: what has been done was no unit.
+    /// Starts the time of the first unit. The rate excludes the preparations before it.
     pub(crate) fn begin_units(&mut self) {
         if !faults::on(Fault::PreparationsInRate) {
             self.job.first_unit = Instant::now();

@@ -233,7 +233,7 @@ fn a_rope_factor_keeps_its_value_in_a_gguf_file() {
 }
 
 #[test]
-fn a_number_that_is_no_f32_is_noted_and_part_of_a_position_is_refused() {
+pub(crate) fn a_number_that_is_no_f32_is_noted_and_part_of_a_position_is_refused() {
     let scratch = Scratch::new("exchange-rounded");
     let model = copied(&scratch, "llama_yarn");
     let mut config = json("models/llama_yarn/config.json");
@@ -245,7 +245,7 @@ fn a_number_that_is_no_f32_is_noted_and_part_of_a_position_is_refused() {
     let output = crate::cli::xtrain(&scratch.0, &["export", &model, "m.gguf", "--type", "f32"]);
     let errors = crate::cli::text(&output.stderr);
     let note = "note: llama.rope.freq_base 283461213 is 283461220 in the file, as f32: logits differ in the last digits";
-    assert!(output.status.success() && errors.contains(note), "{errors}");
+    assert!(output.status.success() && errors.contains(note), "no note: {errors}");
     assert_eq!(open(&scratch.0.join("m.gguf")).config().rope_theta, 283_461_220.0);
     set("original_max_position_embeddings", 15.5);
     refused(

@@ -63,7 +63,7 @@ fn require_same_held_out(run: &RunDir, config: &ResumedConfig) -> Result<(), Cli
         }
         _ => return Ok(()),
     };
-    if !has_checkpoint(run.path()) {
+    if !has_checkpoint(run.path()) || faults::on(Fault::HeldOutFileMayChange) {
         return Ok(());
     }
     Err(CliError::new(Exit::Usage, message).hint("start a new run"))

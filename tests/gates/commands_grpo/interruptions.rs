@@ -189,7 +189,7 @@ pub(crate) fn a_resume_without_the_lock_leaves_the_session_of_the_other_process(
 }
 
 #[test]
-fn a_resume_reads_the_same_prompts() {
+pub(crate) fn a_resume_reads_the_same_prompts() {
     let scratch = scratch("prompts", "if [ $n = 5 ]; then exit 1; fi");
     finish(&scratch, "base", &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]);
     let files = [("p.jsonl", "{\"prompt\": \"ab\"}\n"), ("e.jsonl", "{\"prompt\": \"cd\"}\n")];
@@ -205,6 +205,11 @@ fn a_resume_reads_the_same_prompts() {
         refused(&scratch.0, &["grpo", "--resume", "r"], 65, &[name, "expected sha256:"]);
         scratch.file(name, text);
     }
+    let removed = ["grpo", "--resume", "r", "--set", "grpo.eval_prompts="];
+    let output = xtrain(&scratch.0, &removed);
+    let errors = text(&output.stderr);
+    let part = "grpo.eval_prompts: r names a file of held-out prompts, and a resume cannot remove it";
+    assert!(output.status.code() == Some(2) && errors.contains(part), "a removed file: {errors}");
     fs::rename(scratch.0.join("p.jsonl"), scratch.0.join("moved.jsonl")).unwrap();
     let args = ["--resume", "r", "--prompts", "moved.jsonl", "--threads", "1"];
     succeeded(&xtrain(&scratch.0, &grpo(&args)));

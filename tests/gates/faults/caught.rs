@@ -252,6 +252,17 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
         ),
     ),
     (
+        Fault::HeldOutFileMayChange,
+        Gate::Command(commands_grpo::interruptions::a_resume_reads_the_same_prompts, "a removed file"),
+    ),
+    (
+        Fault::RoundedNumbersUnnoted,
+        Gate::Command(
+            import_export::a_number_that_is_no_f32_is_noted_and_part_of_a_position_is_refused,
+            "no note",
+        ),
+    ),
+    (
         Fault::SessionBeforeLock,
         Gate::Command(
             commands_grpo::interruptions::a_resume_without_the_lock_leaves_the_session_of_the_other_process,

@@ -13,16 +13,19 @@ use xtrain::tensor::faults::Fault;
 /// * of xtrain: choices.rs, evaluate.rs, grammar/compiled.rs, cli/identity.rs, cli/completion_writer.rs, cli/rollout/requests.rs,
 ///   cli/atomic_file.rs, cli/common.rs, cli/input_file.rs, cli/output_path.rs, cli/memory_check.rs, cli/preflight.rs,
 ///   cli/processes_tests.rs, cli/grpo/without_effect.rs, cli/verify/row.rs, cli/flag_effects.rs, cli/watch/watched.rs, key_effects.rs,
-///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, grpo/warnings.rs, rewards/tests.rs, report/progress.rs,
+///   cli/chat/reply.rs, config/limits.rs, grpo/batch.rs, grpo/warnings.rs, rewards/tests.rs, report/chart.rs, report/progress.rs,
 ///   report/tensorboard.rs, run/tests.rs;
 /// * of xtrain-model: autograd.rs, batch.rs, process_group.rs, temporary.rs, trainer/tests.rs, tokenizer/tests.rs,
 ///   checkpoint/tests/refusals.rs, checkpoint/tests/round_trip.rs, data/tests.rs,
 ///   data/tests/conversations.rs, gguf/tests.rs, json/unique.rs, tasks/prompt_file.rs;
 /// * of xtrain-decode: rollout/scheduler/offload_policy.rs, cache/prefix.rs, cache/tests/offloaded.rs,
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/failed_head.rs,
-///   rollout/tests/groups.rs, rollout/tests/snapshots.rs,
+///   rollout/tests/groups.rs, rollout/tests/snapshots.rs, rollout/tests/steps.rs,
 ///   rollout/text_stops.rs, sampler/tests/top.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 128] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 131] = [
+    Fault::FirstChunkByMaximum,
+    Fault::TopKCutToU32,
+    Fault::LengthsHaveABest,
     Fault::ChunkOfNanIgnored,
     Fault::PromptOfOtherGroupKept,
     Fault::FailedPassNotAbandoned,

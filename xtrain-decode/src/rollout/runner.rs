@@ -300,7 +300,7 @@ impl<'m> Runner<'m> {
                 id: address.id,
                 position: address.position + steps,
                 temperature,
-                top_k: u32::try_from(top_k.unwrap_or(0)).unwrap_or(u32::MAX),
+                top_k: device_top_k(top_k),
                 top_p: top_p.unwrap_or(1.0),
                 min_p: min_p.filter(|_| !faults::on(Fault::MinPNotOnDevice)).unwrap_or(0.0),
                 penalty: repetition_penalty.unwrap_or(1.0),
@@ -333,4 +333,10 @@ fn ends_draft(choice: &mut Result<Choice, SampleError>, drafted: u32, sequence: 
 
 fn choice(sample: DeviceSample) -> Choice {
     Choice { token: sample.token, logprob: sample.log_prob, processed_logprob: sample.processed }
+}
+
+/// Top-k for a device, 0: keep all. A vocabulary has less than 2^32 tokens.
+pub(super) fn device_top_k(top_k: Option<usize>) -> u32 {
+    let k = top_k.unwrap_or(0);
+    if faults::on(Fault::TopKCutToU32) { k as u32 } else { u32::try_from(k).unwrap_or(u32::MAX) }
 }

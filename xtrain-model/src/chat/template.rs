@@ -30,10 +30,12 @@ const PARSER_STACK: usize = 64 << 20;
 ///
 /// Templates are untrusted input. Their size ([`MAX_TEMPLATE`]), output ([`MAX_OUTPUT`]), number of instructions
 /// (200,000 plus 50 per byte of input), recursion, time (5 s) and memory (512 MiB, if the system reports it) are
-/// limited. They have no access to files or other templates. The limit of memory is checked every 5 ms and does not
-/// stop a loop that only doubles text: `{% set ns.s = ns.s ~ ns.s %}`. A loop over `None` is empty; jinja2 rejects it. Floats in
-/// printed lists and dictionaries, and floats that `~` or `join` appends to text, are printed as in Rust: `1e-5` in a
-/// list, `0.00001` after `~`, where Python has `1e-05`. `tojson` and `string` print all floats as Python does.
+/// limited. They have no access to files or other templates. Memory is checked every 5 ms. A loop that only doubles text
+/// (`{% set ns.s = ns.s ~ ns.s %}`) cannot be stopped and may use all memory.
+///
+/// A loop over `None` is empty; jinja2 rejects it. Floats in printed lists and dictionaries, and floats that `~` or `join`
+/// appends to text, are printed as in Rust: `1e-5` in a list, `0.00001` after `~`, where Python has `1e-05`. `tojson` and
+/// `string` print all floats as Python does.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     engine: Arc<Environment<'static>>,

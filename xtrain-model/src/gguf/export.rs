@@ -13,8 +13,8 @@ use crate::quant::Quant;
 use crate::rope_divisors;
 use crate::store_error::StoreError;
 
-/// Writes a GGUF file with the model name `name`: matrices as `quant`, vectors in F32. The
-/// numbers of the config are stored as f32; see [`rounded_numbers`](super::rounded_numbers).
+/// Writes a GGUF file with the model name `name`: matrices as `quant`, vectors in F32. The numbers of
+/// the config are stored as f32; see [`rounded_numbers`](super::rounded_numbers).
 ///
 /// # Errors
 /// A model or a tokenizer that GGUF cannot represent; a weight outside the range of `quant`, by name; I/O errors.

@@ -55,10 +55,8 @@ fn a_chunk_of_nan_that_is_ignored_is_found() {
     assert!(!found);
 }
 
-#[test]
-fn scores_that_overflow_in_the_first_chunk_of_keys_reach_the_result() {
-    const HD: usize = 64;
-    // the scores of the last row are -inf for the keys 0 to 63 and 0 for its own
+/// `y` and `lse` of 65 rows of one head. The scores of the last row are -inf for the keys 0 to 63 and 0 for its own.
+fn overflowing_first_chunk(device: &Device, dtype: Dtype) -> [Vec<f32>; 2] {
     let column = |value: &dyn Fn(usize) -> f32| {
         (0..65 * HD).map(|at| if at % HD == 0 { value(at / HD) } else { 0.0 }).collect::<Vec<f32>>()
     };
@@ -66,15 +64,30 @@ fn scores_that_overflow_in_the_first_chunk_of_keys_reach_the_result() {
     let k = column(&|row| if row == 64 { 0.0 } else { -1e20 });
     let (seq, pos, slots) = ([0; 65], (0..65).collect::<Vec<u32>>(), Slots::Runs { base: vec![0] });
     let mask = AttnMask { seq: &seq, pos: &pos, slots: &slots, window: None };
+    let [q, k, v] =
+        [&q, &k, &vec![1.0; 65 * HD]].map(|values| tensor(device, &[65, 1, HD], values, dtype).unwrap());
+    let (y, lse) = ops::attention(&q, &k, &v, &mask).unwrap();
+    [y, lse].map(|x| x.to_f32().unwrap().to_vec::<f32>().unwrap())
+}
+
+const HD: usize = 64;
+
+#[test]
+fn scores_that_overflow_in_the_first_chunk_of_keys_reach_the_result() {
     for device in all() {
         for dtype in [Dtype::F32, Dtype::BF16] {
-            let [q, k, v] = [&q, &k, &vec![1.0; 65 * HD]]
-                .map(|values| tensor(&device, &[65, 1, HD], values, dtype).unwrap());
-            let (y, lse) = ops::attention(&q, &k, &v, &mask).unwrap();
-            let [y, lse] = [y, lse].map(|x| x.to_f32().unwrap().to_vec::<f32>().unwrap());
+            let [y, lse] = overflowing_first_chunk(&device, dtype);
             let what = format!("{}, {dtype}", name(&device));
             assert!(y[..64 * HD].iter().chain(&lse[..64]).all(|x| x.is_finite()), "{what}: the other rows");
             assert!(y[64 * HD..].iter().chain(&lse[64..]).all(|x| x.is_nan()), "{what}: {:?}", &lse[64..]);
         }
     }
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_first_chunk_that_is_replaced_is_found() {
+    let replaced = || overflowing_first_chunk(&Device::reference(), Dtype::F32);
+    let [y, lse] = faults::with(Fault::FirstChunkByMaximum, replaced);
+    assert!(y.iter().chain(&lse).all(|x| x.is_finite()));
 }

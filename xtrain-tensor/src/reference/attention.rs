@@ -59,7 +59,7 @@ pub(crate) fn attention<M: Mode>(
                         M::chain(M::S::ZERO, 0..64, |j| M::round(p[j]), value)
                     })
                     .collect();
-                if c == keys.start / 64 {
+                if c == keys.start / 64 || m == M::S::NEG_INFINITY && faults::on(Fault::FirstChunkByMaximum) {
                     (m, l, o) = (mc, lc, oc);
                 } else {
                     let top = m.max(mc);

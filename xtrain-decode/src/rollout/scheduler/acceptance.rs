@@ -118,8 +118,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The plan has failed and none of its tokens was taken: the next step computes its rows again. A sequence whose
-    /// rows cannot be dropped from the cache alone computes all of its rows again.
+    /// Drops the cached rows of a plan that failed before a token was taken, so that the next step computes them again.
+    /// A sequence whose cache cannot be rewound loses all of its rows and computes them again.
     pub(in crate::rollout) fn abandon(&mut self, plan: &Plan) {
         let Some(cache) = self.cache.as_mut().filter(|_| !faults::on(Fault::FailedPassNotAbandoned)) else {
             return;

@@ -120,3 +120,15 @@ fn a_finish_reason_has_a_name_and_an_end_of_text_token_is_not_text() {
         assert_eq!((reason.to_string().as_str(), event(Some(reason)).is_text()), (name, is_text));
     }
 }
+
+fn device_top_ks() -> [u32; 4] {
+    [None, Some(5), Some(u32::MAX as usize), Some((1 << 32) + 5)].map(crate::rollout::runner::device_top_k)
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_device_keeps_all_tokens_if_top_k_is_above_32_bits() {
+    assert_eq!(device_top_ks(), [0, 5, u32::MAX, u32::MAX]);
+    #[cfg(feature = "faults")]
+    assert_eq!(xtrain_tensor::faults::with(xtrain_tensor::faults::Fault::TopKCutToU32, device_top_ks)[3], 5);
+}
