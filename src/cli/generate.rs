@@ -124,6 +124,7 @@ fn generate(args: &GenerateArgs) -> Result<(), CliError> {
     let cfg = &args.generation.cache.engine().kv.limits(loaded.model.config());
     request.check(cfg).map_err(|e| CliError::of_request(Exit::Usage, source.name(), &e))?;
     let options = args.engine(request.required_len(cfg))?;
+    options.check(loaded.model.config())?;
     let draft = args.generation.open_draft(&loaded)?;
     let memory = args.offload.memory(loaded.model.device(), Some("add --kv-resident"))?;
     require_cache_in(

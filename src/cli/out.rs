@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::exit::{CliError, Exit};
 use crate::standard_error::is_silent;
+use crate::tensor::faults::{self, Fault};
 
 /// Writes text to standard output and flushes it. If the reader closed the pipe (`xtrain ... | head`), the error ends
 /// the command with exit code 0 and no message. Of several processes, only the first one prints.
@@ -20,8 +21,19 @@ pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), CliError> {
     })
 }
 
+/// Writes the text of a check to standard output. A verdict that fails the command is returned even if the reader closed
+/// the pipe.
+pub(super) fn print_verdict(text: impl AsRef<[u8]>, verdict: Result<(), CliError>) -> Result<(), CliError> {
+    let printed = print(text);
+    if faults::on(Fault::VerdictLostWithReader) { printed.and(verdict) } else { verdict.and(printed) }
+}
+
 /// Writes `value` to standard output as JSON on one line.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
-    let text = serde_json::to_string(value).expect("a struct of numbers and strings is JSON");
-    print(text + "\n")
+    print(json(value))
+}
+
+/// `value` as JSON on one line.
+pub(super) fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("a struct of numbers and strings is JSON") + "\n"
 }

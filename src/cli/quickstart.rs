@@ -84,6 +84,13 @@ pub(super) fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let text = resolved.to_toml();
     let config = resolved.config;
     config.require_validation()?;
+    if !config.train.init.is_empty() {
+        let message =
+            format!("`train.init` = {:?}: quickstart trains from random weights", config.train.init);
+        return Err(
+            CliError::new(Exit::Usage, message).hint("to train from a model: xtrain train --init MODEL")
+        );
+    }
     let tokenizer = Tokenizer::byte();
     preflight::check(&config, &tokenizer)?;
     preflight::warn_of_steps(&config);
@@ -164,16 +171,16 @@ fn demonstrate(args: &QuickstartArgs, trained: Trained<'_>, start: Instant) -> R
     let verdicts =
         verify::check(model, &requests, &verify::requested(&args.common, &args.cache), &SingleProcess)?;
     let rows = verify::rows(&verdicts);
-    out::print(format!("\n{}", verify::table(&rows)))?;
-    let path = path.display();
-    out::print(format!(
-        "Finished in {}. Next steps:\n  \
+    let path = shell_word(path);
+    let text = format!(
+        "\n{}Finished in {}. Next steps:\n  \
          xtrain generate {path} --prompt 12+34= --temperature 0\n  \
          xtrain plot {path}\n  \
          xtrain verify {path}\n",
+        verify::table(&rows),
         units::duration(start.elapsed()),
-    ))?;
-    verify::conclude(&rows, &SingleProcess)
+    );
+    out::print_verdict(text, verify::conclude(&rows, &SingleProcess))
 }
 
 fn resolved(args: &QuickstartArgs) -> Result<Resolved, CliError> {

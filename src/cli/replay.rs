@@ -131,14 +131,10 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     }
     progress.finish();
     let same = lines.len() - differing;
-    out::print(format!(
-        "{same} of {} completions regenerated, {tokens} tokens, {differing} differ.\n",
-        lines.len()
-    ))?;
-    match first {
-        None => Ok(()),
-        Some(first) => Err(CliError::new(Exit::Difference, first)),
-    }
+    let summary =
+        format!("{same} of {} completions regenerated, {tokens} tokens, {differing} differ.\n", lines.len());
+    let verdict = first.map_or(Ok(()), |first| Err(CliError::new(Exit::Difference, first)));
+    out::print_verdict(summary, verdict)
 }
 
 /// The compute dtype of a line if it is not that of `model`: as recorded, or as the digest of its weights tells.
@@ -295,7 +291,12 @@ fn first_rollouts(path: &Path) -> Option<PathBuf> {
 
 /// The checkpoint of the step before the one that the file belongs to.
 fn checkpoint_before(file: &Path, lines: &[Numbered]) -> Result<PathBuf, CliError> {
-    let run = file.parent().and_then(Path::parent);
+    // the path of a file in the working directory does not name its run
+    let whole = match file.components().count() {
+        ..3 => &file.canonicalize().map_err(|error| CliError::io(file, &error))?,
+        _ => file,
+    };
+    let run = whole.parent().and_then(Path::parent);
     let before = lines[0].line.step.and_then(|step| step.checked_sub(1));
     let (Some(run), Some(before)) = (run, before) else {
         return Err(CliError::new(Exit::Usage, "the file does not name its model")

@@ -397,7 +397,8 @@ impl TrainArgs {
         }
         let sizes = [("--steps", "train.steps", self.steps), ("--batch", "train.batch", self.batch)];
         for (flag, key, n) in sizes {
-            let value = n.and_then(|n| i64::try_from(n.get()).ok()).map(Value::Integer);
+            // a number above the largest integer of TOML is above the limit of the key, too
+            let value = n.map(|n| Value::Integer(i64::try_from(n.get()).unwrap_or(i64::MAX)));
             layers.extend(value.map(|value| Layer::Flag { flag, key, value }));
         }
         if let Some(rate) = self.lr {

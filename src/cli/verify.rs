@@ -92,8 +92,7 @@ pub(super) fn run(args: &VerifyArgs, comm: &dyn Communicator) -> Result<(), CliE
             requests.len()
         );
     }
-    out::print(text)?;
-    conclude(&rows, comm)
+    out::print_verdict(text, conclude(&rows, comm))
 }
 
 /// A checksum of the ids of all prompts.

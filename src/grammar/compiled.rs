@@ -51,7 +51,13 @@ impl CompiledGrammar {
         }
         parser.start_without_prompt();
         let parsers = Arc::new(Mutex::new(Parsers::new(parser)));
-        Ok(CompiledGrammar { language, vocab: vocabulary.vocab, parsers })
+        let grammar = CompiledGrammar { language, vocab: vocabulary.vocab, parsers };
+        match grammar.start() {
+            Ok((_, allowed)) if !allowed.may_end && allowed.text.is_empty() => {
+                Err(error("expected a language with a text, found one without".into()))
+            }
+            _ => Ok(grammar),
+        }
     }
 
     /// The language.

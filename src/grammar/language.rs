@@ -42,12 +42,17 @@ impl Language {
         }
     }
 
-    /// Checks the syntax of a regular expression. Unsupported syntax and schemas are found when they are compiled.
+    /// Checks the syntax of a regular expression, and the integers of a schema. Unsupported syntax and schemas are found
+    /// when they are compiled.
     ///
     /// # Errors
     /// [`GrammarError::Regex`] with the position; an expression that matches nothing, or only the empty text.
+    /// [`GrammarError::JsonSchema`] for an integer above 2^53, which the parser would round.
     pub fn check(&self) -> Result<(), GrammarError> {
-        let Language::Regex(regex) = self else { return Ok(()) };
+        let regex = match self {
+            Language::Regex(regex) => regex,
+            Language::JsonSchema(schema) => return exact_integers(schema),
+        };
         let parsed = regex_syntax::parse(regex).map_err(|error| GrammarError::syntax(&error))?;
         let lengths = parsed.properties();
         if lengths.minimum_len().is_none() {
@@ -116,9 +121,32 @@ fn contains_class(regex: &Hir, needed: &ClassUnicode) -> bool {
     }
 }
 
+/// Refuses integers whose size is above 2^53: the parser computes with f64.
+fn exact_integers(value: &Value) -> Result<(), GrammarError> {
+    match value {
+        Value::Number(n) if !n.is_f64() && n.as_i64().is_none_or(|n| n.unsigned_abs() > 1 << 53) => {
+            Err(GrammarError::JsonSchema(format!("expected integers of at most 2^53, found {n}")))
+        }
+        Value::Array(values) => values.iter().try_for_each(exact_integers),
+        Value::Object(fields) => fields.values().try_for_each(exact_integers),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn integers_that_the_parser_would_round_are_refused() {
+        let check = |schema: Value| Language::JsonSchema(schema).check();
+        for n in [json!(9_007_199_254_740_993_u64), json!(u64::MAX), json!(-9_007_199_254_740_993_i64)] {
+            for schema in [json!({"const": n}), json!({"anyOf": [{"type": "integer", "maximum": n}]})] {
+                assert!(check(schema).unwrap_err().to_string().contains(&n.to_string()), "{n}");
+            }
+        }
+        assert_eq!(check(json!({"minimum": -9_007_199_254_740_992_i64, "maximum": 1e300})), Ok(()));
+    }
 
     #[test]
     fn free_text_is_recognized() {

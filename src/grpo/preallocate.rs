@@ -1,6 +1,5 @@
 //! The first passes of a run: later ones seldom need more memory.
 use std::iter::successors;
-use std::slice;
 use std::sync::Arc;
 
 use super::batch::{Group, Prompt, Sample, samples};
@@ -25,11 +24,11 @@ impl Grpo<'_> {
             prompt: prompt.clone(),
             samples: (0..section.num_generations).map(|at| self.completion(&prompt, at, len)).collect(),
         };
+        // a copy for each group of a step: completions share an example only within theirs
+        let groups = vec![group; section.prompts_per_step / section.steps_per_generation];
         let weighted =
             |(group, sample)| Weighted { group, sample, advantage: 0.0, reference: None, kept: &[] };
-        let groups = (0..section.prompts_per_step / section.steps_per_generation).map(|_| &group);
-        let completions: Vec<Weighted<'_>> =
-            groups.flat_map(|group| samples(slice::from_ref(group))).map(weighted).collect();
+        let completions: Vec<Weighted<'_>> = samples(&groups).map(weighted).collect();
         let (examples, processing) = (&self.updater.examples, self.updater.processing());
         let parts: Vec<_> = examples.parts(&completions).collect();
         // the largest pass of each shard

@@ -36,11 +36,16 @@ pub fn exists(run: &RunDir) -> bool {
     has_checkpoint(&dir(run))
 }
 
-/// Copies the initial model to RUN/reference, so that a resume does not depend on its files.
+/// Copies the initial model to RUN/reference, so that a resume does not depend on its files. Replaces the reference model
+/// of an earlier start.
 ///
 /// # Errors
-/// The checkpoint cannot be written.
+/// The earlier one cannot be removed, or the checkpoint cannot be written.
 pub fn create(run: &RunDir, section: &GrpoSection, initial: &ExportSource<'_>) -> Result<(), Error> {
+    let dir = dir(run);
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).map_err(|source| crate::run::Error::Io { path: dir, source })?;
+    }
     let _ = store::save_model(&checkpoint_dir(run, section)?, initial, 0)?;
     Ok(())
 }

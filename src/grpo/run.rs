@@ -280,6 +280,7 @@ impl Grpo<'_> {
         let references = self.reference_values(&batch, &kept, observer)?;
         let per_step = section.prompts_per_step / section.steps_per_generation;
         let loss_tokens = self.loss_tokens(&batch);
+        let mut policy = Policy::Sampling;
         for iteration in 0..section.num_iterations {
             for (part, groups) in batch.groups.chunks(per_step).enumerate() {
                 observer.enter(GrpoPhase::Update)?;
@@ -295,14 +296,20 @@ impl Grpo<'_> {
                         kept: kept.get(place(Fault::PartsShareKeptSets, i)).map_or(&[][..], |kept| kept),
                     })
                     .collect();
-                let policy = if (iteration, part) == (0, 0) { Policy::Sampling } else { Policy::Updated };
-                let new_tokens = if policy == Policy::Sampling { batch.tokens() } else { 0 };
+                let is_first = (iteration, part) == (0, 0);
+                if !is_first && faults::on(Fault::SkippedStepEndsOnPolicy) {
+                    policy = Policy::Updated;
+                }
+                let new_tokens = if is_first { batch.tokens() } else { 0 };
                 let input = StepInput { completions: &completions, policy, loss_tokens, new_tokens };
                 let report = self.updater.step(self.trainer, &input);
                 let report = report.map_err(|error| self.diagnose(error, &batch))?;
                 let now = report.step.step;
                 let mut metrics = StepMetrics::new(now);
-                self.push_metrics(&mut metrics, &batch, &report, policy);
+                self.push_metrics(&mut metrics, is_first.then_some(&batch), &report);
+                if report.trained > 0 {
+                    policy = Policy::Updated;
+                }
                 if now % section.steps_per_batch() as u64 == 0 {
                     let due = crossed(section.eval_every, first, now) || now == section.steps as u64;
                     if due && section.eval_every > 0 {

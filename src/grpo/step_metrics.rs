@@ -3,23 +3,22 @@ use super::Grpo;
 use super::agreement::Agreement;
 use super::batch::Batch;
 use super::metrics::{StepMetrics, lengths};
-use super::update::{Policy, UpdateReport};
+use super::update::UpdateReport;
 use crate::model::rl::Advantages;
 
 impl Grpo<'_> {
-    /// The metrics of an optimizer step. Those of the batch are on the line of its first step.
+    /// The metrics of an optimizer step, and those of the batch on the line of its first step.
     pub(super) fn push_metrics(
         &self,
         metrics: &mut StepMetrics,
-        batch: &Batch,
+        batch: Option<&Batch>,
         report: &UpdateReport,
-        policy: Policy,
     ) {
         metrics.push("loss", report.loss);
         metrics.push("grad_norm", f64::from(report.step.grad_norm));
         metrics.push("learning_rate", report.step.learning_rate);
         metrics.push("num_tokens", report.step.target_tokens as f64);
-        if policy == Policy::Sampling {
+        if let Some(batch) = batch {
             metrics.extend(lengths(&batch.groups).map(|(name, value)| (name.to_string(), value)));
             let Advantages { reward, functions, frac_reward_zero_std, .. } = &batch.advantages;
             for (name, function) in self.scorer.names().iter().zip(functions) {

@@ -71,6 +71,9 @@ impl Axis {
         let power = 10f64.powf(raw.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= raw * 0.75);
         let step = step.unwrap_or(power * 10.0);
+        if !step.is_normal() {
+            return Vec::new();
+        }
         let first = (self.lo / step - 1e-9).ceil() as i64;
         let last = (self.hi / step + 1e-9).floor() as i64;
         (first..=last.min(first.saturating_add(100))).map(|n| n as f64 * step).collect()
@@ -78,7 +81,8 @@ impl Axis {
 
     /// 1, 2 and 5 times the powers of ten; for long ranges only the powers.
     fn decades(self) -> Vec<f64> {
-        let (lo, hi) = (self.lo.log10().floor() as i32, self.hi.log10().ceil() as i32);
+        // the powers of f64, also for a low end that has been rounded to 0
+        let (lo, hi) = (self.lo.log10().floor().max(-324.0) as i32, self.hi.log10().ceil() as i32);
         let parts: &[f64] = if hi - lo > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
         let all = (lo..=hi).flat_map(|power| parts.iter().map(move |m| m * 10f64.powi(power)));
         all.filter(|v| (self.lo..=self.hi).contains(v)).collect()
@@ -144,6 +148,17 @@ mod tests {
         assert_eq!(labels(0.01, 1.0, Scale::Log), ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1"]);
         assert_eq!(labels(1e-5, 1.0, Scale::Log).len(), 6);
         assert_eq!(labels(1.4, 2.2, Scale::Log), ["1.4", "1.6", "1.8", "2.0", "2.2"]);
+    }
+
+    #[test]
+    fn ticks_of_ranges_at_the_limits_of_f64_do_not_panic() {
+        for [lo, hi] in
+            [[1.0, 1.000_000_000_000_000_2], [0.0, 5e-324], [-1e308, 1e308], [-f64::MAX, f64::MAX]]
+        {
+            for scale in [Scale::Linear, Scale::Log] {
+                assert!(labels(lo, hi, scale).len() <= 200, "{lo} to {hi}");
+            }
+        }
     }
 
     #[test]

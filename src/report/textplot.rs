@@ -90,7 +90,7 @@ fn framed(chart: &Chart, canvas: &[Vec<char>], (x, y): &(Axis, Axis), glyphs: Gl
     let (columns, rows) = (canvas[0].len(), canvas.len());
     let mut left = vec![String::new(); rows];
     for (value, label) in y.ticks(rows / 3) {
-        if let Some(at) = y.at(value) {
+        if let Some(at) = y.at(value).filter(|at| (0.0..=1.0).contains(at)) {
             left[((1.0 - at) * (rows - 1) as f64).round() as usize] = label;
         }
     }

@@ -363,6 +363,28 @@ fn completions_exist_for_every_shell() {
 }
 
 #[test]
+fn quickstart_refuses_an_initial_model_because_it_would_not_use_it() {
+    let scratch = Scratch::new("quickstart-init");
+    let args = ["quickstart", "--run", "q", "--set", "train.init=model"];
+    refused(&scratch.0, &args, 2, &["`train.init` = ", "quickstart trains from random weights"]);
+    assert!(!scratch.0.join("q").exists());
+}
+
+#[test]
+fn a_count_above_the_largest_integer_of_a_configuration_is_refused() {
+    let scratch = Scratch::new("counts");
+    scratch.file("t.txt", &"the cat sat on the mat\n".repeat(40));
+    for count in ["9223372036854775808", "18446744073709551615"] {
+        let train = ["train", "--data", "t.txt", "--dry-run"];
+        for (flag, key) in [("--steps", "train.steps"), ("--batch", "train.batch")] {
+            refused(&scratch.0, &[&train[..], &[flag, count]].concat(), 2, &[key]);
+        }
+        let grpo = ["grpo", "--task", "sums", "--dry-run", "--steps", count];
+        refused(&scratch.0, &grpo, 2, &["grpo.steps"]);
+    }
+}
+
+#[test]
 #[cfg(unix)]
 fn a_closed_pipe_is_not_an_error() {
     let scratch = Scratch::new("pipe");

@@ -24,11 +24,12 @@ fn base(family: &str) -> Map<String, Value> {
 }
 
 /// The fields that all families read.
-const FIELDS: [&str; 35] = [
+const FIELDS: [&str; 36] = [
     "model_type",
     "hidden_act",
     "attention_dropout",
     "use_mrope",
+    "is_causal",
     "is_encoder_decoder",
     "embedding_multiplier",
     "residual_multiplier",

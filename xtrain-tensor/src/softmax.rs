@@ -28,7 +28,8 @@ pub fn lse_rows_masked(z: &[f32], kept: &[f32]) -> [f32; 2] {
 
 /// `lse`, which is a NaN if all values of the row are -inf, and then -inf.
 fn or_negative_infinity(lse: f32, z: &[f32]) -> f32 {
-    if lse.is_nan() && max(z) == f32::NEG_INFINITY { f32::NEG_INFINITY } else { lse }
+    let is_empty = |lse: f32| lse.is_nan() && z.iter().all(|&z| z == f32::NEG_INFINITY);
+    if is_empty(lse) { f32::NEG_INFINITY } else { lse }
 }
 
 /// Replaces `out` by `z_i = x_i / temperature`, and by -inf where the bit in `words` is 0: bit `i % 32` of word `i / 32`
@@ -189,6 +190,11 @@ mod tests {
         (z[130], z[131]) = (2.0, 2.0);
         assert_eq!(lse_row(&z), 2.0 + crate::math::log(2.0));
         assert_eq!(lse_row(&[f32::NEG_INFINITY; 200]), f32::NEG_INFINITY);
+        for at in [0, 130] {
+            let mut z = [f32::NEG_INFINITY; 200];
+            z[at] = f32::NAN;
+            assert!(lse_row(&z).is_nan() && lse_rows_masked(&z, &z).iter().all(|lse| lse.is_nan()), "{at}");
+        }
         assert_eq!(lse_row(&[]), f32::NEG_INFINITY);
     }
 }

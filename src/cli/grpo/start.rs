@@ -36,12 +36,13 @@ impl Setup<'_> {
             (from_config::optim_config(self.section), from_config::schedule(self.section));
         let compute = training::compute(self.config.train.dtype);
         let mut refused = Vec::new();
-        let (mut trainer, tokenizer, eos) = match has_checkpoint(run.path()) {
-            false => {
+        let is_new = !has_checkpoint(run.path());
+        let (mut trainer, tokenizer, eos) = match is_new {
+            true => {
                 let LoadedModel { model, tokenizer, eos, .. } = self.initial(run, interrupt)?;
                 (Trainer::new(model, optim, schedule)?, tokenizer, eos)
             }
-            true => {
+            false => {
                 let resumed = store::resume(run.path(), compute, self.device, optim, schedule)?;
                 let Resumed { trainer, eos, path, .. } = resumed;
                 refused = resumed.refused;
@@ -59,7 +60,13 @@ impl Setup<'_> {
         trainer.shards = self.config.train.shards;
         let step = trainer.step_number();
         self.require_not_passed(run, step)?;
-        let reference = (self.section.beta > 0.0).then(|| self.reference(run, step)).transpose()?;
+        let mut reference = None;
+        if self.section.beta > 0.0 {
+            let initial =
+                ExportSource { model: &trainer.model, tokenizer: Some(&tokenizer), eos: tokenizer.eos_ids() };
+            self.create_reference(run, &initial, is_new, step)?;
+            reference = Some(reference::open(run, self.section, step, self.device)?);
+        }
         let digest = || reference::digest(run, self.section, step);
         let digest = reference.is_some().then(digest).transpose()?;
         Identity::of_grpo(&data, &trainer, digest)?.require_equal(&**self.comm)?;
@@ -81,17 +88,23 @@ impl Setup<'_> {
         Ok(record)
     }
 
-    /// The reference model of the checkpoint of `step`; for a new run, the initial model.
-    fn reference(&self, run: &RunDir, step: u64) -> Result<Model, CliError> {
-        if self.comm.rank() == 0 && step == 0 && !reference::exists(run) {
-            let compute = training::compute(self.section.ref_dtype);
-            let initial = store::open(&self.initial_path(run)?, compute, self.device)?;
-            let LoadedModel { model, tokenizer, eos, .. } = &initial;
-            let source = ExportSource { model, tokenizer: tokenizer.as_ref(), eos };
-            reference::create(run, self.section, &source)?;
+    /// Saves the initial model as the reference model if the run has none. A run without a checkpoint (`is_new`) may have
+    /// one of an earlier start, whose initial model was another one.
+    fn create_reference(
+        &self,
+        run: &RunDir,
+        initial: &ExportSource<'_>,
+        is_new: bool,
+        step: u64,
+    ) -> Result<(), CliError> {
+        let is_wanted = match reference::exists(run) {
+            true => is_new && !faults::on(Fault::ReferenceOfEarlierStartKept),
+            false => step == 0,
+        };
+        if self.comm.rank() == 0 && is_wanted {
+            reference::create(run, self.section, initial)?;
         }
-        self.comm.barrier()?;
-        Ok(reference::open(run, self.section, step, self.device)?)
+        Ok(self.comm.barrier()?)
     }
 
     fn initial_path(&self, run: &RunDir) -> Result<PathBuf, CliError> {

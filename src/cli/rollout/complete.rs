@@ -46,6 +46,7 @@ pub(super) fn complete(
     let groups: Vec<usize> = requests.iter().map(|of| of.group).collect();
     let longest = requests.iter().map(|of| of.request.required_len(cfg)).max();
     let options = args.engine(longest.unwrap_or(0), requests.len() * g)?;
+    options.check(loaded.model.config())?;
     let draft = args.generation.open_draft(loaded)?;
     let memory = args.scheduler.offload.memory(loaded.model.device())?;
     require_cache_in(

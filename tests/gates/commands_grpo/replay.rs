@@ -8,7 +8,7 @@ use xtrain::tensor::faults::{self, Fault};
 use xtrain::tensor::testing::times;
 
 use super::{REWARD, STEPS, finish, lines, scratch, write_reward};
-use crate::cli::{Scratch, refused, text, xtrain};
+use crate::cli::{Scratch, program, refused, text, xtrain};
 use crate::commands::done;
 
 /// Replaces a field of line `at` of a file, by the function `change`, and writes the lines to `to`.
@@ -35,6 +35,9 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
     }
     for more in [&["--threads", "2", "--kv", "off"][..], &["--page-size", "3", "--prefill-chunk", "2"]] {
         done(&scratch.0, &[&["replay", &file(3)], more].concat());
+    }
+    for path in ["step_000003.jsonl", "./step_000003.jsonl", "../rollouts/step_000003.jsonl"] {
+        done(&scratch.0.join("r/rollouts"), &["replay", path]);
     }
     let differs = |path: &str, model: &str, parts: &[&str]| {
         let output = xtrain(&scratch.0, &["replay", path, "--model", model]);
@@ -112,6 +115,22 @@ fn replay_regenerates_every_completion_and_names_the_line_that_differs() {
 }
 
 /// The processed log-probabilities of a greedy completion are 0, whatever the model computed.
+#[test]
+pub(crate) fn a_difference_is_the_exit_code_without_a_reader_of_the_output() {
+    let scratch = scratch("replay-no-reader", "");
+    finish(&scratch, "r", &[&REWARD[..], &["--set", "grpo.steps=1", "--set", "grpo.eval_every=0"]].concat());
+    let (original, copy) = (scratch.0.join("r/rollouts/step_000001.jsonl"), scratch.0.join("x.jsonl"));
+    changed(&original, &copy, 0, "finish_reason", |value| *value = "stop".into());
+    for (file, code) in [(&copy, 1), (&original, 0)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = program();
+        command.current_dir(&scratch.0).stdout(writer).arg("replay").arg(file);
+        let status = command.args(["--model", "r/checkpoints/step_000000"]).status().unwrap();
+        assert_eq!(status.code(), Some(code), "without a reader: {}", file.display());
+    }
+}
+
 #[test]
 pub(crate) fn a_greedy_completion_is_compared_by_its_raw_log_probabilities() {
     let scratch = scratch("replay-greedy", "");

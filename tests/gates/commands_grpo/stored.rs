@@ -92,6 +92,25 @@ pub(crate) fn an_older_checkpoint_of_the_initial_model_is_reported() {
     assert!(errors.contains("step_000001") && errors.lines().any(is_older), "{errors}");
 }
 
+/// The run was stopped after its reference model was saved and before its first checkpoint, and the initial model has
+/// been trained since.
+#[test]
+pub(crate) fn a_run_that_starts_again_has_the_reference_model_of_its_weights() {
+    let scratch = scratch("stored-reference", "");
+    let keys = ["grpo.steps=1", "grpo.eval_every=0", "grpo.beta=0.1", "grpo.learning_rate=0.05"];
+    let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    finish(&scratch, "base", &[&REWARD[..], &sets].concat());
+    let init = [&["--init", "base"][..], &REWARD, &sets].concat();
+    finish(&scratch, "r", &init);
+    let kl = || lines(&scratch.0.join("r/metrics.jsonl")).iter().find_map(|line| line["kl"].as_f64());
+    assert_eq!(kl(), Some(0.0));
+    fs::remove_dir_all(scratch.0.join("r/checkpoints")).unwrap();
+    fs::remove_file(scratch.0.join("r/metrics.jsonl")).unwrap();
+    fs::remove_dir_all(scratch.0.join("base/checkpoints/step_000001")).unwrap();
+    resume(&scratch, "r");
+    assert_eq!(kl(), Some(0.0), "the divergence from the reference model before the first update");
+}
+
 #[test]
 fn the_text_of_a_schema_is_stored_and_its_file_is_not_read_again() {
     let scratch = scratch("stored-schema", "");

@@ -543,6 +543,21 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
             "is finished; showing its results again",
         ),
     ),
+    (Fault::SkippedStepEndsOnPolicy, Gate::Test(grpo::parts::after_a_skipped_step)),
+    (
+        Fault::ReferenceOfEarlierStartKept,
+        Gate::Command(
+            commands_grpo::stored::a_run_that_starts_again_has_the_reference_model_of_its_weights,
+            "the divergence from the reference model",
+        ),
+    ),
+    (
+        Fault::VerdictLostWithReader,
+        Gate::Command(
+            commands_grpo::replay::a_difference_is_the_exit_code_without_a_reader_of_the_output,
+            "without a reader",
+        ),
+    ),
     (Fault::PartsShareAdvantages, Gate::Test(grpo::parts::over)),
     (Fault::PartsShareKeptSets, Gate::Test(grpo::parts::over)),
     (Fault::DivisorOfWholeBatch, Gate::Test(grpo::parts::over)),

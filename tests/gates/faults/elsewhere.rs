@@ -22,7 +22,8 @@ use xtrain::tensor::faults::Fault;
 ///   cache/tests/room.rs, offload/tests.rs, rollout/tests/ends.rs, rollout/tests/failed_head.rs,
 ///   rollout/tests/groups.rs, rollout/tests/snapshots.rs, rollout/tests/steps.rs,
 ///   rollout/text_stops.rs, sampler/tests/top.rs.
-pub(super) const CAUGHT_ELSEWHERE: [Fault; 131] = [
+pub(super) const CAUGHT_ELSEWHERE: [Fault; 132] = [
+    Fault::PromptInFreeSlotKept,
     Fault::FirstChunkByMaximum,
     Fault::TopKCutToU32,
     Fault::LengthsHaveABest,

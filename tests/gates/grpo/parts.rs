@@ -1,5 +1,7 @@
 //! The optimizer steps of a generation batch: each trains its own completions, with their advantages and the tokens that
 //! the filters kept of them, and divides by its share of the batch's tokens.
+use xtrain::rewards::{Reward, RewardError, RewardInput, RewardReply, RewardRow};
+
 use super::token_counts::{lines, rollouts};
 use super::{Scratch, Setup, config, run};
 
@@ -47,4 +49,48 @@ pub(crate) fn over() -> Result<usize, String> {
 #[test]
 fn each_step_of_a_batch_trains_its_own_part() {
     assert_eq!(over().unwrap_or_else(|e| panic!("{e}")), 6);
+}
+
+/// A constant reward for the first half of a batch.
+struct SecondHalf([String; 1]);
+
+impl Reward for SecondHalf {
+    fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    fn score(&mut self, batch: &[RewardInput<'_>]) -> Result<Vec<RewardRow>, RewardError> {
+        let reward = |(at, input): (usize, &RewardInput<'_>)| {
+            let sum: u32 = input.completion_ids.iter().sum();
+            let reward = if at < batch.len() / 2 { 0.5 } else { f64::from(sum % 7) / 7.0 };
+            RewardRow { at: input.location(), reply: RewardReply::Rewards(vec![Some(reward)]) }
+        };
+        Ok(batch.iter().enumerate().map(reward).collect())
+    }
+}
+
+/// The first step of each batch has no gradient, so the second one updates the weights that sampled: it is compared
+/// with the sampler. Returns the number of compared steps.
+pub(crate) fn after_a_skipped_step() -> Result<usize, String> {
+    let dir = Scratch::new("skipped");
+    let setup = Setup { reward: || Box::new(SecondHalf(["half".to_string()])), ..Setup::threads(1) };
+    run(&config(&["grpo.steps_per_generation=2"]), &setup, &dir.0).map_err(|e| e.to_string())?;
+    let mut compared = 0;
+    for line in lines(&dir.0.join("metrics.jsonl")).iter().filter(|line| line["step"] != 0) {
+        let is_second = line["step"].as_u64().is_some_and(|step| step % 2 == 0);
+        let (trained, tokens) = (&line["trained_completions"], &line["sampling/compared_tokens"]);
+        if trained.as_f64().is_none_or(|n| (n > 0.0) != is_second) || tokens.is_number() != is_second {
+            return Err(format!(
+                "gate skipped steps, seed 0: step {}: {trained} trained completions, compared tokens: {tokens}",
+                line["step"]
+            ));
+        }
+        compared += usize::from(is_second);
+    }
+    Ok(compared)
+}
+
+#[test]
+fn a_step_after_one_without_a_gradient_is_compared_with_the_sampler() {
+    assert_eq!(after_a_skipped_step(), Ok(2));
 }

@@ -100,7 +100,8 @@ impl OffloadStore {
                 Some(rows)
             }
             (Offloaded::InFile(rows), Some(file)) => {
-                rows.read(file).map_err(|error| self.error = Some(error)).ok()
+                let read = rows.read(file);
+                read.map_err(|error| self.error.get_or_insert(error)).ok()
             }
             (Offloaded::InFile(_), None) => None,
         }

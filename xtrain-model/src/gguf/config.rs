@@ -93,6 +93,7 @@ pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> R
             return Err(meta.bad(&key(name), "0", n));
         }
     }
+    require_plain(meta, &key, head_dim)?;
     let rows = tensor("token_embd.weight").and_then(|entry| entry.shape.first().copied());
     let vocab = meta.size(&key("vocab_size"))?.or(rows).unwrap_or(0);
     let number = |name: &str| Ok(meta.number(&key(name))?.map(shortest));
@@ -122,6 +123,26 @@ pub(super) fn read(header: &Header, arch: Arch, divisors: Option<Vec<f32>>) -> R
     let cfg = Config { rope_scaling: scaling(meta, &key, &cfg, divisors)?, ..cfg };
     cfg.check().map_err(|error| meta.bad(arch.name(), "a valid model config", error))?;
     Ok(cfg)
+}
+
+/// Refuses keys of computations that the model does not have: another mask, scaled or limited values. A value of 0 means
+/// that a computation is absent.
+fn require_plain(meta: &Metadata, key: &impl Fn(&str) -> String, head_dim: usize) -> Result<()> {
+    const CAUSAL: &str = "attention.causal";
+    if meta.flag(&key(CAUSAL))? == Some(false) {
+        return Err(meta.bad(&key(CAUSAL), "true", false));
+    }
+    let scale = f64::from(1.0 / (head_dim as f32).sqrt());
+    let factors = ["logit_scale", "embedding_scale", "residual_scale", "rope.scaling.yarn_log_multiplier"];
+    let limits = ["attention.clamp_kqv", "attn_logit_softcapping", "final_logit_softcapping"];
+    let all = factors.map(|name| (name, 1.0)).into_iter().chain(limits.map(|name| (name, 0.0)));
+    for (name, neutral) in all.chain([("attention.scale", scale)]) {
+        let differs = |&x: &f64| x != 0.0 && (x - neutral).abs() > 1e-6 * neutral;
+        if let Some(found) = meta.number(&key(name))?.filter(differs) {
+            return Err(meta.bad(&key(name), &format!("{neutral} or absent"), found));
+        }
+    }
+    Ok(())
 }
 
 /// The numbers of `cfg` that a GGUF file cannot hold, because it has them as f32: for each, its metadata key, and the

@@ -75,7 +75,12 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
         let named = optional("original_max_position_embeddings")?;
         let ignored = faults::on(Fault::OriginalPositionsOfModelIgnored);
         let of_model = original.as_f64().filter(|_| !ignored);
-        Ok::<f64, Error>(named.or(of_model).unwrap_or(max_positions as f64))
+        match (named, of_model) {
+            (Some(named), Some(of_model)) if named != of_model => {
+                refuse("original_max_position_embeddings", "the number of the rule of RoPE", of_model)
+            }
+            _ => Ok::<f64, Error>(named.or(of_model).unwrap_or(max_positions as f64)),
+        }
     };
     let kind = match (&rope["rope_type"], &rope["type"]) {
         (Value::Null, Value::Null) => return require_no_rule(rope).map(|()| RopeScaling::Default),

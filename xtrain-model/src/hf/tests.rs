@@ -206,6 +206,25 @@ fn a_rotary_object_without_a_rule_has_no_other_field() {
 }
 
 #[test]
+fn the_original_positions_of_a_config_have_to_agree() {
+    for kind in ["llama3", "yarn"] {
+        let original = |of_model: Value| {
+            of("llama", |j| {
+                j["rope_scaling"] = Value::Null;
+                j["rope_parameters"] = json!({
+                    "rope_type": kind, "rope_theta": 5.0, "factor": 4.0, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+                });
+                j["original_max_position_embeddings"] = of_model;
+            })
+        };
+        assert!(original(json!(64)).is_ok() && original(Value::Null).is_ok(), "{kind}");
+        let error = original(json!(16)).unwrap_err().to_string();
+        assert!(error.contains("original_max_position_embeddings must be the number of"), "{error}");
+    }
+}
+
+#[test]
 fn the_bases_of_a_config_have_to_agree() {
     let theta = |[new, old, top]: [Value; 3]| {
         of("llama", |j| {
@@ -243,6 +262,7 @@ fn unsupported_fields_are_refused_by_name() {
         ("attention_multiplier", json!(1.0), "attention_multiplier"),
         ("residual_multiplier", json!(0.5), "residual_multiplier must be 1 or absent"),
         ("is_encoder_decoder", json!(true), "is_encoder_decoder"),
+        ("is_causal", json!(false), "is_causal must be true"),
         ("hidden_size", json!("64"), "hidden_size"),
         ("num_hidden_layers", json!(0), "num_hidden_layers must be from 1"),
         ("num_hidden_layers", json!(1u64 << 40), "num_hidden_layers must be from 1"),

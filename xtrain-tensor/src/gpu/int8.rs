@@ -41,21 +41,24 @@ pub(crate) fn int8_attention(
     Ok(attention::attention(gpu, [q, &k, &v], heads, &AttnMask { slots: &slots, ..*mask })?.0)
 }
 
-/// The slots of all positions that rows see, and the place of each position among them.
+/// The slots of all positions that rows see, and the place of each position among them. Positions that no row sees may
+/// have no slot in the pool; their place is the first one.
 fn gathered(mask: &AttnMask<'_>) -> (Vec<u32>, Slots) {
-    let mut seen: BTreeMap<u32, Range<usize>> = BTreeMap::new();
+    let mut seen: BTreeMap<u32, Vec<Range<usize>>> = BTreeMap::new();
     for (n, &seq) in mask.seq.iter().enumerate() {
-        let keys = mask.keys(n);
-        let seen = seen.entry(seq).or_insert(keys.clone());
-        *seen = seen.start.min(keys.start)..seen.end.max(keys.end);
+        seen.entry(seq).or_default().push(mask.keys(n));
     }
     let sequences = seen.keys().last().map_or(0, |&seq| seq as usize + 1);
     let (mut from, mut table) = (Vec::new(), vec![Vec::new(); sequences]);
-    for (seq, positions) in seen {
+    for (seq, mut ranges) in seen {
+        ranges.sort_by_key(|keys| keys.start);
         let places = &mut table[seq as usize];
-        places.resize(positions.start, 0); // positions that no row sees
-        places.extend((from.len() as u32..).take(positions.len()));
-        from.extend(positions.map(|pos| mask.slots.slot(seq, pos) as u32));
+        for keys in ranges {
+            let new = keys.start.max(places.len())..keys.end.max(places.len());
+            places.resize(new.start, 0);
+            places.extend((from.len() as u32..).take(new.len()));
+            from.extend(new.map(|pos| mask.slots.slot(seq, pos) as u32));
+        }
     }
     (from, Slots::Pages { page: 1, table })
 }
@@ -120,5 +123,14 @@ mod gathered_tests {
             }
             assert_eq!(from.len(), window.map_or(12, |_| 7));
         }
+    }
+
+    #[test]
+    fn a_position_that_no_row_sees_is_not_gathered() {
+        let slots = Slots::Pages { page: 16, table: vec![[&[0][..], &[9999; 11], &[1]].concat()] };
+        let mask = AttnMask { seq: &[0, 0], pos: &[0, 200], slots: &slots, window: Some(1) };
+        let (from, gathered) = gathered(&mask);
+        assert_eq!(from, [0, 24]);
+        assert_eq!([0, 100, 200].map(|pos| gathered.slot(0, pos)), [0, 0, 1]);
     }
 }

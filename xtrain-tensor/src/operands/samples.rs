@@ -19,18 +19,24 @@ impl Default for Samples {
 
 impl Samples {
     /// Creates consecutive samples with these numbers of rows.
+    ///
+    /// # Panics
+    /// If there are more than `usize::MAX` rows.
     pub fn of_lengths(lengths: impl IntoIterator<Item = usize>) -> Samples {
         let mut bounds = vec![0];
         bounds.extend(lengths.into_iter().scan(0, |at, n| {
-            *at += n;
+            *at = rows_after(*at, n);
             Some(*at)
         }));
         Samples { bounds }
     }
 
     /// Adds a sample with this number of rows.
+    ///
+    /// # Panics
+    /// If there are more than `usize::MAX` rows.
     pub fn push(&mut self, length: usize) {
-        self.bounds.push(self.rows() + length);
+        self.bounds.push(rows_after(self.rows(), length));
     }
 
     /// The number of rows of all samples.
@@ -44,8 +50,12 @@ impl Samples {
     }
 
     /// The same samples with `n` rows in place of each row, as in a norm over the heads of a row.
+    ///
+    /// # Panics
+    /// If there are more than `usize::MAX` rows.
     pub fn times(&self, n: usize) -> Samples {
-        Samples { bounds: self.bounds.iter().map(|b| b * n).collect() }
+        let times = |b: &usize| b.checked_mul(n).expect("the number of rows fits usize");
+        Samples { bounds: self.bounds.iter().map(times).collect() }
     }
 
     /// First row and end of each chunk of at most `rows` rows, counted from the first row of its sample.
@@ -64,4 +74,9 @@ impl Samples {
         let got = vec![vec![self.rows()], vec![rows]];
         Err(Error::Shape { op, want: "samples that cover all rows", got })
     }
+}
+
+/// The end of a sample of `length` rows that starts at row `start`. Checked in every build: kernels read the rows.
+fn rows_after(start: usize, length: usize) -> usize {
+    start.checked_add(length).expect("the number of rows fits usize")
 }

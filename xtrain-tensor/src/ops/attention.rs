@@ -97,11 +97,12 @@ fn check_sequences(op: &'static str, mask: &AttnMask<'_>, n_slots: usize) -> Res
 }
 
 fn check(op: &'static str, [q, k, v]: [&Tensor; 3], mask: &AttnMask<'_>) -> Result<Heads> {
-    const SHAPES: &str = "q [N, nh, hd], k and v [S, nkv, hd], nkv a divisor of nh, hd at most 256";
+    const SHAPES: &str =
+        "q [N, nh, hd], k and v [S, nkv, hd], nh at least 1, nkv a divisor of nh, hd at most 256";
     let (&[_, nh, hd], &[_, nkv, hd_k]) = (q.shape(), k.shape()) else {
         return Err(misfit(op, SHAPES, &[q, k, v]));
     };
-    let fits = hd == hd_k && (1..=256).contains(&hd) && nkv > 0 && nh.is_multiple_of(nkv);
+    let fits = hd == hd_k && (1..=256).contains(&hd) && nh > 0 && nkv > 0 && nh.is_multiple_of(nkv);
     refuse(!fits || k.shape() != v.shape(), op, SHAPES, &[q, k, v])?;
     refuse_dtype(q.dtype() != k.dtype() || k.dtype() != v.dtype(), op, "q, k and v in one dtype", k.dtype())?;
     check_float(op, q.dtype())?;

@@ -29,11 +29,16 @@ pub fn quantize_heads(x: &Tensor) -> Result<Tensor> {
 /// As [`attention`](super::attention).
 pub fn int8_attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: &AttnMask<'_>) -> Result<Tensor> {
     const OP: &str = "int8_attention";
-    const SHAPES: &str = "q [N, nh, hd], k and v [S, nkv, words of hd], nkv a divisor of nh, hd at most 256";
+    const SHAPES: &str =
+        "q [N, nh, hd], k and v [S, nkv, words of hd], nh at least 1, nkv a divisor of nh, hd at most 256";
     let (&[_, nh, hd], &[_, nkv, words]) = (q.shape(), k.shape()) else {
         return Err(misfit(OP, SHAPES, &[q, k, v]));
     };
-    let fits = words == Int8Head::words(hd) && (1..=256).contains(&hd) && nkv > 0 && nh.is_multiple_of(nkv);
+    let fits = words == Int8Head::words(hd)
+        && (1..=256).contains(&hd)
+        && nh > 0
+        && nkv > 0
+        && nh.is_multiple_of(nkv);
     refuse(!fits || k.shape() != v.shape(), OP, SHAPES, &[q, k, v])?;
     check_float(OP, q.dtype())?;
     for x in [k, v] {

@@ -2,7 +2,7 @@
 //!
 //! The growing cache appends with [`cat_seq`]; a naive oracle expands with [`repeat_kv`]. All other caches write keys
 //! and values in place, and attention indexes the kv head.
-use super::checks::{misfit, misfit_shapes, refuse};
+use super::checks::{check_float, misfit, misfit_shapes, refuse, refuse_dtype};
 use crate::dispatch::backend;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -19,6 +19,8 @@ pub fn cat_seq(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         ([_, rest @ ..], [_, tail @ ..]) if rest == tail => rest,
         _ => return Err(misfit(OP, "a [T, ..], b [U, ..]", &[a, b])),
     };
+    check_float(OP, a.dtype())?;
+    refuse_dtype(a.dtype() != b.dtype(), OP, "a and b in one dtype", b.dtype())?;
     let row_bytes = rest.iter().product::<usize>() * a.dtype().bytes();
     refuse(!row_bytes.is_multiple_of(4), OP, "bf16 rows of an even size", &[a, b])?;
     backend(a.device()).cat_seq(a, b)

@@ -53,7 +53,7 @@ impl Reference {
 fn rotated(x: &Tensor, rope: RopeArgs<'_>, rotate: fn(&mut [f32], &[f32], &[f32])) -> Result<Vec<f32>> {
     let (h, hd) = (x.shape()[1], x.shape()[2]);
     let mut y = widened(x)?.into_owned();
-    for (row, &position) in y.chunks_exact_mut(h * hd).zip(rope.positions) {
+    for (row, &position) in y.chunks_exact_mut((h * hd).max(1)).zip(rope.positions) {
         let (cos, sin) = rope.table.row(position as usize);
         row.chunks_exact_mut(hd).for_each(|head| rotate(head, cos, sin));
     }

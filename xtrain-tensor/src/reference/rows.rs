@@ -65,8 +65,8 @@ impl<B: HostBackend> RowOps for B {
         let &[n, nh, hd] = dy.shape() else { unreachable!("ops::repeat_kv_backward checks its shapes") };
         let (data, group) = (dy.data::<f32>()?, nh / n_kv_heads);
         let mut dx = vec![0f32; n * n_kv_heads * hd];
-        for (i, dx) in dx.chunks_exact_mut(hd).enumerate() {
-            for dy in data[i * group * hd..][..group * hd].chunks_exact(hd) {
+        for (i, dx) in dx.chunks_exact_mut(hd.max(1)).enumerate() {
+            for dy in data[i * group * hd..][..group * hd].chunks_exact(hd.max(1)) {
                 dx.iter_mut().zip(dy).for_each(|(a, b)| *a += b);
             }
         }

@@ -58,12 +58,8 @@ pub(super) fn run(args: &GuardArgs) -> Result<(), CliError> {
     };
     let rows = workloads.iter().zip(least).map(row).collect();
     let report = Report { rows, cpu, reference_ms, rounds: args.rounds.get(), tolerance: args.tolerance };
-    if args.json {
-        out::print_json(&report)?
-    } else {
-        out::print(report.text())?
-    }
-    report.conclude()
+    let text = if args.json { out::json(&report) } else { report.text() };
+    out::print_verdict(text, report.conclude())
 }
 
 impl Row {

@@ -30,12 +30,17 @@ impl Scheduler {
             let Some(sequence) = self.waiting.pop_front() else { break };
             result = result.and(self.start(sequence));
         }
+        self.free_prompts();
+        result
+    }
+
+    /// Frees the prompts that the cache keeps in free slots.
+    pub(super) fn free_prompts(&mut self) {
         for at in 0..self.free_slots.len() {
             if self.free_slots[at].prompt_of.take().is_some() {
                 self.free_cached(self.free_slots[at].number);
             }
         }
-        result
     }
 
     /// Allocates the pages that the waiting sequences need if none of them ends early, at most `max_bytes`. The full

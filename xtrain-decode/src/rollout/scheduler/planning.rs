@@ -8,12 +8,12 @@ use crate::rollout::plan::{Plan, Run};
 use crate::rollout::sequence::Sequence;
 
 impl Scheduler {
-    /// Plans the next step. Until all sequences have cache room, drops the drafts, frees the rows of finished sequences
-    /// that are held, and preempts sequences, in this order. `max_steps`: the number of decode steps that the runner
+    /// Plans the next step. Until all sequences have cache room, drops the drafts, frees the prompts in free slots and
+    /// the rows of finished sequences that are held, and preempts sequences, in this order. `max_steps`: the number of decode steps that the runner
     /// can execute without synchronizing; 0: it synchronizes after each forward pass.
     pub(in crate::rollout) fn plan(&mut self, plan: &mut Plan, max_steps: usize) -> Result<()> {
         while !self.fill(plan)? {
-            if !self.drop_drafts()? && !self.evict_held() {
+            if !self.drop_drafts()? && !self.free_kept_prompts() && !self.evict_held() {
                 self.preempt();
             }
         }
@@ -23,10 +23,26 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Whether the cache keeps prompts in free slots.
+    fn keeps_prompts(&self) -> bool {
+        !faults::on(Fault::PromptInFreeSlotKept)
+            && self.free_slots.iter().any(|slot| slot.prompt_of.is_some())
+    }
+
+    /// Frees the prompts that the cache keeps in free slots. Returns `false` if there is none.
+    fn free_kept_prompts(&mut self) -> bool {
+        let found = self.keeps_prompts();
+        if found {
+            self.free_prompts();
+        }
+        found
+    }
+
     /// Fills `plan`: decode rows, then prompts, oldest sequence first. Returns `false` if the cache is too small.
     fn fill(&mut self, plan: &mut Plan) -> Result<bool> {
         plan.clear();
-        let can_free = self.running.len() > 1 || self.held.holds_rows() || self.has_drafts();
+        let can_free =
+            self.running.len() > 1 || self.held.holds_rows() || self.has_drafts() || self.keeps_prompts();
         let max_rows = self.options.max_batched_tokens.unwrap_or(usize::MAX);
         for prefill in [false, true] {
             for (at, sequence) in self.running.iter().enumerate() {

@@ -78,3 +78,38 @@ fn a_slot_that_is_not_freed_is_found() {
     let error = with(Fault::PromptOfOtherGroupKept, without_room_to_fork).unwrap_err().to_string();
     assert!(error.contains("position"), "{error}");
 }
+
+/// A completion of a group ends with its first token, and its slot keeps the prompt for the next one. Meanwhile another
+/// sequence needs the rest of the cache.
+fn with_a_prompt_in_a_free_slot(kv: KvKind) -> crate::error::Result<()> {
+    let model = model();
+    let tight =
+        EngineOptions { kv_capacity: Some(41), max_batch: 4, watermark: kv.page().map(|_| 0), ..options(kv) };
+    let long: Vec<u32> = (0..40).map(|i| i % 30).collect();
+    let mut engine = Engine::new(&model, tight)?;
+    let all: Vec<Request> =
+        (0..3).map(|id| request(id, &[7], 20)).chain((10..13).map(|id| request(id, &long, 1))).collect();
+    engine.submit_group(all[0].clone(), 3)?;
+    engine.submit_group(all[3].clone(), 3)?;
+    let got = engine.run()?;
+    same_as_naive(&model, &all, &got, &format!("{kv}"));
+    Ok(())
+}
+
+#[test]
+fn a_prompt_in_a_free_slot_is_freed_for_a_sequence_that_needs_its_room() {
+    for kv in [KvKind::Growing, KvKind::Paged { page: 1 }] {
+        with_a_prompt_in_a_free_slot(kv).unwrap();
+    }
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn a_prompt_that_is_kept_in_a_free_slot_is_found() {
+    use xtrain_tensor::faults::{Fault, with};
+    for kv in [KvKind::Growing, KvKind::Paged { page: 1 }] {
+        let run = || with_a_prompt_in_a_free_slot(kv);
+        let error = with(Fault::PromptInFreeSlotKept, run).unwrap_err().to_string();
+        assert!(error.contains("full"), "{error}");
+    }
+}

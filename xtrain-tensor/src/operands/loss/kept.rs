@@ -85,11 +85,19 @@ impl KeptSet {
     }
 
     /// Reads a set of a vocabulary of `vocab` tokens that [`KeptSet::append_to`] has written, and removes it from
-    /// `message`. `None`: the message ends before the set.
+    /// `message`. `None`: the message ends before the set, or does not hold a set of this vocabulary.
     pub fn read(vocab: usize, message: &mut &[u32]) -> Option<KeptSet> {
         let &[form, len] = message.split_off(..2)? else { return None };
-        let words = message.split_off(..len as usize)?.into();
-        Some(KeptSet { vocab, words: if form == 0 { Words::Ids(words) } else { Words::Bits(words) } })
+        let words: Arc<[u32]> = message.split_off(..len as usize)?.into();
+        let is_below = |id: u32| (id as usize) < vocab;
+        let words = match form {
+            0 if words.is_sorted_by(|a, b| a < b) && words.last().is_none_or(|&id| is_below(id)) => {
+                Words::Ids(words)
+            }
+            1 if words.len() == vocab.div_ceil(32) && ids_of(&words).all(is_below) => Words::Bits(words),
+            _ => return None,
+        };
+        Some(KeptSet { vocab, words })
     }
 
     /// Appends the bitmap, `ceil(vocab / 32)` words.
@@ -145,6 +153,25 @@ fn ids_of(bits: &[u32]) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_that_holds_no_set_of_the_vocabulary_is_refused() {
+        let read = |message: &[u32]| KeptSet::read(40, &mut &message[..]);
+        for bad in [
+            &[0, 1, 40][..],
+            &[0, 2, 3, 3],
+            &[0, 2, 5, 3],
+            &[1, 0],
+            &[1, 1, 7],
+            &[1, 3, 1, 1, 1],
+            &[1, 2, 1, 1 << 8],
+            &[2, 1, 7],
+        ] {
+            assert_eq!(read(bad), None, "{bad:?}");
+        }
+        assert_eq!(read(&[0, 2, 3, 39]).unwrap().ids(), [3, 39]);
+        assert_eq!(read(&[1, 2, 1, 1 << 7]).unwrap().ids(), [0, 39]);
+    }
 
     #[test]
     fn a_set_returns_its_ids_from_a_list_and_from_a_bitmap() {
