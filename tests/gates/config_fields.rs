@@ -55,7 +55,7 @@ pub(crate) fn original_positions() -> Result<usize, String> {
     let mut checked = 0;
     for kind in ["yarn", "llama3"] {
         for (inner, outer, want) in
-            [(Some(32), Some(64), 32.0), (Some(32), None, 32.0), (None, Some(64), 64.0), (None, None, 256.0)]
+            [(Some(32), Some(32), 32.0), (Some(32), None, 32.0), (None, Some(64), 64.0), (None, None, 256.0)]
         {
             let cfg = of("llama", |json| {
                 let mut rope = json!({"rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
