@@ -62,20 +62,27 @@ fn measure(name: &str, keys: &[&str]) -> Memory {
     measure_by(name, keys, xtrain)
 }
 
+/// Runs a command that must succeed; returns its standard output.
+fn done(dir: &Path, args: &[&str], start: impl Fn(&Path, &[&str]) -> Output) -> String {
+    let output = start(dir, args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
 /// `start` runs the command in a directory.
 fn measure_by(name: &str, keys: &[&str], start: impl Fn(&Path, &[&str]) -> Output) -> Memory {
     let scratch = Scratch::new(&format!("memory-{name}"));
     scratch.file("c.toml", CONFIG);
     let mut args = vec!["grpo", "-c", "c.toml", "--task", "sums", "--threads", "1", "--reward", REWARD];
     keys.iter().for_each(|key| args.extend(["--set", key]));
-    let run = |more: &[&str]| {
-        let output = start(&scratch.0, &[&args[..], more].concat());
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        text(&output.stdout)
-    };
-    let estimate = estimate(&run(&["--dry-run"]));
-    run(&["--run", "r"]);
-    let timings = std::fs::read_to_string(scratch.0.join("r/timings.jsonl")).unwrap();
+    measure_run(name, &scratch.0, &args, start)
+}
+
+/// `args`: the command and its flags.
+fn measure_run(name: &str, dir: &Path, args: &[&str], start: impl Fn(&Path, &[&str]) -> Output) -> Memory {
+    let estimate = estimate(&done(dir, &[args, &["--dry-run"]].concat(), &start));
+    done(dir, &[args, &["--run", "r"]].concat(), &start);
+    let timings = std::fs::read_to_string(dir.join("r/timings.jsonl")).unwrap();
     let lines: Vec<Value> = timings.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let resident = lines.iter().map(|line| line["resident_bytes"].as_f64().unwrap()).collect();
     let peak = lines.last().unwrap()["peak_resident_bytes"].as_f64().unwrap();
@@ -86,12 +93,16 @@ fn measure_by(name: &str, keys: &[&str], start: impl Fn(&Path, &[&str]) -> Outpu
 #[track_caller]
 fn check_estimate(name: &str, keys: &[&str]) -> Memory {
     let memory = measure(name, keys);
-    let Memory { estimate, peak, .. } = memory;
+    check_near(name, &memory);
+    memory
+}
+
+#[track_caller]
+fn check_near(name: &str, &Memory { estimate, peak, .. }: &Memory) {
     // 10 %, and what is not in the model: the program and the files it reads, counted as 25 MB, and the blocks of 2 MiB
     // and more that the allocator has cut but not used.
     let tolerance = 0.1 * peak + 15e6;
     assert!((estimate - peak).abs() <= tolerance, "{name}: estimate {estimate:.0}, peak {peak:.0} bytes");
-    memory
 }
 
 /// A model of 5 M parameters.
@@ -106,6 +117,43 @@ fn the_estimate_of_a_dry_run_is_near_the_peak() {
     check_estimate("base", &["train.batch=32"]);
     check_estimate("cache", &CACHE);
     check_estimate("activations", &["model.ffn_dim=8192", "grpo.micro_batch=256"]);
+}
+
+/// Long prompts in parts of 2 and 1 completions. Preallocation with parts of 2 needed a fifth more memory than the
+/// estimate, because the first update could not reuse it.
+#[test]
+fn the_estimate_is_near_the_peak_if_parts_do_not_divide_groups() {
+    let scratch = Scratch::new("memory-parts");
+    scratch.file("c.toml", &CONFIG.replace("context = 64", "context = 512"));
+    scratch.file("t.txt", &"abc def ".repeat(400));
+    let prompt = |n: usize| format!("{{\"prompt\": \"{}\"}}\n", format!("prompt {n:02} ").repeat(45));
+    scratch.file("p.jsonl", &(0..24).map(prompt).collect::<String>());
+    let model = ["--set", "model.n_layers=4", "--set", "train.batch=1"];
+    let train =
+        ["train", "-c", "c.toml", "--data", "t.txt", "--steps", "1", "--run", "base", "--threads", "1"];
+    done(&scratch.0, &[&train[..], &model].concat(), xtrain);
+    let keys = [
+        "grpo.prompts_per_step=6",
+        "grpo.num_generations=3",
+        "grpo.prompt_sharing=2",
+        "grpo.max_completion_length=2",
+    ]
+    .map(|key| ["--set", key]);
+    let grpo = [
+        "grpo",
+        "-c",
+        "c.toml",
+        "--init",
+        "base",
+        "--prompts",
+        "p.jsonl",
+        "--threads",
+        "1",
+        "--reward",
+        REWARD,
+    ];
+    let args = [&grpo[..], keys.as_flattened()].concat();
+    check_near("parts", &measure_run("parts", &scratch.0, &args, xtrain));
 }
 
 #[test]
