@@ -9,8 +9,8 @@ use crate::rollout::sequence::Sequence;
 
 impl Scheduler {
     /// Plans the next step. Until all sequences have cache room, drops the drafts, frees the prompts in free slots and
-    /// the rows of finished sequences that are held, and preempts sequences, in this order. `max_steps`: the number of decode steps that the runner
-    /// can execute without synchronizing; 0: it synchronizes after each forward pass.
+    /// the rows of finished sequences that are held, and preempts sequences, in this order. `max_steps`: the number of
+    /// decode steps that the runner can execute without synchronizing; 0: it synchronizes after each forward pass.
     pub(in crate::rollout) fn plan(&mut self, plan: &mut Plan, max_steps: usize) -> Result<()> {
         while !self.fill(plan)? {
             if !self.drop_drafts()? && !self.free_kept_prompts() && !self.evict_held() {
