@@ -397,9 +397,7 @@ impl TrainArgs {
         }
         let sizes = [("--steps", "train.steps", self.steps), ("--batch", "train.batch", self.batch)];
         for (flag, key, n) in sizes {
-            // a number above the largest integer of TOML is above the limit of the key, too
-            let value = n.map(|n| Value::Integer(i64::try_from(n.get()).unwrap_or(i64::MAX)));
-            layers.extend(value.map(|value| Layer::Flag { flag, key, value }));
+            layers.extend(n.map(|n| Layer::count(flag, key, n)));
         }
         if let Some(rate) = self.lr {
             layers.push(Layer::Flag { flag: "--lr", key: "train.learning_rate", value: Value::Float(rate) });

@@ -1,6 +1,7 @@
 //! One layer of a configuration: a file or a flag.
 use std::fs::File;
 use std::io::{self, Read};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
@@ -9,6 +10,7 @@ use toml::{Spanned, Table, Value};
 use super::check::KnownKeys;
 use super::{Error, Result};
 use crate::model::data::DataError;
+use crate::tensor::faults::{self, Fault};
 
 /// Maximum size of a configuration file, in bytes. That of a run names every data file by its absolute path.
 const MAX_FILE_BYTES: u64 = 1 << 24;
@@ -43,6 +45,13 @@ pub enum Layer {
 pub(super) type Leaf = (String, Value);
 
 impl Layer {
+    /// A count of a flag. One above the largest integer of TOML is above the limit of its key, too.
+    pub(crate) fn count(flag: &'static str, key: &'static str, n: NonZeroUsize) -> Layer {
+        let ignored = faults::on(Fault::LargeCountsIgnored);
+        let largest = if ignored { 1 } else { i64::MAX };
+        Layer::Flag { flag, key, value: Value::Integer(i64::try_from(n.get()).unwrap_or(largest)) }
+    }
+
     /// A flag that sets a key to a string.
     pub(crate) fn string(flag: &'static str, key: &'static str, value: impl Into<String>) -> Layer {
         Layer::Flag { flag, key, value: Value::String(value.into()) }

@@ -53,7 +53,9 @@ impl CompiledGrammar {
         let parsers = Arc::new(Mutex::new(Parsers::new(parser)));
         let grammar = CompiledGrammar { language, vocab: vocabulary.vocab, parsers };
         match grammar.start() {
-            Ok((_, allowed)) if !allowed.may_end && allowed.text.is_empty() => {
+            Ok((_, allowed))
+                if !allowed.may_end && allowed.text.is_empty() && !faults::on(Fault::EmptySchemaCompiled) =>
+            {
                 Err(error("expected a language with a text, found one without".into()))
             }
             _ => Ok(grammar),
@@ -261,6 +263,23 @@ mod tests {
             let count = (0..tokenizer.vocab_size() as u32).filter(|&id| allowed.text.allows(id)).count();
             assert!(count > 2500, "{depth}: {count}");
         }
+    }
+
+    #[test]
+    fn a_schema_without_a_text_is_refused() {
+        let vocabulary = GrammarVocabulary::new(&Tokenizer::byte(), 257).unwrap();
+        let compiled = |schema: &str| {
+            CompiledGrammar::new(Language::json_schema(schema).unwrap(), &vocabulary).map(|_| ())
+        };
+        for schema in [
+            r##"{"$ref": "#"}"##,
+            r##"{"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}"##,
+        ] {
+            assert!(compiled(schema).unwrap_err().to_string().contains("found one without"), "{schema}");
+            #[cfg(feature = "faults")]
+            assert_eq!(faults::with(Fault::EmptySchemaCompiled, || compiled(schema)), Ok(()), "{schema}");
+        }
+        assert_eq!(compiled(r#"{"const": ""}"#), Ok(()));
     }
 
     #[test]

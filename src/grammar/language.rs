@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::error::GrammarError;
 use crate::model::json as json_errors;
+use crate::tensor::faults::{self, Fault};
 
 /// The characters of JSON strings without escapes.
 pub(super) const JSON_TEXT: &str = r#"[^"\\\x00-\x1F\x7F]"#;
@@ -51,6 +52,7 @@ impl Language {
     pub fn check(&self) -> Result<(), GrammarError> {
         let regex = match self {
             Language::Regex(regex) => regex,
+            Language::JsonSchema(_) if faults::on(Fault::SchemaIntegersRounded) => return Ok(()),
             Language::JsonSchema(schema) => return exact_integers(schema),
         };
         let parsed = regex_syntax::parse(regex).map_err(|error| GrammarError::syntax(&error))?;
@@ -144,6 +146,8 @@ mod tests {
             for schema in [json!({"const": n}), json!({"anyOf": [{"type": "integer", "maximum": n}]})] {
                 assert!(check(schema).unwrap_err().to_string().contains(&n.to_string()), "{n}");
             }
+            #[cfg(feature = "faults")]
+            assert!(faults::with(Fault::SchemaIntegersRounded, || check(json!({"const": n}))).is_ok());
         }
         assert_eq!(check(json!({"minimum": -9_007_199_254_740_992_i64, "maximum": 1e300})), Ok(()));
     }

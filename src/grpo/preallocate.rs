@@ -7,6 +7,7 @@ use super::examples::Weighted;
 use super::{Error, Grpo, GrpoObserver, GrpoPhase};
 use crate::decode::{Completion, FinishReason};
 use crate::model::{TrainingExample, objective};
+use crate::tensor::faults::{self, Fault};
 
 impl Grpo<'_> {
     /// Computes the gradient of a micro-batch of the longest prompt with the longest completions, and forward passes
@@ -26,8 +27,11 @@ impl Grpo<'_> {
         };
         // a copy for each group of a step: completions share an example only within theirs
         let groups = vec![group; section.prompts_per_step / section.steps_per_generation];
-        let weighted =
-            |(group, sample)| Weighted { group, sample, advantage: 0.0, reference: None, kept: &[] };
+        let merged = faults::on(Fault::PreallocationMergesGroups).then(|| &groups[0]);
+        let weighted = |(group, sample)| {
+            let group = merged.unwrap_or(group);
+            Weighted { group, sample, advantage: 0.0, reference: None, kept: &[] }
+        };
         let completions: Vec<Weighted<'_>> = samples(&groups).map(weighted).collect();
         let (examples, processing) = (&self.updater.examples, self.updater.processing());
         let parts: Vec<_> = examples.parts(&completions).collect();

@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn values_that_differ_in_the_last_bit_are_drawn() {
+        let points = vec![(1.0, 1.000_000_000_000_000_2), (2.0, 1.0)];
+        let series = Series { name: "reward".into(), points, stroke: Stroke::Line };
+        assert!(text_plot(&chart(vec![series]), 40, 18, Glyphs::Ascii).contains('*'));
+    }
+
+    #[test]
     fn a_long_text_ends_with_three_dots() {
         let cuts = ["abcdef", "abcdefg", "\u{e9}bcdefgh", ""].map(|text| cut(text, 6));
         assert_eq!(cuts, ["abcdef", "abc...", "\u{e9}bc...", ""]);

@@ -371,7 +371,7 @@ fn quickstart_refuses_an_initial_model_because_it_would_not_use_it() {
 }
 
 #[test]
-fn a_count_above_the_largest_integer_of_a_configuration_is_refused() {
+pub(crate) fn a_count_above_the_largest_integer_of_a_configuration_is_refused() {
     let scratch = Scratch::new("counts");
     scratch.file("t.txt", &"the cat sat on the mat\n".repeat(40));
     for count in ["9223372036854775808", "18446744073709551615"] {

@@ -122,7 +122,7 @@ fn the_estimate_of_a_dry_run_is_near_the_peak() {
 /// Long prompts in parts of 2 and 1 completions. Preallocation with parts of 2 needed a fifth more memory than the
 /// estimate, because the first update could not reuse it.
 #[test]
-fn the_estimate_is_near_the_peak_if_parts_do_not_divide_groups() {
+pub(crate) fn the_estimate_is_near_the_peak_if_parts_do_not_divide_groups() {
     let scratch = Scratch::new("memory-parts");
     scratch.file("c.toml", &CONFIG.replace("context = 64", "context = 512"));
     scratch.file("t.txt", &"abc def ".repeat(400));

@@ -28,8 +28,8 @@ pub fn lse_rows_masked(z: &[f32], kept: &[f32]) -> [f32; 2] {
 
 /// `lse`, which is a NaN if all values of the row are -inf, and then -inf.
 fn or_negative_infinity(lse: f32, z: &[f32]) -> f32 {
-    let is_empty = |lse: f32| lse.is_nan() && z.iter().all(|&z| z == f32::NEG_INFINITY);
-    if is_empty(lse) { f32::NEG_INFINITY } else { lse }
+    let is_empty = || z.iter().all(|&z| z == f32::NEG_INFINITY);
+    if lse.is_nan() && is_empty() { f32::NEG_INFINITY } else { lse }
 }
 
 /// Replaces `out` by `z_i = x_i / temperature`, and by -inf where the bit in `words` is 0: bit `i % 32` of word `i / 32`

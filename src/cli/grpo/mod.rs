@@ -247,13 +247,10 @@ impl GrpoArgs {
             let commands = self.reward.iter().cloned().map(Value::String).collect();
             flag("--reward", "grpo.reward", Value::Array(commands));
         }
-        if let Some(steps) = self.steps {
-            // a number above the largest integer of TOML is above the limit of the key, too
-            flag("--steps", "grpo.steps", Value::Integer(i64::try_from(steps.get()).unwrap_or(i64::MAX)));
-        }
         if let Some(rate) = self.lr {
             flag("--lr", "grpo.learning_rate", Value::Float(rate));
         }
+        layers.extend(self.steps.map(|steps| Layer::count("--steps", "grpo.steps", steps)));
         layers.extend(train_command::flag_layers(self.seed.seed, self.common.dtype));
         layers
     }

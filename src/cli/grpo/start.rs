@@ -64,7 +64,12 @@ impl Setup<'_> {
         if self.section.beta > 0.0 {
             let initial =
                 ExportSource { model: &trainer.model, tokenizer: Some(&tokenizer), eos: tokenizer.eos_ids() };
-            self.create_reference(run, &initial, is_new, step)?;
+            // a run without a checkpoint may have the reference model of an earlier start from another model
+            let replaces = is_new && !faults::on(Fault::ReferenceOfEarlierStartKept);
+            if self.comm.rank() == 0 && step == 0 && (replaces || !reference::exists(run)) {
+                reference::create(run, self.section, &initial)?;
+            }
+            self.comm.barrier()?;
             reference = Some(reference::open(run, self.section, step, self.device)?);
         }
         let digest = || reference::digest(run, self.section, step);
@@ -86,25 +91,6 @@ impl Setup<'_> {
             false => run.write_data(&record)?,
         }
         Ok(record)
-    }
-
-    /// Saves the initial model as the reference model if the run has none. A run without a checkpoint (`is_new`) may have
-    /// one of an earlier start, whose initial model was another one.
-    fn create_reference(
-        &self,
-        run: &RunDir,
-        initial: &ExportSource<'_>,
-        is_new: bool,
-        step: u64,
-    ) -> Result<(), CliError> {
-        let is_wanted = match reference::exists(run) {
-            true => is_new && !faults::on(Fault::ReferenceOfEarlierStartKept),
-            false => step == 0,
-        };
-        if self.comm.rank() == 0 && is_wanted {
-            reference::create(run, self.section, initial)?;
-        }
-        Ok(self.comm.barrier()?)
     }
 
     fn initial_path(&self, run: &RunDir) -> Result<PathBuf, CliError> {

@@ -27,7 +27,8 @@ fn branches() -> focused::Checked {
 
 /// The faults whose gates record the system calls of Linux, limit the size of files, pause a process, or read its list of
 /// open files, its state or its memory.
-pub(super) const ON_LINUX: [Fault; 15] = [
+pub(super) const ON_LINUX: [Fault; 16] = [
+    Fault::PreallocationMergesGroups,
     Fault::TrainedRunStartedAgain,
     Fault::RewardProcessesOutlive,
     Fault::StepMemoryKept,
@@ -542,6 +543,18 @@ pub(super) const CAUGHT: &[(Fault, Gate)] = &[
             quickstart::a_run_of_another_command_is_refused,
             "is finished; showing its results again",
         ),
+    ),
+    #[cfg(target_os = "linux")]
+    (
+        Fault::PreallocationMergesGroups,
+        Gate::Command(
+            memory_grpo::the_estimate_is_near_the_peak_if_parts_do_not_divide_groups,
+            "parts: estimate",
+        ),
+    ),
+    (
+        Fault::LargeCountsIgnored,
+        Gate::Command(cli::a_count_above_the_largest_integer_of_a_configuration_is_refused, "Some(2)"),
     ),
     (Fault::SkippedStepEndsOnPolicy, Gate::Test(grpo::parts::after_a_skipped_step)),
     (

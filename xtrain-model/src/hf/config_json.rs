@@ -147,7 +147,8 @@ pub fn from_json(json: &Value) -> Result<Config> {
     only(json, "hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
     only(json, "attention_dropout", "0", |v| v.as_f64() == Some(0.0))?;
     only(json, "use_mrope", "false", |v| v.as_bool() == Some(false))?;
-    only(json, "is_causal", "true", |v| v.as_bool() == Some(true))?;
+    let is_true = |v: &Value| v.as_bool() == Some(true) || faults::on(Fault::CausalFieldIgnored);
+    only(json, "is_causal", "true", is_true)?;
     only(json, "is_encoder_decoder", "false", |v| v.as_bool() == Some(false))?;
     UNIT_FACTORS
         .iter()

@@ -76,7 +76,9 @@ fn scaling(rope: &Value, original: &Value, max_positions: usize) -> Result<RopeS
         let ignored = faults::on(Fault::OriginalPositionsOfModelIgnored);
         let of_model = original.as_f64().filter(|_| !ignored);
         match (named, of_model) {
-            (Some(named), Some(of_model)) if named != of_model => {
+            (Some(named), Some(of_model))
+                if named != of_model && !faults::on(Fault::OriginalPositionsMayDiffer) =>
+            {
                 refuse("original_max_position_embeddings", "the number of the rule of RoPE", of_model)
             }
             _ => Ok::<f64, Error>(named.or(of_model).unwrap_or(max_positions as f64)),

@@ -2,6 +2,8 @@
 use rand::RngExt as _;
 use serde_json::{Value, json};
 use xtrain_tensor::RopeScaling;
+#[cfg(feature = "faults")]
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::testing::{alone, times};
 
 use super::config_json::UNIT_FACTORS;
@@ -221,6 +223,8 @@ fn the_original_positions_of_a_config_have_to_agree() {
         assert!(original(json!(64)).is_ok() && original(Value::Null).is_ok(), "{kind}");
         let error = original(json!(16)).unwrap_err().to_string();
         assert!(error.contains("original_max_position_embeddings must be the number of"), "{error}");
+        #[cfg(feature = "faults")]
+        assert!(faults::with(Fault::OriginalPositionsMayDiffer, || original(json!(16))).is_ok(), "{kind}");
     }
 }
 
@@ -290,6 +294,16 @@ fn unsupported_fields_are_refused_by_name() {
         let error = from_json(&j).unwrap_err().to_string();
         assert!(error.contains(says), "{field}: {error}");
     }
+}
+
+#[test]
+#[cfg(feature = "faults")]
+fn an_ignored_mask_is_found() {
+    let mut json = json();
+    json["is_causal"] = json!(false);
+    assert!(
+        from_json(&json).is_err() && faults::with(Fault::CausalFieldIgnored, || from_json(&json)).is_ok()
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::attention::{self, check_head_size};
 use super::{Gpu, Grid, args};
+use crate::faults::{self, Fault};
 use crate::operands::{AttnMask, Heads, Int8Head, Slots};
 use crate::{Dtype, Error, Result, Tensor};
 
@@ -55,7 +56,10 @@ fn gathered(mask: &AttnMask<'_>) -> (Vec<u32>, Slots) {
         let places = &mut table[seq as usize];
         for keys in ranges {
             let new = keys.start.max(places.len())..keys.end.max(places.len());
-            places.resize(new.start, 0);
+            if !faults::on(Fault::UnseenPositionsGathered) {
+                places.resize(new.start, 0);
+            }
+            let new = places.len()..new.end;
             places.extend((from.len() as u32..).take(new.len()));
             from.extend(new.map(|pos| mask.slots.slot(seq, pos) as u32));
         }
@@ -132,5 +136,7 @@ mod gathered_tests {
         let (from, gathered) = gathered(&mask);
         assert_eq!(from, [0, 24]);
         assert_eq!([0, 100, 200].map(|pos| gathered.slot(0, pos)), [0, 0, 1]);
+        #[cfg(feature = "faults")]
+        assert!(faults::with(Fault::UnseenPositionsGathered, || super::gathered(&mask)).0.len() > 2);
     }
 }

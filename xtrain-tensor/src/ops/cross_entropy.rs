@@ -30,7 +30,7 @@ pub fn cross_entropy(
 }
 
 /// [`cross_entropy`], and the kept set of each row with a target: the tokens that the filters keep, or the set that
-/// `rows` gives. `None`: the row has no target, or keeps all tokens. A set takes at most `4 ceil(V / 32)` bytes.
+/// `rows` gives. `None`: the row has no target, or no filter is set. A set takes at most `4 ceil(V / 32)` bytes.
 ///
 /// # Errors
 /// As [`cross_entropy`].

@@ -1,4 +1,6 @@
 //! Headers and metadata at their limits, and what a file cannot hold.
+#[cfg(feature = "faults")]
+use xtrain_tensor::faults::{self, Fault};
 use xtrain_tensor::{Truncate, Yarn};
 
 use super::super::{encode, names};
@@ -101,6 +103,11 @@ fn optional_metadata_have_defaults_or_the_value_that_is_supported() {
     ] {
         assert_eq!(read(key, Some(good)).as_ref(), Ok(&cfg), "{key}");
         assert!(read(key, Some(bad)).unwrap_err().contains(key), "{key}");
+    }
+    #[cfg(feature = "faults")]
+    for (key, bad) in [("attention.causal", Value::Bool(false)), ("logit_scale", Value::Float(0.5))] {
+        let ignored = faults::with(Fault::GgufComputationsIgnored, || read(key, Some(bad)));
+        assert_eq!(ignored.as_ref(), Ok(&cfg), "{key}");
     }
     let epsilon = "llama.attention.layer_norm_rms_epsilon: expected a number, found none";
     assert!(read("attention.layer_norm_rms_epsilon", None).unwrap_err().ends_with(epsilon));

@@ -83,6 +83,6 @@ pub struct LogProb {
 pub struct LossValues {
     /// One entry per row. `None`: the row has no target.
     pub log_probs: Vec<Option<LogProb>>,
-    /// One entry per row. `None`: the row has no target, or keeps all tokens.
+    /// One entry per row. `None`: the row has no target, or no filter is set.
     pub kept: Vec<Option<KeptSet>>,
 }
